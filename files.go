@@ -1,0 +1,107 @@
+package atoll
+
+import (
+	"context"
+	"io"
+	"iter"
+	"time"
+)
+
+// An FS is the file system of a running sandbox, as its default user sees it
+// from inside; with Caps.Volumes the work directory can also be reached while
+// the sandbox is stopped. Names are absolute, or relative to the work
+// directory. They are resolved inside the sandbox: neither "..", nor an
+// absolute name, nor a symbolic link leads out of it.
+//
+// Kinds, for all: ErrNotExist, ErrAlreadyExists, ErrDenied, ErrInvalid,
+// ErrStopped, ErrNotFound, ErrExhausted (disk full), ErrUnsupported.
+type FS interface {
+	// Read opens the file for reading from offset; the caller closes it. Links
+	// are followed.
+	Read(ctx context.Context, name string, offset int64) (io.ReadCloser, FileInfo, error)
+
+	// Write stores r under name, making missing parent directories, and
+	// replacing a file that is there at once and as a whole: a reader never
+	// sees half of it, and when r fails the old file stays.
+	Write(ctx context.Context, name string, r io.Reader, opts WriteOptions) (FileInfo, error)
+
+	// Stat describes name itself: a link is not followed.
+	Stat(ctx context.Context, name string) (FileInfo, error)
+
+	// List describes what is in the directory, sorted by path; with recursive
+	// also what is in the directories below it. Links are not followed.
+	List(ctx context.Context, name string, recursive bool) ([]FileInfo, error)
+
+	// Mkdir makes the directory and its missing parents. One that is there is
+	// no error.
+	Mkdir(ctx context.Context, name string, mode uint32) error
+
+	// Rename moves a file or directory, replacing a file that is there.
+	Rename(ctx context.Context, from, to string) error
+
+	// Remove deletes a file, a link or an empty directory; with recursive, a
+	// directory and all in it.
+	Remove(ctx context.Context, name string, recursive bool) error
+
+	// WriteTar packs the file or directory into w as a tar stream, names
+	// relative to it ("." for itself).
+	WriteTar(ctx context.Context, name string, w io.Writer) error
+
+	// ReadTar unpacks the tar stream r into the directory, which is made if
+	// missing. An entry that would land outside of it is ErrInvalid, and
+	// nothing after it is unpacked.
+	ReadTar(ctx context.Context, name string, r io.Reader) error
+
+	// Watch yields changes below the directory as they happen, first one
+	// FileSynced once it is listening, until the caller breaks off, ctx ends or
+	// an error, which is the last pair.
+	Watch(ctx context.Context, name string, recursive bool) iter.Seq2[FileEvent, error]
+}
+
+// WriteOptions change what FS.Write does.
+type WriteOptions struct {
+	Mode      uint32 `json:"mode,omitempty"`       // permission bits; 0 means those of the file replaced, else 0644
+	NoClobber bool   `json:"no_clobber,omitempty"` // ErrAlreadyExists when the file is there
+}
+
+// FileType says what a file is.
+type FileType string
+
+// The types of file.
+const (
+	TypeFile      FileType = "file"
+	TypeDirectory FileType = "directory"
+	TypeSymlink   FileType = "symlink"
+	TypeOther     FileType = "other" // device, socket, pipe
+)
+
+// FileInfo describes a file.
+type FileInfo struct {
+	Name     string    `json:"name"` // base name
+	Path     string    `json:"path"` // absolute, inside the sandbox
+	Type     FileType  `json:"type"`
+	Size     int64     `json:"size"` // bytes, of regular files
+	Mode     uint32    `json:"mode"` // permission bits, 0..07777
+	UID      int       `json:"uid"`
+	GID      int       `json:"gid"`
+	Modified time.Time `json:"modified"`
+	Target   string    `json:"target,omitempty"` // of a link
+}
+
+// FileEvent is one change seen by FS.Watch.
+type FileEvent struct {
+	Type FileEventType `json:"type"`
+	Path string        `json:"path,omitempty"` // absolute
+}
+
+// FileEventType says what happened.
+type FileEventType string
+
+// The types of file event.
+const (
+	FileSynced  FileEventType = "synced"
+	FileCreated FileEventType = "created"
+	FileWritten FileEventType = "written"
+	FileRemoved FileEventType = "removed" // or renamed away
+	FileChanged FileEventType = "changed" // mode or owner
+)

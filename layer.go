@@ -1,0 +1,111 @@
+package atoll
+
+import (
+	"context"
+	"net"
+)
+
+// ProviderLayer forwards every method, the optional ones through their
+// helpers, to the Provider it embeds. A layer embeds it and overrides what it
+// changes; sandboxes that it hands out should embed SandboxLayer.
+type ProviderLayer struct{ Provider }
+
+// Resolve forwards.
+func (l ProviderLayer) Resolve(ctx context.Context, project, name string) (string, error) {
+	sb, err := Resolve(ctx, l.Provider, project, name)
+	if err != nil {
+		return "", err
+	}
+	return sb.ID(), nil
+}
+
+// Probe forwards.
+func (l ProviderLayer) Probe(ctx context.Context) Probe { return ProbeProvider(ctx, l.Provider) }
+
+// Prepare forwards.
+func (l ProviderLayer) Prepare(ctx context.Context, spec *Spec, progress func(Progress)) error {
+	return Prepare(ctx, l.Provider, spec, progress)
+}
+
+// RemoveProject forwards.
+func (l ProviderLayer) RemoveProject(ctx context.Context, project string) error {
+	return RemoveProject(ctx, l.Provider, project)
+}
+
+// Volumes forwards.
+func (l ProviderLayer) Volumes(ctx context.Context, project string) ([]Volume, error) {
+	return Volumes(ctx, l.Provider, project)
+}
+
+// RemoveVolume forwards.
+func (l ProviderLayer) RemoveVolume(ctx context.Context, project, name string) error {
+	return RemoveVolume(ctx, l.Provider, project, name)
+}
+
+// Snapshots forwards.
+func (l ProviderLayer) Snapshots(ctx context.Context) ([]Snapshot, error) {
+	return Snapshots(ctx, l.Provider)
+}
+
+// RemoveSnapshot forwards.
+func (l ProviderLayer) RemoveSnapshot(ctx context.Context, id string) error {
+	return RemoveSnapshot(ctx, l.Provider, id)
+}
+
+// SandboxLayer forwards every method, the optional ones through their helpers,
+// to the Sandbox it embeds.
+type SandboxLayer struct{ Sandbox }
+
+// Files forwards.
+func (l SandboxLayer) Files() FS { return Files(l.Sandbox) }
+
+// Dial forwards.
+func (l SandboxLayer) Dial(ctx context.Context, port int) (net.Conn, error) {
+	return Dial(ctx, l.Sandbox, port)
+}
+
+// Pause forwards.
+func (l SandboxLayer) Pause(ctx context.Context) error { return Pause(ctx, l.Sandbox) }
+
+// Resume forwards.
+func (l SandboxLayer) Resume(ctx context.Context) error { return Resume(ctx, l.Sandbox) }
+
+// Snapshot forwards.
+func (l SandboxLayer) Snapshot(ctx context.Context) (Snapshot, error) {
+	return TakeSnapshot(ctx, l.Sandbox)
+}
+
+// Usage forwards.
+func (l SandboxLayer) Usage(ctx context.Context) (Usage, error) { return UsageOf(ctx, l.Sandbox) }
+
+// Processes forwards.
+func (l SandboxLayer) Processes(ctx context.Context) ([]ProcessStatus, error) {
+	return Processes(ctx, l.Sandbox)
+}
+
+// ProcessLayer forwards every method, the optional ones through their helpers,
+// to the Process it embeds.
+type ProcessLayer struct{ Process }
+
+// Resize forwards.
+func (l ProcessLayer) Resize(ctx context.Context, size Size) error {
+	return Resize(ctx, l.Process, size)
+}
+
+var (
+	_ Resolver       = ProviderLayer{}
+	_ Prober         = ProviderLayer{}
+	_ Preparer       = ProviderLayer{}
+	_ ProjectRemover = ProviderLayer{}
+	_ VolumeStore    = ProviderLayer{}
+	_ SnapshotStore  = ProviderLayer{}
+
+	_ Filer         = SandboxLayer{}
+	_ Dialer        = SandboxLayer{}
+	_ Pauser        = SandboxLayer{}
+	_ Snapshotter   = SandboxLayer{}
+	_ Meter         = SandboxLayer{}
+	_ ProcessLister = SandboxLayer{}
+
+	_ Resizer = ProcessLayer{}
+)

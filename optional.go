@@ -1,0 +1,323 @@
+package atoll
+
+import (
+	"context"
+	"io"
+	"iter"
+	"net"
+	"time"
+)
+
+// The optional interfaces. Rule: assert one only inside its helper below,
+// which answers for those that lack it; a layer forwards all of them by
+// embedding ProviderLayer, SandboxLayer or ProcessLayer.
+
+// A Resolver is a Provider that finds the id for a name without a List.
+type Resolver interface {
+	Resolve(ctx context.Context, project, name string) (id string, err error)
+}
+
+// A Prober is a Provider that can say whether it works on this machine.
+type Prober interface {
+	Probe(ctx context.Context) Probe
+}
+
+// A Probe says whether a provider works here, and if not what to do.
+type Probe struct {
+	OK     bool     `json:"ok"`
+	Reason string   `json:"reason,omitempty"` // why not
+	Fix    string   `json:"fix,omitempty"`    // what to do, as a command where possible
+	Notes  []string `json:"notes,omitempty"`  // what works less well than it could, and why
+}
+
+// ProbeProvider asks p. A Provider that is no Prober is OK.
+func ProbeProvider(ctx context.Context, p Provider) Probe {
+	if pr, ok := p.(Prober); ok {
+		return pr.Probe(ctx)
+	}
+	return Probe{OK: true}
+}
+
+// A Preparer is a Provider that can do slow work, such as pulling an image,
+// before it is needed.
+type Preparer interface {
+	// Prepare returns when Create with spec would not have to fetch anything.
+	// progress may be nil; it is called from one goroutine at a time.
+	Prepare(ctx context.Context, spec *Spec, progress func(Progress)) error
+}
+
+// Progress is one report on long work.
+type Progress struct {
+	Phase string `json:"phase"`           // "pull", "unpack"
+	Item  string `json:"item,omitempty"`  // what it is about
+	Done  int64  `json:"done,omitempty"`  // bytes
+	Total int64  `json:"total,omitempty"` // bytes; 0 when not known
+}
+
+// Prepare does now what Create with spec would have to fetch. A Provider that
+// is no Preparer has nothing to do.
+func Prepare(ctx context.Context, p Provider, spec *Spec, progress func(Progress)) error {
+	if pr, ok := p.(Preparer); ok {
+		return pr.Prepare(ctx, spec, progress)
+	}
+	return nil
+}
+
+// A ProjectRemover is a Provider that can remove a project with all that
+// belongs to it: sandboxes, volumes, machines.
+type ProjectRemover interface {
+	RemoveProject(ctx context.Context, project string) error
+}
+
+// RemoveProject removes all that belongs to project. Where p is no
+// ProjectRemover, that is its sandboxes with their data volumes.
+func RemoveProject(ctx context.Context, p Provider, project string) error {
+	if pr, ok := p.(ProjectRemover); ok {
+		return pr.RemoveProject(ctx, project)
+	}
+	all, err := p.List(ctx, Filter{Project: project})
+	if err != nil {
+		return err
+	}
+	for _, st := range all {
+		sb, err := p.Get(ctx, st.ID)
+		if err == nil {
+			err = sb.Remove(ctx, RemoveVolumes())
+		}
+		if err != nil && KindOf(err) != ErrNotFound {
+			return err
+		}
+	}
+	return nil
+}
+
+// A VolumeStore is a Provider with Caps.Volumes: it keeps data volumes of
+// sandboxes and named volumes of projects.
+type VolumeStore interface {
+	// Volumes lists the volumes of a project, or of all when it is "".
+	Volumes(ctx context.Context, project string) ([]Volume, error)
+	// RemoveVolume deletes one. Kinds: ErrNotExist, ErrConflict (in use).
+	RemoveVolume(ctx context.Context, project, name string) error
+}
+
+// A Volume is a directory that outlives sandboxes.
+type Volume struct {
+	Name    string    `json:"name"` // "data-" and the id for a sandbox's own
+	Project string    `json:"project"`
+	Sandbox string    `json:"sandbox,omitempty"` // id of the sandbox whose data volume it is
+	InUse   bool      `json:"in_use"`            // a sandbox mounts it
+	Created time.Time `json:"created"`
+}
+
+// Volumes lists the volumes of a project, or of all when it is "".
+func Volumes(ctx context.Context, p Provider, project string) ([]Volume, error) {
+	if v, ok := p.(VolumeStore); ok {
+		return v.Volumes(ctx, project)
+	}
+	return nil, E("volumes", p.Info().Name, ErrUnsupported, nil)
+}
+
+// RemoveVolume deletes a volume of a project.
+func RemoveVolume(ctx context.Context, p Provider, project, name string) error {
+	if v, ok := p.(VolumeStore); ok {
+		return v.RemoveVolume(ctx, project, name)
+	}
+	return E("remove volume", name, ErrUnsupported, nil)
+}
+
+// A SnapshotStore is a Provider with Caps.Snapshot: it keeps snapshots, which
+// outlive the sandbox they were taken of. Create starts from one when
+// Spec.Snapshot names it, as often as wanted.
+type SnapshotStore interface {
+	Snapshots(ctx context.Context) ([]Snapshot, error)
+	// RemoveSnapshot deletes one. Kinds: ErrNotExist.
+	RemoveSnapshot(ctx context.Context, id string) error
+}
+
+// A Snapshot is a sandbox frozen at one moment: memory, processes and files,
+// without its volumes.
+type Snapshot struct {
+	ID      string    `json:"id"`
+	Sandbox string    `json:"sandbox"` // id of the sandbox it was taken of
+	Spec    Spec      `json:"spec"`    // of that sandbox
+	Version string    `json:"version"` // of the backend that can restore it
+	Size    Bytes     `json:"size"`    // on disk
+	Created time.Time `json:"created"`
+}
+
+// Snapshots lists the snapshots that p keeps.
+func Snapshots(ctx context.Context, p Provider) ([]Snapshot, error) {
+	if s, ok := p.(SnapshotStore); ok {
+		return s.Snapshots(ctx)
+	}
+	return nil, E("snapshots", p.Info().Name, ErrUnsupported, nil)
+}
+
+// RemoveSnapshot deletes a snapshot.
+func RemoveSnapshot(ctx context.Context, p Provider, id string) error {
+	if s, ok := p.(SnapshotStore); ok {
+		return s.RemoveSnapshot(ctx, id)
+	}
+	return E("remove snapshot", id, ErrUnsupported, nil)
+}
+
+// A Filer is a Sandbox with Caps.Files.
+type Filer interface {
+	Files() FS
+}
+
+// Files returns the sandbox's file system. That of a Sandbox which is no Filer
+// answers every call with ErrUnsupported.
+func Files(sb Sandbox) FS {
+	if f, ok := sb.(Filer); ok {
+		return f.Files()
+	}
+	return noFS{sb.ID()}
+}
+
+// A Dialer is a Sandbox with Caps.Dial.
+type Dialer interface {
+	Dial(ctx context.Context, port int) (net.Conn, error)
+}
+
+// Dial connects to a TCP port that a process inside listens on, on loopback or
+// any other address. The connection supports half-close (CloseWrite). ctx
+// bounds the dialling only. Kinds: ErrUnsupported, ErrStopped, ErrInvalid,
+// ErrUnavailable (nobody listens there).
+func Dial(ctx context.Context, sb Sandbox, port int) (net.Conn, error) {
+	if d, ok := sb.(Dialer); ok {
+		return d.Dial(ctx, port)
+	}
+	return nil, E("dial", sb.ID(), ErrUnsupported, nil)
+}
+
+// A Pauser is a Sandbox with Caps.Pause.
+type Pauser interface {
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+}
+
+// Pause freezes every process: they use no CPU and answer nothing until
+// Resume. Pausing a paused sandbox does nothing. Kinds: ErrUnsupported,
+// ErrStopped.
+func Pause(ctx context.Context, sb Sandbox) error {
+	if p, ok := sb.(Pauser); ok {
+		return p.Pause(ctx)
+	}
+	return E("pause", sb.ID(), ErrUnsupported, nil)
+}
+
+// Resume undoes Pause. Resuming a running sandbox does nothing. Kinds:
+// ErrUnsupported, ErrStopped.
+func Resume(ctx context.Context, sb Sandbox) error {
+	if p, ok := sb.(Pauser); ok {
+		return p.Resume(ctx)
+	}
+	return E("resume", sb.ID(), ErrUnsupported, nil)
+}
+
+// A Snapshotter is a Sandbox with Caps.Snapshot.
+type Snapshotter interface {
+	Snapshot(ctx context.Context) (Snapshot, error)
+}
+
+// TakeSnapshot freezes the running sandbox for a moment and keeps a copy of
+// it; it then runs on. Kinds: ErrUnsupported, ErrStopped, ErrExhausted.
+func TakeSnapshot(ctx context.Context, sb Sandbox) (Snapshot, error) {
+	if s, ok := sb.(Snapshotter); ok {
+		return s.Snapshot(ctx)
+	}
+	return Snapshot{}, E("snapshot", sb.ID(), ErrUnsupported, nil)
+}
+
+// A Meter is a Sandbox with Caps.Usage.
+type Meter interface {
+	Usage(ctx context.Context) (Usage, error)
+}
+
+// Usage is what a sandbox uses now.
+type Usage struct {
+	Memory    Bytes    `json:"memory"`    // resident
+	CPU       Duration `json:"cpu"`       // CPU time since it started
+	Processes int      `json:"processes"` // running inside
+}
+
+// UsageOf measures what the sandbox uses. Kinds: ErrUnsupported, ErrStopped.
+func UsageOf(ctx context.Context, sb Sandbox) (Usage, error) {
+	if m, ok := sb.(Meter); ok {
+		return m.Usage(ctx)
+	}
+	return Usage{}, E("usage", sb.ID(), ErrUnsupported, nil)
+}
+
+// A ProcessLister is a Sandbox that can list what Exec started.
+type ProcessLister interface {
+	Processes(ctx context.Context) ([]ProcessStatus, error)
+}
+
+// ProcessStatus is what is known of a process. It is pure data.
+type ProcessStatus struct {
+	ID      string       `json:"id"`
+	Args    []string     `json:"args"`
+	Dir     string       `json:"dir,omitempty"`
+	User    string       `json:"user,omitempty"`
+	TTY     bool         `json:"tty,omitempty"`
+	PID     int          `json:"pid,omitempty"` // inside the sandbox, where known
+	Started time.Time    `json:"started"`
+	Exit    *Exit        `json:"exit,omitempty"` // nil while it runs
+	Stdout  StreamStatus `json:"stdout"`
+	Stderr  StreamStatus `json:"stderr"`
+}
+
+// StreamStatus counts the bytes of a stream.
+type StreamStatus struct {
+	Written int64 `json:"written"` // by the process, so far
+	Kept    int64 `json:"kept"`    // the offset of the oldest byte that can still be read
+}
+
+// Processes lists the processes that Exec started in the sandbox, running and
+// ended, oldest first. Kinds: ErrUnsupported, ErrStopped.
+func Processes(ctx context.Context, sb Sandbox) ([]ProcessStatus, error) {
+	if l, ok := sb.(ProcessLister); ok {
+		return l.Processes(ctx)
+	}
+	return nil, E("processes", sb.ID(), ErrUnsupported, nil)
+}
+
+// A Resizer is a Process that may have a terminal (Caps.TTY).
+type Resizer interface {
+	Resize(ctx context.Context, size Size) error
+}
+
+// Resize changes the size of the process's terminal; the process is told by
+// SIGWINCH. Kinds: ErrUnsupported, ErrInvalid (it has no terminal), ErrStopped.
+func Resize(ctx context.Context, p Process, size Size) error {
+	if r, ok := p.(Resizer); ok {
+		return r.Resize(ctx, size)
+	}
+	return E("resize", p.ID(), ErrUnsupported, nil)
+}
+
+// noFS is the FS of a sandbox that has none.
+type noFS struct{ id string }
+
+func (n noFS) err(op string) error { return E(op, n.id, ErrUnsupported, nil) }
+
+func (n noFS) Read(context.Context, string, int64) (io.ReadCloser, FileInfo, error) {
+	return nil, FileInfo{}, n.err("read")
+}
+func (n noFS) Write(context.Context, string, io.Reader, WriteOptions) (FileInfo, error) {
+	return FileInfo{}, n.err("write")
+}
+func (n noFS) Stat(context.Context, string) (FileInfo, error) { return FileInfo{}, n.err("stat") }
+func (n noFS) List(context.Context, string, bool) ([]FileInfo, error) {
+	return nil, n.err("list")
+}
+func (n noFS) Mkdir(context.Context, string, uint32) error       { return n.err("mkdir") }
+func (n noFS) Rename(context.Context, string, string) error      { return n.err("rename") }
+func (n noFS) Remove(context.Context, string, bool) error        { return n.err("remove") }
+func (n noFS) WriteTar(context.Context, string, io.Writer) error { return n.err("read") }
+func (n noFS) ReadTar(context.Context, string, io.Reader) error  { return n.err("write") }
+func (n noFS) Watch(context.Context, string, bool) iter.Seq2[FileEvent, error] {
+	return func(yield func(FileEvent, error) bool) { yield(FileEvent{}, n.err("watch")) }
+}

@@ -1,0 +1,218 @@
+package atoll
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"time"
+)
+
+// A Provider makes sandboxes. It may be a leaf (gVisor, Docker), a layer
+// around another provider (a pool, tracing) or a client of a remote one; its
+// user cannot tell. All methods may be called at once from many goroutines.
+type Provider interface {
+	// Info describes the provider. It never blocks and never changes.
+	Info() Info
+
+	// Create makes a sandbox and starts it, unless spec.NoStart: it is running,
+	// and Exec works, when Create returns. It does not keep or change spec.
+	// ctx bounds the call only. When Create fails, nothing is left behind.
+	// Kinds: ErrInvalid, ErrAlreadyExists (id or name taken), ErrNotExist
+	// (image, mount source or snapshot), ErrUnsupported, ErrExhausted,
+	// ErrUnavailable, ErrExecFailed (spec.Cmd).
+	Create(ctx context.Context, spec *Spec) (Sandbox, error)
+
+	// Get finds a sandbox by id, also one that was made before a restart.
+	// Hyphenated ids are accepted. Kinds: ErrNotFound.
+	Get(ctx context.Context, id string) (Sandbox, error)
+
+	// List returns the sandboxes that this provider made and f matches, oldest
+	// first.
+	List(ctx context.Context, f Filter) ([]Status, error)
+
+	// Watch replays the current state of every sandbox as EventState, then
+	// yields one EventSynced, then every change as it happens, in order for
+	// each sandbox. It ends when the caller breaks off or with one last error:
+	// ctx's when ctx ends, ErrUnavailable when the reader was too slow to keep
+	// up or the provider was closed. A slow reader never blocks the provider.
+	Watch(ctx context.Context) iter.Seq2[Event, error]
+
+	// Close releases what this value holds. Sandboxes live on where the
+	// provider can outlive its process. A second Close does nothing.
+	Close() error
+}
+
+// Info describes a provider.
+type Info struct {
+	Name      string    `json:"name"`              // "gvisor", "docker", ...
+	Isolation Isolation `json:"isolation"`         // what stands between a sandbox and its host
+	Version   string    `json:"version,omitempty"` // of the backend
+	Caps      Caps      `json:"caps"`
+}
+
+// Isolation names what stands between a sandbox and its host.
+type Isolation string
+
+// The classes of isolation, weakest first.
+const (
+	IsolationNone      Isolation = "none"      // a host process: development only
+	IsolationContainer Isolation = "container" // namespaces and seccomp on the host's kernel
+	IsolationKernel    Isolation = "kernel"    // an application kernel of its own (gVisor)
+	IsolationVM        Isolation = "vm"        // a hypervisor
+)
+
+// Durability says what of a sandbox's root file system is there again after it
+// stopped. Its work directory and volumes always are, where Caps.Volumes.
+type Durability string
+
+// The degrees of durability.
+const (
+	DurableNone  Durability = "none"  // nothing, or it cannot start again
+	DurableStop  Durability = "stop"  // a clean Stop and Start keeps files
+	DurableCrash Durability = "crash" // the files of a killed sandbox survive too
+)
+
+// Caps says what a provider's sandboxes can do. It tells the truth: the
+// conformance suite fails when a true one does not work or a false one does.
+type Caps struct {
+	Durable      Durability `json:"durable"`
+	Survives     bool       `json:"survives"`       // sandboxes outlive the process that made them
+	TTY          bool       `json:"tty"`            // Command.TTY
+	Files        bool       `json:"files"`          // Filer
+	Dial         bool       `json:"dial"`           // Dialer
+	Pause        bool       `json:"pause"`          // Pauser
+	Snapshot     bool       `json:"snapshot"`       // Snapshotter, Spec.Snapshot
+	Usage        bool       `json:"usage"`          // Meter
+	Images       bool       `json:"images"`         // Spec.Image names an OCI image
+	Users        bool       `json:"users"`          // users other than the default one
+	BindMounts   bool       `json:"bind_mounts"`    // Mount of type bind
+	Volumes      bool       `json:"volumes"`        // data volumes and Mount of type volume
+	Tmpfs        bool       `json:"tmpfs"`          // Mount of type tmpfs
+	ReadOnlyRoot bool       `json:"read_only_root"` // Spec.ReadOnlyRoot
+	MemoryLimit  bool       `json:"memory_limit"`   // Resources.Memory
+	CPULimit     bool       `json:"cpu_limit"`      // Resources.CPUs
+	ProcessLimit bool       `json:"process_limit"`  // Resources.Processes
+	DiskLimit    bool       `json:"disk_limit"`     // Resources.Disk
+	NetworkNone  bool       `json:"network_none"`   // no network is enforced, not just unset
+	NetworkOn    bool       `json:"network_on"`
+	Egress       bool       `json:"egress"` // NetworkEgress
+}
+
+// State is where a sandbox is in its life:
+//
+//	creating → created → running ⇄ paused
+//	running → stopped → running        (Stop, Start)
+//	any → failed → running             (Start, from what survived)
+//	any → removed                      (terminal)
+type State string
+
+// The states.
+const (
+	StateCreating State = "creating"
+	StateCreated  State = "created" // made, never started
+	StateRunning  State = "running"
+	StatePaused   State = "paused"
+	StateStopped  State = "stopped" // by Stop, or its main process exited 0, 137 or 143
+	StateFailed   State = "failed"  // Reason says why
+	StateRemoved  State = "removed" // only in events
+)
+
+// Status is what is known of a sandbox at one moment. It is pure data.
+type Status struct {
+	ID       string    `json:"id"`
+	Provider string    `json:"provider"`
+	Spec     Spec      `json:"spec"` // as asked for, defaults filled in
+	State    State     `json:"state"`
+	Reason   string    `json:"reason,omitempty"`  // one sentence: why it failed or stopped
+	Exit     *Exit     `json:"exit,omitempty"`    // of the main process
+	Ready    bool      `json:"ready"`             // running and answering
+	Address  string    `json:"address,omitempty"` // base URL of the sandbox's agent, where one is published
+	Image    string    `json:"image,omitempty"`   // the image in use, with its digest where there is one
+	Created  time.Time `json:"created"`
+	Started  time.Time `json:"started,omitzero"`
+	Stopped  time.Time `json:"stopped,omitzero"`
+	Expires  time.Time `json:"expires,omitzero"` // when Spec.TTL ends
+	Caps     Caps      `json:"caps"`             // of this sandbox; a router mixes providers
+}
+
+// A Filter selects sandboxes; its zero value selects all. All fields that are
+// set must match.
+type Filter struct {
+	Name    string            `json:"name,omitempty"`
+	Project string            `json:"project,omitempty"`
+	Labels  map[string]string `json:"labels,omitempty"` // each key with this value
+	States  []State           `json:"states,omitempty"` // any of these
+}
+
+// Match reports whether f selects st.
+func (f Filter) Match(st Status) bool {
+	if f.Name != "" && f.Name != st.Spec.Name || f.Project != "" && f.Project != st.Spec.Project {
+		return false
+	}
+	for k, v := range f.Labels {
+		if have, ok := st.Spec.Labels[k]; !ok || have != v {
+			return false
+		}
+	}
+	return len(f.States) == 0 || slices.Contains(f.States, st.State)
+}
+
+// An Event is one step of a Watch.
+type Event struct {
+	Type   EventType `json:"type"`
+	Status Status    `json:"status,omitzero"` // for EventState
+	Time   time.Time `json:"time"`
+}
+
+// EventType says what an Event is about.
+type EventType string
+
+// The types of event.
+const (
+	EventState  EventType = "state"  // Status is the sandbox's new state
+	EventSynced EventType = "synced" // the replay of current states is complete
+)
+
+// Clone returns a copy of st that shares nothing with it.
+func (st Status) Clone() Status {
+	id, project, workdir, mode := st.Spec.ID, st.Spec.Project, st.Spec.Workdir, st.Spec.Network.Mode
+	st.Spec = *st.Spec.WithDefaults()
+	st.Spec.ID, st.Spec.Project, st.Spec.Workdir, st.Spec.Network.Mode = id, project, workdir, mode
+	if st.Exit != nil {
+		exit := *st.Exit
+		st.Exit = &exit
+	}
+	return st
+}
+
+// Resolve finds a sandbox by id or by its name in a project ("" means
+// DefaultProject). Ids win over names. Kinds: ErrNotFound.
+func Resolve(ctx context.Context, p Provider, project, ref string) (Sandbox, error) {
+	if id, err := NormalizeID(ref); err == nil && id != "" {
+		sb, err := p.Get(ctx, id)
+		if err == nil || KindOf(err) != ErrNotFound {
+			return sb, err
+		}
+	}
+	if !ValidName(ref) {
+		return nil, E("get", ref, ErrNotFound, nil)
+	}
+	if project == "" {
+		project = DefaultProject
+	}
+	if r, ok := p.(Resolver); ok {
+		id, err := r.Resolve(ctx, project, ref)
+		if err != nil {
+			return nil, err
+		}
+		return p.Get(ctx, id)
+	}
+	all, err := p.List(ctx, Filter{Name: ref, Project: project})
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, E("get", ref, ErrNotFound, nil)
+	}
+	return p.Get(ctx, all[0].ID)
+}

@@ -1,0 +1,412 @@
+package atoll
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Defaults that hold for every provider.
+const (
+	DefaultWorkdir     = "/work"
+	DefaultOutputLimit = 1 << 20 // bytes kept of each output stream of a process, for those who attach late
+	DefaultStopGrace   = 10 * time.Second
+	AutoRemoveLinger   = 10 * time.Second // how long an AutoRemove sandbox outlives its main process, so that its last output can be read
+)
+
+// A Spec says what a caller asks for when a sandbox is made. It is pure data,
+// JSON both ways. The zero Spec is valid: an idle sandbox of the provider's
+// default image with no network.
+//
+// A provider refuses with ErrUnsupported what its Caps say it cannot do and
+// the Spec asks for; it never ignores a wish silently.
+type Spec struct {
+	// ID is a UUID, with or without hyphens; kept as 32 lower-case hex digits.
+	// Empty means a random one. Making a sandbox with the id of a removed one
+	// gives it the data volume that was kept.
+	ID string `json:"id,omitempty"`
+	// Name is unique in its project; see ValidName. Empty means none.
+	Name string `json:"name,omitempty"`
+	// Project is the isolation and sharing group. Empty means DefaultProject.
+	Project string `json:"project,omitempty"`
+	// Labels are the caller's own; keys that begin with "atoll" are refused.
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// Image names the root file system. Empty means the provider's default;
+	// gVisor's is "host".
+	Image string `json:"image,omitempty"`
+	// Cmd is the main process, found again under the id MainProcess. Its exit
+	// stops the sandbox. Empty means an idle init that never exits.
+	Cmd []string `json:"cmd,omitempty"`
+	// Env holds "KEY=value" pairs for every process. The caller's own
+	// environment is never inherited.
+	Env []string `json:"env,omitempty"`
+	// Workdir is the directory that processes start in, made if missing; it is
+	// on the sandbox's data volume. Empty means DefaultWorkdir.
+	Workdir string `json:"workdir,omitempty"`
+	// User is a name, a numeric "UID" or "UID:GID". Empty means the image's,
+	// else root.
+	User string `json:"user,omitempty"`
+	// TTY gives the main process a terminal of this size.
+	TTY *Size `json:"tty,omitempty"`
+	// OpenStdin keeps the main process's stdin open for those who attach;
+	// otherwise it reads end of file.
+	OpenStdin bool `json:"open_stdin,omitempty"`
+
+	Mounts       []Mount   `json:"mounts,omitempty"`
+	Resources    Resources `json:"resources,omitzero"`
+	Network      Network   `json:"network,omitzero"`
+	Ports        []Port    `json:"ports,omitempty"`
+	ReadOnlyRoot bool      `json:"read_only_root,omitempty"`
+
+	// TTL removes the sandbox that long after it was made, data volume
+	// included. 0 means never.
+	TTL Duration `json:"ttl,omitzero"`
+	// AutoRemove removes the sandbox, data volume included, AutoRemoveLinger
+	// after its main process ended.
+	AutoRemove bool `json:"auto_remove,omitempty"`
+	// NoStart leaves the sandbox in StateCreated.
+	NoStart bool `json:"no_start,omitempty"`
+	// Snapshot is the id of a snapshot to start from, instead of an image.
+	Snapshot string `json:"snapshot,omitempty"`
+}
+
+// DefaultProject is the project of a Spec that names none.
+const DefaultProject = "default"
+
+// A Size is that of a terminal, in character cells.
+type Size struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+}
+
+// MountType says what is mounted.
+type MountType string
+
+// The types of mount.
+const (
+	MountBind   MountType = "bind"   // a directory or file of the machine that runs the provider
+	MountVolume MountType = "volume" // a named volume of the project, made when missing, kept by Remove
+	MountTmpfs  MountType = "tmpfs"  // memory, gone with the sandbox
+)
+
+// A Mount adds something to a sandbox's file system.
+type Mount struct {
+	Type     MountType `json:"type"`
+	Source   string    `json:"source,omitempty"` // bind: absolute path; volume: its name; tmpfs: empty
+	Target   string    `json:"target"`           // absolute path inside
+	ReadOnly bool      `json:"read_only,omitempty"`
+	Size     Bytes     `json:"size,omitzero"` // tmpfs only; 0 means 64 MiB
+}
+
+// Resources are upper limits. Zero means the provider's default, which always
+// is a limit where the provider can enforce one; Unlimited lifts it.
+type Resources struct {
+	Memory    Bytes   `json:"memory,omitzero"`    // default 2 GiB
+	CPUs      float64 `json:"cpus,omitempty"`     // default: all of the machine's
+	Processes int     `json:"processes,omitzero"` // default 1024
+	Disk      Bytes   `json:"disk,omitzero"`      // of what is written outside of volumes; default 4 GiB
+}
+
+// Unlimited lifts a limit of Resources.
+const Unlimited = -1
+
+// Default limits, for providers that can enforce them.
+const (
+	DefaultMemory    Bytes = 2 << 30
+	DefaultProcesses       = 1024
+	DefaultDisk      Bytes = 4 << 30
+)
+
+// WithDefaults returns r with its zero fields replaced by the defaults.
+func (r Resources) WithDefaults() Resources {
+	if r.Memory == 0 {
+		r.Memory = DefaultMemory
+	}
+	if r.Processes == 0 {
+		r.Processes = DefaultProcesses
+	}
+	if r.Disk == 0 {
+		r.Disk = DefaultDisk
+	}
+	return r
+}
+
+// NetworkMode says how far a sandbox can reach.
+type NetworkMode string
+
+// The modes of network.
+const (
+	NetworkNone   NetworkMode = "none"   // loopback only; the default
+	NetworkOn     NetworkMode = "on"     // outwards, never to the host, its networks or metadata services
+	NetworkEgress NetworkMode = "egress" // only to what Allow lists
+)
+
+// Network is a sandbox's network policy.
+type Network struct {
+	// Mode is NetworkNone when empty.
+	Mode NetworkMode `json:"mode,omitempty"`
+	// Allow lists host names ("example.com", "*.example.com") and networks
+	// ("10.1.0.0/16", "192.0.2.7"). With NetworkEgress nothing else can be
+	// reached; with NetworkOn it opens what is refused by default.
+	Allow []string `json:"allow,omitempty"`
+}
+
+// A Port of a sandbox that its maker declares. Declared or not, every TCP port
+// can be reached with Dial.
+type Port struct {
+	Name string `json:"name,omitempty"`
+	Port int    `json:"port"` // 1..65535
+}
+
+// WithDefaults returns a copy of s, deep enough to be changed freely, in which
+// the defaults that do not depend on the provider are filled in and the id is
+// normalised or drawn. Call Validate first.
+func (s *Spec) WithDefaults() *Spec {
+	c := *s
+	c.Labels = maps.Clone(s.Labels)
+	c.Cmd = slices.Clone(s.Cmd)
+	c.Env = slices.Clone(s.Env)
+	c.Mounts = slices.Clone(s.Mounts)
+	c.Ports = slices.Clone(s.Ports)
+	c.Network.Allow = slices.Clone(s.Network.Allow)
+	if s.TTY != nil {
+		size := *s.TTY
+		c.TTY = &size
+	}
+	if id, err := NormalizeID(c.ID); err == nil {
+		c.ID = id
+	}
+	if c.ID == "" {
+		c.ID = NewID()
+	}
+	if c.Project == "" {
+		c.Project = DefaultProject
+	}
+	if c.Workdir == "" {
+		c.Workdir = DefaultWorkdir
+	}
+	if c.Network.Mode == "" {
+		c.Network.Mode = NetworkNone
+	}
+	return &c
+}
+
+// Validate reports the first thing in s that no provider could make sense of,
+// as an ErrInvalid that says what to write instead.
+func (s *Spec) Validate() error {
+	bad := func(format string, args ...any) error {
+		return Errorf("create", s.Name, ErrInvalid, format, args...)
+	}
+	if s.ID != "" {
+		if _, err := NormalizeID(s.ID); err != nil {
+			return bad("%w", err)
+		}
+	}
+	for what, name := range map[string]string{"name": s.Name, "project": s.Project} {
+		if name != "" && !ValidName(name) {
+			return bad("%s %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", what, name)
+		}
+	}
+	for k := range s.Labels {
+		if k == "" || strings.HasPrefix(k, "atoll") {
+			return bad("label %q: keys must not be empty or begin with \"atoll\"", k)
+		}
+	}
+	if err := validEnv(s.Env); err != nil {
+		return bad("%w", err)
+	}
+	if len(s.Cmd) > 0 && s.Cmd[0] == "" {
+		return bad("the command is empty")
+	}
+	if s.Workdir != "" && (!path.IsAbs(s.Workdir) || path.Clean(s.Workdir) == "/") {
+		return bad("workdir %q: must be an absolute path other than /", s.Workdir)
+	}
+	if err := validUser(s.User); err != nil {
+		return bad("%w", err)
+	}
+	if err := s.validMounts(); err != nil {
+		return bad("%w", err)
+	}
+	if r := s.Resources; r.Memory < Unlimited || r.CPUs < Unlimited || r.Processes < Unlimited || r.Disk < Unlimited {
+		return bad("resources: must be positive, 0 for the default or -1 for no limit")
+	}
+	switch s.Network.Mode {
+	case "", NetworkNone, NetworkOn, NetworkEgress:
+	default:
+		return bad("network mode %q: use none, on or egress", s.Network.Mode)
+	}
+	if (s.Network.Mode == "" || s.Network.Mode == NetworkNone) && len(s.Network.Allow) > 0 {
+		return bad("network: allow needs mode on or egress")
+	}
+	for _, p := range s.Ports {
+		if p.Port < 1 || p.Port > 65535 {
+			return bad("port %d: must be within 1..65535", p.Port)
+		}
+	}
+	if s.TTL < 0 {
+		return bad("ttl %s: must not be negative", s.TTL)
+	}
+	if s.AutoRemove && len(s.Cmd) == 0 {
+		return bad("auto_remove needs a cmd whose end it can wait for")
+	}
+	if s.Snapshot != "" && s.Image != "" {
+		return bad("snapshot %s brings its own image: leave image empty", s.Snapshot)
+	}
+	return nil
+}
+
+func (s *Spec) validMounts() error {
+	seen := map[string]bool{}
+	for _, m := range s.Mounts {
+		target := path.Clean(m.Target)
+		if !path.IsAbs(m.Target) || target == "/" {
+			return fmt.Errorf("mount target %q: must be an absolute path other than /", m.Target)
+		}
+		if seen[target] {
+			return fmt.Errorf("mount target %q: named twice", m.Target)
+		}
+		seen[target] = true
+		switch {
+		case m.Type == MountBind && !path.IsAbs(m.Source):
+			return fmt.Errorf("mount source %q: must be an absolute path", m.Source)
+		case m.Type == MountVolume && !ValidName(m.Source):
+			return fmt.Errorf("volume name %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", m.Source)
+		case m.Type == MountTmpfs && m.Source != "":
+			return fmt.Errorf("mount %q: a tmpfs has no source", m.Target)
+		case m.Type != MountBind && m.Type != MountVolume && m.Type != MountTmpfs:
+			return fmt.Errorf("mount type %q: use bind, volume or tmpfs", m.Type)
+		case m.Size < 0 || m.Size > 0 && m.Type != MountTmpfs:
+			return fmt.Errorf("mount %q: size is for tmpfs only and must not be negative", m.Target)
+		}
+	}
+	return nil
+}
+
+func validEnv(env []string) error {
+	for _, kv := range env {
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok || k == "" || strings.ContainsRune(k, 0) || strings.ContainsRune(v, 0) {
+			return fmt.Errorf("environment %q: must be KEY=value", kv)
+		}
+	}
+	return nil
+}
+
+func validUser(user string) error {
+	if strings.ContainsAny(user, "\x00/ \n") || strings.HasPrefix(user, ":") || strings.HasSuffix(user, ":") {
+		return fmt.Errorf("user %q: use a name, UID or UID:GID", user)
+	}
+	return nil
+}
+
+var (
+	nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,64}$`)
+	idRE   = regexp.MustCompile(`^[0-9a-f]{32}$`)
+)
+
+// ValidName reports whether s can name a sandbox, project, volume or scope: a
+// letter or digit, then up to 64 letters, digits, '-' or '_'.
+func ValidName(s string) bool { return nameRE.MatchString(s) }
+
+// NewID returns a random (version 4) UUID as 32 lower-case hex digits.
+func NewID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return hex.EncodeToString(b[:])
+}
+
+// NormalizeID returns the canonical form of a sandbox id, which is a UUID with
+// or without hyphens. The empty id is returned as it is.
+func NormalizeID(id string) (string, error) {
+	n := strings.ToLower(id)
+	if len(n) == 36 && n[8] == '-' && n[13] == '-' && n[18] == '-' && n[23] == '-' {
+		n = strings.ReplaceAll(n, "-", "")
+	}
+	if n != "" && !idRE.MatchString(n) {
+		return "", fmt.Errorf("id %q: must be a UUID (32 hex digits, hyphens allowed)", id)
+	}
+	return n, nil
+}
+
+// A Duration is a time.Duration that reads and prints as text ("90s", "1h30m")
+// in JSON, YAML and flags.
+type Duration time.Duration
+
+// String prints d as time.Duration does.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// MarshalText prints d as String does.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText accepts what time.ParseDuration accepts, and a bare number as
+// seconds.
+func (d *Duration) UnmarshalText(b []byte) error {
+	s := string(b)
+	if n, err := strconv.ParseFloat(s, 64); err == nil {
+		*d = Duration(n * float64(time.Second))
+		return nil
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("duration %q: write it like 90s, 5m or 1h30m", s)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// Bytes is a size. In JSON it is a number of bytes; ParseBytes reads the units
+// that people write.
+type Bytes int64
+
+var byteUnits = map[string]int64{
+	"": 1, "b": 1,
+	"k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10,
+	"m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20,
+	"g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30,
+	"t": 1 << 40, "tb": 1 << 40, "tib": 1 << 40,
+}
+
+// ParseBytes reads "512m", "2GiB", "1.5g", "1048576"; units are powers of
+// 1024, as docker's are. "unlimited" and "-1" are Unlimited.
+func ParseBytes(s string) (Bytes, error) {
+	t := strings.ToLower(strings.TrimSpace(s))
+	if t == "unlimited" || t == "-1" {
+		return Unlimited, nil
+	}
+	i := strings.IndexFunc(t, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
+	if i < 0 {
+		i = len(t)
+	}
+	n, err := strconv.ParseFloat(t[:i], 64)
+	unit, ok := byteUnits[strings.TrimSpace(t[i:])]
+	if err != nil || !ok || n*float64(unit) >= 1<<62 {
+		return 0, fmt.Errorf("size %q: write it like 512m or 2g", s)
+	}
+	return Bytes(n * float64(unit)), nil
+}
+
+// String prints b in the largest unit that divides it.
+func (b Bytes) String() string {
+	if b == Unlimited {
+		return "unlimited"
+	}
+	for _, u := range []struct {
+		n    Bytes
+		name string
+	}{{1 << 40, "t"}, {1 << 30, "g"}, {1 << 20, "m"}, {1 << 10, "k"}} {
+		if b >= u.n && b%u.n == 0 {
+			return strconv.FormatInt(int64(b/u.n), 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(b), 10)
+}
