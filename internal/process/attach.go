@@ -1,0 +1,158 @@
+package process
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+const chunkSize = 32 << 10
+
+var chunks = sync.Pool{New: func() any { return new([chunkSize]byte) }}
+
+// An attachment is the output side of an atoll.Attachment: registered with the
+// rings when it is made, so that nothing written from then on can be lost.
+type attachment struct {
+	outs  []*output // one for each stream that is attached
+	joint bool      // all outs have one writer and share one goroutine
+	gapMu sync.Mutex
+	gap   func(s atoll.Stream, from, to int64)
+}
+
+// An output carries one stream to its writer.
+type output struct {
+	*reader
+	stream atoll.Stream
+	w      io.Writer
+}
+
+func (p *process) attach(a *atoll.Attachment) (*attachment, error) {
+	att := &attachment{gap: a.Gap, joint: a.Stdout != nil && sameWriter(a.Stdout, a.Stderr)}
+	var wake chan struct{}
+	add := func(s atoll.Stream, r *ring, w io.Writer, from int64) error {
+		if w == nil {
+			return nil
+		}
+		if wake == nil || !att.joint {
+			wake = make(chan struct{}, 1)
+		}
+		rd, ok := r.attach(from, a.NoFollow, wake)
+		if !ok {
+			return atoll.Errorf("attach", p.id, atoll.ErrInvalid, "%s has no offset %d", s, from)
+		}
+		att.outs = append(att.outs, &output{rd, s, w})
+		return nil
+	}
+	err := add(atoll.Stdout, p.stdout, a.Stdout, a.StdoutFrom)
+	if err == nil {
+		err = add(atoll.Stderr, p.stderr, a.Stderr, a.StderrFrom)
+	}
+	if err != nil {
+		att.detach()
+		return nil, err
+	}
+	return att, nil
+}
+
+func (a *attachment) detach() {
+	for _, o := range a.outs {
+		o.detach()
+	}
+}
+
+// copy delivers until every stream has ended, a writer fails or ctx ends. When
+// ctx ends the streams are detached at once, even while a writer blocks; copy
+// itself returns only when nothing writes any longer.
+func (a *attachment) copy(ctx context.Context) error {
+	defer a.detach()
+	stop := context.AfterFunc(ctx, a.detach)
+	defer stop()
+	if a.joint || len(a.outs) < 2 {
+		return a.deliver(ctx, a.outs)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	second := make(chan error, 1)
+	go func() {
+		err := a.deliver(ctx, a.outs[1:])
+		if err != nil {
+			cancel(err)
+		}
+		second <- err
+	}()
+	err := a.deliver(ctx, a.outs[:1])
+	if err != nil {
+		cancel(err)
+	}
+	if other := <-second; err == nil {
+		err = other
+	}
+	return err
+}
+
+// deliver writes outs, which share one wake channel, from one goroutine.
+func (a *attachment) deliver(ctx context.Context, outs []*output) error {
+	live := append([]*output(nil), outs...)
+	for len(live) > 0 {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		moved := false
+		for i := 0; i < len(live); i++ {
+			n, eof, err := a.step(live[i])
+			if err != nil {
+				return err
+			}
+			moved = moved || n
+			if eof {
+				live[i].detach()
+				live = append(live[:i], live[i+1:]...)
+				i--
+			}
+		}
+		if moved || len(live) == 0 {
+			continue
+		}
+		select {
+		case <-live[0].wake:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// step delivers at most one chunk of o.
+func (a *attachment) step(o *output) (moved, eof bool, err error) {
+	buf := chunks.Get().(*[chunkSize]byte)
+	defer chunks.Put(buf)
+	n, from, to, eof := o.read(buf[:])
+	if to > from {
+		a.reportGap(o.stream, from, to)
+		return true, false, nil
+	}
+	if n == 0 {
+		return false, eof, nil
+	}
+	wrote, err := o.w.Write(buf[:n])
+	if err == nil && wrote < n {
+		err = io.ErrShortWrite
+	}
+	return true, false, err
+}
+
+func (a *attachment) reportGap(s atoll.Stream, from, to int64) {
+	if a.gap == nil {
+		return
+	}
+	a.gapMu.Lock()
+	defer a.gapMu.Unlock()
+	a.gap(s, from, to)
+}
+
+// sameWriter compares two writers, of which some types cannot be compared.
+func sameWriter(a, b io.Writer) (same bool) {
+	defer func() { _ = recover() }()
+	return a == b
+}

@@ -1,0 +1,205 @@
+package process
+
+import (
+	"sync"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A ring keeps the last bytes of a stream, at most limit of them, and counts
+// all that were ever written. Offsets are positions in the whole stream.
+//
+// One goroutine writes. While readers are attached, the slowest one holds it
+// back; with none attached, the oldest bytes give way.
+type ring struct {
+	limit int64
+	done  chan struct{} // closed by finish
+
+	mu       sync.Mutex
+	room     sync.Cond // told when the writer may go on
+	buf      []byte    // the byte at offset o is buf[o % len(buf)]; grown on demand
+	start    int64     // the oldest byte kept
+	end      int64     // where the next byte goes
+	readers  map[*reader]struct{}
+	free     bool // readers no longer hold the writer back
+	finished bool // nothing more is kept
+}
+
+// A reader is one attachment to a ring.
+type reader struct {
+	ring *ring
+	wake chan struct{} // told when there may be more to read; capacity 1
+
+	// Guarded by ring.mu.
+	pos   int64
+	until int64 // where to stop; -1 means at the end of the stream
+}
+
+const minRing = 4 << 10
+
+func newRing(limit int64) *ring {
+	r := &ring{limit: limit, done: make(chan struct{})}
+	r.room.L = &r.mu
+	return r
+}
+
+// write appends p, waiting for the slowest reader as long as it must. After
+// finish it does nothing.
+func (r *ring) write(p []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(p) > 0 && !r.finished {
+		n := min(r.spare(), int64(len(p)))
+		if n == 0 {
+			r.room.Wait()
+			continue
+		}
+		r.put(p[:n])
+		p = p[n:]
+		r.wakeAll()
+	}
+}
+
+// spare is how many bytes can be written before an attached reader would lose
+// some.
+func (r *ring) spare() int64 {
+	if r.free {
+		return r.limit
+	}
+	slowest := r.end
+	for rd := range r.readers {
+		slowest = min(slowest, rd.pos)
+	}
+	return r.limit - (r.end - slowest)
+}
+
+// put stores p, which is not longer than limit, over the oldest bytes.
+func (r *ring) put(p []byte) {
+	r.grow(min(r.limit, r.end-r.start+int64(len(p))))
+	size := int64(len(r.buf))
+	n := copy(r.buf[r.end%size:], p)
+	copy(r.buf, p[n:])
+	r.end += int64(len(p))
+	r.start = max(r.start, r.end-size)
+}
+
+// grow makes room for need bytes.
+func (r *ring) grow(need int64) {
+	have := int64(len(r.buf))
+	if need <= have {
+		return
+	}
+	r.resize(min(r.limit, max(need, 2*have, minRing)))
+}
+
+// resize moves what is kept to a buffer of size bytes.
+func (r *ring) resize(size int64) {
+	old := r.buf
+	r.buf = make([]byte, size)
+	for o := r.start; o < r.end; {
+		from := old[o%int64(len(old)):]
+		from = from[:min(int64(len(from)), r.end-o)]
+		o += int64(copy(r.buf[o%size:], from))
+	}
+}
+
+func (r *ring) wakeAll() {
+	for rd := range r.readers {
+		select {
+		case rd.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// release ends back-pressure for good: a reader that is too slow has a gap.
+func (r *ring) release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.free = true
+	r.room.Broadcast()
+}
+
+// finish ends the stream where it is now. A second call does nothing.
+func (r *ring) finish() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.finished {
+		return
+	}
+	r.finished = true
+	if kept := r.end - r.start; kept < int64(len(r.buf)) {
+		r.resize(max(kept, 1)) // it may be kept for long
+	}
+	close(r.done)
+	r.room.Broadcast()
+	r.wakeAll()
+}
+
+// status counts the bytes.
+func (r *ring) status() atoll.StreamStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return atoll.StreamStatus{Written: r.end, Kept: r.start}
+}
+
+// attach adds a reader from the given offset that follows the stream or, with
+// noFollow, stops at what is now its end. It reports false for an offset that
+// does not exist.
+func (r *ring) attach(from int64, noFollow bool, wake chan struct{}) (*reader, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if from == atoll.FromNow {
+		from = r.end
+	}
+	if from < 0 || from > r.end {
+		return nil, false
+	}
+	rd := &reader{ring: r, wake: wake, pos: from, until: -1}
+	if noFollow {
+		rd.until = r.end
+	}
+	if r.readers == nil {
+		r.readers = make(map[*reader]struct{}, 1)
+	}
+	r.readers[rd] = struct{}{}
+	return rd, true
+}
+
+// detach lets the ring forget the reader. A second call does nothing.
+func (rd *reader) detach() {
+	r := rd.ring
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.readers, rd)
+	r.room.Signal()
+}
+
+// read copies what comes next into p. It never waits: n is 0 when there is
+// nothing new, and eof says that there will never be. Before bytes that were
+// dropped it stops once to report them as the gap from offset from to offset
+// to, with n 0.
+func (rd *reader) read(p []byte) (n int, from, to int64, eof bool) {
+	r := rd.ring
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rd.pos < r.start {
+		from, to = rd.pos, r.start
+		rd.pos = r.start
+		return 0, from, to, false
+	}
+	stop := r.end
+	if rd.until >= 0 {
+		stop = min(stop, rd.until)
+	}
+	if avail := stop - rd.pos; avail > 0 {
+		p = p[:min(int64(len(p)), avail)]
+		at := rd.pos % int64(len(r.buf))
+		n = copy(p, r.buf[at:])
+		n += copy(p[n:], r.buf)
+		rd.pos += int64(n)
+		r.room.Signal()
+		return n, 0, 0, false
+	}
+	return 0, 0, 0, r.finished || rd.until >= 0
+}

@@ -1,0 +1,322 @@
+// Package process keeps the processes of one sandbox, running and ended: their
+// output in bounded rings that can be read again, their stdin, terminals, time
+// limits and exits. How a process is started is its backend's business.
+//
+//	table := process.NewTable()
+//	defer table.Close()
+//	p, err := table.Start(ctx, "", cmd, func(io process.Stdio) (process.Handle, error) {
+//		// start it with io as its stdin, stdout and stderr
+//	})
+package process
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A Handle is a process as its backend sees it. All methods may be called at
+// once from many goroutines, also after the process has ended.
+type Handle interface {
+	// PID is the process's number inside the sandbox, 0 if unknown.
+	PID() int
+	// Wait blocks until the process itself has ended. It is called exactly once.
+	Wait() atoll.Exit
+	// Signal sends sig to the process; SIGKILL is sent through Kill.
+	Signal(sig atoll.Signal) error
+	// Kill ends the process and all its descendants.
+	Kill() error
+}
+
+// A Terminal is a Handle of a backend whose kernel does not see the table's
+// terminal as the process's controlling one.
+type Terminal interface {
+	// BeforeInput is told what is about to be typed, before it is written to
+	// the terminal's master.
+	BeforeInput(master *os.File, p []byte)
+	// Resized is told that the terminal has a new size.
+	Resized()
+}
+
+const (
+	keepEnded  = 100             // processes that are remembered after their end
+	closeGrace = 5 * time.Second // how long Close waits for the exits of what it killed
+)
+
+// A Table holds the processes of a sandbox. All methods may be called at once
+// from many goroutines.
+type Table struct {
+	work sync.WaitGroup // starts in progress, pumps, deliveries
+
+	mu     sync.Mutex
+	closed bool
+	procs  map[string]*process // nil values are being started
+	order  []*process          // oldest first
+	ended  int                 // of order
+
+	closing sync.Once
+}
+
+// NewTable returns an empty table.
+func NewTable() *Table { return &Table{procs: map[string]*process{}} }
+
+// Start registers a process under id, or a random short one when id is "", and
+// calls start to bring it to life. start gets the child's ends of its stdio
+// and must have duplicated or donated them when it returns: the table closes
+// its own. What start returns as an error is returned as it is.
+//
+// cmd must be valid; it is not kept, but for its streams. Kinds: ErrStopped
+// (the table is closed), ErrAlreadyExists (id is taken), ErrExhausted (no
+// pipe or terminal to be had).
+func (t *Table) Start(ctx context.Context, id string, cmd *atoll.Command, start func(Stdio) (Handle, error)) (atoll.Process, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	id, err := t.reserve(id)
+	if err != nil {
+		return nil, err
+	}
+	defer t.work.Done()
+	io, err := newEnds(cmd)
+	if err != nil {
+		t.forget(id)
+		return nil, atoll.E("exec", id, atoll.ErrExhausted, err)
+	}
+	p := newProcess(id, cmd, io)
+	att, err := p.attach(&atoll.Attachment{Stdout: cmd.Stdout, Stderr: cmd.Stderr})
+	if err == nil {
+		p.handle, err = start(io.child)
+	}
+	if err != nil {
+		t.forget(id)
+		io.closeAll()
+		return nil, err
+	}
+	io.closeChild()
+	return t.launch(p, cmd, att), nil
+}
+
+// launch starts the goroutines that look after p and enters it in the table.
+func (t *Table) launch(p *process, cmd *atoll.Command, att *attachment) atoll.Process {
+	h := &handle{process: p}
+	if cmd.Timeout > 0 {
+		p.killed = make(chan struct{})
+		p.timer = time.AfterFunc(time.Duration(cmd.Timeout), p.expire)
+	}
+	t.enter(p)
+	t.work.Go(func() { pump(p.out, p.stdout) })
+	if p.err != nil {
+		t.work.Go(func() { pump(p.err, p.stderr) })
+	}
+	if len(att.outs) > 0 {
+		delivered := make(chan struct{})
+		h.delivered = delivered
+		go func() {
+			defer close(delivered)
+			_ = att.copy(context.Background()) // a writer that fails is detached
+		}()
+	}
+	if cmd.Stdin != nil {
+		go p.feed(context.Background(), cmd.Stdin, true)
+	}
+	go p.run(t)
+	return h
+}
+
+func newProcess(id string, cmd *atoll.Command, io *ends) *process {
+	limit := int64(cmd.OutputLimit)
+	if limit <= 0 {
+		limit = atoll.DefaultOutputLimit
+	}
+	p := &process{
+		id:      id,
+		started: time.Now(),
+		openIn:  cmd.OpenStdin,
+		stdout:  newRing(limit),
+		stderr:  newRing(limit),
+		out:     io.out,
+		err:     io.err,
+		in:      io.in,
+		tty:     cmd.TTY != nil,
+		ended:   make(chan struct{}),
+	}
+	if p.err == nil {
+		p.stderr.finish()
+	}
+	p.info = atoll.ProcessStatus{
+		ID: id, Args: slices.Clone(cmd.Args), Dir: cmd.Dir, User: cmd.User, TTY: p.tty, Started: p.started,
+	}
+	return p
+}
+
+// reserve takes id, or draws one, and counts a start in progress.
+func (t *Table) reserve(id string) (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return "", atoll.E("exec", id, atoll.ErrStopped, nil)
+	}
+	if id == "" {
+		id = t.drawID()
+	}
+	if _, taken := t.procs[id]; taken {
+		return "", atoll.Errorf("exec", id, atoll.ErrAlreadyExists, "process %q is there already", id)
+	}
+	t.procs[id] = nil
+	t.work.Add(1)
+	return id, nil
+}
+
+func (t *Table) drawID() string {
+	for {
+		var b [6]byte
+		rand.Read(b[:]) // never fails
+		id := hex.EncodeToString(b[:])
+		if _, taken := t.procs[id]; !taken {
+			return id
+		}
+	}
+}
+
+func (t *Table) forget(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.procs, id)
+}
+
+// enter makes p known. One that was started while the table was being closed
+// is killed, as Close would have.
+func (t *Table) enter(p *process) {
+	t.mu.Lock()
+	t.procs[p.id] = p
+	t.order = append(t.order, p)
+	closed := t.closed
+	t.mu.Unlock()
+	if closed {
+		p.release()
+		_ = p.handle.Kill()
+	}
+}
+
+// retire counts p as ended, and forgets the one that ended longest ago when
+// there are too many.
+func (t *Table) retire(p *process) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended++
+	if t.ended <= keepEnded {
+		return
+	}
+	i := slices.IndexFunc(t.order, func(q *process) bool { return q != p && q.exit.Load() != nil })
+	if i < 0 {
+		return
+	}
+	delete(t.procs, t.order[i].id)
+	t.order = slices.Delete(t.order, i, i+1)
+	t.ended--
+}
+
+// Get finds a process, running or ended. Kinds: ErrNotExist.
+func (t *Table) Get(id string) (atoll.Process, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.procs[id]
+	if p == nil {
+		return nil, atoll.Errorf("process", id, atoll.ErrNotExist, "no process %q", id)
+	}
+	return &handle{process: p}, nil
+}
+
+// List describes all processes, oldest first.
+func (t *Table) List() []atoll.ProcessStatus {
+	t.mu.Lock()
+	procs := slices.Clone(t.order)
+	t.mu.Unlock()
+	list := make([]atoll.ProcessStatus, len(procs))
+	for i, p := range procs {
+		list[i] = p.status()
+	}
+	return list
+}
+
+// Running counts the processes that have not ended.
+func (t *Table) Running() int { return len(t.running()) }
+
+func (t *Table) running() []*process {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var list []*process
+	for _, p := range t.order {
+		if p.exit.Load() == nil {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// Stop asks every process to end with SIGTERM, gives them grace to do so, and
+// closes the table. When ctx ends, so does the grace.
+func (t *Table) Stop(ctx context.Context, grace time.Duration) error {
+	if grace > 0 {
+		ctx, cancel := context.WithTimeout(ctx, grace)
+		defer cancel()
+		running := t.running()
+		for _, p := range running {
+			_ = p.handle.Signal(atoll.SIGTERM) // it may just have ended
+		}
+		for _, p := range running {
+			if await(ctx, p.ended) != nil {
+				break
+			}
+		}
+	}
+	return t.Close()
+}
+
+// Close kills what runs and waits until all the table's goroutines have ended,
+// except those that are in a caller's Reader or Writer. A Wait in progress
+// gets the exit, or ErrStopped when none was seen. What has ended can still be
+// found and read. A second Close does nothing.
+func (t *Table) Close() error {
+	t.closing.Do(t.close)
+	return nil
+}
+
+func (t *Table) close() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	var kills sync.WaitGroup
+	running := t.running()
+	for _, p := range running {
+		p.release()
+		kills.Go(func() { _ = p.handle.Kill() }) // what survives is abandoned below
+	}
+	kills.Wait()
+	for _, p := range running {
+		if await(ctx, p.ended) != nil {
+			p.abandon()
+		}
+	}
+	t.closePumps()
+	t.work.Wait()
+}
+
+// closePumps ends the pumps that descendants keep alive.
+func (t *Table) closePumps() {
+	t.mu.Lock()
+	procs := slices.Clone(t.order)
+	t.mu.Unlock()
+	for _, p := range procs {
+		p.release()
+		closeFiles(p.out, p.err)
+	}
+}
