@@ -1,0 +1,144 @@
+package providertest
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// The vocabulary: everything that the suite ever runs in a sandbox, so that it
+// runs on Debian, on busybox and on the host alike, and so that a provider
+// without a shell (the mock) can act it out.
+//
+// Programs, looked up in PATH, with their POSIX meaning:
+//
+//	true
+//	echo [ARG...]
+//	cat [FILE...]          no FILE: stdin
+//	sleep SECONDS
+//	pwd
+//	env                    prints the environment, one KEY=value a line
+//	id -u | id -g
+//	ls DIR
+//	stty size              "ROWS COLS"; exits non-zero when stdin is no terminal
+//
+// Any other program, but for sh, is not there (ErrCommandNotFound); "/" as a
+// program is there and cannot be executed (ErrExecFailed).
+//
+// Words are shell scripts that begin with their own name as a no-op:
+//
+//	sh -c ": WORD; ..." sh [ARG...]
+//
+// so that one without a shell needs to look only at Args[2], from ": " to the
+// first ";", and at Args[4:]. Output lines end in "\n" ("\r\n" on a terminal).
+//
+//	exit N           exits with code N
+//	signal NAME      sends itself the signal (KILL, TERM, USR1, ...), which kills it
+//	both OUT ERR     prints OUT on stdout and ERR on stderr
+//	zeros N          prints N zero bytes and nothing else
+//	lines N          prints 1, 2, ... N, one a line
+//	drip             prints 1, 2, 3, ... one a line, about every 20 ms, until it is killed
+//	ready            prints "ready", then sleeps until it is killed
+//	trap NAME        prints "ready"; on signal NAME prints "caught" and exits 42
+//	deaf             ignores SIGTERM, prints "ready", then sleeps until it is killed
+//	family           starts a child that sleeps, prints the child's pid, waits for it
+//	orphan           starts a child that sleeps and holds the output open, prints
+//	                 the child's pid, exits 0 at once
+//	alive PID        exits 0 while that process lives (a zombie does not), else 1
+//	store FILE TEXT  writes TEXT and a newline to FILE; exits non-zero when it cannot
+//	istty            exits 0 when stdin, stdout and stderr are terminals, else 1
+//	winch            prints "ROWS COLS" of its terminal, and again on every SIGWINCH
+//	serve PORT       accepts TCP connections on 127.0.0.1:PORT, one after the other,
+//	                 and sends back what it receives, to the end of input and no further
+//	connect HOST PORT  exits 0 when a TCP connection could be made, 1 when not within
+//	                 3 s, 99 when there is nothing to try it with
+//	eat N            allocates and touches N MiB at once; exits non-zero when it cannot
+//	spawn N          starts N children that sleep 5 s, prints "all" when all have started
+//	fill FILE N      writes N MiB to FILE; exits non-zero when it cannot
+//	mounted DIR      exits 0 when DIR is a directory, else 1
+//
+// A command with a terminal and no Args is the user's shell. It reads lines
+// from the terminal and understands at least `exit N` and `echo WORD`; with
+// job control, ^Z stops a foreground `sleep` and gives the line back to it.
+//
+// A Spec.Cmd is one of the words too.
+var words = map[string]string{
+	"exit":    `exit $1`,
+	"signal":  `kill -$1 $$; sleep 5`,
+	"both":    `echo "$1"; echo "$2" >&2`,
+	"zeros":   `exec head -c $1 /dev/zero`,
+	"lines":   `i=0; while [ $i -lt $1 ]; do i=$((i+1)); echo $i; done`,
+	"drip":    `i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done`,
+	"ready":   `echo ready; exec sleep 1000`,
+	"trap":    `trap 'echo caught; exit 42' $1; echo ready; while :; do sleep 0.02; done`,
+	"deaf":    `trap '' TERM; echo ready; while :; do sleep 1; done`,
+	"family":  `sleep 1000 & echo $!; wait`,
+	"orphan":  `sleep 1000 & echo $!`,
+	"alive":   `kill -0 $1 2>/dev/null && ! grep -q '^State:[[:space:]]*Z' /proc/$1/status`,
+	"store":   `echo "$2" > "$1"`,
+	"istty":   `test -t 0 && test -t 1 && test -t 2`,
+	"winch":   `trap 'stty size' WINCH; stty size; while :; do sleep 0.02; done`,
+	"serve":   serve,
+	"connect": connect,
+	"eat":     `exec dd if=/dev/zero of=/dev/null bs=$1M count=1`,
+	"spawn":   `i=0; while [ $i -lt $1 ]; do sleep 5 & i=$((i+1)); done; echo all`,
+	"fill":    `exec dd if=/dev/zero of="$1" bs=1048576 count=$2`,
+	"mounted": `test -d "$1"`,
+}
+
+// serve and connect use what there is: Debian always has perl, Alpine and
+// busybox images have nc.
+const (
+	serve = `
+if command -v perl >/dev/null; then
+	exec perl -MIO::Socket::INET -e '
+		$s = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => shift, Listen => 64, ReuseAddr => 1) or die;
+		while ($c = $s->accept) { while (sysread($c, $b, 65536)) { syswrite($c, $b) } close $c }' $1
+elif command -v python3 >/dev/null; then
+	exec python3 -c '
+import socket, sys
+s = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+	c, _ = s.accept()
+	while b := c.recv(65536): c.sendall(b)
+	c.close()' $1
+fi
+exec nc -lk -s 127.0.0.1 -p $1 -e cat`
+
+	connect = `
+if command -v perl >/dev/null; then
+	exec perl -MIO::Socket::INET -e 'exit(IO::Socket::INET->new(PeerAddr => $ARGV[0], PeerPort => $ARGV[1], Timeout => 3) ? 0 : 1)' $1 $2
+elif command -v python3 >/dev/null; then
+	exec python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)' $1 $2
+elif command -v nc >/dev/null; then
+	nc -w 3 $1 $2 </dev/null >/dev/null; exit $(($? != 0))
+fi
+exit 99`
+)
+
+// word returns the command for one of the words.
+func word(name string, args ...any) *atoll.Command {
+	return &atoll.Command{Args: wordArgs(name, args...)}
+}
+
+// wordArgs is word for a Spec.Cmd.
+func wordArgs(name string, args ...any) []string {
+	body, ok := words[name]
+	if !ok {
+		panic("providertest: no word " + strconv.Quote(name))
+	}
+	out := []string{"sh", "-c", ": " + name + "; " + strings.TrimSpace(body), "sh"}
+	for _, a := range args {
+		switch a := a.(type) {
+		case string:
+			out = append(out, a)
+		case int:
+			out = append(out, strconv.Itoa(a))
+		}
+	}
+	return out
+}
+
+// program returns the command for one of the programs.
+func program(args ...string) *atoll.Command { return &atoll.Command{Args: args} }
