@@ -1,0 +1,246 @@
+// Package config turns one YAML file into a stack of providers. It is the only
+// package that imports all of them.
+//
+// A setting is taken from the first of these that has it: a flag, the
+// environment (ATOLL_ and its key in capitals, "log.level" being
+// ATOLL_LOG_LEVEL), the file, its default. A key that nobody knows is an error
+// wherever it stands. [Config.Values] tells where every value came from.
+//
+//	cfg, err := config.Load(config.Source{Env: os.Environ()})
+//	if err != nil {
+//		return err
+//	}
+//	p, err := config.Open(cfg, log)
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Config is all that can be set. Load makes one; a zero one must have at least
+// StateDir and Provider set before Open.
+type Config struct {
+	StateDir  string    `yaml:"state_dir" form:"path" doc:"directory of sandboxes, volumes, caches and the server's socket"`
+	Provider  string    `yaml:"provider" doc:"what makes the sandboxes: gvisor, local or mock"`
+	Project   string    `yaml:"project" doc:"project of sandboxes that name none"`
+	URL       string    `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path"`
+	Token     Secret    `yaml:"token" doc:"bearer token, for url and for serve on TCP: env:NAME or file:/path"`
+	Listen    []string  `yaml:"listen" doc:"where serve listens besides the state directory's socket: unix:///path or host:port"`
+	Log       Log       `yaml:"log"`
+	Resources Resources `yaml:"resources"`
+
+	// One table for each provider, under its name.
+	GVisor GVisor `yaml:"gvisor"`
+	Local  Local  `yaml:"local"`
+	Mock   Mock   `yaml:"mock"`
+
+	file   string
+	values []Value
+}
+
+// Log says what is logged, and how.
+type Log struct {
+	Level  string `yaml:"level" form:"auto debug info warn error" doc:"least level that is logged; auto is info for serve, else warn"`
+	Format string `yaml:"format" form:"text json" doc:"text or json"`
+}
+
+// Resources are the limits of sandboxes that name none, where the provider can
+// enforce them; zero leaves it to the provider's own.
+type Resources struct {
+	Memory    atoll.Bytes `yaml:"memory" doc:"like 2g"`
+	CPUs      float64     `yaml:"cpus" doc:"like 1.5"`
+	Processes int         `yaml:"processes" doc:"like 1024"`
+	Disk      atoll.Bytes `yaml:"disk" doc:"what may be written outside of volumes, like 4g"`
+}
+
+// Local are the settings of the provider local; there are none yet.
+type Local struct{}
+
+// Mock are the settings of the provider mock; there are none yet.
+type Mock struct{}
+
+// A Source is what Load reads. Its zero value gives the defaults and the file
+// at its usual place.
+type Source struct {
+	File  string            // the YAML file; "" means ATOLL_CONFIG, else the usual place, where it may be missing
+	Env   []string          // as os.Environ gives it
+	Flags map[string]string // by key; lists are separated by commas
+}
+
+// A Value is one setting in effect.
+type Value struct {
+	Key   string `json:"key"`
+	Value string `json:"value"` // secrets as their reference, or masked
+	From  string `json:"from"`  // "default", "file:line", "ATOLL_KEY" or "--flag"
+	Doc   string `json:"doc"`
+}
+
+// FileVar names the environment variable that holds the path of the file.
+const FileVar = "ATOLL_CONFIG"
+
+// Load reads the file, the environment and the flags of src. It reports all
+// that is wrong with them at once, as ErrInvalid.
+func Load(src Source) (*Config, error) {
+	env := environ(src.Env)
+	cfg := defaults(env)
+	s := schemaOf(cfg, homeDir(env))
+	file, named := firstOf(src.File, env[FileVar]), true
+	if file == "" {
+		file, named = usualFile(env), false
+	}
+	err := errors.Join(s.readFile(file, named), s.readEnv(src.Env), s.readFlags(src.Flags))
+	if err == nil {
+		err = cfg.check(s)
+	}
+	if err != nil {
+		return nil, atoll.E("config", "", atoll.ErrInvalid, err)
+	}
+	cfg.file, cfg.values = file, s.values()
+	return cfg, nil
+}
+
+// File is the path of the file that was read, or would have been were it there.
+func (c *Config) File() string { return c.file }
+
+// Values lists every setting with where it came from, in the order of the
+// documentation.
+func (c *Config) Values() []Value { return c.values }
+
+// Socket is the path of the socket that a server for c's state directory
+// listens on.
+func (c *Config) Socket() string { return filepath.Join(c.StateDir, "atoll.sock") }
+
+func defaults(env map[string]string) *Config {
+	state := env["XDG_STATE_HOME"]
+	if !filepath.IsAbs(state) { // the XDG rules: a relative one is ignored
+		state = ""
+		if home := homeDir(env); home != "" {
+			state = filepath.Join(home, ".local", "state")
+		}
+	}
+	if state != "" {
+		state = filepath.Join(state, "atoll")
+	}
+	return &Config{
+		StateDir: state,
+		Provider: DefaultProvider(runtime.GOOS),
+		Project:  atoll.DefaultProject,
+		Log:      Log{Level: "auto", Format: "text"},
+		GVisor:   defaultGVisor(),
+	}
+}
+
+// check finds what is wrong with values that are well formed on their own, and
+// says where each came from.
+func (c *Config) check(s *schema) error {
+	var errs errorList
+	bad := func(key string, err error) {
+		if err != nil {
+			errs.addf("%s: %s: %w", s.leaf(key).from, key, err)
+		}
+	}
+	if c.StateDir == "" {
+		bad("state_dir", errors.New("there is no home directory: set HOME, XDG_STATE_HOME or ATOLL_STATE_DIR"))
+	}
+	if !atoll.ValidName(c.Project) {
+		bad("project", fmt.Errorf("%q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", c.Project))
+	}
+	if c.Provider != "" {
+		_, err := find(c.Provider)
+		bad("provider", err)
+	}
+	bad("url", checkURL(c.URL))
+	for _, listen := range c.Listen {
+		bad("listen", checkListen(listen))
+	}
+	for key, n := range map[string]float64{
+		"memory": float64(c.Resources.Memory), "cpus": c.Resources.CPUs,
+		"processes": float64(c.Resources.Processes), "disk": float64(c.Resources.Disk),
+	} {
+		if n < 0 && n != atoll.Unlimited {
+			bad("resources."+key, errors.New("must be positive, 0 for the provider's default or -1 for no limit"))
+		}
+	}
+	for _, path := range c.GVisor.HostPaths {
+		if !filepath.IsAbs(path) {
+			bad("gvisor.host_paths", fmt.Errorf("%q: must be an absolute path", path))
+		}
+	}
+	return errs.join()
+}
+
+func checkURL(s string) error {
+	if s == "" {
+		return nil
+	}
+	u, err := url.Parse(s)
+	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" {
+		return nil
+	}
+	if err == nil && u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path) {
+		return nil
+	}
+	return fmt.Errorf("%q: write it like http://host:port or unix:///path", s)
+}
+
+func checkListen(s string) error {
+	if path, ok := strings.CutPrefix(s, "unix://"); ok && filepath.IsAbs(path) {
+		return nil
+	}
+	if _, port, err := net.SplitHostPort(s); err == nil && port != "" {
+		return nil
+	}
+	return fmt.Errorf("%q: write it like 127.0.0.1:7070 or unix:///path", s)
+}
+
+// usualFile is where the file is looked for when nobody names one; "" when
+// there is no home directory.
+func usualFile(env map[string]string) string {
+	dir := env["XDG_CONFIG_HOME"]
+	if !filepath.IsAbs(dir) {
+		home := homeDir(env)
+		if home == "" {
+			return ""
+		}
+		dir = filepath.Join(home, ".config")
+	}
+	return filepath.Join(dir, "atoll", "config.yaml")
+}
+
+func homeDir(env map[string]string) string {
+	if home := env["HOME"]; filepath.IsAbs(home) {
+		return home
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return home
+}
+
+func environ(env []string) map[string]string {
+	m := make(map[string]string, len(env))
+	for _, kv := range env {
+		k, v, _ := strings.Cut(kv, "=")
+		m[k] = v
+	}
+	return m
+}
+
+func firstOf(ss ...string) string {
+	for _, s := range ss {
+		if s != "" {
+			return s
+		}
+	}
+	return ""
+}

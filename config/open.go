@@ -1,0 +1,104 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// An Entry is one provider that a Config can name.
+type Entry struct {
+	Name string
+	// Open makes the provider from its table in cfg. It touches nothing but
+	// the state directory.
+	Open func(cfg *Config, log *slog.Logger) (atoll.Provider, error)
+}
+
+// Providers lists what this binary was built with, the preferred one first.
+func Providers() []Entry {
+	return []Entry{
+		{"gvisor", openGVisor},
+		{"local", openLocal},
+		{"mock", openMock},
+	}
+}
+
+// DefaultProvider is the provider of those who name none on a machine with the
+// operating system goos; "" when there is none. Those that do not isolate are
+// used only when they are named.
+func DefaultProvider(goos string) string {
+	if goos == "linux" {
+		return "gvisor"
+	}
+	return ""
+}
+
+// Open builds the stack that cfg describes: the provider it names, and around
+// it the limits of those who name none, then logs and traces. Closing the
+// result closes all of it, outside in; a second Close does nothing.
+func Open(cfg *Config, log *slog.Logger) (atoll.Provider, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	entry, err := find(cfg.Provider)
+	if err != nil {
+		return nil, atoll.E("open", cfg.Provider, atoll.ErrInvalid, err)
+	}
+	p, err := entry.Open(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	return newTrace(newLimits(p, cfg.Resources), log), nil
+}
+
+func find(name string) (Entry, error) {
+	var names []string
+	for _, e := range Providers() {
+		if e.Name == name {
+			return e, nil
+		}
+		names = append(names, e.Name)
+	}
+	if name == "" {
+		return Entry{}, fmt.Errorf("no provider isolates sandboxes on this operating system yet: " +
+			"set url to a Linux machine that runs atoll serve, or name the provider local, which does not isolate")
+	}
+	return Entry{}, fmt.Errorf("provider %q: this binary has %s", name, strings.Join(names, ", "))
+}
+
+// limits is a layer that gives the sandboxes which name no limits those of the
+// configuration.
+type limits struct {
+	atoll.ProviderLayer
+	defaults Resources
+	caps     atoll.Caps
+}
+
+func newLimits(p atoll.Provider, r Resources) atoll.Provider {
+	if r == (Resources{}) {
+		return p
+	}
+	return &limits{atoll.ProviderLayer{Provider: p}, r, p.Info().Caps}
+}
+
+// Create fills in the limits that the provider can enforce.
+func (l *limits) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	c := *spec
+	r := &c.Resources
+	if r.Memory == 0 && l.caps.MemoryLimit {
+		r.Memory = l.defaults.Memory
+	}
+	if r.CPUs == 0 && l.caps.CPULimit {
+		r.CPUs = l.defaults.CPUs
+	}
+	if r.Processes == 0 && l.caps.ProcessLimit {
+		r.Processes = l.defaults.Processes
+	}
+	if r.Disk == 0 && l.caps.DiskLimit {
+		r.Disk = l.defaults.Disk
+	}
+	return l.Provider.Create(ctx, &c)
+}

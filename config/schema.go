@@ -1,0 +1,229 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// envPrefix begins every environment variable of ours; passThrough begins
+// those that are not settings but meant for the tools inside a sandbox.
+const (
+	envPrefix   = "ATOLL_"
+	passThrough = "ATOLL_CODE_"
+)
+
+// A schema is what the fields of a Config say about its keys.
+type schema struct {
+	leaves []*leaf
+	tables []string
+	home   string // for ~ in paths
+}
+
+// A leaf is one key and the field that holds its value.
+type leaf struct {
+	key   string
+	doc   string
+	form  string // "path", or the words to choose from, or ""
+	field reflect.Value
+	from  string
+}
+
+func schemaOf(cfg *Config, home string) *schema {
+	s := &schema{home: home}
+	s.add("", reflect.ValueOf(cfg).Elem())
+	return s
+}
+
+func (s *schema) add(prefix string, v reflect.Value) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		name := f.Tag.Get("yaml")
+		if name == "" {
+			continue
+		}
+		key, field := prefix+name, v.Field(i)
+		if _, text := field.Addr().Interface().(encoding.TextUnmarshaler); field.Kind() == reflect.Struct && !text {
+			s.tables = append(s.tables, key)
+			s.add(key+".", field)
+			continue
+		}
+		s.leaves = append(s.leaves, &leaf{key: key, doc: f.Tag.Get("doc"), form: f.Tag.Get("form"), field: field, from: "default"})
+	}
+}
+
+func (s *schema) leaf(key string) *leaf {
+	for _, l := range s.leaves {
+		if l.key == key {
+			return l
+		}
+	}
+	return nil
+}
+
+func (s *schema) isTable(key string) bool { return slices.Contains(s.tables, key) }
+
+func (s *schema) values() []Value {
+	all := make([]Value, 0, len(s.leaves))
+	for _, l := range s.leaves {
+		all = append(all, Value{Key: l.key, Value: l.text(), From: l.from, Doc: l.doc})
+	}
+	return all
+}
+
+// readEnv takes every ATOLL_ variable; an empty one counts as not set.
+func (s *schema) readEnv(env []string) error {
+	known := map[string]*leaf{FileVar: nil}
+	for _, l := range s.leaves {
+		known[l.env()] = l
+	}
+	var errs errorList
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(name, envPrefix) || strings.HasPrefix(name, passThrough) {
+			continue
+		}
+		l, ok := known[name]
+		switch {
+		case !ok:
+			errs.addf("environment: unknown variable %s: the nearest known one is %s", name, nearest(name, slices.Sorted(maps.Keys(known))))
+		case l != nil && value != "":
+			errs.add(l.set(l.split(value), name, s.home))
+		}
+	}
+	return errs.join()
+}
+
+func (s *schema) readFlags(flags map[string]string) error {
+	var errs errorList
+	for _, key := range slices.Sorted(maps.Keys(flags)) {
+		l := s.leaf(key)
+		if l == nil {
+			errs.addf("flag: unknown key %q: the nearest known one is %q", key, s.nearest(key))
+			continue
+		}
+		errs.add(l.set(l.split(flags[key]), l.flag(), s.home))
+	}
+	return errs.join()
+}
+
+func (s *schema) nearest(key string) string {
+	keys := slices.Clone(s.tables)
+	for _, l := range s.leaves {
+		keys = append(keys, l.key)
+	}
+	return nearest(key, keys)
+}
+
+func (l *leaf) env() string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(l.key, ".", "_"))
+}
+
+func (l *leaf) flag() string {
+	return "--" + strings.NewReplacer(".", "-", "_", "-").Replace(l.key)
+}
+
+// split is how a list is written where there is only text.
+func (l *leaf) split(text string) []string {
+	if l.field.Kind() != reflect.Slice {
+		return []string{text}
+	}
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+}
+
+// set stores the value that texts spell; home is what ~ stands for. The error
+// begins with from.
+func (l *leaf) set(texts []string, from, home string) error {
+	if err := l.parse(texts, from, home); err != nil {
+		return fmt.Errorf("%s: %s: %w", from, l.key, err)
+	}
+	l.from = from
+	return nil
+}
+
+func (l *leaf) parse(texts []string, from, home string) error {
+	if l.field.Kind() == reflect.Slice {
+		l.field.Set(reflect.ValueOf(slices.Clone(texts)))
+		return nil
+	}
+	if len(texts) != 1 {
+		return fmt.Errorf("want one value, not a list")
+	}
+	text := texts[0]
+	switch p := l.field.Addr().Interface().(type) {
+	case *Secret:
+		return p.parse(text, from, home)
+	case encoding.TextUnmarshaler:
+		return p.UnmarshalText([]byte(text))
+	case *atoll.Bytes:
+		n, err := atoll.ParseBytes(text)
+		*p = n
+		return err
+	case *string:
+		return l.parseString(p, text, home)
+	case *bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("%q: write true or false", text)
+		}
+		*p = b
+	case *int:
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("%q: write a whole number", text)
+		}
+		*p = n
+	case *float64:
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil || n != n {
+			return fmt.Errorf("%q: write a number", text)
+		}
+		*p = n
+	default:
+		panic(fmt.Sprintf("config: key %s has a type that cannot be set: %T", l.key, p))
+	}
+	return nil
+}
+
+func (l *leaf) parseString(p *string, text, home string) error {
+	switch {
+	case l.form == "path":
+		text = expandHome(text, home)
+		if !filepath.IsAbs(text) {
+			return fmt.Errorf("%q: must be an absolute path", text)
+		}
+		text = filepath.Clean(text)
+	case l.form != "" && !slices.Contains(strings.Fields(l.form), text):
+		return fmt.Errorf("%q: use one of %s", text, strings.Join(strings.Fields(l.form), ", "))
+	}
+	*p = text
+	return nil
+}
+
+// text prints the value as it could be written in the file.
+func (l *leaf) text() string {
+	switch v := l.field.Interface().(type) {
+	case Secret:
+		return v.reference()
+	case []string:
+		return strings.Join(v, ",")
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+func expandHome(path, home string) string {
+	if rest, ok := strings.CutPrefix(path, "~/"); ok && home != "" {
+		return filepath.Join(home, rest)
+	}
+	return path
+}
