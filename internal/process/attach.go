@@ -1,8 +1,11 @@
 package process
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
@@ -67,50 +70,45 @@ func (a *attachment) detach() {
 // itself returns only when nothing writes any longer.
 func (a *attachment) copy(ctx context.Context) error {
 	defer a.detach()
-	stop := context.AfterFunc(ctx, a.detach)
-	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, a.detach)()
 	if a.joint || len(a.outs) < 2 {
 		return a.deliver(ctx, a.outs)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	second := make(chan error, 1)
 	go func() {
 		err := a.deliver(ctx, a.outs[1:])
 		if err != nil {
-			cancel(err)
+			cancel()
 		}
 		second <- err
 	}()
 	err := a.deliver(ctx, a.outs[:1])
 	if err != nil {
-		cancel(err)
+		cancel()
 	}
-	if other := <-second; err == nil {
-		err = other
+	other := <-second
+	if err == nil || other != nil && errors.Is(err, context.Canceled) {
+		return other // what made the first one give up
 	}
 	return err
 }
 
 // deliver writes outs, which share one wake channel, from one goroutine.
 func (a *attachment) deliver(ctx context.Context, outs []*output) error {
-	live := append([]*output(nil), outs...)
+	live := slices.Clone(outs)
 	for len(live) > 0 {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		moved := false
-		for i := 0; i < len(live); i++ {
-			n, eof, err := a.step(live[i])
-			if err != nil {
-				return err
-			}
-			moved = moved || n
-			if eof {
-				live[i].detach()
-				live = append(live[:i], live[i+1:]...)
-				i--
-			}
+		var moved bool
+		var err error
+		live = slices.DeleteFunc(live, func(o *output) bool {
+			m, eof, e := a.step(o)
+			moved = moved || m
+			err = cmp.Or(err, e)
+			return eof
+		})
+		if err = cmp.Or(err, ctx.Err()); err != nil {
+			return err
 		}
 		if moved || len(live) == 0 {
 			continue
@@ -118,6 +116,7 @@ func (a *attachment) deliver(ctx context.Context, outs []*output) error {
 		select {
 		case <-live[0].wake:
 		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	return nil

@@ -82,7 +82,9 @@ func (p *process) hurry(f *os.File, r *ring) {
 func pump(f *os.File, r *ring) {
 	defer f.Close()
 	defer r.finish()
-	buf := make([]byte, chunkSize)
+	chunk := chunks.Get().(*[chunkSize]byte)
+	defer chunks.Put(chunk)
+	buf := chunk[:]
 	for {
 		n, err := f.Read(buf)
 		r.write(buf[:n])
@@ -116,7 +118,9 @@ func drainPipe(f *os.File, r *ring, buf []byte) {
 // feed copies r to the process's stdin until r ends, which closes it, or ctx
 // does. When r fails, own says that nobody else may supply more.
 func (p *process) feed(ctx context.Context, r io.Reader, own bool) {
-	buf := make([]byte, chunkSize)
+	chunk := chunks.Get().(*[chunkSize]byte)
+	defer chunks.Put(chunk)
+	buf := chunk[:]
 	for {
 		n, err := r.Read(buf)
 		if ctx.Err() != nil {
@@ -247,13 +251,21 @@ func (h *handle) Signal(ctx context.Context, sig atoll.Signal) error {
 	if sig < 1 || sig > 64 {
 		return atoll.Errorf("signal", h.id, atoll.ErrInvalid, "signal %d: must be within 1..64", int(sig))
 	}
-	if h.exit.Load() != nil {
+	err := error(os.ErrProcessDone)
+	switch {
+	case h.exit.Load() != nil:
+	case sig == atoll.SIGKILL:
+		err = h.handle.Kill()
+	default:
+		err = h.handle.Signal(sig)
+	}
+	if errors.Is(err, os.ErrProcessDone) {
 		return atoll.Errorf("signal", h.id, atoll.ErrStopped, "the process has ended")
 	}
-	if sig == atoll.SIGKILL {
-		return h.handle.Kill()
+	if err != nil {
+		return atoll.E("signal", h.id, atoll.KindOf(err), err)
 	}
-	return h.handle.Signal(sig)
+	return nil
 }
 
 // Attach implements atoll.Process. With neither Stdout nor Stderr it returns

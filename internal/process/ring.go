@@ -176,13 +176,16 @@ func (rd *reader) detach() {
 }
 
 // read copies what comes next into p. It never waits: n is 0 when there is
-// nothing new, and eof says that there will never be. Before bytes that were
-// dropped it stops once to report them as the gap from offset from to offset
-// to, with n 0.
+// nothing new, and eof says that there never will be, as for a reader that was
+// detached. Bytes that were dropped are reported once, with n 0, as the gap
+// [from, to).
 func (rd *reader) read(p []byte) (n int, from, to int64, eof bool) {
 	r := rd.ring
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if _, attached := r.readers[rd]; !attached {
+		return 0, 0, 0, true
+	}
 	if rd.pos < r.start {
 		from, to = rd.pos, r.start
 		rd.pos = r.start

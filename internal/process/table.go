@@ -284,15 +284,19 @@ func (t *Table) Stop(ctx context.Context, grace time.Duration) error {
 // gets the exit, or ErrStopped when none was seen. What has ended can still be
 // found and read. A second Close does nothing.
 func (t *Table) Close() error {
-	t.closing.Do(t.close)
+	t.closeWithin(closeGrace)
 	return nil
 }
 
-func (t *Table) close() {
+func (t *Table) closeWithin(grace time.Duration) {
+	t.closing.Do(func() { t.close(grace) })
+}
+
+func (t *Table) close(grace time.Duration) {
 	t.mu.Lock()
 	t.closed = true
 	t.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	var kills sync.WaitGroup
 	running := t.running()

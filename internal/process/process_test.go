@@ -1,0 +1,750 @@
+//go:build unix
+
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// host is the smallest backend: a process of this machine in a session of its own.
+type host struct{ cmd *exec.Cmd }
+
+func startHost(args []string, tty bool) func(Stdio) (Handle, error) {
+	return func(s Stdio) (Handle, error) {
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = s.Stdin, s.Stdout, s.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: tty}
+		if err := cmd.Start(); err != nil {
+			return nil, atoll.E("exec", "", atoll.ErrExecFailed, err)
+		}
+		return &host{cmd}, nil
+	}
+}
+
+func (h *host) PID() int { return h.cmd.Process.Pid }
+
+func (h *host) Wait() atoll.Exit {
+	_ = h.cmd.Wait()
+	ws := h.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ws.Signaled() {
+		return atoll.Exit{Code: 128 + int(ws.Signal()), Signal: atoll.Signal(ws.Signal())}
+	}
+	return atoll.Exit{Code: ws.ExitStatus()}
+}
+
+func (h *host) Signal(sig atoll.Signal) error { return h.cmd.Process.Signal(syscall.Signal(sig)) }
+func (h *host) Kill() error                   { return syscall.Kill(-h.PID(), syscall.SIGKILL) }
+
+func newTable(t *testing.T) *Table {
+	t.Helper()
+	leaks := goleak.IgnoreCurrent()
+	table := NewTable()
+	t.Cleanup(func() {
+		if err := table.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		goleak.VerifyNone(t, leaks)
+	})
+	return table
+}
+
+func start(t *testing.T, table *Table, cmd *atoll.Command) atoll.Process {
+	t.Helper()
+	p, err := table.Start(t.Context(), "", cmd, startHost(cmd.Args, cmd.TTY != nil))
+	if err != nil {
+		t.Fatalf("Start %q: %v", cmd.Args, err)
+	}
+	return p
+}
+
+func sh(script string) *atoll.Command { return &atoll.Command{Args: []string{"/bin/sh", "-c", script}} }
+
+func wait(t *testing.T, p atoll.Process) atoll.Exit {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	exit, err := p.Wait(ctx)
+	if err != nil {
+		t.Fatalf("Wait: %v", err)
+	}
+	return exit
+}
+
+// buffer is a bytes.Buffer for two goroutines.
+type buffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// eventually polls, because what it waits for happens in other processes.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestExitsAndStreams(t *testing.T) {
+	table := newTable(t)
+	for _, tt := range []struct {
+		name, script, stdin string
+		stdout, stderr      string
+		exit                atoll.Exit
+	}{
+		{name: "code", script: "exit 3", exit: atoll.Exit{Code: 3}},
+		{name: "signal", script: "kill -TERM $$", exit: atoll.Exit{Code: 143, Signal: atoll.SIGTERM}},
+		{name: "streams apart", script: "echo out; echo err >&2", stdout: "out\n", stderr: "err\n"},
+		{name: "stdin to its end", script: "cat; echo end", stdin: "a\x00b", stdout: "a\x00bend\n"},
+		{name: "no stdin", script: "cat; echo end", stdout: "end\n"},
+		{name: "stdin not read", script: "exec <&-; echo x", stdin: strings.Repeat("x", 1<<20), stdout: "x\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			cmd := sh(tt.script)
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			if tt.stdin != "" {
+				cmd.Stdin = strings.NewReader(tt.stdin)
+			}
+			exit := wait(t, start(t, table, cmd))
+			if exit.Duration <= 0 {
+				t.Errorf("duration %v, want more than 0", exit.Duration)
+			}
+			exit.Duration = 0
+			if exit != tt.exit || stdout.String() != tt.stdout || stderr.String() != tt.stderr {
+				t.Errorf("%+v, stdout %q, stderr %q; want %+v, %q, %q", exit, &stdout, &stderr, tt.exit, tt.stdout, tt.stderr)
+			}
+		})
+	}
+}
+
+// once fails the test when two goroutines write at once.
+type once struct {
+	t  *testing.T
+	mu sync.Mutex
+	n  int
+}
+
+func (o *once) Write(p []byte) (int, error) {
+	if !o.mu.TryLock() {
+		o.t.Error("two writes at once")
+		return len(p), nil
+	}
+	defer o.mu.Unlock()
+	o.n += len(p)
+	runtime.Gosched()
+	return len(p), nil
+}
+
+func TestOneWriterForBothStreams(t *testing.T) {
+	w := &once{t: t}
+	cmd := sh("for i in 1 2 3 4; do head -c 100000 /dev/zero; head -c 100000 /dev/zero >&2; done")
+	cmd.Stdout, cmd.Stderr = w, w
+	wait(t, start(t, newTable(t), cmd))
+	if w.n != 800000 {
+		t.Errorf("got %d bytes, want 800000", w.n)
+	}
+}
+
+// uncomparable writers must not make Start panic.
+type uncomparable struct{ f []func([]byte) }
+
+func (u uncomparable) Write(p []byte) (int, error) { u.f[0](p); return len(p), nil }
+
+func TestUncomparableWriters(t *testing.T) {
+	var got buffer
+	w := uncomparable{[]func([]byte){func(p []byte) { got.Write(p) }}}
+	cmd := sh("echo a; echo b >&2")
+	cmd.Stdout, cmd.Stderr = w, w
+	wait(t, start(t, newTable(t), cmd))
+	if s := got.String(); len(s) != 4 {
+		t.Errorf("got %q", s)
+	}
+}
+
+func TestUnreadOutputNeverBlocks(t *testing.T) {
+	table := newTable(t)
+	cmd := sh("head -c 8388608 /dev/zero; echo the end")
+	cmd.OutputLimit = 16
+	p := start(t, table, cmd)
+	if exit := wait(t, p); !exit.Success() {
+		t.Fatalf("exit %v", exit)
+	}
+	var out bytes.Buffer
+	var gap string
+	err := p.Attach(t.Context(), &atoll.Attachment{Stdout: &out, Gap: func(s atoll.Stream, from, to int64) {
+		gap = fmt.Sprint(s, " ", from, " ", to, " after ", out.Len())
+	}})
+	if err != nil || out.String() != strings.Repeat("\x00", 8)+"the end\n" || gap != "stdout 0 8388600 after 0" {
+		t.Errorf("Attach: %v, %q, gap %q", err, &out, gap)
+	}
+}
+
+func TestLargeOutputArrivesWhole(t *testing.T) {
+	h := &hash{}
+	cmd := sh("seq 1 1200000")
+	cmd.Stdout = h
+	wait(t, start(t, newTable(t), cmd))
+	if h.n != 8488896 || h.bad != "" {
+		t.Errorf("got %d bytes, want 8488896; first wrong line %q", h.n, h.bad)
+	}
+}
+
+// hash checks that it is written the lines 1, 2, 3, ...
+type hash struct {
+	n    int
+	line int
+	rest []byte
+	bad  string
+}
+
+func (h *hash) Write(p []byte) (int, error) {
+	h.n += len(p)
+	h.rest = append(h.rest, p...)
+	for {
+		line, rest, ok := bytes.Cut(h.rest, []byte("\n"))
+		if !ok {
+			return len(p), nil
+		}
+		h.line++
+		if want := fmt.Sprint(h.line); string(line) != want && h.bad == "" {
+			h.bad = string(line)
+		}
+		h.rest = rest
+	}
+}
+
+func TestBackPressure(t *testing.T) {
+	table := newTable(t)
+	r, w := io.Pipe()
+	cmd := sh("head -c 4194304 /dev/zero; echo done >&2")
+	cmd.Stdout, cmd.OutputLimit = w, 64<<10
+	p := start(t, table, cmd)
+	eventually(t, "the ring is full", func() bool { return table.List()[0].Stdout.Written >= 64<<10 })
+	if st := table.List()[0]; st.Stderr.Written != 0 || st.Exit != nil {
+		t.Errorf("the process was not held back: %+v", st)
+	}
+	go func() {
+		n, _ := io.Copy(io.Discard, r)
+		if n != 4194304 {
+			t.Errorf("read %d bytes, want 4194304", n)
+		}
+	}()
+	wait(t, p)
+	w.Close()
+}
+
+func TestDetachUnblocksTheProcess(t *testing.T) {
+	fail := errors.New("writer failed")
+	for _, tt := range []struct {
+		name string
+		make func(cancel func()) io.Writer
+		want error
+	}{
+		{"writer error", func(func()) io.Writer { return writerFunc(func([]byte) (int, error) { return 0, fail }) }, fail},
+		{"short write", func(func()) io.Writer { return writerFunc(func(p []byte) (int, error) { return 0, nil }) }, io.ErrShortWrite},
+		{"ctx", func(cancel func()) io.Writer {
+			return writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil })
+		}, context.Canceled},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cmd := sh("read x; head -c 4194304 /dev/zero")
+			cmd.OpenStdin, cmd.OutputLimit = true, 64<<10
+			p := start(t, newTable(t), cmd)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var other buffer
+			err := p.Attach(ctx, &atoll.Attachment{Stdin: strings.NewReader("go\n"), Stdout: tt.make(cancel), Stderr: &other})
+			if !errors.Is(err, tt.want) {
+				t.Errorf("Attach: %v, want %v", err, tt.want)
+			}
+			wait(t, p)
+		})
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+func TestBlockedWriterIsDetachedWhenCtxEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := start(t, newTable(t), sh("head -c 4194304 /dev/zero"))
+	blocked, unblock := make(chan struct{}), make(chan struct{})
+	attached := make(chan error)
+	go func() {
+		var first sync.Once
+		w := writerFunc(func(p []byte) (int, error) { first.Do(func() { close(blocked) }); <-unblock; return len(p), nil })
+		attached <- p.Attach(ctx, &atoll.Attachment{Stdout: w})
+	}()
+	<-blocked
+	cancel()
+	wait(t, p) // although the writer still blocks
+	close(unblock)
+	if err := <-attached; !errors.Is(err, context.Canceled) {
+		t.Errorf("Attach: %v, want context.Canceled", err)
+	}
+}
+
+func TestAttachReplaysAndFollows(t *testing.T) {
+	table := newTable(t)
+	cmd := sh("echo one; echo two >&2; read x; echo $x")
+	cmd.OpenStdin = true
+	started := start(t, table, cmd)
+	p, err := table.Get(started.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the first lines", func() bool {
+		st := table.List()[0]
+		return st.Stdout.Written == 4 && st.Stderr.Written == 4
+	})
+	var now bytes.Buffer
+	if err := p.Attach(t.Context(), &atoll.Attachment{Stdout: &now, NoFollow: true}); err != nil || now.String() != "one\n" {
+		t.Errorf("NoFollow: %v, %q", err, &now)
+	}
+	var out, errs, late bytes.Buffer
+	err = p.Attach(t.Context(), &atoll.Attachment{Stdin: strings.NewReader("three\n"), Stdout: &out, Stderr: &errs, StdoutFrom: 2})
+	if err != nil || out.String() != "e\nthree\n" || errs.String() != "two\n" {
+		t.Errorf("from 2: %v, %q, %q", err, &out, &errs)
+	}
+	wait(t, p)
+	if err := p.Attach(t.Context(), &atoll.Attachment{Stdout: &late, StdoutFrom: atoll.FromNow}); err != nil || late.Len() > 0 {
+		t.Errorf("FromNow after the end: %v, %q", err, &late)
+	}
+	err = p.Attach(t.Context(), &atoll.Attachment{Stdout: &late, StdoutFrom: 11})
+	if !errors.Is(err, atoll.ErrInvalid) {
+		t.Errorf("past the end: %v, want ErrInvalid", err)
+	}
+}
+
+func TestAttachStdinAlone(t *testing.T) {
+	cmd := sh("cat >/dev/null; exit 5")
+	cmd.OpenStdin = true
+	p := start(t, newTable(t), cmd)
+	if err := p.Attach(t.Context(), &atoll.Attachment{Stdin: strings.NewReader("x")}); err != nil {
+		t.Errorf("Attach: %v", err)
+	}
+	if exit := wait(t, p); exit.Code != 5 {
+		t.Errorf("exit %v, want code 5: the end of an attachment's stdin closes the process's", exit)
+	}
+}
+
+func TestBackgroundChildDoesNotHoldWait(t *testing.T) {
+	for _, script := range []string{"sleep 60 & echo $!", "(sleep 60; echo late) & echo $!", "yes >&2 & echo $!"} {
+		t.Run(script, func(t *testing.T) {
+			var out bytes.Buffer
+			cmd := sh(script)
+			cmd.Stdout, cmd.Stderr = &out, io.Discard
+			p := start(t, newTable(t), cmd)
+			begin := time.Now()
+			exit := wait(t, p)
+			if took := time.Since(begin); !exit.Success() || took > atoll.DrainTimeout+2*time.Second {
+				t.Errorf("%v after %v", exit, took)
+			}
+			var pid int
+			if _, err := fmt.Sscan(out.String(), &pid); err != nil {
+				t.Fatalf("stdout %q: %v", &out, err)
+			}
+			if err := syscall.Kill(pid, 0); err != nil {
+				t.Errorf("the background child did not live on: %v", err)
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestSlowReaderGetsEverything(t *testing.T) {
+	// The process ends while most of its output is still in the pipe and the
+	// ring; the drain must not cut it off.
+	var n int
+	cmd := sh("head -c 300000 /dev/zero; sleep 60 >&2 & kill -9 $$")
+	cmd.OutputLimit = 1000
+	cmd.Stdout = writerFunc(func(p []byte) (int, error) {
+		n += len(p)
+		time.Sleep(3 * time.Millisecond) // slow on purpose: 300 writes outlast the drain
+		return len(p), nil
+	})
+	table := newTable(t)
+	p := start(t, table, cmd)
+	wait(t, p)
+	if n != 300000 {
+		t.Errorf("got %d bytes, want 300000", n)
+	}
+	_ = syscall.Kill(-table.List()[0].PID, syscall.SIGKILL)
+}
+
+func TestTimeout(t *testing.T) {
+	cmd := sh("sleep 60 & echo started; sleep 60")
+	cmd.Timeout = atoll.Duration(100 * time.Millisecond)
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	exit := wait(t, start(t, newTable(t), cmd))
+	if exit.Code != atoll.ExitTimedOut || !exit.TimedOut || out.String() != "started\n" {
+		t.Errorf("exit %+v, stdout %q", exit, &out)
+	}
+	if d := time.Duration(exit.Duration); d > 5*time.Second {
+		t.Errorf("took %v", d)
+	}
+	cmd = sh("exit 4")
+	cmd.Timeout = atoll.Duration(time.Hour)
+	if exit := wait(t, start(t, newTable(t), cmd)); exit.Code != 4 || exit.TimedOut {
+		t.Errorf("in time: exit %+v", exit)
+	}
+}
+
+func TestStuckStdinHoldsNothing(t *testing.T) {
+	r, w := io.Pipe()
+	table := NewTable()
+	cmd := sh("echo x")
+	cmd.Stdin = r
+	wait(t, start(t, table, cmd))
+	closed := make(chan struct{})
+	go func() { table.Close(); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Fatal("Close waits for a stuck Stdin")
+	}
+	w.Close()
+}
+
+func TestSignal(t *testing.T) {
+	table := newTable(t)
+	p := start(t, table, sh("trap 'exit 7' USR1; echo ready; while :; do sleep 0.01; done"))
+	eventually(t, "ready", func() bool { return table.List()[0].Stdout.Written > 0 })
+	if err := p.Signal(t.Context(), 65); !errors.Is(err, atoll.ErrInvalid) {
+		t.Errorf("signal 65: %v, want ErrInvalid", err)
+	}
+	if err := p.Signal(t.Context(), atoll.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, p); exit.Code != 7 {
+		t.Errorf("exit %v, want code 7", exit)
+	}
+	for _, sig := range []atoll.Signal{atoll.SIGTERM, atoll.SIGKILL} {
+		if err := p.Signal(t.Context(), sig); !errors.Is(err, atoll.ErrStopped) || !errors.Is(err, os.ErrProcessDone) {
+			t.Errorf("%v after the end: %v, want ErrStopped", sig, err)
+		}
+	}
+}
+
+func TestWait(t *testing.T) {
+	table := newTable(t)
+	cmd := sh("read x; exit 9")
+	cmd.OpenStdin = true
+	p := start(t, table, cmd)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Wait with an ended ctx: %v", err)
+	}
+	var all sync.WaitGroup
+	for range 5 {
+		all.Go(func() {
+			if exit, err := p.Wait(t.Context()); err != nil || exit.Code != 9 {
+				t.Errorf("Wait: %v, %v", exit, err)
+			}
+		})
+	}
+	if err := p.Attach(t.Context(), &atoll.Attachment{Stdin: strings.NewReader("\n")}); err != nil {
+		t.Error(err)
+	}
+	all.Wait()
+	if exit, err := p.Wait(ctx); err != nil || exit.Code != 9 {
+		t.Errorf("Wait with an ended ctx after the end: %v, %v", exit, err)
+	}
+}
+
+func TestTerminal(t *testing.T) {
+	table := newTable(t)
+	in, typed := io.Pipe()
+	var screen buffer
+	cmd := sh(`test -t 0 && test -t 1 && test -t 2 && echo tty
+		stty size; trap 'stty size; echo resized' WINCH; trap 'echo interrupted' INT
+		echo ready; while :; do sleep 0.02; done`)
+	cmd.TTY = &atoll.Size{Rows: 21, Cols: 77}
+	cmd.Stdin, cmd.Stdout = in, &screen
+	p := start(t, table, cmd)
+	eventually(t, "ready", func() bool { return strings.Contains(screen.String(), "ready\r\n") })
+	if s := screen.String(); !strings.HasPrefix(s, "tty\r\n21 77\r\n") {
+		t.Errorf("screen %q", s)
+	}
+	if err := atoll.Resize(t.Context(), p, atoll.Size{Rows: 30, Cols: 100}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the resize", func() bool { return strings.Contains(screen.String(), "30 100\r\nresized") })
+	if _, err := typed.Write([]byte("\x03")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the interrupt", func() bool { return strings.Contains(screen.String(), "interrupted") })
+	typed.Close() // does not close the terminal
+	if err := p.Signal(t.Context(), atoll.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, p); exit.Signal != atoll.SIGKILL {
+		t.Errorf("exit %v", exit)
+	}
+	if err := atoll.Resize(t.Context(), p, atoll.Size{Rows: 1, Cols: 1}); !errors.Is(err, atoll.ErrStopped) {
+		t.Errorf("resize after the end: %v, want ErrStopped", err)
+	}
+	if st := table.List()[0]; !st.TTY || st.Stderr.Written != 0 {
+		t.Errorf("status %+v", st)
+	}
+	if err := atoll.Resize(t.Context(), start(t, table, sh(":")), atoll.Size{}); !errors.Is(err, atoll.ErrInvalid) {
+		t.Errorf("resize without a terminal: %v, want ErrInvalid", err)
+	}
+}
+
+func TestTerminalLosesNothingAtTheEnd(t *testing.T) {
+	table := newTable(t)
+	for range 20 {
+		cmd := sh("seq 1 2000")
+		cmd.TTY = &atoll.Size{Rows: 24, Cols: 80}
+		var screen bytes.Buffer
+		cmd.Stdout = &screen
+		wait(t, start(t, table, cmd))
+		if !strings.HasSuffix(screen.String(), "\r\n2000\r\n") {
+			s := screen.String()
+			t.Fatalf("%d bytes that end with %q", len(s), s[max(0, len(s)-20):])
+		}
+	}
+}
+
+// hooked is a backend that has to be told of input.
+type hooked struct {
+	Handle
+	told chan string
+}
+
+func (h *hooked) BeforeInput(_ *os.File, p []byte) { h.told <- string(p) }
+func (h *hooked) Resized()                         { h.told <- "resized" }
+
+func TestTerminalHooks(t *testing.T) {
+	told := make(chan string, 10)
+	cmd := sh("read x")
+	cmd.TTY = &atoll.Size{Rows: 1, Cols: 1}
+	p, err := newTable(t).Start(t.Context(), "t", cmd, func(s Stdio) (Handle, error) {
+		h, err := startHost(cmd.Args, true)(s)
+		return &hooked{h, told}, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := atoll.Resize(t.Context(), p, atoll.Size{Rows: 2, Cols: 2}); err != nil {
+		t.Error(err)
+	}
+	if got := <-told; got != "resized" {
+		t.Errorf("told %q", got)
+	}
+	if err := p.Attach(t.Context(), &atoll.Attachment{Stdin: strings.NewReader("hi\n")}); err != nil {
+		t.Error(err)
+	}
+	if got := <-told; got != "hi\n" {
+		t.Errorf("told %q", got)
+	}
+	wait(t, p)
+}
+
+func TestTableIDs(t *testing.T) {
+	table := newTable(t)
+	cmd := sh(":")
+	p, err := table.Start(t.Context(), "main", cmd, startHost(cmd.Args, false))
+	if err != nil || p.ID() != "main" {
+		t.Fatalf("Start: %v", err)
+	}
+	if _, err := table.Start(t.Context(), "main", cmd, startHost(cmd.Args, false)); !errors.Is(err, atoll.ErrAlreadyExists) {
+		t.Errorf("id taken: %v, want ErrAlreadyExists", err)
+	}
+	if _, err := table.Get("nope"); !errors.Is(err, atoll.ErrNotExist) {
+		t.Errorf("Get: %v, want ErrNotExist", err)
+	}
+	fail := errors.New("no such program")
+	_, err = table.Start(t.Context(), "again", cmd, func(Stdio) (Handle, error) { return nil, fail })
+	if err != fail {
+		t.Errorf("a failed start returned %v", err)
+	}
+	if _, err := table.Get("again"); !errors.Is(err, atoll.ErrNotExist) {
+		t.Errorf("after a failed start: %v, want ErrNotExist", err)
+	}
+	wait(t, p)
+}
+
+func TestTableForgetsTheOldestEnded(t *testing.T) {
+	table := newTable(t)
+	keep := sh("read x")
+	keep.OpenStdin = true
+	running := start(t, table, keep)
+	var first, last atoll.Process
+	for range keepEnded + 5 {
+		last = start(t, table, &atoll.Command{Args: []string{"/bin/true"}})
+		if first == nil {
+			first = last
+		}
+		wait(t, last)
+	}
+	if n := len(table.List()); n != keepEnded+1 {
+		t.Errorf("%d processes are kept, want %d ended and one that runs", n, keepEnded)
+	}
+	if _, err := table.Get(first.ID()); !errors.Is(err, atoll.ErrNotExist) {
+		t.Errorf("the oldest: %v, want ErrNotExist", err)
+	}
+	for _, p := range []atoll.Process{running, last} {
+		if _, err := table.Get(p.ID()); err != nil {
+			t.Error(err)
+		}
+	}
+	if table.Running() != 1 {
+		t.Errorf("%d run, want 1", table.Running())
+	}
+}
+
+func TestClose(t *testing.T) {
+	table := newTable(t)
+	var out buffer
+	cmd := sh("echo hello; sleep 60")
+	cmd.Stdout = &out
+	p := start(t, table, cmd)
+	eventually(t, "hello", func() bool { return out.String() == "hello\n" })
+	table.Close()
+	table.Close()
+	if exit := wait(t, p); exit.Signal != atoll.SIGKILL {
+		t.Errorf("exit %v, want SIGKILL", exit)
+	}
+	if _, err := table.Start(t.Context(), "", cmd, startHost(cmd.Args, false)); !errors.Is(err, atoll.ErrStopped) {
+		t.Errorf("Start after Close: %v, want ErrStopped", err)
+	}
+	var again bytes.Buffer
+	if err := p.Attach(t.Context(), &atoll.Attachment{Stdout: &again}); err != nil || again.String() != "hello\n" {
+		t.Errorf("Attach after Close: %v, %q", err, &again)
+	}
+}
+
+func TestStopGivesGrace(t *testing.T) {
+	table := newTable(t)
+	polite := start(t, table, sh("trap 'exit 0' TERM; echo; while :; do sleep 0.01; done"))
+	stubborn := start(t, table, sh("trap '' TERM; echo; while :; do sleep 0.01; done"))
+	eventually(t, "both are ready", func() bool {
+		l := table.List()
+		return l[0].Stdout.Written > 0 && l[1].Stdout.Written > 0
+	})
+	if err := table.Stop(t.Context(), 300*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if exit := wait(t, polite); exit.Code != 0 {
+		t.Errorf("polite: %v", exit)
+	}
+	if exit := wait(t, stubborn); exit.Signal != atoll.SIGKILL {
+		t.Errorf("stubborn: %v", exit)
+	}
+}
+
+// immortal is a process that its backend lost.
+type immortal struct{ gone chan struct{} }
+
+func (i *immortal) PID() int                  { return 0 }
+func (i *immortal) Wait() atoll.Exit          { <-i.gone; return atoll.Exit{} }
+func (i *immortal) Signal(atoll.Signal) error { return nil }
+func (i *immortal) Kill() error               { return errors.New("cannot be reached") }
+
+func TestCloseAbandonsWhatCannotBeKilled(t *testing.T) {
+	leaks := goleak.IgnoreCurrent()
+	table := NewTable()
+	h := &immortal{make(chan struct{})}
+	p, err := table.Start(t.Context(), "", sh(""), func(Stdio) (Handle, error) { return h, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan error)
+	go func() {
+		_, err := p.Wait(t.Context())
+		waited <- err
+	}()
+	table.closeWithin(10 * time.Millisecond)
+	if err := <-waited; !errors.Is(err, atoll.ErrStopped) {
+		t.Errorf("Wait: %v, want ErrStopped", err)
+	}
+	close(h.gone)
+	goleak.VerifyNone(t, leaks)
+}
+
+func TestManyAtOnce(t *testing.T) {
+	table := newTable(t)
+	var all sync.WaitGroup
+	for i := range 32 {
+		all.Go(func() {
+			var out bytes.Buffer
+			cmd := sh(fmt.Sprintf("echo %d; cat", i))
+			cmd.Stdin, cmd.Stdout = strings.NewReader("in"), &out
+			p, err := table.Start(t.Context(), "", cmd, startHost(cmd.Args, false))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if exit := wait(t, p); !exit.Success() || out.String() != fmt.Sprintf("%d\nin", i) {
+				t.Errorf("%d: %v, %q", i, exit, &out)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func BenchmarkStart(b *testing.B) {
+	table := NewTable()
+	defer table.Close()
+	cmd := &atoll.Command{Args: []string{"/bin/true"}, Stdout: io.Discard, Stderr: &bytes.Buffer{}}
+	for b.Loop() {
+		p, err := table.Start(b.Context(), "", cmd, startHost(cmd.Args, false))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := p.Wait(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkBare is what BenchmarkStart is to be compared with.
+func BenchmarkBare(b *testing.B) {
+	for b.Loop() {
+		cmd := exec.Command("/bin/true")
+		cmd.Stderr = &bytes.Buffer{}
+		cmd.Stdout = &bytes.Buffer{}
+		if err := cmd.Run(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package process
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func drainReader(rd *reader) (got []byte, gap int64) {
+	buf := make([]byte, 7)
+	for {
+		n, from, to, eof := rd.read(buf)
+		got = append(got, buf[:n]...)
+		gap += to - from
+		if n == 0 && to == from || eof {
+			return got, gap
+		}
+	}
+}
+
+func TestRingKeepsTheLastBytes(t *testing.T) {
+	for _, limit := range []int64{1, 3, 100, 5000, 1 << 20} {
+		r := newRing(limit)
+		var all []byte
+		rng := rand.New(rand.NewPCG(1, uint64(limit)))
+		for len(all) < 20000 {
+			p := make([]byte, rng.IntN(700))
+			for i := range p {
+				p[i] = byte(rng.Uint32())
+			}
+			r.write(p)
+			all = append(all, p...)
+			if int64(len(r.buf)) > limit {
+				t.Fatalf("limit %d: buffer of %d bytes", limit, len(r.buf))
+			}
+		}
+		r.finish()
+		kept := min(int64(len(all)), limit)
+		if st := r.status(); st.Written != int64(len(all)) || st.Kept != int64(len(all))-kept {
+			t.Errorf("limit %d: status %+v after %d bytes", limit, st, len(all))
+		}
+		rd, ok := r.attach(0, false, make(chan struct{}, 1))
+		if !ok {
+			t.Fatalf("limit %d: attach at 0 refused", limit)
+		}
+		got, gap := drainReader(rd)
+		if gap != int64(len(all))-kept || !bytes.Equal(got, all[gap:]) {
+			t.Errorf("limit %d: read %d bytes after a gap of %d, want the last %d", limit, len(got), gap, kept)
+		}
+	}
+}
+
+func TestRingAttachOffsets(t *testing.T) {
+	r := newRing(10)
+	r.write([]byte("0123456789ab"))
+	for _, tt := range []struct {
+		from int64
+		ok   bool
+		want string
+		gap  int64
+	}{
+		{0, true, "23456789ab", 2},
+		{5, true, "56789ab", 0},
+		{12, true, "", 0},
+		{atoll.FromNow, true, "", 0},
+		{13, false, "", 0},
+		{-2, false, "", 0},
+	} {
+		rd, ok := r.attach(tt.from, true, make(chan struct{}, 1))
+		if ok != tt.ok {
+			t.Errorf("attach(%d) = %v, want %v", tt.from, ok, tt.ok)
+		}
+		if !ok {
+			continue
+		}
+		if got, gap := drainReader(rd); string(got) != tt.want || gap != tt.gap {
+			t.Errorf("from %d: read %q after a gap of %d, want %q, %d", tt.from, got, gap, tt.want, tt.gap)
+		}
+		rd.detach()
+	}
+}
+
+func TestRingWriterWaitsForTheSlowestReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRing(4)
+		slow, _ := r.attach(0, false, make(chan struct{}, 1))
+		fast, _ := r.attach(0, false, make(chan struct{}, 1))
+		written := false
+		go func() {
+			r.write([]byte("012345"))
+			written = true
+		}()
+		synctest.Wait()
+		if got, _ := drainReader(fast); string(got) != "0123" || written {
+			t.Errorf("with a reader at 0 of 4 bytes: read %q, written %v", got, written)
+		}
+		if got, gap := drainReader(slow); string(got) != "0123" || gap != 0 {
+			t.Errorf("slow reader got %q and a gap of %d", got, gap)
+		}
+		synctest.Wait()
+		if !written {
+			t.Error("the writer still waits after all was read")
+		}
+	})
+}
+
+func TestRingDetachAndReleaseFreeTheWriter(t *testing.T) {
+	free := map[string]func(*ring, *reader){
+		"detach":  func(_ *ring, rd *reader) { rd.detach() },
+		"release": func(r *ring, _ *reader) { r.release() },
+		"finish":  func(r *ring, _ *reader) { r.finish() },
+	}
+	for name, do := range free {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRing(4)
+				rd, _ := r.attach(0, false, make(chan struct{}, 1))
+				go r.write([]byte("0123456789"))
+				synctest.Wait()
+				do(r, rd)
+				synctest.Wait() // the test fails when the writer still waits at its end
+			})
+		})
+	}
+}
+
+func TestRingShrinksWhenFinished(t *testing.T) {
+	r := newRing(1 << 20)
+	r.write([]byte("hello"))
+	r.finish()
+	if len(r.buf) != 5 {
+		t.Errorf("a finished ring of 5 bytes holds %d", len(r.buf))
+	}
+	r.write([]byte("more"))
+	if st := r.status(); st.Written != 5 {
+		t.Errorf("written %d after finish, want 5", st.Written)
+	}
+}
+
+func BenchmarkRingWrite(b *testing.B) {
+	r := newRing(atoll.DefaultOutputLimit)
+	p := make([]byte, chunkSize)
+	b.SetBytes(chunkSize)
+	for b.Loop() {
+		r.write(p)
+	}
+}
