@@ -1,0 +1,562 @@
+//go:build linux
+
+package image
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Limits on what an image may consist of, besides Options.Limit. They are far
+// above what images have.
+const (
+	maxEntries = 4 << 20
+	maxName    = 4096 // PATH_MAX
+	maxLinks   = 40   // followed on the way to one file, as the kernel does
+	maxOpen    = 128  // directories kept open
+)
+
+// A tree unpacks layers on top of each other into one directory.
+//
+// What is unpacked is hostile. Names are resolved as inside a chroot, by walk:
+// an absolute link or one with too many ".." leads back into the tree, as it
+// will when the image runs. The last step, which touches the disk, goes through
+// an os.Root with a name of one component, so that even a wrong resolution
+// could not leave the directory.
+type tree struct {
+	top    *dir
+	owners bool // keep owners and capabilities
+	log    *slog.Logger
+	limit  int64 // bytes of files; < 0: none
+
+	bytes   int64
+	entries int
+	written map[string]bool // paths that the layer at hand has brought
+	skipped map[string]bool // paths of devices and the like
+	opened  []*dir          // whose root is set, oldest first; not top
+	buf     []byte
+}
+
+// A dir is a directory in the tree. There is one for every directory, since
+// the tree alone makes and removes them.
+type dir struct {
+	path     string // without links; "" is the top
+	parent   *dir   // the top is its own
+	children map[string]*dir
+	root     *os.Root // nil when not open
+
+	// What it is to look like in the end. While the tree is unpacked its
+	// owner, and only it, may write.
+	mode     fs.FileMode
+	uid, gid int
+	modified time.Time // zero: as it comes
+}
+
+func newTree(name string, owners bool, limit int64, log *slog.Logger) (*tree, error) {
+	root, err := os.OpenRoot(name)
+	if err != nil {
+		return nil, err
+	}
+	top := &dir{root: root, mode: 0o755}
+	top.parent = top
+	return &tree{top: top, owners: owners, limit: limit, log: log, skipped: map[string]bool{}, buf: make([]byte, 256<<10)}, nil
+}
+
+// close closes the directories that are open.
+func (t *tree) close() {
+	for _, d := range t.opened {
+		d.root.Close()
+		d.root = nil
+	}
+	t.opened = nil
+	t.top.root.Close()
+}
+
+// layer unpacks one layer, a tar stream.
+func (t *tree) layer(ctx context.Context, r io.Reader) error {
+	t.written = map[string]bool{}
+	tr := tar.NewReader(r)
+	for {
+		hdr, err := tr.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return damaged(err, "not a tar stream")
+		}
+		if err := t.entry(ctx, hdr, tr); err != nil {
+			return fmt.Errorf("entry %q: %w", hdr.Name, err)
+		}
+	}
+}
+
+// entry unpacks one entry of a layer.
+func (t *tree) entry(ctx context.Context, hdr *tar.Header, r io.Reader) error {
+	if err := t.count(); err != nil {
+		return err
+	}
+	name, err := clean(hdr.Name)
+	if err != nil {
+		return err
+	}
+	if hdr.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	if name == "" {
+		return t.describe(t.top, hdr)
+	}
+	parent, base := split(name)
+	if hidden, ok := strings.CutPrefix(base, whiteout); ok {
+		return t.whiteout(parent, hidden)
+	}
+	d, err := t.walk(t.top, parent, true)
+	if err != nil {
+		return err
+	}
+	t.mark(join(d.path, base))
+	switch hdr.Typeflag {
+	case tar.TypeDir:
+		return t.dir(d, base, hdr)
+	case tar.TypeReg, tar.TypeGNUSparse, tar.TypeCont:
+		return t.file(ctx, d, base, hdr, r)
+	case tar.TypeSymlink:
+		return t.symlink(d, base, hdr)
+	case tar.TypeLink:
+		return t.link(d, base, hdr)
+	}
+	// Devices and pipes: a sandbox gets a /dev of its own, and on the host
+	// they would be a way out.
+	t.log.Debug("unpack", "skip", hdr.Name, "type", string(hdr.Typeflag))
+	t.skipped[join(d.path, base)] = true
+	return t.remove(d, base)
+}
+
+// count counts what is made in the tree.
+func (t *tree) count() error {
+	t.entries++
+	if t.entries > maxEntries {
+		return tooBig("has more than %d files", maxEntries)
+	}
+	return nil
+}
+
+// clean returns the name of an entry relative to the top, "" for the top. An
+// absolute name is taken as relative to it, as everywhere.
+func clean(name string) (string, error) {
+	if len(name) > maxName {
+		return "", damaged(nil, "its name is longer than %d bytes", maxName)
+	}
+	if strings.ContainsRune(name, 0) {
+		return "", damaged(nil, "its name has a NUL in it")
+	}
+	c := path.Clean(strings.TrimLeft(name, "/"))
+	if c == "." {
+		return "", nil
+	}
+	if c == ".." || strings.HasPrefix(c, "../") {
+		return "", damaged(nil, "leads out of the image")
+	}
+	return c, nil
+}
+
+// split divides a clean name; the parent of what is at the top is "".
+func split(name string) (parent, base string) {
+	i := strings.LastIndexByte(name, '/')
+	return name[:max(i, 0)], name[i+1:]
+}
+
+func join(dir, base string) string {
+	if dir == "" {
+		return base
+	}
+	return dir + "/" + base
+}
+
+// mark notes that the layer at hand brought what is at p, and so the
+// directories above.
+func (t *tree) mark(p string) {
+	for p != "" && !t.written[p] {
+		t.written[p] = true
+		p, _ = split(p)
+	}
+}
+
+// walk resolves a name from the directory d as a process in a chroot would,
+// making missing directories when create is set. The error is fs.ErrNotExist when
+// one is missing otherwise.
+func (t *tree) walk(d *dir, name string, create bool) (*dir, error) {
+	links := 0
+	rest := name
+	for rest != "" {
+		var base string
+		base, rest, _ = strings.Cut(rest, "/")
+		switch base {
+		case "", ".":
+			continue
+		case "..":
+			d = d.parent
+			continue
+		}
+		if child := d.children[base]; child != nil {
+			d = child
+			continue
+		}
+		target, err := t.readlink(d, base)
+		if errors.Is(err, fs.ErrNotExist) && create {
+			d, err = t.mkdir(d, base)
+			if err == nil {
+				t.mark(d.path)
+				err = t.count()
+			}
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if links++; links > maxLinks || len(target)+len(rest) > maxName {
+			return nil, damaged(nil, "goes through too many links")
+		}
+		if path.IsAbs(target) {
+			d = t.top
+		}
+		rest = target + "/" + rest
+	}
+	return d, nil
+}
+
+// readlink returns the target of a link; anything else there is no way on.
+func (t *tree) readlink(d *dir, base string) (string, error) {
+	root, err := t.open(d)
+	if err != nil {
+		return "", err
+	}
+	target, err := root.Readlink(base)
+	if errors.Is(err, syscall.EINVAL) {
+		return "", damaged(nil, "%q on its way is not a directory", join(d.path, base))
+	}
+	return target, err
+}
+
+// open returns the open directory d, good until the next call.
+func (t *tree) open(d *dir) (*os.Root, error) {
+	if d.root != nil {
+		return d.root, nil
+	}
+	from, name := t.top.root, d.path
+	if d.parent.root != nil {
+		from = d.parent.root
+		_, name = split(d.path)
+	}
+	root, err := from.OpenRoot(name)
+	if err != nil {
+		return nil, err
+	}
+	if len(t.opened) == maxOpen {
+		t.opened[0].root.Close()
+		t.opened[0].root = nil
+		t.opened = append(t.opened[:0], t.opened[1:]...)
+	}
+	d.root = root
+	t.opened = append(t.opened, d)
+	return root, nil
+}
+
+// mkdir makes a directory that looks as one does that no entry describes.
+func (t *tree) mkdir(parent *dir, base string) (*dir, error) {
+	root, err := t.open(parent)
+	if err != nil {
+		return nil, err
+	}
+	if err := root.Mkdir(base, 0o700); err != nil {
+		return nil, err
+	}
+	d := &dir{path: join(parent.path, base), parent: parent, mode: 0o755}
+	if parent.children == nil {
+		parent.children = map[string]*dir{}
+	}
+	parent.children[base] = d
+	return d, nil
+}
+
+// dir unpacks a directory. One that is there keeps what is in it.
+func (t *tree) dir(parent *dir, base string, hdr *tar.Header) error {
+	if d := parent.children[base]; d != nil {
+		return t.describe(d, hdr)
+	}
+	d, err := t.mkdir(parent, base)
+	if errors.Is(err, fs.ErrExist) {
+		if err := t.remove(parent, base); err != nil {
+			return err
+		}
+		d, err = t.mkdir(parent, base)
+	}
+	if err != nil {
+		return err
+	}
+	return t.describe(d, hdr)
+}
+
+// describe notes what the directory d is to look like.
+func (t *tree) describe(d *dir, hdr *tar.Header) error {
+	if hdr.Typeflag != tar.TypeDir {
+		return damaged(nil, "the top of an image must be a directory")
+	}
+	if err := checkOwner(hdr); err != nil {
+		return err
+	}
+	d.mode, d.uid, d.gid, d.modified = modeOf(hdr), hdr.Uid, hdr.Gid, hdr.ModTime
+	return nil
+}
+
+func modeOf(hdr *tar.Header) fs.FileMode {
+	return hdr.FileInfo().Mode() & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky)
+}
+
+func checkOwner(hdr *tar.Header) error {
+	const nobody = 1<<32 - 1 // chown would take it for "leave as it is"
+	if hdr.Uid < 0 || hdr.Uid >= nobody || hdr.Gid < 0 || hdr.Gid >= nobody {
+		return damaged(nil, "owner %d:%d is out of range", hdr.Uid, hdr.Gid)
+	}
+	return nil
+}
+
+// file unpacks a regular file, always a new one: what is there may be linked
+// to from elsewhere.
+func (t *tree) file(ctx context.Context, d *dir, base string, hdr *tar.Header, r io.Reader) error {
+	if err := checkOwner(hdr); err != nil {
+		return err
+	}
+	t.bytes += hdr.Size
+	if t.limit >= 0 && t.bytes > t.limit {
+		return errOverLimit
+	}
+	root, err := t.open(d)
+	if err != nil {
+		return err
+	}
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	f, err := root.OpenFile(base, flags, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		if err := t.remove(d, base); err != nil {
+			return err
+		}
+		f, err = root.OpenFile(base, flags, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	err = t.fill(ctx, f, hdr, r)
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return err
+	}
+	return root.Chtimes(base, hdr.ModTime, hdr.ModTime)
+}
+
+// fill gives f the content, owner, mode and capabilities that hdr tells of, in
+// this order: each takes away what the next one sets.
+func (t *tree) fill(ctx context.Context, f *os.File, hdr *tar.Header, r io.Reader) error {
+	for {
+		n, err := r.Read(t.buf)
+		if n > 0 {
+			if _, err := f.Write(t.buf[:n]); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return damaged(err, "its content cannot be read")
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	if t.owners {
+		if err := f.Chown(hdr.Uid, hdr.Gid); err != nil {
+			return err
+		}
+	}
+	if err := f.Chmod(modeOf(hdr)); err != nil {
+		return err
+	}
+	caps, ok := hdr.PAXRecords["SCHILY.xattr."+capabilities]
+	if !ok || !t.owners {
+		return nil
+	}
+	return t.setCapabilities(f, caps)
+}
+
+// symlink unpacks a symbolic link. Its target is only text here.
+func (t *tree) symlink(d *dir, base string, hdr *tar.Header) error {
+	if err := checkOwner(hdr); err != nil {
+		return err
+	}
+	if hdr.Linkname == "" || len(hdr.Linkname) >= maxName {
+		return damaged(nil, "a link to %d bytes of name", len(hdr.Linkname))
+	}
+	root, err := t.open(d)
+	if err != nil {
+		return err
+	}
+	err = root.Symlink(hdr.Linkname, base)
+	if errors.Is(err, fs.ErrExist) {
+		if err := t.remove(d, base); err != nil {
+			return err
+		}
+		err = root.Symlink(hdr.Linkname, base)
+	}
+	if err != nil || !t.owners {
+		return err
+	}
+	return root.Lchown(base, hdr.Uid, hdr.Gid)
+}
+
+// link unpacks a hard link to a file that came before it.
+func (t *tree) link(d *dir, base string, hdr *tar.Header) error {
+	target, err := clean(hdr.Linkname)
+	if err != nil {
+		return fmt.Errorf("link to %q: %w", hdr.Linkname, err)
+	}
+	parent, targetBase := split(target)
+	td, err := t.walk(t.top, parent, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return damaged(nil, "linked to %q, which is not there", hdr.Linkname)
+	}
+	if err != nil {
+		return fmt.Errorf("link to %q: %w", hdr.Linkname, err)
+	}
+	from, to := join(td.path, targetBase), join(d.path, base)
+	if t.skipped[from] {
+		t.skipped[to] = true
+		return t.remove(d, base)
+	}
+	if from == to {
+		return damaged(nil, "linked to itself")
+	}
+	err = t.top.root.Link(from, to)
+	if errors.Is(err, fs.ErrExist) {
+		if err := t.remove(d, base); err != nil {
+			return err
+		}
+		err = t.top.root.Link(from, to)
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) { // the latter for directories
+		return damaged(nil, "linked to %q, which is not a file of the image", hdr.Linkname)
+	}
+	return err
+}
+
+// Names with which a layer hides what those below it brought.
+const (
+	whiteout     = ".wh."
+	whiteoutMeta = ".wh." // after whiteout: not about a file of that name
+	opaque       = ".wh..opq"
+)
+
+// whiteout hides one file of the directory named parent, or all of them.
+func (t *tree) whiteout(parent, hidden string) error {
+	if strings.HasPrefix(hidden, whiteoutMeta) && hidden != opaque {
+		return nil // left over from AUFS
+	}
+	if hidden == "" || hidden == "." || hidden == ".." {
+		return damaged(nil, "hides nothing that can be named")
+	}
+	d, err := t.walk(t.top, parent, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if hidden == opaque {
+		return t.hideAll(d)
+	}
+	return t.hide(d, hidden)
+}
+
+// hide removes what lower layers brought under that name; what the layer at
+// hand brought stays, wherever in it the whiteout is.
+func (t *tree) hide(d *dir, base string) error {
+	if !t.written[join(d.path, base)] {
+		return t.remove(d, base)
+	}
+	if sub := d.children[base]; sub != nil {
+		return t.hideAll(sub)
+	}
+	return nil
+}
+
+func (t *tree) hideAll(d *dir) error {
+	root, err := t.open(d)
+	if err != nil {
+		return err
+	}
+	f, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	names, err := f.Readdirnames(-1)
+	f.Close()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := t.hide(d, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove removes what is under that name, if anything.
+func (t *tree) remove(d *dir, base string) error {
+	root, err := t.open(d)
+	if err != nil {
+		return err
+	}
+	delete(d.children, base)
+	return root.RemoveAll(base)
+}
+
+// finish gives all directories their final look.
+func (t *tree) finish() error { return t.finishDir(t.top) }
+
+// finishDir does so from the bottom up, as a directory may become one that
+// cannot be entered.
+func (t *tree) finishDir(d *dir) error {
+	for _, sub := range d.children {
+		if err := t.finishDir(sub); err != nil {
+			return err
+		}
+	}
+	root, err := t.open(d)
+	if err != nil {
+		return err
+	}
+	if t.owners {
+		if err := root.Chown(".", d.uid, d.gid); err != nil {
+			return err
+		}
+	}
+	if err := root.Chtimes(".", d.modified, d.modified); err != nil {
+		return err
+	}
+	return root.Chmod(".", d.mode)
+}

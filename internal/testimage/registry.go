@@ -1,0 +1,115 @@
+package testimage
+
+import (
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// A Registry serves images on the loopback interface, over plain HTTP, until
+// the test ends.
+type Registry struct {
+	// Host is its "host:port".
+	Host string
+
+	t testing.TB
+
+	mu    sync.Mutex
+	fault func(http.Handler) http.Handler // nil: none
+	gets  []string                        // "manifests/TAG", "blobs/DIGEST"
+}
+
+// Serve starts a registry.
+func Serve(t testing.TB) *Registry {
+	t.Helper()
+	r := &Registry{t: t}
+	good := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		h := http.Handler(good)
+		r.mu.Lock()
+		if what := asked(req); what != "" {
+			r.gets = append(r.gets, what)
+		}
+		if r.fault != nil {
+			h = r.fault(h)
+		}
+		r.mu.Unlock()
+		h.ServeHTTP(w, req)
+	}))
+	t.Cleanup(server.Close)
+	r.Host = strings.TrimPrefix(server.URL, "http://")
+	return r
+}
+
+// asked says which manifest or blob a request is for.
+func asked(req *http.Request) string {
+	if req.Method != http.MethodGet {
+		return ""
+	}
+	for _, kind := range []string{"manifests/", "blobs/"} {
+		if i := strings.LastIndex(req.URL.Path, "/"+kind); i >= 0 {
+			return req.URL.Path[i+1:]
+		}
+	}
+	return ""
+}
+
+// Push stores img under a name such as "team/app:1" and returns the reference
+// by which it is pulled.
+func (r *Registry) Push(repoTag string, img v1.Image) string {
+	r.t.Helper()
+	ref, err := name.ParseReference(r.Host + "/" + repoTag)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := remote.Write(ref, img); err != nil {
+		r.t.Fatal(err)
+	}
+	r.forget()
+	return ref.Name()
+}
+
+// PushIndex is Push for an index of images.
+func (r *Registry) PushIndex(repoTag string, index v1.ImageIndex) string {
+	r.t.Helper()
+	ref, err := name.ParseReference(r.Host + "/" + repoTag)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := remote.WriteIndex(ref, index); err != nil {
+		r.t.Fatal(err)
+	}
+	r.forget()
+	return ref.Name()
+}
+
+func (r *Registry) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gets = nil
+}
+
+// Fault puts a handler in front of the registry, which may pass requests on to
+// it. nil takes it away.
+func (r *Registry) Fault(wrap func(registry http.Handler) http.Handler) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fault = wrap
+}
+
+// Gets returns what was asked for since the last Push: "manifests/TAG",
+// "blobs/DIGEST".
+func (r *Registry) Gets() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.gets...)
+}

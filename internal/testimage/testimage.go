@@ -1,0 +1,192 @@
+// Package testimage builds small images for tests, and serves them from a
+// registry in the test's own process.
+package testimage
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// An Entry is one entry of a layer, exactly as it is written: names may be
+// hostile. A zero Mode means 0644, or 0755 for a directory; the Size is that of
+// Body.
+type Entry struct {
+	tar.Header
+	Body []byte
+}
+
+// File is an entry for a regular file.
+func File(name string, mode int64, body string) Entry {
+	return Entry{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode}, []byte(body)}
+}
+
+// Dir is an entry for a directory.
+func Dir(name string, mode int64) Entry {
+	return Entry{tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: mode}, nil}
+}
+
+// Symlink is an entry for a symbolic link.
+func Symlink(name, target string) Entry {
+	return Entry{tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777}, nil}
+}
+
+// Link is an entry for a hard link.
+func Link(name, target string) Entry {
+	return Entry{tar.Header{Typeflag: tar.TypeLink, Name: name, Linkname: target, Mode: 0o644}, nil}
+}
+
+// Tar returns a tar stream of the entries.
+func Tar(t testing.TB, entries ...Entry) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, e := range entries {
+		hdr := e.Header
+		hdr.Size = int64(len(e.Body))
+		if hdr.Mode == 0 {
+			hdr.Mode = 0o644
+			if hdr.Typeflag == tar.TypeDir {
+				hdr.Mode = 0o755
+			}
+		}
+		if err := w.WriteHeader(&hdr); err != nil {
+			t.Fatalf("tar %q: %v", hdr.Name, err)
+		}
+		if _, err := w.Write(e.Body); err != nil {
+			t.Fatalf("tar %q: %v", hdr.Name, err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// Layer returns a gzipped layer with the entries.
+func Layer(t testing.TB, entries ...Entry) v1.Layer {
+	t.Helper()
+	return LayerOf(t, Tar(t, entries...))
+}
+
+// LayerOf returns a layer made of a tar stream, gzipped unless it is compressed
+// already.
+func LayerOf(t testing.TB, stream []byte) v1.Layer {
+	t.Helper()
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(stream)), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// New returns an image for this machine with that configuration and layers.
+func New(t testing.TB, config v1.Config, layers ...v1.Layer) v1.Image {
+	t.Helper()
+	return NewFor(t, v1.Platform{OS: "linux", Architecture: runtime.GOARCH}, config, layers...)
+}
+
+// NewFor is New for another platform.
+func NewFor(t testing.TB, platform v1.Platform, config v1.Config, layers ...v1.Layer) v1.Image {
+	t.Helper()
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
+		OS: platform.OS, Architecture: platform.Architecture, Variant: platform.Variant, Config: config,
+		RootFS: v1.RootFS{Type: "layers"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if img, err = mutate.AppendLayers(img, layers...); err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// BusyboxPath returns where a static busybox is. Where there is none the test
+// is skipped, or fails if CI=true, since it can be installed.
+func BusyboxPath(t testing.TB) string {
+	t.Helper()
+	for _, path := range []string{"/bin/busybox", "/usr/bin/busybox"} {
+		if static(path) {
+			return path
+		}
+	}
+	const reason = "no static busybox: apt-get install busybox-static"
+	if os.Getenv("CI") == "true" {
+		t.Fatal(reason)
+	}
+	t.Skip(reason)
+	return ""
+}
+
+// static reports whether path is a program that needs no libraries: one that
+// does names their loader.
+func static(path string) bool {
+	b, err := os.ReadFile(path)
+	return err == nil && !bytes.Contains(b, []byte("/ld-linux")) && !bytes.Contains(b, []byte("/ld-musl"))
+}
+
+// Busybox returns an image with busybox, a link to it for each of its applets,
+// the users root and user (1000), and the usual empty directories. Its command
+// is sh.
+func Busybox(t testing.TB) v1.Image {
+	t.Helper()
+	path := BusyboxPath(t)
+	program, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := exec.Command(path, "--list").Output()
+	if err != nil {
+		t.Fatalf("%s --list: %v", path, err)
+	}
+	entries := []Entry{
+		Dir("bin", 0o755), Dir("dev", 0o755), Dir("etc", 0o755), Dir("home/user", 0o755), Dir("proc", 0o555),
+		Dir("root", 0o700), Dir("sys", 0o555), Dir("tmp", 0o1777), Dir("usr/bin", 0o755), Dir("var", 0o755),
+		{Header: tar.Header{Typeflag: tar.TypeReg, Name: "bin/busybox", Mode: 0o755}, Body: program},
+		File("etc/passwd", 0o644, "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n"),
+		File("etc/group", 0o644, "root:x:0:\nuser:x:1000:\n"),
+	}
+	entries[3].Uid, entries[3].Gid = 1000, 1000
+	for _, applet := range bytes.Fields(list) {
+		if name := string(applet); name != "busybox" {
+			entries = append(entries, Link("bin/"+name, "bin/busybox"))
+		}
+	}
+	return New(t, v1.Config{Env: []string{"PATH=/usr/bin:/bin"}, Cmd: []string{"sh"}}, Layer(t, entries...))
+}
+
+// Program returns an image from scratch that holds one static Go program,
+// /program, made of the source text of its main package. It is its entrypoint.
+func Program(t testing.TB, source string) v1.Image {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"main.go": source, "go.mod": "module program\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", "program", ".")
+	build.Dir = dir
+	build.Env = slices.Concat(os.Environ(), []string{"CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off"})
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	program, err := os.ReadFile(filepath.Join(dir, "program"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(t, v1.Config{Entrypoint: []string{"/program"}},
+		Layer(t, Dir("tmp", 0o1777), Entry{tar.Header{Typeflag: tar.TypeReg, Name: "program", Mode: 0o755}, program}))
+}
