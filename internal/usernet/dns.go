@@ -1,0 +1,185 @@
+package usernet
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+)
+
+const dnsPort = 53
+
+// dnsServer answers on the gateway's port 53, UDP and TCP.
+type dnsServer struct {
+	servers []*dns.Server
+	wg      sync.WaitGroup
+}
+
+func (n *Network) startDNS() error {
+	n.dns = &dnsServer{}
+	slots := make(chan struct{}, maxDNSQueries)
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+		default:
+			_ = w.WriteMsg(new(dns.Msg).SetRcode(q, dns.RcodeServerFailure))
+			return
+		}
+		n.serveDNS(w, q)
+	})
+	for _, gw := range []netip.Addr{Gateway.Addr(), Gateway6.Addr()} {
+		proto := ipv4.ProtocolNumber
+		if gw.Is6() {
+			proto = ipv6.ProtocolNumber
+		}
+		addr := tcpip.FullAddress{NIC: nic, Addr: toTCPIP(gw), Port: dnsPort}
+		l, err := gonet.ListenTCP(n.stack, addr, proto)
+		if err != nil {
+			return err
+		}
+		n.dns.start(&dns.Server{Listener: l, Handler: handler, IdleTimeout: func() time.Duration { return 10 * time.Second }})
+		pc, err := gonet.DialUDP(n.stack, &addr, nil, proto)
+		if err != nil {
+			return err
+		}
+		n.dns.start(&dns.Server{PacketConn: pc, Handler: handler, UDPSize: dns.MaxMsgSize})
+	}
+	return nil
+}
+
+// start returns when s can be shut down.
+func (d *dnsServer) start(s *dns.Server) {
+	started := make(chan struct{})
+	s.NotifyStartedFunc = func() { close(started) }
+	d.servers = append(d.servers, s)
+	d.wg.Go(func() { _ = s.ActivateAndServe() })
+	<-started
+}
+
+// close waits for queries that are being answered; they end with Network.ctx.
+func (d *dnsServer) close() {
+	for _, s := range d.servers {
+		_ = s.Shutdown()
+	}
+	d.wg.Wait()
+}
+
+func (n *Network) serveDNS(w dns.ResponseWriter, q *dns.Msg) {
+	n.queries.Add(1)
+	ctx, cancel := context.WithTimeout(n.ctx, queryTimeout)
+	defer cancel()
+	a := n.answer(ctx, q)
+	a.Compress = true
+	if _, ok := w.LocalAddr().(*net.UDPAddr); ok {
+		size := dns.MinMsgSize
+		if opt := q.IsEdns0(); opt != nil {
+			size = max(size, int(opt.UDPSize()))
+		}
+		a.Truncate(size)
+	}
+	if err := w.WriteMsg(a); err != nil {
+		n.opts.Log.Debug("dns", "err", err)
+	}
+}
+
+// answer asks the resolver what the policy lets pass. What it does not let
+// pass does not exist (NXDOMAIN): on REFUSED some stub resolvers try again
+// until they time out.
+func (n *Network) answer(ctx context.Context, q *dns.Msg) *dns.Msg {
+	if q.Opcode != dns.OpcodeQuery {
+		return reply(q, dns.RcodeNotImplemented)
+	}
+	if len(q.Question) != 1 || q.Question[0].Qclass != dns.ClassINET {
+		return reply(q, dns.RcodeFormatError)
+	}
+	question := q.Question[0]
+	if !n.opts.Policy.mayResolve(question.Name) {
+		n.refuse("dns", question.Name, "not on the allow-list")
+		a := reply(q, dns.RcodeNameError)
+		if opt := a.IsEdns0(); opt != nil {
+			opt.Option = append(opt.Option, &dns.EDNS0_EDE{
+				InfoCode:  dns.ExtendedErrorCodeFiltered,
+				ExtraText: "not on the sandbox's allow-list",
+			})
+		}
+		return a
+	}
+	got, err := n.opts.Resolver.Resolve(ctx, question, dnssecOK(q))
+	if err != nil {
+		n.opts.Log.Debug("resolve", "name", question.Name, "err", err)
+		return reply(q, dns.RcodeServerFailure)
+	}
+	n.remember(question.Name, got.Answer)
+	a := reply(q, got.Rcode)
+	a.AuthenticatedData, a.RecursionAvailable = got.AuthenticatedData, true
+	a.Answer, a.Ns, a.Extra = got.Answer, got.Ns, append(withoutOPT(got.Extra), a.Extra...)
+	return a
+}
+
+// remember notes the addresses at the end of the chain of aliases that begins
+// at name, which is what the policy lists or does not list.
+func (n *Network) remember(name string, answer []dns.RR) {
+	t := n.opts.Policy.lookup(name)
+	if t == unlisted {
+		return
+	}
+	owner := dns.CanonicalName(name)
+	for hops := 0; hops <= len(answer); hops++ {
+		alias := ""
+		for _, rr := range answer {
+			if dns.CanonicalName(rr.Header().Name) != owner {
+				continue
+			}
+			ttl := time.Duration(rr.Header().Ttl) * time.Second
+			switch rr := rr.(type) {
+			case *dns.A:
+				if addr, ok := netip.AddrFromSlice(rr.A); ok {
+					n.names.add(addr, t, ttl)
+				}
+			case *dns.AAAA:
+				if addr, ok := netip.AddrFromSlice(rr.AAAA); ok {
+					n.names.add(addr, t, ttl)
+				}
+			case *dns.CNAME:
+				alias = dns.CanonicalName(rr.Target)
+			}
+		}
+		if alias == "" {
+			return
+		}
+		owner = alias
+	}
+}
+
+// reply begins an answer to q, with EDNS if q has it.
+func reply(q *dns.Msg, rcode int) *dns.Msg {
+	a := new(dns.Msg).SetRcode(q, rcode)
+	a.RecursionAvailable = true
+	if opt := q.IsEdns0(); opt != nil {
+		a.SetEdns0(dns.DefaultMsgSize, opt.Do())
+	}
+	return a
+}
+
+func dnssecOK(q *dns.Msg) bool {
+	opt := q.IsEdns0()
+	return opt != nil && opt.Do()
+}
+
+func withoutOPT(rrs []dns.RR) []dns.RR {
+	kept := make([]dns.RR, 0, len(rrs))
+	for _, rr := range rrs {
+		if rr.Header().Rrtype != dns.TypeOPT {
+			kept = append(kept, rr)
+		}
+	}
+	return kept
+}

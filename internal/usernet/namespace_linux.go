@@ -1,0 +1,234 @@
+package usernet
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Interface is the name of the network interface inside a Namespace.
+const Interface = "eth0"
+
+// NamespaceOptions shape a Namespace. The zero value is good.
+type NamespaceOptions struct {
+	// MTU of the link; 0 means DefaultMTU. A Network over it needs the same.
+	MTU int
+	// Device picks how the link is made.
+	Device Device
+}
+
+// A Device is a way to get at the frames of a namespace's interface.
+type Device string
+
+const (
+	// DeviceAuto is DeviceTAP where /dev/net/tun can be opened, else DevicePacket.
+	DeviceAuto Device = ""
+	// DeviceTAP is a TAP device, whose far end is a file descriptor.
+	DeviceTAP Device = "tap"
+	// DevicePacket is a pair of veth interfaces, both in the namespace, with a
+	// packet socket on the far one. It needs no device node; it is slower.
+	DevicePacket Device = "packet"
+)
+
+// A Namespace is a network namespace with a loopback interface and one more
+// whose other end is Link: the only way out. Both interfaces are up, with the
+// Guest addresses and a default route to the Gateway.
+//
+// It lives as long as the Namespace is open or a process is in it, and leaves
+// nothing behind.
+type Namespace struct {
+	file   *os.File
+	link   io.ReadWriteCloser
+	device Device
+}
+
+// NewNamespace makes a namespace owned by the user namespace that the process
+// is in, where it needs CAP_SYS_ADMIN and CAP_NET_ADMIN (and CAP_NET_RAW for
+// DevicePacket). Without them, or without a device, it fails with
+// ErrUnavailable and says what to do.
+func NewNamespace(opts NamespaceOptions) (*Namespace, error) {
+	setDefault(&opts.MTU, DefaultMTU)
+	ns := &Namespace{}
+	errc := make(chan error)
+	go func() {
+		// Never unlocked: the thread, which is in the new namespace, ends with
+		// the goroutine.
+		runtime.LockOSThread()
+		errc <- ns.make(opts)
+	}()
+	if err := <-errc; err != nil {
+		return nil, errors.Join(err, ns.Close(), closeLink(ns.link))
+	}
+	return ns, nil
+}
+
+func (ns *Namespace) make(opts NamespaceOptions) error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return atoll.Errorf("network", "", atoll.ErrUnavailable,
+			"make a network namespace: %w (needs root or a user namespace: see /proc/sys/user/max_net_namespaces and, on Ubuntu, kernel.apparmor_restrict_unprivileged_userns)", err)
+	}
+	file, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return atoll.E("network", "", atoll.ErrUnavailable, err)
+	}
+	ns.file = file
+	if err := ns.open(opts); err != nil {
+		return atoll.E("network", "", atoll.ErrUnavailable, err)
+	}
+	if err := configure(opts.MTU); err != nil {
+		return atoll.E("network", "", atoll.ErrUnavailable, fmt.Errorf("set up the sandbox's interface: %w", err))
+	}
+	return nil
+}
+
+// open makes the interface and its far end.
+func (ns *Namespace) open(opts NamespaceOptions) (err error) {
+	switch opts.Device {
+	case DeviceTAP:
+		ns.device = DeviceTAP
+		ns.link, err = openTAP()
+		return err
+	case DevicePacket:
+		ns.device = DevicePacket
+		ns.link, err = openPacket(opts.MTU)
+		return err
+	case DeviceAuto:
+		ns.device = DeviceTAP
+		if ns.link, err = openTAP(); err == nil {
+			return nil
+		}
+		var err2 error
+		ns.device = DevicePacket
+		if ns.link, err2 = openPacket(opts.MTU); err2 != nil {
+			return fmt.Errorf("%w (load it with modprobe tun, or allow it: chmod 666 /dev/net/tun, docker run --device /dev/net/tun); without it: %w", err, err2)
+		}
+		return nil
+	}
+	return fmt.Errorf("device %q: use tap or packet", opts.Device)
+}
+
+// configure gives the namespace's interfaces their addresses and routes, and
+// brings them up.
+func configure(mtu int) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("lo up: %w", err)
+	}
+	eth, err := netlink.LinkByName(Interface)
+	if err != nil {
+		return err
+	}
+	for what, err := range map[string]error{
+		"mtu":         netlink.LinkSetMTU(eth, mtu),
+		"mac address": netlink.LinkSetHardwareAddr(eth, GuestMAC),
+	} {
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	if err := netlink.AddrAdd(eth, &netlink.Addr{IPNet: ipNet(Guest)}); err != nil {
+		return fmt.Errorf("address: %w", err)
+	}
+	if err := netlink.LinkSetUp(eth); err != nil {
+		return fmt.Errorf("up: %w", err)
+	}
+	if err := addGateway(eth, Gateway.Addr()); err != nil {
+		return err
+	}
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		return nil // the machine has no IPv6
+	}
+	// Nobody else is on the link, so there is no duplicate to look for.
+	if err := netlink.AddrAdd(eth, &netlink.Addr{IPNet: ipNet(Guest6), Flags: unix.IFA_F_NODAD}); err != nil {
+		return fmt.Errorf("address: %w", err)
+	}
+	return addGateway(eth, Gateway6.Addr())
+}
+
+// addGateway sets the default route, and the gateway as a neighbour that need
+// not be asked for.
+func addGateway(eth netlink.Link, gw netip.Addr) error {
+	index := eth.Attrs().Index
+	neigh := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, IP: gw.AsSlice(), HardwareAddr: GatewayMAC}
+	if err := netlink.NeighSet(neigh); err != nil {
+		return fmt.Errorf("neighbour: %w", err)
+	}
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: index, Gw: gw.AsSlice()}); err != nil {
+		return fmt.Errorf("default route: %w", err)
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// Link is the far end of the namespace's interface, one Ethernet frame for
+// each Read and Write. Hand it to New, which then owns it; the interface goes
+// when it is closed.
+func (ns *Namespace) Link() io.ReadWriteCloser { return ns.link }
+
+// Device says how the link was made.
+func (ns *Namespace) Device() Device { return ns.device }
+
+// Path names the namespace for other processes that may see this one, and for
+// an OCI runtime spec. It is good until Close.
+func (ns *Namespace) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.file.Fd()) }
+
+// Do calls f on a thread that is in the namespace. Sockets that f makes and
+// processes that it starts are in the namespace for ever; goroutines that it
+// starts are not in it.
+func (ns *Namespace) Do(f func() error) error {
+	errc := make(chan error)
+	go func() { errc <- inNamespace(ns.file, f) }()
+	return <-errc
+}
+
+func inNamespace(target *os.File, f func() error) error {
+	runtime.LockOSThread()
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer home.Close()
+	if err := unix.Setns(int(target.Fd()), unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter the network namespace: %w", err)
+	}
+	// A thread that cannot come home stays locked, and so ends here. One that
+	// can is kept: its death would kill children started with Pdeathsig.
+	defer func() {
+		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	return f()
+}
+
+// Close lets go of the namespace. It does not close the link.
+func (ns *Namespace) Close() error {
+	if ns.file == nil {
+		return nil
+	}
+	return ns.file.Close()
+}
+
+func closeLink(l io.Closer) error {
+	if l == nil {
+		return nil
+	}
+	return l.Close()
+}

@@ -1,0 +1,171 @@
+package usernet
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// handleTCP serves one connection that the sandbox asks for. It dials outwards
+// first and answers the sandbox afterwards, so that a port which is closed
+// there looks closed here.
+func (n *Network) handleTCP(r *tcp.ForwarderRequest) {
+	if !n.begin() {
+		r.Complete(true)
+		return
+	}
+	defer n.wg.Done()
+
+	out := n.dialTCP(r)
+	if out == nil {
+		r.Complete(true)
+		return
+	}
+	defer n.conns.Add(-1)
+	defer out.Close()
+
+	var wq waiter.Queue
+	ep, err := r.CreateEndpoint(&wq)
+	r.Complete(false)
+	if err != nil {
+		reset(out)
+		return
+	}
+	defer ep.Close()
+	keepAlive(ep)
+	splice(&guestConn{TCPConn: gonet.NewTCPConn(&wq, ep), ep: ep}, out)
+}
+
+// dialTCP makes the outward connection, nil when it is refused or fails. The
+// caller owes n.conns.Add(-1) for one that is made.
+func (n *Network) dialTCP(r *tcp.ForwarderRequest) net.Conn {
+	dst := fromTCPIP(r.ID().LocalAddress, r.ID().LocalPort)
+	if !n.check("tcp", dst) {
+		return nil
+	}
+	if n.conns.Add(1) > int64(n.opts.MaxConns) {
+		n.conns.Add(-1)
+		n.refuse("tcp", dst.String(), "too many connections")
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(n.ctx, n.opts.DialTimeout)
+	defer cancel()
+	out, err := n.opts.Dial(ctx, "tcp", dst.String())
+	if err != nil {
+		n.conns.Add(-1)
+		n.failedDials.Add(1)
+		n.opts.Log.Debug("dial", "network", "tcp", "address", dst.String(), "err", err)
+		return nil
+	}
+	return out
+}
+
+// keepAlive makes the stack find out when the sandbox's side has gone away.
+func keepAlive(ep tcpip.Endpoint) {
+	idle := tcpip.KeepaliveIdleOption(keepaliveIdle)
+	interval := tcpip.KeepaliveIntervalOption(keepaliveInterval)
+	_ = ep.SetSockOpt(&idle)
+	_ = ep.SetSockOpt(&interval)
+	_ = ep.SetSockOptInt(tcpip.KeepaliveCountOption, keepaliveCount)
+	ep.SocketOptions().SetKeepAlive(true)
+}
+
+// guestConn is the sandbox's end of a connection.
+type guestConn struct {
+	*gonet.TCPConn
+	ep tcpip.Endpoint
+}
+
+// Reset ends the connection with a RST.
+func (c *guestConn) Reset() { c.ep.Abort() }
+
+// splice copies both ways until both have ended. The end of one direction is
+// passed on as the end of that direction; a failure of either resets both
+// connections, as one connection would be.
+func splice(a, b net.Conn) {
+	stop := sync.OnceFunc(func() {
+		reset(a)
+		reset(b)
+	})
+	one := func(dst, src net.Conn) {
+		if err := pump(dst, src); err != nil {
+			stop()
+			return
+		}
+		if c, ok := dst.(interface{ CloseWrite() error }); ok {
+			if c.CloseWrite() != nil {
+				stop()
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { one(a, b) })
+	one(b, a)
+	wg.Wait()
+}
+
+// reset closes c so that the other side sees a RST rather than an end.
+func reset(c net.Conn) {
+	switch c := c.(type) {
+	case *guestConn:
+		c.Reset()
+		return
+	case *net.TCPConn:
+		_ = c.SetLinger(0)
+	}
+	_ = c.Close()
+	_ = c.SetDeadline(time.Unix(1, 0)) // for a Conn whose Close leaves a Read waiting
+}
+
+// An idle connection waits with a small buffer, a busy one works with a large
+// one: a thousand idle connections must not hold 128 MiB.
+const (
+	smallBuffer = 2 << 10
+	largeBuffer = 64 << 10
+)
+
+var largeBuffers = sync.Pool{New: func() any {
+	b := make([]byte, largeBuffer)
+	return &b
+}}
+
+// pump copies src to dst until src ends, which is no error.
+func pump(dst io.Writer, src io.Reader) error {
+	small := make([]byte, smallBuffer)
+	var large *[]byte
+	defer func() {
+		if large != nil {
+			largeBuffers.Put(large)
+		}
+	}()
+	for {
+		b := small
+		if large != nil {
+			b = *large
+		}
+		n, err := src.Read(b)
+		if n > 0 {
+			if _, err := dst.Write(b[:n]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		case large == nil && n == smallBuffer:
+			large = largeBuffers.Get().(*[]byte)
+		case large != nil && n < smallBuffer:
+			largeBuffers.Put(large)
+			large = nil
+		}
+	}
+}

@@ -1,0 +1,357 @@
+// Package usernet is the private network of one sandbox, in user mode.
+//
+// A [Network] sits at the far end of an Ethernet link (a TAP device in the
+// sandbox's own network namespace, later a virtual machine's network socket)
+// and plays everything that is on the other side: the gateway, the DNS server
+// and, through them, the rest of the world. TCP connections end in a network
+// stack inside this process and continue as ordinary sockets of this process;
+// so do UDP flows. It needs no privilege, no bridge, no address translation and
+// no firewall rule, and the sandbox shares no network with the machine.
+//
+// A [Policy] decides, on the address that is about to be dialled, what may be
+// reached. What it refuses looks closed from inside, at once: a reset for TCP,
+// an ICMP port unreachable for UDP.
+//
+//	ns, err := usernet.NewNamespace(usernet.NamespaceOptions{})
+//	...
+//	policy, err := usernet.NewPolicy(spec.Network)
+//	...
+//	n, err := usernet.New(ns.Link(), usernet.Options{Policy: policy})
+//
+// # Addresses
+//
+// The link is 192.0.0.0/29, the range that RFC 7335 sets aside for exactly
+// this: the two ends of a link that no network ever routes. No LAN, VPN or
+// container network uses it, so it hides nothing that a policy might want to
+// allow. For IPv6 it is a unique local prefix. The gateway answers DNS and
+// ping, and nothing else; it never stands for the host.
+package usernet
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// The addresses on the link.
+var (
+	Gateway = netip.MustParsePrefix("192.0.0.1/29") // also the DNS server
+	Guest   = netip.MustParsePrefix("192.0.0.2/29")
+
+	Gateway6 = netip.MustParsePrefix("fd61:746f:6c6c::1/64") // also a DNS server
+	Guest6   = netip.MustParsePrefix("fd61:746f:6c6c::2/64")
+
+	GatewayMAC = net.HardwareAddr{0x02, 0x61, 0x74, 0x6f, 0x6c, 0x01}
+	GuestMAC   = net.HardwareAddr{0x02, 0x61, 0x74, 0x6f, 0x6c, 0x02}
+)
+
+// DefaultMTU is that of a link which has no wire: the largest there is, so
+// that a packet costs as little per byte as it can.
+const DefaultMTU = 65520
+
+// Limits that hold when Options name none.
+const (
+	DefaultMaxConns     = 2048
+	DefaultMaxFlows     = 512
+	DefaultMaxDials     = 256
+	DefaultFlowIdle     = time.Minute
+	DefaultDialTimeout  = 30 * time.Second
+	maxDNSQueries       = 256
+	keepaliveIdle       = time.Minute
+	keepaliveInterval   = 15 * time.Second
+	keepaliveCount      = 4
+	defaultSocketBuffer = 256 << 10
+	maxSocketBuffer     = 1 << 20
+)
+
+// A DialFunc makes the outward connections: network is "tcp" or "udp", address
+// an IP address and port that the policy has already let pass.
+type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Options shape a Network. Only Policy is required.
+type Options struct {
+	Policy *Policy
+	// Dial replaces net.Dialer's DialContext.
+	Dial DialFunc
+	// Resolver answers the DNS questions that the policy lets pass. Nil means
+	// the servers in the machine's resolv.conf, read anew when it changes.
+	Resolver Resolver
+	// MTU of the link; 0 means DefaultMTU.
+	MTU int
+	// MaxConns limits TCP connections; one more is reset.
+	MaxConns int
+	// MaxFlows limits UDP flows; one more ends the one that was silent longest.
+	MaxFlows int
+	// MaxDials limits TCP connections that are being made; one more is dropped,
+	// and made when the sandbox asks again a moment later.
+	MaxDials int
+	// FlowIdle ends a UDP flow that was silent for so long.
+	FlowIdle time.Duration
+	// DialTimeout ends an attempt to connect.
+	DialTimeout time.Duration
+	// Log gets refusals and failures at level Debug. Nil means none.
+	Log *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{}).DialContext
+	}
+	if o.Resolver == nil {
+		o.Resolver = NewSystemResolver("/etc/resolv.conf")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	setDefault(&o.MTU, DefaultMTU)
+	setDefault(&o.MaxConns, DefaultMaxConns)
+	setDefault(&o.MaxFlows, DefaultMaxFlows)
+	setDefault(&o.MaxDials, DefaultMaxDials)
+	setDefault(&o.FlowIdle, DefaultFlowIdle)
+	setDefault(&o.DialTimeout, DefaultDialTimeout)
+	return o
+}
+
+func setDefault[T int | time.Duration](v *T, def T) {
+	if *v == 0 {
+		*v = def
+	}
+}
+
+// Stats counts what has passed since New, seen from the sandbox: Sent is what
+// it sent.
+type Stats struct {
+	BytesSent      int64 `json:"bytes_sent"`     // on the link, all protocols
+	BytesReceived  int64 `json:"bytes_received"` // on the link, all protocols
+	Connections    int64 `json:"connections"`    // TCP connections that are open
+	Flows          int64 `json:"flows"`          // UDP flows that are open
+	Refused        int64 `json:"refused"`        // connections, flows and names that the policy or a limit refused
+	Queries        int64 `json:"queries"`        // DNS questions
+	FailedDials    int64 `json:"failed_dials"`   // let pass by the policy, but the other side did not answer
+	DroppedPackets int64 `json:"dropped_packets"`
+}
+
+// A Network serves one link until Close. Its methods may be called at once
+// from many goroutines.
+type Network struct {
+	opts  Options
+	host  *hostAddrs
+	names *nameTable
+	stack *stack.Stack
+	link  *link
+	dns   *dnsServer
+
+	ctx    context.Context // ends with Close; outward dials and queries depend on it
+	cancel context.CancelFunc
+
+	conns, refused, queries, failedDials atomic.Int64
+
+	flows flowTable
+
+	mu     sync.Mutex
+	closed bool           // guarded by mu
+	wg     sync.WaitGroup // Add under mu while not closed
+}
+
+const nic = 1
+
+// New serves the link until Close. Each Read of link must return one Ethernet
+// frame and each Write takes one; both may be called at once. New owns link,
+// also when it fails.
+func New(link io.ReadWriteCloser, opts Options) (*Network, error) {
+	if opts.Policy == nil {
+		return nil, errors.Join(atoll.Errorf("network", "", atoll.ErrInvalid, "no policy"), link.Close())
+	}
+	n := &Network{opts: opts.withDefaults(), host: newHostAddrs(), names: newNameTable()}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.flows.init()
+	n.link = newLink(link, GatewayMAC, n.opts.MTU)
+	if err := n.start(); err != nil {
+		return nil, errors.Join(atoll.E("network", "", atoll.ErrInternal, err), n.Close())
+	}
+	return n, nil
+}
+
+func (n *Network) start() error {
+	n.stack = stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{arp.NewProtocol, ipv4.NewProtocol, ipv6.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+	})
+	if err := n.tuneTCP(); err != nil {
+		return err
+	}
+	if err := n.stack.CreateNIC(nic, n.link); err != nil {
+		return stackError("create interface", err)
+	}
+	for _, gw := range []netip.Prefix{Gateway, Gateway6} {
+		if err := n.addAddress(gw); err != nil {
+			return err
+		}
+	}
+	// The stack has to take packets for any address in the world, and to answer
+	// in its name.
+	if err := n.stack.SetPromiscuousMode(nic, true); err != nil {
+		return stackError("set promiscuous", err)
+	}
+	if err := n.stack.SetSpoofing(nic, true); err != nil {
+		return stackError("set spoofing", err)
+	}
+	forward := tcp.NewForwarder(n.stack, defaultSocketBuffer, n.opts.MaxDials, n.handleTCP)
+	n.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, forward.HandlePacket)
+	n.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(n.stack, n.handleUDP).HandlePacket)
+	return n.startDNS()
+}
+
+func (n *Network) addAddress(p netip.Prefix) error {
+	proto := ipv4.ProtocolNumber
+	if p.Addr().Is6() {
+		proto = ipv6.ProtocolNumber
+	}
+	addr := tcpip.AddressWithPrefix{Address: toTCPIP(p.Addr()), PrefixLen: p.Bits()}
+	err := n.stack.AddProtocolAddress(nic, tcpip.ProtocolAddress{Protocol: proto, AddressWithPrefix: addr}, stack.AddressProperties{})
+	if err != nil {
+		return stackError("add address "+p.String(), err)
+	}
+	n.stack.AddRoute(tcpip.Route{Destination: addr.Subnet(), NIC: nic})
+	return nil
+}
+
+func (n *Network) tuneTCP() error {
+	sack := tcpip.TCPSACKEnabled(true)
+	moderate := tcpip.TCPModerateReceiveBufferOption(true)
+	// Old duplicates cannot turn up on a link without a wire, so ports need not
+	// be held back for long.
+	timeWait := tcpip.TCPTimeWaitTimeoutOption(time.Second)
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: defaultSocketBuffer, Max: maxSocketBuffer}
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: defaultSocketBuffer, Max: maxSocketBuffer}
+	for _, opt := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &timeWait, &send, &receive} {
+		if err := n.stack.SetTransportProtocolOption(tcp.ProtocolNumber, opt); err != nil {
+			return stackError("tune tcp", err)
+		}
+	}
+	return nil
+}
+
+// Stats reports the counters.
+func (n *Network) Stats() Stats {
+	return Stats{
+		BytesSent:      n.link.received.Load(),
+		BytesReceived:  n.link.sent.Load(),
+		Connections:    n.conns.Load(),
+		Flows:          int64(n.flows.len()),
+		Refused:        n.refused.Load(),
+		Queries:        n.queries.Load(),
+		FailedDials:    n.failedDials.Load(),
+		DroppedPackets: n.link.dropped.Load(),
+	}
+}
+
+// Close resets every connection, closes the link and returns when all that New
+// started has ended. A second Close does nothing.
+func (n *Network) Close() error {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return nil
+	}
+	n.closed = true
+	n.mu.Unlock()
+
+	n.cancel()
+	if n.dns != nil {
+		n.dns.close()
+	}
+	n.flows.closeAll()
+	n.abortAll()
+	err := n.link.shut()
+	if n.stack != nil {
+		n.stack.Close()
+		n.stack.Wait()
+	}
+	n.link.Wait()
+	return err
+}
+
+// abortAll ends every TCP connection and waits for those that serve them. A
+// handshake that was beginning may enter its endpoint after the list of them
+// was taken, so it is taken until nobody is left.
+func (n *Network) abortAll() {
+	done := make(chan struct{})
+	go func() {
+		n.wg.Wait()
+		close(done)
+	}()
+	for {
+		if n.stack != nil {
+			for _, e := range n.stack.RegisteredEndpoints() {
+				e.Abort()
+			}
+		}
+		select {
+		case <-done:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// begin counts one more goroutine that Close waits for. It reports false when
+// Close has begun; otherwise the caller owes n.wg.Done.
+func (n *Network) begin() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return false
+	}
+	n.wg.Add(1)
+	return true
+}
+
+// check asks the policy for the address as it is about to be dialled, and
+// counts and logs a refusal.
+func (n *Network) check(network string, dst netip.AddrPort) bool {
+	why := n.opts.Policy.refuse(dst.Addr(), n.host.find(dst.Addr()), n.names.find(dst.Addr()))
+	if why == "" {
+		return true
+	}
+	n.refuse(network, dst.String(), why)
+	return false
+}
+
+func (n *Network) refuse(network, what, why string) {
+	n.refused.Add(1)
+	n.opts.Log.Debug("refused", "network", network, "address", what, "reason", why)
+}
+
+func stackError(what string, err tcpip.Error) error {
+	return errors.New(what + ": " + err.String())
+}
+
+func toTCPIP(a netip.Addr) tcpip.Address {
+	if a.Is4() {
+		return tcpip.AddrFrom4(a.As4())
+	}
+	return tcpip.AddrFrom16(a.As16())
+}
+
+func fromTCPIP(a tcpip.Address, port uint16) netip.AddrPort {
+	addr, _ := netip.AddrFromSlice(a.AsSlice())
+	return netip.AddrPortFrom(addr, port)
+}
