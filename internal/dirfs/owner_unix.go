@@ -1,0 +1,26 @@
+//go:build unix
+
+package dirfs
+
+import (
+	"io/fs"
+	"syscall"
+)
+
+func owner(info fs.FileInfo) (uid, gid int) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, 0
+	}
+	return int(st.Uid), int(st.Gid)
+}
+
+// inode identifies a file that has several names; ok is false for one that
+// has not.
+func inode(info fs.FileInfo) (id [2]uint64, ok bool) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || st.Nlink < 2 {
+		return id, false
+	}
+	return [2]uint64{uint64(st.Dev), st.Ino}, true
+}

@@ -1,0 +1,193 @@
+package dirfs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// openFlags do not wait for the other end of a pipe.
+const openFlags = os.O_RDONLY | syscall.O_NONBLOCK
+
+// Read implements atoll.FS.
+func (f *FS) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
+	at, err := f.locate(ctx, "read", name)
+	if err != nil {
+		return nil, atoll.FileInfo{}, err
+	}
+	if offset < 0 {
+		return nil, atoll.FileInfo{}, atoll.Errorf("read", name, atoll.ErrInvalid, "offset %d: must not be negative", offset)
+	}
+	file, info, err := f.openRegular(at.rel)
+	if err != nil {
+		return nil, atoll.FileInfo{}, fail("read", name, err)
+	}
+	if _, err := file.Seek(offset, io.SeekStart); err != nil {
+		file.Close()
+		return nil, atoll.FileInfo{}, fail("read", name, err)
+	}
+	return file, f.describe(at, info), nil
+}
+
+// openRegular opens a regular file for reading, and nothing else.
+func (f *FS) openRegular(rel string) (file *os.File, info fs.FileInfo, err error) {
+	err = f.inTree(rel, true, func(rel string) (err error) {
+		file, err = f.tree.OpenFile(rel, openFlags, 0)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err = file.Stat()
+	if err == nil && info.IsDir() {
+		err = syscall.EISDIR
+	}
+	if err == nil && !info.Mode().IsRegular() {
+		err = errNotRegular
+	}
+	if err != nil {
+		file.Close()
+		return nil, nil, err
+	}
+	return file, info, nil
+}
+
+var errNotRegular = &invalid{"not a regular file"}
+
+// invalid is an error of kind ErrInvalid that has no errno.
+type invalid struct{ text string }
+
+func (e *invalid) Error() string        { return e.text }
+func (e *invalid) Is(target error) bool { return target == fs.ErrInvalid }
+
+// Stat implements atoll.FS.
+func (f *FS) Stat(ctx context.Context, name string) (atoll.FileInfo, error) {
+	at, err := f.locate(ctx, "stat", name)
+	if err != nil {
+		return atoll.FileInfo{}, err
+	}
+	var info fs.FileInfo
+	err = f.inTree(at.rel, false, func(rel string) (err error) {
+		info, err = f.tree.Lstat(rel)
+		return err
+	})
+	if err != nil {
+		return atoll.FileInfo{}, fail("stat", name, err)
+	}
+	return f.describe(at, info), nil
+}
+
+// List implements atoll.FS. A link given as name is followed.
+func (f *FS) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
+	at, err := f.locate(ctx, "list", name)
+	if err != nil {
+		return nil, err
+	}
+	var list []atoll.FileInfo
+	if err := f.list(ctx, at, recursive, &list); err != nil {
+		return nil, fail("list", name, err)
+	}
+	slices.SortFunc(list, func(a, b atoll.FileInfo) int { return strings.Compare(a.Path, b.Path) })
+	return list, nil
+}
+
+func (f *FS) list(ctx context.Context, dir place, recursive bool, list *[]atoll.FileInfo) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	infos, err := f.readDir(dir.rel)
+	if err != nil {
+		return err
+	}
+	for _, info := range infos {
+		at := dir.join(info.Name())
+		*list = append(*list, f.describe(at, info))
+		if !recursive || !info.IsDir() {
+			continue
+		}
+		if err := f.list(ctx, at, true, list); err != nil && !errors.Is(err, fs.ErrNotExist) { // just removed
+			return err
+		}
+	}
+	return nil
+}
+
+// readDir describes what is in a directory, in no order.
+func (f *FS) readDir(rel string) ([]fs.FileInfo, error) {
+	var dir *os.File
+	err := f.inTree(rel, true, func(rel string) (err error) {
+		dir, err = f.tree.OpenFile(rel, openFlags, 0)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return dir.Readdir(-1)
+}
+
+// describe makes the FileInfo of what was found at a place.
+func (f *FS) describe(at place, info fs.FileInfo) atoll.FileInfo {
+	d := atoll.FileInfo{
+		Name:     path.Base(at.abs),
+		Path:     at.abs,
+		Type:     typeOf(info.Mode()),
+		Mode:     unixMode(info.Mode()),
+		Modified: info.ModTime(),
+	}
+	d.UID, d.GID = owner(info)
+	switch d.Type {
+	case atoll.TypeFile:
+		d.Size = info.Size()
+	case atoll.TypeSymlink:
+		d.Target, _ = f.tree.Readlink(at.rel) // it may just have been removed
+	}
+	return d
+}
+
+func typeOf(mode fs.FileMode) atoll.FileType {
+	switch {
+	case mode.IsRegular():
+		return atoll.TypeFile
+	case mode.IsDir():
+		return atoll.TypeDirectory
+	case mode&fs.ModeSymlink != 0:
+		return atoll.TypeSymlink
+	}
+	return atoll.TypeOther
+}
+
+// special maps the mode bits that package fs keeps elsewhere.
+var special = []struct {
+	unix uint32
+	mode fs.FileMode
+}{{0o4000, fs.ModeSetuid}, {0o2000, fs.ModeSetgid}, {0o1000, fs.ModeSticky}}
+
+func unixMode(mode fs.FileMode) uint32 {
+	m := uint32(mode.Perm())
+	for _, s := range special {
+		if mode&s.mode != 0 {
+			m |= s.unix
+		}
+	}
+	return m
+}
+
+// fileMode is the reverse of unixMode, without what the FS does not allow.
+func (f *FS) fileMode(unix uint32) fs.FileMode {
+	mode := fs.FileMode(unix) & fs.ModePerm
+	for _, s := range special {
+		if unix&s.unix != 0 {
+			mode |= s.mode
+		}
+	}
+	return mode & f.modeMask
+}

@@ -1,0 +1,200 @@
+package dirfs
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// ReadTar implements atoll.FS. Owners in the stream are ignored. Devices and
+// pipes are ErrInvalid, like entries that would land outside.
+func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
+	at, err := f.locateForChange(ctx, "write", name)
+	if err != nil {
+		return err
+	}
+	var dir *os.Root
+	err = f.inTree(at.rel, true, func(rel string) (err error) {
+		if err = f.maker(f.tree).mkdirAll(rel, 0o755); err == nil {
+			dir, err = f.tree.OpenRoot(rel)
+		}
+		return err
+	})
+	if err != nil {
+		return fail("write", name, err)
+	}
+	defer dir.Close()
+	u := unpacker{f: f, name: name, dir: dir, m: f.maker(dir)}
+	err = u.unpack(ctx, tar.NewReader(ctxReader{ctx, r}))
+	if ferr := u.finishDirs(); err == nil {
+		err = ferr
+	}
+	return fail("write", name, err)
+}
+
+type unpacker struct {
+	f    *FS
+	name string   // of the directory, for errors
+	dir  *os.Root // nothing leads out of it
+	m    maker
+	dirs []dirEntry
+}
+
+// A dirEntry is what a directory becomes at the end: before, its mode might be
+// in the way, and its time would change.
+type dirEntry struct {
+	name string
+	mode fs.FileMode
+	time time.Time
+}
+
+func (u *unpacker) unpack(ctx context.Context, r *tar.Reader) error {
+	for {
+		h, err := r.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			err = u.entry(ctx, h, r)
+		}
+		if errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return atoll.Errorf("write", u.name, atoll.ErrInvalid, "not a whole tar stream: %w", err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// entry unpacks one entry, which may come from anyone.
+func (u *unpacker) entry(ctx context.Context, h *tar.Header, r io.Reader) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil
+	}
+	name, err := entryName(h.Name)
+	if err == nil {
+		err = u.place(ctx, name, h, r)
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	if escapes(err) {
+		return atoll.Errorf("write", h.Name, atoll.ErrInvalid, "the entry %w of the archive", ErrEscapes)
+	}
+	return fail("write", h.Name, err)
+}
+
+// entryName is the name of an entry, clean and inside the archive's tree.
+func entryName(name string) (string, error) {
+	clean := path.Clean(name)
+	if name == "" || path.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, "../") {
+		return "", ErrEscapes
+	}
+	return clean, nil
+}
+
+func (u *unpacker) place(ctx context.Context, name string, h *tar.Header, r io.Reader) error {
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return u.placeDir(name, h)
+	case tar.TypeReg, tar.TypeGNUSparse:
+		return u.placeFile(ctx, name, h, r)
+	case tar.TypeSymlink:
+		return u.placeLink(name, func() error {
+			if err := u.dir.Symlink(h.Linkname, name); err != nil {
+				return err
+			}
+			return u.m.own(name)
+		})
+	case tar.TypeLink:
+		target, err := entryName(h.Linkname)
+		if err != nil {
+			return err
+		}
+		return u.placeLink(name, func() error { return u.dir.Link(target, name) })
+	}
+	return &invalid{"neither a file, a directory nor a link"}
+}
+
+func (u *unpacker) placeDir(name string, h *tar.Header) error {
+	if info, err := u.dir.Lstat(name); err == nil && !info.IsDir() {
+		if err := u.clear(name); err != nil {
+			return err
+		}
+	}
+	if err := u.m.mkdirAll(name, 0o755); err != nil {
+		return err
+	}
+	u.dirs = append(u.dirs, dirEntry{name, u.f.fileMode(uint32(h.Mode)), h.ModTime})
+	return nil
+}
+
+func (u *unpacker) placeFile(ctx context.Context, name string, h *tar.Header, r io.Reader) error {
+	if err := u.clear(name); err != nil {
+		return err
+	}
+	file, err := u.m.create(name)
+	if err != nil {
+		return err
+	}
+	mode := u.f.fileMode(uint32(h.Mode))
+	if _, err := fill(ctx, file, r, func() error { return u.m.finish(file, u.m.uid, u.m.gid, mode) }); err != nil {
+		_ = u.dir.Remove(name) // the first error counts
+		return err
+	}
+	return u.setTime(name, h.ModTime)
+}
+
+// placeLink makes a link, and the directories it needs.
+func (u *unpacker) placeLink(name string, link func() error) error {
+	if err := u.clear(name); err != nil {
+		return err
+	}
+	err := link()
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := u.m.mkdirAll(path.Dir(name), 0o755); err != nil {
+			return err
+		}
+		err = link()
+	}
+	return err
+}
+
+// clear removes what an entry replaces, never what a link leads to.
+func (u *unpacker) clear(name string) error {
+	err := u.dir.Remove(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func (u *unpacker) setTime(name string, t time.Time) error {
+	if t.IsZero() || t.Unix() == 0 {
+		return nil // the archive does not know
+	}
+	return u.dir.Chtimes(name, t, t)
+}
+
+// finishDirs sets modes and times, the deepest first.
+func (u *unpacker) finishDirs() error {
+	for _, d := range slices.Backward(u.dirs) {
+		err := u.dir.Chmod(d.name, d.mode)
+		if err == nil {
+			err = u.setTime(d.name, d.time)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // replaced by a later entry
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package dirfs
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// watchUntil watches while do works, and returns the events up to the one
+// about stop, which do has to cause last.
+func watchUntil(t *testing.T, f *FS, name string, recursive bool, stop string, do func()) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var got []string
+	for ev, err := range f.Watch(ctx, name, recursive) {
+		if err != nil {
+			t.Fatalf("Watch: %v, after %q", err, got)
+		}
+		if ev.Type == atoll.FileSynced {
+			go do()
+			continue
+		}
+		if ev.Path == stop {
+			return got
+		}
+		got = append(got, string(ev.Type)+" "+strings.TrimPrefix(ev.Path, "/work/"))
+	}
+	t.Fatalf("Watch ended without an error, after %q", got)
+	return nil
+}
+
+func TestWatch(t *testing.T) {
+	f, dir, _ := newTree(t)
+	write(t, f, "old/file", "x", atoll.WriteOptions{})
+	got := watchUntil(t, f, ".", true, "/work/stop", func() {
+		write(t, f, "new", "x", atoll.WriteOptions{})
+		write(t, f, "old/file", "y", atoll.WriteOptions{})
+		if err := os.WriteFile(filepath.Join(dir, "old/file"), []byte("z"), 0); err != nil {
+			t.Error(err)
+		}
+		if err := os.Chmod(filepath.Join(dir, "new"), 0o600); err != nil {
+			t.Error(err)
+		}
+		if err := f.Rename(t.Context(), "new", "old/moved"); err != nil {
+			t.Error(err)
+		}
+		if err := f.Remove(t.Context(), "old/moved", false); err != nil {
+			t.Error(err)
+		}
+		write(t, f, "stop", "", atoll.WriteOptions{})
+	})
+	want := "created new, written new, created old/file, written old/file, changed new, removed new, created old/moved, removed old/moved"
+	got = slices.Compact(got) // one write may be several events
+	if s := strings.Join(got, ", "); s != want {
+		t.Errorf("events\n%s, want\n%s", s, want)
+	}
+}
+
+func TestWatchNewDirectories(t *testing.T) {
+	f, _, _ := newTree(t)
+	got := watchUntil(t, f, ".", true, "/work/a/b/c/stop", func() {
+		write(t, f, "a/b/c/file", "x", atoll.WriteOptions{})
+		if err := f.Rename(t.Context(), "a", "z"); err != nil {
+			t.Error(err)
+		}
+		write(t, f, "z/b/moved", "x", atoll.WriteOptions{})
+		if err := f.Rename(t.Context(), "z", "a"); err != nil {
+			t.Error(err)
+		}
+		write(t, f, "a/b/c/stop", "x", atoll.WriteOptions{})
+	})
+	all := strings.Join(got, ", ") + ","
+	// What happens between the making of a directory and its watch may be seen
+	// in one place or the other, so only what is certain is asked for.
+	for _, want := range []string{"created a,", "removed a,", "created z,", "removed z,"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no %q in %s", want, all)
+		}
+	}
+}
+
+func TestWatchIsNotRecursiveUnlessAsked(t *testing.T) {
+	f, _, _ := newTree(t)
+	write(t, f, "sub/file", "x", atoll.WriteOptions{})
+	got := watchUntil(t, f, ".", false, "/work/stop", func() {
+		write(t, f, "sub/file", "y", atoll.WriteOptions{})
+		write(t, f, "stop", "", atoll.WriteOptions{})
+	})
+	if len(got) != 0 {
+		t.Errorf("events %q from below", got)
+	}
+}
+
+func TestWatchEnds(t *testing.T) {
+	f, dir, outside := newTree(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var last error
+	for _, err := range f.Watch(ctx, ".", true) {
+		last = err
+		cancel()
+	}
+	if !errors.Is(last, context.Canceled) {
+		t.Errorf("with its ctx: %v", last)
+	}
+	write(t, f, "gone/x", "", atoll.WriteOptions{})
+	for ev, err := range f.Watch(t.Context(), "gone", true) {
+		if last = err; ev.Type == atoll.FileSynced {
+			if err := f.Remove(t.Context(), "gone", true); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if !errors.Is(last, atoll.ErrNotExist) {
+		t.Errorf("when the directory is removed: %v, want ErrNotExist", last)
+	}
+	if err := os.Symlink(outside, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	got := watchUntil(t, f, ".", true, "/work/stop", func() {
+		if err := os.WriteFile(filepath.Join(outside, "new"), nil, 0o644); err != nil {
+			t.Error(err)
+		}
+		write(t, f, "stop", "", atoll.WriteOptions{})
+	})
+	if len(got) != 0 {
+		t.Errorf("events %q from outside", got)
+	}
+}

@@ -1,0 +1,190 @@
+package dirfs
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"syscall"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// tempPrefix begins the names of files that are being written; Watch does not
+// show them.
+const tempPrefix = ".atoll-tmp-"
+
+func tempName(rel string) string {
+	return path.Join(path.Dir(rel), tempPrefix+strings.ToLower(rand.Text()[:16]))
+}
+
+// Write implements atoll.FS. A link given as name is followed. A file that is
+// replaced keeps its owner, where this process may give it away.
+func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (atoll.FileInfo, error) {
+	at, err := f.locateForChange(ctx, "write", name)
+	if err != nil {
+		return atoll.FileInfo{}, err
+	}
+	w := writing{m: f.maker(f.tree), uid: f.opts.UID, gid: f.opts.GID, mode: 0o644, noClobber: opts.NoClobber}
+	err = f.inTree(at.rel, true, func(rel string) error { return f.begin(&w, rel) })
+	if err != nil {
+		return atoll.FileInfo{}, fail("write", name, err)
+	}
+	if opts.Mode != 0 {
+		w.mode = f.fileMode(opts.Mode)
+	}
+	info, err := w.run(ctx, r)
+	if err != nil {
+		return atoll.FileInfo{}, fail("write", name, err)
+	}
+	return f.describe(at, info), nil
+}
+
+// A writing is one Write: what r says goes to a temporary file beside the
+// target, which then takes the target's name.
+type writing struct {
+	m            maker
+	target, temp string
+	file         *os.File // of the name temp
+	uid, gid     int
+	mode         fs.FileMode
+	noClobber    bool
+}
+
+// begin finds the target and opens the temporary file.
+func (f *FS) begin(w *writing, rel string) error {
+	target, old, err := f.writeTarget(rel)
+	if err != nil {
+		return err
+	}
+	if old != nil && w.noClobber {
+		return fs.ErrExist
+	}
+	if old != nil {
+		w.mode = old.Mode() & f.modeMask
+		if os.Geteuid() == 0 {
+			w.uid, w.gid = owner(old)
+		}
+	}
+	w.target, w.temp = target, tempName(target)
+	w.file, err = w.m.create(w.temp)
+	return err
+}
+
+func (w *writing) run(ctx context.Context, r io.Reader) (fs.FileInfo, error) {
+	info, err := fill(ctx, w.file, r, func() error { return w.m.finish(w.file, w.uid, w.gid, w.mode) })
+	switch {
+	case err != nil:
+	case w.noClobber:
+		if err = w.m.Link(w.temp, w.target); err == nil {
+			err = w.m.Remove(w.temp)
+		}
+	default:
+		err = w.m.Rename(w.temp, w.target)
+	}
+	if err != nil {
+		_ = w.m.Remove(w.temp) // the first error counts
+		return nil, err
+	}
+	return info, nil
+}
+
+// fill copies r to the new file, finishes and closes it.
+func fill(ctx context.Context, file *os.File, r io.Reader, finish func() error) (info fs.FileInfo, err error) {
+	defer func() {
+		if cerr := file.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	if _, err := io.Copy(file, ctxReader{ctx, r}); err != nil {
+		return nil, err
+	}
+	if err := finish(); err != nil {
+		return nil, err
+	}
+	return file.Stat()
+}
+
+// writeTarget follows links at rel, and says what is at their end, if anything.
+func (f *FS) writeTarget(rel string) (string, fs.FileInfo, error) {
+	info, err := f.tree.Lstat(rel)
+	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		if rel, err = f.resolve(rel, true); err != nil {
+			return "", nil, err
+		}
+		info, err = f.tree.Lstat(rel)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return rel, nil, nil
+	case err != nil:
+		return "", nil, err
+	case info.IsDir():
+		return "", nil, syscall.EISDIR
+	case !info.Mode().IsRegular():
+		return "", nil, errNotRegular
+	}
+	return rel, info, nil
+}
+
+// Mkdir implements atoll.FS. mode 0 means 0755.
+func (f *FS) Mkdir(ctx context.Context, name string, mode uint32) error {
+	at, err := f.locateForChange(ctx, "mkdir", name)
+	if err != nil {
+		return err
+	}
+	if mode == 0 {
+		mode = 0o755
+	}
+	err = f.inTree(at.rel, true, func(rel string) error {
+		return f.maker(f.tree).mkdirAll(rel, f.fileMode(mode))
+	})
+	return fail("mkdir", name, err)
+}
+
+// Rename implements atoll.FS.
+func (f *FS) Rename(ctx context.Context, from, to string) error {
+	src, err := f.locateForChange(ctx, "rename", from)
+	if err != nil {
+		return err
+	}
+	dst, err := f.locateForChange(ctx, "rename", to)
+	if err != nil {
+		return err
+	}
+	if src.rel == "." || dst.rel == "." {
+		return atoll.Errorf("rename", from, atoll.ErrInvalid, "%s itself cannot be moved or replaced", f.prefix)
+	}
+	err = f.inTree(src.rel, false, func(from string) error {
+		return f.inTree(dst.rel, false, func(to string) error { return f.tree.Rename(from, to) })
+	})
+	return fail("rename", from, err)
+}
+
+// Remove implements atoll.FS.
+func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
+	at, err := f.locateForChange(ctx, "remove", name)
+	if err != nil {
+		return err
+	}
+	if at.rel == "." {
+		return atoll.Errorf("remove", name, atoll.ErrInvalid, "%s itself cannot be removed", f.prefix)
+	}
+	err = f.inTree(at.rel, false, func(rel string) error {
+		if !recursive {
+			return f.tree.Remove(rel)
+		}
+		if _, err := f.tree.Lstat(rel); err != nil { // which RemoveAll would not mind
+			return err
+		}
+		return f.tree.RemoveAll(rel)
+	})
+	if isAny(err, syscall.ENOTEMPTY) {
+		return atoll.Errorf("remove", name, atoll.ErrInvalid, "the directory is not empty: remove it recursively")
+	}
+	return fail("remove", name, err)
+}
