@@ -69,6 +69,9 @@ func NewPolicy(nw atoll.Network) (*Policy, error) {
 
 func (p *Policy) add(s string) error {
 	if addr, err := netip.ParseAddr(s); err == nil {
+		if addr.Zone() != "" {
+			return fmt.Errorf("leave the zone out")
+		}
 		return p.addNetwork(netip.PrefixFrom(addr, addr.BitLen()))
 	}
 	if strings.Contains(s, "/") && !strings.Contains(s, "://") {
@@ -92,10 +95,7 @@ func (p *Policy) add(s string) error {
 }
 
 func (p *Policy) addNetwork(n netip.Prefix) error {
-	if n.Addr().Zone() != "" {
-		return fmt.Errorf("leave the zone out")
-	}
-	if n.Addr().Is4In6() {
+	if n.Addr().Is4In6() || within(n, nat64) {
 		return fmt.Errorf("write the IPv4 address as such")
 	}
 	if n != n.Masked() {
