@@ -1,0 +1,192 @@
+package providertest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Bench measures what users wait for. The names of the benchmarks are the same
+// for all providers, so that benchstat compares them.
+func Bench(b *testing.B, open func(b *testing.B) atoll.Provider, opts ...Option) {
+	cfg := newConfig(opts)
+	run := func(name string, need need, f func(b *testing.B, m *meter)) {
+		b.Run(name, func(b *testing.B) {
+			p := open(b)
+			b.Cleanup(func() { p.Close() })
+			if need != nil {
+				if reason := need(p.Info(), cfg); reason != "" {
+					b.Skip(reason)
+				}
+			}
+			m := &meter{p: p, spec: &atoll.Spec{Image: cfg.image}}
+			if err := atoll.Prepare(context.Background(), p, m.spec, nil); err != nil {
+				b.Fatalf("Prepare: %v", err)
+			}
+			b.ReportAllocs()
+			f(b, m)
+		})
+	}
+	run("Create", nil, benchCreate)
+	run("Exec", nil, benchExec)
+	for _, size := range []struct {
+		name string
+		n    int
+	}{{"1MiB", 1 << 20}, {"64MiB", 64 << 20}} {
+		run("Write/"+size.name, needFiles, func(b *testing.B, m *meter) { benchWrite(b, m, size.n) })
+		run("Read/"+size.name, needFiles, func(b *testing.B, m *meter) { benchRead(b, m, size.n) })
+	}
+	run("TTYEcho", needTTY, benchEcho)
+	run("Get/1000", nil, func(b *testing.B, m *meter) {
+		ids := m.many(b, 1000)
+		for i := 0; b.Loop(); i++ {
+			if _, err := m.p.Get(context.Background(), ids[i%len(ids)]); err != nil {
+				b.Fatalf("Get: %v", err)
+			}
+		}
+	})
+	run("List/1000", nil, func(b *testing.B, m *meter) {
+		m.many(b, 1000)
+		for b.Loop() {
+			if all, err := m.p.List(context.Background(), atoll.Filter{}); err != nil || len(all) != 1000 {
+				b.Fatalf("List: %d sandboxes, %v", len(all), err)
+			}
+		}
+	})
+}
+
+// A meter is what one benchmark works with.
+type meter struct {
+	p    atoll.Provider
+	spec *atoll.Spec
+}
+
+func (m *meter) create(b *testing.B) atoll.Sandbox {
+	b.Helper()
+	sb, err := m.p.Create(context.Background(), m.spec)
+	if err != nil {
+		b.Fatalf("Create: %v", err)
+	}
+	return sb
+}
+
+func (m *meter) remove(b *testing.B, sb atoll.Sandbox) {
+	b.Helper()
+	if err := sb.Remove(context.Background(), atoll.RemoveVolumes()); err != nil {
+		b.Fatalf("Remove: %v", err)
+	}
+}
+
+// idle makes a sandbox that is removed at the end.
+func (m *meter) idle(b *testing.B) atoll.Sandbox {
+	b.Helper()
+	sb := m.create(b)
+	b.Cleanup(func() { m.remove(b, sb) })
+	return sb
+}
+
+// many makes n sandboxes that do not run.
+func (m *meter) many(b *testing.B, n int) []string {
+	b.Helper()
+	spec := *m.spec
+	spec.NoStart = true
+	var ids []string
+	for range n {
+		sb, err := m.p.Create(context.Background(), &spec)
+		if err != nil {
+			b.Fatalf("Create: %v", err)
+		}
+		b.Cleanup(func() { m.remove(b, sb) })
+		ids = append(ids, sb.ID())
+	}
+	return ids
+}
+
+// benchCreate is from Create to the first byte of a command's output.
+func benchCreate(b *testing.B, m *meter) {
+	for b.Loop() {
+		sb := m.create(b)
+		m.echo(b, sb)
+		b.StopTimer()
+		m.remove(b, sb)
+		b.StartTimer()
+	}
+}
+
+// benchExec is a command from Exec to its exit with its output.
+func benchExec(b *testing.B, m *meter) {
+	sb := m.idle(b)
+	for b.Loop() {
+		m.echo(b, sb)
+	}
+}
+
+func (m *meter) echo(b *testing.B, sb atoll.Sandbox) {
+	b.Helper()
+	out, err := atoll.Output(context.Background(), sb, program("echo", "hello"))
+	if err != nil || string(out) != "hello\n" {
+		b.Fatalf("echo printed %q, %v", out, err)
+	}
+}
+
+func benchWrite(b *testing.B, m *meter, size int) {
+	sb, data := m.idle(b), pattern(size)
+	b.SetBytes(int64(size))
+	for b.Loop() {
+		if _, err := atoll.Files(sb).Write(context.Background(), "f", bytes.NewReader(data), atoll.WriteOptions{}); err != nil {
+			b.Fatalf("Write: %v", err)
+		}
+	}
+}
+
+func benchRead(b *testing.B, m *meter, size int) {
+	sb := m.idle(b)
+	if err := atoll.WriteFile(context.Background(), sb, "f", pattern(size), 0); err != nil {
+		b.Fatalf("WriteFile: %v", err)
+	}
+	b.SetBytes(int64(size))
+	for b.Loop() {
+		r, _, err := atoll.Files(sb).Read(context.Background(), "f", 0)
+		if err != nil {
+			b.Fatalf("Read: %v", err)
+		}
+		n, err := io.Copy(io.Discard, r)
+		r.Close()
+		if n != int64(size) || err != nil {
+			b.Fatalf("read %d bytes, %v", n, err)
+		}
+	}
+}
+
+// benchEcho is from a line typed to its echo and cat's copy. It is an empty
+// line, because a terminal takes only so many keys without an end of line.
+func benchEcho(b *testing.B, m *meter) {
+	sb := m.idle(b)
+	in, keyboard := io.Pipe()
+	echo, out := io.Pipe()
+	cmd := onTTY(program("cat"))
+	cmd.Stdin, cmd.Stdout = in, out
+	p, err := sb.Exec(context.Background(), cmd)
+	if err != nil {
+		b.Fatalf("Exec: %v", err)
+	}
+	enter, shown := []byte("\r"), make([]byte, len("\r\n\r\n"))
+	for b.Loop() {
+		if _, err := keyboard.Write(enter); err != nil {
+			b.Fatalf("typing: %v", err)
+		}
+		if _, err := io.ReadFull(echo, shown); err != nil {
+			b.Fatalf("reading the echo: %v", err)
+		}
+	}
+	go io.Copy(io.Discard, echo)
+	if err := p.Signal(context.Background(), atoll.SIGKILL); err != nil {
+		b.Errorf("Signal: %v", err)
+	}
+	p.Wait(context.Background())
+	keyboard.Close()
+	echo.Close()
+}

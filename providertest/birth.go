@@ -1,0 +1,486 @@
+package providertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var birth = []promise{
+	{"Create returns a running sandbox in which Exec works at once", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		if got := h.output(t, sb, program("echo", "hello")); got != "hello" {
+			t.Errorf("echo hello printed %q", got)
+		}
+		st := h.status(t, sb)
+		if st.State != atoll.StateRunning || !st.Ready {
+			t.Errorf("state %q, ready %v; want running and ready", st.State, st.Ready)
+		}
+		if st.Provider != h.p.Info().Name {
+			t.Errorf("Status.Provider = %q, want %q", st.Provider, h.p.Info().Name)
+		}
+		now := time.Now()
+		if st.Created.IsZero() || st.Started.Before(st.Created) || st.Started.After(now) {
+			t.Errorf("created %v, started %v, now %v: want them in this order", st.Created, st.Started, now)
+		}
+		if !st.Stopped.IsZero() || !st.Expires.IsZero() || st.Exit != nil || st.Reason != "" {
+			t.Errorf("a running sandbox has stopped %v, expires %v, exit %v, reason %q", st.Stopped, st.Expires, st.Exit, st.Reason)
+		}
+	}},
+	{"Status, Get and List give back what Create was asked for", nil, func(t *testing.T, h *harness) {
+		spec := h.spec(fullSpec())
+		sb := h.create(t, *spec)
+		checkSpec(t, "Create", h.status(t, sb).Spec, spec)
+		got, err := h.p.Get(h.ctx(t), sb.ID())
+		if err != nil {
+			t.Fatalf("Get: %v", err)
+		}
+		if got.ID() != sb.ID() {
+			t.Errorf("Get(%s) has id %s", sb.ID(), got.ID())
+		}
+		checkSpec(t, "Get", h.status(t, got).Spec, spec)
+		all, err := h.p.List(h.ctx(t), atoll.Filter{})
+		if err != nil || len(all) != 1 {
+			t.Fatalf("List: %d sandboxes, %v; want 1", len(all), err)
+		}
+		sameStatus(t, "List", all[0], h.status(t, got))
+	}},
+	{"Create neither changes nor keeps the spec", nil, func(t *testing.T, h *harness) {
+		spec := h.spec(fullSpec())
+		same := h.spec(fullSpec())
+		sb, err := h.p.Create(h.ctx(t), spec)
+		if err != nil {
+			t.Fatalf("Create: %v", err)
+		}
+		h.keep(sb.ID())
+		if !reflect.DeepEqual(spec, same) {
+			t.Errorf("Create changed the spec to %+v", spec)
+		}
+		spec.Labels["color"] = "changed"
+		spec.Env[0] = "COLOR=changed"
+		checkSpec(t, "after a change of the caller's spec", h.status(t, sb).Spec, same)
+		st := h.status(t, sb)
+		st.Spec.Labels["color"] = "changed"
+		checkSpec(t, "after a change of a Status", h.status(t, sb).Spec, same)
+	}},
+	{"the zero Spec gets a random id of 32 hex digits", nil, func(t *testing.T, h *harness) {
+		a, b := h.idle(t), h.idle(t)
+		for _, sb := range []atoll.Sandbox{a, b} {
+			if !regexp.MustCompile(`^[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}$`).MatchString(sb.ID()) {
+				t.Errorf("id %q is not a version 4 UUID of 32 lower-case hex digits", sb.ID())
+			}
+		}
+		if a.ID() == b.ID() {
+			t.Error("two sandboxes have the same id")
+		}
+	}},
+	{"an id with hyphens is accepted by Create and Get and kept without", nil, func(t *testing.T, h *harness) {
+		const hyphens, plain = "6F9619FF-8B86-4011-B42D-00CF4FC964FF", "6f9619ff8b864011b42d00cf4fc964ff"
+		sb := h.create(t, atoll.Spec{ID: hyphens})
+		if sb.ID() != plain {
+			t.Errorf("id = %q, want %q", sb.ID(), plain)
+		}
+		for _, id := range []string{hyphens, strings.ToLower(hyphens), plain} {
+			got, err := h.p.Get(h.ctx(t), id)
+			if err != nil {
+				t.Errorf("Get(%s): %v", id, err)
+			} else if got.ID() != plain {
+				t.Errorf("Get(%s) has id %q", id, got.ID())
+			}
+		}
+		if st := h.status(t, sb); st.ID != plain || st.Spec.ID != plain {
+			t.Errorf("Status has ids %q and %q, want %q", st.ID, st.Spec.ID, plain)
+		}
+	}},
+	{"an id that is taken is refused", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.refused(t, atoll.Spec{ID: sb.ID()}, atoll.ErrAlreadyExists)
+		h.output(t, sb, program("echo", "alive"))
+	}},
+	{"a name that is taken is refused in its project only", nil, func(t *testing.T, h *harness) {
+		a := h.create(t, atoll.Spec{Name: "web"})
+		h.refused(t, atoll.Spec{Name: "web"}, atoll.ErrAlreadyExists)
+		h.refused(t, atoll.Spec{Name: "web", Project: atoll.DefaultProject}, atoll.ErrAlreadyExists)
+		b := h.create(t, atoll.Spec{Name: "web", Project: "other"})
+		for project, want := range map[string]string{"": a.ID(), "other": b.ID()} {
+			got, err := atoll.Resolve(h.ctx(t), h.p, project, "web")
+			if err != nil {
+				t.Errorf("Resolve(%q, web): %v", project, err)
+			} else if got.ID() != want {
+				t.Errorf("Resolve(%q, web) = %s, want %s", project, got.ID(), want)
+			}
+		}
+		_, err := atoll.Resolve(h.ctx(t), h.p, "third", "web")
+		wantKind(t, "Resolve in another project", err, atoll.ErrNotFound)
+	}},
+	{"a name is free again after its sandbox was removed", nil, func(t *testing.T, h *harness) {
+		first := h.create(t, atoll.Spec{Name: "web"})
+		if err := first.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		second := h.create(t, atoll.Spec{Name: "web"})
+		got, err := atoll.Resolve(h.ctx(t), h.p, "", "web")
+		if err != nil || got.ID() != second.ID() {
+			t.Errorf("Resolve gives %v, %v; want the second sandbox", got, err)
+		}
+	}},
+	{"of ten who create one id at once, one succeeds", nil, func(t *testing.T, h *harness) {
+		onlyOne(t, h, atoll.Spec{ID: atoll.NewID()})
+	}},
+	{"of ten who create one name at once, one succeeds", nil, func(t *testing.T, h *harness) {
+		onlyOne(t, h, atoll.Spec{Name: "web"})
+	}},
+	{"many can be created, used and removed at once with limits on", nil, func(t *testing.T, h *harness) {
+		manyAtOnce(t, h)
+	}},
+	{"NoStart leaves it created, Start runs it", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{NoStart: true})
+		if st := h.status(t, sb); st.State != atoll.StateCreated || st.Ready || !st.Started.IsZero() {
+			t.Errorf("state %q, ready %v, started %v; want created, never started", st.State, st.Ready, st.Started)
+		}
+		_, err := sb.Exec(h.ctx(t), program("true"))
+		wantKind(t, "Exec", err, atoll.ErrStopped)
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		if st := h.status(t, sb); st.State != atoll.StateRunning {
+			t.Errorf("state is %q after Start", st.State)
+		}
+		h.output(t, sb, program("echo", "hello"))
+	}},
+	{"a main process that exits with 0 stops the sandbox", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("exit", 0)})
+		st := h.becomes(t, sb, atoll.StateStopped)
+		if st.Exit == nil || st.Exit.Code != 0 {
+			t.Errorf("exit is %v, want code 0", st.Exit)
+		}
+		if st.Stopped.IsZero() || st.Ready {
+			t.Errorf("stopped at %v, ready %v", st.Stopped, st.Ready)
+		}
+		_, err := sb.Exec(h.ctx(t), program("true"))
+		wantKind(t, "Exec", err, atoll.ErrStopped)
+	}},
+	{"a main process that exits with another code fails the sandbox, with a reason", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("exit", 3)})
+		st := h.becomes(t, sb, atoll.StateFailed)
+		if st.Exit == nil || st.Exit.Code != 3 {
+			t.Errorf("exit is %v, want code 3", st.Exit)
+		}
+		if !strings.Contains(st.Reason, "3") {
+			t.Errorf("reason %q does not say the code", st.Reason)
+		}
+	}},
+	{"a main process ended by SIGTERM stops the sandbox", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("ready")})
+		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		if err := p.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
+			t.Fatalf("Signal: %v", err)
+		}
+		st := h.becomes(t, sb, atoll.StateStopped)
+		if st.Exit == nil || st.Exit.Code != 143 {
+			t.Errorf("exit is %v, want code 143", st.Exit)
+		}
+	}},
+	{"the output and exit of a main process can be had, however soon it ends", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("both", "hello", "world")})
+		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		stdout, stderr := newScreen(), newScreen()
+		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: stdout, Stderr: stderr}); err != nil {
+			t.Errorf("Attach: %v", err)
+		}
+		if stdout.text() != "hello\n" || stderr.text() != "world\n" {
+			t.Errorf("stdout %q, stderr %q; want hello and world", stdout.text(), stderr.text())
+		}
+		if exit := h.wait(t, p); exit.Code != 0 {
+			t.Errorf("exit is %v", exit)
+		}
+	}},
+	{"a main process reads what is attached when OpenStdin is set, else end of file", nil, func(t *testing.T, h *harness) {
+		closed := h.create(t, atoll.Spec{Cmd: []string{"cat"}})
+		h.becomes(t, closed, atoll.StateStopped)
+
+		open := h.create(t, atoll.Spec{Cmd: []string{"cat"}, OpenStdin: true})
+		p, err := open.Process(h.ctx(t), atoll.MainProcess)
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		stdout := newScreen()
+		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdin: strings.NewReader("typed"), Stdout: stdout}); err != nil {
+			t.Errorf("Attach: %v", err)
+		}
+		if stdout.text() != "typed" {
+			t.Errorf("cat printed %q, want what was typed", stdout.text())
+		}
+		h.becomes(t, open, atoll.StateStopped)
+	}},
+	{"a main process that is not there is refused and nothing is left", nil, func(t *testing.T, h *harness) {
+		h.refused(t, atoll.Spec{Cmd: []string{"no-such-program"}}, atoll.ErrExecFailed)
+	}},
+	{"a spec that makes no sense is refused as invalid", nil, func(t *testing.T, h *harness) {
+		for name, s := range badSpecs() {
+			t.Run(name, func(t *testing.T) { h.refused(t, s, atoll.ErrInvalid) })
+		}
+	}},
+	{"an image that is not there is refused", []need{needImages}, func(t *testing.T, h *harness) {
+		h.refused(t, atoll.Spec{Image: "NO such::image"}, atoll.ErrInvalid, atoll.ErrNotExist)
+	}},
+	{"a Create whose context has ended leaves nothing", nil, func(t *testing.T, h *harness) {
+		ctx, cancel := context.WithCancel(h.ctx(t))
+		cancel()
+		sb, err := h.p.Create(ctx, h.spec(atoll.Spec{}))
+		if err == nil {
+			h.keep(sb.ID())
+			t.Error("Create with an ended context succeeded")
+		} else {
+			wantCtx(t, "Create", err, context.Canceled)
+		}
+		nothingLeft(t, h, h.p)
+	}},
+	{"a Create whose context ends at any moment makes a sandbox or leaves nothing", nil, func(t *testing.T, h *harness) {
+		begin := time.Now()
+		if err := h.idle(t).Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		took := time.Since(begin)
+		for i := range 12 {
+			ctx, cancel := context.WithTimeout(h.ctx(t), took*time.Duration(i)/10)
+			sb, err := h.p.Create(ctx, h.spec(atoll.Spec{Name: "web"}))
+			cancel()
+			if err == nil {
+				h.output(t, sb, program("echo", "works"))
+				err := sb.Remove(h.ctx(t), atoll.RemoveVolumes())
+				if err != nil {
+					t.Errorf("Remove: %v", err)
+				}
+			} else {
+				wantCtx(t, "Create", err, context.DeadlineExceeded)
+			}
+			nothingLeft(t, h, h.p)
+		}
+	}},
+	{"the context of Create bounds the call, not the sandbox", nil, func(t *testing.T, h *harness) {
+		ctx, cancel := context.WithCancel(h.ctx(t))
+		sb, err := h.p.Create(ctx, h.spec(atoll.Spec{Cmd: wordArgs("ready")}))
+		if err != nil {
+			t.Fatalf("Create: %v", err)
+		}
+		h.keep(sb.ID())
+		cancel()
+		h.output(t, sb, program("echo", "hello"))
+		if st := h.status(t, sb); st.State != atoll.StateRunning {
+			t.Errorf("state is %q after the context ended", st.State)
+		}
+	}},
+	{"TTL removes it", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{TTL: atoll.Duration(time.Second)})
+		st := h.status(t, sb)
+		if want := st.Created.Add(time.Second); st.Expires.Sub(want).Abs() > time.Second {
+			t.Errorf("expires %v, want %v", st.Expires, want)
+		}
+		h.gone(t, sb, h.short()+time.Second)
+	}},
+	{"TTL removes a stopped one too", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{TTL: atoll.Duration(time.Second)})
+		if err := sb.Stop(h.ctx(t), 0); err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
+			t.Errorf("Stop: %v", err)
+		}
+		h.gone(t, sb, h.short()+time.Second)
+	}},
+	{"AutoRemove removes it a while after its main process ended", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("exit", 0), AutoRemove: true})
+		h.becomes(t, sb, atoll.StateStopped)
+		h.gone(t, sb, h.short()+atoll.AutoRemoveLinger)
+	}},
+	{"Prepare fetches what Create needs", nil, func(t *testing.T, h *harness) {
+		if err := atoll.Prepare(h.ctx(t), h.p, h.spec(atoll.Spec{}), nil); err != nil {
+			t.Errorf("Prepare: %v", err)
+		}
+		if pr := atoll.ProbeProvider(h.ctx(t), h.p); !pr.OK {
+			t.Errorf("Probe says that the provider does not work here: %s", pr.Reason)
+		}
+		h.idle(t)
+	}},
+	{"Info never changes", nil, func(t *testing.T, h *harness) {
+		before := h.p.Info()
+		if before.Name == "" || before.Isolation == "" || before.Caps.Durable == "" {
+			t.Errorf("Info() = %+v, want a name, an isolation and a durability", before)
+		}
+		h.idle(t)
+		if after := h.p.Info(); after != before {
+			t.Errorf("Info() = %+v, was %+v", after, before)
+		}
+	}},
+}
+
+// fullSpec asks for all that every provider can do.
+func fullSpec() atoll.Spec {
+	return atoll.Spec{
+		Name:    "full",
+		Project: "project-1",
+		Labels:  map[string]string{"color": "red", "empty": "", "odd key / ü": "odd value\n"},
+		Env:     []string{"COLOR=red", "EMPTY=", "EQUALS=a=b"},
+		Workdir: "/work/deep/er",
+		Ports:   []atoll.Port{{Name: "http", Port: 8080}, {Port: 9}},
+		TTL:     atoll.Duration(time.Hour),
+	}
+}
+
+// checkSpec compares the spec of a Status with what was asked for. The image,
+// the user and the limits are the provider's choice where nothing was asked.
+func checkSpec(t *testing.T, what string, got atoll.Spec, asked *atoll.Spec) {
+	t.Helper()
+	want := asked.WithDefaults()
+	if asked.ID == "" {
+		want.ID = got.ID
+	}
+	if want.Image == "" {
+		want.Image = got.Image
+	}
+	if want.User == "" {
+		want.User = got.User
+	}
+	if sameFields(got.Resources, want.Resources) {
+		want.Resources = got.Resources
+	}
+	if !reflect.DeepEqual(&got, want) {
+		t.Errorf("%s: spec\n got %+v\nwant %+v", what, &got, want)
+	}
+}
+
+// sameStatus compares all that does not change by itself.
+func sameStatus(t *testing.T, what string, got, want atoll.Status) {
+	t.Helper()
+	for _, st := range []*atoll.Status{&got, &want} {
+		st.Created, st.Started = st.Created.Round(0).UTC(), st.Started.Round(0).UTC()
+		st.Stopped, st.Expires = st.Stopped.Round(0).UTC(), st.Expires.Round(0).UTC()
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: status\n got %+v\nwant %+v", what, got, want)
+	}
+}
+
+// gone waits until nobody knows the sandbox any more.
+func (h *harness) gone(t *testing.T, sb atoll.Sandbox, limit time.Duration) {
+	t.Helper()
+	h.poll(t, limit, func() error {
+		_, err := h.p.Get(h.ctx(t), sb.ID())
+		if atoll.KindOf(err) == atoll.ErrNotFound {
+			return nil
+		}
+		return fmt.Errorf("Get: %v, want not found", err)
+	})
+	_, err := sb.Status(h.ctx(t))
+	wantKind(t, "Status", err, atoll.ErrNotFound)
+	nothingLeft(t, h, h.p)
+}
+
+// onlyOne creates the same thing ten times at once.
+func onlyOne(t *testing.T, h *harness, s atoll.Spec) {
+	t.Helper()
+	errs := inParallel(10, func(int) error {
+		sb, err := h.p.Create(h.ctx(t), h.spec(s))
+		if err == nil {
+			h.keep(sb.ID())
+		}
+		return err
+	})
+	made := 0
+	for _, err := range errs {
+		if err == nil {
+			made++
+			continue
+		}
+		wantKind(t, "Create", err, atoll.ErrAlreadyExists, atoll.ErrConflict)
+	}
+	if ids := h.ids(t); made != 1 || len(ids) != 1 {
+		t.Errorf("%d creates succeeded and %d sandboxes are listed, want 1 and 1", made, len(ids))
+	}
+}
+
+// manyAtOnce creates Count sandboxes at once, uses each and removes it.
+func manyAtOnce(t *testing.T, h *harness) {
+	t.Helper()
+	spec := atoll.Spec{}
+	if caps := h.p.Info().Caps; caps.MemoryLimit {
+		spec.Resources.Memory = 128 << 20
+	}
+	if caps := h.p.Info().Caps; caps.ProcessLimit {
+		spec.Resources.Processes = 64
+	}
+	errs := inParallel(h.cfg.count, func(i int) error {
+		ctx, cancel := context.WithTimeout(context.Background(), h.long())
+		defer cancel()
+		s := spec
+		s.Name = "n" + strconv.Itoa(i)
+		sb, err := h.p.Create(ctx, h.spec(s))
+		if err != nil {
+			return err
+		}
+		h.keep(sb.ID())
+		out, err := atoll.Output(ctx, sb, program("echo", s.Name))
+		if err == nil && string(out) != s.Name+"\n" {
+			err = fmt.Errorf("%s printed %q", s.Name, out)
+		}
+		return errors.Join(err, sb.Remove(ctx, atoll.RemoveVolumes()))
+	})
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("sandbox %d of %d: %v", i+1, h.cfg.count, err)
+		}
+	}
+	nothingLeft(t, h, h.p)
+}
+
+// inParallel calls f with 0 to n-1 at once and returns what each returned.
+func inParallel(n int, f func(i int) error) []error {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { errs[i] = f(i) })
+	}
+	wg.Wait()
+	return errs
+}
+
+func badSpecs() map[string]atoll.Spec {
+	return map[string]atoll.Spec{
+		"id":              {ID: "not-a-uuid"},
+		"name":            {Name: "a b"},
+		"name too long":   {Name: strings.Repeat("a", 66)},
+		"project":         {Project: "../up"},
+		"label":           {Labels: map[string]string{"atoll.x": ""}},
+		"env":             {Env: []string{"NO_EQUALS_SIGN"}},
+		"env NUL":         {Env: []string{"A=\x00"}},
+		"empty command":   {Cmd: []string{""}},
+		"workdir":         {Workdir: "relative"},
+		"workdir root":    {Workdir: "/"},
+		"user":            {User: "a b"},
+		"mount target":    {Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "relative"}}},
+		"mount twice":     {Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/a"}, {Type: atoll.MountTmpfs, Target: "/a/"}}},
+		"mount source":    {Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: "relative", Target: "/a"}}},
+		"mount type":      {Mounts: []atoll.Mount{{Type: "nfs", Target: "/a"}}},
+		"volume name":     {Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "../up", Target: "/a"}}},
+		"memory":          {Resources: atoll.Resources{Memory: -2}},
+		"network":         {Network: atoll.Network{Mode: "host"}},
+		"allow":           {Network: atoll.Network{Allow: []string{"example.com"}}},
+		"port":            {Ports: []atoll.Port{{Port: 65536}}},
+		"ttl":             {TTL: -1},
+		"auto remove":     {AutoRemove: true},
+		"snapshot, image": {Snapshot: "x", Image: "y"},
+	}
+}

@@ -1,0 +1,306 @@
+package providertest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var death = []promise{
+	{"removing twice, and by another handle, does nothing", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		other, err := h.p.Get(h.ctx(t), sb.ID())
+		if err != nil {
+			t.Fatalf("Get: %v", err)
+		}
+		for _, handle := range []atoll.Sandbox{sb, sb, other} {
+			if err := handle.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+		}
+		_, err = h.p.Get(h.ctx(t), sb.ID())
+		wantKind(t, "Get", err, atoll.ErrNotFound)
+		nothingLeft(t, h, h.p)
+	}},
+	{"ten removes at once all succeed", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.started(t, sb, word("ready"))
+		errs := inParallel(10, func(int) error { return sb.Remove(h.ctx(t), atoll.RemoveVolumes()) })
+		if err := errors.Join(errs...); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+		nothingLeft(t, h, h.p)
+	}},
+	{"every method of a removed sandbox is ErrNotFound", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p, _ := h.started(t, sb, word("ready"))
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		ctx := h.ctx(t)
+		_, err := sb.Status(ctx)
+		wantKind(t, "Status", err, atoll.ErrNotFound)
+		wantKind(t, "Start", sb.Start(ctx), atoll.ErrNotFound)
+		wantKind(t, "Stop", sb.Stop(ctx, 0), atoll.ErrNotFound)
+		_, err = sb.Exec(ctx, program("true"))
+		wantKind(t, "Exec", err, atoll.ErrNotFound)
+		_, err = sb.Process(ctx, p.ID())
+		wantKind(t, "Process", err, atoll.ErrNotFound)
+		if sb.ID() == "" {
+			t.Error("the id is gone")
+		}
+		within(t, h.short(), "Wait, Signal and Attach after Remove", func() {
+			if _, err := p.Wait(ctx); err != nil {
+				wantKind(t, "Wait", err, atoll.ErrNotFound, atoll.ErrStopped)
+			}
+			wantKind(t, "Signal", p.Signal(ctx, atoll.SIGTERM), atoll.ErrStopped, atoll.ErrNotFound)
+			if err := p.Attach(ctx, &atoll.Attachment{Stdout: newScreen()}); err != nil {
+				wantKind(t, "Attach", err, atoll.ErrNotFound, atoll.ErrStopped)
+			}
+		})
+		caps := h.p.Info().Caps
+		for what, c := range map[string]struct {
+			has bool
+			err error
+		}{
+			"Pause":    {caps.Pause, atoll.Pause(ctx, sb)},
+			"Resume":   {caps.Pause, atoll.Resume(ctx, sb)},
+			"Usage":    {caps.Usage, errOf(atoll.UsageOf(ctx, sb))},
+			"Snapshot": {caps.Snapshot, errOf(atoll.TakeSnapshot(ctx, sb))},
+			"Stat":     {caps.Files, errOf(atoll.Files(sb).Stat(ctx, "/"))},
+			"Dial":     {caps.Dial, errOf(atoll.Dial(ctx, sb, 80))},
+		} {
+			if c.has {
+				wantKind(t, what, c.err, atoll.ErrNotFound)
+			} else {
+				wantKind(t, what, c.err, atoll.ErrUnsupported, atoll.ErrNotFound)
+			}
+		}
+	}},
+	{"Remove wakes those who wait and those who are attached", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p, _ := h.started(t, sb, word("ready"))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			inParallel(4, func(i int) error {
+				if i%2 == 0 {
+					p.Wait(h.ctx(t))
+				} else {
+					p.Attach(h.ctx(t), &atoll.Attachment{Stdout: newScreen()})
+				}
+				return nil
+			})
+		}()
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		within(t, h.short(), "waking up", func() { <-done })
+	}},
+	{"Stop wakes those who wait", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p, _ := h.started(t, sb, word("ready"))
+		done := make(chan error, 1)
+		go func() {
+			exit, err := p.Wait(h.ctx(t))
+			if err == nil && exit.Signal != atoll.SIGKILL && exit.Signal != atoll.SIGTERM {
+				err = errors.New("exit is " + exit.String())
+			}
+			done <- err
+		}()
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		select {
+		case err := <-done:
+			if err != nil {
+				wantKind(t, "Wait", err, atoll.ErrStopped)
+			}
+		case <-time.After(h.short()):
+			t.Error("Wait still waits")
+		}
+	}},
+	{"Stop asks before it kills", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("trap", "TERM")})
+		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		scr := newScreen()
+		done := make(chan error, 1)
+		go func() { done <- p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}) }()
+		scr.expect(t, h, "ready\n")
+		begin := time.Now()
+		if err := sb.Stop(h.ctx(t), h.long()); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if took := time.Since(begin); took > h.short() {
+			t.Errorf("Stop took %v although the process ended when asked", took)
+		}
+		<-done
+		if scr.text() != "ready\ncaught\n" {
+			t.Errorf("the process printed %q, want it asked", scr.text())
+		}
+		h.becomes(t, sb, atoll.StateStopped)
+	}},
+	{"Stop kills after its grace what does not listen", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.started(t, sb, word("deaf"))
+		begin := time.Now()
+		if err := sb.Stop(h.ctx(t), time.Second); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if took := time.Since(begin); took < time.Second-50*time.Millisecond || took > time.Second+h.short() {
+			t.Errorf("Stop took %v, want its grace of 1 s", took)
+		}
+		h.becomes(t, sb, atoll.StateStopped)
+	}},
+	{"Stop with grace 0 kills at once", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("deaf")})
+		within(t, h.short(), "Stop", func() {
+			if err := sb.Stop(h.ctx(t), 0); err != nil {
+				t.Errorf("Stop: %v", err)
+			}
+		})
+		h.becomes(t, sb, atoll.StateStopped)
+	}},
+	{"stopping a stopped one does nothing, and nor does stopping one never started", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for range 2 {
+			if err := sb.Stop(h.ctx(t), -1); err != nil {
+				t.Errorf("Stop: %v", err)
+			}
+			h.becomes(t, sb, atoll.StateStopped)
+		}
+		created := h.create(t, atoll.Spec{NoStart: true})
+		if err := created.Stop(h.ctx(t), 0); err != nil {
+			t.Errorf("Stop of a created one: %v", err)
+		}
+	}},
+	{"starting a running one does nothing", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p, _ := h.started(t, sb, word("ready"))
+		before := h.status(t, sb)
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Errorf("Start: %v", err)
+		}
+		sameStatus(t, "after Start", h.status(t, sb), before)
+		if err := p.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
+			t.Errorf("Signal: %v; the process should live", err)
+		}
+	}},
+	{"nothing runs in a stopped one", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p, _ := h.started(t, sb, word("ready"))
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		_, err := sb.Exec(h.ctx(t), program("true"))
+		wantKind(t, "Exec", err, atoll.ErrStopped)
+		wantKind(t, "Signal", p.Signal(h.ctx(t), atoll.SIGTERM), atoll.ErrStopped)
+		st := h.status(t, sb)
+		if st.State != atoll.StateStopped || st.Ready || st.Stopped.Before(st.Started) {
+			t.Errorf("status is %+v", st)
+		}
+		if caps := h.p.Info().Caps; caps.Dial {
+			_, err := atoll.Dial(h.ctx(t), sb, 80)
+			wantKind(t, "Dial", err, atoll.ErrStopped)
+		}
+	}},
+	{"a sandbox whose starts cannot be is refused, not half started", nil, func(t *testing.T, h *harness) {
+		if h.p.Info().Caps.Durable != atoll.DurableNone {
+			t.Skip("the provider can start a stopped sandbox")
+		}
+		sb := h.idle(t)
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if err := sb.Start(h.ctx(t)); err != nil {
+			wantKind(t, "Start", err, atoll.ErrUnsupported)
+		}
+	}},
+	{"what is being started is removed with it", nil, func(t *testing.T, h *harness) {
+		for range 5 {
+			sb := h.idle(t)
+			done := make(chan []error, 1)
+			go func() {
+				done <- inParallel(8, func(int) error {
+					_, err := sb.Exec(h.ctx(t), word("ready"))
+					return err
+				})
+			}()
+			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+			for _, err := range <-done {
+				if err != nil {
+					wantKind(t, "Exec during Remove", err, atoll.ErrNotFound, atoll.ErrStopped, atoll.ErrConflict)
+				}
+			}
+		}
+		nothingLeft(t, h, h.p)
+	}},
+	{"Start, Stop and Exec at once leave a sandbox that works", nil, func(t *testing.T, h *harness) {
+		if h.p.Info().Caps.Durable == atoll.DurableNone {
+			t.Skip("the provider cannot start a stopped sandbox")
+		}
+		sb := h.idle(t)
+		errs := inParallel(12, func(i int) error {
+			switch i % 3 {
+			case 0:
+				return sb.Start(h.ctx(t))
+			case 1:
+				return sb.Stop(h.ctx(t), 0)
+			}
+			_, err := sb.Exec(h.ctx(t), word("ready"))
+			return err
+		})
+		for _, err := range errs {
+			if err != nil {
+				wantKind(t, "one of many", err, atoll.ErrStopped, atoll.ErrConflict)
+			}
+		}
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		if got := h.output(t, sb, program("echo", "works")); got != "works" {
+			t.Errorf("echo printed %q", got)
+		}
+	}},
+	{"Close ends what it must, and a second one does nothing", nil, func(t *testing.T, h *harness) {
+		if h.p.Info().Caps.Survives {
+			t.Skip("the provider's sandboxes outlive it")
+		}
+		sb := h.idle(t)
+		h.started(t, sb, word("family"))
+		h.closed = true
+		within(t, h.long(), "Close", func() {
+			for range 2 {
+				if err := h.p.Close(); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+			}
+		})
+		_, err := h.p.Create(h.ctx(t), h.spec(atoll.Spec{}))
+		wantKind(t, "Create after Close", err, atoll.ErrUnavailable)
+	}},
+	{"a context that has ended ends every call", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p, _ := h.started(t, sb, word("ready"))
+		ctx, cancel := context.WithCancel(h.ctx(t))
+		cancel()
+		within(t, h.short(), "calls with an ended context", func() {
+			_, err := p.Wait(ctx)
+			wantCtx(t, "Wait", err, context.Canceled)
+			wantCtx(t, "Attach", p.Attach(ctx, &atoll.Attachment{Stdout: newScreen()}), context.Canceled)
+			sb.Stop(ctx, -1)
+			sb.Remove(ctx, atoll.RemoveVolumes())
+		})
+	}},
+}
+
+// errOf drops the value of a call.
+func errOf[T any](_ T, err error) error { return err }

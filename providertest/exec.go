@@ -1,0 +1,339 @@
+package providertest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var execs = []promise{
+	{"exit codes come back", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for _, code := range []int{0, 1, 7, 124, 126, 127, 128, 137, 255} {
+			exit := h.wait(t, h.start(t, sb, word("exit", code)))
+			if exit.Code != code || exit.Signal != 0 || exit.TimedOut {
+				t.Errorf("exit %d came back as %+v", code, exit)
+			}
+			if exit.Success() != (code == 0) {
+				t.Errorf("exit %d: Success() = %v", code, exit.Success())
+			}
+		}
+	}},
+	{"a process that a signal killed exits with 128 and its number", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for name, sig := range map[string]atoll.Signal{"KILL": atoll.SIGKILL, "TERM": atoll.SIGTERM, "USR1": atoll.SIGUSR1} {
+			exit := h.wait(t, h.start(t, sb, word("signal", name)))
+			if exit.Code != 128+int(sig) || exit.Signal != sig {
+				t.Errorf("killed by SIG%s: exit %+v, want code %d and the signal", name, exit, 128+int(sig))
+			}
+		}
+	}},
+	{"stdout and stderr stay apart", nil, func(t *testing.T, h *harness) {
+		res := h.capture(t, h.idle(t), word("both", "to stdout", "to stderr"))
+		if string(res.Stdout) != "to stdout\n" || string(res.Stderr) != "to stderr\n" {
+			t.Errorf("stdout %q, stderr %q", res.Stdout, res.Stderr)
+		}
+	}},
+	{"equal writers get both streams from one goroutine", nil, func(t *testing.T, h *harness) {
+		var buf bytes.Buffer // the race detector would see two writers
+		cmd := word("both", "out", "err")
+		cmd.Stdout, cmd.Stderr = &buf, &buf
+		h.wait(t, h.start(t, h.idle(t), cmd))
+		lines := strings.Fields(buf.String())
+		slices.Sort(lines)
+		if !slices.Equal(lines, []string{"err", "out"}) {
+			t.Errorf("the writer got %q", buf.String())
+		}
+	}},
+	{"arguments arrive as they are, no shell is involved", nil, func(t *testing.T, h *harness) {
+		args := []string{"echo", "a b", "$HOME", "*", "'q\"", "", "back\\slash", "ümläut", "-", "; exit 1"}
+		out, err := atoll.Output(h.ctx(t), h.idle(t), program(args...))
+		if want := strings.Join(args[1:], " ") + "\n"; err != nil || string(out) != want {
+			t.Errorf("echo printed %q, %v; want %q", out, err, want)
+		}
+	}},
+	{"the environment is the spec's with the command's, and nothing of the caller's", nil, func(t *testing.T, h *harness) {
+		t.Setenv("ATOLL_TEST_SECRET", "secret")
+		sb := h.create(t, atoll.Spec{Env: []string{"A=spec", "B=spec", "C=x=y", "EMPTY="}})
+		cmd := program("env")
+		cmd.Env = []string{"B=first", "B=command", "D=two words", "U=ü"}
+		env := strings.Split(h.output(t, sb, cmd), "\n")
+		for _, want := range []string{"A=spec", "B=command", "C=x=y", "EMPTY=", "D=two words", "U=ü"} {
+			if !slices.Contains(env, want) {
+				t.Errorf("%q is not in the environment %q", want, env)
+			}
+		}
+		seen := map[string]bool{}
+		for _, kv := range env {
+			k, _, _ := strings.Cut(kv, "=")
+			if k == "ATOLL_TEST_SECRET" {
+				t.Errorf("the caller's environment leaks: %q", kv)
+			}
+			if seen[k] {
+				t.Errorf("%s is in the environment twice", k)
+			}
+			seen[k] = true
+		}
+	}},
+	{"the working directory is the spec's, which is made, or the command's", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Workdir: "/work/place"})
+		for dir, want := range map[string]string{"": "/work/place", "/": "/", ".": "/work/place"} {
+			cmd := program("pwd")
+			cmd.Dir = dir
+			if got := h.output(t, sb, cmd); got != want && !unrooted(h, got, want) {
+				t.Errorf("pwd with Dir %q printed %q, want %q", dir, got, want)
+			}
+		}
+	}},
+	{"a relative directory is below the spec's", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		if err := atoll.Files(sb).Mkdir(h.ctx(t), "below/here", 0o755); err != nil {
+			t.Fatalf("Mkdir: %v", err)
+		}
+		cmd := program("pwd")
+		cmd.Dir = "below/here"
+		if got, want := h.output(t, sb, cmd), "/work/below/here"; got != want && !unrooted(h, got, want) {
+			t.Errorf("pwd printed %q, want %q", got, want)
+		}
+	}},
+	{"the user is the spec's or the command's", []need{needUsers}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{User: "1234:2345"})
+		for _, c := range []struct{ user, uid, gid string }{
+			{"", "1234", "2345"}, {"0", "0", "0"}, {"root", "0", "0"}, {"77:88", "77", "88"},
+		} {
+			for flag, want := range map[string]string{"-u": c.uid, "-g": c.gid} {
+				cmd := program("id", flag)
+				cmd.User = c.user
+				if got := h.output(t, sb, cmd); got != want {
+					t.Errorf("user %q: id %s printed %q, want %q", c.user, flag, got, want)
+				}
+			}
+		}
+	}},
+	{"a user other than the default is refused without Caps.Users", nil, func(t *testing.T, h *harness) {
+		if h.p.Info().Caps.Users {
+			t.Skip("the provider has cap users")
+		}
+		sb := h.idle(t)
+		cmd := program("true")
+		cmd.User = "1234:2345"
+		_, err := sb.Exec(h.ctx(t), cmd)
+		wantKind(t, "Exec", err, atoll.ErrUnsupported)
+		h.refused(t, atoll.Spec{User: "1234:2345"}, atoll.ErrUnsupported)
+	}},
+	{"a user that is not there is refused", []need{needUsers}, func(t *testing.T, h *harness) {
+		cmd := program("true")
+		cmd.User = "nobody-of-that-name"
+		_, err := h.idle(t).Exec(h.ctx(t), cmd)
+		wantKind(t, "Exec", err, atoll.ErrExecFailed, atoll.ErrInvalid)
+	}},
+	{"a directory that is not there is refused", nil, func(t *testing.T, h *harness) {
+		cmd := program("true")
+		cmd.Dir = "/no/such/directory"
+		_, err := h.idle(t).Exec(h.ctx(t), cmd)
+		wantKind(t, "Exec", err, atoll.ErrExecFailed, atoll.ErrInvalid)
+		if atoll.KindOf(err) == atoll.ErrCommandNotFound {
+			t.Errorf("the error %q says that the command is missing", err)
+		}
+	}},
+	{"stdin arrives to its end", nil, func(t *testing.T, h *harness) {
+		cmd := program("cat")
+		cmd.Stdin = strings.NewReader("first\nlast without newline")
+		out, err := atoll.Output(h.ctx(t), h.idle(t), cmd)
+		if err != nil || string(out) != "first\nlast without newline" {
+			t.Errorf("cat printed %q, %v", out, err)
+		}
+	}},
+	{"no stdin is an end of file", nil, func(t *testing.T, h *harness) {
+		if out := h.output(t, h.idle(t), program("cat")); out != "" {
+			t.Errorf("cat printed %q", out)
+		}
+	}},
+	{"the end of stdin can come long after its last byte", nil, func(t *testing.T, h *harness) {
+		r, w := pipe(t)
+		scr := newScreen()
+		cmd := program("cat")
+		cmd.Stdin, cmd.Stdout = r, scr
+		p := h.start(t, h.idle(t), cmd)
+		io.WriteString(w, "one ")
+		scr.expect(t, h, "one ")
+		io.WriteString(w, "two")
+		scr.expect(t, h, "one two")
+		w.Close()
+		if exit := h.wait(t, p); exit.Code != 0 {
+			t.Errorf("exit is %v", exit)
+		}
+	}},
+	{"Wait does not wait for a stdin that nobody closes", nil, func(t *testing.T, h *harness) {
+		r, _ := pipe(t)
+		cmd := word("exit", 5)
+		cmd.Stdin = r
+		if exit := h.wait(t, h.start(t, h.idle(t), cmd)); exit.Code != 5 {
+			t.Errorf("exit is %v, want code 5", exit)
+		}
+	}},
+	{"a process that does not read its stdin ends all the same", nil, func(t *testing.T, h *harness) {
+		cmd := word("exit", 0)
+		cmd.Stdin = bytes.NewReader(make([]byte, 4<<20))
+		if exit := h.wait(t, h.start(t, h.idle(t), cmd)); exit.Code != 0 {
+			t.Errorf("exit is %v", exit)
+		}
+	}},
+	{"8 MiB of any bytes go in and come out in order", nil, func(t *testing.T, h *harness) {
+		data := pattern(8 << 20)
+		cmd := program("cat")
+		cmd.Stdin = bytes.NewReader(data)
+		out, err := atoll.Output(h.ctx(t), h.idle(t), cmd)
+		if err != nil {
+			t.Fatalf("cat: %v", err)
+		}
+		if d := differ(out, data); d != "" {
+			t.Errorf("cat printed %s", d)
+		}
+	}},
+	{"a command that is not there is ErrCommandNotFound", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for _, name := range []string{"no-such-program", "/no/such/program"} {
+			_, err := sb.Exec(h.ctx(t), program(name))
+			wantKind(t, "Exec "+name, err, atoll.ErrCommandNotFound)
+			wantKind(t, "Exec "+name, err, atoll.ErrExecFailed)
+		}
+	}},
+	{"a command that cannot be executed is ErrExecFailed", nil, func(t *testing.T, h *harness) {
+		_, err := h.idle(t).Exec(h.ctx(t), program("/"))
+		wantKind(t, "Exec /", err, atoll.ErrExecFailed)
+		if atoll.KindOf(err) == atoll.ErrCommandNotFound {
+			t.Errorf("the error %q says that the command is missing", err)
+		}
+	}},
+	{"a command that makes no sense is refused as invalid", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for name, cmd := range map[string]*atoll.Command{
+			"no args":      {},
+			"empty":        {Args: []string{""}},
+			"NUL":          {Args: []string{"echo", "a\x00b"}},
+			"env":          {Args: []string{"true"}, Env: []string{"X"}},
+			"user":         {Args: []string{"true"}, User: "a b"},
+			"timeout":      {Args: []string{"true"}, Timeout: -1},
+			"output limit": {Args: []string{"true"}, OutputLimit: atoll.MaxOutputLimit + 1},
+			"dir":          {Args: []string{"true"}, Dir: "\x00"},
+		} {
+			_, err := sb.Exec(h.ctx(t), cmd)
+			wantKind(t, name, err, atoll.ErrInvalid)
+		}
+	}},
+	{"Exec neither changes nor keeps the command", nil, func(t *testing.T, h *harness) {
+		build := func() *atoll.Command {
+			return &atoll.Command{Args: []string{"cat"}, Env: []string{"A=b"}, OpenStdin: true, Timeout: atoll.Duration(time.Minute)}
+		}
+		sb, cmd := h.idle(t), build()
+		p := h.start(t, sb, cmd)
+		if !reflect.DeepEqual(cmd, build()) {
+			t.Errorf("Exec changed the command to %+v", cmd)
+		}
+		cmd.Args[0] = "changed"
+		if all, err := atoll.Processes(h.ctx(t), sb); err == nil && all[0].Args[0] != "cat" {
+			t.Errorf("the process is now called %q", all[0].Args)
+		}
+		if err := p.Signal(h.ctx(t), atoll.SIGKILL); err != nil {
+			t.Errorf("Signal: %v", err)
+		}
+	}},
+	{"a process has an id of its own, by which it is found", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		a, b := h.start(t, sb, word("exit", 3)), h.start(t, sb, word("exit", 4))
+		if a.ID() == "" || a.ID() == b.ID() || a.ID() == atoll.MainProcess {
+			t.Errorf("ids are %q and %q", a.ID(), b.ID())
+		}
+		for p, code := range map[atoll.Process]int{a: 3, b: 4} {
+			found, err := sb.Process(h.ctx(t), p.ID())
+			if err != nil {
+				t.Errorf("Process(%s): %v", p.ID(), err)
+				continue
+			}
+			if exit := h.wait(t, found); found.ID() != p.ID() || exit.Code != code {
+				t.Errorf("Process(%s) has id %s and exit %v, want code %d", p.ID(), found.ID(), exit, code)
+			}
+		}
+		_, err := sb.Process(h.ctx(t), "no-such-process")
+		wantKind(t, "Process", err, atoll.ErrNotExist)
+	}},
+	{"32 run at once, each with its own output", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for i, err := range inParallel(32, func(i int) error {
+			want := strings.Repeat(strconv.Itoa(i)+" ", 1000)
+			cmd := program("cat")
+			cmd.Stdin = strings.NewReader(want)
+			out, err := atoll.Output(h.ctx(t), sb, cmd)
+			if err == nil && string(out) != want {
+				err = fmt.Errorf("got %q", out)
+			}
+			return err
+		}) {
+			if err != nil {
+				t.Errorf("number %d: %v", i, err)
+			}
+		}
+	}},
+	{"many run one after the other, and those that ended are kept", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		var ids []string
+		for i := range 100 {
+			p := h.start(t, sb, program("echo", strconv.Itoa(i)))
+			h.wait(t, p)
+			ids = append(ids, p.ID())
+		}
+		for _, i := range []int{0, 50, 99} {
+			p, err := sb.Process(h.ctx(t), ids[i])
+			if err != nil {
+				t.Errorf("process %d of 100: %v", i, err)
+				continue
+			}
+			scr := newScreen()
+			if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}); err != nil || scr.text() != strconv.Itoa(i)+"\n" {
+				t.Errorf("process %d of 100: replay %q, %v", i, scr.text(), err)
+			}
+		}
+	}},
+	{"Processes lists what Exec started, oldest first", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		first := h.start(t, sb, word("exit", 3))
+		h.wait(t, first)
+		cmd := word("ready")
+		cmd.Dir = "."
+		second, _ := h.started(t, sb, cmd)
+		all, err := atoll.Processes(h.ctx(t), sb)
+		if atoll.KindOf(err) == atoll.ErrUnsupported {
+			t.Skip("the provider lists no processes")
+		}
+		if err != nil || len(all) != 2 {
+			t.Fatalf("Processes: %d, %v; want 2", len(all), err)
+		}
+		if a := all[0]; a.ID != first.ID() || a.Exit == nil || a.Exit.Code != 3 || !slices.Equal(a.Args, wordArgs("exit", 3)) {
+			t.Errorf("the first is %+v, want the one that exited with 3", a)
+		}
+		if b := all[1]; b.ID != second.ID() || b.Exit != nil || b.Stdout.Written != int64(len("ready\n")) || b.Started.Before(all[0].Started) {
+			t.Errorf("the second is %+v, want the one that runs", b)
+		}
+	}},
+	{"DetectShell finds one that runs", nil, func(t *testing.T, h *harness) {
+		shell, err := atoll.DetectShell(h.ctx(t), h.idle(t), "", nil)
+		if err != nil || !strings.HasPrefix(shell, "/") {
+			t.Errorf("DetectShell = %q, %v; want a path", shell, err)
+		}
+	}},
+}
+
+// unrooted reports whether got is want below a directory of the host, which is
+// all that a provider without isolation can give.
+func unrooted(h *harness, got, want string) bool {
+	return h.p.Info().Isolation == atoll.IsolationNone && strings.HasSuffix(got, want[strings.LastIndex(want, "/"):])
+}

@@ -1,0 +1,592 @@
+package providertest
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var files = []promise{
+	{"what is written is read again, by Read and by processes", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		if err := atoll.WriteFile(h.ctx(t), sb, "note.txt", []byte("hello\n"), 0); err != nil {
+			t.Fatalf("WriteFile: %v", err)
+		}
+		h.holds(t, sb, "note.txt", "hello\n")
+		h.holds(t, sb, "/work/note.txt", "hello\n")
+		h.holds(t, sb, "./x/../note.txt", "hello\n")
+		if got := h.output(t, sb, program("cat", "note.txt")); got != "hello" {
+			t.Errorf("cat printed %q", got)
+		}
+		if h.code(t, sb, word("store", "out.txt", "from inside")) != 0 {
+			t.Error("the process could not write")
+		}
+		h.holds(t, sb, "out.txt", "from inside\n")
+	}},
+	{"relative names are below the work directory of the spec", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Workdir: "/work/place"})
+		info, err := atoll.Files(sb).Write(h.ctx(t), "f", strings.NewReader("x"), atoll.WriteOptions{})
+		if err != nil || info.Path != "/work/place/f" {
+			t.Errorf("Write = %+v, %v; want path /work/place/f", info, err)
+		}
+	}},
+	{"64 MiB of any bytes survive the round trip", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb, data := h.idle(t), pattern(64<<20)
+		info, err := atoll.Files(sb).Write(h.ctx(t), "big", bytes.NewReader(data), atoll.WriteOptions{})
+		if err != nil || info.Size != int64(len(data)) {
+			t.Fatalf("Write = %+v, %v", info, err)
+		}
+		got, err := atoll.ReadFile(h.ctx(t), sb, "big")
+		if err != nil {
+			t.Fatalf("ReadFile: %v", err)
+		}
+		if d := differ(got, data); d != "" {
+			t.Errorf("ReadFile gave %s", d)
+		}
+	}},
+	{"Read starts at the offset and tells about the file", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.write(t, sb, "digits", "0123456789")
+		for offset, want := range map[int64]string{0: "0123456789", 4: "456789", 10: "", 99: ""} {
+			r, info, err := atoll.Files(sb).Read(h.ctx(t), "digits", offset)
+			if err != nil {
+				t.Errorf("Read from %d: %v", offset, err)
+				continue
+			}
+			got, err := io.ReadAll(r)
+			r.Close()
+			if string(got) != want || err != nil || info.Size != 10 || info.Path != "/work/digits" {
+				t.Errorf("Read from %d = %q, %+v, %v; want %q", offset, got, info, err, want)
+			}
+		}
+		_, _, err := atoll.Files(sb).Read(h.ctx(t), "digits", -1)
+		wantKind(t, "Read from -1", err, atoll.ErrInvalid)
+	}},
+	{"odd names come back as they are", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		names := []string{" spaced out ", "-rf", "quo'te\"s", "new\nline", "pipe|star*?", "ümläut", "日本語", "%2F%00", "a+b&c=d#e", "...", "dot.", "back\\slash", strings.Repeat("n", 255)}
+		for _, name := range names {
+			h.write(t, sb, "odd/"+name, name)
+			h.holds(t, sb, "odd/"+name, name)
+		}
+		list, err := atoll.Files(sb).List(h.ctx(t), "odd", false)
+		if err != nil {
+			t.Fatalf("List: %v", err)
+		}
+		var got []string
+		for _, f := range list {
+			got = append(got, f.Name)
+		}
+		slices.Sort(names)
+		if !slices.Equal(got, names) {
+			t.Errorf("List = %q, want %q", got, names)
+		}
+	}},
+	{"Stat tells type, size, mode, owner, time and target", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb, begin := h.idle(t), time.Now()
+		info, err := atoll.Files(sb).Write(h.ctx(t), "dir/f", strings.NewReader("12345"), atoll.WriteOptions{Mode: 0o640})
+		if err != nil {
+			t.Fatalf("Write: %v", err)
+		}
+		st := h.stat(t, sb, "dir/f")
+		if !sameFile(st, info) {
+			t.Errorf("Stat = %+v, Write said %+v", st, info)
+		}
+		if st.Name != "f" || st.Path != "/work/dir/f" || st.Type != atoll.TypeFile || st.Size != 5 || st.Mode != 0o640 {
+			t.Errorf("Stat = %+v", st)
+		}
+		if st.Modified.Before(begin.Add(-time.Minute)) || st.Modified.After(time.Now().Add(time.Minute)) {
+			t.Errorf("modified %v, now %v", st.Modified, time.Now())
+		}
+		if d := h.stat(t, sb, "dir"); d.Type != atoll.TypeDirectory || d.Name != "dir" || d.Path != "/work/dir" {
+			t.Errorf("Stat of the directory = %+v", d)
+		}
+		h.link(t, sb, "link", "dir/f")
+		if l := h.stat(t, sb, "link"); l.Type != atoll.TypeSymlink || l.Target != "dir/f" {
+			t.Errorf("Stat of the link = %+v", l)
+		}
+		h.link(t, sb, "dangling", "nowhere")
+		if l := h.stat(t, sb, "dangling"); l.Type != atoll.TypeSymlink || l.Target != "nowhere" {
+			t.Errorf("Stat of the dangling link = %+v", l)
+		}
+		h.holds(t, sb, "link", "12345")
+	}},
+	{"Write keeps the mode of the file it replaces, unless told", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for _, c := range []struct{ mode, want uint32 }{{0, 0o644}, {0o755, 0o755}, {0, 0o755}, {0o600, 0o600}} {
+			if _, err := atoll.Files(sb).Write(h.ctx(t), "f", strings.NewReader("x"), atoll.WriteOptions{Mode: c.mode}); err != nil {
+				t.Fatalf("Write: %v", err)
+			}
+			if got := h.stat(t, sb, "f").Mode; got != c.want {
+				t.Errorf("Write with mode %o left mode %o, want %o", c.mode, got, c.want)
+			}
+		}
+	}},
+	{"NoClobber leaves a file that is there", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		once := atoll.WriteOptions{NoClobber: true}
+		if _, err := atoll.Files(sb).Write(h.ctx(t), "f", strings.NewReader("first"), once); err != nil {
+			t.Errorf("the first Write: %v", err)
+		}
+		_, err := atoll.Files(sb).Write(h.ctx(t), "f", strings.NewReader("second"), once)
+		wantKind(t, "the second Write", err, atoll.ErrAlreadyExists)
+		if !errors.Is(err, fs.ErrExist) {
+			t.Errorf("error %v does not match fs.ErrExist", err)
+		}
+		h.holds(t, sb, "f", "first")
+	}},
+	{"a Write whose reader fails leaves the old file and nothing else", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.write(t, sb, "d/f", "old")
+		broken := io.MultiReader(bytes.NewReader(pattern(3<<20)), failing{})
+		for _, name := range []string{"d/f", "d/new"} {
+			if _, err := atoll.Files(sb).Write(h.ctx(t), name, broken, atoll.WriteOptions{}); err == nil {
+				t.Errorf("Write(%s) of a reader that fails succeeded", name)
+			}
+		}
+		h.holds(t, sb, "d/f", "old")
+		h.listed(t, sb, "d", false, "/work/d/f")
+	}},
+	{"a reader never sees half a file", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.write(t, sb, "f", strings.Repeat("a", 1<<20))
+		done := make(chan error, 1)
+		go func() {
+			var err error
+			for i := range 20 {
+				err = errors.Join(err, atoll.WriteFile(h.ctx(t), sb, "f", bytes.Repeat([]byte{"ab"[i%2]}, 1<<20), 0))
+			}
+			done <- err
+		}()
+		for running := true; running; {
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Errorf("WriteFile: %v", err)
+				}
+				running = false
+			default:
+			}
+			got, err := atoll.ReadFile(h.ctx(t), sb, "f")
+			if err != nil || len(got) != 1<<20 || bytes.Count(got, got[:1]) != len(got) {
+				t.Fatalf("a reader saw %d bytes of two writes, %v", len(got), err)
+			}
+		}
+	}},
+	{"List is sorted by path, and recursive when asked", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for _, name := range []string{"d/b", "d/a/x", "d/a/y", "d/c/deep/er"} {
+			h.write(t, sb, name, name)
+		}
+		if err := atoll.Files(sb).Mkdir(h.ctx(t), "d/empty", 0o755); err != nil {
+			t.Fatalf("Mkdir: %v", err)
+		}
+		h.link(t, sb, "d/link", "a")
+		h.listed(t, sb, "d", false, "/work/d/a", "/work/d/b", "/work/d/c", "/work/d/empty", "/work/d/link")
+		h.listed(t, sb, "d", true, "/work/d/a", "/work/d/a/x", "/work/d/a/y", "/work/d/b", "/work/d/c",
+			"/work/d/c/deep", "/work/d/c/deep/er", "/work/d/empty", "/work/d/link")
+		h.listed(t, sb, "d/empty", true)
+	}},
+	{"Mkdir makes parents and is content with what is there", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for range 2 {
+			if err := atoll.Files(sb).Mkdir(h.ctx(t), "a/b/c", 0o750); err != nil {
+				t.Errorf("Mkdir: %v", err)
+			}
+		}
+		if st := h.stat(t, sb, "a/b/c"); st.Type != atoll.TypeDirectory || st.Mode != 0o750 {
+			t.Errorf("Stat = %+v, want a directory of mode 0750", st)
+		}
+		h.write(t, sb, "f", "x")
+		wantKind(t, "Mkdir over a file", atoll.Files(sb).Mkdir(h.ctx(t), "f", 0o755), atoll.ErrAlreadyExists, atoll.ErrInvalid)
+		wantKind(t, "Mkdir below a file", atoll.Files(sb).Mkdir(h.ctx(t), "f/d", 0o755), atoll.ErrInvalid, atoll.ErrNotExist, atoll.ErrAlreadyExists)
+	}},
+	{"Rename moves files and directories, and replaces a file", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.write(t, sb, "a", "a")
+		h.write(t, sb, "b", "b")
+		h.write(t, sb, "d/f", "f")
+		for from, to := range map[string]string{"a": "b", "d": "e"} {
+			if err := atoll.Files(sb).Rename(h.ctx(t), from, to); err != nil {
+				t.Errorf("Rename(%s, %s): %v", from, to, err)
+			}
+			h.missing(t, sb, from)
+		}
+		h.holds(t, sb, "b", "a")
+		h.holds(t, sb, "e/f", "f")
+		wantKind(t, "Rename of nothing", atoll.Files(sb).Rename(h.ctx(t), "nothing", "x"), atoll.ErrNotExist)
+	}},
+	{"Remove deletes files, links and empty directories, and all else only when recursive", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.write(t, sb, "keep/f", "kept")
+		h.write(t, sb, "d/sub/f", "f")
+		h.link(t, sb, "d/link", "../keep")
+		if err := atoll.Files(sb).Remove(h.ctx(t), "d", false); err == nil {
+			t.Error("Remove of a full directory succeeded without recursive")
+		} else {
+			wantKind(t, "Remove of a full directory", err, atoll.ErrInvalid, atoll.ErrConflict, atoll.ErrAlreadyExists)
+		}
+		h.holds(t, sb, "d/sub/f", "f")
+		if err := atoll.Files(sb).Remove(h.ctx(t), "d", true); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+		h.missing(t, sb, "d")
+		h.holds(t, sb, "keep/f", "kept")
+		h.link(t, sb, "link", "keep")
+		if err := atoll.Files(sb).Mkdir(h.ctx(t), "empty", 0o755); err != nil {
+			t.Errorf("Mkdir: %v", err)
+		}
+		for _, name := range []string{"link", "empty"} {
+			if err := atoll.Files(sb).Remove(h.ctx(t), name, false); err != nil {
+				t.Errorf("Remove(%s): %v", name, err)
+			}
+			h.missing(t, sb, name)
+		}
+		h.holds(t, sb, "keep/f", "kept")
+	}},
+	{"what is not there is ErrNotExist", []need{needFiles}, func(t *testing.T, h *harness) {
+		f := atoll.Files(h.idle(t))
+		_, _, err := f.Read(h.ctx(t), "no", 0)
+		wantKind(t, "Read", err, atoll.ErrNotExist)
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("error %v does not match fs.ErrNotExist", err)
+		}
+		_, err = f.Stat(h.ctx(t), "no/deeper")
+		wantKind(t, "Stat", err, atoll.ErrNotExist)
+		_, err = f.List(h.ctx(t), "no", false)
+		wantKind(t, "List", err, atoll.ErrNotExist)
+		wantKind(t, "Remove", f.Remove(h.ctx(t), "no", false), atoll.ErrNotExist)
+		wantKind(t, "WriteTar", f.WriteTar(h.ctx(t), "no", io.Discard), atoll.ErrNotExist)
+		for _, err := range f.Watch(h.ctx(t), "no", false) {
+			wantKind(t, "Watch", err, atoll.ErrNotExist)
+			break
+		}
+	}},
+	{"what is a directory is no file, and the other way round", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.write(t, sb, "d/f", "x")
+		_, _, err := atoll.Files(sb).Read(h.ctx(t), "d", 0)
+		wantKind(t, "Read of a directory", err, atoll.ErrInvalid)
+		_, err = atoll.Files(sb).Write(h.ctx(t), "d", strings.NewReader("x"), atoll.WriteOptions{})
+		wantKind(t, "Write over a directory", err, atoll.ErrInvalid, atoll.ErrAlreadyExists)
+		_, err = atoll.Files(sb).List(h.ctx(t), "d/f", false)
+		wantKind(t, "List of a file", err, atoll.ErrInvalid)
+		h.listed(t, sb, "d", false, "/work/d/f")
+	}},
+	{"neither .. nor an absolute name nor a link leads out", []need{needFiles}, escapes},
+	{"a tree goes out as tar and in again", []need{needFiles}, tarRoundTrip},
+	{"a tar entry that leads out is refused, and nothing after it is unpacked", []need{needFiles}, tarEscapes},
+	{"Watch yields synced, then what happens", []need{needFiles}, watchFiles},
+	{"a Watch ends with its context's error", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		ctx, cancel := context.WithCancel(h.ctx(t))
+		var last error
+		for ev, err := range atoll.Files(sb).Watch(ctx, ".", true) {
+			if last = err; err == nil && ev.Type == atoll.FileSynced {
+				cancel()
+			}
+		}
+		cancel()
+		wantCtx(t, "Watch", last, context.Canceled)
+	}},
+	{"files of a sandbox that is stopped are ErrStopped, those of one removed ErrNotFound", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		if !h.p.Info().Caps.Volumes {
+			if err := sb.Stop(h.ctx(t), 0); err != nil {
+				t.Fatalf("Stop: %v", err)
+			}
+			_, err := atoll.ReadFile(h.ctx(t), sb, "f")
+			wantKind(t, "ReadFile of a stopped one", err, atoll.ErrStopped)
+		}
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		_, err := atoll.ReadFile(h.ctx(t), sb, "f")
+		wantKind(t, "ReadFile of a removed one", err, atoll.ErrNotFound)
+	}},
+}
+
+// failing is a reader that fails.
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errors.New("the source broke") }
+
+// escapes tries every way out that is known. Inside of walls an absolute path
+// is a path inside, so the secret lies on the machine of the test.
+func escapes(t *testing.T, h *harness) {
+	secret := h.secret(t)
+	sb := h.idle(t)
+	up := strings.Repeat("../", 20)
+	h.link(t, sb, "link", secret.file)
+	h.link(t, sb, "parent", secret.dir)
+	h.link(t, sb, "climb", up+secret.file)
+	h.link(t, sb, "chain", "link")
+	h.link(t, sb, "dangling", secret.dir+"/new")
+	f := atoll.Files(sb)
+	outside := []string{secret.file, up + secret.file, "x/../" + up + secret.file, "link", "parent/secret", "climb", "chain"}
+	for _, name := range outside {
+		if got, err := atoll.ReadFile(h.ctx(t), sb, name); err == nil && strings.Contains(string(got), secret.text) {
+			t.Errorf("ReadFile(%s) read the secret", name)
+		}
+		atoll.WriteFile(h.ctx(t), sb, name, []byte("overwritten"), 0)
+	}
+	for _, name := range []string{secret.dir + "/new", "parent/new", "dangling", up + secret.dir + "/new"} {
+		atoll.WriteFile(h.ctx(t), sb, name, []byte("planted"), 0)
+		f.Mkdir(h.ctx(t), name+"/dir", 0o755)
+	}
+	for _, name := range []string{secret.dir, "parent/", "parent/.", up + secret.dir} {
+		if list, err := f.List(h.ctx(t), name, true); err == nil && len(list) > 0 && strings.Contains(list[len(list)-1].Name, "secret") {
+			t.Errorf("List(%s) = %+v", name, list)
+		}
+		var buf bytes.Buffer
+		if f.WriteTar(h.ctx(t), name, &buf); strings.Contains(buf.String(), secret.text) {
+			t.Errorf("WriteTar(%s) packed the secret", name)
+		}
+		f.ReadTar(h.ctx(t), name, tarOf(t, tar.Header{Name: "new", Typeflag: tar.TypeReg, Mode: 0o644}))
+	}
+	f.Rename(h.ctx(t), secret.file, "stolen")
+	f.Rename(h.ctx(t), "parent/secret", "stolen")
+	f.Remove(h.ctx(t), "parent/secret", true)
+	f.Remove(h.ctx(t), secret.file, false)
+	if err := f.Remove(h.ctx(t), "parent", true); err != nil {
+		t.Errorf("Remove of the link itself: %v", err)
+	}
+	secret.untouched(t)
+}
+
+func tarRoundTrip(t *testing.T, h *harness) {
+	sb := h.idle(t)
+	h.write(t, sb, "tree/file", "content")
+	h.write(t, sb, "tree/sub/odd name\n", "odd")
+	if err := atoll.Files(sb).Mkdir(h.ctx(t), "tree/empty", 0o700); err != nil {
+		t.Fatalf("Mkdir: %v", err)
+	}
+	if _, err := atoll.Files(sb).Write(h.ctx(t), "tree/run", strings.NewReader("#!"), atoll.WriteOptions{Mode: 0o755}); err != nil {
+		t.Fatalf("Write: %v", err)
+	}
+	h.link(t, sb, "tree/link", "sub/odd name\n")
+	var packed bytes.Buffer
+	if err := atoll.Files(sb).WriteTar(h.ctx(t), "tree", &packed); err != nil {
+		t.Fatalf("WriteTar: %v", err)
+	}
+	other := h.idle(t)
+	if err := atoll.Files(other).ReadTar(h.ctx(t), "new/place", &packed); err != nil {
+		t.Fatalf("ReadTar: %v", err)
+	}
+	before, err := atoll.Files(sb).List(h.ctx(t), "tree", true)
+	if err != nil {
+		t.Fatalf("List: %v", err)
+	}
+	after, err := atoll.Files(other).List(h.ctx(t), "new/place", true)
+	if err != nil || len(after) != len(before) {
+		t.Fatalf("List: %d entries, %v; want %d", len(after), err, len(before))
+	}
+	for i, b := range before {
+		a := after[i]
+		if strings.TrimPrefix(a.Path, "/work/new/place") != strings.TrimPrefix(b.Path, "/work/tree") ||
+			a.Type != b.Type || a.Mode != b.Mode || a.Target != b.Target || a.Type == atoll.TypeFile && a.Size != b.Size {
+			t.Errorf("unpacked %+v, packed %+v", a, b)
+		}
+	}
+	h.holds(t, other, "new/place/link", "odd")
+	var one bytes.Buffer
+	if err := atoll.Files(sb).WriteTar(h.ctx(t), "tree/file", &one); err != nil {
+		t.Fatalf("WriteTar of a file: %v", err)
+	}
+	hdr, err := tar.NewReader(&one).Next()
+	if err != nil || hdr.Typeflag != tar.TypeReg || hdr.Size != int64(len("content")) {
+		t.Errorf("the tar of a file begins with %+v, %v", hdr, err)
+	}
+}
+
+func tarEscapes(t *testing.T, h *harness) {
+	secret := h.secret(t)
+	reg := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644} }
+	link := func(name, to string) tar.Header {
+		return tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}
+	}
+	hard := func(name, to string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeLink, Linkname: to} }
+	up := strings.Repeat("../", 20)
+	for i, evil := range [][]tar.Header{
+		{reg("../escaped")},
+		{reg("a/../../escaped")},
+		{reg(up + secret.dir + "/new")},
+		{link("l", secret.dir), reg("l/new")},
+		{link("l", up+secret.dir), reg("l/new")},
+		{link("l", "../.."), reg("l/escaped")},
+		{link("l", "../escaped"), reg("l")},
+		{hard("l", secret.file)},
+		{hard("l", "../../victim")},
+	} {
+		sb := h.idle(t)
+		h.write(t, sb, "victim", "unharmed")
+		dir := "t" + strconv.Itoa(i) + "/in"
+		err := atoll.Files(sb).ReadTar(h.ctx(t), dir, tarOf(t, append(evil, reg("after"))...))
+		if last := evil[len(evil)-1]; last.Name == "l" && last.Typeflag == tar.TypeReg && err == nil {
+			h.missing(t, sb, "t"+strconv.Itoa(i)+"/escaped") // replacing the link is as good as refusing
+		} else {
+			wantKind(t, "ReadTar of "+last.Name+" -> "+last.Linkname, err, atoll.ErrInvalid)
+			h.missing(t, sb, dir+"/after")
+		}
+		h.missing(t, sb, "escaped")
+		h.missing(t, sb, "t"+strconv.Itoa(i)+"/escaped")
+		h.holds(t, sb, "victim", "unharmed")
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+	}
+	secret.untouched(t)
+}
+
+func watchFiles(t *testing.T, h *harness) {
+	sb := h.idle(t)
+	h.write(t, sb, "d/old", "x")
+	ctx, cancel := context.WithCancel(h.ctx(t))
+	defer cancel()
+	events := make(chan atoll.FileEvent, 1000)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ev, err := range atoll.Files(sb).Watch(ctx, "d", true) {
+			if err != nil {
+				return
+			}
+			events <- ev
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	expect := func(want atoll.FileEvent) {
+		t.Helper()
+		timeout := time.After(h.short())
+		for {
+			select {
+			case ev := <-events:
+				if ev == want {
+					return
+				}
+				if want.Type == atoll.FileSynced {
+					t.Fatalf("the first event is %+v, want synced", ev)
+				}
+			case <-timeout:
+				t.Fatalf("no event %+v", want)
+			}
+		}
+	}
+	expect(atoll.FileEvent{Type: atoll.FileSynced})
+	h.write(t, sb, "d/new", "x")
+	expect(atoll.FileEvent{Type: atoll.FileCreated, Path: "/work/d/new"})
+	if h.code(t, sb, word("store", "d/old", "changed from inside")) != 0 {
+		t.Error("the process could not write")
+	}
+	expect(atoll.FileEvent{Type: atoll.FileWritten, Path: "/work/d/old"})
+	if err := atoll.Files(sb).Mkdir(h.ctx(t), "d/sub", 0o755); err != nil {
+		t.Errorf("Mkdir: %v", err)
+	}
+	expect(atoll.FileEvent{Type: atoll.FileCreated, Path: "/work/d/sub"})
+	h.write(t, sb, "d/sub/deep", "x")
+	expect(atoll.FileEvent{Type: atoll.FileCreated, Path: "/work/d/sub/deep"})
+	if err := atoll.Files(sb).Remove(h.ctx(t), "d/new", false); err != nil {
+		t.Errorf("Remove: %v", err)
+	}
+	expect(atoll.FileEvent{Type: atoll.FileRemoved, Path: "/work/d/new"})
+}
+
+// write stores a file, or fails the test.
+func (h *harness) write(t *testing.T, sb atoll.Sandbox, name, text string) {
+	t.Helper()
+	if err := atoll.WriteFile(h.ctx(t), sb, name, []byte(text), 0); err != nil {
+		t.Fatalf("WriteFile(%q): %v", name, err)
+	}
+}
+
+// holds checks the content of a file.
+func (h *harness) holds(t *testing.T, sb atoll.Sandbox, name, want string) {
+	t.Helper()
+	got, err := atoll.ReadFile(h.ctx(t), sb, name)
+	if err != nil || string(got) != want {
+		t.Errorf("ReadFile(%q) = %q, %v; want %q", name, got, err, want)
+	}
+}
+
+// missing checks that there is no such file.
+func (h *harness) missing(t *testing.T, sb atoll.Sandbox, name string) {
+	t.Helper()
+	if st, err := atoll.Files(sb).Stat(h.ctx(t), name); err == nil {
+		t.Errorf("%q is there: %+v", name, st)
+	} else if k := atoll.KindOf(err); k != atoll.ErrNotExist && k != atoll.ErrInvalid {
+		t.Errorf("Stat(%q): %v", name, err)
+	}
+}
+
+func (h *harness) stat(t *testing.T, sb atoll.Sandbox, name string) atoll.FileInfo {
+	t.Helper()
+	st, err := atoll.Files(sb).Stat(h.ctx(t), name)
+	if err != nil {
+		t.Fatalf("Stat(%q): %v", name, err)
+	}
+	return st
+}
+
+// listed checks the paths that List gives.
+func (h *harness) listed(t *testing.T, sb atoll.Sandbox, name string, recursive bool, want ...string) {
+	t.Helper()
+	list, err := atoll.Files(sb).List(h.ctx(t), name, recursive)
+	if err != nil {
+		t.Errorf("List(%q): %v", name, err)
+		return
+	}
+	var got []string
+	for _, f := range list {
+		got = append(got, f.Path)
+		if !strings.HasSuffix(f.Path, "/"+f.Name) {
+			t.Errorf("List(%q): name %q of path %q", name, f.Name, f.Path)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("List(%q, %v) = %q, want %q", name, recursive, got, want)
+	}
+}
+
+// link makes a symbolic link. An FS has no call for that, but a tar has links.
+func (h *harness) link(t *testing.T, sb atoll.Sandbox, name, target string) {
+	t.Helper()
+	dir, base := ".", name
+	if i := strings.LastIndex(name, "/"); i >= 0 {
+		dir, base = name[:i], name[i+1:]
+	}
+	hdr := tar.Header{Name: base, Linkname: target, Typeflag: tar.TypeSymlink, Mode: 0o777}
+	if err := atoll.Files(sb).ReadTar(h.ctx(t), dir, tarOf(t, hdr)); err != nil {
+		t.Fatalf("ReadTar of a link to %q: %v", target, err)
+	}
+}
+
+// tarOf packs entries without content.
+func tarOf(t *testing.T, entries ...tar.Header) io.Reader {
+	t.Helper()
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, e := range entries {
+		if err := w.WriteHeader(&e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &buf
+}
+
+func sameFile(a, b atoll.FileInfo) bool {
+	a.Modified, b.Modified = a.Modified.Round(0).UTC(), b.Modified.Round(0).UTC()
+	return a == b
+}

@@ -1,0 +1,193 @@
+package providertest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// The interfaces that a layer has to forward, by what implements them.
+var (
+	providerAbilities = abilityTypes(
+		reflect.TypeFor[atoll.Provider](), reflect.TypeFor[atoll.Resolver](), reflect.TypeFor[atoll.Prober](),
+		reflect.TypeFor[atoll.Preparer](), reflect.TypeFor[atoll.ProjectRemover](),
+		reflect.TypeFor[atoll.VolumeStore](), reflect.TypeFor[atoll.SnapshotStore]())
+	sandboxAbilities = abilityTypes(
+		reflect.TypeFor[atoll.Sandbox](), reflect.TypeFor[atoll.Filer](), reflect.TypeFor[atoll.Dialer](),
+		reflect.TypeFor[atoll.Pauser](), reflect.TypeFor[atoll.Snapshotter](), reflect.TypeFor[atoll.Meter](),
+		reflect.TypeFor[atoll.ProcessLister]())
+	processAbilities = abilityTypes(reflect.TypeFor[atoll.Process](), reflect.TypeFor[atoll.Resizer]())
+	fsAbilities      = abilityTypes(reflect.TypeFor[atoll.FS]())
+)
+
+func abilityTypes(types ...reflect.Type) []reflect.Type { return types }
+
+// Layer checks that the layer that wrap puts around a provider forwards every
+// method, the optional ones too, of the provider, its sandboxes, processes and
+// files: each call arrives, and its error comes back with its kind. except
+// names methods that the layer answers by itself, as "Provider.Resolve".
+func Layer(t *testing.T, wrap func(atoll.Provider) atoll.Provider, except ...string) {
+	plan := FailCall(0)
+	p := wrap(Faulty(bareProvider{}, plan))
+	t.Cleanup(func() { p.Close() })
+	sb, err := p.Create(context.Background(), &atoll.Spec{})
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	found, err := p.Get(context.Background(), bareID)
+	if err != nil {
+		t.Fatalf("Get: %v", err)
+	}
+	proc, err := sb.Exec(context.Background(), &atoll.Command{})
+	if err != nil {
+		t.Fatalf("Exec: %v", err)
+	}
+	again, err := sb.Process(context.Background(), "p")
+	if err != nil {
+		t.Fatalf("Process: %v", err)
+	}
+	for _, c := range []struct {
+		kind  string
+		value any
+		types []reflect.Type
+	}{
+		{"Provider", p, providerAbilities},
+		{"Sandbox", sb, sandboxAbilities},
+		{"Sandbox", found, sandboxAbilities},
+		{"Process", proc, processAbilities},
+		{"Process", again, processAbilities},
+		{"FS", atoll.Files(sb), fsAbilities},
+	} {
+		for _, typ := range c.types {
+			if !reflect.TypeOf(c.value).Implements(typ) {
+				t.Errorf("the layer's %s does not implement %v", c.kind, typ)
+				continue
+			}
+			for i := range typ.NumMethod() {
+				name := c.kind + "." + typ.Method(i).Name
+				if !slices.Contains(except, name) && !slices.Contains(unplanned, name) {
+					forwards(t, plan, name, reflect.ValueOf(c.value).MethodByName(typ.Method(i).Name))
+				}
+			}
+		}
+	}
+	if got, want := p.Info().Caps, (bareProvider{}).Info().Caps; got != want {
+		t.Errorf("Info().Caps = %+v, want %+v", got, want)
+	}
+	if sb.ID() != bareID || proc.ID() == "" {
+		t.Errorf("the ids are %q and %q", sb.ID(), proc.ID())
+	}
+}
+
+// unplanned are the methods that a Plan does not record.
+var unplanned = []string{"Provider.Info", "Provider.Close", "Sandbox.ID", "Sandbox.Files", "Process.ID"}
+
+// forwards calls the method with its next call planned to fail.
+func forwards(t *testing.T, plan *Plan, name string, method reflect.Value) {
+	t.Helper()
+	plan.mu.Lock()
+	before := len(plan.calls)
+	plan.nth = before + 1
+	plan.mu.Unlock()
+	var args []reflect.Value
+	for i := range method.Type().NumIn() {
+		if i == method.Type().NumIn()-1 && method.Type().IsVariadic() {
+			break
+		}
+		args = append(args, argument(method.Type().In(i)))
+	}
+	err := errorIn(method.Call(args))
+	if calls := plan.Calls()[before:]; !slices.Contains(calls, name) {
+		t.Errorf("%s was not forwarded; the calls were %q", name, calls)
+		return
+	}
+	if name != "Provider.Probe" && !errors.Is(err, atoll.ErrUnavailable) {
+		t.Errorf("%s: error %v, want the one of the call that failed", name, err)
+	}
+}
+
+// argument makes a harmless argument.
+func argument(typ reflect.Type) reflect.Value {
+	switch typ {
+	case reflect.TypeFor[context.Context]():
+		return reflect.ValueOf(context.Background())
+	case reflect.TypeFor[io.Reader]():
+		return reflect.ValueOf(strings.NewReader(""))
+	case reflect.TypeFor[io.Writer]():
+		return reflect.ValueOf(io.Discard)
+	}
+	if typ.Kind() == reflect.Pointer {
+		return reflect.New(typ.Elem())
+	}
+	return reflect.Zero(typ)
+}
+
+// errorIn finds the error in what a method returned.
+func errorIn(out []reflect.Value) error {
+	for _, v := range out {
+		if v.Type() == reflect.TypeFor[error]() {
+			err, _ := v.Interface().(error)
+			return err
+		}
+		if v.Kind() == reflect.Func && v.Type().CanSeq2() {
+			for _, e := range v.Seq2() {
+				if err, ok := e.Interface().(error); ok {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// bareID is the id of every sandbox of a bareProvider.
+const bareID = "6f9619ff8b864011b42d00cf4fc964ff"
+
+// A bareProvider has no abilities and does nothing.
+type bareProvider struct{}
+
+func (bareProvider) Info() atoll.Info {
+	return atoll.Info{Name: "bare", Isolation: atoll.IsolationNone, Caps: atoll.Caps{Durable: atoll.DurableNone}}
+}
+func (bareProvider) Create(context.Context, *atoll.Spec) (atoll.Sandbox, error) {
+	return bareSandbox{}, nil
+}
+func (bareProvider) Get(context.Context, string) (atoll.Sandbox, error) { return bareSandbox{}, nil }
+func (bareProvider) List(context.Context, atoll.Filter) ([]atoll.Status, error) {
+	return nil, nil
+}
+func (bareProvider) Watch(context.Context) iter.Seq2[atoll.Event, error] {
+	return func(yield func(atoll.Event, error) bool) { yield(atoll.Event{Type: atoll.EventSynced}, nil) }
+}
+func (bareProvider) Close() error { return nil }
+
+type bareSandbox struct{}
+
+func (bareSandbox) ID() string { return bareID }
+func (bareSandbox) Status(context.Context) (atoll.Status, error) {
+	return atoll.Status{ID: bareID, State: atoll.StateRunning}, nil
+}
+func (bareSandbox) Start(context.Context) error               { return nil }
+func (bareSandbox) Stop(context.Context, time.Duration) error { return nil }
+func (bareSandbox) Exec(context.Context, *atoll.Command) (atoll.Process, error) {
+	return bareProcess{}, nil
+}
+func (bareSandbox) Process(context.Context, string) (atoll.Process, error) {
+	return bareProcess{}, nil
+}
+func (bareSandbox) Remove(context.Context, ...atoll.RemoveOption) error { return nil }
+
+type bareProcess struct{}
+
+func (bareProcess) ID() string                                      { return "p" }
+func (bareProcess) Wait(context.Context) (atoll.Exit, error)        { return atoll.Exit{}, nil }
+func (bareProcess) Signal(context.Context, atoll.Signal) error      { return nil }
+func (bareProcess) Attach(context.Context, *atoll.Attachment) error { return nil }

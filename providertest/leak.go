@@ -1,0 +1,156 @@
+package providertest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// checkLeaks notes what this process holds now, and registers a check that at
+// the end of the test it holds no more: goroutines, descriptors, children and
+// mounts, and what the provider's own listing names. What goes away by itself
+// a little later is no leak.
+func checkLeaks(t *testing.T, cfg *config) {
+	t.Helper()
+	goroutines := goleak.IgnoreCurrent()
+	listings := []listing{{"descriptor", descriptors}, {"child process", children}, {"mount", mounts}}
+	if cfg.leaks != nil {
+		listings = append(listings, listing{"backend object", func() ([]string, error) { return cfg.leaks(t), nil }})
+	}
+	before := make([][]string, len(listings))
+	for i, l := range listings {
+		before[i] = l.now(t)
+	}
+	t.Cleanup(func() {
+		if err := eventually(cfg.short(), func() error { return goleak.Find(goroutines) }); err != nil {
+			t.Errorf("goroutines are left: %v", err)
+		}
+		for i, l := range listings {
+			err := eventually(cfg.short(), func() error { return l.more(t, before[i]) })
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// CheckLeaks is the suite's look for leaks, for tests that are not part of it:
+// call it first, and at the end of the test nothing may be left.
+func CheckLeaks(t *testing.T, opts ...Option) {
+	t.Helper()
+	checkLeaks(t, newConfig(opts))
+}
+
+// A listing names the things of one sort that exist now.
+type listing struct {
+	what string
+	list func() ([]string, error)
+}
+
+func (l listing) now(t *testing.T) []string {
+	t.Helper()
+	names, err := l.list()
+	if err != nil {
+		t.Fatalf("listing each %s: %v", l.what, err)
+	}
+	return names
+}
+
+// more is an error when there is something that was not there before.
+func (l listing) more(t *testing.T, before []string) error {
+	t.Helper()
+	left := map[string]int{}
+	for _, name := range before {
+		left[name]++
+	}
+	var added []string
+	for _, name := range l.now(t) {
+		if left[name]--; left[name] < 0 {
+			added = append(added, name)
+		}
+	}
+	if len(added) == 0 {
+		return nil
+	}
+	slices.Sort(added)
+	return fmt.Errorf("%d of these are left, each a %s: %s", len(added), l.what, strings.Join(added, ", "))
+}
+
+// descriptors lists the open ones by what they point to; sockets and pipes
+// have numbers of their own in their names.
+func descriptors() ([]string, error) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		target, err := os.Readlink("/proc/self/fd/" + e.Name())
+		if err != nil || strings.HasPrefix(target, "/proc/") && strings.HasSuffix(target, "/fd") {
+			continue // gone meanwhile, or the one of this listing
+		}
+		if target == "anon_inode:[eventpoll]" || target == "anon_inode:[eventfd]" {
+			continue // the runtime's poller, made on its first use
+		}
+		names = append(names, target)
+	}
+	return names, nil
+}
+
+// children lists the processes whose parent is this one, zombies too.
+func children() ([]string, error) {
+	files, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // the thread is gone
+		}
+		for _, pid := range strings.Fields(string(b)) {
+			cmd, err := os.ReadFile("/proc/" + pid + "/cmdline")
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			names = append(names, pid+" ("+strings.TrimSpace(strings.ReplaceAll(string(cmd), "\x00", " "))+")")
+		}
+	}
+	return names, nil
+}
+
+// mounts lists this process's mounts.
+func mounts() ([]string, error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 {
+			names = append(names, f[4])
+		}
+	}
+	return names, nil
+}
+
+// nothingLeft checks that p knows no sandbox.
+func nothingLeft(t *testing.T, h *harness, p atoll.Provider) {
+	t.Helper()
+	all, err := p.List(h.ctx(t), atoll.Filter{})
+	if err != nil {
+		t.Errorf("List: %v", err)
+	}
+	for _, st := range all {
+		t.Errorf("sandbox %s (%s) is left", st.ID, st.State)
+	}
+}

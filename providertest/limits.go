@@ -1,0 +1,182 @@
+package providertest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var limits = []promise{
+	{"the memory limit ends what exceeds it, inside, and nothing outside", []need{needMemory}, func(t *testing.T, h *harness) {
+		bystander := h.idle(t)
+		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
+		if code := h.code(t, sb, word("eat", 16)); code != 0 {
+			t.Errorf("16 MiB do not fit into 128 MiB: exit %d", code)
+		}
+		p, err := sb.Exec(h.ctx(t), word("eat", 512))
+		if err == nil {
+			var exit atoll.Exit
+			exit, err = p.Wait(h.ctx(t))
+			if err == nil && exit.Success() {
+				t.Error("512 MiB fit into 128 MiB")
+			}
+		}
+		if err != nil {
+			wantKind(t, "Exec and Wait", err, atoll.ErrStopped) // the whole sandbox was ended
+			if st := h.becomes(t, sb, atoll.StateFailed); st.Reason == "" {
+				t.Error("the sandbox failed without a reason")
+			}
+		}
+		h.output(t, bystander, program("echo", "unharmed"))
+	}},
+	{"the process limit holds", []need{needProcs}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Processes: 32}})
+		if got := h.output(t, sb, word("spawn", 4)); got != "all" {
+			t.Errorf("4 processes could not be started: %q", got)
+		}
+		cmd := word("spawn", 200)
+		cmd.Timeout = atoll.Duration(h.short())
+		if res := h.capture(t, sb, cmd); string(res.Stdout) == "all\n" {
+			t.Error("200 processes run where 32 may")
+		}
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+	}},
+	{"the disk limit holds for what is written outside of volumes", []need{needDisk}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Disk: 32 << 20}})
+		if code := h.code(t, sb, word("fill", "/var/tmp/small", 4)); code != 0 {
+			t.Errorf("4 MiB do not fit into 32 MiB: exit %d", code)
+		}
+		if code := h.code(t, sb, word("fill", "/var/tmp/big", 64)); code == 0 {
+			t.Error("64 MiB fit into 32 MiB")
+		}
+		h.output(t, sb, program("echo", "still there"))
+	}},
+	{"a read-only root cannot be written to, the work directory can", []need{needReadOnly}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{ReadOnlyRoot: true})
+		for _, name := range []string{"/usr/new", "/etc/new", "/new"} {
+			if h.code(t, sb, word("store", name, "x")) == 0 {
+				t.Errorf("the process could write %s", name)
+			}
+		}
+		if code := h.code(t, sb, word("store", "/work/new", "x")); code != 0 {
+			t.Errorf("the process could not write to the work directory: exit %d", code)
+		}
+	}},
+	{"Usage tells memory, CPU time and processes", []need{needUsage}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		before, err := atoll.UsageOf(h.ctx(t), sb)
+		if err != nil {
+			t.Fatalf("UsageOf: %v", err)
+		}
+		for range 3 {
+			h.started(t, sb, word("drip"))
+		}
+		h.poll(t, h.short(), func() error {
+			u, err := atoll.UsageOf(h.ctx(t), sb)
+			if err != nil || u.Processes < before.Processes+3 || u.CPU <= before.CPU || u.Memory <= 0 {
+				return errors.Join(err, fmt.Errorf("usage is %+v, was %+v before three processes", u, before))
+			}
+			return nil
+		})
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		_, err = atoll.UsageOf(h.ctx(t), sb)
+		wantKind(t, "UsageOf a stopped one", err, atoll.ErrStopped)
+	}},
+}
+
+var pauses = []promise{
+	{"a paused sandbox does nothing until it is resumed", []need{needPause}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		_, scr := h.started(t, sb, word("drip"))
+		for range 2 {
+			if err := atoll.Pause(h.ctx(t), sb); err != nil {
+				t.Fatalf("Pause: %v", err)
+			}
+		}
+		if st := h.status(t, sb); st.State != atoll.StatePaused || st.Ready {
+			t.Errorf("state %q, ready %v; want paused", st.State, st.Ready)
+		}
+		quiet(t, h, scr)
+		wantKind(t, "Start of a paused one", sb.Start(h.ctx(t)), atoll.ErrConflict)
+		for range 2 {
+			if err := atoll.Resume(h.ctx(t), sb); err != nil {
+				t.Fatalf("Resume: %v", err)
+			}
+		}
+		if st := h.status(t, sb); st.State != atoll.StateRunning {
+			t.Errorf("state is %q after Resume", st.State)
+		}
+		more := len(scr.text())
+		scr.until(t, h, "new lines", func(text string) bool { return len(text) > more })
+	}},
+	{"pause and resume are events", []need{needPause}, func(t *testing.T, h *harness) {
+		w := h.watch(t, h.ctx(t))
+		w.synced(t, h)
+		sb := h.idle(t)
+		if err := atoll.Pause(h.ctx(t), sb); err != nil {
+			t.Fatalf("Pause: %v", err)
+		}
+		w.expect(t, h, sb.ID(), atoll.StatePaused)
+		if err := atoll.Resume(h.ctx(t), sb); err != nil {
+			t.Fatalf("Resume: %v", err)
+		}
+		w.expect(t, h, sb.ID(), atoll.StateRunning)
+	}},
+	{"a paused sandbox starts nothing", []need{needPause}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		if err := atoll.Pause(h.ctx(t), sb); err != nil {
+			t.Fatalf("Pause: %v", err)
+		}
+		within(t, h.short(), "Exec in a paused sandbox", func() {
+			_, err := sb.Exec(h.ctx(t), program("true"))
+			wantKind(t, "Exec", err, atoll.ErrStopped, atoll.ErrConflict)
+		})
+	}},
+	{"a paused sandbox can be stopped", []need{needPause}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		if err := atoll.Pause(h.ctx(t), sb); err != nil {
+			t.Fatalf("Pause: %v", err)
+		}
+		within(t, h.short(), "Stop of a paused sandbox", func() {
+			if err := sb.Stop(h.ctx(t), 0); err != nil {
+				t.Errorf("Stop: %v", err)
+			}
+		})
+		h.becomes(t, sb, atoll.StateStopped)
+		wantKind(t, "Pause of a stopped one", atoll.Pause(h.ctx(t), sb), atoll.ErrStopped)
+		wantKind(t, "Resume of a stopped one", atoll.Resume(h.ctx(t), sb), atoll.ErrStopped)
+	}},
+	{"a paused sandbox can be removed", []need{needPause}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.started(t, sb, word("family"))
+		if err := atoll.Pause(h.ctx(t), sb); err != nil {
+			t.Fatalf("Pause: %v", err)
+		}
+		within(t, h.short(), "Remove of a paused sandbox", func() {
+			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+		})
+		nothingLeft(t, h, h.p)
+	}},
+}
+
+// quiet waits until nothing more is printed for a moment.
+func quiet(t *testing.T, h *harness, scr *screen) {
+	t.Helper()
+	h.poll(t, h.short(), func() error {
+		before := len(scr.text())
+		time.Sleep(aMoment) // nothing tells of what does not happen
+		if more := len(scr.text()) - before; more > 0 {
+			return fmt.Errorf("%d more bytes were printed", more)
+		}
+		return nil
+	})
+}

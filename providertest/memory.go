@@ -1,0 +1,241 @@
+package providertest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var memory = []promise{
+	{"a second provider value finds the sandbox with all that is known of it", []need{needSurvives}, func(t *testing.T, h *harness) {
+		sb := h.create(t, fullSpec())
+		before := h.status(t, sb)
+		h.restart(t)
+		got, err := h.p2().Get(h.ctx(t), sb.ID())
+		if err != nil {
+			t.Fatalf("Get: %v", err)
+		}
+		sameStatus(t, "after a restart", h.status(t, got), before)
+		all, err := h.p2().List(h.ctx(t), atoll.Filter{})
+		if err != nil || len(all) != 1 {
+			t.Fatalf("List: %d, %v; want 1", len(all), err)
+		}
+		sameStatus(t, "List after a restart", all[0], before)
+		named, err := atoll.Resolve(h.ctx(t), h.p2(), "project-1", "full")
+		if err != nil || named.ID() != sb.ID() {
+			t.Errorf("Resolve: %v, %v", named, err)
+		}
+	}},
+	{"a sandbox found after a restart has the same abilities", []need{needSurvives}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		if h.p.Info().Caps.Files {
+			h.write(t, sb, "f", "before")
+		}
+		h.restart(t)
+		again, err := h.p2().Get(h.ctx(t), sb.ID())
+		if err != nil {
+			t.Fatalf("Get: %v", err)
+		}
+		if got := h.output(t, again, program("echo", "hello")); got != "hello" {
+			t.Errorf("echo printed %q", got)
+		}
+		if h.p.Info().Caps.Files {
+			h.holds(t, again, "f", "before")
+		}
+		abilities(t, h, again)
+		if err := again.Stop(h.ctx(t), 0); err != nil {
+			t.Errorf("Stop: %v", err)
+		}
+		if err := again.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+		nothingLeft(t, h, h.p2())
+	}},
+	{"a process lives through a restart, and its output can be read from the first byte", []need{needSurvives}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p, _ := h.started(t, sb, word("trap", "TERM"))
+		ended := h.start(t, sb, word("both", "out", "err"))
+		h.wait(t, ended)
+		h.restart(t)
+		again, err := h.p2().Get(h.ctx(t), sb.ID())
+		if err != nil {
+			t.Fatalf("Get: %v", err)
+		}
+		q, err := again.Process(h.ctx(t), p.ID())
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		scr := newScreen()
+		done := make(chan error, 1)
+		go func() { done <- q.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}) }()
+		scr.expect(t, h, "ready\n")
+		if err := q.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
+			t.Errorf("Signal: %v", err)
+		}
+		if exit := h.wait(t, q); exit.Code != 42 {
+			t.Errorf("exit is %+v, want code 42", exit)
+		}
+		if err := <-done; err != nil || scr.text() != "ready\ncaught\n" {
+			t.Errorf("Attach: %q, %v", scr.text(), err)
+		}
+		e, err := again.Process(h.ctx(t), ended.ID())
+		if err != nil {
+			t.Fatalf("Process of one that had ended: %v", err)
+		}
+		out := newScreen()
+		if err := e.Attach(h.ctx(t), &atoll.Attachment{Stdout: out}); err != nil || out.text() != "out\n" {
+			t.Errorf("Attach to one that had ended: %q, %v", out.text(), err)
+		}
+	}},
+	{"a time limit and a TTL hold although their maker has gone", []need{needSurvives}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{TTL: atoll.Duration(4 * time.Second)})
+		cmd := word("ready")
+		cmd.Timeout = atoll.Duration(time.Second)
+		p := h.start(t, sb, cmd)
+		h.restart(t)
+		again, err := h.p2().Get(h.ctx(t), sb.ID())
+		if err != nil {
+			t.Fatalf("Get: %v", err)
+		}
+		q, err := again.Process(h.ctx(t), p.ID())
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		if exit := h.wait(t, q); !exit.TimedOut {
+			t.Errorf("exit is %+v, want it timed out", exit)
+		}
+		h.poll(t, 4*time.Second+h.short(), func() error {
+			_, err := h.p2().Get(h.ctx(t), sb.ID())
+			if atoll.KindOf(err) == atoll.ErrNotFound {
+				return nil
+			}
+			return errStill
+		})
+	}},
+	{"two provider values see each other's sandboxes", []need{needSurvives}, func(t *testing.T, h *harness) {
+		p2 := h.reopen(t)
+		a := h.create(t, atoll.Spec{Name: "one"})
+		got, err := p2.Get(h.ctx(t), a.ID())
+		if err != nil {
+			t.Fatalf("Get: %v", err)
+		}
+		if out := h.output(t, got, program("echo", "hello")); out != "hello" {
+			t.Errorf("echo printed %q", out)
+		}
+		_, err = p2.Create(h.ctx(t), h.spec(atoll.Spec{Name: "one"}))
+		wantKind(t, "Create of the same name", err, atoll.ErrAlreadyExists)
+		if err := got.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+		_, err = a.Status(h.ctx(t))
+		wantKind(t, "Status by the first", err, atoll.ErrNotFound)
+		nothingLeft(t, h, h.p)
+	}},
+	{"Stop and Start keep the files", []need{needRestart}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		if h.code(t, sb, word("store", "inwork", "work")) != 0 || h.code(t, sb, word("store", "/tmp/atoll-test-root", "root")) != 0 {
+			t.Fatal("the process could not write")
+		}
+		if err := sb.Stop(h.ctx(t), -1); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		for name, want := range map[string]string{"inwork": "work", "/tmp/atoll-test-root": "root"} {
+			if got := h.output(t, sb, program("cat", name)); got != want {
+				t.Errorf("%s holds %q, want %q", name, got, want)
+			}
+		}
+	}},
+	{"the work directory survives a crash of the main process", []need{needVolumes, needRestart}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("ready")})
+		if h.code(t, sb, word("store", "inwork", "work")) != 0 {
+			t.Fatal("the process could not write")
+		}
+		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		if err := p.Signal(h.ctx(t), atoll.SIGKILL); err != nil {
+			t.Fatalf("Signal: %v", err)
+		}
+		h.becomes(t, sb, atoll.StateStopped)
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		if got := h.output(t, sb, program("cat", "inwork")); got != "work" {
+			t.Errorf("inwork holds %q", got)
+		}
+	}},
+	{"Start after a stop begins a new life", []need{needRestart}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("ready")})
+		before := h.status(t, sb)
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		stopped := h.becomes(t, sb, atoll.StateStopped)
+		if stopped.Stopped.Before(before.Started) {
+			t.Errorf("stopped %v, started %v", stopped.Stopped, before.Started)
+		}
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		st := h.status(t, sb)
+		if st.State != atoll.StateRunning || st.Exit != nil || st.Reason != "" || st.Started.Before(stopped.Stopped) {
+			t.Errorf("after Start: %+v", st)
+		}
+		if !st.Created.Equal(before.Created) {
+			t.Errorf("created %v, was %v", st.Created, before.Created)
+		}
+		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		if err := p.Signal(h.ctx(t), atoll.SIGCONT); err != nil {
+			t.Errorf("Signal: %v; the new main process should run", err)
+		}
+	}},
+	{"a failed sandbox can be started from what survived", []need{needRestart}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("trap", "USR1")})
+		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		scr := newScreen()
+		done := make(chan error, 1)
+		go func() { done <- p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}) }()
+		scr.expect(t, h, "ready\n")
+		if err := p.Signal(h.ctx(t), atoll.SIGUSR1); err != nil {
+			t.Fatalf("Signal: %v", err)
+		}
+		<-done
+		if st := h.becomes(t, sb, atoll.StateFailed); st.Exit == nil || st.Exit.Code != 42 || !strings.Contains(st.Reason, "42") {
+			t.Errorf("exit %v, reason %q; want 42", st.Exit, st.Reason)
+		}
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		if st := h.status(t, sb); st.State != atoll.StateRunning || st.Exit != nil || st.Reason != "" {
+			t.Errorf("after Start: %+v", st)
+		}
+	}},
+}
+
+// restart closes the provider and opens a second value over its state.
+func (h *harness) restart(t *testing.T) {
+	t.Helper()
+	if h.cfg.reopen == nil {
+		t.Fatal("Caps.Survives needs the option Reopen")
+	}
+	if err := h.p.Close(); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	h.closed = true
+	h.reopen(t)
+}
+
+// p2 is the provider value that was opened last.
+func (h *harness) p2() atoll.Provider { return h.opened[len(h.opened)-1] }

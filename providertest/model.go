@@ -1,0 +1,247 @@
+package providertest
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// FuzzModel turns bytes into verbs on a few sandboxes, runs them on the
+// provider and on a model of a dozen lines, and compares what both say and
+// where both are after each verb.
+func FuzzModel(f *testing.F, open func(t *testing.T) atoll.Provider, opts ...Option) {
+	for _, seed := range []string{
+		"\x00\x00\x05\x00\x03\x00",                         // create, exec, remove
+		"\x00\x10\x05\x00\x01\x00\x06\x00\x02\x00\x07\x00", // created, started, written, stopped
+		"\x00\x00\x06\x00\x03\x00\x00\x00\x07\x00",         // the volume is kept
+		"\x00\x00\x06\x00\x04\x00\x00\x00\x07\x00",         // and is not
+		"\x00\x01\x08\x01\x05\x01\x01\x01\x09\x01\x08\x01\x03\x01",
+		"\x00\x02\x00\x02\x03\x02\x03\x02\x02\x02\x01\x02",
+	} {
+		f.Add([]byte(seed))
+	}
+	cfg := newConfig(opts)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		checkLeaks(t, cfg)
+		h := &harness{cfg: cfg, p: open(t)}
+		t.Cleanup(func() { h.close(t) })
+		m := &model{h: h, caps: h.p.Info().Caps}
+		for i := range m.slots {
+			m.slots[i].id = atoll.NewID()
+		}
+		for i := 0; i+1 < len(data) && i < 2*40; i += 2 {
+			m.step(t, data[i], data[i+1])
+		}
+		m.cleanUp(t)
+	})
+}
+
+// A model is what the provider should be like.
+type model struct {
+	h     *harness
+	caps  atoll.Caps
+	slots [3]slot
+	log   []string
+}
+
+// A slot is one sandbox of the model.
+type slot struct {
+	id    string
+	sb    atoll.Sandbox // the latest handle, nil before the first
+	state atoll.State   // "" when there is none
+	file  string        // what /work/f holds, "" when it is not there
+}
+
+func (s *slot) running() bool { return s.state == atoll.StateRunning }
+
+// step does one verb.
+func (m *model) step(t *testing.T, verb, arg byte) {
+	t.Helper()
+	verbs := []struct {
+		name string
+		do   func(t *testing.T, s *slot, arg byte) (got error, want []atoll.Kind)
+	}{
+		{"create", m.create}, {"start", m.start}, {"stop", m.stop}, {"remove", m.remove}, {"remove with volumes", m.removeVolumes},
+		{"exec", m.exec}, {"store", m.store}, {"read", m.read}, {"pause", m.pause}, {"resume", m.resume},
+	}
+	v, s := verbs[int(verb)%len(verbs)], &m.slots[int(arg)%len(m.slots)]
+	m.log = append(m.log, fmt.Sprintf("%s %d (%s)", v.name, int(arg)%len(m.slots), s.state))
+	if s.sb == nil && v.name != "create" {
+		return
+	}
+	got, want := v.do(t, s, arg)
+	switch {
+	case want == nil && got != nil:
+		t.Errorf("%v: the last: %v, want no error", m.log, got)
+	case want != nil && !slices.Contains(want, atoll.KindOf(got)):
+		t.Errorf("%v: the last: %v, want %v", m.log, got, want)
+	}
+	m.compare(t)
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+func (m *model) create(t *testing.T, s *slot, arg byte) (error, []atoll.Kind) {
+	spec := m.h.spec(atoll.Spec{ID: s.id, NoStart: arg&0x10 != 0})
+	sb, err := m.h.p.Create(m.h.ctx(t), spec)
+	if s.state != "" {
+		return err, []atoll.Kind{atoll.ErrAlreadyExists}
+	}
+	if err == nil {
+		s.sb, s.state = sb, atoll.StateRunning
+		if spec.NoStart {
+			s.state = atoll.StateCreated
+		}
+	}
+	return err, nil
+}
+
+func (m *model) start(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	err := s.sb.Start(m.h.ctx(t))
+	switch {
+	case s.state == "":
+		return err, []atoll.Kind{atoll.ErrNotFound}
+	case s.state == atoll.StatePaused:
+		return err, []atoll.Kind{atoll.ErrConflict}
+	case s.state == atoll.StateStopped && m.caps.Durable == atoll.DurableNone && err != nil:
+		return err, []atoll.Kind{atoll.ErrUnsupported}
+	}
+	s.state = atoll.StateRunning
+	return err, nil
+}
+
+func (m *model) stop(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	err := s.sb.Stop(m.h.ctx(t), 0)
+	switch s.state {
+	case "":
+		return err, []atoll.Kind{atoll.ErrNotFound}
+	case atoll.StateRunning, atoll.StatePaused:
+		s.state = atoll.StateStopped
+	}
+	return err, nil
+}
+
+func (m *model) remove(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	err := s.sb.Remove(m.h.ctx(t))
+	if s.state = ""; !m.caps.Volumes {
+		s.file = ""
+	}
+	return err, nil
+}
+
+func (m *model) removeVolumes(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	err := s.sb.Remove(m.h.ctx(t), atoll.RemoveVolumes())
+	if s.state != "" { // removing twice does nothing, the volume stays
+		s.state, s.file = "", ""
+	}
+	return err, nil
+}
+
+// inside says what an Exec in a sandbox that does not run must answer.
+func (s *slot) inside() []atoll.Kind {
+	switch s.state {
+	case "":
+		return []atoll.Kind{atoll.ErrNotFound}
+	case atoll.StatePaused:
+		return []atoll.Kind{atoll.ErrStopped, atoll.ErrConflict}
+	}
+	return []atoll.Kind{atoll.ErrStopped}
+}
+
+func (m *model) exec(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	out, err := atoll.Output(m.h.ctx(t), s.sb, program("echo", "hello"))
+	if !s.running() {
+		return err, s.inside()
+	}
+	if string(out) != "hello\n" {
+		t.Errorf("echo printed %q", out)
+	}
+	return err, nil
+}
+
+func (m *model) store(t *testing.T, s *slot, arg byte) (error, []atoll.Kind) {
+	text := fmt.Sprint(arg)
+	err := atoll.Run(m.h.ctx(t), s.sb, word("store", "f", text))
+	if !s.running() {
+		return err, s.inside()
+	}
+	s.file = text + "\n"
+	return err, nil
+}
+
+func (m *model) read(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	res, err := atoll.Capture(m.h.ctx(t), s.sb, program("cat", "f"), 0)
+	if !s.running() {
+		return err, s.inside()
+	}
+	if string(res.Stdout) != s.file || res.Success() != (s.file != "") {
+		t.Errorf("%v: the file holds %q, exit %v; want %q", m.log, res.Stdout, res.Exit, s.file)
+	}
+	return err, nil
+}
+
+func (m *model) pause(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	return m.freeze(s, atoll.Pause(m.h.ctx(t), s.sb), atoll.StatePaused)
+}
+
+func (m *model) resume(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
+	return m.freeze(s, atoll.Resume(m.h.ctx(t), s.sb), atoll.StateRunning)
+}
+
+func (m *model) freeze(s *slot, err error, to atoll.State) (error, []atoll.Kind) {
+	switch {
+	case !m.caps.Pause:
+		return err, []atoll.Kind{atoll.ErrUnsupported, atoll.ErrNotFound}
+	case s.running() || s.state == atoll.StatePaused:
+		s.state = to
+		return err, nil
+	}
+	return err, s.inside()
+}
+
+// compare asks for all states.
+func (m *model) compare(t *testing.T) {
+	t.Helper()
+	all, err := m.h.p.List(m.h.ctx(t), atoll.Filter{})
+	if err != nil {
+		t.Fatalf("List: %v", err)
+	}
+	for i := range m.slots {
+		s := &m.slots[i]
+		at := slices.IndexFunc(all, func(st atoll.Status) bool { return st.ID == s.id })
+		if at < 0 {
+			if s.state != "" {
+				t.Errorf("%v: List lacks %d, want it %s", m.log, i, s.state)
+			}
+			continue
+		}
+		got := all[at].State
+		if s.state == atoll.StateCreated && got == atoll.StateStopped {
+			s.state = got // by a Stop, which may say so
+		}
+		if got != s.state {
+			t.Errorf("%v: %d is %q, want %q", m.log, i, got, s.state)
+		}
+	}
+}
+
+// cleanUp removes all, and the volumes that were kept.
+func (m *model) cleanUp(t *testing.T) {
+	t.Helper()
+	for i := range m.slots {
+		s := &m.slots[i]
+		if s.state == "" && s.file == "" && !m.caps.Volumes || s.sb == nil {
+			continue
+		}
+		if s.state != "" {
+			if err := s.sb.Remove(m.h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+		} else {
+			m.h.removeVolume(t, atoll.DefaultProject, "data-"+s.id)
+		}
+	}
+}

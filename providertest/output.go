@@ -1,0 +1,278 @@
+package providertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var output = []promise{
+	{"one who attaches late reads from the first byte", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p := h.start(t, sb, word("both", "out", "err"))
+		h.wait(t, p)
+		for range 2 {
+			stdout, stderr := newScreen(), newScreen()
+			if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: stdout, Stderr: stderr}); err != nil {
+				t.Errorf("Attach: %v", err)
+			}
+			if stdout.text() != "out\n" || stderr.text() != "err\n" {
+				t.Errorf("stdout %q, stderr %q", stdout.text(), stderr.text())
+			}
+		}
+	}},
+	{"one may attach from any offset, or from now", nil, func(t *testing.T, h *harness) {
+		p := h.start(t, h.idle(t), word("lines", 5))
+		h.wait(t, p)
+		for from, want := range map[int64]string{0: "1\n2\n3\n4\n5\n", 4: "3\n4\n5\n", 10: "", atoll.FromNow: ""} {
+			scr := newScreen()
+			a := &atoll.Attachment{Stdout: scr, StdoutFrom: from}
+			if err := p.Attach(h.ctx(t), a); err != nil || scr.text() != want {
+				t.Errorf("from %d: %q, %v; want %q", from, scr.text(), err, want)
+			}
+		}
+	}},
+	{"FromNow skips what was written before and gets what comes", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p := h.start(t, sb, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
+		h.feed(t, p, "before", "before")
+		scr := newScreen()
+		r, w := pipe(t)
+		done := make(chan error, 1)
+		go func() {
+			done <- p.Attach(h.ctx(t), &atoll.Attachment{Stdin: r, Stdout: scr, StdoutFrom: atoll.FromNow})
+		}()
+		io.WriteString(w, "after")
+		scr.expect(t, h, "after")
+		w.Close()
+		if err := <-done; err != nil {
+			t.Errorf("Attach: %v", err)
+		}
+		if scr.text() != "after" {
+			t.Errorf("got %q, want only what came after", scr.text())
+		}
+	}},
+	{"NoFollow delivers what there is and returns", nil, func(t *testing.T, h *harness) {
+		p, _ := h.started(t, h.idle(t), word("ready"))
+		scr := newScreen()
+		within(t, h.short(), "Attach with NoFollow", func() {
+			if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr, NoFollow: true}); err != nil {
+				t.Errorf("Attach: %v", err)
+			}
+		})
+		if scr.text() != "ready\n" {
+			t.Errorf("got %q", scr.text())
+		}
+	}},
+	{"many attach at once and each gets everything", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p := h.start(t, sb, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
+		data := pattern(700 << 10)
+		out := make([]bytes.Buffer, 8)
+		done := make(chan []error, 1)
+		go func() {
+			done <- inParallel(len(out), func(i int) error {
+				q, err := sb.Process(h.ctx(t), p.ID())
+				if err != nil {
+					return err
+				}
+				return q.Attach(h.ctx(t), &atoll.Attachment{Stdout: &out[i]})
+			})
+		}()
+		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdin: bytes.NewReader(data), Stdout: io.Discard}); err != nil {
+			t.Errorf("Attach with stdin: %v", err)
+		}
+		if err := errors.Join(<-done...); err != nil {
+			t.Errorf("Attach: %v", err)
+		}
+		for i := range out {
+			if d := differ(out[i].Bytes(), data); d != "" {
+				t.Errorf("reader %d got %s", i, d)
+			}
+		}
+	}},
+	{"stdin can be attached later, by one after the other, and its end closes it", nil, func(t *testing.T, h *harness) {
+		p := h.start(t, h.idle(t), &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
+		h.feed(t, p, "one ", "one ")
+		h.feed(t, p, "two ", "one two ")
+		scr := newScreen()
+		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdin: strings.NewReader("end"), Stdout: scr}); err != nil {
+			t.Errorf("Attach: %v", err)
+		}
+		if scr.text() != "one two end" {
+			t.Errorf("cat printed %q", scr.text())
+		}
+		if exit := h.wait(t, p); exit.Code != 0 {
+			t.Errorf("exit is %v", exit)
+		}
+	}},
+	{"an Attach whose context ends detaches and the process lives", nil, func(t *testing.T, h *harness) {
+		p, _ := h.started(t, h.idle(t), word("ready"))
+		ctx, cancel := context.WithCancel(h.ctx(t))
+		scr := newScreen()
+		done := make(chan error, 1)
+		go func() { done <- p.Attach(ctx, &atoll.Attachment{Stdout: scr}) }()
+		scr.expect(t, h, "ready\n")
+		cancel()
+		wantCtx(t, "Attach", <-done, context.Canceled)
+		if err := p.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
+			t.Errorf("Signal: %v; the process should live", err)
+		}
+		h.wait(t, p)
+	}},
+	{"8 MiB that nobody reads hold nothing up", nil, func(t *testing.T, h *harness) {
+		p := h.start(t, h.idle(t), word("zeros", 8<<20))
+		if exit := h.wait(t, p); exit.Code != 0 {
+			t.Errorf("exit is %v", exit)
+		}
+		got := h.replay(t, p, 0)
+		if got.gapTo == 0 || got.gapTo+got.n != 8<<20 {
+			t.Errorf("%d bytes were dropped and %d read, want 8 MiB in all", got.gapTo, got.n)
+		}
+		if got.n != atoll.DefaultOutputLimit {
+			t.Errorf("%d bytes were kept, want the last %d", got.n, atoll.DefaultOutputLimit)
+		}
+	}},
+	{"what was dropped is told before what is left", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		cmd := word("zeros", 1<<20)
+		cmd.OutputLimit = 64 << 10
+		p := h.start(t, sb, cmd)
+		h.wait(t, p)
+		got := h.replay(t, p, 100)
+		if got.gaps != 1 || got.gapFrom != 100 || got.gapTo+got.n != 1<<20 {
+			t.Errorf("%d gaps, the last from %d to %d, then %d bytes; want one from 100, and 1 MiB in all", got.gaps, got.gapFrom, got.gapTo, got.n)
+		}
+		if got.n != 64<<10 {
+			t.Errorf("%d bytes were kept, want 64 KiB", got.n)
+		}
+		if again := h.replay(t, p, got.gapTo); again.gaps != 0 || again.n != got.n {
+			t.Errorf("from the oldest byte kept: %d gaps and %d bytes, want none and %d", again.gaps, again.n, got.n)
+		}
+		if all, err := atoll.Processes(h.ctx(t), sb); err == nil {
+			if s := all[0].Stdout; s.Written != 1<<20 || s.Kept != got.gapTo {
+				t.Errorf("Processes says %+v, want 1 MiB written and kept from %d", s, got.gapTo)
+			}
+		}
+	}},
+	{"an attached reader that is slow holds the process back and misses nothing", nil, func(t *testing.T, h *harness) {
+		const size = 64 << 20 // more than all buffers on the way
+		w := &valve{open: make(chan struct{})}
+		cmd := word("zeros", size)
+		cmd.Stdout = w
+		p := h.start(t, h.idle(t), cmd)
+		ctx, cancel := context.WithTimeout(h.ctx(t), 2*aMoment)
+		defer cancel()
+		_, err := p.Wait(ctx)
+		wantCtx(t, "Wait while nothing is read", err, context.DeadlineExceeded)
+		close(w.open)
+		h.wait(t, p)
+		if w.n != size {
+			t.Errorf("the writer got %d bytes, want %d", w.n, size)
+		}
+	}},
+	{"one who reads stdout only is not held up by stderr", nil, func(t *testing.T, h *harness) {
+		scr := newScreen()
+		cmd := word("both", "out", strings.Repeat("e", 100<<10))
+		cmd.Stdout = scr
+		h.wait(t, h.start(t, h.idle(t), cmd))
+		if scr.text() != "out\n" {
+			t.Errorf("stdout is %q", scr.text())
+		}
+	}},
+	{"Capture keeps the beginning and says that there was more", nil, func(t *testing.T, h *harness) {
+		res, err := atoll.Capture(h.ctx(t), h.idle(t), word("lines", 1000), 10)
+		if err != nil || string(res.Stdout) != "1\n2\n3\n4\n5\n" || !res.StdoutTruncated || res.StderrTruncated {
+			t.Errorf("Capture = %+v, %v", res, err)
+		}
+	}},
+	{"Wait returns when the output has been delivered", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for i := range 20 {
+			w := &slowly{}
+			cmd := word("both", fmt.Sprint(i), "")
+			cmd.Stdout = w
+			h.wait(t, h.start(t, sb, cmd))
+			if got := w.text(); got != fmt.Sprintf("%d\n", i) {
+				t.Fatalf("run %d: %q was delivered when Wait returned", i, got)
+			}
+		}
+	}},
+}
+
+// feed attaches, types text and detaches when the process has answered want.
+func (h *harness) feed(t *testing.T, p atoll.Process, text, want string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(h.ctx(t))
+	r, w := pipe(t)
+	scr := newScreen()
+	done := make(chan error, 1)
+	go func() { done <- p.Attach(ctx, &atoll.Attachment{Stdin: r, Stdout: scr}) }()
+	io.WriteString(w, text)
+	scr.expect(t, h, want)
+	cancel()
+	wantCtx(t, "Attach", <-done, context.Canceled)
+}
+
+// A replayed is what one who attached late saw of stdout.
+type replayed struct {
+	n, gapFrom, gapTo int64 // bytes read after the last gap, and that gap
+	gaps              int
+}
+
+func (r *replayed) Write(p []byte) (int, error) { r.n += int64(len(p)); return len(p), nil }
+
+func (h *harness) replay(t *testing.T, p atoll.Process, from int64) *replayed {
+	t.Helper()
+	got := &replayed{}
+	err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: got, StdoutFrom: from, Gap: func(s atoll.Stream, from, to int64) {
+		if s != atoll.Stdout || got.n > 0 {
+			t.Errorf("gap %d..%d of %s after %d bytes of stdout", from, to, s, got.n)
+		}
+		got.gaps++
+		got.gapFrom, got.gapTo = from, to
+	}})
+	if err != nil {
+		t.Errorf("Attach: %v", err)
+	}
+	return got
+}
+
+// A valve is a writer that takes nothing until it is opened.
+type valve struct {
+	open chan struct{}
+	n    int
+}
+
+func (v *valve) Write(p []byte) (int, error) {
+	<-v.open
+	v.n += len(p)
+	return len(p), nil
+}
+
+// A slowly is a writer that takes its time.
+type slowly struct {
+	mu  sync.Mutex
+	buf strings.Builder
+}
+
+func (s *slowly) Write(p []byte) (int, error) {
+	time.Sleep(10 * time.Millisecond)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func (s *slowly) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
+}

@@ -1,0 +1,252 @@
+// Package providertest holds providers to the promises of package atoll: one
+// conformance suite, faults, a model and benchmarks, the same for leaves,
+// layers and clients. It is for tests only; third parties run it too.
+//
+// A provider's whole test for the contract:
+//
+//	func TestConformance(t *testing.T) {
+//		providertest.Run(t, func(t *testing.T) atoll.Provider {
+//			p, err := mine.New(mine.Options{Dir: t.TempDir()})
+//			if err != nil {
+//				t.Fatal(err)
+//			}
+//			return p
+//		})
+//	}
+//
+// Which promises apply follows from the provider's Caps: one that does not
+// apply is skipped and says so, and group truth checks that the Caps are true.
+package providertest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// An Option changes how Run, Bench and FuzzModel go about it.
+type Option func(*config)
+
+type config struct {
+	slow   float64
+	image  string
+	count  int
+	except map[string]string
+	leaks  func(t *testing.T) []string
+	reopen func(t *testing.T, p atoll.Provider) atoll.Provider
+}
+
+func newConfig(opts []Option) *config {
+	c := &config{slow: 1, count: 100, except: map[string]string{}}
+	for _, opt := range opts {
+		opt(c)
+	}
+	return c
+}
+
+// Slow multiplies every deadline of the suite by factor, for backends that are
+// slower than a process.
+func Slow(factor float64) Option { return func(c *config) { c.slow = factor } }
+
+// Image is the image that sandboxes are made of, where the provider's default
+// one will not do.
+func Image(ref string) Option { return func(c *config) { c.image = ref } }
+
+// Count is how many sandboxes are made at once, 100 unless told.
+func Count(n int) Option { return func(c *config) { c.count = n } }
+
+// Except skips the subtest called name ("group/promise"), and prints reason.
+// A name that is no subtest's fails the run, so that exceptions do not outlive
+// what they were made for.
+func Except(name, reason string) Option {
+	return func(c *config) { c.except[name] = reason }
+}
+
+// Leaks tells the suite how to list what the provider's backend holds on this
+// machine (containers, cgroups, namespaces, directories, ...). It is called
+// before a subtest opens its provider and after it was closed; what is listed
+// only then is a leak. The suite itself looks for goroutines, descriptors,
+// child processes and mounts.
+func Leaks(list func(t *testing.T) []string) Option {
+	return func(c *config) { c.leaks = list }
+}
+
+// Reopen tells the suite how to make a second provider value over the same
+// backend state as p, as after a restart of the process that made p. The suite
+// closes it. A provider with Caps.Survives needs it.
+func Reopen(reopen func(t *testing.T, p atoll.Provider) atoll.Provider) Option {
+	return func(c *config) { c.reopen = reopen }
+}
+
+// A group is a set of promises about one thing.
+type group struct {
+	name     string
+	promises []promise
+}
+
+// A promise is one subtest; its name is the promise as a sentence.
+type promise struct {
+	name  string
+	needs []need
+	check func(t *testing.T, h *harness)
+}
+
+// A need is something a promise presupposes. It returns why a provider does
+// not have it, or "".
+type need func(c atoll.Info, cfg *config) string
+
+// capability is the need for a Cap.
+func capability(name string, has func(atoll.Caps) bool) need {
+	return func(i atoll.Info, _ *config) string {
+		if has(i.Caps) {
+			return ""
+		}
+		return i.Name + " has no cap " + name
+	}
+}
+
+var (
+	needTTY      = capability("tty", func(c atoll.Caps) bool { return c.TTY })
+	needFiles    = capability("files", func(c atoll.Caps) bool { return c.Files })
+	needDial     = capability("dial", func(c atoll.Caps) bool { return c.Dial })
+	needPause    = capability("pause", func(c atoll.Caps) bool { return c.Pause })
+	needSnapshot = capability("snapshot", func(c atoll.Caps) bool { return c.Snapshot })
+	needUsage    = capability("usage", func(c atoll.Caps) bool { return c.Usage })
+	needUsers    = capability("users", func(c atoll.Caps) bool { return c.Users })
+	needImages   = capability("images", func(c atoll.Caps) bool { return c.Images })
+	needBind     = capability("bind_mounts", func(c atoll.Caps) bool { return c.BindMounts })
+	needVolumes  = capability("volumes", func(c atoll.Caps) bool { return c.Volumes })
+	needTmpfs    = capability("tmpfs", func(c atoll.Caps) bool { return c.Tmpfs })
+	needReadOnly = capability("read_only_root", func(c atoll.Caps) bool { return c.ReadOnlyRoot })
+	needMemory   = capability("memory_limit", func(c atoll.Caps) bool { return c.MemoryLimit })
+	needProcs    = capability("process_limit", func(c atoll.Caps) bool { return c.ProcessLimit })
+	needDisk     = capability("disk_limit", func(c atoll.Caps) bool { return c.DiskLimit })
+	needNoNet    = capability("network_none", func(c atoll.Caps) bool { return c.NetworkNone })
+	needNet      = capability("network_on", func(c atoll.Caps) bool { return c.NetworkOn })
+	needSurvives = capability("survives", func(c atoll.Caps) bool { return c.Survives })
+	needRestart  = capability("durable", func(c atoll.Caps) bool { return c.Durable != atoll.DurableNone })
+)
+
+// needWalls is the need for isolation from the host.
+func needWalls(i atoll.Info, _ *config) string {
+	if i.Isolation != atoll.IsolationNone {
+		return ""
+	}
+	return i.Name + " claims no isolation"
+}
+
+func groups() []group {
+	return []group{
+		{"birth", birth}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
+		{"files", files}, {"volumes", volumes}, {"memory", memory}, {"watch", watches}, {"death", death},
+		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"network", network},
+		{"dial", dials}, {"pause", pauses}, {"snapshot", snapshots}, {"faults", faults},
+	}
+}
+
+// Run checks that the providers that open makes keep the promises of package
+// atoll. Every subtest opens its own and closes it; open may register
+// cleanups, which run before the suite looks for leaks. Subtests run one after
+// the other, because leaks are those of the whole test process: nothing else
+// may run beside them.
+func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
+	cfg := newConfig(opts)
+	known := map[string]bool{}
+	for _, g := range groups() {
+		for _, p := range g.promises {
+			known[g.name+"/"+p.name] = true
+		}
+	}
+	for name := range cfg.except {
+		if !known[name] {
+			t.Errorf("Except(%q): no such subtest", name)
+		}
+	}
+	for _, g := range groups() {
+		t.Run(g.name, func(t *testing.T) {
+			for _, p := range g.promises {
+				t.Run(p.name, func(t *testing.T) {
+					if reason, ok := cfg.except[g.name+"/"+p.name]; ok {
+						t.Skipf("excepted: %s", reason)
+					}
+					p.run(t, open, cfg)
+				})
+			}
+		})
+	}
+}
+
+func (p promise) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *config) {
+	checkLeaks(t, cfg) // its cleanup runs last
+	h := &harness{cfg: cfg, p: open(t)}
+	t.Cleanup(func() { h.close(t) })
+	for _, need := range p.needs {
+		if reason := need(h.p.Info(), cfg); reason != "" {
+			t.Skip(reason)
+		}
+	}
+	p.check(t, h)
+}
+
+// close checks the floor: after each subtest, nothing is left.
+func (h *harness) close(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), h.long())
+	defer cancel()
+	for _, id := range h.made {
+		h.remove(ctx, t, id)
+	}
+	for _, p := range h.values() {
+		all, err := p.List(ctx, atoll.Filter{})
+		if err != nil {
+			t.Errorf("List after the subtest: %v", err)
+		}
+		for _, st := range all {
+			t.Errorf("sandbox %s (%s, %s) is left", st.ID, st.Spec.Name, st.State)
+			h.remove(ctx, t, st.ID)
+		}
+		left, err := atoll.Volumes(ctx, p, "")
+		if err != nil && atoll.KindOf(err) != atoll.ErrUnsupported {
+			t.Errorf("Volumes after the subtest: %v", err)
+		}
+		for _, v := range left {
+			t.Errorf("volume %s of project %s is left", v.Name, v.Project)
+		}
+	}
+	for _, p := range append(h.opened, h.p) {
+		if err := p.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+}
+
+// remove deletes a sandbox through the first provider value that still works.
+func (h *harness) remove(ctx context.Context, t *testing.T, id string) {
+	t.Helper()
+	var err error
+	for _, p := range h.values() {
+		var sb atoll.Sandbox
+		if sb, err = p.Get(ctx, id); err == nil {
+			err = sb.Remove(ctx, atoll.RemoveVolumes())
+		}
+		if err == nil || atoll.KindOf(err) == atoll.ErrNotFound {
+			return
+		}
+	}
+	if err != nil {
+		t.Errorf("removing sandbox %s: %v", id, err)
+	}
+}
+
+// values lists the provider values that are open.
+func (h *harness) values() []atoll.Provider {
+	if h.closed {
+		return h.opened
+	}
+	return append([]atoll.Provider{h.p}, h.opened...)
+}
+
+// short is how long something quick may take; long, something slow.
+func (c *config) short() time.Duration { return time.Duration(float64(5*time.Second) * c.slow) }
+func (c *config) long() time.Duration  { return time.Duration(float64(60*time.Second) * c.slow) }

@@ -1,0 +1,185 @@
+package providertest
+
+import (
+	"context"
+	"reflect"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var truth = []promise{
+	{"Status.Caps are those of Info", nil, func(t *testing.T, h *harness) {
+		if got, want := h.status(t, h.idle(t)).Caps, h.p.Info().Caps; got != want {
+			t.Errorf("Status.Caps = %+v, Info().Caps = %+v", got, want)
+		}
+	}},
+	{"each optional ability is there exactly when its cap is", nil, func(t *testing.T, h *harness) {
+		abilities(t, h, h.idle(t))
+	}},
+	{"a sandbox that Get finds has the abilities of one that Create made", nil, func(t *testing.T, h *harness) {
+		sb, err := h.p.Get(h.ctx(t), h.idle(t).ID())
+		if err != nil {
+			t.Fatalf("Get: %v", err)
+		}
+		abilities(t, h, sb)
+	}},
+	{"each wish of a spec is refused exactly when its cap is missing", nil, wishes},
+	{"the stores are there exactly when their caps are", nil, func(t *testing.T, h *harness) {
+		caps := h.p.Info().Caps
+		_, err := atoll.Volumes(h.ctx(t), h.p, "")
+		agrees(t, "Volumes", caps.Volumes, err)
+		err = atoll.RemoveVolume(h.ctx(t), h.p, atoll.DefaultProject, "none")
+		if caps.Volumes {
+			wantKind(t, "RemoveVolume of none", err, atoll.ErrNotExist)
+		} else {
+			wantKind(t, "RemoveVolume", err, atoll.ErrUnsupported)
+		}
+		_, err = atoll.Snapshots(h.ctx(t), h.p)
+		agrees(t, "Snapshots", caps.Snapshot, err)
+		err = atoll.RemoveSnapshot(h.ctx(t), h.p, atoll.NewID())
+		if caps.Snapshot {
+			wantKind(t, "RemoveSnapshot of none", err, atoll.ErrNotExist)
+		} else {
+			wantKind(t, "RemoveSnapshot", err, atoll.ErrUnsupported)
+		}
+	}},
+	{"Durable tells whether a stopped sandbox can start again", []need{needRestart}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		h.output(t, sb, program("echo", "again"))
+	}},
+}
+
+// abilities tries each optional method of the sandbox once.
+func abilities(t *testing.T, h *harness, sb atoll.Sandbox) {
+	t.Helper()
+	ctx, caps := h.ctx(t), h.p.Info().Caps
+
+	_, err := atoll.Files(sb).Stat(ctx, ".")
+	agrees(t, "Files", caps.Files, err)
+	if !caps.Files {
+		everyFileCallRefused(t, ctx, atoll.Files(sb))
+	}
+	agrees(t, "Pause", caps.Pause, atoll.Pause(ctx, sb))
+	agrees(t, "Resume", caps.Pause, atoll.Resume(ctx, sb))
+	_, err = atoll.UsageOf(ctx, sb)
+	agrees(t, "Usage", caps.Usage, err)
+	_, err = atoll.Dial(ctx, sb, 9)
+	if caps.Dial {
+		wantKind(t, "Dial of a port where nobody listens", err, atoll.ErrUnavailable)
+	} else {
+		wantKind(t, "Dial", err, atoll.ErrUnsupported)
+	}
+	snap, err := atoll.TakeSnapshot(ctx, sb)
+	agrees(t, "Snapshot", caps.Snapshot, err)
+	if err == nil {
+		last := h.p
+		if h.closed {
+			last = h.p2()
+		}
+		if err := atoll.RemoveSnapshot(ctx, last, snap.ID); err != nil {
+			t.Errorf("RemoveSnapshot: %v", err)
+		}
+	}
+	p, err := sb.Exec(ctx, onTTY(word("ready")))
+	agrees(t, "Exec with a terminal", caps.TTY, err)
+	if err == nil {
+		if err := atoll.Resize(ctx, p, atoll.Size{Rows: 5, Cols: 5}); err != nil {
+			t.Errorf("Resize: %v", err)
+		}
+		h.kill(t, p)
+	}
+}
+
+func everyFileCallRefused(t *testing.T, ctx context.Context, f atoll.FS) {
+	t.Helper()
+	_, _, read := f.Read(ctx, "f", 0)
+	_, write := f.Write(ctx, "f", failing{}, atoll.WriteOptions{})
+	_, list := f.List(ctx, ".", true)
+	var watch error
+	for _, watch = range f.Watch(ctx, ".", true) {
+	}
+	for what, err := range map[string]error{
+		"Read": read, "Write": write, "List": list, "Watch": watch,
+		"Mkdir": f.Mkdir(ctx, "d", 0o755), "Rename": f.Rename(ctx, "a", "b"), "Remove": f.Remove(ctx, "f", false),
+		"WriteTar": f.WriteTar(ctx, ".", newScreen()), "ReadTar": f.ReadTar(ctx, ".", failing{}),
+	} {
+		wantKind(t, what, err, atoll.ErrUnsupported)
+	}
+}
+
+// agrees checks that a call worked where the cap is, and else is ErrUnsupported.
+func agrees(t *testing.T, what string, has bool, err error) {
+	t.Helper()
+	switch {
+	case has && err != nil:
+		t.Errorf("%s: %v, although its cap is true", what, err)
+	case !has:
+		wantKind(t, what+", whose cap is false", err, atoll.ErrUnsupported)
+	}
+}
+
+// wishes asks for each thing that has a cap, alone.
+func wishes(t *testing.T, h *harness) {
+	caps := h.p.Info().Caps
+	for name, w := range map[string]struct {
+		has  bool
+		spec atoll.Spec
+	}{
+		"bind mount":     {caps.BindMounts, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: h.shared(t), Target: "/work/m"}}}},
+		"named volume":   {caps.Volumes, atoll.Spec{Project: "wishes", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "v", Target: "/work/m"}}}},
+		"tmpfs":          {caps.Tmpfs, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/work/m"}}}},
+		"read-only root": {caps.ReadOnlyRoot, atoll.Spec{ReadOnlyRoot: true}},
+		"memory limit":   {caps.MemoryLimit, atoll.Spec{Resources: atoll.Resources{Memory: 256 << 20}}},
+		"cpu limit":      {caps.CPULimit, atoll.Spec{Resources: atoll.Resources{CPUs: 0.5}}},
+		"process limit":  {caps.ProcessLimit, atoll.Spec{Resources: atoll.Resources{Processes: 100}}},
+		"disk limit":     {caps.DiskLimit, atoll.Spec{Resources: atoll.Resources{Disk: 1 << 30}}},
+		"network":        {caps.NetworkOn, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}}},
+		"egress list":    {caps.Egress, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"192.0.2.7"}}}},
+		"user":           {caps.Users, atoll.Spec{User: "1234:2345"}},
+		"terminal":       {caps.TTY, atoll.Spec{Cmd: wordArgs("ready"), TTY: &atoll.Size{Rows: 24, Cols: 80}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !w.has {
+				h.refused(t, w.spec, atoll.ErrUnsupported)
+				return
+			}
+			sb := h.create(t, w.spec)
+			if got := h.output(t, sb, program("echo", "works")); got != "works" {
+				t.Errorf("echo printed %q", got)
+			}
+			checkSpec(t, name, h.status(t, sb).Spec, h.spec(w.spec))
+			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+		})
+	}
+	if caps.Volumes {
+		h.removeVolume(t, "wishes", "v")
+	}
+	if !caps.Images {
+		h.refused(t, atoll.Spec{Image: "docker.io/library/busybox"}, atoll.ErrUnsupported)
+	}
+	if !caps.Snapshot {
+		h.refused(t, atoll.Spec{Snapshot: atoll.NewID()}, atoll.ErrUnsupported)
+	} else {
+		h.refused(t, atoll.Spec{Snapshot: atoll.NewID()}, atoll.ErrNotExist)
+	}
+}
+
+// sameFields reports whether got has want's value wherever want has one.
+func sameFields(got, want any) bool {
+	g, w := reflect.ValueOf(got), reflect.ValueOf(want)
+	for i := range w.NumField() {
+		if !w.Field(i).IsZero() && !w.Field(i).Equal(g.Field(i)) {
+			return false
+		}
+	}
+	return true
+}

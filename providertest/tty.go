@@ -1,0 +1,189 @@
+package providertest
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var ttys = []promise{
+	{"a command with a terminal has one of the size asked for", []need{needTTY}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		if code := h.code(t, sb, onTTY(word("istty"))); code != 0 {
+			t.Errorf("stdin, stdout and stderr are no terminals: exit %d", code)
+		}
+		cmd := program("stty", "size")
+		cmd.TTY = &atoll.Size{Rows: 33, Cols: 111}
+		if got := h.output(t, sb, cmd); got != "33 111" {
+			t.Errorf("stty size printed %q, want 33 111", got)
+		}
+	}},
+	{"a command without one has none", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		if code := h.code(t, sb, word("istty")); code == 0 {
+			t.Error("it has a terminal")
+		}
+		p := h.start(t, sb, word("ready"))
+		err := atoll.Resize(h.ctx(t), p, atoll.Size{Rows: 1, Cols: 1})
+		wantKind(t, "Resize", err, atoll.ErrInvalid, atoll.ErrUnsupported)
+	}},
+	{"Resize arrives, and SIGWINCH with it", []need{needTTY}, func(t *testing.T, h *harness) {
+		cmd := word("winch")
+		cmd.TTY = &atoll.Size{Rows: 24, Cols: 80}
+		p, scr := h.started(t, h.idle(t), cmd)
+		scr.expect(t, h, "24 80\r\n")
+		for _, size := range []struct {
+			atoll.Size
+			text string
+		}{{atoll.Size{Rows: 50, Cols: 132}, "50 132\r\n"}, {atoll.Size{Rows: 10, Cols: 20}, "10 20\r\n"}} {
+			if err := atoll.Resize(h.ctx(t), p, size.Size); err != nil {
+				t.Fatalf("Resize: %v", err)
+			}
+			scr.expect(t, h, size.text)
+		}
+		h.kill(t, p)
+		wantKind(t, "Resize after the end", atoll.Resize(h.ctx(t), p, atoll.Size{Rows: 1, Cols: 1}), atoll.ErrStopped)
+	}},
+	{"what is typed is echoed, and lines end in CR LF", []need{needTTY}, func(t *testing.T, h *harness) {
+		_, w, scr := h.terminal(t, h.idle(t), program("cat"))
+		io.WriteString(w, "hello\r")
+		scr.expect(t, h, "hello\r\nhello\r\n")
+	}},
+	{"a terminal has no stderr of its own", []need{needTTY}, func(t *testing.T, h *harness) {
+		res := h.capture(t, h.idle(t), onTTY(word("both", "out", "err")))
+		if string(res.Stdout) != "out\r\nerr\r\n" || len(res.Stderr) != 0 {
+			t.Errorf("stdout %q, stderr %q", res.Stdout, res.Stderr)
+		}
+	}},
+	{"^C interrupts", []need{needTTY}, func(t *testing.T, h *harness) {
+		p, w, scr := h.terminal(t, h.idle(t), word("ready"))
+		scr.expect(t, h, "ready\r\n")
+		io.WriteString(w, "\x03")
+		if exit := h.wait(t, p); exit.Code != 130 || exit.Signal != atoll.SIGINT {
+			t.Errorf("exit is %+v, want it killed by SIGINT", exit)
+		}
+	}},
+	{"^C can be caught", []need{needTTY}, func(t *testing.T, h *harness) {
+		p, w, scr := h.terminal(t, h.idle(t), word("trap", "INT"))
+		scr.expect(t, h, "ready\r\n")
+		io.WriteString(w, "\x03")
+		if exit := h.wait(t, p); exit.Code != 42 || !strings.HasSuffix(scr.text(), "caught\r\n") {
+			t.Errorf("exit is %+v, output %q; want it caught", exit, scr.text())
+		}
+	}},
+	{"^D is an end of file", []need{needTTY}, func(t *testing.T, h *harness) {
+		p, w, scr := h.terminal(t, h.idle(t), program("cat"))
+		io.WriteString(w, "line\r")
+		scr.expect(t, h, "line\r\nline\r\n")
+		io.WriteString(w, "\x04")
+		if exit := h.wait(t, p); exit.Code != 0 {
+			t.Errorf("exit is %+v", exit)
+		}
+	}},
+	{"the end of stdin leaves the terminal open", []need{needTTY}, func(t *testing.T, h *harness) {
+		p, w, scr := h.terminal(t, h.idle(t), program("cat"))
+		io.WriteString(w, "line\r")
+		w.Close()
+		scr.expect(t, h, "line\r\nline\r\n")
+		wait, cancel := context.WithTimeout(h.ctx(t), aMoment)
+		defer cancel()
+		if exit, err := p.Wait(wait); err == nil {
+			t.Fatalf("the process ended with %+v when its client stopped typing", exit)
+		}
+		again := newScreen()
+		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdin: strings.NewReader("more\r\x04"), Stdout: again}); err != nil {
+			t.Errorf("Attach: %v", err)
+		}
+		if !strings.HasSuffix(again.text(), "more\r\nmore\r\n") {
+			t.Errorf("the terminal showed %q", again.text())
+		}
+	}},
+	{"a terminal can be left and attached to again, from its first byte", []need{needTTY}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		cmd := program("cat")
+		cmd.TTY, cmd.OpenStdin = &atoll.Size{Rows: 24, Cols: 80}, true
+		p := h.start(t, sb, cmd)
+		h.feed(t, p, "one\r", "one\r\none\r\n")
+		h.feed(t, p, "two\r", "one\r\none\r\ntwo\r\ntwo\r\n")
+		h.kill(t, p)
+	}},
+	{"no command is the user's shell", []need{needTTY}, func(t *testing.T, h *harness) {
+		p, w, scr := h.terminal(t, h.idle(t), &atoll.Command{})
+		io.WriteString(w, "echo one''word\r")
+		scr.expect(t, h, "oneword\r\n")
+		io.WriteString(w, "exit 7\r")
+		if exit := h.wait(t, p); exit.Code != 7 {
+			t.Errorf("exit is %+v, want code 7", exit)
+		}
+	}},
+	{"^Z stops the foreground job and gives the shell its terminal back", []need{needTTY}, func(t *testing.T, h *harness) {
+		p, w, scr := h.terminal(t, h.idle(t), &atoll.Command{})
+		io.WriteString(w, "echo be''gin; sleep 1000\r")
+		scr.expect(t, h, "begin\r\n")
+		io.WriteString(w, "\x1a")
+		io.WriteString(w, "echo ba''ck\r")
+		scr.expect(t, h, "back\r\n")
+		h.kill(t, p)
+	}},
+	{"a terminal's shell that is killed takes its jobs with it", []need{needTTY}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p, scr := h.started(t, sb, onTTY(word("family")))
+		h.kill(t, p)
+		h.dies(t, sb, scr.text())
+	}},
+	{"a main process may have a terminal", []need{needTTY}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("winch"), TTY: &atoll.Size{Rows: 31, Cols: 77}, OpenStdin: true})
+		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		scr := newScreen()
+		done := make(chan error, 1)
+		go func() { done <- p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}) }()
+		scr.expect(t, h, "31 77\r\n")
+		if err := atoll.Resize(h.ctx(t), p, atoll.Size{Rows: 5, Cols: 6}); err != nil {
+			t.Errorf("Resize: %v", err)
+		}
+		scr.expect(t, h, "5 6\r\n")
+		h.kill(t, p)
+		if err := <-done; err != nil {
+			t.Errorf("Attach: %v", err)
+		}
+	}},
+	{"a terminal is refused without Caps.TTY", nil, func(t *testing.T, h *harness) {
+		if h.p.Info().Caps.TTY {
+			t.Skip("the provider has cap tty")
+		}
+		_, err := h.idle(t).Exec(h.ctx(t), onTTY(program("true")))
+		wantKind(t, "Exec", err, atoll.ErrUnsupported)
+		h.refused(t, atoll.Spec{Cmd: wordArgs("ready"), TTY: &atoll.Size{Rows: 24, Cols: 80}}, atoll.ErrUnsupported)
+	}},
+}
+
+// onTTY gives the command a terminal.
+func onTTY(cmd *atoll.Command) *atoll.Command {
+	cmd.TTY = &atoll.Size{Rows: 24, Cols: 80}
+	return cmd
+}
+
+// terminal runs cmd on a terminal, and returns its keyboard and its screen.
+func (h *harness) terminal(t *testing.T, sb atoll.Sandbox, cmd *atoll.Command) (atoll.Process, *io.PipeWriter, *screen) {
+	t.Helper()
+	r, w := pipe(t)
+	scr := newScreen()
+	cmd = onTTY(cmd)
+	cmd.Stdin, cmd.Stdout = r, scr
+	return h.start(t, sb, cmd), w, scr
+}
+
+// kill ends the process and waits for that.
+func (h *harness) kill(t *testing.T, p atoll.Process) {
+	t.Helper()
+	if err := p.Signal(h.ctx(t), atoll.SIGKILL); err != nil {
+		t.Errorf("Signal: %v", err)
+	}
+	h.wait(t, p)
+}

@@ -1,0 +1,285 @@
+package providertest
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var volumes = []promise{
+	{"Remove keeps the data volume for the next sandbox of the id", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.write(t, sb, "kept", "kept")
+		if err := sb.Remove(h.ctx(t)); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		if v := h.volume(t, "", "data-"+sb.ID()); v.Sandbox != sb.ID() || v.InUse {
+			t.Errorf("the volume is %+v, want it of the sandbox and not in use", v)
+		}
+		again := h.create(t, atoll.Spec{ID: sb.ID()})
+		h.holds(t, again, "kept", "kept")
+		if v := h.volume(t, "", "data-"+sb.ID()); !v.InUse {
+			t.Errorf("the volume is %+v, want it in use", v)
+		}
+	}},
+	{"RemoveVolumes deletes the data volume", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.write(t, sb, "dropped", "x")
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		h.noVolume(t, "data-"+sb.ID())
+		again := h.create(t, atoll.Spec{ID: sb.ID()})
+		h.missing(t, again, "dropped")
+	}},
+	{"a data volume that was kept can be removed by name", []need{needVolumes}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		name := "data-" + sb.ID()
+		wantKind(t, "RemoveVolume while in use", atoll.RemoveVolume(h.ctx(t), h.p, atoll.DefaultProject, name), atoll.ErrConflict)
+		if err := sb.Remove(h.ctx(t)); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		if err := atoll.RemoveVolume(h.ctx(t), h.p, atoll.DefaultProject, name); err != nil {
+			t.Errorf("RemoveVolume: %v", err)
+		}
+		h.noVolume(t, name)
+		wantKind(t, "RemoveVolume again", atoll.RemoveVolume(h.ctx(t), h.p, atoll.DefaultProject, name), atoll.ErrNotExist)
+	}},
+	{"a named volume is shared in its project and outlives its sandboxes", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+		mounts := []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}
+		a := h.create(t, atoll.Spec{Mounts: mounts})
+		b := h.create(t, atoll.Spec{Mounts: mounts})
+		t.Cleanup(func() { h.removeVolume(t, atoll.DefaultProject, "cache") })
+		h.write(t, a, "cache/shared", "shared")
+		h.holds(t, b, "cache/shared", "shared")
+		if h.code(t, b, word("store", "cache/back", "back")) != 0 {
+			t.Error("the process could not write to the volume")
+		}
+		h.holds(t, a, "cache/back", "back\n")
+		wantKind(t, "RemoveVolume while in use", atoll.RemoveVolume(h.ctx(t), h.p, atoll.DefaultProject, "cache"), atoll.ErrConflict)
+		for _, sb := range []atoll.Sandbox{a, b} {
+			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				t.Fatalf("Remove: %v", err)
+			}
+		}
+		if v := h.volume(t, atoll.DefaultProject, "cache"); v.InUse || v.Sandbox != "" || v.Project != atoll.DefaultProject {
+			t.Errorf("the volume is %+v, want it in no use", v)
+		}
+		c := h.create(t, atoll.Spec{Mounts: mounts})
+		h.holds(t, c, "cache/shared", "shared")
+		if err := c.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+	}},
+	{"a named volume of one project is not that of another", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+		mounts := []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}
+		a := h.create(t, atoll.Spec{Mounts: mounts, Project: "one"})
+		b := h.create(t, atoll.Spec{Mounts: mounts, Project: "two"})
+		t.Cleanup(func() { h.removeVolume(t, "one", "cache"); h.removeVolume(t, "two", "cache") })
+		h.write(t, a, "cache/f", "of one")
+		h.missing(t, b, "cache/f")
+		of, err := atoll.Volumes(h.ctx(t), h.p, "one")
+		if err != nil {
+			t.Fatalf("Volumes: %v", err)
+		}
+		for _, v := range of {
+			if v.Project != "one" {
+				t.Errorf("Volumes(one) has %+v", v)
+			}
+		}
+		for _, sb := range []atoll.Sandbox{a, b} {
+			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				t.Fatalf("Remove: %v", err)
+			}
+		}
+	}},
+	{"RemoveProject removes all of one project and nothing of another", nil, func(t *testing.T, h *harness) {
+		spec := atoll.Spec{Project: "one"}
+		if h.p.Info().Caps.Volumes {
+			spec.Mounts = []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}
+		}
+		h.create(t, spec)
+		h.create(t, spec)
+		other := h.create(t, atoll.Spec{Project: "two"})
+		if err := atoll.RemoveProject(h.ctx(t), h.p, "one"); err != nil {
+			t.Fatalf("RemoveProject: %v", err)
+		}
+		if ids := h.ids(t); !slices.Equal(ids, []string{other.ID()}) {
+			t.Errorf("List has %q, want only %q", ids, other.ID())
+		}
+		if h.p.Info().Caps.Volumes {
+			if of, err := atoll.Volumes(h.ctx(t), h.p, "one"); err != nil || len(of) != 0 {
+				t.Errorf("Volumes = %+v, %v; want none", of, err)
+			}
+		}
+		if err := atoll.RemoveProject(h.ctx(t), h.p, "one"); err != nil {
+			t.Errorf("RemoveProject again: %v", err)
+		}
+	}},
+	{"the work directory can be reached while the sandbox is stopped", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{NoStart: true})
+		h.write(t, sb, "before", "start")
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		if got := h.output(t, sb, program("cat", "before")); got != "start" {
+			t.Errorf("cat printed %q", got)
+		}
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		h.holds(t, sb, "before", "start")
+		h.write(t, sb, "while/stopped", "x")
+		h.listed(t, sb, "while", false, "/work/while/stopped")
+		if h.p.Info().Caps.Durable == atoll.DurableNone {
+			return
+		}
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		if got := h.output(t, sb, program("cat", "while/stopped")); got != "x" {
+			t.Errorf("cat printed %q", got)
+		}
+	}},
+	{"a bind mount shows the directory, and writes reach it", []need{needBind}, func(t *testing.T, h *harness) {
+		dir := h.shared(t)
+		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/work/bound"}}})
+		if got := h.output(t, sb, program("cat", "/work/bound/given")); got != "given" {
+			t.Errorf("cat printed %q", got)
+		}
+		if h.code(t, sb, word("store", "/work/bound/made", "made")) != 0 {
+			t.Error("the process could not write")
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, "made")); string(b) != "made\n" {
+			t.Errorf("outside the file holds %q, %v", b, err)
+		}
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, "given")); string(b) != "given\n" {
+			t.Errorf("after Remove the file holds %q, %v", b, err)
+		}
+	}},
+	{"a bind mount may be a file, and anywhere", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
+		dir := h.shared(t)
+		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{
+			{Type: atoll.MountBind, Source: filepath.Join(dir, "given"), Target: "/opt/place/file", ReadOnly: true},
+			{Type: atoll.MountBind, Source: dir, Target: "/data"},
+		}})
+		for _, name := range []string{"/opt/place/file", "/data/given"} {
+			if got := h.output(t, sb, program("cat", name)); got != "given" {
+				t.Errorf("cat %s printed %q", name, got)
+			}
+		}
+	}},
+	{"a read-only mount cannot be written to", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
+		dir := h.shared(t)
+		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/data", ReadOnly: true}}})
+		for _, name := range []string{"/data/given", "/data/new"} {
+			if h.code(t, sb, word("store", name, "overwritten")) == 0 {
+				t.Errorf("the process could write %s", name)
+			}
+			if h.p.Info().Caps.Files {
+				err := atoll.WriteFile(h.ctx(t), sb, name, []byte("overwritten"), 0)
+				wantKind(t, "WriteFile "+name, err, atoll.ErrDenied)
+			}
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, "given")); string(b) != "given\n" {
+			t.Errorf("the file holds %q, %v", b, err)
+		}
+	}},
+	{"a mount source that is not there is refused", []need{needBind}, func(t *testing.T, h *harness) {
+		missing := filepath.Join(t.TempDir(), "missing")
+		h.refused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: missing, Target: "/work/m"}}}, atoll.ErrNotExist)
+		if _, err := os.Stat(missing); err == nil {
+			t.Error("the mount source was made")
+		}
+	}},
+	{"a tmpfs is empty, writable, and gone after a stop", []need{needTmpfs}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/scratch"}}})
+		if got := h.output(t, sb, program("ls", "/scratch")); got != "" {
+			t.Errorf("it holds %q", got)
+		}
+		if h.code(t, sb, word("store", "/scratch/f", "x")) != 0 {
+			t.Error("the process could not write")
+		}
+		if h.p.Info().Caps.Durable == atoll.DurableNone {
+			return
+		}
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		if got := h.output(t, sb, program("ls", "/scratch")); got != "" {
+			t.Errorf("after a stop it holds %q", got)
+		}
+	}},
+	{"a tmpfs has a size", []need{needTmpfs}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/scratch", Size: 4 << 20}}})
+		if h.code(t, sb, word("fill", "/scratch/f", 2)) != 0 {
+			t.Error("2 MiB do not fit into 4 MiB")
+		}
+		if h.code(t, sb, word("fill", "/scratch/g", 8)) == 0 {
+			t.Error("8 MiB fit into 4 MiB")
+		}
+	}},
+}
+
+// shared is a directory of this machine to mount, with a file "given".
+func (h *harness) shared(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "given"), []byte("given\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// volume finds a volume by its name.
+func (h *harness) volume(t *testing.T, project, name string) atoll.Volume {
+	t.Helper()
+	all, err := atoll.Volumes(h.ctx(t), h.p, project)
+	if err != nil {
+		t.Fatalf("Volumes: %v", err)
+	}
+	var names []string
+	for _, v := range all {
+		if v.Name == name {
+			return v
+		}
+		names = append(names, v.Name)
+	}
+	t.Fatalf("Volumes has no %q, only %s", name, strings.Join(names, ", "))
+	return atoll.Volume{}
+}
+
+func (h *harness) noVolume(t *testing.T, name string) {
+	t.Helper()
+	all, err := atoll.Volumes(h.ctx(t), h.p, "")
+	if err != nil {
+		t.Fatalf("Volumes: %v", err)
+	}
+	for _, v := range all {
+		if v.Name == name {
+			t.Errorf("the volume %q is still there: %+v", name, v)
+		}
+	}
+}
+
+// removeVolume deletes a volume when the sandboxes that use it are gone.
+func (h *harness) removeVolume(t *testing.T, project, name string) {
+	t.Helper()
+	err := atoll.RemoveVolume(h.ctx(t), h.p, project, name)
+	if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
+		t.Errorf("RemoveVolume(%s, %s): %v", project, name, err)
+	}
+}

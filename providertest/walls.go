@@ -1,0 +1,170 @@
+package providertest
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var walls = []promise{
+	{"a sandbox sees no file of the host", []need{needWalls}, func(t *testing.T, h *harness) {
+		secret := h.secret(t)
+		sb := h.idle(t)
+		up := strings.Repeat("../", 20)
+		for _, name := range []string{secret.file, up + secret.file, "/proc/1/root" + secret.file} {
+			if res := h.capture(t, sb, program("cat", name)); strings.Contains(string(res.Stdout), secret.text) {
+				t.Errorf("cat %s printed the secret", name)
+			}
+		}
+		h.capture(t, sb, word("store", secret.file, "overwritten"))
+		h.capture(t, sb, word("store", secret.dir+"/new", "planted"))
+		secret.untouched(t)
+	}},
+	{"a sandbox sees no file of another", []need{needWalls}, func(t *testing.T, h *harness) {
+		a, b := h.idle(t), h.idle(t)
+		for _, name := range []string{"/work/note", "/tmp/atoll-note"} {
+			if h.code(t, a, word("store", name, "of a")) != 0 {
+				t.Fatalf("the process could not write %s", name)
+			}
+			if h.code(t, b, program("cat", name)) == 0 {
+				t.Errorf("%s of one sandbox can be read in another", name)
+			}
+		}
+	}},
+	{"what is written into the root file system stays inside", []need{needWalls}, func(t *testing.T, h *harness) {
+		name := "/usr/atoll-" + atoll.NewID()
+		h.code(t, h.idle(t), word("store", name, "x")) // it may fail, too
+		if _, err := os.Stat(name); err == nil {
+			os.Remove(name)
+			t.Errorf("%s was made on the host", name)
+		}
+	}},
+	{"a sandbox sees no process of the host, nor can it signal one", []need{needWalls}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		own := strconv.Itoa(os.Getpid())
+		self, err := os.ReadFile("/proc/self/cmdline")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res := h.capture(t, sb, program("cat", "/proc/"+own+"/cmdline")); string(res.Stdout) == string(self) {
+			t.Error("the process of the test can be seen from inside")
+		}
+	}},
+	{"a sandbox has its own processes only", []need{needWalls}, func(t *testing.T, h *harness) {
+		a, b := h.idle(t), h.idle(t)
+		_, scr := h.started(t, a, word("family"))
+		pid := strings.TrimSpace(scr.text())
+		if n, err := strconv.Atoi(pid); err != nil || n > 1000 {
+			t.Skipf("pid %q inside is too large to tell whose it is", pid)
+		}
+		h.lives(t, a, pid)
+		if res := h.capture(t, b, program("cat", "/proc/"+pid+"/cmdline")); strings.Contains(string(res.Stdout), "sleep") {
+			t.Errorf("process %s of one sandbox can be seen in another", pid)
+		}
+	}},
+}
+
+var network = []promise{
+	{"without a network there is no way to the host", []need{needNoNet}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for _, addr := range listenEverywhere(t) {
+			h.unreachable(t, sb, addr)
+		}
+	}},
+	{"without a network there is no way out", []need{needNoNet}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for _, addr := range []string{"192.0.2.1:80", "169.254.169.254:80", "8.8.8.8:53"} {
+			h.unreachable(t, sb, addr)
+		}
+	}},
+	{"with a network there is still no way to the host", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
+		for _, addr := range append(listenEverywhere(t), "169.254.169.254:80") {
+			h.unreachable(t, sb, addr)
+		}
+	}},
+	{"loopback works without a network", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		port := h.serve(t, sb)
+		h.poll(t, h.short(), func() error { return h.connect(t, sb, "127.0.0.1", port) })
+	}},
+	{"one sandbox's loopback is not another's", []need{needWalls}, func(t *testing.T, h *harness) {
+		a, b := h.idle(t), h.idle(t)
+		port := h.serve(t, a)
+		h.poll(t, h.short(), func() error { return h.connect(t, a, "127.0.0.1", port) })
+		if h.connect(t, b, "127.0.0.1", port) == nil {
+			t.Error("the port of one sandbox can be reached from another")
+		}
+		if c, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
+			c.Close()
+			t.Error("the port of the sandbox can be reached on the host's loopback")
+		}
+	}},
+}
+
+// A secret is a file of this machine that no sandbox may see or change.
+type secret struct{ dir, file, text string }
+
+func (h *harness) secret(t *testing.T) secret {
+	t.Helper()
+	dir := t.TempDir()
+	s := secret{dir: dir, file: filepath.Join(dir, "secret"), text: "secret-" + atoll.NewID()}
+	if err := os.WriteFile(s.file, []byte(s.text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s secret) untouched(t *testing.T) {
+	t.Helper()
+	if b, err := os.ReadFile(s.file); string(b) != s.text {
+		t.Errorf("the secret was changed to %q, %v", b, err)
+	}
+	entries, err := os.ReadDir(s.dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("the secret's directory holds %v, %v; want the secret alone", entries, err)
+	}
+}
+
+// listenEverywhere listens on each address of this machine.
+func listenEverywhere(t *testing.T) []string {
+	t.Helper()
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp4", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	var out []string
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil {
+			out = append(out, net.JoinHostPort(n.IP.String(), port))
+		}
+	}
+	return out
+}
+
+// unreachable checks that a process inside cannot connect to addr.
+func (h *harness) unreachable(t *testing.T, sb atoll.Sandbox, addr string) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.connect(t, sb, host, n) == nil {
+		t.Errorf("%s can be reached", addr)
+	}
+}

@@ -1,0 +1,288 @@
+package providertest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var errStill = errors.New("it is still there")
+
+var watches = []promise{
+	{"Watch replays every sandbox, then says synced, then follows", nil, func(t *testing.T, h *harness) {
+		a := h.create(t, atoll.Spec{Name: "running"})
+		b := h.create(t, atoll.Spec{Name: "created", NoStart: true})
+		w := h.watch(t, h.ctx(t))
+		seen := map[string]atoll.Status{}
+		for ev := range w.events {
+			if ev.Type == atoll.EventSynced {
+				break
+			}
+			if _, twice := seen[ev.Status.ID]; twice {
+				t.Errorf("%s is replayed twice", ev.Status.ID)
+			}
+			seen[ev.Status.ID] = ev.Status
+		}
+		if len(seen) != 2 {
+			t.Errorf("%d sandboxes were replayed, want 2", len(seen))
+		}
+		for _, sb := range []atoll.Sandbox{a, b} {
+			sameStatus(t, "the replay", seen[sb.ID()], h.status(t, sb))
+		}
+		c := h.create(t, atoll.Spec{Name: "new"})
+		w.expect(t, h, c.ID(), atoll.StateRunning)
+		if err := c.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		w.expect(t, h, c.ID(), atoll.StateStopped)
+		if err := c.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		w.expect(t, h, c.ID(), atoll.StateRemoved)
+	}},
+	{"events of a sandbox come in order, removed is the last", nil, func(t *testing.T, h *harness) {
+		w := h.watch(t, h.ctx(t))
+		w.synced(t, h)
+		sb := h.create(t, atoll.Spec{NoStart: true})
+		steps := []func(context.Context) error{sb.Start, func(ctx context.Context) error { return sb.Stop(ctx, 0) }}
+		if h.p.Info().Caps.Durable != atoll.DurableNone {
+			steps = append(steps, steps...)
+		}
+		for i, step := range steps {
+			if err := step(h.ctx(t)); err != nil {
+				t.Fatalf("step %d: %v", i, err)
+			}
+		}
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		want := []atoll.State{atoll.StateCreated}
+		for range len(steps) / 2 {
+			want = append(want, atoll.StateRunning, atoll.StateStopped)
+		}
+		want = append(want, atoll.StateRemoved)
+		got := w.states(t, h, sb.ID())
+		got = slices.DeleteFunc(got, func(s atoll.State) bool { return s == atoll.StateCreating })
+		if !slices.Equal(slices.Compact(got), want) {
+			t.Errorf("the states were %v, want %v", got, want)
+		}
+	}},
+	{"the end of a main process is an event", nil, func(t *testing.T, h *harness) {
+		w := h.watch(t, h.ctx(t))
+		w.synced(t, h)
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("exit", 3)})
+		st := w.expect(t, h, sb.ID(), atoll.StateFailed)
+		if st.Exit == nil || st.Exit.Code != 3 || st.Reason == "" {
+			t.Errorf("the event has exit %v and reason %q", st.Exit, st.Reason)
+		}
+	}},
+	{"the end of a TTL is an event", nil, func(t *testing.T, h *harness) {
+		w := h.watch(t, h.ctx(t))
+		w.synced(t, h)
+		sb := h.create(t, atoll.Spec{TTL: atoll.Duration(500 * time.Millisecond)})
+		w.expect(t, h, sb.ID(), atoll.StateRemoved)
+	}},
+	{"a Watch ends with its context's error, as its last pair", nil, func(t *testing.T, h *harness) {
+		ctx, cancel := context.WithCancel(h.ctx(t))
+		w := h.watch(t, ctx)
+		w.synced(t, h)
+		cancel()
+		wantCtx(t, "Watch", w.end(t, h), context.Canceled)
+	}},
+	{"a Watch with an ended context is its error alone", nil, func(t *testing.T, h *harness) {
+		ctx, cancel := context.WithCancel(h.ctx(t))
+		cancel()
+		wantCtx(t, "Watch", h.watch(t, ctx).end(t, h), context.Canceled)
+	}},
+	{"the caller may break off at once and later", nil, func(t *testing.T, h *harness) {
+		h.idle(t)
+		for n := range 2 {
+			i := 0
+			within(t, h.short(), "breaking off", func() {
+				for range h.p.Watch(h.ctx(t)) {
+					if i++; i > n {
+						break
+					}
+				}
+			})
+		}
+	}},
+	{"Close ends a Watch as unavailable", nil, func(t *testing.T, h *harness) {
+		w := h.watch(t, h.ctx(t))
+		w.synced(t, h)
+		if err := h.p.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		h.closed = true
+		wantKind(t, "Watch", w.end(t, h), atoll.ErrUnavailable)
+	}},
+	{"a slow reader blocks nobody, and is told when it missed something", nil, func(t *testing.T, h *harness) {
+		stop := make(chan struct{})
+		synced := make(chan struct{})
+		done := make(chan error, 1)
+		got := 0
+		go func() {
+			var last error
+			for ev, err := range h.p.Watch(h.ctx(t)) {
+				if last = err; err != nil {
+					break
+				}
+				if ev.Type == atoll.EventSynced {
+					close(synced)
+					<-stop
+					continue
+				}
+				if got++; ev.Status.State == atoll.StateRemoved && ev.Status.Spec.Name == "last" {
+					break
+				}
+			}
+			done <- last
+		}()
+		<-synced
+		within(t, h.long(), "200 creates and removes beside a reader that sleeps", func() {
+			for i := range 200 {
+				spec := atoll.Spec{NoStart: true}
+				if i == 199 {
+					spec.Name = "last"
+				}
+				sb, err := h.p.Create(h.ctx(t), h.spec(spec))
+				if err != nil {
+					t.Errorf("Create: %v", err)
+					return
+				}
+				if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+					t.Errorf("Remove: %v", err)
+					return
+				}
+			}
+		})
+		close(stop)
+		select {
+		case err := <-done:
+			if err != nil {
+				wantKind(t, "Watch", err, atoll.ErrUnavailable)
+			} else if got < 400 {
+				t.Errorf("the reader got %d events of 400, and no error", got)
+			}
+		case <-time.After(h.short()):
+			t.Error("the reader got neither the last event nor an error")
+		}
+	}},
+	{"many watch at once and all see the same", nil, func(t *testing.T, h *harness) {
+		var ws []*watcher
+		for range 10 {
+			w := h.watch(t, h.ctx(t))
+			w.synced(t, h)
+			ws = append(ws, w)
+		}
+		sb := h.idle(t)
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		for _, w := range ws {
+			w.expect(t, h, sb.ID(), atoll.StateRunning)
+			w.expect(t, h, sb.ID(), atoll.StateRemoved)
+		}
+	}},
+}
+
+// A watcher reads a Watch in the background.
+type watcher struct {
+	events chan atoll.Event // closed at the end
+	err    error            // of the last pair; valid when events is closed
+}
+
+// watch begins a Watch that ends with the subtest.
+func (h *harness) watch(t *testing.T, ctx context.Context) *watcher {
+	t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watcher{events: make(chan atoll.Event, 10000)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(w.events)
+		for ev, err := range h.p.Watch(ctx) {
+			if w.err != nil {
+				t.Errorf("after the error %v another pair came: %+v, %v", w.err, ev, err)
+			}
+			if err != nil {
+				w.err = err
+				continue
+			}
+			if ev.Time.IsZero() {
+				t.Errorf("an event has no time: %+v", ev)
+			}
+			w.events <- ev
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return w
+}
+
+// next returns the next event, or fails the test.
+func (w *watcher) next(t *testing.T, h *harness, what string) atoll.Event {
+	t.Helper()
+	select {
+	case ev, ok := <-w.events:
+		if !ok {
+			t.Fatalf("the Watch ended with %v before %s", w.err, what)
+		}
+		return ev
+	case <-time.After(h.short()):
+		t.Fatalf("no event %s", what)
+	}
+	return atoll.Event{}
+}
+
+// synced reads the replay to its end.
+func (w *watcher) synced(t *testing.T, h *harness) {
+	t.Helper()
+	for w.next(t, h, "synced").Type != atoll.EventSynced {
+	}
+}
+
+// expect reads on until the sandbox is in the state.
+func (w *watcher) expect(t *testing.T, h *harness, id string, state atoll.State) atoll.Status {
+	t.Helper()
+	for {
+		ev := w.next(t, h, "that "+id+" is "+string(state))
+		if ev.Type == atoll.EventState && ev.Status.ID == id && ev.Status.State == state {
+			return ev.Status
+		}
+	}
+}
+
+// states reads on until the sandbox is removed, and returns its states.
+func (w *watcher) states(t *testing.T, h *harness, id string) []atoll.State {
+	t.Helper()
+	var got []atoll.State
+	for {
+		ev := w.next(t, h, "that "+id+" is removed")
+		if ev.Status.ID != id {
+			continue
+		}
+		if got = append(got, ev.Status.State); ev.Status.State == atoll.StateRemoved {
+			return got
+		}
+	}
+}
+
+// end reads to the end of the Watch and returns its error.
+func (w *watcher) end(t *testing.T, h *harness) error {
+	t.Helper()
+	timeout := time.After(h.short())
+	for {
+		select {
+		case _, ok := <-w.events:
+			if !ok {
+				return w.err
+			}
+		case <-timeout:
+			t.Fatal("the Watch does not end")
+		}
+	}
+}
