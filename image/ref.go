@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -39,8 +38,6 @@ type reference struct {
 	tag    string         // fromLayout, fromArchive; may be empty
 }
 
-var bareDigestRE = regexp.MustCompile(`^sha(256|512):`)
-
 // parse understands the spellings in the package's documentation. Its errors
 // are about the spelling; whether a path exists is looked at only to tell one
 // spelling from another.
@@ -57,7 +54,7 @@ func parse(ref string) (reference, error) {
 		return parsePath(fromArchive, rest)
 	case scheme == "dir":
 		return parsePath(fromDir, rest)
-	case bareDigestRE.MatchString(ref):
+	case scheme == "sha256" || scheme == "sha512":
 		h, err := v1.NewHash(ref)
 		if err != nil {
 			return reference{}, fmt.Errorf("digest %q: must be sha256: and 64 hex digits", ref)
@@ -71,7 +68,7 @@ func parse(ref string) (reference, error) {
 
 func parseRemote(ref string) (reference, error) {
 	n, err := name.ParseReference(ref)
-	if err != nil {
+	if err != nil || !validRepo(n.Context()) {
 		return reference{}, fmt.Errorf("not the name of an image: write it like python:3.11-slim or registry.example.com/team/app@sha256:... (lower case)")
 	}
 	r := reference{kind: fromRegistry, remote: n, text: n.Name()}
@@ -86,6 +83,25 @@ func parseRemote(ref string) (reference, error) {
 		r.digest, err = v1.NewHash(d.DigestStr())
 	}
 	return r, err
+}
+
+// validRepo holds a repository to the grammar of OCI, which the parser does
+// not: words of lower-case letters and digits with '.', '_' or '-' between, and
+// '/' between words.
+func validRepo(repo name.Repository) bool {
+	if host := repo.RegistryStr(); !alphanumeric(host[0]) && host[0] != '[' {
+		return false
+	}
+	for word := range strings.SplitSeq(repo.RepositoryStr(), "/") {
+		if word == "" || !alphanumeric(word[0]) || !alphanumeric(word[len(word)-1]) {
+			return false
+		}
+	}
+	return true
+}
+
+func alphanumeric(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
 func parsePath(kind sourceKind, text string) (reference, error) {

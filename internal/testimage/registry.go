@@ -21,7 +21,8 @@ type Registry struct {
 	// Host is its "host:port".
 	Host string
 
-	t testing.TB
+	t         testing.TB
+	transport *http.Transport // to push with
 
 	mu    sync.Mutex
 	fault func(http.Handler) http.Handler // nil: none
@@ -45,7 +46,11 @@ func Serve(t testing.TB) *Registry {
 		r.mu.Unlock()
 		h.ServeHTTP(w, req)
 	}))
-	t.Cleanup(server.Close)
+	r.transport = server.Client().Transport.(*http.Transport).Clone()
+	t.Cleanup(func() {
+		r.transport.CloseIdleConnections()
+		server.Close()
+	})
 	r.Host = strings.TrimPrefix(server.URL, "http://")
 	return r
 }
@@ -71,7 +76,7 @@ func (r *Registry) Push(repoTag string, img v1.Image) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := remote.Write(ref, img); err != nil {
+	if err := remote.Write(ref, img, remote.WithTransport(r.transport)); err != nil {
 		r.t.Fatal(err)
 	}
 	r.forget()
@@ -85,7 +90,7 @@ func (r *Registry) PushIndex(repoTag string, index v1.ImageIndex) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := remote.WriteIndex(ref, index); err != nil {
+	if err := remote.WriteIndex(ref, index, remote.WithTransport(r.transport)); err != nil {
 		r.t.Fatal(err)
 	}
 	r.forget()

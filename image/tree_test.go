@@ -1,0 +1,474 @@
+//go:build linux
+
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/seed46cd37a8/atoll/internal/testimage"
+)
+
+// A cell is a directory to unpack into, next to what must not be touched.
+type cell struct {
+	t          *testing.T
+	outer, dir string
+}
+
+func newCell(t *testing.T) *cell {
+	t.Helper()
+	c := &cell{t: t, outer: t.TempDir()}
+	c.dir = filepath.Join(c.outer, "a", "root")
+	for _, d := range []string{c.dir, filepath.Join(c.outer, "etc")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range []string{"etc/passwd", "secret", "a/secret"} {
+		if err := os.WriteFile(filepath.Join(c.outer, f), []byte("host"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if err := removeAll(c.dir); err != nil {
+			t.Errorf("removing what was unpacked: %v", err)
+		}
+	})
+	return c
+}
+
+// unpack applies the layers, each a tar stream.
+func (c *cell) unpack(owners bool, limit int64, layers ...[]byte) error {
+	tr, err := newTree(c.dir, owners, limit, slog.New(slog.DiscardHandler))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer tr.close()
+	for _, l := range layers {
+		if err := tr.layer(context.Background(), bytes.NewReader(l)); err != nil {
+			return err
+		}
+	}
+	return tr.finish()
+}
+
+// untouched checks that nothing but the directory has changed.
+func (c *cell) untouched() {
+	c.t.Helper()
+	want := map[string]string{"a": "dir", "a/secret": "host", "etc": "dir", "etc/passwd": "host", "secret": "host"}
+	got := listing(c.t, c.outer)
+	for path := range got {
+		if strings.HasPrefix(path, "a/root") {
+			delete(got, path)
+		}
+	}
+	if !maps.Equal(got, want) {
+		c.t.Errorf("outside of the image there is %v, want %v", got, want)
+	}
+}
+
+// listing describes a tree: "dir", "-> target", or the content of a file.
+func listing(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	m := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(dir, path)
+		switch d.Type() {
+		case fs.ModeDir:
+			if rel != "." {
+				m[rel] = "dir"
+			}
+		case fs.ModeSymlink:
+			target, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			m[rel] = "-> " + target
+		case 0:
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			m[rel] = string(b)
+		default:
+			m[rel] = d.Type().String()
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+type entries = []Entry
+
+func TestLayers(t *testing.T) {
+	dev := Entry{Header: tar.Header{Typeflag: tar.TypeChar, Name: "dev/mem", Devmajor: 1, Devminor: 1}}
+	block := Entry{Header: tar.Header{Typeflag: tar.TypeBlock, Name: "dev/sda", Devmajor: 8}}
+	fifo := Entry{Header: tar.Header{Typeflag: tar.TypeFifo, Name: "pipe"}}
+	for _, tt := range []struct {
+		name   string
+		layers []entries
+		want   map[string]string
+	}{
+		{"nothing", nil, map[string]string{}},
+		{"files, directories, links",
+			[]entries{{Dir("./etc/", 0), File("./etc/motd", 0, "hi"), Symlink("motd", "etc/motd"), Link("hard", "etc/motd")}},
+			map[string]string{"etc": "dir", "etc/motd": "hi", "motd": "-> etc/motd", "hard": "hi"}},
+		{"missing parents are made",
+			[]entries{{File("a/b/c", 0, "1")}},
+			map[string]string{"a": "dir", "a/b": "dir", "a/b/c": "1"}},
+		{"the last of equal names wins",
+			[]entries{{File("f", 0, "1"), File("f", 0, "2"), Dir("f", 0), File("f", 0, "3"), Symlink("f", "x"), File("f", 0, "4")}},
+			map[string]string{"f": "4"}},
+		{"a file replaces a directory and all in it",
+			[]entries{{File("d/sub/x", 0, "1")}, {File("d", 0, "2")}},
+			map[string]string{"d": "2"}},
+		{"a directory replaces a link, and what it led to stays",
+			[]entries{{File("real/x", 0, "1"), Symlink("d", "real")}, {Dir("d", 0), File("d/y", 0, "2")}},
+			map[string]string{"real": "dir", "real/x": "1", "d": "dir", "d/y": "2"}},
+		{"a directory keeps what is in it",
+			[]entries{{File("d/x", 0, "1")}, {Dir("d", 0o700), File("d/y", 0, "2")}},
+			map[string]string{"d": "dir", "d/x": "1", "d/y": "2"}},
+		{"a directory that was removed comes back empty",
+			[]entries{{File("d/sub/x", 0, "1")}, {File(".wh.d", 0, "")}, {File("d/sub/y", 0, "2")}},
+			map[string]string{"d": "dir", "d/sub": "dir", "d/sub/y": "2"}},
+		{"a file is not written through its other name",
+			[]entries{{File("a", 0, "1"), Link("b", "a")}, {File("b", 0, "2")}},
+			map[string]string{"a": "1", "b": "2"}},
+		{"a whiteout removes one file",
+			[]entries{{File("d/x", 0, "1"), File("d/y", 0, "1")}, {File("d/.wh.x", 0, "")}},
+			map[string]string{"d": "dir", "d/y": "1"}},
+		{"a whiteout removes a directory, also a whiteout of nothing is fine",
+			[]entries{{File("d/e/x", 0, "1")}, {File("d/.wh.e", 0, ""), File("no/where/.wh.x", 0, ""), File(".wh.y", 0, "")}},
+			map[string]string{"d": "dir"}},
+		{"a whiteout of a link leaves its target",
+			[]entries{{File("x", 0, "1"), Symlink("l", "x")}, {File(".wh.l", 0, "")}},
+			map[string]string{"x": "1"}},
+		{"a whiteout is for lower layers only, before and after",
+			[]entries{{File("d/x", 0, "1"), File("e/x", 0, "1")}, {File(".wh.d", 0, ""), File("d/y", 0, "2"), File("e/y", 0, "2"), File(".wh.e", 0, "")}},
+			map[string]string{"d": "dir", "d/y": "2", "e": "dir", "e/y": "2"}},
+		{"an opaque directory hides lower layers only, before and after",
+			[]entries{
+				{File("d/x", 0, "1"), File("d/sub/x", 0, "1"), File("e/x", 0, "1"), File("e/sub/x", 0, "1")},
+				{File("d/.wh..wh..opq", 0, ""), File("d/y", 0, "2"), File("e/sub/y", 0, "2"), File("e/.wh..wh..opq", 0, "")},
+			},
+			map[string]string{"d": "dir", "d/y": "2", "e": "dir", "e/sub": "dir", "e/sub/y": "2"}},
+		{"what AUFS left behind is no file",
+			[]entries{{File(".wh..wh.plnk", 0, ""), File("d/.wh..wh.aufs", 0, "")}},
+			map[string]string{}},
+		{"devices and pipes are left out, and links to them",
+			[]entries{{dev, block, fifo, Link("dev/kmem", "dev/mem"), File("x", 0, "1")}},
+			map[string]string{"dev": "dir", "x": "1"}},
+		{"a device replaces a file by nothing",
+			[]entries{{File("pipe", 0, "1")}, {fifo}},
+			map[string]string{}},
+		{"names of all kinds",
+			[]entries{{File("sp ace/new\nline", 0, "1"), File("-rf", 0, "2"), File("\xff\xfe", 0, "3"), File(strings.Repeat("n", 255), 0, "4")}},
+			map[string]string{"sp ace": "dir", "sp ace/new\nline": "1", "-rf": "2", "\xff\xfe": "3", strings.Repeat("n", 255): "4"}},
+		{"a long name in PAX",
+			[]entries{{File(strings.Repeat("d/", 150)+"f", 0, "1")}},
+			deep(150)},
+
+		// Names and links that would lead out: taken as in a chroot.
+		{"an absolute name",
+			[]entries{{File("/etc/passwd", 0, "1"), File("//x", 0, "2")}},
+			map[string]string{"etc": "dir", "etc/passwd": "1", "x": "2"}},
+		{"dots that stay inside",
+			[]entries{{File("a/../b", 0, "1")}},
+			map[string]string{"b": "1"}},
+		{"through an absolute link",
+			[]entries{{Dir("run", 0), Symlink("var/run", "/run")}, {File("var/run/pid", 0, "1")}},
+			map[string]string{"run": "dir", "run/pid": "1", "var": "dir", "var/run": "-> /run"}},
+		{"through a link with too many dots",
+			[]entries{{Symlink("up", "../../../../etc"), File("up/passwd", 0, "1")}},
+			map[string]string{"up": "-> ../../../../etc", "etc": "dir", "etc/passwd": "1"}},
+		{"through links of links, dots among them",
+			[]entries{{Dir("x/y/z", 0), Symlink("l1", "x/y"), Symlink("l2", "l1/../../l1/z"), File("l2/../f", 0, "1")}, {File("l2/g", 0, "2")}},
+			map[string]string{"x": "dir", "x/y": "dir", "x/y/z": "dir", "l1": "-> x/y", "l2": "-> l1/../../l1/z", "f": "1", "x/y/z/g": "2"}},
+		{"through a dangling link",
+			[]entries{{Symlink("l", "/no/where"), File("l/f", 0, "1")}},
+			map[string]string{"l": "-> /no/where", "no": "dir", "no/where": "dir", "no/where/f": "1"}},
+		{"over a link to the outside",
+			[]entries{{Symlink("f", "../../secret"), File("f", 0, "1")}, {Symlink("g", "/secret")}, {File("g", 0, "2")}},
+			map[string]string{"f": "1", "g": "2"}},
+		{"a directory over a link to the outside",
+			[]entries{{Symlink("d", "../../etc")}, {Dir("d", 0o777), File("d/passwd", 0, "1")}},
+			map[string]string{"d": "dir", "d/passwd": "1"}},
+		{"a whiteout through a link to the outside",
+			[]entries{{Symlink("up", "../..")}, {File("up/.wh.secret", 0, ""), File("up/.wh..wh..opq", 0, "")}},
+			map[string]string{}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newCell(t)
+			var layers [][]byte
+			for _, l := range tt.layers {
+				layers = append(layers, Tar(t, l...))
+			}
+			if err := c.unpack(false, -1, layers...); err != nil {
+				t.Fatal(err)
+			}
+			if got := listing(t, c.dir); !maps.Equal(got, tt.want) {
+				t.Errorf("unpacked %q, want %q", got, tt.want)
+			}
+			c.untouched()
+		})
+	}
+}
+
+// deep is the listing of a file below n directories.
+func deep(n int) map[string]string {
+	m := map[string]string{}
+	for i := 1; i <= n; i++ {
+		m[strings.Repeat("d/", i)[:2*i-1]] = "dir"
+	}
+	m[strings.Repeat("d/", n)+"f"] = "1"
+	return m
+}
+
+func TestHostileLayers(t *testing.T) {
+	var loop entries
+	loop = append(loop, Symlink("l", "l"), File("l/f", 0, "1"))
+	var chain entries
+	for i := range 60 {
+		chain = append(chain, Symlink(fmt.Sprintf("l%d", i), fmt.Sprintf("l%d", i+1)))
+	}
+	chain = append(chain, File("l0/f", 0, "1"))
+	negative := File("f", 0, "1")
+	negative.Uid, negative.Format = -1, tar.FormatGNU
+	for _, tt := range []struct {
+		name    string
+		layers  []entries
+		message string
+	}{
+		{"dots that lead out", []entries{{File("../secret", 0, "1")}}, "leads out"},
+		{"dots in the middle that lead out", []entries{{File("a/b/../../../secret", 0, "1")}}, "leads out"},
+		{"an absolute name with dots", []entries{{File("/../../secret", 0, "1")}}, "leads out"},
+		{"only dots", []entries{{Dir("..", 0)}}, "leads out"},
+		{"a whiteout that leads out", []entries{{File("../.wh.secret", 0, "")}}, "leads out"},
+		{"a whiteout of dots", []entries{{File("a/.wh...", 0, "")}}, "hides nothing"},
+		{"a whiteout of a dot", []entries{{File("a/.wh..", 0, "")}}, "hides nothing"},
+		{"a whiteout of nothing", []entries{{File("a/.wh.", 0, "")}}, "hides nothing"},
+		{"a hard link to the outside", []entries{{Link("h", "../../secret")}}, "leads out"},
+		{"a hard link through a link to the outside", []entries{{Symlink("up", "../.."), Link("h", "up/secret")}}, "not a file"},
+		{"a hard link through a link in a lower layer", []entries{{Symlink("up", "/")}, {Link("h", "up/etc/passwd")}}, "not there"},
+		{"a hard link to nothing", []entries{{Link("h", "nothing")}}, "not a file"},
+		{"a hard link to a directory", []entries{{Dir("d", 0), Link("h", "d")}}, "not a file"},
+		{"a hard link to itself", []entries{{File("f", 0, "1"), Link("f", "./f")}}, "itself"},
+		{"a link to itself on the way", []entries{loop}, "too many links"},
+		{"a long chain of links on the way", []entries{chain}, "too many links"},
+		{"a file on the way", []entries{{File("f", 0, "1"), File("f/g", 0, "2")}}, "not a directory"},
+		{"a file as the top", []entries{{File(".", 0, "1")}}, "top"},
+		{"a link as the top", []entries{{Symlink("./", "/etc")}}, "top"},
+		{"a link to nothing at all", []entries{{Symlink("l", "")}}, "a link to"},
+		{"a name too long for a path", []entries{{File(strings.Repeat("d/", 3000)+"f", 0, "1")}}, "longer than"},
+		{"a name too long for a file", []entries{{File(strings.Repeat("n", 300), 0, "1")}}, "name too long"},
+		{"an owner out of range", []entries{{negative}}, "out of range"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newCell(t)
+			var layers [][]byte
+			for _, l := range tt.layers {
+				layers = append(layers, Tar(t, l...))
+			}
+			err := c.unpack(false, -1, layers...)
+			var bad *damage
+			if !errors.As(err, &bad) && !badName(err) {
+				t.Errorf("got %v, want damage", err)
+			}
+			if err != nil && !strings.Contains(err.Error(), tt.message) {
+				t.Errorf("got %q, want %q in it", err, tt.message)
+			}
+			c.untouched()
+		})
+	}
+}
+
+func TestLayerLimit(t *testing.T) {
+	layer := Tar(t, File("a", 0, "12345"), File("b", 0, "12345"))
+	if err := newCell(t).unpack(false, 10, layer); err != nil {
+		t.Errorf("10 bytes of 10: %v", err)
+	}
+	if err := newCell(t).unpack(false, 9, layer); !errors.Is(err, errOverLimit) {
+		t.Errorf("10 bytes of 9: got %v, want errOverLimit", err)
+	}
+}
+
+// TestLayerSparse has an entry of a few bytes that claims a terabyte of holes.
+func TestLayerSparse(t *testing.T) {
+	var records string
+	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=f", "GNU.sparse.realsize=1099511627776"} {
+		records += fmt.Sprintf("%d %s\n", len(r)+4, r) // two digits, a blank, a newline
+	}
+	extended := Tar(t, File("pax", 0, records))
+	extended[156] = tar.TypeXHeader
+	sum := 8 * int(' ')
+	for i, b := range extended[:512] {
+		if i < 148 || i >= 156 {
+			sum += int(b)
+		}
+	}
+	copy(extended[148:], fmt.Sprintf("%06o\x00 ", sum))
+	sparseMap := make([]byte, 512)
+	copy(sparseMap, "0\n")
+	layer := slices.Concat(extended[:1024], Tar(t, File("f", 0, string(sparseMap))))
+	if err := newCell(t).unpack(false, 1<<20, layer); !errors.Is(err, errOverLimit) {
+		t.Errorf("got %v, want errOverLimit", err)
+	}
+}
+
+func TestModes(t *testing.T) {
+	modified := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
+	list := entries{
+		Dir("closed", 0o555), File("closed/in", 0o400, "1"), Dir("none", 0o1), File("none/f", 0o001, "2"),
+		File("su", 0o4755, "3"), Dir("tmp", 0o1777), Dir("sg", 0o2755), Dir(".", 0o711),
+	}
+	for i := range list {
+		list[i].ModTime = modified
+	}
+	c := newCell(t)
+	if err := c.unpack(false, -1, Tar(t, list...), Tar(t, File("made/f", 0, ""))); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range append(list, Dir("made", 0o755)) {
+		fi, err := os.Lstat(filepath.Join(c.dir, e.Name))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if got, want := fi.Mode(), e.FileInfo().Mode(); got != want {
+			t.Errorf("%s: mode %v, want %v", e.Name, got, want)
+		}
+		if !e.ModTime.IsZero() && !fi.ModTime().Equal(modified) {
+			t.Errorf("%s: modified %v, want %v", e.Name, fi.ModTime(), modified)
+		}
+	}
+}
+
+func TestOwners(t *testing.T) {
+	if !canChown() {
+		t.Skip("needs root")
+	}
+	const netRaw = "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" // cap_net_raw+ep
+	list := entries{Dir("home", 0o755), File("home/f", 0o6755, "1"), Symlink("home/l", "f"), File("ping", 0o755, "2")}
+	for i := range list {
+		list[i].Uid, list[i].Gid = 1000, 100
+	}
+	list[3].PAXRecords = map[string]string{
+		"SCHILY.xattr.security.capability": netRaw, "SCHILY.xattr.trusted.overlay.opaque": "y", "SCHILY.xattr.user.note": "x",
+	}
+	for _, owners := range []bool{true, false} {
+		t.Run(fmt.Sprint(owners), func(t *testing.T) {
+			c := newCell(t)
+			if err := c.unpack(owners, -1, Tar(t, list...)); err != nil {
+				t.Fatal(err)
+			}
+			want := [2]uint32{0, 0}
+			if owners {
+				want = [2]uint32{1000, 100}
+			}
+			for _, e := range list {
+				fi, err := os.Lstat(filepath.Join(c.dir, e.Name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				st := fi.Sys().(*syscall.Stat_t)
+				if got := [2]uint32{st.Uid, st.Gid}; got != want {
+					t.Errorf("%s: owner %v, want %v", e.Name, got, want)
+				}
+			}
+			if fi, _ := os.Lstat(filepath.Join(c.dir, "home/f")); fi.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != fs.ModeSetuid|fs.ModeSetgid {
+				t.Errorf("home/f: mode %v, want setuid and setgid", fi.Mode())
+			}
+			got := attributes(t, filepath.Join(c.dir, "ping"))
+			wantAttrs := map[string]string{}
+			if owners {
+				wantAttrs[capabilities] = netRaw
+			}
+			if !maps.Equal(got, wantAttrs) {
+				t.Errorf("ping: attributes %q, want %q", got, wantAttrs)
+			}
+		})
+	}
+}
+
+func attributes(t *testing.T, path string) map[string]string {
+	t.Helper()
+	buf := make([]byte, 4096)
+	n, err := syscall.Listxattr(path, buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := map[string]string{}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00") {
+		if name == "" {
+			continue
+		}
+		value := make([]byte, 4096)
+		n, err := syscall.Getxattr(path, name, value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m[name] = string(value[:n])
+	}
+	return m
+}
+
+// FuzzLayer unpacks any two tar streams: whatever they hold, nothing outside of
+// the directory changes.
+func FuzzLayer(f *testing.F) {
+	for _, l := range []entries{
+		{File("a/b", 0o644, "1"), Symlink("l", "../.."), Link("h", "a/b"), Dir("d", 0o000)},
+		{File("l/secret", 0, "2"), File(".wh.a", 0, ""), File("d/.wh..wh..opq", 0, "")},
+		{File("../secret", 0, "3")},
+		{Symlink("up", "../../../../.."), Symlink("abs", "/etc")},
+		{File("abs/passwd", 0, "4"), File("up/.wh.secret", 0, ""), Link("h2", "up/secret")},
+	} {
+		stream := Tar(f, l...)
+		f.Add(stream, stream)
+		f.Add(Tar(f, Symlink("l", "../.."), Symlink("abs", "/etc")), stream)
+	}
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		c := newCell(t)
+		if err := c.unpack(false, 1<<20, first, second); err != nil {
+			var bad *damage
+			if !errors.As(err, &bad) && !badName(err) && !errors.Is(err, errOverLimit) {
+				t.Errorf("got %v, want damage", err)
+			}
+		}
+		c.untouched()
+	})
+}
+
+// FuzzClean holds the guard of names to what it is for.
+func FuzzClean(f *testing.F) {
+	for _, name := range []string{"", ".", "/", "a", "a/b/", "../a", "a/../..", "/../a", "a//b/./c", "..a", "a/..b", "\x00"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		c, err := clean(name)
+		if err != nil || c == "" {
+			return
+		}
+		if !filepath.IsLocal(c) || c != filepath.Clean(c) || slices.Contains(strings.Split(c, "/"), "..") {
+			t.Errorf("clean(%q) = %q, which is not inside", name, c)
+		}
+	})
+}
