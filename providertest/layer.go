@@ -124,8 +124,11 @@ func argument(typ reflect.Type) reflect.Value {
 	case reflect.TypeFor[io.Writer]():
 		return reflect.ValueOf(io.Discard)
 	}
-	if typ.Kind() == reflect.Pointer {
+	switch typ.Kind() {
+	case reflect.Pointer:
 		return reflect.New(typ.Elem())
+	case reflect.String:
+		return reflect.ValueOf("x").Convert(typ)
 	}
 	return reflect.Zero(typ)
 }

@@ -1,0 +1,53 @@
+package trace
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/metric"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+)
+
+// Metrics collects metrics and serves them in Prometheus's format. It is the
+// MeterProvider of Options and the http.Handler of /metrics.
+type Metrics struct {
+	metric.MeterProvider
+	handler http.Handler
+	close   func() error
+}
+
+// NewMetrics makes an empty collection, with the Go runtime's and the process's
+// own metrics added. The caller closes it.
+func NewMetrics() (*Metrics, error) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	exporter, err := otelprometheus.New(
+		otelprometheus.WithRegisterer(registry),
+		otelprometheus.WithoutScopeInfo(),
+		otelprometheus.WithoutTargetInfo(),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))
+	return &Metrics{
+		MeterProvider: meters,
+		handler:       promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+		close:         sync.OnceValue(func() error { return meters.Shutdown(context.Background()) }),
+	}, nil
+}
+
+// ServeHTTP answers with all metrics as they are now.
+func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.handler.ServeHTTP(w, r) }
+
+// Close stops collecting. A second Close does nothing.
+func (m *Metrics) Close() error { return m.close() }

@@ -1,0 +1,339 @@
+// Package trace is a layer that tells what a provider does: structured logs,
+// OpenTelemetry spans and metrics. It is the only package that knows
+// OpenTelemetry.
+//
+//	metrics, err := trace.NewMetrics()
+//	...
+//	p = trace.New(p, trace.Options{Log: log, MeterProvider: metrics})
+//	mux.Handle("GET /metrics", metrics)
+//
+// Each call is one log record with the verb as its message, one span
+// ("atoll.create"), and one count in
+//
+//	atoll_calls_total{provider,op,kind}   kind is "ok" when there was no error
+//	atoll_call_seconds{provider,op}
+//	atoll_sandboxes{provider,state}       counted when they are asked for
+//
+// Ids are in logs and spans, never in the labels of metrics. What is typed,
+// printed or stored in a sandbox and the values of environment variables are
+// in none of them; the arguments of commands and the names of files are in
+// logs of level Debug only.
+package trace
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	noopmetric "go.opentelemetry.io/otel/metric/noop"
+	oteltrace "go.opentelemetry.io/otel/trace"
+	nooptrace "go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Options say where to tell it; what is nil is not told.
+type Options struct {
+	// Log gets a record per call: Info for what changes a sandbox's life, Debug
+	// for everything else, Warn for failures that may pass, Error for faults of
+	// Atoll or its backend.
+	Log            *slog.Logger
+	TracerProvider oteltrace.TracerProvider
+	MeterProvider  metric.MeterProvider
+}
+
+// scope names this package to OpenTelemetry.
+const scope = "github.com/seed46cd37a8/atoll/trace"
+
+// New returns p with every call told. Its Close closes p.
+func New(p atoll.Provider, opts Options) atoll.Provider {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.TracerProvider == nil {
+		opts.TracerProvider = nooptrace.NewTracerProvider()
+	}
+	if opts.MeterProvider == nil {
+		opts.MeterProvider = noopmetric.NewMeterProvider()
+	}
+	t := &tracer{
+		name: p.Info().Name,
+		log:  opts.Log.With("provider", p.Info().Name),
+		otel: opts.TracerProvider.Tracer(scope),
+	}
+	t.meters(opts.MeterProvider.Meter(scope), p)
+	return &provider{atoll.ProviderLayer{Provider: p}, t}
+}
+
+// A tracer tells of calls.
+type tracer struct {
+	name string // of the provider
+	log  *slog.Logger
+	otel oteltrace.Tracer
+
+	calls      metric.Int64Counter
+	seconds    metric.Float64Histogram
+	unregister func() error // of the gauge
+}
+
+// buckets suit calls that take from a tenth of a millisecond to minutes.
+var buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+
+// meters makes the instruments. The names are valid, so that an error is one
+// of the meter provider's own, whose instruments work all the same.
+func (t *tracer) meters(m metric.Meter, p atoll.Provider) {
+	var err, errs error
+	t.calls, err = m.Int64Counter("atoll_calls", metric.WithDescription("Calls of the provider, by verb and kind of error."))
+	errs = errors.Join(errs, err)
+	t.seconds, err = m.Float64Histogram("atoll_call_seconds", metric.WithDescription("How long calls took."),
+		metric.WithExplicitBucketBoundaries(buckets...))
+	errs = errors.Join(errs, err)
+	sandboxes, err := m.Int64ObservableGauge("atoll_sandboxes", metric.WithDescription("Sandboxes that exist, by state."))
+	errs = errors.Join(errs, err)
+	reg, err := m.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		return countSandboxes(ctx, p, func(n int64, attrs ...attribute.KeyValue) {
+			o.ObserveInt64(sandboxes, n, metric.WithAttributes(attrs...))
+		})
+	}, sandboxes)
+	if errs = errors.Join(errs, err); errs != nil {
+		t.log.Warn("metrics", "err", errs)
+	}
+	t.unregister = func() error { return nil }
+	if reg != nil {
+		t.unregister = reg.Unregister
+	}
+}
+
+// countSandboxes reports how many sandboxes are in each state, by provider.
+func countSandboxes(ctx context.Context, p atoll.Provider, report func(n int64, attrs ...attribute.KeyValue)) error {
+	all, err := p.List(ctx, atoll.Filter{})
+	if err != nil {
+		return err
+	}
+	type key struct {
+		provider string
+		state    atoll.State
+	}
+	count := map[key]int64{}
+	for _, st := range all {
+		count[key{st.Provider, st.State}]++
+	}
+	for k, n := range count {
+		report(n, attribute.String("provider", k.provider), attribute.String("state", string(k.state)))
+	}
+	return nil
+}
+
+// A call is one that is being made.
+type call struct {
+	t     *tracer
+	op    string
+	level slog.Level // when it succeeds
+	begun time.Time
+	span  oteltrace.Span
+	attrs []slog.Attr
+}
+
+// begin starts to tell of a step, a call that changes no sandbox's life. An
+// empty id is left out. The caller calls end.
+func (t *tracer) begin(ctx context.Context, op, sandbox, process string) (context.Context, *call) {
+	ctx, span := t.otel.Start(ctx, "atoll."+op, oteltrace.WithAttributes(attribute.String("atoll.provider", t.name)))
+	c := &call{t: t, op: op, level: slog.LevelDebug, begun: time.Now(), span: span}
+	c.id("sandbox", sandbox)
+	c.id("process", process)
+	return ctx, c
+}
+
+// event is begin for what does change a sandbox's life.
+func (t *tracer) event(ctx context.Context, op, sandbox string) (context.Context, *call) {
+	ctx, c := t.begin(ctx, op, sandbox, "")
+	c.level = slog.LevelInfo
+	return ctx, c
+}
+
+// id adds the id of what the call is about to its log record and its span.
+func (c *call) id(key, id string) {
+	if id == "" {
+		return
+	}
+	c.attrs = append(c.attrs, slog.String(key, id))
+	c.span.SetAttributes(attribute.String("atoll."+key, id))
+}
+
+// end tells how the call ended. details are logged at level Debug only.
+func (c *call) end(ctx context.Context, err error, details ...slog.Attr) {
+	defer c.span.End()
+	dur, kind := time.Since(c.begun), kindOf(err)
+	ctx = context.WithoutCancel(ctx) // the telling outlives what it tells of
+	provider, op := attribute.String("provider", c.t.name), attribute.String("op", c.op)
+	c.t.calls.Add(ctx, 1, metric.WithAttributes(provider, op, attribute.String("kind", kind)))
+	c.t.seconds.Record(ctx, dur.Seconds(), metric.WithAttributes(provider, op))
+
+	attrs := append([]slog.Attr{slog.String("op", c.op)}, c.attrs...)
+	attrs = append(attrs, slog.Duration("dur", dur))
+	level := c.level
+	if err != nil {
+		level = severity(err, level)
+		attrs = append(attrs, slog.String("kind", kind), slog.Any("err", err))
+		c.span.SetAttributes(attribute.String("atoll.kind", kind))
+		c.span.SetStatus(codes.Error, err.Error())
+	}
+	if c.t.log.Enabled(ctx, slog.LevelDebug) {
+		attrs = append(attrs, details...)
+	}
+	c.t.log.LogAttrs(ctx, level, c.op, attrs...)
+}
+
+// kindOf is the error's kind as a label.
+func kindOf(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	}
+	return string(atoll.KindOf(err))
+}
+
+// severity is how loud a failure is. That callers ask for what is not there or
+// give up waiting is part of life.
+func severity(err error, level slog.Level) slog.Level {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return level
+	}
+	switch atoll.KindOf(err) {
+	case atoll.ErrInternal:
+		return slog.LevelError
+	case atoll.ErrUnavailable, atoll.ErrExhausted, atoll.ErrTimeout:
+		return slog.LevelWarn
+	}
+	return level
+}
+
+// provider is the layer.
+type provider struct {
+	atoll.ProviderLayer
+	t *tracer
+}
+
+func (p *provider) Info() atoll.Info { return p.Provider.Info() }
+
+func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	ctx, c := p.t.event(ctx, "create", "")
+	sb, err := p.Provider.Create(ctx, spec)
+	if err != nil {
+		c.id("sandbox", spec.ID)
+		c.end(ctx, err, slog.String("name", spec.Name))
+		return nil, err
+	}
+	c.id("sandbox", sb.ID())
+	c.end(ctx, nil, slog.String("name", spec.Name), slog.String("image", spec.Image), slog.Any("args", spec.Cmd))
+	return p.t.sandbox(sb), nil
+}
+
+func (p *provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+	ctx, c := p.t.begin(ctx, "get", id, "")
+	sb, err := p.Provider.Get(ctx, id)
+	c.end(ctx, err)
+	if err != nil {
+		return nil, err
+	}
+	return p.t.sandbox(sb), nil
+}
+
+func (p *provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
+	ctx, c := p.t.begin(ctx, "list", "", "")
+	all, err := p.Provider.List(ctx, f)
+	c.end(ctx, err, slog.Int("n", len(all)))
+	return all, err
+}
+
+// Watch tells of the whole watch when it ends.
+func (p *provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
+	return func(yield func(atoll.Event, error) bool) {
+		ctx, c := p.t.begin(ctx, "watch", "", "")
+		var last error
+		defer func() { c.end(ctx, last) }()
+		for ev, err := range p.Provider.Watch(ctx) {
+			last = err
+			if !yield(ev, err) {
+				return
+			}
+		}
+	}
+}
+
+func (p *provider) Close() error {
+	return errors.Join(p.t.unregister(), p.Provider.Close())
+}
+
+func (p *provider) Resolve(ctx context.Context, project, name string) (string, error) {
+	ctx, c := p.t.begin(ctx, "resolve", "", "")
+	id, err := p.ProviderLayer.Resolve(ctx, project, name)
+	c.id("sandbox", id)
+	c.end(ctx, err, slog.String("name", name))
+	return id, err
+}
+
+func (p *provider) Probe(ctx context.Context) atoll.Probe {
+	ctx, c := p.t.begin(ctx, "probe", "", "")
+	probe := p.ProviderLayer.Probe(ctx)
+	c.end(ctx, nil, slog.Bool("ok", probe.OK), slog.String("reason", probe.Reason))
+	return probe
+}
+
+func (p *provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
+	ctx, c := p.t.begin(ctx, "prepare", "", "")
+	err := p.ProviderLayer.Prepare(ctx, spec, progress)
+	c.end(ctx, err, slog.String("image", spec.Image))
+	return err
+}
+
+func (p *provider) RemoveProject(ctx context.Context, project string) error {
+	ctx, c := p.t.event(ctx, "remove_project", "")
+	err := p.ProviderLayer.RemoveProject(ctx, project)
+	c.end(ctx, err, slog.String("project", project))
+	return err
+}
+
+func (p *provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
+	ctx, c := p.t.begin(ctx, "volumes", "", "")
+	all, err := p.ProviderLayer.Volumes(ctx, project)
+	c.end(ctx, err, slog.Int("n", len(all)))
+	return all, err
+}
+
+func (p *provider) RemoveVolume(ctx context.Context, project, name string) error {
+	ctx, c := p.t.event(ctx, "remove_volume", "")
+	err := p.ProviderLayer.RemoveVolume(ctx, project, name)
+	c.end(ctx, err, slog.String("project", project), slog.String("name", name))
+	return err
+}
+
+func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
+	ctx, c := p.t.begin(ctx, "snapshots", "", "")
+	all, err := p.ProviderLayer.Snapshots(ctx)
+	c.end(ctx, err, slog.Int("n", len(all)))
+	return all, err
+}
+
+func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
+	ctx, c := p.t.event(ctx, "remove_snapshot", "")
+	err := p.ProviderLayer.RemoveSnapshot(ctx, id)
+	c.end(ctx, err, slog.String("snapshot", id))
+	return err
+}
+
+var (
+	_ atoll.Resolver       = (*provider)(nil)
+	_ atoll.Prober         = (*provider)(nil)
+	_ atoll.Preparer       = (*provider)(nil)
+	_ atoll.ProjectRemover = (*provider)(nil)
+	_ atoll.VolumeStore    = (*provider)(nil)
+	_ atoll.SnapshotStore  = (*provider)(nil)
+)
