@@ -1,0 +1,45 @@
+# Atoll. `make help` lists the verbs.
+
+export CGO_ENABLED = 0
+export GOFLAGS += -trimpath
+
+BIN := bin/atoll
+GO  := go
+
+.PHONY: help
+help: ## list these verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/atoll, statically linked
+	@$(GO) build -o $(BIN) ./cmd/atoll
+
+.PHONY: test
+test: ## install what the tests need, run all of them, stop what was started
+	@./scripts/test
+
+.PHONY: short
+short: ## the tests that need nothing installed, in a minute or two
+	$(GO) test -short ./...
+
+.PHONY: race
+race: ## the race detector over everything that does not embed gVisor
+	@./scripts/race
+
+.PHONY: lint
+lint: ## gofmt, go vet and staticcheck
+	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	@$(GO) vet ./...
+	@$(GO) tool staticcheck ./...
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME (10s)
+	@./scripts/fuzz $(or $(FUZZTIME),10s)
+
+.PHONY: bench
+bench: ## measure against runsc, docker and bwrap; writes bench/RESULTS.md
+	@./scripts/bench
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin .cache

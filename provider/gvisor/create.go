@@ -1,0 +1,186 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
+)
+
+// A creation is one Create in progress. Its steps can each fail; undo takes
+// back those that were made.
+type creation struct {
+	p    *Provider
+	rec  *statedir.Record
+	lock *statedir.Lock // held until Create returns
+	made []func() error // undo, in the order of the steps
+}
+
+// undo takes back what was made, latest first. The caller's ctx may have ended.
+func (c *creation) undo(context.Context) {
+	for _, f := range slices.Backward(c.made) {
+		if err := f(); err != nil {
+			c.p.log.Error("create: undo", "sandbox", c.rec.Status.ID, "err", err)
+		}
+	}
+}
+
+// reserve takes the id, the name and the record.
+func (c *creation) reserve(context.Context) (err error) {
+	st, dir := &c.rec.Status, c.p.dir
+	if c.lock, err = dir.Make(st.ID); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return atoll.Errorf("create", st.ID, atoll.ErrAlreadyExists, "a sandbox with the id %s is there already", st.ID)
+		}
+		return atoll.E("create", st.ID, diskKind(err), err)
+	}
+	c.rec.Run = filepath.Join(c.p.opts.RunDir, st.ID)
+	c.rec.Cgroup = c.p.cgroup(st.ID)
+	// Delete also takes back what the later steps make, but for the data volume.
+	c.made = append(c.made, func() error { return dir.Delete(c.rec, atoll.RemoveOptions{}) })
+	if name := st.Spec.Name; name != "" {
+		err := dir.Claim(st.Spec.Project, name, st.ID)
+		if errors.Is(err, fs.ErrExist) {
+			return atoll.Errorf("create", name, atoll.ErrAlreadyExists, "a sandbox named %q is there already in project %q", name, st.Spec.Project)
+		}
+		if err != nil {
+			return atoll.E("create", st.ID, diskKind(err), err)
+		}
+	}
+	return c.write()
+}
+
+func (c *creation) write() error {
+	if err := c.p.dir.Write(c.rec); err != nil {
+		return atoll.E("create", c.rec.Status.ID, diskKind(err), err)
+	}
+	return nil
+}
+
+// image finds the root file system.
+func (c *creation) image(ctx context.Context) error {
+	st := &c.rec.Status
+	if st.Spec.Snapshot != "" {
+		return c.fromSnapshot()
+	}
+	if isHost(st.Spec.Image) {
+		st.Image = hostImage
+		return nil
+	}
+	im, err := c.p.images.Get(ctx, st.Spec.Image, nil)
+	if err != nil {
+		return err
+	}
+	st.Image = im.Ref
+	if im.Digest != "" {
+		st.Image += "@" + im.Digest
+	}
+	c.rec.Image, c.rec.Env, c.rec.User = im.Root, im.Env, im.User
+	return nil
+}
+
+// mounts makes the volumes and checks what is bound.
+func (c *creation) mounts(context.Context) error {
+	st := &c.rec.Status
+	data := c.p.dir.Volume(st.Spec.Project, statedir.DataVolume(st.ID))
+	fresh, err := makeVolume(data)
+	if err != nil {
+		return atoll.E("create", st.ID, diskKind(err), err)
+	}
+	if fresh {
+		c.made = append(c.made, func() error { return os.RemoveAll(data) })
+	}
+	for _, m := range st.Spec.Mounts {
+		switch m.Type {
+		case atoll.MountVolume:
+			if _, err := makeVolume(c.p.dir.Volume(st.Spec.Project, m.Source)); err != nil {
+				return atoll.E("create", st.ID, diskKind(err), err)
+			}
+		case atoll.MountBind:
+			if err := bindable(m.Source); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// makeVolume makes the directory of a volume; fresh says that it was not there.
+func makeVolume(path string) (fresh bool, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return false, err
+	}
+	err = os.Mkdir(path, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// bindable checks that a bind mount's source is there and can be shown.
+func bindable(source string) error {
+	info, err := os.Stat(source)
+	if errors.Is(err, fs.ErrNotExist) {
+		return atoll.Errorf("create", "", atoll.ErrNotExist, "mount source %s does not exist", source)
+	}
+	if err != nil {
+		return atoll.E("create", "", diskKind(err), err)
+	}
+	if !info.IsDir() && !info.Mode().IsRegular() {
+		return atoll.Errorf("create", "", atoll.ErrInvalid, "mount source %s: only directories and regular files can be mounted", source)
+	}
+	if err := unix.Access(source, unix.R_OK); err != nil {
+		return atoll.Errorf("create", "", atoll.ErrDenied, "mount source %s: %w", source, err)
+	}
+	return nil
+}
+
+// start launches the keeper, unless the sandbox is only to be made.
+func (c *creation) start(ctx context.Context) error {
+	st := &c.rec.Status
+	if st.Spec.NoStart {
+		st.State = atoll.StateCreated
+		return c.write()
+	}
+	return c.p.launch(ctx, c.rec)
+}
+
+// isFull reports whether err says that there is no space, or no quota, left.
+func isFull(err error) bool {
+	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+}
+
+// lockWait is how long an operation waits for another one on the same sandbox,
+// when its ctx allows more.
+const lockWait = time.Minute
+
+// locked runs fn with the sandbox's lock held, on its record as it is then.
+func (p *Provider) locked(ctx context.Context, op, id string, fn func(*statedir.Record) error) error {
+	wait, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	lock, err := p.dir.Lock(wait, id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return atoll.E(op, id, atoll.ErrNotFound, nil)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return atoll.Errorf(op, id, atoll.ErrConflict, "another operation on this sandbox is in progress")
+	}
+	defer lock.Release()
+	rec, err := p.read(op, id)
+	if err != nil {
+		return err
+	}
+	return fn(rec)
+}

@@ -1,0 +1,168 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/providertest"
+)
+
+func TestConformance(t *testing.T) {
+	need(t)
+	providertest.Run(t, open, options()...)
+}
+
+func BenchmarkGVisor(b *testing.B) {
+	need(b)
+	providertest.Bench(b, func(b *testing.B) atoll.Provider { return open(b) }, options()...)
+}
+
+func options() []providertest.Option {
+	return []providertest.Option{
+		providertest.Slow(3),
+		providertest.Leaks(leaks),
+		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
+			again, err := gvisor.New(dirs[p.(*gvisor.Provider)])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return again
+		}),
+	}
+}
+
+// dirs remembers the options of each provider, for those who open it again.
+var dirs = map[*gvisor.Provider]gvisor.Options{}
+
+// open makes a provider over a state directory of its own, which must be empty
+// again in the end.
+func open[T testing.TB](t T) atoll.Provider {
+	dir := t.TempDir()
+	opts := gvisor.Options{Dir: filepath.Join(dir, "state"), RunDir: runDir(t), Helper: helper(t)}
+	p, err := gvisor.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs[p] = opts
+	t.Cleanup(func() {
+		for _, sub := range []string{"sandboxes", "records", "volumes/default", "names/default", "snapshots"} {
+			for _, e := range entries(t, filepath.Join(opts.Dir, sub)) {
+				t.Errorf("left behind: %s/%s", sub, e)
+			}
+		}
+		for _, e := range entries(t, opts.RunDir) {
+			t.Errorf("left behind: %s", filepath.Join(opts.RunDir, e))
+		}
+	})
+	return p
+}
+
+// runDir is a short directory: sockets lie in it.
+func runDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("", "atoll")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func entries(t testing.TB, dir string) []string {
+	list, err := os.ReadDir(dir)
+	if err != nil && !os.IsNotExist(err) {
+		t.Error(err)
+	}
+	var names []string
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// need skips where gVisor cannot work, with the reason; in CI that is a failure.
+func need(t testing.TB) {
+	p, err := gvisor.New(gvisor.Options{Dir: t.TempDir(), RunDir: t.TempDir(), Helper: helper(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if probe := atoll.ProbeProvider(t.Context(), p); !probe.OK {
+		t.Skipf("gVisor does not work here: %s; %s", probe.Reason, probe.Fix)
+	}
+}
+
+// helper is the binary to run as keeper: this test, if it is static, else one
+// built for it, as the race detector needs cgo and gVisor does not bear it.
+func helper(t testing.TB) string {
+	out, err := buildHelper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+var buildHelper = sync.OnceValues(func() (string, error) {
+	if gvisor.Static("/proc/self/exe") == nil {
+		return "", nil
+	}
+	dir, err := os.MkdirTemp("", "atoll-helper")
+	if err != nil {
+		return "", err
+	}
+	helperDir = dir
+	path := filepath.Join(dir, "atoll")
+	cmd := exec.Command("go", "build", "-o", path, "github.com/seed46cd37a8/atoll/cmd/atoll")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build helper: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+var helperDir string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if helperDir != "" {
+		os.RemoveAll(helperDir)
+	}
+	os.Exit(code)
+}
+
+// leaks lists what gVisor sandboxes have on this machine besides what the suite
+// itself looks for.
+func leaks(t *testing.T) []string {
+	var list []string
+	for _, pattern := range []string{"/sys/fs/cgroup/atoll-*", "/sys/fs/cgroup/*/atoll-*"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range found {
+			if info, err := os.Stat(path); err == nil && info.IsDir() {
+				list = append(list, "cgroup "+path)
+			}
+		}
+	}
+	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range procs {
+		data, _ := os.ReadFile(path)
+		argv0, _, _ := strings.Cut(string(data), "\x00")
+		if strings.HasPrefix(argv0, "runsc-") || strings.HasPrefix(argv0, "atoll-") {
+			list = append(list, fmt.Sprintf("process %s %s", filepath.Base(filepath.Dir(path)), argv0))
+		}
+	}
+	return list
+}

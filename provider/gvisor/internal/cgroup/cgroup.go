@@ -1,0 +1,292 @@
+//go:build linux
+
+// Package cgroup limits and measures the processes of one sandbox, on cgroup
+// v1 and v2.
+//
+// Moving a process between cgroups costs some 10 ms on an idle kernel (it
+// waits for a grace period), so on v2 the process is cloned into its group,
+// and on v1 it is moved while it starts up.
+package cgroup
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Root is where the machine's cgroups are mounted.
+const Root = "/sys/fs/cgroup"
+
+// v1Controllers are the hierarchies of v1 that a group uses.
+var v1Controllers = []string{"memory", "cpu", "cpuacct"}
+
+// A Hierarchy is a mounted cgroup file system.
+type Hierarchy struct {
+	root string
+	v2   bool
+}
+
+// Open looks at what is mounted at root, which is Root but in tests.
+func Open(root string) Hierarchy {
+	_, err := os.Stat(filepath.Join(root, "cgroup.controllers"))
+	return Hierarchy{root, err == nil}
+}
+
+// Can reports whether this process may limit memory and CPUs.
+func (h Hierarchy) Can() (memory, cpu bool) {
+	if !h.v2 {
+		return writable(filepath.Join(h.root, "memory")), writable(filepath.Join(h.root, "cpu"))
+	}
+	data, err := os.ReadFile(filepath.Join(h.root, "cgroup.controllers"))
+	if err != nil || !writable(h.root) || !writable(filepath.Join(h.root, "cgroup.subtree_control")) {
+		return false, false
+	}
+	for _, name := range strings.Fields(string(data)) {
+		memory = memory || name == "memory"
+		cpu = cpu || name == "cpu"
+	}
+	return memory, cpu
+}
+
+func writable(path string) bool { return unix.Access(path, unix.W_OK) == nil }
+
+// Limits of a group; 0 means none.
+type Limits struct {
+	Memory int64   // bytes
+	CPUs   float64 // of one CPU's time each
+}
+
+// A Group is the cgroup of one sandbox. The zero Group has no effect.
+type Group struct {
+	h    Hierarchy
+	path string // relative to the hierarchies' roots
+}
+
+// Group returns the group at path, made or not; "" gives the zero Group.
+func (h Hierarchy) Group(path string) Group {
+	if path == "" {
+		return Group{}
+	}
+	return Group{h, path}
+}
+
+// dirs are the group's directories: one on v2, one for each controller on v1.
+func (g Group) dirs() []string {
+	if g.path == "" {
+		return nil
+	}
+	if g.h.v2 {
+		return []string{filepath.Join(g.h.root, g.path)}
+	}
+	var dirs []string
+	for _, name := range v1Controllers {
+		if writable(filepath.Join(g.h.root, name)) {
+			dirs = append(dirs, filepath.Join(g.h.root, name, g.path))
+		}
+	}
+	return dirs
+}
+
+// Make makes the group with its limits. What a failed Make has made is removed.
+func (g Group) Make(l Limits) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.Remove())
+		}
+	}()
+	if g.path != "" && g.h.v2 {
+		if err := g.delegate(); err != nil {
+			return err
+		}
+	}
+	for _, dir := range g.dirs() {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	for file, value := range g.settings(l) {
+		if err := os.WriteFile(file, []byte(value), 0o644); err != nil {
+			return fmt.Errorf("limit: %w", err)
+		}
+	}
+	return nil
+}
+
+// delegate enables the controllers for the group, from the root down.
+func (g Group) delegate() error {
+	dir := g.h.root
+	for _, name := range strings.Split(strings.Trim(g.path, "/"), "/") {
+		for _, controller := range []string{"+memory", "+cpu"} {
+			err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(controller), 0o644)
+			if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) { // EINVAL: the machine has no such controller
+				return fmt.Errorf("enable %s: %w", controller[1:], err)
+			}
+		}
+		dir = filepath.Join(dir, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cpuPeriod is the period of the CPU quota, in microseconds: the kernel's
+// default.
+const cpuPeriod = 100_000
+
+// settings are the files that hold the limits, and what to write to them.
+func (g Group) settings(l Limits) map[string]string {
+	set := map[string]string{}
+	if g.path == "" {
+		return set
+	}
+	quota := strconv.FormatInt(int64(math.Ceil(l.CPUs*cpuPeriod)), 10)
+	at := func(controller, file string) string {
+		if g.h.v2 {
+			return filepath.Join(g.h.root, g.path, file)
+		}
+		return filepath.Join(g.h.root, controller, g.path, file)
+	}
+	if l.Memory > 0 {
+		if memory := strconv.FormatInt(l.Memory, 10); g.h.v2 {
+			set[at("", "memory.max")] = memory
+			if exists(at("", "memory.swap.max")) {
+				set[at("", "memory.swap.max")] = "0"
+			}
+		} else {
+			set[at("memory", "memory.limit_in_bytes")] = memory
+		}
+	}
+	if l.CPUs > 0 {
+		if g.h.v2 {
+			set[at("", "cpu.max")] = quota + " " + strconv.Itoa(cpuPeriod)
+		} else {
+			set[at("cpu", "cpu.cfs_quota_us")] = quota
+		}
+	}
+	return set
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// Dir opens the directory that a process can be cloned into; nil on v1, where
+// it must Join.
+func (g Group) Dir() (*os.File, error) {
+	if g.path == "" || !g.h.v2 {
+		return nil, nil
+	}
+	return os.Open(filepath.Join(g.h.root, g.path))
+}
+
+// Join moves the process into the group.
+func (g Group) Join(pid int) error {
+	for _, dir := range g.dirs() {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644); err != nil {
+			return fmt.Errorf("join cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// Leave moves this process to the root of the hierarchies, so that its group
+// can be removed.
+func (g Group) Leave() error {
+	if g.path == "" {
+		return nil
+	}
+	return Group{g.h, "."}.Join(os.Getpid())
+}
+
+// removeTries bounds how long Remove waits for the last process, which the
+// kernel takes out of its group a moment after it was reaped.
+const removeTries = 100
+
+// Remove removes the group, which must have no process left. One that is not
+// there is no error.
+func (g Group) Remove() error {
+	var errs []error
+	for _, dir := range g.dirs() {
+		errs = append(errs, remove(dir))
+	}
+	return errors.Join(errs...)
+}
+
+func remove(dir string) error {
+	var err error
+	for range removeTries {
+		err = unix.Rmdir(dir)
+		if !errors.Is(err, unix.EBUSY) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+}
+
+// OOMKilled reports whether the kernel has killed a process of the group for
+// want of memory.
+func (g Group) OOMKilled() bool {
+	for _, dir := range g.dirs() {
+		for _, file := range []string{"memory.events", "memory.oom_control"} {
+			if value(filepath.Join(dir, file), "oom_kill") > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Usage is what the group uses; ok is false for the zero Group.
+func (g Group) Usage() (memory int64, cpu time.Duration, ok bool) {
+	switch {
+	case g.path == "":
+		return 0, 0, false
+	case g.h.v2:
+		dir := filepath.Join(g.h.root, g.path)
+		return number(filepath.Join(dir, "memory.current")),
+			time.Duration(value(filepath.Join(dir, "cpu.stat"), "usage_usec")) * time.Microsecond, true
+	}
+	return number(filepath.Join(g.h.root, "memory", g.path, "memory.usage_in_bytes")),
+		time.Duration(number(filepath.Join(g.h.root, "cpuacct", g.path, "cpuacct.usage"))), true
+}
+
+// number reads a file that holds one number; 0 when it cannot.
+func number(path string) int64 {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+	return n
+}
+
+// value reads a "key number" line of a file; 0 when there is none.
+func value(path, key string) int64 {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for scan := bufio.NewScanner(f); scan.Scan(); {
+		k, v, _ := strings.Cut(scan.Text(), " ")
+		if n, err := strconv.ParseInt(v, 10, 64); k == key && err == nil {
+			return n
+		}
+	}
+	return 0
+}

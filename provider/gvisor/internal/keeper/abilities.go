@@ -1,0 +1,207 @@
+//go:build linux
+
+package keeper
+
+import (
+	"context"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/urpc"
+	"gvisor.dev/gvisor/runsc/boot"
+	"gvisor.dev/gvisor/runsc/sandbox"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/files"
+)
+
+// Dial connects to a TCP port inside.
+func (b *box) Dial(ctx context.Context, port int) (net.Conn, error) {
+	if port < 1 || port > 65535 {
+		return nil, atoll.Errorf("dial", b.ID(), atoll.ErrInvalid, "port %d: must be within 1..65535", port)
+	}
+	if err := b.mustRun("dial"); err != nil {
+		return nil, err
+	}
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, atoll.E("dial", b.ID(), atoll.ErrExhausted, err)
+	}
+	defer theirs.Close()
+	if err := b.sentry.forward(port, theirs); err != nil {
+		ours.Close()
+		return nil, atoll.Errorf("dial", b.ID(), atoll.ErrUnavailable, "nothing listens on port %d in the sandbox: %w", port, err)
+	}
+	return ours, nil
+}
+
+// forward connects the socket to a TCP port inside.
+func (s *sentry) forward(port int, socket *os.File) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.c.PortForward(&boot.PortForwardOpts{
+		Port: uint16(port), FilePayload: urpc.FilePayload{Files: []*os.File{socket}},
+	})
+}
+
+// socketPair returns two ends of a stream: one for us, one to donate.
+func socketPair() (*net.UnixConn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
+	defer ours.Close()
+	conn, err := net.FileConn(ours) // duplicates
+	if err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return conn.(*net.UnixConn), theirs, nil
+}
+
+// Usage measures what the sandbox uses.
+func (b *box) Usage(context.Context) (atoll.Usage, error) {
+	if b.ended() {
+		return atoll.Usage{}, atoll.E("usage", b.ID(), atoll.ErrStopped, nil)
+	}
+	u, err := b.sentry.usage()
+	if err != nil {
+		return atoll.Usage{}, atoll.E("usage", b.ID(), atoll.ErrInternal, err)
+	}
+	if memory, cpu, ok := b.cgroup.Usage(); ok { // what it costs the host, sentry and keeper included
+		u.Memory, u.CPU = atoll.Bytes(memory), atoll.Duration(cpu)
+	}
+	return u, nil
+}
+
+func (s *sentry) usage() (atoll.Usage, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	event, err := s.c.Event()
+	if err != nil {
+		return atoll.Usage{}, err
+	}
+	data := event.Event.Data
+	return atoll.Usage{
+		Memory:    atoll.Bytes(data.Memory.Usage.Usage),
+		CPU:       atoll.Duration(data.CPU.Usage.Total),
+		Processes: int(data.Pids.Current),
+	}, nil
+}
+
+// Snapshot writes a checkpoint of the running sandbox, which runs on. The
+// provider adds what makes it complete.
+func (b *box) Snapshot(context.Context) (atoll.Snapshot, error) {
+	if b.ended() {
+		return atoll.Snapshot{}, atoll.E("snapshot", b.ID(), atoll.ErrStopped, nil)
+	}
+	snap := atoll.Snapshot{ID: atoll.NewID(), Sandbox: b.ID(), Created: time.Now()}
+	dir := b.dir.Snapshot(snap.ID)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return atoll.Snapshot{}, atoll.E("snapshot", b.ID(), bootKind(err), err)
+	}
+	if err := b.sentry.checkpoint(dir); err != nil {
+		os.RemoveAll(dir)
+		return atoll.Snapshot{}, atoll.E("snapshot", b.ID(), bootKind(err), err)
+	}
+	return snap, nil
+}
+
+func (s *sentry) checkpoint(dir string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.c.Checkpoint(s.conf, dir, sandbox.CheckpointOpts{Resume: true, ExcludeCommittedZeroPages: true})
+}
+
+// boxFiles is the box's file system: the host's directories from outside, the
+// rest through a guest that is started when it is first needed.
+type boxFiles struct {
+	*files.FS
+	box *box
+
+	mu    sync.Mutex
+	guest *guest.Client
+}
+
+func newFiles(b *box) *boxFiles {
+	f := &boxFiles{box: b}
+	opts := files.Options{Workdir: b.job.Spec.Workdir, UID: -1, GID: -1, Inside: f.inside}
+	for _, m := range b.job.Mounts {
+		if m.Source != "" {
+			opts.Mounts = append(opts.Mounts, files.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+		}
+	}
+	f.FS = files.New(opts)
+	return f
+}
+
+// inside returns the guest's file system, starting the guest if it is not
+// there, or no longer: it is a process inside, which whoever is root there can
+// kill.
+func (f *boxFiles) inside(ctx context.Context) (atoll.FS, error) {
+	if err := f.box.mustRun("files"); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.guest == nil || f.guest.Closed() {
+		g, err := f.box.startGuest(ctx)
+		if err != nil {
+			return nil, atoll.E("files", f.box.ID(), atoll.ErrUnavailable, err)
+		}
+		f.guest = g
+	}
+	return atoll.Files(f.guest.Sandbox()), nil
+}
+
+func (f *boxFiles) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.guest != nil {
+		_ = f.guest.Close()
+		f.guest = nil
+	}
+	_ = f.FS.Close()
+}
+
+// GuestArgv0 is the argv[0] of this binary as a guest inside a sandbox.
+const GuestArgv0 = "atoll-guest"
+
+// startGuest executes this binary, given to the sentry as an open file, as the
+// sandbox's default user's guest, with a socket as its stdin.
+func (b *box) startGuest(ctx context.Context) (*guest.Client, error) {
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return nil, err
+	}
+	defer self.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	conn, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	args, err := b.execArgs(ctx, "guest", &atoll.Command{Args: []string{GuestArgv0, b.job.Spec.Workdir}, Dir: "/"})
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: theirs, 1: null, 2: null}, self)
+	pid, err := b.sentry.exec(args)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	go func() { _, _ = b.sentry.wait(pid) }() // reaps it
+	return guest.Connect(ctx, conn)
+}

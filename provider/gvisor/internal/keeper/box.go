@@ -1,0 +1,342 @@
+//go:build linux
+
+package keeper
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
+)
+
+// A box is the keeper's sandbox: the atoll.Sandbox over the sentry that this
+// process owns. It is the only writer of the sandbox's record while it lives.
+type box struct {
+	job    *Job
+	dir    statedir.Dir
+	sentry *sentry
+	table  *process.Table
+	log    *slog.Logger
+	files  *boxFiles
+	cgroup cgroup.Group
+
+	network *network
+
+	mu     sync.Mutex
+	record *statedir.Record
+	ending bool // no more Exec: being stopped, removed, or dead
+
+	over     chan struct{} // closed when the sandbox has come to its end
+	done     chan struct{} // closed when the keeper has nothing left to serve
+	doneOnce sync.Once
+}
+
+// ID is the sandbox's id.
+func (b *box) ID() string { return b.job.Spec.ID }
+
+// Status is what the record says.
+func (b *box) Status(context.Context) (atoll.Status, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.record.Status.Clone(), nil
+}
+
+// Start does nothing: a keeper is there only while its sandbox runs.
+func (b *box) Start(context.Context) error { return b.mustRun("start") }
+
+// mustRun is the error of an operation that needs a running sandbox.
+func (b *box) mustRun(op string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.ending:
+		return atoll.E(op, b.ID(), atoll.ErrStopped, nil)
+	case b.record.Status.State == atoll.StatePaused:
+		return atoll.Errorf(op, b.ID(), atoll.ErrStopped, "sandbox is paused: resume it first")
+	}
+	return nil
+}
+
+// ended reports whether the sentry has gone, or is about to.
+func (b *box) ended() bool {
+	select {
+	case <-b.sentry.exited:
+		return true
+	default:
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.ending
+	}
+}
+
+// Process finds a process of this run of the sandbox.
+func (b *box) Process(_ context.Context, id string) (atoll.Process, error) { return b.table.Get(id) }
+
+// Processes lists them.
+func (b *box) Processes(context.Context) ([]atoll.ProcessStatus, error) { return b.table.List(), nil }
+
+// Pause freezes the sentry.
+func (b *box) Pause(context.Context) error {
+	return b.freeze("pause", b.sentry.pause, atoll.StatePaused)
+}
+
+// Resume lets it run on.
+func (b *box) Resume(context.Context) error {
+	return b.freeze("resume", b.sentry.resume, atoll.StateRunning)
+}
+
+func (b *box) freeze(op string, do func() error, state atoll.State) error {
+	if b.ended() {
+		return atoll.E(op, b.ID(), atoll.ErrStopped, nil)
+	}
+	if err := do(); err != nil {
+		return atoll.E(op, b.ID(), atoll.ErrInternal, err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ending || b.record.Status.State == state {
+		return nil
+	}
+	b.record.Status.State = state
+	b.record.Status.Ready = state == atoll.StateRunning
+	return b.save()
+}
+
+// save writes the record; b.mu is held.
+func (b *box) save() error { return b.dir.Write(b.record) }
+
+// begin ends the sandbox's life in this keeper once; it reports whether the
+// caller is the one to do it. Others wait for b.over.
+func (b *box) begin() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ending {
+		return false
+	}
+	b.ending = true
+	return true
+}
+
+// Stop ends every process, saves the root file system, and then the sentry and
+// this keeper. Start makes a new one.
+func (b *box) Stop(ctx context.Context, grace time.Duration) error {
+	if grace < 0 {
+		grace = atoll.DefaultStopGrace
+	}
+	if !b.begin() {
+		if err := b.wait(ctx, b.over); err != nil {
+			return err
+		}
+		b.leave() // whoever stops it has read what he wanted to
+		return nil
+	}
+	// From here on the caller's ctx must not leave it half done.
+	b.terminate(grace)
+	err := b.finish(atoll.StateStopped, "", nil, true)
+	b.leave()
+	return err
+}
+
+// Remove ends everything and saves nothing; the provider deletes what is on
+// disk when this keeper has gone.
+func (b *box) Remove(ctx context.Context, _ ...atoll.RemoveOption) error {
+	if !b.begin() {
+		if err := b.wait(ctx, b.over); err != nil {
+			return err
+		}
+		b.leave()
+		return nil
+	}
+	err := b.finish(atoll.StateStopped, "", nil, false)
+	b.leave()
+	return err
+}
+
+func (b *box) wait(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// leave lets the keeper's main function return.
+func (b *box) leave() { b.doneOnce.Do(func() { close(b.done) }) }
+
+// terminate asks every process to end and waits for it, grace at most.
+func (b *box) terminate(grace time.Duration) {
+	if err := b.sentry.resume(); err != nil || grace == 0 {
+		return
+	}
+	if err := b.sentry.signalAll(atoll.SIGTERM); err != nil {
+		b.log.Warn("stop", "err", err)
+		return
+	}
+	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		procs, err := b.sentry.processes()
+		if err != nil || len(procs) <= 1 { // the idle init stays
+			return
+		}
+	}
+}
+
+// finish takes the sandbox down and records how it ended. The caller won
+// begin. With keep, the root file system's changes are saved for the next
+// start.
+func (b *box) finish(state atoll.State, reason string, exit *atoll.Exit, keep bool) error {
+	defer close(b.over)
+	var errs []error
+	alive := true
+	select {
+	case <-b.sentry.exited:
+		alive = false
+	default:
+	}
+	if keep && alive && !b.job.Spec.ReadOnlyRoot {
+		_ = b.sentry.resume()
+		// Nothing may write while it is being saved.
+		_ = b.sentry.pause()
+		if err := b.sentry.saveUpper(filepath.Join(b.job.Dir, UpperName)); err != nil {
+			errs = append(errs, err)
+			reason = strings.TrimPrefix(reason+"; changes of the root file system were lost: "+err.Error(), "; ")
+		}
+		_ = b.sentry.resume()
+	}
+	b.files.close()
+	errs = append(errs, b.sentry.destroy(), b.network.close(), b.table.Close())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	st := &b.record.Status
+	st.State, st.Reason, st.Exit, st.Ready = state, reason, exit, false
+	st.Stopped = time.Now()
+	errs = append(errs, b.save())
+	if err := errors.Join(errs...); err != nil {
+		b.log.Error("stop", "err", err)
+		return atoll.E("stop", b.ID(), atoll.ErrInternal, err)
+	}
+	return nil
+}
+
+// watchSentry records the end of a sentry that nobody asked for.
+func (b *box) watchSentry() {
+	<-b.sentry.exited
+	if !b.begin() {
+		return
+	}
+	reason := b.fate()
+	b.log.Error("sentry died", "reason", reason)
+	_ = b.finish(atoll.StateFailed, reason, nil, false) // logged
+	b.leave()
+}
+
+// fate says why the sentry died.
+func (b *box) fate() string {
+	if b.cgroup.OOMKilled() {
+		return "out of memory: the sandbox used more than " + b.job.Spec.Resources.Memory.String()
+	}
+	return "gVisor's sentry died; see " + filepath.Join(b.job.Dir, LogName)
+}
+
+// runMain starts the main process, whose end is the sandbox's.
+func (b *box) runMain(ctx context.Context) error {
+	spec := &b.job.Spec
+	if len(spec.Cmd) == 0 {
+		return nil
+	}
+	p, err := b.exec(ctx, atoll.MainProcess, &atoll.Command{Args: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin})
+	if err != nil {
+		return err
+	}
+	go b.watchMain(p)
+	return nil
+}
+
+func (b *box) watchMain(p atoll.Process) {
+	exit, err := p.Wait(context.Background())
+	if err != nil || !b.begin() { // the sandbox ended first
+		return
+	}
+	b.terminate(0)
+	reason := ""
+	if exit.State() == atoll.StateFailed {
+		reason = "main process " + exit.String()
+	}
+	_ = b.finish(exit.State(), reason, &exit, !b.job.Spec.AutoRemove) // logged
+	// Its last output is still to be read.
+	select {
+	case <-b.done:
+	case <-time.After(atoll.AutoRemoveLinger):
+		if b.job.Spec.AutoRemove {
+			b.removeSelf()
+		}
+		b.leave()
+	}
+}
+
+// watchTTL removes the sandbox when its time is over.
+func (b *box) watchTTL() {
+	expires := b.record.Status.Expires
+	if expires.IsZero() {
+		return
+	}
+	select {
+	case <-b.done:
+	case <-time.After(time.Until(expires)):
+		b.log.Info("expired")
+		if b.begin() {
+			_ = b.finish(atoll.StateStopped, "its time to live is over", nil, false) // logged
+		}
+		b.removeSelf()
+		b.leave()
+	}
+}
+
+// removeSelf deletes the stopped sandbox from disk, data volume included,
+// unless somebody else is changing its life just now: then a sweep will.
+func (b *box) removeSelf() {
+	lock, err := b.dir.TryLock(b.ID())
+	if err != nil {
+		return
+	}
+	defer lock.Release()
+	if err := errors.Join(b.cgroup.Leave(), b.cgroup.Remove()); err != nil {
+		b.log.Error("remove", "err", err)
+	}
+	if err := b.dir.Delete(b.record, atoll.RemoveOptions{Volumes: true}); err != nil {
+		b.log.Error("remove", "err", err)
+	}
+}
+
+// Files is the sandbox's file system.
+func (b *box) Files() atoll.FS { return b.files }
+
+// listen opens the socket that serves the API of this sandbox. A path can be
+// longer than what a socket address holds; a directory's descriptor is not.
+func listen(dir string) (net.Listener, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	path := SocketPath(d)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // it goes with the directory
+	return l, os.Chmod(path, 0o600)
+}

@@ -1,0 +1,154 @@
+//go:build linux
+
+package keeper
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"gvisor.dev/gvisor/runsc/config"
+	runscflag "gvisor.dev/gvisor/runsc/flag"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// capabilities are those of root inside, which exist in the sentry only: the
+// sentry itself holds none on the host. They are what package managers and
+// daemons need to change owners and users of files; users other than root have
+// none.
+var capabilities = []string{
+	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL",
+	"CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+}
+
+// sentryOOM makes the sentry, and not its keeper, the first to go when the
+// sandbox's memory is used up, so that somebody is left to say so.
+var sentryOOM = 500
+
+// runscConfig is gVisor's configuration for a job.
+func runscConfig(job *Job, netns string) (*config.Config, error) {
+	fs := runscflag.NewFlagSet("keeper", flag.ContinueOnError)
+	config.RegisterFlags(fs)
+	disk := job.Spec.Resources.Disk
+	overlay := "root:dir=" + job.Dir
+	if disk > 0 {
+		overlay += ",size=" + strconv.FormatInt(int64(disk), 10)
+	}
+	flags := map[string]string{
+		"root":                    job.Run,
+		"platform":                job.Platform,
+		"network":                 "sandbox", // netstack over the interfaces of a namespace that has only lo, or our TAP
+		"gofer-network-namespace": netns,
+		"overlay2":                overlay,
+		"host-uds":                "none",
+		"host-fifo":               "none",
+		"ignore-cgroups":          "true", // this process, and so its children, is in the sandbox's cgroup already
+		"rootless":                strconv.FormatBool(job.Rootless),
+		"oci-seccomp":             "false",
+		"watchdog-action":         "panic",
+		"cpu-num-from-quota":      "true",
+		"host-settings":           "ignore",                                   // not ours to change, and checking them delays every start
+		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // the sentry is this binary, not one beside it
+		"allow-flag-override":     "false",
+	}
+	if job.Debug {
+		flags["debug"] = "true"
+		flags["debug-log"] = filepath.Join(job.Dir, "debug") + "/"
+	}
+	for name, value := range flags {
+		if err := fs.Set(name, value); err != nil {
+			return nil, fmt.Errorf("gVisor flag %s=%s: %w", name, value, err)
+		}
+	}
+	conf, err := config.NewFromFlags(fs)
+	if err != nil {
+		return nil, fmt.Errorf("gVisor configuration: %w", err)
+	}
+	return conf, nil
+}
+
+// ociSpec is the container that gVisor runs: the idle init on the sandbox's
+// root file system. Commands are executed in it later.
+func ociSpec(job *Job, root, netns string) *specs.Spec {
+	s := &specs.Spec{
+		Version:  specs.Version,
+		Root:     &specs.Root{Path: root, Readonly: job.Spec.ReadOnlyRoot},
+		Hostname: hostname(&job.Spec),
+		Process: &specs.Process{
+			Args:            []string{"idle"},
+			Cwd:             "/",
+			NoNewPrivileges: true,
+			OOMScoreAdj:     &sentryOOM,
+			Capabilities:    ociCaps(capabilities),
+			Rlimits:         []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1 << 20, Hard: 1 << 20}},
+		},
+		Linux: &specs.Linux{
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
+				{Type: specs.NetworkNamespace, Path: netns},
+			},
+		},
+		Annotations: map[string]string{},
+	}
+	if n := job.Spec.Resources.Processes; n > 0 {
+		s.Process.Rlimits = append(s.Process.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: uint64(n), Hard: uint64(n)})
+	}
+	if job.Upper != "" {
+		s.Annotations["dev.gvisor.tar.rootfs.upper"] = job.Upper
+	}
+	s.Mounts = []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc"},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts"},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "mode=1777", "size=67108864"}},
+	}
+	for _, m := range job.Mounts {
+		s.Mounts = append(s.Mounts, ociMount(m))
+	}
+	return s
+}
+
+func ociMount(m Mount) specs.Mount {
+	if m.Source == "" {
+		size := m.Size
+		if size == 0 {
+			size = 64 << 20
+		}
+		return specs.Mount{Destination: m.Target, Type: "tmpfs", Source: "tmpfs",
+			Options: []string{"nosuid", "nodev", "mode=1777", "size=" + strconv.FormatInt(int64(size), 10)}}
+	}
+	o := specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{"rbind", "rw"}}
+	if m.ReadOnly {
+		o.Options[1] = "ro"
+	}
+	return o
+}
+
+func ociCaps(names []string) *specs.LinuxCapabilities {
+	return &specs.LinuxCapabilities{Bounding: names, Effective: names, Permitted: names}
+}
+
+// hostname is the sandbox's own: its name, else the beginning of its id.
+func hostname(spec *atoll.Spec) string {
+	if spec.Name != "" {
+		return strings.ReplaceAll(spec.Name, "_", "-")
+	}
+	return spec.ID[:12]
+}
+
+// writeBundle writes config.json, which the gofer and the sentry read from the
+// bundle directory.
+func writeBundle(dir string, spec *specs.Spec) error {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600)
+}

@@ -1,0 +1,216 @@
+//go:build linux
+
+package keeper
+
+import (
+	"context"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/runsc/specutils"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/process"
+)
+
+// Exec starts a command; see atoll.Sandbox.
+func (b *box) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	return b.exec(ctx, atoll.NewID()[:12], cmd)
+}
+
+// exec starts a command as the process id.
+func (b *box) exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
+	if err := cmd.Validate(); err != nil {
+		return nil, err
+	}
+	if err := b.mustRun("exec"); err != nil {
+		return nil, err
+	}
+	args, err := b.execArgs(ctx, id, cmd)
+	if err != nil {
+		return nil, err
+	}
+	return b.table.Start(ctx, id, cmd, func(stdio process.Stdio) (process.Handle, error) {
+		args.FilePayload = control.NewFilePayload(map[int]*os.File{0: stdio.Stdin, 1: stdio.Stdout, 2: stdio.Stderr}, nil)
+		started := time.Now()
+		pid, err := b.sentry.exec(args)
+		if err != nil {
+			return nil, b.execError(args, err)
+		}
+		return &program{box: b, id: id, pid: pid, tty: cmd.TTY != nil, started: started}, nil
+	})
+}
+
+// execArgs translates cmd, over the sandbox's own defaults, for gVisor.
+func (b *box) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*control.ExecArgs, error) {
+	user := cmd.User
+	if user == "" {
+		user = b.defaultUser()
+	}
+	cred, err := b.resolveUser(user)
+	if err != nil {
+		return nil, atoll.E("exec", b.ID(), atoll.ErrInvalid, err)
+	}
+	env := b.environ(cred, id, cmd)
+	argv := cmd.Args
+	if len(argv) == 0 {
+		shell, err := atoll.DetectShell(ctx, b, cmd.User, cmd.Env)
+		if err != nil {
+			return nil, err
+		}
+		argv = []string{shell}
+	}
+	dir := cmd.Dir
+	if !path.IsAbs(dir) {
+		dir = path.Join(b.job.Spec.Workdir, dir)
+	}
+	caps, err := specutils.Capabilities(false, ociCaps(capabilities))
+	if err != nil {
+		return nil, atoll.E("exec", b.ID(), atoll.ErrInternal, err)
+	}
+	if cred.uid != 0 {
+		caps.EffectiveCaps, caps.PermittedCaps = 0, 0
+	}
+	args := &control.ExecArgs{
+		Argv: argv, Envv: env, WorkingDirectory: dir,
+		KUID: auth.KUID(cred.uid), KGID: auth.KGID(cred.gid),
+		Capabilities: caps, NoNewPrivileges: true, StdioIsPty: cmd.TTY != nil,
+	}
+	for _, g := range cred.groups {
+		args.ExtraKGIDs = append(args.ExtraKGIDs, auth.KGID(g))
+	}
+	return args, nil
+}
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// environ merges, each later one winning: what every process needs, the
+// image's, the spec's, the command's.
+func (b *box) environ(cred credentials, id string, cmd *atoll.Command) []string {
+	env := []string{"PATH=" + defaultPath, "HOME=" + cred.home, "HOSTNAME=" + hostname(&b.job.Spec)}
+	if cmd.TTY != nil {
+		env = append(env, "TERM=xterm-256color")
+	}
+	return mergeEnv(env, b.job.Env, b.job.Spec.Env, cmd.Env, []string{processEnv + "=" + id})
+}
+
+// mergeEnv joins lists of KEY=value; of equal keys the last one wins, in the
+// place of the first.
+func mergeEnv(lists ...[]string) []string {
+	var out []string
+	at := map[string]int{}
+	for _, list := range lists {
+		for _, kv := range list {
+			key, _, _ := strings.Cut(kv, "=")
+			if i, ok := at[key]; ok {
+				out[i] = kv
+				continue
+			}
+			at[key] = len(out)
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+func (b *box) defaultUser() string {
+	if b.job.Spec.User != "" {
+		return b.job.Spec.User
+	}
+	return b.job.User
+}
+
+// resolveUser looks user up in the sandbox as it is now. Plain root needs no
+// look-up: it is what nearly every command runs as.
+func (b *box) resolveUser(user string) (credentials, error) {
+	if user == "" || user == "0" || user == "root" {
+		return credentials{home: "/root"}, nil
+	}
+	passwd, _ := b.sentry.readFile("/etc/passwd", accountsLimit) // an image without accounts has numbers only
+	group, _ := b.sentry.readFile("/etc/group", accountsLimit)
+	return parseUser(user, passwd, group)
+}
+
+const accountsLimit = 1 << 20 // bytes of a passwd or group file that are read
+
+// execError turns what gVisor says about a failed start, which is text only,
+// into a kind.
+func (b *box) execError(args *control.ExecArgs, err error) error {
+	if b.ended() {
+		return atoll.E("exec", b.ID(), atoll.ErrStopped, nil)
+	}
+	name, text := args.Argv[0], err.Error()
+	has := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(text, p) })
+	}
+	switch {
+	case has("working directory", "setting up cwd"):
+		return atoll.Errorf("exec", b.ID(), atoll.ErrExecFailed, "workdir %q does not exist in the sandbox", args.WorkingDirectory)
+	case has("no such file", "not found", "not a directory"):
+		return atoll.Errorf("exec", b.ID(), atoll.ErrCommandNotFound, "%q: command not found in the sandbox", name)
+	case has("permission denied", "exec format", "is a directory"):
+		return atoll.Errorf("exec", b.ID(), atoll.ErrExecFailed, "%q: not executable in the sandbox", name)
+	case has("too many", "resource temporarily unavailable", "try again"):
+		return atoll.E("exec", b.ID(), atoll.ErrExhausted, err)
+	}
+	return atoll.E("exec", b.ID(), atoll.ErrExecFailed, err)
+}
+
+// A program is a process.Handle for what gVisor's Execute started.
+type program struct {
+	box     *box
+	id      string
+	pid     int32
+	tty     bool
+	started time.Time
+}
+
+// PID is the program's number inside.
+func (p *program) PID() int { return int(p.pid) }
+
+// Wait blocks until the program has ended, or the sentry with it.
+func (p *program) Wait() atoll.Exit {
+	status, err := p.box.sentry.wait(p.pid)
+	exit := exitOf(status)
+	if err != nil {
+		exit = atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: p.box.fate()}
+	}
+	exit.Duration = atoll.Duration(time.Since(p.started))
+	return exit
+}
+
+// Signal sends sig to the program, or with a terminal to what runs in its
+// foreground when sig is one that a terminal sends.
+func (p *program) Signal(sig atoll.Signal) error {
+	if err := p.box.sentry.signal(p.pid, sig); err != nil {
+		return atoll.E("signal", p.id, atoll.ErrStopped, err)
+	}
+	return nil
+}
+
+// Kill ends the program and all that it started.
+func (p *program) Kill() error {
+	if p.box.ended() {
+		return nil
+	}
+	return p.box.sentry.killTree(p.pid, p.id)
+}
+
+// exitOf translates a wait status.
+func exitOf(status syscall.WaitStatus) atoll.Exit {
+	if status.Signaled() {
+		return atoll.Exit{Code: 128 + int(status.Signal()), Signal: atoll.Signal(status.Signal())}
+	}
+	return atoll.Exit{Code: status.ExitStatus()}
+}
+
+var (
+	_ process.Handle   = (*program)(nil)
+	_ process.Terminal = (*program)(nil)
+)

@@ -1,0 +1,66 @@
+//go:build linux
+
+package keeper
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
+)
+
+// A Job is what a provider asks a keeper to do: run one sandbox. All paths are
+// absolute paths of the host; the provider has made and checked them.
+type Job struct {
+	Spec   atoll.Spec      `json:"spec"` // defaults filled in
+	Caps   atoll.Caps      `json:"caps"`
+	Record statedir.Record `json:"record"` // what the keeper goes on to keep
+
+	State string `json:"state"` // the provider's state directory
+	Dir   string `json:"dir"`   // the sandbox's own directory: bundle, socket, log, upper layer
+	Run   string `json:"run"`   // gVisor's state; must not survive a reboot
+
+	Root      string   `json:"root"`                 // read-only root file system; "" means the host's, by allow-list
+	HostPaths []string `json:"host_paths,omitempty"` // what the allow-list shows besides its own
+	Env       []string `json:"env,omitempty"`        // of the image
+	User      string   `json:"user,omitempty"`       // of the image
+	Mounts    []Mount  `json:"mounts,omitempty"`     // work directory, volumes and binds, parents first
+	Upper     string   `json:"upper,omitempty"`      // tar of the upper layer to start from; "" for none
+	Snapshot  string   `json:"snapshot,omitempty"`   // checkpoint directory to restore; "" for none
+
+	Platform string `json:"platform"`
+	Rootless bool   `json:"rootless,omitempty"`
+	Debug    bool   `json:"debug,omitempty"` // gVisor's own logs into Dir
+}
+
+// A Mount shows a directory or file of the host inside the sandbox.
+type Mount struct {
+	Source   string      `json:"source,omitempty"` // empty for a tmpfs
+	Target   string      `json:"target"`
+	ReadOnly bool        `json:"read_only,omitempty"`
+	Size     atoll.Bytes `json:"size,omitzero"` // of a tmpfs
+}
+
+// A Reply is what the keeper answers once the sandbox runs, or could not be
+// made to.
+type Reply struct {
+	Kind    atoll.Kind   `json:"kind,omitempty"` // "" means it runs
+	Message string       `json:"message,omitempty"`
+	Status  atoll.Status `json:"status"`
+}
+
+// Names of the files in Job.Dir.
+const (
+	SocketName = "keeper.sock" // serves the API of this one sandbox
+	LockName   = "keeper.lock" // held by the keeper as long as it lives
+	LogName    = "keeper.log"
+	UpperName  = "upper.tar" // what a clean stop saved of the root file system
+)
+
+// SocketPath is the path of the socket in an open sandbox directory. It is
+// short however long the directory's own path is: a socket's address holds 107
+// bytes.
+func SocketPath(dir *os.File) string {
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), SocketName)
+}

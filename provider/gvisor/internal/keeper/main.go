@@ -1,0 +1,292 @@
+//go:build linux
+
+// Package keeper is the process that owns one running gVisor sandbox, as a
+// shim owns a container.
+//
+// A provider starts it by executing its own binary again with argv[0] Argv0,
+// in a session of its own with nothing on its standard streams, and sends it a
+// Job over descriptor 3. It is the only caller of gVisor's packages: it holds
+// the sandbox's output, terminals, network, time limits and exit, and serves
+// the API of this one sandbox on a socket in the sandbox's directory. The
+// provider and its clients may die, be upgraded and come back; when the keeper
+// dies, the kernel kills the sentry and the gofer with it.
+//
+// Any binary that imports this package can serve as keeper: it takes over in
+// init, like package runsc.
+package keeper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	gvisorlog "gvisor.dev/gvisor/pkg/log"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
+)
+
+// Argv0 is the argv[0] of a keeper.
+const Argv0 = "atoll-keeper"
+
+// jobFD is the descriptor of the socket on which the job comes and the reply
+// goes.
+const jobFD = 3
+
+func init() {
+	if len(os.Args) == 0 {
+		return
+	}
+	switch os.Args[0] {
+	case Argv0:
+		// The main thread must outlive the sentry, which is killed with the
+		// thread that started it.
+		runtime.LockOSThread()
+		os.Exit(Main())
+	case ProbeArgv0:
+		os.Exit(probe())
+	case GuestArgv0:
+		os.Exit(runGuest())
+	}
+}
+
+// Main is the whole life of a keeper.
+func Main() int {
+	unix.CloseOnExec(jobFD)
+	conn := os.NewFile(jobFD, "job")
+	k, err := start(conn)
+	if err != nil {
+		reply(conn, Reply{Kind: atoll.KindOf(err), Message: err.Error()})
+		return 1
+	}
+	if err := reply(conn, Reply{Status: k.box.record.Status}); err != nil {
+		// Whoever wanted the sandbox died while it was being made, and nobody
+		// else knows of it.
+		k.box.abandon()
+		return 1
+	}
+	conn.Close()
+	k.serve()
+	return 0
+}
+
+// abandon removes a sandbox that was never handed out.
+func (b *box) abandon() {
+	if b.begin() {
+		_ = b.finish(atoll.StateStopped, "", nil, false) // logged
+	}
+	b.removeSelf()
+}
+
+func reply(w io.WriteCloser, r Reply) error {
+	defer w.Close()
+	return json.NewEncoder(w).Encode(r)
+}
+
+// A keeper is a box and what serves it.
+type keeper struct {
+	box     *box
+	lock    *statedir.Lock
+	handler *api.Handler
+	server  *http.Server
+	failed  chan error
+}
+
+// start reads the job, boots the sandbox and begins to serve it.
+func start(conn *os.File) (_ *keeper, err error) {
+	var job Job
+	dec := json.NewDecoder(conn)
+	if err := dec.Decode(&job); err != nil {
+		return nil, fmt.Errorf("read job: %w", err)
+	}
+	log, err := openLog(filepath.Join(job.Dir, LogName))
+	if err != nil {
+		return nil, err
+	}
+	dir := statedir.Dir(job.State)
+	k := &keeper{failed: make(chan error, 1)}
+	var undo undoStack
+	defer func() {
+		if err != nil {
+			undo.run()
+		}
+	}()
+	if k.lock, err = dir.LockKeeper(job.Spec.ID); err != nil {
+		return nil, atoll.E("start", job.Spec.ID, atoll.ErrConflict, err)
+	}
+	undo.add(k.lock.Release)
+	k.box = newBox(&job, dir, log)
+	if err := k.box.boot(&undo); err != nil {
+		return nil, err
+	}
+	if err := k.listen(); err != nil {
+		return nil, err
+	}
+	undo.add(k.close)
+	if err := k.box.runMain(context.Background()); err != nil {
+		return nil, err
+	}
+	k.box.mu.Lock()
+	err = k.box.save()
+	k.box.mu.Unlock()
+	return k, err
+}
+
+// boot prepares what the sandbox is made of and starts the sentry.
+func (b *box) boot(undo *undoStack) error {
+	fail := func(err error) error { return atoll.E("start", b.ID(), bootKind(err), err) }
+	network, err := newNetwork(b.job.Spec.Network, b.log)
+	if err != nil {
+		return fail(err)
+	}
+	undo.add(func() { _ = network.close() })
+	b.network = network
+	root, err := b.prepareRoot()
+	if err != nil {
+		return fail(err)
+	}
+	b.sentry, err = startSentry(b.job, root, network.path)
+	if err != nil {
+		return fail(err)
+	}
+	undo.add(func() { _ = b.sentry.destroy() })
+	b.files = newFiles(b)
+	go b.watchSentry()
+	return nil
+}
+
+// bootKind finds the kind of an error that gVisor gave as text.
+func bootKind(err error) atoll.Kind {
+	if k := atoll.KindOf(err); k != atoll.ErrInternal {
+		return k
+	}
+	switch text := err.Error(); {
+	case errors.Is(err, unix.ENOSPC), strings.Contains(text, "no space left"):
+		return atoll.ErrExhausted
+	case errors.Is(err, unix.EPERM), strings.Contains(text, "operation not permitted"):
+		return atoll.ErrUnavailable
+	}
+	return atoll.ErrInternal
+}
+
+// prepareRoot lays out the root file system in this process's own mount
+// namespace and returns its path.
+func (b *box) prepareRoot() (string, error) {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return "", fmt.Errorf("make mounts private: %w", err)
+	}
+	name := hostname(&b.job.Spec)
+	if b.job.Root != "" {
+		etc := filepath.Join(b.job.Dir, "etc")
+		if err := netFiles(etc, name, b.network.resolver); err != nil {
+			return "", err
+		}
+		files := []string{"hosts", "hostname"}
+		if b.network.resolver != "" {
+			files = append(files, "resolv.conf")
+		}
+		for _, file := range files {
+			b.job.Mounts = append(b.job.Mounts, Mount{Source: filepath.Join(etc, file), Target: "/etc/" + file})
+		}
+		return b.job.Root, nil
+	}
+	root := filepath.Join(b.job.Dir, "rootfs")
+	if err := os.Mkdir(root, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	if err := hostRoot(root, b.job.HostPaths); err != nil {
+		return "", fmt.Errorf("host root file system: %w", err)
+	}
+	return root, netFiles(filepath.Join(root, "etc"), name, b.network.resolver)
+}
+
+func newBox(job *Job, dir statedir.Dir, log *slog.Logger) *box {
+	record := job.Record
+	record.Keeper, _ = statedir.Identify(os.Getpid()) // without it, the lock still tells
+	st := &record.Status
+	st.State, st.Ready, st.Reason, st.Exit = atoll.StateRunning, true, "", nil
+	st.Started, st.Stopped = time.Now(), time.Time{}
+	return &box{
+		job: job, dir: dir, log: log, record: &record, table: process.NewTable(),
+		cgroup: cgroup.Open(cgroup.Root).Group(job.Record.Cgroup),
+		over:   make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// listen serves the API of the one sandbox.
+func (k *keeper) listen() error {
+	l, err := listen(k.box.job.Dir)
+	if err != nil {
+		return err
+	}
+	k.handler, err = api.NewHandler(single{k.box}, api.Options{Log: k.box.log})
+	if err != nil {
+		l.Close()
+		return err
+	}
+	k.server = &http.Server{Handler: k.handler}
+	go func() { k.failed <- k.server.Serve(l) }()
+	go k.box.watchTTL()
+	return nil
+}
+
+// serve returns when the sandbox has come to its end and whoever ended it has
+// his answer.
+func (k *keeper) serve() {
+	select {
+	case <-k.box.done:
+	case err := <-k.failed:
+		k.box.log.Error("serve", "err", err)
+		if k.box.begin() {
+			_ = k.box.finish(atoll.StateFailed, "its keeper could not serve: "+err.Error(), nil, false) // logged
+		}
+	}
+	k.close()
+	k.lock.Release()
+}
+
+// shutdownGrace is how long answers in progress may take at the end.
+const shutdownGrace = 2 * time.Second
+
+func (k *keeper) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+	defer cancel()
+	_ = k.server.Shutdown(ctx) // what is not answered by then is cut off
+	_ = k.server.Close()
+	_ = k.handler.Close()
+}
+
+// openLog opens the keeper's log, which holds what gVisor warns of as well.
+func openLog(path string) (*slog.Logger, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	gvisorlog.SetTarget(&gvisorlog.GoogleEmitter{Writer: &gvisorlog.Writer{Next: f}})
+	gvisorlog.SetLevel(gvisorlog.Warning)
+	return slog.New(slog.NewTextHandler(f, nil)), nil
+}
+
+// An undoStack holds what takes back the steps made so far.
+type undoStack []func()
+
+func (u *undoStack) add(f func()) { *u = append(*u, f) }
+
+func (u *undoStack) run() {
+	for i := len(*u) - 1; i >= 0; i-- {
+		(*u)[i]()
+	}
+}

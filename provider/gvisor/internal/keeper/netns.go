@@ -1,0 +1,107 @@
+//go:build linux
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/usernet"
+)
+
+// A network is a sandbox's network namespace, and whatever answers at the
+// other end of its interface.
+type network struct {
+	path     string // of the namespace, for gVisor
+	resolver string // address of the DNS server; "" for none
+	closers  []func() error
+}
+
+// newNetwork makes the network that the spec asks for.
+func newNetwork(spec atoll.Network, log *slog.Logger) (_ *network, err error) {
+	n := &network{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	if spec.Mode == atoll.NetworkNone {
+		ns, err := newNetns()
+		if err != nil {
+			return nil, err
+		}
+		n.closers = append(n.closers, ns.Close)
+		n.path = fmt.Sprintf("/proc/self/fd/%d", ns.Fd())
+		return n, nil
+	}
+	policy, err := usernet.NewPolicy(spec)
+	if err != nil {
+		return nil, err
+	}
+	ns, err := usernet.NewNamespace(usernet.NamespaceOptions{})
+	if err != nil {
+		return nil, err
+	}
+	n.closers = append(n.closers, ns.Close)
+	gateway, err := usernet.New(ns.Link(), usernet.Options{Policy: policy, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	n.closers = append(n.closers, gateway.Close)
+	n.path, n.resolver = ns.Path(), usernet.Gateway.Addr().String()
+	return n, nil
+}
+
+func (n *network) close() error {
+	var errs []error
+	for i := len(n.closers) - 1; i >= 0; i-- {
+		errs = append(errs, n.closers[i]())
+	}
+	n.closers = nil
+	return errors.Join(errs...)
+}
+
+// newNetns makes a network namespace in which only the loopback interface is
+// up. The namespace lives as long as the file, or a process in it, does.
+func newNetns() (*os.File, error) {
+	type result struct {
+		ns  *os.File
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		// The thread is never unlocked: it ends with the goroutine, and the
+		// namespace it entered does not leak into the scheduler.
+		runtime.LockOSThread()
+		ns, err := enterNetns()
+		done <- result{ns, err}
+	}()
+	r := <-done
+	return r.ns, r.err
+}
+
+func enterNetns() (*os.File, error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("new network namespace: %w", err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return nil, err
+	}
+	lo.SetUint16(unix.IFF_UP)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo); err != nil {
+		return nil, fmt.Errorf("bring lo up: %w", err)
+	}
+	return os.Open("/proc/thread-self/ns/net")
+}

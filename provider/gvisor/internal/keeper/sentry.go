@@ -1,0 +1,270 @@
+//go:build linux
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/sentry/control"
+	"gvisor.dev/gvisor/runsc/config"
+	"gvisor.dev/gvisor/runsc/container"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A sentry is one running gVisor container. The keeper is the only caller of
+// gVisor's packages for it: they move the calling process between cgroups and
+// namespaces, allow one waiter a process, and are not safe for concurrent use
+// where they change state.
+type sentry struct {
+	conf *config.Config
+	c    *container.Container
+
+	mu     sync.RWMutex // write: pause, resume, snapshot, destroy; read: all else
+	paused bool
+
+	exited chan struct{} // closed when the sentry's process has ended
+}
+
+// startSentry starts the sandbox that the bundle in job.Dir describes. It must be
+// called on the main thread: the sentry and the gofer are killed by the kernel
+// when the thread that started them ends.
+func startSentry(job *Job, root, netns string) (*sentry, error) {
+	conf, err := runscConfig(job, netns)
+	if err != nil {
+		return nil, err
+	}
+	spec := ociSpec(job, root, netns)
+	if err := writeBundle(job.Dir, spec); err != nil {
+		return nil, err
+	}
+	idle, err := idleFile()
+	if err != nil {
+		return nil, err
+	}
+	defer idle.Close()
+	c, err := container.New(conf, container.Args{
+		ID: job.Spec.ID, Spec: spec, BundleDir: job.Dir, Attached: true, ExecFile: idle,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &sentry{conf: conf, c: c, exited: make(chan struct{})}
+	if job.Snapshot != "" {
+		err = c.Restore(conf, job.Snapshot, false, false, nil)
+	} else {
+		err = c.Start(conf)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Destroy())
+	}
+	go s.watch()
+	return s, nil
+}
+
+// watch closes exited when the sentry has ended, for whatever reason.
+func (s *sentry) watch() {
+	_, _ = s.c.Wait() // how it ended is read from the cgroup and the log
+	close(s.exited)
+}
+
+// exec starts a program and returns its PID in the sandbox.
+func (s *sentry) exec(args *control.ExecArgs) (int32, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.c.Execute(s.conf, args)
+}
+
+// wait returns how the program with that PID, started by exec, ended. It must
+// be called once. When the sentry ends first, so does wait.
+func (s *sentry) wait(pid int32) (syscall.WaitStatus, error) {
+	status, err := s.c.WaitPID(pid)
+	return syscall.WaitStatus(status), err
+}
+
+func (s *sentry) signal(pid int32, sig atoll.Signal) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.c.SignalProcess(unix.Signal(sig), pid)
+}
+
+// signalForeground signals the foreground process group of the terminal that
+// the program with that PID was started on.
+func (s *sentry) signalForeground(pid int32, sig atoll.Signal) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.c.Sandbox.SignalProcess(s.c.ID, pid, unix.Signal(sig), true)
+}
+
+// signalAll signals every process but the idle init, which ignores all
+// signals except SIGKILL.
+func (s *sentry) signalAll(sig atoll.Signal) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.c.SignalContainer(unix.Signal(sig), true)
+}
+
+func (s *sentry) pause() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.paused {
+		return nil
+	}
+	err := s.c.Pause()
+	s.paused = err == nil
+	return err
+}
+
+func (s *sentry) resume() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.paused {
+		return nil
+	}
+	err := s.c.Resume()
+	s.paused = err != nil
+	return err
+}
+
+// saveUpper writes what was changed in the root file system to path, as a tar
+// stream, complete or not at all.
+func (s *sentry) saveUpper(path string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, err := os.CreateTemp(filepath.Dir(path), ".upper-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if err := s.c.TarRootfsUpperLayer(f); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// readFile returns a file of the sandbox's file system, at most limit bytes.
+func (s *sentry) readFile(name string, limit int64) ([]byte, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	fd, err := unix.MemfdCreate("file", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	if err := s.c.Sandbox.ReadFile(s.c.ID, name, 0, limit, f); err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	data := make([]byte, info.Size())
+	_, err = f.ReadAt(data, 0)
+	return data, err
+}
+
+// processes returns a picture of every process inside.
+func (s *sentry) processes() ([]proc, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	dump, err := s.c.Sandbox.ProcfsDump()
+	if err != nil {
+		return nil, err
+	}
+	procs := make([]proc, 0, len(dump))
+	for _, d := range dump {
+		procs = append(procs, proc{
+			pid: d.Status.PID, ppid: d.Status.PPID, sid: d.Stat.SID, env: d.Env,
+		})
+	}
+	return procs, nil
+}
+
+// destroy kills everything and frees what gVisor holds on the host.
+func (s *sentry) destroy() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.c.Destroy()
+	select {
+	case <-s.exited:
+	case <-time.After(atoll.DefaultStopGrace):
+		err = errors.Join(err, errors.New("the sentry did not end"))
+	}
+	return err
+}
+
+// proc is a process inside.
+type proc struct {
+	pid, ppid, sid int32
+	env            []string
+}
+
+// processEnv marks the processes that one Exec started, and what they start in
+// turn, so that they are found again when their parents have gone.
+const processEnv = "ATOLL_PROCESS"
+
+// descendants returns the PIDs of all that the program with that PID and mark
+// started, itself included: by parentage, and by the mark in the environment.
+func descendants(procs []proc, pid int32, mark string) []int32 {
+	ours := map[int32]bool{pid: true}
+	for _, p := range procs {
+		for _, kv := range p.env {
+			if kv == processEnv+"="+mark {
+				ours[p.pid] = true
+			}
+		}
+	}
+	for grew := true; grew; {
+		grew = false
+		for _, p := range procs {
+			if !ours[p.pid] && p.pid != 1 && (ours[p.ppid] || p.sid == pid) {
+				ours[p.pid] = true
+				grew = true
+			}
+		}
+	}
+	var pids []int32
+	for _, p := range procs {
+		if ours[p.pid] && p.pid != 1 {
+			pids = append(pids, p.pid)
+		}
+	}
+	return pids
+}
+
+// killTimeout is how long killTree chases processes that start others.
+const killTimeout = 5 * time.Second
+
+// killTree kills the program with that PID and all that it started. It looks
+// again until nothing is left, because what runs can start more meanwhile.
+func (s *sentry) killTree(pid int32, mark string) error {
+	for deadline := time.Now().Add(killTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		procs, err := s.processes()
+		if err != nil {
+			return err
+		}
+		pids := descendants(procs, pid, mark)
+		if len(pids) == 0 {
+			return nil
+		}
+		for _, p := range pids {
+			if err := s.signal(p, atoll.SIGKILL); err != nil && !strings.Contains(err.Error(), "no such process") {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("processes of %s keep coming back", mark)
+}

@@ -1,0 +1,39 @@
+//go:build linux
+
+// Package runsc lets any binary that imports it serve as gVisor's own helper
+// processes.
+//
+// gVisor starts a sandbox by executing /proc/self/exe again, as the sentry
+// (argv[0] "runsc-sandbox") and as the gofer ("runsc-gofer"); the latter also
+// runs "/proc/self/exe umount". Such a process must hand over to gVisor's main
+// before anything else happens, and as early as possible, because everything
+// initialised before it delays each sandbox. This package therefore takes over
+// in init and imports nothing but gVisor, so that packages which the linker
+// orders later are never initialised in those processes.
+package runsc
+
+import (
+	"os"
+	"runtime"
+	"strings"
+
+	"gvisor.dev/gvisor/runsc/cli/maincli"
+)
+
+func init() {
+	if !isHelper(os.Args) {
+		return
+	}
+	// gVisor sets parent-death signals and namespaces on its main thread.
+	runtime.LockOSThread()
+	maincli.Main()
+	os.Exit(0)
+}
+
+// isHelper reports whether args are those that gVisor gives its helpers.
+func isHelper(args []string) bool {
+	if len(args) == 0 {
+		return false
+	}
+	return strings.HasPrefix(args[0], "runsc-") || len(args) > 1 && args[0] == "/proc/self/exe" && args[1] == "umount"
+}

@@ -1,0 +1,181 @@
+//go:build linux
+
+package statedir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A Lock is an exclusive lock on a file, held until Release or the end of the
+// process.
+type Lock struct{ f *os.File }
+
+// Release lets go of the lock.
+func (l *Lock) Release() {
+	if l != nil {
+		l.f.Close() // closing releases
+	}
+}
+
+// ErrBusy says that another process, or another goroutine of this one, holds
+// the lock.
+var ErrBusy = errors.New("busy with another operation")
+
+// Lock takes the lock that guards the life of the sandbox, waiting for it as
+// long as ctx lasts. It is fs.ErrNotExist when the sandbox has no directory,
+// also when it lost it while we waited.
+func (d Dir) Lock(ctx context.Context, id string) (*Lock, error) {
+	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
+		l, err := d.TryLock(id)
+		if !errors.Is(err, ErrBusy) {
+			return l, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(delay):
+		}
+	}
+}
+
+// TryLock is Lock without waiting: it is ErrBusy when the lock is held.
+func (d Dir) TryLock(id string) (*Lock, error) {
+	path := filepath.Join(d.Sandbox(id), "lock")
+	l, err := lockFile(path, unix.LOCK_EX|unix.LOCK_NB)
+	if err != nil {
+		return nil, err
+	}
+	// The directory may have been removed, and even made anew, since the file
+	// was opened: then what we hold guards nothing.
+	ours, err1 := l.f.Stat()
+	now, err2 := os.Stat(path)
+	if err1 != nil || err2 != nil || !os.SameFile(ours, now) {
+		l.Release()
+		if errors.Is(err2, fs.ErrNotExist) {
+			return nil, err2
+		}
+		return nil, ErrBusy
+	}
+	return l, nil
+}
+
+// Make makes the sandbox's directory with its lock taken, so that nobody ever
+// sees it unlocked; fs.ErrExist when it is there.
+func (d Dir) Make(id string) (*Lock, error) {
+	fresh := d.fresh() + atoll.NewID()
+	if err := os.Mkdir(fresh, 0o700); err != nil {
+		return nil, err
+	}
+	l, err := lockFile(filepath.Join(fresh, "lock"), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, fresh, unix.AT_FDCWD, d.Sandbox(id), unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		l.Release()
+		return nil, errors.Join(err, os.RemoveAll(fresh))
+	}
+	return l, nil
+}
+
+// LockKeeper takes the lock that a keeper holds as long as it lives. ErrBusy
+// means that the sandbox has one.
+func (d Dir) LockKeeper(id string) (*Lock, error) {
+	return lockFile(filepath.Join(d.Sandbox(id), "keeper.lock"), unix.LOCK_EX|unix.LOCK_NB)
+}
+
+// Alive reports whether the sandbox has a keeper.
+func (d Dir) Alive(id string) bool {
+	f, err := os.Open(filepath.Join(d.Sandbox(id), "keeper.lock"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+}
+
+func lockFile(path string, how int) (*Lock, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), how)
+	for errors.Is(err, unix.EINTR) {
+		err = unix.Flock(int(f.Fd()), how)
+	}
+	if err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, ErrBusy
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return &Lock{f}, nil
+}
+
+// An Identity tells a process from all others that ever had its number.
+type Identity struct {
+	PID   int    `json:"pid,omitempty"`
+	Start string `json:"start,omitempty"` // clock ticks since boot
+	Boot  string `json:"boot,omitempty"`  // boot id
+}
+
+// Identify returns the identity of a running process.
+func Identify(pid int) (Identity, error) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return Identity{}, err
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return Identity{}, err
+	}
+	// The name, in parentheses, may hold anything; field 22 is the start time.
+	rest := stat[strings.LastIndexByte(string(stat), ')')+1:]
+	fields := strings.Fields(string(rest))
+	if len(fields) < 20 {
+		return Identity{}, fmt.Errorf("process %d: cannot read its start time", pid)
+	}
+	return Identity{PID: pid, Start: fields[19], Boot: strings.TrimSpace(string(boot))}, nil
+}
+
+// Kill kills the process if it still is the one identified, and waits until it
+// has ended or ctx has. A process that is gone is no error.
+func (i Identity) Kill(ctx context.Context) error {
+	if i.PID <= 1 {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(i.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("pidfd of %d: %w", i.PID, err)
+	}
+	defer unix.Close(fd)
+	// The pidfd pins whoever has the number now; only then is it looked at.
+	if now, err := Identify(i.PID); err != nil || now != i {
+		return nil
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill %d: %w", i.PID, err)
+	}
+	for ctx.Err() == nil {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if n, _ := unix.Poll(fds, 100); n > 0 {
+			return nil
+		}
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,279 @@
+//go:build linux
+
+// Package statedir is the layout of the gVisor provider's state directory,
+// which the provider and the keepers share without talking to each other:
+//
+//	sandboxes/{id}/           lock, keeper.lock, keeper.sock, keeper.log, the bundle, upper.tar
+//	records/{id}.json         the sandbox's Record; one directory, so that one watch sees all
+//	names/{project}/{name}    holds the id that the name stands for
+//	volumes/{project}/{name}/ data volumes ("data-{id}") and named volumes
+//	snapshots/{id}/           snapshot.json and gVisor's checkpoint
+//	images/                   the image store
+//
+// A sandbox's "lock" is held by whoever changes its life: create, start, stop,
+// remove, sweep. Its "keeper.lock" is held by its keeper as long as that
+// lives, so that a free keeper.lock is the proof that nothing runs.
+package statedir
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A Dir is a state directory.
+type Dir string
+
+// A Record is what is known of a sandbox on disk.
+type Record struct {
+	Status atoll.Status `json:"status"`
+	Image  string       `json:"image,omitempty"`  // root file system directory; "" for the host's
+	Env    []string     `json:"env,omitempty"`    // the image's
+	User   string       `json:"user,omitempty"`   // the image's
+	Keeper Identity     `json:"keeper,omitzero"`  // of the latest keeper
+	Run    string       `json:"run,omitempty"`    // gVisor's own state
+	Cgroup string       `json:"cgroup,omitempty"` // to be removed with the sandbox
+
+	// Removing, once set, is being carried out: there is no way back.
+	Removing *atoll.RemoveOptions `json:"removing,omitempty"`
+}
+
+// Open makes the directories that are missing, readable by their owner only.
+func Open(path string) (Dir, error) {
+	for _, sub := range []string{"sandboxes", "records", "names", "volumes", "snapshots"} {
+		if err := os.MkdirAll(filepath.Join(path, sub), 0o700); err != nil {
+			return "", err
+		}
+	}
+	return Dir(path), nil
+}
+
+// Sandbox is the sandbox's own directory.
+func (d Dir) Sandbox(id string) string { return filepath.Join(string(d), "sandboxes", id) }
+
+// Record is the file that holds the sandbox's Record.
+func (d Dir) Record(id string) string { return filepath.Join(string(d), "records", id+".json") }
+
+// Volume is the directory of a volume.
+func (d Dir) Volume(project, name string) string {
+	return filepath.Join(string(d), "volumes", project, name)
+}
+
+// DataVolume is the name of a sandbox's own volume.
+func DataVolume(id string) string { return "data-" + id }
+
+// Snapshot is the directory of a snapshot.
+func (d Dir) Snapshot(id string) string { return filepath.Join(string(d), "snapshots", id) }
+
+// Images is the directory of the image store.
+func (d Dir) Images() string { return filepath.Join(string(d), "images") }
+
+func (d Dir) name(project, name string) string {
+	return filepath.Join(string(d), "names", project, name)
+}
+
+// Read returns the sandbox's record, or fs.ErrNotExist.
+func (d Dir) Read(id string) (*Record, error) {
+	data, err := os.ReadFile(d.Record(id))
+	if err != nil {
+		return nil, err
+	}
+	var r Record
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, fmt.Errorf("record of sandbox %s: %w", id, err)
+	}
+	return &r, nil
+}
+
+// Write replaces the sandbox's record as a whole.
+func (d Dir) Write(r *Record) error { return WriteJSON(d.Record(r.Status.ID), r) }
+
+// WriteJSON replaces the file with v as JSON, as a whole.
+func WriteJSON(path string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		os.Remove(tmp)
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// IDs lists the sandboxes that have a record.
+func (d Dir) IDs() ([]string, error) { return d.list("records", ".json") }
+
+// Dirs lists the sandboxes that have a directory, with or without a record.
+func (d Dir) Dirs() ([]string, error) { return d.list("sandboxes", "") }
+
+// SnapshotIDs lists the snapshots.
+func (d Dir) SnapshotIDs() ([]string, error) { return d.list("snapshots", "") }
+
+func (d Dir) list(sub, suffix string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(string(d), sub))
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]string, 0, len(entries))
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), suffix)
+		if n, err := atoll.NormalizeID(id); ok && err == nil && n == id && id != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// Claim makes name stand for the sandbox id in project. It fails with
+// fs.ErrExist when the name stands for another sandbox that has a record or
+// whose creation is in progress.
+func (d Dir) Claim(project, name, id string) error {
+	unlock, err := lockFile(filepath.Join(string(d), "names.lock"), unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer unlock.Release()
+	if owner, err := d.Owner(project, name); err == nil && owner != id {
+		_, recordErr := os.Stat(d.Record(owner))
+		_, dirErr := os.Stat(d.Sandbox(owner))
+		if recordErr == nil || dirErr == nil {
+			return fs.ErrExist
+		}
+	}
+	path := d.name(project, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	tmp := path + ".tmp" // a valid name has no dot
+	if err := os.WriteFile(tmp, []byte(id), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// Owner returns the id that name stands for in project, or fs.ErrNotExist.
+func (d Dir) Owner(project, name string) (string, error) {
+	data, err := os.ReadFile(d.name(project, name))
+	if err != nil {
+		return "", err
+	}
+	return string(data), nil
+}
+
+// Release frees the name if it stands for the sandbox id.
+func (d Dir) Release(project, name, id string) error {
+	unlock, err := lockFile(filepath.Join(string(d), "names.lock"), unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer unlock.Release()
+	owner, err := d.Owner(project, name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && owner != id {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.Remove(d.name(project, name))
+}
+
+// Delete removes all that the sandbox left on disk: its gVisor state, with
+// opts.Volumes its data volume, its name, its directory, and last its record,
+// which first says that it is being removed: an interrupted Delete is finished
+// by the next one. Nothing of it may run. The caller holds its lock.
+func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
+	st := &r.Status
+	if r.Removing == nil || opts.Volumes && !r.Removing.Volumes {
+		r.Removing = &opts
+		if err := d.Write(r); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	if r.Run != "" {
+		errs = append(errs, os.RemoveAll(r.Run))
+	}
+	if r.Removing.Volumes {
+		errs = append(errs, removeTree(d.Volume(st.Spec.Project, DataVolume(st.ID))))
+	}
+	if st.Spec.Name != "" {
+		errs = append(errs, d.Release(st.Spec.Project, st.Spec.Name, st.ID))
+	}
+	errs = append(errs, d.discard(d.Sandbox(st.ID)))
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	err := os.Remove(d.Record(st.ID))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// discard deletes a directory at once for all others, by renaming it first:
+// nobody can open a lock in it, or add a file, while it is being emptied.
+func (d Dir) discard(path string) error {
+	trash := d.trash() + atoll.NewID()
+	err := os.Rename(path, trash)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return removeTree(trash)
+}
+
+func (d Dir) trash() string { return filepath.Join(string(d), "sandboxes", ".trash-") }
+
+func (d Dir) fresh() string { return filepath.Join(string(d), "sandboxes", ".new-") }
+
+// EmptyTrash removes what interrupted deletions, and creations of a minute ago
+// or more, have left.
+func (d Dir) EmptyTrash() error {
+	left, err := filepath.Glob(d.trash() + "*")
+	if err != nil {
+		return err
+	}
+	fresh, err := filepath.Glob(d.fresh() + "*")
+	if err != nil {
+		return err
+	}
+	for _, path := range fresh {
+		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > time.Minute {
+			left = append(left, path)
+		}
+	}
+	var errs []error
+	for _, path := range left {
+		errs = append(errs, removeTree(path))
+	}
+	return errors.Join(errs...)
+}
+
+// removeTree is os.RemoveAll for trees whose owner took away his own right to
+// write to directories.
+func removeTree(path string) error {
+	err := os.RemoveAll(path)
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	_ = filepath.WalkDir(path, func(p string, e fs.DirEntry, err error) error {
+		if e != nil && e.IsDir() {
+			_ = os.Chmod(p, 0o700)
+		}
+		return nil
+	})
+	return os.RemoveAll(path)
+}

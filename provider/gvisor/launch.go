@@ -1,0 +1,264 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
+)
+
+// launch starts a keeper for the sandbox and waits until the sandbox runs. On
+// success rec is what the keeper wrote. The caller holds the sandbox's lock.
+func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
+	id := rec.Status.ID
+	helper, err := p.helper()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(rec.Run, 0o700); err != nil {
+		return atoll.E("start", id, diskKind(err), err)
+	}
+	job, err := json.Marshal(p.job(rec))
+	if err != nil {
+		return atoll.E("start", id, atoll.ErrInternal, err)
+	}
+	group := p.group(rec)
+	if err := group.Make(limits(rec.Status.Spec.Resources.WithDefaults())); err != nil {
+		return atoll.E("start", id, diskKind(err), err)
+	}
+	k, err := spawn(helper, group)
+	if err != nil {
+		return p.spawnError(ctx, id, errors.Join(err, group.Remove()))
+	}
+	reply, err := k.ask(ctx, job)
+	if err != nil {
+		k.kill()
+		_ = group.Remove() // also done by whoever removes the sandbox
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return atoll.Errorf("start", id, atoll.ErrInternal, "keeper died: %w; see %s", err, filepath.Join(p.dir.Sandbox(id), keeper.LogName))
+	}
+	if reply.Kind != "" {
+		k.kill()
+		_ = group.Remove()
+		return atoll.Errorf("", "", reply.Kind, "%s", reply.Message) // it says what and which
+	}
+	k.detach()
+	rec.Status = reply.Status
+	return nil
+}
+
+// job describes the sandbox for its keeper.
+func (p *Provider) job(rec *statedir.Record) *keeper.Job {
+	st := &rec.Status
+	job := &keeper.Job{
+		Spec: st.Spec, Caps: st.Caps, Record: *rec,
+		State: string(p.dir), Dir: p.dir.Sandbox(st.ID), Run: rec.Run,
+		Root: rec.Image, HostPaths: p.opts.HostPaths, Env: rec.Env, User: rec.User, Mounts: p.jobMounts(&st.Spec),
+		Platform: p.opts.Platform, Rootless: os.Geteuid() != 0, Debug: p.opts.Debug,
+	}
+	job.Spec.Resources = job.Spec.Resources.WithDefaults()
+	if upper := filepath.Join(job.Dir, keeper.UpperName); exists(upper) {
+		job.Upper = upper
+	} else if st.Spec.Snapshot != "" {
+		job.Snapshot = p.dir.Snapshot(st.Spec.Snapshot)
+	}
+	return job
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// jobMounts are the directories of the host that the sandbox sees, parents
+// before what is mounted below them.
+func (p *Provider) jobMounts(spec *atoll.Spec) []keeper.Mount {
+	mounts := []keeper.Mount{{
+		Source: p.dir.Volume(spec.Project, statedir.DataVolume(spec.ID)), Target: path.Clean(spec.Workdir),
+	}}
+	for _, m := range spec.Mounts {
+		k := keeper.Mount{Source: m.Source, Target: path.Clean(m.Target), ReadOnly: m.ReadOnly, Size: m.Size}
+		if m.Type == atoll.MountVolume {
+			k.Source = p.dir.Volume(spec.Project, m.Source)
+		}
+		if k.Target == mounts[0].Target {
+			mounts[0] = k // an explicit mount takes the place of the data volume
+			continue
+		}
+		mounts = append(mounts, k)
+	}
+	slices.SortStableFunc(mounts, func(a, b keeper.Mount) int { return strings.Compare(a.Target, b.Target) })
+	return mounts
+}
+
+// helper returns the binary to execute as keeper, which must be static: built
+// with cgo, the sentry dies when it unmaps what libc needs.
+func (p *Provider) helper() (string, error) {
+	path := p.opts.Helper
+	if path == "" {
+		path = "/proc/self/exe"
+	}
+	if err := Static(path); err != nil {
+		return "", atoll.E("start", "", atoll.ErrUnavailable, err)
+	}
+	return path, nil
+}
+
+// Static checks, once for each path, that an executable can serve as Helper: that
+// it is linked statically.
+func Static(path string) error {
+	if err, ok := checked.Load(path); ok {
+		err, _ := err.(error)
+		return err
+	}
+	err := checkStatic(path)
+	checked.Store(path, err)
+	return err
+}
+
+var checked sync.Map // path -> error or nil
+
+func checkStatic(path string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return fmt.Errorf("helper %s: %w", path, err)
+	}
+	defer f.Close()
+	for _, prog := range f.Progs {
+		if prog.Type == elf.PT_INTERP {
+			return errors.New("gVisor needs a statically linked binary: build with CGO_ENABLED=0, or use make")
+		}
+	}
+	return nil
+}
+
+// A spawned keeper, before it is on its own.
+type spawned struct {
+	cmd  *exec.Cmd
+	conn *os.File // our end of the job socket
+}
+
+// spawn executes the helper as keeper: in a session of its own, with nothing on
+// its standard streams, in a mount namespace of its own and, unless we are
+// root, a user namespace in which it is.
+func spawn(helper string, group cgroup.Group) (*spawned, error) {
+	dir, err := group.Dir()
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close() // may be nil
+
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "keeper"), os.NewFile(uintptr(fds[1]), "job")
+	defer theirs.Close()
+	cmd := exec.Command(helper)
+	cmd.Args[0] = keeper.Argv0
+	cmd.Env = []string{} // nothing of the caller's environment goes in
+	cmd.Dir = "/"
+	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.SysProcAttr = keeperAttr()
+	if dir != nil {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+	}
+	if err := cmd.Start(); err != nil {
+		ours.Close()
+		return nil, err
+	}
+	s := &spawned{cmd, ours}
+	if dir == nil {
+		err = group.Join(cmd.Process.Pid) // while it starts up: it gets its job only after that
+	}
+	if err != nil {
+		s.kill()
+		return nil, err
+	}
+	return s, nil
+}
+
+// limits are those that the host enforces. The number of processes is not
+// among them: the host sees the sentry's threads, not the processes inside.
+func limits(r atoll.Resources) cgroup.Limits {
+	return cgroup.Limits{Memory: max(int64(r.Memory), 0), CPUs: max(r.CPUs, 0)}
+}
+
+// keeperAttr are the session and namespaces of a keeper.
+func keeperAttr() *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNS}
+	if uid := os.Geteuid(); uid != 0 {
+		attr.Cloneflags |= unix.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	}
+	return attr
+}
+
+// ask sends the job and waits for the reply.
+func (s *spawned) ask(ctx context.Context, job []byte) (*keeper.Reply, error) {
+	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err := s.conn.Write(job); err != nil {
+		return nil, err
+	}
+	var reply keeper.Reply
+	err := json.NewDecoder(s.conn).Decode(&reply)
+	if errors.Is(err, io.EOF) {
+		err = errors.New("no answer")
+	}
+	return &reply, err
+}
+
+// kill ends the keeper, and with it its sentry, and reaps it.
+func (s *spawned) kill() {
+	s.conn.Close()
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.cmd.Wait() }()
+	select {
+	case <-done: // it ends by itself once it has answered or lost us
+	case <-time.After(keeperGrace):
+		_ = s.cmd.Process.Kill()
+		<-done
+	}
+}
+
+// keeperGrace is how long a keeper that lost its provider may take to clean up.
+const keeperGrace = 5 * time.Second
+
+// detach lets the keeper go on by itself; it is reaped when it ends while we
+// still run.
+func (s *spawned) detach() {
+	s.conn.Close()
+	go func() { _ = s.cmd.Wait() }()
+}
+
+// spawnError says what keeps a keeper from being started.
+func (p *Provider) spawnError(ctx context.Context, id string, err error) error {
+	if probe := p.probe(ctx); !probe.OK {
+		return atoll.Errorf("start", id, atoll.ErrUnavailable, "%s; %s", probe.Reason, probe.Fix)
+	}
+	return atoll.E("start", id, atoll.ErrUnavailable, err)
+}

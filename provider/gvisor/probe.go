@@ -1,0 +1,125 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
+)
+
+// caps are what sandboxes can do on this machine as this user.
+func caps() atoll.Caps {
+	root := os.Geteuid() == 0
+	memory, cpu := cgroup.Open(cgroup.Root).Can()
+	return atoll.Caps{
+		Durable: atoll.DurableStop, Survives: true,
+		TTY: true, Files: true, Dial: true, Pause: true, Snapshot: true, Usage: true,
+		Images: true, Users: root, BindMounts: true, Volumes: true, Tmpfs: true, ReadOnlyRoot: true,
+		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, DiskLimit: true,
+		NetworkNone: true, NetworkOn: true, Egress: true,
+	}
+}
+
+// supports refuses what the spec asks for and cannot be done here.
+func (p *Provider) supports(s *atoll.Spec) error {
+	c, r := p.info.Caps, s.Resources
+	no := func(format string, args ...any) error {
+		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, format, args...)
+	}
+	const needsCgroups = "needs a writable cgroup: run as root, or leave it out"
+	switch {
+	case r.Memory > 0 && !c.MemoryLimit:
+		return no("a memory limit " + needsCgroups)
+	case r.CPUs > 0 && !c.CPULimit:
+		return no("a CPU limit " + needsCgroups)
+	case s.Network.Mode == atoll.NetworkOn && !c.NetworkOn:
+		return no("network on: not available here")
+	case s.Network.Mode == atoll.NetworkEgress && !c.Egress:
+		return no("network egress lists: not available here")
+	case !c.Users && s.User != "" && s.User != "root" && s.User != "0" && s.User != "0:0":
+		return no("user %q: only root exists without privileges; run as root for other users", s.User)
+	}
+	return nil
+}
+
+// cgroup is the path of the sandbox's cgroup, "" where none can be made.
+func (p *Provider) cgroup(id string) string {
+	if !p.info.Caps.MemoryLimit && !p.info.Caps.CPULimit {
+		return ""
+	}
+	return "/atoll-" + id
+}
+
+// group is the sandbox's cgroup.
+func (p *Provider) group(rec *statedir.Record) cgroup.Group {
+	return cgroup.Open(cgroup.Root).Group(rec.Cgroup)
+}
+
+// probe finds out whether a keeper can be started, by starting one that only
+// tries what it needs.
+func (p *Provider) probe(ctx context.Context) atoll.Probe {
+	helper, err := p.helper()
+	if err != nil {
+		return atoll.Probe{Reason: strings.TrimPrefix(err.Error(), "start: "), Fix: "go install with CGO_ENABLED=0, or run make build"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, helper)
+	cmd.Args[0] = keeper.ProbeArgv0
+	cmd.Env = []string{}
+	cmd.SysProcAttr = keeperAttr()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		reason := strings.TrimSpace(string(out))
+		if reason == "" {
+			reason = err.Error()
+		}
+		return atoll.Probe{Reason: "cannot make namespaces: " + reason, Fix: namespaceFix(err)}
+	}
+	probe := atoll.Probe{OK: true}
+	if !p.info.Caps.MemoryLimit {
+		probe.Notes = append(probe.Notes, "memory and CPU limits are not enforced: no writable cgroup (run as root for limits)")
+	}
+	return probe
+}
+
+// namespaceFix says what to do on a machine that denies user namespaces.
+func namespaceFix(err error) string {
+	read := func(path string) string {
+		data, _ := os.ReadFile(path)
+		return strings.TrimSpace(string(data))
+	}
+	switch {
+	case os.Geteuid() == 0 && !hasSysAdmin():
+		return "run the container with --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or outside of one"
+	case read("/proc/sys/user/max_user_namespaces") == "0":
+		return "run: sudo sysctl -w user.max_user_namespaces=15000"
+	case read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+		return "run: sudo sysctl -w kernel.unprivileged_userns_clone=1"
+	case read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+		return "run: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (or run as root)"
+	case exists("/.dockerenv"):
+		return "run the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+	case errors.Is(err, unix.EPERM):
+		return "user namespaces are denied on this machine: run as root, or choose another provider with --provider"
+	}
+	return "run as root, or choose another provider with --provider"
+}
+
+// hasSysAdmin reports whether this process may make mount namespaces.
+func hasSysAdmin() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&hdr, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+}

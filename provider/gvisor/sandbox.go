@@ -1,0 +1,231 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/files"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
+)
+
+// A sandbox is a handle: what runs is asked through its keeper, what does not
+// is read from disk.
+type sandbox struct {
+	p  *Provider
+	id string
+}
+
+// ID implements atoll.Sandbox.
+func (s *sandbox) ID() string { return s.id }
+
+// Status implements atoll.Sandbox.
+func (s *sandbox) Status(context.Context) (atoll.Status, error) {
+	rec, err := s.p.read("status", s.id)
+	if err != nil {
+		return atoll.Status{}, err
+	}
+	return rec.Status, nil
+}
+
+// Start implements atoll.Sandbox.
+func (s *sandbox) Start(ctx context.Context) error {
+	return s.p.locked(ctx, "start", s.id, func(rec *statedir.Record) error {
+		switch rec.Status.State {
+		case atoll.StateRunning:
+			return nil
+		case atoll.StatePaused:
+			return atoll.Errorf("start", s.id, atoll.ErrConflict, "sandbox is paused: resume it")
+		case atoll.StateCreating:
+			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted: remove it")
+		}
+		// A keeper whose main process has ended stays a while.
+		if err := s.p.dismiss(ctx, rec, func(sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }); err != nil {
+			return err
+		}
+		return s.p.launch(ctx, rec)
+	})
+}
+
+// Stop implements atoll.Sandbox.
+func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
+	return s.p.locked(ctx, "stop", s.id, func(rec *statedir.Record) error {
+		return s.p.dismiss(ctx, rec, func(sb atoll.Sandbox) error { return sb.Stop(ctx, grace) })
+	})
+}
+
+// Remove implements atoll.Sandbox.
+func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+	err := s.p.locked(ctx, "remove", s.id, func(rec *statedir.Record) error {
+		if err := s.p.dismiss(ctx, rec, func(sb atoll.Sandbox) error { return sb.Remove(ctx) }); err != nil {
+			return err
+		}
+		return s.p.delete(rec, atoll.RemoveOpts(opts...))
+	})
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return s.removeLeft(opts...)
+	}
+	return err
+}
+
+// removeLeft does what is left to do for a sandbox that is removed already: a
+// data volume that was kept can still be dropped.
+func (s *sandbox) removeLeft(opts ...atoll.RemoveOption) error {
+	if !atoll.RemoveOpts(opts...).Volumes {
+		return nil
+	}
+	return s.p.removeDataVolumes(s.id)
+}
+
+// delete removes what a sandbox that does not run has on the machine.
+func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error {
+	err := errors.Join(p.group(rec).Remove(), p.dir.Delete(rec, opts))
+	if err != nil {
+		return atoll.E("remove", rec.Status.ID, atoll.ErrInternal, err)
+	}
+	p.forget(rec.Status.ID)
+	return nil
+}
+
+// dismiss asks the sandbox's keeper, if there is one, to end the sandbox by
+// what ask does, and waits until it has gone. One that does not answer, or does
+// not go, is killed. The caller holds the sandbox's lock.
+func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, ask func(atoll.Sandbox) error) error {
+	id := rec.Status.ID
+	if !p.dir.Alive(id) {
+		return nil
+	}
+	err := ask(p.keeper(id).sandbox())
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		p.log.Warn("keeper", "sandbox", id, "err", err)
+	}
+	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperGrace)
+	defer cancel()
+	if p.gone(wait, id) {
+		return nil
+	}
+	p.log.Warn("keeper does not end and is killed", "sandbox", id, "pid", rec.Keeper.PID)
+	if err := rec.Keeper.Kill(wait); err != nil {
+		return atoll.E("stop", id, atoll.ErrInternal, err)
+	}
+	if wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperGrace); !p.gone(wait, id) {
+		cancel()
+		return atoll.Errorf("stop", id, atoll.ErrInternal, "keeper %d cannot be ended", rec.Keeper.PID)
+	} else {
+		cancel()
+	}
+	return nil
+}
+
+// gone waits until the sandbox has no keeper.
+func (p *Provider) gone(ctx context.Context, id string) bool {
+	for delay := time.Millisecond; p.dir.Alive(id); delay = min(2*delay, 20*time.Millisecond) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(delay):
+		}
+	}
+	return true
+}
+
+// Exec implements atoll.Sandbox.
+func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	if err := cmd.Validate(); err != nil {
+		return nil, err
+	}
+	p, err := s.inside().Exec(ctx, cmd)
+	return p, s.explain(ctx, "exec", err)
+}
+
+// Process implements atoll.Sandbox.
+func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
+	p, err := s.inside().Process(ctx, id)
+	return p, s.explain(ctx, "process", err)
+}
+
+// Processes implements atoll.ProcessLister.
+func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
+	list, err := atoll.Processes(ctx, s.inside())
+	return list, s.explain(ctx, "processes", err)
+}
+
+// Pause implements atoll.Pauser.
+func (s *sandbox) Pause(ctx context.Context) error {
+	return s.explain(ctx, "pause", atoll.Pause(ctx, s.inside()))
+}
+
+// Resume implements atoll.Pauser.
+func (s *sandbox) Resume(ctx context.Context) error {
+	return s.explain(ctx, "resume", atoll.Resume(ctx, s.inside()))
+}
+
+// Usage implements atoll.Meter.
+func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
+	u, err := atoll.UsageOf(ctx, s.inside())
+	return u, s.explain(ctx, "usage", err)
+}
+
+// Dial implements atoll.Dialer.
+func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
+	conn, err := atoll.Dial(ctx, s.inside(), port)
+	return conn, s.explain(ctx, "dial", err)
+}
+
+// Files implements atoll.Filer.
+func (s *sandbox) Files() atoll.FS { return &sandboxFiles{s} }
+
+// inside is the sandbox as its keeper serves it.
+func (s *sandbox) inside() atoll.Sandbox { return s.p.keeper(s.id).sandbox() }
+
+// explain turns the error of a keeper that cannot be reached into what it
+// means: there is none, because the sandbox is stopped, or removed.
+func (s *sandbox) explain(ctx context.Context, op string, err error) error {
+	if k := atoll.KindOf(err); err == nil || k != atoll.ErrUnavailable && k != atoll.ErrNotFound || ctx.Err() != nil {
+		return err
+	}
+	rec, readErr := s.p.read(op, s.id)
+	switch {
+	case readErr != nil:
+		return readErr
+	case rec.Status.State == atoll.StateFailed:
+		return atoll.Errorf(op, s.id, atoll.ErrStopped, "sandbox has failed: %s", rec.Status.Reason)
+	case !live(rec.Status.State):
+		return atoll.E(op, s.id, atoll.ErrStopped, nil)
+	}
+	return err
+}
+
+// offline is the file system of a sandbox that does not run: its volumes.
+func (s *sandbox) offline(rec *statedir.Record) *files.FS {
+	opts := files.Options{
+		Workdir: rec.Status.Spec.Workdir, UID: -1, GID: -1,
+		Inside: func(context.Context) (atoll.FS, error) {
+			return nil, atoll.Errorf("files", s.id, atoll.ErrStopped,
+				"sandbox is stopped: only its work directory and volumes can be reached")
+		},
+	}
+	for _, m := range s.p.jobMounts(&rec.Status.Spec) {
+		if m.Source != "" {
+			opts.Mounts = append(opts.Mounts, files.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+		}
+	}
+	return files.New(opts)
+}
+
+var (
+	_ atoll.Sandbox       = (*sandbox)(nil)
+	_ atoll.Filer         = (*sandbox)(nil)
+	_ atoll.Dialer        = (*sandbox)(nil)
+	_ atoll.Pauser        = (*sandbox)(nil)
+	_ atoll.Snapshotter   = (*sandbox)(nil)
+	_ atoll.Meter         = (*sandbox)(nil)
+	_ atoll.ProcessLister = (*sandbox)(nil)
+)

@@ -1,0 +1,136 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
+)
+
+// snapshotMeta is the file that makes a snapshot's directory complete.
+const snapshotMeta = "snapshot.json"
+
+// snapshotRecord is what snapshot.json holds.
+type snapshotRecord struct {
+	Snapshot atoll.Snapshot  `json:"snapshot"`
+	Record   statedir.Record `json:"record"` // of the sandbox, for its image
+}
+
+// Snapshot implements atoll.Snapshotter.
+func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error) {
+	err = s.p.locked(ctx, "snapshot", s.id, func(rec *statedir.Record) error {
+		if !live(rec.Status.State) {
+			return atoll.E("snapshot", s.id, atoll.ErrStopped, nil)
+		}
+		snap, err = s.p.snapshot(ctx, rec)
+		return err
+	})
+	return snap, err
+}
+
+// snapshot has the keeper write a checkpoint and completes it with what is
+// needed to start from it.
+func (p *Provider) snapshot(ctx context.Context, rec *statedir.Record) (_ atoll.Snapshot, err error) {
+	id := rec.Status.ID
+	taken, err := atoll.TakeSnapshot(ctx, p.keeper(id).sandbox())
+	if err != nil {
+		return atoll.Snapshot{}, err
+	}
+	dir := p.dir.Snapshot(taken.ID)
+	size, err := treeSize(dir)
+	snap := atoll.Snapshot{ID: taken.ID, Sandbox: id, Spec: rec.Status.Spec, Version: Version(), Size: size, Created: time.Now()}
+	if err == nil {
+		err = statedir.WriteJSON(filepath.Join(dir, snapshotMeta), snapshotRecord{snap, *rec})
+	}
+	if err != nil {
+		return atoll.Snapshot{}, atoll.E("snapshot", id, diskKind(err), errors.Join(err, os.RemoveAll(dir)))
+	}
+	return snap, nil
+}
+
+func treeSize(dir string) (size atoll.Bytes, err error) {
+	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil {
+			size += atoll.Bytes(info.Size())
+		}
+		return err
+	})
+	return size, err
+}
+
+// Snapshots implements atoll.SnapshotStore, oldest first.
+func (p *Provider) Snapshots(context.Context) ([]atoll.Snapshot, error) {
+	ids, err := p.dir.SnapshotIDs()
+	if err != nil {
+		return nil, atoll.E("snapshots", "", atoll.ErrInternal, err)
+	}
+	list := make([]atoll.Snapshot, 0, len(ids))
+	for _, id := range ids {
+		if r, err := p.readSnapshot(id); err == nil { // one without its record is being made or removed
+			list = append(list, r.Snapshot)
+		}
+	}
+	slices.SortFunc(list, func(a, b atoll.Snapshot) int { return a.Created.Compare(b.Created) })
+	return list, nil
+}
+
+func (p *Provider) readSnapshot(id string) (*snapshotRecord, error) {
+	n, err := atoll.NormalizeID(id)
+	if err != nil || n == "" {
+		return nil, fs.ErrNotExist
+	}
+	data, err := os.ReadFile(filepath.Join(p.dir.Snapshot(n), snapshotMeta))
+	if err != nil {
+		return nil, err
+	}
+	var r snapshotRecord
+	return &r, json.Unmarshal(data, &r)
+}
+
+// RemoveSnapshot implements atoll.SnapshotStore.
+func (p *Provider) RemoveSnapshot(_ context.Context, id string) error {
+	r, err := p.readSnapshot(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return atoll.Errorf("remove snapshot", id, atoll.ErrNotExist, "no snapshot %q", id)
+	}
+	if err != nil {
+		return atoll.E("remove snapshot", id, atoll.ErrInternal, err)
+	}
+	dir := p.dir.Snapshot(r.Snapshot.ID)
+	// First what makes it a snapshot, so that no half of one is ever restored.
+	if err := errors.Join(os.Remove(filepath.Join(dir, snapshotMeta)), os.RemoveAll(dir)); err != nil {
+		return atoll.E("remove snapshot", id, atoll.ErrInternal, err)
+	}
+	return nil
+}
+
+// fromSnapshot takes the image, and what else decides whether memory can be
+// restored, from the snapshot that the spec names.
+func (c *creation) fromSnapshot() error {
+	st := &c.rec.Status
+	r, err := c.p.readSnapshot(st.Spec.Snapshot)
+	if err != nil {
+		return atoll.Errorf("create", st.ID, atoll.ErrNotExist, "no snapshot %q", st.Spec.Snapshot)
+	}
+	if r.Snapshot.Version != Version() {
+		return atoll.Errorf("create", st.ID, atoll.ErrUnsupported,
+			"snapshot %s was taken with gVisor %s and this is %s: memory can only be restored by the same version",
+			r.Snapshot.ID, r.Snapshot.Version, Version())
+	}
+	st.Spec.Snapshot = r.Snapshot.ID
+	st.Image, c.rec.Image, c.rec.Env, c.rec.User = r.Record.Status.Image, r.Record.Image, r.Record.Env, r.Record.User
+	return nil
+}
