@@ -60,7 +60,7 @@ import (
 //
 // A command with a terminal and no Args is the user's shell. It reads lines
 // from the terminal and understands at least `exit N` and `echo WORD`; with
-// job control, ^Z stops a foreground `sleep` and gives the line back to it.
+// job control, ^Z stops a foreground `sh -c '... exec sleep 1000'`.
 //
 // A Spec.Cmd is one of the words too.
 var words = map[string]string{

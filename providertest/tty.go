@@ -121,7 +121,7 @@ var ttys = []promise{
 	}},
 	{"^Z stops the foreground job and gives the shell its terminal back", []need{needTTY}, func(t *testing.T, h *harness) {
 		p, w, scr := h.terminal(t, h.idle(t), &atoll.Command{})
-		io.WriteString(w, "echo be''gin; sleep 1000\r")
+		io.WriteString(w, "sh -c 'echo be\"\"gin; exec sleep 1000'\r")
 		scr.expect(t, h, "begin\r\n")
 		io.WriteString(w, "\x1a")
 		io.WriteString(w, "echo ba''ck\r")

@@ -107,15 +107,19 @@ var network = []promise{
 	}},
 }
 
-// A secret is a file of this machine that no sandbox may see or change.
-type secret struct{ dir, file, text string }
+// A secret is a file of this machine that no sandbox may see or change. Beside
+// it lies a second one, whose name no test uses, so that who sees it has seen
+// the directory.
+type secret struct{ dir, file, text, canary string }
 
 func (h *harness) secret(t *testing.T) secret {
 	t.Helper()
 	dir := t.TempDir()
-	s := secret{dir: dir, file: filepath.Join(dir, "secret"), text: "secret-" + atoll.NewID()}
-	if err := os.WriteFile(s.file, []byte(s.text), 0o666); err != nil {
-		t.Fatal(err)
+	s := secret{dir: dir, file: filepath.Join(dir, "secret"), text: "secret-" + atoll.NewID(), canary: "canary-" + atoll.NewID()}
+	for _, name := range []string{s.file, filepath.Join(dir, s.canary)} {
+		if err := os.WriteFile(name, []byte(s.text), 0o666); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return s
 }
@@ -126,8 +130,8 @@ func (s secret) untouched(t *testing.T) {
 		t.Errorf("the secret was changed to %q, %v", b, err)
 	}
 	entries, err := os.ReadDir(s.dir)
-	if err != nil || len(entries) != 1 {
-		t.Errorf("the secret's directory holds %v, %v; want the secret alone", entries, err)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("the secret's directory holds %v, %v; want the secret and its canary alone", entries, err)
 	}
 }
 
