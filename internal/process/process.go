@@ -24,6 +24,11 @@ type process struct {
 	out, err       *os.File // what the pumps read
 	tty            bool
 
+	// replica is the terminal's other side. It stays open here until the process
+	// has ended: a process may close its own just before, and if then nobody had
+	// it open the end of output would hang up on the process.
+	replica *os.File
+
 	inMu sync.Mutex
 	in   *os.File // nil once closed; the terminal's master is never closed here
 
@@ -39,6 +44,7 @@ type process struct {
 func (p *process) run(t *Table) {
 	exit := p.handle.Wait()
 	exit.Duration = atoll.Duration(time.Since(p.started))
+	closeFiles(p.replica)
 	if p.timer != nil && !p.timer.Stop() {
 		<-p.killed
 	}
@@ -189,6 +195,7 @@ func (p *process) abandon() {
 		return
 	}
 	p.closeStdin()
+	closeFiles(p.replica)
 	p.stdout.finish()
 	p.stderr.finish()
 	close(p.ended)

@@ -544,6 +544,19 @@ func TestTerminalLosesNothingAtTheEnd(t *testing.T) {
 	}
 }
 
+func TestTerminalThatTheProcessClosesFirst(t *testing.T) {
+	table := newTable(t)
+	for range 5 {
+		cmd := sh("echo bye; exec <&- >&- 2>&-; sleep 0.02; exit 3")
+		cmd.TTY = &atoll.Size{Rows: 24, Cols: 80}
+		var screen bytes.Buffer
+		cmd.Stdout = &screen
+		if exit := wait(t, start(t, table, cmd)); exit.Code != 3 || screen.String() != "bye\r\n" {
+			t.Errorf("exit %v, screen %q; want no hangup", exit, &screen)
+		}
+	}
+}
+
 // hooked is a backend that has to be told of input.
 type hooked struct {
 	Handle

@@ -76,6 +76,7 @@ func (e *ends) closeChild() {
 	}
 }
 
+// closeAll closes both sides.
 func (e *ends) closeAll() {
 	e.closeChild()
 	closeFiles(e.out, e.err)

@@ -98,7 +98,11 @@ func (t *Table) Start(ctx context.Context, id string, cmd *atoll.Command, start 
 		io.closeAll()
 		return nil, err
 	}
-	io.closeChild()
+	if io.master {
+		p.replica = io.child.Stdin
+	} else {
+		io.closeChild()
+	}
 	return t.launch(p, cmd, att), nil
 }
 
