@@ -1,0 +1,285 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// ClientOptions say which server a Client talks to.
+type ClientOptions struct {
+	// URL is http://host:port, https://host:port or unix:///path/of/the/socket.
+	// Empty is fine when Dial is given.
+	URL string
+	// Token is sent as the bearer token. Empty sends none.
+	Token string
+	// Dial connects to the server, whatever URL says.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// Info is what Client.Info returns. nil means that NewClient asks.
+	Info *atoll.Info
+	// Inject puts the trace context into a request's headers. nil sends on
+	// those that a Handler has received.
+	Inject func(ctx context.Context, h http.Header)
+}
+
+// A Client is the Provider that a Handler serves elsewhere.
+type Client struct {
+	opts  ClientOptions
+	base  string // "http://host"
+	where string // the address, for errors
+	dial  func(ctx context.Context) (net.Conn, error)
+	http  *http.Client
+	info  atoll.Info
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	mu     sync.Mutex
+	closed bool
+	work   sync.WaitGroup // connections that are being read
+}
+
+const (
+	copySize        = 256 << 10        // of the buffers that files are copied with
+	bufferSize      = 64 << 10         // of a connection's buffers
+	clientIdle      = 30 * time.Second // shorter than the server's, so that a request never meets a closing connection
+	maxIdle         = 64
+	maxJSONReply    = 256 << 20
+	connectionLimit = 10 * time.Second // to connect
+)
+
+// NewClient returns a client of the server that opts name. Unless opts.Info is
+// given it asks the server for its Info, within ctx. Kinds: ErrInvalid (the
+// URL), ErrUnavailable (nobody answers there), ErrDenied (the token).
+func NewClient(ctx context.Context, opts ClientOptions) (*Client, error) {
+	c := &Client{opts: opts}
+	if err := c.locate(); err != nil {
+		return nil, err
+	}
+	if c.opts.Inject == nil {
+		c.opts.Inject = sendTrace
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.http = &http.Client{
+		Transport: &http.Transport{
+			DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+			DialTLSContext:      func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+			DisableCompression:  true,
+			MaxIdleConns:        maxIdle,
+			MaxIdleConnsPerHost: maxIdle,
+			IdleConnTimeout:     clientIdle,
+			ReadBufferSize:      bufferSize,
+			WriteBufferSize:     bufferSize,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	if opts.Info != nil {
+		c.info = *opts.Info
+		return c, nil
+	}
+	var info serverInfo
+	if err := c.call(ctx, call{op: "info", path: "/v1/info", reply: &info}); err != nil {
+		c.Close()
+		return nil, err
+	}
+	c.info = info.Info
+	return c, nil
+}
+
+// locate works out what to dial.
+func (c *Client) locate() error {
+	c.dial, c.where = c.opts.Dial, c.opts.URL
+	bad := func(format string, args ...any) error {
+		return atoll.Errorf("connect", "", atoll.ErrInvalid, format, args...)
+	}
+	if c.opts.URL == "" {
+		c.base, c.where = "http://atoll", "the server"
+		if c.dial == nil {
+			return bad("no server URL given: write it like unix:///path or http://host:port")
+		}
+		return nil
+	}
+	u, err := url.Parse(c.opts.URL)
+	if err != nil {
+		return bad("server %w", err)
+	}
+	switch {
+	case u.Scheme == "unix" && u.Host == "" && u.Path != "":
+		c.base = "http://atoll"
+		if c.dial == nil {
+			c.dial = func(ctx context.Context) (net.Conn, error) { return dialUnix(ctx, u.Path) }
+		}
+	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
+		c.base = strings.TrimSuffix(c.opts.URL, "/")
+		if c.dial == nil {
+			c.dial = dialer(u)
+		}
+	default:
+		return bad("server URL %q: write it like unix:///path or http://host:port", c.opts.URL)
+	}
+	return nil
+}
+
+// Info implements atoll.Provider.
+func (c *Client) Info() atoll.Info { return c.info }
+
+// Close ends the connections. What still waits or watches gets ErrUnavailable.
+// The server, its sandboxes and their processes live on.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel()
+	c.http.CloseIdleConnections()
+	c.work.Wait()
+	return nil
+}
+
+// begin counts in work that Close waits for.
+func (c *Client) begin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return errClientClosed
+	}
+	c.work.Add(1)
+	return nil
+}
+
+var errClientClosed = fmt.Errorf("the client is closed")
+
+// A call is one request with a JSON answer.
+type call struct {
+	op, id       string // for errors that the server did not make
+	method, path string // method "" means GET
+	query        url.Values
+	body         any // sent as JSON unless nil
+	reply        any // decoded from JSON unless nil
+}
+
+// call makes the request and waits for the answer. When ctx ends first it
+// returns ctx's error.
+func (c *Client) call(ctx context.Context, q call) error {
+	var body io.Reader
+	if q.body != nil {
+		b, err := json.Marshal(q.body)
+		if err != nil {
+			return atoll.E(q.op, q.id, atoll.ErrInvalid, err)
+		}
+		body = bytes.NewReader(b)
+	}
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	resp, err := c.send(ctx, q, body, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if q.reply == nil {
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // so that the connection can be used again
+		return nil
+	}
+	reply, err := io.ReadAll(io.LimitReader(resp.Body, maxJSONReply))
+	if err == nil {
+		err = json.Unmarshal(reply, q.reply)
+	}
+	return c.fault(ctx, q.op, q.id, err)
+}
+
+// send makes a request and returns its successful answer, whose body the
+// caller closes; it can be read while ctx lasts.
+func (c *Client) send(ctx context.Context, q call, body io.Reader, header http.Header) (*http.Response, error) {
+	req, err := c.request(ctx, q, body)
+	if err != nil {
+		return nil, err
+	}
+	if q.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for name, v := range header {
+		req.Header[name] = v
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.fault(ctx, q.op, q.id, err)
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		defer resp.Body.Close()
+		return nil, ctxErr(ctx, readError(resp, q.op, q.id))
+	}
+	return resp, nil
+}
+
+// request builds a request that ends with ctx or the client.
+func (c *Client) request(ctx context.Context, q call, body io.Reader) (*http.Request, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if c.ctx.Err() != nil {
+		return nil, atoll.E(q.op, q.id, atoll.ErrUnavailable, errClientClosed)
+	}
+	u := c.base + q.path
+	if len(q.query) > 0 {
+		u += "?" + q.query.Encode()
+	}
+	method := q.method
+	if method == "" {
+		method = http.MethodGet
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u, body)
+	if err != nil {
+		return nil, atoll.E(q.op, q.id, atoll.ErrInvalid, err)
+	}
+	if c.opts.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.opts.Token)
+	}
+	if id := RequestID(ctx); id != "" {
+		req.Header.Set(RequestIDHeader, id)
+	}
+	c.opts.Inject(ctx, req.Header)
+	return req, nil
+}
+
+// fault gives err, which came from the connection and not from the server, its
+// kind.
+func (c *Client) fault(ctx context.Context, op, id string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if c.ctx.Err() != nil {
+		return atoll.E(op, id, atoll.ErrUnavailable, errClientClosed)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if u, ok := err.(*url.Error); ok {
+		err = u.Err
+	}
+	return atoll.Errorf(op, id, atoll.ErrUnavailable, "server at %s: %w", c.where, err)
+}
+
+// within returns a ctx that ends with the client too.
+func (c *Client) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// segment makes s one segment of a path, whatever is in it.
+func segment(s string) string {
+	if s == "." || s == ".." {
+		return strings.ReplaceAll(s, ".", "%2E")
+	}
+	return url.PathEscape(s)
+}
+
+var _ atoll.Provider = (*Client)(nil)

@@ -1,0 +1,631 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func fileRoutes() []Route {
+	const base = "/v1/sandboxes/{id}/files"
+	path := Param{Name: "path", Type: "string", Doc: "absolute, or relative to the work directory", Required: true}
+	recursive := Param{Name: "recursive", Type: "boolean", Doc: "also what is in the directories below"}
+	mode := Param{Name: "mode", Type: "string", Doc: "permission bits in octal, like 0644"}
+	return []Route{
+		{
+			Method: "GET", Path: base, Name: "readFile", Tag: "files", Summary: "Read a file",
+			Doc:    "The header `Atoll-File-Info` describes it, as JSON.",
+			Params: []Param{path, {Name: "offset", Type: "integer", Doc: "of the first byte"}}, Reply: Content{Media: mediaBytes}, serve: (*Handler).serveReadFile,
+		},
+		{
+			Method: "PUT", Path: base, Name: "writeFile", Tag: "files", Summary: "Store a file, replacing one that is there as a whole",
+			Params: []Param{path, mode, {Name: "no_clobber", Type: "boolean", Doc: "fail when the file is there"}},
+			Body:   Content{Media: mediaBytes}, Reply: jsonOf[fileInfo](), serve: (*Handler).serveWriteFile,
+		},
+		{
+			Method: "DELETE", Path: base, Name: "removeFile", Tag: "files", Summary: "Delete a file, a link or a directory",
+			Params: []Param{path, recursive}, Status: http.StatusNoContent, serve: (*Handler).serveRemoveFile,
+		},
+		{
+			Method: "GET", Path: base + "/stat", Name: "statFile", Tag: "files", Summary: "Describe a file, without following a link",
+			Params: []Param{path}, Reply: jsonOf[fileInfo](), serve: (*Handler).serveStatFile,
+		},
+		{
+			Method: "GET", Path: base + "/list", Name: "listFiles", Tag: "files", Summary: "List a directory, sorted by path",
+			Params: []Param{path, recursive}, Reply: jsonOf[filesReply](), serve: (*Handler).serveListFiles,
+		},
+		{
+			Method: "POST", Path: base + "/mkdir", Name: "makeDirectory", Tag: "files", Summary: "Make a directory and its missing parents",
+			Params: []Param{path, mode}, Status: http.StatusNoContent, serve: (*Handler).serveMkdir,
+		},
+		{
+			Method: "POST", Path: base + "/rename", Name: "renameFile", Tag: "files", Summary: "Move a file or directory",
+			Params: []Param{{Name: "from", Type: "string", Required: true}, {Name: "to", Type: "string", Required: true}},
+			Status: http.StatusNoContent, serve: (*Handler).serveRename,
+		},
+		{
+			Method: "GET", Path: base + "/tar", Name: "packFiles", Tag: "files", Summary: "Pack a file or directory as a tar stream",
+			Doc:    "A stream that could not be completed ends with the trailer `Atoll-Error`.",
+			Params: []Param{path}, Reply: Content{Media: mediaTar}, serve: (*Handler).serveWriteTar,
+		},
+		{
+			Method: "PUT", Path: base + "/tar", Name: "unpackFiles", Tag: "files", Summary: "Unpack a tar stream into a directory",
+			Params: []Param{path}, Body: Content{Media: mediaTar}, Status: http.StatusNoContent, serve: (*Handler).serveReadTar,
+		},
+		{
+			Method: "GET", Path: base + "/watch", Name: "watchFiles", Tag: "files", Summary: "Follow changes below a directory",
+			Doc:    "First one event `synced`, then `created`, `written`, `removed` and `changed`; `error` is the last one.",
+			Params: []Param{path, recursive}, Reply: eventsOf[fileEvent](), serve: (*Handler).serveFileWatch,
+		},
+	}
+}
+
+// A fileInfo is a FileInfo on the wire. JSON is text and names need not be:
+// one that is not comes in base64 as well.
+type fileInfo struct {
+	atoll.FileInfo
+	NameB64   []byte `json:"name_b64,omitempty"`
+	PathB64   []byte `json:"path_b64,omitempty"`
+	TargetB64 []byte `json:"target_b64,omitempty"`
+}
+
+func fileInfoOf(fi atoll.FileInfo) fileInfo {
+	return fileInfo{fi, unlessText(fi.Name), unlessText(fi.Path), unlessText(fi.Target)}
+}
+
+func unlessText(s string) []byte {
+	if utf8.ValidString(s) {
+		return nil
+	}
+	return []byte(s)
+}
+
+func (w fileInfo) info() atoll.FileInfo {
+	fi := w.FileInfo
+	for _, f := range []struct {
+		to   *string
+		from []byte
+	}{{&fi.Name, w.NameB64}, {&fi.Path, w.PathB64}, {&fi.Target, w.TargetB64}} {
+		if f.from != nil {
+			*f.to = string(f.from)
+		}
+	}
+	return fi
+}
+
+// A fileEvent is a FileEvent on the wire.
+type fileEvent struct {
+	atoll.FileEvent
+	PathB64 []byte `json:"path_b64,omitempty"`
+}
+
+func fileEventOf(ev atoll.FileEvent) fileEvent { return fileEvent{ev, unlessText(ev.Path)} }
+
+func (w fileEvent) event() atoll.FileEvent {
+	if w.PathB64 != nil {
+		w.Path = string(w.PathB64)
+	}
+	return w.FileEvent
+}
+
+type filesReply struct {
+	Files []fileInfo `json:"files"`
+}
+
+// files is the client's FS of a sandbox.
+type files struct{ sb *sandbox }
+
+// Files implements atoll.Filer.
+func (s *sandbox) Files() atoll.FS { return files{s} }
+
+// call makes a request below the sandbox's files.
+func (f files) call(ctx context.Context, q call) error {
+	q.path = "/files" + q.path
+	return f.sb.call(ctx, q)
+}
+
+// onFile answers a request for one file, whose remaining parameters read
+// takes.
+func (h *Handler) onFile(r *http.Request, read func(q *query), do func(fs atoll.FS, name string) error) error {
+	q := queryOf(r)
+	name := q.str("path")
+	if read != nil {
+		read(q)
+	}
+	if name == "" {
+		q.fail(invalid("parameter path: is missing"))
+	}
+	if err := q.done(); err != nil {
+		return err
+	}
+	sb, err := h.sandbox(r)
+	if err != nil {
+		return err
+	}
+	return do(atoll.Files(sb), name)
+}
+
+func (h *Handler) serveStatFile(w http.ResponseWriter, r *http.Request) error {
+	return h.onFile(r, nil, func(fs atoll.FS, name string) error {
+		fi, err := fs.Stat(r.Context(), name)
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusOK, fileInfoOf(fi))
+		return nil
+	})
+}
+
+// Stat implements atoll.FS.
+func (f files) Stat(ctx context.Context, name string) (atoll.FileInfo, error) {
+	var fi fileInfo
+	err := f.call(ctx, call{op: "stat", path: "/stat", query: url.Values{"path": {name}}, reply: &fi})
+	return fi.info(), err
+}
+
+func (h *Handler) serveListFiles(w http.ResponseWriter, r *http.Request) error {
+	var recursive bool
+	return h.onFile(r, func(q *query) { recursive = q.bool("recursive") }, func(fs atoll.FS, name string) error {
+		all, err := fs.List(r.Context(), name, recursive)
+		if err != nil {
+			return err
+		}
+		reply := filesReply{make([]fileInfo, len(all))}
+		for i, fi := range all {
+			reply.Files[i] = fileInfoOf(fi)
+		}
+		writeJSON(w, http.StatusOK, reply)
+		return nil
+	})
+}
+
+// List implements atoll.FS.
+func (f files) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
+	q := url.Values{"path": {name}}
+	if recursive {
+		q.Set("recursive", "true")
+	}
+	var reply filesReply
+	if err := f.call(ctx, call{op: "list", path: "/list", query: q, reply: &reply}); err != nil {
+		return nil, err
+	}
+	all := make([]atoll.FileInfo, len(reply.Files))
+	for i, fi := range reply.Files {
+		all[i] = fi.info()
+	}
+	return all, nil
+}
+
+func (h *Handler) serveMkdir(w http.ResponseWriter, r *http.Request) error {
+	var mode uint32
+	return h.onFile(r, func(q *query) { mode = q.mode("mode") }, func(fs atoll.FS, name string) error {
+		if err := fs.Mkdir(r.Context(), name, mode); err != nil {
+			return err
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	})
+}
+
+// Mkdir implements atoll.FS.
+func (f files) Mkdir(ctx context.Context, name string, mode uint32) error {
+	q := url.Values{"path": {name}}
+	if mode != 0 {
+		q.Set("mode", octal(mode))
+	}
+	return f.call(ctx, call{op: "mkdir", method: "POST", path: "/mkdir", query: q})
+}
+
+func octal(mode uint32) string { return fmt.Sprintf("%04o", mode) }
+
+func (h *Handler) serveRename(w http.ResponseWriter, r *http.Request) error {
+	q := queryOf(r)
+	from, to := q.str("from"), q.str("to")
+	if from == "" || to == "" {
+		q.fail(invalid("parameters from and to: both are needed"))
+	}
+	if err := q.done(); err != nil {
+		return err
+	}
+	return h.act(w, r, func(sb atoll.Sandbox) error { return atoll.Files(sb).Rename(r.Context(), from, to) })
+}
+
+// Rename implements atoll.FS.
+func (f files) Rename(ctx context.Context, from, to string) error {
+	return f.call(ctx, call{op: "rename", method: "POST", path: "/rename", query: url.Values{"from": {from}, "to": {to}}})
+}
+
+func (h *Handler) serveRemoveFile(w http.ResponseWriter, r *http.Request) error {
+	var recursive bool
+	return h.onFile(r, func(q *query) { recursive = q.bool("recursive") }, func(fs atoll.FS, name string) error {
+		if err := fs.Remove(r.Context(), name, recursive); err != nil {
+			return err
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	})
+}
+
+// Remove implements atoll.FS.
+func (f files) Remove(ctx context.Context, name string, recursive bool) error {
+	q := url.Values{"path": {name}}
+	if recursive {
+		q.Set("recursive", "true")
+	}
+	return f.call(ctx, call{op: "remove", method: "DELETE", query: q})
+}
+
+// serveReadFile sends the file as it was when it was opened: its length is
+// told first, so that the kernel may copy it, and a file that breaks off is
+// noticed.
+func (h *Handler) serveReadFile(w http.ResponseWriter, r *http.Request) error {
+	var offset int64
+	return h.onFile(r, func(q *query) { offset = q.int("offset", 0) }, func(fs atoll.FS, name string) error {
+		file, fi, err := fs.Read(r.Context(), name, offset)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		header := w.Header()
+		header.Set("Content-Type", mediaBytes)
+		header.Set(FileInfoHeader, asciiJSON(fileInfoOf(fi)))
+		var src io.Reader = file
+		if fi.Type == atoll.TypeFile && fi.Size > 0 { // the kernel's own files say 0
+			left := max(fi.Size-offset, 0)
+			header.Set("Content-Length", strconv.FormatInt(left, 10))
+			src = io.LimitReader(file, left)
+		}
+		if _, err := copyBody(w, src); err != nil {
+			return h.abort(r, err)
+		}
+		return nil
+	})
+}
+
+// copyBody copies src to an answer. It lets the connection copy a file by
+// itself where it can, and else uses a large buffer.
+func copyBody(w http.ResponseWriter, src io.Reader) (int64, error) {
+	if rf, ok := w.(io.ReaderFrom); ok && isFile(src) {
+		return rf.ReadFrom(src)
+	}
+	return copyBuffer(w, src)
+}
+
+// isFile reports whether src is a file of the operating system's.
+func isFile(src io.Reader) bool {
+	if limited, ok := src.(*io.LimitedReader); ok {
+		src = limited.R
+	}
+	_, ok := src.(*os.File)
+	return ok
+}
+
+var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
+
+// copyBuffer is io.Copy with a large buffer, whatever dst and src can do.
+func copyBuffer(dst io.Writer, src io.Reader) (int64, error) {
+	buf := copyBuffers.Get().(*[copySize]byte)
+	defer copyBuffers.Put(buf)
+	return io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, buf[:])
+}
+
+// asciiJSON is v as JSON that may stand in a header.
+func asciiJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "{}"
+	}
+	var out []byte
+	for _, r := range string(b) {
+		switch {
+		case r < utf8.RuneSelf:
+			out = append(out, byte(r))
+		case r > 0xffff:
+			r -= 0x10000
+			out = fmt.Appendf(out, `\u%04x\u%04x`, 0xd800+(r>>10), 0xdc00+(r&0x3ff))
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return string(out)
+}
+
+// Read implements atoll.FS. ctx bounds the opening.
+func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
+	q := call{op: "read", id: f.sb.id, path: f.sb.path + "/files", query: url.Values{"path": {name}}}
+	if offset != 0 {
+		q.query.Set("offset", strconv.FormatInt(offset, 10))
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, atoll.FileInfo{}, err
+	}
+	life, cancel := f.sb.c.within(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel)
+	resp, err := f.sb.c.send(life, q, nil, nil)
+	if err == nil && !stop() {
+		resp.Body.Close()
+		err = ctx.Err()
+	}
+	if err != nil {
+		cancel()
+		return nil, atoll.FileInfo{}, ctxErr(ctx, err)
+	}
+	var fi fileInfo
+	if err := json.Unmarshal([]byte(resp.Header.Get(FileInfoHeader)), &fi); err != nil {
+		resp.Body.Close()
+		cancel()
+		return nil, atoll.FileInfo{}, atoll.Errorf(q.op, q.id, atoll.ErrInternal, "the answer does not describe the file: %w", err)
+	}
+	return &fileReader{body: resp.Body, cancel: cancel, c: f.sb.c, id: q.id}, fi.info(), nil
+}
+
+// A fileReader is a file that is being received.
+type fileReader struct {
+	body   io.ReadCloser
+	cancel context.CancelFunc
+	c      *Client
+	id     string
+}
+
+func (r *fileReader) Read(p []byte) (int, error) {
+	n, err := r.body.Read(p)
+	return n, r.explain(err)
+}
+
+// WriteTo lets io.Copy use a large buffer.
+func (r *fileReader) WriteTo(w io.Writer) (int64, error) {
+	n, err := copyBuffer(w, struct{ io.Reader }{r})
+	return n, err
+}
+
+func (r *fileReader) explain(err error) error {
+	if err == nil || err == io.EOF || errors.Is(err, http.ErrBodyReadAfterClose) {
+		return err
+	}
+	return r.c.fault(context.Background(), "read", r.id, err)
+}
+
+func (r *fileReader) Close() error {
+	err := r.body.Close()
+	r.cancel()
+	return err
+}
+
+// upload is the request's body where it is not JSON.
+func (h *Handler) upload(w http.ResponseWriter, r *http.Request) io.Reader {
+	body := r.Body
+	if h.opts.MaxUpload > 0 {
+		body = http.MaxBytesReader(w, body, h.opts.MaxUpload)
+	}
+	return uploadReader{body}
+}
+
+// An uploadReader is a body that io.Copy reads with a large buffer.
+type uploadReader struct{ r io.Reader }
+
+func (u uploadReader) Read(p []byte) (int, error) {
+	n, err := u.r.Read(p)
+	if err != nil && err != io.EOF {
+		err = uploadError(err)
+	}
+	return n, err
+}
+
+func (u uploadReader) WriteTo(w io.Writer) (int64, error) {
+	return copyBuffer(w, struct{ io.Reader }{u})
+}
+
+// uploadError says why a body broke off.
+func uploadError(err error) error {
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return explainJSON(err)
+	}
+	return atoll.Errorf("", "", atoll.ErrUnavailable, "the upload broke off: %w", err)
+}
+
+// tooLarge prefers the status of a body that was too large to what it led to.
+func tooLarge(err error) error {
+	if s, ok := errors.AsType[statusError](err); ok {
+		return s
+	}
+	return err
+}
+
+func (h *Handler) serveWriteFile(w http.ResponseWriter, r *http.Request) error {
+	var opts atoll.WriteOptions
+	read := func(q *query) { opts = atoll.WriteOptions{Mode: q.mode("mode"), NoClobber: q.bool("no_clobber")} }
+	return h.onFile(r, read, func(fs atoll.FS, name string) error {
+		fi, err := fs.Write(r.Context(), name, h.upload(w, r), opts)
+		if err != nil {
+			return tooLarge(err)
+		}
+		writeJSON(w, http.StatusOK, fileInfoOf(fi))
+		return nil
+	})
+}
+
+// Write implements atoll.FS.
+func (f files) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (atoll.FileInfo, error) {
+	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files", query: url.Values{"path": {name}}}
+	if opts.Mode != 0 {
+		q.query.Set("mode", octal(opts.Mode))
+	}
+	if opts.NoClobber {
+		q.query.Set("no_clobber", "true")
+	}
+	var fi fileInfo
+	q.reply = &fi
+	err := f.sb.c.put(ctx, q, r)
+	return fi.info(), err
+}
+
+// put sends r as the body of a request. When r fails, so does the request, and
+// with r's error.
+func (c *Client) put(ctx context.Context, q call, r io.Reader) error {
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	req, err := c.request(ctx, q, nil)
+	if err != nil {
+		return err
+	}
+	src := &source{r: r}
+	req.Body, req.ContentLength = io.NopCloser(src), sizeOf(r)
+	if req.ContentLength == 0 {
+		req.Body = http.NoBody
+	}
+	if file, ok := r.(*os.File); ok && req.ContentLength > 0 {
+		req.Body = io.NopCloser(file) // so that the kernel may copy it
+	}
+	req.Header.Set("Content-Type", mediaBytes)
+	resp, err := c.http.Do(req)
+	if failed := src.failure(); failed != nil {
+		if err == nil {
+			resp.Body.Close()
+		}
+		return ctxErr(ctx, failed)
+	}
+	if err != nil {
+		return c.fault(ctx, q.op, q.id, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return ctxErr(ctx, readError(resp, q.op, q.id))
+	}
+	if q.reply == nil {
+		return nil
+	}
+	reply, err := io.ReadAll(io.LimitReader(resp.Body, maxJSONReply))
+	if err == nil {
+		err = json.Unmarshal(reply, q.reply)
+	}
+	return c.fault(ctx, q.op, q.id, err)
+}
+
+// sizeOf is how much r will give, -1 when that cannot be known.
+func sizeOf(r io.Reader) int64 {
+	switch r := r.(type) {
+	case interface{ Len() int }: // bytes.Buffer, bytes.Reader, strings.Reader
+		return int64(r.Len())
+	case *os.File:
+		fi, err := r.Stat()
+		if err != nil || !fi.Mode().IsRegular() || fi.Size() == 0 {
+			return -1
+		}
+		at, err := r.Seek(0, io.SeekCurrent)
+		if err != nil || at > fi.Size() {
+			return -1
+		}
+		return fi.Size() - at
+	}
+	return -1
+}
+
+// A source remembers why it failed.
+type source struct {
+	r io.Reader
+
+	mu  sync.Mutex
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && err != io.EOF {
+		s.mu.Lock()
+		s.err = err
+		s.mu.Unlock()
+	}
+	return n, err
+}
+
+func (s *source) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func (h *Handler) serveWriteTar(w http.ResponseWriter, r *http.Request) error {
+	return h.onFile(r, nil, func(fs atoll.FS, name string) error {
+		out := &tarWriter{w: w}
+		err := fs.WriteTar(r.Context(), name, out)
+		if err != nil && !out.begun {
+			return err
+		}
+		out.begin()
+		if err != nil {
+			w.Header().Set(ErrorTrailer, asciiJSON(encodeError(err, RequestID(r.Context()))))
+		}
+		return answered(err)
+	})
+}
+
+// A tarWriter begins the answer with the first bytes.
+type tarWriter struct {
+	w     http.ResponseWriter
+	begun bool
+}
+
+func (t *tarWriter) begin() {
+	if t.begun {
+		return
+	}
+	t.begun = true
+	t.w.Header().Set("Content-Type", mediaTar)
+	t.w.Header().Set("Trailer", ErrorTrailer)
+	t.w.WriteHeader(http.StatusOK)
+}
+
+func (t *tarWriter) Write(p []byte) (int, error) {
+	t.begin()
+	return t.w.Write(p)
+}
+
+// WriteTar implements atoll.FS.
+func (f files) WriteTar(ctx context.Context, name string, w io.Writer) error {
+	q := call{op: "read", id: f.sb.id, path: f.sb.path + "/files/tar", query: url.Values{"path": {name}}}
+	life, cancel := f.sb.c.within(ctx)
+	defer cancel()
+	resp, err := f.sb.c.send(life, q, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body := &source{r: resp.Body}
+	if _, err := copyBuffer(w, body); err != nil {
+		if body.failure() != nil {
+			return f.sb.c.fault(ctx, q.op, q.id, err)
+		}
+		return err
+	}
+	if failed := resp.Trailer.Get(ErrorTrailer); failed != "" {
+		return decodeError(http.StatusInternalServerError, []byte(failed), q.op, q.id)
+	}
+	return nil
+}
+
+func (h *Handler) serveReadTar(w http.ResponseWriter, r *http.Request) error {
+	return h.onFile(r, nil, func(fs atoll.FS, name string) error {
+		if err := fs.ReadTar(r.Context(), name, h.upload(w, r)); err != nil {
+			return tooLarge(err)
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	})
+}
+
+// ReadTar implements atoll.FS.
+func (f files) ReadTar(ctx context.Context, name string, r io.Reader) error {
+	return f.sb.c.put(ctx, call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files/tar", query: url.Values{"path": {name}}}, r)
+}
+
+var _ atoll.FS = files{}

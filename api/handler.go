@@ -1,0 +1,246 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"sync"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Options configure a Handler. The zero value lets everybody in, which is
+// right behind a unix socket only; see Serve.
+type Options struct {
+	// Tokens are the bearer tokens that are let in, and whose they are.
+	Tokens map[string]Account
+	// Verify is asked instead of Tokens. Its errors are ErrDenied, unless they
+	// are ErrUnavailable.
+	Verify func(ctx context.Context, token string) (Account, error)
+
+	// MaxBody is the largest JSON body, in bytes; 0 means DefaultMaxBody.
+	MaxBody int64
+	// MaxUpload is the largest file, tar stream or input, in bytes; 0 means no
+	// limit.
+	MaxUpload int64
+
+	// Log gets a line for each request at Debug, and for each that failed by
+	// the server's fault at Warn. nil discards.
+	Log *slog.Logger
+	// Metrics serves /metrics; nil means there are none.
+	Metrics http.Handler
+	// Docs serves /docs and /openapi.json, without a token: package openapi has
+	// one. nil means there are none.
+	Docs http.Handler
+	// Version of this server, told by /v1/info.
+	Version string
+
+	// Extract takes the trace context from a request's headers. nil keeps the
+	// W3C headers in ctx, for a Client to pass on.
+	Extract func(ctx context.Context, h http.Header) context.Context
+}
+
+// DefaultMaxBody is the largest JSON body that is accepted.
+const DefaultMaxBody = 1 << 20
+
+// A Handler serves a Provider over HTTP.
+type Handler struct {
+	provider atoll.Provider
+	opts     Options
+	log      *slog.Logger
+	verify   func(ctx context.Context, token string) (Account, error)
+	mux      *http.ServeMux
+	proxy    *httputil.ReverseProxy
+
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	mu      sync.Mutex
+	closed  bool
+	streams sync.WaitGroup // long answers and taken over connections
+}
+
+// NewHandler returns a handler for p, which stays the caller's to close, after
+// the handler.
+func NewHandler(p atoll.Provider, opts Options) (*Handler, error) {
+	h := &Handler{provider: p, opts: opts, log: opts.Log, verify: opts.Verify, mux: http.NewServeMux()}
+	if h.log == nil {
+		h.log = slog.New(slog.DiscardHandler)
+	}
+	if h.opts.MaxBody == 0 {
+		h.opts.MaxBody = DefaultMaxBody
+	}
+	if h.opts.Extract == nil {
+		h.opts.Extract = keepTrace
+	}
+	if len(opts.Tokens) > 0 && opts.Verify != nil {
+		return nil, atoll.Errorf("api", "", atoll.ErrInvalid, "give either Tokens or Verify")
+	}
+	for token := range opts.Tokens {
+		if token == "" {
+			return nil, atoll.Errorf("api", "", atoll.ErrInvalid, "a token is empty")
+		}
+	}
+	if len(opts.Tokens) > 0 {
+		h.verify = newTokenVerifier(opts.Tokens).verify
+	}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.proxy = newPortProxy(h)
+	h.register()
+	return h, nil
+}
+
+// Authenticates reports whether a token is needed.
+func (h *Handler) Authenticates() bool { return h.verify != nil }
+
+// Close ends the streams that are open: a client of a process is detached and
+// the process lives on, a watch ends with ErrUnavailable. It returns when
+// nothing that the handler started is left. Requests that come later get
+// ErrUnavailable. A second Close does nothing.
+func (h *Handler) Close() error {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	h.cancel()
+	h.streams.Wait()
+	return nil
+}
+
+// stream counts in a request that outlives its answer, or whose answer takes
+// as long as the client likes. Its ctx ends with the handler; the caller calls
+// done at its end.
+func (h *Handler) stream(r *http.Request) (ctx context.Context, done func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, nil, errClosing
+	}
+	h.streams.Add(1)
+	ctx, cancel := context.WithCancel(r.Context())
+	stop := context.AfterFunc(h.ctx, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+		h.streams.Done()
+	}, nil
+}
+
+var errClosing = atoll.Errorf("", "", atoll.ErrUnavailable, "the server is closing")
+
+// register enters every route. Static ones come from Routes.
+func (h *Handler) register() {
+	for _, route := range Routes() {
+		h.mux.Handle(route.pattern(), h.handle(route))
+	}
+	h.mux.Handle("/", h.handle(Route{serve: (*Handler).serveUnknown}))
+	if h.opts.Metrics != nil {
+		h.mux.Handle("GET /metrics", h.handle(Route{serve: func(h *Handler, w http.ResponseWriter, r *http.Request) error {
+			h.opts.Metrics.ServeHTTP(w, r)
+			return nil
+		}}))
+	}
+	if h.opts.Docs != nil {
+		h.mux.Handle("GET /docs", h.opts.Docs)
+		h.mux.Handle("GET /openapi.json", h.opts.Docs)
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
+
+// handle wraps a route in what all of them have in common.
+func (h *Handler) handle(route Route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		id := requestIDOf(r.Header)
+		w.Header().Set(RequestIDHeader, id)
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		r = r.WithContext(h.opts.Extract(WithRequestID(r.Context(), id), r.Header))
+		err := h.admit(route, r, func(r *http.Request) error { return route.serve(h, w, r) })
+		h.logRequest(r, start, err)
+		if err != nil && !errors.Is(err, errAnswered) {
+			writeError(w, id, err)
+		}
+	})
+}
+
+// admit lets the request through to serve when its sender may.
+func (h *Handler) admit(route Route, r *http.Request, serve func(*http.Request) error) error {
+	if route.Public {
+		return serve(r)
+	}
+	if h.ctx.Err() != nil {
+		return errClosing
+	}
+	account, err := h.authenticate(r)
+	if err != nil {
+		return err
+	}
+	if h.verify != nil {
+		r = r.WithContext(WithAccount(r.Context(), account))
+	}
+	return serve(r)
+}
+
+// errAnswered is in the chain of what a route returns after it has begun to
+// answer: it is logged only.
+var errAnswered = errors.New("answered already")
+
+func answered(err error) error {
+	if err == nil {
+		return nil
+	}
+	return answeredError{err}
+}
+
+type answeredError struct{ error }
+
+func (e answeredError) Unwrap() []error { return []error{errAnswered, e.error} }
+
+func (h *Handler) logRequest(r *http.Request, start time.Time, err error) {
+	level := slog.LevelDebug
+	if err != nil {
+		switch atoll.KindOf(err) {
+		case atoll.ErrInternal, atoll.ErrUnavailable:
+			level = slog.LevelWarn
+		}
+	}
+	if !h.log.Enabled(r.Context(), level) {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("op", r.Method+" "+r.URL.Path), slog.String("request", RequestID(r.Context())), slog.Duration("dur", time.Since(start)),
+	}
+	if err != nil {
+		attrs = append(attrs, slog.String("kind", string(atoll.KindOf(err))), slog.Any("err", err))
+	}
+	h.log.LogAttrs(r.Context(), level, "request", attrs...)
+}
+
+// abort breaks an answer off that has begun, so that the client does not take
+// it for complete. It does not return.
+func (h *Handler) abort(r *http.Request, err error) error {
+	h.log.DebugContext(r.Context(), "broken off", "op", r.Method+" "+r.URL.Path, "request", RequestID(r.Context()), "err", err)
+	panic(http.ErrAbortHandler)
+}
+
+// serveUnknown answers what no route matches: a newer client may ask for it.
+func (h *Handler) serveUnknown(w http.ResponseWriter, r *http.Request) error {
+	return statusError{atoll.Errorf("", "", atoll.ErrUnsupported, "%s %s is not part of this server's API", r.Method, r.URL.Path), http.StatusNotFound}
+}
+
+// sandbox finds the sandbox that the path names.
+func (h *Handler) sandbox(r *http.Request) (atoll.Sandbox, error) {
+	return h.provider.Get(r.Context(), r.PathValue("id"))
+}
+
+// process finds the process that the path names.
+func (h *Handler) process(r *http.Request) (atoll.Process, error) {
+	sb, err := h.sandbox(r)
+	if err != nil {
+		return nil, err
+	}
+	return sb.Process(r.Context(), r.PathValue("pid"))
+}

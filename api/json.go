@@ -1,0 +1,175 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// writeJSON answers with v.
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil { // every type that is sent can be marshalled
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client has gone
+}
+
+// decodeStrict reads one JSON value from r into v: a field that v does not
+// have, a wrong type and anything behind the value are ErrInvalid and named.
+// It reports io.EOF when r is empty.
+func decodeStrict(r io.Reader, v any) error {
+	dec := json.NewDecoder(r)
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return explainJSON(err)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return explainJSON(large)
+		}
+		return invalid("there is something behind the JSON value (at byte %d)", dec.InputOffset())
+	}
+	return nil
+}
+
+// explainJSON says what is wrong with a body in words of its author's.
+func explainJSON(err error) error {
+	if err == io.EOF {
+		return err
+	}
+	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return statusError{invalid("the body is larger than %d bytes", large.Limit), http.StatusRequestEntityTooLarge}
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		field := wrong.Field
+		if field == "" {
+			field = "the body"
+		}
+		return invalid("%s: must be %s, is %s", field, jsonType(wrong.Type.Kind().String()), wrong.Value)
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return invalid("unknown field %s", name)
+	}
+	return invalid("%s", strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// jsonType is what a Go kind is called in JSON.
+func jsonType(kind string) string {
+	switch {
+	case kind == "bool":
+		return "true or false"
+	case kind == "slice" || kind == "array":
+		return "a list"
+	case kind == "struct" || kind == "map":
+		return "an object"
+	case strings.HasPrefix(kind, "int") || strings.HasPrefix(kind, "uint") || strings.HasPrefix(kind, "float"):
+		return "a number (" + kind + ")"
+	}
+	return "a " + kind
+}
+
+func invalid(format string, args ...any) error {
+	return &atoll.Error{Kind: atoll.ErrInvalid, Err: fmt.Errorf(format, args...)}
+}
+
+// body decodes the request's JSON body. An empty one leaves v as it is, unless
+// it is required.
+func (h *Handler) body(w http.ResponseWriter, r *http.Request, v any, required bool) error {
+	err := decodeStrict(http.MaxBytesReader(w, r.Body, h.opts.MaxBody), v)
+	if err == io.EOF {
+		if required {
+			return invalid("the body is empty: a JSON object is needed")
+		}
+		return nil
+	}
+	return err
+}
+
+// query reads the request's parameters, which are checked like a body is.
+type query struct {
+	values map[string][]string
+	seen   map[string]bool
+	err    error
+}
+
+func queryOf(r *http.Request) *query {
+	return &query{values: r.URL.Query(), seen: map[string]bool{}}
+}
+
+func (q *query) str(name string) string {
+	q.seen[name] = true
+	if v := q.values[name]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+func (q *query) all(name string) []string {
+	q.seen[name] = true
+	return q.values[name]
+}
+
+func (q *query) bool(name string) bool {
+	v := q.str(name)
+	if v == "" {
+		return false
+	}
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		q.fail(invalid("parameter %s: %q is not true or false", name, v))
+	}
+	return b
+}
+
+func (q *query) int(name string, otherwise int64) int64 {
+	v := q.str(name)
+	if v == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil {
+		q.fail(invalid("parameter %s: %q is not a number", name, v))
+	}
+	return n
+}
+
+// mode reads permission bits in octal.
+func (q *query) mode(name string) uint32 {
+	v := q.str(name)
+	if v == "" {
+		return 0
+	}
+	n, err := strconv.ParseUint(v, 8, 12)
+	if err != nil {
+		q.fail(invalid("parameter %s: %q is not a mode like 0644", name, v))
+	}
+	return uint32(n)
+}
+
+func (q *query) fail(err error) {
+	if q.err == nil {
+		q.err = err
+	}
+}
+
+// done reports what was wrong, a parameter that nobody asked for included.
+func (q *query) done() error {
+	for name := range q.values {
+		if !q.seen[name] {
+			q.fail(invalid("unknown parameter %q", name))
+		}
+	}
+	return q.err
+}

@@ -1,0 +1,503 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/coder/websocket"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// The channels of a link: the first byte of every binary message.
+const (
+	chanStdin byte = iota
+	chanStdout
+	chanStderr
+	channels
+)
+
+var channelNames = [channels]atoll.Stream{"stdin", atoll.Stdout, atoll.Stderr}
+
+func channelOf(s atoll.Stream) (byte, bool) {
+	for ch, name := range channelNames {
+		if name == s {
+			return byte(ch), true
+		}
+	}
+	return 0, false
+}
+
+const (
+	// window is how many bytes of one channel may have been sent and not yet
+	// taken by the other side's reader. It is part of the protocol.
+	window = 256 << 10
+	// maxData is the most that one binary message carries.
+	maxData = 64 << 10
+	// maxMessage is the longest message, the first one excepted.
+	maxMessage = maxData + 1
+)
+
+// A message is what a link says in text.
+type message struct {
+	Type string `json:"type"`
+
+	Command  *atoll.Command `json:"command,omitempty"`   // exec
+	Stdin    bool           `json:"stdin,omitempty"`     // exec, attach: the client will send it
+	Stdout   bool           `json:"stdout,omitempty"`    // exec, attach: the client wants it
+	Stderr   bool           `json:"stderr,omitempty"`    // exec, attach
+	Joint    bool           `json:"joint,omitempty"`     // exec, attach: stderr comes on stdout's channel, in order
+	From     *offsets       `json:"from,omitempty"`      // attach
+	NoFollow bool           `json:"no_follow,omitempty"` // attach
+
+	ID     string       `json:"id,omitempty"`     // started: the process's
+	Stream atoll.Stream `json:"stream,omitempty"` // window, close, gap
+	Bytes  int64        `json:"bytes,omitempty"`  // window: how many more may be sent
+	Abort  bool         `json:"abort,omitempty"`  // close: stdin failed, rather than ended
+
+	Signal *atoll.Signal `json:"signal,omitempty"` // signal
+	Size   *atoll.Size   `json:"size,omitempty"`   // resize
+	Gap    *gap          `json:"gap,omitempty"`    // gap
+	Exit   *atoll.Exit   `json:"exit,omitempty"`   // exit
+	Error  *wireError    `json:"error,omitempty"`  // error, refused
+}
+
+// The types of message.
+const (
+	msgExec   = "exec"   // client, first: start the command
+	msgAttach = "attach" // client, first: attach to the process
+	msgSignal = "signal" // client
+	msgResize = "resize" // client
+
+	msgStarted  = "started"  // server: the command runs
+	msgAttached = "attached" // server
+	msgGap      = "gap"      // server: bytes of the stream were dropped
+	msgExit     = "exit"     // server, last: the process ended, all its output was sent
+	msgEnd      = "end"      // server, last: all the output that was asked for was sent
+	msgError    = "error"    // server, last: what was asked for failed
+	msgRefused  = "refused"  // server: a signal or resize failed
+
+	msgWindow = "window" // both: more of the stream may be sent
+	msgClose  = "close"  // both: the stream has ended, or is not wanted any longer
+)
+
+// offsets are where an attachment begins to read.
+type offsets struct {
+	Stdout int64 `json:"stdout,omitempty"`
+	Stderr int64 `json:"stderr,omitempty"`
+}
+
+// A gap is bytes [from, to) that were dropped.
+type gap struct {
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+}
+
+// A link carries the streams of one process over one WebSocket. Each channel
+// has a window, so that one that nobody reads neither fills memory nor holds
+// up the others, and whoever reads the connection never blocks.
+type link struct {
+	ws  *websocket.Conn
+	in  [channels]*inflow  // what the other side may send
+	out [channels]*outflow // what it wants
+
+	mu   sync.Mutex
+	err  error
+	done chan struct{} // closed by fail
+}
+
+func newLink(ws *websocket.Conn) *link { return &link{ws: ws, done: make(chan struct{})} }
+
+// receive makes the channel one that the other side may send on.
+func (l *link) receive(ch byte) *inflow {
+	f := &inflow{link: l, ch: ch}
+	f.more.L = &f.mu
+	l.in[ch] = f
+	return f
+}
+
+// transmit makes the channel one to send on, once it is opened.
+func (l *link) transmit(ch byte) *outflow {
+	f := &outflow{link: l, ch: ch}
+	f.more.L = &f.mu
+	l.out[ch] = f
+	return f
+}
+
+// fail ends the link: everybody who waits for it gets err. The first err
+// counts.
+func (l *link) fail(err error) {
+	l.mu.Lock()
+	if l.err != nil {
+		l.mu.Unlock()
+		return
+	}
+	l.err = err
+	close(l.done)
+	l.mu.Unlock()
+	for _, f := range l.out {
+		if f != nil {
+			f.end(err)
+		}
+	}
+	for _, f := range l.in {
+		if f != nil {
+			f.end(err)
+		}
+	}
+}
+
+// failure is what fail was told.
+func (l *link) failure() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+func (l *link) send(m message) error {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return l.ws.Write(context.Background(), websocket.MessageText, b)
+}
+
+// A protocolError is a message that makes no sense. It ends the link.
+type protocolError struct{ error }
+
+func violation(format string, args ...any) error {
+	return protocolError{fmt.Errorf(format, args...)}
+}
+
+// frames are what a message is put together or read in, with one byte more to
+// notice that it is too long.
+var frames = sync.Pool{New: func() any { return new([maxMessage + 1]byte) }}
+
+// first reads the first message, which may be as long as max.
+func (l *link) first(m *message, max int64) error {
+	l.ws.SetReadLimit(max)
+	typ, r, err := l.ws.Reader(context.Background())
+	if err != nil {
+		return err
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return err
+	}
+	l.ws.SetReadLimit(maxMessage + 1)
+	if typ != websocket.MessageText {
+		return violation("the first message must be text")
+	}
+	return decodeStrict(bytes.NewReader(b), m)
+}
+
+// read takes one message off the connection: data goes to its channel, what
+// concerns a window or the end of a stream is seen to, and any other message
+// is returned. strict refuses fields that this version does not know.
+func (l *link) read(strict bool) (message, error) {
+	for {
+		typ, r, err := l.ws.Reader(context.Background())
+		if err != nil {
+			return message{}, err
+		}
+		m, own, err := l.take(typ, r, strict)
+		if err != nil || !own {
+			return m, err
+		}
+	}
+}
+
+// take reads one message. own says that it was seen to.
+func (l *link) take(typ websocket.MessageType, r io.Reader, strict bool) (m message, own bool, err error) {
+	frame := frames.Get().(*[maxMessage + 1]byte)
+	defer frames.Put(frame)
+	n, err := io.ReadFull(r, frame[:])
+	if err == nil {
+		return message{}, false, violation("a message is longer than %d bytes", maxMessage)
+	}
+	if err != io.EOF && err != io.ErrUnexpectedEOF {
+		return message{}, false, err
+	}
+	if typ == websocket.MessageBinary {
+		return message{}, true, l.data(frame[:n])
+	}
+	m, err = parseMessage(frame[:n], strict)
+	if err != nil {
+		return message{}, false, err
+	}
+	own, err = l.flow(m)
+	return m, own, err
+}
+
+func parseMessage(b []byte, strict bool) (m message, err error) {
+	if strict {
+		err = decodeStrict(bytes.NewReader(b), &m)
+	} else {
+		err = json.Unmarshal(b, &m)
+	}
+	if err == nil && m.Type == "" {
+		err = errors.New("it has no type")
+	}
+	if err != nil {
+		return message{}, violation("not a message: %w", err)
+	}
+	return m, nil
+}
+
+// data delivers a binary message.
+func (l *link) data(frame []byte) error {
+	if len(frame) == 0 {
+		return violation("a binary message is empty")
+	}
+	ch := frame[0]
+	if ch >= channels || l.in[ch] == nil {
+		return violation("channel %d is not open", ch)
+	}
+	return l.in[ch].put(frame[1:])
+}
+
+// flow sees to messages about the flow of channels.
+func (l *link) flow(m message) (own bool, err error) {
+	if m.Type != msgWindow && m.Type != msgClose {
+		return false, nil
+	}
+	ch, ok := channelOf(m.Stream)
+	if !ok {
+		return true, violation("there is no stream %q", m.Stream)
+	}
+	in, out := l.in[ch], l.out[ch]
+	switch {
+	case m.Type == msgWindow && out != nil:
+		return true, out.grant(m.Bytes)
+	case m.Type == msgClose && out != nil:
+		out.end(io.ErrClosedPipe)
+	case m.Type == msgClose && in != nil && m.Abort:
+		in.end(io.ErrUnexpectedEOF)
+	case m.Type == msgClose && in != nil:
+		in.end(io.EOF)
+	default:
+		return true, violation("stream %s is not open", m.Stream)
+	}
+	return true, nil
+}
+
+// An outflow sends on one channel, as fast as the other side reads.
+type outflow struct {
+	link *link
+	ch   byte
+
+	mu     sync.Mutex
+	more   sync.Cond // there is more credit, or err
+	credit int64
+	err    error
+}
+
+// open lets the first window be sent.
+func (f *outflow) open() { _ = f.grant(window) }
+
+func (f *outflow) grant(n int64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n <= 0 || f.credit+n > window {
+		return violation("stream %s: a window of %d bytes more is not possible", channelNames[f.ch], n)
+	}
+	f.credit += n
+	f.more.Broadcast()
+	return nil
+}
+
+// end makes Write fail.
+func (f *outflow) end(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+	}
+	f.more.Broadcast()
+}
+
+// take waits for credit and takes at most most of it.
+func (f *outflow) take(most int) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.credit == 0 && f.err == nil {
+		f.more.Wait()
+	}
+	if f.err != nil {
+		return 0, f.err
+	}
+	n := min(int64(most), f.credit, maxData)
+	f.credit -= n
+	return int(n), nil
+}
+
+// Write implements io.Writer. It blocks while the other side does not read.
+func (f *outflow) Write(p []byte) (n int, err error) {
+	for len(p) > 0 {
+		m, err := f.take(len(p))
+		if err != nil {
+			return n, err
+		}
+		if err := f.frame(p[:m]); err != nil {
+			return n, err
+		}
+		n += m
+		p = p[m:]
+	}
+	return n, nil
+}
+
+func (f *outflow) frame(p []byte) error {
+	frame := frames.Get().(*[maxMessage + 1]byte)
+	defer frames.Put(frame)
+	frame[0] = f.ch
+	n := copy(frame[1:], p)
+	return f.link.ws.Write(context.Background(), websocket.MessageBinary, frame[:1+n])
+}
+
+// An inflow holds what was received on one channel until it is read.
+type inflow struct {
+	link *link
+	ch   byte
+
+	mu      sync.Mutex
+	more    sync.Cond // there is more to read, or err
+	buf     bytes.Buffer
+	taken   int64 // bytes ever read
+	ungiven int64 // of them, those for which no window was given back yet
+	gaps    []mark
+	dropped bool  // nobody reads any longer
+	err     error // why no more will come: io.EOF at the end
+}
+
+// A mark is a gap before byte at of what is received.
+type mark struct {
+	at     int64
+	stream atoll.Stream
+	gap    gap
+}
+
+// put appends p, for which the other side must have had a window.
+func (f *inflow) put(p []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if int64(f.buf.Len())+f.ungiven+int64(len(p)) > window {
+		return violation("stream %s: more was sent than the window allows", channelNames[f.ch])
+	}
+	if f.err != nil {
+		return violation("stream %s: more was sent after its end", channelNames[f.ch])
+	}
+	if !f.dropped {
+		f.buf.Write(p)
+		f.more.Signal()
+	}
+	return nil
+}
+
+// skip notes that bytes are missing behind what was received so far.
+func (f *inflow) skip(stream atoll.Stream, g gap) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gaps = append(f.gaps, mark{f.taken + int64(f.buf.Len()), stream, g})
+	f.more.Signal()
+}
+
+// end says that no more will come; what was received can still be read.
+func (f *inflow) end(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+	}
+	f.more.Broadcast()
+}
+
+// next waits for something to read. It returns either a gap, or bytes up to
+// the next one, or the end.
+func (f *inflow) next(p []byte) (n int, m *mark, err error) {
+	f.mu.Lock()
+	for f.buf.Len() == 0 && len(f.gaps) == 0 && f.err == nil {
+		f.more.Wait()
+	}
+	if len(f.gaps) > 0 {
+		if first := f.gaps[0]; first.at == f.taken {
+			f.gaps = f.gaps[1:]
+			f.mu.Unlock()
+			return 0, &first, nil
+		}
+		p = p[:min(int64(len(p)), f.gaps[0].at-f.taken)]
+	}
+	if f.buf.Len() == 0 {
+		defer f.mu.Unlock()
+		return 0, nil, f.err
+	}
+	n, _ = f.buf.Read(p)
+	f.taken += int64(n)
+	f.ungiven += int64(n)
+	give := int64(0)
+	if f.ungiven >= window/2 && f.err == nil {
+		give, f.ungiven = f.ungiven, 0
+	}
+	f.mu.Unlock()
+	if give > 0 {
+		_ = f.link.send(message{Type: msgWindow, Stream: channelNames[f.ch], Bytes: give}) // a broken link is noticed by its reader
+	}
+	return n, nil, nil
+}
+
+// Read implements io.Reader, for a channel without gaps.
+func (f *inflow) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	n, _, err := f.next(p)
+	return n, err
+}
+
+// drop says that nobody will read any more, here and to the other side.
+func (f *inflow) drop() {
+	f.mu.Lock()
+	f.dropped = true
+	f.buf.Reset()
+	over := f.err != nil
+	f.mu.Unlock()
+	if !over {
+		_ = f.link.send(message{Type: msgClose, Stream: channelNames[f.ch]}) // as above
+	}
+}
+
+const deliverSize = 32 << 10
+
+var chunks = sync.Pool{New: func() any { return new([deliverSize]byte) }}
+
+// deliver writes what is received to w until the channel ends, for whatever
+// reason, or w fails, which is the error returned. onGap may be nil.
+func (f *inflow) deliver(w io.Writer, onGap func(s atoll.Stream, from, to int64)) error {
+	buf := chunks.Get().(*[deliverSize]byte)
+	defer chunks.Put(buf)
+	for {
+		n, m, err := f.next(buf[:])
+		if err != nil {
+			return nil
+		}
+		if m != nil {
+			if onGap != nil {
+				onGap(m.stream, m.gap.From, m.gap.To)
+			}
+			continue
+		}
+		wrote, err := w.Write(buf[:n])
+		if err == nil && wrote < n {
+			err = io.ErrShortWrite
+		}
+		if err != nil {
+			f.drop()
+			return err
+		}
+	}
+}

@@ -1,0 +1,420 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func sandboxRoutes() []Route {
+	action := func(name, summary string, status int, body, reply Content, serve func(*Handler, http.ResponseWriter, *http.Request) error) Route {
+		return Route{
+			Method: "POST", Path: "/v1/sandboxes/{id}/" + name, Name: name, Tag: "sandboxes", Summary: summary,
+			Status: status, Body: body, Reply: reply, serve: serve,
+		}
+	}
+	return []Route{
+		{
+			Method: "POST", Path: "/v1/sandboxes", Name: "create", Tag: "sandboxes", Summary: "Make a sandbox and start it",
+			Doc:  "The answer comes when the sandbox is running. Whoever hangs up before leaves nothing behind.",
+			Body: jsonOf[atoll.Spec](), Status: http.StatusCreated, Reply: jsonOf[idReply](), serve: (*Handler).serveCreate,
+		},
+		{
+			Method: "GET", Path: "/v1/sandboxes", Name: "list", Tag: "sandboxes", Summary: "List sandboxes, oldest first",
+			Params: []Param{
+				{Name: "name", Type: "string", Doc: "only the one of this name"},
+				{Name: "project", Type: "string", Doc: "only those of this project"},
+				{Name: "label", Type: "string", Doc: "`key=value`: only those with this label", Many: true},
+				{Name: "state", Type: "string", Doc: "only those in one of these states", Many: true},
+			},
+			Reply: jsonOf[sandboxesReply](), serve: (*Handler).serveList,
+		},
+		{
+			Method: "GET", Path: "/v1/watch", Name: "watch", Tag: "sandboxes", Summary: "Follow every change of state",
+			Doc: "First one event `state` for each sandbox there is, then one `synced`, then `state` for every change. " +
+				"An event `error` is the last one; `unavailable` means that this reader was too slow, or the server is closing.",
+			Reply: eventsOf[atoll.Event](), serve: (*Handler).serveWatch,
+		},
+		{
+			Method: "GET", Path: "/v1/resolve", Name: "resolve", Tag: "sandboxes", Summary: "Find the id for a name, or check an id",
+			Params: []Param{
+				{Name: "id", Type: "string", Doc: "an id; answers its canonical form if there is such a sandbox"},
+				{Name: "name", Type: "string", Doc: "a name, or an id"},
+				{Name: "project", Type: "string", Doc: "the project that the name is unique in"},
+			},
+			Reply: jsonOf[idReply](), serve: (*Handler).serveResolve,
+		},
+		{
+			Method: "GET", Path: "/v1/sandboxes/{id}", Name: "get", Tag: "sandboxes", Summary: "What is known of a sandbox",
+			Reply: jsonOf[atoll.Status](), serve: (*Handler).serveStatus,
+		},
+		{
+			Method: "DELETE", Path: "/v1/sandboxes/{id}", Name: "remove", Tag: "sandboxes", Summary: "End and delete a sandbox",
+			Params: []Param{{Name: "volumes", Type: "boolean", Doc: "delete its data volume as well"}},
+			Status: http.StatusNoContent, serve: (*Handler).serveRemove,
+		},
+		action("start", "Start a created, stopped or failed sandbox", http.StatusNoContent, Content{}, Content{}, (*Handler).serveStart),
+		action("stop", "Stop a sandbox and keep it", http.StatusNoContent, jsonOf[stopRequest](), Content{}, (*Handler).serveStop),
+		action("pause", "Freeze every process", http.StatusNoContent, Content{}, Content{}, (*Handler).servePause),
+		action("resume", "Undo a pause", http.StatusNoContent, Content{}, Content{}, (*Handler).serveResume),
+		action("snapshot", "Keep a copy of the running sandbox", http.StatusCreated, Content{}, jsonOf[atoll.Snapshot](), (*Handler).serveSnapshot),
+		{
+			Method: "GET", Path: "/v1/sandboxes/{id}/usage", Name: "usage", Tag: "sandboxes", Summary: "What a sandbox uses now",
+			Reply: jsonOf[atoll.Usage](), serve: (*Handler).serveUsage,
+		},
+	}
+}
+
+type (
+	idReply struct {
+		ID string `json:"id"`
+	}
+	sandboxesReply struct {
+		Sandboxes []atoll.Status `json:"sandboxes"`
+	}
+	stopRequest struct {
+		// Grace is how long processes may take to end; absent means the default.
+		Grace *atoll.Duration `json:"grace,omitempty"`
+	}
+)
+
+func (h *Handler) serveCreate(w http.ResponseWriter, r *http.Request) error {
+	var spec atoll.Spec
+	if err := h.body(w, r, &spec, true); err != nil {
+		return err
+	}
+	sb, err := h.provider.Create(r.Context(), &spec)
+	if err != nil {
+		return err
+	}
+	if r.Context().Err() != nil { // nobody will ever know the id
+		h.discard(r.Context(), sb, spec.ID == "")
+		return r.Context().Err()
+	}
+	w.Header().Set("Location", "/v1/sandboxes/"+sb.ID())
+	writeJSON(w, http.StatusCreated, idReply{sb.ID()})
+	return nil
+}
+
+// discard removes a sandbox whose maker has gone. The data volume may be older
+// than the sandbox when the caller named the id.
+func (h *Handler) discard(ctx context.Context, sb atoll.Sandbox, volumes bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardTimeout)
+	defer cancel()
+	var opts []atoll.RemoveOption
+	if volumes {
+		opts = append(opts, atoll.RemoveVolumes())
+	}
+	if err := sb.Remove(ctx, opts...); err != nil {
+		h.log.WarnContext(ctx, "remove", "sandbox", sb.ID(), "err", err)
+	}
+}
+
+const discardTimeout = 30 * time.Second
+
+// Create implements atoll.Provider.
+func (c *Client) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	var reply idReply
+	err := c.exchange(ctx, call{op: "create", id: spec.Name, method: "POST", path: "/v1/sandboxes", body: spec, reply: &reply})
+	if err == nil && ctx.Err() == nil {
+		return c.Sandbox(reply.ID), nil
+	}
+	if err == nil { // it was made after all, and nobody will ever know
+		err = ctx.Err()
+		c.undoCreate(ctx, reply.ID, spec.ID == "")
+	}
+	return nil, err
+}
+
+func (c *Client) undoCreate(ctx context.Context, id string, volumes bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardTimeout)
+	defer cancel()
+	var opts []atoll.RemoveOption
+	if volumes {
+		opts = append(opts, atoll.RemoveVolumes())
+	}
+	_ = c.Sandbox(id).Remove(ctx, opts...) // the server says why not in its log
+}
+
+func (h *Handler) serveList(w http.ResponseWriter, r *http.Request) error {
+	q := queryOf(r)
+	f := atoll.Filter{Name: q.str("name"), Project: q.str("project")}
+	for _, label := range q.all("label") {
+		k, v, ok := strings.Cut(label, "=")
+		if !ok {
+			return invalid("parameter label: %q is not key=value", label)
+		}
+		if f.Labels == nil {
+			f.Labels = map[string]string{}
+		}
+		f.Labels[k] = v
+	}
+	for _, s := range q.all("state") {
+		f.States = append(f.States, atoll.State(s))
+	}
+	if err := q.done(); err != nil {
+		return err
+	}
+	all, err := h.provider.List(r.Context(), f)
+	if err != nil {
+		return err
+	}
+	if all == nil {
+		all = []atoll.Status{}
+	}
+	writeJSON(w, http.StatusOK, sandboxesReply{all})
+	return nil
+}
+
+// List implements atoll.Provider.
+func (c *Client) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
+	q := url.Values{}
+	if f.Name != "" {
+		q.Set("name", f.Name)
+	}
+	if f.Project != "" {
+		q.Set("project", f.Project)
+	}
+	for k, v := range f.Labels {
+		q.Add("label", k+"="+v)
+	}
+	for _, s := range f.States {
+		q.Add("state", string(s))
+	}
+	var reply sandboxesReply
+	err := c.call(ctx, call{op: "list", path: "/v1/sandboxes", query: q, reply: &reply})
+	return reply.Sandboxes, err
+}
+
+func (h *Handler) serveResolve(w http.ResponseWriter, r *http.Request) error {
+	q := queryOf(r)
+	id, name, project := q.str("id"), q.str("name"), q.str("project")
+	if err := q.done(); err != nil {
+		return err
+	}
+	var sb atoll.Sandbox
+	var err error
+	switch {
+	case (id == "") == (name == ""):
+		return invalid("give either the parameter id or name")
+	case id != "":
+		sb, err = h.provider.Get(r.Context(), id)
+	default:
+		sb, err = atoll.Resolve(r.Context(), h.provider, project, name)
+	}
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, idReply{sb.ID()})
+	return nil
+}
+
+// Get implements atoll.Provider.
+func (c *Client) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+	norm, err := atoll.NormalizeID(id)
+	if err != nil || norm == "" {
+		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
+	}
+	var reply idReply
+	err = c.call(ctx, call{op: "get", id: id, path: "/v1/resolve", query: url.Values{"id": {norm}}, reply: &reply})
+	if err != nil {
+		return nil, err
+	}
+	return c.Sandbox(norm), nil
+}
+
+// Resolve implements atoll.Resolver.
+func (c *Client) Resolve(ctx context.Context, project, name string) (string, error) {
+	q := url.Values{"name": {name}}
+	if project != "" {
+		q.Set("project", project)
+	}
+	var reply idReply
+	err := c.call(ctx, call{op: "get", id: name, path: "/v1/resolve", query: q, reply: &reply})
+	return reply.ID, err
+}
+
+// Sandbox returns a handle for the sandbox of that id without asking whether
+// there is one: the handle's methods will say ErrNotFound.
+func (c *Client) Sandbox(id string) atoll.Sandbox {
+	if norm, err := atoll.NormalizeID(id); err == nil {
+		id = norm
+	}
+	return &sandbox{c: c, id: id, path: "/v1/sandboxes/" + segment(id)}
+}
+
+// A sandbox is the client's handle for one.
+type sandbox struct {
+	c    *Client
+	id   string
+	path string // of its URL
+}
+
+// ID implements atoll.Sandbox.
+func (s *sandbox) ID() string { return s.id }
+
+// call makes a request below the sandbox's path.
+func (s *sandbox) call(ctx context.Context, q call) error {
+	q.id, q.path = s.id, s.path+q.path
+	return s.c.call(ctx, q)
+}
+
+func (h *Handler) serveStatus(w http.ResponseWriter, r *http.Request) error {
+	sb, err := h.sandbox(r)
+	if err != nil {
+		return err
+	}
+	st, err := sb.Status(r.Context())
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, st)
+	return nil
+}
+
+// Status implements atoll.Sandbox.
+func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
+	var st atoll.Status
+	err := s.call(ctx, call{op: "status", reply: &st})
+	return st, err
+}
+
+// act answers a request that has nothing to answer.
+func (h *Handler) act(w http.ResponseWriter, r *http.Request, do func(sb atoll.Sandbox) error) error {
+	sb, err := h.sandbox(r)
+	if err != nil {
+		return err
+	}
+	if err := do(sb); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (h *Handler) serveStart(w http.ResponseWriter, r *http.Request) error {
+	return h.act(w, r, func(sb atoll.Sandbox) error { return sb.Start(r.Context()) })
+}
+
+// Start implements atoll.Sandbox.
+func (s *sandbox) Start(ctx context.Context) error {
+	return s.call(ctx, call{op: "start", method: "POST", path: "/start"})
+}
+
+func (h *Handler) serveStop(w http.ResponseWriter, r *http.Request) error {
+	var req stopRequest
+	if err := h.body(w, r, &req, false); err != nil {
+		return err
+	}
+	grace := time.Duration(-1)
+	if req.Grace != nil {
+		grace = time.Duration(*req.Grace)
+	}
+	return h.act(w, r, func(sb atoll.Sandbox) error { return sb.Stop(r.Context(), grace) })
+}
+
+// Stop implements atoll.Sandbox.
+func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
+	q := call{op: "stop", method: "POST", path: "/stop"}
+	if grace >= 0 {
+		d := atoll.Duration(grace)
+		q.body = stopRequest{Grace: &d}
+	}
+	return s.call(ctx, q)
+}
+
+func (h *Handler) servePause(w http.ResponseWriter, r *http.Request) error {
+	return h.act(w, r, func(sb atoll.Sandbox) error { return atoll.Pause(r.Context(), sb) })
+}
+
+// Pause implements atoll.Pauser.
+func (s *sandbox) Pause(ctx context.Context) error {
+	return s.call(ctx, call{op: "pause", method: "POST", path: "/pause"})
+}
+
+func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request) error {
+	return h.act(w, r, func(sb atoll.Sandbox) error { return atoll.Resume(r.Context(), sb) })
+}
+
+// Resume implements atoll.Pauser.
+func (s *sandbox) Resume(ctx context.Context) error {
+	return s.call(ctx, call{op: "resume", method: "POST", path: "/resume"})
+}
+
+func (h *Handler) serveSnapshot(w http.ResponseWriter, r *http.Request) error {
+	sb, err := h.sandbox(r)
+	if err != nil {
+		return err
+	}
+	snap, err := atoll.TakeSnapshot(r.Context(), sb)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusCreated, snap)
+	return nil
+}
+
+// Snapshot implements atoll.Snapshotter.
+func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
+	var snap atoll.Snapshot
+	err := s.call(ctx, call{op: "snapshot", method: "POST", path: "/snapshot", reply: &snap})
+	return snap, err
+}
+
+func (h *Handler) serveUsage(w http.ResponseWriter, r *http.Request) error {
+	sb, err := h.sandbox(r)
+	if err != nil {
+		return err
+	}
+	usage, err := atoll.UsageOf(r.Context(), sb)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, usage)
+	return nil
+}
+
+// Usage implements atoll.Meter.
+func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
+	var usage atoll.Usage
+	err := s.call(ctx, call{op: "usage", path: "/usage", reply: &usage})
+	return usage, err
+}
+
+func (h *Handler) serveRemove(w http.ResponseWriter, r *http.Request) error {
+	q := queryOf(r)
+	var opts []atoll.RemoveOption
+	if q.bool("volumes") {
+		opts = append(opts, atoll.RemoveVolumes())
+	}
+	if err := q.done(); err != nil {
+		return err
+	}
+	return h.act(w, r, func(sb atoll.Sandbox) error { return sb.Remove(r.Context(), opts...) })
+}
+
+// Remove implements atoll.Sandbox. That the server knows no such sandbox any
+// longer is what was wanted.
+func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+	q := call{op: "remove", method: "DELETE"}
+	if atoll.RemoveOpts(opts...).Volumes {
+		q.query = url.Values{"volumes": {"true"}}
+	}
+	err := s.call(ctx, q)
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return nil
+	}
+	return err
+}
+
+var (
+	_ atoll.Sandbox     = (*sandbox)(nil)
+	_ atoll.Resolver    = (*Client)(nil)
+	_ atoll.Pauser      = (*sandbox)(nil)
+	_ atoll.Meter       = (*sandbox)(nil)
+	_ atoll.Snapshotter = (*sandbox)(nil)
+)

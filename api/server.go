@@ -1,0 +1,139 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func serverRoutes() []Route {
+	health := func(path, name string) Route {
+		return Route{
+			Method: "GET", Path: path, Name: name, Tag: "server", Summary: "Whether the server answers", Public: true,
+			Reply: jsonOf[healthReply](), serve: (*Handler).serveHealth,
+		}
+	}
+	return []Route{
+		health("/health", "health"),
+		health("/api/health", "apiHealth"),
+		{
+			Method: "GET", Path: "/v1/info", Name: "info", Tag: "server", Summary: "What the provider is and can do",
+			Reply: jsonOf[serverInfo](), serve: (*Handler).serveInfo,
+		},
+		{
+			Method: "GET", Path: "/v1/probe", Name: "probe", Tag: "server", Summary: "Whether the provider works on this machine, and if not what to do",
+			Reply: jsonOf[atoll.Probe](), serve: (*Handler).serveProbe,
+		},
+		{
+			Method: "POST", Path: "/v1/prepare", Name: "prepare", Tag: "server", Summary: "Fetch now what a create would have to fetch",
+			Doc:  "Events `progress` follow each other until one `done`, which has no data, or `error`.",
+			Body: jsonOf[atoll.Spec](), Reply: eventsOf[atoll.Progress](), serve: (*Handler).servePrepare,
+		},
+		{
+			Method: "DELETE", Path: "/v1/projects/{project}", Name: "removeProject", Tag: "projects",
+			Summary: "Remove a project with all its sandboxes and volumes", Status: http.StatusNoContent, serve: (*Handler).serveRemoveProject,
+		},
+	}
+}
+
+type healthReply struct {
+	Status string `json:"status"` // "ok"
+}
+
+// serverInfo is the provider's Info and what the server adds to it.
+type serverInfo struct {
+	atoll.Info
+	Server string `json:"server_version,omitempty"`
+}
+
+func (h *Handler) serveHealth(w http.ResponseWriter, r *http.Request) error {
+	writeJSON(w, http.StatusOK, healthReply{"ok"})
+	return nil
+}
+
+func (h *Handler) serveInfo(w http.ResponseWriter, r *http.Request) error {
+	writeJSON(w, http.StatusOK, serverInfo{h.provider.Info(), h.opts.Version})
+	return nil
+}
+
+func (h *Handler) serveProbe(w http.ResponseWriter, r *http.Request) error {
+	writeJSON(w, http.StatusOK, atoll.ProbeProvider(r.Context(), h.provider))
+	return nil
+}
+
+// Probe implements atoll.Prober. A server that cannot be reached is not OK.
+func (c *Client) Probe(ctx context.Context) atoll.Probe {
+	var probe atoll.Probe
+	if err := c.call(ctx, call{op: "probe", path: "/v1/probe", reply: &probe}); err != nil {
+		return atoll.Probe{Reason: err.Error()}
+	}
+	return probe
+}
+
+func (h *Handler) servePrepare(w http.ResponseWriter, r *http.Request) error {
+	var spec atoll.Spec
+	if err := h.body(w, r, &spec, true); err != nil {
+		return err
+	}
+	ctx, done, err := h.stream(r)
+	if err != nil {
+		return err
+	}
+	defer done()
+	events := newEventWriter(ctx, w)
+	defer events.close()
+	err = atoll.Prepare(ctx, h.provider, &spec, func(p atoll.Progress) { _ = events.send("progress", p) })
+	if err != nil {
+		return answered(events.fail(err))
+	}
+	return answered(events.send("done", struct{}{}))
+}
+
+// Prepare implements atoll.Preparer.
+func (c *Client) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
+	q := call{op: "prepare", id: spec.Image, method: "POST", path: "/v1/prepare", body: spec}
+	for event, err := range events[atoll.Progress](ctx, c, q) {
+		switch {
+		case err != nil:
+			return err
+		case event.name == "done":
+			return nil
+		case event.name == "progress" && progress != nil:
+			progress(event.data)
+		}
+	}
+	return nil
+}
+
+func (h *Handler) serveRemoveProject(w http.ResponseWriter, r *http.Request) error {
+	if err := atoll.RemoveProject(r.Context(), h.provider, r.PathValue("project")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// RemoveProject implements atoll.ProjectRemover.
+func (c *Client) RemoveProject(ctx context.Context, project string) error {
+	const op = "remove project"
+	if project == "" {
+		return atoll.Errorf(op, project, atoll.ErrInvalid, "no project given")
+	}
+	return c.call(ctx, call{op: op, id: project, method: "DELETE", path: "/v1/projects/" + segment(project)})
+}
+
+// projectQuery is the parameter project, where there is one.
+func projectQuery(project string) url.Values {
+	if project == "" {
+		return nil
+	}
+	return url.Values{"project": {project}}
+}
+
+var (
+	_ atoll.Prober         = (*Client)(nil)
+	_ atoll.Preparer       = (*Client)(nil)
+	_ atoll.ProjectRemover = (*Client)(nil)
+)

@@ -1,0 +1,381 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+const (
+	helloTimeout   = 10 * time.Second // for a client to say what it wants
+	controlTimeout = 10 * time.Second // for a signal or resize that came over a link
+	killTimeout    = 10 * time.Second
+	pingEvery      = 30 * time.Second // to find out that the client has gone, and to keep proxies from cutting the line
+	pingTimeout    = 20 * time.Second
+)
+
+// A session is the server's side of a link. Its ctx ends when the client has
+// gone or the handler closes.
+type session struct {
+	*link
+	ctx       context.Context
+	cancel    context.CancelFunc
+	requestID string
+	reading   sync.WaitGroup
+	process   atomic.Pointer[atoll.Process] // for signals and resizes; nil before it is known
+}
+
+var errGone = atoll.Errorf("", "", atoll.ErrUnavailable, "the client has gone")
+
+// session takes over the connection and runs serve, which gets the client's
+// first message and sends the last one, unless it returns an error: then that
+// is the last one.
+func (h *Handler) session(w http.ResponseWriter, r *http.Request, serve func(s *session, first message) error) error {
+	ctx, done, err := h.stream(r)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		return invalid("this is a WebSocket: ask for an upgrade")
+	}
+	ws, err := websocket.Accept(w, r, nil)
+	if err != nil { // it has answered
+		return answered(atoll.E("", "", atoll.ErrInvalid, err))
+	}
+	s := &session{link: newLink(ws), requestID: RequestID(ctx)}
+	s.ctx, s.cancel = context.WithCancel(ctx)
+	defer s.cancel()
+	defer s.reading.Wait()
+	defer context.AfterFunc(s.ctx, func() { _ = ws.CloseNow() })()
+	ping := time.AfterFunc(pingEvery, s.ping)
+	defer ping.Stop()
+	return answered(s.finish(s.run(h.opts.MaxBody, serve)))
+}
+
+func (s *session) run(maxFirst int64, serve func(s *session, first message) error) error {
+	var first message
+	hello := time.AfterFunc(helloTimeout, func() { _ = s.ws.CloseNow() })
+	err := s.first(&first, maxFirst)
+	hello.Stop()
+	if err != nil {
+		return err
+	}
+	return serve(s, first)
+}
+
+// finish tells the client how it went, and closes the connection.
+func (s *session) finish(err error) error {
+	if gone := s.failure(); gone != nil {
+		return gone
+	}
+	code := websocket.StatusNormalClosure
+	if _, ok := errors.AsType[protocolError](err); ok {
+		code = websocket.StatusPolicyViolation
+	}
+	if err != nil {
+		w := encodeError(err, s.requestID)
+		_ = s.send(message{Type: msgError, Error: &w}) // a client that has gone needs none
+	}
+	s.fail(errEnded)
+	_ = s.ws.Close(code, "")
+	return err
+}
+
+var errEnded = errors.New("the process has ended")
+
+// outputs are the writers that the client asks for. They block until ready.
+func (s *session) outputs(m message) (stdout, stderr io.Writer) {
+	if m.Joint {
+		both := s.transmit(chanStdout)
+		return both, both
+	}
+	if m.Stdout {
+		stdout = s.transmit(chanStdout)
+	}
+	if m.Stderr {
+		stderr = s.transmit(chanStderr)
+	}
+	return stdout, stderr
+}
+
+// ready sends m and then lets the output flow.
+func (s *session) ready(m message) error {
+	if err := s.send(m); err != nil {
+		return err
+	}
+	for _, f := range s.out {
+		if f != nil {
+			f.open()
+		}
+	}
+	return nil
+}
+
+// listen begins to read what else the client sends.
+func (s *session) listen() {
+	s.reading.Go(func() {
+		for {
+			m, err := s.read(true)
+			if err == nil {
+				err = s.obey(m)
+			}
+			if err != nil {
+				s.hangUp(err)
+				return
+			}
+		}
+	})
+}
+
+// hangUp ends the session for a reason that the client knows, or has to be
+// told.
+func (s *session) hangUp(err error) {
+	if wrong, ok := errors.AsType[protocolError](err); ok {
+		s.fail(wrong)
+		_ = s.ws.Close(websocket.StatusPolicyViolation, closeReason(wrong))
+	}
+	s.fail(errGone)
+	s.cancel()
+}
+
+// closeReason is as much of err as fits in a close frame.
+func closeReason(err error) string {
+	const most = 120
+	reason := err.Error()
+	if len(reason) > most {
+		reason = strings.ToValidUTF8(reason[:most], "")
+	}
+	return reason
+}
+
+// control lets the client's signals and resizes go to p.
+func (s *session) control(p atoll.Process) { s.process.Store(&p) }
+
+// obey does what a message asks for. One that fails is answered, and the
+// session goes on.
+func (s *session) obey(m message) error {
+	p := s.process.Load()
+	if p == nil {
+		return violation("a message %q is not possible now", m.Type)
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, controlTimeout)
+	defer cancel()
+	var err error
+	switch {
+	case m.Type == msgSignal && m.Signal != nil:
+		err = (*p).Signal(ctx, *m.Signal)
+	case m.Type == msgResize && m.Size != nil:
+		err = atoll.Resize(ctx, *p, *m.Size)
+	default:
+		return violation("a message %q is not possible here", m.Type)
+	}
+	if err == nil {
+		return nil
+	}
+	w := encodeError(err, s.requestID)
+	return s.send(message{Type: msgRefused, Error: &w})
+}
+
+// ping closes the connection of a client that does not answer.
+func (s *session) ping() {
+	ctx, cancel := context.WithTimeout(s.ctx, pingTimeout)
+	defer cancel()
+	if s.ws.Ping(ctx) != nil {
+		_ = s.ws.CloseNow()
+		return
+	}
+	time.AfterFunc(pingEvery, s.ping)
+}
+
+// A running is the client's side of a link.
+type running struct {
+	*link
+	done chan struct{} // closed when last and err are final and all output is delivered
+	last message
+	err  error
+
+	delivery sync.WaitGroup
+	fragile  bool // a writer that fails ends it all
+	failMu   sync.Mutex
+	failed   error // the first error of a writer
+}
+
+// open opens a link, sends the first message and waits for the answer. ctx
+// bounds that only.
+func (c *Client) open(ctx context.Context, q call, first message, stdin io.Reader, stdout, stderr io.Writer,
+	onGap func(s atoll.Stream, from, to int64)) (*running, message, error) {
+	if err := c.begin(); err != nil {
+		return nil, message{}, atoll.E(q.op, q.id, atoll.ErrUnavailable, err)
+	}
+	defer c.work.Done()
+	ws, err := c.webSocket(ctx, q)
+	if err != nil {
+		return nil, message{}, err
+	}
+	r := &running{link: newLink(ws), done: make(chan struct{}), fragile: first.Type == msgAttach}
+	ws.SetReadLimit(maxMessage + 1)
+	first.Stdout, first.Stderr = stdout != nil, stderr != nil
+	first.Joint = stdout != nil && sameWriter(stdout, stderr)
+	if stdin != nil {
+		r.transmit(chanStdin)
+	}
+	if stdout != nil {
+		r.receive(chanStdout)
+	}
+	if stderr != nil && !first.Joint {
+		r.receive(chanStderr)
+	}
+	reply, err := r.greet(ctx, first)
+	if err != nil {
+		_ = ws.CloseNow()
+		if _, ok := err.(*atoll.Error); ok {
+			return nil, message{}, ctxErr(ctx, err)
+		}
+		return nil, message{}, c.fault(ctx, q.op, q.id, err)
+	}
+	r.carry(c, first.Joint, stdin, stdout, stderr, onGap)
+	return r, reply, nil
+}
+
+// greet sends the first message and returns the server's, which is an error of
+// its own when it says so.
+func (r *running) greet(ctx context.Context, first message) (message, error) {
+	stop := context.AfterFunc(ctx, func() { _ = r.ws.CloseNow() })
+	defer stop()
+	if err := r.send(first); err != nil {
+		return message{}, err
+	}
+	reply, err := r.read(false)
+	if err == nil && reply.Type == msgError && reply.Error != nil {
+		err = reply.Error.err()
+	}
+	if err == nil && !stop() {
+		err = ctx.Err()
+	}
+	return reply, err
+}
+
+// carry begins to move bytes both ways.
+func (r *running) carry(c *Client, joint bool, stdin io.Reader, stdout, stderr io.Writer, onGap func(atoll.Stream, int64, int64)) {
+	if stdin != nil {
+		r.out[chanStdin].open()
+		go r.feed(stdin)
+	}
+	if stdout != nil {
+		r.deliver(chanStdout, stdout, onGap)
+	}
+	if stderr != nil && !joint {
+		r.deliver(chanStderr, stderr, onGap)
+	}
+	c.work.Add(1)
+	go func() {
+		stop := context.AfterFunc(c.ctx, func() { _ = r.ws.CloseNow() })
+		r.readAll(joint)
+		stop()
+		c.work.Done()
+		r.delivery.Wait()
+		close(r.done)
+	}()
+}
+
+func (r *running) deliver(ch byte, w io.Writer, onGap func(atoll.Stream, int64, int64)) {
+	r.delivery.Go(func() {
+		if err := r.in[ch].deliver(w, onGap); err != nil {
+			r.writerFailed(err)
+		}
+	})
+}
+
+func (r *running) writerFailed(err error) {
+	r.failMu.Lock()
+	if r.failed == nil {
+		r.failed = err
+	}
+	r.failMu.Unlock()
+	if r.fragile {
+		_ = r.ws.CloseNow()
+	}
+}
+
+// writerError is the first error of a writer.
+func (r *running) writerError() error {
+	r.failMu.Lock()
+	defer r.failMu.Unlock()
+	return r.failed
+}
+
+// readAll reads until the server's last message.
+func (r *running) readAll(joint bool) {
+	defer r.ws.CloseNow()
+	for {
+		m, err := r.read(false)
+		if err != nil {
+			r.err = err
+			r.fail(err)
+			return
+		}
+		switch m.Type {
+		case msgExit, msgEnd, msgError:
+			r.last = m
+			r.finish()
+			return
+		case msgGap:
+			r.gap(m, joint)
+		}
+	}
+}
+
+// finish ends the output properly: all of it was received.
+func (r *running) finish() {
+	for _, f := range r.in {
+		if f != nil {
+			f.end(io.EOF)
+		}
+	}
+	r.fail(errEnded)
+}
+
+func (r *running) gap(m message, joint bool) {
+	ch, ok := channelOf(m.Stream)
+	if joint {
+		ch = chanStdout
+	}
+	if ok && m.Gap != nil && r.in[ch] != nil {
+		r.in[ch].skip(m.Stream, *m.Gap)
+	}
+}
+
+// feed copies stdin to the process. Nobody waits for it: it may be blocked in
+// a caller's Reader.
+func (r *running) feed(stdin io.Reader) {
+	buf := chunks.Get().(*[deliverSize]byte)
+	defer chunks.Put(buf)
+	for {
+		n, err := stdin.Read(buf[:])
+		if n > 0 {
+			if _, err := r.out[chanStdin].Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			_ = r.send(message{Type: msgClose, Stream: channelNames[chanStdin], Abort: err != io.EOF})
+			return
+		}
+	}
+}
+
+// sameWriter compares two writers, of which some types cannot be compared.
+func sameWriter(a, b io.Writer) (same bool) {
+	defer func() { _ = recover() }()
+	return a == b
+}
