@@ -1,0 +1,135 @@
+package life
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A sandbox's record is its Status as JSON in {dir}/sandboxes/{id}.json. The
+// program that answers for it holds a lock on {id}.lock, which the kernel
+// releases however that program ends: no PID has to be trusted.
+
+type record struct {
+	atoll.Status
+	Fresh bool `json:"fresh,omitempty"` // the data volume was made for it
+}
+
+func (p *Provider) recordDir() string           { return filepath.Join(p.opts.Dir, "sandboxes") }
+func (p *Provider) recordPath(id string) string { return filepath.Join(p.recordDir(), id+".json") }
+func (p *Provider) lockPath(id string) string   { return filepath.Join(p.recordDir(), id+".lock") }
+
+// free fails when there is a record of another program's sandbox.
+func (p *Provider) free(id string) error {
+	_, err := os.Lstat(p.recordPath(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = atoll.Errorf("create", id, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
+	}
+	return err
+}
+
+// save writes the record, at once and as a whole.
+func (p *Provider) save(r record) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	temp := p.recordPath(r.ID) + ".tmp"
+	if err := os.WriteFile(temp, b, 0o600); err != nil {
+		_ = os.Remove(temp) // the first error counts
+		return err
+	}
+	return os.Rename(temp, p.recordPath(r.ID))
+}
+
+// erase removes the record and releases the lock.
+func (p *Provider) erase(b *box) {
+	for _, name := range []string{p.recordPath(b.id) + ".tmp", p.recordPath(b.id)} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			p.log.Warn("erase", "sandbox", b.id, "err", err)
+		}
+	}
+	b.lock.remove()
+}
+
+// load adopts the sandboxes of programs that have ended.
+func (p *Provider) load() error {
+	entries, err := os.ReadDir(p.recordDir())
+	if err != nil {
+		return atoll.E("open", p.opts.Dir, atoll.KindOf(err), err)
+	}
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), ".json")
+		if n, err := atoll.NormalizeID(id); !ok || err != nil || n != id {
+			continue
+		}
+		if err := p.adopt(id); err != nil {
+			p.log.Error("adopt", "sandbox", id, "err", err)
+		}
+	}
+	return nil
+}
+
+// adopt takes over one sandbox.
+func (p *Provider) adopt(id string) error {
+	held, err := lock(p.lockPath(id))
+	if errors.Is(err, atoll.ErrAlreadyExists) {
+		return nil // of a program that lives
+	}
+	if err != nil {
+		return err
+	}
+	r, err := p.read(id)
+	if err != nil {
+		held.unlock()
+		return err
+	}
+	b := newBox(p, &r.Spec)
+	defer b.release()
+	b.st, b.lock, b.fresh = r.Status, held, r.Fresh
+	b.dirty.Store(true)
+	b.st.Provider, b.st.Caps = p.opts.Info.Name, p.opts.Info.Caps
+	if r.State == atoll.StateCreating {
+		b.undo()
+		return nil
+	}
+	if err := b.sweep(); err != nil {
+		p.log.Warn("sweep", "sandbox", id, "err", err)
+	}
+	b.made = true
+	p.mu.Lock()
+	p.enter(b)
+	p.mu.Unlock()
+	if r.State == atoll.StateRunning {
+		b.settle(func(st *atoll.Status) {
+			st.State, st.Reason, st.Stopped = atoll.StateFailed, "the program that ran it died", time.Now()
+		})
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.arm()
+	return nil
+}
+
+func (p *Provider) read(id string) (r record, err error) {
+	b, err := os.ReadFile(p.recordPath(id))
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return r, err
+	}
+	if r.ID != id || r.Spec.ID != id {
+		return r, errors.New("the record is that of another sandbox")
+	}
+	return r, r.Spec.Validate()
+}

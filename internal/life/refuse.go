@@ -1,0 +1,56 @@
+package life
+
+import (
+	"path"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// refuse says no to what spec asks for and the provider cannot do.
+func (p *Provider) refuse(spec *atoll.Spec) error {
+	caps, r := p.opts.Info.Caps, spec.Resources
+	for _, wish := range []struct {
+		asked, can bool
+		what       string
+	}{
+		{spec.Image != "" && spec.Image != HostImage, caps.Images, "images other than " + HostImage},
+		{spec.Snapshot != "", caps.Snapshot, "snapshots"},
+		{spec.TTY != nil, caps.TTY, "terminals"},
+		{!p.opts.Backend.OwnUser(spec.User), caps.Users, "users other than its own"},
+		{spec.ReadOnlyRoot, caps.ReadOnlyRoot, "a read-only root"},
+		{r.Memory > 0, caps.MemoryLimit, "memory limits"},
+		{r.CPUs > 0, caps.CPULimit, "cpu limits"},
+		{r.Processes > 0, caps.ProcessLimit, "process limits"},
+		{r.Disk > 0, caps.DiskLimit, "disk limits"},
+		{spec.Network.Mode == atoll.NetworkOn, caps.NetworkOn, "network mode on"},
+		{spec.Network.Mode == atoll.NetworkEgress, caps.Egress, "network mode egress"},
+	} {
+		if wish.asked && !wish.can {
+			return p.unsupported(spec, wish.what)
+		}
+	}
+	return p.refuseMounts(spec)
+}
+
+// HostImage is the only image: the machine's own files.
+const HostImage = "host"
+
+func (p *Provider) refuseMounts(spec *atoll.Spec) error {
+	pl := newPlace(spec, p.volumes)
+	for _, m := range spec.Mounts {
+		rel, ok := below(pl.Prefix, path.Clean(m.Target))
+		switch {
+		case m.Type != atoll.MountVolume:
+			return p.unsupported(spec, "mounts of type "+string(m.Type))
+		case m.ReadOnly:
+			return p.unsupported(spec, "read-only mounts")
+		case !ok || rel == ".":
+			return p.unsupported(spec, "mount targets that are not below "+pl.Prefix)
+		}
+	}
+	return nil
+}
+
+func (p *Provider) unsupported(spec *atoll.Spec, what string) error {
+	return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "provider %s has no %s", p.opts.Info.Name, what)
+}

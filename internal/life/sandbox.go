@@ -1,0 +1,167 @@
+package life
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/internal/volume"
+)
+
+// ID implements atoll.Sandbox.
+func (b *box) ID() string { return b.id }
+
+// Status implements atoll.Sandbox.
+func (b *box) Status(ctx context.Context) (atoll.Status, error) {
+	if err := ctx.Err(); err != nil {
+		return atoll.Status{}, err
+	}
+	st, ok := b.status()
+	if !ok {
+		return atoll.Status{}, atoll.E("status", b.id, atoll.ErrNotFound, nil)
+	}
+	return st, nil
+}
+
+// Start implements atoll.Sandbox.
+func (b *box) Start(ctx context.Context) error {
+	if err := b.acquire(ctx, "start"); err != nil {
+		return err
+	}
+	defer b.release()
+	if st, _ := b.status(); st.State == atoll.StateRunning {
+		return nil
+	}
+	return b.start(ctx)
+}
+
+// Stop implements atoll.Sandbox.
+func (b *box) Stop(ctx context.Context, grace time.Duration) error {
+	if err := b.acquire(ctx, "stop"); err != nil {
+		return err
+	}
+	defer b.release()
+	if st, _ := b.status(); st.State != atoll.StateRunning {
+		return nil
+	}
+	if grace < 0 {
+		grace = atoll.DefaultStopGrace
+	}
+	if err := b.table.Stop(ctx, grace); err != nil {
+		return err
+	}
+	b.end(func(st *atoll.Status) { st.State = atoll.StateStopped })
+	return nil
+}
+
+// Exec implements atoll.Sandbox.
+func (b *box) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	if err := cmd.Validate(); err != nil {
+		return nil, err
+	}
+	caps := b.p.opts.Info.Caps
+	if cmd.TTY != nil && !caps.TTY {
+		return nil, atoll.Errorf("exec", b.id, atoll.ErrUnsupported, "provider %s has no terminals", b.p.opts.Info.Name)
+	}
+	if !caps.Users && !b.p.opts.Backend.OwnUser(cmd.User) {
+		return nil, atoll.Errorf("exec", b.id, atoll.ErrUnsupported, "provider %s has no users other than its own", b.p.opts.Info.Name)
+	}
+	table, err := b.running("exec")
+	if err != nil {
+		return nil, err
+	}
+	return b.exec(ctx, table, "", cmd)
+}
+
+// running returns the table of a box that runs.
+func (b *box) running(op string) (*process.Table, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.st.State == atoll.StateRemoved:
+		return nil, atoll.E(op, b.id, atoll.ErrNotFound, nil)
+	case b.st.State != atoll.StateRunning:
+		return nil, atoll.E(op, b.id, atoll.ErrStopped, nil)
+	}
+	return b.table, nil
+}
+
+// Process implements atoll.Sandbox. Those of the latest run can be found until
+// the next one.
+func (b *box) Process(ctx context.Context, id string) (atoll.Process, error) {
+	table, err := b.running("process")
+	if err == nil {
+		return table.Get(id)
+	}
+	b.mu.Lock()
+	table = b.table
+	b.mu.Unlock()
+	if atoll.KindOf(err) == atoll.ErrStopped && table != nil {
+		if p, gerr := table.Get(id); gerr == nil {
+			return p, nil
+		}
+	}
+	return nil, err
+}
+
+// Processes implements atoll.ProcessLister.
+func (b *box) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
+	table, err := b.running("processes")
+	if err != nil {
+		return nil, err
+	}
+	return table.List(), nil
+}
+
+// Dial implements atoll.Dialer.
+func (b *box) Dial(ctx context.Context, port int) (net.Conn, error) {
+	if _, err := b.running("dial"); err != nil {
+		return nil, err
+	}
+	return dial(ctx, b.id, port)
+}
+
+// Files implements atoll.Filer. They can be reached while the box is stopped.
+func (b *box) Files() atoll.FS { return files{b} }
+
+// Remove implements atoll.Sandbox.
+func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+	err := b.acquire(ctx, "remove")
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer b.release()
+	if st, _ := b.status(); st.State == atoll.StateRunning {
+		b.end(func(st *atoll.Status) { st.State = atoll.StateStopped })
+	}
+	if err := b.sweep(); err != nil {
+		return known("remove", b.id, err)
+	}
+	b.place.unmount()
+	if atoll.RemoveOpts(opts...).Volumes {
+		err := b.p.volumes.Remove(b.place.Spec.Project, volume.DataName(b.id))
+		if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
+			return err
+		}
+	}
+	b.disarm()
+	b.p.forget(b)
+	b.p.erase(b)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.st.State, b.st.Ready, b.st.Address = atoll.StateRemoved, false, ""
+	b.p.hub.Publish(b.st)
+	return nil
+}
+
+var (
+	_ atoll.Sandbox       = (*box)(nil)
+	_ atoll.Filer         = (*box)(nil)
+	_ atoll.Dialer        = (*box)(nil)
+	_ atoll.ProcessLister = (*box)(nil)
+)

@@ -1,0 +1,72 @@
+package life
+
+import (
+	"context"
+	"errors"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/volume"
+)
+
+// Volumes implements atoll.VolumeStore.
+func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	list, err := p.volumes.List(project)
+	if err != nil {
+		return nil, err
+	}
+	used := p.used()
+	for i, v := range list {
+		list[i].InUse = used[name{v.Project, v.Name}]
+	}
+	return list, nil
+}
+
+// used names the volumes that sandboxes have.
+func (p *Provider) used() map[name]bool {
+	used := map[name]bool{}
+	for _, b := range p.all() {
+		project := b.place.Spec.Project
+		used[name{project, volume.DataName(b.id)}] = true
+		for _, m := range b.place.Spec.Mounts {
+			used[name{project, m.Source}] = true
+		}
+	}
+	return used
+}
+
+// RemoveVolume implements atoll.VolumeStore.
+func (p *Provider) RemoveVolume(ctx context.Context, project, vol string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if project == "" {
+		project = atoll.DefaultProject
+	}
+	if p.used()[name{project, vol}] {
+		return atoll.Errorf("remove volume", vol, atoll.ErrConflict, "a sandbox of project %s uses it: remove that first", project)
+	}
+	return p.volumes.Remove(project, vol)
+}
+
+// RemoveProject implements atoll.ProjectRemover: sandboxes and volumes.
+func (p *Provider) RemoveProject(ctx context.Context, project string) error {
+	var errs []error
+	for _, b := range p.all() {
+		if b.place.Spec.Project == project {
+			errs = append(errs, b.Remove(ctx, atoll.RemoveVolumes()))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	list, err := p.volumes.List(project)
+	for _, v := range list {
+		if rerr := p.volumes.Remove(v.Project, v.Name); err == nil && atoll.KindOf(rerr) != atoll.ErrNotExist {
+			err = rerr
+		}
+	}
+	return err
+}

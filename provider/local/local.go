@@ -1,0 +1,81 @@
+// Package local is a provider of sandboxes that are none: their processes are
+// plain processes of this machine, with all the rights of the calling program.
+// It is for development only, for trusted commands, and for use inside of what
+// is a sandbox already.
+//
+// A sandbox's work directory is its data volume, {Dir}/volumes/{project}/data-{id}.
+// To a caller it is called /work, also in Files; its processes see the
+// machine's own paths and begin there. A named volume can be mounted below the
+// work directory only, where it is a symbolic link.
+//
+// The processes of a sandbox are found by a variable in their environment, so
+// that also one that left its parent, its group and its session ends with its
+// sandbox. They end with the program that made them, too; when that is killed,
+// New ends what it left.
+package local
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/life"
+)
+
+// Options say where and how. Dir is required.
+type Options struct {
+	// Dir is for this provider alone: records and volumes. Programs may share
+	// it; each answers for the sandboxes that it made.
+	Dir string
+	// Log is told of what cannot be returned; nil discards.
+	Log *slog.Logger
+}
+
+// A Provider is an atoll.Provider.
+type Provider struct{ *life.Provider }
+
+// Warning is what everyone who uses this provider is told.
+const Warning = "no isolation: commands run as you, on this machine, with your files and network; for development only"
+
+var info = atoll.Info{
+	Name:      "local",
+	Isolation: atoll.IsolationNone,
+	Caps: atoll.Caps{
+		Durable: atoll.DurableCrash,
+		TTY:     true,
+		Files:   true,
+		Dial:    true,
+		Volumes: true,
+	},
+}
+
+// New returns a provider over opts.Dir, which is made if missing, with the
+// sandboxes of earlier programs. Kinds: ErrInvalid, ErrDenied, ErrUnavailable
+// (not on this system).
+func New(opts Options) (*Provider, error) {
+	if opts.Dir == "" {
+		return nil, atoll.Errorf("open", "local", atoll.ErrInvalid, "no directory given")
+	}
+	if probe := probe(); !probe.OK {
+		return nil, atoll.Errorf("open", "local", atoll.ErrUnavailable, "%s", probe.Reason)
+	}
+	p, err := life.New(life.Options{Info: info, Backend: backend{}, Dir: opts.Dir, Log: opts.Log})
+	if err != nil {
+		return nil, err
+	}
+	if opts.Log != nil {
+		opts.Log.Warn("open", "provider", "local", "warning", Warning)
+	}
+	return &Provider{p}, nil
+}
+
+// Probe implements atoll.Prober.
+func (p *Provider) Probe(ctx context.Context) atoll.Probe { return probe() }
+
+// backend runs processes of this machine.
+type backend struct{}
+
+var (
+	_ life.Backend = backend{}
+	_ atoll.Prober = (*Provider)(nil)
+)

@@ -1,0 +1,25 @@
+//go:build !unix
+
+package local
+
+import (
+	"context"
+	"runtime"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/life"
+	"github.com/seed46cd37a8/atoll/internal/process"
+)
+
+func probe() atoll.Probe {
+	return atoll.Probe{Reason: "the local provider does not work on " + runtime.GOOS}
+}
+
+// The rest is never called: New refuses.
+
+func (backend) OwnUser(string) bool                      { return false }
+func (backend) Shell(*life.Place, *atoll.Command) string { return "" }
+func (backend) Sweep(string) error                       { return nil }
+func (backend) Start(context.Context, *life.Place, *atoll.Command, process.Stdio) (process.Handle, error) {
+	return nil, atoll.E("exec", "", atoll.ErrUnsupported, nil)
+}

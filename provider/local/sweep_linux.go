@@ -1,0 +1,134 @@
+package local
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// reap waits for the process. Its PID stays its own until the lock is held, so
+// that who holds the lock knows whose it is.
+func (h *handle) reap() (*os.ProcessState, error) {
+	for unix.Waitid(unix.P_PID, h.p.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == syscall.EINTR {
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reaped = true
+	return h.p.Wait()
+}
+
+// sweepLimit is how long processes may take to be gone after SIGKILL.
+const sweepLimit = 5 * time.Second
+
+// sweep kills every process that bears the mark or is of the session, and what
+// descends from one, until none is left. It looks again and again, because
+// they may be starting others.
+func sweep(m mark, session func() int) error {
+	deadline := time.Now().Add(sweepLimit)
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		all, err := processes()
+		if err != nil {
+			return err
+		}
+		victims := family(all, session(), m.covers)
+		if len(victims) == 0 {
+			return nil
+		}
+		for _, v := range victims {
+			v.kill()
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d processes cannot be killed, %d among them", len(victims), victims[0].pid)
+		}
+		time.Sleep(pause) // the kernel tells nobody but a parent that one has gone
+	}
+}
+
+// A proc is a process of this machine that has not ended.
+type proc struct {
+	pid, parent, session int
+	start                string // in ticks since boot: with the pid it names the process
+}
+
+// family returns the processes of a session (0 is none) and those whose
+// environment is marked, with their descendants.
+func family(all []proc, session int, marked func(environ string) bool) []proc {
+	in := map[int]bool{}
+	for _, p := range all {
+		if session > 0 && p.session == session || marked(environOf(p.pid)) {
+			in[p.pid] = true
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for _, p := range all {
+			if in[p.parent] && !in[p.pid] {
+				in[p.pid], grown = true, true
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(p proc) bool { return !in[p.pid] })
+}
+
+// environOf is the environment that a process was given, "" when it is not for
+// this one to see.
+func environOf(pid int) string {
+	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	return string(b)
+}
+
+// processes lists those of this machine, without zombies.
+func processes() ([]proc, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var all []proc
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			if p, ok := look(pid); ok {
+				all = append(all, p)
+			}
+		}
+	}
+	return all, nil
+}
+
+// look reads what the kernel tells of a process; see proc_pid_stat(5).
+func look(pid int) (proc, bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return proc{}, false
+	}
+	stat := string(b)
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // the name before may hold anything
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return proc{}, false
+	}
+	parent, perr := strconv.Atoi(fields[1])
+	session, serr := strconv.Atoi(fields[3])
+	return proc{pid, parent, session, fields[19]}, perr == nil && serr == nil
+}
+
+// kill ends the process, and never another that got its PID meanwhile.
+func (p proc) kill() {
+	handle, err := os.FindProcess(p.pid) // by descriptor
+	if err != nil {
+		return
+	}
+	defer handle.Release()
+	if now, ok := look(p.pid); ok && now.start == p.start {
+		_ = handle.Kill() // the next look tells whether it helped
+	}
+}
