@@ -7,11 +7,12 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 )
 
 // Run runs cmd in the sandbox and waits for it. When ctx ends first, the
-// process and its descendants are killed and ctx's error is returned. A
-// non-zero exit is an *ExitError.
+// process and its descendants are killed, waited for as long as that can take,
+// and ctx's error is returned. A non-zero exit is an *ExitError.
 func Run(ctx context.Context, sb Sandbox, cmd *Command) error {
 	p, err := sb.Exec(ctx, cmd)
 	if err != nil {
@@ -22,6 +23,7 @@ func Run(ctx context.Context, sb Sandbox, cmd *Command) error {
 		kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultStopGrace)
 		defer cancel()
 		_ = p.Signal(kill, SIGKILL) // it may just have ended
+		_, _ = p.Wait(kill)         // cmd's writers are the caller's again
 		return ctx.Err()
 	}
 	if err != nil {
@@ -53,12 +55,15 @@ func (e *ExitError) Error() string {
 func Output(ctx context.Context, sb Sandbox, cmd *Command) ([]byte, error) {
 	var stdout bytes.Buffer
 	stderr := Tail{Limit: 32 << 10}
+	out, errs := &loan{w: &stdout}, &loan{w: &stderr}
 	c := *cmd
-	c.Stdout = &stdout
+	c.Stdout = out
 	if c.Stderr == nil {
-		c.Stderr = &stderr
+		c.Stderr = errs
 	}
 	err := Run(ctx, sb, &c)
+	out.end()
+	errs.end()
 	if exit, ok := err.(*ExitError); ok {
 		exit.Stderr = stderr.Bytes()
 	}
@@ -79,9 +84,12 @@ func Capture(ctx context.Context, sb Sandbox, cmd *Command, limit int64) (Result
 		limit = DefaultOutputLimit
 	}
 	stdout, stderr := head{limit: limit}, head{limit: limit}
+	out, errs := &loan{w: &stdout}, &loan{w: &stderr}
 	c := *cmd
-	c.Stdout, c.Stderr = &stdout, &stderr
+	c.Stdout, c.Stderr = out, errs
 	err := Run(ctx, sb, &c)
+	out.end()
+	errs.end()
 	res := Result{
 		Stdout: stdout.buf.Bytes(), StdoutTruncated: stdout.truncated,
 		Stderr: stderr.buf.Bytes(), StderrTruncated: stderr.truncated,
@@ -90,6 +98,30 @@ func Capture(ctx context.Context, sb Sandbox, cmd *Command, limit int64) (Result
 		res.Exit, err = exit.Exit, nil
 	}
 	return res, err
+}
+
+// A loan is a writer that is lent to a process until its end: when a Wait
+// failed, what the process still prints comes too late.
+type loan struct {
+	mu    sync.Mutex
+	w     io.Writer
+	ended bool
+}
+
+func (l *loan) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return 0, io.ErrClosedPipe
+	}
+	return l.w.Write(p)
+}
+
+// end returns when nothing is written any longer.
+func (l *loan) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
 }
 
 // head keeps the first limit bytes written to it.
