@@ -31,7 +31,7 @@ type Image struct {
 	Digest string `json:"digest"`
 	// Root is the directory that holds the root file system. It is shared and
 	// must not be written to.
-	Root string `json:"-"`
+	Root string `json:"root,omitempty"`
 
 	Env        []string `json:"env,omitempty"` // "KEY=value"
 	Entrypoint []string `json:"entrypoint,omitempty"`
@@ -66,7 +66,11 @@ func (im *Image) Hold() (*os.File, error) {
 	}
 	path := filepath.Join(filepath.Dir(im.Root), lockName)
 	f, err := tryLock(path, lockShared)
-	if err == errLocked || errors.Is(err, fs.ErrNotExist) { // it is exclusive only while it is removed
+	for err == errLocked { // for the moment in which a Prune decides about it
+		time.Sleep(time.Millisecond)
+		f, err = tryLock(path, lockShared)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, atoll.Errorf("hold", im.Ref, atoll.ErrNotExist, "image %s was removed", im.Digest)
 	}
 	if err != nil {

@@ -60,6 +60,7 @@ func (s *Store) openRemote(ctx context.Context, r reference, m *meter) (*content
 	if err != nil {
 		return nil, err
 	}
+	m.toFetch.Add(man.Config.Size)
 	f, err := reg.blob(ctx, man.Config, m)
 	if err != nil {
 		return nil, err

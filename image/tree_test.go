@@ -337,7 +337,7 @@ func TestLayerSparse(t *testing.T) {
 func TestModes(t *testing.T) {
 	modified := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
 	list := entries{
-		Dir("closed", 0o555), File("closed/in", 0o400, "1"), Dir("none", 0o1), File("none/f", 0o001, "2"),
+		Dir("closed", 0o555), File("closed/in", 0o400, "1"), Dir("none", 0o100), File("none/f", 0o001, "2"),
 		File("su", 0o4755, "3"), Dir("tmp", 0o1777), Dir("sg", 0o2755), Dir(".", 0o711),
 	}
 	for i := range list {
