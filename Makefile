@@ -1,7 +1,7 @@
 # Atoll. `make help` lists the verbs.
 
+# gVisor needs a statically linked binary: with cgo its sentry dies at start.
 export CGO_ENABLED = 0
-export GOFLAGS += -trimpath
 
 BIN := bin/atoll
 GO  := go
@@ -14,13 +14,17 @@ help: ## list these verbs
 build: ## build bin/atoll, statically linked
 	@$(GO) build -o $(BIN) ./cmd/atoll
 
+.PHONY: install
+install: ## build atoll into Go's bin directory
+	@$(GO) install ./cmd/atoll
+
 .PHONY: test
-test: ## install what the tests need, run all of them, stop what was started
+test: ## install what the tests need, run all of them, see that nothing is left
 	@./scripts/test
 
 .PHONY: short
-short: ## the tests that need nothing installed, in a minute or two
-	$(GO) test -short ./...
+short: ## the quick tests only, with nothing installed
+	@$(GO) test -short ./...
 
 .PHONY: race
 race: ## the race detector over everything that does not embed gVisor
@@ -32,6 +36,10 @@ lint: ## gofmt, go vet and staticcheck
 	@$(GO) vet ./...
 	@$(GO) tool staticcheck ./...
 
+.PHONY: golden
+golden: ## write the golden files anew: the provider table, the help texts
+	@$(GO) test . ./cmd/atoll -run 'Golden|Help|Table' -update
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (10s)
 	@./scripts/fuzz $(or $(FUZZTIME),10s)
@@ -42,4 +50,4 @@ bench: ## measure against runsc, docker and bwrap; writes bench/RESULTS.md
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin .cache
+	rm -rf bin

@@ -1,0 +1,120 @@
+// Package testenv says what a test needs of the machine, and what becomes of
+// the test where that is missing.
+//
+// There are two sorts of part. What can be installed is missing by mistake: the
+// test is skipped on a developer's machine, and fails where CI=true, since
+// scripts/test installs it. What the kernel or the caller's privileges do not
+// give is a fact of the machine: the test is skipped everywhere. Either way the
+// reason is printed, and scripts/test lists it.
+//
+//	func TestOwners(t *testing.T) {
+//		testenv.Need(t, testenv.Root)
+//		...
+package testenv
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A Part is something that a test needs and that not every machine has.
+type Part struct {
+	what    string
+	install string       // the Debian package that brings it; "" when nothing does
+	missing func() error // nil when it is there
+}
+
+// The parts.
+var (
+	// Root is the privilege to change owners, mount and make namespaces.
+	Root = Part{what: "root", missing: func() error {
+		if uid := os.Geteuid(); uid != 0 {
+			return fmt.Errorf("this is uid %d", uid)
+		}
+		return nil
+	}}
+	// Cgroups is the right to make cgroups that limit memory.
+	Cgroups = Part{what: "a writable cgroup with the memory controller", missing: cgroups}
+	// StaticBusybox is a busybox that runs where there are no libraries.
+	StaticBusybox = Part{what: "a static busybox", install: "busybox-static", missing: func() error {
+		_, err := busybox()
+		return err
+	}}
+)
+
+// Program is the part of having a program in PATH that the Debian package pkg
+// brings.
+func Program(name, pkg string) Part {
+	return Part{what: name, install: pkg, missing: func() error {
+		_, err := exec.LookPath(name)
+		return err
+	}}
+}
+
+// Need goes on only where all parts are there.
+func Need(t testing.TB, parts ...Part) {
+	t.Helper()
+	for _, p := range parts {
+		err := p.missing()
+		switch {
+		case err == nil:
+		case p.install != "" && os.Getenv("CI") == "true":
+			t.Fatalf("needs %s: %v; apt-get install %s", p.what, err, p.install)
+		case p.install != "":
+			t.Skipf("needs %s: %v; apt-get install %s", p.what, err, p.install)
+		default:
+			t.Skipf("needs %s: %v", p.what, err)
+		}
+	}
+}
+
+// Busybox needs StaticBusybox and returns its path.
+func Busybox(t testing.TB) string {
+	t.Helper()
+	Need(t, StaticBusybox)
+	path, err := busybox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func busybox() (string, error) {
+	for _, path := range []string{"/bin/busybox", "/usr/bin/busybox"} {
+		program, err := os.ReadFile(path)
+		if err == nil && static(program) {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("there is none in /bin or /usr/bin")
+}
+
+// static reports whether a program needs no libraries: one that does names
+// their loader.
+func static(program []byte) bool {
+	return !bytes.Contains(program, []byte("/ld-linux")) && !bytes.Contains(program, []byte("/ld-musl"))
+}
+
+// cgroups makes and removes a group, which alone tells: a file system mounted
+// read-only looks writable to root.
+func cgroups() error {
+	root := "/sys/fs/cgroup"
+	controllers, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
+	switch {
+	case err != nil:
+		root = filepath.Join(root, "memory") // v1
+	case !slices.Contains(strings.Fields(string(controllers)), "memory"):
+		return fmt.Errorf("%s: there is no memory controller", root)
+	}
+	dir, err := os.MkdirTemp(root, "atoll-testenv-")
+	if err != nil {
+		return err
+	}
+	return os.Remove(dir)
+}

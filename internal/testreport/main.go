@@ -1,0 +1,165 @@
+// Command testreport reads what "go test -json" prints and says what a person
+// wants to know of it: each package as it ends, all that a failed test printed,
+// at the end every test that was skipped, with its reason, and the sum. Its exit code
+// is 1 unless at least one test passed and none failed.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+func main() {
+	r := newReport(os.Stdout)
+	if err := r.read(os.Stdin); err != nil {
+		fmt.Fprintln(os.Stderr, "testreport:", err)
+		os.Exit(1)
+	}
+	if !r.finish() {
+		os.Exit(1)
+	}
+}
+
+// An event is one line of go test -json; see go doc test2json.
+type event struct {
+	Action      string
+	Package     string
+	ImportPath  string // of what is being built
+	Test        string
+	Elapsed     float64
+	Output      string
+	FailedBuild string
+}
+
+// A report is what has been seen so far.
+type report struct {
+	w       io.Writer
+	output  map[string][]string // by package and test, until it has ended
+	builds  map[string][]string // by import path
+	skips   map[string][]string // names by reason
+	reasons []string            // in the order of their first
+	passed  int
+	failed  int
+	skipped int
+	broken  bool // something failed that is no test
+}
+
+func newReport(w io.Writer) *report {
+	return &report{w: w, output: map[string][]string{}, builds: map[string][]string{}, skips: map[string][]string{}}
+}
+
+func (r *report) read(in io.Reader) error {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			fmt.Fprintln(r.w, lines.Text()) // go itself has something to say
+			continue
+		}
+		r.add(e)
+	}
+	return lines.Err()
+}
+
+func (r *report) add(e event) {
+	key := e.Package + " " + e.Test
+	switch e.Action {
+	case "output":
+		r.output[key] = append(r.output[key], e.Output)
+	case "build-output":
+		r.builds[e.ImportPath] = append(r.builds[e.ImportPath], e.Output)
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			r.endPackage(e)
+		} else {
+			r.endTest(e, r.output[key])
+		}
+		delete(r.output, key)
+	}
+}
+
+func (r *report) endTest(e event, output []string) {
+	switch e.Action {
+	case "pass":
+		r.passed++
+	case "fail":
+		r.failed++
+		fmt.Fprintf(r.w, "--- %s %s\n", e.Package, e.Test)
+		r.print(output)
+	case "skip":
+		r.skipped++
+		reason := reasonOf(output)
+		if _, ok := r.skips[reason]; !ok {
+			r.reasons = append(r.reasons, reason)
+		}
+		r.skips[reason] = append(r.skips[reason], e.Package[strings.LastIndexByte(e.Package, '/')+1:]+"."+e.Test)
+	}
+}
+
+func (r *report) endPackage(e event) {
+	word := map[string]string{"pass": "ok", "fail": "FAIL", "skip": "--"}[e.Action]
+	fmt.Fprintf(r.w, "%-4s %7.1fs  %s\n", word, e.Elapsed, e.Package)
+	if e.Action != "fail" {
+		return
+	}
+	r.broken = true
+	r.print(r.builds[e.FailedBuild])
+	r.print(r.output[e.Package+" "])
+	// A test that never ended: a panic or the time limit took the process.
+	for key, output := range r.output {
+		if test, ok := strings.CutPrefix(key, e.Package+" "); ok && test != "" {
+			fmt.Fprintf(r.w, "--- %s %s (did not end)\n", e.Package, test)
+			r.print(output)
+			delete(r.output, key)
+		}
+	}
+}
+
+// print shows what a test printed, without the lines that say that it runs.
+func (r *report) print(output []string) {
+	for _, line := range output {
+		if !strings.HasPrefix(line, "=== ") {
+			fmt.Fprint(r.w, "    ", strings.TrimRight(line, "\n"), "\n")
+		}
+	}
+}
+
+var position = regexp.MustCompile(`^\s*\S+\.go:\d+: `)
+
+// reasonOf is the last thing that a skipped test said.
+func reasonOf(output []string) string {
+	for _, line := range slices.Backward(output) {
+		if position.MatchString(line) {
+			return strings.TrimSpace(position.ReplaceAllString(line, ""))
+		}
+	}
+	return "it gave no reason"
+}
+
+// shown is how many tests are named of those that were skipped for one reason.
+const shown = 4
+
+// finish prints the sum and reports whether all is well.
+func (r *report) finish() bool {
+	if len(r.reasons) > 0 {
+		fmt.Fprintln(r.w, "\nskipped:")
+	}
+	for _, reason := range r.reasons {
+		names := r.skips[reason]
+		more := ""
+		if len(names) > shown {
+			more = fmt.Sprintf(" and %d more", len(names)-shown)
+			names = names[:shown]
+		}
+		fmt.Fprintf(r.w, "  %s: %s%s\n", reason, strings.Join(names, ", "), more)
+	}
+	fmt.Fprintf(r.w, "\n%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
+	return r.passed > 0 && r.failed == 0 && !r.broken
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestReport(t *testing.T) {
+	tests := []struct {
+		name, in string
+		ok       bool
+		want     []string // in the output, in this order
+	}{
+		{"good", `
+{"Action":"run","Package":"a/b","Test":"TestX"}
+{"Action":"output","Package":"a/b","Test":"TestX","Output":"--- PASS: TestX (0.00s)\n"}
+{"Action":"pass","Package":"a/b","Test":"TestX"}
+{"Action":"pass","Package":"a/b","Elapsed":1.25}`,
+			true, []string{"ok       1.2s  a/b", "1 passed, 0 failed, 0 skipped"}},
+		{"failed", `
+{"Action":"output","Package":"a","Test":"TestX","Output":"=== RUN   TestX\n"}
+{"Action":"output","Package":"a","Test":"TestX","Output":"    x_test.go:5: got 1, want 2\n"}
+{"Action":"fail","Package":"a","Test":"TestX"}
+{"Action":"fail","Package":"a"}`,
+			false, []string{"--- a TestX", "got 1, want 2", "FAIL", "0 passed, 1 failed, 0 skipped"}},
+		{"skipped", `
+{"Action":"output","Package":"m/a","Test":"TestX","Output":"    x_test.go:5: needs root: this is uid 7\n"}
+{"Action":"output","Package":"m/a","Test":"TestX","Output":"--- SKIP: TestX (0.00s)\n"}
+{"Action":"skip","Package":"m/a","Test":"TestX"}
+{"Action":"pass","Package":"m/a","Test":"TestY"}
+{"Action":"pass","Package":"m/a"}`,
+			true, []string{"skipped:", "needs root: this is uid 7: a.TestX", "1 passed, 0 failed, 1 skipped"}},
+		{"does not build", `
+{"Action":"build-output","ImportPath":"a [a.test]","Output":"a.go:3: undefined: y\n"}
+{"Action":"build-fail","ImportPath":"a [a.test]"}
+{"Action":"output","Package":"a","Output":"FAIL\ta [build failed]\n"}
+{"Action":"fail","Package":"a","FailedBuild":"a [a.test]"}
+{"Action":"pass","Package":"b","Test":"TestY"}
+{"Action":"pass","Package":"b"}`,
+			false, []string{"undefined: y", "build failed", "1 passed, 0 failed"}},
+		{"died", `
+{"Action":"run","Package":"a","Test":"TestX"}
+{"Action":"output","Package":"a","Test":"TestX","Output":"panic: test timed out\n"}
+{"Action":"fail","Package":"a"}`,
+			false, []string{"TestX (did not end)", "panic: test timed out", "0 passed"}},
+		{"nothing ran", `{"Action":"skip","Package":"a"}`, false, []string{"0 passed, 0 failed, 0 skipped"}},
+		{"no events", "go: no such tool", false, []string{"go: no such tool"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var out strings.Builder
+			r := newReport(&out)
+			if err := r.read(strings.NewReader(strings.TrimPrefix(test.in, "\n"))); err != nil {
+				t.Fatal(err)
+			}
+			if ok := r.finish(); ok != test.ok {
+				t.Errorf("finish: got %v, want %v", ok, test.ok)
+			}
+			rest := out.String()
+			for _, want := range test.want {
+				_, after, found := strings.Cut(rest, want)
+				if !found {
+					t.Fatalf("no %q in its place in\n%s", want, out.String())
+				}
+				rest = after
+			}
+			if strings.Contains(out.String(), "=== RUN") {
+				t.Errorf("shows that tests run:\n%s", out.String())
+			}
+		})
+	}
+}
