@@ -10,7 +10,7 @@
 //	if err != nil {
 //		return err
 //	}
-//	p, err := config.Open(cfg, log)
+//	p, err := config.Open(cfg, config.Options{Log: log})
 package config
 
 import (
@@ -21,6 +21,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
@@ -61,9 +62,6 @@ type Resources struct {
 	Processes int         `yaml:"processes" doc:"like 1024"`
 	Disk      atoll.Bytes `yaml:"disk" doc:"what may be written outside of volumes, like 4g"`
 }
-
-// Local are the settings of the provider local; there are none yet.
-type Local struct{}
 
 // Mock are the settings of the provider mock; there are none yet.
 type Mock struct{}
@@ -114,6 +112,11 @@ func (c *Config) File() string { return c.file }
 // Values lists every setting with where it came from, in the order of the
 // documentation.
 func (c *Config) Values() []Value { return c.values }
+
+// IsSet reports whether the value of key is anything else than the default.
+func (c *Config) IsSet(key string) bool {
+	return slices.ContainsFunc(c.values, func(v Value) bool { return v.Key == key && v.From != "default" })
+}
 
 // Socket is the path of the socket that a server for c's state directory
 // listens on.

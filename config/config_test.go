@@ -290,7 +290,7 @@ func TestDefaultProvider(t *testing.T) {
 			t.Errorf("DefaultProvider(%s) = %q, want %q", goos, got, want)
 		}
 	}
-	_, err := Open(&Config{}, nil)
+	_, err := Open(&Config{}, Options{})
 	if err == nil || !strings.Contains(err.Error(), "set url to") {
 		t.Errorf("Open without a provider: %v, want what to do", err)
 	}

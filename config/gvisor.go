@@ -4,7 +4,7 @@ package config
 // operating system, so that machines can share a file.
 type GVisor struct {
 	HostPaths []string `yaml:"host_paths" doc:"more paths of this machine that the image host shows, read-only"`
-	Platform  string   `yaml:"platform" form:"systrap kvm ptrace" doc:"how gVisor intercepts system calls"`
+	Platform  string   `yaml:"platform" form:"systrap kvm" doc:"how gVisor intercepts system calls"`
 	Debug     bool     `yaml:"debug" doc:"keep gVisor's own logs in the sandbox's directory"`
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/trace"
 )
 
 // An Entry is one provider that a Config can name.
@@ -36,22 +37,32 @@ func DefaultProvider(goos string) string {
 	return ""
 }
 
-// Open builds the stack that cfg describes: the provider it names, and around
-// it the limits of those who name none, then logs and traces. Closing the
-// result closes all of it, outside in; a second Close does nothing.
-func Open(cfg *Config, log *slog.Logger) (atoll.Provider, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+// Options are what a stack is given by the program around it.
+type Options struct {
+	Log     *slog.Logger   // nil means nowhere
+	Metrics *trace.Metrics // nil means that nothing is counted
+}
+
+// Open builds the stack that cfg describes: the provider it names, around it
+// the limits of sandboxes that name none, around both logs and metrics. Closing
+// the result closes all of it, outside in; the metrics stay the caller's.
+func Open(cfg *Config, opts Options) (atoll.Provider, error) {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	entry, err := find(cfg.Provider)
 	if err != nil {
 		return nil, atoll.E("open", cfg.Provider, atoll.ErrInvalid, err)
 	}
-	p, err := entry.Open(cfg, log)
+	p, err := entry.Open(cfg, opts.Log)
 	if err != nil {
 		return nil, err
 	}
-	return newTrace(newLimits(p, cfg.Resources), log), nil
+	outer := trace.Options{Log: opts.Log}
+	if opts.Metrics != nil {
+		outer.MeterProvider = opts.Metrics
+	}
+	return trace.New(newLimits(p, cfg.Resources), outer), nil
 }
 
 func find(name string) (Entry, error) {

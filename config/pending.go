@@ -9,7 +9,4 @@ import (
 func pendingProvider(name string) (atoll.Provider, error) {
 	return nil, atoll.E("open", name, atoll.ErrUnavailable, nil)
 }
-func openGVisor(*Config, *slog.Logger) (atoll.Provider, error) { return pendingProvider("gvisor") }
-func openLocal(*Config, *slog.Logger) (atoll.Provider, error)  { return pendingProvider("local") }
-func openMock(*Config, *slog.Logger) (atoll.Provider, error)   { return pendingProvider("mock") }
-func newTrace(p atoll.Provider, _ *slog.Logger) atoll.Provider { return p }
+func openMock(*Config, *slog.Logger) (atoll.Provider, error)  { return pendingProvider("mock") }

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func newAttach(a *app) *cobra.Command {
+	var from, keys string
+	var noStdin bool
+	cmd := &cobra.Command{
+		Use:   "attach [flags] SANDBOX [PROCESS]",
+		Short: "Connect to a process that runs in a sandbox",
+		Long: `Attach connects our terminal, or our streams, to a process: the main one, or one
+that atoll ps lists. It ends with the process and its exit code. The detach keys
+leave the process to itself; without a terminal, so does ^C.
+
+It shows what the process prints from now on, or with --from 0 all that it has
+printed, as far as that is kept.`,
+		Example: `  atoll attach web
+  atoll attach --from 0 web 3f2a`,
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			offset, err := parseOffset(from)
+			if err != nil {
+				return err
+			}
+			detach, err := parseKeys(keys)
+			if err != nil {
+				return err
+			}
+			return a.attach(cmd, args[0], processArg(args), offset, detach, !noStdin)
+		},
+	}
+	cmd.Flags().StringVar(&from, "from", "now", "`offset` in the output to begin at, or now")
+	cmd.Flags().StringVar(&keys, "detach-keys", defaultDetachKeys, "`keys` that leave the process to itself; \"\" for none")
+	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "only look on")
+	return cmd
+}
+
+func processArg(args []string) string {
+	if len(args) > 1 {
+		return args[1]
+	}
+	return atoll.MainProcess
+}
+
+// parseOffset reads an offset of an attachment.
+func parseOffset(s string) (int64, error) {
+	if s == "now" {
+		return atoll.FromNow, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 {
+		return 0, usagef("offset %q: write a number of bytes, or now", s)
+	}
+	return n, nil
+}
+
+func (a *app) attach(cmd *cobra.Command, ref, id string, from int64, detach []byte, stdin bool) error {
+	// Whether there is a terminal is known only when the process is.
+	ctx, stop := interruptible(cmd.Context())
+	c, sb, err := a.open(ctx, ref)
+	if err != nil {
+		stop()
+		return interrupted(ctx, err)
+	}
+	p, err := sb.Process(ctx, id)
+	var tty bool
+	if err == nil {
+		tty, err = hasTerminal(ctx, sb, p)
+	}
+	stop()
+	if err != nil {
+		return errors.Join(interrupted(ctx, err), c.Close())
+	}
+	s, err := a.newSession(cmd.Context(), sessionOptions{stdin: stdin && (!tty || isTerminal(a.stdin)), tty: tty, detach: detach, looksOn: true})
+	if err != nil {
+		return errors.Join(err, c.Close())
+	}
+	defer s.end()
+	exit, err := a.attached(s, p, from)
+	err = errors.Join(err, c.Close())
+	s.end()
+	if errors.Is(err, errDetached) {
+		a.say("detached")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return asExit(exit)
+}
+
+func (a *app) attached(s *session, p atoll.Process, from int64) (atoll.Exit, error) {
+	if err := s.takeTerminal(); err != nil {
+		return atoll.Exit{}, err
+	}
+	if s.size != nil {
+		a.redraw(s, p)
+	}
+	return s.follow(p, func(ctx context.Context) error {
+		return p.Attach(ctx, &atoll.Attachment{
+			Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr, StdoutFrom: from, StderrFrom: from, Gap: s.gap,
+		})
+	})
+}
+
+// redraw gives the process our size, by way of another one, so that it draws
+// its screen anew even when the size was the same.
+func (a *app) redraw(s *session, p atoll.Process) {
+	size := *s.size
+	size.Rows++
+	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	defer cancel()
+	if atoll.Resize(ctx, p, size) == nil {
+		_ = atoll.Resize(ctx, p, *s.size) // a wrong size is no reason to end
+	}
+}
+
+// open connects and finds one sandbox.
+func (a *app) open(ctx context.Context, ref string) (*connection, atoll.Sandbox, error) {
+	c, err := a.connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	sb, err := c.find(ctx, ref)
+	if err != nil {
+		return nil, nil, errors.Join(err, c.Close())
+	}
+	return c, sb, nil
+}
+
+// hasTerminal reports whether p runs on a terminal.
+func hasTerminal(ctx context.Context, sb atoll.Sandbox, p atoll.Process) (bool, error) {
+	all, err := atoll.Processes(ctx, sb)
+	if err != nil {
+		return false, err
+	}
+	for _, st := range all {
+		if st.ID == p.ID() {
+			return st.TTY, nil
+		}
+	}
+	return false, nil
+}
+
+func newLogs(a *app) *cobra.Command {
+	var follow bool
+	var from string
+	cmd := &cobra.Command{
+		Use:   "logs [flags] SANDBOX [PROCESS]",
+		Short: "Print the output of a process",
+		Long: `Logs prints what the main process, or one that atoll ps lists, has printed so far:
+its stdout to ours, its stderr to ours.`,
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			offset, err := parseOffset(from)
+			if err != nil {
+				return err
+			}
+			return a.withSandbox(cmd, args[0], func(ctx context.Context, _ *connection, sb atoll.Sandbox) error {
+				p, err := sb.Process(ctx, processArg(args))
+				if err != nil {
+					return err
+				}
+				gap := func(s atoll.Stream, from, to int64) {
+					a.say("%s of %s is no longer kept", byteCount(to-from), s)
+				}
+				return p.Attach(ctx, &atoll.Attachment{
+					Stdout: io.Writer(a.stdout), Stderr: io.Writer(a.stderr),
+					StdoutFrom: offset, StderrFrom: offset, NoFollow: !follow, Gap: gap,
+				})
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the process ends")
+	cmd.Flags().StringVar(&from, "from", "0", "`offset` in the output to begin at, or now")
+	return cmd
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/config"
+)
+
+// dialTimeout is how long a server may take to answer at all.
+const dialTimeout = 10 * time.Second
+
+// A connection is the provider that a command uses: the client of a server
+// that runs, or of one that lives inside this process for as long as the
+// command. The command cannot tell, but for what becomes of its sandboxes.
+type connection struct {
+	atoll.Provider
+	project string
+	lives   bool // sandboxes live on when this process ends
+	close   func() error
+}
+
+// Close ends the connection, and the server where it is our own.
+func (c *connection) Close() error {
+	err := c.Provider.Close()
+	if c.close != nil {
+		err = errors.Join(err, c.close())
+	}
+	return err
+}
+
+// connect finds the server that the configuration names, else the one that
+// runs for the state directory, else becomes one.
+func (a *app) connect(ctx context.Context) (*connection, error) {
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	c, err := a.connectTo(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	c.project = cfg.Project
+	return c, nil
+}
+
+func (a *app) connectTo(ctx context.Context, cfg *config.Config) (*connection, error) {
+	if cfg.URL != "" {
+		return a.dial(ctx, cfg, cfg.URL)
+	}
+	runs, err := serverRuns(ctx, cfg.Socket())
+	if err != nil {
+		return nil, err
+	}
+	if !runs {
+		return a.serveSelf(ctx, cfg)
+	}
+	c, err := a.dial(ctx, cfg, "unix://"+cfg.Socket())
+	if err != nil {
+		return nil, err
+	}
+	if have := c.Info().Name; have == cfg.Provider || !cfg.IsSet("provider") {
+		return c, nil
+	}
+	// Another provider was asked for than the one that the server has.
+	if err := c.Close(); err != nil {
+		return nil, err
+	}
+	return a.serveSelf(ctx, cfg)
+}
+
+func (a *app) dial(ctx context.Context, cfg *config.Config, url string) (*connection, error) {
+	token, err := cfg.Token.Reveal()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	client, err := api.NewClient(ctx, api.ClientOptions{URL: url, Token: token})
+	if err != nil {
+		return nil, err
+	}
+	if want, have := a.flags["provider"], client.Info().Name; cfg.URL != "" && want != "" && want != have {
+		return nil, errors.Join(usagef("the server at %s makes %s sandboxes, not %s", url, have, want), client.Close())
+	}
+	return &connection{Provider: client, lives: true}, nil
+}
+
+// serverRuns reports whether a server answers on the socket. One that was left
+// behind by a server that died counts as none.
+func serverRuns(ctx context.Context, socket string) (bool, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	switch {
+	case err == nil:
+		return true, conn.Close()
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTSOCK), errors.Is(err, syscall.ENOTDIR):
+		return false, nil
+	case errors.Is(err, fs.ErrPermission):
+		return false, atoll.Errorf("", "", atoll.ErrDenied,
+			"the server's socket %s belongs to another user: run as that user, or set state_dir or url", socket)
+	case len(socket) > maxSocketPath:
+		return false, nil // no server could listen there either
+	}
+	return false, atoll.E("connect", socket, atoll.ErrUnavailable, err)
+}
+
+// maxSocketPath is what the smallest sockaddr_un of the systems we run on holds.
+const maxSocketPath = 103
+
+// serveSelf builds the stack and talks to it as to any server.
+func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, error) {
+	log := a.log(cfg, defaultLogLevel)
+	stack, err := config.Open(cfg, config.Options{Log: log})
+	if err != nil {
+		return nil, err
+	}
+	srv, err := newServer(stack, api.Options{})
+	if err != nil {
+		return nil, errors.Join(err, stack.Close())
+	}
+	pipes := newPipeListener()
+	srv.serve(pipes)
+	info := stack.Info()
+	client, err := api.NewClient(ctx, api.ClientOptions{Dial: pipes.dial, Info: &info})
+	if err != nil {
+		return nil, errors.Join(err, srv.close(ctx), stack.Close())
+	}
+	end := func() error { return errors.Join(srv.close(context.WithoutCancel(ctx)), stack.Close()) }
+	return &connection{Provider: client, lives: info.Caps.Survives, close: end}, nil
+}
+
+// mustLive refuses to make a sandbox that would be gone at once.
+func (c *connection) mustLive() error {
+	if c.lives {
+		return nil
+	}
+	return usagef("sandboxes of the provider %s end with this command: start a server first, with atoll serve --provider %[1]s", c.Info().Name)
+}
+
+// prefixRE is what the beginning of an id looks like.
+var prefixRE = regexp.MustCompile(`^[0-9a-f]{4,31}$`)
+
+// find resolves the id, name or unique beginning of an id of a sandbox.
+func (c *connection) find(ctx context.Context, ref string) (atoll.Sandbox, error) {
+	sb, err := atoll.Resolve(ctx, c.Provider, c.project, ref)
+	prefix := strings.ToLower(ref)
+	if err == nil || atoll.KindOf(err) != atoll.ErrNotFound || !prefixRE.MatchString(prefix) {
+		return sb, err
+	}
+	all, listErr := c.List(ctx, atoll.Filter{})
+	if listErr != nil {
+		return nil, listErr
+	}
+	all = slices.DeleteFunc(all, func(st atoll.Status) bool { return !strings.HasPrefix(st.ID, prefix) })
+	switch len(all) {
+	case 0:
+		return nil, err
+	case 1:
+		return c.Get(ctx, all[0].ID)
+	}
+	var ids []string
+	for _, st := range all {
+		ids = append(ids, st.ID)
+	}
+	return nil, atoll.E("get", ref, atoll.ErrInvalid, fmt.Errorf("more than one sandbox begins so: %s", strings.Join(ids, ", ")))
+}

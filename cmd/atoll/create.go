@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func newCreate(a *app) *cobra.Command {
+	var f specFlags
+	var noStart, stdin, tty bool
+	cmd := &cobra.Command{
+		Use:   "create [flags] [--] [COMMAND [ARG...]]",
+		Short: "Make a sandbox and print its id",
+		Long: `Create makes a sandbox, starts it, and prints its id. With a command, the
+command is its main process, whose end stops the sandbox; without one it stays
+idle until it is stopped. It lives on when this program has ended.`,
+		Example: `  atoll create --name web
+  atoll create --name db -v data:/var/lib/postgresql --memory 1g --image postgres`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			spec, err := f.build(a, args)
+			if err != nil {
+				return err
+			}
+			spec.NoStart, spec.OpenStdin = noStart, stdin
+			if tty {
+				size := a.terminalSize()
+				spec.TTY = &size
+			}
+			return a.create(cmd, spec)
+		},
+	}
+	f.register(cmd.Flags())
+	cmd.Flags().BoolVar(&noStart, "no-start", false, "only make it; atoll start starts it")
+	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "keep the command's stdin open for atoll attach")
+	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
+	stopAtCommand(cmd)
+	return cmd
+}
+
+// create makes a sandbox that lives on, and prints its id.
+func (a *app) create(cmd *cobra.Command, spec *atoll.Spec) error {
+	return a.with(cmd, func(ctx context.Context, c *connection) error {
+		if err := c.mustLive(); err != nil {
+			return err
+		}
+		if err := a.prepare(ctx, c, spec); err != nil {
+			return err
+		}
+		sb, err := c.Create(ctx, spec)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(a.stdout, sb.ID())
+		return err
+	})
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/config"
+)
+
+// A diagnosis is what doctor finds.
+type diagnosis struct {
+	System    string              `json:"system"` // operating system and architecture
+	Config    string              `json:"config"` // path of the file
+	StateDir  string              `json:"state_dir"`
+	State     atoll.Probe         `json:"state"` // whether the state directory can be used
+	Server    string              `json:"server,omitempty"`
+	Providers []providerDiagnosis `json:"providers"`
+}
+
+type providerDiagnosis struct {
+	Name      string          `json:"name"`
+	Isolation atoll.Isolation `json:"isolation,omitempty"`
+	Default   bool            `json:"default"` // the one in use
+	atoll.Probe
+	Caps *atoll.Caps `json:"caps,omitempty"`
+}
+
+func newDoctor(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say which providers work on this machine, and what to do about those that do not",
+		Long: `Doctor tries every provider that this binary has. Its exit code is 0 when the one
+in use works here, else 1.`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			d, err := a.diagnose(ctx)
+			if err != nil {
+				return interrupted(ctx, err)
+			}
+			if asJSON {
+				err = a.printJSON(d)
+			} else {
+				err = a.printDiagnosis(d)
+			}
+			if err == nil && !d.ok() {
+				err = exitError(1)
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	return cmd
+}
+
+func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	d := &diagnosis{System: runtime.GOOS + "/" + runtime.GOARCH, Config: cfg.File(), StateDir: cfg.StateDir, State: probeDir(cfg.StateDir)}
+	runs, err := serverRuns(ctx, cfg.Socket())
+	switch {
+	case err != nil:
+		d.Server = err.Error()
+	case runs:
+		d.Server = "answers on " + cfg.Socket()
+	}
+	for _, e := range config.Providers() {
+		d.Providers = append(d.Providers, a.examine(ctx, cfg, e))
+	}
+	return d, nil
+}
+
+func (a *app) examine(ctx context.Context, cfg *config.Config, e config.Entry) providerDiagnosis {
+	d := providerDiagnosis{Name: e.Name, Default: e.Name == cfg.Provider}
+	p, err := e.Open(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		d.Probe = atoll.Probe{Reason: err.Error()}
+		return d
+	}
+	info := p.Info()
+	d.Isolation, d.Caps, d.Probe = info.Isolation, &info.Caps, atoll.ProbeProvider(ctx, p)
+	if err := p.Close(); err != nil && d.OK {
+		d.Probe = atoll.Probe{Reason: err.Error()}
+	}
+	return d
+}
+
+// probeDir tries to make a file in the directory.
+func probeDir(dir string) atoll.Probe {
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		var f *os.File
+		if f, err = os.CreateTemp(dir, ".doctor-*"); err == nil {
+			f.Close()
+			err = os.Remove(f.Name())
+		}
+	}
+	if err != nil {
+		return atoll.Probe{Reason: err.Error(), Fix: "set state_dir to a directory that you can write to"}
+	}
+	return atoll.Probe{OK: true}
+}
+
+func (d *diagnosis) ok() bool {
+	for _, p := range d.Providers {
+		if p.Default {
+			return p.OK && d.State.OK
+		}
+	}
+	return false
+}
+
+func (a *app) printDiagnosis(d *diagnosis) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "system     %s\nconfig     %s\nstate_dir  %s\nserver     %s\n", d.System, d.Config, d.StateDir, orNone(d.Server))
+	printProbe(&b, "state_dir", d.State)
+	for _, p := range d.Providers {
+		verdict, uses := "works", ""
+		if !p.OK {
+			verdict = "does not work here"
+		}
+		if p.Default {
+			uses = ", in use"
+		}
+		if p.Isolation == atoll.IsolationNone {
+			uses += ", does not isolate: for development only"
+		}
+		fmt.Fprintf(&b, "\n%s  %s%s\n", p.Name, verdict, uses)
+		printProbe(&b, "", p.Probe)
+	}
+	_, err := a.stdout.WriteString(b.String())
+	return err
+}
+
+func printProbe(b *strings.Builder, what string, p atoll.Probe) {
+	if p.Reason != "" {
+		fmt.Fprintf(b, "  why   %s\n", strings.TrimSpace(what+" "+p.Reason))
+	}
+	if p.Fix != "" {
+		fmt.Fprintf(b, "  do    %s\n", p.Fix)
+	}
+	for _, n := range p.Notes {
+		fmt.Fprintf(b, "  note  %s\n", n)
+	}
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none runs"
+	}
+	return s
+}

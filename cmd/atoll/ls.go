@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func newLs(a *app) *cobra.Command {
+	var quiet, asJSON bool
+	var filters []string
+	cmd := &cobra.Command{
+		Use:     "ls [flags]",
+		Aliases: []string{"list"},
+		Short:   "List sandboxes",
+		Example: `  atoll ls
+  atoll ls -q -f state=stopped -f label=job=7 | xargs atoll rm`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			f, err := parseFilter(filters)
+			if err != nil {
+				return err
+			}
+			if p := a.flags["project"]; p != "" {
+				f.Project = p
+			}
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				all, err := c.List(ctx, f)
+				switch {
+				case err != nil:
+					return err
+				case asJSON:
+					return a.printJSON(orEmpty(all))
+				case quiet:
+					return a.printIDs(all)
+				}
+				return a.printTable(sandboxTable(all, time.Now()))
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print ids only")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	cmd.Flags().StringArrayVarP(&filters, "filter", "f", nil, "show only what a `filter` selects: name=, project=, state= or label=KEY=value; all must hold, but any of several states")
+	return cmd
+}
+
+func parseFilter(filters []string) (atoll.Filter, error) {
+	var f atoll.Filter
+	for _, s := range filters {
+		k, v, ok := strings.Cut(s, "=")
+		switch {
+		case !ok:
+			return f, usagef("filter %q: write it like name=web, project=p, state=running or label=KEY=value", s)
+		case k == "name":
+			f.Name = v
+		case k == "project":
+			f.Project = v
+		case k == "state" && slices.Contains(states, atoll.State(v)):
+			f.States = append(f.States, atoll.State(v))
+		case k == "state":
+			return f, usagef("filter %q: use one of %s", s, joinStates())
+		case k == "label":
+			if f.Labels == nil {
+				f.Labels = map[string]string{}
+			}
+			lk, lv, _ := strings.Cut(v, "=")
+			f.Labels[lk] = lv
+		default:
+			return f, usagef("filter %q: use name, project, state or label", s)
+		}
+	}
+	return f, nil
+}
+
+// states are those that a sandbox in a list can be in.
+var states = []atoll.State{
+	atoll.StateCreating, atoll.StateCreated, atoll.StateRunning, atoll.StatePaused, atoll.StateStopped, atoll.StateFailed,
+}
+
+func joinStates() string {
+	var names []string
+	for _, s := range states {
+		names = append(names, string(s))
+	}
+	return strings.Join(names, ", ")
+}
+
+func (a *app) printIDs(all []atoll.Status) error {
+	for _, st := range all {
+		if _, err := fmt.Fprintln(a.stdout, st.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sandboxTable(all []atoll.Status, now time.Time) [][]string {
+	projects := slices.ContainsFunc(all, func(st atoll.Status) bool { return st.Spec.Project != atoll.DefaultProject })
+	row := func(project string, cells ...string) []string {
+		if !projects {
+			return cells
+		}
+		return slices.Insert(cells, 2, project)
+	}
+	rows := [][]string{row("PROJECT", "ID", "NAME", "STATE", "IMAGE", "CREATED", "COMMAND")}
+	for _, st := range all {
+		rows = append(rows, row(st.Spec.Project, shortID(st.ID), orDash(st.Spec.Name), shownState(st), orDash(shownImage(st)),
+			ago(now.Sub(st.Created)), orDash(shownCommand(st.Spec.Cmd))))
+	}
+	return rows
+}
+
+func shownState(st atoll.Status) string {
+	if st.State == atoll.StateFailed && st.Reason != "" {
+		return "failed (" + st.Reason + ")"
+	}
+	if st.State == atoll.StateStopped && st.Exit != nil {
+		return fmt.Sprintf("stopped (%d)", st.Exit.Code)
+	}
+	return string(st.State)
+}
+
+func shownImage(st atoll.Status) string {
+	if st.Spec.Image != "" {
+		return st.Spec.Image
+	}
+	return st.Image
+}
+
+func shownCommand(args []string) string {
+	const most = 40
+	s := strings.Join(strings.Fields(strings.Join(args, " ")), " ")
+	if r := []rune(s); len(r) > most {
+		return string(r[:most-1]) + "…"
+	}
+	return s
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// ago prints how long something is past, roughly.
+func ago(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return "now"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds ago", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm ago", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh ago", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd ago", d/(24*time.Hour))
+}
+
+func newInspect(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:               "inspect SANDBOX...",
+		Short:             "Print all that is known of sandboxes as a JSON array",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				all, errs := []atoll.Status{}, []error(nil)
+				for _, ref := range args {
+					st, err := c.status(ctx, ref)
+					if err != nil {
+						errs = append(errs, err)
+						continue
+					}
+					all = append(all, st)
+				}
+				return errors.Join(append(errs, a.printJSON(all))...)
+			})
+		},
+	}
+}
+
+func (c *connection) status(ctx context.Context, ref string) (atoll.Status, error) {
+	sb, err := c.find(ctx, ref)
+	if err != nil {
+		return atoll.Status{}, err
+	}
+	return sb.Status(ctx)
+}

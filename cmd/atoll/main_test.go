@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
+)
+
+// deadline is how long tests wait: what takes longer will never happen.
+const deadline = 30 * time.Second
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// The test binary is atoll itself when it is called so.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"atoll":       main,
+		"atoll-panic": panicInTerminal,
+		"freeport":    printFreePort,
+		"deadsocket":  leaveDeadSocket,
+	})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			// A directory of its own: the path of a socket must be short.
+			state, err := os.MkdirTemp("", "atoll")
+			if err != nil {
+				return err
+			}
+			env.Defer(func() { os.RemoveAll(state) })
+			home := filepath.Join(env.WorkDir, "home")
+			env.Setenv("HOME", home)
+			env.Setenv("XDG_STATE_HOME", state)
+			env.Setenv("STATE", filepath.Join(state, "atoll"))
+			env.Setenv("XDG_CONFIG_HOME", filepath.Join(home, ".config"))
+			env.Setenv("ATOLL_PROVIDER", "local")
+			env.Setenv("ATOLL_LOG_LEVEL", "error") // the provider local warns of itself
+			return os.MkdirAll(home, 0o700)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"waitserver": waitServer,
+			"eventually": eventually,
+		},
+	})
+}
+
+// waitServer waits until a server answers on the socket, by default that of
+// the state directory; "!" until none does.
+func waitServer(ts *testscript.TestScript, neg bool, args []string) {
+	socket := filepath.Join(ts.Getenv("STATE"), "atoll.sock")
+	if len(args) > 0 {
+		socket = ts.MkAbs(args[0])
+	}
+	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			conn.Close()
+		}
+		if (err == nil) != neg {
+			return
+		}
+	}
+	ts.Fatalf("%s: the server did not come (or go)", socket)
+}
+
+// eventually runs a command until it succeeds, "!" until it fails. With
+// "-out text" its stdout must contain text, too.
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	want := ""
+	if len(args) > 2 && args[0] == "-out" {
+		want, args = args[1], args[2:]
+	}
+	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		err := ts.Exec(args[0], args[1:]...)
+		if out := ts.ReadFile("stdout"); (err == nil && strings.Contains(out, want)) != neg {
+			return
+		}
+	}
+	ts.Fatalf("%q: never came out as wanted", args)
+}
+
+// The help of every command is part of the product.
+func TestHelp(t *testing.T) {
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
+		t.Run(name, func(t *testing.T) {
+			golden(t, filepath.Join("testdata", "help", name+".txt"), helpOf(t, cmd))
+		})
+		for _, sub := range cmd.Commands() {
+			if sub.Name() != "help" && sub.Name() != "completion" {
+				walk(sub)
+			}
+		}
+	}
+	walk(newRoot(&app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}))
+}
+
+func helpOf(t *testing.T, cmd *cobra.Command) string {
+	t.Helper()
+	var b strings.Builder
+	cmd.InitDefaultHelpFlag()
+	cmd.SetOut(&b)
+	if err := cmd.Help(); err != nil {
+		t.Fatal(err)
+	}
+	for i, line := range strings.Split(b.String(), "\n") {
+		if strings.TrimRight(line, " ") != line {
+			t.Errorf("line %d ends with a space", i+1)
+		}
+	}
+	return b.String()
+}
+
+// golden compares got with a file, or with -update writes it.
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("the text differs from %s (see it with git diff after -update); it is now:\n%s", path, got)
+	}
+}
+
+// panicInTerminal is atoll crashing with a raw terminal.
+func panicInTerminal() {
+	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	s, err := a.newSession(context.Background(), sessionOptions{stdin: true, tty: true})
+	if err == nil {
+		err = s.takeTerminal()
+	}
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	defer s.end()
+	panic("as the test wants")
+}
+
+// printFreePort prints the number of a TCP port that nobody listens on.
+func printFreePort() {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	defer l.Close()
+	fmt.Println(l.Addr().(*net.TCPAddr).Port)
+}
+
+// leaveDeadSocket leaves a socket behind as a server does that was killed.
+func leaveDeadSocket() {
+	path := os.Args[1]
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		panic(err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		panic(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"sync"
+)
+
+// An output is our stdout as the command sees it. When nobody reads it any
+// longer the rest is dropped and broken is closed; so it is after any other
+// failure, which failed then returns.
+type output struct {
+	w      io.Writer
+	broken chan struct{}
+
+	mu  sync.Mutex
+	err error // guarded by mu
+}
+
+func newOutput(w io.Writer) *output { return &output{w: w, broken: make(chan struct{})} }
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil {
+		return len(p), nil
+	}
+	if _, err := o.w.Write(p); err != nil {
+		o.err = err
+		close(o.broken)
+	}
+	return len(p), nil
+}
+
+// failed returns why not all output could be written, unless its reader had
+// seen enough.
+func (o *output) failed() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if errors.Is(o.err, errBrokenPipe) {
+		return nil
+	}
+	return o.err
+}
+
+// A head keeps the first limit bytes written to it.
+type head struct {
+	limit int64
+
+	mu        sync.Mutex
+	buf       bytes.Buffer // guarded by mu
+	truncated bool         // guarded by mu
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	keep := min(int64(len(p)), h.limit-int64(h.buf.Len()))
+	h.buf.Write(p[:keep])
+	h.truncated = h.truncated || keep < int64(len(p))
+	return len(p), nil
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func newPull(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "pull IMAGE",
+		Short: "Fetch an image before it is needed",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				return a.fetch(ctx, c, &atoll.Spec{Image: args[0]})
+			})
+		},
+	}
+}
+
+// hostImage is the image that there is nothing to fetch of.
+const hostImage = "host"
+
+// prepare shows people what Create would leave them waiting for.
+func (a *app) prepare(ctx context.Context, c *connection, spec *atoll.Spec) error {
+	if spec.Image == "" || spec.Image == hostImage || !c.Info().Caps.Images || !isTerminal(a.stderr) {
+		return nil // Create fetches what is missing
+	}
+	return a.fetch(ctx, c, spec)
+}
+
+func (a *app) fetch(ctx context.Context, c *connection, spec *atoll.Spec) error {
+	if !isTerminal(a.stderr) {
+		return atoll.Prepare(ctx, c.Provider, spec, nil)
+	}
+	bar := &progressBar{app: a}
+	defer bar.clear()
+	return atoll.Prepare(ctx, c.Provider, spec, bar.show)
+}
+
+// A progressBar keeps one line of a terminal up to date.
+type progressBar struct {
+	app   *app
+	last  time.Time
+	phase string
+	shown bool
+}
+
+func (b *progressBar) show(p atoll.Progress) {
+	if p.Phase == b.phase && time.Since(b.last) < 100*time.Millisecond {
+		return
+	}
+	b.phase, b.last, b.shown = p.Phase, time.Now(), true
+	cols := int(b.app.terminalSize().Cols)
+	fmt.Fprintf(b.app.stderr, "\r\x1b[K%s", progressLine(p, cols-1))
+}
+
+func (b *progressBar) clear() {
+	if b.shown {
+		fmt.Fprint(b.app.stderr, "\r\x1b[K")
+	}
+}
+
+// progressLine describes p in at most cols columns.
+func progressLine(p atoll.Progress, cols int) string {
+	line := strings.TrimSpace(p.Phase + " " + p.Item)
+	switch {
+	case p.Total > 0:
+		const width = 20
+		full := int(min(p.Done, p.Total) * width / p.Total)
+		line = fmt.Sprintf("%s [%s%s] %s of %s", line, strings.Repeat("=", full), strings.Repeat(" ", width-full), byteCount(p.Done), byteCount(p.Total))
+	case p.Done > 0:
+		line += " " + byteCount(p.Done)
+	}
+	if r := []rune(line); len(r) > cols && cols > 0 {
+		return string(r[:cols])
+	}
+	return line
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// defaultLogLevel is what commands log unless they are told otherwise.
+const defaultLogLevel = slog.LevelWarn
+
+// The groups that the help lists commands in.
+const (
+	groupRun    = "run"
+	groupLife   = "life"
+	groupKeep   = "keep"
+	groupSystem = "system"
+)
+
+func newRoot(a *app) *cobra.Command {
+	a.flags = map[string]string{}
+	root := &cobra.Command{
+		Use:   "atoll",
+		Short: "A computer of its own for every agent, on any machine",
+		Long: `Atoll makes isolated sandboxes in which agents run commands, write files and
+keep their work. The first one needs nothing but this program:
+
+  atoll run -- sh -c 'echo $((6*7))'
+
+A sandbox is named by its name, its id, or the beginning of its id (four digits
+or more, as long as it is the only one). With a server running for the state
+directory (atoll serve), or with --url, commands use that; else each is the
+server for as long as it runs.`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
+		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { a.takeSettings(cmd.Flags()) },
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.configFile, "config", "", "configuration `file` (default $XDG_CONFIG_HOME/atoll/config.yaml)")
+	for _, s := range settings {
+		flags.String(flagName(s.key), "", s.doc)
+	}
+	shortenHelp(root)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetIn(a.stdin)
+	root.AddGroup(
+		&cobra.Group{ID: groupRun, Title: "Run commands:"},
+		&cobra.Group{ID: groupLife, Title: "Sandboxes:"},
+		&cobra.Group{ID: groupKeep, Title: "What outlives them:"},
+		&cobra.Group{ID: groupSystem, Title: "This program:"},
+	)
+	add := func(group string, cmds ...*cobra.Command) {
+		for _, c := range cmds {
+			c.GroupID, c.DisableFlagsInUseLine = group, true
+			root.AddCommand(c)
+		}
+	}
+	add(groupRun, newRun(a), newExec(a), newAttach(a), newLogs(a), newPs(a), newKill(a), newCp(a), newPortForward(a))
+	add(groupLife, newCreate(a), newStart(a), newStop(a), newPause(a), newResume(a), newRm(a), newLs(a), newInspect(a), newWatch(a))
+	add(groupKeep, newPull(a), newSnapshot(a), newVolume(a))
+	add(groupSystem, newServe(a), newDoctor(a), newConfig(a), newVersion(a))
+	root.SetHelpCommandGroupID(groupSystem)
+	root.SetCompletionCommandGroupID(groupSystem)
+	return root
+}
+
+// shortenHelp shows the flags that every command has in the help of root only.
+func shortenHelp(root *cobra.Command) {
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		global := root.PersistentFlags()
+		global.VisitAll(func(f *pflag.Flag) { f.Hidden = cmd != root })
+		help(cmd, args)
+		global.VisitAll(func(f *pflag.Flag) { f.Hidden = false })
+		if cmd != root {
+			fmt.Fprintln(cmd.OutOrStdout(), "\nEvery command has the flags of atoll --help, too.")
+		}
+	})
+}
+
+// settings are those that every command has a flag for.
+var settings = []struct{ key, doc string }{
+	{"provider", "`name` of what makes the sandboxes: gvisor (default on Linux), local or mock"},
+	{"project", "`project` of the sandboxes (default default)"},
+	{"state_dir", "`directory` of sandboxes, volumes and caches (default $XDG_STATE_HOME/atoll)"},
+	{"url", "`url` of the server to use: http://host:port or unix:///path"},
+	{"token", "`reference` to the bearer token for --url: env:NAME or file:/path"},
+	{"log.level", "`level` from which on things are logged: auto, debug, info, warn or error (default auto)"},
+	{"log.format", "`format` of the log: text or json (default text)"},
+}
+
+func flagName(key string) string { return strings.NewReplacer(".", "-", "_", "-").Replace(key) }
+
+// takeSettings notes the settings that were given as flags.
+func (a *app) takeSettings(flags *pflag.FlagSet) {
+	for _, s := range settings {
+		if f := flags.Lookup(flagName(s.key)); f != nil && f.Changed {
+			a.flags[s.key] = f.Value.String()
+		}
+	}
+}

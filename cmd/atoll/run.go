@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+type runFlags struct {
+	specFlags
+	streamFlags
+	detach  bool
+	keep    bool
+	rm      bool
+	timeout atoll.Duration
+}
+
+func newRun(a *app) *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run [flags] [--] COMMAND [ARG...]",
+		Short: "Run a command in a new sandbox, which is removed when the command ends",
+		Long: `Run makes a sandbox, runs the command in it, and removes the sandbox with all
+its files when the command ends.
+
+The command's output is passed on as it is; what Atoll itself has to say goes to
+stderr. Without -i the command reads an empty stdin. Signals are passed on to
+the command; whoever presses ^C three times within a short time has it killed.
+
+The exit code is the command's. Besides that it is 124 when --timeout was
+reached, 125 when Atoll failed, 126 when the command could not be started and
+127 when it was not found.`,
+		Example: `  atoll run -- sh -c 'echo $((6*7)); exit 3'
+  echo hi | atoll run -i -- cat
+  atoll run -it -- bash
+  atoll run -v .:/work --network on --timeout 5m -- make test`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(a, cmd, args) },
+	}
+	f.specFlags.register(cmd.Flags())
+	f.streamFlags.register(cmd.Flags())
+	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "print the id of the sandbox and let the command run on")
+	cmd.Flags().BoolVar(&f.keep, "keep", false, "keep the sandbox, stopped, when the command ends")
+	cmd.Flags().BoolVar(&f.rm, "rm", true, "remove the sandbox when the command ends; --rm=false is --keep")
+	cmd.Flags().Var((*durationValue)(&f.timeout), "timeout", "kill the command after so long, like 5m")
+	stopAtCommand(cmd)
+	return cmd
+}
+
+func (f *runFlags) run(a *app, cmd *cobra.Command, args []string) error {
+	spec, err := f.build(a, args)
+	if err != nil {
+		return err
+	}
+	f.keep = f.keep || !f.rm
+	spec.AutoRemove, spec.OpenStdin = !f.keep, f.stdin && !f.keep
+	if f.timeout < 0 {
+		return usagef("timeout %s: must not be negative", f.timeout)
+	}
+	if f.timeout > 0 && !f.keep && spec.TTL == 0 {
+		spec.TTL = f.timeout + atoll.Duration(time.Minute) // should this process be killed before
+	}
+	if f.detach {
+		return f.runDetached(a, cmd, spec)
+	}
+	s, err := f.session(cmd.Context(), a)
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	c, err := a.connect(s.ctx)
+	if err != nil {
+		return s.why(err)
+	}
+	if !c.lives {
+		s.detach = nil // there would be nobody to leave the command to
+	}
+	if !f.keep {
+		spec.TTY = s.size
+	}
+	exit, id, err := f.attended(s, c, spec)
+	err = errors.Join(err, c.Close())
+	s.end()
+	if errors.Is(err, errDetached) {
+		a.say("detached; the command runs on in %s", id)
+		return nil
+	}
+	if f.keep && id != "" {
+		a.say("kept, stopped, as %s", id)
+	}
+	if err != nil {
+		return err
+	}
+	return f.finish(a, s, id, exit)
+}
+
+// runDetached leaves the command to itself.
+func (f *runFlags) runDetached(a *app, cmd *cobra.Command, spec *atoll.Spec) error {
+	if f.stdin || f.json || f.timeout != 0 {
+		return usagef("-d does not go with -i, --json or --timeout: nobody is there to attend to them")
+	}
+	if f.tty {
+		size := a.terminalSize()
+		spec.TTY = &size
+	}
+	return a.create(cmd, spec)
+}
+
+// attended makes the sandbox, attends to its command to the end, and removes
+// it, or with --keep stops it, whatever happens.
+func (f *runFlags) attended(s *session, c *connection, spec *atoll.Spec) (exit atoll.Exit, id string, err error) {
+	if err := s.app.prepare(s.ctx, c, spec); err != nil {
+		return exit, "", s.why(err)
+	}
+	args := spec.Cmd
+	if f.keep {
+		// A main process cannot be read any longer once its end has stopped the
+		// sandbox; another one can.
+		spec.Cmd = nil
+	}
+	sb, err := c.Create(s.ctx, spec)
+	if err != nil {
+		return exit, "", s.why(err)
+	}
+	defer func() {
+		if !errors.Is(err, errDetached) {
+			f.leave(s, sb)
+		}
+	}()
+	if err := s.takeTerminal(); err != nil {
+		return exit, sb.ID(), err
+	}
+	if f.keep {
+		exit, err = f.other(s, sb, args)
+	} else {
+		exit, err = f.main(s, sb)
+	}
+	return exit, sb.ID(), err
+}
+
+// main attends to the sandbox's main process.
+func (f *runFlags) main(s *session, sb atoll.Sandbox) (atoll.Exit, error) {
+	p, err := sb.Process(s.ctx, atoll.MainProcess)
+	if err != nil {
+		return atoll.Exit{}, s.why(err)
+	}
+	defer s.limit(p, time.Duration(f.timeout))()
+	return s.follow(p, func(ctx context.Context) error {
+		return p.Attach(ctx, &atoll.Attachment{Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr, Gap: s.gap})
+	})
+}
+
+// other runs the command besides an idle main process.
+func (f *runFlags) other(s *session, sb atoll.Sandbox, args []string) (atoll.Exit, error) {
+	p, err := sb.Exec(s.ctx, &atoll.Command{
+		Args: args, TTY: s.size, Timeout: f.timeout, Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr,
+	})
+	if err != nil {
+		return atoll.Exit{}, s.why(err)
+	}
+	return s.follow(p, nil)
+}
+
+// leave removes the sandbox, or stops it when it is to be kept.
+func (f *runFlags) leave(s *session, sb atoll.Sandbox) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 2*atoll.DefaultStopGrace)
+	defer cancel()
+	var err error
+	if f.keep {
+		err = sb.Stop(ctx, atoll.DefaultStopGrace)
+	} else {
+		err = sb.Remove(ctx, atoll.RemoveVolumes())
+	}
+	if err != nil {
+		s.app.say("%v", err)
+	}
+}

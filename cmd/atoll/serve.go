@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/trace"
+)
+
+func newServe(a *app) *cobra.Command {
+	var listen []string
+	var destroy bool
+	cmd := &cobra.Command{
+		Use:   "serve [flags]",
+		Short: "Serve sandboxes to others over HTTP",
+		Long: `Serve answers the HTTP API on a socket in the state directory, which only the
+same user can use and where all other commands find it, and on what --listen
+names besides. Who comes by TCP must bring the bearer token: that of the setting
+token, else one that is made the first time, kept in the state directory and
+shown once.
+
+SIGINT and SIGTERM end it: it lets calls end for a few seconds; a second one
+ends it at once. Sandboxes live on, where the provider can do that, unless
+--destroy-on-exit is given.`,
+		Example: `  atoll serve
+  atoll serve --listen 127.0.0.1:7070`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(listen) > 0 {
+				a.flags["listen"] = strings.Join(listen, ",")
+			}
+			return a.serve(cmd.Context(), destroy)
+		},
+	}
+	cmd.Flags().StringArrayVar(&listen, "listen", nil, "`address` to listen on, unix:///path or host:port, besides the state directory's socket")
+	cmd.Flags().BoolVar(&destroy, "destroy-on-exit", false, "at the end, remove all sandboxes with their data volumes")
+	return cmd
+}
+
+func (a *app) serve(ctx context.Context, destroy bool) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	ctx, stop := interruptible(ctx)
+	defer stop()
+	log := a.log(cfg, slog.LevelInfo)
+	ls, err := a.listen(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer ls.close()
+	metrics, err := trace.NewMetrics()
+	if err != nil {
+		return err
+	}
+	defer metrics.Close()
+	stack, err := config.Open(cfg, config.Options{Log: log, Metrics: metrics})
+	if err != nil {
+		return err
+	}
+	err = a.serveOn(ctx, stack, ls, api.Options{Log: log, Metrics: metrics, Version: buildVersion().Version})
+	if destroy {
+		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), stack))
+	}
+	return errors.Join(err, stack.Close())
+}
+
+// serveOn serves until ctx ends, which is how it is meant to end.
+func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, opts api.Options) error {
+	own, err := newServer(stack, opts)
+	if err != nil {
+		return err
+	}
+	servers := []*server{own}
+	if len(ls.public) > 0 {
+		opts.Tokens = map[string]api.Account{ls.token: {}}
+		public, err := newServer(stack, opts)
+		if err != nil {
+			return errors.Join(err, own.close(ctx))
+		}
+		servers = append(servers, public)
+	}
+	for _, l := range ls.own {
+		own.serve(l)
+	}
+	for _, l := range ls.public {
+		servers[1].serve(l)
+	}
+	for _, l := range slices.Concat(ls.own, ls.public) {
+		a.say("listening on %s", shownAddr(l.Addr()))
+	}
+	<-ctx.Done()
+	a.say("shutting down")
+	errs := make([]error, len(servers))
+	var closing sync.WaitGroup
+	for i, s := range servers {
+		closing.Go(func() { errs[i] = s.close(context.WithoutCancel(ctx)) })
+	}
+	closing.Wait()
+	return errors.Join(errs...)
+}
+
+// listeners are where a server can be reached: on sockets by its own user
+// alone, on TCP by those who bring the token.
+type listeners struct {
+	own    []net.Listener
+	public []net.Listener
+	token  string
+	lock   *os.File
+}
+
+func (ls *listeners) close() {
+	for _, l := range slices.Concat(ls.own, ls.public) {
+		l.Close()
+	}
+	if ls.lock != nil {
+		ls.lock.Close()
+	}
+}
+
+// listen opens the socket of the state directory and what cfg names besides.
+func (a *app) listen(ctx context.Context, cfg *config.Config) (*listeners, error) {
+	ls := &listeners{}
+	err := a.listenAll(ctx, cfg, ls)
+	if err != nil {
+		ls.close()
+		return nil, err
+	}
+	return ls, nil
+}
+
+func (a *app) listenAll(ctx context.Context, cfg *config.Config, ls *listeners) error {
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return err
+	}
+	lock, err := lockFile(filepath.Join(cfg.StateDir, "atoll.lock"))
+	if err != nil {
+		return err
+	}
+	ls.lock = lock
+	for _, addr := range append([]string{"unix://" + cfg.Socket()}, cfg.Listen...) {
+		path, isUnix := strings.CutPrefix(addr, "unix://")
+		if isUnix {
+			l, err := listenUnix(ctx, path)
+			if err != nil {
+				return err
+			}
+			ls.own = append(ls.own, l)
+			continue
+		}
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+		if err != nil {
+			return atoll.E("listen", addr, atoll.ErrUnavailable, err)
+		}
+		ls.public = append(ls.public, l)
+	}
+	if len(ls.public) > 0 {
+		ls.token, err = a.serverToken(cfg)
+	}
+	return err
+}
+
+// listenUnix listens on a socket that only this user can use, in the place of
+// one that a dead server left behind.
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+	if len(path) > maxSocketPath {
+		return nil, atoll.Errorf("listen", path, atoll.ErrInvalid,
+			"the path of a socket can have %d bytes, this one has %d: choose a shorter state_dir", maxSocketPath, len(path))
+	}
+	runs, err := serverRuns(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if runs {
+		return nil, atoll.Errorf("listen", path, atoll.ErrAlreadyExists, "a server answers there already")
+	}
+	info, err := os.Lstat(path)
+	if err == nil && info.Mode().Type() != fs.ModeSocket {
+		return nil, atoll.Errorf("listen", path, atoll.ErrAlreadyExists, "a file is in the way that is not a socket")
+	}
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return bindPrivate(ctx, path)
+}
+
+// serverToken is the token that those who come by TCP must bring: the one that
+// is set, else the one in the state directory, else a new one, which is shown.
+func (a *app) serverToken(cfg *config.Config) (string, error) {
+	if !cfg.Token.IsZero() {
+		return cfg.Token.Reveal()
+	}
+	path := filepath.Join(cfg.StateDir, "token")
+	data, err := os.ReadFile(path)
+	if token := strings.TrimSpace(string(data)); err == nil && token != "" {
+		a.say("the token is in %s", path)
+		return token, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	token := "atoll_" + rand.Text()
+	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+		return "", err
+	}
+	a.say("the token, kept in %s and shown this once: %s", path, token)
+	return token, nil
+}
+
+func shownAddr(addr net.Addr) string {
+	if addr.Network() == "unix" {
+		return "unix://" + addr.String()
+	}
+	return "http://" + addr.String()
+}
+
+func destroyAll(ctx context.Context, p atoll.Provider) error {
+	all, err := p.List(ctx, atoll.Filter{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, st := range all {
+		sb, err := p.Get(ctx, st.ID)
+		if err == nil {
+			err = sb.Remove(ctx, atoll.RemoveVolumes())
+		}
+		if err != nil && !errors.Is(err, atoll.ErrNotFound) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func newSnapshot(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "snapshot",
+		Short: "Keep copies of running sandboxes, and start from them",
+		Long: `A snapshot is a running sandbox at one moment: its memory, processes and files,
+without its volumes. atoll create --snapshot ID starts a sandbox from it, as
+often as wanted.`,
+	}
+	cmd.AddCommand(newSnapshotCreate(a), newSnapshotLs(a), newSnapshotRm(a))
+	return cmd
+}
+
+func newSnapshotCreate(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:               "create SANDBOX",
+		Short:             "Take a snapshot and print its id; the sandbox runs on",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withSandbox(cmd, args[0], func(ctx context.Context, _ *connection, sb atoll.Sandbox) error {
+				snap, err := atoll.TakeSnapshot(ctx, sb)
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintln(a.stdout, snap.ID)
+				return err
+			})
+		},
+	}
+}
+
+func newSnapshotLs(a *app) *cobra.Command {
+	var quiet, asJSON bool
+	cmd := &cobra.Command{
+		Use:               "ls",
+		Aliases:           []string{"list"},
+		Short:             "List snapshots",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				all, err := atoll.Snapshots(ctx, c.Provider)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return a.printJSON(orEmpty(all))
+				}
+				rows := [][]string{{"ID", "SANDBOX", "SIZE", "CREATED"}}
+				for _, s := range all {
+					if quiet {
+						fmt.Fprintln(a.stdout, s.ID)
+						continue
+					}
+					rows = append(rows, []string{s.ID, shortID(s.Sandbox), byteCount(int64(s.Size)), ago(time.Since(s.Created))})
+				}
+				if quiet {
+					return nil
+				}
+				return a.printTable(rows)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print ids only")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	return cmd
+}
+
+func newSnapshotRm(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm SNAPSHOT...",
+		Short: "Remove snapshots",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				return a.each(args, func(id string) error { return atoll.RemoveSnapshot(ctx, c.Provider, id) })
+			})
+		},
+	}
+}

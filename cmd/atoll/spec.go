@@ -1,0 +1,256 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// specFlags are the flags that say what a new sandbox is like; run and create
+// share them, and they are docker's where docker has them.
+type specFlags struct {
+	spec    atoll.Spec
+	env     envFlags
+	labels  []string
+	volumes []string
+	mounts  []string
+	expose  []string
+	network string
+}
+
+func (f *specFlags) register(fs *pflag.FlagSet) {
+	fs.StringVar(&f.spec.Name, "name", "", "`name` of the sandbox, unique in its project")
+	fs.StringVar(&f.spec.ID, "id", "", "`id` of the sandbox, a UUID (default a random one)")
+	fs.StringVar(&f.spec.Image, "image", "", "root file system: an OCI `image`, or host for this machine's own tools (default the provider's)")
+	fs.StringVar(&f.spec.Snapshot, "snapshot", "", "`id` of a snapshot to start from, instead of an image")
+	fs.StringVarP(&f.spec.Workdir, "workdir", "w", "", "`directory` that commands start in (default "+atoll.DefaultWorkdir+")")
+	fs.StringVarP(&f.spec.User, "user", "u", "", "`user` that commands run as: name, UID or UID:GID")
+	f.env.register(fs)
+	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label, `KEY=value`")
+	fs.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount `SOURCE:TARGET[:ro]`; a source with a slash is a directory here, else a named volume")
+	fs.StringArrayVar(&f.mounts, "mount", nil, "mount described by `fields`: type=bind|volume|tmpfs,source=...,target=...[,readonly][,tmpfs-size=...]")
+	fs.Var((*bytesValue)(&f.spec.Resources.Memory), "memory", "memory limit, like 512m; -1 for none")
+	fs.Float64Var(&f.spec.Resources.CPUs, "cpus", 0, "`number` of CPUs to use at most, like 1.5")
+	fs.IntVar(&f.spec.Resources.Processes, "pids", 0, "`number` of processes to run at most; -1 for no limit")
+	fs.Var((*bytesValue)(&f.spec.Resources.Disk), "disk", "limit of what is written outside of volumes, like 4g; -1 for none")
+	fs.StringVar(&f.network, "network", "", "`mode` of the network: none, on, or egress for what --allow lists only (default none)")
+	fs.StringArrayVar(&f.spec.Network.Allow, "allow", nil, "`host` or network that can be reached; without --network it means --network egress")
+	fs.StringArrayVar(&f.expose, "expose", nil, "`[NAME=]PORT` that a command inside will listen on; every port can be reached, declared or not")
+	fs.BoolVar(&f.spec.ReadOnlyRoot, "read-only", false, "make the root file system read-only")
+	fs.Var((*durationValue)(&f.spec.TTL), "ttl", "remove the sandbox that long after it was made, like 1h")
+
+	// docker's name for --pids.
+	fs.IntVar(&f.spec.Resources.Processes, "pids-limit", 0, "")
+	_ = fs.MarkHidden("pids-limit")
+}
+
+// build completes the Spec.
+func (f *specFlags) build(a *app, args []string) (*atoll.Spec, error) {
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	s := f.spec
+	s.Project, s.Cmd = cfg.Project, args
+	s.Network.Mode = atoll.NetworkMode(f.network)
+	if f.network == "" && len(s.Network.Allow) > 0 {
+		s.Network.Mode = atoll.NetworkEgress
+	}
+	if s.Env, err = f.env.list(a.env); err != nil {
+		return nil, err
+	}
+	for _, l := range f.labels {
+		if s.Labels == nil {
+			s.Labels = map[string]string{}
+		}
+		k, v, _ := strings.Cut(l, "=")
+		s.Labels[k] = v
+	}
+	for _, v := range f.volumes {
+		m, err := parseVolume(v)
+		if err != nil {
+			return nil, err
+		}
+		s.Mounts = append(s.Mounts, m)
+	}
+	for _, v := range f.mounts {
+		m, err := parseMount(v)
+		if err != nil {
+			return nil, err
+		}
+		s.Mounts = append(s.Mounts, m)
+	}
+	for _, v := range f.expose {
+		p, err := parseExpose(v)
+		if err != nil {
+			return nil, err
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	return &s, s.Validate()
+}
+
+// envFlags are -e and --env-file.
+type envFlags struct {
+	vars  []string
+	files []string
+}
+
+func (f *envFlags) register(fs *pflag.FlagSet) {
+	fs.StringArrayVarP(&f.vars, "env", "e", nil, "environment variable, `KEY[=value]`; without a value ours is passed on")
+	fs.StringArrayVar(&f.files, "env-file", nil, "`file` of environment variables, one to a line")
+}
+
+// list gives the variables of the files, then the others, which win. Those
+// without a value are looked up in ours and left out when they are not set.
+func (f *envFlags) list(ours []string) ([]string, error) {
+	var vars []string
+	for _, name := range f.files {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(data)) {
+			if line = strings.TrimRight(line, "\r\n"); strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "#") {
+				vars = append(vars, line)
+			}
+		}
+	}
+	vars = append(vars, f.vars...)
+	var out []string
+	for _, v := range vars {
+		if strings.Contains(v, "=") {
+			out = append(out, v)
+			continue
+		}
+		i := slices.IndexFunc(ours, func(kv string) bool { return strings.HasPrefix(kv, v+"=") })
+		if i >= 0 {
+			out = append(out, ours[i])
+		}
+	}
+	return out, nil
+}
+
+// parseVolume reads docker's -v.
+func parseVolume(s string) (atoll.Mount, error) {
+	parts := strings.Split(s, ":")
+	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" || parts[1] == "" {
+		return atoll.Mount{}, usagef("volume %q: write it like ./dir:/target, name:/target or name:/target:ro", s)
+	}
+	m := atoll.Mount{Type: atoll.MountVolume, Source: parts[0], Target: parts[1]}
+	if len(parts) == 3 {
+		switch parts[2] {
+		case "ro":
+			m.ReadOnly = true
+		case "rw":
+		default:
+			return atoll.Mount{}, usagef("volume %q: the last part must be ro or rw", s)
+		}
+	}
+	return bindIfPath(m)
+}
+
+// bindIfPath makes a bind mount of one whose source is the path of a file.
+func bindIfPath(m atoll.Mount) (atoll.Mount, error) {
+	if m.Type == atoll.MountVolume && !strings.ContainsRune(m.Source, '/') && m.Source != "." && m.Source != ".." {
+		return m, nil
+	}
+	abs, err := filepath.Abs(m.Source)
+	m.Type, m.Source = atoll.MountBind, abs
+	return m, err
+}
+
+// parseMount reads docker's --mount.
+func parseMount(s string) (atoll.Mount, error) {
+	m := atoll.Mount{Type: atoll.MountVolume}
+	for field := range strings.SplitSeq(s, ",") {
+		k, v, _ := strings.Cut(field, "=")
+		var err error
+		switch k {
+		case "type":
+			m.Type = atoll.MountType(v)
+		case "source", "src":
+			m.Source = v
+		case "target", "destination", "dst":
+			m.Target = v
+		case "readonly", "ro":
+			m.ReadOnly = v == "" || v == "true" || v == "1"
+		case "tmpfs-size":
+			m.Size, err = atoll.ParseBytes(v)
+		default:
+			err = fmt.Errorf("unknown key %q: use type, source, target, readonly or tmpfs-size", k)
+		}
+		if err != nil {
+			return m, usagef("mount %q: %w", s, err)
+		}
+	}
+	if m.Type == atoll.MountBind && m.Source != "" {
+		return bindIfPath(m)
+	}
+	return m, nil
+}
+
+func parseExpose(s string) (atoll.Port, error) {
+	var p atoll.Port
+	num := s
+	if name, rest, ok := strings.Cut(s, "="); ok {
+		p.Name, num = name, rest
+	}
+	n, err := parsePort(num)
+	if err != nil {
+		return p, usagef("expose %q: write it like 8080 or web=8080", s)
+	}
+	p.Port = n
+	return p, nil
+}
+
+// bytesValue is a flag that reads a size.
+type bytesValue atoll.Bytes
+
+func (b *bytesValue) Set(s string) error {
+	n, err := atoll.ParseBytes(s)
+	*b = bytesValue(n)
+	return err
+}
+
+func (b *bytesValue) String() string {
+	if *b == 0 {
+		return ""
+	}
+	return atoll.Bytes(*b).String()
+}
+
+func (b *bytesValue) Type() string { return "size" }
+
+// durationValue is a flag that reads a duration.
+type durationValue atoll.Duration
+
+func (d *durationValue) Set(s string) error { return (*atoll.Duration)(d).UnmarshalText([]byte(s)) }
+
+func (d *durationValue) String() string {
+	if *d == 0 {
+		return ""
+	}
+	return atoll.Duration(*d).String()
+}
+
+func (d *durationValue) Type() string { return "duration" }
+
+// stopAtCommand makes all that follows the first argument belong to the
+// command that is to be run, flags included.
+func stopAtCommand(cmd *cobra.Command) { cmd.Flags().SetInterspersed(false) }
+
+// withoutDashes drops the "--" that may stand between a sandbox and a command.
+func withoutDashes(args []string) []string {
+	if len(args) > 0 && args[0] == "--" {
+		return args[1:]
+	}
+	return args
+}

@@ -1,0 +1,370 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func TestExitCode(t *testing.T) {
+	tests := []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{exitError(3), 3},
+		{fmt.Errorf("wrapped: %w", exitError(7)), 7},
+		{asExit(atoll.Exit{Code: 0}), 0},
+		{asExit(atoll.Exit{Code: 124, TimedOut: true}), 124},
+		{asExit(atoll.Exit{Code: 137, Signal: 9}), 137},
+		{signalError{atoll.SIGINT}, 130},
+		{signalError{atoll.SIGTERM}, 143},
+		{errors.New("anything"), 125},
+		{atoll.E("exec", "web", atoll.ErrNotFound, nil), 125},
+		{atoll.E("exec", "web", atoll.ErrTimeout, nil), 125},
+		{atoll.E("exec", "web", atoll.ErrExecFailed, nil), 126},
+		{atoll.E("exec", "web", atoll.ErrCommandNotFound, nil), 127},
+		{errors.Join(errors.New("x"), atoll.E("create", "", atoll.ErrCommandNotFound, nil)), 127},
+	}
+	for _, tt := range tests {
+		if got := exitCode(tt.err); got != tt.want {
+			t.Errorf("exitCode(%v) = %d, want %d", tt.err, got, tt.want)
+		}
+	}
+}
+
+func TestParseKeys(t *testing.T) {
+	tests := []struct {
+		in   string
+		want []byte
+		ok   bool
+	}{
+		{"ctrl-p,ctrl-q", []byte{16, 17}, true},
+		{"ctrl-]", []byte{29}, true},
+		{"ctrl-@", []byte{0}, true},
+		{"Ctrl-A,d", []byte{1, 'd'}, true},
+		{"~", []byte{'~'}, true},
+		{"", nil, true},
+		{"ctrl-", nil, false},
+		{"ctrl-1", nil, false},
+		{"esc", nil, false},
+		{"a,,b", nil, false},
+	}
+	for _, tt := range tests {
+		got, err := parseKeys(tt.in)
+		if !slices.Equal(got, tt.want) || (err == nil) != tt.ok {
+			t.Errorf("parseKeys(%q) = %v, %v, want %v, ok %v", tt.in, got, err, tt.want, tt.ok)
+		}
+	}
+}
+
+func TestDetachReader(t *testing.T) {
+	tests := []struct {
+		in, want string
+		detached bool
+	}{
+		{"hello", "hello", false},
+		{"hi\x10\x11rest", "hi", true},
+		{"\x10\x10\x11", "\x10", true},
+		{"a\x10b\x11c", "a\x10b\x11c", false},
+		{"a\x10", "a\x10", false},
+		{"\x10\x11", "", true},
+		{"", "", false},
+	}
+	for _, tt := range tests {
+		for _, one := range []bool{false, true} {
+			var r io.Reader = strings.NewReader(tt.in)
+			if one {
+				r = iotest.OneByteReader(r)
+			}
+			detached := false
+			d := &detachReader{r: r, keys: []byte{16, 17}, detached: func() { detached = true }}
+			got, err := io.ReadAll(d)
+			if string(got) != tt.want || detached != tt.detached || err != nil {
+				t.Errorf("%q (byte by byte %v): got %q, detached %v, %v, want %q, %v", tt.in, one, got, detached, err, tt.want, tt.detached)
+			}
+		}
+	}
+}
+
+func TestDetachReaderOneKey(t *testing.T) {
+	d := &detachReader{r: strings.NewReader("ab\x1dcd"), keys: []byte{29}, detached: func() {}}
+	if got, err := io.ReadAll(d); string(got) != "ab" || err != nil {
+		t.Errorf("got %q, %v, want %q", got, err, "ab")
+	}
+}
+
+func TestParseVolume(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	tests := []struct {
+		in   string
+		want atoll.Mount
+		ok   bool
+	}{
+		{"data:/data", atoll.Mount{Type: atoll.MountVolume, Source: "data", Target: "/data"}, true},
+		{"/src:/dst:ro", atoll.Mount{Type: atoll.MountBind, Source: "/src", Target: "/dst", ReadOnly: true}, true},
+		{"/src:/dst:rw", atoll.Mount{Type: atoll.MountBind, Source: "/src", Target: "/dst"}, true},
+		{".:/work", atoll.Mount{Type: atoll.MountBind, Source: dir, Target: "/work"}, true},
+		{"./sub:/work", atoll.Mount{Type: atoll.MountBind, Source: dir + "/sub", Target: "/work"}, true},
+		{"sub/x:/work", atoll.Mount{Type: atoll.MountBind, Source: dir + "/sub/x", Target: "/work"}, true},
+		{"/only", atoll.Mount{}, false},
+		{":/dst", atoll.Mount{}, false},
+		{"a:/b:rx", atoll.Mount{}, false},
+		{"a:/b:ro:z", atoll.Mount{}, false},
+	}
+	for _, tt := range tests {
+		got, err := parseVolume(tt.in)
+		if (err == nil) != tt.ok || tt.ok && got != tt.want {
+			t.Errorf("parseVolume(%q) = %+v, %v, want %+v, ok %v", tt.in, got, err, tt.want, tt.ok)
+		}
+	}
+}
+
+func TestParseMount(t *testing.T) {
+	tests := []struct {
+		in   string
+		want atoll.Mount
+		ok   bool
+	}{
+		{"type=bind,source=/a,target=/b,readonly", atoll.Mount{Type: atoll.MountBind, Source: "/a", Target: "/b", ReadOnly: true}, true},
+		{"type=bind,src=/a,dst=/b,ro=false", atoll.Mount{Type: atoll.MountBind, Source: "/a", Target: "/b"}, true},
+		{"source=vol,destination=/b", atoll.Mount{Type: atoll.MountVolume, Source: "vol", Target: "/b"}, true},
+		{"type=tmpfs,target=/t,tmpfs-size=1m", atoll.Mount{Type: atoll.MountTmpfs, Target: "/t", Size: 1 << 20}, true},
+		{"type=tmpfs,target=/t,tmpfs-size=big", atoll.Mount{}, false},
+		{"type=bind,bind-propagation=shared", atoll.Mount{}, false},
+	}
+	for _, tt := range tests {
+		got, err := parseMount(tt.in)
+		if (err == nil) != tt.ok || tt.ok && got != tt.want {
+			t.Errorf("parseMount(%q) = %+v, %v, want %+v, ok %v", tt.in, got, err, tt.want, tt.ok)
+		}
+	}
+}
+
+func TestParseForwards(t *testing.T) {
+	tests := []struct {
+		in   string
+		want forwarding
+		ok   bool
+	}{
+		{"80", forwarding{80, 80}, true},
+		{"8080:80", forwarding{8080, 80}, true},
+		{"0:80", forwarding{0, 80}, true},
+		{"80:0", forwarding{}, false},
+		{"0", forwarding{}, false},
+		{"70000", forwarding{}, false},
+		{"a:80", forwarding{}, false},
+		{":80", forwarding{}, false},
+	}
+	for _, tt := range tests {
+		got, err := parseForwards([]string{tt.in})
+		if (err == nil) != tt.ok || tt.ok && got[0] != tt.want {
+			t.Errorf("parseForwards(%q) = %+v, %v, want %+v, ok %v", tt.in, got, err, tt.want, tt.ok)
+		}
+	}
+}
+
+func TestParseFilter(t *testing.T) {
+	got, err := parseFilter([]string{"name=web", "label=a=b=c", "label=d", "state=running", "state=failed"})
+	want := atoll.Filter{
+		Name: "web", Labels: map[string]string{"a": "b=c", "d": ""},
+		States: []atoll.State{atoll.StateRunning, atoll.StateFailed},
+	}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	for _, bad := range []string{"web", "state=asleep", "colour=red"} {
+		if _, err := parseFilter([]string{bad}); err == nil {
+			t.Errorf("parseFilter(%q) succeeded", bad)
+		}
+	}
+}
+
+func TestEnvList(t *testing.T) {
+	ours := []string{"HOME=/root", "EMPTY=", "HOMER=simpson"}
+	f := envFlags{vars: []string{"A=1", "HOME", "EMPTY", "UNSET", "B=x=y"}}
+	got, err := f.list(ours)
+	want := []string{"A=1", "HOME=/root", "EMPTY=", "B=x=y"}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+}
+
+func TestInsistence(t *testing.T) {
+	at := func(seconds ...float64) (again []bool) {
+		var i insistence
+		start := time.Now()
+		for _, s := range seconds {
+			again = append(again, i.again(start.Add(time.Duration(s*float64(time.Second)))))
+		}
+		return again
+	}
+	if got, want := at(0, 0.5, 1), []bool{false, false, true}; !slices.Equal(got, want) {
+		t.Errorf("three at once: got %v, want %v", got, want)
+	}
+	if got, want := at(0, 5, 10, 10.1, 10.2), []bool{false, false, false, false, true}; !slices.Equal(got, want) {
+		t.Errorf("three late ones: got %v, want %v", got, want)
+	}
+}
+
+func TestOutput(t *testing.T) {
+	failure := errors.New("disk full")
+	for _, tt := range []struct{ err, want error }{{errBrokenPipe, nil}, {failure, failure}} {
+		o := newOutput(failingWriter{tt.err})
+		for range 2 {
+			if n, err := o.Write([]byte("abc")); n != 3 || err != nil {
+				t.Errorf("Write = %d, %v, want the rest to be dropped in silence", n, err)
+			}
+		}
+		select {
+		case <-o.broken:
+		default:
+			t.Error("broken is not closed")
+		}
+		if got := o.failed(); !errors.Is(got, tt.want) || (got == nil) != (tt.want == nil) {
+			t.Errorf("failed() = %v, want %v", got, tt.want)
+		}
+	}
+}
+
+// failingWriter fails every Write.
+type failingWriter struct{ err error }
+
+func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
+
+func TestHead(t *testing.T) {
+	tests := []struct {
+		in        string
+		text      string
+		data      string
+		truncated bool
+	}{
+		{"abc", "abc", "", false},
+		{"abcdefgh", "abcdef", "", true},
+		{"abcde\u20acfg", "abcde", "", true}, // a character is not cut in half
+		{"a\xffb", "", "a\xffb", false},
+		{"", "", "", false},
+	}
+	for _, tt := range tests {
+		h := &head{limit: 6}
+		for i := range len(tt.in) {
+			h.Write([]byte{tt.in[i]})
+		}
+		text, data, truncated := h.result()
+		if text != tt.text || string(data) != tt.data || truncated != tt.truncated {
+			t.Errorf("%q: got %q, %q, %v, want %q, %q, %v", tt.in, text, data, truncated, tt.text, tt.data, tt.truncated)
+		}
+	}
+}
+
+func TestProgressLine(t *testing.T) {
+	tests := []struct {
+		p    atoll.Progress
+		cols int
+		want string
+	}{
+		{atoll.Progress{Phase: "pull"}, 80, "pull"},
+		{atoll.Progress{Phase: "pull", Item: "debian", Done: 512}, 80, "pull debian 512 B"},
+		{atoll.Progress{Phase: "pull", Done: 5 << 20, Total: 10 << 20}, 80, "pull [==========          ] 5.0 MiB of 10.0 MiB"},
+		{atoll.Progress{Phase: "pull", Done: 9, Total: 3}, 80, "pull [====================] 9 B of 3 B"},
+		{atoll.Progress{Phase: "a long phase"}, 6, "a long"},
+	}
+	for _, tt := range tests {
+		if got := progressLine(tt.p, tt.cols); got != tt.want {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
+	}
+}
+
+func TestSandboxTable(t *testing.T) {
+	now := time.Now()
+	st := atoll.Status{
+		ID: strings.Repeat("ab", 16), State: atoll.StateStopped, Exit: &atoll.Exit{Code: 3}, Created: now.Add(-3 * time.Hour),
+		Spec: atoll.Spec{Project: atoll.DefaultProject, Cmd: []string{"sh", "-c", "echo\n\n  " + strings.Repeat("x", 80)}},
+	}
+	want := []string{"abababababab", "-", "stopped (3)", "-", "3h ago", "sh -c echo " + strings.Repeat("x", 28) + "…"}
+	if got := sandboxTable([]atoll.Status{st}, now)[1]; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	st.Spec.Project = "team"
+	if got := sandboxTable([]atoll.Status{st}, now); got[0][2] != "PROJECT" || got[1][2] != "team" {
+		t.Errorf("a project that is not the default one is not shown: %q", got)
+	}
+}
+
+func TestAgo(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "now", 5 * time.Second: "5s ago", 3 * time.Minute: "3m ago", 5 * time.Hour: "5h ago", 72 * time.Hour: "3d ago",
+	} {
+		if got := ago(d); got != want {
+			t.Errorf("ago(%s) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestRenameTar(t *testing.T) {
+	var in, out bytes.Buffer
+	w := tar.NewWriter(&in)
+	for _, h := range []tar.Header{
+		{Name: ".", Typeflag: tar.TypeDir}, {Name: "sub/", Typeflag: tar.TypeDir}, {Name: "sub/f", Typeflag: tar.TypeReg, Size: 3},
+		{Name: "hard", Typeflag: tar.TypeLink, Linkname: "sub/f"}, {Name: "soft", Typeflag: tar.TypeSymlink, Linkname: "sub/f"},
+	} {
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Size > 0 {
+			io.WriteString(w, "abc")
+		}
+	}
+	w.Close()
+	if err := renameTar(&out, &in, "dir"); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for r := tar.NewReader(&out); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, strings.TrimSuffix(h.Name+" "+h.Linkname, " "))
+	}
+	want := []string{"dir", "dir/sub/", "dir/sub/f", "dir/hard dir/sub/f", "dir/soft sub/f"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestPipeReportsTheFirstFailure(t *testing.T) {
+	wrote, red := errors.New("write"), errors.New("read")
+	drain := func(r io.Reader) error { _, err := io.Copy(io.Discard, r); return err }
+	fill := func(w io.Writer) error {
+		for {
+			if _, err := w.Write(make([]byte, 1<<10)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := pipe(func(io.Writer) error { return wrote }, drain); err != wrote {
+		t.Errorf("got %v, want %v", err, wrote)
+	}
+	if err := pipe(fill, func(io.Reader) error { return red }); err != red {
+		t.Errorf("got %v, want %v", err, red)
+	}
+	if err := pipe(func(io.Writer) error { return nil }, drain); err != nil {
+		t.Errorf("got %v, want nil", err)
+	}
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// A version says what this binary was built from.
+type version struct {
+	Version  string `json:"version"`          // of the module; "devel" outside of a release
+	Commit   string `json:"commit,omitempty"` // with "+" when files were changed
+	Date     string `json:"date,omitempty"`   // of the commit
+	Go       string `json:"go"`               // that compiled it
+	Platform string `json:"platform"`         // operating system and architecture
+	GVisor   string `json:"gvisor,omitempty"` // of the module compiled in
+	Static   bool   `json:"static"`           // built without cgo
+}
+
+func newVersion(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:               "version",
+		Short:             "Print what this binary was built from",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(*cobra.Command, []string) error {
+			v := buildVersion()
+			if asJSON {
+				return a.printJSON(v)
+			}
+			_, err := fmt.Fprintln(a.stdout, v)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	return cmd
+}
+
+func buildVersion() version {
+	v := version{Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Version != "" && info.Main.Version != "(devel)" {
+		v.Version = info.Main.Version
+	}
+	modified := false
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			v.Commit = s.Value
+		case "vcs.time":
+			v.Date = s.Value
+		case "vcs.modified":
+			modified = s.Value == "true"
+		case "CGO_ENABLED":
+			v.Static = s.Value == "0"
+		}
+	}
+	if modified && v.Commit != "" {
+		v.Commit += "+"
+	}
+	for _, m := range info.Deps {
+		if m.Path == "gvisor.dev/gvisor" {
+			v.GVisor = m.Version
+		}
+	}
+	return v
+}
+
+func (v version) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "atoll %s", v.Version)
+	for _, part := range []string{v.Commit, v.Date} {
+		if part != "" {
+			fmt.Fprintf(&b, " %s", part)
+		}
+	}
+	fmt.Fprintf(&b, "\n%s %s", v.Go, v.Platform)
+	if v.GVisor != "" {
+		fmt.Fprintf(&b, "\ngvisor %s", v.GVisor)
+	}
+	return b.String()
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func newVolume(a *app) *cobra.Command {
+	cmd := &cobra.Command{Use: "volume", Short: "List and remove volumes, which outlive sandboxes"}
+	cmd.AddCommand(newVolumeLs(a), newVolumeRm(a))
+	return cmd
+}
+
+func newVolumeLs(a *app) *cobra.Command {
+	var quiet, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List volumes of all projects, or with --project of one",
+		Long: `Ls lists the volumes that were given a name, and the data volumes of sandboxes,
+which are called data- and the sandbox's id.`,
+		Aliases:           []string{"list"},
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				all, err := atoll.Volumes(ctx, c.Provider, a.flags["project"])
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return a.printJSON(orEmpty(all))
+				}
+				rows := [][]string{{"NAME", "PROJECT", "IN USE", "CREATED"}}
+				for _, v := range all {
+					if quiet {
+						fmt.Fprintln(a.stdout, v.Name)
+						continue
+					}
+					rows = append(rows, []string{v.Name, v.Project, yesNo(v.InUse), ago(time.Since(v.Created))})
+				}
+				if quiet {
+					return nil
+				}
+				return a.printTable(rows)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names only")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	return cmd
+}
+
+func newVolumeRm(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm VOLUME...",
+		Short: "Remove volumes of a project that no sandbox uses",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				return a.each(args, func(name string) error { return atoll.RemoveVolume(ctx, c.Provider, c.project, name) })
+			})
+		},
+	}
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

@@ -1,0 +1,16 @@
+package config
+
+import (
+	"log/slog"
+	"path/filepath"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/local"
+)
+
+// Local are the settings of the provider local; there are none yet.
+type Local struct{}
+
+func openLocal(cfg *Config, log *slog.Logger) (atoll.Provider, error) {
+	return local.New(local.Options{Dir: filepath.Join(cfg.StateDir, "local"), Log: log})
+}
