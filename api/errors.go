@@ -47,9 +47,13 @@ func encodeError(err error, requestID string) wireError {
 }
 
 // err is the error that w stands for, indistinguishable by errors.Is from the
-// one it was made of as far as kinds and the standard sentinels go.
-func (w wireError) err() error {
+// one it was made of as far as kinds and the standard sentinels go. op and id
+// are the caller's, for a w that has none.
+func (w wireError) err(op, id string) error {
 	e := &atoll.Error{Op: w.Op, ID: w.ID, Kind: w.Kind}
+	if e.Op == "" {
+		e.Op, e.ID = op, id
+	}
 	if e.Kind == "" {
 		e.Kind = atoll.ErrInternal
 	}
@@ -136,7 +140,7 @@ func readError(resp *http.Response, op, id string) error {
 func decodeError(status int, body []byte, op, id string) error {
 	var w wireError
 	if json.Unmarshal(body, &w) == nil && w.Kind != "" {
-		return w.err()
+		return w.err(op, id)
 	}
 	kind := atoll.ErrInternal
 	switch {

@@ -2,10 +2,167 @@ package api
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
 	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
-func dialUnix(ctx context.Context, path string) (net.Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", path)
+// Listen listens on unix:///path or tcp://host:port.
+//
+// A unix socket is made with mode 0600, in a directory that must exist, and is
+// deleted by Close. One that is there already is replaced only when nobody
+// answers on it. Kinds: ErrInvalid, ErrAlreadyExists (somebody listens there),
+// ErrUnavailable.
+func Listen(ctx context.Context, addr string) (net.Listener, error) {
+	u, err := url.Parse(addr)
+	switch {
+	case err != nil:
+		return nil, atoll.Errorf("listen", "", atoll.ErrInvalid, "address %w", err)
+	case u.Scheme == "unix" && u.Host == "" && u.Path != "":
+		return listenUnix(ctx, u.Path)
+	case u.Scheme == "tcp" && u.Host != "" && u.Path == "":
+		var lc net.ListenConfig
+		l, err := lc.Listen(ctx, "tcp", u.Host)
+		if err != nil {
+			return nil, atoll.E("listen", "", atoll.ErrUnavailable, err)
+		}
+		return l, nil
+	}
+	return nil, atoll.Errorf("listen", "", atoll.ErrInvalid, "address %q: write it like unix:///path or tcp://host:port", addr)
+}
+
+const (
+	shutdownGrace     = 10 * time.Second // for requests in progress
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeader         = 64 << 10
+)
+
+// Serve serves h on the listeners until ctx ends or one of them fails, then
+// lets requests in progress finish, for 10 seconds at most, ends the streams,
+// and closes listeners and h. It returns nil when ctx has ended.
+//
+// It refuses, with ErrDenied, to serve a handler that asks for no token on
+// anything but unix sockets and a Pipe.
+func Serve(ctx context.Context, h *Handler, listeners ...net.Listener) error {
+	defer h.Close()
+	for _, l := range listeners {
+		defer l.Close()
+		if !h.Authenticates() && !private(l) {
+			return atoll.Errorf("serve", l.Addr().String(), atoll.ErrDenied, "a token is needed to serve on %s", l.Addr().Network())
+		}
+	}
+	server := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
+	}
+	failed := make(chan error, len(listeners))
+	for _, l := range listeners {
+		go func() { failed <- server.Serve(l) }()
+	}
+	var err error
+	left := len(listeners)
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+		left--
+	}
+	shut(ctx, server, h)
+	for range left {
+		<-failed
+	}
+	return err
+}
+
+// private reports whether only the user that runs the server can connect.
+func private(l net.Listener) bool {
+	network := l.Addr().Network()
+	return network == "unix" || network == pipeNetwork
+}
+
+// shut ends the server: first nobody is let in, then streams are ended, then
+// what has not finished in time is cut off.
+func shut(ctx context.Context, server *http.Server, h *Handler) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if server.Shutdown(ctx) != nil {
+			_ = server.Close()
+		}
+	}()
+	h.Close()
+	<-done
+}
+
+// NewToken returns a token of 32 random bytes.
+func NewToken() string {
+	var b [32]byte
+	rand.Read(b[:]) // never fails
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// LoadToken reads the token in a file, which must be readable by its owner
+// only. When there is no such file it makes one, with mode 0600, and says so:
+// that is the moment to show the token. Kinds: ErrDenied (others may read it),
+// ErrInvalid (it is empty), ErrInternal.
+func LoadToken(path string) (token string, made bool, err error) {
+	token = NewToken()
+	err = writeNew(path, token+"\n")
+	if err == nil {
+		return token, true, nil
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		return "", false, atoll.E("token", path, atoll.ErrInternal, err)
+	}
+	fi, err := os.Stat(path)
+	if err != nil {
+		return "", false, atoll.E("token", path, atoll.ErrInternal, err)
+	}
+	if perm := fi.Mode().Perm(); perm&0o077 != 0 {
+		return "", false, atoll.Errorf("token", path, atoll.ErrDenied, "others may read it (mode %04o): chmod 600 %s", perm, path)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", false, atoll.E("token", path, atoll.ErrInternal, err)
+	}
+	if token = strings.TrimSpace(string(b)); token == "" {
+		return "", false, atoll.Errorf("token", path, atoll.ErrInvalid, "the file is empty: delete it to get a new token")
+	}
+	return token, false, nil
+}
+
+// writeNew makes a file that appears as a whole: nobody reads half a token.
+func writeNew(path, content string) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".token-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.WriteString(content)
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		return err
+	}
+	return os.Link(tmp.Name(), path)
+}
+
+// errTaken is why a socket is not replaced.
+func errTaken(path string) error {
+	return atoll.E("listen", path, atoll.ErrAlreadyExists, fmt.Errorf("somebody listens on %s", path))
 }

@@ -219,7 +219,7 @@ func (p *process) waitRunning(ctx context.Context) (atoll.Exit, error) {
 	case last.Exit != nil:
 		return *last.Exit, nil
 	case last.Error != nil:
-		return atoll.Exit{}, last.Error.err()
+		return atoll.Exit{}, last.Error.err("wait", p.sb.id)
 	}
 	return atoll.Exit{}, atoll.Errorf("wait", p.sb.id, atoll.ErrInternal, "the server ended with a message %q", last.Type)
 }
@@ -446,7 +446,7 @@ func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
 	case run.err != nil:
 		return p.sb.c.fault(ctx, q.op, q.id, run.err)
 	case run.last.Error != nil:
-		return run.last.Error.err()
+		return run.last.Error.err(q.op, q.id)
 	}
 	return nil
 }

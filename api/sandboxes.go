@@ -28,7 +28,7 @@ func sandboxRoutes() []Route {
 			Params: []Param{
 				{Name: "name", Type: "string", Doc: "only the one of this name"},
 				{Name: "project", Type: "string", Doc: "only those of this project"},
-				{Name: "label", Type: "string", Doc: "`key=value`: only those with this label", Many: true},
+				{Name: "label", Type: "string", Doc: "`key=value`: only those with this label; `=` and `%` in the key are percent-encoded", Many: true},
 				{Name: "state", Type: "string", Doc: "only those in one of these states", Many: true},
 			},
 			Reply: jsonOf[sandboxesReply](), serve: (*Handler).serveList,
@@ -145,7 +145,8 @@ func (h *Handler) serveList(w http.ResponseWriter, r *http.Request) error {
 	f := atoll.Filter{Name: q.str("name"), Project: q.str("project")}
 	for _, label := range q.all("label") {
 		k, v, ok := strings.Cut(label, "=")
-		if !ok {
+		k, err := url.PathUnescape(k)
+		if !ok || err != nil {
 			return invalid("parameter label: %q is not key=value", label)
 		}
 		if f.Labels == nil {
@@ -170,6 +171,9 @@ func (h *Handler) serveList(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// labelKey escapes what would end a key too early.
+var labelKey = strings.NewReplacer("%", "%25", "=", "%3D")
+
 // List implements atoll.Provider.
 func (c *Client) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
 	q := url.Values{}
@@ -180,7 +184,7 @@ func (c *Client) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, erro
 		q.Set("project", f.Project)
 	}
 	for k, v := range f.Labels {
-		q.Add("label", k+"="+v)
+		q.Add("label", labelKey.Replace(k)+"="+v)
 	}
 	for _, s := range f.States {
 		q.Add("state", string(s))

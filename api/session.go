@@ -57,8 +57,7 @@ func (h *Handler) session(w http.ResponseWriter, r *http.Request, serve func(s *
 	defer s.cancel()
 	defer s.reading.Wait()
 	defer context.AfterFunc(s.ctx, func() { _ = ws.CloseNow() })()
-	ping := time.AfterFunc(pingEvery, s.ping)
-	defer ping.Stop()
+	defer s.keepAlive()()
 	return answered(s.finish(s.run(h.opts.MaxBody, serve)))
 }
 
@@ -186,15 +185,23 @@ func (s *session) obey(m message) error {
 	return s.send(message{Type: msgRefused, Error: &w})
 }
 
-// ping closes the connection of a client that does not answer.
-func (s *session) ping() {
-	ctx, cancel := context.WithTimeout(s.ctx, pingTimeout)
-	defer cancel()
-	if s.ws.Ping(ctx) != nil {
-		_ = s.ws.CloseNow()
-		return
-	}
-	time.AfterFunc(pingEvery, s.ping)
+// keepAlive pings the client now and then, until stop is called, and closes
+// the connection of one that does not answer.
+func (s *session) keepAlive() (stop func()) {
+	var timer *time.Timer
+	set := make(chan struct{})
+	timer = time.AfterFunc(pingEvery, func() {
+		<-set
+		ctx, cancel := context.WithTimeout(s.ctx, pingTimeout)
+		defer cancel()
+		if s.ws.Ping(ctx) != nil {
+			_ = s.ws.CloseNow()
+			return
+		}
+		timer.Reset(pingEvery)
+	})
+	close(set)
+	return func() { timer.Stop() }
 }
 
 // A running is the client's side of a link.
@@ -235,7 +242,7 @@ func (c *Client) open(ctx context.Context, q call, first message, stdin io.Reade
 	if stderr != nil && !first.Joint {
 		r.receive(chanStderr)
 	}
-	reply, err := r.greet(ctx, first)
+	reply, err := r.greet(ctx, q, first)
 	if err != nil {
 		_ = ws.CloseNow()
 		if _, ok := err.(*atoll.Error); ok {
@@ -249,7 +256,7 @@ func (c *Client) open(ctx context.Context, q call, first message, stdin io.Reade
 
 // greet sends the first message and returns the server's, which is an error of
 // its own when it says so.
-func (r *running) greet(ctx context.Context, first message) (message, error) {
+func (r *running) greet(ctx context.Context, q call, first message) (message, error) {
 	stop := context.AfterFunc(ctx, func() { _ = r.ws.CloseNow() })
 	defer stop()
 	if err := r.send(first); err != nil {
@@ -257,7 +264,7 @@ func (r *running) greet(ctx context.Context, first message) (message, error) {
 	}
 	reply, err := r.read(false)
 	if err == nil && reply.Type == msgError && reply.Error != nil {
-		err = reply.Error.err()
+		err = reply.Error.err(q.op, q.id)
 	}
 	if err == nil && !stop() {
 		err = ctx.Err()

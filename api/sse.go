@@ -123,7 +123,7 @@ func events[T any](ctx context.Context, c *Client, q call) iter.Seq2[event[T], e
 		defer resp.Body.Close()
 		r := eventReader{br: bufio.NewReaderSize(resp.Body, bufferSize)}
 		for {
-			ev, err := nextEvent[T](&r)
+			ev, err := nextEvent[T](&r, q)
 			if remote, ok := err.(*atoll.Error); ok {
 				yield(event[T]{}, ctxErr(ctx, remote))
 				return
@@ -148,7 +148,7 @@ func events[T any](ctx context.Context, c *Client, q call) iter.Seq2[event[T], e
 
 // nextEvent decodes the next event; an "error" event is returned as the error
 // that it carries.
-func nextEvent[T any](r *eventReader) (event[T], error) {
+func nextEvent[T any](r *eventReader, q call) (event[T], error) {
 	name, data, err := r.next()
 	if err != nil {
 		return event[T]{}, err
@@ -158,7 +158,7 @@ func nextEvent[T any](r *eventReader) (event[T], error) {
 		if err := json.Unmarshal(data, &w); err != nil {
 			return event[T]{}, err
 		}
-		return event[T]{}, w.err()
+		return event[T]{}, w.err(q.op, q.id)
 	}
 	ev := event[T]{name: name}
 	return ev, json.Unmarshal(data, &ev.data)

@@ -1,0 +1,150 @@
+//go:build unix
+
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// maxSocketPath is what fits in a socket address, with its final zero.
+const maxSocketPath = 103
+
+// answerTimeout is how long a socket that is there may take to accept.
+const answerTimeout = 2 * time.Second
+
+// listenUnix makes the socket while it holds a lock on the directory, so that
+// of two servers that find a stale one only one replaces it.
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, atoll.E("listen", path, atoll.ErrUnavailable, err)
+	}
+	defer dir.Close()
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, atoll.E("listen", path, atoll.ErrUnavailable, err)
+	}
+	if err := removeStale(ctx, path); err != nil {
+		return nil, err
+	}
+	l, err := bind(ctx, path)
+	if err != nil {
+		return nil, atoll.E("listen", path, atoll.ErrUnavailable, err)
+	}
+	fi, err := os.Lstat(path)
+	if err != nil {
+		l.Close()
+		return nil, atoll.E("listen", path, atoll.ErrUnavailable, err)
+	}
+	return &unixListener{UnixListener: l, path: path, made: fi}, nil
+}
+
+// removeStale deletes the socket at path when nobody listens on it.
+func removeStale(ctx context.Context, path string) error {
+	fi, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return atoll.E("listen", path, atoll.ErrUnavailable, err)
+	}
+	if fi.Mode().Type() != fs.ModeSocket {
+		return atoll.Errorf("listen", path, atoll.ErrAlreadyExists, "%s is there and is no socket", path)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	conn, err := dialUnix(ctx, path)
+	if err == nil {
+		conn.Close()
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return errTaken(path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return atoll.E("listen", path, atoll.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// bind makes the socket. Linux gives it the mode of the descriptor, so there
+// is no moment in which others may connect; elsewhere the directory protects
+// it until the mode is set.
+func bind(ctx context.Context, path string) (*net.UnixListener, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), 0o600) }) // the chmod below sees to other systems
+	}}
+	var l net.Listener
+	err := shortPath(path, func(short string) (err error) {
+		l, err = lc.Listen(ctx, "unix", short)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	unix := l.(*net.UnixListener)
+	unix.SetUnlinkOnClose(false) // its name may be the short one
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return unix, nil
+}
+
+// A unixListener deletes its socket when it is closed.
+type unixListener struct {
+	*net.UnixListener
+	path string
+	made fs.FileInfo
+}
+
+func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
+
+func (l *unixListener) Accept() (net.Conn, error) {
+	conn, err := l.AcceptUnix()
+	if err != nil {
+		return nil, err
+	}
+	return unixConn{conn}, nil
+}
+
+func (l *unixListener) Close() error {
+	err := l.UnixListener.Close()
+	if fi, statErr := os.Lstat(l.path); err == nil && statErr == nil && os.SameFile(fi, l.made) {
+		_ = os.Remove(l.path) // somebody else did
+	}
+	return err
+}
+
+// A unixConn copies files into itself by the kernel, as a TCP connection does.
+type unixConn struct{ *net.UnixConn }
+
+// ReadFrom implements io.ReaderFrom; it hides the net.UnixConn method of that
+// name, which is for datagrams.
+func (c unixConn) ReadFrom(src io.Reader) (int64, error) {
+	if n, done, err := sendFile(c.UnixConn, src); done {
+		return n, err
+	}
+	return copyBuffer(c.UnixConn, src)
+}
+
+func dialUnix(ctx context.Context, path string) (net.Conn, error) {
+	var conn net.Conn
+	err := shortPath(path, func(short string) (err error) {
+		var d net.Dialer
+		conn, err = d.DialContext(ctx, "unix", short)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return unixConn{conn.(*net.UnixConn)}, nil
+}

@@ -1,0 +1,21 @@
+//go:build !unix
+
+package api
+
+import (
+	"context"
+	"net"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// listenUnix is for systems on which a socket cannot be kept from others by
+// its mode.
+func listenUnix(_ context.Context, path string) (net.Listener, error) {
+	return nil, atoll.Errorf("listen", path, atoll.ErrUnsupported, "unix sockets are not private on this system: use tcp with a token")
+}
+
+func dialUnix(ctx context.Context, path string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", path)
+}
