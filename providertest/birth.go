@@ -236,6 +236,12 @@ var birth = []promise{
 			t.Run(name, func(t *testing.T) { h.refused(t, s, atoll.ErrInvalid) })
 		}
 	}},
+	{"a work directory that cannot be made is refused", []need{needWalls}, func(t *testing.T, h *harness) {
+		h.refused(t, atoll.Spec{Workdir: "/bin/sh/below/a/file"}, atoll.ErrInvalid, atoll.ErrNotExist, atoll.ErrExecFailed)
+	}},
+	{"a user of the main process that is not there is refused", []need{needUsers}, func(t *testing.T, h *harness) {
+		h.refused(t, atoll.Spec{User: "nobody-of-that-name", Cmd: wordArgs("ready")}, atoll.ErrInvalid, atoll.ErrNotExist, atoll.ErrExecFailed)
+	}},
 	{"an image that is not there is refused", []need{needImages}, func(t *testing.T, h *harness) {
 		h.refused(t, atoll.Spec{Image: "NO such::image"}, atoll.ErrInvalid, atoll.ErrNotExist)
 	}},

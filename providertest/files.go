@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -254,6 +253,24 @@ var files = []promise{
 		}
 		h.holds(t, sb, "keep/f", "kept")
 	}},
+	{"files belong to the default user, who cannot do more than it may", []need{needFiles, needUsers, needWalls}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{User: "1234:2345"})
+		h.write(t, sb, "d/f", "x")
+		for _, name := range []string{"d", "d/f"} {
+			if st := h.stat(t, sb, name); st.UID != 1234 || st.GID != 2345 {
+				t.Errorf("%s belongs to %d:%d, want 1234:2345", name, st.UID, st.GID)
+			}
+		}
+		if code := h.code(t, sb, word("store", "d/f", "from inside")); code != 0 {
+			t.Errorf("the user's process cannot write the user's file: exit %d", code)
+		}
+		h.holds(t, sb, "d/f", "from inside\n")
+		err := atoll.WriteFile(h.ctx(t), sb, "/usr/new", []byte("x"), 0)
+		wantKind(t, "WriteFile where only root may", err, atoll.ErrDenied)
+		if !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("error %v does not match fs.ErrPermission", err)
+		}
+	}},
 	{"what is not there is ErrNotExist", []need{needFiles}, func(t *testing.T, h *harness) {
 		f := atoll.Files(h.idle(t))
 		_, _, err := f.Read(h.ctx(t), "no", 0)
@@ -320,187 +337,6 @@ var files = []promise{
 type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errors.New("the source broke") }
-
-// escapes tries every way out that is known. Inside of walls an absolute path
-// is a path inside, so the secret lies on the machine of the test.
-func escapes(t *testing.T, h *harness) {
-	secret := h.secret(t)
-	sb := h.idle(t)
-	up := strings.Repeat("../", 20)
-	h.link(t, sb, "link", secret.file)
-	h.link(t, sb, "parent", secret.dir)
-	h.link(t, sb, "climb", up+secret.file)
-	h.link(t, sb, "chain", "link")
-	h.link(t, sb, "dangling", secret.dir+"/new")
-	f := atoll.Files(sb)
-	outside := []string{secret.file, up + secret.file, "x/../" + up + secret.file, "link", "parent/secret", "climb", "chain"}
-	for _, name := range outside {
-		if got, err := atoll.ReadFile(h.ctx(t), sb, name); err == nil && strings.Contains(string(got), secret.text) {
-			t.Errorf("ReadFile(%s) read the secret", name)
-		}
-		atoll.WriteFile(h.ctx(t), sb, name, []byte("overwritten"), 0)
-	}
-	for _, name := range []string{secret.dir + "/new", "parent/new", "dangling", up + secret.dir + "/new"} {
-		atoll.WriteFile(h.ctx(t), sb, name, []byte("planted"), 0)
-		f.Mkdir(h.ctx(t), name+"/dir", 0o755)
-	}
-	for _, name := range []string{secret.dir, "parent/", "parent/.", up + secret.dir} {
-		list, _ := f.List(h.ctx(t), name, true)
-		if slices.ContainsFunc(list, func(f atoll.FileInfo) bool { return f.Name == secret.canary }) {
-			t.Errorf("List(%s) = %+v", name, list)
-		}
-		var buf bytes.Buffer
-		if f.WriteTar(h.ctx(t), name, &buf); strings.Contains(buf.String(), secret.text) {
-			t.Errorf("WriteTar(%s) packed the secret", name)
-		}
-		f.ReadTar(h.ctx(t), name, tarOf(t, tar.Header{Name: "new", Typeflag: tar.TypeReg, Mode: 0o644}))
-	}
-	f.Rename(h.ctx(t), secret.file, "stolen")
-	f.Rename(h.ctx(t), "parent/secret", "stolen")
-	f.Remove(h.ctx(t), "parent/secret", true)
-	f.Remove(h.ctx(t), secret.file, false)
-	if err := f.Remove(h.ctx(t), "parent", true); err != nil {
-		t.Errorf("Remove of the link itself: %v", err)
-	}
-	secret.untouched(t)
-}
-
-func tarRoundTrip(t *testing.T, h *harness) {
-	sb := h.idle(t)
-	h.write(t, sb, "tree/file", "content")
-	h.write(t, sb, "tree/sub/odd name\n", "odd")
-	if err := atoll.Files(sb).Mkdir(h.ctx(t), "tree/empty", 0o700); err != nil {
-		t.Fatalf("Mkdir: %v", err)
-	}
-	if _, err := atoll.Files(sb).Write(h.ctx(t), "tree/run", strings.NewReader("#!"), atoll.WriteOptions{Mode: 0o755}); err != nil {
-		t.Fatalf("Write: %v", err)
-	}
-	h.link(t, sb, "tree/link", "sub/odd name\n")
-	var packed bytes.Buffer
-	if err := atoll.Files(sb).WriteTar(h.ctx(t), "tree", &packed); err != nil {
-		t.Fatalf("WriteTar: %v", err)
-	}
-	other := h.idle(t)
-	if err := atoll.Files(other).ReadTar(h.ctx(t), "new/place", &packed); err != nil {
-		t.Fatalf("ReadTar: %v", err)
-	}
-	before, err := atoll.Files(sb).List(h.ctx(t), "tree", true)
-	if err != nil {
-		t.Fatalf("List: %v", err)
-	}
-	after, err := atoll.Files(other).List(h.ctx(t), "new/place", true)
-	if err != nil || len(after) != len(before) {
-		t.Fatalf("List: %d entries, %v; want %d", len(after), err, len(before))
-	}
-	for i, b := range before {
-		a := after[i]
-		if strings.TrimPrefix(a.Path, "/work/new/place") != strings.TrimPrefix(b.Path, "/work/tree") ||
-			a.Type != b.Type || a.Mode != b.Mode || a.Target != b.Target || a.Type == atoll.TypeFile && a.Size != b.Size {
-			t.Errorf("unpacked %+v, packed %+v", a, b)
-		}
-	}
-	h.holds(t, other, "new/place/link", "odd")
-	var one bytes.Buffer
-	if err := atoll.Files(sb).WriteTar(h.ctx(t), "tree/file", &one); err != nil {
-		t.Fatalf("WriteTar of a file: %v", err)
-	}
-	hdr, err := tar.NewReader(&one).Next()
-	if err != nil || hdr.Typeflag != tar.TypeReg || hdr.Size != int64(len("content")) {
-		t.Errorf("the tar of a file begins with %+v, %v", hdr, err)
-	}
-}
-
-func tarEscapes(t *testing.T, h *harness) {
-	secret := h.secret(t)
-	reg := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644} }
-	link := func(name, to string) tar.Header {
-		return tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}
-	}
-	hard := func(name, to string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeLink, Linkname: to} }
-	up := strings.Repeat("../", 20)
-	for i, evil := range [][]tar.Header{
-		{reg("../escaped")},
-		{reg("a/../../escaped")},
-		{reg(up + secret.dir + "/new")},
-		{link("l", secret.dir), reg("l/new")},
-		{link("l", up+secret.dir), reg("l/new")},
-		{link("l", "../.."), reg("l/escaped")},
-		{link("l", "../escaped"), reg("l")},
-		{hard("l", secret.file)},
-		{hard("l", "../../victim")},
-	} {
-		sb := h.idle(t)
-		h.write(t, sb, "victim", "unharmed")
-		dir := "t" + strconv.Itoa(i) + "/in"
-		err := atoll.Files(sb).ReadTar(h.ctx(t), dir, tarOf(t, append(evil, reg("after"))...))
-		if last := evil[len(evil)-1]; last.Name == "l" && last.Typeflag == tar.TypeReg && err == nil {
-			h.missing(t, sb, "t"+strconv.Itoa(i)+"/escaped") // replacing the link is as good as refusing
-		} else {
-			wantKind(t, "ReadTar of "+last.Name+" -> "+last.Linkname, err, atoll.ErrInvalid)
-			h.missing(t, sb, dir+"/after")
-		}
-		h.missing(t, sb, "escaped")
-		h.missing(t, sb, "t"+strconv.Itoa(i)+"/escaped")
-		h.holds(t, sb, "victim", "unharmed")
-		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
-			t.Errorf("Remove: %v", err)
-		}
-	}
-	secret.untouched(t)
-}
-
-func watchFiles(t *testing.T, h *harness) {
-	sb := h.idle(t)
-	h.write(t, sb, "d/old", "x")
-	ctx, cancel := context.WithCancel(h.ctx(t))
-	defer cancel()
-	events := make(chan atoll.FileEvent, 1000)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for ev, err := range atoll.Files(sb).Watch(ctx, "d", true) {
-			if err != nil {
-				return
-			}
-			events <- ev
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-done })
-	expect := func(want atoll.FileEvent) {
-		t.Helper()
-		timeout := time.After(h.short())
-		for {
-			select {
-			case ev := <-events:
-				if ev == want {
-					return
-				}
-				if want.Type == atoll.FileSynced {
-					t.Fatalf("the first event is %+v, want synced", ev)
-				}
-			case <-timeout:
-				t.Fatalf("no event %+v", want)
-			}
-		}
-	}
-	expect(atoll.FileEvent{Type: atoll.FileSynced})
-	h.write(t, sb, "d/new", "x")
-	expect(atoll.FileEvent{Type: atoll.FileCreated, Path: "/work/d/new"})
-	if h.code(t, sb, word("store", "d/old", "changed from inside")) != 0 {
-		t.Error("the process could not write")
-	}
-	expect(atoll.FileEvent{Type: atoll.FileWritten, Path: "/work/d/old"})
-	if err := atoll.Files(sb).Mkdir(h.ctx(t), "d/sub", 0o755); err != nil {
-		t.Errorf("Mkdir: %v", err)
-	}
-	expect(atoll.FileEvent{Type: atoll.FileCreated, Path: "/work/d/sub"})
-	h.write(t, sb, "d/sub/deep", "x")
-	expect(atoll.FileEvent{Type: atoll.FileCreated, Path: "/work/d/sub/deep"})
-	if err := atoll.Files(sb).Remove(h.ctx(t), "d/new", false); err != nil {
-		t.Errorf("Remove: %v", err)
-	}
-	expect(atoll.FileEvent{Type: atoll.FileRemoved, Path: "/work/d/new"})
-}
 
 // write stores a file, or fails the test.
 func (h *harness) write(t *testing.T, sb atoll.Sandbox, name, text string) {
@@ -569,22 +405,6 @@ func (h *harness) link(t *testing.T, sb atoll.Sandbox, name, target string) {
 	if err := atoll.Files(sb).ReadTar(h.ctx(t), dir, tarOf(t, hdr)); err != nil {
 		t.Fatalf("ReadTar of a link to %q: %v", target, err)
 	}
-}
-
-// tarOf packs entries without content.
-func tarOf(t *testing.T, entries ...tar.Header) io.Reader {
-	t.Helper()
-	var buf bytes.Buffer
-	w := tar.NewWriter(&buf)
-	for _, e := range entries {
-		if err := w.WriteHeader(&e); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return &buf
 }
 
 func sameFile(a, b atoll.FileInfo) bool {

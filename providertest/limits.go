@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -89,94 +88,4 @@ var limits = []promise{
 		_, err = atoll.UsageOf(h.ctx(t), sb)
 		wantKind(t, "UsageOf a stopped one", err, atoll.ErrStopped)
 	}},
-}
-
-var pauses = []promise{
-	{"a paused sandbox does nothing until it is resumed", []need{needPause}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		_, scr := h.started(t, sb, word("drip"))
-		for range 2 {
-			if err := atoll.Pause(h.ctx(t), sb); err != nil {
-				t.Fatalf("Pause: %v", err)
-			}
-		}
-		if st := h.status(t, sb); st.State != atoll.StatePaused || st.Ready {
-			t.Errorf("state %q, ready %v; want paused", st.State, st.Ready)
-		}
-		quiet(t, h, scr)
-		wantKind(t, "Start of a paused one", sb.Start(h.ctx(t)), atoll.ErrConflict)
-		for range 2 {
-			if err := atoll.Resume(h.ctx(t), sb); err != nil {
-				t.Fatalf("Resume: %v", err)
-			}
-		}
-		if st := h.status(t, sb); st.State != atoll.StateRunning {
-			t.Errorf("state is %q after Resume", st.State)
-		}
-		more := len(scr.text())
-		scr.until(t, h, "new lines", func(text string) bool { return len(text) > more })
-	}},
-	{"pause and resume are events", []need{needPause}, func(t *testing.T, h *harness) {
-		w := h.watch(t, h.ctx(t))
-		w.synced(t, h)
-		sb := h.idle(t)
-		if err := atoll.Pause(h.ctx(t), sb); err != nil {
-			t.Fatalf("Pause: %v", err)
-		}
-		w.expect(t, h, sb.ID(), atoll.StatePaused)
-		if err := atoll.Resume(h.ctx(t), sb); err != nil {
-			t.Fatalf("Resume: %v", err)
-		}
-		w.expect(t, h, sb.ID(), atoll.StateRunning)
-	}},
-	{"a paused sandbox starts nothing", []need{needPause}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		if err := atoll.Pause(h.ctx(t), sb); err != nil {
-			t.Fatalf("Pause: %v", err)
-		}
-		within(t, h.short(), "Exec in a paused sandbox", func() {
-			_, err := sb.Exec(h.ctx(t), program("true"))
-			wantKind(t, "Exec", err, atoll.ErrStopped, atoll.ErrConflict)
-		})
-	}},
-	{"a paused sandbox can be stopped", []need{needPause}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		if err := atoll.Pause(h.ctx(t), sb); err != nil {
-			t.Fatalf("Pause: %v", err)
-		}
-		within(t, h.short(), "Stop of a paused sandbox", func() {
-			if err := sb.Stop(h.ctx(t), 0); err != nil {
-				t.Errorf("Stop: %v", err)
-			}
-		})
-		h.becomes(t, sb, atoll.StateStopped)
-		wantKind(t, "Pause of a stopped one", atoll.Pause(h.ctx(t), sb), atoll.ErrStopped)
-		wantKind(t, "Resume of a stopped one", atoll.Resume(h.ctx(t), sb), atoll.ErrStopped)
-	}},
-	{"a paused sandbox can be removed", []need{needPause}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		h.started(t, sb, word("family"))
-		if err := atoll.Pause(h.ctx(t), sb); err != nil {
-			t.Fatalf("Pause: %v", err)
-		}
-		within(t, h.short(), "Remove of a paused sandbox", func() {
-			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
-				t.Errorf("Remove: %v", err)
-			}
-		})
-		nothingLeft(t, h, h.p)
-	}},
-}
-
-// quiet waits until nothing more is printed for a moment.
-func quiet(t *testing.T, h *harness, scr *screen) {
-	t.Helper()
-	h.poll(t, h.short(), func() error {
-		before := len(scr.text())
-		time.Sleep(aMoment) // nothing tells of what does not happen
-		if more := len(scr.text()) - before; more > 0 {
-			return fmt.Errorf("%d more bytes were printed", more)
-		}
-		return nil
-	})
 }

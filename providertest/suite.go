@@ -125,6 +125,7 @@ var (
 	needDisk     = capability("disk_limit", func(c atoll.Caps) bool { return c.DiskLimit })
 	needNoNet    = capability("network_none", func(c atoll.Caps) bool { return c.NetworkNone })
 	needNet      = capability("network_on", func(c atoll.Caps) bool { return c.NetworkOn })
+	needEgress   = capability("egress", func(c atoll.Caps) bool { return c.Egress })
 	needSurvives = capability("survives", func(c atoll.Caps) bool { return c.Survives })
 	needRestart  = capability("durable", func(c atoll.Caps) bool { return c.Durable != atoll.DurableNone })
 )

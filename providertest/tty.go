@@ -110,6 +110,15 @@ var ttys = []promise{
 		h.feed(t, p, "two\r", "one\r\none\r\ntwo\r\ntwo\r\n")
 		h.kill(t, p)
 	}},
+	{"what a process prints last on its terminal is not lost", []need{needTTY}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for i := range 10 {
+			res := h.capture(t, sb, onTTY(word("lines", 2000)))
+			if n := strings.Count(string(res.Stdout), "\r\n"); n != 2000 || !strings.HasSuffix(string(res.Stdout), "\r\n2000\r\n") {
+				t.Fatalf("run %d: %d lines of 2000 arrived", i, n)
+			}
+		}
+	}},
 	{"no command is the user's shell", []need{needTTY}, func(t *testing.T, h *harness) {
 		p, w, scr := h.terminal(t, h.idle(t), &atoll.Command{})
 		io.WriteString(w, "echo one''word\r")

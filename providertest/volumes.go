@@ -228,6 +228,10 @@ var volumes = []promise{
 		if h.code(t, sb, word("fill", "/scratch/g", 8)) == 0 {
 			t.Error("8 MiB fit into 4 MiB")
 		}
+		if h.p.Info().Caps.Files {
+			err := atoll.WriteFile(h.ctx(t), sb, "/scratch/h", make([]byte, 8<<20), 0)
+			wantKind(t, "WriteFile of 8 MiB", err, atoll.ErrExhausted)
+		}
 	}},
 }
 

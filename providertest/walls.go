@@ -1,7 +1,6 @@
 package providertest
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -69,44 +68,6 @@ var walls = []promise{
 	}},
 }
 
-var network = []promise{
-	{"without a network there is no way to the host", []need{needNoNet}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		for _, addr := range listenEverywhere(t) {
-			h.unreachable(t, sb, addr)
-		}
-	}},
-	{"without a network there is no way out", []need{needNoNet}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		for _, addr := range []string{"192.0.2.1:80", "169.254.169.254:80", "8.8.8.8:53"} {
-			h.unreachable(t, sb, addr)
-		}
-	}},
-	{"with a network there is still no way to the host", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
-		for _, addr := range append(listenEverywhere(t), "169.254.169.254:80") {
-			h.unreachable(t, sb, addr)
-		}
-	}},
-	{"loopback works without a network", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		port := h.serve(t, sb)
-		h.poll(t, h.short(), func() error { return h.connect(t, sb, "127.0.0.1", port) })
-	}},
-	{"one sandbox's loopback is not another's", []need{needWalls}, func(t *testing.T, h *harness) {
-		a, b := h.idle(t), h.idle(t)
-		port := h.serve(t, a)
-		h.poll(t, h.short(), func() error { return h.connect(t, a, "127.0.0.1", port) })
-		if h.connect(t, b, "127.0.0.1", port) == nil {
-			t.Error("the port of one sandbox can be reached from another")
-		}
-		if c, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
-			c.Close()
-			t.Error("the port of the sandbox can be reached on the host's loopback")
-		}
-	}},
-}
-
 // A secret is a file of this machine that no sandbox may see or change. Beside
 // it lies a second one, whose name no test uses, so that who sees it has seen
 // the directory.
@@ -132,43 +93,5 @@ func (s secret) untouched(t *testing.T) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil || len(entries) != 2 {
 		t.Errorf("the secret's directory holds %v, %v; want the secret and its canary alone", entries, err)
-	}
-}
-
-// listenEverywhere listens on each address of this machine.
-func listenEverywhere(t *testing.T) []string {
-	t.Helper()
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp4", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	var out []string
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil {
-			out = append(out, net.JoinHostPort(n.IP.String(), port))
-		}
-	}
-	return out
-}
-
-// unreachable checks that a process inside cannot connect to addr.
-func (h *harness) unreachable(t *testing.T, sb atoll.Sandbox, addr string) {
-	t.Helper()
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if h.connect(t, sb, host, n) == nil {
-		t.Errorf("%s can be reached", addr)
 	}
 }
