@@ -2,6 +2,7 @@ package usernet
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -66,8 +67,12 @@ func packetSocket(index int) (io.ReadWriteCloser, error) {
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, packetBuffer)
 		}
 	}
-	// What we send ourselves must not come back as received.
-	err = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
+	// What we send ourselves must not come back as received. And it must not
+	// wait for the kernel to see that the pair is up, which may take it a
+	// second, during which the queue that is bypassed here drops all.
+	err = errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
+		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1))
 	if err == nil {
 		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: index})
 	}

@@ -216,7 +216,15 @@ func (n *Network) start() error {
 	forward := tcp.NewForwarder(n.stack, defaultSocketBuffer, n.opts.MaxDials, n.handleTCP)
 	n.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, forward.HandlePacket)
 	n.stack.SetTransportProtocolHandler(udp.ProtocolNumber, udp.NewForwarder(n.stack, n.handleUDP).HandlePacket)
+	// The stack would answer ping in anybody's name; only the gateway is there.
+	n.stack.SetTransportProtocolHandler(icmp.ProtocolNumber4, swallowForOthers)
+	n.stack.SetTransportProtocolHandler(icmp.ProtocolNumber6, swallowForOthers)
 	return n.startDNS()
+}
+
+func swallowForOthers(id stack.TransportEndpointID, _ *stack.PacketBuffer) bool {
+	dst := fromTCPIP(id.LocalAddress, 0).Addr()
+	return dst != Gateway.Addr() && dst != Gateway6.Addr()
 }
 
 func (n *Network) addAddress(p netip.Prefix) error {
@@ -281,11 +289,12 @@ func (n *Network) Close() error {
 	n.flows.closeAll()
 	n.abortAll()
 	err := n.link.shut()
+	// Before stack.Wait, which holds a lock that a packet on its way in needs.
+	n.link.Wait()
 	if n.stack != nil {
 		n.stack.Close()
 		n.stack.Wait()
 	}
-	n.link.Wait()
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -337,7 +338,7 @@ func TestUDPLimitEndsTheOldest(t *testing.T) {
 // Close ends what is open, what is being dialled and what is in the middle of
 // a handshake; goleak watches that nothing is left.
 func TestCloseEndsEverything(t *testing.T) {
-	before := openFiles(t)
+	before := len(openFiles(t))
 	func() {
 		dialling := make(chan struct{})
 		echoAddr := serveTCP(t, echo)
@@ -380,14 +381,22 @@ func TestCloseEndsEverything(t *testing.T) {
 		}
 		ns.file = nil
 	}()
-	eventually(t, "no file is left open", func() bool { return openFiles(t) <= before+2 }) // the two servers
+	// The two servers of the test remain.
+	eventually(t, fmt.Sprintf("%q are open, which were %d before", openFiles(t), before), func() bool { return len(openFiles(t)) <= before+2 })
 }
 
-func openFiles(t *testing.T) int {
+func openFiles(t *testing.T) []string {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(list)
+	var open []string
+	for _, e := range list {
+		// Pipes are those that package net keeps for splicing.
+		if target, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(target, "pipe:") {
+			open = append(open, e.Name()+" "+target)
+		}
+	}
+	return open
 }

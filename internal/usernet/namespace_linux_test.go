@@ -1,0 +1,166 @@
+package usernet
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"sort"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// What a sandbox finds: loopback and one interface, with addresses and routes.
+func TestNamespace(t *testing.T) {
+	for _, device := range []Device{DeviceTAP, DevicePacket} {
+		t.Run(string(device), func(t *testing.T) {
+			ns, err := NewNamespace(NamespaceOptions{Device: device})
+			if errors.Is(err, atoll.ErrUnavailable) && os.Getenv("CI") == "" {
+				t.Skip(err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ns.Close()
+			defer ns.Link().Close()
+			if ns.Device() != device {
+				t.Errorf("device: got %q, want %q", ns.Device(), device)
+			}
+			var addrs []string
+			routes := 0
+			err = ns.Do(func() error {
+				list, err := net.InterfaceAddrs()
+				for _, a := range list {
+					if !strings.HasPrefix(a.String(), "fe80::") {
+						addrs = append(addrs, a.String())
+					}
+				}
+				if err != nil {
+					return err
+				}
+				for _, to := range []string{"1.2.3.4", "2606:4700::1"} {
+					if r, err := netlink.RouteGet(net.ParseIP(to)); err == nil && len(r) == 1 && r[0].Gw != nil {
+						routes++
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sort.Strings(addrs)
+			want := "127.0.0.1/8 192.0.0.2/29 ::1/128 fd61:746f:6c6c::2/64"
+			if got := strings.Join(addrs, " "); got != want {
+				t.Errorf("addresses: got %s, want %s", got, want)
+			}
+			if routes != 2 {
+				t.Errorf("default routes: got %d, want 2", routes)
+			}
+		})
+	}
+}
+
+// Do leaves the calling thread and goroutine where they were.
+func TestNamespaceDo(t *testing.T) {
+	ns := need(t)
+	defer ns.Link().Close()
+	before, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var inside string
+	var out []byte
+	err = ns.Do(func() error {
+		inside, err = os.Readlink("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		out, err = exec.Command("readlink", "/proc/self/ns/net").Output()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if inside == before {
+		t.Error("the function ran in the caller's namespace")
+	}
+	if got := strings.TrimSpace(string(out)); got != inside {
+		t.Errorf("a process started by it: got %s, want %s", got, inside)
+	}
+	if target, err := os.Readlink(ns.Path()); err != nil || target != inside {
+		t.Errorf("Path leads to %s, %v, want %s", target, err, inside)
+	}
+	if after, _ := os.Readlink("/proc/thread-self/ns/net"); after != before {
+		t.Errorf("after Do: in %s, want %s", after, before)
+	}
+	want := errors.New("mine")
+	if err := ns.Do(func() error { return want }); err != want {
+		t.Errorf("Do: got %v, want the function's error", err)
+	}
+}
+
+func TestNamespaceUnknownDevice(t *testing.T) {
+	need(t).Link().Close()
+	_, err := NewNamespace(NamespaceOptions{Device: "carrier pigeon"})
+	if err == nil || !strings.Contains(err.Error(), "use tap or packet") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The data path over the device that needs no /dev/net/tun.
+func TestPacketDevice(t *testing.T) {
+	if testDevice != DeviceAuto {
+		t.Skip("already over device", testDevice)
+	}
+	testDevice = DevicePacket
+	defer func() { testDevice = DeviceAuto }()
+	t.Run("TCPEcho", TestTCPEcho)
+	t.Run("TCPBigTransfers", TestTCPBigTransfers)
+	t.Run("TCPHalfClose", TestTCPHalfClose)
+	t.Run("UDP", TestUDP)
+	t.Run("DNS", TestDNS)
+	t.Run("Close", TestCloseEndsEverything)
+}
+
+// All of it without privilege, in a user namespace of an ordinary user.
+func TestRootless(t *testing.T) {
+	if os.Getenv("ATOLL_TEST_ROOTLESS") != "" {
+		t.Skip("this is the rootless run")
+	}
+	uid, gid := os.Getuid(), os.Getgid()
+	if uid == 0 {
+		uid, gid = 65534, 65534
+	}
+	for _, device := range []Device{DeviceAuto, DevicePacket} {
+		name := string(device)
+		if device == DeviceAuto {
+			name = "auto"
+		}
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command("/proc/self/exe", "-test.v", "-test.run=^Test(TCP|UDP|DNS|Egress|Refusals|Thousand|Ping|Namespace)")
+			cmd.Env = append(os.Environ(), "ATOLL_TEST_ROOTLESS=1", "ATOLL_TEST_DEVICE="+string(device), "TMPDIR=/tmp")
+			cmd.Dir = "/"
+			cmd.SysProcAttr = &syscall.SysProcAttr{
+				Cloneflags:  syscall.CLONE_NEWUSER,
+				UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}},
+				GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}},
+				Credential:  &syscall.Credential{Uid: 0, Gid: 0, NoSetGroups: true},
+			}
+			out, err := cmd.CombinedOutput()
+			if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) {
+				t.Skip("user namespaces are denied here:", err)
+			}
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			if !strings.Contains(string(out), "--- PASS: TestTCPEcho") {
+				t.Errorf("the rootless run did not carry traffic:\n%s", out)
+			}
+		})
+	}
+}
