@@ -44,7 +44,7 @@ func newBox(p *Provider, spec *atoll.Spec) *box {
 		busy:  make(chan struct{}, 1),
 		st: atoll.Status{
 			ID: spec.ID, Provider: info.Name, Spec: *spec, State: atoll.StateCreating,
-			Image: HostImage, Created: time.Now(), Caps: info.Caps,
+			Image: p.opts.Image, Created: time.Now(), Caps: info.Caps,
 		},
 	}
 	b.busy <- struct{}{}

@@ -34,6 +34,8 @@ type Backend interface {
 	// Sweep ends all that still runs of a sandbox, also what a program that
 	// crashed left running.
 	Sweep(id string) error
+	// Removed is told that a sandbox is gone.
+	Removed(id string)
 	// OwnUser reports whether user is the one that all processes have.
 	OwnUser(user string) bool
 }
@@ -41,6 +43,7 @@ type Backend interface {
 // Options are what a provider is made of.
 type Options struct {
 	Info    atoll.Info
+	Image   string // Status.Image of every sandbox, and the only one there is
 	Backend Backend
 	Dir     string       // of this provider alone; made if missing
 	Address string       // Status.Address of every running sandbox

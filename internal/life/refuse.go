@@ -13,7 +13,7 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 		asked, can bool
 		what       string
 	}{
-		{spec.Image != "" && spec.Image != HostImage, caps.Images, "images other than " + HostImage},
+		{spec.Image != "" && spec.Image != p.opts.Image, caps.Images, "images other than " + p.opts.Image},
 		{spec.Snapshot != "", caps.Snapshot, "snapshots"},
 		{spec.TTY != nil, caps.TTY, "terminals"},
 		{!p.opts.Backend.OwnUser(spec.User), caps.Users, "users other than its own"},
@@ -31,9 +31,6 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 	}
 	return p.refuseMounts(spec)
 }
-
-// HostImage is the only image: the machine's own files.
-const HostImage = "host"
 
 func (p *Provider) refuseMounts(spec *atoll.Spec) error {
 	pl := newPlace(spec, p.volumes)

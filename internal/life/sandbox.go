@@ -152,6 +152,7 @@ func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	b.disarm()
 	b.p.forget(b)
 	b.p.erase(b)
+	b.p.opts.Backend.Removed(b.id)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.st.State, b.st.Ready, b.st.Address = atoll.StateRemoved, false, ""

@@ -59,7 +59,7 @@ func New(opts Options) (*Provider, error) {
 	if probe := probe(); !probe.OK {
 		return nil, atoll.Errorf("open", "local", atoll.ErrUnavailable, "%s", probe.Reason)
 	}
-	p, err := life.New(life.Options{Info: info, Backend: backend{}, Dir: opts.Dir, Log: opts.Log})
+	p, err := life.New(life.Options{Info: info, Image: "host", Backend: backend{}, Dir: opts.Dir, Log: opts.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +74,9 @@ func (p *Provider) Probe(ctx context.Context) atoll.Probe { return probe() }
 
 // backend runs processes of this machine.
 type backend struct{}
+
+// Removed implements life.Backend.
+func (backend) Removed(string) {}
 
 var (
 	_ life.Backend = backend{}

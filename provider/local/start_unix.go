@@ -40,39 +40,18 @@ func (backend) OwnUser(name string) bool {
 }
 
 // environ is what a process finds in its environment: little, and nothing of
-// the caller's. Each variable is there once; the last one wins.
+// the caller's.
 func environ(pl *life.Place, cmd *atoll.Command, mark string) []string {
 	env := []string{"PATH=" + defaultPath, "HOME=" + pl.Dir, "USER=" + whoami().Username, "LOGNAME=" + whoami().Username}
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
 	}
-	env = slices.Concat(env, pl.Spec.Env, cmd.Env, []string{mark})
-	at := map[string]int{}
-	out := env[:0]
-	for _, kv := range env {
-		key, _, _ := strings.Cut(kv, "=")
-		if i, ok := at[key]; ok {
-			out[i] = kv
-			continue
-		}
-		at[key] = len(out)
-		out = append(out, kv)
-	}
-	return out
-}
-
-func lookup(env []string, key string) string {
-	for _, kv := range env {
-		if v, ok := strings.CutPrefix(kv, key+"="); ok {
-			return v
-		}
-	}
-	return ""
+	return life.Environ(env, pl.Spec.Env, cmd.Env, []string{mark})
 }
 
 // Shell implements life.Backend.
 func (backend) Shell(pl *life.Place, cmd *atoll.Command) string {
-	if shell := lookup(environ(pl, cmd, ""), "SHELL"); shell != "" && shell != "/bin/false" {
+	if shell := life.Lookup(environ(pl, cmd, ""), "SHELL"); shell != "" && shell != "/bin/false" {
 		return shell
 	}
 	if executable("/bin/bash") == nil {
@@ -89,7 +68,7 @@ func (backend) Start(ctx context.Context, pl *life.Place, cmd *atoll.Command, io
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, atoll.Errorf("exec", pl.ID, atoll.ErrExecFailed, "working directory %q: not a directory", cmd.Dir)
 	}
-	program, err := find(cmd.Args[0], lookup(env, "PATH"), dir)
+	program, err := find(cmd.Args[0], life.Lookup(env, "PATH"), dir)
 	if err != nil {
 		return nil, startError(pl, cmd.Args[0], err)
 	}
