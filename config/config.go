@@ -63,9 +63,6 @@ type Resources struct {
 	Disk      atoll.Bytes `yaml:"disk" doc:"what may be written outside of volumes, like 4g"`
 }
 
-// Mock are the settings of the provider mock; there are none yet.
-type Mock struct{}
-
 // A Source is what Load reads. Its zero value gives the defaults and the file
 // at its usual place.
 type Source struct {

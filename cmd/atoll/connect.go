@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -58,22 +58,18 @@ func (a *app) connectTo(ctx context.Context, cfg *config.Config) (*connection, e
 	if cfg.URL != "" {
 		return a.dial(ctx, cfg, cfg.URL)
 	}
-	runs, err := serverRuns(ctx, cfg.Socket())
+	client, err := running(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if !runs {
+	if client == nil {
 		return a.serveSelf(ctx, cfg)
 	}
-	c, err := a.dial(ctx, cfg, "unix://"+cfg.Socket())
-	if err != nil {
-		return nil, err
-	}
-	if have := c.Info().Name; have == cfg.Provider || !cfg.IsSet("provider") {
-		return c, nil
+	if client.Info().Name == cfg.Provider || !cfg.IsSet("provider") {
+		return &connection{Provider: client, lives: true}, nil
 	}
 	// Another provider was asked for than the one that the server has.
-	if err := c.Close(); err != nil {
+	if err := client.Close(); err != nil {
 		return nil, err
 	}
 	return a.serveSelf(ctx, cfg)
@@ -96,46 +92,52 @@ func (a *app) dial(ctx context.Context, cfg *config.Config, url string) (*connec
 	return &connection{Provider: client, lives: true}, nil
 }
 
-// serverRuns reports whether a server answers on the socket. One that was left
-// behind by a server that died counts as none.
-func serverRuns(ctx context.Context, socket string) (bool, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+// running returns a client of the server that answers on the socket of the
+// state directory, nil when there is none. A socket that was left behind by a
+// server that died counts as none.
+func running(ctx context.Context, cfg *config.Config) (*api.Client, error) {
+	socket := cfg.Socket()
+	if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	client, err := api.NewClient(ctx, api.ClientOptions{URL: "unix://" + socket})
 	switch {
 	case err == nil:
-		return true, conn.Close()
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTSOCK), errors.Is(err, syscall.ENOTDIR):
-		return false, nil
-	case errors.Is(err, fs.ErrPermission):
-		return false, atoll.Errorf("", "", atoll.ErrDenied,
+		return client, nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTSOCK):
+		return nil, nil
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return nil, atoll.Errorf("", "", atoll.ErrDenied,
 			"the server's socket %s belongs to another user: run as that user, or set state_dir or url", socket)
-	case len(socket) > maxSocketPath:
-		return false, nil // no server could listen there either
 	}
-	return false, atoll.E("connect", socket, atoll.ErrUnavailable, err)
+	return nil, err
 }
-
-// maxSocketPath is what the smallest sockaddr_un of the systems we run on holds.
-const maxSocketPath = 103
 
 // serveSelf builds the stack and talks to it as to any server.
 func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, error) {
-	log := a.log(cfg, defaultLogLevel)
-	stack, err := config.Open(cfg, config.Options{Log: log})
+	stack, err := config.Open(cfg, config.Options{Log: a.log(cfg, defaultLogLevel)})
 	if err != nil {
 		return nil, err
 	}
-	srv, err := newServer(stack, api.Options{})
+	handler, err := api.NewHandler(stack, api.Options{})
 	if err != nil {
 		return nil, errors.Join(err, stack.Close())
 	}
-	pipes := newPipeListener()
-	srv.serve(pipes)
-	info := stack.Info()
-	client, err := api.NewClient(ctx, api.ClientOptions{Dial: pipes.dial, Info: &info})
-	if err != nil {
-		return nil, errors.Join(err, srv.close(ctx), stack.Close())
+	pipe := api.NewPipe()
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	served := make(chan error, 1)
+	go func() { served <- api.Serve(serving, handler, pipe) }()
+	end := func() error {
+		stop()
+		return errors.Join(<-served, stack.Close())
 	}
-	end := func() error { return errors.Join(srv.close(context.WithoutCancel(ctx)), stack.Close()) }
+	info := stack.Info()
+	client, err := api.NewClient(ctx, api.ClientOptions{Dial: pipe.Dial, Info: &info})
+	if err != nil {
+		return nil, errors.Join(err, end())
+	}
 	return &connection{Provider: client, lives: info.Caps.Survives, close: end}, nil
 }
 

@@ -69,12 +69,13 @@ func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
 		return nil, err
 	}
 	d := &diagnosis{System: runtime.GOOS + "/" + runtime.GOARCH, Config: cfg.File(), StateDir: cfg.StateDir, State: probeDir(cfg.StateDir)}
-	runs, err := serverRuns(ctx, cfg.Socket())
+	client, err := running(ctx, cfg)
 	switch {
 	case err != nil:
 		d.Server = err.Error()
-	case runs:
-		d.Server = "answers on " + cfg.Socket()
+	case client != nil:
+		d.Server = client.Info().Name + " answers on " + cfg.Socket()
+		defer client.Close()
 	}
 	for _, e := range config.Providers() {
 		d.Providers = append(d.Providers, a.examine(ctx, cfg, e))

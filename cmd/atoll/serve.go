@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -80,39 +78,34 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	return errors.Join(err, stack.Close())
 }
 
-// serveOn serves until ctx ends, which is how it is meant to end.
+// serveOn serves until ctx ends, which is how it is meant to end, or until a
+// listener fails.
 func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, opts api.Options) error {
-	own, err := newServer(stack, opts)
-	if err != nil {
-		return err
-	}
-	servers := []*server{own}
-	if len(ls.public) > 0 {
-		opts.Tokens = map[string]api.Account{ls.token: {}}
-		public, err := newServer(stack, opts)
-		if err != nil {
-			return errors.Join(err, own.close(ctx))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var all sync.WaitGroup
+	var errs [2]error
+	serve := func(err *error, opts api.Options, listeners []net.Listener) {
+		defer cancel() // of the other one, too
+		handler, failed := api.NewHandler(stack, opts)
+		if failed == nil {
+			failed = api.Serve(ctx, handler, listeners...)
 		}
-		servers = append(servers, public)
-	}
-	for _, l := range ls.own {
-		own.serve(l)
-	}
-	for _, l := range ls.public {
-		servers[1].serve(l)
+		*err = failed
 	}
 	for _, l := range slices.Concat(ls.own, ls.public) {
 		a.say("listening on %s", shownAddr(l.Addr()))
 	}
+	all.Go(func() { serve(&errs[0], opts, ls.own) })
+	if len(ls.public) > 0 {
+		guarded := opts
+		guarded.Tokens = map[string]api.Account{ls.token: {}}
+		all.Go(func() { serve(&errs[1], guarded, ls.public) })
+	}
 	<-ctx.Done()
 	a.say("shutting down")
-	errs := make([]error, len(servers))
-	var closing sync.WaitGroup
-	for i, s := range servers {
-		closing.Go(func() { errs[i] = s.close(context.WithoutCancel(ctx)) })
-	}
-	closing.Wait()
-	return errors.Join(errs...)
+	all.Wait()
+	return errors.Join(errs[:]...)
 }
 
 // listeners are where a server can be reached: on sockets by its own user
@@ -121,15 +114,11 @@ type listeners struct {
 	own    []net.Listener
 	public []net.Listener
 	token  string
-	lock   *os.File
 }
 
 func (ls *listeners) close() {
 	for _, l := range slices.Concat(ls.own, ls.public) {
 		l.Close()
-	}
-	if ls.lock != nil {
-		ls.lock.Close()
 	}
 }
 
@@ -144,62 +133,29 @@ func (a *app) listen(ctx context.Context, cfg *config.Config) (*listeners, error
 	return ls, nil
 }
 
-func (a *app) listenAll(ctx context.Context, cfg *config.Config, ls *listeners) error {
+func (a *app) listenAll(ctx context.Context, cfg *config.Config, ls *listeners) (err error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return err
 	}
-	lock, err := lockFile(filepath.Join(cfg.StateDir, "atoll.lock"))
-	if err != nil {
-		return err
-	}
-	ls.lock = lock
 	for _, addr := range append([]string{"unix://" + cfg.Socket()}, cfg.Listen...) {
-		path, isUnix := strings.CutPrefix(addr, "unix://")
-		if isUnix {
-			l, err := listenUnix(ctx, path)
-			if err != nil {
-				return err
-			}
+		own := strings.HasPrefix(addr, "unix://")
+		if !own {
+			addr = "tcp://" + addr
+		}
+		l, err := api.Listen(ctx, addr)
+		switch {
+		case err != nil:
+			return err
+		case own:
 			ls.own = append(ls.own, l)
-			continue
+		default:
+			ls.public = append(ls.public, l)
 		}
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
-		if err != nil {
-			return atoll.E("listen", addr, atoll.ErrUnavailable, err)
-		}
-		ls.public = append(ls.public, l)
 	}
 	if len(ls.public) > 0 {
 		ls.token, err = a.serverToken(cfg)
 	}
 	return err
-}
-
-// listenUnix listens on a socket that only this user can use, in the place of
-// one that a dead server left behind.
-func listenUnix(ctx context.Context, path string) (net.Listener, error) {
-	if len(path) > maxSocketPath {
-		return nil, atoll.Errorf("listen", path, atoll.ErrInvalid,
-			"the path of a socket can have %d bytes, this one has %d: choose a shorter state_dir", maxSocketPath, len(path))
-	}
-	runs, err := serverRuns(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-	if runs {
-		return nil, atoll.Errorf("listen", path, atoll.ErrAlreadyExists, "a server answers there already")
-	}
-	info, err := os.Lstat(path)
-	if err == nil && info.Mode().Type() != fs.ModeSocket {
-		return nil, atoll.Errorf("listen", path, atoll.ErrAlreadyExists, "a file is in the way that is not a socket")
-	}
-	if err == nil {
-		err = os.Remove(path)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return bindPrivate(ctx, path)
 }
 
 // serverToken is the token that those who come by TCP must bring: the one that
@@ -209,19 +165,15 @@ func (a *app) serverToken(cfg *config.Config) (string, error) {
 		return cfg.Token.Reveal()
 	}
 	path := filepath.Join(cfg.StateDir, "token")
-	data, err := os.ReadFile(path)
-	if token := strings.TrimSpace(string(data)); err == nil && token != "" {
+	token, made, err := api.LoadToken(path)
+	switch {
+	case err != nil:
+		return "", err
+	case made:
+		a.say("the token, kept in %s and shown this once: %s", path, token)
+	default:
 		a.say("the token is in %s", path)
-		return token, nil
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	token := "atoll_" + rand.Text()
-	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
-		return "", err
-	}
-	a.say("the token, kept in %s and shown this once: %s", path, token)
 	return token, nil
 }
 

@@ -1,0 +1,16 @@
+package config
+
+import (
+	"log/slog"
+	"path/filepath"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+)
+
+// Mock are the settings of the provider mock; there are none yet.
+type Mock struct{}
+
+func openMock(cfg *Config, log *slog.Logger) (atoll.Provider, error) {
+	return mock.New(mock.Options{Dir: filepath.Join(cfg.StateDir, "mock"), Log: log})
+}

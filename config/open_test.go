@@ -1,0 +1,120 @@
+package config
+
+import (
+	"bytes"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/trace"
+)
+
+// The whole stack keeps the promises of a provider.
+func TestConformance(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) atoll.Provider {
+		cfg := &Config{StateDir: t.TempDir(), Provider: "mock", Resources: Resources{Memory: 1 << 30}}
+		p, err := Open(cfg, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	})
+}
+
+func TestOpenMetrics(t *testing.T) {
+	metrics, err := trace.NewMetrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer metrics.Close()
+	var log bytes.Buffer
+	p, err := Open(&Config{StateDir: t.TempDir(), Provider: "mock"}, Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: metrics})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := p.Create(t.Context(), &atoll.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+		t.Error(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Errorf("the second Close: %v", err)
+	}
+	if !strings.Contains(log.String(), "msg=create provider=mock") {
+		t.Errorf("the log does not tell of the sandbox:\n%s", log.String())
+	}
+}
+
+// Sandboxes that name no limits get those of the configuration, where the
+// provider can enforce them; others keep their own.
+func TestLimits(t *testing.T) {
+	cfg := &Config{StateDir: t.TempDir(), Provider: "mock", Resources: Resources{Memory: 1 << 30, CPUs: 2, Processes: 99, Disk: 5 << 30}}
+	p, err := Open(cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	caps := p.Info().Caps
+	spec := &atoll.Spec{Resources: atoll.Resources{}}
+	if caps.MemoryLimit {
+		spec.Resources.Memory = 3 << 20
+	}
+	sb, err := p.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := sb.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := st.Spec.Resources
+	for _, tt := range []struct {
+		name      string
+		can       bool
+		got, want float64
+	}{
+		{"memory", caps.MemoryLimit, float64(r.Memory), 3 << 20},
+		{"cpus", caps.CPULimit, r.CPUs, 2},
+		{"processes", caps.ProcessLimit, float64(r.Processes), 99},
+		{"disk", caps.DiskLimit, float64(r.Disk), 5 << 30},
+	} {
+		if tt.can && tt.got != tt.want {
+			t.Errorf("%s = %v, want %v", tt.name, tt.got, tt.want)
+		}
+	}
+	if spec.Resources.CPUs != 0 {
+		t.Error("Create changed the caller's Spec")
+	}
+}
+
+// Opening a provider touches nothing but the state directory.
+func TestProviders(t *testing.T) {
+	for _, e := range Providers() {
+		t.Run(e.Name, func(t *testing.T) {
+			dir := t.TempDir()
+			cfg, err := Load(Source{Env: []string{"HOME=" + dir, "ATOLL_PROVIDER=" + e.Name, "ATOLL_STATE_DIR=" + t.TempDir()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := Open(cfg, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			if got := p.Info().Name; got != e.Name {
+				t.Errorf("the provider is called %q, want %q", got, e.Name)
+			}
+			if made, _ := filepath.Glob(filepath.Join(dir, "*")); len(made) > 0 {
+				t.Errorf("it made %q in the home directory", made)
+			}
+		})
+	}
+}
