@@ -107,6 +107,10 @@ func badName(err error) bool {
 
 // storage gives a failure of the store's own directory its kind.
 func (s *Store) storage(err error) error {
+	var e *atoll.Error
+	if errors.As(err, &e) {
+		return err
+	}
 	kind := atoll.ErrInternal
 	switch {
 	case noSpace(err):
@@ -149,7 +153,7 @@ func transient(err error) bool {
 
 // refused gives the failure of a request to a registry its kind.
 func refused(r reference, err error) error {
-	host := r.remote.Context().RegistryStr()
+	host := registryName(r.remote.Context().RegistryStr())
 	var status *transport.Error
 	if !errors.As(err, &status) {
 		if !transient(err) && !isConnection(err) {
@@ -160,11 +164,11 @@ func refused(r reference, err error) error {
 	switch code := status.StatusCode; {
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
 		return atoll.Errorf("image", r.text, atoll.ErrDenied,
-			"%s says no: there is no such image, or it needs `docker login %s`: %w", host, loginHost(host), err)
+			"%s says no: there is no such image, or it needs `docker login %s`: %w", host, host, err)
 	case code == http.StatusNotFound:
 		return atoll.Errorf("image", r.text, atoll.ErrNotExist, "%s has no such image: %w", host, err)
 	case code == http.StatusTooManyRequests:
-		return atoll.Errorf("image", r.text, atoll.ErrUnavailable, "%s wants fewer requests, try later or `docker login %s`: %w", host, loginHost(host), err)
+		return atoll.Errorf("image", r.text, atoll.ErrUnavailable, "%s wants fewer requests, try later or `docker login %s`: %w", host, host, err)
 	case code >= 500 || code == http.StatusRequestTimeout:
 		return atoll.Errorf("image", r.text, atoll.ErrUnavailable, "registry %s is in trouble: %w", host, err)
 	}
@@ -178,8 +182,8 @@ func isConnection(err error) bool {
 	return errors.As(err, &request) || errors.As(err, &network) || errors.Is(err, errPlain) || errors.Is(err, http.ErrSchemeMismatch)
 }
 
-// loginHost is what docker login calls the registry.
-func loginHost(host string) string {
+// registryName is what people, and docker login, call the registry.
+func registryName(host string) string {
 	if host == "index.docker.io" {
 		return "docker.io"
 	}

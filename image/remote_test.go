@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -199,6 +200,54 @@ func TestDamagedOnTheWay(t *testing.T) {
 	mustGet(t, openStore(t, Options{}), ref)
 }
 
+// TestDownloadInVain holds the count of what was fetched to what was kept.
+func TestDownloadInVain(t *testing.T) {
+	body := strings.Repeat("x", 1000)
+	digest, size, err := v1.SHA256(strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := v1.Descriptor{Digest: digest, Size: size}
+	s := openStore(t, Options{})
+	path := s.path(blobsDir, file(digest))
+	for name, r := range map[string]io.Reader{
+		"a lost connection": io.MultiReader(strings.NewReader(body[:500]), iotest.ErrReader(io.ErrUnexpectedEOF)),
+		"too short":         strings.NewReader(body[:500]),
+		"too long":          strings.NewReader(body + body),
+		"something else":    strings.NewReader(strings.Repeat("y", 1000)),
+	} {
+		var m meter
+		if _, err := s.download(r, d, path, &m); err == nil || m.fetched.Load() != 0 {
+			t.Errorf("%s: got error %v and counted %d bytes, want an error and none", name, err, m.fetched.Load())
+		}
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: kept: %v", name, err)
+		}
+	}
+	var m meter
+	f, err := s.download(strings.NewReader(body), d, path, &m)
+	if err != nil || m.fetched.Load() != size {
+		t.Fatalf("got error %v and counted %d bytes, want %d", err, m.fetched.Load(), size)
+	}
+	f.Close()
+}
+
+// TestFailureStopsTheRest has a damaged layer before one that never comes.
+func TestFailureStopsTheRest(t *testing.T) {
+	noLeaks(t)
+	never := Layer(t, File("never", 0, "x"))
+	r := Serve(t)
+	ref := r.Push("app:1", New(t, v1.Config{}, Layer(t, File("../f", 0, "x")), never))
+	r.Fault(on("blobs/"+digestOf(t, never), func(_ int, _ http.ResponseWriter, req *http.Request) bool {
+		<-req.Context().Done()
+		return true
+	}))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err := openStore(t, Options{}).Get(ctx, ref, nil)
+	wantKind(t, "Get", err, atoll.ErrInvalid, "leads out")
+}
+
 // TestDamagedBlob has fetched blobs damaged on disk before they are used again.
 func TestDamagedBlob(t *testing.T) {
 	layer := Layer(t, File("f", 0, "x"))
@@ -300,6 +349,13 @@ func TestUnreachable(t *testing.T) {
 	l.Close()
 	_, err = openStore(t, Options{}).Get(t.Context(), host+"/app", nil)
 	wantKind(t, "refused", err, atoll.ErrUnavailable, host, "connection refused")
+
+	// People know Docker Hub by another name than its host's.
+	hub := answer(func(req *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusUnauthorized, Request: req, Header: http.Header{}, Body: http.NoBody}, nil
+	})
+	_, err = openStore(t, Options{Transport: hub}).Get(t.Context(), "nobody/nothing", nil)
+	wantKind(t, "hub", err, atoll.ErrDenied, "`docker login docker.io`")
 
 	// Plain HTTP is for the loopback interface, whatever an address looks like.
 	s := openStore(t, Options{Transport: answer(func(req *http.Request) (*http.Response, error) {
@@ -438,7 +494,11 @@ func TestWaiters(t *testing.T) {
 	if got := <-second; !errors.Is(got.err, context.Canceled) {
 		t.Errorf("second: %v, want Canceled", got.err)
 	}
-	<-gone
+	select {
+	case <-gone:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the pull goes on although nobody waits for it")
+	}
 
 	// One leaves, the other gets it.
 	ctx3, cancel3 := context.WithCancel(t.Context())

@@ -145,8 +145,15 @@ func (s *Store) Close() error {
 	if t, ok := s.transport.(*http.Transport); ok && s.opts.Transport == nil {
 		t.CloseIdleConnections()
 	}
-	if s.temp != nil {
-		return s.temp.close()
+	s.mu.Lock()
+	temp := s.temp
+	s.temp = nil
+	s.mu.Unlock()
+	if temp == nil {
+		return nil
+	}
+	if err := temp.close(); err != nil {
+		return s.storage(err)
 	}
 	return nil
 }
@@ -172,6 +179,9 @@ func file(h v1.Hash) string { return h.Algorithm + "-" + h.Hex }
 func (s *Store) tempName() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed && s.temp == nil {
+		return "", atoll.Errorf("image store", s.dir, atoll.ErrUnavailable, "it is closed")
+	}
 	if s.temp == nil {
 		t, err := newTempDir(s.path(tempsDir))
 		if err != nil {
@@ -183,19 +193,22 @@ func (s *Store) tempName() (string, error) {
 	return filepath.Join(s.temp.path, fmt.Sprint(s.temp.n)), nil
 }
 
-// sweep removes the temporary directories of Stores that are gone.
+// sweep removes the temporary directories of Stores that are gone, and the
+// files that they had locked.
 func (s *Store) sweep() {
-	entries, _ := os.ReadDir(s.path(tempsDir))
-	for _, e := range entries {
-		path := s.path(tempsDir, e.Name())
-		l, err := tryLock(path, lockExclusive)
-		if err != nil {
-			continue // its Store is alive, or it has just gone
+	for _, sub := range []string{tempsDir, locksDir} {
+		entries, _ := os.ReadDir(s.path(sub))
+		for _, e := range entries {
+			path := s.path(sub, e.Name())
+			l, err := tryLock(path, lockExclusive)
+			if err != nil {
+				continue // its Store is alive, or it has just gone
+			}
+			s.log.Debug("sweep", "path", path)
+			if err := removeAll(path); err != nil {
+				s.log.Warn("sweep", "path", path, "err", err)
+			}
+			l.Close()
 		}
-		s.log.Debug("sweep", "dir", path)
-		if err := removeAll(path); err != nil {
-			s.log.Warn("sweep", "dir", path, "err", err)
-		}
-		l.Close()
 	}
 }

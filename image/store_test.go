@@ -580,6 +580,9 @@ func TestEveryContextEnds(t *testing.T) {
 	}
 	_, err = s.Get(t.Context(), "example.com/app", nil)
 	wantKind(t, "Get after Close", err, atoll.ErrUnavailable)
+	if _, err := s.Prune(t.Context(), 0); err != nil {
+		t.Errorf("Prune of nothing after Close: %v", err)
+	}
 	if err := s.Close(); err != nil {
 		t.Errorf("second Close: %v", err)
 	}
