@@ -24,7 +24,7 @@ func execRoutes() []Route {
 			Method: "GET", Path: exec, Name: "execStream", Tag: "processes", Summary: "Start a command and stream its input and output, over a WebSocket",
 			Doc: "The first message is `exec` with the command; see the description of the API for those that follow. " +
 				"The process lives on when the client has gone.",
-			Status: http.StatusSwitchingProtocols, serve: (*Handler).serveExec,
+			Status: http.StatusSwitchingProtocols, Stream: jsonOf[message](), serve: (*Handler).serveExec,
 		},
 	}
 }

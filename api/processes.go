@@ -25,7 +25,7 @@ func processRoutes() []Route {
 		},
 		{
 			Method: "GET", Path: one, Name: "getProcess", Tag: "processes", Summary: "What is known of a process",
-			Doc:   "A provider that cannot list processes tells the id only.",
+			Doc:   "Of a sandbox that has stopped, or whose provider cannot list processes, the id only.",
 			Reply: jsonOf[atoll.ProcessStatus](), serve: (*Handler).serveProcess,
 		},
 		{
@@ -58,7 +58,7 @@ func processRoutes() []Route {
 		{
 			Method: "GET", Path: one + "/attach", Name: "attach", Tag: "processes", Summary: "Stream a process's input and output, over a WebSocket",
 			Doc:    "The first message is `attach`; see the description of the API for those that follow.",
-			Status: http.StatusSwitchingProtocols, serve: (*Handler).serveAttach,
+			Status: http.StatusSwitchingProtocols, Stream: jsonOf[message](), serve: (*Handler).serveAttach,
 		},
 	}
 }
@@ -127,7 +127,7 @@ func (h *Handler) serveProcess(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	all, err := atoll.Processes(r.Context(), sb)
-	if err != nil && !errors.Is(err, atoll.ErrUnsupported) {
+	if k := atoll.KindOf(err); err != nil && k != atoll.ErrUnsupported && k != atoll.ErrStopped { // it may have stopped just now
 		return err
 	}
 	i := slices.IndexFunc(all, func(st atoll.ProcessStatus) bool { return st.ID == p.ID() })

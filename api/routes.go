@@ -20,6 +20,7 @@ type Route struct {
 	Body    Content // of the request
 	Status  int     // of success; 0 means 200
 	Reply   Content // of success
+	Stream  Content // the text messages of a WebSocket
 
 	serve func(h *Handler, w http.ResponseWriter, r *http.Request) error
 }
@@ -38,6 +39,9 @@ type Content struct {
 	Type  reflect.Type // of JSON, and of the data of server-sent events
 	Doc   string
 }
+
+// ErrorContent is the body of every answer that is not a success.
+func ErrorContent() Content { return jsonOf[wireError]() }
 
 // The media that bodies have.
 const (

@@ -124,17 +124,12 @@ func (l *unixListener) Close() error {
 	return err
 }
 
-// A unixConn copies files into itself by the kernel, as a TCP connection does.
+// A unixConn is an io.ReaderFrom, so that net/http copies bodies with large
+// buffers. (sendfile was measured: at most a sixth faster for a file of 64 MiB.)
 type unixConn struct{ *net.UnixConn }
 
-// ReadFrom implements io.ReaderFrom; it hides the net.UnixConn method of that
-// name, which is for datagrams.
-func (c unixConn) ReadFrom(src io.Reader) (int64, error) {
-	if n, done, err := sendFile(c.UnixConn, src); done {
-		return n, err
-	}
-	return copyBuffer(c.UnixConn, src)
-}
+// ReadFrom hides the net.UnixConn method of that name, which is for datagrams.
+func (c unixConn) ReadFrom(src io.Reader) (int64, error) { return copyBuffer(c.UnixConn, src) }
 
 func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	var conn net.Conn

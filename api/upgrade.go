@@ -61,6 +61,10 @@ func (w *wire) CloseWrite() error {
 	return fmt.Errorf("the connection cannot be closed one way: %w", http.ErrNotSupported)
 }
 
+// headBuffer is for the head of a request and its answer; what follows is read
+// and written directly.
+const headBuffer = 1 << 10
+
 // roundTrip sends req over a new connection and returns its answer, whose body
 // is read from there. Until then ctx bounds it.
 func (c *Client) roundTrip(req *http.Request) (*wire, *http.Response, error) {
@@ -70,7 +74,7 @@ func (c *Client) roundTrip(req *http.Request) (*wire, *http.Response, error) {
 		return nil, nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	w := &wire{Conn: conn, br: bufio.NewReader(conn)}
+	w := &wire{Conn: conn, br: bufio.NewReaderSize(conn, headBuffer)}
 	resp, err := w.exchange(req)
 	if !stop() && err == nil {
 		err = ctx.Err()
@@ -83,7 +87,7 @@ func (c *Client) roundTrip(req *http.Request) (*wire, *http.Response, error) {
 }
 
 func (w *wire) exchange(req *http.Request) (*http.Response, error) {
-	bw := bufio.NewWriter(w.Conn)
+	bw := bufio.NewWriterSize(w.Conn, headBuffer)
 	if err := req.Write(bw); err != nil {
 		return nil, err
 	}
@@ -179,7 +183,7 @@ func (c *Client) exchange(ctx context.Context, q call) error {
 		return c.fault(ctx, q.op, q.id, err)
 	}
 	defer conn.Close()
-	w := &wire{Conn: conn, br: bufio.NewReader(conn)}
+	w := &wire{Conn: conn, br: bufio.NewReaderSize(conn, headBuffer)}
 	stop := context.AfterFunc(ctx, func() {
 		_ = conn.SetReadDeadline(time.Now().Add(cancelGrace))
 		if w.CloseWrite() != nil {

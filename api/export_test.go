@@ -1,0 +1,13 @@
+package api
+
+import "github.com/seed46cd37a8/atoll"
+
+// FakeID is the id of a fake's one sandbox.
+const FakeID = fakeID
+
+// NewFake returns a provider of one sandbox with the files fs.
+func NewFake(fs atoll.FS) atoll.Provider {
+	f := newFake()
+	f.box.fs = fs
+	return f
+}
