@@ -315,7 +315,11 @@ func (h *handle) Resize(ctx context.Context, size atoll.Size) error {
 	if h.in == nil || h.exit.Load() != nil {
 		return atoll.Errorf("resize", h.id, atoll.ErrStopped, "the process has ended")
 	}
-	if err := setSize(h.in, size); err != nil {
+	err := setSize(h.in, size)
+	if errors.Is(err, os.ErrClosed) {
+		return atoll.Errorf("resize", h.id, atoll.ErrStopped, "the terminal has been closed")
+	}
+	if err != nil {
 		return atoll.E("resize", h.id, atoll.ErrInternal, err)
 	}
 	if t, ok := h.handle.(Terminal); ok {

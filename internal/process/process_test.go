@@ -529,6 +529,27 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+func TestBackgroundChildOnATerminalDoesNotHoldWait(t *testing.T) {
+	table := newTable(t)
+	cmd := sh("trap '' HUP; sleep 60 & echo $!")
+	cmd.TTY = &atoll.Size{Rows: 24, Cols: 80}
+	var screen bytes.Buffer
+	cmd.Stdout = &screen
+	p := start(t, table, cmd)
+	begin := time.Now()
+	wait(t, p)
+	if took := time.Since(begin); took > atoll.DrainTimeout+2*time.Second {
+		t.Errorf("Wait took %v", took)
+	}
+	var pid int
+	if _, err := fmt.Sscan(screen.String(), &pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Errorf("the background child did not live on: %v", err)
+	}
+}
+
 func TestTerminalLosesNothingAtTheEnd(t *testing.T) {
 	table := newTable(t)
 	for range 20 {

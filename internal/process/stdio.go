@@ -3,8 +3,6 @@ package process
 import (
 	"os"
 
-	"github.com/creack/pty"
-
 	"github.com/seed46cd37a8/atoll"
 )
 
@@ -42,7 +40,7 @@ func newEnds(cmd *atoll.Command) (*ends, error) {
 }
 
 func (e *ends) openTerminal(size atoll.Size) error {
-	master, replica, err := pty.Open()
+	master, replica, err := openPTY()
 	if err != nil {
 		return err
 	}
@@ -93,8 +91,4 @@ func closeFiles(files ...*os.File) {
 			_ = f.Close()
 		}
 	}
-}
-
-func setSize(master *os.File, size atoll.Size) error {
-	return pty.Setsize(master, &pty.Winsize{Rows: size.Rows, Cols: size.Cols})
 }

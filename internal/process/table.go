@@ -13,6 +13,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"os"
 	"slices"
 	"sync"
@@ -86,7 +87,7 @@ func (t *Table) Start(ctx context.Context, id string, cmd *atoll.Command, start 
 	io, err := newEnds(cmd)
 	if err != nil {
 		t.forget(id)
-		return nil, atoll.E("exec", id, atoll.ErrExhausted, err)
+		return nil, atoll.E("exec", id, stdioKind(err), err)
 	}
 	p := newProcess(id, cmd, io)
 	att, err := p.attach(&atoll.Attachment{Stdout: cmd.Stdout, Stderr: cmd.Stderr})
@@ -104,6 +105,13 @@ func (t *Table) Start(ctx context.Context, id string, cmd *atoll.Command, start 
 		io.closeChild()
 	}
 	return t.launch(p, cmd, att), nil
+}
+
+func stdioKind(err error) atoll.Kind {
+	if errors.Is(err, errors.ErrUnsupported) {
+		return atoll.ErrUnsupported
+	}
+	return atoll.ErrExhausted
 }
 
 // launch starts the goroutines that look after p and enters it in the table.

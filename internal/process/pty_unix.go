@@ -1,0 +1,49 @@
+//go:build unix
+
+package process
+
+import (
+	"os"
+	"syscall"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// openPTY makes a terminal. Package pty leaves the master in blocking mode, in
+// which a Read has no deadline and is not ended by Close; another descriptor
+// for it is without that flaw.
+func openPTY() (master, replica *os.File, err error) {
+	blocking, replica, err := pty.Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer blocking.Close()
+	fd, err := unix.FcntlInt(blocking.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = syscall.SetNonblock(fd, true)
+	}
+	if err != nil {
+		replica.Close()
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(fd), blocking.Name()), replica, nil
+}
+
+// setSize tells the terminal its size. It may be called while the master is
+// being closed.
+func setSize(master *os.File, size atoll.Size) error {
+	conn, err := master.SyscallConn()
+	if err != nil {
+		return err
+	}
+	cerr := conn.Control(func(fd uintptr) {
+		err = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Cols})
+	})
+	if cerr != nil {
+		return cerr
+	}
+	return err
+}
