@@ -69,6 +69,9 @@ func (backend) Start(ctx context.Context, pl *life.Place, cmd *atoll.Command, io
 		return nil, atoll.Errorf("exec", pl.ID, atoll.ErrExecFailed, "working directory %q: not a directory", cmd.Dir)
 	}
 	program, err := find(cmd.Args[0], life.Lookup(env, "PATH"), dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, atoll.Errorf("exec", pl.ID, atoll.ErrCommandNotFound, "%q: no such command", cmd.Args[0])
+	}
 	if err != nil {
 		return nil, startError(pl, cmd.Args[0], err)
 	}
@@ -125,18 +128,17 @@ func executable(name string) error {
 	return nil
 }
 
+// startError is about a program that is there.
 func startError(pl *life.Place, name string, err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {
 		err = path.Err
 	}
-	switch {
-	case isAny(err, syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE):
-		return atoll.Errorf("exec", pl.ID, atoll.ErrExhausted, "%q: %w", name, err)
-	case err == fs.ErrNotExist || isAny(err, syscall.ENOENT) && executable(name) != nil:
-		return atoll.Errorf("exec", pl.ID, atoll.ErrCommandNotFound, "%q: no such command", name)
+	kind := atoll.ErrExecFailed
+	if isAny(err, syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE) {
+		kind = atoll.ErrExhausted
 	}
-	return atoll.Errorf("exec", pl.ID, atoll.ErrExecFailed, "%q: %w", name, err)
+	return atoll.Errorf("exec", pl.ID, kind, "%q: %w", name, err)
 }
 
 func isAny(err error, targets ...syscall.Errno) bool {
