@@ -70,8 +70,10 @@ var ttys = []promise{
 		p, w, scr := h.terminal(t, h.idle(t), word("trap", "INT"))
 		scr.expect(t, h, "ready\r\n")
 		io.WriteString(w, "\x03")
-		if exit := h.wait(t, p); exit.Code != 42 || !strings.HasSuffix(scr.text(), "caught\r\n") {
-			t.Errorf("exit is %+v, output %q; want it caught", exit, scr.text())
+		// What is printed at once may be lost: a terminal sends the signal first
+		// and empties its queues then.
+		if exit := h.wait(t, p); exit.Code != 42 {
+			t.Errorf("exit is %+v, want it caught", exit)
 		}
 	}},
 	{"^D is an end of file", []need{needTTY}, func(t *testing.T, h *harness) {

@@ -17,14 +17,14 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/local"
+	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/providertest"
 	"github.com/seed46cd37a8/atoll/trace"
 )
 
 func leaf(t *testing.T) atoll.Provider {
 	t.Helper()
-	p, err := local.New(local.Options{Dir: t.TempDir()})
+	p, err := mock.New(mock.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestLog(t *testing.T) {
 				if kind == "" {
 					kind = "ok"
 				}
-				if r["level"] != w[0] || kind != w[1] || r["op"] != op || r["provider"] != "local" || r["sandbox"] != sandbox {
+				if r["level"] != w[0] || kind != w[1] || r["op"] != op || r["provider"] != "mock" || r["sandbox"] != sandbox {
 					t.Errorf("%s is logged as %v, want %v", op, r, w)
 				}
 				if _, ok := r["dur"]; !ok {
@@ -214,12 +214,12 @@ func TestMetrics(t *testing.T) {
 	}
 	text := scrape(t, metrics)
 	for _, want := range []string{
-		`atoll_calls_total{kind="ok",op="create",provider="local"} 2`,
-		`atoll_calls_total{kind="ok",op="exec",provider="local"} 1`,
-		`atoll_calls_total{kind="not exist",op="files.read",provider="local"} 1`,
-		`atoll_call_seconds_count{op="create",provider="local"} 2`,
-		`atoll_call_seconds_bucket{op="exec",provider="local",le="0.001"}`,
-		`atoll_sandboxes{provider="local",state="created"} 1`,
+		`atoll_calls_total{kind="ok",op="create",provider="mock"} 2`,
+		`atoll_calls_total{kind="ok",op="exec",provider="mock"} 1`,
+		`atoll_calls_total{kind="not exist",op="files.read",provider="mock"} 1`,
+		`atoll_call_seconds_count{op="create",provider="mock"} 2`,
+		`atoll_call_seconds_bucket{op="exec",provider="mock",le="0.001"}`,
+		`atoll_sandboxes{provider="mock",state="created"} 1`,
 		`go_goroutines`,
 		`process_open_fds`,
 	} {
@@ -294,7 +294,7 @@ func TestSpans(t *testing.T) {
 		for _, a := range s.Attributes() {
 			attrs[string(a.Key)] = a.Value.AsString()
 		}
-		if attrs["atoll.sandbox"] != sb.ID() || attrs["atoll.provider"] != "local" {
+		if attrs["atoll.sandbox"] != sb.ID() || attrs["atoll.provider"] != "mock" {
 			t.Errorf("span %s has attributes %v", s.Name(), attrs)
 		}
 		failed := s.Name() == "atoll.process"

@@ -1,0 +1,84 @@
+package providertest_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+	"github.com/seed46cd37a8/atoll/providertest"
+)
+
+// leaf is a provider that keeps its promises.
+func leaf(t *testing.T) atoll.Provider {
+	t.Helper()
+	p, err := mock.New(mock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// plain is a layer that changes nothing.
+type plain struct{ atoll.ProviderLayer }
+
+func TestLayer(t *testing.T) {
+	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return plain{atoll.ProviderLayer{Provider: p}} })
+}
+
+func TestFaulty(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) atoll.Provider {
+		return providertest.Faulty(leaf(t), providertest.FailCall(0))
+	})
+}
+
+func TestFailCall(t *testing.T) {
+	for nth := range 4 {
+		plan := providertest.FailCall(nth)
+		p := providertest.Faulty(leaf(t), plan)
+		defer p.Close()
+		for call := 1; call <= 3; call++ {
+			_, err := p.List(t.Context(), atoll.Filter{})
+			if got, want := atoll.KindOf(err) == atoll.ErrUnavailable, call == nth; got != want {
+				t.Errorf("FailCall(%d), call %d: error %v", nth, call, err)
+			}
+			if got, want := plan.Fired(), nth != 0 && call >= nth; got != want {
+				t.Errorf("FailCall(%d), after call %d: Fired() = %v", nth, call, got)
+			}
+		}
+		if want := []string{"Provider.List", "Provider.List", "Provider.List"}; !slices.Equal(plan.Calls(), want) {
+			t.Errorf("Calls() = %q, want %q", plan.Calls(), want)
+		}
+	}
+}
+
+func TestEachFault(t *testing.T) {
+	var failed [][]string
+	providertest.EachFault(t, func(t *testing.T, plan *providertest.Plan) {
+		p := providertest.Faulty(leaf(t), plan)
+		t.Cleanup(func() {
+			p.Close()
+			failed = append(failed, plan.Calls())
+		})
+		sb, err := p.Create(t.Context(), &atoll.Spec{})
+		if err != nil {
+			return
+		}
+		if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err == nil {
+			return
+		}
+		if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+			t.Errorf("Remove, tried again: %v", err)
+		}
+	})
+	want := [][]string{
+		{"Provider.Create"},
+		{"Provider.Create", "Sandbox.Remove", "Sandbox.Remove"},
+		{"Provider.Create", "Sandbox.Remove"},
+	}
+	if !slices.EqualFunc(failed, want, slices.Equal) {
+		t.Errorf("the runs made the calls %q, want %q", failed, want)
+	}
+}
+
+func FuzzModel(f *testing.F) { providertest.FuzzModel(f, leaf) }
