@@ -184,15 +184,7 @@ func (c *Client) call(ctx context.Context, q call) error {
 		return err
 	}
 	defer resp.Body.Close()
-	if q.reply == nil {
-		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // so that the connection can be used again
-		return nil
-	}
-	reply, err := io.ReadAll(io.LimitReader(resp.Body, maxJSONReply))
-	if err == nil {
-		err = json.Unmarshal(reply, q.reply)
-	}
-	return c.fault(ctx, q.op, q.id, err)
+	return c.readReply(ctx, resp, q)
 }
 
 // send makes a request and returns its successful answer, whose body the

@@ -465,93 +465,8 @@ func (f files) Write(ctx context.Context, name string, r io.Reader, opts atoll.W
 	}
 	var fi fileInfo
 	q.reply = &fi
-	err := f.sb.c.put(ctx, q, r)
+	err := f.sb.c.exchange(ctx, q, r, mediaBytes)
 	return fi.info(), err
-}
-
-// put sends r as the body of a request. When r fails, so does the request, and
-// with r's error.
-func (c *Client) put(ctx context.Context, q call, r io.Reader) error {
-	ctx, cancel := c.within(ctx)
-	defer cancel()
-	req, err := c.request(ctx, q, nil)
-	if err != nil {
-		return err
-	}
-	src := &source{r: r}
-	req.Body, req.ContentLength = io.NopCloser(src), sizeOf(r)
-	if req.ContentLength == 0 {
-		req.Body = http.NoBody
-	}
-	if file, ok := r.(*os.File); ok && req.ContentLength > 0 {
-		req.Body = io.NopCloser(file) // so that the kernel may copy it
-	}
-	req.Header.Set("Content-Type", mediaBytes)
-	resp, err := c.http.Do(req)
-	if failed := src.failure(); failed != nil {
-		if err == nil {
-			resp.Body.Close()
-		}
-		return ctxErr(ctx, failed)
-	}
-	if err != nil {
-		return c.fault(ctx, q.op, q.id, err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return ctxErr(ctx, readError(resp, q.op, q.id))
-	}
-	if q.reply == nil {
-		return nil
-	}
-	reply, err := io.ReadAll(io.LimitReader(resp.Body, maxJSONReply))
-	if err == nil {
-		err = json.Unmarshal(reply, q.reply)
-	}
-	return c.fault(ctx, q.op, q.id, err)
-}
-
-// sizeOf is how much r will give, -1 when that cannot be known.
-func sizeOf(r io.Reader) int64 {
-	switch r := r.(type) {
-	case interface{ Len() int }: // bytes.Buffer, bytes.Reader, strings.Reader
-		return int64(r.Len())
-	case *os.File:
-		fi, err := r.Stat()
-		if err != nil || !fi.Mode().IsRegular() || fi.Size() == 0 {
-			return -1
-		}
-		at, err := r.Seek(0, io.SeekCurrent)
-		if err != nil || at > fi.Size() {
-			return -1
-		}
-		return fi.Size() - at
-	}
-	return -1
-}
-
-// A source remembers why it failed.
-type source struct {
-	r io.Reader
-
-	mu  sync.Mutex
-	err error
-}
-
-func (s *source) Read(p []byte) (int, error) {
-	n, err := s.r.Read(p)
-	if err != nil && err != io.EOF {
-		s.mu.Lock()
-		s.err = err
-		s.mu.Unlock()
-	}
-	return n, err
-}
-
-func (s *source) failure() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
 }
 
 func (h *Handler) serveWriteTar(w http.ResponseWriter, r *http.Request) error {
@@ -625,7 +540,8 @@ func (h *Handler) serveReadTar(w http.ResponseWriter, r *http.Request) error {
 
 // ReadTar implements atoll.FS.
 func (f files) ReadTar(ctx context.Context, name string, r io.Reader) error {
-	return f.sb.c.put(ctx, call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files/tar", query: url.Values{"path": {name}}}, r)
+	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files/tar", query: url.Values{"path": {name}}}
+	return f.sb.c.exchange(ctx, q, r, mediaTar)
 }
 
 var _ atoll.FS = files{}

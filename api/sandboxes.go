@@ -1,7 +1,9 @@
 package api
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/url"
 	"strings"
@@ -119,7 +121,12 @@ const discardTimeout = 30 * time.Second
 // Create implements atoll.Provider.
 func (c *Client) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	var reply idReply
-	err := c.exchange(ctx, call{op: "create", id: spec.Name, method: "POST", path: "/v1/sandboxes", body: spec, reply: &reply})
+	q := call{op: "create", id: spec.Name, method: "POST", path: "/v1/sandboxes", reply: &reply}
+	body, err := json.Marshal(spec)
+	if err != nil {
+		return nil, atoll.E(q.op, q.id, atoll.ErrInvalid, err)
+	}
+	err = c.exchange(ctx, q, bytes.NewReader(body), mediaJSON)
 	if err == nil && ctx.Err() == nil {
 		return c.Sandbox(reply.ID), nil
 	}

@@ -11,6 +11,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -75,7 +78,10 @@ func (c *Client) roundTrip(req *http.Request) (*wire, *http.Response, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	w := &wire{Conn: conn, br: bufio.NewReaderSize(conn, headBuffer)}
-	resp, err := w.exchange(req)
+	var resp *http.Response
+	if err = w.write(req); err == nil {
+		resp, err = http.ReadResponse(w.br, req)
+	}
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -86,15 +92,13 @@ func (c *Client) roundTrip(req *http.Request) (*wire, *http.Response, error) {
 	return w, resp, nil
 }
 
-func (w *wire) exchange(req *http.Request) (*http.Response, error) {
+// write sends req.
+func (w *wire) write(req *http.Request) error {
 	bw := bufio.NewWriterSize(w.Conn, headBuffer)
 	if err := req.Write(bw); err != nil {
-		return nil, err
+		return err
 	}
-	if err := bw.Flush(); err != nil {
-		return nil, err
-	}
-	return http.ReadResponse(w.br, req)
+	return bw.Flush()
 }
 
 // upgrade asks for another protocol on a new connection, which is returned
@@ -159,24 +163,26 @@ type transportFunc func(*http.Request) (*http.Response, error)
 
 func (f transportFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// cancelGrace is how long exchange waits for the server to undo what ctx has
-// cancelled.
+// cancelGrace is how long exchange waits for the server to undo what was
+// broken off.
 const cancelGrace = 5 * time.Second
 
-// exchange is call for a request whose fate must be known: when ctx ends it
-// closes only its own half of the connection, which the server takes as the
-// cancellation, and waits for what comes of it. It returns nil when the
-// request succeeded all the same.
-func (c *Client) exchange(ctx context.Context, q call) error {
-	body, err := json.Marshal(q.body)
-	if err != nil {
-		return atoll.E(q.op, q.id, atoll.ErrInvalid, err)
-	}
-	req, err := c.request(ctx, q, bytes.NewReader(body))
+// exchange is call for a request whose fate must be known. When ctx ends, or
+// body fails, it closes only its own half of the connection, which the server
+// takes as the end, and waits for what comes of it: when exchange returns, the
+// server is done. It returns nil when the request succeeded all the same, and
+// body's error when that failed.
+func (c *Client) exchange(ctx context.Context, q call, body io.Reader, media string) error {
+	src := &source{r: body}
+	req, err := c.request(ctx, q, src)
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", mediaJSON)
+	req.ContentLength = sizeOf(body)
+	if req.ContentLength == 0 {
+		req.Body = http.NoBody
+	}
+	req.Header.Set("Content-Type", media)
 	req.Close = true
 	conn, err := c.dial(ctx)
 	if err != nil {
@@ -184,24 +190,93 @@ func (c *Client) exchange(ctx context.Context, q call) error {
 	}
 	defer conn.Close()
 	w := &wire{Conn: conn, br: bufio.NewReaderSize(conn, headBuffer)}
-	stop := context.AfterFunc(ctx, func() {
-		_ = conn.SetReadDeadline(time.Now().Add(cancelGrace))
-		if w.CloseWrite() != nil {
-			conn.Close()
-		}
-	})
-	defer stop()
+	defer context.AfterFunc(ctx, w.breakOff)()
 	defer context.AfterFunc(c.ctx, func() { conn.Close() })()
-	resp, err := w.exchange(req.WithContext(context.WithoutCancel(ctx)))
+	go func() { // not waited for: it may be in a caller's Reader when the server refuses
+		if w.write(req.WithContext(context.WithoutCancel(ctx))) != nil {
+			w.breakOff()
+		}
+	}()
+	resp, err := http.ReadResponse(w.br, req)
+	if failed := src.failure(); failed != nil {
+		return ctxErr(ctx, failed)
+	}
 	if err != nil {
 		return c.fault(ctx, q.op, q.id, err)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return ctxErr(ctx, readError(resp, q.op, q.id))
 	}
+	return c.readReply(ctx, resp, q)
+}
+
+// breakOff tells the server that the rest of the request will not come.
+func (w *wire) breakOff() {
+	_ = w.SetReadDeadline(time.Now().Add(cancelGrace))
+	if w.CloseWrite() != nil {
+		w.Close()
+	}
+}
+
+// readReply decodes the answer of a call that succeeded.
+func (c *Client) readReply(ctx context.Context, resp *http.Response, q call) error {
+	if q.reply == nil {
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // so that the connection can be used again
+		return nil
+	}
 	reply, err := io.ReadAll(io.LimitReader(resp.Body, maxJSONReply))
 	if err == nil {
 		err = json.Unmarshal(reply, q.reply)
 	}
 	return c.fault(ctx, q.op, q.id, err)
+}
+
+// A source is a body that remembers why it failed.
+type source struct {
+	r io.Reader
+
+	mu  sync.Mutex
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && err != io.EOF {
+		s.mu.Lock()
+		s.err = err
+		s.mu.Unlock()
+	}
+	return n, err
+}
+
+// WriteTo lets net/http use a large buffer.
+func (s *source) WriteTo(w io.Writer) (int64, error) { return copyBuffer(w, struct{ io.Reader }{s}) }
+
+func (s *source) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// sizeOf is how much r will give, -1 when that cannot be known.
+func sizeOf(r io.Reader) int64 {
+	switch r := r.(type) {
+	case *bytes.Buffer:
+		return int64(r.Len())
+	case *bytes.Reader:
+		return int64(r.Len())
+	case *strings.Reader:
+		return int64(r.Len())
+	case *os.File:
+		fi, err := r.Stat()
+		if err != nil || !fi.Mode().IsRegular() || fi.Size() == 0 {
+			return -1
+		}
+		at, err := r.Seek(0, io.SeekCurrent)
+		if err != nil || at > fi.Size() {
+			return -1
+		}
+		return fi.Size() - at
+	}
+	return -1
 }

@@ -1,0 +1,137 @@
+package api
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func TestRequestsAreStrict(t *testing.T) {
+	h, err := NewHandler(newFake(), Options{MaxBody: 300})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	const sandboxes, box = "/v1/sandboxes", "/v1/sandboxes/" + fakeID
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		want               string // in the message
+	}{
+		{"POST", sandboxes, `{"nmae":"x"}`, 400, `unknown field "nmae"`},
+		{"POST", sandboxes, `{"resources":{"memroy":1}}`, 400, `unknown field "memroy"`},
+		{"POST", sandboxes, `{"resources":{"memory":"1g"}}`, 400, "resources.memory: must be a number (int64), is string"},
+		{"POST", sandboxes, `{"cmd":"ls"}`, 400, "cmd: must be a list, is string"},
+		{"POST", sandboxes, `{"ttl":"soon"}`, 400, "soon"},
+		{"POST", sandboxes, `{} {}`, 400, "behind the JSON value"},
+		{"POST", sandboxes, `{}x`, 400, "behind the JSON value"},
+		{"POST", sandboxes, `[]`, 400, "must be an object, is array"},
+		{"POST", sandboxes, ``, 400, "empty"},
+		{"POST", sandboxes, `{`, 400, "unexpected EOF"},
+		{"POST", sandboxes, `{"name":"` + strings.Repeat("x", 400) + `"}`, 413, "larger than 300 bytes"},
+		{"POST", sandboxes, `{}` + strings.Repeat(" ", 400), 413, "larger than 300 bytes"},
+		{"GET", sandboxes + "?naem=x", "", 400, `unknown parameter "naem"`},
+		{"GET", sandboxes + "?label=x", "", 400, "key=value"},
+		{"DELETE", box + "?volumes=maybe", "", 400, "maybe"},
+		{"GET", box + "/files?path=/x&offset=z", "", 400, "offset"},
+		{"GET", box + "/files", "", 400, "path: is missing"},
+		{"PUT", box + "/files?path=/x&mode=9", "", 400, "mode"},
+		{"POST", box + "/stop", `{"grace":true}`, 400, "grace"},
+		{"POST", box + "/exec", `{"args":["true"],"limit":-1}`, 400, "limit"},
+		{"POST", box + "/exec", `{"args":["true"],"stdin_encoding":"hex"}`, 400, "stdin_encoding"},
+		{"GET", "/v1/resolve", "", 400, "either"},
+		{"GET", box + "/exec", "", 400, "WebSocket"},
+		{"GET", box + "/dial?port=80", "", 400, "upgrade"},
+		{"GET", box + "/dial?port=0", "", 400, "1..65535"},
+		{"GET", box + "/ports/x/", "", 400, "1..65535"},
+		{"GET", "/v2/sandboxes", "", 404, "not part of this server's API"},
+		{"PATCH", sandboxes, "", 404, "PATCH /v1/sandboxes"},
+		{"GET", "/v1/sandboxes/nope", "", 404, ""},
+	} {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
+		err := decodeError(rec.Code, rec.Body.Bytes(), "", "")
+		if rec.Code != c.status || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %s %.40s: %d %v, want %d and %q", c.method, c.path, c.body, rec.Code, err, c.status, c.want)
+		}
+		if c.status == 400 && atoll.KindOf(err) != atoll.ErrInvalid {
+			t.Errorf("%s %s: kind %q, want invalid", c.method, c.path, atoll.KindOf(err))
+		}
+	}
+}
+
+func TestAnswersOfANewerServerAreTolerated(t *testing.T) {
+	newer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/info":
+			w.Write([]byte(`{"name":"future","colour":"red","caps":{"files":true,"teleport":true}}`))
+		default:
+			w.Write([]byte(`{"sandboxes":[{"id":"` + fakeID + `","state":"dreaming","mood":{}}],"next":"x"}`))
+		}
+	})
+	server := httptest.NewServer(newer)
+	defer server.Close()
+	c, err := NewClient(t.Context(), ClientOptions{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if info := c.Info(); info.Name != "future" || !info.Caps.Files {
+		t.Errorf("Info() = %+v", info)
+	}
+	all, err := c.List(t.Context(), atoll.Filter{})
+	if err != nil || len(all) != 1 || all[0].State != "dreaming" {
+		t.Errorf("List() = %+v, %v", all, err)
+	}
+}
+
+// TestWireNames holds the names that are frozen: an old client and a new
+// server, or the other way round, must go on understanding each other.
+func TestWireNames(t *testing.T) {
+	size, sig := atoll.Size{Rows: 24, Cols: 80}, atoll.SIGINT
+	for _, c := range []struct {
+		v    any
+		want string
+	}{
+		{message{Type: msgExec, Command: &atoll.Command{Args: []string{"cat"}}, Stdin: true, Stdout: true, Stderr: true},
+			`{"type":"exec","command":{"args":["cat"]},"stdin":true,"stdout":true,"stderr":true}`},
+		{message{Type: msgAttach, Stdout: true, Joint: true, From: &offsets{Stdout: 5, Stderr: -1}, NoFollow: true},
+			`{"type":"attach","stdout":true,"joint":true,"from":{"stdout":5,"stderr":-1},"no_follow":true}`},
+		{message{Type: msgStarted, ID: "ab"}, `{"type":"started","id":"ab"}`},
+		{message{Type: msgAttached, ID: "ab"}, `{"type":"attached","id":"ab"}`},
+		{message{Type: msgWindow, Stream: atoll.Stdout, Bytes: 9}, `{"type":"window","stream":"stdout","bytes":9}`},
+		{message{Type: msgClose, Stream: "stdin", Abort: true}, `{"type":"close","stream":"stdin","abort":true}`},
+		{message{Type: msgSignal, Signal: &sig}, `{"type":"signal","signal":"SIGINT"}`},
+		{message{Type: msgResize, Size: &size}, `{"type":"resize","size":{"rows":24,"cols":80}}`},
+		{message{Type: msgGap, Stream: atoll.Stderr, Gap: &gap{1, 2}}, `{"type":"gap","stream":"stderr","gap":{"from":1,"to":2}}`},
+		{message{Type: msgExit, Exit: &atoll.Exit{Code: 124, TimedOut: true}}, `{"type":"exit","exit":{"code":124,"timed_out":true}}`},
+		{message{Type: msgEnd}, `{"type":"end"}`},
+		{message{Type: msgError, Error: &wireError{Op: "exec", ID: "web", Kind: atoll.ErrStopped, Message: "m", RequestID: "r"}},
+			`{"type":"error","error":{"op":"exec","id":"web","kind":"stopped","message":"m","request_id":"r"}}`},
+		{execReply{Exit: atoll.Exit{Code: 1}, Stdout: "o", StdoutEncoding: "utf-8", StderrEncoding: "utf-8"},
+			`{"code":1,"stdout":"o","stdout_encoding":"utf-8","stdout_truncated":false,"stderr":"","stderr_encoding":"utf-8","stderr_truncated":false}`},
+		{serverInfo{atoll.Info{Name: "n"}, "1"}, `"server_version":"1"`},
+		{fileInfoOf(atoll.FileInfo{Name: "\xff", Path: "/\xff"}), `"name_b64":"/w==","path_b64":"L/8="`},
+		{idReply{"x"}, `{"id":"x"}`},
+		{stopRequest{}, `{}`},
+	} {
+		rec := httptest.NewRecorder()
+		writeJSON(rec, 200, c.v)
+		if got := rec.Body.String(); !strings.Contains(got, c.want) {
+			t.Errorf("%T is %s, want %s", c.v, got, c.want)
+		}
+	}
+}
+
+func TestASCIIJSON(t *testing.T) {
+	for in, want := range map[string]string{
+		"a b\n": `"a b\n"`, "é": `"\u00e9"`, "😀": `"\ud83d\ude00"`, "\x00": `"\u0000"`,
+	} {
+		if got := asciiJSON(in); got != want {
+			t.Errorf("asciiJSON(%q) = %s, want %s", in, got, want)
+		}
+	}
+}
