@@ -1,0 +1,246 @@
+package atoll
+
+import (
+	"context"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"reflect"
+	"testing"
+	"time"
+)
+
+func TestFilter(t *testing.T) {
+	st := Status{State: StateRunning, Spec: Spec{Name: "n", Project: "p", Labels: map[string]string{"a": "1", "b": ""}}}
+	for _, tt := range []struct {
+		f    Filter
+		want bool
+	}{
+		{Filter{}, true},
+		{Filter{Name: "n", Project: "p", Labels: map[string]string{"a": "1", "b": ""}, States: []State{StateStopped, StateRunning}}, true},
+		{Filter{Name: "other"}, false},
+		{Filter{Project: "other"}, false},
+		{Filter{Labels: map[string]string{"a": "2"}}, false},
+		{Filter{Labels: map[string]string{"c": ""}}, false},
+		{Filter{States: []State{StateStopped}}, false},
+		{Filter{Name: "n", States: []State{StateStopped}}, false},
+	} {
+		if got := tt.f.Match(st); got != tt.want {
+			t.Errorf("%+v matches: %v, want %v", tt.f, got, tt.want)
+		}
+	}
+}
+
+func TestStatusClone(t *testing.T) {
+	st := Status{ID: "x", Exit: &Exit{Code: 3}, Spec: Spec{Labels: map[string]string{"a": "1"}, Cmd: []string{"c"}, TTY: &Size{1, 2}}}
+	c := st.Clone()
+	if !reflect.DeepEqual(c, st) {
+		t.Errorf("the clone is %+v, want %+v", c, st)
+	}
+	c.Exit.Code, c.Spec.Labels["a"], c.Spec.Cmd[0], c.Spec.TTY.Rows = 4, "2", "d", 9
+	if st.Exit.Code != 3 || st.Spec.Labels["a"] != "1" || st.Spec.Cmd[0] != "c" || st.Spec.TTY.Rows != 1 {
+		t.Errorf("a change of the clone changed the original: %+v", st)
+	}
+}
+
+// shelf is a Provider that has sandboxes and nothing else.
+type shelf struct {
+	Provider
+	boxes []*fake
+	fail  error
+}
+
+func (s *shelf) Info() Info { return Info{Name: "shelf"} }
+
+func (s *shelf) Get(ctx context.Context, id string) (Sandbox, error) {
+	for _, b := range s.boxes {
+		if b.id == id {
+			return b, s.fail
+		}
+	}
+	return nil, E("get", id, ErrNotFound, s.fail)
+}
+
+func (s *shelf) List(ctx context.Context, f Filter) (list []Status, err error) {
+	for _, b := range s.boxes {
+		if st := (Status{ID: b.id, Spec: Spec{Name: b.name, Project: b.project}}); !b.removed && f.Match(st) {
+			list = append(list, st)
+		}
+	}
+	return list, s.fail
+}
+
+func TestResolve(t *testing.T) {
+	a, b := &fake{id: NewID(), name: "web", project: DefaultProject}, &fake{id: NewID(), name: "web", project: "other"}
+	named := &fake{id: NewID(), name: a.id, project: DefaultProject} // its name is the id of another
+	s := &shelf{boxes: []*fake{a, b, named}}
+	for _, tt := range []struct {
+		project, ref string
+		want         *fake
+	}{
+		{"", "web", a}, {"default", "web", a}, {"other", "web", b}, {"", b.id, b}, {"", a.id, a},
+		{"third", "web", nil}, {"", "nope", nil}, {"", "", nil}, {"", "a b", nil}, {"", NewID(), nil},
+	} {
+		for _, p := range []Provider{s, ProviderLayer{s}} {
+			got, err := Resolve(t.Context(), p, tt.project, tt.ref)
+			if tt.want == nil {
+				if KindOf(err) != ErrNotFound {
+					t.Errorf("Resolve(%q, %q) = %v, %v; want ErrNotFound", tt.project, tt.ref, got, err)
+				}
+			} else if err != nil || got.ID() != tt.want.id {
+				t.Errorf("Resolve(%q, %q): %v, %v; want %s", tt.project, tt.ref, got, err, tt.want.id)
+			}
+		}
+	}
+	s.fail = E("list", "", ErrUnavailable, nil)
+	if _, err := Resolve(t.Context(), s, "", "web"); KindOf(err) != ErrUnavailable {
+		t.Errorf("Resolve over a provider that fails: %v", err)
+	}
+}
+
+func TestRemoveProject(t *testing.T) {
+	boxes := []*fake{{id: NewID(), project: "a"}, {id: NewID(), project: "b"}, {id: NewID(), project: "a"}}
+	if err := RemoveProject(t.Context(), ProviderLayer{&shelf{boxes: boxes}}, "a"); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range boxes {
+		if want := b.project == "a"; b.removed != want || b.volumesRemoved != want {
+			t.Errorf("sandbox of project %s: removed %v, volumes %v", b.project, b.removed, b.volumesRemoved)
+		}
+	}
+}
+
+// TestHelpersAnswer holds every helper to answer for those that lack its
+// ability, bare and behind a layer.
+func TestHelpersAnswer(t *testing.T) {
+	ctx := t.Context()
+	var bare Sandbox = &plain{}
+	for _, sb := range []Sandbox{bare, SandboxLayer{bare}} {
+		_, dial := Dial(ctx, sb, 80)
+		_, snapshot := TakeSnapshot(ctx, sb)
+		_, usage := UsageOf(ctx, sb)
+		_, processes := Processes(ctx, sb)
+		f := Files(sb)
+		_, _, read := f.Read(ctx, "x", 0)
+		_, write := f.Write(ctx, "x", nil, WriteOptions{})
+		_, stat := f.Stat(ctx, "x")
+		_, list := f.List(ctx, "x", false)
+		var watch error
+		for _, watch = range f.Watch(ctx, "x", false) {
+		}
+		for what, err := range map[string]error{
+			"Dial": dial, "Snapshot": snapshot, "Usage": usage, "Processes": processes,
+			"Pause": Pause(ctx, sb), "Resume": Resume(ctx, sb),
+			"Read": read, "Write": write, "Stat": stat, "List": list, "Watch": watch,
+			"Mkdir": f.Mkdir(ctx, "x", 0), "Rename": f.Rename(ctx, "x", "y"), "Remove": f.Remove(ctx, "x", false),
+			"WriteTar": f.WriteTar(ctx, "x", nil), "ReadTar": f.ReadTar(ctx, "x", nil),
+		} {
+			if !errors.Is(err, ErrUnsupported) || !errors.Is(err, errors.ErrUnsupported) {
+				t.Errorf("%s of a %T: %v, want ErrUnsupported", what, sb, err)
+			}
+		}
+	}
+	for _, p := range []Provider{&shelf{}, ProviderLayer{&shelf{}}} {
+		_, volumes := Volumes(ctx, p, "")
+		_, snapshots := Snapshots(ctx, p)
+		for what, err := range map[string]error{
+			"Volumes": volumes, "RemoveVolume": RemoveVolume(ctx, p, "", "v"),
+			"Snapshots": snapshots, "RemoveSnapshot": RemoveSnapshot(ctx, p, "s"),
+		} {
+			if !errors.Is(err, ErrUnsupported) {
+				t.Errorf("%s of a %T: %v, want ErrUnsupported", what, p, err)
+			}
+		}
+		if probe := ProbeProvider(ctx, p); !probe.OK {
+			t.Errorf("Probe of a %T: %+v, want OK", p, probe)
+		}
+		if err := Prepare(ctx, p, &Spec{}, nil); err != nil {
+			t.Errorf("Prepare of a %T: %v", p, err)
+		}
+	}
+	for _, proc := range []Process{&fakeProcess{}, ProcessLayer{&fakeProcess{}}} {
+		if err := Resize(ctx, proc, Size{}); !errors.Is(err, ErrUnsupported) {
+			t.Errorf("Resize of a %T: %v, want ErrUnsupported", proc, err)
+		}
+	}
+}
+
+// plain is a Sandbox without any optional ability.
+type plain struct{ Sandbox }
+
+func (*plain) ID() string { return "plain" }
+
+// TestLayersForwardEverything holds the layers to implement each interface
+// that is declared in optional.go.
+func TestLayersForwardEverything(t *testing.T) {
+	known := map[string]bool{}
+	for layer, optional := range map[any][]reflect.Type{
+		ProviderLayer{}: {
+			reflect.TypeFor[Resolver](), reflect.TypeFor[Prober](), reflect.TypeFor[Preparer](),
+			reflect.TypeFor[ProjectRemover](), reflect.TypeFor[VolumeStore](), reflect.TypeFor[SnapshotStore](),
+		},
+		SandboxLayer{}: {
+			reflect.TypeFor[Filer](), reflect.TypeFor[Dialer](), reflect.TypeFor[Pauser](),
+			reflect.TypeFor[Snapshotter](), reflect.TypeFor[Meter](), reflect.TypeFor[ProcessLister](),
+		},
+		ProcessLayer{}: {reflect.TypeFor[Resizer]()},
+	} {
+		for _, i := range optional {
+			known[i.Name()] = true
+			if !reflect.TypeOf(layer).Implements(i) {
+				t.Errorf("%T does not implement %s", layer, i)
+			}
+		}
+	}
+	file, err := parser.ParseFile(token.NewFileSet(), "optional.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.TypeSpec); ok {
+			if _, ok := spec.Type.(*ast.InterfaceType); ok && !known[spec.Name.Name] {
+				t.Errorf("optional.go declares %s: forward it in a layer, and name it in this test", spec.Name)
+			}
+		}
+		return true
+	})
+}
+
+// able is a Sandbox with all abilities, each of which answers with an error of
+// its own.
+type able struct {
+	Sandbox
+	FS
+	err error
+}
+
+func (a *able) ID() string                                          { return "able" }
+func (a *able) Files() FS                                           { return a.FS }
+func (a *able) Pause(context.Context) error                         { return a.err }
+func (a *able) Resume(context.Context) error                        { return a.err }
+func (a *able) Snapshot(context.Context) (Snapshot, error)          { return Snapshot{}, a.err }
+func (a *able) Usage(context.Context) (Usage, error)                { return Usage{}, a.err }
+func (a *able) Processes(context.Context) ([]ProcessStatus, error)  { return nil, a.err }
+func (a *able) Start(context.Context) error                         { return a.err }
+func (a *able) Stop(context.Context, time.Duration) error           { return a.err }
+func (a *able) Remove(ctx context.Context, _ ...RemoveOption) error { return a.err }
+
+func TestLayersOfLayersReachTheLeaf(t *testing.T) {
+	a := &able{err: io.ErrNoProgress, FS: noFS{"able"}}
+	var sb Sandbox = SandboxLayer{SandboxLayer{a}}
+	_, snapshot := TakeSnapshot(t.Context(), sb)
+	_, usage := UsageOf(t.Context(), sb)
+	_, processes := Processes(t.Context(), sb)
+	for what, err := range map[string]error{
+		"Pause": Pause(t.Context(), sb), "Resume": Resume(t.Context(), sb), "Snapshot": snapshot, "Usage": usage, "Processes": processes,
+	} {
+		if err != a.err {
+			t.Errorf("%s through two layers: %v, want the leaf's error", what, err)
+		}
+	}
+	if Files(sb) != a.FS {
+		t.Error("Files through two layers is not the leaf's")
+	}
+}

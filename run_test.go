@@ -1,0 +1,297 @@
+package atoll
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// fake is a Sandbox whose commands are functions.
+type fake struct {
+	Sandbox
+	id, name, project string
+	run               func(cmd *Command, killed <-chan struct{}) (Exit, error)
+
+	removed, volumesRemoved bool
+	execs                   []*Command
+}
+
+func (f *fake) ID() string { return f.id }
+
+func (f *fake) Remove(_ context.Context, opts ...RemoveOption) error {
+	f.removed, f.volumesRemoved = true, RemoveOpts(opts...).Volumes
+	return nil
+}
+
+func (f *fake) Exec(ctx context.Context, cmd *Command) (Process, error) {
+	f.execs = append(f.execs, cmd)
+	if strings.HasPrefix(cmd.Args[0], "/no") {
+		return nil, E("exec", f.id, ErrCommandNotFound, nil)
+	}
+	p := &fakeProcess{done: make(chan struct{}), killed: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.exit, p.err = f.run(cmd, p.killed)
+	}()
+	return p, nil
+}
+
+type fakeProcess struct {
+	Process
+	done, killed chan struct{}
+	kill         sync.Once
+	exit         Exit
+	err          error
+}
+
+func (p *fakeProcess) ID() string { return "p" }
+
+func (p *fakeProcess) Wait(ctx context.Context) (Exit, error) {
+	select {
+	case <-p.done:
+		return p.exit, p.err
+	case <-ctx.Done():
+		return Exit{}, ctx.Err()
+	}
+}
+
+func (p *fakeProcess) Signal(_ context.Context, sig Signal) error {
+	if sig == SIGKILL {
+		p.kill.Do(func() { close(p.killed) })
+	}
+	return nil
+}
+
+// says prints on both streams and exits.
+func says(stdout, stderr string, exit Exit) func(*Command, <-chan struct{}) (Exit, error) {
+	return func(cmd *Command, _ <-chan struct{}) (Exit, error) {
+		for w, text := range map[io.Writer]string{cmd.Stdout: stdout, cmd.Stderr: stderr} {
+			if w != nil {
+				io.WriteString(w, text)
+			}
+		}
+		return exit, nil
+	}
+}
+
+func TestRun(t *testing.T) {
+	cmd := &Command{Args: []string{"x"}}
+	if err := Run(t.Context(), &fake{run: says("", "", Exit{})}, cmd); err != nil {
+		t.Errorf("exit 0: %v", err)
+	}
+	var exit *ExitError
+	if err := Run(t.Context(), &fake{run: says("", "", Exit{Code: 3})}, cmd); !errors.As(err, &exit) || exit.Exit.Code != 3 || err.Error() != "exited with code 3" {
+		t.Errorf("exit 3: %v", err)
+	}
+	lost := E("wait", "", ErrStopped, nil)
+	if err := Run(t.Context(), &fake{run: func(*Command, <-chan struct{}) (Exit, error) { return Exit{}, lost }}, cmd); err != lost {
+		t.Errorf("a Wait that fails: %v", err)
+	}
+	if err := Run(t.Context(), &fake{}, &Command{Args: []string{"/no"}}); KindOf(err) != ErrCommandNotFound {
+		t.Errorf("an Exec that fails: %v", err)
+	}
+}
+
+func TestRunKillsWhenItsContextEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := false
+	sb := &fake{run: func(_ *Command, killed <-chan struct{}) (Exit, error) {
+		cancel()
+		<-killed
+		ended = true
+		return Exit{Code: 137, Signal: SIGKILL}, nil
+	}}
+	if err := Run(ctx, sb, &Command{Args: []string{"x"}}); err != context.Canceled {
+		t.Errorf("Run: %v, want context.Canceled", err)
+	}
+	if !ended {
+		t.Error("Run returned before the process had ended")
+	}
+}
+
+func TestOutput(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	out, err := Output(t.Context(), &fake{run: says(long, "warning\n", Exit{})}, &Command{Args: []string{"x"}})
+	if err != nil || string(out) != long {
+		t.Errorf("%d bytes, %v", len(out), err)
+	}
+	out, err = Output(t.Context(), &fake{run: says("some", long+"\nlast line\n", Exit{Code: 1})}, &Command{Args: []string{"x"}})
+	var exit *ExitError
+	if !errors.As(err, &exit) || string(out) != "some" || len(exit.Stderr) != 32<<10 || err.Error() != "exited with code 1: last line" {
+		t.Errorf("%q, %d bytes of stderr, %v", out, len(exit.Stderr), err)
+	}
+	var stderr bytes.Buffer
+	cmd := &Command{Args: []string{"x"}, Stderr: &stderr}
+	if _, err := Output(t.Context(), &fake{run: says("", "to the caller", Exit{})}, cmd); err != nil || stderr.String() != "to the caller" || cmd.Stdout != nil {
+		t.Errorf("stderr %q, the command %+v, %v", &stderr, cmd, err)
+	}
+}
+
+func TestOutputOwnsItsBuffers(t *testing.T) {
+	// Wait fails while the process goes on writing; the race detector watches.
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	sb := &fake{run: func(cmd *Command, _ <-chan struct{}) (Exit, error) {
+		io.WriteString(cmd.Stdout, "early")
+		go func() {
+			defer close(stopped)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					io.WriteString(cmd.Stdout, "late")
+				}
+			}
+		}()
+		return Exit{}, E("wait", "", ErrUnavailable, nil)
+	}}
+	out, err := Output(t.Context(), sb, &Command{Args: []string{"x"}})
+	if !bytes.HasPrefix(out, []byte("early")) || KindOf(err) != ErrUnavailable {
+		t.Errorf("%q, %v", out, err)
+	}
+	copied := string(out)
+	close(stop)
+	<-stopped
+	if string(out) != copied {
+		t.Error("the output changed after Output returned")
+	}
+}
+
+func TestCapture(t *testing.T) {
+	for _, tt := range []struct {
+		limit                int64
+		stdout, stderr       string
+		cutStdout, cutStderr bool
+	}{
+		{0, "0123456789", "abc", false, false},
+		{10, "0123456789", "abc", false, false},
+		{9, "012345678", "abc", true, false},
+		{2, "01", "ab", true, true},
+	} {
+		res, err := Capture(t.Context(), &fake{run: says("0123456789", "abc", Exit{Code: 5})}, &Command{Args: []string{"x"}}, tt.limit)
+		if err != nil || res.Code != 5 || string(res.Stdout) != tt.stdout || string(res.Stderr) != tt.stderr ||
+			res.StdoutTruncated != tt.cutStdout || res.StderrTruncated != tt.cutStderr {
+			t.Errorf("limit %d: %+v, %v", tt.limit, res, err)
+		}
+	}
+}
+
+func TestTail(t *testing.T) {
+	tail := Tail{Limit: 5}
+	for _, tt := range []struct{ in, want string }{{"", ""}, {"abc", "abc"}, {"de", "abcde"}, {"f", "bcdef"}, {"0123456789", "56789"}} {
+		if n, err := tail.Write([]byte(tt.in)); n != len(tt.in) || err != nil || string(tail.Bytes()) != tt.want {
+			t.Errorf("after %q: %q, %d, %v; want %q", tt.in, tail.Bytes(), n, err, tt.want)
+		}
+	}
+}
+
+func TestDetectShell(t *testing.T) {
+	for _, tt := range []struct {
+		name, says string
+		exit       Exit
+		bash       int // exit code of /bin/bash
+		want       string
+	}{
+		{"from the environment", "/bin/zsh\n", Exit{}, 0, "/bin/zsh"},
+		{"empty, bash", "\n", Exit{}, 0, "/bin/bash"},
+		{"empty, no bash", "\n", Exit{}, 1, "/bin/sh"},
+		{"no shell", "/bin/false\n", Exit{}, 0, "/bin/bash"},
+		{"sh fails", "", Exit{Code: 1}, 1, "/bin/sh"},
+	} {
+		sb := &fake{run: func(cmd *Command, killed <-chan struct{}) (Exit, error) {
+			if cmd.Args[0] == "/bin/bash" {
+				return Exit{Code: tt.bash}, nil
+			}
+			return says(tt.says, "", tt.exit)(cmd, killed)
+		}}
+		if got, err := DetectShell(t.Context(), sb, "root", nil); got != tt.want || err != nil {
+			t.Errorf("%s: %q, %v; want %q", tt.name, got, err, tt.want)
+		}
+		for _, cmd := range sb.execs {
+			if cmd.User != "root" {
+				t.Errorf("%s: %q was run as %q", tt.name, cmd.Args, cmd.User)
+			}
+		}
+	}
+	sb := &fake{run: func(*Command, <-chan struct{}) (Exit, error) { return Exit{}, E("wait", "", ErrStopped, nil) }}
+	if got, err := DetectShell(t.Context(), sb, "", nil); KindOf(err) != ErrStopped {
+		t.Errorf("in a stopped sandbox: %q, %v", got, err)
+	}
+}
+
+// memory is a file system of one file.
+type memory struct {
+	noFS
+	name    string
+	content []byte
+	mode    uint32
+}
+
+func (m *memory) Read(_ context.Context, name string, offset int64) (io.ReadCloser, FileInfo, error) {
+	if name != m.name {
+		return nil, FileInfo{}, E("read", name, ErrNotExist, nil)
+	}
+	return io.NopCloser(bytes.NewReader(m.content[offset:])), FileInfo{}, nil
+}
+
+func (m *memory) Write(_ context.Context, name string, r io.Reader, opts WriteOptions) (FileInfo, error) {
+	b, err := io.ReadAll(r)
+	m.name, m.content, m.mode = name, b, opts.Mode
+	return FileInfo{}, err
+}
+
+func TestReadFileWriteFile(t *testing.T) {
+	m := &memory{}
+	sb := &able{FS: m}
+	if err := WriteFile(t.Context(), sb, "f", []byte("content"), 0o600); err != nil || m.mode != 0o600 {
+		t.Errorf("WriteFile: mode %o, %v", m.mode, err)
+	}
+	if got, err := ReadFile(t.Context(), sb, "f"); string(got) != "content" || err != nil {
+		t.Errorf("ReadFile: %q, %v", got, err)
+	}
+	if _, err := ReadFile(t.Context(), sb, "g"); KindOf(err) != ErrNotExist {
+		t.Errorf("ReadFile of no file: %v", err)
+	}
+}
+
+// wired is a Sandbox in which a server listens.
+type wired struct {
+	Sandbox
+	dial func(port int) (net.Conn, error)
+}
+
+func (w *wired) Dial(_ context.Context, port int) (net.Conn, error) { return w.dial(port) }
+
+func TestHTTPClient(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{
+		ReadHeaderTimeout: time.Second,
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Host) }),
+	}
+	go srv.Serve(l)
+	defer srv.Close()
+	var ports []int
+	c := HTTPClient(&wired{dial: func(port int) (net.Conn, error) {
+		ports = append(ports, port)
+		return net.Dial("tcp", l.Addr().String())
+	}}, 3002)
+	defer c.CloseIdleConnections()
+	res, err := c.Get("http://localhost/health")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if b, err := io.ReadAll(res.Body); string(b) != "localhost" || err != nil || len(ports) != 1 || ports[0] != 3002 {
+		t.Errorf("the server said %q, %v; dialled %v", b, err, ports)
+	}
+}

@@ -1,0 +1,102 @@
+package atoll
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestCommandValidate(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		cmd  Command
+		want string
+	}{
+		{"plain", Command{Args: []string{"ls", "", "ü\n"}}, ""},
+		{"terminal without a command", Command{TTY: &Size{}}, ""},
+		{"full", Command{Args: []string{"x"}, Env: []string{"A=b"}, Dir: "x/../y", User: "u", Timeout: 1, OutputLimit: MaxOutputLimit}, ""},
+		{"nothing", Command{}, "no command"},
+		{"empty", Command{Args: []string{""}}, "empty"},
+		{"NUL in an argument", Command{Args: []string{"a", "\x00"}}, "NUL"},
+		{"NUL in dir", Command{Args: []string{"a"}, Dir: "\x00"}, "NUL"},
+		{"env", Command{Args: []string{"a"}, Env: []string{"A"}}, "KEY=value"},
+		{"user", Command{Args: []string{"a"}, User: ":1"}, "user"},
+		{"timeout", Command{Args: []string{"a"}, Timeout: -1}, "timeout"},
+		{"output limit", Command{Args: []string{"a"}, OutputLimit: MaxOutputLimit + 1}, "output limit"},
+		{"negative output limit", Command{Args: []string{"a"}, OutputLimit: -1}, "output limit"},
+	} {
+		err := tt.cmd.Validate()
+		if tt.want == "" && err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if tt.want != "" && (!errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: %v, want ErrInvalid that says %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestExit(t *testing.T) {
+	for _, tt := range []struct {
+		exit  Exit
+		text  string
+		state State
+	}{
+		{Exit{}, "exited with code 0", StateStopped},
+		{Exit{Code: 3}, "exited with code 3", StateFailed},
+		{Exit{Code: 137, Signal: SIGKILL}, "killed by SIGKILL", StateStopped},
+		{Exit{Code: 143, Signal: SIGTERM}, "killed by SIGTERM", StateStopped},
+		{Exit{Code: 139, Signal: 11}, "killed by SIGSEGV", StateFailed},
+		{Exit{Code: 165, Signal: 37}, "killed by signal 37", StateFailed},
+		{Exit{Code: 124, TimedOut: true}, "timed out", StateFailed},
+		{Exit{Code: 137, Signal: SIGKILL, Reason: "out of memory"}, "out of memory", StateFailed},
+	} {
+		if got := tt.exit.String(); got != tt.text {
+			t.Errorf("%+v prints %q, want %q", tt.exit, got, tt.text)
+		}
+		if got := tt.exit.State(); got != tt.state {
+			t.Errorf("%+v makes the sandbox %s, want %s", tt.exit, got, tt.state)
+		}
+		if tt.exit.Success() != (tt.exit.Code == 0) {
+			t.Errorf("%+v: Success() = %v", tt.exit, tt.exit.Success())
+		}
+		b, err := json.Marshal(tt.exit)
+		var again Exit
+		if err != nil || json.Unmarshal(b, &again) != nil || again != tt.exit {
+			t.Errorf("%s came back as %+v, %v", b, again, err)
+		}
+	}
+}
+
+func TestSignals(t *testing.T) {
+	for in, want := range map[string]Signal{"SIGTERM": 15, "term": 15, "Kill": 9, "15": 15, "64": 64, "WINCH": 28} {
+		if got, err := ParseSignal(in); got != want || err != nil {
+			t.Errorf("ParseSignal(%q) = %v, %v; want %v", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "0", "65", "-1", "SIGNOPE", "SIG"} {
+		if got, err := ParseSignal(in); err == nil {
+			t.Errorf("ParseSignal(%q) = %v, want an error", in, got)
+		}
+	}
+	for sig := Signal(0); sig <= 64; sig++ {
+		text, err := sig.MarshalText()
+		var again Signal
+		if err != nil || again.UnmarshalText(text) != nil || again != sig {
+			t.Errorf("signal %d is %q, which is %d", int(sig), text, int(again))
+		}
+	}
+	var sig Signal
+	if err := sig.UnmarshalText([]byte("nope")); err == nil {
+		t.Errorf("nope is %v, want an error", sig)
+	}
+}
+
+func TestRemoveOpts(t *testing.T) {
+	if got := RemoveOpts(); got.Volumes {
+		t.Errorf("without options: %+v", got)
+	}
+	if got := RemoveOpts(RemoveVolumes()); !got.Volumes {
+		t.Errorf("RemoveVolumes: %+v", got)
+	}
+}

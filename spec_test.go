@@ -1,0 +1,209 @@
+package atoll
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSpecValidate(t *testing.T) {
+	long := strings.Repeat("n", 65)
+	for _, tt := range []struct {
+		name string
+		spec Spec
+		want string // in the error; "" for none
+	}{
+		{"zero", Spec{}, ""},
+		{"full", Spec{
+			ID: "6F9619FF-8B86-4011-B42D-00CF4FC964FF", Name: "web_1-a", Project: long, Labels: map[string]string{"k": ""},
+			Cmd: []string{"sh", ""}, Env: []string{"A=", "B=x=y"}, Workdir: "/app", User: "1000:100",
+			Mounts:    []Mount{{Type: MountBind, Source: "/src", Target: "/a"}, {Type: MountTmpfs, Target: "/b", Size: 1}, {Type: MountVolume, Source: "v", Target: "/c/"}},
+			Resources: Resources{Memory: Unlimited, CPUs: 0.5, Processes: Unlimited, Disk: 1},
+			Network:   Network{Mode: NetworkEgress, Allow: []string{"example.com"}}, Ports: []Port{{Port: 65535}}, TTL: 1, AutoRemove: true,
+		}, ""},
+		{"id", Spec{ID: "xyz"}, "UUID"},
+		{"short id", Spec{ID: "6f9619ff8b864011b42d00cf4fc964f"}, "UUID"},
+		{"name", Spec{Name: "a b"}, `name "a b"`},
+		{"long name", Spec{Name: long + "n"}, "name"},
+		{"name begins with hyphen", Spec{Name: "-a"}, "name"},
+		{"project", Spec{Project: "../x"}, "project"},
+		{"label", Spec{Labels: map[string]string{"atoll.x": ""}}, "label"},
+		{"empty label", Spec{Labels: map[string]string{"": "x"}}, "label"},
+		{"env without =", Spec{Env: []string{"A"}}, "KEY=value"},
+		{"env without key", Spec{Env: []string{"=x"}}, "KEY=value"},
+		{"env with NUL", Spec{Env: []string{"A=\x00"}}, "KEY=value"},
+		{"empty command", Spec{Cmd: []string{""}}, "command is empty"},
+		{"relative workdir", Spec{Workdir: "work"}, "workdir"},
+		{"root workdir", Spec{Workdir: "/x/.."}, "workdir"},
+		{"user", Spec{User: "a b"}, "user"},
+		{"half a user", Spec{User: "1:"}, "user"},
+		{"mount target", Spec{Mounts: []Mount{{Type: MountTmpfs, Target: "x"}}}, "mount target"},
+		{"mount over root", Spec{Mounts: []Mount{{Type: MountTmpfs, Target: "/"}}}, "mount target"},
+		{"mount twice", Spec{Mounts: []Mount{{Type: MountTmpfs, Target: "/x"}, {Type: MountTmpfs, Target: "/y/../x"}}}, "named twice"},
+		{"bind source", Spec{Mounts: []Mount{{Type: MountBind, Source: "x", Target: "/x"}}}, "mount source"},
+		{"volume name", Spec{Mounts: []Mount{{Type: MountVolume, Source: "/x", Target: "/x"}}}, "volume name"},
+		{"tmpfs source", Spec{Mounts: []Mount{{Type: MountTmpfs, Source: "x", Target: "/x"}}}, "no source"},
+		{"mount type", Spec{Mounts: []Mount{{Type: "nfs", Target: "/x"}}}, "mount type"},
+		{"size of a bind", Spec{Mounts: []Mount{{Type: MountBind, Source: "/x", Target: "/x", Size: 1}}}, "size"},
+		{"resources", Spec{Resources: Resources{Memory: -2}}, "resources"},
+		{"network mode", Spec{Network: Network{Mode: "host"}}, "network mode"},
+		{"allow without network", Spec{Network: Network{Allow: []string{"x"}}}, "allow"},
+		{"port", Spec{Ports: []Port{{Port: 0}}}, "port 0"},
+		{"ttl", Spec{TTL: -1}, "ttl"},
+		{"auto remove", Spec{AutoRemove: true}, "auto_remove"},
+		{"snapshot and image", Spec{Snapshot: "x", Image: "y"}, "snapshot"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := tt.spec.Validate()
+			if tt.want == "" {
+				if err != nil {
+					t.Errorf("Validate: %v", err)
+				}
+				return
+			}
+			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Validate: %v, want ErrInvalid that says %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestSpecWithDefaults(t *testing.T) {
+	zero := (&Spec{}).WithDefaults()
+	if !regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(zero.ID) || zero.Project != DefaultProject || zero.Workdir != "/work" || zero.Network.Mode != NetworkNone {
+		t.Errorf("defaults of the zero Spec: %+v", zero)
+	}
+	s := &Spec{
+		ID: "6F9619FF-8B86-4011-B42D-00CF4FC964FF", Project: "p", Workdir: "/w", Network: Network{Mode: NetworkOn, Allow: []string{"a"}},
+		Labels: map[string]string{"k": "v"}, Cmd: []string{"c"}, Env: []string{"A=b"}, TTY: &Size{1, 2},
+		Mounts: []Mount{{Type: MountTmpfs, Target: "/t"}}, Ports: []Port{{Port: 1}},
+	}
+	c := s.WithDefaults()
+	if c.ID != "6f9619ff8b864011b42d00cf4fc964ff" || c.Project != "p" || c.Workdir != "/w" || c.Network.Mode != NetworkOn {
+		t.Errorf("WithDefaults: %+v", c)
+	}
+	before, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Labels["k"], c.Cmd[0], c.Env[0], c.TTY.Rows, c.Mounts[0].Target, c.Ports[0].Port, c.Network.Allow[0] = "x", "x", "x", 9, "x", 9, "x"
+	if after, err := json.Marshal(s); string(after) != string(before) || err != nil {
+		t.Errorf("a change of the copy changed the Spec:\n%s, was\n%s", after, before)
+	}
+}
+
+// TestSpecJSON holds the Spec to go over the wire and come back.
+func TestSpecJSON(t *testing.T) {
+	s := Spec{
+		ID: NewID(), Name: "n", Project: "p", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},
+		Workdir: "/w", User: "u", TTY: &Size{1, 2}, OpenStdin: true, Mounts: []Mount{{Type: MountTmpfs, Target: "/t", ReadOnly: true, Size: 5}},
+		Resources: Resources{1, 2.5, 3, 4}, Network: Network{NetworkOn, []string{"a"}}, Ports: []Port{{"http", 80}}, ReadOnlyRoot: true,
+		TTL: Duration(90 * time.Second), AutoRemove: true, NoStart: true, Snapshot: "s",
+	}
+	for i, v := 0, reflect.ValueOf(s); i < v.NumField(); i++ {
+		if v.Field(i).IsZero() {
+			t.Errorf("the test sets no %s", v.Type().Field(i).Name)
+		}
+	}
+	b, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got Spec
+	if err := json.Unmarshal(b, &got); err != nil || !reflect.DeepEqual(got, s) {
+		t.Errorf("%s came back as %+v, %v", b, got, err)
+	}
+	if b, err := json.Marshal(Spec{}); string(b) != "{}" || err != nil {
+		t.Errorf("the zero Spec is %s, %v; want {}", b, err)
+	}
+}
+
+func TestIDs(t *testing.T) {
+	seen := map[string]bool{}
+	for range 100 {
+		id := NewID()
+		if n, err := NormalizeID(id); n != id || err != nil || seen[id] || id[12] != '4' {
+			t.Errorf("NewID() = %q; normalised %q, %v", id, n, err)
+		}
+		seen[id] = true
+	}
+	for in, want := range map[string]string{
+		"":                                      "",
+		"6f9619ff8b864011b42d00cf4fc964ff":      "6f9619ff8b864011b42d00cf4fc964ff",
+		"6F9619FF8B864011B42D00CF4FC964FF":      "6f9619ff8b864011b42d00cf4fc964ff",
+		"6f9619ff-8b86-4011-b42d-00cf4fc964ff":  "6f9619ff8b864011b42d00cf4fc964ff",
+		"6f9619ff-8b864011-b42d-00cf4fc964ff":   "error",
+		"6f9619ff8b864011-b42d-00cf-4fc964ffaa": "error",
+		"6f9619ff8b864011b42d00cf4fc964fg":      "error",
+		"{6f9619ff8b864011b42d00cf4fc964ff}":    "error",
+		"web":                                   "error",
+	} {
+		got, err := NormalizeID(in)
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("NormalizeID(%q) = %q, %v; want %q", in, got, err, want)
+		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for in, want := range map[string]time.Duration{
+		"90s": 90 * time.Second, "1h30m": 90 * time.Minute, "5": 5 * time.Second, "0.5": 500 * time.Millisecond, "0": 0, "-1s": -time.Second,
+	} {
+		var d Duration
+		if err := d.UnmarshalText([]byte(in)); err != nil || time.Duration(d) != want {
+			t.Errorf("%q is %v, %v; want %v", in, d, err, want)
+		}
+		text, err := d.MarshalText()
+		var again Duration
+		if err != nil || again.UnmarshalText(text) != nil || again != d {
+			t.Errorf("%v printed %q, which is %v", d, text, again)
+		}
+	}
+	for _, in := range []string{"", "x", "5 m", "1y"} {
+		var d Duration
+		if err := d.UnmarshalText([]byte(in)); err == nil {
+			t.Errorf("%q is %v, want an error", in, d)
+		}
+	}
+}
+
+func TestBytes(t *testing.T) {
+	for in, want := range map[string]Bytes{
+		"0": 0, "1048576": 1 << 20, "512m": 512 << 20, "2GiB": 2 << 30, "1.5g": 3 << 29, " 4 kb ": 4096, "1T": 1 << 40,
+		"unlimited": Unlimited, "-1": Unlimited,
+	} {
+		if got, err := ParseBytes(in); got != want || err != nil {
+			t.Errorf("ParseBytes(%q) = %d, %v; want %d", in, got, err, want)
+		}
+		if got, err := ParseBytes(want.String()); got != want || err != nil {
+			t.Errorf("%d prints %q, which is %d, %v", want, want, got, err)
+		}
+	}
+	for _, in := range []string{"", "x", "m", "1.2.3g", "-5", "5x", "1e9", "99999999999t"} {
+		if got, err := ParseBytes(in); err == nil {
+			t.Errorf("ParseBytes(%q) = %d, want an error", in, got)
+		}
+	}
+	for b, want := range map[Bytes]string{0: "0", 1000: "1000", 1024: "1k", 1536: "1536", 3 << 30: "3g", Unlimited: "unlimited"} {
+		if got := b.String(); got != want {
+			t.Errorf("%d prints %q, want %q", int64(b), got, want)
+		}
+	}
+}
+
+func TestResourcesWithDefaults(t *testing.T) {
+	if got, want := (Resources{}).WithDefaults(), (Resources{DefaultMemory, 0, DefaultProcesses, DefaultDisk}); got != want {
+		t.Errorf("defaults %+v, want %+v", got, want)
+	}
+	set := Resources{Unlimited, 2, 3, 4}
+	if got := set.WithDefaults(); got != set {
+		t.Errorf("what was set became %+v", got)
+	}
+}
