@@ -47,3 +47,21 @@ func setSize(master *os.File, size atoll.Size) error {
 	}
 	return err
 }
+
+// TerminalSize asks a terminal, by any of its sides, for its size.
+func TerminalSize(f *os.File) (size atoll.Size, err error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return size, err
+	}
+	cerr := conn.Control(func(fd uintptr) {
+		var ws *unix.Winsize
+		if ws, err = unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ); err == nil {
+			size = atoll.Size{Rows: ws.Row, Cols: ws.Col}
+		}
+	})
+	if cerr != nil {
+		return size, cerr
+	}
+	return size, err
+}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/process"
@@ -176,21 +175,6 @@ func (h handle) BeforeInput(_ *os.File, b []byte) {
 
 // Resized implements process.Terminal.
 func (h handle) Resized() { _ = h.Signal(atoll.SIGWINCH) }
-
-// dup returns another descriptor for what f is, on which a Read that waits
-// ends when it is closed.
-func dup(f *os.File) (*os.File, error) {
-	fd, err := syscall.Dup(int(f.Fd()))
-	if err != nil {
-		return nil, err
-	}
-	syscall.CloseOnExec(fd)
-	if err := syscall.SetNonblock(fd, true); err != nil {
-		syscall.Close(fd)
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), f.Name()), nil
-}
 
 var (
 	_ process.Handle   = handle{}

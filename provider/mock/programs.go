@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/creack/pty"
+	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
 var builtins = map[string]Program{
@@ -140,7 +140,7 @@ func (p *Proc) printSize() int {
 	if !p.tty {
 		return p.fail(os.ErrInvalid)
 	}
-	size, err := pty.GetsizeFull(p.files[1])
+	size, err := process.TerminalSize(p.files[1])
 	if err != nil {
 		return p.fail(err)
 	}
