@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -17,6 +18,8 @@ import (
 
 // Interface is the name of the network interface inside a Namespace.
 const Interface = "eth0"
+
+const upTimeout = 10 * time.Second
 
 // NamespaceOptions shape a Namespace. The zero value is good.
 type NamespaceOptions struct {
@@ -58,14 +61,7 @@ type Namespace struct {
 func NewNamespace(opts NamespaceOptions) (*Namespace, error) {
 	setDefault(&opts.MTU, DefaultMTU)
 	ns := &Namespace{}
-	errc := make(chan error)
-	go func() {
-		// Never unlocked: the thread, which is in the new namespace, ends with
-		// the goroutine.
-		runtime.LockOSThread()
-		errc <- ns.make(opts)
-	}()
-	if err := <-errc; err != nil {
+	if err := onThread(func(func()) error { return ns.make(opts) }); err != nil {
 		return nil, errors.Join(err, ns.Close(), closeLink(ns.link))
 	}
 	return ns, nil
@@ -147,6 +143,9 @@ func configure(mtu int) error {
 	if err := addGateway(eth, Gateway.Addr()); err != nil {
 		return err
 	}
+	if err := await(Interface, func() (bool, error) { return isUp(eth.Attrs().Index) }); err != nil {
+		return err
+	}
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		return nil // the machine has no IPv6
 	}
@@ -154,7 +153,42 @@ func configure(mtu int) error {
 	if err := netlink.AddrAdd(eth, &netlink.Addr{IPNet: ipNet(Guest6), Flags: unix.IFA_F_NODAD}); err != nil {
 		return fmt.Errorf("address: %w", err)
 	}
-	return addGateway(eth, Gateway6.Addr())
+	if err := addGateway(eth, Gateway6.Addr()); err != nil {
+		return err
+	}
+	return await(Guest6.String(), func() (bool, error) { return isLocal(Guest6.Addr()) })
+}
+
+// isUp reports whether the kernel has seen that the interface is up.
+func isUp(index int) (bool, error) {
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return false, err
+	}
+	s := l.Attrs().OperState
+	return s == netlink.OperUp || s == netlink.OperUnknown, nil
+}
+
+// isLocal reports whether packets to addr are taken for the namespace's own.
+func isLocal(addr netip.Addr) (bool, error) {
+	routes, err := netlink.RouteGet(addr.AsSlice())
+	if err != nil {
+		return false, err
+	}
+	return len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL, nil
+}
+
+// await returns when ok does. The kernel sets interfaces up in the background,
+// and the packets of the first moments would be lost.
+func await(what string, ok func() (bool, error)) error {
+	for deadline := time.Now().Add(upTimeout); ; time.Sleep(time.Millisecond) {
+		if done, err := ok(); done || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s is not up after %s", what, upTimeout)
+		}
+	}
 }
 
 // addGateway sets the default route, and the gateway as a neighbour that need
@@ -191,31 +225,41 @@ func (ns *Namespace) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Get
 // processes that it starts are in the namespace for ever; goroutines that it
 // starts are not in it.
 func (ns *Namespace) Do(f func() error) error {
-	errc := make(chan error)
-	go func() { errc <- inNamespace(ns.file, f) }()
-	return <-errc
+	return onThread(func(keep func()) error {
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		defer home.Close()
+		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter the network namespace: %w", err)
+		}
+		// A thread that can come home is kept: its death would kill children
+		// started with Pdeathsig. In a user namespace it cannot.
+		defer func() {
+			if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+				keep()
+			}
+		}()
+		return f()
+	})
 }
 
-func inNamespace(target *os.File, f func() error) error {
-	runtime.LockOSThread()
-	home, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		runtime.UnlockOSThread()
-		return err
-	}
-	defer home.Close()
-	if err := unix.Setns(int(target.Fd()), unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter the network namespace: %w", err)
-	}
-	// A thread that cannot come home stays locked, and so ends here. One that
-	// can is kept: its death would kill children started with Pdeathsig.
-	defer func() {
-		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
+// onThread calls f on a thread of its own, which ends with it unless f calls
+// keep. The process's first thread is never used: it cannot end, so it would
+// stay in a namespace for ever.
+func onThread(f func(keep func()) error) error {
+	errc := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() != unix.Getpid() {
+			errc <- f(runtime.UnlockOSThread)
+			return
 		}
+		defer runtime.UnlockOSThread()
+		errc <- onThread(f) // on another thread, as this one is taken
 	}()
-	return f()
+	return <-errc
 }
 
 // Close lets go of the namespace. It does not close the link.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sort"
 	"strings"
 	"syscall"
@@ -102,6 +103,34 @@ func TestNamespaceDo(t *testing.T) {
 	if err := ns.Do(func() error { return want }); err != want {
 		t.Errorf("Do: got %v, want the function's error", err)
 	}
+}
+
+// No thread of the process stays in a namespace, the first one least of all,
+// which could never leave.
+func TestNamespaceLeavesNoThread(t *testing.T) {
+	home, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		ns := need(t)
+		if err := ns.Do(func() error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		ns.Link().Close()
+	}
+	eventually(t, "all threads are at home", func() bool {
+		tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
+		if err != nil || len(tasks) == 0 {
+			t.Fatal(tasks, err)
+		}
+		for _, task := range tasks {
+			if target, err := os.Readlink(task); err == nil && target != home {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 func TestNamespaceUnknownDevice(t *testing.T) {

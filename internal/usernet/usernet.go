@@ -50,7 +50,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// The addresses on the link.
+// The addresses on the link. Who has the guest's IP address must have its MAC
+// address too; others on the link are found by ARP and NDP.
 var (
 	Gateway = netip.MustParsePrefix("192.0.0.1/29") // also the DNS server
 	Guest   = netip.MustParsePrefix("192.0.0.2/29")
@@ -200,10 +201,8 @@ func (n *Network) start() error {
 	if err := n.stack.CreateNIC(nic, n.link); err != nil {
 		return stackError("create interface", err)
 	}
-	for _, gw := range []netip.Prefix{Gateway, Gateway6} {
-		if err := n.addAddress(gw); err != nil {
-			return err
-		}
+	if err := errors.Join(n.join(Gateway, Guest), n.join(Gateway6, Guest6)); err != nil {
+		return err
 	}
 	// The stack has to take packets for any address in the world, and to answer
 	// in its name.
@@ -227,17 +226,23 @@ func swallowForOthers(id stack.TransportEndpointID, _ *stack.PacketBuffer) bool 
 	return dst != Gateway.Addr() && dst != Gateway6.Addr()
 }
 
-func (n *Network) addAddress(p netip.Prefix) error {
+// join takes the gateway's address, and knows where the guest is without
+// asking: the first question could be lost on a link that is only just up, and
+// would be repeated a second later.
+func (n *Network) join(gateway, guest netip.Prefix) error {
 	proto := ipv4.ProtocolNumber
-	if p.Addr().Is6() {
+	if gateway.Addr().Is6() {
 		proto = ipv6.ProtocolNumber
 	}
-	addr := tcpip.AddressWithPrefix{Address: toTCPIP(p.Addr()), PrefixLen: p.Bits()}
+	addr := tcpip.AddressWithPrefix{Address: toTCPIP(gateway.Addr()), PrefixLen: gateway.Bits()}
 	err := n.stack.AddProtocolAddress(nic, tcpip.ProtocolAddress{Protocol: proto, AddressWithPrefix: addr}, stack.AddressProperties{})
 	if err != nil {
-		return stackError("add address "+p.String(), err)
+		return stackError("add address "+gateway.String(), err)
 	}
 	n.stack.AddRoute(tcpip.Route{Destination: addr.Subnet(), NIC: nic})
+	if err := n.stack.AddStaticNeighbor(nic, proto, toTCPIP(guest.Addr()), tcpip.LinkAddress(GuestMAC)); err != nil {
+		return stackError("add neighbour "+guest.String(), err)
+	}
 	return nil
 }
 
