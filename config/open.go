@@ -39,7 +39,8 @@ func DefaultProvider(goos string) string {
 
 // Options are what a stack is given by the program around it.
 type Options struct {
-	Log     *slog.Logger   // nil means nowhere
+	Log     *slog.Logger   // what providers have to say; nil means nowhere
+	Calls   *slog.Logger   // a record for each call; nil means nowhere
 	Metrics *trace.Metrics // nil means that nothing is counted
 }
 
@@ -58,7 +59,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	outer := trace.Options{Log: opts.Log}
+	outer := trace.Options{Log: opts.Calls}
 	if opts.Metrics != nil {
 		outer.MeterProvider = opts.Metrics
 	}

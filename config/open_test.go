@@ -31,7 +31,7 @@ func TestOpenMetrics(t *testing.T) {
 	}
 	defer metrics.Close()
 	var log bytes.Buffer
-	p, err := Open(&Config{StateDir: t.TempDir(), Provider: "mock"}, Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: metrics})
+	p, err := Open(&Config{StateDir: t.TempDir(), Provider: "mock"}, Options{Calls: slog.New(slog.NewTextHandler(&log, nil)), Metrics: metrics})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -117,7 +116,11 @@ func running(ctx context.Context, cfg *config.Config) (*api.Client, error) {
 
 // serveSelf builds the stack and talks to it as to any server.
 func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, error) {
-	stack, err := config.Open(cfg, config.Options{Log: a.log(cfg, defaultLogLevel)})
+	opts := config.Options{Log: a.log(cfg, defaultLogLevel)}
+	if cfg.IsSet("log.level") {
+		opts.Calls = opts.Log // else the command reports what fails, and nobody asked for more
+	}
+	stack, err := config.Open(cfg, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -149,14 +152,16 @@ func (c *connection) mustLive() error {
 	return usagef("sandboxes of the provider %s end with this command: start a server first, with atoll serve --provider %[1]s", c.Info().Name)
 }
 
-// prefixRE is what the beginning of an id looks like.
-var prefixRE = regexp.MustCompile(`^[0-9a-f]{4,31}$`)
+// isPrefix reports whether s can be the beginning of an id.
+func isPrefix(s string) bool {
+	return len(s) >= 4 && len(s) < 32 && strings.Trim(s, "0123456789abcdef") == ""
+}
 
 // find resolves the id, name or unique beginning of an id of a sandbox.
 func (c *connection) find(ctx context.Context, ref string) (atoll.Sandbox, error) {
 	sb, err := atoll.Resolve(ctx, c.Provider, c.project, ref)
 	prefix := strings.ToLower(ref)
-	if err == nil || atoll.KindOf(err) != atoll.ErrNotFound || !prefixRE.MatchString(prefix) {
+	if err == nil || atoll.KindOf(err) != atoll.ErrNotFound || !isPrefix(prefix) {
 		return sb, err
 	}
 	all, listErr := c.List(ctx, atoll.Filter{})

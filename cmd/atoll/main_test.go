@@ -13,6 +13,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/config"
 )
 
 // deadline is how long tests wait: what takes longer will never happen.
@@ -30,9 +33,28 @@ func TestMain(m *testing.M) {
 	})
 }
 
-func TestScripts(t *testing.T) {
+func TestScripts(t *testing.T) { runScripts(t, "testdata/script", "local") }
+
+// The commands of the README, on the provider that they are for.
+func TestGVisorScripts(t *testing.T) {
+	cfg, err := config.Load(config.Source{Env: []string{"HOME=" + t.TempDir(), "ATOLL_PROVIDER=gvisor", "ATOLL_STATE_DIR=" + t.TempDir()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := config.Open(cfg, config.Options{})
+	if err != nil {
+		t.Skip(err)
+	}
+	defer p.Close()
+	if probe := atoll.ProbeProvider(t.Context(), p); !probe.OK {
+		t.Skipf("gvisor does not work here: %s (%s)", probe.Reason, probe.Fix)
+	}
+	runScripts(t, "testdata/gvisor", "gvisor")
+}
+
+func runScripts(t *testing.T, dir, provider string) {
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+		Dir: dir,
 		Setup: func(env *testscript.Env) error {
 			// A directory of its own: the path of a socket must be short.
 			state, err := os.MkdirTemp("", "atoll")
@@ -45,7 +67,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XDG_STATE_HOME", state)
 			env.Setenv("STATE", filepath.Join(state, "atoll"))
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(home, ".config"))
-			env.Setenv("ATOLL_PROVIDER", "local")
+			env.Setenv("ATOLL_PROVIDER", provider)
 			env.Setenv("ATOLL_LOG_LEVEL", "error") // the provider local warns of itself
 			return os.MkdirAll(home, 0o700)
 		},

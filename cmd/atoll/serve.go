@@ -67,7 +67,7 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 		return err
 	}
 	defer metrics.Close()
-	stack, err := config.Open(cfg, config.Options{Log: log, Metrics: metrics})
+	stack, err := config.Open(cfg, config.Options{Log: log, Calls: log, Metrics: metrics})
 	if err != nil {
 		return err
 	}
