@@ -87,19 +87,8 @@ func (p *Plan) nothingLeft(t *testing.T, cfg *config) {
 	ctx, cancel := context.WithTimeout(context.Background(), cfg.long())
 	defer cancel()
 	for _, leaf := range p.provider {
-		all, err := leaf.List(ctx, atoll.Filter{})
-		if err != nil {
-			t.Errorf("List: %v", err)
-		}
-		for _, st := range all {
-			t.Errorf("sandbox %s (%s) is left", st.ID, st.State)
-		}
-		volumes, err := atoll.Volumes(ctx, leaf, "")
-		if err != nil && atoll.KindOf(err) != atoll.ErrUnsupported {
-			t.Errorf("Volumes: %v", err)
-		}
-		for _, v := range volumes {
-			t.Errorf("volume %s is left", v.Name)
+		if err := empty(ctx, leaf); err != nil {
+			t.Errorf("after the scenario: %v", err)
 		}
 	}
 }

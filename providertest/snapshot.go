@@ -7,9 +7,9 @@ import (
 )
 
 var snapshots = []promise{
-	{"a snapshot holds files and processes, and can be started from many times", []need{needSnapshot}, func(t *testing.T, h *harness) {
+	{"a snapshot holds files and processes, and can be started from many times", []need{needSnapshot, needWalls}, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{Name: "original", Env: []string{"A=b"}})
-		if h.code(t, sb, word("store", "/tmp/atoll-snap", "before")) != 0 {
+		if h.code(t, sb, word("store", "/atoll-snap", "before")) != 0 {
 			t.Fatal("the process could not write")
 		}
 		p, _ := h.started(t, sb, word("ready"))
@@ -23,7 +23,7 @@ var snapshots = []promise{
 		if err := p.Signal(h.ctx(t), atoll.SIGCONT); err != nil {
 			t.Errorf("Signal: %v; the process should run on", err)
 		}
-		if h.code(t, sb, word("store", "/tmp/atoll-snap", "after")) != 0 {
+		if h.code(t, sb, word("store", "/atoll-snap", "after")) != 0 {
 			t.Fatal("the process could not write")
 		}
 		for range 2 {
@@ -31,14 +31,14 @@ var snapshots = []promise{
 			if fork.ID() == sb.ID() {
 				t.Error("the fork has the id of the original")
 			}
-			if got := h.output(t, fork, program("cat", "/tmp/atoll-snap")); got != "before" {
+			if got := h.output(t, fork, program("cat", "/atoll-snap")); got != "before" {
 				t.Errorf("the fork's file holds %q, want what it held then", got)
 			}
-			if h.code(t, fork, word("store", "/tmp/atoll-snap", "forked")) != 0 {
+			if h.code(t, fork, word("store", "/atoll-snap", "forked")) != 0 {
 				t.Error("the process could not write")
 			}
 		}
-		if got := h.output(t, sb, program("cat", "/tmp/atoll-snap")); got != "after" {
+		if got := h.output(t, sb, program("cat", "/atoll-snap")); got != "after" {
 			t.Errorf("the original's file holds %q", got)
 		}
 	}},

@@ -20,6 +20,8 @@ package providertest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -199,20 +201,12 @@ func (h *harness) close(t *testing.T) {
 		h.remove(ctx, t, id)
 	}
 	for _, p := range h.values() {
-		all, err := p.List(ctx, atoll.Filter{})
-		if err != nil {
-			t.Errorf("List after the subtest: %v", err)
+		if err := eventually(h.short(), func() error { return empty(ctx, p) }); err != nil {
+			t.Errorf("after the subtest: %v", err)
 		}
+		all, _ := p.List(ctx, atoll.Filter{})
 		for _, st := range all {
-			t.Errorf("sandbox %s (%s, %s) is left", st.ID, st.Spec.Name, st.State)
 			h.remove(ctx, t, st.ID)
-		}
-		left, err := atoll.Volumes(ctx, p, "")
-		if err != nil && atoll.KindOf(err) != atoll.ErrUnsupported {
-			t.Errorf("Volumes after the subtest: %v", err)
-		}
-		for _, v := range left {
-			t.Errorf("volume %s of project %s is left", v.Name, v.Project)
 		}
 	}
 	for _, p := range append(h.opened, h.p) {
@@ -220,6 +214,22 @@ func (h *harness) close(t *testing.T) {
 			t.Errorf("Close: %v", err)
 		}
 	}
+}
+
+// empty is an error when p has a sandbox or a volume.
+func empty(ctx context.Context, p atoll.Provider) error {
+	all, err := p.List(ctx, atoll.Filter{})
+	for _, st := range all {
+		err = errors.Join(err, fmt.Errorf("sandbox %s (%q, %s) is left", st.ID, st.Spec.Name, st.State))
+	}
+	volumes, verr := atoll.Volumes(ctx, p, "")
+	if atoll.KindOf(verr) != atoll.ErrUnsupported {
+		err = errors.Join(err, verr)
+	}
+	for _, v := range volumes {
+		err = errors.Join(err, fmt.Errorf("volume %s of project %s is left", v.Name, v.Project))
+	}
+	return err
 }
 
 // remove deletes a sandbox through the first provider value that still works.
