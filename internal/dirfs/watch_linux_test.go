@@ -66,7 +66,7 @@ func TestWatch(t *testing.T) {
 
 func TestWatchNewDirectories(t *testing.T) {
 	f, _, _ := newTree(t)
-	got := watchUntil(t, f, ".", true, "/work/a/b/c/stop", func() {
+	got := watchUntil(t, f, ".", true, "/work/stop", func() {
 		write(t, f, "a/b/c/file", "x", atoll.WriteOptions{})
 		if err := f.Rename(t.Context(), "a", "z"); err != nil {
 			t.Error(err)
@@ -75,7 +75,7 @@ func TestWatchNewDirectories(t *testing.T) {
 		if err := f.Rename(t.Context(), "z", "a"); err != nil {
 			t.Error(err)
 		}
-		write(t, f, "a/b/c/stop", "x", atoll.WriteOptions{})
+		write(t, f, "stop", "", atoll.WriteOptions{})
 	})
 	all := strings.Join(got, ", ") + ","
 	// What happens between the making of a directory and its watch may be seen
@@ -83,6 +83,40 @@ func TestWatchNewDirectories(t *testing.T) {
 	for _, want := range []string{"created a,", "removed a,", "created z,", "removed z,"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no %q in %s", want, all)
+		}
+	}
+	got = watchUntil(t, f, ".", true, "/work/a/b/c/stop", func() {
+		write(t, f, "a/b/c/stop", "x", atoll.WriteOptions{})
+	})
+	if len(got) > 0 {
+		t.Errorf("events %q before a write to an old directory", got)
+	}
+}
+
+func TestWatchFollowsMovedDirectories(t *testing.T) {
+	f, _, _ := newTree(t)
+	write(t, f, "a/b/file", "x", atoll.WriteOptions{})
+	seen := make(chan struct{})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	go func() {
+		<-seen // the move: from now on the new name counts
+		write(t, f, "z/b/late", "x", atoll.WriteOptions{})
+	}()
+	for ev, err := range f.Watch(ctx, ".", true) {
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case ev.Type == atoll.FileSynced:
+			if err := f.Rename(t.Context(), "a", "z"); err != nil {
+				t.Fatal(err)
+			}
+		case ev.Path == "/work/z/b/file":
+			close(seen)
+		case strings.HasPrefix(ev.Path, "/work/a/"):
+			t.Errorf("an event %+v under the old name", ev)
+		case ev.Path == "/work/z/b/late":
+			return
 		}
 	}
 }
