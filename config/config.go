@@ -14,6 +14,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -88,7 +89,7 @@ func Load(src Source) (*Config, error) {
 	env := environ(src.Env)
 	cfg := defaults(env)
 	s := schemaOf(cfg, homeDir(env))
-	file, named := firstOf(src.File, env[FileVar]), true
+	file, named := cmp.Or(src.File, env[FileVar]), true
 	if file == "" {
 		file, named = usualFile(env), false
 	}
@@ -234,13 +235,4 @@ func environ(env []string) map[string]string {
 		m[k] = v
 	}
 	return m
-}
-
-func firstOf(ss ...string) string {
-	for _, s := range ss {
-		if s != "" {
-			return s
-		}
-	}
-	return ""
 }

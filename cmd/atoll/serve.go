@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/api/openapi"
 	"github.com/seed46cd37a8/atoll/config"
 	"github.com/seed46cd37a8/atoll/trace"
 )
@@ -71,7 +72,9 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	if err != nil {
 		return err
 	}
-	err = a.serveOn(ctx, stack, ls, api.Options{Log: log, Metrics: metrics, Version: buildVersion().Version})
+	err = a.serveOn(ctx, stack, ls, api.Options{
+		Log: log, Metrics: metrics, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
+	})
 	if destroy {
 		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), stack))
 	}
