@@ -4,6 +4,7 @@
 package guest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -40,7 +41,7 @@ func Serve(conn io.ReadWriteCloser, opts dirfs.Options) error {
 	defer handler.Close()
 	server := &http.Server{Handler: handler}
 	defer server.Close()
-	if err := server.Serve(session); !errors.Is(err, io.EOF) && !errors.Is(err, yamux.ErrSessionShutdown) {
+	if err := server.Serve(listener{session}); !errors.Is(err, io.EOF) && !errors.Is(err, yamux.ErrSessionShutdown) {
 		return err
 	}
 	return nil
@@ -63,7 +64,7 @@ func Connect(ctx context.Context, conn io.ReadWriteCloser) (*Client, error) {
 	info := system{}.Info()
 	client, err := api.NewClient(ctx, api.ClientOptions{
 		Info: &info,
-		Dial: func(context.Context) (net.Conn, error) { return session.Open() },
+		Dial: func(context.Context) (net.Conn, error) { return open(session) },
 	})
 	if err != nil {
 		session.Close()
@@ -81,6 +82,30 @@ func (c *Client) Closed() bool { return c.session.IsClosed() }
 // Close ends the connection, and with it the guest.
 func (c *Client) Close() error {
 	return errors.Join(c.client.Close(), c.session.Close())
+}
+
+// A stream is a yamux stream, whose Close lets the other side go on sending:
+// what other connections call CloseWrite.
+type stream struct{ *yamux.Stream }
+
+func (s stream) CloseWrite() error { return s.Stream.Close() }
+
+func open(session *yamux.Session) (net.Conn, error) {
+	s, err := session.OpenStream()
+	if err != nil {
+		return nil, err
+	}
+	return stream{s}, nil
+}
+
+type listener struct{ *yamux.Session }
+
+func (l listener) Accept() (net.Conn, error) {
+	s, err := l.AcceptStream()
+	if err != nil {
+		return nil, err
+	}
+	return stream{s}, nil
 }
 
 // config suits a connection between two processes of one machine: nothing is
@@ -144,11 +169,15 @@ func (s self) Dial(ctx context.Context, port int) (net.Conn, error) {
 		return nil, atoll.Errorf("dial", ID, atoll.ErrInvalid, "port %d: must be within 1..65535", port)
 	}
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}).String())
-	if err != nil {
-		return nil, atoll.E("dial", ID, atoll.ErrUnavailable, err)
+	var first error
+	for _, loopback := range []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback} {
+		conn, err := d.DialContext(ctx, "tcp", (&net.TCPAddr{IP: loopback, Port: port}).String())
+		if err == nil {
+			return conn, nil
+		}
+		first = cmp.Or(first, err)
 	}
-	return conn, nil
+	return nil, atoll.Errorf("dial", ID, atoll.ErrUnavailable, "nothing listens on port %d in the sandbox: %w", port, first)
 }
 
 func (s self) Start(context.Context) error               { return nil }

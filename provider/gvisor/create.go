@@ -64,6 +64,7 @@ func (c *creation) write() error {
 	if err := c.p.dir.Write(c.rec); err != nil {
 		return atoll.E("create", c.rec.Status.ID, diskKind(err), err)
 	}
+	c.p.events.changed(c.rec.Status.ID)
 	return nil
 }
 
@@ -150,6 +151,7 @@ func (c *creation) start(ctx context.Context) error {
 	st := &c.rec.Status
 	if st.Spec.NoStart {
 		st.State = atoll.StateCreated
+		defer c.p.rouse()
 		return c.write()
 	}
 	return c.p.launch(ctx, c.rec)
@@ -169,6 +171,7 @@ func (p *Provider) locked(ctx context.Context, op, id string, fn func(*statedir.
 	wait, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
 	lock, err := p.dir.Lock(wait, id)
+	defer lock.Release()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return atoll.E(op, id, atoll.ErrNotFound, nil)
@@ -177,10 +180,12 @@ func (p *Provider) locked(ctx context.Context, op, id string, fn func(*statedir.
 	case err != nil:
 		return atoll.Errorf(op, id, atoll.ErrConflict, "another operation on this sandbox is in progress")
 	}
-	defer lock.Release()
 	rec, err := p.read(op, id)
 	if err != nil {
 		return err
+	}
+	if rec.Removing != nil && op != "remove" {
+		return atoll.E(op, id, atoll.ErrNotFound, nil)
 	}
 	return fn(rec)
 }

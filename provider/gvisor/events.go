@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fsnotify/fsnotify"
 
@@ -28,18 +29,19 @@ type events struct {
 	p   *Provider
 	hub *hub.Hub
 
-	start sync.Once
-	err   error // of start
-	work  sync.WaitGroup
-	quit  chan struct{}
+	start   sync.Once
+	err     error // of start
+	running atomic.Bool
+	work    sync.WaitGroup
+	quit    chan struct{}
 
 	mu    sync.Mutex
-	last  map[string]atoll.State // what was told of each sandbox
-	pulse map[string]net.Conn    // to the keepers
+	last  map[string]atoll.Status // what was told of each sandbox
+	pulse map[string]net.Conn     // to the keepers
 }
 
 func newEvents(p *Provider) *events {
-	e := &events{p: p, quit: make(chan struct{}), last: map[string]atoll.State{}, pulse: map[string]net.Conn{}}
+	e := &events{p: p, quit: make(chan struct{}), last: map[string]atoll.Status{}, pulse: map[string]net.Conn{}}
 	e.hub = hub.New(e.list)
 	return e
 }
@@ -79,9 +81,8 @@ func (e *events) run() error {
 		w.Close()
 		return err
 	}
-	for _, st := range e.list() {
-		e.tell(st)
-	}
+	e.running.Store(true)
+	e.all()
 	e.work.Go(func() {
 		defer w.Close()
 		for {
@@ -108,30 +109,32 @@ func (e *events) all() {
 	ids := map[string]bool{}
 	for _, st := range e.list() {
 		ids[st.ID] = true
-		e.tell(st)
 	}
 	e.mu.Lock()
-	var gone []string
 	for id := range e.last {
-		if !ids[id] {
-			gone = append(gone, id)
-		}
+		ids[id] = true
 	}
 	e.mu.Unlock()
-	for _, id := range gone {
+	for id := range ids {
 		e.changed(id)
 	}
 }
 
-// changed looks at the sandbox and tells what is new.
+// changed looks at the sandbox and tells what is new. Looking and telling are
+// one step, so that states are told in the order in which they were; whoever
+// in this process changes one calls it, so that none is missed for being short.
 func (e *events) changed(id string) {
+	if !e.running.Load() {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	rec, err := e.p.read("watch", id)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
-		e.mu.Lock()
-		last, known := e.last[id]
-		e.mu.Unlock()
-		if known && last != atoll.StateRemoved {
-			e.tell(atoll.Status{ID: id, Provider: e.p.info.Name, State: atoll.StateRemoved})
+		if last, known := e.last[id]; known {
+			last.State, last.Ready, last.Reason = atoll.StateRemoved, false, ""
+			delete(e.last, id)
+			e.hub.Publish(last)
 		}
 		return
 	}
@@ -142,18 +145,14 @@ func (e *events) changed(id string) {
 	e.tell(rec.Status)
 }
 
-// tell publishes the status unless the state is the one told last.
+// tell publishes the status unless the state is the one told last. e.mu is
+// held.
 func (e *events) tell(st atoll.Status) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.last[st.ID] == st.State {
+	if e.last[st.ID].State == st.State {
 		return
 	}
-	e.last[st.ID] = st.State
+	e.last[st.ID] = st
 	e.hub.Publish(st)
-	if st.State == atoll.StateRemoved {
-		delete(e.last, st.ID)
-	}
 	if live(st.State) && e.pulse[st.ID] == nil {
 		e.feel(st.ID)
 	}

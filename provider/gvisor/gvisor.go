@@ -68,6 +68,7 @@ type Provider struct {
 	keepers map[string]*keeperClient // by sandbox id
 
 	sweeper context.CancelFunc
+	wake    chan struct{} // pokes the sweeper; capacity 1
 	work    sync.WaitGroup
 	closing sync.Once
 }
@@ -105,7 +106,7 @@ func New(opts Options) (*Provider, error) {
 		return nil, err
 	}
 	p := &Provider{
-		opts: opts, dir: state, images: images, log: opts.Log, keepers: map[string]*keeperClient{},
+		opts: opts, dir: state, images: images, log: opts.Log, keepers: map[string]*keeperClient{}, wake: make(chan struct{}, 1),
 		info: atoll.Info{Name: "gvisor", Isolation: atoll.IsolationKernel, Version: Version(), Caps: caps()},
 	}
 	p.events = newEvents(p)
@@ -244,7 +245,7 @@ func (p *Provider) List(_ context.Context, f atoll.Filter) ([]atoll.Status, erro
 // it says that something runs and nothing does.
 func (p *Provider) read(op, id string) (*statedir.Record, error) {
 	rec, err := p.dir.Read(id)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && rec.Removing != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, atoll.E(op, id, atoll.ErrNotFound, nil)
 	}
 	if err != nil {
@@ -312,4 +313,6 @@ var (
 	_ atoll.Preparer      = (*Provider)(nil)
 	_ atoll.VolumeStore   = (*Provider)(nil)
 	_ atoll.SnapshotStore = (*Provider)(nil)
+
+	_ atoll.ProjectRemover = (*Provider)(nil)
 )

@@ -47,7 +47,7 @@ var dirs = map[*gvisor.Provider]gvisor.Options{}
 // again in the end.
 func open[T testing.TB](t T) atoll.Provider {
 	dir := t.TempDir()
-	opts := gvisor.Options{Dir: filepath.Join(dir, "state"), RunDir: runDir(t), Helper: helper(t)}
+	opts := gvisor.Options{Dir: filepath.Join(dir, "state"), RunDir: runDir(t), Helper: helper(t), Debug: os.Getenv("ATOLL_TEST_GVISOR_DEBUG") != ""}
 	p, err := gvisor.New(opts)
 	if err != nil {
 		t.Fatal(err)

@@ -59,10 +59,10 @@ func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
 		}
 		return atoll.Errorf("start", id, atoll.ErrInternal, "keeper died: %w; see %s", err, filepath.Join(p.dir.Sandbox(id), keeper.LogName))
 	}
-	if reply.Kind != "" {
+	if err := reply.Err(); err != nil {
 		k.kill()
 		_ = group.Remove()
-		return atoll.Errorf("", "", reply.Kind, "%s", reply.Message) // it says what and which
+		return err
 	}
 	k.detach()
 	rec.Status = reply.Status

@@ -47,12 +47,18 @@ func (s *sandbox) Start(ctx context.Context) error {
 		if err := s.p.dismiss(ctx, rec, func(sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }); err != nil {
 			return err
 		}
-		return s.p.launch(ctx, rec)
+		if err := s.p.launch(ctx, rec); err != nil {
+			return err
+		}
+		s.p.events.changed(s.id)
+		return nil
 	})
 }
 
 // Stop implements atoll.Sandbox.
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
+	defer s.p.events.changed(s.id)
+	defer s.p.rouse()
 	return s.p.locked(ctx, "stop", s.id, func(rec *statedir.Record) error {
 		return s.p.dismiss(ctx, rec, func(sb atoll.Sandbox) error { return sb.Stop(ctx, grace) })
 	})
@@ -88,6 +94,7 @@ func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error 
 		return atoll.E("remove", rec.Status.ID, atoll.ErrInternal, err)
 	}
 	p.forget(rec.Status.ID)
+	p.events.changed(rec.Status.ID)
 	return nil
 }
 
@@ -142,13 +149,47 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 		return nil, err
 	}
 	p, err := s.inside().Exec(ctx, cmd)
-	return p, s.explain(ctx, "exec", err)
+	return s.process(p), s.explain(ctx, "exec", err)
 }
 
 // Process implements atoll.Sandbox.
 func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
 	p, err := s.inside().Process(ctx, id)
-	return p, s.explain(ctx, "process", err)
+	return s.process(p), s.explain(ctx, "process", err)
+}
+
+// A process is one that the keeper knows, until it is gone with it.
+type process struct {
+	atoll.ProcessLayer
+	s *sandbox
+}
+
+func (s *sandbox) process(p atoll.Process) atoll.Process {
+	if p == nil {
+		return nil
+	}
+	return &process{atoll.ProcessLayer{Process: p}, s}
+}
+
+// Wait implements atoll.Process.
+func (p *process) Wait(ctx context.Context) (atoll.Exit, error) {
+	exit, err := p.ProcessLayer.Wait(ctx)
+	return exit, p.s.explain(ctx, "wait", err)
+}
+
+// Signal implements atoll.Process.
+func (p *process) Signal(ctx context.Context, sig atoll.Signal) error {
+	return p.s.explain(ctx, "signal", p.ProcessLayer.Signal(ctx, sig))
+}
+
+// Attach implements atoll.Process.
+func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
+	return p.s.explain(ctx, "attach", p.ProcessLayer.Attach(ctx, a))
+}
+
+// Resize implements atoll.Resizer.
+func (p *process) Resize(ctx context.Context, size atoll.Size) error {
+	return p.s.explain(ctx, "resize", p.ProcessLayer.Resize(ctx, size))
 }
 
 // Processes implements atoll.ProcessLister.

@@ -12,42 +12,74 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
-// sweepEvery is how often what nobody looks after is looked for.
+// sweepEvery is how often what nobody looks after is looked for, if nothing is
+// due before that.
 const sweepEvery = time.Minute
 
 // sweep finishes what others began and could not end: creations and removals
-// that were killed half way, and sandboxes whose time came while nothing ran
-// that would notice. It touches only sandboxes whose lock is free.
+// that were killed half way, and sandboxes whose time came while they had no
+// keeper to notice. It touches only sandboxes whose lock is free.
 func (p *Provider) sweep(ctx context.Context) {
-	ticker := time.NewTicker(sweepEvery)
-	defer ticker.Stop()
-	for {
-		if err := p.sweepOnce(ctx); err != nil {
+	for ctx.Err() == nil {
+		due, err := p.sweepOnce(ctx)
+		if err != nil {
 			p.log.Error("sweep", "err", err)
 		}
 		select {
 		case <-ctx.Done():
-			return
-		case <-ticker.C:
+		case <-p.wake:
+		case <-time.After(min(sweepEvery, max(time.Until(due), sweepLeast))):
 		}
 	}
 }
 
-func (p *Provider) sweepOnce(ctx context.Context) error {
+// sweepLeast is the least time between two sweeps that nobody asked for.
+const sweepLeast = 100 * time.Millisecond
+
+// rouse makes the sweeper look when the sandbox's time will come, which it
+// minds from now on in place of a keeper.
+func (p *Provider) rouse() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// sweepOnce looks at every sandbox and returns when the next one is due.
+func (p *Provider) sweepOnce(ctx context.Context) (due time.Time, err error) {
+	due = time.Now().Add(sweepEvery)
 	records, err1 := p.dir.IDs()
 	dirs, err2 := p.dir.Dirs()
 	errs := []error{err1, err2, p.dir.EmptyTrash()}
 	seen := map[string]bool{}
 	for _, id := range append(records, dirs...) {
 		if ctx.Err() != nil {
-			return nil
+			return due, nil
 		}
-		if !seen[id] {
-			seen[id] = true
-			errs = append(errs, p.sweepSandbox(id))
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		errs = append(errs, p.sweepSandbox(id))
+		if rec, err := p.dir.Read(id); err == nil {
+			if t := dueTime(rec); !t.IsZero() && t.Before(due) {
+				due = t
+			}
 		}
 	}
-	return errors.Join(errs...)
+	return due, errors.Join(errs...)
+}
+
+// dueTime is when the sandbox's time is over; zero means never.
+func dueTime(rec *statedir.Record) time.Time {
+	st := &rec.Status
+	due := st.Expires
+	if ended := st.Stopped; st.Spec.AutoRemove && !live(st.State) && !ended.IsZero() {
+		if t := ended.Add(atoll.AutoRemoveLinger); due.IsZero() || t.Before(due) {
+			due = t
+		}
+	}
+	return due
 }
 
 func (p *Provider) sweepSandbox(id string) error {
@@ -84,11 +116,9 @@ func (p *Provider) sweepSandbox(id string) error {
 }
 
 // left reports whether nobody will look after the sandbox any more, if its lock
-// is free: it was never finished, is being removed, or its time is over.
+// is free and it has no keeper: it was never finished, is being removed, or its
+// time is over.
 func left(rec *statedir.Record) bool {
-	st := &rec.Status
-	expired := !st.Expires.IsZero() && time.Now().After(st.Expires.Add(atoll.AutoRemoveLinger))
-	ended := st.Spec.AutoRemove && !live(st.State) && st.State != atoll.StateCreated &&
-		!st.Stopped.IsZero() && time.Since(st.Stopped) > 2*atoll.AutoRemoveLinger
-	return rec.Removing != nil || st.State == atoll.StateCreating || expired || ended
+	due := dueTime(rec)
+	return rec.Removing != nil || rec.Status.State == atoll.StateCreating || !due.IsZero() && !time.Now().Before(due)
 }

@@ -92,6 +92,26 @@ func (p *Provider) RemoveVolume(_ context.Context, project, name string) error {
 	return nil
 }
 
+// RemoveProject implements atoll.ProjectRemover: sandboxes, volumes and names.
+func (p *Provider) RemoveProject(ctx context.Context, project string) error {
+	if !atoll.ValidName(project) {
+		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "no valid project name")
+	}
+	all, err := p.List(ctx, atoll.Filter{Project: project})
+	if err != nil {
+		return err
+	}
+	for _, st := range all {
+		if err := (&sandbox{p, st.ID}).Remove(ctx, atoll.RemoveVolumes()); err != nil {
+			return err
+		}
+	}
+	if err := p.dir.RemoveProject(project); err != nil {
+		return atoll.E("remove project", project, atoll.ErrInternal, err)
+	}
+	return nil
+}
+
 // removeDataVolumes deletes the data volume that a removed sandbox has left,
 // whatever its project was.
 func (p *Provider) removeDataVolumes(id string) error {

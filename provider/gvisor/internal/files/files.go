@@ -93,7 +93,7 @@ func (f *FS) outside(name string, whole bool) *dirfs.FS {
 		return nil
 	}
 	for _, m := range f.mounts {
-		if m.target == name || below(m.target, name) {
+		if m.target == name || below(name, m.target) {
 			return m.fs
 		}
 	}
@@ -106,7 +106,7 @@ func below(name, dir string) bool { return dir == "/" || strings.HasPrefix(name,
 // do calls fn with the file system that name is on.
 func (f *FS) do(ctx context.Context, name string, whole bool, fn func(atoll.FS) error) error {
 	if d := f.outside(name, whole); d != nil {
-		if err := fn(d); !errors.Is(err, dirfs.ErrEscapes) {
+		if err := fn(d); !leadsOut(err) {
 			return err
 		}
 	}
@@ -115,6 +115,13 @@ func (f *FS) do(ctx context.Context, name string, whole bool, fn func(atoll.FS) 
 		return err
 	}
 	return fn(inside)
+}
+
+// leadsOut reports whether the name itself leads out of the host directory, of
+// which dirfs tells before it reads or writes anything; an entry of an archive
+// that does is ErrInvalid, here as inside.
+func leadsOut(err error) bool {
+	return errors.Is(err, dirfs.ErrEscapes) && atoll.KindOf(err) == atoll.ErrDenied
 }
 
 // Read implements atoll.FS.
@@ -167,7 +174,7 @@ func (f *FS) Mkdir(ctx context.Context, name string, mode uint32) error {
 func (f *FS) Rename(ctx context.Context, from, to string) error {
 	from, to = f.abs(from), f.abs(to)
 	if a, b := f.outside(from, true), f.outside(to, true); a != nil && a == b {
-		if err := a.Rename(ctx, from, to); !errors.Is(err, dirfs.ErrEscapes) {
+		if err := a.Rename(ctx, from, to); !leadsOut(err) {
 			return err
 		}
 	}

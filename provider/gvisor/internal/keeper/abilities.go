@@ -11,8 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/sentry/control"
-	"gvisor.dev/gvisor/pkg/urpc"
-	"gvisor.dev/gvisor/runsc/boot"
 	"gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/seed46cd37a8/atoll"
@@ -20,33 +18,17 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/files"
 )
 
-// Dial connects to a TCP port inside.
+// Dial connects to a TCP port inside, by way of the guest: gVisor's own port
+// forwarding drops what is still on its way when one side closes for writing.
 func (b *box) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, atoll.Errorf("dial", b.ID(), atoll.ErrInvalid, "port %d: must be within 1..65535", port)
 	}
-	if err := b.mustRun("dial"); err != nil {
+	g, err := b.files.connect(ctx)
+	if err != nil {
 		return nil, err
 	}
-	ours, theirs, err := socketPair()
-	if err != nil {
-		return nil, atoll.E("dial", b.ID(), atoll.ErrExhausted, err)
-	}
-	defer theirs.Close()
-	if err := b.sentry.forward(port, theirs); err != nil {
-		ours.Close()
-		return nil, atoll.Errorf("dial", b.ID(), atoll.ErrUnavailable, "nothing listens on port %d in the sandbox: %w", port, err)
-	}
-	return ours, nil
-}
-
-// forward connects the socket to a TCP port inside.
-func (s *sentry) forward(port int, socket *os.File) error {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.c.PortForward(&boot.PortForwardOpts{
-		Port: uint16(port), FilePayload: urpc.FilePayload{Files: []*os.File{socket}},
-	})
+	return atoll.Dial(ctx, g, port)
 }
 
 // socketPair returns two ends of a stream: one for us, one to donate.
@@ -102,6 +84,7 @@ func (b *box) Snapshot(context.Context) (atoll.Snapshot, error) {
 		return atoll.Snapshot{}, atoll.E("snapshot", b.ID(), atoll.ErrStopped, nil)
 	}
 	snap := atoll.Snapshot{ID: atoll.NewID(), Sandbox: b.ID(), Created: time.Now()}
+	b.files.dismiss() // its program is an open file of this process, which cannot be saved
 	dir := b.dir.Snapshot(snap.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return atoll.Snapshot{}, atoll.E("snapshot", b.ID(), bootKind(err), err)
@@ -125,13 +108,19 @@ type boxFiles struct {
 	*files.FS
 	box *box
 
-	mu    sync.Mutex
-	guest *guest.Client
+	mu     sync.Mutex
+	guest  *guest.Client
+	exited <-chan struct{} // closed when the guest's process has ended
 }
 
 func newFiles(b *box) *boxFiles {
 	f := &boxFiles{box: b}
 	opts := files.Options{Workdir: b.job.Spec.Workdir, UID: -1, GID: -1, Inside: f.inside}
+	if user := b.defaultUser(); user != "" && user != "root" && user != "0" {
+		// Only the guest has the user's rights, no more and no less.
+		f.FS = files.New(opts)
+		return f
+	}
 	for _, m := range b.job.Mounts {
 		if m.Source != "" {
 			opts.Mounts = append(opts.Mounts, files.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
@@ -141,23 +130,44 @@ func newFiles(b *box) *boxFiles {
 	return f
 }
 
-// inside returns the guest's file system, starting the guest if it is not
-// there, or no longer: it is a process inside, which whoever is root there can
-// kill.
+// inside returns the guest's file system.
 func (f *boxFiles) inside(ctx context.Context) (atoll.FS, error) {
-	if err := f.box.mustRun("files"); err != nil {
+	g, err := f.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return atoll.Files(g), nil
+}
+
+// connect returns the sandbox as the guest sees it, starting the guest if it is
+// not there, or no longer: it is a process inside, which whoever is root there
+// can kill.
+func (f *boxFiles) connect(ctx context.Context) (atoll.Sandbox, error) {
+	if err := f.box.mustRun("guest"); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.guest == nil || f.guest.Closed() {
-		g, err := f.box.startGuest(ctx)
+		g, exited, err := f.box.startGuest(ctx)
 		if err != nil {
-			return nil, atoll.E("files", f.box.ID(), atoll.ErrUnavailable, err)
+			return nil, atoll.E("guest", f.box.ID(), atoll.ErrUnavailable, err)
 		}
-		f.guest = g
+		f.guest, f.exited = g, exited
 	}
-	return atoll.Files(f.guest.Sandbox()), nil
+	return f.guest.Sandbox(), nil
+}
+
+// dismiss ends the guest and waits for its end; the next call that needs one
+// starts another.
+func (f *boxFiles) dismiss() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.guest != nil {
+		_ = f.guest.Close()
+		<-f.exited
+		f.guest = nil
+	}
 }
 
 func (f *boxFiles) close() {
@@ -175,33 +185,38 @@ const GuestArgv0 = "atoll-guest"
 
 // startGuest executes this binary, given to the sentry as an open file, as the
 // sandbox's default user's guest, with a socket as its stdin.
-func (b *box) startGuest(ctx context.Context) (*guest.Client, error) {
+func (b *box) startGuest(ctx context.Context) (*guest.Client, <-chan struct{}, error) {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer self.Close()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer null.Close()
 	conn, theirs, err := socketPair()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer theirs.Close()
 	args, err := b.execArgs(ctx, "guest", &atoll.Command{Args: []string{GuestArgv0, b.job.Spec.Workdir}, Dir: "/"})
 	if err != nil {
 		conn.Close()
-		return nil, err
+		return nil, nil, err
 	}
 	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: theirs, 1: null, 2: null}, self)
 	pid, err := b.sentry.exec(args)
 	if err != nil {
 		conn.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	go func() { _, _ = b.sentry.wait(pid) }() // reaps it
-	return guest.Connect(ctx, conn)
+	exited := make(chan struct{})
+	go func() {
+		_, _ = b.sentry.wait(pid) // reaps it
+		close(exited)
+	}()
+	g, err := guest.Connect(ctx, conn)
+	return g, exited, err
 }

@@ -302,15 +302,21 @@ func (b *box) watchTTL() {
 	}
 }
 
+// removeWait is how long a keeper waits to remove its sandbox; less than a
+// provider, which may hold the lock, waits for the keeper to end.
+const removeWait = time.Second
+
 // removeSelf deletes the stopped sandbox from disk, data volume included,
 // unless somebody else is changing its life just now: then a sweep will.
 func (b *box) removeSelf() {
-	lock, err := b.dir.TryLock(b.ID())
+	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
+	defer cancel()
+	lock, err := b.dir.Lock(ctx, b.ID())
 	if err != nil {
 		return
 	}
 	defer lock.Release()
-	if err := errors.Join(b.cgroup.Leave(), b.cgroup.Remove()); err != nil {
+	if err := errors.Join(b.unmount(), b.cgroup.Leave(), b.cgroup.Remove()); err != nil {
 		b.log.Error("remove", "err", err)
 	}
 	if err := b.dir.Delete(b.record, atoll.RemoveOptions{Volumes: true}); err != nil {

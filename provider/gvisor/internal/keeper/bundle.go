@@ -36,7 +36,7 @@ func runscConfig(job *Job, netns string) (*config.Config, error) {
 	fs := runscflag.NewFlagSet("keeper", flag.ContinueOnError)
 	config.RegisterFlags(fs)
 	disk := job.Spec.Resources.Disk
-	overlay := "root:dir=" + job.Dir
+	overlay := "root:dir=" + filepath.Join(job.Run, diskName)
 	if disk > 0 {
 		overlay += ",size=" + strconv.FormatInt(int64(disk), 10)
 	}
@@ -49,6 +49,7 @@ func runscConfig(job *Job, netns string) (*config.Config, error) {
 		"host-uds":                "none",
 		"host-fifo":               "none",
 		"ignore-cgroups":          "true", // this process, and so its children, is in the sandbox's cgroup already
+		"panic-log":               filepath.Join(job.Dir, SentryLogName),
 		"rootless":                strconv.FormatBool(job.Rootless),
 		"oci-seccomp":             "false",
 		"watchdog-action":         "panic",
@@ -56,6 +57,9 @@ func runscConfig(job *Job, netns string) (*config.Config, error) {
 		"host-settings":           "ignore",                                   // not ours to change, and checking them delays every start
 		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // the sentry is this binary, not one beside it
 		"allow-flag-override":     "false",
+	}
+	if job.Upper != "" {
+		flags["allow-rootfs-tar-annotation"] = "true"
 	}
 	if job.Debug {
 		flags["debug"] = "true"
@@ -81,7 +85,7 @@ func ociSpec(job *Job, root, netns string) *specs.Spec {
 		Root:     &specs.Root{Path: root, Readonly: job.Spec.ReadOnlyRoot},
 		Hostname: hostname(&job.Spec),
 		Process: &specs.Process{
-			Args:            []string{"idle"},
+			Args:            []string{idleDir + "/" + idleName},
 			Cwd:             "/",
 			NoNewPrivileges: true,
 			OOMScoreAdj:     &sentryOOM,

@@ -7,17 +7,15 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
-
-	"golang.org/x/sys/unix"
 )
 
 // The idle init is what runs as PID 1 of every sandbox: it ignores every
 // signal, which also makes the kernel reap orphans for it, and sleeps for
 // ever. It must exist in images that have no program at all, and it is on the
-// way of every start, so it is not a file of the image but an ELF executable
-// of a few dozen instructions, assembled here and handed to gVisor as an open
-// file.
+// way of every start, so it is not a program of the image but an ELF executable
+// of a few dozen instructions, assembled here.
 
 // idleCode is position independent: for every signal n from 31 down to 1,
 // rt_sigaction(n, {SIG_IGN}, NULL, 8); then wait for ever. The sigaction
@@ -90,21 +88,23 @@ func idleELF(arch string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// idleFile returns the executable for this machine as a file in memory.
-func idleFile() (*os.File, error) {
+// idleDir is where the sandbox sees the idle init. It is a file, although
+// gVisor could execute an open descriptor: what is mapped from one cannot be
+// saved in a snapshot.
+const idleDir, idleName = "/.atoll", "init"
+
+// writeIdle writes the executable for this machine into dir, which it makes.
+func writeIdle(dir string) error {
 	elf, err := idleELF(runtime.GOARCH)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	fd, err := unix.MemfdCreate("idle", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("memfd_create: %w", err)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
 	}
-	f := os.NewFile(uintptr(fd), "idle")
-	defer f.Close()
-	if _, err := f.Write(elf); err != nil {
-		return nil, err
+	path := filepath.Join(dir, idleName)
+	if err := os.WriteFile(path, elf, 0o755); err != nil {
+		return err
 	}
-	// gVisor executes only what nobody can write to.
-	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+	return os.Chmod(path, 0o755) // whatever the umask
 }

@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -45,6 +46,8 @@ type Mount struct {
 // A Reply is what the keeper answers once the sandbox runs, or could not be
 // made to.
 type Reply struct {
+	Op      string       `json:"op,omitempty"`
+	ID      string       `json:"id,omitempty"`
 	Kind    atoll.Kind   `json:"kind,omitempty"` // "" means it runs
 	Message string       `json:"message,omitempty"`
 	Status  atoll.Status `json:"status"`
@@ -55,8 +58,31 @@ const (
 	SocketName = "keeper.sock" // serves the API of this one sandbox
 	LockName   = "keeper.lock" // held by the keeper as long as it lives
 	LogName    = "keeper.log"
-	UpperName  = "upper.tar" // what a clean stop saved of the root file system
+
+	SentryLogName = "sentry.log" // what gVisor's processes said when they died
+	UpperName     = "upper.tar"  // what a clean stop saved of the root file system
 )
+
+// failure is the Reply that carries err.
+func failure(err error) Reply {
+	r := Reply{Op: "start", Kind: atoll.KindOf(err), Message: err.Error()}
+	var e *atoll.Error
+	if errors.As(err, &e) {
+		r.Op, r.ID, r.Message = e.Op, e.ID, e.Kind.Error()
+		if e.Err != nil {
+			r.Message = e.Err.Error()
+		}
+	}
+	return r
+}
+
+// Err is the error that the Reply carries, or nil.
+func (r *Reply) Err() error {
+	if r.Kind == "" {
+		return nil
+	}
+	return atoll.Errorf(r.Op, r.ID, r.Kind, "%s", r.Message)
+}
 
 // SocketPath is the path of the socket in an open sandbox directory. It is
 // short however long the directory's own path is: a socket's address holds 107

@@ -27,6 +27,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -69,7 +70,7 @@ func Main() int {
 	conn := os.NewFile(jobFD, "job")
 	k, err := start(conn)
 	if err != nil {
-		reply(conn, Reply{Kind: atoll.KindOf(err), Message: err.Error()})
+		_ = reply(conn, failure(err)) // who does not hear it has died
 		return 1
 	}
 	if err := reply(conn, Reply{Status: k.box.record.Status}); err != nil {
@@ -158,14 +159,52 @@ func (b *box) boot(undo *undoStack) error {
 	if err != nil {
 		return fail(err)
 	}
+	if err := checkTargets(root, b.job.Mounts); err != nil {
+		return atoll.E("start", b.ID(), atoll.ErrInvalid, err)
+	}
 	b.sentry, err = startSentry(b.job, root, network.path)
 	if err != nil {
-		return fail(err)
+		return fail(b.lastWords(err))
 	}
 	undo.add(func() { _ = b.sentry.destroy() })
 	b.files = newFiles(b)
 	go b.watchSentry()
+	if err := b.giveVolume(); err != nil {
+		return fail(err)
+	}
 	return nil
+}
+
+// lastWords adds to err what the sentry or the gofer said before it died: all
+// that gVisor itself reports of that is an end of file.
+func (b *box) lastWords(err error) error {
+	data, readErr := os.ReadFile(filepath.Join(b.job.Dir, SentryLogName))
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	if readErr != nil || lines[0] == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, lines[0])
+}
+
+// giveVolume gives a data volume that is still root's to the default user, who
+// is to work in it.
+func (b *box) giveVolume() error {
+	cred, err := b.resolveUser(b.defaultUser())
+	if err != nil {
+		return atoll.E("start", b.ID(), atoll.ErrInvalid, err)
+	}
+	if cred.uid == 0 {
+		return nil
+	}
+	volume := b.dir.Volume(b.job.Spec.Project, statedir.DataVolume(b.ID()))
+	info, err := os.Stat(volume)
+	if err != nil {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 0 {
+		return nil
+	}
+	return os.Chown(volume, int(cred.uid), int(cred.gid))
 }
 
 // bootKind finds the kind of an error that gVisor gave as text.
@@ -174,6 +213,8 @@ func bootKind(err error) atoll.Kind {
 		return k
 	}
 	switch text := err.Error(); {
+	case errors.Is(err, unix.ENOTDIR), strings.Contains(text, "not a directory"):
+		return atoll.ErrInvalid
 	case errors.Is(err, unix.ENOSPC), strings.Contains(text, "no space left"):
 		return atoll.ErrExhausted
 	case errors.Is(err, unix.EPERM), strings.Contains(text, "operation not permitted"):
@@ -188,18 +229,16 @@ func (b *box) prepareRoot() (string, error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return "", fmt.Errorf("make mounts private: %w", err)
 	}
+	if err := b.mountDisk(); err != nil {
+		return "", err
+	}
 	name := hostname(&b.job.Spec)
 	if b.job.Root != "" {
-		etc := filepath.Join(b.job.Dir, "etc")
-		if err := netFiles(etc, name, b.network.resolver); err != nil {
-			return "", err
-		}
-		files := []string{"hosts", "hostname"}
-		if b.network.resolver != "" {
-			files = append(files, "resolv.conf")
-		}
-		for _, file := range files {
-			b.job.Mounts = append(b.job.Mounts, Mount{Source: filepath.Join(etc, file), Target: "/etc/" + file})
+		if b.job.Upper == "" {
+			b.job.Upper = filepath.Join(b.job.Dir, "base.tar")
+			if err := writeBase(b.job.Upper, name, b.network.resolver); err != nil {
+				return "", err
+			}
 		}
 		return b.job.Root, nil
 	}
@@ -210,7 +249,41 @@ func (b *box) prepareRoot() (string, error) {
 	if err := hostRoot(root, b.job.HostPaths); err != nil {
 		return "", fmt.Errorf("host root file system: %w", err)
 	}
-	return root, netFiles(filepath.Join(root, "etc"), name, b.network.resolver)
+	if err := writeIdle(root + idleDir); err != nil {
+		return "", err
+	}
+	return root, writeNetFiles(filepath.Join(root, "etc"), netFiles(name, b.network.resolver))
+}
+
+// diskName is where, in Job.Run, the sandbox's own directory is mounted for
+// gVisor to keep the overlay's upper layer in: on disk, and under a path that
+// has none of the characters that separate gVisor's options.
+const diskName = "disk"
+
+func (b *box) mountDisk() error {
+	if strings.ContainsAny(b.job.Run, ",:=") {
+		return atoll.Errorf("start", b.ID(), atoll.ErrInvalid, "run directory %s: its path must not contain ',', ':' or '='", b.job.Run)
+	}
+	disk := filepath.Join(b.job.Run, diskName)
+	if err := os.Mkdir(disk, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := unix.Mount(b.job.Dir, disk, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", disk, err)
+	}
+	return nil
+}
+
+// unmount takes away, in this process's mount namespace, what lies on the
+// directories that are to be removed.
+func (b *box) unmount() error {
+	var errs []error
+	for _, path := range []string{filepath.Join(b.job.Run, diskName), filepath.Join(b.job.Dir, "rootfs")} {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func newBox(job *Job, dir statedir.Dir, log *slog.Logger) *box {

@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"archive/tar"
 	"bufio"
 	"bytes"
 	"errors"
@@ -10,8 +11,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,7 +39,7 @@ var (
 	// emptyDirs exist, empty and writable as usual.
 	emptyDirs = map[string]fs.FileMode{
 		"dev": 0o755, "etc": 0o755, "home": 0o755, "mnt": 0o755, "opt": 0o755, "proc": 0o755, "root": 0o700, "run": 0o755,
-		"srv": 0o755, "sys": 0o755, "tmp": 0o1777, "var": 0o755, "var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755,
+		"srv": 0o755, "sys": 0o755, "tmp": 0o1777, "tmp/" + keepTmp: 0o755, "var": 0o755, "var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755,
 		"var/tmp": 0o1777,
 	}
 )
@@ -195,11 +198,33 @@ func systemAccounts(name string, data []byte) string {
 	return out.String()
 }
 
-// netFiles writes the files that describe the network from inside.
-func netFiles(etc, hostname, resolver string) error {
-	if err := os.MkdirAll(etc, 0o755); err != nil {
+// checkTargets reports a mount whose place cannot be made, because there is
+// something on the way that is no directory: all that gVisor would say is that
+// its gofer died.
+func checkTargets(root string, mounts []Mount) error {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
 		return err
 	}
+	defer unix.Close(dir)
+	for _, m := range mounts {
+		for at := filepath.Dir(m.Target); at != "/"; at = filepath.Dir(at) {
+			how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT}
+			fd, err := unix.Openat2(dir, at[1:], &how)
+			if err == nil {
+				unix.Close(fd)
+				break
+			}
+			if errors.Is(err, unix.ENOTDIR) {
+				return fmt.Errorf("%s cannot be mounted: %s is not a directory", m.Target, at)
+			}
+		}
+	}
+	return nil
+}
+
+// netFiles are the files of /etc that describe the network from inside.
+func netFiles(hostname, resolver string) map[string]string {
 	files := map[string]string{
 		"hostname": hostname + "\n",
 		"hosts":    "127.0.0.1 localhost " + hostname + "\n::1 localhost ip6-localhost ip6-loopback\n",
@@ -207,10 +232,59 @@ func netFiles(etc, hostname, resolver string) error {
 	if resolver != "" {
 		files["resolv.conf"] = "nameserver " + resolver + "\n"
 	}
+	return files
+}
+
+func writeNetFiles(etc string, files map[string]string) error {
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// keepTmp is a directory in /tmp. gVisor mounts a tmpfs on an empty /tmp, which
+// no stop would save and no limit of the disk would hold.
+const keepTmp = ".atoll"
+
+// writeBase writes, as the tar stream that gVisor makes the first upper layer
+// of, what every sandbox has on top of its image: the idle init, the names of
+// the machine, and a /tmp of its own.
+func writeBase(path, hostname, resolver string) (err error) {
+	init, err := idleELF(runtime.GOARCH)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	w := tar.NewWriter(f)
+	add := func(name string, mode int64, data string) {
+		h := &tar.Header{Name: "./" + name, Mode: mode, Size: int64(len(data)), Typeflag: tar.TypeReg, ModTime: time.Now()}
+		if name == "" || strings.HasSuffix(name, "/") {
+			h.Typeflag = tar.TypeDir
+		}
+		if err == nil {
+			err = w.WriteHeader(h)
+		}
+		if err == nil {
+			_, err = w.Write([]byte(data))
+		}
+	}
+	add("", 0o755, "")
+	add("etc/", 0o755, "")
+	for name, text := range netFiles(hostname, resolver) {
+		add("etc/"+name, 0o644, text)
+	}
+	add(idleDir[1:]+"/", 0o755, "")
+	add(idleDir[1:]+"/"+idleName, 0o755, string(init))
+	add("tmp/", 0o1777, "")
+	add("tmp/"+keepTmp+"/", 0o755, "")
+	if err != nil {
+		return err
+	}
+	return w.Close()
 }

@@ -46,13 +46,8 @@ func startSentry(job *Job, root, netns string) (*sentry, error) {
 	if err := writeBundle(job.Dir, spec); err != nil {
 		return nil, err
 	}
-	idle, err := idleFile()
-	if err != nil {
-		return nil, err
-	}
-	defer idle.Close()
 	c, err := container.New(conf, container.Args{
-		ID: job.Spec.ID, Spec: spec, BundleDir: job.Dir, Attached: true, ExecFile: idle,
+		ID: job.Spec.ID, Spec: spec, BundleDir: job.Dir, Attached: true,
 	})
 	if err != nil {
 		return nil, err

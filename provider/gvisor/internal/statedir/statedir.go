@@ -221,6 +221,15 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	return err
 }
 
+// RemoveProject deletes the project's volumes and names. No sandbox may be left
+// in it.
+func (d Dir) RemoveProject(project string) error {
+	return errors.Join(
+		removeTree(filepath.Dir(d.Volume(project, "x"))),
+		removeTree(filepath.Dir(d.name(project, "x"))),
+	)
+}
+
 // discard deletes a directory at once for all others, by renaming it first:
 // nobody can open a lock in it, or add a file, while it is being emptied.
 func (d Dir) discard(path string) error {

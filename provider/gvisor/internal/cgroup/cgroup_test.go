@@ -1,0 +1,173 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fake makes a directory that looks like a cgroup file system: real ones of
+// version 2 with controllers are not to be had on every machine.
+func fake(t *testing.T, files map[string]string) Hierarchy {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Open(root)
+}
+
+func content(t *testing.T, h Hierarchy, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(h.root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+var v2Files = map[string]string{
+	"cgroup.controllers": "cpu io memory pids\n", "cgroup.subtree_control": "",
+	"box/memory.swap.max": "max", "box/memory.current": "4096\n", "box/cpu.stat": "usage_usec 1500000\nuser_usec 1\n",
+	"box/memory.events": "low 0\noom 1\noom_kill 1\n",
+}
+
+var v1Files = map[string]string{
+	"memory/tasks": "", "cpu/tasks": "", "cpuacct/tasks": "",
+	"memory/box/memory.usage_in_bytes": "8192\n", "cpuacct/box/cpuacct.usage": "2000000000\n",
+	"memory/box/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
+}
+
+func TestCan(t *testing.T) {
+	for name, test := range map[string]struct {
+		files       map[string]string
+		memory, cpu bool
+	}{
+		"v2":             {v2Files, true, true},
+		"v2 without cpu": {map[string]string{"cgroup.controllers": "memory", "cgroup.subtree_control": ""}, true, false},
+		"v2 alone":       {map[string]string{"cgroup.controllers": ""}, false, false},
+		"v1":             {v1Files, true, true},
+		"nothing":        {nil, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory, cpu := fake(t, test.files).Can()
+			if memory != test.memory || cpu != test.cpu {
+				t.Errorf("Can() = %v, %v, want %v, %v", memory, cpu, test.memory, test.cpu)
+			}
+		})
+	}
+}
+
+func TestLimits(t *testing.T) {
+	limits := Limits{Memory: 1 << 30, CPUs: 1.5}
+	for name, test := range map[string]struct {
+		files map[string]string
+		want  map[string]string
+	}{
+		"v2": {v2Files, map[string]string{"box/memory.max": "1073741824", "box/memory.swap.max": "0", "box/cpu.max": "150000 100000", "cgroup.subtree_control": "+cpu"}},
+		"v1": {v1Files, map[string]string{"memory/box/memory.limit_in_bytes": "1073741824", "cpu/box/cpu.cfs_quota_us": "150000"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := fake(t, test.files)
+			if err := h.Group("/box").Make(limits); err != nil {
+				t.Fatal(err)
+			}
+			for file, want := range test.want {
+				if got := content(t, h, file); got != want {
+					t.Errorf("%s = %q, want %q", file, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestJoin(t *testing.T) {
+	h := fake(t, v1Files)
+	g := h.Group("/box")
+	if err := g.Make(Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Join(123); err != nil {
+		t.Fatal(err)
+	}
+	for _, controller := range v1Controllers {
+		if got := content(t, h, controller+"/box/cgroup.procs"); got != "123" {
+			t.Errorf("%s: joined %q, want 123", controller, got)
+		}
+	}
+	if dir, err := g.Dir(); dir != nil || err != nil {
+		t.Errorf("Dir() = %v, %v on v1, want nil", dir, err)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for name, test := range map[string]struct {
+		files  map[string]string
+		memory int64
+		cpu    time.Duration
+		oom    bool
+	}{
+		"v2": {v2Files, 4096, 1500 * time.Millisecond, true},
+		"v1": {v1Files, 8192, 2 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := fake(t, test.files).Group("/box")
+			memory, cpu, ok := g.Usage()
+			if memory != test.memory || cpu != test.cpu || !ok {
+				t.Errorf("Usage() = %d, %v, %v, want %d, %v, true", memory, cpu, ok, test.memory, test.cpu)
+			}
+			if got := g.OOMKilled(); got != test.oom {
+				t.Errorf("OOMKilled() = %v, want %v", got, test.oom)
+			}
+		})
+	}
+}
+
+func TestZeroGroup(t *testing.T) {
+	g := Open(Root).Group("")
+	if err := g.Make(Limits{Memory: 1}); err != nil {
+		t.Error(err)
+	}
+	if err := g.Join(os.Getpid()); err != nil {
+		t.Error(err)
+	}
+	if _, _, ok := g.Usage(); ok || g.OOMKilled() {
+		t.Error("the zero group measures something")
+	}
+	if err := g.Remove(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRealGroup limits this machine's own cgroups, where we may.
+func TestRealGroup(t *testing.T) {
+	h := Open(Root)
+	if memory, _ := h.Can(); !memory {
+		t.Skip("no writable cgroup on this machine")
+	}
+	g := h.Group("/atoll-test-" + strings.ReplaceAll(t.Name(), "/", "-"))
+	if err := g.Make(Limits{Memory: 64 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, _, ok := g.Usage(); !ok {
+		t.Error("a group that was made has no usage")
+	}
+	if g.OOMKilled() {
+		t.Error("an empty group has been killed")
+	}
+}

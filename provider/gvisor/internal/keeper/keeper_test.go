@@ -1,0 +1,160 @@
+//go:build linux
+
+package keeper
+
+import (
+	"bytes"
+	"debug/elf"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func TestIdleELF(t *testing.T) {
+	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+		data, err := idleELF(arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := elf.NewFile(bytes.NewReader(data))
+		if err != nil {
+			t.Fatalf("%s: %v", arch, err)
+		}
+		if f.Machine != machine || f.Type != elf.ET_EXEC || len(f.Progs) != 1 {
+			t.Errorf("%s: machine %v, type %v, %d segments", arch, f.Machine, f.Type, len(f.Progs))
+		}
+		p := f.Progs[0]
+		if p.Filesz != uint64(len(data)) || f.Entry < p.Vaddr || f.Entry >= p.Vaddr+p.Memsz {
+			t.Errorf("%s: segment of %d bytes at %#x for a file of %d, entry %#x", arch, p.Filesz, p.Vaddr, len(data), f.Entry)
+		}
+	}
+	if _, err := idleELF("mips"); err == nil {
+		t.Error("idleELF(mips): no error")
+	}
+}
+
+// TestIdleIgnoresSignals runs the idle init on the host's own kernel.
+func TestIdleIgnoresSignals(t *testing.T) {
+	dir := t.TempDir()
+	if err := writeIdle(dir); err != nil {
+		t.Fatal(err)
+	}
+	p, err := os.StartProcess(filepath.Join(dir, idleName), []string{"idle"}, &os.ProcAttr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Kill(); _, _ = p.Wait() }()
+	status := filepath.Join("/proc", strconv.Itoa(p.Pid), "status")
+	const all = "SigIgn:\t000000007ffbfeff" // 1 to 31 but SIGKILL and SIGSTOP
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		data, err := os.ReadFile(status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(data), all) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("idle init does not ignore all signals:\n%s", data)
+		}
+	}
+	if err := p.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Signal(unix.Signal(0)); err != nil {
+		t.Errorf("idle init ended on SIGTERM: %v", err)
+	}
+}
+
+func TestParseUser(t *testing.T) {
+	passwd := []byte("root:x:0:0:root:/root:/bin/sh\nbob:x:1000:1001::/home/bob:/bin/sh\nbroken:x\n")
+	group := []byte("root:x:0:\nbob:x:1001:\nwheel:x:10:alice,bob\n")
+	for user, want := range map[string]credentials{
+		"":          {home: "/root"},
+		"root":      {home: "/root"},
+		"bob":       {uid: 1000, gid: 1001, groups: []uint32{10}, home: "/home/bob"},
+		"1000":      {uid: 1000, gid: 1001, groups: []uint32{10}, home: "/home/bob"},
+		"bob:wheel": {uid: 1000, gid: 10, home: "/home/bob"},
+		"bob:7":     {uid: 1000, gid: 7, home: "/home/bob"},
+		"4242":      {uid: 4242, home: "/"},
+		"4242:17":   {uid: 4242, gid: 17, home: "/"},
+	} {
+		if got, err := parseUser(user, passwd, group); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("parseUser(%q) = %+v, %v, want %+v", user, got, err, want)
+		}
+	}
+	for _, user := range []string{"eve", "bob:nogroup", "broken"} {
+		if got, err := parseUser(user, passwd, group); err == nil {
+			t.Errorf("parseUser(%q) = %+v, want an error", user, got)
+		}
+	}
+	if got, err := parseUser("0", nil, nil); err != nil || got.home != "/root" {
+		t.Errorf("parseUser(0) without accounts = %+v, %v", got, err)
+	}
+}
+
+func TestDescendants(t *testing.T) {
+	mark := []string{"A=1", processEnv + "=web"}
+	procs := []proc{
+		{pid: 1},
+		{pid: 2, ppid: 0, sid: 2},            // what Exec started; it has dropped its environment
+		{pid: 3, ppid: 2, sid: 2},            // its child
+		{pid: 4, ppid: 3, sid: 4},            // a grandchild in a session of its own
+		{pid: 5, ppid: 1, sid: 2},            // an orphan in its session
+		{pid: 6, ppid: 1, sid: 6, env: mark}, // an orphan in a session of its own
+		{pid: 7, ppid: 6, sid: 6},            // and its child
+		{pid: 8, ppid: 0, sid: 8},            // another Exec's
+		{pid: 9, ppid: 1, sid: 8, env: []string{processEnv + "=other"}},
+	}
+	got := descendants(procs, 2, "web")
+	slices.Sort(got)
+	if want := []int32{2, 3, 4, 5, 6, 7}; !slices.Equal(got, want) {
+		t.Errorf("descendants = %v, want %v", got, want)
+	}
+}
+
+func TestTypedSignals(t *testing.T) {
+	var tio unix.Termios
+	tio.Lflag = unix.ISIG | unix.IEXTEN
+	tio.Cc[unix.VINTR], tio.Cc[unix.VQUIT], tio.Cc[unix.VSUSP], tio.Cc[unix.VLNEXT] = 3, 28, 26, 22
+	for typed, want := range map[string][]atoll.Signal{
+		"ls\r":         nil,
+		"\x03":         {atoll.SIGINT},
+		"a\x03b\x1a":   {atoll.SIGINT, atoll.SIGTSTP},
+		"\x1c":         {atoll.SIGQUIT},
+		"\x16\x03\x03": {atoll.SIGINT}, // the first one is quoted
+		"\x00":         nil,
+	} {
+		if got := typedSignals(&tio, []byte(typed)); !slices.Equal(got, want) {
+			t.Errorf("typedSignals(%q) = %v, want %v", typed, got, want)
+		}
+	}
+}
+
+func TestSystemAccounts(t *testing.T) {
+	passwd := "root:hash:0:0:Admin,Room 1:/root:/bin/bash\nalice:x:1000:1000:Alice:/home/alice:/bin/zsh\nnobody:x:65534:65534::/x:/bin/false\n"
+	got := systemAccounts("passwd", []byte(passwd))
+	want := "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
+	if got != want {
+		t.Errorf("passwd = %q, want %q", got, want)
+	}
+	if got := systemAccounts("group", []byte("sudo:x:27:alice\nalice:x:1000:\n")); got != "sudo:x:27:\n" {
+		t.Errorf("group = %q", got)
+	}
+}
+
+func TestMergeEnv(t *testing.T) {
+	got := mergeEnv([]string{"PATH=/bin", "A=1"}, []string{"A=2", "B=x=y"}, []string{"PATH=/usr/bin"})
+	if want := []string{"PATH=/usr/bin", "A=2", "B=x=y"}; !slices.Equal(got, want) {
+		t.Errorf("mergeEnv = %v, want %v", got, want)
+	}
+}
