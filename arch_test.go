@@ -1,0 +1,394 @@
+package atoll_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/seed46cd37a8/atoll"
+
+// rooms says which packages of this module each of its packages may import
+// besides the root, and why. A package that is not listed fails the test, and
+// so does an import that is allowed and not used.
+var rooms = map[string]map[string]string{
+	".": {},
+
+	"internal/process":   {},
+	"internal/dirfs":     {},
+	"internal/hub":       {},
+	"internal/volume":    {},
+	"internal/usernet":   {},
+	"internal/testenv":   {},
+	"internal/testimage": {"internal/testenv": "a static busybox to put into images"},
+	"internal/life": {
+		"internal/dirfs":   "files of a sandbox that is a directory",
+		"internal/hub":     "its Watch",
+		"internal/process": "its processes",
+		"internal/volume":  "its volumes",
+	},
+
+	"image": {},
+	"trace": {},
+	"api":   {},
+	"guest": {
+		"api":            "what a guest serves is the API",
+		"internal/dirfs": "files of the system it runs in",
+	},
+
+	"provider/local": {
+		"internal/life":    "the life of sandboxes, shared with mock",
+		"internal/process": "host processes are its processes",
+	},
+	"provider/mock": {
+		"internal/life":    "the life of sandboxes, shared with local",
+		"internal/process": "scripted processes are its processes",
+	},
+	"provider/gvisor": {
+		"api":                               "it is the client of its keepers",
+		"image":                             "images become root file systems",
+		"internal/hub":                      "its Watch",
+		"provider/gvisor/internal/cgroup":   "limits that the host enforces",
+		"provider/gvisor/internal/files":    "the work directory of a stopped sandbox",
+		"provider/gvisor/internal/keeper":   "what it starts, and the jobs it gives",
+		"provider/gvisor/internal/runsc":    "so that every importer can serve as sentry and gofer",
+		"provider/gvisor/internal/statedir": "where state lives",
+	},
+	"provider/gvisor/internal/keeper": {
+		"api":                               "a keeper serves the API of its sandbox",
+		"guest":                             "reaches the files that only the sandbox sees",
+		"internal/dirfs":                    "what the guest shows",
+		"internal/process":                  "its processes",
+		"internal/usernet":                  "its network",
+		"provider/gvisor/internal/cgroup":   "usage, and what ran out of memory",
+		"provider/gvisor/internal/files":    "the work directory and volumes, seen from the host",
+		"provider/gvisor/internal/statedir": "its sandbox's record and locks",
+	},
+	"provider/gvisor/internal/cgroup":   {},
+	"provider/gvisor/internal/files":    {"internal/dirfs": "directories of the host"},
+	"provider/gvisor/internal/runsc":    {},
+	"provider/gvisor/internal/statedir": {},
+
+	"providertest": {},
+
+	"config": {
+		"provider/gvisor": "config alone knows all providers",
+		"provider/local":  "config alone knows all providers",
+		"provider/mock":   "config alone knows all providers",
+		"trace":           "the outermost layer of every stack",
+	},
+	"cmd/atoll": {
+		"api":            "the CLI is a client, and the server",
+		"config":         "what it runs on",
+		"internal/dirfs": "the local side of cp",
+		"trace":          "the metrics that serve shows",
+	},
+	"bench": {
+		"api":              "what is measured goes through the API",
+		"internal/testenv": "what it compares with",
+		"provider/gvisor":  "what is measured",
+	},
+	"bench/runsc": {},
+}
+
+// guests says which packages may use each module of others, and why it is here
+// at all. Tests may use more.
+var guests = map[string]struct {
+	why string
+	in  []string
+}{
+	"github.com/coder/websocket":             {"streams over HTTP", []string{"api"}},
+	"github.com/danielgtaylor/huma":          {"OpenAPI made from the code", []string{"api"}},
+	"github.com/creack/pty":                  {"terminals on every Unix", []string{"internal/process"}},
+	"github.com/fsnotify/fsnotify":           {"one watch on the records sees all changes", []string{"provider/gvisor"}},
+	"github.com/google/go-containerregistry": {"OCI images and registries", []string{"image", "internal/testimage"}},
+	"github.com/hashicorp/yamux":             {"many requests over the guest's one connection", []string{"guest"}},
+	"github.com/klauspost/compress":          {"layers in zstd, gzip twice as fast", []string{"image"}},
+	"github.com/miekg/dns":                   {"the DNS server of a sandbox's network", []string{"internal/usernet"}},
+	"github.com/opencontainers/runtime-spec": {"the language gVisor is told in", []string{"provider/gvisor/internal/keeper"}},
+	"github.com/prometheus/client_golang":    {"/metrics", []string{"trace"}},
+	"github.com/spf13/cobra":                 {"commands, help, completion", []string{"cmd/atoll"}},
+	"github.com/spf13/pflag":                 {"cobra's flags", []string{"cmd/atoll"}},
+	"github.com/vishvananda/netlink":         {"interfaces and routes in a namespace", []string{"internal/usernet"}},
+	"go.opentelemetry.io/otel":               {"traces and metrics", []string{"trace"}},
+	"go.uber.org/goleak":                     {"no goroutine is left", []string{"providertest"}},
+	"go.yaml.in/yaml":                        {"the configuration file", []string{"config"}},
+	"golang.org/x/net":                       {"host names as DNS spells them", []string{"internal/usernet"}},
+	"golang.org/x/sync":                      {"layers pulled side by side", []string{"image"}},
+	"golang.org/x/term":                      {"raw mode, and its undoing", []string{"cmd/atoll"}},
+	"golang.org/x/sys": {"system calls that package syscall lacks", []string{
+		"cmd/atoll", "image", "internal/dirfs", "internal/usernet", "internal/volume", "provider/local", "provider/gvisor",
+		"provider/gvisor/internal/cgroup", "provider/gvisor/internal/keeper", "provider/gvisor/internal/statedir",
+	}},
+	"gvisor.dev/gvisor": {"the application kernel, and its network stack", []string{
+		"bench/runsc", "internal/usernet", "provider/gvisor/internal/keeper", "provider/gvisor/internal/runsc",
+	}},
+}
+
+// testSupport lists the packages that are made for tests and may therefore
+// import package testing.
+var testSupport = []string{"providertest", "internal/testenv", "internal/testimage"}
+
+// A source is one Go file of this module.
+type source struct {
+	pkg  string // path below the module, "." for the root
+	file string
+	test bool
+	ast  *ast.File
+}
+
+// sources parses every Go file, whatever system it is for.
+func sources(t *testing.T, set *token.FileSet, mode parser.Mode) []source {
+	t.Helper()
+	var all []source
+	err := filepath.WalkDir(".", func(file string, e fs.DirEntry, err error) error {
+		switch name := e.Name(); {
+		case err != nil:
+			return err
+		case e.IsDir() && file != "." && (name == "testdata" || name == "bin" || strings.HasPrefix(name, ".")):
+			return filepath.SkipDir
+		case e.IsDir() || !strings.HasSuffix(name, ".go"):
+			return nil
+		}
+		f, err := parser.ParseFile(set, file, nil, mode)
+		if err != nil {
+			return err
+		}
+		all = append(all, source{path.Dir(filepath.ToSlash(file)), file, strings.HasSuffix(file, "_test.go"), f})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// imports returns what the product's part of each package imports.
+func imports(t *testing.T) map[string][]string {
+	t.Helper()
+	m := map[string][]string{}
+	for _, s := range sources(t, token.NewFileSet(), parser.ImportsOnly) {
+		if s.test {
+			continue
+		}
+		m[s.pkg] = append(m[s.pkg], "")
+		for _, i := range s.ast.Imports {
+			m[s.pkg] = append(m[s.pkg], strings.Trim(i.Path.Value, `"`))
+		}
+	}
+	for pkg, list := range m {
+		slices.Sort(list)
+		m[pkg] = slices.Compact(list)[1:]
+	}
+	return m
+}
+
+// standard reports whether an import path is one of the standard library.
+func standard(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return !strings.Contains(first, ".")
+}
+
+// inModule returns the part of an import path below this module.
+func inModule(path string) (string, bool) {
+	if path == module {
+		return ".", true
+	}
+	return strings.CutPrefix(path, module+"/")
+}
+
+func TestArrows(t *testing.T) {
+	have := imports(t)
+	for pkg, list := range have {
+		allowed, ok := rooms[pkg]
+		if !ok {
+			t.Errorf("%s: a new package: say in rooms what it may import, and why", pkg)
+			continue
+		}
+		for _, path := range list {
+			to, ours := inModule(path)
+			if !ours || to == "." {
+				continue
+			}
+			if _, ok := allowed[to]; !ok {
+				t.Errorf("%s imports %s: not allowed; if it must be, say in rooms why", pkg, to)
+			}
+		}
+		for to := range allowed {
+			if !slices.Contains(list, module+"/"+to) {
+				t.Errorf("%s no longer imports %s: take it out of rooms", pkg, to)
+			}
+		}
+	}
+	for pkg := range rooms {
+		if _, ok := have[pkg]; !ok {
+			t.Errorf("%s is in rooms and does not exist", pkg)
+		}
+	}
+}
+
+// The root package is a dictionary: whoever imports it gets nothing else.
+func TestRootImportsOnlyTheStandardLibrary(t *testing.T) {
+	for _, path := range imports(t)["."] {
+		if !standard(path) {
+			t.Errorf("the root package imports %s", path)
+		}
+	}
+}
+
+func TestOtherModulesHaveAReason(t *testing.T) {
+	used := map[string]bool{}
+	for pkg, list := range imports(t) {
+		for _, path := range list {
+			if _, ours := inModule(path); ours || standard(path) {
+				continue
+			}
+			guest := ""
+			for prefix := range guests {
+				if path == prefix || strings.HasPrefix(path, prefix+"/") {
+					guest = prefix
+				}
+			}
+			if guest == "" {
+				t.Errorf("%s imports %s: a new dependency: say in guests why", pkg, path)
+				continue
+			}
+			used[guest+" "+pkg] = true
+			if !slices.Contains(guests[guest].in, pkg) {
+				t.Errorf("%s imports %s, which is for %s only", pkg, path, strings.Join(guests[guest].in, ", "))
+			}
+		}
+	}
+	for prefix, guest := range guests {
+		for _, pkg := range guest.in {
+			if !used[prefix+" "+pkg] {
+				t.Errorf("%s no longer imports %s: take it out of guests", pkg, prefix)
+			}
+		}
+	}
+}
+
+// Test code does not belong into the binary: not ours, and not package
+// testing, which registers flags.
+func TestNoTestCodeInTheProduct(t *testing.T) {
+	for pkg, list := range imports(t) {
+		if slices.Contains(list, "testing") && !slices.Contains(testSupport, pkg) {
+			t.Errorf("%s imports testing", pkg)
+		}
+	}
+	out, err := exec.Command("go", "list", "-deps", "./cmd/...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	for _, path := range strings.Fields(string(out)) {
+		pkg, _ := inModule(path)
+		if path == "testing" || slices.Contains(testSupport, pkg) {
+			t.Errorf("the commands link %s", path)
+		}
+	}
+}
+
+// A layer hides what it wraps from a type assertion, so optional interfaces
+// are asserted in the root's helpers and nowhere else.
+func TestOptionalInterfacesAreAssertedInHelpersOnly(t *testing.T) {
+	set := token.NewFileSet()
+	all := sources(t, set, parser.SkipObjectResolution)
+	optional, methods := optionalInterfaces(all)
+	if len(optional) < 10 {
+		t.Fatalf("found only %v in optional.go", optional)
+	}
+	for _, s := range all {
+		if s.pkg == "." && !s.test {
+			continue // the helpers
+		}
+		asserted := func(typ ast.Expr) {
+			if name := optionalName(typ, optional, methods); name != "" {
+				t.Errorf("%s: asserts %s: call its helper instead", set.Position(typ.Pos()), name)
+			}
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.TypeAssertExpr:
+				asserted(n.Type) // nil in a type switch
+			case *ast.TypeSwitchStmt:
+				for _, c := range n.Body.List {
+					for _, typ := range c.(*ast.CaseClause).List {
+						asserted(typ)
+					}
+				}
+			}
+			return true
+		})
+	}
+}
+
+// optionalInterfaces returns the names of the interfaces in optional.go, and
+// those of their methods.
+func optionalInterfaces(all []source) (names, methods []string) {
+	i := slices.IndexFunc(all, func(s source) bool { return s.file == "optional.go" })
+	ast.Inspect(all[i].ast, func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if !ok {
+			return true
+		}
+		if iface, ok := spec.Type.(*ast.InterfaceType); ok {
+			names = append(names, spec.Name.Name)
+			for _, m := range iface.Methods.List {
+				methods = append(methods, m.Names[0].Name)
+			}
+		}
+		return false
+	})
+	return names, methods
+}
+
+// optionalName returns what typ is called if it is an optional interface, by
+// name or written out; else "".
+func optionalName(typ ast.Expr, optional, methods []string) string {
+	switch typ := typ.(type) {
+	case *ast.SelectorExpr:
+		if pkg, ok := typ.X.(*ast.Ident); ok && pkg.Name == "atoll" && slices.Contains(optional, typ.Sel.Name) {
+			return "atoll." + typ.Sel.Name
+		}
+	case *ast.InterfaceType:
+		for _, m := range typ.Methods.List {
+			if len(m.Names) == 1 && slices.Contains(methods, m.Names[0].Name) {
+				return "an interface with " + m.Names[0].Name
+			}
+		}
+	}
+	return ""
+}
+
+// The documentation of a package begins in one place.
+func TestPackageDocIsInOneFile(t *testing.T) {
+	docs := map[string][]string{}
+	for _, s := range sources(t, token.NewFileSet(), parser.PackageClauseOnly|parser.ParseComments) {
+		if s.test {
+			continue
+		}
+		docs[s.pkg] = slices.Grow(docs[s.pkg], 1)
+		if s.ast.Doc != nil {
+			docs[s.pkg] = append(docs[s.pkg], s.file)
+			want := "Package " + s.ast.Name.Name + " "
+			if s.ast.Name.Name == "main" {
+				want = "Command " + path.Base(s.pkg) + " "
+			}
+			if text := s.ast.Doc.Text(); !strings.HasPrefix(text, want) {
+				t.Errorf("%s: the package's doc must begin with %q", s.file, want)
+			}
+		}
+	}
+	for pkg, files := range docs {
+		if len(files) != 1 {
+			t.Errorf("%s: documented in %d files %v, want one", pkg, len(files), files)
+		}
+	}
+}

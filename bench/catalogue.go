@@ -1,0 +1,84 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// few is how many sandboxes a server knows that is not asked much.
+const few = 10
+
+// flat is how much slower a call may be with many sandboxes than with few.
+const flat = 1.5
+
+// catalogue measures what it costs to find a sandbox among few and among many.
+func (b *bench) catalogue(ctx context.Context) (err error) {
+	const get, byName, list = "get by id", "get by name", "list all, for each sandbox"
+	methods := func(s *server, n int) []method {
+		id := ""
+		return []method{
+			{get, func(ctx context.Context) (time.Duration, error) {
+				if id == "" {
+					sb, err := atoll.Resolve(ctx, s, "", "box-0")
+					if err != nil {
+						return 0, err
+					}
+					id = sb.ID()
+				}
+				start := time.Now()
+				sb, err := s.Get(ctx, id)
+				if err == nil {
+					_, err = sb.Status(ctx)
+				}
+				return time.Since(start), err
+			}},
+			{byName, timed(func(ctx context.Context) error {
+				_, err := atoll.Resolve(ctx, s, "", "box-1")
+				return err
+			})},
+			{list, func(ctx context.Context) (time.Duration, error) {
+				start := time.Now()
+				all, err := s.List(ctx, atoll.Filter{})
+				if err == nil && len(all) != n {
+					err = fmt.Errorf("listed %d of %d", len(all), n)
+				}
+				return time.Since(start) / time.Duration(n), err
+			}},
+		}
+	}
+	s, err := startServer(ctx, b, "catalogue")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	var results []comparison
+	made := 0
+	for _, n := range []int{few, b.known} {
+		for ; made < n; made++ {
+			if _, err := s.Create(ctx, &atoll.Spec{Name: fmt.Sprintf("box-%d", made), Image: "dir:" + b.root, NoStart: true}); err != nil {
+				return err
+			}
+		}
+		if err := b.compare(ctx, fmt.Sprintf("among %d sandboxes", n), nil, methods(s, n)); err != nil {
+			return err
+		}
+		last := len(b.table.comparisons) - 1
+		results = append(results, b.table.comparisons[last])
+		b.table.comparisons = b.table.comparisons[:last]
+	}
+	for i, r := range results[0].rows {
+		little, lot := r.times.median(), results[1].rows[i].times.median()
+		ratio := float64(lot) / float64(little)
+		b.table.add(fact{
+			fmt.Sprintf("%s: among %d, and among %d", r.name, few, b.known), fmt.Sprintf("%s, %s", millis(little), millis(lot)),
+			fmt.Sprintf("<= %.1f x", flat), ratio <= flat,
+		})
+	}
+	return nil
+}

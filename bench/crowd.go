@@ -1,0 +1,215 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// crowd makes many sandboxes at once.
+func (b *bench) crowd(ctx context.Context) (err error) {
+	fmt.Fprintf(os.Stderr, "%d sandboxes at once\n", b.fleet)
+	s, err := startServer(ctx, b, "crowd")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	before, err := helpers()
+	if err != nil {
+		return err
+	}
+	_, free, err := memory()
+	if err != nil {
+		return err
+	}
+	watch := watchMemory(ctx)
+	boxes, times, errs := b.together(ctx, s)
+	least := watch()
+	slices.Sort(times)
+	goal := fmt.Sprintf("%d", b.fleet)
+	b.table.add(fact{fmt.Sprintf("%d created at once: ready", b.fleet), strconv.Itoa(len(times)), goal, len(times) == b.fleet})
+	if len(times) == 0 {
+		return errors.Join(errs...)
+	}
+	b.table.add(fact{name: "ready after: p50", value: millis(times.at(0.50))})
+	b.table.add(fact{name: "ready after: p95", value: millis(times.at(0.95))})
+	b.table.add(fact{name: "ready after: p99", value: millis(times.at(0.99))})
+	alive, err := helpers()
+	if err != nil {
+		return err
+	}
+	pss, n := pss(alive, before)
+	b.table.add(fact{name: "processes on the host", value: strconv.Itoa(n)})
+	b.table.add(fact{name: "their memory (PSS), all alive", value: mib(pss)})
+	b.table.add(fact{name: "the same, for each sandbox", value: mib(pss / int64(len(times)))})
+	b.table.add(fact{name: "peak of the whole machine's use", value: mib(free - least)})
+
+	start := time.Now()
+	each(boxes, func(sb atoll.Sandbox) { errs = append(errs, sb.Remove(ctx, atoll.RemoveVolumes())) })
+	b.table.add(fact{name: "all removed after", value: millis(time.Since(start))})
+	left := b.leftovers(ctx, s, boxes, before)
+	b.table.add(fact{"left behind", strconv.Itoa(len(left)), "0", len(left) == 0})
+	for _, l := range left {
+		fmt.Fprintln(os.Stderr, "left behind:", l)
+	}
+	return errors.Join(errs...)
+}
+
+// together creates the sandboxes and runs a command in each. The times are from
+// the common start until the command has answered.
+func (b *bench) together(ctx context.Context, s *server) (boxes []atoll.Sandbox, times sample, errs []error) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	start := time.Now()
+	for range b.fleet {
+		all.Go(func() {
+			sb, err := s.Create(ctx, &atoll.Spec{Image: "dir:" + b.root})
+			if err == nil {
+				_, err = atoll.Output(ctx, sb, &atoll.Command{Args: echo})
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if sb != nil {
+				boxes = append(boxes, sb)
+			}
+			if err != nil {
+				errs = append(errs, err)
+				return
+			}
+			times = append(times, time.Since(start))
+		})
+	}
+	all.Wait()
+	return boxes, times, errs
+}
+
+// each calls f for every sandbox, one after the other.
+func each(boxes []atoll.Sandbox, f func(atoll.Sandbox)) {
+	for _, sb := range boxes {
+		f(sb)
+	}
+}
+
+// leftovers names what is still there of sandboxes that were removed.
+func (b *bench) leftovers(ctx context.Context, s *server, boxes []atoll.Sandbox, before map[int]string) (left []string) {
+	_ = until(ctx, func() error { // what is left in the end is what counts
+		left = nil
+		now, err := helpers()
+		if err != nil {
+			return err
+		}
+		for pid, name := range now {
+			if _, old := before[pid]; !old {
+				left = append(left, fmt.Sprintf("process %d %s", pid, name))
+			}
+		}
+		for _, sb := range boxes {
+			for _, pattern := range []string{"/sys/fs/cgroup/*/atoll-", "/sys/fs/cgroup/atoll-", s.state + "/*/*/*", b.dir + "/run/atoll/*/"} {
+				found, _ := filepath.Glob(pattern + sb.ID() + "*")
+				left = append(left, found...)
+			}
+		}
+		if len(left) > 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	return left
+}
+
+// helpers are the processes that keep sandboxes.
+func helpers() (map[int]string, error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	found := map[int]string{}
+	for _, dir := range dirs {
+		cmdline, err := os.ReadFile(dir + "/cmdline")
+		if err != nil {
+			continue // it has ended
+		}
+		name, _, _ := bytes.Cut(cmdline, []byte{0})
+		if n := string(name); strings.HasPrefix(n, "atoll-") || strings.HasPrefix(n, "runsc-") {
+			pid, err := strconv.Atoi(filepath.Base(dir))
+			if err != nil {
+				return nil, err
+			}
+			found[pid] = n
+		}
+	}
+	return found, nil
+}
+
+// pss adds up the proportional share of memory of the processes that are in
+// now and not in before.
+func pss(now, before map[int]string) (total int64, n int) {
+	for pid := range now {
+		if _, old := before[pid]; old {
+			continue
+		}
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		if err != nil {
+			continue // it has ended
+		}
+		n++
+		total += field(data, "Pss:")
+	}
+	return total, n
+}
+
+// memory returns the machine's memory and what of it is available, in bytes.
+func memory() (total, available int64, err error) {
+	data, err := os.ReadFile("/proc/meminfo")
+	return field(data, "MemTotal:"), field(data, "MemAvailable:"), err
+}
+
+// field reads a line "Name:  123 kB".
+func field(data []byte, name string) int64 {
+	for line := range bytes.Lines(data) {
+		if f := strings.Fields(string(line)); len(f) > 1 && f[0] == name {
+			kib, _ := strconv.ParseInt(f[1], 10, 64)
+			return kib << 10
+		}
+	}
+	return 0
+}
+
+// watchMemory returns a function that stops watching and returns the least
+// memory that was available meanwhile.
+func watchMemory(ctx context.Context) func() int64 {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan int64)
+	go func() {
+		_, least, _ := memory()
+		for {
+			select {
+			case <-ctx.Done():
+				done <- least
+				return
+			case <-time.After(50 * time.Millisecond):
+				if _, now, err := memory(); err == nil {
+					least = min(least, now)
+				}
+			}
+		}
+	}()
+	return func() int64 {
+		cancel()
+		return <-done
+	}
+}
+
+func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

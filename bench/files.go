@@ -1,0 +1,83 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// fileSize is that of the file that is copied around.
+const fileSize = 64 << 20
+
+const (
+	plainCopy = "plain copy"
+	apiWrite  = "into the sandbox, through the API"
+	apiRead   = "out of the sandbox, through the API"
+)
+
+// files compares the way of a file into a sandbox, and out of it, with a copy
+// on the same disk.
+func (b *bench) files(ctx context.Context) (err error) {
+	s, err := startServer(ctx, b, "files")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	sb, err := s.Create(ctx, &atoll.Spec{Image: "dir:" + b.root})
+	if err != nil {
+		return err
+	}
+	source, target := filepath.Join(b.dir, "source"), filepath.Join(b.dir, "target")
+	if err := os.WriteFile(source, make([]byte, fileSize), 0o600); err != nil {
+		return err
+	}
+	write := func(ctx context.Context) error {
+		f, err := os.Open(source)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = atoll.Files(sb).Write(ctx, "file", f, atoll.WriteOptions{})
+		return err
+	}
+	read := func(ctx context.Context) error {
+		r, _, err := atoll.Files(sb).Read(ctx, "file", 0)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		f, err := os.Create(target)
+		if err != nil {
+			return err
+		}
+		n, err := io.Copy(f, r)
+		if err == nil && n != fileSize {
+			err = io.ErrUnexpectedEOF
+		}
+		return errors.Join(err, f.Close())
+	}
+	return b.compare(ctx, "a file of 64 MiB", []goal{
+		{row: apiWrite, than: plainCopy, most: 2}, {row: apiRead, than: plainCopy, most: 2},
+	}, []method{
+		{plainCopy, timed(func(context.Context) error {
+			return errors.Join(copyFile(source, target, 0o600), os.Remove(target))
+		})},
+		{apiWrite, timed(write)},
+		{apiRead, timed(func(ctx context.Context) error { return errors.Join(read(ctx), os.Remove(target)) })},
+	})
+}
+
+func timed(f func(context.Context) error) func(context.Context) (time.Duration, error) {
+	return func(ctx context.Context) (time.Duration, error) {
+		start := time.Now()
+		err := f(ctx)
+		return time.Since(start), err
+	}
+}

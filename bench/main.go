@@ -1,0 +1,122 @@
+//go:build linux
+
+// Command bench measures Atoll beside what others use: bare runsc of the same
+// gVisor, docker and bubblewrap, on the same root file system, in one run and
+// taking turns, so that what else the machine does falls on all of them. It
+// prints a table with ratios and goals, and writes it to bench/RESULTS.md.
+//
+// scripts/bench installs what it needs and runs it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+)
+
+// A bench is one run.
+type bench struct {
+	dir     string // scratch
+	atoll   string // the binaries that are measured
+	runsc   string
+	rounds  int
+	fleet   int    // sandboxes at once
+	known   int    // sandboxes that a server knows
+	root    string // root file system of all sandboxes
+	version string // of the gVisor in both binaries
+	table   table
+}
+
+func main() {
+	b := &bench{}
+	flag.StringVar(&b.atoll, "atoll", "bin/atoll", "the binary of atoll")
+	flag.StringVar(&b.runsc, "runsc", "bin/runsc", "the binary of bare runsc, from ./bench/runsc")
+	flag.IntVar(&b.rounds, "n", 25, "`rounds` of each comparison")
+	flag.IntVar(&b.fleet, "fleet", 100, "`sandboxes` at once")
+	flag.IntVar(&b.known, "known", 1000, "`sandboxes` that a server knows")
+	out := flag.String("o", "", "`file` to write the results to")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := b.run(ctx, *out); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func (b *bench) run(ctx context.Context, out string) (err error) {
+	if b.dir, err = os.MkdirTemp("", "bench"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	for _, path := range []*string{&b.atoll, &b.runsc} {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	if b.root, err = busyboxRoot(filepath.Join(b.dir, "root")); err != nil {
+		return err
+	}
+	for _, part := range []func(context.Context) error{b.commands, b.files, b.crowd, b.catalogue} {
+		if err := part(ctx); err != nil {
+			return err
+		}
+	}
+	text := b.table.markdown(describeMachine(ctx, b.version))
+	fmt.Println(text)
+	if out == "" {
+		return nil
+	}
+	return os.WriteFile(out, []byte(text), 0o644)
+}
+
+// commands compares the way to a first byte, and commands in what already runs.
+func (b *bench) commands(ctx context.Context) (err error) {
+	server, err := startServer(ctx, b, "commands")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	peers, closers, err := b.peers(ctx, server)
+	defer func() {
+		for _, c := range closers {
+			err = errors.Join(err, c())
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	if err := b.compare(ctx, "create to first byte", createGoals, peers.create); err != nil {
+		return err
+	}
+	return b.compare(ctx, "command in a live sandbox", execGoals, peers.exec)
+}
+
+// createGoals and execGoals say what a row of each comparison is to reach:
+// its ratio to the row named.
+var (
+	createGoals = []goal{
+		{row: viaAPI, than: bareRunsc, most: 1.1},
+		{row: viaAPI, than: viaDocker, most: 1.0 / 4},
+	}
+	execGoals = []goal{
+		{row: viaAPI, millis: 4},
+		{row: viaAPI, than: viaDocker, most: 1.0 / 10},
+	}
+)
+
+// The rows.
+const (
+	viaAPI    = "atoll, API client and server"
+	viaCLI    = "atoll, command line, server running"
+	viaAlone  = "atoll, command line alone"
+	bareRunsc = "runsc, bare"
+	viaDocker = "docker"
+	viaBwrap  = "bwrap (namespaces only)"
+)

@@ -1,0 +1,209 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// peers are the ways to create a sandbox up to its first byte, and to run a
+// command in one that is there.
+type peers struct{ create, exec []method }
+
+// peers sets up all that is compared. The closers, to be called even when it
+// failed, take it down again.
+func (b *bench) peers(ctx context.Context, s *server) (p peers, closers []func() error, err error) {
+	for _, add := range []func(context.Context) (peers, func() error, error){
+		b.bareRunsc,
+		func(ctx context.Context) (peers, func() error, error) { return b.ourselves(ctx, s) },
+		b.docker,
+		b.bwrap,
+	} {
+		more, closer, err := add(ctx)
+		if closer != nil {
+			closers = append(closers, closer)
+		}
+		var missing missingError
+		if errors.As(err, &missing) {
+			b.table.missing = append(b.table.missing, missing.Error())
+			continue
+		}
+		if err != nil {
+			return p, closers, err
+		}
+		p.create = append(p.create, more.create...)
+		p.exec = append(p.exec, more.exec...)
+	}
+	return p, closers, nil
+}
+
+// A missingError says why something cannot be compared here.
+type missingError string
+
+func (m missingError) Error() string { return string(m) }
+
+// echo is the command that all of them run.
+var echo = []string{"echo", "x"}
+
+// untilFirst runs a program and returns how long it took to its first byte.
+// after, if not nil, is called when the program has ended.
+func untilFirst(cmd *exec.Cmd, after func() error) (time.Duration, error) {
+	stderr := &atoll.Tail{Limit: 2 << 10}
+	cmd.Stderr, cmd.WaitDelay = stderr, patience
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	_, err = io.ReadFull(out, make([]byte, 1))
+	took := time.Since(start)
+	_, drain := io.Copy(io.Discard, out)
+	if err := errors.Join(err, drain, cmd.Wait()); err != nil {
+		return 0, fmt.Errorf("%w: %s", err, stderr.Bytes())
+	}
+	if after != nil {
+		return took, after()
+	}
+	return took, nil
+}
+
+// untilEnd runs a program and returns how long it took.
+func untilEnd(cmd *exec.Cmd) (time.Duration, error) {
+	stderr := &atoll.Tail{Limit: 2 << 10}
+	cmd.Stderr, cmd.WaitDelay = stderr, patience
+	start := time.Now()
+	if err := cmd.Run(); err != nil {
+		return 0, fmt.Errorf("%w: %s", err, stderr.Bytes())
+	}
+	return time.Since(start), nil
+}
+
+// ourselves goes through the API's client and server, and the command line.
+func (b *bench) ourselves(ctx context.Context, s *server) (p peers, _ func() error, err error) {
+	spec := &atoll.Spec{Image: "dir:" + b.root}
+	live, err := s.Create(ctx, spec)
+	if err != nil {
+		return p, nil, err
+	}
+	create := func(ctx context.Context) (time.Duration, error) {
+		var first firstByte
+		start := time.Now()
+		sb, err := s.Create(ctx, spec)
+		if err != nil {
+			return 0, err
+		}
+		err = atoll.Run(ctx, sb, &atoll.Command{Args: echo, Stdout: &first})
+		return first.at.Sub(start), errors.Join(err, sb.Remove(ctx, atoll.RemoveVolumes()))
+	}
+	execute := func(ctx context.Context) (time.Duration, error) {
+		start := time.Now()
+		_, err := atoll.Output(ctx, live, &atoll.Command{Args: echo})
+		return time.Since(start), err
+	}
+	cli := func(ctx context.Context, state string, args ...string) *exec.Cmd {
+		return b.atollCommand(ctx, state, append(args, echo...)...)
+	}
+	run := []string{"run", "--image", "dir:" + b.root, "--"}
+	alone := filepath.Join(b.dir, "alone")
+	p.create = []method{
+		{viaAPI, create},
+		{viaCLI, func(ctx context.Context) (time.Duration, error) { return untilFirst(cli(ctx, s.state, run...), nil) }},
+		{viaAlone, func(ctx context.Context) (time.Duration, error) { return untilFirst(cli(ctx, alone, run...), nil) }},
+	}
+	p.exec = []method{
+		{viaAPI, execute},
+		{viaCLI, func(ctx context.Context) (time.Duration, error) {
+			return untilEnd(cli(ctx, s.state, "exec", live.ID(), "--"))
+		}},
+	}
+	return p, func() error { return live.Remove(context.WithoutCancel(ctx), atoll.RemoveVolumes()) }, nil
+}
+
+// bareRunsc is gVisor without anything around it: no limits, no volume, its
+// overlay in memory.
+func (b *bench) bareRunsc(ctx context.Context) (p peers, _ func() error, err error) {
+	bundle := func(name string, args ...string) (string, error) {
+		dir := filepath.Join(b.dir, name)
+		spec := map[string]any{
+			"ociVersion": "1.0.0",
+			"root":       map[string]any{"path": b.root},
+			"process":    map[string]any{"args": args, "cwd": "/", "env": []string{"PATH=/bin"}, "user": map[string]any{"uid": 0, "gid": 0}},
+			"mounts":     []any{map[string]any{"destination": "/proc", "type": "proc", "source": "proc"}},
+			"linux": map[string]any{"namespaces": []any{
+				map[string]any{"type": "pid"}, map[string]any{"type": "mount"}, map[string]any{"type": "network"},
+				map[string]any{"type": "ipc"}, map[string]any{"type": "uts"},
+			}},
+		}
+		data, err := json.Marshal(spec)
+		if err != nil {
+			return "", err
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", err
+		}
+		return dir, os.WriteFile(filepath.Join(dir, "config.json"), data, 0o644)
+	}
+	once, err := bundle("once", echo...)
+	if err != nil {
+		return p, nil, err
+	}
+	forever, err := bundle("forever", "sleep", "86400")
+	if err != nil {
+		return p, nil, err
+	}
+	runsc := func(ctx context.Context, args ...string) *exec.Cmd {
+		common := []string{"--root=" + filepath.Join(b.dir, "runsc"), "--network=none", "--overlay2=root:memory"}
+		if os.Geteuid() != 0 {
+			common = append(common, "--rootless", "--ignore-cgroups")
+		}
+		return exec.CommandContext(ctx, b.runsc, append(common, args...)...)
+	}
+	closer := func() error {
+		_, err := untilEnd(runsc(context.WithoutCancel(ctx), "delete", "--force", "live"))
+		// The namespace of its gofers stays mounted, for the next ones.
+		_ = unix.Unmount(filepath.Join(b.dir, "runsc", "null-netns"), unix.MNT_DETACH)
+		return err
+	}
+	// The sandbox inherits the streams: a pipe would not end before it does.
+	if err := runsc(ctx, "run", "--detach", "--bundle", forever, "live").Run(); err != nil {
+		return p, closer, fmt.Errorf("runsc run: %w", err)
+	}
+	n := 0
+	p.create = []method{{bareRunsc, func(ctx context.Context) (time.Duration, error) {
+		n++
+		return untilFirst(runsc(ctx, "run", "--bundle", once, "once-"+strconv.Itoa(n)), nil)
+	}}}
+	p.exec = []method{{bareRunsc, func(ctx context.Context) (time.Duration, error) {
+		return untilEnd(runsc(ctx, append([]string{"exec", "live"}, echo...)...))
+	}}}
+	return p, closer, nil
+}
+
+// bwrap isolates with namespaces alone: the kernel is the host's.
+func (b *bench) bwrap(context.Context) (p peers, _ func() error, err error) {
+	path, err := exec.LookPath("bwrap")
+	if err != nil {
+		return p, nil, missingError("bwrap is not installed: apt-get install bubblewrap")
+	}
+	args := append([]string{"--unshare-all", "--bind", b.root, "/", "--proc", "/proc", "--dev", "/dev"}, echo...)
+	p.create = []method{{viaBwrap, func(ctx context.Context) (time.Duration, error) {
+		return untilFirst(exec.CommandContext(ctx, path, args...), nil)
+	}}}
+	return p, nil, nil
+}

@@ -1,0 +1,150 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
+)
+
+// patience is how long anything may take to come up or go away.
+const patience = time.Minute
+
+// A server is a running "atoll serve" with a state directory of its own, and
+// the client that talks to it.
+type server struct {
+	*api.Client
+	state string
+	cmd   *exec.Cmd
+}
+
+func startServer(ctx context.Context, b *bench, name string) (_ *server, err error) {
+	s := &server{state: filepath.Join(b.dir, name)}
+	s.cmd = b.atollCommand(context.WithoutCancel(ctx), s.state, "serve")
+	s.cmd.Stderr = &atoll.Tail{Limit: 4 << 10}
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us, who then stop it
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.end())
+		}
+	}()
+	url := "unix://" + filepath.Join(s.state, "atoll.sock")
+	err = until(ctx, func() (err error) {
+		s.Client, err = api.NewClient(ctx, api.ClientOptions{URL: url})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.version = s.Info().Version
+	return s, nil
+}
+
+// atollCommand is the atoll binary with that state directory, kept from all
+// else that is on this machine.
+func (b *bench) atollCommand(ctx context.Context, state string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, b.atoll, append([]string{"--state-dir", state}, args...)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = patience
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir, "XDG_RUNTIME_DIR=" + filepath.Join(b.dir, "run")}
+	return cmd
+}
+
+// stop removes every sandbox and ends the server.
+func (s *server) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	all, err := s.List(ctx, atoll.Filter{})
+	for _, st := range all {
+		err = errors.Join(err, s.Sandbox(st.ID).Remove(ctx, atoll.RemoveVolumes()))
+	}
+	return errors.Join(err, s.Close(), s.end())
+}
+
+func (s *server) end() error {
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	if err := s.cmd.Wait(); err != nil {
+		return fmt.Errorf("atoll serve: %w:\n%s", err, s.cmd.Stderr.(*atoll.Tail).Bytes())
+	}
+	return nil
+}
+
+// until calls f until it succeeds, patience at most.
+func until(ctx context.Context, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// busyboxRoot makes a root file system of a static busybox.
+func busyboxRoot(dir string) (string, error) {
+	busybox := ""
+	for _, path := range []string{"/bin/busybox", "/usr/bin/busybox"} {
+		if _, err := os.Stat(path); err == nil {
+			busybox = path
+		}
+	}
+	if busybox == "" {
+		return "", errors.New("no static busybox: apt-get install busybox-static")
+	}
+	for _, sub := range []string{"bin", "dev", "etc", "proc", "root", "sys", "tmp", "work"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return "", err
+		}
+	}
+	if err := copyFile(busybox, filepath.Join(dir, "bin", "busybox"), 0o755); err != nil {
+		return "", err
+	}
+	applets, err := exec.Command(busybox, "--list").Output()
+	if err != nil {
+		return "", err
+	}
+	for _, name := range strings.Fields(string(applets)) {
+		err := os.Symlink("busybox", filepath.Join(dir, "bin", name))
+		if err != nil && !errors.Is(err, os.ErrExist) {
+			return "", err
+		}
+	}
+	return dir, os.WriteFile(filepath.Join(dir, "etc", "passwd"), []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644)
+}
+
+// copyFile copies as cp does: inside the kernel where that can.
+func copyFile(from, to string, mode os.FileMode) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}

@@ -1,0 +1,142 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// A table is all that was measured.
+type table struct {
+	comparisons []comparison
+	facts       []fact
+	missing     []string // what was not measured, and why
+}
+
+// A comparison holds what took how long.
+type comparison struct {
+	title string
+	rows  []row
+	goals []goal
+}
+
+type row struct {
+	name  string
+	times sample
+}
+
+// A goal is what the median of a row must not exceed: a time, or its share of
+// another row's.
+type goal struct {
+	row    string
+	millis float64
+	than   string
+	most   float64
+}
+
+// A fact is a measurement of which there is only one.
+type fact struct {
+	name, value, goal string
+	met               bool
+}
+
+func (t *table) add(f fact) { t.facts = append(t.facts, f) }
+
+func (c *comparison) find(name string) (row, bool) {
+	for _, r := range c.rows {
+		if r.name == name {
+			return r, true
+		}
+	}
+	return row{}, false
+}
+
+// verdict says whether a goal is met.
+func (c *comparison) verdict(g goal) string {
+	r, ok := c.find(g.row)
+	other, there := c.find(g.than)
+	want := fmt.Sprintf("%s: at most %.2f x %s", g.row, g.most, g.than)
+	if g.than == "" {
+		want = fmt.Sprintf("%s: at most %g ms", g.row, g.millis)
+	}
+	switch {
+	case !ok || g.than != "" && !there:
+		return want + ": not measured"
+	case g.than == "":
+		met := float64(r.times.median()) <= g.millis*float64(time.Millisecond)
+		return fmt.Sprintf("%s: %s, %s", want, millis(r.times.median()), verdict(met))
+	}
+	ratio := float64(r.times.median()) / float64(other.times.median())
+	return fmt.Sprintf("%s: %.2f x, %s", want, ratio, verdict(ratio <= g.most))
+}
+
+func verdict(met bool) string {
+	if met {
+		return "met"
+	}
+	return "**not met**"
+}
+
+// markdown prints the table. Ratios are to the first row of each comparison.
+func (t *table) markdown(machine string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Measured\n\n%s\n", machine)
+	for _, c := range t.comparisons {
+		fmt.Fprintf(&b, "\n## %s\n\n| | median | p95 | ratio |\n| --- | --: | --: | --: |\n", strings.ToUpper(c.title[:1])+c.title[1:])
+		for _, r := range c.rows {
+			ratio := float64(r.times.median()) / float64(c.rows[0].times.median())
+			fmt.Fprintf(&b, "| %s | %s | %s | %.2f x |\n", r.name, millis(r.times.median()), millis(r.times.at(0.95)), ratio)
+		}
+		if len(c.goals) > 0 {
+			b.WriteString("\n")
+		}
+		for _, g := range c.goals {
+			fmt.Fprintf(&b, "- %s\n", c.verdict(g))
+		}
+	}
+	if len(t.facts) > 0 {
+		b.WriteString("\n## Many sandboxes\n\n| | measured | goal | |\n| --- | --: | --: | --- |\n")
+	}
+	for _, f := range t.facts {
+		word := ""
+		if f.goal != "" {
+			word = verdict(f.met)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", f.name, f.value, f.goal, word)
+	}
+	for _, m := range t.missing {
+		fmt.Fprintf(&b, "\nNot measured: %s\n", m)
+	}
+	return b.String()
+}
+
+// describeMachine says when and on what this was measured.
+func describeMachine(ctx context.Context, gvisor string) string {
+	cpu := "unknown CPU"
+	data, _ := os.ReadFile("/proc/cpuinfo") // one machine less described
+	for line := range strings.Lines(string(data)) {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
+			cpu = strings.TrimSpace(value)
+			break
+		}
+	}
+	kernel, _ := exec.CommandContext(ctx, "uname", "-r").Output()
+	total, _, _ := memory()
+	return fmt.Sprintf("%s, %d cores of %s, %.0f GiB, Linux %s, as %s, %s, gVisor %s. Each median and p95 is over one run in\n"+
+		"which all ways took turns; ratios count more than times, which depend on the machine.",
+		time.Now().Format(time.DateOnly), runtime.NumCPU(), cpu, float64(total)/(1<<30), strings.TrimSpace(string(kernel)), who(),
+		runtime.Version(), gvisor)
+}
+
+func who() string {
+	if os.Geteuid() == 0 {
+		return "root"
+	}
+	return "an ordinary user"
+}
