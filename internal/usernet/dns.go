@@ -50,7 +50,7 @@ func (n *Network) startDNS() error {
 		if err != nil {
 			return err
 		}
-		n.dns.start(&dns.Server{PacketConn: pc, Handler: handler, UDPSize: dns.MaxMsgSize})
+		n.dns.start(&dns.Server{PacketConn: pc, Handler: handler, UDPSize: dns.DefaultMsgSize})
 	}
 	return nil
 }

@@ -151,14 +151,3 @@ func serveUDP(tb testing.TB) string {
 	})
 	return pc.LocalAddr().String()
 }
-
-// eventually waits until ok, for as long as a loaded machine may need.
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); {
-		if time.Now().After(deadline) {
-			tb.Fatalf("not within 20 s: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}

@@ -153,7 +153,7 @@ func (l *link) SetLinkAddress(addr tcpip.LinkAddress) {
 // MTU is the size of the largest IP packet.
 func (l *link) MTU() uint32 { return l.mtu.Load() }
 
-// SetMTU is part of stack.LinkEndpoint; the size is fixed by newLink.
+// SetMTU makes packets smaller; they cannot grow beyond what newLink was told.
 func (l *link) SetMTU(mtu uint32) { l.mtu.Store(min(mtu, l.mtu.Load())) }
 
 // MaxHeaderLength is that of the Ethernet header.

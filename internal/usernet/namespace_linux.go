@@ -37,8 +37,8 @@ const (
 	DeviceAuto Device = ""
 	// DeviceTAP is a TAP device, whose far end is a file descriptor.
 	DeviceTAP Device = "tap"
-	// DevicePacket is a pair of veth interfaces, both in the namespace, with a
-	// packet socket on the far one. It needs no device node; it is slower.
+	// DevicePacket is a pair of veth interfaces with a packet socket on the far
+	// one. It needs no device node.
 	DevicePacket Device = "packet"
 )
 
@@ -95,7 +95,7 @@ func (ns *Namespace) open(opts NamespaceOptions) (err error) {
 		return err
 	case DevicePacket:
 		ns.device = DevicePacket
-		ns.link, err = openPacket(opts.MTU)
+		ns.link, err = openPacket(ns.file, opts.MTU)
 		return err
 	case DeviceAuto:
 		ns.device = DeviceTAP
@@ -104,7 +104,7 @@ func (ns *Namespace) open(opts NamespaceOptions) (err error) {
 		}
 		var err2 error
 		ns.device = DevicePacket
-		if ns.link, err2 = openPacket(opts.MTU); err2 != nil {
+		if ns.link, err2 = openPacket(ns.file, opts.MTU); err2 != nil {
 			return fmt.Errorf("%w (load it with modprobe tun, or allow it: chmod 666 /dev/net/tun, docker run --device /dev/net/tun); without it: %w", err, err2)
 		}
 		return nil

@@ -32,9 +32,16 @@ func TestNamespace(t *testing.T) {
 			if ns.Device() != device {
 				t.Errorf("device: got %q, want %q", ns.Device(), device)
 			}
-			var addrs []string
+			var names, addrs []string
 			routes := 0
 			err = ns.Do(func() error {
+				links, err := netlink.LinkList()
+				if err != nil {
+					return err
+				}
+				for _, l := range links {
+					names = append(names, l.Attrs().Name)
+				}
 				list, err := net.InterfaceAddrs()
 				for _, a := range list {
 					if !strings.HasPrefix(a.String(), "fe80::") {
@@ -53,6 +60,9 @@ func TestNamespace(t *testing.T) {
 			})
 			if err != nil {
 				t.Fatal(err)
+			}
+			if got := strings.Join(names, " "); got != "lo eth0" {
+				t.Errorf("interfaces: got %s, want lo eth0", got)
 			}
 			sort.Strings(addrs)
 			want := "127.0.0.1/8 192.0.0.2/29 ::1/128 fd61:746f:6c6c::2/64"
@@ -191,5 +201,26 @@ func TestRootless(t *testing.T) {
 				t.Errorf("the rootless run did not carry traffic:\n%s", out)
 			}
 		})
+	}
+}
+
+// Who may not make namespaces is told so.
+func TestNamespaceUnavailable(t *testing.T) {
+	if os.Getenv("ATOLL_TEST_UNPRIVILEGED") != "" {
+		_, err := NewNamespace(NamespaceOptions{})
+		if !errors.Is(err, atoll.ErrUnavailable) || !strings.Contains(err.Error(), "user namespace") {
+			t.Errorf("got %v, want unavailable, and what to do", err)
+		}
+		return
+	}
+	if os.Getuid() != 0 || os.Getenv("ATOLL_TEST_ROOTLESS") != "" {
+		t.Skip("needs root to become somebody else")
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestNamespaceUnavailable$")
+	cmd.Env = append(os.Environ(), "ATOLL_TEST_UNPRIVILEGED=1")
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

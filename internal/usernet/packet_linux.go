@@ -11,39 +11,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// packetInterface is the far end of the pair. It has no address: the kernel
-// sees the frames that come to it as somebody else's, the packet socket sees
-// them all.
-const packetInterface = "atoll0"
+// farInterface is the far end of the pair. It has no address: the kernel sees
+// the frames that come to it as somebody else's, the packet socket sees them
+// all.
+const farInterface = "far0"
 
 // packetBuffer is asked for on both sides of the socket; without privilege on
 // the machine the kernel gives less.
 const packetBuffer = 4 << 20
 
-// openPacket makes the veth pair in the thread's namespace and opens a packet
-// socket on its far end.
-func openPacket(mtu int) (io.ReadWriteCloser, error) {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = Interface, mtu
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: packetInterface}
-	if err := netlink.LinkAdd(veth); err != nil {
-		return nil, fmt.Errorf("make a veth pair: %w", err)
-	}
-	peer, err := netlink.LinkByName(packetInterface)
+// openPacket makes a veth pair, whose near end is Interface in the namespace
+// that the thread is in, and opens a packet socket on its far end. That is in a
+// namespace of its own, out of the sandbox's sight, which the socket holds.
+func openPacket(near *os.File, mtu int) (link io.ReadWriteCloser, err error) {
+	err = onThread(func(func()) (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make a network namespace: %w", err)
+		}
+		link, err = openFar(near, mtu)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	if err := netlink.LinkSetMTU(peer, mtu); err != nil {
-		return nil, err
-	}
-	_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+packetInterface+"/disable_ipv6", []byte("1"), 0)
-	if err := netlink.LinkSetUp(peer); err != nil {
-		return nil, err
-	}
 	if err := noChecksumOffload(Interface); err != nil {
-		return nil, fmt.Errorf("turn checksum offload off: %w", err)
+		return nil, errors.Join(fmt.Errorf("turn checksum offload off: %w", err), link.Close())
 	}
-	return packetSocket(peer.Attrs().Index)
+	return link, nil
+}
+
+func openFar(near *os.File, mtu int) (io.ReadWriteCloser, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = farInterface, mtu
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: Interface, PeerNamespace: netlink.NsFd(near.Fd())}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return nil, fmt.Errorf("make a veth pair: %w", err)
+	}
+	far, err := netlink.LinkByName(farInterface)
+	if err != nil {
+		return nil, err
+	}
+	// Without this the kernel looks for IPv6 routers at the far end; it may be
+	// read-only, and nothing depends on it.
+	_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+farInterface+"/disable_ipv6", []byte("1"), 0)
+	if err := netlink.LinkSetUp(far); err != nil {
+		return nil, err
+	}
+	return packetSocket(far.Attrs().Index)
 }
 
 // noChecksumOffload makes the kernel fill in checksums and cut large packets

@@ -63,13 +63,16 @@ var (
 	GuestMAC   = net.HardwareAddr{0x02, 0x61, 0x74, 0x6f, 0x6c, 0x02}
 )
 
+// ResolvConf is the /etc/resolv.conf of a sandbox.
+const ResolvConf = "nameserver 192.0.0.1\n"
+
 // DefaultMTU is that of a link which has no wire: the largest there is, so
 // that a packet costs as little per byte as it can.
 const DefaultMTU = 65520
 
 // Limits that hold when Options name none.
 const (
-	DefaultMaxConns     = 2048
+	DefaultMaxConns     = 1024
 	DefaultMaxFlows     = 512
 	DefaultMaxDials     = 256
 	DefaultFlowIdle     = time.Minute
@@ -78,8 +81,8 @@ const (
 	keepaliveIdle       = time.Minute
 	keepaliveInterval   = 15 * time.Second
 	keepaliveCount      = 4
-	defaultSocketBuffer = 256 << 10
-	maxSocketBuffer     = 1 << 20
+	defaultSocketBuffer = 256 << 10 // grows with use
+	maxSocketBuffer     = 4 << 20
 )
 
 // A DialFunc makes the outward connections: network is "tcp" or "udp", address
