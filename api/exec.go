@@ -87,8 +87,8 @@ func (h *Handler) serveRun(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// encodeText returns b as it is when it is text. The end of what was cut off
-// may be half a character, which does not make it binary.
+// encodeText returns b as it is when it is text. Half a character at the end of
+// what was cut off is left out, and does not make it binary.
 func encodeText(b []byte, truncated bool) (text, encoding string) {
 	whole := b
 	if truncated {

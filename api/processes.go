@@ -374,7 +374,7 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if err != nil && err != io.EOF {
 		b.mu.Lock()
-		b.err = explainJSON(err)
+		b.err = err
 		b.mu.Unlock()
 	}
 	if err == io.EOF && b.open {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -37,11 +38,8 @@ func newRig(t *testing.T, opts Options) *rig {
 	if r.handler, err = NewHandler(r.fake, opts); err != nil {
 		t.Fatal(err)
 	}
-	r.server = httptest.NewServer(r.handler)
-	t.Cleanup(func() {
-		r.handler.Close()
-		r.server.Close()
-	})
+	r.server = newServer(t, r.handler)
+	t.Cleanup(func() { r.handler.Close() })
 	var token string
 	for token = range opts.Tokens {
 	}
@@ -53,6 +51,14 @@ func newRig(t *testing.T, opts Options) *rig {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// newServer serves h until the test ends.
+func newServer(t *testing.T, h http.Handler) *httptest.Server {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	return server
 }
 
 // proc is the fake's process behind p.

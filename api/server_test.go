@@ -1,0 +1,458 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"iter"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// ask makes a request without our client.
+func (r *rig) ask(t *testing.T, method, path, body string, header ...string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, r.server.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := r.server.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.server.Client().CloseIdleConnections()
+	return resp, string(b)
+}
+
+func TestTokens(t *testing.T) {
+	r := newRig(t, Options{Tokens: map[string]Account{"sesame": {Name: "ali", Role: "user"}}})
+	var account Account
+	r.list = func(ctx context.Context, _ atoll.Filter) ([]atoll.Status, error) {
+		account = AccountFrom(ctx)
+		return nil, nil
+	}
+	if _, err := r.client.List(t.Context(), atoll.Filter{}); err != nil || account != (Account{"ali", "user"}) {
+		t.Errorf("List by %+v: %v", account, err)
+	}
+	for _, auth := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Bearer sesam", "Bearer sesamee", "Basic sesame", "sesame"} {
+		resp, body := r.ask(t, "GET", "/v1/sandboxes", "", "Authorization", auth)
+		err := decodeError(resp.StatusCode, []byte(body), "", "")
+		if resp.StatusCode != 401 || !errors.Is(err, atoll.ErrDenied) || resp.Header.Get("WWW-Authenticate") == "" {
+			t.Errorf("%q: %d %v", auth, resp.StatusCode, err)
+		}
+	}
+	for _, path := range []string{"/health", "/api/health"} {
+		if resp, body := r.ask(t, "GET", path, ""); resp.StatusCode != 200 || body != `{"status":"ok"}` {
+			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
+		}
+	}
+	if resp, _ := r.ask(t, "GET", "/v1/sandboxes/"+fakeID+"/ports/80/", ""); resp.StatusCode != 401 {
+		t.Errorf("a port is open to all: %d", resp.StatusCode)
+	}
+	_, err := NewClient(t.Context(), ClientOptions{URL: r.server.URL, Token: "wrong"})
+	if !errors.Is(err, atoll.ErrDenied) {
+		t.Errorf("NewClient with a wrong token: %v", err)
+	}
+	wrong, err := NewClient(t.Context(), ClientOptions{URL: r.server.URL, Token: "wrong", Info: &atoll.Info{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wrong.Close()
+	if _, err := wrong.Sandbox(fakeID).Exec(t.Context(), &atoll.Command{Args: []string{"true"}, Stdout: io.Discard}); !errors.Is(err, atoll.ErrDenied) {
+		t.Errorf("Exec with a wrong token: %v", err)
+	}
+}
+
+func TestVerify(t *testing.T) {
+	verify := func(_ context.Context, token string) (Account, error) {
+		switch token {
+		case "good":
+			return Account{}, nil
+		case "later":
+			return Account{}, atoll.Errorf("verify", "", atoll.ErrUnavailable, "no database")
+		}
+		return Account{}, errors.New("never seen")
+	}
+	h, err := NewHandler(newFake(), Options{Verify: verify})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	r := &rig{}
+	r.server = newServer(t, h)
+	for token, want := range map[string]int{"good": 200, "later": 503, "bad": 401} {
+		if resp, body := r.ask(t, "GET", "/v1/info", "", "Authorization", "bearer "+token); resp.StatusCode != want {
+			t.Errorf("%s: %d %s, want %d", token, resp.StatusCode, body, want)
+		}
+	}
+	for name, opts := range map[string]Options{
+		"both":  {Verify: verify, Tokens: map[string]Account{"x": {}}},
+		"empty": {Tokens: map[string]Account{"": {}}},
+	} {
+		if _, err := NewHandler(newFake(), opts); !errors.Is(err, atoll.ErrInvalid) {
+			t.Errorf("NewHandler with %s: %v", name, err)
+		}
+	}
+	if got := AccountFrom(context.Background()); got != (Account{DefaultAccount, DefaultRole}) {
+		t.Errorf("nobody is %+v", got)
+	}
+}
+
+func TestRequestIDsAndTracesPassThrough(t *testing.T) {
+	var log bytes.Buffer
+	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	h, err := NewHandler(r.client, Options{}) // a second hop before the first
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	outer := &rig{server: newServer(t, h)}
+	var seen http.Header
+	r.list = func(ctx context.Context, _ atoll.Filter) ([]atoll.Status, error) {
+		seen = http.Header{}
+		sendTrace(ctx, seen)
+		seen.Set(RequestIDHeader, RequestID(ctx))
+		return nil, atoll.E("list", "", atoll.ErrExhausted, nil)
+	}
+	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	resp, body := outer.ask(t, "GET", "/v1/sandboxes", "", RequestIDHeader, "my-id", "traceparent", trace, "tracestate", "a=b")
+	if resp.Header.Get(RequestIDHeader) != "my-id" || !strings.Contains(body, `"request_id":"my-id"`) {
+		t.Errorf("the answer has id %q: %s", resp.Header.Get(RequestIDHeader), body)
+	}
+	if seen.Get(RequestIDHeader) != "my-id" || seen.Get("Traceparent") != trace || seen.Get("Tracestate") != "a=b" {
+		t.Errorf("the provider saw %v", seen)
+	}
+	if !strings.Contains(log.String(), "request=my-id") || !strings.Contains(log.String(), "kind=exhausted") {
+		t.Errorf("the log is %s", log.String())
+	}
+	for _, bad := range []string{"", "two words", strings.Repeat("x", 200), "é"} {
+		resp, _ := outer.ask(t, "GET", "/health", "", RequestIDHeader, bad)
+		if got := resp.Header.Get(RequestIDHeader); got == bad || len(got) != 16 {
+			t.Errorf("id %q was answered with %q", bad, got)
+		}
+	}
+}
+
+func TestPlainExec(t *testing.T) {
+	r := newRig(t, Options{})
+	const path = "/v1/sandboxes/" + fakeID + "/exec"
+	for _, c := range []struct{ body, want string }{
+		{`{"args":["echo","hi"]}`, `{"code":0,"stdout":"hi\n","stdout_encoding":"utf-8","stdout_truncated":false,`},
+		{`{"args":["err","no"]}`, `"stderr":"no","stderr_encoding":"utf-8","stderr_truncated":false}`},
+		{`{"args":["cat"],"stdin":"in"}`, `"stdout":"in"`},
+		{`{"args":["cat"],"stdin":"/wA=","stdin_encoding":"base64"}`, `"stdout":"/wA=","stdout_encoding":"base64"`},
+		{`{"args":["cat"],"stdin":"ab€","limit":4}`, `"stdout":"ab","stdout_encoding":"utf-8","stdout_truncated":true`},
+		{`{"args":["exit","3"]}`, `{"code":3,`},
+	} {
+		resp, body := r.ask(t, "POST", path, c.body)
+		if resp.StatusCode != 200 || !strings.Contains(body, c.want) {
+			t.Errorf("%s: %d %s, want %s", c.body, resp.StatusCode, body, c.want)
+		}
+	}
+	if resp, body := r.ask(t, "POST", path, `{"args":["nope"]}`); resp.StatusCode != 422 || !strings.Contains(body, "command not found") {
+		t.Errorf("no such command: %d %s", resp.StatusCode, body)
+	}
+}
+
+func TestPlainExecEndsWithItsCaller(t *testing.T) {
+	r := newRig(t, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, "POST", r.server.URL+"/v1/sandboxes/"+fakeID+"/exec", strings.NewReader(`{"args":["sleep"]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := func() *fakeProc {
+		r.box.mu.Lock()
+		defer r.box.mu.Unlock()
+		return r.box.procs["p1"]
+	}
+	go func() {
+		eventually(t, "it is started", func() bool { return started() != nil })
+		cancel()
+	}()
+	if resp, err := http.DefaultClient.Do(req); err == nil {
+		resp.Body.Close()
+		t.Error("the request was answered")
+	}
+	soon(t, "the end of a command whose caller has gone", func() { <-started().done })
+}
+
+func TestOutputFromAnOffset(t *testing.T) {
+	r := newRig(t, Options{})
+	p := r.attachable(t, func(_ context.Context, a *atoll.Attachment) error {
+		switch {
+		case a.StderrFrom == 3 && a.Stderr != nil && !a.NoFollow:
+			io.WriteString(a.Stderr, "err")
+		case a.Stdout != nil && a.StdoutFrom == 9 && a.NoFollow:
+			a.Gap(atoll.Stdout, 9, 12)
+			io.WriteString(a.Stdout, "out")
+		case a.Stdout != nil && a.StdoutFrom == 0:
+		default:
+			return atoll.Errorf("attach", "", atoll.ErrInvalid, "no such offset")
+		}
+		return nil
+	})
+	path := "/v1/sandboxes/" + fakeID + "/processes/" + p.ID() + "/output"
+	for _, c := range []struct {
+		query, offset, body string
+		status              int
+	}{
+		{"?stream=stderr&offset=3&follow=true", "3", "err", 200},
+		{"?offset=9", "12", "out", 200},
+		{"", "0", "", 200},
+		{"?offset=100", "", "", 400},
+		{"?stream=stdin", "", "", 400},
+	} {
+		resp, body := r.ask(t, "GET", path+c.query, "")
+		if resp.StatusCode != c.status || resp.Header.Get(OffsetHeader) != c.offset || c.status == 200 && body != c.body {
+			t.Errorf("%s: %d, offset %q, %q", c.query, resp.StatusCode, resp.Header.Get(OffsetHeader), body)
+		}
+	}
+}
+
+func TestStdinByRequest(t *testing.T) {
+	r := newRig(t, Options{MaxUpload: 100})
+	var got []byte
+	var end error
+	p := r.attachable(t, func(_ context.Context, a *atoll.Attachment) error {
+		got, end = io.ReadAll(a.Stdin)
+		return nil
+	})
+	path := "/v1/sandboxes/" + fakeID + "/processes/" + p.ID() + "/stdin"
+	for _, c := range []struct {
+		query string
+		want  error
+	}{{"", errKeepOpen}, {"?close=true", nil}} {
+		resp, body := r.ask(t, "POST", path+c.query, "typed")
+		if resp.StatusCode != 204 || string(got) != "typed" || end != c.want {
+			t.Errorf("%q: %d %s; the process read %q, %v", c.query, resp.StatusCode, body, got, end)
+		}
+	}
+	if resp, body := r.ask(t, "POST", path, strings.Repeat("x", 101)); resp.StatusCode != 413 || end == nil {
+		t.Errorf("too much: %d %s; the process read to %v", resp.StatusCode, body, end)
+	}
+}
+
+func TestACreateThatIsGivenUpLeavesNothing(t *testing.T) {
+	r := newRig(t, Options{})
+	removed := make(chan atoll.RemoveOptions, 10)
+	r.box.remove = func(ctx context.Context, opts atoll.RemoveOptions) error {
+		removed <- opts
+		return ctx.Err()
+	}
+	for name, create := range map[string]func(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error){
+		"by the provider": func(ctx context.Context, _ *atoll.Spec) (atoll.Sandbox, error) {
+			<-ctx.Done()
+			removed <- atoll.RemoveOptions{Volumes: true} // as it must
+			return nil, ctx.Err()
+		},
+		"though it was made": func(ctx context.Context, _ *atoll.Spec) (atoll.Sandbox, error) {
+			<-ctx.Done()
+			return r.box, nil
+		},
+	} {
+		called := make(chan struct{})
+		r.create = func(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+			close(called)
+			return create(ctx, spec)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { <-called; cancel() }()
+		if _, err := r.client.Create(ctx, &atoll.Spec{}); err != context.Canceled {
+			t.Errorf("%s: Create = %v", name, err)
+		}
+		select {
+		case opts := <-removed:
+			if !opts.Volumes {
+				t.Errorf("%s: the volume was kept", name)
+			}
+		default:
+			t.Errorf("%s: the sandbox is left when Create returns", name)
+		}
+	}
+}
+
+func TestWatchPassesEverythingOn(t *testing.T) {
+	r := newRig(t, Options{})
+	end := error(atoll.Errorf("watch", "", atoll.ErrUnavailable, "the reader is too slow"))
+	r.watch = func(ctx context.Context) iter.Seq2[atoll.Event, error] {
+		return func(yield func(atoll.Event, error) bool) {
+			for _, s := range []atoll.State{atoll.StateCreating, atoll.StateRunning} {
+				if !yield(atoll.Event{Type: atoll.EventState, Status: atoll.Status{ID: fakeID, State: s}, Time: time.Unix(1, 0).UTC()}, nil) {
+					return
+				}
+			}
+			if yield(atoll.Event{Type: atoll.EventSynced}, nil) {
+				yield(atoll.Event{}, end)
+			}
+		}
+	}
+	var got []string
+	for ev, err := range r.client.Watch(t.Context()) {
+		if err != nil {
+			got = append(got, err.Error())
+			if !errors.Is(err, atoll.ErrUnavailable) {
+				t.Errorf("the end is %v", err)
+			}
+			continue
+		}
+		got = append(got, string(ev.Type)+string(ev.Status.State))
+	}
+	if want := "statecreating staterunning synced watch: the reader is too slow"; strings.Join(got, " ") != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestWatchEndsWithTheServer(t *testing.T) {
+	r := newRig(t, Options{})
+	soon(t, "the end of a Watch", func() {
+		for _, err := range r.client.Watch(t.Context()) {
+			if err != nil {
+				if !errors.Is(err, atoll.ErrUnavailable) {
+					t.Errorf("the end is %v", err)
+				}
+				return
+			}
+			go r.handler.Close()
+		}
+		t.Error("the Watch ended without an error")
+	})
+}
+
+func TestALargeEventArrives(t *testing.T) {
+	r := newRig(t, Options{})
+	large := strings.Repeat("long\nlines\r\n", 50_000)
+	r.watch = func(ctx context.Context) iter.Seq2[atoll.Event, error] {
+		return func(yield func(atoll.Event, error) bool) {
+			yield(atoll.Event{Type: atoll.EventState, Status: atoll.Status{Reason: large}}, nil)
+		}
+	}
+	for ev, err := range r.client.Watch(t.Context()) {
+		if err != nil || ev.Status.Reason != large {
+			t.Errorf("%d bytes came, %v", len(ev.Status.Reason), err)
+		}
+		break
+	}
+}
+
+// A preparer is a fake that reports progress.
+type preparer struct {
+	*fake
+	err error
+}
+
+func (p preparer) Prepare(_ context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
+	for i := range 3 {
+		progress(atoll.Progress{Phase: "pull", Item: spec.Image, Done: int64(i), Total: 3})
+	}
+	return p.err
+}
+
+func TestPrepareReportsProgress(t *testing.T) {
+	for _, want := range []error{nil, atoll.ErrNotExist} {
+		h, err := NewHandler(preparer{newFake(), want}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer h.Close()
+		c, err := NewClient(t.Context(), ClientOptions{URL: newServer(t, h).URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		var got []atoll.Progress
+		err = c.Prepare(t.Context(), &atoll.Spec{Image: "img"}, func(p atoll.Progress) { got = append(got, p) })
+		if !errors.Is(err, want) || len(got) != 3 || got[2] != (atoll.Progress{Phase: "pull", Item: "img", Done: 2, Total: 3}) {
+			t.Errorf("Prepare = %v with %v", err, got)
+		}
+		if err := c.Prepare(t.Context(), &atoll.Spec{}, nil); !errors.Is(err, want) {
+			t.Errorf("Prepare without progress = %v", err)
+		}
+	}
+}
+
+func TestMetricsAreMounted(t *testing.T) {
+	metrics := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "up 1\n") })
+	r := newRig(t, Options{Metrics: metrics, Tokens: map[string]Account{"t": {}}})
+	if resp, _ := r.ask(t, "GET", "/metrics", ""); resp.StatusCode != 401 {
+		t.Errorf("without a token: %d", resp.StatusCode)
+	}
+	if _, body := r.ask(t, "GET", "/metrics", "", "Authorization", "Bearer t"); body != "up 1\n" {
+		t.Errorf("got %q", body)
+	}
+}
+
+func TestStopPassesTheGraceOn(t *testing.T) {
+	r := newRig(t, Options{})
+	for _, grace := range []time.Duration{-1, 0, 1500 * time.Millisecond} {
+		if err := r.sb.Stop(t.Context(), grace); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := strings.Join(r.box.calls, ", "); got != "stop -1ns, stop 0s, stop 1.5s" {
+		t.Errorf("the provider got %s", got)
+	}
+}
+
+func TestRemoveOfAnUnknownSandboxIsDone(t *testing.T) {
+	r := newRig(t, Options{})
+	if err := r.client.Sandbox(strings.Repeat("f", 32)).Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if resp, _ := r.ask(t, "DELETE", "/v1/sandboxes/"+strings.Repeat("f", 32), ""); resp.StatusCode != 404 {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+}
+
+func TestNewClientSaysWhatIsWrong(t *testing.T) {
+	for url, want := range map[string]atoll.Kind{
+		"":                        atoll.ErrInvalid,
+		"ftp://x":                 atoll.ErrInvalid,
+		"unix://host/path":        atoll.ErrInvalid,
+		"http://":                 atoll.ErrInvalid,
+		"http://\x00":             atoll.ErrInvalid,
+		"unix:///nowhere/at/all":  atoll.ErrUnavailable,
+		"http://127.0.0.1:1":      atoll.ErrUnavailable,
+		"https://127.0.0.1:1/sub": atoll.ErrUnavailable,
+	} {
+		_, err := NewClient(t.Context(), ClientOptions{URL: url})
+		if atoll.KindOf(err) != want || want == atoll.ErrUnavailable && !strings.Contains(err.Error(), url) {
+			t.Errorf("NewClient(%q): %v, want kind %s", url, err, want)
+		}
+	}
+}
+
+func TestInfoIsFetchedOnceOrNotAtAll(t *testing.T) {
+	var asked atomic.Int32
+	server := newServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		json.NewEncoder(w).Encode(atoll.Info{Name: "far"})
+	}))
+	c, err := NewClient(t.Context(), ClientOptions{URL: server.URL})
+	if err != nil || c.Info().Name != "far" || c.Info().Name != "far" || asked.Load() != 1 {
+		t.Errorf("Info asked %d times: %v", asked.Load(), err)
+	}
+	c.Close()
+	c, err = NewClient(t.Context(), ClientOptions{URL: server.URL, Info: &atoll.Info{Name: "near"}})
+	if err != nil || c.Info().Name != "near" || asked.Load() != 1 {
+		t.Errorf("Info asked %d times: %v", asked.Load(), err)
+	}
+	c.Close()
+	c.Close()
+}
