@@ -70,7 +70,8 @@ type Spec struct {
 	// included. 0 means never.
 	TTL Duration `json:"ttl,omitzero"`
 	// AutoRemove removes the sandbox, data volume included, AutoRemoveLinger
-	// after its main process ended.
+	// after its main process ended. The main process's output is kept from its
+	// first byte for whoever attaches within AutoRemoveLinger of its start.
 	AutoRemove bool `json:"auto_remove,omitempty"`
 	// NoStart leaves the sandbox in StateCreated.
 	NoStart bool `json:"no_start,omitempty"`

@@ -305,10 +305,19 @@ func (b *box) exec(ctx context.Context, table *process.Table, id string, cmd *at
 		c.Args = []string{b.p.opts.Backend.Shell(&b.place, cmd)}
 	}
 	b.dirty.Store(true)
-	p, err := table.Start(ctx, id, &c, func(io process.Stdio) (process.Handle, error) {
+	p, err := table.StartHeld(ctx, id, &c, b.hold(id), func(io process.Stdio) (process.Handle, error) {
 		return b.p.opts.Backend.Start(ctx, &b.place, &c, io)
 	})
 	return p, known("exec", b.id, err)
+}
+
+// hold is how long a process's output is kept for its first reader: that of a
+// main process which is all that its sandbox is for comes after it was started.
+func (b *box) hold(id string) time.Duration {
+	if id == atoll.MainProcess && b.place.Spec.AutoRemove {
+		return atoll.AutoRemoveLinger
+	}
+	return 0
 }
 
 // close ends the box for this program.

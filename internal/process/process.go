@@ -183,6 +183,14 @@ func (p *process) expire() {
 	_ = p.handle.Kill() // one that cannot be killed goes on, and so does its Wait
 }
 
+// hold keeps both streams for their first readers, for so long.
+func (p *process) hold(d time.Duration) {
+	for _, r := range []*ring{p.stdout, p.stderr} {
+		r.hold()
+		time.AfterFunc(d, r.unhold)
+	}
+}
+
 // release lets the pumps run whatever readers do.
 func (p *process) release() {
 	p.stdout.release()

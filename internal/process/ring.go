@@ -21,6 +21,7 @@ type ring struct {
 	start    int64     // the oldest byte kept
 	end      int64     // where the next byte goes
 	readers  map[*reader]struct{}
+	held     bool // nothing is dropped before the first reader comes
 	free     bool // readers no longer hold the writer back
 	finished bool // nothing more is kept
 }
@@ -67,6 +68,9 @@ func (r *ring) spare() int64 {
 		return r.limit
 	}
 	slowest := r.end
+	if r.held {
+		slowest = r.start
+	}
 	for rd := range r.readers {
 		slowest = min(slowest, rd.pos)
 	}
@@ -163,7 +167,23 @@ func (r *ring) attach(from int64, noFollow bool, wake chan struct{}) (*reader, b
 		r.readers = make(map[*reader]struct{}, 1)
 	}
 	r.readers[rd] = struct{}{}
+	r.held = false
 	return rd, true
+}
+
+// hold keeps the writer from dropping anything until the first reader comes.
+func (r *ring) hold() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = true
+}
+
+// unhold ends that.
+func (r *ring) unhold() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = false
+	r.room.Signal()
 }
 
 // detach lets the ring forget the reader. A second call does nothing.

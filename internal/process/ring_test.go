@@ -148,3 +148,51 @@ func BenchmarkRingWrite(b *testing.B) {
 		r.write(p)
 	}
 }
+
+func TestRingHeldWaitsForItsFirstReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRing(4)
+		r.hold()
+		written := make(chan struct{})
+		go func() {
+			r.write([]byte("0123456789"))
+			close(written)
+		}()
+		synctest.Wait()
+		if st := r.status(); st.Written != 4 || st.Kept != 0 {
+			t.Errorf("held without a reader: status %+v, want 4 written, all kept", st)
+		}
+		rd, _ := r.attach(0, false, make(chan struct{}, 1))
+		var got []byte
+		for len(got) < 10 {
+			synctest.Wait()
+			b, gap := drainReader(rd)
+			if gap > 0 {
+				t.Fatalf("a gap of %d bytes", gap)
+			}
+			got = append(got, b...)
+		}
+		<-written
+		if string(got) != "0123456789" {
+			t.Errorf("read %q", got)
+		}
+	})
+}
+
+func TestRingUnheldDropsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRing(4)
+		r.hold()
+		written := make(chan struct{})
+		go func() {
+			r.write([]byte("0123456789"))
+			close(written)
+		}()
+		synctest.Wait()
+		r.unhold()
+		<-written
+		if st := r.status(); st.Kept != 6 {
+			t.Errorf("status %+v, want the last 4 of 10 kept", st)
+		}
+	})
+}

@@ -76,6 +76,13 @@ func NewTable() *Table { return &Table{procs: map[string]*process{}} }
 // (the table is closed), ErrAlreadyExists (id is taken), ErrExhausted (no
 // pipe or terminal to be had).
 func (t *Table) Start(ctx context.Context, id string, cmd *atoll.Command, start func(Stdio) (Handle, error)) (atoll.Process, error) {
+	return t.StartHeld(ctx, id, cmd, 0, start)
+}
+
+// StartHeld is Start for a process whose reader comes after it was started: for
+// so long, none of its output is dropped before somebody is attached to it, and
+// the process waits when more than Command.OutputLimit is there.
+func (t *Table) StartHeld(ctx context.Context, id string, cmd *atoll.Command, hold time.Duration, start func(Stdio) (Handle, error)) (atoll.Process, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -90,6 +97,9 @@ func (t *Table) Start(ctx context.Context, id string, cmd *atoll.Command, start 
 		return nil, atoll.E("exec", id, stdioKind(err), err)
 	}
 	p := newProcess(id, cmd, io)
+	if hold > 0 {
+		p.hold(hold)
+	}
 	att, err := p.attach(&atoll.Attachment{Stdout: cmd.Stdout, Stderr: cmd.Stderr})
 	if err == nil {
 		p.handle, err = start(io.child)

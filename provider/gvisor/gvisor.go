@@ -49,6 +49,9 @@ type Options struct {
 	HostPaths []string
 	// Image configures the image store.
 	Image image.Options
+	// Cgroup is what the names of the sandboxes' cgroups begin with. Default:
+	// "atoll-".
+	Cgroup string
 	// Debug makes gVisor write its own logs into the sandbox's directory.
 	Debug bool
 	// Log receives what the provider has to say. Default: nowhere.
@@ -90,6 +93,9 @@ func New(opts Options) (*Provider, error) {
 	}
 	if opts.Platform == "" {
 		opts.Platform = "systrap"
+	}
+	if opts.Cgroup == "" {
+		opts.Cgroup = "atoll-"
 	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 
@@ -47,7 +46,7 @@ var dirs = map[*gvisor.Provider]gvisor.Options{}
 // again in the end.
 func open[T testing.TB](t T) atoll.Provider {
 	dir := t.TempDir()
-	opts := gvisor.Options{Dir: filepath.Join(dir, "state"), RunDir: runDir(t), Helper: helper(t), Debug: os.Getenv("ATOLL_TEST_GVISOR_DEBUG") != ""}
+	opts := gvisor.Options{Dir: filepath.Join(dir, "state"), RunDir: runDir(t), Helper: helper(t), Cgroup: groups, Debug: os.Getenv("ATOLL_TEST_GVISOR_DEBUG") != ""}
 	p, err := gvisor.New(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +64,10 @@ func open[T testing.TB](t T) atoll.Provider {
 	})
 	return p
 }
+
+// groups is what the names of this process's cgroups begin with: other tests
+// run at the same time.
+var groups = fmt.Sprintf("atoll-test-%d-", os.Getpid())
 
 // runDir is a short directory: sockets lie in it.
 func runDir(t testing.TB) string {
@@ -139,10 +142,10 @@ func TestMain(m *testing.M) {
 }
 
 // leaks lists what gVisor sandboxes have on this machine besides what the suite
-// itself looks for.
+// itself looks for, which includes their processes.
 func leaks(t *testing.T) []string {
 	var list []string
-	for _, pattern := range []string{"/sys/fs/cgroup/atoll-*", "/sys/fs/cgroup/*/atoll-*"} {
+	for _, pattern := range []string{"/sys/fs/cgroup/" + groups + "*", "/sys/fs/cgroup/*/" + groups + "*"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -151,17 +154,6 @@ func leaks(t *testing.T) []string {
 			if info, err := os.Stat(path); err == nil && info.IsDir() {
 				list = append(list, "cgroup "+path)
 			}
-		}
-	}
-	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range procs {
-		data, _ := os.ReadFile(path)
-		argv0, _, _ := strings.Cut(string(data), "\x00")
-		if strings.HasPrefix(argv0, "runsc-") || strings.HasPrefix(argv0, "atoll-") {
-			list = append(list, fmt.Sprintf("process %s %s", filepath.Base(filepath.Dir(path)), argv0))
 		}
 	}
 	return list

@@ -35,7 +35,7 @@ func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(rec.Run, 0o700); err != nil {
+	if err := p.dir.MakeRun(rec.Run); err != nil {
 		return atoll.E("start", id, diskKind(err), err)
 	}
 	job, err := json.Marshal(p.job(rec))

@@ -58,7 +58,7 @@ func (p *Provider) cgroup(id string) string {
 	if !p.info.Caps.MemoryLimit && !p.info.Caps.CPULimit {
 		return ""
 	}
-	return "/atoll-" + id
+	return "/" + p.opts.Cgroup + id
 }
 
 // group is the sandbox's cgroup.

@@ -93,6 +93,7 @@ func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error 
 	if err != nil {
 		return atoll.E("remove", rec.Status.ID, atoll.ErrInternal, err)
 	}
+	p.dir.TidyRun(p.opts.RunDir)
 	p.forget(rec.Status.ID)
 	p.events.changed(rec.Status.ID)
 	return nil

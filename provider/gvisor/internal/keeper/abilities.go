@@ -116,7 +116,7 @@ type boxFiles struct {
 func newFiles(b *box) *boxFiles {
 	f := &boxFiles{box: b}
 	opts := files.Options{Workdir: b.job.Spec.Workdir, UID: -1, GID: -1, Inside: f.inside}
-	if user := b.defaultUser(); user != "" && user != "root" && user != "0" {
+	if !plainRoot(b.defaultUser()) {
 		// Only the guest has the user's rights, no more and no less.
 		f.FS = files.New(opts)
 		return f

@@ -322,6 +322,7 @@ func (b *box) removeSelf() {
 	if err := b.dir.Delete(b.record, atoll.RemoveOptions{Volumes: true}); err != nil {
 		b.log.Error("remove", "err", err)
 	}
+	b.dir.TidyRun(filepath.Dir(b.job.Run))
 }
 
 // Files is the sandbox's file system.

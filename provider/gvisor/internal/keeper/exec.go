@@ -36,7 +36,7 @@ func (b *box) exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Pr
 	if err != nil {
 		return nil, err
 	}
-	return b.table.Start(ctx, id, cmd, func(stdio process.Stdio) (process.Handle, error) {
+	return b.table.StartHeld(ctx, id, cmd, b.hold(id), func(stdio process.Stdio) (process.Handle, error) {
 		args.FilePayload = control.NewFilePayload(map[int]*os.File{0: stdio.Stdin, 1: stdio.Stdout, 2: stdio.Stderr}, nil)
 		started := time.Now()
 		pid, err := b.sentry.exec(args)
@@ -47,11 +47,23 @@ func (b *box) exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Pr
 	})
 }
 
+// hold is how long a process's output is kept for its first reader: that of a
+// main process which is all that its sandbox is for comes after it was started.
+func (b *box) hold(id string) time.Duration {
+	if id == atoll.MainProcess && b.job.Spec.AutoRemove {
+		return atoll.AutoRemoveLinger
+	}
+	return 0
+}
+
 // execArgs translates cmd, over the sandbox's own defaults, for gVisor.
 func (b *box) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*control.ExecArgs, error) {
 	user := cmd.User
 	if user == "" {
 		user = b.defaultUser()
+	}
+	if plain := plainRoot(user); !plain && !b.job.Caps.Users {
+		return nil, atoll.Errorf("exec", b.ID(), atoll.ErrUnsupported, "user %q: only root exists without privileges; run Atoll as root for other users", user)
 	}
 	cred, err := b.resolveUser(user)
 	if err != nil {
@@ -129,12 +141,17 @@ func (b *box) defaultUser() string {
 // resolveUser looks user up in the sandbox as it is now. Plain root needs no
 // look-up: it is what nearly every command runs as.
 func (b *box) resolveUser(user string) (credentials, error) {
-	if user == "" || user == "0" || user == "root" {
+	if plainRoot(user) {
 		return credentials{home: "/root"}, nil
 	}
 	passwd, _ := b.sentry.readFile("/etc/passwd", accountsLimit) // an image without accounts has numbers only
 	group, _ := b.sentry.readFile("/etc/group", accountsLimit)
 	return parseUser(user, passwd, group)
+}
+
+// plainRoot reports whether user means root with no group but its own.
+func plainRoot(user string) bool {
+	return user == "" || user == "root" || user == "0" || user == "0:0"
 }
 
 const accountsLimit = 1 << 20 // bytes of a passwd or group file that are read

@@ -221,6 +221,26 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	return err
 }
 
+// TidyRun removes the directory that held the sandboxes' gVisor state, and the
+// one above it, as far as they are empty; MakeRun makes them again.
+func (d Dir) TidyRun(run string) {
+	if os.Remove(run) == nil {
+		_ = os.Remove(filepath.Dir(run)) // others may use it
+	}
+}
+
+// MakeRun makes a sandbox's directory for gVisor's state.
+func (d Dir) MakeRun(path string) error {
+	const tries = 10 // others may tidy up at the same moment
+	var err error
+	for range tries {
+		if err = os.MkdirAll(path, 0o700); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return err
+}
+
 // RemoveProject deletes the project's volumes and names. No sandbox may be left
 // in it.
 func (d Dir) RemoveProject(project string) error {

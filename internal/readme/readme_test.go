@@ -1,0 +1,209 @@
+// Package readme_test checks that README.md is true: its table of providers is
+// what they say of themselves, and its program is one that runs.
+//
+//	go test ./internal/readme -update
+//
+// writes the table anew.
+package readme_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+)
+
+const (
+	readme = "../../README.md"
+	begin  = "<!-- providers: written by go test ./internal/readme -update -->\n"
+	end    = "<!-- end -->\n"
+)
+
+var update = flag.Bool("update", false, "write the table of providers into README.md")
+
+// infoVar makes the test binary print the Info of the provider it names, so
+// that it can be asked as another user.
+const infoVar = "ATOLL_README_INFO"
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(infoVar); name != "" {
+		if err := printInfo(name); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func printInfo(name string) error {
+	dir, err := os.MkdirTemp("", "atoll")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	p, err := config.Open(&config.Config{StateDir: dir, Provider: name}, config.Options{})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return json.NewEncoder(os.Stdout).Encode(p.Info())
+}
+
+// infoOf asks a provider as the user with that id.
+func infoOf(t *testing.T, name string, uid uint32) atoll.Info {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Dir = "/"
+	cmd.Env = []string{infoVar + "=" + name, "TMPDIR=/tmp", "HOME=/"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s as %d: %v\n%s", name, uid, err, out)
+	}
+	var info atoll.Info
+	if err := json.Unmarshal(out, &info); err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// A column of the table.
+type column struct {
+	title string
+	info  atoll.Info
+}
+
+// rows are what the table says of a provider.
+var rows = []struct {
+	what string
+	of   func(i atoll.Info) any
+}{
+	{"isolation", func(i atoll.Info) any { return isolation[i.Isolation] }},
+	{"outlives the process that made it", func(i atoll.Info) any { return i.Caps.Survives }},
+	{"root file system after stop and start", func(i atoll.Info) any { return durable[i.Caps.Durable] }},
+	{"terminals", func(i atoll.Info) any { return i.Caps.TTY }},
+	{"files in and out", func(i atoll.Info) any { return i.Caps.Files }},
+	{"connections to ports inside", func(i atoll.Info) any { return i.Caps.Dial }},
+	{"pause, resume", func(i atoll.Info) any { return i.Caps.Pause }},
+	{"snapshots and forks of running sandboxes", func(i atoll.Info) any { return i.Caps.Snapshot }},
+	{"usage", func(i atoll.Info) any { return i.Caps.Usage }},
+	{"OCI images", func(i atoll.Info) any { return i.Caps.Images }},
+	{"users other than the default", func(i atoll.Info) any { return i.Caps.Users }},
+	{"bind mounts", func(i atoll.Info) any { return i.Caps.BindMounts }},
+	{"volumes", func(i atoll.Info) any { return i.Caps.Volumes }},
+	{"tmpfs", func(i atoll.Info) any { return i.Caps.Tmpfs }},
+	{"read-only root", func(i atoll.Info) any { return i.Caps.ReadOnlyRoot }},
+	{"memory limit", func(i atoll.Info) any { return i.Caps.MemoryLimit }},
+	{"CPU limit", func(i atoll.Info) any { return i.Caps.CPULimit }},
+	{"process limit", func(i atoll.Info) any { return i.Caps.ProcessLimit }},
+	{"disk limit", func(i atoll.Info) any { return i.Caps.DiskLimit }},
+	{"no network, enforced", func(i atoll.Info) any { return i.Caps.NetworkNone }},
+	{"network, without the host's", func(i atoll.Info) any { return i.Caps.NetworkOn }},
+	{"network to listed hosts only", func(i atoll.Info) any { return i.Caps.Egress }},
+}
+
+var isolation = map[atoll.Isolation]string{
+	atoll.IsolationNone: "none", atoll.IsolationContainer: "the host's kernel, namespaces",
+	atoll.IsolationKernel: "a kernel of its own", atoll.IsolationVM: "a virtual machine",
+}
+
+var durable = map[atoll.Durability]string{
+	atoll.DurableNone: "gone", atoll.DurableStop: "kept", atoll.DurableCrash: "kept, after a crash too",
+}
+
+func markdown(columns []column) string {
+	var b strings.Builder
+	b.WriteString("| |")
+	for _, c := range columns {
+		fmt.Fprintf(&b, " %s |", c.title)
+	}
+	b.WriteString("\n| --- |" + strings.Repeat(" --- |", len(columns)) + "\n")
+	for _, r := range rows {
+		fmt.Fprintf(&b, "| %s |", r.what)
+		for _, c := range columns {
+			cell := r.of(c.info)
+			switch cell {
+			case true:
+				cell = "yes"
+			case false:
+				cell = "-"
+			}
+			fmt.Fprintf(&b, " %v |", cell)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// What a provider can do depends on who asks, and on the machine: the table is
+// that of a machine where all of it can be had.
+func TestProviderTable(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.Cgroups)
+	const nobody = 65534
+	var columns []column
+	for _, e := range config.Providers() {
+		columns = append(columns, column{e.Name, infoOf(t, e.Name, 0)})
+		if e.Name == config.DefaultProvider("linux") {
+			columns = append(columns, column{e.Name + ", not as root", infoOf(t, e.Name, nobody)})
+		}
+	}
+	text := read(t, readme)
+	before, rest, ok := strings.Cut(text, begin)
+	got, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("README.md: no %q and %q", begin, end)
+	}
+	want := markdown(columns)
+	if got == want {
+		return
+	}
+	if !*update {
+		t.Fatalf("README.md: the table of providers is not what they say; go test ./internal/readme -update\ngot\n%s\nwant\n%s", got, want)
+	}
+	if err := os.WriteFile(readme, []byte(before+begin+want+end+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The Go program in README.md is examples/library, word for word.
+func TestLibraryProgram(t *testing.T) {
+	program := read(t, "../../examples/library/main.go")
+	_, body, ok := strings.Cut(program, "func run(")
+	if !ok {
+		t.Fatal("examples/library: no function run")
+	}
+	if want := "func run(" + body; !strings.Contains(read(t, readme), "```go\n"+want+"```\n") {
+		t.Errorf("README.md does not show\n%s", want)
+	}
+}
+
+// Every file that README.md links to is there.
+func TestLinks(t *testing.T) {
+	for _, part := range strings.Split(read(t, readme), "](")[1:] {
+		target, _, _ := strings.Cut(part, ")")
+		if strings.Contains(target, "://") || strings.HasPrefix(target, "#") {
+			continue
+		}
+		if _, err := os.Stat("../../" + target); err != nil {
+			t.Errorf("README.md links to %s: %v", target, err)
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
