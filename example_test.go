@@ -1,0 +1,60 @@
+package atoll_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+)
+
+// Any provider will do; package gvisor's is the one that isolates.
+func Example() {
+	ctx := context.Background()
+	p, err := mock.New(mock.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close()
+	sb, err := p.Create(ctx, &atoll.Spec{Name: "web"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sb.Remove(ctx, atoll.RemoveVolumes())
+	out, err := atoll.Output(ctx, sb, &atoll.Command{Args: []string{"echo", "hello"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s", out)
+	// Output: hello
+}
+
+// A command that ran and failed is an *ExitError; all else that goes wrong is
+// an *Error with a kind.
+func ExampleRun() {
+	ctx := context.Background()
+	p, err := mock.New(mock.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close()
+	sb, err := p.Create(ctx, &atoll.Spec{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var exit *atoll.ExitError
+	err = atoll.Run(ctx, sb, &atoll.Command{Args: []string{"sh", "-c", "exit 3"}})
+	if errors.As(err, &exit) {
+		fmt.Println(exit.Exit)
+	}
+	if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+		log.Fatal(err)
+	}
+	err = atoll.Run(ctx, sb, &atoll.Command{Args: []string{"true"}})
+	fmt.Println(errors.Is(err, atoll.ErrNotFound))
+	// Output:
+	// exited with code 3
+	// true
+}
