@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
@@ -82,12 +84,40 @@ func (c *creation) image(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	st.Image = im.Ref
-	if im.Digest != "" {
-		st.Image += "@" + im.Digest
-	}
-	c.rec.Image, c.rec.Env, c.rec.User = im.Root, im.Env, im.User
+	st.Image = pinned(im)
+	c.rec.Image, c.rec.Digest, c.rec.Env, c.rec.User = im.Root, im.Digest, im.Env, im.User
 	return nil
+}
+
+// pinned is the image's name with its digest, by which it can be got again.
+func pinned(im *image.Image) string {
+	if im.Digest == "" || im.Ref == im.Digest {
+		return im.Ref
+	}
+	name, _, _ := strings.Cut(im.Ref, "@sha")
+	return name + "@" + im.Digest
+}
+
+// hold keeps the sandbox's image in the store until the file that it returns is
+// closed by all who have it; nil for the host's file system. An image that was
+// removed while the sandbox did not run is fetched again, by its digest.
+func (p *Provider) hold(ctx context.Context, rec *statedir.Record) (*os.File, error) {
+	if rec.Image == "" {
+		return nil, nil
+	}
+	im := &image.Image{Ref: rec.Status.Image, Digest: rec.Digest, Root: rec.Image}
+	f, err := im.Hold()
+	if err == nil || atoll.KindOf(err) != atoll.ErrNotExist {
+		return f, err
+	}
+	im, getErr := p.images.Get(ctx, rec.Status.Image, nil)
+	if getErr != nil {
+		return nil, atoll.Errorf("start", rec.Status.ID, atoll.KindOf(getErr), "image %s was removed, and cannot be got again: %w", rec.Status.Image, getErr)
+	}
+	if im.Digest != rec.Digest {
+		return nil, atoll.E("start", rec.Status.ID, atoll.ErrNotExist, err)
+	}
+	return im.Hold()
 }
 
 // mounts makes the volumes and checks what is bound.

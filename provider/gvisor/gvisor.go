@@ -158,6 +158,9 @@ func (p *Provider) Close() error {
 		p.sweeper()
 		p.events.close()
 		p.work.Wait()
+		if err := p.images.Close(); err != nil {
+			p.log.Error("close", "err", err)
+		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for _, k := range p.keepers {

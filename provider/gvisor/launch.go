@@ -35,6 +35,11 @@ func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
 	if err != nil {
 		return err
 	}
+	held, err := p.hold(ctx, rec)
+	if err != nil {
+		return err
+	}
+	defer held.Close() // may be nil; the keeper has it as long as it lives
 	if err := p.dir.MakeRun(rec.Run); err != nil {
 		return atoll.E("start", id, diskKind(err), err)
 	}
@@ -46,7 +51,7 @@ func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
 	if err := group.Make(limits(rec.Status.Spec.Resources.WithDefaults())); err != nil {
 		return atoll.E("start", id, diskKind(err), err)
 	}
-	k, err := spawn(helper, group)
+	k, err := spawn(helper, group, held)
 	if err != nil {
 		return p.spawnError(ctx, id, errors.Join(err, group.Remove()))
 	}
@@ -162,8 +167,8 @@ type spawned struct {
 
 // spawn executes the helper as keeper: in a session of its own, with nothing on
 // its standard streams, in a mount namespace of its own and, unless we are
-// root, a user namespace in which it is.
-func spawn(helper string, group cgroup.Group) (*spawned, error) {
+// root, a user namespace in which it is. It inherits held, which may be nil.
+func spawn(helper string, group cgroup.Group, held *os.File) (*spawned, error) {
 	dir, err := group.Dir()
 	if err != nil {
 		return nil, err
@@ -180,7 +185,7 @@ func spawn(helper string, group cgroup.Group) (*spawned, error) {
 	cmd.Args[0] = keeper.Argv0
 	cmd.Env = []string{} // nothing of the caller's environment goes in
 	cmd.Dir = "/"
-	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.ExtraFiles = []*os.File{theirs, held}
 	cmd.SysProcAttr = keeperAttr()
 	if dir != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())

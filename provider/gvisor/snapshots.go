@@ -131,6 +131,7 @@ func (c *creation) fromSnapshot() error {
 			r.Snapshot.ID, r.Snapshot.Version, Version())
 	}
 	st.Spec.Snapshot = r.Snapshot.ID
-	st.Image, c.rec.Image, c.rec.Env, c.rec.User = r.Record.Status.Image, r.Record.Image, r.Record.Env, r.Record.User
+	st.Image, c.rec.Image, c.rec.Digest = r.Record.Status.Image, r.Record.Image, r.Record.Digest
+	c.rec.Env, c.rec.User = r.Record.Env, r.Record.User
 	return nil
 }

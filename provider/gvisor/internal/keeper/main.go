@@ -47,6 +47,10 @@ const Argv0 = "atoll-keeper"
 // goes.
 const jobFD = 3
 
+// heldFD is what keeps the image from being removed as long as it is open, if
+// there is one: it stays so until this process ends.
+const heldFD = 4
+
 func init() {
 	if len(os.Args) == 0 {
 		return
@@ -67,6 +71,7 @@ func init() {
 // Main is the whole life of a keeper.
 func Main() int {
 	unix.CloseOnExec(jobFD)
+	unix.CloseOnExec(heldFD)
 	conn := os.NewFile(jobFD, "job")
 	k, err := start(conn)
 	if err != nil {
@@ -108,6 +113,9 @@ type keeper struct {
 
 // start reads the job, boots the sandbox and begins to serve it.
 func start(conn *os.File) (_ *keeper, err error) {
+	if err := ownMounts(); err != nil {
+		return nil, err
+	}
 	var job Job
 	dec := json.NewDecoder(conn)
 	if err := dec.Decode(&job); err != nil {

@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -26,6 +27,9 @@ func probe() int {
 }
 
 func tryNamespaces() error {
+	if err := ownMounts(); err != nil {
+		return err
+	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("change mounts: %w", err)
 	}
@@ -37,6 +41,20 @@ func tryNamespaces() error {
 		return err
 	}
 	return netns.Close()
+}
+
+// ownMounts checks that this process has a mount namespace of its own: what it
+// is about to do to its mounts must never happen to the machine's.
+func ownMounts() error {
+	ours, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return err
+	}
+	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", os.Getppid()))
+	if err == nil && ours == theirs {
+		return errors.New("this is a helper process of Atoll: it must be started by it, in a mount namespace of its own")
+	}
+	return nil
 }
 
 // runGuest is the main function of this binary inside a sandbox: it serves the

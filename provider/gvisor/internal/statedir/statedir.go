@@ -37,6 +37,7 @@ type Dir string
 type Record struct {
 	Status atoll.Status `json:"status"`
 	Image  string       `json:"image,omitempty"`  // root file system directory; "" for the host's
+	Digest string       `json:"digest,omitempty"` // the image's; "" for a directory that is used in place
 	Env    []string     `json:"env,omitempty"`    // the image's
 	User   string       `json:"user,omitempty"`   // the image's
 	Keeper Identity     `json:"keeper,omitzero"`  // of the latest keeper
