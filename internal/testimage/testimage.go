@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // An Entry is one entry of a layer, exactly as it is written: names may be
@@ -113,36 +115,12 @@ func NewFor(t testing.TB, platform v1.Platform, config v1.Config, layers ...v1.L
 	return img
 }
 
-// BusyboxPath returns where a static busybox is. Where there is none the test
-// is skipped, or fails if CI=true, since it can be installed.
-func BusyboxPath(t testing.TB) string {
-	t.Helper()
-	for _, path := range []string{"/bin/busybox", "/usr/bin/busybox"} {
-		if static(path) {
-			return path
-		}
-	}
-	const reason = "no static busybox: apt-get install busybox-static"
-	if os.Getenv("CI") == "true" {
-		t.Fatal(reason)
-	}
-	t.Skip(reason)
-	return ""
-}
-
-// static reports whether path is a program that needs no libraries: one that
-// does names their loader.
-func static(path string) bool {
-	b, err := os.ReadFile(path)
-	return err == nil && !bytes.Contains(b, []byte("/ld-linux")) && !bytes.Contains(b, []byte("/ld-musl"))
-}
-
 // Busybox returns an image with busybox, a link to it for each of its applets,
 // the users root and user (1000), and the usual empty directories. Its command
 // is sh.
 func Busybox(t testing.TB) v1.Image {
 	t.Helper()
-	path := BusyboxPath(t)
+	path := testenv.Busybox(t)
 	program, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
