@@ -2,12 +2,14 @@ package api_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/provider/local"
+	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/providertest"
 )
 
@@ -54,9 +56,18 @@ func (s stack) Close() error {
 	return err
 }
 
-func openLocal(t *testing.T, dir string) atoll.Provider {
+func openLocal(t *testing.T) atoll.Provider {
 	t.Helper()
-	p, err := local.New(local.Options{Dir: dir})
+	p, err := local.New(local.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func openMock(t *testing.T) atoll.Provider {
+	t.Helper()
+	p, err := mock.New(mock.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,15 +75,20 @@ func openLocal(t *testing.T, dir string) atoll.Provider {
 }
 
 func TestConformance(t *testing.T) {
-	for _, hops := range []int{1, 2} {
-		t.Run(map[int]string{1: "one hop", 2: "two hops"}[hops], func(t *testing.T) {
-			providertest.Run(t, func(t *testing.T) atoll.Provider {
-				p := openLocal(t, t.TempDir())
-				for range hops {
-					p = stack{overSocket(t, p), p}
+	for name, open := range map[string]func(*testing.T) atoll.Provider{"local": openLocal, "mock": openMock} {
+		for _, hops := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s/%d", name, hops), func(t *testing.T) {
+				if testing.Short() && hops > 1 {
+					t.Skip("-short: one hop only")
 				}
-				return p
-			}, providertest.Count(10))
-		})
+				providertest.Run(t, func(t *testing.T) atoll.Provider {
+					p := open(t)
+					for range hops {
+						p = stack{overSocket(t, p), p}
+					}
+					return p
+				}, providertest.Count(10))
+			})
+		}
 	}
 }

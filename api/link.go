@@ -303,7 +303,7 @@ func (f *outflow) open() { _ = f.grant(window) }
 func (f *outflow) grant(n int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if n <= 0 || f.credit+n > window {
+	if n <= 0 || n > window-f.credit {
 		return violation("stream %s: a window of %d bytes more is not possible", channelNames[f.ch], n)
 	}
 	f.credit += n
