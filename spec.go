@@ -48,8 +48,8 @@ type Spec struct {
 	// Env holds "KEY=value" pairs for every process. The caller's own
 	// environment is never inherited.
 	Env []string `json:"env,omitempty"`
-	// Workdir is the directory that processes start in, made if missing; it is
-	// on the sandbox's data volume. Empty means DefaultWorkdir.
+	// Workdir is the directory that processes start in, made if missing. Empty
+	// means DefaultWorkdir, which is where the sandbox's data volume is mounted.
 	Workdir string `json:"workdir,omitempty"`
 	// User is a name, a numeric "UID" or "UID:GID". Empty means the image's,
 	// else root.

@@ -101,7 +101,7 @@ func exists(path string) bool {
 // before what is mounted below them.
 func (p *Provider) jobMounts(spec *atoll.Spec) []keeper.Mount {
 	mounts := []keeper.Mount{{
-		Source: p.dir.Volume(spec.Project, statedir.DataVolume(spec.ID)), Target: path.Clean(spec.Workdir),
+		Source: p.dir.Volume(spec.Project, statedir.DataVolume(spec.ID)), Target: atoll.DefaultWorkdir,
 	}}
 	for _, m := range spec.Mounts {
 		k := keeper.Mount{Source: m.Source, Target: path.Clean(m.Target), ReadOnly: m.ReadOnly, Size: m.Size}

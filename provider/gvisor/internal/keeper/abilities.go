@@ -4,8 +4,10 @@ package keeper
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
+	"path"
 	"sync"
 	"time"
 
@@ -183,31 +185,19 @@ func (f *boxFiles) close() {
 // GuestArgv0 is the argv[0] of this binary as a guest inside a sandbox.
 const GuestArgv0 = "atoll-guest"
 
-// startGuest executes this binary, given to the sentry as an open file, as the
-// sandbox's default user's guest, with a socket as its stdin.
+// startGuest executes this binary as the sandbox's default user's guest, with a
+// socket as its stdin. The channel is closed when the guest has ended.
 func (b *box) startGuest(ctx context.Context) (*guest.Client, <-chan struct{}, error) {
-	self, err := os.Open("/proc/self/exe")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer self.Close()
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer null.Close()
 	conn, theirs, err := socketPair()
 	if err != nil {
 		return nil, nil, err
 	}
 	defer theirs.Close()
-	args, err := b.execArgs(ctx, "guest", &atoll.Command{Args: []string{GuestArgv0, b.job.Spec.Workdir}, Dir: "/"})
-	if err != nil {
-		conn.Close()
-		return nil, nil, err
+	cred, err := b.resolveUser(b.defaultUser())
+	var pid int32
+	if err == nil {
+		pid, err = b.execSelf(cred, theirs, GuestArgv0, "serve", b.job.Spec.Workdir)
 	}
-	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: theirs, 1: null, 2: null}, self)
-	pid, err := b.sentry.exec(args)
 	if err != nil {
 		conn.Close()
 		return nil, nil, err
@@ -219,4 +209,54 @@ func (b *box) startGuest(ctx context.Context) (*guest.Client, <-chan struct{}, e
 	}()
 	g, err := guest.Connect(ctx, conn)
 	return g, exited, err
+}
+
+// execSelf executes this binary inside, given to the sentry as an open file.
+func (b *box) execSelf(cred credentials, stdin *os.File, argv ...string) (int32, error) {
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return 0, err
+	}
+	defer self.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer null.Close()
+	if stdin == nil {
+		stdin = null
+	}
+	args, err := credArgs(cred)
+	if err != nil {
+		return 0, err
+	}
+	args.Argv, args.WorkingDirectory = argv, "/"
+	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: stdin, 1: null, 2: null}, self)
+	return b.sentry.exec(args)
+}
+
+// makeWorkdir makes the directory that processes start in, unless it is the
+// data volume: inside and as root, because only there it is known what is a
+// directory, a link or a mount.
+func (b *box) makeWorkdir() error {
+	dir := path.Clean(b.job.Spec.Workdir)
+	if dir == atoll.DefaultWorkdir || b.job.Snapshot != "" {
+		return nil
+	}
+	cred, err := b.resolveUser(b.defaultUser())
+	if err != nil {
+		return atoll.E("start", b.ID(), atoll.ErrInvalid, err)
+	}
+	pid, err := b.execSelf(credentials{}, nil, GuestArgv0, "mkdir", dir, fmt.Sprint(cred.uid), fmt.Sprint(cred.gid))
+	if err != nil {
+		return atoll.E("start", b.ID(), atoll.ErrInternal, err)
+	}
+	status, err := b.sentry.wait(pid)
+	if err != nil {
+		return atoll.E("start", b.ID(), atoll.ErrInternal, err)
+	}
+	if status.ExitStatus() != 0 {
+		return atoll.Errorf("start", b.ID(), atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: something on the way is no directory, or read-only", dir)
+	}
+	return nil
 }

@@ -82,17 +82,26 @@ func (b *box) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*con
 	if !path.IsAbs(dir) {
 		dir = path.Join(b.job.Spec.Workdir, dir)
 	}
-	caps, err := specutils.Capabilities(false, ociCaps(capabilities))
+	args, err := credArgs(cred)
 	if err != nil {
 		return nil, atoll.E("exec", b.ID(), atoll.ErrInternal, err)
+	}
+	args.Argv, args.Envv, args.WorkingDirectory, args.StdioIsPty = argv, env, dir, cmd.TTY != nil
+	return args, nil
+}
+
+// credArgs are the arguments of a program that runs as cred: nobody but root
+// has capabilities, and nobody gains any.
+func credArgs(cred credentials) (*control.ExecArgs, error) {
+	caps, err := specutils.Capabilities(false, ociCaps(capabilities))
+	if err != nil {
+		return nil, err
 	}
 	if cred.uid != 0 {
 		caps.EffectiveCaps, caps.PermittedCaps = 0, 0
 	}
 	args := &control.ExecArgs{
-		Argv: argv, Envv: env, WorkingDirectory: dir,
-		KUID: auth.KUID(cred.uid), KGID: auth.KGID(cred.gid),
-		Capabilities: caps, NoNewPrivileges: true, StdioIsPty: cmd.TTY != nil,
+		KUID: auth.KUID(cred.uid), KGID: auth.KGID(cred.gid), Capabilities: caps, NoNewPrivileges: true,
 	}
 	for _, g := range cred.groups {
 		args.ExtraKGIDs = append(args.ExtraKGIDs, auth.KGID(g))

@@ -64,7 +64,7 @@ func init() {
 	case ProbeArgv0:
 		os.Exit(probe())
 	case GuestArgv0:
-		os.Exit(runGuest())
+		os.Exit(runGuest(os.Args[1:]))
 	}
 }
 
@@ -180,7 +180,7 @@ func (b *box) boot(undo *undoStack) error {
 	if err := b.giveVolume(); err != nil {
 		return fail(err)
 	}
-	return nil
+	return b.makeWorkdir()
 }
 
 // lastWords adds to err what the sentry or the gofer said before it died: all

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -57,19 +58,41 @@ func ownMounts() error {
 	return nil
 }
 
-// runGuest is the main function of this binary inside a sandbox: it serves the
-// file system around it on the socket that is its stdin.
-func runGuest() int {
-	conn, err := net.FileConn(os.Stdin)
+// runGuest is the main function of this binary inside a sandbox.
+func runGuest(args []string) int {
+	err := errors.New("this is a helper process of Atoll: it must be started by it, in a sandbox")
+	switch {
+	case len(args) == 2 && args[0] == "serve":
+		err = serveFiles(args[1])
+	case len(args) == 4 && args[0] == "mkdir":
+		err = makeDir(args[1], args[2], args[3])
+	}
 	if err != nil {
-		return 1
-	}
-	workdir := "/"
-	if len(os.Args) > 1 {
-		workdir = os.Args[1]
-	}
-	if err := guest.Serve(conn, dirfs.Options{Workdir: workdir, UID: -1, GID: -1}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
+}
+
+// serveFiles serves the file system around it on the socket that is its stdin.
+func serveFiles(workdir string) error {
+	conn, err := net.FileConn(os.Stdin)
+	if err != nil {
+		return err
+	}
+	return guest.Serve(conn, dirfs.Options{Workdir: workdir, UID: -1, GID: -1})
+}
+
+// makeDir makes a directory with its parents and, if it was not there, gives it
+// to its user.
+func makeDir(dir, uid, gid string) error {
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	u, err1 := strconv.Atoi(uid)
+	g, err2 := strconv.Atoi(gid)
+	return errors.Join(err1, err2, os.Chown(dir, u, g))
 }
