@@ -44,7 +44,7 @@ type Options struct {
 }
 
 // DefaultMaxBody is the largest JSON body that is accepted.
-const DefaultMaxBody = 1 << 20
+const DefaultMaxBody = 4 << 20
 
 // A Handler serves a Provider over HTTP.
 type Handler struct {
@@ -108,10 +108,14 @@ func (h *Handler) Close() error {
 	return nil
 }
 
+// closeGrace is how long a client may take, when the handler closes, to read
+// what is being sent to it.
+const closeGrace = 2 * time.Second
+
 // stream counts in a request that outlives its answer, or whose answer takes
 // as long as the client likes. Its ctx ends with the handler; the caller calls
 // done at its end.
-func (h *Handler) stream(r *http.Request) (ctx context.Context, done func(), err error) {
+func (h *Handler) stream(w http.ResponseWriter, r *http.Request) (ctx context.Context, done func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -119,7 +123,10 @@ func (h *Handler) stream(r *http.Request) (ctx context.Context, done func(), err
 	}
 	h.streams.Add(1)
 	ctx, cancel := context.WithCancel(r.Context())
-	stop := context.AfterFunc(h.ctx, cancel)
+	stop := context.AfterFunc(h.ctx, func() {
+		cancel()
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(closeGrace)) // one that was taken over is closed by whoever did
+	})
 	return ctx, func() {
 		stop()
 		cancel()

@@ -55,7 +55,7 @@ func (h *Handler) serveDial(w http.ResponseWriter, r *http.Request) error {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), protocolTCP) {
 		return invalid("this is a tunnel: ask for an upgrade to %s", protocolTCP)
 	}
-	ctx, done, err := h.stream(r)
+	ctx, done, err := h.stream(w, r)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ctx, done, err := h.stream(r)
+	ctx, done, err := h.stream(w, r)
 	if err != nil {
 		return err
 	}

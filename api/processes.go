@@ -168,7 +168,7 @@ func (p *process) call(ctx context.Context, q call) error {
 }
 
 func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request) error {
-	ctx, done, err := h.stream(r)
+	ctx, done, err := h.stream(w, r)
 	if err != nil {
 		return err
 	}
@@ -277,7 +277,7 @@ func (h *Handler) serveOutput(w http.ResponseWriter, r *http.Request) error {
 	if err := q.done(); err != nil {
 		return err
 	}
-	ctx, done, err := h.stream(r)
+	ctx, done, err := h.stream(w, r)
 	if err != nil {
 		return err
 	}

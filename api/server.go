@@ -77,7 +77,7 @@ func (h *Handler) servePrepare(w http.ResponseWriter, r *http.Request) error {
 	if err := h.body(w, r, &spec, true); err != nil {
 		return err
 	}
-	ctx, done, err := h.stream(r)
+	ctx, done, err := h.stream(w, r)
 	if err != nil {
 		return err
 	}

@@ -335,6 +335,44 @@ func TestWatchEndsWithTheServer(t *testing.T) {
 	})
 }
 
+// TestCloseDoesNotWaitForAClientThatDoesNotRead is about answers that fill the
+// connection.
+func TestCloseDoesNotWaitForAClientThatDoesNotRead(t *testing.T) {
+	r := newRig(t, Options{})
+	var sent atomic.Int64
+	r.watch = func(ctx context.Context) iter.Seq2[atoll.Event, error] {
+		return func(yield func(atoll.Event, error) bool) {
+			ev := atoll.Event{Type: atoll.EventState, Status: atoll.Status{Reason: strings.Repeat("x", 100_000)}}
+			for yield(ev, nil) {
+				sent.Add(1)
+			}
+		}
+	}
+	p := r.attachable(t, func(ctx context.Context, a *atoll.Attachment) error {
+		for {
+			if _, err := a.Stdout.Write(make([]byte, 100_000)); err != nil {
+				return err
+			}
+			sent.Add(1)
+		}
+	})
+	for _, path := range []string{"/v1/watch", "/v1/sandboxes/" + fakeID + "/processes/" + p.ID() + "/output?follow=true"} {
+		resp, err := http.Get(r.server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+	}
+	stuck := int64(-1)
+	eventually(t, "both are stuck", func() bool {
+		time.Sleep(50 * time.Millisecond)
+		before := stuck
+		stuck = sent.Load()
+		return stuck == before
+	})
+	soon(t, "Close beside clients that do not read", func() { r.handler.Close() })
+}
+
 func TestALargeEventArrives(t *testing.T) {
 	r := newRig(t, Options{})
 	large := strings.Repeat("long\nlines\r\n", 50_000)

@@ -40,7 +40,7 @@ var errGone = atoll.Errorf("", "", atoll.ErrUnavailable, "the client has gone")
 // first message and sends the last one, unless it returns an error: then that
 // is the last one.
 func (h *Handler) session(w http.ResponseWriter, r *http.Request, serve func(s *session, first message) error) error {
-	ctx, done, err := h.stream(r)
+	ctx, done, err := h.stream(w, r)
 	if err != nil {
 		return err
 	}
@@ -245,13 +245,21 @@ func (c *Client) open(ctx context.Context, q call, first message, stdin io.Reade
 	reply, err := r.greet(ctx, q, first)
 	if err != nil {
 		_ = ws.CloseNow()
-		if _, ok := err.(*atoll.Error); ok {
-			return nil, message{}, ctxErr(ctx, err)
-		}
-		return nil, message{}, c.fault(ctx, q.op, q.id, err)
+		return nil, message{}, c.refusal(ctx, q, err)
 	}
 	r.carry(c, first.Joint, stdin, stdout, stderr, onGap)
 	return r, reply, nil
+}
+
+// refusal is why a link was not opened.
+func (c *Client) refusal(ctx context.Context, q call, err error) error {
+	if _, ok := err.(*atoll.Error); ok {
+		return ctxErr(ctx, err)
+	}
+	if websocket.CloseStatus(err) == websocket.StatusMessageTooBig {
+		return atoll.Errorf(q.op, q.id, atoll.ErrInvalid, "the command is larger than the server accepts")
+	}
+	return c.fault(ctx, q.op, q.id, err)
 }
 
 // greet sends the first message and returns the server's, which is an error of

@@ -27,6 +27,7 @@ type eventWriter struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
 	id   string // of the request
+	ctx  context.Context
 	stop context.CancelFunc
 	beat sync.WaitGroup
 }
@@ -34,7 +35,7 @@ type eventWriter struct {
 // newEventWriter begins the answer. The caller closes it before it returns.
 func newEventWriter(ctx context.Context, w http.ResponseWriter) *eventWriter {
 	ctx, stop := context.WithCancel(ctx)
-	e := &eventWriter{w: w, rc: http.NewResponseController(w), id: RequestID(ctx), stop: stop}
+	e := &eventWriter{w: w, rc: http.NewResponseController(w), id: RequestID(ctx), ctx: ctx, stop: stop}
 	w.Header().Set("Content-Type", mediaSSE)
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
@@ -87,7 +88,11 @@ func (e *eventWriter) fail(err error) error {
 func (e *eventWriter) write(b []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_ = e.rc.SetWriteDeadline(time.Now().Add(eventTimeout)) // not every connection has deadlines
+	timeout := eventTimeout
+	if e.ctx.Err() != nil {
+		timeout = closeGrace
+	}
+	_ = e.rc.SetWriteDeadline(time.Now().Add(timeout)) // not every connection has deadlines
 	if _, err := e.w.Write(b); err != nil {
 		return err
 	}

@@ -581,6 +581,16 @@ func TestGarbageFirst(t *testing.T) {
 	})
 }
 
+func TestACommandThatIsTooLong(t *testing.T) {
+	r := newRig(t, Options{MaxBody: 4096})
+	for _, w := range []io.Writer{nil, io.Discard} {
+		_, err := r.sb.Exec(t.Context(), &atoll.Command{Args: []string{"echo", strings.Repeat("x", 8000)}, Stdout: w})
+		if !errors.Is(err, atoll.ErrInvalid) || !strings.Contains(err.Error(), "larger than") {
+			t.Errorf("Exec: %v", err)
+		}
+	}
+}
+
 func TestGarbageLaterLeavesTheProcess(t *testing.T) {
 	r := newRig(t, Options{})
 	for name, c := range map[string]struct {

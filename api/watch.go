@@ -18,7 +18,7 @@ func (h *Handler) serveWatch(w http.ResponseWriter, r *http.Request) error {
 // client has gone, the handler closes or watch ends.
 func serveEvents[T any](h *Handler, w http.ResponseWriter, r *http.Request,
 	watch func(ctx context.Context) iter.Seq2[T, error], name func(T) string) error {
-	ctx, done, err := h.stream(r)
+	ctx, done, err := h.stream(w, r)
 	if err != nil {
 		return err
 	}
