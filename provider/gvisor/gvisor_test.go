@@ -42,16 +42,24 @@ func options() []providertest.Option {
 // dirs remembers the options of each provider, for those who open it again.
 var dirs = map[*gvisor.Provider]gvisor.Options{}
 
-// open makes a provider over a state directory of its own, which must be empty
-// again in the end.
+// open makes a provider over directories of its own.
 func open[T testing.TB](t T) atoll.Provider {
-	dir := t.TempDir()
-	opts := gvisor.Options{Dir: filepath.Join(dir, "state"), RunDir: runDir(t), Helper: helper(t), Cgroup: groups, Debug: os.Getenv("ATOLL_TEST_GVISOR_DEBUG") != ""}
+	opts := fresh(t)
 	p, err := gvisor.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dirs[p] = opts
+	return p
+}
+
+// fresh returns options for a provider over directories of its own, which must
+// be empty again in the end.
+func fresh(t testing.TB) gvisor.Options {
+	opts := gvisor.Options{
+		Dir: filepath.Join(t.TempDir(), "state"), RunDir: runDir(t), Helper: helper(t), Cgroup: groups,
+		Debug: os.Getenv("ATOLL_TEST_GVISOR_DEBUG") != "",
+	}
 	t.Cleanup(func() {
 		for _, sub := range []string{"sandboxes", "records", "volumes/default", "names/default", "snapshots"} {
 			for _, e := range entries(t, filepath.Join(opts.Dir, sub)) {
@@ -62,7 +70,7 @@ func open[T testing.TB](t T) atoll.Provider {
 			t.Errorf("left behind: %s", filepath.Join(opts.RunDir, e))
 		}
 	})
-	return p
+	return opts
 }
 
 // groups is what the names of this process's cgroups begin with: other tests

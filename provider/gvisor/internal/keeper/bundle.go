@@ -57,6 +57,7 @@ func runscConfig(job *Job, netns string) (*config.Config, error) {
 		"host-settings":           "ignore",                                   // not ours to change, and checking them delays every start
 		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // the sentry is this binary, not one beside it
 		"allow-flag-override":     "false",
+		"restore-spec-validation": "ignore", // the provider checks what must be the same; where the upper layer once came from need not be
 	}
 	if job.Upper != "" {
 		flags["allow-rootfs-tar-annotation"] = "true"

@@ -6,9 +6,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
 )
 
 // The idle init is what runs as PID 1 of every sandbox: it ignores every
@@ -92,19 +89,3 @@ func idleELF(arch string) ([]byte, error) {
 // gVisor could execute an open descriptor: what is mapped from one cannot be
 // saved in a snapshot.
 const idleDir, idleName = "/.atoll", "init"
-
-// writeIdle writes the executable for this machine into dir, which it makes.
-func writeIdle(dir string) error {
-	elf, err := idleELF(runtime.GOARCH)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	path := filepath.Join(dir, idleName)
-	if err := os.WriteFile(path, elf, 0o755); err != nil {
-		return err
-	}
-	return os.Chmod(path, 0o755) // whatever the umask
-}

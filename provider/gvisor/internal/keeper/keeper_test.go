@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,11 +45,15 @@ func TestIdleELF(t *testing.T) {
 
 // TestIdleIgnoresSignals runs the idle init on the host's own kernel.
 func TestIdleIgnoresSignals(t *testing.T) {
-	dir := t.TempDir()
-	if err := writeIdle(dir); err != nil {
+	program, err := idleELF(runtime.GOARCH)
+	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := os.StartProcess(filepath.Join(dir, idleName), []string{"idle"}, &os.ProcAttr{})
+	path := filepath.Join(t.TempDir(), idleName)
+	if err := os.WriteFile(path, program, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p, err := os.StartProcess(path, []string{"idle"}, &os.ProcAttr{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -240,27 +240,28 @@ func (b *box) prepareRoot() (string, error) {
 	if err := b.mountDisk(); err != nil {
 		return "", err
 	}
-	name := hostname(&b.job.Spec)
-	if b.job.Root != "" {
-		if b.job.Upper == "" {
-			b.job.Upper = filepath.Join(b.job.Dir, "base.tar")
-			if err := writeBase(b.job.Upper, name, b.network.resolver); err != nil {
-				return "", err
-			}
-		}
-		return b.job.Root, nil
-	}
 	root := filepath.Join(b.job.Dir, "rootfs")
 	if err := os.Mkdir(root, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
 	}
-	if err := hostRoot(root, b.job.HostPaths); err != nil {
-		return "", fmt.Errorf("host root file system: %w", err)
-	}
-	if err := writeIdle(root + idleDir); err != nil {
+	if err := b.layOut(&root); err != nil {
 		return "", err
 	}
-	return root, writeNetFiles(filepath.Join(root, "etc"), netFiles(name, b.network.resolver))
+	return root, furnish(root, netFiles(hostname(&b.job.Spec), b.network.resolver))
+}
+
+// layOut makes the root file system at root, or below it.
+func (b *box) layOut(root *string) (err error) {
+	if b.job.Root == "" {
+		if err := hostRoot(*root, b.job.HostPaths); err != nil {
+			return fmt.Errorf("host root file system: %w", err)
+		}
+		return nil
+	}
+	if *root, err = imageRoot(*root, b.job.Root); err != nil {
+		return fmt.Errorf("root file system of %s: %w", b.record.Status.Image, err)
+	}
+	return nil
 }
 
 // diskName is where, in Job.Run, the sandbox's own directory is mounted for

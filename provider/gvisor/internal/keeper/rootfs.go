@@ -3,7 +3,6 @@
 package keeper
 
 import (
-	"archive/tar"
 	"bufio"
 	"bytes"
 	"errors"
@@ -14,7 +13,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,8 +37,8 @@ var (
 	// emptyDirs exist, empty and writable as usual.
 	emptyDirs = map[string]fs.FileMode{
 		"dev": 0o755, "etc": 0o755, "home": 0o755, "mnt": 0o755, "opt": 0o755, "proc": 0o755, "root": 0o700, "run": 0o755,
-		"srv": 0o755, "sys": 0o755, "tmp": 0o1777, "tmp/" + keepTmp: 0o755, "var": 0o755, "var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755,
-		"var/tmp": 0o1777,
+		"srv": 0o755, "sys": 0o755, "tmp": 0o777 | fs.ModeSticky, "var": 0o755, "var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755,
+		"var/tmp": 0o777 | fs.ModeSticky,
 	}
 )
 
@@ -235,56 +233,113 @@ func netFiles(hostname, resolver string) map[string]string {
 	return files
 }
 
-func writeNetFiles(etc string, files map[string]string) error {
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o644); err != nil {
-			return err
+// imageRoot mounts the image, which is shared and read-only, below dir with a
+// layer of its own on top, for what every sandbox has and for the places of its
+// mounts, and returns where. It must run in a mount namespace of its own.
+func imageRoot(dir, image string) (string, error) {
+	lower, err := os.Open(image)
+	if err != nil {
+		return "", err
+	}
+	defer lower.Close()
+	info, err := lower.Stat()
+	if err != nil {
+		return "", err
+	}
+	if err := unix.Mount("atoll", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=16m"); err != nil {
+		return "", fmt.Errorf("mount tmpfs: %w", err)
+	}
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, name := range []string{"upper", "work", "root"} {
+		if err := os.Mkdir(at(name), 0o755); err != nil {
+			return "", err
 		}
 	}
-	return nil
+	if err := os.Chmod(at("upper"), info.Mode().Perm()); err != nil { // is that of the root
+		return "", err
+	}
+	layer, err := os.Open(dir)
+	if err != nil {
+		return "", err
+	}
+	defer layer.Close()
+	// By descriptors: a path could hold what separates mount options.
+	opts := fmt.Sprintf("lowerdir=/proc/self/fd/%d,upperdir=/proc/self/fd/%d/upper,workdir=/proc/self/fd/%[2]d/work", lower.Fd(), layer.Fd())
+	if err := unix.Mount("atoll", at("root"), "overlay", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
+		return "", fmt.Errorf("mount overlay: %w", err)
+	}
+	return at("root"), nil
+}
+
+// furnish puts into the root file system what every sandbox has: the idle init,
+// the names of the machine, and a /tmp of its own.
+func furnish(dir string, etc map[string]string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	init, err := idleELF(runtime.GOARCH)
+	if err != nil {
+		return err
+	}
+	err = within(root, idleDir[1:], 0o755, func(d *os.Root) error { return place(d, idleName, init, 0o755) })
+	if err != nil {
+		return err
+	}
+	err = within(root, "etc", 0o755, func(d *os.Root) error {
+		var errs []error
+		for name, text := range etc {
+			errs = append(errs, place(d, name, []byte(text), 0o644))
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		return err
+	}
+	return within(root, "tmp", 0o777|fs.ModeSticky, func(d *os.Root) error { return d.MkdirAll(keepTmp, 0o755) })
+}
+
+// within calls fn with a directory of the root file system, which is made if
+// there is none. A link is followed as it is inside.
+func within(root *os.Root, name string, mode fs.FileMode, fn func(*os.Root) error) error {
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT}
+	fd, err := unix.Openat2(int(dir.Fd()), name, &how)
+	if errors.Is(err, unix.ENOENT) {
+		_ = root.Remove(name) // a link that leads nowhere
+		if err := errors.Join(root.Mkdir(name, 0o755), root.Chmod(name, mode)); err != nil {
+			return err
+		}
+		fd, err = unix.Openat2(int(dir.Fd()), name, &how)
+	}
+	if err != nil {
+		return fmt.Errorf("/%s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	d, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return fn(d)
+}
+
+// place writes a file, in place of one or of a link that is there.
+func place(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
+	if err := dir.RemoveAll(name); err != nil {
+		return err
+	}
+	if err := dir.WriteFile(name, data, mode); err != nil {
+		return err
+	}
+	return dir.Chmod(name, mode) // whatever the umask
 }
 
 // keepTmp is a directory in /tmp. gVisor mounts a tmpfs on an empty /tmp, which
 // no stop would save and no limit of the disk would hold.
 const keepTmp = ".atoll"
-
-// writeBase writes, as the tar stream that gVisor makes the first upper layer
-// of, what every sandbox has on top of its image: the idle init, the names of
-// the machine, and a /tmp of its own.
-func writeBase(path, hostname, resolver string) (err error) {
-	init, err := idleELF(runtime.GOARCH)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	w := tar.NewWriter(f)
-	add := func(name string, mode int64, data string) {
-		h := &tar.Header{Name: "./" + name, Mode: mode, Size: int64(len(data)), Typeflag: tar.TypeReg, ModTime: time.Now()}
-		if name == "" || strings.HasSuffix(name, "/") {
-			h.Typeflag = tar.TypeDir
-		}
-		if err == nil {
-			err = w.WriteHeader(h)
-		}
-		if err == nil {
-			_, err = w.Write([]byte(data))
-		}
-	}
-	add("", 0o755, "")
-	add("etc/", 0o755, "")
-	for name, text := range netFiles(hostname, resolver) {
-		add("etc/"+name, 0o644, text)
-	}
-	add(idleDir[1:]+"/", 0o755, "")
-	add(idleDir[1:]+"/"+idleName, 0o755, string(init))
-	add("tmp/", 0o1777, "")
-	add("tmp/"+keepTmp+"/", 0o755, "")
-	if err != nil {
-		return err
-	}
-	return w.Close()
-}

@@ -1,0 +1,323 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/providertest"
+)
+
+// TestConformanceOnImage keeps the suite's promises on an OCI image, too.
+func TestConformanceOnImage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the whole suite once more, on another root file system: too long for -short")
+	}
+	need(t)
+	ref := testimage.Serve(t).Push("busybox:1", testimage.Busybox(t))
+	providertest.Run(t, open, append(options(), providertest.Image(ref), providertest.Count(20))...)
+}
+
+// An image's environment and user hold; its entrypoint and command do not: what
+// a sandbox runs is its maker's to say.
+func TestImageConfiguration(t *testing.T) {
+	busybox := testimage.Busybox(t)
+	layers, err := busybox.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := testimage.Serve(t).Push("configured:1", testimage.New(t, v1.Config{
+		Env: []string{"PATH=/bin", "COLOUR=blue", "SHAPE=round"}, User: "user", WorkingDir: "/home/user",
+		Entrypoint: []string{"/bin/sh", "-c", "echo entrypoint > /tmp/ran"}, Cmd: []string{"sh"},
+	}, layers...))
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Image: ref, Env: []string{"SHAPE=square"}})
+	if st := l.status(sb); !strings.HasPrefix(st.Image, ref+"@sha256:") {
+		t.Errorf("image in use: %q, want %s with its digest", st.Image, ref)
+	}
+	got := l.sh(sb, `echo $COLOUR $SHAPE; pwd; id -u; echo $HOME; ls /tmp; touch mine; stat -c %u mine`)
+	if want := "blue square\n/work\n1000\n/home/user\n1000"; got != want {
+		t.Errorf("inside:\n%s\nwant:\n%s", got, want)
+	}
+	asRoot := l.create(atoll.Spec{Image: ref, User: "root", Workdir: "/home/user/src"})
+	if got := l.sh(asRoot, "id -u; pwd; ls -A /home/user"); got != "0\n/home/user/src\nsrc" {
+		t.Errorf("as root in another workdir: %q", got)
+	}
+	_, err = l.Create(l.ctx(), &atoll.Spec{Image: ref, User: "nobody-there"})
+	wantKind(t, "a user that the image does not have", err, atoll.ErrInvalid, "nobody-there")
+}
+
+// scratchProgram is all that there is in an image from scratch.
+const scratchProgram = `package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+)
+
+func main() {
+	switch os.Args[1] {
+	case "echo":
+		l, err := net.Listen("tcp", "127.0.0.1:7777")
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println("listening")
+		c, err := l.Accept()
+		if err != nil {
+			panic(err)
+		}
+		io.Copy(c, c)
+		c.Close()
+	case "cat":
+		b, err := os.ReadFile(os.Args[2])
+		if err != nil {
+			panic(err)
+		}
+		os.Stdout.Write(b)
+	}
+}
+`
+
+// An image that holds one program and nothing else, no shell, no passwd and no
+// /etc, can do all that a sandbox can.
+func TestImageFromScratch(t *testing.T) {
+	ref := testimage.Serve(t).Push("scratch:1", testimage.Program(t, scratchProgram))
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Image: ref})
+	files := atoll.Files(sb)
+	for _, name := range []string{"note", "/etc/deep/note", "/tmp/note"} {
+		l.must("write", atoll.WriteFile(l.ctx(), sb, name, []byte("text of "+name), 0))
+		if got := l.run(sb, "/program", "cat", name); got != "text of "+name {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh"}})
+	wantKind(t, "no shell", err, atoll.ErrCommandNotFound)
+
+	var packed bytes.Buffer
+	l.must("tar", files.WriteTar(l.ctx(), "/etc/deep", &packed))
+	l.must("untar", files.ReadTar(l.ctx(), "/opt/copy", &packed))
+	if got, err := atoll.ReadFile(l.ctx(), sb, "/opt/copy/note"); string(got) != "text of /etc/deep/note" || err != nil {
+		t.Errorf("after tar and untar: %q, %v", got, err)
+	}
+
+	ready := newScreen()
+	_, err = sb.Exec(l.ctx(), &atoll.Command{Args: []string{"/program", "echo"}, Stdout: ready})
+	l.must("exec", err)
+	ready.expect(t, "listening")
+	conn, err := atoll.Dial(l.ctx(), sb, 7777)
+	l.must("dial", err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "ping")
+	l.must("write", err)
+	l.must("half-close", conn.(interface{ CloseWrite() error }).CloseWrite())
+	if got, err := io.ReadAll(conn); string(got) != "ping" || err != nil {
+		t.Errorf("echo: %q, %v", got, err)
+	}
+
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	l.must("start", sb.Start(l.ctx()))
+	if got := l.run(sb, "/program", "cat", "/etc/deep/note"); got != "text of /etc/deep/note" {
+		t.Errorf("after stop and start: %q", got)
+	}
+}
+
+// An image that cannot be had fails Create with a kind that tells whose fault
+// it is, and nothing is left.
+func TestImageThatCannotBeHad(t *testing.T) {
+	registry := testimage.Serve(t)
+	good := registry.Push("good:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.Dir("bin", 0o755))))
+	corrupt := func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "/blobs/") {
+				_, _ = w.Write([]byte("this is not what was asked for"))
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	}
+	escaping := registry.Push("escape:1", testimage.New(t, v1.Config{}, testimage.Layer(t,
+		testimage.Symlink("out", "/"), testimage.File("out/../../../atoll-escaped", 0o644, "x"))))
+	for _, tt := range []struct {
+		name, image string
+		fault       func(http.Handler) http.Handler
+		want        []atoll.Kind
+	}{
+		{"unknown", registry.Host + "/nothing:1", nil, []atoll.Kind{atoll.ErrNotExist}},
+		{"no registry", "127.0.0.1:1/x:1", nil, []atoll.Kind{atoll.ErrUnavailable}},
+		{"corrupt layer", good, corrupt, []atoll.Kind{atoll.ErrInvalid, atoll.ErrUnavailable}},
+		{"hostile layer", escaping, nil, []atoll.Kind{atoll.ErrInvalid}},
+		{"no name", "Not A Name", nil, []atoll.Kind{atoll.ErrInvalid}},
+		{"no directory", "dir:/nowhere/at/all", nil, []atoll.Kind{atoll.ErrNotExist}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			registry.Fault(tt.fault)
+			defer registry.Fault(nil)
+			l := newLab(t, func(o *gvisor.Options) { o.Image.Timeout = 20 * time.Second })
+			_, err := l.Create(l.ctx(), &atoll.Spec{Image: tt.image, Name: "web"})
+			if k := atoll.KindOf(err); k != tt.want[0] && k != tt.want[len(tt.want)-1] {
+				t.Errorf("%v (%s), want %s", err, k, tt.want)
+			}
+			// The name and the id are free again.
+			l.create(atoll.Spec{Name: "web", NoStart: true})
+		})
+	}
+	if _, err := os.Stat("/atoll-escaped"); err == nil {
+		t.Error("a layer has written outside of its root")
+	}
+}
+
+// Create gives up when its ctx ends, though the registry does not answer.
+func TestImagePullIsCancelled(t *testing.T) {
+	registry := testimage.Serve(t)
+	ref := registry.Push("slow:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.Dir("bin", 0o755))))
+	asked, release := make(chan struct{}, 100), make(chan struct{})
+	registry.Fault(func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked <- struct{}{}
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		})
+	})
+	defer close(release)
+	l := newLab(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-asked; cancel() }()
+	if _, err := l.Create(ctx, &atoll.Spec{Image: ref}); err == nil || ctx.Err() == nil {
+		t.Errorf("create: %v, ctx: %v", err, ctx.Err())
+	}
+	list, err := l.List(l.ctx(), atoll.Filter{})
+	if err != nil || len(list) != 0 {
+		t.Errorf("left: %v, %v", list, err)
+	}
+}
+
+// What runs on an image keeps it: no Prune takes it away, though the provider
+// that made the sandbox is gone. What does not run lets go of it, and fetches it
+// again when it starts.
+func TestImageInUseIsHeld(t *testing.T) {
+	registry := testimage.Serve(t)
+	ref := registry.Push("busybox:1", testimage.Busybox(t))
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Image: ref})
+	l.sh(sb, "echo kept > /root/file")
+	snap, err := atoll.TakeSnapshot(l.ctx(), sb)
+	l.must("snapshot", err)
+	l.must("close", l.Close())
+
+	images, err := image.Open(filepath.Join(l.opts.Dir, "images"), image.Options{})
+	l.must("open images", err)
+	defer images.Close()
+	prune := func() int {
+		t.Helper()
+		pruned, err := images.Prune(t.Context(), -time.Hour)
+		l.must("prune", err)
+		return len(pruned.Images)
+	}
+	if n := prune(); n != 0 {
+		t.Fatal("the image of a running sandbox was removed")
+	}
+	again := openLab(t, l.opts)
+	sb, err = again.Get(t.Context(), sb.ID())
+	l.must("get", err)
+	if got := again.sh(sb, "cat /root/file"); got != "kept" {
+		t.Errorf("file: %q", got)
+	}
+	l.must("stop", sb.Stop(t.Context(), 0))
+	if n := prune(); n != 1 {
+		t.Fatalf("%d images were removed, want 1: nothing runs on it", n)
+	}
+	l.must("start", sb.Start(t.Context()))
+	if got := again.sh(sb, "cat /root/file"); got != "kept" {
+		t.Errorf("file after the image was fetched again: %q", got)
+	}
+	l.must("stop", sb.Stop(t.Context(), 0))
+	if n := prune(); n != 1 {
+		t.Fatalf("%d images were removed, want 1", n)
+	}
+	copied := again.create(atoll.Spec{Snapshot: snap.ID})
+	if got := again.sh(copied, "cat /root/file"); got != "kept" {
+		t.Errorf("file in the restored sandbox: %q", got)
+	}
+	again.remove(copied)
+	if n := prune(); n != 1 {
+		t.Fatalf("%d images were removed, want 1", n)
+	}
+	registry.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
+	wantKind(t, "start without the image", sb.Start(t.Context()), atoll.ErrNotExist, "was removed", ref)
+	l.must("remove snapshot", atoll.RemoveSnapshot(t.Context(), again, snap.ID))
+}
+
+// A plain directory of the machine serves as an image, and is not written to.
+func TestImageIsDirectory(t *testing.T) {
+	dir := t.TempDir()
+	program, err := os.ReadFile(testenv.Busybox(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer := testimage.Tar(t, testimage.Dir("bin", 0o755),
+		testimage.Entry{Header: tar.Header{Typeflag: tar.TypeReg, Name: "bin/busybox", Mode: 0o755}, Body: program},
+		testimage.Symlink("bin/sh", "busybox"), testimage.Symlink("bin/cat", "busybox"), testimage.File("motd", 0o644, "hello\n"))
+	unpack(t, dir, layer)
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Image: "dir:" + dir})
+	if got := l.sh(sb, "cat /motd; echo changed > /motd; cat /motd; echo > /new"); got != "hello\nchanged" {
+		t.Errorf("inside: %q", got)
+	}
+	if got := strings.Join(entries(t, dir), " "); got != "bin motd" {
+		t.Errorf("the directory holds %s", got)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "motd")); string(got) != "hello\n" || err != nil {
+		t.Errorf("motd on the host: %q, %v", got, err)
+	}
+}
+
+// unpack writes the directories, files and links of a tar stream below dir.
+func unpack(t *testing.T, dir string, stream []byte) {
+	t.Helper()
+	for r := tar.NewReader(bytes.NewReader(stream)); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, h.Name)
+		switch h.Typeflag {
+		case tar.TypeDir:
+			err = os.Mkdir(path, 0o755)
+		case tar.TypeSymlink:
+			err = os.Symlink(h.Linkname, path)
+		default:
+			var data []byte
+			if data, err = io.ReadAll(r); err == nil {
+				err = os.WriteFile(path, data, os.FileMode(h.Mode))
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
