@@ -3,14 +3,11 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
-	"sync"
 	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
@@ -292,54 +289,6 @@ func (h *Handler) serveReadFile(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// copyBody copies src to an answer. It lets the connection copy a file by
-// itself where it can, and else uses a large buffer.
-func copyBody(w http.ResponseWriter, src io.Reader) (int64, error) {
-	if rf, ok := w.(io.ReaderFrom); ok && isFile(src) {
-		return rf.ReadFrom(src)
-	}
-	return copyBuffer(w, src)
-}
-
-// isFile reports whether src is a file of the operating system's.
-func isFile(src io.Reader) bool {
-	if limited, ok := src.(*io.LimitedReader); ok {
-		src = limited.R
-	}
-	_, ok := src.(*os.File)
-	return ok
-}
-
-var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
-
-// copyBuffer is io.Copy with a large buffer, whatever dst and src can do.
-func copyBuffer(dst io.Writer, src io.Reader) (int64, error) {
-	buf := copyBuffers.Get().(*[copySize]byte)
-	defer copyBuffers.Put(buf)
-	return io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, buf[:])
-}
-
-// asciiJSON is v as JSON that may stand in a header.
-func asciiJSON(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return "{}"
-	}
-	var out []byte
-	for _, r := range string(b) {
-		switch {
-		case r < utf8.RuneSelf:
-			out = append(out, byte(r))
-		case r > 0xffff:
-			r -= 0x10000
-			out = fmt.Appendf(out, `\u%04x\u%04x`, 0xd800+(r>>10), 0xdc00+(r&0x3ff))
-		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
-		}
-	}
-	return string(out)
-}
-
 // Read implements atoll.FS. ctx bounds the opening.
 func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
 	q := call{op: "read", id: f.sb.id, path: f.sb.path + "/files", query: url.Values{"path": {name}}}
@@ -367,78 +316,6 @@ func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadClos
 		return nil, atoll.FileInfo{}, atoll.Errorf(q.op, q.id, atoll.ErrInternal, "the answer does not describe the file: %w", err)
 	}
 	return &fileReader{body: resp.Body, cancel: cancel, c: f.sb.c, id: q.id}, fi.info(), nil
-}
-
-// A fileReader is a file that is being received.
-type fileReader struct {
-	body   io.ReadCloser
-	cancel context.CancelFunc
-	c      *Client
-	id     string
-}
-
-func (r *fileReader) Read(p []byte) (int, error) {
-	n, err := r.body.Read(p)
-	return n, r.explain(err)
-}
-
-// WriteTo lets io.Copy use a large buffer.
-func (r *fileReader) WriteTo(w io.Writer) (int64, error) {
-	n, err := copyBuffer(w, struct{ io.Reader }{r})
-	return n, err
-}
-
-func (r *fileReader) explain(err error) error {
-	if err == nil || err == io.EOF || errors.Is(err, http.ErrBodyReadAfterClose) {
-		return err
-	}
-	return r.c.fault(context.Background(), "read", r.id, err)
-}
-
-func (r *fileReader) Close() error {
-	err := r.body.Close()
-	r.cancel()
-	return err
-}
-
-// upload is the request's body where it is not JSON.
-func (h *Handler) upload(w http.ResponseWriter, r *http.Request) io.Reader {
-	body := r.Body
-	if h.opts.MaxUpload > 0 {
-		body = http.MaxBytesReader(w, body, h.opts.MaxUpload)
-	}
-	return uploadReader{body}
-}
-
-// An uploadReader is a body that io.Copy reads with a large buffer.
-type uploadReader struct{ r io.Reader }
-
-func (u uploadReader) Read(p []byte) (int, error) {
-	n, err := u.r.Read(p)
-	if err != nil && err != io.EOF {
-		err = uploadError(err)
-	}
-	return n, err
-}
-
-func (u uploadReader) WriteTo(w io.Writer) (int64, error) {
-	return copyBuffer(w, struct{ io.Reader }{u})
-}
-
-// uploadError says why a body broke off.
-func uploadError(err error) error {
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return explainJSON(err)
-	}
-	return atoll.Errorf("", "", atoll.ErrUnavailable, "the upload broke off: %w", err)
-}
-
-// tooLarge prefers the status of a body that was too large to what it led to.
-func tooLarge(err error) error {
-	if s, ok := errors.AsType[statusError](err); ok {
-		return s
-	}
-	return err
 }
 
 func (h *Handler) serveWriteFile(w http.ResponseWriter, r *http.Request) error {
