@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -308,14 +307,27 @@ func validUser(user string) error {
 	return nil
 }
 
-var (
-	nameRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,64}$`)
-	idRE   = regexp.MustCompile(`^[0-9a-f]{32}$`)
-)
-
 // ValidName reports whether s can name a sandbox, project, volume or scope: a
 // letter or digit, then up to 64 letters, digits, '-' or '_'.
-func ValidName(s string) bool { return nameRE.MatchString(s) }
+func ValidName(s string) bool {
+	for i, c := range []byte(s) {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !letter && (i == 0 || c != '-' && c != '_') {
+			return false
+		}
+	}
+	return len(s) >= 1 && len(s) <= 65
+}
+
+// validID reports whether s is an id in its canonical form.
+func validID(s string) bool {
+	for _, c := range []byte(s) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return len(s) == 32
+}
 
 // NewID returns a random (version 4) UUID as 32 lower-case hex digits.
 func NewID() string {
@@ -333,7 +345,7 @@ func NormalizeID(id string) (string, error) {
 	if len(n) == 36 && n[8] == '-' && n[13] == '-' && n[18] == '-' && n[23] == '-' {
 		n = strings.ReplaceAll(n, "-", "")
 	}
-	if n != "" && !idRE.MatchString(n) {
+	if n != "" && !validID(n) {
 		return "", fmt.Errorf("id %q: must be a UUID (32 hex digits, hyphens allowed)", id)
 	}
 	return n, nil

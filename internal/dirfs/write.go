@@ -93,6 +93,10 @@ func (w *writing) run(ctx context.Context, r io.Reader) (fs.FileInfo, error) {
 	return info, nil
 }
 
+// copyBuffer is what a file is written with at once: more than io's own 32 KiB
+// pays as long as it fits the cache.
+const copyBuffer = 256 << 10
+
 // fill copies r to the new file, finishes and closes it.
 func fill(ctx context.Context, file *os.File, r io.Reader, finish func() error) (info fs.FileInfo, err error) {
 	defer func() {
@@ -100,7 +104,9 @@ func fill(ctx context.Context, file *os.File, r io.Reader, finish func() error) 
 			err = cerr
 		}
 	}()
-	if _, err := io.Copy(file, ctxReader{ctx, r}); err != nil {
+	// The plain Writer keeps io from using File's own ReadFrom, which brings a
+	// buffer of its own.
+	if _, err := io.CopyBuffer(struct{ io.Writer }{file}, ctxReader{ctx, r}, make([]byte, copyBuffer)); err != nil {
 		return nil, err
 	}
 	if err := finish(); err != nil {
