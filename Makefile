@@ -37,8 +37,8 @@ lint: ## gofmt, go vet and staticcheck
 	@$(GO) tool staticcheck ./...
 
 .PHONY: golden
-golden: ## write the golden files anew: the provider table, the help texts
-	@$(GO) test . ./cmd/atoll -run 'Golden|Help|Table' -update
+golden: ## write the golden files anew: the provider table in the README, help texts
+	@$(GO) test ./internal/readme ./cmd/atoll -update
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (10s)

@@ -128,8 +128,9 @@ func describeMachine(ctx context.Context, gvisor string) string {
 	}
 	kernel, _ := exec.CommandContext(ctx, "uname", "-r").Output()
 	total, _, _ := memory()
-	return fmt.Sprintf("%s, %d cores of %s, %.0f GiB, Linux %s, as %s, %s, gVisor %s. Each median and p95 is over one run in\n"+
-		"which all ways took turns; ratios count more than times, which depend on the machine.",
+	return fmt.Sprintf("%s, %d cores of %s, %.0f GiB, Linux %s, as %s, %s, gVisor %s.\n\n"+
+		"All ways of a comparison took turns in one run. Ratios, to the first row, count more than times, which depend on\n"+
+		"the machine. `make bench` measures anew.",
 		time.Now().Format(time.DateOnly), runtime.NumCPU(), cpu, float64(total)/(1<<30), strings.TrimSpace(string(kernel)), who(),
 		runtime.Version(), gvisor)
 }

@@ -174,6 +174,38 @@ func TestProviderTable(t *testing.T) {
 	}
 }
 
+// The first command builds Atoll and does what is said of it.
+func TestFirstCommand(t *testing.T) {
+	_, rest, ok := strings.Cut(read(t, readme), "```sh\n")
+	command, _, _ := strings.Cut(rest, "\n```")
+	if !ok || strings.Contains(command, "\n") || !strings.Contains(command, "&& bin/atoll run ") {
+		t.Fatalf("README.md begins with %q, which is not one line that builds and runs", command)
+	}
+	home, err := os.MkdirTemp("", "atoll")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(home) })
+	sh := func(command string) *exec.Cmd {
+		cmd := exec.Command("sh", "-c", command)
+		cmd.Dir = "../.."
+		cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+home, "XDG_RUNTIME_DIR="+home, "XDG_CONFIG_HOME="+home)
+		return cmd
+	}
+	var stdout, stderr strings.Builder
+	cmd := sh(command)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	_ = cmd.Run() // its exit code is looked at
+	if cmd.ProcessState.ExitCode() == 125 {
+		if why, err := sh("bin/atoll doctor").CombinedOutput(); err != nil {
+			t.Skipf("gVisor does not work here: %s", why)
+		}
+	}
+	if got := cmd.ProcessState.ExitCode(); got != 3 || stdout.String() != "42\n" {
+		t.Errorf("%s\ngot exit code %d, stdout %q, want 3 and 42; stderr:\n%s", command, got, stdout.String(), stderr.String())
+	}
+}
+
 // The Go program in README.md is examples/library, word for word.
 func TestLibraryProgram(t *testing.T) {
 	program := read(t, "../../examples/library/main.go")

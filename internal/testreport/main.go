@@ -1,25 +1,32 @@
 // Command testreport reads what "go test -json" prints and says what a person
 // wants to know of it: each package as it ends, all that a failed test printed,
-// at the end every test that was skipped, with its reason, and the sum. Its exit code
-// is 1 unless at least one test passed and none failed.
+// at the end why tests were skipped, and the sum. Its exit code is 1 unless at
+// least one test passed and none failed.
 package main
 
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
 )
 
 func main() {
+	skips := flag.Bool("skips", true, "say why tests were skipped")
+	flag.Parse()
 	r := newReport(os.Stdout)
 	if err := r.read(os.Stdin); err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 		os.Exit(1)
+	}
+	if *skips {
+		r.printSkips()
 	}
 	if !r.finish() {
 		os.Exit(1)
@@ -42,7 +49,7 @@ type report struct {
 	w       io.Writer
 	output  map[string][]string // by package and test, until it has ended
 	builds  map[string][]string // by import path
-	skips   map[string][]string // names by reason
+	skips   map[string][]string // the packages of skipped tests, by reason
 	reasons []string            // in the order of their first
 	passed  int
 	failed  int
@@ -99,7 +106,7 @@ func (r *report) endTest(e event, output []string) {
 		if _, ok := r.skips[reason]; !ok {
 			r.reasons = append(r.reasons, reason)
 		}
-		r.skips[reason] = append(r.skips[reason], e.Package[strings.LastIndexByte(e.Package, '/')+1:]+"."+e.Test)
+		r.skips[reason] = append(r.skips[reason], path.Base(e.Package))
 	}
 }
 
@@ -143,23 +150,21 @@ func reasonOf(output []string) string {
 	return "it gave no reason"
 }
 
-// shown is how many tests are named of those that were skipped for one reason.
-const shown = 4
-
-// finish prints the sum and reports whether all is well.
-func (r *report) finish() bool {
+// printSkips says for each reason how many tests of which packages it skipped.
+func (r *report) printSkips() {
 	if len(r.reasons) > 0 {
 		fmt.Fprintln(r.w, "\nskipped:")
 	}
 	for _, reason := range r.reasons {
-		names := r.skips[reason]
-		more := ""
-		if len(names) > shown {
-			more = fmt.Sprintf(" and %d more", len(names)-shown)
-			names = names[:shown]
-		}
-		fmt.Fprintf(r.w, "  %s: %s%s\n", reason, strings.Join(names, ", "), more)
+		packages := r.skips[reason]
+		n := len(packages)
+		slices.Sort(packages)
+		fmt.Fprintf(r.w, "  %4d  %s (%s)\n", n, reason, strings.Join(slices.Compact(packages), ", "))
 	}
+}
+
+// finish prints the sum and reports whether all is well.
+func (r *report) finish() bool {
 	fmt.Fprintf(r.w, "\n%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
 	return r.passed > 0 && r.failed == 0 && !r.broken
 }

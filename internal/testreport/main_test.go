@@ -29,7 +29,7 @@ func TestReport(t *testing.T) {
 {"Action":"skip","Package":"m/a","Test":"TestX"}
 {"Action":"pass","Package":"m/a","Test":"TestY"}
 {"Action":"pass","Package":"m/a"}`,
-			true, []string{"skipped:", "needs root: this is uid 7: a.TestX", "1 passed, 0 failed, 1 skipped"}},
+			true, []string{"skipped:", "1  needs root: this is uid 7 (a)", "1 passed, 0 failed, 1 skipped"}},
 		{"does not build", `
 {"Action":"build-output","ImportPath":"a [a.test]","Output":"a.go:3: undefined: y\n"}
 {"Action":"build-fail","ImportPath":"a [a.test]"}
@@ -53,6 +53,7 @@ func TestReport(t *testing.T) {
 			if err := r.read(strings.NewReader(strings.TrimPrefix(test.in, "\n"))); err != nil {
 				t.Fatal(err)
 			}
+			r.printSkips()
 			if ok := r.finish(); ok != test.ok {
 				t.Errorf("finish: got %v, want %v", ok, test.ok)
 			}
