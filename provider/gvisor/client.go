@@ -3,6 +3,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"iter"
@@ -85,16 +86,24 @@ type sandboxFiles struct{ s *sandbox }
 // with calls fn with the file system as it can be reached now.
 func (f *sandboxFiles) with(fn func(atoll.FS) error) error {
 	p, id := f.s.p, f.s.id
-	if p.dir.Alive(id) {
-		return fn(atoll.Files(p.keeper(id).sandbox()))
-	}
 	rec, err := p.read("files", id)
 	if err != nil {
 		return err
 	}
-	offline := f.s.offline(rec)
-	defer offline.Close()
-	return fn(offline)
+	inside := func(context.Context) (atoll.FS, error) {
+		return nil, atoll.Errorf("files", id, atoll.ErrStopped,
+			"sandbox is stopped: only its work directory and volumes can be reached")
+	}
+	if live(rec.Status.State) {
+		remote := atoll.Files(p.keeper(id).sandbox())
+		if user := cmp.Or(rec.Status.Spec.User, rec.User); !keeper.PlainRoot(user) {
+			return fn(remote) // only inside it is known what the user may do
+		}
+		inside = func(context.Context) (atoll.FS, error) { return remote, nil }
+	}
+	fs := f.s.files(rec, inside)
+	defer fs.Close()
+	return fn(fs)
 }
 
 // Read implements atoll.FS.

@@ -142,6 +142,7 @@ var buildHelper = sync.OnceValues(func() (string, error) {
 var helperDir string
 
 func TestMain(m *testing.M) {
+	runProgram()
 	code := m.Run()
 	if helperDir != "" {
 		os.RemoveAll(helperDir)

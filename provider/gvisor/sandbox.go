@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -107,29 +108,46 @@ func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, ask func(a
 	if !p.dir.Alive(id) {
 		return nil
 	}
-	err := ask(p.keeper(id).sandbox())
+	sb := p.keeper(id).sandbox()
+	err := p.answers(ctx, sb)
+	if err == nil {
+		err = ask(sb)
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
 		p.log.Warn("keeper", "sandbox", id, "err", err)
 	}
-	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperGrace)
-	defer cancel()
-	if p.gone(wait, id) {
-		return nil
+	if !errors.Is(err, context.DeadlineExceeded) { // which means that it hangs
+		wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperGrace)
+		defer cancel()
+		if p.gone(wait, id) {
+			return nil
+		}
 	}
 	p.log.Warn("keeper does not end and is killed", "sandbox", id, "pid", rec.Keeper.PID)
-	if err := rec.Keeper.Kill(wait); err != nil {
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperGrace)
+	defer cancel()
+	if err := rec.Keeper.Kill(end); err != nil {
 		return atoll.E("stop", id, atoll.ErrInternal, err)
 	}
-	if wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperGrace); !p.gone(wait, id) {
-		cancel()
+	if !p.gone(end, id) {
 		return atoll.Errorf("stop", id, atoll.ErrInternal, "keeper %d cannot be ended", rec.Keeper.PID)
-	} else {
-		cancel()
 	}
 	return nil
+}
+
+// answerTime is how long a keeper may take to answer what it has in memory; one
+// that takes longer hangs. Stopping can take as long as it wants.
+const answerTime = 10 * time.Second
+
+// answers reports whether the sandbox's keeper is able to do what it is asked.
+func (p *Provider) answers(ctx context.Context, sb atoll.Sandbox) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	_, err := sb.Status(ctx)
+	return err
 }
 
 // gone waits until the sandbox has no keeper.
@@ -245,15 +263,10 @@ func (s *sandbox) explain(ctx context.Context, op string, err error) error {
 	return err
 }
 
-// offline is the file system of a sandbox that does not run: its volumes.
-func (s *sandbox) offline(rec *statedir.Record) *files.FS {
-	opts := files.Options{
-		Workdir: rec.Status.Spec.Workdir, UID: -1, GID: -1,
-		Inside: func(context.Context) (atoll.FS, error) {
-			return nil, atoll.Errorf("files", s.id, atoll.ErrStopped,
-				"sandbox is stopped: only its work directory and volumes can be reached")
-		},
-	}
+// files is the sandbox's file system: its volumes and other mounts directly,
+// all else by way of inside.
+func (s *sandbox) files(rec *statedir.Record, inside func(context.Context) (atoll.FS, error)) *files.FS {
+	opts := files.Options{Workdir: rec.Status.Spec.Workdir, Root: os.Geteuid(), Inside: inside}
 	for _, m := range s.p.jobMounts(&rec.Status.Spec) {
 		if m.Source != "" {
 			opts.Mounts = append(opts.Mounts, files.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})

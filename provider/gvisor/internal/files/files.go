@@ -32,9 +32,9 @@ type Mount struct {
 
 // Options say what the files of a sandbox are made of.
 type Options struct {
-	Workdir  string // base of relative names
-	Mounts   []Mount
-	UID, GID int // owner of new files; -1 for the caller's
+	Workdir string // base of relative names
+	Mounts  []Mount
+	Root    int // the host's id, of user and group, of who is root inside; 0 for itself
 	// Inside returns the file system as it is seen from inside. Its error is
 	// that of every call that needs it.
 	Inside func(ctx context.Context) (atoll.FS, error)
@@ -57,7 +57,7 @@ func New(opts Options) *FS {
 	f := &FS{opts: opts}
 	for _, m := range opts.Mounts {
 		d, err := dirfs.New(m.Target, m.Source, dirfs.Options{
-			Workdir: opts.Workdir, UID: opts.UID, GID: opts.GID, ReadOnly: m.ReadOnly,
+			Workdir: opts.Workdir, UID: -1, GID: -1, ReadOnly: m.ReadOnly,
 		})
 		if err == nil {
 			f.mounts = append(f.mounts, mounted{path.Clean(m.Target), d})
@@ -103,6 +103,13 @@ func (f *FS) outside(name string, whole bool) *dirfs.FS {
 // below reports whether name is in the tree under dir.
 func below(name, dir string) bool { return dir == "/" || strings.HasPrefix(name, dir+"/") }
 
+// owner translates the owner of a file of the host.
+func (f *FS) owner(info *atoll.FileInfo) {
+	if f.opts.Root != 0 && info.UID == f.opts.Root {
+		info.UID, info.GID = 0, 0
+	}
+}
+
 // do calls fn with the file system that name is on.
 func (f *FS) do(ctx context.Context, name string, whole bool, fn func(atoll.FS) error) error {
 	if d := f.outside(name, whole); d != nil {
@@ -131,6 +138,7 @@ func (f *FS) Read(ctx context.Context, name string, offset int64) (r io.ReadClos
 		r, info, err = fs.Read(ctx, name, offset)
 		return err
 	})
+	f.owner(&info)
 	return r, info, err
 }
 
@@ -141,6 +149,7 @@ func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.Wri
 		info, err = fs.Write(ctx, name, r, opts)
 		return err
 	})
+	f.owner(&info)
 	return info, err
 }
 
@@ -151,6 +160,7 @@ func (f *FS) Stat(ctx context.Context, name string) (info atoll.FileInfo, err er
 		info, err = fs.Stat(ctx, name)
 		return err
 	})
+	f.owner(&info)
 	return info, err
 }
 
@@ -161,6 +171,9 @@ func (f *FS) List(ctx context.Context, name string, recursive bool) (list []atol
 		list, err = fs.List(ctx, name, recursive)
 		return err
 	})
+	for i := range list {
+		f.owner(&list[i])
+	}
 	return list, err
 }
 

@@ -104,8 +104,9 @@ func (s *sentry) checkpoint(dir string) error {
 	return s.c.Checkpoint(s.conf, dir, sandbox.CheckpointOpts{Resume: true, ExcludeCommittedZeroPages: true})
 }
 
-// boxFiles is the box's file system: the host's directories from outside, the
-// rest through a guest that is started when it is first needed.
+// boxFiles is the box's file system as it is seen from inside, by a guest that
+// is started when it is first needed. What lies on directories of the host the
+// provider reads and writes itself.
 type boxFiles struct {
 	*files.FS
 	box *box
@@ -117,18 +118,7 @@ type boxFiles struct {
 
 func newFiles(b *box) *boxFiles {
 	f := &boxFiles{box: b}
-	opts := files.Options{Workdir: b.job.Spec.Workdir, UID: -1, GID: -1, Inside: f.inside}
-	if !plainRoot(b.defaultUser()) {
-		// Only the guest has the user's rights, no more and no less.
-		f.FS = files.New(opts)
-		return f
-	}
-	for _, m := range b.job.Mounts {
-		if m.Source != "" {
-			opts.Mounts = append(opts.Mounts, files.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
-		}
-	}
-	f.FS = files.New(opts)
+	f.FS = files.New(files.Options{Workdir: b.job.Spec.Workdir, Inside: f.inside})
 	return f
 }
 

@@ -62,7 +62,7 @@ func (b *box) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*con
 	if user == "" {
 		user = b.defaultUser()
 	}
-	if plain := plainRoot(user); !plain && !b.job.Caps.Users {
+	if plain := PlainRoot(user); !plain && !b.job.Caps.Users {
 		return nil, atoll.Errorf("exec", b.ID(), atoll.ErrUnsupported, "user %q: only root exists without privileges; run Atoll as root for other users", user)
 	}
 	cred, err := b.resolveUser(user)
@@ -150,7 +150,7 @@ func (b *box) defaultUser() string {
 // resolveUser looks user up in the sandbox as it is now. Plain root needs no
 // look-up: it is what nearly every command runs as.
 func (b *box) resolveUser(user string) (credentials, error) {
-	if plainRoot(user) {
+	if PlainRoot(user) {
 		return credentials{home: "/root"}, nil
 	}
 	passwd, _ := b.sentry.readFile("/etc/passwd", accountsLimit) // an image without accounts has numbers only
@@ -158,8 +158,8 @@ func (b *box) resolveUser(user string) (credentials, error) {
 	return parseUser(user, passwd, group)
 }
 
-// plainRoot reports whether user means root with no group but its own.
-func plainRoot(user string) bool {
+// PlainRoot reports whether user means root with no group but its own.
+func PlainRoot(user string) bool {
 	return user == "" || user == "root" || user == "0" || user == "0:0"
 }
 

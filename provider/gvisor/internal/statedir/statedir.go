@@ -230,10 +230,15 @@ func (d Dir) TidyRun(run string) {
 	}
 }
 
-// MakeRun makes a sandbox's directory for gVisor's state.
+// MakeRun makes a sandbox's directory for gVisor's state. What a killed keeper
+// has left in it is removed, unread: the numbers of processes in there may be
+// those of others by now.
 func (d Dir) MakeRun(path string) error {
 	const tries = 10 // others may tidy up at the same moment
-	var err error
+	err := os.RemoveAll(path)
+	if err != nil {
+		return err
+	}
 	for range tries {
 		if err = os.MkdirAll(path, 0o700); !errors.Is(err, fs.ErrNotExist) {
 			break

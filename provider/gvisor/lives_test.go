@@ -1,0 +1,421 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/provider/gvisor"
+)
+
+// record is the part of a sandbox's record on disk that tests look at or forge.
+type record map[string]any
+
+func (l *lab) recordPath(sb atoll.Sandbox) string {
+	return filepath.Join(l.opts.Dir, "records", sb.ID()+".json")
+}
+
+func (l *lab) record(sb atoll.Sandbox) record {
+	l.t.Helper()
+	data, err := os.ReadFile(l.recordPath(sb))
+	l.must("read record", err)
+	var r record
+	l.must("read record", json.Unmarshal(data, &r))
+	return r
+}
+
+// keeperOf returns the PID of the sandbox's keeper.
+func (l *lab) keeperOf(sb atoll.Sandbox) int {
+	l.t.Helper()
+	keeper, _ := l.record(sb)["keeper"].(map[string]any)
+	pid, _ := keeper["pid"].(float64)
+	if pid <= 1 {
+		l.t.Fatalf("no keeper in the record: %v", keeper)
+	}
+	return int(pid)
+}
+
+// gone waits until the processes have ended.
+func (l *lab) gone(pids map[string]int) {
+	l.t.Helper()
+	l.poll(func() error {
+		for name, pid := range pids {
+			if running(pid) {
+				return fmt.Errorf("%s %d is left", name, pid)
+			}
+		}
+		return nil
+	})
+}
+
+// When one of a sandbox's processes on the host is killed, the sandbox has
+// failed and says why, nothing of it runs on, and it can be removed, or started
+// again with its work.
+func TestKilledFromOutside(t *testing.T) {
+	for _, tt := range []struct{ victim, reason string }{
+		{"keeper", "keeper process died"},
+		{"runsc-sandbox", "sentry died"},
+	} {
+		t.Run(tt.victim, func(t *testing.T) {
+			l := newLab(t)
+			sb := l.create(atoll.Spec{})
+			other := l.create(atoll.Spec{})
+			l.sh(sb, "echo kept > file; echo lost > /root/file")
+			p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sleep", "1000"}})
+			l.must("exec", err)
+			for _, sb := range []atoll.Sandbox{sb, other} {
+				keeper := l.keeperOf(sb)
+				pids := children(t, keeper)
+				if pids["runsc-sandbox"] == 0 || pids["runsc-gofer"] == 0 {
+					t.Fatalf("processes of the keeper: %v", pids)
+				}
+				pids["keeper"] = keeper
+				l.must("kill", unix.Kill(pids[tt.victim], unix.SIGKILL))
+				st := l.becomes(sb, atoll.StateFailed)
+				if !strings.Contains(st.Reason, tt.reason) || st.Ready {
+					t.Errorf("ready %v, reason %q", st.Ready, st.Reason)
+				}
+				l.gone(pids)
+			}
+			_, err = p.Wait(l.ctx())
+			wantKind(t, "wait", err, atoll.ErrStopped)
+			_, err = sb.Exec(l.ctx(), &atoll.Command{Args: []string{"true"}})
+			wantKind(t, "exec", err, atoll.ErrStopped, "failed")
+			if got, err := atoll.ReadFile(l.ctx(), sb, "file"); string(got) != "kept\n" || err != nil {
+				t.Errorf("file of the failed sandbox: %q, %v", got, err)
+			}
+			l.must("start", sb.Start(l.ctx()))
+			if got := l.sh(sb, "cat file; ls /root"); got != "kept" {
+				t.Errorf("after start: %q", got)
+			}
+			l.remove(other)
+		})
+	}
+}
+
+// A keeper that no longer answers does not hold up those who want to be rid of
+// the sandbox.
+func TestKeeperThatHangs(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	keeper := l.keeperOf(sb)
+	pids := children(t, keeper)
+	pids["keeper"] = keeper
+	l.must("freeze", unix.Kill(keeper, unix.SIGSTOP))
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	l.gone(pids)
+	if st := l.status(sb); st.State != atoll.StateFailed {
+		t.Errorf("state %s (%s)", st.State, st.Reason)
+	}
+	l.must("start", sb.Start(l.ctx()))
+	l.sh(sb, "true")
+}
+
+// A record can name a process that is not the keeper any more, after a reboot
+// or when its number was given to another: that one is left alone.
+func TestStrangerWithTheKeepersNumber(t *testing.T) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ name, boot, reason string }{
+		{"number reused", strings.TrimSpace(string(boot)), "keeper process died"},
+		{"rebooted", "00000000-0000-0000-0000-000000000000", "restarted"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			stranger := exec.Command("sleep", "1000")
+			if err := stranger.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
+			l := newLab(t)
+			sb := l.create(atoll.Spec{NoStart: true})
+			r := l.record(sb)
+			r["status"].(map[string]any)["state"] = "running"
+			r["keeper"] = map[string]any{"pid": stranger.Process.Pid, "start": "1", "boot": tt.boot}
+			data, err := json.Marshal(r)
+			l.must("marshal", err)
+			l.must("forge", os.WriteFile(l.recordPath(sb), data, 0o600))
+			if st := l.status(sb); st.State != atoll.StateFailed || !strings.Contains(st.Reason, tt.reason) {
+				t.Errorf("state %s, reason %q", st.State, st.Reason)
+			}
+			l.must("stop", sb.Stop(l.ctx(), 0))
+			l.must("start", sb.Start(l.ctx()))
+			l.remove(sb)
+			if !running(stranger.Process.Pid) {
+				t.Error("a stranger was killed")
+			}
+		})
+	}
+}
+
+// What memory a sandbox wants beyond its limit is its own end, and says so.
+func TestOutOfMemory(t *testing.T) {
+	testenv.Need(t, testenv.Cgroups)
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
+	p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "head -c 1000000000 /dev/zero | tail"}})
+	l.must("exec", err)
+	if exit, err := p.Wait(l.ctx()); err == nil && exit.Success() {
+		t.Errorf("the hog ended well: %v", exit)
+	}
+	st := l.becomes(sb, atoll.StateFailed)
+	if !strings.HasPrefix(st.Reason, "out of memory") || !strings.Contains(st.Reason, "128m") {
+		t.Errorf("reason %q", st.Reason)
+	}
+	l.must("start", sb.Start(l.ctx()))
+	l.sh(sb, "true")
+}
+
+// The limit of the disk holds inside, where the disk is then full, and bounds
+// what the sandbox takes from the host.
+func TestDiskLimit(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Resources: atoll.Resources{Disk: 32 << 20}})
+	for _, dir := range []string{"/root", "/tmp", "/usr", "/var/lib"} {
+		out := l.fails(sb, "head -c 50000000 /dev/zero > "+dir+"/big")
+		if !strings.Contains(out, "No space left") {
+			t.Errorf("in %s: %s", dir, out)
+		}
+		l.sh(sb, "rm "+dir+"/big; echo small > "+dir+"/small")
+	}
+	l.fails(sb, "head -c 50000000 /dev/zero > /root/big")
+	var used int64
+	err := filepath.WalkDir(filepath.Join(l.opts.Dir, "sandboxes", sb.ID()), func(path string, _ os.DirEntry, err error) error {
+		var st unix.Stat_t
+		if err == nil && unix.Lstat(path, &st) == nil {
+			used += st.Blocks * 512
+		}
+		return nil
+	})
+	if limit := int64(40 << 20); err != nil || used > limit {
+		t.Errorf("takes %d bytes of the host, want %d at most (%v)", used, limit, err)
+	}
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	l.must("start", sb.Start(l.ctx()))
+	if got := l.sh(sb, "cat /usr/small; rm /root/big; cat /root/small"); got != "small\nsmall" {
+		t.Errorf("after stop and start with a full disk: %q", got)
+	}
+}
+
+// A sandbox's time ends also when nobody looks: its keeper minds it while it
+// runs, and the next provider when it does not.
+func TestTimeEndsWithoutProvider(t *testing.T) {
+	l := newLab(t)
+	expiring, err := l.Create(l.ctx(), &atoll.Spec{TTL: atoll.Duration(2 * time.Second)})
+	l.must("create", err)
+	stopped, err := l.Create(l.ctx(), &atoll.Spec{TTL: atoll.Duration(2 * time.Second)})
+	l.must("create", err)
+	l.must("stop", stopped.Stop(l.ctx(), 0))
+	ids := []atoll.Sandbox{expiring}
+	if !testing.Short() { // takes AutoRemoveLinger
+		once, err := l.Create(l.ctx(), &atoll.Spec{Cmd: []string{"true"}, AutoRemove: true})
+		l.must("create", err)
+		ids = append(ids, once)
+	}
+	l.must("close", l.Close())
+	for _, sb := range ids {
+		l.poll(func() error {
+			if _, err := os.Stat(l.recordPath(sb)); err == nil {
+				return fmt.Errorf("%s is there", sb.ID())
+			}
+			return nil
+		})
+	}
+	again := openLab(t, l.opts)
+	again.poll(func() error {
+		if _, err := again.Get(t.Context(), stopped.ID()); atoll.KindOf(err) != atoll.ErrNotFound {
+			return fmt.Errorf("the stopped one: %v", err)
+		}
+		return nil
+	})
+}
+
+// The program that runs a sandbox can be replaced: what runs goes on with the
+// old one, and what starts takes the new one.
+func TestUpgrade(t *testing.T) {
+	old := helper(t)
+	if old == "" {
+		old = "/proc/self/exe"
+	}
+	path := filepath.Join(t.TempDir(), "atoll")
+	install := func() {
+		t.Helper()
+		data, err := os.ReadFile(old)
+		if err == nil {
+			err = os.WriteFile(path+".new", data, 0o755)
+		}
+		if err == nil {
+			err = os.Rename(path+".new", path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	install()
+	l := newLab(t, func(o *gvisor.Options) { o.Helper = path })
+	sb := l.create(atoll.Spec{})
+	l.sh(sb, "echo before > /root/file")
+	for _, replace := range []func(){func() { l.must("remove", os.Remove(path)) }, install} {
+		replace()
+		l.sh(sb, "cat /root/file")
+		// A guest is the keeper's own program, started afresh.
+		if got, err := atoll.ReadFile(l.ctx(), sb, "/root/file"); string(got) != "before\n" || err != nil {
+			t.Errorf("read: %q, %v", got, err)
+		}
+		l.sh(sb, "for p in /proc/[0-9]*; do case $(tr '\\0' ' ' < $p/cmdline) in atoll-guest*) kill -9 ${p#/proc/};; esac; done")
+	}
+	keeper := l.keeperOf(sb)
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", keeper)); !strings.HasSuffix(exe, " (deleted)") || err != nil {
+		t.Errorf("the keeper runs %s, %v", exe, err)
+	}
+	next := l.create(atoll.Spec{})
+	for _, sb := range []atoll.Sandbox{sb, next} {
+		if sb == next {
+			break
+		}
+		l.must("stop", sb.Stop(l.ctx(), 0))
+		l.must("start", sb.Start(l.ctx()))
+	}
+	for _, sb := range []atoll.Sandbox{sb, next} {
+		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", l.keeperOf(sb))); exe != path || err != nil {
+			t.Errorf("the keeper runs %s, %v, want %s", exe, err, path)
+		}
+	}
+	if got := l.sh(sb, "cat /root/file"); got != "before" {
+		t.Errorf("file: %q", got)
+	}
+}
+
+// A process that dies at any moment of a sandbox's life leaves it in a state
+// that the next one can go on from, and nothing behind.
+func TestProviderKilledAnywhere(t *testing.T) {
+	l := newLab(t)
+	t.Setenv("ATOLL_TEST_HELPER", l.opts.Helper)
+	t.Setenv("ATOLL_TEST_CGROUP", l.opts.Cgroup)
+	ids := []string{atoll.NewID(), atoll.NewID()}
+	kills := 40
+	if testing.Short() {
+		kills = 8
+	}
+	states := map[atoll.State]int{}
+	for i := range kills {
+		cmd := onHost(t, "churn", append([]string{l.opts.Dir, l.opts.RunDir, "1000"}, ids...)...)
+		time.Sleep(time.Duration(20+11*i) * time.Millisecond) // another moment each time
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		next := openLab(t, l.opts)
+		for _, id := range ids {
+			states[next.settled(id)]++
+		}
+		l.must("close", next.Close())
+	}
+	t.Logf("states after %d kills: %v", kills, states)
+	last := openLab(t, l.opts)
+	list, err := last.List(l.ctx(), atoll.Filter{})
+	l.must("list", err)
+	for _, st := range list {
+		sb, err := last.Get(l.ctx(), st.ID)
+		l.must("get", err)
+		last.remove(sb)
+	}
+}
+
+// settled waits until the sandbox is in a state that lasts and is what it says,
+// and returns it.
+func (l *lab) settled(id string) (state atoll.State) {
+	l.t.Helper()
+	l.poll(func() error {
+		sb, err := l.Get(l.ctx(), id)
+		if atoll.KindOf(err) == atoll.ErrNotFound {
+			state = atoll.StateRemoved
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		st, err := sb.Status(l.ctx())
+		if err != nil {
+			return err
+		}
+		switch state = st.State; state {
+		case atoll.StateRunning:
+			return atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"true"}})
+		case atoll.StateStopped, atoll.StateFailed:
+			if err := sb.Start(l.ctx()); err != nil {
+				return err
+			}
+			return atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"true"}})
+		}
+		return fmt.Errorf("state %s", state)
+	})
+	return state
+}
+
+// Two processes that lead the same sandboxes through their lives at once get
+// in each other's way and do no harm.
+func TestTwoProcessesAtOnce(t *testing.T) {
+	l := newLab(t)
+	t.Setenv("ATOLL_TEST_HELPER", l.opts.Helper)
+	t.Setenv("ATOLL_TEST_CGROUP", l.opts.Cgroup)
+	rounds := 20
+	if testing.Short() {
+		rounds = 6
+	}
+	args := append([]string{l.opts.Dir, l.opts.RunDir, strconv.Itoa(rounds)}, atoll.NewID(), atoll.NewID())
+	others := []*exec.Cmd{onHost(t, "churn", args...), onHost(t, "churn", args...)}
+	for i := range rounds {
+		l.must("churn", churn(l.Provider, args[3+i%2]))
+	}
+	for _, cmd := range others {
+		l.must("the other process", cmd.Wait())
+	}
+	list, err := l.List(l.ctx(), atoll.Filter{})
+	l.must("list", err)
+	for _, st := range list {
+		sb, err := l.Get(l.ctx(), st.ID)
+		l.must("get", err)
+		l.remove(sb)
+	}
+}
+
+// A program whose provider was killed goes on, and is found again with all that
+// it has printed.
+func TestExecSurvivesItsProvider(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	p, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sh", "-c", "echo one; read x; echo two $x"}, OpenStdin: true, Stdout: w})
+	l.must("exec", err)
+	if line, err := bufio.NewReader(r).ReadString('\n'); line != "one\n" || err != nil {
+		t.Fatalf("%q, %v", line, err)
+	}
+	cancel()
+	l.must("close", l.Close())
+	again := openLab(t, l.opts)
+	sb, err = again.Get(t.Context(), sb.ID())
+	l.must("get", err)
+	p, err = sb.Process(t.Context(), p.ID())
+	l.must("process", err)
+	out := newScreen()
+	l.must("attach", p.Attach(t.Context(), &atoll.Attachment{Stdin: strings.NewReader("x\n"), Stdout: out}))
+	if out.String() != "one\ntwo x\n" {
+		t.Errorf("output %q", out)
+	}
+}

@@ -1,0 +1,331 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor"
+)
+
+// The image "host" shows the machine's programs and nothing of its people.
+func TestHostIsOutOfSight(t *testing.T) {
+	t.Setenv("ATOLL_TEST_SECRET", "the caller's own")
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	for _, dir := range []string{"/root", "/home", "/var/lib", "/run", "/opt", "/srv", "/mnt", "/media", "/boot", "/var/log", "/var/spool", "/etc/ssh", "/etc/ssl/private", "/var/run"} {
+		inside := strings.Fields(l.sh(sb, "ls -A "+dir+" 2>/dev/null || true"))
+		for _, name := range entries(t, dir) {
+			if slices.Contains(inside, name) && !(dir == "/var/lib" && name == "dpkg") {
+				t.Errorf("%s/%s of the host is there inside", dir, name)
+			}
+		}
+	}
+	for _, file := range []string{"/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/machine-id", "/etc/environment", "/proc/kcore", "/dev/mem", "/dev/kvm", "/dev/vda", "/.dockerenv"} {
+		l.fails(sb, "cat "+file)
+	}
+	if got := l.sh(sb, `find / -path /usr -prune -o -path /proc -prune -o '(' -type s -o -name 'keeper.*' -o -name 'runsc-*' ')' -print`); got != "" {
+		t.Errorf("sockets and what belongs to the keeper are there inside: %s", got)
+	}
+	for _, name := range []string{"/proc/*/environ", "/proc/*/cmdline", "/proc/mounts", "/proc/self/mountinfo", "/proc/cmdline"} {
+		got := l.sh(sb, "cat "+name+" 2>/dev/null | tr '\\0' ' '")
+		for _, secret := range []string{"the caller's own", l.opts.Dir, l.opts.RunDir, "atoll-keeper"} {
+			if strings.Contains(got, secret) {
+				t.Errorf("%s tells %q", name, secret)
+			}
+		}
+	}
+	if n := l.sh(sb, "ls -d /proc/[0-9]* | wc -l"); len(n) > 1 {
+		t.Errorf("%s processes are seen inside", n)
+	}
+	if got := l.sh(sb, "stat -c %a /tmp /var/tmp /root | tr '\\n' ' '"); got != "1777 1777 700 " {
+		t.Errorf("modes of /tmp, /var/tmp and /root: %s", got)
+	}
+	host, err := os.Hostname()
+	if got := l.sh(sb, "hostname || cat /etc/hostname"); err == nil && got == host {
+		t.Errorf("hostname is that of the host")
+	}
+}
+
+// What runs the sandbox's programs is not the host's kernel.
+func TestKernelIsGVisor(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	if got := l.sh(sb, "dmesg"); !strings.Contains(got, "gVisor") {
+		t.Errorf("dmesg:\n%s", got)
+	}
+	version, err := os.ReadFile("/proc/version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.sh(sb, "cat /proc/version"); got == strings.TrimSpace(string(version)) {
+		t.Errorf("/proc/version is the host's: %s", got)
+	}
+}
+
+// Root inside has no power over the host, nor over what surrounds the sandbox.
+func TestRootInsideIsPowerless(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	if got := l.sh(sb, "id -u"); got != "0" {
+		t.Fatalf("uid %s", got)
+	}
+	for _, script := range []string{
+		"mount -t tmpfs none /mnt",
+		"mount --bind /etc /mnt",
+		"mount -o remount,rw /usr",
+		"mknod /tmp/disk b 8 0 && head -c 1 /tmp/disk",
+		"insmod /lib/modules/x.ko",
+		"echo 1 > /proc/sys/kernel/panic",
+		"echo b > /proc/sysrq-trigger",
+		"reboot -f",
+		"swapoff -a && false",
+		"ip link add dummy0 type dummy || false",
+	} {
+		l.fails(sb, script)
+	}
+	l.sh(sb, "true") // it lives
+	// What is written to the machine's directories stays inside.
+	l.sh(sb, "echo x > /usr/bin/atoll-was-here; echo x > /etc/atoll-was-here; rm -f /usr/bin/env; cat /usr/bin/atoll-was-here")
+	for _, path := range []string{"/usr/bin/atoll-was-here", "/etc/atoll-was-here"} {
+		if _, err := os.Lstat(path); err == nil {
+			t.Errorf("%s is on the host", path)
+		}
+	}
+	if _, err := os.Lstat("/usr/bin/env"); err != nil {
+		t.Errorf("the host's own: %v", err)
+	}
+}
+
+// A socket of the host that lies in a shared directory leads nowhere, and
+// neither does an abstract one.
+func TestSocketsOfTheHost(t *testing.T) {
+	dir := runDir(t)
+	abstract := fmt.Sprintf("@atoll-test-%d", os.Getpid())
+	for _, addr := range []string{filepath.Join(dir, "sock"), abstract} {
+		s, err := net.Listen("unix", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		go func() {
+			for {
+				c, err := s.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = io.WriteString(c, "the host speaks")
+				c.Close()
+			}
+		}()
+	}
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/shared"}, shelved(t)}})
+	for _, addr := range []string{"/shared/sock", abstract} {
+		out, err := atoll.Output(l.ctx(), sb, program("dial", "unix", addr))
+		if err == nil || len(out) > 0 {
+			t.Errorf("%s is reachable: %q, %v", addr, out, err)
+		}
+	}
+	// One made inside is not one of the host either.
+	l.sh(sb, "mkfifo /shared/fifo || true")
+	if _, err := os.Lstat(filepath.Join(dir, "fifo")); err == nil {
+		if err := os.WriteFile(filepath.Join(dir, "fifo"), nil, 0); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A read-only mount is that for programs inside and for Files.
+func TestReadOnlyMount(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("as it was"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{
+		{Type: atoll.MountBind, Source: dir, Target: "/shared", ReadOnly: true},
+		{Type: atoll.MountBind, Source: filepath.Join(dir, "file"), Target: "/single", ReadOnly: true},
+	}})
+	for _, script := range []string{
+		"echo x > /shared/file", "echo x >> /single", "rm /shared/file", "touch /shared/new", "mv /shared/file /shared/moved",
+		"chmod 0 /shared/file", "mount -o remount,rw /shared", "ln /shared/file /shared/link",
+	} {
+		l.fails(sb, script)
+	}
+	for _, name := range []string{"/shared/file", "/shared/new"} {
+		wantKind(t, "write "+name, atoll.WriteFile(l.ctx(), sb, name, []byte("x"), 0), atoll.ErrDenied)
+	}
+	if err := atoll.Files(sb).Remove(l.ctx(), "/shared/file", false); atoll.KindOf(err) != atoll.ErrDenied {
+		t.Errorf("remove: %v", err)
+	}
+	if got := l.sh(sb, "cat /shared/file /single"); got != "as it wasas it was" {
+		t.Errorf("inside: %q", got)
+	}
+	if got := strings.Join(entries(t, dir), " "); got != "file" {
+		t.Errorf("on the host: %s", got)
+	}
+}
+
+// A link means inside what it means there, also when it is followed from the
+// host.
+func TestLinksAreThoseOfTheSandbox(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(outside, []byte("of the host"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	l.sh(sb, "echo mine > /etc/motd; ln -s /etc/motd abs; ln -s ../etc/motd rel; ln -s / top; ln -s "+outside+" out")
+	for _, name := range []string{"abs", "rel", "top/etc/motd", "/work/../etc/motd", "top/work/abs"} {
+		if got, err := atoll.ReadFile(l.ctx(), sb, name); string(got) != "mine\n" || err != nil {
+			t.Errorf("read %s: %q, %v", name, got, err)
+		}
+	}
+	_, err := atoll.ReadFile(l.ctx(), sb, "out")
+	wantKind(t, "read a link to a file of the host", err, atoll.ErrNotExist)
+	l.must("write through a link", atoll.WriteFile(l.ctx(), sb, "abs", []byte("changed\n"), 0))
+	if got := l.sh(sb, "cat /etc/motd"); got != "changed" {
+		t.Errorf("/etc/motd inside: %q", got)
+	}
+	if data, err := os.ReadFile("/etc/motd"); err == nil && string(data) == "changed\n" {
+		t.Error("/etc/motd of the host was written")
+	}
+	// Stopped, nothing knows what such a link means.
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	_, err = atoll.ReadFile(l.ctx(), sb, "abs")
+	wantKind(t, "read a link out of /work while stopped", err, atoll.ErrStopped)
+}
+
+// Whatever a process inside does to a directory while the host works in it,
+// nothing outside of the sandbox is read or touched.
+func TestLinkRace(t *testing.T) {
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.MkdirAll(filepath.Join(victim, "sub"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	canaries := map[string]string{"file": "canary", "sub/file": "canary", "entry": "canary"}
+	for name, text := range canaries {
+		if err := os.WriteFile(filepath.Join(victim, name), []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{shelved(t)}})
+	volume := filepath.Join(l.opts.Dir, "volumes", "default", "data-"+sb.ID())
+	relative, err := filepath.Rel(volume, victim)
+	l.must("rel", err)
+	ready := newScreen()
+	flip := program("flip", "/work/dir", victim, relative, "../../../records", "/proc/self/root"+victim)
+	flip.Stdout = ready
+	_, err = sb.Exec(l.ctx(), flip)
+	l.must("exec", err)
+	ready.expect(t, "flipping")
+
+	files := atoll.Files(sb)
+	packed := tarball(t, "entry", "sub/file", "made")
+	ctx, cancel := context.WithTimeout(l.ctx(), 5*time.Second)
+	if testing.Short() {
+		cancel()
+		ctx, cancel = context.WithTimeout(l.ctx(), time.Second)
+	}
+	defer cancel()
+	done, tried := map[string]int{}, 0
+	for ; ctx.Err() == nil; tried++ {
+		for what, err := range map[string]error{
+			"write":   atoll.WriteFile(ctx, sb, "dir/file", []byte("overwritten"), 0),
+			"mkdir":   files.Mkdir(ctx, "dir/made/deep", 0o755),
+			"remove":  files.Remove(ctx, "dir/file", false),
+			"rename":  files.Rename(ctx, "dir/entry", "dir/gone"),
+			"untar":   files.ReadTar(ctx, "dir", bytes.NewReader(packed)),
+			"tar":     files.WriteTar(ctx, "dir", deaf(t, "canary")),
+			"removal": files.Remove(ctx, "dir/sub", true),
+		} {
+			if err == nil {
+				done[what]++
+			}
+		}
+		if got, err := atoll.ReadFile(ctx, sb, "dir/file"); err == nil && string(got) == "canary" {
+			t.Fatal("read the host's file")
+		}
+	}
+	if done["write"] == 0 || done["write"] == tried {
+		t.Errorf("of %d writes %d succeeded: there was no race", tried, done["write"])
+	}
+	for name, want := range canaries {
+		if got, err := os.ReadFile(filepath.Join(victim, name)); string(got) != want || err != nil {
+			t.Errorf("%s on the host: %q, %v", name, got, err)
+		}
+	}
+	if got := strings.Join(entries(t, victim), " "); got != "entry file sub" {
+		t.Errorf("on the host: %s", got)
+	}
+	if got := strings.Join(entries(t, filepath.Join(l.opts.Dir, "records")), " "); got != sb.ID()+".json" {
+		t.Errorf("records: %s", got)
+	}
+}
+
+func tarball(t *testing.T, names ...string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, name := range names {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: 8}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte("unpacked")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// deaf is a writer that must not hear of secret.
+func deaf(t *testing.T, secret string) io.Writer { return &deafWriter{t, secret} }
+
+type deafWriter struct {
+	t      *testing.T
+	secret string
+}
+
+func (w *deafWriter) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(w.secret)) {
+		w.t.Errorf("%q came out", w.secret)
+	}
+	return len(p), nil
+}
+
+// Options.HostPaths are shown, read-only, besides the system's own.
+func TestHostPaths(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "tool"), []byte("shown"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t, func(o *gvisor.Options) { o.HostPaths = []string{dir} })
+	sb := l.create(atoll.Spec{})
+	if got := l.sh(sb, "cat "+dir+"/tool; echo x > "+dir+"/tool; cat "+dir+"/tool"); got != "shownx" {
+		t.Errorf("inside: %q", got)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "tool")); string(got) != "shown" || err != nil {
+		t.Errorf("on the host: %q, %v", got, err)
+	}
+	for _, path := range []string{"relative", "/"} {
+		_, err := gvisor.New(gvisor.Options{Dir: t.TempDir(), HostPaths: []string{path}})
+		wantKind(t, "host path "+path, err, atoll.ErrInvalid, path)
+	}
+}
