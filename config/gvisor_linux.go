@@ -1,19 +1,19 @@
 package config
 
 import (
-	"log/slog"
 	"path/filepath"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
-func openGVisor(cfg *Config, log *slog.Logger) (atoll.Provider, error) {
+func openGVisor(cfg *Config, opts Options) (atoll.Provider, error) {
 	return gvisor.New(gvisor.Options{
 		Dir:       filepath.Join(cfg.StateDir, "gvisor"),
 		HostPaths: cfg.GVisor.HostPaths,
 		Platform:  cfg.GVisor.Platform,
 		Debug:     cfg.GVisor.Debug,
-		Log:       log,
+		Spare:     opts.Server,
+		Log:       opts.Log,
 	})
 }

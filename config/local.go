@@ -1,7 +1,6 @@
 package config
 
 import (
-	"log/slog"
 	"path/filepath"
 
 	"github.com/seed46cd37a8/atoll"
@@ -11,6 +10,6 @@ import (
 // Local are the settings of the provider local; there are none yet.
 type Local struct{}
 
-func openLocal(cfg *Config, log *slog.Logger) (atoll.Provider, error) {
-	return local.New(local.Options{Dir: filepath.Join(cfg.StateDir, "local"), Log: log})
+func openLocal(cfg *Config, opts Options) (atoll.Provider, error) {
+	return local.New(local.Options{Dir: filepath.Join(cfg.StateDir, "local"), Log: opts.Log})
 }

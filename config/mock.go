@@ -1,7 +1,6 @@
 package config
 
 import (
-	"log/slog"
 	"path/filepath"
 
 	"github.com/seed46cd37a8/atoll"
@@ -11,6 +10,6 @@ import (
 // Mock are the settings of the provider mock; there are none yet.
 type Mock struct{}
 
-func openMock(cfg *Config, log *slog.Logger) (atoll.Provider, error) {
-	return mock.New(mock.Options{Dir: filepath.Join(cfg.StateDir, "mock"), Log: log})
+func openMock(cfg *Config, opts Options) (atoll.Provider, error) {
+	return mock.New(mock.Options{Dir: filepath.Join(cfg.StateDir, "mock"), Log: opts.Log})
 }

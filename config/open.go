@@ -15,7 +15,7 @@ type Entry struct {
 	Name string
 	// Open makes the provider from its table in cfg. It touches nothing but
 	// the state directory.
-	Open func(cfg *Config, log *slog.Logger) (atoll.Provider, error)
+	Open func(cfg *Config, opts Options) (atoll.Provider, error)
 }
 
 // Providers lists what this binary was built with, the preferred one first.
@@ -42,6 +42,7 @@ type Options struct {
 	Log     *slog.Logger   // what providers have to say; nil means nowhere
 	Calls   *slog.Logger   // a record for each call; nil means nowhere
 	Metrics *trace.Metrics // nil means that nothing is counted
+	Server  bool           // the program serves others for long: it may prepare for the next sandbox
 }
 
 // Open builds the stack that cfg describes: the provider it names, around it
@@ -55,7 +56,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", cfg.Provider, atoll.ErrInvalid, err)
 	}
-	p, err := entry.Open(cfg, opts.Log)
+	p, err := entry.Open(cfg, opts)
 	if err != nil {
 		return nil, err
 	}

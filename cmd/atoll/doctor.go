@@ -85,7 +85,7 @@ func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
 
 func (a *app) examine(ctx context.Context, cfg *config.Config, e config.Entry) providerDiagnosis {
 	d := providerDiagnosis{Name: e.Name, Default: e.Name == cfg.Provider}
-	p, err := e.Open(cfg, slog.New(slog.DiscardHandler))
+	p, err := e.Open(cfg, config.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		d.Probe = atoll.Probe{Reason: err.Error()}
 		return d

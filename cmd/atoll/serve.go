@@ -68,7 +68,7 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 		return err
 	}
 	defer metrics.Close()
-	stack, err := config.Open(cfg, config.Options{Log: log, Calls: log, Metrics: metrics})
+	stack, err := config.Open(cfg, config.Options{Log: log, Calls: log, Metrics: metrics, Server: true})
 	if err != nil {
 		return err
 	}

@@ -44,6 +44,9 @@ type Options struct {
 	Helper string
 	// Platform is gVisor's: "systrap" (default) or "kvm".
 	Platform string
+	// Spare keeps one keeper process started ahead of the next Create, which is
+	// then a fifth faster: for servers, not for programs that make one sandbox.
+	Spare bool
 	// HostPaths are absolute paths of the host that the image "host" shows,
 	// read-only, besides the system's programs and libraries.
 	HostPaths []string
@@ -70,6 +73,7 @@ type Provider struct {
 	mu      sync.Mutex
 	keepers map[string]*keeperClient // by sandbox id
 
+	spare   *spare
 	sweeper context.CancelFunc
 	wake    chan struct{} // pokes the sweeper; capacity 1
 	work    sync.WaitGroup
@@ -116,6 +120,8 @@ func New(opts Options) (*Provider, error) {
 		info: atoll.Info{Name: "gvisor", Isolation: atoll.IsolationKernel, Version: Version(), Caps: caps()},
 	}
 	p.events = newEvents(p)
+	p.spare = &spare{p: p}
+	p.spare.refill()
 	ctx, cancel := context.WithCancel(context.Background())
 	p.sweeper = cancel
 	p.work.Go(func() { p.sweep(ctx) })
@@ -156,6 +162,7 @@ func (p *Provider) Info() atoll.Info { return p.info }
 func (p *Provider) Close() error {
 	p.closing.Do(func() {
 		p.sweeper()
+		p.spare.close()
 		p.events.close()
 		p.work.Wait()
 		if err := p.images.Close(); err != nil {

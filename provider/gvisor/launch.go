@@ -43,17 +43,16 @@ func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
 	if err := p.dir.MakeRun(rec.Run); err != nil {
 		return atoll.E("start", id, diskKind(err), err)
 	}
+	k, err := p.begin(ctx, helper, held, rec)
+	if err != nil {
+		return err
+	}
+	defer p.spare.refill()
+	group := p.group(rec)
 	job, err := json.Marshal(p.job(rec))
 	if err != nil {
-		return atoll.E("start", id, atoll.ErrInternal, err)
-	}
-	group := p.group(rec)
-	if err := group.Make(limits(rec.Status.Spec.Resources.WithDefaults())); err != nil {
-		return atoll.E("start", id, diskKind(err), err)
-	}
-	k, err := spawn(helper, group, held)
-	if err != nil {
-		return p.spawnError(ctx, id, errors.Join(err, group.Remove()))
+		k.kill()
+		return atoll.E("start", id, atoll.ErrInternal, errors.Join(err, group.Remove()))
 	}
 	reply, err := k.ask(ctx, job)
 	if err != nil {
@@ -168,7 +167,8 @@ type spawned struct {
 // spawn executes the helper as keeper: in a session of its own, with nothing on
 // its standard streams, in a mount namespace of its own and, unless we are
 // root, a user namespace in which it is. It inherits held, which may be nil.
-func spawn(helper string, group cgroup.Group, held *os.File) (*spawned, error) {
+func spawn(helper, path string, held *os.File) (*spawned, error) {
+	group := cgroup.Open(cgroup.Root).Group(path)
 	dir, err := group.Dir()
 	if err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func spawn(helper string, group cgroup.Group, held *os.File) (*spawned, error) {
 	ours, theirs := os.NewFile(uintptr(fds[0]), "keeper"), os.NewFile(uintptr(fds[1]), "job")
 	defer theirs.Close()
 	cmd := exec.Command(helper)
-	cmd.Args[0] = keeper.Argv0
+	cmd.Args = []string{keeper.Argv0, path}
 	cmd.Env = []string{} // nothing of the caller's environment goes in
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{theirs, held}

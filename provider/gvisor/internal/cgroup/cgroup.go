@@ -113,6 +113,12 @@ func (g Group) Make(l Limits) (err error) {
 			return err
 		}
 	}
+	return g.Limit(l)
+}
+
+// Limit changes the limits of a group that was made. A limit of 0 leaves what
+// is.
+func (g Group) Limit(l Limits) error {
 	for file, value := range g.settings(l) {
 		if err := os.WriteFile(file, []byte(value), 0o644); err != nil {
 			return fmt.Errorf("limit: %w", err)

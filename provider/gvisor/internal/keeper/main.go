@@ -119,7 +119,9 @@ func start(conn *os.File) (_ *keeper, err error) {
 	var job Job
 	dec := json.NewDecoder(conn)
 	if err := dec.Decode(&job); err != nil {
-		return nil, fmt.Errorf("read job: %w", err)
+		// A spare one, of a provider that has ended.
+		group := cgroup.Open(cgroup.Root).Group(argument(1))
+		return nil, errors.Join(fmt.Errorf("read job: %w", err), group.Leave(), group.Remove())
 	}
 	log, err := openLog(filepath.Join(job.Dir, LogName))
 	if err != nil {
@@ -152,6 +154,14 @@ func start(conn *os.File) (_ *keeper, err error) {
 	err = k.box.save()
 	k.box.mu.Unlock()
 	return k, err
+}
+
+// argument is the i-th of the command line, "" if there are not so many.
+func argument(i int) string {
+	if i < len(os.Args) {
+		return os.Args[i]
+	}
+	return ""
 }
 
 // boot prepares what the sandbox is made of and starts the sentry.
