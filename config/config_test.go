@@ -299,8 +299,8 @@ func TestDefaultProvider(t *testing.T) {
 func TestNearest(t *testing.T) {
 	known := []string{"provider", "project", "log.level", "url"}
 	for name, want := range map[string]string{"provider": "provider", "porject": "project", "LOGLEVEL": "log.level", "uri": "url", "": "url"} {
-		if got := nearest(name, known); got != want {
-			t.Errorf("nearest(%q) = %q, want %q", name, got, want)
+		if got := Nearest(name, known); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", name, got, want)
 		}
 	}
 }

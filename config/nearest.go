@@ -6,9 +6,10 @@ import (
 	"strings"
 )
 
-// nearest is the one of known with the fewest letters to change in name. A key
-// that was put into the wrong table is one letter away.
-func nearest(name string, known []string) string {
+// Nearest is the one of known with the fewest letters to change in name, ""
+// when none is known. A key that was put into the wrong table is one letter
+// away.
+func Nearest(name string, known []string) string {
 	best, least := "", -1
 	name = strings.ToLower(name)
 	for _, k := range known {

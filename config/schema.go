@@ -93,7 +93,7 @@ func (s *schema) readEnv(env []string) error {
 		l, ok := known[name]
 		switch {
 		case !ok:
-			errs.addf("environment: unknown variable %s: the nearest known one is %s", name, nearest(name, slices.Sorted(maps.Keys(known))))
+			errs.addf("environment: unknown variable %s: the nearest known one is %s", name, Nearest(name, slices.Sorted(maps.Keys(known))))
 		case l != nil && value != "":
 			errs.add(l.set(l.split(value), name, s.home))
 		}
@@ -119,7 +119,7 @@ func (s *schema) nearest(key string) string {
 	for _, l := range s.leaves {
 		keys = append(keys, l.key)
 	}
-	return nearest(key, keys)
+	return Nearest(key, keys)
 }
 
 func (l *leaf) env() string {

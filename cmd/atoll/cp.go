@@ -27,7 +27,8 @@ own name; a target that is not there becomes the copy. A source directory that
 ends with /. stands for what is in it. With - as the source a tar stream is read
 from stdin and unpacked into the target directory; with - as the target the
 source is written to stdout as one. A source that is a link is copied as what it
-points to; links below it stay links.`,
+points to; links below it stay links. In a target directory nothing is written
+through a link: a file takes its place.`,
 		Example: `  atoll cp . web:/work
   atoll cp web:/work/report.html .
   atoll cp web:/work - | gzip > work.tar.gz`,
@@ -59,6 +60,7 @@ type place struct {
 	contents bool   // "/." was written: what is in the directory
 	slash    bool   // "/" was written: it must be a directory
 	info     *atoll.FileInfo
+	isLink   bool // in a target directory; never followed, it may have come from a sandbox
 	closer   io.Closer
 }
 
@@ -111,13 +113,14 @@ func (p *place) local(name string) error {
 		abs = real
 	}
 	dir := filepath.Dir(abs)
-	fsys, err := dirfs.New("/", dir, dirfs.Options{UID: -1, GID: -1})
+	prefix := "/" + strings.TrimPrefix(filepath.ToSlash(dir), "/") // names are those the user knows
+	fsys, err := dirfs.New(prefix, dir, dirfs.Options{UID: -1, GID: -1})
 	if err != nil {
 		return err
 	}
-	p.fs, p.name, p.closer = fsys, "/"+filepath.Base(abs), fsys
+	p.fs, p.name, p.closer = fsys, path.Join(prefix, filepath.Base(abs)), fsys
 	if abs == dir { // the root directory
-		p.name = "/"
+		p.name = prefix
 	}
 	return nil
 }
@@ -179,7 +182,10 @@ func (a *app) copy(ctx context.Context, from, to *place) error {
 func (p *place) receive(ctx context.Context, from *place) error {
 	if p.isDir() && !(from.isDir() && from.contents) {
 		p.name, p.info, p.slash = path.Join(p.name, from.base), nil, false
-		if err := p.look(ctx); err != nil {
+		info, err := p.fs.Stat(ctx, p.name)
+		if err == nil {
+			p.info, p.isLink = &info, info.Type == atoll.TypeSymlink
+		} else if !errors.Is(err, atoll.ErrNotExist) {
 			return err
 		}
 	}
@@ -198,6 +204,11 @@ func copyFile(ctx context.Context, from, to *place) error {
 		return err
 	}
 	defer r.Close()
+	if to.isLink {
+		if err := to.fs.Remove(ctx, to.name, false); err != nil {
+			return err
+		}
+	}
 	_, err = to.fs.Write(ctx, to.name, r, atoll.WriteOptions{Mode: info.Mode & 0o777})
 	return err
 }

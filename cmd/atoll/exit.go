@@ -60,7 +60,7 @@ func (a *app) report(err error) {
 	if err == nil || errors.As(err, &code) || errors.As(err, &sig) {
 		return // who sent the signal knows
 	}
-	for line := range strings.Lines(err.Error()) {
+	for line := range strings.Lines(oneLine(err.Error())) {
 		a.say("%s", strings.TrimSuffix(line, "\n"))
 	}
 }

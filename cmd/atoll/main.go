@@ -18,6 +18,9 @@ func run(args []string) int {
 	root := newRoot(a)
 	root.SetArgs(args)
 	err := root.ExecuteContext(context.Background())
+	if a.readerGone(err) {
+		err = signalError{sigPipe} // which has ended any other program by now
+	}
 	a.report(err)
 	return exitCode(err)
 }

@@ -66,6 +66,8 @@ server for as long as it runs.`,
 	add(groupSystem, newServe(a), newDoctor(a), newConfig(a), newVersion(a))
 	root.SetHelpCommandGroupID(groupSystem)
 	root.SetCompletionCommandGroupID(groupSystem)
+	root.SetFlagErrorFunc(flagError)
+	showUsage(root)
 	return root
 }
 

@@ -172,9 +172,14 @@ func (s *session) send(p atoll.Process, sig atoll.Signal) {
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
 	err := p.Signal(ctx, sig)
-	if err != nil && s.ctx.Err() == nil && atoll.KindOf(err) != atoll.ErrStopped && atoll.KindOf(err) != atoll.ErrNotFound {
-		s.app.say("%v", err)
+	if err == nil || s.ctx.Err() != nil {
+		return
 	}
+	switch atoll.KindOf(err) {
+	case atoll.ErrStopped, atoll.ErrNotFound, atoll.ErrUnavailable:
+		return // it ended at the same moment; Wait knows more
+	}
+	s.app.say("%v", err)
 }
 
 // watch passes signals and sizes on until the session ends.

@@ -36,7 +36,7 @@ func (f *specFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label, `KEY=value`")
 	fs.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount `SOURCE:TARGET[:ro]`; a source with a slash is a directory here, else a named volume")
 	fs.StringArrayVar(&f.mounts, "mount", nil, "mount described by `fields`: type=bind|volume|tmpfs,source=...,target=...[,readonly][,tmpfs-size=...]")
-	fs.Var((*bytesValue)(&f.spec.Resources.Memory), "memory", "memory limit, like 512m; -1 for none")
+	fs.VarP((*bytesValue)(&f.spec.Resources.Memory), "memory", "m", "memory limit, like 512m; -1 for none")
 	fs.Float64Var(&f.spec.Resources.CPUs, "cpus", 0, "`number` of CPUs to use at most, like 1.5")
 	fs.IntVar(&f.spec.Resources.Processes, "pids", 0, "`number` of processes to run at most; -1 for no limit")
 	fs.Var((*bytesValue)(&f.spec.Resources.Disk), "disk", "limit of what is written outside of volumes, like 4g; -1 for none")
