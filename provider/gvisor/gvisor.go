@@ -120,8 +120,8 @@ func New(opts Options) (*Provider, error) {
 		info: atoll.Info{Name: "gvisor", Isolation: atoll.IsolationKernel, Version: Version(), Caps: caps()},
 	}
 	p.events = newEvents(p)
-	p.spare = &spare{p: p}
-	p.spare.refill()
+	p.spare = &spare{p: p, quit: make(chan struct{})}
+	p.spare.refill(0)
 	ctx, cancel := context.WithCancel(context.Background())
 	p.sweeper = cancel
 	p.work.Go(func() { p.sweep(ctx) })

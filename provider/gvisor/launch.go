@@ -47,7 +47,7 @@ func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
 	if err != nil {
 		return err
 	}
-	defer p.spare.refill()
+	defer p.spare.refill(spareDelay)
 	group := p.group(rec)
 	job, err := json.Marshal(p.job(rec))
 	if err != nil {

@@ -48,6 +48,9 @@ func (s *sandbox) Start(ctx context.Context) error {
 		if err := s.p.dismiss(ctx, rec, func(sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }); err != nil {
 			return err
 		}
+		if err := s.p.group(rec).Remove(); err != nil { // of its life before
+			return atoll.E("start", s.id, atoll.ErrInternal, err)
+		}
 		if err := s.p.launch(ctx, rec); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
@@ -25,6 +26,7 @@ type spare struct {
 	keeper *spawned // nil while there is none
 	path   string   // of its cgroup
 	closed bool
+	quit   chan struct{} // closed with it
 	work   sync.WaitGroup
 }
 
@@ -46,15 +48,25 @@ func (s *spare) take(l cgroup.Limits) (*spawned, string) {
 	return k, path
 }
 
-// refill starts another one, in the background. A spare that cannot be had is
-// no error: Create then starts its keeper itself, and says what is wrong.
-func (s *spare) refill() {
+// spareDelay is how long after a sandbox was made the next keeper is started:
+// the first command in that sandbox comes first.
+const spareDelay = 200 * time.Millisecond
+
+// refill starts another one, in the background and after a while. A spare that
+// cannot be had is no error: Create then starts its keeper itself, and says
+// what is wrong.
+func (s *spare) refill(after time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.p.opts.Spare || s.closed || s.keeper != nil {
 		return
 	}
 	s.work.Go(func() {
+		select {
+		case <-s.quit:
+			return
+		case <-time.After(after):
+		}
 		path := s.p.cgroup(atoll.NewID())
 		k, err := s.start(path)
 		s.mu.Lock()
@@ -91,6 +103,7 @@ func (s *spare) start(path string) (*spawned, error) {
 func (s *spare) close() {
 	s.mu.Lock()
 	s.closed = true
+	close(s.quit)
 	k := s.keeper
 	s.keeper = nil
 	s.mu.Unlock()
