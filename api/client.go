@@ -102,7 +102,7 @@ func (c *Client) locate() error {
 		return atoll.Errorf("connect", "", atoll.ErrInvalid, format, args...)
 	}
 	if c.opts.URL == "" {
-		c.base, c.where = "http://atoll", "the server"
+		c.base, c.where = "http://atoll", "the other end"
 		if c.dial == nil {
 			return bad("no server URL given: write it like unix:///path or http://host:port")
 		}

@@ -170,6 +170,9 @@ func (l *link) send(m message) error {
 // A protocolError is a message that makes no sense. It ends the link.
 type protocolError struct{ error }
 
+// Unwrap gives it a kind: the other side is to blame.
+func (e protocolError) Unwrap() []error { return []error{e.error, atoll.ErrInvalid} }
+
 func violation(format string, args ...any) error {
 	return protocolError{fmt.Errorf(format, args...)}
 }
@@ -183,11 +186,11 @@ func (l *link) first(m *message, max int64) error {
 	l.ws.SetReadLimit(max)
 	typ, r, err := l.ws.Reader(context.Background())
 	if err != nil {
-		return err
+		return violation("no first message: %w", err)
 	}
 	b, err := io.ReadAll(r)
 	if err != nil {
-		return err
+		return violation("the first message: %w", err)
 	}
 	l.ws.SetReadLimit(maxMessage + 1)
 	if typ != websocket.MessageText {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -164,5 +163,5 @@ func writeNew(path, content string) error {
 
 // errTaken is why a socket is not replaced.
 func errTaken(path string) error {
-	return atoll.E("listen", path, atoll.ErrAlreadyExists, fmt.Errorf("somebody listens on %s", path))
+	return atoll.E("listen", path, atoll.ErrAlreadyExists, errors.New("somebody listens on it already"))
 }

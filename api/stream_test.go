@@ -561,7 +561,7 @@ func TestGarbageFirst(t *testing.T) {
 		"unknown field":    {websocket.MessageText, `{"type":"exec","comand":{}}`, `comand`},
 		"no command":       {websocket.MessageText, `{"type":"exec"}`, "must be"},
 		"another type":     {websocket.MessageText, `{"type":"attach"}`, "must be"},
-		"binary":           {websocket.MessageBinary, "\x00x", "must be text"},
+		"binary":           {websocket.MessageBinary, "\x00x", `"kind":"invalid","message":"the first message must be text"`},
 		"nothing":          {websocket.MessageText, "", "error"},
 		"trailing garbage": {websocket.MessageText, `{"type":"exec","command":{"args":["true"]}} x`, "behind"},
 	} {

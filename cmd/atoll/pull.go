@@ -17,8 +17,12 @@ func newPull(a *app) *cobra.Command {
 		Short: "Fetch an image before it is needed",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			image, err := absImage(args[0])
+			if err != nil {
+				return err
+			}
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.fetch(ctx, c, &atoll.Spec{Image: args[0]})
+				return a.fetch(ctx, c, &atoll.Spec{Image: image})
 			})
 		},
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -91,6 +92,9 @@ func (f *runFlags) run(a *app, cmd *cobra.Command, args []string) error {
 	}
 	if f.keep && id != "" {
 		a.say("kept, stopped, as %s", id)
+	}
+	if errors.Is(err, atoll.ErrCommandNotFound) && spec.Image == "" && cmd.ArgsLenAtDash() < 0 {
+		return errors.Join(err, fmt.Errorf("was it meant to be an image? Then write: atoll run --image %s -- COMMAND", args[0]))
 	}
 	if err != nil {
 		return err

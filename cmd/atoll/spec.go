@@ -59,6 +59,9 @@ func (f *specFlags) build(a *app, args []string) (*atoll.Spec, error) {
 	}
 	s := f.spec
 	s.Project, s.Cmd = cfg.Project, args
+	if s.Image, err = absImage(s.Image); err != nil {
+		return nil, err
+	}
 	s.Network.Mode = atoll.NetworkMode(f.network)
 	if f.network == "" && len(s.Network.Allow) > 0 {
 		s.Network.Mode = atoll.NetworkEgress
@@ -95,6 +98,24 @@ func (f *specFlags) build(a *app, args []string) (*atoll.Spec, error) {
 		s.Ports = append(s.Ports, p)
 	}
 	return &s, s.Validate()
+}
+
+// absImage completes the path in an image that is a file or directory here, as
+// in ./rootfs or oci:layout:tag. Names of other images stay as they are.
+func absImage(ref string) (string, error) {
+	if ref == "." || ref == ".." || strings.HasPrefix(ref, "./") || strings.HasPrefix(ref, "../") {
+		return filepath.Abs(ref)
+	}
+	scheme, name, _ := strings.Cut(ref, ":")
+	switch scheme {
+	case "oci", "docker-archive", "dir":
+		if name == "" || filepath.IsAbs(name) {
+			return ref, nil
+		}
+		abs, err := filepath.Abs(name)
+		return scheme + ":" + abs, err
+	}
+	return ref, nil
 }
 
 // envFlags are -e and --env-file.

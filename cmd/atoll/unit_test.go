@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -187,6 +189,34 @@ func TestParseFilter(t *testing.T) {
 	for _, bad := range []string{"web", "state=asleep", "colour=red"} {
 		if _, err := parseFilter([]string{bad}); err == nil {
 			t.Errorf("parseFilter(%q) succeeded", bad)
+		}
+	}
+}
+
+func TestAbsImage(t *testing.T) {
+	t.Chdir(t.TempDir())
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ref, want := range map[string]string{
+		"":                   "",
+		"host":               "host",
+		"alpine:3.20":        "alpine:3.20",
+		"example.com/oci:1":  "example.com/oci:1",
+		"/rootfs":            "/rootfs",
+		".":                  here,
+		"./rootfs":           here + "/rootfs",
+		"../rootfs":          filepath.Dir(here) + "/rootfs",
+		"dir:rootfs":         "dir:" + here + "/rootfs",
+		"dir:/rootfs":        "dir:/rootfs",
+		"oci:layout:v1":      "oci:" + here + "/layout:v1",
+		"docker-archive:a.t": "docker-archive:" + here + "/a.t",
+		"oci:":               "oci:",
+		"sha256:abc":         "sha256:abc",
+	} {
+		if got, err := absImage(ref); err != nil || got != want {
+			t.Errorf("absImage(%q) = %q, %v, want %q", ref, got, err, want)
 		}
 	}
 }
