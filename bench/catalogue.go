@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -20,9 +21,9 @@ const flat = 1.5
 // catalogue measures what it costs to find a sandbox among few and among many.
 func (b *bench) catalogue(ctx context.Context) (err error) {
 	const get, byName, list = "get by id", "get by name", "list all, for each sandbox"
-	methods := func(s *server, n int) []method {
+	methods := func(s *server, n int) (find, all []method) {
 		id := ""
-		return []method{
+		find = []method{
 			{get, func(ctx context.Context) (time.Duration, error) {
 				if id == "" {
 					sb, err := atoll.Resolve(ctx, s, "", "box-0")
@@ -42,6 +43,8 @@ func (b *bench) catalogue(ctx context.Context) (err error) {
 				_, err := atoll.Resolve(ctx, s, "", "box-1")
 				return err
 			})},
+		}
+		all = []method{ // not in turn with the others, who would have to clear up after it
 			{list, func(ctx context.Context) (time.Duration, error) {
 				start := time.Now()
 				all, err := s.List(ctx, atoll.Filter{})
@@ -51,13 +54,14 @@ func (b *bench) catalogue(ctx context.Context) (err error) {
 				return time.Since(start) / time.Duration(n), err
 			}},
 		}
+		return find, all
 	}
 	s, err := startServer(ctx, b, "catalogue")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	var results []comparison
+	var results [][]row
 	made := 0
 	for _, n := range []int{few, b.known} {
 		for ; made < n; made++ {
@@ -65,15 +69,18 @@ func (b *bench) catalogue(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		if err := b.compare(ctx, fmt.Sprintf("among %d sandboxes", n), nil, methods(s, n)); err != nil {
+		find, all := methods(s, n)
+		title := fmt.Sprintf("among %d sandboxes", n)
+		if err := errors.Join(b.compare(ctx, title, nil, find), b.compare(ctx, title, nil, all)); err != nil {
 			return err
 		}
-		last := len(b.table.comparisons) - 1
-		results = append(results, b.table.comparisons[last])
+		last := len(b.table.comparisons) - 2
+		both := b.table.comparisons[last:]
+		results = append(results, slices.Concat(both[0].rows, both[1].rows))
 		b.table.comparisons = b.table.comparisons[:last]
 	}
-	for i, r := range results[0].rows {
-		little, lot := r.times.median(), results[1].rows[i].times.median()
+	for i, r := range results[0] {
+		little, lot := r.times.median(), results[1][i].times.median()
 		ratio := float64(lot) / float64(little)
 		b.table.add(fact{
 			fmt.Sprintf("%s: among %d, and among %d", r.name, few, b.known), fmt.Sprintf("%s, %s", millis(little), millis(lot)),
