@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -233,9 +234,12 @@ func descendants(procs []proc, pid int32, mark string) []int32 {
 	}
 	var pids []int32
 	for _, p := range procs {
-		if ours[p.pid] && p.pid != 1 {
+		if ours[p.pid] && p.pid != 1 && p.pid != pid {
 			pids = append(pids, p.pid)
 		}
+	}
+	if slices.ContainsFunc(procs, func(p proc) bool { return p.pid == pid }) {
+		pids = slices.Insert(pids, 0, pid) // before its children: it must not see them die, and exit by itself
 	}
 	return pids
 }
