@@ -152,10 +152,14 @@ func (p *process) input(b []byte) error {
 	if in == nil {
 		return os.ErrClosed
 	}
+	var written func()
 	if t, ok := p.handle.(Terminal); ok && p.tty {
-		t.BeforeInput(in, b)
+		written = t.BeforeInput(in, b)
 	}
 	_, err := in.Write(b)
+	if written != nil {
+		written()
+	}
 	return err
 }
 

@@ -584,8 +584,11 @@ type hooked struct {
 	told chan string
 }
 
-func (h *hooked) BeforeInput(_ *os.File, p []byte) { h.told <- string(p) }
-func (h *hooked) Resized()                         { h.told <- "resized" }
+func (h *hooked) BeforeInput(_ *os.File, p []byte) func() {
+	h.told <- string(p)
+	return nil
+}
+func (h *hooked) Resized() { h.told <- "resized" }
 
 func TestTerminalHooks(t *testing.T) {
 	told := make(chan string, 10)

@@ -38,9 +38,10 @@ type Handle interface {
 // A Terminal is a Handle of a backend whose kernel does not see the table's
 // terminal as the process's controlling one.
 type Terminal interface {
-	// BeforeInput is told what is about to be typed, before it is written to
-	// the terminal's master.
-	BeforeInput(master *os.File, p []byte)
+	// BeforeInput is told what is about to be typed. What it returns, unless it
+	// is nil, is called when that has been written to the terminal's master,
+	// which may throw away output that is on its way.
+	BeforeInput(master *os.File, p []byte) (written func())
 	// Resized is told that the terminal has a new size.
 	Resized()
 }

@@ -57,7 +57,7 @@ func open[T testing.TB](t T) atoll.Provider {
 // be empty again in the end.
 func fresh(t testing.TB) gvisor.Options {
 	opts := gvisor.Options{
-		Dir: filepath.Join(t.TempDir(), "state"), RunDir: runDir(t), Helper: helper(t), Cgroup: groups,
+		Dir: filepath.Join(t.TempDir(), "state"), RunDir: runDir(t), Helper: helper(t), Cgroup: groups, Spare: true,
 		Debug: os.Getenv("ATOLL_TEST_GVISOR_DEBUG") != "",
 	}
 	t.Cleanup(func() {

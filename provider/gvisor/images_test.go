@@ -15,6 +15,7 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image"
@@ -30,9 +31,61 @@ func TestConformanceOnImage(t *testing.T) {
 		t.Skip("the whole suite once more, on another root file system: too long for -short")
 	}
 	need(t)
-	ref := testimage.Serve(t).Push("busybox:1", testimage.Busybox(t))
+	ref := testimage.Serve(t).Push("busybox:1", busyboxWithSockets(t))
 	providertest.Run(t, open, append(options(), providertest.Image(ref), providertest.Count(20))...)
 }
+
+// busyboxWithSockets is an image with what the suite needs to serve a port and
+// to connect to one, as Debian's busybox cannot: a program that takes the place
+// of the python3 which the suite looks for.
+func busyboxWithSockets(t *testing.T) v1.Image {
+	t.Helper()
+	layers, err := testimage.Program(t, sockets).Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers = append(layers, testimage.Layer(t, testimage.Symlink("usr/bin/python3", "/program"), testimage.Dir("var/tmp", 0o1777)))
+	img, err := mutate.AppendLayers(testimage.Busybox(t), layers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// sockets is called as "python3 -c SCRIPT PORT", to echo what comes to that port
+// on loopback, or as "python3 -c SCRIPT HOST PORT", to tell by its exit code
+// whether that one can be reached.
+const sockets = `package main
+
+import (
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+func main() {
+	args := os.Args[3:]
+	if len(args) == 2 {
+		if _, err := net.DialTimeout("tcp", net.JoinHostPort(args[0], args[1]), 3*time.Second); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:" + args[0])
+	if err != nil {
+		os.Exit(1)
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			os.Exit(1)
+		}
+		io.Copy(c, c)
+		c.Close()
+	}
+}
+`
 
 // An image's environment and user hold; its entrypoint and command do not: what
 // a sandbox runs is its maker's to say.

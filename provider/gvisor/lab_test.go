@@ -17,7 +17,7 @@ import (
 )
 
 // patience is how long a test waits for what is bound to happen.
-const patience = 30 * time.Second
+const patience = 20 * time.Second
 
 // A lab is a provider for one test, with the steps that its tests are made of.
 // Each step fails the test when it does not succeed.

@@ -32,6 +32,7 @@ var programs = map[string]func(args []string) error{
 	"dial":  dialProgram,
 	"flip":  flipProgram,
 	"churn": churnProgram,
+	"xattr": xattrProgram,
 }
 
 // runProgram runs the program that the environment asks for, if it does.

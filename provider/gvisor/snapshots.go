@@ -6,8 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"time"
@@ -130,8 +133,25 @@ func (c *creation) fromSnapshot() error {
 			"snapshot %s was taken with gVisor %s and this is %s: memory can only be restored by the same version",
 			r.Snapshot.ID, r.Snapshot.Version, Version())
 	}
+	if !sameShape(&r.Snapshot.Spec, &st.Spec) {
+		return atoll.Errorf("create", st.ID, atoll.ErrInvalid,
+			"snapshot %s was taken with other mounts, or another read_only_root: name the same mount targets", r.Snapshot.ID)
+	}
 	st.Spec.Snapshot = r.Snapshot.ID
 	st.Image, c.rec.Image, c.rec.Digest = r.Record.Status.Image, r.Record.Image, r.Record.Digest
 	c.rec.Env, c.rec.User = r.Record.Env, r.Record.User
 	return nil
+}
+
+// sameShape reports whether memory that was saved with one spec has the same
+// mounts around it with the other; what is mounted may differ.
+func sameShape(a, b *atoll.Spec) bool {
+	targets := func(s *atoll.Spec) map[string]string {
+		m := map[string]string{}
+		for _, mount := range s.Mounts {
+			m[path.Clean(mount.Target)] = fmt.Sprint(mount.Type == atoll.MountTmpfs, mount.ReadOnly, mount.Size)
+		}
+		return m
+	}
+	return a.ReadOnlyRoot == b.ReadOnlyRoot && maps.Equal(targets(a), targets(b))
 }

@@ -157,9 +157,9 @@ func (p *Proc) kill() {
 
 // BeforeInput implements process.Terminal: no process of the kernel's has the
 // terminal, so that it signals none.
-func (h handle) BeforeInput(_ *os.File, b []byte) {
+func (h handle) BeforeInput(_ *os.File, b []byte) func() {
 	if !h.tty {
-		return
+		return nil
 	}
 	for _, c := range b {
 		switch c {
@@ -171,6 +171,7 @@ func (h handle) BeforeInput(_ *os.File, b []byte) {
 			_ = h.Signal(atoll.SIGQUIT)
 		}
 	}
+	return nil
 }
 
 // Resized implements process.Terminal.

@@ -16,20 +16,28 @@ import (
 // what it would signal is signalled here, to the foreground process group that
 // the sentry knows.
 
-// BeforeInput raises the signals that p holds, if the terminal is in a mode
-// that makes signals of characters.
-func (p *program) BeforeInput(master *os.File, data []byte) {
+// BeforeInput finds the signals that data holds, if the terminal is in a mode
+// that makes signals of characters. They are raised when the host's line
+// discipline has seen the characters: it echoes them, and throws away what has
+// been printed and not read, which must not be what the signalled print.
+func (p *program) BeforeInput(master *os.File, data []byte) func() {
 	conn, err := master.SyscallConn()
 	if err != nil {
-		return
+		return nil
 	}
 	var t *unix.Termios
 	_ = conn.Control(func(fd uintptr) { t, err = unix.IoctlGetTermios(int(fd), unix.TCGETS) })
 	if err != nil || t.Lflag&unix.ISIG == 0 {
-		return
+		return nil
 	}
-	for _, sig := range typedSignals(t, data) {
-		_ = p.box.sentry.signalForeground(p.pid, sig) // nobody is left to hear it
+	sigs := typedSignals(t, data)
+	if len(sigs) == 0 {
+		return nil
+	}
+	return func() {
+		for _, sig := range sigs {
+			_ = p.box.sentry.signalForeground(p.pid, sig) // nobody is left to hear it
+		}
 	}
 }
 
