@@ -124,17 +124,19 @@ func (p *Provider) hold(ctx context.Context, rec *statedir.Record) (*os.File, er
 func (c *creation) mounts(context.Context) error {
 	st := &c.rec.Status
 	data := c.p.dir.Volume(st.Spec.Project, statedir.DataVolume(st.ID))
-	fresh, err := makeVolume(data)
-	if err != nil {
-		return atoll.E("create", st.ID, diskKind(err), err)
-	}
-	if fresh {
+	if c.rec.Fresh = !exists(data); c.rec.Fresh {
+		if err := c.write(); err != nil { // before it is made, lest it be forgotten
+			return err
+		}
 		c.made = append(c.made, func() error { return os.RemoveAll(data) })
+	}
+	if err := makeVolume(data); err != nil {
+		return atoll.E("create", st.ID, diskKind(err), err)
 	}
 	for _, m := range st.Spec.Mounts {
 		switch m.Type {
 		case atoll.MountVolume:
-			if _, err := makeVolume(c.p.dir.Volume(st.Spec.Project, m.Source)); err != nil {
+			if err := makeVolume(c.p.dir.Volume(st.Spec.Project, m.Source)); err != nil {
 				return atoll.E("create", st.ID, diskKind(err), err)
 			}
 		case atoll.MountBind:
@@ -146,16 +148,15 @@ func (c *creation) mounts(context.Context) error {
 	return nil
 }
 
-// makeVolume makes the directory of a volume; fresh says that it was not there.
-func makeVolume(path string) (fresh bool, err error) {
+// makeVolume makes the directory of a volume, if it is not there.
+func makeVolume(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return false, err
+		return err
 	}
-	err = os.Mkdir(path, 0o755)
-	if errors.Is(err, fs.ErrExist) {
-		return false, nil
+	if err := os.Mkdir(path, 0o755); !errors.Is(err, fs.ErrExist) {
+		return err
 	}
-	return err == nil, err
+	return nil
 }
 
 // bindable checks that a bind mount's source is there and can be shown.

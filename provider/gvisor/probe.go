@@ -31,16 +31,34 @@ func caps() atoll.Caps {
 	}
 }
 
+// The least limits with which a sandbox still starts and runs a command: the
+// memory and processes of gVisor, its gofer and our own helpers count, and the
+// kernel knows no quota of less than a millisecond in a period of 100.
+const (
+	leastMemory    atoll.Bytes = 32 << 20
+	leastCPUs                  = 0.01
+	leastProcesses             = 8
+)
+
 // supports refuses what the spec asks for and cannot be done here.
 func (p *Provider) supports(s *atoll.Spec) error {
 	c, r := p.info.Caps, s.Resources
 	no := func(format string, args ...any) error {
 		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, format, args...)
 	}
+	low := func(format string, args ...any) error {
+		return atoll.Errorf("create", s.Name, atoll.ErrInvalid, format, args...)
+	}
 	const needsCgroups = "needs a writable cgroup: run as root, or leave it out"
 	switch {
 	case r.Memory > 0 && !c.MemoryLimit:
 		return no("a memory limit " + needsCgroups)
+	case r.Memory > 0 && r.Memory < leastMemory:
+		return low("memory limit %s: gVisor itself needs some, use at least %s", r.Memory, leastMemory)
+	case r.CPUs > 0 && r.CPUs < leastCPUs:
+		return low("CPU limit %g: use at least %g", r.CPUs, leastCPUs)
+	case r.Processes > 0 && r.Processes < leastProcesses:
+		return low("process limit %d: use at least %d", r.Processes, leastProcesses)
 	case r.CPUs > 0 && !c.CPULimit:
 		return no("a CPU limit " + needsCgroups)
 	case s.Network.Mode == atoll.NetworkOn && !c.NetworkOn:

@@ -119,6 +119,9 @@ func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, ask func(a
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if atoll.KindOf(err) == atoll.ErrExhausted {
+		return err // it goes on, with the files that could not be saved
+	}
 	if err != nil {
 		p.log.Warn("keeper", "sandbox", id, "err", err)
 	}

@@ -108,7 +108,7 @@ func (p *Provider) sweepSandbox(id string) error {
 		return nil
 	}
 	p.log.Info("sweep", "sandbox", id, "state", rec.Status.State)
-	opts := atoll.RemoveOptions{Volumes: rec.Status.State != atoll.StateCreating}
+	opts := atoll.RemoveOptions{Volumes: rec.Fresh || rec.Status.State != atoll.StateCreating}
 	if rec.Removing != nil {
 		opts = *rec.Removing
 	}
@@ -116,9 +116,10 @@ func (p *Provider) sweepSandbox(id string) error {
 }
 
 // left reports whether nobody will look after the sandbox any more, if its lock
-// is free and it has no keeper: it was never finished, is being removed, or its
-// time is over.
+// is free and it has no keeper: it was never finished, is being removed, its
+// time is over, or it was to go with a main process that its keeper took along.
 func left(rec *statedir.Record) bool {
-	due := dueTime(rec)
-	return rec.Removing != nil || rec.Status.State == atoll.StateCreating || !due.IsZero() && !time.Now().Before(due)
+	st, due := &rec.Status, dueTime(rec)
+	return rec.Removing != nil || st.State == atoll.StateCreating || st.Spec.AutoRemove && live(st.State) ||
+		!due.IsZero() && !time.Now().Before(due)
 }

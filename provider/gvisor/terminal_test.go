@@ -53,14 +53,14 @@ func (t *terminal) ends() atoll.Exit {
 	return exit
 }
 
-// runs waits until sleep with that argument runs inside: until then what is
-// typed is the shell's, which ignores it.
-func (t *terminal) runs(sb atoll.Sandbox, seconds string) {
+// runs waits until the command runs inside: until then what is typed is the
+// shell's, which has the terminal in a mode of its own.
+func (t *terminal) runs(sb atoll.Sandbox, command string) {
 	t.l.t.Helper()
 	t.l.poll(func() error {
-		pids := t.l.sh(sb, "for p in /proc/[0-9]*; do case $(tr '\\0' ' ' 2>/dev/null < $p/cmdline) in 'sleep "+seconds+" ') echo $p;; esac; done")
+		pids := t.l.sh(sb, "for p in /proc/[0-9]*; do case $(tr '\\0' ' ' 2>/dev/null < $p/cmdline) in '"+command+" ') echo $p;; esac; done")
 		if pids == "" {
-			return fmt.Errorf("sleep %s does not run; the screen:\n%s", seconds, t.screen)
+			return fmt.Errorf("%s does not run; the screen:\n%s", command, t.screen)
 		}
 		return nil
 	})
@@ -103,19 +103,19 @@ func TestTerminalKeys(t *testing.T) {
 	sb := l.create(atoll.Spec{})
 	term := l.bash(sb)
 	term.types("sleep 1000\r")
-	term.runs(sb, "1000")
+	term.runs(sb, "sleep 1000")
 	term.types("\x03")
 	term.sees("^C")
 	term.types("echo code $?\r")
 	term.sees("code 130")
 
 	term.types("sleep 1001; echo after $?\r")
-	term.runs(sb, "1001")
+	term.runs(sb, "sleep 1001")
 	term.types("\x1c") // ^\
 	term.sees("after 131")
 
 	term.types("cat > /root/typed\r")
-	term.sees("typed\r\n")
+	term.runs(sb, "cat")
 	term.types("line one\rline two\r\x04")
 	term.sees("> ")
 	term.types("wc -l < /root/typed\r")
@@ -136,7 +136,7 @@ func TestTerminalJobs(t *testing.T) {
 		t.Fatalf("bash says:\n%s", text)
 	}
 	term.types("sleep 1002\r")
-	term.runs(sb, "1002")
+	term.runs(sb, "sleep 1002")
 	term.types("\x1a") // ^Z
 	term.sees("Stopped")
 	term.types("jobs\r")

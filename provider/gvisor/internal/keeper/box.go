@@ -142,7 +142,11 @@ func (b *box) Stop(ctx context.Context, grace time.Duration) error {
 	}
 	// From here on the caller's ctx must not leave it half done.
 	b.terminate(grace)
-	err := b.finish(atoll.StateStopped, "", nil, true)
+	if err := b.keep(); err != nil {
+		b.goOn()
+		return atoll.Errorf("stop", b.ID(), bootKind(err), "its files could not be saved, so it still runs: %w", err)
+	}
+	err := b.finish(atoll.StateStopped, "", nil)
 	b.leave()
 	return err
 }
@@ -157,7 +161,7 @@ func (b *box) Remove(ctx context.Context, _ ...atoll.RemoveOption) error {
 		b.leave()
 		return nil
 	}
-	err := b.finish(atoll.StateStopped, "", nil, false)
+	err := b.finish(atoll.StateStopped, "", nil)
 	b.leave()
 	return err
 }
@@ -191,28 +195,29 @@ func (b *box) terminate(grace time.Duration) {
 	}
 }
 
-// finish takes the sandbox down and records how it ended. The caller won
-// begin. With keep, the root file system's changes are saved for the next
-// start.
-func (b *box) finish(state atoll.State, reason string, exit *atoll.Exit, keep bool) error {
+// keep saves the changes of the root file system for the next start.
+func (b *box) keep() error {
+	if b.job.Spec.ReadOnlyRoot {
+		return nil
+	}
+	// Nothing may write while it is being saved.
+	if err := b.sentry.pause(); err != nil {
+		return err
+	}
+	return errors.Join(b.sentry.saveUpper(filepath.Join(b.job.Dir, UpperName)), b.sentry.resume())
+}
+
+// goOn takes back begin.
+func (b *box) goOn() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ending = false
+}
+
+// finish takes the sandbox down and records how it ended. The caller won begin.
+func (b *box) finish(state atoll.State, reason string, exit *atoll.Exit) error {
 	defer close(b.over)
 	var errs []error
-	alive := true
-	select {
-	case <-b.sentry.exited:
-		alive = false
-	default:
-	}
-	if keep && alive && !b.job.Spec.ReadOnlyRoot {
-		_ = b.sentry.resume()
-		// Nothing may write while it is being saved.
-		_ = b.sentry.pause()
-		if err := b.sentry.saveUpper(filepath.Join(b.job.Dir, UpperName)); err != nil {
-			errs = append(errs, err)
-			reason = strings.TrimPrefix(reason+"; changes of the root file system were lost: "+err.Error(), "; ")
-		}
-		_ = b.sentry.resume()
-	}
 	b.files.close()
 	errs = append(errs, b.sentry.destroy(), b.network.close(), b.table.Close())
 	b.mu.Lock()
@@ -236,7 +241,7 @@ func (b *box) watchSentry() {
 	}
 	reason := b.fate()
 	b.log.Error("sentry died", "reason", reason)
-	_ = b.finish(atoll.StateFailed, reason, nil, false) // logged
+	_ = b.finish(atoll.StateFailed, reason, nil) // logged
 	b.leave()
 }
 
@@ -272,7 +277,13 @@ func (b *box) watchMain(p atoll.Process) {
 	if exit.State() == atoll.StateFailed {
 		reason = "main process " + exit.String()
 	}
-	_ = b.finish(exit.State(), reason, &exit, !b.job.Spec.AutoRemove) // logged
+	if !b.job.Spec.AutoRemove {
+		if err := b.keep(); err != nil {
+			b.log.Error("stop", "err", err)
+			reason = strings.TrimPrefix(reason+"; changes of its root file system were lost: "+err.Error(), "; ")
+		}
+	}
+	_ = b.finish(exit.State(), reason, &exit) // logged
 	// Its last output is still to be read.
 	select {
 	case <-b.done:
@@ -295,7 +306,7 @@ func (b *box) watchTTL() {
 	case <-time.After(time.Until(expires)):
 		b.log.Info("expired")
 		if b.begin() {
-			_ = b.finish(atoll.StateStopped, "its time to live is over", nil, false) // logged
+			_ = b.finish(atoll.StateStopped, "its time to live is over", nil) // logged
 		}
 		b.removeSelf()
 		b.leave()

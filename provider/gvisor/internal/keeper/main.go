@@ -92,7 +92,7 @@ func Main() int {
 // abandon removes a sandbox that was never handed out.
 func (b *box) abandon() {
 	if b.begin() {
-		_ = b.finish(atoll.StateStopped, "", nil, false) // logged
+		_ = b.finish(atoll.StateStopped, "", nil) // logged
 	}
 	b.removeSelf()
 }
@@ -343,7 +343,7 @@ func (k *keeper) serve() {
 	case err := <-k.failed:
 		k.box.log.Error("serve", "err", err)
 		if k.box.begin() {
-			_ = k.box.finish(atoll.StateFailed, "its keeper could not serve: "+err.Error(), nil, false) // logged
+			_ = k.box.finish(atoll.StateFailed, "its keeper could not serve: "+err.Error(), nil) // logged
 		}
 	}
 	k.close()

@@ -44,6 +44,9 @@ type Record struct {
 	Run    string       `json:"run,omitempty"`    // gVisor's own state
 	Cgroup string       `json:"cgroup,omitempty"` // to be removed with the sandbox
 
+	// Fresh says that the creation in progress made the data volume, which goes
+	// if that is never finished.
+	Fresh bool `json:"fresh,omitempty"`
 	// Removing, once set, is being carried out: there is no way back.
 	Removing *atoll.RemoveOptions `json:"removing,omitempty"`
 }
@@ -197,7 +200,8 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	st := &r.Status
 	if r.Removing == nil || opts.Volumes && !r.Removing.Volumes {
 		r.Removing = &opts
-		if err := d.Write(r); err != nil {
+		// On a full disk the mark cannot be made, and removing is what helps.
+		if err := d.Write(r); err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 			return err
 		}
 	}
