@@ -103,7 +103,7 @@ func (p *Provider) probe(ctx context.Context) atoll.Probe {
 		if reason == "" {
 			reason = err.Error()
 		}
-		return atoll.Probe{Reason: "cannot make namespaces: " + reason, Fix: namespaceFix(err)}
+		return atoll.Probe{Reason: "cannot make namespaces: " + reason, Fix: thisMachine().namespaceFix(err)}
 	}
 	probe := atoll.Probe{OK: true}
 	if !p.info.Caps.MemoryLimit {
@@ -112,22 +112,36 @@ func (p *Provider) probe(ctx context.Context) atoll.Probe {
 	return probe
 }
 
-// namespaceFix says what to do on a machine that denies user namespaces.
-func namespaceFix(err error) string {
-	read := func(path string) string {
-		data, _ := os.ReadFile(path)
-		return strings.TrimSpace(string(data))
+// A machine is what is looked at to find out why namespaces are denied.
+type machine struct {
+	root, admin bool                     // this process is root, may make namespaces
+	container   bool                     // this is one of docker's
+	setting     func(path string) string // of the kernel; "" when there is none
+}
+
+// thisMachine is the one that this process runs on.
+func thisMachine() machine {
+	return machine{
+		root: os.Geteuid() == 0, admin: hasSysAdmin(), container: exists("/.dockerenv"),
+		setting: func(path string) string {
+			data, _ := os.ReadFile(path)
+			return strings.TrimSpace(string(data))
+		},
 	}
+}
+
+// namespaceFix says what to do on a machine that denies namespaces with err.
+func (m machine) namespaceFix(err error) string {
 	switch {
-	case os.Geteuid() == 0 && !hasSysAdmin():
+	case m.root && !m.admin:
 		return "run the container with --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or outside of one"
-	case read("/proc/sys/user/max_user_namespaces") == "0":
+	case m.setting("/proc/sys/user/max_user_namespaces") == "0":
 		return "run: sudo sysctl -w user.max_user_namespaces=15000"
-	case read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+	case m.setting("/proc/sys/kernel/unprivileged_userns_clone") == "0":
 		return "run: sudo sysctl -w kernel.unprivileged_userns_clone=1"
-	case read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+	case m.setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
 		return "run: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (or run as root)"
-	case exists("/.dockerenv"):
+	case m.container:
 		return "run the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
 	case errors.Is(err, unix.EPERM):
 		return "user namespaces are denied on this machine: run as root, or choose another provider with --provider"

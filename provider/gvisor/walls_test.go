@@ -27,9 +27,13 @@ func TestHostIsOutOfSight(t *testing.T) {
 	sb := l.create(atoll.Spec{})
 	for _, dir := range []string{"/root", "/home", "/var/lib", "/run", "/opt", "/srv", "/mnt", "/media", "/boot", "/var/log", "/var/spool", "/etc/ssh", "/etc/ssl/private", "/var/run"} {
 		inside := strings.Fields(l.sh(sb, "ls -A "+dir+" 2>/dev/null || true"))
-		for _, name := range entries(t, dir) {
-			if slices.Contains(inside, name) && !(dir == "/var/lib" && name == "dpkg") {
-				t.Errorf("%s/%s of the host is there inside", dir, name)
+		onHost, err := os.ReadDir(dir)
+		if err != nil {
+			continue // not there, or not for this user to see
+		}
+		for _, e := range onHost {
+			if slices.Contains(inside, e.Name()) && !(dir == "/var/lib" && e.Name() == "dpkg") {
+				t.Errorf("%s/%s of the host is there inside", dir, e.Name())
 			}
 		}
 	}

@@ -1,0 +1,66 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/provider/gvisor"
+)
+
+// A helper that gVisor cannot run as is refused before anything is made, with
+// what to do.
+func TestHelperThatCannotServe(t *testing.T) {
+	dynamic := dynamicProgram(t)
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ helper, says string }{
+		{dynamic, "CGO_ENABLED=0"},
+		{text, text},
+		{"/nowhere/atoll", "/nowhere/atoll"},
+	} {
+		opts := fresh(t)
+		opts.Helper = tt.helper
+		l := openLab(t, opts)
+		_, err := l.Create(l.ctx(), &atoll.Spec{Name: "web"})
+		wantKind(t, "create with helper "+tt.helper, err, atoll.ErrUnavailable, tt.says)
+		probe := atoll.ProbeProvider(l.ctx(), l)
+		if probe.OK || !strings.Contains(probe.Reason, tt.says) || !strings.Contains(probe.Fix, "CGO_ENABLED=0") {
+			t.Errorf("probe with helper %s: %+v", tt.helper, probe)
+		}
+	}
+	if err := gvisor.Static(testenv.Busybox(t)); err != nil {
+		t.Errorf("a static program: %v", err)
+	}
+}
+
+// dynamicProgram finds a program that is linked dynamically.
+func dynamicProgram(t *testing.T) string {
+	t.Helper()
+	for _, path := range []string{"/bin/ls", "/usr/bin/env", "/bin/bash"} {
+		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), "/ld-linux") {
+			return path
+		}
+	}
+	t.Skip("this machine has no dynamically linked program")
+	return ""
+}
+
+// Where gVisor works the probe says so, and what it goes without.
+func TestProbe(t *testing.T) {
+	l := newLab(t)
+	probe := atoll.ProbeProvider(l.ctx(), l)
+	if !probe.OK || probe.Reason != "" || probe.Fix != "" {
+		t.Errorf("probe: %+v", probe)
+	}
+	if limits := l.Info().Caps.MemoryLimit; limits == (strings.Join(probe.Notes, " ") != "") {
+		t.Errorf("memory limits %v, notes %q", limits, probe.Notes)
+	}
+}
