@@ -152,14 +152,10 @@ func (p *process) input(b []byte) error {
 	if in == nil {
 		return os.ErrClosed
 	}
-	var written func()
 	if t, ok := p.handle.(Terminal); ok && p.tty {
-		written = t.BeforeInput(in, b)
+		return t.Input(in, b)
 	}
 	_, err := in.Write(b)
-	if written != nil {
-		written()
-	}
 	return err
 }
 

@@ -38,10 +38,8 @@ type Handle interface {
 // A Terminal is a Handle of a backend whose kernel does not see the table's
 // terminal as the process's controlling one.
 type Terminal interface {
-	// BeforeInput is told what is about to be typed. What it returns, unless it
-	// is nil, is called when that has been written to the terminal's master,
-	// which may throw away output that is on its way.
-	BeforeInput(master *os.File, p []byte) (written func())
+	// Input types p: it writes to the terminal's master what belongs there.
+	Input(master *os.File, p []byte) error
 	// Resized is told that the terminal has a new size.
 	Resized()
 }

@@ -3,6 +3,7 @@
 package gvisor_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -58,12 +59,16 @@ func (t *terminal) ends() atoll.Exit {
 func (t *terminal) runs(sb atoll.Sandbox, command string) {
 	t.l.t.Helper()
 	t.l.poll(func() error {
-		pids := t.l.sh(sb, "for p in /proc/[0-9]*; do case $(tr '\\0' ' ' 2>/dev/null < $p/cmdline) in '"+command+" ') echo $p;; esac; done")
-		if pids == "" {
+		if !t.running(sb, command) {
 			return fmt.Errorf("%s does not run; the screen:\n%s", command, t.screen)
 		}
 		return nil
 	})
+}
+
+func (t *terminal) running(sb atoll.Sandbox, command string) bool {
+	t.l.t.Helper()
+	return t.l.sh(sb, "for p in /proc/[0-9]*; do case $(tr '\\0' ' ' 2>/dev/null < $p/cmdline) in '"+command+" ') echo $p;; esac; done") != ""
 }
 
 // bash is an interactive shell with job control; it has said its prompt.
@@ -121,6 +126,17 @@ func TestTerminalKeys(t *testing.T) {
 	term.types("wc -l < /root/typed\r")
 	term.sees("2\r\n")
 
+	// What was typed before the signal is gone with it, alone or in one go.
+	for _, keys := range [][]string{{"half a line", "\x03"}, {"half a line\x03"}} {
+		term.types("cat\r")
+		term.runs(sb, "cat")
+		for _, k := range keys {
+			term.types(k)
+		}
+		term.types("echo clean $?\r")
+		term.sees("clean 130")
+	}
+
 	term.types("exit 7\r")
 	if exit := term.ends(); exit.Code != 7 {
 		t.Errorf("exit: %v", exit)
@@ -145,7 +161,13 @@ func TestTerminalJobs(t *testing.T) {
 	term.sees("sleep 1002 &")
 	term.types("fg\r")
 	term.sees("sleep 1002")
-	term.types("\x03")
+	l.poll(func() error { // bash says what it is about to put into the foreground
+		term.types("\x03")
+		if term.running(sb, "sleep 1002") {
+			return errors.New("^C does not end the job")
+		}
+		return nil
+	})
 	term.types("echo interrupted $?\r")
 	term.sees("interrupted 130")
 	// A shell that ends leaves its jobs to end as well, or to go on as they

@@ -155,12 +155,9 @@ func (p *Proc) kill() {
 	}
 }
 
-// BeforeInput implements process.Terminal: no process of the kernel's has the
+// Input implements process.Terminal: no process of the kernel's has the
 // terminal, so that it signals none.
-func (h handle) BeforeInput(_ *os.File, b []byte) func() {
-	if !h.tty {
-		return nil
-	}
+func (h handle) Input(master *os.File, b []byte) error {
 	for _, c := range b {
 		switch c {
 		case 3:
@@ -171,7 +168,8 @@ func (h handle) BeforeInput(_ *os.File, b []byte) func() {
 			_ = h.Signal(atoll.SIGQUIT)
 		}
 	}
-	return nil
+	_, err := master.Write(b)
+	return err
 }
 
 // Resized implements process.Terminal.

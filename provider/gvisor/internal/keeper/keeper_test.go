@@ -127,20 +127,25 @@ func TestDescendants(t *testing.T) {
 	}
 }
 
-func TestTypedSignals(t *testing.T) {
+func TestTypedSignal(t *testing.T) {
 	var tio unix.Termios
 	tio.Lflag = unix.ISIG | unix.IEXTEN
 	tio.Cc[unix.VINTR], tio.Cc[unix.VQUIT], tio.Cc[unix.VSUSP], tio.Cc[unix.VLNEXT] = 3, 28, 26, 22
-	for typed, want := range map[string][]atoll.Signal{
-		"ls\r":         nil,
-		"\x03":         {atoll.SIGINT},
-		"a\x03b\x1a":   {atoll.SIGINT, atoll.SIGTSTP},
-		"\x1c":         {atoll.SIGQUIT},
-		"\x16\x03\x03": {atoll.SIGINT}, // the first one is quoted
-		"\x00":         nil,
+	for _, tt := range []struct {
+		typed string
+		n     int
+		want  atoll.Signal
+	}{
+		{"ls\r", 0, 0},
+		{"\x03", 1, atoll.SIGINT},
+		{"a\x03b\x1a", 2, atoll.SIGINT},
+		{"\x1a\x03", 1, atoll.SIGTSTP},
+		{"\x1c", 1, atoll.SIGQUIT},
+		{"\x16\x03\x03", 3, atoll.SIGINT}, // the first one is quoted
+		{"\x00", 0, 0},
 	} {
-		if got := typedSignals(&tio, []byte(typed)); !slices.Equal(got, want) {
-			t.Errorf("typedSignals(%q) = %v, want %v", typed, got, want)
+		if n, got := typedSignal(&tio, []byte(tt.typed)); n != tt.n || got != tt.want {
+			t.Errorf("typedSignal(%q) = %d, %v, want %d, %v", tt.typed, n, got, tt.n, tt.want)
 		}
 	}
 }

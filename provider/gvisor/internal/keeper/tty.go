@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -12,41 +13,81 @@ import (
 
 // A terminal is a PTY of the host whose replica is donated to the sentry. The
 // host's line discipline does the echoing and editing, but it has nobody to
-// send signals to: the processes of its session live in another kernel. So
-// what it would signal is signalled here, to the foreground process group that
-// the sentry knows.
+// send signals to: the processes of its session live in another kernel. So the
+// characters that stand for signals do not go there. They are echoed and raised
+// here, to the foreground process group that the sentry knows.
+//
+// Giving them to the host as well would go wrong now and then: it looks at them
+// at a later time, at which it throws away output, and the signalled programs
+// have printed some by then.
 
-// BeforeInput finds the signals that data holds, if the terminal is in a mode
-// that makes signals of characters. They are raised when the host's line
-// discipline has seen the characters: it echoes them, and throws away what has
-// been printed and not read, which must not be what the signalled print.
-func (p *program) BeforeInput(master *os.File, data []byte) func() {
-	conn, err := master.SyscallConn()
-	if err != nil {
-		return nil
-	}
-	var t *unix.Termios
-	_ = conn.Control(func(fd uintptr) { t, err = unix.IoctlGetTermios(int(fd), unix.TCGETS) })
-	if err != nil || t.Lflag&unix.ISIG == 0 {
-		return nil
-	}
-	sigs := typedSignals(t, data)
-	if len(sigs) == 0 {
-		return nil
-	}
-	return func() {
-		for _, sig := range sigs {
-			_ = p.box.sentry.signalForeground(p.pid, sig) // nobody is left to hear it
+// Input implements process.Terminal.
+func (p *program) Input(master *os.File, data []byte) error {
+	for len(data) > 0 {
+		n, sig, echo := p.typedSignal(master, data)
+		if sig == 0 {
+			_, err := master.Write(data)
+			return err
 		}
+		if n > 1 {
+			if _, err := master.Write(data[:n-1]); err != nil {
+				return err
+			}
+		}
+		interrupt(master, echo)
+		_ = p.box.sentry.signalForeground(p.pid, sig) // nobody is left to hear it
+		data = data[n:]
 	}
+	return nil
 }
 
-// typedSignals returns the signals that the characters in data stand for. A
-// character behind VLNEXT stands for itself.
-func typedSignals(t *unix.Termios, data []byte) []atoll.Signal {
-	var sigs []atoll.Signal
+// typedSignal is the function of that name for the mode that the terminal is
+// in; echo is what shows the character.
+func (p *program) typedSignal(master *os.File, data []byte) (n int, sig atoll.Signal, echo string) {
+	_ = onTerminal(master, func(fd int) error { // whose failure the write meets as well
+		t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+		if err != nil || t.Lflag&unix.ISIG == 0 {
+			return err
+		}
+		if n, sig = typedSignal(t, data); sig != 0 && t.Lflag&unix.ECHO != 0 && t.Lflag&unix.ECHOCTL != 0 {
+			echo = "^" + string(rune(data[n-1]^0x40))
+		}
+		return nil
+	})
+	return n, sig, echo
+}
+
+// interrupt does to the terminal what a signal does: what was typed and not
+// read is dropped, and its character is shown.
+func interrupt(master *os.File, echo string) {
+	_ = onTerminal(master, func(fd int) error {
+		// It must not become this process's own terminal, nor block.
+		replica, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC)
+		if errno != 0 {
+			return errno
+		}
+		defer unix.Close(int(replica))
+		err1 := unix.IoctlSetInt(fd, unix.TCFLSH, unix.TCOFLUSH) // what is on its way to the line discipline
+		err2 := unix.IoctlSetInt(int(replica), unix.TCFLSH, unix.TCIFLUSH)
+		_, err3 := unix.Write(int(replica), []byte(echo))
+		return errors.Join(err1, err2, err3)
+	})
+}
+
+func onTerminal(f *os.File, fn func(fd int) error) error {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	ctlErr := conn.Control(func(fd uintptr) { err = fn(int(fd)) })
+	return errors.Join(ctlErr, err)
+}
+
+// typedSignal returns the first signal that a character in data stands for, and
+// how many bytes end with that one; 0 when there is none.
+func typedSignal(t *unix.Termios, data []byte) (n int, sig atoll.Signal) {
 	quoted := false
-	for _, c := range data {
+	for i, c := range data {
 		switch {
 		case quoted:
 			quoted = false
@@ -54,14 +95,14 @@ func typedSignals(t *unix.Termios, data []byte) []atoll.Signal {
 		case t.Lflag&unix.IEXTEN != 0 && c == t.Cc[unix.VLNEXT]:
 			quoted = true
 		case c == t.Cc[unix.VINTR]:
-			sigs = append(sigs, atoll.SIGINT)
+			return i + 1, atoll.SIGINT
 		case c == t.Cc[unix.VQUIT]:
-			sigs = append(sigs, atoll.SIGQUIT)
+			return i + 1, atoll.SIGQUIT
 		case c == t.Cc[unix.VSUSP]:
-			sigs = append(sigs, atoll.SIGTSTP)
+			return i + 1, atoll.SIGTSTP
 		}
 	}
-	return sigs
+	return 0, 0
 }
 
 // Resized tells the foreground that the terminal's size has changed.
