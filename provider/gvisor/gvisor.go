@@ -73,6 +73,7 @@ type Provider struct {
 	mu      sync.Mutex
 	keepers map[string]*keeperClient // by sandbox id
 
+	ownRun  []string // directories that must be this user's alone
 	spare   *spare
 	sweeper context.CancelFunc
 	wake    chan struct{} // pokes the sweeper; capacity 1
@@ -104,8 +105,10 @@ func New(opts Options) (*Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
+	ownRun := []string{opts.RunDir}
 	if opts.RunDir == "" {
 		opts.RunDir = runDir(dir)
+		ownRun = []string{filepath.Dir(opts.RunDir), opts.RunDir}
 	}
 	state, err := statedir.Open(dir)
 	if err != nil {
@@ -120,6 +123,7 @@ func New(opts Options) (*Provider, error) {
 		info: atoll.Info{Name: "gvisor", Isolation: atoll.IsolationKernel, Version: Version(), Caps: caps()},
 	}
 	p.events = newEvents(p)
+	p.ownRun = ownRun
 	p.spare = &spare{p: p, quit: make(chan struct{})}
 	p.spare.refill(0)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -40,7 +40,7 @@ func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
 		return err
 	}
 	defer held.Close() // may be nil; the keeper has it as long as it lives
-	if err := p.dir.MakeRun(rec.Run); err != nil {
+	if err := p.dir.MakeRun(rec.Run, p.ownRun...); err != nil {
 		return atoll.E("start", id, diskKind(err), err)
 	}
 	k, err := p.begin(ctx, helper, held, rec)

@@ -268,7 +268,7 @@ func TestUpgrade(t *testing.T) {
 		}
 	}
 	install()
-	l := newLab(t, func(o *gvisor.Options) { o.Helper = path })
+	l := newLab(t, func(o *gvisor.Options) { o.Helper, o.Spare = path, false }) // a spare would be of the version before
 	sb := l.create(atoll.Spec{})
 	l.sh(sb, "echo before > /root/file")
 	for _, replace := range []func(){func() { l.must("remove", os.Remove(path)) }, install} {

@@ -45,7 +45,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted: remove it")
 		}
 		// A keeper whose main process has ended stays a while.
-		if err := s.p.dismiss(ctx, rec, func(sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }); err != nil {
+		if err := s.p.dismiss(ctx, rec, true, func(sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }); err != nil {
 			return err
 		}
 		if err := s.p.group(rec).Remove(); err != nil { // of its life before
@@ -64,14 +64,14 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	defer s.p.events.changed(s.id)
 	defer s.p.rouse()
 	return s.p.locked(ctx, "stop", s.id, func(rec *statedir.Record) error {
-		return s.p.dismiss(ctx, rec, func(sb atoll.Sandbox) error { return sb.Stop(ctx, grace) })
+		return s.p.dismiss(ctx, rec, false, func(sb atoll.Sandbox) error { return sb.Stop(ctx, grace) })
 	})
 }
 
 // Remove implements atoll.Sandbox.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	err := s.p.locked(ctx, "remove", s.id, func(rec *statedir.Record) error {
-		if err := s.p.dismiss(ctx, rec, func(sb atoll.Sandbox) error { return sb.Remove(ctx) }); err != nil {
+		if err := s.p.dismiss(ctx, rec, true, func(sb atoll.Sandbox) error { return sb.Remove(ctx) }); err != nil {
 			return err
 		}
 		return s.p.delete(rec, atoll.RemoveOpts(opts...))
@@ -93,7 +93,12 @@ func (s *sandbox) removeLeft(opts ...atoll.RemoveOption) error {
 
 // delete removes what a sandbox that does not run has on the machine.
 func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error {
-	err := errors.Join(p.group(rec).Remove(), p.dir.Delete(rec, opts))
+	// The cgroup goes first: while it cannot, something of the sandbox still
+	// runs, and the record is what reminds us of it.
+	err := p.group(rec).Remove()
+	if err == nil {
+		err = p.dir.Delete(rec, opts)
+	}
 	if err != nil {
 		return atoll.E("remove", rec.Status.ID, atoll.ErrInternal, err)
 	}
@@ -105,8 +110,9 @@ func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error 
 
 // dismiss asks the sandbox's keeper, if there is one, to end the sandbox by
 // what ask does, and waits until it has gone. One that does not answer, or does
-// not go, is killed. The caller holds the sandbox's lock.
-func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, ask func(atoll.Sandbox) error) error {
+// not go, is killed; with force also one that answers that it cannot. The
+// caller holds the sandbox's lock.
+func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, force bool, ask func(atoll.Sandbox) error) error {
 	id := rec.Status.ID
 	if !p.dir.Alive(id) {
 		return nil
@@ -119,11 +125,11 @@ func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, ask func(a
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if atoll.KindOf(err) == atoll.ErrExhausted {
+	if k := atoll.KindOf(err); err != nil && !force && k != atoll.ErrUnavailable && k != atoll.ErrTimeout {
 		return err // it goes on, with the files that could not be saved
 	}
 	if err != nil {
-		p.log.Warn("keeper", "sandbox", id, "err", err)
+		p.log.Debug("keeper", "sandbox", id, "err", err)
 	}
 	if !errors.Is(err, context.DeadlineExceeded) { // which means that it hangs
 		wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperGrace)

@@ -347,7 +347,9 @@ func (k *keeper) serve() {
 		}
 	}
 	k.close()
-	k.lock.Release()
+	// The lock goes with the process, after all else that it holds: who waits
+	// for it may take that all for free.
+	runtime.KeepAlive(k.lock)
 }
 
 // shutdownGrace is how long answers in progress may take at the end.

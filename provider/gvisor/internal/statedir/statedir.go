@@ -23,6 +23,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -236,8 +237,27 @@ func (d Dir) TidyRun(run string) {
 
 // MakeRun makes a sandbox's directory for gVisor's state. What a killed keeper
 // has left in it is removed, unread: the numbers of processes in there may be
-// those of others by now.
-func (d Dir) MakeRun(path string) error {
+// those of others by now. own are the directories above it that must be this
+// user's alone: whoever could write to them could put sockets of his own in the
+// place of gVisor's.
+func (d Dir) MakeRun(path string, own ...string) error {
+	if err := makeRun(path); err != nil {
+		return err
+	}
+	for _, dir := range own {
+		info, err := os.Lstat(dir)
+		if err != nil {
+			return err
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || !info.IsDir() || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+			return fmt.Errorf("%w: %s is not a directory of this user's alone: remove it, or set XDG_RUNTIME_DIR", fs.ErrPermission, dir)
+		}
+	}
+	return nil
+}
+
+func makeRun(path string) error {
 	const tries = 10 // others may tidy up at the same moment
 	err := os.RemoveAll(path)
 	if err != nil {
