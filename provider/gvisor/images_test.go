@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image"
@@ -372,5 +373,36 @@ func unpack(t *testing.T, dir string, stream []byte) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A disk that is full says so, and takes the image when there is space again.
+func TestImageOnFullDisk(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	need(t)
+	ref := testimage.Serve(t).Push("busybox:1", testimage.Busybox(t))
+	opts := fresh(t)
+	images := filepath.Join(opts.Dir, "images")
+	if err := os.MkdirAll(images, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("atoll-test", images, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(images, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	l := openLab(t, opts)
+	_, err := l.Create(l.ctx(), &atoll.Spec{Image: ref, Name: "web"})
+	wantKind(t, "create on a full disk", err, atoll.ErrExhausted, "no space left")
+	if list, err := l.List(l.ctx(), atoll.Filter{}); len(list) > 0 || err != nil {
+		t.Errorf("left: %v, %v", list, err)
+	}
+	l.must("make space", unix.Mount("", images, "", unix.MS_REMOUNT, "size=100m"))
+	sb := l.create(atoll.Spec{Image: ref, Name: "web"})
+	if got := l.sh(sb, "echo works"); got != "works" {
+		t.Errorf("with space: %q", got)
 	}
 }
