@@ -305,6 +305,25 @@ func (s *screen) expect(t *testing.T, h *harness, want string) {
 	s.until(t, h, fmt.Sprintf("%q", want), func(text string) bool { return strings.Contains(text, want) })
 }
 
+// shows waits for so long at most until the screen shows want, and reports
+// whether it does.
+func (s *screen) shows(want string, limit time.Duration) bool {
+	timeout := time.After(limit)
+	for {
+		s.mu.Lock()
+		text, changed := s.buf.String(), s.changed
+		s.mu.Unlock()
+		if strings.Contains(text, want) {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			return false
+		}
+	}
+}
+
 // until waits until ok is content with what the screen shows.
 func (s *screen) until(t *testing.T, h *harness, what string, ok func(text string) bool) {
 	t.Helper()
