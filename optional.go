@@ -134,8 +134,9 @@ type SnapshotStore interface {
 	RemoveSnapshot(ctx context.Context, id string) error
 }
 
-// A Snapshot is a sandbox frozen at one moment: memory, processes and files,
-// without its volumes.
+// A Snapshot is a sandbox frozen at one moment, without its volumes. Its files
+// are as they were; processes that Exec started, and what they started, end
+// when it is restored where the backend cannot connect them anew (gVisor).
 type Snapshot struct {
 	ID      string    `json:"id"`
 	Sandbox string    `json:"sandbox"` // id of the sandbox it was taken of
