@@ -130,7 +130,11 @@ func events[T any](ctx context.Context, c *Client, q call) iter.Seq2[event[T], e
 		for {
 			ev, err := nextEvent[T](&r, q)
 			if remote, ok := err.(*atoll.Error); ok {
-				yield(event[T]{}, ctxErr(ctx, remote))
+				if ctx.Err() != nil { // the server only noticed that we are leaving
+					yield(event[T]{}, c.fault(ctx, q.op, q.id, remote))
+					return
+				}
+				yield(event[T]{}, remote)
 				return
 			}
 			if err != nil {
