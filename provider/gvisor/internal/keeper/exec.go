@@ -211,8 +211,7 @@ func (p *program) Wait() atoll.Exit {
 	return exit
 }
 
-// Signal sends sig to the program, or with a terminal to what runs in its
-// foreground when sig is one that a terminal sends.
+// Signal sends sig to the program alone.
 func (p *program) Signal(sig atoll.Signal) error {
 	if err := p.box.sentry.signal(p.pid, sig); err != nil {
 		return atoll.E("signal", p.id, atoll.ErrStopped, err)
