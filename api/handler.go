@@ -3,9 +3,11 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -160,6 +162,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.Serv
 // handle wraps a route in what all of them have in common.
 func (h *Handler) handle(route Route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer h.cutOff(r)
 		start := time.Now()
 		id := requestIDOf(r.Header)
 		w.Header().Set(RequestIDHeader, id)
@@ -171,6 +174,19 @@ func (h *Handler) handle(route Route) http.Handler {
 			writeError(w, id, err)
 		}
 	})
+}
+
+// cutOff ends a request whose handler panicked: the connection is closed, which
+// is all that can be done about an answer that may have begun.
+func (h *Handler) cutOff(r *http.Request) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if v != http.ErrAbortHandler {
+		h.log.Error("panic", "method", r.Method, "path", r.URL.Path, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	}
+	panic(http.ErrAbortHandler) // which net/http does not log once more
 }
 
 // admit lets the request through to serve when its sender may.

@@ -149,6 +149,22 @@ func TestRequestIDsAndTracesPassThrough(t *testing.T) {
 	}
 }
 
+func TestAPanicIsLoggedAndCutsTheRequestOff(t *testing.T) {
+	var log bytes.Buffer
+	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	r.list = func(context.Context, atoll.Filter) ([]atoll.Status, error) { panic("out of cheese") }
+	if _, err := r.client.List(t.Context(), atoll.Filter{}); !errors.Is(err, atoll.ErrUnavailable) {
+		t.Errorf("List: %v, want %q", err, atoll.ErrUnavailable)
+	}
+	if s := log.String(); !strings.Contains(s, "out of cheese") || !strings.Contains(s, "path=/v1/sandboxes") {
+		t.Errorf("the log is %s", s)
+	}
+	r.list = nil
+	if _, err := r.client.List(t.Context(), atoll.Filter{}); err != nil {
+		t.Errorf("List after that: %v", err)
+	}
+}
+
 func TestPlainExec(t *testing.T) {
 	r := newRig(t, Options{})
 	const path = "/v1/sandboxes/" + fakeID + "/exec"

@@ -329,7 +329,7 @@ func (k *keeper) listen() error {
 		l.Close()
 		return err
 	}
-	k.server = &http.Server{Handler: k.handler}
+	k.server = &http.Server{Handler: k.handler, ErrorLog: slog.NewLogLogger(k.box.log.Handler(), slog.LevelError)}
 	go func() { k.failed <- k.server.Serve(l) }()
 	go k.box.watchTTL()
 	return nil

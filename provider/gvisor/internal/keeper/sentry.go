@@ -17,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/control"
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
+	"gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -28,6 +29,7 @@ import (
 type sentry struct {
 	conf *config.Config
 	c    *container.Container
+	sb   *sandbox.Sandbox // of c, which forgets it when it is destroyed
 
 	mu     sync.RWMutex // write: pause, resume, snapshot, destroy; read: all else
 	paused bool
@@ -53,7 +55,7 @@ func startSentry(job *Job, root, netns string) (*sentry, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sentry{conf: conf, c: c, exited: make(chan struct{})}
+	s := &sentry{conf: conf, c: c, sb: c.Sandbox, exited: make(chan struct{})}
 	if job.Snapshot != "" {
 		err = c.Restore(conf, job.Snapshot, false, false, nil)
 	} else {
@@ -68,7 +70,7 @@ func startSentry(job *Job, root, netns string) (*sentry, error) {
 
 // watch closes exited when the sentry has ended, for whatever reason.
 func (s *sentry) watch() {
-	_, _ = s.c.Wait() // how it ended is read from the cgroup and the log
+	_, _ = s.sb.Wait(s.c.ID) // how it ended is read from the cgroup and the log
 	close(s.exited)
 }
 
@@ -82,7 +84,7 @@ func (s *sentry) exec(args *control.ExecArgs) (int32, error) {
 // wait returns how the program with that PID, started by exec, ended. It must
 // be called once. When the sentry ends first, so does wait.
 func (s *sentry) wait(pid int32) (syscall.WaitStatus, error) {
-	status, err := s.c.WaitPID(pid)
+	status, err := s.sb.WaitPID(s.c.ID, pid)
 	return syscall.WaitStatus(status), err
 }
 
@@ -97,7 +99,7 @@ func (s *sentry) signal(pid int32, sig atoll.Signal) error {
 func (s *sentry) signalForeground(pid int32, sig atoll.Signal) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.c.Sandbox.SignalProcess(s.c.ID, pid, unix.Signal(sig), true)
+	return s.sb.SignalProcess(s.c.ID, pid, unix.Signal(sig), true)
 }
 
 // signalAll signals every process but the idle init, which ignores all
@@ -160,7 +162,7 @@ func (s *sentry) readFile(name string, limit int64) ([]byte, error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	if err := s.c.Sandbox.ReadFile(s.c.ID, name, 0, limit, f); err != nil {
+	if err := s.sb.ReadFile(s.c.ID, name, 0, limit, f); err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
@@ -176,7 +178,7 @@ func (s *sentry) readFile(name string, limit int64) ([]byte, error) {
 func (s *sentry) processes() ([]proc, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	dump, err := s.c.Sandbox.ProcfsDump()
+	dump, err := s.sb.ProcfsDump()
 	if err != nil {
 		return nil, err
 	}
