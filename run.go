@@ -175,7 +175,8 @@ func WriteFile(ctx context.Context, sb Sandbox, name string, data []byte, mode u
 
 // DetectShell finds the shell for a terminal of the given user ("" for the
 // default one): $SHELL unless empty or /bin/false, else /bin/bash, else
-// /bin/sh. It fails only when the sandbox cannot run anything.
+// /bin/sh. It fails only when the sandbox cannot run anything. To find out it
+// runs one or two commands there, by Exec.
 func DetectShell(ctx context.Context, sb Sandbox, user string, env []string) (string, error) {
 	out, err := Output(ctx, sb, &Command{Args: []string{"sh", "-c", "echo $SHELL"}, User: user, Env: env})
 	if k := KindOf(err); err != nil && k != ErrCommandNotFound && k != ErrExecFailed {

@@ -130,6 +130,21 @@ var ttys = []promise{
 			t.Errorf("exit is %+v, want code 7", exit)
 		}
 	}},
+	{"no command is one process, whose arguments are that shell", []need{needTTY}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p := h.start(t, sb, onTTY(&atoll.Command{}))
+		all, err := atoll.Processes(h.ctx(t), sb)
+		if atoll.KindOf(err) == atoll.ErrUnsupported {
+			t.Skip("the provider lists no processes")
+		}
+		if err != nil || len(all) != 1 || all[0].ID != p.ID() {
+			t.Fatalf("Processes: %+v, %v; want the terminal alone", all, err)
+		}
+		if args := all[0].Args; len(args) == 0 || !strings.HasPrefix(args[0], "/") {
+			t.Errorf("its arguments are %q, want the shell that was found", args)
+		}
+		h.kill(t, p)
+	}},
 	{"^Z stops the foreground job and gives the shell its terminal back", []need{needTTY}, func(t *testing.T, h *harness) {
 		p, w, scr := h.terminal(t, h.idle(t), &atoll.Command{})
 		io.WriteString(w, "sh -c 'echo be\"\"gin; exec sleep 1000'\r")

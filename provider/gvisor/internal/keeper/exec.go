@@ -32,11 +32,24 @@ func (b *box) exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Pr
 	if err := b.mustRun("exec"); err != nil {
 		return nil, err
 	}
-	args, err := b.execArgs(ctx, id, cmd)
+	if len(cmd.Args) == 0 {
+		shell, err := b.shell(ctx, cmd)
+		if err != nil {
+			return nil, err
+		}
+		with := *cmd
+		with.Args, cmd = []string{shell}, &with
+	}
+	return b.execIn(ctx, b.table, id, cmd)
+}
+
+// execIn starts a command, whose Args are not empty, as a process of table.
+func (b *box) execIn(ctx context.Context, table *process.Table, id string, cmd *atoll.Command) (atoll.Process, error) {
+	args, err := b.execArgs(id, cmd)
 	if err != nil {
 		return nil, err
 	}
-	return b.table.StartHeld(ctx, id, cmd, b.hold(id), func(stdio process.Stdio) (process.Handle, error) {
+	return table.StartHeld(ctx, id, cmd, b.hold(id), func(stdio process.Stdio) (process.Handle, error) {
 		args.FilePayload = control.NewFilePayload(map[int]*os.File{0: stdio.Stdin, 1: stdio.Stdout, 2: stdio.Stderr}, nil)
 		started := time.Now()
 		pid, err := b.sentry.exec(args)
@@ -45,6 +58,26 @@ func (b *box) exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Pr
 		}
 		return &program{box: b, id: id, pid: pid, tty: cmd.TTY != nil, started: started}, nil
 	})
+}
+
+// shell is the shell of a terminal for which no command was given.
+func (b *box) shell(ctx context.Context, cmd *atoll.Command) (string, error) {
+	table := process.NewTable()
+	defer table.Close()
+	return atoll.DetectShell(ctx, scout{b, table}, cmd.User, cmd.Env)
+}
+
+// A scout is the box for those who look around in it before a process starts:
+// what they run is in a table of their own, not among the processes that
+// callers list and find.
+type scout struct {
+	*box
+	table *process.Table
+}
+
+// Exec starts a command.
+func (s scout) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	return s.execIn(ctx, s.table, atoll.NewID()[:12], cmd)
 }
 
 // hold is how long a process's output is kept for its first reader: that of a
@@ -57,7 +90,7 @@ func (b *box) hold(id string) time.Duration {
 }
 
 // execArgs translates cmd, over the sandbox's own defaults, for gVisor.
-func (b *box) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*control.ExecArgs, error) {
+func (b *box) execArgs(id string, cmd *atoll.Command) (*control.ExecArgs, error) {
 	user := cmd.User
 	if user == "" {
 		user = b.defaultUser()
@@ -70,14 +103,6 @@ func (b *box) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*con
 		return nil, atoll.E("exec", b.ID(), atoll.ErrInvalid, err)
 	}
 	env := b.environ(cred, id, cmd)
-	argv := cmd.Args
-	if len(argv) == 0 {
-		shell, err := atoll.DetectShell(ctx, b, cmd.User, cmd.Env)
-		if err != nil {
-			return nil, err
-		}
-		argv = []string{shell}
-	}
 	dir := cmd.Dir
 	if !path.IsAbs(dir) {
 		dir = path.Join(b.job.Spec.Workdir, dir)
@@ -86,7 +111,7 @@ func (b *box) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*con
 	if err != nil {
 		return nil, atoll.E("exec", b.ID(), atoll.ErrInternal, err)
 	}
-	args.Argv, args.Envv, args.WorkingDirectory, args.StdioIsPty = argv, env, dir, cmd.TTY != nil
+	args.Argv, args.Envv, args.WorkingDirectory, args.StdioIsPty = cmd.Args, env, dir, cmd.TTY != nil
 	return args, nil
 }
 
