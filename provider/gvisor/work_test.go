@@ -61,9 +61,10 @@ echo changed >> /etc/profile
 mv /opt/app/bin /opt/app/moved
 `
 
-// seeWork prints all of that.
+// seeWork prints all of that. The size of a directory says nothing.
 const seeWork = `
-find /root /opt /tmp /etc -exec stat -c '%n|%F|%a|%u:%g|%s|%h' {} + | sort
+find /root /opt /tmp /etc ! -type d -exec stat -c '%n|%F|%a|%u:%g|%s|%h' {} + | sort
+find /root /opt /tmp /etc -type d -exec stat -c '%n|%F|%a|%u:%g|%h' {} + | sort
 stat -c %Y /root/old
 test -e /usr/share/doc && echo doc; test -e /usr/bin/yes && echo yes
 readlink /root/soft /root/dangling
@@ -130,15 +131,15 @@ func difference(want, got string) string {
 	return strings.Join(out, "\n")
 }
 
-// Much work takes time to keep, but is kept.
+// Much work takes time to keep, but is kept, also what does not fit in memory.
 func TestStopKeepsMuchWork(t *testing.T) {
 	size := 200
 	if testing.Short() {
 		size = 20
 	}
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
-	sum := l.sh(sb, fmt.Sprintf("head -c %d /dev/urandom > /root/big; i=0; while [ $i -lt 2000 ]; do echo $i > /root/f$i; i=$((i+1)); done; md5sum /root/big", size<<20))
+	sb := l.create(atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
+	sum := l.sh(sb, fmt.Sprintf("head -c %d /dev/urandom > /root/big; truncate -s 100G /root/hole; i=0; while [ $i -lt 2000 ]; do echo $i > /root/f$i; i=$((i+1)); done; md5sum /root/big", size<<20))
 	begun := time.Now()
 	l.must("stop", sb.Stop(l.ctx(), 0))
 	stopped := time.Now()
@@ -146,6 +147,9 @@ func TestStopKeepsMuchWork(t *testing.T) {
 	t.Logf("%d MiB and 2000 files: stop %v, start %v", size, stopped.Sub(begun).Round(time.Millisecond), time.Since(stopped).Round(time.Millisecond))
 	if got := l.sh(sb, "md5sum /root/big"); got != sum {
 		t.Errorf("%s, want %s", got, sum)
+	}
+	if got := l.sh(sb, "stat -c %s /root/hole"); got != "107374182400" {
+		t.Errorf("the file without data has %s bytes", got)
 	}
 	if got := l.sh(sb, "cat /root/f[0-9]* | wc -l"); got != "2000" {
 		t.Errorf("%s small files", got)

@@ -3,8 +3,12 @@
 package keeper
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path"
@@ -186,7 +190,7 @@ func (b *box) startGuest(ctx context.Context) (*guest.Client, <-chan struct{}, e
 	cred, err := b.resolveUser(b.defaultUser())
 	var pid int32
 	if err == nil {
-		pid, err = b.execSelf(cred, theirs, GuestArgv0, "serve", b.job.Spec.Workdir)
+		pid, err = b.execSelf(cred, theirs, nil, GuestArgv0, "serve", b.job.Spec.Workdir)
 	}
 	if err != nil {
 		conn.Close()
@@ -202,7 +206,8 @@ func (b *box) startGuest(ctx context.Context) (*guest.Client, <-chan struct{}, e
 }
 
 // execSelf executes this binary inside, given to the sentry as an open file.
-func (b *box) execSelf(cred credentials, stdin *os.File, argv ...string) (int32, error) {
+// stdin and stderr may be nil.
+func (b *box) execSelf(cred credentials, stdin, stderr *os.File, argv ...string) (int32, error) {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return 0, err
@@ -213,16 +218,40 @@ func (b *box) execSelf(cred credentials, stdin *os.File, argv ...string) (int32,
 		return 0, err
 	}
 	defer null.Close()
-	if stdin == nil {
-		stdin = null
-	}
 	args, err := credArgs(cred)
 	if err != nil {
 		return 0, err
 	}
 	args.Argv, args.WorkingDirectory = argv, "/"
-	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: stdin, 1: null, 2: null}, self)
+	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: cmp.Or(stdin, null), 1: null, 2: cmp.Or(stderr, null)}, self)
 	return b.sentry.exec(args)
+}
+
+// errSelf is the error of a program of ours that did not do what it was to do.
+var errSelf = errors.New("a helper in the sandbox failed")
+
+// runSelf executes this binary inside as root and waits for its end. When it
+// fails, the error is errSelf and holds what it said.
+func (b *box) runSelf(stdin *os.File, argv ...string) error {
+	fd, err := unix.MemfdCreate("stderr", unix.MFD_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	stderr := os.NewFile(uintptr(fd), "stderr")
+	defer stderr.Close()
+	pid, err := b.execSelf(credentials{}, stdin, stderr, argv...)
+	if err != nil {
+		return err
+	}
+	status, err := b.sentry.wait(pid)
+	if err != nil {
+		return err
+	}
+	if status.ExitStatus() == 0 {
+		return nil
+	}
+	says, err := io.ReadAll(io.NewSectionReader(stderr, 0, 4<<10))
+	return errors.Join(fmt.Errorf("%w: %s", errSelf, bytes.TrimSpace(says)), err)
 }
 
 // makeWorkdir makes the directory that processes start in, unless it is the
@@ -237,16 +266,12 @@ func (b *box) makeWorkdir() error {
 	if err != nil {
 		return atoll.E("start", b.ID(), atoll.ErrInvalid, err)
 	}
-	pid, err := b.execSelf(credentials{}, nil, GuestArgv0, "mkdir", dir, fmt.Sprint(cred.uid), fmt.Sprint(cred.gid))
+	err = b.runSelf(nil, GuestArgv0, "mkdir", dir, fmt.Sprint(cred.uid), fmt.Sprint(cred.gid))
+	if errors.Is(err, errSelf) {
+		return atoll.Errorf("start", b.ID(), atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", dir, err)
+	}
 	if err != nil {
 		return atoll.E("start", b.ID(), atoll.ErrInternal, err)
-	}
-	status, err := b.sentry.wait(pid)
-	if err != nil {
-		return atoll.E("start", b.ID(), atoll.ErrInternal, err)
-	}
-	if status.ExitStatus() != 0 {
-		return atoll.Errorf("start", b.ID(), atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: something on the way is no directory, or read-only", dir)
 	}
 	return nil
 }

@@ -195,18 +195,6 @@ func (b *box) terminate(grace time.Duration) {
 	}
 }
 
-// keep saves the changes of the root file system for the next start.
-func (b *box) keep() error {
-	if b.job.Spec.ReadOnlyRoot {
-		return nil
-	}
-	// Nothing may write while it is being saved.
-	if err := b.sentry.pause(); err != nil {
-		return err
-	}
-	return errors.Join(b.sentry.saveUpper(filepath.Join(b.job.Dir, UpperName)), b.sentry.resume())
-}
-
 // goOn takes back begin.
 func (b *box) goOn() {
 	b.mu.Lock()

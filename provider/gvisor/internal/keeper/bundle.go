@@ -57,10 +57,6 @@ func runscConfig(job *Job, netns string) (*config.Config, error) {
 		"host-settings":           "ignore",                                   // not ours to change, and checking them delays every start
 		"sidecar-usage-policy":    "LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK", // the sentry is this binary, not one beside it
 		"allow-flag-override":     "false",
-		"restore-spec-validation": "ignore", // the provider checks what must be the same; where the upper layer once came from need not be
-	}
-	if job.Upper != "" {
-		flags["allow-rootfs-tar-annotation"] = "true"
 	}
 	if job.Debug {
 		flags["debug"] = "true"
@@ -99,13 +95,9 @@ func ociSpec(job *Job, root, netns string) *specs.Spec {
 				{Type: specs.NetworkNamespace, Path: netns},
 			},
 		},
-		Annotations: map[string]string{},
 	}
 	if n := job.Spec.Resources.Processes; n > 0 {
 		s.Process.Rlimits = append(s.Process.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: uint64(n), Hard: uint64(n)})
-	}
-	if job.Upper != "" {
-		s.Annotations["dev.gvisor.tar.rootfs.upper"] = job.Upper
 	}
 	s.Mounts = []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc"},

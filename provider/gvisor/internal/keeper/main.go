@@ -187,6 +187,9 @@ func (b *box) boot(undo *undoStack) error {
 	undo.add(func() { _ = b.sentry.destroy() })
 	b.files = newFiles(b)
 	go b.watchSentry()
+	if err := b.restoreUpper(); err != nil {
+		return fail(err)
+	}
 	if err := b.giveVolume(); err != nil {
 		return fail(err)
 	}

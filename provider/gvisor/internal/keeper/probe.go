@@ -66,6 +66,8 @@ func runGuest(args []string) int {
 		err = serveFiles(args[1])
 	case len(args) == 4 && args[0] == "mkdir":
 		err = makeDir(args[1], args[2], args[3])
+	case len(args) == 1 && args[0] == "unpack":
+		err = unpackUpper()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -130,26 +129,6 @@ func (s *sentry) resume() error {
 	err := s.c.Resume()
 	s.paused = err != nil
 	return err
-}
-
-// saveUpper writes what was changed in the root file system to path, as a tar
-// stream, complete or not at all.
-func (s *sentry) saveUpper(path string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f, err := os.CreateTemp(filepath.Dir(path), ".upper-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	if err := s.c.TarRootfsUpperLayer(f); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // readFile returns a file of the sandbox's file system, at most limit bytes.
