@@ -1,6 +1,7 @@
 // Package guest is what Atoll runs inside a sandbox, where it cannot reach in
 // from outside: it serves the API of one sandbox, which is the system that it
-// finds itself in, over a single connection that carries many requests.
+// finds itself in, over a single connection that carries many requests. Its
+// host tells it the sandbox's id, with each request.
 package guest
 
 import (
@@ -11,6 +12,7 @@ import (
 	"iter"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -19,9 +21,6 @@ import (
 	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 )
-
-// ID is the id that the one sandbox of a guest has.
-const ID = "00000000000000000000000000000000"
 
 // caps are those of the system around the guest, as seen through it.
 var caps = atoll.Caps{Durable: atoll.DurableNone, Files: true, Dial: true}
@@ -34,28 +33,41 @@ func Serve(conn io.ReadWriteCloser, opts dirfs.Options) error {
 		return err
 	}
 	defer session.Close()
-	handler, err := api.NewHandler(system{self{dirfs.System(opts)}}, api.Options{})
+	handler, err := api.NewHandler(system{dirfs.System(opts)}, api.Options{})
 	if err != nil {
 		return err
 	}
 	defer handler.Close()
 	server := &http.Server{Handler: handler}
 	defer server.Close()
-	if err := server.Serve(listener{session}); !errors.Is(err, io.EOF) && !errors.Is(err, yamux.ErrSessionShutdown) {
+	if err := server.Serve(listener{session}); !hostGone(err) {
 		return err
 	}
 	return nil
+}
+
+// hostGone reports whether err is how a connection ends whose other end was
+// closed, or whose owner has died.
+func hostGone(err error) bool {
+	for _, end := range []error{io.EOF, yamux.ErrSessionShutdown, syscall.EPIPE, syscall.ECONNRESET} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return false
 }
 
 // A Client is the host's end of a guest.
 type Client struct {
 	session *yamux.Session
 	client  *api.Client
+	id      string
 }
 
 // Connect returns a client for the guest at the other end of conn, which it
-// owns from then on. It does not wait for the guest.
-func Connect(ctx context.Context, conn io.ReadWriteCloser) (*Client, error) {
+// owns from then on, and which is in the sandbox with that id. It does not wait
+// for the guest.
+func Connect(ctx context.Context, conn io.ReadWriteCloser, id string) (*Client, error) {
 	session, err := yamux.Client(conn, config())
 	if err != nil {
 		conn.Close()
@@ -70,11 +82,11 @@ func Connect(ctx context.Context, conn io.ReadWriteCloser) (*Client, error) {
 		session.Close()
 		return nil, err
 	}
-	return &Client{session, client}, nil
+	return &Client{session, client, id}, nil
 }
 
 // Sandbox is the system around the guest.
-func (c *Client) Sandbox() atoll.Sandbox { return c.client.Sandbox(ID) }
+func (c *Client) Sandbox() atoll.Sandbox { return c.client.Sandbox(c.id) }
 
 // Closed reports whether the guest has gone.
 func (c *Client) Closed() bool { return c.session.IsClosed() }
@@ -119,54 +131,50 @@ func config() *yamux.Config {
 	return c
 }
 
-// system is a Provider whose one sandbox is the system that it runs in.
-type system struct{ sandbox self }
+// system is a Provider whose one sandbox, whatever id it is asked for, is the
+// system that it runs in.
+type system struct{ files *dirfs.FS }
 
 func (s system) Info() atoll.Info { return atoll.Info{Name: "guest", Caps: caps} }
 
 func (s system) Get(_ context.Context, id string) (atoll.Sandbox, error) {
-	if id != ID {
-		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
-	}
-	return s.sandbox, nil
+	return self{id, s.files}, nil
 }
 
-func (s system) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
-	st, _ := s.sandbox.Status(ctx)
-	if !f.Match(st) {
-		return nil, nil
-	}
-	return []atoll.Status{st}, nil
-}
+// List is empty: the guest has made no sandbox.
+func (s system) List(context.Context, atoll.Filter) ([]atoll.Status, error) { return nil, nil }
 
 func (s system) Create(context.Context, *atoll.Spec) (atoll.Sandbox, error) {
-	return nil, unsupported("create")
+	return nil, unsupported("create", "")
 }
 
 func (s system) Watch(context.Context) iter.Seq2[atoll.Event, error] {
-	return func(yield func(atoll.Event, error) bool) { yield(atoll.Event{}, unsupported("watch")) }
+	return func(yield func(atoll.Event, error) bool) { yield(atoll.Event{}, unsupported("watch", "")) }
 }
 
 func (s system) Close() error { return nil }
 
-func unsupported(op string) error {
-	return atoll.Errorf(op, "", atoll.ErrUnsupported, "not through the guest: ask whoever runs the sandbox")
+func unsupported(op, id string) error {
+	return atoll.Errorf(op, id, atoll.ErrUnsupported, "not through the guest: ask whoever runs the sandbox")
 }
 
 // self is the system that the guest runs in.
-type self struct{ files *dirfs.FS }
+type self struct {
+	id    string
+	files *dirfs.FS
+}
 
-func (s self) ID() string { return ID }
+func (s self) ID() string { return s.id }
 
 func (s self) Status(context.Context) (atoll.Status, error) {
-	return atoll.Status{ID: ID, Provider: "guest", State: atoll.StateRunning, Ready: true, Caps: caps}, nil
+	return atoll.Status{ID: s.id, Provider: "guest", State: atoll.StateRunning, Ready: true, Caps: caps}, nil
 }
 
 func (s self) Files() atoll.FS { return s.files }
 
 func (s self) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
-		return nil, atoll.Errorf("dial", ID, atoll.ErrInvalid, "port %d: must be within 1..65535", port)
+		return nil, atoll.Errorf("dial", s.id, atoll.ErrInvalid, "port %d: must be within 1..65535", port)
 	}
 	var d net.Dialer
 	var first error
@@ -177,18 +185,20 @@ func (s self) Dial(ctx context.Context, port int) (net.Conn, error) {
 		}
 		first = cmp.Or(first, err)
 	}
-	return nil, atoll.Errorf("dial", ID, atoll.ErrUnavailable, "nothing listens on port %d in the sandbox: %w", port, first)
+	return nil, atoll.Errorf("dial", s.id, atoll.ErrUnavailable, "nothing listens on port %d in the sandbox: %w", port, first)
 }
 
 func (s self) Start(context.Context) error               { return nil }
-func (s self) Stop(context.Context, time.Duration) error { return unsupported("stop") }
+func (s self) Stop(context.Context, time.Duration) error { return unsupported("stop", s.id) }
 func (s self) Exec(context.Context, *atoll.Command) (atoll.Process, error) {
-	return nil, unsupported("exec")
+	return nil, unsupported("exec", s.id)
 }
 func (s self) Process(context.Context, string) (atoll.Process, error) {
-	return nil, unsupported("process")
+	return nil, unsupported("process", s.id)
 }
-func (s self) Remove(context.Context, ...atoll.RemoveOption) error { return unsupported("remove") }
+func (s self) Remove(context.Context, ...atoll.RemoveOption) error {
+	return unsupported("remove", s.id)
+}
 
 var (
 	_ atoll.Provider = system{}

@@ -201,7 +201,7 @@ func (b *box) startGuest(ctx context.Context) (*guest.Client, <-chan struct{}, e
 		_, _ = b.sentry.wait(pid) // reaps it
 		close(exited)
 	}()
-	g, err := guest.Connect(ctx, conn)
+	g, err := guest.Connect(ctx, conn, b.ID())
 	return g, exited, err
 }
 
