@@ -46,9 +46,14 @@ var dials = []promise{
 			t.Errorf("the server sent %s", d)
 		}
 	}},
-	{"a port where nobody listens is ErrUnavailable", []need{needDial}, func(t *testing.T, h *harness) {
-		_, err := atoll.Dial(h.ctx(t), h.idle(t), 4999)
+	{"a port where nobody listens is ErrUnavailable of this sandbox", []need{needDial}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		_, err := atoll.Dial(h.ctx(t), sb, 4999)
 		wantKind(t, "Dial", err, atoll.ErrUnavailable)
+		var e *atoll.Error
+		if !errors.As(err, &e) || e.ID != sb.ID() {
+			t.Errorf("the error is %v, want one that names %s", err, sb.ID())
+		}
 	}},
 	{"a port that is none is ErrInvalid", []need{needDial}, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
