@@ -72,11 +72,13 @@ var rooms = map[string]map[string]string{
 		"provider/gvisor/internal/cgroup":   "usage, and what ran out of memory",
 		"provider/gvisor/internal/files":    "the work directory and volumes, seen from the host",
 		"provider/gvisor/internal/statedir": "its sandbox's record and locks",
+		"provider/gvisor/internal/upper":    "what a stop keeps of the root file system",
 	},
 	"provider/gvisor/internal/cgroup":   {},
 	"provider/gvisor/internal/files":    {"internal/dirfs": "directories of the host"},
 	"provider/gvisor/internal/runsc":    {},
 	"provider/gvisor/internal/statedir": {},
+	"provider/gvisor/internal/upper":    {},
 
 	"providertest": {},
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/control/client"
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
@@ -72,7 +73,7 @@ func (s *sentry) saveIndex(f *os.File) error {
 		return err
 	}
 	defer null.Close()
-	conn, err := client.ConnectTo(s.sb.GetControlSocketPath())
+	conn, err := s.connect()
 	if err != nil {
 		return fmt.Errorf("reach the sentry: %w", err)
 	}
@@ -80,6 +81,18 @@ func (s *sentry) saveIndex(f *os.File) error {
 	// In this order: manifest, index, page numbers, pages.
 	args := boot.FSSaveArgs{FilePayload: urpc.FilePayload{Files: []*os.File{null, f, null, null}}}
 	return conn.Call(boot.ContMgrFSSave, &args, nil)
+}
+
+// connect opens a connection to the sentry, for what gVisor's own packages do
+// not ask of it. A path can be longer than what a socket address holds; a
+// descriptor is not.
+func (s *sentry) connect() (*urpc.Client, error) {
+	socket, err := os.OpenFile(s.sb.GetControlSocketPath(), unix.O_PATH, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer socket.Close()
+	return client.ConnectTo(fmt.Sprintf("/proc/self/fd/%d", socket.Fd()))
 }
 
 // openStore opens the file in which the sentry keeps the data of the upper
