@@ -51,7 +51,7 @@ type Config struct {
 
 // Log says what is logged, and how.
 type Log struct {
-	Level  string `yaml:"level" form:"auto debug info warn error" doc:"least level that is logged; auto is info for serve, else warn"`
+	Level  string `yaml:"level" form:"auto debug info warn error" doc:"least level that is logged; auto is info for serve, else warnings in short lines for people"`
 	Format string `yaml:"format" form:"text json" doc:"text or json"`
 }
 

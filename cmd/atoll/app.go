@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -24,6 +25,7 @@ import (
 type app struct {
 	stdin, stdout, stderr *os.File
 	env                   []string
+	raw                   atomic.Bool // the terminal passes on all bytes, and ends no lines for us
 
 	configFile string
 	flags      map[string]string // settings given as flags, by their key

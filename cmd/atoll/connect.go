@@ -116,7 +116,7 @@ func running(ctx context.Context, cfg *config.Config) (*api.Client, error) {
 
 // serveSelf builds the stack and talks to it as to any server.
 func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, error) {
-	opts := config.Options{Log: a.log(cfg, defaultLogLevel)}
+	opts := config.Options{Log: a.notes(cfg)}
 	if cfg.IsSet("log.level") {
 		opts.Calls = opts.Log // else the command reports what fails, and nobody asked for more
 	}

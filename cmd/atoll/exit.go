@@ -68,7 +68,11 @@ func (a *app) report(err error) {
 // say prints a message of ours, which never goes to stdout: that is the
 // command's.
 func (a *app) say(format string, args ...any) {
-	fmt.Fprintf(a.stderr, "atoll: "+format+"\n", args...)
+	end := "\n"
+	if a.raw.Load() && isTerminal(a.stderr) {
+		end = "\r\n"
+	}
+	fmt.Fprintf(a.stderr, "atoll: "+format+end, args...)
 }
 
 // usagef is a mistake on the command line.

@@ -92,7 +92,7 @@ var settings = []struct{ key, doc string }{
 	{"state_dir", "`directory` of sandboxes, volumes and caches (default $XDG_STATE_HOME/atoll)"},
 	{"url", "`url` of the server to use: http://host:port or unix:///path"},
 	{"token", "`reference` to the bearer token for --url: env:NAME or file:/path"},
-	{"log.level", "`level` from which on things are logged: auto, debug, info, warn or error (default auto)"},
+	{"log.level", "log all from this `level` on: debug, info, warn or error (default auto: what must be known, in short)"},
 	{"log.format", "`format` of the log: text or json (default text)"},
 }
 

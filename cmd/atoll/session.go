@@ -32,9 +32,8 @@ type session struct {
 	detach         []byte      // keys that leave the command to itself
 	looksOn        bool
 
-	wantsRaw bool        // the terminal must pass on all bytes
-	raw      atomic.Bool // and does
-	restore  func()      // undoes it
+	wantsRaw bool   // the terminal must pass on all bytes
+	restore  func() // undoes it
 
 	out     *output
 	signals chan os.Signal
@@ -96,8 +95,11 @@ func (s *session) takeTerminal() error {
 	if err != nil {
 		return err
 	}
-	s.restore = restore
-	s.raw.Store(true)
+	s.app.raw.Store(true)
+	s.restore = func() {
+		restore()
+		s.app.raw.Store(false)
+	}
 	if len(s.detach) > 0 {
 		s.stdin = &detachReader{r: s.stdin, keys: s.detach, detached: func() { s.cancel(errDetached) }}
 	}
@@ -219,7 +221,7 @@ func (s *session) signal(p atoll.Process, sig atoll.Signal, insist *insistence) 
 	case ends && p == nil:
 		s.cancel(signalError{sig})
 	case p == nil:
-	case ends && s.raw.Load():
+	case ends && s.app.raw.Load():
 		s.send(p, atoll.SIGHUP)
 		s.cancel(signalError{sig})
 	case ends && insist.again(time.Now()):

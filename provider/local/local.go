@@ -64,7 +64,7 @@ func New(opts Options) (*Provider, error) {
 		return nil, err
 	}
 	if opts.Log != nil {
-		opts.Log.Warn("open", "provider", "local", "warning", Warning)
+		opts.Log.Warn("provider local", "reason", Warning)
 	}
 	return &Provider{p}, nil
 }
