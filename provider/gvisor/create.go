@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
@@ -83,6 +84,10 @@ func (c *creation) image(ctx context.Context) error {
 	im, err := c.p.images.Get(ctx, st.Spec.Image, nil)
 	if err != nil {
 		return err
+	}
+	if st.Spec.User == "" && !keeper.PlainRoot(im.User) && !c.p.info.Caps.Users {
+		return atoll.Errorf("create", st.ID, atoll.ErrUnsupported,
+			"image %s runs as user %q, and only root exists without privileges: set the user to root, or run Atoll as root", im.Ref, im.User)
 	}
 	st.Image = pinned(im)
 	c.rec.Image, c.rec.Digest, c.rec.Env, c.rec.User = im.Root, im.Digest, im.Env, im.User

@@ -65,7 +65,7 @@ func (p *Provider) supports(s *atoll.Spec) error {
 		return no("network on: not available here")
 	case s.Network.Mode == atoll.NetworkEgress && !c.Egress:
 		return no("network egress lists: not available here")
-	case !c.Users && s.User != "" && s.User != "root" && s.User != "0" && s.User != "0:0":
+	case !c.Users && !keeper.PlainRoot(s.User):
 		return no("user %q: only root exists without privileges; run as root for other users", s.User)
 	}
 	return nil
