@@ -224,7 +224,7 @@ func (e answeredError) Unwrap() []error { return []error{errAnswered, e.error} }
 
 func (h *Handler) logRequest(r *http.Request, start time.Time, err error) {
 	level := slog.LevelDebug
-	if err != nil {
+	if err != nil && !errors.Is(err, errGone) { // a client may go whenever it likes
 		switch atoll.KindOf(err) {
 		case atoll.ErrInternal, atoll.ErrUnavailable:
 			level = slog.LevelWarn

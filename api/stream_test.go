@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -374,6 +375,29 @@ func (r *rig) attachable(t *testing.T, f func(ctx context.Context, a *atoll.Atta
 	proc.attach = f
 	t.Cleanup(proc.kill)
 	return p
+}
+
+func TestAClientThatGoesIsNoFault(t *testing.T) {
+	var log bytes.Buffer // written by the one request that is logged, which Close waits for
+	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	attached := make(chan struct{})
+	p := r.attachable(t, func(ctx context.Context, a *atoll.Attachment) error {
+		close(attached)
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-attached
+		cancel()
+	}()
+	if err := p.Attach(ctx, &atoll.Attachment{Stdout: io.Discard}); err != context.Canceled {
+		t.Fatalf("Attach: %v", err)
+	}
+	r.handler.Close()
+	if log.Len() > 0 {
+		t.Errorf("a client that went was logged: %s", &log)
+	}
 }
 
 func TestAttachKeepsGapsInTheirPlace(t *testing.T) {

@@ -30,7 +30,7 @@ idle until it is stopped. It lives on when this program has ended.`,
 				size := a.terminalSize()
 				spec.TTY = &size
 			}
-			return a.create(cmd, spec)
+			return a.create(cmd, spec, f.quiet)
 		},
 	}
 	f.register(cmd.Flags())
@@ -42,12 +42,12 @@ idle until it is stopped. It lives on when this program has ended.`,
 }
 
 // create makes a sandbox that lives on, and prints its id.
-func (a *app) create(cmd *cobra.Command, spec *atoll.Spec) error {
+func (a *app) create(cmd *cobra.Command, spec *atoll.Spec, quiet bool) error {
 	return a.with(cmd, func(ctx context.Context, c *connection) error {
 		if err := c.mustLive(); err != nil {
 			return err
 		}
-		if err := a.prepare(ctx, c, spec); err != nil {
+		if err := a.prepare(ctx, c, spec, quiet); err != nil {
 			return err
 		}
 		sb, err := c.Create(ctx, spec)

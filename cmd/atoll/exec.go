@@ -58,10 +58,12 @@ func (f *execFlags) run(a *app, cmd *cobra.Command, ref string) error {
 		return err
 	}
 	defer s.end()
-	if f.cmd.TTY = s.size; f.cmd.TTY == nil || len(f.cmd.Args) > 0 {
-		if err := f.cmd.Validate(); err != nil {
-			return err
-		}
+	f.cmd.TTY = s.size
+	if len(f.cmd.Args) == 0 && !f.tty {
+		return usagef("no command given: name one, or give -t for a shell")
+	}
+	if err := f.cmd.Validate(); err != nil {
+		return err
 	}
 	c, err := a.connect(s.ctx)
 	if err != nil {

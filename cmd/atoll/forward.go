@@ -34,6 +34,13 @@ listens. No network of the sandbox is needed.`,
 				return err
 			}
 			return a.withSandbox(cmd, args[0], func(ctx context.Context, _ *connection, sb atoll.Sandbox) error {
+				st, err := sb.Status(ctx)
+				if err != nil {
+					return err
+				}
+				if st.State != atoll.StateRunning && st.State != atoll.StatePaused {
+					return atoll.E("port-forward", args[0], atoll.ErrStopped, nil)
+				}
 				return a.forward(ctx, sb, address, ports)
 			})
 		},

@@ -14,7 +14,7 @@ func main() {
 // run is all of main but the exit, so that what it deferred is done.
 func run(args []string) int {
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Environ()}
-	ignoreBrokenPipes()
+	surviveBrokenPipes()
 	root := newRoot(a)
 	root.SetArgs(args)
 	err := root.ExecuteContext(context.Background())

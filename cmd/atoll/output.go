@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// An output is our stdout as the command sees it. When nobody reads it any
-// longer the rest is dropped and broken is closed; so it is after any other
-// failure, which failed then returns.
+// An output is our stdout, or stderr, as the command sees it. When nobody reads
+// it any longer the rest is dropped and broken is closed; so it is after any
+// other failure, which failed then returns.
 type output struct {
 	w      io.Writer
 	broken chan struct{}

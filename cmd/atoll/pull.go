@@ -7,13 +7,15 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed46cd37a8/atoll"
 )
 
 func newPull(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "pull IMAGE",
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:   "pull [flags] IMAGE",
 		Short: "Fetch an image before it is needed",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -22,25 +24,31 @@ func newPull(a *app) *cobra.Command {
 				return err
 			}
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.fetch(ctx, c, &atoll.Spec{Image: image})
+				return a.fetch(ctx, c, &atoll.Spec{Image: image}, quiet)
 			})
 		},
 	}
+	registerQuiet(cmd.Flags(), &quiet)
+	return cmd
+}
+
+func registerQuiet(fs *pflag.FlagSet, quiet *bool) {
+	fs.BoolVarP(quiet, "quiet", "q", false, "do not show the progress of fetching an image")
 }
 
 // hostImage is the image that there is nothing to fetch of.
 const hostImage = "host"
 
 // prepare shows people what Create would leave them waiting for.
-func (a *app) prepare(ctx context.Context, c *connection, spec *atoll.Spec) error {
-	if spec.Image == "" || spec.Image == hostImage || !c.Info().Caps.Images || !isTerminal(a.stderr) {
+func (a *app) prepare(ctx context.Context, c *connection, spec *atoll.Spec, quiet bool) error {
+	if spec.Image == "" || spec.Image == hostImage || !c.Info().Caps.Images || quiet || !isTerminal(a.stderr) {
 		return nil // Create fetches what is missing
 	}
-	return a.fetch(ctx, c, spec)
+	return a.fetch(ctx, c, spec, quiet)
 }
 
-func (a *app) fetch(ctx context.Context, c *connection, spec *atoll.Spec) error {
-	if !isTerminal(a.stderr) {
+func (a *app) fetch(ctx context.Context, c *connection, spec *atoll.Spec, quiet bool) error {
+	if quiet || !isTerminal(a.stderr) {
 		return atoll.Prepare(ctx, c.Provider, spec, nil)
 	}
 	bar := &progressBar{app: a}

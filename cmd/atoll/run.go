@@ -87,7 +87,7 @@ func (f *runFlags) run(a *app, cmd *cobra.Command, args []string) error {
 	err = errors.Join(err, c.Close())
 	s.end()
 	if errors.Is(err, errDetached) {
-		a.say("detached; the command runs on in %s", id)
+		a.say("detached: atoll attach %s connects again", shortID(id))
 		return nil
 	}
 	if f.keep && id != "" {
@@ -111,13 +111,13 @@ func (f *runFlags) runDetached(a *app, cmd *cobra.Command, spec *atoll.Spec) err
 		size := a.terminalSize()
 		spec.TTY = &size
 	}
-	return a.create(cmd, spec)
+	return a.create(cmd, spec, f.quiet)
 }
 
 // attended makes the sandbox, attends to its command to the end, and removes
 // it, or with --keep stops it, whatever happens.
 func (f *runFlags) attended(s *session, c *connection, spec *atoll.Spec) (exit atoll.Exit, id string, err error) {
-	if err := s.app.prepare(s.ctx, c, spec); err != nil {
+	if err := s.app.prepare(s.ctx, c, spec, f.quiet); err != nil {
 		return exit, "", s.why(err)
 	}
 	args := spec.Cmd

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -35,7 +36,8 @@ type session struct {
 	wantsRaw bool   // the terminal must pass on all bytes
 	restore  func() // undoes it
 
-	out     *output
+	out     *output // what stdout writes to
+	errs    *output // and stderr
 	signals chan os.Signal
 	resized chan os.Signal
 	started chan atoll.Process
@@ -57,11 +59,11 @@ type sessionOptions struct {
 
 func (a *app) newSession(ctx context.Context, opts sessionOptions) (*session, error) {
 	s := &session{
-		app: a, out: newOutput(a.stdout), stderr: a.stderr, looksOn: opts.looksOn,
+		app: a, out: newOutput(a.stdout), errs: newOutput(a.stderr), looksOn: opts.looksOn,
 		signals: make(chan os.Signal, 8), resized: make(chan os.Signal, 1),
 		started: make(chan atoll.Process, 1), done: make(chan struct{}), restore: func() {},
 	}
-	s.stdout = s.out
+	s.stdout, s.stderr = s.out, s.errs
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	if opts.stdin {
 		s.stdin = a.stdin
@@ -138,7 +140,7 @@ func (s *session) follow(p atoll.Process, attach func(ctx context.Context) error
 	if err != nil {
 		return exit, s.why(err)
 	}
-	return exit, s.out.failed()
+	return exit, cmp.Or(s.out.failed(), s.errs.failed())
 }
 
 // why prefers the reason why the session was broken off to the failures that
@@ -202,6 +204,10 @@ func (s *session) watch() {
 		case <-s.resized:
 			s.resize(p, &size)
 		case <-s.out.broken:
+			s.out.broken = nil
+			s.brokenPipe(p)
+		case <-s.errs.broken:
+			s.errs.broken = nil
 			s.brokenPipe(p)
 		case sig := <-s.signals:
 			s.signal(p, passedOn[sig], &insist)
@@ -248,7 +254,6 @@ func (i *insistence) again(now time.Time) bool {
 // brokenPipe does to the command what its own broken pipe would have done, and
 // kills it when it does not mind.
 func (s *session) brokenPipe(p atoll.Process) {
-	s.out.broken = nil
 	if p == nil {
 		return
 	}

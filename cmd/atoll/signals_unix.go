@@ -24,9 +24,10 @@ var passedOn = map[os.Signal]atoll.Signal{
 
 var errBrokenPipe error = syscall.EPIPE
 
-// ignoreBrokenPipes makes a write to a closed stdout fail instead of ending
-// the program, which has things to put in order first.
-func ignoreBrokenPipes() { signal.Ignore(syscall.SIGPIPE) }
+// surviveBrokenPipes makes a write to a closed stdout fail instead of ending
+// the program, which has things to put in order first. The signal is caught,
+// not ignored: that our children would inherit.
+func surviveBrokenPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // notify tells c of those signals that we were not started to ignore, as nohup
 // and shells do that run us in the background.

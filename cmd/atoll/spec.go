@@ -23,6 +23,7 @@ type specFlags struct {
 	mounts  []string
 	expose  []string
 	network string
+	quiet   bool
 }
 
 func (f *specFlags) register(fs *pflag.FlagSet) {
@@ -45,6 +46,7 @@ func (f *specFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.expose, "expose", nil, "`[NAME=]PORT` that a command inside will listen on; every port can be reached, declared or not")
 	fs.BoolVar(&f.spec.ReadOnlyRoot, "read-only", false, "make the root file system read-only")
 	fs.Var((*durationValue)(&f.spec.TTL), "ttl", "remove the sandbox that long after it was made, like 1h")
+	registerQuiet(fs, &f.quiet)
 
 	// docker's name for --pids.
 	fs.IntVar(&f.spec.Resources.Processes, "pids-limit", 0, "")

@@ -53,8 +53,10 @@ func oneLine(msg string) string {
 	return msg + ": did you mean " + strings.Join(strings.Fields(suggestions), " or ") + "?"
 }
 
-// readerGone reports whether err is that nobody reads our stdout any longer.
+// readerGone reports whether err is that nobody reads our stdout, or stderr,
+// any longer.
 func (a *app) readerGone(err error) bool {
 	var perr *fs.PathError
-	return errors.As(err, &perr) && perr.Path == a.stdout.Name() && errors.Is(perr, errBrokenPipe)
+	ours := errors.As(err, &perr) && (perr.Path == a.stdout.Name() || perr.Path == a.stderr.Name())
+	return ours && errors.Is(perr, errBrokenPipe)
 }

@@ -230,10 +230,21 @@ func (p *program) Wait() atoll.Exit {
 	status, err := p.box.sentry.wait(p.pid)
 	exit := exitOf(status)
 	if err != nil {
-		exit = atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: p.box.fate()}
+		exit = atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: p.box.cause()}
 	}
 	exit.Duration = atoll.Duration(time.Since(p.started))
 	return exit
+}
+
+// cause says why a program ended whose exit cannot be known any longer.
+func (b *box) cause() string {
+	b.mu.Lock()
+	ending := b.ending
+	b.mu.Unlock()
+	if ending && !b.cgroup.OOMKilled() {
+		return "killed with its sandbox"
+	}
+	return b.fate()
 }
 
 // Signal sends sig to the program alone.
@@ -249,7 +260,11 @@ func (p *program) Kill() error {
 	if p.box.ended() {
 		return nil
 	}
-	return p.box.sentry.killTree(p.pid, p.id)
+	err := p.box.sentry.killTree(p.pid, p.id)
+	if err != nil && p.box.ended() {
+		return nil // the end of a main process takes the sandbox away under our hands
+	}
+	return err
 }
 
 // exitOf translates a wait status.
