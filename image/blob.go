@@ -26,9 +26,6 @@ func (e *localError) Unwrap() error { return e.err }
 // as it gets on.
 func (reg *registry) blob(ctx context.Context, d v1.Descriptor, m *meter) (*os.File, error) {
 	s := reg.store
-	if s.opts.Limit >= 0 && d.Size > int64(s.opts.Limit) {
-		return nil, errOverLimit
-	}
 	unlock, err := s.lock(ctx, "blob-"+file(d.Digest))
 	if err != nil {
 		return nil, err

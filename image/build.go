@@ -132,7 +132,7 @@ func (s *Store) unpackLayer(ctx context.Context, t *tree, l layer, limit int64, 
 		return 0, err
 	}
 	defer r.Close()
-	plain, err := decompress(countingReader{r, &m.unpacked})
+	plain, err := decompress(countingReader{ctx, r, &m.unpacked})
 	if err != nil {
 		return 0, damaged(err, "cannot be decompressed")
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"sync/atomic"
 
@@ -112,19 +113,33 @@ func (m manifest) isIndex() bool {
 	return json.Unmarshal(m.raw, &shape) == nil && shape.Manifests != nil
 }
 
+// checkManifest checks that m describes an image that can be run, in sizes that
+// can be added up.
 func checkManifest(m *v1.Manifest) error {
-	if m.Config.Digest == (v1.Hash{}) || m.Config.Size > maxConfig {
+	if m.Config.Digest == (v1.Hash{}) || m.Config.Size < 0 || m.Config.Size > maxConfig {
 		return damaged(nil, "its manifest names no configuration that can be read")
 	}
 	if !m.Config.MediaType.IsConfig() {
 		return damaged(nil, "it is a %s, which cannot be run", m.Config.MediaType)
 	}
+	total := m.Config.Size
 	for _, l := range m.Layers {
-		if l.Size < 0 || l.Digest == (v1.Hash{}) {
+		if l.Size < 0 || l.Size > math.MaxInt64-total || l.Digest == (v1.Hash{}) {
 			return damaged(nil, "its manifest names a layer without digest or size")
 		}
+		total += l.Size
 	}
 	return nil
+}
+
+// fetchSize returns how much has to be fetched for the image that m, which is
+// checked, describes.
+func fetchSize(m *v1.Manifest) int64 {
+	total := m.Config.Size
+	for _, l := range m.Layers {
+		total += l.Size
+	}
+	return total
 }
 
 // pick finds the manifest for the store's platform. Without a platform of its
@@ -168,13 +183,18 @@ func (m *meter) progress(ref string) atoll.Progress {
 	return atoll.Progress{}
 }
 
-// A countingReader adds what is read to a counter.
+// A countingReader adds what is read to a counter, until ctx ends: much that is
+// compressed may stand for nothing.
 type countingReader struct {
-	r io.Reader
-	n *atomic.Int64
+	ctx context.Context
+	r   io.Reader
+	n   *atomic.Int64
 }
 
 func (c countingReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
 	n, err := c.r.Read(p)
 	c.n.Add(int64(n))
 	return n, err

@@ -78,7 +78,10 @@ func (s *Store) failed(r reference, err error) error {
 	}
 	var big excess
 	if errors.Is(err, errOverLimit) || errors.As(err, &big) {
-		if errors.Is(err, errOverLimit) {
+		switch {
+		case errors.Is(err, errOverLimit) && s.opts.Limit < 0:
+			big = "is larger than anything can be"
+		case errors.Is(err, errOverLimit):
 			big = excess(fmt.Sprintf("unpacks to more than %s, the limit", s.opts.Limit))
 		}
 		return atoll.E("image", r.text, atoll.ErrExhausted, big)

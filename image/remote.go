@@ -60,6 +60,11 @@ func (s *Store) openRemote(ctx context.Context, r reference, m *meter) (*content
 	if err != nil {
 		return nil, err
 	}
+	// Each layer is fetched while those below it are unpacked: what that comes
+	// to is found out too late.
+	if s.opts.Limit >= 0 && fetchSize(man) > int64(s.opts.Limit) {
+		return nil, errOverLimit
+	}
 	m.toFetch.Add(man.Config.Size)
 	f, err := reg.blob(ctx, man.Config, m)
 	if err != nil {

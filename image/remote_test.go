@@ -4,10 +4,14 @@ package image
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -313,6 +317,78 @@ func TestDamagedImages(t *testing.T) {
 		})
 	}
 }
+
+// TestFetchLimit has layers that are below the limit, and together above it:
+// none is fetched.
+func TestFetchLimit(t *testing.T) {
+	noise := func(seed byte) string {
+		b := make([]byte, 700<<10)
+		rand.NewChaCha8([32]byte{seed}).Read(b)
+		return string(b)
+	}
+	r := Serve(t)
+	ref := r.Push("app:1", New(t, v1.Config{}, Layer(t, File("a", 0, noise(1))), Layer(t, File("b", 0, noise(2)))))
+	_, err := openStore(t, Options{Limit: 1 << 20}).Get(t.Context(), ref, nil)
+	wantKind(t, "Get", err, atoll.ErrExhausted, "limit")
+	if gets := r.Gets(); len(gets) != 1 {
+		t.Errorf("fetched %q, want only the manifest", gets)
+	}
+}
+
+func TestManifestSizes(t *testing.T) {
+	h := v1.Hash{Algorithm: "sha256", Hex: strings.Repeat("0", 64)}
+	for _, tt := range []struct {
+		config int64
+		layers []int64
+		ok     bool
+	}{
+		{2, []int64{3, 0, 4}, true},
+		{2, []int64{math.MaxInt64 - 2}, true},
+		{-1, nil, false},
+		{maxConfig + 1, nil, false},
+		{2, []int64{-1}, false},
+		{2, []int64{math.MaxInt64 - 1}, false},
+		{0, []int64{math.MaxInt64, 1}, false},
+		{0, []int64{math.MaxInt64, math.MaxInt64, 2}, false},
+	} {
+		m := &v1.Manifest{Config: v1.Descriptor{MediaType: types.OCIConfigJSON, Digest: h, Size: tt.config}}
+		for _, size := range tt.layers {
+			m.Layers = append(m.Layers, v1.Descriptor{Digest: h, Size: size})
+		}
+		if err := checkManifest(m); (err == nil) != tt.ok {
+			t.Errorf("config %d, layers %d: got %v, want ok %v", tt.config, tt.layers, err, tt.ok)
+		}
+	}
+}
+
+// TestNothingWithoutEnd has a layer that goes on for ever and holds nothing.
+func TestNothingWithoutEnd(t *testing.T) {
+	var member bytes.Buffer
+	if err := gzip.NewWriter(&member).Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var read atomic.Int64
+	plain, err := decompress(countingReader{ctx, endless(func(p []byte) int {
+		if read.Load() > 1<<20 {
+			cancel()
+		}
+		return copy(p, member.Bytes())
+	}), &read})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ahead := readAhead(ctx, plain, sha256.New(), 1<<20)
+	if _, err := ahead.Read(make([]byte, 1)); !errors.Is(err, context.Canceled) {
+		t.Errorf("Read: got %v, want Canceled", err)
+	}
+	ahead.close()
+}
+
+type endless func([]byte) int
+
+func (e endless) Read(p []byte) (int, error) { return e(p), nil }
 
 func gzipped(t *testing.T, stream []byte) []byte {
 	t.Helper()

@@ -43,8 +43,8 @@ type Options struct {
 	// minutes, a negative one no limit. What was fetched completely before it
 	// ran out is not fetched again.
 	Timeout time.Duration
-	// Limit bounds what one image may unpack to. 0 means 32 GiB,
-	// atoll.Unlimited lifts it.
+	// Limit bounds what one image may unpack to, holes in files included, and
+	// what is fetched for it. 0 means 32 GiB, atoll.Unlimited lifts it.
 	Limit atoll.Bytes
 }
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path"
 	"strings"
@@ -37,9 +38,9 @@ type tree struct {
 	top    *dir
 	owners bool // keep owners and capabilities
 	log    *slog.Logger
-	limit  int64 // bytes of files; < 0: none
+	limit  int64 // of bytes
 
-	bytes   int64
+	bytes   int64 // of files, holes included; never more than limit
 	entries int
 	written map[string]bool // paths that the layer at hand has brought
 	skipped map[string]bool // paths of devices and the like
@@ -62,6 +63,8 @@ type dir struct {
 	modified time.Time // zero: as it comes
 }
 
+// newTree returns a tree that is unpacked into the empty directory name, whose
+// files have limit bytes at most, or any number if limit is negative.
 func newTree(name string, owners bool, limit int64, log *slog.Logger) (*tree, error) {
 	root, err := os.OpenRoot(name)
 	if err != nil {
@@ -69,6 +72,9 @@ func newTree(name string, owners bool, limit int64, log *slog.Logger) (*tree, er
 	}
 	top := &dir{root: root, mode: 0o755}
 	top.parent = top
+	if limit < 0 {
+		limit = math.MaxInt64
+	}
 	return &tree{top: top, owners: owners, limit: limit, log: log, skipped: map[string]bool{}, buf: make([]byte, 256<<10)}, nil
 }
 
@@ -331,76 +337,6 @@ func checkOwner(hdr *tar.Header) error {
 		return damaged(nil, "owner %d:%d is out of range", hdr.Uid, hdr.Gid)
 	}
 	return nil
-}
-
-// file unpacks a regular file, always a new one: what is there may be linked
-// to from elsewhere.
-func (t *tree) file(ctx context.Context, d *dir, base string, hdr *tar.Header, r io.Reader) error {
-	if err := checkOwner(hdr); err != nil {
-		return err
-	}
-	t.bytes += hdr.Size
-	if t.limit >= 0 && t.bytes > t.limit {
-		return errOverLimit
-	}
-	root, err := t.open(d)
-	if err != nil {
-		return err
-	}
-	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	f, err := root.OpenFile(base, flags, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		if err := t.remove(d, base); err != nil {
-			return err
-		}
-		f, err = root.OpenFile(base, flags, 0o600)
-	}
-	if err != nil {
-		return err
-	}
-	err = t.fill(ctx, f, hdr, r)
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return err
-	}
-	return root.Chtimes(base, hdr.ModTime, hdr.ModTime)
-}
-
-// fill gives f the content, owner, mode and capabilities that hdr tells of, in
-// this order: each takes away what the next one sets.
-func (t *tree) fill(ctx context.Context, f *os.File, hdr *tar.Header, r io.Reader) error {
-	for {
-		n, err := r.Read(t.buf)
-		if n > 0 {
-			if _, err := f.Write(t.buf[:n]); err != nil {
-				return err
-			}
-		}
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return damaged(err, "its content cannot be read")
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-	}
-	if t.owners {
-		if err := f.Chown(hdr.Uid, hdr.Gid); err != nil {
-			return err
-		}
-	}
-	if err := f.Chmod(modeOf(hdr)); err != nil {
-		return err
-	}
-	caps, ok := hdr.PAXRecords["SCHILY.xattr."+capabilities]
-	if !ok || !t.owners {
-		return nil
-	}
-	return t.setCapabilities(f, caps)
 }
 
 // symlink unpacks a symbolic link. Its target is only text here.

@@ -6,14 +6,17 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -57,8 +60,10 @@ func (c *cell) unpack(owners bool, limit int64, layers ...[]byte) error {
 		c.t.Fatal(err)
 	}
 	defer tr.close()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // in which a disk is not filled
+	defer cancel()
 	for _, l := range layers {
-		if err := tr.layer(context.Background(), bytes.NewReader(l)); err != nil {
+		if err := tr.layer(ctx, bytes.NewReader(l)); err != nil {
 			return err
 		}
 	}
@@ -311,26 +316,170 @@ func TestLayerLimit(t *testing.T) {
 	}
 }
 
-// TestLayerSparse has an entry of a few bytes that claims a terabyte of holes.
-func TestLayerSparse(t *testing.T) {
-	var records string
-	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=f", "GNU.sparse.realsize=1099511627776"} {
-		records += fmt.Sprintf("%d %s\n", len(r)+4, r) // two digits, a blank, a newline
+// A sparse entry claims size bytes in which nothing but the last letters are
+// data, in one of the ways that GNU tar has of saying so.
+type sparse struct {
+	name    string
+	typ     byte
+	records func(size int64) [][2]string
+	header  func(block []byte, size int64) // changes the old header
+	body    func(size int64) string        // in front of the data
+}
+
+// gnuSparse writes the map of holes where GNU tar first had it.
+func gnuSparse(block []byte, size int64) {
+	octal := func(n int64) string { // or base 256, where that is too long
+		if n < 1<<33 {
+			return fmt.Sprintf("%011o ", n)
+		}
+		b := make([]byte, 12)
+		b[0] = 0x80
+		binary.BigEndian.PutUint64(b[4:], uint64(n))
+		return string(b)
 	}
-	extended := Tar(t, File("pax", 0, records))
-	extended[156] = tar.TypeXHeader
+	copy(block[257:], "ustar  \x00")
+	copy(block[386:], octal(size-4)+octal(4))
+	copy(block[483:], octal(size))
+}
+
+var sparseFormats = []sparse{
+	{name: "old GNU", typ: tar.TypeGNUSparse, header: gnuSparse},
+	{name: "PAX 0.0", typ: tar.TypeReg, records: func(size int64) [][2]string {
+		return [][2]string{{"GNU.sparse.size", fmt.Sprint(size)}, {"GNU.sparse.numblocks", "1"},
+			{"GNU.sparse.offset", fmt.Sprint(size - 4)}, {"GNU.sparse.numbytes", "4"}}
+	}},
+	{name: "PAX 0.1", typ: tar.TypeReg, records: func(size int64) [][2]string {
+		return [][2]string{{"GNU.sparse.size", fmt.Sprint(size)}, {"GNU.sparse.numblocks", "1"},
+			{"GNU.sparse.name", "f"}, {"GNU.sparse.map", fmt.Sprintf("%d,4", size-4)}}
+	}},
+	{name: "PAX 1.0", typ: tar.TypeReg, records: func(size int64) [][2]string {
+		return [][2]string{{"GNU.sparse.major", "1"}, {"GNU.sparse.minor", "0"}, {"GNU.sparse.name", "f"},
+			{"GNU.sparse.realsize", fmt.Sprint(size)}}
+	}, body: func(size int64) string {
+		m := fmt.Sprintf("1\n%d\n4\n", size-4)
+		return m + strings.Repeat("\x00", 512-len(m))
+	}},
+}
+
+// tar returns the entry "f" of that size, which ends in "data", without the
+// end of a tar stream.
+func (s sparse) tar(t *testing.T, size int64) []byte {
+	t.Helper()
+	var stream []byte
+	if s.records != nil {
+		var text string
+		for _, r := range s.records(size) {
+			line := " " + r[0] + "=" + r[1] + "\n"
+			n := len(line) + 2
+			text += strconv.Itoa(n) + line
+		}
+		stream = rawEntry(t, "pax", tar.TypeXHeader, text, nil)
+	}
+	body := "data"
+	if s.body != nil {
+		body = s.body(size) + body
+	}
+	return append(stream, rawEntry(t, "f", s.typ, body, func(block []byte) {
+		if s.header != nil {
+			s.header(block, size)
+		}
+	})...)
+}
+
+// rawEntry is an entry of a kind that is not written nowadays; change has a
+// look at its header.
+func rawEntry(t *testing.T, name string, typ byte, body string, change func(block []byte)) []byte {
+	t.Helper()
+	stream := Tar(t, File(name, 0, body))
+	stream = stream[:len(stream)-1024] // the end of a tar stream
+	block := stream[:512]
+	block[156] = typ
+	if change != nil {
+		change(block)
+	}
 	sum := 8 * int(' ')
-	for i, b := range extended[:512] {
+	for i, b := range block {
 		if i < 148 || i >= 156 {
 			sum += int(b)
 		}
 	}
-	copy(extended[148:], fmt.Sprintf("%06o\x00 ", sum))
-	sparseMap := make([]byte, 512)
-	copy(sparseMap, "0\n")
-	layer := slices.Concat(extended[:1024], Tar(t, File("f", 0, string(sparseMap))))
-	if err := newCell(t).unpack(false, 1<<20, layer); !errors.Is(err, errOverLimit) {
+	copy(block[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return stream
+}
+
+// TestLayerSparse has entries of a few bytes that claim to be as large as it
+// gets: they count with their full size, and no sum of sizes overflows.
+func TestLayerSparse(t *testing.T) {
+	const most = math.MaxInt64
+	for _, format := range sparseFormats {
+		t.Run(format.name, func(t *testing.T) {
+			for _, size := range []int64{1 << 40, most, most - 7, most - 10, most / 2} {
+				for _, limit := range []int64{9, 10, 1 << 20, 1 << 39} {
+					layer := slices.Concat(rawEntry(t, "first", tar.TypeReg, "0123456789", nil), format.tar(t, size))
+					if err := newCell(t).unpack(false, limit, layer); !errors.Is(err, errOverLimit) {
+						t.Fatalf("%d bytes, limit %d: got %v, want errOverLimit", size, limit, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestLayerUnlimited has sizes whose sum is more than can be counted.
+func TestLayerUnlimited(t *testing.T) {
+	layer := slices.Concat(rawEntry(t, "first", tar.TypeReg, "0123456789", nil), sparseFormats[3].tar(t, math.MaxInt64-7))
+	if err := newCell(t).unpack(false, -1, layer); !errors.Is(err, errOverLimit) {
 		t.Errorf("got %v, want errOverLimit", err)
+	}
+}
+
+// TestHoles has files with holes, and ones full of zeros: the content is what
+// it was, and the zeros take no space.
+func TestHoles(t *testing.T) {
+	const size = 64 << 20
+	zeros := make([]byte, 4<<20)
+	for name, tt := range map[string]struct {
+		layer []byte
+		want  func(content []byte) bool
+		size  int64
+	}{
+		"zeros": {Tar(t, File("f", 0, string(zeros))), func(b []byte) bool { return bytes.Equal(b, zeros) }, int64(len(zeros))},
+		"data before zeros": {Tar(t, File("f", 0, "data"+string(zeros))),
+			func(b []byte) bool { return bytes.Equal(b, append([]byte("data"), zeros...)) }, int64(len(zeros)) + 4},
+		"old GNU": {sparseFormats[0].tar(t, size), endsIn("data"), size},
+		"PAX 0.0": {sparseFormats[1].tar(t, size), endsIn("data"), size},
+		"PAX 0.1": {sparseFormats[2].tar(t, size), endsIn("data"), size},
+		"PAX 1.0": {sparseFormats[3].tar(t, size), endsIn("data"), size},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCell(t)
+			if err := c.unpack(false, tt.size, tt.layer); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(c.dir, "f")
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if int64(len(content)) != tt.size || !tt.want(content) {
+				t.Errorf("unpacked %d bytes, not the %d there were", len(content), tt.size)
+			}
+			fi, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := fi.Sys().(*syscall.Stat_t).Blocks * 512; got > 1<<20 {
+				t.Errorf("takes %d bytes on disk, want only those that are not zero", got)
+			}
+		})
+	}
+}
+
+// endsIn reports whether all but the end of a content is zero.
+func endsIn(end string) func([]byte) bool {
+	return func(b []byte) bool {
+		rest, ok := bytes.CutSuffix(b, []byte(end))
+		return ok && len(bytes.Trim(rest, "\x00")) == 0
 	}
 }
 
