@@ -150,16 +150,23 @@ func TestRequestIDsAndTracesPassThrough(t *testing.T) {
 }
 
 func TestAPanicIsLoggedAndCutsTheRequestOff(t *testing.T) {
-	var log bytes.Buffer
-	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
-	r.list = func(context.Context, atoll.Filter) ([]atoll.Status, error) { panic("out of cheese") }
+	logged := make(chan string, 1)
+	log := writerFunc(func(b []byte) (int, error) { logged <- string(b); return len(b), nil })
+	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+	panics := true
+	r.list = func(context.Context, atoll.Filter) ([]atoll.Status, error) {
+		if panics {
+			panic("out of cheese")
+		}
+		return nil, nil
+	}
 	if _, err := r.client.List(t.Context(), atoll.Filter{}); !errors.Is(err, atoll.ErrUnavailable) {
 		t.Errorf("List: %v, want %q", err, atoll.ErrUnavailable)
 	}
-	if s := log.String(); !strings.Contains(s, "out of cheese") || !strings.Contains(s, "path=/v1/sandboxes") {
+	if s := <-logged; !strings.Contains(s, "out of cheese") || !strings.Contains(s, "path=/v1/sandboxes") {
 		t.Errorf("the log is %s", s)
 	}
-	r.list = nil
+	panics = false
 	if _, err := r.client.List(t.Context(), atoll.Filter{}); err != nil {
 		t.Errorf("List after that: %v", err)
 	}

@@ -158,7 +158,11 @@ func churn(p atoll.Provider, id string) error {
 		}
 		return false
 	}
-	sb, err := p.Create(ctx, &atoll.Spec{ID: id, Name: "n" + id[:8], Resources: atoll.Resources{Memory: 1 << 30}})
+	spec := atoll.Spec{ID: id, Name: "n" + id[:8]}
+	if p.Info().Caps.MemoryLimit {
+		spec.Resources.Memory = 1 << 30
+	}
+	sb, err := p.Create(ctx, &spec)
 	if !expected(err) {
 		return fmt.Errorf("create: %w", err)
 	}
