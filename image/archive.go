@@ -21,7 +21,12 @@ type member struct {
 	link         string // when it is a link, the name of another member
 }
 
-const maxMembers = 100_000
+// Limits on what an archive may consist of. It has a few members for each
+// layer, with short names.
+const (
+	maxMembers     = 100_000
+	maxMemberNames = 16 << 20 // bytes of all their names
+)
 
 // scanArchive finds out where in the tar file the members are. It skips over
 // their content.
@@ -33,6 +38,7 @@ func scanArchive(name string) (*archive, error) {
 	defer f.Close()
 	a := &archive{path: name, members: map[string]member{}}
 	tr := tar.NewReader(f) // which seeks, and does not read ahead
+	names := 0
 	for {
 		hdr, err := tr.Next()
 		if err == io.EOF {
@@ -43,6 +49,9 @@ func scanArchive(name string) (*archive, error) {
 		}
 		if len(a.members) == maxMembers {
 			return nil, tooBig("an archive of more than %d files", maxMembers)
+		}
+		if names += len(hdr.Name) + len(hdr.Linkname); names > maxMemberNames {
+			return nil, tooBig("an archive of files with more than %d bytes of names", maxMemberNames)
 		}
 		offset, err := f.Seek(0, io.SeekCurrent)
 		if err != nil {

@@ -120,7 +120,7 @@ func (s *Store) unpack(ctx context.Context, c *contents, root string, m *meter) 
 			left -= used
 		}
 	}
-	return t.bytes, t.finish()
+	return t.bytes, t.finish(ctx)
 }
 
 // unpackLayer adds one layer to t. It returns the length of its tar stream,

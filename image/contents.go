@@ -157,7 +157,7 @@ func (s *Store) pick(list []v1.Descriptor) (v1.Descriptor, error) {
 	if len(list) == 1 && list[0].Platform == nil {
 		return list[0], nil
 	}
-	return v1.Descriptor{}, missing("has no image for %s, only for %s", s.platform, strings.Join(have, ", "))
+	return v1.Descriptor{}, missing("has no image for %s, only for %s", s.platform, clip(strings.Join(have, ", ")))
 }
 
 // An absence is something named that is not there.

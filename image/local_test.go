@@ -162,3 +162,17 @@ func TestArchives(t *testing.T) {
 		})
 	}
 }
+
+// TestArchiveNames has an archive whose members are nothing but names.
+func TestArchiveNames(t *testing.T) {
+	var list entries
+	for i := range maxMemberNames>>20 + 1 {
+		list = append(list, File(fmt.Sprint(i)+strings.Repeat("n", 1<<20-100), 0, ""))
+	}
+	path := filepath.Join(t.TempDir(), "save.tar")
+	if err := os.WriteFile(path, Tar(t, list...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := openStore(t, Options{}).Get(t.Context(), path, nil)
+	wantKind(t, "Get", err, atoll.ErrExhausted, "bytes of names")
+}

@@ -13,6 +13,7 @@ import (
 	"math"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -21,10 +22,13 @@ import (
 // Limits on what an image may consist of, besides Options.Limit. They are far
 // above what images have.
 const (
-	maxEntries = 4 << 20
-	maxName    = 4096 // PATH_MAX
-	maxLinks   = 40   // followed on the way to one file, as the kernel does
-	maxOpen    = 128  // directories kept open
+	maxEntries = 2 << 20   // files and directories
+	maxDirs    = 512 << 10 // directories, about each of which more is remembered
+	maxNames   = 128 << 20 // bytes of all their names
+	maxDepth   = 512       // of directories in each other
+	maxName    = 4096      // PATH_MAX
+	maxLinks   = 40        // followed on the way to one file, as the kernel does
+	maxOpen    = 128       // directories kept open
 )
 
 // A tree unpacks layers on top of each other into one directory.
@@ -40,18 +44,33 @@ type tree struct {
 	log    *slog.Logger
 	limit  int64 // of bytes
 
-	bytes   int64 // of files, holes included; never more than limit
-	entries int
-	written map[string]bool // paths that the layer at hand has brought
-	skipped map[string]bool // paths of devices and the like
-	opened  []*dir          // whose root is set, oldest first; not top
+	bytes   int64  // of files, holes included; never more than limit
+	made    counts // never more than most
+	most    counts
+	written map[place]bool // what the layer at hand has brought
+	skipped map[place]bool // devices and the like
+	opened  []*dir         // whose root is set, oldest first; not top
 	buf     []byte
+}
+
+// counts are what a tree has to remember.
+type counts struct {
+	entries, dirs int
+	names         int // bytes
+}
+
+// A place is a name in a directory. What is remembered of many files has to be
+// short: paths grow with the depth of the tree.
+type place struct {
+	dir  *dir
+	base string
 }
 
 // A dir is a directory in the tree. There is one for every directory, since
 // the tree alone makes and removes them.
 type dir struct {
-	path     string // without links; "" is the top
+	name     string // in its parent; "" is the top
+	depth    int    // 0 is the top
 	parent   *dir   // the top is its own
 	children map[string]*dir
 	root     *os.Root // nil when not open
@@ -75,7 +94,10 @@ func newTree(name string, owners bool, limit int64, log *slog.Logger) (*tree, er
 	if limit < 0 {
 		limit = math.MaxInt64
 	}
-	return &tree{top: top, owners: owners, limit: limit, log: log, skipped: map[string]bool{}, buf: make([]byte, 256<<10)}, nil
+	return &tree{
+		top: top, owners: owners, log: log, limit: limit, most: counts{maxEntries, maxDirs, maxNames},
+		skipped: map[place]bool{}, buf: make([]byte, 256<<10),
+	}, nil
 }
 
 // close closes the directories that are open.
@@ -90,7 +112,7 @@ func (t *tree) close() {
 
 // layer unpacks one layer, a tar stream.
 func (t *tree) layer(ctx context.Context, r io.Reader) error {
-	t.written = map[string]bool{}
+	t.written = map[place]bool{}
 	tr := tar.NewReader(r)
 	for {
 		hdr, err := tr.Next()
@@ -101,18 +123,19 @@ func (t *tree) layer(ctx context.Context, r io.Reader) error {
 			return damaged(err, "not a tar stream")
 		}
 		if err := t.entry(ctx, hdr, tr); err != nil {
-			return fmt.Errorf("entry %q: %w", hdr.Name, err)
+			return fmt.Errorf("entry %s: %w", brief(hdr.Name), err)
 		}
 	}
 }
 
 // entry unpacks one entry of a layer.
 func (t *tree) entry(ctx context.Context, hdr *tar.Header, r io.Reader) error {
-	if err := t.count(); err != nil {
-		return err
-	}
 	name, err := clean(hdr.Name)
 	if err != nil {
+		return err
+	}
+	parent, base := split(name)
+	if err := t.count(base); err != nil {
 		return err
 	}
 	if hdr.Typeflag == tar.TypeXGlobalHeader {
@@ -121,7 +144,6 @@ func (t *tree) entry(ctx context.Context, hdr *tar.Header, r io.Reader) error {
 	if name == "" {
 		return t.describe(t.top, hdr)
 	}
-	parent, base := split(name)
 	if hidden, ok := strings.CutPrefix(base, whiteout); ok {
 		return t.whiteout(parent, hidden)
 	}
@@ -129,7 +151,7 @@ func (t *tree) entry(ctx context.Context, hdr *tar.Header, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	t.mark(join(d.path, base))
+	t.mark(d, base)
 	switch hdr.Typeflag {
 	case tar.TypeDir:
 		return t.dir(d, base, hdr)
@@ -143,15 +165,19 @@ func (t *tree) entry(ctx context.Context, hdr *tar.Header, r io.Reader) error {
 	// Devices and pipes: a sandbox gets a /dev of its own, and on the host
 	// they would be a way out.
 	t.log.Debug("unpack", "skip", hdr.Name, "type", string(hdr.Typeflag))
-	t.skipped[join(d.path, base)] = true
+	t.skip(d, base)
 	return t.remove(d, base)
 }
 
 // count counts what is made in the tree.
-func (t *tree) count() error {
-	t.entries++
-	if t.entries > maxEntries {
-		return tooBig("has more than %d files", maxEntries)
+func (t *tree) count(name string) error {
+	t.made.entries++
+	t.made.names += len(name)
+	switch {
+	case t.made.entries > t.most.entries:
+		return tooBig("has more than %d files", t.most.entries)
+	case t.made.names > t.most.names:
+		return tooBig("has files with more than %d bytes of names", t.most.names)
 	}
 	return nil
 }
@@ -181,6 +207,16 @@ func split(name string) (parent, base string) {
 	return name[:max(i, 0)], name[i+1:]
 }
 
+// brief quotes a name for a message, in which a long one has no place.
+func brief(name string) string { return strconv.Quote(clip(name)) }
+
+func clip(s string) string {
+	if len(s) > 200 {
+		return s[:200] + "..."
+	}
+	return s
+}
+
 func join(dir, base string) string {
 	if dir == "" {
 		return base
@@ -188,14 +224,30 @@ func join(dir, base string) string {
 	return dir + "/" + base
 }
 
-// mark notes that the layer at hand brought what is at p, and so the
+// path is d's, without links; that of the top is "".
+func (d *dir) path() string {
+	names := make([]string, d.depth)
+	for ; d.depth > 0; d = d.parent {
+		names[d.depth-1] = d.name
+	}
+	return strings.Join(names, "/")
+}
+
+// mark notes that the layer at hand brought what is called base in d, and so the
 // directories above.
-func (t *tree) mark(p string) {
-	for p != "" && !t.written[p] {
-		t.written[p] = true
-		p, _ = split(p)
+func (t *tree) mark(d *dir, base string) {
+	delete(t.skipped, place{d, base})
+	for !t.written[place{d, base}] {
+		t.written[place{d, strings.Clone(base)}] = true // not the whole path that it is a part of
+		if d == t.top {
+			return
+		}
+		d, base = d.parent, d.name
 	}
 }
+
+// skip notes that what is called base in d is left out.
+func (t *tree) skip(d *dir, base string) { t.skipped[place{d, strings.Clone(base)}] = true }
 
 // walk resolves a name from the directory d as a process in a chroot would,
 // making missing directories when create is set. The error is fs.ErrNotExist when
@@ -219,12 +271,11 @@ func (t *tree) walk(d *dir, name string, create bool) (*dir, error) {
 		}
 		target, err := t.readlink(d, base)
 		if errors.Is(err, fs.ErrNotExist) && create {
-			d, err = t.mkdir(d, base)
-			if err == nil {
-				t.mark(d.path)
-				err = t.count()
+			if err := t.count(base); err != nil {
+				return nil, err
 			}
-			if err != nil {
+			t.mark(d, base)
+			if d, err = t.mkdir(d, base); err != nil {
 				return nil, err
 			}
 			continue
@@ -251,7 +302,7 @@ func (t *tree) readlink(d *dir, base string) (string, error) {
 	}
 	target, err := root.Readlink(base)
 	if errors.Is(err, syscall.EINVAL) {
-		return "", damaged(nil, "%q on its way is not a directory", join(d.path, base))
+		return "", damaged(nil, "%s on its way is not a directory", brief(join(d.path(), base)))
 	}
 	return target, err
 }
@@ -261,12 +312,13 @@ func (t *tree) open(d *dir) (*os.Root, error) {
 	if d.root != nil {
 		return d.root, nil
 	}
-	from, name := t.top.root, d.path
+	var root *os.Root
+	var err error
 	if d.parent.root != nil {
-		from = d.parent.root
-		_, name = split(d.path)
+		root, err = d.parent.root.OpenRoot(d.name)
+	} else {
+		root, err = t.top.root.OpenRoot(d.path())
 	}
-	root, err := from.OpenRoot(name)
 	if err != nil {
 		return nil, err
 	}
@@ -282,6 +334,12 @@ func (t *tree) open(d *dir) (*os.Root, error) {
 
 // mkdir makes a directory that looks as one does that no entry describes.
 func (t *tree) mkdir(parent *dir, base string) (*dir, error) {
+	if t.made.dirs++; t.made.dirs > t.most.dirs {
+		return nil, tooBig("has more than %d directories", t.most.dirs)
+	}
+	if parent.depth == maxDepth {
+		return nil, tooBig("has directories deeper than %d", maxDepth)
+	}
 	root, err := t.open(parent)
 	if err != nil {
 		return nil, err
@@ -289,11 +347,11 @@ func (t *tree) mkdir(parent *dir, base string) (*dir, error) {
 	if err := root.Mkdir(base, 0o700); err != nil {
 		return nil, err
 	}
-	d := &dir{path: join(parent.path, base), parent: parent, mode: 0o755}
+	d := &dir{name: strings.Clone(base), depth: parent.depth + 1, parent: parent, mode: 0o755}
 	if parent.children == nil {
 		parent.children = map[string]*dir{}
 	}
-	parent.children[base] = d
+	parent.children[d.name] = d
 	return d, nil
 }
 
@@ -368,24 +426,24 @@ func (t *tree) symlink(d *dir, base string, hdr *tar.Header) error {
 func (t *tree) link(d *dir, base string, hdr *tar.Header) error {
 	target, err := clean(hdr.Linkname)
 	if err != nil {
-		return fmt.Errorf("link to %q: %w", hdr.Linkname, err)
+		return fmt.Errorf("link to %s: %w", brief(hdr.Linkname), err)
 	}
 	parent, targetBase := split(target)
 	td, err := t.walk(t.top, parent, false)
 	if errors.Is(err, fs.ErrNotExist) {
-		return damaged(nil, "linked to %q, which is not there", hdr.Linkname)
+		return damaged(nil, "linked to %s, which is not there", brief(hdr.Linkname))
 	}
 	if err != nil {
-		return fmt.Errorf("link to %q: %w", hdr.Linkname, err)
+		return fmt.Errorf("link to %s: %w", brief(hdr.Linkname), err)
 	}
-	from, to := join(td.path, targetBase), join(d.path, base)
-	if t.skipped[from] {
-		t.skipped[to] = true
+	if t.skipped[place{td, targetBase}] {
+		t.skip(d, base)
 		return t.remove(d, base)
 	}
-	if from == to {
+	if td == d && targetBase == base {
 		return damaged(nil, "linked to itself")
 	}
+	from, to := join(td.path(), targetBase), join(d.path(), base)
 	err = t.top.root.Link(from, to)
 	if errors.Is(err, fs.ErrExist) {
 		if err := t.remove(d, base); err != nil {
@@ -394,21 +452,24 @@ func (t *tree) link(d *dir, base string, hdr *tar.Header) error {
 		err = t.top.root.Link(from, to)
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) { // the latter for directories
-		return damaged(nil, "linked to %q, which is not a file of the image", hdr.Linkname)
+		return damaged(nil, "linked to %s, which is not a file of the image", brief(hdr.Linkname))
 	}
 	return err
 }
 
 // finish gives all directories their final look.
-func (t *tree) finish() error { return t.finishDir(t.top) }
+func (t *tree) finish(ctx context.Context) error { return t.finishDir(ctx, t.top) }
 
 // finishDir does so from the bottom up, as a directory may become one that
 // cannot be entered.
-func (t *tree) finishDir(d *dir) error {
+func (t *tree) finishDir(ctx context.Context, d *dir) error {
 	for _, sub := range d.children {
-		if err := t.finishDir(sub); err != nil {
+		if err := t.finishDir(ctx, sub); err != nil {
 			return err
 		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	root, err := t.open(d)
 	if err != nil {

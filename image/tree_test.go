@@ -15,6 +15,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,7 +68,7 @@ func (c *cell) unpack(owners bool, limit int64, layers ...[]byte) error {
 			return err
 		}
 	}
-	return tr.finish()
+	return tr.finish(ctx)
 }
 
 // untouched checks that nothing but the directory has changed.
@@ -182,6 +183,9 @@ func TestLayers(t *testing.T) {
 		{"devices and pipes are left out, and links to them",
 			[]entries{{dev, block, fifo, Link("dev/kmem", "dev/mem"), File("x", 0, "1")}},
 			map[string]string{"dev": "dir", "x": "1"}},
+		{"a file in the place of a device can be linked to",
+			[]entries{{dev}, {File("dev/mem", 0, "1")}, {Link("l", "dev/mem")}},
+			map[string]string{"dev": "dir", "dev/mem": "1", "l": "1"}},
 		{"a device replaces a file by nothing",
 			[]entries{{File("pipe", 0, "1")}, {fifo}},
 			map[string]string{}},
@@ -470,6 +474,92 @@ func TestHoles(t *testing.T) {
 			}
 			if got := fi.Sys().(*syscall.Stat_t).Blocks * 512; got > 1<<20 {
 				t.Errorf("takes %d bytes on disk, want only those that are not zero", got)
+			}
+		})
+	}
+}
+
+// TestLayerMemory has many files whose paths are as long as it gets: what is
+// remembered of each is about its own name.
+func TestLayerMemory(t *testing.T) {
+	const files = 5000
+	parent := strings.Repeat(strings.Repeat("d", 200)+"/", 20)
+	list := entries{Dir(parent, 0)}
+	for i := range files {
+		e := Symlink(parent+strconv.Itoa(i), "x")
+		if i%2 == 0 {
+			e = Entry{Header: tar.Header{Typeflag: tar.TypeFifo, Name: e.Name}}
+		}
+		list = append(list, e)
+	}
+	stream := Tar(t, list...)
+	list = nil
+	tr, err := newTree(newCell(t).dir, false, -1, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.close()
+	before := heap()
+	if err := tr.layer(t.Context(), bytes.NewReader(stream)); err != nil {
+		t.Fatal(err)
+	}
+	if got := (heap() - before) / files; got > 400 {
+		t.Errorf("remembers %d bytes of each file, want little more than its name", got)
+	}
+	runtime.KeepAlive(stream)
+}
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestLayerCounts holds a tree to each limit of what it has to remember.
+func TestLayerCounts(t *testing.T) {
+	files := []entries{{File("a", 0, ""), File("b", 0, "")}, {File("c", 0, "")}}
+	for _, tt := range []struct {
+		name    string
+		most    counts
+		layers  []entries
+		message string
+	}{
+		{"as many files", counts{3, 0, 3}, files, ""},
+		{"too many files", counts{2, 0, 3}, files, "more than 2 files"},
+		{"too long names", counts{3, 0, 2}, files, "more than 2 bytes of names"},
+		{"as many directories", counts{5, 3, 5}, []entries{{Dir("a", 0), File("b/c/d", 0, "")}}, ""},
+		{"too many directories", counts{5, 2, 5}, []entries{{Dir("a", 0), File("b/c/d", 0, "")}}, "more than 2 directories"},
+		{"directories as files", counts{3, 3, 5}, []entries{{Dir("a", 0), File("b/c/d", 0, "")}}, "more than 3 files"},
+		{"names of directories", counts{5, 3, 3}, []entries{{Dir("a", 0), File("b/c/d", 0, "")}}, "more than 3 bytes of names"},
+		{"as deep", counts{9999, 9999, 9999}, []entries{{Dir(strings.Repeat("d/", maxDepth), 0)}}, ""},
+		{"too deep", counts{9999, 9999, 9999}, []entries{{Dir(strings.Repeat("d/", maxDepth+1), 0)}}, "deeper than"},
+		{"too deep through links", counts{9999, 9999, 9999}, []entries{
+			{Symlink("l", strings.Repeat("d/", maxDepth/2)), Dir("l/x", 0), File("l/"+strings.Repeat("e/", maxDepth/2)+"f", 0, "")},
+			{File("l/"+strings.Repeat("e/", maxDepth/2)+"g/h", 0, "")},
+		}, "deeper than"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tr, err := newTree(newCell(t).dir, false, -1, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tr.close()
+			tr.most = tt.most
+			for _, l := range tt.layers {
+				if err = tr.layer(t.Context(), bytes.NewReader(Tar(t, l...))); err != nil {
+					break
+				}
+			}
+			if err == nil {
+				err = tr.finish(t.Context())
+			}
+			var big excess
+			if tt.message == "" && err != nil || tt.message != "" && (!errors.As(err, &big) || !strings.Contains(err.Error(), tt.message)) {
+				t.Errorf("got %v, want %q", err, tt.message)
+			}
+			if err != nil && len(err.Error()) > 500 {
+				t.Errorf("a message of %d bytes", len(err.Error()))
 			}
 		})
 	}

@@ -39,7 +39,7 @@ func (t *tree) whiteout(parent, hidden string) error {
 // hide removes what lower layers brought under that name; what the layer at
 // hand brought stays, wherever in it the whiteout is.
 func (t *tree) hide(d *dir, base string) error {
-	if !t.written[join(d.path, base)] {
+	if !t.written[place{d, base}] {
 		return t.remove(d, base)
 	}
 	if sub := d.children[base]; sub != nil {
