@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -25,16 +24,17 @@ import (
 type creation struct {
 	p    *Provider
 	rec  *statedir.Record
-	lock *statedir.Lock // held until Create returns
-	made []func() error // undo, in the order of the steps
+	lock *statedir.Lock // held until Create returns; nil before the first step
 }
 
-// undo takes back what was made, latest first. The caller's ctx may have ended.
-func (c *creation) undo(context.Context) {
-	for _, f := range slices.Backward(c.made) {
-		if err := f(); err != nil {
-			c.p.log.Error("create: undo", "sandbox", c.rec.Status.ID, "err", err)
-		}
+// undo takes back what was made. What it fails to take back has a record, by
+// which a sweep finds it.
+func (c *creation) undo() {
+	if c.lock == nil {
+		return
+	}
+	if err := c.p.delete(c.rec, atoll.RemoveOptions{Volumes: c.rec.Fresh}); err != nil {
+		c.p.log.Error("create: undo", "sandbox", c.rec.Status.ID, "err", err)
 	}
 }
 
@@ -49,8 +49,6 @@ func (c *creation) reserve(context.Context) (err error) {
 	}
 	c.rec.Run = filepath.Join(c.p.opts.RunDir, st.ID)
 	c.rec.Cgroup = c.p.cgroup(st.ID)
-	// Delete also takes back what the later steps make, but for the data volume.
-	c.made = append(c.made, func() error { return dir.Delete(c.rec, atoll.RemoveOptions{}) })
 	if name := st.Spec.Name; name != "" {
 		err := dir.Claim(st.Spec.Project, name, st.ID)
 		if errors.Is(err, fs.ErrExist) {
@@ -133,7 +131,6 @@ func (c *creation) mounts(context.Context) error {
 		if err := c.write(); err != nil { // before it is made, lest it be forgotten
 			return err
 		}
-		c.made = append(c.made, func() error { return os.RemoveAll(data) })
 	}
 	if err := makeVolume(data); err != nil {
 		return atoll.E("create", st.ID, diskKind(err), err)

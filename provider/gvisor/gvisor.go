@@ -13,15 +13,12 @@ package gvisor
 import (
 	"context"
 	"errors"
-	"fmt"
-	"hash/fnv"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -36,8 +33,10 @@ type Options struct {
 	// Dir keeps sandboxes, volumes, snapshots and images; it is made when
 	// missing. Many providers, in many processes, may use one directory.
 	Dir string
-	// RunDir keeps what must not survive a reboot. Default: below
-	// $XDG_RUNTIME_DIR, /run for root, else the temporary directory.
+	// RunDir keeps what must not survive a reboot, and must be this user's
+	// alone; it is made when missing. Default: below $XDG_RUNTIME_DIR, if that
+	// is this user's, else /run for root, else /run/user/UID if there is one,
+	// else the temporary directory.
 	RunDir string
 	// Helper is the static binary that is executed as keeper. Default: this
 	// binary.
@@ -73,7 +72,6 @@ type Provider struct {
 	mu      sync.Mutex
 	keepers map[string]*keeperClient // by sandbox id
 
-	ownRun  []string // directories that must be this user's alone
 	spare   *spare
 	sweeper context.CancelFunc
 	wake    chan struct{} // pokes the sweeper; capacity 1
@@ -105,14 +103,15 @@ func New(opts Options) (*Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	ownRun := []string{opts.RunDir}
-	if opts.RunDir == "" {
-		opts.RunDir = runDir(dir)
-		ownRun = []string{filepath.Dir(opts.RunDir), opts.RunDir}
-	}
 	state, err := statedir.Open(dir)
 	if err != nil {
 		return nil, atoll.E("gvisor", dir, diskKind(err), err)
+	}
+	if opts.RunDir == "" {
+		opts.RunDir = state.DefaultRun()
+	}
+	if opts.RunDir, err = filepath.Abs(opts.RunDir); err != nil {
+		return nil, atoll.E("gvisor", opts.RunDir, atoll.ErrInvalid, err)
 	}
 	images, err := image.Open(state.Images(), opts.Image)
 	if err != nil {
@@ -123,28 +122,12 @@ func New(opts Options) (*Provider, error) {
 		info: atoll.Info{Name: "gvisor", Isolation: atoll.IsolationKernel, Version: Version(), Caps: caps()},
 	}
 	p.events = newEvents(p)
-	p.ownRun = ownRun
 	p.spare = &spare{p: p, quit: make(chan struct{})}
 	p.spare.refill(0)
 	ctx, cancel := context.WithCancel(context.Background())
 	p.sweeper = cancel
 	p.work.Go(func() { p.sweep(ctx) })
 	return p, nil
-}
-
-// runDir is a directory that a reboot empties, private to this user and state
-// directory. Its path is short: sockets lie in it.
-func runDir(state string) string {
-	h := fnv.New32a()
-	h.Write([]byte(state))
-	name := fmt.Sprintf("%08x", h.Sum32())
-	switch base := os.Getenv("XDG_RUNTIME_DIR"); {
-	case base != "":
-		return filepath.Join(base, "atoll", name)
-	case os.Geteuid() == 0:
-		return filepath.Join("/run/atoll", name)
-	}
-	return filepath.Join(os.TempDir(), "atoll-"+strconv.Itoa(os.Geteuid()), name)
 }
 
 // Version is that of the gVisor module that is compiled in.
@@ -199,7 +182,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (_ atoll.Sandbo
 	}
 	defer func() {
 		if err != nil {
-			c.undo(ctx)
+			c.undo()
 		}
 		c.lock.Release()
 	}()

@@ -60,17 +60,21 @@ func fresh(t testing.TB) gvisor.Options {
 		Dir: filepath.Join(t.TempDir(), "state"), RunDir: runDir(t), Helper: helper(t), Cgroup: groups, Spare: true,
 		Debug: os.Getenv("ATOLL_TEST_GVISOR_DEBUG") != "",
 	}
-	t.Cleanup(func() {
-		for _, sub := range []string{"sandboxes", "records", "volumes/default", "names/default", "snapshots"} {
-			for _, e := range entries(t, filepath.Join(opts.Dir, sub)) {
-				t.Errorf("left behind: %s/%s", sub, e)
-			}
-		}
-		for _, e := range entries(t, opts.RunDir) {
-			t.Errorf("left behind: %s", filepath.Join(opts.RunDir, e))
-		}
-	})
+	t.Cleanup(func() { nothingLeft(t, opts) })
 	return opts
+}
+
+// nothingLeft checks that the directories in opts are empty.
+func nothingLeft(t testing.TB, opts gvisor.Options) {
+	t.Helper()
+	for _, sub := range []string{"sandboxes", "records", "volumes/default", "names/default", "snapshots"} {
+		for _, e := range entries(t, filepath.Join(opts.Dir, sub)) {
+			t.Errorf("left behind: %s/%s", sub, e)
+		}
+	}
+	for _, e := range entries(t, opts.RunDir) {
+		t.Errorf("left behind: %s", filepath.Join(opts.RunDir, e))
+	}
 }
 
 // groups is what the names of this process's cgroups begin with: other tests
@@ -152,9 +156,13 @@ func TestMain(m *testing.M) {
 
 // leaks lists what gVisor sandboxes have on this machine besides what the suite
 // itself looks for, which includes their processes.
-func leaks(t *testing.T) []string {
+func leaks(t *testing.T) []string { return cgroups(t, groups) }
+
+// cgroups lists those whose names begin with prefix.
+func cgroups(t testing.TB, prefix string) []string {
+	t.Helper()
 	var list []string
-	for _, pattern := range []string{"/sys/fs/cgroup/" + groups + "*", "/sys/fs/cgroup/*/" + groups + "*"} {
+	for _, pattern := range []string{"/sys/fs/cgroup/" + prefix + "*", "/sys/fs/cgroup/*/" + prefix + "*"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

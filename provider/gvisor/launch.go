@@ -40,9 +40,6 @@ func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
 		return err
 	}
 	defer held.Close() // may be nil; the keeper has it as long as it lives
-	if err := p.dir.MakeRun(rec.Run, p.ownRun...); err != nil {
-		return atoll.E("start", id, diskKind(err), err)
-	}
 	k, err := p.begin(ctx, helper, held, rec)
 	if err != nil {
 		return err
@@ -220,6 +217,23 @@ func keeperAttr() *syscall.SysProcAttr {
 		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 	}
 	return attr
+}
+
+// alive fails if the keeper has ended, although nobody asked it to.
+func (s *spawned) alive() error {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	fds := []unix.PollFd{{Events: unix.POLLRDHUP}}
+	err = raw.Control(func(fd uintptr) {
+		fds[0].Fd = int32(fd)
+		_, _ = unix.Poll(fds, 0) // fails if interrupted, and then reports nothing
+	})
+	if err == nil && fds[0].Revents != 0 {
+		err = errors.New("it has died")
+	}
+	return err
 }
 
 // ask sends the job and waits for the reply.

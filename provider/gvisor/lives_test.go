@@ -108,24 +108,6 @@ func TestKilledFromOutside(t *testing.T) {
 	}
 }
 
-// A keeper that no longer answers does not hold up those who want to be rid of
-// the sandbox.
-func TestKeeperThatHangs(t *testing.T) {
-	l := newLab(t)
-	sb := l.create(atoll.Spec{})
-	keeper := l.keeperOf(sb)
-	pids := children(t, keeper)
-	pids["keeper"] = keeper
-	l.must("freeze", unix.Kill(keeper, unix.SIGSTOP))
-	l.must("stop", sb.Stop(l.ctx(), 0))
-	l.gone(pids)
-	if st := l.status(sb); st.State != atoll.StateFailed {
-		t.Errorf("state %s (%s)", st.State, st.Reason)
-	}
-	l.must("start", sb.Start(l.ctx()))
-	l.sh(sb, "true")
-}
-
 // A record can name a process that is not the keeper any more, after a reboot
 // or when its number was given to another: that one is left alone.
 func TestStrangerWithTheKeepersNumber(t *testing.T) {
@@ -306,8 +288,6 @@ func TestUpgrade(t *testing.T) {
 // that the next one can go on from, and nothing behind.
 func TestProviderKilledAnywhere(t *testing.T) {
 	l := newLab(t)
-	t.Setenv("ATOLL_TEST_HELPER", l.opts.Helper)
-	t.Setenv("ATOLL_TEST_CGROUP", l.opts.Cgroup)
 	ids := []string{atoll.NewID(), atoll.NewID()}
 	kills := 40
 	if testing.Short() {
@@ -315,7 +295,7 @@ func TestProviderKilledAnywhere(t *testing.T) {
 	}
 	states := map[atoll.State]int{}
 	for i := range kills {
-		cmd := onHost(t, "churn", append([]string{l.opts.Dir, l.opts.RunDir, "1000"}, ids...)...)
+		cmd := l.other("churn", append([]string{"1000"}, ids...)...)
 		time.Sleep(time.Duration(20+11*i) * time.Millisecond) // another moment each time
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -371,16 +351,14 @@ func (l *lab) settled(id string) (state atoll.State) {
 // in each other's way and do no harm.
 func TestTwoProcessesAtOnce(t *testing.T) {
 	l := newLab(t)
-	t.Setenv("ATOLL_TEST_HELPER", l.opts.Helper)
-	t.Setenv("ATOLL_TEST_CGROUP", l.opts.Cgroup)
 	rounds := 20
 	if testing.Short() {
 		rounds = 6
 	}
-	args := append([]string{l.opts.Dir, l.opts.RunDir, strconv.Itoa(rounds)}, atoll.NewID(), atoll.NewID())
-	others := []*exec.Cmd{onHost(t, "churn", args...), onHost(t, "churn", args...)}
+	args := []string{strconv.Itoa(rounds), atoll.NewID(), atoll.NewID()}
+	others := []*exec.Cmd{l.other("churn", args...), l.other("churn", args...)}
 	for i := range rounds {
-		l.must("churn", churn(l.Provider, args[3+i%2]))
+		l.must("churn", churn(l.Provider, args[1+i%2]))
 	}
 	for _, cmd := range others {
 		l.must("the other process", cmd.Wait())

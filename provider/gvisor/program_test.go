@@ -29,10 +29,11 @@ const programEnv = "ATOLL_TEST_PROGRAM"
 
 // programs are those of this binary, by name.
 var programs = map[string]func(args []string) error{
-	"dial":  dialProgram,
-	"flip":  flipProgram,
-	"churn": churnProgram,
-	"xattr": xattrProgram,
+	"dial":     dialProgram,
+	"flip":     flipProgram,
+	"churn":    churnProgram,
+	"snapshot": snapshotProgram,
+	"xattr":    xattrProgram,
 }
 
 // runProgram runs the program that the environment asks for, if it does.
@@ -124,22 +125,27 @@ func flipProgram(args []string) error {
 	}
 }
 
-// churnProgram makes, uses, stops, starts and removes the sandboxes args[3:]
-// again and again, until it is killed or has done args[2] rounds. The other arguments are
-// the state and run directories.
+// openProgram opens the provider of lab.other, and returns what follows in args.
+func openProgram(args []string) (*gvisor.Provider, []string, error) {
+	p, err := gvisor.New(gvisor.Options{Dir: args[0], RunDir: args[1], Helper: args[2], Cgroup: args[3]})
+	return p, args[4:], err
+}
+
+// churnProgram makes, uses, stops, starts and removes the sandboxes args[1:]
+// again and again, until it is killed or has done args[0] rounds.
 func churnProgram(args []string) error {
-	p, err := gvisor.New(gvisor.Options{Dir: args[0], RunDir: args[1], Helper: os.Getenv("ATOLL_TEST_HELPER"), Cgroup: os.Getenv("ATOLL_TEST_CGROUP")})
+	p, args, err := openProgram(args)
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	rounds, err := strconv.Atoi(args[2])
+	rounds, err := strconv.Atoi(args[0])
 	if err != nil {
 		return err
 	}
 	fmt.Println("churning")
 	for i := range rounds {
-		if err := churn(p, args[3+i%len(args[3:])]); err != nil {
+		if err := churn(p, args[1+i%len(args[1:])]); err != nil {
 			return err
 		}
 	}

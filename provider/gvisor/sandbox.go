@@ -7,9 +7,11 @@ import (
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/files"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
@@ -94,24 +96,27 @@ func (s *sandbox) removeLeft(opts ...atoll.RemoveOption) error {
 // delete removes what a sandbox that does not run has on the machine.
 func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error {
 	// The cgroup goes first: while it cannot, something of the sandbox still
-	// runs, and the record is what reminds us of it.
-	err := p.group(rec).Remove()
+	// runs, and the record is what reminds us of it. Whatever the record says,
+	// there may be one by the sandbox's id.
+	own := cgroup.Open(cgroup.Root).Group(p.cgroup(rec.Status.ID))
+	err := errors.Join(p.group(rec).Remove(), own.Remove())
 	if err == nil {
 		err = p.dir.Delete(rec, opts)
 	}
 	if err != nil {
 		return atoll.E("remove", rec.Status.ID, atoll.ErrInternal, err)
 	}
-	p.dir.TidyRun(p.opts.RunDir)
+	p.dir.TidyRun(filepath.Dir(rec.Run))
 	p.forget(rec.Status.ID)
 	p.events.changed(rec.Status.ID)
 	return nil
 }
 
 // dismiss asks the sandbox's keeper, if there is one, to end the sandbox by
-// what ask does, and waits until it has gone. One that does not answer, or does
-// not go, is killed; with force also one that answers that it cannot. The
-// caller holds the sandbox's lock.
+// what ask does, and waits until it has gone. With force a keeper that cannot do
+// it, does not answer or does not go is killed. Without, only one that has done
+// it is, because with another the sandbox's files would be lost: that is an
+// error, and the sandbox goes on. The caller holds the sandbox's lock.
 func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, force bool, ask func(atoll.Sandbox) error) error {
 	id := rec.Status.ID
 	if !p.dir.Alive(id) {
@@ -119,24 +124,24 @@ func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, force bool
 	}
 	sb := p.keeper(id).sandbox()
 	err := p.answers(ctx, sb)
-	if err == nil {
+	hangs := errors.Is(err, context.DeadlineExceeded)
+	if err != nil {
+		err = atoll.Errorf("stop", id, atoll.ErrUnavailable,
+			"its keeper, process %d, does not answer, and only it can save what is not on volumes: try again, or end that process (%w)", rec.Keeper.PID, err)
+	} else {
 		err = ask(sb)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if k := atoll.KindOf(err); err != nil && !force && k != atoll.ErrUnavailable && k != atoll.ErrTimeout {
-		return err // it goes on, with the files that could not be saved
+	if err != nil && !force {
+		return p.refused(ctx, rec, err)
 	}
 	if err != nil {
 		p.log.Debug("keeper", "sandbox", id, "err", err)
 	}
-	if !errors.Is(err, context.DeadlineExceeded) { // which means that it hangs
-		wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperGrace)
-		defer cancel()
-		if p.gone(wait, id) {
-			return nil
-		}
+	if !hangs && p.goneWithin(ctx, id, keeperGrace) {
+		return nil
 	}
 	p.log.Warn("keeper does not end and is killed", "sandbox", id, "pid", rec.Keeper.PID)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperGrace)
@@ -144,8 +149,25 @@ func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, force bool
 	if err := rec.Keeper.Kill(end); err != nil {
 		return atoll.E("stop", id, atoll.ErrInternal, err)
 	}
-	if !p.gone(end, id) {
+	if !p.goneWithin(ctx, id, keeperGrace) {
 		return atoll.Errorf("stop", id, atoll.ErrInternal, "keeper %d cannot be ended", rec.Keeper.PID)
+	}
+	return nil
+}
+
+// refused is what it means that the keeper has not said that it ended the
+// sandbox: it goes on, or it died, with or without having done what it was to.
+func (p *Provider) refused(ctx context.Context, rec *statedir.Record, err error) error {
+	id := rec.Status.ID
+	if atoll.KindOf(err) != atoll.ErrUnavailable || !p.goneWithin(ctx, id, time.Second) {
+		return err
+	}
+	now, readErr := p.read("stop", id)
+	if readErr != nil {
+		return readErr
+	}
+	if now.Status.State == atoll.StateFailed {
+		return atoll.Errorf("stop", id, atoll.ErrInternal, "it failed before its files were saved: %s", now.Status.Reason)
 	}
 	return nil
 }
@@ -172,6 +194,13 @@ func (p *Provider) gone(ctx context.Context, id string) bool {
 		}
 	}
 	return true
+}
+
+// goneWithin is gone for so long at most, whether or not ctx has ended.
+func (p *Provider) goneWithin(ctx context.Context, id string, wait time.Duration) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait)
+	defer cancel()
+	return p.gone(ctx, id)
 }
 
 // Exec implements atoll.Sandbox.

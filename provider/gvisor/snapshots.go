@@ -19,10 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
-// snapshotMeta is the file that makes a snapshot's directory complete.
-const snapshotMeta = "snapshot.json"
-
-// snapshotRecord is what snapshot.json holds.
+// snapshotRecord is what statedir.SnapshotMeta holds.
 type snapshotRecord struct {
 	Snapshot atoll.Snapshot  `json:"snapshot"`
 	Record   statedir.Record `json:"record"` // of the sandbox, for its image
@@ -34,28 +31,36 @@ func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error)
 		if !live(rec.Status.State) {
 			return atoll.E("snapshot", s.id, atoll.ErrStopped, nil)
 		}
-		snap, err = s.p.snapshot(ctx, rec)
-		return err
+		if snap, err = s.p.snapshot(ctx, rec); err == nil {
+			return nil
+		}
+		if dropErr := s.p.dir.DropSnapshots(s.id); dropErr != nil { // a sweep tries again
+			s.p.log.Error("snapshot: undo", "sandbox", s.id, "err", dropErr)
+		}
+		return s.explain(ctx, "snapshot", err)
 	})
 	return snap, err
 }
 
 // snapshot has the keeper write a checkpoint and completes it with what is
-// needed to start from it.
-func (p *Provider) snapshot(ctx context.Context, rec *statedir.Record) (_ atoll.Snapshot, err error) {
+// needed to start from it. The caller holds the sandbox's lock.
+func (p *Provider) snapshot(ctx context.Context, rec *statedir.Record) (atoll.Snapshot, error) {
 	id := rec.Status.ID
 	taken, err := atoll.TakeSnapshot(ctx, p.keeper(id).sandbox())
 	if err != nil {
 		return atoll.Snapshot{}, err
 	}
-	dir := p.dir.Snapshot(taken.ID)
+	dir := p.dir.NewSnapshot(id, taken.ID)
 	size, err := treeSize(dir)
 	snap := atoll.Snapshot{ID: taken.ID, Sandbox: id, Spec: rec.Status.Spec, Version: Version(), Size: size, Created: time.Now()}
 	if err == nil {
-		err = statedir.WriteJSON(filepath.Join(dir, snapshotMeta), snapshotRecord{snap, *rec})
+		err = statedir.WriteJSON(filepath.Join(dir, statedir.SnapshotMeta), snapshotRecord{snap, *rec})
+	}
+	if err == nil {
+		err = p.dir.FinishSnapshot(id, taken.ID)
 	}
 	if err != nil {
-		return atoll.Snapshot{}, atoll.E("snapshot", id, diskKind(err), errors.Join(err, os.RemoveAll(dir)))
+		return atoll.Snapshot{}, atoll.E("snapshot", id, diskKind(err), err)
 	}
 	return snap, nil
 }
@@ -82,7 +87,7 @@ func (p *Provider) Snapshots(context.Context) ([]atoll.Snapshot, error) {
 	}
 	list := make([]atoll.Snapshot, 0, len(ids))
 	for _, id := range ids {
-		if r, err := p.readSnapshot(id); err == nil { // one without its record is being made or removed
+		if r, err := p.readSnapshot(id); err == nil { // gone meanwhile
 			list = append(list, r.Snapshot)
 		}
 	}
@@ -95,7 +100,7 @@ func (p *Provider) readSnapshot(id string) (*snapshotRecord, error) {
 	if err != nil || n == "" {
 		return nil, fs.ErrNotExist
 	}
-	data, err := os.ReadFile(filepath.Join(p.dir.Snapshot(n), snapshotMeta))
+	data, err := os.ReadFile(filepath.Join(p.dir.Snapshot(n), statedir.SnapshotMeta))
 	if err != nil {
 		return nil, err
 	}
@@ -105,19 +110,22 @@ func (p *Provider) readSnapshot(id string) (*snapshotRecord, error) {
 
 // RemoveSnapshot implements atoll.SnapshotStore.
 func (p *Provider) RemoveSnapshot(_ context.Context, id string) error {
-	r, err := p.readSnapshot(id)
+	n, err := atoll.NormalizeID(id)
+	if err != nil || n == "" {
+		return noSnapshot("remove snapshot", id, id)
+	}
+	err = p.dir.RemoveSnapshot(n)
 	if errors.Is(err, fs.ErrNotExist) {
-		return atoll.Errorf("remove snapshot", id, atoll.ErrNotExist, "no snapshot %q", id)
+		return noSnapshot("remove snapshot", id, id)
 	}
 	if err != nil {
-		return atoll.E("remove snapshot", id, atoll.ErrInternal, err)
-	}
-	dir := p.dir.Snapshot(r.Snapshot.ID)
-	// First what makes it a snapshot, so that no half of one is ever restored.
-	if err := errors.Join(os.Remove(filepath.Join(dir, snapshotMeta)), os.RemoveAll(dir)); err != nil {
-		return atoll.E("remove snapshot", id, atoll.ErrInternal, err)
+		return atoll.E("remove snapshot", id, diskKind(err), err)
 	}
 	return nil
+}
+
+func noSnapshot(op, id, snapshot string) error {
+	return atoll.Errorf(op, id, atoll.ErrNotExist, "no snapshot %q", snapshot)
 }
 
 // fromSnapshot takes the image, and what else decides whether memory can be
@@ -125,8 +133,11 @@ func (p *Provider) RemoveSnapshot(_ context.Context, id string) error {
 func (c *creation) fromSnapshot() error {
 	st := &c.rec.Status
 	r, err := c.p.readSnapshot(st.Spec.Snapshot)
+	if errors.Is(err, fs.ErrNotExist) {
+		return noSnapshot("create", st.ID, st.Spec.Snapshot)
+	}
 	if err != nil {
-		return atoll.Errorf("create", st.ID, atoll.ErrNotExist, "no snapshot %q", st.Spec.Snapshot)
+		return atoll.Errorf("create", st.ID, atoll.ErrInternal, "snapshot %s: %w", st.Spec.Snapshot, err)
 	}
 	if r.Snapshot.Version != Version() {
 		return atoll.Errorf("create", st.ID, atoll.ErrUnsupported,

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -23,29 +24,49 @@ type spare struct {
 	p *Provider
 
 	mu     sync.Mutex
-	keeper *spawned // nil while there is none
-	path   string   // of its cgroup
+	ready  *readyKeeper // nil while there is none
 	closed bool
 	quit   chan struct{} // closed with it
 	work   sync.WaitGroup
 }
 
-// take hands out the spare keeper and the path of its cgroup, limited as asked,
-// or nil if there is none.
-func (s *spare) take(l cgroup.Limits) (*spawned, string) {
+// A readyKeeper waits for its job in the cgroup at path. Until a record names
+// that path, the mark reminds a sweep of it, should we die.
+type readyKeeper struct {
+	*spawned
+	path string
+	mark *statedir.Mark
+}
+
+// drop ends the keeper and removes what it has.
+func (r *readyKeeper) drop() error {
+	r.kill()
+	err := cgroup.Open(cgroup.Root).Group(r.path).Remove()
+	if err != nil {
+		r.mark.Release() // a sweep tries again
+		return err
+	}
+	return r.mark.Remove()
+}
+
+// take hands out the spare keeper, limited as asked, or nil if there is none.
+func (s *spare) take(l cgroup.Limits) *readyKeeper {
 	s.mu.Lock()
-	k, path := s.keeper, s.path
-	s.keeper = nil
+	r := s.ready
+	s.ready = nil
 	s.mu.Unlock()
-	if k == nil {
-		return nil, ""
+	if r == nil {
+		return nil
 	}
-	if err := cgroup.Open(cgroup.Root).Group(path).Limit(l); err != nil {
-		s.p.log.Warn("spare keeper", "err", err)
-		k.kill()
-		return nil, ""
+	err := r.alive()
+	if err == nil {
+		err = cgroup.Open(cgroup.Root).Group(r.path).Limit(l)
 	}
-	return k, path
+	if err != nil {
+		s.p.log.Warn("spare keeper", "err", errors.Join(err, r.drop()))
+		return nil
+	}
+	return r
 }
 
 // spareDelay is how long after a sandbox was made the next keeper is started:
@@ -58,7 +79,7 @@ const spareDelay = 200 * time.Millisecond
 func (s *spare) refill(after time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.p.opts.Spare || s.closed || s.keeper != nil {
+	if !s.p.opts.Spare || s.closed || s.ready != nil {
 		return
 	}
 	s.work.Go(func() {
@@ -67,36 +88,39 @@ func (s *spare) refill(after time.Duration) {
 			return
 		case <-time.After(after):
 		}
-		path := s.p.cgroup(atoll.NewID())
-		k, err := s.start(path)
+		r, err := s.start(atoll.NewID())
 		s.mu.Lock()
-		if err == nil && !s.closed && s.keeper == nil {
-			s.keeper, s.path = k, path
-			k = nil
+		if err == nil && !s.closed && s.ready == nil {
+			s.ready = r
+			r = nil
 		}
 		s.mu.Unlock()
+		if err == nil && r != nil { // too late, or one too many
+			err = r.drop()
+		}
 		if err != nil {
 			s.p.log.Debug("spare keeper", "err", err)
-		} else if k != nil { // too late, or one too many
-			k.kill()
 		}
 	})
 }
 
-func (s *spare) start(path string) (*spawned, error) {
+func (s *spare) start(id string) (*readyKeeper, error) {
 	helper, err := s.p.helper()
 	if err != nil {
 		return nil, err
 	}
-	group := cgroup.Open(cgroup.Root).Group(path)
-	if err := group.Make(cgroup.Limits{}); err != nil {
+	r := &readyKeeper{path: s.p.cgroup(id)}
+	if r.mark, err = s.p.dir.Mark(r.path); err != nil {
 		return nil, err
 	}
-	k, err := spawn(helper, path, nil)
-	if err != nil {
-		return nil, errors.Join(err, group.Remove())
+	group := cgroup.Open(cgroup.Root).Group(r.path)
+	if err = group.Make(cgroup.Limits{}); err == nil {
+		r.spawned, err = spawn(helper, r.path, nil)
 	}
-	return k, nil
+	if err != nil {
+		return nil, errors.Join(err, group.Remove(), r.mark.Remove())
+	}
+	return r, nil
 }
 
 // close ends the spare keeper and waits for it.
@@ -104,33 +128,69 @@ func (s *spare) close() {
 	s.mu.Lock()
 	s.closed = true
 	close(s.quit)
-	k := s.keeper
-	s.keeper = nil
+	r := s.ready
+	s.ready = nil
 	s.mu.Unlock()
-	if k != nil {
-		k.kill()
+	if r != nil {
+		if err := r.drop(); err != nil {
+			s.p.log.Warn("spare keeper", "err", err)
+		}
 	}
 	s.work.Wait()
 }
 
 // begin returns a keeper for the sandbox that rec describes: the spare one, if
-// there is one and it will do, else a new one. rec then names its cgroup.
+// there is one and it will do, else a new one.
 func (p *Provider) begin(ctx context.Context, helper string, held *os.File, rec *statedir.Record) (*spawned, error) {
-	l := limits(rec.Status.Spec.Resources.WithDefaults())
+	id, l := rec.Status.ID, limits(rec.Status.Spec.Resources.WithDefaults())
+	var ready *readyKeeper
 	if held == nil { // an image's lock is inherited when the keeper is started
-		if k, path := p.spare.take(l); k != nil {
-			rec.Cgroup = path
-			return k, nil
-		}
+		ready = p.spare.take(l)
 	}
-	rec.Cgroup = p.cgroup(rec.Status.ID)
+	path := p.cgroup(id)
+	if ready != nil {
+		path = ready.path
+	}
+	if err := p.settle(rec, path); err != nil {
+		if ready != nil {
+			err = errors.Join(err, ready.drop())
+		}
+		return nil, atoll.E("start", id, diskKind(err), err)
+	}
+	if ready != nil {
+		if err := ready.mark.Remove(); err != nil {
+			p.log.Warn("spare keeper", "err", err)
+		}
+		return ready.spawned, nil
+	}
 	group := p.group(rec)
 	if err := group.Make(l); err != nil {
-		return nil, atoll.E("start", rec.Status.ID, diskKind(err), err)
+		return nil, atoll.E("start", id, diskKind(err), err)
 	}
-	k, err := spawn(helper, rec.Cgroup, held)
+	k, err := spawn(helper, path, held)
 	if err != nil {
-		return nil, p.spawnError(ctx, rec.Status.ID, errors.Join(err, group.Remove()))
+		return nil, p.spawnError(ctx, id, errors.Join(err, group.Remove()))
 	}
 	return k, nil
+}
+
+// settle makes the sandbox's run directory. Before that, the record on disk says
+// where it and the cgroup will be, so that whoever comes after a crash finds
+// them.
+func (p *Provider) settle(rec *statedir.Record, group string) error {
+	before := rec.Run
+	run := filepath.Join(p.opts.RunDir, rec.Status.ID)
+	if rec.Run != run || rec.Cgroup != group {
+		rec.Run, rec.Cgroup = run, group
+		if err := p.dir.Write(rec); err != nil {
+			return err
+		}
+	}
+	if before != run { // made by one with another run directory
+		if err := statedir.RemoveRun(before); err != nil {
+			return err
+		}
+	}
+	_, err := p.dir.MakeRun(p.opts.RunDir, rec.Status.ID)
+	return err
 }

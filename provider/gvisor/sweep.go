@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
@@ -50,7 +51,7 @@ func (p *Provider) sweepOnce(ctx context.Context) (due time.Time, err error) {
 	due = time.Now().Add(sweepEvery)
 	records, err1 := p.dir.IDs()
 	dirs, err2 := p.dir.Dirs()
-	errs := []error{err1, err2, p.dir.EmptyTrash()}
+	errs := []error{err1, err2, p.dir.EmptyTrash(), p.dir.SweepSnapshots(), p.dir.SweepMarks(removeGroup)}
 	seen := map[string]bool{}
 	for _, id := range append(records, dirs...) {
 		if ctx.Err() != nil {
@@ -69,6 +70,9 @@ func (p *Provider) sweepOnce(ctx context.Context) (due time.Time, err error) {
 	}
 	return due, errors.Join(errs...)
 }
+
+// removeGroup removes the cgroup of a spare keeper that had no record yet.
+func removeGroup(path string) error { return cgroup.Open(cgroup.Root).Group(path).Remove() }
 
 // dueTime is when the sandbox's time is over; zero means never.
 func dueTime(rec *statedir.Record) time.Time {

@@ -215,12 +215,13 @@ func (g Group) Leave() error {
 	return Group{g.h, "."}.Join(os.Getpid())
 }
 
-// removeTries bounds how long Remove waits for the last process, which the
-// kernel takes out of its group a moment after it was reaped.
-const removeTries = 100
+// removeWait is how long Remove waits for the last processes, which are in
+// their group until they have given back their memory, at the pace of the
+// group's CPU quota.
+const removeWait = 5 * time.Second
 
-// Remove removes the group, which must have no process left. One that is not
-// there is no error.
+// Remove removes the group, which must have no process left but such as have
+// been killed. One that is not there is no error.
 func (g Group) Remove() error {
 	var errs []error
 	for _, dir := range g.dirs() {
@@ -230,18 +231,17 @@ func (g Group) Remove() error {
 }
 
 func remove(dir string) error {
-	var err error
-	for range removeTries {
-		err = unix.Rmdir(dir)
-		if !errors.Is(err, unix.EBUSY) {
-			break
+	deadline := time.Now().Add(removeWait)
+	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
 		}
-		time.Sleep(time.Millisecond)
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+		}
+		time.Sleep(delay)
 	}
-	if err == nil || errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
 }
 
 // OOMKilled reports whether the kernel has killed a process of the group for

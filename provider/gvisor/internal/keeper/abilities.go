@@ -84,22 +84,29 @@ func (s *sentry) usage() (atoll.Usage, error) {
 }
 
 // Snapshot writes a checkpoint of the running sandbox, which runs on. The
-// provider adds what makes it complete.
-func (b *box) Snapshot(context.Context) (atoll.Snapshot, error) {
+// provider adds what makes it complete; if it does not wait for that, nothing is
+// left of it.
+func (b *box) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 	if b.ended() {
 		return atoll.Snapshot{}, atoll.E("snapshot", b.ID(), atoll.ErrStopped, nil)
 	}
 	snap := atoll.Snapshot{ID: atoll.NewID(), Sandbox: b.ID(), Created: time.Now()}
 	b.files.dismiss() // its program is an open file of this process, which cannot be saved
-	dir := b.dir.Snapshot(snap.ID)
+	dir := b.dir.NewSnapshot(b.ID(), snap.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return atoll.Snapshot{}, atoll.E("snapshot", b.ID(), bootKind(err), err)
 	}
-	if err := b.sentry.checkpoint(dir); err != nil {
-		os.RemoveAll(dir)
-		return atoll.Snapshot{}, atoll.E("snapshot", b.ID(), bootKind(err), err)
+	err := b.sentry.checkpoint(dir)
+	if err == nil && ctx.Err() == nil {
+		return snap, nil
 	}
-	return snap, nil
+	if dropErr := os.RemoveAll(dir); dropErr != nil { // a sweep tries again
+		b.log.Error("snapshot: undo", "err", dropErr)
+	}
+	if err == nil {
+		return atoll.Snapshot{}, ctx.Err()
+	}
+	return atoll.Snapshot{}, atoll.E("snapshot", b.ID(), bootKind(err), err)
 }
 
 func (s *sentry) checkpoint(dir string) error {

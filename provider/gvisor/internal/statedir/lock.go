@@ -52,13 +52,17 @@ func (d Dir) Lock(ctx context.Context, id string) (*Lock, error) {
 
 // TryLock is Lock without waiting: it is ErrBusy when the lock is held.
 func (d Dir) TryLock(id string) (*Lock, error) {
-	path := filepath.Join(d.Sandbox(id), "lock")
-	l, err := lockFile(path, unix.LOCK_EX|unix.LOCK_NB)
+	return tryLock(filepath.Join(d.Sandbox(id), "lock"), os.O_CREATE)
+}
+
+// tryLock opens the file, with flags, and locks it. The file may have been
+// removed, and even made anew, since it was opened: then what would be held
+// guards nothing, and it is fs.ErrNotExist or ErrBusy.
+func tryLock(path string, flags int) (*Lock, error) {
+	l, err := lockFile(path, flags, unix.LOCK_EX|unix.LOCK_NB)
 	if err != nil {
 		return nil, err
 	}
-	// The directory may have been removed, and even made anew, since the file
-	// was opened: then what we hold guards nothing.
 	ours, err1 := l.f.Stat()
 	now, err2 := os.Stat(path)
 	if err1 != nil || err2 != nil || !os.SameFile(ours, now) {
@@ -74,17 +78,17 @@ func (d Dir) TryLock(id string) (*Lock, error) {
 // Make makes the sandbox's directory with its lock taken, so that nobody ever
 // sees it unlocked; fs.ErrExist when it is there.
 func (d Dir) Make(id string) (*Lock, error) {
-	fresh := d.fresh() + atoll.NewID()
-	if err := os.Mkdir(fresh, 0o700); err != nil {
+	begun := d.Sandbox(fresh + atoll.NewID())
+	if err := os.Mkdir(begun, 0o700); err != nil {
 		return nil, err
 	}
-	l, err := lockFile(filepath.Join(fresh, "lock"), unix.LOCK_EX|unix.LOCK_NB)
+	l, err := lockFile(filepath.Join(begun, "lock"), os.O_CREATE, unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
-		err = unix.Renameat2(unix.AT_FDCWD, fresh, unix.AT_FDCWD, d.Sandbox(id), unix.RENAME_NOREPLACE)
+		err = unix.Renameat2(unix.AT_FDCWD, begun, unix.AT_FDCWD, d.Sandbox(id), unix.RENAME_NOREPLACE)
 	}
 	if err != nil {
 		l.Release()
-		return nil, errors.Join(err, os.RemoveAll(fresh))
+		return nil, errors.Join(err, os.RemoveAll(begun))
 	}
 	return l, nil
 }
@@ -92,21 +96,40 @@ func (d Dir) Make(id string) (*Lock, error) {
 // LockKeeper takes the lock that a keeper holds as long as it lives. ErrBusy
 // means that the sandbox has one.
 func (d Dir) LockKeeper(id string) (*Lock, error) {
-	return lockFile(filepath.Join(d.Sandbox(id), "keeper.lock"), unix.LOCK_EX|unix.LOCK_NB)
+	f, err := os.OpenFile(d.keeperLock(id), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	whole := unix.Flock_t{Type: unix.F_WRLCK}
+	err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &whole)
+	if err != nil {
+		f.Close()
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+			return nil, ErrBusy
+		}
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return &Lock{f}, nil
 }
 
-// Alive reports whether the sandbox has a keeper.
+// Alive reports whether the sandbox has a keeper. It asks for the lock's state
+// and never takes it, so that nobody who looks keeps a keeper from starting.
 func (d Dir) Alive(id string) bool {
-	f, err := os.Open(filepath.Join(d.Sandbox(id), "keeper.lock"))
+	f, err := os.Open(d.keeperLock(id))
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
+	whole := unix.Flock_t{Type: unix.F_WRLCK}
+	err = unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &whole)
+	return err == nil && whole.Type != unix.F_UNLCK
 }
 
-func lockFile(path string, how int) (*Lock, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+func (d Dir) keeperLock(id string) string { return filepath.Join(d.Sandbox(id), "keeper.lock") }
+
+// lockFile opens the file, with flags, and locks it, in one of flock's ways.
+func lockFile(path string, flags, how int) (*Lock, error) {
+	f, err := os.OpenFile(path, flags|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}

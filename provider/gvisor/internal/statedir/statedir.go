@@ -8,6 +8,7 @@
 //	names/{project}/{name}    holds the id that the name stands for
 //	volumes/{project}/{name}/ data volumes ("data-{id}") and named volumes
 //	snapshots/{id}/           snapshot.json and gVisor's checkpoint
+//	snapshots/.new-{id}-{id}/ a sandbox's snapshot until it is complete
 //	images/                   the image store
 //
 // A sandbox's "lock" is held by whoever changes its life: create, start, stop,
@@ -22,8 +23,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -76,9 +77,6 @@ func (d Dir) Volume(project, name string) string {
 // DataVolume is the name of a sandbox's own volume.
 func DataVolume(id string) string { return "data-" + id }
 
-// Snapshot is the directory of a snapshot.
-func (d Dir) Snapshot(id string) string { return filepath.Join(string(d), "snapshots", id) }
-
 // Images is the directory of the image store.
 func (d Dir) Images() string { return filepath.Join(string(d), "images") }
 
@@ -122,9 +120,6 @@ func (d Dir) IDs() ([]string, error) { return d.list("records", ".json") }
 // Dirs lists the sandboxes that have a directory, with or without a record.
 func (d Dir) Dirs() ([]string, error) { return d.list("sandboxes", "") }
 
-// SnapshotIDs lists the snapshots.
-func (d Dir) SnapshotIDs() ([]string, error) { return d.list("snapshots", "") }
-
 func (d Dir) list(sub, suffix string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(string(d), sub))
 	if err != nil {
@@ -144,7 +139,7 @@ func (d Dir) list(sub, suffix string) ([]string, error) {
 // fs.ErrExist when the name stands for another sandbox that has a record or
 // whose creation is in progress.
 func (d Dir) Claim(project, name, id string) error {
-	unlock, err := lockFile(filepath.Join(string(d), "names.lock"), unix.LOCK_EX)
+	unlock, err := lockFile(filepath.Join(string(d), "names.lock"), os.O_CREATE, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
@@ -178,7 +173,7 @@ func (d Dir) Owner(project, name string) (string, error) {
 
 // Release frees the name if it stands for the sandbox id.
 func (d Dir) Release(project, name, id string) error {
-	unlock, err := lockFile(filepath.Join(string(d), "names.lock"), unix.LOCK_EX)
+	unlock, err := lockFile(filepath.Join(string(d), "names.lock"), os.O_CREATE, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
@@ -208,7 +203,7 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	}
 	var errs []error
 	if r.Run != "" {
-		errs = append(errs, os.RemoveAll(r.Run))
+		errs = append(errs, RemoveRun(r.Run))
 	}
 	if r.Removing.Volumes {
 		errs = append(errs, removeTree(d.Volume(st.Spec.Project, DataVolume(st.ID))))
@@ -216,57 +211,13 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	if st.Spec.Name != "" {
 		errs = append(errs, d.Release(st.Spec.Project, st.Spec.Name, st.ID))
 	}
-	errs = append(errs, d.discard(d.Sandbox(st.ID)))
+	errs = append(errs, d.DropSnapshots(st.ID), discard(d.Sandbox(st.ID)))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	err := os.Remove(d.Record(st.ID))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
-	}
-	return err
-}
-
-// TidyRun removes the directory that held the sandboxes' gVisor state, and the
-// one above it, as far as they are empty; MakeRun makes them again.
-func (d Dir) TidyRun(run string) {
-	if os.Remove(run) == nil {
-		_ = os.Remove(filepath.Dir(run)) // others may use it
-	}
-}
-
-// MakeRun makes a sandbox's directory for gVisor's state. What a killed keeper
-// has left in it is removed, unread: the numbers of processes in there may be
-// those of others by now. own are the directories above it that must be this
-// user's alone: whoever could write to them could put sockets of his own in the
-// place of gVisor's.
-func (d Dir) MakeRun(path string, own ...string) error {
-	if err := makeRun(path); err != nil {
-		return err
-	}
-	for _, dir := range own {
-		info, err := os.Lstat(dir)
-		if err != nil {
-			return err
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		if !ok || !info.IsDir() || int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
-			return fmt.Errorf("%w: %s is not a directory of this user's alone: remove it, or set XDG_RUNTIME_DIR", fs.ErrPermission, dir)
-		}
-	}
-	return nil
-}
-
-func makeRun(path string) error {
-	const tries = 10 // others may tidy up at the same moment
-	err := os.RemoveAll(path)
-	if err != nil {
-		return err
-	}
-	for range tries {
-		if err = os.MkdirAll(path, 0o700); !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
 	}
 	return err
 }
@@ -280,45 +231,57 @@ func (d Dir) RemoveProject(project string) error {
 	)
 }
 
+// What the names of directories begin with that are no sandboxes or snapshots
+// yet, or any more.
+const (
+	fresh = ".new-"
+	trash = ".trash-"
+)
+
 // discard deletes a directory at once for all others, by renaming it first:
-// nobody can open a lock in it, or add a file, while it is being emptied.
-func (d Dir) discard(path string) error {
-	trash := d.trash() + atoll.NewID()
-	err := os.Rename(path, trash)
+// nobody can open a lock in it, or add a file, while it is being emptied. One
+// that is not there is no error.
+func discard(path string) error {
+	gone := filepath.Join(filepath.Dir(path), trash+atoll.NewID())
+	err := os.Rename(path, gone)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return removeTree(trash)
+	return removeTree(gone)
 }
-
-func (d Dir) trash() string { return filepath.Join(string(d), "sandboxes", ".trash-") }
-
-func (d Dir) fresh() string { return filepath.Join(string(d), "sandboxes", ".new-") }
 
 // EmptyTrash removes what interrupted deletions, and creations of a minute ago
 // or more, have left.
 func (d Dir) EmptyTrash() error {
-	left, err := filepath.Glob(d.trash() + "*")
-	if err != nil {
-		return err
-	}
-	fresh, err := filepath.Glob(d.fresh() + "*")
-	if err != nil {
-		return err
-	}
-	for _, path := range fresh {
+	sandboxes, err1 := d.begins("sandboxes", trash)
+	snapshots, err2 := d.begins("snapshots", trash)
+	begun, err3 := d.begins("sandboxes", fresh)
+	errs := []error{err1, err2, err3}
+	for _, path := range begun {
 		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > time.Minute {
-			left = append(left, path)
+			errs = append(errs, removeTree(path))
 		}
 	}
-	var errs []error
-	for _, path := range left {
+	for _, path := range slices.Concat(sandboxes, snapshots) {
 		errs = append(errs, removeTree(path))
 	}
 	return errors.Join(errs...)
+}
+
+// begins lists the paths in a directory whose names begin with prefix.
+func (d Dir) begins(sub, prefix string) ([]string, error) {
+	dir := filepath.Join(string(d), sub)
+	entries, err := os.ReadDir(dir)
+	var paths []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix) {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, err
 }
 
 // removeTree is os.RemoveAll for trees whose owner took away his own right to

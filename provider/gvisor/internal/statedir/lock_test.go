@@ -1,0 +1,320 @@
+//go:build linux
+
+package statedir
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// open makes a state directory for the test.
+func open(t *testing.T) Dir {
+	t.Helper()
+	d, err := Open(filepath.Join(t.TempDir(), "state [1]")) // not a pattern
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// made makes the directory of a sandbox and lets go of its lock.
+func made(t *testing.T, d Dir) (id string) {
+	t.Helper()
+	id = atoll.NewID()
+	l, err := d.Make(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Release()
+	return id
+}
+
+func must(t *testing.T, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+func wantErr(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// names lists what is in a directory.
+func names(t *testing.T, elem ...string) string {
+	t.Helper()
+	list, err := os.ReadDir(filepath.Join(elem...))
+	must(t, "read directory", err)
+	var all []string
+	for _, e := range list {
+		all = append(all, e.Name())
+	}
+	return strings.Join(all, " ")
+}
+
+func TestMakeIsLocked(t *testing.T) {
+	d, id := open(t), atoll.NewID()
+	l, err := d.Make(id)
+	must(t, "make", err)
+	_, err = d.TryLock(id)
+	wantErr(t, "lock what is being made", err, ErrBusy)
+	_, err = d.Make(id)
+	wantErr(t, "make it again", err, fs.ErrExist)
+	l.Release()
+	l, err = d.TryLock(id)
+	must(t, "lock", err)
+	l.Release()
+	if got := names(t, string(d), "sandboxes"); got != id {
+		t.Errorf("sandboxes: %s, want %s", got, id)
+	}
+}
+
+func TestLockOfNothing(t *testing.T) {
+	d := open(t)
+	_, err := d.TryLock(atoll.NewID())
+	wantErr(t, "TryLock", err, fs.ErrNotExist)
+	_, err = d.Lock(t.Context(), atoll.NewID())
+	wantErr(t, "Lock", err, fs.ErrNotExist)
+	_, err = d.LockKeeper(atoll.NewID())
+	wantErr(t, "LockKeeper", err, fs.ErrNotExist)
+	if d.Alive(atoll.NewID()) {
+		t.Error("Alive")
+	}
+	var none *Lock
+	none.Release()
+}
+
+// Lock waits for the one who holds it, as long as its ctx lasts.
+func TestLockWaits(t *testing.T) {
+	d := open(t)
+	id := made(t, d)
+	synctest.Test(t, func(t *testing.T) {
+		held, err := d.TryLock(id)
+		must(t, "lock", err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = d.Lock(ctx, id)
+		wantErr(t, "held all the time", err, context.DeadlineExceeded)
+
+		time.AfterFunc(time.Minute, held.Release)
+		begun := time.Now()
+		l, err := d.Lock(t.Context(), id)
+		must(t, "held for a minute", err)
+		l.Release()
+		if waited := time.Since(begun); waited < time.Minute || waited > time.Minute+time.Second {
+			t.Errorf("waited %v", waited)
+		}
+	})
+}
+
+// Who waits for the lock of a sandbox that is removed meanwhile gets none:
+// what he would hold guards nothing.
+func TestLockOfTheRemoved(t *testing.T) {
+	d := open(t)
+	id := made(t, d)
+	held, err := d.TryLock(id)
+	must(t, "lock", err)
+	waiting := make(chan error, 1)
+	go func() {
+		l, err := d.Lock(t.Context(), id)
+		l.Release()
+		waiting <- err
+	}()
+	must(t, "discard", discard(d.Sandbox(id)))
+	held.Release()
+	wantErr(t, "lock", <-waiting, fs.ErrNotExist)
+}
+
+// There is one holder at the most, however often the sandbox is removed and made
+// anew: a lock on the file of one that was removed is none.
+func TestOneHolder(t *testing.T) {
+	d, id := open(t), atoll.NewID()
+	var holders, held atomic.Int32
+	var work sync.WaitGroup
+	for i := range 4 {
+		work.Go(func() {
+			for range 500 {
+				l, err := d.Make(id)
+				if errors.Is(err, fs.ErrExist) {
+					l, err = d.TryLock(id)
+				}
+				if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrBusy) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n := holders.Add(1); n > 1 {
+					t.Errorf("%d holders", n)
+				}
+				held.Add(1)
+				holders.Add(-1)
+				if i%2 == 0 {
+					if err := discard(d.Sandbox(id)); err != nil {
+						t.Error(err)
+					}
+				}
+				l.Release()
+			}
+		})
+	}
+	work.Wait()
+	if held.Load() == 0 {
+		t.Error("nobody ever held the lock")
+	}
+}
+
+// A keeper's lock tells that it lives, as long as it does. Nobody who looks
+// holds it for a moment: a keeper that starts just then would give up.
+func TestKeeperLock(t *testing.T) {
+	d := open(t)
+	id := made(t, d)
+	if d.Alive(id) {
+		t.Error("alive before there was a keeper")
+	}
+	looking, stop := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(looking)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				d.Alive(id)
+			}
+		}
+	}()
+	for range 1000 {
+		l, err := d.LockKeeper(id)
+		must(t, "lock", err)
+		if !d.Alive(id) {
+			t.Fatal("not alive while it is held")
+		}
+		_, err = d.LockKeeper(id)
+		wantErr(t, "a second keeper", err, ErrBusy)
+		l.Release()
+		if d.Alive(id) {
+			t.Fatal("alive after it was released")
+		}
+	}
+	close(stop)
+	<-looking
+}
+
+// Locks end with their process, however it ends.
+func TestLocksOfTheKilled(t *testing.T) {
+	if id := os.Getenv("ATOLL_TEST_LOCK"); id != "" {
+		holdLocks(Dir(os.Getenv("ATOLL_TEST_DIR")), id)
+	}
+	d := open(t)
+	id := made(t, d)
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestLocksOfTheKilled$")
+	cmd.Env = append(os.Environ(), "ATOLL_TEST_LOCK="+id, "ATOLL_TEST_DIR="+string(d))
+	out, err := cmd.StdoutPipe()
+	must(t, "pipe", err)
+	must(t, "start", cmd.Start())
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.TryLock(id)
+	wantErr(t, "lock", err, ErrBusy)
+	if !d.Alive(id) {
+		t.Error("the keeper's lock is free")
+	}
+	_, err = d.LockKeeper(id)
+	wantErr(t, "keeper's lock", err, ErrBusy)
+	must(t, "kill", cmd.Process.Kill())
+	_ = cmd.Wait() // killed
+	l, err := d.TryLock(id)
+	must(t, "lock of the dead", err)
+	l.Release()
+	if d.Alive(id) {
+		t.Error("a dead keeper is alive")
+	}
+}
+
+func holdLocks(d Dir, id string) {
+	_, err1 := d.TryLock(id)
+	_, err2 := d.LockKeeper(id)
+	if err := errors.Join(err1, err2); err != nil {
+		os.Exit(1)
+	}
+	os.Stdout.Write([]byte{'x'})
+	select {}
+}
+
+// Only the very process that was identified is killed.
+func TestIdentity(t *testing.T) {
+	start := func() *exec.Cmd {
+		cmd := exec.Command("sleep", "1000")
+		must(t, "start", cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return cmd
+	}
+	cmd := start()
+	id, err := Identify(cmd.Process.Pid)
+	must(t, "identify", err)
+	if again, err := Identify(cmd.Process.Pid); again != id || err != nil || id.PID != cmd.Process.Pid || id.Start == "" || id.Boot == "" {
+		t.Errorf("identities %+v and %+v, %v", id, again, err)
+	}
+	for name, change := range map[string]func(*Identity){
+		"started at another time": func(i *Identity) { i.Start += "1" },
+		"before a reboot":         func(i *Identity) { i.Boot = "00000000-0000-0000-0000-000000000000" },
+		"none":                    func(i *Identity) { *i = Identity{} },
+		"init":                    func(i *Identity) { i.PID = 1 },
+	} {
+		other := id
+		change(&other)
+		must(t, name, other.Kill(t.Context()))
+		if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
+			t.Fatalf("%s: killed another", name)
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	must(t, "kill", id.Kill(t.Context()))
+	if err := <-done; err == nil {
+		t.Error("it ended by itself")
+	}
+	must(t, "kill the dead", id.Kill(t.Context()))
+	if _, err := Identify(id.PID); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("identify the dead: %v", err)
+	}
+}
+
+// A process may call itself what it likes: "x) S 1 1" is a name.
+func TestIdentityOfOddNames(t *testing.T) {
+	sleep, err := exec.LookPath("sleep")
+	must(t, "sleep", err)
+	data, err := os.ReadFile(sleep)
+	must(t, "read", err)
+	odd := filepath.Join(t.TempDir(), "x) S 1 1")
+	must(t, "write", os.WriteFile(odd, data, 0o755))
+	plain, err := Identify(os.Getpid())
+	must(t, "identify", err)
+	cmd := exec.Command(odd, "1000")
+	cmd.Args[0] = "sleep"
+	must(t, "start", cmd.Start())
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	id, err := Identify(cmd.Process.Pid)
+	if err != nil || len(id.Start) < len(plain.Start) || id.Boot != plain.Boot {
+		t.Errorf("identity %+v, %v, that of this process is %+v", id, err, plain)
+	}
+}

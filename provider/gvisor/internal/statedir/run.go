@@ -1,0 +1,173 @@
+//go:build linux
+
+package statedir
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// gVisor's own state, of each sandbox in a directory of its own, must not
+// outlive a reboot: it does not lie in the state directory but in a run
+// directory. Sockets by which sandboxes are ruled lie there as well, so whoever
+// could write to it, or put another one in its place, would rule them.
+
+// DefaultRun is the run directory for this state directory and user: below
+// $XDG_RUNTIME_DIR, if that is there and this user's, which it is not after su;
+// else /run for root; else /run/user/UID, if there is one; else the temporary
+// directory. Its path is short, because that of a socket must be.
+func (d Dir) DefaultRun() string {
+	uid := os.Geteuid()
+	own := filepath.Join("/run/user", strconv.Itoa(uid))
+	base := filepath.Join(os.TempDir(), "atoll-"+strconv.Itoa(uid))
+	switch xdg := os.Getenv("XDG_RUNTIME_DIR"); {
+	case filepath.IsAbs(xdg) && alone(xdg):
+		base = filepath.Join(xdg, "atoll")
+	case uid == 0:
+		base = "/run/atoll"
+	case alone(own):
+		base = filepath.Join(own, "atoll")
+	}
+	return filepath.Join(base, d.runName())
+}
+
+// runName tells the run directories of state directories apart.
+func (d Dir) runName() string {
+	h := fnv.New32a()
+	h.Write([]byte(d))
+	return fmt.Sprintf("%08x", h.Sum32())
+}
+
+// alone reports whether there is such a directory, and it is this user's alone.
+func alone(dir string) bool {
+	info, err := os.Stat(dir)
+	return err == nil && owned(info) == ""
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// owned says why the directory is not one that this user alone can write to; ""
+// if it is.
+func owned(info fs.FileInfo) string {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok || !info.IsDir():
+		return "is not a directory"
+	case int(st.Uid) != os.Geteuid():
+		return fmt.Sprintf("belongs to user %d", st.Uid)
+	case info.Mode().Perm()&0o022 != 0:
+		return "can be written to by others"
+	}
+	return ""
+}
+
+// MakeRun makes the directory run/id for gVisor's state of a sandbox, with what
+// is missing above it. What a killed keeper has left in it is removed, unread:
+// the numbers of processes in there may be those of others by now.
+//
+// It is fs.ErrPermission, and nothing is made or removed there, if others could
+// write to run, or replace it.
+func (d Dir) MakeRun(run, id string) (path string, err error) {
+	path = filepath.Join(run, id)
+	const tries = 10 // others may tidy up at the same moment
+	for range tries {
+		if err = d.makeLevel(run, true); err == nil {
+			err = cmp.Or(os.RemoveAll(path), os.Mkdir(path, 0o700))
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return path, err
+}
+
+// makeLevel makes the directory and those above it, from the top, as far as they
+// are missing. Each is looked at before anything is made in it: once it is found
+// to be ours alone, own, nobody else can replace it.
+func (d Dir) makeLevel(dir string, own bool) error {
+	made := own && d.made(dir) // then so is the one above
+	if parent := filepath.Dir(dir); parent != dir {
+		if err := d.makeLevel(parent, made); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !exists(dir) {
+		return err
+	}
+	if own {
+		info, err := os.Lstat(dir)
+		if err != nil {
+			return err
+		}
+		return denied(dir, owned(info))
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	return denied(dir, sheltering(info))
+}
+
+// made reports whether run has the name that DefaultRun gives: then the
+// directory above it is ours too.
+func (d Dir) made(run string) bool { return filepath.Base(run) == d.runName() }
+
+// sheltering says why others could replace what this user has in the directory;
+// "" if it is not everyone's to write to, or one where each can only move his
+// own. What groups may do is up to those who manage the machine.
+func sheltering(info fs.FileInfo) string {
+	if info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
+		return "can be written to by everyone"
+	}
+	return ""
+}
+
+func denied(dir, fault string) error {
+	if fault == "" {
+		return nil
+	}
+	return fmt.Errorf("run directory %s %s: set XDG_RUNTIME_DIR to a directory of your own (%w)", dir, fault, fs.ErrPermission)
+}
+
+// RemoveRun removes what MakeRun made for a sandbox. Where that has become
+// somebody else's, it is left alone.
+func RemoveRun(path string) error {
+	fd, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	run := os.NewFile(uintptr(fd), filepath.Dir(path))
+	defer run.Close()
+	if info, err := run.Stat(); err != nil || owned(info) != "" {
+		return err
+	}
+	// By its descriptor: whatever its path leads to by now.
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil {
+		return err
+	}
+	return cmp.Or(root.RemoveAll(filepath.Base(path)), root.Close())
+}
+
+// TidyRun removes the run directory, and the one above it, as far as they are
+// empty and were not given to us; MakeRun makes them again.
+func (d Dir) TidyRun(run string) {
+	if d.made(run) && os.Remove(run) == nil {
+		_ = os.Remove(filepath.Dir(run)) // others may use it
+	}
+}
