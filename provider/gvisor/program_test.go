@@ -32,7 +32,9 @@ var programs = map[string]func(args []string) error{
 	"dial":     dialProgram,
 	"flip":     flipProgram,
 	"churn":    churnProgram,
+	"create":   createProgram,
 	"snapshot": snapshotProgram,
+	"start":    startProgram,
 	"xattr":    xattrProgram,
 }
 

@@ -85,8 +85,12 @@ func (b *box) Process(_ context.Context, id string) (atoll.Process, error) { ret
 // Processes lists them.
 func (b *box) Processes(context.Context) ([]atoll.ProcessStatus, error) { return b.table.List(), nil }
 
-// Pause freezes the sentry.
-func (b *box) Pause(context.Context) error {
+// Pause freezes the sentry. The guest is not needed before Resume, and while it
+// is frozen it could not be ended.
+func (b *box) Pause(ctx context.Context) error {
+	if err := b.files.dismiss(ctx); err != nil {
+		return atoll.E("pause", b.ID(), atoll.KindOf(err), err)
+	}
 	return b.freeze("pause", b.sentry.pause, atoll.StatePaused)
 }
 
@@ -141,19 +145,23 @@ func (b *box) Stop(ctx context.Context, grace time.Duration) error {
 		return nil
 	}
 	// From here on the caller's ctx must not leave it half done.
-	b.terminate(grace)
-	if err := b.keep(); err != nil {
+	err := b.terminate(grace)
+	if err == nil {
+		err = b.keep()
+	}
+	if err != nil {
 		b.goOn()
 		return atoll.Errorf("stop", b.ID(), bootKind(err), "its files could not be saved, so it still runs: %w", err)
 	}
-	err := b.finish(atoll.StateStopped, "", nil)
+	err = b.finish(atoll.StateStopped, "", nil)
 	b.leave()
 	return err
 }
 
-// Remove ends everything and saves nothing; the provider deletes what is on
-// disk when this keeper has gone.
+// Remove ends everything and saves nothing, also when a Stop is in progress; the
+// provider deletes what is on disk when this keeper has gone.
 func (b *box) Remove(ctx context.Context, _ ...atoll.RemoveOption) error {
+	b.sentry.kill()
 	if !b.begin() {
 		if err := b.wait(ctx, b.over); err != nil {
 			return err
@@ -178,8 +186,30 @@ func (b *box) wait(ctx context.Context, c <-chan struct{}) error {
 // leave lets the keeper's main function return.
 func (b *box) leave() { b.doneOnce.Do(func() { close(b.done) }) }
 
-// terminate asks every process to end and waits for it, grace at most.
-func (b *box) terminate(grace time.Duration) {
+// patience is how long the sentry may take to answer what it has in memory; one
+// that takes longer hangs.
+const patience = 10 * time.Second
+
+// answered returns what f, which asks the sentry, returns, or after limit and
+// some patience that the sentry hangs.
+func (b *box) answered(limit time.Duration, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(limit + patience):
+		return atoll.Errorf("stop", b.ID(), atoll.ErrTimeout, "gVisor's sentry does not answer: wait, or remove the sandbox")
+	}
+}
+
+// terminate asks every process to end and waits for it, grace at most. Its
+// error says that the sentry hangs.
+func (b *box) terminate(grace time.Duration) error {
+	return b.answered(grace, func() error { b.terminateAll(grace); return nil })
+}
+
+func (b *box) terminateAll(grace time.Duration) {
 	if err := b.sentry.resume(); err != nil || grace == 0 {
 		return
 	}
@@ -188,8 +218,8 @@ func (b *box) terminate(grace time.Duration) {
 		return
 	}
 	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		procs, err := b.sentry.processes()
-		if err != nil || len(procs) <= 1 { // the idle init stays
+		n, err := b.sentry.count()
+		if err != nil || n <= 1 { // the idle init stays
 			return
 		}
 	}
@@ -206,8 +236,9 @@ func (b *box) goOn() {
 func (b *box) finish(state atoll.State, reason string, exit *atoll.Exit) error {
 	defer close(b.over)
 	var errs []error
+	errs = append(errs, b.sentry.destroy()) // first: whatever waits for the sentry is free then
 	b.files.close()
-	errs = append(errs, b.sentry.destroy(), b.network.close(), b.table.Close())
+	errs = append(errs, b.network.close(), b.table.Close())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st := &b.record.Status
@@ -260,7 +291,7 @@ func (b *box) watchMain(p atoll.Process) {
 	if err != nil || !b.begin() { // the sandbox ended first
 		return
 	}
-	b.terminate(0)
+	_ = b.terminate(0) // whose failure keep meets as well
 	reason := ""
 	if exit.State() == atoll.StateFailed {
 		reason = "main process " + exit.String()
@@ -277,7 +308,7 @@ func (b *box) watchMain(p atoll.Process) {
 	case <-b.done:
 	case <-time.After(atoll.AutoRemoveLinger):
 		if b.job.Spec.AutoRemove {
-			b.removeSelf()
+			b.removeSelf(true)
 		}
 		b.leave()
 	}
@@ -296,7 +327,7 @@ func (b *box) watchTTL() {
 		if b.begin() {
 			_ = b.finish(atoll.StateStopped, "its time to live is over", nil) // logged
 		}
-		b.removeSelf()
+		b.removeSelf(true)
 		b.leave()
 	}
 }
@@ -305,9 +336,9 @@ func (b *box) watchTTL() {
 // provider, which may hold the lock, waits for the keeper to end.
 const removeWait = time.Second
 
-// removeSelf deletes the stopped sandbox from disk, data volume included,
-// unless somebody else is changing its life just now: then a sweep will.
-func (b *box) removeSelf() {
+// removeSelf deletes the stopped sandbox from disk, with volumes its data volume
+// too, unless somebody else is changing its life just now: then a sweep will.
+func (b *box) removeSelf(volumes bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
 	defer cancel()
 	lock, err := b.dir.Lock(ctx, b.ID())
@@ -317,8 +348,9 @@ func (b *box) removeSelf() {
 	defer lock.Release()
 	if err := errors.Join(b.unmount(), b.cgroup.Leave(), b.cgroup.Remove()); err != nil {
 		b.log.Error("remove", "err", err)
+		return // what is still mounted would be deleted too
 	}
-	if err := b.dir.Delete(b.record, atoll.RemoveOptions{Volumes: true}); err != nil {
+	if err := b.dir.Delete(b.record, atoll.RemoveOptions{Volumes: volumes}); err != nil {
 		b.log.Error("remove", "err", err)
 	}
 	b.dir.TidyRun(filepath.Dir(b.job.Run))

@@ -26,6 +26,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -70,6 +71,9 @@ func init() {
 
 // Main is the whole life of a keeper.
 func Main() int {
+	if err := closeInherited(); err != nil {
+		return 1
+	}
 	unix.CloseOnExec(jobFD)
 	unix.CloseOnExec(heldFD)
 	conn := os.NewFile(jobFD, "job")
@@ -89,12 +93,38 @@ func Main() int {
 	return 0
 }
 
-// abandon removes a sandbox that was never handed out.
+// closeInherited closes what this process was given by accident: descriptors
+// that whoever started Atoll had left open, locks and secrets among them, and
+// that would otherwise stay so as long as the sandbox lives. Those of the Go
+// runtime are closed on exec, so they are not inherited ones.
+func closeInherited() error {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= heldFD {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.Close(fd)
+		}
+	}
+	return nil
+}
+
+// abandon ends a sandbox of which nobody knows that it runs. One that was being
+// made was never handed out and goes, but for a data volume that was there
+// before; one that was being started is stopped, as it was.
 func (b *box) abandon() {
 	if b.begin() {
 		_ = b.finish(atoll.StateStopped, "", nil) // logged
 	}
-	b.removeSelf()
+	if b.job.Record.Status.State == atoll.StateCreating {
+		b.removeSelf(b.job.Record.Fresh)
+	}
 }
 
 func reply(w io.WriteCloser, r Reply) error {
@@ -122,6 +152,11 @@ func start(conn *os.File) (_ *keeper, err error) {
 		// A spare one, of a provider that has ended.
 		group := cgroup.Open(cgroup.Root).Group(argument(1))
 		return nil, errors.Join(fmt.Errorf("read job: %w", err), group.Leave(), group.Remove())
+	}
+	// gVisor runs parts of itself from files beside the executable, if they are
+	// there, unseen whose they are and of what version. They must not be.
+	if err := os.Setenv("GVISOR_SIDECAR_BINARIES_DIR", filepath.Join(job.Run, "none")); err != nil {
+		return nil, err
 	}
 	log, err := openLog(filepath.Join(job.Dir, LogName))
 	if err != nil {
@@ -247,18 +282,25 @@ func bootKind(err error) atoll.Kind {
 // prepareRoot lays out the root file system in this process's own mount
 // namespace and returns its path.
 func (b *box) prepareRoot() (string, error) {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return "", fmt.Errorf("make mounts private: %w", err)
+	// Nothing that is mounted here is seen outside; what is unmounted there goes
+	// here too, or devices of the host would be busy as long as a sandbox lives.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return "", fmt.Errorf("detach mounts: %w", err)
 	}
 	if err := b.mountDisk(); err != nil {
 		return "", err
 	}
-	root := filepath.Join(b.job.Dir, "rootfs")
-	if err := os.Mkdir(root, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+	base := filepath.Join(b.job.Dir, "rootfs")
+	if err := os.Mkdir(base, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
 	}
+	root := base
 	if err := b.layOut(&root); err != nil {
 		return "", err
+	}
+	// And nothing that the host mounts later is seen in the sandbox.
+	if err := unix.Mount("", base, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return "", fmt.Errorf("make mounts private: %w", err)
 	}
 	return root, furnish(root, netFiles(hostname(&b.job.Spec), b.network.resolver))
 }

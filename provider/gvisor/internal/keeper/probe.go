@@ -31,7 +31,7 @@ func tryNamespaces() error {
 	if err := ownMounts(); err != nil {
 		return err
 	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("change mounts: %w", err)
 	}
 	if err := unix.Mount("atoll", os.TempDir(), "tmpfs", 0, ""); err != nil {

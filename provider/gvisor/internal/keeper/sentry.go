@@ -33,7 +33,8 @@ type sentry struct {
 	mu     sync.RWMutex // write: pause, resume, snapshot, destroy; read: all else
 	paused bool
 
-	exited chan struct{} // closed when the sentry's process has ended
+	process *os.File      // a pidfd: never somebody else's process
+	exited  chan struct{} // closed when the sentry's process has ended
 }
 
 // startSentry starts the sandbox that the bundle in job.Dir describes. It must be
@@ -54,14 +55,18 @@ func startSentry(job *Job, root, netns string) (*sentry, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sentry{conf: conf, c: c, sb: c.Sandbox, exited: make(chan struct{})}
+	fd, err := unix.PidfdOpen(c.Sandbox.Getpid(), 0)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("hold the sentry: %w", err), c.Destroy())
+	}
+	s := &sentry{conf: conf, c: c, sb: c.Sandbox, process: os.NewFile(uintptr(fd), "sentry"), exited: make(chan struct{})}
 	if job.Snapshot != "" {
 		err = c.Restore(conf, job.Snapshot, false, false, nil)
 	} else {
 		err = c.Start(conf)
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.Destroy())
+		return nil, errors.Join(err, c.Destroy(), s.process.Close())
 	}
 	go s.watch()
 	return s, nil
@@ -170,8 +175,23 @@ func (s *sentry) processes() ([]proc, error) {
 	return procs, nil
 }
 
+// count returns how many processes there are inside.
+func (s *sentry) count() (int, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	procs, err := s.sb.Processes(s.c.ID)
+	return len(procs), err
+}
+
+// kill ends the sentry, however it is doing, and with it every call to it that
+// is in progress.
+func (s *sentry) kill() {
+	_ = unix.PidfdSendSignal(int(s.process.Fd()), unix.SIGKILL, nil, 0) // fails when it has ended
+}
+
 // destroy kills everything and frees what gVisor holds on the host.
 func (s *sentry) destroy() error {
+	s.kill() // before the lock, which a call to a sentry that hangs would hold for ever
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.c.Destroy()

@@ -26,7 +26,7 @@ func (b *box) keep() error {
 		return nil
 	}
 	// Nothing may write while it is being saved.
-	if err := b.sentry.pause(); err != nil {
+	if err := b.answered(0, b.sentry.pause); err != nil {
 		return err
 	}
 	limit := int64(b.job.Spec.Resources.Disk)

@@ -1,0 +1,261 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/gvisor"
+)
+
+// Whoever starts a sandbox and is killed before he knows that it runs takes
+// nothing of it along: not the sandbox, nor the data that was there before.
+func TestStartCutShort(t *testing.T) {
+	const cuts = 6
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	l.sh(sb, "echo kept > file; echo kept > /root/file")
+	for i := range cuts {
+		l.must("stop", sb.Stop(l.ctx(), 0))
+		cmd := l.other("start", sb.ID())
+		time.Sleep(time.Duration(10+10*i) * time.Millisecond) // wherever it is by then
+		kill(cmd)
+		l.poll(func() error { return sb.Start(l.ctx()) })
+		if got := l.sh(sb, "cat file /root/file"); got != "kept\nkept" {
+			t.Fatalf("after a start that was cut short: %q", got)
+		}
+	}
+	l.must("remove", sb.Remove(l.ctx())) // the data volume is kept
+	for i := range cuts {
+		cmd := l.other("create", sb.ID())
+		time.Sleep(time.Duration(10+10*i) * time.Millisecond)
+		kill(cmd)
+		l.poll(func() error { // until nobody is at it any more
+			made, err := l.Get(l.ctx(), sb.ID())
+			if err == nil {
+				err = made.Remove(l.ctx())
+			}
+			if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
+				return err
+			}
+			made, err = l.Create(l.ctx(), &atoll.Spec{ID: sb.ID()})
+			if err != nil {
+				return err
+			}
+			if got := l.sh(made, "cat file"); got != "kept" {
+				t.Fatalf("after a create that was cut short: %q", got)
+			}
+			return made.Remove(l.ctx())
+		})
+	}
+	l.must("remove the volume", atoll.RemoveVolume(l.ctx(), l, atoll.DefaultProject, "data-"+sb.ID()))
+}
+
+// startProgram starts the sandbox args[0].
+func startProgram(args []string) error {
+	p, args, err := openProgram(args)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	sb, err := p.Get(context.Background(), args[0])
+	if err != nil {
+		return err
+	}
+	return sb.Start(context.Background())
+}
+
+// createProgram makes a sandbox with the id args[0].
+func createProgram(args []string) error {
+	p, args, err := openProgram(args)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	_, err = p.Create(context.Background(), &atoll.Spec{ID: args[0]})
+	return err
+}
+
+// within fails the test if f takes so long that something must hang.
+func (l *lab) within(what string, f func() error) {
+	l.t.Helper()
+	select {
+	case err := <-begin(f):
+		l.must(what, err)
+	case <-time.After(30 * time.Second):
+		l.t.Fatalf("%s hangs", what)
+	}
+}
+
+// Root inside can stop the guest, and nothing waits for it.
+func TestGuestThatIsStopped(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	visit := func() {
+		l.must("write", atoll.WriteFile(l.ctx(), sb, "/root/file", []byte("there"), 0))
+	}
+	visit()
+	l.sh(sb, `for p in /proc/[0-9]*; do if tr '\0' ' ' < $p/cmdline | grep -q ^atoll-guest; then kill -STOP ${p#/proc/}; fi; done`)
+	l.within("snapshot", func() error {
+		snap, err := atoll.TakeSnapshot(l.ctx(), sb)
+		if err != nil {
+			return err
+		}
+		return atoll.RemoveSnapshot(l.ctx(), l, snap.ID)
+	})
+	visit() // by another
+	l.must("pause", atoll.Pause(l.ctx(), sb))
+	l.within("snapshot of a paused one", func() error {
+		snap, err := atoll.TakeSnapshot(l.ctx(), sb)
+		if err != nil {
+			return err
+		}
+		return atoll.RemoveSnapshot(l.ctx(), l, snap.ID)
+	})
+	l.must("resume", atoll.Resume(l.ctx(), sb))
+	visit()
+	l.sh(sb, `for p in /proc/[0-9]*; do if tr '\0' ' ' < $p/cmdline | grep -q ^atoll-guest; then kill -STOP ${p#/proc/}; fi; done`)
+	l.within("stop", func() error { return sb.Stop(l.ctx(), 0) })
+	l.within("remove", func() error { return sb.Remove(l.ctx()) })
+}
+
+// A sentry that hangs, with calls to it in progress, can be removed.
+func TestSentryThatHangs(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		before func(l *lab, sb atoll.Sandbox)
+	}{
+		{"idle", func(l *lab, sb atoll.Sandbox) {}},
+		{"exec in flight", func(l *lab, sb atoll.Sandbox) {
+			_ = begin(func() error { return atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"true"}}) })
+		}},
+		{"stop in flight", func(l *lab, sb atoll.Sandbox) {
+			_ = begin(func() error { return sb.Stop(l.ctx(), 0) })
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t)
+			sb := l.create(atoll.Spec{})
+			sentry := children(t, l.keeperOf(sb))["runsc-sandbox"]
+			l.must("stop the sentry", unix.Kill(sentry, unix.SIGSTOP))
+			tt.before(l, sb)
+			time.Sleep(100 * time.Millisecond) // which is enough for it to hang as well
+			other := openLab(t, l.opts)        // as another process: in this one a stop holds the lock
+			same, err := other.Get(l.ctx(), sb.ID())
+			l.must("get", err)
+			if tt.name == "stop in flight" {
+				same = sb
+			}
+			l.within("remove", func() error { return same.Remove(l.ctx(), atoll.RemoveVolumes()) })
+			l.gone(map[string]int{"sentry": sentry})
+		})
+	}
+}
+
+// What lies beside the executable is not run in the place of what is in it.
+func TestNothingBesideTheHelperIsRun(t *testing.T) {
+	dir := t.TempDir()
+	ran := filepath.Join(dir, "ran")
+	l := newLab(t, func(o *gvisor.Options) {
+		helper, from := filepath.Join(dir, "helper"), cmp.Or(o.Helper, "/proc/self/exe")
+		if err := copyFile(helper, from); err != nil {
+			t.Fatal(err)
+		}
+		o.Helper = helper
+	})
+	if err := os.Mkdir(filepath.Join(dir, "gvisor-bin"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"gvisor_sentry", "gvisor-sentry-prewarmer", "checkpointgofer", "gvisor_sentry_plugin_stack"} {
+		script := fmt.Sprintf("#!/bin/sh\necho %s >> %s\n", name, ran)
+		if err := os.WriteFile(filepath.Join(dir, "gvisor-bin", name), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sb := l.create(atoll.Spec{})
+	l.sh(sb, "true")
+	snap, err := atoll.TakeSnapshot(l.ctx(), sb)
+	l.must("snapshot", err)
+	l.must("remove snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
+	if names, err := os.ReadFile(ran); err == nil {
+		t.Errorf("was run: %s", names)
+	}
+}
+
+// What the caller has open by accident is not kept open by the sandbox.
+func TestKeeperInheritsNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var fds [8]int
+	for i := range fds { // so that some are above those that a keeper is given
+		fd, err := unix.Open(path, unix.O_RDONLY, 0) // not closed on exec
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		fds[i] = fd
+	}
+	l := newLab(t)
+	keeper := l.keeperOf(l.create(atoll.Spec{}))
+	pids := children(t, keeper)
+	pids["keeper"] = keeper
+	for name, pid := range pids {
+		dir := fmt.Sprintf("/proc/%d/fd", pid)
+		for _, fd := range entries(t, dir) {
+			if to, err := os.Readlink(filepath.Join(dir, fd)); err == nil && to == path {
+				t.Errorf("%s has %s open as %s", name, to, fd)
+			}
+		}
+	}
+}
+
+// What the host unmounts is not kept mounted by the sandboxes that live, and
+// what it mounts does not appear in them.
+func TestHostMountsAreNotHeld(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	dir := t.TempDir()
+	mount := func(path string) {
+		t.Helper()
+		if err := unix.Mount("test", path, "tmpfs", 0, ""); err != nil {
+			t.Skipf("mount: %v", err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	}
+	mount(dir)
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
+	device := filepath.Join(dir, "device")
+	if err := os.Mkdir(device, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mount(device)
+	l := newLab(t)
+	keeper := l.keeperOf(l.create(atoll.Spec{}))
+	mounts := func() string {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", keeper))
+		l.must("mounts of the keeper", err)
+		return string(data)
+	}
+	if !strings.Contains(mounts(), " "+device+" ") {
+		t.Fatal("it was not mounted in the keeper: this test shows nothing")
+	}
+	l.must("unmount", unix.Unmount(device, 0))
+	if strings.Contains(mounts(), " "+device+" ") {
+		t.Error("it is still mounted in the keeper")
+	}
+}
