@@ -42,12 +42,13 @@ type Options struct {
 	Log     *slog.Logger   // what providers have to say; nil means nowhere
 	Calls   *slog.Logger   // a record for each call; nil means nowhere
 	Metrics *trace.Metrics // nil means that nothing is counted
+	Traces  *trace.Traces  // nil means that there are no spans
 	Server  bool           // the program serves others for long: it may prepare for the next sandbox
 }
 
 // Open builds the stack that cfg describes: the provider it names, around it
 // the limits of sandboxes that name none, around both logs and metrics. Closing
-// the result closes all of it, outside in; the metrics stay the caller's.
+// the result closes all of it, outside in; the metrics and traces stay the caller's.
 func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -63,6 +64,9 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	outer := trace.Options{Log: opts.Calls}
 	if opts.Metrics != nil {
 		outer.MeterProvider = opts.Metrics
+	}
+	if opts.Traces != nil {
+		outer.TracerProvider = opts.Traces
 	}
 	return trace.New(newLimits(p, cfg.Resources), outer), nil
 }

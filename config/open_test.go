@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/providertest"
 	"github.com/seed46cd37a8/atoll/trace"
@@ -50,6 +53,29 @@ func TestOpenMetrics(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "msg=create provider=mock") {
 		t.Errorf("the log does not tell of the sandbox:\n%s", log.String())
+	}
+}
+
+func TestOpenTraces(t *testing.T) {
+	spans := tracetest.NewInMemoryExporter()
+	traces := &trace.Traces{TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))}
+	p, err := Open(&Config{StateDir: t.TempDir(), Provider: "mock"}, Options{Traces: traces})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	ctx, end := traces.Command(t.Context(), "atoll create", nil)
+	sb, err := p.Create(ctx, &atoll.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	end(nil)
+	all := spans.GetSpans()
+	if len(all) != 2 || all[0].Name != "atoll.create" || all[0].Parent.SpanID() != all[1].SpanContext.SpanID() {
+		t.Errorf("spans %+v, want atoll.create as a child of the command", all)
+	}
+	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -4,7 +4,8 @@
 //
 //	metrics, err := trace.NewMetrics()
 //	...
-//	p = trace.New(p, trace.Options{Log: log, MeterProvider: metrics})
+//	traces := trace.NewTraces(ctx, trace.TracesOptions{Log: log})
+//	p = trace.New(p, trace.Options{Log: log, TracerProvider: traces, MeterProvider: metrics})
 //	mux.Handle("GET /metrics", metrics)
 //
 // Each call is one log record with the verb as its message, one span
@@ -13,6 +14,9 @@
 //	atoll_calls_total{provider,op,kind}   kind is "ok" when there was no error
 //	atoll_call_seconds{provider,op}
 //	atoll_sandboxes{provider,state}       counted when they are asked for
+//
+// A trace goes on from program to program where the hooks of package api are
+// Extract and Inject: the spans of a server are children of its client's.
 //
 // Ids are in logs and spans, never in the labels of metrics. What is typed,
 // printed or stored in a sandbox and the values of environment variables are
@@ -175,6 +179,9 @@ func (c *call) end(ctx context.Context, err error, details ...slog.Attr) {
 	c.t.seconds.Record(ctx, dur.Seconds(), metric.WithAttributes(provider, op))
 
 	attrs := append([]slog.Attr{slog.String("op", c.op)}, c.attrs...)
+	if of := c.span.SpanContext(); of.HasTraceID() {
+		attrs = append(attrs, slog.String("trace", of.TraceID().String()))
+	}
 	attrs = append(attrs, slog.Duration("dur", dur))
 	level := c.level
 	if err != nil {

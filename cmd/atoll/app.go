@@ -19,6 +19,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/trace"
 )
 
 // An app is one run of the program.
@@ -30,6 +31,9 @@ type app struct {
 	configFile string
 	flags      map[string]string // settings given as flags, by their key
 	cfg        *config.Config
+
+	traces   *trace.Traces // nil when the command has no span
+	endTrace func(error)
 }
 
 // config reads the configuration, once.

@@ -14,6 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/trace"
 )
 
 // dialTimeout is how long a server may take to answer at all.
@@ -81,7 +82,7 @@ func (a *app) dial(ctx context.Context, cfg *config.Config, url string) (*connec
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	client, err := api.NewClient(ctx, api.ClientOptions{URL: url, Token: token})
+	client, err := api.NewClient(ctx, api.ClientOptions{URL: url, Token: token, Inject: trace.Inject})
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +102,7 @@ func running(ctx context.Context, cfg *config.Config) (*api.Client, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	client, err := api.NewClient(ctx, api.ClientOptions{URL: "unix://" + socket})
+	client, err := api.NewClient(ctx, api.ClientOptions{URL: "unix://" + socket, Inject: trace.Inject})
 	switch {
 	case err == nil:
 		return client, nil
@@ -116,7 +117,7 @@ func running(ctx context.Context, cfg *config.Config) (*api.Client, error) {
 
 // serveSelf builds the stack and talks to it as to any server.
 func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, error) {
-	opts := config.Options{Log: a.notes(cfg)}
+	opts := config.Options{Log: a.notes(cfg), Traces: a.traces}
 	if cfg.IsSet("log.level") {
 		opts.Calls = opts.Log // else the command reports what fails, and nobody asked for more
 	}
@@ -124,7 +125,7 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 	if err != nil {
 		return nil, err
 	}
-	handler, err := api.NewHandler(stack, api.Options{})
+	handler, err := api.NewHandler(stack, api.Options{Extract: trace.Extract})
 	if err != nil {
 		return nil, errors.Join(err, stack.Close())
 	}
@@ -137,7 +138,7 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 		return errors.Join(<-served, stack.Close())
 	}
 	info := stack.Info()
-	client, err := api.NewClient(ctx, api.ClientOptions{Dial: pipe.Dial, Info: &info})
+	client, err := api.NewClient(ctx, api.ClientOptions{Dial: pipe.Dial, Info: &info, Inject: trace.Inject})
 	if err != nil {
 		return nil, errors.Join(err, end())
 	}

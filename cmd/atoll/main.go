@@ -18,6 +18,7 @@ func run(args []string) int {
 	root := newRoot(a)
 	root.SetArgs(args)
 	err := root.ExecuteContext(context.Background())
+	a.endSpan(err)
 	if a.readerGone(err) {
 		err = signalError{sigPipe} // which has ended any other program by now
 	}

@@ -37,7 +37,10 @@ server for as long as it runs.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
-		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { a.takeSettings(cmd.Flags()) },
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+			a.takeSettings(cmd.Flags())
+			a.beginSpan(cmd)
+		},
 	}
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.configFile, "config", "", "configuration `file` (default $XDG_CONFIG_HOME/atoll/config.yaml)")

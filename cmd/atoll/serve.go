@@ -32,6 +32,9 @@ names besides. Who comes by TCP must bring the bearer token: that of the setting
 token, else one that is made the first time, kept in the state directory and
 shown once.
 
+/metrics is for Prometheus. With OTEL_EXPORTER_OTLP_ENDPOINT set, a span for each
+call is sent there, as part of the caller's trace.
+
 SIGINT and SIGTERM end it: it lets calls end for a few seconds; a second one
 ends it at once. Sandboxes live on, where the provider can do that, unless
 --destroy-on-exit is given.`,
@@ -68,12 +71,14 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 		return err
 	}
 	defer metrics.Close()
-	stack, err := config.Open(cfg, config.Options{Log: log, Calls: log, Metrics: metrics, Server: true})
+	traces := trace.NewTraces(ctx, trace.TracesOptions{Version: buildVersion().Version, Log: log})
+	defer traces.Close()
+	stack, err := config.Open(cfg, config.Options{Log: log, Calls: log, Metrics: metrics, Traces: traces, Server: true})
 	if err != nil {
 		return err
 	}
 	err = a.serveOn(ctx, stack, ls, api.Options{
-		Log: log, Metrics: metrics, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
+		Log: log, Metrics: metrics, Extract: trace.Extract, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
 	})
 	if destroy {
 		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), stack))
