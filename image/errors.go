@@ -125,7 +125,7 @@ func (s *Store) storage(err error) error {
 }
 
 // errPlain refuses a registry without TLS.
-var errPlain = errors.New("plain HTTP is not allowed: list the registry as insecure if that is what you want")
+var errPlain = errors.New("plain HTTP is not allowed: list the registry as insecure (image.insecure) if that is what you want")
 
 // transient reports whether a request that failed so may succeed when it is
 // repeated.
@@ -142,7 +142,7 @@ func transient(err error) bool {
 	var authority x509.UnknownAuthorityError
 	var dns *net.DNSError
 	switch {
-	case errors.Is(err, errPlain), errors.Is(err, http.ErrSchemeMismatch),
+	case errors.Is(err, errPlain), isInwardError(err), errors.Is(err, http.ErrSchemeMismatch),
 		errors.As(err, &cert), errors.As(err, &authority),
 		errors.As(err, &dns) && dns.IsNotFound:
 		return false
@@ -180,6 +180,9 @@ func refused(r reference, err error) error {
 
 // isConnection reports whether there was nobody to talk to, for good.
 func isConnection(err error) bool {
+	if isInwardError(err) {
+		return false
+	}
 	var request *url.Error
 	var network net.Error
 	return errors.As(err, &request) || errors.As(err, &network) || errors.Is(err, errPlain) || errors.Is(err, http.ErrSchemeMismatch)

@@ -6,10 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
-	"net/http"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -27,12 +24,6 @@ const (
 	attempts  = 6 // of each request; with the default backoff that is 8 s of waiting
 	downloads = 3 // of layers at once, as docker
 )
-
-func newTransport() *http.Transport {
-	t := remote.DefaultTransport.(*http.Transport).Clone()
-	t.ResponseHeaderTimeout = time.Minute
-	return t
-}
 
 // A registry is the repository of one image, seen by one job.
 type registry struct {
@@ -154,30 +145,6 @@ func (s *Store) registry(r reference) (*registry, name.Reference, error) {
 	return &registry{store: s, ref: r, repo: ref.Context()}, ref, nil
 }
 
-// plainAllowed reports whether host may be spoken to without TLS.
-func (s *Store) plainAllowed(host string) bool {
-	bare, _, err := net.SplitHostPort(host)
-	if err != nil {
-		bare = host
-	}
-	if slices.Contains(s.opts.Insecure, host) || slices.Contains(s.opts.Insecure, bare) {
-		return true
-	}
-	ip := net.ParseIP(bare)
-	return bare == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-// guard refuses plain HTTP where it is not allowed, whatever the registry
-// redirects to and whatever its address looks like.
-type guard struct{ store *Store }
-
-func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Scheme != "https" && !g.store.plainAllowed(req.URL.Host) {
-		return nil, errPlain
-	}
-	return g.store.transport.RoundTrip(req)
-}
-
 // session returns the puller in use, or a new one.
 func (reg *registry) session(ctx context.Context) (*remote.Puller, error) {
 	reg.mu.Lock()
@@ -191,7 +158,7 @@ func (reg *registry) session(ctx context.Context) (*remote.Puller, error) {
 	}
 	reg.puller, err = remote.NewPuller(
 		remote.WithAuth(auth),
-		remote.WithTransport(guard{reg.store}),
+		remote.WithTransport(guard{reg.store, reg.repo.RegistryStr()}),
 		remote.WithUserAgent("atoll"),
 		// The retries are ours.
 		remote.WithRetryBackoff(remote.Backoff{Duration: time.Millisecond, Steps: 1}),

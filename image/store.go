@@ -37,7 +37,9 @@ type Options struct {
 	// without TLS. Those on the loopback interface always may.
 	Insecure []string
 	// Transport carries requests to registries. nil means one of the Store's
-	// own that honours the proxy variables of the environment.
+	// own that honours the proxy variables of the environment, and that does not
+	// let a registry send us to a name which leads to this machine, its link or
+	// a metadata service; one that is given has to see to that.
 	Transport http.RoundTripper
 	// Timeout bounds one pull, retries and unpacking included. 0 means 5
 	// minutes, a negative one no limit. What was fetched completely before it
@@ -73,9 +75,11 @@ type Store struct {
 	opts      Options
 	log       *slog.Logger
 	platform  v1.Platform
-	transport http.RoundTripper
-	owners    bool          // owners of files can be kept
-	backoff   time.Duration // before the first retry
+	transport http.RoundTripper // to whom the user has named
+	outward   http.RoundTripper // to others
+	idle      func()            // closes connections that are not in use
+	owners    bool              // owners of files can be kept
+	backoff   time.Duration     // before the first retry
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -91,7 +95,7 @@ type Store struct {
 // processes that died left half-done in it. Kinds: ErrInvalid (opts),
 // ErrDenied, ErrExhausted.
 func Open(dir string, opts Options) (*Store, error) {
-	s := &Store{opts: opts, log: opts.Log, backoff: 250 * time.Millisecond, jobs: map[string]*job{}}
+	s := &Store{opts: opts, log: opts.Log, backoff: 250 * time.Millisecond, jobs: map[string]*job{}, idle: func() {}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -121,9 +125,12 @@ func Open(dir string, opts Options) (*Store, error) {
 		}
 	}
 	s.owners = canChown()
-	s.transport = opts.Transport
-	if s.transport == nil {
-		s.transport = newTransport()
+	s.transport, s.outward = opts.Transport, opts.Transport
+	if opts.Transport == nil {
+		own, direct := newTransport(), newOutward()
+		s.transport = own
+		s.outward = outward{proxy: own.Proxy, proxied: own, direct: direct}
+		s.idle = func() { own.CloseIdleConnections(); direct.CloseIdleConnections() }
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.sweep()
@@ -142,9 +149,7 @@ func (s *Store) Close() error {
 	}
 	s.cancel()
 	s.wg.Wait()
-	if t, ok := s.transport.(*http.Transport); ok && s.opts.Transport == nil {
-		t.CloseIdleConnections()
-	}
+	s.idle()
 	s.mu.Lock()
 	temp := s.temp
 	s.temp = nil
