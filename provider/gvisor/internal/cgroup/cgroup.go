@@ -16,6 +16,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,30 +32,44 @@ var v1Controllers = []string{"memory", "cpu", "cpuacct"}
 
 // A Hierarchy is a mounted cgroup file system.
 type Hierarchy struct {
-	root string
-	v2   bool
+	root  string
+	v2    bool
+	write func(file, value string) error // a kernel's answer, which tests imitate
 }
 
 // Open looks at what is mounted at root, which is Root but in tests.
 func Open(root string) Hierarchy {
 	_, err := os.Stat(filepath.Join(root, "cgroup.controllers"))
-	return Hierarchy{root, err == nil}
+	return Hierarchy{root, err == nil, writeFile}
 }
 
-// Can reports whether this process may limit memory and CPUs.
+func writeFile(file, value string) error { return os.WriteFile(file, []byte(value), 0o644) }
+
+// Can reports whether this process may limit memory and CPUs. On v2 it enables
+// what is not enabled yet, as Make would: a kernel that would refuse that, for
+// instance because the processes of a container are in the root that it sees,
+// is not to be found out otherwise.
 func (h Hierarchy) Can() (memory, cpu bool) {
 	if !h.v2 {
 		return writable(filepath.Join(h.root, "memory")), writable(filepath.Join(h.root, "cpu"))
 	}
-	data, err := os.ReadFile(filepath.Join(h.root, "cgroup.controllers"))
-	if err != nil || !writable(h.root) || !writable(filepath.Join(h.root, "cgroup.subtree_control")) {
+	if !writable(h.root) {
 		return false, false
 	}
-	for _, name := range strings.Fields(string(data)) {
-		memory = memory || name == "memory"
-		cpu = cpu || name == "cpu"
+	return h.enabled("memory"), h.enabled("cpu")
+}
+
+// enabled reports whether the groups of v2 have the controller, now if not
+// before.
+func (h Hierarchy) enabled(controller string) bool {
+	has := func(file string) bool {
+		data, err := os.ReadFile(filepath.Join(h.root, file))
+		return err == nil && slices.Contains(strings.Fields(string(data)), controller)
 	}
-	return memory, cpu
+	if has("cgroup.subtree_control") {
+		return true
+	}
+	return has("cgroup.controllers") && h.write(filepath.Join(h.root, "cgroup.subtree_control"), "+"+controller) == nil
 }
 
 func writable(path string) bool { return unix.Access(path, unix.W_OK) == nil }
@@ -119,8 +134,8 @@ func (g Group) Make(l Limits) (err error) {
 // Limit changes the limits of a group that was made. A limit of 0 leaves what
 // is.
 func (g Group) Limit(l Limits) error {
-	for file, value := range g.settings(l) {
-		if err := os.WriteFile(file, []byte(value), 0o644); err != nil {
+	for _, s := range g.settings(l) {
+		if err := g.h.write(s.file, s.value); err != nil {
 			return fmt.Errorf("limit: %w", err)
 		}
 	}
@@ -132,7 +147,7 @@ func (g Group) delegate() error {
 	dir := g.h.root
 	for _, name := range strings.Split(strings.Trim(g.path, "/"), "/") {
 		for _, controller := range []string{"+memory", "+cpu"} {
-			err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte(controller), 0o644)
+			err := g.h.write(filepath.Join(dir, "cgroup.subtree_control"), controller)
 			if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) { // EINVAL: the machine has no such controller
 				return fmt.Errorf("enable %s: %w", controller[1:], err)
 			}
@@ -149,37 +164,53 @@ func (g Group) delegate() error {
 // default.
 const cpuPeriod = 100_000
 
-// settings are the files that hold the limits, and what to write to them.
-func (g Group) settings(l Limits) map[string]string {
-	set := map[string]string{}
-	if g.path == "" {
-		return set
+// A setting is a file that holds a limit, and what to write to it.
+type setting struct{ file, value string }
+
+// settings are those that make up the limits, in the order to write them in.
+func (g Group) settings(l Limits) []setting {
+	var set []setting
+	if l.Memory > 0 && g.path != "" {
+		set = g.memorySettings(l.Memory)
 	}
-	quota := strconv.FormatInt(int64(math.Ceil(l.CPUs*cpuPeriod)), 10)
-	at := func(controller, file string) string {
+	if l.CPUs > 0 && g.path != "" {
+		quota := strconv.FormatInt(int64(math.Ceil(l.CPUs*cpuPeriod)), 10)
 		if g.h.v2 {
-			return filepath.Join(g.h.root, g.path, file)
-		}
-		return filepath.Join(g.h.root, controller, g.path, file)
-	}
-	if l.Memory > 0 {
-		if memory := strconv.FormatInt(l.Memory, 10); g.h.v2 {
-			set[at("", "memory.max")] = memory
-			if exists(at("", "memory.swap.max")) {
-				set[at("", "memory.swap.max")] = "0"
-			}
+			set = append(set, setting{g.file("", "cpu.max"), quota + " " + strconv.Itoa(cpuPeriod)})
 		} else {
-			set[at("memory", "memory.limit_in_bytes")] = memory
-		}
-	}
-	if l.CPUs > 0 {
-		if g.h.v2 {
-			set[at("", "cpu.max")] = quota + " " + strconv.Itoa(cpuPeriod)
-		} else {
-			set[at("cpu", "cpu.cfs_quota_us")] = quota
+			set = append(set, setting{g.file("cpu", "cpu.cfs_quota_us"), quota})
 		}
 	}
 	return set
+}
+
+// memorySettings leave no swap on top of the memory, where swap is accounted
+// for at all.
+func (g Group) memorySettings(limit int64) []setting {
+	memory := strconv.FormatInt(limit, 10)
+	if g.h.v2 {
+		set := []setting{{g.file("", "memory.max"), memory}}
+		if swap := g.file("", "memory.swap.max"); exists(swap) {
+			set = append(set, setting{swap, "0"})
+		}
+		return set
+	}
+	set := []setting{{g.file("memory", "memory.limit_in_bytes"), memory}}
+	if both := g.file("memory", "memory.memsw.limit_in_bytes"); exists(both) { // memory and swap together
+		set = append(set, setting{both, memory})
+		if number(both) < limit { // it must never be less than the limit of memory alone
+			slices.Reverse(set)
+		}
+	}
+	return set
+}
+
+// file is one of the group's files; the controller counts on v1 only.
+func (g Group) file(controller, name string) string {
+	if g.h.v2 {
+		return filepath.Join(g.h.root, g.path, name)
+	}
+	return filepath.Join(g.h.root, controller, g.path, name)
 }
 
 func exists(path string) bool {
@@ -199,7 +230,7 @@ func (g Group) Dir() (*os.File, error) {
 // Join moves the process into the group.
 func (g Group) Join(pid int) error {
 	for _, dir := range g.dirs() {
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0o644); err != nil {
+		if err := g.h.write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
 			return fmt.Errorf("join cgroup: %w", err)
 		}
 	}
@@ -263,12 +294,9 @@ func (g Group) Usage() (memory int64, cpu time.Duration, ok bool) {
 	case g.path == "":
 		return 0, 0, false
 	case g.h.v2:
-		dir := filepath.Join(g.h.root, g.path)
-		return number(filepath.Join(dir, "memory.current")),
-			time.Duration(value(filepath.Join(dir, "cpu.stat"), "usage_usec")) * time.Microsecond, true
+		return number(g.file("", "memory.current")), time.Duration(value(g.file("", "cpu.stat"), "usage_usec")) * time.Microsecond, true
 	}
-	return number(filepath.Join(g.h.root, "memory", g.path, "memory.usage_in_bytes")),
-		time.Duration(number(filepath.Join(g.h.root, "cpuacct", g.path, "cpuacct.usage"))), true
+	return number(g.file("memory", "memory.usage_in_bytes")), time.Duration(number(g.file("cpuacct", "cpuacct.usage"))), true
 }
 
 // number reads a file that holds one number; 0 when it cannot.

@@ -3,11 +3,16 @@
 package cgroup
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // fake makes a directory that looks like a cgroup file system: real ones of
@@ -63,6 +68,75 @@ func TestCan(t *testing.T) {
 			memory, cpu := fake(t, test.files).Can()
 			if memory != test.memory || cpu != test.cpu {
 				t.Errorf("Can() = %v, %v, want %v, %v", memory, cpu, test.memory, test.cpu)
+			}
+		})
+	}
+}
+
+// In a container with a cgroup namespace of its own, all looks writable, but its
+// processes are in the root that it sees: the kernel enables nothing there. The
+// kernel is what is imitated.
+func TestCanIsTried(t *testing.T) {
+	for name, test := range map[string]struct {
+		enabled     string // before
+		busy        string // what the kernel does not enable
+		memory, cpu bool
+	}{
+		"both":               {"", "", true, true},
+		"none":               {"", "+memory +cpu", false, false},
+		"memory alone":       {"", "+cpu", true, false},
+		"enabled by another": {"memory cpu", "+memory +cpu", true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := fake(t, map[string]string{"cgroup.controllers": "cpu memory", "cgroup.subtree_control": test.enabled})
+			h.write = func(file, value string) error {
+				if filepath.Base(file) == "cgroup.subtree_control" && strings.Contains(test.busy, value) {
+					return &fs.PathError{Op: "write", Path: file, Err: unix.EBUSY}
+				}
+				return writeFile(file, value)
+			}
+			memory, cpu := h.Can()
+			if memory != test.memory || cpu != test.cpu {
+				t.Errorf("Can() = %v, %v, want %v, %v", memory, cpu, test.memory, test.cpu)
+			}
+		})
+	}
+}
+
+// No swap comes on top of the memory. On v1 the limit of both together must
+// never be less than that of memory alone, or the kernel refuses it.
+func TestSwap(t *testing.T) {
+	memory, both := "memory/box/memory.limit_in_bytes", "memory/box/memory.memsw.limit_in_bytes"
+	for name, test := range map[string]struct {
+		before string
+		want   []string // in this order
+	}{
+		"first":   {"9223372036854771712", []string{memory, both}},
+		"less":    {"1073741824", []string{memory, both}},
+		"more":    {"1048576", []string{both, memory}},
+		"unknown": {"", []string{memory}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := map[string]string{memory: test.before}
+			if test.before != "" {
+				files[both] = test.before
+			}
+			h := fake(t, files)
+			var order []string
+			h.write = func(file, value string) error {
+				order = append(order, strings.TrimPrefix(file, h.root+"/"))
+				return writeFile(file, value)
+			}
+			if err := h.Group("/box").Limit(Limits{Memory: 64 << 20}); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(order, test.want) {
+				t.Errorf("wrote %q, want %q", order, test.want)
+			}
+			for _, file := range order {
+				if got := content(t, h, file); got != "67108864" {
+					t.Errorf("%s = %q", file, got)
+				}
 			}
 		})
 	}
@@ -164,6 +238,16 @@ func TestRealGroup(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	for _, memory := range []int64{128 << 20, 32 << 20} { // more, then less
+		if err := g.Limit(Limits{Memory: memory}); err != nil {
+			t.Error(err)
+		}
+		for _, s := range g.memorySettings(memory) {
+			if got := number(s.file); strconv.FormatInt(got, 10) != s.value {
+				t.Errorf("%s = %d, want %s", s.file, got, s.value)
+			}
+		}
+	}
 	if _, _, ok := g.Usage(); !ok {
 		t.Error("a group that was made has no usage")
 	}
