@@ -192,7 +192,8 @@ func spawn(helper, path string, held *os.File) (*spawned, error) {
 		return nil, err
 	}
 	s := &spawned{cmd, ours}
-	if dir == nil {
+	err = cgroup.Protect(cmd.Process.Pid)
+	if err == nil && dir == nil {
 		err = group.Join(cmd.Process.Pid) // while it starts up: it gets its job only after that
 	}
 	if err != nil {

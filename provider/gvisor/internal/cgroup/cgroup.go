@@ -275,6 +275,21 @@ func remove(dir string) error {
 	}
 }
 
+// keeperOOM is enough for a keeper to outlive a sentry of its size, and leaves
+// the machine's own choice between keepers as it is.
+const keeperOOM = -500
+
+// Protect lets the kernel take other processes before this one when memory is
+// used up, as far as it may: it takes CAP_SYS_RESOURCE, without which it does
+// nothing. Children that the process starts later inherit it.
+func Protect(pid int) error {
+	err := writeFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), strconv.Itoa(keeperOOM))
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	return err
+}
+
 // OOMKilled reports whether the kernel has killed a process of the group for
 // want of memory.
 func (g Group) OOMKilled() bool {

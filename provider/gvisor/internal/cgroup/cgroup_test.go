@@ -3,8 +3,10 @@
 package cgroup
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -220,6 +222,34 @@ func TestZeroGroup(t *testing.T) {
 	}
 	if err := g.Remove(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestProtect(t *testing.T) {
+	sleep := exec.Command("sleep", "60")
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = sleep.Process.Kill()
+		_ = sleep.Wait()
+	}()
+	file := fmt.Sprintf("/proc/%d/oom_score_adj", sleep.Process.Pid)
+	want := "-500\n"
+	if os.WriteFile(file, []byte("-500"), 0) != nil { // we may not
+		own, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = string(own)
+	} else if err := os.WriteFile(file, []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := Protect(sleep.Process.Pid); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(file); string(got) != want || err != nil {
+		t.Errorf("oom_score_adj = %q, %v, want %q", got, err, want)
 	}
 }
 
