@@ -77,6 +77,7 @@ const (
 type Caps struct {
 	Durable      Durability `json:"durable"`
 	Survives     bool       `json:"survives"`       // sandboxes outlive the process that made them
+	IdleStop     bool       `json:"idle_stop"`      // Spec.IdleStop
 	TTY          bool       `json:"tty"`            // Command.TTY
 	Files        bool       `json:"files"`          // Filer
 	Dial         bool       `json:"dial"`           // Dialer

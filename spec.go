@@ -68,6 +68,10 @@ type Spec struct {
 	// TTL removes the sandbox that long after it was made, data volume
 	// included. 0 means never.
 	TTL Duration `json:"ttl,omitzero"`
+	// IdleStop stops the sandbox, as Stop does, when for so long nobody has used
+	// it: no process ran in it, and no call was made to it. 0 means
+	// DefaultIdleStop where Caps.IdleStop, and Never lifts it.
+	IdleStop Duration `json:"idle_stop,omitzero"`
 	// AutoRemove removes the sandbox, data volume included, AutoRemoveLinger
 	// after its main process ended. The main process's output is kept from its
 	// first byte for whoever attaches within AutoRemoveLinger of its start.
@@ -254,6 +258,9 @@ func (s *Spec) Validate() error {
 	if s.TTL < 0 {
 		return bad("ttl %s: must not be negative", s.TTL)
 	}
+	if s.IdleStop < Never {
+		return bad("idle_stop %s: must not be negative", s.IdleStop)
+	}
 	if s.AutoRemove && len(s.Cmd) == 0 {
 		return bad("auto_remove needs a cmd whose end it can wait for")
 	}
@@ -351,20 +358,35 @@ func NormalizeID(id string) (string, error) {
 	return n, nil
 }
 
-// A Duration is a time.Duration that reads and prints as text ("90s", "1h30m")
-// in JSON, YAML and flags.
+// A Duration is a time.Duration that reads and prints as text ("90s", "1h30m",
+// "never") in JSON, YAML and flags.
 type Duration time.Duration
 
-// String prints d as time.Duration does.
-func (d Duration) String() string { return time.Duration(d).String() }
+// Durations with a meaning.
+const (
+	Never           Duration = -1                  // lifts a limit
+	DefaultIdleStop          = Duration(time.Hour) // where Caps.IdleStop
+)
+
+// String prints d as time.Duration does, and Never as "never".
+func (d Duration) String() string {
+	if d == Never {
+		return "never"
+	}
+	return time.Duration(d).String()
+}
 
 // MarshalText prints d as String does.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText accepts what time.ParseDuration accepts, and a bare number as
-// seconds.
+// UnmarshalText accepts what time.ParseDuration accepts, a bare number as
+// seconds, and "never".
 func (d *Duration) UnmarshalText(b []byte) error {
 	s := string(b)
+	if s == Never.String() {
+		*d = Never
+		return nil
+	}
 	if n, err := strconv.ParseFloat(s, 64); err == nil {
 		*d = Duration(n * float64(time.Second))
 		return nil

@@ -128,6 +128,7 @@ var (
 	needNoNet    = capability("network_none", func(c atoll.Caps) bool { return c.NetworkNone })
 	needNet      = capability("network_on", func(c atoll.Caps) bool { return c.NetworkOn })
 	needEgress   = capability("egress", func(c atoll.Caps) bool { return c.Egress })
+	needIdleStop = capability("idle_stop", func(c atoll.Caps) bool { return c.IdleStop })
 	needSurvives = capability("survives", func(c atoll.Caps) bool { return c.Survives })
 	needRestart  = capability("durable", func(c atoll.Caps) bool { return c.Durable != atoll.DurableNone })
 )
@@ -182,8 +183,8 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 }
 
 func (p promise) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *config) {
-	checkLeaks(t, cfg) // its cleanup runs last
-	h := &harness{cfg: cfg, p: open(t)}
+	kin := checkLeaks(t, cfg) // its cleanup runs last
+	h := &harness{cfg: cfg, kin: kin, p: open(t)}
 	t.Cleanup(func() { h.close(t) })
 	for _, need := range p.needs {
 		if reason := need(h.p.Info(), cfg); reason != "" {
@@ -197,6 +198,7 @@ func (p promise) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *
 func (h *harness) close(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), h.long())
 	defer cancel()
+	h.kin.take()
 	for _, id := range h.made {
 		h.remove(ctx, t, id)
 	}

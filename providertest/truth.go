@@ -142,6 +142,7 @@ func wishes(t *testing.T, h *harness) {
 		"disk limit":     {caps.DiskLimit, atoll.Spec{Resources: atoll.Resources{Disk: 1 << 30}}},
 		"network":        {caps.NetworkOn, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}}},
 		"egress list":    {caps.Egress, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"192.0.2.7"}}}},
+		"idle stop":      {caps.IdleStop, atoll.Spec{IdleStop: atoll.DefaultIdleStop}},
 		"user":           {caps.Users, atoll.Spec{User: "1234:2345"}},
 		"terminal":       {caps.TTY, atoll.Spec{Cmd: wordArgs("ready"), TTY: &atoll.Size{Rows: 24, Cols: 80}}},
 	} {

@@ -93,6 +93,7 @@ var rows = []struct {
 	{"terminals", func(i atoll.Info) any { return i.Caps.TTY }},
 	{"files in and out", func(i atoll.Info) any { return i.Caps.Files }},
 	{"connections to ports inside", func(i atoll.Info) any { return i.Caps.Dial }},
+	{"stopped when nobody uses it", func(i atoll.Info) any { return i.Caps.IdleStop }},
 	{"pause, resume", func(i atoll.Info) any { return i.Caps.Pause }},
 	{"snapshots and forks of running sandboxes", func(i atoll.Info) any { return i.Caps.Snapshot }},
 	{"usage", func(i atoll.Info) any { return i.Caps.Usage }},

@@ -90,6 +90,7 @@ func (f *sandboxFiles) with(fn func(atoll.FS) error) error {
 	if err != nil {
 		return err
 	}
+	p.dir.Use(id)
 	inside := func(context.Context) (atoll.FS, error) {
 		return nil, atoll.Errorf("files", id, atoll.ErrStopped,
 			"sandbox is stopped: only its work directory and volumes can be reached")

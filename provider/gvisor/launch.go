@@ -3,6 +3,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"debug/elf"
 	"encoding/json"
@@ -80,6 +81,7 @@ func (p *Provider) job(rec *statedir.Record) *keeper.Job {
 		Platform: p.opts.Platform, Rootless: os.Geteuid() != 0, Debug: p.opts.Debug,
 	}
 	job.Spec.Resources = job.Spec.Resources.WithDefaults()
+	job.Spec.IdleStop = cmp.Or(job.Spec.IdleStop, atoll.DefaultIdleStop)
 	if upper := filepath.Join(job.Dir, keeper.UpperName); exists(upper) {
 		job.Upper = upper
 	} else if st.Spec.Snapshot != "" {

@@ -31,6 +31,7 @@ type box struct {
 	cgroup cgroup.Group
 
 	network *network
+	use     use
 
 	mu     sync.Mutex
 	record *statedir.Record
@@ -144,7 +145,12 @@ func (b *box) Stop(ctx context.Context, grace time.Duration) error {
 		b.leave() // whoever stops it has read what he wanted to
 		return nil
 	}
-	// From here on the caller's ctx must not leave it half done.
+	return b.stop(grace, "") // without ctx, which must not leave it half done
+}
+
+// stop does what Stop does, for the reason given. The caller won begin, which is
+// taken back when the files cannot be saved.
+func (b *box) stop(grace time.Duration, reason string) error {
 	err := b.terminate(grace)
 	if err == nil {
 		err = b.keep()
@@ -153,7 +159,7 @@ func (b *box) Stop(ctx context.Context, grace time.Duration) error {
 		b.goOn()
 		return atoll.Errorf("stop", b.ID(), bootKind(err), "its files could not be saved, so it still runs: %w", err)
 	}
-	err = b.finish(atoll.StateStopped, "", nil)
+	err = b.finish(atoll.StateStopped, reason, nil)
 	b.leave()
 	return err
 }

@@ -84,6 +84,16 @@ func (f *boxFiles) take() *visitor {
 	return g
 }
 
+// guests is how many guests run: one or none.
+func (f *boxFiles) guests() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.guest == nil || f.guest.client.Closed() {
+		return 0
+	}
+	return 1
+}
+
 // dismissTime is how long a guest may take to die.
 const dismissTime = 5 * time.Second
 

@@ -374,9 +374,10 @@ func (k *keeper) listen() error {
 		l.Close()
 		return err
 	}
-	k.server = &http.Server{Handler: k.handler, ErrorLog: slog.NewLogLogger(k.box.log.Handler(), slog.LevelError)}
+	k.server = &http.Server{Handler: k.box.use.counts(k.handler), ErrorLog: slog.NewLogLogger(k.box.log.Handler(), slog.LevelError)}
 	go func() { k.failed <- k.server.Serve(l) }()
 	go k.box.watchTTL()
+	go k.box.watchIdle()
 	return nil
 }
 
