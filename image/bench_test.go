@@ -107,7 +107,7 @@ func BenchmarkGet(b *testing.B) {
 	for b.Loop() {
 		mustGet(b, s, ref)
 		b.StopTimer()
-		if _, err := s.Prune(b.Context(), -1); err != nil {
+		if _, err := s.Prune(b.Context(), PruneOptions{Unused: -1}); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()

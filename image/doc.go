@@ -16,11 +16,12 @@
 //	dir:/path                          a directory, used where it is
 //	/path                              whichever of the three above it turns out to be
 //
-// Images are hostile input, and so are registries: what one sends us to is asked
-// over TLS only, and never on this machine. Every layer is checked against its digest before
-// its content is used, and nothing it holds is written outside the directory
-// being unpacked, whatever names and links it contains. The directory of a
-// store is closed to other users, since what is unpacked keeps setuid bits.
+// Images are hostile input, and so are registries: whoever one sends us to is
+// asked over TLS only, and never on this machine. Every layer is checked against
+// its digest before its content is used, and nothing it holds is written outside
+// the directory being unpacked, whatever names and links it contains. The
+// directory of a store is closed to other users, since what is unpacked keeps
+// setuid bits.
 //
 //	store, err := image.Open(dir, image.Options{})
 //	if err != nil {

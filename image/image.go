@@ -115,19 +115,23 @@ func (s *Store) lookup(h v1.Hash) (*record, error) {
 
 // cached finds the image that r names without asking anyone, or nil.
 func (s *Store) cached(r reference) *Image {
-	h := r.digest
-	rec, err := s.lookup(h)
-	if err != nil {
-		if h = s.resolved(r.text); h == (v1.Hash{}) {
-			return nil
-		}
-		if rec, err = s.lookup(h); err != nil {
-			return nil
-		}
+	rec, h := s.find(r)
+	if rec == nil {
+		return nil
 	}
 	touch(s.path(rootsDir, file(h), lockName))
 	rec.Ref = r.text
 	return &rec.Image
+}
+
+// find finds the image that r names, if it is unpacked, and by which digest.
+func (s *Store) find(r reference) (*record, v1.Hash) {
+	for _, h := range []v1.Hash{r.digest, s.resolved(r.text)} {
+		if rec, err := s.lookup(h); err == nil {
+			return rec, h
+		}
+	}
+	return nil, v1.Hash{}
 }
 
 // A tag is the record of what a reference was found to mean.

@@ -98,7 +98,7 @@ func (t task) run() {
 	}
 	if t.Remove {
 		var o outcome
-		if _, err := s.Prune(context.Background(), -time.Hour); err != nil {
+		if _, err := s.Prune(context.Background(), PruneOptions{Unused: -time.Hour}); err != nil {
 			o.Error = err.Error()
 		}
 		o.Left, _ = filepath.Glob(s.path("*", "*"))
@@ -290,10 +290,10 @@ func TestHeldByProcess(t *testing.T) {
 	cmd, out, _ := task{Dir: dir, Refs: []string{ref}, Hold: true}.start(t, self(t), nil)
 	img := next(t, out).Image
 	s := openStoreIn(t, dir, Options{})
-	if p, err := s.Prune(t.Context(), -time.Hour); err != nil || len(p.Images) > 0 {
+	if p, err := s.Prune(t.Context(), PruneOptions{Unused: -time.Hour}); err != nil || len(p.Images) > 0 {
 		t.Errorf("Prune = %+v, %v, want nothing: it is held", p, err)
 	}
-	wantKind(t, "Remove", s.Remove(t.Context(), img.Digest), atoll.ErrConflict)
+	wantKind(t, "Remove", s.Remove(t.Context(), img.Digest, nil), atoll.ErrConflict)
 
 	// A child that knows nothing of images inherits the hold.
 	hold, err := img.Hold()
@@ -312,10 +312,10 @@ func TestHeldByProcess(t *testing.T) {
 	hold.Close()
 	cmd.Process.Kill()
 	cmd.Wait()
-	wantKind(t, "Remove while the heir lives", s.Remove(t.Context(), img.Digest), atoll.ErrConflict)
+	wantKind(t, "Remove while the heir lives", s.Remove(t.Context(), img.Digest, nil), atoll.ErrConflict)
 	stdin.Close()
 	heir.Wait()
-	if p, err := s.Prune(t.Context(), -time.Hour); err != nil || len(p.Images) != 1 {
+	if p, err := s.Prune(t.Context(), PruneOptions{Unused: -time.Hour}); err != nil || len(p.Images) != 1 {
 		t.Errorf("Prune = %+v, %v, want the image", p, err)
 	}
 }

@@ -259,7 +259,7 @@ func TestDamagedBlob(t *testing.T) {
 	ref := r.Push("app:1", New(t, v1.Config{}, layer))
 	s := openStore(t, Options{})
 	img := mustGet(t, s, ref)
-	if err := s.Remove(t.Context(), img.Digest); err != nil {
+	if err := s.Remove(t.Context(), img.Digest, nil); err != nil {
 		t.Fatal(err)
 	}
 	asked := len(r.Gets())
@@ -271,7 +271,7 @@ func TestDamagedBlob(t *testing.T) {
 		func(p string) error { return os.Truncate(p, 10) },
 		func(p string) error { return os.WriteFile(p, []byte("something else"), 0o600) },
 	} {
-		if err := s.Remove(t.Context(), img.Digest); err != nil {
+		if err := s.Remove(t.Context(), img.Digest, nil); err != nil {
 			t.Fatal(err)
 		}
 		h, _ := layer.Digest()

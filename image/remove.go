@@ -17,22 +17,34 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
+// Keep says why the image with that digest must stay, although nobody holds it;
+// nil when it need not. A nil Keep keeps none.
+type Keep func(digest string) error
+
+func (k Keep) why(digest string) error {
+	if k == nil {
+		return nil
+	}
+	return k(digest)
+}
+
 // Remove takes the name ref from its image, and removes the image when it has
 // no other. A digest removes the image with all its names. What was fetched for
 // it stays until Prune. Kinds: ErrInvalid, ErrNotExist, ErrConflict (it is held
-// by someone; then nothing is changed).
-func (s *Store) Remove(ctx context.Context, ref string) error {
+// by someone; then nothing is changed), and those of keep.
+func (s *Store) Remove(ctx context.Context, ref string, keep Keep) error {
 	r, err := parse(ref)
 	if err != nil {
-		return atoll.E("remove", ref, atoll.ErrInvalid, err)
+		return atoll.E("remove image", ref, atoll.ErrInvalid, err)
 	}
 	if r.path != "" {
-		return atoll.Errorf("remove", ref, atoll.ErrInvalid, "remove it by its digest")
+		return atoll.Errorf("remove image", ref, atoll.ErrInvalid, "remove it by its digest")
 	}
-	img := s.cached(r)
-	if img == nil {
-		return atoll.Errorf("remove", ref, atoll.ErrNotExist, "no such image in %s", s.dir)
+	rec, h := s.find(r)
+	if rec == nil {
+		return atoll.Errorf("remove image", ref, atoll.ErrNotExist, "no such image in %s", s.dir)
 	}
+	digest := h.String()
 	tags, err := s.tags()
 	if err != nil {
 		return err
@@ -40,12 +52,15 @@ func (s *Store) Remove(ctx context.Context, ref string) error {
 	mine := s.tagPath(r.text, s.platform.String())
 	others := 0
 	for path, t := range tags {
-		if t.Digest == img.Digest && path != mine {
+		if t.Digest == digest && path != mine {
 			others++
 		}
 	}
 	if r.digest != (v1.Hash{}) || others == 0 {
-		_, err := s.drop(img.Digest, tags, nil)
+		if err := keep.why(digest); err != nil {
+			return err
+		}
+		_, err := s.drop(digest, tags, nil)
 		return err
 	}
 	if err := os.Remove(mine); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -60,12 +75,19 @@ type Pruned struct {
 	Bytes  atoll.Bytes `json:"bytes"`
 }
 
-// Prune removes the images that nobody holds and nobody got or held for the
-// time unused, and what was fetched that long ago and belongs to no image that
-// is left. It goes on after a failure, and returns the first.
-func (s *Store) Prune(ctx context.Context, unused time.Duration) (Pruned, error) {
+// PruneOptions say which images Prune removes, of those that nobody holds.
+type PruneOptions struct {
+	Unused  time.Duration // only those that nobody got or held for so long
+	Unnamed bool          // only those whose last name now means another image
+	Keep    Keep          // but for these
+}
+
+// Prune removes images, and what was fetched as long ago as opts.Unused says
+// and belongs to no image that is left. It goes on after a failure, and returns
+// the first.
+func (s *Store) Prune(ctx context.Context, opts PruneOptions) (Pruned, error) {
 	var pruned Pruned
-	before := time.Now().Add(-unused)
+	before := time.Now().Add(-opts.Unused)
 	s.sweep()
 	recs, err := s.records()
 	if err != nil {
@@ -75,6 +97,10 @@ func (s *Store) Prune(ctx context.Context, unused time.Duration) (Pruned, error)
 	if err != nil {
 		return pruned, err
 	}
+	named := map[string]bool{}
+	for _, t := range tags {
+		named[t.Digest] = true
+	}
 	var first error
 	keep := map[string]bool{}
 	for digest, rec := range recs {
@@ -82,7 +108,7 @@ func (s *Store) Prune(ctx context.Context, unused time.Duration) (Pruned, error)
 			return pruned, err
 		}
 		gone := false
-		if rec.Used.Before(before) {
+		if rec.Used.Before(before) && !(opts.Unnamed && named[digest]) && opts.Keep.why(digest) == nil {
 			gone, err = s.drop(digest, tags, &before)
 			if err != nil && atoll.KindOf(err) != atoll.ErrConflict && first == nil {
 				first = err
@@ -116,7 +142,7 @@ func (s *Store) drop(digest string, tags map[string]tag, unusedSince *time.Time)
 	dir := s.path(rootsDir, file(h))
 	lock, err := tryLock(filepath.Join(dir, lockName), lockExclusive)
 	if err == errLocked {
-		return false, atoll.Errorf("remove", digest, atoll.ErrConflict, "image is used by a sandbox")
+		return false, atoll.Errorf("remove image", digest, atoll.ErrConflict, "it is used by what runs: stop that first")
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil // removed by another

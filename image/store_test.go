@@ -423,13 +423,13 @@ func TestHoldAndPrune(t *testing.T) {
 	}
 	second.Close()
 
-	if p, err := s.Prune(t.Context(), time.Hour); err != nil || len(p.Images) > 0 || p.Bytes > 0 {
+	if p, err := s.Prune(t.Context(), PruneOptions{Unused: time.Hour}); err != nil || len(p.Images) > 0 || p.Bytes > 0 {
 		t.Errorf("Prune of what is an hour old = %+v, %v, want nothing", p, err)
 	}
-	wantKind(t, "Remove of a held image", s.Remove(t.Context(), held.Ref), atoll.ErrConflict)
+	wantKind(t, "Remove of a held image", s.Remove(t.Context(), held.Ref, nil), atoll.ErrConflict)
 	mustGet(t, openStoreIn(t, dir, Options{Pull: PullNever}), held.Ref)
 
-	p, err := openStoreIn(t, dir, Options{}).Prune(t.Context(), -time.Second)
+	p, err := openStoreIn(t, dir, Options{}).Prune(t.Context(), PruneOptions{Unused: -time.Second})
 	if err != nil || !slices.Equal(p.Images, []string{idle.Digest}) || p.Bytes <= idle.Size {
 		t.Errorf("Prune = %+v, %v, want %s and what was fetched for it", p, err, idle.Digest)
 	}
@@ -443,11 +443,59 @@ func TestHoldAndPrune(t *testing.T) {
 		t.Errorf("%d blobs left, want the two of the image that is held", len(left))
 	}
 	hold.Close()
-	if err := s.Remove(t.Context(), held.Ref); err != nil {
+	if err := s.Remove(t.Context(), held.Ref, nil); err != nil {
 		t.Errorf("Remove: %v", err)
 	}
-	wantKind(t, "a second Remove", s.Remove(t.Context(), held.Ref), atoll.ErrNotExist)
+	wantKind(t, "a second Remove", s.Remove(t.Context(), held.Ref, nil), atoll.ErrNotExist)
 	mustGet(t, s, held.Ref) // pulls it again
+}
+
+// TestPruneChoice has an image that a user wants to stay, one whose name now
+// means another, and one that is like neither.
+func TestPruneChoice(t *testing.T) {
+	r := Serve(t)
+	s := openStore(t, Options{Pull: PullAlways})
+	kept := mustGet(t, s, r.Push("kept:1", simple(t, "kept")))
+	old := mustGet(t, s, r.Push("moved:1", simple(t, "old")))
+	named := mustGet(t, s, r.Push("moved:1", simple(t, "new")))
+	wanted := errors.New("wanted")
+	keep := func(digest string) error {
+		if digest == kept.Digest {
+			return wanted
+		}
+		return nil
+	}
+	if err := s.Remove(t.Context(), kept.Ref, keep); !errors.Is(err, wanted) {
+		t.Errorf("Remove: got %v, want what keep says", err)
+	}
+	for _, tt := range []struct {
+		opts PruneOptions
+		want []string
+	}{
+		{PruneOptions{Unused: time.Hour, Keep: keep}, nil},
+		{PruneOptions{Unused: time.Hour, Unnamed: true, Keep: keep}, nil},
+		{PruneOptions{Unused: -time.Hour, Unnamed: true, Keep: keep}, []string{old.Digest}},
+		{PruneOptions{Unused: -time.Hour, Unnamed: true, Keep: keep}, nil},
+		{PruneOptions{Unused: -time.Hour, Keep: keep}, []string{named.Digest}},
+		{PruneOptions{Unused: -time.Hour}, []string{kept.Digest}},
+	} {
+		if p, err := s.Prune(t.Context(), tt.opts); err != nil || !slices.Equal(p.Images, tt.want) {
+			t.Errorf("Prune(%+v) = %+v, %v, want %v", tt.opts, p, err, tt.want)
+		}
+	}
+
+	// One of several names is not the image.
+	img := mustGet(t, s, r.Push("two:1", simple(t, "two")))
+	if err := s.Tag(t.Context(), img.Ref, "atoll-local/two:1"); err != nil {
+		t.Fatal(err)
+	}
+	all := func(string) error { return wanted }
+	if err := s.Remove(t.Context(), img.Ref, all); err != nil {
+		t.Errorf("Remove of one of two names: %v", err)
+	}
+	if err := s.Remove(t.Context(), "atoll-local/two:1", all); !errors.Is(err, wanted) {
+		t.Errorf("Remove of the last name: got %v, want what keep says", err)
+	}
 }
 
 func TestListAndRemove(t *testing.T) {
@@ -477,18 +525,18 @@ func TestListAndRemove(t *testing.T) {
 	if got := refs(); !slices.Equal(got, want) {
 		t.Errorf("List = %q, want %q", got, want)
 	}
-	if err := s.Remove(t.Context(), a.Ref); err != nil {
+	if err := s.Remove(t.Context(), a.Ref, nil); err != nil {
 		t.Fatal(err)
 	}
 	mustGet(t, s, "atoll-local/a:2")
-	if err := s.Remove(t.Context(), a.Digest); err != nil {
+	if err := s.Remove(t.Context(), a.Digest, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := refs(), []string{b.Ref}; !slices.Equal(got, want) {
 		t.Errorf("List = %q, want %q", got, want)
 	}
-	wantKind(t, "Remove of a path", s.Remove(t.Context(), "/tmp"), atoll.ErrInvalid)
-	wantKind(t, "Remove of no name", s.Remove(t.Context(), "No Name"), atoll.ErrInvalid)
+	wantKind(t, "Remove of a path", s.Remove(t.Context(), "/tmp", nil), atoll.ErrInvalid)
+	wantKind(t, "Remove of no name", s.Remove(t.Context(), "No Name", nil), atoll.ErrInvalid)
 }
 
 // TestDamagedRecord has an image in the cache whose description cannot be read:
@@ -580,7 +628,7 @@ func TestEveryContextEnds(t *testing.T) {
 	}
 	_, err = s.Get(t.Context(), "example.com/app", nil)
 	wantKind(t, "Get after Close", err, atoll.ErrUnavailable)
-	if _, err := s.Prune(t.Context(), 0); err != nil {
+	if _, err := s.Prune(t.Context(), PruneOptions{Unused: 0}); err != nil {
 		t.Errorf("Prune of nothing after Close: %v", err)
 	}
 	if err := s.Close(); err != nil {

@@ -290,7 +290,7 @@ func TestImageInUseIsHeld(t *testing.T) {
 	defer images.Close()
 	prune := func() int {
 		t.Helper()
-		pruned, err := images.Prune(t.Context(), -time.Hour)
+		pruned, err := images.Prune(t.Context(), image.PruneOptions{Unused: -time.Hour})
 		l.must("prune", err)
 		return len(pruned.Images)
 	}
