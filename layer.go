@@ -42,6 +42,19 @@ func (l ProviderLayer) RemoveVolume(ctx context.Context, project, name string) e
 	return RemoveVolume(ctx, l.Provider, project, name)
 }
 
+// Images forwards.
+func (l ProviderLayer) Images(ctx context.Context) ([]Image, error) { return Images(ctx, l.Provider) }
+
+// RemoveImage forwards.
+func (l ProviderLayer) RemoveImage(ctx context.Context, ref string, force bool) error {
+	return RemoveImage(ctx, l.Provider, ref, force)
+}
+
+// PruneImages forwards.
+func (l ProviderLayer) PruneImages(ctx context.Context, opts PruneOptions) (Pruned, error) {
+	return PruneImages(ctx, l.Provider, opts)
+}
+
 // Snapshots forwards.
 func (l ProviderLayer) Snapshots(ctx context.Context) ([]Snapshot, error) {
 	return Snapshots(ctx, l.Provider)
@@ -98,6 +111,7 @@ var (
 	_ Preparer       = ProviderLayer{}
 	_ ProjectRemover = ProviderLayer{}
 	_ VolumeStore    = ProviderLayer{}
+	_ ImageStore     = ProviderLayer{}
 	_ SnapshotStore  = ProviderLayer{}
 
 	_ Filer         = SandboxLayer{}

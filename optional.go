@@ -125,6 +125,75 @@ func RemoveVolume(ctx context.Context, p Provider, project, name string) error {
 	return E("remove volume", name, ErrUnsupported, nil)
 }
 
+// An ImageStore is a Provider with Caps.Images: it keeps the images that Create
+// and Prepare have fetched.
+type ImageStore interface {
+	// Images lists the images that are kept, one for each name that they have,
+	// sorted by name.
+	Images(ctx context.Context) ([]Image, error)
+
+	// RemoveImage takes the name ref from its image, and deletes the image when
+	// it has no other; a digest deletes the image with all its names. One that
+	// a sandbox or a snapshot was made from is deleted with force only, and is
+	// fetched again when that starts; one that a running sandbox uses is not
+	// deleted even then. Kinds: ErrInvalid (not the name of an image),
+	// ErrNotExist, ErrConflict (in use; then nothing is changed).
+	RemoveImage(ctx context.Context, ref string, force bool) error
+
+	// PruneImages deletes images that no sandbox, running or not, and no
+	// snapshot was made from, and what else was fetched and is of no use. It
+	// goes on after a failure, and returns the first.
+	PruneImages(ctx context.Context, opts PruneOptions) (Pruned, error)
+}
+
+// An Image is one that a provider keeps.
+type Image struct {
+	Ref      string    `json:"ref"`                // its name in full, or its digest when it has none
+	Digest   string    `json:"digest"`             // of what it consists of
+	Platform string    `json:"platform,omitempty"` // "linux/amd64"
+	Size     Bytes     `json:"size"`               // of its files
+	InUse    bool      `json:"in_use"`             // a sandbox or a snapshot was made from it
+	Fetched  time.Time `json:"fetched"`
+	Used     time.Time `json:"used"`               // when it was last asked for, or a sandbox started on it
+}
+
+// PruneOptions say which of the images that nobody uses PruneImages deletes.
+// The zero value means those without a name, which another image has taken.
+type PruneOptions struct {
+	All       bool     `json:"all,omitempty"`       // those with a name, too
+	UnusedFor Duration `json:"unused_for,omitzero"` // only those that were not used for so long
+}
+
+// Pruned says what PruneImages deleted.
+type Pruned struct {
+	Images []string `json:"images"` // digests, sorted
+	Size   Bytes    `json:"size"`   // that there is room for now
+}
+
+// Images lists the images that p keeps.
+func Images(ctx context.Context, p Provider) ([]Image, error) {
+	if s, ok := p.(ImageStore); ok {
+		return s.Images(ctx)
+	}
+	return nil, E("images", p.Info().Name, ErrUnsupported, nil)
+}
+
+// RemoveImage deletes an image, or one of its names.
+func RemoveImage(ctx context.Context, p Provider, ref string, force bool) error {
+	if s, ok := p.(ImageStore); ok {
+		return s.RemoveImage(ctx, ref, force)
+	}
+	return E("remove image", ref, ErrUnsupported, nil)
+}
+
+// PruneImages deletes images that nobody uses.
+func PruneImages(ctx context.Context, p Provider, opts PruneOptions) (Pruned, error) {
+	if s, ok := p.(ImageStore); ok {
+		return s.PruneImages(ctx, opts)
+	}
+	return Pruned{}, E("prune images", p.Info().Name, ErrUnsupported, nil)
+}
+
 // A SnapshotStore is a Provider with Caps.Snapshot: it keeps snapshots, which
 // outlive the sandbox they were taken of. Create starts from one when
 // Spec.Snapshot names it, as often as wanted.

@@ -84,7 +84,7 @@ type Caps struct {
 	Pause        bool       `json:"pause"`          // Pauser
 	Snapshot     bool       `json:"snapshot"`       // Snapshotter, Spec.Snapshot
 	Usage        bool       `json:"usage"`          // Meter
-	Images       bool       `json:"images"`         // Spec.Image names an OCI image
+	Images       bool       `json:"images"`         // Spec.Image names an OCI image, ImageStore
 	Users        bool       `json:"users"`          // users other than the default one
 	BindMounts   bool       `json:"bind_mounts"`    // Mount of type bind
 	Volumes      bool       `json:"volumes"`        // data volumes and Mount of type volume

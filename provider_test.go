@@ -145,8 +145,11 @@ func TestHelpersAnswer(t *testing.T) {
 	for _, p := range []Provider{&shelf{}, ProviderLayer{&shelf{}}} {
 		_, volumes := Volumes(ctx, p, "")
 		_, snapshots := Snapshots(ctx, p)
+		_, images := Images(ctx, p)
+		_, prune := PruneImages(ctx, p, PruneOptions{})
 		for what, err := range map[string]error{
 			"Volumes": volumes, "RemoveVolume": RemoveVolume(ctx, p, "", "v"),
+			"Images": images, "RemoveImage": RemoveImage(ctx, p, "i", false), "PruneImages": prune,
 			"Snapshots": snapshots, "RemoveSnapshot": RemoveSnapshot(ctx, p, "s"),
 		} {
 			if !errors.Is(err, ErrUnsupported) {
@@ -179,7 +182,8 @@ func TestLayersForwardEverything(t *testing.T) {
 	for layer, optional := range map[any][]reflect.Type{
 		ProviderLayer{}: {
 			reflect.TypeFor[Resolver](), reflect.TypeFor[Prober](), reflect.TypeFor[Preparer](),
-			reflect.TypeFor[ProjectRemover](), reflect.TypeFor[VolumeStore](), reflect.TypeFor[SnapshotStore](),
+			reflect.TypeFor[ProjectRemover](), reflect.TypeFor[VolumeStore](), reflect.TypeFor[ImageStore](),
+			reflect.TypeFor[SnapshotStore](),
 		},
 		SandboxLayer{}: {
 			reflect.TypeFor[Filer](), reflect.TypeFor[Dialer](), reflect.TypeFor[Pauser](),
