@@ -18,6 +18,7 @@ import (
 // list of what to remove from it.
 type harness struct {
 	cfg    *config
+	kin    *census
 	p      atoll.Provider
 	opened []atoll.Provider // further values over the same backend
 	closed bool             // the subtest closed p itself
@@ -70,6 +71,7 @@ func (h *harness) create(t *testing.T, s atoll.Spec) atoll.Sandbox {
 		t.Fatalf("Create: %v", err)
 	}
 	h.keep(sb.ID())
+	h.kin.take()
 	return sb
 }
 

@@ -1,11 +1,11 @@
 package providertest
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,12 +16,18 @@ import (
 
 // checkLeaks notes what this process holds now, and registers a check that at
 // the end of the test it holds no more: goroutines, descriptors, children and
-// mounts, and what the provider's own listing names. What goes away by itself
-// a little later is no leak.
-func checkLeaks(t *testing.T, cfg *config) {
+// what descends from them, mounts, and what the provider's own listing names. A
+// namespace lives in a process, a mount or a descriptor, and is found with it.
+// What goes away by itself a little later is no leak. The census that it
+// returns is for the test to take when there is much to be found.
+func checkLeaks(t *testing.T, cfg *config) *census {
 	t.Helper()
 	goroutines := goleak.IgnoreCurrent()
-	listings := []listing{{"descriptor", descriptors}, {"child process", children}, {"mount", mounts}}
+	kin, err := newCensus()
+	if err != nil {
+		t.Fatalf("listing processes: %v", err)
+	}
+	listings := []listing{{"descriptor", descriptors}, {"child process", children}, {"process", kin.alive}, {"mount", mounts}}
 	if cfg.leaks != nil {
 		listings = append(listings, listing{"backend object", func() ([]string, error) { return cfg.leaks(t), nil }})
 	}
@@ -40,6 +46,7 @@ func checkLeaks(t *testing.T, cfg *config) {
 			}
 		}
 	})
+	return kin
 }
 
 // CheckLeaks is the suite's look for leaks, for tests that are not part of it:
@@ -118,11 +125,11 @@ func children() ([]string, error) {
 			continue // the thread is gone
 		}
 		for _, pid := range strings.Fields(string(b)) {
-			cmd, err := os.ReadFile("/proc/" + pid + "/cmdline")
-			if errors.Is(err, os.ErrNotExist) {
-				continue
+			if n, err := strconv.Atoi(pid); err == nil {
+				if _, ok := lookUp(n); ok {
+					names = append(names, describe(n))
+				}
 			}
-			names = append(names, pid+" ("+strings.TrimSpace(strings.ReplaceAll(string(cmd), "\x00", " "))+")")
 		}
 	}
 	return names, nil

@@ -26,8 +26,8 @@ func FuzzModel(f *testing.F, open func(t *testing.T) atoll.Provider, opts ...Opt
 	}
 	cfg := newConfig(opts)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		checkLeaks(t, cfg)
-		h := &harness{cfg: cfg, p: open(t)}
+		kin := checkLeaks(t, cfg)
+		h := &harness{cfg: cfg, kin: kin, p: open(t)}
 		t.Cleanup(func() { h.close(t) })
 		m := &model{h: h, caps: h.p.Info().Caps}
 		for i := range m.slots {

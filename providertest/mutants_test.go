@@ -2,6 +2,7 @@ package providertest_test
 
 import (
 	"context"
+	"io"
 	"iter"
 	"os"
 	"os/exec"
@@ -62,6 +63,9 @@ var mutants = []mutant{
 			t.Fatal(err)
 		}
 		return p
+	}},
+	{"leaks a grandchild", "exec/exit codes come back", func(t *testing.T, p atoll.Provider) atoll.Provider {
+		return newParent(t, p)
 	}},
 	{"leaks a directory", "exec/exit codes come back", func(t *testing.T, p atoll.Provider) atoll.Provider {
 		if _, err := os.MkdirTemp(os.Getenv("MUTANT_DIR"), ""); err != nil {
@@ -210,4 +214,38 @@ func (u unsynced) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 			}
 		}
 	}
+}
+
+// A parent has a child, which it takes with it, and a grandchild, which it does
+// not.
+type parent struct {
+	atoll.ProviderLayer
+	child *exec.Cmd
+	in    io.Closer
+}
+
+func newParent(t *testing.T, p atoll.Provider) atoll.Provider {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", "sleep 3 >&2 & echo made; read x")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("made\n"))); err != nil {
+		t.Fatal(err)
+	}
+	return &parent{atoll.ProviderLayer{Provider: p}, cmd, in}
+}
+
+func (p *parent) Close() error {
+	p.in.Close()
+	_ = p.child.Wait() // read finds no line, which is no success
+	return p.Provider.Close()
 }
