@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -52,6 +53,31 @@ func processArg(args []string) string {
 	return atoll.MainProcess
 }
 
+// processOf finds a process, to do op with it, of the sandbox that the user
+// calls ref.
+func processOf(ctx context.Context, sb atoll.Sandbox, op, ref, id string) (atoll.Process, error) {
+	p, err := sb.Process(ctx, id)
+	switch atoll.KindOf(err) {
+	case atoll.ErrStopped:
+		return nil, atoll.Errorf(op, ref, atoll.ErrStopped, "%w: its processes are gone, and what they printed with them", causeOf(err))
+	case atoll.ErrNotExist:
+		if id == atoll.MainProcess {
+			return nil, atoll.Errorf(op, ref, atoll.ErrNotExist, "it was made without a command: name a process that atoll ps %s lists", ref)
+		}
+		return nil, atoll.Errorf(op, ref, atoll.ErrNotExist, "%w: atoll ps %s lists those there are", causeOf(err), ref)
+	}
+	return p, err
+}
+
+// causeOf is what err says besides what was done, and to which sandbox.
+func causeOf(err error) error {
+	var e *atoll.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	return cmp.Or(e.Err, error(e.Kind))
+}
+
 // parseOffset reads an offset of an attachment.
 func parseOffset(s string) (int64, error) {
 	if s == "now" {
@@ -72,7 +98,7 @@ func (a *app) attach(cmd *cobra.Command, ref, id string, from int64, detach []by
 		stop()
 		return interrupted(ctx, err)
 	}
-	p, err := sb.Process(ctx, id)
+	p, err := processOf(ctx, sb, "attach", ref, id)
 	var tty bool
 	if err == nil {
 		tty, err = hasTerminal(ctx, sb, p)
@@ -159,7 +185,8 @@ func newLogs(a *app) *cobra.Command {
 		Use:   "logs [flags] SANDBOX [PROCESS]",
 		Short: "Print the output of a process",
 		Long: `Logs prints what the main process, or one that atoll ps lists, has printed so far:
-its stdout to ours, its stderr to ours.`,
+its stdout to ours, its stderr to ours. The last MiB of each is kept, for as
+long as the sandbox runs and a few seconds more.`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -168,7 +195,7 @@ its stdout to ours, its stderr to ours.`,
 				return err
 			}
 			return a.withSandbox(cmd, args[0], func(ctx context.Context, _ *connection, sb atoll.Sandbox) error {
-				p, err := sb.Process(ctx, processArg(args))
+				p, err := processOf(ctx, sb, "logs", args[0], processArg(args))
 				if err != nil {
 					return err
 				}

@@ -70,7 +70,7 @@ func newKill(a *app) *cobra.Command {
 				return usagef("%w", err)
 			}
 			return a.withSandbox(cmd, args[0], func(ctx context.Context, _ *connection, sb atoll.Sandbox) error {
-				p, err := sb.Process(ctx, processArg(args))
+				p, err := processOf(ctx, sb, "kill", args[0], processArg(args))
 				if err != nil {
 					return err
 				}
