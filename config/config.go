@@ -39,6 +39,8 @@ type Config struct {
 	Listen    []string  `yaml:"listen" doc:"where serve listens besides the state directory's socket: unix:///path or host:port"`
 	Log       Log       `yaml:"log"`
 	Resources Resources `yaml:"resources"`
+	// IdleStop is that of sandboxes which say nothing of it; 0 means never.
+	IdleStop atoll.Duration `yaml:"idle_stop" doc:"stop a sandbox that nobody uses for so long, like 30m; 0 for never"`
 
 	// One table for each provider, under its name.
 	GVisor GVisor `yaml:"gvisor"`
@@ -136,6 +138,7 @@ func defaults(env map[string]string) *Config {
 		Provider: DefaultProvider(runtime.GOOS),
 		Project:  atoll.DefaultProject,
 		Log:      Log{Level: "auto", Format: "text"},
+		IdleStop: atoll.DefaultIdleStop,
 		GVisor:   defaultGVisor(),
 	}
 }

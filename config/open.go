@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -68,7 +69,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if opts.Traces != nil {
 		outer.TracerProvider = opts.Traces
 	}
-	return trace.New(newLimits(p, cfg.Resources), outer), nil
+	return trace.New(newLimits(p, cfg), outer), nil
 }
 
 func find(name string) (Entry, error) {
@@ -91,14 +92,12 @@ func find(name string) (Entry, error) {
 type limits struct {
 	atoll.ProviderLayer
 	defaults Resources
+	idle     atoll.Duration // not 0
 	caps     atoll.Caps
 }
 
-func newLimits(p atoll.Provider, r Resources) atoll.Provider {
-	if r == (Resources{}) {
-		return p
-	}
-	return &limits{atoll.ProviderLayer{Provider: p}, r, p.Info().Caps}
+func newLimits(p atoll.Provider, cfg *Config) atoll.Provider {
+	return &limits{atoll.ProviderLayer{Provider: p}, cfg.Resources, cmp.Or(cfg.IdleStop, atoll.Never), p.Info().Caps}
 }
 
 // Create fills in the limits that the provider can enforce.
@@ -116,6 +115,9 @@ func (l *limits) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, e
 	}
 	if r.Disk == 0 && l.caps.DiskLimit {
 		r.Disk = l.defaults.Disk
+	}
+	if c.IdleStop == 0 && l.caps.IdleStop {
+		c.IdleStop = l.idle
 	}
 	return l.Provider.Create(ctx, &c)
 }

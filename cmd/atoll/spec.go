@@ -46,6 +46,7 @@ func (f *specFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.expose, "expose", nil, "`[NAME=]PORT` that a command inside will listen on; every port can be reached, declared or not")
 	fs.BoolVar(&f.spec.ReadOnlyRoot, "read-only", false, "make the root file system read-only")
 	fs.Var((*durationValue)(&f.spec.TTL), "ttl", "remove the sandbox that long after it was made, like 1h")
+	fs.Var((*idleValue)(&f.spec.IdleStop), "idle-stop", "stop the sandbox, with its files kept, when nobody uses it for so long, like 30m; 0 for never")
 	registerQuiet(fs, &f.quiet)
 
 	// docker's name for --pids.
@@ -265,6 +266,21 @@ func (d *durationValue) String() string {
 }
 
 func (d *durationValue) Type() string { return "duration" }
+
+// idleValue is a duration of which 0 means never.
+type idleValue atoll.Duration
+
+func (d *idleValue) Set(s string) error {
+	err := (*atoll.Duration)(d).UnmarshalText([]byte(s))
+	if err == nil && *d == 0 {
+		*d = idleValue(atoll.Never)
+	}
+	return err
+}
+
+func (d *idleValue) String() string { return (*durationValue)(d).String() }
+
+func (d *idleValue) Type() string { return "duration" }
 
 // stopAtCommand makes all that follows the first argument belong to the
 // command that is to be run, flags included.
