@@ -3,29 +3,21 @@ package atoll
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Run runs cmd in the sandbox and waits for it. When ctx ends first, the
 // process and its descendants are killed, waited for as long as that can take,
 // and ctx's error is returned. A non-zero exit is an *ExitError.
 func Run(ctx context.Context, sb Sandbox, cmd *Command) error {
-	p, err := sb.Exec(ctx, cmd)
-	if err != nil {
-		return err
-	}
-	exit, err := p.Wait(ctx)
-	if ctx.Err() != nil {
-		kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultStopGrace)
-		defer cancel()
-		_ = p.Signal(kill, SIGKILL) // it may just have ended
-		_, _ = p.Wait(kill)         // cmd's writers are the caller's again
-		return ctx.Err()
-	}
+	exit, err := runToExit(ctx, sb, cmd)
 	if err != nil {
 		return err
 	}
@@ -33,6 +25,23 @@ func Run(ctx context.Context, sb Sandbox, cmd *Command) error {
 		return &ExitError{Exit: exit}
 	}
 	return nil
+}
+
+// runToExit is Run, but a non-zero exit is no error.
+func runToExit(ctx context.Context, sb Sandbox, cmd *Command) (Exit, error) {
+	p, err := sb.Exec(ctx, cmd)
+	if err != nil {
+		return Exit{}, err
+	}
+	exit, err := p.Wait(ctx)
+	if ctx.Err() != nil {
+		kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), DefaultStopGrace)
+		defer cancel()
+		_ = p.Signal(kill, SIGKILL) // it may just have ended
+		_, _ = p.Wait(kill)         // cmd's writers are the caller's again
+		return Exit{}, ctx.Err()
+	}
+	return exit, err
 }
 
 // An ExitError says that a command ran and did not succeed.
@@ -77,27 +86,40 @@ type Result struct {
 	StdoutTruncated, StderrTruncated bool // more was printed than the limit
 }
 
+// String prints how the command ended and how each stream begins.
+func (r Result) String() string {
+	return fmt.Sprintf("%s, stdout %s, stderr %s", r.Exit, excerpt(r.Stdout, r.StdoutTruncated), excerpt(r.Stderr, r.StderrTruncated))
+}
+
+func excerpt(b []byte, truncated bool) string {
+	const most = 200
+	if len(b) > most {
+		b, truncated = b[:most], true
+	}
+	if truncated {
+		return fmt.Sprintf("%q...", b)
+	}
+	return fmt.Sprintf("%q", b)
+}
+
 // Capture runs cmd and keeps the first limit bytes of each stream. Unlike Run
 // it returns a non-zero exit in the Result. limit 0 means DefaultOutputLimit.
 func Capture(ctx context.Context, sb Sandbox, cmd *Command, limit int64) (Result, error) {
 	if limit <= 0 {
 		limit = DefaultOutputLimit
 	}
-	stdout, stderr := head{limit: limit}, head{limit: limit}
+	stdout, stderr := Head{Limit: limit}, Head{Limit: limit}
 	out, errs := &loan{w: &stdout}, &loan{w: &stderr}
 	c := *cmd
 	c.Stdout, c.Stderr = out, errs
-	err := Run(ctx, sb, &c)
+	exit, err := runToExit(ctx, sb, &c)
 	out.end()
 	errs.end()
-	res := Result{
-		Stdout: stdout.buf.Bytes(), StdoutTruncated: stdout.truncated,
-		Stderr: stderr.buf.Bytes(), StderrTruncated: stderr.truncated,
-	}
-	if exit, ok := err.(*ExitError); ok {
-		res.Exit, err = exit.Exit, nil
-	}
-	return res, err
+	return Result{
+		Exit:   exit,
+		Stdout: stdout.Bytes(), StdoutTruncated: stdout.Truncated(),
+		Stderr: stderr.Bytes(), StderrTruncated: stderr.Truncated(),
+	}, err
 }
 
 // A loan is a writer that is lent to a process until its end: when a Wait
@@ -124,19 +146,26 @@ func (l *loan) end() {
 	l.ended = true
 }
 
-// head keeps the first limit bytes written to it.
-type head struct {
-	buf       bytes.Buffer
-	limit     int64
+// Head is a writer that keeps the first Limit bytes.
+type Head struct {
+	Limit     int64
+	buf       []byte
 	truncated bool
 }
 
-func (h *head) Write(p []byte) (int, error) {
-	keep := min(int64(len(p)), h.limit-int64(h.buf.Len()))
-	h.buf.Write(p[:keep])
+// Write never fails.
+func (h *Head) Write(p []byte) (int, error) {
+	keep := max(0, min(int64(len(p)), h.Limit-int64(len(h.buf))))
+	h.buf = append(h.buf, p[:keep]...)
 	h.truncated = h.truncated || keep < int64(len(p))
 	return len(p), nil
 }
+
+// Bytes returns what is kept; it is valid until the next Write.
+func (h *Head) Bytes() []byte { return h.buf }
+
+// Truncated reports whether more was written than is kept.
+func (h *Head) Truncated() bool { return h.truncated }
 
 // Tail is a writer that keeps the last Limit bytes.
 type Tail struct {
@@ -173,24 +202,56 @@ func WriteFile(ctx context.Context, sb Sandbox, name string, data []byte, mode u
 	return err
 }
 
+// Bounds on what DetectShell takes of a sandbox that may be hostile.
+const (
+	shellTimeout = 5 * time.Second // for each command
+	shellOutput  = 4 << 10
+)
+
 // DetectShell finds the shell for a terminal of the given user ("" for the
 // default one): $SHELL unless empty or /bin/false, else /bin/bash, else
 // /bin/sh. It fails only when the sandbox cannot run anything. To find out it
-// runs one or two commands there, by Exec.
+// runs one or two commands there, by Exec. One that takes longer than 5 seconds
+// is killed; that, or more output than a line, is no answer.
 func DetectShell(ctx context.Context, sb Sandbox, user string, env []string) (string, error) {
-	out, err := Output(ctx, sb, &Command{Args: []string{"sh", "-c", "echo $SHELL"}, User: user, Env: env})
-	if k := KindOf(err); err != nil && k != ErrCommandNotFound && k != ErrExecFailed {
-		if _, exited := err.(*ExitError); !exited {
-			return "", err
-		}
+	shell, err := shellVariable(ctx, sb, user, env)
+	if err != nil {
+		return "", err
 	}
-	if shell := strings.TrimSpace(string(out)); shell != "" && shell != "/bin/false" {
+	if shell != "" && shell != "/bin/false" {
 		return shell, nil
 	}
-	if Run(ctx, sb, &Command{Args: []string{"/bin/bash", "-c", ":"}, User: user}) == nil {
+	within, cancel := context.WithTimeout(ctx, shellTimeout)
+	defer cancel()
+	err = Run(within, sb, &Command{Args: []string{"/bin/bash", "-c", ":"}, User: user})
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	if err == nil {
 		return "/bin/bash", nil
 	}
 	return "/bin/sh", nil
+}
+
+// shellVariable is $SHELL as a shell sees it, "" when there is no telling. It
+// fails when the sandbox cannot run anything.
+func shellVariable(ctx context.Context, sb Sandbox, user string, env []string) (string, error) {
+	within, cancel := context.WithTimeout(ctx, shellTimeout)
+	defer cancel()
+	res, err := Capture(within, sb, &Command{Args: []string{"sh", "-c", "echo $SHELL"}, User: user, Env: env}, shellOutput)
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case within.Err() != nil, errors.Is(err, ErrExecFailed):
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	shell := strings.TrimSpace(string(res.Stdout))
+	if res.StdoutTruncated || strings.ContainsAny(shell, "\n\x00") {
+		return "", nil
+	}
+	return shell, nil
 }
 
 // HTTPClient returns a client all of whose connections go to a TCP port inside

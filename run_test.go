@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -175,10 +176,51 @@ func TestCapture(t *testing.T) {
 		{9, "012345678", "abc", true, false},
 		{2, "01", "ab", true, true},
 	} {
-		res, err := Capture(t.Context(), &fake{run: says("0123456789", "abc", Exit{Code: 5})}, &Command{Args: []string{"x"}}, tt.limit)
-		if err != nil || res.Code != 5 || string(res.Stdout) != tt.stdout || string(res.Stderr) != tt.stderr ||
+		exit := Exit{Code: 5, Duration: 7}
+		res, err := Capture(t.Context(), &fake{run: says("0123456789", "abc", exit)}, &Command{Args: []string{"x"}}, tt.limit)
+		if err != nil || res.Exit != exit || string(res.Stdout) != tt.stdout || string(res.Stderr) != tt.stderr ||
 			res.StdoutTruncated != tt.cutStdout || res.StderrTruncated != tt.cutStderr {
 			t.Errorf("limit %d: %+v, %v", tt.limit, res, err)
+		}
+	}
+	for _, exit := range []Exit{{Duration: 7}, {Code: 137, Signal: SIGKILL, Reason: "out of memory", Duration: 7}} {
+		res, err := Capture(t.Context(), &fake{run: says("", "", exit)}, &Command{Args: []string{"x"}}, 0)
+		if err != nil || res.Exit != exit {
+			t.Errorf("the exit is %+v, %v; want %+v", res.Exit, err, exit)
+		}
+	}
+}
+
+func TestResultPrints(t *testing.T) {
+	long := bytes.Repeat([]byte("x"), 1000)
+	for _, tt := range []struct {
+		res  Result
+		want string
+	}{
+		{Result{}, `exited with code 0, stdout "", stderr ""`},
+		{Result{Exit: Exit{Code: 3}, Stdout: []byte("a\n"), Stderr: []byte("b"), StderrTruncated: true}, `exited with code 3, stdout "a\n", stderr "b"...`},
+		{Result{Stdout: long}, `exited with code 0, stdout "` + string(long[:200]) + `"..., stderr ""`},
+	} {
+		if got := tt.res.String(); got != tt.want {
+			t.Errorf("got %s, want %s", got, tt.want)
+		}
+	}
+}
+
+func TestHead(t *testing.T) {
+	for _, tt := range []struct {
+		limit     int64
+		want      string
+		truncated bool
+	}{{-1, "", true}, {0, "", true}, {1, "a", true}, {4, "abcd", true}, {5, "abcde", false}, {9, "abcde", false}} {
+		head := Head{Limit: tt.limit}
+		for _, part := range []string{"", "abc", "de"} {
+			if n, err := head.Write([]byte(part)); n != len(part) || err != nil {
+				t.Errorf("limit %d: Write(%q) = %d, %v", tt.limit, part, n, err)
+			}
+		}
+		if string(head.Bytes()) != tt.want || head.Truncated() != tt.truncated {
+			t.Errorf("limit %d: %q, truncated %v; want %q, %v", tt.limit, head.Bytes(), head.Truncated(), tt.want, tt.truncated)
 		}
 	}
 }
@@ -204,6 +246,9 @@ func TestDetectShell(t *testing.T) {
 		{"empty, no bash", "\n", Exit{}, 1, "/bin/sh"},
 		{"no shell", "/bin/false\n", Exit{}, 0, "/bin/bash"},
 		{"sh fails", "", Exit{Code: 1}, 1, "/bin/sh"},
+		{"several lines", "/bin/zsh\n/bin/ksh\n", Exit{}, 0, "/bin/bash"},
+		{"a NUL byte", "/bin/z\x00sh\n", Exit{}, 0, "/bin/bash"},
+		{"more than a path", strings.Repeat("x", 1<<20), Exit{}, 0, "/bin/bash"},
 	} {
 		sb := &fake{run: func(cmd *Command, killed <-chan struct{}) (Exit, error) {
 			if cmd.Args[0] == "/bin/bash" {
@@ -223,6 +268,54 @@ func TestDetectShell(t *testing.T) {
 	sb := &fake{run: func(*Command, <-chan struct{}) (Exit, error) { return Exit{}, E("wait", "", ErrStopped, nil) }}
 	if got, err := DetectShell(t.Context(), sb, "", nil); KindOf(err) != ErrStopped {
 		t.Errorf("in a stopped sandbox: %q, %v", got, err)
+	}
+}
+
+// TestDetectShellIsNotHeldUp is about sandboxes whose sh is not what it should
+// be.
+func TestDetectShellIsNotHeldUp(t *testing.T) {
+	hang := func(_ *Command, killed <-chan struct{}) (Exit, error) {
+		<-killed
+		return Exit{Code: 137, Signal: SIGKILL}, nil
+	}
+	flood := func(cmd *Command, killed <-chan struct{}) (Exit, error) {
+		for {
+			select {
+			case <-killed:
+				return Exit{Code: 137, Signal: SIGKILL}, nil
+			case <-time.After(time.Millisecond):
+				cmd.Stdout.Write(make([]byte, 64<<10))
+			}
+		}
+	}
+	quick := says("", "", Exit{})
+	for _, tt := range []struct {
+		name     string
+		sh, bash func(*Command, <-chan struct{}) (Exit, error)
+		want     string
+	}{
+		{"sh hangs", hang, quick, "/bin/bash"},
+		{"sh prints for ever", flood, quick, "/bin/bash"},
+		{"bash hangs too", hang, hang, "/bin/sh"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			sb := &fake{run: func(cmd *Command, killed <-chan struct{}) (Exit, error) {
+				if cmd.Args[0] == "/bin/bash" {
+					return tt.bash(cmd, killed)
+				}
+				return tt.sh(cmd, killed)
+			}}
+			begin := time.Now()
+			got, err := DetectShell(t.Context(), sb, "", nil)
+			if took := time.Since(begin); got != tt.want || err != nil || took > 2*shellTimeout {
+				t.Errorf("%s: %q, %v after %v; want %q soon", tt.name, got, err, took, tt.want)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if got, err := DetectShell(ctx, sb, "", nil); err != context.DeadlineExceeded {
+				t.Errorf("%s: %q, %v within a second; want its context's error", tt.name, got, err)
+			}
+		})
 	}
 }
 

@@ -26,6 +26,9 @@ type fake struct {
 
 const fakeID = "0123456789abcdef0123456789abcdef"
 
+// fakeDuration is how long every process of a fake says it ran.
+const fakeDuration = atoll.Duration(time.Second)
+
 func newFake() *fake {
 	box := &fakeBox{id: fakeID, procs: map[string]*fakeProc{}}
 	return &fake{info: atoll.Info{Name: "fake", Caps: atoll.Caps{Durable: atoll.DurableNone, Files: true}}, box: box}
@@ -191,7 +194,7 @@ func (b *fakeBox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	}
 	args := cmd.Args[1:]
 	go func() {
-		p.exit = atoll.Exit{Code: run(life, p, args, in, out, errOut)}
+		p.exit = atoll.Exit{Code: run(life, p, args, in, out, errOut), Duration: fakeDuration}
 		close(p.done)
 	}()
 	return p, nil

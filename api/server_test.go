@@ -176,12 +176,12 @@ func TestPlainExec(t *testing.T) {
 	r := newRig(t, Options{})
 	const path = "/v1/sandboxes/" + fakeID + "/exec"
 	for _, c := range []struct{ body, want string }{
-		{`{"args":["echo","hi"]}`, `{"code":0,"stdout":"hi\n","stdout_encoding":"utf-8","stdout_truncated":false,`},
+		{`{"args":["echo","hi"]}`, `{"code":0,"duration":"1s","stdout":"hi\n","stdout_encoding":"utf-8","stdout_truncated":false,`},
 		{`{"args":["err","no"]}`, `"stderr":"no","stderr_encoding":"utf-8","stderr_truncated":false}`},
 		{`{"args":["cat"],"stdin":"in"}`, `"stdout":"in"`},
 		{`{"args":["cat"],"stdin":"/wA=","stdin_encoding":"base64"}`, `"stdout":"/wA=","stdout_encoding":"base64"`},
 		{`{"args":["cat"],"stdin":"ab€","limit":4}`, `"stdout":"ab","stdout_encoding":"utf-8","stdout_truncated":true`},
-		{`{"args":["exit","3"]}`, `{"code":3,`},
+		{`{"args":["exit","3"]}`, `{"code":3,"duration":"1s",`},
 	} {
 		resp, body := r.ask(t, "POST", path, c.body)
 		if resp.StatusCode != 200 || !strings.Contains(body, c.want) {

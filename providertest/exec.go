@@ -27,6 +27,16 @@ var execs = []promise{
 			}
 		}
 	}},
+	{"an exit says how long the process ran, whatever its code", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for _, code := range []int{0, 3} {
+			begin := time.Now()
+			res := h.capture(t, sb, word("exit", code))
+			if took := time.Since(begin); res.Code != code || res.Duration <= 0 || time.Duration(res.Duration) > took {
+				t.Errorf("exit %d: %+v within %v; want a duration within that", code, res.Exit, took)
+			}
+		}
+	}},
 	{"a process that a signal killed exits with 128 and its number", nil, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
 		for name, sig := range map[string]atoll.Signal{"KILL": atoll.SIGKILL, "TERM": atoll.SIGTERM, "USR1": atoll.SIGUSR1} {
