@@ -128,7 +128,7 @@ func TestWireNames(t *testing.T) {
 
 func TestASCIIJSON(t *testing.T) {
 	for in, want := range map[string]string{
-		"a b\n": `"a b\n"`, "é": `"\u00e9"`, "😀": `"\ud83d\ude00"`, "\x00": `"\u0000"`,
+		"a b\n": `"a b\n"`, "é": `"\u00e9"`, "😀": `"\ud83d\ude00"`, "\x00\x1b\x7f": `"\u0000\u001b\u007f"`,
 	} {
 		if got := asciiJSON(in); got != want {
 			t.Errorf("asciiJSON(%q) = %s, want %s", in, got, want)

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"sync"
-	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -41,7 +40,7 @@ func copyBuffer(dst io.Writer, src io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, buf[:])
 }
 
-// asciiJSON is v as JSON that may stand in a header.
+// asciiJSON is v as JSON that may stand in a header: printable ASCII only.
 func asciiJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -50,7 +49,7 @@ func asciiJSON(v any) string {
 	var out []byte
 	for _, r := range string(b) {
 		switch {
-		case r < utf8.RuneSelf:
+		case ' ' <= r && r <= '~':
 			out = append(out, byte(r))
 		case r > 0xffff:
 			r -= 0x10000

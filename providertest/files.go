@@ -73,7 +73,7 @@ var files = []promise{
 	}},
 	{"odd names come back as they are", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
-		names := []string{" spaced out ", "-rf", "quo'te\"s", "new\nline", "pipe|star*?", "ümläut", "日本語", "%2F%00", "a+b&c=d#e", "...", "dot.", "back\\slash", strings.Repeat("n", 255)}
+		names := []string{" spaced out ", "-rf", "quo'te\"s", "new\nline", "return\r", "delete\x7f", "escape\x1b", "latin\xe9", "pipe|star*?", "ümläut", "日本語", "%2F%00", "a+b&c=d#e", "...", "dot.", "back\\slash", strings.Repeat("n", 255)}
 		for _, name := range names {
 			h.write(t, sb, "odd/"+name, name)
 			h.holds(t, sb, "odd/"+name, name)
