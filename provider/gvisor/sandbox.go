@@ -3,6 +3,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -10,9 +11,12 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/files"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
@@ -281,7 +285,7 @@ func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 }
 
 // Files implements atoll.Filer.
-func (s *sandbox) Files() atoll.FS { return &sandboxFiles{s} }
+func (s *sandbox) Files() atoll.FS { return files.New(s.view) }
 
 // inside is the sandbox as its keeper serves it.
 func (s *sandbox) inside() atoll.Sandbox { return s.p.keeper(s.id).sandbox() }
@@ -304,16 +308,43 @@ func (s *sandbox) explain(ctx context.Context, op string, err error) error {
 	return err
 }
 
-// files is the sandbox's file system: its volumes and other mounts directly,
-// all else by way of inside.
-func (s *sandbox) files(rec *statedir.Record, inside func(context.Context) (atoll.FS, error)) *files.FS {
-	opts := files.Options{Workdir: rec.Status.Spec.Workdir, Root: os.Geteuid(), Inside: inside}
-	for _, m := range s.p.jobMounts(&rec.Status.Spec) {
-		if m.Source != "" {
-			opts.Mounts = append(opts.Mounts, files.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
-		}
+// view is what the sandbox's files are made of now: its volumes and other
+// mounts directly, all else by way of its keeper, if it has one.
+func (s *sandbox) view() (files.View, error) {
+	rec, err := s.p.read("files", s.id)
+	if err != nil {
+		return files.View{}, err
 	}
-	return files.New(opts)
+	s.p.dir.Use(s.id)
+	spec := &rec.Status.Spec
+	v := files.View{Workdir: spec.Workdir, Root: os.Geteuid(), UID: -1, GID: -1}
+	running, plain := live(rec.Status.State), keeper.PlainRoot(cmp.Or(spec.User, rec.User))
+	v.Inside = func(context.Context) (atoll.FS, error) {
+		if !running {
+			return nil, atoll.Errorf("files", s.id, atoll.ErrStopped, "sandbox is stopped: only its work directory and volumes can be reached")
+		}
+		return atoll.Files(s.inside()), nil
+	}
+	if running && !plain {
+		return v, nil // only inside it is known what the user may do
+	}
+	if !plain {
+		v.UID, v.GID = ownerOf(s.p.dir.Volume(spec.Project, statedir.DataVolume(s.id)))
+	}
+	for _, m := range s.p.jobMounts(spec) {
+		v.Mounts = append(v.Mounts, files.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+	}
+	return v, nil
+}
+
+// ownerOf returns the owner of a data volume, which its sandbox's first start
+// gave to the default user; -1 if that is not known.
+func ownerOf(volume string) (uid, gid int) {
+	var st unix.Stat_t
+	if err := unix.Stat(volume, &st); err != nil {
+		return -1, -1
+	}
+	return int(st.Uid), int(st.Gid)
 }
 
 var (

@@ -10,118 +10,93 @@
 package files
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
 	"iter"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 )
 
-// A Mount is a directory of the host that the sandbox sees at Target.
+// A Mount is what the sandbox sees at Target, a clean absolute path.
 type Mount struct {
-	Source   string
+	Source   string // directory or file of the host; "" for what exists inside only
 	Target   string
 	ReadOnly bool
 }
 
-// Options say what the files of a sandbox are made of.
-type Options struct {
-	Workdir string // base of relative names
-	Mounts  []Mount
-	Root    int // the host's id, of user and group, of who is root inside; 0 for itself
+// A View is what a sandbox's files are made of at one moment.
+type View struct {
+	Workdir  string // base of relative names
+	Mounts   []Mount
+	Root     int // the host's id, of user and group, of who is root inside; 0 for itself
+	UID, GID int // the host's ids of who owns what is made; -1 leaves it to the system
 	// Inside returns the file system as it is seen from inside. Its error is
 	// that of every call that needs it.
 	Inside func(ctx context.Context) (atoll.FS, error)
 }
 
-// FS is an atoll.FS.
+// An FS is an atoll.FS that holds no resources between calls.
 type FS struct {
-	opts   Options
-	mounts []mounted // longest target first
+	view func() (View, error)
 }
 
-type mounted struct {
-	target string
-	fs     *dirfs.FS
-}
+// New returns a file system that looks, for each call, at what view then
+// returns. The error of view is that of the call.
+func New(view func() (View, error)) *FS { return &FS{view} }
 
-// New opens the host directories. A file, or one that is gone, is left to
-// Inside.
-func New(opts Options) *FS {
-	f := &FS{opts: opts}
-	for _, m := range opts.Mounts {
-		d, err := dirfs.New(m.Target, m.Source, dirfs.Options{
-			Workdir: opts.Workdir, UID: -1, GID: -1, ReadOnly: m.ReadOnly,
-		})
-		if err == nil {
-			f.mounts = append(f.mounts, mounted{path.Clean(m.Target), d})
-		}
-	}
-	slices.SortFunc(f.mounts, func(a, b mounted) int { return cmp.Compare(len(b.target), len(a.target)) })
-	return f
+// A part is the file system that some names are on.
+type part struct {
+	atoll.FS
+	root int
 }
-
-// Close closes the host directories. Calls in progress may fail.
-func (f *FS) Close() error {
-	var errs []error
-	for _, m := range f.mounts {
-		errs = append(errs, m.fs.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// abs makes name absolute and clean.
-func (f *FS) abs(name string) string {
-	if !path.IsAbs(name) {
-		name = path.Join(f.opts.Workdir, name)
-	}
-	return path.Clean(name)
-}
-
-// outside returns the file system of the host directory that holds name, or
-// nil. With whole, what is asked about is the tree at name, so that a
-// directory with another mount below it is not enough, and neither is the
-// mount point itself, which only the inside can rename or remove.
-func (f *FS) outside(name string, whole bool) *dirfs.FS {
-	if whole && slices.ContainsFunc(f.mounts, func(m mounted) bool { return below(m.target, name) }) {
-		return nil
-	}
-	for _, m := range f.mounts {
-		if m.target == name || below(name, m.target) {
-			return m.fs
-		}
-	}
-	return nil
-}
-
-// below reports whether name is in the tree under dir.
-func below(name, dir string) bool { return dir == "/" || strings.HasPrefix(name, dir+"/") }
 
 // owner translates the owner of a file of the host.
-func (f *FS) owner(info *atoll.FileInfo) {
-	if f.opts.Root != 0 && info.UID == f.opts.Root {
+func (p part) owner(info *atoll.FileInfo) {
+	if p.root != 0 && info.UID == p.root {
 		info.UID, info.GID = 0, 0
 	}
 }
 
-// do calls fn with the file system that name is on.
-func (f *FS) do(ctx context.Context, name string, whole bool, fn func(atoll.FS) error) error {
-	if d := f.outside(name, whole); d != nil {
-		if err := fn(d); !leadsOut(err) {
-			return err
-		}
-	}
-	inside, err := f.opts.Inside(ctx)
+// An extent is what of its names a call concerns.
+type extent struct {
+	tree   bool // all below them too: a directory with another mount below it is not enough
+	follow bool // what is at the end, if they are links
+}
+
+var (
+	entry  = extent{}
+	file   = extent{follow: true}
+	branch = extent{tree: true}
+	tree   = extent{tree: true, follow: true}
+)
+
+// do calls fn with the file system that names are on, and with the names made
+// absolute: that of the host directory that has all of them, or else the inside,
+// also if it turns out that a name leads there.
+func (f *FS) do(ctx context.Context, e extent, names []string, fn func(p part, names []string) error) error {
+	v, err := f.view()
 	if err != nil {
 		return err
 	}
-	return fn(inside)
+	abs := make([]string, len(names))
+	for i, name := range names {
+		abs[i] = v.abs(name)
+	}
+	if d := v.outside(ctx, e, abs); d != nil {
+		defer d.Close()
+		if err := fn(part{d, v.Root}, abs); !leadsOut(err) {
+			return err
+		}
+	}
+	inside, err := v.Inside(ctx)
+	if err != nil {
+		return err
+	}
+	return fn(part{FS: inside}, abs)
 }
 
 // leadsOut reports whether the name itself leads out of the host directory, of
@@ -131,109 +106,172 @@ func leadsOut(err error) bool {
 	return errors.Is(err, dirfs.ErrEscapes) && atoll.KindOf(err) == atoll.ErrDenied
 }
 
+// abs makes name absolute and clean.
+func (v *View) abs(name string) string {
+	if !path.IsAbs(name) {
+		name = path.Join(v.Workdir, name)
+	}
+	return path.Clean(name)
+}
+
+// outside opens the host directory that has all names, or returns nil.
+func (v *View) outside(ctx context.Context, e extent, names []string) *dirfs.FS {
+	var on *Mount
+	for i, name := range names {
+		m := v.mount(name)
+		if m == nil || m.Source == "" || i > 0 && m != on || e.tree && v.mounted(name) {
+			return nil
+		}
+		on = m
+	}
+	d, err := dirfs.New(on.Target, on.Source, dirfs.Options{Workdir: v.Workdir, UID: v.UID, GID: v.GID, ReadOnly: on.ReadOnly})
+	if err != nil {
+		return nil // a file, or one that is gone
+	}
+	for _, name := range names {
+		if !e.follow {
+			name = path.Dir(name)
+		}
+		if v.mounted(on.Target) && linked(ctx, d, on.Target, name) { // maybe to what is mounted there
+			d.Close()
+			return nil
+		}
+	}
+	return d
+}
+
+// mount returns the one that name is on, or nil.
+func (v *View) mount(name string) *Mount {
+	var on *Mount
+	for i := range v.Mounts {
+		m := &v.Mounts[i]
+		if (m.Target == name || below(name, m.Target)) && (on == nil || len(m.Target) > len(on.Target)) {
+			on = m
+		}
+	}
+	return on
+}
+
+// mounted reports whether something is mounted below dir.
+func (v *View) mounted(dir string) bool {
+	for _, m := range v.Mounts {
+		if below(m.Target, dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// below reports whether name is in the tree under dir, and not dir itself.
+func below(name, dir string) bool {
+	return name != dir && strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// linked reports whether a symbolic link is on the way from top to name.
+func linked(ctx context.Context, d atoll.FS, top, name string) bool {
+	for ; below(name, top); name = path.Dir(name) {
+		if info, err := d.Stat(ctx, name); err == nil && info.Type == atoll.TypeSymlink || leadsOut(err) {
+			return true
+		}
+	}
+	return false
+}
+
 // Read implements atoll.FS.
 func (f *FS) Read(ctx context.Context, name string, offset int64) (r io.ReadCloser, info atoll.FileInfo, err error) {
-	name = f.abs(name)
-	err = f.do(ctx, name, false, func(fs atoll.FS) (err error) {
-		r, info, err = fs.Read(ctx, name, offset)
+	err = f.do(ctx, file, []string{name}, func(p part, names []string) (err error) {
+		r, info, err = p.Read(ctx, names[0], offset)
+		p.owner(&info)
 		return err
 	})
-	f.owner(&info)
 	return r, info, err
 }
 
 // Write implements atoll.FS.
 func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (info atoll.FileInfo, err error) {
-	name = f.abs(name)
-	err = f.do(ctx, name, false, func(fs atoll.FS) (err error) {
-		info, err = fs.Write(ctx, name, r, opts)
+	err = f.do(ctx, file, []string{name}, func(p part, names []string) (err error) {
+		info, err = p.Write(ctx, names[0], r, opts)
+		p.owner(&info)
 		return err
 	})
-	f.owner(&info)
 	return info, err
 }
 
 // Stat implements atoll.FS.
 func (f *FS) Stat(ctx context.Context, name string) (info atoll.FileInfo, err error) {
-	name = f.abs(name)
-	err = f.do(ctx, name, false, func(fs atoll.FS) (err error) {
-		info, err = fs.Stat(ctx, name)
+	err = f.do(ctx, entry, []string{name}, func(p part, names []string) (err error) {
+		info, err = p.Stat(ctx, names[0])
+		p.owner(&info)
 		return err
 	})
-	f.owner(&info)
 	return info, err
 }
 
 // List implements atoll.FS.
 func (f *FS) List(ctx context.Context, name string, recursive bool) (list []atoll.FileInfo, err error) {
-	name = f.abs(name)
-	err = f.do(ctx, name, true, func(fs atoll.FS) (err error) {
-		list, err = fs.List(ctx, name, recursive)
+	err = f.do(ctx, tree, []string{name}, func(p part, names []string) (err error) {
+		list, err = p.List(ctx, names[0], recursive)
+		for i := range list {
+			p.owner(&list[i])
+		}
 		return err
 	})
-	for i := range list {
-		f.owner(&list[i])
-	}
 	return list, err
 }
 
 // Mkdir implements atoll.FS.
 func (f *FS) Mkdir(ctx context.Context, name string, mode uint32) error {
-	name = f.abs(name)
-	return f.do(ctx, name, false, func(fs atoll.FS) error { return fs.Mkdir(ctx, name, mode) })
+	return f.do(ctx, file, []string{name}, func(p part, names []string) error {
+		return p.Mkdir(ctx, names[0], mode)
+	})
 }
 
 // Rename implements atoll.FS.
 func (f *FS) Rename(ctx context.Context, from, to string) error {
-	from, to = f.abs(from), f.abs(to)
-	if a, b := f.outside(from, true), f.outside(to, true); a != nil && a == b {
-		if err := a.Rename(ctx, from, to); !leadsOut(err) {
-			return err
-		}
-	}
-	inside, err := f.opts.Inside(ctx)
-	if err != nil {
-		return err
-	}
-	return inside.Rename(ctx, from, to)
+	return f.do(ctx, branch, []string{from, to}, func(p part, names []string) error {
+		return p.Rename(ctx, names[0], names[1])
+	})
 }
 
 // Remove implements atoll.FS.
 func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
-	name = f.abs(name)
-	return f.do(ctx, name, true, func(fs atoll.FS) error { return fs.Remove(ctx, name, recursive) })
+	return f.do(ctx, branch, []string{name}, func(p part, names []string) error {
+		return p.Remove(ctx, names[0], recursive)
+	})
 }
 
 // WriteTar implements atoll.FS.
 func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
-	name = f.abs(name)
-	return f.do(ctx, name, true, func(fs atoll.FS) error { return fs.WriteTar(ctx, name, w) })
+	return f.do(ctx, tree, []string{name}, func(p part, names []string) error {
+		return p.WriteTar(ctx, names[0], w)
+	})
 }
 
 // ReadTar implements atoll.FS. A stream that was begun on the host cannot be
 // begun again inside, so a directory with mounts below it is unpacked inside
 // from the first.
 func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
-	name = f.abs(name)
-	return f.do(ctx, name, true, func(fs atoll.FS) error { return fs.ReadTar(ctx, name, r) })
+	return f.do(ctx, tree, []string{name}, func(p part, names []string) error {
+		return p.ReadTar(ctx, names[0], r)
+	})
 }
 
 // Watch implements atoll.FS.
 func (f *FS) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[atoll.FileEvent, error] {
-	name = f.abs(name)
-	if d := f.outside(name, true); d != nil {
-		return d.Watch(ctx, name, recursive)
-	}
 	return func(yield func(atoll.FileEvent, error) bool) {
-		inside, err := f.opts.Inside(ctx)
+		err := f.do(ctx, tree, []string{name}, func(p part, names []string) error {
+			for event, err := range p.Watch(ctx, names[0], recursive) {
+				if err != nil {
+					return err // which is the last pair
+				}
+				if !yield(event, nil) {
+					return nil
+				}
+			}
+			return nil
+		})
 		if err != nil {
 			yield(atoll.FileEvent{}, err)
-			return
-		}
-		for event, err := range inside.Watch(ctx, name, recursive) {
-			if !yield(event, err) {
-				return
-			}
 		}
 	}
 }

@@ -42,7 +42,9 @@ type visitor struct {
 
 func newFiles(b *box) *boxFiles {
 	f := &boxFiles{box: b}
-	f.FS = files.New(files.Options{Workdir: b.job.Spec.Workdir, Inside: f.inside})
+	f.FS = files.New(func() (files.View, error) {
+		return files.View{Workdir: b.job.Spec.Workdir, Inside: f.inside}, nil
+	})
 	return f
 }
 
@@ -123,7 +125,6 @@ func (f *boxFiles) close() {
 	if g := f.take(); g != nil {
 		_ = g.client.Close()
 	}
-	_ = f.FS.Close()
 }
 
 // GuestArgv0 is the argv[0] of this binary as a guest inside a sandbox.
