@@ -7,13 +7,22 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
 // other starts one of the programs, as another provider of the same sandboxes.
@@ -141,6 +150,103 @@ func TestSnapshotCutShort(t *testing.T) {
 			t.Errorf("left of the snapshot: %v", left)
 		}
 	})
+}
+
+// makeProgram makes sandboxes with limits, one after the other and half of them
+// to be removed by themselves, until it is killed.
+func makeProgram(args []string) error {
+	p, _, err := openProgram(args, func(o *gvisor.Options) { o.Spare = true })
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	for i := 0; ; i++ {
+		spec := &atoll.Spec{Name: "n" + atoll.NewID()[:8], Resources: atoll.Resources{Memory: 256 << 20, CPUs: 1}}
+		if i%2 == 0 {
+			spec.Cmd, spec.AutoRemove = []string{"sleep", "1000"}, true
+		}
+		if _, err := p.Create(context.Background(), spec); err != nil && !errors.Is(err, atoll.ErrInternal) { // its keeper was killed
+			return err
+		}
+	}
+}
+
+// A creation that is cut short leaves nothing, whoever of those who take part is
+// killed, and whenever.
+func TestCreateCutShort(t *testing.T) {
+	testenv.Need(t, testenv.Cgroups)
+	l := newLab(t, func(o *gvisor.Options) { o.Cgroup += "cut-" })
+	l.must("close", l.Close())
+	cuts := 30
+	if testing.Short() {
+		cuts = 6
+	}
+	const seed = 13
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range cuts {
+		cmd := l.other("make")
+		time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
+		victims := slices.Collect(maps.Keys(l.alive()))
+		slices.Sort(victims)
+		random.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
+		for _, pid := range victims[:random.IntN(len(victims)+1)] {
+			_ = unix.Kill(pid, unix.SIGKILL) // may have ended
+		}
+		time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
+		kill(cmd)
+	}
+	made := 0
+	l.poll(func() error {
+		p, err := gvisor.New(l.opts)
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		list, err := p.List(l.ctx(), atoll.Filter{})
+		if err != nil {
+			return err
+		}
+		for _, st := range list {
+			sb, err := p.Get(l.ctx(), st.ID)
+			if err == nil {
+				err = sb.Remove(l.ctx(), atoll.RemoveVolumes())
+			}
+			if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
+				return err
+			}
+			made++
+		}
+		if err := p.Close(); err != nil {
+			return err
+		}
+		if alive, left := l.alive(), cgroups(t, l.opts.Cgroup); len(alive)+len(left) > 0 {
+			return fmt.Errorf("after %d cuts (seed %d) there are left: %v %v", cuts, seed, alive, left)
+		}
+		if left := leftOnDisk(t, l.opts); len(left) > 0 {
+			return fmt.Errorf("after %d cuts (seed %d) there are left: %v", cuts, seed, left)
+		}
+		return nil
+	})
+	t.Logf("%d cuts; %d sandboxes were whole", cuts, made)
+}
+
+// alive lists the processes on the host of the lab's sandboxes: each has the
+// name of a cgroup or of the run directory among its arguments.
+func (l *lab) alive() map[int]string {
+	l.t.Helper()
+	found := map[int]string{}
+	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	l.must("list processes", err)
+	for _, path := range paths {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		cmdline, _ := os.ReadFile(path)
+		text := strings.ReplaceAll(string(cmdline), "\x00", " ")
+		if pid != os.Getpid() && (strings.HasPrefix(text, "atoll-keeper") && strings.Contains(text, l.opts.Cgroup) ||
+			strings.HasPrefix(text, "runsc") && strings.Contains(text, l.opts.RunDir)) {
+			found[pid] = text
+		}
+	}
+	return found
 }
 
 // sizeOf is the size of all files below dir.

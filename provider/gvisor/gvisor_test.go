@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -67,14 +68,24 @@ func fresh(t testing.TB) gvisor.Options {
 // nothingLeft checks that the directories in opts are empty.
 func nothingLeft(t testing.TB, opts gvisor.Options) {
 	t.Helper()
+	if left := leftOnDisk(t, opts); len(left) > 0 {
+		t.Errorf("left behind: %s", strings.Join(left, " "))
+	}
+}
+
+// leftOnDisk lists what is in the directories in opts.
+func leftOnDisk(t testing.TB, opts gvisor.Options) (left []string) {
+	t.Helper()
+	dirs := []string{opts.RunDir}
 	for _, sub := range []string{"sandboxes", "records", "volumes/default", "names/default", "snapshots"} {
-		for _, e := range entries(t, filepath.Join(opts.Dir, sub)) {
-			t.Errorf("left behind: %s/%s", sub, e)
+		dirs = append(dirs, filepath.Join(opts.Dir, sub))
+	}
+	for _, dir := range dirs {
+		for _, e := range entries(t, dir) {
+			left = append(left, filepath.Join(dir, e))
 		}
 	}
-	for _, e := range entries(t, opts.RunDir) {
-		t.Errorf("left behind: %s", filepath.Join(opts.RunDir, e))
-	}
+	return left
 }
 
 // groups is what the names of this process's cgroups begin with: other tests

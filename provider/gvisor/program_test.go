@@ -33,6 +33,7 @@ var programs = map[string]func(args []string) error{
 	"flip":     flipProgram,
 	"churn":    churnProgram,
 	"create":   createProgram,
+	"make":     makeProgram,
 	"snapshot": snapshotProgram,
 	"start":    startProgram,
 	"xattr":    xattrProgram,
@@ -128,8 +129,12 @@ func flipProgram(args []string) error {
 }
 
 // openProgram opens the provider of lab.other, and returns what follows in args.
-func openProgram(args []string) (*gvisor.Provider, []string, error) {
-	p, err := gvisor.New(gvisor.Options{Dir: args[0], RunDir: args[1], Helper: args[2], Cgroup: args[3]})
+func openProgram(args []string, change ...func(*gvisor.Options)) (*gvisor.Provider, []string, error) {
+	opts := gvisor.Options{Dir: args[0], RunDir: args[1], Helper: args[2], Cgroup: args[3]}
+	for _, f := range change {
+		f(&opts)
+	}
+	p, err := gvisor.New(opts)
 	return p, args[4:], err
 }
 

@@ -91,21 +91,30 @@ func (p *Provider) sweepSandbox(id string) error {
 		return nil // as nearly always: no lock taken
 	}
 	lock, err := p.dir.TryLock(id)
-	if errors.Is(err, statedir.ErrBusy) {
+	gone := errors.Is(err, fs.ErrNotExist)
+	if gone {
+		if !exists(p.dir.Record(id)) {
+			return nil // removed meanwhile
+		}
+		lock, err = p.dir.Make(id) // lest somebody makes it while we remove what is left
+	}
+	if errors.Is(err, statedir.ErrBusy) || errors.Is(err, fs.ErrExist) {
 		return nil
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return err
 	}
 	defer lock.Release()
 	rec, err := p.dir.Read(id)
-	if errors.Is(err, fs.ErrNotExist) { // killed before it wrote the record
-		rec = &statedir.Record{Status: atoll.Status{ID: id}}
-		rec.Removing = &atoll.RemoveOptions{}
+	if errors.Is(err, fs.ErrNotExist) { // killed before it wrote the record, or after it removed it
+		if err := p.dir.Disown(id); err != nil {
+			return err
+		}
+		rec = &statedir.Record{Status: atoll.Status{ID: id}, Removing: &atoll.RemoveOptions{}}
 	} else if err != nil {
 		return err
 	}
-	if lock == nil && rec.Removing == nil { // the directory is gone, the record is not
+	if gone && rec.Removing == nil {
 		rec.Removing = &atoll.RemoveOptions{}
 	}
 	if !left(rec) || p.dir.Alive(id) {

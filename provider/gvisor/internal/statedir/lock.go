@@ -77,12 +77,23 @@ func tryLock(path string, flags int) (*Lock, error) {
 
 // Make makes the sandbox's directory with its lock taken, so that nobody ever
 // sees it unlocked; fs.ErrExist when it is there.
-func (d Dir) Make(id string) (*Lock, error) {
+func (d Dir) Make(id string) (l *Lock, err error) {
+	const tries = 10 // a sweep may take what is not locked yet for what was given up
+	for range tries {
+		l, err = d.make(id)
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrBusy) {
+			break
+		}
+	}
+	return l, err
+}
+
+func (d Dir) make(id string) (*Lock, error) {
 	begun := d.Sandbox(fresh + atoll.NewID())
 	if err := os.Mkdir(begun, 0o700); err != nil {
 		return nil, err
 	}
-	l, err := lockFile(filepath.Join(begun, "lock"), os.O_CREATE, unix.LOCK_EX|unix.LOCK_NB)
+	l, err := tryLock(filepath.Join(begun, "lock"), os.O_CREATE)
 	if err == nil {
 		err = unix.Renameat2(unix.AT_FDCWD, begun, unix.AT_FDCWD, d.Sandbox(id), unix.RENAME_NOREPLACE)
 	}
@@ -91,6 +102,23 @@ func (d Dir) Make(id string) (*Lock, error) {
 		return nil, errors.Join(err, os.RemoveAll(begun))
 	}
 	return l, nil
+}
+
+// sweepBegun removes a directory that make has given up. While it has no lock
+// it can only be removed empty, so that whoever is just making one tries again
+// with another.
+func sweepBegun(path string) error {
+	l, err := tryLock(filepath.Join(path, "lock"), 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.Remove(path)
+	} else if err == nil {
+		defer l.Release()
+		err = os.RemoveAll(path)
+	}
+	if errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
+		return nil
+	}
+	return err
 }
 
 // LockKeeper takes the lock that a keeper holds as long as it lives. ErrBusy

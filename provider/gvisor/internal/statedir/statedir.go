@@ -17,6 +17,7 @@
 package statedir
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,7 +26,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -106,12 +106,27 @@ func WriteJSON(path string, v any) error {
 	if err != nil {
 		return err
 	}
-	tmp := path + ".tmp"
+	return replace(path, data)
+}
+
+// temporary is what the name of a file ends with that will replace another.
+const temporary = ".tmp"
+
+func replace(path string, data []byte) error {
+	tmp := path + temporary
 	if err := os.WriteFile(tmp, data, 0o600); err != nil {
 		os.Remove(tmp)
 		return err
 	}
 	return os.Rename(tmp, path)
+}
+
+// remove is os.Remove where nothing to remove is no error.
+func remove(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // IDs lists the sandboxes that have a record.
@@ -155,11 +170,7 @@ func (d Dir) Claim(project, name, id string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	tmp := path + ".tmp" // a valid name has no dot
-	if err := os.WriteFile(tmp, []byte(id), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
+	return replace(path, []byte(id)) // a valid name has no dot
 }
 
 // Owner returns the id that name stands for in project, or fs.ErrNotExist.
@@ -186,6 +197,29 @@ func (d Dir) Release(project, name, id string) error {
 		return err
 	}
 	return os.Remove(d.name(project, name))
+}
+
+// Disown frees all names that stand for the sandbox id, of which nobody knows
+// any more whether it had one, and what was left of a Claim.
+func (d Dir) Disown(id string) error {
+	unlock, err := lockFile(filepath.Join(string(d), "names.lock"), os.O_CREATE, unix.LOCK_EX)
+	if err != nil {
+		return err
+	}
+	defer unlock.Release()
+	return filepath.WalkDir(filepath.Join(string(d), "names"), func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) || err == nil && e.IsDir() {
+			return nil
+		}
+		owner, readErr := os.ReadFile(path)
+		if err := cmp.Or(err, readErr); err != nil {
+			return err
+		}
+		if string(owner) == id || strings.HasSuffix(path, temporary) {
+			return remove(path)
+		}
+		return nil
+	})
 }
 
 // Delete removes all that the sandbox left on disk: its gVisor state, with
@@ -215,11 +249,7 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	err := os.Remove(d.Record(st.ID))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
+	return errors.Join(remove(d.Record(st.ID)+temporary), remove(d.Record(st.ID)))
 }
 
 // RemoveProject deletes the project's volumes and names. No sandbox may be left
@@ -253,17 +283,15 @@ func discard(path string) error {
 	return removeTree(gone)
 }
 
-// EmptyTrash removes what interrupted deletions, and creations of a minute ago
-// or more, have left.
+// EmptyTrash removes what interrupted deletions, and creations that had hardly
+// begun, have left.
 func (d Dir) EmptyTrash() error {
 	sandboxes, err1 := d.begins("sandboxes", trash)
 	snapshots, err2 := d.begins("snapshots", trash)
 	begun, err3 := d.begins("sandboxes", fresh)
 	errs := []error{err1, err2, err3}
 	for _, path := range begun {
-		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > time.Minute {
-			errs = append(errs, removeTree(path))
-		}
+		errs = append(errs, sweepBegun(path))
 	}
 	for _, path := range slices.Concat(sandboxes, snapshots) {
 		errs = append(errs, removeTree(path))

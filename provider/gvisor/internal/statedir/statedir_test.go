@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -269,18 +268,54 @@ func TestTrash(t *testing.T) {
 	must(t, "discard what is not there", discard(d.Sandbox(atoll.NewID())))
 }
 
-// What somebody is just making is not trash, unless that was long ago.
+// What somebody is just making is not trash, unless he has died.
 func TestTrashOfCreations(t *testing.T) {
 	d := open(t)
-	young, old := d.Sandbox(fresh+"1"), d.Sandbox(fresh+"2")
-	for _, dir := range []string{young, old} {
+	dying, empty := d.Sandbox(fresh+"dying"), d.Sandbox(fresh+"empty")
+	for _, dir := range []string{dying, empty} {
 		must(t, "mkdir", os.Mkdir(dir, 0o700))
 	}
-	ago := time.Now().Add(-2 * time.Minute)
-	must(t, "age", os.Chtimes(old, ago, ago))
+	l, err := tryLock(filepath.Join(dying, "lock"), os.O_CREATE)
+	must(t, "lock", err)
 	must(t, "empty", d.EmptyTrash())
-	if got := names(t, string(d), "sandboxes"); got != filepath.Base(young) {
-		t.Errorf("left: %s, want the young one", got)
+	if got := names(t, string(d), "sandboxes"); got != filepath.Base(dying) {
+		t.Errorf("left: %s, want the one whose maker lives", got)
+	}
+	l.Release()
+	must(t, "empty", d.EmptyTrash())
+	if got := names(t, string(d), "sandboxes"); got != "" {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// A sweep at any moment keeps nobody from making a sandbox.
+func TestMakeUnderSweeps(t *testing.T) {
+	d := open(t)
+	stop := make(chan struct{})
+	var sweeps sync.WaitGroup
+	sweeps.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if err := d.EmptyTrash(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	for range 300 {
+		l, err := d.Make(atoll.NewID())
+		if err != nil {
+			t.Errorf("make: %v", err)
+		}
+		l.Release()
+	}
+	close(stop)
+	sweeps.Wait()
+	if dirs, err := d.Dirs(); len(dirs) != 300 || err != nil {
+		t.Errorf("%d sandboxes, %v, want 300", len(dirs), err)
 	}
 }
 
