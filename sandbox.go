@@ -40,7 +40,8 @@ type Sandbox interface {
 
 	// Process finds a process that Exec started, also from before a restart of
 	// the server, running or ended. Ended ones are kept as long as the sandbox
-	// runs, the latest 100 at least. MainProcess is the one of Spec.Cmd.
+	// runs, the latest 100 at least; what the oldest of them printed may have
+	// been dropped. MainProcess is the one of Spec.Cmd.
 	// Kinds: ErrNotFound, ErrStopped, ErrNotExist (no such process).
 	Process(ctx context.Context, id string) (Process, error)
 

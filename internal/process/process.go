@@ -191,6 +191,12 @@ func (p *process) hold(d time.Duration) {
 	}
 }
 
+// kept is how much memory the output of a process that has ended takes.
+func (p *process) kept() int64 { return p.stdout.kept() + p.stderr.kept() }
+
+// empty forgets it, unless somebody reads it, and says how much that was.
+func (p *process) empty() int64 { return p.stdout.empty() + p.stderr.empty() }
+
 // release lets the pumps run whatever readers do.
 func (p *process) release() {
 	p.stdout.release()

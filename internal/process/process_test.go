@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -667,6 +668,115 @@ func TestTableForgetsTheOldestEnded(t *testing.T) {
 	}
 	if table.Running() != 1 {
 		t.Errorf("%d run, want 1", table.Running())
+	}
+}
+
+// printer prints n bytes.
+func printer(n int) *atoll.Command { return sh(fmt.Sprintf("head -c %d /dev/zero", n)) }
+
+// outputs says what is kept of the stdout of every process, oldest first.
+func outputs(table *Table) (kept []int64) {
+	for _, st := range table.List() {
+		kept = append(kept, st.Stdout.Written-st.Stdout.Kept)
+	}
+	return kept
+}
+
+func TestEndedOutputIsBounded(t *testing.T) {
+	for name, test := range map[string]struct {
+		prints []int
+		want   []int64
+	}{
+		"all of it":     {[]int{300, 300, 300}, []int64{300, 300, 300}},
+		"oldest first":  {[]int{100, 600, 300, 300}, []int64{0, 0, 300, 300}},
+		"the last one":  {[]int{100, 200, 5000}, []int64{0, 0, 5000}},
+		"after a large": {[]int{5000, 400}, []int64{0, 400}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := newTable(t)
+			table.EndedOutput = 1000
+			for _, n := range test.prints {
+				wait(t, start(t, table, printer(n)))
+			}
+			if got := outputs(table); !slices.Equal(got, test.want) {
+				t.Errorf("%d are kept, want %d", got, test.want)
+			}
+		})
+	}
+}
+
+func TestForgottenOutputIsAGap(t *testing.T) {
+	table := newTable(t)
+	table.EndedOutput = 1000
+	p := start(t, table, printer(700))
+	wait(t, p)
+	wait(t, start(t, table, printer(700)))
+	for name, from := range map[string]int64{"from the start": 0, "from within": 100} {
+		var out bytes.Buffer
+		var gaps []int64
+		err := p.Attach(t.Context(), &atoll.Attachment{Stdout: &out, StdoutFrom: from, Gap: func(s atoll.Stream, from, to int64) {
+			gaps = append(gaps, from, to)
+		}})
+		if err != nil || out.Len() > 0 || !slices.Equal(gaps, []int64{from, 700}) {
+			t.Errorf("%s: %v, read %d bytes, gaps %d, want one from %d to 700", name, err, out.Len(), gaps, from)
+		}
+	}
+}
+
+// A process that runs for long may be the first that was started; what it said
+// is the last to go all the same.
+func TestOutputGoesInTheOrderOfTheEnds(t *testing.T) {
+	table := newTable(t)
+	table.EndedOutput = 1000
+	cmd := sh("read x; head -c 600 /dev/zero")
+	cmd.OpenStdin = true
+	long := start(t, table, cmd)
+	wait(t, start(t, table, printer(600)))
+	if err := long.Attach(t.Context(), &atoll.Attachment{Stdin: strings.NewReader("\n")}); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, long)
+	if got := outputs(table); !slices.Equal(got, []int64{600, 0}) {
+		t.Errorf("%d are kept, want that of the one that ended last", got)
+	}
+	for range keepEnded {
+		wait(t, start(t, table, &atoll.Command{Args: []string{"/bin/true"}}))
+	}
+	list := table.List()
+	if _, err := table.Get(long.ID()); !errors.Is(err, atoll.ErrNotExist) || len(list) != keepEnded {
+		t.Errorf("after %d more: %v, %d processes", keepEnded, err, len(list))
+	}
+}
+
+func TestOutputThatIsReadIsKept(t *testing.T) {
+	table := newTable(t)
+	table.EndedOutput = 1000
+	entered, release := make(chan struct{}), make(chan struct{})
+	var got int
+	slow := writerFunc(func(p []byte) (int, error) {
+		if got == 0 {
+			close(entered)
+			<-release
+		}
+		got += len(p)
+		return len(p), nil
+	})
+	cmd := sh("printf x; read x; head -c 900 /dev/zero")
+	cmd.Stdin, cmd.Stdout = strings.NewReader("\n"), slow
+	p := start(t, table, cmd)
+	<-entered
+	eventually(t, "the end of the first", func() bool { return table.List()[0].Exit != nil })
+	for range 3 {
+		wait(t, start(t, table, printer(900)))
+	}
+	close(release)
+	wait(t, p)
+	if got != 901 {
+		t.Errorf("a reader who was there got %d bytes, want 901", got)
+	}
+	wait(t, start(t, table, printer(900)))
+	if kept := outputs(table); !slices.Equal(kept, []int64{0, 0, 0, 0, 900}) {
+		t.Errorf("once it is read, %d are kept", kept)
 	}
 }
 

@@ -140,6 +140,26 @@ func (r *ring) finish() {
 	r.wakeAll()
 }
 
+// kept is how much memory the ring takes.
+func (r *ring) kept() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return int64(len(r.buf))
+}
+
+// empty drops all that a finished ring keeps and says how much memory that
+// frees: none, while there is a reader or one is still to come.
+func (r *ring) empty() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.finished || r.held || len(r.readers) > 0 {
+		return 0
+	}
+	size := int64(len(r.buf))
+	r.start, r.buf = r.end, nil
+	return size
+}
+
 // status counts the bytes.
 func (r *ring) status() atoll.StreamStatus {
 	r.mu.Lock()

@@ -140,6 +140,35 @@ func TestRingShrinksWhenFinished(t *testing.T) {
 	}
 }
 
+func TestRingIsEmptiedOnlyWhenNobodyReads(t *testing.T) {
+	r := newRing(100)
+	r.write([]byte("hello"))
+	if n := r.empty(); n != 0 {
+		t.Errorf("emptied %d bytes of a stream that goes on", n)
+	}
+	r.hold()
+	r.finish()
+	if n := r.empty(); n != 0 {
+		t.Errorf("emptied %d bytes that are held for a reader", n)
+	}
+	r.unhold()
+	rd, _ := r.attach(2, false, make(chan struct{}, 1))
+	if n := r.empty(); n != 0 {
+		t.Errorf("emptied %d bytes that are being read", n)
+	}
+	if got, gap := drainReader(rd); string(got) != "llo" || gap != 0 {
+		t.Errorf("the reader got %q, gap %d", got, gap)
+	}
+	rd.detach()
+	if n := r.empty(); n != 5 || r.kept() != 0 {
+		t.Errorf("emptied %d bytes and kept %d, want 5 and 0", n, r.kept())
+	}
+	rd, _ = r.attach(2, false, make(chan struct{}, 1))
+	if got, gap := drainReader(rd); len(got) > 0 || gap != 3 {
+		t.Errorf("a late reader got %q, gap %d, want a gap of 3", got, gap)
+	}
+}
+
 func BenchmarkRingWrite(b *testing.B) {
 	r := newRing(atoll.DefaultOutputLimit)
 	p := make([]byte, chunkSize)

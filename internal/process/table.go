@@ -10,6 +10,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -44,6 +45,9 @@ type Terminal interface {
 	Resized()
 }
 
+// DefaultEndedOutput is the EndedOutput of a Table that names none.
+const DefaultEndedOutput = 16 << 20
+
 const (
 	keepEnded  = 100             // processes that are remembered after their end
 	closeGrace = 5 * time.Second // how long Close waits for the exits of what it killed
@@ -52,13 +56,20 @@ const (
 // A Table holds the processes of a sandbox. All methods may be called at once
 // from many goroutines.
 type Table struct {
+	// EndedOutput is how many bytes of output are kept of all processes that
+	// have ended; 0 means DefaultEndedOutput. Beyond that, the output of the one
+	// that ended longest ago goes first, and who attaches to it is told of a
+	// gap. That of the last one is kept whatever it is, as is what somebody is
+	// attached to. It must not be changed after the first Start.
+	EndedOutput int64
+
 	work sync.WaitGroup // starts in progress, pumps, deliveries
 
 	mu     sync.Mutex
 	closed bool
 	procs  map[string]*process // nil values are being started
 	order  []*process          // oldest first
-	ended  int                 // of order
+	ended  []*process          // those of order that have, in the order of their ends
 
 	closing sync.Once
 }
@@ -225,22 +236,27 @@ func (t *Table) enter(p *process) {
 	}
 }
 
-// retire counts p as ended, and forgets the one that ended longest ago when
-// there are too many.
+// retire notes that p has ended. It forgets the one that ended longest ago when
+// there are too many, and what the oldest ones have printed when that is too
+// much.
 func (t *Table) retire(p *process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.ended++
-	if t.ended <= keepEnded {
-		return
+	t.ended = append(t.ended, p)
+	if len(t.ended) > keepEnded {
+		oldest := t.ended[0]
+		t.ended = slices.Delete(t.ended, 0, 1)
+		t.order = slices.DeleteFunc(t.order, func(q *process) bool { return q == oldest })
+		delete(t.procs, oldest.id)
 	}
-	i := slices.IndexFunc(t.order, func(q *process) bool { return q != p && q.exit.Load() != nil })
-	if i < 0 {
-		return
+	var kept int64
+	for _, q := range t.ended {
+		kept += q.kept()
 	}
-	delete(t.procs, t.order[i].id)
-	t.order = slices.Delete(t.order, i, i+1)
-	t.ended--
+	limit := cmp.Or(t.EndedOutput, DefaultEndedOutput)
+	for i := 0; kept > limit && i < len(t.ended)-1; i++ {
+		kept -= t.ended[i].empty()
+	}
 }
 
 // Get finds a process, running or ended. Kinds: ErrNotExist.

@@ -113,6 +113,34 @@ func TestRootInsideIsPowerless(t *testing.T) {
 	}
 }
 
+// What commands print costs the keeper memory, which is the sandbox's: it must
+// not be what the kernel kills for it.
+func TestOutputCostsNobodysLife(t *testing.T) {
+	l := newLab(t)
+	if !l.Info().Caps.MemoryLimit {
+		t.Skip("no memory limits here")
+	}
+	sb := l.create(atoll.Spec{Resources: atoll.Resources{Memory: 64 << 20}})
+	const runs = 45
+	for range runs { // of which each leaves a MiB, and all of them less than is there
+		p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"head", "-c", "1000000", "/dev/zero"}})
+		l.must("exec", err)
+		_, err = p.Wait(l.ctx())
+		l.must("wait", err)
+	}
+	list, err := atoll.Processes(l.ctx(), sb)
+	if err != nil || len(list) != runs {
+		t.Fatalf("%d processes, %v, want %d", len(list), err, runs)
+	}
+	var kept int64
+	for _, st := range list {
+		kept += st.Stdout.Written - st.Stdout.Kept
+	}
+	if last := list[runs-1].Stdout; last.Kept != 0 || kept > 64<<20/16 || kept < 2_000_000 {
+		t.Errorf("%d bytes are kept of all, of the last all but %d", kept, last.Kept)
+	}
+}
+
 // A socket of the host that lies in a shared directory leads nowhere, and
 // neither does an abstract one.
 func TestSocketsOfTheHost(t *testing.T) {

@@ -275,8 +275,8 @@ func remove(dir string) error {
 	}
 }
 
-// keeperOOM is enough for a keeper to outlive a sentry of its size, and leaves
-// the machine's own choice between keepers as it is.
+// keeperOOM, in thousandths of the memory that there is, is enough with the 500
+// of a sentry: whatever the two use, the sentry is taken first.
 const keeperOOM = -500
 
 // Protect lets the kernel take other processes before this one when memory is

@@ -356,11 +356,22 @@ func newBox(job *Job, dir statedir.Dir, log *slog.Logger) *box {
 	st := &record.Status
 	st.State, st.Ready, st.Reason, st.Exit = atoll.StateRunning, true, "", nil
 	st.Started, st.Stopped = time.Now(), time.Time{}
+	table := process.NewTable()
+	table.EndedOutput = endedOutput(job.Spec.Resources.Memory)
 	return &box{
-		job: job, dir: dir, log: log, record: &record, table: process.NewTable(),
+		job: job, dir: dir, log: log, record: &record, table: table,
 		cgroup: cgroup.Open(cgroup.Root).Group(job.Record.Cgroup),
 		over:   make(chan struct{}), done: make(chan struct{}),
 	}
+}
+
+// endedOutput is how much output of commands that have ended is kept: this
+// process shares the sandbox's memory, of which a part has to do.
+func endedOutput(memory atoll.Bytes) int64 {
+	if memory <= 0 {
+		return process.DefaultEndedOutput
+	}
+	return min(int64(memory)/16, process.DefaultEndedOutput)
 }
 
 // listen serves the API of the one sandbox.
