@@ -92,7 +92,8 @@ type Command struct {
 	// it prints, and stderr stays empty.
 	TTY *Size `json:"tty,omitempty"`
 	// Timeout kills the process and all its descendants after so long; Exit
-	// then has TimedOut and code 124. 0 means never.
+	// then has TimedOut and code 124. 0 means never. A descendant that has left
+	// its parents, its session and its environment behind may not be found.
 	Timeout Duration `json:"timeout,omitzero"`
 	// OpenStdin keeps stdin open for a later Attach although Stdin is nil.
 	// Otherwise a process without Stdin reads end of file.
@@ -162,7 +163,7 @@ type Process interface {
 	Wait(ctx context.Context) (Exit, error)
 
 	// Signal sends sig to the process; SIGKILL goes to all its descendants as
-	// well. Kinds: ErrStopped, once ended.
+	// well, as far as Timeout finds them. Kinds: ErrStopped, once ended.
 	Signal(ctx context.Context, sig Signal) error
 
 	// Attach copies output from the offsets in a, stdin to the process, and

@@ -158,7 +158,8 @@ func (s *sentry) readFile(name string, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// processes returns a picture of every process inside.
+// processes returns a picture of every process inside, environment included,
+// which can be large.
 func (s *sentry) processes() ([]proc, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -175,11 +176,25 @@ func (s *sentry) processes() ([]proc, error) {
 	return procs, nil
 }
 
-// count returns how many processes there are inside.
-func (s *sentry) count() (int, error) {
+// family returns every process inside with its parent only, which costs little
+// however much they hold.
+func (s *sentry) family() ([]proc, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	procs, err := s.sb.Processes(s.c.ID)
+	list, err := s.sb.Processes(s.c.ID)
+	if err != nil {
+		return nil, err
+	}
+	procs := make([]proc, 0, len(list))
+	for _, p := range list {
+		procs = append(procs, proc{pid: int32(p.PID), ppid: int32(p.PPID)})
+	}
+	return procs, nil
+}
+
+// count returns how many processes there are inside.
+func (s *sentry) count() (int, error) {
+	procs, err := s.family()
 	return len(procs), err
 }
 
@@ -208,6 +223,10 @@ type proc struct {
 	pid, ppid, sid int32
 	env            []string
 }
+
+// orphan reports whether the process has lost its parent: who started it cannot
+// be told by parentage.
+func orphan(p proc) bool { return p.ppid == 1 }
 
 // processEnv marks the processes that one Exec started, and what they start in
 // turn, so that they are found again when their parents have gone.
@@ -252,11 +271,17 @@ const killTimeout = 5 * time.Second
 // again until nothing is left, because what runs can start more meanwhile.
 func (s *sentry) killTree(pid int32, mark string) error {
 	for deadline := time.Now().Add(killTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		procs, err := s.processes()
+		procs, err := s.family()
 		if err != nil {
 			return err
 		}
 		pids := descendants(procs, pid, mark)
+		if len(pids) == 0 && slices.ContainsFunc(procs, orphan) {
+			if procs, err = s.processes(); err != nil {
+				return err
+			}
+			pids = descendants(procs, pid, mark)
+		}
 		if len(pids) == 0 {
 			return nil
 		}
