@@ -34,6 +34,7 @@ var programs = map[string]func(args []string) error{
 	"churn":    churnProgram,
 	"create":   createProgram,
 	"make":     makeProgram,
+	"once":     onceProgram,
 	"snapshot": snapshotProgram,
 	"start":    startProgram,
 	"xattr":    xattrProgram,

@@ -1,0 +1,79 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+)
+
+// Files and the programs inside see the same, whatever is mounted below the work
+// directory, and wherever links lead.
+func TestFilesAgreeWithInside(t *testing.T) {
+	conf := filepath.Join(t.TempDir(), "conf")
+	if err := os.WriteFile(conf, []byte("of the host"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t)
+	t.Cleanup(func() { l.must("remove volume", atoll.RemoveVolume(context.Background(), l, "", "cache")) })
+	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{
+		{Type: atoll.MountTmpfs, Target: "/work/tmp"},
+		{Type: atoll.MountVolume, Source: "cache", Target: "/work/deep/cache"},
+		{Type: atoll.MountBind, Source: conf, Target: "/work/conf"},
+	}})
+	l.sh(sb, "ln -s tmp t; ln -s deep/cache c; ln -s /etc e; ln -s ../conf tmp/up; echo > plain")
+	mounted := map[string]bool{"conf": true, "tmp/up": true} // a file that cannot be replaced
+	for _, name := range []string{
+		"plain", "tmp/file", "deep/cache/file", "conf", "deep/file", "t/file", "c/file", "e/file", "tmp/up", "/etc/file", "/work/tmp/../c/x",
+	} {
+		if !mounted[name] {
+			l.must("write "+name, atoll.WriteFile(l.ctx(), sb, name, []byte("from outside to "+name), 0))
+			if got := l.run(sb, "cat", name); got != "from outside to "+name {
+				t.Errorf("%s is inside: %q", name, got)
+			}
+		}
+		l.sh(sb, "echo from inside to "+name+" > "+name)
+		if got, err := atoll.ReadFile(l.ctx(), sb, name); string(got) != "from inside to "+name+"\n" || err != nil {
+			t.Errorf("%s is outside: %q, %v", name, got, err)
+		}
+	}
+	list, err := atoll.Files(sb).List(l.ctx(), "/work", true)
+	l.must("list", err)
+	var names []string
+	for _, info := range list {
+		names = append(names, info.Path)
+	}
+	if got, want := strings.Join(names, "\n"), l.sh(sb, "find /work -mindepth 1 | LC_ALL=C sort"); got != want {
+		t.Errorf("the list:\n%s", difference(want, got))
+	}
+	if data, err := os.ReadFile(conf); string(data) != "from inside to tmp/up\n" || err != nil {
+		t.Errorf("the file of the host: %q, %v", data, err)
+	}
+
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	for name, want := range map[string]atoll.Kind{
+		"plain": "", "deep/cache/file": "", "deep/file": "", "tmp/file": atoll.ErrStopped, "conf": atoll.ErrStopped, "t/file": atoll.ErrStopped, "/etc/file": atoll.ErrStopped,
+	} {
+		_, err := atoll.ReadFile(l.ctx(), sb, name)
+		wantKind(t, "read "+name+" while stopped", err, want)
+	}
+}
+
+// What is made in a stopped sandbox belongs to its user.
+func TestFilesOfAStoppedUser(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	l := newLab(t)
+	sb := l.create(atoll.Spec{User: "1234:4321"})
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	l.must("write", atoll.WriteFile(l.ctx(), sb, "dir/file", []byte("x"), 0))
+	l.must("start", sb.Start(l.ctx()))
+	if got := l.sh(sb, "stat -c %u:%g dir dir/file | uniq; echo more >> dir/file; rm -r dir"); got != "1234:4321" {
+		t.Errorf("owners: %s", got)
+	}
+}
