@@ -23,8 +23,8 @@ import (
 //	         range: nothing opens these
 //	special  link-local, metadata services, addresses of the host itself,
 //	         documentation, benchmarks, reserved: opened by networks only
-//	private  RFC 1918, 100.64.0.0/10, unique local IPv6: opened by networks
-//	         and by names
+//	private  RFC 1918, 100.64.0.0/10, unique local IPv6, and the networks that
+//	         the host is connected to: opened by networks and by names
 //
 // With NetworkOn public addresses are open; with NetworkEgress they have to be
 // in a listed network, or be the answer to a DNS query for a listed name.
@@ -33,6 +33,8 @@ import (
 // that refuses it. 10.1.0.0/16 opens those private addresses; 0.0.0.0/0 opens
 // the public ones and no other. A metadata service and an address of the host
 // are ranges of one address each: only listing exactly that address opens it.
+// What the host is connected to is what its interfaces say, as far as it is
+// narrower than a /8, for IPv6 a /32.
 //
 // A listed name opens the private addresses that our DNS server gave as its
 // answer. A wildcard does so with NetworkOn, where that is all it is good for;
@@ -173,7 +175,7 @@ func (p *Policy) lookup(host string) trust {
 func (p *Policy) mayResolve(host string) bool { return !p.egress || p.lookup(host) != unlisted }
 
 // refuse says why addr must not be dialled, "" when it may. host is the range
-// of the host's own that holds addr, if any; t what DNS answers made of it.
+// that hostAddrs finds for addr, if any; t what DNS answers made of it.
 func (p *Policy) refuse(addr netip.Addr, host *addrRange, t trust) string {
 	addr = canonical(addr)
 	r := classify(addr)

@@ -282,19 +282,33 @@ func TestHostAddrs(t *testing.T) {
 		return ""
 	}
 
-	list = []net.Addr{cidr("5.6.7.8/24"), cidr("2606:4700::5/64")}
+	list = []net.Addr{
+		cidr("127.0.0.1/8"), cidr("5.6.7.8/24"), cidr("5.6.0.1/16"), cidr("2606:4700::5/64"), cidr("fe80::1/64"), cidr("10.1.2.3/24"),
+		cidr("77.1.2.3/8"), cidr("2a00::1/32"), // routes rather than networks
+	}
 	for s, want := range map[string]string{
 		"5.6.7.8":          "address of the host",
 		"::ffff:5.6.7.8":   "address of the host",
 		"64:ff9b::506:708": "address of the host",
 		"5.6.7.255":        "broadcast address",
-		"5.6.7.9":          "",
+		"5.6.255.255":      "broadcast address",
+		"5.6.7.9":          "address of a network of the host",
+		"5.6.8.9":          "address of a network of the host",
+		"64:ff9b::506:709": "address of a network of the host",
+		"5.7.0.1":          "",
 		"2606:4700::5":     "address of the host",
-		"2606:4700::6":     "",
+		"2606:4700::6":     "address of a network of the host",
+		"2606:4700:0:1::6": "",
+		"77.3.3.3":         "",
+		"2a00::2":          "",
+		"10.1.2.4":         "", // the fixed table has it
 	} {
 		if got := what(s); got != want {
 			t.Errorf("%s: got %q, want %q", s, got, want)
 		}
+	}
+	if got, want := h.find(netip.MustParseAddr("5.6.7.9")).prefix, netip.MustParsePrefix("5.6.7.0/24"); got != want {
+		t.Errorf("5.6.7.9 is of %s, want the narrowest, %s", got, want)
 	}
 	list = []net.Addr{cidr("9.9.9.9/32")}
 	if got := what("9.9.9.9"); got != "" {
@@ -307,6 +321,41 @@ func TestHostAddrs(t *testing.T) {
 	now, err = now.Add(2*hostAddrsAge), errors.New("no netlink")
 	if got := h.find(netip.MustParseAddr("1.1.1.1")); got == nil || got.class != never {
 		t.Errorf("with no list: got %+v, want a refusal", got)
+	}
+}
+
+// A campus, or a data centre, has a LAN of public addresses.
+func TestNetworksOfTheHost(t *testing.T) {
+	ip, n, _ := net.ParseCIDR("5.6.7.8/24")
+	host := newHostRanges([]net.Addr{&net.IPNet{IP: ip, Mask: n.Mask}})
+	for _, test := range []struct {
+		nw    atoll.Network
+		t     trust
+		opens bool
+	}{
+		{atoll.Network{Mode: atoll.NetworkOn}, unlisted, false},
+		{atoll.Network{Mode: atoll.NetworkOn, Allow: []string{"0.0.0.0/0"}}, unlisted, false},
+		{atoll.Network{Mode: atoll.NetworkOn, Allow: []string{"5.6.0.0/16"}}, unlisted, false},
+		{atoll.Network{Mode: atoll.NetworkOn, Allow: []string{"5.6.7.0/24"}}, unlisted, true},
+		{atoll.Network{Mode: atoll.NetworkOn, Allow: []string{"5.6.7.9"}}, unlisted, true},
+		{atoll.Network{Mode: atoll.NetworkOn}, byName, true},
+		{atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"0.0.0.0/0"}}, unlisted, false},
+		{atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"5.6.7.0/25"}}, unlisted, true},
+		{atoll.Network{Mode: atoll.NetworkEgress}, byWildcard, false},
+		{atoll.Network{Mode: atoll.NetworkEgress}, byName, true},
+	} {
+		p, err := NewPolicy(test.nw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		neighbour := netip.MustParseAddr("5.6.7.9")
+		if why := p.refuse(neighbour, host.find(neighbour), test.t); why == "" != test.opens {
+			t.Errorf("%+v, trust %d: a neighbour is refused for %q, want it open: %v", test.nw, test.t, why, test.opens)
+		}
+		self := netip.MustParseAddr("5.6.7.8")
+		if why := p.refuse(self, host.find(self), test.t); why == "" {
+			t.Errorf("%+v, trust %d: the host is open", test.nw, test.t)
+		}
 	}
 }
 
