@@ -23,14 +23,16 @@ var rooms = map[string]map[string]string{
 
 	"internal/process":    {},
 	"internal/dirfs":      {},
+	"internal/disk":       {},
 	"internal/hub":        {},
-	"internal/volume":     {},
+	"internal/volume":     {"internal/disk": "locks, and the removal of what programs made"},
 	"internal/usernet":    {},
 	"internal/testreport": {},
 	"internal/testenv":    {},
 	"internal/testimage":  {"internal/testenv": "a static busybox to put into images"},
 	"internal/life": {
 		"internal/dirfs":   "files of a sandbox that is a directory",
+		"internal/disk":    "its records and their locks",
 		"internal/hub":     "its Watch",
 		"internal/process": "its processes",
 		"internal/volume":  "its volumes",

@@ -1,6 +1,7 @@
 package life
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/internal/volume"
 )
@@ -21,8 +23,8 @@ type box struct {
 	busy  chan struct{} // capacity 1: full while an operation changes the state
 
 	// For the one who has acquired the box.
-	lock  *lockFile // held as long as this program answers for the sandbox
-	fresh bool      // the data volume was made for this box
+	lock  *disk.Lock // held as long as this program answers for the sandbox
+	fresh bool       // the data volume was made for this box
 
 	dirty atomic.Bool // processes were started since the last sweep
 
@@ -44,7 +46,7 @@ func newBox(p *Provider, spec *atoll.Spec) *box {
 		busy:  make(chan struct{}, 1),
 		st: atoll.Status{
 			ID: spec.ID, Provider: info.Name, Spec: *spec, State: atoll.StateCreating,
-			Image: p.opts.Image, Created: time.Now(), Caps: info.Caps,
+			Image: cmp.Or(spec.Image, p.opts.Image), Created: time.Now(), Caps: info.Caps,
 		},
 	}
 	b.busy <- struct{}{}
@@ -54,11 +56,11 @@ func newBox(p *Provider, spec *atoll.Spec) *box {
 // make brings a new box to life. When it fails, nothing is left.
 func (b *box) make(ctx context.Context) (err error) {
 	defer b.release()
-	if b.lock, err = lock(b.p.lockPath(b.id)); err != nil {
+	if b.lock, err = b.p.lock(b.id); err != nil {
 		return known("create", b.id, err)
 	}
 	if err := b.p.free(b.id); err != nil {
-		b.lock.unlock()
+		b.lock.Release()
 		return known("create", b.id, err)
 	}
 	b.fresh = !b.p.volumes.Has(b.place.Spec.Project, volume.DataName(b.id))
@@ -80,7 +82,7 @@ func (b *box) undo() {
 	_ = b.sweep()
 	b.place.unmount()
 	if b.fresh {
-		_ = b.p.volumes.Remove(b.place.Spec.Project, volume.DataName(b.id))
+		_ = b.p.volumes.Remove(b.place.Spec.Project, volume.DataName(b.id), nil)
 	}
 	b.p.erase(b)
 }
@@ -334,7 +336,7 @@ func (b *box) close() {
 			st.State, st.Reason = atoll.StateStopped, "the program that ran it ended"
 		})
 	}
-	b.lock.unlock()
+	b.lock.Release()
 }
 
 // known gives an error that has no op yet one, and its kind.

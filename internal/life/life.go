@@ -43,7 +43,7 @@ type Backend interface {
 // Options are what a provider is made of.
 type Options struct {
 	Info    atoll.Info
-	Image   string // Status.Image of every sandbox, and the only one there is
+	Image   string // of sandboxes that name none; without Caps.Images the only one there is
 	Backend Backend
 	Dir     string       // of this provider alone; made if missing
 	Address string       // Status.Address of every running sandbox
@@ -54,7 +54,7 @@ type Options struct {
 type Provider struct {
 	opts    Options
 	log     *slog.Logger
-	volumes *volume.Store
+	volumes volume.Store
 	hub     *hub.Hub
 	work    sync.WaitGroup
 
@@ -82,6 +82,9 @@ func New(opts Options) (*Provider, error) {
 	p.opts.Dir = dir
 	if p.volumes, err = volume.Open(filepath.Join(dir, "volumes")); err != nil {
 		return nil, err
+	}
+	if err := p.volumes.EmptyTrash(); err != nil {
+		p.log.Warn("sweep", "err", err)
 	}
 	if err := os.MkdirAll(p.recordDir(), 0o700); err != nil {
 		return nil, atoll.E("open", dir, atoll.KindOf(err), err)

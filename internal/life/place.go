@@ -22,7 +22,7 @@ type Place struct {
 	Dir    string      // the data volume
 }
 
-func newPlace(spec *atoll.Spec, store *volume.Store) Place {
+func newPlace(spec *atoll.Spec, store volume.Store) Place {
 	prefix := path.Clean(spec.Workdir)
 	if _, ok := below(atoll.DefaultWorkdir, prefix); ok {
 		prefix = atoll.DefaultWorkdir
@@ -53,7 +53,7 @@ func below(dir, name string) (rel string, ok bool) {
 
 // prepare makes the data volume, the work directory and the volumes that the
 // sandbox mounts, as far as they are missing.
-func (pl *Place) prepare(store *volume.Store) error {
+func (pl *Place) prepare(store volume.Store) error {
 	if err := store.Make(pl.Spec.Project, volume.DataName(pl.ID)); err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (pl *Place) prepare(store *volume.Store) error {
 
 // mount puts a link to a volume where it is to be seen: there is no privilege
 // and no namespace to mount it with.
-func (pl *Place) mount(root *os.Root, store *volume.Store, m atoll.Mount) error {
+func (pl *Place) mount(root *os.Root, store volume.Store, m atoll.Mount) error {
 	if err := store.Make(pl.Spec.Project, m.Source); err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (pl *Place) unmount() {
 }
 
 // open returns the sandbox's files; closing it afterwards is the caller's.
-func (pl *Place) open(store *volume.Store) (files atoll.FS, closeAll func(), err error) {
+func (pl *Place) open(store volume.Store) (files atoll.FS, closeAll func(), err error) {
 	var open []*dirfs.FS
 	closeAll = func() {
 		for _, f := range open {

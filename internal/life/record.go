@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // A sandbox's record is its Status as JSON in {dir}/sandboxes/{id}.json. The
@@ -37,19 +38,18 @@ func (p *Provider) free(id string) error {
 	return err
 }
 
-// save writes the record, at once and as a whole.
-func (p *Provider) save(r record) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return err
+// lock takes the lock of a sandbox that this program is to answer for. Kinds:
+// ErrAlreadyExists (another one does).
+func (p *Provider) lock(id string) (*disk.Lock, error) {
+	l, err := disk.TryLock(p.lockPath(id))
+	if errors.Is(err, disk.ErrLocked) {
+		return nil, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "another program has a sandbox with this id")
 	}
-	temp := p.recordPath(r.ID) + ".tmp"
-	if err := os.WriteFile(temp, b, 0o600); err != nil {
-		_ = os.Remove(temp) // the first error counts
-		return err
-	}
-	return os.Rename(temp, p.recordPath(r.ID))
+	return l, err
 }
+
+// save writes the record, at once and as a whole.
+func (p *Provider) save(r record) error { return disk.WriteJSON(p.recordPath(r.ID), r) }
 
 // erase removes the record and releases the lock.
 func (p *Provider) erase(b *box) {
@@ -58,7 +58,7 @@ func (p *Provider) erase(b *box) {
 			p.log.Warn("erase", "sandbox", b.id, "err", err)
 		}
 	}
-	b.lock.remove()
+	_ = b.lock.Remove() // a file that is left does no harm
 }
 
 // load adopts the sandboxes of programs that have ended.
@@ -81,7 +81,7 @@ func (p *Provider) load() error {
 
 // adopt takes over one sandbox.
 func (p *Provider) adopt(id string) error {
-	held, err := lock(p.lockPath(id))
+	held, err := p.lock(id)
 	if errors.Is(err, atoll.ErrAlreadyExists) {
 		return nil // of a program that lives
 	}
@@ -90,7 +90,7 @@ func (p *Provider) adopt(id string) error {
 	}
 	r, err := p.read(id)
 	if err != nil {
-		held.unlock()
+		held.Release()
 		return err
 	}
 	b := newBox(p, &r.Spec)

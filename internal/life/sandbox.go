@@ -144,7 +144,7 @@ func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	}
 	b.place.unmount()
 	if atoll.RemoveOpts(opts...).Volumes {
-		err := b.p.volumes.Remove(b.place.Spec.Project, volume.DataName(b.id))
+		err := b.p.volumes.Remove(b.place.Spec.Project, volume.DataName(b.id), nil)
 		if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
 			return err
 		}

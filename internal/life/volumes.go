@@ -45,10 +45,11 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, vol string) error 
 	if project == "" {
 		project = atoll.DefaultProject
 	}
-	if p.used()[name{project, vol}] {
-		return atoll.Errorf("remove volume", vol, atoll.ErrConflict, "a sandbox of project %s uses it: remove that first", project)
-	}
-	return p.volumes.Remove(project, vol)
+	return p.removeVolume(project, vol)
+}
+
+func (p *Provider) removeVolume(project, vol string) error {
+	return p.volumes.Remove(project, vol, func() (bool, error) { return p.used()[name{project, vol}], nil })
 }
 
 // RemoveProject implements atoll.ProjectRemover: sandboxes and volumes.
@@ -64,7 +65,7 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	}
 	list, err := p.volumes.List(project)
 	for _, v := range list {
-		if rerr := p.volumes.Remove(v.Project, v.Name); err == nil && atoll.KindOf(rerr) != atoll.ErrNotExist {
+		if rerr := p.removeVolume(v.Project, v.Name); err == nil && atoll.KindOf(rerr) != atoll.ErrNotExist {
 			err = rerr
 		}
 	}

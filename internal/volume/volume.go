@@ -10,21 +10,23 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
-// A Store keeps volumes. All methods may be called at once from many
+// A Store is a directory of volumes. All methods may be called at once from many
 // goroutines, and from many processes. Whether a volume is in use is for its
-// user to know.
-type Store struct{ dir string }
+// user to know, who has to know it before he makes one: see Remove.
+type Store string
 
 // Open returns the store in dir, which is made if missing.
-func Open(dir string) (*Store, error) {
+func Open(dir string) (Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, atoll.E("open", dir, atoll.KindOf(err), err)
+		return "", atoll.E("open", dir, kindOf(err), err)
 	}
-	return &Store{dir}, nil
+	return Store(dir), nil
 }
 
 const dataPrefix = "data-"
@@ -33,74 +35,130 @@ const dataPrefix = "data-"
 func DataName(id string) string { return dataPrefix + id }
 
 // Path is where a volume is, or would be. project and name must be valid.
-func (s *Store) Path(project, name string) string { return filepath.Join(s.dir, project, name) }
+func (s Store) Path(project, name string) string {
+	return filepath.Join(string(s), project, name)
+}
 
 // Has reports whether a volume is there.
-func (s *Store) Has(project, name string) bool {
+func (s Store) Has(project, name string) bool {
 	_, err := os.Lstat(s.Path(project, name))
 	return err == nil
 }
 
-// Make makes a volume, unless it is there.
-func (s *Store) Make(project, name string) error {
+// Make makes a volume, unless it is there. Kinds: ErrInvalid, ErrExhausted.
+func (s Store) Make(project, name string) error {
 	if !atoll.ValidName(project) || !atoll.ValidName(name) {
 		return atoll.Errorf("make volume", name, atoll.ErrInvalid, "volume %q of project %q: not a valid name", name, project)
 	}
-	if err := os.MkdirAll(s.Path(project, name), 0o755); err != nil {
-		return atoll.E("make volume", name, atoll.KindOf(err), err)
-	}
-	return nil
-}
-
-// Remove deletes a volume. Kinds: ErrNotExist.
-func (s *Store) Remove(project, name string) error {
-	if !atoll.ValidName(project) || !atoll.ValidName(name) {
-		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
-	}
-	dir := s.Path(project, name)
-	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
-	}
-	if err := removeAll(dir); err != nil {
-		return atoll.E("remove volume", name, atoll.KindOf(err), err)
-	}
-	_ = os.Remove(filepath.Dir(dir)) // succeeds for the last volume of the project
-	return nil
-}
-
-// removeAll is os.RemoveAll for trees in which a directory may forbid it.
-func removeAll(dir string) error {
-	err := os.RemoveAll(dir)
-	if !errors.Is(err, fs.ErrPermission) {
-		return err
-	}
-	_ = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			_ = os.Chmod(name, 0o700) // RemoveAll tells whether it was enough
+	err := s.locked(func() error {
+		path := s.Path(project, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
 		}
+		err := os.Mkdir(path, 0o755)
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return atoll.E("make volume", name, kindOf(err), err)
+	}
+	return nil
+}
+
+// Remove deletes a volume, for all others at once, unless used says that it is
+// in use; nil means that it is not. No volume is made while used is asked:
+// whoever counts as a user before he calls Make finds the volume as it was, or
+// an empty one, and never one that is being emptied. Kinds: ErrNotExist,
+// ErrConflict (it is in use), and that of used.
+func (s Store) Remove(project, name string, used func() (bool, error)) error {
+	var aside string
+	err := s.locked(func() (err error) {
+		aside, err = s.putAside(project, name, used)
+		return err
+	})
+	if err == nil {
+		err = disk.RemoveAll(aside)
+	}
+	if err != nil {
+		return atoll.E("remove volume", name, kindOf(err), err)
+	}
+	return s.locked(func() error {
+		_ = os.Remove(filepath.Dir(aside)) // succeeds for the last volume of the project
 		return nil
 	})
-	return os.RemoveAll(dir)
+}
+
+// trash is what the names of volumes begin with that are being removed.
+const trash = ".trash-"
+
+// putAside gives a volume a name under which nobody looks for it. It stays in
+// its parent: what its own mode forbids does not matter there.
+func (s Store) putAside(project, name string, used func() (bool, error)) (aside string, err error) {
+	if !atoll.ValidName(project) || !atoll.ValidName(name) || !s.Has(project, name) {
+		return "", atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
+	}
+	if used != nil {
+		in, err := used()
+		if err != nil {
+			return "", err
+		}
+		if in {
+			return "", atoll.Errorf("remove volume", name, atoll.ErrConflict, "volume %q of project %q is in use by a sandbox: remove that first", name, project)
+		}
+	}
+	path := s.Path(project, name)
+	aside = filepath.Join(filepath.Dir(path), trash+atoll.NewID())
+	return aside, os.Rename(path, aside)
+}
+
+// EmptyTrash deletes what is left of removals that were interrupted.
+func (s Store) EmptyTrash() error {
+	projects, err := names(string(s))
+	errs := []error{err}
+	for _, p := range projects {
+		entries, err := os.ReadDir(s.Path(p, ""))
+		if !errors.Is(err, fs.ErrNotExist) { // just removed
+			errs = append(errs, err)
+		}
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), trash) {
+				errs = append(errs, disk.RemoveAll(s.Path(p, e.Name())))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// locked runs f while nobody else makes or removes volumes, in any process.
+func (s Store) locked(f func() error) error {
+	lock, err := disk.WaitLock(string(s) + ".lock")
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	return f()
 }
 
 // List describes the volumes of a project, or of all when it is "", sorted by
 // project and name.
-func (s *Store) List(project string) ([]atoll.Volume, error) {
-	projects, err := os.ReadDir(s.dir)
+func (s Store) List(project string) ([]atoll.Volume, error) {
+	projects, err := names(string(s))
 	if err != nil {
-		return nil, atoll.E("volumes", project, atoll.KindOf(err), err)
+		return nil, atoll.E("volumes", project, kindOf(err), err)
 	}
 	var list []atoll.Volume
 	for _, p := range projects {
-		if project != "" && p.Name() != project {
+		if project != "" && p != project {
 			continue
 		}
-		entries, err := os.ReadDir(filepath.Join(s.dir, p.Name()))
+		volumes, err := names(s.Path(p, ""))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // just removed
-			return nil, atoll.E("volumes", project, atoll.KindOf(err), err)
+			return nil, atoll.E("volumes", project, kindOf(err), err)
 		}
-		for _, e := range entries {
-			list = append(list, s.describe(p.Name(), e))
+		for _, name := range volumes {
+			list = append(list, s.describe(p, name))
 		}
 	}
 	slices.SortFunc(list, func(a, b atoll.Volume) int {
@@ -109,12 +167,31 @@ func (s *Store) List(project string) ([]atoll.Volume, error) {
 	return list, nil
 }
 
-func (s *Store) describe(project string, e fs.DirEntry) atoll.Volume {
-	v := atoll.Volume{Name: e.Name(), Project: project, Created: born(s.Path(project, e.Name()))}
-	if id, ok := strings.CutPrefix(v.Name, dataPrefix); ok {
+// names lists the directories in dir that have the name of a volume or project.
+func names(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	var list []string
+	for _, e := range entries {
+		if e.IsDir() && atoll.ValidName(e.Name()) {
+			list = append(list, e.Name())
+		}
+	}
+	return list, err
+}
+
+func (s Store) describe(project, name string) atoll.Volume {
+	v := atoll.Volume{Name: name, Project: project, Created: born(s.Path(project, name))}
+	if id, ok := strings.CutPrefix(name, dataPrefix); ok {
 		if n, err := atoll.NormalizeID(id); err == nil && n == id {
 			v.Sandbox = id
 		}
 	}
 	return v
+}
+
+func kindOf(err error) atoll.Kind {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return atoll.ErrExhausted
+	}
+	return atoll.KindOf(err)
 }

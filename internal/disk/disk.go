@@ -1,0 +1,54 @@
+// Package disk is what package os leaves to those who keep their state in plain
+// files: to replace a file as a whole, to lock one, and to remove trees that
+// others made, whatever they made them into.
+package disk
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+)
+
+// ErrLocked says that another process, or another goroutine of this one, holds
+// the lock.
+var ErrLocked = errors.New("busy with another operation")
+
+// WriteJSON replaces the file with v as JSON, as a whole: whoever reads it finds
+// what was there before, or v. Two at once must not write to the same file. A
+// power cut soon afterwards may leave an empty file.
+func WriteJSON(path string, v any) error { return writeJSON(path, v, false) }
+
+// SyncJSON is WriteJSON for what must not be damaged by a power cut either: it
+// waits for the disk. That the file is replaced may still be forgotten then.
+func SyncJSON(path string, v any) error { return writeJSON(path, v, true) }
+
+func writeJSON(path string, v any, sync bool) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	temp := path + ".tmp"
+	err = write(temp, data, sync)
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		_ = os.Remove(temp) // the first error counts
+	}
+	return err
+}
+
+func write(path string, data []byte, sync bool) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}

@@ -1,0 +1,47 @@
+package disk
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func TestWriteJSON(t *testing.T) {
+	for name, write := range map[string]func(string, any) error{"WriteJSON": WriteJSON, "SyncJSON": SyncJSON} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "file")
+			for _, v := range []any{[]string{"a", "longer than b"}, []string{"b"}} {
+				must(t, write(path, v))
+			}
+			if got, err := os.ReadFile(path); string(got) != `["b"]` || err != nil {
+				t.Errorf("file: %s, %v", got, err)
+			}
+			if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+				t.Errorf("mode %v, %v, want it for its owner only", info.Mode(), err)
+			}
+			if err := write(path, func() {}); err == nil {
+				t.Error("a function was written")
+			}
+			must(t, os.MkdirAll(filepath.Join(dir, "taken", "x"), 0o755))
+			if err := write(filepath.Join(dir, "taken"), 1); err == nil {
+				t.Error("a directory was replaced")
+			}
+			if entries, err := os.ReadDir(dir); len(entries) != 2 || err != nil {
+				t.Errorf("left: %v, %v, want the file and the directory", entries, err)
+			}
+		})
+	}
+}
