@@ -675,7 +675,7 @@ func TestControlOverTheLink(t *testing.T) {
 	expectText(t, ws, `"started"`)
 	rawText(t, ws, `{"type":"resize","size":{"rows":3,"cols":4}}`)
 	rawText(t, ws, `{"type":"signal","signal":"SIGKILL"}`)
-	expectText(t, ws, `{"type":"exit","exit":{"code":137}}`)
+	expectText(t, ws, `{"type":"exit","exit":{"code":137,"duration":"1s"}}`)
 	expectClose(t, ws, websocket.StatusNormalClosure)
 	if p := r.proc(t, "p1"); len(p.sizes) != 1 || p.sizes[0].Rows != 3 {
 		t.Errorf("sizes %v", p.sizes)
