@@ -53,8 +53,15 @@ const (
 	bufferSize      = 64 << 10         // of a connection's buffers
 	clientIdle      = 30 * time.Second // shorter than the server's, so that a request never meets a closing connection
 	maxIdle         = 64
-	maxJSONReply    = 256 << 20
 	connectionLimit = 10 * time.Second // to connect
+)
+
+// What is taken of an answer: the other end need not be a friend.
+const (
+	maxHead      int64 = 256 << 10 // the headers, of which one may describe a file
+	maxReply     int64 = 1 << 20
+	maxSpecReply int64 = 32 << 20 // one with a Spec or a command in it
+	maxListReply int64 = 256 << 20
 )
 
 // NewClient returns a client of the server that opts name. Unless opts.Info is
@@ -71,14 +78,15 @@ func NewClient(ctx context.Context, opts ClientOptions) (*Client, error) {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.http = &http.Client{
 		Transport: &http.Transport{
-			DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
-			DialTLSContext:      func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
-			DisableCompression:  true,
-			MaxIdleConns:        maxIdle,
-			MaxIdleConnsPerHost: maxIdle,
-			IdleConnTimeout:     clientIdle,
-			ReadBufferSize:      bufferSize,
-			WriteBufferSize:     bufferSize,
+			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+			DialTLSContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+			DisableCompression:     true,
+			MaxIdleConns:           maxIdle,
+			MaxIdleConnsPerHost:    maxIdle,
+			IdleConnTimeout:        clientIdle,
+			MaxResponseHeaderBytes: maxHead,
+			ReadBufferSize:         bufferSize,
+			WriteBufferSize:        bufferSize,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -162,8 +170,10 @@ type call struct {
 	op, id       string // for errors that the server did not make
 	method, path string // method "" means GET
 	query        url.Values
-	body         any // sent as JSON unless nil
-	reply        any // decoded from JSON unless nil
+	body         any           // sent as JSON unless nil
+	reply        any           // decoded from JSON unless nil
+	most         int64         // of the reply, in bytes; 0 means maxReply
+	undo         time.Duration // how long exchange waits for the server to undo it
 }
 
 // call makes the request and waits for the answer. When ctx ends first it

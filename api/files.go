@@ -193,7 +193,7 @@ func (f files) List(ctx context.Context, name string, recursive bool) ([]atoll.F
 		q.Set("recursive", "true")
 	}
 	var reply filesReply
-	if err := f.call(ctx, call{op: "list", path: "/list", query: q, reply: &reply}); err != nil {
+	if err := f.call(ctx, call{op: "list", path: "/list", query: q, reply: &reply, most: maxListReply}); err != nil {
 		return nil, err
 	}
 	all := make([]atoll.FileInfo, len(reply.Files))
@@ -341,7 +341,7 @@ func (f files) Write(ctx context.Context, name string, r io.Reader, opts atoll.W
 		q.query.Set("no_clobber", "true")
 	}
 	var fi fileInfo
-	q.reply = &fi
+	q.reply, q.undo = &fi, uploadGrace
 	err := f.sb.c.exchange(ctx, q, r, mediaBytes)
 	return fi.info(), err
 }
@@ -417,7 +417,7 @@ func (h *Handler) serveReadTar(w http.ResponseWriter, r *http.Request) error {
 
 // ReadTar implements atoll.FS.
 func (f files) ReadTar(ctx context.Context, name string, r io.Reader) error {
-	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files/tar", query: url.Values{"path": {name}}}
+	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files/tar", query: url.Values{"path": {name}}, undo: uploadGrace}
 	return f.sb.c.exchange(ctx, q, r, mediaTar)
 }
 

@@ -113,7 +113,7 @@ func (h *Handler) serveProcesses(w http.ResponseWriter, r *http.Request) error {
 // Processes implements atoll.ProcessLister.
 func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	var reply processesReply
-	err := s.call(ctx, call{op: "processes", path: "/processes", reply: &reply})
+	err := s.call(ctx, call{op: "processes", path: "/processes", reply: &reply, most: maxListReply})
 	return reply.Processes, err
 }
 
@@ -145,7 +145,7 @@ func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 		return nil, atoll.Errorf("process", s.id, atoll.ErrNotExist, "no process id given")
 	}
 	var reply idReply
-	if err := s.call(ctx, call{op: "process", path: "/processes/" + segment(id), reply: &reply}); err != nil {
+	if err := s.call(ctx, call{op: "process", path: "/processes/" + segment(id), reply: &reply, most: maxSpecReply}); err != nil {
 		return nil, err
 	}
 	return &process{s, reply.ID, nil}, nil

@@ -116,12 +116,15 @@ func (h *Handler) discard(ctx context.Context, sb atoll.Sandbox, volumes bool) {
 	}
 }
 
-const discardTimeout = 30 * time.Second
+const (
+	discardTimeout = 30 * time.Second
+	createGrace    = discardTimeout + 5*time.Second // for the server to undo a Create
+)
 
 // Create implements atoll.Provider.
 func (c *Client) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	var reply idReply
-	q := call{op: "create", id: spec.Name, method: "POST", path: "/v1/sandboxes", reply: &reply}
+	q := call{op: "create", id: spec.Name, method: "POST", path: "/v1/sandboxes", reply: &reply, undo: createGrace}
 	body, err := json.Marshal(spec)
 	if err != nil {
 		return nil, atoll.E(q.op, q.id, atoll.ErrInvalid, err)
@@ -197,7 +200,7 @@ func (c *Client) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, erro
 		q.Add("state", string(s))
 	}
 	var reply sandboxesReply
-	err := c.call(ctx, call{op: "list", path: "/v1/sandboxes", query: q, reply: &reply})
+	err := c.call(ctx, call{op: "list", path: "/v1/sandboxes", query: q, reply: &reply, most: maxListReply})
 	return reply.Sandboxes, err
 }
 
@@ -290,7 +293,7 @@ func (h *Handler) serveStatus(w http.ResponseWriter, r *http.Request) error {
 // Status implements atoll.Sandbox.
 func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 	var st atoll.Status
-	err := s.call(ctx, call{op: "status", reply: &st})
+	err := s.call(ctx, call{op: "status", reply: &st, most: maxSpecReply})
 	return st, err
 }
 
@@ -372,7 +375,7 @@ func (h *Handler) serveSnapshot(w http.ResponseWriter, r *http.Request) error {
 // Snapshot implements atoll.Snapshotter.
 func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 	var snap atoll.Snapshot
-	err := s.call(ctx, call{op: "snapshot", method: "POST", path: "/snapshot", reply: &snap})
+	err := s.call(ctx, call{op: "snapshot", method: "POST", path: "/snapshot", reply: &snap, most: maxSpecReply})
 	return snap, err
 }
 

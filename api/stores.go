@@ -58,7 +58,7 @@ func (h *Handler) serveVolumes(w http.ResponseWriter, r *http.Request) error {
 // Volumes implements atoll.VolumeStore.
 func (c *Client) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
 	var reply volumesReply
-	err := c.call(ctx, call{op: "volumes", path: "/v1/volumes", query: projectQuery(project), reply: &reply})
+	err := c.call(ctx, call{op: "volumes", path: "/v1/volumes", query: projectQuery(project), reply: &reply, most: maxListReply})
 	return reply.Volumes, err
 }
 
@@ -99,7 +99,7 @@ func (h *Handler) serveSnapshots(w http.ResponseWriter, r *http.Request) error {
 // Snapshots implements atoll.SnapshotStore.
 func (c *Client) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	var reply snapshotsReply
-	err := c.call(ctx, call{op: "snapshots", path: "/v1/snapshots", reply: &reply})
+	err := c.call(ctx, call{op: "snapshots", path: "/v1/snapshots", reply: &reply, most: maxListReply})
 	return reply.Snapshots, err
 }
 

@@ -3,11 +3,14 @@ package api
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -45,7 +48,14 @@ func hostPort(u *url.URL, port string) string {
 // http.Transport: what it is used for needs one anyhow.
 type wire struct {
 	net.Conn
-	br *bufio.Reader
+	br   *bufio.Reader
+	head io.LimitedReader // of Conn, for br: what it may still read
+}
+
+func newWire(conn net.Conn) *wire {
+	w := &wire{Conn: conn, head: io.LimitedReader{R: conn, N: maxHead}}
+	w.br = bufio.NewReaderSize(&w.head, headBuffer)
+	return w
 }
 
 // Read reads what was received behind the answer first.
@@ -77,10 +87,10 @@ func (c *Client) roundTrip(req *http.Request) (*wire, *http.Response, error) {
 		return nil, nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	w := &wire{Conn: conn, br: bufio.NewReaderSize(conn, headBuffer)}
+	w := newWire(conn)
 	var resp *http.Response
 	if err = w.write(req); err == nil {
-		resp, err = http.ReadResponse(w.br, req)
+		resp, err = w.answer(req)
 	}
 	if !stop() && err == nil {
 		err = ctx.Err()
@@ -99,6 +109,16 @@ func (w *wire) write(req *http.Request) error {
 		return err
 	}
 	return bw.Flush()
+}
+
+// answer reads the head of the answer to req, whose body is read from br.
+func (w *wire) answer(req *http.Request) (*http.Response, error) {
+	resp, err := http.ReadResponse(w.br, req)
+	if err != nil && w.head.N <= 0 {
+		err = fmt.Errorf("the headers of the answer are larger than %s", atoll.Bytes(maxHead))
+	}
+	w.head.N = math.MaxInt64
+	return resp, err
 }
 
 // upgrade asks for another protocol on a new connection, which is returned
@@ -163,15 +183,16 @@ type transportFunc func(*http.Request) (*http.Response, error)
 
 func (f transportFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// cancelGrace is how long exchange waits for the server to undo what was
-// broken off.
-const cancelGrace = 5 * time.Second
+// uploadGrace is how long a call waits for the server to undo an upload that
+// was broken off.
+const uploadGrace = 5 * time.Second
 
 // exchange is call for a request whose fate must be known. When ctx ends, or
 // body fails, it closes only its own half of the connection, which the server
-// takes as the end, and waits for what comes of it: when exchange returns, the
-// server is done. It returns nil when the request succeeded all the same, and
-// body's error when that failed.
+// takes as the end, and waits up to q.undo for what comes of it: when exchange
+// returns, the server is done, or the error says that it may not be. It returns
+// nil when the request succeeded all the same, and body's error when that
+// failed.
 func (c *Client) exchange(ctx context.Context, q call, body io.Reader, media string) error {
 	src := &source{r: body}
 	req, err := c.request(ctx, q, src)
@@ -189,17 +210,20 @@ func (c *Client) exchange(ctx context.Context, q call, body io.Reader, media str
 		return c.fault(ctx, q.op, q.id, err)
 	}
 	defer conn.Close()
-	w := &wire{Conn: conn, br: bufio.NewReaderSize(conn, headBuffer)}
-	defer context.AfterFunc(ctx, w.breakOff)()
+	w := newWire(conn)
+	defer context.AfterFunc(ctx, func() { w.breakOff(q.undo) })()
 	defer context.AfterFunc(c.ctx, func() { conn.Close() })()
 	go func() { // not waited for: it may be in a caller's Reader when the server refuses
 		if w.write(req.WithContext(context.WithoutCancel(ctx))) != nil {
-			w.breakOff()
+			w.breakOff(q.undo)
 		}
 	}()
-	resp, err := http.ReadResponse(w.br, req)
+	resp, err := w.answer(req)
 	if failed := src.failure(); failed != nil {
 		return ctxErr(ctx, failed)
+	}
+	if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() && ctx.Err() != nil {
+		return atoll.Errorf(q.op, q.id, atoll.KindOf(ctx.Err()), "%w, and the server, which had to undo it, did not say within %s that it has", ctx.Err(), q.undo)
 	}
 	if err != nil {
 		return c.fault(ctx, q.op, q.id, err)
@@ -211,8 +235,8 @@ func (c *Client) exchange(ctx context.Context, q call, body io.Reader, media str
 }
 
 // breakOff tells the server that the rest of the request will not come.
-func (w *wire) breakOff() {
-	_ = w.SetReadDeadline(time.Now().Add(cancelGrace))
+func (w *wire) breakOff(undo time.Duration) {
+	_ = w.SetReadDeadline(time.Now().Add(undo))
 	if w.CloseWrite() != nil {
 		w.Close()
 	}
@@ -224,7 +248,11 @@ func (c *Client) readReply(ctx context.Context, resp *http.Response, q call) err
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // so that the connection can be used again
 		return nil
 	}
-	reply, err := io.ReadAll(io.LimitReader(resp.Body, maxJSONReply))
+	most := cmp.Or(q.most, maxReply)
+	reply, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
+	if int64(len(reply)) > most {
+		return atoll.Errorf(q.op, q.id, atoll.ErrExhausted, "the server's answer is larger than %s", atoll.Bytes(most))
+	}
 	if err == nil {
 		err = json.Unmarshal(reply, q.reply)
 	}
