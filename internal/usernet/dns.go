@@ -45,7 +45,7 @@ func (n *Network) startDNS() error {
 		if err != nil {
 			return err
 		}
-		n.dns.start(&dns.Server{Listener: l, Handler: handler, IdleTimeout: func() time.Duration { return 10 * time.Second }})
+		n.dns.start(&dns.Server{Listener: &dnsListener{l, n}, Handler: handler, IdleTimeout: func() time.Duration { return 10 * time.Second }})
 		pc, err := gonet.DialUDP(n.stack, &addr, nil, proto)
 		if err != nil {
 			return err
@@ -53,6 +53,36 @@ func (n *Network) startDNS() error {
 		n.dns.start(&dns.Server{PacketConn: pc, Handler: handler, UDPSize: dns.DefaultMsgSize})
 	}
 	return nil
+}
+
+// A dnsListener counts its connections among those that Options.MaxConns limits.
+type dnsListener struct {
+	net.Listener
+	n *Network
+}
+
+// Accept closes the connections that are too many.
+func (l *dnsListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.n.admit(c.LocalAddr().String()) {
+			return &dnsConn{c, sync.OnceFunc(func() { l.n.conns.Add(-1) })}, nil
+		}
+		_ = c.Close()
+	}
+}
+
+type dnsConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *dnsConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
 }
 
 // start returns when s can be shut down.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -57,6 +58,35 @@ func ask(tb testing.TB, ns *Namespace, network string, q *dns.Msg) *dns.Msg {
 }
 
 func question(name string, qtype uint16) *dns.Msg { return new(dns.Msg).SetQuestion(name, qtype) }
+
+// Connections to the server cost what others do, and are limited with them.
+func TestDNSConnectionsAreLimited(t *testing.T) {
+	n, ns := open(t, on, Options{MaxConns: 2, Resolver: zone{"a.example. 60 IN A 1.2.3.4"}})
+	q := question("a.example.", dns.TypeA)
+	idle := []net.Conn{mustDialIn(t, ns, "tcp", "192.0.0.1:53"), mustDialIn(t, ns, "tcp", "[fd61:746f:6c6c::1]:53")}
+	for _, c := range idle { // which are kept for a while once they have asked
+		if _, _, err := new(dns.Client).ExchangeWithConn(q, &dns.Conn{Conn: c}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	third := mustDialIn(t, ns, "tcp", "192.0.0.1:53")
+	if _, err := third.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the third of two: %v, want it closed", err)
+	}
+	if got := n.Stats(); got.Connections != 2 || got.Refused != 1 {
+		t.Errorf("%d connections and %d refusals, want 2 and 1", got.Connections, got.Refused)
+	}
+	if a := ask(t, ns, "udp", q); len(a.Answer) != 1 {
+		t.Errorf("by UDP: %v", a)
+	}
+	for _, c := range idle {
+		c.Close()
+	}
+	eventually(t, "no connection", func() bool { return n.Stats().Connections == 0 })
+	if a := ask(t, ns, "tcp", q); len(a.Answer) != 1 {
+		t.Errorf("by TCP: %v", a)
+	}
+}
 
 func TestDNS(t *testing.T) {
 	var many zone

@@ -50,9 +50,7 @@ func (n *Network) dialTCP(r *tcp.ForwarderRequest) net.Conn {
 	if !n.check("tcp", dst) {
 		return nil
 	}
-	if n.conns.Add(1) > int64(n.opts.MaxConns) {
-		n.conns.Add(-1)
-		n.refuse("tcp", dst.String(), "too many connections")
+	if !n.admit(dst.String()) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, n.opts.DialTimeout)
@@ -65,6 +63,17 @@ func (n *Network) dialTCP(r *tcp.ForwarderRequest) net.Conn {
 		return nil
 	}
 	return out
+}
+
+// admit counts one more connection, unless it is one too many. The caller owes
+// n.conns.Add(-1) for one that is counted.
+func (n *Network) admit(what string) bool {
+	if n.conns.Add(1) > int64(n.opts.MaxConns) {
+		n.conns.Add(-1)
+		n.refuse("tcp", what, "too many connections")
+		return false
+	}
+	return true
 }
 
 // keepAlive makes the stack find out when the sandbox's side has gone away.

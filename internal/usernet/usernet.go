@@ -99,7 +99,8 @@ type Options struct {
 	Resolver Resolver
 	// MTU of the link; 0 means DefaultMTU.
 	MTU int
-	// MaxConns limits TCP connections; one more is reset.
+	// MaxConns limits TCP connections, those to our DNS server included; one
+	// more is reset, or closed by that.
 	MaxConns int
 	// MaxFlows limits UDP flows; one more ends the one that was silent longest.
 	MaxFlows int
