@@ -45,7 +45,11 @@ import (
 //	family           starts a child that sleeps, prints the child's pid, waits for it
 //	orphan           starts a child that sleeps and holds the output open, prints
 //	                 the child's pid, exits 0 at once
+//	stay TEXT FILE...  writes TEXT and a newline to each FILE, starts a child that
+//	                 sleeps, prints the child's pid, waits for it
+//	spin             uses all the CPU time it gets, until it is killed
 //	alive PID        exits 0 while that process lives (a zombie does not), else 1
+//	hit PID          sends that process SIGKILL; exits non-zero when it cannot
 //	store FILE TEXT  writes TEXT and a newline to FILE; exits non-zero when it cannot
 //	istty            exits 0 when stdin, stdout and stderr are terminals, else 1
 //	winch            prints "ROWS COLS" of its terminal, and again on every SIGWINCH
@@ -53,6 +57,8 @@ import (
 //	                 and sends back what it receives, to the end of input and no further
 //	connect HOST PORT  exits 0 when a TCP connection could be made, 1 when not within
 //	                 3 s, 99 when there is nothing to try it with
+//	resolve NAME     prints the addresses of a host, one a line, and none when it finds
+//	                 none; exits 99 when there is nothing to try it with
 //	eat N            allocates and touches N MiB at once; exits non-zero when it cannot
 //	spawn N          starts N children that sleep 5 s, prints "all" when all have started
 //	fill FILE N      writes N MiB to FILE; exits non-zero when it cannot
@@ -75,20 +81,24 @@ var words = map[string]string{
 	"deaf":    `trap '' TERM; echo ready; while :; do sleep 1; done`,
 	"family":  `sleep 1000 & echo $!; wait`,
 	"orphan":  `sleep 1000 & echo $!`,
+	"stay":    `t=$1; shift; for f; do echo "$t" > "$f"; done; sleep 1000 & echo $!; wait`,
+	"spin":    `while :; do :; done`,
+	"hit":     `kill -9 $1 2>/dev/null`,
 	"alive":   `kill -0 $1 2>/dev/null && ! grep -q '^State:[[:space:]]*Z' /proc/$1/status`,
 	"store":   `echo "$2" > "$1"`,
 	"istty":   `test -t 0 && test -t 1 && test -t 2`,
 	"winch":   `trap 'stty size' WINCH; stty size; while :; do sleep 0.02; done`,
 	"serve":   serve,
 	"connect": connect,
+	"resolve": resolve,
 	"eat":     `exec dd if=/dev/zero of=/dev/null bs=$1M count=1`,
 	"spawn":   `i=0; while [ $i -lt $1 ]; do sleep 5 & i=$((i+1)); done; echo all`,
 	"fill":    `exec dd if=/dev/zero of="$1" bs=1048576 count=$2`,
 	"mounted": `test -d "$1"`,
 }
 
-// serve and connect use what there is: Debian always has perl, Alpine and
-// busybox images have nc.
+// serve, connect and resolve use what there is: Debian always has perl and
+// getent, Alpine and busybox images have nc and nslookup.
 const (
 	serve = `
 if command -v perl >/dev/null; then
@@ -108,13 +118,25 @@ exec nc -lk -s 127.0.0.1 -p $1 -e cat`
 
 	connect = `
 if command -v perl >/dev/null; then
-	exec perl -MIO::Socket::INET -e 'exit(IO::Socket::INET->new(PeerAddr => $ARGV[0], PeerPort => $ARGV[1], Timeout => 3) ? 0 : 1)' $1 $2
+	exec perl -MIO::Socket::IP -e 'exit(IO::Socket::IP->new(PeerHost => $ARGV[0], PeerPort => $ARGV[1], Timeout => 3) ? 0 : 1)' $1 $2
 elif command -v python3 >/dev/null; then
 	exec python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3)' $1 $2
 elif command -v nc >/dev/null; then
 	nc -w 3 $1 $2 </dev/null >/dev/null; exit $(($? != 0))
 fi
 exit 99`
+
+	resolve = `
+if command -v getent >/dev/null; then
+	getent ahosts "$1" | while read ip rest; do echo $ip; done
+elif command -v nslookup >/dev/null; then
+	nslookup "$1" | sed -n '/^Name/,$s/^Address[ 0-9]*: *//p'
+elif command -v python3 >/dev/null; then
+	exec python3 -c 'import socket, sys
+for a in socket.getaddrinfo(sys.argv[1], None): print(a[4][0])' "$1"
+else
+	exit 99
+fi`
 )
 
 // word returns the command for one of the words.

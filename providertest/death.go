@@ -3,6 +3,8 @@ package providertest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,7 +55,8 @@ var death = []promise{
 			t.Error("the id is gone")
 		}
 		within(t, h.short(), "Wait, Signal and Attach after Remove", func() {
-			if _, err := p.Wait(ctx); err != nil {
+			exit, err := p.Wait(ctx)
+			if err := errors.Join(err, broughtDown(exit, err)); err != nil {
 				wantKind(t, "Wait", err, atoll.ErrNotFound, atoll.ErrStopped)
 			}
 			wantKind(t, "Signal", p.Signal(ctx, atoll.SIGTERM), atoll.ErrStopped, atoll.ErrNotFound)
@@ -82,46 +85,86 @@ var death = []promise{
 	}},
 	{"Remove wakes those who wait and those who are attached", nil, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
-		p, _ := h.started(t, sb, word("ready"))
-		done := make(chan struct{})
+		p := h.start(t, sb, word("ready"))
+		screens := []*screen{newScreen(), newScreen()}
+		done := make(chan []error, 1)
 		go func() {
-			defer close(done)
-			inParallel(4, func(i int) error {
-				if i%2 == 0 {
-					p.Wait(h.ctx(t))
-				} else {
-					p.Attach(h.ctx(t), &atoll.Attachment{Stdout: newScreen()})
+			done <- inParallel(4, func(i int) error {
+				if i < 2 {
+					return p.Attach(h.ctx(t), &atoll.Attachment{Stdout: screens[i]})
 				}
-				return nil
+				exit, err := p.Wait(h.ctx(t))
+				return errors.Join(err, broughtDown(exit, err))
 			})
 		}()
+		for _, scr := range screens {
+			scr.expect(t, h, "ready\n")
+		}
 		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		within(t, h.short(), "waking up", func() { <-done })
-	}},
-	{"Stop wakes those who wait", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		p, _ := h.started(t, sb, word("ready"))
-		done := make(chan error, 1)
-		go func() {
-			exit, err := p.Wait(h.ctx(t))
-			if err == nil && exit.Signal != atoll.SIGKILL && exit.Signal != atoll.SIGTERM {
-				err = errors.New("exit is " + exit.String())
+		within(t, h.short(), "waking up", func() {
+			for _, err := range <-done {
+				if err != nil {
+					wantKind(t, "Wait or Attach", err, atoll.ErrNotFound, atoll.ErrStopped)
+				}
 			}
-			done <- err
+		})
+	}},
+	{"Stop wakes those who wait and those who are attached", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p := h.start(t, sb, word("ready"))
+		scr := newScreen()
+		done := make(chan []error, 1)
+		go func() {
+			done <- inParallel(2, func(i int) error {
+				if i == 0 {
+					return p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr})
+				}
+				exit, err := p.Wait(h.ctx(t))
+				return errors.Join(err, broughtDown(exit, err))
+			})
 		}()
+		scr.expect(t, h, "ready\n")
 		if err := sb.Stop(h.ctx(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		select {
-		case err := <-done:
-			if err != nil {
-				wantKind(t, "Wait", err, atoll.ErrStopped)
+		within(t, h.short(), "waking up", func() {
+			for _, err := range <-done {
+				if err != nil {
+					wantKind(t, "Wait or Attach", err, atoll.ErrStopped)
+				}
 			}
-		case <-time.After(h.short()):
-			t.Error("Wait still waits")
+		})
+	}},
+	{"a process that its sandbox's end has ended says so ever after", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p, _ := h.started(t, sb, word("ready"))
+		again := func(kinds ...atoll.Kind) {
+			t.Helper()
+			within(t, h.short(), "Wait", func() {
+				exit, err := p.Wait(h.ctx(t))
+				if err := errors.Join(err, broughtDown(exit, err)); err != nil {
+					wantKind(t, "Wait", err, kinds...)
+				}
+			})
+			wantKind(t, "Signal", p.Signal(h.ctx(t), atoll.SIGTERM), kinds...)
 		}
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		again(atoll.ErrStopped)
+		if h.p.Info().Caps.Durable != atoll.DurableNone {
+			if err := sb.Start(h.ctx(t)); err != nil {
+				t.Fatalf("Start: %v", err)
+			}
+			_, err := sb.Process(h.ctx(t), p.ID())
+			wantKind(t, "Process of the life before", err, atoll.ErrNotExist)
+		}
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		again(atoll.ErrStopped, atoll.ErrNotFound)
 	}},
 	{"Stop asks before it kills", nil, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{Cmd: wordArgs("trap", "TERM")})
@@ -296,10 +339,86 @@ var death = []promise{
 			_, err := p.Wait(ctx)
 			wantCtx(t, "Wait", err, context.Canceled)
 			wantCtx(t, "Attach", p.Attach(ctx, &atoll.Attachment{Stdout: newScreen()}), context.Canceled)
-			sb.Stop(ctx, -1)
-			sb.Remove(ctx, atoll.RemoveVolumes())
+			_, err = sb.Exec(ctx, program("true"))
+			wantCtx(t, "Exec", err, context.Canceled)
 		})
+		for _, c := range h.quickCalls(sb, p) {
+			within(t, h.short(), c.what+" with an ended context", func() {
+				if err := c.do(ctx); err != nil && atoll.KindOf(err) != atoll.ErrUnsupported {
+					wantCtx(t, c.what, err, context.Canceled)
+				}
+			})
+		}
+		if caps := h.p.Info().Caps; caps.Pause {
+			if err := atoll.Resume(h.ctx(t), sb); err != nil {
+				t.Errorf("Resume: %v", err)
+			}
+		}
+		h.output(t, sb, program("echo", "unharmed"))
 	}},
+	{"Stop and Remove with a context that has ended do their work or say that they did not", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.started(t, sb, word("ready"))
+		ctx, cancel := context.WithCancel(h.ctx(t))
+		cancel()
+		within(t, h.short(), "Stop with an ended context", func() {
+			if err := sb.Stop(ctx, -1); err != nil {
+				wantCtx(t, "Stop", err, context.Canceled)
+			} else if st := h.status(t, sb); st.State != atoll.StateStopped {
+				t.Errorf("Stop succeeded, and the sandbox is %s", st.State)
+			}
+		})
+		within(t, h.short(), "Remove with an ended context", func() {
+			if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+				wantCtx(t, "Remove", err, context.Canceled)
+			} else {
+				nothingLeft(t, h, h.p)
+			}
+		})
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Errorf("Remove, tried again: %v", err)
+		}
+	}},
+}
+
+// A quickCall is one that may do its work although its context has ended.
+type quickCall struct {
+	what string
+	do   func(context.Context) error
+}
+
+// quickCalls are those that leave a sandbox as it is, or paused.
+func (h *harness) quickCalls(sb atoll.Sandbox, p atoll.Process) []quickCall {
+	files := atoll.Files(sb)
+	return []quickCall{
+		{"Status", func(ctx context.Context) error { return errOf(sb.Status(ctx)) }},
+		{"Start", sb.Start},
+		{"Process", func(ctx context.Context) error { return errOf(sb.Process(ctx, p.ID())) }},
+		{"Processes", func(ctx context.Context) error { return errOf(atoll.Processes(ctx, sb)) }},
+		{"Signal", func(ctx context.Context) error { return p.Signal(ctx, atoll.SIGCONT) }},
+		{"Get", func(ctx context.Context) error { return errOf(h.p.Get(ctx, sb.ID())) }},
+		{"List", func(ctx context.Context) error { return errOf(h.p.List(ctx, atoll.Filter{})) }},
+		{"Volumes", func(ctx context.Context) error { return errOf(atoll.Volumes(ctx, h.p, "")) }},
+		{"Snapshots", func(ctx context.Context) error { return errOf(atoll.Snapshots(ctx, h.p)) }},
+		{"Prepare", func(ctx context.Context) error { return atoll.Prepare(ctx, h.p, h.spec(atoll.Spec{}), nil) }},
+		{"List of files", func(ctx context.Context) error { return errOf(files.List(ctx, ".", true)) }},
+		{"Stat", func(ctx context.Context) error { return errOf(files.Stat(ctx, "/")) }},
+		{"Write", func(ctx context.Context) error { return atoll.WriteFile(ctx, sb, "f", []byte("x"), 0) }},
+		{"Usage", func(ctx context.Context) error { return errOf(atoll.UsageOf(ctx, sb)) }},
+		{"Dial", func(ctx context.Context) error { return errOf(atoll.Dial(ctx, sb, 9)) }},
+		{"Pause", func(ctx context.Context) error { return atoll.Pause(ctx, sb) }},
+	}
+}
+
+// broughtDown is an error when a process whose sandbox was stopped or removed
+// has an exit, and another one than that it was killed: to those who wait, it is
+// no accident.
+func broughtDown(exit atoll.Exit, err error) error {
+	killed := exit.Signal == atoll.SIGKILL || exit.Signal == atoll.SIGTERM
+	if err != nil || killed && !strings.Contains(exit.Reason, "died") {
+		return nil
+	}
+	return fmt.Errorf("the exit is %+v, want it killed, and nothing to have died", exit)
 }
 
 // errOf drops the value of a call.

@@ -102,6 +102,27 @@ func (f *faulty) RemoveVolume(ctx context.Context, project, name string) error {
 	return f.ProviderLayer.RemoveVolume(ctx, project, name)
 }
 
+func (f *faulty) Images(ctx context.Context) ([]atoll.Image, error) {
+	if err := f.plan.call("Provider.Images", ""); err != nil {
+		return nil, err
+	}
+	return f.ProviderLayer.Images(ctx)
+}
+
+func (f *faulty) RemoveImage(ctx context.Context, ref string, force bool) error {
+	if err := f.plan.call("Provider.RemoveImage", ref); err != nil {
+		return err
+	}
+	return f.ProviderLayer.RemoveImage(ctx, ref, force)
+}
+
+func (f *faulty) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
+	if err := f.plan.call("Provider.PruneImages", ""); err != nil {
+		return atoll.Pruned{}, err
+	}
+	return f.ProviderLayer.PruneImages(ctx, opts)
+}
+
 func (f *faulty) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	if err := f.plan.call("Provider.Snapshots", ""); err != nil {
 		return nil, err

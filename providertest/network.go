@@ -1,9 +1,15 @@
 package providertest
 
 import (
+	"context"
 	"net"
+	"net/netip"
+	"net/url"
+	"os"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -16,9 +22,29 @@ var network = []promise{
 		}
 	}},
 	{"without a network there is no way out", []need{needNoNet}, func(t *testing.T, h *harness) {
+		addrs := outside(t)
 		sb := h.idle(t)
-		for _, addr := range []string{"192.0.2.1:80", "169.254.169.254:80", "8.8.8.8:53"} {
+		for _, addr := range addrs {
 			h.unreachable(t, sb, addr)
+		}
+	}},
+	{"without a network no name is known", []need{needNoNet}, func(t *testing.T, h *harness) {
+		name := knownName(t)
+		if ips := h.resolve(t, h.idle(t), name); len(ips) > 0 {
+			t.Errorf("%s is known to be %q", name, ips)
+		}
+	}},
+	{"with a network names are known", []need{needNet}, func(t *testing.T, h *harness) {
+		name := knownName(t)
+		sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
+		ips := h.resolve(t, sb, name)
+		if len(ips) == 0 {
+			t.Errorf("%s is not known", name)
+		}
+		for _, ip := range ips {
+			if _, err := netip.ParseAddr(ip); err != nil {
+				t.Errorf("%s is known to be %q", name, ip)
+			}
 		}
 	}},
 	{"with a network there is still no way to the host", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
@@ -28,16 +54,18 @@ var network = []promise{
 		}
 	}},
 	{"with a network what is allowed can be reached, the host too", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
-		addr := outsideAddress(t)
-		sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.IP.String()}}})
-		h.poll(t, h.short(), func() error { return h.connect(t, sb, addr.IP.String(), addr.Port) })
+		for _, addr := range listenOutside(t) {
+			sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.Addr().String()}}})
+			h.reachable(t, sb, addr)
+		}
 	}},
 	{"with an egress list what is on it can be reached, and nothing else", []need{needEgress, needWalls}, func(t *testing.T, h *harness) {
-		addr := outsideAddress(t)
-		sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{addr.IP.String()}}})
-		h.poll(t, h.short(), func() error { return h.connect(t, sb, addr.IP.String(), addr.Port) })
-		other := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"192.0.2.7"}}})
-		h.unreachable(t, other, addr.String())
+		other := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"198.51.100.7"}}})
+		for _, addr := range listenOutside(t) {
+			sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{addr.Addr().String()}}})
+			h.reachable(t, sb, addr)
+			h.unreachable(t, other, addr.String())
+		}
 	}},
 	{"loopback works without a network", nil, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
@@ -58,53 +86,126 @@ var network = []promise{
 	}},
 }
 
-// listenEverywhere listens on each address of this machine.
+// listenEverywhere listens on each address of this machine, and returns them.
 func listenEverywhere(t *testing.T) []string {
 	t.Helper()
-	l, err := net.Listen("tcp4", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
 	var out []string
 	for _, ip := range addresses(t) {
-		out = append(out, (&net.TCPAddr{IP: ip, Port: l.Addr().(*net.TCPAddr).Port}).String())
+		out = append(out, listen(t, ip).String())
 	}
 	return out
 }
 
-// outsideAddress listens on an address of this machine that is not loopback.
-func outsideAddress(t *testing.T) *net.TCPAddr {
+// listenOutside listens on an address of this machine that is not loopback, for
+// each family that it has one of.
+func listenOutside(t *testing.T) []netip.AddrPort {
 	t.Helper()
+	var out []netip.AddrPort
+	families := map[bool]bool{}
 	for _, ip := range addresses(t) {
-		if ip.IsLoopback() {
-			continue
+		if !ip.IsLoopback() && !ip.IsLinkLocalUnicast() && !families[ip.Is4()] {
+			families[ip.Is4()] = true
+			out = append(out, listen(t, ip))
 		}
-		l, err := net.Listen("tcp4", net.JoinHostPort(ip.String(), "0"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-		return l.Addr().(*net.TCPAddr)
 	}
-	t.Skip("this machine has no address but loopback")
-	return nil
+	if len(out) == 0 {
+		t.Skip("this machine has no address but loopback")
+	}
+	return out
 }
 
-// addresses lists the IPv4 addresses of this machine.
-func addresses(t *testing.T) []net.IP {
+// listen listens on the address until the test ends.
+func listen(t *testing.T, ip netip.Addr) netip.AddrPort {
+	t.Helper()
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return netip.AddrPortFrom(ip, uint16(l.Addr().(*net.TCPAddr).Port))
+}
+
+// addresses lists those of this machine that need no zone to be reached.
+func addresses(t *testing.T) []netip.Addr {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out []net.IP
+	var out []netip.Addr
 	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil {
-			out = append(out, n.IP)
+		p, err := netip.ParsePrefix(a.String())
+		if err == nil && !(p.Addr().Is6() && p.Addr().IsLinkLocalUnicast()) {
+			out = append(out, p.Addr())
 		}
 	}
 	return out
+}
+
+// outside lists addresses of others that can be reached from this machine: what
+// cannot be reached from here says nothing of a wall. There is one at most that
+// every machine with a network has, its name server's.
+func outside(t *testing.T) []string {
+	t.Helper()
+	conf, err := os.ReadFile("/etc/resolv.conf")
+	if err != nil {
+		t.Skipf("this machine has no name server: %v", err)
+	}
+	var out []string
+	for line := range strings.Lines(string(conf)) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != "nameserver" {
+			continue
+		}
+		addr := net.JoinHostPort(f[1], "53")
+		if c, err := net.DialTimeout("tcp", addr, 2*time.Second); err == nil {
+			c.Close()
+			out = append(out, addr)
+		}
+	}
+	if len(out) == 0 {
+		t.Skip("this machine can reach no name server itself")
+	}
+	return out
+}
+
+// knownName is a name that this machine's name servers know: that of the proxy
+// for Go modules, without which this test could hardly have been built.
+func knownName(t *testing.T) string {
+	t.Helper()
+	name := "proxy.golang.org"
+	first, _, _ := strings.Cut(os.Getenv("GOPROXY"), ",")
+	if u, err := url.Parse(first); err == nil && u.Hostname() != "" && net.ParseIP(u.Hostname()) == nil {
+		name = u.Hostname()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	r := net.Resolver{PreferGo: true}
+	if _, err := r.LookupNetIP(ctx, "ip", name+"."); err != nil {
+		t.Skipf("this machine's name servers do not know %s: %v", name, err)
+	}
+	return name
+}
+
+// resolve asks inside for the addresses of a name.
+func (h *harness) resolve(t *testing.T, sb atoll.Sandbox, name string) []string {
+	t.Helper()
+	cmd := word("resolve", name)
+	cmd.Timeout = atoll.Duration(h.short())
+	res := h.capture(t, sb, cmd)
+	if res.Code == 99 {
+		t.Skip("the image has neither getent nor nslookup nor python3 to ask with")
+	}
+	return strings.Fields(string(res.Stdout))
+}
+
+// reachable checks that a process inside can connect to addr.
+func (h *harness) reachable(t *testing.T, sb atoll.Sandbox, addr netip.AddrPort) {
+	t.Helper()
+	err := eventually(h.short(), func() error { return h.connect(t, sb, addr.Addr().String(), int(addr.Port())) })
+	if err != nil {
+		t.Errorf("%s: %v", addr, err)
+	}
 }
 
 // unreachable checks that a process inside cannot connect to addr.

@@ -32,12 +32,13 @@ import (
 type Option func(*config)
 
 type config struct {
-	slow   float64
-	image  string
-	count  int
-	except map[string]string
-	leaks  func(t *testing.T) []string
-	reopen func(t *testing.T, p atoll.Provider) atoll.Provider
+	slow     float64
+	image    string
+	pullable string
+	count    int
+	except   map[string]string
+	leaks    func(t *testing.T) []string
+	reopen   func(t *testing.T, p atoll.Provider) atoll.Provider
 }
 
 func newConfig(opts []Option) *config {
@@ -55,6 +56,11 @@ func Slow(factor float64) Option { return func(c *config) { c.slow = factor } }
 // Image is the image that sandboxes are made of, where the provider's default
 // one will not do.
 func Image(ref string) Option { return func(c *config) { c.image = ref } }
+
+// Pullable is the full name of an image that can be fetched, and sandboxes made
+// from it, for what is promised about images. It may be removed on the way, as
+// may all others that no sandbox uses.
+func Pullable(ref string) Option { return func(c *config) { c.pullable = ref } }
 
 // Count is how many sandboxes are made at once, 100 unless told.
 func Count(n int) Option { return func(c *config) { c.count = n } }
@@ -144,7 +150,7 @@ func needWalls(i atoll.Info, _ *config) string {
 func groups() []group {
 	return []group{
 		{"birth", birth}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
-		{"files", files}, {"volumes", volumes}, {"memory", memory}, {"watch", watches}, {"death", death},
+		{"files", files}, {"volumes", volumes}, {"images", images}, {"memory", memory}, {"watch", watches}, {"death", death},
 		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"network", network},
 		{"dial", dials}, {"pause", pauses}, {"snapshot", snapshots}, {"faults", faults},
 	}

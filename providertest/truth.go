@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -34,6 +35,16 @@ var truth = []promise{
 			wantKind(t, "RemoveVolume of none", err, atoll.ErrNotExist)
 		} else {
 			wantKind(t, "RemoveVolume", err, atoll.ErrUnsupported)
+		}
+		_, err = atoll.Images(h.ctx(t), h.p)
+		agrees(t, "Images", caps.Images, err)
+		_, err = atoll.PruneImages(h.ctx(t), h.p, atoll.PruneOptions{UnusedFor: atoll.Duration(1000 * time.Hour)})
+		agrees(t, "PruneImages", caps.Images, err)
+		err = atoll.RemoveImage(h.ctx(t), h.p, "registry.example.com/none:1", false)
+		if caps.Images {
+			wantKind(t, "RemoveImage of none", err, atoll.ErrNotExist)
+		} else {
+			wantKind(t, "RemoveImage", err, atoll.ErrUnsupported)
 		}
 		_, err = atoll.Snapshots(h.ctx(t), h.p)
 		agrees(t, "Snapshots", caps.Snapshot, err)

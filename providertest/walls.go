@@ -1,11 +1,14 @@
 package providertest
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -44,14 +47,32 @@ var walls = []promise{
 		}
 	}},
 	{"a sandbox sees no process of the host, nor can it signal one", []need{needWalls}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
-		own := strconv.Itoa(os.Getpid())
-		self, err := os.ReadFile("/proc/self/cmdline")
-		if err != nil {
+		victim := exec.Command("sleep", "1000")
+		if err := victim.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if res := h.capture(t, sb, program("cat", "/proc/"+own+"/cmdline")); string(res.Stdout) == string(self) {
-			t.Error("the process of the test can be seen from inside")
+		ended := make(chan error, 1)
+		go func() { ended <- victim.Wait() }()
+		defer func() {
+			victim.Process.Kill()
+			<-ended
+		}()
+		sb := h.idle(t)
+		for _, pid := range []int{victim.Process.Pid, os.Getpid()} {
+			cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res := h.capture(t, sb, program("cat", fmt.Sprintf("/proc/%d/cmdline", pid))); string(res.Stdout) == string(cmdline) {
+				t.Errorf("process %d of the host can be seen from inside", pid)
+			}
+		}
+		h.code(t, sb, word("hit", victim.Process.Pid)) // may hit one that has this number inside
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Errorf("a process of the host was ended from inside: %v", err)
+		case <-time.After(aMoment): // nothing tells of what does not happen
 		}
 	}},
 	{"a sandbox has its own processes only", []need{needWalls}, func(t *testing.T, h *harness) {

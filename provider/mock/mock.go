@@ -1,7 +1,7 @@
 // Package mock is a provider of sandboxes in which nothing is real but the
 // files, for tests of what uses a provider. Commands are Go functions: a small
 // set of programs, to which Options.Programs adds, and a shell that knows no
-// more than echo and exit. Everything else, from states and streams to
+// more than echo and exit. Images are names. Everything else, from states and streams to
 // terminals and signals, behaves as the contract of package atoll says.
 //
 // Any call can be made to fail or to take its time (Options.Before) or be
@@ -63,6 +63,7 @@ type Funcs struct {
 type Provider struct {
 	atoll.ProviderLayer
 	opts    Options
+	images  *images
 	calls   atomic.Int64
 	dispose func() error
 }
@@ -75,6 +76,7 @@ var info = atoll.Info{
 		TTY:     true,
 		Files:   true,
 		Dial:    true,
+		Images:  true,
 		Users:   true,
 		Volumes: true,
 	},
@@ -92,13 +94,20 @@ func New(opts Options) (*Provider, error) {
 		opts.Dir, dispose = dir, func() error { return os.RemoveAll(dir) }
 	}
 	leaf, err := life.New(life.Options{
-		Info: info, Image: "mock:latest", Backend: newWorld(opts.Programs), Dir: opts.Dir, Address: Address, Log: opts.Log,
+		Info: info, Image: defaultImage, Backend: newWorld(opts.Programs), Dir: opts.Dir, Address: Address, Log: opts.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, dispose())
 	}
-	return &Provider{ProviderLayer: atoll.ProviderLayer{Provider: leaf}, opts: opts, dispose: dispose}, nil
+	images, err := openImages(opts.Dir)
+	if err != nil {
+		return nil, errors.Join(err, leaf.Close(), dispose())
+	}
+	return &Provider{ProviderLayer: atoll.ProviderLayer{Provider: leaf}, opts: opts, images: images, dispose: dispose}, nil
 }
+
+// defaultImage is what sandboxes are made of that name no image.
+const defaultImage = "mock:latest"
 
 // Calls is how many calls there were.
 func (p *Provider) Calls() int { return int(p.calls.Load()) }
@@ -119,6 +128,9 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	}
 	if f := p.opts.Funcs.Create; f != nil {
 		return f(ctx, spec)
+	}
+	if err := p.Prepare(ctx, spec, nil); err != nil {
+		return nil, err
 	}
 	return p.wrap(p.Provider.Create(ctx, spec))
 }

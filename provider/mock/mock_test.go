@@ -26,7 +26,8 @@ func newMock(t *testing.T, opts mock.Options) *mock.Provider {
 }
 
 func TestConformance(t *testing.T) {
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return newMock(t, mock.Options{}) })
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return newMock(t, mock.Options{}) },
+		providertest.Pullable("docker.io/library/app:1"))
 }
 
 func TestAddress(t *testing.T) {

@@ -43,6 +43,9 @@ var words = map[string]Program{
 	"drip":    drip,
 	"trap":    trap,
 	"family":  family,
+	"stay":    stay,
+	"spin":    sleeper, // who could tell
+	"hit":     hit,
 	"orphan":  orphan,
 	"spawn":   spawn,
 	"alive":   alive,
@@ -51,6 +54,7 @@ var words = map[string]Program{
 	"winch":   winch,
 	"serve":   serve,
 	"connect": connect,
+	"resolve": func(*Proc) int { return 0 }, // no name is known here
 	"mounted": func(p *Proc) int {
 		if p.isDir(p.arg(1)) {
 			return 0
@@ -131,6 +135,15 @@ func family(p *Proc) int {
 	return 0
 }
 
+func stay(p *Proc) int {
+	for _, name := range p.Args[min(2, len(p.Args)):] {
+		if err := p.WriteFile(name, []byte(p.arg(1)+"\n")); err != nil {
+			return p.fail(err)
+		}
+	}
+	return family(p)
+}
+
 func orphan(p *Proc) int {
 	kid, err := p.fork(sleeper)
 	if err != nil {
@@ -150,6 +163,13 @@ func spawn(p *Proc) int {
 
 func alive(p *Proc) int {
 	if p.world.alive(p.box, p.number(1)) {
+		return 0
+	}
+	return 1
+}
+
+func hit(p *Proc) int {
+	if p.world.hit(p.box, p.number(1)) {
 		return 0
 	}
 	return 1

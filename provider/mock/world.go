@@ -176,6 +176,18 @@ func (w *world) alive(box string, pid int) bool {
 	return p != nil && p.box == box
 }
 
+// hit kills a process of a sandbox, if it has such a one.
+func (w *world) hit(box string, pid int) bool {
+	w.mu.Lock()
+	p := w.procs[pid]
+	w.mu.Unlock()
+	if p == nil || p.box != box {
+		return false
+	}
+	_ = p.Signal(atoll.SIGKILL) // never fails
+	return true
+}
+
 // host is the real file for a name in the work directory.
 func (p *Proc) host(name string) (abs, host string, ok bool) {
 	if !path.IsAbs(name) {

@@ -1,0 +1,159 @@
+package providertest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// needPullable is the need for an image that can be fetched.
+func needPullable(_ atoll.Info, cfg *config) string {
+	if cfg.pullable == "" {
+		return "the option Pullable is not given"
+	}
+	return ""
+}
+
+var images = []promise{
+	{"Prepare fetches an image, which is kept until it is removed", []need{needImages, needPullable}, func(t *testing.T, h *harness) {
+		h.pull(t)
+		img := h.kept(t)
+		if img == nil {
+			t.Fatal("Images does not list it")
+		}
+		if img.Digest == "" || img.Size < 0 || img.InUse || img.Fetched.IsZero() || img.Used.IsZero() {
+			t.Errorf("the image is %+v", *img)
+		}
+		if err := atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, false); err != nil {
+			t.Errorf("RemoveImage: %v", err)
+		}
+		if img := h.kept(t); img != nil {
+			t.Errorf("after RemoveImage there is %+v", *img)
+		}
+		wantKind(t, "RemoveImage again", atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, false), atoll.ErrNotExist)
+		h.pull(t)
+		if img = h.kept(t); img == nil {
+			t.Fatal("Images does not list what was fetched again")
+		}
+		if err := atoll.RemoveImage(h.ctx(t), h.p, img.Digest, false); err != nil {
+			t.Errorf("RemoveImage of its digest: %v", err)
+		}
+		if img := h.kept(t); img != nil {
+			t.Errorf("after RemoveImage of its digest there is %+v", *img)
+		}
+	}},
+	{"an image that a sandbox was made from is in use, running or not", []need{needImages, needPullable, needRestart}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Image: h.cfg.pullable})
+		h.inUse(t, "while it runs")
+		wantKind(t, "RemoveImage with force while it runs", atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, true), atoll.ErrConflict)
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		h.inUse(t, "while it is stopped")
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		if img := h.kept(t); img == nil || img.InUse {
+			t.Errorf("after the sandbox is gone the image is %+v", img)
+		}
+		if err := atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, false); err != nil {
+			t.Errorf("RemoveImage: %v", err)
+		}
+	}},
+	{"the image of a stopped sandbox goes by force, and comes back when it starts", []need{needImages, needPullable, needRestart}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Image: h.cfg.pullable})
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if err := atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, true); err != nil {
+			t.Fatalf("RemoveImage with force: %v", err)
+		}
+		if img := h.kept(t); img != nil {
+			t.Errorf("after RemoveImage there is %+v", *img)
+		}
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Errorf("Start: %v", err)
+		}
+	}},
+	{"PruneImages removes what it is told to, of what nobody uses", []need{needImages, needPullable}, func(t *testing.T, h *harness) {
+		h.pull(t)
+		img := h.kept(t)
+		if img == nil {
+			t.Fatal("Images does not list it")
+		}
+		for _, tt := range []struct {
+			opts atoll.PruneOptions
+			want bool
+		}{
+			{atoll.PruneOptions{}, false}, // it has a name
+			{atoll.PruneOptions{All: true, UnusedFor: atoll.Duration(time.Hour)}, false},
+			{atoll.PruneOptions{All: true}, true},
+			{atoll.PruneOptions{All: true}, false},
+		} {
+			pruned, err := atoll.PruneImages(h.ctx(t), h.p, tt.opts)
+			if err != nil {
+				t.Fatalf("PruneImages(%+v): %v", tt.opts, err)
+			}
+			if got := slices.Contains(pruned.Images, img.Digest); got != tt.want {
+				t.Errorf("PruneImages(%+v) = %+v; that it has %s is %v, want %v", tt.opts, pruned, img.Digest, got, tt.want)
+			}
+			if tt.want && pruned.Size < img.Size {
+				t.Errorf("PruneImages = %+v, want the %d bytes of the image at least", pruned, img.Size)
+			}
+		}
+		if img := h.kept(t); img != nil {
+			t.Errorf("after PruneImages there is %+v", *img)
+		}
+	}},
+	{"a name that no image can have is refused", []need{needImages}, func(t *testing.T, h *harness) {
+		for _, ref := range []string{"", "NO such::image", "a\x00b", "/no/such/path"} {
+			wantKind(t, "RemoveImage", atoll.RemoveImage(h.ctx(t), h.p, ref, false), atoll.ErrInvalid)
+		}
+	}},
+}
+
+// pull fetches the image that is for that.
+func (h *harness) pull(t *testing.T) {
+	t.Helper()
+	if err := atoll.Prepare(h.ctx(t), h.p, h.spec(atoll.Spec{Image: h.cfg.pullable}), nil); err != nil {
+		t.Fatalf("Prepare: %v", err)
+	}
+}
+
+// kept finds that image among those that are kept, by its name.
+func (h *harness) kept(t *testing.T) *atoll.Image {
+	t.Helper()
+	all, err := atoll.Images(h.ctx(t), h.p)
+	if err != nil {
+		t.Fatalf("Images: %v", err)
+	}
+	if !slices.IsSortedFunc(all, func(a, b atoll.Image) int { return strings.Compare(a.Ref, b.Ref) }) {
+		t.Errorf("Images is not sorted: %+v", all)
+	}
+	i := slices.IndexFunc(all, func(img atoll.Image) bool { return strings.HasSuffix(img.Ref, h.cfg.pullable) })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
+}
+
+// inUse checks that the image is, and that it stays.
+func (h *harness) inUse(t *testing.T, when string) {
+	t.Helper()
+	img := h.kept(t)
+	if img == nil || !img.InUse {
+		t.Fatalf("%s the image is %+v, want it in use", when, img)
+	}
+	wantKind(t, "RemoveImage "+when, atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, false), atoll.ErrConflict)
+	wantKind(t, "RemoveImage of its digest "+when, atoll.RemoveImage(h.ctx(t), h.p, img.Digest, false), atoll.ErrConflict)
+	pruned, err := atoll.PruneImages(h.ctx(t), h.p, atoll.PruneOptions{All: true})
+	if err != nil || slices.Contains(pruned.Images, img.Digest) {
+		t.Errorf("PruneImages %s = %+v, %v", when, pruned, err)
+	}
+	if h.kept(t) == nil {
+		t.Errorf("%s the image is gone", when)
+	}
+}
