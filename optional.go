@@ -154,7 +154,7 @@ type Image struct {
 	Size     Bytes     `json:"size"`               // of its files
 	InUse    bool      `json:"in_use"`             // a sandbox or a snapshot was made from it
 	Fetched  time.Time `json:"fetched"`
-	Used     time.Time `json:"used"`               // when it was last asked for, or a sandbox started on it
+	Used     time.Time `json:"used"` // when it was last asked for, or a sandbox started on it
 }
 
 // PruneOptions say which of the images that nobody uses PruneImages deletes.

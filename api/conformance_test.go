@@ -87,7 +87,7 @@ func TestConformance(t *testing.T) {
 						p = stack{overSocket(t, p), p}
 					}
 					return p
-				}, providertest.Count(10))
+				}, providertest.Count(10), providertest.Pullable("docker.io/library/app:1"))
 			})
 		}
 	}

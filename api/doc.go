@@ -48,6 +48,8 @@
 //	GET    /v1/sandboxes/{id}/dial?port=      Upgrade: tcp
 //	*      /v1/sandboxes/{id}/ports/{port}/...
 //	GET    /v1/volumes ?project=              DELETE /v1/volumes/{name}?project=
+//	GET    /v1/images                         DELETE /v1/images?ref= force=
+//	POST   /v1/images/prune                   {"all","unused_for"}; {"images","size"}
 //	GET    /v1/snapshots                      DELETE /v1/snapshots/{id}
 //	DELETE /v1/projects/{project}
 //

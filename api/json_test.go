@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -36,6 +37,9 @@ func TestRequestsAreStrict(t *testing.T) {
 		{"GET", sandboxes + "?naem=x", "", 400, `unknown parameter "naem"`},
 		{"GET", sandboxes + "?label=x", "", 400, "key=value"},
 		{"DELETE", box + "?volumes=maybe", "", 400, "maybe"},
+		{"DELETE", "/v1/images?ref=x&force=maybe", "", 400, "maybe"},
+		{"DELETE", "/v1/images?name=x", "", 400, "name"},
+		{"POST", "/v1/images/prune", `{"everything":true}`, 400, "everything"},
 		{"GET", box + "/files?path=/x&offset=z", "", 400, "offset"},
 		{"GET", box + "/files", "", 400, "path: is missing"},
 		{"PUT", box + "/files?path=/x&mode=9", "", 400, "mode"},
@@ -117,6 +121,12 @@ func TestWireNames(t *testing.T) {
 		{fileInfoOf(atoll.FileInfo{Name: "\xff", Path: "/\xff"}), `"name_b64":"/w==","path_b64":"L/8="`},
 		{idReply{"x"}, `{"id":"x"}`},
 		{stopRequest{}, `{}`},
+		{imagesReply{[]atoll.Image{}}, `{"images":[]}`},
+		{atoll.Image{Ref: "r", Digest: "d", Platform: "p", Size: 1, InUse: true},
+			`{"ref":"r","digest":"d","platform":"p","size":1,"in_use":true,"fetched":"0001-01-01T00:00:00Z","used":"0001-01-01T00:00:00Z"}`},
+		{atoll.PruneOptions{}, `{}`},
+		{atoll.PruneOptions{All: true, UnusedFor: atoll.Duration(time.Hour)}, `{"all":true,"unused_for":"1h0m0s"}`},
+		{atoll.Pruned{Images: []string{"d"}, Size: 1}, `{"images":["d"],"size":1}`},
 	} {
 		rec := httptest.NewRecorder()
 		writeJSON(rec, 200, c.v)

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -19,6 +20,23 @@ func storeRoutes() []Route {
 			Params: project, Status: http.StatusNoContent, serve: (*Handler).serveRemoveVolume,
 		},
 		{
+			Method: "GET", Path: "/v1/images", Name: "listImages", Tag: "images", Summary: "List the images that were fetched",
+			Reply: jsonOf[imagesReply](), serve: (*Handler).serveImages,
+		},
+		{
+			Method: "DELETE", Path: "/v1/images", Name: "removeImage", Tag: "images", Summary: "Delete an image, or one of its names",
+			Doc: "An image that a sandbox or a snapshot was made from is a conflict, unless by `force`; one that runs always is.",
+			Params: []Param{
+				{Name: "ref", Type: "string", Doc: "its name, or its digest", Required: true},
+				{Name: "force", Type: "boolean", Doc: "also when sandboxes that do not run were made from it"},
+			},
+			Status: http.StatusNoContent, serve: (*Handler).serveRemoveImage,
+		},
+		{
+			Method: "POST", Path: "/v1/images/prune", Name: "pruneImages", Tag: "images", Summary: "Delete images that nobody uses",
+			Body: jsonOf[atoll.PruneOptions](), Reply: jsonOf[atoll.Pruned](), serve: (*Handler).servePruneImages,
+		},
+		{
 			Method: "GET", Path: "/v1/snapshots", Name: "listSnapshots", Tag: "snapshots", Summary: "List snapshots",
 			Reply: jsonOf[snapshotsReply](), serve: (*Handler).serveSnapshots,
 		},
@@ -32,6 +50,9 @@ func storeRoutes() []Route {
 type (
 	volumesReply struct {
 		Volumes []atoll.Volume `json:"volumes"`
+	}
+	imagesReply struct {
+		Images []atoll.Image `json:"images"`
 	}
 	snapshotsReply struct {
 		Snapshots []atoll.Snapshot `json:"snapshots"`
@@ -84,6 +105,71 @@ func (c *Client) RemoveVolume(ctx context.Context, project, name string) error {
 	return c.call(ctx, call{op: op, id: name, method: "DELETE", path: "/v1/volumes/" + segment(name), query: projectQuery(project)})
 }
 
+func (h *Handler) serveImages(w http.ResponseWriter, r *http.Request) error {
+	all, err := atoll.Images(r.Context(), h.provider)
+	if err != nil {
+		return err
+	}
+	if all == nil {
+		all = []atoll.Image{}
+	}
+	writeJSON(w, http.StatusOK, imagesReply{all})
+	return nil
+}
+
+// Images implements atoll.ImageStore.
+func (c *Client) Images(ctx context.Context) ([]atoll.Image, error) {
+	var reply imagesReply
+	err := c.call(ctx, call{op: "images", path: "/v1/images", reply: &reply})
+	return reply.Images, err
+}
+
+func (h *Handler) serveRemoveImage(w http.ResponseWriter, r *http.Request) error {
+	q := queryOf(r)
+	ref, force := q.str("ref"), q.bool("force")
+	if err := q.done(); err != nil {
+		return err
+	}
+	if err := atoll.RemoveImage(r.Context(), h.provider, ref, force); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// RemoveImage implements atoll.ImageStore.
+func (c *Client) RemoveImage(ctx context.Context, ref string, force bool) error {
+	query := url.Values{"ref": {ref}}
+	if force {
+		query.Set("force", "true")
+	}
+	return c.call(ctx, call{op: "remove image", id: ref, method: "DELETE", path: "/v1/images", query: query})
+}
+
+func (h *Handler) servePruneImages(w http.ResponseWriter, r *http.Request) error {
+	var opts atoll.PruneOptions
+	if err := h.body(w, r, &opts, false); err != nil {
+		return err
+	}
+	pruned, err := atoll.PruneImages(r.Context(), h.provider, opts)
+	if err != nil {
+		return err
+	}
+	if pruned.Images == nil {
+		pruned.Images = []string{}
+	}
+	writeJSON(w, http.StatusOK, pruned)
+	return nil
+}
+
+// PruneImages implements atoll.ImageStore. What was removed before a failure is
+// not told.
+func (c *Client) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
+	var pruned atoll.Pruned
+	err := c.call(ctx, call{op: "prune images", method: "POST", path: "/v1/images/prune", body: opts, reply: &pruned})
+	return pruned, err
+}
+
 func (h *Handler) serveSnapshots(w http.ResponseWriter, r *http.Request) error {
 	all, err := atoll.Snapshots(r.Context(), h.provider)
 	if err != nil {
@@ -122,5 +208,6 @@ func (c *Client) RemoveSnapshot(ctx context.Context, id string) error {
 
 var (
 	_ atoll.VolumeStore   = (*Client)(nil)
+	_ atoll.ImageStore    = (*Client)(nil)
 	_ atoll.SnapshotStore = (*Client)(nil)
 )

@@ -322,6 +322,27 @@ func (p *provider) RemoveVolume(ctx context.Context, project, name string) error
 	return err
 }
 
+func (p *provider) Images(ctx context.Context) ([]atoll.Image, error) {
+	ctx, c := p.t.begin(ctx, "images", "", "")
+	all, err := p.ProviderLayer.Images(ctx)
+	c.end(ctx, err, slog.Int("n", len(all)))
+	return all, err
+}
+
+func (p *provider) RemoveImage(ctx context.Context, ref string, force bool) error {
+	ctx, c := p.t.event(ctx, "remove_image", "")
+	err := p.ProviderLayer.RemoveImage(ctx, ref, force)
+	c.end(ctx, err, slog.String("image", ref), slog.Bool("force", force))
+	return err
+}
+
+func (p *provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
+	ctx, c := p.t.event(ctx, "prune_images", "")
+	pruned, err := p.ProviderLayer.PruneImages(ctx, opts)
+	c.end(ctx, err, slog.Int("n", len(pruned.Images)), slog.Int64("bytes", int64(pruned.Size)))
+	return pruned, err
+}
+
 func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	ctx, c := p.t.begin(ctx, "snapshots", "", "")
 	all, err := p.ProviderLayer.Snapshots(ctx)
@@ -342,5 +363,6 @@ var (
 	_ atoll.Preparer       = (*provider)(nil)
 	_ atoll.ProjectRemover = (*provider)(nil)
 	_ atoll.VolumeStore    = (*provider)(nil)
+	_ atoll.ImageStore     = (*provider)(nil)
 	_ atoll.SnapshotStore  = (*provider)(nil)
 )

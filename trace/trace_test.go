@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 			TracerProvider: sdktrace.NewTracerProvider(),
 			MeterProvider:  metrics,
 		})
-	})
+	}, providertest.Pullable("docker.io/library/app:1"))
 }
 
 func TestForwards(t *testing.T) {
