@@ -58,6 +58,7 @@ var rooms = map[string]map[string]string{
 	"provider/gvisor": {
 		"api":                               "it is the client of its keepers",
 		"image":                             "images become root file systems",
+		"internal/disk":                     "records of snapshots, the lock of a creation",
 		"internal/hub":                      "its Watch",
 		"provider/gvisor/internal/cgroup":   "limits that the host enforces",
 		"provider/gvisor/internal/files":    "the work directory of a stopped sandbox",
@@ -79,7 +80,7 @@ var rooms = map[string]map[string]string{
 	"provider/gvisor/internal/cgroup":   {},
 	"provider/gvisor/internal/files":    {"internal/dirfs": "directories of the host"},
 	"provider/gvisor/internal/runsc":    {},
-	"provider/gvisor/internal/statedir": {},
+	"provider/gvisor/internal/statedir": {"internal/disk": "records, locks, removals"},
 	"provider/gvisor/internal/upper":    {},
 
 	"providertest": {},

@@ -4,6 +4,7 @@
 package disk
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"os"
@@ -13,13 +14,20 @@ import (
 // the lock.
 var ErrLocked = errors.New("busy with another operation")
 
-// WriteJSON replaces the file with v as JSON, as a whole: whoever reads it finds
-// what was there before, or v. Two at once must not write to the same file. A
-// power cut soon afterwards may leave an empty file.
+// Temporary is what the names of files end with that are to replace others. One
+// is left when its writer is killed.
+const Temporary = ".tmp"
+
+// WriteFile replaces the file, for its owner only, as a whole: whoever reads it
+// finds what was there before, or data. Two at once must not write to the same
+// file. A power cut soon afterwards may leave an empty one.
+func WriteFile(path string, data []byte) error { return replace(path, data, false) }
+
+// WriteJSON is WriteFile with v as JSON.
 func WriteJSON(path string, v any) error { return writeJSON(path, v, false) }
 
 // SyncJSON is WriteJSON for what must not be damaged by a power cut either: it
-// waits for the disk. That the file is replaced may still be forgotten then.
+// waits for the disk. That the file was replaced may still be forgotten then.
 func SyncJSON(path string, v any) error { return writeJSON(path, v, true) }
 
 func writeJSON(path string, v any, sync bool) error {
@@ -27,8 +35,12 @@ func writeJSON(path string, v any, sync bool) error {
 	if err != nil {
 		return err
 	}
-	temp := path + ".tmp"
-	err = write(temp, data, sync)
+	return replace(path, data, sync)
+}
+
+func replace(path string, data []byte, sync bool) error {
+	temp := path + Temporary
+	err := write(temp, data, sync)
 	if err == nil {
 		err = os.Rename(temp, path)
 	}
@@ -47,8 +59,5 @@ func write(path string, data []byte, sync bool) error {
 	if err == nil && sync {
 		err = f.Sync()
 	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	return err
+	return cmp.Or(err, f.Close())
 }

@@ -53,7 +53,7 @@ func (p *Provider) save(r record) error { return disk.WriteJSON(p.recordPath(r.I
 
 // erase removes the record and releases the lock.
 func (p *Provider) erase(b *box) {
-	for _, name := range []string{p.recordPath(b.id) + ".tmp", p.recordPath(b.id)} {
+	for _, name := range []string{p.recordPath(b.id) + disk.Temporary, p.recordPath(b.id)} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.log.Warn("erase", "sandbox", b.id, "err", err)
 		}

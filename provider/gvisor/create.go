@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
@@ -24,7 +25,7 @@ import (
 type creation struct {
 	p    *Provider
 	rec  *statedir.Record
-	lock *statedir.Lock // held until Create returns; nil before the first step
+	lock *disk.Lock // held until Create returns; nil before the first step
 }
 
 // undo takes back what was made. What it fails to take back has a record, by

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
@@ -54,7 +55,7 @@ func (p *Provider) snapshot(ctx context.Context, rec *statedir.Record) (atoll.Sn
 	size, err := treeSize(dir)
 	snap := atoll.Snapshot{ID: taken.ID, Sandbox: id, Spec: rec.Status.Spec, Version: Version(), Size: size, Created: time.Now()}
 	if err == nil {
-		err = statedir.WriteJSON(filepath.Join(dir, statedir.SnapshotMeta), snapshotRecord{snap, *rec})
+		err = disk.SyncJSON(filepath.Join(dir, statedir.SnapshotMeta), snapshotRecord{snap, *rec})
 	}
 	if err == nil {
 		err = p.dir.FinishSnapshot(id, taken.ID)

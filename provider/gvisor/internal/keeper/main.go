@@ -135,7 +135,7 @@ func reply(w io.WriteCloser, r Reply) error {
 // A keeper is a box and what serves it.
 type keeper struct {
 	box     *box
-	lock    *statedir.Lock
+	lock    *statedir.KeeperLock
 	handler *api.Handler
 	server  *http.Server
 	failed  chan error

@@ -16,27 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
-
-// A Lock is an exclusive lock on a file, held until Release or the end of the
-// process.
-type Lock struct{ f *os.File }
-
-// Release lets go of the lock.
-func (l *Lock) Release() {
-	if l != nil {
-		l.f.Close() // closing releases
-	}
-}
 
 // ErrBusy says that another process, or another goroutine of this one, holds
 // the lock.
-var ErrBusy = errors.New("busy with another operation")
+var ErrBusy = disk.ErrLocked
 
 // Lock takes the lock that guards the life of the sandbox, waiting for it as
 // long as ctx lasts. It is fs.ErrNotExist when the sandbox has no directory,
 // also when it lost it while we waited.
-func (d Dir) Lock(ctx context.Context, id string) (*Lock, error) {
+func (d Dir) Lock(ctx context.Context, id string) (*disk.Lock, error) {
 	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
 		l, err := d.TryLock(id)
 		if !errors.Is(err, ErrBusy) {
@@ -51,33 +41,13 @@ func (d Dir) Lock(ctx context.Context, id string) (*Lock, error) {
 }
 
 // TryLock is Lock without waiting: it is ErrBusy when the lock is held.
-func (d Dir) TryLock(id string) (*Lock, error) {
-	return tryLock(filepath.Join(d.Sandbox(id), "lock"), os.O_CREATE)
-}
-
-// tryLock opens the file, with flags, and locks it. The file may have been
-// removed, and even made anew, since it was opened: then what would be held
-// guards nothing, and it is fs.ErrNotExist or ErrBusy.
-func tryLock(path string, flags int) (*Lock, error) {
-	l, err := lockFile(path, flags, unix.LOCK_EX|unix.LOCK_NB)
-	if err != nil {
-		return nil, err
-	}
-	ours, err1 := l.f.Stat()
-	now, err2 := os.Stat(path)
-	if err1 != nil || err2 != nil || !os.SameFile(ours, now) {
-		l.Release()
-		if errors.Is(err2, fs.ErrNotExist) {
-			return nil, err2
-		}
-		return nil, ErrBusy
-	}
-	return l, nil
+func (d Dir) TryLock(id string) (*disk.Lock, error) {
+	return disk.TryLock(filepath.Join(d.Sandbox(id), "lock"))
 }
 
 // Make makes the sandbox's directory with its lock taken, so that nobody ever
 // sees it unlocked; fs.ErrExist when it is there.
-func (d Dir) Make(id string) (l *Lock, err error) {
+func (d Dir) Make(id string) (l *disk.Lock, err error) {
 	const tries = 10 // a sweep may take what is not locked yet for what was given up
 	for range tries {
 		l, err = d.make(id)
@@ -88,12 +58,12 @@ func (d Dir) Make(id string) (l *Lock, err error) {
 	return l, err
 }
 
-func (d Dir) make(id string) (*Lock, error) {
+func (d Dir) make(id string) (*disk.Lock, error) {
 	begun := d.Sandbox(fresh + atoll.NewID())
 	if err := os.Mkdir(begun, 0o700); err != nil {
 		return nil, err
 	}
-	l, err := tryLock(filepath.Join(begun, "lock"), os.O_CREATE)
+	l, err := disk.TryLock(filepath.Join(begun, "lock"))
 	if err == nil {
 		err = unix.Renameat2(unix.AT_FDCWD, begun, unix.AT_FDCWD, d.Sandbox(id), unix.RENAME_NOREPLACE)
 	}
@@ -108,7 +78,7 @@ func (d Dir) make(id string) (*Lock, error) {
 // it can only be removed empty, so that whoever is just making one tries again
 // with another.
 func sweepBegun(path string) error {
-	l, err := tryLock(filepath.Join(path, "lock"), 0)
+	l, err := disk.TryLockExisting(filepath.Join(path, "lock"))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = os.Remove(path)
 	} else if err == nil {
@@ -121,9 +91,15 @@ func sweepBegun(path string) error {
 	return err
 }
 
-// LockKeeper takes the lock that a keeper holds as long as it lives. ErrBusy
-// means that the sandbox has one.
-func (d Dir) LockKeeper(id string) (*Lock, error) {
+// A KeeperLock is held by a keeper as long as it lives. It is of another kind
+// than others: one that can be looked at without taking it.
+type KeeperLock struct{ f *os.File }
+
+// Release lets go of the lock.
+func (l *KeeperLock) Release() { l.f.Close() }
+
+// LockKeeper takes the keeper's lock. ErrBusy means that the sandbox has one.
+func (d Dir) LockKeeper(id string) (*KeeperLock, error) {
 	f, err := os.OpenFile(d.keeperLock(id), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -137,7 +113,7 @@ func (d Dir) LockKeeper(id string) (*Lock, error) {
 		}
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
-	return &Lock{f}, nil
+	return &KeeperLock{f}, nil
 }
 
 // Alive reports whether the sandbox has a keeper. It asks for the lock's state
@@ -154,26 +130,6 @@ func (d Dir) Alive(id string) bool {
 }
 
 func (d Dir) keeperLock(id string) string { return filepath.Join(d.Sandbox(id), "keeper.lock") }
-
-// lockFile opens the file, with flags, and locks it, in one of flock's ways.
-func lockFile(path string, flags, how int) (*Lock, error) {
-	f, err := os.OpenFile(path, flags|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	err = unix.Flock(int(f.Fd()), how)
-	for errors.Is(err, unix.EINTR) {
-		err = unix.Flock(int(f.Fd()), how)
-	}
-	if err != nil {
-		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, ErrBusy
-		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	return &Lock{f}, nil
-}
 
 // An Identity tells a process from all others that ever had its number.
 type Identity struct {

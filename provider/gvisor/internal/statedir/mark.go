@@ -8,12 +8,13 @@ import (
 	"os"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // A Mark tells those who come after a crash of something outside of the state
 // directory that is in no record yet. It is held as long as its maker lives.
 type Mark struct {
-	lock *Lock
+	lock *disk.Lock
 	path string
 }
 
@@ -23,11 +24,11 @@ const marked = ".mark-"
 // Mark makes a mark that says what is going to be made.
 func (d Dir) Mark(what string) (*Mark, error) {
 	path := d.Sandbox(marked + atoll.NewID())
-	l, err := tryLock(path, os.O_CREATE)
+	l, err := disk.TryLock(path)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := l.f.WriteString(what); err != nil {
+	if err := os.WriteFile(path, []byte(what), 0o600); err != nil {
 		return nil, errors.Join(err, (&Mark{l, path}).Remove())
 	}
 	return &Mark{l, path}, nil
@@ -48,7 +49,7 @@ func (d Dir) SweepMarks(clear func(what string) error) error {
 	paths, err := d.begins("sandboxes", marked)
 	errs := []error{err}
 	for _, path := range paths {
-		l, err := tryLock(path, 0)
+		l, err := disk.TryLockExisting(path)
 		if errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // SnapshotMeta is the file in a snapshot's directory that says what it is.
@@ -51,7 +53,7 @@ func (d Dir) DropSnapshots(sandbox string) error {
 	}
 	var errs []error
 	for _, path := range unfinished[sandbox] {
-		errs = append(errs, removeTree(path))
+		errs = append(errs, disk.RemoveAll(path))
 	}
 	return errors.Join(errs...)
 }
@@ -84,7 +86,7 @@ func (d Dir) sweepSnapshots(sandbox string, paths []string) error {
 	defer lock.Release()
 	var errs []error
 	for _, path := range paths {
-		errs = append(errs, removeTree(path))
+		errs = append(errs, disk.RemoveAll(path))
 	}
 	return errors.Join(errs...)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // unfinished begins a snapshot of the sandbox.
@@ -28,7 +29,7 @@ func unfinished(t *testing.T, d Dir, sandbox string) (id string) {
 func finished(t *testing.T, d Dir, sandbox string) (id string) {
 	t.Helper()
 	id = unfinished(t, d, sandbox)
-	must(t, "write", WriteJSON(filepath.Join(d.NewSnapshot(sandbox, id), SnapshotMeta), "whole"))
+	must(t, "write", disk.WriteJSON(filepath.Join(d.NewSnapshot(sandbox, id), SnapshotMeta), "whole"))
 	must(t, "finish", d.FinishSnapshot(sandbox, id))
 	return id
 }

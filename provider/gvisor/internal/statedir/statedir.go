@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // A Dir is a state directory.
@@ -98,28 +99,7 @@ func (d Dir) Read(id string) (*Record, error) {
 }
 
 // Write replaces the sandbox's record as a whole.
-func (d Dir) Write(r *Record) error { return WriteJSON(d.Record(r.Status.ID), r) }
-
-// WriteJSON replaces the file with v as JSON, as a whole.
-func WriteJSON(path string, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return replace(path, data)
-}
-
-// temporary is what the name of a file ends with that will replace another.
-const temporary = ".tmp"
-
-func replace(path string, data []byte) error {
-	tmp := path + temporary
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
-		os.Remove(tmp)
-		return err
-	}
-	return os.Rename(tmp, path)
-}
+func (d Dir) Write(r *Record) error { return disk.WriteJSON(d.Record(r.Status.ID), r) }
 
 // remove is os.Remove where nothing to remove is no error.
 func remove(path string) error {
@@ -154,7 +134,7 @@ func (d Dir) list(sub, suffix string) ([]string, error) {
 // fs.ErrExist when the name stands for another sandbox that has a record or
 // whose creation is in progress.
 func (d Dir) Claim(project, name, id string) error {
-	unlock, err := lockFile(filepath.Join(string(d), "names.lock"), os.O_CREATE, unix.LOCK_EX)
+	unlock, err := disk.WaitLock(filepath.Join(string(d), "names.lock"))
 	if err != nil {
 		return err
 	}
@@ -170,7 +150,7 @@ func (d Dir) Claim(project, name, id string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	return replace(path, []byte(id)) // a valid name has no dot
+	return disk.WriteFile(path, []byte(id)) // a valid name has no dot
 }
 
 // Owner returns the id that name stands for in project, or fs.ErrNotExist.
@@ -184,7 +164,7 @@ func (d Dir) Owner(project, name string) (string, error) {
 
 // Release frees the name if it stands for the sandbox id.
 func (d Dir) Release(project, name, id string) error {
-	unlock, err := lockFile(filepath.Join(string(d), "names.lock"), os.O_CREATE, unix.LOCK_EX)
+	unlock, err := disk.WaitLock(filepath.Join(string(d), "names.lock"))
 	if err != nil {
 		return err
 	}
@@ -202,7 +182,7 @@ func (d Dir) Release(project, name, id string) error {
 // Disown frees all names that stand for the sandbox id, of which nobody knows
 // any more whether it had one, and what was left of a Claim.
 func (d Dir) Disown(id string) error {
-	unlock, err := lockFile(filepath.Join(string(d), "names.lock"), os.O_CREATE, unix.LOCK_EX)
+	unlock, err := disk.WaitLock(filepath.Join(string(d), "names.lock"))
 	if err != nil {
 		return err
 	}
@@ -215,7 +195,7 @@ func (d Dir) Disown(id string) error {
 		if err := cmp.Or(err, readErr); err != nil {
 			return err
 		}
-		if string(owner) == id || strings.HasSuffix(path, temporary) {
+		if string(owner) == id || strings.HasSuffix(path, disk.Temporary) {
 			return remove(path)
 		}
 		return nil
@@ -240,7 +220,7 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 		errs = append(errs, RemoveRun(r.Run))
 	}
 	if r.Removing.Volumes {
-		errs = append(errs, removeTree(d.Volume(st.Spec.Project, DataVolume(st.ID))))
+		errs = append(errs, disk.RemoveAll(d.Volume(st.Spec.Project, DataVolume(st.ID))))
 	}
 	if st.Spec.Name != "" {
 		errs = append(errs, d.Release(st.Spec.Project, st.Spec.Name, st.ID))
@@ -249,15 +229,15 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return errors.Join(remove(d.Record(st.ID)+temporary), remove(d.Record(st.ID)))
+	return errors.Join(remove(d.Record(st.ID)+disk.Temporary), remove(d.Record(st.ID)))
 }
 
 // RemoveProject deletes the project's volumes and names. No sandbox may be left
 // in it.
 func (d Dir) RemoveProject(project string) error {
 	return errors.Join(
-		removeTree(filepath.Dir(d.Volume(project, "x"))),
-		removeTree(filepath.Dir(d.name(project, "x"))),
+		disk.RemoveAll(filepath.Dir(d.Volume(project, "x"))),
+		disk.RemoveAll(filepath.Dir(d.name(project, "x"))),
 	)
 }
 
@@ -280,7 +260,7 @@ func discard(path string) error {
 	if err != nil {
 		return err
 	}
-	return removeTree(gone)
+	return disk.RemoveAll(gone)
 }
 
 // EmptyTrash removes what interrupted deletions, and creations that had hardly
@@ -294,7 +274,7 @@ func (d Dir) EmptyTrash() error {
 		errs = append(errs, sweepBegun(path))
 	}
 	for _, path := range slices.Concat(sandboxes, snapshots) {
-		errs = append(errs, removeTree(path))
+		errs = append(errs, disk.RemoveAll(path))
 	}
 	return errors.Join(errs...)
 }
@@ -310,20 +290,4 @@ func (d Dir) begins(sub, prefix string) ([]string, error) {
 		}
 	}
 	return paths, err
-}
-
-// removeTree is os.RemoveAll for trees whose owner took away his own right to
-// write to directories.
-func removeTree(path string) error {
-	err := os.RemoveAll(path)
-	if !errors.Is(err, fs.ErrPermission) {
-		return err
-	}
-	_ = filepath.WalkDir(path, func(p string, e fs.DirEntry, err error) error {
-		if e != nil && e.IsDir() {
-			_ = os.Chmod(p, 0o700)
-		}
-		return nil
-	})
-	return os.RemoveAll(path)
 }
