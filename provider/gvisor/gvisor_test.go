@@ -11,14 +11,18 @@ import (
 	"sync"
 	"testing"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 	"github.com/seed46cd37a8/atoll/providertest"
 )
 
 func TestConformance(t *testing.T) {
 	need(t)
-	providertest.Run(t, open, options()...)
+	image := testimage.Serve(t).Push("tiny:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0, "text"))))
+	providertest.Run(t, open, append(options(), providertest.Pullable(image))...)
 }
 
 func BenchmarkGVisor(b *testing.B) {

@@ -411,3 +411,31 @@ func TestImageOnFullDisk(t *testing.T) {
 		t.Errorf("with space: %q", got)
 	}
 }
+
+// Who uses an image is told by name; a snapshot does, too, when its sandbox is
+// gone. With the last of them the image may go, and what was fetched for it.
+func TestImageUsers(t *testing.T) {
+	ref := testimage.Serve(t).Push("busybox:1", testimage.Busybox(t))
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Name: "web", Image: ref})
+	snap, err := atoll.TakeSnapshot(l.ctx(), sb)
+	l.must("snapshot", err)
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	wantKind(t, "remove with a sandbox", atoll.RemoveImage(l.ctx(), l, ref, false), atoll.ErrConflict, "sandbox web", "force")
+	l.must("remove", sb.Remove(l.ctx(), atoll.RemoveVolumes()))
+	wantKind(t, "remove with a snapshot", atoll.RemoveImage(l.ctx(), l, ref, false), atoll.ErrConflict, "snapshot "+snap.ID)
+	if all, err := atoll.Images(l.ctx(), l); err != nil || len(all) != 1 || !all[0].InUse {
+		t.Errorf("images: %+v, %v, want one in use", all, err)
+	}
+	l.must("remove snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
+	pruned, err := atoll.PruneImages(l.ctx(), l, atoll.PruneOptions{All: true})
+	if err != nil || len(pruned.Images) != 1 || pruned.Size == 0 {
+		t.Errorf("prune: %+v, %v, want the image", pruned, err)
+	}
+	for _, dir := range []string{"roots", "blobs", "refs"} {
+		left, err := os.ReadDir(filepath.Join(l.opts.Dir, "images", dir))
+		if err != nil || len(left) != 0 {
+			t.Errorf("left in %s: %v, %v", dir, left, err)
+		}
+	}
+}
