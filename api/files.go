@@ -139,11 +139,8 @@ func (h *Handler) onFile(r *http.Request, read func(q *query), do func(fs atoll.
 	if read != nil {
 		read(q)
 	}
-	if name == "" {
-		q.fail(invalid("parameter path: is missing"))
-	}
-	if err := q.done(); err != nil {
-		return err
+	if q.err != nil {
+		return q.err
 	}
 	sb, err := h.sandbox(r)
 	if err != nil {
@@ -228,12 +225,6 @@ func octal(mode uint32) string { return fmt.Sprintf("%04o", mode) }
 func (h *Handler) serveRename(w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	from, to := q.str("from"), q.str("to")
-	if from == "" || to == "" {
-		q.fail(invalid("parameters from and to: both are needed"))
-	}
-	if err := q.done(); err != nil {
-		return err
-	}
 	return h.act(w, r, func(sb atoll.Sandbox) error { return atoll.Files(sb).Rename(r.Context(), from, to) })
 }
 

@@ -143,9 +143,9 @@ func (h *Handler) register() {
 	for _, route := range Routes() {
 		h.mux.Handle(route.pattern(), h.handle(route))
 	}
-	h.mux.Handle("/", h.handle(Route{serve: (*Handler).serveUnknown}))
+	h.mux.Handle("/", h.handle(Route{foreign: true, serve: (*Handler).serveUnknown}))
 	if h.opts.Metrics != nil {
-		h.mux.Handle("GET /metrics", h.handle(Route{serve: func(h *Handler, w http.ResponseWriter, r *http.Request) error {
+		h.mux.Handle("GET /metrics", h.handle(Route{foreign: true, serve: func(h *Handler, w http.ResponseWriter, r *http.Request) error {
 			h.opts.Metrics.ServeHTTP(w, r)
 			return nil
 		}}))
@@ -168,7 +168,12 @@ func (h *Handler) handle(route Route) http.Handler {
 		w.Header().Set(RequestIDHeader, id)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		r = r.WithContext(h.opts.Extract(WithRequestID(r.Context(), id), r.Header))
-		err := h.admit(route, r, func(r *http.Request) error { return route.serve(h, w, r) })
+		err := h.admit(route, r, func(r *http.Request) error {
+			if err := route.check(r); err != nil {
+				return err
+			}
+			return route.serve(h, w, r)
+		})
 		h.logRequest(r, start, err)
 		if err != nil && !errors.Is(err, errAnswered) {
 			writeError(w, id, err)

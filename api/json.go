@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -97,35 +98,24 @@ func (h *Handler) body(w http.ResponseWriter, r *http.Request, v any, required b
 	return err
 }
 
-// query reads the request's parameters, which are checked like a body is.
+// query reads the request's parameters, which the route has declared. The first
+// one that makes no sense is in err.
 type query struct {
-	values map[string][]string
-	seen   map[string]bool
+	values url.Values
 	err    error
 }
 
-func queryOf(r *http.Request) *query {
-	return &query{values: r.URL.Query(), seen: map[string]bool{}}
-}
+func queryOf(r *http.Request) *query { return &query{values: r.URL.Query()} }
 
-func (q *query) str(name string) string {
-	q.seen[name] = true
-	if v := q.values[name]; len(v) > 0 {
-		return v[0]
-	}
-	return ""
-}
+func (q *query) str(name string) string { return q.values.Get(name) }
 
-func (q *query) all(name string) []string {
-	q.seen[name] = true
-	return q.values[name]
-}
+func (q *query) all(name string) []string { return q.values[name] }
 
 func (q *query) bool(name string) bool {
-	v := q.str(name)
-	if v == "" {
+	if !q.values.Has(name) {
 		return false
 	}
+	v := q.str(name)
 	b, err := strconv.ParseBool(v)
 	if err != nil {
 		q.fail(invalid("parameter %s: %q is not true or false", name, v))
@@ -134,10 +124,10 @@ func (q *query) bool(name string) bool {
 }
 
 func (q *query) int(name string, otherwise int64) int64 {
-	v := q.str(name)
-	if v == "" {
+	if !q.values.Has(name) {
 		return otherwise
 	}
+	v := q.str(name)
 	n, err := strconv.ParseInt(v, 10, 64)
 	if err != nil {
 		q.fail(invalid("parameter %s: %q is not a number", name, v))
@@ -147,10 +137,10 @@ func (q *query) int(name string, otherwise int64) int64 {
 
 // mode reads permission bits in octal.
 func (q *query) mode(name string) uint32 {
-	v := q.str(name)
-	if v == "" {
+	if !q.values.Has(name) {
 		return 0
 	}
+	v := q.str(name)
 	n, err := strconv.ParseUint(v, 8, 12)
 	if err != nil {
 		q.fail(invalid("parameter %s: %q is not a mode like 0644", name, v))
@@ -162,14 +152,4 @@ func (q *query) fail(err error) {
 	if q.err == nil {
 		q.err = err
 	}
-}
-
-// done reports what was wrong, a parameter that nobody asked for included.
-func (q *query) done() error {
-	for name := range q.values {
-		if !q.seen[name] {
-			q.fail(invalid("unknown parameter %q", name))
-		}
-	}
-	return q.err
 }

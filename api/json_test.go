@@ -1,8 +1,12 @@
 package api
 
 import (
+	"errors"
+	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +40,11 @@ func TestRequestsAreStrict(t *testing.T) {
 		{"POST", sandboxes, `{}` + strings.Repeat(" ", 400), 413, "larger than 300 bytes"},
 		{"GET", sandboxes + "?naem=x", "", 400, `unknown parameter "naem"`},
 		{"GET", sandboxes + "?label=x", "", 400, "key=value"},
+		{"GET", sandboxes + "?name=%zz", "", 400, "%zz"},
+		{"GET", sandboxes + "?name=a;b", "", 400, "semicolon"},
+		{"GET", sandboxes + "?name=a&name=b", "", 400, "name: is given 2 times"},
+		{"DELETE", box + "/files?path=d&recursive=%zz", "", 400, "%zz"},
+		{"DELETE", box + "/files?path=d&recursive", "", 400, "recursive"},
 		{"DELETE", box + "?volumes=maybe", "", 400, "maybe"},
 		{"DELETE", "/v1/images?ref=x&force=maybe", "", 400, "maybe"},
 		{"DELETE", "/v1/images?name=x", "", 400, "name"},
@@ -63,6 +72,51 @@ func TestRequestsAreStrict(t *testing.T) {
 		}
 		if c.status == 400 && atoll.KindOf(err) != atoll.ErrInvalid {
 			t.Errorf("%s %s: kind %q, want invalid", c.method, c.path, atoll.KindOf(err))
+		}
+	}
+}
+
+// TestRoutesTakeWhatTheyDeclare holds every route to refuse what it does not
+// know before anything happens.
+func TestRoutesTakeWhatTheyDeclare(t *testing.T) {
+	h, err := NewHandler(struct{ atoll.Provider }{}, Options{}) // which panics when it is called
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	ask := func(method, target string, body io.Reader) error {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequest(method, target, body))
+		return decodeError(rec.Code, rec.Body.Bytes(), "", "")
+	}
+	for _, r := range Routes() {
+		if r.foreign {
+			continue
+		}
+		path := strings.NewReplacer("{id}", fakeID, "{pid}", "p1", "{name}", "n", "{project}", "p").Replace(r.Path)
+		q := url.Values{}
+		for _, p := range r.Params {
+			if p.Required {
+				q.Set(p.Name, "1")
+			}
+		}
+		if r.Body.Media == "" {
+			for _, body := range []io.Reader{strings.NewReader("{}"), io.MultiReader()} { // of no known length
+				if err := ask(r.Method, path+"?"+q.Encode(), body); !errors.Is(err, atoll.ErrInvalid) || !strings.Contains(err.Error(), "body") {
+					t.Errorf("%s with a body: %v", r.Name, err)
+				}
+			}
+		}
+		for name := range q {
+			without := maps.Clone(q)
+			without.Del(name)
+			if err := ask(r.Method, path+"?"+without.Encode(), nil); !errors.Is(err, atoll.ErrInvalid) || !strings.Contains(err.Error(), name+": is missing") {
+				t.Errorf("%s without %s: %v", r.Name, name, err)
+			}
+		}
+		q.Set("zz", "1")
+		if err := ask(r.Method, path+"?"+q.Encode(), nil); !errors.Is(err, atoll.ErrInvalid) || !strings.Contains(err.Error(), `unknown parameter "zz"`) {
+			t.Errorf("%s with a parameter zz: %v", r.Name, err)
 		}
 	}
 }

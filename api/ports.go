@@ -28,7 +28,7 @@ func portRoutes() []Route {
 			Path: "/v1/sandboxes/{id}/ports/{port}/{path...}", Name: "proxy", Tag: "ports",
 			Summary: "Pass a request, of any method, to an HTTP server inside; WebSockets too",
 			Doc:     "The token that this server asks for is not passed on.",
-			serve:   (*Handler).serveProxy,
+			foreign: true, serve: (*Handler).serveProxy,
 		},
 	}
 }
@@ -49,8 +49,8 @@ func (h *Handler) serveDial(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		q.fail(err)
 	}
-	if err := q.done(); err != nil {
-		return err
+	if q.err != nil {
+		return q.err
 	}
 	if !strings.EqualFold(r.Header.Get("Upgrade"), protocolTCP) {
 		return invalid("this is a tunnel: ask for an upgrade to %s", protocolTCP)

@@ -274,8 +274,8 @@ func (p *process) Resize(ctx context.Context, size atoll.Size) error {
 func (h *Handler) serveOutput(w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	stream, offset, follow := q.str("stream"), q.int("offset", 0), q.bool("follow")
-	if err := q.done(); err != nil {
-		return err
+	if q.err != nil {
+		return q.err
 	}
 	ctx, done, err := h.stream(w, r)
 	if err != nil {
@@ -339,8 +339,8 @@ func (o *outputWriter) Write(p []byte) (int, error) {
 func (h *Handler) serveStdin(w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	end := q.bool("close")
-	if err := q.done(); err != nil {
-		return err
+	if q.err != nil {
+		return q.err
 	}
 	p, err := h.process(r)
 	if err != nil {

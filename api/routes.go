@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
 )
@@ -22,7 +23,8 @@ type Route struct {
 	Reply   Content // of success
 	Stream  Content // the text messages of a WebSocket
 
-	serve func(h *Handler, w http.ResponseWriter, r *http.Request) error
+	foreign bool // the query and the body are for somebody else to understand
+	serve   func(h *Handler, w http.ResponseWriter, r *http.Request) error
 }
 
 // A Param is a query parameter of a Route. Those of the path need no word.
@@ -60,6 +62,35 @@ func (r Route) pattern() string {
 		return r.Path
 	}
 	return r.Method + " " + r.Path
+}
+
+// check refuses what the route does not take.
+func (r Route) check(req *http.Request) error {
+	if r.foreign {
+		return nil
+	}
+	values, err := url.ParseQuery(req.URL.RawQuery)
+	if err != nil {
+		return invalid("the query %q: %w", req.URL.RawQuery, err)
+	}
+	for name, given := range values {
+		i := slices.IndexFunc(r.Params, func(p Param) bool { return p.Name == name })
+		if i < 0 {
+			return invalid("unknown parameter %q", name)
+		}
+		if len(given) > 1 && !r.Params[i].Many {
+			return invalid("parameter %s: is given %d times", name, len(given))
+		}
+	}
+	for _, p := range r.Params {
+		if p.Required && values.Get(p.Name) == "" {
+			return invalid("parameter %s: is missing", p.Name)
+		}
+	}
+	if r.Body.Media == "" && req.ContentLength != 0 {
+		return invalid("there is a body, and this takes none")
+	}
+	return nil
 }
 
 // Routes lists what every Handler serves.

@@ -167,9 +167,6 @@ func (h *Handler) serveList(w http.ResponseWriter, r *http.Request) error {
 	for _, s := range q.all("state") {
 		f.States = append(f.States, atoll.State(s))
 	}
-	if err := q.done(); err != nil {
-		return err
-	}
 	all, err := h.provider.List(r.Context(), f)
 	if err != nil {
 		return err
@@ -207,9 +204,6 @@ func (c *Client) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, erro
 func (h *Handler) serveResolve(w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	id, name, project := q.str("id"), q.str("name"), q.str("project")
-	if err := q.done(); err != nil {
-		return err
-	}
 	var sb atoll.Sandbox
 	var err error
 	switch {
@@ -405,8 +399,8 @@ func (h *Handler) serveRemove(w http.ResponseWriter, r *http.Request) error {
 	if q.bool("volumes") {
 		opts = append(opts, atoll.RemoveVolumes())
 	}
-	if err := q.done(); err != nil {
-		return err
+	if q.err != nil {
+		return q.err
 	}
 	return h.act(w, r, func(sb atoll.Sandbox) error { return sb.Remove(r.Context(), opts...) })
 }

@@ -60,11 +60,7 @@ type (
 )
 
 func (h *Handler) serveVolumes(w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	project := q.str("project")
-	if err := q.done(); err != nil {
-		return err
-	}
+	project := queryOf(r).str("project")
 	all, err := atoll.Volumes(r.Context(), h.provider, project)
 	if err != nil {
 		return err
@@ -84,11 +80,7 @@ func (c *Client) Volumes(ctx context.Context, project string) ([]atoll.Volume, e
 }
 
 func (h *Handler) serveRemoveVolume(w http.ResponseWriter, r *http.Request) error {
-	q := queryOf(r)
-	project := q.str("project")
-	if err := q.done(); err != nil {
-		return err
-	}
+	project := queryOf(r).str("project")
 	if err := atoll.RemoveVolume(r.Context(), h.provider, project, r.PathValue("name")); err != nil {
 		return err
 	}
@@ -120,15 +112,15 @@ func (h *Handler) serveImages(w http.ResponseWriter, r *http.Request) error {
 // Images implements atoll.ImageStore.
 func (c *Client) Images(ctx context.Context) ([]atoll.Image, error) {
 	var reply imagesReply
-	err := c.call(ctx, call{op: "images", path: "/v1/images", reply: &reply})
+	err := c.call(ctx, call{op: "images", path: "/v1/images", reply: &reply, most: maxListReply})
 	return reply.Images, err
 }
 
 func (h *Handler) serveRemoveImage(w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	ref, force := q.str("ref"), q.bool("force")
-	if err := q.done(); err != nil {
-		return err
+	if q.err != nil {
+		return q.err
 	}
 	if err := atoll.RemoveImage(r.Context(), h.provider, ref, force); err != nil {
 		return err
@@ -166,7 +158,7 @@ func (h *Handler) servePruneImages(w http.ResponseWriter, r *http.Request) error
 // not told.
 func (c *Client) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
 	var pruned atoll.Pruned
-	err := c.call(ctx, call{op: "prune images", method: "POST", path: "/v1/images/prune", body: opts, reply: &pruned})
+	err := c.call(ctx, call{op: "prune images", method: "POST", path: "/v1/images/prune", body: opts, reply: &pruned, most: maxListReply})
 	return pruned, err
 }
 

@@ -59,8 +59,8 @@ func watchEvents[T any](ctx context.Context, c *Client, q call) iter.Seq2[T, err
 func (h *Handler) serveFileWatch(w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	name, recursive := q.str("path"), q.bool("recursive")
-	if err := q.done(); err != nil {
-		return err
+	if q.err != nil {
+		return q.err
 	}
 	sb, err := h.sandbox(r)
 	if err != nil {
