@@ -42,7 +42,17 @@ type FS struct {
 	prefix   string      // the tree's root, as named inside; clean and absolute
 	dir      string      // the tree's root, as named outside
 	modeMask fs.FileMode // the special bits that may be set
+
+	maxEntries int // of a List
+	maxNames   int // of one directory in a tar stream
 }
+
+// What a caller gets at most: some 200 bytes of memory each for the entries of
+// a List, as much again on their way to him, and 50 for a name.
+const (
+	maxEntries = 200_000
+	maxNames   = 1_000_000
+)
 
 // New serves directory dir of this machine under the name prefix, which is
 // absolute. Close releases it. Names outside prefix and links that lead out are
@@ -70,7 +80,7 @@ func System(opts Options) *FS {
 }
 
 func newFS(t tree, prefix, dir string, special fs.FileMode, opts Options) *FS {
-	f := &FS{opts: opts, tree: t, prefix: path.Clean(prefix), dir: dir, modeMask: fs.ModePerm | special}
+	f := &FS{opts: opts, tree: t, prefix: path.Clean(prefix), dir: dir, modeMask: fs.ModePerm | special, maxEntries: maxEntries, maxNames: maxNames}
 	if opts.Workdir == "" {
 		f.opts.Workdir = f.prefix
 	}
@@ -233,7 +243,10 @@ func fail(op, name string, err error) error {
 }
 
 func kindOf(err error) atoll.Kind {
+	var many *tooMany
 	switch {
+	case errors.As(err, &many):
+		return atoll.ErrExhausted
 	case errors.Is(err, fs.ErrClosed):
 		return atoll.ErrStopped
 	case isAny(err, syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EMLINK):

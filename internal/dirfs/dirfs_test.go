@@ -373,6 +373,78 @@ func TestListRenameRemove(t *testing.T) {
 
 var oddNames = []string{"a b", "q'\"`$x", "new\nline", "-rf", "\xff\xfe", "...", "ünï", strings.Repeat("n", 255), " ", "*", "a|b", "con:"}
 
+// Whoever fills a directory does not take the memory of who looks into it.
+func TestTooManyEntries(t *testing.T) {
+	f, dir, _ := newTree(t)
+	f.maxEntries, f.maxNames = 10, 5
+	fill := func(name string, n int) {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			if err := os.WriteFile(filepath.Join(dir, name, fmt.Sprint(i)), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	fill("a", 4)
+	fill("a/b", 4)
+	for range 2 {
+		if list, err := f.List(t.Context(), "a", true); len(list) != 9 || err != nil {
+			t.Errorf("List: %d entries, %v", len(list), err)
+		}
+		if err := f.WriteTar(t.Context(), "a", io.Discard); err != nil {
+			t.Errorf("WriteTar: %v", err)
+		}
+		fill("full", 11)
+	}
+	for name, err := range map[string]error{
+		"List":           second(f.List(t.Context(), "full", false)),
+		"recursive List": second(f.List(t.Context(), ".", true)),
+		"WriteTar":       f.WriteTar(t.Context(), ".", io.Discard),
+	} {
+		if !errors.Is(err, atoll.ErrExhausted) {
+			t.Errorf("%s: %v, want ErrExhausted", name, err)
+		}
+	}
+}
+
+func TestLargeDirectory(t *testing.T) {
+	f, dir, _ := newTree(t)
+	var want []string
+	for i := range 2*batch + 1 {
+		name := fmt.Sprintf("%06d", i)
+		want = append(want, name)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := f.List(t.Context(), ".", false)
+	var listed, packed []string
+	for _, info := range list {
+		listed = append(listed, info.Name)
+	}
+	if !slices.Equal(listed, want) || err != nil {
+		t.Errorf("List: %d entries, %v, want %d", len(listed), err, len(want))
+	}
+	var b bytes.Buffer
+	if err := f.WriteTar(t.Context(), ".", &b); err != nil {
+		t.Fatal(err)
+	}
+	r := tar.NewReader(&b)
+	for h, err := r.Next(); err != io.EOF; h, err = r.Next() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Name != "./" && h.Name != "." {
+			packed = append(packed, h.Name)
+		}
+	}
+	if !slices.Equal(packed, want) {
+		t.Errorf("WriteTar: %d entries, or not in order; want %d", len(packed), len(want))
+	}
+}
+
 func TestTarRoundTrip(t *testing.T) {
 	f, dir, _ := newTree(t)
 	for i, name := range oddNames {

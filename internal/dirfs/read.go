@@ -3,6 +3,7 @@ package dirfs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -85,7 +86,8 @@ func (f *FS) Stat(ctx context.Context, name string) (atoll.FileInfo, error) {
 	return f.describe(at, info), nil
 }
 
-// List implements atoll.FS. A link given as name is followed.
+// List implements atoll.FS. A link given as name is followed. What has more
+// entries than a caller could want at once is ErrExhausted.
 func (f *FS) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
 	at, err := f.locate(ctx, "list", name)
 	if err != nil {
@@ -103,16 +105,22 @@ func (f *FS) list(ctx context.Context, dir place, recursive bool, list *[]atoll.
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	infos, err := f.readDir(dir.rel)
+	var below []place
+	err := f.readDir(dir.rel, func(info fs.FileInfo) error {
+		if len(*list) == f.maxEntries {
+			return &tooMany{f.maxEntries}
+		}
+		at := dir.join(info.Name())
+		*list = append(*list, f.describe(at, info))
+		if recursive && info.IsDir() {
+			below = append(below, at)
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	for _, info := range infos {
-		at := dir.join(info.Name())
-		*list = append(*list, f.describe(at, info))
-		if !recursive || !info.IsDir() {
-			continue
-		}
+	for _, at := range below {
 		if err := f.list(ctx, at, true, list); err != nil && !errors.Is(err, fs.ErrNotExist) { // just removed
 			return err
 		}
@@ -120,18 +128,87 @@ func (f *FS) list(ctx context.Context, dir place, recursive bool, list *[]atoll.
 	return nil
 }
 
-// readDir describes what is in a directory, in no order.
-func (f *FS) readDir(rel string) ([]fs.FileInfo, error) {
-	var dir *os.File
-	err := f.inTree(rel, true, func(rel string) (err error) {
+// tooMany is why a directory is not read to its end: whoever fills it must not
+// take the memory of who looks into it.
+type tooMany struct{ most int }
+
+func (e *tooMany) Error() string { return fmt.Sprintf("more than %d entries", e.most) }
+
+// openDir opens a directory for reading, also through links.
+func (f *FS) openDir(rel string) (dir *os.File, err error) {
+	err = f.inTree(rel, true, func(rel string) (err error) {
 		dir, err = f.tree.OpenFile(rel, openFlags, 0)
+		return err
+	})
+	return dir, err
+}
+
+// batch is how many entries are read at once.
+const batch = 1024
+
+// readDir calls fn with what is in a directory, in no order, until fn fails.
+func (f *FS) readDir(rel string, fn func(fs.FileInfo) error) error {
+	dir, err := f.openDir(rel)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	for {
+		infos, err := dir.Readdir(batch)
+		for _, info := range infos {
+			if err := fn(info); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// names returns the sorted names of what is in a directory.
+func (f *FS) names(rel string) ([]string, error) {
+	dir, err := f.openDir(rel)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(f.maxNames + 1) // no more are in memory, however many there are
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	if len(names) > f.maxNames {
+		return nil, &tooMany{f.maxNames}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// lstat describes the entries of a directory that are still there.
+func (f *FS) lstat(rel string, names []string) (infos []fs.FileInfo, err error) {
+	var dir *os.Root
+	err = f.inTree(rel, true, func(rel string) (err error) {
+		dir, err = f.tree.OpenRoot(rel)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	return dir.Readdir(-1)
+	for _, name := range names {
+		info, err := dir.Lstat(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		infos = append(infos, info)
+	}
+	return infos, nil
 }
 
 // describe makes the FileInfo of what was found at a place.

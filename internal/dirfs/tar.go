@@ -8,14 +8,14 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 )
 
 // WriteTar implements atoll.FS. A link given as name is followed, others are
 // packed as links, and files with several names as hard links. Devices, sockets
-// and pipes are left out: they mean nothing elsewhere.
+// and pipes are left out: they mean nothing elsewhere. A directory with a
+// million entries is packed, one with more is ErrExhausted.
 func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
 	at, err := f.locate(ctx, "read", name)
 	if err != nil {
@@ -71,15 +71,20 @@ func (p *packer) packDir(ctx context.Context, rel, name string, info fs.FileInfo
 	if err := p.w.WriteHeader(p.header(tar.TypeDir, entry, "", info)); err != nil {
 		return err
 	}
-	infos, err := p.f.readDir(rel)
+	names, err := p.f.names(rel)
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(infos, func(a, b fs.FileInfo) int { return strings.Compare(a.Name(), b.Name()) })
-	for _, info := range infos {
-		err := p.pack(ctx, path.Join(rel, info.Name()), path.Join(name, info.Name()), info)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // just removed
+	for some := range slices.Chunk(names, batch) {
+		infos, err := p.f.lstat(rel, some)
+		if err != nil {
 			return err
+		}
+		for _, info := range infos {
+			err := p.pack(ctx, path.Join(rel, info.Name()), path.Join(name, info.Name()), info)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // just removed
+				return err
+			}
 		}
 	}
 	return nil

@@ -96,18 +96,21 @@ func (w *watch) add(ctx context.Context, dir place, tell bool) error {
 	if err := w.addOne(dir); err != nil || !w.recursive {
 		return err
 	}
-	infos, err := w.f.readDir(dir.rel)
-	if err != nil {
-		return err
-	}
-	for _, info := range infos {
+	var below []place
+	err := w.f.readDir(dir.rel, func(info fs.FileInfo) error {
 		at := dir.join(info.Name())
 		if tell && !isTemp(at) && !w.tell(atoll.FileCreated, at) {
 			return errBreak
 		}
-		if !info.IsDir() {
-			continue
+		if info.IsDir() {
+			below = append(below, at)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, at := range below {
 		if err := w.add(ctx, at, tell); err != nil && !gone(err) {
 			return err
 		}
