@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"slices"
@@ -155,6 +156,28 @@ var files = []promise{
 		}
 		h.holds(t, sb, "d/f", "old")
 		h.listed(t, sb, "d", false, "/work/d/f")
+	}},
+	{"a Write whose context ends half way leaves the old file and nothing else", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.write(t, sb, "d/f", "old")
+		for _, name := range []string{"d/f", "d/new"} {
+			ctx, cancel := context.WithCancel(h.ctx(t))
+			half := reader(func([]byte) (int, error) { cancel(); return 0, io.EOF })
+			r := io.MultiReader(bytes.NewReader(pattern(3<<20)), half, bytes.NewReader(make([]byte, 64<<20)))
+			within(t, h.short(), "Write", func() {
+				_, err := atoll.Files(sb).Write(ctx, name, r, atoll.WriteOptions{})
+				wantCtx(t, "Write("+name+")", err, context.Canceled)
+			})
+			cancel()
+		}
+		h.holds(t, sb, "d/f", "old")
+		h.poll(t, h.short(), func() error {
+			list, err := atoll.Files(sb).List(h.ctx(t), "d", false)
+			if err == nil && (len(list) != 1 || list[0].Name != "f") {
+				err = fmt.Errorf("the directory holds %+v", list)
+			}
+			return err
+		})
 	}},
 	{"a reader never sees half a file", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
@@ -337,6 +360,11 @@ var files = []promise{
 type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errors.New("the source broke") }
+
+// A reader is a function that is an io.Reader.
+type reader func([]byte) (int, error)
+
+func (r reader) Read(p []byte) (int, error) { return r(p) }
 
 // write stores a file, or fails the test.
 func (h *harness) write(t *testing.T, sb atoll.Sandbox, name, text string) {

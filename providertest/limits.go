@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -30,6 +31,43 @@ var limits = []promise{
 			}
 		}
 		h.output(t, bystander, program("echo", "unharmed"))
+	}},
+	{"what ended commands have printed does not use up the memory", []need{needMemory}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
+		var procs []atoll.Process
+		for range 100 {
+			p := h.start(t, sb, word("zeros", 1<<20))
+			h.wait(t, p)
+			procs = append(procs, p)
+		}
+		for _, i := range []int{0, 50, 99} {
+			p, err := sb.Process(h.ctx(t), procs[i].ID())
+			if err != nil {
+				t.Errorf("process %d of 100: %v", i, err)
+			} else if exit := h.wait(t, p); !exit.Success() {
+				t.Errorf("process %d of 100: %v", i, exit)
+			}
+		}
+	}},
+	{"the CPU limit holds for all processes together", []need{needCPU, needUsage}, func(t *testing.T, h *harness) {
+		const cpus, most = 0.5, 0.75
+		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{CPUs: cpus}})
+		for range 2 {
+			h.start(t, sb, word("spin"))
+		}
+		used := func() time.Duration {
+			u, err := atoll.UsageOf(h.ctx(t), sb)
+			if err != nil {
+				t.Fatalf("UsageOf: %v", err)
+			}
+			return time.Duration(u.CPU)
+		}
+		begin, before := time.Now(), used()
+		time.Sleep(2 * time.Second) // what is measured is a rate
+		rate := (used() - before).Seconds() / time.Since(begin).Seconds()
+		if rate > most || rate <= 0 {
+			t.Errorf("two busy loops used %.2f CPUs, want %.1f at most", rate, cpus)
+		}
 	}},
 	{"the process limit holds", []need{needProcs}, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Processes: 32}})

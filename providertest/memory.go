@@ -1,6 +1,7 @@
 package providertest
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -133,6 +134,35 @@ var memory = []promise{
 		wantKind(t, "Status by the first", err, atoll.ErrNotFound)
 		nothingLeft(t, h, h.p)
 	}},
+	{"a Watch tells what another provider value does", []need{needSurvives}, func(t *testing.T, h *harness) {
+		p2 := h.reopen(t)
+		w := h.watch(t, h.ctx(t))
+		w.synced(t, h)
+		sb, err := p2.Create(h.ctx(t), h.spec(atoll.Spec{Name: "other"}))
+		if err != nil {
+			t.Fatalf("Create: %v", err)
+		}
+		h.keep(sb.ID())
+		if st := w.expect(t, h, sb.ID(), atoll.StateRunning); st.Spec.Name != "other" {
+			t.Errorf("the event is of %+v", st)
+		}
+		steps := []watchStep{{"Stop", func(ctx context.Context) error { return sb.Stop(ctx, 0) }, atoll.StateStopped}}
+		if caps := p2.Info().Caps; caps.Durable != atoll.DurableNone {
+			steps = append(steps, watchStep{"Start", sb.Start, atoll.StateRunning})
+			if caps.Pause {
+				steps = append(steps,
+					watchStep{"Pause", func(ctx context.Context) error { return atoll.Pause(ctx, sb) }, atoll.StatePaused},
+					watchStep{"Resume", func(ctx context.Context) error { return atoll.Resume(ctx, sb) }, atoll.StateRunning})
+			}
+		}
+		steps = append(steps, watchStep{"Remove", func(ctx context.Context) error { return sb.Remove(ctx, atoll.RemoveVolumes()) }, atoll.StateRemoved})
+		for _, step := range steps {
+			if err := step.do(h.ctx(t)); err != nil {
+				t.Fatalf("%s: %v", step.what, err)
+			}
+			w.expect(t, h, sb.ID(), step.state)
+		}
+	}},
 	{"Stop and Start keep the files", []need{needRestart}, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
 		want := map[string]string{"inwork": "work"}
@@ -228,6 +258,13 @@ var memory = []promise{
 			t.Errorf("after Start: %+v", st)
 		}
 	}},
+}
+
+// A watchStep is a change of a sandbox, and the state that it leads to.
+type watchStep struct {
+	what  string
+	do    func(context.Context) error
+	state atoll.State
 }
 
 // restart closes the provider and opens a second value over its state.

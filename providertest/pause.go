@@ -1,7 +1,9 @@
 package providertest
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"testing"
 	"time"
 
@@ -56,6 +58,47 @@ var pauses = []promise{
 			wantKind(t, "Exec", err, atoll.ErrStopped, atoll.ErrConflict)
 		})
 	}},
+	{"nobody waits in vain for a paused sandbox", []need{needPause}, func(t *testing.T, h *harness) {
+		sb, caps, port := h.idle(t), h.p.Info().Caps, 0
+		if caps.Dial {
+			port = h.serve(t, sb)
+			h.dial(t, sb, port)
+		}
+		if caps.Files {
+			h.write(t, sb, "f", "in the work directory")
+			h.write(t, sb, "/tmp/f", "elsewhere")
+		}
+		if err := atoll.Pause(h.ctx(t), sb); err != nil {
+			t.Fatalf("Pause: %v", err)
+		}
+		if caps.Files && caps.Volumes {
+			within(t, h.short(), "reading the work directory", func() { h.holds(t, sb, "f", "in the work directory") })
+		}
+		for what, do := range map[string]func(context.Context) error{
+			"Read":      func(ctx context.Context) error { return errOf(atoll.ReadFile(ctx, sb, "/tmp/f")) },
+			"Write":     func(ctx context.Context) error { return atoll.WriteFile(ctx, sb, "/tmp/g", nil, 0) },
+			"List":      func(ctx context.Context) error { return errOf(atoll.Files(sb).List(ctx, "/tmp", false)) },
+			"Dial":      func(ctx context.Context) error { return closed(atoll.Dial(ctx, sb, max(port, 1))) },
+			"Usage":     func(ctx context.Context) error { return errOf(atoll.UsageOf(ctx, sb)) },
+			"Processes": func(ctx context.Context) error { return errOf(atoll.Processes(ctx, sb)) },
+		} {
+			within(t, h.short(), what+" while it is paused", func() {
+				if err := do(h.ctx(t)); err != nil && atoll.KindOf(err) != atoll.ErrUnsupported {
+					wantKind(t, what+" while it is paused", err, atoll.ErrStopped, atoll.ErrConflict)
+				}
+			})
+		}
+		if err := atoll.Resume(h.ctx(t), sb); err != nil {
+			t.Fatalf("Resume: %v", err)
+		}
+		h.output(t, sb, program("echo", "again"))
+		if caps.Files {
+			h.holds(t, sb, "/tmp/f", "elsewhere")
+		}
+		if caps.Dial {
+			h.dial(t, sb, port)
+		}
+	}},
 	{"a paused sandbox can be stopped", []need{needPause}, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
 		if err := atoll.Pause(h.ctx(t), sb); err != nil {
@@ -83,6 +126,14 @@ var pauses = []promise{
 		})
 		nothingLeft(t, h, h.p)
 	}},
+}
+
+// closed closes the connection that a call returned, and returns its error.
+func closed(c net.Conn, err error) error {
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
 
 // quiet waits until nothing more is printed for a moment.

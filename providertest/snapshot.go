@@ -1,7 +1,12 @@
 package providertest
 
 import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -61,6 +66,83 @@ var snapshots = []promise{
 		wantKind(t, "RemoveSnapshot again", atoll.RemoveSnapshot(h.ctx(t), h.p, snap.ID), atoll.ErrNotExist)
 		h.refused(t, atoll.Spec{Snapshot: snap.ID}, atoll.ErrNotExist)
 	}},
+	{"a snapshot of a paused sandbox leaves it paused, or is ErrStopped", []need{needSnapshot, needPause}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		if h.p.Info().Caps.Files {
+			h.write(t, sb, "/tmp/f", "x") // whatever it takes to do that is there now
+		}
+		if err := atoll.Pause(h.ctx(t), sb); err != nil {
+			t.Fatalf("Pause: %v", err)
+		}
+		within(t, h.long(), "TakeSnapshot of a paused one", func() {
+			snap, err := atoll.TakeSnapshot(h.ctx(t), sb)
+			if err != nil {
+				wantKind(t, "TakeSnapshot", err, atoll.ErrStopped, atoll.ErrConflict)
+				noSnapshot(t, h)
+			} else if err := atoll.RemoveSnapshot(h.ctx(t), h.p, snap.ID); err != nil {
+				t.Errorf("RemoveSnapshot: %v", err)
+			}
+		})
+		if st := h.status(t, sb); st.State != atoll.StatePaused {
+			t.Errorf("state is %q after the snapshot, want it paused still", st.State)
+		}
+		if err := atoll.Resume(h.ctx(t), sb); err != nil {
+			t.Fatalf("Resume: %v", err)
+		}
+		h.output(t, sb, program("echo", "again"))
+	}},
+	{"a TakeSnapshot whose context ends at any moment takes one or leaves nothing", []need{needSnapshot}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		begin := time.Now()
+		if err := atoll.RemoveSnapshot(h.ctx(t), h.p, h.snapshot(t, sb).ID); err != nil {
+			t.Fatalf("RemoveSnapshot: %v", err)
+		}
+		took := time.Since(begin)
+		for i := range 8 {
+			ctx, cancel := context.WithTimeout(h.ctx(t), took*time.Duration(i)/6)
+			snap, err := atoll.TakeSnapshot(ctx, sb)
+			cancel()
+			if err == nil {
+				if err := atoll.RemoveSnapshot(h.ctx(t), h.p, snap.ID); err != nil {
+					t.Errorf("RemoveSnapshot: %v", err)
+				}
+			} else {
+				wantCtx(t, "TakeSnapshot", err, context.DeadlineExceeded)
+			}
+			noSnapshot(t, h)
+			h.output(t, sb, program("echo", "works"))
+		}
+	}},
+	{"files in use do not keep a snapshot from being taken", []need{needSnapshot, needFiles, needWalls}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		data := pattern(16 << 20)
+		if err := atoll.WriteFile(h.ctx(t), sb, "/tmp/big", data, 0); err != nil {
+			t.Fatalf("WriteFile: %v", err)
+		}
+		r, _, err := atoll.Files(sb).Read(h.ctx(t), "/tmp/big", 0)
+		if err != nil {
+			t.Fatalf("Read: %v", err)
+		}
+		defer r.Close()
+		half := make([]byte, 1<<20)
+		if _, err := io.ReadFull(r, half); err != nil {
+			t.Fatalf("Read: %v", err)
+		}
+		_, scr := h.started(t, sb, word("drip"))
+		snap := h.snapshot(t, sb)
+		more := len(scr.text())
+		scr.until(t, h, "new lines after the snapshot", func(text string) bool { return len(text) > more })
+		// The one that was being read may have been cut off, but not changed.
+		if rest, err := io.ReadAll(r); err == nil && !bytes.Equal(append(half, rest...), data) {
+			t.Errorf("the file that was being read came as %s", differ(append(half, rest...), data))
+		}
+		for _, sb := range []atoll.Sandbox{sb, h.create(t, atoll.Spec{Snapshot: snap.ID})} {
+			got, err := atoll.ReadFile(h.ctx(t), sb, "/tmp/big")
+			if d := differ(got, data); err != nil || d != "" {
+				t.Errorf("the file is %s, %v", d, err)
+			}
+		}
+	}},
 	{"a stopped sandbox has nothing to take a snapshot of", []need{needSnapshot}, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
 		if err := sb.Stop(h.ctx(t), 0); err != nil {
@@ -69,6 +151,22 @@ var snapshots = []promise{
 		_, err := atoll.TakeSnapshot(h.ctx(t), sb)
 		wantKind(t, "TakeSnapshot", err, atoll.ErrStopped)
 	}},
+}
+
+// noSnapshot waits until there is none: a call that was cut off may be cleaning
+// up still.
+func noSnapshot(t *testing.T, h *harness) {
+	t.Helper()
+	err := eventually(h.short(), func() error {
+		all, err := atoll.Snapshots(h.ctx(t), h.p)
+		if err == nil && len(all) > 0 {
+			err = fmt.Errorf("there are %d snapshots: %+v", len(all), all)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // snapshot takes one, which goes with the subtest.

@@ -129,6 +129,7 @@ var (
 	needTmpfs    = capability("tmpfs", func(c atoll.Caps) bool { return c.Tmpfs })
 	needReadOnly = capability("read_only_root", func(c atoll.Caps) bool { return c.ReadOnlyRoot })
 	needMemory   = capability("memory_limit", func(c atoll.Caps) bool { return c.MemoryLimit })
+	needCPU      = capability("cpu_limit", func(c atoll.Caps) bool { return c.CPULimit })
 	needProcs    = capability("process_limit", func(c atoll.Caps) bool { return c.ProcessLimit })
 	needDisk     = capability("disk_limit", func(c atoll.Caps) bool { return c.DiskLimit })
 	needNoNet    = capability("network_none", func(c atoll.Caps) bool { return c.NetworkNone })

@@ -1,11 +1,13 @@
 package providertest
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -35,6 +37,32 @@ var volumes = []promise{
 		h.noVolume(t, "data-"+sb.ID())
 		again := h.create(t, atoll.Spec{ID: sb.ID()})
 		h.missing(t, again, "dropped")
+	}},
+	{"a Create that fails, or whose context ends, leaves the data volume that was kept", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.write(t, sb, "kept", "kept")
+		if err := sb.Remove(h.ctx(t)); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		h.refused(t, atoll.Spec{ID: sb.ID(), Cmd: []string{"no-such-program"}}, atoll.ErrExecFailed)
+		for i := range 6 {
+			ctx, cancel := context.WithTimeout(h.ctx(t), time.Duration(i*i)*time.Millisecond)
+			again, err := h.p.Create(ctx, h.spec(atoll.Spec{ID: sb.ID()}))
+			cancel()
+			if err == nil {
+				err = again.Remove(h.ctx(t))
+			} else {
+				wantCtx(t, "Create", err, context.DeadlineExceeded)
+				err = nil
+			}
+			if err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+		}
+		if v := h.volume(t, "", "data-"+sb.ID()); v.InUse {
+			t.Errorf("the volume is %+v, want it not in use", v)
+		}
+		h.holds(t, h.create(t, atoll.Spec{ID: sb.ID()}), "kept", "kept")
 	}},
 	{"a data volume that was kept can be removed by name", []need{needVolumes}, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
