@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -239,8 +240,8 @@ func (s *Spec) Validate() error {
 	if err := s.validMounts(); err != nil {
 		return bad("%w", err)
 	}
-	if r := s.Resources; r.Memory < Unlimited || r.CPUs < Unlimited || r.Processes < Unlimited || r.Disk < Unlimited {
-		return bad("resources: must be positive, 0 for the default or -1 for no limit")
+	if err := s.Resources.valid(); err != nil {
+		return bad("%w", err)
 	}
 	switch s.Network.Mode {
 	case "", NetworkNone, NetworkOn, NetworkEgress:
@@ -266,6 +267,21 @@ func (s *Spec) Validate() error {
 	}
 	if s.Snapshot != "" && s.Image != "" {
 		return bad("snapshot %s brings its own image: leave image empty", s.Snapshot)
+	}
+	return nil
+}
+
+// valid names the first limit that is none.
+func (r Resources) valid() error {
+	for _, l := range []struct {
+		name string
+		n    float64
+	}{
+		{"memory", float64(r.Memory)}, {"cpus", r.CPUs}, {"processes", float64(r.Processes)}, {"disk", float64(r.Disk)},
+	} {
+		if !(l.n >= 0 && l.n <= math.MaxFloat64) && l.n != Unlimited { // NaN is neither
+			return fmt.Errorf("%s %v: must be positive, 0 for the default or -1 for no limit", l.name, l.n)
+		}
 	}
 	return nil
 }

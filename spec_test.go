@@ -3,6 +3,7 @@ package atoll
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"reflect"
 	"regexp"
 	"strings"
@@ -49,7 +50,12 @@ func TestSpecValidate(t *testing.T) {
 		{"tmpfs source", Spec{Mounts: []Mount{{Type: MountTmpfs, Source: "x", Target: "/x"}}}, "no source"},
 		{"mount type", Spec{Mounts: []Mount{{Type: "nfs", Target: "/x"}}}, "mount type"},
 		{"size of a bind", Spec{Mounts: []Mount{{Type: MountBind, Source: "/x", Target: "/x", Size: 1}}}, "size"},
-		{"resources", Spec{Resources: Resources{Memory: -2}}, "resources"},
+		{"memory", Spec{Resources: Resources{Memory: -2}}, "memory -2: must be positive"},
+		{"cpus", Spec{Resources: Resources{CPUs: -0.5}}, "cpus -0.5: must be positive"},
+		{"no number of cpus", Spec{Resources: Resources{CPUs: math.NaN()}}, "cpus NaN"},
+		{"too many cpus", Spec{Resources: Resources{CPUs: math.Inf(1)}}, "cpus +Inf"},
+		{"processes", Spec{Resources: Resources{Processes: -2}}, "processes -2"},
+		{"disk", Spec{Resources: Resources{Disk: -2}}, "disk -2"},
 		{"network mode", Spec{Network: Network{Mode: "host"}}, "network mode"},
 		{"allow without network", Spec{Network: Network{Allow: []string{"x"}}}, "allow"},
 		{"port", Spec{Ports: []Port{{Port: 0}}}, "port 0"},

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
@@ -158,16 +159,18 @@ func decodeError(status int, body []byte, op, id string) error {
 	return atoll.Errorf(op, id, kind, "the server answered %d %s%s", status, http.StatusText(status), snippet(body))
 }
 
-// snippet is the beginning of a body that is text, to be shown in an error.
+// snippet is the beginning of a body that is text, to be shown in an error as
+// part of a line.
 func snippet(body []byte) string {
 	const most = 200
 	if len(body) == 0 || !utf8.Valid(body) {
 		return ""
 	}
-	if len(body) > most {
-		return ": " + string(body[:most]) + "..."
+	text := []rune(strings.Join(strings.Fields(string(body)), " "))
+	if len(text) > most {
+		return ": " + string(text[:most]) + "..."
 	}
-	return ": " + string(body)
+	return ": " + string(text)
 }
 
 // ctxErr prefers the error of a ctx that has ended to what it led to.

@@ -90,7 +90,7 @@ func TestErrorsOfOthersGetTheKindOfTheirStatus(t *testing.T) {
 		want   atoll.Kind
 	}{
 		{401, "", atoll.ErrDenied},
-		{403, "<html>", atoll.ErrDenied},
+		{403, "<html>\n\t<body>\n", atoll.ErrDenied},
 		{404, "404 page not found", atoll.ErrUnsupported},
 		{400, "{}", atoll.ErrInvalid},
 		{413, "{", atoll.ErrInvalid},
@@ -104,8 +104,8 @@ func TestErrorsOfOthersGetTheKindOfTheirStatus(t *testing.T) {
 		if atoll.KindOf(err) != c.want {
 			t.Errorf("%d %.20q: %v is %q, want %q", c.status, c.body, err, atoll.KindOf(err), c.want)
 		}
-		if len(err.Error()) > 400 {
-			t.Errorf("%d: the message has %d bytes", c.status, len(err.Error()))
+		if len(err.Error()) > 400 || strings.ContainsAny(err.Error(), "\n\t") {
+			t.Errorf("%d: the message has %d bytes, or more than one line: %q", c.status, len(err.Error()), err)
 		}
 	}
 }

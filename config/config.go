@@ -22,7 +22,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
@@ -95,10 +94,7 @@ func Load(src Source) (*Config, error) {
 	if file == "" {
 		file, named = usualFile(env), false
 	}
-	err := errors.Join(s.readFile(file, named), s.readEnv(src.Env), s.readFlags(src.Flags))
-	if err == nil {
-		err = cfg.check(s)
-	}
+	err := errors.Join(s.readFile(file, named), s.readEnv(src.Env), s.readFlags(src.Flags), cfg.check(s))
 	if err != nil {
 		return nil, atoll.E("config", "", atoll.ErrInvalid, err)
 	}
@@ -113,9 +109,20 @@ func (c *Config) File() string { return c.file }
 // documentation.
 func (c *Config) Values() []Value { return c.values }
 
+// Origin says where the value of key came from, as Values does.
+func (c *Config) Origin(key string) string {
+	for _, v := range c.values {
+		if v.Key == key {
+			return v.From
+		}
+	}
+	return ""
+}
+
 // IsSet reports whether the value of key is anything else than the default.
 func (c *Config) IsSet(key string) bool {
-	return slices.ContainsFunc(c.values, func(v Value) bool { return v.Key == key && v.From != "default" })
+	from := c.Origin(key)
+	return from != "" && from != "default"
 }
 
 // Socket is the path of the socket that a server for c's state directory
@@ -149,7 +156,7 @@ func (c *Config) check(s *schema) error {
 	var errs errorList
 	bad := func(key string, err error) {
 		if err != nil {
-			errs.addf("%s: %s: %w", s.leaf(key).from, key, err)
+			errs.addf("%s: %w", origin(s.leaf(key).from, key), err)
 		}
 	}
 	if c.StateDir == "" {
@@ -166,12 +173,15 @@ func (c *Config) check(s *schema) error {
 	for _, listen := range c.Listen {
 		bad("listen", checkListen(listen))
 	}
-	for key, n := range map[string]float64{
-		"memory": float64(c.Resources.Memory), "cpus": c.Resources.CPUs,
-		"processes": float64(c.Resources.Processes), "disk": float64(c.Resources.Disk),
+	for _, limit := range []struct {
+		key string
+		n   float64
+	}{
+		{"memory", float64(c.Resources.Memory)}, {"cpus", c.Resources.CPUs},
+		{"processes", float64(c.Resources.Processes)}, {"disk", float64(c.Resources.Disk)},
 	} {
-		if n < 0 && n != atoll.Unlimited {
-			bad("resources."+key, errors.New("must be positive, 0 for the provider's default or -1 for no limit"))
+		if limit.n < 0 && limit.n != atoll.Unlimited {
+			bad("resources."+limit.key, fmt.Errorf("%v: must be positive, 0 for the provider's default or -1 for no limit", limit.n))
 		}
 	}
 	for _, path := range c.GVisor.HostPaths {

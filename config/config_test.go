@@ -153,13 +153,16 @@ func TestErrors(t *testing.T) {
 		flags map[string]string
 		want  []string // lines of the error, each a part of it
 	}{
-		{name: "misspelt key", file: "\nprovdier: local\n", want: []string{at + `:2: unknown key "provdier": the nearest known one is "provider"`}},
-		{name: "misspelt key in a table", file: "log:\n  levle: debug\n", want: []string{at + `:2: unknown key "log.levle": the nearest known one is "log.level"`}},
-		{name: "key without its table", file: "memory: 1g\n", want: []string{`the nearest known one is "resources.memory"`}},
-		{name: "misspelt table", file: "resource: {}\n", want: []string{`unknown key "resource": the nearest known one is "resources"`}},
+		{name: "misspelt key", file: "\nprovdier: local\n", want: []string{at + `:2: unknown key "provdier": the nearest known one is provider`}},
+		{name: "misspelt key in a table", file: "log:\n  levle: debug\n", want: []string{at + `:2: unknown key "log.levle": the nearest known one is log.level`}},
+		{name: "key without its table", file: "memory: 1g\n", want: []string{`the nearest known one is resources.memory`}},
+		{name: "misspelt table", file: "resource: {}\n", want: []string{`unknown key "resource": the nearest known one is resources`}},
 		{name: "key in an empty table", file: "local: {dir: /x}\n", want: []string{`:1: unknown key "local.dir"`}},
 		{name: "misspelt variable", env: []string{"ATOLL_PROVDIER=x"}, want: []string{"unknown variable ATOLL_PROVDIER: the nearest known one is ATOLL_PROVIDER"}},
 		{name: "unknown flag key", flags: map[string]string{"nope": "x"}, want: []string{`unknown key "nope"`}},
+		{name: "like no key", file: "colour: red\n", want: []string{at + `:1: unknown key "colour": atoll config --docs lists the known ones`}},
+		{name: "unknown provider in the file", file: "provider: dokcer\n", want: []string{at + `:1: provider: "dokcer": this binary has`}},
+		{name: "values that are wrong beside ones that cannot be read", file: "resources: {cpus: -3, disk: lots}\n", want: []string{"resources.cpus: -3: must be positive", `"lots"`}},
 		{name: "all at once", file: "a: 1\nurll: 2\n", env: []string{"ATOLL_B=1"}, want: []string{at + ":1: ", at + ":2: ", "ATOLL_B"}},
 		{name: "twice", file: "url: http://a\nurl: http://b\n", want: []string{at + `:2: "url" is set twice, first in line 1`}},
 		{name: "table for value", file: "project: {a: b}\n", want: []string{at + ":1: project: want a value, not a table"}},
@@ -170,19 +173,19 @@ func TestErrors(t *testing.T) {
 		{name: "garbage", file: "\x00\x01\xff", want: []string{at + ": "}},
 		{name: "two documents", file: "project: a\n---\nproject: b\n", want: []string{at + ": more than one document"}},
 		{name: "bad word", file: "log: {level: loud}\n", want: []string{at + `:1: log.level: "loud": use one of auto, debug, info, warn, error`}},
-		{name: "bad number", env: []string{"ATOLL_RESOURCES_CPUS=many"}, want: []string{`ATOLL_RESOURCES_CPUS: resources.cpus: "many": write a number`}},
+		{name: "bad number", env: []string{"ATOLL_RESOURCES_CPUS=many"}, want: []string{`ATOLL_RESOURCES_CPUS: "many": write a number`}},
 		{name: "bad count", file: "resources: {processes: 1.5}\n", want: []string{`"1.5": write a whole number`}},
 		{name: "bad bool", file: "gvisor: {debug: maybe}\n", want: []string{`"maybe": write true or false`}},
 		{name: "bad size", file: "resources: {memory: lots}\n", want: []string{`size "lots": write it like 512m or 2g`}},
 		{name: "negative", file: "resources: {disk: -2}\n", want: []string{at + ":1: resources.disk: "}},
-		{name: "relative state", env: []string{"ATOLL_STATE_DIR=x"}, want: []string{`ATOLL_STATE_DIR: state_dir: "x": must be an absolute path`}},
+		{name: "relative state", env: []string{"ATOLL_STATE_DIR=x"}, want: []string{`ATOLL_STATE_DIR: "x": must be an absolute path`}},
 		{name: "relative host path", file: "gvisor: {host_paths: [usr]}\n", want: []string{`"usr": must be an absolute path`}},
-		{name: "unknown provider", flags: map[string]string{"provider": "dokcer"}, want: []string{`--provider: provider: provider "dokcer": this binary has gvisor, local, mock`}},
-		{name: "bad project", env: []string{"ATOLL_PROJECT=a b"}, want: []string{`ATOLL_PROJECT: project: "a b": use a letter`}},
+		{name: "unknown provider", flags: map[string]string{"provider": "dokcer"}, want: []string{`--provider: "dokcer": this binary has gvisor, local, mock`}},
+		{name: "bad project", env: []string{"ATOLL_PROJECT=a b"}, want: []string{`ATOLL_PROJECT: "a b": use a letter`}},
 		{name: "bad url", env: []string{"ATOLL_URL=ftp://x"}, want: []string{`write it like http://host:port or unix:///path`}},
-		{name: "bad listen", flags: map[string]string{"listen": "7070"}, want: []string{`--listen: listen: "7070": write it like 127.0.0.1:7070`}},
+		{name: "bad listen", flags: map[string]string{"listen": "7070"}, want: []string{`--listen: "7070": write it like 127.0.0.1:7070`}},
 		{name: "secret in the file", file: "token: hunter2\n", want: []string{at + ":1: token: write a reference, env:NAME or file:/path, not the secret itself"}},
-		{name: "secret on the command line", flags: map[string]string{"token": "hunter2"}, want: []string{"--token: token: write a reference"}},
+		{name: "secret on the command line", flags: map[string]string{"token": "hunter2"}, want: []string{"--token: write a reference"}},
 		{name: "secret in a relative file", file: "token: file:x\n", want: []string{"must be an absolute path"}},
 		{name: "named file missing", env: []string{"ATOLL_CONFIG=/nonexistent/c.yaml"}, want: []string{"/nonexistent/c.yaml: no such file"}},
 	}
@@ -298,7 +301,7 @@ func TestDefaultProvider(t *testing.T) {
 
 func TestNearest(t *testing.T) {
 	known := []string{"provider", "project", "log.level", "url"}
-	for name, want := range map[string]string{"provider": "provider", "porject": "project", "LOGLEVEL": "log.level", "uri": "url", "": "url"} {
+	for name, want := range map[string]string{"provider": "provider", "porject": "project", "LOGLEVEL": "log.level", "uri": "url", "": "", "something": "", "privileged": "", "level": "log.level"} {
 		if got := Nearest(name, known); got != want {
 			t.Errorf("Nearest(%q) = %q, want %q", name, got, want)
 		}

@@ -99,7 +99,7 @@ func (r *reader) key(key string, k, v *yaml.Node) {
 	}
 	l := r.leaf(key)
 	if l == nil {
-		r.errs.addf("%s: unknown key %q: the nearest known one is %q", r.at(k), key, r.nearest(key))
+		r.errs.addf("%s: unknown key %q: %s", r.at(k), key, instead(key, r.keys()))
 		return
 	}
 	v = follow(v)

@@ -7,19 +7,27 @@ import (
 )
 
 // Nearest is the one of known with the fewest letters to change in name, ""
-// when none is known. A key that was put into the wrong table is one letter
-// away.
+// when that would be more than a third of them. A key that was put into the
+// wrong table is one letter away.
 func Nearest(name string, known []string) string {
-	best, least := "", -1
+	best, least := "", max(1, len(name)/3)+1
 	name = strings.ToLower(name)
 	for _, k := range known {
 		have := strings.ToLower(k)
 		d := min(distance(name, have), 1+distance(lastPart(name), lastPart(have)))
-		if least < 0 || d < least {
+		if d < least {
 			best, least = k, d
 		}
 	}
 	return best
+}
+
+// instead says which of known was meant, or how to see all of them.
+func instead(name string, known []string) string {
+	if near := Nearest(name, known); near != "" {
+		return "the nearest known one is " + near
+	}
+	return "atoll config --docs lists the known ones"
 }
 
 func lastPart(key string) string { return key[strings.LastIndexByte(key, '.')+1:] }

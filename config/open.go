@@ -56,7 +56,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	}
 	entry, err := find(cfg.Provider)
 	if err != nil {
-		return nil, atoll.E("open", cfg.Provider, atoll.ErrInvalid, err)
+		return nil, atoll.Errorf("open", "provider", atoll.ErrInvalid, "%w", err)
 	}
 	p, err := entry.Open(cfg, opts)
 	if err != nil {
@@ -84,7 +84,7 @@ func find(name string) (Entry, error) {
 		return Entry{}, fmt.Errorf("no provider isolates sandboxes on this operating system yet: " +
 			"set url to a Linux machine that runs atoll serve, or name the provider local, which does not isolate")
 	}
-	return Entry{}, fmt.Errorf("provider %q: this binary has %s", name, strings.Join(names, ", "))
+	return Entry{}, fmt.Errorf("%q: this binary has %s", name, strings.Join(names, ", "))
 }
 
 // limits is a layer that gives the sandboxes which name no limits those of the

@@ -93,7 +93,7 @@ func (s *schema) readEnv(env []string) error {
 		l, ok := known[name]
 		switch {
 		case !ok:
-			errs.addf("environment: unknown variable %s: the nearest known one is %s", name, Nearest(name, slices.Sorted(maps.Keys(known))))
+			errs.addf("environment: unknown variable %s: %s", name, instead(name, slices.Sorted(maps.Keys(known))))
 		case l != nil && value != "":
 			errs.add(l.set(l.split(value), name, s.home))
 		}
@@ -106,7 +106,7 @@ func (s *schema) readFlags(flags map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(flags)) {
 		l := s.leaf(key)
 		if l == nil {
-			errs.addf("flag: unknown key %q: the nearest known one is %q", key, s.nearest(key))
+			errs.addf("flag: unknown key %q: %s", key, instead(key, s.keys()))
 			continue
 		}
 		errs.add(l.set(l.split(flags[key]), l.flag(), s.home))
@@ -114,12 +114,13 @@ func (s *schema) readFlags(flags map[string]string) error {
 	return errs.join()
 }
 
-func (s *schema) nearest(key string) string {
+// keys are those of leaves and tables.
+func (s *schema) keys() []string {
 	keys := slices.Clone(s.tables)
 	for _, l := range s.leaves {
 		keys = append(keys, l.key)
 	}
-	return Nearest(key, keys)
+	return keys
 }
 
 func (l *leaf) env() string {
@@ -142,10 +143,21 @@ func (l *leaf) split(text string) []string {
 // begins with from.
 func (l *leaf) set(texts []string, from, home string) error {
 	if err := l.parse(texts, from, home); err != nil {
-		return fmt.Errorf("%s: %s: %w", from, l.key, err)
+		return fmt.Errorf("%s: %w", origin(from, l.key), err)
 	}
 	l.from = from
 	return nil
+}
+
+// origin names key and where its value came from, none of them twice.
+func origin(from, key string) string {
+	switch {
+	case from == "default":
+		return key
+	case strings.HasPrefix(from, "--"), strings.HasPrefix(from, envPrefix):
+		return from // it is the key, spelt otherwise
+	}
+	return from + ": " + key
 }
 
 func (l *leaf) parse(texts []string, from, home string) error {

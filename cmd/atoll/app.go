@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,6 +30,8 @@ type app struct {
 	configFile string
 	flags      map[string]string // settings given as flags, by their key
 	cfg        *config.Config
+
+	noSuch error // of a command that is not there, found while its help was wanted
 
 	traces   *trace.Traces // nil when the command has no span
 	endTrace func(error)
@@ -90,6 +91,9 @@ func (a *app) withSandbox(cmd *cobra.Command, ref string, f func(ctx context.Con
 // atOnce is how many sandboxes are worked on at the same time.
 const atOnce = 8
 
+// errNothing says that nothing had to be done: no name is printed.
+var errNothing = errors.New("nothing to do")
+
 // eachSandbox runs f on every sandbox named, several at once, prints the name
 // of each that is done, in order, and goes on past failures.
 func (a *app) eachSandbox(cmd *cobra.Command, refs []string, f func(ctx context.Context, sb atoll.Sandbox) error) error {
@@ -119,8 +123,12 @@ func (a *app) each(names []string, f func(name string) error) error {
 		})
 	}
 	for i, name := range names {
-		if <-done[i]; errs[i] == nil {
+		<-done[i]
+		switch errs[i] {
+		case nil:
 			fmt.Fprintln(a.stdout, name)
+		case errNothing:
+			errs[i] = nil
 		}
 	}
 	all.Wait()
@@ -157,24 +165,6 @@ func orEmpty[T any](s []T) []T {
 }
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
-
-// completeSandboxes offers the names and ids of sandboxes to the shell.
-func (a *app) completeSandboxes(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	a.takeSettings(cmd.Flags())
-	var names []string
-	err := a.with(cmd, func(ctx context.Context, c *connection) error {
-		all, err := c.List(ctx, atoll.Filter{})
-		for _, st := range all {
-			names = append(names, shownName(st))
-		}
-		return err
-	})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	names = slices.DeleteFunc(names, func(n string) bool { return slices.Contains(args, n) })
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
 
 // shownName is how people call a sandbox.
 func shownName(st atoll.Status) string {

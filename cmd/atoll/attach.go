@@ -27,7 +27,7 @@ printed, as far as that is kept.`,
 		Example: `  atoll attach web
   atoll attach --from 0 web 3f2a`,
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.completeProcess,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			offset, err := parseOffset(from)
 			if err != nil {
@@ -188,7 +188,7 @@ func newLogs(a *app) *cobra.Command {
 its stdout to ours, its stderr to ours. The last MiB of each is kept, for as
 long as the sandbox runs and a few seconds more.`,
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.completeProcess,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			offset, err := parseOffset(from)
 			if err != nil {

@@ -80,16 +80,40 @@ func (a *app) dial(ctx context.Context, cfg *config.Config, url string) (*connec
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	client, err := api.NewClient(ctx, api.ClientOptions{URL: url, Token: token, Inject: trace.Inject})
+	client, err := newClient(ctx, api.ClientOptions{URL: url, Token: token, Inject: trace.Inject})
 	if err != nil {
-		return nil, err
+		return nil, refused(cfg, url, err)
 	}
 	if want, have := a.flags["provider"], client.Info().Name; cfg.URL != "" && want != "" && want != have {
 		return nil, errors.Join(usagef("the server at %s makes %s sandboxes, not %s", url, have, want), client.Close())
 	}
 	return &connection{Provider: client, lives: true}, nil
+}
+
+// newClient is api.NewClient with a limit to its time.
+func newClient(ctx context.Context, opts api.ClientOptions) (*api.Client, error) {
+	limited, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	client, err := api.NewClient(limited, opts)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil, atoll.Errorf("connect", "", atoll.ErrUnavailable, "server at %s: no answer within %s", opts.URL, dialTimeout)
+	}
+	return client, err
+}
+
+// refused says what to do when the server at url, which the user has named, is
+// not there or does not want us.
+func refused(cfg *config.Config, url string, err error) error {
+	from := cfg.Origin("url")
+	switch kind := atoll.KindOf(err); {
+	case kind == atoll.ErrUnavailable:
+		return atoll.Errorf("connect", "", kind, "%w (the address is that of %s)", causeOf(err), from)
+	case kind == atoll.ErrDenied && cfg.Token.IsZero():
+		return atoll.Errorf("connect", "", kind, "server at %s: a token is needed: set ATOLL_TOKEN, or --token to env:NAME or file:/path", url)
+	case kind == atoll.ErrDenied:
+		return atoll.Errorf("connect", "", kind, "server at %s: %w (it is that of %s)", url, causeOf(err), cfg.Origin("token"))
+	}
+	return atoll.Errorf("connect", "", atoll.KindOf(err), "server at %s: %w: is it one of Atoll?", url, causeOf(err))
 }
 
 // running returns a client of the server that answers on the socket of the
@@ -100,9 +124,7 @@ func running(ctx context.Context, cfg *config.Config) (*api.Client, error) {
 	if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	client, err := api.NewClient(ctx, api.ClientOptions{URL: "unix://" + socket, Inject: trace.Inject})
+	client, err := newClient(ctx, api.ClientOptions{URL: "unix://" + socket, Inject: trace.Inject})
 	switch {
 	case err == nil:
 		return client, nil
@@ -123,7 +145,7 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 	}
 	stack, err := config.Open(cfg, opts)
 	if err != nil {
-		return nil, err
+		return nil, unusable(cfg, err)
 	}
 	handler, err := api.NewHandler(stack, api.Options{Extract: trace.Extract})
 	if err != nil {
@@ -143,6 +165,15 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 		return nil, errors.Join(err, end())
 	}
 	return &connection{Provider: client, lives: info.Caps.Survives, close: end}, nil
+}
+
+// unusable prefers, to an error of opening what cfg describes, that the state
+// directory is of no use.
+func unusable(cfg *config.Config, err error) error {
+	if probe := probeDir(cfg.StateDir); !probe.OK {
+		return atoll.Errorf("", "", atoll.KindOf(err), "state_dir %s cannot be used: %s: %s", cfg.StateDir, probe.Reason, probe.Fix)
+	}
+	return err
 }
 
 // mustLive refuses to make a sandbox that would be gone at once.

@@ -16,18 +16,20 @@ import (
 
 // A diagnosis is what doctor finds.
 type diagnosis struct {
-	System    string              `json:"system"` // operating system and architecture
-	Config    string              `json:"config"` // path of the file
-	StateDir  string              `json:"state_dir"`
-	State     atoll.Probe         `json:"state"` // whether the state directory can be used
-	Server    string              `json:"server,omitempty"`
+	System    string      `json:"system"` // operating system and architecture
+	Config    string      `json:"config"` // path of the file
+	StateDir  string      `json:"state_dir"`
+	State     atoll.Probe `json:"state"`            // whether the state directory can be used
+	Server    string      `json:"server,omitempty"` // what answers, or why nothing does
+	URL       string      `json:"url,omitempty"`    // of the server that is to be used
+	urlOK     bool
 	Providers []providerDiagnosis `json:"providers"`
 }
 
 type providerDiagnosis struct {
 	Name      string          `json:"name"`
 	Isolation atoll.Isolation `json:"isolation,omitempty"`
-	Default   bool            `json:"default"` // the one in use
+	Default   bool            `json:"default"` // the one in use here
 	atoll.Probe
 	Caps *atoll.Caps `json:"caps,omitempty"`
 }
@@ -38,7 +40,8 @@ func newDoctor(a *app) *cobra.Command {
 		Use:   "doctor",
 		Short: "Say which providers work on this machine, and what to do about those that do not",
 		Long: `Doctor tries every provider that this binary has. Its exit code is 0 when the one
-in use works here, else 1.`,
+in use works here, else 1; where url names a server, what counts is whether that
+can be used.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -68,23 +71,35 @@ func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &diagnosis{System: runtime.GOOS + "/" + runtime.GOARCH, Config: cfg.File(), StateDir: cfg.StateDir, State: probeDir(cfg.StateDir)}
-	client, err := running(ctx, cfg)
-	switch {
-	case err != nil:
-		d.Server = err.Error()
-	case client != nil:
-		d.Server = client.Info().Name + " answers on " + cfg.Socket()
-		defer client.Close()
+	d := &diagnosis{System: runtime.GOOS + "/" + runtime.GOARCH, Config: cfg.File(), StateDir: cfg.StateDir, State: probeDir(cfg.StateDir), URL: cfg.URL}
+	if d.Server, err = a.answers(ctx, cfg); err != nil {
+		d.Server = causeOf(err).Error()
 	}
+	d.urlOK = err == nil
 	for _, e := range config.Providers() {
 		d.Providers = append(d.Providers, a.examine(ctx, cfg, e))
 	}
 	return d, nil
 }
 
+// answers says which server commands would use, "" if none.
+func (a *app) answers(ctx context.Context, cfg *config.Config) (string, error) {
+	if cfg.URL != "" {
+		c, err := a.dial(ctx, cfg, cfg.URL)
+		if err != nil {
+			return "", err
+		}
+		return c.Info().Name + " answers at " + cfg.URL, c.Close()
+	}
+	client, err := running(ctx, cfg)
+	if err != nil || client == nil {
+		return "", err
+	}
+	return client.Info().Name + " answers on " + cfg.Socket(), client.Close()
+}
+
 func (a *app) examine(ctx context.Context, cfg *config.Config, e config.Entry) providerDiagnosis {
-	d := providerDiagnosis{Name: e.Name, Default: e.Name == cfg.Provider}
+	d := providerDiagnosis{Name: e.Name, Default: e.Name == cfg.Provider && cfg.URL == ""}
 	p, err := e.Open(cfg, config.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		d.Probe = atoll.Probe{Reason: err.Error()}
@@ -109,12 +124,15 @@ func probeDir(dir string) atoll.Probe {
 		}
 	}
 	if err != nil {
-		return atoll.Probe{Reason: err.Error(), Fix: "set state_dir to a directory that you can write to"}
+		return atoll.Probe{Reason: err.Error(), Fix: "set state_dir to a directory that you can write to (--state-dir, ATOLL_STATE_DIR)"}
 	}
 	return atoll.Probe{OK: true}
 }
 
 func (d *diagnosis) ok() bool {
+	if d.URL != "" {
+		return d.urlOK
+	}
 	for _, p := range d.Providers {
 		if p.Default {
 			return p.OK && d.State.OK

@@ -29,7 +29,7 @@ it, and atoll attach connects to it again.`,
   atoll exec -it web
   tar c . | atoll exec -i -w /work web -- tar x`,
 		Args:              cobra.MinimumNArgs(1),
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.completeSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.cmd.Args = withoutDashes(args[1:])
 			return f.run(a, cmd, args[0])

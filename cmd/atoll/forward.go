@@ -27,7 +27,7 @@ listens. No network of the sandbox is needed.`,
 		Example: `  atoll port-forward web 8080:80
   atoll port-forward web 0:80`,
 		Args:              cobra.MinimumNArgs(2),
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.completeSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ports, err := parseForwards(args[1:])
 			if err != nil {

@@ -57,7 +57,7 @@ volumes that have a name are always kept.`,
 		ValidArgsFunction: a.completeSandboxes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
-				return usagef("name the sandboxes to remove, or give --all")
+				return usagef("name the sandboxes to remove, or give --all, not both")
 			}
 			var opts []atoll.RemoveOption
 			if volumes {
@@ -70,7 +70,7 @@ volumes that have a name are always kept.`,
 				return a.each(args, func(ref string) error {
 					sb, err := c.find(ctx, ref)
 					if force && errors.Is(err, atoll.ErrNotFound) {
-						return nil
+						return errNothing
 					}
 					if err != nil {
 						return err

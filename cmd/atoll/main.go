@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"os"
 )
@@ -17,7 +18,7 @@ func run(args []string) int {
 	surviveBrokenPipes()
 	root := newRoot(a)
 	root.SetArgs(args)
-	err := root.ExecuteContext(context.Background())
+	err := cmp.Or(root.ExecuteContext(context.Background()), a.noSuch)
 	a.endSpan(err)
 	if a.readerGone(err) {
 		err = signalError{sigPipe} // which has ended any other program by now

@@ -17,7 +17,7 @@ func newPs(a *app) *cobra.Command {
 		Use:               "ps [flags] SANDBOX",
 		Short:             "List the processes that were started in a sandbox",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.completeSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withSandbox(cmd, args[0], func(ctx context.Context, _ *connection, sb atoll.Sandbox) error {
 				all, err := atoll.Processes(ctx, sb)
@@ -63,7 +63,7 @@ func newKill(a *app) *cobra.Command {
 		Short:             "Send a signal to a process: the main one, or one that ps lists",
 		Example:           "  atoll kill -s HUP web",
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.completeProcess,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			sig, err := atoll.ParseSignal(name)
 			if err != nil {

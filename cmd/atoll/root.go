@@ -47,7 +47,7 @@ server for as long as it runs.`,
 	for _, s := range settings {
 		flags.String(flagName(s.key), "", s.doc)
 	}
-	shortenHelp(root)
+	shortenHelp(a, root)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetIn(a.stdin)
@@ -60,6 +60,9 @@ server for as long as it runs.`,
 	add := func(group string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
 			c.GroupID, c.DisableFlagsInUseLine = group, true
+			for _, sub := range c.Commands() {
+				sub.DisableFlagsInUseLine = true
+			}
 			root.AddCommand(c)
 		}
 	}
@@ -67,17 +70,23 @@ server for as long as it runs.`,
 	add(groupLife, newCreate(a), newStart(a), newStop(a), newPause(a), newResume(a), newRm(a), newLs(a), newInspect(a), newWatch(a))
 	add(groupKeep, newPull(a), newSnapshot(a), newVolume(a))
 	add(groupSystem, newServe(a), newDoctor(a), newConfig(a), newVersion(a))
+	root.SetHelpCommand(newHelp())
 	root.SetHelpCommandGroupID(groupSystem)
 	root.SetCompletionCommandGroupID(groupSystem)
 	root.SetFlagErrorFunc(flagError)
 	showUsage(root)
+	completeFlags(root)
 	return root
 }
 
-// shortenHelp shows the flags that every command has in the help of root only.
-func shortenHelp(root *cobra.Command) {
+// shortenHelp shows the flags that every command has in the help of root only,
+// and no help to who asked for a command that there is not.
+func shortenHelp(a *app, root *cobra.Command) {
 	help := root.HelpFunc()
 	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if a.noSuch = unknownCommand(cmd); a.noSuch != nil {
+			return
+		}
 		global := root.PersistentFlags()
 		global.VisitAll(func(f *pflag.Flag) { f.Hidden = cmd != root })
 		help(cmd, args)
@@ -86,6 +95,23 @@ func shortenHelp(root *cobra.Command) {
 			fmt.Fprintln(cmd.OutOrStdout(), "\nEvery command has the flags of atoll --help, too.")
 		}
 	})
+}
+
+// newHelp is cobra's command help, but that it fails when there is nothing to
+// tell.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:               "help [COMMAND]",
+		Short:             "Help about any command",
+		ValidArgsFunction: completeCommands,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef("unknown command %q: atoll --help lists the known ones", strings.Join(args, " "))
+			}
+			return about.Help()
+		},
+	}
 }
 
 // settings are those that every command has a flag for.

@@ -75,7 +75,7 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	defer traces.Close()
 	stack, err := config.Open(cfg, config.Options{Log: log, Calls: log, Metrics: metrics, Traces: traces, Server: true})
 	if err != nil {
-		return err
+		return unusable(cfg, err)
 	}
 	err = a.serveOn(ctx, stack, ls, api.Options{
 		Log: log, Metrics: metrics, Extract: trace.Extract, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
@@ -143,7 +143,7 @@ func (a *app) listen(ctx context.Context, cfg *config.Config) (*listeners, error
 
 func (a *app) listenAll(ctx context.Context, cfg *config.Config, ls *listeners) (err error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
-		return err
+		return unusable(cfg, err)
 	}
 	for _, addr := range append([]string{"unix://" + cfg.Socket()}, cfg.Listen...) {
 		own := strings.HasPrefix(addr, "unix://")

@@ -27,7 +27,7 @@ func newSnapshotCreate(a *app) *cobra.Command {
 		Use:               "create SANDBOX",
 		Short:             "Take a snapshot and print its id; the sandbox runs on",
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: a.completeSandboxes,
+		ValidArgsFunction: a.completeSandbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withSandbox(cmd, args[0], func(ctx context.Context, _ *connection, sb atoll.Sandbox) error {
 				snap, err := atoll.TakeSnapshot(ctx, sb)
@@ -44,7 +44,7 @@ func newSnapshotCreate(a *app) *cobra.Command {
 func newSnapshotLs(a *app) *cobra.Command {
 	var quiet, asJSON bool
 	cmd := &cobra.Command{
-		Use:               "ls",
+		Use:               "ls [flags]",
 		Aliases:           []string{"list"},
 		Short:             "List snapshots",
 		Args:              cobra.NoArgs,
@@ -80,9 +80,10 @@ func newSnapshotLs(a *app) *cobra.Command {
 
 func newSnapshotRm(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "rm SNAPSHOT...",
-		Short: "Remove snapshots",
-		Args:  cobra.MinimumNArgs(1),
+		Use:               "rm SNAPSHOT...",
+		Short:             "Remove snapshots",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeSnapshots,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
 				return a.each(args, func(id string) error { return atoll.RemoveSnapshot(ctx, c.Provider, id) })

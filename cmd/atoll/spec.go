@@ -37,10 +37,10 @@ func (f *specFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label, `KEY=value`")
 	fs.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount `SOURCE:TARGET[:ro]`; a source with a slash is a directory here, else a named volume")
 	fs.StringArrayVar(&f.mounts, "mount", nil, "mount described by `fields`: type=bind|volume|tmpfs,source=...,target=...[,readonly][,tmpfs-size=...]")
-	fs.VarP((*bytesValue)(&f.spec.Resources.Memory), "memory", "m", "memory limit, like 512m; -1 for none")
-	fs.Float64Var(&f.spec.Resources.CPUs, "cpus", 0, "`number` of CPUs to use at most, like 1.5")
-	fs.IntVar(&f.spec.Resources.Processes, "pids", 0, "`number` of processes to run at most; -1 for no limit")
-	fs.Var((*bytesValue)(&f.spec.Resources.Disk), "disk", "limit of what is written outside of volumes, like 4g; -1 for none")
+	fs.VarP((*bytesValue)(&f.spec.Resources.Memory), "memory", "m", "memory limit, like 512m; -1 for none (default "+atoll.DefaultMemory.String()+")")
+	fs.Float64Var(&f.spec.Resources.CPUs, "cpus", 0, "`number` of CPUs to use at most, like 1.5 (default all)")
+	fs.IntVar(&f.spec.Resources.Processes, "pids", 0, fmt.Sprintf("`number` of processes to run at most; -1 for no limit (default %d)", atoll.DefaultProcesses))
+	fs.Var((*bytesValue)(&f.spec.Resources.Disk), "disk", "limit of what is written outside of volumes, like 4g; -1 for none (default "+atoll.DefaultDisk.String()+")")
 	fs.StringVar(&f.network, "network", "", "`mode` of the network: none, on, or egress for what --allow lists only (default none)")
 	fs.StringArrayVar(&f.spec.Network.Allow, "allow", nil, "`host` or network that can be reached; without --network it means --network egress")
 	fs.StringArrayVar(&f.expose, "expose", nil, "`[NAME=]PORT` that a command inside will listen on; every port can be reached, declared or not")
@@ -146,6 +146,9 @@ func (f *envFlags) list(ours []string) ([]string, error) {
 				vars = append(vars, line)
 			}
 		}
+	}
+	if slices.Contains(f.vars, "") {
+		return nil, usagef(`environment "": write it like KEY=value, or KEY to pass ours on`)
 	}
 	vars = append(vars, f.vars...)
 	var out []string

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 
@@ -25,15 +26,42 @@ func showUsage(cmd *cobra.Command) {
 		if check(cmd, args) == nil {
 			return nil
 		}
-		return usagef("wrong number of arguments: write it like %s", strings.TrimSpace(cmd.UseLine()))
+		hint := ""
+		if len(args) == 0 && strings.Contains(cmd.Use, " SANDBOX") {
+			hint = "; atoll ls lists sandboxes"
+		}
+		return usagef("wrong number of arguments: write it like %s%s", strings.TrimSpace(cmd.UseLine()), hint)
 	}
 }
 
-// flagError adds the nearest flag that there is to the error of an unknown one.
+// dockersOther are flags of docker for which there is something else here.
+var dockersOther = map[string]string{
+	"p":          "ports need not be published: atoll port-forward reaches all of them",
+	"publish":    "ports need not be published: atoll port-forward reaches all of them",
+	"net":        "use --network none, on or egress",
+	"restart":    "a sandbox that ends stays stopped: atoll start starts it again",
+	"entrypoint": "an image's entrypoint is not run: name the command",
+	"privileged": "no sandbox has more rights than another",
+	"cap-add":    "no sandbox has more rights than another",
+	"device":     "devices of the host cannot be had",
+}
+
+// flagError says what is wrong with a flag, and what to do about it.
 func flagError(cmd *cobra.Command, err error) error {
+	var value *pflag.InvalidValueError
+	if errors.As(err, &value) {
+		return usagef("--%s: %w", value.GetFlag().Name, valueError(value))
+	}
 	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
-		return err // the nearest of one letter is any
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	name, dashes := unknown.GetSpecifiedName(), "--"
+	if len(name) == 1 {
+		dashes = "-"
+	}
+	if hint := dockersOther[name]; hint != "" {
+		return usagef("unknown flag %s%s: %s", dashes, name, hint)
 	}
 	var known []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -41,7 +69,39 @@ func flagError(cmd *cobra.Command, err error) error {
 			known = append(known, f.Name)
 		}
 	})
-	return usagef("unknown flag --%s: the nearest known one is --%s", unknown.GetSpecifiedName(), config.Nearest(unknown.GetSpecifiedName(), known))
+	if near := config.Nearest(name, known); near != "" && len(name) > 1 { // the nearest of one letter is any
+		return usagef("unknown flag --%s: the nearest known one is --%s", name, near)
+	}
+	return usagef("unknown flag %s%s: %s --help lists the known ones", dashes, name, cmd.CommandPath())
+}
+
+// valueError says what the value of a flag must be like. Our own types say so
+// themselves.
+func valueError(err *pflag.InvalidValueError) error {
+	switch err.GetFlag().Value.Type() {
+	case "bool":
+		return fmt.Errorf("%q: write true or false", err.GetValue())
+	case "int":
+		return fmt.Errorf("%q: write a whole number", err.GetValue())
+	case "float64":
+		return fmt.Errorf("%q: write a number", err.GetValue())
+	}
+	return err.Unwrap()
+}
+
+// unknownCommand is the error of a word behind a command that only has
+// commands below it, of which it is none; nil when there is no such word.
+func unknownCommand(cmd *cobra.Command) error {
+	words := cmd.Flags().Args()
+	if len(words) == 0 || !cmd.HasAvailableSubCommands() || cmd.Runnable() {
+		return nil
+	}
+	cmd.SuggestionsMinimumDistance = 2 // cobra's own, which it sets for root only
+	msg := fmt.Sprintf("unknown command %q for %q", words[0], cmd.CommandPath())
+	if near := cmd.SuggestionsFor(words[0]); len(near) > 0 {
+		return usagef("%s: did you mean %s?", msg, strings.Join(near, " or "))
+	}
+	return usagef("%s: %s --help lists the known ones", msg, cmd.CommandPath())
 }
 
 // oneLine undoes the layout of cobra's suggestions.

@@ -19,7 +19,7 @@ func newVolume(a *app) *cobra.Command {
 func newVolumeLs(a *app) *cobra.Command {
 	var quiet, asJSON bool
 	cmd := &cobra.Command{
-		Use:   "ls",
+		Use:   "ls [flags]",
 		Short: "List volumes of all projects, or with --project of one",
 		Long: `Ls lists the volumes that were given a name, and the data volumes of sandboxes,
 which are called data- and the sandbox's id.`,
@@ -57,9 +57,10 @@ which are called data- and the sandbox's id.`,
 
 func newVolumeRm(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "rm VOLUME...",
-		Short: "Remove volumes of a project that no sandbox uses",
-		Args:  cobra.MinimumNArgs(1),
+		Use:               "rm VOLUME...",
+		Short:             "Remove volumes of a project that no sandbox uses",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeVolumes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
 				return a.each(args, func(name string) error { return atoll.RemoveVolume(ctx, c.Provider, c.project, name) })
