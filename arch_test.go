@@ -77,15 +77,19 @@ var rooms = map[string]map[string]string{
 		"provider/gvisor/internal/statedir": "its sandbox's record and locks",
 		"provider/gvisor/internal/upper":    "what a stop keeps of the root file system",
 	},
-	"provider/gvisor/internal/cgroup":   {},
-	"provider/gvisor/internal/files":    {"internal/dirfs": "directories of the host"},
-	"provider/gvisor/internal/runsc":    {},
-	"provider/gvisor/internal/statedir": {"internal/disk": "records, locks, removals"},
-	"provider/gvisor/internal/upper":    {},
+	"provider/gvisor/internal/cgroup": {},
+	"provider/gvisor/internal/files":  {"internal/dirfs": "directories of the host"},
+	"provider/gvisor/internal/runsc":  {},
+	"provider/gvisor/internal/statedir": {
+		"internal/disk":   "records, locks, removals",
+		"internal/volume": "volumes",
+	},
+	"provider/gvisor/internal/upper": {},
 
 	"providertest": {},
 
 	"config": {
+		"image":           "the options of its store",
 		"provider/gvisor": "config alone knows all providers",
 		"provider/local":  "config alone knows all providers",
 		"provider/mock":   "config alone knows all providers",

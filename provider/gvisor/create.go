@@ -124,40 +124,31 @@ func (p *Provider) hold(ctx context.Context, rec *statedir.Record) (*os.File, er
 	return im.Hold()
 }
 
-// mounts makes the volumes and checks what is bound.
+// mounts makes the volumes and checks what is bound. The record is there, so
+// that they count as being in use.
 func (c *creation) mounts(context.Context) error {
-	st := &c.rec.Status
-	data := c.p.dir.Volume(st.Spec.Project, statedir.DataVolume(st.ID))
-	if c.rec.Fresh = !exists(data); c.rec.Fresh {
+	st, volumes := &c.rec.Status, c.p.dir.Volumes()
+	data := statedir.DataVolume(st.ID)
+	if c.rec.Fresh = !volumes.Has(st.Spec.Project, data); c.rec.Fresh {
 		if err := c.write(); err != nil { // before it is made, lest it be forgotten
 			return err
 		}
 	}
-	if err := makeVolume(data); err != nil {
-		return atoll.E("create", st.ID, diskKind(err), err)
-	}
+	names := []string{data}
 	for _, m := range st.Spec.Mounts {
 		switch m.Type {
 		case atoll.MountVolume:
-			if err := makeVolume(c.p.dir.Volume(st.Spec.Project, m.Source)); err != nil {
-				return atoll.E("create", st.ID, diskKind(err), err)
-			}
+			names = append(names, m.Source)
 		case atoll.MountBind:
 			if err := bindable(m.Source); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
-}
-
-// makeVolume makes the directory of a volume, if it is not there.
-func makeVolume(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	if err := os.Mkdir(path, 0o755); !errors.Is(err, fs.ErrExist) {
-		return err
+	for _, name := range names {
+		if err := volumes.Make(st.Spec.Project, name); err != nil {
+			return atoll.E("create", st.ID, atoll.KindOf(err), err)
+		}
 	}
 	return nil
 }

@@ -5,10 +5,6 @@ package gvisor
 import (
 	"context"
 	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
@@ -16,35 +12,19 @@ import (
 
 // Volumes implements atoll.VolumeStore.
 func (p *Provider) Volumes(_ context.Context, project string) ([]atoll.Volume, error) {
+	if project != "" && !atoll.ValidName(project) {
+		return nil, atoll.Errorf("volumes", project, atoll.ErrInvalid, "no valid project name")
+	}
+	list, err := p.dir.Volumes().List(project)
+	if err != nil {
+		return nil, err
+	}
 	used, err := p.volumesInUse()
 	if err != nil {
 		return nil, err
 	}
-	pattern := "*"
-	if project != "" {
-		if !atoll.ValidName(project) {
-			return nil, atoll.Errorf("volumes", project, atoll.ErrInvalid, "no valid project name")
-		}
-		pattern = project
-	}
-	paths, err := filepath.Glob(p.dir.Volume(pattern, "*"))
-	if err != nil {
-		return nil, atoll.E("volumes", project, atoll.ErrInternal, err)
-	}
-	var list []atoll.Volume
-	for _, path := range paths {
-		info, err := os.Stat(path)
-		if err != nil || !info.IsDir() {
-			continue // removed meanwhile
-		}
-		v := atoll.Volume{Name: filepath.Base(path), Project: filepath.Base(filepath.Dir(path)), Created: info.ModTime()}
-		if id, ok := strings.CutPrefix(v.Name, statedir.DataVolume("")); ok {
-			if n, err := atoll.NormalizeID(id); err == nil && n == id {
-				v.Sandbox = id
-			}
-		}
-		v.InUse = used[path]
-		list = append(list, v)
+	for i, v := range list {
+		list[i].InUse = used[p.dir.Volume(v.Project, v.Name)]
 	}
 	return list, nil
 }
@@ -75,21 +55,16 @@ func (p *Provider) RemoveVolume(_ context.Context, project, name string) error {
 	if !atoll.ValidName(project) || !atoll.ValidName(name) {
 		return atoll.Errorf("remove volume", name, atoll.ErrInvalid, "no valid name")
 	}
-	path := p.dir.Volume(project, name)
-	if !exists(path) {
-		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
-	}
-	used, err := p.volumesInUse()
-	if err != nil {
-		return err
-	}
-	if used[path] {
-		return atoll.Errorf("remove volume", name, atoll.ErrConflict, "volume %q is in use by a sandbox: remove that first", name)
-	}
-	if err := os.RemoveAll(path); err != nil {
-		return atoll.E("remove volume", name, atoll.ErrInternal, err)
-	}
-	return nil
+	return p.removeVolume(project, name)
+}
+
+// removeVolume deletes a volume unless a sandbox uses it. One that is being made
+// has its record before it makes volumes.
+func (p *Provider) removeVolume(project, name string) error {
+	return p.dir.Volumes().Remove(project, name, func() (bool, error) {
+		used, err := p.volumesInUse()
+		return used[p.dir.Volume(project, name)], err
+	})
 }
 
 // RemoveProject implements atoll.ProjectRemover: sandboxes, volumes and names.
@@ -106,25 +81,38 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 			return err
 		}
 	}
-	if err := p.dir.RemoveProject(project); err != nil {
-		return atoll.E("remove project", project, atoll.ErrInternal, err)
+	volumes, err := p.dir.Volumes().List(project)
+	errs := []error{err}
+	for _, v := range volumes {
+		if err := p.removeVolume(project, v.Name); atoll.KindOf(err) != atoll.ErrNotExist {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(append(errs, p.dir.DropNames(project))...); err != nil {
+		return atoll.E("remove project", project, atoll.KindOf(err), err)
 	}
 	return nil
 }
 
 // removeDataVolumes deletes the data volume that a removed sandbox has left,
-// whatever its project was.
+// whatever its project was, unless there is one of its id again.
 func (p *Provider) removeDataVolumes(id string) error {
-	paths, err := filepath.Glob(p.dir.Volume("*", statedir.DataVolume(id)))
+	all, err := p.dir.Volumes().List("")
 	if err != nil {
 		return atoll.E("remove", id, atoll.ErrInternal, err)
 	}
 	var errs []error
-	for _, path := range paths {
-		errs = append(errs, os.RemoveAll(path))
+	for _, v := range all {
+		if v.Sandbox != id {
+			continue
+		}
+		err := p.dir.Volumes().Remove(v.Project, v.Name, func() (bool, error) { return p.dir.Known(id), nil })
+		if atoll.KindOf(err) != atoll.ErrNotExist {
+			errs = append(errs, err)
+		}
 	}
-	if err := errors.Join(errs...); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return atoll.E("remove", id, atoll.ErrInternal, err)
+	if err := errors.Join(errs...); err != nil {
+		return atoll.E("remove", id, atoll.KindOf(err), err)
 	}
 	return nil
 }

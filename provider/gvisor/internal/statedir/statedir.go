@@ -31,6 +31,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/volume"
 )
 
 // A Dir is a state directory.
@@ -70,13 +71,14 @@ func (d Dir) Sandbox(id string) string { return filepath.Join(string(d), "sandbo
 // Record is the file that holds the sandbox's Record.
 func (d Dir) Record(id string) string { return filepath.Join(string(d), "records", id+".json") }
 
+// Volumes is where volumes are kept.
+func (d Dir) Volumes() volume.Store { return volume.Store(filepath.Join(string(d), "volumes")) }
+
 // Volume is the directory of a volume.
-func (d Dir) Volume(project, name string) string {
-	return filepath.Join(string(d), "volumes", project, name)
-}
+func (d Dir) Volume(project, name string) string { return d.Volumes().Path(project, name) }
 
 // DataVolume is the name of a sandbox's own volume.
-func DataVolume(id string) string { return "data-" + id }
+func DataVolume(id string) string { return volume.DataName(id) }
 
 // Images is the directory of the image store.
 func (d Dir) Images() string { return filepath.Join(string(d), "images") }
@@ -122,8 +124,7 @@ func (d Dir) list(sub, suffix string) ([]string, error) {
 	}
 	ids := make([]string, 0, len(entries))
 	for _, e := range entries {
-		id, ok := strings.CutSuffix(e.Name(), suffix)
-		if n, err := atoll.NormalizeID(id); ok && err == nil && n == id && id != "" {
+		if id, ok := strings.CutSuffix(e.Name(), suffix); ok && isID(id) {
 			ids = append(ids, id)
 		}
 	}
@@ -139,18 +140,25 @@ func (d Dir) Claim(project, name, id string) error {
 		return err
 	}
 	defer unlock.Release()
-	if owner, err := d.Owner(project, name); err == nil && owner != id {
-		_, recordErr := os.Stat(d.Record(owner))
-		_, dirErr := os.Stat(d.Sandbox(owner))
-		if recordErr == nil || dirErr == nil {
-			return fs.ErrExist
-		}
+	if owner, err := d.Owner(project, name); err == nil && owner != id && d.Known(owner) {
+		return fs.ErrExist
 	}
 	path := d.name(project, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
 	return disk.WriteFile(path, []byte(id)) // a valid name has no dot
+}
+
+// Known reports whether the sandbox has a record, or its creation is in progress.
+func (d Dir) Known(id string) bool {
+	return isID(id) && (exists(d.Record(id)) || exists(d.Sandbox(id)))
+}
+
+// isID reports whether it is an id, in the one form in which it is a name here.
+func isID(id string) bool {
+	n, err := atoll.NormalizeID(id)
+	return err == nil && n == id && id != ""
 }
 
 // Owner returns the id that name stands for in project, or fs.ErrNotExist.
@@ -220,7 +228,10 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 		errs = append(errs, RemoveRun(r.Run))
 	}
 	if r.Removing.Volumes {
-		errs = append(errs, disk.RemoveAll(d.Volume(st.Spec.Project, DataVolume(st.ID))))
+		err := d.Volumes().Remove(st.Spec.Project, DataVolume(st.ID), nil)
+		if atoll.KindOf(err) != atoll.ErrNotExist {
+			errs = append(errs, err)
+		}
 	}
 	if st.Spec.Name != "" {
 		errs = append(errs, d.Release(st.Spec.Project, st.Spec.Name, st.ID))
@@ -232,13 +243,26 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	return errors.Join(remove(d.Record(st.ID)+disk.Temporary), remove(d.Record(st.ID)))
 }
 
-// RemoveProject deletes the project's volumes and names. No sandbox may be left
-// in it.
-func (d Dir) RemoveProject(project string) error {
-	return errors.Join(
-		disk.RemoveAll(filepath.Dir(d.Volume(project, "x"))),
-		disk.RemoveAll(filepath.Dir(d.name(project, "x"))),
-	)
+// DropNames forgets the project's names, but those of sandboxes that are there.
+func (d Dir) DropNames(project string) error {
+	unlock, err := disk.WaitLock(filepath.Join(string(d), "names.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock.Release()
+	dir := filepath.Dir(d.name(project, "x"))
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		if owner, err := d.Owner(project, e.Name()); err != nil || !d.Known(owner) {
+			errs = append(errs, os.Remove(d.name(project, e.Name())))
+		}
+	}
+	_ = os.Remove(dir) // if none is left
+	return errors.Join(errs...)
 }
 
 // What the names of directories begin with that are no sandboxes or snapshots
@@ -269,7 +293,7 @@ func (d Dir) EmptyTrash() error {
 	sandboxes, err1 := d.begins("sandboxes", trash)
 	snapshots, err2 := d.begins("snapshots", trash)
 	begun, err3 := d.begins("sandboxes", fresh)
-	errs := []error{err1, err2, err3}
+	errs := []error{err1, err2, err3, d.Volumes().EmptyTrash()}
 	for _, path := range begun {
 		errs = append(errs, sweepBegun(path))
 	}

@@ -132,6 +132,8 @@ func TestClaim(t *testing.T) {
 	wantErr(t, "claim for another", d.Claim("p", "web", b), fs.ErrExist)
 	must(t, "remove", os.Remove(d.Record(a)))
 	must(t, "claim from one that has gone", d.Claim("p", "web", b))
+	must(t, "cut the power", os.WriteFile(d.name("p", "web"), nil, 0o600))
+	must(t, "claim what stands for nothing", d.Claim("p", "web", b))
 	must(t, "release for the one that has gone", d.Release("p", "web", a))
 	if owner, err := d.Owner("p", "web"); owner != b || err != nil {
 		t.Errorf("owner %s, %v, want %s", owner, err, b)
@@ -320,18 +322,21 @@ func TestMakeUnderSweeps(t *testing.T) {
 	}
 }
 
-func TestRemoveProject(t *testing.T) {
+// A project's names are forgotten, but for those of sandboxes that are there.
+func TestDropNames(t *testing.T) {
 	d := open(t)
-	r := record(t, d, "web")
-	must(t, "mkdir", os.MkdirAll(d.Volume("p", "cache"), 0o755))
-	must(t, "mkdir", os.MkdirAll(d.Volume("q", "cache"), 0o755))
-	must(t, "delete", d.Delete(r, atoll.RemoveOptions{}))
-	must(t, "remove", d.RemoveProject("p"))
-	must(t, "remove again", d.RemoveProject("p"))
-	if got := names(t, string(d), "volumes"); got != "q" {
-		t.Errorf("volumes of %s, want q", got)
+	r, other := record(t, d, "web"), made(t, d)
+	must(t, "claim", d.Claim("q", "web", other))
+	must(t, "claim", d.Claim("p", "old", atoll.NewID()))
+	must(t, "interrupted", os.WriteFile(d.name("p", "new")+disk.Temporary, nil, 0o600))
+	must(t, "drop", d.DropNames("p"))
+	if got := names(t, string(d), "names", "p"); got != "web" {
+		t.Errorf("names %s, want that of the sandbox", got)
 	}
-	if got := names(t, string(d), "names"); got != "" {
-		t.Errorf("names of %s", got)
+	must(t, "delete", d.Delete(r, atoll.RemoveOptions{}))
+	must(t, "drop", d.DropNames("p"))
+	must(t, "drop again", d.DropNames("p"))
+	if got := names(t, string(d), "names"); got != "q" {
+		t.Errorf("names of %s, want q", got)
 	}
 }

@@ -1,0 +1,48 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A sandbox that is made has its volume as long as it is there, however eagerly
+// others remove it.
+func TestVolumeRemovedWhileUsersCome(t *testing.T) {
+	l := newLab(t)
+	t.Cleanup(func() { _ = atoll.RemoveVolume(context.Background(), l, "", "cache") }) // as a rule it is gone
+	spec := atoll.Spec{NoStart: true, Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/cache"}}}
+	done := make(chan struct{})
+	var removers sync.WaitGroup
+	for range 2 {
+		removers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				err := atoll.RemoveVolume(context.Background(), l, "", "cache")
+				if k := atoll.KindOf(err); err != nil && k != atoll.ErrNotExist && k != atoll.ErrConflict {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 100 {
+		sb, err := l.Create(l.ctx(), &spec)
+		l.must("create", err)
+		for range 3 {
+			if err := atoll.WriteFile(l.ctx(), sb, "/cache/file", nil, 0o644); err != nil {
+				t.Errorf("write to the volume: %v", err)
+			}
+		}
+		l.must("remove", sb.Remove(l.ctx(), atoll.RemoveVolumes()))
+	}
+	close(done)
+	removers.Wait()
+}
