@@ -247,7 +247,7 @@ func (e Exit) State() State {
 }
 
 // A Signal is a Linux signal number, whatever the machine this runs on. In
-// JSON it is its name.
+// JSON it is its name; a number is read as well.
 type Signal int
 
 // The signals that have a use here; any number from 1 to 64 is accepted.

@@ -86,6 +86,18 @@ func TestSignals(t *testing.T) {
 			t.Errorf("signal %d is %q, which is %d", int(sig), text, int(again))
 		}
 	}
+	for in, want := range map[string]Signal{`"SIGTERM"`: SIGTERM, `"15"`: SIGTERM, `15`: SIGTERM, `0`: 0, `""`: 0} {
+		var sig Signal
+		if err := json.Unmarshal([]byte(in), &sig); err != nil || sig != want {
+			t.Errorf("JSON %s is %v, %v; want %v", in, sig, err, want)
+		}
+	}
+	for _, in := range []string{`65`, `-1`, `1.5`, `true`, `{}`, `"nope"`} {
+		var sig Signal
+		if err := json.Unmarshal([]byte(in), &sig); err == nil {
+			t.Errorf("JSON %s is %v, want an error", in, sig)
+		}
+	}
 	var sig Signal
 	if err := sig.UnmarshalText([]byte("nope")); err == nil {
 		t.Errorf("nope is %v, want an error", sig)

@@ -375,7 +375,7 @@ func NormalizeID(id string) (string, error) {
 }
 
 // A Duration is a time.Duration that reads and prints as text ("90s", "1h30m",
-// "never") in JSON, YAML and flags.
+// "never") in JSON, YAML and flags; a number is read as seconds.
 type Duration time.Duration
 
 // Durations with a meaning.
@@ -403,7 +403,8 @@ func (d *Duration) UnmarshalText(b []byte) error {
 		*d = Never
 		return nil
 	}
-	if n, err := strconv.ParseFloat(s, 64); err == nil {
+	const most = float64(1<<63-1) / float64(time.Second)
+	if n, err := strconv.ParseFloat(s, 64); err == nil && n > -most && n < most {
 		*d = Duration(n * float64(time.Second))
 		return nil
 	}

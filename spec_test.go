@@ -108,7 +108,7 @@ func TestSpecJSON(t *testing.T) {
 		ID: NewID(), Name: "n", Project: "p", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},
 		Workdir: "/w", User: "u", TTY: &Size{1, 2}, OpenStdin: true, Mounts: []Mount{{Type: MountTmpfs, Target: "/t", ReadOnly: true, Size: 5}},
 		Resources: Resources{1, 2.5, 3, 4}, Network: Network{NetworkOn, []string{"a"}}, Ports: []Port{{"http", 80}}, ReadOnlyRoot: true,
-		TTL: Duration(90 * time.Second), AutoRemove: true, NoStart: true, Snapshot: "s",
+		TTL: Duration(90 * time.Second), IdleStop: Never, AutoRemove: true, NoStart: true, Snapshot: "s",
 	}
 	for i, v := 0, reflect.ValueOf(s); i < v.NumField(); i++ {
 		if v.Field(i).IsZero() {
@@ -172,7 +172,21 @@ func TestDuration(t *testing.T) {
 			t.Errorf("%v printed %q, which is %v", d, text, again)
 		}
 	}
-	for _, in := range []string{"", "x", "5 m", "1y"} {
+	for in, want := range map[string]time.Duration{
+		`"90s"`: 90 * time.Second, `"5"`: 5 * time.Second, `5`: 5 * time.Second, `0.5`: 500 * time.Millisecond, `-1`: -time.Second, `1e1`: 10 * time.Second, `null`: 7,
+	} {
+		d := Duration(7)
+		if err := json.Unmarshal([]byte(in), &d); err != nil || time.Duration(d) != want {
+			t.Errorf("JSON %s is %v, %v; want %v", in, d, err, want)
+		}
+	}
+	for _, in := range []string{`true`, `{}`, `[5]`, `"soon"`, `1e300`} {
+		d := Duration(7)
+		if err := json.Unmarshal([]byte(in), &d); err == nil || d != 7 {
+			t.Errorf("JSON %s is %v, want an error", in, d)
+		}
+	}
+	for _, in := range []string{"nan", "inf", "1e10", "", "x", "5 m", "1y"} {
 		var d Duration
 		if err := d.UnmarshalText([]byte(in)); err == nil {
 			t.Errorf("%q is %v, want an error", in, d)

@@ -15,8 +15,8 @@
 // Old clients meet new servers and the other way round, so the names below are
 // frozen; TestWireNames holds them. A server refuses what it does not know,
 // fields and parameters included, and a body where none belongs; a client
-// ignores it, and sends no more than it must. [Routes] lists every operation; package openapi makes a document and
-// a page of it.
+// ignores it, and sends no more than it must. [Routes] lists every operation;
+// package openapi makes a document and a page of it.
 //
 //	GET    /health /api/health                no token needed
 //	GET    /v1/info  /v1/probe  /metrics

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -68,7 +69,11 @@ func (h *Handler) serveRun(w http.ResponseWriter, r *http.Request) error {
 			cmd.Stdin = strings.NewReader(req.Stdin)
 		}
 	case encodingBase64:
-		cmd.Stdin = base64.NewDecoder(base64.StdEncoding, strings.NewReader(req.Stdin))
+		stdin, err := base64.StdEncoding.DecodeString(req.Stdin)
+		if err != nil {
+			return invalid("stdin: is not base64: %w", err)
+		}
+		cmd.Stdin = bytes.NewReader(stdin)
 	default:
 		return invalid("stdin_encoding %q: use utf-8 or base64", req.StdinEncoding)
 	}

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -54,11 +56,7 @@ func explainJSON(err error) error {
 		return statusError{invalid("the body is larger than %d bytes", large.Limit), http.StatusRequestEntityTooLarge}
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		field := wrong.Field
-		if field == "" {
-			field = "the body"
-		}
-		return invalid("%s: must be %s, is %s", field, jsonType(wrong.Type.Kind().String()), wrong.Value)
+		return invalid("%s: must be %s, is %s", fieldName(wrong.Field), jsonType(wrong.Type), wrong.Value)
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return invalid("unknown field %s", name)
@@ -66,19 +64,38 @@ func explainJSON(err error) error {
 	return invalid("%s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// jsonType is what a Go kind is called in JSON.
-func jsonType(kind string) string {
-	switch {
-	case kind == "bool":
-		return "true or false"
-	case kind == "slice" || kind == "array":
-		return "a list"
-	case kind == "struct" || kind == "map":
-		return "an object"
-	case strings.HasPrefix(kind, "int") || strings.HasPrefix(kind, "uint") || strings.HasPrefix(kind, "float"):
-		return "a number (" + kind + ")"
+// fieldName is a field as its author wrote it: without the names of Go structs
+// that are embedded on the way, which begin with a capital.
+func fieldName(path string) string {
+	parts := slices.DeleteFunc(strings.Split(path, "."), func(s string) bool { return s == "" || s[0] >= 'A' && s[0] <= 'Z' })
+	if len(parts) == 0 {
+		return "the body"
 	}
-	return "a " + kind
+	return strings.Join(parts, ".")
+}
+
+// jsonType is what a value of a Go type is called in JSON.
+func jsonType(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[atoll.Duration]():
+		return `text like "90s", or a number of seconds`
+	case reflect.TypeFor[atoll.Signal]():
+		return `text like "SIGTERM", or a number`
+	}
+	switch kind := t.Kind(); kind {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.String:
+		return "a string"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	default:
+		return "a whole number (" + kind.String() + ")"
+	}
 }
 
 func invalid(format string, args ...any) error {

@@ -28,9 +28,13 @@ func TestRequestsAreStrict(t *testing.T) {
 	}{
 		{"POST", sandboxes, `{"nmae":"x"}`, 400, `unknown field "nmae"`},
 		{"POST", sandboxes, `{"resources":{"memroy":1}}`, 400, `unknown field "memroy"`},
-		{"POST", sandboxes, `{"resources":{"memory":"1g"}}`, 400, "resources.memory: must be a number (int64), is string"},
+		{"POST", sandboxes, `{"resources":{"memory":"1g"}}`, 400, "resources.memory: must be a whole number (int64), is string"},
 		{"POST", sandboxes, `{"cmd":"ls"}`, 400, "cmd: must be a list, is string"},
+		{"POST", sandboxes, `{"resources":{"cpus":"two"}}`, 400, "resources.cpus: must be a number, is string"},
+		{"POST", sandboxes, `{"read_only_root":1}`, 400, "read_only_root: must be true or false, is number"},
+		{"POST", sandboxes, `{"name":["x"]}`, 400, "name: must be a string, is array"},
 		{"POST", sandboxes, `{"ttl":"soon"}`, 400, "soon"},
+		{"POST", sandboxes, `{"ttl":true}`, 400, `ttl: must be text like "90s", or a number of seconds, is bool`},
 		{"POST", sandboxes, `{} {}`, 400, "behind the JSON value"},
 		{"POST", sandboxes, `{}x`, 400, "behind the JSON value"},
 		{"POST", sandboxes, `[]`, 400, "must be an object, is array"},
@@ -54,6 +58,11 @@ func TestRequestsAreStrict(t *testing.T) {
 		{"PUT", box + "/files?path=/x&mode=9", "", 400, "mode"},
 		{"POST", box + "/stop", `{"grace":true}`, 400, "grace"},
 		{"POST", box + "/exec", `{"args":["true"],"limit":-1}`, 400, "limit"},
+		{"POST", box + "/exec", `{"args":["true"],"timeout":{}}`, 400, "timeout: must be text"},
+		{"POST", box + "/exec", `{"args":"true"}`, 400, `args: must be a list, is string`},
+		{"POST", box + "/exec", `{"args":["cat"],"stdin_encoding":"base64","stdin":"aGVsbG8gd29ybGQ!!!!"}`, 400, "stdin: is not base64"},
+		{"POST", box + "/exec", `{"args":["cat"],"stdin_encoding":"base64","stdin":"!!!!"}`, 400, "stdin: is not base64"},
+		{"POST", box + "/processes/p1/signal", `{"signal":false}`, 400, `signal: must be text like "SIGTERM"`},
 		{"POST", box + "/exec", `{"args":["true"],"stdin_encoding":"hex"}`, 400, "stdin_encoding"},
 		{"GET", "/v1/resolve", "", 400, "either"},
 		{"GET", box + "/exec", "", 400, "WebSocket"},
@@ -67,7 +76,7 @@ func TestRequestsAreStrict(t *testing.T) {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
 		err := decodeError(rec.Code, rec.Body.Bytes(), "", "")
-		if rec.Code != c.status || !strings.Contains(err.Error(), c.want) {
+		if rec.Code != c.status || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "Command") {
 			t.Errorf("%s %s %.40s: %d %v, want %d and %q", c.method, c.path, c.body, rec.Code, err, c.status, c.want)
 		}
 		if c.status == 400 && atoll.KindOf(err) != atoll.ErrInvalid {
