@@ -41,6 +41,8 @@ type Config struct {
 	// IdleStop is that of sandboxes which say nothing of it; 0 means never.
 	IdleStop atoll.Duration `yaml:"idle_stop" doc:"stop a sandbox that nobody uses for so long, like 30m; 0 for never"`
 
+	Image Image `yaml:"image"`
+
 	// One table for each provider, under its name.
 	GVisor GVisor `yaml:"gvisor"`
 	Local  Local  `yaml:"local"`
@@ -146,6 +148,7 @@ func defaults(env map[string]string) *Config {
 		Project:  atoll.DefaultProject,
 		Log:      Log{Level: "auto", Format: "text"},
 		IdleStop: atoll.DefaultIdleStop,
+		Image:    defaultImage(),
 		GVisor:   defaultGVisor(),
 	}
 }
@@ -184,6 +187,7 @@ func (c *Config) check(s *schema) error {
 			bad("resources."+limit.key, fmt.Errorf("%v: must be positive, 0 for the provider's default or -1 for no limit", limit.n))
 		}
 	}
+	c.Image.check(bad)
 	for _, path := range c.GVisor.HostPaths {
 		if !filepath.IsAbs(path) {
 			bad("gvisor.host_paths", fmt.Errorf("%q: must be an absolute path", path))

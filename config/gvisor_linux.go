@@ -2,8 +2,10 @@ package config
 
 import (
 	"path/filepath"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
@@ -13,7 +15,12 @@ func openGVisor(cfg *Config, opts Options) (atoll.Provider, error) {
 		HostPaths: cfg.GVisor.HostPaths,
 		Platform:  cfg.GVisor.Platform,
 		Debug:     cfg.GVisor.Debug,
+		Image:     imageOptions(cfg.Image),
 		Spare:     opts.Server,
 		Log:       opts.Log,
 	})
+}
+
+func imageOptions(i Image) image.Options {
+	return image.Options{Insecure: i.Insecure, Pull: image.Policy(i.Pull), Timeout: time.Duration(i.Timeout), Limit: i.Limit}
 }

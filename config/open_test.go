@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return p
-	})
+	}, providertest.Pullable("docker.io/library/app:1"))
 }
 
 func TestOpenMetrics(t *testing.T) {

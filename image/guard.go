@@ -84,7 +84,9 @@ func canonical(host, scheme string) string {
 func (s *Store) plainAllowed(host string) bool { return s.isInsecure(host) || isLocal(host) }
 
 func (s *Store) isInsecure(host string) bool {
-	return slices.Contains(s.opts.Insecure, host) || slices.Contains(s.opts.Insecure, bare(host))
+	return slices.ContainsFunc(s.opts.Insecure, func(listed string) bool {
+		return strings.EqualFold(listed, host) || strings.EqualFold(listed, bare(host))
+	})
 }
 
 // isLocal reports whether host is spelt as one on the loopback interface.

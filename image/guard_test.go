@@ -235,6 +235,7 @@ func TestPlain(t *testing.T) {
 		{"10.0.0.1:5000", "http://localhost/x", ""},
 		{"10.0.0.1:5000", "https://127.0.0.1/x", ""},
 		{"registry.example.com", "http://listed.example.com:1/x", "own"},
+		{"registry.example.com", "http://Listed.Example.com/x", "own"},
 		{"localhost:5000", "http://localhost:5000/v2/", "own"},
 		{"localhost:5000", "http://127.0.0.1:9000/x", "own"},
 		{"[::1]:5000", "http://[::1]:5000/v2/", "own"},

@@ -1,0 +1,26 @@
+package config
+
+import (
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image"
+)
+
+// The defaults that are shown are those that hold.
+func TestImageDefaults(t *testing.T) {
+	want := Image{Pull: string(image.PullMissing), Timeout: atoll.Duration(image.DefaultTimeout), Limit: image.DefaultLimit}
+	if got := defaultImage(); got.Pull != want.Pull || got.Timeout != want.Timeout || got.Limit != want.Limit || got.Insecure != nil {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// What is set reaches the store of images.
+func TestImageOptions(t *testing.T) {
+	cfg := Image{Insecure: []string{"a"}, Pull: "never", Timeout: atoll.Duration(time.Minute), Limit: 5}
+	got := imageOptions(cfg)
+	if len(got.Insecure) != 1 || got.Insecure[0] != "a" || got.Pull != image.PullNever || got.Timeout != time.Minute || got.Limit != 5 {
+		t.Errorf("got %+v from %+v", got, cfg)
+	}
+}
