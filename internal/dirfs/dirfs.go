@@ -45,6 +45,8 @@ type FS struct {
 
 	maxEntries int // of a List
 	maxNames   int // of one directory in a tar stream
+
+	openUnnamed func(dir *os.Root) (*os.File, error) // the function of that name; tests do without
 }
 
 // What a caller gets at most: some 200 bytes of memory each for the entries of
@@ -80,7 +82,10 @@ func System(opts Options) *FS {
 }
 
 func newFS(t tree, prefix, dir string, special fs.FileMode, opts Options) *FS {
-	f := &FS{opts: opts, tree: t, prefix: path.Clean(prefix), dir: dir, modeMask: fs.ModePerm | special, maxEntries: maxEntries, maxNames: maxNames}
+	f := &FS{
+		opts: opts, tree: t, prefix: path.Clean(prefix), dir: dir, modeMask: fs.ModePerm | special,
+		maxEntries: maxEntries, maxNames: maxNames, openUnnamed: openUnnamed,
+	}
 	if opts.Workdir == "" {
 		f.opts.Workdir = f.prefix
 	}

@@ -87,8 +87,19 @@ func TestReadWrite(t *testing.T) {
 	}
 }
 
-func TestWriteFailsAsAWhole(t *testing.T) {
-	f, dir, _ := newTree(t)
+func TestWriteIsAsAWhole(t *testing.T) {
+	t.Run("without a name", func(t *testing.T) {
+		f, dir, _ := newTree(t)
+		testWhole(t, f, dir)
+	})
+	t.Run("with a temporary name", func(t *testing.T) {
+		f, dir, _ := newTree(t)
+		f.openUnnamed = func(*os.Root) (*os.File, error) { return nil, errors.ErrUnsupported }
+		testWhole(t, f, dir)
+	})
+}
+
+func testWhole(t *testing.T, f *FS, dir string) {
 	write(t, f, "file", "old", atoll.WriteOptions{})
 	fail := errors.New("client gone")
 	_, err := f.Write(t.Context(), "file", io.MultiReader(strings.NewReader("new"), errReader{fail}), atoll.WriteOptions{})
@@ -108,8 +119,43 @@ func TestWriteFailsAsAWhole(t *testing.T) {
 		t.Errorf("the file is now %q, %v", got, err)
 	}
 	write(t, f, "new", "x", atoll.WriteOptions{NoClobber: true})
+	write(t, f, "file", "newer", atoll.WriteOptions{})
+	if got, _, err := read(f, "file", 0); got != "newer" || err != nil {
+		t.Errorf("the file is now %q, %v", got, err)
+	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
 		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+// A file that is being written has no name, so that nothing is left of it when
+// this process is killed.
+func TestWriteHasNoNameUntilItEnds(t *testing.T) {
+	f, dir, _ := newTree(t)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if file, err := openUnnamed(root); err != nil {
+		t.Skipf("no files without a name here: %v", err)
+	} else {
+		file.Close()
+	}
+	write(t, f, "old", "x", atoll.WriteOptions{})
+	for _, name := range []string{"new", "old"} {
+		var during []os.DirEntry
+		half := readerFunc(func([]byte) (n int, err error) {
+			during, err = os.ReadDir(dir)
+			return 0, errors.Join(err, io.ErrUnexpectedEOF)
+		})
+		_, err := f.Write(t.Context(), name, io.MultiReader(strings.NewReader("half"), half), atoll.WriteOptions{})
+		if !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("Write %s: %v", name, err)
+		}
+		if len(during) != 1 || during[0].Name() != "old" {
+			t.Errorf("while %s is being written there are %v, want the old file alone", name, during)
+		}
 	}
 }
 

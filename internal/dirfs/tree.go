@@ -93,23 +93,36 @@ func (m maker) mkdir(name string, mode fs.FileMode) error {
 	return m.Chmod(name, mode)
 }
 
+// openRoot opens a directory, and makes it if there is none.
+func (m maker) openRoot(name string) (*os.Root, error) {
+	dir, err := m.OpenRoot(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := m.mkdirAll(name, 0o755); err != nil {
+			return nil, err
+		}
+		dir, err = m.OpenRoot(name)
+	}
+	return dir, err
+}
+
+const createFlags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+
 // create makes a new file for writing, for its owner alone so far, and its
 // missing parent directories.
 func (m maker) create(name string) (*os.File, error) {
-	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	file, err := m.OpenFile(name, flags, 0o600)
+	file, err := m.OpenFile(name, createFlags, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := m.mkdirAll(path.Dir(name), 0o755); err != nil {
 			return nil, err
 		}
-		file, err = m.OpenFile(name, flags, 0o600)
+		file, err = m.OpenFile(name, createFlags, 0o600)
 	}
 	return file, err
 }
 
-// finish gives a file that create made its owner and mode, in that order,
-// because a change of owner clears special bits.
-func (m maker) finish(file *os.File, uid, gid int, mode fs.FileMode) error {
+// finish gives a new file its owner and mode, in that order, because a change
+// of owner clears special bits.
+func finish(file *os.File, uid, gid int, mode fs.FileMode) error {
 	if uid >= 0 || gid >= 0 {
 		if err := file.Chown(uid, gid); err != nil {
 			return err

@@ -147,7 +147,7 @@ func (u *unpacker) placeFile(ctx context.Context, name string, h *tar.Header, r 
 		return err
 	}
 	mode := u.f.fileMode(uint32(h.Mode))
-	if _, err := fill(ctx, file, r, func() error { return u.m.finish(file, u.m.uid, u.m.gid, mode) }); err != nil {
+	if _, err := fill(ctx, file, r, func() error { return finish(file, u.m.uid, u.m.gid, mode) }); err != nil {
 		_ = u.dir.Remove(name) // the first error counts
 		return err
 	}

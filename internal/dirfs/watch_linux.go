@@ -211,7 +211,21 @@ func (w *watch) handle(ctx context.Context, ev unix.InotifyEvent, name string) e
 		}
 		return nil
 	}
+	if ev.Mask&(unix.IN_MODIFY|unix.IN_ATTRIB) != 0 && w.unnamed(at, name) {
+		return nil
+	}
 	return w.handleChild(ctx, ev, at)
+}
+
+// unnamed reports whether an event is about a file that has no name: the kernel
+// tells of those too, as "#" and a number.
+func (w *watch) unnamed(at place, name string) bool {
+	digits, ok := strings.CutPrefix(name, "#")
+	if !ok || strings.Trim(digits, "0123456789") != "" {
+		return false
+	}
+	_, err := w.f.tree.Lstat(at.rel)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // handleSelf is about a watched directory itself; its parent's watch tells

@@ -64,6 +64,22 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// The kernel tells of files without a name as of "#" and a number, which may be
+// somebody's name as well.
+func TestWatchOfNumbers(t *testing.T) {
+	f, _, _ := newTree(t)
+	got := watchUntil(t, f, ".", true, "/work/stop", func() {
+		write(t, f, "#123", "x", atoll.WriteOptions{})
+		if err := f.Remove(t.Context(), "#123", false); err != nil {
+			t.Error(err)
+		}
+		write(t, f, "stop", "", atoll.WriteOptions{})
+	})
+	if want := []string{"created #123", "written #123", "removed #123"}; !slices.Equal(got, want) {
+		t.Errorf("events %q, want %q", got, want)
+	}
+}
+
 func TestWatchNewDirectories(t *testing.T) {
 	f, _, _ := newTree(t)
 	got := watchUntil(t, f, ".", true, "/work/stop", func() {

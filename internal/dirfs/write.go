@@ -14,26 +14,29 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// tempPrefix begins the names of files that are being written; Watch does not
-// show them.
+// tempPrefix begins the names of files that have been written and are about to
+// take the place of others, or that are being written, where a file system
+// knows no files without a name; Watch does not show them.
 const tempPrefix = ".atoll-tmp-"
 
-func tempName(rel string) string {
-	return path.Join(path.Dir(rel), tempPrefix+strings.ToLower(rand.Text()[:16]))
-}
+func tempName() string { return tempPrefix + strings.ToLower(rand.Text()[:16]) }
 
 // Write implements atoll.FS. A link given as name is followed. A file that is
-// replaced keeps its owner, where this process may give it away.
+// replaced keeps its owner, where this process may give it away. Until r has
+// ended there is nothing to be seen of what it says, nor is anything left when
+// this process is killed, but on file systems that know no files without a
+// name.
 func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (atoll.FileInfo, error) {
 	at, err := f.locateForChange(ctx, "write", name)
 	if err != nil {
 		return atoll.FileInfo{}, err
 	}
-	w := writing{m: f.maker(f.tree), uid: f.opts.UID, gid: f.opts.GID, mode: 0o644, noClobber: opts.NoClobber}
+	w := writing{uid: f.opts.UID, gid: f.opts.GID, mode: 0o644, noClobber: opts.NoClobber}
 	err = f.inTree(at.rel, true, func(rel string) error { return f.begin(&w, rel) })
 	if err != nil {
 		return atoll.FileInfo{}, fail("write", name, err)
 	}
+	defer w.dir.Close()
 	if opts.Mode != 0 {
 		w.mode = f.fileMode(opts.Mode)
 	}
@@ -44,18 +47,19 @@ func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.Wri
 	return f.describe(at, info), nil
 }
 
-// A writing is one Write: what r says goes to a temporary file beside the
-// target, which then takes the target's name.
+// A writing is one Write: what r says goes to a file without a name, or with a
+// temporary one, in the target's directory, which then takes the target's name.
 type writing struct {
-	m            maker
-	target, temp string
-	file         *os.File // of the name temp
+	dir          *os.Root
+	target, temp string // in dir
+	file         *os.File
+	unnamed      bool // the file is not yet temp
 	uid, gid     int
 	mode         fs.FileMode
 	noClobber    bool
 }
 
-// begin finds the target and opens the temporary file.
+// begin finds the target and opens the file.
 func (f *FS) begin(w *writing, rel string) error {
 	target, old, err := f.writeTarget(rel)
 	if err != nil {
@@ -70,27 +74,45 @@ func (f *FS) begin(w *writing, rel string) error {
 			w.uid, w.gid = owner(old)
 		}
 	}
-	w.target, w.temp = target, tempName(target)
-	w.file, err = w.m.create(w.temp)
+	w.target, w.temp = path.Base(target), tempName()
+	if w.dir, err = f.maker(f.tree).openRoot(path.Dir(target)); err != nil {
+		return err
+	}
+	if w.file, err = f.openUnnamed(w.dir); err == nil {
+		w.unnamed = true
+		return nil
+	}
+	if w.file, err = w.dir.OpenFile(w.temp, createFlags, 0o600); err != nil {
+		w.dir.Close()
+	}
 	return err
 }
 
 func (w *writing) run(ctx context.Context, r io.Reader) (fs.FileInfo, error) {
-	info, err := fill(ctx, w.file, r, func() error { return w.m.finish(w.file, w.uid, w.gid, w.mode) })
+	info, err := fill(ctx, w.file, r, w.finish)
 	switch {
 	case err != nil:
 	case w.noClobber:
-		if err = w.m.Link(w.temp, w.target); err == nil {
-			err = w.m.Remove(w.temp)
+		if err = w.dir.Link(w.temp, w.target); err == nil {
+			err = w.dir.Remove(w.temp)
 		}
 	default:
-		err = w.m.Rename(w.temp, w.target)
+		err = w.dir.Rename(w.temp, w.target)
 	}
 	if err != nil {
-		_ = w.m.Remove(w.temp) // the first error counts
+		_ = w.dir.Remove(w.temp) // the first error counts
 		return nil, err
 	}
 	return info, nil
+}
+
+// finish gives the file its owner and mode, and a name.
+func (w *writing) finish() error {
+	err := finish(w.file, w.uid, w.gid, w.mode)
+	if err == nil && w.unnamed {
+		err = giveName(w.file, w.dir, w.temp)
+	}
+	return err
 }
 
 // copyBuffer is what a file is written with at once: more than io's own 32 KiB
