@@ -50,6 +50,16 @@ func (a *app) config() (*config.Config, error) {
 	return cfg, nil
 }
 
+// project is the project that the user has named, by whatever means, for
+// commands that are about all projects otherwise; "" when there is none.
+func (a *app) project() (string, error) {
+	cfg, err := a.config()
+	if err != nil || !cfg.IsSet("project") {
+		return "", err
+	}
+	return cfg.Project, nil
+}
+
 // log writes to stderr what cfg wants to see; auto is the level that "auto"
 // stands for.
 func (a *app) log(cfg *config.Config, auto slog.Level) *slog.Logger {

@@ -84,7 +84,7 @@ func (a *app) dial(ctx context.Context, cfg *config.Config, url string) (*connec
 	if err != nil {
 		return nil, refused(cfg, url, err)
 	}
-	if want, have := a.flags["provider"], client.Info().Name; cfg.URL != "" && want != "" && want != have {
+	if want, have := cfg.Provider, client.Info().Name; cfg.URL != "" && cfg.IsSet("provider") && want != have {
 		return nil, errors.Join(usagef("the server at %s makes %s sandboxes, not %s", url, have, want), client.Close())
 	}
 	return &connection{Provider: client, lives: true}, nil

@@ -87,7 +87,11 @@ volumes that have a name are always kept.`,
 }
 
 func (a *app) removeAll(ctx context.Context, c *connection, opts []atoll.RemoveOption) error {
-	all, err := c.List(ctx, atoll.Filter{Project: a.flags["project"]})
+	project, err := a.project()
+	if err != nil {
+		return err
+	}
+	all, err := c.List(ctx, atoll.Filter{Project: project})
 	if err != nil {
 		return err
 	}

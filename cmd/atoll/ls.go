@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,9 +30,11 @@ func newLs(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if p := a.flags["project"]; p != "" {
-				f.Project = p
+			p, err := a.project()
+			if err != nil {
+				return err
 			}
+			f.Project = cmp.Or(p, f.Project)
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
 				all, err := c.List(ctx, f)
 				switch {

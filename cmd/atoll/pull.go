@@ -39,9 +39,13 @@ func registerQuiet(fs *pflag.FlagSet, quiet *bool) {
 // hostImage is the image that there is nothing to fetch of.
 const hostImage = "host"
 
-// prepare shows people what Create would leave them waiting for.
+// prepare shows people what Create would leave them waiting for, and what must
+// not count against the sandbox's time to live.
 func (a *app) prepare(ctx context.Context, c *connection, spec *atoll.Spec, quiet bool) error {
-	if spec.Image == "" || spec.Image == hostImage || !c.Info().Caps.Images || quiet || !isTerminal(a.stderr) {
+	if spec.Image == "" || spec.Image == hostImage || !c.Info().Caps.Images {
+		return nil
+	}
+	if spec.TTL == 0 && (quiet || !isTerminal(a.stderr)) {
 		return nil // Create fetches what is missing
 	}
 	return a.fetch(ctx, c, spec, quiet)

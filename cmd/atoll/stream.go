@@ -38,6 +38,9 @@ func (f *streamFlags) session(ctx context.Context, a *app) (*session, error) {
 	if f.json && f.tty {
 		return nil, usagef("--json does not go with -t")
 	}
+	if f.limit < 0 {
+		return nil, usagef("--output-limit %s: say how much, like 64k", f.limit)
+	}
 	s, err := a.newSession(ctx, sessionOptions{stdin: f.stdin, tty: f.tty, detach: keys})
 	if err == nil && f.json {
 		s.stdout, s.stderr = &head{limit: int64(f.limit)}, &head{limit: int64(f.limit)}

@@ -28,7 +28,11 @@ which are called data- and the sandbox's id.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				all, err := atoll.Volumes(ctx, c.Provider, a.flags["project"])
+				project, err := a.project()
+				if err != nil {
+					return err
+				}
+				all, err := atoll.Volumes(ctx, c.Provider, project)
 				if err != nil {
 					return err
 				}
