@@ -40,7 +40,8 @@ type Spec struct {
 	Labels map[string]string `json:"labels,omitempty"`
 
 	// Image names the root file system. Empty means the provider's default;
-	// gVisor's is "host".
+	// gVisor's is "host". Of an image's own settings its environment and user
+	// count; what it would run, and where, is Cmd's and Workdir's to say.
 	Image string `json:"image,omitempty"`
 	// Cmd is the main process, found again under the id MainProcess. Its exit
 	// stops the sandbox. Empty means an idle init that never exits.

@@ -221,6 +221,16 @@ func TestEmptyFiles(t *testing.T) {
 	}
 }
 
+// Only the environment may hold a secret itself, whatever a file is called.
+func TestSecretInAFileNamedLikeAVariable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ATOLL_c.yaml")
+	writeFile(t, path, "token: hunter2\n")
+	t.Chdir(filepath.Dir(path))
+	if _, err := Load(Source{File: "ATOLL_c.yaml"}); err == nil || !strings.Contains(err.Error(), "not the secret itself") {
+		t.Errorf("got %v, want it refused", err)
+	}
+}
+
 func TestFileTooLarge(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c.yaml")
 	writeFile(t, path, strings.Repeat("#", maxFile+1))

@@ -154,10 +154,16 @@ func origin(from, key string) string {
 	switch {
 	case from == "default":
 		return key
-	case strings.HasPrefix(from, "--"), strings.HasPrefix(from, envPrefix):
+	case strings.HasPrefix(from, "--"), isVariable(from):
 		return from // it is the key, spelt otherwise
 	}
 	return from + ": " + key
+}
+
+// isVariable reports whether what a value came from is the environment: a file
+// is named with a line, whatever its name begins with.
+func isVariable(from string) bool {
+	return strings.HasPrefix(from, envPrefix) && !strings.Contains(from, ":")
 }
 
 func (l *leaf) parse(texts []string, from, home string) error {

@@ -35,7 +35,7 @@ func (s *Secret) parse(text, from, home string) error {
 			return fmt.Errorf("%q: must be an absolute path", text)
 		}
 		text = "file:" + path
-	case strings.HasPrefix(from, envPrefix):
+	case isVariable(from):
 		*s = Secret{value: text}
 		return nil
 	default:

@@ -21,7 +21,8 @@
 // Ids are in logs and spans, never in the labels of metrics. What is typed,
 // printed or stored in a sandbox and the values of environment variables are
 // in none of them; the arguments of commands and the names of files are in
-// logs of level Debug only.
+// logs only: of level Debug, and in the text of an error that has to do with
+// them.
 package trace
 
 import (
@@ -188,7 +189,7 @@ func (c *call) end(ctx context.Context, err error, details ...slog.Attr) {
 		level = severity(err, level)
 		attrs = append(attrs, slog.String("kind", kind), slog.Any("err", err))
 		c.span.SetAttributes(attribute.String("atoll.kind", kind))
-		c.span.SetStatus(codes.Error, err.Error())
+		c.span.SetStatus(codes.Error, kind) // an error's text may hold names of files
 	}
 	if c.t.log.Enabled(ctx, slog.LevelDebug) {
 		attrs = append(attrs, details...)

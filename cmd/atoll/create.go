@@ -17,9 +17,10 @@ func newCreate(a *app) *cobra.Command {
 		Short: "Make a sandbox and print its id",
 		Long: `Create makes a sandbox, starts it, and prints its id. With a command, the
 command is its main process, whose end stops the sandbox; without one it stays
-idle until it is stopped. It lives on when this program has ended.`,
+idle until it is stopped: what an image would run by itself is not run. The
+sandbox lives on when this program has ended.`,
 		Example: `  atoll create --name web
-  atoll create --name db -v data:/var/lib/postgresql --memory 1g --image postgres`,
+  atoll create --name cache -v data:/data --memory 1g --image redis -- redis-server --dir /data`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			spec, err := f.build(a, args)
 			if err != nil {

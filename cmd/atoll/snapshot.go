@@ -14,9 +14,9 @@ func newSnapshot(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot",
 		Short: "Keep copies of running sandboxes, and start from them",
-		Long: `A snapshot is a running sandbox at one moment: its memory, processes and files,
-without its volumes. atoll create --snapshot ID starts a sandbox from it, as
-often as wanted.`,
+		Long: `A snapshot is a running sandbox at one moment, without its volumes. atoll create
+--snapshot ID starts a sandbox from it, as often as wanted: with its files, but
+without the processes that were started in it.`,
 	}
 	cmd.AddCommand(newSnapshotCreate(a), newSnapshotLs(a), newSnapshotRm(a))
 	return cmd

@@ -17,7 +17,7 @@ import (
 
 // A spare is a keeper that was started before there is a sandbox for it: it
 // waits for its job, in namespaces and a cgroup of its own, and so takes its
-// start-up time, a fifth of a sandbox's, off the way of the next Create. There
+// start-up time off the way of the next Create. There
 // is one at the most. When its provider dies it finds its socket closed, and
 // ends as if it had never been.
 type spare struct {
