@@ -142,7 +142,7 @@ type ImageStore interface {
 
 	// PruneImages deletes images that no sandbox, running or not, and no
 	// snapshot was made from, and what else was fetched and is of no use. It
-	// goes on after a failure, and returns the first.
+	// goes on after a failure, and returns the first. Kinds: ErrInvalid.
 	PruneImages(ctx context.Context, opts PruneOptions) (Pruned, error)
 }
 
@@ -188,6 +188,9 @@ func RemoveImage(ctx context.Context, p Provider, ref string, force bool) error 
 
 // PruneImages deletes images that nobody uses.
 func PruneImages(ctx context.Context, p Provider, opts PruneOptions) (Pruned, error) {
+	if opts.UnusedFor < 0 {
+		return Pruned{}, Errorf("prune images", "", ErrInvalid, "unused for %s: must not be negative", opts.UnusedFor)
+	}
 	if s, ok := p.(ImageStore); ok {
 		return s.PruneImages(ctx, opts)
 	}

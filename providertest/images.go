@@ -108,6 +108,10 @@ var images = []promise{
 			t.Errorf("after PruneImages there is %+v", *img)
 		}
 	}},
+	{"PruneImages of what will be unused is refused", []need{needImages}, func(t *testing.T, h *harness) {
+		_, err := atoll.PruneImages(h.ctx(t), h.p, atoll.PruneOptions{All: true, UnusedFor: -1})
+		wantKind(t, "PruneImages", err, atoll.ErrInvalid)
+	}},
 	{"a name that no image can have is refused", []need{needImages}, func(t *testing.T, h *harness) {
 		for _, ref := range []string{"", "NO such::image", "a\x00b", "/no/such/path"} {
 			wantKind(t, "RemoveImage", atoll.RemoveImage(h.ctx(t), h.p, ref, false), atoll.ErrInvalid)

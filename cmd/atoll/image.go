@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func newImage(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "List and remove images that were fetched",
+		Long: `Images are fetched by atoll pull, or when a sandbox is made from one, and kept:
+as they came, and unpacked, which all sandboxes made from one share.`,
+	}
+	cmd.AddCommand(newImageLs(a), newImageRm(a), newImagePrune(a))
+	return cmd
+}
+
+func newImageLs(a *app) *cobra.Command {
+	var quiet, asJSON bool
+	cmd := &cobra.Command{
+		Use:               "ls [flags]",
+		Aliases:           []string{"list"},
+		Short:             "List images",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				all, err := atoll.Images(ctx, c.Provider)
+				switch {
+				case err != nil:
+					return err
+				case asJSON:
+					return a.printJSON(orEmpty(all))
+				}
+				rows := [][]string{{"IMAGE", "DIGEST", "SIZE", "IN USE", "FETCHED", "USED"}}
+				for _, img := range all {
+					if quiet {
+						fmt.Fprintln(a.stdout, img.Ref)
+						continue
+					}
+					rows = append(rows, []string{img.Ref, shortDigest(img.Digest), byteCount(int64(img.Size)), yesNo(img.InUse),
+						ago(time.Since(img.Fetched)), ago(time.Since(img.Used))})
+				}
+				if quiet {
+					return nil
+				}
+				return a.printTable(rows)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names only, or the digests of those that have none")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	return cmd
+}
+
+func shortDigest(digest string) string {
+	_, sum, _ := strings.Cut(digest, ":")
+	return shortID(sum)
+}
+
+func newImageRm(a *app) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "rm [flags] IMAGE...",
+		Short: "Remove images that no sandbox was made from",
+		Long: `Rm takes the name from an image, and removes the image when it has no other; a
+digest, sha256:..., removes the image with all its names.
+
+A sandbox needs its image as long as it is there. With --force the image goes
+even if sandboxes that do not run were made from it; to start one of them then
+fetches it again.`,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeImages,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				return a.each(args, func(ref string) error { return atoll.RemoveImage(ctx, c.Provider, ref, force) })
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also images of sandboxes and snapshots, unless they run")
+	return cmd
+}
+
+func newImagePrune(a *app) *cobra.Command {
+	var opts atoll.PruneOptions
+	var quiet, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "prune [flags]",
+		Short: "Remove all images that nobody uses",
+		Long: `Prune removes images, and what else was fetched and is of no use. Images that a
+sandbox, running or not, or a snapshot was made from always stay. Of the others
+it removes those without a name, which a newer image has taken: with --all also
+those with a name, with --unused-for all that were not used for so long.`,
+		Example: `  atoll image prune --all
+  atoll image prune --unused-for 720h`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts.All = opts.All || opts.UnusedFor != 0
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				pruned, err := atoll.PruneImages(ctx, c.Provider, opts)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					pruned.Images = orEmpty(pruned.Images)
+					return a.printJSON(pruned)
+				}
+				for _, digest := range pruned.Images {
+					fmt.Fprintln(a.stdout, digest)
+				}
+				if !quiet {
+					a.say("%d removed, %s freed", len(pruned.Images), byteCount(int64(pruned.Size)))
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&opts.All, "all", "a", false, "also images that have a name")
+	cmd.Flags().Var((*durationValue)(&opts.UnusedFor), "unused-for", "all images that were not used for so long, like 720h")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print digests only")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	return cmd
+}
+
+// completeImages offers the names of images.
+func (a *app) completeImages(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(cmd, args, func(ctx context.Context, c *connection) (refs []string, err error) {
+		all, err := atoll.Images(ctx, c.Provider)
+		for _, img := range all {
+			refs = append(refs, img.Ref)
+		}
+		return refs, err
+	})
+}
