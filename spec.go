@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Defaults that hold for every provider.
@@ -22,8 +23,8 @@ const (
 )
 
 // A Spec says what a caller asks for when a sandbox is made. It is pure data,
-// JSON both ways. The zero Spec is valid: an idle sandbox of the provider's
-// default image with no network.
+// JSON both ways; every string in it is UTF-8 without a NUL byte. The zero Spec
+// is valid: an idle sandbox of the provider's default image with no network.
 //
 // A provider refuses with ErrUnsupported what its Caps say it cannot do and
 // the Spec asks for; it never ignores a wish silently.
@@ -216,12 +217,12 @@ func (s *Spec) Validate() error {
 			return bad("%w", err)
 		}
 	}
-	for what, name := range map[string]string{"name": s.Name, "project": s.Project} {
-		if name != "" && !ValidName(name) {
-			return bad("%s %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", what, name)
+	for _, n := range []struct{ what, name string }{{"name", s.Name}, {"project", s.Project}} {
+		if n.name != "" && !ValidName(n.name) {
+			return bad("%s %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", n.what, n.name)
 		}
 	}
-	for k := range s.Labels {
+	for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
 		if k == "" || strings.HasPrefix(k, "atoll") {
 			return bad("label %q: keys must not be empty or begin with \"atoll\"", k)
 		}
@@ -269,7 +270,43 @@ func (s *Spec) Validate() error {
 	if s.Snapshot != "" && s.Image != "" {
 		return bad("snapshot %s brings its own image: leave image empty", s.Snapshot)
 	}
+	if err := s.validText(); err != nil {
+		return bad("%w", err)
+	}
 	return nil
+}
+
+// validText refuses strings that do not survive JSON, or a system call.
+func (s *Spec) validText() (first error) {
+	check := func(what string, texts ...string) {
+		for _, text := range texts {
+			switch {
+			case first != nil:
+			case !utf8.ValidString(text):
+				first = fmt.Errorf("%s %q: must be UTF-8", what, text)
+			case strings.ContainsRune(text, 0):
+				first = fmt.Errorf("%s %q: contains a NUL byte", what, text)
+			}
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
+		check("label", k, s.Labels[k])
+	}
+	check("image", s.Image)
+	check("argument", s.Cmd...)
+	check("environment", s.Env...)
+	check("workdir", s.Workdir)
+	check("user", s.User)
+	for _, m := range s.Mounts {
+		check("mount source", m.Source)
+		check("mount target", m.Target)
+	}
+	check("allow", s.Network.Allow...)
+	for _, p := range s.Ports {
+		check("port", p.Name)
+	}
+	check("snapshot", s.Snapshot)
+	return first
 }
 
 // valid names the first limit that is none.

@@ -62,6 +62,11 @@ func TestSpecValidate(t *testing.T) {
 		{"ttl", Spec{TTL: -1}, "ttl"},
 		{"auto remove", Spec{AutoRemove: true}, "auto_remove"},
 		{"snapshot and image", Spec{Snapshot: "x", Image: "y"}, "snapshot"},
+		{"first of two names", Spec{Name: "a b", Project: "c d"}, "name \"a b\""},
+		{"first of many labels", Spec{Labels: map[string]string{"atoll.b": "", "atoll.c": "", "atoll.a": "", "atoll.d": ""}}, "atoll.a"},
+		{"label of no text", Spec{Labels: map[string]string{"k": "\xff"}}, `label "\xff": must be UTF-8`},
+		{"NUL in the workdir", Spec{Workdir: "/a\x00"}, "workdir \"/a\\x00\": contains a NUL byte"},
+		{"NUL in a mount source", Spec{Mounts: []Mount{{Type: MountBind, Source: "/a\x00", Target: "/a"}}}, "mount source"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			err := tt.spec.Validate()
@@ -76,6 +81,68 @@ func TestSpecValidate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSpecIsText holds every string of a Spec, wherever it is, to be text.
+func TestSpecIsText(t *testing.T) {
+	full := func() *Spec {
+		return &Spec{
+			ID: NewID(), Name: "n", Project: "p", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},
+			Workdir: "/w", User: "u", Mounts: []Mount{{Type: MountBind, Source: "/s", Target: "/t"}},
+			Network: Network{NetworkOn, []string{"a"}}, Ports: []Port{{"http", 80}},
+		}
+	}
+	if err := full().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"\xff", "\x00"} {
+		for i := 0; ; i++ {
+			s, left := full(), i
+			at := nthString(reflect.ValueOf(s).Elem(), &left)
+			if !at.IsValid() {
+				if i != 14 {
+					t.Errorf("found %d strings in a Spec", i)
+				}
+				break
+			}
+			at.SetString(at.String() + bad)
+			if err := s.Validate(); !errors.Is(err, ErrInvalid) {
+				t.Errorf("%+v: %v, want ErrInvalid", s, err)
+			}
+		}
+		for _, s := range []*Spec{{Snapshot: bad}, {Labels: map[string]string{"k": bad}}, {Labels: map[string]string{"k" + bad: ""}}} {
+			if err := s.Validate(); !errors.Is(err, ErrInvalid) {
+				t.Errorf("%+v: %v, want ErrInvalid", s, err)
+			}
+		}
+	}
+}
+
+// nthString finds a string in v that is not empty, but for those in maps.
+func nthString(v reflect.Value, n *int) reflect.Value {
+	switch v.Kind() {
+	case reflect.String:
+		if v.Len() == 0 {
+			break
+		}
+		if *n == 0 {
+			return v
+		}
+		*n--
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if found := nthString(v.Field(i), n); found.IsValid() {
+				return found
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			if found := nthString(v.Index(i), n); found.IsValid() {
+				return found
+			}
+		}
+	}
+	return reflect.Value{}
 }
 
 func TestSpecWithDefaults(t *testing.T) {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -29,19 +31,19 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(body) // the client has gone
 }
 
-// decodeStrict reads one JSON value from r into v: a field that v does not
-// have, a wrong type and anything behind the value are ErrInvalid and named.
-// It reports io.EOF when r is empty.
-func decodeStrict(r io.Reader, v any) error {
-	dec := json.NewDecoder(r)
+// decodeStrict reads b, which is one JSON value, into v: a field that v does not
+// have, a wrong type, anything behind the value and what is not UTF-8 are
+// ErrInvalid and named. It reports io.EOF when b is empty.
+func decodeStrict(b []byte, v any) error {
+	if !utf8.Valid(b) { // which the decoder would replace
+		return invalid("JSON must be UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
 		return explainJSON(err)
 	}
 	if _, err := dec.Token(); err != io.EOF {
-		if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return explainJSON(large)
-		}
 		return invalid("there is something behind the JSON value (at byte %d)", dec.InputOffset())
 	}
 	return nil
@@ -51,9 +53,6 @@ func decodeStrict(r io.Reader, v any) error {
 func explainJSON(err error) error {
 	if err == io.EOF {
 		return err
-	}
-	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return statusError{invalid("the body is larger than %d bytes", large.Limit), http.StatusRequestEntityTooLarge}
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return invalid("%s: must be %s, is %s", fieldName(wrong.Field), jsonType(wrong.Type), wrong.Value)
@@ -105,7 +104,11 @@ func invalid(format string, args ...any) error {
 // body decodes the request's JSON body. An empty one leaves v as it is, unless
 // it is required.
 func (h *Handler) body(w http.ResponseWriter, r *http.Request, v any, required bool) error {
-	err := decodeStrict(http.MaxBytesReader(w, r.Body, h.opts.MaxBody), v)
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.opts.MaxBody))
+	if err != nil {
+		return uploadError(err)
+	}
+	err = decodeStrict(b, v)
 	if err == io.EOF {
 		if required {
 			return invalid("the body is empty: a JSON object is needed")

@@ -35,6 +35,7 @@ func TestRequestsAreStrict(t *testing.T) {
 		{"POST", sandboxes, `{"name":["x"]}`, 400, "name: must be a string, is array"},
 		{"POST", sandboxes, `{"ttl":"soon"}`, 400, "soon"},
 		{"POST", sandboxes, `{"ttl":true}`, 400, `ttl: must be text like "90s", or a number of seconds, is bool`},
+		{"POST", sandboxes, "{\"cmd\":[\"cat\",\"\xff\"]}", 400, "must be UTF-8"},
 		{"POST", sandboxes, `{} {}`, 400, "behind the JSON value"},
 		{"POST", sandboxes, `{}x`, 400, "behind the JSON value"},
 		{"POST", sandboxes, `[]`, 400, "must be an object, is array"},

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -196,7 +195,7 @@ func (l *link) first(m *message, max int64) error {
 	if typ != websocket.MessageText {
 		return violation("the first message must be text")
 	}
-	return decodeStrict(bytes.NewReader(b), m)
+	return decodeStrict(b, m)
 }
 
 // read takes one message off the connection: data goes to its channel, what
@@ -239,7 +238,7 @@ func (l *link) take(typ websocket.MessageType, r io.Reader, strict bool) (m mess
 
 func parseMessage(b []byte, strict bool) (m message, err error) {
 	if strict {
-		err = decodeStrict(bytes.NewReader(b), &m)
+		err = decodeStrict(b, &m)
 	} else {
 		err = json.Unmarshal(b, &m)
 	}

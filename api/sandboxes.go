@@ -123,6 +123,9 @@ const (
 
 // Create implements atoll.Provider.
 func (c *Client) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	if err := spec.Validate(); err != nil { // the server would see what JSON makes of it
+		return nil, err
+	}
 	var reply idReply
 	q := call{op: "create", id: spec.Name, method: "POST", path: "/v1/sandboxes", reply: &reply, undo: createGrace}
 	body, err := json.Marshal(spec)

@@ -93,6 +93,9 @@ func (h *Handler) servePrepare(w http.ResponseWriter, r *http.Request) error {
 
 // Prepare implements atoll.Preparer.
 func (c *Client) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
+	if err := spec.Validate(); err != nil { // as in Create
+		return err
+	}
 	q := call{op: "prepare", id: spec.Image, method: "POST", path: "/v1/prepare", body: spec}
 	for event, err := range events[atoll.Progress](ctx, c, q) {
 		switch {

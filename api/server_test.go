@@ -311,6 +311,21 @@ func TestACreateThatIsGivenUpLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestASpecThatIsNoTextIsNotSent(t *testing.T) {
+	r := newRig(t, Options{})
+	r.create = func(_ context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+		t.Errorf("the server got %+v", spec)
+		return r.box, nil
+	}
+	spec := &atoll.Spec{Cmd: []string{"cat", "\xff"}}
+	if _, err := r.client.Create(t.Context(), spec); !errors.Is(err, atoll.ErrInvalid) {
+		t.Errorf("Create: %v, want %q", err, atoll.ErrInvalid)
+	}
+	if err := r.client.Prepare(t.Context(), spec, nil); !errors.Is(err, atoll.ErrInvalid) {
+		t.Errorf("Prepare: %v, want %q", err, atoll.ErrInvalid)
+	}
+}
+
 func TestWatchPassesEverythingOn(t *testing.T) {
 	r := newRig(t, Options{})
 	end := error(atoll.Errorf("watch", "", atoll.ErrUnavailable, "the reader is too slow"))

@@ -119,8 +119,8 @@ func (u uploadReader) WriteTo(w io.Writer) (int64, error) {
 
 // uploadError says why a body broke off.
 func uploadError(err error) error {
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return explainJSON(err)
+	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return statusError{invalid("the body is larger than %d bytes", large.Limit), http.StatusRequestEntityTooLarge}
 	}
 	return atoll.Errorf("", "", atoll.ErrUnavailable, "the upload broke off: %w", err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -518,6 +519,15 @@ func badSpecs() map[string]atoll.Spec {
 		"mount source":    {Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: "relative", Target: "/a"}}},
 		"mount type":      {Mounts: []atoll.Mount{{Type: "nfs", Target: "/a"}}},
 		"volume name":     {Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "../up", Target: "/a"}}},
+		"cpus":            {Resources: atoll.Resources{CPUs: math.NaN()}},
+		"workdir NUL":     {Workdir: "/work\x00"},
+		"image NUL":       {Image: "a\x00"},
+		"command NUL":     {Cmd: []string{"echo", "\x00"}},
+		"command no text": {Cmd: []string{"echo", "\xff"}},
+		"env no text":     {Env: []string{"A=\xff"}},
+		"label no text":   {Labels: map[string]string{"k": "\xff"}},
+		"mount no text":   {Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: "/\xff", Target: "/a"}}},
+		"mount NUL":       {Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/a\x00"}}},
 		"memory":          {Resources: atoll.Resources{Memory: -2}},
 		"network":         {Network: atoll.Network{Mode: "host"}},
 		"allow":           {Network: atoll.Network{Allow: []string{"example.com"}}},
