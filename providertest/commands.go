@@ -45,7 +45,7 @@ import (
 //	family           starts a child that sleeps, prints the child's pid, waits for it
 //	orphan           starts a child that sleeps and holds the output open, prints
 //	                 the child's pid, exits 0 at once
-//	stay TEXT FILE...  writes TEXT and a newline to each FILE, starts a child that
+//	stay TEXT FILE...  appends TEXT and a newline to each FILE, starts a child that
 //	                 sleeps, prints the child's pid, waits for it
 //	spin             uses all the CPU time it gets, until it is killed
 //	alive PID        exits 0 while that process lives (a zombie does not), else 1
@@ -81,7 +81,7 @@ var words = map[string]string{
 	"deaf":    `trap '' TERM; echo ready; while :; do sleep 1; done`,
 	"family":  `sleep 1000 & echo $!; wait`,
 	"orphan":  `sleep 1000 & echo $!`,
-	"stay":    `t=$1; shift; for f; do echo "$t" > "$f"; done; sleep 1000 & echo $!; wait`,
+	"stay":    `t=$1; shift; for f; do echo "$t" >> "$f"; done; sleep 1000 & echo $!; wait`,
 	"spin":    `while :; do :; done`,
 	"hit":     `kill -9 $1 2>/dev/null`,
 	"alive":   `kill -0 $1 2>/dev/null && ! grep -q '^State:[[:space:]]*Z' /proc/$1/status`,

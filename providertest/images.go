@@ -9,14 +9,6 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// needPullable is the need for an image that can be fetched.
-func needPullable(_ atoll.Info, cfg *config) string {
-	if cfg.pullable == "" {
-		return "the option Pullable is not given"
-	}
-	return ""
-}
-
 var images = []promise{
 	{"Prepare fetches an image, which is kept until it is removed", []need{needImages, needPullable}, func(t *testing.T, h *harness) {
 		h.pull(t)
@@ -107,6 +99,43 @@ var images = []promise{
 		if img := h.kept(t); img != nil {
 			t.Errorf("after PruneImages there is %+v", *img)
 		}
+	}},
+	{"Prepare fetches all that Create needs", []need{needImages, needPullable, needSource}, func(t *testing.T, h *harness) {
+		var seen []atoll.Progress
+		spec := atoll.Spec{Image: h.cfg.pullable}
+		err := atoll.Prepare(h.ctx(t), h.p, &spec, func(p atoll.Progress) { seen = append(seen, p) })
+		if err != nil {
+			t.Fatalf("Prepare: %v", err)
+		}
+		for _, p := range seen {
+			if p.Phase == "" || p.Done < 0 || p.Total > 0 && p.Done > p.Total {
+				t.Errorf("progress %+v", p)
+			}
+		}
+		h.cfg.source.unplug(t)
+		sb := h.create(t, spec)
+		if st := h.status(t, sb); !strings.Contains(st.Image, h.cfg.pullable) {
+			t.Errorf("the image in use is %q, want %s", st.Image, h.cfg.pullable)
+		}
+	}},
+	{"an image that cannot be fetched is refused, and nothing is left", []need{needImages, needPullable, needSource}, func(t *testing.T, h *harness) {
+		h.cfg.source.unplug(t)
+		spec := atoll.Spec{Image: h.cfg.pullable}
+		wantKind(t, "Prepare", atoll.Prepare(h.ctx(t), h.p, &spec, nil), atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
+		h.refused(t, spec, atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
+		if img := h.kept(t); img != nil {
+			t.Errorf("what could not be fetched is kept: %+v", *img)
+		}
+	}},
+	{"an image's files are those of its sandboxes, each of which changes its own", []need{needImages, needPullable, needSource, needFiles}, func(t *testing.T, h *harness) {
+		file, text := h.cfg.source.file, h.cfg.source.text
+		h.missing(t, h.idle(t), file)
+		a, b := h.create(t, atoll.Spec{Image: h.cfg.pullable}), h.create(t, atoll.Spec{Image: h.cfg.pullable})
+		h.holds(t, a, file, text)
+		h.write(t, a, file, "changed")
+		h.holds(t, a, file, "changed")
+		h.holds(t, b, file, text)
+		h.holds(t, h.create(t, atoll.Spec{Image: h.cfg.pullable}), file, text)
 	}},
 	{"PruneImages of what will be unused is refused", []need{needImages}, func(t *testing.T, h *harness) {
 		_, err := atoll.PruneImages(h.ctx(t), h.p, atoll.PruneOptions{All: true, UnusedFor: -1})

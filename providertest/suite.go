@@ -28,66 +28,6 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An Option changes how Run, Bench and FuzzModel go about it.
-type Option func(*config)
-
-type config struct {
-	slow     float64
-	image    string
-	pullable string
-	count    int
-	except   map[string]string
-	leaks    func(t *testing.T) []string
-	reopen   func(t *testing.T, p atoll.Provider) atoll.Provider
-}
-
-func newConfig(opts []Option) *config {
-	c := &config{slow: 1, count: 100, except: map[string]string{}}
-	for _, opt := range opts {
-		opt(c)
-	}
-	return c
-}
-
-// Slow multiplies every deadline of the suite by factor, for backends that are
-// slower than a process.
-func Slow(factor float64) Option { return func(c *config) { c.slow = factor } }
-
-// Image is the image that sandboxes are made of, where the provider's default
-// one will not do.
-func Image(ref string) Option { return func(c *config) { c.image = ref } }
-
-// Pullable is the full name of an image that can be fetched, and sandboxes made
-// from it, for what is promised about images. It may be removed on the way, as
-// may all others that no sandbox uses.
-func Pullable(ref string) Option { return func(c *config) { c.pullable = ref } }
-
-// Count is how many sandboxes are made at once, 100 unless told.
-func Count(n int) Option { return func(c *config) { c.count = n } }
-
-// Except skips the subtest called name ("group/promise"), and prints reason.
-// A name that is no subtest's fails the run, so that exceptions do not outlive
-// what they were made for.
-func Except(name, reason string) Option {
-	return func(c *config) { c.except[name] = reason }
-}
-
-// Leaks tells the suite how to list what the provider's backend holds on this
-// machine (containers, cgroups, namespaces, directories, ...). It is called
-// before a subtest opens its provider and after it was closed; what is listed
-// only then is a leak. The suite itself looks for goroutines, descriptors,
-// child processes and mounts.
-func Leaks(list func(t *testing.T) []string) Option {
-	return func(c *config) { c.leaks = list }
-}
-
-// Reopen tells the suite how to make a second provider value over the same
-// backend state as p, as after a restart of the process that made p. The suite
-// closes it. A provider with Caps.Survives needs it.
-func Reopen(reopen func(t *testing.T, p atoll.Provider) atoll.Provider) Option {
-	return func(c *config) { c.reopen = reopen }
-}
-
 // A group is a set of promises about one thing.
 type group struct {
 	name     string
@@ -140,6 +80,24 @@ var (
 	needRestart  = capability("durable", func(c atoll.Caps) bool { return c.Durable != atoll.DurableNone })
 )
 
+// option is the need for an Option.
+func option(name string, given func(*config) bool) need {
+	return func(_ atoll.Info, cfg *config) string {
+		if given(cfg) {
+			return ""
+		}
+		return "the option " + name + " is not given"
+	}
+}
+
+var (
+	needPullable  = option("Pullable", func(c *config) bool { return c.pullable != "" })
+	needSource    = option("Source", func(c *config) bool { return c.source != nil })
+	needElsewhere = option("Elsewhere", func(c *config) bool { return c.elsewhere != nil })
+	needCrash     = option("Crash", func(c *config) bool { return c.crash != nil })
+	needSteps     = option("Steps", func(c *config) bool { return c.steps != nil })
+)
+
 // needWalls is the need for isolation from the host.
 func needWalls(i atoll.Info, _ *config) string {
 	if i.Isolation != atoll.IsolationNone {
@@ -151,7 +109,7 @@ func needWalls(i atoll.Info, _ *config) string {
 func groups() []group {
 	return []group{
 		{"birth", birth}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
-		{"files", files}, {"volumes", volumes}, {"images", images}, {"memory", memory}, {"watch", watches}, {"death", death},
+		{"files", files}, {"volumes", volumes}, {"images", images}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
 		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"network", network},
 		{"dial", dials}, {"pause", pauses}, {"snapshot", snapshots}, {"faults", faults},
 	}

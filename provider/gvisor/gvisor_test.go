@@ -11,18 +11,14 @@ import (
 	"sync"
 	"testing"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/testimage"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 	"github.com/seed46cd37a8/atoll/providertest"
 )
 
 func TestConformance(t *testing.T) {
 	need(t)
-	image := testimage.Serve(t).Push("tiny:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0, "text"))))
-	providertest.Run(t, open, append(options(), providertest.Pullable(image))...)
+	providertest.Run(t, open, append(options(), pullable(t)...)...)
 }
 
 func BenchmarkGVisor(b *testing.B) {
@@ -41,6 +37,8 @@ func options() []providertest.Option {
 			}
 			return again
 		}),
+		providertest.Elsewhere(elsewhere),
+		providertest.Crash(crash),
 	}
 }
 

@@ -37,6 +37,7 @@ var programs = map[string]func(args []string) error{
 	"once":     onceProgram,
 	"snapshot": snapshotProgram,
 	"start":    startProgram,
+	"suite":    suiteProgram,
 	"xattr":    xattrProgram,
 }
 

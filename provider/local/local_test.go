@@ -3,9 +3,7 @@
 package local_test
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,8 +22,8 @@ import (
 	"github.com/seed46cd37a8/atoll/providertest"
 )
 
-// crashDir makes the test binary a program that makes sandboxes there and
-// waits to be killed.
+// crashDir makes the test binary a program that makes a sandbox there, as
+// described on its standard input, and waits to be killed.
 const crashDir = "ATOLL_TEST_CRASH_DIR"
 
 func TestMain(m *testing.M) {
@@ -33,6 +31,22 @@ func TestMain(m *testing.M) {
 		makeAndHang(dir)
 	}
 	os.Exit(m.Run())
+}
+
+// maker is that program.
+func maker(dir string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), crashDir+"="+dir)
+	return cmd
+}
+
+func makeAndHang(dir string) {
+	p, err := local.New(local.Options{Dir: dir})
+	if err == nil {
+		err = providertest.Make(p, os.Stdin, os.Stdout)
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
 }
 
 func newLocal(t testing.TB, dir string) *local.Provider {
@@ -45,7 +59,11 @@ func newLocal(t testing.TB, dir string) *local.Provider {
 }
 
 func TestConformance(t *testing.T) {
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return newLocal(t, t.TempDir()) })
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return newLocal(t, t.TempDir()) },
+		providertest.Elsewhere(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
+			dir := t.TempDir()
+			return maker(dir), func() atoll.Provider { return newLocal(t, dir) }
+		}))
 }
 
 func BenchmarkProvider(b *testing.B) {
@@ -129,30 +147,14 @@ func TestKillFindsWhoLeftTheSession(t *testing.T) {
 	}
 }
 
-// makeAndHang is the program that is killed.
-func makeAndHang(dir string) {
-	p, err := local.New(local.Options{Dir: dir})
-	if err == nil {
-		var sb atoll.Sandbox
-		sb, err = p.Create(context.Background(), &atoll.Spec{Name: "web", Cmd: []string{"sh", "-c", escapee}})
-		if err == nil {
-			var main atoll.Process
-			main, err = sb.Process(context.Background(), atoll.MainProcess)
-			fmt.Println(sb.ID())
-			if err == nil {
-				err = main.Attach(context.Background(), &atoll.Attachment{Stdout: os.Stdout})
-			}
-		}
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
-}
-
 func TestAfterACrash(t *testing.T) {
 	dir := t.TempDir()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), crashDir+"="+dir)
-	cmd.Stderr = os.Stderr
+	cmd := maker(dir)
+	spec, err := json.Marshal(atoll.Spec{Name: "web", Cmd: []string{"sh", "-c", escapee}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(spec), os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -160,13 +162,10 @@ func TestAfterACrash(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	lines := bufio.NewScanner(out)
-	lines.Scan()
-	id := lines.Text()
-	lines.Scan()
-	pid, err := strconv.Atoi(lines.Text())
-	if err != nil {
-		t.Fatalf("the program printed %q", lines.Text())
+	var id string
+	var pid int
+	if _, err := fmt.Fscan(out, &id, &pid); err != nil {
+		t.Fatal(err)
 	}
 
 	beside := newLocal(t, dir) // while the other lives, its sandbox is not ours

@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -25,8 +26,29 @@ func newMock(t *testing.T, opts mock.Options) *mock.Provider {
 	return p
 }
 
+// crashDir makes the test binary a program that makes a sandbox there and waits
+// to be killed.
+const crashDir = "ATOLL_TEST_CRASH_DIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(crashDir); dir != "" {
+		p, err := mock.New(mock.Options{Dir: dir})
+		if err == nil {
+			err = providertest.Make(p, os.Stdin, os.Stdout)
+		}
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
 func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return newMock(t, mock.Options{}) },
+		providertest.Elsewhere(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
+			dir, maker := t.TempDir(), exec.Command(os.Args[0])
+			maker.Env = append(os.Environ(), crashDir+"="+dir)
+			return maker, func() atoll.Provider { return newMock(t, mock.Options{Dir: dir}) }
+		}),
 		providertest.Pullable("docker.io/library/app:1"))
 }
 

@@ -2,8 +2,10 @@ package mock
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"strconv"
 	"strings"
@@ -137,7 +139,11 @@ func family(p *Proc) int {
 
 func stay(p *Proc) int {
 	for _, name := range p.Args[min(2, len(p.Args)):] {
-		if err := p.WriteFile(name, []byte(p.arg(1)+"\n")); err != nil {
+		text, err := p.ReadFile(name)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			err = p.WriteFile(name, append(text, p.arg(1)+"\n"...))
+		}
+		if err != nil {
 			return p.fail(err)
 		}
 	}

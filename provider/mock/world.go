@@ -213,6 +213,16 @@ func (p *Proc) Open(name string) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(content)), nil
 }
 
+// ReadFile returns what a file of the sandbox holds.
+func (p *Proc) ReadFile(name string) ([]byte, error) {
+	f, err := p.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(f)
+}
+
 // WriteFile stores a file in the sandbox.
 func (p *Proc) WriteFile(name string, content []byte) error {
 	abs, host, ok := p.host(name)

@@ -1,0 +1,65 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/providertest"
+)
+
+// pullable is an image for the suite: no program is in it, one file is.
+func pullable(t *testing.T) []providertest.Option {
+	t.Helper()
+	reg := testimage.Serve(t)
+	ref := reg.Push("tiny:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text"))))
+	unplug := func(t *testing.T) {
+		reg.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
+		t.Cleanup(func() { reg.Fault(nil) })
+	}
+	return []providertest.Option{providertest.Pullable(ref), providertest.Source("/file", "text", unplug)}
+}
+
+// elsewhere makes sandboxes by another process.
+func elsewhere(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider) {
+	opts := fresh(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	maker = exec.Command(exe, opts.Dir, opts.RunDir, opts.Helper, opts.Cgroup)
+	maker.Env = append(os.Environ(), programEnv+"=suite")
+	return maker, func() atoll.Provider {
+		p, err := gvisor.New(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+}
+
+// suiteProgram is that process.
+func suiteProgram(args []string) error {
+	p, _, err := openProgram(args)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return providertest.Make(p, os.Stdin, os.Stdout)
+}
+
+// crash kills a sandbox's keeper, and with it all of the sandbox.
+func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
+	t.Helper()
+	l := &lab{p.(*gvisor.Provider), dirs[p.(*gvisor.Provider)], t}
+	l.must("kill", unix.Kill(l.keeperOf(sb), unix.SIGKILL))
+}

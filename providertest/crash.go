@@ -1,0 +1,206 @@
+package providertest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Make is what the command of option Elsewhere does with its provider, its
+// standard input and its standard output: it makes the sandbox that is
+// described on in, writes its id and the first line that its main process
+// prints to out, and waits to be killed. It returns only with an error.
+func Make(p atoll.Provider, in io.Reader, out io.Writer) error {
+	var spec atoll.Spec
+	if err := json.NewDecoder(in).Decode(&spec); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	sb, err := p.Create(ctx, &spec)
+	if err != nil {
+		return err
+	}
+	main, err := sb.Process(ctx, atoll.MainProcess)
+	if err != nil {
+		return err
+	}
+	if _, err := io.WriteString(out, sb.ID()+" "); err != nil {
+		return err
+	}
+	err = main.Attach(ctx, &atoll.Attachment{Stdout: out})
+	return errors.Join(err, errors.New("the main process ended"))
+}
+
+var crashes = []promise{
+	{"a sandbox lives on when its maker is killed", []need{needSurvives, needElsewhere}, func(t *testing.T, h *harness) {
+		spec := atoll.Spec{Name: "left", Labels: map[string]string{"a": "b"}, Cmd: wordArgs("trap", "TERM")}
+		p, sb, line := h.abandoned(t, spec)
+		if line != "ready" {
+			t.Errorf("the main process printed %q", line)
+		}
+		named, err := atoll.Resolve(h.ctx(t), p, "", "left")
+		if err != nil || named.ID() != sb.ID() {
+			t.Errorf("Resolve: %v, %v", named, err)
+		}
+		if st := h.status(t, sb); st.State != atoll.StateRunning || !st.Ready || st.Spec.Labels["a"] != "b" {
+			t.Errorf("the status is %+v", st)
+		}
+		h.output(t, sb, program("echo", "works"))
+		main, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		if err := main.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
+			t.Errorf("Signal: %v", err)
+		}
+		scr := newScreen()
+		if err := main.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}); err != nil || scr.text() != "ready\ncaught\n" {
+			t.Errorf("Attach: %q, %v", scr.text(), err)
+		}
+		if exit := h.wait(t, main); exit.Code != 42 {
+			t.Errorf("exit is %+v, want code 42", exit)
+		}
+	}},
+	{"a sandbox whose maker was killed has failed, and starts again with what Durable says", []need{needElsewhere}, func(t *testing.T, h *harness) {
+		if h.p.Info().Caps.Survives {
+			t.Skip("the provider's sandboxes outlive it")
+		}
+		args := append(wordArgs("stay", "kept"), h.durable()...)
+		p, sb, pid := h.abandoned(t, atoll.Spec{Name: "left", Cmd: args})
+		if h.p.Info().Isolation == atoll.IsolationNone {
+			other, err := p.Create(h.ctx(t), h.spec(atoll.Spec{}))
+			if err != nil {
+				t.Fatalf("Create: %v", err)
+			}
+			h.dies(t, other, pid)
+			if err := other.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+		}
+		h.revives(t, sb)
+	}},
+	{"a sandbox that was killed has failed, and starts again with what Durable says", []need{needCrash}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: append(wordArgs("stay", "kept"), h.durable()...)})
+		main, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		scr := newScreen()
+		done := make(chan error, 1)
+		go func() { done <- main.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}) }()
+		scr.expect(t, h, "\n")
+		h.cfg.crash(t, h.p, sb)
+		within(t, h.short(), "Attach and Wait", func() {
+			if err := <-done; err != nil {
+				wantKind(t, "Attach", err, atoll.ErrStopped)
+			}
+			if _, err := main.Wait(h.ctx(t)); err != nil {
+				wantKind(t, "Wait", err, atoll.ErrStopped)
+			}
+		})
+		h.revives(t, sb)
+	}},
+}
+
+// abandoned has another process make a sandbox, kills that process, and finds
+// the sandbox again.
+func (h *harness) abandoned(t *testing.T, spec atoll.Spec) (p atoll.Provider, sb atoll.Sandbox, line string) {
+	t.Helper()
+	cmd, open := h.cfg.elsewhere(t)
+	text, err := json.Marshal(h.spec(spec))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr strings.Builder
+	cmd.Stdin, cmd.Stderr, cmd.WaitDelay = strings.NewReader(string(text)), &stderr, h.short()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	impatience := time.AfterFunc(h.long(), func() { cmd.Process.Kill() })
+	line, err = bufio.NewReader(out).ReadString('\n')
+	impatience.Stop()
+	h.kin.take()
+	cmd.Process.Kill()
+	_ = cmd.Wait() // it was killed
+	id, line, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+	if err != nil || !ok {
+		t.Fatalf("the maker printed %q, %v\n%s", id+line, err, &stderr)
+	}
+	p = open()
+	t.Cleanup(func() { h.bury(t, p, sb) }) // before what start has registered
+	if sb, err = p.Get(h.ctx(t), id); err != nil {
+		t.Fatalf("Get: %v", err)
+	}
+	return p, sb, line
+}
+
+// bury removes the sandbox, unless it is nil, and closes its provider, which
+// must have nothing left.
+func (h *harness) bury(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
+	ctx, cancel := context.WithTimeout(context.Background(), h.long())
+	defer cancel()
+	if sb != nil {
+		if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+	}
+	if err := eventually(h.short(), func() error { return empty(ctx, p) }); err != nil {
+		t.Errorf("after the subtest: %v", err)
+	}
+	if err := p.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// durable names files that are there again after a crash.
+func (h *harness) durable() []string {
+	var files []string
+	info := h.p.Info()
+	if info.Caps.Volumes || info.Caps.Durable == atoll.DurableCrash {
+		files = append(files, "kept")
+	}
+	if info.Caps.Durable == atoll.DurableCrash && info.Isolation != atoll.IsolationNone {
+		files = append(files, "/atoll-test-root") // else it would be the host's root
+	}
+	return files
+}
+
+// revives checks that the sandbox has failed and says so, that nothing runs in
+// it, and that it starts again with its durable files.
+func (h *harness) revives(t *testing.T, sb atoll.Sandbox) {
+	t.Helper()
+	if st := h.becomes(t, sb, atoll.StateFailed); st.Ready || st.Reason == "" || st.Started.IsZero() {
+		t.Errorf("the status is %+v", st)
+	}
+	_, err := sb.Exec(h.ctx(t), program("true"))
+	wantKind(t, "Exec", err, atoll.ErrStopped)
+	if h.p.Info().Caps.Durable == atoll.DurableNone {
+		return
+	}
+	if err := sb.Start(h.ctx(t)); err != nil {
+		t.Fatalf("Start: %v", err)
+	}
+	if st := h.status(t, sb); st.State != atoll.StateRunning || st.Reason != "" {
+		t.Errorf("after Start: %+v", st)
+	}
+	for _, name := range h.durable() {
+		h.poll(t, h.short(), func() error { // the main process adds a line in each life
+			if res := h.capture(t, sb, program("cat", name)); string(res.Stdout) != "kept\nkept\n" {
+				return fmt.Errorf("%s holds %q (%v), want two lines", name, res.Stdout, res.Exit)
+			}
+			return nil
+		})
+	}
+}

@@ -1,0 +1,106 @@
+package providertest
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// An Option changes how Run, Bench and FuzzModel go about it.
+type Option func(*config)
+
+type config struct {
+	slow     float64
+	image    string
+	pullable string
+	count    int
+	except   map[string]string
+	leaks    func(t *testing.T) []string
+	reopen   func(t *testing.T, p atoll.Provider) atoll.Provider
+
+	source    *source
+	elsewhere func(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider)
+	crash     func(t *testing.T, p atoll.Provider, sb atoll.Sandbox)
+	steps     func(t *testing.T, step func(name string) error) atoll.Provider
+}
+
+func newConfig(opts []Option) *config {
+	c := &config{slow: 1, count: 100, except: map[string]string{}}
+	for _, opt := range opts {
+		opt(c)
+	}
+	return c
+}
+
+// Slow multiplies every deadline of the suite by factor, for backends that are
+// slower than a process.
+func Slow(factor float64) Option { return func(c *config) { c.slow = factor } }
+
+// Image is the image that sandboxes are made of, where the provider's default
+// one will not do.
+func Image(ref string) Option { return func(c *config) { c.image = ref } }
+
+// Pullable is the full name of an image that can be fetched, and sandboxes made
+// from it, for what is promised about images. It may be removed on the way, as
+// may all others that no sandbox uses.
+func Pullable(ref string) Option { return func(c *config) { c.pullable = ref } }
+
+// Count is how many sandboxes are made at once, 100 unless told.
+func Count(n int) Option { return func(c *config) { c.count = n } }
+
+// Except skips the subtest called name ("group/promise"), and prints reason.
+// A name that is no subtest's fails the run, so that exceptions do not outlive
+// what they were made for.
+func Except(name, reason string) Option {
+	return func(c *config) { c.except[name] = reason }
+}
+
+// Leaks tells the suite how to list what the provider's backend holds on this
+// machine (containers, cgroups, namespaces, directories, ...). It is called
+// before a subtest opens its provider and after it was closed; what is listed
+// only then is a leak. The suite itself looks for goroutines, descriptors,
+// child processes and mounts.
+func Leaks(list func(t *testing.T) []string) Option {
+	return func(c *config) { c.leaks = list }
+}
+
+// Reopen tells the suite how to make a second provider value over the same
+// backend state as p, as after a restart of the process that made p. The suite
+// closes it. A provider with Caps.Survives needs it.
+func Reopen(reopen func(t *testing.T, p atoll.Provider) atoll.Provider) Option {
+	return func(c *config) { c.reopen = reopen }
+}
+
+// Source tells more of the image that Pullable names: what one of its files
+// holds, and how to make it unreachable for the rest of a subtest.
+func Source(file, text string, unplug func(t *testing.T)) Option {
+	return func(c *config) { c.source = &source{file, text, unplug} }
+}
+
+type source struct {
+	file, text string
+	unplug     func(t *testing.T)
+}
+
+// Elsewhere tells the suite how to have a sandbox made by another process, which
+// it then kills: start returns a command, not yet started, that calls Make with
+// a provider over a state of its own, and what opens a provider over that state
+// in this process. The suite closes it.
+func Elsewhere(start func(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider)) Option {
+	return func(c *config) { c.elsewhere = start }
+}
+
+// Crash tells the suite how to kill a running sandbox from outside, as no call
+// of the provider does: its machine, its supervisor, or whatever it lives in.
+func Crash(kill func(t *testing.T, p atoll.Provider, sb atoll.Sandbox)) Option {
+	return func(c *config) { c.crash = kill }
+}
+
+// Steps tells the suite how to open a provider that calls step, with a name for
+// people, before each step of making and of starting a sandbox that can fail,
+// and does as if the step had failed with the error. Steps of others, such as
+// those of a process that the provider starts, may be asked for ahead.
+func Steps(open func(t *testing.T, step func(name string) error) atoll.Provider) Option {
+	return func(c *config) { c.steps = open }
+}
