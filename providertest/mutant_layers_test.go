@@ -222,3 +222,10 @@ func (s lazy) Stop(ctx context.Context, grace time.Duration) error {
 	}
 	return s.Sandbox.Stop(ctx, grace)
 }
+
+// careless removes images whoever uses them.
+type careless struct{ atoll.ProviderLayer }
+
+func (c careless) RemoveImage(ctx context.Context, ref string, _ bool) error {
+	return c.ProviderLayer.RemoveImage(ctx, ref, true)
+}

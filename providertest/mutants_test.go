@@ -38,6 +38,10 @@ var mutants = []mutant{
 	breaks("claims what it cannot", "truth/the stores are there exactly when their caps are", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return boastful{atoll.ProviderLayer{Provider: p}}
 	})),
+	breaks("removes images that are in use", "images/an image that a sandbox was made from is in use, running or not",
+		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+			return careless{atoll.ProviderLayer{Provider: p}}
+		}), providertest.Pullable("docker.io/library/app:1")),
 	breaks("turns exits into errors", "exec/exit codes come back", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return strict{atoll.SandboxLayer{Sandbox: sb}}
 	})),
