@@ -255,6 +255,10 @@ func (p *Provider) read(op, id string) (*statedir.Record, error) {
 		return nil, atoll.E(op, id, atoll.ErrInternal, err)
 	}
 	st := &rec.Status
+	if rec.Damaged {
+		st.Provider, st.Caps = p.info.Name, p.info.Caps
+		return rec, nil
+	}
 	if live(st.State) && !p.dir.Alive(id) {
 		// The keeper may have ended properly between the two looks.
 		again, err := p.dir.Read(id)

@@ -42,6 +42,9 @@ func (s *sandbox) Status(context.Context) (atoll.Status, error) {
 // Start implements atoll.Sandbox.
 func (s *sandbox) Start(ctx context.Context) error {
 	return s.p.locked(ctx, "start", s.id, func(rec *statedir.Record) error {
+		if rec.Damaged {
+			return atoll.Errorf("start", s.id, atoll.ErrInternal, "%s", rec.Status.Reason)
+		}
 		switch rec.Status.State {
 		case atoll.StateRunning:
 			return nil
@@ -101,7 +104,8 @@ func (s *sandbox) removeLeft(opts ...atoll.RemoveOption) error {
 func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error {
 	// The cgroup goes first: while it cannot, something of the sandbox still
 	// runs, and the record is what reminds us of it. Whatever the record says,
-	// there may be one by the sandbox's id.
+	// there may be one by the sandbox's id, and a run directory.
+	rec.Run = cmp.Or(rec.Run, filepath.Join(p.opts.RunDir, rec.Status.ID))
 	own := cgroup.Open(cgroup.Root).Group(p.cgroup(rec.Status.ID))
 	err := errors.Join(p.group(rec).Remove(), own.Remove())
 	if err == nil {

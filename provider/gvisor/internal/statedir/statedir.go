@@ -53,6 +53,9 @@ type Record struct {
 	Fresh bool `json:"fresh,omitempty"`
 	// Removing, once set, is being carried out: there is no way back.
 	Removing *atoll.RemoveOptions `json:"removing,omitempty"`
+
+	// Damaged says that this is all that is known. See Read.
+	Damaged bool `json:"-"`
 }
 
 // Open makes the directories that are missing, readable by their owner only.
@@ -87,21 +90,85 @@ func (d Dir) name(project, name string) string {
 	return filepath.Join(string(d), "names", project, name)
 }
 
-// Read returns the sandbox's record, or fs.ErrNotExist.
+// Read returns the sandbox's record, or fs.ErrNotExist. Instead of one that is
+// damaged, or that this user may not read, it returns what is known without it,
+// with Damaged set: one bad file must not keep anybody from all others.
 func (d Dir) Read(id string) (*Record, error) {
 	data, err := os.ReadFile(d.Record(id))
+	if unreadable(err) {
+		return d.salvage(id, err), nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	var r Record
-	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, fmt.Errorf("record of sandbox %s: %w", id, err)
+	err = json.Unmarshal(data, &r)
+	if err == nil {
+		err = r.check(id)
+	}
+	if err != nil {
+		return d.salvage(id, err), nil
 	}
 	return &r, nil
 }
 
-// Write replaces the sandbox's record as a whole.
-func (d Dir) Write(r *Record) error { return disk.WriteJSON(d.Record(r.Status.ID), r) }
+// unreadable reports whether the file will not be read at the next try either.
+func unreadable(err error) bool {
+	for _, no := range []error{unix.EACCES, unix.EPERM, unix.EIO, unix.EUCLEAN, unix.EISDIR} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
+}
+
+// check fails on a record that is not the sandbox's, or would make paths that
+// lead elsewhere.
+func (r *Record) check(id string) error {
+	st := &r.Status
+	if st.ID != id {
+		return errors.New("it is not that of this sandbox")
+	}
+	for _, name := range []string{st.Spec.Project, st.Spec.Name} {
+		if name != "" && !atoll.ValidName(name) {
+			return fmt.Errorf("%q: not a valid name", name)
+		}
+	}
+	return nil
+}
+
+// salvage is what is known of a sandbox without its record: what carries its id.
+func (d Dir) salvage(id string, why error) *Record {
+	r := &Record{Damaged: true, Status: atoll.Status{ID: id, Spec: atoll.Spec{ID: id}, State: atoll.StateFailed}}
+	st := &r.Status
+	st.Reason = fmt.Sprintf("its record cannot be read (%v): copy what you need from its work directory, then remove it", why)
+	if info, err := os.Stat(d.Record(id)); err == nil {
+		st.Created = info.ModTime()
+	}
+	volumes, _ := d.Volumes().List("") // without it, less is known
+	for _, v := range volumes {
+		if v.Sandbox == id {
+			st.Spec.Project = v.Project
+		}
+	}
+	_ = d.eachName(func(project, name, owner string) error {
+		if owner == id {
+			st.Spec.Project, st.Spec.Name = project, name
+		}
+		return nil
+	})
+	st.Spec = *st.Spec.WithDefaults()
+	return r
+}
+
+// Write replaces the sandbox's record as a whole. A power cut can damage that of
+// a creation in progress, of which there is nothing to save, but no other.
+func (d Dir) Write(r *Record) error {
+	if r.Status.State == atoll.StateCreating {
+		return disk.WriteJSON(d.Record(r.Status.ID), r) // on the way of each creation
+	}
+	return disk.SyncJSON(d.Record(r.Status.ID), r)
+}
 
 // remove is os.Remove where nothing to remove is no error.
 func remove(path string) error {
@@ -195,18 +262,29 @@ func (d Dir) Disown(id string) error {
 		return err
 	}
 	defer unlock.Release()
+	return d.eachName(func(project, name, owner string) error {
+		if owner == id || strings.HasSuffix(name, disk.Temporary) {
+			return remove(d.name(project, name))
+		}
+		return nil
+	})
+}
+
+// eachName calls f with all names and the ids that they stand for, as long as it
+// succeeds.
+func (d Dir) eachName(f func(project, name, owner string) error) error {
 	return filepath.WalkDir(filepath.Join(string(d), "names"), func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) || err == nil && e.IsDir() {
 			return nil
 		}
 		owner, readErr := os.ReadFile(path)
+		if errors.Is(readErr, fs.ErrNotExist) { // just released
+			return nil
+		}
 		if err := cmp.Or(err, readErr); err != nil {
 			return err
 		}
-		if string(owner) == id || strings.HasSuffix(path, disk.Temporary) {
-			return remove(path)
-		}
-		return nil
+		return f(filepath.Base(filepath.Dir(path)), filepath.Base(path), string(owner))
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -87,9 +88,55 @@ func TestRecord(t *testing.T) {
 	if got, err := d.Read(id); !reflect.DeepEqual(got, want) || err != nil {
 		t.Errorf("read %+v, %v, want %+v", got, err, want)
 	}
-	must(t, "damage", os.WriteFile(d.Record(id), []byte("{"), 0o600))
-	if _, err := d.Read(id); err == nil || !strings.Contains(err.Error(), id) {
-		t.Errorf("a damaged record: %v, want an error that names it", err)
+}
+
+// Of a sandbox whose record is damaged there is what carries its id, and it can
+// be removed by it. Others are not concerned.
+func TestDamagedRecord(t *testing.T) {
+	for _, tt := range []struct{ name, content, says string }{
+		{"empty, after a power cut", "", "unexpected end of JSON"},
+		{"half", `{"status":{"id"`, "unexpected end of JSON"},
+		{"of zeros", "\x00\x00\x00", "invalid character"},
+		{"of no sandbox", "null", "not that of this sandbox"},
+		{"of another sandbox", `{"status":{"id":"` + atoll.NewID() + `"}}`, "not that of this sandbox"},
+		{"with a name that leads elsewhere", `{"status":{"id":"ID","spec":{"project":"../.."}}}`, "not a valid name"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := open(t)
+			r, other := record(t, d, "web"), record(t, d, "other")
+			want := left(t, d, other)
+			content := strings.ReplaceAll(tt.content, "ID", r.Status.ID)
+			must(t, "damage", os.WriteFile(d.Record(r.Status.ID), []byte(content), 0o600))
+			got, err := d.Read(r.Status.ID)
+			must(t, "read", err)
+			st := &got.Status
+			if !got.Damaged || st.State != atoll.StateFailed || !strings.Contains(st.Reason, tt.says) || time.Since(st.Created) > time.Minute {
+				t.Errorf("read %+v", got)
+			}
+			if st.ID != r.Status.ID || st.Spec.ID != st.ID || st.Spec.Project != "p" || st.Spec.Name != "web" {
+				t.Errorf("it is sandbox %s, named %s, of project %s", st.Spec.ID, st.Spec.Name, st.Spec.Project)
+			}
+			got.Run = r.Run // for the provider to know
+			must(t, "delete", d.Delete(got, atoll.RemoveOptions{Volumes: true}))
+			if got := left(t, d, r); got != "" {
+				t.Errorf("left: %s", got)
+			}
+			if got := left(t, d, other); got != want {
+				t.Errorf("of another sandbox: %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// A record that nobody may read is like a damaged one; an error that goes away
+// says nothing about the record.
+func TestUnreadable(t *testing.T) {
+	for err, want := range map[error]bool{
+		unix.EACCES: true, unix.EIO: true, unix.EMFILE: false, unix.ENOMEM: false, unix.ENOENT: false, nil: false,
+	} {
+		if got := unreadable(err); got != want {
+			t.Errorf("unreadable(%v) = %v, want %v", err, got, want)
+		}
 	}
 }
 
