@@ -168,7 +168,8 @@ func (h *Handler) handle(route Route) http.Handler {
 		w.Header().Set(RequestIDHeader, id)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		r = r.WithContext(h.opts.Extract(WithRequestID(r.Context(), id), r.Header))
-		err := h.admit(route, r, func(r *http.Request) error {
+		err := h.admit(route, r, func(admitted *http.Request) error {
+			r = admitted
 			if err := route.check(r); err != nil {
 				return err
 			}
@@ -240,6 +241,9 @@ func (h *Handler) logRequest(r *http.Request, start time.Time, err error) {
 	}
 	attrs := []slog.Attr{
 		slog.String("op", r.Method+" "+r.URL.Path), slog.String("request", RequestID(r.Context())), slog.Duration("dur", time.Since(start)),
+	}
+	if account, ok := r.Context().Value(accountKey{}).(Account); ok {
+		attrs = append(attrs, slog.String("account", account.withDefaults().Name))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.String("kind", string(atoll.KindOf(err))), slog.Any("err", err))

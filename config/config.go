@@ -30,14 +30,16 @@ import (
 // Config is all that can be set. Load makes one; a zero one must have at least
 // StateDir and Provider set before Open.
 type Config struct {
-	StateDir  string    `yaml:"state_dir" form:"path" doc:"directory of sandboxes, volumes, caches and the server's socket"`
-	Provider  string    `yaml:"provider" doc:"what makes the sandboxes: gvisor, local or mock"`
-	Project   string    `yaml:"project" doc:"project of sandboxes that name none"`
-	URL       string    `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path"`
-	Token     Secret    `yaml:"token" doc:"bearer token, for url and for serve on TCP: env:NAME or file:/path"`
-	Listen    []string  `yaml:"listen" doc:"where serve listens besides the state directory's socket: unix:///path or host:port"`
-	Log       Log       `yaml:"log"`
-	Resources Resources `yaml:"resources"`
+	StateDir  string      `yaml:"state_dir" form:"path" doc:"directory of sandboxes, volumes, caches and the server's socket"`
+	Provider  string      `yaml:"provider" doc:"what makes the sandboxes: gvisor, local or mock"`
+	Project   string      `yaml:"project" doc:"project of sandboxes that name none"`
+	URL       string      `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path"`
+	Token     Secret      `yaml:"token" doc:"bearer token, for url and for serve on TCP: env:NAME or file:/path"`
+	Listen    []string    `yaml:"listen" doc:"where serve listens besides the state directory's socket: unix:///path or host:port"`
+	Accounts  []string    `yaml:"accounts" doc:"who else may use serve on TCP, and the token of each: NAME=env:VARIABLE or NAME:ROLE=file:/path"`
+	MaxUpload atoll.Bytes `yaml:"max_upload" doc:"largest file or archive that serve takes, like 16g; -1 for no limit"`
+	Log       Log         `yaml:"log"`
+	Resources Resources   `yaml:"resources"`
 	// IdleStop is that of sandboxes which say nothing of it; 0 means never.
 	IdleStop atoll.Duration `yaml:"idle_stop" doc:"stop a sandbox that nobody uses for so long, like 30m; 0 for never"`
 
@@ -143,13 +145,14 @@ func defaults(env map[string]string) *Config {
 		state = filepath.Join(state, "atoll")
 	}
 	return &Config{
-		StateDir: state,
-		Provider: DefaultProvider(runtime.GOOS),
-		Project:  atoll.DefaultProject,
-		Log:      Log{Level: "auto", Format: "text"},
-		IdleStop: atoll.DefaultIdleStop,
-		Image:    defaultImage(),
-		GVisor:   defaultGVisor(),
+		StateDir:  state,
+		Provider:  DefaultProvider(runtime.GOOS),
+		Project:   atoll.DefaultProject,
+		Log:       Log{Level: "auto", Format: "text"},
+		IdleStop:  atoll.DefaultIdleStop,
+		MaxUpload: 16 << 30,
+		Image:     defaultImage(),
+		GVisor:    defaultGVisor(),
 	}
 }
 
@@ -175,6 +178,11 @@ func (c *Config) check(s *schema) error {
 	bad("url", checkURL(c.URL))
 	for _, listen := range c.Listen {
 		bad("listen", checkListen(listen))
+	}
+	_, err := c.accounts()
+	bad("accounts", err)
+	if c.MaxUpload <= 0 && c.MaxUpload != atoll.Unlimited {
+		bad("max_upload", fmt.Errorf("%s: must be positive, or -1 for no limit", c.MaxUpload))
 	}
 	for _, limit := range []struct {
 		key string

@@ -78,7 +78,7 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 		return unusable(cfg, err)
 	}
 	err = a.serveOn(ctx, stack, ls, api.Options{
-		Log: log, Metrics: metrics, Extract: trace.Extract, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
+		Log: log, Metrics: metrics, MaxUpload: max(int64(cfg.MaxUpload), 0), Extract: trace.Extract, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
 	})
 	if destroy {
 		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), stack))
@@ -107,7 +107,7 @@ func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, 
 	all.Go(func() { serve(&errs[0], opts, ls.own) })
 	if len(ls.public) > 0 {
 		guarded := opts
-		guarded.Tokens = map[string]api.Account{ls.token: {}}
+		guarded.Tokens = ls.tokens
 		all.Go(func() { serve(&errs[1], guarded, ls.public) })
 	}
 	<-ctx.Done()
@@ -121,7 +121,7 @@ func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, 
 type listeners struct {
 	own    []net.Listener
 	public []net.Listener
-	token  string
+	tokens map[string]api.Account // for public
 }
 
 func (ls *listeners) close() {
@@ -161,13 +161,34 @@ func (a *app) listenAll(ctx context.Context, cfg *config.Config, ls *listeners) 
 		}
 	}
 	if len(ls.public) > 0 {
-		ls.token, err = a.serverToken(cfg)
+		ls.tokens, err = a.serverTokens(cfg)
 	}
 	return err
 }
 
-// serverToken is the token that those who come by TCP must bring: the one that
-// is set, else the one in the state directory, else a new one, which is shown.
+// serverTokens are the tokens that those who come by TCP may bring: the
+// server's own, and those of the accounts that are set.
+func (a *app) serverTokens(cfg *config.Config) (map[string]api.Account, error) {
+	own, err := a.serverToken(cfg)
+	if err != nil {
+		return nil, err
+	}
+	tokens := map[string]api.Account{own: {}}
+	accounts, err := cfg.Tokens()
+	if err != nil {
+		return nil, err
+	}
+	for token, account := range accounts {
+		if token == own {
+			return nil, usagef("accounts: %s has the server's own token", account.Name)
+		}
+		tokens[token] = api.Account{Name: account.Name, Role: account.Role}
+	}
+	return tokens, nil
+}
+
+// serverToken is the server's own token: the one that is set, else the one in
+// the state directory, else a new one, which is shown.
 func (a *app) serverToken(cfg *config.Config) (string, error) {
 	if !cfg.Token.IsZero() {
 		return cfg.Token.Reveal()
