@@ -29,8 +29,9 @@ type Options struct {
 	// limit.
 	MaxUpload int64
 
-	// Log gets a line for each request at Debug, and for each that failed by
-	// the server's fault at Warn. nil discards.
+	// Log gets a line for each request at Debug, and louder ones for what only
+	// the handler knows, such as a panic: who failed is told, by the answer, and
+	// what the provider did is for a layer to log. nil discards.
 	Log *slog.Logger
 	// Metrics serves /metrics; nil means there are none.
 	Metrics http.Handler
@@ -57,11 +58,12 @@ type Handler struct {
 	mux      *http.ServeMux
 	proxy    *httputil.ReverseProxy
 
-	ctx     context.Context // ends with Close
-	cancel  context.CancelFunc
-	mu      sync.Mutex
-	closed  bool
-	streams sync.WaitGroup // long answers and taken over connections
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
+	mu       sync.Mutex
+	closed   bool
+	requests sync.WaitGroup // all that were let in
+	streams  sync.WaitGroup // of those, long answers and taken over connections
 }
 
 // NewHandler returns a handler for p, which stays the caller's to close, after
@@ -99,14 +101,32 @@ func (h *Handler) Authenticates() bool { return h.verify != nil }
 
 // Close ends the streams that are open: a client of a process is detached and
 // the process lives on, a watch ends with ErrUnavailable. It returns when
-// nothing that the handler started is left. Requests that come later get
-// ErrUnavailable. A second Close does nothing.
+// nothing that the handler started is left; other requests in progress are the
+// server's to end. Those that come later get ErrUnavailable. A second Close does
+// nothing.
 func (h *Handler) Close() error {
+	h.end()
+	h.streams.Wait()
+	return nil
+}
+
+// end is Close that does not wait.
+func (h *Handler) end() {
 	h.mu.Lock()
 	h.closed = true
 	h.mu.Unlock()
 	h.cancel()
-	h.streams.Wait()
+}
+
+// begin counts in a request that is let in, until h.requests is told that it is
+// done.
+func (h *Handler) begin() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return errClosing
+	}
+	h.requests.Add(1)
 	return nil
 }
 
@@ -200,9 +220,10 @@ func (h *Handler) admit(route Route, r *http.Request, serve func(*http.Request) 
 	if route.Public {
 		return serve(r)
 	}
-	if h.ctx.Err() != nil {
-		return errClosing
+	if err := h.begin(); err != nil {
+		return err
 	}
+	defer h.requests.Done()
 	account, err := h.authenticate(r)
 	if err != nil {
 		return err
@@ -229,14 +250,7 @@ type answeredError struct{ error }
 func (e answeredError) Unwrap() []error { return []error{errAnswered, e.error} }
 
 func (h *Handler) logRequest(r *http.Request, start time.Time, err error) {
-	level := slog.LevelDebug
-	if err != nil && !errors.Is(err, errGone) { // a client may go whenever it likes
-		switch atoll.KindOf(err) {
-		case atoll.ErrInternal, atoll.ErrUnavailable:
-			level = slog.LevelWarn
-		}
-	}
-	if !h.log.Enabled(r.Context(), level) {
+	if !h.log.Enabled(r.Context(), slog.LevelDebug) {
 		return
 	}
 	attrs := []slog.Attr{
@@ -248,7 +262,7 @@ func (h *Handler) logRequest(r *http.Request, start time.Time, err error) {
 	if err != nil {
 		attrs = append(attrs, slog.String("kind", string(atoll.KindOf(err))), slog.Any("err", err))
 	}
-	h.log.LogAttrs(r.Context(), level, "request", attrs...)
+	h.log.LogAttrs(r.Context(), slog.LevelDebug, "request", attrs...)
 }
 
 // abort breaks an answer off that has begun, so that the client does not take

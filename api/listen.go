@@ -44,27 +44,36 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 
 const (
 	shutdownGrace     = 10 * time.Second // for requests in progress
+	endGrace          = createGrace      // for those that were cancelled, after that
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeader         = 64 << 10
 )
 
-// Serve serves h on the listeners until ctx ends or one of them fails, then
-// lets requests in progress finish, for 10 seconds at most, ends the streams,
-// and closes listeners and h. It returns nil when ctx has ended.
+// Serve serves h on the listeners until ctx ends or one of them fails. Then it
+// ends the streams, lets other requests in progress finish, for 10 seconds at
+// most, cancels those that have not, and closes listeners and h. When it returns
+// no call to h's provider is in progress, unless one takes more than 35 seconds
+// to end once it is cancelled: that is ErrTimeout. It returns nil when ctx has
+// ended.
 //
 // It refuses, with ErrDenied, to serve a handler that asks for no token on
 // anything but unix sockets and a Pipe.
 func Serve(ctx context.Context, h *Handler, listeners ...net.Listener) error {
-	defer h.Close()
+	defer h.end()
 	for _, l := range listeners {
 		defer l.Close()
+	}
+	for _, l := range listeners {
 		if !h.Authenticates() && !private(l) {
 			return atoll.Errorf("serve", l.Addr().String(), atoll.ErrDenied, "a token is needed to serve on %s", l.Addr().Network())
 		}
 	}
+	base, cut := context.WithCancel(context.Background())
+	defer cut()
 	server := &http.Server{
 		Handler:           h,
+		BaseContext:       func(net.Listener) context.Context { return base },
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
@@ -81,11 +90,11 @@ func Serve(ctx context.Context, h *Handler, listeners ...net.Listener) error {
 	case err = <-failed:
 		left--
 	}
-	shut(ctx, server, h)
+	late := shut(server, h, cut)
 	for range left {
 		<-failed
 	}
-	return err
+	return errors.Join(err, late)
 }
 
 // private reports whether only the user that runs the server can connect.
@@ -94,20 +103,27 @@ func private(l net.Listener) bool {
 	return network == "unix" || network == pipeNetwork
 }
 
-// shut ends the server: first nobody is let in, then streams are ended, then
-// what has not finished in time is cut off.
-func shut(ctx context.Context, server *http.Server, h *Handler) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
-	defer cancel()
-	done := make(chan struct{})
+// shut ends the server: nobody is let in and streams are ended, then what has
+// not finished in time is cancelled, and cut off from its client.
+func shut(server *http.Server, h *Handler, cut func()) error {
+	h.end()
+	ended := make(chan struct{})
 	go func() {
-		defer close(done)
+		defer close(ended)
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+		defer cancel()
 		if server.Shutdown(ctx) != nil {
+			cut()
 			_ = server.Close()
 		}
+		h.requests.Wait()
 	}()
-	h.Close()
-	<-done
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(shutdownGrace + endGrace):
+		return atoll.Errorf("serve", "", atoll.ErrTimeout, "a call is still in progress %s after it was cancelled", endGrace)
+	}
 }
 
 // NewToken returns a token of 32 random bytes.

@@ -3,12 +3,16 @@ package api
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/net/nettest"
 
@@ -188,6 +192,115 @@ func TestServeLetsRequestsFinish(t *testing.T) {
 	}
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestServeWaitsForWhatItCancels is about requests that are in progress when the
+// server ends, longer than it lets them.
+func TestServeWaitsForWhatItCancels(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		undo time.Duration // how long it goes on once it is cancelled
+		late bool
+	}{
+		{"at once", 0, false},
+		{"as long as it may take", discardTimeout, false},
+		{"not for ever", time.Hour, true},
+	} {
+		for _, what := range []string{"Create", "Write"} {
+			t.Run(tt.name+"/"+what, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFake()
+					begun, over := make(chan struct{}), make(chan struct{})
+					stuck := readerFunc(func([]byte) (int, error) { <-over; return 0, io.EOF })
+					defer close(over)
+					var ended atomic.Bool
+					call := func(ctx context.Context) error {
+						<-ctx.Done()
+						time.Sleep(tt.undo)
+						ended.Store(true)
+						return ctx.Err()
+					}
+					f.create = func(ctx context.Context, _ *atoll.Spec) (atoll.Sandbox, error) {
+						close(begun)
+						return nil, call(ctx)
+					}
+					f.box.fs = writingFS{write: func(ctx context.Context, r io.Reader) error {
+						close(begun)
+						_, err := r.Read(make([]byte, 1)) // is cut off with its connection
+						return errors.Join(err, call(ctx))
+					}}
+					h, err := NewHandler(f, Options{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					ctx, cancel := context.WithCancel(t.Context())
+					pipe := NewPipe()
+					served := make(chan error, 1)
+					go func() { served <- Serve(ctx, h, pipe) }()
+					c, err := NewClient(t.Context(), ClientOptions{Dial: pipe.Dial, Info: &f.info})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer c.Close()
+					answered := make(chan error, 1)
+					go func() {
+						if what == "Create" {
+							_, err := c.Create(t.Context(), &atoll.Spec{})
+							answered <- err
+							return
+						}
+						_, err := atoll.Files(c.Sandbox(fakeID)).Write(t.Context(), "f", stuck, atoll.WriteOptions{})
+						answered <- err
+					}()
+					<-begun
+					cancel()
+					err = <-served
+					if tt.late != errors.Is(err, atoll.ErrTimeout) || !tt.late && err != nil || ended.Load() == tt.late {
+						t.Errorf("Serve: %v; the call has ended: %v", err, ended.Load())
+					}
+					if err := <-answered; !errors.Is(err, atoll.ErrUnavailable) {
+						t.Errorf("%s: %v, want %q", what, err, atoll.ErrUnavailable)
+					}
+					time.Sleep(tt.undo) // no call outlives the test
+				})
+			})
+		}
+	}
+}
+
+// A writingFS is an FS that can only write.
+type writingFS struct {
+	atoll.FS
+	write func(ctx context.Context, r io.Reader) error
+}
+
+func (f writingFS) Write(ctx context.Context, _ string, r io.Reader, _ atoll.WriteOptions) (atoll.FileInfo, error) {
+	return atoll.FileInfo{}, f.write(ctx, r)
+}
+
+func TestRefusedListenersAreClosed(t *testing.T) {
+	h, err := NewHandler(newFake(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var addrs []string
+	var ls []net.Listener
+	for range 3 {
+		l, err := Listen(t.Context(), "tcp://127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs, ls = append(addrs, l.Addr().String()), append(ls, l)
+	}
+	if err := Serve(t.Context(), h, ls...); !errors.Is(err, atoll.ErrDenied) {
+		t.Errorf("Serve without a token: %v", err)
+	}
+	for i, addr := range addrs {
+		if conn, err := net.Dial("tcp", addr); err == nil {
+			conn.Close()
+			t.Errorf("listener %d is still open", i)
+		}
 	}
 }
 
