@@ -4,6 +4,7 @@ package gvisor_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -228,6 +229,58 @@ func TestCreateCutShort(t *testing.T) {
 		return nil
 	})
 	t.Logf("%d cuts; %d sandboxes were whole", cuts, made)
+}
+
+// A keeper that was started ahead and died does not fail the next Create, and
+// leaves nothing.
+func TestSpareThatDied(t *testing.T) {
+	l := newLab(t, func(o *gvisor.Options) { o.Cgroup += "spare-" })
+	for range 3 {
+		var spare map[int]string
+		l.poll(func() error {
+			if spare = l.alive(); len(spare) == 0 {
+				l.remove(l.create(atoll.Spec{})) // after which another one is started
+				return errors.New("there is no spare keeper")
+			}
+			return nil
+		})
+		for pid := range spare {
+			l.must("kill", unix.Kill(pid, unix.SIGKILL))
+		}
+		l.poll(func() error {
+			if left := l.alive(); len(left) > 0 {
+				return fmt.Errorf("%v does not die", left)
+			}
+			return nil
+		})
+	}
+	l.remove(l.create(atoll.Spec{}))
+	l.must("close", l.Close())
+	if left := cgroups(t, l.opts.Cgroup); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// The cgroup that has a sandbox's name goes with it, whatever the record says.
+func TestRemoveTakesTheCgroup(t *testing.T) {
+	testenv.Need(t, testenv.Cgroups)
+	l := newLab(t)
+	sb := l.create(atoll.Spec{NoStart: true})
+	group := filepath.Join("/sys/fs/cgroup", l.opts.Cgroup+sb.ID())
+	if _, err := os.Stat("/sys/fs/cgroup/memory"); err == nil {
+		group = filepath.Join("/sys/fs/cgroup/memory", l.opts.Cgroup+sb.ID())
+	}
+	l.must("mkdir", os.Mkdir(group, 0o755))
+	r := l.record(sb)
+	r["cgroup"] = "/" + l.opts.Cgroup + "another"
+	data, err := json.Marshal(r)
+	l.must("marshal", err)
+	l.must("forge", os.WriteFile(l.recordPath(sb), data, 0o600))
+	l.remove(sb)
+	if left := cgroups(t, l.opts.Cgroup+sb.ID()); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+		_ = os.Remove(group)
+	}
 }
 
 // alive lists the processes on the host of the lab's sandboxes: each has the

@@ -31,7 +31,6 @@ import (
 // launch starts a keeper for the sandbox and waits until the sandbox runs. On
 // success rec is what the keeper wrote. The caller holds the sandbox's lock.
 func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
-	id := rec.Status.ID
 	helper, err := p.helper()
 	if err != nil {
 		return err
@@ -41,34 +40,47 @@ func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
 		return err
 	}
 	defer held.Close() // may be nil; the keeper has it as long as it lives
+	defer p.spare.refill(spareDelay)
+	if held == nil { // an image's lock is inherited when the keeper is started
+		err := p.launchSpare(ctx, rec)
+		if !errors.Is(err, errNoKeeper) {
+			return err
+		}
+	}
 	k, err := p.begin(ctx, helper, held, rec)
 	if err != nil {
 		return err
 	}
-	defer p.spare.refill(spareDelay)
-	group := p.group(rec)
+	return p.order(ctx, k, rec)
+}
+
+// errNoKeeper says that there was no keeper, or not for long.
+var errNoKeeper = errors.New("no answer")
+
+// order gives the keeper its job and waits until that is done. A keeper that
+// cannot do it has ended afterwards.
+func (p *Provider) order(ctx context.Context, k *spawned, rec *statedir.Record) error {
+	id, group := rec.Status.ID, p.group(rec)
 	job, err := json.Marshal(p.job(rec))
 	if err != nil {
 		k.kill()
 		return atoll.E("start", id, atoll.ErrInternal, errors.Join(err, group.Remove()))
 	}
 	reply, err := k.ask(ctx, job)
-	if err != nil {
-		k.kill()
-		_ = group.Remove() // also done by whoever removes the sandbox
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return atoll.Errorf("start", id, atoll.ErrInternal, "keeper died: %w; see %s", err, filepath.Join(p.dir.Sandbox(id), keeper.LogName))
+	if err == nil && reply.Err() == nil {
+		k.detach()
+		rec.Status = reply.Status
+		return nil
 	}
-	if err := reply.Err(); err != nil {
-		k.kill()
-		_ = group.Remove()
-		return err
+	k.kill()
+	_ = group.Remove() // also done by whoever removes the sandbox
+	switch {
+	case err == nil:
+		return reply.Err()
+	case ctx.Err() != nil:
+		return ctx.Err()
 	}
-	k.detach()
-	rec.Status = reply.Status
-	return nil
+	return atoll.Errorf("start", id, atoll.ErrInternal, "keeper died: %w; see %s", err, filepath.Join(p.dir.Sandbox(id), keeper.LogName))
 }
 
 // job describes the sandbox for its keeper.
@@ -207,7 +219,8 @@ func spawn(helper, path string, held *os.File) (*spawned, error) {
 
 // limits are those that the host enforces. The number of processes is not
 // among them: the host sees the sentry's threads, not the processes inside.
-func limits(r atoll.Resources) cgroup.Limits {
+func limits(rec *statedir.Record) cgroup.Limits {
+	r := rec.Status.Spec.Resources.WithDefaults()
 	return cgroup.Limits{Memory: max(int64(r.Memory), 0), CPUs: max(r.CPUs, 0)}
 }
 
@@ -239,19 +252,22 @@ func (s *spawned) alive() error {
 	return err
 }
 
-// ask sends the job and waits for the reply.
+// ask sends the job and waits for the reply. It is errNoKeeper when none comes.
 func (s *spawned) ask(ctx context.Context, job []byte) (*keeper.Reply, error) {
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if _, err := s.conn.Write(job); err != nil {
-		return nil, err
-	}
 	var reply keeper.Reply
-	err := json.NewDecoder(s.conn).Decode(&reply)
-	if errors.Is(err, io.EOF) {
-		err = errors.New("no answer")
+	_, err := s.conn.Write(job)
+	if err == nil {
+		err = json.NewDecoder(s.conn).Decode(&reply)
 	}
-	return &reply, err
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, errNoKeeper
+	case err != nil:
+		return nil, fmt.Errorf("%w (%w)", errNoKeeper, err)
+	}
+	return &reply, nil
 }
 
 // kill ends the keeper, and with it its sentry, and reaps it.

@@ -139,35 +139,33 @@ func (s *spare) close() {
 	s.work.Wait()
 }
 
-// begin returns a keeper for the sandbox that rec describes: the spare one, if
-// there is one and it will do, else a new one.
+// launchSpare is launch with the spare keeper. It is errNoKeeper if there is
+// none that will do, which may turn out late.
+func (p *Provider) launchSpare(ctx context.Context, rec *statedir.Record) error {
+	r := p.spare.take(limits(rec))
+	if r == nil {
+		return errNoKeeper
+	}
+	if err := p.settle(rec, r.path); err != nil {
+		return atoll.E("start", rec.Status.ID, diskKind(err), errors.Join(err, r.drop()))
+	}
+	if err := r.mark.Remove(); err != nil {
+		p.log.Warn("spare keeper", "err", err)
+	}
+	return p.order(ctx, r.spawned, rec)
+}
+
+// begin starts a keeper for the sandbox that rec describes.
 func (p *Provider) begin(ctx context.Context, helper string, held *os.File, rec *statedir.Record) (*spawned, error) {
-	id, l := rec.Status.ID, limits(rec.Status.Spec.Resources.WithDefaults())
-	var ready *readyKeeper
-	if held == nil { // an image's lock is inherited when the keeper is started
-		ready = p.spare.take(l)
-	}
-	path := p.cgroup(id)
-	if ready != nil {
-		path = ready.path
-	}
-	if err := p.settle(rec, path); err != nil {
-		if ready != nil {
-			err = errors.Join(err, ready.drop())
-		}
+	id := rec.Status.ID
+	if err := p.settle(rec, p.cgroup(id)); err != nil {
 		return nil, atoll.E("start", id, diskKind(err), err)
-	}
-	if ready != nil {
-		if err := ready.mark.Remove(); err != nil {
-			p.log.Warn("spare keeper", "err", err)
-		}
-		return ready.spawned, nil
 	}
 	group := p.group(rec)
-	if err := group.Make(l); err != nil {
+	if err := group.Make(limits(rec)); err != nil {
 		return nil, atoll.E("start", id, diskKind(err), err)
 	}
-	k, err := spawn(helper, path, held)
+	k, err := spawn(helper, rec.Cgroup, held)
 	if err != nil {
 		return nil, p.spawnError(ctx, id, errors.Join(err, group.Remove()))
 	}
