@@ -23,6 +23,8 @@ type harness struct {
 	opened []atoll.Provider // further values over the same backend
 	closed bool             // the subtest closed p itself
 
+	volumes []string // of the default project, to remove after the sandboxes
+
 	mu   sync.Mutex
 	made []string // ids of sandboxes to remove
 }

@@ -111,7 +111,7 @@ func groups() []group {
 		{"birth", birth}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
 		{"files", files}, {"volumes", volumes}, {"images", images}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
 		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"network", network},
-		{"dial", dials}, {"pause", pauses}, {"snapshot", snapshots}, {"faults", faults},
+		{"dial", dials}, {"pause", pauses}, {"snapshot", snapshots}, {"faults", faults}, {"steps", steps},
 	}
 }
 
@@ -166,6 +166,9 @@ func (h *harness) close(t *testing.T) {
 	h.kin.take()
 	for _, id := range h.made {
 		h.remove(ctx, t, id)
+	}
+	for _, name := range h.volumes {
+		h.removeVolume(t, atoll.DefaultProject, name)
 	}
 	for _, p := range h.values() {
 		if err := eventually(h.short(), func() error { return empty(ctx, p) }); err != nil {

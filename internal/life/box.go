@@ -25,6 +25,7 @@ type box struct {
 	// For the one who has acquired the box.
 	lock  *disk.Lock // held as long as this program answers for the sandbox
 	fresh bool       // the data volume was made for this box
+	named []string   // volumes that its mounts name and that were not there
 
 	dirty atomic.Bool // processes were started since the last sweep
 
@@ -56,7 +57,10 @@ func newBox(p *Provider, spec *atoll.Spec) *box {
 // make brings a new box to life. When it fails, nothing is left.
 func (b *box) make(ctx context.Context) (err error) {
 	defer b.release()
-	if b.lock, err = b.p.lock(b.id); err != nil {
+	if err = b.p.step("lock"); err == nil {
+		b.lock, err = b.p.lock(b.id)
+	}
+	if err != nil {
 		return known("create", b.id, err)
 	}
 	if err := b.p.free(b.id); err != nil {
@@ -64,8 +68,9 @@ func (b *box) make(ctx context.Context) (err error) {
 		return known("create", b.id, err)
 	}
 	b.fresh = !b.p.volumes.Has(b.place.Spec.Project, volume.DataName(b.id))
+	b.named = b.place.missing(b.p.volumes)
 	if err = b.change(func(*atoll.Status) {}); err == nil { // what a crash leaves from here on can be found
-		err = b.place.prepare(b.p.volumes)
+		err = b.place.prepare(b.p.volumes, b.p.step)
 	}
 	if err == nil {
 		err = b.birth(ctx)
@@ -83,6 +88,9 @@ func (b *box) undo() {
 	b.place.unmount()
 	if b.fresh {
 		_ = b.p.volumes.Remove(b.place.Spec.Project, volume.DataName(b.id), nil)
+	}
+	for _, vol := range b.named {
+		_ = b.p.removeVolume(b.place.Spec.Project, vol, b) // unless another sandbox uses it by now
 	}
 	b.p.erase(b)
 }
@@ -308,6 +316,11 @@ func (b *box) exec(ctx context.Context, table *process.Table, id string, cmd *at
 	}
 	b.dirty.Store(true)
 	p, err := table.StartHeld(ctx, id, &c, b.hold(id), func(io process.Stdio) (process.Handle, error) {
+		if id == atoll.MainProcess {
+			if err := b.p.step("main process"); err != nil {
+				return nil, err
+			}
+		}
 		return b.p.opts.Backend.Start(ctx, &b.place, &c, io)
 	})
 	return p, known("exec", b.id, err)

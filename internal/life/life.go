@@ -48,6 +48,10 @@ type Options struct {
 	Dir     string       // of this provider alone; made if missing
 	Address string       // Status.Address of every running sandbox
 	Log     *slog.Logger // nil discards
+
+	// Step, when not nil, is asked before each step of making and of starting a
+	// sandbox, and fails it with its error: for tests.
+	Step func(name string) error
 }
 
 // A Provider is an atoll.Provider.
@@ -89,7 +93,7 @@ func New(opts Options) (*Provider, error) {
 	if err := os.MkdirAll(p.recordDir(), 0o700); err != nil {
 		return nil, atoll.E("open", dir, atoll.KindOf(err), err)
 	}
-	p.hub = hub.New(func() []atoll.Status { return p.list(atoll.Filter{}) })
+	p.hub = hub.New(func() ([]atoll.Status, error) { return p.list(atoll.Filter{}), nil })
 	if err := p.load(); err != nil {
 		return nil, err
 	}
@@ -120,6 +124,14 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		return nil, err
 	}
 	return b, nil
+}
+
+// step is where a test lets something fail.
+func (p *Provider) step(name string) error {
+	if p.opts.Step == nil {
+		return nil
+	}
+	return p.opts.Step(name)
 }
 
 // reserve takes the id and name of spec.

@@ -51,10 +51,27 @@ func below(dir, name string) (rel string, ok bool) {
 	return strings.CutPrefix(name, dir+"/")
 }
 
+// missing names the volumes that prepare would make, but for the data volume.
+func (pl *Place) missing(store volume.Store) []string {
+	var names []string
+	for _, m := range pl.Spec.Mounts {
+		if !store.Has(pl.Spec.Project, m.Source) {
+			names = append(names, m.Source)
+		}
+	}
+	return names
+}
+
 // prepare makes the data volume, the work directory and the volumes that the
-// sandbox mounts, as far as they are missing.
-func (pl *Place) prepare(store volume.Store) error {
+// sandbox mounts, as far as they are missing, and calls step before each.
+func (pl *Place) prepare(store volume.Store, step func(name string) error) error {
+	if err := step("data volume"); err != nil {
+		return err
+	}
 	if err := store.Make(pl.Spec.Project, volume.DataName(pl.ID)); err != nil {
+		return err
+	}
+	if err := step("work directory"); err != nil {
 		return err
 	}
 	root, err := os.OpenRoot(pl.Dir)
@@ -68,7 +85,7 @@ func (pl *Place) prepare(store volume.Store) error {
 		}
 	}
 	for _, m := range pl.Spec.Mounts {
-		if err := pl.mount(root, store, m); err != nil {
+		if err := pl.mount(root, store, m, step); err != nil {
 			return err
 		}
 	}
@@ -77,7 +94,10 @@ func (pl *Place) prepare(store volume.Store) error {
 
 // mount puts a link to a volume where it is to be seen: there is no privilege
 // and no namespace to mount it with.
-func (pl *Place) mount(root *os.Root, store volume.Store, m atoll.Mount) error {
+func (pl *Place) mount(root *os.Root, store volume.Store, m atoll.Mount, step func(name string) error) error {
+	if err := step("volume"); err != nil {
+		return err
+	}
 	if err := store.Make(pl.Spec.Project, m.Source); err != nil {
 		return err
 	}
@@ -96,6 +116,9 @@ func (pl *Place) mount(root *os.Root, store volume.Store, m atoll.Mount) error {
 		}
 	default:
 		return atoll.Errorf("create", pl.ID, atoll.ErrInvalid, "mount target %q: there is something on the data volume", m.Target)
+	}
+	if err := step("mount"); err != nil {
+		return err
 	}
 	return root.Symlink(store.Path(pl.Spec.Project, m.Source), rel)
 }

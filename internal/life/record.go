@@ -49,7 +49,12 @@ func (p *Provider) lock(id string) (*disk.Lock, error) {
 }
 
 // save writes the record, at once and as a whole.
-func (p *Provider) save(r record) error { return disk.WriteJSON(p.recordPath(r.ID), r) }
+func (p *Provider) save(r record) error {
+	if err := p.step("record"); err != nil {
+		return err
+	}
+	return disk.WriteJSON(p.recordPath(r.ID), r)
+}
 
 // erase removes the record and releases the lock.
 func (p *Provider) erase(b *box) {

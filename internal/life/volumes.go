@@ -17,17 +17,20 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	if err != nil {
 		return nil, err
 	}
-	used := p.used()
+	used := p.used(nil)
 	for i, v := range list {
 		list[i].InUse = used[name{v.Project, v.Name}]
 	}
 	return list, nil
 }
 
-// used names the volumes that sandboxes have.
-func (p *Provider) used() map[name]bool {
+// used names the volumes that sandboxes have, but for one's.
+func (p *Provider) used(but *box) map[name]bool {
 	used := map[name]bool{}
 	for _, b := range p.all() {
+		if b == but {
+			continue
+		}
 		project := b.place.Spec.Project
 		used[name{project, volume.DataName(b.id)}] = true
 		for _, m := range b.place.Spec.Mounts {
@@ -45,11 +48,12 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, vol string) error 
 	if project == "" {
 		project = atoll.DefaultProject
 	}
-	return p.removeVolume(project, vol)
+	return p.removeVolume(project, vol, nil)
 }
 
-func (p *Provider) removeVolume(project, vol string) error {
-	return p.volumes.Remove(project, vol, func() (bool, error) { return p.used()[name{project, vol}], nil })
+// removeVolume deletes a volume that no sandbox uses, but for one.
+func (p *Provider) removeVolume(project, vol string, but *box) error {
+	return p.volumes.Remove(project, vol, func() (bool, error) { return p.used(but)[name{project, vol}], nil })
 }
 
 // RemoveProject implements atoll.ProjectRemover: sandboxes and volumes.
@@ -65,7 +69,7 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	}
 	list, err := p.volumes.List(project)
 	for _, v := range list {
-		if rerr := p.removeVolume(v.Project, v.Name); err == nil && atoll.KindOf(rerr) != atoll.ErrNotExist {
+		if rerr := p.removeVolume(v.Project, v.Name, nil); err == nil && atoll.KindOf(rerr) != atoll.ErrNotExist {
 			err = rerr
 		}
 	}

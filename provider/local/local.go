@@ -29,6 +29,8 @@ type Options struct {
 	Dir string
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger
+
+	step func(name string) error // for tests: see life.Options
 }
 
 // A Provider is an atoll.Provider.
@@ -59,7 +61,7 @@ func New(opts Options) (*Provider, error) {
 	if probe := probe(); !probe.OK {
 		return nil, atoll.Errorf("open", "local", atoll.ErrUnavailable, "%s", probe.Reason)
 	}
-	p, err := life.New(life.Options{Info: info, Image: "host", Backend: backend{}, Dir: opts.Dir, Log: opts.Log})
+	p, err := life.New(life.Options{Info: info, Image: "host", Backend: backend{}, Dir: opts.Dir, Log: opts.Log, Step: opts.step})
 	if err != nil {
 		return nil, err
 	}

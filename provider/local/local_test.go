@@ -63,6 +63,13 @@ func TestConformance(t *testing.T) {
 		providertest.Elsewhere(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
 			dir := t.TempDir()
 			return maker(dir), func() atoll.Provider { return newLocal(t, dir) }
+		}),
+		providertest.Steps(func(t *testing.T, step func(string) error) atoll.Provider {
+			p, err := local.New(local.Options{Dir: t.TempDir()}.WithStep(step))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
 		}))
 }
 

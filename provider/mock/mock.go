@@ -41,6 +41,8 @@ type Options struct {
 	Funcs Funcs
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger
+
+	step func(name string) error // for tests: see life.Options
 }
 
 // Funcs replace the calls of a Provider and its Sandboxes, which are named by
@@ -94,7 +96,7 @@ func New(opts Options) (*Provider, error) {
 		opts.Dir, dispose = dir, func() error { return os.RemoveAll(dir) }
 	}
 	leaf, err := life.New(life.Options{
-		Info: info, Image: defaultImage, Backend: newWorld(opts.Programs), Dir: opts.Dir, Address: Address, Log: opts.Log,
+		Info: info, Image: defaultImage, Backend: newWorld(opts.Programs), Dir: opts.Dir, Address: Address, Log: opts.Log, Step: opts.step,
 	})
 	if err != nil {
 		return nil, errors.Join(err, dispose())

@@ -49,6 +49,9 @@ func TestConformance(t *testing.T) {
 			maker.Env = append(os.Environ(), crashDir+"="+dir)
 			return maker, func() atoll.Provider { return newMock(t, mock.Options{Dir: dir}) }
 		}),
+		providertest.Steps(func(t *testing.T, step func(string) error) atoll.Provider {
+			return newMock(t, mock.Options{}.WithStep(step))
+		}),
 		providertest.Pullable("docker.io/library/app:1"))
 }
 

@@ -1,0 +1,7 @@
+package mock
+
+// WithStep makes step fail the steps of making and starting sandboxes.
+func (o Options) WithStep(step func(name string) error) Options {
+	o.step = step
+	return o
+}
