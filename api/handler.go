@@ -56,6 +56,7 @@ type Handler struct {
 	log      *slog.Logger
 	verify   func(ctx context.Context, token string) (Account, error)
 	mux      *http.ServeMux
+	ports    http.Handler // what the mux would change the paths of
 	proxy    *httputil.ReverseProxy
 
 	ctx      context.Context // ends with Close
@@ -161,7 +162,11 @@ var errClosing = atoll.Errorf("", "", atoll.ErrUnavailable, "the server is closi
 // register enters every route. Static ones come from Routes.
 func (h *Handler) register() {
 	for _, route := range Routes() {
-		h.mux.Handle(route.pattern(), h.handle(route))
+		handler := h.handle(route)
+		h.mux.Handle(route.pattern(), handler)
+		if route.foreign {
+			h.ports = handler
+		}
 	}
 	h.mux.Handle("/", h.handle(Route{foreign: true, serve: (*Handler).serveUnknown}))
 	if h.opts.Metrics != nil {
@@ -177,7 +182,13 @@ func (h *Handler) register() {
 }
 
 // ServeHTTP implements http.Handler.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if _, _, _, ok := proxied(r.URL); ok {
+		h.ports.ServeHTTP(w, r)
+		return
+	}
+	h.mux.ServeHTTP(w, r)
+}
 
 // handle wraps a route in what all of them have in common.
 func (h *Handler) handle(route Route) http.Handler {

@@ -141,16 +141,32 @@ func (c *Client) tunnel(ctx context.Context, q call) (net.Conn, error) {
 type target struct {
 	sb   atoll.Sandbox
 	port int
+	path string // as it was sent, escapes and all
 }
 
 type targetKey struct{}
 
+// proxied takes apart the path of a request to a port. It does what the mux
+// would do, which redirects a path to its shortest form: what is behind the
+// port is for whoever answers there.
+func proxied(u *url.URL) (id, port, path string, ok bool) {
+	rest, ok := strings.CutPrefix(u.EscapedPath(), "/v1/sandboxes/")
+	if !ok {
+		return "", "", "", false
+	}
+	id, rest, _ = strings.Cut(rest, "/")
+	word, rest, _ := strings.Cut(rest, "/")
+	port, path, ok = strings.Cut(rest, "/")
+	return id, port, "/" + path, ok && word == "ports"
+}
+
 func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request) error {
-	port, err := parsePort(r.PathValue("port"))
+	id, number, path, _ := proxied(r.URL)
+	port, err := parsePort(number)
 	if err != nil {
 		return err
 	}
-	sb, err := h.sandbox(r)
+	sb, err := h.provider.Get(r.Context(), id)
 	if err != nil {
 		return err
 	}
@@ -159,7 +175,7 @@ func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer done()
-	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, targetKey{}, target{sb, port})))
+	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, targetKey{}, target{sb, port, path})))
 	return nil
 }
 
@@ -203,14 +219,9 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 		out.Header.Del("Authorization") // it holds the token of this server
 	}
 	out.URL.Scheme, out.URL.Host = "http", pr.In.Host
-	rest := pr.In.URL.EscapedPath()
-	for range 5 { // "/v1/sandboxes/{id}/ports/{port}"
-		if i := strings.IndexByte(rest[1:], '/'); i >= 0 {
-			rest = rest[1+i:]
-		}
-	}
-	out.URL.RawPath = rest
-	if path, err := url.PathUnescape(rest); err == nil {
+	out.URL.RawQuery, out.URL.ForceQuery = pr.In.URL.RawQuery, pr.In.URL.ForceQuery // sent as it came, sense or not
+	out.URL.RawPath = to.path
+	if path, err := url.PathUnescape(to.path); err == nil {
 		out.URL.Path = path
 	}
 }

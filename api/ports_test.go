@@ -53,6 +53,12 @@ func TestProxy(t *testing.T) {
 		{"POST", "8080/a/b%2Fc?x=1&y=%20", "POST /a/b%2Fc?x=1&y=%20 "},
 		{"DELETE", "1/x", "DELETE /x "},
 		{"PUT", "8080/%2e%2e", "PUT /%2e%2e "},
+		{"GET", "8080", "GET / "},
+		{"POST", "8080/a//b/http://x", "POST /a//b/http://x "},
+		{"POST", "8080//x", "POST //x "},
+		{"POST", "8080/a/../../../../b/./c/", "POST /a/../../../../b/./c/ "},
+		{"GET", "8080/x?a;b=%zz&c", "GET /x?a;b=%zz&c "},
+		{"GET", "8080/x?", "GET /x? "},
 	} {
 		resp, body := r.ask(t, c.method, base+c.path, "data", auth...)
 		if resp.StatusCode != 200 || !strings.HasPrefix(body, c.want) || !strings.HasSuffix(body, "body=data") {
@@ -95,7 +101,7 @@ func TestProxyPassesWebSockets(t *testing.T) {
 			}
 		}
 	}))
-	ws, _, err := websocket.Dial(t.Context(), r.server.URL+"/v1/sandboxes/"+fakeID+"/ports/80/ws", &websocket.DialOptions{Subprotocols: []string{"echo"}})
+	ws, _, err := websocket.Dial(t.Context(), r.server.URL+"/v1/sandboxes/"+fakeID+"/ports/80//deep/../ws", &websocket.DialOptions{Subprotocols: []string{"echo"}})
 	if err != nil {
 		t.Fatal(err)
 	}
