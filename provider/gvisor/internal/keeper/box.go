@@ -314,7 +314,7 @@ func (b *box) watchMain(p atoll.Process) {
 	case <-b.done:
 	case <-time.After(atoll.AutoRemoveLinger):
 		if b.job.Spec.AutoRemove {
-			b.removeSelf(true)
+			b.removeSelf(true, removeWait)
 		}
 		b.leave()
 	}
@@ -333,7 +333,7 @@ func (b *box) watchTTL() {
 		if b.begin() {
 			_ = b.finish(atoll.StateStopped, "its time to live is over", nil) // logged
 		}
-		b.removeSelf(true)
+		b.removeSelf(true, removeWait)
 		b.leave()
 	}
 }
@@ -343,9 +343,10 @@ func (b *box) watchTTL() {
 const removeWait = time.Second
 
 // removeSelf deletes the stopped sandbox from disk, with volumes its data volume
-// too, unless somebody else is changing its life just now: then a sweep will.
-func (b *box) removeSelf(volumes bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
+// too, unless somebody else is changing its life for as long as wait: then he
+// will, or a sweep.
+func (b *box) removeSelf(volumes bool, wait time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	lock, err := b.dir.Lock(ctx, b.ID())
 	if err != nil {

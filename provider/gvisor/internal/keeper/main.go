@@ -123,7 +123,9 @@ func (b *box) abandon() {
 		_ = b.finish(atoll.StateStopped, "", nil) // logged
 	}
 	if b.job.Record.Status.State == atoll.StateCreating {
-		b.removeSelf(b.job.Record.Fresh)
+		// Who made it and has given up does the same, and waits for our end; one
+		// who was killed has let go of the lock at the same moment.
+		b.removeSelf(b.job.Record.Fresh, 50*time.Millisecond)
 	}
 }
 
