@@ -33,8 +33,10 @@ type Provider interface {
 	// Watch replays the current state of every sandbox as EventState, then
 	// yields one EventSynced, then every change as it happens, in order for
 	// each sandbox. It ends when the caller breaks off or with one last error:
-	// ctx's when ctx ends, ErrUnavailable when the reader was too slow to keep
-	// up or the provider was closed. A slow reader never blocks the provider.
+	// ctx's when ctx ends, List's when there is no telling what there is,
+	// ErrUnavailable when the reader was too slow to keep up, changes may have
+	// been missed or the provider was closed. A slow reader never blocks the
+	// provider.
 	Watch(ctx context.Context) iter.Seq2[Event, error]
 
 	// Close releases what this value holds. Sandboxes live on where the

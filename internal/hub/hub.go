@@ -1,7 +1,7 @@
 // Package hub gives a provider its Watch: a replay of current states, then
 // every change, to any number of readers, none of which can hold it up.
 //
-//	h := hub.New(func() []atoll.Status { ... })
+//	h := hub.New(func() ([]atoll.Status, error) { ... })
 //	defer h.Close()
 //	h.Publish(status) // on every change
 package hub
@@ -22,7 +22,7 @@ const queueLimit = 1024
 // A Hub passes changes of state on to watchers. All methods may be called at
 // once from many goroutines.
 type Hub struct {
-	list func() []atoll.Status
+	list func() ([]atoll.Status, error)
 
 	mu       sync.Mutex
 	closed   bool
@@ -38,8 +38,10 @@ type watcher struct {
 }
 
 // New returns a Hub. list returns the current state of every sandbox; it is
-// called for each new watcher, without a lock of the Hub's held.
-func New(list func() []atoll.Status) *Hub {
+// called for each new watcher, without a lock of the Hub's held. When it fails,
+// that is what the watcher gets, and nothing else: half a list looks as if all
+// others had been removed.
+func New(list func() ([]atoll.Status, error)) *Hub {
 	return &Hub{list: list, watchers: map[*watcher]struct{}{}}
 }
 
@@ -102,7 +104,11 @@ func (h *Hub) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 // were being listed may be older or newer than what the list says; taking its
 // state instead, and nothing before it, keeps each sandbox's states in order.
 func (h *Hub) replay(w *watcher, yield func(atoll.Event, error) bool) bool {
-	states := h.list()
+	states, err := h.list()
+	if err != nil {
+		yield(atoll.Event{}, err)
+		return false
+	}
 	events, _ := h.take(w)
 	for _, ev := range events {
 		i := slices.IndexFunc(states, func(st atoll.Status) bool { return st.ID == ev.Status.ID })
@@ -122,6 +128,17 @@ func (h *Hub) replay(w *watcher, yield func(atoll.Event, error) bool) bool {
 		}
 	}
 	return yield(atoll.Event{Type: atoll.EventSynced, Time: now}, nil)
+}
+
+// Interrupt ends all watches that there are, because changes may have been
+// missed. The error is ErrUnavailable and says err: who watches again gets the
+// states as they are then.
+func (h *Hub) Interrupt(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for w := range h.watchers {
+		h.drop(w, atoll.Errorf("watch", "", atoll.ErrUnavailable, "changes may have been missed: watch again (%w)", err))
+	}
 }
 
 // Close ends all watches with ErrUnavailable, those to come as well. A second

@@ -14,6 +14,11 @@ import (
 
 func status(id string, state atoll.State) atoll.Status { return atoll.Status{ID: id, State: state} }
 
+// listing lists the same states each time.
+func listing(states ...atoll.Status) func() ([]atoll.Status, error) {
+	return func() ([]atoll.Status, error) { return states, nil }
+}
+
 func word(ev atoll.Event) string {
 	if ev.Type == atoll.EventSynced {
 		return "synced"
@@ -23,7 +28,7 @@ func word(ev atoll.Event) string {
 
 func TestReplayThenSyncedThenLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := New(func() []atoll.Status { return []atoll.Status{status("a", atoll.StateRunning)} })
+		h := New(listing(status("a", atoll.StateRunning)))
 		h.Publish(status("b", atoll.StateRunning)) // before anyone watches
 		ctx, cancel := context.WithCancel(t.Context())
 		var got []string
@@ -57,12 +62,12 @@ func TestReplayThenSyncedThenLive(t *testing.T) {
 
 func TestChangesDuringTheReplayStayInOrder(t *testing.T) {
 	var h *Hub
-	h = New(func() []atoll.Status {
+	h = New(func() ([]atoll.Status, error) {
 		h.Publish(status("a", atoll.StateRunning))
 		h.Publish(status("a", atoll.StateStopped))
 		h.Publish(status("b", atoll.StateRemoved))
 		h.Publish(status("c", atoll.StateRunning))
-		return []atoll.Status{status("a", atoll.StateCreated), status("b", atoll.StateRunning), status("d", atoll.StateRunning)}
+		return []atoll.Status{status("a", atoll.StateCreated), status("b", atoll.StateRunning), status("d", atoll.StateRunning)}, nil
 	})
 	var got []string
 	for ev, err := range h.Watch(t.Context()) {
@@ -82,8 +87,40 @@ func TestChangesDuringTheReplayStayInOrder(t *testing.T) {
 	}
 }
 
+// What cannot be listed is not nothing.
+func TestListFails(t *testing.T) {
+	failure := atoll.Errorf("list", "", atoll.ErrInternal, "disk on fire")
+	h := New(func() ([]atoll.Status, error) { return []atoll.Status{status("a", atoll.StateRunning)}, failure })
+	n := 0
+	for ev, err := range h.Watch(t.Context()) {
+		if n++; n > 1 || !errors.Is(err, failure) {
+			t.Errorf("%d: %v, %v, want one error: that of the list", n, word(ev), err)
+		}
+	}
+	if len(h.watchers) != 0 {
+		t.Error("the watcher is still known")
+	}
+}
+
+func TestInterrupt(t *testing.T) {
+	h := New(listing())
+	cause := errors.New("events were lost")
+	h.Interrupt(cause) // nobody watches
+	for range 2 {
+		var last error
+		for ev, err := range h.Watch(t.Context()) {
+			if last = err; ev.Type == atoll.EventSynced {
+				h.Interrupt(cause)
+			}
+		}
+		if !errors.Is(last, cause) || atoll.KindOf(last) != atoll.ErrUnavailable {
+			t.Errorf("a watch ends with %v, want ErrUnavailable and its cause", last)
+		}
+	}
+}
+
 func TestSlowReaderIsDropped(t *testing.T) {
-	h := New(func() []atoll.Status { return nil })
+	h := New(listing())
 	events := 0
 	var last error
 	for ev, err := range h.Watch(t.Context()) {
@@ -104,7 +141,7 @@ func TestSlowReaderIsDropped(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	h := New(func() []atoll.Status { return nil })
+	h := New(listing())
 	var last error
 	for _, err := range h.Watch(t.Context()) {
 		last = err
@@ -125,7 +162,7 @@ func TestClose(t *testing.T) {
 func TestReadersShareNothing(t *testing.T) {
 	st := status("a", atoll.StateRunning)
 	st.Spec.Labels = map[string]string{"k": "v"}
-	h := New(func() []atoll.Status { return []atoll.Status{st} })
+	h := New(listing(st))
 	for ev := range h.Watch(t.Context()) {
 		ev.Status.Spec.Labels["k"] = "changed"
 		break
@@ -136,7 +173,7 @@ func TestReadersShareNothing(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
-	h := New(func() []atoll.Status { return nil })
+	h := New(listing())
 	var all sync.WaitGroup
 	for range 10 {
 		all.Go(func() {
