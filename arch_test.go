@@ -21,7 +21,7 @@ const module = "github.com/seed46cd37a8/atoll"
 var rooms = map[string]map[string]string{
 	".": {},
 
-	"internal/process":    {},
+	"internal/process":    {"internal/disk": "files of processes that have ended"},
 	"internal/dirfs":      {},
 	"internal/disk":       {},
 	"internal/hub":        {},

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 )
 
@@ -21,7 +22,10 @@ const Temporary = ".tmp"
 // WriteFile replaces the file, for its owner only, as a whole: whoever reads it
 // finds what was there before, or data. Two at once must not write to the same
 // file. A power cut soon afterwards may leave an empty one.
-func WriteFile(path string, data []byte) error { return replace(path, data, false) }
+func WriteFile(path string, data []byte) error { return replace(path, bytesOf(data), false) }
+
+// Replace is WriteFile with what write writes.
+func Replace(path string, write func(io.Writer) error) error { return replace(path, write, false) }
 
 // WriteJSON is WriteFile with v as JSON.
 func WriteJSON(path string, v any) error { return writeJSON(path, v, false) }
@@ -35,12 +39,19 @@ func writeJSON(path string, v any, sync bool) error {
 	if err != nil {
 		return err
 	}
-	return replace(path, data, sync)
+	return replace(path, bytesOf(data), sync)
 }
 
-func replace(path string, data []byte, sync bool) error {
+func bytesOf(data []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	}
+}
+
+func replace(path string, write func(io.Writer) error, sync bool) error {
 	temp := path + Temporary
-	err := write(temp, data, sync)
+	err := create(temp, write, sync)
 	if err == nil {
 		err = os.Rename(temp, path)
 	}
@@ -50,12 +61,12 @@ func replace(path string, data []byte, sync bool) error {
 	return err
 }
 
-func write(path string, data []byte, sync bool) error {
+func create(path string, write func(io.Writer) error, sync bool) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(data)
+	err = write(f)
 	if err == nil && sync {
 		err = f.Sync()
 	}

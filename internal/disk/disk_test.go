@@ -1,6 +1,9 @@
 package disk
 
 import (
+	"cmp"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -43,5 +46,21 @@ func TestWriteJSON(t *testing.T) {
 				t.Errorf("left: %v, %v, want the file and the directory", entries, err)
 			}
 		})
+	}
+}
+
+func TestReplaceThatFails(t *testing.T) {
+	dir := t.TempDir()
+	path, failed := filepath.Join(dir, "file"), errors.New("no more to write")
+	must(t, WriteFile(path, []byte("before")))
+	err := Replace(path, func(w io.Writer) error {
+		_, err := io.WriteString(w, "half of ")
+		return cmp.Or(err, failed)
+	})
+	if got, readErr := os.ReadFile(path); err != failed || string(got) != "before" || readErr != nil {
+		t.Errorf("Replace: %v; the file holds %q, %v", err, got, readErr)
+	}
+	if exists(path + Temporary) {
+		t.Error("half a file is left")
 	}
 }

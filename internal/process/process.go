@@ -16,7 +16,7 @@ import (
 type process struct {
 	id      string
 	info    atoll.ProcessStatus // what never changes
-	handle  Handle
+	handle  Handle              // nil for one that was loaded
 	started time.Time
 	openIn  bool // Command.OpenStdin
 
@@ -217,7 +217,6 @@ func (p *process) abandon() {
 
 func (p *process) status() atoll.ProcessStatus {
 	st := p.info
-	st.PID = p.handle.PID()
 	st.Stdout, st.Stderr = p.stdout.status(), p.stderr.status()
 	if exit := p.exit.Load(); exit != nil {
 		e := *exit

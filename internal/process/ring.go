@@ -160,6 +160,29 @@ func (r *ring) empty() int64 {
 	return size
 }
 
+// endedRing is a finished ring that keeps data, from the given offset on.
+func endedRing(start int64, data []byte) *ring {
+	r := newRing(max(int64(len(data)), 1))
+	r.start, r.end = start, start
+	r.write(data)
+	r.finish()
+	return r
+}
+
+// content is what a finished ring keeps, in two parts that are not to be
+// changed.
+func (r *ring) content() (atoll.StreamStatus, [2][]byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st, n := atoll.StreamStatus{Written: r.end, Kept: r.start}, r.end-r.start
+	if n == 0 {
+		return st, [2][]byte{}
+	}
+	at := r.start % int64(len(r.buf))
+	first := r.buf[at:min(at+n, int64(len(r.buf)))]
+	return st, [2][]byte{first, r.buf[:n-int64(len(first))]}
+}
+
 // status counts the bytes.
 func (r *ring) status() atoll.StreamStatus {
 	r.mu.Lock()

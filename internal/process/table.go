@@ -59,8 +59,9 @@ type Table struct {
 	// EndedOutput is how many bytes of output are kept of all processes that
 	// have ended; 0 means DefaultEndedOutput. Beyond that, the output of the one
 	// that ended longest ago goes first, and who attaches to it is told of a
-	// gap. That of the last one is kept whatever it is, as is what somebody is
-	// attached to. It must not be changed after the first Start.
+	// gap. That of the last one and of the main process is kept whatever it is,
+	// as is what somebody is attached to. It must not be changed after the first
+	// Start.
 	EndedOutput int64
 
 	work sync.WaitGroup // starts in progress, pumps, deliveries
@@ -137,6 +138,7 @@ func stdioKind(err error) atoll.Kind {
 // launch starts the goroutines that look after p and enters it in the table.
 func (t *Table) launch(p *process, cmd *atoll.Command, att *attachment) atoll.Process {
 	h := &handle{process: p}
+	p.info.PID = p.handle.PID()
 	if cmd.Timeout > 0 {
 		p.killed = make(chan struct{})
 		p.timer = time.AfterFunc(time.Duration(cmd.Timeout), p.expire)
@@ -238,8 +240,11 @@ func (t *Table) enter(p *process) {
 
 // retire notes that p has ended. It forgets the one that ended longest ago when
 // there are too many, and what the oldest ones have printed when that is too
-// much.
+// much. The main process is not among them: all others end because it does.
 func (t *Table) retire(p *process) {
+	if p.id == atoll.MainProcess {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended = append(t.ended, p)
