@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -159,11 +160,33 @@ func (a *app) printJSON(v any) error {
 func (a *app) printTable(rows [][]string) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 8, 3, ' ', 0)
 	for _, row := range rows {
-		if _, err := io.WriteString(w, strings.Join(row, "\t")+"\n"); err != nil {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = printable(cell, "")
+		}
+		if _, err := io.WriteString(w, strings.Join(cells, "\t")+"\n"); err != nil {
 			return err
 		}
 	}
 	return w.Flush()
+}
+
+// printable shows the control characters of s, but those in keep, instead of
+// having a terminal obey them: names and messages can come from inside a
+// sandbox.
+func printable(s, keep string) string {
+	if !strings.ContainsFunc(s, unicode.IsControl) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsControl(r) && !strings.ContainsRune(keep, r) {
+			fmt.Fprintf(&b, "\\x%02x", r)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
 }
 
 // orEmpty makes a nil slice print as [].

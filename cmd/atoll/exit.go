@@ -72,7 +72,7 @@ func (a *app) say(format string, args ...any) {
 	if a.raw.Load() && isTerminal(a.stderr) {
 		end = "\r\n"
 	}
-	fmt.Fprintf(a.stderr, "atoll: "+format+end, args...)
+	fmt.Fprint(a.stderr, "atoll: "+printable(fmt.Sprintf(format, args...), "\n")+end)
 }
 
 // usagef is a mistake on the command line.
