@@ -216,6 +216,7 @@ type fakeProc struct {
 	exit   atoll.Exit
 	stdout bytes.Buffer // when nobody was attached; to be read once done is closed
 	attach func(ctx context.Context, a *atoll.Attachment) error
+	signal func(ctx context.Context, sig atoll.Signal) error // before what Signal does
 
 	mu      sync.Mutex
 	wrote   int
@@ -234,7 +235,12 @@ func (p *fakeProc) Wait(ctx context.Context) (atoll.Exit, error) {
 	}
 }
 
-func (p *fakeProc) Signal(_ context.Context, sig atoll.Signal) error {
+func (p *fakeProc) Signal(ctx context.Context, sig atoll.Signal) error {
+	if p.signal != nil {
+		if err := p.signal(ctx, sig); err != nil {
+			return err
+		}
+	}
 	select {
 	case <-p.done:
 		return atoll.E("signal", p.id, atoll.ErrStopped, nil)

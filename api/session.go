@@ -32,6 +32,11 @@ type session struct {
 	requestID string
 	reading   sync.WaitGroup
 	process   atomic.Pointer[atoll.Process] // for signals and resizes; nil before it is known
+
+	obeying  sync.WaitGroup // one goroutine, while there are orders
+	ordersMu sync.Mutex
+	orders   []message // signals and resizes that wait for it
+	busy     bool      // it is there
 }
 
 var errGone = atoll.Errorf("", "", atoll.ErrUnavailable, "the client has gone")
@@ -126,12 +131,17 @@ func (s *session) listen() {
 		for {
 			m, err := s.read(true)
 			if err == nil {
-				err = s.obey(m)
+				err = s.order(m)
 			}
-			if err != nil {
-				s.hangUp(err)
-				return
+			if err == nil {
+				continue
 			}
+			if _, wrong := errors.AsType[protocolError](err); !wrong {
+				s.obeying.Wait() // what the client said before it went
+			}
+			s.hangUp(err)
+			s.obeying.Wait()
+			return
 		}
 	})
 }
@@ -160,29 +170,67 @@ func closeReason(err error) string {
 // control lets the client's signals and resizes go to p.
 func (s *session) control(p atoll.Process) { s.process.Store(&p) }
 
-// obey does what a message asks for. One that fails is answered, and the
-// session goes on.
-func (s *session) obey(m message) error {
-	p := s.process.Load()
-	if p == nil {
-		return violation("a message %q is not possible now", m.Type)
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, controlTimeout)
-	defer cancel()
-	var err error
-	switch {
-	case m.Type == msgSignal && m.Signal != nil:
-		err = (*p).Signal(ctx, *m.Signal)
-	case m.Type == msgResize && m.Size != nil:
-		err = atoll.Resize(ctx, *p, *m.Size)
-	default:
+// maxOrders is how many signals of a client may wait for their turn.
+const maxOrders = 64
+
+// order has a message obeyed, after those before it and by another goroutine:
+// whoever reads the connection must not wait for a process. Of resizes that wait
+// the last one counts.
+func (s *session) order(m message) error {
+	isSignal, isResize := m.Type == msgSignal && m.Signal != nil, m.Type == msgResize && m.Size != nil
+	if s.process.Load() == nil || !isSignal && !isResize {
 		return violation("a message %q is not possible here", m.Type)
 	}
-	if err == nil {
+	s.ordersMu.Lock()
+	defer s.ordersMu.Unlock()
+	last := len(s.orders) - 1
+	switch {
+	case isResize && last >= 0 && s.orders[last].Type == msgResize:
+		s.orders[last] = m
 		return nil
+	case len(s.orders) == maxOrders:
+		return violation("%d signals are waiting already", maxOrders)
 	}
-	w := encodeError(err, s.requestID)
-	return s.send(message{Type: msgRefused, Error: &w})
+	s.orders = append(s.orders, m)
+	if !s.busy {
+		s.busy = true
+		s.obeying.Go(s.obeyAll)
+	}
+	return nil
+}
+
+// obeyAll carries out orders until there are none.
+func (s *session) obeyAll() {
+	for {
+		s.ordersMu.Lock()
+		if len(s.orders) == 0 {
+			s.busy = false
+			s.ordersMu.Unlock()
+			return
+		}
+		m := s.orders[0]
+		s.orders = s.orders[1:]
+		s.ordersMu.Unlock()
+		s.obey(m)
+	}
+}
+
+// obey does what a message asks for. One that fails is answered, and the
+// session goes on.
+func (s *session) obey(m message) {
+	ctx, cancel := context.WithTimeout(s.ctx, controlTimeout)
+	defer cancel()
+	p := *s.process.Load()
+	var err error
+	if m.Type == msgSignal {
+		err = p.Signal(ctx, *m.Signal)
+	} else {
+		err = atoll.Resize(ctx, p, *m.Size)
+	}
+	if err != nil {
+		w := encodeError(err, s.requestID)
+		_ = s.send(message{Type: msgRefused, Error: &w}) // a client that has gone needs none
+	}
 }
 
 // keepAlive pings the client now and then, until stop is called, and closes

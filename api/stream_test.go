@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -680,6 +682,67 @@ func TestControlOverTheLink(t *testing.T) {
 	if p := r.proc(t, "p1"); len(p.sizes) != 1 || p.sizes[0].Rows != 3 {
 		t.Errorf("sizes %v", p.sizes)
 	}
+}
+
+// TestControlHoldsNothingUp is about a process that takes its time over a
+// signal.
+func TestControlHoldsNothingUp(t *testing.T) {
+	r := newRig(t, Options{})
+	ws := dialRaw(t, r, "/exec")
+	rawText(t, ws, `{"type":"exec","command":{"args":["cat"]},"stdin":true,"stdout":true}`)
+	expectText(t, ws, `"started"`)
+	p := r.proc(t, "p1")
+	entered, release := make(chan struct{}), make(chan struct{})
+	p.signal = func(_ context.Context, sig atoll.Signal) error {
+		if sig == atoll.SIGUSR1 {
+			close(entered)
+			<-release
+			return atoll.Errorf("signal", fakeID, atoll.ErrUnavailable, "it was too much")
+		}
+		return nil
+	}
+	rawText(t, ws, `{"type":"signal","signal":"SIGUSR1"}`)
+	<-entered
+	for rows := range 2 * maxOrders {
+		rawText(t, ws, fmt.Sprintf(`{"type":"resize","size":{"rows":%d,"cols":80}}`, rows))
+	}
+	rawText(t, ws, `{"type":"signal","signal":"SIGUSR2"}`)
+	if err := ws.Write(t.Context(), websocket.MessageBinary, []byte("\x00hello")); err != nil {
+		t.Fatal(err)
+	}
+	if typ, b, err := ws.Read(t.Context()); err != nil || typ != websocket.MessageBinary || string(b) != "\x01hello" {
+		t.Fatalf("while a signal hangs: %q, %v", b, err)
+	}
+	close(release)
+	expectText(t, ws, `"refused","error":{"op":"signal","id":"`+fakeID+`","kind":"unavailable","message":"it was too much"`)
+	rawText(t, ws, `{"type":"signal","signal":"SIGINT"}`)
+	ws.CloseNow() // what was said before is done all the same
+	eventually(t, "all orders are carried out", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return slices.Equal(p.signals, []atoll.Signal{atoll.SIGUSR2, atoll.SIGINT})
+	})
+	if len(p.sizes) != 1 || p.sizes[0].Rows != 2*maxOrders-1 {
+		t.Errorf("sizes %v, want the last one", p.sizes)
+	}
+	p.kill()
+}
+
+func TestTooManySignalsEndTheLink(t *testing.T) {
+	r := newRig(t, Options{})
+	ws := dialRaw(t, r, "/exec")
+	rawText(t, ws, `{"type":"exec","command":{"args":["sleep"]},"stdout":true}`)
+	expectText(t, ws, `"started"`)
+	p := r.proc(t, "p1")
+	defer p.kill()
+	p.signal = func(ctx context.Context, _ atoll.Signal) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for range maxOrders + 2 { // one is in progress
+		rawText(t, ws, `{"type":"signal","signal":"SIGUSR1"}`)
+	}
+	expectClose(t, ws, websocket.StatusPolicyViolation)
 }
 
 // TestManyLinksAtOnce is for the race detector.
