@@ -366,6 +366,15 @@ type reader func([]byte) (int, error)
 
 func (r reader) Read(p []byte) (int, error) { return r(p) }
 
+// rootFile is a name for a file of the root file system, where the sandbox has
+// one of its own, else for one in the work directory.
+func (h *harness) rootFile(name string) string {
+	if h.p.Info().Isolation == atoll.IsolationNone {
+		return "/work/" + name
+	}
+	return "/tmp/" + name
+}
+
 // write stores a file, or fails the test.
 func (h *harness) write(t *testing.T, sb atoll.Sandbox, name, text string) {
 	t.Helper()

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,7 +104,7 @@ var mutants = []mutant{
 // TestMutants runs the suite on each mutant in a process of its own, because
 // there it has to fail.
 func TestMutants(t *testing.T) {
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, claimants) {
 		t.Run(m.name, func(t *testing.T) {
 			group, promise, _ := strings.Cut(m.caught, "/")
 			pattern := "^TestMutant$/^" + group + "$/^" + strings.ReplaceAll(promise, " ", "_") + "$"
@@ -134,7 +135,7 @@ func TestMutant(t *testing.T) {
 		}
 		return names
 	}
-	for _, m := range mutants {
+	for _, m := range slices.Concat(mutants, claimants) {
 		if m.name == name {
 			providertest.Run(t, m.open, append(m.opts, providertest.Slow(0.1), providertest.Leaks(leaks))...)
 			return

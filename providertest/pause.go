@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"path"
 	"testing"
 	"time"
 
@@ -59,25 +60,25 @@ var pauses = []promise{
 		})
 	}},
 	{"nobody waits in vain for a paused sandbox", []need{needPause}, func(t *testing.T, h *harness) {
-		sb, caps, port := h.idle(t), h.p.Info().Caps, 0
+		sb, caps, port, elsewhere := h.idle(t), h.p.Info().Caps, 0, h.rootFile("f")
 		if caps.Dial {
 			port = h.serve(t, sb)
 			h.dial(t, sb, port)
 		}
 		if caps.Files {
-			h.write(t, sb, "f", "in the work directory")
-			h.write(t, sb, "/tmp/f", "elsewhere")
+			h.write(t, sb, "note", "in the work directory")
+			h.write(t, sb, elsewhere, "elsewhere")
 		}
 		if err := atoll.Pause(h.ctx(t), sb); err != nil {
 			t.Fatalf("Pause: %v", err)
 		}
 		if caps.Files && caps.Volumes {
-			within(t, h.short(), "reading the work directory", func() { h.holds(t, sb, "f", "in the work directory") })
+			within(t, h.short(), "reading the work directory", func() { h.holds(t, sb, "note", "in the work directory") })
 		}
 		for what, do := range map[string]func(context.Context) error{
-			"Read":      func(ctx context.Context) error { return errOf(atoll.ReadFile(ctx, sb, "/tmp/f")) },
-			"Write":     func(ctx context.Context) error { return atoll.WriteFile(ctx, sb, "/tmp/g", nil, 0) },
-			"List":      func(ctx context.Context) error { return errOf(atoll.Files(sb).List(ctx, "/tmp", false)) },
+			"Read":      func(ctx context.Context) error { return errOf(atoll.ReadFile(ctx, sb, elsewhere)) },
+			"Write":     func(ctx context.Context) error { return atoll.WriteFile(ctx, sb, elsewhere+"2", nil, 0) },
+			"List":      func(ctx context.Context) error { return errOf(atoll.Files(sb).List(ctx, path.Dir(elsewhere), false)) },
 			"Dial":      func(ctx context.Context) error { return closed(atoll.Dial(ctx, sb, max(port, 1))) },
 			"Usage":     func(ctx context.Context) error { return errOf(atoll.UsageOf(ctx, sb)) },
 			"Processes": func(ctx context.Context) error { return errOf(atoll.Processes(ctx, sb)) },
@@ -93,7 +94,7 @@ var pauses = []promise{
 		}
 		h.output(t, sb, program("echo", "again"))
 		if caps.Files {
-			h.holds(t, sb, "/tmp/f", "elsewhere")
+			h.holds(t, sb, elsewhere, "elsewhere")
 		}
 		if caps.Dial {
 			h.dial(t, sb, port)
