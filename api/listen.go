@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -133,10 +135,11 @@ func NewToken() string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// LoadToken reads the token in a file, which must be readable by its owner
-// only. When there is no such file it makes one, with mode 0600, and says so:
-// that is the moment to show the token. Kinds: ErrDenied (others may read it),
-// ErrInvalid (it is empty), ErrInternal.
+// LoadToken reads the token in a file, which must belong to the user that runs
+// this, and be readable by its owner only. When there is no such file it makes
+// one, with mode 0600, and says so: that is the moment to show the token. Kinds:
+// ErrDenied (others may read it, or made it), ErrInvalid (it is empty or no
+// file), ErrInternal.
 func LoadToken(path string) (token string, made bool, err error) {
 	token = NewToken()
 	err = writeNew(path, token+"\n")
@@ -146,21 +149,46 @@ func LoadToken(path string) (token string, made bool, err error) {
 	if !errors.Is(err, fs.ErrExist) {
 		return "", false, atoll.E("token", path, atoll.ErrInternal, err)
 	}
-	fi, err := os.Stat(path)
+	token, err = readToken(path)
+	return token, false, err
+}
+
+const maxToken = 4 << 10
+
+func readToken(path string) (string, error) {
+	bad := func(kind atoll.Kind, format string, args ...any) error {
+		return atoll.Errorf("token", path, kind, format, args...)
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would keep us waiting
+	if errors.Is(err, fs.ErrPermission) {
+		return "", bad(atoll.ErrDenied, "%w", err)
+	}
 	if err != nil {
-		return "", false, atoll.E("token", path, atoll.ErrInternal, err)
+		return "", bad(atoll.ErrInternal, "%w", err)
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return "", bad(atoll.ErrInternal, "%w", err)
+	}
+	if !fi.Mode().IsRegular() {
+		return "", bad(atoll.ErrInvalid, "it is no file")
+	}
+	if uid, known := ownerOf(fi); known && uid != os.Geteuid() {
+		return "", bad(atoll.ErrDenied, "it belongs to user %d, who may know it: delete it to get a new one", uid)
 	}
 	if perm := fi.Mode().Perm(); perm&0o077 != 0 {
-		return "", false, atoll.Errorf("token", path, atoll.ErrDenied, "others may read it (mode %04o): chmod 600 %s", perm, path)
+		return "", bad(atoll.ErrDenied, "others may read it (mode %04o): chmod 600 %s", perm, path)
 	}
-	b, err := os.ReadFile(path)
+	b, err := io.ReadAll(io.LimitReader(f, maxToken))
 	if err != nil {
-		return "", false, atoll.E("token", path, atoll.ErrInternal, err)
+		return "", bad(atoll.ErrInternal, "%w", err)
 	}
-	if token = strings.TrimSpace(string(b)); token == "" {
-		return "", false, atoll.Errorf("token", path, atoll.ErrInvalid, "the file is empty: delete it to get a new token")
+	token := strings.TrimSpace(string(b))
+	if token == "" {
+		return "", bad(atoll.ErrInvalid, "the file is empty: delete it to get a new token")
 	}
-	return token, false, nil
+	return token, nil
 }
 
 // writeNew makes a file that appears as a whole: nobody reads half a token.
