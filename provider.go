@@ -178,9 +178,7 @@ const (
 
 // Clone returns a copy of st that shares nothing with it.
 func (st Status) Clone() Status {
-	id, project, workdir, mode := st.Spec.ID, st.Spec.Project, st.Spec.Workdir, st.Spec.Network.Mode
-	st.Spec = *st.Spec.WithDefaults()
-	st.Spec.ID, st.Spec.Project, st.Spec.Workdir, st.Spec.Network.Mode = id, project, workdir, mode
+	st.Spec = *st.Spec.Clone()
 	if st.Exit != nil {
 		exit := *st.Exit
 		st.Exit = &exit

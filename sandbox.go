@@ -167,7 +167,8 @@ type Process interface {
 	Signal(ctx context.Context, sig Signal) error
 
 	// Attach copies output from the offsets in a, stdin to the process, and
-	// returns nil when the output has been delivered to its end. When ctx ends
+	// returns nil when the output has been delivered to its end; with Stdin
+	// alone, when that has been passed on or the process has ended. When ctx ends
 	// it detaches, returns ctx's error, and the process lives on. While anyone
 	// is attached to a stream, its slowest reader holds the process back; with
 	// nobody attached the oldest bytes beyond Command.OutputLimit are dropped.

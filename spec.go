@@ -173,10 +173,8 @@ type Port struct {
 	Port int    `json:"port"` // 1..65535
 }
 
-// WithDefaults returns a copy of s, deep enough to be changed freely, in which
-// the defaults that do not depend on the provider are filled in and the id is
-// normalised or drawn. Call Validate first.
-func (s *Spec) WithDefaults() *Spec {
+// Clone returns a copy of s that shares nothing with it.
+func (s *Spec) Clone() *Spec {
 	c := *s
 	c.Labels = maps.Clone(s.Labels)
 	c.Cmd = slices.Clone(s.Cmd)
@@ -188,6 +186,14 @@ func (s *Spec) WithDefaults() *Spec {
 		size := *s.TTY
 		c.TTY = &size
 	}
+	return &c
+}
+
+// WithDefaults returns a clone of s in which the defaults that do not depend on
+// the provider are filled in and the id is normalised or drawn. Call Validate
+// first.
+func (s *Spec) WithDefaults() *Spec {
+	c := s.Clone()
 	if id, err := NormalizeID(c.ID); err == nil {
 		c.ID = id
 	}
@@ -203,7 +209,7 @@ func (s *Spec) WithDefaults() *Spec {
 	if c.Network.Mode == "" {
 		c.Network.Mode = NetworkNone
 	}
-	return &c
+	return c
 }
 
 // Validate reports the first thing in s that no provider could make sense of,

@@ -155,6 +155,9 @@ func TestSpecWithDefaults(t *testing.T) {
 		Labels: map[string]string{"k": "v"}, Cmd: []string{"c"}, Env: []string{"A=b"}, TTY: &Size{1, 2},
 		Mounts: []Mount{{Type: MountTmpfs, Target: "/t"}}, Ports: []Port{{Port: 1}},
 	}
+	if c := s.Clone(); !reflect.DeepEqual(c, s) {
+		t.Errorf("the clone is %+v, want %+v", c, s)
+	}
 	c := s.WithDefaults()
 	if c.ID != "6f9619ff8b864011b42d00cf4fc964ff" || c.Project != "p" || c.Workdir != "/w" || c.Network.Mode != NetworkOn {
 		t.Errorf("WithDefaults: %+v", c)
@@ -166,6 +169,9 @@ func TestSpecWithDefaults(t *testing.T) {
 	c.Labels["k"], c.Cmd[0], c.Env[0], c.TTY.Rows, c.Mounts[0].Target, c.Ports[0].Port, c.Network.Allow[0] = "x", "x", "x", 9, "x", 9, "x"
 	if after, err := json.Marshal(s); string(after) != string(before) || err != nil {
 		t.Errorf("a change of the copy changed the Spec:\n%s, was\n%s", after, before)
+	}
+	if c := (&Spec{}).Clone(); !reflect.DeepEqual(c, &Spec{}) {
+		t.Errorf("the clone of the zero Spec is %+v", c)
 	}
 }
 

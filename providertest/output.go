@@ -114,6 +114,29 @@ var output = []promise{
 			t.Errorf("exit is %v", exit)
 		}
 	}},
+	{"an Attach of stdin alone returns when that has been passed on, or the process has ended", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		cat := program("cat")
+		cat.OpenStdin = true
+		p := h.start(t, sb, cat)
+		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdin: strings.NewReader("typed")}); err != nil {
+			t.Errorf("Attach: %v", err)
+		}
+		scr := newScreen()
+		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}); err != nil || scr.text() != "typed" {
+			t.Errorf("cat printed %q, %v; want what was typed", scr.text(), err)
+		}
+		idle, _ := h.started(t, sb, word("ready"))
+		r, _ := pipe(t)
+		done := make(chan error, 1)
+		go func() { done <- idle.Attach(h.ctx(t), &atoll.Attachment{Stdin: r}) }()
+		h.kill(t, idle)
+		within(t, h.short(), "Attach to a process that has ended", func() {
+			if err := <-done; err != nil && atoll.KindOf(err) != atoll.ErrStopped { // it may have come too late
+				t.Errorf("Attach: %v", err)
+			}
+		})
+	}},
 	{"an Attach whose context ends detaches and the process lives", nil, func(t *testing.T, h *harness) {
 		p, _ := h.started(t, h.idle(t), word("ready"))
 		ctx, cancel := context.WithCancel(h.ctx(t))
