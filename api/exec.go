@@ -97,14 +97,25 @@ func (h *Handler) serveRun(w http.ResponseWriter, r *http.Request) error {
 func encodeText(b []byte, truncated bool) (text, encoding string) {
 	whole := b
 	if truncated {
-		for cut := 0; cut < utf8.UTFMax && len(whole) > 0 && !utf8.Valid(whole[max(0, len(whole)-utf8.UTFMax):]); cut++ {
-			whole = whole[:len(whole)-1]
-		}
+		whole = wholeCharacters(b)
 	}
 	if utf8.Valid(whole) {
 		return string(whole), encodingText
 	}
 	return base64.StdEncoding.EncodeToString(b), encodingBase64
+}
+
+// wholeCharacters is b without the beginning of a character at its end.
+func wholeCharacters(b []byte) []byte {
+	for i := len(b) - 1; i >= max(0, len(b)-utf8.UTFMax); i-- {
+		if utf8.RuneStart(b[i]) {
+			if !utf8.FullRune(b[i:]) {
+				return b[:i]
+			}
+			break
+		}
+	}
+	return b
 }
 
 func (h *Handler) serveExec(w http.ResponseWriter, r *http.Request) error {

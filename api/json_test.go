@@ -209,3 +209,27 @@ func TestASCIIJSON(t *testing.T) {
 		}
 	}
 }
+
+func TestEncodeText(t *testing.T) {
+	for _, tt := range []struct {
+		in        string
+		truncated bool
+		want      string
+		encoding  string
+	}{
+		{"", true, "", encodingText},
+		{"abc", false, "abc", encodingText},
+		{"éabc", true, "éabc", encodingText},
+		{"ab€", true, "ab€", encodingText},
+		{"ab€"[:4], true, "ab", encodingText},
+		{"ab😀"[:5], true, "ab", encodingText},
+		{"ab😀"[:3], true, "ab", encodingText},
+		{"ab€"[:4], false, "YWLigg==", encodingBase64},
+		{"a\xffb", true, "Yf9i", encodingBase64},
+		{"\x80\x80\x80\x80\x80", true, "gICAgIA=", encodingBase64},
+	} {
+		if got, encoding := encodeText([]byte(tt.in), tt.truncated); got != tt.want || encoding != tt.encoding {
+			t.Errorf("encodeText(%q, %v) = %q, %s; want %q, %s", tt.in, tt.truncated, got, encoding, tt.want, tt.encoding)
+		}
+	}
+}
