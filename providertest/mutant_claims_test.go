@@ -22,7 +22,7 @@ import (
 // claimants break promises about what a mock cannot do, or only by way of
 // options: each claims that it can.
 var claimants = []mutant{
-	breaks("keeps what was never started", "birth/TTL removes a stopped one too, and one never started",
+	breaks("keeps what was never started", "expiry/TTL removes a stopped one too, and one never started",
 		onMock(specs(func(s *atoll.Spec) {
 			if s.NoStart {
 				s.TTL = 0

@@ -108,7 +108,7 @@ func needWalls(i atoll.Info, _ *config) string {
 
 func groups() []group {
 	return []group{
-		{"birth", birth}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
+		{"birth", birth}, {"expiry", expiry}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
 		{"files", files}, {"volumes", volumes}, {"images", images}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
 		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"network", network},
 		{"dial", dials}, {"pause", pauses}, {"snapshot", snapshots}, {"faults", faults}, {"steps", steps},
