@@ -35,6 +35,7 @@ var programs = map[string]func(args []string) error{
 	"create":   createProgram,
 	"make":     makeProgram,
 	"once":     onceProgram,
+	"power":    powerProgram,
 	"snapshot": snapshotProgram,
 	"start":    startProgram,
 	"suite":    suiteProgram,

@@ -6,8 +6,10 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +17,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
@@ -25,7 +30,7 @@ func TestHostIsOutOfSight(t *testing.T) {
 	t.Setenv("ATOLL_TEST_SECRET", "the caller's own")
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
-	for _, dir := range []string{"/root", "/home", "/var/lib", "/run", "/opt", "/srv", "/mnt", "/media", "/boot", "/var/log", "/var/spool", "/etc/ssh", "/etc/ssl/private", "/var/run"} {
+	for _, dir := range []string{"/root", "/home", "/var/lib", "/run", "/opt", "/srv", "/mnt", "/media", "/boot", "/var/log", "/var/spool", "/etc/ssh", "/etc/ssl/private", "/var/run", "/usr/src", "/usr/local/var"} {
 		inside := strings.Fields(l.sh(sb, "ls -A "+dir+" 2>/dev/null || true"))
 		onHost, err := os.ReadDir(dir)
 		if err != nil {
@@ -37,7 +42,7 @@ func TestHostIsOutOfSight(t *testing.T) {
 			}
 		}
 	}
-	for _, file := range []string{"/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/machine-id", "/etc/environment", "/proc/kcore", "/dev/mem", "/dev/kvm", "/dev/vda", "/.dockerenv"} {
+	for _, file := range []string{"/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/machine-id", "/etc/environment", "/usr/local/etc/npmrc", "/usr/etc/npmrc", "/proc/kcore", "/dev/mem", "/dev/kvm", "/dev/vda", "/.dockerenv"} {
 		l.fails(sb, "cat "+file)
 	}
 	if got := l.sh(sb, `find / -path /usr -prune -o -path /proc -prune -o '(' -type s -o -name 'keeper.*' -o -name 'runsc-*' ')' -print`); got != "" {
@@ -79,25 +84,76 @@ func TestKernelIsGVisor(t *testing.T) {
 	}
 }
 
+// powers are what root of a machine can do and root of a sandbox cannot. None
+// would do harm if it could.
+var powers = map[string]func() error{
+	"mount":   func() error { return unix.Mount("none", "/mnt", "tmpfs", 0, "") },
+	"bind":    func() error { return unix.Mount("/etc", "/mnt", "", unix.MS_BIND, "") },
+	"remount": func() error { return unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_BIND, "") },
+	"disk": func() error {
+		if err := unix.Mknod("/tmp/disk", unix.S_IFBLK|0o600, 8<<8); err != nil {
+			return err
+		}
+		_, err := os.ReadFile("/tmp/disk")
+		return err
+	},
+	"module": func() error { return unix.InitModule([]byte("no module"), "") },
+	"reboot": func() error { return unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_ON) },
+	"swap": func() error {
+		name, err := unix.BytePtrFromString("/none")
+		if err != nil {
+			return err
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_SWAPOFF, uintptr(unsafe.Pointer(name)), 0, 0); errno != 0 {
+			return errno
+		}
+		return nil
+	},
+	"clock": func() error {
+		now := unix.NsecToTimeval(time.Now().UnixNano())
+		return unix.Settimeofday(&now)
+	},
+	"packets": func() error {
+		_, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+		return err
+	},
+	"raw": func() error {
+		_, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP)
+		return err
+	},
+}
+
+// powerProgram tries one of powers and says whether it was denied: to this
+// user, or as a thing that this kernel does not have.
+func powerProgram(args []string) error {
+	err := powers[args[0]]()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EAFNOSUPPORT),
+		errors.Is(err, unix.ESOCKTNOSUPPORT), errors.Is(err, unix.ENXIO):
+		return fmt.Errorf("denied: %w", err)
+	}
+	return err
+}
+
 // Root inside has no power over the host, nor over what surrounds the sandbox.
 func TestRootInsideIsPowerless(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{})
+	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{shelved(t)}})
 	if got := l.sh(sb, "id -u"); got != "0" {
 		t.Fatalf("uid %s", got)
 	}
-	for _, script := range []string{
-		"mount -t tmpfs none /mnt",
-		"mount --bind /etc /mnt",
-		"mount -o remount,rw /usr",
-		"mknod /tmp/disk b 8 0 && head -c 1 /tmp/disk",
-		"insmod /lib/modules/x.ko",
-		"echo 1 > /proc/sys/kernel/panic",
-		"echo b > /proc/sysrq-trigger",
-		"reboot -f",
-		"swapoff -a && false",
-		"ip link add dummy0 type dummy || false",
-	} {
+	for name := range powers {
+		var said bytes.Buffer
+		cmd := program("power", name)
+		cmd.Stderr = &said
+		err := atoll.Run(l.ctx(), sb, cmd)
+		if exit, ok := errors.AsType[*atoll.ExitError](err); !ok || exit.Exit.Code != 1 || !strings.Contains(said.String(), "denied: ") {
+			t.Errorf("%s: %v, want it denied\n%s", name, err, &said)
+		}
+	}
+	for _, script := range []string{"echo 1 > /proc/sys/kernel/panic", "echo b > /proc/sysrq-trigger"} {
 		l.fails(sb, script)
 	}
 	l.sh(sb, "true") // it lives
@@ -171,11 +227,38 @@ func TestSocketsOfTheHost(t *testing.T) {
 			t.Errorf("%s is reachable: %q, %v", addr, out, err)
 		}
 	}
-	// One made inside is not one of the host either.
-	l.sh(sb, "mkfifo /shared/fifo || true")
-	if _, err := os.Lstat(filepath.Join(dir, "fifo")); err == nil {
-		if err := os.WriteFile(filepath.Join(dir, "fifo"), nil, 0); err != nil {
-			t.Error(err)
+}
+
+// Nor does a pipe of the host, or one made inside, connect the two.
+func TestPipesOfTheHost(t *testing.T) {
+	dir := runDir(t)
+	name := filepath.Join(dir, "pipe")
+	if err := unix.Mkfifo(name, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := os.OpenFile(name, os.O_RDWR, 0) // both ends, so that nobody has to wait for the other
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close()
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/shared"}}})
+	l.fails(sb, "timeout 2 sh -c 'echo x > /shared/pipe'")
+	if err := pipe.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := pipe.Read(make([]byte, 1)); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("from inside came %d bytes, %v", n, err)
+	}
+	if _, err := pipe.WriteString("the host speaks"); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.sh(sb, "timeout 2 head -c 1 /shared/pipe || true"); got != "" {
+		t.Errorf("from the host came %q", got)
+	}
+	if l.sh(sb, "mkfifo /shared/made && echo made || true") == "made" {
+		if info, err := os.Lstat(filepath.Join(dir, "made")); err == nil && info.Mode().Type() == fs.ModeNamedPipe {
+			t.Error("a pipe made inside is one of the host")
 		}
 	}
 }

@@ -1,0 +1,347 @@
+//go:build linux
+
+package keeper
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The host's root file system is shown by an allow-list. Nothing enumerates
+// every token, socket and database below "/", so nothing but what is named
+// here is there at all; the rest is empty directories.
+var (
+	// hostTrees are shown as they are: the machine's programs and libraries.
+	hostTrees = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
+
+	// hostHidden is what of them is not shown, unless it is named itself:
+	// configuration, data and sources, which are the machine's own.
+	hostHidden = []string{"/usr/etc", "/usr/local/etc", "/usr/local/var", "/usr/src"}
+
+	// hostEtc is what programs need of the machine's configuration to start, find
+	// their libraries, check certificates and print names. No account data, keys
+	// or tokens.
+	hostEtc = []string{
+		"alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version",
+		"fonts", "gai.conf", "host.conf", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime",
+		"locale.alias", "locale.conf", "login.defs", "magic", "magic.mime", "mime.types", "nsswitch.conf", "os-release",
+		"perl", "pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "profile", "protocols", "python3*", "redhat-release",
+		"rpc", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
+	}
+
+	// hostJava is that of each java-* there: a runtime does not start without
+	// some, and may have passwords under management.
+	hostJava = []string{"*.cfg", "*.properties", "jfr", "management/management.properties", "psfont.properties.*", "security"}
+
+	// hostEtcs are where it is looked for.
+	hostEtcs = []string{"/etc", "/usr/etc", "/usr/local/etc"}
+
+	// emptyDirs exist, empty and writable as usual.
+	emptyDirs = map[string]fs.FileMode{
+		"dev": 0o755, "etc": 0o755, "home": 0o755, "mnt": 0o755, "opt": 0o755, "proc": 0o755, "root": 0o700, "run": 0o755,
+		"srv": 0o755, "sys": 0o755, "tmp": 0o777 | fs.ModeSticky, "var": 0o755, "var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755,
+		"var/tmp": 0o777 | fs.ModeSticky,
+	}
+)
+
+// hostRoot lays out the host's root file system at dir, which becomes a small
+// tmpfs with read-only bind mounts. It must run in a mount namespace of its
+// own. extra names more absolute paths to show.
+func hostRoot(dir string, extra []string) error {
+	mounts, err := mountPoints()
+	if err != nil {
+		return err
+	}
+	if err := mountTmpfs(dir); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for name, mode := range emptyDirs {
+		if err := errors.Join(root.MkdirAll(name, 0o755), root.Chmod(name, mode)); err != nil {
+			return err
+		}
+	}
+	var hidden []string
+	for _, path := range hostHidden {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			hidden = append(hidden, real)
+		}
+	}
+	h := hostView{root: root, hidden: append(mounts, hidden...)}
+	slices.Sort(h.hidden)
+	if err := h.showAll(hostTrees); err != nil {
+		return err
+	}
+	for _, etc := range hostEtcs {
+		if err := h.showEtc(etc); err != nil {
+			return err
+		}
+	}
+	h.hidden, h.flags = hidden, unix.MS_REC // what is mounted there belongs to what was asked for
+	for _, path := range extra {
+		if _, err := os.Lstat(path); err != nil {
+			return err
+		}
+	}
+	if err := h.showAll(extra); err != nil {
+		return err
+	}
+	return hostAccounts(filepath.Join(dir, "etc"))
+}
+
+func mountTmpfs(dir string) error {
+	if err := unix.Mount("atoll", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=16m"); err != nil {
+		return fmt.Errorf("mount tmpfs: %w", err)
+	}
+	return nil
+}
+
+// A hostView is the host's root file system as it is being laid out. What is
+// made in it is made by way of root: links are those of the host, and an
+// absolute one would lead there.
+type hostView struct {
+	root   *os.Root
+	hidden []string // what is empty of directories that are shown; without links, parents first
+	flags  uintptr  // of bind mounts
+}
+
+// showEtc shows what hostEtc and hostJava name of a directory.
+func (h *hostView) showEtc(etc string) error {
+	if real, err := filepath.EvalSymlinks(etc); err != nil || real != etc {
+		return nil // not there, or seen elsewhere if at all
+	}
+	if err := h.showMatches(etc, hostEtc); err != nil {
+		return err
+	}
+	javas, err := filepath.Glob(etc + "/java-*")
+	if err != nil {
+		return err
+	}
+	for _, java := range javas {
+		if err := h.showMatches(java, hostJava); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *hostView) showMatches(dir string, patterns []string) error {
+	for _, pattern := range patterns {
+		found, err := filepath.Glob(dir + "/" + pattern)
+		if err != nil {
+			return err
+		}
+		if err := h.showAll(found); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *hostView) showAll(paths []string) error {
+	for _, path := range paths {
+		if err := h.show(path); err != nil {
+			return fmt.Errorf("show %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// show makes path visible: links are copied as links, small files as files,
+// directories by a read-only bind mount. What is not there, or what the caller
+// may not read, is left out.
+func (h *hostView) show(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	name := strings.TrimPrefix(path, "/")
+	if err := h.root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	switch {
+	case info.Mode()&fs.ModeSymlink != 0:
+		to, err := os.Readlink(path)
+		if err == nil {
+			err = h.root.Symlink(to, name)
+		}
+		if errors.Is(err, fs.ErrExist) { // within a directory that is shown
+			return nil
+		}
+		return err
+	case info.IsDir():
+		if err := h.root.MkdirAll(name, 0o755); err != nil {
+			return err
+		}
+		if err := bindReadOnly(path, filepath.Join(h.root.Name(), name), h.flags); err != nil {
+			return err
+		}
+		return h.hideBelow(path)
+	case info.Mode().IsRegular():
+		return h.showFile(path, name, info)
+	}
+	return nil // sockets, pipes and devices are never shown
+}
+
+// showFile copies a small file, and mounts what is large or is to take the
+// place of another.
+func (h *hostView) showFile(path, name string, info fs.FileInfo) error {
+	small := info.Size() <= 1<<20
+	var data []byte
+	if small {
+		var err error
+		if data, err = os.ReadFile(path); errors.Is(err, fs.ErrPermission) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	file, err := h.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, info.Mode().Perm())
+	if err == nil {
+		_, werr := file.Write(data)
+		if err := errors.Join(werr, file.Close()); err != nil || small {
+			return err
+		}
+	} else if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return bindReadOnly(path, filepath.Join(h.root.Name(), name), 0)
+}
+
+// hideBelow empties what is hidden of a directory that was just shown.
+func (h *hostView) hideBelow(path string) error {
+	for _, hidden := range h.hidden {
+		if !strings.HasPrefix(hidden, path+"/") {
+			continue
+		}
+		if err := h.empty(hidden[1:]); err != nil {
+			return fmt.Errorf("hide %s: %w", hidden, err)
+		}
+	}
+	return nil
+}
+
+// empty mounts nothing over a directory, in which others can then be made, or
+// over a file. What is not there is no error.
+func (h *hostView) empty(name string) error {
+	info, err := h.root.Lstat(name)
+	target := filepath.Join(h.root.Name(), name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.IsDir():
+		return mountTmpfs(target)
+	}
+	const blank = ".blank"
+	if err := h.root.WriteFile(blank, nil, 0o644); err != nil {
+		return err
+	}
+	return errors.Join(bindReadOnly(filepath.Join(h.root.Name(), blank), target, 0), h.root.Remove(blank)) // it stays where it is mounted
+}
+
+// bindReadOnly mounts source at target, with flags MS_REC also what is mounted
+// below it, read-only, without devices or set-user-ID programs. What the
+// machine mounts there later does not appear.
+func bindReadOnly(source, target string, flags uintptr) error {
+	err := unix.Mount(source, target, "", unix.MS_BIND|flags, "")
+	if errors.Is(err, unix.EINVAL) { // a user namespace may not look below mounts that it did not make
+		err = unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, "")
+	}
+	if err != nil {
+		return fmt.Errorf("bind %s: %w", source, err)
+	}
+	attr := unix.MountAttr{
+		Attr_set:    unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
+		Propagation: unix.MS_PRIVATE,
+	}
+	if err := unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, &attr); err != nil {
+		return fmt.Errorf("make %s read-only: %w; Linux has to be 5.12 or later", source, err)
+	}
+	return nil
+}
+
+// mountPoints are where something is mounted, as this thread sees it.
+func mountPoints() ([]string, error) {
+	data, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var points []string
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) > 4 {
+			points = append(points, unescape.Replace(fields[4]))
+		}
+	}
+	return points, nil
+}
+
+// hostAccounts writes passwd and group with the host's system accounts only:
+// the names of its people are nobody's business.
+func hostAccounts(etc string) error {
+	files := map[string]string{
+		"passwd": "root:x:0:0:root:/root:/bin/sh\n",
+		"group":  "root:x:0:\n",
+	}
+	for name := range files {
+		data, err := os.ReadFile("/etc/" + name)
+		if err == nil {
+			files[name] = systemAccounts(name, data)
+		}
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// systemAccounts returns the lines of a passwd or group file whose id belongs
+// to the system (below 1000, or nobody), without passwords, members, comments
+// or foreign home directories.
+func systemAccounts(name string, data []byte) string {
+	var out strings.Builder
+	for scan := bufio.NewScanner(bytes.NewReader(data)); scan.Scan(); {
+		f := strings.Split(scan.Text(), ":")
+		if len(f) < 4 {
+			continue
+		}
+		id, err := strconv.Atoi(f[2])
+		if err != nil || id >= 1000 && id != 65534 {
+			continue
+		}
+		if name == "group" {
+			fmt.Fprintf(&out, "%s:x:%d:\n", f[0], id)
+			continue
+		}
+		if len(f) < 7 {
+			continue
+		}
+		home := "/nonexistent"
+		if id == 0 {
+			home = "/root"
+		}
+		fmt.Fprintf(&out, "%s:x:%d:%s:%s:%s:%s\n", f[0], id, f[3], f[0], home, f[6])
+	}
+	return out.String()
+}
