@@ -349,7 +349,8 @@ type StreamStatus struct {
 }
 
 // Processes lists the processes that Exec started in the sandbox, running and
-// ended, oldest first. Kinds: ErrUnsupported, ErrStopped.
+// ended, oldest first; of one that has stopped, those that Sandbox.Process still
+// finds. Kinds: ErrUnsupported, ErrStopped (there are none of those either).
 func Processes(ctx context.Context, sb Sandbox) ([]ProcessStatus, error) {
 	if l, ok := sb.(ProcessLister); ok {
 		return l.Processes(ctx)

@@ -41,7 +41,10 @@ type Sandbox interface {
 	// Process finds a process that Exec started, also from before a restart of
 	// the server, running or ended. Ended ones are kept as long as the sandbox
 	// runs, the latest 100 at least; what the oldest of them printed may have
-	// been dropped. MainProcess is the one of Spec.Cmd.
+	// been dropped. MainProcess is the one of Spec.Cmd, which stays, with its
+	// output and its exit, when the sandbox has stopped or failed, until it is
+	// started again; but not when that was a crash of the provider's own
+	// processes, nor longer than AutoRemoveLinger with Spec.AutoRemove.
 	// Kinds: ErrNotFound, ErrStopped, ErrNotExist (no such process).
 	Process(ctx context.Context, id string) (Process, error)
 

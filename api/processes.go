@@ -25,7 +25,7 @@ func processRoutes() []Route {
 		},
 		{
 			Method: "GET", Path: one, Name: "getProcess", Tag: "processes", Summary: "What is known of a process",
-			Doc:   "Of a sandbox that has stopped, or whose provider cannot list processes, the id only.",
+			Doc:   "Of a sandbox whose provider cannot list processes, the id only.",
 			Reply: jsonOf[atoll.ProcessStatus](), serve: (*Handler).serveProcess,
 		},
 		{

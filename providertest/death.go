@@ -224,6 +224,62 @@ var death = []promise{
 		})
 		h.becomes(t, sb, atoll.StateStopped)
 	}},
+	{"what the main process printed can be read when it has ended, and its exit", nil, func(t *testing.T, h *harness) {
+		for _, tt := range []struct {
+			name, cmd string
+			end       func(sb atoll.Sandbox, main atoll.Process) error
+			state     atoll.State
+		}{
+			{"by itself", "USR1", func(_ atoll.Sandbox, main atoll.Process) error {
+				return main.Signal(h.ctx(t), atoll.SIGUSR1)
+			}, atoll.StateFailed},
+			{"by Stop", "TERM", func(sb atoll.Sandbox, _ atoll.Process) error { return sb.Stop(h.ctx(t), h.long()) }, atoll.StateStopped},
+		} {
+			sb := h.create(t, atoll.Spec{Cmd: wordArgs("trap", tt.cmd)})
+			main := h.printed(t, sb, "ready\n")
+			if err := tt.end(sb, main); err != nil {
+				t.Fatalf("%s: %v", tt.name, err)
+			}
+			h.becomes(t, sb, tt.state)
+			h.leftCaught(t, sb)
+			if h.p.Info().Caps.Durable != atoll.DurableNone {
+				if err := sb.Start(h.ctx(t)); err != nil {
+					t.Fatalf("Start: %v", err)
+				}
+				h.printed(t, sb, "ready\n") // by the new one, and no more
+			}
+			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+			_, err := sb.Process(h.ctx(t), atoll.MainProcess)
+			wantKind(t, "Process of a removed sandbox", err, atoll.ErrNotFound)
+		}
+	}},
+	{"both outputs of a main process that has ended can be read", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("both", "out", "err")})
+		h.becomes(t, sb, atoll.StateStopped)
+		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		stdout, stderr := newScreen(), newScreen()
+		err = p.Attach(h.ctx(t), &atoll.Attachment{Stdout: stdout, Stderr: stderr})
+		if err != nil || stdout.text() != "out\n" || stderr.text() != "err\n" {
+			t.Errorf("Attach: %q and %q, %v", stdout.text(), stderr.text(), err)
+		}
+	}},
+	{"of what a main process that has ended printed, the last is kept", nil, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("zeros", 3<<20)})
+		h.becomes(t, sb, atoll.StateStopped)
+		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+		if err != nil {
+			t.Fatalf("Process: %v", err)
+		}
+		if got := h.replay(t, p, 100); got.gaps != 1 || got.gapFrom != 100 || got.n != atoll.DefaultOutputLimit || got.gapTo+got.n != 3<<20 {
+			t.Errorf("%d gaps, the last from %d to %d, then %d bytes; want one from 100, and the last %d bytes of 3 MiB",
+				got.gaps, got.gapFrom, got.gapTo, got.n, atoll.DefaultOutputLimit)
+		}
+	}},
 	{"stopping a stopped one does nothing, and nor does stopping one never started", nil, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
 		for range 2 {
@@ -393,6 +449,54 @@ var death = []promise{
 			t.Errorf("Remove, tried again: %v", err)
 		}
 	}},
+}
+
+// printed waits until the main process has printed text, from its first byte on
+// and nothing else, and returns it.
+func (h *harness) printed(t *testing.T, sb atoll.Sandbox, text string) atoll.Process {
+	t.Helper()
+	p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+	if err != nil {
+		t.Fatalf("Process: %v", err)
+	}
+	ctx, cancel := context.WithCancel(h.ctx(t))
+	scr := newScreen()
+	done := make(chan error, 1)
+	go func() { done <- p.Attach(ctx, &atoll.Attachment{Stdout: scr}) }()
+	scr.expect(t, h, text)
+	cancel()
+	wantCtx(t, "Attach", <-done, context.Canceled)
+	if scr.text() != text {
+		t.Errorf("the main process printed %q, want %q", scr.text(), text)
+	}
+	return p
+}
+
+// leftCaught checks what the main process of a sandbox that does not run has
+// left: it was the word trap, and was caught.
+func (h *harness) leftCaught(t *testing.T, sb atoll.Sandbox) {
+	t.Helper()
+	p, err := sb.Process(h.ctx(t), atoll.MainProcess)
+	if err != nil {
+		t.Fatalf("Process of a sandbox that has ended: %v", err)
+	}
+	for from, want := range map[int64]string{0: "ready\ncaught\n", 6: "caught\n", atoll.FromNow: ""} {
+		scr := newScreen()
+		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr, StdoutFrom: from}); err != nil || scr.text() != want {
+			t.Errorf("Attach from %d: %q, %v, want %q", from, scr.text(), err, want)
+		}
+	}
+	if exit := h.wait(t, p); exit.Code != 42 {
+		t.Errorf("the exit is %+v, want code 42", exit)
+	}
+	wantKind(t, "Signal", p.Signal(h.ctx(t), atoll.SIGTERM), atoll.ErrStopped)
+	all, err := atoll.Processes(h.ctx(t), sb)
+	if atoll.KindOf(err) == atoll.ErrUnsupported {
+		return
+	}
+	if err != nil || len(all) != 1 || all[0].ID != atoll.MainProcess || all[0].Exit == nil || all[0].Exit.Code != 42 || all[0].Stdout.Written != 13 {
+		t.Errorf("Processes: %+v, %v, want the main process, its exit of 42 and 13 bytes", all, err)
+	}
 }
 
 // A quickCall is one that may do its work although its context has ended.

@@ -90,6 +90,22 @@ var memory = []promise{
 			t.Errorf("Attach to one that had ended: %q, %v", out.text(), err)
 		}
 	}},
+	{"what the main process of an ended sandbox printed outlives a restart", []need{needSurvives}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Cmd: wordArgs("trap", "TERM")})
+		main := h.printed(t, sb, "ready\n")
+		if err := sb.Stop(h.ctx(t), h.long()); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if exit := h.wait(t, main); exit.Code != 42 {
+			t.Errorf("the exit, by the handle of before, is %+v, want code 42", exit)
+		}
+		h.restart(t)
+		again, err := h.p2().Get(h.ctx(t), sb.ID())
+		if err != nil {
+			t.Fatalf("Get: %v", err)
+		}
+		h.leftCaught(t, again)
+	}},
 	{"a time limit and a TTL hold although their maker has gone", []need{needSurvives}, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{TTL: atoll.Duration(4 * time.Second)})
 		cmd := word("ready")

@@ -99,15 +99,18 @@ func (a *app) attach(cmd *cobra.Command, ref, id string, from int64, detach []by
 		return interrupted(ctx, err)
 	}
 	p, err := processOf(ctx, sb, "attach", ref, id)
-	var tty bool
+	var st atoll.ProcessStatus
 	if err == nil {
-		tty, err = hasTerminal(ctx, sb, p)
+		st, err = statusOf(ctx, sb, p)
 	}
 	stop()
 	if err != nil {
 		return errors.Join(interrupted(ctx, err), c.Close())
 	}
-	s, err := a.newSession(cmd.Context(), sessionOptions{stdin: stdin && (!tty || isTerminal(a.stdin)), tty: tty, detach: detach, looksOn: true})
+	if st.Exit != nil && from == atoll.FromNow {
+		a.say("the process has ended; atoll logs shows what it printed")
+	}
+	s, err := a.newSession(cmd.Context(), sessionOptions{stdin: stdin && (!st.TTY || isTerminal(a.stdin)), tty: st.TTY, detach: detach, looksOn: true})
 	if err != nil {
 		return errors.Join(err, c.Close())
 	}
@@ -164,18 +167,18 @@ func (a *app) open(ctx context.Context, ref string) (*connection, atoll.Sandbox,
 	return c, sb, nil
 }
 
-// hasTerminal reports whether p runs on a terminal.
-func hasTerminal(ctx context.Context, sb atoll.Sandbox, p atoll.Process) (bool, error) {
+// statusOf is what is known of p.
+func statusOf(ctx context.Context, sb atoll.Sandbox, p atoll.Process) (atoll.ProcessStatus, error) {
 	all, err := atoll.Processes(ctx, sb)
 	if err != nil {
-		return false, err
+		return atoll.ProcessStatus{}, err
 	}
 	for _, st := range all {
 		if st.ID == p.ID() {
-			return st.TTY, nil
+			return st, nil
 		}
 	}
-	return false, nil
+	return atoll.ProcessStatus{}, nil
 }
 
 func newLogs(a *app) *cobra.Command {
@@ -185,8 +188,9 @@ func newLogs(a *app) *cobra.Command {
 		Use:   "logs [flags] SANDBOX [PROCESS]",
 		Short: "Print the output of a process",
 		Long: `Logs prints what the main process, or one that atoll ps lists, has printed so far:
-its stdout to ours, its stderr to ours. The last MiB of each is kept, for as
-long as the sandbox runs and a few seconds more.`,
+its stdout to ours, its stderr to ours. The last MiB of each is kept: that of the
+main process until the sandbox is started again, that of others for as long as
+it runs.`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: a.completeProcess,
 		RunE: func(cmd *cobra.Command, args []string) error {

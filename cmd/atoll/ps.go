@@ -74,7 +74,11 @@ func newKill(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return p.Signal(ctx, sig)
+				err = p.Signal(ctx, sig)
+				if atoll.KindOf(err) == atoll.ErrStopped {
+					return atoll.Errorf("kill", args[0], atoll.ErrStopped, "%w", causeOf(err))
+				}
+				return err
 			})
 		},
 	}

@@ -232,10 +232,13 @@ func (b *box) start(ctx context.Context) error {
 		b.lingers.Stop()
 	}
 	b.mu.Unlock()
-	err := b.change(func(st *atoll.Status) {
-		st.State, st.Reason, st.Exit = atoll.StateRunning, "", nil
-		st.Started, st.Stopped = time.Now(), time.Time{}
-	})
+	err := b.dropMain()
+	if err == nil {
+		err = b.change(func(st *atoll.Status) {
+			st.State, st.Reason, st.Exit = atoll.StateRunning, "", nil
+			st.Started, st.Stopped = time.Now(), time.Time{}
+		})
+	}
 	if err != nil {
 		b.end(func(st *atoll.Status) { st.State, st.Reason = atoll.StateFailed, err.Error() })
 		return err
@@ -279,6 +282,7 @@ func (b *box) end(f func(*atoll.Status)) {
 	if err := b.sweep(); err != nil {
 		b.p.log.Warn("sweep", "sandbox", b.id, "err", err)
 	}
+	b.saveMain()
 	exit := mainExit(b.table)
 	b.settle(func(st *atoll.Status) {
 		st.Stopped, st.Exit = time.Now(), exit

@@ -288,6 +288,55 @@ func TestMainProcess(t *testing.T) {
 	}
 }
 
+// What a main process printed outlives the program that ran it, until it is run
+// again.
+func TestMainProcessOfAnEarlierProgram(t *testing.T) {
+	dir := t.TempDir()
+	l := newLab(t, dir)
+	ended := l.create(t, atoll.Spec{Cmd: []string{"fail"}})
+	becomes(t, ended, atoll.StateFailed)
+	stopped := l.create(t, atoll.Spec{Cmd: []string{"run"}})
+	must(t, "stop", stopped.Stop(t.Context(), 0))
+	running := l.create(t, atoll.Spec{Cmd: []string{"run"}}) // until Close ends it
+	never := l.create(t, atoll.Spec{Cmd: []string{"run"}, NoStart: true})
+	idle := l.create(t, atoll.Spec{})
+	short := l.create(t, atoll.Spec{Cmd: []string{"exit"}, AutoRemove: true})
+	becomes(t, short, atoll.StateStopped)
+	must(t, "close", l.Close())
+
+	l = newLab(t, dir)
+	for sb, code := range map[atoll.Sandbox]int{ended: 3, stopped: 137, running: 137} {
+		sb := l.get(t, sb.ID())
+		p, err := sb.Process(t.Context(), atoll.MainProcess)
+		must(t, "process", err)
+		if exit, err := p.Wait(t.Context()); exit.Code != code || err != nil {
+			t.Errorf("wait: %+v, %v, want code %d", exit, err, code)
+		}
+		list, err := atoll.Processes(t.Context(), sb)
+		if len(list) != 1 || err != nil || list[0].Exit == nil || list[0].Exit.Code != code {
+			t.Errorf("list: %+v, %v", list, err)
+		}
+		_, err = sb.Process(t.Context(), "other")
+		wantKind(t, "another process", err, atoll.ErrStopped)
+	}
+	for _, sb := range []atoll.Sandbox{never, idle, short} {
+		sb := l.get(t, sb.ID())
+		_, err := sb.Process(t.Context(), atoll.MainProcess)
+		wantKind(t, "process", err, atoll.ErrStopped)
+		_, err = atoll.Processes(t.Context(), sb)
+		wantKind(t, "list", err, atoll.ErrStopped)
+	}
+	again := l.get(t, stopped.ID())
+	must(t, "start", again.Start(t.Context()))
+	if files := l.left(t); strings.Contains(files, again.ID()+".ended") || !strings.Contains(files, ended.ID()+".ended") {
+		t.Errorf("after a start: %s", files)
+	}
+	must(t, "remove", l.get(t, ended.ID()).Remove(t.Context()))
+	if files := l.left(t); strings.Contains(files, ended.ID()+".ended") {
+		t.Errorf("after a removal: %s", files)
+	}
+}
+
 func becomes(t *testing.T, sb atoll.Sandbox, want atoll.State) atoll.Status {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {

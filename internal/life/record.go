@@ -11,11 +11,13 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
 // A sandbox's record is its Status as JSON in {dir}/sandboxes/{id}.json. The
 // program that answers for it holds a lock on {id}.lock, which the kernel
-// releases however that program ends: no PID has to be trusted.
+// releases however that program ends: no PID has to be trusted. {id}.ended is
+// what was left of the main process of its latest run.
 
 type record struct {
 	atoll.Status
@@ -25,6 +27,7 @@ type record struct {
 func (p *Provider) recordDir() string           { return filepath.Join(p.opts.Dir, "sandboxes") }
 func (p *Provider) recordPath(id string) string { return filepath.Join(p.recordDir(), id+".json") }
 func (p *Provider) lockPath(id string) string   { return filepath.Join(p.recordDir(), id+".lock") }
+func (p *Provider) mainPath(id string) string   { return filepath.Join(p.recordDir(), id+".ended") }
 
 // free fails when there is a record of another program's sandbox.
 func (p *Provider) free(id string) error {
@@ -56,9 +59,42 @@ func (p *Provider) save(r record) error {
 	return disk.WriteJSON(p.recordPath(r.ID), r)
 }
 
+// saveMain keeps the main process of a run that has ended for later programs.
+func (b *box) saveMain() {
+	if len(b.place.Spec.Cmd) == 0 || b.place.Spec.AutoRemove {
+		return
+	}
+	if err := b.table.Save(b.p.mainPath(b.id), atoll.MainProcess); err != nil {
+		b.p.log.Warn("the output of the main process is lost", "sandbox", b.id, "err", err)
+	}
+}
+
+// dropMain forgets the main process of the latest run.
+func (b *box) dropMain() error {
+	err := os.Remove(b.p.mainPath(b.id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// loadMain finds the main process of the run that an earlier program made.
+func (b *box) loadMain() {
+	table, err := process.Load(b.p.mainPath(b.id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		b.p.log.Warn("the output of the main process is lost", "sandbox", b.id, "err", err)
+		return
+	}
+	b.table = table
+}
+
 // erase removes the record and releases the lock.
 func (p *Provider) erase(b *box) {
-	for _, name := range []string{p.recordPath(b.id) + disk.Temporary, p.recordPath(b.id)} {
+	main, record := p.mainPath(b.id), p.recordPath(b.id)
+	for _, name := range []string{main + disk.Temporary, main, record + disk.Temporary, record} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			p.log.Warn("erase", "sandbox", b.id, "err", err)
 		}
@@ -109,6 +145,9 @@ func (p *Provider) adopt(id string) error {
 	}
 	if err := b.sweep(); err != nil {
 		p.log.Warn("sweep", "sandbox", id, "err", err)
+	}
+	if r.State != atoll.StateRunning {
+		b.loadMain()
 	}
 	b.made = true
 	p.mu.Lock()

@@ -1,6 +1,7 @@
 package life
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"time"
@@ -88,31 +89,43 @@ func (b *box) running(op string) (*process.Table, error) {
 	return b.table, nil
 }
 
-// Process implements atoll.Sandbox. Those of the latest run can be found until
-// the next one.
-func (b *box) Process(ctx context.Context, id string) (atoll.Process, error) {
-	table, err := b.running("process")
-	if err == nil {
-		return table.Get(id)
+// latest returns the table of a box that runs or, along with ErrStopped, that of
+// its latest run, if there was one.
+func (b *box) latest(op string) (*process.Table, error) {
+	table, err := b.running(op)
+	if atoll.KindOf(err) == atoll.ErrStopped {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		table = b.table
 	}
-	b.mu.Lock()
-	table = b.table
-	b.mu.Unlock()
-	if atoll.KindOf(err) == atoll.ErrStopped && table != nil {
-		if p, gerr := table.Get(id); gerr == nil {
-			return p, nil
-		}
-	}
-	return nil, err
+	return table, err
 }
 
-// Processes implements atoll.ProcessLister.
-func (b *box) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
-	table, err := b.running("processes")
-	if err != nil {
+// Process implements atoll.Sandbox. Those of the latest run can be found until
+// the next one, after the program has ended only its main process.
+func (b *box) Process(ctx context.Context, id string) (atoll.Process, error) {
+	table, err := b.latest("process")
+	if table == nil {
 		return nil, err
 	}
-	return table.List(), nil
+	p, missing := table.Get(id)
+	if missing != nil {
+		return nil, cmp.Or(err, missing)
+	}
+	return p, nil
+}
+
+// Processes implements atoll.ProcessLister: it lists those that Process finds.
+func (b *box) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
+	table, err := b.latest("processes")
+	if table == nil {
+		return nil, err
+	}
+	list := table.List()
+	if len(list) == 0 && err != nil {
+		return nil, err
+	}
+	return list, nil
 }
 
 // Dial implements atoll.Dialer.

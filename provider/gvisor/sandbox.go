@@ -222,8 +222,16 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 
 // Process implements atoll.Sandbox.
 func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
+	if p := s.ended(id); p != nil {
+		return p, nil
+	}
 	p, err := s.inside().Process(ctx, id)
-	return s.process(p), s.explain(ctx, "process", err)
+	if err = s.explain(ctx, "process", err); atoll.KindOf(err) == atoll.ErrStopped {
+		if p := s.ended(id); p != nil { // it has just stopped
+			return p, nil
+		}
+	}
+	return s.process(p), err
 }
 
 // A process is one that the keeper knows, until it is gone with it.
@@ -242,7 +250,12 @@ func (s *sandbox) process(p atoll.Process) atoll.Process {
 // Wait implements atoll.Process.
 func (p *process) Wait(ctx context.Context) (atoll.Exit, error) {
 	exit, err := p.ProcessLayer.Wait(ctx)
-	return exit, p.s.explain(ctx, "wait", err)
+	if err = p.s.explain(ctx, "wait", err); atoll.KindOf(err) == atoll.ErrStopped {
+		if ended := p.s.ended(p.ID()); ended != nil {
+			return ended.Wait(ctx)
+		}
+	}
+	return exit, err
 }
 
 // Signal implements atoll.Process.
@@ -252,6 +265,9 @@ func (p *process) Signal(ctx context.Context, sig atoll.Signal) error {
 
 // Attach implements atoll.Process.
 func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
+	if ended := p.s.ended(p.ID()); ended != nil {
+		return ended.Attach(ctx, a)
+	}
 	return p.s.explain(ctx, "attach", p.ProcessLayer.Attach(ctx, a))
 }
 
@@ -263,7 +279,12 @@ func (p *process) Resize(ctx context.Context, size atoll.Size) error {
 // Processes implements atoll.ProcessLister.
 func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	list, err := atoll.Processes(ctx, s.inside())
-	return list, s.explain(ctx, "processes", err)
+	if err = s.explain(ctx, "processes", err); atoll.KindOf(err) == atoll.ErrStopped {
+		if p, st := s.endedMain(); p != nil {
+			return []atoll.ProcessStatus{st}, nil
+		}
+	}
+	return list, err
 }
 
 // Pause implements atoll.Pauser.

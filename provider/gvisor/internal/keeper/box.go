@@ -245,6 +245,7 @@ func (b *box) finish(state atoll.State, reason string, exit *atoll.Exit) error {
 	errs = append(errs, b.sentry.destroy()) // first: whatever waits for the sentry is free then
 	b.files.close()
 	errs = append(errs, b.network.close(), b.table.Close())
+	b.saveMain() // before the record says that there is something to look for
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st := &b.record.Status

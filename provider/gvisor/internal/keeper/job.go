@@ -61,6 +61,7 @@ const (
 
 	SentryLogName = "sentry.log" // what gVisor's processes said when they died
 	UpperName     = "upper.tar"  // what a clean stop saved of the root file system
+	MainName      = "main.ended" // what the main process printed, and its exit; see LoadMain
 )
 
 // failure is the Reply that carries err.

@@ -184,6 +184,9 @@ func start(conn *os.File) (_ *keeper, err error) {
 		return nil, err
 	}
 	undo.add(k.close)
+	if err := dropMain(job.Dir); err != nil {
+		return nil, atoll.E("start", job.Spec.ID, atoll.ErrInternal, err)
+	}
 	if err := k.box.runMain(context.Background()); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,46 @@
+//go:build linux
+
+package keeper
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/process"
+)
+
+// saveMain keeps what the main process printed, and its exit, for who asks when
+// this keeper has gone. That of an AutoRemove sandbox is to be read while it
+// lingers. A stop that was to free a full disk, for one, must not fail for it.
+func (b *box) saveMain() {
+	if len(b.job.Spec.Cmd) == 0 || b.job.Spec.AutoRemove {
+		return
+	}
+	err := b.table.Save(filepath.Join(b.job.Dir, MainName), atoll.MainProcess)
+	if err != nil && !errors.Is(err, atoll.ErrNotExist) { // it may never have been started
+		b.log.Warn("the output of the main process is lost", "err", err)
+	}
+}
+
+// dropMain forgets the main process of the sandbox's last life.
+func dropMain(dir string) error {
+	err := os.Remove(filepath.Join(dir, MainName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// LoadMain returns what the last keeper saved of the main process of a sandbox
+// that has ended, in its own directory dir; fs.ErrNotExist if it saved nothing.
+func LoadMain(dir string) (atoll.Process, atoll.ProcessStatus, error) {
+	table, err := process.Load(filepath.Join(dir, MainName))
+	if err != nil {
+		return nil, atoll.ProcessStatus{}, err
+	}
+	p, err := table.Get(atoll.MainProcess)
+	return p, table.List()[0], err
+}
