@@ -68,7 +68,7 @@ func TestAnswersHaveLimits(t *testing.T) {
 			return err
 		},
 		"Dial": func(ctx context.Context, c *Client) error {
-			_, err := c.Sandbox(fakeID).(atoll.Dialer).Dial(ctx, 80)
+			_, err := atoll.Dial(ctx, c.Sandbox(fakeID), 80)
 			return err
 		},
 		"Exec": func(ctx context.Context, c *Client) error {
