@@ -1,0 +1,135 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
+)
+
+func says(text string) atoll.Spec {
+	return atoll.Spec{Cmd: []string{"sh", "-c", "echo " + text + "; exec sleep 600"}}
+}
+
+// endedPath is where a keeper leaves the main process of its sandbox.
+func (l *lab) endedPath(sb atoll.Sandbox) string {
+	return filepath.Join(l.opts.Dir, "sandboxes", sb.ID(), "main.ended")
+}
+
+// said waits until the main process has printed something.
+func (l *lab) said(sb atoll.Sandbox) {
+	l.t.Helper()
+	l.poll(func() error {
+		all, err := atoll.Processes(l.ctx(), sb)
+		if err == nil && all[0].Stdout.Written == 0 {
+			err = errors.New("the main process has printed nothing")
+		}
+		return err
+	})
+}
+
+// mainIsLost checks that nothing is said about the main process but that its
+// sandbox does not run.
+func (l *lab) mainIsLost(sb atoll.Sandbox) {
+	l.t.Helper()
+	_, err := sb.Process(l.ctx(), atoll.MainProcess)
+	wantKind(l.t, "process", err, atoll.ErrStopped)
+	_, err = atoll.Processes(l.ctx(), sb)
+	wantKind(l.t, "processes", err, atoll.ErrStopped)
+}
+
+// A keeper that is killed takes along what it held, and what is served then is
+// not that of a life before.
+func TestMainIsLostWithItsKeeper(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(says("once"))
+	l.said(sb)
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	if _, err := sb.Process(l.ctx(), atoll.MainProcess); err != nil {
+		t.Errorf("process after a stop: %v", err)
+	}
+	l.must("start", sb.Start(l.ctx()))
+	main, err := sb.Process(l.ctx(), atoll.MainProcess)
+	l.must("process", err)
+	l.must("kill", syscall.Kill(l.keeperOf(sb), syscall.SIGKILL))
+	l.becomes(sb, atoll.StateFailed)
+	l.mainIsLost(sb)
+	_, err = main.Wait(l.ctx())
+	wantKind(t, "wait", err, atoll.ErrStopped, "sandbox has failed")
+	wantKind(t, "attach", main.Attach(l.ctx(), &atoll.Attachment{Stdout: io.Discard}), atoll.ErrStopped, "sandbox has failed")
+}
+
+// Neither a stop nor a start fails because it cannot be kept, or is damaged.
+func TestMainThatCannotBeKept(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(says("something"))
+	l.said(sb)
+	l.must("be in the way", os.Mkdir(l.endedPath(sb)+".tmp", 0o700))
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	l.becomes(sb, atoll.StateStopped)
+	l.mainIsLost(sb)
+	l.must("start", sb.Start(l.ctx()))
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	l.must("truncate", os.Truncate(l.endedPath(sb), 10))
+	l.mainIsLost(sb)
+	l.must("start", sb.Start(l.ctx()))
+}
+
+// What is removed soon anyway is kept by its keeper alone.
+func TestMainOfAutoRemoveIsNotKept(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Cmd: []string{"echo", "out"}, AutoRemove: true})
+	l.becomes(sb, atoll.StateStopped)
+	main, err := sb.Process(l.ctx(), atoll.MainProcess)
+	l.must("process", err)
+	var out strings.Builder
+	if err := main.Attach(l.ctx(), &atoll.Attachment{Stdout: &out}); err != nil || out.String() != "out\n" {
+		t.Errorf("attach: %q, %v", out.String(), err)
+	}
+	if _, err := os.Lstat(l.endedPath(sb)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its file: %v, want none", err)
+	}
+}
+
+// The API says of a sandbox that does not run what it says of one that does.
+func TestMainOverHTTP(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Cmd: []string{"sh", "-c", "head -c 1048576 /dev/zero; echo the end; echo err >&2; exit 3"}})
+	l.becomes(sb, atoll.StateFailed)
+	h, err := api.NewHandler(l.Provider, api.Options{})
+	l.must("handler", err)
+	defer h.Close()
+	srv := httptest.NewServer(h)
+	defer srv.Close()
+	for path, want := range map[string]struct{ offset, body string }{
+		"":                                   {"", `"exit":{"code":3,`},
+		"/wait":                              {"", `"code":3,`},
+		"/output?offset=5":                   {"8", "the end\n"},
+		"/output?offset=1048580&follow=true": {"1048580", "end\n"},
+		"/output?offset=-1":                  {"", ""},
+		"/output?stream=stderr":              {"0", "err\n"},
+		"/output?offset=1048585":             {"", `"kind":"invalid"`},
+		"/output?stream=stderr&offset=4":     {"4", ""},
+		"/output?stream=stderr&follow=true":  {"0", "err\n"},
+	} {
+		res, err := http.Get(srv.URL + "/v1/sandboxes/" + sb.ID() + "/processes/" + atoll.MainProcess + path)
+		l.must("get "+path, err)
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		l.must("read "+path, err)
+		got := string(body)
+		if !strings.Contains(got, want.body) || want.body == "" && got != "" || res.Header.Get(api.OffsetHeader) != want.offset {
+			t.Errorf("%s: %s, offset %q, %.200q; want %q, %q", path, res.Status, res.Header.Get(api.OffsetHeader), got, want.offset, want.body)
+		}
+	}
+}
