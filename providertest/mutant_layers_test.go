@@ -205,6 +205,16 @@ func (p cheerfulProcess) Wait(ctx context.Context) (atoll.Exit, error) {
 	return atoll.Exit{}, ctx.Err()
 }
 
+type oblivious struct{ atoll.SandboxLayer }
+
+func (s oblivious) Process(ctx context.Context, id string) (atoll.Process, error) {
+	st, err := s.Status(ctx)
+	if err == nil && st.State != atoll.StateRunning {
+		return nil, atoll.E("process", s.ID(), atoll.ErrStopped, nil)
+	}
+	return s.SandboxLayer.Process(ctx, id)
+}
+
 type patient struct{ atoll.SandboxLayer }
 
 func (s patient) Status(ctx context.Context) (atoll.Status, error) {

@@ -55,6 +55,9 @@ var mutants = []mutant{
 	breaks("tells nobody later that it was killed", "death/a process that its sandbox's end has ended says so ever after", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return cheerful{atoll.SandboxLayer{Sandbox: sb}}
 	})),
+	breaks("forgets what the main process printed", "death/what the main process printed can be read when it has ended, and its exit", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+		return oblivious{atoll.SandboxLayer{Sandbox: sb}}
+	})),
 	breaks("hangs with an ended context", "death/a context that has ended ends every call", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return patient{atoll.SandboxLayer{Sandbox: sb}}
 	})),
