@@ -98,14 +98,15 @@ var crashes = []promise{
 		go func() { done <- main.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr}) }()
 		scr.expect(t, h, "\n")
 		h.cfg.crash(t, h.p, sb)
-		within(t, h.short(), "Attach and Wait", func() {
-			if err := <-done; err != nil {
-				wantKind(t, "Attach", err, atoll.ErrStopped)
-			}
-			if _, err := main.Wait(h.ctx(t)); err != nil {
-				wantKind(t, "Wait", err, atoll.ErrStopped)
+		within(t, h.short(), "Attach", func() {
+			if err := <-done; err != nil { // that it is no more may not be seen yet
+				wantKind(t, "Attach", err, atoll.ErrStopped, atoll.ErrUnavailable)
 			}
 		})
+		h.becomes(t, sb, atoll.StateFailed)
+		if _, err := main.Wait(h.ctx(t)); err != nil {
+			wantKind(t, "Wait", err, atoll.ErrStopped)
+		}
 		h.revives(t, sb)
 	}},
 }
