@@ -160,6 +160,9 @@ func (e *events) changed(id string) {
 		e.hub.Interrupt(err)
 		return
 	}
+	if rec.Removing != nil && e.p.dir.Busy(id) {
+		return // that it is removed is all there is to tell, soon
+	}
 	e.tell(rec.Status)
 	if live(rec.Status.State) && e.pulse[id] == nil {
 		e.feel(id, rec.Keeper)

@@ -255,8 +255,12 @@ func (p *Provider) read(op, id string) (*statedir.Record, error) {
 		return nil, atoll.E(op, id, atoll.ErrInternal, err)
 	}
 	st := &rec.Status
-	if rec.Damaged {
+	switch {
+	case rec.Damaged:
 		st.Provider, st.Caps = p.info.Name, p.info.Caps
+		return rec, nil
+	case rec.Removing != nil:
+		p.leaves(st)
 		return rec, nil
 	}
 	if live(st.State) && !p.dir.Alive(id) {

@@ -79,6 +79,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 
 // Remove implements atoll.Sandbox.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+	defer s.p.events.changed(s.id) // if only to tell that it failed
 	err := s.p.locked(ctx, "remove", s.id, func(rec *statedir.Record) error {
 		if err := s.p.dismiss(ctx, rec, true, func(sb atoll.Sandbox) error { return sb.Remove(ctx) }); err != nil {
 			return err
@@ -91,9 +92,12 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 	return err
 }
 
-// removeLeft does what is left to do for a sandbox that is removed already: a
-// data volume that was kept can still be dropped.
+// removeLeft does what is left to do for a sandbox that is removed already, or
+// all but its record: a data volume that was kept can still be dropped.
 func (s *sandbox) removeLeft(opts ...atoll.RemoveOption) error {
+	if err := s.p.sweepSandbox(s.id); err != nil {
+		return err
+	}
 	if !atoll.RemoveOpts(opts...).Volumes {
 		return nil
 	}

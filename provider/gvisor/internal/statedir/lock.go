@@ -45,6 +45,14 @@ func (d Dir) TryLock(id string) (*disk.Lock, error) {
 	return disk.TryLock(filepath.Join(d.Sandbox(id), "lock"))
 }
 
+// Busy reports whether somebody holds the sandbox's lock, or its directory is
+// gone. To find out, it takes the lock for a moment.
+func (d Dir) Busy(id string) bool {
+	l, err := disk.TryLockExisting(filepath.Join(d.Sandbox(id), "lock"))
+	defer l.Release()
+	return errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist)
+}
+
 // Make makes the sandbox's directory with its lock taken, so that nobody ever
 // sees it unlocked; fs.ErrExist when it is there.
 func (d Dir) Make(id string) (l *disk.Lock, err error) {

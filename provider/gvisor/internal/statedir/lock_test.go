@@ -76,7 +76,11 @@ func TestMakeIsLocked(t *testing.T) {
 	wantErr(t, "lock what is being made", err, ErrBusy)
 	_, err = d.Make(id)
 	wantErr(t, "make it again", err, fs.ErrExist)
+	busy := d.Busy(id)
 	l.Release()
+	if !busy || d.Busy(id) || !d.Busy(atoll.NewID()) {
+		t.Error("it is busy when it is locked or gone, and only then")
+	}
 	l, err = d.TryLock(id)
 	must(t, "lock", err)
 	l.Release()

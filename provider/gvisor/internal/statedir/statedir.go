@@ -314,8 +314,11 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	if st.Spec.Name != "" {
 		errs = append(errs, d.Release(st.Spec.Project, st.Spec.Name, st.ID))
 	}
-	errs = append(errs, d.DropSnapshots(st.ID), discard(d.Sandbox(st.ID)))
+	errs = append(errs, d.DropSnapshots(st.ID))
 	if err := errors.Join(errs...); err != nil {
+		return err // with the directory its lock would go, which the next try needs
+	}
+	if err := discard(d.Sandbox(st.ID)); err != nil {
 		return err
 	}
 	return errors.Join(remove(d.Record(st.ID)+disk.Temporary), remove(d.Record(st.ID)))
