@@ -275,6 +275,19 @@ func (p *Provider) read(op, id string) (*statedir.Record, error) {
 	return rec, nil
 }
 
+// leaves makes st that of a sandbox whose removal has begun.
+func (p *Provider) leaves(st *atoll.Status) {
+	st.Ready = false
+	if p.dir.Busy(st.ID) {
+		if live(st.State) {
+			st.State = atoll.StateStopped
+		}
+		st.Reason = "it is being removed"
+		return
+	}
+	st.State, st.Reason = atoll.StateFailed, "its removal was interrupted: remove it again"
+}
+
 // live reports whether a sandbox in that state has a keeper.
 func live(s atoll.State) bool { return s == atoll.StateRunning || s == atoll.StatePaused }
 
