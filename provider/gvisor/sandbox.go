@@ -54,7 +54,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted: remove it")
 		}
 		// A keeper whose main process has ended stays a while.
-		if err := s.p.dismiss(ctx, rec, true, func(sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }); err != nil {
+		if err := s.p.dismiss(ctx, rec, true, func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }); err != nil {
 			return err
 		}
 		if err := s.p.group(rec).Remove(); err != nil { // of its life before
@@ -73,7 +73,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	defer s.p.events.changed(s.id)
 	defer s.p.rouse()
 	return s.p.locked(ctx, "stop", s.id, func(rec *statedir.Record) error {
-		return s.p.dismiss(ctx, rec, false, func(sb atoll.Sandbox) error { return sb.Stop(ctx, grace) })
+		return s.p.dismiss(ctx, rec, false, func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, grace) })
 	})
 }
 
@@ -81,7 +81,7 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	defer s.p.events.changed(s.id) // if only to tell that it failed
 	err := s.p.locked(ctx, "remove", s.id, func(rec *statedir.Record) error {
-		if err := s.p.dismiss(ctx, rec, true, func(sb atoll.Sandbox) error { return sb.Remove(ctx) }); err != nil {
+		if err := s.p.dismiss(ctx, rec, true, func(ctx context.Context, sb atoll.Sandbox) error { return sb.Remove(ctx) }); err != nil {
 			return err
 		}
 		return s.p.delete(rec, atoll.RemoveOpts(opts...))
@@ -129,20 +129,25 @@ func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error 
 // it, does not answer or does not go is killed. Without, only one that has done
 // it is, because with another the sandbox's files would be lost: that is an
 // error, and the sandbox goes on. The caller holds the sandbox's lock.
-func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, force bool, ask func(atoll.Sandbox) error) error {
+func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, force bool, ask func(context.Context, atoll.Sandbox) error) error {
 	id := rec.Status.ID
 	if !p.dir.Alive(id) {
 		return nil
 	}
 	sb := p.keeper(id).sandbox()
 	err := p.answers(ctx, sb)
-	hangs := errors.Is(err, context.DeadlineExceeded)
-	if err != nil {
+	switch {
+	case err != nil:
 		err = atoll.Errorf("stop", id, atoll.ErrUnavailable,
 			"its keeper, process %d, does not answer, and only it can save what is not on volumes: try again, or end that process (%w)", rec.Keeper.PID, err)
-	} else {
-		err = ask(sb)
+	case force:
+		bounded, cancel := context.WithTimeout(ctx, forceTime)
+		defer cancel()
+		err = ask(bounded, sb)
+	default:
+		err = ask(ctx, sb) // saving can take as long as it wants
 	}
+	hangs := errors.Is(err, context.DeadlineExceeded)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -185,8 +190,12 @@ func (p *Provider) refused(ctx context.Context, rec *statedir.Record, err error)
 }
 
 // answerTime is how long a keeper may take to answer what it has in memory; one
-// that takes longer hangs. Stopping can take as long as it wants.
+// that takes longer hangs.
 const answerTime = 10 * time.Second
+
+// forceTime is how long a keeper may take to end a sandbox of which nothing is
+// to be saved.
+const forceTime = 30 * time.Second
 
 // answers reports whether the sandbox's keeper is able to do what it is asked.
 func (p *Provider) answers(ctx context.Context, sb atoll.Sandbox) error {

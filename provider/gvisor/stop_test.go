@@ -142,6 +142,23 @@ func TestRunDirectoryDeleted(t *testing.T) {
 	l.removed(sb, pids)
 }
 
+// freeze stops a process, and returns when it does nothing more.
+func (l *lab) freeze(pid int) {
+	l.t.Helper()
+	l.must("freeze", unix.Kill(pid, unix.SIGSTOP))
+	l.poll(func() error {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		l.must("list threads", err)
+		for _, path := range threads {
+			stat, err := os.ReadFile(path)
+			if err == nil && !strings.Contains(string(stat), ") T ") {
+				return fmt.Errorf("a thread of %d goes on: %s", pid, stat)
+			}
+		}
+		return nil
+	})
+}
+
 // A keeper that does not answer could still save its sandbox's files: a stop
 // fails and names it, and succeeds when it answers again. One whose sandbox is
 // to be removed is ended.
@@ -151,7 +168,7 @@ func TestKeeperThatHangs(t *testing.T) {
 	l.sh(sb, "echo kept > /root/file")
 	keeper, pids := l.keeperOf(sb), l.processes(other)
 	for _, pid := range []int{keeper, pids["keeper"]} {
-		l.must("freeze", unix.Kill(pid, unix.SIGSTOP))
+		l.freeze(pid)
 	}
 	removed := begin(func() error { return other.Remove(l.ctx(), atoll.RemoveVolumes()) })
 	err := sb.Stop(l.ctx(), 0)
