@@ -27,8 +27,9 @@ type Sandbox interface {
 
 	// Stop asks every process to end (SIGTERM), kills what is left after grace,
 	// and keeps the sandbox and, as Caps.Durable says, its files. grace 0 kills
-	// at once; a negative grace means DefaultStopGrace. Stopping a stopped one
-	// does nothing. Kinds: ErrNotFound.
+	// at once; a negative grace means DefaultStopGrace. A Stop that cannot keep
+	// the files fails, and the sandbox goes on. Stopping a stopped one does
+	// nothing. Kinds: ErrNotFound, ErrExhausted (no space for the files).
 	Stop(ctx context.Context, grace time.Duration) error
 
 	// Exec starts a command. ctx bounds the start, not the process, which lives

@@ -4,6 +4,7 @@
 // which the provider and the keepers share without talking to each other:
 //
 //	sandboxes/{id}/           lock, keeper.lock, keeper.sock, keeper.log, the bundle, upper.tar, main.ended
+//	sandboxes/.mark-{id}      what is made before there is a record of it
 //	records/{id}.json         the sandbox's Record; one directory, so that one watch sees all
 //	names/{project}/{name}    holds the id that the name stands for
 //	volumes/{project}/{name}/ data volumes ("data-{id}") and named volumes
