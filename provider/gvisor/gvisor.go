@@ -31,7 +31,8 @@ import (
 // Options configure the provider. Dir is required; zero fields mean defaults.
 type Options struct {
 	// Dir keeps sandboxes, volumes, snapshots and images; it is made when
-	// missing. Many providers, in many processes, may use one directory.
+	// missing, and must be this user's alone. Many providers, in many processes,
+	// may use one directory.
 	Dir string
 	// RunDir keeps what must not survive a reboot, and must be this user's
 	// alone; it is made when missing. Default: below $XDG_RUNTIME_DIR, if that

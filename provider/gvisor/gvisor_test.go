@@ -118,7 +118,7 @@ func entries(t testing.TB, dir string) []string {
 
 // need skips where gVisor cannot work, with the reason; in CI that is a failure.
 func need(t testing.TB) {
-	p, err := gvisor.New(gvisor.Options{Dir: t.TempDir(), RunDir: t.TempDir(), Helper: helper(t)})
+	p, err := gvisor.New(gvisor.Options{Dir: filepath.Join(t.TempDir(), "state"), RunDir: t.TempDir(), Helper: helper(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -440,7 +440,7 @@ func TestHostPaths(t *testing.T) {
 		t.Errorf("on the host: %q, %v", got, err)
 	}
 	for _, path := range []string{"relative", "/"} {
-		_, err := gvisor.New(gvisor.Options{Dir: t.TempDir(), HostPaths: []string{path}})
+		_, err := gvisor.New(gvisor.Options{Dir: filepath.Join(t.TempDir(), "state"), HostPaths: []string{path}})
 		wantKind(t, "host path "+path, err, atoll.ErrInvalid, path)
 	}
 }

@@ -59,11 +59,22 @@ type Record struct {
 	Damaged bool `json:"-"`
 }
 
-// Open makes the directories that are missing, readable by their owner only.
+// Open makes the directories that are missing, for their owner only. It is
+// fs.ErrPermission if others own one of them or can write to it: records say
+// what is deleted, killed and shown to programs, and that with root's rights if
+// root reads them.
 func Open(path string) (Dir, error) {
-	for _, sub := range []string{"sandboxes", "records", "names", "volumes", "snapshots"} {
-		if err := os.MkdirAll(filepath.Join(path, sub), 0o700); err != nil {
+	for _, sub := range []string{"", "sandboxes", "records", "names", "volumes", "snapshots"} {
+		dir := filepath.Join(path, sub)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return "", err
+		}
+		info, err := os.Stat(dir)
+		if err != nil {
+			return "", err
+		}
+		if fault := owned(info); fault != "" {
+			return "", fmt.Errorf("state directory %s %s: it must be this user's alone; choose another with --state-dir or XDG_STATE_HOME (%w)", dir, fault, fs.ErrPermission)
 		}
 	}
 	return Dir(path), nil
@@ -134,6 +145,10 @@ func (r *Record) check(id string) error {
 		if name != "" && !atoll.ValidName(name) {
 			return fmt.Errorf("%q: not a valid name", name)
 		}
+	}
+	// Which directory it is in differs with the environment of who made it.
+	if r.Run != "" && (!filepath.IsAbs(r.Run) || filepath.Base(r.Run) != id) {
+		return fmt.Errorf("%s: not the sandbox's run directory", r.Run)
 	}
 	return nil
 }

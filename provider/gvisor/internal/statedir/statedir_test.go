@@ -75,6 +75,31 @@ func TestOpen(t *testing.T) {
 	wantErr(t, "open a file", err, unix.ENOTDIR)
 }
 
+// Whoever can write records has what their reader may do done.
+func TestOpenOfAnother(t *testing.T) {
+	for _, sub := range []string{"", "records", "volumes"} {
+		t.Run("directory "+sub, func(t *testing.T) {
+			dir := string(open(t))
+			path := filepath.Join(dir, sub)
+			must(t, "chmod", os.Chmod(path, 0o770))
+			_, err := Open(dir)
+			wantErr(t, "open what a group can write to", err, fs.ErrPermission)
+			must(t, "chmod", os.Chmod(path, 0o755))
+			_, err = Open(dir)
+			must(t, "open what others can read", err)
+			if os.Geteuid() != 0 {
+				return
+			}
+			must(t, "chown", os.Chown(path, 54321, 54321))
+			_, err = Open(dir)
+			wantErr(t, "open another user's", err, fs.ErrPermission)
+			if !strings.Contains(err.Error(), path+" belongs to user 54321") {
+				t.Errorf("%q does not say why", err)
+			}
+		})
+	}
+}
+
 func TestRecord(t *testing.T) {
 	d := open(t)
 	id := atoll.NewID()
@@ -100,6 +125,8 @@ func TestDamagedRecord(t *testing.T) {
 		{"of no sandbox", "null", "not that of this sandbox"},
 		{"of another sandbox", `{"status":{"id":"` + atoll.NewID() + `"}}`, "not that of this sandbox"},
 		{"with a name that leads elsewhere", `{"status":{"id":"ID","spec":{"project":"../.."}}}`, "not a valid name"},
+		{"with the run directory of another", `{"status":{"id":"ID"},"run":"/precious"}`, "/precious: not the sandbox's run directory"},
+		{"with no run directory", `{"status":{"id":"ID"},"run":"ID"}`, "not the sandbox's run directory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := open(t)
@@ -276,7 +303,7 @@ func TestDeleteOnFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	must(t, "mount", unix.Mount("atoll-test", dir, "tmpfs", 0, "size=256k"))
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	d, err := Open(dir)
+	d, err := Open(filepath.Join(dir, "state"))
 	must(t, "open", err)
 	r := record(t, d, "web")
 	big := filepath.Join(d.Volume("p", DataVolume(r.Status.ID)), "big")
@@ -286,7 +313,7 @@ func TestDeleteOnFullDisk(t *testing.T) {
 		t.Errorf("the record that could not be replaced: %v", err)
 	}
 	must(t, "delete", d.Delete(r, atoll.RemoveOptions{Volumes: true}))
-	if got := left(t, d, r) + names(t, dir, "sandboxes") + names(t, dir, "records"); got != "" {
+	if got := left(t, d, r) + names(t, string(d), "sandboxes") + names(t, string(d), "records"); got != "" {
 		t.Errorf("left: %s", got)
 	}
 }
