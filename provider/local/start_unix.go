@@ -46,12 +46,12 @@ func environ(pl *life.Place, cmd *atoll.Command, mark string) []string {
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
 	}
-	return life.Environ(env, pl.Spec.Env, cmd.Env, []string{mark})
+	return process.Environ(env, pl.Spec.Env, cmd.Env, []string{mark})
 }
 
 // Shell implements life.Backend.
 func (backend) Shell(pl *life.Place, cmd *atoll.Command) string {
-	if shell := life.Lookup(environ(pl, cmd, ""), "SHELL"); shell != "" && shell != "/bin/false" {
+	if shell := process.Lookup(environ(pl, cmd, ""), "SHELL"); shell != "" && shell != "/bin/false" {
 		return shell
 	}
 	if executable("/bin/bash") == nil {
@@ -68,7 +68,7 @@ func (backend) Start(ctx context.Context, pl *life.Place, cmd *atoll.Command, io
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, atoll.Errorf("exec", pl.ID, atoll.ErrExecFailed, "working directory %q: not a directory", cmd.Dir)
 	}
-	program, err := find(cmd.Args[0], life.Lookup(env, "PATH"), dir)
+	program, err := find(cmd.Args[0], process.Lookup(env, "PATH"), dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, atoll.Errorf("exec", pl.ID, atoll.ErrCommandNotFound, "%q: no such command", cmd.Args[0])
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/life"
+	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
 // sh is what there is of a shell: simple commands with ';' between them, from
@@ -97,7 +97,7 @@ func (p *Proc) split(command string) []string {
 		args = append(args, word.String())
 	}
 	for i, a := range args {
-		a = os.Expand(a, func(key string) string { return life.Lookup(p.Env, key) })
+		a = os.Expand(a, func(key string) string { return process.Lookup(p.Env, key) })
 		args[i] = strings.ReplaceAll(a, "\x00", "$")
 	}
 	return args

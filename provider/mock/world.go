@@ -74,7 +74,7 @@ func (w *world) Start(ctx context.Context, pl *life.Place, cmd *atoll.Command, s
 		base = append(base, "TERM=xterm-256color")
 	}
 	p := w.newProc(&Proc{
-		Args: slices.Clone(cmd.Args), Env: life.Environ(base, pl.Spec.Env, cmd.Env), Dir: path.Clean(dir), UID: uid, GID: gid,
+		Args: slices.Clone(cmd.Args), Env: process.Environ(base, pl.Spec.Env, cmd.Env), Dir: path.Clean(dir), UID: uid, GID: gid,
 		box: pl.ID, place: pl.Prefix, dir: pl.Dir, tty: cmd.TTY != nil,
 	}, files)
 	go p.run(program)

@@ -143,26 +143,7 @@ func (b *box) environ(cred credentials, id string, cmd *atoll.Command) []string 
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
 	}
-	return mergeEnv(env, b.job.Env, b.job.Spec.Env, cmd.Env, []string{processEnv + "=" + id})
-}
-
-// mergeEnv joins lists of KEY=value; of equal keys the last one wins, in the
-// place of the first.
-func mergeEnv(lists ...[]string) []string {
-	var out []string
-	at := map[string]int{}
-	for _, list := range lists {
-		for _, kv := range list {
-			key, _, _ := strings.Cut(kv, "=")
-			if i, ok := at[key]; ok {
-				out[i] = kv
-				continue
-			}
-			at[key] = len(out)
-			out = append(out, kv)
-		}
-	}
-	return out
+	return process.Environ(env, b.job.Env, b.job.Spec.Env, cmd.Env, []string{processEnv + "=" + id})
 }
 
 func (b *box) defaultUser() string {

@@ -163,10 +163,3 @@ func TestSystemAccounts(t *testing.T) {
 		t.Errorf("group = %q", got)
 	}
 }
-
-func TestMergeEnv(t *testing.T) {
-	got := mergeEnv([]string{"PATH=/bin", "A=1"}, []string{"A=2", "B=x=y"}, []string{"PATH=/usr/bin"})
-	if want := []string{"PATH=/usr/bin", "A=2", "B=x=y"}; !slices.Equal(got, want) {
-		t.Errorf("mergeEnv = %v, want %v", got, want)
-	}
-}

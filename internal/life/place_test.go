@@ -9,18 +9,6 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/volume"
 )
 
-func TestEnviron(t *testing.T) {
-	got := Environ([]string{"A=1", "B=2"}, nil, []string{"A=3", "C=", "D", "A=4=5"}, []string{"D=6"})
-	if want := "A=4=5 B=2 C= D=6"; strings.Join(got, " ") != want {
-		t.Errorf("Environ: %q, want %s", got, want)
-	}
-	for key, want := range map[string]string{"A": "4=5", "B": "2", "C": "", "D": "6", "E": "", "": ""} {
-		if got := Lookup(got, key); got != want {
-			t.Errorf("Lookup %q: %q, want %q", key, got, want)
-		}
-	}
-}
-
 // Below the work directory names are those of the data volume; all others are
 // the machine's.
 func TestHostPath(t *testing.T) {
