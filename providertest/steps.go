@@ -60,6 +60,10 @@ func (s *stepper) during(t *testing.T, what string, n int, f func() error) error
 // fails, then the second and so on, until none does.
 func eachStep(t *testing.T, h *harness, scenario func(t *testing.T, h *harness, s *stepper, n int)) {
 	const enough = 100
+	if err := h.p.Close(); err != nil { // nothing else may run beside the look for leaks
+		t.Errorf("Close: %v", err)
+	}
+	h.closed = true
 	for n := 1; n <= enough; n++ {
 		s := &stepper{}
 		t.Run(fmt.Sprintf("step %d fails", n), func(t *testing.T) {
