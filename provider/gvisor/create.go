@@ -23,9 +23,18 @@ import (
 // A creation is one Create in progress. Its steps can each fail; undo takes
 // back those that were made.
 type creation struct {
-	p    *Provider
-	rec  *statedir.Record
-	lock *disk.Lock // held until Create returns; nil before the first step
+	p       *Provider
+	rec     *statedir.Record
+	lock    *disk.Lock // held until Create returns; nil before the first step
+	volumes []string   // those of its mounts that were not there
+}
+
+// step is where a test lets something fail.
+func (p *Provider) step(name string) error {
+	if p.opts.step == nil {
+		return nil
+	}
+	return p.opts.step(name)
 }
 
 // undo takes back what was made. What it fails to take back has a record, by
@@ -37,11 +46,17 @@ func (c *creation) undo() {
 	if err := c.p.delete(c.rec, atoll.RemoveOptions{Volumes: c.rec.Fresh}); err != nil {
 		c.p.log.Error("create: undo", "sandbox", c.rec.Status.ID, "err", err)
 	}
+	for _, name := range c.volumes {
+		_ = c.p.removeVolume(c.rec.Status.Spec.Project, name) // unless another sandbox uses it by now
+	}
 }
 
 // reserve takes the id, the name and the record.
 func (c *creation) reserve(context.Context) (err error) {
 	st, dir := &c.rec.Status, c.p.dir
+	if err := c.p.step("id"); err != nil {
+		return err
+	}
 	if c.lock, err = dir.Make(st.ID); err != nil {
 		if errors.Is(err, fs.ErrExist) {
 			return atoll.Errorf("create", st.ID, atoll.ErrAlreadyExists, "a sandbox with the id %s is there already", st.ID)
@@ -51,6 +66,9 @@ func (c *creation) reserve(context.Context) (err error) {
 	c.rec.Run = filepath.Join(c.p.opts.RunDir, st.ID)
 	c.rec.Cgroup = c.p.cgroup(st.ID)
 	if name := st.Spec.Name; name != "" {
+		if err := c.p.step("name"); err != nil {
+			return err
+		}
 		err := dir.Claim(st.Spec.Project, name, st.ID)
 		if errors.Is(err, fs.ErrExist) {
 			return atoll.Errorf("create", name, atoll.ErrAlreadyExists, "a sandbox named %q is there already in project %q", name, st.Spec.Project)
@@ -63,6 +81,9 @@ func (c *creation) reserve(context.Context) (err error) {
 }
 
 func (c *creation) write() error {
+	if err := c.p.step("record"); err != nil {
+		return err
+	}
 	if err := c.p.dir.Write(c.rec); err != nil {
 		return atoll.E("create", c.rec.Status.ID, diskKind(err), err)
 	}
@@ -72,6 +93,9 @@ func (c *creation) write() error {
 
 // image finds the root file system.
 func (c *creation) image(ctx context.Context) error {
+	if err := c.p.step("image"); err != nil {
+		return err
+	}
 	st := &c.rec.Status
 	if st.Spec.Snapshot != "" {
 		return c.fromSnapshot()
@@ -146,6 +170,12 @@ func (c *creation) mounts(context.Context) error {
 		}
 	}
 	for _, name := range names {
+		if err := c.p.step("volume"); err != nil {
+			return err
+		}
+		if name != data && !volumes.Has(st.Spec.Project, name) {
+			c.volumes = append(c.volumes, name)
+		}
 		if err := volumes.Make(st.Spec.Project, name); err != nil {
 			return atoll.E("create", st.ID, atoll.KindOf(err), err)
 		}

@@ -59,6 +59,8 @@ type Options struct {
 	Debug bool
 	// Log receives what the provider has to say. Default: nowhere.
 	Log *slog.Logger
+
+	step func(name string) error // asked before each step of making and starting a sandbox, and fails it: for tests
 }
 
 // A Provider makes gVisor sandboxes.

@@ -18,7 +18,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	need(t)
-	providertest.Run(t, open, append(options(), pullable(t)...)...)
+	providertest.Run(t, open, append(append(options(), providertest.Steps(stepwise)), pullable(t)...)...)
 }
 
 func BenchmarkGVisor(b *testing.B) {

@@ -35,6 +35,9 @@ func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
 	if err != nil {
 		return err
 	}
+	if err := p.step("image in use"); err != nil {
+		return err
+	}
 	held, err := p.hold(ctx, rec)
 	if err != nil {
 		return err
@@ -66,7 +69,10 @@ func (p *Provider) order(ctx context.Context, k *spawned, rec *statedir.Record) 
 		k.kill()
 		return atoll.E("start", id, atoll.ErrInternal, errors.Join(err, group.Remove()))
 	}
-	reply, err := k.ask(ctx, job)
+	var reply *keeper.Reply
+	if err = p.step("order"); err == nil {
+		reply, err = k.ask(ctx, job)
+	}
 	if err == nil && reply.Err() == nil {
 		k.detach()
 		rec.Status = reply.Status

@@ -158,12 +158,21 @@ func (p *Provider) launchSpare(ctx context.Context, rec *statedir.Record) error 
 // begin starts a keeper for the sandbox that rec describes.
 func (p *Provider) begin(ctx context.Context, helper string, held *os.File, rec *statedir.Record) (*spawned, error) {
 	id := rec.Status.ID
+	if err := p.step("run directory"); err != nil {
+		return nil, err
+	}
 	if err := p.settle(rec, p.cgroup(id)); err != nil {
 		return nil, atoll.E("start", id, diskKind(err), err)
+	}
+	if err := p.step("cgroup"); err != nil {
+		return nil, err
 	}
 	group := p.group(rec)
 	if err := group.Make(limits(rec)); err != nil {
 		return nil, atoll.E("start", id, diskKind(err), err)
+	}
+	if err := p.step("process"); err != nil {
+		return nil, errors.Join(err, group.Remove())
 	}
 	k, err := spawn(helper, rec.Cgroup, held)
 	if err != nil {

@@ -57,6 +57,17 @@ func suiteProgram(args []string) error {
 	return providertest.Make(p, os.Stdin, os.Stdout)
 }
 
+// stepwise opens a provider whose steps can fail. It starts every keeper itself.
+func stepwise(t *testing.T, step func(name string) error) atoll.Provider {
+	opts := fresh(t).WithStep(step)
+	opts.Spare = false
+	p, err := gvisor.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 // crash kills a sandbox's keeper, and with it all of the sandbox.
 func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	t.Helper()

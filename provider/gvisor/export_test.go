@@ -1,0 +1,9 @@
+//go:build linux
+
+package gvisor
+
+// WithStep makes step fail the steps of making and starting sandboxes.
+func (o Options) WithStep(step func(name string) error) Options {
+	o.step = step
+	return o
+}
