@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -328,11 +329,18 @@ func (s *sandbox) Files() atoll.FS { return files.New(s.view) }
 // inside is the sandbox as its keeper serves it.
 func (s *sandbox) inside() atoll.Sandbox { return s.p.keeper(s.id).sandbox() }
 
+// lastMoment is how long a keeper that closed a connection may take to be gone.
+const lastMoment = 200 * time.Millisecond
+
 // explain turns the error of a keeper that cannot be reached into what it
 // means: there is none, because the sandbox is stopped, or removed.
 func (s *sandbox) explain(ctx context.Context, op string, err error) error {
 	if k := atoll.KindOf(err); err == nil || k != atoll.ErrUnavailable && k != atoll.ErrNotFound || ctx.Err() != nil {
 		return err
+	}
+	// A keeper that dies lets go of its connections a moment before its lock.
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
+		_ = s.p.goneWithin(ctx, s.id, lastMoment)
 	}
 	rec, readErr := s.p.read(op, s.id)
 	switch {

@@ -167,8 +167,9 @@ func (b *box) stop(grace time.Duration, reason string) error {
 // Remove ends everything and saves nothing, also when a Stop is in progress; the
 // provider deletes what is on disk when this keeper has gone.
 func (b *box) Remove(ctx context.Context, _ ...atoll.RemoveOption) error {
+	first := b.begin() // so that whoever loses the sentry knows why
 	b.sentry.kill()
-	if !b.begin() {
+	if !first {
 		if err := b.wait(ctx, b.over); err != nil {
 			return err
 		}

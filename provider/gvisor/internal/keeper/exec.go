@@ -174,7 +174,7 @@ const accountsLimit = 1 << 20 // bytes of a passwd or group file that are read
 // execError turns what gVisor says about a failed start, which is text only,
 // into a kind.
 func (b *box) execError(args *control.ExecArgs, err error) error {
-	if b.ended() {
+	if b.ended() || b.sentry.lost(err) {
 		return atoll.E("exec", b.ID(), atoll.ErrStopped, nil)
 	}
 	name, text := args.Argv[0], err.Error()

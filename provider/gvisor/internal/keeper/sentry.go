@@ -5,6 +5,7 @@ package keeper
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -202,6 +203,23 @@ func (s *sentry) count() (int, error) {
 // is in progress.
 func (s *sentry) kill() {
 	_ = unix.PidfdSendSignal(int(s.process.Fd()), unix.SIGKILL, nil, 0) // fails when it has ended
+}
+
+// lost reports whether err, of a call to the sentry, says that it has ended,
+// which is seen a moment later than that the connection broke.
+func (s *sentry) lost(err error) bool {
+	broken := slices.ContainsFunc([]error{io.EOF, unix.ECONNRESET, unix.EPIPE, unix.ECONNREFUSED}, func(e error) bool {
+		return errors.Is(err, e) || strings.HasSuffix(err.Error(), e.Error()) // gVisor's errors are text
+	})
+	if !broken {
+		return false
+	}
+	select {
+	case <-s.exited:
+		return true
+	case <-time.After(time.Second):
+		return false
+	}
 }
 
 // destroy kills everything and frees what gVisor holds on the host.
