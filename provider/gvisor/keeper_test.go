@@ -230,7 +230,7 @@ func TestHostMountsAreNotHeld(t *testing.T) {
 	dir := t.TempDir()
 	mount := func(path string) {
 		t.Helper()
-		if err := unix.Mount("test", path, "tmpfs", 0, ""); err != nil {
+		if err := unix.Mount("atoll-test", path, "tmpfs", 0, ""); err != nil {
 			t.Skipf("mount: %v", err)
 		}
 		t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })

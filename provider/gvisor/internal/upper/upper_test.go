@@ -280,7 +280,7 @@ func TestWhatIsMountedIsLeftAlone(t *testing.T) {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := unix.Mount("test", path, "tmpfs", 0, ""); err != nil {
+		if err := unix.Mount("atoll-test", path, "tmpfs", 0, ""); err != nil {
 			t.Skipf("mount: %v", err)
 		}
 		defer unix.Unmount(path, unix.MNT_DETACH)
