@@ -14,8 +14,10 @@
 //		})
 //	}
 //
-// Which promises apply follows from the provider's Caps: one that does not
-// apply is skipped and says so, and group truth checks that the Caps are true.
+// Which promises apply follows from the provider's Caps, and from the Options:
+// those tell how to do what no call of a provider does, such as to kill a
+// sandbox. A promise that does not apply is skipped and says so, and group truth
+// checks that the Caps are true.
 package providertest
 
 import (
