@@ -44,8 +44,8 @@ type Options struct {
 	Helper string
 	// Platform is gVisor's: "systrap" (default) or "kvm".
 	Platform string
-	// Spare keeps one keeper process started ahead of the next Create, which is
-	// then a fifth faster: for servers, not for programs that make one sandbox.
+	// Spare keeps one keeper process started ahead of the next Create, which then
+	// need not wait for that: for servers, not for programs that make one sandbox.
 	Spare bool
 	// HostPaths are absolute paths of the host that the image "host" shows,
 	// read-only, besides the system's programs and libraries.
