@@ -18,17 +18,23 @@ type outflow struct {
 
 	mu     sync.Mutex
 	more   sync.Cond // there is more credit, or err
+	opened bool
 	credit int64
 	err    error
 }
 
 // open lets the first window be sent.
-func (f *outflow) open() { _ = f.grant(window) }
+func (f *outflow) open() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.opened, f.credit = true, window
+	f.more.Broadcast()
+}
 
 func (f *outflow) grant(n int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if n <= 0 || n > window-f.credit {
+	if !f.opened || n <= 0 || n > window-f.credit {
 		return violation("stream %s: a window of %d bytes more is not possible", channelNames[f.ch], n)
 	}
 	f.credit += n

@@ -778,6 +778,10 @@ func FuzzMessage(f *testing.F) {
 		for _, strict := range []bool{true, false} {
 			l := newLink(nil)
 			in, out := l.receive(chanStdin), l.transmit(chanStdout)
+			out.open()
+			if _, err := out.take(1000); err != nil {
+				t.Fatal(err)
+			}
 			for range 8 {
 				m, own, err := l.take(typ, bytes.NewReader(data), strict)
 				if in.buf.Len() > window || out.credit > window || out.credit < 0 {
