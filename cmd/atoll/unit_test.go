@@ -401,11 +401,11 @@ func TestPipeReportsTheFirstFailure(t *testing.T) {
 
 func TestPrintable(t *testing.T) {
 	for s, want := range map[string]string{
-		"plain":              "plain",
-		"ümlaut ☃":           "ümlaut ☃",
-		"\x1b[2Jgone":        `\x1b[2Jgone`,
+		"plain":               "plain",
+		"ümlaut ☃":            "ümlaut ☃",
+		"\x1b[2Jgone":         `\x1b[2Jgone`,
 		"two\nlines\tand\x7f": "two\n" + `lines\x09and\x7f`,
-		"\u009b31m":          `\x9b31m`,
+		"\u009b31m":           `\x9b31m`,
 	} {
 		if got := printable(s, "\n"); got != want {
 			t.Errorf("printable(%q) = %q, want %q", s, got, want)
