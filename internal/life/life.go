@@ -160,9 +160,15 @@ func (p *Provider) enter(b *box) {
 	}
 }
 
+// forget takes back reserve.
 func (p *Provider) forget(b *box) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.leave(b)
+}
+
+// leave takes back enter; p.mu is held.
+func (p *Provider) leave(b *box) {
 	delete(p.boxes, b.id)
 	delete(p.names, name{b.place.Spec.Project, b.place.Spec.Name})
 }

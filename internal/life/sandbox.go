@@ -163,14 +163,22 @@ func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 		}
 	}
 	b.disarm()
-	b.p.forget(b)
 	b.p.erase(b)
 	b.p.opts.Backend.Removed(b.id)
+	b.vanish()
+	return nil
+}
+
+// vanish lets nobody find the box any longer, by its id, its name or a handle:
+// all at once, so that whom one of them says that it is gone can make it anew.
+func (b *box) vanish() {
+	b.p.mu.Lock()
+	defer b.p.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.p.leave(b)
 	b.st.State, b.st.Ready, b.st.Address = atoll.StateRemoved, false, ""
 	b.p.hub.Publish(b.st)
-	return nil
 }
 
 var (
