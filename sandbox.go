@@ -51,7 +51,8 @@ type Sandbox interface {
 
 	// Remove ends and deletes the sandbox. Its data volume stays for another
 	// sandbox of the same id, unless RemoveVolumes is given; named volumes of
-	// the project always stay. Removing twice does nothing; a removal that
+	// the project always stay. Removing twice does nothing, unless the second
+	// time is to delete the data volume that the first has kept; a removal that
 	// fails can be tried again.
 	Remove(ctx context.Context, opts ...RemoveOption) error
 }

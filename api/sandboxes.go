@@ -417,6 +417,27 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 	}
 	err := s.call(ctx, q)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return s.removeLeft(ctx, opts...)
+	}
+	return err
+}
+
+// removeLeft deletes the data volume that a removed sandbox has left, if that is
+// wanted and no other sandbox has it now.
+func (s *sandbox) removeLeft(ctx context.Context, opts ...atoll.RemoveOption) error {
+	if !atoll.RemoveOpts(opts...).Volumes {
+		return nil
+	}
+	all, err := s.c.Volumes(ctx, "")
+	if atoll.KindOf(err) == atoll.ErrUnsupported {
+		return nil
+	}
+	for _, v := range all {
+		if v.Sandbox == s.id && !v.InUse {
+			err = s.c.RemoveVolume(ctx, v.Project, v.Name)
+		}
+	}
+	if k := atoll.KindOf(err); k == atoll.ErrNotExist || k == atoll.ErrConflict {
 		return nil
 	}
 	return err

@@ -28,6 +28,8 @@ var claimants = []mutant{
 				s.TTL = 0
 			}
 		}))),
+	breaks("keeps the volume of what is removed", "volumes/RemoveVolumes deletes the data volume also when the sandbox was removed before",
+		sandboxes(func(sb atoll.Sandbox) atoll.Sandbox { return &once{SandboxLayer: atoll.SandboxLayer{Sandbox: sb}} })),
 	breaks("drops the volume when it fails", "volumes/a Create that fails, or whose context ends, leaves the data volume that was kept",
 		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider { return dropping{atoll.ProviderLayer{Provider: p}} })),
 	breaks("has no default grace", "death/a negative grace is the default one", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
@@ -145,6 +147,18 @@ func (d dropping) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, 
 		_ = d.RemoveVolume(context.WithoutCancel(ctx), atoll.DefaultProject, "data-"+spec.ID)
 	}
 	return sb, err
+}
+
+type once struct {
+	atoll.SandboxLayer
+	removed atomic.Bool
+}
+
+func (o *once) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+	if o.removed.Swap(true) {
+		return nil
+	}
+	return o.Sandbox.Remove(ctx, opts...)
 }
 
 type hasty struct{ atoll.SandboxLayer }

@@ -38,6 +38,17 @@ var volumes = []promise{
 		again := h.create(t, atoll.Spec{ID: sb.ID()})
 		h.missing(t, again, "dropped")
 	}},
+	{"RemoveVolumes deletes the data volume also when the sandbox was removed before", []need{needVolumes}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for _, opts := range [][]atoll.RemoveOption{nil, {atoll.RemoveVolumes()}, {atoll.RemoveVolumes()}, nil} {
+			if err := sb.Remove(h.ctx(t), opts...); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+			if len(opts) > 0 {
+				h.noVolume(t, "data-"+sb.ID())
+			}
+		}
+	}},
 	{"a Create that fails, or whose context ends, leaves the data volume that was kept", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
 		h.write(t, sb, "kept", "kept")

@@ -115,7 +115,7 @@ func (a *app) attach(cmd *cobra.Command, ref, id string, from int64, detach []by
 		return errors.Join(err, c.Close())
 	}
 	defer s.end()
-	exit, err := a.attached(s, p, from)
+	exit, err := a.attached(s, p, startAt(from, st.Stdout), startAt(from, st.Stderr))
 	err = errors.Join(err, c.Close())
 	s.end()
 	if errors.Is(err, errDetached) {
@@ -128,7 +128,16 @@ func (a *app) attach(cmd *cobra.Command, ref, id string, from int64, detach []by
 	return asExit(exit)
 }
 
-func (a *app) attached(s *session, p atoll.Process, from int64) (atoll.Exit, error) {
+// startAt is the offset from, or the end of a stream that has not come so far:
+// one offset is given for two streams.
+func startAt(from int64, st atoll.StreamStatus) int64 {
+	if from < 0 {
+		return from // from now on
+	}
+	return min(from, st.Written)
+}
+
+func (a *app) attached(s *session, p atoll.Process, stdout, stderr int64) (atoll.Exit, error) {
 	if err := s.takeTerminal(); err != nil {
 		return atoll.Exit{}, err
 	}
@@ -137,7 +146,7 @@ func (a *app) attached(s *session, p atoll.Process, from int64) (atoll.Exit, err
 	}
 	return s.follow(p, func(ctx context.Context) error {
 		return p.Attach(ctx, &atoll.Attachment{
-			Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr, StdoutFrom: from, StderrFrom: from, Gap: s.gap,
+			Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr, StdoutFrom: stdout, StderrFrom: stderr, Gap: s.gap,
 		})
 	})
 }
@@ -203,12 +212,16 @@ it runs.`,
 				if err != nil {
 					return err
 				}
+				st, err := statusOf(ctx, sb, p)
+				if err != nil {
+					return err
+				}
 				gap := func(s atoll.Stream, from, to int64) {
 					a.say("%s of %s is no longer kept", byteCount(to-from), s)
 				}
 				return p.Attach(ctx, &atoll.Attachment{
 					Stdout: io.Writer(a.stdout), Stderr: io.Writer(a.stderr),
-					StdoutFrom: offset, StderrFrom: offset, NoFollow: !follow, Gap: gap,
+					StdoutFrom: startAt(offset, st.Stdout), StderrFrom: startAt(offset, st.Stderr), NoFollow: !follow, Gap: gap,
 				})
 			})
 		},

@@ -143,7 +143,7 @@ func (b *box) Files() atoll.FS { return files{b} }
 func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	err := b.acquire(ctx, "remove")
 	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return nil
+		return b.removeLeft(opts...)
 	}
 	if err != nil {
 		return err
@@ -179,6 +179,19 @@ func (b *box) vanish() {
 	b.p.leave(b)
 	b.st.State, b.st.Ready, b.st.Address = atoll.StateRemoved, false, ""
 	b.p.hub.Publish(b.st)
+}
+
+// removeLeft deletes the data volume that a removed box has left, if that is
+// wanted and no other box has it now.
+func (b *box) removeLeft(opts ...atoll.RemoveOption) error {
+	if !atoll.RemoveOpts(opts...).Volumes {
+		return nil
+	}
+	err := b.p.removeVolume(b.place.Spec.Project, volume.DataName(b.id), nil)
+	if k := atoll.KindOf(err); k == atoll.ErrNotExist || k == atoll.ErrConflict {
+		return nil
+	}
+	return err
 }
 
 var (
