@@ -81,4 +81,9 @@ func TestDamagedRecord(t *testing.T) {
 
 	l.must("damage", os.WriteFile(l.recordPath(good), []byte("{"), 0o600)) // while it runs
 	l.must("remove project", atoll.RemoveProject(l.ctx(), l, atoll.DefaultProject))
+	l.must("close", l.Close())
+	l.must("close", again.Close())
+	if left := cgroups(t, l.opts.Cgroup); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
 }

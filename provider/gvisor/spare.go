@@ -149,7 +149,7 @@ func (p *Provider) launchSpare(ctx context.Context, rec *statedir.Record) error 
 	if err := p.settle(rec, r.path); err != nil {
 		return atoll.E("start", rec.Status.ID, diskKind(err), errors.Join(err, r.drop()))
 	}
-	if err := r.mark.Remove(); err != nil {
+	if err := r.mark.Give(p.dir, rec.Status.ID); err != nil {
 		p.log.Warn("spare keeper", "err", err)
 	}
 	return p.order(ctx, r.spawned, rec)

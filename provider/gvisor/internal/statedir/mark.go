@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/disk"
@@ -39,6 +40,15 @@ func (m *Mark) Remove() error {
 	defer m.lock.Release()
 	return os.Remove(m.path)
 }
+
+// Give makes the mark a note of the sandbox's: it says what cgroup the sandbox
+// has, for those who cannot read its record.
+func (m *Mark) Give(d Dir, id string) error {
+	defer m.lock.Release()
+	return os.Rename(m.path, d.cgroupNote(id))
+}
+
+func (d Dir) cgroupNote(id string) string { return filepath.Join(d.Sandbox(id), "cgroup") }
 
 // Release leaves the mark for a sweep.
 func (m *Mark) Release() { m.lock.Release() }

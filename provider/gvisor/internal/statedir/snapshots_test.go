@@ -152,6 +152,16 @@ func TestMarks(t *testing.T) {
 		t.Errorf("left: %s, want the mark that is held", got)
 	}
 	must(t, "remove", held.Remove())
+
+	id := made(t, d)
+	given, err := d.Mark("/atoll-given")
+	must(t, "mark", err)
+	must(t, "give", given.Give(d, id))
+	must(t, "damage", os.WriteFile(d.Record(id), nil, 0o600))
+	if r, err := d.Read(id); err != nil || r.Cgroup != "/atoll-given" {
+		t.Errorf("without its record the sandbox has %+v, %v, want the cgroup that it was given", r, err)
+	}
+	must(t, "discard", discard(d.Sandbox(id)))
 	if ids, err := d.Dirs(); len(ids) > 0 || err != nil {
 		t.Errorf("sandboxes %v, %v", ids, err)
 	}

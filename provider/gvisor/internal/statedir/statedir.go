@@ -3,7 +3,7 @@
 // Package statedir is the layout of the gVisor provider's state directory,
 // which the provider and the keepers share without talking to each other:
 //
-//	sandboxes/{id}/           lock, keeper.lock, keeper.sock, keeper.log, the bundle, upper.tar, main.ended
+//	sandboxes/{id}/           lock, keeper.lock, keeper.sock, keeper.log, the bundle, upper.tar, main.ended, cgroup
 //	sandboxes/.mark-{id}      what is made before there is a record of it
 //	records/{id}.json         the sandbox's Record; one directory, so that one watch sees all
 //	names/{project}/{name}    holds the id that the name stands for
@@ -161,6 +161,8 @@ func (d Dir) salvage(id string, why error) *Record {
 	if info, err := os.Stat(d.Record(id)); err == nil {
 		st.Created = info.ModTime()
 	}
+	group, _ := os.ReadFile(d.cgroupNote(id)) // few sandboxes have it
+	r.Cgroup = string(group)
 	volumes, _ := d.Volumes().List("") // without it, less is known
 	for _, v := range volumes {
 		if v.Sandbox == id {
