@@ -198,11 +198,18 @@ func spawn(helper, path string, held *os.File) (*spawned, error) {
 	}
 	ours, theirs := os.NewFile(uintptr(fds[0]), "keeper"), os.NewFile(uintptr(fds[1]), "job")
 	defer theirs.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		ours.Close()
+		return nil, err
+	}
+	defer null.Close()
 	cmd := exec.Command(helper)
 	cmd.Args = []string{keeper.Argv0, path}
 	cmd.Env = []string{} // nothing of the caller's environment goes in
 	cmd.Dir = "/"
-	cmd.ExtraFiles = []*os.File{theirs, held}
+	cmd.ExtraFiles = make([]*os.File, keeper.HighFD-2) // the first is descriptor 3
+	cmd.ExtraFiles[0], cmd.ExtraFiles[1], cmd.ExtraFiles[keeper.HighFD-3] = theirs, held, null
 	cmd.SysProcAttr = keeperAttr()
 	if dir != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
