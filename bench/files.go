@@ -38,13 +38,16 @@ func (b *bench) files(ctx context.Context) (err error) {
 	if err := os.WriteFile(source, make([]byte, fileSize), 0o600); err != nil {
 		return err
 	}
-	write := func(ctx context.Context) error {
+	write := func(ctx context.Context, name string) error {
 		f, err := os.Open(source)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
-		_, err = atoll.Files(sb).Write(ctx, "file", f, atoll.WriteOptions{})
+		_, err = atoll.Files(sb).Write(ctx, name, f, atoll.WriteOptions{})
+		return err
+	}
+	if err := write(ctx, "file"); err != nil {
 		return err
 	}
 	read := func(ctx context.Context) error {
@@ -69,7 +72,9 @@ func (b *bench) files(ctx context.Context) (err error) {
 		{plainCopy, timed(func(context.Context) error {
 			return errors.Join(copyFile(source, target, 0o600), os.Remove(target))
 		})},
-		{apiWrite, timed(write)},
+		{apiWrite, timed(func(ctx context.Context) error {
+			return errors.Join(write(ctx, "sent"), atoll.Files(sb).Remove(ctx, "sent", false))
+		})},
 		{apiRead, timed(func(ctx context.Context) error { return errors.Join(read(ctx), os.Remove(target)) })},
 	})
 }

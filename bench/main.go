@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 )
 
@@ -39,18 +40,34 @@ func main() {
 	flag.IntVar(&b.rounds, "n", 25, "`rounds` of each comparison")
 	flag.IntVar(&b.fleet, "fleet", 100, "`sandboxes` at once")
 	flag.IntVar(&b.known, "known", 1000, "`sandboxes` that a server knows")
+	only := flag.String("only", "", "the `part` to measure: commands, files, crowd or catalogue; all unless given")
 	out := flag.String("o", "", "`file` to write the results to")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := b.run(ctx, *out); err != nil {
+	if err := b.run(ctx, *only, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func (b *bench) run(ctx context.Context, out string) (err error) {
+// A part is one of the measurements, by its name on the command line.
+type part struct {
+	name    string
+	measure func(context.Context) error
+}
+
+// run measures the part that has that name, or all if it is empty, and writes
+// the results to the file out, if there is one.
+func (b *bench) run(ctx context.Context, only, out string) (err error) {
+	parts := []part{{"commands", b.commands}, {"files", b.files}, {"crowd", b.crowd}, {"catalogue", b.catalogue}}
+	if only != "" {
+		parts = slices.DeleteFunc(parts, func(p part) bool { return p.name != only })
+	}
+	if len(parts) == 0 {
+		return fmt.Errorf("no part %q: see -help", only)
+	}
 	if b.dir, err = os.MkdirTemp("", "bench"); err != nil {
 		return err
 	}
@@ -63,9 +80,9 @@ func (b *bench) run(ctx context.Context, out string) (err error) {
 	if b.root, err = busyboxRoot(filepath.Join(b.dir, "root")); err != nil {
 		return err
 	}
-	for _, part := range []func(context.Context) error{b.commands, b.files, b.crowd, b.catalogue} {
-		if err := part(ctx); err != nil {
-			return err
+	for _, part := range parts {
+		if err := part.measure(ctx); err != nil {
+			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
 	text := b.table.markdown(describeMachine(ctx, b.version))
@@ -118,5 +135,6 @@ const (
 	viaAlone  = "atoll, command line alone"
 	bareRunsc = "runsc, bare"
 	viaDocker = "docker"
+	viaShell  = "a shell inside, fork and exec"
 	viaBwrap  = "bwrap (namespaces only)"
 )
