@@ -98,6 +98,7 @@ func (p *Provider) job(rec *statedir.Record) *keeper.Job {
 		Root: rec.Image, HostPaths: p.opts.HostPaths, Env: rec.Env, User: rec.User, Mounts: p.jobMounts(&st.Spec),
 		Platform: p.opts.Platform, Rootless: os.Geteuid() != 0, Debug: p.opts.Debug,
 	}
+	job.Fail = p.failing()
 	job.Spec.Resources = job.Spec.Resources.WithDefaults()
 	job.Spec.IdleStop = cmp.Or(job.Spec.IdleStop, atoll.DefaultIdleStop)
 	if upper := filepath.Join(job.Dir, keeper.UpperName); exists(upper) {
@@ -106,6 +107,17 @@ func (p *Provider) job(rec *statedir.Record) *keeper.Job {
 		job.Snapshot = p.dir.Snapshot(st.Spec.Snapshot)
 	}
 	return job
+}
+
+// failing names the step of the keeper that a test lets fail: the first, as
+// each is asked for ahead.
+func (p *Provider) failing() string {
+	for _, name := range keeper.Steps() {
+		if p.step("keeper: "+name) != nil {
+			return name
+		}
+	}
+	return ""
 }
 
 func exists(path string) bool {

@@ -33,6 +33,7 @@ type Job struct {
 	Platform string `json:"platform"`
 	Rootless bool   `json:"rootless,omitempty"`
 	Debug    bool   `json:"debug,omitempty"` // gVisor's own logs into Dir
+	Fail     string `json:"fail,omitempty"`  // one of Steps, which a test lets fail
 }
 
 // A Mount shows a directory or file of the host inside the sandbox.
