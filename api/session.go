@@ -61,6 +61,7 @@ func (h *Handler) session(w http.ResponseWriter, r *http.Request, serve func(s *
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	defer s.cancel()
 	defer s.reading.Wait()
+	defer func() { _ = ws.CloseNow() }() // the reader may have failed the link, and not yet ended ctx
 	defer context.AfterFunc(s.ctx, func() { _ = ws.CloseNow() })()
 	defer s.keepAlive()()
 	return answered(s.finish(s.run(h.opts.MaxBody, serve)))

@@ -11,6 +11,9 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -758,6 +761,50 @@ func TestManyLinksAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestEndedSessionsAreClosed looks at the server's connections: one that was
+// taken over is nobody's but the session's, also when the provider notices that
+// the client has gone before the session does.
+func TestEndedSessionsAreClosed(t *testing.T) {
+	r := newRig(t, Options{})
+	p := r.attachable(t, func(_ context.Context, a *atoll.Attachment) error {
+		for {
+			if _, err := io.WriteString(a.Stdout, "x"); err != nil {
+				return err
+			}
+		}
+	})
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which closes what is forgotten
+	before := sockets(t)
+	for range 200 {
+		if err := p.Attach(t.Context(), &atoll.Attachment{Stdout: failingWriter{}}); err == nil {
+			t.Error("Attach succeeded although its writer failed")
+		}
+	}
+	for range 500 {
+		if sockets(t) <= before {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("%d connections are open, before there were %d", sockets(t), before)
+}
+
+// sockets counts those of this process.
+func sockets(t *testing.T) (n int) {
+	t.Helper()
+	const fds = "/proc/self/fd"
+	entries, err := os.ReadDir(fds)
+	if err != nil {
+		t.Skip("needs Linux's /proc: ", err)
+	}
+	for _, e := range entries {
+		if to, err := os.Readlink(filepath.Join(fds, e.Name())); err == nil && strings.HasPrefix(to, "socket:") {
+			n++
+		}
+	}
+	return n
 }
 
 // FuzzMessage checks that no message makes a link panic, hold more than its
