@@ -35,7 +35,7 @@ type box struct {
 
 	mu     sync.Mutex
 	record *statedir.Record
-	ending bool // no more Exec: being stopped, removed, or dead
+	ending chan struct{} // no more Exec: being stopped, removed, or dead; nil while it lives, closed when it goes on
 
 	over     chan struct{} // closed when the sandbox has come to its end
 	done     chan struct{} // closed when the keeper has nothing left to serve
@@ -60,7 +60,7 @@ func (b *box) mustRun(op string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case b.ending:
+	case b.ending != nil:
 		return atoll.E(op, b.ID(), atoll.ErrStopped, nil)
 	case b.record.Status.State == atoll.StatePaused:
 		return atoll.Errorf(op, b.ID(), atoll.ErrStopped, "sandbox is paused: resume it first")
@@ -76,7 +76,7 @@ func (b *box) ended() bool {
 	default:
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return b.ending
+		return b.ending != nil
 	}
 }
 
@@ -109,7 +109,7 @@ func (b *box) freeze(op string, do func() error, state atoll.State) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ending || b.record.Status.State == state {
+	if b.ending != nil || b.record.Status.State == state {
 		return nil
 	}
 	b.record.Status.State = state
@@ -121,15 +121,40 @@ func (b *box) freeze(op string, do func() error, state atoll.State) error {
 func (b *box) save() error { return b.dir.Write(b.record) }
 
 // begin ends the sandbox's life in this keeper once; it reports whether the
-// caller is the one to do it. Others wait for b.over.
+// caller is the one to do it.
 func (b *box) begin() bool {
+	won, _ := b.tryBegin()
+	return won
+}
+
+// tryBegin is begin that tells, of who is not the one, what is closed when the
+// one that is has given up.
+func (b *box) tryBegin() (won bool, other <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ending {
-		return false
+	if b.ending != nil {
+		return false, b.ending
 	}
-	b.ending = true
-	return true
+	b.ending = make(chan struct{})
+	return true, nil
+}
+
+// mustBegin is begin that waits while another tries. won is false when the
+// sandbox has come to its end.
+func (b *box) mustBegin(ctx context.Context) (won bool, err error) {
+	for {
+		won, other := b.tryBegin()
+		if won {
+			return true, nil
+		}
+		select {
+		case <-b.over:
+			return false, nil
+		case <-other: // and the sandbox goes on
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
 }
 
 // Stop ends every process, saves the root file system, and then the sentry and
@@ -138,14 +163,15 @@ func (b *box) Stop(ctx context.Context, grace time.Duration) error {
 	if grace < 0 {
 		grace = atoll.DefaultStopGrace
 	}
-	if !b.begin() {
-		if err := b.wait(ctx, b.over); err != nil {
-			return err
-		}
-		b.leave() // whoever stops it has read what he wanted to
-		return nil
+	won, err := b.mustBegin(ctx)
+	if err != nil {
+		return err
 	}
-	return b.stop(grace, "") // without ctx, which must not leave it half done
+	if won {
+		return b.stop(grace, "") // without ctx, which must not leave it half done
+	}
+	b.leave() // whoever stops it has read what he wanted to
+	return nil
 }
 
 // stop does what Stop does, for the reason given. The caller won begin, which is
@@ -167,27 +193,19 @@ func (b *box) stop(grace time.Duration, reason string) error {
 // Remove ends everything and saves nothing, also when a Stop is in progress; the
 // provider deletes what is on disk when this keeper has gone.
 func (b *box) Remove(ctx context.Context, _ ...atoll.RemoveOption) error {
-	first := b.begin() // so that whoever loses the sentry knows why
+	won := b.begin() // so that whoever loses the sentry knows why
 	b.sentry.kill()
-	if !first {
-		if err := b.wait(ctx, b.over); err != nil {
+	if !won {
+		var err error
+		if won, err = b.mustBegin(ctx); err != nil {
 			return err
 		}
-		b.leave()
+	}
+	defer b.leave()
+	if !won {
 		return nil
 	}
-	err := b.finish(atoll.StateStopped, "", nil)
-	b.leave()
-	return err
-}
-
-func (b *box) wait(ctx context.Context, c <-chan struct{}) error {
-	select {
-	case <-c:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return b.finish(atoll.StateStopped, "", nil)
 }
 
 // leave lets the keeper's main function return.
@@ -236,7 +254,8 @@ func (b *box) terminateAll(grace time.Duration) {
 func (b *box) goOn() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ending = false
+	close(b.ending)
+	b.ending = nil
 }
 
 // finish takes the sandbox down and records how it ended. The caller won begin.
@@ -263,7 +282,7 @@ func (b *box) finish(state atoll.State, reason string, exit *atoll.Exit) error {
 // watchSentry records the end of a sentry that nobody asked for.
 func (b *box) watchSentry() {
 	<-b.sentry.exited
-	if !b.begin() {
+	if won, _ := b.mustBegin(context.Background()); !won {
 		return
 	}
 	reason := b.fate()

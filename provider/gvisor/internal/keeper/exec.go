@@ -220,7 +220,7 @@ func (p *program) Wait() atoll.Exit {
 // cause says why a program ended whose exit cannot be known any longer.
 func (b *box) cause() string {
 	b.mu.Lock()
-	ending := b.ending
+	ending := b.ending != nil
 	b.mu.Unlock()
 	if ending && !b.cgroup.OOMKilled() {
 		return "killed with its sandbox"
