@@ -153,9 +153,9 @@ func TestAPanicIsLoggedAndCutsTheRequestOff(t *testing.T) {
 	logged := make(chan string, 10) // net/http's client tries again where the connection had been used before
 	log := writerFunc(func(b []byte) (int, error) { logged <- string(b); return len(b), nil })
 	r := newRig(t, Options{Log: slog.New(slog.NewTextHandler(log, nil))})
-	panics := true
+	var calm atomic.Bool
 	r.list = func(context.Context, atoll.Filter) ([]atoll.Status, error) {
-		if panics {
+		if !calm.Load() {
 			panic("out of cheese")
 		}
 		return nil, nil
@@ -166,7 +166,7 @@ func TestAPanicIsLoggedAndCutsTheRequestOff(t *testing.T) {
 	if s := <-logged; !strings.Contains(s, "out of cheese") || !strings.Contains(s, "path=/v1/sandboxes") {
 		t.Errorf("the log is %s", s)
 	}
-	panics = false
+	calm.Store(true)
 	if _, err := r.client.List(t.Context(), atoll.Filter{}); err != nil {
 		t.Errorf("List after that: %v", err)
 	}
