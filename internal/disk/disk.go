@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 )
 
 // ErrLocked says that another process, or another goroutine of this one, holds
@@ -71,4 +72,26 @@ func create(path string, write func(io.Writer) error, sync bool) error {
 		err = f.Sync()
 	}
 	return cmp.Or(err, f.Close())
+}
+
+// Sync waits until the files of dir, and dir itself, are on disk.
+func Sync(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := syncFile(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return syncFile(dir)
+}
+
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return cmp.Or(f.Sync(), f.Close())
 }

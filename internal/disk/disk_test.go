@@ -64,3 +64,16 @@ func TestReplaceThatFails(t *testing.T) {
 		t.Error("half a file is left")
 	}
 }
+
+func TestSync(t *testing.T) {
+	dir := t.TempDir()
+	if err := WriteFile(filepath.Join(dir, "file"), []byte("data")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Sync(dir); err != nil {
+		t.Errorf("Sync: %v", err)
+	}
+	if err := Sync(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Sync of what is not there: %v", err)
+	}
+}

@@ -55,7 +55,7 @@ func (p *Provider) snapshot(ctx context.Context, rec *statedir.Record) (atoll.Sn
 	size, err := treeSize(dir)
 	snap := atoll.Snapshot{ID: taken.ID, Sandbox: id, Spec: rec.Status.Spec, Version: Version(), Size: size, Created: time.Now()}
 	if err == nil {
-		err = disk.SyncJSON(filepath.Join(dir, statedir.SnapshotMeta), snapshotRecord{snap, *rec})
+		err = disk.WriteJSON(filepath.Join(dir, statedir.SnapshotMeta), snapshotRecord{snap, *rec})
 	}
 	if err == nil {
 		err = p.dir.FinishSnapshot(id, taken.ID)

@@ -26,8 +26,13 @@ func (d Dir) NewSnapshot(sandbox, id string) string {
 }
 
 // FinishSnapshot gives a complete snapshot its name, under which it is found.
+// What has that name is whole, also after a loss of power.
 func (d Dir) FinishSnapshot(sandbox, id string) error {
-	return os.Rename(d.NewSnapshot(sandbox, id), d.Snapshot(id))
+	dir := d.NewSnapshot(sandbox, id)
+	if err := disk.Sync(dir); err != nil {
+		return err
+	}
+	return os.Rename(dir, d.Snapshot(id))
 }
 
 // SnapshotIDs lists the complete snapshots.
