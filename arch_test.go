@@ -38,7 +38,7 @@ var rooms = map[string]map[string]string{
 		"internal/volume":  "its volumes",
 	},
 
-	"image":       {},
+	"image":       {"internal/disk": "the removal of root file systems"},
 	"trace":       {},
 	"api":         {},
 	"api/openapi": {"api": "what it describes"},

@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	. "github.com/seed46cd37a8/atoll/internal/testimage"
+
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // distribution is a layer as of a small distribution: 5,000 files in 500
@@ -90,7 +92,7 @@ func BenchmarkUnpack(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StopTimer()
-		if err := removeAll(dir); err != nil {
+		if err := disk.RemoveAll(dir); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()

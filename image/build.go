@@ -20,6 +20,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // build unpacks c in the new directory temp, and moves that to its place as a
@@ -59,7 +60,7 @@ func (s *Store) build(ctx context.Context, c *contents, temp string, m *meter) e
 		if err := os.Rename(place, aside); err != nil {
 			return err
 		}
-		if err := removeAll(aside); err != nil {
+		if err := disk.RemoveAll(aside); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // Get returns the image that ref names, fetching and unpacking it first where
@@ -279,7 +280,7 @@ func (s *Store) materialize(ctx context.Context, r reference, c *contents, m *me
 		return nil, s.failed(r, err)
 	}
 	if err := s.build(ctx, c, temp, m); err != nil {
-		if rmErr := removeAll(temp); rmErr != nil {
+		if rmErr := disk.RemoveAll(temp); rmErr != nil {
 			s.log.Warn("image", "ref", r.text, "left", temp, "err", rmErr)
 		}
 		return nil, s.failed(r, err)

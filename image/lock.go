@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // Locks are flock(2) on files and directories: they belong to the open file,
@@ -135,59 +137,7 @@ func newTempDir(parent string) (*tempDir, error) {
 }
 
 func (t *tempDir) close() error {
-	err := removeAll(t.path)
+	err := disk.RemoveAll(t.path)
 	t.lock.Close()
 	return err
-}
-
-// removeAll is os.RemoveAll for trees whose directories their owner may not
-// write to, which matters only to callers who are not root.
-func removeAll(path string) error {
-	err := os.RemoveAll(path)
-	if !errors.Is(err, fs.ErrPermission) {
-		return err
-	}
-	root, err := os.OpenRoot(path)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	if err := openUp(root); err != nil {
-		return err
-	}
-	return os.RemoveAll(path)
-}
-
-// openUp makes all directories below dir writable by their owner.
-func openUp(dir *os.Root) error {
-	if err := dir.Chmod(".", 0o700); err != nil {
-		return err
-	}
-	d, err := dir.Open(".")
-	if err != nil {
-		return err
-	}
-	entries, err := d.ReadDir(-1)
-	d.Close()
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if !e.IsDir() {
-			continue
-		}
-		if err := dir.Chmod(e.Name(), 0o700); err != nil {
-			return err
-		}
-		sub, err := dir.OpenRoot(e.Name())
-		if err != nil {
-			return err
-		}
-		err = openUp(sub)
-		sub.Close()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -429,30 +429,3 @@ func TestUserNamespace(t *testing.T) {
 		t.Error(o.Error)
 	}
 }
-
-// TestRemoveAll removes what the owner may not write to. For root that takes no
-// more than os.RemoveAll, so openUp is called on its own.
-func TestRemoveAll(t *testing.T) {
-	c := newCell(t)
-	if err := c.unpack(false, -1, Tar(t, Dir("a", 0o555), Dir("a/b", 0), File("a/b/c", 0, ""), Symlink("a/l", "/"))); err != nil {
-		t.Fatal(err)
-	}
-	root, err := os.OpenRoot(c.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	if err := openUp(root); err != nil {
-		t.Fatal(err)
-	}
-	if fi, err := root.Lstat("a/b"); err != nil || fi.Mode().Perm() != 0o700 {
-		t.Errorf("a/b: %v, %v, want mode 0700", fi, err)
-	}
-	if err := removeAll(c.dir); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Lstat(c.dir); !os.IsNotExist(err) {
-		t.Errorf("still there: %v", err)
-	}
-	c.untouched()
-}

@@ -15,6 +15,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // Keep says why the image with that digest must stay, although nobody holds it;
@@ -170,7 +171,7 @@ func (s *Store) drop(digest string, tags map[string]tag, unusedSince *time.Time)
 		}
 	}
 	s.log.Debug("remove", "image", digest)
-	if err := removeAll(temp); err != nil {
+	if err := disk.RemoveAll(temp); err != nil {
 		return true, s.storage(err)
 	}
 	return true, nil

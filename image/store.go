@@ -18,6 +18,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // Options configure a Store. The zero value is good.
@@ -210,7 +211,7 @@ func (s *Store) sweep() {
 				continue // its Store is alive, or it has just gone
 			}
 			s.log.Debug("sweep", "path", path)
-			if err := removeAll(path); err != nil {
+			if err := disk.RemoveAll(path); err != nil {
 				s.log.Warn("sweep", "path", path, "err", err)
 			}
 			l.Close()

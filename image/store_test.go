@@ -27,6 +27,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 	. "github.com/seed46cd37a8/atoll/internal/testimage"
 )
 
@@ -51,7 +52,7 @@ func openStoreIn(t testing.TB, dir string, opts Options) *Store {
 			t.Errorf("Close: %v", err)
 		}
 		nothingHalfDone(t, dir)
-		if err := removeAll(s.path(rootsDir)); err != nil {
+		if err := disk.RemoveAll(s.path(rootsDir)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -24,6 +24,8 @@ import (
 	"time"
 
 	. "github.com/seed46cd37a8/atoll/internal/testimage"
+
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // A cell is a directory to unpack into, next to what must not be touched.
@@ -47,7 +49,7 @@ func newCell(t *testing.T) *cell {
 		}
 	}
 	t.Cleanup(func() {
-		if err := removeAll(c.dir); err != nil {
+		if err := disk.RemoveAll(c.dir); err != nil {
 			t.Errorf("removing what was unpacked: %v", err)
 		}
 	})
