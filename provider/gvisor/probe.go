@@ -49,7 +49,7 @@ func (p *Provider) supports(s *atoll.Spec) error {
 	low := func(format string, args ...any) error {
 		return atoll.Errorf("create", s.Name, atoll.ErrInvalid, format, args...)
 	}
-	const needsCgroups = "needs a writable cgroup: run as root, or leave it out"
+	needsCgroups := "needs a writable cgroup: " + forCgroups() + ", or leave it out"
 	switch {
 	case r.Memory > 0 && !c.MemoryLimit:
 		return no("a memory limit " + needsCgroups)
@@ -69,6 +69,14 @@ func (p *Provider) supports(s *atoll.Spec) error {
 		return no("user %q: only root exists without privileges; run as root for other users", s.User)
 	}
 	return nil
+}
+
+// forCgroups says what it takes to have cgroups.
+func forCgroups() string {
+	if os.Geteuid() == 0 {
+		return "mount /sys/fs/cgroup read-write here"
+	}
+	return "run as root"
 }
 
 // cgroup is the path of the sandbox's cgroup, "" where none can be made.
@@ -107,7 +115,7 @@ func (p *Provider) probe(ctx context.Context) atoll.Probe {
 	}
 	probe := atoll.Probe{OK: true}
 	if !p.info.Caps.MemoryLimit {
-		probe.Notes = append(probe.Notes, "memory and CPU limits are not enforced: no writable cgroup (run as root for limits)")
+		probe.Notes = append(probe.Notes, "memory and CPU limits are not enforced: no writable cgroup ("+forCgroups()+")")
 	}
 	return probe
 }
