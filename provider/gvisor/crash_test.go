@@ -67,10 +67,7 @@ func TestSnapshotCutShort(t *testing.T) {
 	dir := filepath.Join(l.opts.Dir, "snapshots")
 	busy := func(t *testing.T, l *lab) atoll.Sandbox { // with memory that takes a while to write
 		t.Helper()
-		sb := l.create(atoll.Spec{
-			Mounts:    []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/memory", Size: 400 << 20}},
-			Resources: atoll.Resources{Memory: 1 << 30},
-		})
+		sb := l.create(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/memory", Size: 400 << 20}}})
 		l.sh(sb, "head -c 200000000 /dev/urandom > /memory/random; echo works > /root/file")
 		return sb
 	}
@@ -284,7 +281,8 @@ func TestRemoveTakesTheCgroup(t *testing.T) {
 }
 
 // alive lists the processes on the host of the lab's sandboxes: each has the
-// name of a cgroup or of the run directory among its arguments.
+// name of a cgroup or of the run directory among its arguments, but for a keeper
+// without a cgroup, which is a child of ours.
 func (l *lab) alive() map[int]string {
 	l.t.Helper()
 	found := map[int]string{}
@@ -294,8 +292,8 @@ func (l *lab) alive() map[int]string {
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		cmdline, _ := os.ReadFile(path)
 		text := strings.ReplaceAll(string(cmdline), "\x00", " ")
-		if pid != os.Getpid() && (strings.HasPrefix(text, "atoll-keeper") && strings.Contains(text, l.opts.Cgroup) ||
-			strings.HasPrefix(text, "runsc") && strings.Contains(text, l.opts.RunDir)) {
+		ours := strings.Contains(text, l.opts.Cgroup) || parentOf(pid) == os.Getpid()
+		if strings.HasPrefix(text, "atoll-keeper") && ours || strings.HasPrefix(text, "runsc") && strings.Contains(text, l.opts.RunDir) {
 			found[pid] = text
 		}
 	}

@@ -52,7 +52,7 @@ func (p *Provider) supports(s *atoll.Spec) error {
 	needsCgroups := "needs a writable cgroup: " + forCgroups() + ", or leave it out"
 	switch {
 	case r.Memory > 0 && !c.MemoryLimit:
-		return no("a memory limit " + needsCgroups)
+		return no("a memory limit %s", needsCgroups)
 	case r.Memory > 0 && r.Memory < leastMemory:
 		return low("memory limit %s: gVisor itself needs some, use at least %s", r.Memory, leastMemory)
 	case r.CPUs > 0 && r.CPUs < leastCPUs:
@@ -60,7 +60,7 @@ func (p *Provider) supports(s *atoll.Spec) error {
 	case r.Processes > 0 && r.Processes < leastProcesses:
 		return low("process limit %d: use at least %d", r.Processes, leastProcesses)
 	case r.CPUs > 0 && !c.CPULimit:
-		return no("a CPU limit " + needsCgroups)
+		return no("a CPU limit %s", needsCgroups)
 	case s.Network.Mode == atoll.NetworkOn && !c.NetworkOn:
 		return no("network on: not available here")
 	case s.Network.Mode == atoll.NetworkEgress && !c.Egress:
