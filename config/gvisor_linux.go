@@ -1,11 +1,13 @@
+//go:build !fuzz
+
+// The fuzzer adds to functions of gVisor more than their stacks may hold.
+
 package config
 
 import (
 	"path/filepath"
-	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
@@ -19,8 +21,4 @@ func openGVisor(cfg *Config, opts Options) (atoll.Provider, error) {
 		Spare:     opts.Server,
 		Log:       opts.Log,
 	})
-}
-
-func imageOptions(i Image) image.Options {
-	return image.Options{Insecure: i.Insecure, Pull: image.Policy(i.Pull), Timeout: time.Duration(i.Timeout), Limit: i.Limit}
 }

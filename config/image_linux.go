@@ -1,0 +1,11 @@
+package config
+
+import (
+	"time"
+
+	"github.com/seed46cd37a8/atoll/image"
+)
+
+func imageOptions(i Image) image.Options {
+	return image.Options{Insecure: i.Insecure, Pull: image.Policy(i.Pull), Timeout: time.Duration(i.Timeout), Limit: i.Limit}
+}
