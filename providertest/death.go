@@ -449,6 +449,38 @@ var death = []promise{
 			t.Errorf("Remove, tried again: %v", err)
 		}
 	}},
+	{"Remove that its caller gives up does its work, or leaves the sandbox alone", []need{needFiles}, func(t *testing.T, h *harness) {
+		for i := range 12 {
+			sb := h.idle(t)
+			file := h.rootFile("precious")
+			h.write(t, sb, file, "kept")
+			ctx, cancel := context.WithTimeout(h.ctx(t), time.Duration(i)*time.Millisecond)
+			if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+				wantCtx(t, "Remove", err, context.DeadlineExceeded)
+			}
+			cancel()
+			h.poll(t, h.short(), func() error {
+				st, err := sb.Status(h.ctx(t))
+				if atoll.KindOf(err) == atoll.ErrNotFound {
+					return nil
+				}
+				if err != nil || st.State != atoll.StateRunning {
+					return fmt.Errorf("it is %s (%s), %v; want it running, or removed", st.State, st.Reason, err)
+				}
+				data, err := atoll.ReadFile(h.ctx(t), sb, file)
+				if k := atoll.KindOf(err); k == atoll.ErrNotFound || k == atoll.ErrStopped {
+					return errors.New("it was just being removed")
+				}
+				if string(data) != "kept" || err != nil {
+					t.Errorf("its file holds %q, %v", data, err)
+				}
+				return nil
+			})
+			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				t.Errorf("Remove, tried again: %v", err)
+			}
+		}
+	}},
 }
 
 // printed waits until the main process has printed text, from its first byte on

@@ -36,6 +36,7 @@ var programs = map[string]func(args []string) error{
 	"make":     makeProgram,
 	"once":     onceProgram,
 	"power":    powerProgram,
+	"remove":   removeProgram,
 	"snapshot": snapshotProgram,
 	"start":    startProgram,
 	"suite":    suiteProgram,

@@ -55,7 +55,8 @@ func (s *sandbox) Start(ctx context.Context) error {
 			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted: remove it")
 		}
 		// A keeper whose main process has ended stays a while.
-		if err := s.p.dismiss(ctx, rec, true, func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }); err != nil {
+		stop := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }
+		if err := s.p.dismiss(ctx, rec, ending{ask: stop, force: true}); err != nil {
 			return err
 		}
 		if err := s.p.group(rec).Remove(); err != nil { // of its life before
@@ -74,18 +75,21 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	defer s.p.events.changed(s.id)
 	defer s.p.rouse()
 	return s.p.locked(ctx, "stop", s.id, func(rec *statedir.Record) error {
-		return s.p.dismiss(ctx, rec, false, func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, grace) })
+		stop := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, grace) }
+		return s.p.dismiss(ctx, rec, ending{ask: stop})
 	})
 }
 
-// Remove implements atoll.Sandbox.
+// Remove implements atoll.Sandbox. Once it has begun to, ctx does not stop it.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	defer s.p.events.changed(s.id) // if only to tell that it failed
+	how := atoll.RemoveOpts(opts...)
 	err := s.p.locked(ctx, "remove", s.id, func(rec *statedir.Record) error {
-		if err := s.p.dismiss(ctx, rec, true, func(ctx context.Context, sb atoll.Sandbox) error { return sb.Remove(ctx) }); err != nil {
+		remove := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Remove(ctx, opts...) }
+		if err := s.p.dismiss(ctx, rec, ending{ask: remove, force: true, removal: &how}); err != nil {
 			return err
 		}
-		return s.p.delete(rec, atoll.RemoveOpts(opts...))
+		return s.p.delete(rec, how)
 	})
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		return s.removeLeft(opts...)
@@ -125,34 +129,47 @@ func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error 
 	return nil
 }
 
-// dismiss asks the sandbox's keeper, if there is one, to end the sandbox by
-// what ask does, and waits until it has gone. With force a keeper that cannot do
-// it, does not answer or does not go is killed. Without, only one that has done
-// it is, because with another the sandbox's files would be lost: that is an
-// error, and the sandbox goes on. The caller holds the sandbox's lock.
-func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, force bool, ask func(context.Context, atoll.Sandbox) error) error {
+// An ending is how a keeper is to end its sandbox.
+type ending struct {
+	ask     func(context.Context, atoll.Sandbox) error
+	force   bool                 // there is nothing that only the keeper could save
+	removal *atoll.RemoveOptions // what for, if it is: that is finished once it has begun
+}
+
+// dismiss asks the sandbox's keeper, if there is one, to end the sandbox, and
+// waits until it has gone. With force a keeper that cannot do it, does not answer
+// or does not go is killed. Without, only one that has done it is, because with
+// another the sandbox's files would be lost: that is an error, and the sandbox
+// goes on. The caller holds the sandbox's lock.
+func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, end ending) error {
 	id := rec.Status.ID
 	if !p.dir.Alive(id) {
 		return nil
 	}
 	sb := p.keeper(id).sandbox()
 	err := p.answers(ctx, sb)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if end.removal != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
 	switch {
 	case err != nil:
 		err = atoll.Errorf("stop", id, atoll.ErrUnavailable,
 			"its keeper, process %d, does not answer, and only it can save what is not on volumes: try again, or end that process (%w)", rec.Keeper.PID, err)
-	case force:
+	case end.force:
 		bounded, cancel := context.WithTimeout(ctx, forceTime)
 		defer cancel()
-		err = ask(bounded, sb)
+		err = end.ask(bounded, sb)
 	default:
-		err = ask(ctx, sb) // saving can take as long as it wants
+		err = end.ask(ctx, sb) // saving can take as long as it wants
 	}
 	hangs := errors.Is(err, context.DeadlineExceeded)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if err != nil && !force {
+	if err != nil && !end.force {
 		return p.refused(ctx, rec, err)
 	}
 	if err != nil {
@@ -162,9 +179,20 @@ func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, force bool
 		return nil
 	}
 	p.log.Warn("keeper does not end and is killed", "sandbox", id, "pid", rec.Keeper.PID)
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperGrace)
+	if end.removal != nil {
+		if err := p.dir.BeginRemoval(rec, *end.removal); err != nil {
+			return atoll.E("remove", id, atoll.ErrInternal, err)
+		}
+	}
+	return p.kill(ctx, rec)
+}
+
+// kill ends the sandbox's keeper.
+func (p *Provider) kill(ctx context.Context, rec *statedir.Record) error {
+	id := rec.Status.ID
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperGrace)
 	defer cancel()
-	if err := rec.Keeper.Kill(end); err != nil {
+	if err := rec.Keeper.Kill(bounded); err != nil {
 		return atoll.E("stop", id, atoll.ErrInternal, err)
 	}
 	if !p.goneWithin(ctx, id, keeperGrace) {
@@ -196,7 +224,7 @@ const answerTime = 10 * time.Second
 
 // forceTime is how long a keeper may take to end a sandbox of which nothing is
 // to be saved.
-const forceTime = 30 * time.Second
+const forceTime = 15 * time.Second
 
 // answers reports whether the sandbox's keeper is able to do what it is asked.
 func (p *Provider) answers(ctx context.Context, sb atoll.Sandbox) error {

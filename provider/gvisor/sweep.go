@@ -66,6 +66,9 @@ func (p *Provider) sweepOnce(ctx context.Context) (due time.Time, err error) {
 			if t := dueTime(rec); !t.IsZero() && t.Before(due) {
 				due = t
 			}
+			if rec.Removing != nil && p.dir.Alive(id) { // as long as its keeper takes to go
+				due = time.Now()
+			}
 		}
 	}
 	return due, errors.Join(errs...)

@@ -192,11 +192,16 @@ func (b *box) stop(grace time.Duration, reason string) error {
 
 // Remove ends everything and saves nothing, also when a Stop is in progress; the
 // provider deletes what is on disk when this keeper has gone.
-func (b *box) Remove(ctx context.Context, _ ...atoll.RemoveOption) error {
+func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+	b.mu.Lock()
+	err := b.dir.BeginRemoval(b.record, atoll.RemoveOpts(opts...))
+	b.mu.Unlock()
+	if err != nil {
+		return atoll.E("remove", b.ID(), atoll.ErrInternal, err)
+	}
 	won := b.begin() // so that whoever loses the sentry knows why
 	b.sentry.kill()
 	if !won {
-		var err error
 		if won, err = b.mustBegin(ctx); err != nil {
 			return err
 		}

@@ -306,18 +306,29 @@ func (d Dir) eachName(f func(project, name, owner string) error) error {
 	})
 }
 
+// BeginRemoval writes, unless r says so, that the sandbox is being removed: from
+// then on whoever finds it finishes that. It comes before anything of the
+// sandbox is lost.
+func (d Dir) BeginRemoval(r *Record, opts atoll.RemoveOptions) error {
+	if r.Removing != nil && (r.Removing.Volumes || !opts.Volumes) {
+		return nil
+	}
+	r.Removing = &opts
+	err := d.Write(r)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return nil // on a full disk, removing is what helps
+	}
+	return err
+}
+
 // Delete removes all that the sandbox left on disk: its gVisor state, with
 // opts.Volumes its data volume, its name, its directory, and last its record,
 // which first says that it is being removed: an interrupted Delete is finished
 // by the next one. Nothing of it may run. The caller holds its lock.
 func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	st := &r.Status
-	if r.Removing == nil || opts.Volumes && !r.Removing.Volumes {
-		r.Removing = &opts
-		// On a full disk the mark cannot be made, and removing is what helps.
-		if err := d.Write(r); err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
-			return err
-		}
+	if err := d.BeginRemoval(r, opts); err != nil {
+		return err
 	}
 	var errs []error
 	if r.Run != "" {
