@@ -195,7 +195,14 @@ func (l *link) first(m *message, max int64) error {
 	if typ != websocket.MessageText {
 		return violation("the first message must be text")
 	}
-	return decodeStrict(b, m)
+	err = decodeStrict(b, m)
+	if err == io.EOF {
+		return violation("the first message is empty")
+	}
+	if err != nil {
+		return violation("the first message: %w", err)
+	}
+	return nil
 }
 
 // read takes one message off the connection: data goes to its channel, what

@@ -548,8 +548,8 @@ func rawText(t *testing.T, ws *websocket.Conn, text string) {
 	}
 }
 
-// expectText reads messages up to a text that contains want.
-func expectText(t *testing.T, ws *websocket.Conn, want string) {
+// expectText reads messages up to a text that contains want, and returns it.
+func expectText(t *testing.T, ws *websocket.Conn, want string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -559,7 +559,7 @@ func expectText(t *testing.T, ws *websocket.Conn, want string) {
 			t.Fatalf("no message with %q came: %v", want, err)
 		}
 		if typ == websocket.MessageText && strings.Contains(string(b), want) {
-			return
+			return string(b)
 		}
 	}
 }
@@ -586,12 +586,14 @@ func TestGarbageFirst(t *testing.T) {
 		data string
 		want string
 	}{
-		"not JSON":         {websocket.MessageText, "hello", "invalid"},
-		"unknown field":    {websocket.MessageText, `{"type":"exec","comand":{}}`, `comand`},
+		"not JSON":         {websocket.MessageText, "hello", "the first message: invalid character"},
+		"half of it":       {websocket.MessageText, `{"type":`, "the first message: unexpected EOF"},
+		"unknown field":    {websocket.MessageText, `{"type":"exec","comand":{}}`, `unknown field \"comand\"`},
+		"a wrong type":     {websocket.MessageText, `{"type":7}`, "type: must be a string"},
 		"no command":       {websocket.MessageText, `{"type":"exec"}`, "must be"},
 		"another type":     {websocket.MessageText, `{"type":"attach"}`, "must be"},
-		"binary":           {websocket.MessageBinary, "\x00x", `"kind":"invalid","message":"the first message must be text"`},
-		"nothing":          {websocket.MessageText, "", "error"},
+		"binary":           {websocket.MessageBinary, "\x00x", "the first message must be text"},
+		"nothing":          {websocket.MessageText, "", "the first message is empty"},
 		"trailing garbage": {websocket.MessageText, `{"type":"exec","command":{"args":["true"]}} x`, "behind"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -599,8 +601,11 @@ func TestGarbageFirst(t *testing.T) {
 			if err := ws.Write(t.Context(), c.typ, []byte(c.data)); err != nil {
 				t.Fatal(err)
 			}
-			expectText(t, ws, c.want)
-			soon(t, "the end", func() { _, _, _ = ws.Read(t.Context()) })
+			answer := expectText(t, ws, c.want)
+			if !strings.HasPrefix(answer, `{"type":"error","error":{"kind":"invalid",`) {
+				t.Errorf("the answer is %s, want an error of kind invalid", answer)
+			}
+			expectClose(t, ws, websocket.StatusPolicyViolation)
 		})
 	}
 	t.Run("too long", func(t *testing.T) {
