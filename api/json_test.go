@@ -45,6 +45,8 @@ func TestRequestsAreStrict(t *testing.T) {
 		{"POST", sandboxes, `{}` + strings.Repeat(" ", 400), 413, "larger than 300 bytes"},
 		{"GET", sandboxes + "?naem=x", "", 400, `unknown parameter "naem"`},
 		{"GET", sandboxes + "?label=x", "", 400, "key=value"},
+		{"GET", sandboxes + "?state=nonsense", "", 400, "none of creating, created, running, paused, stopped, failed"},
+		{"GET", sandboxes + "?state=running&state=", "", 400, `parameter state: ""`},
 		{"GET", sandboxes + "?name=%zz", "", 400, "%zz"},
 		{"GET", sandboxes + "?name=a;b", "", 400, "semicolon"},
 		{"GET", sandboxes + "?name=a&name=b", "", 400, "name: is given 2 times"},

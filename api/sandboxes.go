@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +32,7 @@ func sandboxRoutes() []Route {
 				{Name: "name", Type: "string", Doc: "only the one of this name"},
 				{Name: "project", Type: "string", Doc: "only those of this project"},
 				{Name: "label", Type: "string", Doc: "`key=value`: only those with this label; `=` and `%` in the key are percent-encoded", Many: true},
-				{Name: "state", Type: "string", Doc: "only those in one of these states", Many: true},
+				{Name: "state", Type: "string", Doc: "only those in one of these states: " + listStates, Many: true},
 			},
 			Reply: jsonOf[sandboxesReply](), serve: (*Handler).serveList,
 		},
@@ -153,6 +154,10 @@ func (c *Client) undoCreate(ctx context.Context, id string, volumes bool) {
 	_ = c.Sandbox(id).Remove(ctx, opts...) // the server says why not in its log
 }
 
+// listStates are those that a sandbox in a list can be in.
+const listStates = string(atoll.StateCreating + ", " + atoll.StateCreated + ", " + atoll.StateRunning + ", " +
+	atoll.StatePaused + ", " + atoll.StateStopped + ", " + atoll.StateFailed)
+
 func (h *Handler) serveList(w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	f := atoll.Filter{Name: q.str("name"), Project: q.str("project")}
@@ -168,6 +173,9 @@ func (h *Handler) serveList(w http.ResponseWriter, r *http.Request) error {
 		f.Labels[k] = v
 	}
 	for _, s := range q.all("state") {
+		if !slices.Contains(strings.Split(listStates, ", "), s) {
+			return invalid("parameter state: %q is none of %s", s, listStates)
+		}
 		f.States = append(f.States, atoll.State(s))
 	}
 	all, err := h.provider.List(r.Context(), f)
