@@ -176,13 +176,20 @@ func (h *Handler) register() {
 		}}))
 	}
 	if h.opts.Docs != nil {
-		h.mux.Handle("GET /docs", h.opts.Docs)
-		h.mux.Handle("GET /openapi.json", h.opts.Docs)
+		docs := h.handle(Route{foreign: true, Public: true, serve: func(h *Handler, w http.ResponseWriter, r *http.Request) error {
+			h.opts.Docs.ServeHTTP(w, r)
+			return nil
+		}})
+		h.mux.Handle("GET /docs", docs)
+		h.mux.Handle("GET /openapi.json", docs)
 	}
 }
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id := requestIDOf(r.Header)
+	w.Header().Set(RequestIDHeader, id)
+	r = r.WithContext(WithRequestID(r.Context(), id))
 	if _, _, _, ok := proxied(r.URL); ok {
 		h.ports.ServeHTTP(w, r)
 		return
@@ -195,10 +202,8 @@ func (h *Handler) handle(route Route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer h.cutOff(r)
 		start := time.Now()
-		id := requestIDOf(r.Header)
-		w.Header().Set(RequestIDHeader, id)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		r = r.WithContext(h.opts.Extract(WithRequestID(r.Context(), id), r.Header))
+		r = r.WithContext(h.opts.Extract(r.Context(), r.Header))
 		err := h.admit(route, r, func(admitted *http.Request) error {
 			r = admitted
 			if err := route.check(r); err != nil {
@@ -208,7 +213,7 @@ func (h *Handler) handle(route Route) http.Handler {
 		})
 		h.logRequest(r, start, err)
 		if err != nil && !errors.Is(err, errAnswered) {
-			writeError(w, id, err)
+			writeError(w, RequestID(r.Context()), err)
 		}
 	})
 }
@@ -221,7 +226,7 @@ func (h *Handler) cutOff(r *http.Request) {
 		return
 	}
 	if v != http.ErrAbortHandler {
-		h.log.Error("panic", "method", r.Method, "path", r.URL.Path, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+		h.log.Error("panic", "method", r.Method, "path", r.URL.Path, "request", RequestID(r.Context()), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 	}
 	panic(http.ErrAbortHandler) // which net/http does not log once more
 }

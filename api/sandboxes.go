@@ -113,7 +113,7 @@ func (h *Handler) discard(ctx context.Context, sb atoll.Sandbox, volumes bool) {
 		opts = append(opts, atoll.RemoveVolumes())
 	}
 	if err := sb.Remove(ctx, opts...); err != nil {
-		h.log.WarnContext(ctx, "remove", "sandbox", sb.ID(), "err", err)
+		h.log.WarnContext(ctx, "remove", "sandbox", sb.ID(), "request", RequestID(ctx), "err", err)
 	}
 }
 

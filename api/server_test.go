@@ -9,6 +9,7 @@ import (
 	"iter"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -141,6 +142,11 @@ func TestRequestIDsAndTracesPassThrough(t *testing.T) {
 	if !strings.Contains(log.String(), "request=my-id") || !strings.Contains(log.String(), "kind=exhausted") {
 		t.Errorf("the log is %s", log.String())
 	}
+	rec := httptest.NewRecorder() // of a redirect
+	h.ServeHTTP(rec, httptest.NewRequest("GET", "/v1//sandboxes", nil))
+	if id := rec.Header().Get(RequestIDHeader); rec.Code/100 != 3 || len(id) != 16 {
+		t.Errorf("a path that is not clean: %d with id %q", rec.Code, id)
+	}
 	for _, bad := range []string{"", "two words", strings.Repeat("x", 200), "é"} {
 		resp, _ := outer.ask(t, "GET", "/health", "", RequestIDHeader, bad)
 		if got := resp.Header.Get(RequestIDHeader); got == bad || len(got) != 16 {
@@ -163,7 +169,7 @@ func TestAPanicIsLoggedAndCutsTheRequestOff(t *testing.T) {
 	if _, err := r.client.List(t.Context(), atoll.Filter{}); !errors.Is(err, atoll.ErrUnavailable) {
 		t.Errorf("List: %v, want %q", err, atoll.ErrUnavailable)
 	}
-	if s := <-logged; !strings.Contains(s, "out of cheese") || !strings.Contains(s, "path=/v1/sandboxes") {
+	if s := <-logged; !strings.Contains(s, "out of cheese") || !strings.Contains(s, "path=/v1/sandboxes request=") || strings.Contains(s, `request=""`) {
 		t.Errorf("the log is %s", s)
 	}
 	calm.Store(true)
@@ -471,6 +477,24 @@ func TestMetricsAreMounted(t *testing.T) {
 	}
 	if _, body := r.ask(t, "GET", "/metrics", "", "Authorization", "Bearer t"); body != "up 1\n" {
 		t.Errorf("got %q", body)
+	}
+}
+
+func TestDocsAreMounted(t *testing.T) {
+	var log bytes.Buffer
+	docs := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path) })
+	r := newRig(t, Options{
+		Docs: docs, Tokens: map[string]Account{"t": {}},
+		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	for _, path := range []string{"/docs", "/openapi.json"} {
+		resp, body := r.ask(t, "GET", path, "", RequestIDHeader, "my-id")
+		if body != path || resp.Header.Get(RequestIDHeader) != "my-id" {
+			t.Errorf("%s: %q with id %q", path, body, resp.Header.Get(RequestIDHeader))
+		}
+		if want := `op="GET ` + path + `" request=my-id`; !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not have %s:\n%s", want, &log)
+		}
 	}
 }
 

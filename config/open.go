@@ -40,11 +40,12 @@ func DefaultProvider(goos string) string {
 
 // Options are what a stack is given by the program around it.
 type Options struct {
-	Log     *slog.Logger   // what providers have to say; nil means nowhere
-	Calls   *slog.Logger   // a record for each call; nil means nowhere
-	Metrics *trace.Metrics // nil means that nothing is counted
-	Traces  *trace.Traces  // nil means that there are no spans
-	Server  bool           // the program serves others for long: it may prepare for the next sandbox
+	Log     *slog.Logger                          // what providers have to say; nil means nowhere
+	Calls   *slog.Logger                          // a record for each call; nil means nowhere
+	Attrs   func(ctx context.Context) []slog.Attr // as in trace.Options
+	Metrics *trace.Metrics                        // nil means that nothing is counted
+	Traces  *trace.Traces                         // nil means that there are no spans
+	Server  bool                                  // the program serves others for long: it may prepare for the next sandbox
 }
 
 // Open builds the stack that cfg describes: the provider it names, around it
@@ -62,7 +63,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	outer := trace.Options{Log: opts.Calls}
+	outer := trace.Options{Log: opts.Calls, Attrs: opts.Attrs}
 	if opts.Metrics != nil {
 		outer.MeterProvider = opts.Metrics
 	}

@@ -47,7 +47,9 @@ type Options struct {
 	// Log gets a record per call: Info for what changes a sandbox's life, Debug
 	// for everything else, Warn for failures that may pass, Error for faults of
 	// Atoll or its backend.
-	Log            *slog.Logger
+	Log *slog.Logger
+	// Attrs says what else is known, by its ctx, of a call: each record has it.
+	Attrs          func(ctx context.Context) []slog.Attr
 	TracerProvider oteltrace.TracerProvider
 	MeterProvider  metric.MeterProvider
 }
@@ -60,6 +62,9 @@ func New(p atoll.Provider, opts Options) atoll.Provider {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
+	if opts.Attrs == nil {
+		opts.Attrs = func(context.Context) []slog.Attr { return nil }
+	}
 	if opts.TracerProvider == nil {
 		opts.TracerProvider = nooptrace.NewTracerProvider()
 	}
@@ -67,9 +72,10 @@ func New(p atoll.Provider, opts Options) atoll.Provider {
 		opts.MeterProvider = noopmetric.NewMeterProvider()
 	}
 	t := &tracer{
-		name: p.Info().Name,
-		log:  opts.Log.With("provider", p.Info().Name),
-		otel: opts.TracerProvider.Tracer(scope),
+		name:  p.Info().Name,
+		log:   opts.Log.With("provider", p.Info().Name),
+		known: opts.Attrs,
+		otel:  opts.TracerProvider.Tracer(scope),
 	}
 	t.meters(opts.MeterProvider.Meter(scope), p)
 	return &provider{atoll.ProviderLayer{Provider: p}, t}
@@ -77,9 +83,10 @@ func New(p atoll.Provider, opts Options) atoll.Provider {
 
 // A tracer tells of calls.
 type tracer struct {
-	name string // of the provider
-	log  *slog.Logger
-	otel oteltrace.Tracer
+	name  string // of the provider
+	log   *slog.Logger
+	known func(ctx context.Context) []slog.Attr
+	otel  oteltrace.Tracer
 
 	calls      metric.Int64Counter
 	seconds    metric.Float64Histogram
@@ -180,6 +187,7 @@ func (c *call) end(ctx context.Context, err error, details ...slog.Attr) {
 	c.t.seconds.Record(ctx, dur.Seconds(), metric.WithAttributes(provider, op))
 
 	attrs := append([]slog.Attr{slog.String("op", c.op)}, c.attrs...)
+	attrs = append(attrs, c.t.known(ctx)...)
 	if of := c.span.SpanContext(); of.HasTraceID() {
 		attrs = append(attrs, slog.String("trace", of.TraceID().String()))
 	}

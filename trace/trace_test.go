@@ -163,6 +163,34 @@ func TestLog(t *testing.T) {
 	}
 }
 
+type who struct{}
+
+func TestLogAttrs(t *testing.T) {
+	var buf bytes.Buffer
+	p := trace.New(leaf(t), trace.Options{
+		Log:   slog.New(slog.NewJSONHandler(&buf, nil)),
+		Attrs: func(ctx context.Context) []slog.Attr { return []slog.Attr{slog.Any("who", ctx.Value(who{}))} },
+	})
+	defer p.Close()
+	ctx := context.WithValue(t.Context(), who{}, "me")
+	sb, err := p.Create(ctx, &atoll.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+		t.Error(err)
+	}
+	records := parse(t, &buf)
+	if len(records) != 2 {
+		t.Errorf("there are %d records, want 2", len(records))
+	}
+	for _, r := range records {
+		if r["who"] != "me" {
+			t.Errorf("%v does not say who", r)
+		}
+	}
+}
+
 func TestLogLevels(t *testing.T) {
 	for kind, want := range map[atoll.Kind]string{
 		atoll.ErrInternal: "ERROR", atoll.ErrUnavailable: "WARN", atoll.ErrExhausted: "WARN",

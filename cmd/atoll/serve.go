@@ -73,7 +73,9 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	defer metrics.Close()
 	traces := trace.NewTraces(ctx, trace.TracesOptions{Version: buildVersion().Version, Log: log})
 	defer traces.Close()
-	stack, err := config.Open(cfg, config.Options{Log: log, Calls: log, Metrics: metrics, Traces: traces, Server: true})
+	stack, err := config.Open(cfg, config.Options{
+		Log: log, Calls: log, Attrs: requestAttrs, Metrics: metrics, Traces: traces, Server: true,
+	})
 	if err != nil {
 		return unusable(cfg, err)
 	}
@@ -84,6 +86,15 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), stack))
 	}
 	return errors.Join(err, stack.Close())
+}
+
+// requestAttrs name the request that ctx belongs to as its answer does.
+func requestAttrs(ctx context.Context) []slog.Attr {
+	id := api.RequestID(ctx)
+	if id == "" {
+		return nil
+	}
+	return []slog.Attr{slog.String("request", id)}
 }
 
 // serveOn serves until ctx ends, which is how it is meant to end, or until a
