@@ -23,12 +23,12 @@ SANDBOX:PATH; a relative path there is one below the work directory. A local
 file with a colon in its name is written with a slash before, as in ./a:b.
 
 As with docker's: into a directory that is there, the source is copied under its
-own name; a target that is not there becomes the copy. A source directory that
-ends with /. stands for what is in it. With - as the source a tar stream is read
-from stdin and unpacked into the target directory; with - as the target the
-source is written to stdout as one. A source that is a link is copied as what it
-points to; links below it stay links. In a target directory nothing is written
-through a link: a file takes its place.`,
+own name; a target that is not there becomes the copy, if the directory around
+it is there. A source directory that ends with /. stands for what is in it. With
+- as the source a tar stream is read from stdin and unpacked into the target
+directory; with - as the target the source is written to stdout as one. A source
+that is a link is copied as what it points to; links below it stay links. In a
+target directory nothing is written through a link: a file takes its place.`,
 		Example: `  atoll cp . web:/work
   atoll cp web:/work/report.html .
   atoll cp web:/work - | gzip > work.tar.gz`,
@@ -180,6 +180,15 @@ func (a *app) copy(ctx context.Context, from, to *place) error {
 
 // receive completes the name of a target, by docker's rules.
 func (p *place) receive(ctx context.Context, from *place) error {
+	if p.info == nil {
+		around := &place{fs: p.fs, name: path.Dir(p.name), base: p.base}
+		if err := around.look(ctx); err != nil {
+			return err
+		}
+		if !around.isDir() {
+			return atoll.Errorf("copy", "", atoll.ErrNotExist, "%s: no such directory", around.name)
+		}
+	}
 	if p.isDir() && !(from.isDir() && from.contents) {
 		p.name, p.info, p.slash = path.Join(p.name, from.base), nil, false
 		info, err := p.fs.Stat(ctx, p.name)
