@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -142,7 +143,8 @@ func (f *envFlags) list(ours []string) ([]string, error) {
 			return nil, err
 		}
 		for line := range strings.Lines(string(data)) {
-			if line = strings.TrimRight(line, "\r\n"); strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "#") {
+			line = strings.TrimLeftFunc(strings.TrimRight(line, "\r\n"), unicode.IsSpace)
+			if line != "" && !strings.HasPrefix(line, "#") {
 				vars = append(vars, line)
 			}
 		}
