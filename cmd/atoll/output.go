@@ -1,10 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"sync"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // An output is our stdout, or stderr, as the command sees it. When nobody reads
@@ -44,20 +45,16 @@ func (o *output) failed() error {
 	return o.err
 }
 
-// A head keeps the first limit bytes written to it.
+// A head is an atoll.Head that can be read while the command still writes.
 type head struct {
-	limit int64
-
-	mu        sync.Mutex
-	buf       bytes.Buffer // guarded by mu
-	truncated bool         // guarded by mu
+	mu   sync.Mutex
+	kept atoll.Head // guarded by mu
 }
+
+func newHead(limit atoll.Bytes) *head { return &head{kept: atoll.Head{Limit: int64(limit)}} }
 
 func (h *head) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	keep := min(int64(len(p)), h.limit-int64(h.buf.Len()))
-	h.buf.Write(p[:keep])
-	h.truncated = h.truncated || keep < int64(len(p))
-	return len(p), nil
+	return h.kept.Write(p)
 }

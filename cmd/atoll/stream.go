@@ -43,7 +43,7 @@ func (f *streamFlags) session(ctx context.Context, a *app) (*session, error) {
 	}
 	s, err := a.newSession(ctx, sessionOptions{stdin: f.stdin, tty: f.tty, detach: keys})
 	if err == nil && f.json {
-		s.stdout, s.stderr = &head{limit: int64(f.limit)}, &head{limit: int64(f.limit)}
+		s.stdout, s.stderr = newHead(f.limit), newHead(f.limit)
 	}
 	return s, err
 }
@@ -84,14 +84,15 @@ func (f *streamFlags) finish(a *app, s *session, id string, exit atoll.Exit) err
 func (h *head) result() (text string, data []byte, truncated bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	b := h.buf.Bytes()
-	if h.truncated {
-		b = wholeRunes(b)
+	b, truncated := h.kept.Bytes(), h.kept.Truncated()
+	whole := b
+	if truncated {
+		whole = wholeRunes(b)
 	}
-	if utf8.Valid(b) {
-		return string(b), nil, h.truncated
+	if utf8.Valid(whole) {
+		return string(whole), nil, truncated
 	}
-	return "", h.buf.Bytes(), h.truncated
+	return "", b, truncated
 }
 
 // wholeRunes drops the beginning of a character that was cut off at the end.

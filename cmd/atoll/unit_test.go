@@ -287,7 +287,7 @@ func TestHead(t *testing.T) {
 		{"", "", "", false},
 	}
 	for _, tt := range tests {
-		h := &head{limit: 6}
+		h := newHead(6)
 		for i := range len(tt.in) {
 			h.Write([]byte{tt.in[i]})
 		}
