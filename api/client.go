@@ -117,20 +117,22 @@ func (c *Client) locate() error {
 		return nil
 	}
 	u, err := url.Parse(c.opts.URL)
-	if err != nil {
-		return bad("server %w", err)
-	}
+	fit := err == nil && u.User == nil
 	switch {
-	case u.Scheme == "unix" && u.Host == "" && u.Path != "":
+	case fit && u.Scheme == "unix" && u.Host == "" && u.Path != "":
 		c.base = "http://atoll"
 		if c.dial == nil {
 			c.dial = func(ctx context.Context) (net.Conn, error) { return dialUnix(ctx, u.Path) }
 		}
-	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
+	case fit && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
 		c.base = strings.TrimSuffix(c.opts.URL, "/")
 		if c.dial == nil {
 			c.dial = dialer(u)
 		}
+	case strings.Contains(c.opts.URL, "@"): // behind a password, perhaps, which is not repeated
+		return bad("server URL: write it like unix:///path or http://host:port, without user or password: the token goes into ClientOptions.Token")
+	case err != nil:
+		return bad("server %w", err)
 	default:
 		return bad("server URL %q: write it like unix:///path or http://host:port", c.opts.URL)
 	}

@@ -538,6 +538,18 @@ func TestNewClientSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
+func TestAPasswordInAURLIsRefused(t *testing.T) {
+	for _, url := range []string{
+		"http://user:geheim@127.0.0.1:1", "http://geheim@127.0.0.1:1", "http://user:geheim%zz@h", "ftp://user:geheim@h",
+		"unix://user:geheim@/path", "user:geheim@h", "user:geheim@h/path", "//user:geheim@h",
+	} {
+		_, err := NewClient(t.Context(), ClientOptions{URL: url})
+		if atoll.KindOf(err) != atoll.ErrInvalid || strings.Contains(err.Error(), "geheim") || !strings.Contains(err.Error(), "write it like") {
+			t.Errorf("NewClient(%q): %v, want it refused, and the password not repeated", url, err)
+		}
+	}
+}
+
 func TestInfoIsFetchedOnceOrNotAtAll(t *testing.T) {
 	var asked atomic.Int32
 	server := newServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

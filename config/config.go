@@ -209,11 +209,14 @@ func checkURL(s string) error {
 		return nil
 	}
 	u, err := url.Parse(s)
-	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" {
+	fit := err == nil && u.User == nil
+	switch {
+	case fit && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
 		return nil
-	}
-	if err == nil && u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path) {
+	case fit && u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path):
 		return nil
+	case strings.Contains(s, "@"): // behind a password, perhaps, which is not repeated
+		return errors.New("write it like http://host:port or unix:///path, without user or password: the token goes into token, or ATOLL_TOKEN")
 	}
 	return fmt.Errorf("%q: write it like http://host:port or unix:///path", s)
 }
