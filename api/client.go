@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,7 +12,10 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"github.com/coder/websocket"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -265,11 +269,38 @@ func (c *Client) fault(ctx context.Context, op, id string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	return atoll.E(op, id, atoll.ErrUnavailable, c.lost(err))
+}
+
+// lost says of a connection that broke off with err, in words for people, what
+// became of the server.
+func (c *Client) lost(err error) error {
 	if u, ok := err.(*url.Error); ok {
 		err = u.Err
 	}
-	return atoll.Errorf(op, id, atoll.ErrUnavailable, "server at %s: %w", c.where, err)
+	server := "the server"
+	if c.opts.URL != "" {
+		server += " at " + c.opts.URL
+	}
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, end) {
+			return lostError{server + " has gone", err}
+		}
+	}
+	if closed, ok := errors.AsType[websocket.CloseError](err); ok {
+		return lostError{strings.TrimSuffix(fmt.Sprintf("%s ended the connection: %s", server, closed.Reason), ": "), err}
+	}
+	return fmt.Errorf("server at %s: %w", c.where, err)
 }
+
+// A lostError is a cause, in other words.
+type lostError struct {
+	text  string
+	cause error
+}
+
+func (e lostError) Error() string { return e.text }
+func (e lostError) Unwrap() error { return e.cause }
 
 // within returns a ctx that ends with the client too.
 func (c *Client) within(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -100,8 +100,8 @@ func NewHandler(p atoll.Provider, opts Options) (*Handler, error) {
 // Authenticates reports whether a token is needed.
 func (h *Handler) Authenticates() bool { return h.verify != nil }
 
-// Close ends the streams that are open: a client of a process is detached and
-// the process lives on, a watch ends with ErrUnavailable. It returns when
+// Close ends the streams that are open: a client of a process is detached with
+// ErrUnavailable and the process lives on, a watch ends with ErrUnavailable. It returns when
 // nothing that the handler started is left; other requests in progress are the
 // server's to end. Those that come later get ErrUnavailable. A second Close does
 // nothing.
@@ -158,6 +158,11 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request) (ctx context.Co
 }
 
 var errClosing = atoll.Errorf("", "", atoll.ErrUnavailable, "the server is closing")
+
+// closingOn is errClosing for whoever follows p.
+func closingOn(p atoll.Process) error {
+	return atoll.Errorf("", "", atoll.ErrUnavailable, "%w, process %s may still run", errClosing, p.ID())
+}
 
 // register enters every route. Static ones come from Routes.
 func (h *Handler) register() {

@@ -124,6 +124,8 @@ func (l *link) receive(ch byte) *inflow {
 func (l *link) transmit(ch byte) *outflow {
 	f := &outflow{link: l, ch: ch}
 	f.more.L = &f.mu
+	l.mu.Lock() // endOutputs may come at any time
+	defer l.mu.Unlock()
 	l.out[ch] = f
 	return f
 }
@@ -139,12 +141,20 @@ func (l *link) fail(err error) {
 	l.err = err
 	close(l.done)
 	l.mu.Unlock()
-	for _, f := range l.out {
+	l.endOutputs(err)
+	for _, f := range l.in {
 		if f != nil {
 			f.end(err)
 		}
 	}
-	for _, f := range l.in {
+}
+
+// endOutputs makes writing to what the other side may read fail with err.
+func (l *link) endOutputs(err error) {
+	l.mu.Lock()
+	out := l.out
+	l.mu.Unlock()
+	for _, f := range out {
 		if f != nil {
 			f.end(err)
 		}

@@ -180,7 +180,7 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request) error {
 	exit, err := p.Wait(ctx)
 	if err != nil {
 		if h.ctx.Err() != nil {
-			return errClosing
+			return closingOn(p)
 		}
 		return err
 	}
@@ -215,7 +215,7 @@ func (p *process) waitRunning(ctx context.Context) (atoll.Exit, error) {
 		return atoll.Exit{}, atoll.E("wait", p.sb.id, atoll.ErrUnavailable, errClientClosed)
 	case err != nil:
 		return atoll.Exit{}, atoll.Errorf("wait", p.sb.id, atoll.ErrUnavailable,
-			"the connection to the server was lost, process %s may still run: %w", p.id, err)
+			"%w, process %s may still run", p.sb.c.lost(err), p.id)
 	case last.Exit != nil:
 		return *last.Exit, nil
 	case last.Error != nil:

@@ -407,8 +407,9 @@ func TestCloseDoesNotWaitForAClientThatDoesNotRead(t *testing.T) {
 		}
 		defer resp.Body.Close()
 	}
+	rawText(t, dialRaw(t, r, "/processes/"+p.ID()+"/attach"), `{"type":"attach","stdout":true}`)
 	stuck := int64(-1)
-	eventually(t, "both are stuck", func() bool {
+	eventually(t, "all are stuck", func() bool {
 		time.Sleep(50 * time.Millisecond)
 		before := stuck
 		stuck = sent.Load()

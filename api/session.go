@@ -62,7 +62,7 @@ func (h *Handler) session(w http.ResponseWriter, r *http.Request, serve func(s *
 	defer s.cancel()
 	defer s.reading.Wait()
 	defer func() { _ = ws.CloseNow() }() // the reader may have failed the link, and not yet ended ctx
-	defer context.AfterFunc(s.ctx, func() { _ = ws.CloseNow() })()
+	defer context.AfterFunc(s.ctx, s.part)()
 	defer s.keepAlive()()
 	return answered(s.finish(s.run(h.opts.MaxBody, serve)))
 }
@@ -78,6 +78,18 @@ func (s *session) run(maxFirst int64, serve func(s *session, first message) erro
 	return serve(s, first)
 }
 
+// part ends the connection when ctx has ended: at once where the client has
+// gone. Where the handler closes finish tells the client, which may take
+// closeGrace to read it, and what waits for it to read output does not.
+func (s *session) part() {
+	if s.failure() != nil {
+		_ = s.ws.CloseNow()
+		return
+	}
+	s.endOutputs(errClosing)
+	time.AfterFunc(closeGrace, func() { _ = s.ws.CloseNow() }) // nothing, where the session has ended
+}
+
 // finish tells the client how it went, and closes the connection.
 func (s *session) finish(err error) error {
 	if gone := s.failure(); gone != nil {
@@ -86,6 +98,12 @@ func (s *session) finish(err error) error {
 	code := websocket.StatusNormalClosure
 	if _, ok := errors.AsType[protocolError](err); ok {
 		code = websocket.StatusPolicyViolation
+	}
+	if s.ctx.Err() != nil && errors.Is(err, context.Canceled) || errors.Is(err, errClosing) {
+		err, code = errClosing, websocket.StatusGoingAway
+		if p := s.process.Load(); p != nil {
+			err = closingOn(*p)
+		}
 	}
 	if err != nil {
 		w := encodeError(err, s.requestID)

@@ -9,10 +9,12 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -315,6 +317,108 @@ func TestAClientThatGoesLeavesTheProcess(t *testing.T) {
 	proc.kill()
 }
 
+var closingText = regexp.MustCompile(`^(wait|attach) [0-9a-f]{32}: the server is closing(, process p\d+ may still run)?$`)
+
+// TestClientsAreToldThatTheServerCloses is about those that are attached, also
+// where there is output that they have no room for.
+func TestClientsAreToldThatTheServerCloses(t *testing.T) {
+	r := newRig(t, Options{})
+	attached := make(chan struct{}, 3)
+	quiet := r.attachable(t, func(ctx context.Context, a *atoll.Attachment) error {
+		attached <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	loud := r.attachable(t, func(_ context.Context, a *atoll.Attachment) error {
+		attached <- struct{}{}
+		for {
+			if _, err := a.Stdout.Write(make([]byte, 100_000)); err != nil {
+				return err
+			}
+		}
+	})
+	errs := make(chan error, 1)
+	go func() { errs <- quiet.Attach(t.Context(), &atoll.Attachment{Stdout: io.Discard}) }()
+	var raw []*websocket.Conn
+	for _, p := range []atoll.Process{quiet, loud} {
+		ws := dialRaw(t, r, "/processes/"+p.ID()+"/attach")
+		ws.SetReadLimit(-1)
+		rawText(t, ws, `{"type":"attach","stdout":true}`)
+		raw = append(raw, ws)
+	}
+	for range 3 {
+		<-attached
+	}
+	go r.handler.Close()
+	soon(t, "being told", func() {
+		if err := <-errs; !errors.Is(err, atoll.ErrUnavailable) || !closingText.MatchString(err.Error()) {
+			t.Errorf("Attach: %v", err)
+		}
+	})
+	for _, ws := range raw {
+		expectText(t, ws, `{"type":"error","error":{"kind":"unavailable","message":"the server is closing, process p`)
+		expectClose(t, ws, websocket.StatusGoingAway)
+	}
+	soon(t, "Close", func() { r.handler.Close() })
+}
+
+// TestAServerThatDiesHasGone looks at the words: what libraries say of it is
+// for nobody.
+func TestAServerThatDiesHasGone(t *testing.T) {
+	h, err := NewHandler(newFake(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	var mu sync.Mutex
+	conns := map[net.Conn]bool{}
+	server := httptest.NewUnstartedServer(h)
+	server.Config.ConnState = func(c net.Conn, _ http.ConnState) {
+		mu.Lock()
+		defer mu.Unlock()
+		conns[c] = true
+	}
+	server.Start()
+	defer server.Close()
+	c, err := NewClient(t.Context(), ClientOptions{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	sb := c.Sandbox(fakeID)
+	errs := make(chan error, 2)
+	for _, w := range []io.Writer{nil, io.Discard} {
+		p, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sleep"}, Stdout: w})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Signal(context.Background(), atoll.SIGKILL)
+		go func() {
+			_, err := p.Wait(t.Context())
+			errs <- err
+		}()
+	}
+	want := regexp.MustCompile(`^wait [0-9a-f]{32}: the server at ` + server.URL + ` has gone(, process p\d may still run)?$`)
+	for range cap(errs) {
+		eventually(t, "a Wait ends", func() bool {
+			mu.Lock() // net/http may try once more
+			for c := range conns {
+				c.Close()
+			}
+			mu.Unlock()
+			select {
+			case err := <-errs:
+				if !errors.Is(err, atoll.ErrUnavailable) || !want.MatchString(err.Error()) {
+					t.Errorf("Wait: %v, want %s", err, want)
+				}
+				return true
+			default:
+				return false
+			}
+		})
+	}
+}
+
 func TestAServerThatGoesIsUnavailable(t *testing.T) {
 	r := newRig(t, Options{})
 	var ps []atoll.Process
@@ -336,8 +440,9 @@ func TestAServerThatGoesIsUnavailable(t *testing.T) {
 	soon(t, "noticing that the server has gone", func() {
 		r.handler.Close()
 		for range ps {
-			if err := <-errs; !errors.Is(err, atoll.ErrUnavailable) {
-				t.Errorf("Wait: %v, want unavailable", err)
+			err := <-errs
+			if !errors.Is(err, atoll.ErrUnavailable) || !closingText.MatchString(err.Error()) {
+				t.Errorf("Wait: %v, want it to be unavailable because the server is closing", err)
 			}
 		}
 	})

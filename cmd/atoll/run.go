@@ -18,6 +18,8 @@ type runFlags struct {
 	keep    bool
 	rm      bool
 	timeout atoll.Duration
+
+	kept bool // as keep wants it
 }
 
 func newRun(a *app) *cobra.Command {
@@ -90,7 +92,7 @@ func (f *runFlags) run(a *app, cmd *cobra.Command, args []string) error {
 		a.say("detached: atoll attach %s connects again", shortID(id))
 		return nil
 	}
-	if f.keep && id != "" {
+	if f.kept {
 		a.say("kept, stopped, as %s", id)
 	}
 	if errors.Is(err, atoll.ErrCommandNotFound) && spec.Image == "" && cmd.ArgsLenAtDash() < 0 {
@@ -131,8 +133,14 @@ func (f *runFlags) attended(s *session, c *connection, spec *atoll.Spec) (exit a
 		return exit, "", s.why(err)
 	}
 	defer func() {
-		if !errors.Is(err, errDetached) {
-			f.leave(s, sb)
+		if errors.Is(err, errDetached) {
+			return
+		}
+		left := f.leave(s, sb)
+		f.kept = f.keep && left == nil
+		gone := atoll.KindOf(err) == atoll.ErrUnavailable && atoll.KindOf(left) == atoll.ErrUnavailable
+		if left != nil && !gone { // else err says that the server has gone
+			s.app.say("%v", left)
 		}
 	}()
 	if err := s.takeTerminal(); err != nil {
@@ -170,16 +178,11 @@ func (f *runFlags) other(s *session, sb atoll.Sandbox, args []string) (atoll.Exi
 }
 
 // leave removes the sandbox, or stops it when it is to be kept.
-func (f *runFlags) leave(s *session, sb atoll.Sandbox) {
+func (f *runFlags) leave(s *session, sb atoll.Sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 2*atoll.DefaultStopGrace)
 	defer cancel()
-	var err error
 	if f.keep {
-		err = sb.Stop(ctx, atoll.DefaultStopGrace)
-	} else {
-		err = sb.Remove(ctx, atoll.RemoveVolumes())
+		return sb.Stop(ctx, atoll.DefaultStopGrace)
 	}
-	if err != nil {
-		s.app.say("%v", err)
-	}
+	return sb.Remove(ctx, atoll.RemoveVolumes())
 }
