@@ -10,11 +10,15 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
@@ -175,24 +179,47 @@ func TestProviderTable(t *testing.T) {
 	}
 }
 
-// The first command builds Atoll and does what is said of it.
-func TestFirstCommand(t *testing.T) {
-	_, rest, ok := strings.Cut(read(t, readme), "```sh\n")
-	command, _, _ := strings.Cut(rest, "\n```")
-	if !ok || strings.Contains(command, "\n") || !strings.Contains(command, "&& bin/atoll run ") {
-		t.Fatalf("README.md begins with %q, which is not one line that builds and runs", command)
-	}
-	home, err := os.MkdirTemp("", "atoll")
+// shell returns what makes a command, which finds Atoll nowhere but in bin, and
+// no settings or sandboxes: the variables named stand for an empty directory.
+func shell(t *testing.T, variables ...string) func(command string) *exec.Cmd {
+	t.Helper()
+	empty, err := os.MkdirTemp("", "atoll")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(home) })
-	sh := func(command string) *exec.Cmd {
+	t.Cleanup(func() { os.RemoveAll(empty) })
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		return strings.HasPrefix(kv, "XDG_STATE_HOME=") || strings.HasPrefix(kv, "XDG_CONFIG_HOME=") || strings.HasPrefix(kv, "ATOLL_")
+	})
+	env = append(env, "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"), "XDG_RUNTIME_DIR="+empty)
+	for _, name := range variables {
+		env = append(env, name+"="+empty)
+	}
+	return func(command string) *exec.Cmd {
 		cmd := exec.Command("sh", "-c", command)
-		cmd.Dir = "../.."
-		cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+home, "XDG_RUNTIME_DIR="+home, "XDG_CONFIG_HOME="+home)
+		cmd.Dir, cmd.Env = root, env
 		return cmd
 	}
+}
+
+// firstCommand is the one that builds Atoll, and runs it.
+func firstCommand(t *testing.T) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(read(t, readme), "```sh\n")
+	command, _, _ := strings.Cut(rest, "\n```")
+	if !ok || strings.Contains(command, "\n") || !strings.Contains(command, " && bin/atoll run ") {
+		t.Fatalf("README.md begins with %q, which is not one line that builds and runs", command)
+	}
+	return command
+}
+
+// The first command builds Atoll and does what is said of it.
+func TestFirstCommand(t *testing.T) {
+	command, sh := firstCommand(t), shell(t, "XDG_STATE_HOME", "XDG_CONFIG_HOME")
 	var stdout, stderr strings.Builder
 	cmd := sh(command)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -204,6 +231,58 @@ func TestFirstCommand(t *testing.T) {
 	}
 	if got := cmd.ProcessState.ExitCode(); got != 3 || stdout.String() != "42\n" {
 		t.Errorf("%s\ngot exit code %d, stdout %q, want 3 and 42; stderr:\n%s", command, got, stdout.String(), stderr.String())
+	}
+}
+
+// The lines about the server work for somebody who pastes them, where there was
+// none before. They are run as they stand, but for the port if that is taken.
+func TestServe(t *testing.T) {
+	testenv.Need(t, testenv.Program("curl", "curl"))
+	const address = "127.0.0.1:7070"
+	_, rest, ok := strings.Cut(read(t, readme), "```sh\natoll serve ")
+	lines, _, _ := strings.Cut(rest, "\n```")
+	if !ok || !strings.Contains(lines, address) {
+		t.Fatalf("README.md does not show atoll serve on %s", address)
+	}
+	lines = "atoll serve " + lines
+	if l, err := net.Listen("tcp", address); err == nil {
+		l.Close()
+	} else {
+		free, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		free.Close()
+		t.Logf("somebody listens on %s, this runs on %s", address, free.Addr())
+		lines = strings.ReplaceAll(lines, address, free.Addr().String())
+	}
+	build, _, _ := strings.Cut(firstCommand(t), " && ")
+	if out, err := shell(t)(build).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", build, err, out)
+	}
+	sh := shell(t, "HOME")
+	if why, err := sh("atoll doctor").CombinedOutput(); err != nil {
+		t.Skipf("gVisor does not work here: %s", why)
+	}
+	t.Cleanup(func() {
+		if out, err := sh("atoll rm --all -v").CombinedOutput(); err != nil {
+			t.Errorf("atoll rm: %v\n%s", err, out)
+		}
+	})
+	var stdout, stderr strings.Builder
+	cmd := sh(lines + "\nkill $!\nwait")
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	err := cmd.Wait()
+	late.Stop()
+	var reply struct{ Stdout string }
+	failed := json.Unmarshal([]byte(stdout.String()), &reply)
+	if err != nil || failed != nil || !strings.HasPrefix(reply.Stdout, "Linux ") || strings.Contains(stderr.String(), "No such file") {
+		t.Errorf("%s\n%v, stdout %q, want what uname prints; stderr:\n%s", lines, err, stdout.String(), stderr.String())
 	}
 }
 
