@@ -69,7 +69,13 @@ func (l *dnsListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if l.n.admit(c.LocalAddr().String()) {
-			return &dnsConn{c, sync.OnceFunc(func() { l.n.conns.Add(-1) })}, nil
+			// The server's Shutdown ends reads, but no write to a sandbox that
+			// does not read its answers.
+			keep := context.AfterFunc(l.n.ctx, func() { _ = c.SetWriteDeadline(time.Unix(1, 0)) })
+			return &dnsConn{c, sync.OnceFunc(func() {
+				keep()
+				l.n.conns.Add(-1)
+			})}, nil
 		}
 		_ = c.Close()
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -40,7 +41,7 @@ func (n *Network) handleTCP(r *tcp.ForwarderRequest) {
 	}
 	defer ep.Close()
 	keepAlive(ep)
-	splice(&guestConn{TCPConn: gonet.NewTCPConn(&wq, ep), ep: ep}, out)
+	splice(n.ctx, &guestConn{TCPConn: gonet.NewTCPConn(&wq, ep), ep: ep, wq: &wq}, out)
 }
 
 // dialTCP makes the outward connection, nil when it is refused or fails. The
@@ -89,34 +90,78 @@ func keepAlive(ep tcpip.Endpoint) {
 // guestConn is the sandbox's end of a connection.
 type guestConn struct {
 	*gonet.TCPConn
-	ep tcpip.Endpoint
+	ep    tcpip.Endpoint
+	wq    *waiter.Queue
+	ended atomic.Bool // by us
+}
+
+// CloseWrite tells the sandbox that nothing more will come.
+func (c *guestConn) CloseWrite() error {
+	c.ended.Store(true)
+	return c.TCPConn.CloseWrite()
 }
 
 // Reset ends the connection with a RST.
 func (c *guestConn) Reset() { c.ep.Abort() }
 
+// onFailure calls f, which must not wait, when the connection has been reset or
+// the sandbox's side has gone away; maybe more than once, and not after undo.
+func (c *guestConn) onFailure(f func()) (undo func()) {
+	check := func(waiter.EventMask) {
+		if c.failed() {
+			f()
+		}
+	}
+	e := waiter.NewFunctionEntry(waiter.EventHUp, check)
+	c.wq.EventRegister(&e)
+	check(0) // it may have come before
+	return func() { c.wq.EventUnregister(&e) }
+}
+
+// failed reports whether the connection is over before both sides ended it.
+func (c *guestConn) failed() bool {
+	switch tcp.EndpointState(c.ep.State()) {
+	case tcp.StateError:
+		return true
+	case tcp.StateClose: // where a reset leads to as well, once the sandbox has ended its side
+		return !c.ended.Load()
+	}
+	return false
+}
+
 // splice copies both ways until both have ended. The end of one direction is
-// passed on as the end of that direction; a failure of either resets both
-// connections, as one connection would be.
-func splice(a, b net.Conn) {
-	stop := sync.OnceFunc(func() {
-		reset(a)
-		reset(b)
+// passed on as the end of that direction. A failure of either resets both
+// connections, as one connection would be, and so does the end of ctx.
+func splice(ctx context.Context, guest *guestConn, out net.Conn) {
+	ctx, fail := context.WithCancel(ctx)
+	defer fail()
+	// Resetting is what wakes both pumps, whichever end they wait for.
+	done := make(chan struct{})
+	keep := context.AfterFunc(ctx, func() {
+		defer close(done)
+		reset(guest)
+		reset(out)
 	})
+	defer func() {
+		if !keep() {
+			<-done
+		}
+	}()
+	// A pump that waits for the remote does not see what the sandbox does.
+	defer guest.onFailure(fail)()
+
 	one := func(dst, src net.Conn) {
-		if err := pump(dst, src); err != nil {
-			stop()
+		if pump(dst, src) != nil {
+			fail()
 			return
 		}
-		if c, ok := dst.(interface{ CloseWrite() error }); ok {
-			if c.CloseWrite() != nil {
-				stop()
-			}
+		if c, ok := dst.(interface{ CloseWrite() error }); ok && c.CloseWrite() != nil {
+			fail()
 		}
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { one(a, b) })
-	one(b, a)
+	wg.Go(func() { one(guest, out) })
+	one(out, guest)
 	wg.Wait()
 }
 

@@ -86,7 +86,8 @@ const (
 )
 
 // A DialFunc makes the outward connections: network is "tcp" or "udp", address
-// an IP address and port that the policy has already let pass.
+// an IP address and port that the policy has already let pass. It must return
+// soon after ctx has ended.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Options shape a Network. Only Policy is required.
@@ -163,7 +164,7 @@ type Network struct {
 	link  *link
 	dns   *dnsServer
 
-	ctx    context.Context // ends with Close; outward dials and queries depend on it
+	ctx    context.Context // ends with Close; connections, outward dials and queries depend on it
 	cancel context.CancelFunc
 
 	conns, refused, queries, failedDials atomic.Int64
@@ -281,7 +282,8 @@ func (n *Network) Stats() Stats {
 }
 
 // Close resets every connection, closes the link and returns when all that New
-// started has ended. A second Close does nothing.
+// started has ended: soon, whatever those do who are connected. A second Close
+// does nothing.
 func (n *Network) Close() error {
 	n.mu.Lock()
 	if n.closed {
@@ -307,9 +309,9 @@ func (n *Network) Close() error {
 	return err
 }
 
-// abortAll ends every TCP connection and waits for those that serve them. A
-// handshake that was beginning may enter its endpoint after the list of them
-// was taken, so it is taken until nobody is left.
+// abortAll ends what the stack has with the sandbox and waits for those that
+// serve it. A handshake that was beginning may enter its endpoint after the
+// list of them was taken, so it is taken until nobody is left.
 func (n *Network) abortAll() {
 	done := make(chan struct{})
 	go func() {

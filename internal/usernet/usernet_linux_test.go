@@ -10,11 +10,15 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -106,6 +110,80 @@ func TestTCPHalfClose(t *testing.T) {
 		_, _ = io.WriteString(c, "more")
 		c.Close()
 		<-earlyDone
+	})
+}
+
+// The direction that goes on after the other has ended carries all it is given.
+func TestTCPHalfCloseThenMuch(t *testing.T) {
+	const size, buffer = 8 << 20, 16 << 10
+	got := make(chan int64, 1)
+	read := make(chan struct{})
+	w := world{
+		"tcp 1.2.3.4:1": serveTCP(t, func(c *net.TCPConn) {
+			n, _ := io.Copy(io.Discard, c)
+			got <- n
+			_, _ = c.Write(make([]byte, size))
+		}),
+		"tcp 1.2.3.4:2": serveTCP(t, func(c *net.TCPConn) {
+			_ = c.SetReadBuffer(buffer)
+			_ = c.CloseWrite()
+			<-read
+			n, err := io.Copy(io.Discard, c)
+			if err != nil {
+				t.Errorf("the server read: %v", err)
+			}
+			got <- n
+		}),
+	}
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := w.dial(ctx, network, address)
+		if err == nil {
+			_ = c.(*net.TCPConn).SetWriteBuffer(buffer)
+		}
+		return c, err
+	}
+	n, ns := open(t, on, Options{Dial: dial})
+
+	t.Run("inside", func(t *testing.T) {
+		c := mustDialIn(t, ns, "tcp", "1.2.3.4:1").(*net.TCPConn)
+		if _, err := c.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.CloseWrite()
+		if n := <-got; n != size {
+			t.Errorf("the question had %d bytes, want %d", n, size)
+		}
+		if n, err := io.Copy(io.Discard, c); n != size || err != nil {
+			t.Errorf("the answer: %d bytes, %v, want %d", n, err, size)
+		}
+	})
+	// The sandbox's end is long over when the remote begins to read.
+	t.Run("outside", func(t *testing.T) {
+		const size = 200 << 10 // fits into our stack, and not beyond it
+		c := mustDialIn(t, ns, "tcp", "1.2.3.4:2").(*net.TCPConn)
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Fatalf("got %v, want the end", err)
+		}
+		if _, err := c.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		eventually(t, "the connection with the sandbox is over", func() bool { return !hasPort(n, 2) })
+		if n.conns.Load() == 0 {
+			t.Fatal("the remote has all, which it has not read yet")
+		}
+		close(read)
+		if n := <-got; n != size {
+			t.Errorf("the remote read %d bytes, want %d", n, size)
+		}
+	})
+}
+
+// hasPort reports whether the stack has an endpoint for a port out in the world.
+func hasPort(n *Network, port uint16) bool {
+	return slices.ContainsFunc(n.stack.RegisteredEndpoints(), func(e stack.TransportEndpoint) bool {
+		info, ok := e.(tcpip.Endpoint).Info().(*stack.TransportEndpointInfo)
+		return ok && info.ID.LocalPort == port
 	})
 }
 
