@@ -57,6 +57,8 @@ import (
 //	                 and sends back what it receives, to the end of input and no further
 //	connect HOST PORT  exits 0 when a TCP connection could be made, 1 when not within
 //	                 3 s, 99 when there is nothing to try it with
+//	pour HOST PORT   sends to a TCP server until it takes no more for a second, prints
+//	                 "stuck" and sleeps; prints "none" when there is nothing to try it with
 //	resolve NAME     prints the addresses of a host, one a line, and none when it finds
 //	                 none; exits 99 when there is nothing to try it with
 //	eat N            allocates and touches N MiB at once; exits non-zero when it cannot
@@ -90,6 +92,7 @@ var words = map[string]string{
 	"winch":   `trap 'stty size' WINCH; stty size; while :; do sleep 0.02; done`,
 	"serve":   serve,
 	"connect": connect,
+	"pour":    pour,
 	"resolve": resolve,
 	"eat":     `exec dd if=/dev/zero of=/dev/null bs=$1M count=1`,
 	"spawn":   `i=0; while [ $i -lt $1 ]; do sleep 5 & i=$((i+1)); done; echo all`,
@@ -97,7 +100,7 @@ var words = map[string]string{
 	"mounted": `test -d "$1"`,
 }
 
-// serve, connect and resolve use what there is: Debian always has perl and
+// serve, connect, pour and resolve use what there is: Debian always has perl and
 // getent, Alpine and busybox images have nc and nslookup.
 const (
 	serve = `
@@ -125,6 +128,25 @@ elif command -v nc >/dev/null; then
 	nc -w 3 $1 $2 </dev/null >/dev/null; exit $(($? != 0))
 fi
 exit 99`
+
+	pour = `
+if command -v perl >/dev/null; then
+	exec perl -MIO::Socket::IP -MIO::Select -e '
+		$s = IO::Socket::IP->new(PeerHost => $ARGV[0], PeerPort => $ARGV[1], Timeout => 3) or die;
+		$s->blocking(0);
+		syswrite($s, "x" x 65536) while IO::Select->new($s)->can_write(1);
+		syswrite(STDOUT, "stuck\n");
+		sleep 1000' $1 $2
+elif command -v python3 >/dev/null; then
+	exec python3 -c '
+import socket, sys, time
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)
+try:
+	while True: s.send(b"x" * 65536)
+except TimeoutError: print("stuck", flush=True)
+time.sleep(1000)' $1 $2 pour
+fi
+echo none`
 
 	resolve = `
 if command -v getent >/dev/null; then

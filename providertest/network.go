@@ -59,6 +59,21 @@ var network = []promise{
 			h.reachable(t, sb, addr)
 		}
 	}},
+	{"Stop waits for no server that does not read", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
+		addr := listenOutside(t)[0] // nobody accepts
+		sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.Addr().String()}}})
+		_, scr := h.started(t, sb, word("pour", addr.Addr().String(), int(addr.Port())))
+		if scr.shows("none\n", 0) {
+			t.Skip("the image has neither perl nor python3 to connect with")
+		}
+		scr.expect(t, h, "stuck\n")
+		within(t, h.short(), "Stop", func() {
+			if err := sb.Stop(h.ctx(t), 0); err != nil {
+				t.Errorf("Stop: %v", err)
+			}
+		})
+		h.becomes(t, sb, atoll.StateStopped)
+	}},
 	{"with an egress list what is on it can be reached, and nothing else", []need{needEgress, needWalls}, func(t *testing.T, h *harness) {
 		other := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"198.51.100.7"}}})
 		for _, addr := range listenOutside(t) {

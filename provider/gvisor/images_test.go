@@ -55,7 +55,8 @@ func busyboxWithSockets(t *testing.T) v1.Image {
 
 // sockets is called as "python3 -c SCRIPT PORT", to echo what comes to that port
 // on loopback, or as "python3 -c SCRIPT HOST PORT", to tell by its exit code
-// whether that one can be reached.
+// whether that one can be reached; one more argument makes it send, until that
+// one takes no more.
 const sockets = `package main
 
 import (
@@ -67,11 +68,20 @@ import (
 
 func main() {
 	args := os.Args[3:]
-	if len(args) == 2 {
-		if _, err := net.DialTimeout("tcp", net.JoinHostPort(args[0], args[1]), 3*time.Second); err != nil {
+	if len(args) > 1 {
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(args[0], args[1]), 3*time.Second)
+		if err != nil {
 			os.Exit(1)
 		}
-		return
+		if len(args) == 2 {
+			return
+		}
+		for err == nil {
+			c.SetWriteDeadline(time.Now().Add(time.Second))
+			_, err = c.Write(make([]byte, 65536))
+		}
+		os.Stdout.WriteString("stuck\n")
+		time.Sleep(time.Hour)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:" + args[0])
 	if err != nil {
