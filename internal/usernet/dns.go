@@ -109,7 +109,6 @@ func (d *dnsServer) close() {
 }
 
 func (n *Network) serveDNS(w dns.ResponseWriter, q *dns.Msg) {
-	n.queries.Add(1)
 	ctx, cancel := context.WithTimeout(n.ctx, queryTimeout)
 	defer cancel()
 	a := n.answer(ctx, q)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -59,10 +60,29 @@ func open(tb testing.TB, nw atoll.Network, opts Options) (*Network, *Namespace) 
 	return n, ns
 }
 
+// do calls f on a thread that is in the namespace. Sockets that f makes and
+// processes that it starts are in the namespace for ever; goroutines that it
+// starts are not in it.
+func (ns *Namespace) do(f func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter the network namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+// openFlows is how many UDP flows are open.
+func openFlows(n *Network) int {
+	n.flows.mu.Lock()
+	defer n.flows.mu.Unlock()
+	return len(n.flows.set)
+}
+
 // dialIn connects from inside the namespace.
 func dialIn(ns *Namespace, network, address string) (net.Conn, error) {
 	var c net.Conn
-	err := ns.Do(func() error {
+	err := ns.do(func() error {
 		d := net.Dialer{Timeout: 10 * time.Second}
 		var err error
 		c, err = d.Dial(network, address)

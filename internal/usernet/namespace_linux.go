@@ -49,9 +49,8 @@ const (
 // It lives as long as the Namespace is open or a process is in it, and leaves
 // nothing behind.
 type Namespace struct {
-	file   *os.File
-	link   io.ReadWriteCloser
-	device Device
+	file *os.File
+	link io.ReadWriteCloser
 }
 
 // NewNamespace makes a namespace owned by the user namespace that the process
@@ -61,7 +60,7 @@ type Namespace struct {
 func NewNamespace(opts NamespaceOptions) (*Namespace, error) {
 	setDefault(&opts.MTU, DefaultMTU)
 	ns := &Namespace{}
-	if err := onThread(func(func()) error { return ns.make(opts) }); err != nil {
+	if err := onThread(func() error { return ns.make(opts) }); err != nil {
 		return nil, errors.Join(err, ns.Close(), closeLink(ns.link))
 	}
 	return ns, nil
@@ -90,20 +89,16 @@ func (ns *Namespace) make(opts NamespaceOptions) error {
 func (ns *Namespace) open(opts NamespaceOptions) (err error) {
 	switch opts.Device {
 	case DeviceTAP:
-		ns.device = DeviceTAP
 		ns.link, err = openTAP()
 		return err
 	case DevicePacket:
-		ns.device = DevicePacket
 		ns.link, err = openPacket(ns.file, opts.MTU)
 		return err
 	case DeviceAuto:
-		ns.device = DeviceTAP
 		if ns.link, err = openTAP(); err == nil {
 			return nil
 		}
 		var err2 error
-		ns.device = DevicePacket
 		if ns.link, err2 = openPacket(ns.file, opts.MTU); err2 != nil {
 			return fmt.Errorf("%w (load it with modprobe tun, or allow it: chmod 666 /dev/net/tun, docker run --device /dev/net/tun); without it: %w", err, err2)
 		}
@@ -214,46 +209,19 @@ func ipNet(p netip.Prefix) *net.IPNet {
 // when it is closed.
 func (ns *Namespace) Link() io.ReadWriteCloser { return ns.link }
 
-// Device says how the link was made.
-func (ns *Namespace) Device() Device { return ns.device }
-
 // Path names the namespace for other processes that may see this one, and for
 // an OCI runtime spec. It is good until Close.
 func (ns *Namespace) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.file.Fd()) }
 
-// Do calls f on a thread that is in the namespace. Sockets that f makes and
-// processes that it starts are in the namespace for ever; goroutines that it
-// starts are not in it.
-func (ns *Namespace) Do(f func() error) error {
-	return onThread(func(keep func()) error {
-		home, err := os.Open("/proc/thread-self/ns/net")
-		if err != nil {
-			return err
-		}
-		defer home.Close()
-		if err := unix.Setns(int(ns.file.Fd()), unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("enter the network namespace: %w", err)
-		}
-		// A thread that can come home is kept: its death would kill children
-		// started with Pdeathsig. In a user namespace it cannot.
-		defer func() {
-			if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
-				keep()
-			}
-		}()
-		return f()
-	})
-}
-
-// onThread calls f on a thread of its own, which ends with it unless f calls
-// keep. The process's first thread is never used: it cannot end, so it would
-// stay in a namespace for ever.
-func onThread(f func(keep func()) error) error {
+// onThread calls f on a thread of its own, which ends with it. The process's
+// first thread is never used: it cannot end, so it would stay in a namespace
+// for ever.
+func onThread(f func() error) error {
 	errc := make(chan error)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() != unix.Getpid() {
-			errc <- f(runtime.UnlockOSThread)
+			errc <- f()
 			return
 		}
 		defer runtime.UnlockOSThread()

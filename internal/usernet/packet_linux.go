@@ -24,7 +24,7 @@ const packetBuffer = 4 << 20
 // that the thread is in, and opens a packet socket on its far end. That is in a
 // namespace of its own, out of the sandbox's sight, which the socket holds.
 func openPacket(near *os.File, mtu int) (link io.ReadWriteCloser, err error) {
-	err = onThread(func(func()) (err error) {
+	err = onThread(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make a network namespace: %w", err)
 		}

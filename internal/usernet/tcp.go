@@ -59,7 +59,6 @@ func (n *Network) dialTCP(r *tcp.ForwarderRequest) net.Conn {
 	out, err := n.opts.Dial(ctx, "tcp", dst.String())
 	if err != nil {
 		n.conns.Add(-1)
-		n.failedDials.Add(1)
 		n.opts.Log.Debug("dial", "network", "tcp", "address", dst.String(), "err", err)
 		return nil
 	}

@@ -52,7 +52,6 @@ func (n *Network) serveFlow(f *flow, dst netip.AddrPort) {
 	defer cancel()
 	out, err := n.opts.Dial(ctx, "udp", dst.String())
 	if err != nil {
-		n.failedDials.Add(1)
 		n.opts.Log.Debug("dial", "network", "udp", "address", dst.String(), "err", err)
 		return
 	}
@@ -178,12 +177,6 @@ func (t *flowTable) remove(f *flow) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.set, f)
-}
-
-func (t *flowTable) len() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.set)
 }
 
 func (t *flowTable) closeAll() {

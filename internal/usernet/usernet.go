@@ -63,9 +63,6 @@ var (
 	GuestMAC   = net.HardwareAddr{0x02, 0x61, 0x74, 0x6f, 0x6c, 0x02}
 )
 
-// ResolvConf is the /etc/resolv.conf of a sandbox.
-const ResolvConf = "nameserver 192.0.0.1\n"
-
 // DefaultMTU is that of a link which has no wire: the largest there is, so
 // that a packet costs as little per byte as it can.
 const DefaultMTU = 65520
@@ -141,19 +138,6 @@ func setDefault[T int | time.Duration](v *T, def T) {
 	}
 }
 
-// Stats counts what has passed since New, seen from the sandbox: Sent is what
-// it sent.
-type Stats struct {
-	BytesSent      int64 `json:"bytes_sent"`     // on the link, all protocols
-	BytesReceived  int64 `json:"bytes_received"` // on the link, all protocols
-	Connections    int64 `json:"connections"`    // TCP connections that are open
-	Flows          int64 `json:"flows"`          // UDP flows that are open
-	Refused        int64 `json:"refused"`        // connections, flows and names that the policy or a limit refused
-	Queries        int64 `json:"queries"`        // DNS questions
-	FailedDials    int64 `json:"failed_dials"`   // let pass by the policy, but the other side did not answer
-	DroppedPackets int64 `json:"dropped_packets"`
-}
-
 // A Network serves one link until Close. Its methods may be called at once
 // from many goroutines.
 type Network struct {
@@ -167,8 +151,7 @@ type Network struct {
 	ctx    context.Context // ends with Close; connections, outward dials and queries depend on it
 	cancel context.CancelFunc
 
-	conns, refused, queries, failedDials atomic.Int64
-
+	conns atomic.Int64 // TCP connections that are open
 	flows flowTable
 
 	mu     sync.Mutex
@@ -267,20 +250,6 @@ func (n *Network) tuneTCP() error {
 	return nil
 }
 
-// Stats reports the counters.
-func (n *Network) Stats() Stats {
-	return Stats{
-		BytesSent:      n.link.received.Load(),
-		BytesReceived:  n.link.sent.Load(),
-		Connections:    n.conns.Load(),
-		Flows:          int64(n.flows.len()),
-		Refused:        n.refused.Load(),
-		Queries:        n.queries.Load(),
-		FailedDials:    n.failedDials.Load(),
-		DroppedPackets: n.link.dropped.Load(),
-	}
-}
-
 // Close resets every connection, closes the link and returns when all that New
 // started has ended: soon, whatever those do who are connected. A second Close
 // does nothing.
@@ -344,8 +313,8 @@ func (n *Network) begin() bool {
 	return true
 }
 
-// check asks the policy for the address as it is about to be dialled, and
-// counts and logs a refusal.
+// check asks the policy for the address as it is about to be dialled, and logs
+// a refusal.
 func (n *Network) check(network string, dst netip.AddrPort) bool {
 	why := n.opts.Policy.refuse(dst.Addr(), n.host.find(dst.Addr()), n.names.find(dst.Addr()))
 	if why == "" {
@@ -356,7 +325,6 @@ func (n *Network) check(network string, dst netip.AddrPort) bool {
 }
 
 func (n *Network) refuse(network, what, why string) {
-	n.refused.Add(1)
 	n.opts.Log.Debug("refused", "network", network, "address", what, "reason", why)
 }
 
