@@ -26,7 +26,8 @@ var rooms = map[string]map[string]string{
 	"internal/disk":       {},
 	"internal/hub":        {},
 	"internal/volume":     {"internal/disk": "locks, and the removal of what programs made"},
-	"internal/usernet":    {},
+	"internal/ranges":     {},
+	"internal/usernet":    {"internal/ranges": "addresses that are not what they look like"},
 	"internal/testreport": {},
 	"internal/testenv":    {},
 	"internal/testimage":  {"internal/testenv": "a static busybox to put into images"},
@@ -38,7 +39,10 @@ var rooms = map[string]map[string]string{
 		"internal/volume":  "its volumes",
 	},
 
-	"image":       {"internal/disk": "the removal of root file systems"},
+	"image": {
+		"internal/disk":   "the removal of root file systems",
+		"internal/ranges": "what no registry may send it to",
+	},
 	"trace":       {},
 	"api":         {},
 	"api/openapi": {"api": "what it describes"},

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/seed46cd37a8/atoll/internal/ranges"
 )
 
 // A guard carries the requests of one pull. Registries are hostile: a redirect,
@@ -163,26 +165,9 @@ func isInwardError(err error) bool {
 // isInwardAddr reports whether addr is on this machine or its link, or that of a
 // metadata service, which gives credentials to anyone who asks from here.
 func isInwardAddr(addr netip.Addr) bool {
-	addr = addr.Unmap().WithZone("")
-	if nat64.Contains(addr) {
-		b := addr.As16()
-		addr = netip.AddrFrom4([4]byte(b[12:]))
-	}
+	addr = ranges.Canonical(addr)
 	return addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsUnspecified() ||
-		thisNetwork.Contains(addr) || slices.Contains(metadata, addr)
+		thisNetwork.Contains(addr) || slices.Contains(ranges.Metadata(), addr)
 }
 
-var (
-	nat64       = netip.MustParsePrefix("64:ff9b::/96")
-	thisNetwork = netip.MustParsePrefix("0.0.0.0/8") // which Linux takes for itself
-
-	// Metadata services that are not link-local.
-	metadata = []netip.Addr{
-		netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd00:ec2::23"), // EC2, EKS
-		netip.MustParseAddr("fd20:ce::254"),    // Google
-		netip.MustParseAddr("168.63.129.16"),   // Azure
-		netip.MustParseAddr("100.100.100.200"), // Alibaba
-		netip.MustParseAddr("192.0.0.192"),     // Oracle
-		netip.MustParseAddr("fd00:42::42"),     // Scaleway
-	}
-)
+var thisNetwork = netip.MustParsePrefix("0.0.0.0/8") // which Linux takes for itself

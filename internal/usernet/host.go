@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/seed46cd37a8/atoll/internal/ranges"
 )
 
 // hostAddrs knows the addresses of the machine: those of all its interfaces,
@@ -30,7 +32,7 @@ func newHostAddrs() *hostAddrs { return &hostAddrs{list: net.InterfaceAddrs, now
 // when there is none. When the addresses cannot be read, all are taken for the
 // host's.
 func (h *hostAddrs) find(addr netip.Addr) *addrRange {
-	addr = canonical(addr)
+	addr = ranges.Canonical(addr)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if now := h.now(); h.known == nil || now.Sub(h.read) > hostAddrsAge {
@@ -69,7 +71,7 @@ func newHostRanges(list []net.Addr) *hostRanges {
 		if !ok {
 			continue
 		}
-		addr = canonical(addr)
+		addr = ranges.Canonical(addr)
 		if ones, bits := ipnet.Mask.Size(); bits == addr.BitLen() {
 			h.addNet(netip.PrefixFrom(addr, ones).Masked())
 		}

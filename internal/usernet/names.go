@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/seed46cd37a8/atoll/internal/ranges"
 )
 
 // An answer is good for its TTL, but for at least minTrust: programs keep the
@@ -42,7 +44,7 @@ func (nt *nameTable) add(addr netip.Addr, t trust, ttl time.Duration) {
 	if t == unlisted {
 		return
 	}
-	addr = canonical(addr)
+	addr = ranges.Canonical(addr)
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
 	e := nt.entries[addr]
@@ -79,7 +81,7 @@ func (nt *nameTable) makeRoom() {
 func (nt *nameTable) find(addr netip.Addr) trust {
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
-	e := nt.entries[canonical(addr)]
+	e := nt.entries[ranges.Canonical(addr)]
 	if e == nil {
 		return unlisted
 	}
