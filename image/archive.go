@@ -31,7 +31,7 @@ const (
 // scanArchive finds out where in the tar file the members are. It skips over
 // their content.
 func scanArchive(name string) (*archive, error) {
-	f, err := os.Open(name)
+	f, err := openRegular(os.OpenFile, name)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (a *archive) find(name string) (member, error) {
 
 // open returns the content of a member.
 func (a *archive) open(m member) (io.ReadCloser, error) {
-	f, err := os.Open(a.path)
+	f, err := openRegular(os.OpenFile, a.path)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ package image
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -122,9 +124,28 @@ func readBlob(dir string, h v1.Hash, limit int64) ([]byte, error) {
 // openLayoutBlob opens a blob of a layout. No link in the layout leads out of
 // it.
 func openLayoutBlob(dir string, h v1.Hash) (*os.File, error) {
-	f, err := os.OpenInRoot(dir, filepath.Join("blobs", h.Algorithm, h.Hex))
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, damaged(err, "blob %s cannot be read", h)
+	}
+	defer root.Close()
+	f, err := openRegular(root.OpenFile, filepath.Join("blobs", h.Algorithm, h.Hex))
+	if err != nil {
+		return nil, damaged(err, "blob %s cannot be read", h)
+	}
+	return f, nil
+}
+
+// openRegular opens a file by open, an os.OpenFile, and nothing that reading
+// could wait for.
+func openRegular(open func(string, int, fs.FileMode) (*os.File, error), name string) (*os.File, error) {
+	f, err := open(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		f.Close()
+		return nil, cmp.Or(err, damaged(nil, "%s is not a regular file", name))
 	}
 	return f, nil
 }
@@ -209,12 +230,15 @@ func pickArchived(r reference, list []archived) (*archived, error) {
 }
 
 func unreadable(r reference, err error) error {
+	if bad := (*damage)(nil); errors.As(err, &bad) {
+		return err
+	}
 	return atoll.E("image", r.text, atoll.KindOf(err), err)
 }
 
 // readSmall is os.ReadFile for a file that should not be large.
 func readSmall(name string, limit int64) ([]byte, error) {
-	f, err := os.Open(name)
+	f, err := openRegular(os.OpenFile, name)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@
 package image
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	. "github.com/seed46cd37a8/atoll/internal/testimage"
@@ -75,6 +77,13 @@ func TestDamagedLayout(t *testing.T) {
 		"layer changed":    func(dir string) error { return appendTo(filepath.Join(dir, blob(m.Layers[0].Digest))) },
 		"layer missing":    func(dir string) error { return os.Remove(filepath.Join(dir, blob(m.Layers[0].Digest))) },
 		"index is no JSON": func(dir string) error { return os.WriteFile(filepath.Join(dir, "index.json"), []byte("{"), 0o600) },
+		"index is a pipe":  func(dir string) error { return pipe(filepath.Join(dir, "index.json")) },
+		"config is a pipe": func(dir string) error { return pipe(filepath.Join(dir, blob(m.Config.Digest))) },
+		"layer is a pipe":  func(dir string) error { return pipe(filepath.Join(dir, blob(m.Layers[0].Digest))) },
+		"index is endless": func(dir string) error {
+			return errors.Join(os.Remove(filepath.Join(dir, "index.json")), os.Symlink("/dev/zero", filepath.Join(dir, "index.json")))
+		},
+		"index is too large": func(dir string) error { return os.Truncate(filepath.Join(dir, "index.json"), maxManifest+1) },
 		"a link leads out": func(dir string) error {
 			path := filepath.Join(dir, blob(m.Config.Digest))
 			if err := os.Remove(path); err != nil {
@@ -100,6 +109,9 @@ func TestDamagedLayout(t *testing.T) {
 		})
 	}
 }
+
+// pipe puts one with no writer in the place of a file.
+func pipe(path string) error { return errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)) }
 
 // appendTo adds a line end to a file, with which JSON is still the same.
 func appendTo(path string) error {
