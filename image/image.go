@@ -18,6 +18,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // An Image is one that is unpacked, with what its configuration says about
@@ -66,7 +67,7 @@ func (im *Image) Hold() (*os.File, error) {
 	}
 	path := filepath.Join(filepath.Dir(im.Root), lockName)
 	f, err := tryLock(path, lockShared)
-	for err == errLocked { // for the moment in which a Prune decides about it
+	for err == disk.ErrLocked { // for the moment in which a Prune decides about it
 		time.Sleep(time.Millisecond)
 		f, err = tryLock(path, lockShared)
 	}

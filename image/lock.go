@@ -26,49 +26,18 @@ const (
 	lockExclusive = unix.LOCK_EX
 )
 
-var errLocked = errors.New("locked by another")
-
-// tryLock locks what is at path without waiting: errLocked when another has it,
-// fs.ErrNotExist when it is not there, or was removed in the meantime.
+// tryLock locks what is at path without waiting: disk.ErrLocked when another has
+// it, fs.ErrNotExist when it is not there, or was removed in the meantime.
 func tryLock(path string, how int) (*os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := flock(f, path, how); err != nil {
+	if err := disk.Flock(f, how|unix.LOCK_NB); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
-}
-
-// flock locks f and makes sure that it is still what is found at path.
-func flock(f *os.File, path string, how int) error {
-	for {
-		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return errLocked
-		}
-		if err != nil {
-			return &fs.PathError{Op: "flock", Path: path, Err: err}
-		}
-		break
-	}
-	mine, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	there, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	if !os.SameFile(mine, there) {
-		return &fs.PathError{Op: "flock", Path: path, Err: fs.ErrNotExist}
-	}
-	return nil
 }
 
 // lock waits until it alone has the named lock of the store. The function that
@@ -76,22 +45,11 @@ func flock(f *os.File, path string, how int) error {
 func (s *Store) lock(ctx context.Context, name string) (unlock func(), err error) {
 	path := s.path(locksDir, name)
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			return nil, err
-		}
-		err = flock(f, path, lockExclusive)
+		l, err := disk.TryLock(path)
 		if err == nil {
-			return func() {
-				os.Remove(path) // before the lock is given back: who waits for it notices
-				f.Close()
-			}, nil
+			return func() { _ = l.Remove() }, nil // one that stays is swept up
 		}
-		f.Close()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed by the one who had it
-		}
-		if err != errLocked {
+		if err != disk.ErrLocked {
 			return nil, err
 		}
 		if err := sleep(ctx, wait); err != nil {
@@ -130,7 +88,7 @@ func newTempDir(parent string) (*tempDir, error) {
 			return &tempDir{path: path, lock: l}, nil
 		}
 		// A sweep took it for a dead one's before it was locked.
-		if err != errLocked && !errors.Is(err, fs.ErrNotExist) {
+		if err != disk.ErrLocked && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}

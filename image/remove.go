@@ -142,7 +142,7 @@ func (s *Store) drop(digest string, tags map[string]tag, unusedSince *time.Time)
 	}
 	dir := s.path(rootsDir, file(h))
 	lock, err := tryLock(filepath.Join(dir, lockName), lockExclusive)
-	if err == errLocked {
+	if err == disk.ErrLocked {
 		return false, atoll.Errorf("remove image", digest, atoll.ErrConflict, "it is used by what runs: stop that first")
 	}
 	if errors.Is(err, fs.ErrNotExist) {

@@ -4,7 +4,6 @@ package disk
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"syscall"
@@ -28,40 +27,49 @@ func TryLockExisting(path string) (*Lock, error) {
 	return lock(path, 0, syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// lock takes the lock on the file that path names then. It may have been removed,
-// or replaced, since it was opened: what is held then guards nothing.
+// lock takes the lock on the file that path names then.
 func lock(path string, flags, how int) (*Lock, error) {
 	for {
 		file, err := os.OpenFile(path, flags|os.O_RDWR, 0o600)
 		if err != nil {
 			return nil, err
 		}
-		l := &Lock{file}
-		if err := flock(file, how); err != nil {
-			file.Close()
-			if errors.Is(err, syscall.EWOULDBLOCK) {
-				return nil, ErrLocked
-			}
-			return nil, fmt.Errorf("lock %s: %w", path, err)
+		if err = Flock(file, how); err == nil {
+			return &Lock{file}, nil
 		}
-		held, err1 := file.Stat()
-		now, err2 := os.Stat(path)
-		if err1 == nil && err2 == nil && os.SameFile(held, now) {
-			return l, nil
-		}
-		l.Release()
-		if err := errors.Join(err1, err2); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		file.Close()
+		if !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
 }
 
-func flock(file *os.File, how int) error {
-	for {
-		if err := syscall.Flock(int(file.Fd()), how); !errors.Is(err, syscall.EINTR) {
-			return err
-		}
+// Flock is flock(2) on a file or directory that was opened by its path: for
+// locks that are shared, or that a child inherits, which end when all who have
+// them have closed the file. It is ErrLocked if how says not to wait and another
+// holds the lock, and fs.ErrNotExist if what is at the path has been removed, or
+// replaced, since it was opened: what is locked then guards nothing.
+func Flock(file *os.File, how int) error {
+	err := syscall.EINTR
+	for err == syscall.EINTR {
+		err, _ = syscall.Flock(int(file.Fd()), how).(syscall.Errno)
 	}
+	switch err {
+	case 0:
+	case syscall.EWOULDBLOCK:
+		return ErrLocked
+	default:
+		return &fs.PathError{Op: "lock", Path: file.Name(), Err: err}
+	}
+	held, err1 := file.Stat()
+	now, err2 := os.Stat(file.Name())
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	if !os.SameFile(held, now) {
+		return &fs.PathError{Op: "lock", Path: file.Name(), Err: fs.ErrNotExist}
+	}
+	return nil
 }
 
 // Remove deletes the lock's file and lets go of the lock.
