@@ -7,8 +7,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -50,21 +52,33 @@ func (s *Store) build(ctx context.Context, c *contents, temp string, m *meter) e
 	if err != nil {
 		return err
 	}
-	place := s.path(rootsDir, file(c.digest))
-	if _, err := os.Lstat(place); err == nil { // one that lookup could not make sense of
-		s.log.Warn("replace", "dir", place)
-		aside, err := s.tempName()
-		if err != nil {
-			return err
-		}
-		if err := os.Rename(place, aside); err != nil {
-			return err
-		}
-		if err := disk.RemoveAll(aside); err != nil {
-			return err
-		}
+	return s.install(temp, s.path(rootsDir, file(c.digest)))
+}
+
+// install moves the image in temp to its place. What is there is an image whose
+// record is damaged: it goes, or gets the new record only, as long as it is held.
+func (s *Store) install(temp, place string) error {
+	lock, err := tryLock(filepath.Join(place, lockName), lockExclusive)
+	if err == disk.ErrLocked {
+		s.log.Warn("mend", "dir", place)
+		err := os.Rename(filepath.Join(temp, recordName), filepath.Join(place, recordName))
+		return errors.Join(err, disk.RemoveAll(temp))
 	}
-	return os.Rename(temp, place)
+	if err == nil {
+		defer lock.Close()
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	aside, err := s.tempName()
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(place, aside); err == nil {
+		s.log.Warn("replace", "dir", place)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return errors.Join(os.Rename(temp, place), disk.RemoveAll(aside))
 }
 
 // describeTo writes down what is known of the image unpacked in dir.

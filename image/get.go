@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -55,14 +56,14 @@ func (s *Store) get(ctx context.Context, ref string, policy Policy, progress fun
 	case fromDir:
 		return openDir(r)
 	case fromStore:
-		if img := s.cached(r); img != nil {
-			return img, nil
+		if img, err := s.cached(r); img != nil || err != nil {
+			return img, err
 		}
 		return nil, atoll.Errorf("image", ref, atoll.ErrNotExist, "no such image in %s, and one with such a name is never pulled", s.dir)
 	case fromRegistry:
 		if policy != PullAlways || r.digest != (v1.Hash{}) {
-			if img := s.cached(r); img != nil {
-				return img, nil
+			if img, err := s.cached(r); img != nil || err != nil {
+				return img, err
 			}
 		}
 		if policy == PullNever {
@@ -261,16 +262,16 @@ func (s *Store) checkPlatform(r reference, config *v1.ConfigFile) error {
 // materialize returns the unpacked image, which it unpacks unless it, or
 // another process while this one waited, has done so before.
 func (s *Store) materialize(ctx context.Context, r reference, c *contents, m *meter) (*record, error) {
-	if rec, err := s.lookup(c.digest); err == nil {
-		return rec, nil
+	if rec, err := s.lookup(c.digest); !errors.Is(err, fs.ErrNotExist) {
+		return rec, err
 	}
 	unlock, err := s.lock(ctx, file(c.digest))
 	if err != nil {
 		return nil, s.failed(r, err)
 	}
 	defer unlock()
-	if rec, err := s.lookup(c.digest); err == nil {
-		return rec, nil
+	if rec, err := s.lookup(c.digest); !errors.Is(err, fs.ErrNotExist) {
+		return rec, err
 	}
 	temp, err := s.tempName()
 	if err != nil {

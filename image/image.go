@@ -95,44 +95,49 @@ func touch(path string) {
 	os.Chtimes(path, now, now)
 }
 
-// lookup finds the image with digest h among those unpacked.
+// lookup finds the image with digest h among those unpacked. It is
+// fs.ErrNotExist if there is none, and if its record is damaged.
 func (s *Store) lookup(h v1.Hash) (*record, error) {
 	dir := s.path(rootsDir, file(h))
 	b, err := os.ReadFile(filepath.Join(dir, recordName))
 	if err != nil {
-		return nil, err
+		return nil, s.storage(err)
 	}
 	var rec record
-	if err := json.Unmarshal(b, &rec); err != nil {
-		return nil, err
+	if err := json.Unmarshal(b, &rec); err != nil || rec.Digest != h.String() {
+		return nil, &fs.PathError{Op: "understand", Path: filepath.Join(dir, recordName), Err: fs.ErrNotExist}
 	}
 	fi, err := os.Stat(filepath.Join(dir, lockName))
 	if err != nil {
-		return nil, err
+		return nil, s.storage(err)
 	}
 	rec.Root, rec.Used = filepath.Join(dir, rootName), fi.ModTime()
 	return &rec, nil
 }
 
 // cached finds the image that r names without asking anyone, or nil.
-func (s *Store) cached(r reference) *Image {
-	rec, h := s.find(r)
+func (s *Store) cached(r reference) (*Image, error) {
+	rec, h, err := s.find(r)
 	if rec == nil {
-		return nil
+		return nil, err
 	}
 	touch(s.path(rootsDir, file(h), lockName))
 	rec.Ref = r.text
-	return &rec.Image
+	return &rec.Image, nil
 }
 
 // find finds the image that r names, if it is unpacked, and by which digest.
-func (s *Store) find(r reference) (*record, v1.Hash) {
+func (s *Store) find(r reference) (*record, v1.Hash, error) {
 	for _, h := range []v1.Hash{r.digest, s.resolved(r.text)} {
-		if rec, err := s.lookup(h); err == nil {
-			return rec, h
+		rec, err := s.lookup(h)
+		if err == nil {
+			return rec, h, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, v1.Hash{}, err
 		}
 	}
-	return nil, v1.Hash{}
+	return nil, v1.Hash{}, nil
 }
 
 // A tag is the record of what a reference was found to mean.
@@ -202,11 +207,12 @@ func (s *Store) Tag(ctx context.Context, ref, as string) error {
 	if to.path != "" || to.digest != (v1.Hash{}) {
 		return atoll.Errorf("tag", as, atoll.ErrInvalid, "use a name with a tag, such as %sbase:1", LocalPrefix)
 	}
-	img := s.cached(from)
+	img, err := s.cached(from)
 	if from.kind == fromLayout || from.kind == fromArchive {
-		if img, err = s.Get(ctx, ref, nil); err != nil {
-			return err
-		}
+		img, err = s.Get(ctx, ref, nil)
+	}
+	if err != nil {
+		return err
 	}
 	if img == nil {
 		return atoll.Errorf("tag", ref, atoll.ErrNotExist, "no such image in %s", s.dir)
@@ -251,8 +257,8 @@ func (s *Store) List(ctx context.Context) ([]Image, error) {
 	return list, nil
 }
 
-// records returns all images by digest. One that cannot be read is left out:
-// it counts as missing, and is replaced when it is asked for.
+// records returns all images by digest. One that cannot be read is left out: it
+// counts as missing.
 func (s *Store) records() (map[string]*record, error) {
 	entries, err := os.ReadDir(s.path(rootsDir))
 	if err != nil {

@@ -41,7 +41,10 @@ func (s *Store) Remove(ctx context.Context, ref string, keep Keep) error {
 	if r.path != "" {
 		return atoll.Errorf("remove image", ref, atoll.ErrInvalid, "remove it by its digest")
 	}
-	rec, h := s.find(r)
+	rec, h, err := s.find(r)
+	if err != nil {
+		return err
+	}
 	if rec == nil {
 		return atoll.Errorf("remove image", ref, atoll.ErrNotExist, "no such image in %s", s.dir)
 	}

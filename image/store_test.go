@@ -540,16 +540,52 @@ func TestListAndRemove(t *testing.T) {
 	wantKind(t, "Remove of no name", s.Remove(t.Context(), "No Name", nil), atoll.ErrInvalid)
 }
 
-// TestDamagedRecord has an image in the cache whose description cannot be read:
-// it is unpacked again.
+// TestDamagedRecord has an image in the cache whose description is damaged: it
+// is unpacked again, and stays where it is as long as somebody holds it.
 func TestDamagedRecord(t *testing.T) {
 	r := Serve(t)
 	s := openStore(t, Options{})
 	img := mustGet(t, s, r.Push("a:1", simple(t, "a")))
-	if err := os.WriteFile(filepath.Join(filepath.Dir(img.Root), recordName), []byte("{"), 0o600); err != nil {
+	path := filepath.Join(filepath.Dir(img.Root), recordName)
+	for _, damage := range []string{"", "{", "{}", "null"} {
+		for _, hold := range []bool{true, false} {
+			old, err := os.Open(img.Root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var held *os.File
+			if hold {
+				if held, err = img.Hold(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(path, []byte(damage), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			again := mustGet(t, s, img.Ref)
+			if again.Digest != img.Digest || again.Size != img.Size {
+				t.Errorf("record %q, held: %v: it is %+v now", damage, hold, again)
+			}
+			if got := listing(t, again.Root); got["f"] != "a" {
+				t.Errorf("record %q, held: %v: root holds %v", damage, hold, got)
+			}
+			if left, err := old.Readdirnames(0); (len(left) > 0) != hold {
+				t.Errorf("record %q, held: %v: the root that there was holds %q, %v", damage, hold, left, err)
+			}
+			old.Close()
+			held.Close() // may be nil
+		}
+	}
+
+	// What cannot be read just now is not taken for missing.
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if got := listing(t, mustGet(t, s, img.Ref).Root); got["f"] != "a" {
+	for _, ref := range []string{img.Ref, img.Digest} {
+		_, err := s.Get(t.Context(), ref, nil)
+		wantKind(t, "Get of what cannot be read", err, atoll.ErrInternal, recordName)
+	}
+	if got := listing(t, img.Root); got["f"] != "a" {
 		t.Errorf("root holds %v", got)
 	}
 }
