@@ -3,8 +3,6 @@
 package keeper
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -321,27 +319,25 @@ func hostAccounts(etc string) error {
 // or foreign home directories.
 func systemAccounts(name string, data []byte) string {
 	var out strings.Builder
-	for scan := bufio.NewScanner(bytes.NewReader(data)); scan.Scan(); {
-		f := strings.Split(scan.Text(), ":")
-		if len(f) < 4 {
-			continue
-		}
+	fields := 7
+	if name == "group" {
+		fields = 4
+	}
+	eachLine(data, fields, func(f []string) bool {
 		id, err := strconv.Atoi(f[2])
 		if err != nil || id >= 1000 && id != 65534 {
-			continue
+			return true
 		}
 		if name == "group" {
 			fmt.Fprintf(&out, "%s:x:%d:\n", f[0], id)
-			continue
-		}
-		if len(f) < 7 {
-			continue
+			return true
 		}
 		home := "/nonexistent"
 		if id == 0 {
 			home = "/root"
 		}
 		fmt.Fprintf(&out, "%s:x:%d:%s:%s:%s:%s\n", f[0], id, f[3], f[0], home, f[6])
-	}
+		return true
+	})
 	return out.String()
 }

@@ -84,12 +84,14 @@ func TestIdleIgnoresSignals(t *testing.T) {
 
 func TestParseUser(t *testing.T) {
 	passwd := []byte("root:x:0:0:root:/root:/bin/sh\nbob:x:1000:1001::/home/bob:/bin/sh\nbroken:x\n")
-	group := []byte("root:x:0:\nbob:x:1001:\nwheel:x:10:alice,bob\n")
+	crowd := strings.Repeat("somebody,", 10_000)
+	group := []byte("root:x:0:\nbob:x:1001:\ncrowd:x:20:" + crowd + "bob\r\nwheel:x:10:alice,bob")
+	passwd = append([]byte(crowd+"\n"), passwd...)
 	for user, want := range map[string]credentials{
 		"":          {home: "/root"},
 		"root":      {home: "/root"},
-		"bob":       {uid: 1000, gid: 1001, groups: []uint32{10}, home: "/home/bob"},
-		"1000":      {uid: 1000, gid: 1001, groups: []uint32{10}, home: "/home/bob"},
+		"bob":       {uid: 1000, gid: 1001, groups: []uint32{20, 10}, home: "/home/bob"},
+		"1000":      {uid: 1000, gid: 1001, groups: []uint32{20, 10}, home: "/home/bob"},
 		"bob:wheel": {uid: 1000, gid: 10, home: "/home/bob"},
 		"bob:7":     {uid: 1000, gid: 7, home: "/home/bob"},
 		"4242":      {uid: 4242, home: "/"},
@@ -158,6 +160,9 @@ func TestSystemAccounts(t *testing.T) {
 	want := "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
 	if got != want {
 		t.Errorf("passwd = %q, want %q", got, want)
+	}
+	if got := systemAccounts("passwd", []byte(strings.Repeat("x", 100_000)+"\n"+passwd)); got != want {
+		t.Errorf("passwd after a long line = %q, want %q", got, want)
 	}
 	if got := systemAccounts("group", []byte("sudo:x:27:alice\nalice:x:1000:\n")); got != "sudo:x:27:\n" {
 		t.Errorf("group = %q", got)

@@ -3,8 +3,6 @@
 package keeper
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -89,8 +87,8 @@ func (c *credentials) setGroup(name string, group []byte) error {
 // eachLine calls fn with the fields of each line that has at least n of them,
 // until fn returns false.
 func eachLine(data []byte, n int, fn func(fields []string) bool) {
-	for scan := bufio.NewScanner(bytes.NewReader(data)); scan.Scan(); {
-		f := strings.Split(scan.Text(), ":")
+	for line := range strings.Lines(string(data)) {
+		f := strings.Split(strings.TrimRight(line, "\r\n"), ":")
 		if len(f) >= n && !fn(f) {
 			return
 		}
