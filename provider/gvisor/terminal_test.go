@@ -137,6 +137,18 @@ func TestTerminalKeys(t *testing.T) {
 		term.sees("clean 130")
 	}
 
+	// One that is quoted is like any other, also when it comes alone.
+	term.types("cat > /root/quoted\r")
+	term.runs(sb, "cat")
+	term.types("\x16")
+	term.sees("^\b")
+	term.types("\x03")
+	term.sees("^C")
+	term.types("\r\x04")
+	term.sees("> ")
+	term.types("od -An -tx1 /root/quoted\r")
+	term.sees("03 0a")
+
 	term.types("exit 7\r")
 	if exit := term.ends(); exit.Code != 7 {
 		t.Errorf("exit: %v", exit)

@@ -201,6 +201,7 @@ type program struct {
 	pid     int32
 	tty     bool
 	started time.Time
+	keys    keyboard
 }
 
 // PID is the program's number inside.

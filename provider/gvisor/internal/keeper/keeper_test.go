@@ -133,7 +133,7 @@ func TestDescendants(t *testing.T) {
 
 func TestTypedSignal(t *testing.T) {
 	var tio unix.Termios
-	tio.Lflag = unix.ISIG | unix.IEXTEN
+	tio.Lflag = unix.ISIG | unix.ICANON | unix.IEXTEN
 	tio.Cc[unix.VINTR], tio.Cc[unix.VQUIT], tio.Cc[unix.VSUSP], tio.Cc[unix.VLNEXT] = 3, 28, 26, 22
 	for _, tt := range []struct {
 		typed string
@@ -148,8 +148,40 @@ func TestTypedSignal(t *testing.T) {
 		{"\x16\x03\x03", 3, atoll.SIGINT}, // the first one is quoted
 		{"\x00", 0, 0},
 	} {
-		if n, got := typedSignal(&tio, []byte(tt.typed)); n != tt.n || got != tt.want {
+		if n, got := new(keyboard).typedSignal(&tio, []byte(tt.typed)); n != tt.n || got != tt.want {
 			t.Errorf("typedSignal(%q) = %d, %v, want %d, %v", tt.typed, n, got, tt.n, tt.want)
+		}
+	}
+}
+
+// What ^V quotes may come later, but not when the mode has changed; where lines
+// are not edited, it quotes nothing.
+func TestQuotedSignal(t *testing.T) {
+	const lines, noLines = unix.ISIG | unix.ICANON | unix.IEXTEN, unix.ISIG | unix.IEXTEN
+	var k keyboard
+	for i, typed := range []struct {
+		mode uint32
+		keys string
+		want atoll.Signal
+	}{
+		{lines, "\x16", 0},
+		{lines, "\x03", 0},
+		{lines, "\x03", atoll.SIGINT},
+		{lines, "a\x16", 0},
+		{lines, "\x16\x16", 0}, // the first is quoted, the second quotes
+		{lines, "\x1a\x1a", atoll.SIGTSTP},
+		{lines, "\x16", 0},
+		{noLines, "\x03", atoll.SIGINT},
+		{noLines, "\x16", 0},
+		{noLines, "\x03", atoll.SIGINT},
+		{lines, "\x16", 0},
+		{lines &^ unix.ISIG, "\x03", 0},
+		{lines, "\x03", atoll.SIGINT},
+	} {
+		mode := unix.Termios{Lflag: typed.mode}
+		mode.Cc[unix.VINTR], mode.Cc[unix.VSUSP], mode.Cc[unix.VLNEXT] = 3, 26, 22
+		if _, got := k.typedSignal(&mode, []byte(typed.keys)); got != typed.want {
+			t.Errorf("%d: typed %q: %v, want %v", i, typed.keys, got, typed.want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ package keeper
 import (
 	"errors"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -41,15 +42,15 @@ func (p *program) Input(master *os.File, data []byte) error {
 	return nil
 }
 
-// typedSignal is the function of that name for the mode that the terminal is
-// in; echo is what shows the character.
+// typedSignal is that of the keyboard for the mode that the terminal is in; echo
+// is what shows the character.
 func (p *program) typedSignal(master *os.File, data []byte) (n int, sig atoll.Signal, echo string) {
 	_ = onTerminal(master, func(fd int) error { // whose failure the write meets as well
 		t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-		if err != nil || t.Lflag&unix.ISIG == 0 {
+		if err != nil {
 			return err
 		}
-		if n, sig = typedSignal(t, data); sig != 0 && t.Lflag&unix.ECHO != 0 && t.Lflag&unix.ECHOCTL != 0 {
+		if n, sig = p.keys.typedSignal(t, data); sig != 0 && t.Lflag&unix.ECHO != 0 && t.Lflag&unix.ECHOCTL != 0 {
 			echo = "^" + string(rune(data[n-1]^0x40))
 		}
 		return nil
@@ -83,23 +84,39 @@ func onTerminal(f *os.File, fn func(fd int) error) error {
 	return errors.Join(ctlErr, err)
 }
 
-// typedSignal returns the first signal that a character in data stands for, and
-// how many bytes end with that one; 0 when there is none.
-func typedSignal(t *unix.Termios, data []byte) (n int, sig atoll.Signal) {
-	quoted := false
+// A keyboard remembers whether the next character is quoted: it may come alone.
+type keyboard struct {
+	mu     sync.Mutex
+	mode   unix.Termios // of the terminal, when it was last typed at
+	quoted bool
+}
+
+// typedSignal returns the first signal that a character in data stands for when
+// it is typed in mode t, and how many bytes end with that one; 0 when there is
+// none.
+func (k *keyboard) typedSignal(t *unix.Termios, data []byte) (n int, sig atoll.Signal) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.mode != *t {
+		k.mode, k.quoted = *t, false
+	}
+	if t.Lflag&unix.ISIG == 0 {
+		return 0, 0
+	}
+	quotes := t.Lflag&unix.ICANON != 0 && t.Lflag&unix.IEXTEN != 0
 	for i, c := range data {
 		switch {
-		case quoted:
-			quoted = false
+		case k.quoted:
+			k.quoted = false
 		case c == 0: // _POSIX_VDISABLE
-		case t.Lflag&unix.IEXTEN != 0 && c == t.Cc[unix.VLNEXT]:
-			quoted = true
 		case c == t.Cc[unix.VINTR]:
 			return i + 1, atoll.SIGINT
 		case c == t.Cc[unix.VQUIT]:
 			return i + 1, atoll.SIGQUIT
 		case c == t.Cc[unix.VSUSP]:
 			return i + 1, atoll.SIGTSTP
+		case c == t.Cc[unix.VLNEXT]:
+			k.quoted = quotes
 		}
 	}
 	return 0, 0
