@@ -37,7 +37,7 @@ sandbox lives on when this program has ended.`,
 	f.register(cmd.Flags())
 	cmd.Flags().BoolVar(&noStart, "no-start", false, "only make it; atoll start starts it")
 	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "keep the command's stdin open for atoll attach")
-	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
+	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal (without a name: where tty has to find one, run script or tmux inside)")
 	stopAtCommand(cmd)
 	return cmd
 }

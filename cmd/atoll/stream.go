@@ -22,7 +22,7 @@ type streamFlags struct {
 
 func (f *streamFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVarP(&f.stdin, "interactive", "i", false, "pass our stdin on to the command")
-	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
+	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal (without a name: where tty has to find one, run script or tmux inside)")
 	fs.StringVar(&f.detachKeys, "detach-keys", defaultDetachKeys, "`keys` that leave the command to itself; \"\" for none")
 	fs.BoolVar(&f.json, "json", false, "print the exit code and the output as one JSON object when the command has ended")
 	f.limit = atoll.DefaultOutputLimit

@@ -192,11 +192,15 @@ func TestTerminalJobs(t *testing.T) {
 	}
 }
 
-// /dev/tty is the terminal, whatever the standard streams are.
+// /dev/tty is the terminal, whatever the standard streams are. It has no name, but
+// those that are made inside do.
 func TestTerminalDevice(t *testing.T) {
+	testenv.Need(t, testenv.Program("script", "bsdutils"))
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
-	term := l.terminal(sb, atoll.Size{Rows: 24, Cols: 80}, "sh", "-c", "tty < /dev/tty > /dev/null; echo to the device > /dev/tty; read x < /dev/tty; echo got $x > /dev/tty; test -t 0 && test -t 1 && test -t 2 && echo all")
+	term := l.terminal(sb, atoll.Size{Rows: 24, Cols: 80}, "sh", "-c", "tty; script -qc tty /dev/null; echo to the device > /dev/tty; read x < /dev/tty; echo got $x > /dev/tty; test -t 0 && test -t 1 && test -t 2 && echo all")
+	term.sees("not a tty")
+	term.sees("/dev/pts/0")
 	term.sees("to the device")
 	term.types("answer\r")
 	term.sees("got answer")
