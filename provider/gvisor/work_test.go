@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
@@ -258,4 +259,19 @@ func TestSnapshotThatDoesNotFit(t *testing.T) {
 	_, err = l.Create(l.ctx(), &atoll.Spec{Snapshot: atoll.NewID()})
 	wantKind(t, "unknown", err, atoll.ErrNotExist)
 	l.must("remove snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
+}
+
+// Whoever made the sandbox, with whatever umask, all users inside can read what
+// all can on the machine.
+func TestHostFilesAreReadable(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	l := newLab(t, func(o *gvisor.Options) { o.Spare = false })
+	old := unix.Umask(0o077)
+	sb, err := l.Create(l.ctx(), &atoll.Spec{User: "1000:1000"})
+	unix.Umask(old)
+	l.must("create", err)
+	t.Cleanup(func() { l.remove(sb) })
+	if got := l.sh(sb, `for f in /etc /etc/passwd /etc/group /etc/hosts /etc/nsswitch.conf /etc/ld.so.cache /etc/profile /etc/ssl /etc/ssl/certs /usr /tmp; do test ! -e $f || test -r $f || echo $f; done`); got != "" {
+		t.Errorf("these cannot be read:\n%s", got)
+	}
 }

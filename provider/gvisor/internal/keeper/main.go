@@ -74,6 +74,7 @@ func init() {
 
 // Main is the whole life of a keeper.
 func Main() int {
+	unix.Umask(0o022) // what is shown inside has the modes that it is made with, whoever started us
 	if err := closeInherited(); err != nil {
 		return 1
 	}

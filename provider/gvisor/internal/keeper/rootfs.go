@@ -151,10 +151,7 @@ func place(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
 	if err := dir.RemoveAll(name); err != nil {
 		return err
 	}
-	if err := dir.WriteFile(name, data, mode); err != nil {
-		return err
-	}
-	return dir.Chmod(name, mode) // whatever the umask
+	return dir.WriteFile(name, data, mode)
 }
 
 // keepTmp is a directory in /tmp. gVisor mounts a tmpfs on an empty /tmp, which
