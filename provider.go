@@ -130,7 +130,7 @@ type Status struct {
 	Exit     *Exit     `json:"exit,omitempty"`    // of the main process
 	Ready    bool      `json:"ready"`             // running and answering
 	Address  string    `json:"address,omitempty"` // base URL of the sandbox's agent, where one is published
-	Image    string    `json:"image,omitempty"`   // the image in use, with its digest where there is one
+	Image    string    `json:"image,omitempty"`   // the image in use, by its digest unless it came from a path
 	Created  time.Time `json:"created"`
 	Started  time.Time `json:"started,omitzero"`
 	Stopped  time.Time `json:"stopped,omitzero"`

@@ -117,9 +117,10 @@ func (c *creation) image(ctx context.Context) error {
 	return nil
 }
 
-// pinned is the image's name with its digest, by which it can be got again.
+// pinned is the name by which the image can be got again: with its digest, unless
+// it is a path ("oci:/lay"), which cannot be asked for one.
 func pinned(im *image.Image) string {
-	if im.Digest == "" || im.Ref == im.Digest {
+	if im.Digest == "" || im.Ref == im.Digest || strings.Contains(im.Ref, ":/") {
 		return im.Ref
 	}
 	name, _, _ := strings.Cut(im.Ref, "@sha")
@@ -128,7 +129,7 @@ func pinned(im *image.Image) string {
 
 // hold keeps the sandbox's image in the store until the file that it returns is
 // closed by all who have it; nil for the host's file system. An image that was
-// removed while the sandbox did not run is fetched again, by its digest.
+// removed while the sandbox did not run is fetched again, if it can still be had.
 func (p *Provider) hold(ctx context.Context, rec *statedir.Record) (*os.File, error) {
 	if rec.Image == "" {
 		return nil, nil
@@ -143,7 +144,7 @@ func (p *Provider) hold(ctx context.Context, rec *statedir.Record) (*os.File, er
 		return nil, atoll.Errorf("start", rec.Status.ID, atoll.KindOf(getErr), "image %s was removed, and cannot be got again: %w", rec.Status.Image, getErr)
 	}
 	if im.Digest != rec.Digest {
-		return nil, atoll.E("start", rec.Status.ID, atoll.ErrNotExist, err)
+		return nil, atoll.Errorf("start", rec.Status.ID, atoll.ErrNotExist, "image %s was removed, and %s is another one now", rec.Digest, im.Ref)
 	}
 	return im.Hold()
 }

@@ -14,8 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	docker "github.com/google/go-containerregistry/pkg/v1/tarball"
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
@@ -336,6 +340,56 @@ func TestImageInUseIsHeld(t *testing.T) {
 	registry.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
 	wantKind(t, "start without the image", sb.Start(t.Context()), atoll.ErrNotExist, "was removed", ref)
 	l.must("remove snapshot", atoll.RemoveSnapshot(t.Context(), again, snap.ID))
+}
+
+// An image that came from a path is got from there again, if it is the same.
+func TestImageFromPathIsGotAgain(t *testing.T) {
+	dir := t.TempDir()
+	path, err := layout.Write(filepath.Join(dir, "layout"), empty.Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	busybox := testimage.Busybox(t)
+	if err := path.AppendImage(busybox); err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag("busybox:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := docker.WriteToFile(filepath.Join(dir, "save.tar"), tag, busybox); err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t)
+	for _, ref := range []string{"oci:" + dir + "/layout", "docker-archive:" + dir + "/save.tar"} {
+		sb := l.create(atoll.Spec{Image: ref, NoStart: true})
+		if st := l.status(sb); st.Image != ref {
+			t.Errorf("image in use: %q, want %q", st.Image, ref)
+		}
+		remove := func() {
+			t.Helper()
+			all, err := atoll.Images(l.ctx(), l)
+			l.must("images", err)
+			for _, im := range all {
+				l.must("remove image", atoll.RemoveImage(l.ctx(), l, im.Digest, true))
+			}
+		}
+		remove()
+		l.must("start", sb.Start(l.ctx()))
+		if got := l.sh(sb, "echo works"); got != "works" {
+			t.Errorf("%s again: %q", ref, got)
+		}
+		l.must("stop", sb.Stop(l.ctx(), 0))
+		remove()
+		if err := path.ReplaceImage(testimage.New(t, v1.Config{}), func(v1.Descriptor) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+		if err := docker.WriteToFile(filepath.Join(dir, "save.tar"), tag, testimage.New(t, v1.Config{})); err != nil {
+			t.Fatal(err)
+		}
+		wantKind(t, "start on another image", sb.Start(l.ctx()), atoll.ErrNotExist, "was removed", "another one", ref)
+		l.must("write the first again", docker.WriteToFile(filepath.Join(dir, "save.tar"), tag, busybox))
+	}
 }
 
 // A plain directory of the machine serves as an image, and is not written to.
