@@ -238,6 +238,27 @@ var volumes = []promise{
 			t.Error("the mount source was made")
 		}
 	}},
+	{"a start without a mount source is refused, until it is there again", []need{needBind, needRestart}, func(t *testing.T, h *harness) {
+		dir := h.shared(t)
+		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/work/m"}}})
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if err := os.Rename(dir, dir+"-away"); err != nil {
+			t.Fatal(err)
+		}
+		err := sb.Start(h.ctx(t))
+		wantKind(t, "Start", err, atoll.ErrNotExist)
+		if !strings.Contains(err.Error(), dir) {
+			t.Errorf("Start: %v, want %s in it", err, dir)
+		}
+		if err := os.Rename(dir+"-away", dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+	}},
 	{"a tmpfs is empty, writable, and gone after a stop", []need{needTmpfs}, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/scratch"}}})
 		if got := h.output(t, sb, program("ls", "/scratch")); got != "" {

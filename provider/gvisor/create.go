@@ -202,6 +202,25 @@ func bindable(source string) error {
 	return nil
 }
 
+// present checks that what was mounted when the sandbox was made is still there.
+// What it may be used for by now is for those inside to find out.
+func (p *Provider) present(st *atoll.Status) error {
+	for _, m := range p.jobMounts(&st.Spec) {
+		if m.Source == "" { // a tmpfs
+			continue
+		}
+		_, err := os.Stat(m.Source)
+		if errors.Is(err, fs.ErrNotExist) {
+			return atoll.Errorf("start", st.ID, atoll.ErrNotExist,
+				"%s, which is mounted at %s, does not exist any more: put it back, or remove the sandbox", m.Source, m.Target)
+		}
+		if err != nil {
+			return atoll.E("start", st.ID, diskKind(err), err)
+		}
+	}
+	return nil
+}
+
 // start launches the keeper, unless the sandbox is only to be made.
 func (c *creation) start(ctx context.Context) error {
 	st := &c.rec.Status

@@ -35,6 +35,9 @@ func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
 	if err != nil {
 		return err
 	}
+	if err := p.present(&rec.Status); err != nil {
+		return err
+	}
 	if err := p.step("image in use"); err != nil {
 		return err
 	}

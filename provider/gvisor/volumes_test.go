@@ -4,6 +4,8 @@ package gvisor_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -45,4 +47,25 @@ func TestVolumeRemovedWhileUsersCome(t *testing.T) {
 	}
 	close(done)
 	removers.Wait()
+}
+
+// A volume that was taken away by hand is missed by its name, and not made anew:
+// what was in it would be forgotten in silence.
+func TestVolumeThatVanished(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Name: "web", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/cache"}}})
+	l.sh(sb, "echo kept > /cache/file; echo kept > file")
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	for target, volume := range map[string]string{"/cache": "cache", "/work": "data-" + sb.ID()} {
+		path := filepath.Join(l.opts.Dir, "volumes", "default", volume)
+		l.must("move", os.Rename(path, path+".away"))
+		wantKind(t, "start", sb.Start(l.ctx()), atoll.ErrNotExist, path, target, "put it back")
+		l.must("move back", os.Rename(path+".away", path))
+	}
+	l.must("start", sb.Start(l.ctx()))
+	if got := l.sh(sb, "cat /cache/file file"); got != "kept\nkept" {
+		t.Errorf("the volumes hold %q", got)
+	}
+	l.remove(sb)
+	l.must("remove the volume", l.RemoveVolume(l.ctx(), "default", "cache"))
 }
