@@ -3,6 +3,8 @@
 package gvisor_test
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -62,5 +64,19 @@ func TestProbe(t *testing.T) {
 	}
 	if limits := l.Info().Caps.MemoryLimit; limits == (strings.Join(probe.Notes, " ") != "") {
 		t.Errorf("memory limits %v, notes %q", limits, probe.Notes)
+	}
+}
+
+// A helper that is not there yet, or cannot be opened just now, may serve later.
+func TestStaticLater(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "helper")
+	if err := gvisor.Static(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a file: %v", err)
+	}
+	if err := os.Symlink(testenv.Busybox(t), path); err != nil {
+		t.Fatal(err)
+	}
+	if err := gvisor.Static(path); err != nil {
+		t.Errorf("with one: %v", err)
 	}
 }
