@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -255,6 +257,36 @@ func TestSpareThatDied(t *testing.T) {
 	l.must("close", l.Close())
 	if left := cgroups(t, l.opts.Cgroup); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// However many sandboxes are made while a keeper is started ahead, it is one.
+func TestOneSpare(t *testing.T) {
+	need(t)
+	var started atomic.Int32
+	release := make(chan struct{})
+	free := sync.OnceFunc(func() { close(release) })
+	l := openLab(t, fresh(t).WithStep(func(name string) error {
+		if name == "spare" {
+			started.Add(1)
+			<-release
+		}
+		return nil
+	}))
+	t.Cleanup(free)
+	for range 4 {
+		l.remove(l.create(atoll.Spec{}))
+	}
+	free()
+	l.poll(func() error {
+		if len(l.alive()) == 0 {
+			return errors.New("there is no spare keeper")
+		}
+		return nil
+	})
+	l.must("close", l.Close())
+	if n := started.Load(); n != 1 {
+		t.Errorf("%d keepers were started ahead, want 1", n)
 	}
 }
 

@@ -18,16 +18,17 @@ import (
 // A spare is a keeper that was started before there is a sandbox for it: it
 // waits for its job, in namespaces and a cgroup of its own, and so takes its
 // start-up time off the way of the next Create. There
-// is one at the most. When its provider dies it finds its socket closed, and
+// is one at the most, also of those on their way. When its provider dies it finds its socket closed, and
 // ends as if it had never been.
 type spare struct {
 	p *Provider
 
-	mu     sync.Mutex
-	ready  *readyKeeper // nil while there is none
-	closed bool
-	quit   chan struct{} // closed with it
-	work   sync.WaitGroup
+	mu      sync.Mutex
+	ready   *readyKeeper // nil while there is none
+	pending bool         // one is on its way
+	closed  bool
+	quit    chan struct{} // closed with it
+	work    sync.WaitGroup
 }
 
 // A readyKeeper waits for its job in the cgroup at path. Until a record names
@@ -79,9 +80,10 @@ const spareDelay = 200 * time.Millisecond
 func (s *spare) refill(after time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.p.opts.Spare || s.closed || s.ready != nil {
+	if !s.p.opts.Spare || s.closed || s.ready != nil || s.pending {
 		return
 	}
+	s.pending = true
 	s.work.Go(func() {
 		select {
 		case <-s.quit:
@@ -90,12 +92,12 @@ func (s *spare) refill(after time.Duration) {
 		}
 		r, err := s.start(atoll.NewID())
 		s.mu.Lock()
-		if err == nil && !s.closed && s.ready == nil {
-			s.ready = r
-			r = nil
+		s.pending = false
+		if !s.closed {
+			s.ready, r = r, nil
 		}
 		s.mu.Unlock()
-		if err == nil && r != nil { // too late, or one too many
+		if r != nil { // too late
 			err = r.drop()
 		}
 		if err != nil {
@@ -105,6 +107,9 @@ func (s *spare) refill(after time.Duration) {
 }
 
 func (s *spare) start(id string) (*readyKeeper, error) {
+	if err := s.p.step("spare"); err != nil {
+		return nil, err
+	}
 	helper, err := s.p.helper()
 	if err != nil {
 		return nil, err
