@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -115,6 +116,17 @@ var crashes = []promise{
 // the sandbox again.
 func (h *harness) abandoned(t *testing.T, spec atoll.Spec) (p atoll.Provider, sb atoll.Sandbox, line string) {
 	t.Helper()
+	open, id, line, kill := h.elsewhere(t, spec)
+	kill()
+	p, sb = h.found(t, open, id)
+	return p, sb, line
+}
+
+// elsewhere has another process make a sandbox, and returns its id, the first
+// line that its main process prints, what opens a provider over the same state,
+// and what kills the process, at the latest at the end of the subtest.
+func (h *harness) elsewhere(t *testing.T, spec atoll.Spec) (open func() atoll.Provider, id, line string, kill func()) {
+	t.Helper()
 	cmd, open := h.cfg.elsewhere(t)
 	text, err := json.Marshal(h.spec(spec))
 	if err != nil {
@@ -133,18 +145,30 @@ func (h *harness) abandoned(t *testing.T, spec atoll.Spec) (p atoll.Provider, sb
 	line, err = bufio.NewReader(out).ReadString('\n')
 	impatience.Stop()
 	h.kin.take()
-	cmd.Process.Kill()
-	_ = cmd.Wait() // it was killed
+	kill = sync.OnceFunc(func() {
+		cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
+	t.Cleanup(kill)
 	id, line, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 	if err != nil || !ok {
+		kill()
 		t.Fatalf("the maker printed %q, %v\n%s", id+line, err, &stderr)
 	}
-	p = open()
+	return open, id, line, kill
+}
+
+// found opens a provider that has the sandbox, and removes it at the end.
+func (h *harness) found(t *testing.T, open func() atoll.Provider, id string) (atoll.Provider, atoll.Sandbox) {
+	t.Helper()
+	p := open()
+	var sb atoll.Sandbox
 	t.Cleanup(func() { h.bury(t, p, sb) }) // before what start has registered
-	if sb, err = p.Get(h.ctx(t), id); err != nil {
+	sb, err := p.Get(h.ctx(t), id)
+	if err != nil {
 		t.Fatalf("Get: %v", err)
 	}
-	return p, sb, line
+	return p, sb
 }
 
 // bury removes the sandbox, unless it is nil, and closes its provider, which

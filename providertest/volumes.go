@@ -114,6 +114,34 @@ var volumes = []promise{
 			t.Fatalf("Remove: %v", err)
 		}
 	}},
+	{"the volumes of a sandbox are in use, whichever program made it", []need{needVolumes, needFiles, needElsewhere}, func(t *testing.T, h *harness) {
+		open, id, _, kill := h.elsewhere(t, atoll.Spec{
+			Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}},
+			Cmd:    wordArgs("stay", "kept", "kept", "cache/kept"),
+		})
+		beside := open()
+		for _, name := range []string{"cache", "data-" + id} {
+			all, err := atoll.Volumes(h.ctx(t), beside, "")
+			if !slices.ContainsFunc(all, func(v atoll.Volume) bool { return v.Name == name && v.InUse }) {
+				t.Errorf("Volumes = %+v, %v; want %s, in use", all, err, name)
+			}
+			wantKind(t, "RemoveVolume "+name, atoll.RemoveVolume(h.ctx(t), beside, atoll.DefaultProject, name), atoll.ErrConflict)
+		}
+		if err := beside.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		kill()
+		p, sb := h.found(t, open, id)
+		for _, name := range []string{"kept", "cache/kept"} {
+			h.holds(t, sb, name, "kept\n")
+		}
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+		if err := atoll.RemoveVolume(h.ctx(t), p, atoll.DefaultProject, "cache"); err != nil {
+			t.Errorf("RemoveVolume: %v", err)
+		}
+	}},
 	{"a named volume of one project is not that of another", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
 		mounts := []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}
 		a := h.create(t, atoll.Spec{Mounts: mounts, Project: "one"})

@@ -68,8 +68,8 @@ func (b *box) make(ctx context.Context) (err error) {
 		return known("create", b.id, err)
 	}
 	b.fresh = !b.p.volumes.Has(b.place.Spec.Project, volume.DataName(b.id))
-	b.named = b.place.missing(b.p.volumes)
-	if err = b.change(func(*atoll.Status) {}); err == nil { // what a crash leaves from here on can be found
+	if err = b.change(func(*atoll.Status) {}); err == nil { // from here on what a crash leaves can be found, and volumes are in use
+		b.named = b.place.missing(b.p.volumes)
 		err = b.place.prepare(b.p.volumes, b.p.step)
 	}
 	if err == nil {
@@ -90,7 +90,7 @@ func (b *box) undo() {
 		_ = b.p.volumes.Remove(b.place.Spec.Project, volume.DataName(b.id), nil)
 	}
 	for _, vol := range b.named {
-		_ = b.p.removeVolume(b.place.Spec.Project, vol, b) // unless another sandbox uses it by now
+		_ = b.p.removeVolume(b.place.Spec.Project, vol, b.id) // unless another sandbox uses it by now
 	}
 	b.p.erase(b)
 }

@@ -109,10 +109,16 @@ type lab struct {
 
 func newLab(t *testing.T, dir string) *lab {
 	t.Helper()
+	return newSteppedLab(t, dir, nil)
+}
+
+// newSteppedLab is newLab with Options.Step.
+func newSteppedLab(t *testing.T, dir string, step func(name string) error) *lab {
+	t.Helper()
 	c := &crew{running: map[*worker]string{}}
 	p, err := New(Options{
 		Info:    atoll.Info{Name: "pretended", Caps: atoll.Caps{Volumes: true, Files: true}},
-		Backend: c, Dir: dir, Image: "none", Address: "127.0.0.1",
+		Backend: c, Dir: dir, Image: "none", Address: "127.0.0.1", Step: step,
 	})
 	if err != nil {
 		t.Fatal(err)

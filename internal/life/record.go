@@ -3,6 +3,7 @@ package life
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -104,20 +105,32 @@ func (p *Provider) erase(b *box) {
 
 // load adopts the sandboxes of programs that have ended.
 func (p *Provider) load() error {
-	entries, err := os.ReadDir(p.recordDir())
+	ids, err := p.recorded()
 	if err != nil {
 		return atoll.E("open", p.opts.Dir, atoll.KindOf(err), err)
 	}
-	for _, e := range entries {
-		id, ok := strings.CutSuffix(e.Name(), ".json")
-		if n, err := atoll.NormalizeID(id); !ok || err != nil || n != id {
-			continue
-		}
+	for _, id := range ids {
 		if err := p.adopt(id); err != nil {
 			p.log.Error("adopt", "sandbox", id, "err", err)
 		}
 	}
 	return nil
+}
+
+// recorded lists the sandboxes that have a record, whoever answers for them.
+func (p *Provider) recorded() ([]string, error) {
+	entries, err := os.ReadDir(p.recordDir())
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), ".json")
+		if n, err := atoll.NormalizeID(id); ok && err == nil && n == id {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }
 
 // adopt takes over one sandbox.
@@ -164,16 +177,22 @@ func (p *Provider) adopt(id string) error {
 	return nil
 }
 
+// errDamaged is why a record says nothing.
+var errDamaged = errors.New("the record is damaged")
+
 func (p *Provider) read(id string) (r record, err error) {
 	b, err := os.ReadFile(p.recordPath(id))
 	if err != nil {
 		return r, err
 	}
-	if err := json.Unmarshal(b, &r); err != nil {
-		return r, err
+	if err = json.Unmarshal(b, &r); err == nil {
+		err = r.Spec.Validate()
 	}
-	if r.ID != id || r.Spec.ID != id {
-		return r, errors.New("the record is that of another sandbox")
+	if err == nil && (r.ID != id || r.Spec.ID != id) {
+		err = errors.New("it is that of another sandbox")
 	}
-	return r, r.Spec.Validate()
+	if err != nil {
+		return r, fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	return r, nil
 }

@@ -187,7 +187,7 @@ func (b *box) removeLeft(opts ...atoll.RemoveOption) error {
 	if !atoll.RemoveOpts(opts...).Volumes {
 		return nil
 	}
-	err := b.p.removeVolume(b.place.Spec.Project, volume.DataName(b.id), nil)
+	err := b.p.removeVolume(b.place.Spec.Project, volume.DataName(b.id), "")
 	if k := atoll.KindOf(err); k == atoll.ErrNotExist || k == atoll.ErrConflict {
 		return nil
 	}

@@ -3,6 +3,7 @@ package life
 import (
 	"context"
 	"errors"
+	"io/fs"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/volume"
@@ -17,27 +18,38 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	if err != nil {
 		return nil, err
 	}
-	used := p.used(nil)
+	used, err := p.used("")
+	if err != nil {
+		return nil, atoll.E("volumes", project, atoll.KindOf(err), err)
+	}
 	for i, v := range list {
 		list[i].InUse = used[name{v.Project, v.Name}]
 	}
 	return list, nil
 }
 
-// used names the volumes that sandboxes have, but for one's.
-func (p *Provider) used(but *box) map[name]bool {
+// used names the volumes that sandboxes have, those of other programs too, but
+// for one's. It goes by the records: one is written before a volume is made.
+func (p *Provider) used(but string) (map[name]bool, error) {
+	ids, err := p.recorded()
+	if err != nil {
+		return nil, err
+	}
 	used := map[name]bool{}
-	for _, b := range p.all() {
-		if b == but {
+	for _, id := range ids {
+		r, err := p.read(id)
+		if id == but || errors.Is(err, fs.ErrNotExist) { // just removed
 			continue
 		}
-		project := b.place.Spec.Project
-		used[name{project, volume.DataName(b.id)}] = true
-		for _, m := range b.place.Spec.Mounts {
-			used[name{project, m.Source}] = true
+		if err != nil && !errors.Is(err, errDamaged) { // that says what it can
+			return nil, err
+		}
+		used[name{r.Spec.Project, volume.DataName(id)}] = true
+		for _, m := range r.Spec.Mounts {
+			used[name{r.Spec.Project, m.Source}] = true
 		}
 	}
-	return used
+	return used, nil
 }
 
 // RemoveVolume implements atoll.VolumeStore.
@@ -48,15 +60,19 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, vol string) error 
 	if project == "" {
 		project = atoll.DefaultProject
 	}
-	return p.removeVolume(project, vol, nil)
+	return p.removeVolume(project, vol, "")
 }
 
 // removeVolume deletes a volume that no sandbox uses, but for one.
-func (p *Provider) removeVolume(project, vol string, but *box) error {
-	return p.volumes.Remove(project, vol, func() (bool, error) { return p.used(but)[name{project, vol}], nil })
+func (p *Provider) removeVolume(project, vol, but string) error {
+	return p.volumes.Remove(project, vol, func() (bool, error) {
+		used, err := p.used(but)
+		return used[name{project, vol}], err
+	})
 }
 
-// RemoveProject implements atoll.ProjectRemover: sandboxes and volumes.
+// RemoveProject implements atoll.ProjectRemover: sandboxes and volumes. Kinds:
+// ErrConflict (another program has sandboxes in the project, whose volumes stay).
 func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	var errs []error
 	for _, b := range p.all() {
@@ -69,7 +85,7 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	}
 	list, err := p.volumes.List(project)
 	for _, v := range list {
-		if rerr := p.removeVolume(v.Project, v.Name, nil); err == nil && atoll.KindOf(rerr) != atoll.ErrNotExist {
+		if rerr := p.removeVolume(v.Project, v.Name, ""); err == nil && atoll.KindOf(rerr) != atoll.ErrNotExist {
 			err = rerr
 		}
 	}

@@ -25,7 +25,8 @@ import (
 // Options say where and how. Dir is required.
 type Options struct {
 	// Dir is for this provider alone: records and volumes. Programs may share
-	// it; each answers for the sandboxes that it made.
+	// it; each answers for the sandboxes that it made, and the volumes of these
+	// are in use to all.
 	Dir string
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger
