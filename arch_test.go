@@ -64,6 +64,7 @@ var rooms = map[string]map[string]string{
 		"image":                             "images become root file systems",
 		"internal/disk":                     "records of snapshots, the lock of a creation",
 		"internal/hub":                      "its Watch",
+		"internal/volume":                   "which volumes can be mounted",
 		"provider/gvisor/internal/cgroup":   "limits that the host enforces",
 		"provider/gvisor/internal/files":    "the work directory of a stopped sandbox",
 		"provider/gvisor/internal/keeper":   "what it starts, and the jobs it gives",

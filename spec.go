@@ -100,7 +100,7 @@ type MountType string
 // The types of mount.
 const (
 	MountBind   MountType = "bind"   // a directory or file of the machine that runs the provider
-	MountVolume MountType = "volume" // a named volume of the project, made when missing, kept by Remove
+	MountVolume MountType = "volume" // a named volume of the project, no sandbox's own; made when missing, kept by Remove
 	MountTmpfs  MountType = "tmpfs"  // memory, gone with the sandbox
 )
 

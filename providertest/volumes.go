@@ -142,6 +142,22 @@ var volumes = []promise{
 			t.Errorf("RemoveVolume: %v", err)
 		}
 	}},
+	{"the data volume of a sandbox is nobody else's", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.write(t, sb, "kept", "kept")
+		other := func(id string) atoll.Spec {
+			return atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "data-" + id, Target: "/work/other"}}}
+		}
+		h.refused(t, other(sb.ID()), atoll.ErrInvalid)
+		if err := sb.Remove(h.ctx(t)); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		h.refused(t, other(sb.ID()), atoll.ErrInvalid)
+		h.holds(t, h.create(t, atoll.Spec{ID: sb.ID()}), "kept", "kept")
+		none := atoll.NewID()
+		h.refused(t, other(none), atoll.ErrInvalid)
+		h.noVolume(t, "data-"+none)
+	}},
 	{"a named volume of one project is not that of another", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
 		mounts := []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}
 		a := h.create(t, atoll.Spec{Mounts: mounts, Project: "one"})

@@ -4,6 +4,7 @@ import (
 	"path"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/volume"
 )
 
 // refuse says no to what spec asks for and the provider cannot do.
@@ -34,6 +35,9 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 }
 
 func (p *Provider) refuseMounts(spec *atoll.Spec) error {
+	if err := volume.Mountable(spec); err != nil {
+		return err
+	}
 	pl := newPlace(spec, p.volumes)
 	for _, m := range spec.Mounts {
 		rel, ok := below(pl.Prefix, path.Clean(m.Target))

@@ -124,3 +124,15 @@ func TestVolumesOfDamagedRecords(t *testing.T) {
 	wantKind(t, "remove cache", l.RemoveVolume(t.Context(), "", "cache"), atoll.ErrConflict)
 	must(t, "remove other", l.RemoveVolume(t.Context(), "", "other"))
 }
+
+// A sandbox that was made when it could still have another's data volume starts
+// again.
+func TestMountOfADataVolume(t *testing.T) {
+	dir := t.TempDir()
+	other := forge(t, dir, atoll.StateStopped, true, nil)
+	id := forge(t, dir, atoll.StateStopped, true, func(st *atoll.Status) {
+		st.Spec.Mounts = []atoll.Mount{{Type: atoll.MountVolume, Source: "data-" + other, Target: "/work/other"}}
+	})
+	l := newLab(t, dir)
+	must(t, "start", l.get(t, id).Start(t.Context()))
+}

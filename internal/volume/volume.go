@@ -34,6 +34,26 @@ const dataPrefix = "data-"
 // DataName is the name of a sandbox's own volume.
 func DataName(id string) string { return dataPrefix + id }
 
+// sandboxOf is the id that a volume's name has in it, however it is written: it
+// is the sandbox's own if it has the name that DataName says.
+func sandboxOf(name string) (id string, ok bool) {
+	rest, ok := strings.CutPrefix(name, dataPrefix)
+	id, err := atoll.NormalizeID(rest)
+	return id, ok && err == nil && id != ""
+}
+
+// Mountable fails when spec names a sandbox's own volume among its mounts: that
+// goes with its sandbox, whoever else has it. Kinds: ErrInvalid.
+func Mountable(spec *atoll.Spec) error {
+	for _, m := range spec.Mounts {
+		if id, ok := sandboxOf(m.Source); ok && m.Type == atoll.MountVolume {
+			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid,
+				"volume %q is the work directory of sandbox %s, and goes with it: use a volume of another name, or make a sandbox with that id to have what is left there", m.Source, id)
+		}
+	}
+	return nil
+}
+
 // Path is where a volume is, or would be. project and name must be valid.
 func (s Store) Path(project, name string) string {
 	return filepath.Join(string(s), project, name)
@@ -181,10 +201,8 @@ func names(dir string) ([]string, error) {
 
 func (s Store) describe(project, name string) atoll.Volume {
 	v := atoll.Volume{Name: name, Project: project, Created: born(s.Path(project, name))}
-	if id, ok := strings.CutPrefix(name, dataPrefix); ok {
-		if n, err := atoll.NormalizeID(id); err == nil && n == id {
-			v.Sandbox = id
-		}
+	if id, ok := sandboxOf(name); ok && name == DataName(id) {
+		v.Sandbox = id
 	}
 	return v
 }

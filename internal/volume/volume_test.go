@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -67,6 +68,24 @@ func TestStore(t *testing.T) {
 	}
 	if _, err := os.Stat(s.Path("b", "")); err == nil {
 		t.Error("the directory of a project without volumes is left")
+	}
+}
+
+// A sandbox's own volume is not to be mounted, in whatever way its id is written.
+func TestMountable(t *testing.T) {
+	id := atoll.NewID()
+	for source, want := range map[string]atoll.Kind{
+		"cache": "", "data": "", "data-": "", "data-x": "", id: "",
+		DataName(id): atoll.ErrInvalid, DataName(strings.ToUpper(id)): atoll.ErrInvalid,
+		DataName(id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]): atoll.ErrInvalid,
+	} {
+		err := Mountable(&atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: source, Target: "/work/v"}}})
+		if got := atoll.KindOf(err); got != want {
+			t.Errorf("%s: %v (%q), want %q", source, err, got, want)
+		}
+	}
+	if err := Mountable(&atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: DataName(id)}}}); err != nil {
+		t.Errorf("no volume: %v", err)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/internal/volume"
 	_ "github.com/seed46cd37a8/atoll/provider/gvisor/internal/runsc" // takes over gVisor's helper processes
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
@@ -175,6 +176,9 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (_ atoll.Sandbo
 	}
 	s := spec.WithDefaults()
 	if err := p.supports(s); err != nil {
+		return nil, err
+	}
+	if err := volume.Mountable(s); err != nil {
 		return nil, err
 	}
 	c := &creation{p: p, rec: &statedir.Record{Status: atoll.Status{

@@ -3,6 +3,7 @@
 package gvisor_test
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -68,4 +69,23 @@ func TestVolumeThatVanished(t *testing.T) {
 	}
 	l.remove(sb)
 	l.must("remove the volume", l.RemoveVolume(l.ctx(), "default", "cache"))
+}
+
+// A sandbox that was made when it could still have another's data volume starts
+// again.
+func TestMountOfADataVolume(t *testing.T) {
+	l := newLab(t)
+	t.Cleanup(func() { _ = atoll.RemoveVolume(context.Background(), l, "", "cache") })
+	other := l.create(atoll.Spec{NoStart: true})
+	l.must("write", atoll.WriteFile(l.ctx(), other, "file", []byte("x"), 0o644))
+	sb := l.create(atoll.Spec{NoStart: true, Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/other"}}})
+	path := filepath.Join(l.opts.Dir, "records", sb.ID()+".json")
+	record, err := os.ReadFile(path)
+	l.must("read the record", err)
+	record = bytes.Replace(record, []byte(`"cache"`), []byte(`"data-`+other.ID()+`"`), 1)
+	l.must("change the record", os.WriteFile(path, record, 0o600))
+	l.must("start", sb.Start(l.ctx()))
+	if out, err := atoll.Output(l.ctx(), sb, &atoll.Command{Args: []string{"cat", "/other/file"}}); string(out) != "x" {
+		t.Errorf("cat: %q, %v", out, err)
+	}
 }
