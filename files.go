@@ -30,7 +30,8 @@ type FS interface {
 
 	// List describes what is in the directory, sorted by path; with recursive
 	// also what is in the directories below it. Links are not followed. Hundreds
-	// of thousands of entries may be ErrExhausted; WriteTar brings more.
+	// of thousands of entries, or many long paths, may be ErrExhausted; WriteTar
+	// brings more.
 	List(ctx context.Context, name string, recursive bool) ([]FileInfo, error)
 
 	// Mkdir makes the directory and its missing parents. One that is there is

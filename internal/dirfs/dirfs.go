@@ -43,18 +43,40 @@ type FS struct {
 	dir      string      // the tree's root, as named outside
 	modeMask fs.FileMode // the special bits that may be set
 
-	maxEntries int // of a List
-	maxNames   int // of one directory in a tar stream
+	most     room // of a List and of a Watch
+	maxNames int  // of one directory in a tar stream
 
 	openUnnamed func(dir *os.Root) (*os.File, error) // the function of that name; tests do without
 }
 
-// What a caller gets at most: some 200 bytes of memory each for the entries of
-// a List, as much again on their way to him, and 50 for a name.
+// What a caller gets at most. The entries of a List take some 200 bytes of memory
+// each besides their paths, which are as long as the tree is deep, and as much
+// again on their way to him; names 50.
 const (
 	maxEntries = 200_000
+	maxPaths   = 32 << 20 // bytes of all of them
 	maxNames   = 1_000_000
 )
+
+// A room is what may still be held in memory of a tree: whoever fills that must
+// not take the memory of who looks into it.
+type room struct{ entries, bytes int }
+
+// take makes r smaller by one entry with so many bytes, if that fits.
+func (r *room) take(bytes int) bool {
+	if r.entries < 1 || r.bytes < bytes {
+		return false
+	}
+	r.entries--
+	r.bytes -= bytes
+	return true
+}
+
+// give takes back take.
+func (r *room) give(bytes int) {
+	r.entries++
+	r.bytes += bytes
+}
 
 // New serves directory dir of this machine under the name prefix, which is
 // absolute. Close releases it. Names outside prefix and links that lead out are
@@ -84,7 +106,7 @@ func System(opts Options) *FS {
 func newFS(t tree, prefix, dir string, special fs.FileMode, opts Options) *FS {
 	f := &FS{
 		opts: opts, tree: t, prefix: path.Clean(prefix), dir: dir, modeMask: fs.ModePerm | special,
-		maxEntries: maxEntries, maxNames: maxNames, openUnnamed: openUnnamed,
+		most: room{maxEntries, maxPaths}, maxNames: maxNames, openUnnamed: openUnnamed,
 	}
 	if opts.Workdir == "" {
 		f.opts.Workdir = f.prefix
@@ -248,9 +270,9 @@ func fail(op, name string, err error) error {
 }
 
 func kindOf(err error) atoll.Kind {
-	var many *tooMany
+	var much *tooMuch
 	switch {
-	case errors.As(err, &many):
+	case errors.As(err, &much):
 		return atoll.ErrExhausted
 	case errors.Is(err, fs.ErrClosed):
 		return atoll.ErrStopped

@@ -422,7 +422,7 @@ var oddNames = []string{"a b", "q'\"`$x", "new\nline", "-rf", "\xff\xfe", "...",
 // Whoever fills a directory does not take the memory of who looks into it.
 func TestTooManyEntries(t *testing.T) {
 	f, dir, _ := newTree(t)
-	f.maxEntries, f.maxNames = 10, 5
+	f.most.entries, f.maxNames = 10, 5
 	fill := func(name string, n int) {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
@@ -452,6 +452,27 @@ func TestTooManyEntries(t *testing.T) {
 		if !errors.Is(err, atoll.ErrExhausted) {
 			t.Errorf("%s: %v, want ErrExhausted", name, err)
 		}
+	}
+}
+
+// Paths are as long as the tree is deep, and links as long as somebody likes.
+func TestTooLongPaths(t *testing.T) {
+	f, dir, _ := newTree(t)
+	write(t, f, "deep/"+strings.Repeat("d/", 20)+"file", "x", atoll.WriteOptions{})
+	if err := os.MkdirAll(filepath.Join(dir, "links"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(strings.Repeat("x", 1000), filepath.Join(dir, "links/link")); err != nil {
+		t.Fatal(err)
+	}
+	f.most.bytes = 900 // 22 entries in deep, 31 bytes each
+	for name, want := range map[string]atoll.Kind{"deep": "", "links": atoll.ErrExhausted, ".": atoll.ErrExhausted} {
+		if list, err := f.List(t.Context(), name, true); atoll.KindOf(err) != want {
+			t.Errorf("List(%q): %d entries, %v; want %q", name, len(list), err, want)
+		}
+	}
+	if list, err := f.List(t.Context(), ".", false); len(list) != 2 || err != nil {
+		t.Errorf("List of one directory: %+v, %v", list, err)
 	}
 }
 

@@ -87,52 +87,54 @@ func (f *FS) Stat(ctx context.Context, name string) (atoll.FileInfo, error) {
 }
 
 // List implements atoll.FS. A link given as name is followed. What has more
-// entries than a caller could want at once is ErrExhausted.
+// entries, or longer paths, than a caller could want at once is ErrExhausted.
 func (f *FS) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
 	at, err := f.locate(ctx, "list", name)
 	if err != nil {
 		return nil, err
 	}
-	var list []atoll.FileInfo
-	if err := f.list(ctx, at, recursive, &list); err != nil {
+	list, err := f.list(ctx, at, recursive)
+	if err != nil {
 		return nil, fail("list", name, err)
 	}
 	slices.SortFunc(list, func(a, b atoll.FileInfo) int { return strings.Compare(a.Path, b.Path) })
 	return list, nil
 }
 
-func (f *FS) list(ctx context.Context, dir place, recursive bool, list *[]atoll.FileInfo) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	var below []place
-	err := f.readDir(dir.rel, func(info fs.FileInfo) error {
-		if len(*list) == f.maxEntries {
-			return &tooMany{f.maxEntries}
+func (f *FS) list(ctx context.Context, top place, recursive bool) (list []atoll.FileInfo, err error) {
+	left := f.most
+	for below := []place{top}; len(below) > 0; {
+		if err := ctx.Err(); err != nil {
+			return nil, err
 		}
-		at := dir.join(info.Name())
-		*list = append(*list, f.describe(at, info))
-		if recursive && info.IsDir() {
-			below = append(below, at)
+		dir := below[len(below)-1]
+		below = below[:len(below)-1]
+		err := f.readDir(dir.rel, func(info fs.FileInfo) error {
+			at := dir.join(info.Name())
+			d := f.describe(at, info)
+			if !left.take(len(d.Path) + len(d.Target)) {
+				return errPaths
+			}
+			list = append(list, d)
+			if recursive && info.IsDir() {
+				below = append(below, at)
+			}
+			return nil
+		})
+		if err != nil && (dir == top || !errors.Is(err, fs.ErrNotExist)) { // just removed
+			return nil, err
 		}
-		return nil
-	})
-	if err != nil {
-		return err
 	}
-	for _, at := range below {
-		if err := f.list(ctx, at, true, list); err != nil && !errors.Is(err, fs.ErrNotExist) { // just removed
-			return err
-		}
-	}
-	return nil
+	return list, nil
 }
 
-// tooMany is why a directory is not read to its end: whoever fills it must not
-// take the memory of who looks into it.
-type tooMany struct{ most int }
+// tooMuch is why a directory is not read to its end.
+type tooMuch struct{ text string }
 
-func (e *tooMany) Error() string { return fmt.Sprintf("more than %d entries", e.most) }
+func (e *tooMuch) Error() string { return e.text }
+
+// errPaths is for what has more entries, or longer paths, than there is room for.
+var errPaths = &tooMuch{fmt.Sprintf("more than %d entries, or %d MiB of paths: ask for one of the directories below", maxEntries, maxPaths>>20)}
 
 // openDir opens a directory for reading, also through links.
 func (f *FS) openDir(rel string) (dir *os.File, err error) {
@@ -181,7 +183,7 @@ func (f *FS) names(rel string) ([]string, error) {
 		return nil, err
 	}
 	if len(names) > f.maxNames {
-		return nil, &tooMany{f.maxNames}
+		return nil, &tooMuch{fmt.Sprintf("more than %d entries", f.maxNames)}
 	}
 	slices.Sort(names)
 	return names, nil

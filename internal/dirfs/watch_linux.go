@@ -19,6 +19,7 @@ import (
 )
 
 // Watch implements atoll.FS. A link given as name is followed. It ends with
+// ErrExhausted when there are too many directories to watch, with
 // ErrUnavailable when the reader is too slow for the kernel's queue, and with
 // ErrNotExist when the directory itself is removed or moved.
 //
@@ -58,6 +59,7 @@ type watch struct {
 	root      place
 	recursive bool
 	dirs      map[int32]place // by watch descriptor
+	left      room            // for them, and for those that are still to be watched
 	yield     func(atoll.FileEvent, error) bool
 	written   uint32 // cookie of the temporary file that is getting its name
 	last      atoll.FileEvent
@@ -75,7 +77,7 @@ func (f *FS) newWatch(ctx context.Context, name string, recursive bool) (*watch,
 	if err != nil {
 		return nil, limitError(err)
 	}
-	w := &watch{f: f, notify: os.NewFile(uintptr(fd), "inotify"), root: at, recursive: recursive, dirs: map[int32]place{}}
+	w := &watch{f: f, notify: os.NewFile(uintptr(fd), "inotify"), root: at, recursive: recursive, dirs: map[int32]place{}, left: f.most}
 	err = f.inTree(at.rel, true, func(rel string) error {
 		w.root.rel = rel
 		return w.add(ctx, w.root, false)
@@ -89,34 +91,31 @@ func (f *FS) newWatch(ctx context.Context, name string, recursive bool) (*watch,
 
 // add watches a directory and, if recursive, those below it. With tell it
 // reports what is there already: it came before the watch.
-func (w *watch) add(ctx context.Context, dir place, tell bool) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := w.addOne(dir); err != nil || !w.recursive {
-		return err
-	}
-	var below []place
-	err := w.f.readDir(dir.rel, func(info fs.FileInfo) error {
-		at := dir.join(info.Name())
-		if tell && !isTemp(at) && !w.tell(atoll.FileCreated, at) {
-			return errBreak
-		}
-		if info.IsDir() {
-			below = append(below, at)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, at := range below {
-		if err := w.add(ctx, at, tell); err != nil && !gone(err) {
-			return err
+func (w *watch) add(ctx context.Context, top place, tell bool) error {
+	below, err := w.later(nil, top)
+	for err == nil && len(below) > 0 {
+		dir := below[len(below)-1]
+		below, err = w.addOne(ctx, dir, below[:len(below)-1], tell)
+		if dir != top && gone(err) {
+			err = nil
 		}
 	}
-	return nil
+	for _, dir := range below {
+		w.left.give(dir.size())
+	}
+	return err
 }
+
+// later adds a directory to those that are to be watched.
+func (w *watch) later(below []place, dir place) ([]place, error) {
+	if !w.left.take(dir.size()) {
+		return below, errPaths
+	}
+	return append(below, dir), nil
+}
+
+// size is how many bytes the names have.
+func (p place) size() int { return len(p.rel) + len(p.abs) }
 
 // gone reports whether a directory below the root may be passed over: it is
 // there no longer, or it is not for this process to see.
@@ -124,7 +123,34 @@ func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || isAny(err, unix.ENOTDIR) || escapes(err)
 }
 
-func (w *watch) addOne(dir place) error {
+// addOne watches a directory and, if recursive, adds those in it to below.
+func (w *watch) addOne(ctx context.Context, dir place, below []place, tell bool) ([]place, error) {
+	err := ctx.Err()
+	if err == nil {
+		err = w.watch(dir)
+	}
+	if err != nil {
+		w.left.give(dir.size())
+		return below, err
+	}
+	if !w.recursive {
+		return below, nil
+	}
+	err = w.f.readDir(dir.rel, func(info fs.FileInfo) (err error) {
+		at := dir.join(info.Name())
+		if tell && !isTemp(at) && !w.tell(atoll.FileCreated, at) {
+			return errBreak
+		}
+		if info.IsDir() {
+			below, err = w.later(below, at)
+		}
+		return err
+	})
+	return below, err
+}
+
+// watch has the kernel watch a directory.
+func (w *watch) watch(dir place) error {
 	file, err := w.f.tree.OpenFile(dir.rel, openFlags, 0)
 	if err != nil {
 		return err
@@ -144,8 +170,17 @@ func (w *watch) addOne(dir place) error {
 	if err != nil {
 		return limitError(err)
 	}
+	w.forget(int32(wd)) // it may have had another name
 	w.dirs[int32(wd)] = dir
 	return nil
+}
+
+// forget takes back what watch has noted.
+func (w *watch) forget(wd int32) {
+	if dir, ok := w.dirs[wd]; ok {
+		w.left.give(dir.size())
+		delete(w.dirs, wd)
+	}
 }
 
 func limitError(err error) error {
@@ -198,7 +233,7 @@ func (w *watch) handle(ctx context.Context, ev unix.InotifyEvent, name string) e
 		return nil
 	}
 	if ev.Mask&unix.IN_IGNORED != 0 {
-		delete(w.dirs, ev.Wd)
+		w.forget(ev.Wd)
 		return nil
 	}
 	if name == "" {
@@ -276,7 +311,7 @@ func (w *watch) drop(at place) {
 		for wd, dir := range w.dirs {
 			if _, ok := below(at.abs, dir.abs); ok {
 				_, _ = unix.InotifyRmWatch(int(notify), uint32(wd)) // a removed one is gone already
-				delete(w.dirs, wd)
+				w.forget(wd)
 			}
 		}
 	})

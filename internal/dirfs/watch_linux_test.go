@@ -137,6 +137,48 @@ func TestWatchFollowsMovedDirectories(t *testing.T) {
 	}
 }
 
+// What a Watch has to remember has an end; what is no longer there is forgotten.
+func TestWatchOfTooMuch(t *testing.T) {
+	for what, most := range map[string]room{"entries": {4, maxPaths}, "bytes": {maxEntries, 50}} {
+		f, dir, _ := newTree(t)
+		f.most = most
+		mkdir := func(name string) {
+			if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+				t.Error(err)
+			}
+		}
+		mkdir("a/b")
+		got := watchUntil(t, f, ".", true, "/work/stop", func() {
+			for range 10 {
+				mkdir("a/c")
+				if err := os.Rename(filepath.Join(dir, "a/c"), filepath.Join(dir, "a/d")); err != nil {
+					t.Error(err)
+				}
+				if err := os.Remove(filepath.Join(dir, "a/d")); err != nil {
+					t.Error(err)
+				}
+			}
+			write(t, f, "stop", "", atoll.WriteOptions{})
+		})
+		if len(got) != 40 { // with two of each rename
+			t.Errorf("%s: events %q", what, got)
+		}
+		ends := func() (err error) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			for _, err = range f.Watch(ctx, ".", true) {
+				mkdir("a/b/c/d")
+			}
+			return err
+		}
+		for _, when := range []string{"later", "at first"} {
+			if err := ends(); !errors.Is(err, atoll.ErrExhausted) {
+				t.Errorf("%s, too much %s: %v, want ErrExhausted", what, when, err)
+			}
+		}
+	}
+}
+
 func TestWatchIsNotRecursiveUnlessAsked(t *testing.T) {
 	f, _, _ := newTree(t)
 	write(t, f, "sub/file", "x", atoll.WriteOptions{})
