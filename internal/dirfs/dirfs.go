@@ -44,18 +44,19 @@ type FS struct {
 	modeMask fs.FileMode // the special bits that may be set
 
 	most     room // of a List and of a Watch
-	maxNames int  // of one directory in a tar stream
+	maxNames int  // of a tar stream
 
 	openUnnamed func(dir *os.Root) (*os.File, error) // the function of that name; tests do without
 }
 
 // What a caller gets at most. The entries of a List take some 200 bytes of memory
 // each besides their paths, which are as long as the tree is deep, and as much
-// again on their way to him; names 50.
+// again on their way to him. For a tar stream the names of a directory are in
+// memory until it is packed, a million of them if they are not long.
 const (
 	maxEntries = 200_000
 	maxPaths   = 32 << 20 // bytes of all of them
-	maxNames   = 1_000_000
+	maxNames   = 96 << 20 // bytes that they take at once
 )
 
 // A room is what may still be held in memory of a tree: whoever fills that must

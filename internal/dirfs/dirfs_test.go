@@ -422,7 +422,7 @@ var oddNames = []string{"a b", "q'\"`$x", "new\nline", "-rf", "\xff\xfe", "...",
 // Whoever fills a directory does not take the memory of who looks into it.
 func TestTooManyEntries(t *testing.T) {
 	f, dir, _ := newTree(t)
-	f.most.entries, f.maxNames = 10, 5
+	f.most.entries, f.maxNames = 10, 10*(1+nameSize+infoSize)
 	fill := func(name string, n int) {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
@@ -465,7 +465,7 @@ func TestTooLongPaths(t *testing.T) {
 	if err := os.Symlink(strings.Repeat("x", 1000), filepath.Join(dir, "links/link")); err != nil {
 		t.Fatal(err)
 	}
-	f.most.bytes = 900 // 22 entries in deep, 31 bytes each
+	f.most.bytes = 900 // 21 entries in deep, 31 bytes each
 	for name, want := range map[string]atoll.Kind{"deep": "", "links": atoll.ErrExhausted, ".": atoll.ErrExhausted} {
 		if list, err := f.List(t.Context(), name, true); atoll.KindOf(err) != want {
 			t.Errorf("List(%q): %d entries, %v; want %q", name, len(list), err, want)
@@ -473,6 +473,27 @@ func TestTooLongPaths(t *testing.T) {
 	}
 	if list, err := f.List(t.Context(), ".", false); len(list) != 2 || err != nil {
 		t.Errorf("List of one directory: %+v, %v", list, err)
+	}
+}
+
+// A tar stream remembers names of the directories that it is in, and those of
+// files with several.
+func TestTooManyNames(t *testing.T) {
+	f, dir, _ := newTree(t)
+	for i := range 20 {
+		name := fmt.Sprintf("all/%02d/", i)
+		write(t, f, name+"a", "x", atoll.WriteOptions{})
+		if err := os.Link(filepath.Join(dir, name, "a"), filepath.Join(dir, name, "b")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := 20*(2+nameSize+infoSize) + 2*(1+nameSize+infoSize)
+	links := 20 * (len("dd/a") + linkSize)
+	for size, want := range map[int]atoll.Kind{open + links: "", open + links - 1: atoll.ErrExhausted, open: atoll.ErrExhausted, open - 1: atoll.ErrExhausted} {
+		f.maxNames = size
+		if err := f.WriteTar(t.Context(), "all", io.Discard); atoll.KindOf(err) != want {
+			t.Errorf("%d bytes: %v, want %q", size, err, want)
+		}
 	}
 }
 

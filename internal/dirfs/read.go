@@ -136,6 +136,9 @@ func (e *tooMuch) Error() string { return e.text }
 // errPaths is for what has more entries, or longer paths, than there is room for.
 var errPaths = &tooMuch{fmt.Sprintf("more than %d entries, or %d MiB of paths: ask for one of the directories below", maxEntries, maxPaths>>20)}
 
+// errNames is for names that take more memory than a tar stream may.
+var errNames = &tooMuch{fmt.Sprintf("more than %d MiB of names: ask for one of the directories below", maxNames>>20)}
+
 // openDir opens a directory for reading, also through links.
 func (f *FS) openDir(rel string) (dir *os.File, err error) {
 	err = f.inTree(rel, true, func(rel string) (err error) {
@@ -171,22 +174,31 @@ func (f *FS) readDir(rel string, fn func(fs.FileInfo) error) error {
 	}
 }
 
-// names returns the sorted names of what is in a directory.
-func (f *FS) names(rel string) ([]string, error) {
+// names returns the sorted names of what is in a directory, and how many bytes
+// of memory they take, which are no more than most.
+func (f *FS) names(rel string, most int) (names []string, size int, err error) {
 	dir, err := f.openDir(rel)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer dir.Close()
-	names, err := dir.Readdirnames(f.maxNames + 1) // no more are in memory, however many there are
-	if err != nil && err != io.EOF {
-		return nil, err
+	for {
+		some, err := dir.Readdirnames(batch)
+		for _, name := range some {
+			size += len(name) + nameSize
+		}
+		if size > most {
+			return nil, 0, errNames
+		}
+		names = append(names, some...)
+		if err == io.EOF {
+			slices.Sort(names)
+			return names, size, nil
+		}
+		if err != nil {
+			return nil, 0, err
+		}
 	}
-	if len(names) > f.maxNames {
-		return nil, &tooMuch{fmt.Sprintf("more than %d entries", f.maxNames)}
-	}
-	slices.Sort(names)
-	return names, nil
 }
 
 // lstat describes the entries of a directory that are still there.

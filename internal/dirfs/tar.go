@@ -15,7 +15,7 @@ import (
 // WriteTar implements atoll.FS. A link given as name is followed, others are
 // packed as links, and files with several names as hard links. Devices, sockets
 // and pipes are left out: they mean nothing elsewhere. A directory with a
-// million entries is packed, one with more is ErrExhausted.
+// million entries is packed, as a rule; one with several is ErrExhausted.
 func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
 	at, err := f.locate(ctx, "read", name)
 	if err != nil {
@@ -30,7 +30,7 @@ func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
 	if err != nil {
 		return fail("read", name, err)
 	}
-	p := packer{f, tar.NewWriter(w), map[[2]uint64]string{}}
+	p := packer{f, tar.NewWriter(w), map[[2]uint64]string{}, f.maxNames}
 	if err = p.pack(ctx, at.rel, ".", info); err == nil {
 		err = p.w.Close()
 	}
@@ -41,6 +41,24 @@ type packer struct {
 	f     *FS
 	w     *tar.Writer
 	names map[[2]uint64]string // of files with several names: the first one packed
+	left  int                  // bytes that may still be held in memory
+}
+
+// What is held besides the bytes of names: for each name, for a file that has
+// several, and for one of a batch.
+const (
+	nameSize = 16
+	linkSize = 64
+	infoSize = 256
+)
+
+// hold notes that so many bytes are held.
+func (p *packer) hold(size int) error {
+	if p.left < size {
+		return errNames
+	}
+	p.left -= size
+	return nil
 }
 
 // pack adds what is at rel under name, with all that is below it.
@@ -71,10 +89,15 @@ func (p *packer) packDir(ctx context.Context, rel, name string, info fs.FileInfo
 	if err := p.w.WriteHeader(p.header(tar.TypeDir, entry, "", info)); err != nil {
 		return err
 	}
-	names, err := p.f.names(rel)
+	names, size, err := p.f.names(rel, p.left)
 	if err != nil {
 		return err
 	}
+	size += min(len(names), batch) * infoSize
+	if err := p.hold(size); err != nil {
+		return err
+	}
+	defer func() { p.left += size }()
 	for some := range slices.Chunk(names, batch) {
 		infos, err := p.f.lstat(rel, some)
 		if err != nil {
@@ -94,6 +117,9 @@ func (p *packer) packFile(ctx context.Context, rel, name string, info fs.FileInf
 	if id, ok := inode(info); ok {
 		if first, ok := p.names[id]; ok {
 			return p.w.WriteHeader(p.header(tar.TypeLink, name, first, info))
+		}
+		if err := p.hold(len(name) + linkSize); err != nil {
+			return err
 		}
 		p.names[id] = name
 	}
