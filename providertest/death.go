@@ -187,7 +187,9 @@ var death = []promise{
 		if scr.text() != "ready\ncaught\n" {
 			t.Errorf("the process printed %q, want it asked", scr.text())
 		}
-		h.becomes(t, sb, atoll.StateStopped)
+		if st := h.becomes(t, sb, atoll.StateStopped); st.Exit == nil || st.Exit.Code != 42 {
+			t.Errorf("the exit of the main process is %v, want code 42", st.Exit)
+		}
 	}},
 	{"Stop kills after its grace what does not listen", nil, func(t *testing.T, h *harness) {
 		sb := h.idle(t)

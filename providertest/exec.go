@@ -240,6 +240,14 @@ var execs = []promise{
 			wantKind(t, name, err, atoll.ErrInvalid)
 		}
 	}},
+	{"a directory that is none, or is not there, is no place to run", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		h.output(t, sb, word("store", "file", "text"))
+		for _, dir := range []string{"file", "none", "file/sub"} {
+			_, err := sb.Exec(h.ctx(t), &atoll.Command{Args: []string{"pwd"}, Dir: dir})
+			wantKind(t, "Exec in "+dir, err, atoll.ErrExecFailed)
+		}
+	}},
 	{"Exec neither changes nor keeps the command", nil, func(t *testing.T, h *harness) {
 		build := func() *atoll.Command {
 			return &atoll.Command{Args: []string{"cat"}, Env: []string{"A=b"}, OpenStdin: true, Timeout: atoll.Duration(time.Minute)}

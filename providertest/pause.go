@@ -59,6 +59,23 @@ var pauses = []promise{
 			wantKind(t, "Exec", err, atoll.ErrStopped, atoll.ErrConflict)
 		})
 	}},
+	{"a time limit that is over while the sandbox is paused ends the command when it is resumed", []need{needPause}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		cmd := word("ready")
+		cmd.Timeout = atoll.Duration(300 * time.Millisecond)
+		p := h.start(t, sb, cmd)
+		if err := atoll.Pause(h.ctx(t), sb); err != nil {
+			t.Fatalf("Pause: %v", err)
+		}
+		time.Sleep(2 * time.Duration(cmd.Timeout))
+		wantKind(t, "Signal", p.Signal(h.ctx(t), atoll.SIGTERM), atoll.ErrConflict)
+		if err := atoll.Resume(h.ctx(t), sb); err != nil {
+			t.Fatalf("Resume: %v", err)
+		}
+		if exit := h.wait(t, p); !exit.TimedOut {
+			t.Errorf("exit is %v", exit)
+		}
+	}},
 	{"nobody waits in vain for a paused sandbox", []need{needPause}, func(t *testing.T, h *harness) {
 		sb, caps, port, elsewhere := h.idle(t), h.p.Info().Caps, 0, h.rootFile("f")
 		if caps.Dial {

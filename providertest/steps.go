@@ -110,6 +110,7 @@ var steps = []promise{
 	{"whichever step of a start fails, the sandbox is what it was and can be started again", []need{needSteps, needRestart}, func(t *testing.T, h *harness) {
 		eachStep(t, h, func(t *testing.T, h *harness, s *stepper, n int) {
 			sb := h.create(t, h.laden())
+			h.printed(t, sb, "ready\n")
 			files := []string{"inwork"}
 			if h.p.Info().Isolation != atoll.IsolationNone {
 				files = append(files, "/atoll-test-root") // else it would be the host's root
@@ -129,6 +130,12 @@ var steps = []promise{
 				}
 				_, err := sb.Exec(h.ctx(t), program("true"))
 				wantKind(t, "Exec", err, atoll.ErrStopped)
+				var said strings.Builder
+				if p, err := sb.Process(h.ctx(t), atoll.MainProcess); err != nil {
+					t.Errorf("Process: %v", err)
+				} else if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdout: &said}); err != nil || said.String() != "ready\n" {
+					t.Errorf("its main process had printed %q, %v", said.String(), err)
+				}
 				if err := sb.Start(h.ctx(t)); err != nil {
 					t.Fatalf("Start, tried again: %v", err)
 				}
@@ -145,6 +152,9 @@ var steps = []promise{
 // laden is a spec that asks for much of what can fail.
 func (h *harness) laden() atoll.Spec {
 	spec := atoll.Spec{Name: "laden", Cmd: wordArgs("ready"), Labels: map[string]string{"a": "b"}, TTL: atoll.Duration(time.Hour)}
+	if h.p.Info().Caps.NetworkOn {
+		spec.Network.Mode = atoll.NetworkOn
+	}
 	if h.p.Info().Caps.Volumes {
 		spec.Mounts = []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}
 		h.volumes = append(h.volumes, "cache")

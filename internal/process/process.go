@@ -34,7 +34,8 @@ type process struct {
 
 	timer    *time.Timer
 	timedOut atomic.Bool
-	killed   chan struct{} // closed when the timer's Kill has returned
+	killed   chan struct{} // closed when the timer's Kill has succeeded, or was given up
+	exited   chan struct{} // closed when handle's Wait has returned
 
 	exit  atomic.Pointer[atoll.Exit] // set once the process itself has ended
 	ended chan struct{}              // closed when the output has ended too, or the table gave up
@@ -43,6 +44,7 @@ type process struct {
 // run takes care of the process until it has ended.
 func (p *process) run(t *Table) {
 	exit := p.handle.Wait()
+	close(p.exited)
 	exit.Duration = atoll.Duration(time.Since(p.started))
 	closeFiles(p.replica)
 	if p.timer != nil && !p.timer.Stop() {
@@ -176,11 +178,22 @@ func (p *process) closeStdin() {
 	p.in = nil
 }
 
-// expire is called when Command.Timeout is over.
+// killAgain is how long after a process could not be killed that is tried again:
+// it may be in a sandbox that is paused.
+const killAgain = time.Second
+
+// expire is called when Command.Timeout is over. It returns when the process was
+// killed, or has ended.
 func (p *process) expire() {
 	defer close(p.killed)
 	p.timedOut.Store(true)
-	_ = p.handle.Kill() // one that cannot be killed goes on, and so does its Wait
+	for p.handle.Kill() != nil {
+		select {
+		case <-p.exited:
+			return
+		case <-time.After(killAgain):
+		}
+	}
 }
 
 // hold keeps both streams for their first readers, for so long.

@@ -178,6 +178,7 @@ func newProcess(id string, cmd *atoll.Command, io *ends) *process {
 		err:     io.err,
 		in:      io.in,
 		tty:     cmd.TTY != nil,
+		exited:  make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
 	if p.err == nil {

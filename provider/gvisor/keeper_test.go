@@ -5,6 +5,7 @@ package gvisor_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
@@ -258,4 +260,45 @@ func TestHostMountsAreNotHeld(t *testing.T) {
 	if strings.Contains(mounts(), " "+device+" ") {
 		t.Error("it is still mounted in the keeper")
 	}
+}
+
+// A program that is a named pipe is opened when somebody writes to it, which may
+// be never: its caller waits as long as he wants to, and a removal for nobody.
+func TestProgramThatIsAPipe(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{})
+	l.sh(sb, "mkfifo -m 755 /root/pipe")
+	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "sleep 1; echo > /root/pipe"}})
+	l.must("exec", err)
+	run := func() error {
+		ctx, cancel := context.WithTimeout(l.ctx(), 300*time.Millisecond)
+		defer cancel()
+		_, err := sb.Exec(ctx, &atoll.Command{Args: []string{"/root/pipe"}})
+		return err
+	}
+	if err := run(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("exec: %v", err)
+	}
+	if got := l.run(sb, "echo", "works"); got != "works" { // as soon as somebody has written
+		t.Errorf("afterwards: %q", got)
+	}
+	if err := run(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("exec: %v", err)
+	}
+	l.within("remove", func() error { return sb.Remove(l.ctx(), atoll.RemoveVolumes()) })
+}
+
+// Accounts that are a named pipe keep nobody from anything but to be found there.
+func TestAccountsThatAreAPipe(t *testing.T) {
+	testenv.Need(t, testenv.Root) // others have no users
+	l := newLab(t)
+	sb := l.create(atoll.Spec{User: "nobody"})
+	l.must("exec", atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"sh", "-c", "rm /etc/passwd; mkfifo /etc/passwd"}, User: "root"}))
+	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"true"}})
+	wantKind(t, "exec", err, atoll.ErrInvalid, "/etc/passwd", "is it a file?")
+	l.must("exec as root", atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"true"}, User: "root"}))
+	l.must("pause", atoll.Pause(l.ctx(), sb))
+	l.must("resume", atoll.Resume(l.ctx(), sb))
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	wantKind(t, "start", sb.Start(l.ctx()), atoll.ErrInvalid, "/etc/passwd", "is it a file?")
 }

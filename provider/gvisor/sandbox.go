@@ -146,6 +146,9 @@ func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, end ending
 	if !p.dir.Alive(id) {
 		return nil
 	}
+	if who, err := p.dir.Keeper(id); err == nil {
+		rec.Keeper = who // of which the record does not know before the sandbox runs
+	}
 	sb := p.keeper(id).sandbox()
 	err := p.answers(ctx, sb)
 	if ctx.Err() != nil {

@@ -3,11 +3,13 @@
 package gvisor_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -99,6 +101,63 @@ func TestStopOnFullDisk(t *testing.T) {
 	l.removed(sb, l.processes(sb))
 	l.must("close", l.Close())
 	nothingLeft(t, opts) // now, before the disk is gone
+}
+
+// A main process that has ended, and whose sandbox's files cannot be saved, ends
+// its sandbox when there is space again, and not before.
+func TestMainEndsOnFullDisk(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	need(t)
+	opts := fresh(t)
+	onDisk(t, opts.Dir, "64m")
+	l := openLab(t, opts)
+	sb := l.create(atoll.Spec{Cmd: []string{"sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"}})
+	l.sh(sb, "echo kept > /root/file; head -c 5000000 /dev/urandom > /root/much")
+	ballast := filepath.Join(opts.Dir, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 64<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("ballast: %v", err)
+	}
+	wantKind(t, "stop", sb.Stop(l.ctx(), 5*time.Second), atoll.ErrExhausted, "could not be saved")
+	if st := l.status(sb); st.State != atoll.StateRunning {
+		t.Errorf("after a stop that failed: %s (%s)", st.State, st.Reason)
+	}
+	l.must("make space", os.Remove(ballast))
+	if st := l.becomes(sb, atoll.StateStopped); st.Exit == nil || st.Exit.Code != 0 || st.Reason != "" {
+		t.Errorf("its exit is %v (%s)", st.Exit, st.Reason)
+	}
+	l.must("start", sb.Start(l.ctx()))
+	if got := l.sh(sb, "cat /root/file"); got != "kept" {
+		t.Errorf("its file: %q", got)
+	}
+	l.remove(sb)
+	l.must("close", l.Close())
+	nothingLeft(t, opts) // now, before the disk is gone
+}
+
+// A stop that fails because the sentry does not answer does nothing later either,
+// when it answers again.
+func TestStopThatComesTooLate(t *testing.T) {
+	l := newLab(t)
+	var stopped []<-chan error
+	var all []atoll.Sandbox
+	for _, grace := range []time.Duration{0, time.Second} {
+		sb := l.create(atoll.Spec{})
+		_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", beat}})
+		l.must("exec", err)
+		l.beats(sb)
+		sentry := l.processes(sb)["runsc-sandbox"]
+		l.freeze(sentry)
+		defer func() { _ = unix.Kill(sentry, unix.SIGCONT) }()
+		all, stopped = append(all, sb), append(stopped, begin(func() error { return sb.Stop(l.ctx(), grace) }))
+	}
+	for i, sb := range all {
+		wantKind(t, "stop", <-stopped[i], atoll.ErrTimeout, "does not answer")
+		l.must("go on", unix.Kill(l.processes(sb)["runsc-sandbox"], unix.SIGCONT))
+		l.beats(sb)
+		if got := l.run(sb, "echo", "works"); got != "works" {
+			t.Errorf("afterwards: %q", got)
+		}
+	}
 }
 
 // onDisk makes dir a file system of that size.

@@ -20,7 +20,7 @@ func (b *box) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, atoll.Errorf("dial", b.ID(), atoll.ErrInvalid, "port %d: must be within 1..65535", port)
 	}
-	g, err := b.files.connect(ctx)
+	g, err := b.files.connect(ctx, "dial")
 	if err != nil {
 		return nil, err
 	}

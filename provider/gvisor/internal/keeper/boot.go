@@ -60,6 +60,7 @@ func (k *keeper) boot() error {
 			err = s.do(k, &undo)
 		}
 		if err != nil {
+			_, _ = k.box.mustBegin(context.Background()) // or its end would be noticed by those who watch, as a death
 			undo.run()
 			return k.box.bootError(err)
 		}
@@ -113,6 +114,10 @@ func (k *keeper) makeRoot(*undoStack) (err error) {
 
 func (k *keeper) startSentry(undo *undoStack) (err error) {
 	b := k.box
+	// What is in it was said by processes of an earlier life.
+	if err := os.Remove(filepath.Join(b.job.Dir, SentryLogName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	if b.sentry, err = startSentry(b.job, k.root, b.network.path); err != nil {
 		return b.lastWords(err)
 	}
@@ -136,7 +141,7 @@ func (b *box) lastWords(err error) error {
 // giveVolume gives a data volume that is still root's to the default user, who
 // is to work in it.
 func (b *box) giveVolume() error {
-	cred, err := b.resolveUser(b.defaultUser())
+	cred, err := b.resolveUser(context.Background(), b.defaultUser())
 	if err != nil {
 		return atoll.E("start", b.ID(), atoll.ErrInvalid, err)
 	}
@@ -284,17 +289,23 @@ func (k *keeper) listen(undo *undoStack) error {
 	return nil
 }
 
-func (k *keeper) runMain(*undoStack) error {
-	if err := dropMain(k.box.job.Dir); err != nil {
+func (k *keeper) runMain(undo *undoStack) error {
+	dir := k.box.job.Dir
+	if err := asideMain(dir); err != nil {
 		return err
 	}
+	undo.add(func() { _ = backMain(dir) })
 	return k.box.runMain(context.Background())
 }
 
 func (k *keeper) saveRecord(*undoStack) error {
 	k.box.mu.Lock()
 	defer k.box.mu.Unlock()
-	return k.box.save()
+	err := k.box.save()
+	if err == nil {
+		err = dropMain(k.box.job.Dir)
+	}
+	return err
 }
 
 // An undoStack holds what takes back the steps made so far.

@@ -5,11 +5,11 @@ package keeper
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +32,8 @@ type box struct {
 
 	network *network
 	use     use
+
+	freezing sync.Mutex // while it is paused or resumed, the sentry and the record
 
 	mu     sync.Mutex
 	record *statedir.Record
@@ -101,6 +103,8 @@ func (b *box) Resume(context.Context) error {
 }
 
 func (b *box) freeze(op string, do func() error, state atoll.State) error {
+	b.freezing.Lock()
+	defer b.freezing.Unlock()
 	if b.ended() {
 		return atoll.E(op, b.ID(), atoll.ErrStopped, nil)
 	}
@@ -115,6 +119,13 @@ func (b *box) freeze(op string, do func() error, state atoll.State) error {
 	b.record.Status.State = state
 	b.record.Status.Ready = state == atoll.StateRunning
 	return b.save()
+}
+
+// paused reports whether nothing in the sandbox runs on.
+func (b *box) paused() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.record.Status.State == atoll.StatePaused
 }
 
 // save writes the record; b.mu is held.
@@ -181,8 +192,12 @@ func (b *box) stop(grace time.Duration, reason string) error {
 	if err == nil {
 		err = b.keep()
 	}
+	if err != nil && b.sentry.lost(err) {
+		b.goOn("") // to its end, which watchSentry sees to
+		return atoll.Errorf("stop", b.ID(), atoll.ErrInternal, "gVisor's sentry died while its files were being saved, and they are lost: %w", err)
+	}
 	if err != nil {
-		b.goOn()
+		b.goOn("")
 		return atoll.Errorf("stop", b.ID(), bootKind(err), "its files could not be saved, so it still runs: %w", err)
 	}
 	err = b.finish(atoll.StateStopped, reason, nil)
@@ -221,26 +236,41 @@ func (b *box) leave() { b.doneOnce.Do(func() { close(b.done) }) }
 const patience = 10 * time.Second
 
 // answered returns what f, which asks the sentry, returns, or after limit and
-// some patience that the sentry hangs.
-func (b *box) answered(limit time.Duration, f func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- f() }()
+// some patience that the sentry hangs. Should f succeed later, undo takes it back.
+func (b *box) answered(limit time.Duration, f func() error, undo func()) error {
+	done, gaveUp := make(chan error), make(chan struct{})
+	go func() {
+		err := f()
+		select {
+		case done <- err:
+		case <-gaveUp:
+			if err == nil {
+				undo()
+			}
+		}
+	}()
 	select {
 	case err := <-done:
 		return err
 	case <-time.After(limit + patience):
+		close(gaveUp)
 		return atoll.Errorf("stop", b.ID(), atoll.ErrTimeout, "gVisor's sentry does not answer: wait, or remove the sandbox")
 	}
 }
 
 // terminate asks every process to end and waits for it, grace at most. Its
-// error says that the sentry hangs.
+// error says that the sentry hangs: then nothing is asked to end later.
 func (b *box) terminate(grace time.Duration) error {
-	return b.answered(grace, func() error { b.terminateAll(grace); return nil })
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	return b.answered(grace, func() error { b.terminateAll(ctx, grace); return nil }, func() {})
 }
 
-func (b *box) terminateAll(grace time.Duration) {
+func (b *box) terminateAll(ctx context.Context, grace time.Duration) {
 	if err := b.sentry.resume(); err != nil || grace == 0 {
+		return
+	}
+	if _, err := b.sentry.count(); err != nil || ctx.Err() != nil { // it answers, and in time
 		return
 	}
 	if err := b.sentry.signalAll(atoll.SIGTERM); err != nil {
@@ -255,10 +285,23 @@ func (b *box) terminateAll(grace time.Duration) {
 	}
 }
 
-// goOn takes back begin.
-func (b *box) goOn() {
+// goOn takes back begin. The record says then whether what is inside runs, and
+// reason.
+func (b *box) goOn(reason string) {
+	frozen := b.sentry.paused.Load()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	st := &b.record.Status
+	state := atoll.StateRunning
+	if frozen {
+		state = atoll.StatePaused
+	}
+	if st.State != state || st.Reason != reason {
+		st.State, st.Ready, st.Reason = state, !frozen, reason
+		if err := b.save(); err != nil {
+			b.log.Error("stop", "err", err)
+		}
+	}
 	close(b.ending)
 	b.ending = nil
 }
@@ -271,6 +314,9 @@ func (b *box) finish(state atoll.State, reason string, exit *atoll.Exit) error {
 	b.files.close()
 	errs = append(errs, b.network.close(), b.table.Close())
 	b.saveMain() // before the record says that there is something to look for
+	if exit == nil {
+		exit = b.mainExit()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st := &b.record.Status
@@ -280,6 +326,16 @@ func (b *box) finish(state atoll.State, reason string, exit *atoll.Exit) error {
 	if err := errors.Join(errs...); err != nil {
 		b.log.Error("stop", "err", err)
 		return atoll.E("stop", b.ID(), atoll.ErrInternal, err)
+	}
+	return nil
+}
+
+// mainExit is how the main process ended, if there was one.
+func (b *box) mainExit() *atoll.Exit {
+	for _, st := range b.table.List() {
+		if st.ID == atoll.MainProcess {
+			return st.Exit
+		}
 	}
 	return nil
 }
@@ -318,21 +374,38 @@ func (b *box) runMain(ctx context.Context) error {
 	return nil
 }
 
+// saveAgain is how long after files could not be saved that is tried again.
+const saveAgain = 10 * time.Second
+
+// watchMain ends the sandbox when its main process has ended. While its files
+// cannot be saved, because the disk is full, they are kept where they are.
 func (b *box) watchMain(p atoll.Process) {
 	exit, err := p.Wait(context.Background())
-	if err != nil || !b.begin() { // the sandbox ended first
+	if err != nil {
 		return
 	}
-	_ = b.terminate(0) // whose failure keep meets as well
+	for {
+		if won, _ := b.mustBegin(context.Background()); !won {
+			return // the sandbox ended first
+		}
+		err := b.terminate(0)
+		if err == nil && !b.job.Spec.AutoRemove {
+			err = b.keep()
+		}
+		if err == nil || b.sentry.lost(err) {
+			break
+		}
+		b.log.Error("stop", "err", err)
+		b.goOn(fmt.Sprintf("its main process %s, and its files could not be saved: %v", exit.String(), err))
+		select {
+		case <-b.over:
+			return
+		case <-time.After(saveAgain):
+		}
+	}
 	reason := ""
 	if exit.State() == atoll.StateFailed {
 		reason = "main process " + exit.String()
-	}
-	if !b.job.Spec.AutoRemove {
-		if err := b.keep(); err != nil {
-			b.log.Error("stop", "err", err)
-			reason = strings.TrimPrefix(reason+"; changes of its root file system were lost: "+err.Error(), "; ")
-		}
 	}
 	_ = b.finish(exit.State(), reason, &exit) // logged
 	// Its last output is still to be read.
@@ -356,7 +429,12 @@ func (b *box) watchTTL() {
 	case <-b.done:
 	case <-time.After(time.Until(expires)):
 		b.log.Info("expired")
-		if b.begin() {
+		won := b.begin()
+		b.sentry.kill() // also when it is just being stopped
+		if !won {
+			won, _ = b.mustBegin(context.Background())
+		}
+		if won {
 			_ = b.finish(atoll.StateStopped, "its time to live is over", nil) // logged
 		}
 		b.removeSelf(true, removeWait)

@@ -25,9 +25,24 @@ func (b *box) saveMain() {
 	}
 }
 
-// dropMain forgets the main process of the sandbox's last life.
-func dropMain(dir string) error {
-	err := os.Remove(filepath.Join(dir, MainName))
+// before is what the file about the main process of the sandbox's last life ends
+// with, until it is certain that there is a new one.
+const before = ".before"
+
+// asideMain puts aside what is known of the last main process.
+func asideMain(dir string) error {
+	return unlessNone(os.Rename(filepath.Join(dir, MainName), filepath.Join(dir, MainName+before)))
+}
+
+// backMain takes asideMain back.
+func backMain(dir string) error {
+	return unlessNone(os.Rename(filepath.Join(dir, MainName+before), filepath.Join(dir, MainName)))
+}
+
+// dropMain forgets what was put aside.
+func dropMain(dir string) error { return unlessNone(os.Remove(filepath.Join(dir, MainName+before))) }
+
+func unlessNone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

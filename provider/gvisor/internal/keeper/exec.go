@@ -4,6 +4,8 @@ package keeper
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path"
 	"slices"
@@ -45,14 +47,17 @@ func (b *box) exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Pr
 
 // execIn starts a command, whose Args are not empty, as a process of table.
 func (b *box) execIn(ctx context.Context, table *process.Table, id string, cmd *atoll.Command) (atoll.Process, error) {
-	args, err := b.execArgs(id, cmd)
+	args, err := b.execArgs(ctx, id, cmd)
 	if err != nil {
 		return nil, err
 	}
 	return table.StartHeld(ctx, id, cmd, b.hold(id), func(stdio process.Stdio) (process.Handle, error) {
 		args.FilePayload = control.NewFilePayload(map[int]*os.File{0: stdio.Stdin, 1: stdio.Stdout, 2: stdio.Stderr}, nil)
 		started := time.Now()
-		pid, err := b.sentry.exec(args)
+		pid, err := b.sentry.exec(ctx, args)
+		if err != nil && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		if err != nil {
 			return nil, b.execError(args, err)
 		}
@@ -90,7 +95,7 @@ func (b *box) hold(id string) time.Duration {
 }
 
 // execArgs translates cmd, over the sandbox's own defaults, for gVisor.
-func (b *box) execArgs(id string, cmd *atoll.Command) (*control.ExecArgs, error) {
+func (b *box) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*control.ExecArgs, error) {
 	user := cmd.User
 	if user == "" {
 		user = b.defaultUser()
@@ -98,9 +103,9 @@ func (b *box) execArgs(id string, cmd *atoll.Command) (*control.ExecArgs, error)
 	if plain := PlainRoot(user); !plain && !b.job.Caps.Users {
 		return nil, atoll.Errorf("exec", b.ID(), atoll.ErrUnsupported, "user %q: only root exists without privileges; run Atoll as root for other users", user)
 	}
-	cred, err := b.resolveUser(user)
+	cred, err := b.resolveUser(ctx, user)
 	if err != nil {
-		return nil, atoll.E("exec", b.ID(), atoll.ErrInvalid, err)
+		return nil, atoll.E("exec", b.ID(), userKind(err), err)
 	}
 	env := b.environ(cred, id, cmd)
 	dir := cmd.Dir
@@ -111,7 +116,9 @@ func (b *box) execArgs(id string, cmd *atoll.Command) (*control.ExecArgs, error)
 	if err != nil {
 		return nil, atoll.E("exec", b.ID(), atoll.ErrInternal, err)
 	}
-	args.Argv, args.Envv, args.WorkingDirectory, args.StdioIsPty = cmd.Args, env, dir, cmd.TTY != nil
+	// gVisor asks only that it exists; the dot makes it look for a directory that
+	// the user may enter.
+	args.Argv, args.Envv, args.WorkingDirectory, args.StdioIsPty = cmd.Args, env, dir+"/.", cmd.TTY != nil
 	return args, nil
 }
 
@@ -155,13 +162,48 @@ func (b *box) defaultUser() string {
 
 // resolveUser looks user up in the sandbox as it is now. Plain root needs no
 // look-up: it is what nearly every command runs as.
-func (b *box) resolveUser(user string) (credentials, error) {
+func (b *box) resolveUser(ctx context.Context, user string) (credentials, error) {
 	if PlainRoot(user) {
 		return credentials{home: "/root"}, nil
 	}
-	passwd, _ := b.sentry.readFile("/etc/passwd", accountsLimit) // an image without accounts has numbers only
-	group, _ := b.sentry.readFile("/etc/group", accountsLimit)
+	passwd, err := b.accounts(ctx, "/etc/passwd")
+	if err != nil {
+		return credentials{}, err
+	}
+	group, err := b.accounts(ctx, "/etc/group")
+	if err != nil {
+		return credentials{}, err
+	}
 	return parseUser(user, passwd, group)
+}
+
+// accountsTime is how long a file of accounts may take to be read.
+const accountsTime = 5 * time.Second
+
+// accounts reads a file of accounts: nothing if it cannot be, because an image
+// without any has users that are numbers.
+func (b *box) accounts(ctx context.Context, name string) ([]byte, error) {
+	bounded, cancel := context.WithTimeout(ctx, accountsTime)
+	defer cancel()
+	data, err := b.sentry.readFile(bounded, name, accountsLimit)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if bounded.Err() != nil {
+		return nil, fmt.Errorf("%s of the sandbox cannot be read within %s: is it a file?", name, accountsTime)
+	}
+	if err != nil {
+		return nil, nil
+	}
+	return data, nil
+}
+
+// userKind is the kind of an error of resolveUser.
+func userKind(err error) atoll.Kind {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return atoll.KindOf(err)
+	}
+	return atoll.ErrInvalid
 }
 
 // PlainRoot reports whether user means root with no group but its own.
@@ -183,7 +225,13 @@ func (b *box) execError(args *control.ExecArgs, err error) error {
 	}
 	switch {
 	case has("working directory", "setting up cwd"):
-		return atoll.Errorf("exec", b.ID(), atoll.ErrExecFailed, "workdir %q does not exist in the sandbox", args.WorkingDirectory)
+		dir, problem := strings.TrimSuffix(args.WorkingDirectory, "/."), "does not exist in the sandbox"
+		if has("not a directory") {
+			problem = "is not a directory"
+		} else if has("permission denied") {
+			problem = "may not be entered by the user"
+		}
+		return atoll.Errorf("exec", b.ID(), atoll.ErrExecFailed, "workdir %q %s", dir, problem)
 	case has("no such file", "not found", "not a directory"):
 		return atoll.Errorf("exec", b.ID(), atoll.ErrCommandNotFound, "%q: command not found in the sandbox", name)
 	case has("permission denied", "exec format", "is a directory"):
@@ -231,6 +279,9 @@ func (b *box) cause() string {
 
 // Signal sends sig to the program alone.
 func (p *program) Signal(sig atoll.Signal) error {
+	if p.box.paused() {
+		return atoll.Errorf("signal", p.id, atoll.ErrConflict, "the sandbox is paused: resume it first")
+	}
 	if err := p.box.sentry.signal(p.pid, sig); err != nil {
 		return atoll.E("signal", p.id, atoll.ErrStopped, err)
 	}

@@ -50,18 +50,18 @@ func newFiles(b *box) *boxFiles {
 
 // inside returns the guest's file system.
 func (f *boxFiles) inside(ctx context.Context) (atoll.FS, error) {
-	g, err := f.connect(ctx)
+	g, err := f.connect(ctx, "files")
 	if err != nil {
 		return nil, err
 	}
 	return atoll.Files(g), nil
 }
 
-// connect returns the sandbox as the guest sees it, starting the guest if it is
+// connect returns, for op, the sandbox as the guest sees it, starting the guest if it is
 // not there, or no longer: it is a process inside, which whoever is root there
 // can kill.
-func (f *boxFiles) connect(ctx context.Context) (atoll.Sandbox, error) {
-	if err := f.box.mustRun("guest"); err != nil {
+func (f *boxFiles) connect(ctx context.Context, op string) (atoll.Sandbox, error) {
+	if err := f.box.mustRun(op); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
@@ -69,7 +69,7 @@ func (f *boxFiles) connect(ctx context.Context) (atoll.Sandbox, error) {
 	if f.guest == nil || f.guest.client.Closed() {
 		g, err := f.box.startGuest(ctx)
 		if err != nil {
-			return nil, atoll.E("guest", f.box.ID(), atoll.ErrUnavailable, err)
+			return nil, atoll.E(op, f.box.ID(), atoll.ErrUnavailable, err)
 		}
 		f.guest = g
 	}
@@ -138,10 +138,10 @@ func (b *box) startGuest(ctx context.Context) (*visitor, error) {
 		return nil, err
 	}
 	defer theirs.Close()
-	cred, err := b.resolveUser(b.defaultUser())
+	cred, err := b.resolveUser(ctx, b.defaultUser())
 	var pid int32
 	if err == nil {
-		pid, err = b.execSelf(cred, theirs, nil, GuestArgv0, "serve", b.job.Spec.Workdir)
+		pid, err = b.execSelf(ctx, cred, theirs, nil, GuestArgv0, "serve", b.job.Spec.Workdir)
 	}
 	if err != nil {
 		conn.Close()
@@ -161,7 +161,7 @@ func (b *box) startGuest(ctx context.Context) (*visitor, error) {
 
 // execSelf executes this binary inside, given to the sentry as an open file.
 // stdin and stderr may be nil.
-func (b *box) execSelf(cred credentials, stdin, stderr *os.File, argv ...string) (int32, error) {
+func (b *box) execSelf(ctx context.Context, cred credentials, stdin, stderr *os.File, argv ...string) (int32, error) {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return 0, err
@@ -178,7 +178,7 @@ func (b *box) execSelf(cred credentials, stdin, stderr *os.File, argv ...string)
 	}
 	args.Argv, args.WorkingDirectory = argv, "/"
 	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: cmp.Or(stdin, null), 1: null, 2: cmp.Or(stderr, null)}, self)
-	return b.sentry.exec(args)
+	return b.sentry.exec(ctx, args)
 }
 
 // errSelf is the error of a program of ours that did not do what it was to do.
@@ -193,7 +193,7 @@ func (b *box) runSelf(stdin *os.File, argv ...string) error {
 	}
 	stderr := os.NewFile(uintptr(fd), "stderr")
 	defer stderr.Close()
-	pid, err := b.execSelf(credentials{}, stdin, stderr, argv...)
+	pid, err := b.execSelf(context.Background(), credentials{}, stdin, stderr, argv...)
 	if err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func (b *box) makeWorkdir() error {
 	if dir == atoll.DefaultWorkdir || b.job.Snapshot != "" {
 		return nil
 	}
-	cred, err := b.resolveUser(b.defaultUser())
+	cred, err := b.resolveUser(context.Background(), b.defaultUser())
 	if err != nil {
 		return atoll.E("start", b.ID(), atoll.ErrInvalid, err)
 	}

@@ -87,7 +87,8 @@ func Main() int {
 		_ = reply(conn, failure(err)) // who does not hear it has died
 		return 1
 	}
-	if err := reply(conn, Reply{Status: k.box.record.Status}); err != nil {
+	st, _ := k.box.Status(context.Background()) // never fails
+	if err := reply(conn, Reply{Status: st}); err != nil {
 		// Whoever wanted the sandbox died while it was being made, and nobody
 		// else knows of it.
 		k.box.abandon()
@@ -161,6 +162,9 @@ func start(conn *os.File) (*keeper, error) {
 		group := cgroup.Open(cgroup.Root).Group(argument(1))
 		return nil, errors.Join(fmt.Errorf("read job: %w", err), group.Leave(), group.Remove())
 	}
+	booted := make(chan struct{})
+	defer close(booted)
+	go dieWith(conn, booted)
 	// gVisor runs parts of itself from files beside the executable, if they are
 	// there, unseen whose they are and of what version. They must not be.
 	if err := os.Setenv("GVISOR_SIDECAR_BINARIES_DIR", filepath.Join(job.Run, "none")); err != nil {
@@ -180,6 +184,22 @@ func start(conn *os.File) (*keeper, error) {
 	return k, k.boot()
 }
 
+// bootGrace is how long a keeper goes on to start its sandbox when its provider
+// has died. When it is done it takes back what it did.
+const bootGrace = 10 * time.Second
+
+// dieWith ends this process if the provider at the other end of conn dies and
+// the sandbox is not booted in time: what is restored can make that hang, and
+// nobody else would look after it.
+func dieWith(conn io.Reader, booted <-chan struct{}) {
+	_, _ = io.Copy(io.Discard, conn) // until it dies, or conn is closed
+	select {
+	case <-booted:
+	case <-time.After(bootGrace):
+		os.Exit(1)
+	}
+}
+
 // argument is the i-th of the command line, "" if there are not so many.
 func argument(i int) string {
 	if i < len(os.Args) {
@@ -195,7 +215,7 @@ func (k *keeper) serve() {
 	case <-k.box.done:
 	case err := <-k.failed:
 		k.box.log.Error("serve", "err", err)
-		if k.box.begin() {
+		if won, _ := k.box.mustBegin(context.Background()); won {
 			_ = k.box.finish(atoll.StateFailed, "its keeper could not serve: "+err.Error(), nil) // logged
 		}
 	}

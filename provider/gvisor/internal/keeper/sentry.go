@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -32,7 +34,7 @@ type sentry struct {
 	sb   *sandbox.Sandbox // of c, which forgets it when it is destroyed
 
 	mu     sync.RWMutex // write: pause, resume, snapshot, destroy; read: all else
-	paused bool
+	paused atomic.Bool  // changed with mu held
 
 	process *os.File      // a pidfd: never somebody else's process
 	exited  chan struct{} // closed when the sentry's process has ended
@@ -79,11 +81,33 @@ func (s *sentry) watch() {
 	close(s.exited)
 }
 
-// exec starts a program and returns its PID in the sandbox.
-func (s *sentry) exec(args *control.ExecArgs) (int32, error) {
+// exec starts a program and returns its PID in the sandbox. What is inside
+// decides how long that takes: a program that is a named pipe is opened when
+// somebody writes to it. ctx bounds it; what starts later than that is killed.
+func (s *sentry) exec(ctx context.Context, args *control.ExecArgs) (int32, error) {
+	type outcome struct {
+		pid int32
+		err error
+	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.c.Execute(s.conf, args)
+	done := make(chan outcome, 1)
+	go func() {
+		pid, err := s.c.Execute(s.conf, args)
+		done <- outcome{pid, err}
+	}()
+	select {
+	case o := <-done:
+		return o.pid, o.err
+	case <-ctx.Done():
+	}
+	go func() {
+		if o := <-done; o.err == nil {
+			_ = s.signal(o.pid, atoll.SIGKILL) // it may have ended
+			_, _ = s.wait(o.pid)
+		}
+	}()
+	return 0, ctx.Err()
 }
 
 // wait returns how the program with that PID, started by exec, ended. It must
@@ -118,27 +142,28 @@ func (s *sentry) signalAll(sig atoll.Signal) error {
 func (s *sentry) pause() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.paused {
+	if s.paused.Load() {
 		return nil
 	}
 	err := s.c.Pause()
-	s.paused = err == nil
+	s.paused.Store(err == nil)
 	return err
 }
 
 func (s *sentry) resume() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.paused {
+	if !s.paused.Load() {
 		return nil
 	}
 	err := s.c.Resume()
-	s.paused = err != nil
+	s.paused.Store(err != nil)
 	return err
 }
 
-// readFile returns a file of the sandbox's file system, at most limit bytes.
-func (s *sentry) readFile(name string, limit int64) ([]byte, error) {
+// readFile returns a file of the sandbox's file system, at most limit bytes. It
+// waits as long as ctx for one that is a named pipe.
+func (s *sentry) readFile(ctx context.Context, name string, limit int64) ([]byte, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	fd, err := unix.MemfdCreate("file", unix.MFD_CLOEXEC)
@@ -147,7 +172,14 @@ func (s *sentry) readFile(name string, limit int64) ([]byte, error) {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	if err := s.sb.ReadFile(s.c.ID, name, 0, limit, f); err != nil {
+	done := make(chan error, 1)
+	go func() { done <- s.sb.ReadFile(s.c.ID, name, 0, limit, f) }()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()

@@ -26,7 +26,7 @@ func (b *box) keep() error {
 		return nil
 	}
 	// Nothing may write while it is being saved.
-	if err := b.answered(0, b.sentry.pause); err != nil {
+	if err := b.answered(0, b.sentry.pause, func() { _ = b.sentry.resume() }); err != nil {
 		return err
 	}
 	limit := int64(b.job.Spec.Resources.Disk)

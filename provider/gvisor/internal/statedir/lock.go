@@ -4,6 +4,7 @@ package statedir
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -106,7 +107,8 @@ type KeeperLock struct{ f *os.File }
 // Release lets go of the lock.
 func (l *KeeperLock) Release() { l.f.Close() }
 
-// LockKeeper takes the keeper's lock. ErrBusy means that the sandbox has one.
+// LockKeeper takes the keeper's lock for this process. ErrBusy means that the
+// sandbox has one.
 func (d Dir) LockKeeper(id string) (*KeeperLock, error) {
 	f, err := os.OpenFile(d.keeperLock(id), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -114,14 +116,44 @@ func (d Dir) LockKeeper(id string) (*KeeperLock, error) {
 	}
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &whole)
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		err = ErrBusy
+	}
+	if err == nil {
+		err = sign(f)
+	}
 	if err != nil {
 		f.Close()
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-			return nil, ErrBusy
-		}
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	return &KeeperLock{f}, nil
+}
+
+// sign writes to the lock who holds it.
+func sign(f *os.File) error {
+	me, err := Identify(os.Getpid())
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(me)
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err = f.WriteAt(text, 0)
+	return err
+}
+
+// Keeper is who holds, or last held, the keeper's lock: from the first moment on,
+// when no record names it yet.
+func (d Dir) Keeper(id string) (who Identity, err error) {
+	text, err := os.ReadFile(d.keeperLock(id))
+	if err == nil {
+		err = json.Unmarshal(text, &who)
+	}
+	return who, err
 }
 
 // Alive reports whether the sandbox has a keeper. It asks for the lock's state

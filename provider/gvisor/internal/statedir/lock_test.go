@@ -211,6 +211,9 @@ func TestKeeperLock(t *testing.T) {
 		}
 		_, err = d.LockKeeper(id)
 		wantErr(t, "a second keeper", err, ErrBusy)
+		if who, err := d.Keeper(id); err != nil || who.PID != os.Getpid() {
+			t.Fatalf("its keeper is %+v, %v", who, err)
+		}
 		l.Release()
 		if d.Alive(id) {
 			t.Fatal("alive after it was released")
