@@ -12,7 +12,7 @@ import (
 )
 
 var snapshots = []promise{
-	{"a snapshot holds files and processes, and can be started from many times", []need{needSnapshot, needWalls}, func(t *testing.T, h *harness) {
+	{"a snapshot holds the files of that moment, and can be started from many times", []need{needSnapshot, needWalls}, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{Name: "original", Env: []string{"A=b"}})
 		if h.code(t, sb, word("store", "/atoll-snap", "before")) != 0 {
 			t.Fatal("the process could not write")
