@@ -152,6 +152,26 @@ func TestSnapshotCutShort(t *testing.T) {
 	})
 }
 
+// Who is killed while he makes a sandbox keeps nobody from making it again, at
+// once.
+func TestCreateAfterAKill(t *testing.T) {
+	l := newLab(t)
+	for i := range 30 {
+		spec := atoll.Spec{ID: atoll.NewID(), Name: "taken"}
+		cmd := l.other("create", spec.ID)
+		time.Sleep(time.Duration(3*i) * time.Millisecond)
+		kill(cmd)
+		sb, err := l.Create(l.ctx(), &spec)
+		if atoll.KindOf(err) == atoll.ErrAlreadyExists {
+			if sb, err = l.Get(l.ctx(), spec.ID); err == nil && l.status(sb).State != atoll.StateRunning {
+				t.Errorf("after %d ms: it is there and %s", 3*i, l.status(sb).State)
+			}
+		}
+		l.must("create", err)
+		l.remove(sb)
+	}
+}
+
 // makeProgram makes sandboxes with limits, one after the other and half of them
 // to be removed by themselves, until it is killed.
 func makeProgram(args []string) error {

@@ -52,12 +52,16 @@ func (c *creation) undo() {
 }
 
 // reserve takes the id, the name and the record.
-func (c *creation) reserve(context.Context) (err error) {
+func (c *creation) reserve(ctx context.Context) (err error) {
 	st, dir := &c.rec.Status, c.p.dir
 	if err := c.p.step("id"); err != nil {
 		return err
 	}
-	if c.lock, err = dir.Make(st.ID); err != nil {
+	c.lock, err = dir.Make(st.ID)
+	if errors.Is(err, fs.ErrExist) && c.p.vacated(ctx, st.ID) {
+		c.lock, err = dir.Make(st.ID)
+	}
+	if err != nil {
 		if errors.Is(err, fs.ErrExist) {
 			return atoll.Errorf("create", st.ID, atoll.ErrAlreadyExists, "a sandbox with the id %s is there already", st.ID)
 		}
@@ -70,6 +74,9 @@ func (c *creation) reserve(context.Context) (err error) {
 			return err
 		}
 		err := dir.Claim(st.Spec.Project, name, st.ID)
+		if owner, _ := dir.Owner(st.Spec.Project, name); errors.Is(err, fs.ErrExist) && c.p.vacated(ctx, owner) {
+			err = dir.Claim(st.Spec.Project, name, st.ID)
+		}
 		if errors.Is(err, fs.ErrExist) {
 			return atoll.Errorf("create", name, atoll.ErrAlreadyExists, "a sandbox named %q is there already in project %q", name, st.Spec.Project)
 		}

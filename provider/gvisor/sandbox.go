@@ -92,16 +92,16 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 		return s.p.delete(rec, how)
 	})
 	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return s.removeLeft(opts...)
+		return s.removeLeft(ctx, opts...)
 	}
 	return err
 }
 
 // removeLeft does what is left to do for a sandbox that is removed already, or
 // all but its record: a data volume that was kept can still be dropped.
-func (s *sandbox) removeLeft(opts ...atoll.RemoveOption) error {
-	if err := s.p.sweepSandbox(s.id); err != nil {
-		return err
+func (s *sandbox) removeLeft(ctx context.Context, opts ...atoll.RemoveOption) error {
+	if !s.p.vacated(ctx, s.id) && ctx.Err() != nil {
+		return ctx.Err()
 	}
 	if !atoll.RemoveOpts(opts...).Volumes {
 		return nil

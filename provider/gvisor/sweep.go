@@ -131,6 +131,39 @@ func (p *Provider) sweepSandbox(id string) error {
 	return p.delete(rec, opts)
 }
 
+// vacateTime is how long what is left of a sandbox may take to go: as a keeper
+// takes to notice that nobody wants its sandbox. One that another holds is taken
+// for one that is being made after busyTime.
+const (
+	vacateTime = 2 * time.Second
+	busyTime   = 200 * time.Millisecond
+)
+
+// vacated removes what is left of a sandbox that nobody looks after any more, or
+// waits while another does. It reports whether nothing is left.
+func (p *Provider) vacated(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, vacateTime)
+	defer cancel()
+	for begun := time.Now(); p.dir.Known(id); {
+		if err := p.sweepSandbox(id); err != nil {
+			return false
+		}
+		rec, err := p.dir.Read(id)
+		if err == nil && !left(rec) {
+			return false
+		}
+		if err == nil && rec.Removing == nil && time.Since(begun) > busyTime && p.dir.Busy(id) {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return true
+}
+
 // left reports whether nobody will look after the sandbox any more, if its lock
 // is free and it has no keeper: it was never finished, is being removed, its
 // time is over, or it was to go with a main process that its keeper took along.

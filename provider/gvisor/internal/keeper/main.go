@@ -125,13 +125,21 @@ func closeInherited() error {
 // made was never handed out and goes, but for a data volume that was there
 // before; one that was being started is stopped, as it was.
 func (b *box) abandon() {
+	creating, fresh := b.job.Record.Status.State == atoll.StateCreating, b.job.Record.Fresh
+	if creating {
+		b.mu.Lock()
+		if err := b.dir.BeginRemoval(b.record, atoll.RemoveOptions{Volumes: fresh}); err != nil {
+			b.log.Error("remove", "err", err)
+		}
+		b.mu.Unlock()
+	}
 	if b.begin() {
 		_ = b.finish(atoll.StateStopped, "", nil) // logged
 	}
-	if b.job.Record.Status.State == atoll.StateCreating {
+	if creating {
 		// Who made it and has given up does the same, and waits for our end; one
 		// who was killed has let go of the lock at the same moment.
-		b.removeSelf(b.job.Record.Fresh, 50*time.Millisecond)
+		b.removeSelf(fresh, 50*time.Millisecond)
 	}
 }
 
