@@ -65,21 +65,28 @@ func (s Store) Has(project, name string) bool {
 	return err == nil
 }
 
-// Make makes a volume, unless it is there. Kinds: ErrInvalid, ErrExhausted.
+// unborn is the name of a volume that is being made, in its project's directory.
+// One that is left by who was killed is the next.
+const unborn = ".new"
+
+// Make makes a volume that all can read, whatever the umask, unless it is there.
+// Kinds: ErrInvalid, ErrExhausted.
 func (s Store) Make(project, name string) error {
 	if !atoll.ValidName(project) || !atoll.ValidName(name) {
 		return atoll.Errorf("make volume", name, atoll.ErrInvalid, "volume %q of project %q: not a valid name", name, project)
 	}
 	err := s.locked(func() error {
-		path := s.Path(project, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			return err
-		}
-		err := os.Mkdir(path, 0o755)
-		if errors.Is(err, fs.ErrExist) {
+		if s.Has(project, name) {
 			return nil
 		}
-		return err
+		made := s.Path(project, unborn)
+		if err := os.MkdirAll(made, 0o700); err != nil {
+			return err
+		}
+		if err := os.Chmod(made, 0o755); err != nil {
+			return err
+		}
+		return os.Rename(made, s.Path(project, name))
 	})
 	if err != nil {
 		return atoll.E("make volume", name, kindOf(err), err)
@@ -105,6 +112,7 @@ func (s Store) Remove(project, name string, used func() (bool, error)) error {
 		return atoll.E("remove volume", name, kindOf(err), err)
 	}
 	return s.locked(func() error {
+		_ = os.Remove(s.Path(project, unborn))
 		_ = os.Remove(filepath.Dir(aside)) // succeeds for the last volume of the project
 		return nil
 	})
