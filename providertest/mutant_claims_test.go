@@ -52,6 +52,7 @@ var claimants = []mutant{
 			return absent{atoll.SandboxLayer{Sandbox: sb}}
 		})))),
 	breaks("hangs while it is paused", "pause/nobody waits in vain for a paused sandbox", onMock(frozen(frost{dials: true}))),
+	breaks("does not say that the time was over", "pause/a time limit that is over while the sandbox is paused ends the command when it is resumed", onMock(frozen(frost{timeless: true}))),
 	breaks("resumes what it takes a snapshot of", "snapshot/a snapshot of a paused sandbox leaves it paused, or is ErrStopped", onMock(frozen(frost{thaws: true}))),
 	breaks("keeps a snapshot that nobody waits for", "snapshot/a TakeSnapshot whose context ends at any moment takes one or leaves nothing",
 		onMock(frozen(frost{keeps: true}))),
@@ -230,7 +231,7 @@ func (a absent) Process(_ context.Context, id string) (atoll.Process, error) {
 // A frost says what a provider that claims to pause, and to take snapshots,
 // does wrong.
 type frost struct {
-	dials, thaws, keeps, shy bool
+	dials, thaws, keeps, shy, timeless bool
 }
 
 func frozen(wrong frost) layer {
@@ -288,6 +289,32 @@ func (p *pausable) Status(ctx context.Context) (atoll.Status, error) {
 		st.State, st.Ready = atoll.StatePaused, false
 	}
 	return st, err
+}
+
+func (p *pausable) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	proc, err := p.Sandbox.Exec(ctx, cmd)
+	if err != nil {
+		return nil, err
+	}
+	return pausableProcess{atoll.ProcessLayer{Process: proc}, p}, nil
+}
+
+type pausableProcess struct {
+	atoll.ProcessLayer
+	p *pausable
+}
+
+func (p pausableProcess) Signal(ctx context.Context, sig atoll.Signal) error {
+	if p.p.paused.Load() {
+		return atoll.E("signal", p.ID(), atoll.ErrConflict, nil)
+	}
+	return p.Process.Signal(ctx, sig)
+}
+
+func (p pausableProcess) Wait(ctx context.Context) (atoll.Exit, error) {
+	exit, err := p.Process.Wait(ctx)
+	exit.TimedOut = exit.TimedOut && !p.p.wrong.timeless
+	return exit, err
 }
 
 func (p *pausable) Dial(ctx context.Context, port int) (net.Conn, error) {

@@ -233,6 +233,33 @@ func (s lazy) Stop(ctx context.Context, grace time.Duration) error {
 	return s.Sandbox.Stop(ctx, grace)
 }
 
+type halfway struct{ atoll.SandboxLayer }
+
+func (s halfway) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+	if ctx.Err() != nil {
+		_ = s.Sandbox.Stop(context.WithoutCancel(ctx), 0)
+		return ctx.Err()
+	}
+	return s.Sandbox.Remove(ctx, opts...)
+}
+
+type exitless struct{ atoll.SandboxLayer }
+
+func (s exitless) Status(ctx context.Context) (atoll.Status, error) {
+	st, err := s.Sandbox.Status(ctx)
+	st.Exit = nil
+	return st, err
+}
+
+// homely runs commands in the work directory, whatever they ask for.
+type homely struct{ atoll.SandboxLayer }
+
+func (s homely) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	c := *cmd
+	c.Dir = ""
+	return s.Sandbox.Exec(ctx, &c)
+}
+
 // careless removes images whoever uses them.
 type careless struct{ atoll.ProviderLayer }
 

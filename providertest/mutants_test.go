@@ -64,6 +64,15 @@ var mutants = []mutant{
 	breaks("does nothing with an ended context", "death/Stop and Remove with a context that has ended do their work or say that they did not", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return lazy{atoll.SandboxLayer{Sandbox: sb}}
 	})),
+	breaks("stops what its caller gives up to remove", "death/Remove that its caller gives up does its work, or leaves the sandbox alone", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+		return halfway{atoll.SandboxLayer{Sandbox: sb}}
+	})),
+	breaks("forgets how it ended", "death/Stop asks before it kills", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+		return exitless{atoll.SandboxLayer{Sandbox: sb}}
+	})),
+	breaks("runs elsewhere", "exec/a directory that is none, or is not there, is no place to run", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+		return homely{atoll.SandboxLayer{Sandbox: sb}}
+	})),
 	breaks("lets everybody out", "walls/a sandbox sees no process of the host, nor can it signal one", onLocal(claiming(func(i *atoll.Info) {
 		i.Isolation = atoll.IsolationKernel
 	}))),
