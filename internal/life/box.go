@@ -123,8 +123,10 @@ func (b *box) arm() {
 	if !b.st.Expires.IsZero() && b.expiry == nil {
 		b.expiry = b.p.after(time.Until(b.st.Expires), func() { b.drop("its time was over") })
 	}
-	ended := b.st.Exit != nil && (b.st.State == atoll.StateStopped || b.st.State == atoll.StateFailed)
-	if b.place.Spec.AutoRemove && ended {
+	if b.lingers != nil {
+		b.lingers.Stop()
+	}
+	if b.place.Spec.AutoRemove && !b.st.Stopped.IsZero() { // however it ended
 		b.lingers = b.p.after(time.Until(b.st.Stopped.Add(atoll.AutoRemoveLinger)), func() { b.drop("its main process ended") })
 	}
 }
@@ -203,6 +205,7 @@ func (b *box) change(f func(*atoll.Status)) error {
 	b.st = st
 	if b.made {
 		b.p.hub.Publish(st)
+		b.arm()
 	}
 	b.mu.Unlock()
 	return b.p.save(record{st, b.fresh})
@@ -228,9 +231,6 @@ func (b *box) start(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	b.table = table
-	if b.lingers != nil {
-		b.lingers.Stop()
-	}
 	b.mu.Unlock()
 	err := b.dropMain()
 	if err == nil {
@@ -263,9 +263,6 @@ func (b *box) follow(table *process.Table, main atoll.Process) {
 		return
 	}
 	b.end(func(st *atoll.Status) { st.State, st.Reason, st.Exit = exit.State(), exit.String(), &exit })
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.arm()
 }
 
 // runs reports whether the box is in the run that table belongs to.
@@ -343,7 +340,7 @@ func (b *box) hold(id string) time.Duration {
 func (b *box) close() {
 	b.busy <- struct{}{}
 	defer b.release()
-	b.disarm()
+	defer b.disarm()
 	st, ok := b.status()
 	if !ok {
 		return

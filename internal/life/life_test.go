@@ -443,6 +443,57 @@ func TestTime(t *testing.T) {
 	}
 }
 
+// One that goes with its main process does so however that ended.
+func TestAutoRemove(t *testing.T) {
+	spec := atoll.Spec{Cmd: []string{"run"}, AutoRemove: true}
+	for name, ended := range map[string]func(t *testing.T, dir string) (*lab, string){
+		"stopped": func(t *testing.T, dir string) (*lab, string) {
+			l := newLab(t, dir)
+			sb := l.create(t, spec)
+			must(t, "stop", sb.Stop(t.Context(), 0))
+			return l, sb.ID()
+		},
+		"its program was killed": func(t *testing.T, dir string) (*lab, string) {
+			id := forge(t, dir, atoll.StateRunning, true, func(st *atoll.Status) { st.Spec.Cmd, st.Spec.AutoRemove = spec.Cmd, true })
+			return newLab(t, dir), id
+		},
+		"its program was killed, the next one saw it": func(t *testing.T, dir string) (*lab, string) {
+			id := forge(t, dir, atoll.StateRunning, true, func(st *atoll.Status) { st.Spec.Cmd, st.Spec.AutoRemove = spec.Cmd, true })
+			must(t, "close", newLab(t, dir).Close())
+			return newLab(t, dir), id
+		},
+		"it did not start again": func(t *testing.T, dir string) (*lab, string) {
+			var no error
+			l := newSteppedLab(t, dir, func(name string) error { return no })
+			sb := l.create(t, spec)
+			must(t, "stop", sb.Stop(t.Context(), 0))
+			no = errors.New("no")
+			if err := sb.Start(t.Context()); !errors.Is(err, no) {
+				t.Errorf("start: %v", err)
+			}
+			return l, sb.ID()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				l, id := ended(t, dir)
+				time.Sleep(atoll.AutoRemoveLinger - time.Millisecond)
+				synctest.Wait()
+				state(t, l.get(t, id))
+				time.Sleep(2 * time.Millisecond)
+				synctest.Wait()
+				_, err := l.Get(t.Context(), id)
+				wantKind(t, "get", err, atoll.ErrNotFound)
+				must(t, "close", l.Close())
+				if left := l.left(t); left != "" {
+					t.Errorf("left: %s", left)
+				}
+			})
+		})
+	}
+}
+
 // Close ends what runs and waits for it; the sandboxes are found again.
 func TestClose(t *testing.T) {
 	dir := t.TempDir()
