@@ -192,7 +192,7 @@ func (b *box) status() (st atoll.Status, ok bool) {
 }
 
 // change gives the box another status, which is recorded and published. The
-// box must be acquired.
+// box must be acquired; f is called with b.mu held.
 func (b *box) change(f func(*atoll.Status)) error {
 	b.mu.Lock()
 	st := b.st.Clone()
@@ -218,7 +218,8 @@ func (b *box) settle(f func(*atoll.Status)) {
 	}
 }
 
-// start runs the box, which must be acquired.
+// start runs the box, which must be acquired. When it fails, the box is what it
+// was, with the processes of its latest run.
 func (b *box) start(ctx context.Context) error {
 	spec, table := b.place.Spec, process.NewTable()
 	var main atoll.Process
@@ -229,20 +230,19 @@ func (b *box) start(ctx context.Context) error {
 			return err
 		}
 	}
-	b.mu.Lock()
-	b.table = table
-	b.mu.Unlock()
-	err := b.dropMain()
-	if err == nil {
-		err = b.change(func(st *atoll.Status) {
-			st.State, st.Reason, st.Exit = atoll.StateRunning, "", nil
-			st.Started, st.Stopped = time.Now(), time.Time{}
-		})
-	}
+	var before atoll.Status
+	last := b.table
+	err := b.change(func(st *atoll.Status) {
+		before, b.table = st.Clone(), table
+		st.State, st.Reason, st.Exit = atoll.StateRunning, "", nil
+		st.Started, st.Stopped = time.Now(), time.Time{}
+	})
 	if err != nil {
-		b.end(func(st *atoll.Status) { st.State, st.Reason = atoll.StateFailed, err.Error() })
+		b.halt(table)
+		b.settle(func(st *atoll.Status) { *st, b.table = before, last })
 		return err
 	}
+	b.dropMain()
 	if main != nil {
 		b.p.spawn(func() { b.follow(table, main) })
 	}
@@ -275,16 +275,21 @@ func (b *box) runs(table *process.Table) bool {
 // end ends every process of a running box, which must be acquired, and gives
 // it the status that f makes.
 func (b *box) end(f func(*atoll.Status)) {
-	_ = b.table.Close() // never fails
-	if err := b.sweep(); err != nil {
-		b.p.log.Warn("sweep", "sandbox", b.id, "err", err)
-	}
+	b.halt(b.table)
 	b.saveMain()
 	exit := mainExit(b.table)
 	b.settle(func(st *atoll.Status) {
 		st.Stopped, st.Exit = time.Now(), exit
 		f(st)
 	})
+}
+
+// halt ends every process of a run, and what they left.
+func (b *box) halt(table *process.Table) {
+	_ = table.Close() // never fails
+	if err := b.sweep(); err != nil {
+		b.p.log.Warn("sweep", "sandbox", b.id, "err", err)
+	}
 }
 
 // sweep ends processes that no table knows.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -379,6 +380,58 @@ func TestStopAndStart(t *testing.T) {
 		if got, err := atoll.ReadFile(t.Context(), sb, "file"); string(got) != "kept" || err != nil {
 			t.Errorf("a file of the stopped sandbox: %q, %v", got, err)
 		}
+	}
+}
+
+// A start that fails late leaves what the main process of the run before printed,
+// and its exit, to this program and to the next.
+func TestStartThatFails(t *testing.T) {
+	dir := t.TempDir()
+	var fail atomic.Pointer[error]
+	l := newSteppedLab(t, dir, func(name string) error {
+		if err := fail.Load(); err != nil && name == "record" {
+			return *err
+		}
+		return nil
+	})
+	ended := l.create(t, atoll.Spec{Cmd: []string{"fail"}})
+	becomes(t, ended, atoll.StateFailed)
+	stopped := l.create(t, atoll.Spec{Cmd: []string{"run"}})
+	must(t, "stop", stopped.Stop(t.Context(), 0))
+	created := l.create(t, atoll.Spec{Cmd: []string{"run"}, NoStart: true})
+	exits := map[string]int{ended.ID(): 3, stopped.ID(): 137}
+	same := func(sb atoll.Sandbox, want atoll.Status) {
+		t.Helper()
+		if got := state(t, sb); got.State != want.State || got.Reason != want.Reason || got.Ready || !got.Stopped.Equal(want.Stopped) || (got.Exit == nil) != (want.Exit == nil) {
+			t.Errorf("after a start that failed: %+v, want %+v", got, want)
+		}
+		p, err := sb.Process(t.Context(), atoll.MainProcess)
+		if code, ran := exits[sb.ID()]; !ran {
+			wantKind(t, "process", err, atoll.ErrStopped)
+		} else if err != nil {
+			t.Errorf("process: %v", err)
+		} else if exit, err := p.Wait(t.Context()); exit.Code != code || err != nil {
+			t.Errorf("wait: %+v, %v, want code %d", exit, err, code)
+		}
+		if n := l.crew.of(sb.ID()); n != 0 {
+			t.Errorf("%d processes are left", n)
+		}
+	}
+	no, before := errors.New("no"), map[string]atoll.Status{}
+	fail.Store(&no)
+	for _, sb := range []atoll.Sandbox{ended, stopped, created} {
+		before[sb.ID()] = state(t, sb)
+		if err := sb.Start(t.Context()); !errors.Is(err, no) {
+			t.Errorf("start: %v, want %v", err, no)
+		}
+		same(sb, before[sb.ID()])
+	}
+	fail.Store(nil)
+	must(t, "close", l.Close())
+	l = newLab(t, dir)
+	for id, st := range before {
+		same(l.get(t, id), st)
+		must(t, "start", l.get(t, id).Start(t.Context()))
 	}
 }
 

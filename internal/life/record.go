@@ -70,13 +70,11 @@ func (b *box) saveMain() {
 	}
 }
 
-// dropMain forgets the main process of the latest run.
-func (b *box) dropMain() error {
-	err := os.Remove(b.p.mainPath(b.id))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// dropMain forgets the main process of the run before one that is recorded.
+func (b *box) dropMain() {
+	if err := os.Remove(b.p.mainPath(b.id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		b.p.log.Warn("the main process of an earlier run is still known", "sandbox", b.id, "err", err)
 	}
-	return err
 }
 
 // loadMain finds the main process of the run that an earlier program made.
@@ -159,7 +157,9 @@ func (p *Provider) adopt(id string) error {
 	if err := b.sweep(); err != nil {
 		p.log.Warn("sweep", "sandbox", id, "err", err)
 	}
-	if r.State != atoll.StateRunning {
+	if r.State == atoll.StateRunning {
+		b.dropMain() // its program may have been killed before it did
+	} else {
 		b.loadMain()
 	}
 	b.made = true

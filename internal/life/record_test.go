@@ -74,6 +74,27 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
+// What a program had still kept of the run before, when it was killed, is not
+// taken for what the run that it died in has left.
+func TestMainProcessOfTheRunBefore(t *testing.T) {
+	dir := t.TempDir()
+	l := newLab(t, dir)
+	sb := l.create(t, atoll.Spec{Cmd: []string{"fail"}})
+	becomes(t, sb, atoll.StateFailed)
+	ended := filepath.Join(dir, "sandboxes", sb.ID()+".ended")
+	kept, err := os.ReadFile(ended)
+	must(t, "read", err)
+	must(t, "close", l.Close())
+	id := forge(t, dir, atoll.StateRunning, true, func(st *atoll.Status) { st.Spec.Cmd = []string{"fail"} })
+	must(t, "write", os.WriteFile(filepath.Join(dir, "sandboxes", id+".ended"), kept, 0o600))
+	for range 2 { // the second finds that it has failed
+		l := newLab(t, dir)
+		_, err := l.get(t, id).Process(t.Context(), atoll.MainProcess)
+		wantKind(t, "process", err, atoll.ErrStopped)
+		must(t, "close", l.Close())
+	}
+}
+
 // The sandboxes of a program that lives are its own.
 func TestOfAnotherProgram(t *testing.T) {
 	dir := t.TempDir()
