@@ -252,11 +252,27 @@ var volumes = []promise{
 		sb := h.create(t, atoll.Spec{Mounts: []atoll.Mount{
 			{Type: atoll.MountBind, Source: filepath.Join(dir, "given"), Target: "/opt/place/file", ReadOnly: true},
 			{Type: atoll.MountBind, Source: dir, Target: "/data"},
+			{Type: atoll.MountBind, Source: filepath.Join(dir, "given"), Target: "/usr/local/bin/of-the-suite"},
+			{Type: atoll.MountBind, Source: dir, Target: "/usr/of-the-suite"},
+			{Type: atoll.MountBind, Source: dir, Target: "/bin/of/the-suite"},
 		}})
-		for _, name := range []string{"/opt/place/file", "/data/given"} {
+		for _, name := range []string{"/opt/place/file", "/data/given", "/usr/local/bin/of-the-suite", "/usr/of-the-suite/given", "/bin/of/the-suite/given"} {
 			if got := h.output(t, sb, program("cat", name)); got != "given" {
 				t.Errorf("cat %s printed %q", name, got)
 			}
+		}
+	}},
+	{"a file is not mounted on a directory, nor a directory on a file", []need{needBind, needWalls}, func(t *testing.T, h *harness) {
+		dir := h.shared(t)
+		file := filepath.Join(dir, "given")
+		for _, tt := range []struct{ source, target string }{
+			{file, "/etc"},
+			{file, "/bin"},
+			{dir, "/etc/passwd"},
+			{dir, "/etc/passwd/below"},
+			{file, atoll.DefaultWorkdir}, // where processes start
+		} {
+			h.refused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: tt.source, Target: tt.target}}}, atoll.ErrInvalid)
 		}
 	}},
 	{"a read-only mount cannot be written to", []need{needBind, needWalls}, func(t *testing.T, h *harness) {

@@ -20,7 +20,7 @@ import (
 const stranger = 54321
 
 // asUser is the list of tests that an ordinary user runs as well.
-const asUser = "^(TestAsUser|TestHostIsOutOfSight|TestRootInsideIsPowerless|TestReadOnlyMount|TestLinksAreThoseOfTheSandbox|TestKilledFromOutside|TestStopKeepsFiles|TestStopKeepsMuchWork|TestTwoProcessesAtOnce|TestSnapshotForks|TestImageIsDirectory|TestImageConfiguration|TestTerminalKeys|TestProbe|TestHelperThatCannotServe)$"
+const asUser = "^(TestAsUser|TestHostIsOutOfSight|TestRootInsideIsPowerless|TestReadOnlyMount|TestPlacesOfMounts|TestLinksAreThoseOfTheSandbox|TestKilledFromOutside|TestStopKeepsFiles|TestStopKeepsMuchWork|TestTwoProcessesAtOnce|TestSnapshotForks|TestImageIsDirectory|TestImageConfiguration|TestTerminalKeys|TestProbe|TestHelperThatCannotServe)$"
 
 // TestRootless runs the most important of these tests as an ordinary user.
 func TestRootless(t *testing.T) {

@@ -89,3 +89,51 @@ func TestMountOfADataVolume(t *testing.T) {
 		t.Errorf("cat: %q, %v", out, err)
 	}
 }
+
+// A mount has its place, by way of links as they are inside and in other mounts,
+// or it is said what is wrong with it.
+func TestPlacesOfMounts(t *testing.T) {
+	dir := t.TempDir()
+	sub, file := filepath.Join(dir, "sub"), filepath.Join(dir, "file")
+	l := newLab(t)
+	t.Cleanup(func() { _ = atoll.RemoveVolume(context.Background(), l, "", "cache") }) // after the sandbox
+	l.must("mkdir", os.Mkdir(sub, 0o755))
+	l.must("write", os.WriteFile(file, []byte("given"), 0o644))
+	l.must("symlink", os.Symlink("/etc", filepath.Join(sub, "abs")))
+	bind := func(source, target string) atoll.Mount {
+		return atoll.Mount{Type: atoll.MountBind, Source: source, Target: target}
+	}
+	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{
+		bind(file, "/usr/bin/deeper/down/file"), bind(file, "/bin/file"), bind(file, "/usr/share/tmp/file"), bind(file, "/data/made"), bind(dir, "/data"),
+		bind(file, "/data/sub/abs/file"), bind(file, "/etc/hosts"), bind(sub, "/usr/src/sub"),
+		{Type: atoll.MountTmpfs, Target: "/usr/share/tmp"},
+		{Type: atoll.MountVolume, Source: "cache", Target: "/usr/share/cache"},
+	}})
+	for range 2 {
+		for _, name := range []string{"/usr/bin/deeper/down/file", "/usr/bin/file", "/usr/share/tmp/file", "/data/file", "/data/made", "/etc/file", "/etc/hosts"} {
+			if got := l.sh(sb, "cat "+name); got != "given" {
+				t.Errorf("%s: %q", name, got)
+			}
+		}
+		l.sh(sb, "echo x > /usr/bin/new; echo x >> /usr/share/cache/file; ls /usr/src/sub; env true")
+		l.must("stop", sb.Stop(l.ctx(), 0))
+		l.must("start", sb.Start(l.ctx()))
+	}
+	for _, tt := range []struct {
+		mounts []atoll.Mount
+		says   []string
+	}{
+		{[]atoll.Mount{bind(file, "/bin")}, []string{"/bin cannot be mounted", file, "/usr/bin"}},
+		{[]atoll.Mount{bind(dir, "/etc/passwd")}, []string{dir, "/etc/passwd"}},
+		{[]atoll.Mount{bind(dir, "/data"), bind(sub, "/data/file")}, []string{sub, "/data/file"}},
+		{[]atoll.Mount{bind(dir, "/data"), bind(sub, "/data/file/below")}, []string{"/data/file is not a directory"}},
+		{[]atoll.Mount{{Type: atoll.MountTmpfs, Target: "/etc/passwd"}}, []string{"tmpfs", "/etc/passwd"}},
+		{[]atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/etc/passwd"}}, []string{"cache", "/etc/passwd"}},
+		{[]atoll.Mount{bind(file, "/work")}, []string{file, "/work"}},
+	} {
+		_, err := l.Create(l.ctx(), &atoll.Spec{Mounts: tt.mounts})
+		wantKind(t, "create", err, atoll.ErrInvalid, tt.says...)
+	}
+	_, err := l.Create(l.ctx(), &atoll.Spec{Workdir: "/x/", Mounts: []atoll.Mount{bind(file, "/x")}})
+	wantKind(t, "create", err, atoll.ErrInvalid, file, "/x")
+}

@@ -106,10 +106,7 @@ func (k *keeper) makeRoot(*undoStack) (err error) {
 	if k.root, err = k.box.prepareRoot(); err != nil {
 		return err
 	}
-	if err := checkTargets(k.root, k.box.job.Mounts); err != nil {
-		return atoll.E("start", k.box.ID(), atoll.ErrInvalid, err)
-	}
-	return nil
+	return k.box.makePlaces(k.root)
 }
 
 func (k *keeper) startSentry(undo *undoStack) (err error) {

@@ -249,11 +249,11 @@ func (h *hostView) empty(name string) error {
 	case info.IsDir():
 		return mountTmpfs(target)
 	}
-	const blank = ".blank"
+	const blank = "proc/.blank" // out of sight, as /proc is mounted there; what was deleted could not be mounted once more
 	if err := h.root.WriteFile(blank, nil, 0o644); err != nil {
 		return err
 	}
-	return errors.Join(bindReadOnly(filepath.Join(h.root.Name(), blank), target, 0), h.root.Remove(blank)) // it stays where it is mounted
+	return bindReadOnly(filepath.Join(h.root.Name(), blank), target, 0)
 }
 
 // bindReadOnly mounts source at target, with flags MS_REC also what is mounted

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // inMounts calls f in a mount namespace of its own, in which it can mount what
@@ -128,8 +131,42 @@ func TestHostRoot(t *testing.T) {
 			return err
 		}
 		checkView(t, dir, hostRootShows)
+		checkOpenUp(t, dir, "usr", "usr/local/bin")
 		return nil
 	})
+}
+
+// checkOpenUp checks that something can be made in directories of what hostRoot
+// made at dir, and nothing else has changed.
+func checkOpenUp(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	b := &box{job: &Job{Spec: atoll.Spec{ID: atoll.NewID(), Workdir: atoll.DefaultWorkdir}}}
+	for _, name := range names {
+		b.job.Mounts = append(b.job.Mounts, Mount{Source: t.TempDir(), Target: "/" + name + "/made/here"})
+	}
+	before, err := os.Stat(filepath.Join(dir, names[0]))
+	if err = errors.Join(err, b.makePlaces(dir)); err != nil {
+		t.Error(err)
+		return
+	}
+	for _, name := range names {
+		if err := os.MkdirAll(filepath.Join(dir, name, "made/here"), 0o755); err != nil {
+			t.Error(err)
+		}
+	}
+	if after, err := os.Stat(filepath.Join(dir, names[0])); err != nil || after.Mode() != before.Mode() {
+		t.Errorf("/%s is %v, %v; was %v", names[0], after, err, before.Mode())
+	}
+	shows := maps.Clone(hostRootShows)
+	shows["usr/upper"], shows["usr/work"] = false, false
+	for name, want := range shows {
+		if _, err := os.Lstat(filepath.Join(dir, name)); (err == nil) != want {
+			t.Errorf("with places for mounts, /%s is shown: %v, want %v", name, err == nil, want)
+		}
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "usr/lib/one/token")); len(data) > 0 || err != nil {
+		t.Errorf("with places for mounts, a file that is a mount: %q, %v", data, err)
+	}
 }
 
 // What is named is shown, with what is mounted there, though it is hidden, or
@@ -180,6 +217,11 @@ func TestHostRootInUserNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkView(t, dir, hostRootShows)
+		checkOpenUp(t, dir, "usr/local/bin")
+		b := &box{job: &Job{Mounts: []Mount{{Source: dir, Target: "/usr/none"}}}}
+		if err := b.makePlaces(dir); atoll.KindOf(err) != atoll.ErrUnsupported || !strings.Contains(err.Error(), " /usr ") {
+			t.Errorf("a place above what is covered: %v, want unsupported, with /usr in it", err)
+		}
 		return
 	}
 	inMounts(t, func() error {

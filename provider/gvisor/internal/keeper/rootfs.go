@@ -3,36 +3,154 @@
 package keeper
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/runsc/cmd/sandboxsetup"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
-// checkTargets reports a mount whose place cannot be made, because there is
-// something on the way that is no directory: all that gVisor would say is that
-// its gofer died.
-func checkTargets(root string, mounts []Mount) error {
-	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+// makePlaces sees to it that every mount has a place in the root file system:
+// what is there is of the mount's type, and what is not can be made. Of either,
+// gVisor would only say that its gofer died.
+func (b *box) makePlaces(root string) error {
+	var closed []string
+	for i, m := range b.job.Mounts {
+		dir, err := m.isDir()
+		if err == nil && !dir && m.Target == path.Clean(b.job.Spec.Workdir) {
+			err = fmt.Errorf("it is where processes start, and %s is a file", m.Source)
+		}
+		var in string
+		if err == nil {
+			in, err = findPlace(root, b.job.Mounts[:i], m, dir)
+		}
+		if err != nil {
+			return atoll.Errorf("start", b.ID(), atoll.ErrInvalid, "%s cannot be mounted: %w", m.Target, err)
+		}
+		if in != "" && unix.Access(in, unix.W_OK) != nil {
+			closed = append(closed, in)
+		}
+	}
+	// The deepest first, or an overlay would lie on another: Linux stacks two at
+	// the most.
+	slices.Sort(closed)
+	for _, dir := range slices.Backward(slices.Compact(closed)) {
+		if err := openUp(dir); err != nil {
+			return atoll.Errorf("start", b.ID(), atoll.ErrUnsupported,
+				"the place of a mount cannot be made in %s here, which is read-only: mount it elsewhere, as below /opt, or use an image that has the place: %w",
+				strings.TrimPrefix(dir, root), err)
+		}
+	}
+	return nil
+}
+
+// isDir reports whether a directory is mounted, not a file.
+func (m *Mount) isDir() (bool, error) {
+	if m.Source == "" {
+		return true, nil
+	}
+	info, err := os.Stat(m.Source)
+	return err == nil && info.IsDir(), err
+}
+
+// findPlace checks the place of a mount, a directory or a file, which comes
+// after those before. If it is not there, it returns the directory of the root
+// file system in which it has to be made.
+func findPlace(root string, before []Mount, m Mount, dir bool) (string, error) {
+	base, name := root, m.Target
+	for _, b := range before {
+		if rest, ok := strings.CutPrefix(m.Target, b.Target+"/"); ok && b.Source != "" {
+			base, name = b.Source, "/"+rest
+		}
+	}
+	inside := func(p string) string { return strings.TrimSuffix(m.Target, name) + strings.TrimPrefix(p, base) }
+	at, err := sandboxsetup.ResolveSymlinks(base, name) // as the gofer does
+	if pe, ok := errors.AsType[*fs.PathError](err); ok && errors.Is(err, unix.ENOTDIR) {
+		return "", fmt.Errorf("%s is not a directory", inside(filepath.Dir(pe.Path)))
+	}
+	if err != nil {
+		return "", err
+	}
+	if base != root && at != filepath.Join(base, name) {
+		return "", nil // a link in what is mounted: where it leads is not known here
+	}
+	info, err := os.Lstat(at)
+	switch {
+	case err == nil && info.IsDir() && !dir:
+		return "", fmt.Errorf("%s is a file, and %s a directory", m.Source, inside(at))
+	case err == nil && !info.IsDir() && dir:
+		return "", fmt.Errorf("%s is a directory, and %s a file", cmp.Or(m.Source, "a tmpfs"), inside(at))
+	case err == nil || m.Source == "": // a tmpfs is mounted by the sentry, which makes any place
+		return "", nil
+	}
+	for errors.Is(err, fs.ErrNotExist) && at != base {
+		at = filepath.Dir(at)
+		_, err = os.Lstat(at)
+	}
+	if err != nil || base == root {
+		return at, err
+	}
+	if err := unix.Access(at, unix.W_OK); err != nil {
+		return "", fmt.Errorf("its place cannot be made in %s: %w", at, err)
+	}
+	return "", nil
+}
+
+// openUp lays an overlay over a directory that is shown read-only, for the places
+// of mounts. What is mounted below stays there: some of it hides what is not to
+// be seen.
+func openUp(dir string) error {
+	dir, err := filepath.EvalSymlinks(dir) // as mountPoints names it
 	if err != nil {
 		return err
 	}
-	defer unix.Close(dir)
-	for _, m := range mounts {
-		for at := filepath.Dir(m.Target); at != "/"; at = filepath.Dir(at) {
-			how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT}
-			fd, err := unix.Openat2(dir, at[1:], &how)
-			if err == nil {
-				unix.Close(fd)
-				break
-			}
-			if errors.Is(err, unix.ENOTDIR) {
-				return fmt.Errorf("%s cannot be mounted: %s is not a directory", m.Target, at)
-			}
+	points, err := mountPoints()
+	if err != nil {
+		return err
+	}
+	slices.Sort(points)
+	var below []*os.File
+	defer func() {
+		for _, f := range below {
+			f.Close()
+		}
+	}()
+	for _, point := range points {
+		covered := slices.ContainsFunc(below, func(f *os.File) bool { return strings.HasPrefix(point+"/", f.Name()+"/") })
+		if covered || !strings.HasPrefix(point, dir+"/") {
+			continue
+		}
+		fd, err := unix.Open(point, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		below = append(below, os.NewFile(uintptr(fd), point))
+	}
+	lower, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer lower.Close()
+	if err := mountTmpfs(dir); err != nil {
+		return err
+	}
+	if err := mountOverlay(lower, dir, dir); err != nil {
+		return err
+	}
+	for _, f := range below {
+		if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), f.Name(), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("bind %s: %w", f.Name(), err)
 		}
 	}
 	return nil
@@ -59,33 +177,44 @@ func imageRoot(dir, image string) (string, error) {
 		return "", err
 	}
 	defer lower.Close()
-	info, err := lower.Stat()
-	if err != nil {
-		return "", err
-	}
 	if err := mountTmpfs(dir); err != nil {
 		return "", err
 	}
-	at := func(name string) string { return filepath.Join(dir, name) }
-	for _, name := range []string{"upper", "work", "root"} {
-		if err := os.Mkdir(at(name), 0o755); err != nil {
-			return "", err
-		}
-	}
-	if err := os.Chmod(at("upper"), info.Mode().Perm()); err != nil { // is that of the root
+	root := filepath.Join(dir, "root")
+	if err := os.Mkdir(root, 0o755); err != nil {
 		return "", err
+	}
+	return root, mountOverlay(lower, dir, root)
+}
+
+// mountOverlay mounts a directory at a path with a layer of its own on top, for
+// which dir, a tmpfs, has room.
+func mountOverlay(lower *os.File, dir, path string) error {
+	info, err := lower.Stat()
+	if err != nil {
+		return err
+	}
+	upper := filepath.Join(dir, "upper")
+	if err := errors.Join(os.Mkdir(upper, 0o755), os.Mkdir(filepath.Join(dir, "work"), 0o755)); err != nil {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		_ = os.Chown(upper, int(st.Uid), int(st.Gid)) // who is nobody in a user namespace can own nothing
+	}
+	if err := os.Chmod(upper, info.Mode()); err != nil { // is that of the directory
+		return err
 	}
 	layer, err := os.Open(dir)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer layer.Close()
 	// By descriptors: a path could hold what separates mount options.
 	opts := fmt.Sprintf("lowerdir=/proc/self/fd/%d,upperdir=/proc/self/fd/%d/upper,workdir=/proc/self/fd/%[2]d/work", lower.Fd(), layer.Fd())
-	if err := unix.Mount("atoll", at("root"), "overlay", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
-		return "", fmt.Errorf("mount overlay: %w", err)
+	if err := unix.Mount("atoll", path, "overlay", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
+		return fmt.Errorf("mount overlay: %w", err)
 	}
-	return at("root"), nil
+	return nil
 }
 
 // furnish puts into the root file system what every sandbox has: the idle init,
