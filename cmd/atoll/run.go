@@ -32,7 +32,8 @@ its files when the command ends.
 
 The command's output is passed on as it is; what Atoll itself has to say goes to
 stderr. Without -i the command reads an empty stdin. Signals are passed on to
-the command; whoever presses ^C three times within a short time has it killed.
+the command; whoever presses ^C three times within a short time has it killed,
+unless the command has a terminal (-t): there ^C is its own matter.
 
 The exit code is the command's. Besides that it is 124 when --timeout was
 reached, 125 when Atoll failed, 126 when the command could not be started and

@@ -101,7 +101,7 @@ func TestParseUser(t *testing.T) {
 			t.Errorf("parseUser(%q) = %+v, %v, want %+v", user, got, err, want)
 		}
 	}
-	for _, user := range []string{"eve", "bob:nogroup", "broken"} {
+	for _, user := range []string{"eve", "bob:nogroup", "broken", "4294967295", "0:4294967295"} {
 		if got, err := parseUser(user, passwd, group); err == nil {
 			t.Errorf("parseUser(%q) = %+v, want an error", user, got)
 		}

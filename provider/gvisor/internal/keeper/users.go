@@ -15,6 +15,10 @@ type credentials struct {
 	home     string
 }
 
+// idBits is the size of the ids that there are: the highest one of 32 bits stands
+// for none, and docker has none above these either.
+const idBits = 31
+
 // parseUser resolves a user as docker does: "", a name, "UID", "name:group" or
 // "UID:GID", against the sandbox's own passwd and group files. A number needs
 // no entry; a name does.
@@ -24,15 +28,15 @@ func parseUser(user string, passwd, group []byte) (credentials, error) {
 		user = "0"
 	}
 	name, groupName, hasGroup := strings.Cut(user, ":")
-	uid, notNumber := strconv.ParseUint(name, 10, 32)
+	uid, notNumber := strconv.ParseUint(name, 10, idBits)
 	c.uid = uint32(uid)
 	known := false
 	eachLine(passwd, 7, func(f []string) bool {
 		if f[0] != name && (notNumber != nil || f[2] != name) {
 			return true
 		}
-		id, err1 := strconv.ParseUint(f[2], 10, 32)
-		gid, err2 := strconv.ParseUint(f[3], 10, 32)
+		id, err1 := strconv.ParseUint(f[2], 10, idBits)
+		gid, err2 := strconv.ParseUint(f[3], 10, idBits)
 		if err1 != nil || err2 != nil {
 			return true
 		}
@@ -51,7 +55,7 @@ func parseUser(user string, passwd, group []byte) (credentials, error) {
 	}
 	if known {
 		eachLine(group, 4, func(f []string) bool {
-			gid, err := strconv.ParseUint(f[2], 10, 32)
+			gid, err := strconv.ParseUint(f[2], 10, idBits)
 			for _, member := range strings.Split(f[3], ",") {
 				if err == nil && member == name && uint32(gid) != c.gid {
 					c.groups = append(c.groups, uint32(gid))
@@ -64,14 +68,14 @@ func parseUser(user string, passwd, group []byte) (credentials, error) {
 }
 
 func (c *credentials) setGroup(name string, group []byte) error {
-	gid, err := strconv.ParseUint(name, 10, 32)
+	gid, err := strconv.ParseUint(name, 10, idBits)
 	c.gid = uint32(gid)
 	if err == nil {
 		return nil
 	}
 	found := false
 	eachLine(group, 3, func(f []string) bool {
-		gid, err := strconv.ParseUint(f[2], 10, 32)
+		gid, err := strconv.ParseUint(f[2], 10, idBits)
 		if f[0] != name || err != nil {
 			return true
 		}
