@@ -19,7 +19,7 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 		{spec.IdleStop > 0, caps.IdleStop, "idle stop"},
 		{spec.TTY != nil, caps.TTY, "terminals"},
 		{!p.opts.Backend.OwnUser(spec.User), caps.Users, "users other than its own"},
-		{spec.ReadOnlyRoot, caps.ReadOnlyRoot, "a read-only root"},
+		{spec.ReadOnlyRoot, caps.ReadOnlyRoot, "read-only root"},
 		{r.Memory > 0, caps.MemoryLimit, "memory limits"},
 		{r.CPUs > 0, caps.CPULimit, "cpu limits"},
 		{r.Processes > 0, caps.ProcessLimit, "process limits"},
