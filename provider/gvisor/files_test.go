@@ -77,3 +77,16 @@ func TestFilesOfAStoppedUser(t *testing.T) {
 		t.Errorf("owners: %s", got)
 	}
 }
+
+// What is written to the work directory before the first start is the user's who
+// then works there.
+func TestFilesBeforeTheFirstStart(t *testing.T) {
+	testenv.Need(t, testenv.Root) // others have no users
+	l := newLab(t)
+	sb := l.create(atoll.Spec{User: "1000:1000", NoStart: true})
+	l.must("write", atoll.WriteFile(l.ctx(), sb, "dir/file", []byte("a\n"), 0o644))
+	l.must("start", sb.Start(l.ctx()))
+	if got := l.sh(sb, "echo b >> dir/file; touch dir/new; cat dir/file"); got != "a\nb" {
+		t.Errorf("the file holds %q", got)
+	}
+}

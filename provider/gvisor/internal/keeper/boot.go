@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -136,7 +137,8 @@ func (b *box) lastWords(err error) error {
 }
 
 // giveVolume gives a data volume that is still root's to the default user, who
-// is to work in it.
+// is to work in it: a new one with all that was written to it before the first
+// start.
 func (b *box) giveVolume() error {
 	cred, err := b.resolveUser(context.Background(), b.defaultUser())
 	if err != nil {
@@ -153,7 +155,15 @@ func (b *box) giveVolume() error {
 	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 0 {
 		return nil
 	}
-	return os.Chown(volume, int(cred.uid), int(cred.gid))
+	if !b.job.Record.Fresh {
+		return os.Chown(volume, int(cred.uid), int(cred.gid))
+	}
+	return filepath.WalkDir(volume, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(cred.uid), int(cred.gid))
+	})
 }
 
 // bootKind finds the kind of an error that gVisor gave as text.

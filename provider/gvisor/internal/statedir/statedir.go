@@ -49,8 +49,8 @@ type Record struct {
 	Run    string       `json:"run,omitempty"`    // gVisor's own state
 	Cgroup string       `json:"cgroup,omitempty"` // to be removed with the sandbox
 
-	// Fresh says that the creation in progress made the data volume, which goes
-	// if that is never finished.
+	// Fresh says that the creation made the data volume: it goes with one that
+	// fails, and is the default user's as a whole from the first start on.
 	Fresh bool `json:"fresh,omitempty"`
 	// Removing, once set, is being carried out: there is no way back.
 	Removing *atoll.RemoveOptions `json:"removing,omitempty"`
