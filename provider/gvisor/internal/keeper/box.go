@@ -94,7 +94,8 @@ func (b *box) Pause(ctx context.Context) error {
 	if err := b.files.dismiss(ctx); err != nil {
 		return atoll.E("pause", b.ID(), atoll.KindOf(err), err)
 	}
-	return b.freeze("pause", b.sentry.pause, atoll.StatePaused)
+	pause := func() error { return b.sentry.pause(func() bool { return true }) }
+	return b.freeze("pause", pause, atoll.StatePaused)
 }
 
 // Resume lets it run on.
@@ -236,11 +237,20 @@ func (b *box) leave() { b.doneOnce.Do(func() { close(b.done) }) }
 const patience = 10 * time.Second
 
 // answered returns what f, which asks the sentry, returns, or after limit and
-// some patience that the sentry hangs. Should f succeed later, undo takes it back.
-func (b *box) answered(limit time.Duration, f func() error, undo func()) error {
+// some patience that the sentry hangs: then f is not wanted any longer, and
+// should it succeed all the same, undo takes it back.
+func (b *box) answered(limit time.Duration, f func(wanted func() bool) error, undo func()) error {
 	done, gaveUp := make(chan error), make(chan struct{})
+	wanted := func() bool {
+		select {
+		case <-gaveUp:
+			return false
+		default:
+			return true
+		}
+	}
 	go func() {
-		err := f()
+		err := f(wanted)
 		select {
 		case done <- err:
 		case <-gaveUp:
@@ -261,16 +271,14 @@ func (b *box) answered(limit time.Duration, f func() error, undo func()) error {
 // terminate asks every process to end and waits for it, grace at most. Its
 // error says that the sentry hangs: then nothing is asked to end later.
 func (b *box) terminate(grace time.Duration) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	return b.answered(grace, func() error { b.terminateAll(ctx, grace); return nil }, func() {})
+	return b.answered(grace, func(wanted func() bool) error { b.terminateAll(wanted, grace); return nil }, func() {})
 }
 
-func (b *box) terminateAll(ctx context.Context, grace time.Duration) {
+func (b *box) terminateAll(wanted func() bool, grace time.Duration) {
 	if err := b.sentry.resume(); err != nil || grace == 0 {
 		return
 	}
-	if _, err := b.sentry.count(); err != nil || ctx.Err() != nil { // it answers, and in time
+	if _, err := b.sentry.count(); err != nil || !wanted() { // it answers, and in time
 		return
 	}
 	if err := b.sentry.signalAll(atoll.SIGTERM); err != nil {

@@ -139,7 +139,8 @@ func (s *sentry) signalAll(sig atoll.Signal) error {
 	return s.c.SignalContainer(unix.Signal(sig), true)
 }
 
-func (s *sentry) pause() error {
+// pause freezes everything, unless that is not wanted any more once it is done.
+func (s *sentry) pause(wanted func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.paused.Load() {
@@ -147,6 +148,10 @@ func (s *sentry) pause() error {
 	}
 	err := s.c.Pause()
 	s.paused.Store(err == nil)
+	if err == nil && !wanted() {
+		err = s.c.Resume()
+		s.paused.Store(err != nil)
+	}
 	return err
 }
 
