@@ -124,9 +124,10 @@ func TestKillFindsWhoLeftTheSession(t *testing.T) {
 	defer p.Close()
 	sb := create(t, p, &atoll.Spec{})
 	for name, script := range map[string]string{
-		"child":     escapee,
-		"orphan":    `(` + escapee + `) & wait`,
-		"no parent": `sh -c 'setsid sh -c "echo \$\$; exec sleep 1000" &'; sleep 1000`,
+		"child":              escapee,
+		"orphan":             `(` + escapee + `) & wait`,
+		"execs all the time": `(setsid sh -c 'echo $$; AGAIN="exec sh -c \"\$AGAIN\""; export AGAIN; exec sh -c "$AGAIN"' &) & sleep 1000`,
+		"no parent":          `sh -c 'setsid sh -c "echo \$\$; exec sleep 1000" &'; sleep 1000`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, w, err := os.Pipe()

@@ -36,14 +36,15 @@ func sweep(m mark, session func() int) error {
 		if err != nil {
 			return err
 		}
-		victims := family(all, session(), m.covers)
-		if len(victims) == 0 {
-			return nil
-		}
+		victims, unsure := family(all, session(), m.covers)
 		for _, v := range victims {
 			v.kill()
 		}
-		if time.Now().After(deadline) {
+		late := time.Now().After(deadline)
+		switch {
+		case len(victims) == 0 && (!unsure || late):
+			return nil
+		case late:
 			return fmt.Errorf("%d processes cannot be killed, %d among them", len(victims), victims[0].pid)
 		}
 		time.Sleep(pause) // the kernel tells nobody but a parent that one has gone
@@ -54,16 +55,18 @@ func sweep(m mark, session func() int) error {
 type proc struct {
 	pid, parent, session int
 	start                string // in ticks since boot: with the pid it names the process
+	execs                bool   // it is in the middle of an exec, and has no environment
 }
 
 // family returns the processes of a session (0 is none) and those whose
-// environment is marked, with their descendants.
-func family(all []proc, session int, marked func(environ string) bool) []proc {
+// environment is marked, with their descendants. It is unsure of who is just
+// being given an environment.
+func family(all []proc, session int, marked func(environ string) bool) (members []proc, unsure bool) {
 	in := map[int]bool{}
 	for _, p := range all {
-		if session > 0 && p.session == session || marked(environOf(p.pid)) {
-			in[p.pid] = true
-		}
+		environ, known := environOf(p.pid)
+		in[p.pid] = session > 0 && p.session == session || marked(environ)
+		unsure = unsure || !known && !in[p.pid]
 	}
 	for grown := true; grown; {
 		grown = false
@@ -73,14 +76,22 @@ func family(all []proc, session int, marked func(environ string) bool) []proc {
 			}
 		}
 	}
-	return slices.DeleteFunc(all, func(p proc) bool { return !in[p.pid] })
+	return slices.DeleteFunc(all, func(p proc) bool { return !in[p.pid] }), unsure
 }
 
 // environOf is the environment that a process was given, "" when it is not for
-// this one to see.
-func environOf(pid int) string {
-	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	return string(b)
+// this one to see. In the middle of an exec there is none to be known.
+func environOf(pid int) (environ string, known bool) {
+	for range 2 {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+		if err != nil || len(b) > 0 {
+			return string(b), true
+		}
+		if p, ok := look(pid); ok && p.execs {
+			return "", false
+		}
+	} // the first time it can have been the one before an exec, which is empty when that goes
+	return "", true
 }
 
 // processes lists those of this machine, without zombies.
@@ -113,12 +124,15 @@ func look(pid int) (proc, bool) {
 	}
 	stat := string(b)
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) // the name before may hold anything
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+	if len(fields) < 49 || fields[0] == "Z" || fields[0] == "X" {
 		return proc{}, false
 	}
-	parent, perr := strconv.Atoi(fields[1])
-	session, serr := strconv.Atoi(fields[3])
-	return proc{pid, parent, session, fields[19]}, perr == nil && serr == nil
+	parent, err1 := strconv.Atoi(fields[1])
+	session, err2 := strconv.Atoi(fields[3])
+	flags, err3 := strconv.ParseUint(fields[6], 10, 32)
+	const exiting, kernel = 0x4, 0x200000 // PF_EXITING, PF_KTHREAD
+	execs := flags&(exiting|kernel) == 0 && fields[48] == "0"
+	return proc{pid, parent, session, fields[19], execs}, err1 == nil && err2 == nil && err3 == nil
 }
 
 // kill ends the process, and never another that got its PID meanwhile.
