@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // A damage is what is wrong with an image, which no retry mends.
@@ -59,7 +60,7 @@ func (s *shortage) Error() string { return s.err.Error() }
 func (s *shortage) Unwrap() error { return s.err }
 
 func noSpace(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
+	return disk.IsFull(err) || errors.Is(err, syscall.EFBIG)
 }
 
 // failed gives the failure to make an image its kind.

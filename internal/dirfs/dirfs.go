@@ -141,7 +141,7 @@ func (f *FS) locate(ctx context.Context, op, name string) (place, error) {
 	if strings.ContainsRune(abs, 0) {
 		return place{}, atoll.Errorf(op, name, atoll.ErrInvalid, "the name contains a NUL byte")
 	}
-	rel, ok := below(f.prefix, abs)
+	rel, ok := Below(f.prefix, abs)
 	if !ok {
 		return place{}, fail(op, name, ErrEscapes)
 	}
@@ -156,8 +156,9 @@ func (f *FS) locateForChange(ctx context.Context, op, name string) (place, error
 	return f.locate(ctx, op, name)
 }
 
-// below returns what follows dir in name; both are clean and absolute.
-func below(dir, name string) (rel string, ok bool) {
+// Below returns what follows dir in name, "." if they are the same; both are
+// clean, absolute and with slashes.
+func Below(dir, name string) (rel string, ok bool) {
 	if name == dir {
 		return ".", true
 	}
@@ -227,10 +228,10 @@ func (f *FS) resolve(rel string, follow bool) (string, error) {
 // inside maps the target of an absolute link to the tree.
 func (f *FS) inside(target string) (rel string, ok bool) {
 	target = path.Clean(target)
-	if rel, ok = below(f.prefix, target); ok {
+	if rel, ok = Below(f.prefix, target); ok {
 		return rel, true
 	}
-	return below(filepath.ToSlash(f.dir), target)
+	return Below(filepath.ToSlash(f.dir), target)
 }
 
 // escapes reports whether err is os.Root's way of saying so, for which it has

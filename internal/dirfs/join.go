@@ -32,7 +32,7 @@ func (j *joined) pick(name string) (*FS, string) {
 	name = path.Clean(name)
 	best := j.base
 	for _, m := range j.mounts {
-		if _, ok := below(m.prefix, name); ok && len(m.prefix) > len(best.prefix) {
+		if _, ok := Below(m.prefix, name); ok && len(m.prefix) > len(best.prefix) {
 			best = m
 		}
 	}

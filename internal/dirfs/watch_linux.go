@@ -309,7 +309,7 @@ func (w *watch) drop(at place) {
 	}
 	_ = fd.Control(func(notify uintptr) {
 		for wd, dir := range w.dirs {
-			if _, ok := below(at.abs, dir.abs); ok {
+			if _, ok := Below(at.abs, dir.abs); ok {
 				_, _ = unix.InotifyRmWatch(int(notify), uint32(wd)) // a removed one is gone already
 				w.forget(wd)
 			}

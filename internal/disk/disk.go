@@ -10,11 +10,17 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // ErrLocked says that another process, or another goroutine of this one, holds
 // the lock.
 var ErrLocked = errors.New("busy with another operation")
+
+// IsFull reports whether err says that there is no space, or no quota, left.
+func IsFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
 
 // Temporary is what the names of files end with that are to replace others. One
 // is left when its writer is killed.

@@ -3,10 +3,8 @@ package life
 import (
 	"cmp"
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -373,7 +371,7 @@ func known(op, id string, err error) error {
 		return err
 	}
 	kind := atoll.KindOf(err)
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if disk.IsFull(err) {
 		kind = atoll.ErrExhausted
 	}
 	return atoll.E(op, id, kind, err)

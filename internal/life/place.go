@@ -6,7 +6,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
@@ -24,7 +23,7 @@ type Place struct {
 
 func newPlace(spec *atoll.Spec, store volume.Store) Place {
 	prefix := path.Clean(spec.Workdir)
-	if _, ok := below(atoll.DefaultWorkdir, prefix); ok {
+	if _, ok := dirfs.Below(atoll.DefaultWorkdir, prefix); ok {
 		prefix = atoll.DefaultWorkdir
 	}
 	return Place{spec.ID, spec, prefix, store.Path(spec.Project, volume.DataName(spec.ID))}
@@ -37,18 +36,10 @@ func (pl *Place) HostPath(dir string) string {
 		dir = path.Join(pl.Spec.Workdir, dir)
 	}
 	dir = path.Clean(dir)
-	if rel, ok := below(pl.Prefix, dir); ok {
+	if rel, ok := dirfs.Below(pl.Prefix, dir); ok {
 		return filepath.Join(pl.Dir, rel)
 	}
 	return dir
-}
-
-// below returns what follows dir in name; both are clean and absolute.
-func below(dir, name string) (rel string, ok bool) {
-	if name == dir {
-		return ".", true
-	}
-	return strings.CutPrefix(name, dir+"/")
 }
 
 // missing names the volumes that prepare would make, but for the data volume.
@@ -79,7 +70,7 @@ func (pl *Place) prepare(store volume.Store, step func(name string) error) error
 		return err
 	}
 	defer root.Close()
-	if rel, _ := below(pl.Prefix, path.Clean(pl.Spec.Workdir)); rel != "." {
+	if rel, _ := dirfs.Below(pl.Prefix, path.Clean(pl.Spec.Workdir)); rel != "." {
 		if err := root.MkdirAll(rel, 0o755); err != nil {
 			return err
 		}
@@ -101,7 +92,7 @@ func (pl *Place) mount(root *os.Root, store volume.Store, m atoll.Mount, step fu
 	if err := store.Make(pl.Spec.Project, m.Source); err != nil {
 		return err
 	}
-	rel, _ := below(pl.Prefix, path.Clean(m.Target))
+	rel, _ := dirfs.Below(pl.Prefix, path.Clean(m.Target))
 	if err := root.MkdirAll(path.Dir(rel), 0o755); err != nil {
 		return err
 	}
@@ -131,7 +122,7 @@ func (pl *Place) unmount() {
 	}
 	defer root.Close()
 	for _, m := range pl.Spec.Mounts {
-		rel, _ := below(pl.Prefix, path.Clean(m.Target))
+		rel, _ := dirfs.Below(pl.Prefix, path.Clean(m.Target))
 		if info, err := root.Lstat(rel); err == nil && info.Mode()&fs.ModeSymlink != 0 {
 			_ = root.Remove(rel) // a dangling link does no harm
 		}

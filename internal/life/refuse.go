@@ -4,6 +4,7 @@ import (
 	"path"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/dirfs"
 	"github.com/seed46cd37a8/atoll/internal/volume"
 )
 
@@ -40,7 +41,7 @@ func (p *Provider) refuseMounts(spec *atoll.Spec) error {
 	}
 	pl := newPlace(spec, p.volumes)
 	for _, m := range spec.Mounts {
-		rel, ok := below(pl.Prefix, path.Clean(m.Target))
+		rel, ok := dirfs.Below(pl.Prefix, path.Clean(m.Target))
 		switch {
 		case m.Type != atoll.MountVolume:
 			return p.unsupported(spec, "mounts of type "+string(m.Type))

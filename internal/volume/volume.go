@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/disk"
@@ -216,7 +215,7 @@ func (s Store) describe(project, name string) atoll.Volume {
 }
 
 func kindOf(err error) atoll.Kind {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if disk.IsFull(err) {
 		return atoll.ErrExhausted
 	}
 	return atoll.KindOf(err)

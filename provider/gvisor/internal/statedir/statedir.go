@@ -315,7 +315,7 @@ func (d Dir) BeginRemoval(r *Record, opts atoll.RemoveOptions) error {
 	}
 	r.Removing = &opts
 	err := d.Write(r)
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	if disk.IsFull(err) {
 		return nil // on a full disk, removing is what helps
 	}
 	return err
