@@ -239,11 +239,6 @@ func (c *creation) start(ctx context.Context) error {
 	return c.p.launch(ctx, c.rec)
 }
 
-// isFull reports whether err says that there is no space, or no quota, left.
-func isFull(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
-}
-
 // lockWait is how long an operation waits for another one on the same sandbox,
 // when its ctx allows more.
 const lockWait = time.Minute

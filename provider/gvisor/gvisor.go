@@ -24,6 +24,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 	"github.com/seed46cd37a8/atoll/internal/volume"
 	_ "github.com/seed46cd37a8/atoll/provider/gvisor/internal/runsc" // takes over gVisor's helper processes
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
@@ -269,6 +270,9 @@ func (p *Provider) read(op, id string) (*statedir.Record, error) {
 	case rec.Removing != nil:
 		p.leaves(st)
 		return rec, nil
+	case st.State == atoll.StateCreating && !p.dir.Busy(id):
+		p.rouse() // who made it has died
+		return rec, nil
 	}
 	if live(st.State) && !p.dir.Alive(id) {
 		// The keeper may have ended properly between the two looks.
@@ -293,6 +297,7 @@ func (p *Provider) leaves(st *atoll.Status) {
 		return
 	}
 	st.State, st.Reason = atoll.StateFailed, "its removal was interrupted: remove it again"
+	p.rouse() // most likely it need not be asked for
 }
 
 // live reports whether a sandbox in that state has a keeper.
@@ -328,7 +333,7 @@ const hostImage = "host"
 
 // diskKind is the kind of an error of the state directory.
 func diskKind(err error) atoll.Kind {
-	if isFull(err) {
+	if disk.IsFull(err) {
 		return atoll.ErrExhausted
 	}
 	if errors.Is(err, fs.ErrPermission) {

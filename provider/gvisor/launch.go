@@ -203,8 +203,9 @@ type spawned struct {
 
 // spawn executes the helper as keeper: in a session of its own, with nothing on
 // its standard streams, in a mount namespace of its own and, unless we are
-// root, a user namespace in which it is. It inherits held, which may be nil.
-func spawn(helper, path string, held *os.File) (*spawned, error) {
+// root, a user namespace in which it is, in the cgroup at path. It inherits
+// held, which may be nil.
+func spawn(helper, path string, held *os.File, args ...string) (*spawned, error) {
 	group := cgroup.Open(cgroup.Root).Group(path)
 	dir, err := group.Dir()
 	if err != nil {
@@ -225,7 +226,7 @@ func spawn(helper, path string, held *os.File) (*spawned, error) {
 	}
 	defer null.Close()
 	cmd := exec.Command(helper)
-	cmd.Args = []string{keeper.Argv0, path}
+	cmd.Args = append([]string{keeper.Argv0, path}, args...)
 	cmd.Env = []string{} // nothing of the caller's environment goes in
 	cmd.Dir = "/"
 	cmd.ExtraFiles = make([]*os.File, keeper.HighFD-2) // the first is descriptor 3
@@ -270,24 +271,20 @@ func keeperAttr() *syscall.SysProcAttr {
 
 // alive fails if the keeper has ended, although nobody asked it to.
 func (s *spawned) alive() error {
-	raw, err := s.conn.SyscallConn()
-	if err != nil {
-		return err
+	if keeper.HungUp(s.conn) {
+		return errors.New("it has died")
 	}
-	fds := []unix.PollFd{{Events: unix.POLLRDHUP}}
-	err = raw.Control(func(fd uintptr) {
-		fds[0].Fd = int32(fd)
-		_, _ = unix.Poll(fds, 0) // fails if interrupted, and then reports nothing
-	})
-	if err == nil && fds[0].Revents != 0 {
-		err = errors.New("it has died")
-	}
-	return err
+	return nil
 }
 
 // ask sends the job and waits for the reply. It is errNoKeeper when none comes.
+// When ctx ends it tells the keeper, which takes back what it has done, unless
+// the sandbox is just there.
 func (s *spawned) ask(ctx context.Context, job []byte) (*keeper.Reply, error) {
-	stop := context.AfterFunc(ctx, func() { _ = s.conn.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() {
+		_ = s.conn.SetDeadline(time.Now().Add(keeperGrace))
+		s.hangUp()
+	})
 	defer stop()
 	var reply keeper.Reply
 	_, err := s.conn.Write(job)
@@ -297,10 +294,22 @@ func (s *spawned) ask(ctx context.Context, job []byte) (*keeper.Reply, error) {
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil, errNoKeeper
+	case errors.Is(err, os.ErrDeadlineExceeded): // it had its time to take all back
+		_ = s.cmd.Process.Kill()
+		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w (%w)", errNoKeeper, err)
 	}
 	return &reply, nil
+}
+
+// hangUp says that no sandbox is wanted any more; an answer can still be read.
+func (s *spawned) hangUp() {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) }) // fails if it has died
 }
 
 // kill ends the keeper, and with it its sentry, and reaps it.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
@@ -120,7 +121,7 @@ func (s *spare) start(id string) (*readyKeeper, error) {
 	}
 	group := cgroup.Open(cgroup.Root).Group(r.path)
 	if err = group.Make(cgroup.Limits{}); err == nil {
-		r.spawned, err = spawn(helper, r.path, nil)
+		r.spawned, err = spawn(helper, r.path, nil, keeper.Spare)
 	}
 	if err != nil {
 		return nil, errors.Join(err, group.Remove(), r.mark.Remove())

@@ -61,13 +61,14 @@ func (p *Provider) sweepOnce(ctx context.Context) (due time.Time, err error) {
 			continue
 		}
 		seen[id] = true
-		errs = append(errs, p.sweepSandbox(id))
+		waits, err := p.sweepSandbox(id)
+		errs = append(errs, err)
+		if waits {
+			due = time.Now()
+		}
 		if rec, err := p.dir.Read(id); err == nil {
 			if t := dueTime(rec); !t.IsZero() && t.Before(due) {
 				due = t
-			}
-			if rec.Removing != nil && p.dir.Alive(id) { // as long as its keeper takes to go
-				due = time.Now()
 			}
 		}
 	}
@@ -89,46 +90,50 @@ func dueTime(rec *statedir.Record) time.Time {
 	return due
 }
 
-func (p *Provider) sweepSandbox(id string) error {
-	if rec, err := p.dir.Read(id); err == nil && !left(rec) && exists(p.dir.Sandbox(id)) {
-		return nil // as nearly always: no lock taken
+// sweepSandbox removes the sandbox if nobody will look after it any more. waits
+// says that it is to go, and that its keeper, or who removes it, is not done.
+func (p *Provider) sweepSandbox(id string) (waits bool, err error) {
+	rec, err := p.dir.Read(id)
+	if err == nil && !left(rec) && exists(p.dir.Sandbox(id)) {
+		return false, nil // as nearly always: no lock taken
 	}
+	removing := err == nil && rec.Removing != nil
 	lock, err := p.dir.TryLock(id)
 	gone := errors.Is(err, fs.ErrNotExist)
 	if gone {
 		if !exists(p.dir.Record(id)) {
-			return nil // removed meanwhile
+			return false, nil // removed meanwhile
 		}
 		lock, err = p.dir.Make(id) // lest somebody makes it while we remove what is left
 	}
 	if errors.Is(err, statedir.ErrBusy) || errors.Is(err, fs.ErrExist) {
-		return nil
+		return removing, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer lock.Release()
-	rec, err := p.dir.Read(id)
+	rec, err = p.dir.Read(id)
 	if errors.Is(err, fs.ErrNotExist) { // killed before it wrote the record, or after it removed it
 		if err := p.dir.Disown(id); err != nil {
-			return err
+			return false, err
 		}
 		rec = &statedir.Record{Status: atoll.Status{ID: id}, Removing: &atoll.RemoveOptions{}}
 	} else if err != nil {
-		return err
+		return false, err
 	}
 	if gone && rec.Removing == nil {
 		rec.Removing = &atoll.RemoveOptions{}
 	}
 	if !left(rec) || p.dir.Alive(id) {
-		return nil
+		return rec.Removing != nil || rec.Status.State == atoll.StateCreating, nil
 	}
 	p.log.Info("sweep", "sandbox", id, "state", rec.Status.State)
 	opts := atoll.RemoveOptions{Volumes: rec.Fresh || rec.Status.State != atoll.StateCreating}
 	if rec.Removing != nil {
 		opts = *rec.Removing
 	}
-	return p.delete(rec, opts)
+	return false, p.delete(rec, opts)
 }
 
 // vacateTime is how long what is left of a sandbox may take to go: as a keeper
@@ -144,15 +149,18 @@ const (
 func (p *Provider) vacated(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, vacateTime)
 	defer cancel()
-	for begun := time.Now(); p.dir.Known(id); {
-		if err := p.sweepSandbox(id); err != nil {
+	for idle := time.Now(); p.dir.Known(id); {
+		if _, err := p.sweepSandbox(id); err != nil {
 			return false
 		}
 		rec, err := p.dir.Read(id)
 		if err == nil && !left(rec) {
 			return false
 		}
-		if err == nil && rec.Removing == nil && time.Since(begun) > busyTime && p.dir.Busy(id) {
+		if err != nil || rec.Removing != nil || !p.dir.Busy(id) {
+			idle = time.Now()
+		}
+		if time.Since(idle) > busyTime {
 			return false
 		}
 		select {

@@ -52,16 +52,20 @@ func Steps() []string {
 	return names
 }
 
-// boot takes the steps. When it fails, nothing is left.
+// boot takes the steps, as long as somebody wants the sandbox. When it fails,
+// nothing is left.
 func (k *keeper) boot() error {
 	var undo undoStack
 	for _, s := range steps {
 		err := k.planned(s.name)
+		if err == nil && HungUp(k.conn) {
+			err = atoll.Errorf("start", k.box.ID(), atoll.ErrInternal, "whoever wanted the sandbox has gone")
+		}
 		if err == nil {
 			err = s.do(k, &undo)
 		}
 		if err != nil {
-			_, _ = k.box.mustBegin(context.Background()) // or its end would be noticed by those who watch, as a death
+			_, _ = k.box.waitToEnd(context.Background()) // or its end would be noticed by those who watch, as a death
 			undo.run()
 			return k.box.bootError(err)
 		}
@@ -85,12 +89,11 @@ func (k *keeper) planned(step string) error {
 	return atoll.Errorf("start", k.box.ID(), atoll.ErrUnavailable, "step %q failed as planned", step)
 }
 
-func (k *keeper) takeLock(undo *undoStack) (err error) {
+func (k *keeper) takeLock(*undoStack) (err error) {
 	if k.lock, err = k.box.dir.LockKeeper(k.box.ID()); err != nil {
 		return atoll.E("start", k.box.ID(), atoll.ErrConflict, err)
 	}
-	undo.add(k.lock.Release)
-	return nil
+	return nil // it goes with the process, after all else that it holds
 }
 
 func (k *keeper) makeNetwork(undo *undoStack) (err error) {
@@ -305,14 +308,34 @@ func (k *keeper) runMain(undo *undoStack) error {
 	return k.box.runMain(context.Background())
 }
 
+// saveRecord is not undone: from now on the sandbox is there, whatever becomes of
+// who wanted it.
 func (k *keeper) saveRecord(*undoStack) error {
-	k.box.mu.Lock()
-	defer k.box.mu.Unlock()
-	err := k.box.save()
-	if err == nil {
-		err = dropMain(k.box.job.Dir)
+	b := k.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.save(); err != nil {
+		return err
 	}
-	return err
+	if err := dropMain(b.job.Dir); err != nil {
+		b.log.Warn("the main process of the last life is still known", "err", err)
+	}
+	return nil
+}
+
+// HungUp reports whether the other end of the socket has no more to say: most
+// likely it has died.
+func HungUp(conn *os.File) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return true // closed
+	}
+	fds := []unix.PollFd{{Events: unix.POLLRDHUP}}
+	err = raw.Control(func(fd uintptr) {
+		fds[0].Fd = int32(fd)
+		_, _ = unix.Poll(fds, 0) // fails if interrupted, and then reports nothing
+	})
+	return err != nil || fds[0].Revents != 0
 }
 
 // An undoStack holds what takes back the steps made so far.

@@ -132,16 +132,16 @@ func (b *box) paused() bool {
 // save writes the record; b.mu is held.
 func (b *box) save() error { return b.dir.Write(b.record) }
 
-// begin ends the sandbox's life in this keeper once; it reports whether the
+// toEnd ends the sandbox's life in this keeper once; it reports whether the
 // caller is the one to do it.
-func (b *box) begin() bool {
-	won, _ := b.tryBegin()
+func (b *box) toEnd() bool {
+	won, _ := b.tryToEnd()
 	return won
 }
 
-// tryBegin is begin that tells, of who is not the one, what is closed when the
+// tryToEnd is toEnd that tells, of who is not the one, what is closed when the
 // one that is has given up.
-func (b *box) tryBegin() (won bool, other <-chan struct{}) {
+func (b *box) tryToEnd() (won bool, other <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ending != nil {
@@ -151,11 +151,11 @@ func (b *box) tryBegin() (won bool, other <-chan struct{}) {
 	return true, nil
 }
 
-// mustBegin is begin that waits while another tries. won is false when the
+// waitToEnd is toEnd that waits while another tries. won is false when the
 // sandbox has come to its end.
-func (b *box) mustBegin(ctx context.Context) (won bool, err error) {
+func (b *box) waitToEnd(ctx context.Context) (won bool, err error) {
 	for {
-		won, other := b.tryBegin()
+		won, other := b.tryToEnd()
 		if won {
 			return true, nil
 		}
@@ -175,7 +175,7 @@ func (b *box) Stop(ctx context.Context, grace time.Duration) error {
 	if grace < 0 {
 		grace = atoll.DefaultStopGrace
 	}
-	won, err := b.mustBegin(ctx)
+	won, err := b.waitToEnd(ctx)
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (b *box) Stop(ctx context.Context, grace time.Duration) error {
 	return nil
 }
 
-// stop does what Stop does, for the reason given. The caller won begin, which is
+// stop does what Stop does, for the reason given. The caller won toEnd, which is
 // taken back when the files cannot be saved.
 func (b *box) stop(grace time.Duration, reason string) error {
 	err := b.terminate(grace)
@@ -215,10 +215,10 @@ func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	if err != nil {
 		return atoll.E("remove", b.ID(), atoll.ErrInternal, err)
 	}
-	won := b.begin() // so that whoever loses the sentry knows why
+	won := b.toEnd() // so that whoever loses the sentry knows why
 	b.sentry.kill()
 	if !won {
-		if won, err = b.mustBegin(ctx); err != nil {
+		if won, err = b.waitToEnd(ctx); err != nil {
 			return err
 		}
 	}
@@ -293,7 +293,7 @@ func (b *box) terminateAll(wanted func() bool, grace time.Duration) {
 	}
 }
 
-// goOn takes back begin. The record says then whether what is inside runs, and
+// goOn takes back toEnd. The record says then whether what is inside runs, and
 // reason.
 func (b *box) goOn(reason string) {
 	frozen := b.sentry.paused.Load()
@@ -314,7 +314,7 @@ func (b *box) goOn(reason string) {
 	b.ending = nil
 }
 
-// finish takes the sandbox down and records how it ended. The caller won begin.
+// finish takes the sandbox down and records how it ended. The caller won toEnd.
 func (b *box) finish(state atoll.State, reason string, exit *atoll.Exit) error {
 	defer close(b.over)
 	var errs []error
@@ -351,7 +351,7 @@ func (b *box) mainExit() *atoll.Exit {
 // watchSentry records the end of a sentry that nobody asked for.
 func (b *box) watchSentry() {
 	<-b.sentry.exited
-	if won, _ := b.mustBegin(context.Background()); !won {
+	if won, _ := b.waitToEnd(context.Background()); !won {
 		return
 	}
 	reason := b.fate()
@@ -393,7 +393,7 @@ func (b *box) watchMain(p atoll.Process) {
 		return
 	}
 	for {
-		if won, _ := b.mustBegin(context.Background()); !won {
+		if won, _ := b.waitToEnd(context.Background()); !won {
 			return // the sandbox ended first
 		}
 		err := b.terminate(0)
@@ -437,10 +437,10 @@ func (b *box) watchTTL() {
 	case <-b.done:
 	case <-time.After(time.Until(expires)):
 		b.log.Info("expired")
-		won := b.begin()
+		won := b.toEnd()
 		b.sentry.kill() // also when it is just being stopped
 		if !won {
-			won, _ = b.mustBegin(context.Background())
+			won, _ = b.waitToEnd(context.Background())
 		}
 		if won {
 			_ = b.finish(atoll.StateStopped, "its time to live is over", nil) // logged
@@ -465,11 +465,16 @@ func (b *box) removeSelf(volumes bool, wait time.Duration) {
 		return
 	}
 	defer lock.Release()
+	opts := atoll.RemoveOptions{Volumes: volumes}
+	if err := b.dir.BeginRemoval(b.record, opts); err != nil {
+		b.log.Error("remove", "err", err)
+		return
+	}
 	if err := errors.Join(b.unmount(), b.cgroup.Leave(), b.cgroup.Remove()); err != nil {
 		b.log.Error("remove", "err", err)
 		return // what is still mounted would be deleted too
 	}
-	if err := b.dir.Delete(b.record, atoll.RemoveOptions{Volumes: volumes}); err != nil {
+	if err := b.dir.Delete(b.record, opts); err != nil {
 		b.log.Error("remove", "err", err)
 	}
 	b.dir.TidyRun(filepath.Dir(b.job.Run))

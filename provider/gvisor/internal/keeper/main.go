@@ -38,8 +38,12 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
-// Argv0 is the argv[0] of a keeper.
-const Argv0 = "atoll-keeper"
+// Argv0 is the argv[0] of a keeper. The path of its cgroup follows, and Spare if
+// that is its own, and not that of a sandbox.
+const (
+	Argv0 = "atoll-keeper"
+	Spare = "spare"
+)
 
 // jobFD is the descriptor of the socket on which the job comes and the reply
 // goes.
@@ -84,17 +88,14 @@ func Main() int {
 	conn := os.NewFile(jobFD, "job")
 	k, err := start(conn)
 	if err != nil {
-		_ = reply(conn, failure(err)) // who does not hear it has died
+		if reply(conn, failure(err)) != nil && k != nil { // who does not hear it has died
+			k.box.abandon()
+		}
+		runtime.KeepAlive(k) // and its lock
 		return 1
 	}
 	st, _ := k.box.Status(context.Background()) // never fails
-	if err := reply(conn, Reply{Status: st}); err != nil {
-		// Whoever wanted the sandbox died while it was being made, and nobody
-		// else knows of it.
-		k.box.abandon()
-		return 1
-	}
-	conn.Close()
+	_ = reply(conn, Reply{Status: st})          // who does not hear it finds the record
 	k.serve()
 	return 0
 }
@@ -121,27 +122,18 @@ func closeInherited() error {
 	return nil
 }
 
-// abandon ends a sandbox of which nobody knows that it runs. One that was being
-// made was never handed out and goes, but for a data volume that was there
-// before; one that was being started is stopped, as it was.
+// abandon removes a sandbox that could not be made, for one who was killed
+// meanwhile: all but a data volume that was there before. One that could not be
+// started is as it was.
 func (b *box) abandon() {
-	creating, fresh := b.job.Record.Status.State == atoll.StateCreating, b.job.Record.Fresh
-	if creating {
-		b.mu.Lock()
-		if err := b.dir.BeginRemoval(b.record, atoll.RemoveOptions{Volumes: fresh}); err != nil {
-			b.log.Error("remove", "err", err)
-		}
-		b.mu.Unlock()
-	}
-	if b.begin() {
-		_ = b.finish(atoll.StateStopped, "", nil) // logged
-	}
-	if creating {
-		// Who made it and has given up does the same, and waits for our end; one
-		// who was killed has let go of the lock at the same moment.
-		b.removeSelf(fresh, 50*time.Millisecond)
+	if b.job.Record.Status.State == atoll.StateCreating {
+		b.removeSelf(b.job.Record.Fresh, abandonWait)
 	}
 }
+
+// abandonWait is how long a keeper waits for the lock of one who was killed, who
+// let go of it at the moment when he stopped to listen.
+const abandonWait = 50 * time.Millisecond
 
 func reply(w io.WriteCloser, r Reply) error {
 	defer w.Close()
@@ -151,7 +143,8 @@ func reply(w io.WriteCloser, r Reply) error {
 // A keeper is a box and what serves it.
 type keeper struct {
 	box     *box
-	root    string // of the sandbox's file system
+	conn    *os.File // of the provider that wants the sandbox
+	root    string   // of the sandbox's file system
 	lock    *statedir.KeeperLock
 	handler *api.Handler
 	server  *http.Server
@@ -166,9 +159,14 @@ func start(conn *os.File) (*keeper, error) {
 	var job Job
 	dec := json.NewDecoder(conn)
 	if err := dec.Decode(&job); err != nil {
-		// A spare one, of a provider that has ended.
-		group := cgroup.Open(cgroup.Root).Group(argument(1))
-		return nil, errors.Join(fmt.Errorf("read job: %w", err), group.Leave(), group.Remove())
+		// The provider has ended. The cgroup of a sandbox is left for whoever
+		// removes what else there is of it, or has done so and makes it again.
+		err = fmt.Errorf("read job: %w", err)
+		if argument(2) == Spare {
+			group := cgroup.Open(cgroup.Root).Group(argument(1))
+			err = errors.Join(err, group.Leave(), group.Remove())
+		}
+		return nil, err
 	}
 	booted := make(chan struct{})
 	defer close(booted)
@@ -188,7 +186,7 @@ func start(conn *os.File) (*keeper, error) {
 		// sentry. Commands end 5 % sooner for it.
 		runtime.GOMAXPROCS(1)
 	}
-	k := &keeper{box: newBox(&job, statedir.Dir(job.State), log), failed: make(chan error, 1)}
+	k := &keeper{box: newBox(&job, statedir.Dir(job.State), log), conn: conn, failed: make(chan error, 1)}
 	return k, k.boot()
 }
 
@@ -223,7 +221,7 @@ func (k *keeper) serve() {
 	case <-k.box.done:
 	case err := <-k.failed:
 		k.box.log.Error("serve", "err", err)
-		if won, _ := k.box.mustBegin(context.Background()); won {
+		if won, _ := k.box.waitToEnd(context.Background()); won {
 			_ = k.box.finish(atoll.StateFailed, "its keeper could not serve: "+err.Error(), nil) // logged
 		}
 	}

@@ -70,7 +70,7 @@ func (b *box) watchIdle() {
 		if time.Since(used) < limit {
 			continue
 		}
-		if won, _ := b.mustBegin(context.Background()); !won {
+		if won, _ := b.waitToEnd(context.Background()); !won {
 			return
 		}
 		if err := b.stop(atoll.DefaultStopGrace, "nobody used it for "+b.job.Spec.IdleStop.String()); err != nil {
