@@ -84,10 +84,10 @@ func (p *Provider) order(ctx context.Context, k *spawned, rec *statedir.Record) 
 	k.kill()
 	_ = group.Remove() // also done by whoever removes the sandbox
 	switch {
+	case ctx.Err() != nil: // most likely why the keeper gave up
+		return ctx.Err()
 	case err == nil:
 		return reply.Err()
-	case ctx.Err() != nil:
-		return ctx.Err()
 	}
 	return atoll.Errorf("start", id, atoll.ErrInternal, "keeper died: %w; see %s", err, filepath.Join(p.dir.Sandbox(id), keeper.LogName))
 }
