@@ -91,9 +91,11 @@ var mutants = []mutant{
 		return p
 	})),
 	breaks("leaks a descriptor", "exec/exit codes come back", onMock(func(t *testing.T, p atoll.Provider) atoll.Provider {
-		if _, err := os.Open(os.DevNull); err != nil {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
 			t.Fatal(err)
 		}
+		forgotten = append(forgotten, f)
 		return p
 	})),
 	breaks("leaks a child", "exec/exit codes come back", onMock(func(t *testing.T, p atoll.Provider) atoll.Provider {
@@ -112,6 +114,10 @@ var mutants = []mutant{
 		return p
 	})),
 }
+
+// forgotten keeps the files that a mutant leaks from being collected, which would
+// close them.
+var forgotten []*os.File
 
 // TestMutants runs the suite on each mutant in a process of its own, because
 // there it has to fail.
