@@ -88,7 +88,8 @@ func Main() int {
 	conn := os.NewFile(jobFD, "job")
 	k, err := start(conn)
 	if err != nil {
-		if reply(conn, failure(err)) != nil && k != nil { // who does not hear it has died
+		heard := reply(conn, failure(err)) == nil
+		if !heard && k != nil && k.lock != nil { // who wanted it has died, and nobody else has it
 			k.box.abandon()
 		}
 		runtime.KeepAlive(k) // and its lock
