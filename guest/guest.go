@@ -96,9 +96,14 @@ func (c *Client) Close() error {
 	return errors.Join(c.client.Close(), c.session.Close())
 }
 
-// A stream is a yamux stream, whose Close lets the other side go on sending:
-// what other connections call CloseWrite.
+// A stream is a yamux stream, whose own Close lets the other side go on sending,
+// and whoever reads that wait for it: what other connections call CloseWrite.
 type stream struct{ *yamux.Stream }
+
+// Close ends a Read, too.
+func (s stream) Close() error {
+	return errors.Join(s.SetReadDeadline(time.Unix(1, 0)), s.Stream.Close())
+}
 
 func (s stream) CloseWrite() error { return s.Stream.Close() }
 

@@ -144,6 +144,29 @@ func TestDialHalfClose(t *testing.T) {
 	}
 }
 
+// Who is root in the sandbox can stop a guest: whoever waits for it can give up.
+func TestNobodyAnswers(t *testing.T) {
+	host, inside := socketPair(t)
+	defer inside.Close()
+	g, err := Connect(t.Context(), host, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	for what, do := range map[string]func(context.Context) error{
+		"Dial": func(ctx context.Context) error { _, err := atoll.Dial(ctx, g.Sandbox(), 80); return err },
+		"Stat": func(ctx context.Context) error { _, err := atoll.Files(g.Sandbox()).Stat(ctx, "f"); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		begin := time.Now()
+		err := do(ctx)
+		cancel()
+		if took := time.Since(begin); err == nil || took > 10*time.Second {
+			t.Errorf("%s of a guest that does not answer: %v, after %v", what, err, took)
+		}
+	}
+}
+
 func TestClosed(t *testing.T) {
 	host, inside := socketPair(t)
 	served := make(chan error, 1)
