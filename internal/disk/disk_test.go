@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -75,5 +76,18 @@ func TestSync(t *testing.T) {
 	}
 	if err := Sync(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Sync of what is not there: %v", err)
+	}
+}
+
+func TestIsFull(t *testing.T) {
+	for err, want := range map[error]bool{
+		&os.PathError{Op: "write", Err: syscall.ENOSPC}: true,
+		errors.Join(syscall.EDQUOT):                     true,
+		syscall.EIO:                                     false,
+		nil:                                             false,
+	} {
+		if IsFull(err) != want {
+			t.Errorf("IsFull(%v) is %v", err, !want)
+		}
 	}
 }

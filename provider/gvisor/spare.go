@@ -18,9 +18,9 @@ import (
 
 // A spare is a keeper that was started before there is a sandbox for it: it
 // waits for its job, in namespaces and a cgroup of its own, and so takes its
-// start-up time off the way of the next Create. There
-// is one at the most, also of those on their way. When its provider dies it finds its socket closed, and
-// ends as if it had never been.
+// start-up time off the way of the next Create. There is one at the most, also of
+// those on their way. When its provider dies it finds its socket closed, and ends
+// as if it had never been.
 type spare struct {
 	p *Provider
 

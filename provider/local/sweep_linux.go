@@ -94,7 +94,7 @@ func environOf(pid int) (environ string, known bool) {
 	return "", true
 }
 
-// processes lists those of this machine, without zombies.
+// processes lists those of this machine, without zombies and the kernel's own.
 func processes() ([]proc, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -131,8 +131,8 @@ func look(pid int) (proc, bool) {
 	session, err2 := strconv.Atoi(fields[3])
 	flags, err3 := strconv.ParseUint(fields[6], 10, 32)
 	const exiting, kernel = 0x4, 0x200000 // PF_EXITING, PF_KTHREAD
-	execs := flags&(exiting|kernel) == 0 && fields[48] == "0"
-	return proc{pid, parent, session, fields[19], execs}, err1 == nil && err2 == nil && err3 == nil
+	execs := flags&exiting == 0 && fields[48] == "0"
+	return proc{pid, parent, session, fields[19], execs}, flags&kernel == 0 && err1 == nil && err2 == nil && err3 == nil
 }
 
 // kill ends the process, and never another that got its PID meanwhile.

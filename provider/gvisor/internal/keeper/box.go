@@ -133,15 +133,9 @@ func (b *box) paused() bool {
 func (b *box) save() error { return b.dir.Write(b.record) }
 
 // toEnd ends the sandbox's life in this keeper once; it reports whether the
-// caller is the one to do it.
-func (b *box) toEnd() bool {
-	won, _ := b.tryToEnd()
-	return won
-}
-
-// tryToEnd is toEnd that tells, of who is not the one, what is closed when the
-// one that is has given up.
-func (b *box) tryToEnd() (won bool, other <-chan struct{}) {
+// caller is the one to do it, and if not, what is closed when the one that is has
+// given up.
+func (b *box) toEnd() (won bool, other <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ending != nil {
@@ -155,7 +149,7 @@ func (b *box) tryToEnd() (won bool, other <-chan struct{}) {
 // sandbox has come to its end.
 func (b *box) waitToEnd(ctx context.Context) (won bool, err error) {
 	for {
-		won, other := b.tryToEnd()
+		won, other := b.toEnd()
 		if won {
 			return true, nil
 		}
@@ -167,6 +161,17 @@ func (b *box) waitToEnd(ctx context.Context) (won bool, err error) {
 			return false, ctx.Err()
 		}
 	}
+}
+
+// killToEnd is waitToEnd that does not wait for who has something to save: it kills
+// the sentry.
+func (b *box) killToEnd(ctx context.Context) (won bool, err error) {
+	won, _ = b.toEnd() // so that whoever loses the sentry knows why
+	b.sentry.kill()
+	if won {
+		return true, nil
+	}
+	return b.waitToEnd(ctx)
 }
 
 // Stop ends every process, saves the root file system, and then the sentry and
@@ -215,12 +220,9 @@ func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	if err != nil {
 		return atoll.E("remove", b.ID(), atoll.ErrInternal, err)
 	}
-	won := b.toEnd() // so that whoever loses the sentry knows why
-	b.sentry.kill()
-	if !won {
-		if won, err = b.waitToEnd(ctx); err != nil {
-			return err
-		}
+	won, err := b.killToEnd(ctx)
+	if err != nil {
+		return err
 	}
 	defer b.leave()
 	if !won {
@@ -437,12 +439,7 @@ func (b *box) watchTTL() {
 	case <-b.done:
 	case <-time.After(time.Until(expires)):
 		b.log.Info("expired")
-		won := b.toEnd()
-		b.sentry.kill() // also when it is just being stopped
-		if !won {
-			won, _ = b.waitToEnd(context.Background())
-		}
-		if won {
+		if won, _ := b.killToEnd(context.Background()); won {
 			_ = b.finish(atoll.StateStopped, "its time to live is over", nil) // logged
 		}
 		b.removeSelf(true, removeWait)

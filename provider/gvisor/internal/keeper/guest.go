@@ -57,9 +57,9 @@ func (f *boxFiles) inside(ctx context.Context) (atoll.FS, error) {
 	return atoll.Files(g), nil
 }
 
-// connect returns, for op, the sandbox as the guest sees it, starting the guest if it is
-// not there, or no longer: it is a process inside, which whoever is root there
-// can kill.
+// connect returns, for op, the sandbox as the guest sees it, starting the guest
+// if it is not there, or no longer: it is a process inside, which whoever is root
+// there can kill.
 func (f *boxFiles) connect(ctx context.Context, op string) (atoll.Sandbox, error) {
 	if err := f.box.mustRun(op); err != nil {
 		return nil, err

@@ -191,8 +191,8 @@ func start(conn *os.File) (*keeper, error) {
 	return k, k.boot()
 }
 
-// bootGrace is how long a keeper goes on to start its sandbox when its provider
-// has died. When it is done it takes back what it did.
+// bootGrace is how long the step of a start that a keeper is at may still take
+// when its provider has died. Then it takes back what it did.
 const bootGrace = 10 * time.Second
 
 // dieWith ends this process if the provider at the other end of conn dies and
