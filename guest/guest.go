@@ -28,19 +28,52 @@ var caps = atoll.Caps{Durable: atoll.DurableNone, Files: true, Dial: true}
 // Serve answers requests on conn until it ends. It serves files as opts says
 // and TCP ports of the system that it runs in.
 func Serve(conn io.ReadWriteCloser, opts dirfs.Options) error {
-	session, err := yamux.Server(conn, config())
-	if err != nil {
-		return err
-	}
-	defer session.Close()
 	handler, err := api.NewHandler(system{dirfs.System(opts)}, api.Options{})
 	if err != nil {
 		return err
 	}
 	defer handler.Close()
-	server := &http.Server{Handler: handler}
+	return serve(context.Background(), conn, handler, handler)
+}
+
+// What may still be said when a guest ends: the answers to requests that have
+// been made, and these on their way.
+const (
+	answerTime   = 2 * time.Second
+	deliveryTime = time.Second
+)
+
+// serve answers requests on conn until it ends, or ctx does. face is the handler,
+// or what is around it.
+func serve(ctx context.Context, conn io.ReadWriteCloser, handler *api.Handler, face http.Handler) error {
+	session, err := yamux.Server(conn, config())
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	server := &http.Server{Handler: face}
 	defer server.Close()
-	if err := server.Serve(listener{session}); !hostGone(err) {
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		grace, cancel := context.WithTimeout(context.Background(), answerTime)
+		defer cancel()
+		_ = server.Shutdown(grace) // what is not answered by then is cut off
+		_ = handler.Close()        // streams, which processes that have ended have ended too
+		if c, ok := conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
+			select { // the other side has read it all when it closes, too
+			case <-session.CloseChan():
+			case <-time.After(deliveryTime):
+			}
+		}
+		_ = session.Close()
+	})
+	defer func() {
+		if !stop() {
+			<-ended
+		}
+	}()
+	if err := server.Serve(listen(session)); !errors.Is(err, http.ErrServerClosed) && !hostGone(err) {
 		return err
 	}
 	return nil
@@ -115,10 +148,26 @@ func open(session *yamux.Session) (net.Conn, error) {
 	return stream{s}, nil
 }
 
-type listener struct{ *yamux.Session }
+// A listener accepts the session's streams until it is closed, which leaves those
+// that there are alone.
+type listener struct {
+	*yamux.Session
+	ctx   context.Context
+	close context.CancelFunc
+}
+
+func listen(session *yamux.Session) listener {
+	ctx, cancel := context.WithCancel(context.Background())
+	return listener{session, ctx, cancel}
+}
+
+func (l listener) Close() error {
+	l.close()
+	return nil
+}
 
 func (l listener) Accept() (net.Conn, error) {
-	s, err := l.AcceptStream()
+	s, err := l.AcceptStreamWithContext(l.ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ const id = "0123456789abcdef0123456789abcdef"
 // its work directory.
 func connect(t *testing.T, dir string) *Client {
 	t.Helper()
-	host, inside := socketPair(t)
+	host, inside := bothEnds(t)
 	served := make(chan error, 1)
 	go func() { served <- Serve(inside, dirfs.Options{Workdir: dir, UID: -1, GID: -1}) }()
 	g, err := Connect(t.Context(), host, id)
@@ -37,8 +37,8 @@ func connect(t *testing.T, dir string) *Client {
 	return g
 }
 
-// socketPair returns both ends of a connection.
-func socketPair(t *testing.T) (host, inside net.Conn) {
+// bothEnds returns both ends of a connection.
+func bothEnds(t *testing.T) (host, inside net.Conn) {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
@@ -146,7 +146,7 @@ func TestDialHalfClose(t *testing.T) {
 
 // Who is root in the sandbox can stop a guest: whoever waits for it can give up.
 func TestNobodyAnswers(t *testing.T) {
-	host, inside := socketPair(t)
+	host, inside := bothEnds(t)
 	defer inside.Close()
 	g, err := Connect(t.Context(), host, id)
 	if err != nil {
@@ -168,7 +168,7 @@ func TestNobodyAnswers(t *testing.T) {
 }
 
 func TestClosed(t *testing.T) {
-	host, inside := socketPair(t)
+	host, inside := bothEnds(t)
 	served := make(chan error, 1)
 	go func() { served <- Serve(inside, dirfs.Options{Workdir: t.TempDir(), UID: -1, GID: -1}) }()
 	g, err := Connect(t.Context(), host, id)

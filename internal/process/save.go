@@ -62,7 +62,28 @@ func Load(path string) (*Table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return &Table{closed: true, procs: map[string]*process{p.id: p}, order: []*process{p}}, nil
+	return closedTable(p), nil
+}
+
+// Ended returns a closed table that holds a process which has ended, as st says,
+// with what is kept of its output: the last bytes of what it has written.
+func Ended(st atoll.ProcessStatus, stdout, stderr []byte) *Table {
+	p := &process{id: st.ID, started: st.Started, tty: st.TTY, ended: make(chan struct{})}
+	p.stdout = endedRing(st.Stdout.Written-int64(len(stdout)), stdout)
+	p.stderr = endedRing(st.Stderr.Written-int64(len(stderr)), stderr)
+	p.finish(st)
+	return closedTable(p)
+}
+
+func closedTable(p *process) *Table {
+	return &Table{closed: true, procs: map[string]*process{p.id: p}, order: []*process{p}}
+}
+
+// finish makes p one that has ended as st says.
+func (p *process) finish(st atoll.ProcessStatus) {
+	p.exit.Store(st.Exit)
+	close(p.ended)
+	p.info, p.info.Exit = st, nil
 }
 
 func load(r *bufio.Reader) (*process, error) {
@@ -84,9 +105,7 @@ func load(r *bufio.Reader) (*process, error) {
 	if p.stderr, err = loadRing(r, st.Stderr); err != nil {
 		return nil, fmt.Errorf("stderr: %w", err)
 	}
-	p.exit.Store(st.Exit)
-	close(p.ended)
-	p.info, p.info.Exit = st, nil
+	p.finish(st)
 	return p, nil
 }
 

@@ -1,8 +1,10 @@
 package testimage
 
 import (
+	"context"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -32,9 +34,19 @@ type Registry struct {
 // Serve starts a registry.
 func Serve(t testing.TB) *Registry {
 	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ServeOn(t, l, nil)
+}
+
+// ServeOn is Serve on a listener, which dial reaches; nil means as every other.
+func ServeOn(t testing.TB, l net.Listener, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *Registry {
+	t.Helper()
 	r := &Registry{t: t}
 	good := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h := http.Handler(good)
 		r.mu.Lock()
 		if what := asked(req); what != "" {
@@ -46,7 +58,11 @@ func Serve(t testing.TB) *Registry {
 		r.mu.Unlock()
 		h.ServeHTTP(w, req)
 	}))
+	_ = server.Listener.Close() // of its own
+	server.Listener = l
+	server.Start()
 	r.transport = server.Client().Transport.(*http.Transport).Clone()
+	r.transport.DialContext = dial
 	t.Cleanup(func() {
 		r.transport.CloseIdleConnections()
 		server.Close()

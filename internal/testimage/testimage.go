@@ -139,7 +139,9 @@ func Busybox(t testing.TB) v1.Image {
 	entries[3].Uid, entries[3].Gid = 1000, 1000
 	for _, applet := range bytes.Fields(list) {
 		if name := string(applet); name != "busybox" {
-			entries = append(entries, Link("bin/"+name, "bin/busybox"))
+			link := Link("bin/"+name, "bin/busybox")
+			link.Mode = 0o755 // docker gives it to the file
+			entries = append(entries, link)
 		}
 	}
 	return New(t, v1.Config{Env: []string{"PATH=/usr/bin:/bin"}, Cmd: []string{"sh"}}, Layer(t, entries...))
@@ -168,3 +170,65 @@ func Program(t testing.TB, source string) v1.Image {
 	return New(t, v1.Config{Entrypoint: []string{"/program"}},
 		Layer(t, Dir("tmp", 0o1777), Entry{tar.Header{Typeflag: tar.TypeReg, Name: "program", Mode: 0o755}, program}))
 }
+
+// WithSockets is Busybox with what the conformance suite needs to serve a port
+// and to connect to one, as Debian's busybox cannot: a program that takes the place
+// of the python3 which the suite looks for.
+func WithSockets(t testing.TB) v1.Image {
+	t.Helper()
+	layers, err := Program(t, sockets).Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers = append(layers, Layer(t, Symlink("usr/bin/python3", "/program"), Dir("var/tmp", 0o1777)))
+	img, err := mutate.AppendLayers(Busybox(t), layers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// sockets is called as "python3 -c SCRIPT PORT", to echo what comes to that port
+// on loopback, or as "python3 -c SCRIPT HOST PORT", to tell by its exit code
+// whether that one can be reached; one more argument makes it send, until that
+// one takes no more.
+const sockets = `package main
+
+import (
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+func main() {
+	args := os.Args[3:]
+	if len(args) > 1 {
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(args[0], args[1]), 3*time.Second)
+		if err != nil {
+			os.Exit(1)
+		}
+		if len(args) == 2 {
+			return
+		}
+		for err == nil {
+			c.SetWriteDeadline(time.Now().Add(time.Second))
+			_, err = c.Write(make([]byte, 65536))
+		}
+		os.Stdout.WriteString("stuck\n")
+		time.Sleep(time.Hour)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:" + args[0])
+	if err != nil {
+		os.Exit(1)
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			os.Exit(1)
+		}
+		io.Copy(c, c)
+		c.Close()
+	}
+}
+`

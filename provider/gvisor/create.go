@@ -16,7 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image"
 	"github.com/seed46cd37a8/atoll/internal/disk"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
+	"github.com/seed46cd37a8/atoll/internal/passwd"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
@@ -115,7 +115,7 @@ func (c *creation) image(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if st.Spec.User == "" && !keeper.PlainRoot(im.User) && !c.p.info.Caps.Users {
+	if st.Spec.User == "" && !passwd.IsRoot(im.User) && !c.p.info.Caps.Users {
 		return atoll.Errorf("create", st.ID, atoll.ErrUnsupported,
 			"image %s runs as user %q, and only root exists without privileges: set the user to root, or run Atoll as root", im.Ref, im.User)
 	}

@@ -18,7 +18,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	docker "github.com/google/go-containerregistry/pkg/v1/tarball"
 	"golang.org/x/sys/unix"
 
@@ -36,71 +35,9 @@ func TestConformanceOnImage(t *testing.T) {
 		t.Skip("the whole suite once more, on another root file system: too long for -short")
 	}
 	need(t)
-	ref := testimage.Serve(t).Push("busybox:1", busyboxWithSockets(t))
+	ref := testimage.Serve(t).Push("busybox:1", testimage.WithSockets(t))
 	providertest.Run(t, open, append(options(), providertest.Image(ref), providertest.Count(20))...)
 }
-
-// busyboxWithSockets is an image with what the suite needs to serve a port and
-// to connect to one, as Debian's busybox cannot: a program that takes the place
-// of the python3 which the suite looks for.
-func busyboxWithSockets(t *testing.T) v1.Image {
-	t.Helper()
-	layers, err := testimage.Program(t, sockets).Layers()
-	if err != nil {
-		t.Fatal(err)
-	}
-	layers = append(layers, testimage.Layer(t, testimage.Symlink("usr/bin/python3", "/program"), testimage.Dir("var/tmp", 0o1777)))
-	img, err := mutate.AppendLayers(testimage.Busybox(t), layers...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return img
-}
-
-// sockets is called as "python3 -c SCRIPT PORT", to echo what comes to that port
-// on loopback, or as "python3 -c SCRIPT HOST PORT", to tell by its exit code
-// whether that one can be reached; one more argument makes it send, until that
-// one takes no more.
-const sockets = `package main
-
-import (
-	"io"
-	"net"
-	"os"
-	"time"
-)
-
-func main() {
-	args := os.Args[3:]
-	if len(args) > 1 {
-		c, err := net.DialTimeout("tcp", net.JoinHostPort(args[0], args[1]), 3*time.Second)
-		if err != nil {
-			os.Exit(1)
-		}
-		if len(args) == 2 {
-			return
-		}
-		for err == nil {
-			c.SetWriteDeadline(time.Now().Add(time.Second))
-			_, err = c.Write(make([]byte, 65536))
-		}
-		os.Stdout.WriteString("stuck\n")
-		time.Sleep(time.Hour)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:" + args[0])
-	if err != nil {
-		os.Exit(1)
-	}
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			os.Exit(1)
-		}
-		io.Copy(c, c)
-		c.Close()
-	}
-}
-`
 
 // An image's environment and user hold; its entrypoint and command do not: what
 // a sandbox runs is its maker's to say.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/passwd"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
@@ -65,7 +66,7 @@ func (p *Provider) supports(s *atoll.Spec) error {
 		return no("network on: not available here")
 	case s.Network.Mode == atoll.NetworkEgress && !c.Egress:
 		return no("network egress lists: not available here")
-	case !c.Users && !keeper.PlainRoot(s.User):
+	case !c.Users && !passwd.IsRoot(s.User):
 		return no("user %q: only root exists without privileges; run as root for other users", s.User)
 	}
 	return nil

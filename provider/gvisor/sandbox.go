@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/passwd"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/files"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
@@ -395,7 +395,7 @@ func (s *sandbox) view() (files.View, error) {
 	s.p.dir.Use(s.id)
 	spec := &rec.Status.Spec
 	v := files.View{Workdir: spec.Workdir, Root: os.Geteuid(), UID: -1, GID: -1}
-	running, plain := live(rec.Status.State), keeper.PlainRoot(cmp.Or(spec.User, rec.User))
+	running, plain := live(rec.Status.State), passwd.IsRoot(cmp.Or(spec.User, rec.User))
 	v.Inside = func(context.Context) (atoll.FS, error) {
 		if !running {
 			return nil, atoll.Errorf("files", s.id, atoll.ErrStopped, "sandbox is stopped: only its work directory and volumes can be reached")

@@ -147,7 +147,7 @@ func (b *box) giveVolume() error {
 	if err != nil {
 		return atoll.E("start", b.ID(), atoll.ErrInvalid, err)
 	}
-	if cred.uid == 0 {
+	if cred.UID == 0 {
 		return nil
 	}
 	volume := b.dir.Volume(b.job.Spec.Project, statedir.DataVolume(b.ID()))
@@ -159,13 +159,13 @@ func (b *box) giveVolume() error {
 		return nil
 	}
 	if !b.job.Record.Fresh {
-		return os.Chown(volume, int(cred.uid), int(cred.gid))
+		return os.Chown(volume, int(cred.UID), int(cred.GID))
 	}
 	return filepath.WalkDir(volume, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		return os.Lchown(path, int(cred.uid), int(cred.gid))
+		return os.Lchown(path, int(cred.UID), int(cred.GID))
 	})
 }
 

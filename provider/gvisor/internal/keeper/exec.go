@@ -18,6 +18,7 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/passwd"
 	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
@@ -100,7 +101,7 @@ func (b *box) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*con
 	if user == "" {
 		user = b.defaultUser()
 	}
-	if plain := PlainRoot(user); !plain && !b.job.Caps.Users {
+	if plain := passwd.IsRoot(user); !plain && !b.job.Caps.Users {
 		return nil, atoll.Errorf("exec", b.ID(), atoll.ErrUnsupported, "user %q: only root exists without privileges; run Atoll as root for other users", user)
 	}
 	cred, err := b.resolveUser(ctx, user)
@@ -124,18 +125,18 @@ func (b *box) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*con
 
 // credArgs are the arguments of a program that runs as cred: nobody but root
 // has capabilities, and nobody gains any.
-func credArgs(cred credentials) (*control.ExecArgs, error) {
+func credArgs(cred passwd.User) (*control.ExecArgs, error) {
 	caps, err := specutils.Capabilities(false, ociCaps(capabilities))
 	if err != nil {
 		return nil, err
 	}
-	if cred.uid != 0 {
+	if cred.UID != 0 {
 		caps.EffectiveCaps, caps.PermittedCaps = 0, 0
 	}
 	args := &control.ExecArgs{
-		KUID: auth.KUID(cred.uid), KGID: auth.KGID(cred.gid), Capabilities: caps, NoNewPrivileges: true,
+		KUID: auth.KUID(cred.UID), KGID: auth.KGID(cred.GID), Capabilities: caps, NoNewPrivileges: true,
 	}
-	for _, g := range cred.groups {
+	for _, g := range cred.Groups {
 		args.ExtraKGIDs = append(args.ExtraKGIDs, auth.KGID(g))
 	}
 	return args, nil
@@ -145,8 +146,8 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // environ merges, each later one winning: what every process needs, the
 // image's, the spec's, the command's.
-func (b *box) environ(cred credentials, id string, cmd *atoll.Command) []string {
-	env := []string{"PATH=" + defaultPath, "HOME=" + cred.home, "HOSTNAME=" + hostname(&b.job.Spec)}
+func (b *box) environ(cred passwd.User, id string, cmd *atoll.Command) []string {
+	env := []string{"PATH=" + defaultPath, "HOME=" + cred.Home, "HOSTNAME=" + hostname(&b.job.Spec)}
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
 	}
@@ -162,19 +163,19 @@ func (b *box) defaultUser() string {
 
 // resolveUser looks user up in the sandbox as it is now. Plain root needs no
 // look-up: it is what nearly every command runs as.
-func (b *box) resolveUser(ctx context.Context, user string) (credentials, error) {
-	if PlainRoot(user) {
-		return credentials{home: "/root"}, nil
+func (b *box) resolveUser(ctx context.Context, user string) (passwd.User, error) {
+	if passwd.IsRoot(user) {
+		return passwd.Root(), nil
 	}
-	passwd, err := b.accounts(ctx, "/etc/passwd")
+	accounts, err := b.accounts(ctx, "/etc/passwd")
 	if err != nil {
-		return credentials{}, err
+		return passwd.User{}, err
 	}
-	group, err := b.accounts(ctx, "/etc/group")
+	groups, err := b.accounts(ctx, "/etc/group")
 	if err != nil {
-		return credentials{}, err
+		return passwd.User{}, err
 	}
-	return parseUser(user, passwd, group)
+	return passwd.Find(user, accounts, groups)
 }
 
 // accountsTime is how long a file of accounts may take to be read.
@@ -204,11 +205,6 @@ func userKind(err error) atoll.Kind {
 		return atoll.KindOf(err)
 	}
 	return atoll.ErrInvalid
-}
-
-// PlainRoot reports whether user means root with no group but its own.
-func PlainRoot(user string) bool {
-	return user == "" || user == "root" || user == "0" || user == "0:0"
 }
 
 const accountsLimit = 1 << 20 // bytes of a passwd or group file that are read

@@ -19,6 +19,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/passwd"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/files"
 )
 
@@ -161,7 +162,7 @@ func (b *box) startGuest(ctx context.Context) (*visitor, error) {
 
 // execSelf executes this binary inside, given to the sentry as an open file.
 // stdin and stderr may be nil.
-func (b *box) execSelf(ctx context.Context, cred credentials, stdin, stderr *os.File, argv ...string) (int32, error) {
+func (b *box) execSelf(ctx context.Context, cred passwd.User, stdin, stderr *os.File, argv ...string) (int32, error) {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return 0, err
@@ -193,7 +194,7 @@ func (b *box) runSelf(stdin *os.File, argv ...string) error {
 	}
 	stderr := os.NewFile(uintptr(fd), "stderr")
 	defer stderr.Close()
-	pid, err := b.execSelf(context.Background(), credentials{}, stdin, stderr, argv...)
+	pid, err := b.execSelf(context.Background(), passwd.User{}, stdin, stderr, argv...)
 	if err != nil {
 		return err
 	}
@@ -220,7 +221,7 @@ func (b *box) makeWorkdir() error {
 	if err != nil {
 		return atoll.E("start", b.ID(), atoll.ErrInvalid, err)
 	}
-	err = b.runSelf(nil, GuestArgv0, "mkdir", dir, fmt.Sprint(cred.uid), fmt.Sprint(cred.gid))
+	err = b.runSelf(nil, GuestArgv0, "mkdir", dir, fmt.Sprint(cred.UID), fmt.Sprint(cred.GID))
 	if errors.Is(err, errSelf) {
 		return atoll.Errorf("start", b.ID(), atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", dir, err)
 	}

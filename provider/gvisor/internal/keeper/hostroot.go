@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/internal/passwd"
 )
 
 // The host's root file system is shown by an allow-list. Nothing enumerates
@@ -323,21 +325,20 @@ func systemAccounts(name string, data []byte) string {
 	if name == "group" {
 		fields = 4
 	}
-	eachLine(data, fields, func(f []string) bool {
+	for f := range passwd.Entries(data, fields) {
 		id, err := strconv.Atoi(f[2])
 		if err != nil || id >= 1000 && id != 65534 {
-			return true
+			continue
 		}
 		if name == "group" {
 			fmt.Fprintf(&out, "%s:x:%d:\n", f[0], id)
-			return true
+			continue
 		}
 		home := "/nonexistent"
 		if id == 0 {
 			home = "/root"
 		}
 		fmt.Fprintf(&out, "%s:x:%d:%s:%s:%s:%s\n", f[0], id, f[3], f[0], home, f[6])
-		return true
-	})
+	}
 	return out.String()
 }

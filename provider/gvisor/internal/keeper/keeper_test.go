@@ -7,7 +7,6 @@ import (
 	"debug/elf"
 	"os"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -79,35 +78,6 @@ func TestIdleIgnoresSignals(t *testing.T) {
 	}
 	if err := p.Signal(unix.Signal(0)); err != nil {
 		t.Errorf("idle init ended on SIGTERM: %v", err)
-	}
-}
-
-func TestParseUser(t *testing.T) {
-	passwd := []byte("root:x:0:0:root:/root:/bin/sh\nbob:x:1000:1001::/home/bob:/bin/sh\nbroken:x\n")
-	crowd := strings.Repeat("somebody,", 10_000)
-	group := []byte("root:x:0:\nbob:x:1001:\ncrowd:x:20:" + crowd + "bob\r\nwheel:x:10:alice,bob")
-	passwd = append([]byte(crowd+"\n"), passwd...)
-	for user, want := range map[string]credentials{
-		"":          {home: "/root"},
-		"root":      {home: "/root"},
-		"bob":       {uid: 1000, gid: 1001, groups: []uint32{20, 10}, home: "/home/bob"},
-		"1000":      {uid: 1000, gid: 1001, groups: []uint32{20, 10}, home: "/home/bob"},
-		"bob:wheel": {uid: 1000, gid: 10, home: "/home/bob"},
-		"bob:7":     {uid: 1000, gid: 7, home: "/home/bob"},
-		"4242":      {uid: 4242, home: "/"},
-		"4242:17":   {uid: 4242, gid: 17, home: "/"},
-	} {
-		if got, err := parseUser(user, passwd, group); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("parseUser(%q) = %+v, %v, want %+v", user, got, err, want)
-		}
-	}
-	for _, user := range []string{"eve", "bob:nogroup", "broken", "4294967295", "0:4294967295"} {
-		if got, err := parseUser(user, passwd, group); err == nil {
-			t.Errorf("parseUser(%q) = %+v, want an error", user, got)
-		}
-	}
-	if got, err := parseUser("0", nil, nil); err != nil || got.home != "/root" {
-		t.Errorf("parseUser(0) without accounts = %+v, %v", got, err)
 	}
 }
 

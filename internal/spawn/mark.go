@@ -1,25 +1,26 @@
-package local
+package spawn
 
 import (
 	"crypto/rand"
 	"strings"
 )
 
-// A mark is in the environment of a process and of its descendants. Nothing
+// A Mark is in the environment of a process and of its descendants. Nothing
 // else on any machine has it, now or after a reboot, which cannot be said of a
 // PID.
-type mark struct{ sandbox, process string }
+type Mark struct{ sandbox, process string }
 
 const markVar = "ATOLL_LOCAL_PROCESS="
 
-func newMark(sandbox string) mark { return mark{sandbox, strings.ToLower(rand.Text())} }
+// NewMark returns one for a process of a sandbox.
+func NewMark(sandbox string) Mark { return Mark{sandbox, strings.ToLower(rand.Text())} }
 
 // String is the variable.
-func (m mark) String() string { return markVar + m.sandbox + "/" + m.process }
+func (m Mark) String() string { return markVar + m.sandbox + "/" + m.process }
 
 // covers reports whether an environment, as the kernel shows it, has the mark;
 // one without a process covers all of its sandbox.
-func (m mark) covers(environ string) bool {
+func (m Mark) covers(environ string) bool {
 	want := m.String()
 	for kv := range strings.SplitSeq(environ, "\x00") {
 		if kv == want || m.process == "" && strings.HasPrefix(kv, want) {

@@ -1,4 +1,4 @@
-package local
+package spawn
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 
 // reap waits for the process. Its PID stays its own until the lock is held, so
 // that who holds the lock knows whose it is.
-func (h *handle) reap() (*os.ProcessState, error) {
+func (h *Process) reap() (*os.ProcessState, error) {
 	for unix.Waitid(unix.P_PID, h.p.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == syscall.EINTR {
 	}
 	h.mu.Lock()
@@ -29,7 +29,7 @@ const sweepLimit = 5 * time.Second
 // sweep kills every process that bears the mark or is of the session, and what
 // descends from one, until none is left. It looks again and again, because
 // they may be starting others.
-func sweep(m mark, session func() int) error {
+func sweep(m Mark, session func() int) error {
 	deadline := time.Now().Add(sweepLimit)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		all, err := processes()

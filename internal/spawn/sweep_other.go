@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package local
+package spawn
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-func (h *handle) reap() (*os.ProcessState, error) {
+func (h *Process) reap() (*os.ProcessState, error) {
 	state, err := h.p.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -18,7 +18,7 @@ func (h *handle) reap() (*os.ProcessState, error) {
 
 // sweep kills the process's group. This system does not show the environments
 // of processes, so that those which left the group are not found.
-func sweep(m mark, session func() int) error {
+func sweep(m Mark, session func() int) error {
 	pid := session()
 	if pid == 0 {
 		return nil

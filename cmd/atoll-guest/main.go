@@ -1,0 +1,188 @@
+//go:build linux
+
+// Command atoll-guest is what Atoll puts into a container: as its first process
+// it starts all others, reaps them, and serves the sandbox's API to those whom
+// the container's engine lets in.
+//
+//	atoll-guest init CONFIG     the first process; CONFIG is a guest.Config as JSON
+//	atoll-guest files WORKDIR   serves files to their user, on its stdin
+//	atoll-guest connect         joins stdin and stdout to the first process
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/guest"
+)
+
+// socket is in the container's network namespace and not in its file system,
+// where an image may have anything, and which may be read-only.
+const socket = "@atoll-guest"
+
+func main() {
+	code, err := run(os.Args[1:])
+	if err != nil {
+		r := guest.Report{Kind: atoll.KindOf(err), Message: err.Error()}
+		if e := (*atoll.Error)(nil); errors.As(err, &e) && e.Err != nil {
+			r.Message = e.Err.Error()
+		}
+		report(r)
+	}
+	os.Exit(code)
+}
+
+// report tells whoever reads the container's log.
+func report(r guest.Report) {
+	text, _ := json.Marshal(r) // never fails
+	fmt.Fprintf(os.Stderr, "%s%s\n", guest.ReportPrefix, text)
+}
+
+func run(args []string) (code int, err error) {
+	switch {
+	case len(args) == 2 && args[0] == "init":
+		return initialize(args[1])
+	case len(args) == 2 && args[0] == "files":
+		return 0, guest.ServeFiles(args[1])
+	case len(args) == 1 && args[0] == "connect":
+		return 0, connect()
+	}
+	return 125, errors.New("usage: atoll-guest init CONFIG | files WORKDIR | connect")
+}
+
+// stopGrace is how long processes may take to end once the container is to stop;
+// its engine, which was told how long, kills all before that.
+const stopGrace = 24 * time.Hour
+
+// initialize returns with the main process, or when the container is to stop.
+func initialize(text string) (code int, err error) {
+	var config guest.Config
+	if err := json.Unmarshal([]byte(text), &config); err != nil {
+		return 125, fmt.Errorf("read configuration: %w", err)
+	}
+	config.Env = os.Environ()
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
+	m, err := guest.NewMachine(config)
+	if err != nil {
+		return 125, err
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return 125, err
+	}
+	served := make(chan error, 1)
+	go func() { served <- m.Serve(engineOnly{l}) }()
+	exited := make(chan atoll.Exit, 1)
+	if len(config.Cmd) > 0 {
+		main, err := m.Main(context.Background())
+		if err != nil {
+			return codeOf(err), err
+		}
+		go func() { exited <- follow(main) }()
+	}
+	idle := make(chan error, 1)
+	if limit := time.Duration(config.IdleStop); limit > 0 {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go func() { idle <- m.Idle(ctx, limit) }()
+	}
+	select {
+	case <-idle:
+		code = 143
+		report(guest.Report{Reason: "nobody used it for " + config.IdleStop.String()})
+	case exit := <-exited:
+		code = exit.Code
+	case <-stop:
+		code = 143 // as of one that ends by SIGTERM
+		_ = m.Stop(context.Background(), stopGrace)
+		if len(config.Cmd) > 0 {
+			exit := <-exited
+			report(guest.Report{Main: &exit})
+		}
+	case err := <-served:
+		return 125, err
+	}
+	_ = m.Stop(context.Background(), 0)
+	_ = l.Close()
+	<-served
+	return code, nil
+}
+
+// codeOf is the exit code for a main process that cannot be started, as docker's.
+func codeOf(err error) int {
+	switch atoll.KindOf(err) {
+	case atoll.ErrCommandNotFound:
+		return 127
+	case atoll.ErrExecFailed:
+		return 126
+	}
+	return 125
+}
+
+// follow passes on what the main process prints, for the engine to keep, and
+// returns how it ended.
+func follow(p atoll.Process) atoll.Exit {
+	_ = p.Attach(context.Background(), &atoll.Attachment{Stdout: os.Stdout, Stderr: os.Stderr})
+	exit, err := p.Wait(context.Background())
+	if err != nil {
+		return atoll.Exit{Code: 137} // with the table, which nothing but a stop closes
+	}
+	return exit
+}
+
+// connect joins this program's stdin and stdout to the first process.
+func connect() error {
+	conn, err := dial()
+	if err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(conn, os.Stdin)
+		_ = conn.(*net.UnixConn).CloseWrite()
+	}()
+	_, err = io.Copy(os.Stdout, conn)
+	return err
+}
+
+// dialTime is how long the first process may take to listen: it may just have
+// been started.
+const dialTime = 10 * time.Second
+
+func dial() (net.Conn, error) {
+	deadline := time.Now().Add(dialTime)
+	for delay := time.Millisecond; ; delay = min(2*delay, 100*time.Millisecond) {
+		conn, err := net.Dial("unix", socket)
+		if !errors.Is(err, unix.ECONNREFUSED) || time.Now().After(deadline) {
+			return conn, err
+		}
+		time.Sleep(delay)
+	}
+}
+
+// engineOnly turns away all but those whom the engine executed: they would get
+// the rights of this process.
+type engineOnly struct{ net.Listener }
+
+func (l engineOnly) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if guest.FromEngine(conn.(*net.UnixConn)) {
+			return conn, nil
+		}
+		_ = conn.Close()
+	}
+}

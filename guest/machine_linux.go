@@ -1,0 +1,374 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net"
+	"os"
+	"path"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/internal/dirfs"
+	"github.com/seed46cd37a8/atoll/internal/passwd"
+	"github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/internal/spawn"
+	"github.com/seed46cd37a8/atoll/internal/via"
+)
+
+// A Machine is a sandbox that is the system around this program, which is its
+// first process: it starts the others, and reaps them.
+type Machine struct {
+	self
+	config Config
+	spawn  *spawn.Init
+	table  *process.Table
+
+	use use
+
+	mu       sync.Mutex
+	clerk    *Client // serves the files to their user; nil until it is needed
+	clerkPID int
+}
+
+// NewMachine returns a Machine with no processes. There can be one in a program.
+func NewMachine(config Config) (*Machine, error) {
+	starter, err := spawn.NewInit()
+	if err != nil {
+		return nil, err
+	}
+	m := &Machine{config: config, spawn: starter, table: process.NewTable()}
+	user, err := m.user("")
+	if err != nil {
+		return nil, atoll.E("start", config.ID, atoll.ErrInvalid, err)
+	}
+	if err := prepare(config.Workdir, user); err != nil {
+		return nil, err
+	}
+	m.self.id = config.ID
+	return m, nil
+}
+
+// prepare makes the directory that processes start in, the user's. The data
+// volume is made over to him as long as there is nothing in it.
+func prepare(workdir string, user passwd.User) error {
+	_, err := os.Stat(workdir)
+	made := errors.Is(err, os.ErrNotExist)
+	if err := os.MkdirAll(workdir, 0o755); err != nil {
+		return atoll.Errorf("start", "", atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", workdir, err)
+	}
+	for _, dir := range []string{workdir, atoll.DefaultWorkdir} {
+		entries, err := os.ReadDir(dir)
+		if err != nil || len(entries) > 0 || dir == workdir && !made && dir != atoll.DefaultWorkdir {
+			continue
+		}
+		if err := os.Chown(dir, int(user.UID), int(user.GID)); err != nil {
+			return atoll.E("start", "", atoll.ErrInternal, err)
+		}
+	}
+	return nil
+}
+
+// Files implements atoll.Filer. A process of the sandbox's user serves them, who
+// can do no more with them than any other process of his.
+func (m *Machine) Files() atoll.FS {
+	return via.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
+		c, err := m.client(ctx)
+		if err != nil {
+			return atoll.E(op, m.config.ID, atoll.ErrUnavailable, err)
+		}
+		return fn(ctx, atoll.Files(c.Sandbox()))
+	})
+}
+
+// client returns the connection to the process that serves the files, which is
+// started if it is not there, or no longer.
+func (m *Machine) client(ctx context.Context) (*Client, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.clerk != nil && !m.clerk.Closed() {
+		return m.clerk, nil
+	}
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	p, err := m.program(&atoll.Command{Args: []string{m.config.Self, "files", m.config.Workdir}, Dir: "/"})
+	if err == nil {
+		var h *spawn.Process
+		if h, err = m.spawn.Start(p, process.Stdio{Stdin: theirs, Stdout: theirs, Stderr: theirs}); err == nil {
+			go h.Wait()
+			m.clerkPID = h.PID()
+			m.clerk, err = Connect(ctx, ours, m.config.ID)
+			return m.clerk, err
+		}
+	}
+	ours.Close()
+	return nil, err
+}
+
+// ServeFiles is what a process of a Machine's user does to serve his files on
+// the socket that is its stdin.
+func ServeFiles(workdir string) error {
+	conn, err := net.FileConn(os.Stdin)
+	if err != nil {
+		return err
+	}
+	return Serve(conn, dirfs.Options{Workdir: workdir, UID: -1, GID: -1})
+}
+
+// socketPair returns two ends of a stream: one for us, one to inherit.
+func socketPair() (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
+	defer ours.Close()
+	conn, err := net.FileConn(ours) // duplicates
+	if err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return conn, theirs, nil
+}
+
+// Main starts the main process, and is to be asked for its output.
+func (m *Machine) Main(ctx context.Context) (atoll.Process, error) {
+	c := &m.config
+	return m.exec(ctx, atoll.MainProcess, &atoll.Command{Args: c.Cmd, TTY: c.TTY, OpenStdin: c.OpenStdin})
+}
+
+// Stop asks every process to end, and kills them after grace or when ctx ends.
+func (m *Machine) Stop(ctx context.Context, grace time.Duration) error {
+	return m.table.Stop(ctx, grace)
+}
+
+// Status implements atoll.Sandbox.
+func (m *Machine) Status(ctx context.Context) (atoll.Status, error) {
+	return atoll.Status{ID: m.config.ID, Provider: "guest", State: atoll.StateRunning, Ready: true, Caps: machineCaps}, nil
+}
+
+// machineCaps are those of a Machine.
+var machineCaps = atoll.Caps{Durable: atoll.DurableNone, TTY: true, Files: true, Dial: true, Users: true}
+
+// FromEngine reports whether the process at the other end was executed by the
+// container's engine: it has no parent here. Whatever else runs in the container has
+// one, also when its own has died.
+func FromEngine(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err != nil || credErr != nil {
+		return false
+	}
+	parent, _, err := lookUp(int(cred.Pid))
+	return err == nil && parent == 0
+}
+
+// Process implements atoll.Sandbox.
+func (m *Machine) Process(_ context.Context, id string) (atoll.Process, error) {
+	return m.table.Get(id)
+}
+
+// Processes implements atoll.ProcessLister.
+func (m *Machine) Processes(context.Context) ([]atoll.ProcessStatus, error) {
+	return m.table.List(), nil
+}
+
+// Exec implements atoll.Sandbox.
+func (m *Machine) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	if err := cmd.Validate(); err != nil {
+		return nil, err
+	}
+	return m.exec(ctx, "", cmd)
+}
+
+func (m *Machine) exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
+	p, err := m.program(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if len(cmd.Args) == 0 {
+		with := *cmd
+		with.Args, cmd = p.Args, &with
+	}
+	var hold time.Duration
+	if id == atoll.MainProcess && m.config.Held {
+		hold = atoll.AutoRemoveLinger
+	}
+	return m.table.StartHeld(ctx, id, cmd, hold, func(io process.Stdio) (process.Handle, error) {
+		if p.TTY && p.As != nil {
+			if err := io.Stdin.Chown(int(p.As.Uid), -1); err != nil { // who works at a terminal may open it again
+				return nil, atoll.E("exec", m.config.ID, atoll.ErrInternal, err)
+			}
+		}
+		h, err := m.spawn.Start(p, io)
+		if err != nil {
+			return nil, err
+		}
+		return h, nil
+	})
+}
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// program is what cmd stands for here.
+func (m *Machine) program(cmd *atoll.Command) (*spawn.Program, error) {
+	user, err := m.user(cmd.User)
+	if err != nil {
+		return nil, atoll.E("exec", m.config.ID, atoll.ErrInvalid, err)
+	}
+	env := []string{"PATH=" + defaultPath, "HOME=" + user.Home}
+	if host, err := os.Hostname(); err == nil {
+		env = append(env, "HOSTNAME="+host)
+	}
+	if cmd.TTY != nil {
+		env = append(env, "TERM=xterm-256color")
+	}
+	p := &spawn.Program{
+		Mark: spawn.NewMark(m.config.ID), Args: cmd.Args, Env: process.Environ(env, m.config.Env, cmd.Env),
+		Dir: cmd.Dir, TTY: cmd.TTY != nil,
+	}
+	if !path.IsAbs(p.Dir) {
+		p.Dir = path.Join(m.config.Workdir, p.Dir)
+	}
+	if err := m.checkDir(p.Dir); err != nil {
+		return nil, err
+	}
+	if len(p.Args) == 0 {
+		p.Args = []string{shell(p.Env)}
+	}
+	if os.Geteuid() == 0 {
+		p.As = &syscall.Credential{Uid: user.UID, Gid: user.GID, Groups: user.Groups}
+	}
+	return p, nil
+}
+
+func (m *Machine) checkDir(dir string) error {
+	info, err := os.Stat(dir)
+	problem := ""
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		problem = "does not exist in the sandbox"
+	case err != nil:
+		return atoll.Errorf("exec", m.config.ID, atoll.ErrExecFailed, "workdir %q: %w", dir, err)
+	case !info.IsDir():
+		problem = "is not a directory"
+	}
+	if problem == "" {
+		return nil
+	}
+	return atoll.Errorf("exec", m.config.ID, atoll.ErrExecFailed, "workdir %q %s", dir, problem)
+}
+
+// shell is the shell of a terminal for which no command was given; see
+// atoll.DetectShell.
+func shell(env []string) string {
+	if shell := process.Lookup(env, "SHELL"); shell != "" && shell != "/bin/false" {
+		return shell
+	}
+	if spawn.Executable("/bin/bash") == nil {
+		return "/bin/bash"
+	}
+	return "/bin/sh"
+}
+
+// user finds out who a user is, as docker does: without a file of accounts,
+// users are numbers.
+func (m *Machine) user(name string) (passwd.User, error) {
+	if name == "" {
+		name = m.config.User
+	}
+	if passwd.IsRoot(name) {
+		return passwd.Root(), nil
+	}
+	return passwd.Find(name, accounts("/etc/passwd"), accounts("/etc/group"))
+}
+
+const accountsLimit = 1 << 20 // bytes of a passwd or group file that are read
+
+// accounts reads a file of accounts: nothing if it cannot be read. One that is no
+// plain file is not opened, which could take for ever.
+func accounts(name string) []byte {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
+	data := make([]byte, min(info.Size(), accountsLimit))
+	n, _ := f.Read(data)
+	return data[:n]
+}
+
+// Serve answers the requests of all who connect to l, until it is closed. Then it
+// closes their connections.
+func (m *Machine) Serve(l net.Listener) error {
+	handler, err := api.NewHandler(provider{m: m}, api.Options{})
+	if err != nil {
+		return err
+	}
+	ctx, end := context.WithCancel(context.Background())
+	var hosts sync.WaitGroup
+	defer handler.Close() // if there are no hosts
+	defer hosts.Wait()
+	defer end()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		hosts.Go(func() {
+			_ = serve(ctx, conn, handler, m.use.counts(handler)) // who broke off comes again
+		})
+	}
+}
+
+// provider is the Machine as the one sandbox of a provider, for the API to serve.
+type provider struct {
+	system
+	m *Machine
+}
+
+// Get implements atoll.Provider: whatever the id, there is one sandbox.
+func (p provider) Get(context.Context, string) (atoll.Sandbox, error) { return p.m, nil }
+
+// List implements atoll.Provider.
+func (p provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
+	st, err := p.m.Status(ctx)
+	if err != nil || !f.Match(st) {
+		return nil, err
+	}
+	return []atoll.Status{st}, nil
+}
+
+// Info implements atoll.Provider.
+func (p provider) Info() atoll.Info { return atoll.Info{Name: "guest", Caps: machineCaps} }
+
+// Watch implements atoll.Provider.
+func (p provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
+	return p.system.Watch(ctx)
+}
+
+var (
+	_ atoll.Provider = provider{}
+	_ atoll.Filer    = (*Machine)(nil)
+	_ atoll.Dialer   = (*Machine)(nil)
+)
