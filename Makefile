@@ -11,8 +11,12 @@ help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/atoll, statically linked
+build: guest ## build bin/atoll, statically linked, and the guest beside it
 	@$(GO) build -o $(BIN) ./cmd/atoll
+
+.PHONY: guest
+guest: ## build bin/atoll-guest, which the provider docker puts into containers
+	@GOOS=linux $(GO) build -trimpath -ldflags='-s -w' -o bin/atoll-guest ./cmd/atoll-guest
 
 .PHONY: install
 install: ## build atoll into Go's bin directory

@@ -31,7 +31,7 @@ import (
 // StateDir and Provider set before Open.
 type Config struct {
 	StateDir  string      `yaml:"state_dir" form:"path" doc:"directory of sandboxes, volumes, caches and the server's socket"`
-	Provider  string      `yaml:"provider" doc:"what makes the sandboxes: gvisor, local or mock"`
+	Provider  string      `yaml:"provider" doc:"what makes the sandboxes: gvisor, docker, local or mock"`
 	Project   string      `yaml:"project" doc:"project of sandboxes that name none"`
 	URL       string      `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path"`
 	Token     Secret      `yaml:"token" doc:"bearer token, for url and for serve on TCP: env:NAME or file:/path"`
@@ -47,6 +47,7 @@ type Config struct {
 
 	// One table for each provider, under its name.
 	GVisor GVisor `yaml:"gvisor"`
+	Docker Docker `yaml:"docker"`
 	Local  Local  `yaml:"local"`
 	Mock   Mock   `yaml:"mock"`
 
@@ -153,6 +154,7 @@ func defaults(env map[string]string) *Config {
 		MaxUpload: 16 << 30,
 		Image:     defaultImage(),
 		GVisor:    defaultGVisor(),
+		Docker:    defaultDocker(),
 	}
 }
 

@@ -23,6 +23,7 @@ type Entry struct {
 func Providers() []Entry {
 	return []Entry{
 		{"gvisor", openGVisor},
+		{"docker", openDocker},
 		{"local", openLocal},
 		{"mock", openMock},
 	}
@@ -35,7 +36,7 @@ func DefaultProvider(goos string) string {
 	if goos == "linux" {
 		return "gvisor"
 	}
-	return ""
+	return "docker"
 }
 
 // Options are what a stack is given by the program around it.

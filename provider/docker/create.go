@@ -1,0 +1,379 @@
+package docker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/volume"
+)
+
+// Create implements atoll.Provider.
+func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	spec = spec.WithDefaults()
+	if err := p.refuse(spec); err != nil {
+		return nil, err
+	}
+	if err := volume.Mountable(spec); err != nil {
+		return nil, err
+	}
+	for _, what := range []string{spec.ID, nameLock(spec)} {
+		lock, err := p.lock(ctx, "create", what)
+		if err != nil {
+			return nil, err
+		}
+		defer lock.Release()
+	}
+	c := &creation{p: p, spec: spec}
+	if err := c.run(ctx); err != nil {
+		c.undo()
+		return nil, p.failed(ctx, "create", cmp.Or(spec.Name, spec.ID), err)
+	}
+	p.sweeper.rouse() // its time may be limited
+	return &sandbox{p, spec.ID}, nil
+}
+
+// nameLock is the lock that goes with a name, so that there are not two who find
+// it free.
+func nameLock(spec *atoll.Spec) string { return "name-" + spec.Project + "." + spec.Name }
+
+// refuse says what of the spec cannot be had.
+func (p *Provider) refuse(spec *atoll.Spec) error {
+	for _, wish := range []struct {
+		asked bool
+		what  string
+	}{
+		{spec.Network.Mode != atoll.NetworkNone, "a network"},
+		{spec.Snapshot != "", "a snapshot"},
+		{spec.Resources.Disk > 0, "a disk limit"},
+	} {
+		if wish.asked {
+			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "the docker provider has no support for %s", wish.what)
+		}
+	}
+	return nil
+}
+
+// A creation is a sandbox on its way. What has been made so far is taken back
+// when it fails.
+type creation struct {
+	p    *Provider
+	spec *atoll.Spec
+
+	image     *image
+	container string
+	volumes   []string // that were not there before
+}
+
+func (c *creation) run(ctx context.Context) error {
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"vacancy", c.vacant},
+		{"name", c.free},
+		{"image", c.fetch},
+		{"data volume", c.makeData},
+		{"volumes", c.makeVolumes},
+		{"container", c.make},
+		{"start", c.start},
+	} {
+		if c.p.opts.step != nil {
+			if err := c.p.opts.step(step.name); err != nil {
+				return err
+			}
+		}
+		if err := step.do(ctx); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settled calls do with a ctx that lasts: the engine goes on with what it was told
+// to make when its client breaks off, and then nobody would know of it.
+func settled(ctx context.Context, do func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTime)
+	defer cancel()
+	return do(ctx)
+}
+
+// undo takes back what has been made, last things first.
+func (c *creation) undo() {
+	if c.container != "" {
+		c.p.leave(c.spec.ID)
+		c.p.drop(c.container)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), dropTime)
+	defer cancel()
+	for i := len(c.volumes) - 1; i >= 0; i-- {
+		_, err := c.p.engine.VolumeRemove(ctx, c.volumes[i], client.VolumeRemoveOptions{})
+		if err != nil && !cerrdefs.IsNotFound(err) && !cerrdefs.IsConflict(err) { // another sandbox may use it by now
+			c.p.log.Error("create: undo", "volume", c.volumes[i], "err", err)
+		}
+	}
+}
+
+// vacant fails if there is a sandbox with this id. What was left of one that was
+// never finished is removed: nobody else has the lock.
+func (c *creation) vacant(ctx context.Context) error {
+	r, err := c.p.inspect(ctx, "create", c.spec.ID)
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if r.State != atoll.StateCreating {
+		return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
+	}
+	c.p.drop(r.container)
+	return nil
+}
+
+// free fails if another sandbox has the name.
+func (c *creation) free(ctx context.Context) error {
+	if c.spec.Name == "" {
+		return nil
+	}
+	owner, err := c.p.Resolve(ctx, c.spec.Project, c.spec.Name)
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", owner)
+}
+
+func (c *creation) fetch(ctx context.Context) (err error) {
+	c.image, err = c.p.image(ctx, cmp.Or(c.spec.Image, c.p.opts.Image), nil)
+	return err
+}
+
+func (c *creation) makeData(ctx context.Context) error {
+	return c.volume(ctx, c.p.names.data(c.spec.ID), map[string]string{labelSession: c.spec.ID})
+}
+
+func (c *creation) makeVolumes(ctx context.Context) error {
+	for _, m := range c.spec.Mounts {
+		if m.Type != atoll.MountVolume {
+			continue
+		}
+		if err := c.volume(ctx, c.p.names.volume(c.spec.Project, m.Source), map[string]string{labelVolume: m.Source}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// volume makes a volume, unless it is there.
+func (c *creation) volume(ctx context.Context, name string, labels map[string]string) error {
+	_, err := c.p.engine.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	if err == nil || !cerrdefs.IsNotFound(err) {
+		return err
+	}
+	all := c.p.names.labels(c.spec.Project)
+	for k, v := range labels {
+		all[k] = v
+	}
+	return settled(ctx, func(ctx context.Context) error {
+		_, err := c.p.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: all})
+		if err == nil {
+			c.volumes = append(c.volumes, name)
+		}
+		return err
+	})
+}
+
+func (c *creation) make(ctx context.Context) error {
+	config, err := c.config()
+	if err != nil {
+		return err
+	}
+	host, err := c.host(ctx)
+	if err != nil {
+		return err
+	}
+	return settled(ctx, func(ctx context.Context) error {
+		made, err := c.p.engine.ContainerCreate(ctx, client.ContainerCreateOptions{
+			Name: c.p.names.container(c.spec.ID), Config: config, HostConfig: host,
+		})
+		switch {
+		case cerrdefs.IsConflict(err):
+			return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a container of this name is there already: %w", err)
+		case err != nil:
+			return missing(err)
+		}
+		c.container = made.ID
+		return nil
+	})
+}
+
+// missing gives an error about a mount whose source is not there its kind.
+func missing(err error) error {
+	if strings.Contains(err.Error(), "bind source path does not exist") {
+		return atoll.E("mount", "", atoll.ErrNotExist, err)
+	}
+	return err
+}
+
+// config is what runs in the container: the guest, as root, and as user of
+// every process the sandbox's.
+func (c *creation) config() (*container.Config, error) {
+	s := c.spec
+	labels, err := c.p.names.sandboxLabels(s, c.image.name, c.image.user)
+	if err != nil {
+		return nil, err
+	}
+	guestConfig, err := json.Marshal(guest.Config{
+		ID: s.ID, Self: guestPath, Workdir: s.Workdir, User: cmp.Or(s.User, c.image.user), Cmd: s.Cmd, TTY: s.TTY, OpenStdin: s.OpenStdin, Held: s.AutoRemove, IdleStop: max(s.IdleStop, 0),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &container.Config{
+		Image: c.image.id, Labels: labels, Hostname: hostname(s), Env: s.Env,
+		Entrypoint: []string{guestPath, "init", string(guestConfig)}, Cmd: []string{},
+		User: "0:0", WorkingDir: "/",
+	}, nil
+}
+
+// hostname is a name that is valid as one.
+func hostname(s *atoll.Spec) string {
+	if s.Name != "" && !strings.Contains(s.Name, "_") && len(s.Name) < 64 {
+		return s.Name
+	}
+	return s.ID[:12]
+}
+
+// guestCaps are the capabilities of the guest: to act as the users whose
+// processes and files it looks after, and to see to it that none of its children
+// has any.
+var guestCaps = []string{"CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETPCAP", "SETUID"}
+
+// host is what the container may do and use.
+func (c *creation) host(ctx context.Context) (*container.HostConfig, error) {
+	s, r := c.spec, c.spec.Resources.WithDefaults()
+	program, err := c.p.guestVolume(ctx, c.image.id)
+	if err != nil {
+		return nil, err
+	}
+	data := c.p.names.data(s.ID)
+	h := &container.HostConfig{
+		NetworkMode:    "none",
+		CapDrop:        []string{"ALL"},
+		CapAdd:         guestCaps,
+		SecurityOpt:    []string{"no-new-privileges"},
+		ReadonlyRootfs: s.ReadOnlyRoot,
+		Runtime:        c.p.opts.Runtime,
+		LogConfig:      container.LogConfig{Type: "local"}, // keeps bytes as they are
+		Mounts: []mount.Mount{
+			{Type: mount.TypeVolume, Source: program, Target: guestDir, ReadOnly: true, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},
+			{Type: mount.TypeVolume, Source: data, Target: dataDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},
+			{Type: mount.TypeVolume, Source: data, Target: atoll.DefaultWorkdir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},
+		},
+	}
+	if r.Memory > 0 {
+		h.Memory, h.MemorySwap = int64(r.Memory), int64(r.Memory)
+	}
+	if r.CPUs > 0 {
+		h.NanoCPUs = int64(r.CPUs * 1e9)
+	}
+	if r.Processes > 0 {
+		n := int64(r.Processes) + guestThreads
+		h.PidsLimit = &n
+	}
+	for _, m := range s.Mounts {
+		h.Mounts = append(h.Mounts, c.mount(m))
+	}
+	return h, nil
+}
+
+// dataDir is the other name of the data volume.
+const dataDir = "/.data"
+
+// guestThreads is how many threads the guest and its connections may have: the
+// engine counts threads with processes.
+const guestThreads = 32
+
+// tmpfsSize is that of a tmpfs that names none.
+const tmpfsSize = 64 << 20
+
+func (c *creation) mount(m atoll.Mount) mount.Mount {
+	out := mount.Mount{Target: m.Target, ReadOnly: m.ReadOnly}
+	switch m.Type {
+	case atoll.MountBind:
+		out.Type, out.Source = mount.TypeBind, m.Source
+	case atoll.MountVolume:
+		out.Type, out.Source = mount.TypeVolume, c.p.names.volume(c.spec.Project, m.Source)
+		out.VolumeOptions = &mount.VolumeOptions{NoCopy: true}
+	case atoll.MountTmpfs:
+		out.Type = mount.TypeTmpfs
+		out.TmpfsOptions = &mount.TmpfsOptions{SizeBytes: int64(cmp.Or(m.Size, tmpfsSize)), Mode: 0o1777}
+	}
+	return out
+}
+
+// start starts the container, unless the sandbox is only to be made.
+func (c *creation) start(ctx context.Context) error {
+	if c.spec.NoStart {
+		return nil
+	}
+	return c.p.start(ctx, c.spec.ID, c.container)
+}
+
+// start starts a container and waits until its guest answers, or it has ended.
+func (p *Provider) start(ctx context.Context, id, container string) error {
+	p.fire(id)
+	err := settled(ctx, func(ctx context.Context) error {
+		_, err := p.engine.ContainerStart(ctx, container, client.ContainerStartOptions{})
+		return err
+	})
+	if err != nil {
+		return p.failed(ctx, "start", id, missing(err))
+	}
+	p.leave(id) // of its life before
+	_, err = p.inside(ctx, "start", id)
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if errors.Is(err, atoll.ErrStopped) { // it has ended already
+		return p.stillborn(ctx, id, container)
+	}
+	return err
+}
+
+// stillborn is why a sandbox that has ended never began: its main process could
+// not be started. It is nil for one that was, and soon ended.
+func (p *Provider) stillborn(ctx context.Context, id, container string) error {
+	r, err := p.report(ctx, "start", id, container)
+	if err != nil || r.Kind == "" {
+		return err
+	}
+	return atoll.Errorf("start", id, r.Kind, "%s", r.Message)
+}

@@ -1,0 +1,239 @@
+// Package docker is a provider whose sandboxes are containers of a Docker
+// Engine, local or remote. A small static program of Atoll's, the guest, is the
+// first process of each container: it starts all others, keeps what they print,
+// and is spoken to over one stream that the engine opens, so that a command costs
+// no round through the engine.
+//
+// All that is known of a sandbox is with the engine, in its container's labels:
+// any number of programs can share one, and one that dies loses nothing.
+package docker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Options say which engine, and how. Dir and Guest are required.
+type Options struct {
+	// Dir holds the locks by which the programs of one machine keep out of each
+	// other's way. It is made if missing.
+	Dir string
+	// Guest opens the guest's program, which is cmd/atoll-guest built for the
+	// engine's machine.
+	Guest func() ([]byte, error)
+	// Host is the engine's address, as DOCKER_HOST; empty means what the
+	// environment says, else the current one of docker's contexts.
+	Host string
+	// Dial reaches the engine in place of Host, over whatever it is.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// Prefix begins the names of what is made; empty means "atoll". Servers that
+	// share an engine and not their sandboxes have different ones.
+	Prefix string
+	// Image is that of sandboxes that name none; empty means DefaultImage.
+	Image string
+	// Runtime is the engine's runtime to use; empty means the engine's default.
+	Runtime string
+	// Log is told of what cannot be returned; nil discards.
+	Log *slog.Logger
+
+	step func(name string) error // for tests: asked before each step of a creation
+}
+
+// DefaultImage is the image of sandboxes that name none.
+const DefaultImage = "ubuntu:22.04"
+
+// A Provider is an atoll.Provider.
+type Provider struct {
+	opts    Options
+	log     *slog.Logger
+	engine  *client.Client
+	names   names
+	shelf   shelf
+	events  *events
+	sweeper *sweeper
+
+	mu     sync.Mutex
+	closed bool
+	guests map[string]*visit // by sandbox
+	ready  bool              // the guest's volume was seen to hold it
+}
+
+// info is what holds for every engine.
+var info = atoll.Info{
+	Name:      "docker",
+	Isolation: atoll.IsolationContainer,
+	Caps: atoll.Caps{
+		Durable:      atoll.DurableCrash,
+		Survives:     true,
+		IdleStop:     true,
+		TTY:          true,
+		Files:        true,
+		Dial:         true,
+		Pause:        true,
+		Usage:        true,
+		Images:       true,
+		Users:        true,
+		BindMounts:   true,
+		Volumes:      true,
+		Tmpfs:        true,
+		ReadOnlyRoot: true,
+		MemoryLimit:  true,
+		CPULimit:     true,
+		ProcessLimit: true,
+		NetworkNone:  true,
+	},
+}
+
+// New returns a provider of the engine's sandboxes. It does not connect. Kinds:
+// ErrInvalid.
+func New(opts Options) (*Provider, error) {
+	if opts.Dir == "" || opts.Guest == nil {
+		return nil, atoll.Errorf("open", "docker", atoll.ErrInvalid, "no directory or no guest given")
+	}
+	if opts.Prefix == "" {
+		opts.Prefix = "atoll"
+	}
+	if !atoll.ValidName(opts.Prefix) {
+		return nil, atoll.Errorf("open", "docker", atoll.ErrInvalid, "prefix %q: use a letter or digit, then letters, digits, '-' or '_'", opts.Prefix)
+	}
+	if opts.Image == "" {
+		opts.Image = DefaultImage
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(filepath.Join(opts.Dir, "locks"), 0o700); err != nil {
+		return nil, atoll.E("open", opts.Dir, atoll.KindOf(err), err)
+	}
+	engine, err := dial(opts)
+	if err != nil {
+		return nil, atoll.E("open", "docker", atoll.ErrInvalid, err)
+	}
+	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), shelf: shelf(filepath.Join(opts.Dir, "images")), guests: map[string]*visit{}}
+	p.events = newEvents(p)
+	p.sweeper = newSweeper(p)
+	return p, nil
+}
+
+// Info implements atoll.Provider.
+func (p *Provider) Info() atoll.Info { return info }
+
+// Close implements atoll.Provider.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	closed := p.closed
+	p.closed = true
+	guests := p.guests
+	p.guests = map[string]*visit{}
+	p.mu.Unlock()
+	if closed {
+		return nil
+	}
+	p.sweeper.close()
+	p.events.close()
+	for _, v := range guests {
+		v.close()
+	}
+	return p.engine.Close()
+}
+
+// Get implements atoll.Provider.
+func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+	n, err := atoll.NormalizeID(id)
+	if err != nil || n == "" {
+		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
+	}
+	if _, err := p.inspect(ctx, "get", n); err != nil {
+		return nil, err
+	}
+	p.sweeper.rouse() // it may be one with a limited time
+	return &sandbox{p, n}, nil
+}
+
+// List implements atoll.Provider.
+func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
+	filters := p.names.ours()
+	if f.Project != "" {
+		filters = filters.Add("label", labelProject+"="+f.Project)
+	}
+	found, err := p.engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
+	if err != nil {
+		return nil, p.failed(ctx, "list", "", err)
+	}
+	var list []atoll.Status
+	for _, c := range found.Items {
+		st, err := p.inspect(ctx, "list", c.Labels[labelSession])
+		if atoll.KindOf(err) == atoll.ErrNotFound {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		if f.Match(st.Status) {
+			list = append(list, st.Status)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b atoll.Status) int { return a.Created.Compare(b.Created) })
+	return list, nil
+}
+
+// Probe implements atoll.Prober.
+func (p *Provider) Probe(ctx context.Context) atoll.Probe {
+	if err := p.connected(ctx); err != nil {
+		return atoll.Probe{
+			Reason: "no Docker Engine answers: " + err.Error(),
+			Fix:    "start one, or set DOCKER_HOST to where one listens",
+		}
+	}
+	if _, err := p.opts.Guest(); err != nil {
+		return atoll.Probe{Reason: "the guest's program is missing: " + err.Error(), Fix: "make guest"}
+	}
+	return atoll.Probe{OK: true}
+}
+
+// failed gives an error of the engine its kind.
+func (p *Provider) failed(ctx context.Context, op, id string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var known *atoll.Error
+	if errors.As(err, &known) {
+		return err
+	}
+	return atoll.E(op, id, kindOf(err), err)
+}
+
+func kindOf(err error) atoll.Kind {
+	switch {
+	case cerrdefs.IsNotFound(err):
+		return atoll.ErrNotFound
+	case cerrdefs.IsInvalidArgument(err):
+		return atoll.ErrInvalid
+	case cerrdefs.IsConflict(err), cerrdefs.IsAlreadyExists(err):
+		return atoll.ErrConflict
+	case cerrdefs.IsPermissionDenied(err), cerrdefs.IsUnauthorized(err):
+		return atoll.ErrDenied
+	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err):
+		return atoll.ErrUnavailable
+	}
+	return atoll.ErrInternal
+}
+
+var (
+	_ atoll.Provider = (*Provider)(nil)
+	_ atoll.Prober   = (*Provider)(nil)
+)

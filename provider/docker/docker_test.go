@@ -1,0 +1,363 @@
+//go:build linux
+
+package docker_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/provider/docker"
+	"github.com/seed46cd37a8/atoll/providertest"
+)
+
+// busybox is the image that the test engine has.
+const busybox = "atoll-local/busybox:1"
+
+// engine is a Docker Engine of the tests' own, in namespaces that end with it.
+var engine struct {
+	once   sync.Once
+	dir    string
+	host   string
+	guest  []byte
+	daemon *exec.Cmd
+	tether *os.File // the daemon ends when this is closed
+	err    error
+}
+
+// makerEnv makes this program one that makes a sandbox and waits to be killed; its
+// arguments are Options.
+const makerEnv = "ATOLL_DOCKER_TEST_MAKER"
+
+// init keeps the main thread for TestMain: a goroutine that ends on it in
+// another namespace would leave it there, and it is what /proc shows of this process.
+func init() { runtime.LockOSThread() }
+
+func TestMain(m *testing.M) {
+	if os.Getenv(makerEnv) != "" {
+		fmt.Fprintln(os.Stderr, maker(os.Args[1:]))
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := stopEngine(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// needEngine starts the engine for the first test that needs it, and returns
+// its address.
+func needEngine(t testing.TB) string {
+	t.Helper()
+	testenv.Need(t, testenv.Root, testenv.Program("dockerd", "docker.io"), testenv.StaticBusybox)
+	engine.once.Do(func() {
+		engine.err = startEngine()
+		if engine.err == nil {
+			engine.err = loadBusybox(t)
+		}
+	})
+	if engine.err != nil {
+		t.Fatal(engine.err)
+	}
+	return engine.host
+}
+
+func startEngine() (err error) {
+	if engine.dir, err = os.MkdirTemp("", "atoll-docker-"); err != nil {
+		return err
+	}
+	guest := filepath.Join(engine.dir, "guest")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", guest, "../../cmd/atoll-guest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the guest: %w: %s", err, out)
+	}
+	if engine.guest, err = os.ReadFile(guest); err != nil {
+		return err
+	}
+	at := func(name string) string { return filepath.Join(engine.dir, name) }
+	if err := os.WriteFile(at("none.json"), []byte("{}"), 0o600); err != nil {
+		return err
+	}
+	engine.host = "unix://" + at("docker.sock")
+	engine.daemon = exec.Command("sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && busybox ip link set lo up || exit
+		"$0" "$@" & cat <&3; kill $!; wait $!`, // cat until this process has ended
+		"dockerd", "--host", engine.host, "--data-root", at("data"), "--exec-root", at("exec"), "--pidfile", at("pid"),
+		"--config-file", at("none.json"), "--cgroup-parent", fmt.Sprintf("/atoll-test-docker-%d", os.Getpid()),
+		"--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
+	log, err := os.Create(at("log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	engine.daemon.Stdout, engine.daemon.Stderr = log, log
+	tether, ours, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer tether.Close()
+	engine.tether = ours
+	engine.daemon.ExtraFiles = []*os.File{tether}
+	engine.daemon.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Setpgid: true,
+	}
+	if err := engine.daemon.Start(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := client.New(client.WithHost(engine.host))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for {
+		if _, err = c.Ping(ctx, client.PingOptions{}); err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			text, _ := os.ReadFile(at("log"))
+			return fmt.Errorf("dockerd does not answer: %w\n%s", err, text)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func loadBusybox(t testing.TB) error {
+	tag, err := name.NewTag(busybox)
+	if err != nil {
+		return err
+	}
+	var packed bytes.Buffer
+	if err := tarball.Write(tag, testimage.WithSockets(t), &packed); err != nil {
+		return err
+	}
+	c, err := client.New(client.WithHost(engine.host))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	loaded, err := c.ImageLoad(context.Background(), &packed)
+	if err != nil {
+		return err
+	}
+	defer loaded.Close()
+	_, err = bytes.NewBuffer(nil).ReadFrom(loaded)
+	return err
+}
+
+func stopEngine() error {
+	if engine.daemon == nil || engine.daemon.Process == nil {
+		return nil
+	}
+	engine.tether.Close()
+	_ = engine.daemon.Wait() // with the signal
+	return os.RemoveAll(engine.dir)
+}
+
+// options are those that providers were opened with.
+var options = map[*docker.Provider]docker.Options{}
+
+// open returns a provider of the test engine with names of its own.
+func open(t testing.TB, change ...func(*docker.Options)) *docker.Provider {
+	t.Helper()
+	host := needEngine(t)
+	opts := docker.Options{
+		Dir: t.TempDir(), Host: host, Image: busybox, Prefix: "t" + atoll.NewID()[:8],
+		Guest: func() ([]byte, error) { return engine.guest, nil },
+	}
+	for _, f := range change {
+		f(&opts)
+	}
+	p, err := docker.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options[p] = opts
+	t.Cleanup(dropImages) // what one test has pulled another has not
+	return p
+}
+
+// dropImages removes all images of the engine's but busybox.
+func dropImages() {
+	ctx := context.Background()
+	c, err := client.New(client.WithHost(engine.host))
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	images, err := c.ImageList(ctx, client.ImageListOptions{})
+	if err != nil {
+		return
+	}
+	for _, im := range images.Items {
+		if !slices.Contains(im.RepoTags, busybox) {
+			_, _ = c.ImageRemove(ctx, im.ID, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+		}
+	}
+}
+
+// elsewhere makes sandboxes by another process.
+func elsewhere(t *testing.T) (cmd *exec.Cmd, reopen func() atoll.Provider) {
+	p := open(t)
+	opts := options[p]
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd = exec.Command(exe, opts.Dir, opts.Host, opts.Prefix, filepath.Join(engine.dir, "guest"))
+	cmd.Env = append(os.Environ(), makerEnv+"=1")
+	return cmd, func() atoll.Provider {
+		p, err := docker.New(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		options[p] = opts
+		return p
+	}
+}
+
+// maker is that process.
+func maker(args []string) error {
+	p, err := docker.New(docker.Options{
+		Dir: args[0], Host: args[1], Prefix: args[2], Image: busybox, Guest: func() ([]byte, error) { return os.ReadFile(args[3]) },
+	})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return providertest.Make(p, os.Stdin, os.Stdout)
+}
+
+// crash lets a guest die, and with it its container: killed, it would count as stopped.
+func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
+	t.Helper()
+	c, err := client.New(client.WithHost(engine.host))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	name := options[p.(*docker.Provider)].Prefix + "-session-" + sb.ID()
+	if _, err := c.ContainerKill(t.Context(), name, client.ContainerKillOptions{Signal: "SIGQUIT"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// held is what the engine holds of anybody's sandboxes.
+func held(t *testing.T) []string {
+	t.Helper()
+	c, err := client.New(client.WithHost(needEngine(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var list []string
+	containers, err := c.ContainerList(context.Background(), client.ContainerListOptions{All: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range containers.Items {
+		list = append(list, "container "+strings.Join(x.Names, ","))
+	}
+	volumes, err := c.VolumeList(context.Background(), client.VolumeListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range volumes.Items {
+		if !strings.Contains(x.Name, "-guest-") {
+			list = append(list, "volume "+x.Name)
+		}
+	}
+	return list
+}
+
+// inside calls fn in the engine's network namespace, where its loopback is.
+func inside(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", engine.daemon.Process.Pid))
+		if err == nil {
+			defer ns.Close()
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		}
+		if err == nil {
+			err = fn()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// serve starts a registry that the engine can reach.
+func serve(t testing.TB) *testimage.Registry {
+	t.Helper()
+	needEngine(t)
+	var l net.Listener
+	err := inside(func() (err error) {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testimage.ServeOn(t, l, func(ctx context.Context, network, addr string) (c net.Conn, err error) {
+		err = inside(func() (err error) {
+			var d net.Dialer
+			c, err = d.DialContext(ctx, network, addr)
+			return err
+		})
+		return c, err
+	})
+}
+
+// pullable is an image for the suite: no program is in it, one file is.
+func pullable(t *testing.T) []providertest.Option {
+	t.Helper()
+	reg := serve(t)
+	ref := reg.Push("tiny:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text"))))
+	unplug := func(t *testing.T) {
+		reg.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
+		t.Cleanup(func() { reg.Fault(nil) })
+	}
+	return []providertest.Option{providertest.Pullable(ref), providertest.Source("/file", "text", unplug)}
+}
+
+func TestConformance(t *testing.T) {
+	needEngine(t)
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) }, append(pullable(t),
+		providertest.Slow(3), providertest.Leaks(held), providertest.Elsewhere(elsewhere), providertest.Crash(crash),
+		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
+			again, err := docker.New(options[p.(*docker.Provider)])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return again
+		}))...)
+}

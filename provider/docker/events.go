@@ -1,0 +1,146 @@
+package docker
+
+import (
+	"context"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/hub"
+)
+
+// events tells of changes, whoever made them: the engine's own events say that
+// there is one, and then the sandbox is looked at.
+type events struct {
+	p    *Provider
+	hub  *hub.Hub
+	work sync.WaitGroup
+	ctx  context.Context // ends with the provider
+	quit context.CancelFunc
+	once sync.Once
+
+	mu   sync.Mutex
+	last map[string]atoll.Status // what was told of each sandbox
+}
+
+func newEvents(p *Provider) *events {
+	e := &events{p: p, last: map[string]atoll.Status{}}
+	e.ctx, e.quit = context.WithCancel(context.Background())
+	e.hub = hub.New(func() ([]atoll.Status, error) { return p.List(e.ctx, atoll.Filter{}) })
+	return e
+}
+
+// Watch implements atoll.Provider.
+func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
+	return func(yield func(atoll.Event, error) bool) {
+		if err := p.events.run(ctx); err != nil {
+			yield(atoll.Event{}, err)
+			return
+		}
+		for ev, err := range p.events.hub.Watch(ctx) {
+			if !yield(ev, err) {
+				return
+			}
+		}
+	}
+}
+
+// run begins to listen to the engine, for the first who wants to know.
+func (e *events) run(ctx context.Context) error {
+	if err := e.p.connected(ctx); err != nil {
+		return e.p.failed(ctx, "watch", "", err)
+	}
+	var err error
+	e.once.Do(func() {
+		begun := make(chan error, 1)
+		e.work.Go(func() { e.follow(begun) })
+		err = <-begun
+	})
+	return err
+}
+
+// again is how long after the engine was lost it is looked for again.
+const again = time.Second
+
+// follow listens until the provider is closed.
+func (e *events) follow(begun chan<- error) {
+	for e.ctx.Err() == nil {
+		stream := e.p.engine.Events(e.ctx, client.EventsListOptions{Filters: e.p.names.ours().Add("type", "container")})
+		err := e.all()
+		if begun != nil {
+			begun <- err
+			begun = nil
+		}
+		if err != nil {
+			e.hub.Interrupt(err)
+		}
+		for err == nil {
+			select {
+			case m := <-stream.Messages:
+				e.changed(m.Actor.Attributes[labelSession])
+			case err = <-stream.Err:
+			}
+		}
+		select {
+		case <-e.ctx.Done():
+		case <-time.After(again):
+		}
+	}
+}
+
+// all looks at every sandbox, after events were lost.
+func (e *events) all() error {
+	list, err := e.p.List(e.ctx, atoll.Filter{})
+	if err != nil {
+		return err
+	}
+	ids := map[string]bool{}
+	for _, st := range list {
+		ids[st.ID] = true
+	}
+	e.mu.Lock()
+	for id := range e.last {
+		ids[id] = true
+	}
+	e.mu.Unlock()
+	for id := range ids {
+		e.changed(id)
+	}
+	return nil
+}
+
+// changed looks at the sandbox and tells what is new. Looking and telling are
+// one step, so that states are told in the order in which they were.
+func (e *events) changed(id string) {
+	if id == "" {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r, err := e.p.inspect(e.ctx, "watch", id)
+	last, known := e.last[id]
+	switch {
+	case atoll.KindOf(err) == atoll.ErrNotFound:
+		if known {
+			last.State, last.Ready, last.Reason = atoll.StateRemoved, false, ""
+			delete(e.last, id)
+			e.hub.Publish(last)
+		}
+	case err != nil:
+		e.hub.Interrupt(err)
+	case r.State == atoll.StateCreating:
+	case !known || last.State != r.State || !last.Started.Equal(r.Started):
+		e.last[id] = r.Status
+		e.hub.Publish(r.Status)
+	}
+}
+
+// close ends all watches and waits for what they use.
+func (e *events) close() {
+	e.hub.Close()
+	e.quit()
+	e.work.Wait()
+}

@@ -1,0 +1,379 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/guest"
+)
+
+// Where the guest's program is in every container, read-only.
+const (
+	guestDir  = "/.atoll"
+	guestPath = guestDir + "/guest"
+)
+
+// guestVolume returns the volume that holds the guest's program, by its sum, so
+// that sandboxes live on with theirs when Atoll is upgraded. It is filled by a
+// container that is never started; image is one that is there.
+func (p *Provider) guestVolume(ctx context.Context, image string) (string, error) {
+	program, err := p.opts.Guest()
+	if err != nil {
+		return "", atoll.E("create", "", atoll.ErrUnavailable, err)
+	}
+	hash := sha256.Sum256(program)
+	sum := hex.EncodeToString(hash[:6])
+	name := p.names.guest(sum)
+	lock, err := p.lock(ctx, "create", name)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Release()
+	p.mu.Lock()
+	ready := p.ready
+	p.mu.Unlock()
+	if ready {
+		return name, nil
+	}
+	if err := p.install(ctx, image, name, sum, program); err != nil {
+		return "", err
+	}
+	p.mu.Lock()
+	p.ready = true
+	p.mu.Unlock()
+	return name, nil
+}
+
+func (p *Provider) install(ctx context.Context, image, volume, sum string, program []byte) error {
+	labels := map[string]string{labelAtoll: "true", labelOwner: string(p.names)}
+	if _, err := p.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: volume, Labels: labels}); err != nil {
+		return err
+	}
+	mounts := []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: guestDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}}}
+	made, err := p.engine.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Name:       p.names.installer(sum, strings.ToLower(rand.Text()[:8])),
+		Config:     &container.Config{Image: image, Labels: labels, Entrypoint: []string{guestPath}},
+		HostConfig: &container.HostConfig{Mounts: mounts, NetworkMode: "none"},
+	})
+	if err != nil {
+		return err
+	}
+	defer p.drop(made.ID)
+	stat, err := p.engine.ContainerStatPath(ctx, made.ID, client.ContainerStatPathOptions{Path: guestPath})
+	if err == nil && stat.Stat.Size == int64(len(program)) {
+		return nil
+	}
+	if err != nil && !cerrdefs.IsNotFound(err) {
+		return err
+	}
+	var packed bytes.Buffer
+	tw := tar.NewWriter(&packed)
+	err = tw.WriteHeader(&tar.Header{Name: path.Base(guestPath), Mode: 0o555, Size: int64(len(program))})
+	if err == nil {
+		_, err = tw.Write(program)
+	}
+	if err == nil {
+		err = tw.Close()
+	}
+	if err == nil {
+		_, err = p.engine.CopyToContainer(ctx, made.ID, client.CopyToContainerOptions{DestinationPath: guestDir, Content: &packed})
+	}
+	return err
+}
+
+// drop removes a container that is of no use, whatever has become of the caller.
+func (p *Provider) drop(container string) {
+	ctx, cancel := context.WithTimeout(context.Background(), dropTime)
+	defer cancel()
+	_, err := p.engine.ContainerRemove(ctx, container, client.ContainerRemoveOptions{Force: true})
+	if err != nil && !cerrdefs.IsNotFound(err) {
+		p.log.Error("remove", "container", container, "err", err)
+	}
+}
+
+// dropTime is how long what has to be done in any case may take.
+const dropTime = 30 * time.Second
+
+// A visit is a connection to the guest of a sandbox, or the attempt to make one.
+type visit struct {
+	made   chan struct{} // closed when client and err are set
+	client *guest.Client
+	err    error
+}
+
+func (v *visit) close() {
+	<-v.made
+	if v.client != nil {
+		_ = v.client.Close()
+	}
+}
+
+// over reports whether the visit is of no use any more.
+func (v *visit) over() bool {
+	select {
+	case <-v.made:
+		return v.err != nil || v.client.Closed()
+	default:
+		return false
+	}
+}
+
+// inside returns the sandbox as its guest serves it. Kinds: ErrNotFound,
+// ErrStopped, ErrUnavailable.
+func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, error) {
+	return p.reach(ctx, op, id, func(ctx context.Context) (*guest.Client, error) { return p.visit(ctx, op, id) })
+}
+
+// reach returns the sandbox that a guest serves, to which connect connects. One
+// connection serves all who ask for the same.
+func (p *Provider) reach(ctx context.Context, op, who string, connect func(context.Context) (*guest.Client, error)) (atoll.Sandbox, error) {
+	p.mu.Lock()
+	v := p.guests[who]
+	fresh := v == nil || v.over()
+	if fresh {
+		if p.closed {
+			p.mu.Unlock()
+			return nil, atoll.Errorf(op, who, atoll.ErrUnavailable, "the provider is closed")
+		}
+		v = &visit{made: make(chan struct{})}
+		p.guests[who] = v
+	}
+	p.mu.Unlock()
+	if fresh {
+		go func() { // not the first caller's, who may give up
+			defer close(v.made)
+			ctx, cancel := context.WithTimeout(context.Background(), visitTime)
+			defer cancel()
+			v.client, v.err = connect(ctx)
+		}()
+	}
+	select {
+	case <-v.made:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if v.err != nil {
+		return nil, v.err
+	}
+	return v.client.Sandbox(), nil
+}
+
+// visitTime is how long it may take to connect to a guest.
+const visitTime = 30 * time.Second
+
+// leave ends the connection to the sandbox's guest.
+func (p *Provider) leave(id string) {
+	p.mu.Lock()
+	v := p.guests[id]
+	delete(p.guests, id)
+	p.mu.Unlock()
+	if v != nil {
+		v.close()
+	}
+}
+
+// visit connects to the guest, for which the engine executes its program once
+// more in the container.
+func (p *Provider) visit(ctx context.Context, op, id string) (*guest.Client, error) {
+	r, err := p.inspect(ctx, op, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := mustRun(op, &r.Status); err != nil {
+		return nil, err
+	}
+	g, err := p.connect(ctx, r.container, id)
+	if err != nil {
+		return nil, p.unreached(ctx, op, id, err)
+	}
+	return g, nil
+}
+
+// connect connects to the guest of a container.
+func (p *Provider) connect(ctx context.Context, container, id string) (*guest.Client, error) {
+	made, err := p.engine.ExecCreate(ctx, container, client.ExecCreateOptions{
+		Cmd: []string{guestPath, "connect"}, User: "0:0", WorkingDir: "/",
+		AttachStdin: true, AttachStdout: true, AttachStderr: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	stream, err := p.engine.ExecAttach(ctx, made.ID, client.ExecAttachOptions{})
+	if err != nil {
+		return nil, err
+	}
+	conn := &execConn{in: stream.Conn, out: stream.Reader, hangUp: stream.Close}
+	g, err := guest.Connect(ctx, conn, id)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := g.Sandbox().Status(ctx); err != nil { // it does not answer
+		_ = g.Close()
+		return nil, errors.Join(err, conn.complaint())
+	}
+	return g, nil
+}
+
+// unreached says what it means that the guest cannot be reached: most likely the
+// sandbox has just ended.
+func (p *Provider) unreached(ctx context.Context, op, id string, err error) error {
+	if ctx.Err() != nil {
+		return atoll.E(op, id, atoll.ErrUnavailable, ctx.Err())
+	}
+	if ended := p.ends(ctx, op, id); ended != nil {
+		return ended
+	}
+	return atoll.Errorf(op, id, atoll.ErrUnavailable, "its guest cannot be reached: %w", err)
+}
+
+// lastMoment is how long the engine may take to say that a container has ended,
+// whose guest has just gone.
+const lastMoment = time.Second
+
+// ends waits a moment for the sandbox to end, and is the error of what needs it
+// to run; nil if it does.
+func (p *Provider) ends(ctx context.Context, op, id string) error {
+	deadline := time.Now().Add(lastMoment)
+	for delay := 5 * time.Millisecond; ; delay *= 2 {
+		r, err := p.inspect(ctx, op, id)
+		if err == nil {
+			err = mustRun(op, &r.Status)
+		}
+		if err != nil || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+var errPaused = errors.New("sandbox is paused: resume it first")
+
+// mustRun is the error of what needs a running sandbox.
+func mustRun(op string, st *atoll.Status) error {
+	switch st.State {
+	case atoll.StateRunning:
+		return nil
+	case atoll.StatePaused:
+		return atoll.E(op, st.ID, atoll.ErrStopped, errPaused)
+	case atoll.StateFailed:
+		return atoll.Errorf(op, st.ID, atoll.ErrStopped, "sandbox has failed: %s", st.Reason)
+	}
+	return atoll.E(op, st.ID, atoll.ErrStopped, nil)
+}
+
+// unpaused calls fn, and breaks off when it turns out that the sandbox is paused:
+// then its guest does not answer. The engine is asked only if that takes long.
+func (p *Provider) unpaused(ctx context.Context, op, id string, fn func(context.Context) error) error {
+	inner, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for pause := pausedLook; ; pause = min(2*pause, time.Second) {
+			select {
+			case <-done:
+				return
+			case <-inner.Done():
+				return
+			case <-time.After(pause):
+			}
+			if r, err := p.inspect(inner, op, id); err == nil && r.State == atoll.StatePaused {
+				cancel(mustRun(op, &r.Status))
+				return
+			}
+		}
+	}()
+	err := fn(inner)
+	close(done)
+	<-watched
+	if why := context.Cause(inner); err != nil && why != nil && ctx.Err() == nil {
+		return why
+	}
+	return err // inner lives on with what fn began
+}
+
+// pausedLook is how long an answer may take before it is asked why.
+const pausedLook = 100 * time.Millisecond
+
+// An execConn is the stdio of a program that the engine executes: what it writes
+// to stdout is read, and what it says on stderr is kept.
+type execConn struct {
+	in     io.Writer
+	out    io.Reader
+	hangUp func()
+
+	left int // of the frame that is being read
+
+	mu   sync.Mutex
+	said bytes.Buffer
+}
+
+// saidLimit is how much of stderr is kept.
+const saidLimit = 4 << 10
+
+// Read implements io.Reader. In the engine's stream each piece of output has a
+// header before it: which stream it is of, and its length.
+func (c *execConn) Read(b []byte) (int, error) {
+	for c.left == 0 {
+		var header [8]byte
+		if _, err := io.ReadFull(c.out, header[:]); err != nil {
+			return 0, err
+		}
+		size := int(binary.BigEndian.Uint32(header[4:]))
+		if header[0] == 1 { // stdout
+			c.left = size
+			continue
+		}
+		said, err := io.ReadAll(io.LimitReader(c.out, int64(size)))
+		c.mu.Lock()
+		c.said.Write(said[:min(len(said), saidLimit-min(saidLimit, c.said.Len()))])
+		c.mu.Unlock()
+		if err != nil {
+			return 0, err
+		}
+	}
+	n, err := c.out.Read(b[:min(len(b), c.left)])
+	c.left -= n
+	return n, err
+}
+
+// Write implements io.Writer.
+func (c *execConn) Write(b []byte) (int, error) { return c.in.Write(b) }
+
+// Close implements io.Closer.
+func (c *execConn) Close() error {
+	c.hangUp()
+	return nil
+}
+
+// complaint is what the program said on stderr.
+func (c *execConn) complaint() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if text := strings.TrimSpace(c.said.String()); text != "" {
+		return fmt.Errorf("it says %q", text)
+	}
+	return nil
+}

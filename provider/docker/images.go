@@ -1,0 +1,221 @@
+package docker
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/moby/moby/api/pkg/authconfig"
+	"github.com/moby/moby/api/types/registry"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// An image is one that the engine has.
+type image struct {
+	id       string // of its configuration: what the engine makes containers of
+	name     string // its name in full and its digest, as far as it has them
+	digest   string // of what a registry has, else the id
+	user     string
+	platform string
+	size     int64
+}
+
+// image finds an image, and has the engine pull it when it is not there. Those
+// that have no registry are not pulled. Kinds: ErrNotExist, ErrInvalid,
+// ErrUnavailable.
+func (p *Provider) image(ctx context.Context, ref string, progress func(atoll.Progress)) (*image, error) {
+	full, err := normal(ref)
+	if err != nil {
+		return nil, err
+	}
+	im, err := p.inspectImage(ctx, full)
+	if err != nil && !cerrdefs.IsNotFound(err) {
+		return nil, err
+	}
+	if err != nil {
+		if err := p.fetch(ctx, full, progress); err != nil {
+			return nil, err
+		}
+		if im, err = p.inspectImage(ctx, full); err != nil {
+			return nil, err
+		}
+	}
+	return im, p.shelf.used(full, im.digest)
+}
+
+// normal is the name of an image in full; an id stays as it is.
+func normal(ref string) (string, error) {
+	if digest, err := reference.ParseAnyReference(ref); err == nil && strings.HasPrefix(digest.String(), "sha256:") {
+		return digest.String(), nil
+	}
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		return "", atoll.Errorf("image", ref, atoll.ErrInvalid, "no name of an image: %w", err)
+	}
+	return reference.TagNameOnly(named).String(), nil
+}
+
+// isLocal reports whether no registry has images of that name.
+func isLocal(ref string) bool {
+	return strings.HasPrefix(ref, "sha256:") || strings.HasPrefix(ref, "docker.io/atoll-local/")
+}
+
+func (p *Provider) inspectImage(ctx context.Context, ref string) (*image, error) {
+	found, err := p.engine.ImageInspect(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	im := &image{id: found.ID, digest: found.ID, platform: found.Os + "/" + found.Architecture, size: found.Size}
+	repo, _, _ := strings.Cut(ref, "@")
+	if i := strings.LastIndexByte(repo, ':'); i > strings.LastIndexByte(repo, '/') {
+		repo = repo[:i]
+	}
+	for _, d := range found.RepoDigests {
+		if full, err := normal(d); err == nil && strings.HasPrefix(full, repo+"@") {
+			_, im.digest, _ = strings.Cut(full, "@")
+		}
+	}
+	im.name = ref
+	if !strings.Contains(ref, im.digest) {
+		im.name += "@" + im.digest
+	}
+	if found.Config != nil {
+		im.user = found.Config.User
+	}
+	return im, nil
+}
+
+// How a pull is tried again.
+const (
+	pullTries = 3
+	pullPause = time.Second // and twice as long before each later one
+	pullTime  = 5 * time.Minute
+)
+
+// fetch has the engine pull an image: once, however many wait for it.
+func (p *Provider) fetch(ctx context.Context, ref string, progress func(atoll.Progress)) error {
+	if isLocal(ref) {
+		return atoll.Errorf("create", ref, atoll.ErrNotExist, "the engine has no image %q, which is not to be had elsewhere", ref)
+	}
+	lock, err := p.lock(ctx, "create", "pull-"+hash(ref))
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	if im, err := p.inspectImage(ctx, ref); err == nil { // by who had the lock before
+		return p.shelf.used(ref, im.digest)
+	}
+	ctx, cancel := context.WithTimeout(ctx, pullTime)
+	defer cancel()
+	for try, pause := 1, pullPause; ; try, pause = try+1, 2*pause {
+		err := p.pull(ctx, ref, progress)
+		if err == nil {
+			break
+		}
+		if try == pullTries || atoll.KindOf(err) != atoll.ErrUnavailable {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+	im, err := p.inspectImage(ctx, ref)
+	if err != nil {
+		return err
+	}
+	return p.shelf.fetched(ref, im.digest)
+}
+
+// pull has the engine pull an image, with the credentials that docker's command
+// line has for its registry.
+func (p *Provider) pull(ctx context.Context, ref string, progress func(atoll.Progress)) error {
+	auth, err := credentials(ref)
+	if err != nil {
+		return atoll.Errorf("create", ref, atoll.ErrDenied, "docker's credentials: %w", err)
+	}
+	stream, err := p.engine.ImagePull(ctx, ref, client.ImagePullOptions{RegistryAuth: auth})
+	if err == nil {
+		err = pulled(stream, progress)
+		_ = stream.Close()
+	}
+	if err == nil || ctx.Err() != nil {
+		return errors.Join(ctx.Err(), err)
+	}
+	kind, text := atoll.ErrUnavailable, err.Error()
+	switch {
+	case cerrdefs.IsInvalidArgument(err):
+		kind = atoll.ErrInvalid
+	case cerrdefs.IsNotFound(err), strings.Contains(text, "not found"), strings.Contains(text, "manifest unknown"):
+		kind = atoll.ErrNotExist
+	case cerrdefs.IsUnauthorized(err), cerrdefs.IsPermissionDenied(err), strings.Contains(text, "denied"), strings.Contains(text, "unauthorized"):
+		kind = atoll.ErrDenied
+	}
+	return atoll.Errorf("create", ref, kind, "pull %s: %w", ref, err)
+}
+
+// credentials are those for the registry of ref, as the engine wants them; ""
+// when there are none.
+func credentials(ref string) (string, error) {
+	parsed, err := name.ParseReference(ref)
+	if err != nil {
+		return "", err
+	}
+	found, err := authn.DefaultKeychain.Resolve(parsed.Context())
+	if err != nil || found == authn.Anonymous {
+		return "", err
+	}
+	auth, err := found.Authorization()
+	if err != nil {
+		return "", err
+	}
+	return authconfig.Encode(registry.AuthConfig{
+		Username: auth.Username, Password: auth.Password, Auth: auth.Auth, IdentityToken: auth.IdentityToken, RegistryToken: auth.RegistryToken,
+		ServerAddress: parsed.Context().RegistryStr(),
+	})
+}
+
+// pulled reads the progress of a pull to its end, where the error is.
+func pulled(stream io.Reader, progress func(atoll.Progress)) error {
+	for dec := json.NewDecoder(stream); ; {
+		var line struct {
+			ID, Status, Error string
+			ProgressDetail    struct{ Current, Total int64 }
+		}
+		err := dec.Decode(&line)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case line.Error != "":
+			return errors.New(line.Error)
+		}
+		phase := map[string]string{"Downloading": "pull", "Extracting": "unpack"}[line.Status]
+		if d := line.ProgressDetail; progress != nil && phase != "" && d.Total >= d.Current {
+			progress(atoll.Progress{Phase: phase, Item: line.ID, Done: d.Current, Total: d.Total})
+		}
+	}
+}
+
+// Prepare implements atoll.Preparer.
+func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	_, err := p.image(ctx, cmp.Or(spec.Image, p.opts.Image), progress)
+	return p.failed(ctx, "prepare", spec.Image, err)
+}
+
+var _ atoll.Preparer = (*Provider)(nil)

@@ -1,0 +1,56 @@
+package docker
+
+import (
+	"encoding/json"
+
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// names makes the names of what belongs to a server, from its prefix.
+type names string
+
+func (n names) container(id string) string        { return string(n) + "-session-" + id }
+func (n names) caretaker(id string) string        { return string(n) + "-caretaker-" + id }
+func (n names) data(id string) string             { return string(n) + "-data-" + id }
+func (n names) volume(project, v string) string   { return string(n) + "-volume-" + project + "." + v }
+func (n names) guest(sum string) string           { return string(n) + "-guest-" + sum }
+func (n names) installer(sum, rand string) string { return string(n) + "-install-" + sum + "-" + rand }
+
+// The labels of what Atoll makes.
+const (
+	labelAtoll   = "atoll"         // "true"
+	labelOwner   = "atoll.owner"   // the prefix
+	labelSession = "atoll.session" // the sandbox's id
+	labelProject = "atoll.project"
+	labelName    = "atoll.name"   // of a sandbox
+	labelSpec    = "atoll.spec"   // of a sandbox, defaults filled in
+	labelImage   = "atoll.image"  // in use, by its digest where there is one
+	labelVolume  = "atoll.volume" // the name of a named volume
+	labelUser    = "atoll.user"   // of the image
+)
+
+// ours selects the containers of this server's sandboxes.
+func (n names) ours() client.Filters {
+	return client.Filters{}.Add("label", labelAtoll+"=true").Add("label", labelOwner+"="+string(n)).Add("label", labelSession)
+}
+
+// labels are those that everything of a project has.
+func (n names) labels(project string) map[string]string {
+	return map[string]string{labelAtoll: "true", labelOwner: string(n), labelProject: project}
+}
+
+// sandboxLabels are those of a sandbox's container.
+func (n names) sandboxLabels(spec *atoll.Spec, image, user string) (map[string]string, error) {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return nil, err
+	}
+	l := n.labels(spec.Project)
+	l[labelSession], l[labelSpec], l[labelImage], l[labelUser] = spec.ID, string(text), image, user
+	if spec.Name != "" {
+		l[labelName] = spec.Name
+	}
+	return l, nil
+}

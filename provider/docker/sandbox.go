@@ -1,0 +1,290 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A sandbox is a handle: the engine is asked afresh each time.
+type sandbox struct {
+	p  *Provider
+	id string
+}
+
+// ID implements atoll.Sandbox.
+func (s *sandbox) ID() string { return s.id }
+
+// Status implements atoll.Sandbox.
+func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
+	r, err := s.p.inspect(ctx, "status", s.id)
+	if err != nil {
+		return atoll.Status{}, err
+	}
+	return r.Status, nil
+}
+
+// locked runs fn on what the engine says of the sandbox, with its lock held.
+func (s *sandbox) locked(ctx context.Context, op string, fn func(*record) error) error {
+	lock, err := s.p.lock(ctx, op, s.id)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	r, err := s.p.inspect(ctx, op, s.id)
+	if err != nil {
+		return err
+	}
+	return fn(r)
+}
+
+// Start implements atoll.Sandbox.
+func (s *sandbox) Start(ctx context.Context) error {
+	return s.locked(ctx, "start", func(r *record) error {
+		switch r.State {
+		case atoll.StateRunning:
+			return nil
+		case atoll.StatePaused:
+			return atoll.Errorf("start", s.id, atoll.ErrConflict, "sandbox is paused: resume it")
+		case atoll.StateCreating:
+			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted: remove it")
+		}
+		return s.p.start(ctx, s.id, r.container)
+	})
+}
+
+// Stop implements atoll.Sandbox.
+func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
+	if grace < 0 {
+		grace = atoll.DefaultStopGrace
+	}
+	return s.locked(ctx, "stop", func(r *record) error {
+		if r.State == atoll.StatePaused {
+			if _, err := s.p.engine.ContainerUnpause(ctx, r.container, client.ContainerUnpauseOptions{}); err != nil {
+				return s.p.failed(ctx, "stop", s.id, err)
+			}
+		} else if r.State != atoll.StateRunning {
+			return nil
+		}
+		defer s.p.sweeper.rouse()
+		defer s.p.leave(s.id)
+		return s.p.failed(ctx, "stop", s.id, s.p.end(ctx, r.container, grace))
+	})
+}
+
+// end asks the guest to end all processes, and has the engine kill what is left
+// after grace. The engine itself counts whole seconds only.
+func (p *Provider) end(ctx context.Context, id string, grace time.Duration) error {
+	ended := p.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+	signal := func(name string) error {
+		_, err := p.engine.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: name})
+		if cerrdefs.IsConflict(err) { // it has just ended
+			return nil
+		}
+		return err
+	}
+	if grace > 0 {
+		if err := signal("SIGTERM"); err != nil {
+			return err
+		}
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-ended.Result:
+			return nil
+		case err := <-ended.Error:
+			return err
+		case <-timer.C:
+		}
+	}
+	if err := signal("SIGKILL"); err != nil {
+		return err
+	}
+	select {
+	case <-ended.Result:
+		return nil
+	case err := <-ended.Error:
+		return err
+	}
+}
+
+// Remove implements atoll.Sandbox.
+func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+	lock, err := s.p.lock(ctx, "remove", s.id)
+	if err != nil {
+		return err
+	}
+	return finished(ctx, func(ctx context.Context) error {
+		defer lock.Release()
+		return s.remove(ctx, atoll.RemoveOpts(opts...))
+	})
+}
+
+// finished does what, once begun, is not to be broken off: when ctx ends before
+// that, it goes on without its caller.
+func finished(ctx context.Context, do func(context.Context) error) error {
+	done := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTime)
+		defer cancel()
+		done <- do(ctx)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// remove is Remove by who holds the lock.
+func (s *sandbox) remove(ctx context.Context, opts atoll.RemoveOptions) error {
+	defer s.p.leave(s.id)
+	s.p.fire(s.id)
+	r, err := s.p.inspect(ctx, "remove", s.id)
+	if err == nil {
+		_, err = s.p.engine.ContainerRemove(ctx, r.container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}) // anonymous ones
+	}
+	if err != nil && atoll.KindOf(err) != atoll.ErrNotFound && !cerrdefs.IsNotFound(err) {
+		return s.p.failed(ctx, "remove", s.id, err)
+	}
+	if !opts.Volumes {
+		return nil
+	}
+	_, err = s.p.engine.VolumeRemove(ctx, s.p.names.data(s.id), client.VolumeRemoveOptions{})
+	if cerrdefs.IsNotFound(err) {
+		return nil
+	}
+	return s.p.failed(ctx, "remove", s.id, err)
+}
+
+// Exec implements atoll.Sandbox.
+func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	if err := cmd.Validate(); err != nil {
+		return nil, err
+	}
+	inside, err := s.p.inside(ctx, "exec", s.id)
+	if err != nil {
+		return nil, err
+	}
+	var p atoll.Process
+	err = s.p.unpaused(ctx, "exec", s.id, func(ctx context.Context) (err error) {
+		p, err = inside.Exec(ctx, cmd)
+		return err
+	})
+	if err != nil {
+		return nil, s.explain(ctx, "exec", err)
+	}
+	return &process{atoll.ProcessLayer{Process: p}, s}, nil
+}
+
+// Process implements atoll.Sandbox.
+func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
+	inside, err := s.p.inside(ctx, "process", s.id)
+	if err == nil {
+		var p atoll.Process
+		err = s.p.unpaused(ctx, "process", s.id, func(ctx context.Context) (err error) {
+			p, err = inside.Process(ctx, id)
+			return err
+		})
+		if err == nil {
+			return &process{atoll.ProcessLayer{Process: p}, s}, nil
+		}
+		err = s.explain(ctx, "process", err)
+	}
+	if id == atoll.MainProcess && errors.Is(err, atoll.ErrStopped) {
+		if ended, _, endErr := s.endedMain(ctx); endErr == nil {
+			return ended, nil
+		}
+	}
+	return nil, err
+}
+
+// Processes implements atoll.ProcessLister.
+func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
+	inside, err := s.p.inside(ctx, "processes", s.id)
+	if err == nil {
+		var list []atoll.ProcessStatus
+		err = s.p.unpaused(ctx, "processes", s.id, func(ctx context.Context) (err error) {
+			list, err = atoll.Processes(ctx, inside)
+			return err
+		})
+		if err == nil {
+			return list, nil
+		}
+		err = s.explain(ctx, "processes", err)
+	}
+	if errors.Is(err, atoll.ErrStopped) {
+		if _, st, endErr := s.endedMain(ctx); endErr == nil {
+			return []atoll.ProcessStatus{st}, nil
+		}
+	}
+	return nil, err
+}
+
+// Pause implements atoll.Pauser.
+func (s *sandbox) Pause(ctx context.Context) error {
+	return s.locked(ctx, "pause", func(r *record) error {
+		if r.State == atoll.StatePaused {
+			return nil
+		}
+		if err := mustRun("pause", &r.Status); err != nil {
+			return err
+		}
+		_, err := s.p.engine.ContainerPause(ctx, r.container, client.ContainerPauseOptions{})
+		return s.p.failed(ctx, "pause", s.id, err)
+	})
+}
+
+// Resume implements atoll.Pauser.
+func (s *sandbox) Resume(ctx context.Context) error {
+	return s.locked(ctx, "resume", func(r *record) error {
+		switch r.State {
+		case atoll.StateRunning:
+			return nil
+		case atoll.StatePaused:
+			_, err := s.p.engine.ContainerUnpause(ctx, r.container, client.ContainerUnpauseOptions{})
+			return s.p.failed(ctx, "resume", s.id, err)
+		}
+		return mustRun("resume", &r.Status)
+	})
+}
+
+// Dial implements atoll.Dialer.
+func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
+	inside, err := s.p.inside(ctx, "dial", s.id)
+	if err != nil {
+		return nil, err
+	}
+	var conn net.Conn
+	err = s.p.unpaused(ctx, "dial", s.id, func(ctx context.Context) (err error) {
+		conn, err = atoll.Dial(ctx, inside, port)
+		return err
+	})
+	return conn, s.explain(ctx, "dial", err)
+}
+
+// explain turns the error of a guest that went away into what it means.
+func (s *sandbox) explain(ctx context.Context, op string, err error) error {
+	if k := atoll.KindOf(err); err == nil || ctx.Err() != nil || k != atoll.ErrUnavailable && k != atoll.ErrNotFound {
+		return err
+	}
+	if ended := s.p.ends(ctx, op, s.id); ended != nil {
+		return ended
+	}
+	return err
+}
+
+var (
+	_ atoll.Sandbox       = (*sandbox)(nil)
+	_ atoll.Dialer        = (*sandbox)(nil)
+	_ atoll.Pauser        = (*sandbox)(nil)
+	_ atoll.ProcessLister = (*sandbox)(nil)
+)

@@ -1,0 +1,119 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A record is what the engine knows of a sandbox.
+type record struct {
+	atoll.Status
+	container string // its id, which another container of the same sandbox does not have
+	imageID   string
+	user      string // of the image
+}
+
+// inspect asks the engine for a sandbox. Kinds: ErrNotFound, ErrUnavailable.
+func (p *Provider) inspect(ctx context.Context, op, id string) (*record, error) {
+	found, err := p.engine.ContainerInspect(ctx, p.names.container(id), client.ContainerInspectOptions{})
+	if err != nil {
+		return nil, p.failed(ctx, op, id, err)
+	}
+	c := &found.Container
+	if c.Config == nil || c.State == nil || c.Config.Labels[labelSession] != id || c.Config.Labels[labelOwner] != string(p.names) {
+		return nil, atoll.E(op, id, atoll.ErrNotFound, nil) // not one of ours
+	}
+	r, err := p.read(id, c)
+	if err == nil && r.State == atoll.StateStopped && c.State.ExitCode == stoppedCode {
+		said, err := p.report(ctx, op, id, c.ID)
+		if err != nil {
+			return nil, err
+		}
+		if said.Main != nil {
+			r.Exit = said.Main
+		}
+		r.Reason = said.Reason
+	}
+	return r, err
+}
+
+// stoppedCode is what the guest exits with when it was asked to, whatever the
+// main process exits with.
+const stoppedCode = 143
+
+func (p *Provider) read(id string, c *container.InspectResponse) (*record, error) {
+	r := &record{container: c.ID, imageID: c.Image, user: c.Config.Labels[labelUser]}
+	st := &r.Status
+	st.ID, st.Provider, st.Caps, st.Image = id, info.Name, info.Caps, c.Config.Labels[labelImage]
+	if err := json.Unmarshal([]byte(c.Config.Labels[labelSpec]), &st.Spec); err != nil {
+		st.Spec = atoll.Spec{ID: id, Project: c.Config.Labels[labelProject]}
+		st.State, st.Reason = atoll.StateFailed, "its labels are damaged: remove it"
+		return r, nil
+	}
+	st.Created = moment(c.Created)
+	if st.Spec.TTL > 0 {
+		st.Expires = st.Created.Add(time.Duration(st.Spec.TTL))
+	}
+	st.Started = moment(c.State.StartedAt)
+	st.State = stateOf(st, c.State)
+	st.Ready = st.State == atoll.StateRunning
+	if st.State == atoll.StateStopped || st.State == atoll.StateFailed {
+		st.Stopped = moment(c.State.FinishedAt)
+	}
+	return r, nil
+}
+
+// stateOf translates the engine's state, and fills in the exit and the reason.
+func stateOf(st *atoll.Status, s *container.State) atoll.State {
+	switch s.Status {
+	case container.StateRunning, container.StateRestarting:
+		return atoll.StateRunning
+	case container.StatePaused:
+		return atoll.StatePaused
+	case container.StateCreated:
+		if st.Spec.NoStart {
+			return atoll.StateCreated
+		}
+		return atoll.StateCreating
+	case container.StateDead, container.StateRemoving:
+		st.Reason = "it is being removed"
+		return atoll.StateFailed
+	}
+	if st.Started.IsZero() {
+		return atoll.StateCreated
+	}
+	exit := atoll.Exit{Code: s.ExitCode}
+	if n := atoll.Signal(s.ExitCode - 128); n == atoll.SIGKILL || n == atoll.SIGTERM {
+		exit.Signal = n
+	}
+	if s.OOMKilled {
+		exit.Reason = "out of memory: the sandbox used more than " + st.Spec.Resources.WithDefaults().Memory.String()
+	}
+	if len(st.Spec.Cmd) > 0 {
+		st.Exit = &exit
+	}
+	if exit.State() == atoll.StateStopped {
+		return atoll.StateStopped
+	}
+	st.Reason = exit.Reason
+	if st.Reason == "" {
+		st.Reason = fmt.Sprintf("its main process exited with code %d", exit.Code)
+	}
+	return atoll.StateFailed
+}
+
+// moment reads a time of the engine's, whose year 1 means never.
+func moment(text string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || t.Year() <= 1 {
+		return time.Time{}
+	}
+	return t
+}

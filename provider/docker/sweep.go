@@ -1,0 +1,135 @@
+package docker
+
+import (
+	"context"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// sweepEvery is how often what is due is looked for, if nothing is known to be
+// due before that.
+const sweepEvery = time.Minute
+
+// endsEvery is how often the sandboxes that go with their main processes are
+// looked at.
+const endsEvery = 5 * time.Second
+
+// A sweeper removes the sandboxes whose time is over, and what is left of those
+// that were never finished. Any provider of the same engine does it.
+type sweeper struct {
+	p    *Provider
+	wake chan struct{}
+	quit context.CancelFunc
+	done chan struct{}
+}
+
+func newSweeper(p *Provider) *sweeper {
+	ctx, quit := context.WithCancel(context.Background())
+	s := &sweeper{p: p, wake: make(chan struct{}, 1), quit: quit, done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		s.run(ctx)
+	}()
+	return s
+}
+
+// rouse makes the sweeper look when the next sandbox is due.
+func (s *sweeper) rouse() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *sweeper) close() {
+	s.quit()
+	<-s.done
+}
+
+func (s *sweeper) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		due, err := s.sweep(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.p.log.Warn("sweep", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.wake:
+		case <-time.After(time.Until(due)):
+		}
+	}
+}
+
+// sweep looks at every sandbox and returns when to look again.
+func (s *sweeper) sweep(ctx context.Context) (due time.Time, err error) {
+	due = time.Now().Add(sweepEvery)
+	list, err := s.p.List(ctx, atoll.Filter{})
+	if err != nil {
+		return due, err
+	}
+	for _, st := range list {
+		t := dueTime(&st)
+		switch {
+		case t.IsZero() && st.Spec.AutoRemove: // until its main process ends, of which nobody tells us
+			due = sooner(due, time.Now().Add(endsEvery))
+		case t.IsZero():
+		case time.Now().Before(t):
+			due = sooner(due, t)
+		default:
+			if err := s.remove(ctx, st.ID); err != nil {
+				s.p.log.Warn("sweep", "sandbox", st.ID, "err", err)
+				due = sooner(due, time.Now().Add(time.Second))
+			}
+		}
+	}
+	return due, nil
+}
+
+func sooner(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// dueTime is when the sandbox's time is over; zero means never.
+func dueTime(st *atoll.Status) time.Time {
+	due := st.Expires
+	if st.Spec.AutoRemove && !st.Stopped.IsZero() {
+		if t := st.Stopped.Add(atoll.AutoRemoveLinger); due.IsZero() || t.Before(due) {
+			due = t
+		}
+	}
+	return due
+}
+
+// remove removes a sandbox with its data volume, if it is still due: it may have
+// been started again.
+func (s *sweeper) remove(ctx context.Context, id string) error {
+	sb := &sandbox{s.p, id}
+	lock, err := s.p.lock(ctx, "remove", id)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	r, err := s.p.inspect(ctx, "remove", id)
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if t := dueTime(&r.Status); t.IsZero() || time.Now().Before(t) {
+		return nil
+	}
+	return sb.remove(ctx, atoll.RemoveOptions{Volumes: true})
+}
+
+// connected reports whether an engine answers.
+func (p *Provider) connected(ctx context.Context) error {
+	_, err := p.engine.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
+	return err
+}

@@ -1,0 +1,124 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/volume"
+)
+
+// Volumes implements atoll.VolumeStore.
+func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
+	filters := client.Filters{}.Add("label", labelOwner+"="+string(p.names))
+	if project != "" {
+		filters = filters.Add("label", labelProject+"="+project)
+	}
+	found, err := p.engine.VolumeList(ctx, client.VolumeListOptions{Filters: filters})
+	if err != nil {
+		return nil, p.failed(ctx, "volumes", "", err)
+	}
+	used, err := p.mounted(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []atoll.Volume
+	for _, v := range found.Items {
+		vol := atoll.Volume{Project: v.Labels[labelProject], Name: v.Labels[labelVolume], InUse: used[v.Name], Created: moment(v.CreatedAt)}
+		if id := v.Labels[labelSession]; id != "" {
+			vol.Name, vol.Sandbox = volume.DataName(id), id
+		}
+		if vol.Name != "" {
+			list = append(list, vol)
+		}
+	}
+	slices.SortFunc(list, func(a, b atoll.Volume) int {
+		return strings.Compare(a.Project+"/"+a.Name, b.Project+"/"+b.Name)
+	})
+	return list, nil
+}
+
+// mounted returns the volumes that sandboxes mount, running or not.
+func (p *Provider) mounted(ctx context.Context) (map[string]bool, error) {
+	found, err := p.engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: p.names.ours()})
+	if err != nil {
+		return nil, p.failed(ctx, "volumes", "", err)
+	}
+	used := map[string]bool{}
+	for _, c := range found.Items {
+		for _, m := range c.Mounts {
+			used[m.Name] = true
+		}
+	}
+	return used, nil
+}
+
+// RemoveVolume implements atoll.VolumeStore.
+func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error {
+	if project == "" {
+		project = atoll.DefaultProject
+	}
+	own := p.names.volume(project, name)
+	if id, err := atoll.NormalizeID(strings.TrimPrefix(name, "data-")); err == nil && id != "" && volume.DataName(id) == name {
+		own = p.names.data(id)
+	}
+	found, err := p.engine.VolumeInspect(ctx, own, client.VolumeInspectOptions{})
+	if err == nil && found.Volume.Labels[labelProject] == project {
+		_, err = p.engine.VolumeRemove(ctx, own, client.VolumeRemoveOptions{})
+	}
+	switch {
+	case cerrdefs.IsNotFound(err), err == nil && found.Volume.Labels[labelProject] != project:
+		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
+	case cerrdefs.IsConflict(err):
+		return atoll.Errorf("remove volume", name, atoll.ErrConflict, "a sandbox mounts it: %w", err)
+	}
+	return p.failed(ctx, "remove volume", name, err)
+}
+
+// RemoveProject implements atoll.ProjectRemover: sandboxes and volumes.
+func (p *Provider) RemoveProject(ctx context.Context, project string) error {
+	if !atoll.ValidName(project) {
+		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "no valid project name")
+	}
+	all, err := p.List(ctx, atoll.Filter{Project: project})
+	if err != nil {
+		return err
+	}
+	for _, st := range all {
+		if err := (&sandbox{p, st.ID}).Remove(ctx, atoll.RemoveVolumes()); err != nil {
+			return err
+		}
+	}
+	volumes, err := p.Volumes(ctx, project)
+	errs := []error{err}
+	for _, v := range volumes {
+		if err := p.RemoveVolume(ctx, project, v.Name); atoll.KindOf(err) != atoll.ErrNotExist {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Resolve implements atoll.Resolver.
+func (p *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
+	filters := p.names.ours().Add("label", labelProject+"="+project).Add("label", labelName+"="+name)
+	found, err := p.engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
+	if err != nil {
+		return "", p.failed(ctx, "get", name, err)
+	}
+	for _, c := range found.Items {
+		return c.Labels[labelSession], nil
+	}
+	return "", atoll.E("get", name, atoll.ErrNotFound, nil)
+}
+
+var (
+	_ atoll.VolumeStore    = (*Provider)(nil)
+	_ atoll.ProjectRemover = (*Provider)(nil)
+	_ atoll.Resolver       = (*Provider)(nil)
+)
