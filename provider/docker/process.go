@@ -65,7 +65,11 @@ func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
 	}
 	rest := *a // from where its guest broke off
 	rest.StdoutFrom, rest.StderrFrom = a.StdoutFrom+stdout.n, a.StderrFrom+stderr.n
-	return main.Attach(ctx, &rest)
+	endErr = main.Attach(ctx, &rest)
+	if atoll.KindOf(endErr) == atoll.ErrInvalid {
+		return err // the guest was killed before all of it was in the engine's log
+	}
+	return endErr
 }
 
 // A counter counts what is written.
