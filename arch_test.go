@@ -47,6 +47,7 @@ var rooms = map[string]map[string]string{
 		"internal/ranges": "what no registry may send it to",
 	},
 	"trace":       {},
+	"limit":       {},
 	"api":         {},
 	"api/openapi": {"api": "what it describes"},
 	"guest": {
@@ -118,6 +119,7 @@ var rooms = map[string]map[string]string{
 		"provider/gvisor": "config alone knows all providers",
 		"provider/local":  "config alone knows all providers",
 		"provider/mock":   "config alone knows all providers",
+		"limit":           "around each provider",
 		"trace":           "the outermost layer of every stack",
 	},
 	"cmd/atoll": {

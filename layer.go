@@ -83,6 +83,11 @@ func (l SandboxLayer) Pause(ctx context.Context) error { return Pause(ctx, l.San
 // Resume forwards.
 func (l SandboxLayer) Resume(ctx context.Context) error { return Resume(ctx, l.Sandbox) }
 
+// Extend forwards.
+func (l SandboxLayer) Extend(ctx context.Context, ttl Duration) error {
+	return Extend(ctx, l.Sandbox, ttl)
+}
+
 // Snapshot forwards.
 func (l SandboxLayer) Snapshot(ctx context.Context) (Snapshot, error) {
 	return TakeSnapshot(ctx, l.Sandbox)
@@ -117,6 +122,7 @@ var (
 	_ Filer         = SandboxLayer{}
 	_ Dialer        = SandboxLayer{}
 	_ Pauser        = SandboxLayer{}
+	_ Extender      = SandboxLayer{}
 	_ Snapshotter   = SandboxLayer{}
 	_ Meter         = SandboxLayer{}
 	_ ProcessLister = SandboxLayer{}

@@ -289,6 +289,25 @@ func Resume(ctx context.Context, sb Sandbox) error {
 	return E("resume", sb.ID(), ErrUnsupported, nil)
 }
 
+// An Extender is a Sandbox with Caps.Extend.
+type Extender interface {
+	Extend(ctx context.Context, ttl Duration) error
+}
+
+// Extend has the sandbox removed ttl from now, not when its time would have been
+// over, sooner or later than that; with Never it is not removed any more. It
+// changes Status.Expires, not Spec.TTL. Kinds: ErrUnsupported, ErrNotFound,
+// ErrInvalid (ttl is not positive, or the sandbox's time is not limited).
+func Extend(ctx context.Context, sb Sandbox, ttl Duration) error {
+	if ttl <= 0 && ttl != Never {
+		return Errorf("extend", sb.ID(), ErrInvalid, "%s: must be positive, or never", ttl)
+	}
+	if e, ok := sb.(Extender); ok {
+		return e.Extend(ctx, ttl)
+	}
+	return E("extend", sb.ID(), ErrUnsupported, nil)
+}
+
 // A Snapshotter is a Sandbox with Caps.Snapshot.
 type Snapshotter interface {
 	Snapshot(ctx context.Context) (Snapshot, error)

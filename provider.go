@@ -80,6 +80,7 @@ type Caps struct {
 	Durable      Durability `json:"durable"`
 	Survives     bool       `json:"survives"`       // sandboxes outlive the process that made them
 	IdleStop     bool       `json:"idle_stop"`      // Spec.IdleStop
+	Extend       bool       `json:"extend"`         // Extender
 	TTY          bool       `json:"tty"`            // Command.TTY
 	Files        bool       `json:"files"`          // Filer
 	Dial         bool       `json:"dial"`           // Dialer
@@ -134,7 +135,7 @@ type Status struct {
 	Created  time.Time `json:"created"`
 	Started  time.Time `json:"started,omitzero"`
 	Stopped  time.Time `json:"stopped,omitzero"`
-	Expires  time.Time `json:"expires,omitzero"` // when Spec.TTL ends
+	Expires  time.Time `json:"expires,omitzero"` // when Spec.TTL, or what it was extended to, ends
 	Caps     Caps      `json:"caps"`             // of this sandbox; a router mixes providers
 }
 

@@ -187,7 +187,7 @@ func TestLayersForwardEverything(t *testing.T) {
 		},
 		SandboxLayer{}: {
 			reflect.TypeFor[Filer](), reflect.TypeFor[Dialer](), reflect.TypeFor[Pauser](),
-			reflect.TypeFor[Snapshotter](), reflect.TypeFor[Meter](), reflect.TypeFor[ProcessLister](),
+			reflect.TypeFor[Extender](), reflect.TypeFor[Snapshotter](), reflect.TypeFor[Meter](), reflect.TypeFor[ProcessLister](),
 		},
 		ProcessLayer{}: {reflect.TypeFor[Resizer]()},
 	} {
@@ -224,6 +224,7 @@ func (a *able) ID() string                                          { return "ab
 func (a *able) Files() FS                                           { return a.FS }
 func (a *able) Pause(context.Context) error                         { return a.err }
 func (a *able) Resume(context.Context) error                        { return a.err }
+func (a *able) Extend(context.Context, Duration) error              { return a.err }
 func (a *able) Snapshot(context.Context) (Snapshot, error)          { return Snapshot{}, a.err }
 func (a *able) Usage(context.Context) (Usage, error)                { return Usage{}, a.err }
 func (a *able) Processes(context.Context) ([]ProcessStatus, error)  { return nil, a.err }
@@ -238,7 +239,7 @@ func TestLayersOfLayersReachTheLeaf(t *testing.T) {
 	_, usage := UsageOf(t.Context(), sb)
 	_, processes := Processes(t.Context(), sb)
 	for what, err := range map[string]error{
-		"Pause": Pause(t.Context(), sb), "Resume": Resume(t.Context(), sb), "Snapshot": snapshot, "Usage": usage, "Processes": processes,
+		"Pause": Pause(t.Context(), sb), "Resume": Resume(t.Context(), sb), "Extend": Extend(t.Context(), sb, 1), "Snapshot": snapshot, "Usage": usage, "Processes": processes,
 	} {
 		if err != a.err {
 			t.Errorf("%s through two layers: %v, want the leaf's error", what, err)

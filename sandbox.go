@@ -57,6 +57,22 @@ type Sandbox interface {
 	Remove(ctx context.Context, opts ...RemoveOption) error
 }
 
+// Extended returns st with an expiry that Extend has changed at the time now. It
+// is for providers. Kinds: ErrNotFound (it is being removed), ErrInvalid (its time is not limited).
+func (st Status) Extended(ttl Duration, now time.Time) (Status, error) {
+	switch {
+	case st.Expires.IsZero():
+		return st, Errorf("extend", st.ID, ErrInvalid, "its time is not limited")
+	case !now.Before(st.Expires):
+		return st, E("extend", st.ID, ErrNotFound, nil)
+	case ttl == Never:
+		st.Expires = time.Time{}
+	default:
+		st.Expires = now.Add(time.Duration(ttl))
+	}
+	return st, nil
+}
+
 // MainProcess is the id of the process that runs Spec.Cmd.
 const MainProcess = "main"
 

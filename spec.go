@@ -68,13 +68,15 @@ type Spec struct {
 	Ports        []Port    `json:"ports,omitempty"`
 	ReadOnlyRoot bool      `json:"read_only_root,omitempty"`
 
-	// TTL removes the sandbox that long after it was made, data volume
-	// included. 0 means never.
+	// TTL removes the sandbox that long after it was made, whatever it does,
+	// data volume included, unless Extend gives it more. 0 means never.
 	TTL Duration `json:"ttl,omitzero"`
 	// IdleStop stops the sandbox, as Stop does, when for so long nobody has used
 	// it: no process ran in it, and no call was made to it. 0 means
 	// DefaultIdleStop where Caps.IdleStop, and Never lifts it.
 	IdleStop Duration `json:"idle_stop,omitzero"`
+	// IdleRemove removes it then, data volume included, instead of stopping it.
+	IdleRemove bool `json:"idle_remove,omitempty"`
 	// AutoRemove removes the sandbox, data volume included, AutoRemoveLinger
 	// after its main process ended. The main process's output is kept from its
 	// first byte for whoever attaches within AutoRemoveLinger of its start.
@@ -269,6 +271,9 @@ func (s *Spec) Validate() error {
 	}
 	if s.IdleStop < Never {
 		return bad("idle_stop %s: must not be negative", s.IdleStop)
+	}
+	if s.IdleRemove && s.IdleStop == Never {
+		return bad("idle_remove needs an idle_stop to end")
 	}
 	if s.AutoRemove && len(s.Cmd) == 0 {
 		return bad("auto_remove needs a cmd whose end it can wait for")

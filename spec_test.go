@@ -181,7 +181,7 @@ func TestSpecJSON(t *testing.T) {
 		ID: NewID(), Name: "n", Project: "p", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},
 		Workdir: "/w", User: "u", TTY: &Size{1, 2}, OpenStdin: true, Mounts: []Mount{{Type: MountTmpfs, Target: "/t", ReadOnly: true, Size: 5}},
 		Resources: Resources{1, 2.5, 3, 4}, Network: Network{NetworkOn, []string{"a"}}, Ports: []Port{{"http", 80}}, ReadOnlyRoot: true,
-		TTL: Duration(90 * time.Second), IdleStop: Never, AutoRemove: true, NoStart: true, Snapshot: "s",
+		TTL: Duration(90 * time.Second), IdleStop: Never, IdleRemove: true, AutoRemove: true, NoStart: true, Snapshot: "s",
 	}
 	for i, v := 0, reflect.ValueOf(s); i < v.NumField(); i++ {
 		if v.Field(i).IsZero() {

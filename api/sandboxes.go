@@ -64,6 +64,7 @@ func sandboxRoutes() []Route {
 		action("stop", "Stop a sandbox and keep it", http.StatusNoContent, jsonOf[stopRequest](), Content{}, (*Handler).serveStop),
 		action("pause", "Freeze every process", http.StatusNoContent, Content{}, Content{}, (*Handler).servePause),
 		action("resume", "Undo a pause", http.StatusNoContent, Content{}, Content{}, (*Handler).serveResume),
+		action("extend", "Give a sandbox whose time is limited more of it, or less", http.StatusNoContent, jsonOf[extendRequest](), Content{}, (*Handler).serveExtend),
 		action("snapshot", "Keep a copy of the running sandbox", http.StatusCreated, Content{}, jsonOf[atoll.Snapshot](), (*Handler).serveSnapshot),
 		{
 			Method: "GET", Path: "/v1/sandboxes/{id}/usage", Name: "usage", Tag: "sandboxes", Summary: "What a sandbox uses now",
@@ -84,6 +85,12 @@ type (
 		Grace *atoll.Duration `json:"grace,omitempty"`
 	}
 )
+
+// An extendRequest says how long the sandbox has from now; "never" means that it
+// is not removed any more.
+type extendRequest struct {
+	TTL atoll.Duration `json:"ttl"`
+}
 
 func (h *Handler) serveCreate(w http.ResponseWriter, r *http.Request) error {
 	var spec atoll.Spec
@@ -362,6 +369,19 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request) error {
 // Resume implements atoll.Pauser.
 func (s *sandbox) Resume(ctx context.Context) error {
 	return s.call(ctx, call{op: "resume", method: "POST", path: "/resume"})
+}
+
+func (h *Handler) serveExtend(w http.ResponseWriter, r *http.Request) error {
+	var req extendRequest
+	if err := h.body(w, r, &req, true); err != nil {
+		return err
+	}
+	return h.act(w, r, func(sb atoll.Sandbox) error { return atoll.Extend(r.Context(), sb, req.TTL) })
+}
+
+// Extend implements atoll.Extender.
+func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
+	return s.call(ctx, call{op: "extend", method: "POST", path: "/extend", body: extendRequest{ttl}})
 }
 
 func (h *Handler) serveSnapshot(w http.ResponseWriter, r *http.Request) error {

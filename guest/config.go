@@ -29,4 +29,5 @@ type Report struct {
 	Message string      `json:"message,omitempty"`
 	Main    *atoll.Exit `json:"main,omitempty"`
 	Reason  string      `json:"reason,omitempty"` // of its end
+	Idle    bool        `json:"idle,omitempty"`   // nobody used it
 }

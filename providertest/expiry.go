@@ -28,6 +28,62 @@ var expiry = []promise{
 		h.gone(t, never, 0)
 		h.gone(t, sb, 0)
 	}},
+	{"Extend gives it more time, or less", []need{needExtend}, func(t *testing.T, h *harness) {
+		second := atoll.Duration(time.Second)
+		more, less, never := h.create(t, atoll.Spec{TTL: 2 * second}), h.create(t, atoll.Spec{TTL: 3600 * second}), h.create(t, atoll.Spec{TTL: 2 * second})
+		for sb, ttl := range map[atoll.Sandbox]atoll.Duration{more: 3600 * second, less: second, never: atoll.Never} {
+			if err := atoll.Extend(h.ctx(t), sb, ttl); err != nil {
+				t.Fatalf("Extend by %s: %v", ttl, err)
+			}
+		}
+		if left := time.Until(h.status(t, more).Expires); left < 3500*time.Second || left > 3600*time.Second {
+			t.Errorf("%s are left of an hour", left)
+		}
+		if got := h.status(t, never).Expires; !got.IsZero() {
+			t.Errorf("with never it expires %s", got)
+		}
+		h.poll(t, h.short()+time.Second, func() error {
+			if _, err := h.p.Get(h.ctx(t), less.ID()); atoll.KindOf(err) != atoll.ErrNotFound {
+				return fmt.Errorf("Get: %v, want not found", err)
+			}
+			return nil
+		})
+		time.Sleep(time.Second) // and the two seconds of the others are over
+		for _, sb := range []atoll.Sandbox{more, never} {
+			if st := h.status(t, sb); st.State != atoll.StateRunning {
+				t.Errorf("it is %s: %s", st.State, st.Reason)
+			}
+		}
+	}},
+	{"Extend holds for one that is stopped", []need{needExtend, needRestart}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{TTL: atoll.Duration(time.Hour)})
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if err := atoll.Extend(h.ctx(t), sb, atoll.Duration(time.Second)); err != nil {
+			t.Fatalf("Extend: %v", err)
+		}
+		h.gone(t, sb, h.short()+time.Second)
+	}},
+	{"Extend refuses what makes no sense", []need{needExtend}, func(t *testing.T, h *harness) {
+		hour := atoll.Duration(time.Hour)
+		limited, always := h.create(t, atoll.Spec{TTL: hour}), h.idle(t)
+		wantKind(t, "Extend by nothing", atoll.Extend(h.ctx(t), limited, 0), atoll.ErrInvalid)
+		wantKind(t, "Extend backwards", atoll.Extend(h.ctx(t), limited, -hour), atoll.ErrInvalid)
+		wantKind(t, "Extend of one that does not expire", atoll.Extend(h.ctx(t), always, hour), atoll.ErrInvalid)
+		if err := limited.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		wantKind(t, "Extend of one that is removed", atoll.Extend(h.ctx(t), limited, hour), atoll.ErrNotFound)
+		again := h.create(t, atoll.Spec{ID: limited.ID()})
+		if got := h.status(t, again).Expires; !got.IsZero() {
+			t.Errorf("another of its id expires %s", got)
+		}
+	}},
+	{"IdleRemove removes it when nobody uses it", []need{needIdleStop}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{IdleStop: atoll.Duration(time.Second), IdleRemove: true})
+		h.gone(t, sb, 2*h.short()+time.Second)
+	}},
 	{"IdleStop stops it when nobody uses it, as Stop does", []need{needIdleStop, needRestart, needFiles}, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{IdleStop: atoll.Duration(2 * time.Second)})
 		h.write(t, sb, "file", "kept")

@@ -216,6 +216,13 @@ func (f *faultySandbox) Resume(ctx context.Context) error {
 	return f.SandboxLayer.Resume(ctx)
 }
 
+func (f *faultySandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
+	if err := f.call("Extend"); err != nil {
+		return err
+	}
+	return f.SandboxLayer.Extend(ctx, ttl)
+}
+
 func (f *faultySandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 	if err := f.call("Snapshot"); err != nil {
 		return atoll.Snapshot{}, err

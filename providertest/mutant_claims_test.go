@@ -28,6 +28,9 @@ var claimants = []mutant{
 				s.TTL = 0
 			}
 		}))),
+	breaks("gives no more time", "expiry/Extend gives it more time, or less", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+		return stingy{atoll.SandboxLayer{Sandbox: sb}}
+	})),
 	breaks("keeps the volume of what is removed", "volumes/RemoveVolumes deletes the data volume also when the sandbox was removed before",
 		sandboxes(func(sb atoll.Sandbox) atoll.Sandbox { return &once{SandboxLayer: atoll.SandboxLayer{Sandbox: sb}} })),
 	breaks("drops the volume when it fails", "volumes/a Create that fails, or whose context ends, leaves the data volume that was kept",

@@ -63,6 +63,10 @@ type immortal struct{ atoll.SandboxLayer }
 
 func (immortal) Remove(context.Context, ...atoll.RemoveOption) error { return nil }
 
+type stingy struct{ atoll.SandboxLayer }
+
+func (stingy) Extend(context.Context, atoll.Duration) error { return nil }
+
 type strict struct{ atoll.SandboxLayer }
 
 func (s strict) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {

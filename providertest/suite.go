@@ -61,6 +61,7 @@ var (
 	needTTY      = capability("tty", func(c atoll.Caps) bool { return c.TTY })
 	needFiles    = capability("files", func(c atoll.Caps) bool { return c.Files })
 	needDial     = capability("dial", func(c atoll.Caps) bool { return c.Dial })
+	needExtend   = capability("extend", func(c atoll.Caps) bool { return c.Extend })
 	needPause    = capability("pause", func(c atoll.Caps) bool { return c.Pause })
 	needSnapshot = capability("snapshot", func(c atoll.Caps) bool { return c.Snapshot })
 	needUsage    = capability("usage", func(c atoll.Caps) bool { return c.Usage })

@@ -77,6 +77,11 @@ func abilities(t *testing.T, h *harness, sb atoll.Sandbox) {
 	if !caps.Files {
 		everyFileCallRefused(t, ctx, atoll.Files(sb))
 	}
+	if err := atoll.Extend(ctx, sb, atoll.Duration(time.Hour)); caps.Extend { // it has no TTL
+		wantKind(t, "Extend", err, atoll.ErrInvalid)
+	} else {
+		wantKind(t, "Extend", err, atoll.ErrUnsupported)
+	}
 	agrees(t, "Pause", caps.Pause, atoll.Pause(ctx, sb))
 	agrees(t, "Resume", caps.Pause, atoll.Resume(ctx, sb))
 	_, err = atoll.UsageOf(ctx, sb)

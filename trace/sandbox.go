@@ -92,6 +92,13 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	return err
 }
 
+func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
+	ctx, c := s.t.event(ctx, "extend", s.ID())
+	err := s.SandboxLayer.Extend(ctx, ttl)
+	c.end(ctx, err, slog.String("ttl", ttl.String()))
+	return err
+}
+
 func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 	ctx, c := s.t.event(ctx, "snapshot", s.ID())
 	snap, err := s.SandboxLayer.Snapshot(ctx)

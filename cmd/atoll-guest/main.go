@@ -100,7 +100,7 @@ func initialize(text string) (code int, err error) {
 	select {
 	case <-idle:
 		code = 143
-		report(guest.Report{Reason: "nobody used it for " + config.IdleStop.String()})
+		report(guest.Report{Reason: "nobody used it for " + config.IdleStop.String(), Idle: true})
 	case exit := <-exited:
 		code = exit.Code
 	case <-stop:

@@ -44,6 +44,26 @@ func newResume(a *app) *cobra.Command {
 		func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Resume(ctx, sb) })
 }
 
+func newExtend(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "extend SANDBOX DURATION",
+		Short: "Give a sandbox that expires more time, or less",
+		Long: `Extend has a sandbox that was made with --ttl removed so long from now, and not
+when its time would have been over; with never it stays.`,
+		Example: `  atoll extend web 2h
+  atoll extend web never`,
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: a.completeSandboxes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var ttl atoll.Duration
+			if err := ttl.UnmarshalText([]byte(args[1])); err != nil {
+				return usagef("%v", err)
+			}
+			return a.eachSandbox(cmd, args[:1], func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Extend(ctx, sb, ttl) })
+		},
+	}
+}
+
 func newRm(a *app) *cobra.Command {
 	var all, volumes, force bool
 	cmd := &cobra.Command{

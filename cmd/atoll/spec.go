@@ -48,6 +48,7 @@ func (f *specFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.spec.ReadOnlyRoot, "read-only", false, "make the root file system read-only")
 	fs.Var((*durationValue)(&f.spec.TTL), "ttl", "remove the sandbox that long after it was made, like 1h")
 	fs.Var((*idleValue)(&f.spec.IdleStop), "idle-stop", "stop the sandbox, with its files kept, when nobody uses it for so long, like 30m; 0 for never")
+	fs.BoolVar(&f.spec.IdleRemove, "idle-remove", false, "remove the sandbox when nobody uses it any more, with its data volume, instead of stopping it")
 	registerQuiet(fs, &f.quiet)
 
 	// docker's name for --pids.

@@ -119,14 +119,33 @@ func (b *box) birth(ctx context.Context) error {
 // arm sets the timers; b.mu is held.
 func (b *box) arm() {
 	if !b.st.Expires.IsZero() && b.expiry == nil {
-		b.expiry = b.p.after(time.Until(b.st.Expires), func() { b.drop("its time was over") })
+		b.expiry = b.p.after(time.Until(b.st.Expires), func() { b.drop("its time was over", b.expired) })
 	}
 	if b.lingers != nil {
 		b.lingers.Stop()
 	}
 	if b.place.Spec.AutoRemove && !b.st.Stopped.IsZero() { // however it ended
-		b.lingers = b.p.after(time.Until(b.st.Stopped.Add(atoll.AutoRemoveLinger)), func() { b.drop("its main process ended") })
+		b.lingers = b.p.after(time.Until(b.st.Stopped.Add(atoll.AutoRemoveLinger)), func() { b.drop("its main process ended", b.lingered) })
 	}
+}
+
+// Extend implements atoll.Extender.
+func (b *box) Extend(ctx context.Context, ttl atoll.Duration) error {
+	if err := b.acquire(ctx, "extend"); err != nil {
+		return err
+	}
+	defer b.release()
+	b.mu.Lock()
+	st, err := b.st.Extended(ttl, time.Now())
+	if err == nil && b.expiry != nil {
+		b.expiry.Stop()
+		b.expiry = nil
+	}
+	b.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return b.change(func(now *atoll.Status) { now.Expires = st.Expires })
 }
 
 func (b *box) disarm() {
@@ -139,11 +158,32 @@ func (b *box) disarm() {
 	}
 }
 
-// drop removes the box because its time has come.
-func (b *box) drop(why string) {
+// expired reports whether the box's time is over.
+func (b *box) expired() bool {
+	st, ok := b.status()
+	return ok && !st.Expires.IsZero() && !time.Now().Before(st.Expires)
+}
+
+// lingered reports whether the box was to go with its main process, and that has
+// ended a while ago.
+func (b *box) lingered() bool {
+	st, ok := b.status()
+	return ok && st.State != atoll.StateRunning && !st.Stopped.IsZero() && !time.Now().Before(st.Stopped.Add(atoll.AutoRemoveLinger))
+}
+
+// drop removes the box because its time has come, if that is still so when no
+// other operation is in progress.
+func (b *box) drop(why string, due func() bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := b.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+	if err := b.acquire(ctx, "remove"); err != nil {
+		return // it is gone, or the next to open the provider will see to it
+	}
+	defer b.release()
+	if !due() {
+		return
+	}
+	if err := b.remove(atoll.RemoveOptions{Volumes: true}); err != nil {
 		b.p.log.Error("remove", "sandbox", b.id, "reason", why, "err", err)
 	}
 }

@@ -149,6 +149,11 @@ func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 		return err
 	}
 	defer b.release()
+	return b.remove(atoll.RemoveOpts(opts...))
+}
+
+// remove is Remove of a box that is acquired.
+func (b *box) remove(opts atoll.RemoveOptions) error {
 	if st, _ := b.status(); st.State == atoll.StateRunning {
 		b.end(func(st *atoll.Status) { st.State = atoll.StateStopped })
 	}
@@ -156,7 +161,7 @@ func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 		return known("remove", b.id, err)
 	}
 	b.place.unmount()
-	if atoll.RemoveOpts(opts...).Volumes {
+	if opts.Volumes {
 		err := b.p.volumes.Remove(b.place.Spec.Project, volume.DataName(b.id), nil)
 		if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
 			return err

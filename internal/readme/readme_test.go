@@ -98,6 +98,7 @@ var rows = []struct {
 	{"files in and out", func(i atoll.Info) any { return i.Caps.Files }},
 	{"connections to ports inside", func(i atoll.Info) any { return i.Caps.Dial }},
 	{"stopped when nobody uses it", func(i atoll.Info) any { return i.Caps.IdleStop }},
+	{"time to live can be extended", func(i atoll.Info) any { return i.Caps.Extend }},
 	{"pause, resume", func(i atoll.Info) any { return i.Caps.Pause }},
 	{"snapshots and forks of running sandboxes", func(i atoll.Info) any { return i.Caps.Snapshot }},
 	{"usage", func(i atoll.Info) any { return i.Caps.Usage }},

@@ -140,7 +140,7 @@ func (c *creation) undo() {
 func (c *creation) vacant(ctx context.Context) error {
 	r, err := c.p.inspect(ctx, "create", c.spec.ID)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return nil
+		return c.p.unmark(ctx, c.spec.ID)
 	}
 	if err != nil {
 		return err
@@ -149,7 +149,7 @@ func (c *creation) vacant(ctx context.Context) error {
 		return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
 	}
 	c.p.drop(r.container)
-	return nil
+	return c.p.unmark(ctx, c.spec.ID)
 }
 
 // free fails if another sandbox has the name.
@@ -248,7 +248,7 @@ func (c *creation) config() (*container.Config, error) {
 		return nil, err
 	}
 	guestConfig, err := json.Marshal(guest.Config{
-		ID: s.ID, Self: guestPath, Workdir: s.Workdir, User: cmp.Or(s.User, c.image.user), Cmd: s.Cmd, TTY: s.TTY, OpenStdin: s.OpenStdin, Held: s.AutoRemove, IdleStop: max(s.IdleStop, 0),
+		ID: s.ID, Self: guestPath, Workdir: s.Workdir, User: cmp.Or(s.User, c.image.user), Cmd: s.Cmd, TTY: s.TTY, OpenStdin: s.OpenStdin, Held: s.AutoRemove, IdleStop: max(cmp.Or(s.IdleStop, atoll.DefaultIdleStop), 0),
 	})
 	if err != nil {
 		return nil, err

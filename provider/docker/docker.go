@@ -77,6 +77,7 @@ var info = atoll.Info{
 		Durable:      atoll.DurableCrash,
 		Survives:     true,
 		IdleStop:     true,
+		Extend:       true,
 		TTY:          true,
 		Files:        true,
 		Dial:         true,
@@ -163,28 +164,41 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 
 // List implements atoll.Provider.
 func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
+	all, err := p.records(ctx, "list", f)
+	if err != nil {
+		return nil, err
+	}
+	var list []atoll.Status
+	for _, r := range all {
+		list = append(list, r.Status)
+	}
+	return list, nil
+}
+
+// records is what the engine knows of the sandboxes that f selects, oldest first.
+func (p *Provider) records(ctx context.Context, op string, f atoll.Filter) ([]*record, error) {
 	filters := p.names.ours()
 	if f.Project != "" {
 		filters = filters.Add("label", labelProject+"="+f.Project)
 	}
 	found, err := p.engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
 	if err != nil {
-		return nil, p.failed(ctx, "list", "", err)
+		return nil, p.failed(ctx, op, "", err)
 	}
-	var list []atoll.Status
+	var list []*record
 	for _, c := range found.Items {
-		st, err := p.inspect(ctx, "list", c.Labels[labelSession])
+		r, err := p.inspect(ctx, op, c.Labels[labelSession])
 		if atoll.KindOf(err) == atoll.ErrNotFound {
 			continue // removed meanwhile
 		}
 		if err != nil {
 			return nil, err
 		}
-		if f.Match(st.Status) {
-			list = append(list, st.Status)
+		if f.Match(r.Status) {
+			list = append(list, r)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b atoll.Status) int { return a.Created.Compare(b.Created) })
+	slices.SortStableFunc(list, func(a, b *record) int { return a.Created.Compare(b.Created) })
 	return list, nil
 }
 

@@ -2,6 +2,9 @@ package docker
 
 import (
 	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/moby/moby/client"
 
@@ -17,6 +20,18 @@ func (n names) data(id string) string             { return string(n) + "-data-" 
 func (n names) volume(project, v string) string   { return string(n) + "-volume-" + project + "." + v }
 func (n names) guest(sum string) string           { return string(n) + "-guest-" + sum }
 func (n names) installer(sum, rand string) string { return string(n) + "-install-" + sum + "-" + rand }
+
+// mark is the name of a mark that is made now.
+func (n names) mark(id string, now time.Time) string {
+	return string(n) + "-expires-" + id + "-" + strconv.FormatInt(now.UnixNano(), 10)
+}
+
+// markMade is when the mark of that name was made.
+func (n names) markMade(id, volume string) (made time.Time, ok bool) {
+	text, ok := strings.CutPrefix(volume, string(n)+"-expires-"+id+"-")
+	nanos, err := strconv.ParseInt(text, 10, 64)
+	return time.Unix(0, nanos), ok && err == nil
+}
 
 // The labels of what Atoll makes.
 const (

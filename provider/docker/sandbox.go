@@ -155,6 +155,9 @@ func (s *sandbox) remove(ctx context.Context, opts atoll.RemoveOptions) error {
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotFound && !cerrdefs.IsNotFound(err) {
 		return s.p.failed(ctx, "remove", s.id, err)
 	}
+	if err := s.p.unmark(ctx, s.id); err != nil {
+		return err
+	}
 	if !opts.Volumes {
 		return nil
 	}

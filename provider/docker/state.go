@@ -18,6 +18,7 @@ type record struct {
 	container string // its id, which another container of the same sandbox does not have
 	imageID   string
 	user      string // of the image
+	idle      bool   // it was stopped because nobody used it
 }
 
 // inspect asks the engine for a sandbox. Kinds: ErrNotFound, ErrUnavailable.
@@ -31,6 +32,9 @@ func (p *Provider) inspect(ctx context.Context, op, id string) (*record, error) 
 		return nil, atoll.E(op, id, atoll.ErrNotFound, nil) // not one of ours
 	}
 	r, err := p.read(id, c)
+	if err == nil {
+		err = p.failed(ctx, op, id, p.readMarks(ctx, &r.Status))
+	}
 	if err == nil && r.State == atoll.StateStopped && c.State.ExitCode == stoppedCode {
 		said, err := p.report(ctx, op, id, c.ID)
 		if err != nil {
@@ -39,7 +43,7 @@ func (p *Provider) inspect(ctx context.Context, op, id string) (*record, error) 
 		if said.Main != nil {
 			r.Exit = said.Main
 		}
-		r.Reason = said.Reason
+		r.Reason, r.idle = said.Reason, said.Idle
 	}
 	return r, err
 }

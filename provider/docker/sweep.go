@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/moby/moby/client"
@@ -66,26 +67,52 @@ func (s *sweeper) run(ctx context.Context) {
 // sweep looks at every sandbox and returns when to look again.
 func (s *sweeper) sweep(ctx context.Context) (due time.Time, err error) {
 	due = time.Now().Add(sweepEvery)
-	list, err := s.p.List(ctx, atoll.Filter{})
+	list, err := s.p.records(ctx, "list", atoll.Filter{})
 	if err != nil {
 		return due, err
 	}
-	for _, st := range list {
-		t := dueTime(&st)
+	for _, r := range list {
+		t := r.due()
 		switch {
-		case t.IsZero() && st.Spec.AutoRemove: // until its main process ends, of which nobody tells us
+		case t.IsZero() && r.ends(): // one day, of which nobody tells us
 			due = sooner(due, time.Now().Add(endsEvery))
 		case t.IsZero():
 		case time.Now().Before(t):
 			due = sooner(due, t)
 		default:
-			if err := s.remove(ctx, st.ID); err != nil {
-				s.p.log.Warn("sweep", "sandbox", st.ID, "err", err)
+			if err := s.remove(ctx, r.ID); err != nil {
+				s.p.log.Warn("sweep", "sandbox", r.ID, "err", err)
 				due = sooner(due, time.Now().Add(time.Second))
 			}
 		}
 	}
-	return due, nil
+	return due, s.strays(ctx, list)
+}
+
+// strays removes the marks of sandboxes that are no more.
+func (s *sweeper) strays(ctx context.Context, list []*record) error {
+	all, err := s.p.marks(ctx, "")
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		if slices.ContainsFunc(list, func(r *record) bool { return r.ID == m.sandbox }) {
+			continue
+		}
+		lock, err := s.p.lock(ctx, "remove", m.sandbox)
+		if err != nil {
+			return err
+		}
+		_, err = s.p.inspect(ctx, "remove", m.sandbox)
+		if atoll.KindOf(err) == atoll.ErrNotFound { // nor was it made meanwhile
+			err = s.p.removeMarks(ctx, []mark{m})
+		}
+		lock.Release()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func sooner(a, b time.Time) time.Time {
@@ -95,15 +122,26 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// dueTime is when the sandbox's time is over; zero means never.
-func dueTime(st *atoll.Status) time.Time {
-	due := st.Expires
-	if st.Spec.AutoRemove && !st.Stopped.IsZero() {
-		if t := st.Stopped.Add(atoll.AutoRemoveLinger); due.IsZero() || t.Before(due) {
+// due is when the sandbox's time is over; zero means that it is not known.
+func (r *record) due() time.Time {
+	due := r.Expires
+	if r.Stopped.IsZero() {
+		return due
+	}
+	if r.Spec.IdleRemove && r.idle {
+		return r.Stopped
+	}
+	if r.Spec.AutoRemove {
+		if t := r.Stopped.Add(atoll.AutoRemoveLinger); due.IsZero() || t.Before(due) {
 			due = t
 		}
 	}
 	return due
+}
+
+// ends reports whether the sandbox goes when it has come to its end.
+func (r *record) ends() bool {
+	return r.Spec.AutoRemove || r.Spec.IdleRemove && r.State == atoll.StateRunning
 }
 
 // remove removes a sandbox with its data volume, if it is still due: it may have
@@ -122,7 +160,7 @@ func (s *sweeper) remove(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if t := dueTime(&r.Status); t.IsZero() || time.Now().Before(t) {
+	if t := r.due(); t.IsZero() || time.Now().Before(t) {
 		return nil
 	}
 	return sb.remove(ctx, atoll.RemoveOptions{Volumes: true})

@@ -342,6 +342,25 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	return s.explain(ctx, "resume", atoll.Resume(ctx, s.inside()))
 }
 
+// Extend implements atoll.Extender: a keeper minds the time of its sandbox.
+func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
+	defer s.p.rouse()
+	return s.p.locked(ctx, "extend", s.id, func(rec *statedir.Record) error {
+		if s.p.dir.Alive(s.id) {
+			return atoll.Extend(ctx, s.inside(), ttl)
+		}
+		st, err := rec.Status.Extended(ttl, time.Now())
+		if err != nil {
+			return err
+		}
+		rec.Status = st
+		if err := s.p.dir.Write(rec); err != nil {
+			return atoll.E("extend", s.id, atoll.KindOf(err), err)
+		}
+		return nil
+	})
+}
+
 // Usage implements atoll.Meter.
 func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
 	u, err := atoll.UsageOf(ctx, s.inside())
@@ -429,6 +448,7 @@ var (
 	_ atoll.Filer         = (*sandbox)(nil)
 	_ atoll.Dialer        = (*sandbox)(nil)
 	_ atoll.Pauser        = (*sandbox)(nil)
+	_ atoll.Extender      = (*sandbox)(nil)
 	_ atoll.Snapshotter   = (*sandbox)(nil)
 	_ atoll.Meter         = (*sandbox)(nil)
 	_ atoll.ProcessLister = (*sandbox)(nil)

@@ -45,6 +45,7 @@ var info = atoll.Info{
 	Isolation: atoll.IsolationNone,
 	Caps: atoll.Caps{
 		Durable: atoll.DurableCrash,
+		Extend:  true,
 		TTY:     true,
 		Files:   true,
 		Dial:    true,

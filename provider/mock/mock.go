@@ -75,6 +75,7 @@ var info = atoll.Info{
 	Isolation: atoll.IsolationNone,
 	Caps: atoll.Caps{
 		Durable: atoll.DurableStop,
+		Extend:  true,
 		TTY:     true,
 		Files:   true,
 		Dial:    true,

@@ -266,8 +266,8 @@ func newBox(job *Job, dir statedir.Dir, log *slog.Logger) *box {
 	table.EndedOutput = endedOutput(job.Spec.Resources.Memory)
 	return &box{
 		job: job, dir: dir, log: log, record: &record, table: table,
-		cgroup: cgroup.Open(cgroup.Root).Group(job.Record.Cgroup),
-		over:   make(chan struct{}), done: make(chan struct{}),
+		cgroup:  cgroup.Open(cgroup.Root).Group(job.Record.Cgroup),
+		renewed: make(chan struct{}, 1), over: make(chan struct{}), done: make(chan struct{}),
 	}
 }
 

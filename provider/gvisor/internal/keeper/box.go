@@ -39,6 +39,7 @@ type box struct {
 	record *statedir.Record
 	ending chan struct{} // no more Exec: being stopped, removed, or dead; nil while it lives, closed when it goes on
 
+	renewed  chan struct{} // capacity 1: Extend has changed when the sandbox expires
 	over     chan struct{} // closed when the sandbox has come to its end
 	done     chan struct{} // closed when the keeper has nothing left to serve
 	doneOnce sync.Once
@@ -427,54 +428,6 @@ func (b *box) watchMain(p atoll.Process) {
 		}
 		b.leave()
 	}
-}
-
-// watchTTL removes the sandbox when its time is over.
-func (b *box) watchTTL() {
-	expires := b.record.Status.Expires
-	if expires.IsZero() {
-		return
-	}
-	select {
-	case <-b.done:
-	case <-time.After(time.Until(expires)):
-		b.log.Info("expired")
-		if won, _ := b.killToEnd(context.Background()); won {
-			_ = b.finish(atoll.StateStopped, "its time to live is over", nil) // logged
-		}
-		b.removeSelf(true, removeWait)
-		b.leave()
-	}
-}
-
-// removeWait is how long a keeper waits to remove its sandbox; less than a
-// provider, which may hold the lock, waits for the keeper to end.
-const removeWait = time.Second
-
-// removeSelf deletes the stopped sandbox from disk, with volumes its data volume
-// too, unless somebody else is changing its life for as long as wait: then he
-// will, or a sweep.
-func (b *box) removeSelf(volumes bool, wait time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	defer cancel()
-	lock, err := b.dir.Lock(ctx, b.ID())
-	if err != nil {
-		return
-	}
-	defer lock.Release()
-	opts := atoll.RemoveOptions{Volumes: volumes}
-	if err := b.dir.BeginRemoval(b.record, opts); err != nil {
-		b.log.Error("remove", "err", err)
-		return
-	}
-	if err := errors.Join(b.unmount(), b.cgroup.Leave(), b.cgroup.Remove()); err != nil {
-		b.log.Error("remove", "err", err)
-		return // what is still mounted would be deleted too
-	}
-	if err := b.dir.Delete(b.record, opts); err != nil {
-		b.log.Error("remove", "err", err)
-	}
-	b.dir.TidyRun(filepath.Dir(b.job.Run))
 }
 
 // Files is the sandbox's file system.

@@ -70,10 +70,15 @@ func (b *box) watchIdle() {
 		if time.Since(used) < limit {
 			continue
 		}
+		reason := "nobody used it for " + b.job.Spec.IdleStop.String()
+		if b.job.Spec.IdleRemove {
+			b.endAndRemove(reason)
+			return
+		}
 		if won, _ := b.waitToEnd(context.Background()); !won {
 			return
 		}
-		if err := b.stop(atoll.DefaultStopGrace, "nobody used it for "+b.job.Spec.IdleStop.String()); err != nil {
+		if err := b.stop(atoll.DefaultStopGrace, reason); err != nil {
 			b.log.Error("idle stop", "err", err)
 			used = time.Now() // and once more when as much time has passed
 		}
