@@ -41,7 +41,9 @@ type Config struct {
 	Log       Log         `yaml:"log"`
 	Resources Resources   `yaml:"resources"`
 	// IdleStop is that of sandboxes which say nothing of it; 0 means never.
-	IdleStop atoll.Duration `yaml:"idle_stop" doc:"stop a sandbox that nobody uses for so long, like 30m; 0 for never"`
+	IdleStop   atoll.Duration `yaml:"idle_stop" doc:"stop a sandbox that nobody uses for so long, like 30m; 0 for never"`
+	IdleRemove bool           `yaml:"idle_remove" doc:"remove it then, with its data volume, instead of stopping it"`
+	Lifetime   atoll.Duration `yaml:"lifetime" doc:"how long a sandbox may live at most, whatever it does, like 24h; 0 for no limit"`
 
 	Image Image `yaml:"image"`
 
@@ -195,6 +197,11 @@ func (c *Config) check(s *schema) error {
 	} {
 		if limit.n < 0 && limit.n != atoll.Unlimited {
 			bad("resources."+limit.key, fmt.Errorf("%v: must be positive, 0 for the provider's default or -1 for no limit", limit.n))
+		}
+	}
+	for key, d := range map[string]atoll.Duration{"idle_stop": c.IdleStop, "lifetime": c.Lifetime} {
+		if d < 0 && d != atoll.Never {
+			bad(key, fmt.Errorf("%s: must be positive, or 0 for never", d))
 		}
 	}
 	c.Image.check(bad)

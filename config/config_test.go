@@ -180,7 +180,7 @@ func TestErrors(t *testing.T) {
 		{name: "negative", file: "resources: {disk: -2}\n", want: []string{at + ":1: resources.disk: "}},
 		{name: "relative state", env: []string{"ATOLL_STATE_DIR=x"}, want: []string{`ATOLL_STATE_DIR: "x": must be an absolute path`}},
 		{name: "relative host path", file: "gvisor: {host_paths: [usr]}\n", want: []string{`"usr": must be an absolute path`}},
-		{name: "unknown provider", flags: map[string]string{"provider": "dokcer"}, want: []string{`--provider: "dokcer": this binary has gvisor, local, mock`}},
+		{name: "unknown provider", flags: map[string]string{"provider": "dokcer"}, want: []string{`--provider: "dokcer": this binary has gvisor, docker, local, mock`}},
 		{name: "bad project", env: []string{"ATOLL_PROJECT=a b"}, want: []string{`ATOLL_PROJECT: "a b": use a letter`}},
 		{name: "password in the url", env: []string{"ATOLL_URL=http://user:hunter2@h/"}, want: []string{"ATOLL_URL: write it like", "the token goes into token"}},
 		{name: "password in a bad url", env: []string{"ATOLL_URL=http://user:hunter2%zz@h/"}, want: []string{"ATOLL_URL: write it like"}},
@@ -302,7 +302,7 @@ func TestSecretNeverPrints(t *testing.T) {
 }
 
 func TestDefaultProvider(t *testing.T) {
-	for goos, want := range map[string]string{"linux": "gvisor", "darwin": "", "windows": ""} {
+	for goos, want := range map[string]string{"linux": "gvisor", "darwin": "docker", "windows": "docker"} {
 		if got := DefaultProvider(goos); got != want {
 			t.Errorf("DefaultProvider(%s) = %q, want %q", goos, got, want)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/limit"
 	"github.com/seed46cd37a8/atoll/trace"
 )
 
@@ -71,7 +72,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if opts.Traces != nil {
 		outer.TracerProvider = opts.Traces
 	}
-	return trace.New(newLimits(p, cfg), outer), nil
+	return trace.New(limit.New(p, cfg.limits()), outer), nil
 }
 
 func find(name string) (Entry, error) {
@@ -89,37 +90,13 @@ func find(name string) (Entry, error) {
 	return Entry{}, fmt.Errorf("%q: this binary has %s", name, strings.Join(names, ", "))
 }
 
-// limits is a layer that gives the sandboxes which name no limits those of the
-// configuration.
-type limits struct {
-	atoll.ProviderLayer
-	defaults Resources
-	idle     atoll.Duration // not 0
-	caps     atoll.Caps
-}
-
-func newLimits(p atoll.Provider, cfg *Config) atoll.Provider {
-	return &limits{atoll.ProviderLayer{Provider: p}, cfg.Resources, cmp.Or(cfg.IdleStop, atoll.Never), p.Info().Caps}
-}
-
-// Create fills in the limits that the provider can enforce.
-func (l *limits) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
-	c := *spec
-	r := &c.Resources
-	if r.Memory == 0 && l.caps.MemoryLimit {
-		r.Memory = l.defaults.Memory
+// limits are what the configuration gives the sandboxes of a provider.
+func (c *Config) limits() limit.Options {
+	r := c.Resources
+	return limit.Options{
+		Resources:  atoll.Resources{Memory: r.Memory, CPUs: r.CPUs, Processes: r.Processes, Disk: r.Disk},
+		IdleStop:   cmp.Or(c.IdleStop, atoll.Never),
+		IdleRemove: c.IdleRemove,
+		Lifetime:   c.Lifetime,
 	}
-	if r.CPUs == 0 && l.caps.CPULimit {
-		r.CPUs = l.defaults.CPUs
-	}
-	if r.Processes == 0 && l.caps.ProcessLimit {
-		r.Processes = l.defaults.Processes
-	}
-	if r.Disk == 0 && l.caps.DiskLimit {
-		r.Disk = l.defaults.Disk
-	}
-	if c.IdleStop == 0 && l.caps.IdleStop {
-		c.IdleStop = l.idle
-	}
-	return l.Provider.Create(ctx, &c)
 }

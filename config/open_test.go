@@ -2,13 +2,10 @@ package config
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -79,62 +76,6 @@ func TestOpenTraces(t *testing.T) {
 	}
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Error(err)
-	}
-}
-
-// A recorder is a provider with the caps it is given, and no more than the Spec
-// that Create was called with.
-type recorder struct {
-	atoll.Provider // nil: nothing else is called
-	caps           atoll.Caps
-	spec           atoll.Spec
-}
-
-func (r *recorder) Info() atoll.Info { return atoll.Info{Name: "recorder", Caps: r.caps} }
-
-func (r *recorder) Create(_ context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
-	r.spec = *spec
-	return nil, nil
-}
-
-// Sandboxes that name no limits get those of the configuration, where the
-// provider can enforce them; others keep their own.
-func TestLimits(t *testing.T) {
-	all := atoll.Caps{MemoryLimit: true, CPULimit: true, ProcessLimit: true, DiskLimit: true, IdleStop: true}
-	configured := Resources{Memory: 1 << 30, CPUs: 2, Processes: 99, Disk: 5 << 30}
-	given := atoll.Resources{Memory: 1 << 30, CPUs: 2, Processes: 99, Disk: 5 << 30}
-	own := atoll.Resources{Memory: 3 << 20, CPUs: 0.5, Processes: 7, Disk: 8 << 20}
-	lifted := atoll.Resources{Memory: atoll.Unlimited, CPUs: atoll.Unlimited, Processes: atoll.Unlimited, Disk: atoll.Unlimited}
-	hour, minute := atoll.Duration(time.Hour), atoll.Duration(time.Minute)
-	for _, tt := range []struct {
-		name string
-		caps atoll.Caps
-		cfg  Config
-		spec atoll.Spec
-		want atoll.Spec
-	}{
-		{"filled in", all, Config{Resources: configured, IdleStop: hour}, atoll.Spec{}, atoll.Spec{Resources: given, IdleStop: hour}},
-		{"its own", all, Config{Resources: configured, IdleStop: hour}, atoll.Spec{Resources: own, IdleStop: minute}, atoll.Spec{Resources: own, IdleStop: minute}},
-		{"lifted", all, Config{Resources: configured, IdleStop: hour}, atoll.Spec{Resources: lifted, IdleStop: atoll.Never}, atoll.Spec{Resources: lifted, IdleStop: atoll.Never}},
-		{"each by itself", all, Config{Resources: configured, IdleStop: hour}, atoll.Spec{Resources: atoll.Resources{CPUs: 0.5}},
-			atoll.Spec{Resources: atoll.Resources{Memory: 1 << 30, CPUs: 0.5, Processes: 99, Disk: 5 << 30}, IdleStop: hour}},
-		{"none configured", all, Config{}, atoll.Spec{}, atoll.Spec{IdleStop: atoll.Never}},
-		{"none enforced", atoll.Caps{}, Config{Resources: configured, IdleStop: hour}, atoll.Spec{}, atoll.Spec{}},
-		{"one enforced", atoll.Caps{ProcessLimit: true}, Config{Resources: configured}, atoll.Spec{}, atoll.Spec{Resources: atoll.Resources{Processes: 99}}},
-		{"its own though not enforced", atoll.Caps{}, Config{Resources: configured}, atoll.Spec{Resources: own}, atoll.Spec{Resources: own}}, // the provider refuses it
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			r, spec := &recorder{caps: tt.caps}, tt.spec
-			if _, err := newLimits(r, &tt.cfg).Create(t.Context(), &spec); err != nil {
-				t.Fatal(err)
-			}
-			if !reflect.DeepEqual(r.spec, tt.want) {
-				t.Errorf("the provider was asked for %+v, want %+v", r.spec, tt.want)
-			}
-			if !reflect.DeepEqual(spec, tt.spec) {
-				t.Errorf("Create changed the caller's Spec to %+v", spec)
-			}
-		})
 	}
 }
 

@@ -1,0 +1,104 @@
+// Package limit is a layer that gives the sandboxes which name no limits those of
+// a configuration, and none of them more time than it allows.
+package limit
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Options are what sandboxes get. What is zero is left to the provider.
+type Options struct {
+	// Resources are the limits of sandboxes that name none, where the provider
+	// can enforce them.
+	Resources atoll.Resources
+	// IdleStop is that of sandboxes that say nothing of it, where the provider
+	// has idle stop; IdleRemove is for these too.
+	IdleStop   atoll.Duration
+	IdleRemove bool
+	// Lifetime is how long any sandbox may live, and those do whose TTL is 0.
+	Lifetime atoll.Duration
+}
+
+type provider struct {
+	atoll.ProviderLayer
+	opts Options
+	caps atoll.Caps
+}
+
+// New returns a layer around p, which closes with it. The caps of p hold for all
+// of its sandboxes: around providers that differ there is one layer for each.
+func New(p atoll.Provider, opts Options) atoll.Provider {
+	return &provider{atoll.ProviderLayer{Provider: p}, opts, p.Info().Caps}
+}
+
+// Create implements atoll.Provider. Kinds, besides those of the provider:
+// ErrInvalid (a TTL of more than the lifetime).
+func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	c := *spec
+	p.fill(&c)
+	if most := p.opts.Lifetime; most > 0 {
+		c.TTL = cmp.Or(c.TTL, most)
+		if c.TTL > most {
+			return nil, atoll.Errorf("create", c.Name, atoll.ErrInvalid, "ttl %s: no sandbox may live for more than %s here", c.TTL, most)
+		}
+	}
+	sb, err := p.Provider.Create(ctx, &c)
+	return p.sandbox(sb), err
+}
+
+// fill fills in what spec leaves open and the provider can do.
+func (p *provider) fill(spec *atoll.Spec) {
+	r, defaults := &spec.Resources, &p.opts.Resources
+	if r.Memory == 0 && p.caps.MemoryLimit {
+		r.Memory = defaults.Memory
+	}
+	if r.CPUs == 0 && p.caps.CPULimit {
+		r.CPUs = defaults.CPUs
+	}
+	if r.Processes == 0 && p.caps.ProcessLimit {
+		r.Processes = defaults.Processes
+	}
+	if r.Disk == 0 && p.caps.DiskLimit {
+		r.Disk = defaults.Disk
+	}
+	if spec.IdleStop == 0 && p.caps.IdleStop {
+		spec.IdleStop = p.opts.IdleStop
+		spec.IdleRemove = spec.IdleRemove || p.opts.IdleRemove && spec.IdleStop != atoll.Never
+	}
+}
+
+// Get implements atoll.Provider.
+func (p *provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+	sb, err := p.Provider.Get(ctx, id)
+	return p.sandbox(sb), err
+}
+
+func (p *provider) sandbox(sb atoll.Sandbox) atoll.Sandbox {
+	if sb == nil || p.opts.Lifetime <= 0 {
+		return sb
+	}
+	return &sandbox{atoll.SandboxLayer{Sandbox: sb}, p.opts.Lifetime}
+}
+
+type sandbox struct {
+	atoll.SandboxLayer
+	lifetime atoll.Duration
+}
+
+// Extend implements atoll.Extender.
+func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
+	st, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	most := st.Created.Add(time.Duration(s.lifetime))
+	if ttl == atoll.Never || time.Now().Add(time.Duration(ttl)).After(most) {
+		return atoll.Errorf("extend", s.ID(), atoll.ErrInvalid, "no sandbox may live for more than %s here: this one until %s at most",
+			s.lifetime, most.Format(time.RFC3339))
+	}
+	return s.SandboxLayer.Extend(ctx, ttl)
+}
