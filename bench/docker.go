@@ -15,78 +15,117 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// docker starts a daemon of our own, away from any other: in network, mount
-// and PID namespaces that die with it, with no bridge and no firewall rules.
-func (b *bench) docker(ctx context.Context) (p peers, _ func() error, err error) {
+// An engine is a Docker daemon of our own, away from any other: in network,
+// mount and PID namespaces that die with it, with no bridge and no firewall rules.
+type engine struct {
+	b      *bench
+	dir    string
+	socket string
+	parent string // of its containers' cgroups
+	daemon *exec.Cmd
+}
+
+// image is the root file system of all sandboxes, as the engine's image.
+const image = "atoll-local/root:1"
+
+// startEngine starts one that has the image. The engine is to be stopped even
+// when it failed, if it is not nil.
+func (b *bench) startEngine(ctx context.Context, name string) (*engine, error) {
 	if os.Geteuid() != 0 {
-		return p, nil, missingError("docker: only root can start a daemon")
+		return nil, missingError("docker: only root can start a daemon")
 	}
 	dockerd, err := exec.LookPath("dockerd")
 	if err != nil {
-		return p, nil, missingError("dockerd is not installed: apt-get install docker.io")
+		return nil, missingError("dockerd is not installed: apt-get install docker.io")
 	}
-	dir := filepath.Join(b.dir, "docker")
-	socket := "unix://" + filepath.Join(dir, "docker.sock")
-	parent := fmt.Sprintf("/atoll-bench-%d", os.Getpid())
-	daemon := exec.CommandContext(ctx, "sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && exec "$0" "$@"`,
-		dockerd, "--host", socket, "--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"),
-		"--pidfile", filepath.Join(dir, "docker.pid"), "--config-file", filepath.Join(dir, "none.json"), "--cgroup-parent", parent,
+	e := &engine{b: b, dir: filepath.Join(b.dir, name), parent: fmt.Sprintf("/atoll-bench-%s-%d", name, os.Getpid())}
+	at := func(name string) string { return filepath.Join(e.dir, name) }
+	e.socket = "unix://" + at("docker.sock")
+	e.daemon = exec.CommandContext(ctx, "sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && exec "$0" "$@"`,
+		dockerd, "--host", e.socket, "--data-root", at("data"), "--exec-root", at("exec"),
+		"--pidfile", at("docker.pid"), "--config-file", at("none.json"), "--cgroup-parent", e.parent,
 		"--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
 	stderr := &atoll.Tail{Limit: 4 << 10}
-	daemon.Stderr = stderr
-	daemon.SysProcAttr = &syscall.SysProcAttr{
+	e.daemon.Stderr = stderr
+	e.daemon.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
 		Setpgid:    true, // ^C is for us, who then stop it
 	}
-	daemon.Cancel = func() error { return daemon.Process.Signal(syscall.SIGTERM) }
-	daemon.WaitDelay = patience
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return p, nil, err
+	e.daemon.Cancel = func() error { return e.daemon.Process.Signal(syscall.SIGTERM) }
+	e.daemon.WaitDelay = patience
+	if err := os.MkdirAll(e.dir, 0o700); err != nil {
+		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "none.json"), []byte("{}"), 0o600); err != nil {
-		return p, nil, err
+	if err := os.WriteFile(at("none.json"), []byte("{}"), 0o600); err != nil {
+		return nil, err
 	}
-	if err := daemon.Start(); err != nil {
-		return p, nil, err
-	}
-	closer := func() error {
-		_ = daemon.Process.Signal(syscall.SIGTERM) // it may have ended
-		_ = daemon.Wait()                          // with the signal
-		return removeGroups(parent)
-	}
-	docker := func(ctx context.Context, args ...string) *exec.Cmd {
-		cmd := exec.CommandContext(ctx, "docker", append([]string{"--host", socket}, args...)...)
-		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}
-		return cmd
+	if err := e.daemon.Start(); err != nil {
+		return nil, err
 	}
 	err = until(ctx, func() error {
-		_, err := untilEnd(docker(ctx, "version"))
+		_, err := untilEnd(e.docker(ctx, "version"))
 		return err
 	})
 	if err != nil {
-		return p, closer, fmt.Errorf("dockerd: %w: %s", err, stderr.Bytes())
+		return e, fmt.Errorf("dockerd: %w: %s", err, stderr.Bytes())
 	}
-	packed := filepath.Join(b.dir, "root.tar")
+	packed := at("root.tar")
 	for _, cmd := range []*exec.Cmd{
 		exec.CommandContext(ctx, "tar", "-C", b.root, "-cf", packed, "."),
-		docker(ctx, "import", packed, "busybox-root"),
-		docker(ctx, "run", "--detach", "--network=none", "--name=live", "busybox-root", "sleep", "86400"),
+		e.docker(ctx, "import", packed, image),
 	} {
 		if _, err := untilEnd(cmd); err != nil {
-			return p, closer, fmt.Errorf("%s: %w", cmd, err)
+			return e, fmt.Errorf("%s: %w", cmd, err)
 		}
 	}
-	stop := func() error {
-		_, err := untilEnd(docker(context.WithoutCancel(ctx), "rm", "--force", "live"))
-		return errors.Join(err, closer())
+	return e, nil
+}
+
+// docker is docker's command line.
+func (e *engine) docker(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "docker", append([]string{"--host", e.socket}, args...)...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + e.dir}
+	return cmd
+}
+
+// live starts a container for commands, which stop removes.
+func (e *engine) live(ctx context.Context) (stop func() error, err error) {
+	cmd := e.docker(ctx, "run", "--detach", "--network=none", "--name=live", image, "sleep", "86400")
+	if _, err := untilEnd(cmd); err != nil {
+		return nil, fmt.Errorf("%s: %w", cmd, err)
+	}
+	return func() error {
+		_, err := untilEnd(e.docker(context.WithoutCancel(ctx), "rm", "--force", "live"))
+		return err
+	}, nil
+}
+
+func (e *engine) stop() error {
+	_ = e.daemon.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = e.daemon.Wait()                          // with the signal
+	return removeGroups(e.parent)
+}
+
+// docker is what docker's command line does.
+func (b *bench) docker(ctx context.Context) (p peers, closer func() error, err error) {
+	e, err := b.startEngine(ctx, "docker")
+	if e != nil {
+		closer = e.stop
+	}
+	if err != nil {
+		return p, closer, err
+	}
+	stop, err := e.live(ctx)
+	if err != nil {
+		return p, closer, err
 	}
 	p.create = []method{{viaDocker, func(ctx context.Context) (time.Duration, error) {
-		return untilFirst(docker(ctx, append([]string{"run", "--rm", "--network=none", "busybox-root"}, echo...)...), nil)
+		return untilFirst(e.docker(ctx, append([]string{"run", "--rm", "--network=none", image}, echo...)...), nil)
 	}}}
 	p.exec = []method{{viaDocker, func(ctx context.Context) (time.Duration, error) {
-		return untilEnd(docker(ctx, append([]string{"exec", "live"}, echo...)...))
+		return untilEnd(e.docker(ctx, append([]string{"exec", "live"}, echo...)...))
 	}}}
-	return p, stop, nil
+	return p, func() error { return errors.Join(stop(), e.stop()) }, nil
 }
 
 // removeGroups removes the empty cgroups that the daemon leaves behind.

@@ -38,33 +38,8 @@ func (b *bench) files(ctx context.Context) (err error) {
 	if err := os.WriteFile(source, make([]byte, fileSize), 0o600); err != nil {
 		return err
 	}
-	write := func(ctx context.Context, name string) error {
-		f, err := os.Open(source)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		_, err = atoll.Files(sb).Write(ctx, name, f, atoll.WriteOptions{})
+	if err := sendFile(ctx, sb, source, "file"); err != nil {
 		return err
-	}
-	if err := write(ctx, "file"); err != nil {
-		return err
-	}
-	read := func(ctx context.Context) error {
-		r, _, err := atoll.Files(sb).Read(ctx, "file", 0)
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		f, err := os.Create(target)
-		if err != nil {
-			return err
-		}
-		n, err := io.Copy(f, r)
-		if err == nil && n != fileSize {
-			err = io.ErrUnexpectedEOF
-		}
-		return errors.Join(err, f.Close())
 	}
 	return b.compare(ctx, "a file of 64 MiB", []goal{
 		{row: apiWrite, than: plainCopy, most: 2}, {row: apiRead, than: plainCopy, most: 2},
@@ -73,10 +48,41 @@ func (b *bench) files(ctx context.Context) (err error) {
 			return errors.Join(copyFile(source, target, 0o600), os.Remove(target))
 		})},
 		{apiWrite, timed(func(ctx context.Context) error {
-			return errors.Join(write(ctx, "sent"), atoll.Files(sb).Remove(ctx, "sent", false))
+			return errors.Join(sendFile(ctx, sb, source, "sent"), atoll.Files(sb).Remove(ctx, "sent", false))
 		})},
-		{apiRead, timed(func(ctx context.Context) error { return errors.Join(read(ctx), os.Remove(target)) })},
+		{apiRead, timed(func(ctx context.Context) error {
+			return errors.Join(fetchFile(ctx, sb, "file", target), os.Remove(target))
+		})},
 	})
+}
+
+// sendFile copies a file of this machine into the sandbox.
+func sendFile(ctx context.Context, sb atoll.Sandbox, source, name string) error {
+	f, err := os.Open(source)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = atoll.Files(sb).Write(ctx, name, f, atoll.WriteOptions{})
+	return err
+}
+
+// fetchFile copies a file of fileSize out of the sandbox.
+func fetchFile(ctx context.Context, sb atoll.Sandbox, name, target string) error {
+	r, _, err := atoll.Files(sb).Read(ctx, name, 0)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	f, err := os.Create(target)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(f, r)
+	if err == nil && n != fileSize {
+		err = io.ErrUnexpectedEOF
+	}
+	return errors.Join(err, f.Close())
 }
 
 func timed(f func(context.Context) error) func(context.Context) (time.Duration, error) {

@@ -29,9 +29,11 @@ type server struct {
 	cmd   *exec.Cmd
 }
 
-func startServer(ctx context.Context, b *bench, name string) (_ *server, err error) {
+// startServer starts one with these settings, which are environment variables.
+func startServer(ctx context.Context, b *bench, name string, settings ...string) (_ *server, err error) {
 	s := &server{state: filepath.Join(b.dir, name)}
 	s.cmd = b.atollCommand(context.WithoutCancel(ctx), s.state, "serve")
+	s.cmd.Env = append(s.cmd.Env, settings...)
 	s.cmd.Stderr = &atoll.Tail{Limit: 4 << 10}
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us, who then stop it
 	if err := s.cmd.Start(); err != nil {
@@ -50,7 +52,9 @@ func startServer(ctx context.Context, b *bench, name string) (_ *server, err err
 	if err != nil {
 		return nil, err
 	}
-	b.version = s.Info().Version
+	if s.Info().Name == "gvisor" {
+		b.version = s.Info().Version
+	}
 	return s, nil
 }
 

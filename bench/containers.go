@@ -1,0 +1,200 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+const (
+	ourContainer = "atoll, provider docker, through the API"
+	dockerCLI    = "docker's command line"
+	copyIn       = "atoll, into the sandbox"
+	copyOut      = "atoll, out of the sandbox"
+	dockerCpIn   = "docker cp, in"
+	dockerCpOut  = "docker cp, out"
+)
+
+// containers compares sandboxes that are containers with what docker's command
+// line does with the same engine.
+func (b *bench) containers(ctx context.Context) (err error) {
+	e, err := b.startEngine(ctx, "containers")
+	if e != nil {
+		defer func() { err = errors.Join(err, e.stop()) }()
+	}
+	var missing missingError
+	if errors.As(err, &missing) {
+		b.table.missing = append(b.table.missing, missing.Error())
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	stopLive, err := e.live(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopLive()) }()
+	s, err := startServer(ctx, b, "containers-state", "ATOLL_PROVIDER=docker", "ATOLL_DOCKER_HOST="+e.socket, "ATOLL_DOCKER_IMAGE="+image)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	live, err := s.Create(ctx, &atoll.Spec{})
+	if err != nil {
+		return err
+	}
+	if err := b.containerCommands(ctx, e, s, live); err != nil {
+		return err
+	}
+	if err := b.containerFiles(ctx, e, live); err != nil {
+		return err
+	}
+	return b.containerEvents(ctx, e, s)
+}
+
+func (b *bench) containerCommands(ctx context.Context, e *engine, s *server, live atoll.Sandbox) error {
+	err := b.compare(ctx, "containers: command in a live one", []goal{{row: ourContainer, than: dockerCLI, most: 1.0 / 5}}, []method{
+		{ourContainer, timed(func(ctx context.Context) error {
+			_, err := atoll.Output(ctx, live, &atoll.Command{Args: echo})
+			return err
+		})},
+		{dockerCLI, func(ctx context.Context) (time.Duration, error) {
+			return untilEnd(e.docker(ctx, append([]string{"exec", "live"}, echo...)...))
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	return b.compare(ctx, "containers: create until it runs", []goal{{row: ourContainer, than: dockerCLI, most: 1.25}}, []method{
+		{ourContainer, func(ctx context.Context) (time.Duration, error) {
+			start := time.Now()
+			sb, err := s.Create(ctx, &atoll.Spec{})
+			took := time.Since(start)
+			if err == nil {
+				err = sb.Remove(ctx, atoll.RemoveVolumes())
+			}
+			return took, err
+		}},
+		{dockerCLI, func(ctx context.Context) (time.Duration, error) {
+			took, err := untilEnd(e.docker(ctx, "run", "--detach", "--network=none", "--name=made", image, "sleep", "86400"))
+			if err == nil {
+				_, err = untilEnd(e.docker(ctx, "rm", "--force", "made"))
+			}
+			return took, err
+		}},
+	})
+}
+
+func (b *bench) containerFiles(ctx context.Context, e *engine, live atoll.Sandbox) error {
+	source, target := filepath.Join(b.dir, "source"), filepath.Join(b.dir, "target")
+	if err := os.WriteFile(source, make([]byte, fileSize), 0o600); err != nil {
+		return err
+	}
+	if err := sendFile(ctx, live, source, "file"); err != nil {
+		return err
+	}
+	if _, err := untilEnd(e.docker(ctx, "cp", source, "live:/root/file")); err != nil {
+		return err
+	}
+	return b.compare(ctx, "containers: a file of 64 MiB", []goal{
+		{row: copyIn, than: dockerCpIn, most: 1}, {row: copyOut, than: dockerCpOut, most: 1},
+	}, []method{
+		{copyIn, func(ctx context.Context) (time.Duration, error) {
+			start := time.Now()
+			err := sendFile(ctx, live, source, "sent")
+			took := time.Since(start)
+			return took, errors.Join(err, atoll.Files(live).Remove(ctx, "sent", false))
+		}},
+		{dockerCpIn, func(ctx context.Context) (time.Duration, error) {
+			took, err := untilEnd(e.docker(ctx, "cp", source, "live:/root/sent"))
+			if err == nil {
+				_, err = untilEnd(e.docker(ctx, "exec", "live", "rm", "/root/sent"))
+			}
+			return took, err
+		}},
+		{copyOut, func(ctx context.Context) (time.Duration, error) {
+			start := time.Now()
+			err := fetchFile(ctx, live, "file", target)
+			took := time.Since(start)
+			return took, errors.Join(err, os.Remove(target))
+		}},
+		{dockerCpOut, func(ctx context.Context) (time.Duration, error) {
+			took, err := untilEnd(e.docker(ctx, "cp", "live:/root/file", target))
+			return took, errors.Join(err, os.Remove(target))
+		}},
+	})
+}
+
+// containerEvents measures how long it takes from a call that pauses a sandbox
+// until each of two watchers knows.
+func (b *bench) containerEvents(ctx context.Context, e *engine, s *server) (err error) {
+	const ours, engines = "atoll, watch", "docker events"
+	sb, err := s.Create(ctx, &atoll.Spec{})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	seen := make(chan time.Time)
+	go func() {
+		for ev, err := range s.Watch(ctx) {
+			if err == nil && ev.Status.ID == sb.ID() && ev.Status.State == atoll.StatePaused {
+				seen <- time.Now()
+			}
+		}
+	}()
+	told := make(chan time.Time)
+	events := e.docker(ctx, "events", "--filter", "event=pause")
+	events.Stdout = writerFunc(func(p []byte) (int, error) {
+		if strings.Contains(string(p), sb.ID()) {
+			told <- time.Now()
+		}
+		return len(p), nil
+	})
+	if err := events.Start(); err != nil {
+		return err
+	}
+	defer func() {
+		cancel()
+		_ = events.Wait() // it was killed
+	}()
+	time.Sleep(time.Second) // until both listen
+	var other time.Duration
+	return b.compare(ctx, "containers: until a pause is known", []goal{{row: ours, than: engines, most: 1.25}}, []method{
+		{ours, func(ctx context.Context) (time.Duration, error) {
+			start := time.Now()
+			if err := atoll.Pause(ctx, sb); err != nil {
+				return 0, err
+			}
+			var took time.Duration
+			for took == 0 || other == 0 {
+				select {
+				case t := <-seen:
+					took = t.Sub(start)
+				case t := <-told:
+					other = t.Sub(start)
+				case <-time.After(patience):
+					return 0, fmt.Errorf("no event within %s", patience)
+				}
+			}
+			return took, atoll.Resume(ctx, sb)
+		}},
+		{engines, func(context.Context) (took time.Duration, _ error) {
+			took, other = other, 0
+			return took, nil
+		}},
+	})
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
