@@ -18,16 +18,19 @@ type Config struct {
 	Held     bool           `json:"held,omitempty"`     // what it prints waits for its first reader, as of an AutoRemove sandbox
 }
 
-// ReportPrefix begins the last line that a guest prints when the code that it
-// exits with cannot say it all; a Report as JSON follows.
+// ReportPrefix begins a line that a guest prints of its own, after an end of line
+// that is not the main process's either; a Report as JSON follows. It prints each
+// on both outputs, because their order is lost with those who read them.
 const ReportPrefix = "atoll-guest: "
 
-// A Report says why a Machine could not be started, or how the main process
-// ended of one that was asked to stop.
+// A Report says, before the main process is started, that what comes from now on
+// is of this run; and as the last line what the code that the guest exits with
+// cannot say: why a Machine could not be started, or how it ended.
 type Report struct {
+	Begins  bool        `json:"begins,omitempty"`
 	Kind    atoll.Kind  `json:"kind,omitempty"` // "" if it was started
 	Message string      `json:"message,omitempty"`
-	Main    *atoll.Exit `json:"main,omitempty"`
+	Main    *atoll.Exit `json:"main,omitempty"`   // of the main process, when it was asked to stop
 	Reason  string      `json:"reason,omitempty"` // of its end
 	Idle    bool        `json:"idle,omitempty"`   // nobody used it
 }

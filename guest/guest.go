@@ -46,7 +46,7 @@ const (
 // serve answers requests on conn until it ends, or ctx does. face is the handler,
 // or what is around it.
 func serve(ctx context.Context, conn io.ReadWriteCloser, handler *api.Handler, face http.Handler) error {
-	session, err := yamux.Server(conn, config())
+	session, err := yamux.Server(&frames{ReadWriteCloser: conn}, config())
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ type Client struct {
 // owns from then on, and which is in the sandbox with that id. It does not wait
 // for the guest.
 func Connect(ctx context.Context, conn io.ReadWriteCloser, id string) (*Client, error) {
-	session, err := yamux.Client(conn, config())
+	session, err := yamux.Client(&frames{ReadWriteCloser: conn}, config())
 	if err != nil {
 		conn.Close()
 		return nil, err

@@ -318,9 +318,9 @@ func accounts(name string) []byte {
 	return data[:n]
 }
 
-// Serve answers the requests of all who connect to l, until it is closed. Then it
-// closes their connections.
-func (m *Machine) Serve(l net.Listener) error {
+// Serve answers the requests that come over what others Lend on connections to l,
+// until it is closed. Then it closes their connections.
+func (m *Machine) Serve(l *net.UnixListener) error {
 	handler, err := api.NewHandler(provider{m: m}, api.Options{})
 	if err != nil {
 		return err
@@ -331,12 +331,15 @@ func (m *Machine) Serve(l net.Listener) error {
 	defer hosts.Wait()
 	defer end()
 	for {
-		conn, err := l.Accept()
+		conn, err := l.AcceptUnix()
 		if err != nil {
 			return err
 		}
 		hosts.Go(func() {
-			_ = serve(ctx, conn, handler, m.use.counts(handler)) // who broke off comes again
+			defer conn.Close()
+			if host, err := borrow(conn); err == nil {
+				_ = serve(ctx, host, handler, m.use.counts(handler)) // who broke off comes again
+			}
 		})
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -26,9 +25,9 @@ import (
 	"github.com/seed46cd37a8/atoll/guest"
 )
 
-// socket is in the container's network namespace and not in its file system,
+// address is in the container's network namespace and not in its file system,
 // where an image may have anything, and which may be read-only.
-const socket = "@atoll-guest"
+var address = net.UnixAddr{Name: "@atoll-guest", Net: "unix"}
 
 func main() {
 	code, err := run(os.Args[1:])
@@ -45,7 +44,9 @@ func main() {
 // report tells whoever reads the container's log.
 func report(r guest.Report) {
 	text, _ := json.Marshal(r) // never fails
-	fmt.Fprintf(os.Stderr, "%s%s\n", guest.ReportPrefix, text)
+	for _, output := range []*os.File{os.Stdout, os.Stderr} {
+		fmt.Fprintf(output, "\n%s%s\n", guest.ReportPrefix, text)
+	}
 }
 
 func run(args []string) (code int, err error) {
@@ -77,14 +78,15 @@ func initialize(text string) (code int, err error) {
 	if err != nil {
 		return 125, err
 	}
-	l, err := net.Listen("unix", socket)
+	l, err := net.ListenUnix("unix", &address)
 	if err != nil {
 		return 125, err
 	}
 	served := make(chan error, 1)
-	go func() { served <- m.Serve(engineOnly{l}) }()
+	go func() { served <- m.Serve(l) }()
 	exited := make(chan atoll.Exit, 1)
 	if len(config.Cmd) > 0 {
+		report(guest.Report{Begins: true})
 		main, err := m.Main(context.Background())
 		if err != nil {
 			return codeOf(err), err
@@ -147,42 +149,20 @@ func connect() error {
 	if err != nil {
 		return err
 	}
-	go func() {
-		_, _ = io.Copy(conn, os.Stdin)
-		_ = conn.(*net.UnixConn).CloseWrite()
-	}()
-	_, err = io.Copy(os.Stdout, conn)
-	return err
+	return guest.Lend(conn, os.Stdin, os.Stdout)
 }
 
 // dialTime is how long the first process may take to listen: it may just have
 // been started.
 const dialTime = 10 * time.Second
 
-func dial() (net.Conn, error) {
+func dial() (*net.UnixConn, error) {
 	deadline := time.Now().Add(dialTime)
 	for delay := time.Millisecond; ; delay = min(2*delay, 100*time.Millisecond) {
-		conn, err := net.Dial("unix", socket)
+		conn, err := net.DialUnix("unix", nil, &address)
 		if !errors.Is(err, unix.ECONNREFUSED) || time.Now().After(deadline) {
 			return conn, err
 		}
 		time.Sleep(delay)
-	}
-}
-
-// engineOnly turns away all but those whom the engine executed: they would get
-// the rights of this process.
-type engineOnly struct{ net.Listener }
-
-func (l engineOnly) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if guest.FromEngine(conn.(*net.UnixConn)) {
-			return conn, nil
-		}
-		_ = conn.Close()
 	}
 }

@@ -1,10 +1,7 @@
 package docker
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"io"
 	"time"
@@ -12,7 +9,6 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
 	ended "github.com/seed46cd37a8/atoll/internal/process"
 )
 
@@ -100,18 +96,12 @@ func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessSt
 	if r.Exit == nil {
 		return nil, atoll.ProcessStatus{}, atoll.Errorf("process", s.id, atoll.ErrNotExist, "it has no main process that has ended")
 	}
-	logs, err := s.p.engine.ContainerLogs(ctx, r.container, client.ContainerLogsOptions{
-		ShowStdout: true, ShowStderr: true, Since: r.Started.Format(time.RFC3339Nano),
-	})
+	// The engine notes when it has started, and the first lines may be older.
+	since := r.Started.Add(-time.Minute).Format(time.RFC3339Nano)
+	stdout, stderr, err := s.p.logs(ctx, r.container, client.ContainerLogsOptions{Since: since})
 	if err != nil {
 		return nil, atoll.ProcessStatus{}, s.p.failed(ctx, "process", s.id, err)
 	}
-	defer logs.Close()
-	stdout, stderr, err := readLogs(logs)
-	if err != nil {
-		return nil, atoll.ProcessStatus{}, s.p.failed(ctx, "process", s.id, err)
-	}
-	stderr.cutReport()
 	exit := *r.Exit
 	exit.Duration = atoll.Duration(r.Stopped.Sub(r.Started))
 	st := atoll.ProcessStatus{
@@ -121,76 +111,4 @@ func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessSt
 	table := ended.Ended(st, stdout.data, stderr.data)
 	p, err := table.Get(atoll.MainProcess)
 	return p, st, err
-}
-
-// A tail is the end of what was written to a stream.
-type tail struct {
-	written int64
-	data    []byte
-}
-
-func (t *tail) status() atoll.StreamStatus {
-	return atoll.StreamStatus{Written: t.written, Kept: t.written - int64(len(t.data))}
-}
-
-// cutReport takes the guest's own last line away, if it is there.
-func (t *tail) cutReport() (report []byte) {
-	line := bytes.TrimSuffix(t.data, []byte("\n"))
-	at := bytes.LastIndexByte(line, '\n') + 1
-	report, ok := bytes.CutPrefix(line[at:], []byte(guest.ReportPrefix))
-	if ok {
-		t.written -= int64(len(t.data) - at)
-		t.data = t.data[:at]
-	}
-	return report
-}
-
-// report reads the last line of a container's log, if it is its guest's.
-func (p *Provider) report(ctx context.Context, op, id, container string) (r guest.Report, err error) {
-	logs, err := p.engine.ContainerLogs(ctx, container, client.ContainerLogsOptions{ShowStderr: true, Tail: "1"})
-	if err != nil {
-		return r, p.failed(ctx, op, id, err)
-	}
-	defer logs.Close()
-	_, stderr, err := readLogs(logs)
-	if err != nil {
-		return r, p.failed(ctx, op, id, err)
-	}
-	if err := json.Unmarshal(stderr.cutReport(), &r); err != nil {
-		return guest.Report{}, nil // it has said nothing
-	}
-	return r, nil
-}
-
-// read reads n bytes from r.
-func (t *tail) read(r io.Reader, n int) error {
-	at := len(t.data)
-	t.data = append(t.data, make([]byte, n)...)
-	_, err := io.ReadFull(r, t.data[at:])
-	t.written += int64(n)
-	if over := len(t.data) - atoll.DefaultOutputLimit; over > 0 {
-		t.data = append(t.data[:0], t.data[over:]...)
-	}
-	return err
-}
-
-// readLogs reads the engine's stream of both outputs to its end.
-func readLogs(r io.Reader) (stdout, stderr *tail, err error) {
-	stdout, stderr = &tail{}, &tail{}
-	for {
-		var header [8]byte
-		if _, err := io.ReadFull(r, header[:]); err != nil {
-			if errors.Is(err, io.EOF) {
-				err = nil
-			}
-			return stdout, stderr, err
-		}
-		to := stderr
-		if header[0] == 1 {
-			to = stdout
-		}
-		if err := to.read(r, int(binary.BigEndian.Uint32(header[4:]))); err != nil {
-			return nil, nil, err
-		}
-	}
 }

@@ -1,0 +1,39 @@
+package docker
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// What a guest says is no part of what the main process has printed.
+func TestTail(t *testing.T) {
+	const begins, ends = "\natoll-guest: {\"begins\":true}\n", "\natoll-guest: {\"reason\":\"idle\"}\n"
+	for _, tt := range []struct{ name, log, want, reason string }{
+		{"nothing", "", "", ""},
+		{"without a guest", "a\nb", "a\nb", ""},
+		{"a whole line", begins + "a\n" + ends, "a\n", "idle"},
+		{"an unfinished line", begins + "a\nb" + ends, "a\nb", "idle"},
+		{"empty lines", begins + "\n\n" + ends, "\n\n", "idle"},
+		{"no output", begins + ends, "", "idle"},
+		{"a run before", begins + "old\n" + ends + begins + "new\n", "new\n", ""},
+		{"the end of a run before", "old" + ends + begins + "new", "new", ""},
+		{"something like it", begins + "atoll-guest: hello\n", "atoll-guest: hello\n", ""},
+	} {
+		var got tail
+		for line := range strings.Lines(tt.log) {
+			got.add([]byte(line))
+		}
+		if string(got.data) != tt.want || got.written != int64(len(tt.want)) || got.report.Reason != tt.reason {
+			t.Errorf("%s: %q of %d bytes, reason %q; want %q, reason %q", tt.name, got.data, got.written, got.report.Reason, tt.want, tt.reason)
+		}
+	}
+	var long tail
+	for range 3 {
+		long.add(make([]byte, atoll.DefaultOutputLimit/2+1))
+	}
+	if st := long.status(); st.Written-st.Kept != int64(atoll.DefaultOutputLimit) || st.Written != 3*(int64(atoll.DefaultOutputLimit)/2+1) {
+		t.Errorf("of a long one %+v", st)
+	}
+}
