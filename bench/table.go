@@ -128,7 +128,10 @@ func describeMachine(ctx context.Context, gvisor string) string {
 	}
 	kernel, _ := exec.CommandContext(ctx, "uname", "-r").Output()
 	total, _, _ := memory()
-	return fmt.Sprintf("%s, %d cores of %s, %.0f GiB, Linux %s, as %s, %s, gVisor %s.\n\n"+
+	if gvisor != "" {
+		gvisor = ", gVisor " + gvisor
+	}
+	return fmt.Sprintf("%s, %d cores of %s, %.0f GiB, Linux %s, as %s, %s%s.\n\n"+
 		"All ways of a comparison took turns in one run. Ratios, to the first row, count more than times, which depend on\n"+
 		"the machine. `make bench` measures anew.",
 		time.Now().Format(time.DateOnly), runtime.NumCPU(), cpu, float64(total)/(1<<30), strings.TrimSpace(string(kernel)), who(),

@@ -2,6 +2,10 @@ package guest
 
 import "github.com/seed46cd37a8/atoll"
 
+// Socket is where a Machine listens: in its network namespace and not in its file
+// system, where an image may have anything, and which may be read-only.
+const Socket = "@atoll-guest"
+
 // A Config says what the sandbox around a Machine is.
 type Config struct {
 	ID      string   `json:"id"`

@@ -11,12 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The first byte of a connection says who speaks: a program that lends its
+// descriptors, which come with it, or a host itself.
+const (
+	lends  = 0
+	speaks = 1
+)
+
+// Greet begins the conversation of a host that has itself connected to a Machine.
+func Greet(conn net.Conn) error {
+	_, err := conn.Write([]byte{speaks})
+	return err
+}
+
 // Lend gives the Machine at the other end of conn the descriptors of this
 // program's stdin and stdout, to serve whoever is at their other ends, and returns
 // when it is done with them. That spares every byte the way through this program.
 func Lend(conn *net.UnixConn, stdin, stdout *os.File) error {
 	rights := unix.UnixRights(int(stdin.Fd()), int(stdout.Fd()))
-	if _, _, err := conn.WriteMsgUnix([]byte{0}, rights, nil); err != nil {
+	if _, _, err := conn.WriteMsgUnix([]byte{lends}, rights, nil); err != nil {
 		return err
 	}
 	if err := errors.Join(stdin.Close(), stdout.Close()); err != nil { // the other ends see it when the Machine closes them
@@ -39,21 +52,58 @@ const lendTime = 10 * time.Second
 // less often each side has to wait for the other.
 const pipeSize = 1 << 20
 
-// borrow takes what a program lends that the container's engine has executed: all
-// others are refused, because they would get the rights of this process.
-func borrow(conn *net.UnixConn) (*host, error) {
-	if !FromEngine(conn) {
+// meet is the host that speaks on conn, or through what is lent on it by a program
+// that the container's engine has executed. All others are refused, because they
+// would get the rights of this process.
+func meet(conn *net.UnixConn) (io.ReadWriteCloser, error) {
+	if !fromOutside(conn) {
 		return nil, errors.New("a stranger")
 	}
 	if err := conn.SetDeadline(time.Now().Add(lendTime)); err != nil {
 		return nil, err
 	}
-	oob := make([]byte, unix.CmsgSpace(2*4))
-	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 1), oob)
+	first, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(2*4))
+	_, n, _, _, err := conn.ReadMsgUnix(first, oob)
 	if err != nil {
 		return nil, err
 	}
-	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	if first[0] == speaks {
+		return conn, nil
+	}
+	return borrow(conn, oob[:n])
+}
+
+// fromOutside reports whether the process at the other end is not one of the
+// container's own: either it is in none of its PID namespaces, which only who
+// administers its machine can bring about, or the engine has executed it, and it
+// has no parent here. Whatever else runs in the container has one, also when its
+// own has died.
+func fromOutside(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err != nil || credErr != nil {
+		return false
+	}
+	if cred.Pid == 0 {
+		return true
+	}
+	parent, _, err := lookUp(int(cred.Pid))
+	return err == nil && parent == 0
+}
+
+// borrow is the host at the other ends of what is lent with a message.
+func borrow(conn *net.UnixConn, oob []byte) (*host, error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(messages) != 1 {
 		return nil, fmt.Errorf("%d messages: %w", len(messages), errors.Join(err, unix.EINVAL))
 	}
@@ -74,7 +124,7 @@ func borrow(conn *net.UnixConn) (*host, error) {
 		}
 		return nil, fmt.Errorf("%d descriptors: %w", len(files), unix.EINVAL)
 	}
-	return &host{files[0], files[1], conn}, conn.SetDeadline(time.Time{})
+	return &host{files[0], files[1], conn}, nil
 }
 
 func (h *host) Read(b []byte) (int, error)  { return h.in.Read(b) }

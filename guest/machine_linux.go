@@ -159,26 +159,6 @@ func (m *Machine) Status(ctx context.Context) (atoll.Status, error) {
 // machineCaps are those of a Machine.
 var machineCaps = atoll.Caps{Durable: atoll.DurableNone, TTY: true, Files: true, Dial: true, Users: true}
 
-// FromEngine reports whether the process at the other end was executed by the
-// container's engine: it has no parent here. Whatever else runs in the container has
-// one, also when its own has died.
-func FromEngine(conn *net.UnixConn) bool {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
-	}
-	var cred *unix.Ucred
-	var credErr error
-	err = raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err != nil || credErr != nil {
-		return false
-	}
-	parent, _, err := lookUp(int(cred.Pid))
-	return err == nil && parent == 0
-}
-
 // Process implements atoll.Sandbox.
 func (m *Machine) Process(_ context.Context, id string) (atoll.Process, error) {
 	return m.table.Get(id)
@@ -318,8 +298,8 @@ func accounts(name string) []byte {
 	return data[:n]
 }
 
-// Serve answers the requests that come over what others Lend on connections to l,
-// until it is closed. Then it closes their connections.
+// Serve answers the requests of those who Greet it on connections to l, and over
+// what others Lend on them, until it is closed. Then it closes their connections.
 func (m *Machine) Serve(l *net.UnixListener) error {
 	handler, err := api.NewHandler(provider{m: m}, api.Options{})
 	if err != nil {
@@ -337,7 +317,7 @@ func (m *Machine) Serve(l *net.UnixListener) error {
 		}
 		hosts.Go(func() {
 			defer conn.Close()
-			if host, err := borrow(conn); err == nil {
+			if host, err := meet(conn); err == nil {
 				_ = serve(ctx, host, handler, m.use.counts(handler)) // who broke off comes again
 			}
 		})

@@ -25,9 +25,7 @@ import (
 	"github.com/seed46cd37a8/atoll/guest"
 )
 
-// address is in the container's network namespace and not in its file system,
-// where an image may have anything, and which may be read-only.
-var address = net.UnixAddr{Name: "@atoll-guest", Net: "unix"}
+var address = net.UnixAddr{Name: guest.Socket, Net: "unix"}
 
 func main() {
 	code, err := run(os.Args[1:])

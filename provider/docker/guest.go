@@ -190,8 +190,8 @@ func (p *Provider) leave(id string) {
 	}
 }
 
-// visit connects to the guest, for which the engine executes its program once
-// more in the container.
+// visit connects to the guest of a sandbox: directly where that can be done, else
+// by way of the engine.
 func (p *Provider) visit(ctx context.Context, op, id string) (*guest.Client, error) {
 	r, err := p.inspect(ctx, op, id)
 	if err != nil {
@@ -200,6 +200,11 @@ func (p *Provider) visit(ctx context.Context, op, id string) (*guest.Client, err
 	if err := mustRun(op, &r.Status); err != nil {
 		return nil, err
 	}
+	if conn, err := p.direct(ctx, r.pid); err == nil {
+		if g, err := acquaint(ctx, conn, id); err == nil {
+			return g, nil
+		}
+	}
 	g, err := p.connect(ctx, r.container, id)
 	if err != nil {
 		return nil, p.unreached(ctx, op, id, err)
@@ -207,7 +212,26 @@ func (p *Provider) visit(ctx context.Context, op, id string) (*guest.Client, err
 	return g, nil
 }
 
-// connect connects to the guest of a container.
+// acquaint returns a client of the guest at the other end of conn, which is that
+// of the sandbox with this id, or it is an error.
+func acquaint(ctx context.Context, conn io.ReadWriteCloser, id string) (*guest.Client, error) {
+	g, err := guest.Connect(ctx, conn, id)
+	if err != nil {
+		return nil, err
+	}
+	st, err := g.Sandbox().Status(ctx)
+	if err == nil && st.ID != id {
+		err = fmt.Errorf("it is the guest of %s", st.ID)
+	}
+	if err != nil {
+		_ = g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// connect connects to the guest of a container by way of the engine, which
+// executes its program once more.
 func (p *Provider) connect(ctx context.Context, container, id string) (*guest.Client, error) {
 	made, err := p.engine.ExecCreate(ctx, container, client.ExecCreateOptions{
 		Cmd: []string{guestPath, "connect"}, User: "0:0", WorkingDir: "/",
@@ -221,12 +245,8 @@ func (p *Provider) connect(ctx context.Context, container, id string) (*guest.Cl
 		return nil, err
 	}
 	conn := &execConn{in: stream.Conn, out: stream.Reader, hangUp: stream.Close}
-	g, err := guest.Connect(ctx, conn, id)
+	g, err := acquaint(ctx, conn, id)
 	if err != nil {
-		return nil, err
-	}
-	if _, err := g.Sandbox().Status(ctx); err != nil { // it does not answer
-		_ = g.Close()
 		return nil, errors.Join(err, conn.complaint())
 	}
 	return g, nil

@@ -16,6 +16,7 @@ import (
 type record struct {
 	atoll.Status
 	container string // its id, which another container of the same sandbox does not have
+	pid       int    // of its guest, as the engine's machine knows it; 0 if it does not run
 	imageID   string
 	user      string // of the image
 	idle      bool   // it was stopped because nobody used it
@@ -53,7 +54,7 @@ func (p *Provider) inspect(ctx context.Context, op, id string) (*record, error) 
 const stoppedCode = 143
 
 func (p *Provider) read(id string, c *container.InspectResponse) (*record, error) {
-	r := &record{container: c.ID, imageID: c.Image, user: c.Config.Labels[labelUser]}
+	r := &record{container: c.ID, pid: c.State.Pid, imageID: c.Image, user: c.Config.Labels[labelUser]}
 	st := &r.Status
 	st.ID, st.Provider, st.Caps, st.Image = id, info.Name, info.Caps, c.Config.Labels[labelImage]
 	if err := json.Unmarshal([]byte(c.Config.Labels[labelSpec]), &st.Spec); err != nil {
