@@ -109,8 +109,9 @@ func (p *Provider) drop(container string) {
 	}
 }
 
-// dropTime is how long what has to be done in any case may take.
-const dropTime = 30 * time.Second
+// dropTime is how long what has to be done in any case may take: an engine that
+// starts a hundred containers at once on a busy machine takes its time.
+const dropTime = 2 * time.Minute
 
 // A visit is a connection to the guest of a sandbox, or the attempt to make one.
 type visit struct {
