@@ -11,16 +11,18 @@ help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: guest ## build bin/atoll, statically linked, and the guest beside it
-	@$(GO) build -o $(BIN) ./cmd/atoll
+build: guest ## build bin/atoll, statically linked, with the guest in it
+	@cp bin/atoll-guest config/atoll-guest
+	@$(GO) build -tags embedguest -o $(BIN) ./cmd/atoll
 
 .PHONY: guest
 guest: ## build bin/atoll-guest, which the provider docker puts into containers
 	@GOOS=linux $(GO) build -trimpath -ldflags='-s -w' -o bin/atoll-guest ./cmd/atoll-guest
 
 .PHONY: install
-install: ## build atoll into Go's bin directory
-	@$(GO) install ./cmd/atoll
+install: guest ## build atoll into Go's bin directory
+	@cp bin/atoll-guest config/atoll-guest
+	@$(GO) install -tags embedguest ./cmd/atoll
 
 .PHONY: test
 test: ## install what the tests need, run all of them, see that nothing is left
@@ -54,4 +56,4 @@ bench: ## measure against runsc, docker and bwrap; writes bench/RESULTS.md
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin config/atoll-guest

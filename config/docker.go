@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,7 +20,7 @@ type Docker struct {
 	Prefix  string `yaml:"prefix" doc:"begins the names of what is made in the engine: servers that share one have different ones"`
 	Image   string `yaml:"image" doc:"image of sandboxes that name none"`
 	Runtime string `yaml:"runtime" doc:"the engine's runtime to use, like runsc or kata; its default when empty"`
-	Guest   string `yaml:"guest" form:"path" doc:"Atoll's program for containers; when empty the one beside this binary, or built from source where that is"`
+	Guest   string `yaml:"guest" form:"path" doc:"Atoll's program for containers; when empty the one in this binary or beside it, or built from source where that is"`
 }
 
 func defaultDocker() Docker { return Docker{Prefix: "atoll", Image: docker.DefaultImage} }
@@ -42,24 +41,30 @@ func openDocker(cfg *Config, opts Options) (atoll.Provider, error) {
 // guestName is the file name of the guest's program.
 const guestName = "atoll-guest"
 
-// guestProgram reads the guest's program: the one at path, else the one beside
-// this binary, else one that is built from this module's source, if the current
-// directory is in that.
+// guestProgram reads the guest's program: the one at path, else the one in this
+// binary, else the one beside it, else one that is built from this module's
+// source, if the current directory is in that.
 func guestProgram(path, stateDir string) ([]byte, error) {
+	if path != "" {
+		return os.ReadFile(path)
+	}
+	if len(embeddedGuest) > 0 {
+		return embeddedGuest, nil
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	beside := filepath.Join(filepath.Dir(exe), guestName)
-	program, err := os.ReadFile(cmp.Or(path, beside))
-	if path != "" || !errors.Is(err, fs.ErrNotExist) {
+	program, err := os.ReadFile(filepath.Join(filepath.Dir(exe), guestName))
+	if !errors.Is(err, fs.ErrNotExist) {
 		return program, err
 	}
 	out := filepath.Join(stateDir, "docker", guestName)
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "github.com/seed46cd37a8/atoll/cmd/atoll-guest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+runtime.GOARCH)
 	if said, buildErr := build.CombinedOutput(); buildErr != nil {
-		return nil, fmt.Errorf("no %s: it is not beside %s, and cannot be built from source (%w: %.200s): run make guest, or set docker.guest", guestName, exe, buildErr, said)
+		return nil, fmt.Errorf("no %s: it is neither in %s nor beside it, and cannot be built from source (%w: %.200s): build atoll with make, run make guest, or set docker.guest",
+			guestName, exe, buildErr, said)
 	}
 	return os.ReadFile(out)
 }

@@ -1,0 +1,181 @@
+//go:build linux
+
+package docker_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/docker"
+)
+
+// The guest is small: as a program, and as a process that waits.
+func TestGuestIsSmall(t *testing.T) {
+	const mostBytes, mostMemory = 12 << 20, 15 << 10 // KiB
+	p := open(t)
+	defer p.Close()
+	sb, err := p.Create(t.Context(), &atoll.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sb.Remove(context.Background(), atoll.RemoveVolumes())
+	if _, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"true"}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(engine.guest); n > mostBytes {
+		t.Errorf("the program has %d bytes, want %d at most", n, mostBytes)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/proc/%d/status", engine.daemon.Process.Pid, inspect(t, p, sb).Container.State.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory := 0
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			fmt.Sscan(rest, &memory)
+		}
+	}
+	if memory == 0 || memory > mostMemory {
+		t.Errorf("it has %d KiB in memory, want %d at most", memory, mostMemory)
+	}
+}
+
+func inspect(t *testing.T, p *docker.Provider, sb atoll.Sandbox) client.ContainerInspectResult {
+	t.Helper()
+	c, err := client.New(client.WithHost(engine.host))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	got, err := c.ContainerInspect(t.Context(), options[p].Prefix+"-session-"+sb.ID(), client.ContainerInspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// Whatever is inspected, sandboxes are hardened unless they ask for less.
+func TestHardened(t *testing.T) {
+	p := open(t)
+	defer p.Close()
+	sb, err := p.Create(t.Context(), &atoll.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sb.Remove(context.Background(), atoll.RemoveVolumes())
+	c := inspect(t, p, sb).Container
+	h := c.HostConfig
+	if h.Privileged || h.NetworkMode != "none" || h.PidMode != "" || h.IpcMode == "host" || len(h.Binds) > 0 || len(h.Devices) > 0 {
+		t.Errorf("privileged %v, network %q, pid %q, ipc %q, binds %q, devices %v", h.Privileged, h.NetworkMode, h.PidMode, h.IpcMode, h.Binds, h.Devices)
+	}
+	if strings.Join(h.CapDrop, " ") != "ALL" || !strings.Contains(strings.Join(h.SecurityOpt, " "), "no-new-privileges") {
+		t.Errorf("cap drop %q, security %q", h.CapDrop, h.SecurityOpt)
+	}
+	if h.Memory != int64(atoll.DefaultMemory) || h.PidsLimit == nil || *h.PidsLimit <= 0 {
+		t.Errorf("memory %d, processes %v", h.Memory, h.PidsLimit)
+	}
+	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} { // root inside
+		out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"sh", "-c", "grep ^" + set + ": /proc/self/status; cat /proc/self/status | grep NoNewPrivs"}})
+		if err != nil || !strings.Contains(string(out), "0000000000000000") || !strings.Contains(string(out), "NoNewPrivs:\t1") {
+			t.Errorf("%s: %q, %v", set, out, err)
+		}
+	}
+}
+
+// A guest is reached directly on this machine, and through the engine elsewhere:
+// what one way has begun, the other finds.
+func TestBothWays(t *testing.T) {
+	near := open(t)
+	defer near.Close()
+	opts := options[near]
+	path := strings.TrimPrefix(opts.Host, "unix://")
+	opts.Host, opts.Dial = "", func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}
+	far, err := docker.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	sb, err := near.Create(t.Context(), &atoll.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sb.Remove(context.Background(), atoll.RemoveVolumes())
+	begun, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", "echo begun; exec sleep 600"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := far.Get(t.Context(), sb.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := other.Process(t.Context(), begun.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := found.Signal(t.Context(), atoll.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for what, p := range map[string]atoll.Process{"directly": begun, "through the engine": found} {
+		exit, err := p.Wait(t.Context())
+		if err != nil || exit.Signal != atoll.SIGTERM {
+			t.Errorf("%s: %+v, %v", what, exit, err)
+		}
+	}
+}
+
+// What the sandbox runs has no way to speak to the guest as its host: whom the
+// engine executes gets an answer, others do not.
+func TestStrangersAreRefused(t *testing.T) {
+	const ping = `\0\2\0\1\0\0\0\0\0\0\0\1` // of yamux, which answers with as much
+	p := open(t)
+	defer p.Close()
+	sb, err := p.Create(t.Context(), &atoll.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sb.Remove(context.Background(), atoll.RemoveVolumes())
+	c, err := client.New(client.WithHost(engine.host))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	made, err := c.ExecCreate(t.Context(), inspect(t, p, sb).Container.ID, client.ExecCreateOptions{
+		Cmd: []string{"/.atoll/atoll-guest", "connect"}, User: "0:0", AttachStdin: true, AttachStdout: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := c.ExecAttach(t.Context(), made.ID, client.ExecAttachOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if _, err := stream.Conn.Write([]byte("\x00\x02\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(stream.Reader, make([]byte, 8+12)); err != nil { // with the engine's header
+		t.Fatalf("whom the engine executes gets no answer: %v", err)
+	}
+	for _, user := range []string{"", "1000"} {
+		for _, command := range []string{
+			"(printf '%b' '" + ping + "'; sleep 1) | /.atoll/atoll-guest connect",
+			"printf '%b' '" + ping + "' >/tmp/ping-$$; (/.atoll/atoll-guest connect </tmp/ping-$$ &) ; sleep 1", // its parent has gone
+		} {
+			out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"sh", "-c", command}, User: user})
+			if len(out) > 0 {
+				t.Errorf("as %q, %s: the guest answers %q, %v", user, command, out, err)
+			}
+		}
+	}
+}
