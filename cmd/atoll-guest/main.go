@@ -80,8 +80,6 @@ func initialize(text string) (code int, err error) {
 	if err != nil {
 		return 125, err
 	}
-	served := make(chan error, 1)
-	go func() { served <- m.Serve(l) }()
 	exited := make(chan atoll.Exit, 1)
 	if len(config.Cmd) > 0 {
 		report(guest.Report{Begins: true})
@@ -91,6 +89,8 @@ func initialize(text string) (code int, err error) {
 		}
 		go func() { exited <- follow(main) }()
 	}
+	served := make(chan error, 1)
+	go func() { served <- m.Serve(l) }() // not before: who is answered knows that all of it was started
 	idle := make(chan error, 1)
 	if limit := time.Duration(config.IdleStop); limit > 0 {
 		ctx, cancel := context.WithCancel(context.Background())
