@@ -135,7 +135,8 @@ func shownImage(st atoll.Status) string {
 	if st.Spec.Image != "" {
 		return st.Spec.Image
 	}
-	return st.Image
+	name, _, _ := strings.Cut(st.Image, "@") // the digest is in atoll inspect
+	return name
 }
 
 func shownCommand(args []string) string {
