@@ -48,6 +48,7 @@ var rooms = map[string]map[string]string{
 	},
 	"trace":       {},
 	"limit":       {},
+	"secret":      {},
 	"api":         {},
 	"api/openapi": {"api": "what it describes"},
 	"guest": {
