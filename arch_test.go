@@ -46,11 +46,13 @@ var rooms = map[string]map[string]string{
 		"internal/disk":   "the removal of root file systems",
 		"internal/ranges": "what no registry may send it to",
 	},
-	"trace":       {},
-	"limit":       {},
-	"secret":      {},
-	"api":         {},
-	"api/openapi": {"api": "what it describes"},
+	"trace":           {},
+	"limit":           {},
+	"secret":          {},
+	"store":           {"internal/disk": "who holds a record has a lock"},
+	"store/storetest": {"store": "whose promises it checks"},
+	"api":             {},
+	"api/openapi":     {"api": "what it describes"},
 	"guest": {
 		"api":              "what a guest serves is the API",
 		"internal/dirfs":   "files of the system it runs in",
@@ -165,6 +167,7 @@ var guests = map[string]struct {
 	"golang.org/x/sync":                      {"layers pulled side by side", []string{"image"}},
 	"golang.org/x/term":                      {"raw mode, and its undoing", []string{"cmd/atoll"}},
 	"golang.org/x/sys":                       {"system calls that package syscall lacks", nil},
+	"modernc.org/sqlite":                     {"a database in one file, without cgo", []string{"store"}},
 	"gvisor.dev/gvisor": {"the application kernel, and its network stack", []string{
 		"bench/runsc", "internal/usernet", "provider/gvisor/internal/keeper", "provider/gvisor/internal/runsc",
 	}},
@@ -172,7 +175,7 @@ var guests = map[string]struct {
 
 // testSupport lists the packages that are made for tests and may therefore
 // import package testing.
-var testSupport = []string{"providertest", "internal/testenv", "internal/testimage"}
+var testSupport = []string{"providertest", "store/storetest", "internal/testenv", "internal/testimage"}
 
 // A source is one Go file of this module.
 type source struct {

@@ -1,0 +1,216 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
+)
+
+// Each change of the schema is a file, in order. One that was released is never
+// changed.
+//
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// SQLite is a Store in one file, which it opens when it is first needed.
+type SQLite struct {
+	path string
+
+	mu     sync.Mutex
+	closed bool
+	db     *sql.DB // nil until it is needed
+	holder *disk.Lock
+	name   string // of holder
+}
+
+// NewSQLite returns the store in the file at path. It touches nothing: the file
+// is made, for this user only, by the first call that needs it, which fails if
+// that cannot be.
+func NewSQLite(path string) *SQLite { return &SQLite{path: path} }
+
+// Path is that of the file.
+func (s *SQLite) Path() string { return s.path }
+
+// Exists reports whether the file is there, without opening it.
+func (s *SQLite) Exists() bool {
+	_, err := os.Lstat(s.path)
+	return err == nil
+}
+
+// Close implements Store.
+func (s *SQLite) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	var err error
+	if s.db != nil {
+		err = s.db.Close()
+		s.db = nil
+	}
+	if s.holder != nil {
+		_ = s.holder.Remove() // a file that nobody locks says that its holder has gone
+		s.holder = nil
+	}
+	return err
+}
+
+// open returns the database, which is opened if it is not yet.
+func (s *SQLite) open(ctx context.Context) (*sql.DB, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, atoll.Errorf("open", s.path, atoll.ErrUnavailable, "the store is closed")
+	}
+	if s.db != nil {
+		return s.db, nil
+	}
+	db, err := s.connect(context.WithoutCancel(ctx)) // one who gives up does not spoil it for the others
+	if err != nil {
+		return nil, s.failed("open", s.path, err)
+	}
+	s.db = db
+	return db, nil
+}
+
+// pragmas: a writer waits for another one, at most so long; readers never do.
+// What is committed is on the disk, not in a buffer of the kernel's.
+const pragmas = "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate"
+
+func (s *SQLite) connect(ctx context.Context) (*sql.DB, error) {
+	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
+		return nil, err
+	}
+	// SQLite would make it for all to read; its other files get the same mode.
+	f, err := os.OpenFile(s.path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	// Two cannot turn a new file into a database at once, busy_timeout or not.
+	lock, err := disk.WaitLock(s.path + ".lock")
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Release()
+	file := url.URL{Scheme: "file", Path: s.path}
+	db, err := sql.Open("sqlite", file.String()+pragmas)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1) // one writer is all there can be, and what is read is small
+	if err := migrate(ctx, db); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// migrate makes the schema the one that this program knows.
+func migrate(ctx context.Context, db *sql.DB) error {
+	files, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		return err
+	}
+	var have int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&have); err != nil {
+		return err
+	}
+	if have > len(files) {
+		return atoll.Errorf("", "", atoll.ErrUnavailable,
+			"a newer Atoll has written it (schema %d, this one knows %d): use that one, or another state_dir", have, len(files))
+	}
+	for n := have + 1; n <= len(files); n++ {
+		text, err := migrations.ReadFile(files[n-1])
+		if err != nil {
+			return err
+		}
+		err = within(ctx, db, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, fmt.Sprintf("%s; PRAGMA user_version = %d", text, n))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("schema %d: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// within runs f in a transaction, which is begun as one that writes.
+func within(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := f(tx); err != nil {
+		_ = tx.Rollback() // the first error counts
+		return err
+	}
+	return tx.Commit()
+}
+
+// write runs f in a transaction. One that has begun is not broken off: whoever
+// gave up would not know whether it was made.
+func (s *SQLite) write(ctx context.Context, op, id string, f func(context.Context, *sql.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	db, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	return s.failed(op, id, within(ctx, db, func(tx *sql.Tx) error { return f(ctx, tx) }))
+}
+
+// failed gives an error of the database its kind, and says what to do.
+func (s *SQLite) failed(op, id string, err error) error {
+	var known *atoll.Error
+	var e *sqlite.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &known) && known.Op == "":
+		return atoll.Errorf(op, id, known.Kind, "store %s: %w", s.path, known.Err)
+	case errors.As(err, &known), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case disk.IsFull(err):
+		return atoll.Errorf(op, id, atoll.ErrExhausted, "store %s: %w", s.path, err)
+	case !errors.As(err, &e):
+		return atoll.Errorf(op, id, atoll.KindOf(err), "store %s cannot be used: %w", s.path, err)
+	}
+	kind, advice := atoll.ErrInternal, "cannot be used"
+	switch e.Code() & 0xff { // the rest is a detail
+	case sqlite3.SQLITE_FULL:
+		kind, advice = atoll.ErrExhausted, "the disk is full"
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		kind, advice = atoll.ErrUnavailable, "another program has been writing to it for too long"
+	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
+		kind, advice = atoll.ErrDenied, "cannot be written to"
+	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR:
+		kind = atoll.ErrUnavailable
+	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+		advice = "is damaged: move it away, and a new one takes over the sandboxes that are there"
+	}
+	return atoll.Errorf(op, id, kind, "store %s %s: %w", s.path, advice, err)
+}
+
+// isTaken reports whether err says that a record is there already.
+func isTaken(err error) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_CONSTRAINT
+}
+
+var _ Store = (*SQLite)(nil)

@@ -1,0 +1,117 @@
+// Package store keeps what must be known after every program that used it has
+// gone: which sandboxes there are meant to be, what is being done to them, and
+// their secrets. It is shared by all programs that use a state directory, and
+// knows of no provider.
+//
+// SQLite is the one implementation so far. Package storetest holds each to the
+// promises of Store.
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A Store keeps records. All methods may be called at once from many goroutines
+// and many programs. What a call that returned nil has changed is there
+// whenever and however its program ends. Kinds, of all methods: ErrUnavailable
+// (it cannot be opened, or is busy for too long), ErrDenied, ErrExhausted (the
+// disk is full), ErrInternal (it is damaged).
+type Store interface {
+	Sandboxes
+	Secrets
+	Holders
+
+	// Identity tells one store from another that has taken its place.
+	Identity(ctx context.Context) (Identity, error)
+	// Close gives up what is held. A second one does nothing.
+	Close() error
+}
+
+// An Identity is drawn when a store is made.
+type Identity struct {
+	ID   string // 32 hex digits
+	Born time.Time
+}
+
+// State says what is being done to a sandbox.
+type State string
+
+// The states of a record. All but Present are intents: they are written before
+// the provider is asked, so that whoever finds one whose holder has gone knows
+// what was to be done.
+const (
+	Creating   State = "creating"
+	Present    State = "present"
+	Removing   State = "removing"
+	Rebuilding State = "rebuilding" // removed, to be made again from Spec
+)
+
+// A Record is what is known of one sandbox.
+type Record struct {
+	ID string
+	// Scope is the provider that was asked for the sandbox, a router perhaps:
+	// names are unique in a scope and project. Provider is the one that made it.
+	Scope, Provider string
+	// Spec is what the sandbox is made from, with its id and project.
+	Spec    atoll.Spec
+	State   State
+	Volumes bool // of Removing: the data volume too
+	// Holder is the program that works on it; of Present, the one that the
+	// sandbox ends with, "" where it outlives all.
+	Holder  string
+	Created time.Time // when the record was, to the millisecond
+
+	Rev int64 // how often it had been written when it was read; the store's
+}
+
+// ErrChanged is what an ErrConflict of Update and Delete wraps.
+var ErrChanged = errors.New("another program has changed what is written down of it")
+
+// Sandboxes keeps Records.
+type Sandboxes interface {
+	// Insert adds r, and keeps secret for its id unless one is kept already;
+	// kept is the one that is. Kinds: ErrAlreadyExists (a record has the id, or
+	// the name in its scope and project).
+	Insert(ctx context.Context, r *Record, secret string) (kept string, err error)
+	// Update writes r over what it was read as. Kinds: ErrConflict (it has been
+	// changed or deleted since), ErrAlreadyExists (of the name).
+	Update(ctx context.Context, r *Record) error
+	// Delete deletes what r was read as, and with secret the secret of its id.
+	// Kinds: ErrConflict (it has been changed or deleted since).
+	Delete(ctx context.Context, r *Record, secret bool) error
+	// Find reads a record. Kinds: ErrNotFound.
+	Find(ctx context.Context, id string) (*Record, error)
+	// Named reads the record with a name. Kinds: ErrNotFound.
+	Named(ctx context.Context, scope, project, name string) (*Record, error)
+	// Records reads all, oldest first.
+	Records(ctx context.Context) ([]*Record, error)
+	// Provider is who made a sandbox, as far as that is known.
+	Provider(ctx context.Context, id string) (name string, found bool, err error)
+}
+
+// Secrets keeps one secret for an id, which may be that of a sandbox without a
+// record.
+type Secrets interface {
+	// KeepSecret keeps secret for an id of a scope, unless one is kept already;
+	// kept is the one that is.
+	KeepSecret(ctx context.Context, scope, id, secret string) (kept string, err error)
+	// Secret reads one. Kinds: ErrNotExist.
+	Secret(ctx context.Context, id string) (string, error)
+	// DropSecret deletes one, if it is there and no record has the id.
+	DropSecret(ctx context.Context, id string) error
+	// Abandoned lists the ids of a scope that have a secret and no record, in
+	// order.
+	Abandoned(ctx context.Context, scope string) ([]string, error)
+}
+
+// Holders tells which programs still run.
+type Holders interface {
+	// Holder names the one who calls, as long as the store is open.
+	Holder(ctx context.Context) (string, error)
+	// Alive reports whether a holder has the store open. "" never does.
+	Alive(ctx context.Context, holder string) (bool, error)
+}
