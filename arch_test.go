@@ -46,9 +46,13 @@ var rooms = map[string]map[string]string{
 		"internal/disk":   "the removal of root file systems",
 		"internal/ranges": "what no registry may send it to",
 	},
-	"trace":           {},
-	"limit":           {},
-	"secret":          {},
+	"trace":  {},
+	"limit":  {},
+	"secret": {},
+	"ledger": {
+		"secret": "what it keeps for each sandbox",
+		"store":  "where it writes",
+	},
 	"store":           {"internal/disk": "who holds a record has a lock"},
 	"store/storetest": {"store": "whose promises it checks"},
 	"api":             {},
@@ -114,15 +118,17 @@ var rooms = map[string]map[string]string{
 	},
 	"provider/gvisor/internal/upper": {},
 
-	"providertest": {},
+	"providertest": {"secret": "what a sandbox has of its secret is checked"},
 
 	"config": {
 		"image":           "the options of its store",
+		"ledger":          "what is written down of sandboxes",
 		"provider/docker": "config alone knows all providers",
 		"provider/gvisor": "config alone knows all providers",
 		"provider/local":  "config alone knows all providers",
 		"provider/mock":   "config alone knows all providers",
 		"limit":           "around each provider",
+		"store":           "where the ledger writes",
 		"trace":           "the outermost layer of every stack",
 	},
 	"cmd/atoll": {

@@ -55,6 +55,21 @@ func (l ProviderLayer) PruneImages(ctx context.Context, opts PruneOptions) (Prun
 	return PruneImages(ctx, l.Provider, opts)
 }
 
+// ResolveImage forwards.
+func (l ProviderLayer) ResolveImage(ctx context.Context, ref string) (string, error) {
+	return ResolveImage(ctx, l.Provider, ref)
+}
+
+// Secret forwards.
+func (l ProviderLayer) Secret(ctx context.Context, id string) (string, error) {
+	return Secret(ctx, l.Provider, id)
+}
+
+// Reconcile forwards.
+func (l ProviderLayer) Reconcile(ctx context.Context, opts ReconcileOptions) (Reconciliation, error) {
+	return Reconcile(ctx, l.Provider, opts)
+}
+
 // Snapshots forwards.
 func (l ProviderLayer) Snapshots(ctx context.Context) ([]Snapshot, error) {
 	return Snapshots(ctx, l.Provider)
@@ -118,6 +133,9 @@ var (
 	_ VolumeStore    = ProviderLayer{}
 	_ ImageStore     = ProviderLayer{}
 	_ SnapshotStore  = ProviderLayer{}
+	_ ImageResolver  = ProviderLayer{}
+	_ SecretKeeper   = ProviderLayer{}
+	_ Reconciler     = ProviderLayer{}
 
 	_ Filer         = SandboxLayer{}
 	_ Dialer        = SandboxLayer{}

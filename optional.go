@@ -197,6 +197,63 @@ func PruneImages(ctx context.Context, p Provider, opts PruneOptions) (Pruned, er
 	return Pruned{}, E("prune images", p.Info().Name, ErrUnsupported, nil)
 }
 
+// An ImageResolver is a Provider with Caps.Images that can tell what a name
+// stands for without fetching it.
+type ImageResolver interface {
+	ResolveImage(ctx context.Context, ref string) (digest string, err error)
+}
+
+// ResolveImage is the digest of the image that Create with ref as Spec.Image
+// would use now, as Status.Image ends with it, if nothing had to be fetched; ""
+// for images that have none, such as the host's. Kinds: ErrUnsupported,
+// ErrInvalid, ErrNotExist (it is not kept here).
+func ResolveImage(ctx context.Context, p Provider, ref string) (digest string, err error) {
+	if r, ok := p.(ImageResolver); ok {
+		return r.ResolveImage(ctx, ref)
+	}
+	return "", E("resolve image", ref, ErrUnsupported, nil)
+}
+
+// A SecretKeeper is a Provider whose sandboxes have a secret each.
+type SecretKeeper interface {
+	Secret(ctx context.Context, id string) (string, error)
+}
+
+// SecretVar is the environment variable in which every process of a sandbox
+// finds the salted hash of its secret. No Spec can set it.
+const SecretVar = "ATOLL_SECRET"
+
+// Secret returns the secret of the sandbox, by which programs inside know who
+// may talk to them: they have its hash only; see package secret. It is nowhere
+// else to be read. A sandbox keeps its secret through stops and restarts, and so
+// does one that is made again with the id and the data volume of a removed one.
+// Kinds: ErrUnsupported, ErrNotFound, ErrNotExist (it was made without one).
+func Secret(ctx context.Context, p Provider, id string) (string, error) {
+	if k, ok := p.(SecretKeeper); ok {
+		return k.Secret(ctx, id)
+	}
+	return "", E("secret", id, ErrUnsupported, nil)
+}
+
+// A Reconciler is a Provider that writes down which sandboxes there are meant to
+// be, and can make that true.
+type Reconciler interface {
+	Reconcile(ctx context.Context, opts ReconcileOptions) (Reconciliation, error)
+}
+
+// Reconcile compares the sandboxes that there are with those that are written
+// down, and does what has to be done about the difference. It removes nothing
+// because of an error: only what the provider proves not to be there is
+// forgotten. That something could not be done to one sandbox is a Finding that
+// Failed; the error is that of not knowing what there is. Kinds:
+// ErrUnsupported, ErrUnavailable.
+func Reconcile(ctx context.Context, p Provider, opts ReconcileOptions) (Reconciliation, error) {
+	if r, ok := p.(Reconciler); ok {
+		return r.Reconcile(ctx, opts)
+	}
+	return Reconciliation{}, E("reconcile", p.Info().Name, ErrUnsupported, nil)
+}
+
 // A SnapshotStore is a Provider with Caps.Snapshot: it keeps snapshots, which
 // outlive the sandbox they were taken of. Create starts from one when
 // Spec.Snapshot names it, as often as wanted.

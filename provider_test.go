@@ -147,10 +147,14 @@ func TestHelpersAnswer(t *testing.T) {
 		_, snapshots := Snapshots(ctx, p)
 		_, images := Images(ctx, p)
 		_, prune := PruneImages(ctx, p, PruneOptions{})
+		_, resolve := ResolveImage(ctx, p, "i")
+		_, secret := Secret(ctx, p, NewID())
+		_, reconcile := Reconcile(ctx, p, ReconcileOptions{})
 		for what, err := range map[string]error{
 			"Volumes": volumes, "RemoveVolume": RemoveVolume(ctx, p, "", "v"),
 			"Images": images, "RemoveImage": RemoveImage(ctx, p, "i", false), "PruneImages": prune,
 			"Snapshots": snapshots, "RemoveSnapshot": RemoveSnapshot(ctx, p, "s"),
+			"ResolveImage": resolve, "Secret": secret, "Reconcile": reconcile,
 		} {
 			if !errors.Is(err, ErrUnsupported) {
 				t.Errorf("%s of a %T: %v, want ErrUnsupported", what, p, err)
@@ -183,7 +187,8 @@ func TestLayersForwardEverything(t *testing.T) {
 		ProviderLayer{}: {
 			reflect.TypeFor[Resolver](), reflect.TypeFor[Prober](), reflect.TypeFor[Preparer](),
 			reflect.TypeFor[ProjectRemover](), reflect.TypeFor[VolumeStore](), reflect.TypeFor[ImageStore](),
-			reflect.TypeFor[SnapshotStore](),
+			reflect.TypeFor[SnapshotStore](), reflect.TypeFor[ImageResolver](),
+			reflect.TypeFor[SecretKeeper](), reflect.TypeFor[Reconciler](),
 		},
 		SandboxLayer{}: {
 			reflect.TypeFor[Filer](), reflect.TypeFor[Dialer](), reflect.TypeFor[Pauser](),

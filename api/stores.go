@@ -37,6 +37,12 @@ func storeRoutes() []Route {
 			Body: jsonOf[atoll.PruneOptions](), Reply: jsonOf[atoll.Pruned](), serve: (*Handler).servePruneImages,
 		},
 		{
+			Method: "GET", Path: "/v1/images/resolve", Name: "resolveImage", Tag: "images", Summary: "Find the digest that an image's name stands for",
+			Doc:    "Nothing is fetched: the answer is about what is kept.",
+			Params: []Param{{Name: "ref", Type: "string", Doc: "its name; absent for the image of sandboxes that name none"}},
+			Reply:  jsonOf[digestReply](), serve: (*Handler).serveResolveImage,
+		},
+		{
 			Method: "GET", Path: "/v1/snapshots", Name: "listSnapshots", Tag: "snapshots", Summary: "List snapshots",
 			Reply: jsonOf[snapshotsReply](), serve: (*Handler).serveSnapshots,
 		},
@@ -53,6 +59,10 @@ type (
 	}
 	imagesReply struct {
 		Images []atoll.Image `json:"images"`
+	}
+	digestReply struct {
+		// Digest is empty for an image that has none.
+		Digest string `json:"digest"`
 	}
 	snapshotsReply struct {
 		Snapshots []atoll.Snapshot `json:"snapshots"`
@@ -162,6 +172,26 @@ func (c *Client) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atol
 	return pruned, err
 }
 
+func (h *Handler) serveResolveImage(w http.ResponseWriter, r *http.Request) error {
+	digest, err := atoll.ResolveImage(r.Context(), h.provider, queryOf(r).str("ref"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, digestReply{digest})
+	return nil
+}
+
+// ResolveImage implements atoll.ImageResolver.
+func (c *Client) ResolveImage(ctx context.Context, ref string) (string, error) {
+	q := url.Values{}
+	if ref != "" {
+		q.Set("ref", ref)
+	}
+	var reply digestReply
+	err := c.call(ctx, call{op: "resolve image", id: ref, path: "/v1/images/resolve", query: q, reply: &reply})
+	return reply.Digest, err
+}
+
 func (h *Handler) serveSnapshots(w http.ResponseWriter, r *http.Request) error {
 	all, err := atoll.Snapshots(r.Context(), h.provider)
 	if err != nil {
@@ -202,4 +232,5 @@ var (
 	_ atoll.VolumeStore   = (*Client)(nil)
 	_ atoll.ImageStore    = (*Client)(nil)
 	_ atoll.SnapshotStore = (*Client)(nil)
+	_ atoll.ImageResolver = (*Client)(nil)
 )

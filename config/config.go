@@ -45,7 +45,8 @@ type Config struct {
 	IdleRemove bool           `yaml:"idle_remove" doc:"remove it then, with its data volume, instead of stopping it"`
 	Lifetime   atoll.Duration `yaml:"lifetime" doc:"how long a sandbox may live at most, whatever it does, like 24h; 0 for no limit"`
 
-	Image Image `yaml:"image"`
+	Image     Image     `yaml:"image"`
+	Reconcile Reconcile `yaml:"reconcile"`
 
 	// One table for each provider, under its name.
 	GVisor GVisor `yaml:"gvisor"`
@@ -155,6 +156,7 @@ func defaults(env map[string]string) *Config {
 		IdleStop:  atoll.DefaultIdleStop,
 		MaxUpload: 16 << 30,
 		Image:     defaultImage(),
+		Reconcile: defaultReconcile(),
 		GVisor:    defaultGVisor(),
 		Docker:    defaultDocker(),
 	}
@@ -205,6 +207,9 @@ func (c *Config) check(s *schema) error {
 		}
 	}
 	c.Image.check(bad)
+	if c.Reconcile.Every < 0 {
+		bad("reconcile.every", fmt.Errorf("%s: must be positive, or 0 for at the start only", c.Reconcile.Every))
+	}
 	for _, path := range c.GVisor.HostPaths {
 		if !filepath.IsAbs(path) {
 			bad("gvisor.host_paths", fmt.Errorf("%q: must be an absolute path", path))

@@ -51,8 +51,9 @@ type Options struct {
 }
 
 // Open builds the stack that cfg describes: the provider it names, around it
-// the limits of sandboxes that name none, around both logs and metrics. Closing
-// the result closes all of it, outside in; the metrics and traces stay the caller's.
+// the ledger in which its sandboxes are written down, the limits of sandboxes
+// that name none, and around all logs and metrics. Closing the result closes all
+// of it, outside in; the metrics and traces stay the caller's.
 func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -72,6 +73,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if opts.Traces != nil {
 		outer.TracerProvider = opts.Traces
 	}
+	p = newLedger(p, openStore(cfg), cfg, opts)
 	return trace.New(limit.New(p, cfg.limits()), outer), nil
 }
 

@@ -80,7 +80,7 @@ func (s *schema) values() []Value {
 
 // readEnv takes every ATOLL_ variable; an empty one counts as not set.
 func (s *schema) readEnv(env []string) error {
-	known := map[string]*leaf{FileVar: nil}
+	known := map[string]*leaf{FileVar: nil, atoll.SecretVar: nil} // the latter is there inside of a sandbox
 	for _, l := range s.leaves {
 		known[l.env()] = l
 	}

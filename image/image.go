@@ -140,6 +140,27 @@ func (s *Store) find(r reference) (*record, v1.Hash, error) {
 	return nil, v1.Hash{}, nil
 }
 
+// Digest is that of the image which Get of ref would return now if it need not
+// ask anyone; "" for one that is read from a path. It does not count as a use.
+// Kinds: ErrInvalid, ErrNotExist (it is not kept).
+func (s *Store) Digest(ref string) (string, error) {
+	r, err := parse(ref)
+	if err != nil {
+		return "", atoll.E("image", ref, atoll.ErrInvalid, err)
+	}
+	if r.kind != fromRegistry && r.kind != fromStore {
+		return "", nil
+	}
+	rec, _, err := s.find(r)
+	if err != nil {
+		return "", err
+	}
+	if rec == nil {
+		return "", atoll.Errorf("image", ref, atoll.ErrNotExist, "no such image in %s", s.dir)
+	}
+	return rec.Digest, nil
+}
+
 // A tag is the record of what a reference was found to mean.
 type tag struct {
 	Ref      string `json:"ref"`

@@ -123,6 +123,27 @@ func (f *faulty) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atol
 	return f.ProviderLayer.PruneImages(ctx, opts)
 }
 
+func (f *faulty) ResolveImage(ctx context.Context, ref string) (string, error) {
+	if err := f.plan.call("Provider.ResolveImage", ""); err != nil {
+		return "", err
+	}
+	return f.ProviderLayer.ResolveImage(ctx, ref)
+}
+
+func (f *faulty) Secret(ctx context.Context, id string) (string, error) {
+	if err := f.plan.call("Provider.Secret", id); err != nil {
+		return "", err
+	}
+	return f.ProviderLayer.Secret(ctx, id)
+}
+
+func (f *faulty) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
+	if err := f.plan.call("Provider.Reconcile", ""); err != nil {
+		return atoll.Reconciliation{}, err
+	}
+	return f.ProviderLayer.Reconcile(ctx, opts)
+}
+
 func (f *faulty) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	if err := f.plan.call("Provider.Snapshots", ""); err != nil {
 		return nil, err

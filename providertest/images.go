@@ -137,6 +137,29 @@ var images = []promise{
 		h.holds(t, b, file, text)
 		h.holds(t, h.create(t, atoll.Spec{Image: h.cfg.pullable}), file, text)
 	}},
+	{"ResolveImage says what is kept under a name, and fetches nothing", []need{needImages, needPullable}, func(t *testing.T, h *harness) {
+		_, err := atoll.ResolveImage(h.ctx(t), h.p, h.cfg.pullable)
+		if atoll.KindOf(err) == atoll.ErrUnsupported {
+			t.Skip("the provider does not resolve images")
+		}
+		wantKind(t, "ResolveImage of what is not kept", err, atoll.ErrNotExist)
+		if img := h.kept(t); img != nil {
+			t.Errorf("ResolveImage fetched %+v", *img)
+		}
+		_, err = atoll.ResolveImage(h.ctx(t), h.p, "NO such::image")
+		wantKind(t, "ResolveImage of no name", err, atoll.ErrInvalid)
+		if _, err := atoll.ResolveImage(h.ctx(t), h.p, ""); err != nil {
+			wantKind(t, "ResolveImage of the default image", err, atoll.ErrNotExist)
+		}
+		sb := h.create(t, atoll.Spec{Image: h.cfg.pullable})
+		digest, err := atoll.ResolveImage(h.ctx(t), h.p, h.cfg.pullable)
+		if img := h.kept(t); err != nil || img == nil || digest != img.Digest {
+			t.Errorf("ResolveImage: %q, %v; the image is %+v", digest, err, img)
+		}
+		if st := h.status(t, sb); strings.Contains(st.Image, "@") && !strings.HasSuffix(st.Image, "@"+digest) {
+			t.Errorf("the image in use is %q, want it with %s", st.Image, digest)
+		}
+	}},
 	{"PruneImages of what will be unused is refused", []need{needImages}, func(t *testing.T, h *harness) {
 		_, err := atoll.PruneImages(h.ctx(t), h.p, atoll.PruneOptions{All: true, UnusedFor: -1})
 		wantKind(t, "PruneImages", err, atoll.ErrInvalid)

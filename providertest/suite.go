@@ -114,7 +114,7 @@ func groups() []group {
 		{"birth", birth}, {"expiry", expiry}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
 		{"files", files}, {"volumes", volumes}, {"images", images}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
 		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"network", network},
-		{"dial", dials}, {"pause", pauses}, {"snapshot", snapshots}, {"faults", faults}, {"steps", steps},
+		{"dial", dials}, {"pause", pauses}, {"snapshot", snapshots}, {"ledger", ledgers}, {"faults", faults}, {"steps", steps},
 	}
 }
 

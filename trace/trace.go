@@ -352,6 +352,28 @@ func (p *provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 	return pruned, err
 }
 
+func (p *provider) ResolveImage(ctx context.Context, ref string) (string, error) {
+	ctx, c := p.t.begin(ctx, "resolve_image", "", "")
+	digest, err := p.ProviderLayer.ResolveImage(ctx, ref)
+	c.end(ctx, err, slog.String("image", ref), slog.String("digest", digest))
+	return digest, err
+}
+
+// Secret tells that it was read, and not what it is.
+func (p *provider) Secret(ctx context.Context, id string) (string, error) {
+	ctx, c := p.t.event(ctx, "secret", id)
+	raw, err := p.ProviderLayer.Secret(ctx, id)
+	c.end(ctx, err)
+	return raw, err
+}
+
+func (p *provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
+	ctx, c := p.t.event(ctx, "reconcile", "")
+	found, err := p.ProviderLayer.Reconcile(ctx, opts)
+	c.end(ctx, err, slog.Int("healthy", found.Healthy), slog.Int("findings", len(found.Findings)), slog.Bool("dry_run", opts.DryRun))
+	return found, err
+}
+
 func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	ctx, c := p.t.begin(ctx, "snapshots", "", "")
 	all, err := p.ProviderLayer.Snapshots(ctx)
@@ -374,4 +396,7 @@ var (
 	_ atoll.VolumeStore    = (*provider)(nil)
 	_ atoll.ImageStore     = (*provider)(nil)
 	_ atoll.SnapshotStore  = (*provider)(nil)
+	_ atoll.ImageResolver  = (*provider)(nil)
+	_ atoll.SecretKeeper   = (*provider)(nil)
+	_ atoll.Reconciler     = (*provider)(nil)
 )

@@ -20,6 +20,7 @@ type diagnosis struct {
 	Config    string      `json:"config"` // path of the file
 	StateDir  string      `json:"state_dir"`
 	State     atoll.Probe `json:"state"`            // whether the state directory can be used
+	Store     atoll.Probe `json:"store"`            // and what is written down of sandboxes in it
 	Server    string      `json:"server,omitempty"` // what answers, or why nothing does
 	URL       string      `json:"url,omitempty"`    // of the server that is to be used
 	urlOK     bool
@@ -72,6 +73,7 @@ func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
 		return nil, err
 	}
 	d := &diagnosis{System: runtime.GOOS + "/" + runtime.GOARCH, Config: cfg.File(), StateDir: cfg.StateDir, State: probeDir(cfg.StateDir), URL: cfg.URL}
+	d.Store = config.ProbeStore(ctx, cfg)
 	if d.Server, err = a.answers(ctx, cfg); err != nil {
 		d.Server = causeOf(err).Error()
 	}
@@ -135,7 +137,7 @@ func (d *diagnosis) ok() bool {
 	}
 	for _, p := range d.Providers {
 		if p.Default {
-			return p.OK && d.State.OK
+			return p.OK && d.State.OK && d.Store.OK
 		}
 	}
 	return false
@@ -145,6 +147,7 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "system     %s\nconfig     %s\nstate_dir  %s\nserver     %s\n", d.System, d.Config, d.StateDir, orNone(d.Server))
 	printProbe(&b, "state_dir", d.State)
+	printProbe(&b, "", d.Store)
 	for _, p := range d.Providers {
 		verdict, uses := "works", ""
 		if !p.OK {

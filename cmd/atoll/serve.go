@@ -35,6 +35,9 @@ shown once.
 /metrics is for Prometheus. With OTEL_EXPORTER_OTLP_ENDPOINT set, a span for each
 call is sent there, as part of the caller's trace.
 
+At its start, and every 10 minutes (reconcile.every), it does what atoll reconcile
+does, and then removes old images (image.prune).
+
 SIGINT and SIGTERM end it: it lets calls end for a few seconds; a second one
 ends it at once. Sandboxes live on, where the provider can do that, unless
 --destroy-on-exit is given.`,
@@ -79,9 +82,11 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	if err != nil {
 		return unusable(cfg, err)
 	}
+	settled := a.keepReconciled(ctx, stack, cfg, log)
 	err = a.serveOn(ctx, stack, ls, api.Options{
 		Log: log, Metrics: metrics, MaxUpload: max(int64(cfg.MaxUpload), 0), Extract: trace.Extract, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
 	})
+	settled()
 	if destroy {
 		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), stack))
 	}

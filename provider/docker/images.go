@@ -218,4 +218,24 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	return p.failed(ctx, "prepare", spec.Image, err)
 }
 
-var _ atoll.Preparer = (*Provider)(nil)
+// ResolveImage implements atoll.ImageResolver: it is what the engine has under
+// that name.
+func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
+	full, err := normal(cmp.Or(ref, p.opts.Image))
+	if err != nil {
+		return "", err
+	}
+	im, err := p.inspectImage(ctx, full)
+	if cerrdefs.IsNotFound(err) {
+		return "", atoll.Errorf("resolve image", ref, atoll.ErrNotExist, "the engine has no image %q", full)
+	}
+	if err != nil {
+		return "", p.failed(ctx, "resolve image", ref, err)
+	}
+	return im.digest, nil
+}
+
+var (
+	_ atoll.Preparer      = (*Provider)(nil)
+	_ atoll.ImageResolver = (*Provider)(nil)
+)

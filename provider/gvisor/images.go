@@ -58,6 +58,14 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 	return atoll.Pruned{Images: pruned.Images, Size: pruned.Bytes}, err
 }
 
+// ResolveImage implements atoll.ImageResolver.
+func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
+	if isHost(ref) {
+		return "", ctx.Err()
+	}
+	return p.images.Digest(ref)
+}
+
 // keep has the images stay that have users.
 func keep(ref string, users map[string]string) image.Keep {
 	return func(digest string) error {
@@ -99,4 +107,7 @@ func (p *Provider) imageUsers() (map[string]string, error) {
 	return users, nil
 }
 
-var _ atoll.ImageStore = (*Provider)(nil)
+var (
+	_ atoll.ImageStore    = (*Provider)(nil)
+	_ atoll.ImageResolver = (*Provider)(nil)
+)

@@ -116,6 +116,23 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 	return list, nil
 }
 
+// ResolveImage implements atoll.ImageResolver.
+func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
+	if ref == "" || ref == defaultImage {
+		return "", ctx.Err()
+	}
+	if !validRef(ref) {
+		return "", atoll.Errorf("resolve image", ref, atoll.ErrInvalid, "not the name of an image")
+	}
+	p.images.mu.Lock()
+	defer p.images.mu.Unlock()
+	img, ok := p.images.kept[ref]
+	if !ok {
+		return "", atoll.Errorf("resolve image", ref, atoll.ErrNotExist, "no such image was fetched")
+	}
+	return img.Digest, nil
+}
+
 // usedImages names the images that sandboxes were made from, and whether one of
 // those runs.
 func (p *Provider) usedImages(ctx context.Context) (running map[string]bool, err error) {

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/config"
+)
+
+func newReconcile(a *app) *cobra.Command {
+	var opts atoll.ReconcileOptions
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "reconcile [flags]",
+		Short: "Compare the sandboxes there are with those there are meant to be",
+		Long: `Reconcile finishes what a crash cut short, forgets what is gone, and looks after
+the rest: sandboxes that have failed (reconcile.failed: keep, restart, rebuild),
+those whose image has a newer version here (reconcile.outdated: rebuild, keep),
+and those made with this state directory that are not written down in it
+(reconcile.orphans: remove, keep). Data volumes are kept. A running server does
+this by itself.
+
+One in which commands run is not rebuilt, unless by --force, which ends them.
+It prints what was found and what was done about it, and nothing if all is well.
+The exit code is 1 when something could not be done.`,
+		Example: `  atoll reconcile --dry-run
+  atoll reconcile --force`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				sum, err := atoll.Reconcile(ctx, c.Provider, opts)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					sum.Findings = orEmpty(sum.Findings)
+					err = a.printJSON(sum)
+				} else {
+					err = a.printFindings(sum)
+				}
+				if err == nil && anyFailed(sum) {
+					err = exitError(1)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&opts.DryRun, "dry-run", "n", false, "change nothing, and print what would be done")
+	cmd.Flags().BoolVarP(&opts.Force, "force", "f", false, "rebuild also sandboxes in which commands run")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	return cmd
+}
+
+func anyFailed(sum atoll.Reconciliation) bool {
+	for _, f := range sum.Findings {
+		if f.Failed {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *app) printFindings(sum atoll.Reconciliation) error {
+	if len(sum.Findings) == 0 {
+		return nil
+	}
+	rows := [][]string{{"ID", "NAME", "PROJECT", "FOUND", "DONE", "REASON"}}
+	for _, f := range sum.Findings {
+		done := string(f.Done)
+		if f.Failed {
+			done = "failed"
+		}
+		rows = append(rows, []string{shortID(f.ID), f.Name, f.Project, string(f.Found), done, f.Reason})
+	}
+	return a.printTable(rows)
+}
+
+func newSecret(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "secret SANDBOX",
+		Short: "Print the secret that programs in a sandbox know callers by",
+		Long: `Secret prints what to send as the bearer token to a program in the sandbox that
+asks for it. Inside there is only a salted hash, in the variable ATOLL_SECRET:
+SALT:SUM, where SUM is the SHA-256 of the salt's bytes and the secret's text.`,
+		Example:           `  curl -H "Authorization: Bearer $(atoll secret web)" 127.0.0.1:8080/`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeSandbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withSandbox(cmd, args[0], func(ctx context.Context, c *connection, sb atoll.Sandbox) error {
+				raw, err := atoll.Secret(ctx, c.Provider, sb.ID())
+				if err == nil {
+					_, err = fmt.Fprintln(a.stdout, raw)
+				}
+				return err
+			})
+		},
+	}
+}
+
+// firstRound is how long a server that starts waits for its first round: until
+// then, callers wait to be answered, and most find all settled.
+const firstRound = 5 * time.Second
+
+// keepReconciled reconciles now and from time to time. It returns when the first
+// round is over, or takes too long to wait for; the function that it returns
+// waits for the last one, when ctx has ended.
+func (a *app) keepReconciled(ctx context.Context, p atoll.Provider, cfg *config.Config, log *slog.Logger) (wait func()) {
+	first, last := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(last)
+		reconcile(ctx, p, cfg, log)
+		close(first)
+		for every := time.Duration(cfg.Reconcile.Every); every > 0; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(every):
+				reconcile(ctx, p, cfg, log)
+			}
+		}
+	}()
+	select {
+	case <-first:
+	case <-time.After(firstRound):
+		log.Warn("reconcile: takes long, and goes on while sandboxes are served")
+	}
+	return func() { <-last }
+}
+
+// reconcile is one round of a server.
+func reconcile(ctx context.Context, p atoll.Provider, cfg *config.Config, log *slog.Logger) {
+	sum, err := atoll.Reconcile(ctx, p, atoll.ReconcileOptions{})
+	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, atoll.ErrUnsupported) {
+		log.Error("reconcile", "err", err)
+	}
+	for _, f := range sum.Findings {
+		level := slog.LevelInfo
+		if f.Failed || f.Done == atoll.DoneNothing || f.Found == atoll.FoundMissing {
+			level = slog.LevelWarn
+		}
+		log.Log(ctx, level, "reconcile", "sandbox", f.ID, "name", f.Name, "found", f.Found, "done", f.Done, "failed", f.Failed, "reason", f.Reason)
+	}
+	if cfg.Image.Prune == 0 || ctx.Err() != nil {
+		return
+	}
+	pruned, err := atoll.PruneImages(ctx, p, atoll.PruneOptions{UnusedFor: cfg.Image.Prune})
+	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, atoll.ErrUnsupported) {
+		log.Warn("prune images", "err", err)
+	}
+	if len(pruned.Images) > 0 {
+		log.Info("prune images", "removed", len(pruned.Images), "bytes", int64(pruned.Size))
+	}
+}

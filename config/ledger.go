@@ -1,0 +1,57 @@
+package config
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/ledger"
+	"github.com/seed46cd37a8/atoll/store"
+)
+
+// Reconcile says what is done about sandboxes that are not as they should be.
+type Reconcile struct {
+	Every    atoll.Duration `yaml:"every" doc:"how often serve looks, besides at its start, like 10m; 0 for at its start only"`
+	Orphans  string         `yaml:"orphans" form:"remove keep" doc:"sandboxes made with this state_dir that are not written down in it; their data volumes are kept"`
+	Failed   string         `yaml:"failed" form:"keep restart rebuild" doc:"sandboxes that have failed"`
+	Outdated string         `yaml:"outdated" form:"rebuild keep" doc:"sandboxes whose image's name stands for another image by now; those in which commands run are kept"`
+}
+
+func defaultReconcile() Reconcile {
+	return Reconcile{
+		Every: atoll.Duration(10 * time.Minute), Orphans: string(ledger.Remove), Failed: string(ledger.Keep), Outdated: string(ledger.Rebuild),
+	}
+}
+
+// openStore does not touch the file.
+func openStore(cfg *Config) *store.SQLite {
+	return store.NewSQLite(filepath.Join(cfg.StateDir, "atoll.db"))
+}
+
+func newLedger(p atoll.Provider, s store.Store, cfg *Config, opts Options) atoll.Provider {
+	return ledger.New(p, s, ledger.Options{
+		Orphans:  ledger.Policy(cfg.Reconcile.Orphans),
+		Failed:   ledger.Policy(cfg.Reconcile.Failed),
+		Outdated: ledger.Policy(cfg.Reconcile.Outdated),
+		Server:   opts.Server,
+		Log:      opts.Log,
+	})
+}
+
+// ProbeStore says whether what is written down of sandboxes can be read. It is
+// not made if it is not there yet.
+func ProbeStore(ctx context.Context, cfg *Config) atoll.Probe {
+	s := openStore(cfg)
+	if !s.Exists() {
+		return atoll.Probe{OK: true}
+	}
+	_, err := s.Records(ctx)
+	if closeErr := s.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return atoll.Probe{Reason: err.Error()}
+	}
+	return atoll.Probe{OK: true}
+}

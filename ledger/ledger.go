@@ -1,0 +1,342 @@
+// Package ledger is a layer that writes down which sandboxes there are meant to
+// be, in a store that outlives all programs.
+//
+//	p = ledger.New(p, store.NewSQLite(path), ledger.Options{Server: true})
+//	found, err := atoll.Reconcile(ctx, p, atoll.ReconcileOptions{})
+//
+// What is about to be done to a sandbox is written before the provider is asked,
+// and that it is done afterwards: whoever finds an intent whose program has
+// gone finishes it. Each sandbox has a secret, which is in the store alone; see
+// package secret.
+//
+// Commands, files and all else that goes on inside a sandbox never wait for the
+// store.
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/secret"
+	"github.com/seed46cd37a8/atoll/store"
+)
+
+// Options say what Reconcile does about what it finds. The zero value is for
+// programs that come and go.
+type Options struct {
+	// Orphans: sandboxes that this store's programs made, and that are not written
+	// down. Those that others made are left alone.
+	Orphans Policy // Remove (default), or Keep, which writes them down
+	Failed  Policy // Keep (default), Restart or Rebuild
+	// Outdated: sandboxes whose image's name stands for another image by now.
+	Outdated Policy // Rebuild (default) or Keep
+
+	// Server says that the program is there for long. Others do not write down
+	// sandboxes with AutoRemove, which go by themselves and with their command:
+	// those have no secret.
+	Server bool
+	// Mixed says that the sandboxes of the provider below are of several
+	// providers: each is asked who made it.
+	Mixed bool
+	// Log is told of what cannot be returned; nil discards.
+	Log *slog.Logger
+
+	step func(name string) // for tests: called after each step, with its name
+}
+
+// A Policy says what to do about a sandbox that is not as it should be.
+type Policy string
+
+// The policies.
+const (
+	Keep    Policy = "keep"
+	Restart Policy = "restart"
+	Rebuild Policy = "rebuild" // remove it but for its data volume, and make it again
+	Remove  Policy = "remove"  // but for its data volume
+)
+
+// A Provider is the layer.
+type Provider struct {
+	atoll.ProviderLayer
+	store store.Store
+	opts  Options
+	log   *slog.Logger
+	scope string // of its records: the provider below
+	gate  *gate
+
+	mu      sync.Mutex
+	loose   map[string]struct{} // sandboxes that are not written down
+	work    sync.WaitGroup      // removals that go on without their caller
+	rounds  chan struct{}       // full while Reconcile runs; capacity 1
+	closing sync.Once
+}
+
+// New returns p with its sandboxes written down in s. It does not open s. Its
+// Close closes p and s.
+func New(p atoll.Provider, s store.Store, opts Options) *Provider {
+	opts.Orphans = cmp.Or(opts.Orphans, Remove)
+	opts.Failed = cmp.Or(opts.Failed, Keep)
+	opts.Outdated = cmp.Or(opts.Outdated, Rebuild)
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.step == nil {
+		opts.step = func(string) {}
+	}
+	return &Provider{
+		ProviderLayer: atoll.ProviderLayer{Provider: p}, store: s, opts: opts, log: opts.Log, scope: p.Info().Name,
+		gate: newGate(), loose: map[string]struct{}{}, rounds: make(chan struct{}, 1),
+	}
+}
+
+// Info implements atoll.Provider.
+func (l *Provider) Info() atoll.Info { return l.ProviderLayer.Provider.Info() }
+
+// Close implements atoll.Provider.
+func (l *Provider) Close() (err error) {
+	l.closing.Do(func() {
+		l.work.Wait()
+		err = errors.Join(l.ProviderLayer.Close(), l.store.Close())
+	})
+	return err
+}
+
+// Create implements atoll.Provider.
+func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(spec.Env, isMark) {
+		return nil, atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "environment %s: is not for you to set, each sandbox gets one", atoll.SecretVar)
+	}
+	if spec.AutoRemove && !l.opts.Server {
+		return l.createLoose(ctx, spec)
+	}
+	s := *spec // nobody changes what it points to
+	s.ID, _ = atoll.NormalizeID(spec.ID)
+	s.ID, s.Project = cmp.Or(s.ID, atoll.NewID()), cmp.Or(s.Project, atoll.DefaultProject)
+	unlock, err := l.gate.lock(ctx, "create", s.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	r, raw, drawn, err := l.intend(ctx, &s)
+	if err != nil {
+		return nil, err
+	}
+	l.opts.step("intent")
+	sb, err := l.make(ctx, &s, raw)
+	if err != nil {
+		if err := l.store.Delete(context.WithoutCancel(ctx), r, drawn); err != nil {
+			l.log.Warn("create: undo", "sandbox", r.ID, "err", err) // the next reconcile does it
+		}
+		return nil, err
+	}
+	l.opts.step("made")
+	l.present(ctx, r, sb)
+	return l.wrap(sb), nil
+}
+
+// createLoose makes a sandbox that is not written down.
+func (l *Provider) createLoose(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	sb, err := l.ProviderLayer.Create(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.loose[sb.ID()] = struct{}{}
+	return l.wrap(sb), nil
+}
+
+// intend writes down that a sandbox is going to be made. drawn says that raw,
+// its secret, is new.
+func (l *Provider) intend(ctx context.Context, s *atoll.Spec) (r *store.Record, raw string, drawn bool, err error) {
+	me, err := l.store.Holder(ctx)
+	if err != nil {
+		return nil, "", false, err
+	}
+	fresh := secret.New()
+	r = &store.Record{ID: s.ID, Scope: l.scope, Spec: *s, State: store.Creating, Holder: me, Created: time.Now()}
+	for {
+		raw, err = l.store.Insert(ctx, r, fresh)
+		if err == nil {
+			return r, raw, raw == fresh, nil
+		}
+		if atoll.KindOf(err) != atoll.ErrAlreadyExists {
+			return nil, "", false, err
+		}
+		vacated, err := l.vacate(ctx, r)
+		if err != nil {
+			return nil, "", false, err
+		}
+		if !vacated {
+			return nil, "", false, atoll.Errorf("create", cmp.Or(s.Name, s.ID), atoll.ErrAlreadyExists, "there is a sandbox with this id or name already")
+		}
+	}
+}
+
+// vacate settles the records that are in the way of r, and reports whether it is
+// worth another try.
+func (l *Provider) vacate(ctx context.Context, r *store.Record) (bool, error) {
+	byID, err := l.store.Find(ctx, r.ID)
+	if err == nil {
+		return l.settled(ctx, byID)
+	}
+	if atoll.KindOf(err) != atoll.ErrNotFound {
+		return false, err
+	}
+	byName, err := l.store.Named(ctx, r.Scope, r.Spec.Project, r.Spec.Name)
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return true, nil // it has just gone
+	}
+	if err != nil {
+		return false, err
+	}
+	unlock, ok := l.gate.try(byName.ID)
+	if !ok {
+		return false, nil
+	}
+	defer unlock()
+	return l.settled(ctx, byName)
+}
+
+// settled reports whether a record, whose gate is held, has gone, or goes now
+// because its sandbox has.
+func (l *Provider) settled(ctx context.Context, r *store.Record) (bool, error) {
+	if r.Scope != l.scope || r.State == store.Rebuilding {
+		return false, nil
+	}
+	out, err := l.settle(ctx, r, false)
+	if errors.Is(err, errElsewhere) {
+		return false, nil
+	}
+	return out.gone, err
+}
+
+// make makes the sandbox of a record, with its secret inside.
+func (l *Provider) make(ctx context.Context, s *atoll.Spec, raw string) (atoll.Sandbox, error) {
+	id, err := l.store.Identity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := *s
+	c.Env = append(slices.Clone(s.Env), mark(id, s.ID, raw))
+	return l.ProviderLayer.Create(ctx, &c)
+}
+
+// present writes down that the sandbox is there. If that cannot be, the next
+// reconcile finds out.
+func (l *Provider) present(ctx context.Context, r *store.Record, sb atoll.Sandbox) {
+	ctx = context.WithoutCancel(ctx)
+	r.State, r.Provider = store.Present, l.scope
+	if l.Info().Caps.Survives {
+		r.Holder = ""
+	}
+	if l.opts.Mixed {
+		st, err := sb.Status(ctx)
+		if err == nil {
+			r.Provider = st.Provider
+			if !st.Caps.Survives {
+				r.Holder, err = l.store.Holder(ctx)
+			}
+		}
+		if err != nil {
+			l.log.Warn("create: who made it is not known", "sandbox", r.ID, "err", err)
+		}
+	}
+	if err := l.store.Update(ctx, r); err != nil {
+		l.log.Warn("create: not written down as made", "sandbox", r.ID, "err", err)
+	}
+}
+
+// Get implements atoll.Provider. A sandbox whose rebuild failed is there, too,
+// and has failed.
+func (l *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+	sb, err := l.ProviderLayer.Get(ctx, id)
+	if err == nil {
+		return l.wrap(sb), nil
+	}
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		if n, idErr := atoll.NormalizeID(id); idErr == nil && n != "" {
+			if r, findErr := l.store.Find(ctx, n); findErr == nil && l.isLost(r) {
+				return l.wrap(&lost{l, r.ID}), nil
+			}
+		}
+	}
+	return nil, err
+}
+
+// Resolve implements atoll.Resolver.
+func (l *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
+	id, err := l.ProviderLayer.Resolve(ctx, project, name)
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		if r, findErr := l.store.Named(ctx, l.scope, project, name); findErr == nil && l.isLost(r) {
+			return r.ID, nil
+		}
+	}
+	return id, err
+}
+
+// List implements atoll.Provider.
+func (l *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
+	all, err := l.ProviderLayer.List(ctx, f)
+	for i := range all {
+		all[i].Spec.Env = unmarked(all[i].Spec.Env)
+	}
+	return all, err
+}
+
+// Watch implements atoll.Provider.
+func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
+	return func(yield func(atoll.Event, error) bool) {
+		for ev, err := range l.ProviderLayer.Watch(ctx) {
+			ev.Status.Spec.Env = unmarked(ev.Status.Spec.Env)
+			if !yield(ev, err) {
+				return
+			}
+		}
+	}
+}
+
+// Snapshots implements atoll.SnapshotStore.
+func (l *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
+	all, err := l.ProviderLayer.Snapshots(ctx)
+	for i := range all {
+		all[i].Spec.Env = unmarked(all[i].Spec.Env)
+	}
+	return all, err
+}
+
+// Secret implements atoll.SecretKeeper.
+func (l *Provider) Secret(ctx context.Context, id string) (string, error) {
+	sb, err := l.ProviderLayer.Get(ctx, id) // it may have gone without us
+	if err != nil {
+		return "", err
+	}
+	return l.store.Secret(ctx, sb.ID())
+}
+
+// MadeBy is which provider made a sandbox, as far as that is written down.
+func (l *Provider) MadeBy(ctx context.Context, id string) (name string, found bool, err error) {
+	return l.store.Provider(ctx, id)
+}
+
+var (
+	_ atoll.Provider       = (*Provider)(nil)
+	_ atoll.Resolver       = (*Provider)(nil)
+	_ atoll.SnapshotStore  = (*Provider)(nil)
+	_ atoll.SecretKeeper   = (*Provider)(nil)
+	_ atoll.Reconciler     = (*Provider)(nil)
+	_ atoll.ProjectRemover = (*Provider)(nil)
+)

@@ -1,0 +1,91 @@
+package ledger_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/ledger"
+	"github.com/seed46cd37a8/atoll/provider/local"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/store"
+)
+
+// openMock is a ledger over mock, with all that both keep in dir.
+func openMock(t testing.TB, dir string, opts ledger.Options) *ledger.Provider {
+	t.Helper()
+	p, err := mock.New(mock.Options{Dir: filepath.Join(dir, "mock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ledger.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), opts)
+}
+
+func openLocal(t testing.TB, dir string) *ledger.Provider {
+	t.Helper()
+	p, err := local.New(local.Options{Dir: filepath.Join(dir, "local")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ledger.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), ledger.Options{Server: true})
+}
+
+// makerDir makes the test binary a program that makes a sandbox there, of the
+// provider that makerOf names, and waits to be killed.
+const (
+	makerDir = "ATOLL_TEST_MAKER_DIR"
+	makerOf  = "ATOLL_TEST_MAKER_OF"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(makerDir); dir != "" {
+		err := makeAndHang(dir)
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func makeAndHang(dir string) error {
+	var p atoll.Provider
+	var err error
+	if os.Getenv(makerOf) == "local" {
+		p, err = local.New(local.Options{Dir: filepath.Join(dir, "local")})
+	} else {
+		p, err = mock.New(mock.Options{Dir: filepath.Join(dir, "mock")})
+	}
+	if err != nil {
+		return err
+	}
+	return providertest.Make(ledger.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), ledger.Options{Server: true}), os.Stdin, os.Stdout)
+}
+
+func elsewhere(of string, open func(dir string) atoll.Provider) providertest.Option {
+	return providertest.Elsewhere(func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
+		dir, maker := t.TempDir(), exec.Command(os.Args[0])
+		maker.Env = append(os.Environ(), makerDir+"="+dir, makerOf+"="+of)
+		return maker, func() atoll.Provider { return open(dir) }
+	})
+}
+
+func TestConformance(t *testing.T) {
+	t.Run("mock", func(t *testing.T) {
+		providertest.Run(t, func(t *testing.T) atoll.Provider { return openMock(t, t.TempDir(), ledger.Options{Server: true}) },
+			elsewhere("mock", func(dir string) atoll.Provider { return openMock(t, dir, ledger.Options{Server: true}) }),
+			providertest.Pullable("docker.io/library/app:1"))
+	})
+	t.Run("local", func(t *testing.T) {
+		providertest.Run(t, func(t *testing.T) atoll.Provider { return openLocal(t, t.TempDir()) },
+			elsewhere("local", func(dir string) atoll.Provider { return openLocal(t, dir) }))
+	})
+}
+
+func TestForwards(t *testing.T) {
+	providertest.Layer(t, func(p atoll.Provider) atoll.Provider {
+		return ledger.New(p, store.NewSQLite(filepath.Join(t.TempDir(), "atoll.db")), ledger.Options{})
+	}, "Provider.Secret", "Provider.Reconcile")
+}

@@ -1,0 +1,123 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/secret"
+	"github.com/seed46cd37a8/atoll/store"
+)
+
+// An outcome says what became of a record.
+type outcome struct {
+	found  atoll.Found // "" when it was as it should be
+	done   atoll.Done
+	reason string
+	gone   bool // it is no longer written down
+}
+
+// settle compares a record, whose gate is held, with what the provider says, and
+// brings to its end what was cut short; when dry it only says what that is.
+// Kinds: ErrConflict (another program is at work on it). An error of the provider,
+// other than that there is no such sandbox, settles nothing.
+func (l *Provider) settle(ctx context.Context, r *store.Record, dry bool) (outcome, error) {
+	if err := l.free(ctx, r); err != nil {
+		return outcome{}, err
+	}
+	sb, err := l.ProviderLayer.Get(ctx, r.ID)
+	if notFoundIsFine(err) != nil {
+		return outcome{}, err
+	}
+	out := l.judge(r, sb != nil)
+	if out.done == atoll.DoneFinished && r.State == store.Creating {
+		st, err := sb.Status(ctx)
+		if err != nil {
+			return outcome{}, err
+		}
+		if st.State == atoll.StateCreating { // nobody is left to go on with it
+			out.done, out.gone = atoll.DoneRemoved, true
+		}
+	}
+	if out.done == "" || dry {
+		return out, nil
+	}
+	return out, l.finish(ctx, r, sb, out)
+}
+
+// judge says what is to become of a record whose sandbox is there, or not.
+func (l *Provider) judge(r *store.Record, there bool) outcome {
+	switch {
+	case r.State == store.Removing:
+		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneFinished, reason: "its removal was cut short", gone: true}
+	case r.State == store.Rebuilding && there:
+		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneFinished, reason: "its rebuild was cut short"}
+	case r.State == store.Rebuilding:
+		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneRebuilt, reason: "its rebuild was cut short"}
+	case r.State == store.Creating && there:
+		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneFinished, reason: "its creation was cut short"}
+	case r.State == store.Creating:
+		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneForgotten, reason: "its creation was cut short", gone: true}
+	case there:
+		return outcome{}
+	case goesByItself(&r.Spec, r.Created):
+		return outcome{done: atoll.DoneForgotten, gone: true}
+	}
+	return outcome{found: atoll.FoundMissing, done: atoll.DoneForgotten, reason: "the provider has it no longer", gone: true}
+}
+
+// goesByItself reports whether a sandbox that was made then may be gone by now
+// because its Spec says so.
+func goesByItself(s *atoll.Spec, made time.Time) bool {
+	return s.AutoRemove || s.TTL > 0 && time.Since(made) >= time.Duration(s.TTL)
+}
+
+// finish does what judge said.
+func (l *Provider) finish(ctx context.Context, r *store.Record, sb atoll.Sandbox, out outcome) error {
+	switch {
+	case out.done == atoll.DoneForgotten:
+		return l.store.Delete(ctx, r, false) // a secret goes with the data volume
+	case out.gone:
+		return l.finishRemoval(ctx, r, sb)
+	case out.done == atoll.DoneRebuilt:
+		return l.remake(ctx, r)
+	}
+	l.present(ctx, r, sb)
+	return nil
+}
+
+// finishRemoval removes what is left of a sandbox; sb is nil when it is gone.
+func (l *Provider) finishRemoval(ctx context.Context, r *store.Record, sb atoll.Sandbox) error {
+	if err := l.take(ctx, r, func(r *store.Record) { r.State = store.Removing }); err != nil {
+		return err
+	}
+	var err error
+	switch {
+	case sb != nil:
+		err = sb.Remove(ctx, options(atoll.RemoveOptions{Volumes: r.Volumes})...)
+	case r.Volumes:
+		err = l.removeData(ctx, r.ID)
+	}
+	if err != nil {
+		return err
+	}
+	return l.store.Delete(ctx, r, r.Volumes)
+}
+
+// remake makes a sandbox again that was removed for that.
+func (l *Provider) remake(ctx context.Context, r *store.Record) error {
+	if err := l.take(ctx, r, func(*store.Record) {}); err != nil {
+		return err
+	}
+	raw, err := l.store.KeepSecret(ctx, l.scope, r.ID, secret.New())
+	if err != nil {
+		return err
+	}
+	sb, err := l.make(ctx, &r.Spec, raw)
+	if err != nil {
+		return err
+	}
+	l.opts.step("remade")
+	l.present(ctx, r, sb)
+	return nil
+}
