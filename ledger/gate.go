@@ -67,21 +67,22 @@ func (g *gate) lock(ctx context.Context, op, id string) (unlock func(), err erro
 }
 
 // enter counts in a command that is going to be started, when the sandbox is
-// not being rebuilt.
-func (g *gate) enter(ctx context.Context, id string) (leave func(), err error) {
+// not being rebuilt; waited says that it was.
+func (g *gate) enter(ctx context.Context, id string) (leave func(), waited bool, err error) {
 	for {
 		g.mu.Lock()
 		shut := g.shut[id]
 		if shut == nil {
 			g.uses[id]++
 			g.mu.Unlock()
-			return func() { g.leave(id) }, nil
+			return func() { g.leave(id) }, waited, nil
 		}
 		g.mu.Unlock()
 		select {
 		case <-shut:
+			waited = true
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, true, ctx.Err()
 		}
 	}
 }

@@ -51,6 +51,9 @@ func TestMain(m *testing.M) {
 }
 
 func makeAndHang(dir string) error {
+	if step := os.Getenv(killAt); step != "" {
+		return dieAt(dir, step, os.Getenv(killIn))
+	}
 	var p atoll.Provider
 	var err error
 	if os.Getenv(makerOf) == "local" {

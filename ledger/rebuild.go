@@ -33,6 +33,14 @@ func (l *Provider) rebuild(ctx context.Context, r *store.Record, st atoll.Status
 	if err != nil {
 		return err
 	}
+	now, err := sb.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if !now.Created.Equal(st.Created) { // another program has just rebuilt it
+		return atoll.E("rebuild", r.ID, atoll.ErrConflict, errElsewhere)
+	}
+	st.State = now.State
 	if !force {
 		if err := idle(ctx, sb, st.State); err != nil {
 			return err

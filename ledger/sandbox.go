@@ -26,12 +26,18 @@ func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 
 // Exec implements atoll.Sandbox. While the sandbox is being rebuilt, it waits.
 func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
-	leave, err := s.l.gate.enter(ctx, s.ID())
+	leave, waited, err := s.l.gate.enter(ctx, s.ID())
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	return s.SandboxLayer.Exec(ctx, cmd)
+	sb := s.Sandbox
+	if waited { // what this is a handle of may have been removed
+		if sb, err = s.l.ProviderLayer.Get(ctx, s.ID()); err != nil {
+			return nil, err
+		}
+	}
+	return sb.Exec(ctx, cmd)
 }
 
 // Snapshot implements atoll.Snapshotter.

@@ -69,7 +69,7 @@ func (l *Provider) judge(r *store.Record, there bool) outcome {
 // goesByItself reports whether a sandbox that was made then may be gone by now
 // because its Spec says so.
 func goesByItself(s *atoll.Spec, made time.Time) bool {
-	return s.AutoRemove || s.TTL > 0 && time.Since(made) >= time.Duration(s.TTL)
+	return s.AutoRemove || s.IdleRemove || s.TTL > 0 && time.Since(made) >= time.Duration(s.TTL)
 }
 
 // finish does what judge said.
