@@ -30,7 +30,8 @@ func (s *SQLite) Holder(ctx context.Context) (string, error) {
 	path := s.holderPath(name)
 	err := os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
-		s.holder, err = disk.TryLock(path)
+		s.sweep(filepath.Dir(path))
+		s.holder, err = disk.WaitLock(path) // somebody may just be looking at it
 	}
 	if err != nil {
 		s.holder = nil
@@ -38,6 +39,19 @@ func (s *SQLite) Holder(ctx context.Context) (string, error) {
 	}
 	s.name = name
 	return name, nil
+}
+
+// sweep removes the files of holders that were killed.
+func (s *SQLite) sweep(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return // what is left does no harm
+	}
+	for _, e := range entries {
+		if lock, err := disk.TryLockExisting(filepath.Join(dir, e.Name())); err == nil {
+			_ = lock.Remove() // as above
+		}
+	}
 }
 
 // Alive implements Holders.
