@@ -8,9 +8,11 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/ledger"
 	"github.com/seed46cd37a8/atoll/provider/local"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/store"
 )
 
 // overSocket serves p on a unix socket and returns a client of it. Both end
@@ -65,13 +67,16 @@ func openLocal(t *testing.T) atoll.Provider {
 	return p
 }
 
+// openMock writes down its sandboxes, which makes it able to do all that the API
+// serves.
 func openMock(t *testing.T) atoll.Provider {
 	t.Helper()
-	p, err := mock.New(mock.Options{Dir: t.TempDir()})
+	dir := t.TempDir()
+	p, err := mock.New(mock.Options{Dir: filepath.Join(dir, "mock")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return ledger.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), ledger.Options{Server: true})
 }
 
 func TestConformance(t *testing.T) {

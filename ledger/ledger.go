@@ -176,52 +176,55 @@ func (l *Provider) intend(ctx context.Context, s *atoll.Spec) (r *store.Record, 
 		if atoll.KindOf(err) != atoll.ErrAlreadyExists {
 			return nil, "", false, err
 		}
-		vacated, err := l.vacate(ctx, r)
+		other, err := l.vacate(ctx, r)
 		if err != nil {
 			return nil, "", false, err
 		}
-		if !vacated {
-			return nil, "", false, atoll.Errorf("create", cmp.Or(s.Name, s.ID), atoll.ErrAlreadyExists, "there is a sandbox with this id or name already")
+		if other != nil {
+			return nil, "", false, taken(r, other)
 		}
 	}
 }
 
-// vacate settles the records that are in the way of r, and reports whether it is
-// worth another try.
-func (l *Provider) vacate(ctx context.Context, r *store.Record) (bool, error) {
-	byID, err := l.store.Find(ctx, r.ID)
-	if err == nil {
-		return l.settled(ctx, byID)
+// taken says what other has that r was to have.
+func taken(r, other *store.Record) error {
+	if r.ID == other.ID {
+		return atoll.Errorf("create", r.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
 	}
-	if atoll.KindOf(err) != atoll.ErrNotFound {
-		return false, err
-	}
-	byName, err := l.store.Named(ctx, r.Scope, r.Spec.Project, r.Spec.Name)
-	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return true, nil // it has just gone
-	}
-	if err != nil {
-		return false, err
-	}
-	unlock, ok := l.gate.try(byName.ID)
-	if !ok {
-		return false, nil
-	}
-	defer unlock()
-	return l.settled(ctx, byName)
+	return atoll.Errorf("create", r.Spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", other.ID)
 }
 
-// settled reports whether a record, whose gate is held, has gone, or goes now
-// because its sandbox has.
-func (l *Provider) settled(ctx context.Context, r *store.Record) (bool, error) {
-	if r.Scope != l.scope || r.State == store.Rebuilding {
-		return false, nil
+// vacate settles the record that is in the way of r, which it returns if it
+// stays there: else it is worth another try.
+func (l *Provider) vacate(ctx context.Context, r *store.Record) (other *store.Record, err error) {
+	other, err = l.store.Find(ctx, r.ID)
+	if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
+		return nil, err
 	}
-	out, err := l.settle(ctx, r, false)
-	if errors.Is(err, errElsewhere) {
-		return false, nil
+	if err != nil {
+		other, err = l.store.Named(ctx, r.Scope, r.Spec.Project, r.Spec.Name)
+		if err != nil {
+			return nil, notFoundIsFine(err)
+		}
+		unlock, ok := l.gate.try(other.ID)
+		if !ok {
+			return other, nil
+		}
+		defer unlock()
 	}
-	return out.gone, err
+	if other.Scope != l.scope || other.State == store.Rebuilding {
+		return other, nil
+	}
+	out, err := l.settle(ctx, other, false)
+	switch {
+	case errors.Is(err, errElsewhere):
+		return other, nil
+	case err != nil:
+		return nil, err
+	case out.gone:
+		return nil, nil
+	}
+	return other, nil
 }
 
 // make makes the sandbox of a record, with its secret inside.

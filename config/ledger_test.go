@@ -1,0 +1,76 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func TestReconcile(t *testing.T) {
+	cfg, err := load(t, "reconcile:\n  failed: restart\n", []string{"ATOLL_RECONCILE_EVERY=1m", "ATOLL_SECRET=salt:hash"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := defaultReconcile()
+	want.Failed, want.Every = "restart", atoll.Duration(60e9)
+	if cfg.Reconcile != want {
+		t.Errorf("reconcile is %+v, want %+v", cfg.Reconcile, want)
+	}
+	for text, want := range map[string]string{
+		"reconcile: {orphans: drop}": "use one of remove, keep",
+		"reconcile: {every: -1m}":    "must be positive",
+		"image: {prune: -1h}":        "must be positive",
+	} {
+		if _, err := load(t, text, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// A stack that makes no sandbox, or one that goes with its command, opens no
+// store.
+func TestStoreIsOpenedWhenNeeded(t *testing.T) {
+	cfg := &Config{StateDir: t.TempDir(), Provider: "mock"}
+	p, err := Open(cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	sb, err := p.Create(t.Context(), &atoll.Spec{Cmd: []string{"cat"}, OpenStdin: true, AutoRemove: true})
+	if err == nil {
+		_, err = p.List(t.Context(), atoll.Filter{})
+	}
+	if err == nil {
+		sb, err = p.Get(t.Context(), sb.ID())
+	}
+	if err == nil {
+		err = atoll.Run(t.Context(), sb, &atoll.Command{Args: []string{"true"}})
+	}
+	if err == nil {
+		err = sb.Remove(t.Context(), atoll.RemoveVolumes())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made, _ := filepath.Glob(filepath.Join(cfg.StateDir, "atoll.db*")); len(made) > 0 {
+		t.Errorf("there are %q", made)
+	}
+	if probe := ProbeStore(t.Context(), cfg); !probe.OK {
+		t.Errorf("ProbeStore: %+v", probe)
+	}
+	if sb, err = p.Create(t.Context(), &atoll.Spec{}); err == nil {
+		err = sb.Remove(t.Context(), atoll.RemoveVolumes())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(cfg.StateDir, "atoll.db")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the store: %v, %v", info, err)
+	}
+	if probe := ProbeStore(t.Context(), cfg); !probe.OK {
+		t.Errorf("ProbeStore: %+v", probe)
+	}
+}
