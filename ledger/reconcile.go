@@ -14,6 +14,10 @@ import (
 // atOnce is how many sandboxes are worked on at the same time.
 const atOnce = 8
 
+// halfMade is how long the provider is given to clear away by itself what nobody
+// goes on making: it may know that the data volume was made for it.
+const halfMade = time.Minute
+
 // Reconcile implements atoll.Reconciler. In one program there is one at a time.
 func (l *Provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
 	select {
@@ -172,6 +176,9 @@ func (r *round) written(ctx context.Context, c pair) (outcome, error) {
 		if err := r.l.store.Update(ctx, rec); err != nil {
 			return outcome{found: atoll.FoundUnknown}, err
 		}
+	}
+	if rec.State == store.Creating && c.st != nil && c.st.State == atoll.StateCreating && time.Since(rec.Created) < halfMade {
+		return outcome{}, errNotOurs
 	}
 	if c.st == nil || rec.State != store.Present {
 		return r.l.settle(ctx, rec, r.opts.DryRun)

@@ -1,0 +1,109 @@
+//go:build linux
+
+package docker_test
+
+import (
+	"io"
+	"path/filepath"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/ledger"
+	"github.com/seed46cd37a8/atoll/secret"
+	"github.com/seed46cd37a8/atoll/store"
+)
+
+// A sandbox whose image's name stands for another image in the engine by now is
+// rebuilt by a reconcile, with what is its own.
+func TestRebuild(t *testing.T) {
+	p := open(t)
+	reg, ctx := serve(t), t.Context()
+	push := func(text string) string {
+		return reg.Push("app:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("version", 0o644, text))))
+	}
+	l := ledger.New(p, store.NewSQLite(filepath.Join(t.TempDir(), "atoll.db")), ledger.Options{Server: true})
+	defer l.Close()
+	ref := push("one")
+	made, err := l.Create(ctx, &atoll.Spec{Name: "web", Image: ref, Labels: map[string]string{"a": "b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := atoll.WriteFile(ctx, made, "kept", []byte("x"), 0); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := atoll.Secret(ctx, l, made.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	healthy := func() {
+		t.Helper()
+		sum, err := l.Reconcile(ctx, atoll.ReconcileOptions{})
+		if err != nil || sum.Healthy != 1 || len(sum.Findings) != 0 {
+			t.Errorf("Reconcile: %+v, %v", sum, err)
+		}
+	}
+	healthy()
+
+	push("two")
+	healthy() // nobody has pulled it
+	pull(t, ref)
+	sum, err := l.Reconcile(ctx, atoll.ReconcileOptions{})
+	if err != nil || len(sum.Findings) != 1 || sum.Findings[0].Done != atoll.DoneRebuilt {
+		t.Fatalf("Reconcile: %+v, %v", sum, err)
+	}
+	healthy()
+	sb, err := atoll.Resolve(ctx, l, "", "web")
+	if err != nil || sb.ID() != made.ID() {
+		t.Fatalf("Resolve: %v, %v", sb, err)
+	}
+	for name, want := range map[string]string{"/version": "two", "kept": "x"} {
+		if b, err := atoll.ReadFile(ctx, sb, name); string(b) != want {
+			t.Errorf("%s holds %q, %v; want %q", name, b, err, want)
+		}
+	}
+	if st, err := sb.Status(ctx); err != nil || st.State != atoll.StateRunning || st.Spec.Labels["a"] != "b" || len(st.Spec.Env) != 0 {
+		t.Errorf("Status: %+v, %v", st, err)
+	}
+	if got, err := atoll.Secret(ctx, l, sb.ID()); got != raw || err != nil || !secret.Check(hashInside(t, p, sb.ID()), raw) {
+		t.Errorf("the secret is another one: %v", err)
+	}
+	if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+		t.Error(err)
+	}
+}
+
+// pull has the engine pull an image.
+func pull(t *testing.T, ref string) {
+	t.Helper()
+	c, err := client.New(client.WithHost(engine.host))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	stream, err := c.ImagePull(t.Context(), ref, client.ImagePullOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if _, err := io.Copy(io.Discard, stream); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hashInside is what the engine knows of the sandbox's secret.
+func hashInside(t *testing.T, p atoll.Provider, id string) string {
+	t.Helper()
+	sb, err := p.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := sb.Status(t.Context())
+	if err != nil || len(st.Spec.Env) != 1 {
+		t.Fatalf("Status: %+v, %v", st, err)
+	}
+	return st.Spec.Env[0][len(atoll.SecretVar)+1:]
+}
