@@ -286,9 +286,15 @@ func (r *round) unwritten(ctx context.Context, st *atoll.Status) (outcome, error
 	case r.opts.DryRun:
 		return out, nil
 	}
+	sb, err := l.ProviderLayer.Get(ctx, st.ID)
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return outcome{}, errNotOurs // it was being removed
+	}
+	if err != nil {
+		return out, err
+	}
 	rec := &store.Record{ID: st.ID, Scope: l.scope, Provider: st.Provider, Spec: st.Spec, State: state, Created: time.Now()}
 	rec.Spec.Env = slices.Clone(unmarked(st.Spec.Env))
-	var err error
 	if state == store.Removing || !st.Caps.Survives {
 		if rec.Holder, err = l.store.Holder(ctx); err != nil {
 			return out, err
@@ -302,10 +308,6 @@ func (r *round) unwritten(ctx context.Context, st *atoll.Status) (outcome, error
 	}
 	if state == store.Present {
 		return out, nil
-	}
-	sb, err := l.ProviderLayer.Get(ctx, st.ID)
-	if notFoundIsFine(err) != nil {
-		return out, err
 	}
 	return out, l.finishRemoval(ctx, rec, sb)
 }

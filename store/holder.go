@@ -35,7 +35,7 @@ func (s *SQLite) Holder(ctx context.Context) (string, error) {
 	}
 	if err != nil {
 		s.holder = nil
-		return "", s.failed("open", s.path, err)
+		return "", s.failed("open", "", err)
 	}
 	s.name = name
 	return name, nil
@@ -66,7 +66,7 @@ func (s *SQLite) Alive(ctx context.Context, holder string) (bool, error) {
 	case errors.Is(err, disk.ErrLocked):
 		return true, nil
 	case err != nil:
-		return false, s.failed("open", s.path, err)
+		return false, s.failed("open", "", err)
 	}
 	_ = lock.Remove() // of one that was killed; the next one will do it, else
 	return false, nil

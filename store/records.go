@@ -183,5 +183,5 @@ func (s *SQLite) Identity(ctx context.Context) (Identity, error) {
 	var born int64
 	err = db.QueryRowContext(ctx, "SELECT id, born FROM identity").Scan(&i.ID, &born)
 	i.Born = time.UnixMilli(born)
-	return i, s.failed("open", s.path, err)
+	return i, s.failed("open", "", err)
 }

@@ -79,7 +79,7 @@ func (s *SQLite) open(ctx context.Context) (*sql.DB, error) {
 	}
 	db, err := s.connect(context.WithoutCancel(ctx)) // one who gives up does not spoil it for the others
 	if err != nil {
-		return nil, s.failed("open", s.path, err)
+		return nil, s.failed("open", "", err)
 	}
 	s.db = db
 	return db, nil
@@ -189,22 +189,22 @@ func (s *SQLite) failed(op, id string, err error) error {
 	case disk.IsFull(err):
 		return atoll.Errorf(op, id, atoll.ErrExhausted, "store %s: %w", s.path, err)
 	case !errors.As(err, &e):
-		return atoll.Errorf(op, id, atoll.KindOf(err), "store %s cannot be used: %w", s.path, err)
+		return atoll.Errorf(op, id, atoll.KindOf(err), "store %s: %w", s.path, err)
 	}
-	kind, advice := atoll.ErrInternal, "cannot be used"
+	kind, advice := atoll.ErrInternal, "it cannot be used"
 	switch e.Code() & 0xff { // the rest is a detail
 	case sqlite3.SQLITE_FULL:
 		kind, advice = atoll.ErrExhausted, "the disk is full"
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		kind, advice = atoll.ErrUnavailable, "another program has been writing to it for too long"
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
-		kind, advice = atoll.ErrDenied, "cannot be written to"
+		kind, advice = atoll.ErrDenied, "it cannot be written to"
 	case sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR:
 		kind = atoll.ErrUnavailable
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		advice = "is damaged: move it away, and a new one takes over the sandboxes that are there"
+		advice = "it is damaged: move it away, and a new one takes over the sandboxes that are there"
 	}
-	return atoll.Errorf(op, id, kind, "store %s %s: %w", s.path, advice, err)
+	return atoll.Errorf(op, id, kind, "store %s: %s: %w", s.path, advice, err)
 }
 
 // isTaken reports whether err says that a record is there already.

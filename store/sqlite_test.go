@@ -147,7 +147,7 @@ func TestCannotBeOpened(t *testing.T) {
 			if err := os.Mkdir(path, 0o700); err != nil {
 				t.Fatal(err)
 			}
-		}, atoll.ErrInternal, "cannot be used"},
+		}, atoll.ErrInternal, "is a directory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "atoll.db")
