@@ -33,6 +33,7 @@ type server struct {
 func startServer(ctx context.Context, b *bench, name string, settings ...string) (_ *server, err error) {
 	s := &server{state: filepath.Join(b.dir, name)}
 	s.cmd = b.atollCommand(context.WithoutCancel(ctx), s.state, "serve")
+	s.cmd.Env = append(s.cmd.Env, "ATOLL_MAX_SANDBOXES=0")
 	s.cmd.Env = append(s.cmd.Env, settings...)
 	s.cmd.Stderr = &atoll.Tail{Limit: 4 << 10}
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us, who then stop it

@@ -40,6 +40,8 @@ type Config struct {
 	MaxUpload atoll.Bytes `yaml:"max_upload" doc:"largest file or archive that serve takes, like 16g; -1 for no limit"`
 	Log       Log         `yaml:"log"`
 	Resources Resources   `yaml:"resources"`
+	// MaxSandboxes counts those that stay, not those of atoll run.
+	MaxSandboxes int `yaml:"max_sandboxes" doc:"how many sandboxes there may be, besides those of atoll run; 0 for any number"`
 	// IdleStop is that of sandboxes which say nothing of it; 0 means never.
 	IdleStop   atoll.Duration `yaml:"idle_stop" doc:"stop a sandbox that nobody uses for so long, like 30m; 0 for never"`
 	IdleRemove bool           `yaml:"idle_remove" doc:"remove it then, with its data volume, instead of stopping it"`
@@ -149,18 +151,22 @@ func defaults(env map[string]string) *Config {
 		state = filepath.Join(state, "atoll")
 	}
 	return &Config{
-		StateDir:  state,
-		Provider:  DefaultProvider(runtime.GOOS),
-		Project:   atoll.DefaultProject,
-		Log:       Log{Level: "auto", Format: "text"},
-		IdleStop:  atoll.DefaultIdleStop,
-		MaxUpload: 16 << 30,
-		Image:     defaultImage(),
-		Reconcile: defaultReconcile(),
-		GVisor:    defaultGVisor(),
-		Docker:    defaultDocker(),
+		StateDir:     state,
+		Provider:     DefaultProvider(runtime.GOOS),
+		Project:      atoll.DefaultProject,
+		Log:          Log{Level: "auto", Format: "text"},
+		IdleStop:     atoll.DefaultIdleStop,
+		MaxSandboxes: defaultMaxSandboxes,
+		MaxUpload:    16 << 30,
+		Image:        defaultImage(),
+		Reconcile:    defaultReconcile(),
+		GVisor:       defaultGVisor(),
+		Docker:       defaultDocker(),
 	}
 }
+
+// defaultMaxSandboxes is what one machine has room for.
+const defaultMaxSandboxes = 100
 
 // check finds what is wrong with values that are well formed on their own, and
 // says where each came from.
@@ -205,6 +211,9 @@ func (c *Config) check(s *schema) error {
 		if d < 0 && d != atoll.Never {
 			bad(key, fmt.Errorf("%s: must be positive, or 0 for never", d))
 		}
+	}
+	if c.MaxSandboxes < 0 {
+		bad("max_sandboxes", fmt.Errorf("%d: must be positive, or 0 for any number", c.MaxSandboxes))
 	}
 	c.Image.check(bad)
 	if c.Reconcile.Every < 0 {

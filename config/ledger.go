@@ -34,6 +34,7 @@ func newLedger(p atoll.Provider, s store.Store, cfg *Config, opts Options) atoll
 		Orphans:  ledger.Policy(cfg.Reconcile.Orphans),
 		Failed:   ledger.Policy(cfg.Reconcile.Failed),
 		Outdated: ledger.Policy(cfg.Reconcile.Outdated),
+		Most:     cfg.MaxSandboxes,
 		Server:   opts.Server,
 		Log:      opts.Log,
 	})

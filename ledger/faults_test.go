@@ -40,11 +40,11 @@ func (b *brokenStore) Identity(ctx context.Context) (store.Identity, error) {
 	return b.Store.Identity(ctx)
 }
 
-func (b *brokenStore) Insert(ctx context.Context, r *store.Record, secret string) (string, error) {
+func (b *brokenStore) Insert(ctx context.Context, r *store.Record, secret string, most int) (string, error) {
 	if err := b.fail(); err != nil {
 		return "", err
 	}
-	return b.Store.Insert(ctx, r, secret)
+	return b.Store.Insert(ctx, r, secret, most)
 }
 
 func (b *brokenStore) Update(ctx context.Context, r *store.Record) error {

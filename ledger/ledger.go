@@ -38,6 +38,9 @@ type Options struct {
 	// Outdated: sandboxes whose image's name stands for another image by now.
 	Outdated Policy // Rebuild (default) or Keep
 
+	// Most is how many sandboxes may be written down; 0 means any number.
+	Most int
+
 	// Server says that the program is there for long. Others do not write down
 	// sandboxes with AutoRemove, which go by themselves and with their command:
 	// those have no secret.
@@ -166,12 +169,22 @@ func (l *Provider) intend(ctx context.Context, s *atoll.Spec) (r *store.Record, 
 	if err != nil {
 		return nil, "", false, err
 	}
-	fresh := secret.New()
+	fresh, tidied := secret.New(), false
 	r = &store.Record{ID: s.ID, Scope: l.scope, Spec: *s, State: store.Creating, Holder: me, Created: time.Now()}
 	for {
-		raw, err = l.store.Insert(ctx, r, fresh)
+		raw, err = l.store.Insert(ctx, r, fresh, l.opts.Most)
 		if err == nil {
 			return r, raw, raw == fresh, nil
+		}
+		if errors.Is(err, store.ErrLimit) {
+			if tidied {
+				return nil, "", false, l.full(ctx, r)
+			}
+			if err := l.tidy(ctx); err != nil {
+				return nil, "", false, err
+			}
+			tidied = true
+			continue
 		}
 		if atoll.KindOf(err) != atoll.ErrAlreadyExists {
 			return nil, "", false, err

@@ -40,7 +40,7 @@ func BenchmarkLife(b *testing.B) {
 	defer s.Close()
 	for b.Loop() {
 		r := &Record{ID: atoll.NewID(), Scope: "mock", State: Creating, Created: time.Now()}
-		if _, err := s.Insert(b.Context(), r, "raw"); err != nil {
+		if _, err := s.Insert(b.Context(), r, "raw", 0); err != nil {
 			b.Fatal(err)
 		}
 		for _, state := range []State{Present, Removing} {

@@ -30,7 +30,7 @@ func scan(row interface{ Scan(...any) error }) (*Record, error) {
 }
 
 // Insert implements Sandboxes.
-func (s *SQLite) Insert(ctx context.Context, r *Record, secret string) (kept string, err error) {
+func (s *SQLite) Insert(ctx context.Context, r *Record, secret string, most int) (kept string, err error) {
 	spec, err := json.Marshal(r.Spec)
 	if err != nil {
 		return "", atoll.E("create", r.ID, atoll.ErrInvalid, err)
@@ -45,6 +45,9 @@ func (s *SQLite) Insert(ctx context.Context, r *Record, secret string) (kept str
 		if err != nil {
 			return err
 		}
+		if err := room(ctx, tx, most); err != nil {
+			return err
+		}
 		if secret == "" {
 			return nil
 		}
@@ -56,6 +59,21 @@ func (s *SQLite) Insert(ctx context.Context, r *Record, secret string) (kept str
 	}
 	r.Rev = 1
 	return kept, nil
+}
+
+// room is ErrExhausted when there are more than most records, if that is not 0.
+func room(ctx context.Context, tx *sql.Tx, most int) error {
+	if most <= 0 {
+		return nil
+	}
+	var n int
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sandboxes").Scan(&n); err != nil {
+		return err
+	}
+	if n > most {
+		return atoll.Errorf("create", "", atoll.ErrExhausted, "%d sandboxes are written down already: %w", n-1, ErrLimit)
+	}
+	return nil
 }
 
 // keep is KeepSecret within a transaction.

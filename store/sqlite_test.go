@@ -34,7 +34,7 @@ func writeForever(path string) error {
 	s, ctx := store.NewSQLite(path), context.Background()
 	for {
 		r := &store.Record{ID: atoll.NewID(), State: store.Creating, Created: time.Now()}
-		if _, err := s.Insert(ctx, r, r.ID); err != nil {
+		if _, err := s.Insert(ctx, r, r.ID, 0); err != nil {
 			return err
 		}
 		fmt.Println(r.ID)
@@ -211,7 +211,7 @@ func TestAnotherProgramWrites(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Insert(context.Background(), &store.Record{ID: atoll.NewID(), Created: time.Now()}, "")
+		_, err := s.Insert(context.Background(), &store.Record{ID: atoll.NewID(), Created: time.Now()}, "", 0)
 		done <- err
 	}()
 	other := store.NewSQLite(path)

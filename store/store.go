@@ -71,12 +71,17 @@ type Record struct {
 // ErrChanged is what an ErrConflict of Update and Delete wraps.
 var ErrChanged = errors.New("another program has changed what is written down of it")
 
+// ErrLimit is what an ErrExhausted of Insert wraps that is not about space.
+var ErrLimit = errors.New("there may be no more")
+
 // Sandboxes keeps Records.
 type Sandboxes interface {
 	// Insert adds r, and keeps secret for its id unless one is kept already;
-	// kept is the one that is. Kinds: ErrAlreadyExists (a record has the id, or
-	// the name in its scope and project).
-	Insert(ctx context.Context, r *Record, secret string) (kept string, err error)
+	// kept is the one that is. With it there are no more than most records, 0
+	// for any number, however many insert at once. Kinds: ErrAlreadyExists (a
+	// record has the id, or the name in its scope and project), ErrExhausted
+	// (ErrLimit: there are as many as there may be).
+	Insert(ctx context.Context, r *Record, secret string, most int) (kept string, err error)
 	// Update writes r over what it was read as. Kinds: ErrConflict (it has been
 	// changed or deleted since), ErrAlreadyExists (of the name).
 	Update(ctx context.Context, r *Record) error

@@ -29,6 +29,7 @@ func Run(t *testing.T, open func(t *testing.T, name string) store.Store) {
 		{"of many who change a record at once, one does", raced},
 		{"many can write at once, through many openings", crowded},
 		{"of many who insert one name at once, one does", claimed},
+		{"there are no more records than there may be, however many insert at once", limited},
 		{"records are listed oldest first", listed},
 		{"the first secret of an id is kept until it is dropped", secrets},
 		{"a holder lives as long as its store is open", holders},
@@ -62,7 +63,7 @@ func record(scope, name string) *store.Record {
 
 func insert(t *testing.T, s store.Store, r *store.Record, secret string) string {
 	t.Helper()
-	kept, err := s.Insert(t.Context(), r, secret)
+	kept, err := s.Insert(t.Context(), r, secret, 0)
 	if err != nil {
 		t.Fatalf("Insert: %v", err)
 	}
@@ -131,9 +132,9 @@ func unique(t *testing.T, open func(string) store.Store) {
 	insert(t, s, r, "")
 	twin := record("scope", "db")
 	twin.ID = r.ID
-	_, err := s.Insert(t.Context(), twin, "secret")
+	_, err := s.Insert(t.Context(), twin, "secret", 0)
 	wantKind(t, "Insert of an id that is taken", err, atoll.ErrAlreadyExists)
-	_, err = s.Insert(t.Context(), record("scope", "web"), "secret")
+	_, err = s.Insert(t.Context(), record("scope", "web"), "secret", 0)
 	wantKind(t, "Insert of a name that is taken", err, atoll.ErrAlreadyExists)
 	other := record("scope", "web")
 	other.Spec.Project = "other"
@@ -208,7 +209,7 @@ func crowded(t *testing.T, open func(string) store.Store) {
 		all.Go(func() {
 			for n := range 20 {
 				r := record("scope", fmt.Sprintf("n-%d-%d", i, n))
-				if _, err := s.Insert(t.Context(), r, "x"); err != nil {
+				if _, err := s.Insert(t.Context(), r, "x", 0); err != nil {
 					t.Errorf("Insert: %v", err)
 					return
 				}
@@ -232,7 +233,7 @@ func claimed(t *testing.T, open func(string) store.Store) {
 	for range 8 {
 		s := open("a")
 		all.Go(func() {
-			switch _, err := s.Insert(t.Context(), record("scope", "web"), "x"); {
+			switch _, err := s.Insert(t.Context(), record("scope", "web"), "x", 0); {
 			case err == nil:
 				won.Add(1)
 			case atoll.KindOf(err) != atoll.ErrAlreadyExists:
@@ -243,6 +244,41 @@ func claimed(t *testing.T, open func(string) store.Store) {
 	all.Wait()
 	if n := won.Load(); n != 1 {
 		t.Errorf("%d of 8 have got the name", n)
+	}
+}
+
+// limited inserts more records than there may be, through two openings.
+func limited(t *testing.T, open func(name string) store.Store) {
+	const most, tries = 5, 20
+	stores := []store.Store{open("a"), open("a")}
+	var made, refused atomic.Int32
+	var work sync.WaitGroup
+	for i := range tries {
+		work.Go(func() {
+			_, err := stores[i%2].Insert(t.Context(), record("scope", ""), "x", most)
+			switch {
+			case err == nil:
+				made.Add(1)
+			case atoll.KindOf(err) == atoll.ErrExhausted && errors.Is(err, store.ErrLimit):
+				refused.Add(1)
+			default:
+				t.Errorf("Insert: %v", err)
+			}
+		})
+	}
+	work.Wait()
+	if made.Load() != most || refused.Load() != tries-most {
+		t.Errorf("%d were inserted, %d refused; want %d and %d", made.Load(), refused.Load(), most, tries-most)
+	}
+	all, err := stores[0].Records(t.Context())
+	if err != nil || len(all) != most {
+		t.Fatalf("%d records, %v; want %d", len(all), err, most)
+	}
+	if err := stores[1].Delete(t.Context(), all[0], true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stores[0].Insert(t.Context(), record("scope", ""), "x", most); err != nil {
+		t.Errorf("Insert where there is room: %v", err)
 	}
 }
 

@@ -1,0 +1,72 @@
+package ledger
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/store"
+)
+
+// tidy settles what is written down of sandboxes that are gone, as those are
+// whose time was over: each takes the place of one that could be made.
+func (l *Provider) tidy(ctx context.Context) error {
+	there, err := l.ProviderLayer.List(ctx, atoll.Filter{})
+	if err != nil {
+		return err
+	}
+	records, err := l.store.Records(ctx)
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for i := range there {
+		known[there[i].ID] = true
+	}
+	for _, r := range records {
+		if known[r.ID] || r.Scope != l.scope || r.State != store.Present {
+			continue
+		}
+		unlock, ok := l.gate.try(r.ID)
+		if !ok {
+			continue // somebody is at work on it
+		}
+		_, err := l.settle(ctx, r, false)
+		unlock()
+		if err != nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			l.log.Debug("create: settle", "sandbox", r.ID, "err", err) // it keeps its place
+		}
+	}
+	return nil
+}
+
+// shownHolders is how many sandboxes an error names.
+const shownHolders = 5
+
+// full is the error of one more sandbox than there may be.
+func (l *Provider) full(ctx context.Context, r *store.Record) error {
+	records, err := l.store.Records(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, other := range records[:min(len(records), shownHolders)] {
+		name := cmp.Or(other.Spec.Name, other.ID)
+		if other.Spec.Project != r.Spec.Project {
+			name = other.Spec.Project + "/" + name
+		}
+		names = append(names, fmt.Sprintf("%s (%s old)", name, time.Since(other.Created).Round(time.Second)))
+	}
+	if more := len(records) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return atoll.Errorf("create", cmp.Or(r.Spec.Name, r.ID), atoll.ErrExhausted,
+		"there are %d sandboxes, and no more than %d may be: remove some of %s, or raise max_sandboxes",
+		len(records), l.opts.Most, strings.Join(names, ", "))
+}
