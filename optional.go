@@ -102,9 +102,10 @@ type VolumeStore interface {
 
 // A Volume is a directory that outlives sandboxes.
 type Volume struct {
-	Name    string    `json:"name"` // "data-" and the id for a sandbox's own
+	Name    string    `json:"name"` // "data-" and the id for a sandbox's own, CacheVolume for the project's cache
 	Project string    `json:"project"`
 	Sandbox string    `json:"sandbox,omitempty"` // id of the sandbox whose data volume it is
+	Cache   bool      `json:"cache,omitempty"`   // it is the cache of its project
 	InUse   bool      `json:"in_use"`            // a sandbox mounts it
 	Created time.Time `json:"created"`
 }

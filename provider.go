@@ -18,8 +18,9 @@ type Provider interface {
 	// and Exec works, when Create returns. It does not keep or change spec.
 	// ctx bounds the call only. When Create fails, nothing is left behind.
 	// Kinds: ErrInvalid, ErrAlreadyExists (id or name taken), ErrNotExist
-	// (image, mount source or snapshot), ErrUnsupported, ErrExhausted,
-	// ErrUnavailable, ErrExecFailed (spec.Cmd).
+	// (image, mount source, network or snapshot), ErrConflict (a host port is
+	// taken), ErrUnsupported, ErrExhausted, ErrUnavailable, ErrExecFailed
+	// (spec.Cmd).
 	Create(ctx context.Context, spec *Spec) (Sandbox, error)
 
 	// Get finds a sandbox by id, also one that was made before a restart.
@@ -99,7 +100,11 @@ type Caps struct {
 	DiskLimit    bool       `json:"disk_limit"`     // Resources.Disk
 	NetworkNone  bool       `json:"network_none"`   // no network is enforced, not just unset
 	NetworkOn    bool       `json:"network_on"`
-	Egress       bool       `json:"egress"` // NetworkEgress
+	Egress       bool       `json:"egress"`        // NetworkEgress
+	NetworkNamed bool       `json:"network_named"` // networks of the backend's own
+	Publish      bool       `json:"publish"`       // Port.Publish
+	Cache        bool       `json:"cache"`         // Spec.Cache
+	GPU          bool       `json:"gpu"`           // Resources.GPUs, where the machine has any
 }
 
 // State is where a sandbox is in its life:
@@ -130,13 +135,17 @@ type Status struct {
 	Reason   string    `json:"reason,omitempty"`  // one sentence: why it failed or stopped
 	Exit     *Exit     `json:"exit,omitempty"`    // of the main process
 	Ready    bool      `json:"ready"`             // running and answering
-	Address  string    `json:"address,omitempty"` // base URL of the sandbox's agent, where one is published
+	Address  string    `json:"address,omitempty"` // base URL of what listens on AgentPort, where that is published: "http://127.0.0.1:49153"
 	Image    string    `json:"image,omitempty"`   // the image in use, by its digest unless it came from a path
 	Created  time.Time `json:"created"`
 	Started  time.Time `json:"started,omitzero"`
 	Stopped  time.Time `json:"stopped,omitzero"`
 	Expires  time.Time `json:"expires,omitzero"` // when Spec.TTL, or what it was extended to, ends
 	Caps     Caps      `json:"caps"`             // of this sandbox; a router mixes providers
+
+	// Ports are those that are published now, by number; none of a sandbox that
+	// does not run.
+	Ports []PublishedPort `json:"ports,omitempty"`
 }
 
 // A Filter selects sandboxes; its zero value selects all. All fields that are
@@ -180,6 +189,7 @@ const (
 // Clone returns a copy of st that shares nothing with it.
 func (st Status) Clone() Status {
 	st.Spec = *st.Spec.Clone()
+	st.Ports = slices.Clone(st.Ports)
 	if st.Exit != nil {
 		exit := *st.Exit
 		st.Exit = &exit

@@ -34,13 +34,13 @@ func TestFilter(t *testing.T) {
 }
 
 func TestStatusClone(t *testing.T) {
-	st := Status{ID: "x", Exit: &Exit{Code: 3}, Spec: Spec{Labels: map[string]string{"a": "1"}, Cmd: []string{"c"}, TTY: &Size{1, 2}}}
+	st := Status{ID: "x", Exit: &Exit{Code: 3}, Spec: Spec{Labels: map[string]string{"a": "1"}, Cmd: []string{"c"}, TTY: &Size{1, 2}}, Ports: []PublishedPort{{80, "127.0.0.1:8080"}}}
 	c := st.Clone()
 	if !reflect.DeepEqual(c, st) {
 		t.Errorf("the clone is %+v, want %+v", c, st)
 	}
-	c.Exit.Code, c.Spec.Labels["a"], c.Spec.Cmd[0], c.Spec.TTY.Rows = 4, "2", "d", 9
-	if st.Exit.Code != 3 || st.Spec.Labels["a"] != "1" || st.Spec.Cmd[0] != "c" || st.Spec.TTY.Rows != 1 {
+	c.Exit.Code, c.Spec.Labels["a"], c.Spec.Cmd[0], c.Spec.TTY.Rows, c.Ports[0].Port = 4, "2", "d", 9, 81
+	if st.Exit.Code != 3 || st.Spec.Labels["a"] != "1" || st.Spec.Cmd[0] != "c" || st.Spec.TTY.Rows != 1 || st.Ports[0].Port != 80 {
 		t.Errorf("a change of the clone changed the original: %+v", st)
 	}
 }

@@ -68,6 +68,16 @@ type Spec struct {
 	Ports        []Port    `json:"ports,omitempty"`
 	ReadOnlyRoot bool      `json:"read_only_root,omitempty"`
 
+	// Cache makes the cache directories in the home directory of User lead to
+	// the project's cache volume, which all its sandboxes with a Cache share, each
+	// with those of the same user; see CacheDirs. What is in such a directory
+	// before the sandbox starts is left alone. One sandbox uses what another has
+	// left there: the project is the wall.
+	Cache bool `json:"cache,omitempty"`
+	// CachePaths are more directories to treat so, relative to the home
+	// directory.
+	CachePaths []string `json:"cache_paths,omitempty"`
+
 	// TTL removes the sandbox that long after it was made, whatever it does,
 	// data volume included, unless Extend gives it more. 0 means never.
 	TTL Duration `json:"ttl,omitzero"`
@@ -115,13 +125,15 @@ type Mount struct {
 	Size     Bytes     `json:"size,omitzero"` // tmpfs only; 0 means 64 MiB
 }
 
-// Resources are upper limits. Zero means the provider's default, which always
-// is a limit where the provider can enforce one; Unlimited lifts it.
+// Resources are upper limits, and the GPUs that a sandbox has. Zero means the
+// provider's default, which always is a limit where the provider can enforce
+// one; Unlimited lifts it.
 type Resources struct {
 	Memory    Bytes   `json:"memory,omitzero"`    // default 2 GiB
 	CPUs      float64 `json:"cpus,omitempty"`     // default: all of the machine's
 	Processes int     `json:"processes,omitzero"` // default 1024
 	Disk      Bytes   `json:"disk,omitzero"`      // of what is written outside of volumes; default 4 GiB
+	GPUs      GPUs    `json:"gpus,omitempty"`     // default none
 }
 
 // Unlimited lifts a limit of Resources.
@@ -148,33 +160,6 @@ func (r Resources) WithDefaults() Resources {
 	return r
 }
 
-// NetworkMode says how far a sandbox can reach.
-type NetworkMode string
-
-// The modes of network.
-const (
-	NetworkNone   NetworkMode = "none"   // loopback only; the default
-	NetworkOn     NetworkMode = "on"     // outwards, never to the host, its networks or metadata services
-	NetworkEgress NetworkMode = "egress" // only to what Allow lists
-)
-
-// Network is a sandbox's network policy.
-type Network struct {
-	// Mode is NetworkNone when empty.
-	Mode NetworkMode `json:"mode,omitempty"`
-	// Allow lists host names ("example.com", "*.example.com") and networks
-	// ("10.1.0.0/16", "192.0.2.7"). With NetworkEgress nothing else can be
-	// reached; with NetworkOn it opens what is refused by default.
-	Allow []string `json:"allow,omitempty"`
-}
-
-// A Port of a sandbox that its maker declares. Declared or not, every TCP port
-// can be reached with Dial.
-type Port struct {
-	Name string `json:"name,omitempty"`
-	Port int    `json:"port"` // 1..65535
-}
-
 // Clone returns a copy of s that shares nothing with it.
 func (s *Spec) Clone() *Spec {
 	c := *s
@@ -184,6 +169,7 @@ func (s *Spec) Clone() *Spec {
 	c.Mounts = slices.Clone(s.Mounts)
 	c.Ports = slices.Clone(s.Ports)
 	c.Network.Allow = slices.Clone(s.Network.Allow)
+	c.CachePaths = slices.Clone(s.CachePaths)
 	if s.TTY != nil {
 		size := *s.TTY
 		c.TTY = &size
@@ -253,18 +239,11 @@ func (s *Spec) Validate() error {
 	if err := s.Resources.valid(); err != nil {
 		return bad("%w", err)
 	}
-	switch s.Network.Mode {
-	case "", NetworkNone, NetworkOn, NetworkEgress:
-	default:
-		return bad("network mode %q: use none, on or egress", s.Network.Mode)
+	if err := s.validNetwork(); err != nil {
+		return bad("%w", err)
 	}
-	if (s.Network.Mode == "" || s.Network.Mode == NetworkNone) && len(s.Network.Allow) > 0 {
-		return bad("network: allow needs mode on or egress")
-	}
-	for _, p := range s.Ports {
-		if p.Port < 1 || p.Port > 65535 {
-			return bad("port %d: must be within 1..65535", p.Port)
-		}
+	if err := s.validCache(); err != nil {
+		return bad("%w", err)
 	}
 	if s.TTL < 0 {
 		return bad("ttl %s: must not be negative", s.TTL)
@@ -312,7 +291,10 @@ func (s *Spec) validText() (first error) {
 		check("mount source", m.Source)
 		check("mount target", m.Target)
 	}
+	check("network", s.Network.Name)
 	check("allow", s.Network.Allow...)
+	check("cache path", s.CachePaths...)
+	check("gpus", string(s.Resources.GPUs))
 	for _, p := range s.Ports {
 		check("port", p.Name)
 	}
@@ -332,7 +314,8 @@ func (r Resources) valid() error {
 			return fmt.Errorf("%s %v: must be positive, 0 for the default or -1 for no limit", l.name, l.n)
 		}
 	}
-	return nil
+	_, _, err := r.GPUs.Devices()
+	return err
 }
 
 func (s *Spec) validMounts() error {

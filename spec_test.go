@@ -58,7 +58,28 @@ func TestSpecValidate(t *testing.T) {
 		{"disk", Spec{Resources: Resources{Disk: -2}}, "disk -2"},
 		{"network mode", Spec{Network: Network{Mode: "host"}}, "network mode"},
 		{"allow without network", Spec{Network: Network{Allow: []string{"x"}}}, "allow"},
+		{"named network", Spec{Network: Network{Mode: NetworkNamed, Name: "team_net-1.x"}}, ""},
+		{"nameless network", Spec{Network: Network{Mode: NetworkNamed}}, `network name ""`},
+		{"the host's network", Spec{Network: Network{Mode: NetworkNamed, Name: "host"}}, `network name "host"`},
+		{"no network by name", Spec{Network: Network{Mode: NetworkNamed, Name: "none"}}, `network name "none"`},
+		{"the default network", Spec{Network: Network{Mode: NetworkNamed, Name: "default"}}, `network name "default"`},
+		{"another's network", Spec{Network: Network{Mode: NetworkNamed, Name: "container:x"}}, `network name "container:x"`},
+		{"network by its path", Spec{Network: Network{Mode: NetworkNamed, Name: "../x"}}, `network name "../x"`},
+		{"name of no network", Spec{Network: Network{Mode: NetworkOn, Name: "x"}}, "needs mode named"},
+		{"allow of a named network", Spec{Network: Network{Mode: NetworkNamed, Name: "x", Allow: []string{"y"}}}, "allow"},
 		{"port", Spec{Ports: []Port{{Port: 0}}}, "port 0"},
+		{"publish without network", Spec{Ports: []Port{{Port: 80, Publish: true}}}, "port 80: what is published needs a network"},
+		{"host port without publish", Spec{Ports: []Port{{Port: 80, HostPort: 80}}}, "host port 80: needs publish"},
+		{"host port", Spec{Network: Network{Mode: NetworkOn}, Ports: []Port{{Port: 80, Publish: true, HostPort: 65536}}}, "host port 65536"},
+		{"host port twice", Spec{Network: Network{Mode: NetworkOn}, Ports: []Port{{Port: 80, Publish: true, HostPort: 80}, {Port: 81, Publish: true, HostPort: 80}}}, "host port 80: given twice"},
+		{"random host ports", Spec{Network: Network{Mode: NetworkOn}, Ports: []Port{{Port: 80, Publish: true}, {Port: 81, Publish: true}}}, ""},
+		{"cache paths", Spec{Cache: true, CachePaths: []string{".tool/cache", "a b"}}, ""},
+		{"cache paths without cache", Spec{CachePaths: []string{".tool"}}, "need cache"},
+		{"absolute cache path", Spec{Cache: true, CachePaths: []string{"/etc"}}, `cache path "/etc"`},
+		{"cache path that leads out", Spec{Cache: true, CachePaths: []string{".tool/../../etc"}}, "cache path"},
+		{"the home directory as cache", Spec{Cache: true, CachePaths: []string{"."}}, "cache path"},
+		{"no cache path", Spec{Cache: true, CachePaths: []string{""}}, "cache path"},
+		{"gpus", Spec{Resources: Resources{GPUs: "some"}}, `gpus "some"`},
 		{"ttl", Spec{TTL: -1}, "ttl"},
 		{"auto remove", Spec{AutoRemove: true}, "auto_remove"},
 		{"snapshot and image", Spec{Snapshot: "x", Image: "y"}, "snapshot"},
@@ -89,7 +110,8 @@ func TestSpecIsText(t *testing.T) {
 		return &Spec{
 			ID: NewID(), Name: "n", Project: "p", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},
 			Workdir: "/w", User: "u", Mounts: []Mount{{Type: MountBind, Source: "/s", Target: "/t"}},
-			Network: Network{NetworkOn, []string{"a"}}, Ports: []Port{{"http", 80}},
+			Network: Network{Mode: NetworkOn, Allow: []string{"a"}}, Ports: []Port{{Name: "http", Port: 80}},
+			Cache: true, CachePaths: []string{"p"}, Resources: Resources{GPUs: "all"},
 		}
 	}
 	if err := full().Validate(); err != nil {
@@ -100,7 +122,7 @@ func TestSpecIsText(t *testing.T) {
 			s, left := full(), i
 			at := nthString(reflect.ValueOf(s).Elem(), &left)
 			if !at.IsValid() {
-				if i != 14 {
+				if i != 16 {
 					t.Errorf("found %d strings in a Spec", i)
 				}
 				break
@@ -110,7 +132,7 @@ func TestSpecIsText(t *testing.T) {
 				t.Errorf("%+v: %v, want ErrInvalid", s, err)
 			}
 		}
-		for _, s := range []*Spec{{Snapshot: bad}, {Labels: map[string]string{"k": bad}}, {Labels: map[string]string{"k" + bad: ""}}} {
+		for _, s := range []*Spec{{Snapshot: bad}, {Network: Network{Mode: NetworkNamed, Name: bad}}, {Labels: map[string]string{"k": bad}}, {Labels: map[string]string{"k" + bad: ""}}} {
 			if err := s.Validate(); !errors.Is(err, ErrInvalid) {
 				t.Errorf("%+v: %v, want ErrInvalid", s, err)
 			}
@@ -153,7 +175,7 @@ func TestSpecWithDefaults(t *testing.T) {
 	s := &Spec{
 		ID: "6F9619FF-8B86-4011-B42D-00CF4FC964FF", Project: "p", Workdir: "/w", Network: Network{Mode: NetworkOn, Allow: []string{"a"}},
 		Labels: map[string]string{"k": "v"}, Cmd: []string{"c"}, Env: []string{"A=b"}, TTY: &Size{1, 2},
-		Mounts: []Mount{{Type: MountTmpfs, Target: "/t"}}, Ports: []Port{{Port: 1}},
+		Mounts: []Mount{{Type: MountTmpfs, Target: "/t"}}, Ports: []Port{{Port: 1}}, Cache: true, CachePaths: []string{"p"},
 	}
 	if c := s.Clone(); !reflect.DeepEqual(c, s) {
 		t.Errorf("the clone is %+v, want %+v", c, s)
@@ -166,7 +188,7 @@ func TestSpecWithDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Labels["k"], c.Cmd[0], c.Env[0], c.TTY.Rows, c.Mounts[0].Target, c.Ports[0].Port, c.Network.Allow[0] = "x", "x", "x", 9, "x", 9, "x"
+	c.Labels["k"], c.Cmd[0], c.Env[0], c.TTY.Rows, c.Mounts[0].Target, c.Ports[0].Port, c.Network.Allow[0], c.CachePaths[0] = "x", "x", "x", 9, "x", 9, "x", "x"
 	if after, err := json.Marshal(s); string(after) != string(before) || err != nil {
 		t.Errorf("a change of the copy changed the Spec:\n%s, was\n%s", after, before)
 	}
@@ -180,8 +202,8 @@ func TestSpecJSON(t *testing.T) {
 	s := Spec{
 		ID: NewID(), Name: "n", Project: "p", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},
 		Workdir: "/w", User: "u", TTY: &Size{1, 2}, OpenStdin: true, Mounts: []Mount{{Type: MountTmpfs, Target: "/t", ReadOnly: true, Size: 5}},
-		Resources: Resources{1, 2.5, 3, 4}, Network: Network{NetworkOn, []string{"a"}}, Ports: []Port{{"http", 80}}, ReadOnlyRoot: true,
-		TTL: Duration(90 * time.Second), IdleStop: Never, IdleRemove: true, AutoRemove: true, NoStart: true, Snapshot: "s",
+		Resources: Resources{1, 2.5, 3, 4, "all"}, Network: Network{NetworkNamed, "net", nil}, Ports: []Port{{"http", 80, true, 8080}}, ReadOnlyRoot: true,
+		TTL: Duration(90 * time.Second), IdleStop: Never, IdleRemove: true, AutoRemove: true, NoStart: true, Snapshot: "s", Cache: true, CachePaths: []string{".tool"},
 	}
 	for i, v := 0, reflect.ValueOf(s); i < v.NumField(); i++ {
 		if v.Field(i).IsZero() {
@@ -292,10 +314,10 @@ func TestBytes(t *testing.T) {
 }
 
 func TestResourcesWithDefaults(t *testing.T) {
-	if got, want := (Resources{}).WithDefaults(), (Resources{DefaultMemory, 0, DefaultProcesses, DefaultDisk}); got != want {
+	if got, want := (Resources{}).WithDefaults(), (Resources{DefaultMemory, 0, DefaultProcesses, DefaultDisk, ""}); got != want {
 		t.Errorf("defaults %+v, want %+v", got, want)
 	}
-	set := Resources{Unlimited, 2, 3, 4}
+	set := Resources{Unlimited, 2, 3, 4, "all"}
 	if got := set.WithDefaults(); got != set {
 		t.Errorf("what was set became %+v", got)
 	}

@@ -27,6 +27,10 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 		{r.Disk > 0, caps.DiskLimit, "disk limits"},
 		{spec.Network.Mode == atoll.NetworkOn, caps.NetworkOn, "network mode on"},
 		{spec.Network.Mode == atoll.NetworkEgress, caps.Egress, "network mode egress"},
+		{spec.Network.Mode == atoll.NetworkNamed, caps.NetworkNamed, "network mode named"},
+		{spec.Publishes(), caps.Publish, "published ports"},
+		{spec.Cache, caps.Cache, "cache"},
+		{r.GPUs != "", caps.GPU, "GPUs"},
 	} {
 		if wish.asked && !wish.can {
 			return p.unsupported(spec, wish.what)

@@ -66,6 +66,14 @@ func (p *Provider) supports(s *atoll.Spec) error {
 		return no("network on: not available here")
 	case s.Network.Mode == atoll.NetworkEgress && !c.Egress:
 		return no("network egress lists: not available here")
+	case s.Network.Mode == atoll.NetworkNamed:
+		return no("network %q: gVisor's sandboxes have networks of their own only, use mode on or egress", s.Network.Name)
+	case s.Publishes():
+		return no("published ports: dial instead, which needs no network (atoll port-forward)")
+	case s.Cache:
+		return no("a project's cache: use a named volume")
+	case r.GPUs != "":
+		return no("GPUs: not available here")
 	case !c.Users && !passwd.IsRoot(s.User):
 		return no("user %q: only root exists without privileges; run as root for other users", s.User)
 	}
