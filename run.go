@@ -254,12 +254,18 @@ func shellVariable(ctx context.Context, sb Sandbox, user string, env []string) (
 	return shell, nil
 }
 
-// HTTPClient returns a client all of whose connections go to a TCP port inside
-// the sandbox, whatever the URL's host. The caller closes its idle connections
-// when done with it.
+// HTTPClient returns a client whose every request goes to a TCP port inside the
+// sandbox, by Dial, whatever host its URL names: "http://localhost/health" will
+// do. Redirects do not lead out of the sandbox either, and no proxy is used.
+//
+// Each request has a connection of its own, which ends with its body: nothing is
+// left behind, and the client needs no closing. No time limits a request, because
+// a stream of events has no end: its context does. The error of a request has
+// Dial's kind where that failed.
 func HTTPClient(sb Sandbox, port int) *http.Client {
 	return &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return Dial(ctx, sb, port) },
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return Dial(ctx, sb, port) },
+		DisableKeepAlives: true,
 	}}
 }
 

@@ -362,14 +362,28 @@ type wired struct {
 
 func (w *wired) Dial(_ context.Context, port int) (net.Conn, error) { return w.dial(port) }
 
+// Whatever the URL says, the sandbox is asked: also where a redirect leads to.
 func TestHTTPClient(t *testing.T) {
+	t.Setenv("HTTP_PROXY", "http://192.0.2.1:1")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	closed := make(chan struct{}, 10)
 	srv := &http.Server{
 		ReadHeaderTimeout: time.Second,
-		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Host) }),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/out" {
+				http.Redirect(w, r, "http://example.com:8080/in", http.StatusFound)
+				return
+			}
+			io.WriteString(w, r.Host)
+		}),
+		ConnState: func(_ net.Conn, s http.ConnState) {
+			if s == http.StateClosed {
+				closed <- struct{}{}
+			}
+		},
 	}
 	go srv.Serve(l)
 	defer srv.Close()
@@ -378,13 +392,34 @@ func TestHTTPClient(t *testing.T) {
 		ports = append(ports, port)
 		return net.Dial("tcp", l.Addr().String())
 	}}, 3002)
-	defer c.CloseIdleConnections()
-	res, err := c.Get("http://localhost/health")
-	if err != nil {
-		t.Fatal(err)
+	for _, tt := range []struct {
+		url, want string
+		requests  int
+	}{
+		{"http://localhost/health", "localhost", 1},
+		{"http://web.internal:99/health", "web.internal:99", 1},
+		{"http://localhost/out", "example.com:8080", 2},
+	} {
+		ports = nil
+		res, err := c.Get(tt.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if string(b) != tt.want || err != nil || len(ports) != tt.requests || ports[0] != 3002 {
+			t.Errorf("%s: the server said %q, %v; dialled %v", tt.url, b, err, ports)
+		}
+		for range tt.requests {
+			<-closed
+		}
 	}
-	defer res.Body.Close()
-	if b, err := io.ReadAll(res.Body); string(b) != "localhost" || err != nil || len(ports) != 1 || ports[0] != 3002 {
-		t.Errorf("the server said %q, %v; dialled %v", b, err, ports)
+}
+
+// A request fails as Dial does.
+func TestHTTPClientErrors(t *testing.T) {
+	c := HTTPClient(&wired{dial: func(int) (net.Conn, error) { return nil, E("dial", "x", ErrUnavailable, nil) }}, 80)
+	if _, err := c.Get("http://localhost/"); KindOf(err) != ErrUnavailable {
+		t.Errorf("Get: %v, want %q", err, ErrUnavailable)
 	}
 }

@@ -55,6 +55,11 @@ import (
 //	winch            prints "ROWS COLS" of its terminal, and again on every SIGWINCH
 //	serve PORT       accepts TCP connections on 127.0.0.1:PORT, one after the other,
 //	                 and sends back what it receives, to the end of input and no further
+//	web PORT         is an HTTP server on 127.0.0.1:PORT which answers /out by a redirect
+//	                 to http://example.com/in, and other paths by "HOST PATH", HOST being
+//	                 what it was asked as; one connection after the other, each for one
+//	                 request
+//	listen PORT      as serve, on all addresses
 //	connect HOST PORT  exits 0 when a TCP connection could be made, 1 when not within
 //	                 3 s, 99 when there is nothing to try it with
 //	pour HOST PORT   sends to a TCP server until it takes no more for a second, prints
@@ -90,7 +95,9 @@ var words = map[string]string{
 	"store":   `echo "$2" > "$1"`,
 	"istty":   `test -t 0 && test -t 1 && test -t 2`,
 	"winch":   `trap 'stty size' WINCH; stty size; while :; do sleep 0.02; done`,
-	"serve":   serve,
+	"serve":   strings.ReplaceAll(serve, "ADDRESS", "127.0.0.1"),
+	"listen":  strings.ReplaceAll(serve, "ADDRESS", "0.0.0.0"),
+	"web":     web,
 	"connect": connect,
 	"pour":    pour,
 	"resolve": resolve,
@@ -100,24 +107,55 @@ var words = map[string]string{
 	"mounted": `test -d "$1"`,
 }
 
-// serve, connect, pour and resolve use what there is: Debian always has perl and
+// serve, web, connect, pour and resolve use what there is: Debian always has perl and
 // getent, Alpine and busybox images have nc and nslookup.
 const (
 	serve = `
 if command -v perl >/dev/null; then
 	exec perl -MIO::Socket::INET -e '
-		$s = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => shift, Listen => 64, ReuseAddr => 1) or die;
+		$s = IO::Socket::INET->new(LocalAddr => "ADDRESS", LocalPort => shift, Listen => 64, ReuseAddr => 1) or die;
 		while ($c = $s->accept) { while (sysread($c, $b, 65536)) { syswrite($c, $b) } close $c }' $1
 elif command -v python3 >/dev/null; then
 	exec python3 -c '
 import socket, sys
-s = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+s = socket.create_server((sys.argv[1], int(sys.argv[2])))
 while True:
 	c, _ = s.accept()
 	while b := c.recv(65536): c.sendall(b)
-	c.close()' $1
+	c.close()' ADDRESS $1 serve
 fi
-exec nc -lk -s 127.0.0.1 -p $1 -e cat`
+exec nc -lk -s ADDRESS -p $1 -e cat`
+
+	web = `
+answer='
+	read method path version
+	while read name value; do
+		case $name in [Hh]ost:) host=${value%?};; "" | ?) break;; esac
+	done
+	if [ $path = /out ]; then
+		printf "HTTP/1.1 302 Found\r\nLocation: http://example.com/in\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+	else
+		body="$host $path"
+		printf "HTTP/1.1 200 OK\r\nContent-Length: ${#body}\r\nConnection: close\r\n\r\n$body"
+	fi'
+if command -v perl >/dev/null; then
+	exec perl -MIO::Socket::INET -e '
+		$s = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => shift, Listen => 64, ReuseAddr => 1) or die;
+		$answer = shift;
+		while ($c = $s->accept) {
+			defined($pid = fork) or die;
+			if (!$pid) { open(STDIN, "<&", $c); open(STDOUT, ">&", $c); exec "sh", "-c", $answer }
+			close $c; waitpid $pid, 0 }' $1 "$answer"
+elif command -v python3 >/dev/null; then
+	exec python3 -c '
+import socket, subprocess, sys
+s = socket.create_server((sys.argv[1], int(sys.argv[2])))
+while True:
+	c, _ = s.accept()
+	subprocess.run(["sh", "-c", sys.argv[4]], stdin=c, stdout=c)
+	c.close()' 127.0.0.1 $1 web "$answer"
+fi
+exec nc -lk -s 127.0.0.1 -p $1 -e sh -c "$answer"`
 
 	connect = `
 if command -v perl >/dev/null; then

@@ -2,10 +2,12 @@ package providertest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
@@ -75,6 +77,30 @@ var dials = []promise{
 		}
 		wantKind(t, "Dial", err, atoll.ErrUnavailable)
 	}},
+	{"HTTPClient asks the server inside, whatever the URL's host and wherever it redirects to", []need{needDial}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		port := freePort(t)
+		h.start(t, sb, word("web", port))
+		client := atoll.HTTPClient(sb, port)
+		for url, want := range map[string]string{
+			"http://localhost/health":      "localhost /health",
+			"http://192.0.2.7:81/health":   "192.0.2.7:81 /health",
+			"http://agent.example.com/out": "example.com /in",
+		} {
+			var got string
+			h.poll(t, h.short(), func() (err error) { // until the server has started
+				got, err = fetch(h.ctx(t), client, url)
+				return err
+			})
+			if got != want {
+				t.Errorf("GET %s: %q, want %q", url, got, want)
+			}
+		}
+	}},
+	{"HTTPClient says what Dial fails with", []need{needDial}, func(t *testing.T, h *harness) {
+		_, err := fetch(h.ctx(t), atoll.HTTPClient(h.idle(t), 4999), "http://localhost/")
+		wantKind(t, "GET", err, atoll.ErrUnavailable)
+	}},
 	{"connections end when the sandbox is removed", []need{needDial}, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
 		c := h.dial(t, sb, h.serve(t, sb))
@@ -101,6 +127,21 @@ var dials = []promise{
 			c.Close()
 		}
 	}},
+}
+
+// fetch returns what is at the URL.
+func fetch(ctx context.Context, client *http.Client, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	return string(body), err
 }
 
 // serve starts an echo server inside and returns its port.

@@ -188,46 +188,70 @@ func WithSockets(t testing.TB) v1.Image {
 	return img
 }
 
-// sockets is called as "python3 -c SCRIPT PORT", to echo what comes to that port
-// on loopback, or as "python3 -c SCRIPT HOST PORT", to tell by its exit code
-// whether that one can be reached; one more argument makes it send, until that
-// one takes no more.
+// sockets is called as "python3 -c SCRIPT HOST PORT", to tell by its exit code
+// whether that one can be reached. One more argument says what else to do: "pour"
+// sends until the other side takes no more; "serve" listens there and echoes what
+// comes; "web SCRIPT" listens there, too, and has the shell script answer.
 const sockets = `package main
 
 import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"time"
 )
 
 func main() {
 	args := os.Args[3:]
-	if len(args) > 1 {
-		c, err := net.DialTimeout("tcp", net.JoinHostPort(args[0], args[1]), 3*time.Second)
-		if err != nil {
+	address := net.JoinHostPort(args[0], args[1])
+	switch {
+	case len(args) == 2:
+		if _, err := net.DialTimeout("tcp", address, 3*time.Second); err != nil {
 			os.Exit(1)
 		}
-		if len(args) == 2 {
-			return
-		}
-		for err == nil {
-			c.SetWriteDeadline(time.Now().Add(time.Second))
-			_, err = c.Write(make([]byte, 65536))
-		}
-		os.Stdout.WriteString("stuck\n")
-		time.Sleep(time.Hour)
+	case args[2] == "pour":
+		pour(address)
+	case args[2] == "serve":
+		listen(address, func(c net.Conn) { io.Copy(c, c) })
+	case args[2] == "web":
+		listen(address, func(c net.Conn) {
+			f, err := c.(*net.TCPConn).File()
+			if err != nil {
+				panic(err)
+			}
+			defer f.Close()
+			answer := exec.Command("sh", "-c", args[3])
+			answer.Stdin, answer.Stdout = f, f
+			answer.Run()
+		})
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:" + args[0])
+}
+
+func pour(address string) {
+	c, err := net.DialTimeout("tcp", address, 3*time.Second)
 	if err != nil {
 		os.Exit(1)
+	}
+	for err == nil {
+		c.SetWriteDeadline(time.Now().Add(time.Second))
+		_, err = c.Write(make([]byte, 65536))
+	}
+	os.Stdout.WriteString("stuck\n")
+	time.Sleep(time.Hour)
+}
+
+func listen(address string, serve func(net.Conn)) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		panic(err)
 	}
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			os.Exit(1)
+			panic(err)
 		}
-		io.Copy(c, c)
+		serve(c)
 		c.Close()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -55,6 +56,7 @@ var words = map[string]Program{
 	"fill":    fill,
 	"winch":   winch,
 	"serve":   serve,
+	"web":     web,
 	"connect": connect,
 	"resolve": func(*Proc) int { return 0 }, // no name is known here
 	"mounted": func(p *Proc) int {
@@ -225,6 +227,24 @@ func serve(p *Proc) int {
 		c.Close()
 		stop()
 	}
+}
+
+func web(p *Proc) int {
+	l, err := net.Listen("tcp", "127.0.0.1:"+p.arg(1))
+	if err != nil {
+		return p.fail(err)
+	}
+	defer afterDone(p, l)()
+	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/out" {
+			http.Redirect(w, r, "http://example.com/in", http.StatusFound)
+			return
+		}
+		fmt.Fprint(w, r.Host, " ", r.URL.Path)
+	})}
+	defer srv.Close()
+	_ = srv.Serve(l) // until it is killed
+	return 1
 }
 
 // afterDone closes c when the process is killed before stop is called.
