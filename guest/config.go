@@ -18,6 +18,9 @@ type Config struct {
 	TTY       *atoll.Size `json:"tty,omitempty"`
 	OpenStdin bool        `json:"open_stdin,omitempty"`
 
+	Cache      string   `json:"cache,omitempty"`       // directory of the caches of many sandboxes; "" for none
+	CachePaths []string `json:"cache_paths,omitempty"` // besides atoll.CacheDirs
+
 	IdleStop atoll.Duration `json:"idle_stop,omitzero"` // it stops when nobody has used it for so long
 	Held     bool           `json:"held,omitempty"`     // what it prints waits for its first reader, as of an AutoRemove sandbox
 }

@@ -52,6 +52,11 @@ func NewMachine(config Config) (*Machine, error) {
 		return nil, err
 	}
 	m.self.id = config.ID
+	if config.Cache != "" {
+		if err := m.linkCaches(user); err != nil {
+			return nil, atoll.E("start", config.ID, atoll.ErrInvalid, err)
+		}
+	}
 	return m, nil
 }
 

@@ -61,6 +61,18 @@ var claimants = []mutant{
 		onMock(frozen(frost{keeps: true}))),
 	breaks("takes no snapshot of what is in use", "snapshot/files in use do not keep a snapshot from being taken", onMock(frozen(frost{shy: true}))),
 
+	breaks("has every network", "named/a named network that is not there is ErrNotExist, and named",
+		onMock(claiming(func(i *atoll.Info) { i.Caps.NetworkNamed = true }))),
+	breaks("publishes nothing", "named/a published port can be reached where Status says, as long as the sandbox runs",
+		onMock(claiming(func(i *atoll.Info) { i.Caps.NetworkNamed, i.Caps.Publish = true, true })),
+		providertest.Network("any", func(ctx context.Context, address string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		})),
+	breaks("shares no cache", "cache/a cache is shared in its project, outlives its sandboxes, and is no other project's",
+		onLocal(claiming(func(i *atoll.Info) { i.Caps.Cache = true }))),
+	breaks("ignores a wish for GPUs", "truth/each wish of a spec is refused exactly when its cap is missing",
+		onMock(specs(func(s *atoll.Spec) { s.Resources.GPUs = "" }))),
+
 	breaks("does not survive", "crash/a sandbox lives on when its maker is killed",
 		onMock(claiming(func(i *atoll.Info) { i.Caps.Survives = true })), providertest.Elsewhere(elsewhere)),
 	breaks("keeps no files when it is killed", "crash/a sandbox whose maker was killed has failed, and starts again with what Durable says",

@@ -189,6 +189,7 @@ func (c claims) Info() atoll.Info { return c.info }
 func (c claims) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	s := *spec
 	s.Image, s.Resources, s.Network = "", atoll.Resources{}, atoll.Network{}
+	s.Ports, s.Cache, s.CachePaths = nil, false, nil
 	return c.Provider.Create(ctx, &s)
 }
 

@@ -1,6 +1,8 @@
 package providertest
 
 import (
+	"context"
+	"net"
 	"os/exec"
 	"testing"
 
@@ -20,6 +22,7 @@ type config struct {
 	reopen   func(t *testing.T, p atoll.Provider) atoll.Provider
 
 	source    *source
+	network   *backendNetwork
 	elsewhere func(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider)
 	crash     func(t *testing.T, p atoll.Provider, sb atoll.Sandbox)
 	steps     func(t *testing.T, step func(name string) error) atoll.Provider
@@ -81,6 +84,18 @@ func Source(file, text string, unplug func(t *testing.T)) Option {
 type source struct {
 	file, text string
 	unplug     func(t *testing.T)
+}
+
+// Network tells the suite of a network that the backend has, for
+// atoll.NetworkNamed, and how to connect to an address of the backend's machine,
+// where ports are published.
+func Network(name string, dial func(ctx context.Context, address string) (net.Conn, error)) Option {
+	return func(c *config) { c.network = &backendNetwork{name, dial} }
+}
+
+type backendNetwork struct {
+	name string
+	dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // Elsewhere tells the suite how to have a sandbox made by another process, which

@@ -78,6 +78,9 @@ var (
 	needNoNet    = capability("network_none", func(c atoll.Caps) bool { return c.NetworkNone })
 	needNet      = capability("network_on", func(c atoll.Caps) bool { return c.NetworkOn })
 	needEgress   = capability("egress", func(c atoll.Caps) bool { return c.Egress })
+	needNamed    = capability("network_named", func(c atoll.Caps) bool { return c.NetworkNamed })
+	needPublish  = capability("publish", func(c atoll.Caps) bool { return c.Publish })
+	needCache    = capability("cache", func(c atoll.Caps) bool { return c.Cache })
 	needIdleStop = capability("idle_stop", func(c atoll.Caps) bool { return c.IdleStop })
 	needSurvives = capability("survives", func(c atoll.Caps) bool { return c.Survives })
 	needRestart  = capability("durable", func(c atoll.Caps) bool { return c.Durable != atoll.DurableNone })
@@ -96,6 +99,7 @@ func option(name string, given func(*config) bool) need {
 var (
 	needPullable  = option("Pullable", func(c *config) bool { return c.pullable != "" })
 	needSource    = option("Source", func(c *config) bool { return c.source != nil })
+	needNetwork   = option("Network", func(c *config) bool { return c.network != nil })
 	needElsewhere = option("Elsewhere", func(c *config) bool { return c.elsewhere != nil })
 	needCrash     = option("Crash", func(c *config) bool { return c.crash != nil })
 	needSteps     = option("Steps", func(c *config) bool { return c.steps != nil })
@@ -114,7 +118,8 @@ func groups() []group {
 		{"birth", birth}, {"expiry", expiry}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
 		{"files", files}, {"volumes", volumes}, {"images", images}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
 		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"network", network},
-		{"dial", dials}, {"pause", pauses}, {"snapshot", snapshots}, {"ledger", ledgers}, {"faults", faults}, {"steps", steps},
+		{"named", named}, {"cache", caches}, {"dial", dials}, {"pause", pauses}, {"snapshot", snapshots},
+		{"ledger", ledgers}, {"faults", faults}, {"steps", steps},
 	}
 }
 

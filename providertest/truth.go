@@ -158,6 +158,9 @@ func wishes(t *testing.T, h *harness) {
 		"disk limit":     {caps.DiskLimit, atoll.Spec{Resources: atoll.Resources{Disk: 1 << 30}}},
 		"network":        {caps.NetworkOn, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}}},
 		"egress list":    {caps.Egress, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"192.0.2.7"}}}},
+		"named network":  {caps.NetworkNamed, atoll.Spec{Network: h.named()}},
+		"published port": {caps.Publish, atoll.Spec{Network: h.any(), Ports: []atoll.Port{{Port: 80, Publish: true}}}},
+		"cache":          {caps.Cache, atoll.Spec{Project: "wishes", Cache: true}},
 		"idle stop":      {caps.IdleStop, atoll.Spec{IdleStop: atoll.DefaultIdleStop}},
 		"user":           {caps.Users, atoll.Spec{User: "1234:2345"}},
 		"terminal":       {caps.TTY, atoll.Spec{Cmd: wordArgs("ready"), TTY: &atoll.Size{Rows: 24, Cols: 80}}},
@@ -166,6 +169,9 @@ func wishes(t *testing.T, h *harness) {
 			if !w.has {
 				h.refused(t, w.spec, atoll.ErrUnsupported)
 				return
+			}
+			if w.spec.Network.Mode == atoll.NetworkNamed && h.cfg.network == nil {
+				t.Skip("the option Network is not given")
 			}
 			sb := h.create(t, w.spec)
 			if got := h.output(t, sb, program("echo", "works")); got != "works" {
@@ -180,6 +186,10 @@ func wishes(t *testing.T, h *harness) {
 	if caps.Volumes {
 		h.removeVolume(t, "wishes", "v")
 	}
+	if caps.Cache {
+		h.removeVolume(t, "wishes", atoll.CacheVolume)
+	}
+	wishForGPUs(t, h)
 	if !caps.Images {
 		h.refused(t, atoll.Spec{Image: "docker.io/library/busybox"}, atoll.ErrUnsupported)
 	}
@@ -188,6 +198,24 @@ func wishes(t *testing.T, h *harness) {
 	} else {
 		h.refused(t, atoll.Spec{Snapshot: atoll.NewID()}, atoll.ErrNotExist)
 	}
+}
+
+// wishForGPUs asks for GPUs, which a machine may not have although the provider
+// passes them on.
+func wishForGPUs(t *testing.T, h *harness) {
+	t.Helper()
+	spec := atoll.Spec{Resources: atoll.Resources{GPUs: "all"}}
+	if !h.p.Info().Caps.GPU {
+		h.refused(t, spec, atoll.ErrUnsupported)
+		return
+	}
+	sb, err := h.p.Create(h.ctx(t), h.spec(spec))
+	if err != nil {
+		wantKind(t, "Create with GPUs", err, atoll.ErrUnavailable)
+		return
+	}
+	h.keep(sb.ID())
+	checkSpec(t, "GPUs", h.status(t, sb).Spec, h.spec(spec))
 }
 
 // sameFields reports whether got has want's value wherever want has one.

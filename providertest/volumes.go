@@ -185,6 +185,7 @@ var volumes = []promise{
 		if h.p.Info().Caps.Volumes {
 			spec.Mounts = []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}
 		}
+		spec.Cache = h.p.Info().Caps.Cache
 		h.create(t, spec)
 		h.create(t, spec)
 		other := h.create(t, atoll.Spec{Project: "two"})

@@ -4,9 +4,10 @@
 // it starts all others, reaps them, and serves the sandbox's API to those whom
 // the container's engine lets in.
 //
-//	atoll-guest init CONFIG     the first process; CONFIG is a guest.Config as JSON
-//	atoll-guest files WORKDIR   serves files to their user, on its stdin
-//	atoll-guest connect         joins stdin and stdout to the first process
+//	atoll-guest init CONFIG        the first process; CONFIG is a guest.Config as JSON
+//	atoll-guest files WORKDIR      serves files to their user, on its stdin
+//	atoll-guest cache DIR PATH...  makes its user's cache directories lead to DIR
+//	atoll-guest connect            joins stdin and stdout to the first process
 package main
 
 import (
@@ -53,10 +54,21 @@ func run(args []string) (code int, err error) {
 		return initialize(args[1])
 	case len(args) == 2 && args[0] == "files":
 		return 0, guest.ServeFiles(args[1])
+	case len(args) > 2 && args[0] == "cache":
+		return linked(guest.LinkCaches(args[1], args[2:]))
 	case len(args) == 1 && args[0] == "connect":
 		return 0, connect()
 	}
-	return 125, errors.New("usage: atoll-guest init CONFIG | files WORKDIR | connect")
+	return 125, errors.New("usage: atoll-guest init CONFIG | files WORKDIR | cache DIR PATH... | connect")
+}
+
+// linked tells the first process, which reads it.
+func linked(err error) (code int, _ error) {
+	if err == nil {
+		return 0, nil
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1, nil
 }
 
 // stopGrace is how long processes may take to end once the container is to stop;

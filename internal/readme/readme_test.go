@@ -115,6 +115,10 @@ var rows = []struct {
 	{"no network, enforced", func(i atoll.Info) any { return i.Caps.NetworkNone }},
 	{"network, without the host's", func(i atoll.Info) any { return i.Caps.NetworkOn }},
 	{"network to listed hosts only", func(i atoll.Info) any { return i.Caps.Egress }},
+	{"networks of the engine's, by name", func(i atoll.Info) any { return i.Caps.NetworkNamed }},
+	{"ports published on loopback", func(i atoll.Info) any { return i.Caps.Publish }},
+	{"a cache for each project", func(i atoll.Info) any { return i.Caps.Cache }},
+	{"GPUs, where the machine has any", func(i atoll.Info) any { return i.Caps.GPU }},
 }
 
 var isolation = map[atoll.Isolation]string{

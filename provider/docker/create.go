@@ -58,7 +58,8 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 		asked bool
 		what  string
 	}{
-		{spec.Network.Mode != atoll.NetworkNone, "a network"},
+		{spec.Network.Mode == atoll.NetworkOn || spec.Network.Mode == atoll.NetworkEgress, "network mode " + string(spec.Network.Mode) +
+			", because containers are not kept from the host: name one of the engine's networks"},
 		{spec.Snapshot != "", "a snapshot"},
 		{spec.Resources.Disk > 0, "a disk limit"},
 	} {
@@ -87,6 +88,7 @@ func (c *creation) run(ctx context.Context) error {
 	}{
 		{"vacancy", c.vacant},
 		{"name", c.free},
+		{"network", c.network},
 		{"image", c.fetch},
 		{"data volume", c.makeData},
 		{"volumes", c.makeVolumes},
@@ -177,6 +179,11 @@ func (c *creation) makeData(ctx context.Context) error {
 }
 
 func (c *creation) makeVolumes(ctx context.Context) error {
+	if c.spec.Cache {
+		if err := c.volume(ctx, c.p.names.cache(c.spec.Project), map[string]string{labelVolume: atoll.CacheVolume}); err != nil {
+			return err
+		}
+	}
 	for _, m := range c.spec.Mounts {
 		if m.Type != atoll.MountVolume {
 			continue
@@ -224,19 +231,11 @@ func (c *creation) make(ctx context.Context) error {
 		case cerrdefs.IsConflict(err):
 			return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a container of this name is there already: %w", err)
 		case err != nil:
-			return missing(err)
+			return c.p.refusal(ctx, c.spec, err)
 		}
 		c.container = made.ID
 		return nil
 	})
-}
-
-// missing gives an error about a mount whose source is not there its kind.
-func missing(err error) error {
-	if strings.Contains(err.Error(), "bind source path does not exist") {
-		return atoll.E("mount", "", atoll.ErrNotExist, err)
-	}
-	return err
 }
 
 // config is what runs in the container: the guest, as root, and as user of
@@ -247,16 +246,20 @@ func (c *creation) config() (*container.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	guestConfig, err := json.Marshal(guest.Config{
+	g := guest.Config{
 		ID: s.ID, Self: guestPath, Workdir: s.Workdir, User: cmp.Or(s.User, c.image.user), Cmd: s.Cmd, TTY: s.TTY, OpenStdin: s.OpenStdin, Held: s.AutoRemove, IdleStop: max(cmp.Or(s.IdleStop, atoll.DefaultIdleStop), 0),
-	})
+	}
+	if s.Cache {
+		g.Cache, g.CachePaths = cacheDir, s.CachePaths
+	}
+	guestConfig, err := json.Marshal(g)
 	if err != nil {
 		return nil, err
 	}
 	return &container.Config{
 		Image: c.image.id, Labels: labels, Hostname: hostname(s), Env: s.Env,
 		Entrypoint: []string{guestPath, "init", string(guestConfig)}, Cmd: []string{},
-		User: "0:0", WorkingDir: "/",
+		User: "0:0", WorkingDir: "/", ExposedPorts: exposed(s),
 	}, nil
 }
 
@@ -282,7 +285,8 @@ func (c *creation) host(ctx context.Context) (*container.HostConfig, error) {
 	}
 	data := c.p.names.data(s.ID)
 	h := &container.HostConfig{
-		NetworkMode:    "none",
+		NetworkMode:    networkMode(s),
+		PortBindings:   bindings(s),
 		CapDrop:        []string{"ALL"},
 		CapAdd:         guestCaps,
 		SecurityOpt:    []string{"no-new-privileges"},
@@ -305,14 +309,24 @@ func (c *creation) host(ctx context.Context) (*container.HostConfig, error) {
 		n := int64(r.Processes) + guestThreads
 		h.PidsLimit = &n
 	}
+	if s.Cache {
+		h.Mounts = append(h.Mounts, mount.Mount{
+			Type: mount.TypeVolume, Source: c.p.names.cache(s.Project), Target: cacheDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true},
+		})
+	}
 	for _, m := range s.Mounts {
 		h.Mounts = append(h.Mounts, c.mount(m))
 	}
-	return h, nil
+	h.DeviceRequests, err = gpus(s)
+	return h, err
 }
 
 // dataDir is the other name of the data volume.
 const dataDir = "/.data"
+
+// cacheDir is the project's cache. It is on no volume, where a program could
+// leave a link in its place, by which the engine would mount it anywhere.
+const cacheDir = "/.atoll-cache"
 
 // guestThreads is how many threads the guest and its connections may have: the
 // engine counts threads with processes.
@@ -341,18 +355,19 @@ func (c *creation) start(ctx context.Context) error {
 	if c.spec.NoStart {
 		return nil
 	}
-	return c.p.start(ctx, c.spec.ID, c.container)
+	return c.p.start(ctx, c.spec, c.container)
 }
 
 // start starts a container and waits until its guest answers, or it has ended.
-func (p *Provider) start(ctx context.Context, id, container string) error {
+func (p *Provider) start(ctx context.Context, spec *atoll.Spec, container string) error {
+	id := spec.ID
 	p.fire(id)
 	err := settled(ctx, func(ctx context.Context) error {
 		_, err := p.engine.ContainerStart(ctx, container, client.ContainerStartOptions{})
 		return err
 	})
 	if err != nil {
-		return p.failed(ctx, "start", id, missing(err))
+		return p.failed(ctx, "start", id, p.refusal(ctx, spec, err))
 	}
 	p.leave(id) // of its life before
 	_, err = p.inside(ctx, "start", id)

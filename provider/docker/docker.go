@@ -42,7 +42,8 @@ type Options struct {
 	Prefix string
 	// Image is that of sandboxes that name none; empty means DefaultImage.
 	Image string
-	// Runtime is the engine's runtime to use; empty means the engine's default.
+	// Runtime is the engine's runtime to use, such as "runsc" or "kata"; empty
+	// means the engine's default.
 	Runtime string
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger
@@ -93,6 +94,10 @@ var info = atoll.Info{
 		CPULimit:     true,
 		ProcessLimit: true,
 		NetworkNone:  true,
+		NetworkNamed: true,
+		Publish:      true,
+		Cache:        true,
+		GPU:          true,
 	},
 }
 

@@ -77,6 +77,9 @@ func needEngine(t testing.TB) string {
 		if engine.err == nil {
 			engine.err = loadBusybox(t)
 		}
+		if engine.err == nil {
+			engine.err = makeNetworks()
+		}
 	})
 	if engine.err != nil {
 		t.Fatal(engine.err)
@@ -106,7 +109,8 @@ func startEngine() (err error) {
 		"$0" "$@" & cat <&3; kill $!; wait $!`, // cat until this process has ended
 		"dockerd", "--host", engine.host, "--data-root", at("data"), "--exec-root", at("exec"), "--pidfile", at("pid"),
 		"--config-file", at("none.json"), "--cgroup-parent", fmt.Sprintf("/atoll-test-docker-%d", os.Getpid()),
-		"--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false")
+		"--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false",
+		"--add-runtime", otherRuntime+"=runc")
 	log, err := os.Create(at("log"))
 	if err != nil {
 		return err
@@ -167,6 +171,37 @@ func loadBusybox(t testing.TB) error {
 	defer loaded.Close()
 	_, err = bytes.NewBuffer(nil).ReadFrom(loaded)
 	return err
+}
+
+// The networks that the test engine has besides its own, and another runtime.
+const (
+	openNetwork     = "of-the-suite"
+	internalNetwork = "inside.only"
+	otherRuntime    = "runc-by-another-name"
+)
+
+func makeNetworks() error {
+	c, err := client.New(client.WithHost(engine.host))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for name, internal := range map[string]bool{openNetwork: false, internalNetwork: true} {
+		if _, err := c.NetworkCreate(context.Background(), name, client.NetworkCreateOptions{Driver: "bridge", Internal: internal}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dialInside connects to an address of the engine's machine.
+func dialInside(ctx context.Context, address string) (conn net.Conn, err error) {
+	err = inside(func() (err error) {
+		var d net.Dialer
+		conn, err = d.DialContext(ctx, "tcp", address)
+		return err
+	})
+	return conn, err
 }
 
 func stopEngine() error {
@@ -352,7 +387,7 @@ func pullable(t *testing.T) []providertest.Option {
 func TestConformance(t *testing.T) {
 	needEngine(t)
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) }, append(pullable(t),
-		providertest.Slow(3), providertest.Leaks(held), providertest.Elsewhere(elsewhere), providertest.Crash(crash),
+		providertest.Slow(3), providertest.Leaks(held), providertest.Elsewhere(elsewhere), providertest.Crash(crash), providertest.Network(openNetwork, dialInside),
 		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
 			again, err := docker.New(options[p.(*docker.Provider)])
 			if err != nil {

@@ -96,6 +96,7 @@ func (p *Provider) hire(ctx context.Context, op string, r *record) (*guest.Clien
 	p.drop(name) // one that nobody reaches any more
 	spec := *r.Spec.Clone()
 	spec.Cmd, spec.TTY, spec.OpenStdin, spec.IdleStop = nil, nil, false, atoll.Duration(caretakerTime)
+	spec.Network, spec.Ports, spec.Resources.GPUs, spec.Cache = atoll.Network{}, nil, "", false
 	c := &creation{p: p, spec: &spec, image: &image{id: r.imageID, user: r.user}}
 	config, err := c.config()
 	if err != nil {
@@ -118,7 +119,7 @@ func (p *Provider) hire(ctx context.Context, op string, r *record) (*guest.Clien
 		return err
 	})
 	if err != nil {
-		return nil, p.failed(ctx, op, r.ID, missing(err))
+		return nil, p.failed(ctx, op, r.ID, p.refusal(ctx, &spec, err))
 	}
 	g, err := p.connect(ctx, name, r.ID)
 	if err != nil {

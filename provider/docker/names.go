@@ -18,6 +18,7 @@ func (n names) container(id string) string        { return string(n) + "-session
 func (n names) caretaker(id string) string        { return string(n) + "-caretaker-" + id }
 func (n names) data(id string) string             { return string(n) + "-data-" + id }
 func (n names) volume(project, v string) string   { return string(n) + "-volume-" + project + "." + v }
+func (n names) cache(project string) string       { return string(n) + "-cache-" + project }
 func (n names) guest(sum string) string           { return string(n) + "-guest-" + sum }
 func (n names) installer(sum, rand string) string { return string(n) + "-install-" + sum + "-" + rand }
 
@@ -42,7 +43,7 @@ const (
 	labelName    = "atoll.name"   // of a sandbox
 	labelSpec    = "atoll.spec"   // of a sandbox, defaults filled in
 	labelImage   = "atoll.image"  // in use, by its digest where there is one
-	labelVolume  = "atoll.volume" // the name of a named volume
+	labelVolume  = "atoll.volume" // the name of a named volume, and of a cache
 	labelUser    = "atoll.user"   // of the image
 )
 

@@ -56,7 +56,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 		case atoll.StateCreating:
 			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted: remove it")
 		}
-		return s.p.start(ctx, s.id, r.container)
+		return s.p.start(ctx, &r.Spec, r.container)
 	})
 }
 

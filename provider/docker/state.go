@@ -69,6 +69,9 @@ func (p *Provider) read(id string, c *container.InspectResponse) (*record, error
 	st.Started = moment(c.State.StartedAt)
 	st.State = stateOf(st, c.State)
 	st.Ready = st.State == atoll.StateRunning
+	if c.NetworkSettings != nil {
+		st.Ports, st.Address = published(c.NetworkSettings.Ports)
+	}
 	if st.State == atoll.StateStopped || st.State == atoll.StateFailed {
 		st.Stopped = moment(c.State.FinishedAt)
 	}

@@ -33,6 +33,7 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 		if id := v.Labels[labelSession]; id != "" {
 			vol.Name, vol.Sandbox = volume.DataName(id), id
 		}
+		vol.Cache = vol.Name == atoll.CacheVolume
 		if vol.Name != "" {
 			list = append(list, vol)
 		}
@@ -66,6 +67,9 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 	own := p.names.volume(project, name)
 	if id, err := atoll.NormalizeID(strings.TrimPrefix(name, "data-")); err == nil && id != "" && volume.DataName(id) == name {
 		own = p.names.data(id)
+	}
+	if name == atoll.CacheVolume {
+		own = p.names.cache(project)
 	}
 	found, err := p.engine.VolumeInspect(ctx, own, client.VolumeInspectOptions{})
 	if err == nil && found.Volume.Labels[labelProject] == project {

@@ -1,0 +1,96 @@
+package docker
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// network fails unless the sandbox's network is one that it may be on: the
+// engine's, by its own name, and no other word for the host's.
+func (c *creation) network(ctx context.Context) error {
+	if c.spec.Network.Mode != atoll.NetworkNamed {
+		return nil
+	}
+	name := c.spec.Network.Name
+	found, err := c.p.engine.NetworkInspect(ctx, name, client.NetworkInspectOptions{})
+	if cerrdefs.IsNotFound(err) || err == nil && found.Network.Name != name { // ids, and beginnings of them, are no names
+		return atoll.Errorf("create", c.spec.Name, atoll.ErrNotExist, "the engine has no network %q: docker network create %[1]s makes one", name)
+	}
+	if err != nil {
+		return err
+	}
+	switch n := found.Network; {
+	case n.Driver == "host" || n.Driver == "null":
+		return atoll.Errorf("create", c.spec.Name, atoll.ErrInvalid, "network %q: no sandbox is on the host's own network, or on none by that name", name)
+	case c.spec.Publishes() && (n.Internal || n.Driver != "bridge" && n.Driver != "overlay"):
+		return atoll.Errorf("create", c.spec.Name, atoll.ErrInvalid,
+			"network %q: the engine publishes no ports of it: use a bridge network that is not internal", name)
+	}
+	return nil
+}
+
+func networkMode(s *atoll.Spec) container.NetworkMode {
+	if s.Network.Mode == atoll.NetworkNamed {
+		return container.NetworkMode(s.Network.Name)
+	}
+	return "none"
+}
+
+// loopback is the one address that ports are published on.
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
+// bindings are the ports to publish.
+func bindings(s *atoll.Spec) network.PortMap {
+	all := network.PortMap{}
+	for _, p := range s.Ports {
+		if p.Publish {
+			port := tcp(p.Port)
+			all[port] = append(all[port], network.PortBinding{HostIP: loopback, HostPort: strconv.Itoa(p.HostPort)})
+		}
+	}
+	return all
+}
+
+// exposed names the ports to publish once more, as the engine wants it.
+func exposed(s *atoll.Spec) network.PortSet {
+	all := network.PortSet{}
+	for port := range bindings(s) {
+		all[port] = struct{}{}
+	}
+	return all
+}
+
+// tcp is the engine's word for a port that is valid.
+func tcp(port int) network.Port {
+	p, _ := network.PortFrom(uint16(port), network.TCP)
+	return p
+}
+
+// published are the ports that the engine has published, and the URL of the one
+// that agents listen on.
+func published(bound network.PortMap) (ports []atoll.PublishedPort, agent string) {
+	for port, hosts := range bound {
+		for _, b := range hosts {
+			address := net.JoinHostPort(b.HostIP.String(), b.HostPort)
+			ports = append(ports, atoll.PublishedPort{Port: int(port.Num()), Address: address})
+		}
+	}
+	slices.SortFunc(ports, func(a, b atoll.PublishedPort) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Address, b.Address))
+	})
+	if i := slices.IndexFunc(ports, func(p atoll.PublishedPort) bool { return p.Port == atoll.AgentPort }); i >= 0 {
+		agent = "http://" + ports[i].Address
+	}
+	return ports, agent
+}

@@ -1,0 +1,152 @@
+package providertest
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var caches = []promise{
+	{"a cache is shared in its project, outlives its sandboxes, and is no other project's", []need{needCache}, func(t *testing.T, h *harness) {
+		h.dropCaches(t, "one", "two")
+		spec := atoll.Spec{Project: "one", Cache: true}
+		a, b := h.create(t, spec), h.create(t, spec)
+		h.keepInCache(t, a, ".cache/kept", "kept")
+		h.inCache(t, b, ".cache/kept", "kept")
+		for _, sb := range []atoll.Sandbox{a, b} {
+			if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				t.Fatalf("Remove: %v", err)
+			}
+		}
+		h.inCache(t, h.create(t, spec), ".cache/kept", "kept")
+		h.notInCache(t, h.create(t, atoll.Spec{Project: "two", Cache: true}), ".cache/kept")
+		h.notInCache(t, h.create(t, atoll.Spec{Project: "one"}), ".cache/kept")
+	}},
+	{"every directory of CacheDirs, and of CachePaths, leads to the cache", []need{needCache}, func(t *testing.T, h *harness) {
+		h.dropCaches(t, "one")
+		spec := atoll.Spec{Project: "one", Cache: true, CachePaths: []string{".cargo", "of the/suite"}}
+		a, b := h.create(t, spec), h.create(t, spec)
+		dirs := append(atoll.CacheDirs(), spec.CachePaths...)
+		for _, dir := range dirs {
+			h.keepInCache(t, a, dir+"/kept", dir)
+		}
+		for _, dir := range dirs {
+			h.inCache(t, b, dir+"/kept", dir)
+		}
+	}},
+	{"what is in a directory already is left alone by the cache", []need{needCache, needRestart}, func(t *testing.T, h *harness) {
+		h.dropCaches(t, "one")
+		spec := atoll.Spec{Project: "one", Cache: true}
+		sb := h.create(t, spec)
+		h.inHome(t, sb, `rm .npm .ccache .yarn && mkdir .npm && echo own > .npm/kept && echo own > .ccache && ln -s elsewhere .yarn && rm .gem && mkdir .gem`)
+		for range 2 {
+			if err := sb.Stop(h.ctx(t), 0); err != nil {
+				t.Fatalf("Stop: %v", err)
+			}
+			if err := sb.Start(h.ctx(t)); err != nil {
+				t.Fatalf("Start: %v", err)
+			}
+		}
+		h.inHome(t, sb, `test "$(cat .npm/kept)" = own && test ! -L .npm && test "$(cat .ccache)" = own && test "$(readlink .yarn)" = elsewhere`)
+		h.keepInCache(t, sb, ".gem/kept", "kept") // it was empty
+		h.inCache(t, h.create(t, spec), ".gem/kept", "kept")
+	}},
+	{"links that programs have left lead the cache nowhere", []need{needCache, needRestart}, func(t *testing.T, h *harness) {
+		h.dropCaches(t, "one")
+		sb := h.create(t, atoll.Spec{Project: "one", Cache: true})
+		h.inHome(t, sb, `mkdir /work/other && rm -r .cargo && ln -s /work/other .cargo`)
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		h.inHome(t, sb, `test -z "$(ls -A /work/other)"`)
+	}},
+	{"each user has a cache of his own", []need{needCache, needUsers}, func(t *testing.T, h *harness) {
+		h.dropCaches(t, "one")
+		spec := func(user string) atoll.Spec {
+			return atoll.Spec{Project: "one", Cache: true, User: user, Env: []string{"HOME=/work/home"}}
+		}
+		a, b, other := h.create(t, spec("1234:1234")), h.create(t, spec("1234:1234")), h.create(t, spec("2345:2345"))
+		h.keepInCache(t, a, ".cache/kept", "kept")
+		h.inCache(t, b, ".cache/kept", "kept")
+		h.notInCache(t, other, ".cache/kept")
+		h.keepInCache(t, other, ".cache/kept", "other")
+		h.inCache(t, a, ".cache/kept", "kept")
+	}},
+	{"a cache for a user without a home directory is refused", []need{needCache, needUsers}, func(t *testing.T, h *harness) {
+		h.dropCaches(t, "one")
+		h.refused(t, atoll.Spec{Project: "one", Cache: true, User: "1234:1234", Env: []string{"HOME=/no/home"}}, atoll.ErrInvalid)
+		if all, err := atoll.Volumes(h.ctx(t), h.p, "one"); err != nil || len(all) > 0 {
+			t.Errorf("Volumes: %+v, %v; want none", all, err)
+		}
+	}},
+	{"the cache is a volume of its project, which is emptied by removing it", []need{needCache}, func(t *testing.T, h *harness) {
+		h.dropCaches(t, "one")
+		spec := atoll.Spec{Project: "one", Cache: true}
+		sb := h.create(t, spec)
+		h.keepInCache(t, sb, ".cache/kept", "kept")
+		if v := h.volume(t, "one", atoll.CacheVolume); !v.Cache || !v.InUse || v.Project != "one" || v.Sandbox != "" {
+			t.Errorf("the volume is %+v, want a cache in use", v)
+		}
+		wantKind(t, "RemoveVolume while in use", atoll.RemoveVolume(h.ctx(t), h.p, "one", atoll.CacheVolume), atoll.ErrConflict)
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		if v := h.volume(t, "one", atoll.CacheVolume); !v.Cache || v.InUse {
+			t.Errorf("the volume is %+v, want a cache that is not in use", v)
+		}
+		if err := atoll.RemoveVolume(h.ctx(t), h.p, "one", atoll.CacheVolume); err != nil {
+			t.Errorf("RemoveVolume: %v", err)
+		}
+		h.notInCache(t, h.create(t, spec), ".cache/kept")
+		h.refused(t, atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: atoll.CacheVolume, Target: "/work/m"}}}, atoll.ErrInvalid)
+	}},
+	{"a sandbox without a cache makes none", []need{needVolumes}, func(t *testing.T, h *harness) {
+		h.idle(t)
+		all, err := atoll.Volumes(h.ctx(t), h.p, "")
+		if err != nil || slices.ContainsFunc(all, func(v atoll.Volume) bool { return v.Cache || v.Name == atoll.CacheVolume }) {
+			t.Errorf("Volumes: %+v, %v; want no cache", all, err)
+		}
+	}},
+}
+
+// dropCaches removes the projects' caches at the end of the subtest, with the
+// sandboxes that use them.
+func (h *harness) dropCaches(t *testing.T, projects ...string) {
+	t.Cleanup(func() {
+		for _, p := range projects {
+			if err := atoll.RemoveProject(h.ctx(t), h.p, p); err != nil {
+				t.Errorf("RemoveProject: %v", err)
+			}
+		}
+	})
+}
+
+// inHome runs a script in the home directory, which must succeed.
+func (h *harness) inHome(t *testing.T, sb atoll.Sandbox, script string, args ...string) string {
+	t.Helper()
+	return h.output(t, sb, program(append([]string{"sh", "-c", `cd && ` + script, "sh"}, args...)...))
+}
+
+// keepInCache writes a file below the home directory.
+func (h *harness) keepInCache(t *testing.T, sb atoll.Sandbox, name, text string) {
+	t.Helper()
+	h.inHome(t, sb, `echo "$2" > "$1"`, name, text)
+}
+
+// inCache checks that a file below the home directory holds text.
+func (h *harness) inCache(t *testing.T, sb atoll.Sandbox, name, text string) {
+	t.Helper()
+	if got := h.inHome(t, sb, `cat "$1"`, name); got != text {
+		t.Errorf("%s holds %q, want %q", name, got, text)
+	}
+}
+
+// notInCache checks that there is no such file below the home directory.
+func (h *harness) notInCache(t *testing.T, sb atoll.Sandbox, name string) {
+	t.Helper()
+	h.inHome(t, sb, `test ! -e "$1"`, name)
+}
