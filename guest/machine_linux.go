@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"path"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -61,7 +63,7 @@ func NewMachine(config Config) (*Machine, error) {
 }
 
 // prepare makes the directory that processes start in, the user's. The data
-// volume is made over to him as long as there is nothing in it.
+// volume is made over to him as long as there is nothing in it but mounts.
 func prepare(workdir string, user passwd.User) error {
 	_, err := os.Stat(workdir)
 	made := errors.Is(err, os.ErrNotExist)
@@ -69,8 +71,7 @@ func prepare(workdir string, user passwd.User) error {
 		return atoll.Errorf("start", "", atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", workdir, err)
 	}
 	for _, dir := range []string{workdir, atoll.DefaultWorkdir} {
-		entries, err := os.ReadDir(dir)
-		if err != nil || len(entries) > 0 || dir == workdir && !made && dir != atoll.DefaultWorkdir {
+		if used, err := inUse(dir); err != nil || used || dir == workdir && !made && dir != atoll.DefaultWorkdir {
 			continue
 		}
 		if err := os.Chown(dir, int(user.UID), int(user.GID)); err != nil {
@@ -78,6 +79,27 @@ func prepare(workdir string, user passwd.User) error {
 		}
 	}
 	return nil
+}
+
+// inUse reports whether there is anything in dir but what something is mounted on.
+func inUse(dir string) (bool, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) == 0 {
+		return false, err
+	}
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false, err
+	}
+	mounted := map[string]bool{}
+	for line := range strings.Lines(string(table)) {
+		f := strings.Fields(line)
+		if rest, ok := strings.CutPrefix(f[4], path.Clean(dir)+"/"); ok {
+			name, _, _ := strings.Cut(rest, "/")
+			mounted[name] = true
+		}
+	}
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool { return !mounted[e.Name()] }), nil
 }
 
 // Files implements atoll.Filer. A process of the sandbox's user serves them, who

@@ -362,6 +362,9 @@ func (c *creation) start(ctx context.Context) error {
 func (p *Provider) start(ctx context.Context, spec *atoll.Spec, container string) error {
 	id := spec.ID
 	p.fire(id)
+	if err := p.targets(ctx, spec, container); err != nil {
+		return err
+	}
 	err := settled(ctx, func(ctx context.Context) error {
 		_, err := p.engine.ContainerStart(ctx, container, client.ContainerStartOptions{})
 		return err

@@ -78,14 +78,8 @@ func onVolume(spec *atoll.Spec, name string) bool {
 	if !path.IsAbs(name) {
 		name = path.Join(spec.Workdir, name)
 	}
-	dirs := []string{atoll.DefaultWorkdir, dataDir}
-	for _, m := range spec.Mounts {
-		if m.Type != atoll.MountTmpfs {
-			dirs = append(dirs, m.Target)
-		}
-	}
-	return slices.ContainsFunc(dirs, func(dir string) bool {
-		_, ok := dirfs.Below(path.Clean(dir), path.Clean(name))
+	return slices.ContainsFunc(volumeDirs(spec), func(dir string) bool {
+		_, ok := dirfs.Below(dir, path.Clean(name))
 		return ok
 	})
 }
@@ -113,7 +107,10 @@ func (p *Provider) hire(ctx context.Context, op string, r *record) (*guest.Clien
 		if err != nil {
 			return err
 		}
-		if _, err = p.engine.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
+		if err = p.targets(ctx, &spec, made.ID); err == nil {
+			_, err = p.engine.ContainerStart(ctx, made.ID, client.ContainerStartOptions{})
+		}
+		if err != nil {
 			p.drop(made.ID)
 		}
 		return err

@@ -1,0 +1,88 @@
+package docker
+
+import (
+	"context"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/dirfs"
+)
+
+// targets fails if a program has left a link on the way to where a mount of the
+// container, which does not run, goes to. The engine would follow it, and the mount
+// cover what it leads to: the guest's program, for instance. No link on a volume
+// is followed; those of the image are, if they lead elsewhere than to the guest.
+func (p *Provider) targets(ctx context.Context, spec *atoll.Spec, id string) error {
+	for _, m := range spec.Mounts {
+		for _, name := range wayTo(m.Target) {
+			found, err := p.look(ctx, id, name)
+			if cerrdefs.IsNotFound(err) {
+				break // the engine makes it
+			}
+			if err != nil {
+				return p.failed(ctx, "start", spec.ID, err)
+			}
+			_, covers := dirfs.Below(guestDir, path.Clean(found.LinkTarget))
+			if found.Mode&fs.ModeSymlink != 0 && (covers || slices.ContainsFunc(volumeDirs(spec), func(dir string) bool {
+				_, below := dirfs.Below(dir, name)
+				return below
+			})) {
+				return atoll.Errorf("start", spec.ID, atoll.ErrInvalid,
+					"mount target %q: %s is a link, and no mount follows it: make the sandbox anew, with its id and without the mount, and remove the link", m.Target, name)
+			}
+		}
+	}
+	return nil
+}
+
+// look finds out what a name stands for in a container that does not run, and
+// follows no link at its end. The engine mounts for it all that the container mounts.
+func (p *Provider) look(ctx context.Context, id, name string) (container.PathStat, error) {
+	found, err := p.engine.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: name})
+	if !cerrdefs.IsInternal(err) {
+		return found.Stat, err
+	}
+	copied, why := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name}) // which says it in words
+	if why == nil {
+		copied.Content.Close()
+		return found.Stat, err
+	}
+	if strings.Contains(why.Error(), "not a directory") {
+		return found.Stat, atoll.Errorf("start", "", atoll.ErrInvalid, "a file is mounted on a directory, or a directory on a file: %w", why)
+	}
+	return found.Stat, why
+}
+
+// wayTo lists the directories that lead to target, which is the last one. There is
+// none to what is in the root directory: that cannot be replaced while it is a mount.
+func wayTo(target string) []string {
+	parts := strings.Split(strings.TrimPrefix(path.Clean(target), "/"), "/")
+	if len(parts) == 1 {
+		return nil
+	}
+	var way []string
+	name := ""
+	for _, part := range parts {
+		name += "/" + part
+		way = append(way, name)
+	}
+	return way
+}
+
+// volumeDirs are the directories of the sandbox that outlive it.
+func volumeDirs(spec *atoll.Spec) []string {
+	dirs := []string{atoll.DefaultWorkdir, dataDir}
+	for _, m := range spec.Mounts {
+		if m.Type != atoll.MountTmpfs {
+			dirs = append(dirs, path.Clean(m.Target))
+		}
+	}
+	return dirs
+}
