@@ -46,6 +46,7 @@ type Config struct {
 	IdleStop   atoll.Duration `yaml:"idle_stop" doc:"stop a sandbox that nobody uses for so long, like 30m; 0 for never"`
 	IdleRemove bool           `yaml:"idle_remove" doc:"remove it then, with its data volume, instead of stopping it"`
 	Lifetime   atoll.Duration `yaml:"lifetime" doc:"how long a sandbox may live at most, whatever it does, like 24h; 0 for no limit"`
+	CachePaths []string       `yaml:"cache_paths" doc:"directories below the home directory that sandboxes with a cache keep in it besides the usual ones, like .tool/cache"`
 
 	Image     Image     `yaml:"image"`
 	Reconcile Reconcile `yaml:"reconcile"`
@@ -214,6 +215,11 @@ func (c *Config) check(s *schema) error {
 	}
 	if c.MaxSandboxes < 0 {
 		bad("max_sandboxes", fmt.Errorf("%d: must be positive, or 0 for any number", c.MaxSandboxes))
+	}
+	for _, path := range c.CachePaths {
+		if !atoll.ValidCachePath(path) {
+			bad("cache_paths", fmt.Errorf("%q: must be relative to the home directory, without \"..\"", path))
+		}
 	}
 	c.Image.check(bad)
 	if c.Reconcile.Every < 0 {

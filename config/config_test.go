@@ -179,6 +179,7 @@ func TestErrors(t *testing.T) {
 		{name: "bad size", file: "resources: {memory: lots}\n", want: []string{`size "lots": write it like 512m or 2g`}},
 		{name: "negative", file: "resources: {disk: -2}\n", want: []string{at + ":1: resources.disk: "}},
 		{name: "relative state", env: []string{"ATOLL_STATE_DIR=x"}, want: []string{`ATOLL_STATE_DIR: "x": must be an absolute path`}},
+		{name: "cache path", env: []string{"ATOLL_CACHE_PATHS=.tool/cache,/etc"}, want: []string{`ATOLL_CACHE_PATHS: "/etc": must be relative to the home directory`}},
 		{name: "relative host path", file: "gvisor: {host_paths: [usr]}\n", want: []string{`"usr": must be an absolute path`}},
 		{name: "unknown provider", flags: map[string]string{"provider": "dokcer"}, want: []string{`--provider: "dokcer": this binary has gvisor, docker, local, mock`}},
 		{name: "bad project", env: []string{"ATOLL_PROJECT=a b"}, want: []string{`ATOLL_PROJECT: "a b": use a letter`}},

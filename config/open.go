@@ -100,5 +100,6 @@ func (c *Config) limits() limit.Options {
 		IdleStop:   cmp.Or(c.IdleStop, atoll.Never),
 		IdleRemove: c.IdleRemove,
 		Lifetime:   c.Lifetime,
+		CachePaths: c.CachePaths,
 	}
 }

@@ -5,6 +5,7 @@ package limit
 import (
 	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -19,6 +20,8 @@ type Options struct {
 	// has idle stop; IdleRemove is for these too.
 	IdleStop   atoll.Duration
 	IdleRemove bool
+	// CachePaths are more of them for the sandboxes that have a Spec.Cache.
+	CachePaths []string
 	// Lifetime is how long any sandbox may live, and those do whose TTL is 0.
 	Lifetime atoll.Duration
 }
@@ -64,6 +67,14 @@ func (p *provider) fill(spec *atoll.Spec) {
 	}
 	if r.Disk == 0 && p.caps.DiskLimit {
 		r.Disk = defaults.Disk
+	}
+	if spec.Cache && p.caps.Cache {
+		spec.CachePaths = slices.Clone(spec.CachePaths)
+		for _, path := range p.opts.CachePaths {
+			if !slices.Contains(spec.CachePaths, path) { // as of a sandbox that is made again
+				spec.CachePaths = append(spec.CachePaths, path)
+			}
+		}
 	}
 	if spec.IdleStop == 0 && p.caps.IdleStop {
 		spec.IdleStop = p.opts.IdleStop

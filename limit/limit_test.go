@@ -39,7 +39,7 @@ func (r *recorder) Create(_ context.Context, spec *atoll.Spec) (atoll.Sandbox, e
 // Sandboxes that name no limits get those of the options, where the provider can
 // enforce them; others keep their own.
 func TestFill(t *testing.T) {
-	all := atoll.Caps{MemoryLimit: true, CPULimit: true, ProcessLimit: true, DiskLimit: true, IdleStop: true}
+	all := atoll.Caps{MemoryLimit: true, CPULimit: true, ProcessLimit: true, DiskLimit: true, IdleStop: true, Cache: true}
 	given := atoll.Resources{Memory: 1 << 30, CPUs: 2, Processes: 99, Disk: 5 << 30}
 	own := atoll.Resources{Memory: 3 << 20, CPUs: 0.5, Processes: 7, Disk: 8 << 20}
 	lifted := atoll.Resources{Memory: atoll.Unlimited, CPUs: atoll.Unlimited, Processes: atoll.Unlimited, Disk: atoll.Unlimited}
@@ -58,6 +58,8 @@ func TestFill(t *testing.T) {
 			atoll.Spec{Resources: atoll.Resources{Memory: 1 << 30, CPUs: 0.5, Processes: 99, Disk: 5 << 30}, IdleStop: hour, IdleRemove: true}},
 		{"removed when idle", all, limit.Options{IdleStop: hour}, atoll.Spec{IdleRemove: true}, atoll.Spec{IdleStop: hour, IdleRemove: true}},
 		{"never idle", all, limit.Options{IdleStop: atoll.Never, IdleRemove: true}, atoll.Spec{}, atoll.Spec{IdleStop: atoll.Never}},
+		{"cache paths", all, limit.Options{CachePaths: []string{"a", "b"}}, atoll.Spec{Cache: true, CachePaths: []string{"c", "b"}}, atoll.Spec{Cache: true, CachePaths: []string{"c", "b", "a"}}},
+		{"cache paths of no cache", all, limit.Options{CachePaths: []string{"a", "b"}}, atoll.Spec{}, atoll.Spec{}},
 		{"none configured", all, limit.Options{}, atoll.Spec{}, atoll.Spec{}},
 		{"none enforced", atoll.Caps{}, limit.Options{Resources: given, IdleStop: hour, IdleRemove: true}, atoll.Spec{}, atoll.Spec{}},
 		{"one enforced", atoll.Caps{ProcessLimit: true}, limit.Options{Resources: given}, atoll.Spec{}, atoll.Spec{Resources: atoll.Resources{Processes: 99}}},

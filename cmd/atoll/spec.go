@@ -23,6 +23,7 @@ type specFlags struct {
 	volumes []string
 	mounts  []string
 	expose  []string
+	publish []string
 	network string
 	quiet   bool
 }
@@ -42,9 +43,13 @@ func (f *specFlags) register(fs *pflag.FlagSet) {
 	fs.Float64Var(&f.spec.Resources.CPUs, "cpus", 0, "`number` of CPUs to use at most, like 1.5 (default all)")
 	fs.IntVar(&f.spec.Resources.Processes, "pids", 0, fmt.Sprintf("`number` of processes to run at most; -1 for no limit (default %d)", atoll.DefaultProcesses))
 	fs.Var((*bytesValue)(&f.spec.Resources.Disk), "disk", "limit of what is written outside of volumes, like 4g; -1 for none (default "+atoll.DefaultDisk.String()+")")
-	fs.StringVar(&f.network, "network", "", "`mode` of the network: none, on, or egress for what --allow lists only (default none)")
+	fs.StringVar(&f.network, "network", "", "`mode` of the network: none, on, egress for what --allow lists only, or named:NAME for one of the engine's own, with all that it reaches (default none)")
 	fs.StringArrayVar(&f.spec.Network.Allow, "allow", nil, "`host` or network that can be reached; without --network it means --network egress")
 	fs.StringArrayVar(&f.expose, "expose", nil, "`[NAME=]PORT` that a command inside will listen on; every port can be reached, declared or not")
+	fs.StringArrayVarP(&f.publish, "publish", "p", nil, "`[HOST:]PORT` to publish on 127.0.0.1, as HOST or any free port; needs --network named:NAME, which atoll port-forward does not")
+	fs.StringVar((*string)(&f.spec.Resources.GPUs), "gpus", "", "`GPUs` to pass on: all, how many, or which, like device=0,1 (default none)")
+	fs.BoolVar(&f.spec.Cache, "cache", false, "have package managers and compilers keep what they fetch for all sandboxes of the project")
+	fs.StringArrayVar(&f.spec.CachePaths, "cache-path", nil, "`directory` below the home directory to keep in the cache, too; without --cache it means that")
 	fs.BoolVar(&f.spec.ReadOnlyRoot, "read-only", false, "make the root file system read-only")
 	fs.Var((*durationValue)(&f.spec.TTL), "ttl", "remove the sandbox that long after it was made, like 1h")
 	fs.Var((*idleValue)(&f.spec.IdleStop), "idle-stop", "stop the sandbox, with its files kept, when nobody uses it for so long, like 30m; 0 for never")
@@ -67,10 +72,10 @@ func (f *specFlags) build(a *app, args []string) (*atoll.Spec, error) {
 	if s.Image, err = absImage(s.Image); err != nil {
 		return nil, err
 	}
-	s.Network.Mode = atoll.NetworkMode(f.network)
-	if f.network == "" && len(s.Network.Allow) > 0 {
-		s.Network.Mode = atoll.NetworkEgress
+	if err := f.setNetwork(&s.Network); err != nil {
+		return nil, err
 	}
+	s.Cache = s.Cache || len(s.CachePaths) > 0
 	if s.Env, err = f.env.list(a.env); err != nil {
 		return nil, err
 	}
@@ -102,7 +107,47 @@ func (f *specFlags) build(a *app, args []string) (*atoll.Spec, error) {
 		}
 		s.Ports = append(s.Ports, p)
 	}
+	for _, v := range f.publish {
+		p, err := parsePublish(v)
+		if err != nil {
+			return nil, err
+		}
+		s.Ports = append(s.Ports, p)
+	}
 	return &s, s.Validate()
+}
+
+// setNetwork reads --network. One of the engine's own is asked for by that word,
+// so that no slip of the pen opens what the modes keep closed.
+func (f *specFlags) setNetwork(n *atoll.Network) error {
+	mode, name, hasName := strings.Cut(f.network, ":")
+	n.Mode, n.Name = atoll.NetworkMode(mode), name
+	switch {
+	case f.network == "" && len(n.Allow) > 0:
+		n.Mode = atoll.NetworkEgress
+	case f.network == "":
+	case (n.Mode == atoll.NetworkNamed) != hasName || !slices.Contains(networkModes, mode):
+		return usagef("network %q: use none, on or egress, or named:NAME for one of the engine's networks", f.network)
+	}
+	return nil
+}
+
+// networkModes are the words that --network knows.
+var networkModes = []string{
+	string(atoll.NetworkNone), string(atoll.NetworkOn), string(atoll.NetworkEgress), string(atoll.NetworkNamed),
+}
+
+// parsePublish reads docker's -p, which here means loopback only.
+func parsePublish(s string) (atoll.Port, error) {
+	all, err := parseForwards([]string{s})
+	if err != nil {
+		return atoll.Port{}, usagef("publish %q: write it like 80, or 8080:80; the address is always 127.0.0.1", s)
+	}
+	p := atoll.Port{Port: all[0].inside, Publish: true}
+	if strings.Contains(s, ":") {
+		p.HostPort = all[0].local
+	}
+	return p, nil
 }
 
 // absImage completes the path in an image that is a file or directory here, as

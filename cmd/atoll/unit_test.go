@@ -177,6 +177,52 @@ func TestParseForwards(t *testing.T) {
 	}
 }
 
+func TestParsePublish(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		want atoll.Port
+		ok   bool
+	}{
+		{"80", atoll.Port{Port: 80, Publish: true}, true},
+		{"8080:80", atoll.Port{Port: 80, Publish: true, HostPort: 8080}, true},
+		{"80:80", atoll.Port{Port: 80, Publish: true, HostPort: 80}, true},
+		{"0:80", atoll.Port{Port: 80, Publish: true}, true},
+		{"0.0.0.0:8080:80", atoll.Port{}, false},
+		{"80/udp", atoll.Port{}, false},
+		{"", atoll.Port{}, false},
+	} {
+		if got, err := parsePublish(tt.in); got != tt.want || (err == nil) != tt.ok {
+			t.Errorf("parsePublish(%q) = %+v, %v, want %+v, ok %v", tt.in, got, err, tt.want, tt.ok)
+		}
+	}
+}
+
+func TestSetNetwork(t *testing.T) {
+	for _, tt := range []struct {
+		in    string
+		allow []string
+		want  atoll.Network
+		ok    bool
+	}{
+		{"", nil, atoll.Network{}, true},
+		{"", []string{"a"}, atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"a"}}, true},
+		{"on", []string{"a"}, atoll.Network{Mode: atoll.NetworkOn, Allow: []string{"a"}}, true},
+		{"named:web", nil, atoll.Network{Mode: atoll.NetworkNamed, Name: "web"}, true},
+		{"named:on", nil, atoll.Network{Mode: atoll.NetworkNamed, Name: "on"}, true},
+		{"named", nil, atoll.Network{}, false},
+		{"web", nil, atoll.Network{}, false},
+		{"on:web", nil, atoll.Network{}, false},
+		{"host", nil, atoll.Network{}, false},
+		{"container:x", nil, atoll.Network{}, false},
+	} {
+		got := atoll.Network{Allow: tt.allow}
+		err := (&specFlags{network: tt.in}).setNetwork(&got)
+		if (err == nil) != tt.ok || tt.ok && !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("--network %q: %+v, %v, want %+v, ok %v", tt.in, got, err, tt.want, tt.ok)
+		}
+	}
+}
+
 func TestParseFilter(t *testing.T) {
 	got, err := parseFilter([]string{"name=web", "label=a=b=c", "label=d", "state=running", "state=failed"})
 	want := atoll.Filter{

@@ -36,9 +36,7 @@ func showUsage(cmd *cobra.Command) {
 
 // dockersOther are flags of docker for which there is something else here.
 var dockersOther = map[string]string{
-	"p":          "ports need not be published: atoll port-forward reaches all of them",
-	"publish":    "ports need not be published: atoll port-forward reaches all of them",
-	"net":        "use --network none, on or egress",
+	"net":        "use --network none, on, egress or named:NAME",
 	"restart":    "a sandbox that ends stays stopped: atoll start starts it again",
 	"entrypoint": "an image's entrypoint is not run: name the command",
 	"privileged": "no sandbox has more rights than another",

@@ -21,8 +21,9 @@ func newVolumeLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "List volumes of all projects, or with --project of one",
-		Long: `Ls lists the volumes that were given a name, and the data volumes of sandboxes,
-which are called data- and the sandbox's id.`,
+		Long: `Ls lists the volumes that were given a name, the data volumes of sandboxes,
+which are called data- and the sandbox's id, and the caches of projects, each of
+which is called .cache.`,
 		Aliases:           []string{"list"},
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -61,8 +62,10 @@ which are called data- and the sandbox's id.`,
 
 func newVolumeRm(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:               "rm VOLUME...",
-		Short:             "Remove volumes of a project that no sandbox uses",
+		Use:   "rm VOLUME...",
+		Short: "Remove volumes of a project that no sandbox uses",
+		Example: `  atoll volume rm data
+  atoll volume rm .cache    # empties the cache of the project`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeVolumes,
 		RunE: func(cmd *cobra.Command, args []string) error {
