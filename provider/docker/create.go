@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 	"github.com/seed46cd37a8/atoll/internal/volume"
 )
 
@@ -78,7 +80,8 @@ type creation struct {
 
 	image     *image
 	container string
-	volumes   []string // that were not there before
+	volumes   []string   // that were not there before
+	shared    *disk.Lock // of the project's volumes, until the container has them
 }
 
 func (c *creation) run(ctx context.Context) error {
@@ -127,8 +130,17 @@ func (c *creation) undo() {
 		c.p.leave(c.spec.ID)
 		c.p.drop(c.container)
 	}
+	if len(c.volumes) == 0 {
+		c.unshare()
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), dropTime)
 	defer cancel()
+	if err := c.share(ctx); err != nil {
+		c.p.log.Error("create: undo", "volumes", c.volumes, "err", err)
+		return
+	}
+	defer c.unshare()
 	for i := len(c.volumes) - 1; i >= 0; i-- {
 		_, err := c.p.engine.VolumeRemove(ctx, c.volumes[i], client.VolumeRemoveOptions{})
 		if err != nil && !cerrdefs.IsNotFound(err) && !cerrdefs.IsConflict(err) { // another sandbox may use it by now
@@ -178,7 +190,28 @@ func (c *creation) makeData(ctx context.Context) error {
 	return c.volume(ctx, c.p.names.data(c.spec.ID), map[string]string{labelSession: c.spec.ID})
 }
 
+// share keeps others from removing volumes of the project, and from mounting
+// those that a failed creation takes back. A sandbox that shares none needs no lock.
+func (c *creation) share(ctx context.Context) (err error) {
+	volumes := c.spec.Cache || slices.ContainsFunc(c.spec.Mounts, func(m atoll.Mount) bool { return m.Type == atoll.MountVolume })
+	if volumes && c.shared == nil {
+		c.shared, err = c.p.lock(ctx, "create", volumesLock(c.spec.Project))
+	}
+	return err
+}
+
+func (c *creation) unshare() {
+	c.shared.Release()
+	c.shared = nil
+}
+
+// volumesLock is the lock that goes with the volumes of a project.
+func volumesLock(project string) string { return "volumes-" + project }
+
 func (c *creation) makeVolumes(ctx context.Context) error {
+	if err := c.share(ctx); err != nil {
+		return err
+	}
 	if c.spec.Cache {
 		if err := c.volume(ctx, c.p.names.cache(c.spec.Project), map[string]string{labelVolume: atoll.CacheVolume}); err != nil {
 			return err
@@ -215,6 +248,7 @@ func (c *creation) volume(ctx context.Context, name string, labels map[string]st
 }
 
 func (c *creation) make(ctx context.Context) error {
+	defer c.unshare()
 	config, err := c.config()
 	if err != nil {
 		return err

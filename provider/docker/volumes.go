@@ -71,6 +71,14 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 	if name == atoll.CacheVolume {
 		own = p.names.cache(project)
 	}
+	if !atoll.ValidName(project) {
+		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
+	}
+	lock, err := p.lock(ctx, "remove volume", volumesLock(project))
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
 	found, err := p.engine.VolumeInspect(ctx, own, client.VolumeInspectOptions{})
 	if err == nil && found.Volume.Labels[labelProject] == project {
 		_, err = p.engine.VolumeRemove(ctx, own, client.VolumeRemoveOptions{})

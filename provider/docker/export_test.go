@@ -1,0 +1,4 @@
+package docker
+
+// OnStep has step asked before each step of a creation.
+func OnStep(opts *Options, step func(name string) error) { opts.step = step }

@@ -1,0 +1,70 @@
+//go:build linux
+
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/docker"
+)
+
+// Nobody removes a volume from under a sandbox that is about to mount it: the
+// engine would make another one, of which nobody knew whose it is.
+func TestVolumesStayForWhoMountsThem(t *testing.T) {
+	var p *docker.Provider
+	tried := 0
+	p = opened(t, func(o *docker.Options) {
+		docker.OnStep(o, func(name string) error {
+			if name != "container" {
+				return nil
+			}
+			for _, volume := range []string{atoll.CacheVolume, "v"} {
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				err := atoll.RemoveVolume(ctx, p, "shared", volume)
+				cancel()
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("RemoveVolume %s: %v, want it to wait", volume, err)
+				}
+				tried++
+			}
+			return nil
+		})
+	})
+	t.Cleanup(func() {
+		if err := p.RemoveProject(context.WithoutCancel(t.Context()), "shared"); err != nil {
+			t.Error(err)
+		}
+	})
+	mounts := []atoll.Mount{{Type: atoll.MountVolume, Source: "v", Target: "/v"}}
+	if _, err := p.Create(t.Context(), &atoll.Spec{Project: "shared", Cache: true, Mounts: mounts}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := p.Volumes(t.Context(), "shared")
+	if err != nil || len(all) != 3 || tried != 2 {
+		t.Errorf("Volumes: %+v, %v; want the cache, v and the data volume", all, err)
+	}
+}
+
+// A creation that fails takes its volumes back, also when that is just after the
+// sandbox has them.
+func TestVolumesOfThoseWhoFail(t *testing.T) {
+	for _, step := range []string{"container", "start"} {
+		p := opened(t, func(o *docker.Options) {
+			docker.OnStep(o, func(name string) error {
+				if name == step {
+					return atoll.E("create", "", atoll.ErrUnavailable, nil)
+				}
+				return nil
+			})
+		})
+		_, err := p.Create(t.Context(), &atoll.Spec{Project: "shared", Cache: true})
+		wantKind(t, "Create", err, atoll.ErrUnavailable)
+		if all, err := p.Volumes(t.Context(), "shared"); err != nil || len(all) > 0 {
+			t.Errorf("Volumes: %+v, %v; want none", all, err)
+		}
+	}
+}
