@@ -22,6 +22,11 @@ func (l ProviderLayer) Resolve(ctx context.Context, project, name string) (strin
 // Probe forwards.
 func (l ProviderLayer) Probe(ctx context.Context) Probe { return ProbeProvider(ctx, l.Provider) }
 
+// Members forwards.
+func (l ProviderLayer) Members(ctx context.Context) ([]Member, error) {
+	return Members(ctx, l.Provider)
+}
+
 // Prepare forwards.
 func (l ProviderLayer) Prepare(ctx context.Context, spec *Spec, progress func(Progress)) error {
 	return Prepare(ctx, l.Provider, spec, progress)
@@ -127,6 +132,7 @@ func (l ProcessLayer) Resize(ctx context.Context, size Size) error {
 
 var (
 	_ Resolver       = ProviderLayer{}
+	_ Combiner       = ProviderLayer{}
 	_ Prober         = ProviderLayer{}
 	_ Preparer       = ProviderLayer{}
 	_ ProjectRemover = ProviderLayer{}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"iter"
 	"net"
+	"slices"
 	"time"
 )
 
@@ -15,6 +16,30 @@ import (
 // A Resolver is a Provider that finds the id for a name without a List.
 type Resolver interface {
 	Resolve(ctx context.Context, project, name string) (id string, err error)
+}
+
+// A Combiner is a Provider made of several, each of which has a name and makes
+// the sandboxes whose Spec names it.
+type Combiner interface {
+	// Members describes them, the default one first, by what is known: it asks
+	// none of them.
+	Members(ctx context.Context) ([]Member, error)
+}
+
+// A Member is one of the providers that a Provider is made of.
+type Member struct {
+	Info           // only its Name where it could not be opened
+	InUse   bool   `json:"in_use"`            // it had sandboxes when it was last asked
+	Problem string `json:"problem,omitempty"` // why it could not be asked, the last time it was
+}
+
+// Members describes the providers that p is made of, the default one first. A
+// Provider that is no Combiner is the only one.
+func Members(ctx context.Context, p Provider) ([]Member, error) {
+	if c, ok := p.(Combiner); ok {
+		return c.Members(ctx)
+	}
+	return []Member{{Info: p.Info(), InUse: true}}, nil
 }
 
 // A Prober is a Provider that can say whether it works on this machine.
@@ -92,22 +117,25 @@ func RemoveProject(ctx context.Context, p Provider, project string) error {
 }
 
 // A VolumeStore is a Provider with Caps.Volumes: it keeps data volumes of
-// sandboxes and named volumes of projects.
+// sandboxes and named volumes of projects. Where it is made of several
+// providers, "NAME=VOLUME" is the volume that the one called NAME keeps.
 type VolumeStore interface {
 	// Volumes lists the volumes of a project, or of all when it is "".
 	Volumes(ctx context.Context, project string) ([]Volume, error)
-	// RemoveVolume deletes one. Kinds: ErrNotExist, ErrConflict (in use).
+	// RemoveVolume deletes one. Kinds: ErrNotExist, ErrConflict (in use, or
+	// several providers keep one of this name).
 	RemoveVolume(ctx context.Context, project, name string) error
 }
 
 // A Volume is a directory that outlives sandboxes.
 type Volume struct {
-	Name    string    `json:"name"` // "data-" and the id for a sandbox's own, CacheVolume for the project's cache
-	Project string    `json:"project"`
-	Sandbox string    `json:"sandbox,omitempty"` // id of the sandbox whose data volume it is
-	Cache   bool      `json:"cache,omitempty"`   // it is the cache of its project
-	InUse   bool      `json:"in_use"`            // a sandbox mounts it
-	Created time.Time `json:"created"`
+	Name     string    `json:"name"` // "data-" and the id for a sandbox's own, CacheVolume for the project's cache
+	Project  string    `json:"project"`
+	Provider string    `json:"provider"`          // that keeps it
+	Sandbox  string    `json:"sandbox,omitempty"` // id of the sandbox whose data volume it is
+	Cache    bool      `json:"cache,omitempty"`   // it is the cache of its project
+	InUse    bool      `json:"in_use"`            // a sandbox mounts it
+	Created  time.Time `json:"created"`
 }
 
 // Volumes lists the volumes of a project, or of all when it is "".
@@ -127,7 +155,8 @@ func RemoveVolume(ctx context.Context, p Provider, project, name string) error {
 }
 
 // An ImageStore is a Provider with Caps.Images: it keeps the images that Create
-// and Prepare have fetched.
+// and Prepare have fetched. Where it is made of several providers, "NAME=REF" is
+// the image that the one called NAME keeps.
 type ImageStore interface {
 	// Images lists the images that are kept, one for each name that they have,
 	// sorted by name.
@@ -138,7 +167,8 @@ type ImageStore interface {
 	// a sandbox or a snapshot was made from is deleted with force only, and is
 	// fetched again when that starts; one that a running sandbox uses is not
 	// deleted even then. Kinds: ErrInvalid (not the name of an image),
-	// ErrNotExist, ErrConflict (in use; then nothing is changed).
+	// ErrNotExist, ErrConflict (in use, or several providers keep it; then
+	// nothing is changed).
 	RemoveImage(ctx context.Context, ref string, force bool) error
 
 	// PruneImages deletes images that no sandbox, running or not, and no
@@ -150,6 +180,7 @@ type ImageStore interface {
 // An Image is one that a provider keeps.
 type Image struct {
 	Ref      string    `json:"ref"`                // its name in full, or its digest when it has none
+	Provider string    `json:"provider"`           // that keeps it
 	Digest   string    `json:"digest"`             // of what it consists of
 	Platform string    `json:"platform,omitempty"` // "linux/amd64"
 	Size     Bytes     `json:"size"`               // of its files
@@ -162,6 +193,7 @@ type Image struct {
 // The zero value means those without a name, which another image has taken.
 type PruneOptions struct {
 	All       bool     `json:"all,omitempty"`       // those with a name, too
+	Provider  string   `json:"provider,omitempty"`  // only those that it keeps
 	UnusedFor Duration `json:"unused_for,omitzero"` // only those that were not used for so long
 }
 
@@ -191,6 +223,15 @@ func RemoveImage(ctx context.Context, p Provider, ref string, force bool) error 
 func PruneImages(ctx context.Context, p Provider, opts PruneOptions) (Pruned, error) {
 	if opts.UnusedFor < 0 {
 		return Pruned{}, Errorf("prune images", "", ErrInvalid, "unused for %s: must not be negative", opts.UnusedFor)
+	}
+	if opts.Provider != "" {
+		members, err := Members(ctx, p)
+		if err != nil {
+			return Pruned{}, err
+		}
+		if !slices.ContainsFunc(members, func(m Member) bool { return m.Name == opts.Provider }) {
+			return Pruned{}, Errorf("prune images", "", ErrInvalid, "provider %q not found", opts.Provider)
+		}
 	}
 	if s, ok := p.(ImageStore); ok {
 		return s.PruneImages(ctx, opts)
@@ -268,12 +309,13 @@ type SnapshotStore interface {
 // are as they were; processes that Exec started, and what they started, end
 // when it is restored where the backend cannot connect them anew (gVisor).
 type Snapshot struct {
-	ID      string    `json:"id"`
-	Sandbox string    `json:"sandbox"` // id of the sandbox it was taken of
-	Spec    Spec      `json:"spec"`    // of that sandbox
-	Version string    `json:"version"` // of the backend that can restore it
-	Size    Bytes     `json:"size"`    // on disk
-	Created time.Time `json:"created"`
+	ID       string    `json:"id"`
+	Provider string    `json:"provider"` // that keeps it
+	Sandbox  string    `json:"sandbox"`  // id of the sandbox it was taken of
+	Spec     Spec      `json:"spec"`     // of that sandbox
+	Version  string    `json:"version"`  // of the backend that can restore it
+	Size     Bytes     `json:"size"`     // on disk
+	Created  time.Time `json:"created"`
 }
 
 // Snapshots lists the snapshots that p keeps.

@@ -28,7 +28,8 @@ type Provider interface {
 	Get(ctx context.Context, id string) (Sandbox, error)
 
 	// List returns the sandboxes that this provider made and f matches, oldest
-	// first.
+	// first. Of several providers, one that cannot be asked is left out, unless
+	// f names it or no other answers; Members tells.
 	List(ctx context.Context, f Filter) ([]Status, error)
 
 	// Watch replays the current state of every sandbox as EventState, then
@@ -151,15 +152,16 @@ type Status struct {
 // A Filter selects sandboxes; its zero value selects all. All fields that are
 // set must match.
 type Filter struct {
-	Name    string            `json:"name,omitempty"`
-	Project string            `json:"project,omitempty"`
-	Labels  map[string]string `json:"labels,omitempty"` // each key with this value
-	States  []State           `json:"states,omitempty"` // any of these
+	Name     string            `json:"name,omitempty"`
+	Project  string            `json:"project,omitempty"`
+	Provider string            `json:"provider,omitempty"` // as in Status; of several, no other is asked
+	Labels   map[string]string `json:"labels,omitempty"`   // each key with this value
+	States   []State           `json:"states,omitempty"`   // any of these
 }
 
 // Match reports whether f selects st.
 func (f Filter) Match(st Status) bool {
-	if f.Name != "" && f.Name != st.Spec.Name || f.Project != "" && f.Project != st.Spec.Project {
+	if f.Name != "" && f.Name != st.Spec.Name || f.Project != "" && f.Project != st.Spec.Project || f.Provider != "" && f.Provider != st.Provider {
 		return false
 	}
 	for k, v := range f.Labels {

@@ -13,15 +13,16 @@ import (
 )
 
 func TestFilter(t *testing.T) {
-	st := Status{State: StateRunning, Spec: Spec{Name: "n", Project: "p", Labels: map[string]string{"a": "1", "b": ""}}}
+	st := Status{Provider: "v", State: StateRunning, Spec: Spec{Name: "n", Project: "p", Labels: map[string]string{"a": "1", "b": ""}}}
 	for _, tt := range []struct {
 		f    Filter
 		want bool
 	}{
 		{Filter{}, true},
-		{Filter{Name: "n", Project: "p", Labels: map[string]string{"a": "1", "b": ""}, States: []State{StateStopped, StateRunning}}, true},
+		{Filter{Name: "n", Project: "p", Provider: "v", Labels: map[string]string{"a": "1", "b": ""}, States: []State{StateStopped, StateRunning}}, true},
 		{Filter{Name: "other"}, false},
 		{Filter{Project: "other"}, false},
+		{Filter{Provider: "other"}, false},
 		{Filter{Labels: map[string]string{"a": "2"}}, false},
 		{Filter{Labels: map[string]string{"c": ""}}, false},
 		{Filter{States: []State{StateStopped}}, false},
@@ -163,6 +164,13 @@ func TestHelpersAnswer(t *testing.T) {
 		if probe := ProbeProvider(ctx, p); !probe.OK {
 			t.Errorf("Probe of a %T: %+v, want OK", p, probe)
 		}
+		members, err := Members(ctx, p)
+		if err != nil || len(members) != 1 || members[0].Info != p.Info() || !members[0].InUse {
+			t.Errorf("Members of a %T: %+v, %v, want itself alone", p, members, err)
+		}
+		if _, err := PruneImages(ctx, p, PruneOptions{Provider: "other"}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("PruneImages of a provider that a %T does not have: %v, want ErrInvalid", p, err)
+		}
 		if err := Prepare(ctx, p, &Spec{}, nil); err != nil {
 			t.Errorf("Prepare of a %T: %v", p, err)
 		}
@@ -185,7 +193,7 @@ func TestLayersForwardEverything(t *testing.T) {
 	known := map[string]bool{}
 	for layer, optional := range map[any][]reflect.Type{
 		ProviderLayer{}: {
-			reflect.TypeFor[Resolver](), reflect.TypeFor[Prober](), reflect.TypeFor[Preparer](),
+			reflect.TypeFor[Resolver](), reflect.TypeFor[Combiner](), reflect.TypeFor[Prober](), reflect.TypeFor[Preparer](),
 			reflect.TypeFor[ProjectRemover](), reflect.TypeFor[VolumeStore](), reflect.TypeFor[ImageStore](),
 			reflect.TypeFor[SnapshotStore](), reflect.TypeFor[ImageResolver](),
 			reflect.TypeFor[SecretKeeper](), reflect.TypeFor[Reconciler](),

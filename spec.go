@@ -39,6 +39,9 @@ type Spec struct {
 	Project string `json:"project,omitempty"`
 	// Labels are the caller's own; keys that begin with "atoll" are refused.
 	Labels map[string]string `json:"labels,omitempty"`
+	// Provider names the one of several providers that makes the sandbox, and
+	// has it ever after. Empty means the default one.
+	Provider string `json:"provider,omitempty"`
 
 	// Image names the root file system. Empty means the provider's default;
 	// gVisor's is "host". Of an image's own settings its environment and user
@@ -200,6 +203,17 @@ func (s *Spec) WithDefaults() *Spec {
 	return c
 }
 
+// MadeBy is WithDefaults for the provider called name, which the result names.
+// Kinds: ErrInvalid (s names another one).
+func (s *Spec) MadeBy(name string) (*Spec, error) {
+	if s.Provider != "" && s.Provider != name {
+		return nil, Errorf("create", s.Name, ErrInvalid, "provider %q not found: there is %s", s.Provider, name)
+	}
+	c := s.WithDefaults()
+	c.Provider = name
+	return c, nil
+}
+
 // Validate reports the first thing in s that no provider could make sense of,
 // as an ErrInvalid that says what to write instead.
 func (s *Spec) Validate() error {
@@ -211,7 +225,7 @@ func (s *Spec) Validate() error {
 			return bad("%w", err)
 		}
 	}
-	for _, n := range []struct{ what, name string }{{"name", s.Name}, {"project", s.Project}} {
+	for _, n := range []struct{ what, name string }{{"name", s.Name}, {"project", s.Project}, {"provider", s.Provider}} {
 		if n.name != "" && !ValidName(n.name) {
 			return bad("%s %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", n.what, n.name)
 		}
@@ -362,7 +376,7 @@ func validUser(user string) error {
 	return nil
 }
 
-// ValidName reports whether s can name a sandbox, project, volume or scope: a
+// ValidName reports whether s can name a sandbox, project, provider, volume or scope: a
 // letter or digit, then up to 64 letters, digits, '-' or '_'.
 func ValidName(s string) bool {
 	for i, c := range []byte(s) {

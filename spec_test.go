@@ -27,6 +27,7 @@ func TestSpecValidate(t *testing.T) {
 			Network:   Network{Mode: NetworkEgress, Allow: []string{"example.com"}}, Ports: []Port{{Port: 65535}}, TTL: 1, AutoRemove: true,
 		}, ""},
 		{"id", Spec{ID: "xyz"}, "UUID"},
+		{"provider", Spec{Provider: "a provider"}, `provider "a provider": use a letter`},
 		{"short id", Spec{ID: "6f9619ff8b864011b42d00cf4fc964f"}, "UUID"},
 		{"name", Spec{Name: "a b"}, `name "a b"`},
 		{"long name", Spec{Name: long + "n"}, "name"},
@@ -108,7 +109,7 @@ func TestSpecValidate(t *testing.T) {
 func TestSpecIsText(t *testing.T) {
 	full := func() *Spec {
 		return &Spec{
-			ID: NewID(), Name: "n", Project: "p", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},
+			ID: NewID(), Name: "n", Project: "p", Provider: "q", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},
 			Workdir: "/w", User: "u", Mounts: []Mount{{Type: MountBind, Source: "/s", Target: "/t"}},
 			Network: Network{Mode: NetworkOn, Allow: []string{"a"}}, Ports: []Port{{Name: "http", Port: 80}},
 			Cache: true, CachePaths: []string{"p"}, Resources: Resources{GPUs: "all"},
@@ -122,7 +123,7 @@ func TestSpecIsText(t *testing.T) {
 			s, left := full(), i
 			at := nthString(reflect.ValueOf(s).Elem(), &left)
 			if !at.IsValid() {
-				if i != 16 {
+				if i != 17 {
 					t.Errorf("found %d strings in a Spec", i)
 				}
 				break
@@ -197,10 +198,24 @@ func TestSpecWithDefaults(t *testing.T) {
 	}
 }
 
+func TestSpecMadeBy(t *testing.T) {
+	for _, name := range []string{"", "here"} {
+		asked := &Spec{Provider: name}
+		s, err := asked.MadeBy("here")
+		if err != nil || s.Provider != "here" || s.ID == "" || s.Project != DefaultProject || asked.Provider != name {
+			t.Errorf("a spec with the provider %q, made here: %+v, %v", name, s, err)
+		}
+	}
+	_, err := (&Spec{Name: "web", Provider: "there"}).MadeBy("here")
+	if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), `provider "there" not found: there is here`) {
+		t.Errorf("a spec of another provider, made here: %v", err)
+	}
+}
+
 // TestSpecJSON holds the Spec to go over the wire and come back.
 func TestSpecJSON(t *testing.T) {
 	s := Spec{
-		ID: NewID(), Name: "n", Project: "p", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},
+		ID: NewID(), Name: "n", Project: "p", Provider: "q", Labels: map[string]string{"k": "v"}, Image: "i", Cmd: []string{"c"}, Env: []string{"A=b"},
 		Workdir: "/w", User: "u", TTY: &Size{1, 2}, OpenStdin: true, Mounts: []Mount{{Type: MountTmpfs, Target: "/t", ReadOnly: true, Size: 5}},
 		Resources: Resources{1, 2.5, 3, 4, "all"}, Network: Network{NetworkNamed, "net", nil}, Ports: []Port{{"http", 80, true, 8080}}, ReadOnlyRoot: true,
 		TTL: Duration(90 * time.Second), IdleStop: Never, IdleRemove: true, AutoRemove: true, NoStart: true, Snapshot: "s", Cache: true, CachePaths: []string{".tool"},

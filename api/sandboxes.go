@@ -31,6 +31,7 @@ func sandboxRoutes() []Route {
 			Params: []Param{
 				{Name: "name", Type: "string", Doc: "only the one of this name"},
 				{Name: "project", Type: "string", Doc: "only those of this project"},
+				{Name: "provider", Type: "string", Doc: "only those that this one of several providers made; no other is asked"},
 				{Name: "label", Type: "string", Doc: "`key=value`: only those with this label; `=` and `%` in the key are percent-encoded", Many: true},
 				{Name: "state", Type: "string", Doc: "only those in one of these states: " + listStates, Many: true},
 			},
@@ -167,7 +168,7 @@ const listStates = string(atoll.StateCreating + ", " + atoll.StateCreated + ", "
 
 func (h *Handler) serveList(w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
-	f := atoll.Filter{Name: q.str("name"), Project: q.str("project")}
+	f := atoll.Filter{Name: q.str("name"), Project: q.str("project"), Provider: q.str("provider")}
 	for _, label := range q.all("label") {
 		k, v, ok := strings.Cut(label, "=")
 		k, err := url.PathUnescape(k)
@@ -207,6 +208,9 @@ func (c *Client) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, erro
 	}
 	if f.Project != "" {
 		q.Set("project", f.Project)
+	}
+	if f.Provider != "" {
+		q.Set("provider", f.Provider)
 	}
 	for k, v := range f.Labels {
 		q.Add("label", labelKey.Replace(k)+"="+v)

@@ -23,6 +23,11 @@ func serverRoutes() []Route {
 			Reply: jsonOf[serverInfo](), serve: (*Handler).serveInfo,
 		},
 		{
+			Method: "GET", Path: "/v1/providers", Name: "listProviders", Tag: "server", Summary: "The providers that a sandbox can be made by, the default one first",
+			Doc:   "None of them is asked: `problem` is why one could not be, the last time it was.",
+			Reply: jsonOf[providersReply](), serve: (*Handler).serveProviders,
+		},
+		{
 			Method: "GET", Path: "/v1/probe", Name: "probe", Tag: "server", Summary: "Whether the provider works on this machine, and if not what to do",
 			Reply: jsonOf[atoll.Probe](), serve: (*Handler).serveProbe,
 		},
@@ -56,6 +61,26 @@ func (h *Handler) serveHealth(w http.ResponseWriter, r *http.Request) error {
 func (h *Handler) serveInfo(w http.ResponseWriter, r *http.Request) error {
 	writeJSON(w, http.StatusOK, serverInfo{h.provider.Info(), h.opts.Version})
 	return nil
+}
+
+type providersReply struct {
+	Providers []atoll.Member `json:"providers"`
+}
+
+func (h *Handler) serveProviders(w http.ResponseWriter, r *http.Request) error {
+	members, err := atoll.Members(r.Context(), h.provider)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, providersReply{members})
+	return nil
+}
+
+// Members implements atoll.Combiner.
+func (c *Client) Members(ctx context.Context) ([]atoll.Member, error) {
+	var reply providersReply
+	err := c.call(ctx, call{op: "providers", path: "/v1/providers", reply: &reply})
+	return reply.Providers, err
 }
 
 func (h *Handler) serveProbe(w http.ResponseWriter, r *http.Request) error {
@@ -136,6 +161,7 @@ func projectQuery(project string) url.Values {
 }
 
 var (
+	_ atoll.Combiner       = (*Client)(nil)
 	_ atoll.Prober         = (*Client)(nil)
 	_ atoll.Preparer       = (*Client)(nil)
 	_ atoll.ProjectRemover = (*Client)(nil)

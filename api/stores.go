@@ -17,6 +17,7 @@ func storeRoutes() []Route {
 		},
 		{
 			Method: "DELETE", Path: "/v1/volumes/{name}", Name: "removeVolume", Tag: "volumes", Summary: "Delete a volume",
+			Doc:    "A name that several providers keep a volume of is a conflict; `PROVIDER=NAME` is that of one.",
 			Params: project, Status: http.StatusNoContent, serve: (*Handler).serveRemoveVolume,
 		},
 		{
@@ -25,7 +26,8 @@ func storeRoutes() []Route {
 		},
 		{
 			Method: "DELETE", Path: "/v1/images", Name: "removeImage", Tag: "images", Summary: "Delete an image, or one of its names",
-			Doc: "An image that a sandbox or a snapshot was made from is a conflict, unless by `force`; one that runs always is.",
+			Doc: "An image that a sandbox or a snapshot was made from is a conflict, unless by `force`; one that runs always is. " +
+				"So is one that several providers keep; `PROVIDER=REF` is that of one.",
 			Params: []Param{
 				{Name: "ref", Type: "string", Doc: "its name, or its digest", Required: true},
 				{Name: "force", Type: "boolean", Doc: "also when sandboxes that do not run were made from it"},

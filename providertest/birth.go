@@ -26,8 +26,8 @@ var birth = []promise{
 		if st.State != atoll.StateRunning || !st.Ready {
 			t.Errorf("state %q, ready %v; want running and ready", st.State, st.Ready)
 		}
-		if st.Provider != h.p.Info().Name {
-			t.Errorf("Status.Provider = %q, want %q", st.Provider, h.p.Info().Name)
+		if name := h.p.Info().Name; st.Provider != name || st.Spec.Provider != name {
+			t.Errorf("Status.Provider = %q, that of its spec %q, want %q", st.Provider, st.Spec.Provider, name)
 		}
 		now := time.Now()
 		if st.Created.IsZero() || st.Started.Before(st.Created) || st.Started.After(now) {
@@ -302,6 +302,25 @@ var birth = []promise{
 		}
 		h.idle(t)
 	}},
+	{"the provider can be named, and no other", nil, func(t *testing.T, h *harness) {
+		name := h.p.Info().Name
+		sb := h.create(t, atoll.Spec{Provider: name})
+		checkSpec(t, "Create", h.status(t, sb).Spec, h.spec(atoll.Spec{ID: sb.ID(), Provider: name}))
+		h.refused(t, atoll.Spec{Provider: "nosuch"}, atoll.ErrInvalid)
+		err := atoll.Prepare(h.ctx(t), h.p, h.spec(atoll.Spec{Provider: "nosuch"}), nil)
+		if err != nil { // who has nothing to prepare need not look
+			wantKind(t, "Prepare", err, atoll.ErrInvalid)
+		}
+		for _, f := range []atoll.Filter{{}, {Provider: name}} {
+			if all, err := h.p.List(h.ctx(t), f); err != nil || len(all) != 1 {
+				t.Errorf("List(%+v): %d sandboxes, %v; want 1", f, len(all), err)
+			}
+		}
+		members, err := atoll.Members(h.ctx(t), h.p)
+		if err != nil || len(members) == 0 || members[0].Info != h.p.Info() || !members[0].InUse || members[0].Problem != "" {
+			t.Errorf("Members: %+v, %v; want the provider itself first, in use and without a problem", members, err)
+		}
+	}},
 	{"Info never changes", nil, func(t *testing.T, h *harness) {
 		before := h.p.Info()
 		if before.Name == "" || before.Isolation == "" || before.Caps.Durable == "" {
@@ -343,6 +362,9 @@ func checkSpec(t *testing.T, what string, got atoll.Spec, asked *atoll.Spec) {
 	}
 	if sameFields(got.Resources, want.Resources) {
 		want.Resources = got.Resources
+	}
+	if want.Provider = asked.Provider; want.Provider == "" {
+		want.Provider = got.Provider
 	}
 	if !reflect.DeepEqual(&got, want) {
 		t.Errorf("%s: spec\n got %+v\nwant %+v", what, &got, want)

@@ -67,6 +67,13 @@ func (f *faulty) Resolve(ctx context.Context, project, name string) (string, err
 	return f.ProviderLayer.Resolve(ctx, project, name)
 }
 
+func (f *faulty) Members(ctx context.Context) ([]atoll.Member, error) {
+	if err := f.plan.call("Provider.Members", ""); err != nil {
+		return nil, err
+	}
+	return f.ProviderLayer.Members(ctx)
+}
+
 func (f *faulty) Probe(ctx context.Context) atoll.Probe {
 	if err := f.plan.call("Provider.Probe", ""); err != nil {
 		return atoll.Probe{Reason: err.Error()}

@@ -193,6 +193,9 @@ func (h *harness) kept(t *testing.T) *atoll.Image {
 	if i < 0 {
 		return nil
 	}
+	if name := h.p.Info().Name; all[i].Provider != name {
+		t.Errorf("the image's provider is %q, want %q", all[i].Provider, name)
+	}
 	return &all[i]
 }
 

@@ -17,7 +17,7 @@ import (
 // The interfaces that a layer has to forward, by what implements them.
 var (
 	providerAbilities = abilityTypes(
-		reflect.TypeFor[atoll.Provider](), reflect.TypeFor[atoll.Resolver](), reflect.TypeFor[atoll.Prober](),
+		reflect.TypeFor[atoll.Provider](), reflect.TypeFor[atoll.Resolver](), reflect.TypeFor[atoll.Combiner](), reflect.TypeFor[atoll.Prober](),
 		reflect.TypeFor[atoll.Preparer](), reflect.TypeFor[atoll.ProjectRemover](),
 		reflect.TypeFor[atoll.VolumeStore](), reflect.TypeFor[atoll.ImageStore](), reflect.TypeFor[atoll.SnapshotStore](),
 		reflect.TypeFor[atoll.ImageResolver](), reflect.TypeFor[atoll.SecretKeeper](), reflect.TypeFor[atoll.Reconciler]())

@@ -54,8 +54,8 @@ var snapshots = []promise{
 			t.Fatalf("Remove: %v", err)
 		}
 		all, err := atoll.Snapshots(h.ctx(t), h.p)
-		if err != nil || len(all) != 1 || all[0].ID != snap.ID {
-			t.Errorf("Snapshots = %+v, %v; want the one", all, err)
+		if err != nil || len(all) != 1 || all[0].ID != snap.ID || all[0].Provider != h.p.Info().Name || snap.Provider != all[0].Provider {
+			t.Errorf("Snapshots = %+v, %v; want the one that was taken, of this provider: %+v", all, err, snap)
 		}
 		fork := h.create(t, atoll.Spec{Snapshot: snap.ID})
 		h.output(t, fork, program("echo", "works"))

@@ -296,6 +296,13 @@ func (p *provider) Resolve(ctx context.Context, project, name string) (string, e
 	return id, err
 }
 
+func (p *provider) Members(ctx context.Context) ([]atoll.Member, error) {
+	ctx, c := p.t.begin(ctx, "members", "", "")
+	all, err := p.ProviderLayer.Members(ctx)
+	c.end(ctx, err, slog.Int("n", len(all)))
+	return all, err
+}
+
 func (p *provider) Probe(ctx context.Context) atoll.Probe {
 	ctx, c := p.t.begin(ctx, "probe", "", "")
 	probe := p.ProviderLayer.Probe(ctx)
@@ -390,6 +397,7 @@ func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
 
 var (
 	_ atoll.Resolver       = (*provider)(nil)
+	_ atoll.Combiner       = (*provider)(nil)
 	_ atoll.Prober         = (*provider)(nil)
 	_ atoll.Preparer       = (*provider)(nil)
 	_ atoll.ProjectRemover = (*provider)(nil)

@@ -111,7 +111,10 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	spec = spec.WithDefaults()
+	spec, err := spec.MadeBy(p.opts.Info.Name)
+	if err != nil {
+		return nil, err
+	}
 	if err := p.refuse(spec); err != nil {
 		return nil, err
 	}

@@ -149,7 +149,7 @@ func (p *Provider) adopt(id string) error {
 	defer b.release()
 	b.st, b.lock, b.fresh = r.Status, held, r.Fresh
 	b.dirty.Store(true)
-	b.st.Provider, b.st.Caps = p.opts.Info.Name, p.opts.Info.Caps
+	b.st.Provider, b.st.Spec.Provider, b.st.Caps = p.opts.Info.Name, p.opts.Info.Name, p.opts.Info.Caps
 	if r.State == atoll.StateCreating {
 		b.undo()
 		return nil

@@ -23,7 +23,7 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 		return nil, atoll.E("volumes", project, atoll.KindOf(err), err)
 	}
 	for i, v := range list {
-		list[i].InUse = used[name{v.Project, v.Name}]
+		list[i].Provider, list[i].InUse = p.opts.Info.Name, used[name{v.Project, v.Name}]
 	}
 	return list, nil
 }

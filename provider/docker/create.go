@@ -27,7 +27,10 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	spec = spec.WithDefaults()
+	spec, err := spec.MadeBy(info.Name)
+	if err != nil {
+		return nil, err
+	}
 	if err := p.refuse(spec); err != nil {
 		return nil, err
 	}

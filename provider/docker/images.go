@@ -214,6 +214,9 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if err := spec.Validate(); err != nil {
 		return err
 	}
+	if _, err := spec.MadeBy(info.Name); err != nil {
+		return err
+	}
 	_, err := p.image(ctx, cmp.Or(spec.Image, p.opts.Image), progress)
 	return p.failed(ctx, "prepare", spec.Image, err)
 }

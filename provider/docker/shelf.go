@@ -154,7 +154,7 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 	list := make([]atoll.Image, len(all))
 	for i, x := range all {
 		list[i] = atoll.Image{
-			Ref: x.Ref, Digest: x.Digest, Platform: x.image.platform, Size: atoll.Bytes(x.image.size), InUse: x.users > 0,
+			Ref: x.Ref, Provider: info.Name, Digest: x.Digest, Platform: x.image.platform, Size: atoll.Bytes(x.image.size), InUse: x.users > 0,
 			Fetched: x.Fetched, Used: x.Used,
 		}
 		if !x.named {

@@ -58,10 +58,11 @@ func (p *Provider) read(id string, c *container.InspectResponse) (*record, error
 	st := &r.Status
 	st.ID, st.Provider, st.Caps, st.Image = id, info.Name, info.Caps, c.Config.Labels[labelImage]
 	if err := json.Unmarshal([]byte(c.Config.Labels[labelSpec]), &st.Spec); err != nil {
-		st.Spec = atoll.Spec{ID: id, Project: c.Config.Labels[labelProject]}
+		st.Spec = atoll.Spec{ID: id, Provider: info.Name, Project: c.Config.Labels[labelProject]}
 		st.State, st.Reason = atoll.StateFailed, "its labels are damaged: remove it"
 		return r, nil
 	}
+	st.Spec.Provider = info.Name
 	st.Created = moment(c.Created)
 	if st.Spec.TTL > 0 {
 		st.Expires = st.Created.Add(time.Duration(st.Spec.TTL))

@@ -53,7 +53,7 @@ func (s *sweeper) close() {
 func (s *sweeper) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		due, err := s.sweep(ctx)
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && atoll.KindOf(err) != atoll.ErrUnavailable { // where no engine is, nothing is due
 			s.p.log.Warn("sweep", "err", err)
 		}
 		select {

@@ -29,7 +29,7 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	}
 	var list []atoll.Volume
 	for _, v := range found.Items {
-		vol := atoll.Volume{Project: v.Labels[labelProject], Name: v.Labels[labelVolume], InUse: used[v.Name], Created: moment(v.CreatedAt)}
+		vol := atoll.Volume{Provider: info.Name, Project: v.Labels[labelProject], Name: v.Labels[labelVolume], InUse: used[v.Name], Created: moment(v.CreatedAt)}
 		if id := v.Labels[labelSession]; id != "" {
 			vol.Name, vol.Sandbox = volume.DataName(id), id
 		}

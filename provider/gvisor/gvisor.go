@@ -175,7 +175,10 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (_ atoll.Sandbo
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	s := spec.WithDefaults()
+	s, err := spec.MadeBy(p.info.Name)
+	if err != nil {
+		return nil, err
+	}
 	if err := p.supports(s); err != nil {
 		return nil, err
 	}
@@ -263,6 +266,7 @@ func (p *Provider) read(op, id string) (*statedir.Record, error) {
 		return nil, atoll.E(op, id, atoll.ErrInternal, err)
 	}
 	st := &rec.Status
+	st.Spec.Provider = p.info.Name
 	switch {
 	case rec.Damaged:
 		st.Provider, st.Caps = p.info.Name, p.info.Caps
@@ -317,6 +321,9 @@ func (p *Provider) Probe(ctx context.Context) atoll.Probe { return p.probe(ctx) 
 // Prepare implements atoll.Preparer: it pulls the image.
 func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
 	if err := spec.Validate(); err != nil {
+		return err
+	}
+	if _, err := spec.MadeBy(p.info.Name); err != nil {
 		return err
 	}
 	if isHost(spec.Image) || spec.Snapshot != "" {

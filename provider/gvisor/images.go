@@ -27,7 +27,7 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 	for _, img := range all {
 		_, used := users[img.Digest]
 		list = append(list, atoll.Image{
-			Ref: img.Ref, Digest: img.Digest, Platform: img.Platform, Size: img.Size,
+			Ref: img.Ref, Provider: p.info.Name, Digest: img.Digest, Platform: img.Platform, Size: img.Size,
 			InUse: used, Fetched: img.Unpacked, Used: img.Used,
 		})
 	}

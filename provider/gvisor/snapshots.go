@@ -53,7 +53,7 @@ func (p *Provider) snapshot(ctx context.Context, rec *statedir.Record) (atoll.Sn
 	}
 	dir := p.dir.NewSnapshot(id, taken.ID)
 	size, err := treeSize(dir)
-	snap := atoll.Snapshot{ID: taken.ID, Sandbox: id, Spec: rec.Status.Spec, Version: Version(), Size: size, Created: time.Now()}
+	snap := atoll.Snapshot{ID: taken.ID, Provider: p.info.Name, Sandbox: id, Spec: rec.Status.Spec, Version: Version(), Size: size, Created: time.Now()}
 	if err == nil {
 		err = disk.WriteJSON(filepath.Join(dir, statedir.SnapshotMeta), snapshotRecord{snap, *rec})
 	}
@@ -106,7 +106,9 @@ func (p *Provider) readSnapshot(id string) (*snapshotRecord, error) {
 		return nil, err
 	}
 	var r snapshotRecord
-	return &r, json.Unmarshal(data, &r)
+	err = json.Unmarshal(data, &r)
+	r.Snapshot.Provider = p.info.Name
+	return &r, err
 }
 
 // RemoveSnapshot implements atoll.SnapshotStore.

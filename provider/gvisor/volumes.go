@@ -24,7 +24,7 @@ func (p *Provider) Volumes(_ context.Context, project string) ([]atoll.Volume, e
 		return nil, err
 	}
 	for i, v := range list {
-		list[i].InUse = used[p.dir.Volume(v.Project, v.Name)]
+		list[i].Provider, list[i].InUse = p.info.Name, used[p.dir.Volume(v.Project, v.Name)]
 	}
 	return list, nil
 }

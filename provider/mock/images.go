@@ -90,6 +90,9 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if err := spec.Validate(); err != nil {
 		return err
 	}
+	if _, err := spec.MadeBy(p.Info().Name); err != nil {
+		return err
+	}
 	if spec.Image == "" || spec.Image == defaultImage {
 		return ctx.Err()
 	}
@@ -110,6 +113,7 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 	var list []atoll.Image
 	for ref, img := range p.images.kept {
 		_, img.InUse = used[ref]
+		img.Provider = p.Info().Name
 		list = append(list, img)
 	}
 	slices.SortFunc(list, func(a, b atoll.Image) int { return strings.Compare(a.Ref, b.Ref) })
