@@ -48,6 +48,7 @@ var rooms = map[string]map[string]string{
 	},
 	"trace":  {},
 	"limit":  {},
+	"router": {},
 	"secret": {},
 	"ledger": {
 		"secret": "what it keeps for each sandbox",

@@ -1,0 +1,296 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Probe implements atoll.Prober: it is that of the default member, and notes
+// what is wrong with others that have sandboxes.
+func (p *Provider) Probe(ctx context.Context) atoll.Probe {
+	answers := ask(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) (atoll.Probe, error) {
+		return atoll.ProbeProvider(ctx, leaf), nil
+	})
+	probe := answers[0].val
+	if err := answers[0].err; err != nil {
+		probe = atoll.Probe{Reason: err.Error()}
+	}
+	for _, a := range answers[1:] {
+		switch {
+		case !a.m.isUsed():
+		case a.err != nil:
+			probe.Notes = append(probe.Notes, a.m.name+": "+a.err.Error())
+		case !a.val.OK:
+			probe.Notes = append(probe.Notes, strings.TrimSuffix(a.m.name+": "+a.val.Reason+": "+a.val.Fix, ": "))
+		}
+	}
+	return probe
+}
+
+// Prepare implements atoll.Preparer, by the member that would make a sandbox of
+// spec.
+func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	m, err := p.choose(ctx, spec)
+	if err != nil {
+		return err
+	}
+	leaf, err := m.provider()
+	if err != nil {
+		return err
+	}
+	s := *spec
+	s.Provider = m.name
+	return atoll.Prepare(ctx, leaf, &s, progress)
+}
+
+// RemoveProject implements atoll.ProjectRemover: at all members, past failures.
+// One that cannot be asked and has no sandboxes has nothing of the project.
+func (p *Provider) RemoveProject(ctx context.Context, project string) error {
+	answers := ask(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) {
+		return leaf.List(ctx, atoll.Filter{Project: project})
+	})
+	return each(ctx, answers, func(leaf atoll.Provider) error { return atoll.RemoveProject(ctx, leaf, project) })
+}
+
+// each calls f for every member that has answered, at the same time, and joins
+// the errors, those of members that have not and have sandboxes included.
+func each[T any](ctx context.Context, answers []answer[T], f func(leaf atoll.Provider) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	errs := make([]error, len(answers))
+	var all sync.WaitGroup
+	for i, a := range answers {
+		if a.err != nil {
+			if a.m.isUsed() && !isMissing(a.err) {
+				errs[i] = a.err
+			}
+			continue
+		}
+		all.Go(func() {
+			leaf, err := a.m.provider()
+			if err == nil {
+				err = f(leaf)
+			}
+			errs[i] = err
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// Volumes implements atoll.VolumeStore.
+func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
+	all, err := joined(ctx, ask(ctx, p.members, volumesOf(project)))
+	slices.SortStableFunc(all, func(a, b atoll.Volume) int {
+		return cmp.Or(strings.Compare(a.Project, b.Project), strings.Compare(a.Name, b.Name))
+	})
+	return all, err
+}
+
+func volumesOf(project string) func(context.Context, atoll.Provider) ([]atoll.Volume, error) {
+	return func(ctx context.Context, leaf atoll.Provider) ([]atoll.Volume, error) {
+		return atoll.Volumes(ctx, leaf, project)
+	}
+}
+
+// RemoveVolume implements atoll.VolumeStore.
+func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error {
+	return remove(ctx, p, removal[atoll.Volume]{
+		op: "remove volume", name: name, list: volumesOf(cmp.Or(project, atoll.DefaultProject)),
+		is:     func(v atoll.Volume) bool { return v.Name == name },
+		remove: func(leaf atoll.Provider, name string) error { return atoll.RemoveVolume(ctx, leaf, project, name) },
+	})
+}
+
+// Images implements atoll.ImageStore.
+func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
+	all, err := joined(ctx, ask(ctx, p.members, atoll.Images))
+	slices.SortStableFunc(all, func(a, b atoll.Image) int { return strings.Compare(a.Ref, b.Ref) })
+	return all, err
+}
+
+// RemoveImage implements atoll.ImageStore.
+func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) error {
+	return remove(ctx, p, removal[atoll.Image]{
+		op: "remove image", name: ref, list: atoll.Images,
+		is:     func(img atoll.Image) bool { return isNamed(img, ref) },
+		remove: func(leaf atoll.Provider, ref string) error { return atoll.RemoveImage(ctx, leaf, ref, force) },
+	})
+}
+
+// isNamed reports whether ref is the digest of img, or its name, in full or as
+// docker shortens it.
+func isNamed(img atoll.Image, ref string) bool {
+	if ref == img.Digest {
+		return true
+	}
+	for _, registry := range []string{"", "docker.io/", "docker.io/library/"} {
+		if full := registry + ref; full == img.Ref || full+":latest" == img.Ref {
+			return true
+		}
+	}
+	return false
+}
+
+// PruneImages implements atoll.ImageStore.
+func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
+	members := p.members
+	if opts.Provider != "" {
+		m := p.member(opts.Provider)
+		if m == nil {
+			return atoll.Pruned{}, atoll.E("prune images", "", atoll.ErrInvalid, p.unknown(opts.Provider))
+		}
+		members = []*member{m}
+	}
+	answers := ask(ctx, members, atoll.Images)
+	if _, err := joined(ctx, answers); err != nil {
+		return atoll.Pruned{}, err
+	}
+	var mu sync.Mutex
+	total := atoll.Pruned{Images: []string{}}
+	err := each(ctx, answers, func(leaf atoll.Provider) error {
+		pruned, err := atoll.PruneImages(ctx, leaf, opts)
+		mu.Lock()
+		defer mu.Unlock()
+		total.Images, total.Size = append(total.Images, pruned.Images...), total.Size+pruned.Size
+		return err
+	})
+	slices.Sort(total.Images)
+	return total, err
+}
+
+// Snapshots implements atoll.SnapshotStore.
+func (p *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
+	all, err := joined(ctx, ask(ctx, p.members, snapshotsOf))
+	slices.SortStableFunc(all, func(a, b atoll.Snapshot) int { return a.Created.Compare(b.Created) })
+	return all, err
+}
+
+// snapshotsOf does not trouble those that have none.
+func snapshotsOf(ctx context.Context, leaf atoll.Provider) ([]atoll.Snapshot, error) {
+	if !leaf.Info().Caps.Snapshot {
+		return nil, atoll.E("snapshots", leaf.Info().Name, atoll.ErrUnsupported, nil)
+	}
+	return atoll.Snapshots(ctx, leaf)
+}
+
+// RemoveSnapshot implements atoll.SnapshotStore.
+func (p *Provider) RemoveSnapshot(ctx context.Context, id string) error {
+	return remove(ctx, p, removal[atoll.Snapshot]{
+		op: "remove snapshot", name: id, list: snapshotsOf, is: isSnapshot(id),
+		remove: func(leaf atoll.Provider, id string) error { return atoll.RemoveSnapshot(ctx, leaf, id) },
+	})
+}
+
+func isSnapshot(id string) func(atoll.Snapshot) bool {
+	n, err := atoll.NormalizeID(id)
+	return func(s atoll.Snapshot) bool { return err == nil && s.ID == n }
+}
+
+// keeperOf returns the member that keeps the snapshot; otherwise, where it is
+// known that none does, the given one, which can say so.
+func (p *Provider) keeperOf(ctx context.Context, snapshot string, otherwise *member) (*member, error) {
+	if len(p.members) == 1 {
+		return otherwise, nil
+	}
+	answers := ask(ctx, p.members, snapshotsOf)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	for _, a := range answers {
+		if slices.ContainsFunc(a.val, isSnapshot(snapshot)) {
+			return a.m, nil
+		}
+	}
+	for _, a := range answers {
+		if a.err != nil && !isMissing(a.err) && a.m.isUsed() {
+			return nil, a.err
+		}
+	}
+	return otherwise, nil
+}
+
+// A removal takes something away from the member that has it.
+type removal[T any] struct {
+	op, name string
+	list     func(ctx context.Context, leaf atoll.Provider) ([]T, error)
+	is       func(T) bool // whether a thing that is listed has the name
+	remove   func(leaf atoll.Provider, name string) error
+}
+
+// remove finds out who has it. What nobody lists is tried with everybody: the
+// names that a member understands are its own matter.
+func remove[T any](ctx context.Context, p *Provider, r removal[T]) error {
+	m, name := p.members[0], r.name
+	if named, rest := p.qualified(r.name); named != nil {
+		m, name = named, rest
+	} else if len(p.members) > 1 {
+		answers := ask(ctx, p.members, r.list)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var found []*member
+		for _, a := range answers {
+			if slices.ContainsFunc(a.val, r.is) {
+				found = append(found, a.m)
+			}
+		}
+		switch len(found) {
+		case 0:
+			return removeAnywhere(answers, r)
+		case 1:
+			m = found[0]
+		default:
+			return atoll.Errorf(r.op, r.name, atoll.ErrConflict, "both %s and %s have it: write %[1]s=%[3]s or %[2]s=%[3]s",
+				found[0].name, found[1].name, r.name)
+		}
+	}
+	leaf, err := m.provider()
+	if err != nil {
+		return err
+	}
+	return r.remove(leaf, name)
+}
+
+// removeAnywhere tries the members that have answered one after the other.
+func removeAnywhere[T any](answers []answer[[]T], r removal[T]) error {
+	for i := range answers {
+		a := &answers[i]
+		if a.err != nil {
+			continue
+		}
+		leaf, err := a.m.provider()
+		if err == nil {
+			err = r.remove(leaf, r.name)
+		}
+		if a.err = err; !isMissing(err) {
+			return err
+		}
+	}
+	return absence(answers)
+}
+
+// qualified splits MEMBER=NAME; the member is nil if there is none of that name.
+func (p *Provider) qualified(name string) (*member, string) {
+	first, rest, _ := strings.Cut(name, "=")
+	return p.member(first), rest
+}
+
+var (
+	_ atoll.Prober         = (*Provider)(nil)
+	_ atoll.Preparer       = (*Provider)(nil)
+	_ atoll.ProjectRemover = (*Provider)(nil)
+	_ atoll.VolumeStore    = (*Provider)(nil)
+	_ atoll.ImageStore     = (*Provider)(nil)
+	_ atoll.SnapshotStore  = (*Provider)(nil)
+)
