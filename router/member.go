@@ -333,5 +333,9 @@ func (p *Provider) known(ctx context.Context, id string) *member {
 	if err != nil {
 		p.log.WarnContext(ctx, "where a sandbox is", "sandbox", id, "err", err)
 	}
-	return p.member(name)
+	m := p.member(name)
+	if m != nil {
+		m.use()
+	}
+	return m
 }

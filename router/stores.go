@@ -150,7 +150,7 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 		if m == nil {
 			return atoll.Pruned{}, atoll.E("prune images", "", atoll.ErrInvalid, p.unknown(opts.Provider))
 		}
-		members = []*member{m}
+		members, opts.Provider = []*member{m}, ""
 	}
 	answers := ask(ctx, members, atoll.Images)
 	if _, err := joined(ctx, answers); err != nil {
