@@ -130,7 +130,8 @@ var rooms = map[string]map[string]string{
 		"provider/mock":   "config alone knows all providers",
 		"limit":           "around each provider",
 		"store":           "where the ledger writes",
-		"trace":           "the outermost layer of every stack",
+		"router":          "one provider of all that are configured",
+		"trace":           "the layer around every provider",
 	},
 	"cmd/atoll": {
 		"api/openapi":    "the pages that serve shows",

@@ -30,16 +30,19 @@ import (
 // Config is all that can be set. Load makes one; a zero one must have at least
 // StateDir and Provider set before Open.
 type Config struct {
-	StateDir  string      `yaml:"state_dir" form:"path" doc:"directory of sandboxes, volumes, caches and the server's socket"`
-	Provider  string      `yaml:"provider" doc:"what makes the sandboxes: gvisor, docker, local or mock"`
-	Project   string      `yaml:"project" doc:"project of sandboxes that name none"`
-	URL       string      `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path"`
-	Token     Secret      `yaml:"token" doc:"bearer token, for url and for serve on TCP: env:NAME or file:/path"`
-	Listen    []string    `yaml:"listen" doc:"where serve listens besides the state directory's socket: unix:///path or host:port"`
-	Accounts  []string    `yaml:"accounts" doc:"who else may use serve on TCP, and the token of each: NAME=env:VARIABLE or NAME:ROLE=file:/path"`
-	MaxUpload atoll.Bytes `yaml:"max_upload" doc:"largest file or archive that serve takes, like 16g; -1 for no limit"`
-	Log       Log         `yaml:"log"`
-	Resources Resources   `yaml:"resources"`
+	StateDir  string   `yaml:"state_dir" form:"path" doc:"directory of sandboxes, volumes, caches and the server's socket"`
+	Provider  string   `yaml:"provider" doc:"what makes the sandboxes that name no provider: gvisor, docker, local or mock"`
+	Providers []string `yaml:"providers" doc:"what sandboxes can be made by when they name it, and are found on; that of provider always is one of them"`
+	Project   string   `yaml:"project" doc:"project of sandboxes that name none"`
+	// ProjectProviders are "PROJECT=PROVIDER".
+	ProjectProviders []string    `yaml:"project_providers" doc:"what makes the sandboxes of a project that name no provider: PROJECT=PROVIDER"`
+	URL              string      `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path"`
+	Token            Secret      `yaml:"token" doc:"bearer token, for url and for serve on TCP: env:NAME or file:/path"`
+	Listen           []string    `yaml:"listen" doc:"where serve listens besides the state directory's socket: unix:///path or host:port"`
+	Accounts         []string    `yaml:"accounts" doc:"who else may use serve on TCP, and the token of each: NAME=env:VARIABLE or NAME:ROLE=file:/path"`
+	MaxUpload        atoll.Bytes `yaml:"max_upload" doc:"largest file or archive that serve takes, like 16g; -1 for no limit"`
+	Log              Log         `yaml:"log"`
+	Resources        Resources   `yaml:"resources"`
 	// MaxSandboxes counts those that stay, not those of atoll run.
 	MaxSandboxes int `yaml:"max_sandboxes" doc:"how many sandboxes there may be, besides those of atoll run; 0 for any number"`
 	// IdleStop is that of sandboxes which say nothing of it; 0 means never.
@@ -154,6 +157,7 @@ func defaults(env map[string]string) *Config {
 	return &Config{
 		StateDir:     state,
 		Provider:     DefaultProvider(runtime.GOOS),
+		Providers:    DefaultProviders(runtime.GOOS),
 		Project:      atoll.DefaultProject,
 		Log:          Log{Level: "auto", Format: "text"},
 		IdleStop:     atoll.DefaultIdleStop,
@@ -188,11 +192,17 @@ func (c *Config) check(s *schema) error {
 		_, err := find(c.Provider)
 		bad("provider", err)
 	}
+	for _, name := range c.Providers {
+		_, err := find(name)
+		bad("providers", err)
+	}
+	_, err := c.projects()
+	bad("project_providers", err)
 	bad("url", checkURL(c.URL))
 	for _, listen := range c.Listen {
 		bad("listen", checkListen(listen))
 	}
-	_, err := c.accounts()
+	_, err = c.accounts()
 	bad("accounts", err)
 	if c.MaxUpload <= 0 && c.MaxUpload != atoll.Unlimited {
 		bad("max_upload", fmt.Errorf("%s: must be positive, or -1 for no limit", c.MaxUpload))

@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/limit"
+	"github.com/seed46cd37a8/atoll/router"
 	"github.com/seed46cd37a8/atoll/trace"
 )
 
@@ -40,6 +42,15 @@ func DefaultProvider(goos string) string {
 	return "docker"
 }
 
+// DefaultProviders are those that can be named on a machine with the operating
+// system goos where nobody says which.
+func DefaultProviders(goos string) []string {
+	if goos == "linux" {
+		return []string{"gvisor", "docker"}
+	}
+	return []string{"docker"}
+}
+
 // Options are what a stack is given by the program around it.
 type Options struct {
 	Log     *slog.Logger                          // what providers have to say; nil means nowhere
@@ -50,23 +61,38 @@ type Options struct {
 	Server  bool                                  // the program serves others for long: it may prepare for the next sandbox
 }
 
-// Open builds the stack that cfg describes: the provider it names, around it
-// the ledger in which its sandboxes are written down, the limits of sandboxes
-// that name none, and around all logs and metrics. Closing the result closes all
-// of it, outside in; the metrics and traces stay the caller's.
+// Open builds the stack that cfg describes: of each provider, around it the
+// ledger in which its sandboxes are written down, the limits of sandboxes that
+// name none, and logs and metrics; and around all, what finds the one that is
+// meant. Closing the result closes all of it, outside in; the metrics and traces
+// stay the caller's.
 func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	entry, err := find(cfg.Provider)
+	projects, err := cfg.projects()
 	if err != nil {
-		return nil, atoll.Errorf("open", "provider", atoll.ErrInvalid, "%w", err)
+		return nil, atoll.E("open", "project_providers", atoll.ErrInvalid, err)
 	}
+	var members []router.Member
+	for _, name := range cfg.ProviderNames() {
+		entry, err := find(name)
+		if err != nil {
+			return nil, atoll.Errorf("open", "provider", atoll.ErrInvalid, "%w", err)
+		}
+		members = append(members, router.Member{Name: name, Open: func() (atoll.Provider, error) { return openMember(entry, cfg, opts) }})
+	}
+	return router.New(members, router.Options{
+		Dir: filepath.Join(cfg.StateDir, "providers"), Projects: projects, Eager: opts.Server, Log: opts.Log,
+	})
+}
+
+func openMember(entry Entry, cfg *Config, opts Options) (atoll.Provider, error) {
 	p, err := entry.Open(cfg, opts)
 	if err != nil {
 		return nil, err
 	}
-	outer := trace.Options{Log: opts.Calls, Attrs: opts.Attrs}
+	outer := trace.Options{Log: opts.Calls, Attrs: opts.Attrs, Quiet: router.Aside}
 	if opts.Metrics != nil {
 		outer.MeterProvider = opts.Metrics
 	}

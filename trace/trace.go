@@ -49,7 +49,10 @@ type Options struct {
 	// Atoll or its backend.
 	Log *slog.Logger
 	// Attrs says what else is known, by its ctx, of a call: each record has it.
-	Attrs          func(ctx context.Context) []slog.Attr
+	Attrs func(ctx context.Context) []slog.Attr
+	// Quiet says, by its ctx, that the outcome of a call is of no interest: its
+	// record is of level Debug, whatever became of it.
+	Quiet          func(ctx context.Context) bool
 	TracerProvider oteltrace.TracerProvider
 	MeterProvider  metric.MeterProvider
 }
@@ -65,6 +68,9 @@ func New(p atoll.Provider, opts Options) atoll.Provider {
 	if opts.Attrs == nil {
 		opts.Attrs = func(context.Context) []slog.Attr { return nil }
 	}
+	if opts.Quiet == nil {
+		opts.Quiet = func(context.Context) bool { return false }
+	}
 	if opts.TracerProvider == nil {
 		opts.TracerProvider = nooptrace.NewTracerProvider()
 	}
@@ -75,6 +81,7 @@ func New(p atoll.Provider, opts Options) atoll.Provider {
 		name:  p.Info().Name,
 		log:   opts.Log.With("provider", p.Info().Name),
 		known: opts.Attrs,
+		quiet: opts.Quiet,
 		otel:  opts.TracerProvider.Tracer(scope),
 	}
 	t.meters(opts.MeterProvider.Meter(scope), p)
@@ -86,6 +93,7 @@ type tracer struct {
 	name  string // of the provider
 	log   *slog.Logger
 	known func(ctx context.Context) []slog.Attr
+	quiet func(ctx context.Context) bool
 	otel  oteltrace.Tracer
 
 	calls      metric.Int64Counter
@@ -198,6 +206,9 @@ func (c *call) end(ctx context.Context, err error, details ...slog.Attr) {
 		attrs = append(attrs, slog.String("kind", kind), slog.Any("err", err))
 		c.span.SetAttributes(attribute.String("atoll.kind", kind))
 		c.span.SetStatus(codes.Error, kind) // an error's text may hold names of files
+	}
+	if c.t.quiet(ctx) {
+		level = slog.LevelDebug
 	}
 	if c.t.log.Enabled(ctx, slog.LevelDebug) {
 		attrs = append(attrs, details...)
