@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,8 +27,9 @@ const dialTimeout = 10 * time.Second
 type connection struct {
 	atoll.Provider
 	project string
-	lives   bool // sandboxes live on when this process ends
-	close   func() error
+	maker   string       // the provider that new sandboxes name; "" for the default one
+	lives   bool         // they live on when this process ends
+	close   func() error // nil where the server is not our own
 }
 
 // Close ends the connection, and the server where it is our own.
@@ -50,7 +52,7 @@ func (a *app) connect(ctx context.Context) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.project = cfg.Project
+	c.project, c.maker = cfg.Project, cfg.ProviderOf(cfg.Project)
 	return c, nil
 }
 
@@ -65,11 +67,12 @@ func (a *app) connectTo(ctx context.Context, cfg *config.Config) (*connection, e
 	if client == nil {
 		return a.serveSelf(ctx, cfg)
 	}
-	if client.Info().Name == cfg.Provider || !cfg.IsSet("provider") {
+	has, err := hasProvider(ctx, client, cfg)
+	if has {
 		return &connection{Provider: client, lives: true}, nil
 	}
-	// Another provider was asked for than the one that the server has.
-	if err := client.Close(); err != nil {
+	// Another provider was asked for than those that the server has.
+	if err := errors.Join(err, client.Close()); err != nil {
 		return nil, err
 	}
 	return a.serveSelf(ctx, cfg)
@@ -84,10 +87,37 @@ func (a *app) dial(ctx context.Context, cfg *config.Config, url string) (*connec
 	if err != nil {
 		return nil, refused(cfg, url, err)
 	}
-	if want, have := cfg.Provider, client.Info().Name; cfg.URL != "" && cfg.IsSet("provider") && want != have {
-		return nil, errors.Join(usagef("the server at %s makes %s sandboxes, not %s", url, have, want), client.Close())
+	has, err := hasProvider(ctx, client, cfg)
+	if err == nil && !has {
+		err = usagef("the server at %s has no provider %s", url, cfg.Provider)
+	}
+	if err != nil {
+		return nil, errors.Join(err, client.Close())
 	}
 	return &connection{Provider: client, lives: true}, nil
+}
+
+// hasProvider reports whether the server has the provider that is set, if one is.
+func hasProvider(ctx context.Context, client *api.Client, cfg *config.Config) (bool, error) {
+	if !cfg.IsSet("provider") || client.Info().Name == cfg.Provider {
+		return true, nil
+	}
+	_, ok, err := member(ctx, client, cfg.Provider)
+	return ok, err
+}
+
+// member finds the one of several providers that has the name.
+func member(ctx context.Context, p atoll.Provider, name string) (m atoll.Member, ok bool, err error) {
+	if name == p.Info().Name {
+		return atoll.Member{Info: p.Info(), InUse: true}, true, nil // as it mostly is, and nobody has to be asked
+	}
+	all, err := atoll.Members(ctx, p)
+	for _, m := range all {
+		if m.Name == name {
+			return m, true, nil
+		}
+	}
+	return m, false, err
 }
 
 // newClient is api.NewClient with a limit to its time.
@@ -160,11 +190,15 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 		return errors.Join(<-served, stack.Close())
 	}
 	info := stack.Info()
+	maker, _, err := member(ctx, stack, cmp.Or(cfg.ProviderOf(cfg.Project), info.Name))
+	if err != nil {
+		return nil, errors.Join(err, end())
+	}
 	client, err := api.NewClient(ctx, api.ClientOptions{Dial: pipe.Dial, Info: &info, Inject: trace.Inject})
 	if err != nil {
 		return nil, errors.Join(err, end())
 	}
-	return &connection{Provider: client, lives: info.Caps.Survives, close: end}, nil
+	return &connection{Provider: client, lives: maker.Caps.Survives, close: end}, nil
 }
 
 // unusable prefers, to an error of opening what cfg describes, that the state
@@ -181,7 +215,7 @@ func (c *connection) mustLive() error {
 	if c.lives {
 		return nil
 	}
-	return usagef("sandboxes of the provider %s end with this command: start a server first, with atoll serve --provider %[1]s", c.Info().Name)
+	return usagef("sandboxes of the provider %s end with this command: start a server first, with atoll serve --provider %[1]s", cmp.Or(c.maker, c.Info().Name))
 }
 
 // isPrefix reports whether s can be the beginning of an id.

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,7 +32,8 @@ type diagnosis struct {
 type providerDiagnosis struct {
 	Name      string          `json:"name"`
 	Isolation atoll.Isolation `json:"isolation,omitempty"`
-	Default   bool            `json:"default"` // the one in use here
+	Default   bool            `json:"default"` // the one in use here, where none is named
+	Listed    bool            `json:"listed"`  // one of those that can be named
 	atoll.Probe
 	Caps *atoll.Caps `json:"caps,omitempty"`
 }
@@ -42,7 +45,8 @@ func newDoctor(a *app) *cobra.Command {
 		Short: "Say which providers work on this machine, and what to do about those that do not",
 		Long: `Doctor tries every provider that this binary has. Its exit code is 0 when the one
 in use works here, else 1; where url names a server, what counts is whether that
-can be used.`,
+can be used. Those that providers does not list are used only when --provider
+names them, and then by this program alone.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -91,17 +95,33 @@ func (a *app) answers(ctx context.Context, cfg *config.Config) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return c.Info().Name + " answers at " + cfg.URL, c.Close()
+		names, err := providerNames(ctx, c)
+		return names + " at " + cfg.URL, errors.Join(err, c.Close())
 	}
 	client, err := running(ctx, cfg)
 	if err != nil || client == nil {
 		return "", err
 	}
-	return client.Info().Name + " answers on " + cfg.Socket(), client.Close()
+	names, err := providerNames(ctx, client)
+	return names + " on " + cfg.Socket(), errors.Join(err, client.Close())
+}
+
+// providerNames are those of a server, the default one first.
+func providerNames(ctx context.Context, p atoll.Provider) (string, error) {
+	all, err := atoll.Members(ctx, p)
+	var names []string
+	for _, m := range all {
+		names = append(names, m.Name)
+	}
+	verb := " answer"
+	if len(names) == 1 {
+		verb = " answers"
+	}
+	return strings.Join(names, ", ") + verb, err
 }
 
 func (a *app) examine(ctx context.Context, cfg *config.Config, e config.Entry) providerDiagnosis {
-	d := providerDiagnosis{Name: e.Name, Default: e.Name == cfg.Provider && cfg.URL == ""}
+	d := providerDiagnosis{Name: e.Name, Default: e.Name == cfg.Provider && cfg.URL == "", Listed: slices.Contains(cfg.ProviderNames(), e.Name)}
 	p, err := e.Open(cfg, config.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		d.Probe = atoll.Probe{Reason: err.Error()}
@@ -155,6 +175,8 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 		}
 		if p.Default {
 			uses = ", in use"
+		} else if !p.Listed {
+			uses = ", not in providers"
 		}
 		if p.Isolation == atoll.IsolationNone {
 			uses += ", does not isolate: for development only"

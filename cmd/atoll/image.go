@@ -39,13 +39,13 @@ func newImageLs(a *app) *cobra.Command {
 				case asJSON:
 					return a.printJSON(orEmpty(all))
 				}
-				rows := [][]string{{"IMAGE", "DIGEST", "SIZE", "IN USE", "FETCHED", "USED"}}
+				rows := [][]string{{"IMAGE", "PROVIDER", "DIGEST", "SIZE", "IN USE", "FETCHED", "USED"}}
 				for _, img := range all {
 					if quiet {
 						fmt.Fprintln(a.stdout, img.Ref)
 						continue
 					}
-					rows = append(rows, []string{img.Ref, shortDigest(img.Digest), byteCount(int64(img.Size)), yesNo(img.InUse),
+					rows = append(rows, []string{img.Ref, img.Provider, shortDigest(img.Digest), byteCount(int64(img.Size)), yesNo(img.InUse),
 						ago(time.Since(img.Fetched)), ago(time.Since(img.Used))})
 				}
 				if quiet {
@@ -75,12 +75,12 @@ digest, sha256:..., removes the image with all its names.
 
 A sandbox needs its image as long as it is there. With --force the image goes
 even if sandboxes that do not run were made from it; to start one of them then
-fetches it again.`,
+fetches it again. Where several providers keep it, --provider says which.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.each(args, func(ref string) error { return atoll.RemoveImage(ctx, c.Provider, ref, force) })
+				return a.each(args, func(ref string) error { return atoll.RemoveImage(ctx, c.Provider, a.qualified(ref), force) })
 			})
 		},
 	}
@@ -97,13 +97,14 @@ func newImagePrune(a *app) *cobra.Command {
 		Long: `Prune removes images, and what else was fetched and is of no use. Images that a
 sandbox, running or not, or a snapshot was made from always stay. Of the others
 it removes those without a name, which a newer image has taken: with --all also
-those with a name, with --unused-for all that were not used for so long.`,
+those with a name, with --unused-for all that were not used for so long; with
+--provider only what that provider keeps.`,
 		Example: `  atoll image prune --all
   atoll image prune --unused-for 720h`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			opts.All = opts.All || opts.UnusedFor != 0
+			opts.All, opts.Provider = opts.All || opts.UnusedFor != 0, a.flags["provider"]
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
 				pruned, err := atoll.PruneImages(ctx, c.Provider, opts)
 				if err != nil {

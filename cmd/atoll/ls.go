@@ -37,6 +37,9 @@ func newLs(a *app) *cobra.Command {
 			f.Project = cmp.Or(p, f.Project)
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
 				all, err := c.List(ctx, f)
+				if err == nil {
+					err = a.sayMissing(ctx, c)
+				}
 				switch {
 				case err != nil:
 					return err
@@ -51,8 +54,23 @@ func newLs(a *app) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print ids only")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
-	cmd.Flags().StringArrayVarP(&filters, "filter", "f", nil, "show only what a `filter` selects: name=, project=, state= or label=KEY=value; all must hold, but any of several states")
+	cmd.Flags().StringArrayVarP(&filters, "filter", "f", nil, "show only what a `filter` selects: name=, project=, provider=, state= or label=KEY=value; all must hold, but any of several states")
 	return cmd
+}
+
+// sayMissing warns of providers of the server whose sandboxes are not listed. Our
+// own tells by itself.
+func (a *app) sayMissing(ctx context.Context, c *connection) error {
+	if c.close != nil {
+		return nil
+	}
+	all, err := atoll.Members(ctx, c.Provider)
+	for _, m := range all {
+		if m.InUse && m.Problem != "" {
+			a.say("warning: the provider %s cannot be asked: %s", m.Name, m.Problem)
+		}
+	}
+	return err
 }
 
 func parseFilter(filters []string) (atoll.Filter, error) {
@@ -61,11 +79,13 @@ func parseFilter(filters []string) (atoll.Filter, error) {
 		k, v, ok := strings.Cut(s, "=")
 		switch {
 		case !ok:
-			return f, usagef("filter %q: write it like name=web, project=p, state=running or label=KEY=value", s)
+			return f, usagef("filter %q: write it like name=web, project=p, provider=docker, state=running or label=KEY=value", s)
 		case k == "name":
 			f.Name = v
 		case k == "project":
 			f.Project = v
+		case k == "provider":
+			f.Provider = v
 		case k == "state" && slices.Contains(states, atoll.State(v)):
 			f.States = append(f.States, atoll.State(v))
 		case k == "state":
@@ -77,7 +97,7 @@ func parseFilter(filters []string) (atoll.Filter, error) {
 			lk, lv, _ := strings.Cut(v, "=")
 			f.Labels[lk] = lv
 		default:
-			return f, usagef("filter %q: use name, project, state or label", s)
+			return f, usagef("filter %q: use name, project, provider, state or label", s)
 		}
 	}
 	return f, nil
@@ -113,9 +133,9 @@ func sandboxTable(all []atoll.Status, now time.Time) [][]string {
 		}
 		return slices.Insert(cells, 2, project)
 	}
-	rows := [][]string{row("PROJECT", "ID", "NAME", "STATE", "IMAGE", "CREATED", "COMMAND")}
+	rows := [][]string{row("PROJECT", "ID", "NAME", "PROVIDER", "STATE", "IMAGE", "CREATED", "COMMAND")}
 	for _, st := range all {
-		rows = append(rows, row(st.Spec.Project, shortID(st.ID), orDash(st.Spec.Name), shownState(st), orDash(shownImage(st)),
+		rows = append(rows, row(st.Spec.Project, shortID(st.ID), orDash(st.Spec.Name), st.Provider, shownState(st), orDash(shownImage(st)),
 			ago(now.Sub(st.Created)), orDash(shownCommand(st.Spec.Cmd))))
 	}
 	return rows

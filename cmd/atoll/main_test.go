@@ -68,7 +68,8 @@ func runScripts(t *testing.T, dir, provider string) {
 			env.Setenv("STATE", filepath.Join(state, "atoll"))
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(home, ".config"))
 			env.Setenv("ATOLL_PROVIDER", provider)
-			env.Setenv("ATOLL_LOG_LEVEL", "error") // the provider local warns of itself
+			env.Setenv("ATOLL_PROVIDERS", provider) // and nothing else that this machine may have
+			env.Setenv("ATOLL_LOG_LEVEL", "error")  // the provider local warns of itself
 			return os.MkdirAll(home, 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

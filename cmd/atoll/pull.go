@@ -24,7 +24,7 @@ func newPull(a *app) *cobra.Command {
 				return err
 			}
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.fetch(ctx, c, &atoll.Spec{Image: image}, quiet)
+				return a.fetch(ctx, c, &atoll.Spec{Image: image, Project: c.project, Provider: c.maker}, quiet)
 			})
 		},
 	}
@@ -42,7 +42,7 @@ const hostImage = "host"
 // prepare shows people what Create would leave them waiting for, and what must
 // not count against the sandbox's time to live.
 func (a *app) prepare(ctx context.Context, c *connection, spec *atoll.Spec, quiet bool) error {
-	if spec.Image == "" || spec.Image == hostImage || !c.Info().Caps.Images {
+	if spec.Image == "" || spec.Image == hostImage {
 		return nil
 	}
 	if spec.TTL == 0 && (quiet || !isTerminal(a.stderr)) {

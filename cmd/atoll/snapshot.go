@@ -58,13 +58,13 @@ func newSnapshotLs(a *app) *cobra.Command {
 				if asJSON {
 					return a.printJSON(orEmpty(all))
 				}
-				rows := [][]string{{"ID", "SANDBOX", "SIZE", "CREATED"}}
+				rows := [][]string{{"ID", "PROVIDER", "SANDBOX", "SIZE", "CREATED"}}
 				for _, s := range all {
 					if quiet {
 						fmt.Fprintln(a.stdout, s.ID)
 						continue
 					}
-					rows = append(rows, []string{s.ID, shortID(s.Sandbox), byteCount(int64(s.Size)), ago(time.Since(s.Created))})
+					rows = append(rows, []string{s.ID, s.Provider, shortID(s.Sandbox), byteCount(int64(s.Size)), ago(time.Since(s.Created))})
 				}
 				if quiet {
 					return nil

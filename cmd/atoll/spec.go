@@ -68,7 +68,7 @@ func (f *specFlags) build(a *app, args []string) (*atoll.Spec, error) {
 		return nil, err
 	}
 	s := f.spec
-	s.Project, s.Cmd = cfg.Project, args
+	s.Project, s.Provider, s.Cmd = cfg.Project, cfg.ProviderOf(cfg.Project), args
 	if s.Image, err = absImage(s.Image); err != nil {
 		return nil, err
 	}

@@ -224,9 +224,9 @@ func TestSetNetwork(t *testing.T) {
 }
 
 func TestParseFilter(t *testing.T) {
-	got, err := parseFilter([]string{"name=web", "label=a=b=c", "label=d", "state=running", "state=failed"})
+	got, err := parseFilter([]string{"name=web", "label=a=b=c", "label=d", "state=running", "provider=docker", "state=failed"})
 	want := atoll.Filter{
-		Name: "web", Labels: map[string]string{"a": "b=c", "d": ""},
+		Name: "web", Provider: "docker", Labels: map[string]string{"a": "b=c", "d": ""},
 		States: []atoll.State{atoll.StateRunning, atoll.StateFailed},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -366,10 +366,10 @@ func TestProgressLine(t *testing.T) {
 func TestSandboxTable(t *testing.T) {
 	now := time.Now()
 	st := atoll.Status{
-		ID: strings.Repeat("ab", 16), State: atoll.StateStopped, Exit: &atoll.Exit{Code: 3}, Created: now.Add(-3 * time.Hour),
+		ID: strings.Repeat("ab", 16), Provider: "mock", State: atoll.StateStopped, Exit: &atoll.Exit{Code: 3}, Created: now.Add(-3 * time.Hour),
 		Spec: atoll.Spec{Project: atoll.DefaultProject, Cmd: []string{"sh", "-c", "echo\n\n  " + strings.Repeat("x", 80)}},
 	}
-	want := []string{"abababababab", "-", "stopped (3)", "-", "3h ago", "sh -c echo " + strings.Repeat("x", 28) + "…"}
+	want := []string{"abababababab", "-", "mock", "stopped (3)", "-", "3h ago", "sh -c echo " + strings.Repeat("x", 28) + "…"}
 	if got := sandboxTable([]atoll.Status{st}, now)[1]; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

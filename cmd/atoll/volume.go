@@ -40,13 +40,13 @@ which is called .cache.`,
 				if asJSON {
 					return a.printJSON(orEmpty(all))
 				}
-				rows := [][]string{{"NAME", "PROJECT", "IN USE", "CREATED"}}
+				rows := [][]string{{"NAME", "PROJECT", "PROVIDER", "IN USE", "CREATED"}}
 				for _, v := range all {
 					if quiet {
 						fmt.Fprintln(a.stdout, v.Name)
 						continue
 					}
-					rows = append(rows, []string{v.Name, v.Project, yesNo(v.InUse), ago(time.Since(v.Created))})
+					rows = append(rows, []string{v.Name, v.Project, v.Provider, yesNo(v.InUse), ago(time.Since(v.Created))})
 				}
 				if quiet {
 					return nil
@@ -64,16 +64,26 @@ func newVolumeRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm VOLUME...",
 		Short: "Remove volumes of a project that no sandbox uses",
+		Long: `Rm removes volumes of a project that no sandbox uses. Where several providers keep
+a volume of that name, --provider says which.`,
 		Example: `  atoll volume rm data
   atoll volume rm .cache    # empties the cache of the project`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeVolumes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.each(args, func(name string) error { return atoll.RemoveVolume(ctx, c.Provider, c.project, name) })
+				return a.each(args, func(name string) error { return atoll.RemoveVolume(ctx, c.Provider, c.project, a.qualified(name)) })
 			})
 		},
 	}
+}
+
+// qualified is the name of what the provider keeps that a flag names, if one does.
+func (a *app) qualified(name string) string {
+	if provider := a.flags["provider"]; provider != "" {
+		return provider + "=" + name
+	}
+	return name
 }
 
 func yesNo(b bool) string {
