@@ -165,6 +165,13 @@ func TestNeverUsed(t *testing.T) {
 	}
 	_, err = p.Create(t.Context(), &atoll.Spec{Provider: "docker"})
 	wants(t, "Create", err, atoll.ErrInvalid, "the context is bad")
+	s := newSick(t)
+	q := open(t, router.Options{Dir: t.TempDir()}, locals(t), s.Member)
+	s.falls(errDown)
+	_, err = q.Create(t.Context(), &atoll.Spec{Provider: "mock"})
+	wants(t, "Create", err, atoll.ErrUnavailable, "the engine is down")
+	_, err = q.Get(t.Context(), atoll.NewID())
+	wants(t, "Get after a Create that failed", err, atoll.ErrNotFound, "")
 	_, err = p.List(t.Context(), atoll.Filter{Provider: "docker"})
 	wants(t, "List of docker", err, atoll.ErrInvalid, "the context is bad")
 	if log.Len() > 0 {
@@ -209,6 +216,13 @@ func (s *sick) call(ctx context.Context) error {
 type sickProvider struct {
 	atoll.ProviderLayer
 	s *sick
+}
+
+func (p *sickProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	if err := p.s.call(ctx); err != nil {
+		return nil, err
+	}
+	return p.Provider.Create(ctx, spec)
 }
 
 func (p *sickProvider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {

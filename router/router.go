@@ -149,7 +149,6 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		return nil, err
 	}
 	defer free()
-	m.use()
 	sb, err := leaf.Create(ctx, &s)
 	if err != nil {
 		return nil, err
