@@ -307,14 +307,17 @@ var birth = []promise{
 		sb := h.create(t, atoll.Spec{Provider: name})
 		checkSpec(t, "Create", h.status(t, sb).Spec, h.spec(atoll.Spec{ID: sb.ID(), Provider: name}))
 		h.refused(t, atoll.Spec{Provider: "nosuch"}, atoll.ErrInvalid)
-		err := atoll.Prepare(h.ctx(t), h.p, h.spec(atoll.Spec{Provider: "nosuch"}), nil)
-		if err != nil { // who has nothing to prepare need not look
+		if err := atoll.Prepare(h.ctx(t), h.p, h.spec(atoll.Spec{Provider: "nosuch"}), nil); err != nil { // who has nothing to prepare need not look
 			wantKind(t, "Prepare", err, atoll.ErrInvalid)
 		}
 		for _, f := range []atoll.Filter{{}, {Provider: name}} {
 			if all, err := h.p.List(h.ctx(t), f); err != nil || len(all) != 1 {
 				t.Errorf("List(%+v): %d sandboxes, %v; want 1", f, len(all), err)
 			}
+		}
+		all, err := h.p.List(h.ctx(t), atoll.Filter{Provider: "nosuch"})
+		if len(all) > 0 || err != nil && atoll.KindOf(err) != atoll.ErrInvalid {
+			t.Errorf("List of another provider: %d sandboxes, %v; want none", len(all), err)
 		}
 		members, err := atoll.Members(h.ctx(t), h.p)
 		if err != nil || len(members) == 0 || members[0].Info != h.p.Info() || !members[0].InUse || members[0].Problem != "" {

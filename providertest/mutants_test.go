@@ -83,6 +83,9 @@ var mutants = []mutant{
 	breaks("drops labels", "birth/Status, Get and List give back what Create was asked for", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return unlabelled{atoll.SandboxLayer{Sandbox: sb}}
 	})),
+	breaks("makes what another was asked for", "birth/the provider can be named, and no other", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+		return obliging{atoll.ProviderLayer{Provider: p}}
+	})),
 	breaks("never says synced", "watch/Watch replays every sandbox, then says synced, then follows", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return unsynced{atoll.ProviderLayer{Provider: p}}
 	})),

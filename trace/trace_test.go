@@ -334,3 +334,20 @@ func TestSpans(t *testing.T) {
 		t.Errorf("the spans are %q, want %q", names, want)
 	}
 }
+
+// What nobody is interested in is told to those only who want to know all.
+func TestQuiet(t *testing.T) {
+	var buf bytes.Buffer
+	type aside struct{}
+	p := trace.New(providertest.Faulty(leaf(t), providertest.FailCall(1)), trace.Options{
+		Log:   slog.New(slog.NewTextHandler(&buf, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Quiet: func(ctx context.Context) bool { return ctx.Value(aside{}) != nil },
+	})
+	defer p.Close()
+	if _, err := p.List(context.WithValue(t.Context(), aside{}, true), atoll.Filter{}); atoll.KindOf(err) != atoll.ErrUnavailable {
+		t.Fatalf("List: %v", err)
+	}
+	if s := buf.String(); !strings.Contains(s, "level=DEBUG msg=list") || !strings.Contains(s, "kind=unavailable") {
+		t.Errorf("the log is %s", s)
+	}
+}

@@ -1,0 +1,110 @@
+package config
+
+import (
+	"io"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/trace"
+)
+
+func TestProviderNames(t *testing.T) {
+	for _, tt := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{Provider: "gvisor", Providers: []string{"gvisor", "docker"}}, "gvisor docker"},
+		{Config{Provider: "docker", Providers: []string{"gvisor", "docker"}}, "docker gvisor"},
+		{Config{Provider: "mock", Providers: []string{"gvisor", "docker"}}, "mock gvisor docker"},
+		{Config{Provider: "mock"}, "mock"},
+	} {
+		if got := strings.Join(tt.cfg.ProviderNames(), " "); got != tt.want {
+			t.Errorf("%s and %v are %q, want %q", tt.cfg.Provider, tt.cfg.Providers, got, tt.want)
+		}
+	}
+	for goos, want := range map[string][]string{"linux": {"gvisor", "docker"}, "darwin": {"docker"}} {
+		if got := DefaultProviders(goos); !slices.Equal(got, want) {
+			t.Errorf("DefaultProviders(%s) = %v, want %v", goos, got, want)
+		}
+	}
+}
+
+// What is nearest to the command counts; nothing leaves it to the server.
+func TestProviderOf(t *testing.T) {
+	const team = "project_providers: [team=mock]\nproviders: [gvisor, mock, local]\n"
+	for _, tt := range []struct {
+		name, file string
+		env        []string
+		flags      map[string]string
+		team, rest string
+	}{
+		{name: "nothing"},
+		{name: "the project's", file: team, team: "mock"},
+		{name: "the file's", file: team + "provider: local\n", team: "mock", rest: "local"},
+		{name: "the environment's", file: team, env: []string{"ATOLL_PROVIDER=local"}, team: "local", rest: "local"},
+		{name: "the flag's", file: team, env: []string{"ATOLL_PROVIDER=mock"}, flags: map[string]string{"provider": "local"}, team: "local", rest: "local"},
+	} {
+		cfg, err := load(t, tt.file, tt.env, tt.flags)
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		if team, rest := cfg.ProviderOf("team"), cfg.ProviderOf("rest"); team != tt.team || rest != tt.rest {
+			t.Errorf("%s: %q and %q, want %q and %q", tt.name, team, rest, tt.team, tt.rest)
+		}
+	}
+}
+
+func TestProvidersThatAreWrong(t *testing.T) {
+	for file, want := range map[string]string{
+		"providers: [gvisor, dokcer]\n":                         `providers: "dokcer": this binary has gvisor, docker`,
+		"project_providers: [team]\n":                           `project_providers: "team": write it like PROJECT=PROVIDER`,
+		"project_providers: [\"a team=docker\"]\n":              `"a team=docker": write it like`,
+		"project_providers: [team=mock]\nproviders: [gvisor]\n": `"team=mock": the providers are gvisor: add it to providers`,
+		"project_providers: [t=gvisor, t=gvisor]\n":             `"t=gvisor": the project has a provider already`,
+		"project_providers: [t=docker]\nproviders: [gvisor]\n":  `"t=docker": the providers are gvisor`,
+	} {
+		if _, err := load(t, file, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", file, err, want)
+		}
+	}
+}
+
+// Each provider has its own limits, and its own name in metrics.
+func TestOpenSeveral(t *testing.T) {
+	metrics, err := trace.NewMetrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer metrics.Close()
+	p, err := Open(&Config{
+		StateDir: t.TempDir(), Provider: "mock", Providers: []string{"local"}, ProjectProviders: []string{"team=local"},
+	}, Options{Metrics: metrics})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for _, spec := range []atoll.Spec{{}, {Project: "team"}, {Provider: "local"}} {
+		sb, err := p.Create(t.Context(), &spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sb.Remove(t.Context(), atoll.RemoveVolumes())
+	}
+	rec := httptest.NewRecorder()
+	metrics.ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	text, err := io.ReadAll(rec.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`atoll_sandboxes{provider="mock",state="running"} 1`, `atoll_sandboxes{provider="local",state="running"} 2`,
+		`atoll_calls_total{kind="ok",op="create",provider="local"} 2`,
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the metrics do not have %s:\n%s", want, text)
+		}
+	}
+}
