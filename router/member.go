@@ -236,15 +236,15 @@ type aside struct{}
 
 // asideOf returns the ctx for a question to the member.
 func (m *member) asideOf(ctx context.Context) context.Context {
-	if m.isUsed() {
+	if m.first {
 		return ctx
 	}
 	return context.WithValue(ctx, aside{}, true)
 }
 
-// Aside reports whether ctx is that of a call which nobody has asked for: of a
-// member that is not known to have sandboxes, in case it has what is looked for.
-// That it fails is of no interest.
+// Aside reports whether ctx is that of a question to a member other than the
+// default one, in case it has what is looked for. That such a call fails is of
+// little interest: Options.Log is told once, if there is more to it.
 func Aside(ctx context.Context) bool { return ctx.Value(aside{}) != nil }
 
 // isMissing reports whether the answer is that there is no such thing.
