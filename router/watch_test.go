@@ -47,8 +47,8 @@ func (s *scripted) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 				if !yield(atoll.Event{Type: atoll.EventSynced, Time: time.Now()}, nil) {
 					return
 				}
-			case func():
-				step()
+			case func(context.Context):
+				step(ctx)
 			case error:
 				yield(atoll.Event{}, step)
 				return
@@ -71,9 +71,19 @@ func told(ev atoll.Event) string {
 	return ev.Status.ID + " " + string(ev.Status.State)
 }
 
-// watched reads a watch of p until what it has told includes the last of want, in
-// the given order, and fails the test otherwise.
-func watched(t *testing.T, p atoll.Provider, want ...string) {
+// A gate is passed when the reader has the whole replay.
+type gate chan struct{}
+
+func (g gate) wait(ctx context.Context) {
+	select {
+	case <-g:
+	case <-ctx.Done():
+	}
+}
+
+// watched reads a watch of p until it has told as much as want, and fails the
+// test if that is something else.
+func watched(t *testing.T, p atoll.Provider, g gate, want ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -81,6 +91,9 @@ func watched(t *testing.T, p atoll.Provider, want ...string) {
 	for ev, err := range p.Watch(ctx) {
 		if err != nil {
 			t.Fatalf("Watch: %v after %q, want %q", err, got, want)
+		}
+		if ev.Type == atoll.EventSynced && g != nil {
+			close(g)
 		}
 		if got = append(got, told(ev)); len(got) == len(want) {
 			break
@@ -93,12 +106,13 @@ func watched(t *testing.T, p atoll.Provider, want ...string) {
 
 // One that breaks off is watched again, and what has gone meanwhile has gone.
 func TestWatchAgain(t *testing.T) {
+	g := make(gate)
 	p := open(t, router.Options{}, locals(t), newScripted(t,
-		[]any{status("a", atoll.StateRunning), status("b", atoll.StateRunning), synced, status("b", atoll.StateStopped), errDown},
+		[]any{status("a", atoll.StateRunning), status("b", atoll.StateRunning), synced, g.wait, status("b", atoll.StateStopped), errDown},
 		[]any{status("b", atoll.StateRunning), errDown}, // half a replay tells nothing
 		[]any{status("b", atoll.StateStopped), synced, status("b", atoll.StateRunning)},
 	))
-	watched(t, p, "a running", "b running", synced, "b stopped", "b stopped", "a removed", "b running")
+	watched(t, p, g, "a running", "b running", synced, "b stopped", "b stopped", "a removed", "b running")
 }
 
 // The replay has each sandbox once, as it is when the last member has replayed
@@ -108,13 +122,13 @@ func TestWatchReplaysOnce(t *testing.T) {
 	here := newScripted(t, []any{
 		status("a", atoll.StateRunning), status("b", atoll.StateRunning), synced,
 		status("a", atoll.StateStopped), status("b", atoll.StateRemoved), status("c", atoll.StateCreated), status("c", atoll.StateRunning),
-		func() { close(release) },
+		func(context.Context) { close(release) },
 	})
 	there := router.Member{Name: "local", Open: func() (atoll.Provider, error) {
 		p, err := s.Open()
 		return slowWatch{atoll.ProviderLayer{Provider: p}, release}, err
 	}}
-	watched(t, open(t, router.Options{}, here, there), "a stopped", "c running", synced)
+	watched(t, open(t, router.Options{}, here, there), nil, "a stopped", "c running", synced)
 }
 
 // slowWatch begins to watch when it is released.
@@ -125,7 +139,10 @@ type slowWatch struct {
 
 func (s slowWatch) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
-		<-s.release
+		select {
+		case <-s.release:
+		case <-ctx.Done():
+		}
 		s.Provider.Watch(ctx)(yield)
 	}
 }
@@ -141,21 +158,23 @@ func TestWatchWithoutOne(t *testing.T) {
 			other(s)
 			p := open(t, router.Options{}, locals(t), s.Member)
 			sb := create(t, p, atoll.Spec{})
-			watched(t, p, sb.ID()+" running", synced)
+			watched(t, p, nil, sb.ID()+" running", synced)
 		})
 	}
 }
 
 // Who does not read is told that something was missed, and holds up nobody.
 func TestWatchSlowReader(t *testing.T) {
-	script, done := []any{synced}, make(chan struct{})
+	g, done := make(gate), make(chan struct{})
+	script := []any{synced, g.wait}
 	for range 3000 {
 		script = append(script, status("a", atoll.StateRunning))
 	}
-	p := open(t, router.Options{}, locals(t), newScripted(t, append(script, func() { close(done) })))
+	p := open(t, router.Options{}, locals(t), newScripted(t, append(script, func(context.Context) { close(done) })))
 	var last error
 	for ev, err := range p.Watch(t.Context()) {
 		if last = err; err == nil && ev.Type == atoll.EventSynced {
+			close(g)
 			select {
 			case <-done:
 			case <-time.After(10 * time.Second):
@@ -168,8 +187,9 @@ func TestWatchSlowReader(t *testing.T) {
 
 // What is told belongs to the reader.
 func TestWatchSharesNothing(t *testing.T) {
+	g := make(gate)
 	p := open(t, router.Options{}, locals(t), newScripted(t,
-		[]any{status("a", atoll.StateRunning), synced, errDown},
+		[]any{status("a", atoll.StateRunning), synced, g.wait, errDown},
 		[]any{synced},
 	))
 	for ev, err := range p.Watch(t.Context()) {
@@ -181,6 +201,10 @@ func TestWatchSharesNothing(t *testing.T) {
 				t.Errorf("the reader's change of the labels came back: %v", ev.Status.Spec.Labels)
 			}
 			break
+		}
+		if ev.Type == atoll.EventSynced && g != nil {
+			close(g)
+			g = nil
 		}
 		if ev.Type == atoll.EventState {
 			ev.Status.Spec.Labels["k"] = "changed"
