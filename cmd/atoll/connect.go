@@ -198,7 +198,8 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 	if err != nil {
 		return nil, errors.Join(err, end())
 	}
-	return &connection{Provider: client, lives: maker.Caps.Survives, close: end}, nil
+	lives := maker.Caps.Survives || maker.Problem != "" // Create will say what that is
+	return &connection{Provider: client, lives: lives, close: end}, nil
 }
 
 // unusable prefers, to an error of opening what cfg describes, that the state
