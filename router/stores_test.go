@@ -24,7 +24,8 @@ func TestForwards(t *testing.T) {
 	}
 	// What is known of members is told by the router itself, and it asks them
 	// neither for what they cannot have nor for the removal of what is not there.
-	except := []string{"Provider.Members", "Provider.Get", "Provider.Snapshots", "Provider.RemoveProject", "Provider.PruneImages"}
+	except := []string{"Provider.Members", "Provider.Get", "Provider.Snapshots", "Provider.RemoveProject", "Provider.PruneImages",
+		"Provider.Secret", "Provider.Reconcile"}
 	providertest.Layer(t, wrap(), except...)
 	providertest.Layer(t, wrap(broken("docker")), append(except, "Provider.RemoveVolume", "Provider.RemoveImage", "Provider.RemoveSnapshot")...)
 }

@@ -1,0 +1,81 @@
+package router
+
+import (
+	"context"
+	"sync"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// ResolveImage implements atoll.ImageResolver: it is the default member's, which
+// makes the sandboxes that name nothing but an image.
+func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
+	leaf, err := p.members[0].provider()
+	if err != nil {
+		return "", err
+	}
+	return atoll.ResolveImage(ctx, leaf, ref)
+}
+
+// Secret implements atoll.SecretKeeper.
+func (p *Provider) Secret(ctx context.Context, id string) (string, error) {
+	sb, err := p.Get(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	m := p.recall(sb.ID())
+	if m == nil {
+		m = p.members[0]
+	}
+	leaf, err := m.provider()
+	if err != nil {
+		return "", err
+	}
+	return atoll.Secret(ctx, leaf, sb.ID())
+}
+
+// Reconcile implements atoll.Reconciler: each member that can be asked does it,
+// and it fails if all do. Of the sandboxes of one that cannot be asked, nothing
+// is known and nothing done.
+func (p *Provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
+	there := ask(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) {
+		return leaf.List(ctx, atoll.Filter{})
+	})
+	answers := make([]answer[[]atoll.Finding], len(there))
+	healthy := make([]int, len(there))
+	var all sync.WaitGroup
+	for i, t := range there {
+		a := &answers[i]
+		a.m, a.err = t.m, t.err
+		if t.err != nil {
+			continue
+		}
+		all.Go(func() {
+			leaf, err := t.m.provider()
+			var sum atoll.Reconciliation
+			if err == nil {
+				sum, err = atoll.Reconcile(ctx, leaf, opts)
+			}
+			a.val, a.err, healthy[i] = sum.Findings, err, sum.Healthy
+		})
+	}
+	all.Wait()
+	findings, err := joined(ctx, answers)
+	sum := atoll.Reconciliation{Findings: findings}
+	for i, a := range answers {
+		sum.Healthy += healthy[i]
+		if a.err != nil && there[i].err == nil && !isMissing(a.err) {
+			p.log.WarnContext(ctx, "reconcile", "provider", a.m.name, "err", a.err)
+		}
+	}
+	if sum.Findings == nil {
+		sum.Findings = []atoll.Finding{}
+	}
+	return sum, err
+}
+
+var (
+	_ atoll.ImageResolver = (*Provider)(nil)
+	_ atoll.SecretKeeper  = (*Provider)(nil)
+	_ atoll.Reconciler    = (*Provider)(nil)
+)
