@@ -4,48 +4,29 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/base64"
 	"net/http"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An Account is on whose behalf a request is made.
-type Account struct {
-	Name string `json:"name"` // empty means DefaultAccount
-	Role string `json:"role"` // empty means DefaultRole
-}
+// An Account is on whose behalf a request is made. It is atoll.Account, under
+// the name by which those who configure a Handler know it, as are the constants
+// and functions below.
+type Account = atoll.Account
 
 // What an Account is when nothing is said.
 const (
-	DefaultAccount = "default"
-	DefaultRole    = "admin"
+	DefaultAccount = atoll.DefaultAccount
+	DefaultRole    = atoll.DefaultRole
 )
 
-func (a Account) withDefaults() Account {
-	if a.Name == "" {
-		a.Name = DefaultAccount
-	}
-	if a.Role == "" {
-		a.Role = DefaultRole
-	}
-	return a
-}
+// AccountFrom is atoll.AccountFrom.
+func AccountFrom(ctx context.Context) Account { return atoll.AccountFrom(ctx) }
 
-type accountKey struct{}
-
-// AccountFrom returns the account of the request that ctx belongs to; that of
-// a ctx that belongs to none is the default one. The Handler lets every
-// account do everything: who may do what is for a layer to decide.
-func AccountFrom(ctx context.Context) Account {
-	a, _ := ctx.Value(accountKey{}).(Account)
-	return a.withDefaults()
-}
-
-// WithAccount returns a ctx of which AccountFrom returns a.
-func WithAccount(ctx context.Context, a Account) context.Context {
-	return context.WithValue(ctx, accountKey{}, a)
-}
+// WithAccount is atoll.WithAccount.
+func WithAccount(ctx context.Context, a Account) context.Context { return atoll.WithAccount(ctx, a) }
 
 // tokenVerifier knows tokens by their digests, so that comparing takes the
 // same time whatever is right about a guess.
@@ -80,20 +61,47 @@ func (v tokenVerifier) verify(_ context.Context, token string) (Account, error) 
 	return v[found].account, nil
 }
 
+// Subprotocol is what a browser asks for on a WebSocket, besides the one that is
+// its token: of those that it names a server must take one.
+const Subprotocol = "atoll.v1"
+
+// tokenProtocol begins the name of a subprotocol that is a token, in base64 for
+// URLs without padding. A page cannot set the headers of a WebSocket, but this one.
+const tokenProtocol = "atoll.token."
+
+// tokenOf is the token that a request brings, "" when there is none.
+func tokenOf(route Route, r *http.Request) string {
+	if scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " "); strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(token)
+	}
+	if route.Stream.Type == nil || r.Header.Get("Authorization") != "" {
+		return ""
+	}
+	for _, list := range r.Header.Values("Sec-WebSocket-Protocol") {
+		for name := range strings.SplitSeq(list, ",") {
+			encoded, ok := strings.CutPrefix(strings.TrimSpace(name), tokenProtocol)
+			if token, err := base64.RawURLEncoding.DecodeString(encoded); ok && err == nil {
+				return string(token)
+			}
+		}
+	}
+	return ""
+}
+
 // authenticate finds out who asks.
-func (h *Handler) authenticate(r *http.Request) (Account, error) {
+func (h *Handler) authenticate(route Route, r *http.Request) (Account, error) {
 	if h.verify == nil {
 		return AccountFrom(r.Context()), nil
 	}
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") || token == "" {
+	token := tokenOf(route, r)
+	if token == "" {
 		return Account{}, unauthorized(atoll.Errorf("", "", atoll.ErrDenied, "a token is needed: send it as Authorization: Bearer ..."))
 	}
-	account, err := h.verify(r.Context(), strings.TrimSpace(token))
+	account, err := h.verify(r.Context(), token)
 	if err != nil && atoll.KindOf(err) != atoll.ErrUnavailable {
 		return Account{}, unauthorized(err)
 	}
-	return account.withDefaults(), err
+	return account.WithDefaults(), err
 }
 
 // unauthorized makes err an ErrDenied that is answered with 401.

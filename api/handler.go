@@ -209,14 +209,18 @@ func (h *Handler) handle(route Route) http.Handler {
 		start := time.Now()
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		r = r.WithContext(h.opts.Extract(r.Context(), r.Header))
+		who := "" // nobody who has been let in
 		err := h.admit(route, r, func(admitted *http.Request) error {
 			r = admitted
+			if h.verify != nil && !route.Public {
+				who = AccountFrom(r.Context()).Name
+			}
 			if err := route.check(r); err != nil {
 				return err
 			}
 			return route.serve(h, w, r)
 		})
-		h.logRequest(r, start, err)
+		h.logRequest(r, who, start, err)
 		if err != nil && !errors.Is(err, errAnswered) {
 			writeError(w, RequestID(r.Context()), err)
 		}
@@ -245,7 +249,7 @@ func (h *Handler) admit(route Route, r *http.Request, serve func(*http.Request) 
 		return err
 	}
 	defer h.requests.Done()
-	account, err := h.authenticate(r)
+	account, err := h.authenticate(route, r)
 	if err != nil {
 		return err
 	}
@@ -270,15 +274,15 @@ type answeredError struct{ error }
 
 func (e answeredError) Unwrap() []error { return []error{errAnswered, e.error} }
 
-func (h *Handler) logRequest(r *http.Request, start time.Time, err error) {
+func (h *Handler) logRequest(r *http.Request, who string, start time.Time, err error) {
 	if !h.log.Enabled(r.Context(), slog.LevelDebug) {
 		return
 	}
 	attrs := []slog.Attr{
 		slog.String("op", r.Method+" "+r.URL.Path), slog.String("request", RequestID(r.Context())), slog.Duration("dur", time.Since(start)),
 	}
-	if account, ok := r.Context().Value(accountKey{}).(Account); ok {
-		attrs = append(attrs, slog.String("account", account.withDefaults().Name))
+	if who != "" {
+		attrs = append(attrs, slog.String("account", who))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.String("kind", string(atoll.KindOf(err))), slog.Any("err", err))

@@ -48,7 +48,7 @@ func TestTokens(t *testing.T) {
 		account = AccountFrom(ctx)
 		return nil, nil
 	}
-	if _, err := r.client.List(t.Context(), atoll.Filter{}); err != nil || account != (Account{"ali", "user"}) {
+	if _, err := r.client.List(t.Context(), atoll.Filter{}); err != nil || account != (Account{Name: "ali", Role: "user"}) {
 		t.Errorf("List by %+v: %v", account, err)
 	}
 	for _, auth := range []string{"", "Bearer", "Bearer ", "Bearer wrong", "Bearer sesam", "Bearer sesamee", "Basic sesame", "sesame"} {
@@ -110,7 +110,7 @@ func TestVerify(t *testing.T) {
 			t.Errorf("NewHandler with %s: %v", name, err)
 		}
 	}
-	if got := AccountFrom(context.Background()); got != (Account{DefaultAccount, DefaultRole}) {
+	if got := AccountFrom(context.Background()); got != (Account{Name: DefaultAccount, Role: DefaultRole}) {
 		t.Errorf("nobody is %+v", got)
 	}
 }
