@@ -56,7 +56,7 @@ var rooms = map[string]map[string]string{
 	},
 	"store":           {"internal/disk": "who holds a record has a lock"},
 	"store/storetest": {"store": "whose promises it checks"},
-	"api":             {},
+	"api":             {"internal/disk": "the token in a file"},
 	"api/openapi":     {"api": "what it describes"},
 	"guest": {
 		"api":              "what a guest serves is the API",

@@ -5,19 +5,15 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
-	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // Listen listens on unix:///path or tcp://host:port.
@@ -141,68 +137,16 @@ func NewToken() string {
 // ErrDenied (others may read it, or made it), ErrInvalid (it is empty or no
 // file), ErrInternal.
 func LoadToken(path string) (token string, made bool, err error) {
-	token = NewToken()
-	err = writeNew(path, token+"\n")
-	if err == nil {
-		return token, true, nil
-	}
-	if !errors.Is(err, fs.ErrExist) {
-		return "", false, atoll.E("token", path, atoll.ErrInternal, err)
-	}
-	token, err = readToken(path)
-	return token, false, err
-}
-
-const maxToken = 4 << 10
-
-func readToken(path string) (string, error) {
-	bad := func(kind atoll.Kind, format string, args ...any) error {
-		return atoll.Errorf("token", path, kind, format, args...)
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would keep us waiting
-	if errors.Is(err, fs.ErrPermission) {
-		return "", bad(atoll.ErrDenied, "%w", err)
-	}
+	const op, most = "token", 4 << 10
+	data, made, err := disk.LoadSecret(op, path, most, func() ([]byte, error) { return []byte(NewToken() + "\n"), nil })
 	if err != nil {
-		return "", bad(atoll.ErrInternal, "%w", err)
+		return "", false, err
 	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return "", bad(atoll.ErrInternal, "%w", err)
-	}
-	if !fi.Mode().IsRegular() {
-		return "", bad(atoll.ErrInvalid, "it is no file")
-	}
-	if uid, known := ownerOf(fi); known && uid != os.Geteuid() {
-		return "", bad(atoll.ErrDenied, "it belongs to user %d, who may know it: delete it to get a new one", uid)
-	}
-	if perm := fi.Mode().Perm(); perm&0o077 != 0 {
-		return "", bad(atoll.ErrDenied, "others may read it (mode %04o): chmod 600 %s", perm, path)
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxToken))
-	if err != nil {
-		return "", bad(atoll.ErrInternal, "%w", err)
-	}
-	token := strings.TrimSpace(string(b))
+	token = strings.TrimSpace(string(data))
 	if token == "" {
-		return "", bad(atoll.ErrInvalid, "the file is empty: delete it to get a new token")
+		return "", false, atoll.Errorf(op, path, atoll.ErrInvalid, "the file is empty: delete it to get a new token")
 	}
-	return token, nil
-}
-
-// writeNew makes a file that appears as a whole: nobody reads half a token.
-func writeNew(path, content string) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".token-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.WriteString(content)
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-	return os.Link(tmp.Name(), path)
+	return token, made, nil
 }
 
 // errTaken is why a socket is not replaced.

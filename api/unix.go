@@ -143,12 +143,3 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	}
 	return unixConn{conn.(*net.UnixConn)}, nil
 }
-
-// ownerOf is the user that a file belongs to.
-func ownerOf(fi fs.FileInfo) (uid int, known bool) {
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, false
-	}
-	return int(st.Uid), true
-}

@@ -4,7 +4,6 @@ package api
 
 import (
 	"context"
-	"io/fs"
 	"net"
 
 	"github.com/seed46cd37a8/atoll"
@@ -20,6 +19,3 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
 	return d.DialContext(ctx, "unix", path)
 }
-
-// ownerOf is the user that a file belongs to: here it has no number.
-func ownerOf(fs.FileInfo) (uid int, known bool) { return 0, false }
