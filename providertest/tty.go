@@ -166,6 +166,17 @@ var ttys = []promise{
 		h.kill(t, p)
 		h.dies(t, sb, scr.text())
 	}},
+	{"a terminal's process that is hung up on takes what is in the foreground with it", []need{needTTY}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		p, scr := h.started(t, sb, onTTY(word("family")))
+		if err := p.Signal(h.ctx(t), atoll.SIGHUP); err != nil {
+			t.Fatalf("Signal: %v", err)
+		}
+		if exit := h.wait(t, p); exit.Signal != atoll.SIGHUP {
+			t.Errorf("exit is %+v, want it ended by SIGHUP", exit)
+		}
+		h.dies(t, sb, scr.text())
+	}},
 	{"a main process may have a terminal", []need{needTTY}, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{Cmd: wordArgs("winch"), TTY: &atoll.Size{Rows: 31, Cols: 77}, OpenStdin: true})
 		p, err := sb.Process(h.ctx(t), atoll.MainProcess)

@@ -139,6 +139,20 @@ func (h handle) Wait() atoll.Exit {
 	return *h.exit
 }
 
+// Signal implements process.Handle. A terminal that is hung up on tells what it
+// has in the foreground as well, which is all of it.
+func (h handle) Signal(sig atoll.Signal) error {
+	if h.tty && sig == atoll.SIGHUP {
+		h.mu.Lock()
+		kids := h.kids
+		h.mu.Unlock()
+		for _, kid := range kids {
+			_ = kid.Signal(sig)
+		}
+	}
+	return h.Proc.Signal(sig)
+}
+
 // Kill implements process.Handle.
 func (h handle) Kill() error {
 	h.Proc.kill()

@@ -273,12 +273,15 @@ func (b *box) cause() string {
 	return b.fate()
 }
 
-// Signal sends sig to the program alone.
+// Signal sends sig to the program alone; but SIGHUP also to what its terminal has
+// in the foreground: the sentry, unlike Linux, does not tell that when a program
+// whose terminal it is ends.
 func (p *program) Signal(sig atoll.Signal) error {
 	if p.box.paused() {
 		return atoll.Errorf("signal", p.id, atoll.ErrConflict, "the sandbox is paused: resume it first")
 	}
-	if err := p.box.sentry.signal(p.pid, sig); err != nil {
+	heard := p.tty && sig == atoll.SIGHUP && p.box.sentry.signalForeground(p.pid, sig) == nil
+	if err := p.box.sentry.signal(p.pid, sig); err != nil && !heard { // else it was among them, and has ended
 		return atoll.E("signal", p.id, atoll.ErrStopped, err)
 	}
 	return nil
