@@ -30,6 +30,7 @@ var rooms = map[string]map[string]string{
 	"internal/spawn":      {"internal/process": "processes of this machine are its processes"},
 	"internal/volume":     {"internal/disk": "locks, and the removal of what programs made"},
 	"internal/ranges":     {},
+	"internal/terminal":   {},
 	"internal/usernet":    {"internal/ranges": "addresses that are not what they look like"},
 	"internal/testreport": {},
 	"internal/testenv":    {},
@@ -56,8 +57,11 @@ var rooms = map[string]map[string]string{
 	},
 	"store":           {"internal/disk": "who holds a record has a lock"},
 	"store/storetest": {"store": "whose promises it checks"},
-	"api":             {"internal/disk": "the token in a file"},
-	"api/openapi":     {"api": "what it describes"},
+	"api": {
+		"internal/disk":     "the token in a file",
+		"internal/terminal": "what becomes of a terminal without a client",
+	},
+	"api/openapi": {"api": "what it describes"},
 	"guest": {
 		"api":              "what a guest serves is the API",
 		"internal/dirfs":   "files of the system it runs in",

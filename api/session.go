@@ -45,26 +45,37 @@ var errGone = atoll.Errorf("", "", atoll.ErrUnavailable, "the client has gone")
 // first message and sends the last one, unless it returns an error: then that
 // is the last one.
 func (h *Handler) session(w http.ResponseWriter, r *http.Request, serve func(s *session, first message) error) error {
-	ctx, done, err := h.stream(w, r)
+	ctx, ws, done, err := h.webSocket(w, r)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		return invalid("this is a WebSocket: ask for an upgrade")
-	}
-	ws, err := websocket.Accept(w, r, nil)
-	if err != nil { // it has answered
-		return answered(atoll.E("", "", atoll.ErrInvalid, err))
-	}
 	s := &session{link: newLink(ws), requestID: RequestID(ctx)}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	defer s.cancel()
 	defer s.reading.Wait()
 	defer func() { _ = ws.CloseNow() }() // the reader may have failed the link, and not yet ended ctx
 	defer context.AfterFunc(s.ctx, s.part)()
-	defer s.keepAlive()()
+	defer keepAlive(s.ctx, ws)()
 	return answered(s.finish(s.run(h.opts.MaxBody, serve)))
+}
+
+// webSocket takes over the connection, if that comes from a page of the server's own
+// or from no page. Its ctx ends with the handler; the caller calls done at its end.
+func (h *Handler) webSocket(w http.ResponseWriter, r *http.Request) (ctx context.Context, ws *websocket.Conn, done func(), err error) {
+	if ctx, done, err = h.stream(w, r); err != nil {
+		return nil, nil, nil, err
+	}
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+		done()
+		return nil, nil, nil, invalid("this is a WebSocket: ask for an upgrade")
+	}
+	ws, err = websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}})
+	if err != nil { // it has answered
+		done()
+		return nil, nil, nil, answered(atoll.E("", "", atoll.ErrInvalid, err))
+	}
+	return ctx, ws, done, nil
 }
 
 func (s *session) run(maxFirst int64, serve func(s *session, first message) error) error {
@@ -254,15 +265,15 @@ func (s *session) obey(m message) {
 
 // keepAlive pings the client now and then, until stop is called, and closes
 // the connection of one that does not answer.
-func (s *session) keepAlive() (stop func()) {
+func keepAlive(ctx context.Context, ws *websocket.Conn) (stop func()) {
 	var timer *time.Timer
 	set := make(chan struct{})
 	timer = time.AfterFunc(pingEvery, func() {
 		<-set
-		ctx, cancel := context.WithTimeout(s.ctx, pingTimeout)
+		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 		defer cancel()
-		if s.ws.Ping(ctx) != nil {
-			_ = s.ws.CloseNow()
+		if ws.Ping(ctx) != nil {
+			_ = ws.CloseNow()
 			return
 		}
 		timer.Reset(pingEvery)
