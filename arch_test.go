@@ -61,6 +61,10 @@ var rooms = map[string]map[string]string{
 		"internal/disk":     "the token in a file",
 		"internal/terminal": "what becomes of a terminal without a client",
 	},
+	"sshd": {
+		"internal/disk":     "the host key, and who may change the authorized ones",
+		"internal/terminal": "what becomes of a terminal without a client",
+	},
 	"api/openapi": {"api": "what it describes"},
 	"guest": {
 		"api":              "what a guest serves is the API",
@@ -168,6 +172,7 @@ var guests = map[string]struct {
 	"github.com/klauspost/compress":          {"layers in zstd, gzip twice as fast", []string{"image"}},
 	"github.com/miekg/dns":                   {"the DNS server of a sandbox's network", []string{"internal/usernet"}},
 	"github.com/opencontainers/runtime-spec": {"the language gVisor is told in", []string{"provider/gvisor/internal/keeper"}},
+	"github.com/pkg/sftp":                    {"files over SSH", []string{"sshd"}},
 	"github.com/prometheus/client_golang":    {"/metrics", []string{"trace"}},
 	"github.com/spf13/cobra":                 {"commands, help, completion", []string{"cmd/atoll"}},
 	"github.com/spf13/pflag":                 {"cobra's flags", []string{"cmd/atoll"}},
@@ -175,6 +180,7 @@ var guests = map[string]struct {
 	"go.opentelemetry.io/otel":               {"traces and metrics", []string{"trace"}},
 	"go.uber.org/goleak":                     {"no goroutine is left", []string{"providertest"}},
 	"go.yaml.in/yaml":                        {"the configuration file", []string{"config"}},
+	"golang.org/x/crypto":                    {"SSH", []string{"sshd"}},
 	"golang.org/x/net":                       {"host names as DNS spells them", []string{"internal/usernet"}},
 	"golang.org/x/sync":                      {"layers pulled side by side", []string{"image"}},
 	"golang.org/x/term":                      {"raw mode, and its undoing", []string{"cmd/atoll"}},

@@ -1,0 +1,145 @@
+package sshd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/terminal"
+)
+
+// command is the program that runs the user's shell, or line by it.
+func (s *session) command(kind, line string) program {
+	return func(ctx context.Context) (atoll.Exit, error) {
+		sb, err := s.conn.sandbox(ctx)
+		if err != nil {
+			return atoll.Exit{}, err
+		}
+		s.conn.log.InfoContext(ctx, "ssh: session", "what", kind, "sandbox", sb.ID(), "terminal", s.tty != nil)
+		cmd := &atoll.Command{Env: s.env, TTY: s.tty}
+		if cmd.Args, err = s.args(ctx, sb, kind, line); err != nil {
+			return atoll.Exit{}, err
+		}
+		return s.exec(ctx, sb, cmd)
+	}
+}
+
+// args are the shell with what it has to do. Those of a shell on a terminal are
+// left to the provider.
+func (s *session) args(ctx context.Context, sb atoll.Sandbox, kind, line string) ([]string, error) {
+	if kind == "shell" && s.tty != nil {
+		return nil, nil
+	}
+	shell, err := s.conn.shellOf(ctx, sb)
+	if err != nil {
+		return nil, err
+	}
+	if kind == "shell" {
+		return []string{shell}, nil
+	}
+	return []string{shell, "-c", line}, nil
+}
+
+// exec runs cmd to its end. When the client goes first it does what the kernel
+// would have done, were the process a child of the connection.
+func (s *session) exec(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command) (atoll.Exit, error) {
+	var started atomic.Pointer[atoll.Process]
+	broken := func() {
+		switch p := started.Load(); {
+		case p == nil:
+		case s.tty == nil:
+			terminal.BreakPipe(ctx, *p)
+		case ctx.Err() == nil: // else it is done below
+			terminal.HangUp(ctx, *p)
+		}
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.ch, &pipe{ctx: s.reads, w: s.ch, broken: broken}, &pipe{ctx: ctx, w: s.ch.Stderr(), broken: broken}
+	if s.tty != nil {
+		cmd.Stdin, cmd.Stderr = terminal.Input(s.ch), nil
+	}
+	p, err := sb.Exec(ctx, cmd)
+	if errors.Is(err, atoll.ErrCommandNotFound) {
+		return atoll.Exit{}, atoll.Errorf("exec", sb.ID(), atoll.ErrCommandNotFound, "the sandbox has no shell, which SSH needs: atoll exec runs programs without one")
+	}
+	if err != nil {
+		return atoll.Exit{}, err
+	}
+	started.Store(&p)
+	var controls sync.WaitGroup
+	defer controls.Wait()
+	done := make(chan struct{})
+	defer close(done)
+	controls.Go(func() { s.control(ctx, p, done) })
+	exit, err := p.Wait(ctx)
+	switch {
+	case err == nil: // all its output was delivered
+		_ = s.ch.CloseWrite() // a client that has gone needs none
+	case ctx.Err() != nil && s.tty != nil:
+		terminal.HangUp(ctx, p)
+	}
+	return exit, err
+}
+
+// controlTimeout is how long a process may take to get a signal, or a size.
+const controlTimeout = 10 * time.Second
+
+// control passes signals and sizes on until done. One that fails is no reason to
+// end: the process may just have.
+func (s *session) control(ctx context.Context, p atoll.Process, done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case size := <-s.sizes:
+			bounded, cancel := context.WithTimeout(ctx, controlTimeout)
+			_ = atoll.Resize(bounded, p, size)
+			cancel()
+		case sig := <-s.signals:
+			bounded, cancel := context.WithTimeout(ctx, controlTimeout)
+			_ = p.Signal(bounded, sig)
+			cancel()
+		}
+	}
+}
+
+// A pipe writes to the client for as long as somebody reads there, which ctx tells,
+// and does broken when nobody does any longer.
+type pipe struct {
+	ctx    context.Context
+	w      io.Writer
+	broken func()
+	buf    []byte
+}
+
+// Write implements io.Writer. It does not wait for a client that will never read
+// on: what it was given may still be on its way then.
+func (p *pipe) Write(b []byte) (int, error) {
+	err := p.ctx.Err()
+	if err == nil {
+		err = p.write(b)
+	}
+	if err != nil {
+		p.broken()
+		return 0, err
+	}
+	return len(b), nil
+}
+
+func (p *pipe) write(b []byte) error {
+	p.buf = append(p.buf[:0], b...)
+	written := make(chan error, 1)
+	go func() { // it ends with the channel at the latest
+		_, err := p.w.Write(p.buf)
+		written <- err
+	}()
+	select {
+	case err := <-written:
+		return err
+	case <-p.ctx.Done():
+		return p.ctx.Err()
+	}
+}
