@@ -146,6 +146,7 @@ var rooms = map[string]map[string]string{
 		"api":            "the CLI is a client, and the server",
 		"config":         "what it runs on",
 		"internal/dirfs": "the local side of cp",
+		"sshd":           "serve answers SSH too",
 		"trace":          "the metrics that serve shows",
 	},
 	"cmd/atoll-guest":  {"guest": "it is the program of that"},

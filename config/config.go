@@ -41,6 +41,7 @@ type Config struct {
 	Listen           []string    `yaml:"listen" doc:"where serve listens besides the state directory's socket: unix:///path or host:port"`
 	Accounts         []string    `yaml:"accounts" doc:"who else may use serve on TCP, and the token of each: NAME=env:VARIABLE or NAME:ROLE=file:/path"`
 	MaxUpload        atoll.Bytes `yaml:"max_upload" doc:"largest file or archive that serve takes, like 16g; -1 for no limit"`
+	SSH              SSH         `yaml:"ssh"`
 	Log              Log         `yaml:"log"`
 	Resources        Resources   `yaml:"resources"`
 	// MaxSandboxes counts those that stay, not those of atoll run.
@@ -201,6 +202,9 @@ func (c *Config) check(s *schema) error {
 	bad("url", checkURL(c.URL))
 	for _, listen := range c.Listen {
 		bad("listen", checkListen(listen))
+	}
+	if c.SSH.Listen != "" {
+		bad("ssh.listen", c.SSH.check())
 	}
 	_, err = c.accounts()
 	bad("accounts", err)

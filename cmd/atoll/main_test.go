@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // deadline is how long tests wait: what takes longer will never happen.
@@ -37,6 +38,21 @@ func TestScripts(t *testing.T) { runScripts(t, "testdata/script", "local") }
 
 // The commands of the README, on the provider that they are for.
 func TestGVisorScripts(t *testing.T) {
+	needGVisor(t)
+	runScripts(t, "testdata/gvisor", "gvisor")
+}
+
+func TestSSHScripts(t *testing.T) {
+	testenv.Need(t, testenv.Program("ssh", "openssh-client"))
+	t.Run("local", func(t *testing.T) { runScripts(t, "testdata/ssh", "local") })
+	t.Run("gvisor", func(t *testing.T) {
+		needGVisor(t)
+		runScripts(t, "testdata/ssh", "gvisor")
+	})
+}
+
+func needGVisor(t *testing.T) {
+	t.Helper()
 	cfg, err := config.Load(config.Source{Env: []string{"HOME=" + t.TempDir(), "ATOLL_PROVIDER=gvisor", "ATOLL_STATE_DIR=" + t.TempDir()}})
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +65,6 @@ func TestGVisorScripts(t *testing.T) {
 	if probe := atoll.ProbeProvider(t.Context(), p); !probe.OK {
 		t.Skipf("gvisor does not work here: %s (%s)", probe.Reason, probe.Fix)
 	}
-	runScripts(t, "testdata/gvisor", "gvisor")
 }
 
 func runScripts(t *testing.T, dir, provider string) {

@@ -17,12 +17,14 @@ import (
 	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/api/openapi"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/sshd"
 	"github.com/seed46cd37a8/atoll/trace"
 )
 
 func newServe(a *app) *cobra.Command {
 	var listen []string
 	var destroy bool
+	var sshListen, sshKeys string
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
 		Short: "Serve sandboxes to others over HTTP",
@@ -31,6 +33,10 @@ same user can use and where all other commands find it, and on what --listen
 names besides. Who comes by TCP must bring the bearer token: that of the setting
 token, else one that is made the first time, kept in the state directory and
 shown once.
+
+With --ssh-listen it answers SSH as well, to those whose keys are in the file of
+--ssh-authorized-keys: ssh NAME@host is a shell in the sandbox NAME of the server's
+project, ssh PROJECT.NAME@host one of another; scp, sftp and ssh -L work too.
 
 /metrics is for Prometheus. With OTEL_EXPORTER_OTLP_ENDPOINT set, a span for each
 call is sent there, as part of the caller's trace.
@@ -42,16 +48,24 @@ SIGINT and SIGTERM end it: it lets calls end for a few seconds; a second one
 ends it at once. Sandboxes live on, where the provider can do that, unless
 --destroy-on-exit is given.`,
 		Example: `  atoll serve
-  atoll serve --listen 127.0.0.1:7070`,
+  atoll serve --listen 127.0.0.1:7070
+  atoll serve --ssh-listen 127.0.0.1:2222 --ssh-authorized-keys ~/.ssh/authorized_keys`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(listen) > 0 {
 				a.flags["listen"] = strings.Join(listen, ",")
 			}
+			for key, value := range map[string]string{"ssh.listen": sshListen, "ssh.authorized_keys": sshKeys} {
+				if value != "" {
+					a.flags[key] = value
+				}
+			}
 			return a.serve(cmd.Context(), destroy)
 		},
 	}
 	cmd.Flags().StringArrayVar(&listen, "listen", nil, "`address` to listen on, unix:///path or host:port, besides the state directory's socket")
+	cmd.Flags().StringVar(&sshListen, "ssh-listen", "", "`address` to listen on for SSH, host:port")
+	cmd.Flags().StringVar(&sshKeys, "ssh-authorized-keys", "", "`file` of the public keys that may log in by SSH")
 	cmd.Flags().BoolVar(&destroy, "destroy-on-exit", false, "at the end, remove all sandboxes with their data volumes")
 	return cmd
 }
@@ -82,8 +96,12 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	if err != nil {
 		return unusable(cfg, err)
 	}
+	door, err := a.openSSH(cfg, stack, log, ls)
+	if err != nil {
+		return errors.Join(err, stack.Close())
+	}
 	settled := a.keepReconciled(ctx, stack, cfg, log)
-	err = a.serveOn(ctx, stack, ls, api.Options{
+	err = a.serveOn(ctx, stack, ls, door, api.Options{
 		Log: log, Metrics: metrics, MaxUpload: max(int64(cfg.MaxUpload), 0), Extract: trace.Extract, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
 	})
 	settled()
@@ -104,11 +122,11 @@ func requestAttrs(ctx context.Context) []slog.Attr {
 
 // serveOn serves until ctx ends, which is how it is meant to end, or until a
 // listener fails.
-func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, opts api.Options) error {
+func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, door *sshd.Server, opts api.Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var all sync.WaitGroup
-	var errs [2]error
+	var errs [3]error
 	serve := func(err *error, opts api.Options, listeners []net.Listener) {
 		defer cancel() // of the other one, too
 		handler, failed := api.NewHandler(stack, opts)
@@ -126,6 +144,13 @@ func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, 
 		guarded.Tokens = ls.tokens
 		all.Go(func() { serve(&errs[1], guarded, ls.public) })
 	}
+	if door != nil {
+		a.say("listening on ssh://%s, with the host key %s", ls.ssh.Addr(), door.HostKey())
+		all.Go(func() {
+			defer cancel()
+			errs[2] = door.Serve(ctx, ls.ssh)
+		})
+	}
 	<-ctx.Done()
 	a.say("shutting down")
 	all.Wait()
@@ -137,12 +162,16 @@ func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, 
 type listeners struct {
 	own    []net.Listener
 	public []net.Listener
+	ssh    net.Listener           // nil unless it is asked for
 	tokens map[string]api.Account // for public
 }
 
 func (ls *listeners) close() {
 	for _, l := range slices.Concat(ls.own, ls.public) {
 		l.Close()
+	}
+	if ls.ssh != nil {
+		ls.ssh.Close()
 	}
 }
 
@@ -177,9 +206,26 @@ func (a *app) listenAll(ctx context.Context, cfg *config.Config, ls *listeners) 
 		}
 	}
 	if len(ls.public) > 0 {
-		ls.tokens, err = a.serverTokens(cfg)
+		if ls.tokens, err = a.serverTokens(cfg); err != nil {
+			return err
+		}
+	}
+	if cfg.SSH.Listen != "" {
+		ls.ssh, err = api.Listen(ctx, "tcp://"+cfg.SSH.Listen)
 	}
 	return err
+}
+
+// openSSH makes the server for those who come by SSH, nil when it is not asked
+// for.
+func (a *app) openSSH(cfg *config.Config, stack atoll.Provider, log *slog.Logger, ls *listeners) (*sshd.Server, error) {
+	if ls.ssh == nil {
+		return nil, nil
+	}
+	return sshd.New(stack, sshd.Options{
+		AuthorizedKeys: cfg.SSH.AuthorizedKeys, HostKey: cfg.SSHHostKey(), Project: cfg.Project,
+		Spool: cfg.StateDir, MaxUpload: max(int64(cfg.MaxUpload), 0), Log: log,
+	})
 }
 
 // serverTokens are the tokens that those who come by TCP may bring: the
