@@ -47,6 +47,26 @@ func (l ProviderLayer) RemoveVolume(ctx context.Context, project, name string) e
 	return RemoveVolume(ctx, l.Provider, project, name)
 }
 
+// Workspaces forwards.
+func (l ProviderLayer) Workspaces(ctx context.Context, project string) ([]Workspace, error) {
+	return Workspaces(ctx, l.Provider, project)
+}
+
+// AddWorkspace forwards.
+func (l ProviderLayer) AddWorkspace(ctx context.Context, spec *WorkspaceSpec, progress func(Progress)) (Workspace, error) {
+	return AddWorkspace(ctx, l.Provider, spec, progress)
+}
+
+// UpdateWorkspace forwards.
+func (l ProviderLayer) UpdateWorkspace(ctx context.Context, project, name string, progress func(Progress)) (Workspace, error) {
+	return UpdateWorkspace(ctx, l.Provider, project, name, progress)
+}
+
+// RemoveWorkspace forwards.
+func (l ProviderLayer) RemoveWorkspace(ctx context.Context, project, name string) error {
+	return RemoveWorkspace(ctx, l.Provider, project, name)
+}
+
 // Images forwards.
 func (l ProviderLayer) Images(ctx context.Context) ([]Image, error) { return Images(ctx, l.Provider) }
 
@@ -137,6 +157,7 @@ var (
 	_ Preparer       = ProviderLayer{}
 	_ ProjectRemover = ProviderLayer{}
 	_ VolumeStore    = ProviderLayer{}
+	_ WorkspaceStore = ProviderLayer{}
 	_ ImageStore     = ProviderLayer{}
 	_ SnapshotStore  = ProviderLayer{}
 	_ ImageResolver  = ProviderLayer{}

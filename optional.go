@@ -154,6 +154,64 @@ func RemoveVolume(ctx context.Context, p Provider, project, name string) error {
 	return E("remove volume", name, ErrUnsupported, nil)
 }
 
+// A WorkspaceStore is a Provider with Caps.Workspaces: it keeps what the
+// sandboxes of a project work on, which Spec.Workspace names.
+type WorkspaceStore interface {
+	// Workspaces lists the workspaces of a project, or of all when it is "",
+	// sorted by project and name.
+	Workspaces(ctx context.Context, project string) ([]Workspace, error)
+
+	// AddWorkspace makes a workspace, and returns when it is ready. ctx bounds
+	// the call, and the cloning with it. One that fails stays, in the state
+	// WorkspaceError, until it is removed or added again. progress may be nil;
+	// it is called from one goroutine at a time. Kinds: ErrInvalid,
+	// ErrAlreadyExists, ErrNotExist (source or revision), ErrDenied (credentials
+	// are missing or wrong), ErrUnavailable, ErrExhausted, ErrTimeout.
+	AddWorkspace(ctx context.Context, spec *WorkspaceSpec, progress func(Progress)) (Workspace, error)
+
+	// UpdateWorkspace brings a workspace to the commit that its revision names
+	// by now, for sandboxes that are made from then on. When it fails the
+	// workspace stays as it is. Kinds: those of AddWorkspace.
+	UpdateWorkspace(ctx context.Context, project, name string, progress func(Progress)) (Workspace, error)
+
+	// RemoveWorkspace forgets a workspace, and deletes its clone. A directory
+	// that is used in place is not touched. Kinds: ErrNotExist, ErrConflict (a
+	// sandbox was made with it, or it is being cloned).
+	RemoveWorkspace(ctx context.Context, project, name string) error
+}
+
+// Workspaces lists the workspaces of a project, or of all when it is "".
+func Workspaces(ctx context.Context, p Provider, project string) ([]Workspace, error) {
+	if s, ok := p.(WorkspaceStore); ok {
+		return s.Workspaces(ctx, project)
+	}
+	return nil, E("workspaces", p.Info().Name, ErrUnsupported, nil)
+}
+
+// AddWorkspace makes a workspace.
+func AddWorkspace(ctx context.Context, p Provider, spec *WorkspaceSpec, progress func(Progress)) (Workspace, error) {
+	if s, ok := p.(WorkspaceStore); ok {
+		return s.AddWorkspace(ctx, spec, progress)
+	}
+	return Workspace{}, E("add workspace", spec.Name, ErrUnsupported, nil)
+}
+
+// UpdateWorkspace brings a workspace up to date.
+func UpdateWorkspace(ctx context.Context, p Provider, project, name string, progress func(Progress)) (Workspace, error) {
+	if s, ok := p.(WorkspaceStore); ok {
+		return s.UpdateWorkspace(ctx, project, name, progress)
+	}
+	return Workspace{}, E("update workspace", name, ErrUnsupported, nil)
+}
+
+// RemoveWorkspace forgets a workspace of a project.
+func RemoveWorkspace(ctx context.Context, p Provider, project, name string) error {
+	if s, ok := p.(WorkspaceStore); ok {
+		return s.RemoveWorkspace(ctx, project, name)
+	}
+	return E("remove workspace", name, ErrUnsupported, nil)
+}
+
 // An ImageStore is a Provider with Caps.Images: it keeps the images that Create
 // and Prepare have fetched. Where it is made of several providers, "NAME=REF" is
 // the image that the one called NAME keeps.

@@ -18,8 +18,8 @@ type Provider interface {
 	// and Exec works, when Create returns. It does not keep or change spec.
 	// ctx bounds the call only. When Create fails, nothing is left behind.
 	// Kinds: ErrInvalid, ErrAlreadyExists (id or name taken), ErrNotExist
-	// (image, mount source, network or snapshot), ErrConflict (a host port is
-	// taken), ErrUnsupported, ErrExhausted, ErrUnavailable, ErrExecFailed
+	// (image, mount source, network, snapshot or workspace), ErrConflict (a host
+	// port is taken), ErrUnsupported, ErrExhausted, ErrUnavailable, ErrExecFailed
 	// (spec.Cmd).
 	Create(ctx context.Context, spec *Spec) (Sandbox, error)
 
@@ -93,6 +93,7 @@ type Caps struct {
 	Users        bool       `json:"users"`          // users other than the default one
 	BindMounts   bool       `json:"bind_mounts"`    // Mount of type bind
 	Volumes      bool       `json:"volumes"`        // data volumes and Mount of type volume
+	Workspaces   bool       `json:"workspaces"`     // Spec.Workspace, WorkspaceStore
 	Tmpfs        bool       `json:"tmpfs"`          // Mount of type tmpfs
 	ReadOnlyRoot bool       `json:"read_only_root"` // Spec.ReadOnlyRoot
 	MemoryLimit  bool       `json:"memory_limit"`   // Resources.Memory

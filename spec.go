@@ -65,6 +65,14 @@ type Spec struct {
 	// otherwise it reads end of file.
 	OpenStdin bool `json:"open_stdin,omitempty"`
 
+	// Workspace is what the sandbox works on. A directory that is used in place
+	// is mounted at WorkspaceDir, which then is the default of Workdir. A
+	// repository is checked out into DefaultWorkdir before the sandbox first
+	// starts, unless its data volume is one that was kept and has files. In the
+	// environment ATOLL_WORKSPACE says where it is, ATOLL_WORKSPACE_NAME,
+	// _SOURCE and _COMMIT what it is.
+	Workspace WorkspaceRef `json:"workspace,omitzero"`
+
 	Mounts       []Mount   `json:"mounts,omitempty"`
 	Resources    Resources `json:"resources,omitzero"`
 	Network      Network   `json:"network,omitzero"`
@@ -248,6 +256,9 @@ func (s *Spec) Validate() error {
 		return bad("%w", err)
 	}
 	if err := s.validMounts(); err != nil {
+		return bad("%w", err)
+	}
+	if err := s.Workspace.valid(); err != nil {
 		return bad("%w", err)
 	}
 	if err := s.Resources.valid(); err != nil {

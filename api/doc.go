@@ -50,6 +50,9 @@
 //	GET    /v1/volumes ?project=              DELETE /v1/volumes/{name}?project=
 //	GET    /v1/images                         DELETE /v1/images?ref= force=
 //	POST   /v1/images/prune                   {"all","unused_for"}; {"images","size"}
+//	GET    /v1/workspaces ?project=           DELETE /v1/workspaces/{name}?project=
+//	POST   /v1/workspaces                     WorkspaceSpec; events progress ..., then done or error
+//	POST   /v1/workspaces/{name}/update       ?project=; the same events
 //	GET    /v1/snapshots                      DELETE /v1/snapshots/{id}
 //	DELETE /v1/projects/{project}
 //

@@ -109,6 +109,34 @@ func (f *faulty) RemoveVolume(ctx context.Context, project, name string) error {
 	return f.ProviderLayer.RemoveVolume(ctx, project, name)
 }
 
+func (f *faulty) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
+	if err := f.plan.call("Provider.Workspaces", project); err != nil {
+		return nil, err
+	}
+	return f.ProviderLayer.Workspaces(ctx, project)
+}
+
+func (f *faulty) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
+	if err := f.plan.call("Provider.AddWorkspace", spec.Name); err != nil {
+		return atoll.Workspace{}, err
+	}
+	return f.ProviderLayer.AddWorkspace(ctx, spec, progress)
+}
+
+func (f *faulty) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
+	if err := f.plan.call("Provider.UpdateWorkspace", name); err != nil {
+		return atoll.Workspace{}, err
+	}
+	return f.ProviderLayer.UpdateWorkspace(ctx, project, name, progress)
+}
+
+func (f *faulty) RemoveWorkspace(ctx context.Context, project, name string) error {
+	if err := f.plan.call("Provider.RemoveWorkspace", name); err != nil {
+		return err
+	}
+	return f.ProviderLayer.RemoveWorkspace(ctx, project, name)
+}
+
 func (f *faulty) Images(ctx context.Context) ([]atoll.Image, error) {
 	if err := f.plan.call("Provider.Images", ""); err != nil {
 		return nil, err

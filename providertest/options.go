@@ -23,6 +23,7 @@ type config struct {
 
 	source    *source
 	network   *backendNetwork
+	repo      *repository
 	elsewhere func(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider)
 	crash     func(t *testing.T, p atoll.Provider, sb atoll.Sandbox)
 	steps     func(t *testing.T, step func(name string) error) atoll.Provider
@@ -97,6 +98,14 @@ type backendNetwork struct {
 	name string
 	dial func(ctx context.Context, address string) (net.Conn, error)
 }
+
+// Repository tells the suite of a git repository that the provider can clone from
+// source, and what one of its files, below the top, holds.
+func Repository(source, file, text string) Option {
+	return func(c *config) { c.repo = &repository{source, file, text} }
+}
+
+type repository struct{ source, file, text string }
 
 // Elsewhere tells the suite how to have a sandbox made by another process, which
 // it then kills: start returns a command, not yet started, that calls Make with

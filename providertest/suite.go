@@ -69,6 +69,7 @@ var (
 	needImages   = capability("images", func(c atoll.Caps) bool { return c.Images })
 	needBind     = capability("bind_mounts", func(c atoll.Caps) bool { return c.BindMounts })
 	needVolumes  = capability("volumes", func(c atoll.Caps) bool { return c.Volumes })
+	needSpaces   = capability("workspaces", func(c atoll.Caps) bool { return c.Workspaces })
 	needTmpfs    = capability("tmpfs", func(c atoll.Caps) bool { return c.Tmpfs })
 	needReadOnly = capability("read_only_root", func(c atoll.Caps) bool { return c.ReadOnlyRoot })
 	needMemory   = capability("memory_limit", func(c atoll.Caps) bool { return c.MemoryLimit })
@@ -100,6 +101,7 @@ var (
 	needPullable  = option("Pullable", func(c *config) bool { return c.pullable != "" })
 	needSource    = option("Source", func(c *config) bool { return c.source != nil })
 	needNetwork   = option("Network", func(c *config) bool { return c.network != nil })
+	needRepo      = option("Repository", func(c *config) bool { return c.repo != nil })
 	needElsewhere = option("Elsewhere", func(c *config) bool { return c.elsewhere != nil })
 	needCrash     = option("Crash", func(c *config) bool { return c.crash != nil })
 	needSteps     = option("Steps", func(c *config) bool { return c.steps != nil })
@@ -116,7 +118,7 @@ func needWalls(i atoll.Info, _ *config) string {
 func groups() []group {
 	return []group{
 		{"birth", birth}, {"expiry", expiry}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
-		{"files", files}, {"volumes", volumes}, {"images", images}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
+		{"files", files}, {"volumes", volumes}, {"workspaces", workspaces}, {"images", images}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
 		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"network", network},
 		{"named", named}, {"cache", caches}, {"dial", dials}, {"pause", pauses}, {"snapshot", snapshots},
 		{"ledger", ledgers}, {"faults", faults}, {"steps", steps},

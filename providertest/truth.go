@@ -36,6 +36,19 @@ var truth = []promise{
 		} else {
 			wantKind(t, "RemoveVolume", err, atoll.ErrUnsupported)
 		}
+		_, err = atoll.Workspaces(h.ctx(t), h.p, "")
+		agrees(t, "Workspaces", caps.Workspaces, err)
+		err = atoll.RemoveWorkspace(h.ctx(t), h.p, atoll.DefaultProject, "none")
+		_, updateErr := atoll.UpdateWorkspace(h.ctx(t), h.p, atoll.DefaultProject, "none", nil)
+		if caps.Workspaces {
+			wantKind(t, "RemoveWorkspace of none", err, atoll.ErrNotExist)
+			wantKind(t, "UpdateWorkspace of none", updateErr, atoll.ErrNotExist)
+		} else {
+			wantKind(t, "RemoveWorkspace", err, atoll.ErrUnsupported)
+			wantKind(t, "UpdateWorkspace", updateErr, atoll.ErrUnsupported)
+			_, err = atoll.AddWorkspace(h.ctx(t), h.p, &atoll.WorkspaceSpec{Name: "w", Source: "/"}, nil)
+			wantKind(t, "AddWorkspace", err, atoll.ErrUnsupported)
+		}
 		_, err = atoll.Images(h.ctx(t), h.p)
 		agrees(t, "Images", caps.Images, err)
 		_, err = atoll.PruneImages(h.ctx(t), h.p, atoll.PruneOptions{UnusedFor: atoll.Duration(1000 * time.Hour)})
@@ -190,6 +203,11 @@ func wishes(t *testing.T, h *harness) {
 		h.removeVolume(t, "wishes", atoll.CacheVolume)
 	}
 	wishForGPUs(t, h)
+	if !caps.Workspaces {
+		h.refused(t, atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "none"}}, atoll.ErrUnsupported)
+	} else {
+		h.refused(t, atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "none"}}, atoll.ErrNotExist)
+	}
 	if !caps.Images {
 		h.refused(t, atoll.Spec{Image: "docker.io/library/busybox"}, atoll.ErrUnsupported)
 	}

@@ -349,6 +349,34 @@ func (p *provider) RemoveVolume(ctx context.Context, project, name string) error
 	return err
 }
 
+func (p *provider) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
+	ctx, c := p.t.begin(ctx, "workspaces", "", "")
+	all, err := p.ProviderLayer.Workspaces(ctx, project)
+	c.end(ctx, err, slog.Int("n", len(all)))
+	return all, err
+}
+
+func (p *provider) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
+	ctx, c := p.t.event(ctx, "add_workspace", "")
+	w, err := p.ProviderLayer.AddWorkspace(ctx, spec, progress)
+	c.end(ctx, err, slog.String("project", spec.Project), slog.String("name", spec.Name), slog.String("commit", w.Commit))
+	return w, err
+}
+
+func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
+	ctx, c := p.t.event(ctx, "update_workspace", "")
+	w, err := p.ProviderLayer.UpdateWorkspace(ctx, project, name, progress)
+	c.end(ctx, err, slog.String("project", project), slog.String("name", name), slog.String("commit", w.Commit))
+	return w, err
+}
+
+func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) error {
+	ctx, c := p.t.event(ctx, "remove_workspace", "")
+	err := p.ProviderLayer.RemoveWorkspace(ctx, project, name)
+	c.end(ctx, err, slog.String("project", project), slog.String("name", name))
+	return err
+}
+
 func (p *provider) Images(ctx context.Context) ([]atoll.Image, error) {
 	ctx, c := p.t.begin(ctx, "images", "", "")
 	all, err := p.ProviderLayer.Images(ctx)
@@ -413,6 +441,7 @@ var (
 	_ atoll.Preparer       = (*provider)(nil)
 	_ atoll.ProjectRemover = (*provider)(nil)
 	_ atoll.VolumeStore    = (*provider)(nil)
+	_ atoll.WorkspaceStore = (*provider)(nil)
 	_ atoll.ImageStore     = (*provider)(nil)
 	_ atoll.SnapshotStore  = (*provider)(nil)
 	_ atoll.ImageResolver  = (*provider)(nil)

@@ -17,6 +17,7 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 	}{
 		{spec.Image != "" && spec.Image != p.opts.Image, caps.Images, "images other than " + p.opts.Image},
 		{spec.Snapshot != "", caps.Snapshot, "snapshots"},
+		{spec.Workspace != (atoll.WorkspaceRef{}), caps.Workspaces, "workspaces"},
 		{spec.IdleStop > 0 || spec.IdleRemove, caps.IdleStop, "idle stop"},
 		{spec.TTY != nil, caps.TTY, "terminals"},
 		{!p.opts.Backend.OwnUser(spec.User), caps.Users, "users other than its own"},

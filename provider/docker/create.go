@@ -66,6 +66,7 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 		{spec.Network.Mode == atoll.NetworkOn || spec.Network.Mode == atoll.NetworkEgress, "network mode " + string(spec.Network.Mode) +
 			", because containers are not kept from the host: name one of the engine's networks"},
 		{spec.Snapshot != "", "a snapshot"},
+		{spec.Workspace != (atoll.WorkspaceRef{}), "a workspace"},
 		{spec.Resources.Disk > 0, "a disk limit"},
 	} {
 		if wish.asked {

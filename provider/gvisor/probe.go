@@ -62,6 +62,8 @@ func (p *Provider) supports(s *atoll.Spec) error {
 		return low("process limit %d: use at least %d", r.Processes, leastProcesses)
 	case r.CPUs > 0 && !c.CPULimit:
 		return no("a CPU limit %s", needsCgroups)
+	case s.Workspace != (atoll.WorkspaceRef{}):
+		return no("workspaces: package workspace is the layer that has them")
 	case s.Network.Mode == atoll.NetworkOn && !c.NetworkOn:
 		return no("network on: not available here")
 	case s.Network.Mode == atoll.NetworkEgress && !c.Egress:
