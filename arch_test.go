@@ -47,10 +47,11 @@ var rooms = map[string]map[string]string{
 		"internal/disk":   "the removal of root file systems",
 		"internal/ranges": "what no registry may send it to",
 	},
-	"trace":  {},
-	"limit":  {},
-	"router": {},
-	"secret": {},
+	"trace":     {},
+	"limit":     {},
+	"router":    {},
+	"workspace": {"internal/disk": "records, locks, removals"},
+	"secret":    {},
 	"ledger": {
 		"secret": "what it keeps for each sandbox",
 		"store":  "where it writes",
@@ -140,6 +141,7 @@ var rooms = map[string]map[string]string{
 		"store":           "where the ledger writes",
 		"router":          "one provider of all that are configured",
 		"trace":           "the layer around every provider",
+		"workspace":       "around all of them",
 	},
 	"cmd/atoll": {
 		"api/openapi":    "the pages that serve shows",

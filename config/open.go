@@ -12,6 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/limit"
 	"github.com/seed46cd37a8/atoll/router"
 	"github.com/seed46cd37a8/atoll/trace"
+	"github.com/seed46cd37a8/atoll/workspace"
 )
 
 // An Entry is one provider that a Config can name.
@@ -63,9 +64,9 @@ type Options struct {
 
 // Open builds the stack that cfg describes: of each provider, around it the
 // ledger in which its sandboxes are written down, the limits of sandboxes that
-// name none, and logs and metrics; and around all, what finds the one that is
-// meant. Closing the result closes all of it, outside in; the metrics and traces
-// stay the caller's.
+// name none, and logs and metrics; around all, what finds the one that is meant,
+// and workspaces. Closing the result closes all of it, outside in; the metrics
+// and traces stay the caller's.
 func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -82,9 +83,13 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 		}
 		members = append(members, router.Member{Name: name, Open: func() (atoll.Provider, error) { return openMember(entry, cfg, opts) }})
 	}
-	return router.New(members, router.Options{
+	p, err := router.New(members, router.Options{
 		Dir: filepath.Join(cfg.StateDir, "providers"), Projects: projects, Eager: opts.Server, Log: opts.Log,
 	})
+	if err != nil {
+		return nil, err
+	}
+	return workspace.New(p, cfg.workspaces()), nil
 }
 
 func openMember(entry Entry, cfg *Config, opts Options) (atoll.Provider, error) {

@@ -20,9 +20,12 @@ var workspaces = []promise{
 		}
 		h.holds(t, sb, h.cfg.repo.file, h.cfg.repo.text)
 		h.write(t, sb, h.cfg.repo.file, "changed")
-		h.holds(t, h.create(t, atoll.Spec{Workspace: spec.Workspace}), h.cfg.repo.file, h.cfg.repo.text)
 		spec.Workspace.Commit = w.Commit
 		checkSpec(t, "a sandbox with a workspace", h.status(t, sb).Spec, h.spec(spec))
+		spec.NoStart = false
+		other := h.create(t, spec)
+		h.holds(t, other, h.cfg.repo.file, h.cfg.repo.text)
+		checkSpec(t, "one that Create started", h.status(t, other).Spec, h.spec(spec))
 	}},
 	{"a workspace that a sandbox was made with is in use, running or not", needsRepo, func(t *testing.T, h *harness) {
 		h.addWorkspace(t, "", "w")

@@ -2,6 +2,7 @@ package workspace_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -198,29 +199,13 @@ func TestLimits(t *testing.T) {
 		t.Errorf("Workspaces = %+v, %v, want one that is initializing", all, err)
 	}
 
-	// The server sends, slowly, what is too large.
-	endless := r.listen(func(w http.ResponseWriter, req *http.Request) {
-		if strings.HasSuffix(req.URL.Path, "/info/refs") {
-			id := strings.Repeat("ab", 20)
-			fmt.Fprintf(w, "%s\trefs/heads/main\n", id)
-			return
-		}
-		if strings.HasSuffix(req.URL.Path, "/HEAD") {
-			io.WriteString(w, "ref: refs/heads/main\n")
-			return
-		}
-		for req.Context().Err() == nil {
-			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	})
-	p = onMock(t, workspace.Options{Limit: 4 << 20, Timeout: time.Minute})
-	_, err = atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "large", Source: endless + "/x.git"}, nil)
-	if k := atoll.KindOf(err); k != atoll.ErrExhausted && k != atoll.ErrUnavailable { // git itself may find it odd first
-		t.Errorf("AddWorkspace of what is too large: %v", err)
-	}
+	noise := make([]byte, 2<<20)
+	rand.Read(noise) // never fails
+	r.write("noise", string(noise))
+	r.commit()
+	p = onMock(t, workspace.Options{Limit: 1 << 20})
+	_, err = atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "large", Source: "file://" + r.dir}, nil)
+	wantKind(t, "AddWorkspace of what is too large", err, atoll.ErrExhausted)
 }
 
 // cloneUntilKilled is a process that clones, and is killed meanwhile.

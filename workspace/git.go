@@ -179,6 +179,9 @@ func (s *store) fetch(ctx context.Context, k *kept, dir string, progress func(st
 	if cause := context.Cause(ctx); cause != nil {
 		return "", cause
 	}
+	if err == nil {
+		err = s.fits(dir)
+	}
 	return commit, err
 }
 
@@ -192,10 +195,18 @@ func (s *store) watchSize(ctx context.Context, dir string, cancel context.Cancel
 			return
 		case <-tick.C:
 		}
-		if size := sizeOf(dir); size > s.Limit {
-			cancel(fail(atoll.ErrExhausted, "the clone is larger than %s", s.Limit))
+		if err := s.fits(dir); err != nil {
+			cancel(err)
 		}
 	}
+}
+
+// fits says that a clone is too large, if it is.
+func (s *store) fits(dir string) error {
+	if sizeOf(dir) > s.Limit {
+		return fail(atoll.ErrExhausted, "the clone is larger than %s", s.Limit)
+	}
+	return nil
 }
 
 func sizeOf(dir string) (size atoll.Bytes) {

@@ -34,6 +34,9 @@ func (p *provider) createCopy(ctx context.Context, spec *atoll.Spec, k *kept) (s
 		return nil, err
 	}
 	c := with(spec, k, atoll.DefaultWorkdir, commit)
+	if spec.NoStart {
+		c.Env = append(c.Env, envAsleep+"=1")
+	}
 	c.NoStart = true
 	if c.ID, err = atoll.NormalizeID(cmp.Or(c.ID, atoll.NewID())); err != nil {
 		return nil, err
@@ -107,28 +110,60 @@ const unfinished = ".git/atoll-unfinished"
 // something in its work directory. What an earlier attempt has left there, which
 // holds the mark, is replaced. The caller has the lock of the copy.
 func (p *provider) fill(ctx context.Context, sb atoll.Sandbox, k *kept, commit string) error {
-	files, mark := atoll.Files(sb), path.Join(atoll.DefaultWorkdir, unfinished)
-	there, err := files.List(ctx, atoll.DefaultWorkdir, false)
+	st, err := sb.Status(ctx)
 	if err != nil {
 		return err
 	}
-	if len(there) > 0 {
+	files, mark := atoll.Files(sb), path.Join(atoll.DefaultWorkdir, unfinished)
+	fresh, err := untouched(ctx, files, st.Spec.Workdir)
+	if err != nil {
+		return err
+	}
+	if !fresh {
 		if _, err := files.Stat(ctx, mark); err != nil {
 			return ignore(err, fs.ErrNotExist) // the files of an earlier sandbox
 		}
-		for _, f := range there {
-			if f.Name == ".git" { // it has the mark
-				continue
-			}
-			if err := files.Remove(ctx, f.Path, true); ignore(err, fs.ErrNotExist) != nil {
-				return err
-			}
+		if err := clearAttempt(ctx, files, st.Spec.Workdir); err != nil {
+			return err
 		}
 	}
 	if err := k.pour(ctx, commit, func(r io.Reader) error { return files.ReadTar(ctx, atoll.DefaultWorkdir, r) }); err != nil {
 		return err
 	}
 	return files.Remove(ctx, mark, false)
+}
+
+// untouched reports whether nothing is in DefaultWorkdir but what the sandbox was
+// made with: its work directory, if that is one below.
+func untouched(ctx context.Context, files atoll.FS, workdir string) (bool, error) {
+	for dir := atoll.DefaultWorkdir; ; {
+		there, err := files.List(ctx, dir, false)
+		if err != nil || len(there) == 0 {
+			return err == nil, err
+		}
+		if only := there[0]; len(there) > 1 || only.Type != atoll.TypeDirectory || !below(only.Path, workdir) {
+			return false, nil
+		}
+		dir = there[0].Path
+	}
+}
+
+// clearAttempt removes all but the repository, which has the mark, and of which
+// each file will be replaced.
+func clearAttempt(ctx context.Context, files atoll.FS, workdir string) error {
+	there, err := files.List(ctx, atoll.DefaultWorkdir, false)
+	if err != nil {
+		return err
+	}
+	for _, f := range there {
+		if f.Name == ".git" {
+			continue
+		}
+		if err := files.Remove(ctx, f.Path, true); ignore(err, fs.ErrNotExist) != nil {
+			return err
+		}
+	}
+	return files.Mkdir(ctx, workdir, 0o755)
 }
 
 func ignore(err, one error) error {

@@ -51,6 +51,7 @@ const (
 	envName   = envPrefix + "_NAME"
 	envSource = envPrefix + "_SOURCE"
 	envCommit = envPrefix + "_COMMIT" // of a clone only
+	envAsleep = envPrefix + "_ASLEEP" // of a clone: that Create was not to start it
 )
 
 type provider struct {
@@ -174,6 +175,9 @@ func reveal(spec *atoll.Spec) {
 		return
 	}
 	spec.Workspace = atoll.WorkspaceRef{Name: name, Commit: variable(spec.Env, envCommit)}
+	if spec.Workspace.Commit != "" {
+		spec.NoStart = variable(spec.Env, envAsleep) != ""
+	}
 	var mounts []atoll.Mount
 	for _, m := range spec.Mounts {
 		if spec.Workspace.Commit == "" && m.Target == atoll.WorkspaceDir {

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/local"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/providertest"
 	"github.com/seed46cd37a8/atoll/workspace"
@@ -371,5 +370,3 @@ func TestSource(t *testing.T) {
 		t.Errorf("Workspaces = %+v, %v, want %s, in use", all, err, ref.Name)
 	}
 }
-
-var _ = local.New

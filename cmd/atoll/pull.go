@@ -33,7 +33,7 @@ func newPull(a *app) *cobra.Command {
 }
 
 func registerQuiet(fs *pflag.FlagSet, quiet *bool) {
-	fs.BoolVarP(quiet, "quiet", "q", false, "do not show the progress of fetching an image")
+	fs.BoolVarP(quiet, "quiet", "q", false, "do not show the progress of what has to be fetched")
 }
 
 // hostImage is the image that there is nothing to fetch of.
@@ -42,7 +42,8 @@ const hostImage = "host"
 // prepare shows people what Create would leave them waiting for, and what must
 // not count against the sandbox's time to live.
 func (a *app) prepare(ctx context.Context, c *connection, spec *atoll.Spec, quiet bool) error {
-	if spec.Image == "" || spec.Image == hostImage {
+	image := spec.Image != "" && spec.Image != hostImage
+	if !image && spec.Workspace == (atoll.WorkspaceRef{}) {
 		return nil
 	}
 	if spec.TTL == 0 && (quiet || !isTerminal(a.stderr)) {

@@ -20,6 +20,7 @@ type specFlags struct {
 	spec    atoll.Spec
 	env     envFlags
 	labels  []string
+	work    string
 	volumes []string
 	mounts  []string
 	expose  []string
@@ -37,6 +38,7 @@ func (f *specFlags) register(fs *pflag.FlagSet) {
 	fs.StringVarP(&f.spec.User, "user", "u", "", "`user` that commands run as: name, UID or UID:GID")
 	f.env.register(fs)
 	fs.StringArrayVarP(&f.labels, "label", "l", nil, "label, `KEY=value`")
+	fs.StringVar(&f.work, "workspace", "", "`workspace` to work on: its name, a directory to use in place, or the address of a git repository")
 	fs.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount `SOURCE:TARGET[:ro]`; a source with a slash is a directory here, else a named volume")
 	fs.StringArrayVar(&f.mounts, "mount", nil, "mount described by `fields`: type=bind|volume|tmpfs,source=...,target=...[,readonly][,tmpfs-size=...]")
 	fs.VarP((*bytesValue)(&f.spec.Resources.Memory), "memory", "m", "memory limit, like 512m; -1 for none (default "+atoll.DefaultMemory.String()+")")
@@ -85,6 +87,9 @@ func (f *specFlags) build(a *app, args []string) (*atoll.Spec, error) {
 		}
 		k, v, _ := strings.Cut(l, "=")
 		s.Labels[k] = v
+	}
+	if s.Workspace, err = parseWorkspace(f.work); err != nil {
+		return nil, err
 	}
 	for _, v := range f.volumes {
 		m, err := parseVolume(v)

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func newWorkspace(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "workspace",
+		Short: "Keep what sandboxes work on: directories and git repositories",
+		Long: `A workspace is a directory, which sandboxes use in place (at ` + atoll.WorkspaceDir + `), or
+a git repository, which is cloned once, and of which each sandbox has a check-out
+of its own (in ` + atoll.DefaultWorkdir + `): always of the same commit, until the workspace is updated.`,
+	}
+	cmd.AddCommand(newWorkspaceAdd(a), newWorkspaceLs(a), newWorkspaceUpdate(a), newWorkspaceRm(a))
+	return cmd
+}
+
+func newWorkspaceAdd(a *app) *cobra.Command {
+	var spec atoll.WorkspaceSpec
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:   "add [flags] NAME SOURCE",
+		Short: "Make a workspace of a directory or a git repository, and print its commit",
+		Long: `Add makes a workspace. The source is a path, which is used in place, or the
+address of a git repository (https, http, ssh, git, file, or host:path), which is
+cloned; with --commit a path is that of a repository, too. Git asks nobody for a
+password: a credential helper or an SSH agent has to know it.`,
+		Example: `  atoll workspace add here .
+  atoll workspace add lib https://example.com/lib.git --commit v1.2`,
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			spec.Name = args[0]
+			if spec.Source, err = absSource(args[1]); err != nil {
+				return err
+			}
+			return a.onWorkspace(cmd, quiet, func(ctx context.Context, c *connection, progress func(atoll.Progress)) (atoll.Workspace, error) {
+				spec.Project = c.project
+				return atoll.AddWorkspace(ctx, c.Provider, &spec, progress)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&spec.Revision, "commit", "", "`commit`, branch or tag to clone (default the branch that the repository presents)")
+	cmd.Flags().BoolVar(&spec.ReadOnly, "read-only", false, "keep sandboxes from writing to the directory")
+	registerQuiet(cmd.Flags(), &quiet)
+	return cmd
+}
+
+func newWorkspaceUpdate(a *app) *cobra.Command {
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:               "update [flags] WORKSPACE",
+		Short:             "Bring a workspace up to date, for new sandboxes, and print its commit",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeWorkspaces,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.onWorkspace(cmd, quiet, func(ctx context.Context, c *connection, progress func(atoll.Progress)) (atoll.Workspace, error) {
+				return atoll.UpdateWorkspace(ctx, c.Provider, c.project, args[0], progress)
+			})
+		},
+	}
+	registerQuiet(cmd.Flags(), &quiet)
+	return cmd
+}
+
+// onWorkspace shows people the progress of do, and prints the commit that a
+// workspace has then, if it has one.
+func (a *app) onWorkspace(cmd *cobra.Command, quiet bool, do func(context.Context, *connection, func(atoll.Progress)) (atoll.Workspace, error)) error {
+	return a.with(cmd, func(ctx context.Context, c *connection) error {
+		w, err := a.showing(quiet, func(progress func(atoll.Progress)) (atoll.Workspace, error) { return do(ctx, c, progress) })
+		if err != nil || w.Commit == "" {
+			return err
+		}
+		_, err = fmt.Fprintln(a.stdout, w.Commit)
+		return err
+	})
+}
+
+func (a *app) showing(quiet bool, do func(func(atoll.Progress)) (atoll.Workspace, error)) (atoll.Workspace, error) {
+	if quiet || !isTerminal(a.stderr) {
+		return do(nil)
+	}
+	bar := &progressBar{app: a}
+	defer bar.clear()
+	return do(bar.show)
+}
+
+func newWorkspaceLs(a *app) *cobra.Command {
+	var quiet, asJSON bool
+	cmd := &cobra.Command{
+		Use:               "ls [flags]",
+		Aliases:           []string{"list"},
+		Short:             "List workspaces of all projects, or with --project of one",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				project, err := a.project()
+				if err != nil {
+					return err
+				}
+				all, err := atoll.Workspaces(ctx, c.Provider, project)
+				switch {
+				case err != nil:
+					return err
+				case asJSON:
+					return a.printJSON(orEmpty(all))
+				}
+				rows := [][]string{{"NAME", "PROJECT", "SOURCE", "STATE", "COMMIT", "IN USE", "CREATED"}}
+				for _, w := range all {
+					if quiet {
+						fmt.Fprintln(a.stdout, w.Name)
+						continue
+					}
+					rows = append(rows, []string{w.Name, w.Project, w.Source, workspaceState(w), w.Commit[:min(12, len(w.Commit))], yesNo(w.InUse), ago(time.Since(w.Created))})
+				}
+				if quiet {
+					return nil
+				}
+				return a.printTable(rows)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names only")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	return cmd
+}
+
+// workspaceState is the state, and why or how far.
+func workspaceState(w atoll.Workspace) string {
+	state := string(w.State)
+	if more := strings.TrimSpace(w.Progress + " " + w.Error); more != "" {
+		state += " (" + more + ")"
+	}
+	return state
+}
+
+func newWorkspaceRm(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:               "rm WORKSPACE...",
+		Short:             "Forget workspaces that no sandbox was made with, and delete their clones",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeWorkspaces,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				return a.each(args, func(name string) error { return atoll.RemoveWorkspace(ctx, c.Provider, c.project, name) })
+			})
+		},
+	}
+}
+
+// completeWorkspaces offers the workspaces of the project.
+func (a *app) completeWorkspaces(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
+		all, err := atoll.Workspaces(ctx, c.Provider, c.project)
+		for _, w := range all {
+			names = append(names, w.Name)
+		}
+		return names, err
+	})
+}
+
+// absSource completes a source that is a path here. Addresses have a colon before
+// any slash.
+func absSource(s string) (string, error) {
+	if before, _, _ := strings.Cut(s, "/"); strings.Contains(before, ":") {
+		return s, nil
+	}
+	return filepath.Abs(s)
+}
+
+// parseWorkspace reads the value of --workspace: a name, a path with a slash (or
+// . or ..), or an address.
+func parseWorkspace(s string) (atoll.WorkspaceRef, error) {
+	if s == "" || atoll.ValidName(s) {
+		return atoll.WorkspaceRef{Name: s}, nil
+	}
+	source, err := absSource(s)
+	return atoll.WorkspaceRef{Source: source}, err
+}
