@@ -72,6 +72,10 @@ var claimants = []mutant{
 		onLocal(claiming(func(i *atoll.Info) { i.Caps.Cache = true }))),
 	breaks("ignores a wish for GPUs", "truth/each wish of a spec is refused exactly when its cap is missing",
 		onMock(specs(func(s *atoll.Spec) { s.Resources.GPUs = "" }))),
+	breaks("has workspaces in name only", "workspaces/a repository is cloned, and each sandbox has its files before it starts",
+		onMock(both(claiming(func(i *atoll.Info) { i.Caps.Workspaces = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {
+			return hollow{atoll.ProviderLayer{Provider: p}}
+		})), providertest.Repository("https://example.com/a.git", "f", "text")),
 
 	breaks("does not survive", "crash/a sandbox lives on when its maker is killed",
 		onMock(claiming(func(i *atoll.Info) { i.Caps.Survives = true })), providertest.Elsewhere(elsewhere)),
@@ -418,4 +422,20 @@ func (s stepSandbox) Start(ctx context.Context) error {
 		return err
 	}
 	return s.step("say so")
+}
+
+// hollow makes workspaces of nothing.
+type hollow struct{ atoll.ProviderLayer }
+
+func (h hollow) AddWorkspace(_ context.Context, spec *atoll.WorkspaceSpec, _ func(atoll.Progress)) (atoll.Workspace, error) {
+	return atoll.Workspace{
+		Project: atoll.DefaultProject, Name: spec.Name, Type: spec.Type(), Source: spec.Source,
+		State: atoll.WorkspaceReady, Commit: "0123456789012345678901234567890123456789", Created: time.Now(),
+	}, nil
+}
+
+func (h hollow) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	s := spec.Clone()
+	s.Workspace = atoll.WorkspaceRef{}
+	return h.Provider.Create(ctx, s)
 }

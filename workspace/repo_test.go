@@ -2,6 +2,7 @@ package workspace_test
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -86,8 +87,9 @@ func (r *repo) serve(plain bool, count func()) (url string) {
 		r.git("update-server-info")
 	} else {
 		files = &cgi.Handler{
-			Path: filepath.Join(r.run("", "--exec-path"), "git-http-backend"),
-			Env:  []string{"GIT_PROJECT_ROOT=" + filepath.Dir(r.dir), "GIT_HTTP_EXPORT_ALL=1", "PATH=" + os.Getenv("PATH")},
+			Path:   filepath.Join(r.run("", "--exec-path"), "git-http-backend"),
+			Stderr: io.Discard,
+			Env:    []string{"GIT_PROJECT_ROOT=" + filepath.Dir(r.dir), "GIT_HTTP_EXPORT_ALL=1", "PATH=" + os.Getenv("PATH")},
 		}
 	}
 	return r.listen(func(w http.ResponseWriter, req *http.Request) {

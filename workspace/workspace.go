@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"os/exec"
 	"path"
 	"slices"
 	"strings"
@@ -269,6 +270,15 @@ func (p *provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	c := spec.Clone()
 	c.Workspace = atoll.WorkspaceRef{}
 	return p.ProviderLayer.Prepare(ctx, c, progress)
+}
+
+// Probe implements atoll.Prober.
+func (p *provider) Probe(ctx context.Context) atoll.Probe {
+	probe := p.ProviderLayer.Probe(ctx)
+	if _, err := exec.LookPath("git"); err != nil && probe.OK && copies(p.info.Caps) {
+		probe.Notes = append(probe.Notes, "git repositories cannot be workspaces: there is no git program (install git)")
+	}
+	return probe
 }
 
 // RemoveProject implements atoll.ProjectRemover: the workspaces go after the

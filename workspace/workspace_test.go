@@ -1,20 +1,24 @@
 package workspace_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/providertest"
 	"github.com/seed46cd37a8/atoll/workspace"
 )
 
 func TestConformance(t *testing.T) {
-	for name, open := range map[string]func(testing.TB, workspace.Options) atoll.Provider{"mock": onMock, "local": onLocal} {
+	for name, open := range map[string]func(testing.TB, workspace.Options) atoll.Provider{"mock over the wire": overWire, "local": onLocal} {
 		t.Run(name, func(t *testing.T) {
 			r := newRepo(t)
 			r.write("README", "hello\n")
@@ -24,6 +28,39 @@ func TestConformance(t *testing.T) {
 		})
 	}
 }
+
+// overWire is a mock with workspaces, seen by a client.
+func overWire(t testing.TB, opts workspace.Options) atoll.Provider {
+	t.Helper()
+	p := onMock(t, opts)
+	h, err := api.NewHandler(p, api.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "unix://" + filepath.Join(t.TempDir(), "socket")
+	l, err := api.Listen(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- api.Serve(ctx, h, l) }()
+	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wired{c, sync.OnceValue(func() error {
+		cancel()
+		return errors.Join(<-served, p.Close())
+	})}
+}
+
+type wired struct {
+	*api.Client
+	end func() error
+}
+
+func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 
 func TestLayer(t *testing.T) {
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return workspace.New(p, workspace.Options{Dir: t.TempDir()}) },
