@@ -307,6 +307,9 @@ func (s *store) erase(dir string) error {
 
 // removeProject forgets all workspaces of a project.
 func (s *store) removeProject(ctx context.Context, project string) error {
+	if !atoll.ValidName(project) {
+		return nil // it has none
+	}
 	names, err := s.names(s.Dir, project)
 	if err != nil || len(names) == 0 {
 		return err

@@ -369,6 +369,12 @@ func TestRemove(t *testing.T) {
 		t.Errorf("RemoveWorkspace: %v", err)
 	}
 	wantKind(t, "RemoveWorkspace again", atoll.RemoveWorkspace(t.Context(), p, "p", "two"), atoll.ErrNotExist)
+	for _, none := range []string{"", "..", ".", "p/one", "other"} {
+		_ = atoll.RemoveProject(t.Context(), p, none) // whatever the provider says
+	}
+	if all, err := atoll.Workspaces(t.Context(), p, ""); err != nil || len(all) != 3 {
+		t.Fatalf("after RemoveProject of what is no project there are %+v, %v", all, err)
+	}
 	if err := atoll.RemoveProject(t.Context(), p, "p"); err != nil {
 		t.Errorf("RemoveProject: %v", err)
 	}
