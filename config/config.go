@@ -54,7 +54,7 @@ type Config struct {
 
 	Image     Image     `yaml:"image"`
 	Reconcile Reconcile `yaml:"reconcile"`
-	Workspace Workspace `yaml:"workspace"`
+	Clone     Clone     `yaml:"clone"`
 
 	// One table for each provider, under its name.
 	GVisor GVisor `yaml:"gvisor"`
@@ -166,7 +166,7 @@ func defaults(env map[string]string) *Config {
 		MaxSandboxes: defaultMaxSandboxes,
 		MaxUpload:    16 << 30,
 		Image:        defaultImage(),
-		Workspace:    defaultWorkspace(),
+		Clone:        defaultClone(),
 		Reconcile:    defaultReconcile(),
 		GVisor:       defaultGVisor(),
 		Docker:       defaultDocker(),
@@ -241,7 +241,7 @@ func (c *Config) check(s *schema) error {
 	if c.Reconcile.Every < 0 {
 		bad("reconcile.every", fmt.Errorf("%s: must be positive, or 0 for at the start only", c.Reconcile.Every))
 	}
-	c.Workspace.check(bad)
+	c.Clone.check(bad)
 	for _, path := range c.GVisor.HostPaths {
 		if !filepath.IsAbs(path) {
 			bad("gvisor.host_paths", fmt.Errorf("%q: must be an absolute path", path))

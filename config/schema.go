@@ -13,12 +13,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// envPrefix begins every environment variable of ours; passThrough begins
-// those that are not settings but meant for the tools inside a sandbox.
-const (
-	envPrefix   = "ATOLL_"
-	passThrough = "ATOLL_CODE_"
-)
+// envPrefix begins every environment variable of ours.
+const envPrefix = "ATOLL_"
+
+// passThrough begin those that are not settings but meant for the tools inside a
+// sandbox.
+var passThrough = []string{"ATOLL_CODE_", "ATOLL_WORKSPACE"}
 
 // A schema is what the fields of a Config say about its keys.
 type schema struct {
@@ -87,7 +87,7 @@ func (s *schema) readEnv(env []string) error {
 	var errs errorList
 	for _, kv := range env {
 		name, value, _ := strings.Cut(kv, "=")
-		if !strings.HasPrefix(name, envPrefix) || strings.HasPrefix(name, passThrough) {
+		if !strings.HasPrefix(name, envPrefix) || slices.ContainsFunc(passThrough, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			continue
 		}
 		l, ok := known[name]

@@ -6,14 +6,11 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // undoTime is how long taking back a creation may last.
@@ -228,47 +225,6 @@ func (s *sandbox) finish(ctx context.Context, st *atoll.Status, commit string) e
 		err = s.p.fill(ctx, s.Sandbox, k, commit)
 	}
 	return err
-}
-
-// lockCopy lets one at a time put a tree into the sandbox with that id, and start
-// it. The function that it returns gives the lock back.
-func (s *store) lockCopy(ctx context.Context, id string) (unlock func(), err error) {
-	dir := filepath.Join(s.Dir, ".copies") // no project is called so
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	lock, err := waitLock(ctx, filepath.Join(dir, id), nil)
-	if err != nil {
-		return nil, err
-	}
-	return func() { _ = lock.Remove() }, nil // one that stays does no harm
-}
-
-// waitLock takes the lock at path when it is free. It calls meanwhile, if that is
-// not nil, each time that it is not.
-func waitLock(ctx context.Context, path string, meanwhile func()) (*disk.Lock, error) {
-	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		lock, err := disk.TryLock(path)
-		if !errors.Is(err, disk.ErrLocked) {
-			return lock, err
-		}
-		if meanwhile != nil {
-			meanwhile()
-		}
-		if err := sleep(ctx, wait); err != nil {
-			return nil, err
-		}
-	}
-}
-
-// sleep waits for d, or for the end of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 var (

@@ -74,23 +74,6 @@ func (s *store) read(at key) (*kept, error) {
 
 func (k *kept) write() error { return disk.SyncJSON(filepath.Join(k.dir, recordFile), k) }
 
-// tryLock takes the lock of a workspace whose directory is there, or with make, is
-// made.
-func (s *store) tryLock(at key, make bool) (*disk.Lock, error) {
-	dir := s.dir(at)
-	for {
-		if make {
-			if err := os.MkdirAll(dir, 0o700); err != nil {
-				return nil, err
-			}
-		}
-		lock, err := disk.TryLock(filepath.Join(dir, lockFile))
-		if !make || !errors.Is(err, fs.ErrNotExist) { // it was just removed
-			return lock, err
-		}
-	}
-}
-
 // add makes a workspace. One that is there and was never ready is replaced.
 func (s *store) add(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (*kept, error) {
 	const op = "add workspace"
@@ -113,25 +96,6 @@ func (s *store) add(ctx context.Context, spec *atoll.WorkspaceSpec, progress fun
 		err = s.clone(ctx, op, k, progress)
 	}
 	return k, err
-}
-
-// vacant takes the lock of a workspace that is not there, or was never ready.
-func (s *store) vacant(ctx context.Context, at key) (*disk.Lock, error) {
-	taken := atoll.Errorf("add workspace", at.name, atoll.ErrAlreadyExists, "project %s has a workspace of that name", at.project)
-	for {
-		lock, lockErr := s.tryLock(at, true)
-		old, err := s.read(at)
-		switch {
-		case err == nil && (old.made() || errors.Is(lockErr, disk.ErrLocked)):
-			lock.Release()
-			return nil, taken
-		case !errors.Is(lockErr, disk.ErrLocked):
-			return lock, lockErr
-		}
-		if err := sleep(ctx, time.Millisecond); err != nil { // who has it is about to write the record
-			return nil, err
-		}
-	}
 }
 
 // made reports whether it has been ready.
@@ -286,8 +250,11 @@ func (s *store) remove(ctx context.Context, at key, check func() error) error {
 		return err
 	}
 	lock, err := s.tryLock(at, false)
+	if errors.Is(err, disk.ErrLocked) {
+		return atoll.Errorf(op, at.name, atoll.ErrConflict, "it is being cloned")
+	}
 	if err != nil {
-		return busy(op, at.name, err)
+		return err
 	}
 	defer lock.Release()
 	if err := cmp.Or(check(), ctx.Err()); err != nil {

@@ -15,7 +15,6 @@ package workspace
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"os/exec"
 	"path"
@@ -24,7 +23,6 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // Options say where workspaces are kept, and what a clone may cost.
@@ -377,14 +375,6 @@ func projectOf(project string) string {
 func below(dir, target string) bool {
 	target = path.Clean(target)
 	return target == dir || strings.HasPrefix(target, dir+"/")
-}
-
-// busy is the error of a lock that another has.
-func busy(op, id string, err error) error {
-	if errors.Is(err, disk.ErrLocked) {
-		return atoll.Errorf(op, id, atoll.ErrConflict, "it is being cloned")
-	}
-	return err
 }
 
 var (
