@@ -180,38 +180,6 @@ type WorkspaceStore interface {
 	RemoveWorkspace(ctx context.Context, project, name string) error
 }
 
-// Workspaces lists the workspaces of a project, or of all when it is "".
-func Workspaces(ctx context.Context, p Provider, project string) ([]Workspace, error) {
-	if s, ok := p.(WorkspaceStore); ok {
-		return s.Workspaces(ctx, project)
-	}
-	return nil, E("workspaces", p.Info().Name, ErrUnsupported, nil)
-}
-
-// AddWorkspace makes a workspace.
-func AddWorkspace(ctx context.Context, p Provider, spec *WorkspaceSpec, progress func(Progress)) (Workspace, error) {
-	if s, ok := p.(WorkspaceStore); ok {
-		return s.AddWorkspace(ctx, spec, progress)
-	}
-	return Workspace{}, E("add workspace", spec.Name, ErrUnsupported, nil)
-}
-
-// UpdateWorkspace brings a workspace up to date.
-func UpdateWorkspace(ctx context.Context, p Provider, project, name string, progress func(Progress)) (Workspace, error) {
-	if s, ok := p.(WorkspaceStore); ok {
-		return s.UpdateWorkspace(ctx, project, name, progress)
-	}
-	return Workspace{}, E("update workspace", name, ErrUnsupported, nil)
-}
-
-// RemoveWorkspace forgets a workspace of a project.
-func RemoveWorkspace(ctx context.Context, p Provider, project, name string) error {
-	if s, ok := p.(WorkspaceStore); ok {
-		return s.RemoveWorkspace(ctx, project, name)
-	}
-	return E("remove workspace", name, ErrUnsupported, nil)
-}
-
 // An ImageStore is a Provider with Caps.Images: it keeps the images that Create
 // and Prepare have fetched. Where it is made of several providers, "NAME=REF" is
 // the image that the one called NAME keeps.

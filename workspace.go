@@ -1,6 +1,7 @@
 package atoll
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"path"
@@ -88,6 +89,38 @@ type WorkspaceRef struct {
 	Commit string `json:"commit,omitempty"`
 	// ReadOnly keeps the sandbox from writing to what is used in place.
 	ReadOnly bool `json:"read_only,omitempty"`
+}
+
+// Workspaces lists the workspaces of a project, or of all when it is "".
+func Workspaces(ctx context.Context, p Provider, project string) ([]Workspace, error) {
+	if s, ok := p.(WorkspaceStore); ok {
+		return s.Workspaces(ctx, project)
+	}
+	return nil, E("workspaces", p.Info().Name, ErrUnsupported, nil)
+}
+
+// AddWorkspace makes a workspace.
+func AddWorkspace(ctx context.Context, p Provider, spec *WorkspaceSpec, progress func(Progress)) (Workspace, error) {
+	if s, ok := p.(WorkspaceStore); ok {
+		return s.AddWorkspace(ctx, spec, progress)
+	}
+	return Workspace{}, E("add workspace", spec.Name, ErrUnsupported, nil)
+}
+
+// UpdateWorkspace brings a workspace up to date.
+func UpdateWorkspace(ctx context.Context, p Provider, project, name string, progress func(Progress)) (Workspace, error) {
+	if s, ok := p.(WorkspaceStore); ok {
+		return s.UpdateWorkspace(ctx, project, name, progress)
+	}
+	return Workspace{}, E("update workspace", name, ErrUnsupported, nil)
+}
+
+// RemoveWorkspace forgets a workspace of a project.
+func RemoveWorkspace(ctx context.Context, p Provider, project, name string) error {
+	if s, ok := p.(WorkspaceStore); ok {
+		return s.RemoveWorkspace(ctx, project, name)
+	}
+	return E("remove workspace", name, ErrUnsupported, nil)
 }
 
 // Validate reports the first thing in s that makes no sense, as an ErrInvalid
