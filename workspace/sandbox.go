@@ -91,9 +91,18 @@ func (p *provider) undo(ctx context.Context, sb atoll.Sandbox, spec *atoll.Spec,
 	if err := sb.Remove(ctx, opts...); err != nil {
 		return err
 	}
+	var names []string
+	if spec.Cache {
+		names = append(names, atoll.CacheVolume)
+	}
 	for _, m := range spec.Mounts {
-		if m.Type == atoll.MountVolume && !slices.ContainsFunc(before, func(v atoll.Volume) bool { return v.Name == m.Source }) {
-			_ = atoll.RemoveVolume(ctx, p.Provider, projectOf(spec.Project), m.Source) // unless another sandbox uses it by now
+		if m.Type == atoll.MountVolume {
+			names = append(names, m.Source)
+		}
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(before, func(v atoll.Volume) bool { return v.Name == name }) {
+			_ = atoll.RemoveVolume(ctx, p.Provider, projectOf(spec.Project), name) // unless another sandbox uses it by now
 		}
 	}
 	return nil
