@@ -19,9 +19,9 @@ const undoTime = time.Minute
 // createCopy makes a sandbox, puts the tree of the workspace's clone into it, and
 // starts it. When that fails, nothing is left.
 func (p *provider) createCopy(ctx context.Context, spec *atoll.Spec, k *kept) (sb atoll.Sandbox, err error) {
-	if !copies(p.info.Caps) {
+	if maker := p.maker(ctx, spec); !copies(maker.Caps) {
 		return nil, atoll.Errorf("create", spec.Name, atoll.ErrUnsupported,
-			"workspace %s has to be copied into the sandbox, and provider %s has no files and volumes", k.Name, p.info.Name)
+			"workspace %s has to be copied into the sandbox, and provider %s has no files and volumes", k.Name, maker.Name)
 	}
 	commit, err := k.commit(ctx, spec.Workspace.Commit)
 	if err != nil {

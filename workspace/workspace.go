@@ -85,6 +85,24 @@ func copies(c atoll.Caps) bool { return c.Files && c.Volumes }
 // Info implements atoll.Provider.
 func (p *provider) Info() atoll.Info { return p.info }
 
+// maker describes the provider that makes a sandbox of spec: one that it names may
+// be able to do other things than the one that it is a member of.
+func (p *provider) maker(ctx context.Context, spec *atoll.Spec) atoll.Info {
+	if spec.Provider == "" {
+		return p.info
+	}
+	members, err := atoll.Members(ctx, p.Provider)
+	if err != nil {
+		return p.info
+	}
+	for _, m := range members {
+		if m.Name == spec.Provider && m.Caps != (atoll.Caps{}) {
+			return m.Info
+		}
+	}
+	return p.info
+}
+
 // Create implements atoll.Provider.
 func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	if i := slices.IndexFunc(spec.Env, isOurs); i >= 0 && p.info.Caps.Workspaces {
@@ -145,10 +163,10 @@ func (p *provider) createInPlace(ctx context.Context, spec *atoll.Spec, k *kept)
 	if c.Workdir == "" {
 		c.Workdir = atoll.WorkspaceDir
 	}
-	if !p.info.Caps.BindMounts {
+	if maker := p.maker(ctx, spec); !maker.Caps.BindMounts {
 		return nil, atoll.Errorf("create", spec.Name, atoll.ErrUnsupported,
 			"workspace %s is a directory that is used in place, and provider %s cannot mount one: a git repository is copied, if you add it as file://%s",
-			k.Name, p.info.Name, k.Source)
+			k.Name, maker.Name, k.Source)
 	}
 	return p.Provider.Create(ctx, c)
 }
