@@ -141,7 +141,7 @@ var rooms = map[string]map[string]string{
 		"store":           "where the ledger writes",
 		"router":          "one provider of all that are configured",
 		"trace":           "the layer around every provider",
-		"workspace":       "around all of them",
+		"workspace":       "around all providers",
 	},
 	"cmd/atoll": {
 		"api/openapi":    "the pages that serve shows",

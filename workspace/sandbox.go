@@ -19,10 +19,6 @@ const undoTime = time.Minute
 // createCopy makes a sandbox, puts the tree of the workspace's clone into it, and
 // starts it. When that fails, nothing is left.
 func (p *provider) createCopy(ctx context.Context, spec *atoll.Spec, k *kept) (sb atoll.Sandbox, err error) {
-	if maker := p.maker(ctx, spec); !copies(maker.Caps) {
-		return nil, atoll.Errorf("create", spec.Name, atoll.ErrUnsupported,
-			"workspace %s has to be copied into the sandbox, and provider %s has no files and volumes", k.Name, maker.Name)
-	}
 	commit, err := k.commit(ctx, spec.Workspace.Commit)
 	if err != nil {
 		return nil, atoll.E("create", spec.Name, atoll.KindOf(err), cause(err))
@@ -44,6 +40,9 @@ func (p *provider) createCopy(ctx context.Context, spec *atoll.Spec, k *kept) (s
 	}
 	defer unlock()
 	before, err := atoll.Volumes(ctx, p.Provider, projectOf(c.Project))
+	if atoll.KindOf(err) == atoll.ErrUnsupported {
+		return nil, atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "workspace %s has to be copied into the sandbox, and there are no volumes", k.Name)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -85,24 +85,6 @@ func copies(c atoll.Caps) bool { return c.Files && c.Volumes }
 // Info implements atoll.Provider.
 func (p *provider) Info() atoll.Info { return p.info }
 
-// maker describes the provider that makes a sandbox of spec: one that it names may
-// be able to do other things than the one that it is a member of.
-func (p *provider) maker(ctx context.Context, spec *atoll.Spec) atoll.Info {
-	if spec.Provider == "" {
-		return p.info
-	}
-	members, err := atoll.Members(ctx, p.Provider)
-	if err != nil {
-		return p.info
-	}
-	for _, m := range members {
-		if m.Name == spec.Provider && m.Caps != (atoll.Caps{}) {
-			return m.Info
-		}
-	}
-	return p.info
-}
-
 // Create implements atoll.Provider.
 func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	if i := slices.IndexFunc(spec.Env, isOurs); i >= 0 && p.info.Caps.Workspaces {
@@ -163,12 +145,13 @@ func (p *provider) createInPlace(ctx context.Context, spec *atoll.Spec, k *kept)
 	if c.Workdir == "" {
 		c.Workdir = atoll.WorkspaceDir
 	}
-	if maker := p.maker(ctx, spec); !maker.Caps.BindMounts {
+	sb, err := p.Provider.Create(ctx, c)
+	if atoll.KindOf(err) == atoll.ErrUnsupported {
 		return nil, atoll.Errorf("create", spec.Name, atoll.ErrUnsupported,
-			"workspace %s is a directory that is used in place, and provider %s cannot mount one: a git repository is copied, if you add it as file://%s",
-			k.Name, maker.Name, k.Source)
+			"%w (workspace %s is a directory that is used in place: where that cannot be mounted, a git repository is copied, if you add it as file://%s)",
+			cause(err), k.Name, k.Source)
 	}
-	return p.Provider.Create(ctx, c)
+	return sb, err
 }
 
 // with is spec for a sandbox that finds the workspace in dir.
@@ -226,6 +209,15 @@ func shown(st atoll.Status) atoll.Status {
 	reveal(&st.Spec)
 	st.Caps = caps(st.Caps)
 	return st
+}
+
+// Members implements atoll.Combiner.
+func (p *provider) Members(ctx context.Context) ([]atoll.Member, error) {
+	all, err := p.ProviderLayer.Members(ctx)
+	for i := range all {
+		all[i].Caps = caps(all[i].Caps)
+	}
+	return all, err
 }
 
 // Get implements atoll.Provider.
