@@ -23,6 +23,7 @@ type process struct {
 	stdout, stderr *ring
 	out, err       *os.File // what the pumps read
 	tty            bool
+	master         bool // in and out are a terminal's master
 
 	// replica is the terminal's other side. It stays open here until the process
 	// has ended: a process may close its own just before, and if then nobody had
@@ -172,7 +173,7 @@ func (p *process) endInput() {
 func (p *process) closeStdin() {
 	p.inMu.Lock()
 	defer p.inMu.Unlock()
-	if p.in != nil && !p.tty {
+	if p.in != nil && !p.master {
 		_ = p.in.Close()
 	}
 	p.in = nil
@@ -335,6 +336,12 @@ func (h *handle) Attach(ctx context.Context, a *atoll.Attachment) error {
 func (h *handle) Resize(ctx context.Context, size atoll.Size) error {
 	if !h.tty {
 		return atoll.Errorf("resize", h.id, atoll.ErrInvalid, "the process has no terminal")
+	}
+	if r, ok := h.handle.(Remote); ok {
+		if h.exit.Load() != nil {
+			return atoll.Errorf("resize", h.id, atoll.ErrStopped, "the process has ended")
+		}
+		return r.Resize(ctx, size)
 	}
 	h.inMu.Lock()
 	defer h.inMu.Unlock()

@@ -19,18 +19,22 @@ type ends struct {
 	master bool
 }
 
-// newEnds makes pipes, or a terminal, for cmd.
-func newEnds(cmd *atoll.Command) (*ends, error) {
+// newEnds makes pipes, or a terminal, for cmd. That of a remote process is not
+// here.
+func newEnds(cmd *atoll.Command, remote bool) (*ends, error) {
 	e := &ends{}
 	var err error
-	if cmd.TTY != nil {
+	if cmd.TTY != nil && !remote {
 		err = e.openTerminal(*cmd.TTY)
 	} else {
-		err = e.openPipes(cmd.Stdin != nil || cmd.OpenStdin)
+		err = e.openPipes(cmd.Stdin != nil || cmd.OpenStdin || cmd.TTY != nil)
 	}
 	if err != nil {
 		e.closeAll()
 		return nil, err
+	}
+	if remote {
+		return e, nil
 	}
 	// Fd puts a descriptor back to blocking mode, which is what a child expects.
 	e.child.Stdin.Fd()

@@ -36,6 +36,13 @@ type Handle interface {
 	Kill() error
 }
 
+// A Remote is a Handle of a Table whose processes are elsewhere.
+type Remote interface {
+	Handle
+	// Resize tells the process's terminal its size.
+	Resize(ctx context.Context, size atoll.Size) error
+}
+
 // A Terminal is a Handle of a backend whose kernel does not see the table's
 // terminal as the process's controlling one.
 type Terminal interface {
@@ -63,6 +70,11 @@ type Table struct {
 	// as is what somebody is attached to. It must not be changed after the first
 	// Start.
 	EndedOutput int64
+
+	// Remote says that the processes are elsewhere, and their terminals too: start
+	// gets pipes in any case, which are its own to close from then on, and returns
+	// a Remote. It must not be changed after the first Start.
+	Remote bool
 
 	work sync.WaitGroup // starts in progress, pumps, deliveries
 
@@ -102,7 +114,7 @@ func (t *Table) StartHeld(ctx context.Context, id string, cmd *atoll.Command, ho
 		return nil, err
 	}
 	defer t.work.Done()
-	io, err := newEnds(cmd)
+	io, err := newEnds(cmd, t.Remote)
 	if err != nil {
 		t.forget(id)
 		return nil, atoll.E("exec", id, stdioKind(err), err)
@@ -120,9 +132,11 @@ func (t *Table) StartHeld(ctx context.Context, id string, cmd *atoll.Command, ho
 		io.closeAll()
 		return nil, err
 	}
-	if io.master {
+	switch {
+	case t.Remote: // they are its own
+	case io.master:
 		p.replica = io.child.Stdin
-	} else {
+	default:
 		io.closeChild()
 	}
 	return t.launch(p, cmd, att), nil
@@ -178,6 +192,7 @@ func newProcess(id string, cmd *atoll.Command, io *ends) *process {
 		err:     io.err,
 		in:      io.in,
 		tty:     cmd.TTY != nil,
+		master:  io.master,
 		exited:  make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
