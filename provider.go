@@ -81,6 +81,8 @@ const (
 type Caps struct {
 	Durable      Durability `json:"durable"`
 	Survives     bool       `json:"survives"`       // sandboxes outlive the process that made them
+	Reattach     bool       `json:"reattach"`       // after that, Process finds what Exec has started, and time limits hold
+	ExitSignal   bool       `json:"exit_signal"`    // Exit.Signal
 	IdleStop     bool       `json:"idle_stop"`      // Spec.IdleStop
 	Extend       bool       `json:"extend"`         // Extender
 	TTY          bool       `json:"tty"`            // Command.TTY

@@ -39,8 +39,8 @@ type Sandbox interface {
 	// ErrCommandNotFound, ErrExecFailed, ErrExhausted.
 	Exec(ctx context.Context, cmd *Command) (Process, error)
 
-	// Process finds a process that Exec started, also from before a restart of
-	// the server, running or ended. Ended ones are kept as long as the sandbox
+	// Process finds a process that Exec started, with Caps.Reattach also from
+	// before a restart of the server, running or ended. Ended ones are kept as long as the sandbox
 	// runs, the latest 100 at least; what the oldest of them printed may have
 	// been dropped. MainProcess is the one of Spec.Cmd, which stays, with its
 	// output and its exit, when the sandbox has stopped or failed, until it is
@@ -232,7 +232,7 @@ type Exit struct {
 	// Code is the exit code; 128 plus the signal's number for a process that
 	// was killed by one; 124 when TimedOut.
 	Code     int    `json:"code"`
-	Signal   Signal `json:"signal,omitzero"` // 0 unless a signal killed it
+	Signal   Signal `json:"signal,omitzero"` // 0 unless a signal killed it, and without Caps.ExitSignal
 	TimedOut bool   `json:"timed_out,omitempty"`
 	// Reason is one sentence when there is more to say: "out of memory".
 	Reason string `json:"reason,omitempty"`

@@ -184,7 +184,7 @@ func (m *Machine) Status(ctx context.Context) (atoll.Status, error) {
 }
 
 // machineCaps are those of a Machine.
-var machineCaps = atoll.Caps{Durable: atoll.DurableNone, TTY: true, Files: true, Dial: true, Users: true}
+var machineCaps = atoll.Caps{Durable: atoll.DurableNone, ExitSignal: true, TTY: true, Files: true, Dial: true, Users: true}
 
 // Process implements atoll.Sandbox.
 func (m *Machine) Process(_ context.Context, id string) (atoll.Process, error) {

@@ -56,7 +56,7 @@ var death = []promise{
 		}
 		within(t, h.short(), "Wait, Signal and Attach after Remove", func() {
 			exit, err := p.Wait(ctx)
-			if err := errors.Join(err, broughtDown(exit, err)); err != nil {
+			if err := errors.Join(err, h.broughtDown(exit, err)); err != nil {
 				wantKind(t, "Wait", err, atoll.ErrNotFound, atoll.ErrStopped)
 			}
 			wantKind(t, "Signal", p.Signal(ctx, atoll.SIGTERM), atoll.ErrStopped, atoll.ErrNotFound)
@@ -94,7 +94,7 @@ var death = []promise{
 					return p.Attach(h.ctx(t), &atoll.Attachment{Stdout: screens[i]})
 				}
 				exit, err := p.Wait(h.ctx(t))
-				return errors.Join(err, broughtDown(exit, err))
+				return errors.Join(err, h.broughtDown(exit, err))
 			})
 		}()
 		for _, scr := range screens {
@@ -122,7 +122,7 @@ var death = []promise{
 					return p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr})
 				}
 				exit, err := p.Wait(h.ctx(t))
-				return errors.Join(err, broughtDown(exit, err))
+				return errors.Join(err, h.broughtDown(exit, err))
 			})
 		}()
 		scr.expect(t, h, "ready\n")
@@ -144,7 +144,7 @@ var death = []promise{
 			t.Helper()
 			within(t, h.short(), "Wait", func() {
 				exit, err := p.Wait(h.ctx(t))
-				if err := errors.Join(err, broughtDown(exit, err)); err != nil {
+				if err := errors.Join(err, h.broughtDown(exit, err)); err != nil {
 					wantKind(t, "Wait", err, kinds...)
 				}
 			})
@@ -566,8 +566,8 @@ func (h *harness) quickCalls(sb atoll.Sandbox, p atoll.Process) []quickCall {
 // broughtDown is an error when a process whose sandbox was stopped or removed
 // has an exit, and another one than that it was killed: to those who wait, it is
 // no accident.
-func broughtDown(exit atoll.Exit, err error) error {
-	killed := exit.Signal == atoll.SIGKILL || exit.Signal == atoll.SIGTERM
+func (h *harness) broughtDown(exit atoll.Exit, err error) error {
+	killed := h.killedBy(exit, atoll.SIGKILL) || h.killedBy(exit, atoll.SIGTERM)
 	if err != nil || killed && !strings.Contains(exit.Reason, "died") {
 		return nil
 	}

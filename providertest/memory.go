@@ -54,7 +54,7 @@ var memory = []promise{
 		}
 		nothingLeft(t, h, h.p2())
 	}},
-	{"a process lives through a restart, and its output can be read from the first byte", []need{needSurvives}, func(t *testing.T, h *harness) {
+	{"a process lives through a restart, and its output can be read from the first byte", []need{needSurvives, needReattach}, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
 		p, _ := h.started(t, sb, word("trap", "TERM"))
 		ended := h.start(t, sb, word("both", "out", "err"))
@@ -106,8 +106,36 @@ var memory = []promise{
 		}
 		h.leftCaught(t, again)
 	}},
-	{"a time limit and a TTL hold although their maker has gone", []need{needSurvives}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{TTL: atoll.Duration(4 * time.Second)})
+	{"a process is not found after a restart without Caps.Reattach, and its sandbox works", []need{needSurvives}, func(t *testing.T, h *harness) {
+		if h.p.Info().Caps.Reattach {
+			t.Skip("the provider has cap reattach")
+		}
+		sb := h.idle(t)
+		p, _ := h.started(t, sb, word("ready"))
+		h.restart(t)
+		_, err := p.Wait(h.ctx(t))
+		wantKind(t, "Wait by the handle of before", err, atoll.ErrStopped, atoll.ErrUnavailable)
+		again, err := h.p2().Get(h.ctx(t), sb.ID())
+		if err != nil {
+			t.Fatalf("Get: %v", err)
+		}
+		_, err = again.Process(h.ctx(t), p.ID())
+		wantKind(t, "Process", err, atoll.ErrNotExist)
+		h.output(t, again, program("echo", "works"))
+	}},
+	{"a TTL holds although its maker has gone", []need{needSurvives}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{TTL: atoll.Duration(2 * time.Second)})
+		h.restart(t)
+		h.poll(t, 2*time.Second+h.short(), func() error {
+			_, err := h.p2().Get(h.ctx(t), sb.ID())
+			if atoll.KindOf(err) == atoll.ErrNotFound {
+				return nil
+			}
+			return errStill
+		})
+	}},
+	{"a time limit holds although its maker has gone", []need{needSurvives, needReattach}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
 		cmd := word("ready")
 		cmd.Timeout = atoll.Duration(time.Second)
 		p := h.start(t, sb, cmd)
@@ -123,13 +151,6 @@ var memory = []promise{
 		if exit := h.wait(t, q); !exit.TimedOut {
 			t.Errorf("exit is %+v, want it timed out", exit)
 		}
-		h.poll(t, 4*time.Second+h.short(), func() error {
-			_, err := h.p2().Get(h.ctx(t), sb.ID())
-			if atoll.KindOf(err) == atoll.ErrNotFound {
-				return nil
-			}
-			return errStill
-		})
 	}},
 	{"two provider values see each other's sandboxes", []need{needSurvives}, func(t *testing.T, h *harness) {
 		p2 := h.reopen(t)

@@ -77,6 +77,8 @@ var claimants = []mutant{
 			return hollow{atoll.ProviderLayer{Provider: p}}
 		})), providertest.Repository("https://example.com/a.git", "f", "text")),
 
+	breaks("tells more than it says", "exec/a process that a signal killed exits with 128 and its number",
+		onMock(claiming(func(i *atoll.Info) { i.Caps.ExitSignal = false }))),
 	breaks("does not survive", "crash/a sandbox lives on when its maker is killed",
 		onMock(claiming(func(i *atoll.Info) { i.Caps.Survives = true })), providertest.Elsewhere(elsewhere)),
 	breaks("keeps no files when it is killed", "crash/a sandbox whose maker was killed has failed, and starts again with what Durable says",

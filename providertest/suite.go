@@ -84,6 +84,7 @@ var (
 	needCache    = capability("cache", func(c atoll.Caps) bool { return c.Cache })
 	needIdleStop = capability("idle_stop", func(c atoll.Caps) bool { return c.IdleStop })
 	needSurvives = capability("survives", func(c atoll.Caps) bool { return c.Survives })
+	needReattach = capability("reattach", func(c atoll.Caps) bool { return c.Reattach })
 	needRestart  = capability("durable", func(c atoll.Caps) bool { return c.Durable != atoll.DurableNone })
 )
 

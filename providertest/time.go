@@ -51,7 +51,7 @@ var times = []promise{
 		if err := p.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
 			t.Errorf("Signal: %v; the process should live", err)
 		}
-		if exit := h.wait(t, p); exit.Signal != atoll.SIGTERM {
+		if exit := h.wait(t, p); !h.killedBy(exit, atoll.SIGTERM) {
 			t.Errorf("exit is %v", exit)
 		}
 	}},
@@ -81,7 +81,7 @@ var times = []promise{
 			}
 		}
 		for _, exit := range exits {
-			if exit != exits[0] || exit.Signal != atoll.SIGUSR1 {
+			if exit != exits[0] || !h.killedBy(exit, atoll.SIGUSR1) {
 				t.Errorf("a waiter got %+v, another %+v", exit, exits[0])
 			}
 		}

@@ -17,7 +17,7 @@ var tree = []promise{
 		if err := p.Signal(h.ctx(t), atoll.SIGKILL); err != nil {
 			t.Errorf("Signal: %v", err)
 		}
-		if exit := h.wait(t, p); exit.Code != 137 || exit.Signal != atoll.SIGKILL {
+		if exit := h.wait(t, p); !h.killedBy(exit, atoll.SIGKILL) {
 			t.Errorf("exit is %+v, want code 137", exit)
 		}
 		h.dies(t, sb, scr.text())

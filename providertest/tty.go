@@ -62,7 +62,7 @@ var ttys = []promise{
 		p, w, scr := h.terminal(t, h.idle(t), word("ready"))
 		scr.expect(t, h, "ready\r\n")
 		io.WriteString(w, "\x03")
-		if exit := h.wait(t, p); exit.Code != 130 || exit.Signal != atoll.SIGINT {
+		if exit := h.wait(t, p); !h.killedBy(exit, atoll.SIGINT) {
 			t.Errorf("exit is %+v, want it killed by SIGINT", exit)
 		}
 	}},

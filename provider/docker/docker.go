@@ -77,6 +77,8 @@ var info = atoll.Info{
 	Caps: atoll.Caps{
 		Durable:      atoll.DurableCrash,
 		Survives:     true,
+		Reattach:     true,
+		ExitSignal:   true,
 		IdleStop:     true,
 		Extend:       true,
 		TTY:          true,

@@ -24,7 +24,7 @@ func caps() atoll.Caps {
 	root := os.Geteuid() == 0
 	memory, cpu := cgroup.Open(cgroup.Root).Can()
 	return atoll.Caps{
-		Durable: atoll.DurableStop, Survives: true, IdleStop: true, Extend: true,
+		Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
 		TTY: true, Files: true, Dial: true, Pause: true, Snapshot: true, Usage: true,
 		Images: true, Users: root, BindMounts: true, Volumes: true, Tmpfs: true, ReadOnlyRoot: true,
 		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, DiskLimit: true,

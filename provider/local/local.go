@@ -44,12 +44,13 @@ var info = atoll.Info{
 	Name:      "local",
 	Isolation: atoll.IsolationNone,
 	Caps: atoll.Caps{
-		Durable: atoll.DurableCrash,
-		Extend:  true,
-		TTY:     true,
-		Files:   true,
-		Dial:    true,
-		Volumes: true,
+		Durable:    atoll.DurableCrash,
+		ExitSignal: true,
+		Extend:     true,
+		TTY:        true,
+		Files:      true,
+		Dial:       true,
+		Volumes:    true,
 	},
 }
 

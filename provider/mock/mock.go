@@ -74,14 +74,15 @@ var info = atoll.Info{
 	Name:      "mock",
 	Isolation: atoll.IsolationNone,
 	Caps: atoll.Caps{
-		Durable: atoll.DurableStop,
-		Extend:  true,
-		TTY:     true,
-		Files:   true,
-		Dial:    true,
-		Images:  true,
-		Users:   true,
-		Volumes: true,
+		Durable:    atoll.DurableStop,
+		ExitSignal: true,
+		Extend:     true,
+		TTY:        true,
+		Files:      true,
+		Dial:       true,
+		Images:     true,
+		Users:      true,
+		Volumes:    true,
 	},
 }
 
