@@ -1,14 +1,19 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/moby/moby/client"
 )
@@ -22,8 +27,17 @@ func dial(opts Options) (*client.Client, error) {
 		reach := func(ctx context.Context, _, _ string) (net.Conn, error) { return opts.Dial(ctx) }
 		with = append(with, client.WithHost("tcp://engine"), client.WithDialContext(reach))
 	case opts.Host != "":
-		with = append(with, client.WithTLSClientConfigFromEnv(), client.WithHost(opts.Host))
+		if err := checkHost(opts.Host); err != nil {
+			return nil, err
+		}
+		if !strings.HasPrefix(opts.Host, "unix:") && !strings.HasPrefix(opts.Host, "npipe:") {
+			with = append(with, client.WithTLSClientConfigFromEnv())
+		}
+		with = append(with, client.WithHost(opts.Host))
 	case os.Getenv("DOCKER_HOST") != "":
+		if err := checkHost(os.Getenv("DOCKER_HOST")); err != nil {
+			return nil, fmt.Errorf("DOCKER_HOST: %w", err)
+		}
 		with = append(with, client.FromEnv)
 	default:
 		more, err := fromContext()
@@ -35,6 +49,20 @@ func dial(opts Options) (*client.Client, error) {
 	return client.New(with...)
 }
 
+// checkHost refuses an address that the client would take and cannot reach.
+func checkHost(host string) error {
+	scheme, _, ok := strings.Cut(host, "://")
+	switch {
+	case !ok:
+		return fmt.Errorf("address %q: write it like unix:///var/run/docker.sock or tcp://host:2376", host)
+	case scheme == "ssh":
+		return fmt.Errorf("address %q: ssh is not supported: forward the engine's socket (ssh -L /tmp/docker.sock:/var/run/docker.sock HOST) and use unix:///tmp/docker.sock", host)
+	case !slices.Contains([]string{"unix", "tcp", "http", "https", "npipe"}, scheme):
+		return fmt.Errorf("address %q: use unix, tcp or npipe", host)
+	}
+	return nil
+}
+
 // fromContext reads what docker's command line calls a context: DOCKER_CONTEXT,
 // else the one that its configuration names as current. "default" is the
 // engine's own address.
@@ -43,38 +71,75 @@ func fromContext() ([]client.Opt, error) {
 	if home, err := os.UserHomeDir(); dir == "" && err == nil {
 		dir = filepath.Join(home, ".docker")
 	}
-	name := os.Getenv("DOCKER_CONTEXT")
-	if name == "" {
-		var config struct{ CurrentContext string }
-		data, err := os.ReadFile(filepath.Join(dir, "config.json"))
-		if err == nil && json.Unmarshal(data, &config) == nil {
-			name = config.CurrentContext
-		}
+	name, err := currentContext(dir)
+	if err != nil || name == "" || name == "default" {
+		return nil, err
 	}
-	if name == "" || name == "default" {
-		return nil, nil
+	with, err := readContext(dir, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = errors.New("it is not there; see docker context ls")
 	}
+	if err != nil {
+		return nil, fmt.Errorf("docker context %q: %w", name, err)
+	}
+	return with, nil
+}
+
+func currentContext(dir string) (string, error) {
+	if name := os.Getenv("DOCKER_CONTEXT"); name != "" {
+		return name, nil
+	}
+	file := filepath.Join(dir, "config.json")
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	var config struct{ CurrentContext string }
+	if err == nil {
+		err = json.Unmarshal(data, &config)
+	}
+	if err != nil {
+		return "", fmt.Errorf("docker's configuration %s: %w", file, err)
+	}
+	return config.CurrentContext, nil
+}
+
+func readContext(dir, name string) ([]client.Opt, error) {
 	sum := sha256.Sum256([]byte(name))
 	key := hex.EncodeToString(sum[:])
 	data, err := os.ReadFile(filepath.Join(dir, "contexts", "meta", key, "meta.json"))
 	if err != nil {
-		return nil, fmt.Errorf("docker context %q: %w; see docker context ls", name, err)
+		return nil, err
 	}
 	var meta struct {
-		Endpoints map[string]struct{ Host string }
+		Endpoints map[string]struct {
+			Host          string
+			SkipTLSVerify bool
+		}
 	}
 	if err := json.Unmarshal(data, &meta); err != nil {
-		return nil, fmt.Errorf("docker context %q: %w", name, err)
+		return nil, err
 	}
-	host := meta.Endpoints["docker"].Host
-	if host == "" {
-		return nil, fmt.Errorf("docker context %q names no engine", name)
+	end := meta.Endpoints["docker"]
+	if end.Host == "" {
+		return nil, errors.New("it names no engine")
 	}
-	with := []client.Opt{client.WithHost(host)}
-	tls := filepath.Join(dir, "contexts", "tls", key, "docker")
-	if _, err := os.Stat(filepath.Join(tls, "ca.pem")); err == nil {
-		with = append([]client.Opt{client.WithTLSClientConfig(
-			filepath.Join(tls, "ca.pem"), filepath.Join(tls, "cert.pem"), filepath.Join(tls, "key.pem"))}, with...)
+	if end.SkipTLSVerify {
+		return nil, errors.New("it does not verify its engine (skip-tls-verify), which is not supported: give it the engine's ca.pem")
+	}
+	if err := checkHost(end.Host); err != nil {
+		return nil, err
+	}
+	var files [3]string
+	for i, file := range []string{"ca.pem", "cert.pem", "key.pem"} {
+		file = filepath.Join(dir, "contexts", "tls", key, "docker", file)
+		if _, err := os.Stat(file); err == nil {
+			files[i] = file
+		}
+	}
+	with := []client.Opt{client.WithHost(end.Host)}
+	if cmp.Or(files[:]...) != "" { // first, as the address says what it is for
+		with = []client.Opt{client.WithTLSClientConfig(files[0], files[1], files[2]), with[0]}
 	}
 	return with, nil
 }
