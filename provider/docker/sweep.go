@@ -3,8 +3,10 @@ package docker
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
@@ -14,10 +16,6 @@ import (
 // due before that.
 const sweepEvery = time.Minute
 
-// endsEvery is how often the sandboxes that go with their main processes are
-// looked at.
-const endsEvery = 5 * time.Second
-
 // A sweeper removes the sandboxes whose time is over, and what is left of those
 // that were never finished. Any provider of the same engine does it.
 type sweeper struct {
@@ -25,11 +23,15 @@ type sweeper struct {
 	wake chan struct{}
 	quit context.CancelFunc
 	done chan struct{}
+
+	waits   sync.WaitGroup
+	mu      sync.Mutex
+	awaited map[string]bool // sandboxes whose end is waited for
 }
 
 func newSweeper(p *Provider) *sweeper {
 	ctx, quit := context.WithCancel(context.Background())
-	s := &sweeper{p: p, wake: make(chan struct{}, 1), quit: quit, done: make(chan struct{})}
+	s := &sweeper{p: p, wake: make(chan struct{}, 1), quit: quit, done: make(chan struct{}), awaited: map[string]bool{}}
 	go func() {
 		defer close(s.done)
 		s.run(ctx)
@@ -48,6 +50,7 @@ func (s *sweeper) rouse() {
 func (s *sweeper) close() {
 	s.quit()
 	<-s.done
+	s.waits.Wait()
 }
 
 func (s *sweeper) run(ctx context.Context) {
@@ -72,10 +75,11 @@ func (s *sweeper) sweep(ctx context.Context) (due time.Time, err error) {
 		return due, err
 	}
 	for _, r := range list {
+		if r.ends() && (r.State == atoll.StateRunning || r.State == atoll.StatePaused) {
+			s.await(ctx, r.ID)
+		}
 		t := r.due()
 		switch {
-		case t.IsZero() && r.ends(): // one day, of which nobody tells us
-			due = sooner(due, time.Now().Add(endsEvery))
 		case t.IsZero():
 		case time.Now().Before(t):
 			due = sooner(due, t)
@@ -113,6 +117,30 @@ func (s *sweeper) strays(ctx context.Context, list []*record) error {
 		}
 	}
 	return nil
+}
+
+// await rouses the sweeper when the sandbox has ended.
+func (s *sweeper) await(ctx context.Context, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.awaited[id] {
+		return
+	}
+	s.awaited[id] = true
+	s.waits.Go(func() {
+		ended := s.p.engine.ContainerWait(ctx, s.p.names.container(id), client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+		var err error
+		select {
+		case <-ended.Result:
+		case err = <-ended.Error:
+		}
+		s.mu.Lock()
+		delete(s.awaited, id)
+		s.mu.Unlock()
+		if err == nil { // else it is waited for again with the next sweep
+			s.rouse()
+		}
+	})
 }
 
 func sooner(a, b time.Time) time.Time {
