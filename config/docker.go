@@ -20,6 +20,7 @@ type Docker struct {
 	Prefix  string `yaml:"prefix" doc:"begins the names of what is made in the engine: servers that share one have different ones"`
 	Image   string `yaml:"image" doc:"image of sandboxes that name none"`
 	Runtime string `yaml:"runtime" doc:"the engine's runtime to use, like runsc or kata; its default when empty"`
+	Plain   bool   `yaml:"plain" doc:"do without Atoll's program in containers, where it cannot run: sandboxes can do less then, see atoll doctor"`
 	Guest   string `yaml:"guest" form:"path" doc:"Atoll's program for containers; when empty the one in this binary or beside it, or built from source where that is"`
 }
 
@@ -30,6 +31,7 @@ func openDocker(cfg *Config, opts Options) (atoll.Provider, error) {
 	return docker.New(docker.Options{
 		Dir:     filepath.Join(cfg.StateDir, "docker"),
 		Guest:   sync.OnceValues(func() ([]byte, error) { return guestProgram(d.Guest, cfg.StateDir) }),
+		Plain:   d.Plain,
 		Host:    d.Host,
 		Prefix:  d.Prefix,
 		Image:   d.Image,
@@ -63,7 +65,7 @@ func guestProgram(path, stateDir string) ([]byte, error) {
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "github.com/seed46cd37a8/atoll/cmd/atoll-guest")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+runtime.GOARCH)
 	if said, buildErr := build.CombinedOutput(); buildErr != nil {
-		return nil, fmt.Errorf("no %s: it is neither in %s nor beside it, and cannot be built from source (%w: %.200s): build atoll with make, run make guest, or set docker.guest",
+		return nil, fmt.Errorf("no %s: it is neither in %s nor beside it, and cannot be built from source (%w: %.200s): build atoll with make, run make guest, set docker.guest, or set docker.plain to do without",
 			guestName, exe, buildErr, said)
 	}
 	return os.ReadFile(out)

@@ -16,6 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/disk"
+	table "github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/internal/volume"
 )
 
@@ -44,7 +45,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		}
 		defer lock.Release()
 	}
-	c := &creation{p: p, spec: spec}
+	c := &creation{p: p, spec: spec, plain: p.opts.Plain}
 	if err := c.run(ctx); err != nil {
 		c.undo()
 		return nil, p.failed(ctx, "create", cmp.Or(spec.Name, spec.ID), err)
@@ -59,10 +60,13 @@ func nameLock(spec *atoll.Spec) string { return "name-" + spec.Project + "." + s
 
 // refuse says what of the spec cannot be had.
 func (p *Provider) refuse(spec *atoll.Spec) error {
+	caps := p.Info().Caps
 	for _, wish := range []struct {
 		asked bool
 		what  string
 	}{
+		{(spec.IdleStop > 0 || spec.IdleRemove) && !caps.IdleStop, "an idle stop without a guest"},
+		{spec.Cache && !caps.Cache, "a cache without a guest"},
 		{spec.Network.Mode == atoll.NetworkOn || spec.Network.Mode == atoll.NetworkEgress, "network mode " + string(spec.Network.Mode) +
 			", because containers are not kept from the host: name one of the engine's networks"},
 		{spec.Snapshot != "", "a snapshot"},
@@ -86,6 +90,7 @@ type creation struct {
 	container string
 	volumes   []string   // that were not there before
 	shared    *disk.Lock // of the project's volumes, until the container has them
+	plain     bool
 }
 
 func (c *creation) run(ctx context.Context) error {
@@ -100,6 +105,7 @@ func (c *creation) run(ctx context.Context) error {
 		{"data volume", c.makeData},
 		{"volumes", c.makeVolumes},
 		{"container", c.make},
+		{"furniture", c.furnish},
 		{"start", c.start},
 	} {
 		if c.p.opts.step != nil {
@@ -268,12 +274,26 @@ func (c *creation) make(ctx context.Context) error {
 		switch {
 		case cerrdefs.IsConflict(err):
 			return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a container of this name is there already: %w", err)
+		case err != nil && c.plain && strings.Contains(err.Error(), "not a directory"):
+			return atoll.Errorf("create", c.spec.ID, atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", c.spec.Workdir, err)
 		case err != nil:
 			return c.p.refusal(ctx, c.spec, err)
 		}
 		c.container = made.ID
 		return nil
 	})
+}
+
+// furnish prepares the container for what no guest does.
+func (c *creation) furnish(ctx context.Context) error {
+	if !c.plain {
+		return nil
+	}
+	r, err := c.p.inspect(ctx, "create", c.spec.ID)
+	if err != nil {
+		return err
+	}
+	return c.p.furnish(ctx, r, slices.Contains(c.volumes, c.p.names.data(c.spec.ID)))
 }
 
 // config is what runs in the container: the guest, as root, and as user of
@@ -283,6 +303,9 @@ func (c *creation) config() (*container.Config, error) {
 	labels, err := c.p.names.sandboxLabels(s, c.image.name, c.image.user)
 	if err != nil {
 		return nil, err
+	}
+	if c.plain {
+		return c.plainConfig(labels), nil
 	}
 	g := guest.Config{
 		ID: s.ID, Self: guestPath, Workdir: s.Workdir, User: cmp.Or(s.User, c.image.user), Cmd: s.Cmd, TTY: s.TTY, OpenStdin: s.OpenStdin, Held: s.AutoRemove, IdleStop: max(cmp.Or(s.IdleStop, atoll.DefaultIdleStop), 0),
@@ -301,6 +324,22 @@ func (c *creation) config() (*container.Config, error) {
 	}, nil
 }
 
+// plainConfig is what runs in a container without a guest: the main process, or one
+// that waits.
+func (c *creation) plainConfig(labels map[string]string) *container.Config {
+	s := c.spec
+	labels[labelPlain] = "true"
+	run := s.Cmd
+	if len(run) == 0 {
+		run = []string{shellPath, "-c", idleScript}
+	}
+	return &container.Config{
+		Image: c.image.id, Labels: labels, Hostname: hostname(s), Env: table.Environ(s.Env),
+		Entrypoint: run, Cmd: []string{}, User: s.User, WorkingDir: s.Workdir,
+		Tty: s.TTY != nil, OpenStdin: s.OpenStdin || s.TTY != nil, StdinOnce: s.OpenStdin,
+	}
+}
+
 // hostname is a name that is valid as one.
 func hostname(s *atoll.Spec) string {
 	if s.Name != "" && !strings.Contains(s.Name, "_") && len(s.Name) < 64 {
@@ -316,8 +355,12 @@ var guestCaps = []string{"CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETPCAP", "
 
 // host is what the container may do and use.
 func (c *creation) host(ctx context.Context) (*container.HostConfig, error) {
-	s, r := c.spec, c.spec.Resources.WithDefaults()
-	program, err := c.p.guestVolume(ctx, c.image.id)
+	f, err := c.p.facts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := c.spec
+	r, err := f.enforce(s)
 	if err != nil {
 		return nil, err
 	}
@@ -326,16 +369,19 @@ func (c *creation) host(ctx context.Context) (*container.HostConfig, error) {
 		NetworkMode:    networkMode(s),
 		PortBindings:   bindings(s),
 		CapDrop:        []string{"ALL"},
-		CapAdd:         guestCaps,
 		SecurityOpt:    []string{"no-new-privileges"},
 		ReadonlyRootfs: s.ReadOnlyRoot,
 		Runtime:        c.p.opts.Runtime,
 		LogConfig:      container.LogConfig{Type: "local"}, // keeps bytes as they are
 		Mounts: []mount.Mount{
-			{Type: mount.TypeVolume, Source: program, Target: guestDir, ReadOnly: true, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},
 			{Type: mount.TypeVolume, Source: data, Target: dataDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},
 			{Type: mount.TypeVolume, Source: data, Target: atoll.DefaultWorkdir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},
 		},
+	}
+	if c.plain {
+		h.Init = &c.plain // it reaps orphans, and passes signals on
+	} else if err := c.addGuest(ctx, h); err != nil {
+		return nil, err
 	}
 	if r.Memory > 0 {
 		h.Memory, h.MemorySwap = int64(r.Memory), int64(r.Memory)
@@ -344,7 +390,7 @@ func (c *creation) host(ctx context.Context) (*container.HostConfig, error) {
 		h.NanoCPUs = int64(r.CPUs * 1e9)
 	}
 	if r.Processes > 0 {
-		n := int64(r.Processes) + guestThreads
+		n := int64(r.Processes) + ownThreads
 		h.PidsLimit = &n
 	}
 	if s.Cache {
@@ -366,9 +412,23 @@ const dataDir = "/.data"
 // leave a link in its place, by which the engine would mount it anywhere.
 const cacheDir = "/.atoll-cache"
 
-// guestThreads is how many threads the guest and its connections may have: the
-// engine counts threads with processes.
-const guestThreads = 32
+// addGuest mounts the guest's program, and gives it the capabilities that it needs.
+func (c *creation) addGuest(ctx context.Context, h *container.HostConfig) error {
+	program, err := c.p.guestVolume(ctx, c.image.id)
+	if err != nil {
+		return err
+	}
+	h.CapAdd = guestCaps
+	h.Mounts = append(h.Mounts, mount.Mount{
+		Type: mount.TypeVolume, Source: program, Target: guestDir, ReadOnly: true, VolumeOptions: &mount.VolumeOptions{NoCopy: true},
+	})
+	return nil
+}
+
+// ownThreads is how many threads the guest and its connections may have, or the
+// engine's runtime when it executes something: the engine counts threads with
+// processes.
+const ownThreads = 32
 
 // tmpfsSize is that of a tmpfs that names none.
 const tmpfsSize = 64 << 20
@@ -399,11 +459,18 @@ func (c *creation) start(ctx context.Context) error {
 // start starts a container and waits until its guest answers, or it has ended.
 func (p *Provider) start(ctx context.Context, spec *atoll.Spec, container string) error {
 	id := spec.ID
+	r, err := p.inspect(ctx, "start", id)
+	if err != nil {
+		return err
+	}
 	p.fire(id)
 	if err := p.targets(ctx, spec, container); err != nil {
 		return err
 	}
-	err := settled(ctx, func(ctx context.Context) error {
+	if r.plain {
+		return p.startPlain(ctx, r)
+	}
+	err = settled(ctx, func(ctx context.Context) error {
 		_, err := p.engine.ContainerStart(ctx, container, client.ContainerStartOptions{})
 		return err
 	})

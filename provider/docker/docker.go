@@ -24,7 +24,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Options say which engine, and how. Dir and Guest are required.
+// Options say which engine, and how. Dir is required, and Guest unless Plain.
 type Options struct {
 	// Dir holds the locks by which the programs of one machine keep out of each
 	// other's way. It is made if missing.
@@ -32,10 +32,16 @@ type Options struct {
 	// Guest opens the guest's program, which is cmd/atoll-guest built for the
 	// engine's machine.
 	Guest func() ([]byte, error)
+	// Plain makes sandboxes without a guest: by the plain Engine API, and with the
+	// image's own shell. They can do less, as Info tells, and commands take longer to
+	// start. Sandboxes of both kinds can be in one engine, and any provider serves
+	// each as it was made.
+	Plain bool
 	// Host is the engine's address, as DOCKER_HOST; empty means what the
 	// environment says, else the current one of docker's contexts.
 	Host string
-	// Dial reaches the engine in place of Host, over whatever it is.
+	// Dial reaches the engine in place of Host, over whatever it is. Its connections
+	// have a CloseWrite, as those of TCP, of TLS and of Unix sockets do.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Prefix begins the names of what is made; empty means "atoll". Servers that
 	// share an engine and not their sandboxes have different ones.
@@ -68,6 +74,7 @@ type Provider struct {
 	closed bool
 	guests map[string]*visit // by sandbox
 	ready  bool              // the guest's volume was seen to hold it
+	known  *facts            // of the engine; nil until it was asked
 }
 
 // info is what holds for every engine.
@@ -106,7 +113,7 @@ var info = atoll.Info{
 // New returns a provider of the engine's sandboxes. It does not connect. Kinds:
 // ErrInvalid.
 func New(opts Options) (*Provider, error) {
-	if opts.Dir == "" || opts.Guest == nil {
+	if opts.Dir == "" || opts.Guest == nil && !opts.Plain {
 		return nil, atoll.Errorf("open", "docker", atoll.ErrInvalid, "no directory or no guest given")
 	}
 	if opts.Prefix == "" {
@@ -135,7 +142,13 @@ func New(opts Options) (*Provider, error) {
 }
 
 // Info implements atoll.Provider.
-func (p *Provider) Info() atoll.Info { return info }
+func (p *Provider) Info() atoll.Info {
+	i := info
+	if p.opts.Plain {
+		i.Caps = plainCaps()
+	}
+	return i
+}
 
 // Close implements atoll.Provider.
 func (p *Provider) Close() error {
@@ -209,20 +222,6 @@ func (p *Provider) records(ctx context.Context, op string, f atoll.Filter) ([]*r
 	return list, nil
 }
 
-// Probe implements atoll.Prober.
-func (p *Provider) Probe(ctx context.Context) atoll.Probe {
-	if err := p.connected(ctx); err != nil {
-		return atoll.Probe{
-			Reason: "no Docker Engine answers: " + err.Error(),
-			Fix:    "start one, or set DOCKER_HOST to where one listens",
-		}
-	}
-	if _, err := p.opts.Guest(); err != nil {
-		return atoll.Probe{Reason: "the guest's program is missing: " + err.Error(), Fix: "make guest"}
-	}
-	return atoll.Probe{OK: true}
-}
-
 // failed gives an error of the engine its kind.
 func (p *Provider) failed(ctx context.Context, op, id string, err error) error {
 	if err == nil {
@@ -254,7 +253,4 @@ func kindOf(err error) atoll.Kind {
 	return atoll.ErrInternal
 }
 
-var (
-	_ atoll.Provider = (*Provider)(nil)
-	_ atoll.Prober   = (*Provider)(nil)
-)
+var _ atoll.Provider = (*Provider)(nil)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -46,8 +48,8 @@ var engine struct {
 	err    error
 }
 
-// makerEnv makes this program one that makes a sandbox and waits to be killed; its
-// arguments are Options.
+// makerEnv makes this program one that makes a sandbox, "true" one without a guest,
+// and waits to be killed; its arguments are Options.
 const makerEnv = "ATOLL_DOCKER_TEST_MAKER"
 
 // init keeps the main thread for TestMain: a goroutine that ends on it in
@@ -58,6 +60,13 @@ func TestMain(m *testing.M) {
 	if os.Getenv(makerEnv) != "" {
 		fmt.Fprintln(os.Stderr, maker(os.Args[1:]))
 		os.Exit(1)
+	}
+	if host := os.Getenv(proberEnv); host != "" {
+		if err := prober(host); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
 	code := m.Run()
 	if err := stopEngine(); err != nil {
@@ -75,7 +84,7 @@ func needEngine(t testing.TB) string {
 	engine.once.Do(func() {
 		engine.err = startEngine()
 		if engine.err == nil {
-			engine.err = loadBusybox(t)
+			engine.err = loadBusybox(t, engine.host)
 		}
 		if engine.err == nil {
 			engine.err = makeNetworks()
@@ -100,39 +109,63 @@ func startEngine() (err error) {
 	if engine.guest, err = os.ReadFile(guest); err != nil {
 		return err
 	}
-	at := func(name string) string { return filepath.Join(engine.dir, name) }
-	if err := os.WriteFile(at("none.json"), []byte("{}"), 0o600); err != nil {
+	if err := makeCertificates(engine.dir); err != nil {
 		return err
 	}
+	at := func(name string) string { return filepath.Join(engine.dir, name) }
 	engine.host = "unix://" + at("docker.sock")
-	engine.daemon = exec.Command("sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && busybox ip link set lo up || exit
-		"$0" "$@" & cat <&3; kill $!; wait $!`, // cat until this process has ended
-		"dockerd", "--host", engine.host, "--data-root", at("data"), "--exec-root", at("exec"), "--pidfile", at("pid"),
-		"--config-file", at("none.json"), "--cgroup-parent", fmt.Sprintf("/atoll-test-docker-%d", os.Getpid()),
+	engine.daemon, engine.tether, err = startDaemon(engine.dir, "--host", engine.host, "--host", "tcp://"+tlsAddress,
+		"--tlsverify", "--tlscacert", at("ca.pem"), "--tlscert", at("server-cert.pem"), "--tlskey", at("server-key.pem"), "--add-runtime", otherRuntime+"=runc")
+	return err
+}
+
+// startDaemon starts a Docker Engine in namespaces of its own, which keeps all it has
+// in dir, and waits until it answers at dir/docker.sock. It ends when the file is
+// closed, and is started again when it ends before that.
+func startDaemon(dir string, args ...string) (daemon *exec.Cmd, ours *os.File, err error) {
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.WriteFile(at("none.json"), []byte("{}"), 0o600); err != nil {
+		return nil, nil, err
+	}
+	args = append([]string{
+		"-c", `mount --make-rprivate / && mount -t proc proc /proc && busybox ip link set lo up || exit
+		{ cat <&3; echo >"$0/end"; kill $(cat "$0/pid"); } & # cat until the tests have ended
+		until [ -e "$0/end" ]; do dockerd "$@" & wait $!; rm -f "$0/pid"; done; wait`,
+		dir, "--data-root", at("data"), "--exec-root", at("exec"), "--pidfile", at("pid"),
+		"--config-file", at("none.json"), "--cgroup-parent", "/" + filepath.Base(dir),
 		"--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false",
-		"--add-runtime", otherRuntime+"=runc")
+	}, args...)
+	daemon = exec.Command("sh", args...)
 	log, err := os.Create(at("log"))
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	defer log.Close()
-	engine.daemon.Stdout, engine.daemon.Stderr = log, log
+	daemon.Stdout, daemon.Stderr = log, log
 	tether, ours, err := os.Pipe()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	defer tether.Close()
-	engine.tether = ours
-	engine.daemon.ExtraFiles = []*os.File{tether}
-	engine.daemon.SysProcAttr = &syscall.SysProcAttr{
+	daemon.ExtraFiles = []*os.File{tether}
+	daemon.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Setpgid: true,
 	}
-	if err := engine.daemon.Start(); err != nil {
-		return err
+	if err := daemon.Start(); err != nil {
+		return nil, ours, err
 	}
+	if err := answers("unix://" + at("docker.sock")); err != nil {
+		text, _ := os.ReadFile(at("log"))
+		return daemon, ours, fmt.Errorf("dockerd does not answer: %w\n%s", err, text)
+	}
+	return daemon, ours, nil
+}
+
+// answers waits until an engine does.
+func answers(host string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c, err := client.New(client.WithHost(engine.host))
+	c, err := client.New(client.WithHost(host))
 	if err != nil {
 		return err
 	}
@@ -143,14 +176,14 @@ func startEngine() (err error) {
 		}
 		select {
 		case <-ctx.Done():
-			text, _ := os.ReadFile(at("log"))
-			return fmt.Errorf("dockerd does not answer: %w\n%s", err, text)
+			return err
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-func loadBusybox(t testing.TB) error {
+// loadBusybox gives an engine the image busybox.
+func loadBusybox(t testing.TB, host string) error {
 	tag, err := name.NewTag(busybox)
 	if err != nil {
 		return err
@@ -159,7 +192,7 @@ func loadBusybox(t testing.TB) error {
 	if err := tarball.Write(tag, testimage.WithSockets(t), &packed); err != nil {
 		return err
 	}
-	c, err := client.New(client.WithHost(engine.host))
+	c, err := client.New(client.WithHost(host))
 	if err != nil {
 		return err
 	}
@@ -205,12 +238,39 @@ func dialInside(ctx context.Context, address string) (conn net.Conn, err error) 
 }
 
 func stopEngine() error {
-	if engine.daemon == nil || engine.daemon.Process == nil {
+	if engine.dir == "" {
 		return nil
 	}
-	engine.tether.Close()
-	_ = engine.daemon.Wait() // with the signal
-	return os.RemoveAll(engine.dir)
+	return endDaemon(engine.dir, engine.daemon, engine.tether)
+}
+
+// endDaemon ends an engine, as far as it was started, and removes all that it had.
+func endDaemon(dir string, daemon *exec.Cmd, tether *os.File) error {
+	if tether != nil {
+		tether.Close()
+	}
+	if daemon != nil && daemon.Process != nil {
+		_ = daemon.Wait() // with the signal
+	}
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + filepath.Base(dir))
+	if err != nil {
+		return err
+	}
+	for _, group := range append(groups, "/sys/fs/cgroup/"+filepath.Base(dir)) {
+		var dirs []string
+		_ = filepath.WalkDir(group, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return nil
+		})
+		for _, d := range slices.Backward(dirs) {
+			if err := os.Remove(d); err != nil {
+				return err
+			}
+		}
+	}
+	return os.RemoveAll(dir)
 }
 
 // options are those that providers were opened with.
@@ -255,9 +315,13 @@ func dropImages() {
 	}
 }
 
-// elsewhere makes sandboxes by another process.
-func elsewhere(t *testing.T) (cmd *exec.Cmd, reopen func() atoll.Provider) {
-	p := open(t)
+// elsewhere has sandboxes made by another process.
+func elsewhere(change ...func(*docker.Options)) func(*testing.T) (*exec.Cmd, func() atoll.Provider) {
+	return func(t *testing.T) (*exec.Cmd, func() atoll.Provider) { return newMaker(t, open(t, change...)) }
+}
+
+// newMaker returns a process that makes sandboxes like those of p, which it closes.
+func newMaker(t *testing.T, p *docker.Provider) (cmd *exec.Cmd, reopen func() atoll.Provider) {
 	opts := options[p]
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
@@ -267,7 +331,7 @@ func elsewhere(t *testing.T) (cmd *exec.Cmd, reopen func() atoll.Provider) {
 		t.Fatal(err)
 	}
 	cmd = exec.Command(exe, opts.Dir, opts.Host, opts.Prefix, filepath.Join(engine.dir, "guest"))
-	cmd.Env = append(os.Environ(), makerEnv+"=1")
+	cmd.Env = append(os.Environ(), makerEnv+"="+strconv.FormatBool(opts.Plain))
 	return cmd, func() atoll.Provider {
 		p, err := docker.New(opts)
 		if err != nil {
@@ -282,6 +346,7 @@ func elsewhere(t *testing.T) (cmd *exec.Cmd, reopen func() atoll.Provider) {
 func maker(args []string) error {
 	p, err := docker.New(docker.Options{
 		Dir: args[0], Host: args[1], Prefix: args[2], Image: busybox, Guest: func() ([]byte, error) { return os.ReadFile(args[3]) },
+		Plain: os.Getenv(makerEnv) == "true",
 	})
 	if err != nil {
 		return err
@@ -290,8 +355,13 @@ func maker(args []string) error {
 	return providertest.Make(p, os.Stdin, os.Stdout)
 }
 
-// crash lets a guest die, and with it its container: killed, it would count as stopped.
-func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
+// crash lets a sandbox's first process die of a signal: killed, it would count as
+// stopped.
+func crash(signal string) func(*testing.T, atoll.Provider, atoll.Sandbox) {
+	return func(t *testing.T, p atoll.Provider, sb atoll.Sandbox) { hit(t, p, sb, signal) }
+}
+
+func hit(t *testing.T, p atoll.Provider, sb atoll.Sandbox, signal string) {
 	t.Helper()
 	c, err := client.New(client.WithHost(engine.host))
 	if err != nil {
@@ -299,7 +369,7 @@ func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	}
 	defer c.Close()
 	name := options[p.(*docker.Provider)].Prefix + "-session-" + sb.ID()
-	if _, err := c.ContainerKill(t.Context(), name, client.ContainerKillOptions{Signal: "SIGQUIT"}); err != nil {
+	if _, err := c.ContainerKill(t.Context(), name, client.ContainerKillOptions{Signal: signal}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -372,11 +442,16 @@ func serve(t testing.TB) *testimage.Registry {
 	})
 }
 
-// pullable is an image for the suite: no program is in it, one file is.
-func pullable(t *testing.T) []providertest.Option {
+// tiny is an image with one file and no program.
+func tiny(t testing.TB) v1.Image {
+	return testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
+}
+
+// pullable is an image for the suite that has a file with that text.
+func pullable(t *testing.T, img v1.Image) []providertest.Option {
 	t.Helper()
 	reg := serve(t)
-	ref := reg.Push("tiny:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text"))))
+	ref := reg.Push("tiny:1", img)
 	unplug := func(t *testing.T) {
 		reg.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
 		t.Cleanup(func() { reg.Fault(nil) })
@@ -386,13 +461,17 @@ func pullable(t *testing.T) []providertest.Option {
 
 func TestConformance(t *testing.T) {
 	needEngine(t)
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) }, append(pullable(t),
-		providertest.Slow(3), providertest.Leaks(held), providertest.Elsewhere(elsewhere), providertest.Crash(crash), providertest.Network(openNetwork, dialInside),
-		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
-			again, err := docker.New(options[p.(*docker.Provider)])
-			if err != nil {
-				t.Fatal(err)
-			}
-			return again
-		}))...)
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) }, append(pullable(t, tiny(t)),
+		providertest.Slow(3), providertest.Leaks(held), providertest.Elsewhere(elsewhere()), providertest.Crash(crash("SIGQUIT")),
+		providertest.Network(openNetwork, dialInside),
+		providertest.Reopen(reopen))...)
+}
+
+// reopen returns another provider like p.
+func reopen(t *testing.T, p atoll.Provider) atoll.Provider {
+	again, err := docker.New(options[p.(*docker.Provider)])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return again
 }

@@ -13,19 +13,22 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A mark is an empty volume that says when a sandbox's time is over. The engine
-// changes no label of a container, and whoever shares it has to see the new time.
+// A mark is an empty volume that says when a sandbox's time is over, or that it was
+// asked to stop. The engine changes no label of a container, and whoever shares it
+// has to see what is new.
 type mark struct {
 	volume  string
 	sandbox string
 	made    time.Time
 	expires time.Time // zero means never
+	stopped string    // the life that was asked to stop; "" if the mark says when it expires
 }
 
 // The labels of a mark.
 const (
 	labelExtends = "atoll.extends" // the sandbox's id
 	labelExpires = "atoll.expires" // nanoseconds since 1970; 0 means never
+	labelStopped = "atoll.stopped" // when the life began that was asked to stop
 )
 
 // marks returns those of a sandbox, or of all when id is "", the newest first.
@@ -44,10 +47,10 @@ func (p *Provider) marks(ctx context.Context, id string) ([]mark, error) {
 		id := v.Labels[labelExtends]
 		nanos, err := strconv.ParseInt(v.Labels[labelExpires], 10, 64)
 		made, ok := p.names.markMade(id, v.Name)
-		if err != nil || !ok {
+		m := mark{volume: v.Name, sandbox: id, made: made, stopped: v.Labels[labelStopped]}
+		if !ok || err != nil && m.stopped == "" {
 			continue // not one of ours
 		}
-		m := mark{volume: v.Name, sandbox: id, made: made}
 		if nanos != 0 {
 			m.expires = time.Unix(0, nanos)
 		}
@@ -57,16 +60,49 @@ func (p *Provider) marks(ctx context.Context, id string) ([]mark, error) {
 	return all, nil
 }
 
-// readMarks puts into st when its time is over, if that was changed.
-func (p *Provider) readMarks(ctx context.Context, st *atoll.Status) error {
-	if st.Spec.TTL <= 0 {
+// readMarks puts into r when its time is over, if that was changed, and whether it
+// was asked to stop: what its main process exits with then is no failure.
+func (p *Provider) readMarks(ctx context.Context, r *record) error {
+	failed := r.plain && r.State == atoll.StateFailed && r.Exit != nil && r.Exit.Reason == ""
+	if r.Spec.TTL <= 0 && !failed {
 		return nil
 	}
-	all, err := p.marks(ctx, st.ID)
-	if err == nil && len(all) > 0 {
-		st.Expires = all[0].expires
+	all, err := p.marks(ctx, r.ID)
+	if err != nil {
+		return err
 	}
-	return err
+	if i := slices.IndexFunc(all, func(m mark) bool { return m.stopped == "" }); i >= 0 {
+		r.Expires = all[i].expires
+	}
+	if failed && slices.ContainsFunc(all, func(m mark) bool { return m.stopped == r.life() }) {
+		r.State, r.Reason = atoll.StateStopped, ""
+	}
+	return nil
+}
+
+// life names the sandbox's life from its start to its end.
+func (r *record) life() string { return r.Started.UTC().Format(time.RFC3339Nano) }
+
+// markStopped notes that a sandbox without a guest was asked to stop. A guest says so
+// itself.
+func (p *Provider) markStopped(ctx context.Context, r *record) error {
+	if !r.plain || len(r.Spec.Cmd) == 0 {
+		return nil
+	}
+	old, err := p.marks(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	labels := p.names.labels(r.Spec.Project)
+	labels[labelExtends], labels[labelStopped] = r.ID, r.life()
+	err = settled(ctx, func(ctx context.Context) error {
+		_, err := p.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: p.names.mark(r.ID, time.Now()), Labels: labels})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return p.removeMarks(ctx, slices.DeleteFunc(old, func(m mark) bool { return m.stopped == "" }))
 }
 
 // removeMarks removes marks that do not count any more.
@@ -114,6 +150,7 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 		if err != nil {
 			return s.p.failed(ctx, "extend", s.id, err)
 		}
+		old = slices.DeleteFunc(old, func(m mark) bool { return m.stopped != "" })
 		return s.p.removeMarks(ctx, old) // the newest counts, should one be left
 	})
 }

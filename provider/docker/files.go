@@ -10,7 +10,6 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 	"github.com/seed46cd37a8/atoll/internal/via"
 )
@@ -54,6 +53,9 @@ func (p *Provider) caretaker(ctx context.Context, op, id string, names []string)
 	if err != nil {
 		return nil, err
 	}
+	if r.plain {
+		return nil, noFiles(op, id)
+	}
 	if r.State == atoll.StateRunning {
 		return p.inside(ctx, op, id) // meanwhile
 	}
@@ -65,7 +67,7 @@ func (p *Provider) caretaker(ctx context.Context, op, id string, names []string)
 	default:
 		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped: only its work directory and volumes can be reached")
 	}
-	return p.reach(ctx, op, caretakerOf(id), func(ctx context.Context) (*guest.Client, error) {
+	return p.reach(ctx, op, caretakerOf(id), func(ctx context.Context) (inside, error) {
 		return p.hire(ctx, op, r)
 	})
 }
@@ -85,13 +87,13 @@ func onVolume(spec *atoll.Spec, name string) bool {
 }
 
 // hire starts a caretaker for the sandbox and connects to it.
-func (p *Provider) hire(ctx context.Context, op string, r *record) (*guest.Client, error) {
+func (p *Provider) hire(ctx context.Context, op string, r *record) (inside, error) {
 	name := p.names.caretaker(r.ID)
 	p.drop(name) // one that nobody reaches any more
 	spec := *r.Spec.Clone()
 	spec.Cmd, spec.TTY, spec.OpenStdin, spec.IdleStop = nil, nil, false, atoll.Duration(caretakerTime)
 	spec.Network, spec.Ports, spec.Resources.GPUs, spec.Cache = atoll.Network{}, nil, "", false
-	c := &creation{p: p, spec: &spec, image: &image{id: r.imageID, user: r.user}}
+	c := &creation{p: p, spec: &spec, image: &image{id: r.imageID, user: r.user}} // of a sandbox with a guest
 	config, err := c.config()
 	if err != nil {
 		return nil, err

@@ -35,9 +35,19 @@ const (
 // that sandboxes live on with theirs when Atoll is upgraded. It is filled by a
 // container that is never started; image is one that is there.
 func (p *Provider) guestVolume(ctx context.Context, image string) (string, error) {
+	if p.opts.Guest == nil {
+		return "", atoll.Errorf("create", "", atoll.ErrUnavailable, "no guest was given to this provider")
+	}
 	program, err := p.opts.Guest()
 	if err != nil {
 		return "", atoll.E("create", "", atoll.ErrUnavailable, err)
+	}
+	f, err := p.facts(ctx)
+	if err == nil {
+		err = runsOn(program, f.arch)
+	}
+	if err != nil {
+		return "", err
 	}
 	hash := sha256.Sum256(program)
 	sum := hex.EncodeToString(hash[:6])
@@ -113,10 +123,18 @@ func (p *Provider) drop(container string) {
 // starts a hundred containers at once on a busy machine takes its time.
 const dropTime = 2 * time.Minute
 
-// A visit is a connection to the guest of a sandbox, or the attempt to make one.
+// An inside is a running sandbox as its guest serves it, or as the engine does where
+// there is none.
+type inside interface {
+	Sandbox() atoll.Sandbox
+	Closed() bool
+	Close() error
+}
+
+// A visit is a connection to the inside of a sandbox, or the attempt to make one.
 type visit struct {
 	made   chan struct{} // closed when client and err are set
-	client *guest.Client
+	client inside
 	err    error
 }
 
@@ -137,15 +155,15 @@ func (v *visit) over() bool {
 	}
 }
 
-// inside returns the sandbox as its guest serves it. Kinds: ErrNotFound,
-// ErrStopped, ErrUnavailable.
+// inside returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
+// ErrUnavailable.
 func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, error) {
-	return p.reach(ctx, op, id, func(ctx context.Context) (*guest.Client, error) { return p.visit(ctx, op, id) })
+	return p.reach(ctx, op, id, func(ctx context.Context) (inside, error) { return p.visit(ctx, op, id) })
 }
 
-// reach returns the sandbox that a guest serves, to which connect connects. One
+// reach returns the sandbox to whose inside connect connects. One
 // connection serves all who ask for the same.
-func (p *Provider) reach(ctx context.Context, op, who string, connect func(context.Context) (*guest.Client, error)) (atoll.Sandbox, error) {
+func (p *Provider) reach(ctx context.Context, op, who string, connect func(context.Context) (inside, error)) (atoll.Sandbox, error) {
 	p.mu.Lock()
 	v := p.guests[who]
 	fresh := v == nil || v.over()
@@ -191,15 +209,18 @@ func (p *Provider) leave(id string) {
 	}
 }
 
-// visit connects to the guest of a sandbox: directly where that can be done, else
-// by way of the engine.
-func (p *Provider) visit(ctx context.Context, op, id string) (*guest.Client, error) {
+// visit connects to the inside of a sandbox: to its guest directly where that can be
+// done, else by way of the engine.
+func (p *Provider) visit(ctx context.Context, op, id string) (inside, error) {
 	r, err := p.inspect(ctx, op, id)
 	if err != nil {
 		return nil, err
 	}
 	if err := mustRun(op, &r.Status); err != nil {
 		return nil, err
+	}
+	if r.plain {
+		return p.rejoin(ctx, op, r)
 	}
 	if conn, err := p.direct(ctx, r.pid); err == nil {
 		if g, err := acquaint(ctx, conn, id); err == nil {
@@ -262,7 +283,7 @@ func (p *Provider) unreached(ctx context.Context, op, id string, err error) erro
 	if ended := p.ends(ctx, op, id); ended != nil {
 		return ended
 	}
-	return atoll.Errorf(op, id, atoll.ErrUnavailable, "its guest cannot be reached: %w", err)
+	return atoll.Errorf(op, id, atoll.ErrUnavailable, "its guest cannot be reached: %w; docker.plain makes sandboxes without one", err)
 }
 
 // lastMoment is how long the engine may take to say that a container has ended,

@@ -26,17 +26,23 @@ func (t *tail) status() atoll.StreamStatus {
 	return atoll.StreamStatus{Written: t.written, Kept: t.written - int64(len(t.data))}
 }
 
+// Write implements io.Writer, for what no guest has written.
+func (t *tail) Write(b []byte) (int, error) {
+	t.data = append(t.data, b...)
+	t.written += int64(len(b))
+	if over := len(t.data) - atoll.DefaultOutputLimit; over > 0 {
+		t.data = append(t.data[:0], t.data[over:]...)
+	}
+	return len(b), nil
+}
+
 // add adds a line, or a part of one. A guest's own is no part of the stream, nor
 // is the end of line before it, nor what was written before it was started.
 func (t *tail) add(line []byte) {
 	text, ok := bytes.CutPrefix(line, []byte(guest.ReportPrefix))
 	var r guest.Report
 	if !ok || json.Unmarshal(text, &r) != nil {
-		t.data = append(t.data, line...)
-		t.written += int64(len(line))
-		if over := len(t.data) - atoll.DefaultOutputLimit; over > 0 {
-			t.data = append(t.data[:0], t.data[over:]...)
-		}
+		_, _ = t.Write(line)
 		return
 	}
 	if r.Begins {

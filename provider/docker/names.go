@@ -45,6 +45,7 @@ const (
 	labelImage   = "atoll.image"  // in use, by its digest where there is one
 	labelVolume  = "atoll.volume" // the name of a named volume, and of a cache
 	labelUser    = "atoll.user"   // of the image
+	labelPlain   = "atoll.plain"  // "true" for a sandbox without a guest
 )
 
 // ours selects the containers of this server's sandboxes.

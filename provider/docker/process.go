@@ -96,9 +96,7 @@ func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessSt
 	if r.Exit == nil {
 		return nil, atoll.ProcessStatus{}, atoll.Errorf("process", s.id, atoll.ErrNotExist, "it has no main process that has ended")
 	}
-	// The engine notes when it has started, and the first lines may be older.
-	since := r.Started.Add(-time.Minute).Format(time.RFC3339Nano)
-	stdout, stderr, err := s.p.logs(ctx, r.container, client.ContainerLogsOptions{Since: since})
+	stdout, stderr, err := s.p.printed(ctx, r)
 	if err != nil {
 		return nil, atoll.ProcessStatus{}, s.p.failed(ctx, "process", s.id, err)
 	}
@@ -111,4 +109,15 @@ func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessSt
 	table := ended.Ended(st, stdout.data, stderr.data)
 	p, err := table.Get(atoll.MainProcess)
 	return p, st, err
+}
+
+// printed reads what the main process of a container has printed, since it was
+// started, from the engine's log.
+func (p *Provider) printed(ctx context.Context, r *record) (stdout, stderr *tail, err error) {
+	if r.plain {
+		return p.plainLogs(ctx, r)
+	}
+	// The engine notes when it has started, and the first lines may be older.
+	since := r.Started.Add(-time.Minute).Format(time.RFC3339Nano)
+	return p.logs(ctx, r.container, client.ContainerLogsOptions{Since: since})
 }

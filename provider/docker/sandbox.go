@@ -73,15 +73,23 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 		} else if r.State != atoll.StateRunning {
 			return nil
 		}
+		if err := s.p.markStopped(ctx, r); err != nil {
+			return s.p.failed(ctx, "stop", s.id, err)
+		}
 		defer s.p.sweeper.rouse()
 		defer s.p.leave(s.id)
-		return s.p.failed(ctx, "stop", s.id, s.p.end(ctx, r.container, grace))
+		err := s.p.end(ctx, r, grace)
+		if err == nil {
+			s.p.rest(s.id)
+		}
+		return s.p.failed(ctx, "stop", s.id, err)
 	})
 }
 
-// end asks the guest to end all processes, and has the engine kill what is left
-// after grace. The engine itself counts whole seconds only.
-func (p *Provider) end(ctx context.Context, id string, grace time.Duration) error {
+// end asks all processes to end, and has the engine kill what is left after grace.
+// The engine itself counts whole seconds only, and knows the first process alone.
+func (p *Provider) end(ctx context.Context, r *record, grace time.Duration) error {
+	id := r.container
 	ended := p.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	signal := func(name string) error {
 		_, err := p.engine.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: name})
@@ -91,12 +99,26 @@ func (p *Provider) end(ctx context.Context, id string, grace time.Duration) erro
 		return err
 	}
 	if grace > 0 {
-		if err := signal("SIGTERM"); err != nil {
+		var ready <-chan error
+		if r.plain {
+			asking, enough := context.WithCancel(ctx)
+			answers := p.ask(asking, r, func() error { return signal("SIGTERM") })
+			defer func() {
+				enough()
+				for range answers {
+				}
+			}()
+			ready = answers
+		} else if err := signal("SIGTERM"); err != nil {
 			return err
 		}
 		timer := time.NewTimer(grace)
 		defer timer.Stop()
 		select {
+		case err := <-ready: // nothing is left that has to end
+			if err != nil {
+				return err
+			}
 		case <-ended.Result:
 			return nil
 		case err := <-ended.Error:

@@ -18,8 +18,10 @@ type record struct {
 	container string // its id, which another container of the same sandbox does not have
 	pid       int    // of its guest, as the engine's machine knows it; 0 if it does not run
 	imageID   string
-	user      string // of the image
-	idle      bool   // it was stopped because nobody used it
+	user      string   // of the image
+	env       []string // of the container
+	idle      bool     // it was stopped because nobody used it
+	plain     bool     // there is no guest in it
 }
 
 // inspect asks the engine for a sandbox. Kinds: ErrNotFound, ErrUnavailable.
@@ -34,9 +36,9 @@ func (p *Provider) inspect(ctx context.Context, op, id string) (*record, error) 
 	}
 	r, err := p.read(id, c)
 	if err == nil {
-		err = p.failed(ctx, op, id, p.readMarks(ctx, &r.Status))
+		err = p.failed(ctx, op, id, p.readMarks(ctx, r))
 	}
-	if err == nil && r.State == atoll.StateStopped && c.State.ExitCode == stoppedCode {
+	if err == nil && !r.plain && r.State == atoll.StateStopped && c.State.ExitCode == stoppedCode {
 		said, err := p.report(ctx, op, id, c.ID)
 		if err != nil {
 			return nil, err
@@ -54,9 +56,15 @@ func (p *Provider) inspect(ctx context.Context, op, id string) (*record, error) 
 const stoppedCode = 143
 
 func (p *Provider) read(id string, c *container.InspectResponse) (*record, error) {
-	r := &record{container: c.ID, pid: c.State.Pid, imageID: c.Image, user: c.Config.Labels[labelUser]}
+	r := &record{
+		container: c.ID, pid: c.State.Pid, imageID: c.Image, user: c.Config.Labels[labelUser],
+		env: c.Config.Env, plain: c.Config.Labels[labelPlain] == "true",
+	}
 	st := &r.Status
 	st.ID, st.Provider, st.Caps, st.Image = id, info.Name, info.Caps, c.Config.Labels[labelImage]
+	if r.plain {
+		st.Caps = plainCaps()
+	}
 	if err := json.Unmarshal([]byte(c.Config.Labels[labelSpec]), &st.Spec); err != nil {
 		st.Spec = atoll.Spec{ID: id, Provider: info.Name, Project: c.Config.Labels[labelProject]}
 		st.State, st.Reason = atoll.StateFailed, "its labels are damaged: remove it"
@@ -99,7 +107,7 @@ func stateOf(st *atoll.Status, s *container.State) atoll.State {
 		return atoll.StateCreated
 	}
 	exit := atoll.Exit{Code: s.ExitCode}
-	if n := atoll.Signal(s.ExitCode - 128); n == atoll.SIGKILL || n == atoll.SIGTERM {
+	if n := atoll.Signal(s.ExitCode - 128); st.Caps.ExitSignal && (n == atoll.SIGKILL || n == atoll.SIGTERM) {
 		exit.Signal = n
 	}
 	if s.OOMKilled {

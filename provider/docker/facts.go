@@ -1,0 +1,82 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// facts are what an engine says of its machine.
+type facts struct {
+	arch              string // as GOARCH
+	memory, cpu, pids bool   // can be limited
+}
+
+// facts asks the engine once.
+func (p *Provider) facts(ctx context.Context) (facts, error) {
+	p.mu.Lock()
+	known := p.known
+	p.mu.Unlock()
+	if known != nil {
+		return *known, nil
+	}
+	version, err := p.engine.ServerVersion(ctx, client.ServerVersionOptions{})
+	if err != nil {
+		return facts{}, err
+	}
+	found, err := p.engine.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return facts{}, err
+	}
+	f := facts{arch: version.Arch, memory: found.Info.MemoryLimit, cpu: found.Info.CPUCfsQuota, pids: found.Info.PidsLimit}
+	p.mu.Lock()
+	p.known = &f
+	p.mu.Unlock()
+	return f, nil
+}
+
+// enforce checks that the engine can enforce the limits that were asked for, and
+// returns those to set: the defaults only where it can.
+func (f facts) enforce(spec *atoll.Spec) (atoll.Resources, error) {
+	asked, r := spec.Resources, spec.Resources.WithDefaults()
+	for _, limit := range []struct {
+		what       string
+		asked, can bool
+		lift       func()
+	}{
+		{"memory", asked.Memory > 0, f.memory, func() { r.Memory = atoll.Unlimited }},
+		{"CPU", asked.CPUs > 0, f.cpu, func() { r.CPUs = atoll.Unlimited }},
+		{"process", asked.Processes > 0, f.pids, func() { r.Processes = atoll.Unlimited }},
+	} {
+		if limit.asked && !limit.can {
+			return r, atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "this engine cannot enforce a %s limit: %s", limit.what, forLimits)
+		}
+		if !limit.can {
+			limit.lift()
+		}
+	}
+	return r, nil
+}
+
+// forLimits is what an engine needs to limit anything.
+const forLimits = "it needs that cgroup controller, and a rootless one needs cgroup v2 and its controllers delegated by systemd"
+
+// runsOn is an error if the guest's program is not for that machine.
+func runsOn(program []byte, arch string) error {
+	file, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		return atoll.Errorf("create", "", atoll.ErrInvalid, "the guest's program is none: %w", err)
+	}
+	machine, ok := map[string]elf.Machine{
+		"amd64": elf.EM_X86_64, "386": elf.EM_386, "arm64": elf.EM_AARCH64, "arm": elf.EM_ARM, "riscv64": elf.EM_RISCV, "s390x": elf.EM_S390, "ppc64le": elf.EM_PPC64, "loong64": elf.EM_LOONGARCH,
+	}[arch]
+	if ok && file.Machine == machine {
+		return nil
+	}
+	return atoll.Errorf("create", "", atoll.ErrUnavailable,
+		"the guest's program is for %s, and the engine's machine is %s: build it with GOARCH=%s make guest, or set docker.plain to do without", file.Machine, arch, arch)
+}

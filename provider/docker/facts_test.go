@@ -1,0 +1,37 @@
+package docker
+
+import (
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// What an engine cannot enforce is refused if it was asked for, and left out if it
+// is a default.
+func TestEnforce(t *testing.T) {
+	all := facts{memory: true, cpu: true, pids: true}
+	for _, tt := range []struct {
+		name string
+		can  facts
+		ask  atoll.Resources
+		want atoll.Resources
+		kind atoll.Kind
+	}{
+		{name: "defaults", can: all, want: atoll.Resources{}.WithDefaults()},
+		{name: "lifted", can: facts{}, ask: atoll.Resources{Memory: atoll.Unlimited, CPUs: atoll.Unlimited, Processes: atoll.Unlimited}},
+		{name: "no memory limit", can: facts{cpu: true, pids: true}, ask: atoll.Resources{Memory: 1 << 30}, kind: atoll.ErrUnsupported},
+		{name: "no CPU limit", can: facts{memory: true, pids: true}, ask: atoll.Resources{CPUs: 1}, kind: atoll.ErrUnsupported},
+		{name: "no process limit", can: facts{memory: true, cpu: true}, ask: atoll.Resources{Processes: 9}, kind: atoll.ErrUnsupported},
+		{name: "no default where there can be none"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := tt.can.enforce(&atoll.Spec{Resources: tt.ask})
+			if atoll.KindOf(err) != tt.kind {
+				t.Fatalf("error %v, want kind %q", err, tt.kind)
+			}
+			if err == nil && (max(got.Memory, 0) != tt.want.Memory || max(got.CPUs, 0) != tt.want.CPUs || max(got.Processes, 0) != tt.want.Processes) {
+				t.Errorf("limits are %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,240 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"context"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/passwd"
+	table "github.com/seed46cd37a8/atoll/internal/process"
+)
+
+// lookUp describes a file of a container, or what a link there leads to; nil if it
+// is not there.
+func (p *Provider) lookUp(ctx context.Context, id, name string) (*container.PathStat, error) {
+	for range 2 { // the engine tells of a link where it ends
+		found, err := p.engine.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: name})
+		switch {
+		case cerrdefs.IsNotFound(err):
+			return nil, nil
+		case err != nil && name != "/": // it may be below what is no directory, for which there is no error of its own
+			if above, aboveErr := p.lookUp(ctx, id, path.Dir(name)); aboveErr == nil && (above == nil || !above.Mode.IsDir()) {
+				return nil, nil
+			}
+			return nil, p.reason(ctx, id, name, err)
+		case err != nil:
+			return nil, p.reason(ctx, id, name, err)
+		case found.Stat.LinkTarget == "":
+			return &found.Stat, nil
+		}
+		name = found.Stat.LinkTarget
+	}
+	return nil, nil
+}
+
+// reason asks again why a file cannot be looked up: the answer to a HEAD is without
+// one. Most often the container's mounts cannot be made.
+func (p *Provider) reason(ctx context.Context, id, name string, err error) error {
+	packed, why := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name})
+	if why == nil {
+		packed.Content.Close()
+		return err
+	}
+	for _, text := range []string{"not a directory", "over existing file", "is a directory"} {
+		if strings.Contains(why.Error(), text) {
+			return atoll.E("mount", "", atoll.ErrInvalid, why)
+		}
+	}
+	return why
+}
+
+// executable reports whether a file of a container is a program.
+func (p *Provider) executable(ctx context.Context, id, name string) (bool, error) {
+	st, err := p.lookUp(ctx, id, name)
+	return st != nil && st.Mode.IsRegular() && st.Mode&0o111 != 0, err
+}
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// furnish prepares the container of a sandbox without a guest: there is the
+// program that it is to run, and the work directory, which is its user's.
+func (p *Provider) furnish(ctx context.Context, r *record, fresh bool) error {
+	if err := p.startable(ctx, r); err != nil {
+		return err
+	}
+	user, err := p.account(ctx, r)
+	if err != nil {
+		return err
+	}
+	if fresh && (user.UID != 0 || user.GID != 0) { // as long as there is nothing in it
+		if err := p.putDirs(ctx, r.container, atoll.DefaultWorkdir, user, "./"); err != nil {
+			return err
+		}
+	}
+	dir, missing, err := p.deepest(ctx, r.container, r.Spec.Workdir)
+	if err == nil && len(missing) == 0 && (user.UID != 0 || user.GID != 0) {
+		dir, missing, err = p.madeByEngine(ctx, r.container, r.Spec.Workdir)
+	}
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	return p.putDirs(ctx, r.container, dir, user, missing...)
+}
+
+// madeByEngine returns which directories on the way to dir the engine has made,
+// which are root's, and the one that they are below.
+func (p *Provider) madeByEngine(ctx context.Context, id, dir string) (below string, names []string, err error) {
+	diff, err := p.engine.ContainerDiff(ctx, id, client.ContainerDiffOptions{})
+	if err != nil {
+		return "", nil, err
+	}
+	below = path.Clean(dir)
+	for below != "/" && slices.ContainsFunc(diff.Changes, func(c container.FilesystemChange) bool {
+		return c.Path == below && c.Kind == container.ChangeAdd
+	}) {
+		names = append(names, below)
+		below = path.Dir(below)
+	}
+	return below, relative(below, names), nil
+}
+
+// relative turns the names of directories, the deepest first, into those that they
+// have below another, the topmost first.
+func relative(below string, names []string) []string {
+	slices.Reverse(names)
+	for i, name := range names {
+		names[i] = strings.Trim(strings.TrimPrefix(name, below), "/") + "/"
+	}
+	return names
+}
+
+// startable fails if the program that the sandbox is to run is not in its image.
+// The container's init, which starts it, could not tell.
+func (p *Provider) startable(ctx context.Context, r *record) error {
+	if len(r.Spec.Cmd) == 0 {
+		there, err := p.executable(ctx, r.container, shellPath)
+		if err == nil && !there {
+			err = atoll.Errorf("start", r.ID, atoll.ErrUnsupported, "without a guest, a sandbox that only waits needs %s in its image: give it a command", shellPath)
+		}
+		return err
+	}
+	name := r.Spec.Cmd[0]
+	paths := []string{name}
+	switch {
+	case path.IsAbs(name):
+	case strings.Contains(name, "/"):
+		paths = []string{path.Join(r.Spec.Workdir, name)}
+	default:
+		paths = nil
+		for dir := range strings.SplitSeq(cmp.Or(table.Lookup(r.env, "PATH"), defaultPath), ":") {
+			paths = append(paths, path.Join("/", dir, name))
+		}
+	}
+	found := false
+	for _, file := range paths {
+		st, err := p.lookUp(ctx, r.container, file)
+		if err != nil {
+			return err
+		}
+		if st != nil && st.Mode.IsRegular() && st.Mode&0o111 != 0 {
+			return nil
+		}
+		found = found || st != nil
+	}
+	if found {
+		return atoll.Errorf("start", r.ID, atoll.ErrExecFailed, "%q: it cannot be executed", name)
+	}
+	return atoll.Errorf("start", r.ID, atoll.ErrCommandNotFound, "%q: no such command", name)
+}
+
+// account finds out who the sandbox's user is.
+func (p *Provider) account(ctx context.Context, r *record) (passwd.User, error) {
+	name := cmp.Or(r.Spec.User, r.user)
+	if name == "" || passwd.IsRoot(name) {
+		return passwd.Root(), nil
+	}
+	var files [2][]byte
+	for i, file := range []string{"/etc/passwd", "/etc/group"} {
+		data, err := p.small(ctx, r.container, file)
+		if err != nil {
+			return passwd.User{}, err
+		}
+		files[i] = data
+	}
+	user, err := passwd.Find(name, files[0], files[1])
+	if err != nil {
+		return user, atoll.E("start", r.ID, atoll.ErrInvalid, err)
+	}
+	return user, nil
+}
+
+// smallLimit is how much is read of a file of accounts.
+const smallLimit = 1 << 20
+
+// small reads a file of a container: nothing, if it is no plain file.
+func (p *Provider) small(ctx context.Context, id, name string) ([]byte, error) {
+	packed, err := p.engine.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: name})
+	if cerrdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer packed.Content.Close()
+	tr := tar.NewReader(packed.Content)
+	hdr, err := tr.Next()
+	if err != nil || hdr.Typeflag != tar.TypeReg {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(tr, smallLimit))
+}
+
+// deepest returns the deepest directory on the way to dir that is there, and the
+// names of those that are missing, each as it is from there.
+func (p *Provider) deepest(ctx context.Context, id, dir string) (there string, missing []string, err error) {
+	dir = path.Clean(dir)
+	for there = dir; there != "/"; there = path.Dir(there) {
+		st, err := p.lookUp(ctx, id, there)
+		if err != nil {
+			return "", nil, err
+		}
+		if st != nil && !st.Mode.IsDir() {
+			return "", nil, atoll.Errorf("start", "", atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %q is not a directory", dir, there)
+		}
+		if st != nil {
+			break
+		}
+		missing = append(missing, there)
+	}
+	return there, relative(there, missing), nil
+}
+
+// putDirs makes directories below one that is there, or gives them to the user.
+func (p *Provider) putDirs(ctx context.Context, id, below string, user passwd.User, names ...string) error {
+	var packed bytes.Buffer
+	tw := tar.NewWriter(&packed)
+	for _, name := range names {
+		hdr := &tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: 0o755, Uid: int(user.UID), Gid: int(user.GID)}
+		if err := tw.WriteHeader(hdr); err != nil {
+			return err
+		}
+	}
+	if err := tw.Close(); err != nil {
+		return err
+	}
+	_, err := p.engine.CopyToContainer(ctx, id, client.CopyToContainerOptions{DestinationPath: below, Content: &packed})
+	if err != nil && strings.Contains(err.Error(), "read-only") {
+		return atoll.Errorf("start", "", atoll.ErrInvalid, "a directory in %q cannot be made in the sandbox, whose root is read-only: %w", below, err)
+	}
+	return err
+}

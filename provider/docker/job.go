@@ -1,0 +1,366 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+	table "github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/internal/spawn"
+)
+
+// A job is a process that the engine executes in a container for us.
+type job struct {
+	l      *life
+	exec   string // the engine's name for it; "" for the main process
+	user   string
+	pid    int    // in the container; 0 if unknown
+	mark   string // in its environment
+	stream *stream
+	gone   chan struct{} // closed when its output has ended
+}
+
+// start has the engine execute cmd. It is not broken off half way: what nobody
+// waits for any longer is ended.
+func (l *life) start(ctx context.Context, cmd *atoll.Command, dir string, stdio table.Stdio) (*job, error) {
+	type begun struct {
+		j   *job
+		err error
+	}
+	result := make(chan begun, 1)
+	l.work.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTime)
+		defer cancel()
+		defer context.AfterFunc(l.ctx, cancel)()
+		j, err := l.launch(ctx, cmd, dir)
+		result <- begun{j, err}
+	})
+	select {
+	case b := <-result:
+		if b.err != nil {
+			return nil, b.err
+		}
+		b.j.pump(cmd.TTY != nil, stdio)
+		return b.j, nil
+	case <-ctx.Done():
+		l.work.Go(func() {
+			if b := <-result; b.err == nil {
+				b.j.stream.close()
+				_ = b.j.Kill()
+			}
+		})
+		return nil, ctx.Err()
+	}
+}
+
+// launch has the engine execute cmd, and returns when it has been started.
+func (l *life) launch(ctx context.Context, cmd *atoll.Command, dir string) (*job, error) {
+	mark := spawn.NewMark(l.id).String()
+	args := cmd.Args
+	if l.shell {
+		args = launcher(cmd, table.Environ(l.r.env, l.environ(cmd)))
+	}
+	opts := client.ExecCreateOptions{
+		Cmd: args, User: cmd.User, WorkingDir: dir, Env: append(l.environ(cmd), mark), TTY: cmd.TTY != nil,
+		AttachStdin: cmd.Stdin != nil || cmd.OpenStdin || cmd.TTY != nil, AttachStdout: true, AttachStderr: cmd.TTY == nil,
+	}
+	made, err := l.p.engine.ExecCreate(ctx, l.r.container, opts)
+	if err != nil {
+		return nil, l.explained(ctx, "exec", err)
+	}
+	hijacked, err := l.p.engine.ExecAttach(ctx, made.ID, client.ExecAttachOptions{TTY: opts.TTY})
+	if err != nil {
+		return nil, l.explained(ctx, "exec", err)
+	}
+	j := &job{l: l, exec: made.ID, user: cmd.User, mark: mark, stream: newStream(hijacked.HijackedResponse, opts.TTY), gone: make(chan struct{})}
+	stop := context.AfterFunc(ctx, j.stream.close)
+	defer stop()
+	if err := j.started(ctx, cmd); err != nil {
+		j.stream.close()
+		return nil, err
+	}
+	return j, nil
+}
+
+// started waits until the program runs, and sets the size of its terminal.
+func (j *job) started(ctx context.Context, cmd *atoll.Command) error {
+	if !j.l.shell {
+		err := j.executed(ctx, cmd)
+		if err == nil && cmd.TTY != nil {
+			err = j.Resize(ctx, *cmd.TTY)
+		}
+		return err
+	}
+	line, err := j.stream.line()
+	if err != nil {
+		return j.l.explained(ctx, "exec", err)
+	}
+	if code, failed := strings.CutPrefix(line, launchFailed); failed {
+		return refusal(j.l.id, cmd.Args[0], code)
+	}
+	if j.pid, err = strconv.Atoi(line); err != nil { // the engine's words
+		return j.refused(ctx, cmd, line+j.stream.rest())
+	}
+	if cmd.TTY == nil {
+		return nil
+	}
+	if err := j.Resize(ctx, *cmd.TTY); err != nil {
+		return err
+	}
+	_, err = io.WriteString(j.stream.conn.Conn, "\n")
+	for err == nil && line != launchReady { // what comes before is the echo
+		line, err = j.stream.line()
+	}
+	if err != nil {
+		return j.l.explained(ctx, "exec", err)
+	}
+	return nil
+}
+
+// refusal is the error of a program that the launcher cannot start.
+func refusal(id, program, code string) error {
+	if code == "127" {
+		return atoll.Errorf("exec", id, atoll.ErrCommandNotFound, "%q: no such command", program)
+	}
+	return atoll.Errorf("exec", id, atoll.ErrExecFailed, "%q: it cannot be executed", program)
+}
+
+// executed waits until a program that no launcher starts runs, or the engine says
+// why not.
+func (j *job) executed(ctx context.Context, cmd *atoll.Command) error {
+	for {
+		st, err := j.l.p.engine.ExecInspect(ctx, j.exec, client.ExecInspectOptions{})
+		if err != nil {
+			return j.l.explained(ctx, "exec", err)
+		}
+		if st.PID != 0 {
+			return nil
+		}
+		if !st.Running && st.ExitCode != 0 {
+			return j.refused(ctx, cmd, j.stream.rest())
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// refused gives the engine's words for why it could not execute a program their
+// kind.
+func (j *job) refused(ctx context.Context, cmd *atoll.Command, said string) error {
+	said = strings.TrimSpace(said)
+	kind := atoll.ErrExecFailed
+	switch {
+	case strings.Contains(said, "unable to find user"), strings.Contains(said, "unable to find group"), strings.Contains(said, "no matching entries"):
+		kind = atoll.ErrInvalid
+	case !j.l.shell && (strings.Contains(said, "executable file not found") || strings.Contains(said, "no such file or directory")):
+		kind = atoll.ErrCommandNotFound
+	case strings.Contains(said, "resource temporarily unavailable"), strings.Contains(said, "cannot allocate memory"):
+		kind = atoll.ErrExhausted
+	default: // it has many words for a container that is coming to its end
+		if ended := j.l.p.ends(ctx, "exec", j.l.id); ended != nil {
+			return ended
+		}
+	}
+	return atoll.Errorf("exec", j.l.id, kind, "%q: %s", cmd.Args[0], said)
+}
+
+// pump carries the streams until they end.
+func (j *job) pump(tty bool, stdio table.Stdio) {
+	go func() {
+		defer close(j.gone)
+		defer j.stream.close()
+		defer stdio.Stdout.Close()
+		defer stdio.Stderr.Close()
+		_ = j.stream.copy(stdio.Stdout, stdio.Stderr) // where it breaks off, there is no more to be had
+	}()
+	go func() {
+		defer stdio.Stdin.Close()
+		if _, err := io.Copy(j.stream.conn.Conn, stdio.Stdin); err == nil && !tty {
+			_ = j.stream.conn.CloseWrite()
+		}
+	}()
+}
+
+// PID implements table.Handle.
+func (j *job) PID() int { return j.pid }
+
+// Wait implements table.Handle.
+func (j *job) Wait() atoll.Exit {
+	defer j.stream.close()
+	select {
+	case <-j.gone:
+	case <-j.l.ctx.Done():
+		return unseen
+	}
+	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
+		over := j.l.isOver()
+		if exit, ended := j.exit(); ended {
+			return exit
+		}
+		if over {
+			return unseen
+		}
+		select {
+		case <-j.l.ctx.Done():
+			return unseen
+		case <-time.After(pause):
+		}
+	}
+}
+
+// unseen is the exit of a process that has gone unobserved.
+var unseen = atoll.Exit{Code: -1}
+
+// exit asks the engine how it ended.
+func (j *job) exit() (exit atoll.Exit, ended bool) {
+	if j.exec == "" {
+		r, err := j.l.p.inspect(j.l.ctx, "wait", j.l.id)
+		if err == nil && r.Exit != nil {
+			return *r.Exit, true
+		}
+		return unseen, atoll.KindOf(err) == atoll.ErrNotFound
+	}
+	st, err := j.l.p.engine.ExecInspect(j.l.ctx, j.exec, client.ExecInspectOptions{})
+	if err != nil {
+		return unseen, cerrdefs.IsNotFound(err) // forgotten, with the sandbox or when the engine was started anew
+	}
+	return atoll.Exit{Code: st.ExitCode}, !st.Running
+}
+
+var errNoShell = fmt.Errorf("%w: the image has no %s to send a signal with", errors.ErrUnsupported, shellPath)
+
+// Signal implements table.Handle.
+func (j *job) Signal(sig atoll.Signal) error {
+	ctx, cancel := context.WithTimeout(j.l.ctx, dropTime)
+	defer cancel()
+	switch {
+	case j.l.isOver():
+		return os.ErrProcessDone
+	case j.exec == "":
+		return j.signalMain(ctx, sig)
+	case j.pid == 0:
+		return errNoShell
+	}
+	code, said, err := j.l.run(ctx, j.user, signalScript, strconv.Itoa(j.pid), strconv.Itoa(int(sig)))
+	switch {
+	case err != nil:
+		return unsent(err)
+	case code == scriptGone:
+		return os.ErrProcessDone
+	case code != 0:
+		return fmt.Errorf("it could not be signalled: %s", said)
+	}
+	return nil
+}
+
+// signalMain has the engine signal the container's init, which passes it on.
+func (j *job) signalMain(ctx context.Context, sig atoll.Signal) error {
+	if slices.Contains(unforwarded, sig) {
+		return fmt.Errorf("%w: without a guest %v does not reach the main process", errors.ErrUnsupported, sig)
+	}
+	_, err := j.l.p.engine.ContainerKill(ctx, j.l.r.container, client.ContainerKillOptions{Signal: strconv.Itoa(int(sig))})
+	if err == nil {
+		return nil
+	}
+	err = j.l.explained(ctx, "signal", err)
+	if sig == atoll.SIGKILL && atoll.KindOf(err) == atoll.ErrStopped && !errors.Is(err, errPaused) {
+		return nil // an engine that is slow may say of one that it has killed that it does not run
+	}
+	return unsent(err)
+}
+
+// unforwarded are the signals that the container's init does not pass on.
+var unforwarded = []atoll.Signal{4, 5, 6, 7, 8, 11, atoll.SIGSTOP, 21, 22, 31}
+
+// unsent is the error of a signal that was not sent: in a sandbox that is paused,
+// the process has not ended.
+func unsent(err error) error {
+	if errors.Is(err, errPaused) {
+		return atoll.E("signal", "", atoll.ErrConflict, errPaused)
+	}
+	return err
+}
+
+// Kill implements table.Handle.
+func (j *job) Kill() error {
+	if j.l.Closed() { // it has ended with its container, or is let go
+		return nil
+	}
+	if j.exec == "" {
+		return j.Signal(atoll.SIGKILL)
+	}
+	if j.pid == 0 {
+		return errNoShell
+	}
+	ctx, cancel := context.WithTimeout(j.l.ctx, dropTime)
+	defer cancel()
+	code, said, err := j.l.run(ctx, j.user, killScript, strconv.Itoa(j.pid), j.mark)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("it could not be killed: %s", said)
+	}
+	return unsent(err)
+}
+
+// Resize implements table.Remote.
+func (j *job) Resize(ctx context.Context, size atoll.Size) error {
+	h, w := uint(size.Rows), uint(size.Cols)
+	var err error
+	if j.exec == "" {
+		_, err = j.l.p.engine.ContainerResize(ctx, j.l.r.container, client.ContainerResizeOptions{Height: h, Width: w})
+	} else {
+		_, err = j.l.p.engine.ExecResize(ctx, j.exec, client.ExecResizeOptions{Height: h, Width: w})
+	}
+	if err != nil {
+		return j.l.explained(ctx, "resize", err)
+	}
+	return nil
+}
+
+// run has the engine run a script of ours in the container, and returns its exit
+// code and the end of what it says.
+func (l *life) run(ctx context.Context, user, script string, args ...string) (code int, said string, err error) {
+	made, err := l.p.engine.ExecCreate(ctx, l.r.container, client.ExecCreateOptions{
+		Cmd: append([]string{shellPath, "-c", script, shellPath}, args...), User: user, WorkingDir: "/", Env: []string{"LC_ALL=C"},
+		AttachStdout: true, AttachStderr: true,
+	})
+	if err != nil {
+		return 0, "", l.explained(ctx, "signal", err)
+	}
+	hijacked, err := l.p.engine.ExecAttach(ctx, made.ID, client.ExecAttachOptions{})
+	if err != nil {
+		return 0, "", l.explained(ctx, "signal", err)
+	}
+	s := newStream(hijacked.HijackedResponse, false)
+	defer s.close()
+	defer context.AfterFunc(ctx, s.close)()
+	said = strings.TrimSpace(s.rest())
+	for ctx.Err() == nil {
+		st, err := l.p.engine.ExecInspect(ctx, made.ID, client.ExecInspectOptions{})
+		if err != nil {
+			return 0, said, l.explained(ctx, "signal", err)
+		}
+		if !st.Running {
+			return st.ExitCode, said, nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return 0, said, ctx.Err()
+}
+
+var _ table.Remote = (*job)(nil)

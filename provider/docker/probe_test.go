@@ -1,0 +1,180 @@
+//go:build linux
+
+package docker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/provider/docker"
+)
+
+// proberEnv makes this program one that probes the engine which it names, and
+// prints the Probe as JSON.
+const proberEnv = "ATOLL_DOCKER_TEST_PROBER"
+
+func prober(host string) error {
+	dir, err := os.MkdirTemp("", "atoll-prober-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	p, err := docker.New(docker.Options{Dir: dir, Host: host, Plain: true})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return json.NewEncoder(os.Stdout).Encode(atoll.ProbeProvider(context.Background(), p))
+}
+
+// probe probes as the user with that id.
+func probe(t *testing.T, uid uint32, host string, env ...string) atoll.Probe {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Dir = "/"
+	cmd.Env = append(env, proberEnv+"="+host, "TMPDIR=/tmp", "HOME=/")
+	if os.Getuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	}
+	out, err := cmd.Output()
+	var found atoll.Probe
+	if err == nil {
+		err = json.Unmarshal(out, &found)
+	}
+	if err != nil {
+		t.Fatalf("probe: %v, %q", err, out)
+	}
+	return found
+}
+
+// wants checks that a probe failed with one sentence for what is wrong, and what to do.
+func wants(t *testing.T, got atoll.Probe, reason, fix string) {
+	t.Helper()
+	if got.OK || !strings.Contains(got.Reason, reason) || !strings.Contains(got.Fix, fix) || strings.Contains(got.Reason, "\n") {
+		t.Errorf("Probe is %+v\nwant a reason with %q, and a fix with %q", got, reason, fix)
+	}
+}
+
+// What is missing is said, with what to do about it.
+func TestProbeWithoutEngine(t *testing.T) {
+	dir := t.TempDir()
+	uid := uint32(os.Getuid())
+	t.Run("no socket", func(t *testing.T) {
+		wants(t, probe(t, uid, "unix://"+dir+"/none"), dir+"/none does not exist", "systemctl start docker")
+	})
+	t.Run("a socket without an engine", func(t *testing.T) {
+		dead, err := net.Listen("unix", dir+"/dead")
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead.(*net.UnixListener).SetUnlinkOnClose(false)
+		dead.Close()
+		wants(t, probe(t, uid, "unix://"+dir+"/dead"), "no Docker Engine answers", "systemctl start docker")
+	})
+	t.Run("a socket of others", func(t *testing.T) {
+		testenv.Need(t, testenv.Root)
+		shared, err := os.MkdirTemp("", "atoll-socket-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(shared)
+		l, err := net.Listen("unix", shared+"/s")
+		if err == nil {
+			err = errors.Join(os.Chmod(shared, 0o755), os.Chmod(shared+"/s", 0o600))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		wants(t, probe(t, 65534, "unix://"+shared+"/s"), "you may not use the Docker Engine", "usermod -aG docker")
+	})
+	t.Run("an old engine", func(t *testing.T) {
+		old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Api-Version", "1.24")
+			fmt.Fprint(w, "OK")
+		}))
+		defer old.Close()
+		wants(t, probe(t, uid, "tcp://"+old.Listener.Addr().String()), "too old", "19.03")
+	})
+	strict := httptest.NewTLSServer(http.NotFoundHandler())
+	defer strict.Close()
+	at := "tcp://" + strict.Listener.Addr().String()
+	if err := makeCertificates(dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("an engine with TLS, a program without", func(t *testing.T) {
+		wants(t, probe(t, uid, at), "do not agree on TLS", "DOCKER_CERT_PATH")
+	})
+	t.Run("an engine that another authority answers for", func(t *testing.T) {
+		wants(t, probe(t, uid, at, "DOCKER_TLS_VERIFY=1", "DOCKER_CERT_PATH="+dir), "do not agree on TLS", "DOCKER_CERT_PATH")
+	})
+}
+
+// An engine that wants a certificate of ours gets to say so.
+func TestProbeWithoutCertificate(t *testing.T) {
+	needEngine(t)
+	strangers := t.TempDir() // a certificate of another authority
+	if err := makeCertificates(strangers); err != nil {
+		t.Fatal(err)
+	}
+	ca, err := os.ReadFile(filepath.Join(engine.dir, "ca.pem"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(strangers, "ca.pem"), ca, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := probe(t, uint32(os.Getuid()), tunnel(t), "DOCKER_TLS_VERIFY=1", "DOCKER_CERT_PATH="+strangers)
+	wants(t, found, "do not agree on TLS", "DOCKER_CERT_PATH")
+}
+
+// A guest's program that cannot be had, or is for another machine, is no secret,
+// and nor is the way to do without.
+func TestProbeGuest(t *testing.T) {
+	needEngine(t)
+	arm := append([]byte(nil), engine.guest...)
+	arm[18] = 183 // the machine in an ELF header: arm64
+	for name, tt := range map[string]struct {
+		guest       func() ([]byte, error)
+		reason, fix string
+		kind        atoll.Kind
+	}{
+		"missing":       {func() ([]byte, error) { return nil, errors.New("no atoll-guest") }, "the guest's program is missing: no atoll-guest", "make guest, or set docker.plain", atoll.ErrUnavailable},
+		"another arch":  {func() ([]byte, error) { return arm, nil }, "the guest's program is for EM_AARCH64", "make guest", atoll.ErrUnavailable},
+		"not a program": {func() ([]byte, error) { return []byte("text"), nil }, "the guest's program is none", "make guest", atoll.ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := open(t, func(opts *docker.Options) { opts.Guest = tt.guest })
+			defer p.Close()
+			wants(t, atoll.ProbeProvider(t.Context(), p), tt.reason, tt.fix)
+			if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != tt.kind {
+				t.Errorf("Create: %v, want kind %q", err, tt.kind)
+			}
+			if left := held(t); len(left) > 0 {
+				t.Errorf("Create left %q", left)
+			}
+		})
+	}
+}
+
+// Who does without a guest is told what that means.
+func TestProbePlain(t *testing.T) {
+	p := open(t, plain)
+	defer p.Close()
+	if found := atoll.ProbeProvider(t.Context(), p); !found.OK || len(found.Notes) == 0 || !strings.Contains(found.Notes[0], "docker.plain is set") {
+		t.Errorf("Probe is %+v", found)
+	}
+}

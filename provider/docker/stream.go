@@ -1,0 +1,124 @@
+package docker
+
+import (
+	"encoding/binary"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/moby/moby/client"
+)
+
+// A stream is what a process prints, as the engine sends it, and the way to its
+// stdin.
+type stream struct {
+	conn client.HijackedResponse
+	tty  bool // it is one output, and sent as it is
+
+	left   int       // of the piece that is being read
+	stderr bool      // what that is of
+	ahead  [2][]byte // of stdout and of stderr, read and not yet delivered
+
+	closing sync.Once
+}
+
+func newStream(conn client.HijackedResponse, tty bool) *stream { return &stream{conn: conn, tty: tty} }
+
+// close ends it, and whoever reads it. A second call does nothing.
+func (s *stream) close() { s.closing.Do(s.conn.Close) }
+
+// read reads what comes next, and says whether it is of stderr. In the engine's
+// stream each piece of output has a header before it: what it is of, and its length.
+func (s *stream) read(b []byte) (n int, stderr bool, err error) {
+	if s.tty {
+		n, err = s.conn.Reader.Read(b)
+		return n, false, err
+	}
+	for s.left == 0 {
+		var header [8]byte
+		if _, err := io.ReadFull(s.conn.Reader, header[:]); err != nil {
+			return 0, false, err
+		}
+		s.stderr = header[0] == 2
+		s.left = int(binary.BigEndian.Uint32(header[4:]))
+	}
+	n, err = s.conn.Reader.Read(b[:min(len(b), s.left)])
+	s.left -= n
+	return n, s.stderr, err
+}
+
+// lineLimit is how long a line of ours may be, and what the engine says.
+const lineLimit = 4 << 10
+
+// line reads one line of stdout, without its end. What else has come is kept. One
+// that ends with the stream is a line too.
+func (s *stream) line() (string, error) {
+	for {
+		if line, rest, ok := strings.Cut(string(s.ahead[0]), "\n"); ok || len(s.ahead[0]) > lineLimit {
+			s.ahead[0] = []byte(rest)
+			return strings.TrimSuffix(line, "\r"), nil
+		}
+		err := s.more()
+		if err == io.EOF && len(s.ahead[0]) > 0 {
+			s.ahead[0] = append(s.ahead[0], '\n')
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+}
+
+// more reads some of what comes ahead.
+func (s *stream) more() error {
+	var b [1 << 10]byte
+	n, stderr, err := s.read(b[:])
+	of := 0
+	if stderr {
+		of = 1
+	}
+	s.ahead[of] = append(s.ahead[of], b[:n]...)
+	if n > 0 {
+		return nil
+	}
+	return err
+}
+
+// rest reads both outputs to their end and returns the beginning of that.
+func (s *stream) rest() string {
+	var text []byte
+	for {
+		for i := range s.ahead {
+			text = append(text, s.ahead[i]...)
+			s.ahead[i] = nil
+		}
+		text = text[:min(len(text), lineLimit)]
+		if s.more() != nil {
+			return string(text)
+		}
+	}
+}
+
+// copy delivers both outputs to their end, or until they break off. It does not stop
+// when a writer fails, which would hold the process up.
+func (s *stream) copy(stdout, stderr io.Writer) error {
+	outs := [2]io.Writer{stdout, stderr}
+	for i, b := range s.ahead {
+		_, _ = outs[i].Write(b)
+	}
+	b := make([]byte, 32<<10)
+	for {
+		n, isErr, err := s.read(b)
+		out := stdout
+		if isErr {
+			out = stderr
+		}
+		_, _ = out.Write(b[:n])
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
