@@ -1,0 +1,154 @@
+//go:build linux
+
+package docker_test
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/docker"
+)
+
+// modes are the two ways to make sandboxes.
+var modes = map[string]func(*docker.Options){"guest": func(*docker.Options) {}, "plain": plain}
+
+// direct is a client of the test engine's own API.
+func direct(t *testing.T) *client.Client {
+	t.Helper()
+	c, err := client.New(client.WithHost(needEngine(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// A container that somebody else removes is a sandbox removed; its data volume is
+// there for the next one of the id.
+func TestRemovedBehindOurBack(t *testing.T) {
+	c := direct(t)
+	for name, change := range modes {
+		t.Run(name, func(t *testing.T) {
+			p := open(t, change)
+			defer p.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			sb, err := p.Create(ctx, &atoll.Spec{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := atoll.Output(ctx, sb, &atoll.Command{Args: []string{"sh", "-c", "echo kept > /work/file"}}); err != nil {
+				t.Fatal(err)
+			}
+			seen := make(chan error, 1)
+			go func() {
+				seen <- watchUntil(ctx, p, func(st atoll.Status) bool { return st.ID == sb.ID() && st.State == atoll.StateRemoved })
+			}()
+			waiting, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sleep", "1000"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := watchUntil(ctx, p, func(st atoll.Status) bool { return st.ID == sb.ID() }); err != nil { // the other one listens too
+				t.Fatal(err)
+			}
+			if _, err := c.ContainerRemove(ctx, options[p].Prefix+"-session-"+sb.ID(), client.ContainerRemoveOptions{Force: true}); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-seen; err != nil {
+				t.Errorf("Watch: %v", err)
+			}
+			if _, err := waiting.Wait(ctx); err != nil && atoll.KindOf(err) != atoll.ErrNotFound && atoll.KindOf(err) != atoll.ErrStopped {
+				t.Errorf("Wait: %v", err)
+			}
+			if _, err := sb.Status(ctx); atoll.KindOf(err) != atoll.ErrNotFound {
+				t.Errorf("Status: %v", err)
+			}
+			if _, err := sb.Exec(ctx, &atoll.Command{Args: []string{"true"}}); atoll.KindOf(err) != atoll.ErrNotFound {
+				t.Errorf("Exec: %v", err)
+			}
+			again, err := p.Create(ctx, &atoll.Spec{ID: sb.ID()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out, err := atoll.Output(ctx, again, &atoll.Command{Args: []string{"cat", "/work/file"}}); err != nil || string(out) != "kept\n" {
+				t.Errorf("the data volume holds %q, %v", out, err)
+			}
+			if err := again.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+		})
+	}
+}
+
+// What a maker that was killed half way has left is in nobody's way; what is not
+// ours is not touched.
+func TestContainerOfTheName(t *testing.T) {
+	c := direct(t)
+	p := open(t)
+	defer p.Close()
+	for name, tt := range map[string]struct {
+		half bool
+		kind atoll.Kind
+	}{"half made": {true, ""}, "somebody else's": {false, atoll.ErrAlreadyExists}} {
+		t.Run(name, func(t *testing.T) {
+			id := atoll.NewID()
+			config := &container.Config{Image: busybox}
+			if tt.half {
+				config.Labels = map[string]string{
+					"atoll": "true", "atoll.owner": options[p].Prefix, "atoll.session": id, "atoll.project": "default", "atoll.spec": `{"id":"` + id + `","project":"default"}`,
+				}
+			}
+			made, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: options[p].Prefix + "-session-" + id, Config: config})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.ContainerRemove(context.Background(), made.ID, client.ContainerRemoveOptions{Force: true})
+			sb, err := p.Create(t.Context(), &atoll.Spec{ID: id})
+			if atoll.KindOf(err) != tt.kind {
+				t.Fatalf("Create: %v, want kind %q", err, tt.kind)
+			}
+			_, lookErr := c.ContainerInspect(t.Context(), made.ID, client.ContainerInspectOptions{})
+			if gone := lookErr != nil; gone != tt.half {
+				t.Errorf("the container that was there: %v", lookErr)
+			}
+			if err == nil {
+				if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+					t.Errorf("Remove: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// A registry that fails for a moment delays a Create, and does not fail it.
+func TestPullIsTriedAgain(t *testing.T) {
+	p := open(t)
+	defer p.Close()
+	reg := serve(t)
+	ref := reg.Push("flaky:1", tiny(t))
+	var refused atomic.Int32
+	reg.Fault(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if refused.Load() == 0 {
+				refused.Add(1)
+				http.Error(w, "come again", http.StatusServiceUnavailable)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	sb, err := p.Create(t.Context(), &atoll.Spec{Image: ref})
+	if err != nil || refused.Load() == 0 {
+		t.Fatalf("Create: %v, after %d refusals", err, refused.Load())
+	}
+	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+		t.Errorf("Remove: %v", err)
+	}
+}

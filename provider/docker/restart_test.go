@@ -1,0 +1,209 @@
+//go:build linux
+
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/docker"
+)
+
+// ownEngine starts an engine for one test, and returns its address and what kills
+// it, upon which it is started again.
+func ownEngine(t *testing.T, args ...string) (host string, kill func()) {
+	t.Helper()
+	needEngine(t) // for the guest, and to be skipped with the others
+	dir, err := os.MkdirTemp("", "atoll-docker-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host = "unix://" + filepath.Join(dir, "docker.sock")
+	daemon, tether, err := startDaemon(dir, append([]string{"--host", host}, args...)...)
+	t.Cleanup(func() {
+		if err := endDaemon(dir, daemon, tether); err != nil {
+			t.Error(err)
+		}
+	})
+	if err == nil {
+		err = loadBusybox(t, host)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return host, func() {
+		t.Helper()
+		pid := dockerd(t, daemon.Process.Pid)
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the engine's end", func() error {
+			if err := syscall.Kill(pid, 0); err == nil {
+				return errors.New("it lives")
+			}
+			return nil
+		})
+		if err := answers(host); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// dockerd finds the engine among the children of the shell that started it.
+func dockerd(t *testing.T, shell int) int {
+	t.Helper()
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", shell, shell))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for field := range strings.FieldsSeq(string(children)) {
+		name, _ := os.ReadFile("/proc/" + field + "/comm")
+		if pid, err := strconv.Atoi(field); err == nil && string(name) == "dockerd\n" {
+			return pid
+		}
+	}
+	t.Fatalf("no dockerd among %q", children)
+	return 0
+}
+
+// eventually waits until ok returns nil.
+func eventually(t *testing.T, what string, ok func() error) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for pause := time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		err := ok()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// watchUntil watches as its users do, again when it is told to, until a sandbox is
+// seen for which ok holds.
+func watchUntil(ctx context.Context, p atoll.Provider, ok func(atoll.Status) bool) error {
+	for {
+		var last error
+		for ev, err := range p.Watch(ctx) {
+			if err != nil {
+				last = err
+				break
+			}
+			if ev.Type == atoll.EventState && ok(ev.Status) {
+				return nil
+			}
+		}
+		if atoll.KindOf(last) != atoll.ErrUnavailable {
+			return last
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// An engine that is killed and comes again: the provider goes on, and says truly
+// what has become of a sandbox, of a command in it and of its main process.
+func TestEngineRestarts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it starts an engine of its own for each case")
+	}
+	for _, tt := range []struct {
+		name   string
+		args   []string
+		change func(*docker.Options)
+		lives  bool
+	}{
+		{"guest", nil, func(*docker.Options) {}, false},
+		{"guest, live restore", []string{"--live-restore"}, func(*docker.Options) {}, true},
+		{"plain", nil, plain, false},
+		{"plain, live restore", []string{"--live-restore"}, plain, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			host, kill := ownEngine(t, tt.args...)
+			p := open(t, tt.change, func(opts *docker.Options) { opts.Host = host })
+			defer p.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			sb, err := p.Create(ctx, &atoll.Spec{Cmd: []string{"sh", "-c", "echo begun; exec sleep 1000"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			running, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sleep", "1000"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := make(chan error, 1)
+			go func() {
+				seen <- watchUntil(ctx, p, func(st atoll.Status) bool {
+					return st.ID == sb.ID() && (st.State == atoll.StateStopped || st.State == atoll.StateFailed)
+				})
+			}()
+			before, err := sb.Status(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kill()
+			if tt.lives {
+				survived(t, ctx, sb, before)
+				if err := sb.Stop(ctx, 0); err != nil {
+					t.Errorf("Stop: %v", err)
+				}
+			}
+			eventually(t, "the sandbox's end", func() error {
+				st, err := sb.Status(ctx)
+				if err == nil && st.State != atoll.StateStopped && st.State != atoll.StateFailed {
+					err = fmt.Errorf("it is %s", st.State)
+				}
+				return err
+			})
+			if err := <-seen; err != nil {
+				t.Errorf("Watch did not tell of the end: %v", err)
+			}
+			if exit, err := running.Wait(ctx); err == nil && exit.Code != 137 {
+				t.Errorf("the command that ran: exit %+v", exit)
+			} else if err != nil && atoll.KindOf(err) != atoll.ErrStopped {
+				t.Errorf("Wait: %v", err)
+			}
+			if err := sb.Start(ctx); err != nil {
+				t.Fatalf("Start: %v", err)
+			}
+			if out, err := atoll.Output(ctx, sb, &atoll.Command{Args: []string{"echo", "again"}}); err != nil || string(out) != "again\n" {
+				t.Errorf("after the restart: %q, %v", out, err)
+			}
+			if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+				t.Errorf("Remove: %v", err)
+			}
+		})
+	}
+}
+
+// survived checks a sandbox that has outlived its engine.
+func survived(t *testing.T, ctx context.Context, sb atoll.Sandbox, before atoll.Status) {
+	t.Helper()
+	st, err := sb.Status(ctx)
+	if err != nil || st.State != atoll.StateRunning || !st.Started.Equal(before.Started) {
+		t.Fatalf("the status is %+v, %v; it was %+v", st, err, before)
+	}
+	eventually(t, "a command", func() error {
+		out, err := atoll.Output(ctx, sb, &atoll.Command{Args: []string{"echo", "works"}})
+		if err == nil && string(out) != "works\n" {
+			err = fmt.Errorf("it printed %q", out)
+		}
+		return err
+	})
+}

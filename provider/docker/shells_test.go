@@ -1,0 +1,129 @@
+//go:build linux
+
+package docker_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
+)
+
+// withShell is busybox with a shell of this machine in the place of its own.
+func withShell(t *testing.T, shell string) v1.Image {
+	t.Helper()
+	program, err := exec.LookPath(shell)
+	if err != nil {
+		t.Skipf("this machine has no %s", shell)
+	}
+	needs, err := exec.Command("ldd", program).Output()
+	if err != nil {
+		t.Skipf("ldd %s: %v", program, err)
+	}
+	entries := []testimage.Entry{testimage.Symlink("bin/sh", "/opt/"+shell)}
+	add := func(from, to string) {
+		body, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries = append(entries, testimage.Entry{Header: tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(to, "/"), Mode: 0o755}, Body: body})
+	}
+	add(program, "/opt/"+shell)
+	for word := range bytes.FieldsSeq(needs) {
+		if name := string(word); strings.HasPrefix(name, "/") {
+			add(name, name)
+		}
+	}
+	img, err := mutate.AppendLayers(testimage.Busybox(t), testimage.Layer(t, entries...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// What the shells of images do for us where there is no guest, those of Debian and
+// of Fedora do as well as busybox's, which the suite has.
+func TestPlainShells(t *testing.T) {
+	p := open(t, plain)
+	defer p.Close()
+	for _, shell := range []string{"dash", "bash"} {
+		t.Run(shell, func(t *testing.T) {
+			image := serve(t).Push(shell+":1", withShell(t, shell))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			sb, err := p.Create(ctx, &atoll.Spec{Image: image})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sb.Remove(context.Background(), atoll.RemoveVolumes())
+			commandsWork(t, sb)
+			refusesWhatIsNotThere(t, sb)
+			killsFamilies(t, sb)
+			process, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.02; done"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := sb.Stop(ctx, time.Minute); err != nil {
+				t.Errorf("Stop: %v", err)
+			}
+			if exit, err := process.Wait(ctx); err == nil && exit.Code != 9 {
+				t.Errorf("what was asked to end: %+v", exit)
+			}
+		})
+	}
+}
+
+func refusesWhatIsNotThere(t *testing.T, sb atoll.Sandbox) {
+	t.Helper()
+	for name, kind := range map[string]atoll.Kind{
+		"none": atoll.ErrCommandNotFound, "/none/none": atoll.ErrCommandNotFound, "/etc/passwd": atoll.ErrExecFailed, "/etc": atoll.ErrExecFailed,
+	} {
+		if _, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{name}}); atoll.KindOf(err) != kind {
+			t.Errorf("Exec of %s: %v, want kind %q", name, err, kind)
+		}
+	}
+}
+
+// killsFamilies ends a process whose descendants have left its session, its
+// environment, or their parents behind, though none of them all three.
+func killsFamilies(t *testing.T, sb atoll.Sandbox) {
+	t.Helper()
+	script := `setsid sleep 1001 & env -i sleep 1002 & (setsid sleep 1003 &) ; sh -c 'env -i setsid sleep 1004 & wait' & wait`
+	process, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"sh", "-c", script}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := func() string {
+		text, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"busybox", "sh", "-c", "busybox ps -o args | busybox grep -c '^sleep 100[1234]' || true"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	eventually(t, "the family", func() error {
+		if n := count(); n != "4" {
+			return fmt.Errorf("%s of 4 live", n)
+		}
+		return nil
+	})
+	if err := process.Signal(t.Context(), atoll.SIGKILL); err != nil {
+		t.Errorf("Signal: %v", err)
+	}
+	if got := count(); got != "0" {
+		t.Errorf("%s descendants live", got)
+	}
+	if _, err := process.Wait(t.Context()); err != nil {
+		t.Errorf("Wait: %v", err)
+	}
+}
