@@ -30,6 +30,9 @@ func withFile(t testing.TB) v1.Image {
 }
 
 func TestConformancePlain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: TestConformance has what is common to both")
+	}
 	needEngine(t)
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, plain) }, append(pullable(t, withFile(t)),
 		providertest.Slow(3), providertest.Count(20), providertest.Leaks(held), providertest.Elsewhere(elsewhere(plain)),
