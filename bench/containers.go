@@ -58,7 +58,38 @@ func (b *bench) containers(ctx context.Context) (err error) {
 	if err := b.containerFiles(ctx, e, live); err != nil {
 		return err
 	}
-	return b.containerEvents(ctx, e, s)
+	if err := b.containerEvents(ctx, e, s); err != nil {
+		return err
+	}
+	return b.reconcile(ctx, s)
+}
+
+// reconciled is how many sandboxes are compared with what is written down of them.
+const reconciled = 50
+
+func (b *bench) reconcile(ctx context.Context, s *server) error {
+	for {
+		all, err := s.List(ctx, atoll.Filter{})
+		if err != nil {
+			return err
+		}
+		if len(all) >= reconciled {
+			break
+		}
+		if _, err := s.Create(ctx, &atoll.Spec{}); err != nil {
+			return err
+		}
+	}
+	row := fmt.Sprintf("%d sandboxes", reconciled)
+	return b.compare(ctx, "containers: reconcile", []goal{{row: row, millis: 3000}}, []method{
+		{row, timed(func(ctx context.Context) error {
+			found, err := atoll.Reconcile(ctx, s, atoll.ReconcileOptions{})
+			if err == nil && (found.Healthy != reconciled || len(found.Findings) > 0) {
+				err = fmt.Errorf("%d are healthy, of others %v", found.Healthy, found.Findings)
+			}
+			return err
+		})},
+	})
 }
 
 func (b *bench) containerCommands(ctx context.Context, e *engine, s *server, live atoll.Sandbox) error {

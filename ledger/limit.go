@@ -67,6 +67,6 @@ func (l *Provider) full(ctx context.Context, r *store.Record) error {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	return atoll.Errorf("create", cmp.Or(r.Spec.Name, r.ID), atoll.ErrExhausted,
-		"there are %d sandboxes, and no more than %d may be: remove some of %s, or raise max_sandboxes",
+		"there are %d sandboxes, and no more than %d may be: remove some of %s, raise max_sandboxes, or run atoll reconcile if they are gone",
 		len(records), l.opts.Most, strings.Join(names, ", "))
 }
