@@ -172,7 +172,7 @@ var ttys = []promise{
 		if err := p.Signal(h.ctx(t), atoll.SIGHUP); err != nil {
 			t.Fatalf("Signal: %v", err)
 		}
-		if exit := h.wait(t, p); exit.Signal != atoll.SIGHUP {
+		if exit := h.wait(t, p); !h.killedBy(exit, atoll.SIGHUP) {
 			t.Errorf("exit is %+v, want it ended by SIGHUP", exit)
 		}
 		h.dies(t, sb, scr.text())

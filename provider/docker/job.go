@@ -244,7 +244,8 @@ var errNoShell = fmt.Errorf("%w: the image has no %s to send a signal with", err
 
 // Signal implements table.Handle.
 func (j *job) Signal(sig atoll.Signal) error {
-	ctx, cancel := context.WithTimeout(j.l.ctx, dropTime)
+	// The life may end with what it is about, and before its answer.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.l.ctx), dropTime)
 	defer cancel()
 	switch {
 	case j.l.isOver():
