@@ -49,12 +49,8 @@ func (s *session) args(ctx context.Context, sb atoll.Sandbox, kind, line string)
 func (s *session) exec(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command) (atoll.Exit, error) {
 	var started atomic.Pointer[atoll.Process]
 	broken := func() {
-		switch p := started.Load(); {
-		case p == nil:
-		case s.tty == nil:
+		if p := started.Load(); p != nil && s.tty == nil {
 			terminal.BreakPipe(ctx, *p)
-		case ctx.Err() == nil: // else it is done below
-			terminal.HangUp(ctx, *p)
 		}
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.ch, &pipe{ctx: s.reads, w: s.ch, broken: broken}, &pipe{ctx: ctx, w: s.ch.Stderr(), broken: broken}
@@ -75,10 +71,7 @@ func (s *session) exec(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command
 	defer close(done)
 	controls.Go(func() { s.control(ctx, p, done) })
 	exit, err := p.Wait(ctx)
-	switch {
-	case err == nil: // all its output was delivered
-		_ = s.ch.CloseWrite() // a client that has gone needs none
-	case ctx.Err() != nil && s.tty != nil:
+	if err != nil && ctx.Err() != nil && s.tty != nil {
 		terminal.HangUp(ctx, p)
 	}
 	return exit, err

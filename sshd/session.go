@@ -142,7 +142,9 @@ func (s *session) resize(size atoll.Size) {
 	s.sizes <- size // only the goroutine that reads requests sends
 }
 
-// run runs what the session is for, and tells the client how it ended.
+// run runs what the session is for, and tells the client how it ended. It does not
+// say before that the output has: a client with nothing more to send might close the
+// channel at that, and get no exit code.
 func (s *session) run(ctx context.Context, start program) {
 	exit, err := start(ctx)
 	if err != nil {
