@@ -29,7 +29,10 @@ type desk struct {
 const deskToken = "a token, with / and spaces"
 
 func overDesks(t *testing.T, test func(t *testing.T, d *desk)) {
-	for name, open := range map[string]func(*testing.T) atoll.Provider{"local": openLocal, "mock": openMock} {
+	for name, open := range map[string]func(*testing.T) atoll.Provider{
+		"local": openLocal, "mock": openMock,
+		"over HTTP": func(t *testing.T) atoll.Provider { p := openLocal(t); return stack{overSocket(t, p), p} },
+	} {
 		t.Run(name, func(t *testing.T) {
 			p := open(t)
 			t.Cleanup(func() { p.Close() })

@@ -400,6 +400,23 @@ func TestSFTPLargeFiles(t *testing.T) {
 	all.Wait()
 }
 
+func TestSFTPOfAStoppedSandbox(t *testing.T) {
+	overEach(t, func(t *testing.T, r *rig) {
+		r.put(t, "result", "42")
+		if err := r.sb.Stop(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		f, err := r.sftp(t).Open("result")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if data, err := io.ReadAll(f); err != nil || string(data) != "42" {
+			t.Errorf("read %q, %v", data, err)
+		}
+	})
+}
+
 func TestSFTPOfNoSandbox(t *testing.T) {
 	r := newRig(t, newMock(t), nil)
 	ch, requests, err := r.client(t, "nobody").OpenChannel("session", nil)

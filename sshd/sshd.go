@@ -14,7 +14,8 @@
 // after the login, for every session anew.
 //
 // There are sessions with or without a terminal, which run the sandbox's shell,
-// or a command line by it; sftp, and scp by way of it; and connections to ports
+// or a command line by it; sftp, and scp by way of it, also in the work directory
+// of a sandbox that is stopped, where the provider can; and connections to ports
 // inside (ssh -L, -W). Ports of the server's side (-R), agents, X11, passwords
 // and certificates are refused.
 package sshd
