@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"os/signal"
 	"syscall"
@@ -22,6 +21,9 @@ var passedOn = map[os.Signal]atoll.Signal{
 	syscall.SIGUSR2: atoll.SIGUSR2,
 }
 
+// ending are those that ask us to end.
+var ending = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
+
 var errBrokenPipe error = syscall.EPIPE
 
 // surviveBrokenPipes makes a write to a closed stdout fail instead of ending
@@ -29,35 +31,5 @@ var errBrokenPipe error = syscall.EPIPE
 // not ignored: that our children would inherit.
 func surviveBrokenPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
-// notify tells c of those signals that we were not started to ignore, as nohup
-// and shells do that run us in the background.
-func notify(c chan<- os.Signal, sigs ...os.Signal) {
-	for _, sig := range sigs {
-		if !signal.Ignored(sig) {
-			signal.Notify(c, sig)
-		}
-	}
-}
-
 // notifyResize tells c when the terminal's size has changed.
 func notifyResize(c chan<- os.Signal) { signal.Notify(c, syscall.SIGWINCH) }
-
-// interruptible ends its context, with a signalError as the cause, on the
-// first signal that asks us to end; the second one ends the program.
-func interruptible(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	signals := make(chan os.Signal, 1)
-	ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
-	notify(signals, ends...)
-	go func() {
-		if sig, ok := <-signals; ok {
-			signal.Reset(ends...)
-			cancel(signalError{passedOn[sig]})
-		}
-	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		close(signals)
-		cancel(nil)
-	}
-}
