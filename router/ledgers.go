@@ -19,13 +19,22 @@ func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error)
 
 // Secret implements atoll.SecretKeeper.
 func (p *Provider) Secret(ctx context.Context, id string) (string, error) {
+	first, err := p.members[0].provider()
+	if err != nil {
+		return "", err
+	}
 	sb, err := p.Get(ctx, id)
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		if _, why := atoll.Secret(ctx, first, id); atoll.KindOf(why) == atoll.ErrUnsupported {
+			err = why
+		}
+	}
 	if err != nil {
 		return "", err
 	}
 	m := p.recall(sb.ID())
 	if m == nil {
-		m = p.members[0]
+		return atoll.Secret(ctx, first, sb.ID())
 	}
 	leaf, err := m.provider()
 	if err != nil {
