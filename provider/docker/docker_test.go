@@ -147,6 +147,7 @@ func startDaemon(dir string, args ...string) (daemon *exec.Cmd, ours *os.File, e
 		return nil, nil, err
 	}
 	defer tether.Close()
+	daemon.Env = append(os.Environ(), "TMPDIR="+dir) // for what it leaves when it is killed
 	daemon.ExtraFiles = []*os.File{tether}
 	daemon.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Setpgid: true,
