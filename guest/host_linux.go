@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
 // The first byte of a connection says who speaks: a program that lends its
@@ -82,22 +84,11 @@ func meet(conn *net.UnixConn) (io.ReadWriteCloser, error) {
 // has no parent here. Whatever else runs in the container has one, also when its
 // own has died.
 func fromOutside(conn *net.UnixConn) bool {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
+	pid, err := socket.Peer(conn)
+	if err != nil || pid == 0 {
+		return err == nil
 	}
-	var cred *unix.Ucred
-	var credErr error
-	err = raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err != nil || credErr != nil {
-		return false
-	}
-	if cred.Pid == 0 {
-		return true
-	}
-	parent, _, err := lookUp(int(cred.Pid))
+	parent, _, err := lookUp(pid)
 	return err == nil && parent == 0
 }
 

@@ -3,61 +3,23 @@ package guest
 import (
 	"bytes"
 	"context"
-	"net/http"
 	"os"
 	"strconv"
-	"sync"
 	"time"
+
+	"github.com/seed46cd37a8/atoll/internal/idle"
 )
-
-// A use is when somebody last used a Machine.
-type use struct {
-	mu    sync.Mutex
-	calls int // in progress
-	last  time.Time
-}
-
-// counts returns a handler that does what next does, and counts as use.
-func (u *use) counts(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		u.add(1)
-		defer u.add(-1)
-		next.ServeHTTP(w, r)
-	})
-}
-
-func (u *use) add(n int) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.calls += n
-	u.last = time.Now()
-}
-
-// latest is when the last call ended: now while there is one.
-func (u *use) latest() time.Time {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.calls > 0 {
-		return time.Now()
-	}
-	return u.last
-}
-
-// idleLooks is how often, within the time limit, it is looked whether something
-// runs; at least once a minute.
-const idleLooks = 10
 
 // Idle returns when for so long nobody has used the machine: no process ran in
 // it and no call was made to it.
 func (m *Machine) Idle(ctx context.Context, limit time.Duration) error {
-	step := min(limit/idleLooks, time.Minute)
 	for used := time.Now(); time.Since(used) < limit; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(step):
+		case <-time.After(idle.Step(limit)):
 		}
-		if t := m.use.latest(); t.After(used) {
+		if t := m.use.Latest(); t.After(used) {
 			used = t
 		}
 		if m.busy() {

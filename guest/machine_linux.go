@@ -13,13 +13,13 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
+	"github.com/seed46cd37a8/atoll/internal/idle"
 	"github.com/seed46cd37a8/atoll/internal/passwd"
 	"github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/internal/socket"
 	"github.com/seed46cd37a8/atoll/internal/spawn"
 	"github.com/seed46cd37a8/atoll/internal/via"
 )
@@ -32,7 +32,7 @@ type Machine struct {
 	spawn  *spawn.Init
 	table  *process.Table
 
-	use use
+	use idle.Use
 
 	mu       sync.Mutex
 	clerk    *Client // serves the files to their user; nil until it is needed
@@ -122,7 +122,7 @@ func (m *Machine) client(ctx context.Context) (*Client, error) {
 	if m.clerk != nil && !m.clerk.Closed() {
 		return m.clerk, nil
 	}
-	ours, theirs, err := socketPair()
+	ours, theirs, err := socket.Pair()
 	if err != nil {
 		return nil, err
 	}
@@ -149,22 +149,6 @@ func ServeFiles(workdir string) error {
 		return err
 	}
 	return Serve(conn, dirfs.Options{Workdir: workdir, UID: -1, GID: -1})
-}
-
-// socketPair returns two ends of a stream: one for us, one to inherit.
-func socketPair() (net.Conn, *os.File, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
-	defer ours.Close()
-	conn, err := net.FileConn(ours) // duplicates
-	if err != nil {
-		theirs.Close()
-		return nil, nil, err
-	}
-	return conn, theirs, nil
 }
 
 // Main starts the main process, and is to be asked for its output.
@@ -345,7 +329,7 @@ func (m *Machine) Serve(l *net.UnixListener) error {
 		hosts.Go(func() {
 			defer conn.Close()
 			if host, err := meet(conn); err == nil {
-				_ = serve(ctx, host, handler, m.use.counts(handler)) // who broke off comes again
+				_ = serve(ctx, host, handler, m.use.Counts(handler)) // who broke off comes again
 			}
 		})
 	}

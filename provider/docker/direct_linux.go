@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
 // direct connects to the guest of a container without the engine, where this
@@ -55,22 +56,11 @@ func peer(ctx context.Context, path string) (int, error) {
 		return 0, err
 	}
 	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return 0, err
+	pid, err := socket.Peer(conn.(*net.UnixConn))
+	if err == nil && pid <= 0 {
+		err = errors.New("the engine's process cannot be seen from here")
 	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return 0, err
-	}
-	if credErr != nil {
-		return 0, credErr
-	}
-	if cred.Pid <= 0 {
-		return 0, errors.New("the engine's process cannot be seen from here")
-	}
-	return int(cred.Pid), nil
+	return pid, err
 }
 
 // dialIn connects to the guest in the network namespace ns, which is not that of

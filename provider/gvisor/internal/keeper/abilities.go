@@ -8,7 +8,6 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/sandbox"
 
 	"github.com/seed46cd37a8/atoll"
@@ -25,22 +24,6 @@ func (b *box) Dial(ctx context.Context, port int) (net.Conn, error) {
 		return nil, err
 	}
 	return atoll.Dial(ctx, g, port)
-}
-
-// socketPair returns two ends of a stream: one for us, one to donate.
-func socketPair() (*net.UnixConn, *os.File, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
-	defer ours.Close()
-	conn, err := net.FileConn(ours) // duplicates
-	if err != nil {
-		theirs.Close()
-		return nil, nil, err
-	}
-	return conn.(*net.UnixConn), theirs, nil
 }
 
 // Usage measures what the sandbox uses.

@@ -291,7 +291,7 @@ func (k *keeper) listen(undo *undoStack) error {
 		l.Close()
 		return err
 	}
-	k.server = &http.Server{Handler: k.box.use.counts(k.handler), ErrorLog: slog.NewLogLogger(k.box.log.Handler(), slog.LevelError)}
+	k.server = &http.Server{Handler: k.box.use.Counts(k.handler), ErrorLog: slog.NewLogLogger(k.box.log.Handler(), slog.LevelError)}
 	go func() { k.failed <- k.server.Serve(l) }()
 	undo.add(k.close)
 	go k.box.watchTTL()

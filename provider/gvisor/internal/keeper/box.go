@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/idle"
 	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
@@ -31,7 +32,7 @@ type box struct {
 	cgroup cgroup.Group
 
 	network *network
-	use     use
+	use     idle.Use
 
 	freezing sync.Mutex // while it is paused or resumed, the sentry and the record
 

@@ -20,6 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/passwd"
+	"github.com/seed46cd37a8/atoll/internal/socket"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/files"
 )
 
@@ -134,7 +135,7 @@ const GuestArgv0 = "atoll-guest"
 // startGuest executes this binary as the sandbox's default user's guest, with a
 // socket as its stdin.
 func (b *box) startGuest(ctx context.Context) (*visitor, error) {
-	conn, theirs, err := socketPair()
+	conn, theirs, err := socket.Pair()
 	if err != nil {
 		return nil, err
 	}

@@ -4,51 +4,11 @@ package keeper
 
 import (
 	"context"
-	"net/http"
-	"sync"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/idle"
 )
-
-// A use tells when a sandbox was last used from outside. The zero use never
-// was.
-type use struct {
-	mu    sync.Mutex
-	calls int // in progress
-	last  time.Time
-}
-
-// counts returns a handler that does what next does, and counts as use.
-func (u *use) counts(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		u.add(1)
-		defer u.add(-1)
-		next.ServeHTTP(w, r)
-	})
-}
-
-func (u *use) add(n int) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.calls += n
-	u.last = time.Now()
-}
-
-// latest is when the last call ended: now while there is one.
-func (u *use) latest() time.Time {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.calls > 0 {
-		return time.Now()
-	}
-	return u.last
-}
-
-// idleLooks is how often, within Spec.IdleStop, it is looked whether something
-// runs that nobody started through us, such as a daemon; at least once a
-// minute.
-const idleLooks = 10
 
 // watchIdle stops the sandbox when nobody uses it any more.
 func (b *box) watchIdle() {
@@ -56,13 +16,12 @@ func (b *box) watchIdle() {
 	if limit <= 0 {
 		return
 	}
-	step := min(limit/idleLooks, time.Minute)
 	used := time.Now()
 	for {
 		select {
 		case <-b.done:
 			return
-		case <-time.After(step):
+		case <-time.After(idle.Step(limit)):
 		}
 		if t := b.lastUsed(); t.After(used) {
 			used = t
@@ -96,7 +55,7 @@ func (b *box) lastUsed() time.Time {
 	if n, err := b.sentry.count(); err != nil || n > b.files.guests()+1 { // the idle init is always there
 		return now
 	}
-	latest := b.use.latest()
+	latest := b.use.Latest()
 	if t, err := b.dir.Used(b.ID()); err == nil && t.After(latest) { // by a provider, without asking us
 		latest = t
 	}
