@@ -74,20 +74,5 @@ func (p *Provider) removeVolume(project, vol, but string) error {
 // RemoveProject implements atoll.ProjectRemover: sandboxes and volumes. Kinds:
 // ErrConflict (another program has sandboxes in the project, whose volumes stay).
 func (p *Provider) RemoveProject(ctx context.Context, project string) error {
-	var errs []error
-	for _, b := range p.all() {
-		if b.place.Spec.Project == project {
-			errs = append(errs, b.Remove(ctx, atoll.RemoveVolumes()))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	list, err := p.volumes.List(project)
-	for _, v := range list {
-		if rerr := p.removeVolume(v.Project, v.Name, ""); err == nil && atoll.KindOf(rerr) != atoll.ErrNotExist {
-			err = rerr
-		}
-	}
-	return err
+	return volume.RemoveProject(ctx, p, project)
 }

@@ -2,7 +2,6 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
@@ -94,26 +93,7 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 
 // RemoveProject implements atoll.ProjectRemover: sandboxes and volumes.
 func (p *Provider) RemoveProject(ctx context.Context, project string) error {
-	if !atoll.ValidName(project) {
-		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "no valid project name")
-	}
-	all, err := p.List(ctx, atoll.Filter{Project: project})
-	if err != nil {
-		return err
-	}
-	for _, st := range all {
-		if err := (&sandbox{p, st.ID}).Remove(ctx, atoll.RemoveVolumes()); err != nil {
-			return err
-		}
-	}
-	volumes, err := p.Volumes(ctx, project)
-	errs := []error{err}
-	for _, v := range volumes {
-		if err := p.RemoveVolume(ctx, project, v.Name); atoll.KindOf(err) != atoll.ErrNotExist {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
+	return volume.RemoveProject(ctx, p, project)
 }
 
 // Resolve implements atoll.Resolver.

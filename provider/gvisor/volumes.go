@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/volume"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
@@ -69,26 +70,10 @@ func (p *Provider) removeVolume(project, name string) error {
 
 // RemoveProject implements atoll.ProjectRemover: sandboxes, volumes and names.
 func (p *Provider) RemoveProject(ctx context.Context, project string) error {
-	if !atoll.ValidName(project) {
-		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "no valid project name")
-	}
-	all, err := p.List(ctx, atoll.Filter{Project: project})
-	if err != nil {
+	if err := volume.RemoveProject(ctx, p, project); err != nil {
 		return err
 	}
-	for _, st := range all {
-		if err := (&sandbox{p, st.ID}).Remove(ctx, atoll.RemoveVolumes()); err != nil {
-			return err
-		}
-	}
-	volumes, err := p.dir.Volumes().List(project)
-	errs := []error{err}
-	for _, v := range volumes {
-		if err := p.removeVolume(project, v.Name); atoll.KindOf(err) != atoll.ErrNotExist {
-			errs = append(errs, err)
-		}
-	}
-	if err := errors.Join(append(errs, p.dir.DropNames(project))...); err != nil {
+	if err := p.dir.DropNames(project); err != nil {
 		return atoll.E("remove project", project, atoll.KindOf(err), err)
 	}
 	return nil

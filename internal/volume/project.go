@@ -1,0 +1,44 @@
+package volume
+
+import (
+	"context"
+	"errors"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A Keeper is a provider that keeps volumes.
+type Keeper interface {
+	atoll.Provider
+	atoll.VolumeStore
+}
+
+// RemoveProject removes the sandboxes of a project, and then its volumes: those
+// that can be, whatever becomes of others. It is what the RemoveProject of a
+// provider begins with. Kinds: ErrInvalid, and those of p.
+func RemoveProject(ctx context.Context, p Keeper, project string) error {
+	if !atoll.ValidName(project) {
+		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "no valid project name")
+	}
+	all, err := p.List(ctx, atoll.Filter{Project: project})
+	if err != nil {
+		return err
+	}
+	for _, st := range all {
+		sb, err := p.Get(ctx, st.ID)
+		if err == nil {
+			err = sb.Remove(ctx, atoll.RemoveVolumes())
+		}
+		if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
+			return err
+		}
+	}
+	volumes, err := p.Volumes(ctx, project)
+	errs := []error{err}
+	for _, v := range volumes {
+		if err := p.RemoveVolume(ctx, v.Project, v.Name); atoll.KindOf(err) != atoll.ErrNotExist {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
