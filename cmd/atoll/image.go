@@ -23,7 +23,7 @@ as they came, and unpacked, which all sandboxes made from one share.`,
 }
 
 func newImageLs(a *app) *cobra.Command {
-	var quiet, asJSON bool
+	var l listing
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},
@@ -33,30 +33,19 @@ func newImageLs(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
 				all, err := atoll.Images(ctx, c.Provider)
-				switch {
-				case err != nil:
+				if err != nil {
 					return err
-				case asJSON:
-					return a.printJSON(orEmpty(all))
 				}
-				rows := [][]string{{"IMAGE", "PROVIDER", "DIGEST", "SIZE", "IN USE", "FETCHED", "USED"}}
-				for _, img := range all {
-					if quiet {
-						fmt.Fprintln(a.stdout, img.Ref)
-						continue
-					}
-					rows = append(rows, []string{img.Ref, img.Provider, shortDigest(img.Digest), byteCount(int64(img.Size)), yesNo(img.InUse),
-						ago(time.Since(img.Fetched)), ago(time.Since(img.Used))})
-				}
-				if quiet {
-					return nil
-				}
-				return a.printTable(rows)
+				return printList(a, l, all, func(img atoll.Image) string { return img.Ref },
+					[]string{"IMAGE", "PROVIDER", "DIGEST", "SIZE", "IN USE", "FETCHED", "USED"},
+					func(img atoll.Image) []string {
+						return []string{img.Ref, img.Provider, shortDigest(img.Digest), byteCount(int64(img.Size)), yesNo(img.InUse),
+							ago(time.Since(img.Fetched)), ago(time.Since(img.Used))}
+					})
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names only, or the digests of those that have none")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	l.register(cmd, "print names only, or the digests of those that have none")
 	return cmd
 }
 

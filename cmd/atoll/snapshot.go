@@ -42,7 +42,7 @@ func newSnapshotCreate(a *app) *cobra.Command {
 }
 
 func newSnapshotLs(a *app) *cobra.Command {
-	var quiet, asJSON bool
+	var l listing
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},
@@ -55,26 +55,15 @@ func newSnapshotLs(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if asJSON {
-					return a.printJSON(orEmpty(all))
-				}
-				rows := [][]string{{"ID", "PROVIDER", "SANDBOX", "SIZE", "CREATED"}}
-				for _, s := range all {
-					if quiet {
-						fmt.Fprintln(a.stdout, s.ID)
-						continue
-					}
-					rows = append(rows, []string{s.ID, s.Provider, shortID(s.Sandbox), byteCount(int64(s.Size)), ago(time.Since(s.Created))})
-				}
-				if quiet {
-					return nil
-				}
-				return a.printTable(rows)
+				return printList(a, l, all, func(s atoll.Snapshot) string { return s.ID },
+					[]string{"ID", "PROVIDER", "SANDBOX", "SIZE", "CREATED"},
+					func(s atoll.Snapshot) []string {
+						return []string{s.ID, s.Provider, shortID(s.Sandbox), byteCount(int64(s.Size)), ago(time.Since(s.Created))}
+					})
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print ids only")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	l.register(cmd, "print ids only")
 	return cmd
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +16,7 @@ func newVolume(a *app) *cobra.Command {
 }
 
 func newVolumeLs(a *app) *cobra.Command {
-	var quiet, asJSON bool
+	var l listing
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "List volumes of all projects, or with --project of one",
@@ -37,26 +36,15 @@ which is called .cache.`,
 				if err != nil {
 					return err
 				}
-				if asJSON {
-					return a.printJSON(orEmpty(all))
-				}
-				rows := [][]string{{"NAME", "PROJECT", "PROVIDER", "IN USE", "CREATED"}}
-				for _, v := range all {
-					if quiet {
-						fmt.Fprintln(a.stdout, v.Name)
-						continue
-					}
-					rows = append(rows, []string{v.Name, v.Project, v.Provider, yesNo(v.InUse), ago(time.Since(v.Created))})
-				}
-				if quiet {
-					return nil
-				}
-				return a.printTable(rows)
+				return printList(a, l, all, func(v atoll.Volume) string { return v.Name },
+					[]string{"NAME", "PROJECT", "PROVIDER", "IN USE", "CREATED"},
+					func(v atoll.Volume) []string {
+						return []string{v.Name, v.Project, v.Provider, yesNo(v.InUse), ago(time.Since(v.Created))}
+					})
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names only")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	l.register(cmd, "print names only")
 	return cmd
 }
 

@@ -95,7 +95,7 @@ func (a *app) showing(quiet bool, do func(func(atoll.Progress)) (atoll.Workspace
 }
 
 func newWorkspaceLs(a *app) *cobra.Command {
-	var quiet, asJSON bool
+	var l listing
 	cmd := &cobra.Command{
 		Use:               "ls [flags]",
 		Aliases:           []string{"list"},
@@ -109,29 +109,18 @@ func newWorkspaceLs(a *app) *cobra.Command {
 					return err
 				}
 				all, err := atoll.Workspaces(ctx, c.Provider, project)
-				switch {
-				case err != nil:
+				if err != nil {
 					return err
-				case asJSON:
-					return a.printJSON(orEmpty(all))
 				}
-				rows := [][]string{{"NAME", "PROJECT", "SOURCE", "STATE", "COMMIT", "IN USE", "CREATED"}}
-				for _, w := range all {
-					if quiet {
-						fmt.Fprintln(a.stdout, w.Name)
-						continue
-					}
-					rows = append(rows, []string{w.Name, w.Project, w.Source, workspaceState(w), w.Commit[:min(12, len(w.Commit))], yesNo(w.InUse), ago(time.Since(w.Created))})
-				}
-				if quiet {
-					return nil
-				}
-				return a.printTable(rows)
+				return printList(a, l, all, func(w atoll.Workspace) string { return w.Name },
+					[]string{"NAME", "PROJECT", "SOURCE", "STATE", "COMMIT", "IN USE", "CREATED"},
+					func(w atoll.Workspace) []string {
+						return []string{w.Name, w.Project, w.Source, workspaceState(w), w.Commit[:min(12, len(w.Commit))], yesNo(w.InUse), ago(time.Since(w.Created))}
+					})
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names only")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	l.register(cmd, "print names only")
 	return cmd
 }
 
