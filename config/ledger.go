@@ -2,6 +2,7 @@ package config
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"time"
 
@@ -38,6 +39,21 @@ func newLedger(p atoll.Provider, s store.Store, cfg *Config, opts Options) atoll
 		Server:   opts.Server,
 		Log:      opts.Log,
 	})
+}
+
+// makerOf returns a function that says which provider made a sandbox, as far as
+// that is written down. It is for the few ids of which nobody else knows: each
+// call opens the store.
+func makerOf(cfg *Config) func(ctx context.Context, id string) (string, error) {
+	return func(ctx context.Context, id string) (name string, err error) {
+		s := openStore(cfg)
+		if !s.Exists() {
+			return "", nil
+		}
+		defer func() { err = errors.Join(err, s.Close()) }()
+		name, _, err = s.Provider(ctx, id)
+		return name, err
+	}
 }
 
 // ProbeStore says whether what is written down of sandboxes can be read. It is

@@ -74,3 +74,36 @@ func TestStoreIsOpenedWhenNeeded(t *testing.T) {
 		t.Errorf("ProbeStore: %+v", probe)
 	}
 }
+
+// What is written down says which provider made a sandbox, when it cannot be
+// asked itself.
+func TestMakerOf(t *testing.T) {
+	cfg := &Config{StateDir: t.TempDir(), Provider: "mock", Providers: []string{"mock", "local"}}
+	who := makerOf(cfg)
+	if name, err := who(t.Context(), atoll.NewID()); name != "" || err != nil {
+		t.Errorf("before anything is written down: %q, %v", name, err)
+	}
+	if openStore(cfg).Exists() {
+		t.Error("asking has made the store")
+	}
+	p, err := Open(cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for _, want := range []string{"mock", "local"} {
+		sb, err := p.Create(t.Context(), &atoll.Spec{Provider: want})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name, err := who(t.Context(), sb.ID()); name != want || err != nil {
+			t.Errorf("who made one of %s: %q, %v", want, name, err)
+		}
+		if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+			t.Fatal(err)
+		}
+		if name, err := who(t.Context(), sb.ID()); name != "" || err != nil {
+			t.Errorf("who made one that is removed: %q, %v", name, err)
+		}
+	}
+}

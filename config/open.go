@@ -84,7 +84,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 		members = append(members, router.Member{Name: name, Open: func() (atoll.Provider, error) { return openMember(entry, cfg, opts) }})
 	}
 	p, err := router.New(members, router.Options{
-		Dir: filepath.Join(cfg.StateDir, "providers"), Projects: projects, Eager: opts.Server, Log: opts.Log,
+		Dir: filepath.Join(cfg.StateDir, "providers"), Projects: projects, Known: makerOf(cfg), Eager: opts.Server, Log: opts.Log,
 	})
 	if err != nil {
 		return nil, err

@@ -45,9 +45,6 @@ type Options struct {
 	// sandboxes with AutoRemove, which go by themselves and with their command:
 	// those have no secret.
 	Server bool
-	// Mixed says that the sandboxes of the provider below are of several
-	// providers: each is asked who made it.
-	Mixed bool
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger
 
@@ -259,18 +256,6 @@ func (l *Provider) present(ctx context.Context, r *store.Record, sb atoll.Sandbo
 	if l.Info().Caps.Survives {
 		r.Holder = ""
 	}
-	if l.opts.Mixed {
-		st, err := sb.Status(ctx)
-		if err == nil {
-			r.Provider = st.Provider
-			if !st.Caps.Survives {
-				r.Holder, err = l.store.Holder(ctx)
-			}
-		}
-		if err != nil {
-			l.log.Warn("create: who made it is not known", "sandbox", r.ID, "err", err)
-		}
-	}
 	if err := l.store.Update(ctx, r); err != nil {
 		l.log.Warn("create: not written down as made", "sandbox", r.ID, "err", err)
 	}
@@ -341,11 +326,6 @@ func (l *Provider) Secret(ctx context.Context, id string) (string, error) {
 		return "", err
 	}
 	return l.store.Secret(ctx, sb.ID())
-}
-
-// MadeBy is which provider made a sandbox, as far as that is written down.
-func (l *Provider) MadeBy(ctx context.Context, id string) (name string, found bool, err error) {
-	return l.store.Provider(ctx, id)
 }
 
 var (
