@@ -12,6 +12,7 @@ import (
 	"iter"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -131,21 +132,35 @@ func (c *Client) Close() error {
 
 // A stream is a yamux stream, whose own Close lets the other side go on sending,
 // and whoever reads that wait for it: what other connections call CloseWrite.
-type stream struct{ *yamux.Stream }
+type stream struct {
+	*yamux.Stream
+	late atomic.Bool // a Write met the end of the session
+}
+
+// Write implements io.Writer. yamux does not say whether what was being written
+// when the session ended has arrived, and been answered. As with TCP the first
+// such Write succeeds, and a Read tells.
+func (s *stream) Write(b []byte) (int, error) {
+	n, err := s.Stream.Write(b)
+	if errors.Is(err, yamux.ErrSessionShutdown) && !s.late.Swap(true) {
+		return len(b), nil
+	}
+	return n, err
+}
 
 // Close ends a Read, too.
-func (s stream) Close() error {
+func (s *stream) Close() error {
 	return errors.Join(s.SetReadDeadline(time.Unix(1, 0)), s.Stream.Close())
 }
 
-func (s stream) CloseWrite() error { return s.Stream.Close() }
+func (s *stream) CloseWrite() error { return s.Stream.Close() }
 
 func open(session *yamux.Session) (net.Conn, error) {
 	s, err := session.OpenStream()
 	if err != nil {
 		return nil, err
 	}
-	return stream{s}, nil
+	return &stream{Stream: s}, nil
 }
 
 // A listener accepts the session's streams until it is closed, which leaves those
@@ -171,7 +186,7 @@ func (l listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return stream{s}, nil
+	return &stream{Stream: s}, nil
 }
 
 // config suits a connection between two processes of one machine: nothing is

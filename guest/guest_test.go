@@ -3,6 +3,7 @@ package guest
 import (
 	"context"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 )
 
@@ -89,6 +91,47 @@ func TestErrorsNameTheSandbox(t *testing.T) {
 	}
 	if st, err := sb.Status(ctx); err != nil || st.ID != id || st.State != atoll.StateRunning {
 		t.Errorf("Status: %+v, %v; want %s running", st, err, id)
+	}
+}
+
+// A late connection returns from a Write a while after all of it was read.
+type late struct{ net.Conn }
+
+func (c late) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	time.Sleep(200 * time.Millisecond)
+	return n, err
+}
+
+// TestLastAnswer holds that what is asked of a guest that ends with it is answered,
+// also if the guest is gone before whoever asks knows that the question was sent.
+func TestLastAnswer(t *testing.T) {
+	host, inside := bothEnds(t)
+	handler, err := api.NewHandler(system{dirfs.System(dirfs.Options{Workdir: t.TempDir(), UID: -1, GID: -1})}, api.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- serve(ctx, inside, handler, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			handler.ServeHTTP(w, r)
+			end()
+		}))
+	}()
+	g, err := Connect(ctx, late{host}, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if _, err := g.Sandbox().Status(t.Context()); err != nil {
+		t.Errorf("the last request: %v", err)
+	}
+	if err := <-served; err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	if _, err := g.Sandbox().Status(t.Context()); atoll.KindOf(err) != atoll.ErrUnavailable {
+		t.Errorf("a request after the last: %v, want %q", err, atoll.ErrUnavailable)
 	}
 }
 
