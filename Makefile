@@ -37,10 +37,12 @@ race: ## the race detector over everything that does not embed gVisor
 	@./scripts/race
 
 .PHONY: lint
-lint: ## gofmt, go vet and staticcheck
+lint: ## gofmt, go vet, staticcheck, and that it builds for macOS and Windows
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 	@$(GO) vet ./...
 	@$(GO) tool staticcheck ./...
+	@GOOS=darwin $(GO) build -o /dev/null ./cmd/atoll
+	@GOOS=windows $(GO) build -o /dev/null ./cmd/atoll
 
 .PHONY: golden
 golden: ## write the golden files anew: the provider table in the README, help texts

@@ -12,6 +12,7 @@ type Config struct {
 	Workdir string   `json:"workdir"`
 	User    string   `json:"user,omitempty"` // of processes that name none
 	Env     []string `json:"env,omitempty"`  // of every process
+	Home    bool     `json:"home,omitempty"` // the HOME in it is meant for all; else each user has his own
 	Self    string   `json:"self"`           // the path of this program
 
 	Cmd       []string    `json:"cmd,omitempty"` // the main process; with it the machine ends

@@ -22,6 +22,7 @@ type config struct {
 	reopen   func(t *testing.T, p atoll.Provider) atoll.Provider
 
 	source    *source
+	debian    func(t *testing.T) string
 	network   *backendNetwork
 	repo      *repository
 	elsewhere func(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider)
@@ -85,6 +86,12 @@ func Source(file, text string, unplug func(t *testing.T)) Option {
 type source struct {
 	file, text string
 	unplug     func(t *testing.T)
+}
+
+// Debian tells the suite of an image with Debian and python3, for what users run
+// in sandboxes; push is called when it is needed, which may be more than once.
+func Debian(push func(t *testing.T) (ref string)) Option {
+	return func(c *config) { c.debian = push }
 }
 
 // Network tells the suite of a network that the backend has, for

@@ -101,6 +101,7 @@ func option(name string, given func(*config) bool) need {
 var (
 	needPullable  = option("Pullable", func(c *config) bool { return c.pullable != "" })
 	needSource    = option("Source", func(c *config) bool { return c.source != nil })
+	needDebian    = option("Debian", func(c *config) bool { return c.debian != nil })
 	needNetwork   = option("Network", func(c *config) bool { return c.network != nil })
 	needRepo      = option("Repository", func(c *config) bool { return c.repo != nil })
 	needElsewhere = option("Elsewhere", func(c *config) bool { return c.elsewhere != nil })
@@ -119,7 +120,7 @@ func needWalls(i atoll.Info, _ *config) string {
 func groups() []group {
 	return []group{
 		{"birth", birth}, {"expiry", expiry}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
-		{"files", files}, {"volumes", volumes}, {"workspaces", workspaces}, {"images", images}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
+		{"files", files}, {"volumes", volumes}, {"workspaces", workspaces}, {"images", images}, {"debian", debians}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
 		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"network", network},
 		{"named", named}, {"cache", caches}, {"dial", dials}, {"pause", pauses}, {"snapshot", snapshots},
 		{"ledger", ledgers}, {"faults", faults}, {"steps", steps},

@@ -18,6 +18,8 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -82,6 +84,9 @@ func initialize(text string) (code int, err error) {
 		return 125, fmt.Errorf("read configuration: %w", err)
 	}
 	config.Env = os.Environ()
+	if !config.Home { // it is that of the first process's user, from the engine
+		config.Env = slices.DeleteFunc(config.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
+	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, unix.SIGTERM, unix.SIGINT)
 	m, err := guest.NewMachine(config)

@@ -41,6 +41,11 @@ var (
 	}}
 	// Cgroups is the right to make cgroups that limit memory.
 	Cgroups = Part{what: "a writable cgroup with the memory controller", missing: cgroups}
+	// DebianTree is what scripts/debian makes, which needs root.
+	DebianTree = Part{what: "a Debian tree", install: "debootstrap, and run scripts/debian", missing: func() error {
+		_, err := debian()
+		return err
+	}}
 	// StaticBusybox is a busybox that runs where there are no libraries.
 	StaticBusybox = Part{what: "a static busybox", install: "busybox-static", missing: func() error {
 		_, err := busybox()
@@ -93,6 +98,28 @@ func busybox() (string, error) {
 		}
 	}
 	return "", fmt.Errorf("there is none in /bin or /usr/bin")
+}
+
+// Debian needs DebianTree and returns its path: a tar archive with the root file
+// system of a Debian that has python3.
+func Debian(t testing.TB) string {
+	t.Helper()
+	Need(t, DebianTree)
+	path, err := debian()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func debian() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "atoll-test", "bookworm-python3.tar")
+	_, err = os.Stat(path)
+	return path, err
 }
 
 // static reports whether a program needs no libraries: one that does names

@@ -5,6 +5,7 @@ package testimage
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"io"
 	"os"
 	"os/exec"
@@ -145,6 +146,17 @@ func Busybox(t testing.TB) v1.Image {
 		}
 	}
 	return New(t, v1.Config{Env: []string{"PATH=/usr/bin:/bin"}, Cmd: []string{"sh"}}, Layer(t, entries...))
+}
+
+// Debian returns an image with Debian and python3: what most users' images are
+// made from.
+func Debian(t testing.TB) v1.Image {
+	t.Helper()
+	layer, err := tarball.LayerFromFile(testenv.Debian(t), tarball.WithCompressionLevel(gzip.BestSpeed), tarball.WithCompressedCaching)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(t, v1.Config{Cmd: []string{"bash"}}, layer)
 }
 
 // Program returns an image from scratch that holds one static Go program,

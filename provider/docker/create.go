@@ -308,7 +308,9 @@ func (c *creation) config() (*container.Config, error) {
 		return c.plainConfig(labels), nil
 	}
 	g := guest.Config{
-		ID: s.ID, Self: guestPath, Workdir: s.Workdir, User: cmp.Or(s.User, c.image.user), Cmd: s.Cmd, TTY: s.TTY, OpenStdin: s.OpenStdin, Held: s.AutoRemove, IdleStop: max(cmp.Or(s.IdleStop, atoll.DefaultIdleStop), 0),
+		ID: s.ID, Self: guestPath, Workdir: s.Workdir, User: cmp.Or(s.User, c.image.user),
+		Home: table.Lookup(slices.Concat(c.image.env, s.Env), "HOME") != "",
+		Cmd:  s.Cmd, TTY: s.TTY, OpenStdin: s.OpenStdin, Held: s.AutoRemove, IdleStop: max(cmp.Or(s.IdleStop, atoll.DefaultIdleStop), 0),
 	}
 	if s.Cache {
 		g.Cache, g.CachePaths = cacheDir, s.CachePaths

@@ -448,6 +448,12 @@ func tiny(t testing.TB) v1.Image {
 	return testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
 }
 
+// debian is an image for the suite, served for one subtest.
+func debian(t *testing.T) string {
+	t.Helper()
+	return serve(t).Push("debian:1", testimage.Debian(t))
+}
+
 // pullable is an image for the suite that has a file with that text.
 func pullable(t *testing.T, img v1.Image) []providertest.Option {
 	t.Helper()
@@ -457,7 +463,7 @@ func pullable(t *testing.T, img v1.Image) []providertest.Option {
 		reg.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
 		t.Cleanup(func() { reg.Fault(nil) })
 	}
-	return []providertest.Option{providertest.Pullable(ref), providertest.Source("/file", "text", unplug)}
+	return []providertest.Option{providertest.Pullable(ref), providertest.Source("/file", "text", unplug), providertest.Debian(debian)}
 }
 
 func TestConformance(t *testing.T) {

@@ -26,6 +26,7 @@ type image struct {
 	name     string // its name in full and its digest, as far as it has them
 	digest   string // of what a registry has, else the id
 	user     string
+	env      []string
 	platform string
 	size     int64
 }
@@ -90,7 +91,7 @@ func (p *Provider) inspectImage(ctx context.Context, ref string) (*image, error)
 		im.name += "@" + im.digest
 	}
 	if found.Config != nil {
-		im.user = found.Config.User
+		im.user, im.env = found.Config.User, found.Config.Env
 	}
 	return im, nil
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 	"github.com/seed46cd37a8/atoll/providertest"
 )
@@ -39,6 +40,7 @@ func options() []providertest.Option {
 		}),
 		providertest.Elsewhere(elsewhere),
 		providertest.Crash(crash),
+		providertest.Debian(func(t *testing.T) string { return testimage.Serve(t).Push("debian:1", testimage.Debian(t)) }),
 	}
 }
 
