@@ -48,7 +48,7 @@ func (s *SQLite) sweep(dir string) {
 		return // what is left does no harm
 	}
 	for _, e := range entries {
-		if lock, err := disk.TryLockExisting(filepath.Join(dir, e.Name())); err == nil {
+		if lock, err := disk.TryShareExisting(filepath.Join(dir, e.Name())); err == nil {
 			_ = lock.Remove() // as above
 		}
 	}
@@ -59,7 +59,7 @@ func (s *SQLite) Alive(ctx context.Context, holder string) (bool, error) {
 	if !isHolder(holder) {
 		return false, nil
 	}
-	lock, err := disk.TryLockExisting(s.holderPath(holder))
+	lock, err := disk.TryShareExisting(s.holderPath(holder))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -229,5 +230,42 @@ func TestAnotherProgramWrites(t *testing.T) {
 	}
 	if err := <-done; err != nil {
 		t.Errorf("Insert: %v", err)
+	}
+}
+
+// A holder that was killed is alive for nobody, however many ask at once.
+func TestDeadHolder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "atoll.db")
+	dir := path + ".holders"
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for range 300 {
+		names = append(names, atoll.NewID())
+		writeFile(t, filepath.Join(dir, names[len(names)-1]), "") // which nobody locks
+	}
+	var all sync.WaitGroup
+	var alive atomic.Int32
+	for range 4 {
+		s := store.NewSQLite(path)
+		t.Cleanup(func() { s.Close() })
+		all.Go(func() {
+			for _, name := range names {
+				switch ok, err := s.Alive(t.Context(), name); {
+				case err != nil:
+					t.Errorf("Alive: %v", err)
+				case ok:
+					alive.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := alive.Load(); n > 0 {
+		t.Errorf("%d times one was alive", n)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%d files are left, %v", len(left), err)
 	}
 }

@@ -17,6 +17,9 @@ func TryLock(path string) (*Lock, error) { return lock(path, os.O_CREATE) }
 // TryLockExisting is TryLock for a file that is there: else it is fs.ErrNotExist.
 func TryLockExisting(path string) (*Lock, error) { return lock(path, 0) }
 
+// TryShareExisting is TryLockExisting.
+func TryShareExisting(path string) (*Lock, error) { return lock(path, 0) }
+
 func lock(path string, flags int) (*Lock, error) {
 	file, err := os.OpenFile(path, flags|os.O_RDWR, 0o600)
 	if err != nil {

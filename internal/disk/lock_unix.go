@@ -27,6 +27,12 @@ func TryLockExisting(path string) (*Lock, error) {
 	return lock(path, 0, syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
+// TryShareExisting is TryLockExisting for who only looks whether somebody holds
+// the lock: many may look at the same time, and do not take each other for it.
+func TryShareExisting(path string) (*Lock, error) {
+	return lock(path, 0, syscall.LOCK_SH|syscall.LOCK_NB)
+}
+
 // lock takes the lock on the file that path names then.
 func lock(path string, flags, how int) (*Lock, error) {
 	for {
