@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -230,4 +232,33 @@ func TestLost(t *testing.T) {
 			t.Errorf("it is written down as %q; its data is there: %v", l.written(killedID), l.hasData(killedID))
 		}
 	})
+}
+
+// A name that was taken by who was killed is one program's, of many that want it
+// at once, and the others are told that it is taken.
+func TestNameOfTheKilledForMany(t *testing.T) {
+	for _, tt := range []struct{ step, in string }{{"intent", "create"}, {"removing", "remove"}, {"removed", "remove"}} {
+		t.Run(tt.in+" "+tt.step, func(t *testing.T) {
+			l := killed(t, tt.step, tt.in)
+			var all sync.WaitGroup
+			var made atomic.Int32
+			for range 8 {
+				s := store.NewSQLite(l.store.Path())
+				t.Cleanup(func() { s.Close() })
+				p := ledger.New(l.engine, s, ledger.Options{Server: true})
+				all.Go(func() {
+					switch _, err := p.Create(t.Context(), &atoll.Spec{Name: "web"}); {
+					case err == nil:
+						made.Add(1)
+					case atoll.KindOf(err) != atoll.ErrAlreadyExists:
+						t.Errorf("Create: %v, want ErrAlreadyExists", err)
+					}
+				})
+			}
+			all.Wait()
+			if n := made.Load(); n != 1 {
+				t.Errorf("%d have got the name", n)
+			}
+		})
+	}
 }

@@ -78,8 +78,9 @@ type Provider struct {
 	closing sync.Once
 }
 
-// New returns p with its sandboxes written down in s. It does not open s. Its
-// Close closes p and s.
+// New returns p with its sandboxes written down in s, which is this layer's own:
+// others open the same store themselves, as other programs do. It does not open
+// s. Its Close closes p and s.
 func New(p atoll.Provider, s store.Store, opts Options) *Provider {
 	opts.Orphans = cmp.Or(opts.Orphans, Remove)
 	opts.Failed = cmp.Or(opts.Failed, Keep)
@@ -221,6 +222,9 @@ func (l *Provider) vacate(ctx context.Context, r *store.Record) (other *store.Re
 			return other, nil
 		}
 		defer unlock()
+		if other, err = l.store.Find(ctx, other.ID); err != nil { // it may have changed since
+			return nil, notFoundIsFine(err)
+		}
 	}
 	if other.Scope != l.scope || other.State == store.Rebuilding {
 		return other, nil
@@ -229,6 +233,8 @@ func (l *Provider) vacate(ctx context.Context, r *store.Record) (other *store.Re
 	switch {
 	case errors.Is(err, errElsewhere):
 		return other, nil
+	case errors.Is(err, store.ErrChanged): // another program was faster
+		return nil, nil
 	case err != nil:
 		return nil, err
 	case out.gone:

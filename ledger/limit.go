@@ -12,7 +12,8 @@ import (
 )
 
 // tidy settles what is written down of sandboxes that are gone, as those are
-// whose time was over: each takes the place of one that could be made.
+// whose time was over, and of those that killed programs were making or removing:
+// each takes the place of one that could be made.
 func (l *Provider) tidy(ctx context.Context) error {
 	there, err := l.ProviderLayer.List(ctx, atoll.Filter{})
 	if err != nil {
@@ -27,15 +28,10 @@ func (l *Provider) tidy(ctx context.Context) error {
 		known[there[i].ID] = true
 	}
 	for _, r := range records {
-		if known[r.ID] || r.Scope != l.scope || r.State != store.Present {
+		if known[r.ID] && r.State != store.Removing || r.Scope != l.scope || r.State == store.Rebuilding {
 			continue
 		}
-		unlock, ok := l.gate.try(r.ID)
-		if !ok {
-			continue // somebody is at work on it
-		}
-		_, err := l.settle(ctx, r, false)
-		unlock()
+		err := l.tidyOne(ctx, r.ID)
 		if err != nil && ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -44,6 +40,19 @@ func (l *Provider) tidy(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (l *Provider) tidyOne(ctx context.Context, id string) error {
+	unlock, ok := l.gate.try(id)
+	if !ok {
+		return nil // somebody is at work on it
+	}
+	defer unlock()
+	r, err := l.store.Find(ctx, id) // it may have changed since
+	if err == nil && r.State != store.Rebuilding {
+		_, err = l.settle(ctx, r, false)
+	}
+	return notFoundIsFine(err)
 }
 
 // shownHolders is how many sandboxes an error names.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/ledger"
+	"github.com/seed46cd37a8/atoll/store"
 )
 
 // There are never more sandboxes than there may be, whichever program makes
@@ -15,7 +16,9 @@ import (
 func TestMost(t *testing.T) {
 	const most, tries = 3, 12
 	l := newLab(t, ledger.Options{Most: most})
-	other := ledger.New(l.engine, l.store, ledger.Options{Most: most, Server: true}) // of the same store; not closed, which l is
+	s := store.NewSQLite(l.store.Path()) // as another program opens it
+	defer s.Close()
+	other := ledger.New(l.engine, s, ledger.Options{Most: most, Server: true})
 	var made, refused atomic.Int32
 	var work sync.WaitGroup
 	for i := range tries {
@@ -59,4 +62,30 @@ func TestMost(t *testing.T) {
 	if _, err := other.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted {
 		t.Errorf("Create of one too many: %v", err)
 	}
+}
+
+// What programs left behind that were killed takes no place.
+func TestMostOfTheKilled(t *testing.T) {
+	for _, tt := range []struct{ step, in string }{{"intent", "create"}, {"removing", "remove"}, {"removed", "remove with volumes"}} {
+		t.Run(tt.in+" "+tt.step, func(t *testing.T) {
+			l := killed(t, tt.step, tt.in)
+			p := ledger.New(l.engine, l.store, ledger.Options{Most: 1, Server: true}) // not closed, which l is
+			if _, err := p.Create(t.Context(), &atoll.Spec{Name: "other"}); err != nil {
+				t.Errorf("Create: %v", err)
+			}
+			if l.has(killedID) || l.written(killedID) != "" {
+				t.Errorf("the other one is there: %v, written down as %q", l.has(killedID), l.written(killedID))
+			}
+			if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted {
+				t.Errorf("Create of one too many: %v, want ErrExhausted", err)
+			}
+		})
+	}
+	t.Run("one that lives keeps its place", func(t *testing.T) {
+		l := killed(t, "made", "create")
+		p := ledger.New(l.engine, l.store, ledger.Options{Most: 1, Server: true})
+		if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted || !l.has(killedID) {
+			t.Errorf("Create: %v, want ErrExhausted; it is there: %v", err, l.has(killedID))
+		}
+	})
 }
