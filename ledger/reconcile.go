@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -202,6 +203,10 @@ func (r *round) failed(ctx context.Context, rec *store.Record, st atoll.Status) 
 	case Restart:
 		out.done = atoll.DoneRestarted
 	case Rebuild:
+		if st.Spec.TTL > 0 { // it would begin anew
+			out.reason = strings.TrimPrefix(out.reason+"; its time is limited, so it is not rebuilt", "; ")
+			break
+		}
 		out.done = atoll.DoneRebuilt
 	}
 	switch {

@@ -69,33 +69,14 @@ func TestFailed(t *testing.T) {
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			l := newLab(t, ledger.Options{Failed: policy})
-			sb := l.create(l, atoll.Spec{Name: "web", Cmd: []string{"cat"}, OpenStdin: true, Labels: map[string]string{"a": "b"}})
+			sb := l.failedOnce(atoll.Spec{Name: "web", Labels: map[string]string{"a": "b"}})
 			raw := l.secretOf(sb.ID())
 			if err := atoll.WriteFile(t.Context(), sb, "kept", []byte("x"), 0); err != nil {
 				t.Fatal(err)
 			}
-			main, err := sb.Process(t.Context(), atoll.MainProcess)
-			if err == nil {
-				err = main.Signal(t.Context(), atoll.SIGINT)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			state := func() atoll.State {
-				st, err := sb.Status(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				return st.State
-			}
-			for end := time.Now().Add(10 * time.Second); state() != atoll.StateFailed; time.Sleep(time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatalf("the sandbox is %s", state())
-				}
-			}
 			l.reconcile(atoll.ReconcileOptions{DryRun: true}, 0, map[string]string{sb.ID(): want})
-			if state() != atoll.StateFailed {
-				t.Errorf("after a dry run the sandbox is %s", state())
+			if state := l.state(sb); state != atoll.StateFailed {
+				t.Errorf("after a dry run the sandbox is %s", state)
 			}
 			l.reconcile(atoll.ReconcileOptions{}, 0, map[string]string{sb.ID(): want})
 			if policy == "" || policy == ledger.Keep {
@@ -104,6 +85,52 @@ func TestFailed(t *testing.T) {
 			l.reconcile(atoll.ReconcileOptions{}, 1, none)
 			l.sameAs(sb.ID(), raw, atoll.StateRunning)
 		})
+	}
+}
+
+// failedOnce makes a sandbox of which the main process has failed.
+func (l *lab) failedOnce(spec atoll.Spec) atoll.Sandbox {
+	l.t.Helper()
+	spec.Cmd, spec.OpenStdin = []string{"cat"}, true
+	sb := l.create(l, spec)
+	main, err := sb.Process(l.t.Context(), atoll.MainProcess)
+	if err == nil {
+		err = main.Signal(l.t.Context(), atoll.SIGINT)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); l.state(sb) != atoll.StateFailed; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			l.t.Fatalf("the sandbox is %s", l.state(sb))
+		}
+	}
+	return sb
+}
+
+func (l *lab) state(sb atoll.Sandbox) atoll.State {
+	l.t.Helper()
+	st, err := sb.Status(l.t.Context())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return st.State
+}
+
+// One whose time is limited gets no more of it by failing: made again, it would
+// begin anew.
+func TestFailedWithLimitedTime(t *testing.T) {
+	l := newLab(t, ledger.Options{Failed: ledger.Rebuild})
+	sb := l.failedOnce(atoll.Spec{TTL: atoll.Duration(time.Hour)})
+	before, err := sb.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{sb.ID(): "failed nothing"}
+	l.reconcile(atoll.ReconcileOptions{DryRun: true}, 0, want)
+	l.reconcile(atoll.ReconcileOptions{Force: true}, 0, want)
+	if after, err := sb.Status(t.Context()); err != nil || before.Expires.IsZero() || !after.Expires.Equal(before.Expires) {
+		t.Errorf("it expires at %v, %v; want %v", after.Expires, err, before.Expires)
 	}
 }
 
