@@ -4,7 +4,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -72,6 +74,77 @@ func TestStoreIsOpenedWhenNeeded(t *testing.T) {
 	}
 	if probe := ProbeStore(t.Context(), cfg); !probe.OK {
 		t.Errorf("ProbeStore: %+v", probe)
+	}
+}
+
+// Of two programs without a server that give one name at the same moment, each at
+// another provider, one does, and the other is told who has it.
+func TestNameAtTwoProviders(t *testing.T) {
+	cfg := &Config{StateDir: t.TempDir(), Provider: "mock", Providers: []string{"mock", "local"}}
+	for range 20 {
+		var all sync.WaitGroup
+		made := make([]atoll.Sandbox, 2)
+		begin := make(chan struct{})
+		for i, name := range cfg.Providers {
+			p, err := Open(cfg, Options{Server: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			all.Go(func() {
+				<-begin
+				made[i], err = p.Create(t.Context(), &atoll.Spec{Name: "web", Provider: name})
+				if err != nil && (atoll.KindOf(err) != atoll.ErrAlreadyExists || !strings.Contains(err.Error(), "provider")) {
+					t.Errorf("Create: %v, want ErrAlreadyExists that names the provider", err)
+				}
+			})
+		}
+		close(begin)
+		all.Wait()
+		if (made[0] == nil) == (made[1] == nil) {
+			t.Fatalf("not one has the name: %v", made)
+		}
+		for _, sb := range made {
+			if sb == nil {
+				continue
+			}
+			if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// The name of one whose time is over is free at all providers, though nobody has
+// reconciled.
+func TestNameOfTheExpired(t *testing.T) {
+	cfg := &Config{StateDir: t.TempDir(), Provider: "mock", Providers: []string{"mock", "local"}}
+	p, err := Open(cfg, Options{Server: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := p.Create(t.Context(), &atoll.Spec{Name: "web", TTL: atoll.Duration(time.Millisecond)}); err != nil {
+		t.Fatal(err)
+	}
+	for ev, err := range p.Watch(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := p.List(t.Context(), atoll.Filter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(all) == 0 && (ev.Type == atoll.EventSynced || ev.Status.State == atoll.StateRemoved) {
+			break
+		}
+	}
+	sb, err := p.Create(t.Context(), &atoll.Spec{Name: "web", Provider: "local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -192,6 +192,7 @@ func TestLost(t *testing.T) {
 		if err != nil || st.State != atoll.StateFailed || !strings.Contains(st.Reason, "rebuilt") || st.Spec.Labels["a"] != "b" {
 			t.Errorf("Status: %+v, %v", st, err)
 		}
+		l.listed(t, st)
 		_, err = sb.Exec(t.Context(), &atoll.Command{Args: []string{"true"}})
 		if atoll.KindOf(err) != atoll.ErrStopped {
 			t.Errorf("Exec: %v, want ErrStopped", err)
@@ -221,6 +222,9 @@ func TestLost(t *testing.T) {
 		}
 		if _, err := sb.Status(t.Context()); atoll.KindOf(err) != atoll.ErrNotFound {
 			t.Errorf("Status: %v, want ErrNotFound", err)
+		}
+		if all, err := l.List(t.Context(), atoll.Filter{}); len(all) > 0 || err != nil {
+			t.Errorf("List: %+v, %v", all, err)
 		}
 	})
 	t.Run("Remove with volumes", func(t *testing.T) {

@@ -61,6 +61,27 @@ func (b *brokenStore) Delete(ctx context.Context, r *store.Record, secret bool) 
 	return b.Store.Delete(ctx, r, secret)
 }
 
+func (b *brokenStore) Forget(ctx context.Context, r *store.Record) error {
+	if err := b.fail(); err != nil {
+		return err
+	}
+	return b.Store.Forget(ctx, r)
+}
+
+func (b *brokenStore) Forgotten(ctx context.Context, id string) (bool, error) {
+	if err := b.fail(); err != nil {
+		return false, err
+	}
+	return b.Store.Forgotten(ctx, id)
+}
+
+func (b *brokenStore) InState(ctx context.Context, scope string, state store.State) ([]*store.Record, error) {
+	if err := b.fail(); err != nil {
+		return nil, err
+	}
+	return b.Store.InState(ctx, scope, state)
+}
+
 func (b *brokenStore) Find(ctx context.Context, id string) (*store.Record, error) {
 	if err := b.fail(); err != nil {
 		return nil, err

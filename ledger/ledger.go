@@ -34,7 +34,7 @@ type Options struct {
 	// Orphans: sandboxes that this store's programs made, and that are not written
 	// down. Those that others made are left alone.
 	Orphans Policy // Remove (default), or Keep, which writes them down
-	Failed  Policy // Keep (default), Restart or Rebuild
+	Failed  Policy // Keep (default), Restart, or Rebuild those without a TTL
 	// Outdated: sandboxes whose image's name stands for another image by now.
 	Outdated Policy // Rebuild (default) or Keep
 
@@ -199,8 +199,12 @@ func (l *Provider) intend(ctx context.Context, s *atoll.Spec) (r *store.Record, 
 
 // taken says what other has that r was to have.
 func taken(r, other *store.Record) error {
-	if r.ID == other.ID {
+	switch {
+	case r.ID == other.ID:
 		return atoll.Errorf("create", r.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
+	case r.Scope != other.Scope:
+		return atoll.Errorf("create", r.Spec.Name, atoll.ErrAlreadyExists,
+			"the name is that of sandbox %s of the provider %s: if that is gone, atoll reconcile frees the name", other.ID, other.Scope)
 	}
 	return atoll.Errorf("create", r.Spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", other.ID)
 }
@@ -258,7 +262,7 @@ func (l *Provider) make(ctx context.Context, s *atoll.Spec, raw string) (atoll.S
 // reconcile finds out.
 func (l *Provider) present(ctx context.Context, r *store.Record, sb atoll.Sandbox) {
 	ctx = context.WithoutCancel(ctx)
-	r.State, r.Provider = store.Present, l.scope
+	r.State, r.Provider, r.Reason = store.Present, l.scope, ""
 	if l.Info().Caps.Survives {
 		r.Holder = ""
 	}
@@ -284,30 +288,69 @@ func (l *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	return nil, err
 }
 
-// Resolve implements atoll.Resolver.
+// Resolve implements atoll.Resolver. What is still written down of a sandbox that
+// is gone and had the name is settled: whoever looks for it may be about to give
+// the name to one of another provider, which has to be free for that.
 func (l *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
 	id, err := l.ProviderLayer.Resolve(ctx, project, name)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
-		if r, findErr := l.store.Named(ctx, l.scope, project, name); findErr == nil && l.isLost(r) {
+		r, findErr := l.store.Named(ctx, l.scope, cmp.Or(project, atoll.DefaultProject), name)
+		switch {
+		case findErr != nil || r.Scope != l.scope:
+		case l.isLost(r):
 			return r.ID, nil
+		default:
+			if err := l.tidyOne(ctx, r.ID); err != nil {
+				l.log.Debug("resolve: settle", "sandbox", r.ID, "err", err) // it keeps its name
+			}
 		}
 	}
 	return id, err
 }
 
-// List implements atoll.Provider.
+// List implements atoll.Provider. Sandboxes whose rebuild failed are there, too.
 func (l *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
 	all, err := l.ProviderLayer.List(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]bool{}
 	for i := range all {
 		all[i].Spec.Env = unmarked(all[i].Spec.Env)
+		known[all[i].ID] = true
 	}
-	return all, err
+	lost := l.allLost(ctx, known)
+	if len(lost) == 0 {
+		return all, nil
+	}
+	for _, st := range lost {
+		if f.Match(st) {
+			all = append(all, st)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b atoll.Status) int { return a.Created.Compare(b.Created) })
+	return all, nil
 }
 
-// Watch implements atoll.Provider.
+// Watch implements atoll.Provider. What List has besides is in the replay; that
+// a rebuild has failed later on is not told, but that the sandbox was removed.
 func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
+		known := map[string]bool{}
+		synced := false
 		for ev, err := range l.ProviderLayer.Watch(ctx) {
+			if err == nil && ev.Type == atoll.EventSynced && !synced {
+				synced = true
+				for _, st := range l.allLost(ctx, known) {
+					if !yield(atoll.Event{Type: atoll.EventState, Status: st, Time: ev.Time}, nil) {
+						return
+					}
+				}
+				known = nil
+			}
+			if !synced {
+				known[ev.Status.ID] = true
+			}
 			ev.Status.Spec.Env = unmarked(ev.Status.Spec.Env)
 			if !yield(ev, err) {
 				return

@@ -281,8 +281,17 @@ func (r *round) unwritten(ctx context.Context, st *atoll.Status) (outcome, error
 	if ours {
 		out.found, out.reason = atoll.FoundOrphan, "it is not written down"
 	}
-	state := store.Present
-	if ours && l.opts.Orphans == Remove && l.Info().Caps.Survives {
+	state, back := store.Present, false
+	var err error
+	if ours {
+		if back, err = l.store.Forgotten(ctx, st.ID); err != nil {
+			return out, err
+		}
+	}
+	switch {
+	case back:
+		out.reason = "it had gone, and is back"
+	case ours && l.opts.Orphans == Remove && l.Info().Caps.Survives:
 		state, out.done, out.gone = store.Removing, atoll.DoneRemoved, true
 	}
 	switch {

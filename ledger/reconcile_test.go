@@ -276,6 +276,30 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
+// A program that asks another backend, as one with another address of an engine,
+// has none of the sandboxes. Those who ask the right one have all of them.
+func TestAnotherBackend(t *testing.T) {
+	l := newLab(t, ledger.Options{})
+	sb := l.create(l, atoll.Spec{Name: "web", Labels: map[string]string{"a": "b"}})
+	if err := atoll.WriteFile(t.Context(), sb, "kept", []byte("x"), 0); err != nil {
+		t.Fatal(err)
+	}
+	raw := l.secretOf(sb.ID())
+	s := store.NewSQLite(l.store.Path())
+	defer s.Close()
+	wrong := ledger.New(openEngine(t, t.TempDir()), s, ledger.Options{Server: true})
+	for range 2 {
+		if _, err := wrong.Reconcile(t.Context(), atoll.ReconcileOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[string]string{sb.ID(): "orphan adopted"}
+	l.reconcile(atoll.ReconcileOptions{DryRun: true}, 0, want)
+	l.reconcile(atoll.ReconcileOptions{}, 0, want)
+	l.reconcile(atoll.ReconcileOptions{}, 1, none)
+	l.sameAs(sb.ID(), raw, atoll.StateRunning)
+}
+
 // openOther is the ledger of another server on the engine of l.
 func openOther(t *testing.T, l *lab) *ledger.Provider {
 	t.Helper()

@@ -75,6 +75,8 @@ func goesByItself(s *atoll.Spec, made time.Time) bool {
 // finish does what judge said.
 func (l *Provider) finish(ctx context.Context, r *store.Record, sb atoll.Sandbox, out outcome) error {
 	switch {
+	case out.done == atoll.DoneForgotten && r.State == store.Present:
+		return l.store.Forget(ctx, r) // it may be back, when the right backend is asked again
 	case out.done == atoll.DoneForgotten:
 		return l.store.Delete(ctx, r, false) // a secret goes with the data volume
 	case out.gone:
@@ -106,18 +108,27 @@ func (l *Provider) finishRemoval(ctx context.Context, r *store.Record, sb atoll.
 
 // remake makes a sandbox again that was removed for that.
 func (l *Provider) remake(ctx context.Context, r *store.Record) error {
-	if err := l.take(ctx, r, func(*store.Record) {}); err != nil {
+	if err := l.take(ctx, r, func(r *store.Record) { r.Reason = "" }); err != nil {
 		return err
 	}
 	raw, err := l.store.KeepSecret(ctx, l.scope, r.ID, secret.New())
-	if err != nil {
-		return err
+	var sb atoll.Sandbox
+	if err == nil {
+		sb, err = l.make(ctx, &r.Spec, raw)
 	}
-	sb, err := l.make(ctx, &r.Spec, raw)
 	if err != nil {
+		l.fell(ctx, r, err)
 		return err
 	}
 	l.opts.step("remade")
 	l.present(ctx, r, sb)
 	return nil
+}
+
+// fell writes down why a sandbox could not be made again.
+func (l *Provider) fell(ctx context.Context, r *store.Record, why error) {
+	r.Reason = why.Error()
+	if err := l.store.Update(context.WithoutCancel(ctx), r); err != nil {
+		l.log.Warn("rebuild: why it failed is not written down", "sandbox", r.ID, "err", err)
+	}
 }

@@ -11,14 +11,14 @@ import (
 )
 
 // columns are those of a Record, in the order in which scan reads them.
-const columns = "id, scope, provider, spec, state, volumes, holder, created, rev"
+const columns = "id, scope, provider, spec, state, volumes, holder, reason, created, rev"
 
 // scan reads one row.
 func scan(row interface{ Scan(...any) error }) (*Record, error) {
 	var r Record
 	var spec []byte
 	var created int64
-	err := row.Scan(&r.ID, &r.Scope, &r.Provider, &spec, &r.State, &r.Volumes, &r.Holder, &created, &r.Rev)
+	err := row.Scan(&r.ID, &r.Scope, &r.Provider, &spec, &r.State, &r.Volumes, &r.Holder, &r.Reason, &created, &r.Rev)
 	if err == nil {
 		err = json.Unmarshal(spec, &r.Spec)
 	}
@@ -36,9 +36,12 @@ func (s *SQLite) Insert(ctx context.Context, r *Record, secret string, most int)
 		return "", atoll.E("create", r.ID, atoll.ErrInvalid, err)
 	}
 	err = s.write(ctx, "create", r.ID, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (id, scope, provider, project, name, spec, state, volumes, holder, created, rev)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)`,
-			r.ID, r.Scope, r.Provider, r.Spec.Project, r.Spec.Name, string(spec), r.State, r.Volumes, r.Holder, r.Created.UnixMilli())
+		if err := free(ctx, tx, r); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (id, scope, provider, project, name, spec, state, volumes, holder, reason, created, rev)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)`,
+			r.ID, r.Scope, r.Provider, r.Spec.Project, r.Spec.Name, string(spec), r.State, r.Volumes, r.Holder, r.Reason, r.Created.UnixMilli())
 		if isTaken(err) {
 			return taken("create", r)
 		}
@@ -46,6 +49,9 @@ func (s *SQLite) Insert(ctx context.Context, r *Record, secret string, most int)
 			return err
 		}
 		if err := room(ctx, tx, most); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "DELETE FROM gone WHERE id = ?", r.ID); err != nil {
 			return err
 		}
 		if secret == "" {
@@ -59,6 +65,21 @@ func (s *SQLite) Insert(ctx context.Context, r *Record, secret string, most int)
 	}
 	r.Rev = 1
 	return kept, nil
+}
+
+// free is ErrAlreadyExists when r is about to be made with the name of another,
+// of whatever scope; the transaction is the only one that writes. Of one scope an
+// index sees to it.
+func free(ctx context.Context, tx *sql.Tx, r *Record) error {
+	if r.Spec.Name == "" || r.State != Creating {
+		return nil
+	}
+	var n int
+	err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sandboxes WHERE project = ? AND name = ? AND name <> ''", r.Spec.Project, r.Spec.Name).Scan(&n)
+	if err == nil && n > 0 {
+		err = taken("create", r)
+	}
+	return err
 }
 
 // room is ErrExhausted when there are more than most records, if that is not 0.
@@ -96,13 +117,17 @@ func (s *SQLite) Update(ctx context.Context, r *Record) error {
 		return atoll.E("update", r.ID, atoll.ErrInvalid, err)
 	}
 	err = s.write(ctx, "update", r.ID, func(ctx context.Context, tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, `UPDATE sandboxes SET scope = ?, provider = ?, project = ?, name = ?, spec = ?, state = ?, volumes = ?, holder = ?, rev = rev + 1
+		res, err := tx.ExecContext(ctx, `UPDATE sandboxes SET scope = ?, provider = ?, project = ?, name = ?, spec = ?, state = ?, volumes = ?, holder = ?, reason = ?, rev = rev + 1
 			WHERE id = ? AND rev = ?`,
-			r.Scope, r.Provider, r.Spec.Project, r.Spec.Name, string(spec), r.State, r.Volumes, r.Holder, r.ID, r.Rev)
+			r.Scope, r.Provider, r.Spec.Project, r.Spec.Name, string(spec), r.State, r.Volumes, r.Holder, r.Reason, r.ID, r.Rev)
 		if isTaken(err) {
 			return taken("update", r)
 		}
-		return changed(res, err, "update", r)
+		if err := changed(res, err, "update", r); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE secrets SET scope = ? WHERE id = ? AND scope <> ?", r.Scope, r.ID, r.Scope)
+		return err
 	})
 	if err == nil {
 		r.Rev++
@@ -120,6 +145,39 @@ func (s *SQLite) Delete(ctx context.Context, r *Record, secret bool) error {
 		_, err = tx.ExecContext(ctx, "DELETE FROM secrets WHERE id = ?", r.ID)
 		return err
 	})
+}
+
+// remembered is how long it is known that a sandbox was there which has gone
+// without us.
+const remembered = 90 * 24 * time.Hour
+
+// since is the time from which on that is remembered.
+func since() int64 { return time.Now().Add(-remembered).UnixMilli() }
+
+// Forget implements Sandboxes.
+func (s *SQLite) Forget(ctx context.Context, r *Record) error {
+	return s.write(ctx, "delete", r.ID, func(ctx context.Context, tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, "DELETE FROM sandboxes WHERE id = ? AND rev = ?", r.ID, r.Rev)
+		if err := changed(res, err, "delete", r); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "DELETE FROM gone WHERE since < ?", since()); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "INSERT OR REPLACE INTO gone (id, since) VALUES (?, ?)", r.ID, time.Now().UnixMilli())
+		return err
+	})
+}
+
+// Forgotten implements Sandboxes.
+func (s *SQLite) Forgotten(ctx context.Context, id string) (bool, error) {
+	db, err := s.open(ctx)
+	if err != nil {
+		return false, err
+	}
+	var n int
+	err = db.QueryRowContext(ctx, "SELECT count(*) FROM gone WHERE id = ? AND since >= ?", id, since()).Scan(&n)
+	return n > 0, s.failed("find", id, err)
 }
 
 // changed is ErrConflict if nothing was.
@@ -141,7 +199,8 @@ func (s *SQLite) Find(ctx context.Context, id string) (*Record, error) {
 
 // Named implements Sandboxes.
 func (s *SQLite) Named(ctx context.Context, scope, project, name string) (*Record, error) {
-	return s.one(ctx, name, "SELECT "+columns+" FROM sandboxes WHERE scope = ? AND project = ? AND name = ? AND name <> ''", scope, project, name)
+	return s.one(ctx, name, "SELECT "+columns+" FROM sandboxes WHERE project = ? AND name = ? AND name <> '' ORDER BY scope <> ?, created, id LIMIT 1",
+		project, name, scope)
 }
 
 func (s *SQLite) one(ctx context.Context, what, query string, args ...any) (*Record, error) {
@@ -158,11 +217,23 @@ func (s *SQLite) one(ctx context.Context, what, query string, args ...any) (*Rec
 
 // Records implements Sandboxes.
 func (s *SQLite) Records(ctx context.Context) ([]*Record, error) {
+	return s.all(ctx, "SELECT "+columns+" FROM sandboxes ORDER BY created, id")
+}
+
+// InState implements Sandboxes.
+func (s *SQLite) InState(ctx context.Context, scope string, state State) ([]*Record, error) {
+	if !s.Exists() {
+		return nil, nil
+	}
+	return s.all(ctx, "SELECT "+columns+" FROM sandboxes WHERE scope = ? AND state = ? ORDER BY created, id", scope, state)
+}
+
+func (s *SQLite) all(ctx context.Context, query string, args ...any) ([]*Record, error) {
 	db, err := s.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := db.QueryContext(ctx, "SELECT "+columns+" FROM sandboxes ORDER BY created, id")
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, s.failed("list", "", err)
 	}

@@ -44,7 +44,8 @@ func (s *SQLite) Abandoned(ctx context.Context, scope string) ([]string, error) 
 	if err != nil {
 		return nil, err
 	}
-	rows, err := db.QueryContext(ctx, "SELECT id FROM secrets WHERE scope = ? AND id NOT IN (SELECT id FROM sandboxes) ORDER BY id", scope)
+	rows, err := db.QueryContext(ctx, `SELECT id FROM secrets WHERE scope = ? AND id NOT IN (SELECT id FROM sandboxes)
+		AND id NOT IN (SELECT id FROM gone WHERE since >= ?) ORDER BY id`, scope, since())
 	if err != nil {
 		return nil, s.failed("list", "", err)
 	}

@@ -192,6 +192,38 @@ func execSQL(t *testing.T, path, query string) {
 	}
 }
 
+// What an older program has written is there for this one: also two of one name,
+// which it let two scopes have.
+func TestOlder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "atoll.db")
+	schema, err := os.ReadFile("migrations/0001_sandboxes.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	execSQL(t, path, string(schema)+`; PRAGMA user_version = 1;
+		INSERT INTO sandboxes VALUES ('1', 'one', 'one', 'default', 'web', '{"id":"1","name":"web","project":"default"}', 'present', 0, '', 1000, 7);
+		INSERT INTO sandboxes VALUES ('2', 'two', 'two', 'default', 'web', '{"id":"2","name":"web","project":"default"}', 'present', 0, '', 2000, 7);
+		INSERT INTO secrets VALUES ('2', 'two', 'raw')`)
+	s := store.NewSQLite(path)
+	defer s.Close()
+	for scope, want := range map[string]string{"one": "1", "two": "2", "three": "1"} {
+		if r, err := s.Named(t.Context(), scope, "default", "web"); err != nil || r.ID != want || r.Rev != 7 || r.Reason != "" {
+			t.Errorf("Named of %s: %+v, %v; want %s", scope, r, err, want)
+		}
+	}
+	r, err := s.Find(t.Context(), "2")
+	if err == nil {
+		r.State = store.Removing
+		err = s.Update(t.Context(), r)
+	}
+	if err == nil {
+		err = s.Delete(t.Context(), r, true)
+	}
+	if err != nil {
+		t.Errorf("the second one cannot be removed: %v", err)
+	}
+}
+
 // A writer that holds the file for long is waited for, and then told of; who
 // reads does not wait.
 func TestAnotherProgramWrites(t *testing.T) {

@@ -53,8 +53,8 @@ const (
 // A Record is what is known of one sandbox.
 type Record struct {
 	ID string
-	// Scope is the provider that was asked for the sandbox, a router perhaps:
-	// names are unique in a scope and project. Provider is the one that made it.
+	// Scope is the provider that was asked for the sandbox, a router perhaps.
+	// Provider is the one that made it.
 	Scope, Provider string
 	// Spec is what the sandbox is made from, with its id and project.
 	Spec    atoll.Spec
@@ -63,6 +63,7 @@ type Record struct {
 	// Holder is the program that works on it; of Present, the one that the
 	// sandbox ends with, "" where it outlives all.
 	Holder  string
+	Reason  string    // of Rebuilding: why it could not be made again; "" until that was tried
 	Created time.Time // when the record was, to the millisecond
 
 	Rev int64 // how often it had been written when it was read; the store's
@@ -78,9 +79,10 @@ var ErrLimit = errors.New("there may be no more")
 type Sandboxes interface {
 	// Insert adds r, and keeps secret for its id unless one is kept already;
 	// kept is the one that is. With it there are no more than most records, 0
-	// for any number, however many insert at once. Kinds: ErrAlreadyExists (a
-	// record has the id, or the name in its scope and project), ErrExhausted
-	// (ErrLimit: there are as many as there may be).
+	// for any number, however many insert at once. A sandbox that is there
+	// already may have the name of one of another scope; one that is Creating
+	// may not. Kinds: ErrAlreadyExists (a record has the id, or the name in its
+	// project), ErrExhausted (ErrLimit: there are as many as there may be).
 	Insert(ctx context.Context, r *Record, secret string, most int) (kept string, err error)
 	// Update writes r over what it was read as. Kinds: ErrConflict (it has been
 	// changed or deleted since), ErrAlreadyExists (of the name).
@@ -88,12 +90,22 @@ type Sandboxes interface {
 	// Delete deletes what r was read as, and with secret the secret of its id.
 	// Kinds: ErrConflict (it has been changed or deleted since).
 	Delete(ctx context.Context, r *Record, secret bool) error
+	// Forget is Delete of one that its provider has no longer. That there was one
+	// is remembered for 90 days, and its secret kept, or until a record has the id
+	// again.
+	Forget(ctx context.Context, r *Record) error
+	// Forgotten reports whether one with the id is remembered so.
+	Forgotten(ctx context.Context, id string) (bool, error)
 	// Find reads a record. Kinds: ErrNotFound.
 	Find(ctx context.Context, id string) (*Record, error)
-	// Named reads the record with a name. Kinds: ErrNotFound.
+	// Named reads the record with a name, that of the scope where others have it
+	// too. Kinds: ErrNotFound.
 	Named(ctx context.Context, scope, project, name string) (*Record, error)
 	// Records reads all, oldest first.
 	Records(ctx context.Context) ([]*Record, error)
+	// InState reads those of a scope that are in a state, oldest first. It makes
+	// no store where there is none.
+	InState(ctx context.Context, scope string, state State) ([]*Record, error)
 	// Provider is who made a sandbox, as far as that is known.
 	Provider(ctx context.Context, id string) (name string, found bool, err error)
 }
@@ -108,8 +120,8 @@ type Secrets interface {
 	Secret(ctx context.Context, id string) (string, error)
 	// DropSecret deletes one, if it is there and no record has the id.
 	DropSecret(ctx context.Context, id string) error
-	// Abandoned lists the ids of a scope that have a secret and no record, in
-	// order.
+	// Abandoned lists the ids of a scope that have a secret and no record, and
+	// are not Forgotten, in order.
 	Abandoned(ctx context.Context, scope string) ([]string, error)
 }
 
