@@ -107,3 +107,27 @@ const (
 	FileRemoved FileEventType = "removed" // or renamed away
 	FileChanged FileEventType = "changed" // mode or owner
 )
+
+// noFS is the FS of a sandbox that has none.
+type noFS struct{ id string }
+
+func (n noFS) err(op string) error { return E(op, n.id, ErrUnsupported, nil) }
+
+func (n noFS) Read(context.Context, string, int64) (io.ReadCloser, FileInfo, error) {
+	return nil, FileInfo{}, n.err("read")
+}
+func (n noFS) Write(context.Context, string, io.Reader, WriteOptions) (FileInfo, error) {
+	return FileInfo{}, n.err("write")
+}
+func (n noFS) Stat(context.Context, string) (FileInfo, error) { return FileInfo{}, n.err("stat") }
+func (n noFS) List(context.Context, string, bool) ([]FileInfo, error) {
+	return nil, n.err("list")
+}
+func (n noFS) Mkdir(context.Context, string, uint32) error       { return n.err("mkdir") }
+func (n noFS) Rename(context.Context, string, string) error      { return n.err("rename") }
+func (n noFS) Remove(context.Context, string, bool) error        { return n.err("remove") }
+func (n noFS) WriteTar(context.Context, string, io.Writer) error { return n.err("read") }
+func (n noFS) ReadTar(context.Context, string, io.Reader) error  { return n.err("write") }
+func (n noFS) Watch(context.Context, string, bool) iter.Seq2[FileEvent, error] {
+	return func(yield func(FileEvent, error) bool) { yield(FileEvent{}, n.err("watch")) }
+}

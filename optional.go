@@ -2,8 +2,6 @@ package atoll
 
 import (
 	"context"
-	"io"
-	"iter"
 	"net"
 	"slices"
 	"time"
@@ -201,32 +199,6 @@ type ImageStore interface {
 	// snapshot was made from, and what else was fetched and is of no use. It
 	// goes on after a failure, and returns the first. Kinds: ErrInvalid.
 	PruneImages(ctx context.Context, opts PruneOptions) (Pruned, error)
-}
-
-// An Image is one that a provider keeps.
-type Image struct {
-	Ref      string    `json:"ref"`                // its name in full, or its digest when it has none
-	Provider string    `json:"provider"`           // that keeps it
-	Digest   string    `json:"digest"`             // of what it consists of
-	Platform string    `json:"platform,omitempty"` // "linux/amd64"
-	Size     Bytes     `json:"size"`               // of its files
-	InUse    bool      `json:"in_use"`             // a sandbox or a snapshot was made from it
-	Fetched  time.Time `json:"fetched"`
-	Used     time.Time `json:"used"` // when it was last asked for, or a sandbox started on it
-}
-
-// PruneOptions say which of the images that nobody uses PruneImages deletes.
-// The zero value means those without a name, which another image has taken.
-type PruneOptions struct {
-	All       bool     `json:"all,omitempty"`       // those with a name, too
-	Provider  string   `json:"provider,omitempty"`  // only those that it keeps
-	UnusedFor Duration `json:"unused_for,omitzero"` // only those that were not used for so long
-}
-
-// Pruned says what PruneImages deleted.
-type Pruned struct {
-	Images []string `json:"images"` // digests, sorted
-	Size   Bytes    `json:"size"`   // that there is room for now
 }
 
 // Images lists the images that p keeps.
@@ -473,26 +445,6 @@ type ProcessLister interface {
 	Processes(ctx context.Context) ([]ProcessStatus, error)
 }
 
-// ProcessStatus is what is known of a process. It is pure data.
-type ProcessStatus struct {
-	ID      string       `json:"id"`
-	Args    []string     `json:"args"`
-	Dir     string       `json:"dir,omitempty"`
-	User    string       `json:"user,omitempty"`
-	TTY     bool         `json:"tty,omitempty"`
-	PID     int          `json:"pid,omitempty"` // inside the sandbox, where known
-	Started time.Time    `json:"started"`
-	Exit    *Exit        `json:"exit,omitempty"` // nil while it runs
-	Stdout  StreamStatus `json:"stdout"`
-	Stderr  StreamStatus `json:"stderr"`
-}
-
-// StreamStatus counts the bytes of a stream.
-type StreamStatus struct {
-	Written int64 `json:"written"` // by the process, so far
-	Kept    int64 `json:"kept"`    // the offset of the oldest byte that can still be read
-}
-
 // Processes lists the processes that Exec started in the sandbox, running and
 // ended, oldest first; of one that has stopped, those that Sandbox.Process still
 // finds. Kinds: ErrUnsupported, ErrStopped (there are none of those either).
@@ -515,28 +467,4 @@ func Resize(ctx context.Context, p Process, size Size) error {
 		return r.Resize(ctx, size)
 	}
 	return E("resize", p.ID(), ErrUnsupported, nil)
-}
-
-// noFS is the FS of a sandbox that has none.
-type noFS struct{ id string }
-
-func (n noFS) err(op string) error { return E(op, n.id, ErrUnsupported, nil) }
-
-func (n noFS) Read(context.Context, string, int64) (io.ReadCloser, FileInfo, error) {
-	return nil, FileInfo{}, n.err("read")
-}
-func (n noFS) Write(context.Context, string, io.Reader, WriteOptions) (FileInfo, error) {
-	return FileInfo{}, n.err("write")
-}
-func (n noFS) Stat(context.Context, string) (FileInfo, error) { return FileInfo{}, n.err("stat") }
-func (n noFS) List(context.Context, string, bool) ([]FileInfo, error) {
-	return nil, n.err("list")
-}
-func (n noFS) Mkdir(context.Context, string, uint32) error       { return n.err("mkdir") }
-func (n noFS) Rename(context.Context, string, string) error      { return n.err("rename") }
-func (n noFS) Remove(context.Context, string, bool) error        { return n.err("remove") }
-func (n noFS) WriteTar(context.Context, string, io.Writer) error { return n.err("read") }
-func (n noFS) ReadTar(context.Context, string, io.Reader) error  { return n.err("write") }
-func (n noFS) Watch(context.Context, string, bool) iter.Seq2[FileEvent, error] {
-	return func(yield func(FileEvent, error) bool) { yield(FileEvent{}, n.err("watch")) }
 }

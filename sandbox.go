@@ -227,6 +227,26 @@ type Attachment struct {
 	Gap func(s Stream, from, to int64)
 }
 
+// ProcessStatus is what is known of a process. It is pure data.
+type ProcessStatus struct {
+	ID      string       `json:"id"`
+	Args    []string     `json:"args"`
+	Dir     string       `json:"dir,omitempty"`
+	User    string       `json:"user,omitempty"`
+	TTY     bool         `json:"tty,omitempty"`
+	PID     int          `json:"pid,omitempty"` // inside the sandbox, where known
+	Started time.Time    `json:"started"`
+	Exit    *Exit        `json:"exit,omitempty"` // nil while it runs
+	Stdout  StreamStatus `json:"stdout"`
+	Stderr  StreamStatus `json:"stderr"`
+}
+
+// StreamStatus counts the bytes of a stream.
+type StreamStatus struct {
+	Written int64 `json:"written"` // by the process, so far
+	Kept    int64 `json:"kept"`    // the offset of the oldest byte that can still be read
+}
+
 // An Exit says how a process ended.
 type Exit struct {
 	// Code is the exit code; 128 plus the signal's number for a process that

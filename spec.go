@@ -1,14 +1,11 @@
 package atoll
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"math"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -385,137 +382,4 @@ func validUser(user string) error {
 		return fmt.Errorf("user %q: use a name, UID or UID:GID", user)
 	}
 	return nil
-}
-
-// ValidName reports whether s can name a sandbox, project, provider, volume or scope: a
-// letter or digit, then up to 64 letters, digits, '-' or '_'.
-func ValidName(s string) bool {
-	for i, c := range []byte(s) {
-		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-		if !letter && (i == 0 || c != '-' && c != '_') {
-			return false
-		}
-	}
-	return len(s) >= 1 && len(s) <= 65
-}
-
-// validID reports whether s is an id in its canonical form.
-func validID(s string) bool {
-	for _, c := range []byte(s) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return len(s) == 32
-}
-
-// NewID returns a random (version 4) UUID as 32 lower-case hex digits.
-func NewID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
-	return hex.EncodeToString(b[:])
-}
-
-// NormalizeID returns the canonical form of a sandbox id, which is a UUID with
-// or without hyphens. The empty id is returned as it is.
-func NormalizeID(id string) (string, error) {
-	n := strings.ToLower(id)
-	if len(n) == 36 && n[8] == '-' && n[13] == '-' && n[18] == '-' && n[23] == '-' {
-		n = strings.ReplaceAll(n, "-", "")
-	}
-	if n != "" && !validID(n) {
-		return "", fmt.Errorf("id %q: must be a UUID (32 hex digits, hyphens allowed)", id)
-	}
-	return n, nil
-}
-
-// A Duration is a time.Duration that reads and prints as text ("90s", "1h30m",
-// "never") in JSON, YAML and flags; a number is read as seconds.
-type Duration time.Duration
-
-// Durations with a meaning.
-const (
-	Never           Duration = -1                  // lifts a limit
-	DefaultIdleStop          = Duration(time.Hour) // where Caps.IdleStop
-)
-
-// String prints d as time.Duration does, and Never as "never".
-func (d Duration) String() string {
-	if d == Never {
-		return "never"
-	}
-	return time.Duration(d).String()
-}
-
-// MarshalText prints d as String does.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText accepts what time.ParseDuration accepts, a bare number as
-// seconds, and "never".
-func (d *Duration) UnmarshalText(b []byte) error {
-	s := string(b)
-	if s == Never.String() {
-		*d = Never
-		return nil
-	}
-	const most = float64(1<<63-1) / float64(time.Second)
-	if n, err := strconv.ParseFloat(s, 64); err == nil && n > -most && n < most {
-		*d = Duration(n * float64(time.Second))
-		return nil
-	}
-	v, err := time.ParseDuration(s)
-	if err != nil {
-		return fmt.Errorf("duration %q: write it like 90s, 5m or 1h30m", s)
-	}
-	*d = Duration(v)
-	return nil
-}
-
-// Bytes is a size. In JSON it is a number of bytes; ParseBytes reads the units
-// that people write.
-type Bytes int64
-
-var byteUnits = map[string]int64{
-	"": 1, "b": 1,
-	"k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10,
-	"m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20,
-	"g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30,
-	"t": 1 << 40, "tb": 1 << 40, "tib": 1 << 40,
-}
-
-// ParseBytes reads "512m", "2GiB", "1.5g", "1048576"; units are powers of
-// 1024, as docker's are. "unlimited" and "-1" are Unlimited.
-func ParseBytes(s string) (Bytes, error) {
-	t := strings.ToLower(strings.TrimSpace(s))
-	if t == "unlimited" || t == "-1" {
-		return Unlimited, nil
-	}
-	i := strings.IndexFunc(t, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
-	if i < 0 {
-		i = len(t)
-	}
-	n, err := strconv.ParseFloat(t[:i], 64)
-	unit, ok := byteUnits[strings.TrimSpace(t[i:])]
-	if err != nil || !ok || n*float64(unit) >= 1<<62 {
-		return 0, fmt.Errorf("size %q: write it like 512m or 2g", s)
-	}
-	return Bytes(n * float64(unit)), nil
-}
-
-// String prints b in the largest unit that divides it.
-func (b Bytes) String() string {
-	if b == Unlimited {
-		return "unlimited"
-	}
-	for _, u := range []struct {
-		n    Bytes
-		name string
-	}{{1 << 40, "t"}, {1 << 30, "g"}, {1 << 20, "m"}, {1 << 10, "k"}} {
-		if b >= u.n && b%u.n == 0 {
-			return strconv.FormatInt(int64(b/u.n), 10) + u.name
-		}
-	}
-	return strconv.FormatInt(int64(b), 10)
 }

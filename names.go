@@ -1,0 +1,52 @@
+package atoll
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// ValidName reports whether s can name a sandbox, project, provider, volume or scope: a
+// letter or digit, then up to 64 letters, digits, '-' or '_'.
+func ValidName(s string) bool {
+	for i, c := range []byte(s) {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !letter && (i == 0 || c != '-' && c != '_') {
+			return false
+		}
+	}
+	return len(s) >= 1 && len(s) <= 65
+}
+
+// validID reports whether s is an id in its canonical form.
+func validID(s string) bool {
+	for _, c := range []byte(s) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return len(s) == 32
+}
+
+// NewID returns a random (version 4) UUID as 32 lower-case hex digits.
+func NewID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return hex.EncodeToString(b[:])
+}
+
+// NormalizeID returns the canonical form of a sandbox id, which is a UUID with
+// or without hyphens. The empty id is returned as it is.
+func NormalizeID(id string) (string, error) {
+	n := strings.ToLower(id)
+	if len(n) == 36 && n[8] == '-' && n[13] == '-' && n[18] == '-' && n[23] == '-' {
+		n = strings.ReplaceAll(n, "-", "")
+	}
+	if n != "" && !validID(n) {
+		return "", fmt.Errorf("id %q: must be a UUID (32 hex digits, hyphens allowed)", id)
+	}
+	return n, nil
+}

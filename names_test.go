@@ -1,0 +1,33 @@
+package atoll
+
+import "testing"
+
+func TestIDs(t *testing.T) {
+	seen := map[string]bool{}
+	for range 100 {
+		id := NewID()
+		if n, err := NormalizeID(id); n != id || err != nil || seen[id] || id[12] != '4' {
+			t.Errorf("NewID() = %q; normalised %q, %v", id, n, err)
+		}
+		seen[id] = true
+	}
+	for in, want := range map[string]string{
+		"":                                      "",
+		"6f9619ff8b864011b42d00cf4fc964ff":      "6f9619ff8b864011b42d00cf4fc964ff",
+		"6F9619FF8B864011B42D00CF4FC964FF":      "6f9619ff8b864011b42d00cf4fc964ff",
+		"6f9619ff-8b86-4011-b42d-00cf4fc964ff":  "6f9619ff8b864011b42d00cf4fc964ff",
+		"6f9619ff-8b864011-b42d-00cf4fc964ff":   "error",
+		"6f9619ff8b864011-b42d-00cf-4fc964ffaa": "error",
+		"6f9619ff8b864011b42d00cf4fc964fg":      "error",
+		"{6f9619ff8b864011b42d00cf4fc964ff}":    "error",
+		"web":                                   "error",
+	} {
+		got, err := NormalizeID(in)
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("NormalizeID(%q) = %q, %v; want %q", in, got, err, want)
+		}
+	}
+}
