@@ -174,6 +174,7 @@ func TestErrors(t *testing.T) {
 		{name: "two documents", file: "project: a\n---\nproject: b\n", want: []string{at + ": more than one document"}},
 		{name: "bad word", file: "log: {level: loud}\n", want: []string{at + `:1: log.level: "loud": use one of auto, debug, info, warn, error`}},
 		{name: "bad number", env: []string{"ATOLL_RESOURCES_CPUS=many"}, want: []string{`ATOLL_RESOURCES_CPUS: "many": write a number`}},
+		{name: "endless number", env: []string{"ATOLL_RESOURCES_CPUS=inf"}, want: []string{`ATOLL_RESOURCES_CPUS: "inf": write a number`}},
 		{name: "bad count", file: "resources: {processes: 1.5}\n", want: []string{`"1.5": write a whole number`}},
 		{name: "bad bool", file: "gvisor: {debug: maybe}\n", want: []string{`"maybe": write true or false`}},
 		{name: "bad size", file: "resources: {memory: lots}\n", want: []string{`size "lots": write it like 512m or 2g`}},

@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -200,7 +201,7 @@ func (l *leaf) parse(texts []string, from, home string) error {
 		*p = n
 	case *float64:
 		n, err := strconv.ParseFloat(text, 64)
-		if err != nil || n != n {
+		if err != nil || n != n || math.IsInf(n, 0) {
 			return fmt.Errorf("%q: write a number", text)
 		}
 		*p = n
