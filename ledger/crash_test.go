@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/ledger"
@@ -189,7 +190,7 @@ func TestLost(t *testing.T) {
 			t.Fatalf("Resolve: %v, %v", sb, err)
 		}
 		st, err := sb.Status(t.Context())
-		if err != nil || st.State != atoll.StateFailed || !strings.Contains(st.Reason, "rebuilt") || st.Spec.Labels["a"] != "b" {
+		if err != nil || st.State != atoll.StateFailed || !strings.Contains(st.Reason, "rebuild was cut short") || st.Spec.Labels["a"] != "b" {
 			t.Errorf("Status: %+v, %v", st, err)
 		}
 		l.listed(t, st)
@@ -262,6 +263,54 @@ func TestNameOfTheKilledForMany(t *testing.T) {
 			all.Wait()
 			if n := made.Load(); n != 1 {
 				t.Errorf("%d have got the name", n)
+			}
+		})
+	}
+}
+
+// A half engine says of all its sandboxes that they are being made.
+type half struct{ engine }
+
+func (h half) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+	sb, err := h.engine.Get(ctx, id)
+	return halfSandbox{atoll.SandboxLayer{Sandbox: sb}}, err
+}
+
+func (h half) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
+	all, err := h.engine.List(ctx, f)
+	for i := range all {
+		all[i].State = atoll.StateCreating
+	}
+	return all, err
+}
+
+type halfSandbox struct{ atoll.SandboxLayer }
+
+func (s halfSandbox) Status(ctx context.Context) (atoll.Status, error) {
+	st, err := s.SandboxLayer.Status(ctx)
+	st.State = atoll.StateCreating
+	return st, err
+}
+
+// What nobody goes on making is left to the provider for a while, and then
+// removed, also when the clock was put back meanwhile.
+func TestHalfMade(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		created time.Duration // from now
+		removed bool
+	}{{"just made", 0, false}, {"old", -time.Hour, true}, {"of tomorrow", 24 * time.Hour, true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t, ledger.Options{})
+			p := ledger.New(half{l.engine}, l.store, ledger.Options{Server: true})
+			sb := l.create(l.engine, atoll.Spec{})
+			r := &store.Record{ID: sb.ID(), Scope: p.Info().Name, Spec: atoll.Spec{ID: sb.ID()}, State: store.Creating, Created: time.Now().Add(tt.created)}
+			if _, err := l.store.Insert(t.Context(), r, "", 0); err != nil {
+				t.Fatal(err)
+			}
+			sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
+			if removed := len(sum.Findings) == 1 && sum.Findings[0].Done == atoll.DoneRemoved; err != nil || removed != tt.removed || l.has(sb.ID()) == tt.removed {
+				t.Errorf("Reconcile: %+v, %v; it is there: %v", sum, err, l.has(sb.ID()))
 			}
 		})
 	}

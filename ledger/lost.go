@@ -48,9 +48,9 @@ func (l *Provider) lostStatus(ctx context.Context, r *store.Record) atoll.Status
 	case alive:
 		st.State, st.Reason = atoll.StateCreating, "it is being rebuilt"
 	case r.Reason == "":
-		st.Reason = "it was removed to be rebuilt, and that was cut short: start it to go on; its data volume is kept"
+		st.Reason = "its rebuild was cut short: start it to go on, its data is kept"
 	default:
-		st.Reason = "it was removed to be rebuilt, and could not be made again: " + r.Reason + ": start it to try once more; its data volume is kept"
+		st.Reason = "its rebuild failed: " + r.Reason + ": start it to try again, its data is kept"
 	}
 	return st
 }

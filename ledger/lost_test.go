@@ -69,10 +69,11 @@ func TestRebuildFails(t *testing.T) {
 	}
 	raw := l.secretOf(sb.ID())
 	l.release("2")
-	for _, why := range []string{"the engine is out of order", "the engine has no room"} {
-		b.why.Store(&why)
+	for _, why := range []string{"the engine is out of order", "the engine has no room", "one line; and another"} {
+		told := strings.ReplaceAll(why, "; ", "\n")
+		b.why.Store(&told)
 		sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
-		if err != nil || len(sum.Findings) != 1 || !sum.Findings[0].Failed || !strings.Contains(sum.Findings[0].Reason, why) {
+		if err != nil || len(sum.Findings) != 1 || !sum.Findings[0].Failed || !strings.Contains(sum.Findings[0].Reason, told) {
 			t.Errorf("Reconcile: %+v, %v; want a failure that says %q", sum, err, why)
 		}
 		st, err := sb.Status(t.Context())

@@ -178,7 +178,7 @@ func (r *round) written(ctx context.Context, c pair) (outcome, error) {
 			return outcome{found: atoll.FoundUnknown}, err
 		}
 	}
-	if rec.State == store.Creating && c.st != nil && c.st.State == atoll.StateCreating && time.Since(rec.Created) < halfMade {
+	if rec.State == store.Creating && c.st != nil && c.st.State == atoll.StateCreating && time.Since(rec.Created).Abs() < halfMade {
 		return outcome{}, errNotOurs
 	}
 	if c.st == nil || rec.State != store.Present {

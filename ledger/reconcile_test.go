@@ -300,6 +300,31 @@ func TestAnotherBackend(t *testing.T) {
 	l.sameAs(sb.ID(), raw, atoll.StateRunning)
 }
 
+// Of what goes by itself, as it was meant to, nothing is remembered.
+func TestNothingOfTheExpired(t *testing.T) {
+	l := newLab(t, ledger.Options{})
+	ids := []string{
+		l.create(l, atoll.Spec{TTL: atoll.Duration(time.Millisecond)}).ID(),
+		l.create(l, atoll.Spec{Cmd: []string{"true"}, AutoRemove: true}).ID(),
+	}
+	for _, id := range ids {
+		if sb, err := l.engine.Get(t.Context(), id); err == nil { // before its time
+			if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	l.reconcile(atoll.ReconcileOptions{}, 0, none)
+	for _, id := range ids {
+		if is, err := l.store.Forgotten(t.Context(), id); is || err != nil || l.written(id) != "" {
+			t.Errorf("it is written down as %q; its end is remembered: %v, %v", l.written(id), is, err)
+		}
+		if _, err := l.store.Secret(t.Context(), id); atoll.KindOf(err) != atoll.ErrNotExist {
+			t.Errorf("Secret: %v, want ErrNotExist", err)
+		}
+	}
+}
+
 // openOther is the ledger of another server on the engine of l.
 func openOther(t *testing.T, l *lab) *ledger.Provider {
 	t.Helper()

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -52,6 +53,8 @@ func (l *Provider) judge(r *store.Record, there bool) outcome {
 		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneFinished, reason: "its removal was cut short", gone: true}
 	case r.State == store.Rebuilding && there:
 		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneFinished, reason: "its rebuild was cut short"}
+	case r.State == store.Rebuilding && r.Reason != "":
+		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneRebuilt, reason: "its rebuild failed: " + r.Reason}
 	case r.State == store.Rebuilding:
 		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneRebuilt, reason: "its rebuild was cut short"}
 	case r.State == store.Creating && there:
@@ -60,22 +63,23 @@ func (l *Provider) judge(r *store.Record, there bool) outcome {
 		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneForgotten, reason: "its creation was cut short", gone: true}
 	case there:
 		return outcome{}
-	case goesByItself(&r.Spec, r.Created):
+	case r.Spec.IdleRemove || isOver(r):
 		return outcome{done: atoll.DoneForgotten, gone: true}
 	}
 	return outcome{found: atoll.FoundMissing, done: atoll.DoneForgotten, reason: "the provider has it no longer", gone: true}
 }
 
-// goesByItself reports whether a sandbox that was made then may be gone by now
-// because its Spec says so.
-func goesByItself(s *atoll.Spec, made time.Time) bool {
-	return s.AutoRemove || s.IdleRemove || s.TTL > 0 && time.Since(made) >= time.Duration(s.TTL)
+// isOver reports whether a sandbox that is not there is so because its Spec says
+// so: it went with its command, or its time is over.
+func isOver(r *store.Record) bool {
+	s := &r.Spec
+	return s.AutoRemove || s.TTL > 0 && time.Since(r.Created) >= time.Duration(s.TTL)
 }
 
 // finish does what judge said.
 func (l *Provider) finish(ctx context.Context, r *store.Record, sb atoll.Sandbox, out outcome) error {
 	switch {
-	case out.done == atoll.DoneForgotten && r.State == store.Present:
+	case out.done == atoll.DoneForgotten && r.State == store.Present && !isOver(r):
 		return l.store.Forget(ctx, r) // it may be back, when the right backend is asked again
 	case out.done == atoll.DoneForgotten:
 		return l.store.Delete(ctx, r, false) // a secret goes with the data volume
@@ -127,7 +131,7 @@ func (l *Provider) remake(ctx context.Context, r *store.Record) error {
 
 // fell writes down why a sandbox could not be made again.
 func (l *Provider) fell(ctx context.Context, r *store.Record, why error) {
-	r.Reason = why.Error()
+	r.Reason = strings.ReplaceAll(why.Error(), "\n", "; ") // it stands in lists
 	if err := l.store.Update(context.WithoutCancel(ctx), r); err != nil {
 		l.log.Warn("rebuild: why it failed is not written down", "sandbox", r.ID, "err", err)
 	}

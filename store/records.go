@@ -149,7 +149,7 @@ func (s *SQLite) Delete(ctx context.Context, r *Record, secret bool) error {
 
 // remembered is how long it is known that a sandbox was there which has gone
 // without us.
-const remembered = 90 * 24 * time.Hour
+const remembered = 30 * 24 * time.Hour
 
 // since is the time from which on that is remembered.
 func since() int64 { return time.Now().Add(-remembered).UnixMilli() }

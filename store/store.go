@@ -91,7 +91,7 @@ type Sandboxes interface {
 	// Kinds: ErrConflict (it has been changed or deleted since).
 	Delete(ctx context.Context, r *Record, secret bool) error
 	// Forget is Delete of one that its provider has no longer. That there was one
-	// is remembered for 90 days, and its secret kept, or until a record has the id
+	// is remembered for 30 days, and its secret kept, or until a record has the id
 	// again.
 	Forget(ctx context.Context, r *Record) error
 	// Forgotten reports whether one with the id is remembered so.
