@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -77,7 +78,7 @@ func (s *SQLite) open(ctx context.Context) (*sql.DB, error) {
 	if s.db != nil {
 		return s.db, nil
 	}
-	db, err := s.connect(context.WithoutCancel(ctx)) // one who gives up does not spoil it for the others
+	db, err := s.connect(ctx)
 	if err != nil {
 		return nil, s.failed("open", "", err)
 	}
@@ -100,11 +101,12 @@ func (s *SQLite) connect(ctx context.Context) (*sql.DB, error) {
 	}
 	f.Close()
 	// Two cannot turn a new file into a database at once, busy_timeout or not.
-	lock, err := disk.WaitLock(s.path + ".lock")
+	lock, err := openingLock(ctx, s.path+".lock")
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Release()
+	ctx = context.WithoutCancel(ctx) // one who gives up does not spoil it for the others
 	file := url.URL{Scheme: "file", Path: s.path}
 	db, err := sql.Open("sqlite", file.String()+pragmas)
 	if err != nil {
@@ -116,6 +118,26 @@ func (s *SQLite) connect(ctx context.Context) (*sql.DB, error) {
 		return nil, err
 	}
 	return db, nil
+}
+
+// openingLock waits for the lock, but not for a program that was stopped while it
+// had it.
+func openingLock(ctx context.Context, path string) (*disk.Lock, error) {
+	const patience = 30 * time.Second
+	for end := time.Now().Add(patience); ; {
+		lock, err := disk.TryLock(path)
+		switch {
+		case !errors.Is(err, disk.ErrLocked):
+			return lock, err
+		case time.Now().After(end):
+			return nil, atoll.Errorf("", "", atoll.ErrUnavailable, "another program has been opening it for more than %s: look for one that was stopped", patience)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // migrate makes the schema the one that this program knows.

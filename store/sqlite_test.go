@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,9 +13,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 	"github.com/seed46cd37a8/atoll/store"
 	"github.com/seed46cd37a8/atoll/store/storetest"
 )
@@ -299,5 +302,33 @@ func TestDeadHolder(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("%d files are left, %v", len(left), err)
+	}
+}
+
+// A program that was stopped while it opened the store is waited for, but not for
+// ever, and not longer than the caller does.
+func TestStuckOpening(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "atoll.db")
+	lock, err := disk.TryLock(path + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := store.NewSQLite(path)
+		defer s.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := s.Records(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Records of who waits for a second: %v", err)
+		}
+		if _, err := s.Records(t.Context()); atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(fmt.Sprint(err), path) {
+			t.Errorf("Records: %v, want ErrUnavailable that names the store", err)
+		}
+	})
+	lock.Release()
+	s := store.NewSQLite(path)
+	defer s.Close()
+	if _, err := s.Records(t.Context()); err != nil {
+		t.Errorf("Records, when it goes on: %v", err)
 	}
 }
