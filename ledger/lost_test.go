@@ -2,9 +2,11 @@ package ledger_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/ledger"
@@ -119,5 +121,51 @@ func TestListWhileRebuilt(t *testing.T) {
 	l.release("2")
 	if _, err := l.Reconcile(t.Context(), atoll.ReconcileOptions{}); err != nil || !looked {
 		t.Errorf("Reconcile: %v; looked: %v", err, looked)
+	}
+}
+
+// A slow engine takes its time to fetch images.
+type slow struct {
+	engine
+	during func()
+}
+
+func (s slow) Prepare(context.Context, *atoll.Spec, func(atoll.Progress)) error {
+	s.during()
+	return nil
+}
+
+// While the new image is fetched, commands run as ever, and one that still runs
+// then is not ended.
+func TestExecWhileFetched(t *testing.T) {
+	for _, stays := range []bool{false, true} {
+		t.Run(fmt.Sprintf("one stays: %v", stays), func(t *testing.T) {
+			l := newLab(t, ledger.Options{})
+			sb := l.create(l, atoll.Spec{Image: image})
+			l.release("2")
+			var p *ledger.Provider
+			fetched := 0
+			s := slow{l.engine, func() {
+				fetched++
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				mine, err := p.Get(ctx, sb.ID())
+				if err == nil {
+					err = atoll.Run(ctx, mine, &atoll.Command{Args: []string{"true"}})
+				}
+				if err == nil && stays {
+					_, err = mine.Exec(ctx, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
+				}
+				if err != nil {
+					t.Errorf("a command while the image is fetched: %v", err)
+				}
+			}}
+			p = ledger.New(s, l.store, ledger.Options{Server: true})
+			want := map[bool]atoll.Done{false: atoll.DoneRebuilt, true: atoll.DoneNothing}[stays]
+			sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
+			if err != nil || len(sum.Findings) != 1 || sum.Findings[0].Done != want || sum.Findings[0].Failed || fetched != 1 {
+				t.Errorf("Reconcile: %+v, %v; want %s; fetched %d times", sum, err, want, fetched)
+			}
+		})
 	}
 }

@@ -24,33 +24,23 @@ func (e busyError) Error() string { return string(e) }
 // run is not started. Its error is a busyError when commands run in it, which
 // only force ends.
 func (l *Provider) rebuild(ctx context.Context, r *store.Record, st atoll.Status, force bool) error {
+	if _, _, err := l.ready(ctx, r.ID, st, force); err != nil {
+		return err
+	}
+	spec := r.Spec.Clone()
+	if err := atoll.Prepare(ctx, l.ProviderLayer, spec, nil); err != nil { // while it is still there, and used
+		return err
+	}
 	open, ok := l.gate.close(r.ID, force)
 	if !ok {
 		return busyError("a command is being started in it")
 	}
 	defer open()
-	sb, err := l.ProviderLayer.Get(ctx, r.ID)
+	sb, state, err := l.ready(ctx, r.ID, st, force)
 	if err != nil {
 		return err
 	}
-	now, err := sb.Status(ctx)
-	if err != nil {
-		return err
-	}
-	if !now.Created.Equal(st.Created) { // another program has just rebuilt it
-		return atoll.E("rebuild", r.ID, atoll.ErrConflict, errElsewhere)
-	}
-	st.State = now.State
-	if !force {
-		if err := idle(ctx, sb, st.State); err != nil {
-			return err
-		}
-	}
-	spec := r.Spec.Clone()
-	spec.NoStart = st.State == atoll.StateCreated || st.State == atoll.StateStopped
-	if err := atoll.Prepare(ctx, l.ProviderLayer, spec, nil); err != nil { // while it is still there
-		return err
-	}
+	spec.NoStart = state == atoll.StateCreated || state == atoll.StateStopped
 	if err := l.take(ctx, r, func(r *store.Record) { r.State, r.Spec = store.Rebuilding, *spec }); err != nil {
 		return err
 	}
@@ -62,6 +52,26 @@ func (l *Provider) rebuild(ctx context.Context, r *store.Record, st atoll.Status
 	}
 	l.opts.step("half rebuilt")
 	return l.remake(ctx, r)
+}
+
+// ready returns a sandbox that can be rebuilt, and its state. It is a busyError if
+// commands run in it, unless by force, and an ErrConflict if it is no longer the
+// one that st is of.
+func (l *Provider) ready(ctx context.Context, id string, st atoll.Status, force bool) (atoll.Sandbox, atoll.State, error) {
+	sb, err := l.ProviderLayer.Get(ctx, id)
+	if err != nil {
+		return nil, "", err
+	}
+	now, err := sb.Status(ctx)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case !now.Created.Equal(st.Created): // another program has just rebuilt it
+		return nil, "", atoll.E("rebuild", id, atoll.ErrConflict, errElsewhere)
+	case !force:
+		err = idle(ctx, sb, now.State)
+	}
+	return sb, now.State, err
 }
 
 // idle is a busyError if a command runs in the sandbox, or that cannot be known.
