@@ -114,9 +114,21 @@ func (m *member) isUsed() bool {
 func (m *member) use() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.used {
-		return
+	if !m.used {
+		m.leaveMark()
 	}
+}
+
+// made notes that a sandbox of the member has been made. Other programs, which
+// may just have been told that there is none, learn of it.
+func (m *member) made() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leaveMark()
+}
+
+// leaveMark is use, once more; m.mu is held.
+func (m *member) leaveMark() {
 	m.used = true
 	if m.mark == "" {
 		return
@@ -125,15 +137,22 @@ func (m *member) use() {
 	if err == nil {
 		err = os.WriteFile(m.mark, nil, 0o600)
 	}
+	if err == nil {
+		now := time.Now() // the kernel's own idea of it is late
+		err = os.Chtimes(m.mark, now, now)
+	}
 	if err != nil {
 		m.log.Warn("it cannot be remembered which providers have sandboxes", "err", err)
 	}
 }
 
-// unuse notes that the member has none.
-func (m *member) unuse() {
+// unuse notes that the member had none at the time when it was asked.
+func (m *member) unuse(asked time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if info, err := os.Lstat(m.mark); err == nil && info.ModTime().After(asked) {
+		return // somebody has made one since
+	}
 	m.used = false
 	if m.mark == "" {
 		return

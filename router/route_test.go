@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"iter"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/local"
 	"github.com/seed46cd37a8/atoll/router"
 )
 
@@ -311,6 +315,49 @@ func TestUsed(t *testing.T) {
 	wants(t, "Get of none", err, atoll.ErrNotFound, "")
 	_, err = first.Get(t.Context(), atoll.NewID())
 	wants(t, "Get of none", err, atoll.ErrNotFound, "")
+}
+
+// slowLister has lists that are late: they are what was there before meanwhile.
+type slowLister struct {
+	atoll.Provider
+	meanwhile func()
+}
+
+func (s slowLister) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
+	all, err := s.Provider.List(ctx, f)
+	s.meanwhile()
+	return all, err
+}
+
+// That a program makes the first sandbox of a provider, while another one that
+// lists them is told that there are none, is not forgotten.
+func TestUsedMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	mark := filepath.Join(dir, "local")
+	if err := os.WriteFile(mark, nil, 0o600); err != nil { // it had some
+		t.Fatal(err)
+	}
+	maker := open(t, router.Options{Dir: dir}, mocks(t), locals(t))
+	var once sync.Once
+	slow := router.Member{Name: "local", Open: func() (atoll.Provider, error) {
+		p, err := local.New(local.Options{Dir: t.TempDir()})
+		return slowLister{p, func() {
+			once.Do(func() {
+				if _, err := maker.Create(t.Context(), &atoll.Spec{Provider: "local"}); err != nil {
+					t.Errorf("Create: %v", err)
+				}
+			})
+		}}, err
+	}}
+	lister := open(t, router.Options{Dir: dir}, mocks(t), slow)
+	for n, want := range []error{nil, fs.ErrNotExist} { // the second list is of what is there for good
+		if _, err := lister.List(t.Context(), atoll.Filter{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Lstat(mark); !errors.Is(err, want) {
+			t.Errorf("after list %d: %v, want %v", n, err, want)
+		}
+	}
 }
 
 func TestAllFail(t *testing.T) {

@@ -154,6 +154,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		return nil, err
 	}
 	p.remember(sb.ID(), m)
+	m.made()
 	return sb, nil
 }
 
@@ -326,6 +327,7 @@ func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 		}
 		members = []*member{m}
 	}
+	asked := time.Now()
 	answers := ask(ctx, members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) { return leaf.List(ctx, f) })
 	all, err := joined(ctx, answers)
 	if err != nil {
@@ -333,20 +335,20 @@ func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, er
 	}
 	for _, a := range answers {
 		if a.err == nil {
-			p.counted(a.m, a.val, f)
+			p.counted(a.m, asked, a.val, f)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b atoll.Status) int { return a.Created.Compare(b.Created) })
 	return all, nil
 }
 
-// counted notes what a List of m found.
-func (p *Provider) counted(m *member, list []atoll.Status, f atoll.Filter) {
+// counted notes what a List of m found, which was asked for then.
+func (p *Provider) counted(m *member, asked time.Time, list []atoll.Status, f atoll.Filter) {
 	for _, st := range list {
 		p.remember(st.ID, m)
 	}
 	if all := f.Name == "" && f.Project == "" && len(f.Labels) == 0 && len(f.States) == 0; all && len(list) == 0 {
-		m.unuse()
+		m.unuse(asked)
 	}
 }
 
