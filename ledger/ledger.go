@@ -204,7 +204,7 @@ func taken(r, other *store.Record) error {
 		return atoll.Errorf("create", r.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
 	case r.Scope != other.Scope:
 		return atoll.Errorf("create", r.Spec.Name, atoll.ErrAlreadyExists,
-			"the name is that of sandbox %s of the provider %s: if that is gone, atoll reconcile frees the name", other.ID, other.Scope)
+			"the name is that of sandbox %s of the provider %s: if that is gone, atoll reconcile frees the name, where %[2]s is one of providers", other.ID, other.Scope)
 	}
 	return atoll.Errorf("create", r.Spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", other.ID)
 }
