@@ -227,6 +227,50 @@ func TestOlder(t *testing.T) {
 	}
 }
 
+// What has gone is not remembered for ever, and its secret is not kept.
+func TestLongForgotten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "atoll.db")
+	s := store.NewSQLite(path)
+	defer s.Close()
+	forget := func() string {
+		t.Helper()
+		r := &store.Record{ID: atoll.NewID(), Scope: "scope", State: store.Present, Created: time.Now()}
+		_, err := s.Insert(t.Context(), r, "secret", 0)
+		if err == nil {
+			err = s.Forget(t.Context(), r)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.ID
+	}
+	id := forget()
+	execSQL(t, path, fmt.Sprintf("UPDATE gone SET since = %d", time.Now().AddDate(0, 0, -31).UnixMilli()))
+	if is, err := s.Forgotten(t.Context(), id); is || err != nil {
+		t.Errorf("Forgotten: %v, %v", is, err)
+	}
+	if all, err := s.Abandoned(t.Context(), "scope"); len(all) != 1 || err != nil {
+		t.Errorf("Abandoned: %q, %v; want %s", all, err, id)
+	}
+	forget()
+	if n := countRows(t, path, "gone"); n != 1 {
+		t.Errorf("%d are remembered, want the one that has just gone", n)
+	}
+}
+
+func countRows(t *testing.T, path, table string) (n int) {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err == nil {
+		defer db.Close()
+		err = db.QueryRow("SELECT count(*) FROM " + table).Scan(&n)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // A writer that holds the file for long is waited for, and then told of; who
 // reads does not wait.
 func TestAnotherProgramWrites(t *testing.T) {
