@@ -208,6 +208,38 @@ func TestLimits(t *testing.T) {
 	wantKind(t, "AddWorkspace of what is too large", err, atoll.ErrExhausted)
 }
 
+// The trees of a small repository name one file very often: neither is all of that
+// read into memory here, nor put into a sandbox.
+func TestLimitOfCheckOut(t *testing.T) {
+	r := newRepo(t)
+	r.write("f", "x")
+	small := r.commit()
+	entry := "100644 blob " + r.git("rev-parse", "HEAD:f")
+	for range 4 {
+		var list strings.Builder
+		for i := range 10 {
+			fmt.Fprintf(&list, "%s\tn%d\n", entry, i)
+		}
+		entry = "040000 tree " + r.gitIn(list.String(), "mktree")
+	}
+	large := r.gitIn("", "-c", "user.name=t", "-c", "user.email=t@t", "commit-tree", "-p", small, "-m", "x", strings.Fields(entry)[2])
+	r.git("update-ref", "refs/heads/large", large)
+	source := "file://" + r.dir
+
+	p := onMock(t, workspace.Options{Limit: 30 << 20})
+	_, err := atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "large", Source: source, Revision: "large"}, nil)
+	wantKind(t, "AddWorkspace of a tree with 10000 files", err, atoll.ErrExhausted)
+	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: source})
+	spec := use("w")
+	spec.Workspace.Commit = large
+	_, err = p.Create(t.Context(), &spec)
+	wantKind(t, "Create with that commit", err, atoll.ErrExhausted)
+	nothing(t, p)
+
+	p = onMock(t, workspace.Options{Limit: 64 << 20})
+	add(t, p, atoll.WorkspaceSpec{Name: "large", Source: source, Revision: "large"})
+}
+
 // cloneUntilKilled is a process that clones, and is killed meanwhile.
 func cloneUntilKilled(dir string) {
 	p, err := mock.New(mock.Options{Dir: filepath.Join(dir, "mock")})

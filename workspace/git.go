@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -23,6 +24,7 @@ import (
 var gitSettings = []string{
 	"-c", "core.hooksPath=" + os.DevNull,
 	"-c", "core.fsmonitor=false",
+	"-c", "core.logAllRefUpdates=false", // with the name and the address of the user here
 	"-c", "http.followRedirects=false",
 	"-c", "transfer.bundleURI=false",
 	"-c", "fetch.uriProtocols=",
@@ -175,7 +177,7 @@ func (s *store) fetch(ctx context.Context, k *kept, dir string, progress func(st
 	}()
 	defer func() { <-watched }()
 	defer cancel(nil)
-	commit, err = k.fetch(ctx, dir, progress)
+	commit, err = k.fetch(ctx, dir, s.Limit, progress)
 	if cause := context.Cause(ctx); cause != nil {
 		return "", cause
 	}
@@ -226,8 +228,8 @@ func sizeOf(dir string) (size atoll.Bytes) {
 var fullCommit = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // fetch clones into dir without a check-out, and puts HEAD and the index where
-// they would be after one.
-func (k *kept) fetch(ctx context.Context, dir string, progress func(string)) (commit string, err error) {
+// they would be after one, which is not to be larger than limit.
+func (k *kept) fetch(ctx context.Context, dir string, limit atoll.Bytes, progress func(string)) (commit string, err error) {
 	args := []string{"clone", "--no-checkout", "--no-local", "--template=", "--progress", "--origin=origin"}
 	exact := fullCommit.MatchString(k.Revision)
 	if k.Revision != "" && !exact {
@@ -251,9 +253,57 @@ func (k *kept) fetch(ctx context.Context, dir string, progress func(string)) (co
 	if commit, err = output(git(ctx, "--git-dir="+gitDir, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")); err != nil {
 		return "", fail(atoll.ErrInvalid, "the repository has no commit that HEAD names: make one, or name a revision")
 	}
+	if err := weigh(ctx, gitDir, commit, limit); err != nil {
+		return "", err
+	}
 	_, err = output(git(ctx, "--git-dir="+gitDir, "read-tree", commit))
 	return commit, err
 }
+
+// weigh says that a check-out of the commit is larger than limit, if it is: the
+// trees of a small repository can name a file any number of times, and git reads
+// all of the names into memory.
+func weigh(ctx context.Context, gitDir, commit string, limit atoll.Bytes) error {
+	cmd := git(ctx, "--git-dir="+gitDir, "ls-tree", "-r", "-l", "-z", "--full-tree", commit)
+	s := &scale{left: int64(limit)}
+	cmd.Stdout = s
+	err := run(cmd, nil)
+	if s.left < 0 {
+		return fail(atoll.ErrExhausted, "a check-out of the commit is larger than %s", limit)
+	}
+	return err
+}
+
+// A scale reads what ls-tree -l -z prints, until that is too much.
+type scale struct {
+	left   int64  // bytes
+	head   []byte // of an entry: what is before its name, its size last
+	inName bool
+}
+
+// leastSize is what any file takes: about that on a disk, and some of it in the
+// memory of git.
+const leastSize = 4 << 10
+
+func (s *scale) Write(b []byte) (int, error) {
+	for _, c := range b {
+		switch {
+		case c == 0:
+			size, _ := strconv.ParseInt(string(s.head[bytes.LastIndexByte(s.head, ' ')+1:]), 10, 64) // a submodule has none
+			if s.left -= max(size, leastSize); s.left < 0 {
+				return 0, errTooLarge
+			}
+			s.head, s.inName = s.head[:0], false
+		case c == '\t':
+			s.inName = true
+		case !s.inName:
+			s.head = append(s.head, c)
+		}
+	}
+	return len(b), nil
+}
+
+var errTooLarge = errors.New("too large")
 
 // hint adds to the error of a clone what may be meant.
 func (k *kept) hint(err error) error {
@@ -282,8 +332,8 @@ func output(cmd *exec.Cmd) (string, error) {
 }
 
 // commit returns the commit that a sandbox gets which wants this one: "" means
-// that at which the workspace stands. Kinds: ErrNotExist.
-func (k *kept) commit(ctx context.Context, wanted string) (string, error) {
+// that at which the workspace stands. Kinds: ErrNotExist, ErrExhausted.
+func (k *kept) commit(ctx context.Context, wanted string, limit atoll.Bytes) (string, error) {
 	if wanted == "" || wanted == k.Commit {
 		return k.Commit, nil
 	}
@@ -293,7 +343,7 @@ func (k *kept) commit(ctx context.Context, wanted string) (string, error) {
 		}
 		return "", noCommit(wanted)
 	}
-	return wanted, nil
+	return wanted, weigh(ctx, k.gitDir(), wanted, limit)
 }
 
 func (k *kept) gitDir() string { return filepath.Join(k.dir, k.Clone) }

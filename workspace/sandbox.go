@@ -19,7 +19,7 @@ const undoTime = time.Minute
 // createCopy makes a sandbox, puts the tree of the workspace's clone into it, and
 // starts it. When that fails, nothing is left.
 func (p *provider) createCopy(ctx context.Context, spec *atoll.Spec, k *kept) (sb atoll.Sandbox, err error) {
-	commit, err := k.commit(ctx, spec.Workspace.Commit)
+	commit, err := k.commit(ctx, spec.Workspace.Commit, p.store.Limit)
 	if err != nil {
 		return nil, atoll.E("create", spec.Name, atoll.KindOf(err), cause(err))
 	}
@@ -227,7 +227,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 func (s *sandbox) finish(ctx context.Context, st *atoll.Status, commit string) error {
 	k, err := s.p.store.ready(ctx, key{st.Spec.Project, variable(st.Spec.Env, envName)}, nil)
 	if err == nil {
-		_, err = k.commit(ctx, commit)
+		_, err = k.commit(ctx, commit, s.p.store.Limit)
 	}
 	if err == nil {
 		err = s.p.fill(ctx, s.Sandbox, k, commit)

@@ -404,15 +404,18 @@ func (s *store) cloning(k *kept) bool {
 // usable says what is wrong with a directory that is to be used in place. An
 // empty one is a mistyped path more often than a project that is yet to begin.
 func usable(op string, k *kept) error {
-	dir, err := os.Open(k.Source)
+	info, err := os.Stat(k.Source) // to open what it has become may take for ever
+	if err == nil && !info.IsDir() {
+		return atoll.Errorf(op, k.Name, atoll.ErrInvalid, "%s is no directory", k.Source)
+	}
+	var dir *os.File
+	if err == nil {
+		dir, err = os.Open(k.Source)
+	}
 	if err != nil {
 		return atoll.E(op, k.Name, kindOf(err), err)
 	}
 	defer dir.Close()
-	info, err := dir.Stat()
-	if err == nil && !info.IsDir() {
-		return atoll.Errorf(op, k.Name, atoll.ErrInvalid, "%s is no directory", k.Source)
-	}
 	if names, err := dir.Readdirnames(1); len(names) == 0 {
 		if err != nil && !errors.Is(err, io.EOF) {
 			return atoll.E(op, k.Name, kindOf(err), err)

@@ -32,8 +32,9 @@ type Options struct {
 	Dir string
 	// Timeout is how long a clone may take; 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Limit is how large one may become, give or take what arrives in a second;
-	// 0 means DefaultLimit.
+	// Limit is how large one may become, give or take what arrives in a second,
+	// and a check-out of it, in which a file counts for 4 KiB at least; 0 means
+	// DefaultLimit.
 	Limit atoll.Bytes
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -132,6 +133,25 @@ func TestCheckOut(t *testing.T) {
 			t.Errorf("Watch yields %+v, %v", ev, err)
 		}
 		break
+	}
+}
+
+// Sandboxes do not learn who their user is outside.
+func TestCloneNamesNobody(t *testing.T) {
+	r := newRepo(t)
+	r.write("f", "x")
+	r.commit()
+	t.Setenv("GIT_COMMITTER_NAME", "nobody to know")
+	t.Setenv("GIT_COMMITTER_EMAIL", "nobody@example.com")
+	p := onLocal(t, workspace.Options{})
+	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: "file://" + r.dir})
+	sb := create(t, p, use("w"))
+	if got := output(t, sb, "sh", "-c", "grep -rl nobody .git || true"); got != "" {
+		t.Errorf("it says in %q who has cloned it", got)
+	}
+	output(t, sb, "git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "agent")
+	if got := output(t, sb, "git", "reflog"); !strings.Contains(got, "agent") {
+		t.Errorf("the log of the sandbox's own commits is %q", got)
 	}
 }
 
@@ -311,6 +331,11 @@ func TestInPlace(t *testing.T) {
 	}
 	_, err = w.Create(t.Context(), &spec)
 	wantKind(t, "Create with a directory that is gone", err, atoll.ErrNotExist)
+	if err := exec.Command("mkfifo", dir).Run(); err != nil { // as a sandbox can that works on the directory above
+		t.Fatal(err)
+	}
+	_, err = w.Create(t.Context(), &spec)
+	wantKind(t, "Create with a pipe in its place", err, atoll.ErrInvalid)
 	if all, err := atoll.Workspaces(t.Context(), w, ""); err != nil || len(all) != 1 || all[0].State != atoll.WorkspaceError || all[0].Error == "" {
 		t.Errorf("of one that is gone there is %+v, %v, want an error", all, err)
 	}
