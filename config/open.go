@@ -65,7 +65,7 @@ type Options struct {
 // Open builds the stack that cfg describes: of each provider, around it the
 // ledger in which its sandboxes are written down, the limits of sandboxes that
 // name none, and logs and metrics; around all, what finds the one that is meant,
-// and workspaces. Closing the result closes all of it, outside in; the metrics
+// and workspaces, with logs and metrics of their own. Closing the result closes all of it, outside in; the metrics
 // and traces stay the caller's.
 func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if opts.Log == nil {
@@ -89,7 +89,19 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	return workspace.New(p, cfg.workspaces()), nil
+	return trace.Workspaces(workspace.New(p, cfg.workspaces()), opts.traced()), nil
+}
+
+// traced is how calls are told.
+func (o Options) traced() trace.Options {
+	t := trace.Options{Log: o.Calls, Attrs: o.Attrs, Quiet: router.Aside}
+	if o.Metrics != nil {
+		t.MeterProvider = o.Metrics
+	}
+	if o.Traces != nil {
+		t.TracerProvider = o.Traces
+	}
+	return t
 }
 
 func openMember(entry Entry, cfg *Config, opts Options) (atoll.Provider, error) {
@@ -97,15 +109,8 @@ func openMember(entry Entry, cfg *Config, opts Options) (atoll.Provider, error) 
 	if err != nil {
 		return nil, err
 	}
-	outer := trace.Options{Log: opts.Calls, Attrs: opts.Attrs, Quiet: router.Aside}
-	if opts.Metrics != nil {
-		outer.MeterProvider = opts.Metrics
-	}
-	if opts.Traces != nil {
-		outer.TracerProvider = opts.Traces
-	}
 	p = newLedger(p, openStore(cfg), cfg, opts)
-	return trace.New(limit.New(p, cfg.limits()), outer), nil
+	return trace.New(limit.New(p, cfg.limits()), opts.traced()), nil
 }
 
 func find(name string) (Entry, error) {

@@ -3,7 +3,9 @@ package config
 import (
 	"bytes"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +78,55 @@ func TestOpenTraces(t *testing.T) {
 	}
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Error(err)
+	}
+}
+
+// What is done with workspaces, which are kept above the providers, is told too.
+func TestWorkspacesAreTold(t *testing.T) {
+	spans := tracetest.NewInMemoryExporter()
+	traces := &trace.Traces{TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))}
+	var log bytes.Buffer
+	calls := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	p, err := Open(&Config{StateDir: t.TempDir(), Provider: "mock"}, Options{Traces: traces, Calls: calls})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "f"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "w", Source: dir}, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err = atoll.UpdateWorkspace(t.Context(), p, "", "w", nil)
+	if atoll.KindOf(err) != atoll.ErrInvalid {
+		t.Errorf("UpdateWorkspace of a directory: %v", err)
+	}
+	if err := atoll.RemoveWorkspace(t.Context(), p, "", "w"); err != nil {
+		t.Error(err)
+	}
+	_, err = atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "w", Source: "https://u:letmein@example.com/x.git"}, nil)
+	if atoll.KindOf(err) != atoll.ErrInvalid {
+		t.Errorf("AddWorkspace with a password: %v", err)
+	}
+	var names []string
+	for _, s := range spans.GetSpans() {
+		if strings.Contains(s.Name, "_workspace") {
+			names = append(names, s.Name)
+		}
+	}
+	want := []string{"atoll.add_workspace", "atoll.update_workspace", "atoll.remove_workspace", "atoll.add_workspace"}
+	if !slices.Equal(names, want) {
+		t.Errorf("spans %q, want %q", names, want)
+	}
+	for _, op := range want {
+		if op = strings.TrimPrefix(op, "atoll."); !strings.Contains(log.String(), "msg="+op) {
+			t.Errorf("the log has no %s:\n%s", op, &log)
+		}
+	}
+	if strings.Contains(log.String(), "letmein") {
+		t.Errorf("the log has the password:\n%s", &log)
 	}
 }
 

@@ -62,6 +62,21 @@ const scope = "github.com/seed46cd37a8/atoll/trace"
 
 // New returns p with every call told. Its Close closes p.
 func New(p atoll.Provider, opts Options) atoll.Provider {
+	t, meter := newTracer(p.Info().Name, opts)
+	t.gauge(meter, p)
+	return &provider{atoll.ProviderLayer{Provider: p}, t}
+}
+
+// Workspaces returns p with the calls told that are about workspaces, under the
+// name "workspace" in place of a provider's: for a layer that keeps them around
+// providers which are told of already. Its Close closes p.
+func Workspaces(p atoll.Provider, opts Options) atoll.Provider {
+	t, _ := newTracer("workspace", opts)
+	layer := atoll.ProviderLayer{Provider: p}
+	return &workspaces{layer, &provider{layer, t}}
+}
+
+func newTracer(name string, opts Options) (*tracer, metric.Meter) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
@@ -78,14 +93,15 @@ func New(p atoll.Provider, opts Options) atoll.Provider {
 		opts.MeterProvider = noopmetric.NewMeterProvider()
 	}
 	t := &tracer{
-		name:  p.Info().Name,
-		log:   opts.Log.With("provider", p.Info().Name),
+		name:  name,
+		log:   opts.Log.With("provider", name),
 		known: opts.Attrs,
 		quiet: opts.Quiet,
 		otel:  opts.TracerProvider.Tracer(scope),
 	}
-	t.meters(opts.MeterProvider.Meter(scope), p)
-	return &provider{atoll.ProviderLayer{Provider: p}, t}
+	meter := opts.MeterProvider.Meter(scope)
+	t.meters(meter)
+	return t, meter
 }
 
 // A tracer tells of calls.
@@ -106,26 +122,33 @@ var buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05,
 
 // meters makes the instruments. The names are valid, so that an error is one
 // of the meter provider's own, whose instruments work all the same.
-func (t *tracer) meters(m metric.Meter, p atoll.Provider) {
+func (t *tracer) meters(m metric.Meter) {
 	var err, errs error
 	t.calls, err = m.Int64Counter("atoll_calls", metric.WithDescription("Calls of the provider, by verb and kind of error."))
 	errs = errors.Join(errs, err)
 	t.seconds, err = m.Float64Histogram("atoll_call_seconds", metric.WithDescription("How long calls took."),
 		metric.WithExplicitBucketBoundaries(buckets...))
-	errs = errors.Join(errs, err)
-	sandboxes, err := m.Int64ObservableGauge("atoll_sandboxes", metric.WithDescription("Sandboxes that exist, by state."))
-	errs = errors.Join(errs, err)
+	t.faulty(errors.Join(errs, err))
+}
+
+// gauge counts the sandboxes of p.
+func (t *tracer) gauge(m metric.Meter, p atoll.Provider) {
+	sandboxes, errs := m.Int64ObservableGauge("atoll_sandboxes", metric.WithDescription("Sandboxes that exist, by state."))
 	reg, err := m.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		return countSandboxes(ctx, p, func(n int64, attrs ...attribute.KeyValue) {
 			o.ObserveInt64(sandboxes, n, metric.WithAttributes(attrs...))
 		})
 	}, sandboxes)
-	if errs = errors.Join(errs, err); errs != nil {
-		t.log.Warn("metrics", "err", errs)
-	}
+	t.faulty(errors.Join(errs, err))
 	t.unregister = func() error { return nil }
 	if reg != nil {
 		t.unregister = reg.Unregister
+	}
+}
+
+func (t *tracer) faulty(err error) {
+	if err != nil {
+		t.log.Warn("metrics", "err", err)
 	}
 }
 
@@ -448,3 +471,25 @@ var (
 	_ atoll.SecretKeeper   = (*provider)(nil)
 	_ atoll.Reconciler     = (*provider)(nil)
 )
+
+// workspaces is the layer that tells of nothing else.
+type workspaces struct {
+	atoll.ProviderLayer
+	told *provider
+}
+
+func (w *workspaces) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
+	return w.told.Workspaces(ctx, project)
+}
+
+func (w *workspaces) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
+	return w.told.AddWorkspace(ctx, spec, progress)
+}
+
+func (w *workspaces) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
+	return w.told.UpdateWorkspace(ctx, project, name, progress)
+}
+
+func (w *workspaces) RemoveWorkspace(ctx context.Context, project, name string) error {
+	return w.told.RemoveWorkspace(ctx, project, name)
+}
