@@ -466,7 +466,7 @@ func (p *Provider) start(ctx context.Context, spec *atoll.Spec, container string
 		return err
 	}
 	p.fire(id)
-	if err := p.targets(ctx, spec, container); err != nil {
+	if err := p.targets(ctx, spec, r); err != nil {
 		return err
 	}
 	if r.plain {

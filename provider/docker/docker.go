@@ -75,6 +75,7 @@ type Provider struct {
 	guests map[string]*visit // by sandbox
 	ready  bool              // the guest's volume was seen to hold it
 	known  *facts            // of the engine; nil until it was asked
+	fine   map[string]bool   // images, by id, in which no link is in the guest's way
 }
 
 // info is what holds for every engine.
@@ -135,7 +136,7 @@ func New(opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", "docker", atoll.ErrInvalid, err)
 	}
-	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), shelf: shelf(filepath.Join(opts.Dir, "images")), guests: map[string]*visit{}}
+	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), shelf: shelf(filepath.Join(opts.Dir, "images")), guests: map[string]*visit{}, fine: map[string]bool{}}
 	p.events = newEvents(p)
 	p.sweeper = newSweeper(p)
 	return p, nil

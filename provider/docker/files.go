@@ -109,7 +109,7 @@ func (p *Provider) hire(ctx context.Context, op string, r *record) (inside, erro
 		if err != nil {
 			return err
 		}
-		if err = p.targets(ctx, &spec, made.ID); err == nil {
+		if err = p.targets(ctx, &spec, &record{Status: r.Status, container: made.ID, imageID: r.imageID}); err == nil {
 			_, err = p.engine.ContainerStart(ctx, made.ID, client.ContainerStartOptions{})
 		}
 		if err != nil {

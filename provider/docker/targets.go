@@ -18,11 +18,15 @@ import (
 // targets fails if a program has left a link on the way to where a mount of the
 // container, which does not run, goes to. The engine would follow it, and the mount
 // cover what it leads to: the guest's program, for instance. No link on a volume
-// is followed; those of the image are, if they lead elsewhere than to the guest.
-func (p *Provider) targets(ctx context.Context, spec *atoll.Spec, id string) error {
+// is followed; those of the image are, if they are on the way only, and lead
+// elsewhere than to the guest.
+func (p *Provider) targets(ctx context.Context, spec *atoll.Spec, r *record) error {
+	if err := p.ownTargets(ctx, spec, r); err != nil {
+		return err
+	}
 	for _, m := range spec.Mounts {
 		for _, name := range wayTo(m.Target) {
-			found, err := p.look(ctx, id, name)
+			found, err := p.look(ctx, r.container, name)
 			if cerrdefs.IsNotFound(err) {
 				break // the engine makes it
 			}
@@ -39,6 +43,31 @@ func (p *Provider) targets(ctx context.Context, spec *atoll.Spec, id string) err
 			}
 		}
 	}
+	return nil
+}
+
+// ownTargets fails if the image has a link where the guest or the data volume is
+// mounted. Of each image that is found out once: what is in the root directory
+// cannot be replaced while it is a mount.
+func (p *Provider) ownTargets(ctx context.Context, spec *atoll.Spec, r *record) error {
+	p.mu.Lock()
+	fine := p.fine[r.imageID]
+	p.mu.Unlock()
+	if fine || r.plain {
+		return nil
+	}
+	for _, name := range []string{guestDir, dataDir, atoll.DefaultWorkdir, cacheDir} {
+		found, err := p.look(ctx, r.container, name)
+		if err != nil && !cerrdefs.IsNotFound(err) {
+			return p.failed(ctx, "start", spec.ID, err)
+		}
+		if err == nil && found.Mode&fs.ModeSymlink != 0 {
+			return atoll.Errorf("start", spec.ID, atoll.ErrInvalid, "image %s: %s is a link in it, and no mount follows it: use another image", r.Image, name)
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fine[r.imageID] = true
 	return nil
 }
 
@@ -60,16 +89,11 @@ func (p *Provider) look(ctx context.Context, id, name string) (container.PathSta
 	return found.Stat, why
 }
 
-// wayTo lists the directories that lead to target, which is the last one. There is
-// none to what is in the root directory: that cannot be replaced while it is a mount.
+// wayTo lists the directories that lead to target, which is the last one.
 func wayTo(target string) []string {
-	parts := strings.Split(strings.TrimPrefix(path.Clean(target), "/"), "/")
-	if len(parts) == 1 {
-		return nil
-	}
 	var way []string
 	name := ""
-	for _, part := range parts {
+	for part := range strings.SplitSeq(strings.TrimPrefix(path.Clean(target), "/"), "/") {
 		name += "/" + part
 		way = append(way, name)
 	}

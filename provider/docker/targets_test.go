@@ -4,10 +4,14 @@ package docker_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
 )
 
 // A link that a program has left where a volume is mounted is not followed: what it
@@ -46,6 +50,27 @@ func TestMountFollowsNoLink(t *testing.T) {
 			_, err := atoll.ReadFile(t.Context(), sb, "f")
 			wantKind(t, tt.script, err, atoll.ErrInvalid, "is a link")
 		}
+	}
+}
+
+// Nor is one that an image has where a volume is mounted, one of ours or of the spec.
+func TestMountFollowsNoLinkOfImage(t *testing.T) {
+	p := opened(t)
+	reg := serve(t)
+	for i, tt := range []struct{ name, target string }{{".data", "/.atoll"}, {"work", "/etc"}, {".atoll", "/work"}, {"data", "/.atoll"}} {
+		img, err := mutate.AppendLayers(testimage.Busybox(t), testimage.Layer(t, testimage.Symlink(tt.name, tt.target)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := &atoll.Spec{Image: reg.Push(fmt.Sprintf("linked:%d", i), img), Project: "linked"}
+		if tt.name == "data" {
+			spec.Mounts = []atoll.Mount{{Type: atoll.MountVolume, Source: "v", Target: "/data"}}
+		}
+		_, err = p.Create(t.Context(), spec)
+		wantKind(t, "Create with a link "+tt.name, err, atoll.ErrInvalid, "/"+tt.name, "is a link")
+	}
+	if all, err := p.Volumes(t.Context(), "linked"); err != nil || len(all) > 0 {
+		t.Errorf("Volumes: %+v, %v; want none", all, err)
 	}
 }
 
