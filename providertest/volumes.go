@@ -158,6 +158,23 @@ var volumes = []promise{
 		h.refused(t, other(none), atoll.ErrInvalid)
 		h.noVolume(t, "data-"+none)
 	}},
+	{"the data volume of a sandbox is not that of another project", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Project: "one"})
+		h.write(t, sb, "kept", "of one")
+		if err := sb.Remove(h.ctx(t)); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		other, err := h.p.Create(h.ctx(t), h.spec(atoll.Spec{ID: sb.ID(), Project: "two"}))
+		if err == nil {
+			h.missing(t, other, "kept")
+			if err := other.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+				t.Fatalf("Remove: %v", err)
+			}
+		} else {
+			wantKind(t, "Create with the id of another project's", err, atoll.ErrConflict)
+		}
+		h.holds(t, h.create(t, atoll.Spec{ID: sb.ID(), Project: "one"}), "kept", "of one")
+	}},
 	{"a named volume of one project is not that of another", []need{needVolumes, needFiles}, func(t *testing.T, h *harness) {
 		mounts := []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/work/cache"}}
 		a := h.create(t, atoll.Spec{Mounts: mounts, Project: "one"})

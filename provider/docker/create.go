@@ -240,7 +240,10 @@ func (c *creation) makeVolumes(ctx context.Context) error {
 
 // volume makes a volume, unless it is there.
 func (c *creation) volume(ctx context.Context, name string, labels map[string]string) error {
-	_, err := c.p.engine.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	found, err := c.p.engine.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	if of := found.Volume.Labels[labelProject]; err == nil && of != "" && of != c.spec.Project { // a sandbox's own: the others are called by their project
+		return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "what a sandbox with this id has left is of project %s: remove that, or use another id", of)
+	}
 	if err == nil || !cerrdefs.IsNotFound(err) {
 		return err
 	}
