@@ -86,9 +86,13 @@ func onVolume(spec *atoll.Spec, name string) bool {
 	})
 }
 
-// hire starts a caretaker for the sandbox and connects to it.
+// hire connects to the caretaker of the sandbox, which it starts unless another
+// program has.
 func (p *Provider) hire(ctx context.Context, op string, r *record) (inside, error) {
 	name := p.names.caretaker(r.ID)
+	if g, err := p.connect(ctx, name, r.ID); err == nil {
+		return g, nil
+	}
 	p.drop(name) // one that nobody reaches any more
 	spec := *r.Spec.Clone()
 	spec.Cmd, spec.TTY, spec.OpenStdin, spec.IdleStop = nil, nil, false, atoll.Duration(caretakerTime)

@@ -5,6 +5,7 @@ package docker_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,4 +68,34 @@ func TestVolumesOfThoseWhoFail(t *testing.T) {
 			t.Errorf("Volumes: %+v, %v; want none", all, err)
 		}
 	}
+}
+
+// Programs that share an engine serve the files of one sandbox at once while it is
+// stopped.
+func TestFilesOfStoppedForTwo(t *testing.T) {
+	p := opened(t)
+	sb := create(t, p, atoll.Spec{})
+	run(t, sb, "dd if=/dev/zero of=/work/f bs=1M count=32 2>/dev/null")
+	if err := sb.Stop(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	other := reopen(t, p)
+	t.Cleanup(func() { other.Close() })
+	var both sync.WaitGroup
+	for name, p := range map[string]atoll.Provider{"one": p, "other": other} {
+		both.Go(func() {
+			sb, err := p.Get(t.Context(), sb.ID())
+			for range 5 {
+				var data []byte
+				if err == nil {
+					data, err = atoll.ReadFile(t.Context(), sb, "/work/f")
+				}
+				if err != nil || len(data) != 32<<20 {
+					t.Errorf("the %s read %d bytes: %v", name, len(data), err)
+					return
+				}
+			}
+		})
+	}
+	both.Wait()
 }
