@@ -103,7 +103,7 @@ func (j *job) started(ctx context.Context, cmd *atoll.Command) error {
 	}
 	line, err := j.stream.line()
 	if err != nil {
-		return j.l.explained(ctx, "exec", err)
+		return j.unsaid(ctx, err)
 	}
 	if code, failed := strings.CutPrefix(line, launchFailed); failed {
 		return refusal(j.l.id, cmd.Args[0], code)
@@ -118,13 +118,26 @@ func (j *job) started(ctx context.Context, cmd *atoll.Command) error {
 		return err
 	}
 	_, err = io.WriteString(j.stream.conn.Conn, "\n")
-	for err == nil && line != launchReady { // what comes before is the echo
-		line, err = j.stream.line()
+	for n := 0; err == nil && line != launchReady; n++ { // what comes before is the echo
+		if line, err = j.stream.line(); n == echoLimit {
+			err = errNoise
+		}
 	}
 	if err != nil {
-		return j.l.explained(ctx, "exec", err)
+		return j.unsaid(ctx, err)
 	}
 	return nil
+}
+
+// echoLimit is how many lines may come before that.
+const echoLimit = 100
+
+// unsaid is the error of a launcher that has not said what it was to say.
+func (j *job) unsaid(ctx context.Context, err error) error {
+	if errors.Is(err, errNoise) {
+		return atoll.E("exec", j.l.id, atoll.ErrExecFailed, err)
+	}
+	return j.l.explained(ctx, "exec", err)
 }
 
 // refusal is the error of a program that the launcher cannot start.
@@ -348,7 +361,7 @@ func (l *life) run(ctx context.Context, user, script string, args ...string) (co
 	defer s.close()
 	defer context.AfterFunc(ctx, s.close)()
 	said = strings.TrimSpace(s.rest())
-	for ctx.Err() == nil {
+	for pause := time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 100*time.Millisecond) {
 		st, err := l.p.engine.ExecInspect(ctx, made.ID, client.ExecInspectOptions{})
 		if err != nil {
 			return 0, said, l.explained(ctx, "signal", err)
@@ -358,7 +371,7 @@ func (l *life) run(ctx context.Context, user, script string, args ...string) (co
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 	return 0, said, ctx.Err()

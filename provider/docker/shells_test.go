@@ -127,3 +127,19 @@ func killsFamilies(t *testing.T, sb atoll.Sandbox) {
 		t.Errorf("Wait: %v", err)
 	}
 }
+
+// A program that has taken the place of the shell cannot make this side read for ever.
+func TestPlainShellReplaced(t *testing.T) {
+	p := opened(t, plain)
+	for _, shell := range []string{"/bin/busybox yes >&2", "echo 1; exec /bin/busybox yes"} {
+		sb := create(t, p, atoll.Spec{})
+		run(t, sb, "rm /bin/sh && printf '#!/bin/busybox sh\\n"+shell+"\\n' >/bin/sh && chmod +x /bin/sh")
+		for _, tty := range []*atoll.Size{nil, {Rows: 24, Cols: 80}} {
+			if tty == nil && strings.HasPrefix(shell, "echo") { // which is what a command might say
+				continue
+			}
+			_, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"true"}, TTY: tty})
+			wantKind(t, shell, err, atoll.ErrExecFailed)
+		}
+	}
+}

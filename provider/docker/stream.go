@@ -2,6 +2,7 @@ package docker
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"strings"
 	"sync"
@@ -50,6 +51,13 @@ func (s *stream) read(b []byte) (n int, stderr bool, err error) {
 // lineLimit is how long a line of ours may be, and what the engine says.
 const lineLimit = 4 << 10
 
+// aheadLimit is how much of stderr may come before a line of stdout, and of both when
+// nothing but the engine's or our own words is to come.
+const aheadLimit = 1 << 20
+
+// errNoise is that of a shell which does not say the line that it is to.
+var errNoise = errors.New("the image's shell prints something else than it was told to")
+
 // line reads one line of stdout, without its end. What else has come is kept. One
 // that ends with the stream is a line too.
 func (s *stream) line() (string, error) {
@@ -57,6 +65,9 @@ func (s *stream) line() (string, error) {
 		if line, rest, ok := strings.Cut(string(s.ahead[0]), "\n"); ok || len(s.ahead[0]) > lineLimit {
 			s.ahead[0] = []byte(rest)
 			return strings.TrimSuffix(line, "\r"), nil
+		}
+		if len(s.ahead[1]) > aheadLimit {
+			return "", errNoise
 		}
 		err := s.more()
 		if err == io.EOF && len(s.ahead[0]) > 0 {
@@ -84,16 +95,18 @@ func (s *stream) more() error {
 	return err
 }
 
-// rest reads both outputs to their end and returns the beginning of that.
+// rest reads both outputs to their end, or as much as nobody has to say, and returns
+// the beginning of that.
 func (s *stream) rest() string {
 	var text []byte
-	for {
+	for read := 0; ; {
 		for i := range s.ahead {
+			read += len(s.ahead[i])
 			text = append(text, s.ahead[i]...)
 			s.ahead[i] = nil
 		}
 		text = text[:min(len(text), lineLimit)]
-		if s.more() != nil {
+		if read > aheadLimit || s.more() != nil {
 			return string(text)
 		}
 	}
