@@ -353,7 +353,10 @@ func (p *Provider) unpaused(ctx context.Context, op, id string, fn func(context.
 	if why := context.Cause(inner); err != nil && why != nil && ctx.Err() == nil {
 		return why
 	}
-	return err // inner lives on with what fn began
+	if err != nil || op != "read" { // a file that is being read goes on, until it is closed or ctx ends
+		cancel(nil)
+	}
+	return err
 }
 
 // pausedLook is how long an answer may take before it is asked why.

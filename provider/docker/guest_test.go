@@ -8,7 +8,10 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/moby/moby/client"
@@ -178,4 +181,55 @@ func TestStrangersAreRefused(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A heldContext counts who waits for its end. Its AfterFunc is what package context
+// looks for.
+type heldContext struct {
+	context.Context
+	done chan struct{}
+	held atomic.Int64
+}
+
+func (c *heldContext) Done() <-chan struct{} { return c.done }
+
+func (c *heldContext) AfterFunc(func()) (stop func() bool) {
+	c.held.Add(1)
+	var once sync.Once
+	return func() bool {
+		once.Do(func() { c.held.Add(-1) })
+		return true
+	}
+}
+
+// Commands leave nothing in a context that many of them are started with, nor
+// connections, goroutines or descriptors.
+func TestManyCommands(t *testing.T) {
+	p := opened(t)
+	sb := create(t, p, atoll.Spec{})
+	run(t, sb, "true")
+	descriptors := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	goroutines, fds := runtime.NumGoroutine(), descriptors()
+	ctx := &heldContext{Context: context.WithoutCancel(t.Context()), done: make(chan struct{})}
+	for range 200 {
+		p, err := sb.Exec(ctx, &atoll.Command{Args: []string{"true"}})
+		if err == nil {
+			_, err = p.Wait(ctx)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "what 200 commands held to be given back", func() error {
+		if g, f, h := runtime.NumGoroutine(), descriptors(), ctx.held.Load(); g > goroutines+5 || f > fds+2 || h > 5 {
+			return fmt.Errorf("%d goroutines and %d descriptors, before %d and %d, and %d wait for the context", g, f, goroutines, fds, h)
+		}
+		return nil
+	})
 }
