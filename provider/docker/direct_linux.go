@@ -35,7 +35,11 @@ func (p *Provider) direct(ctx context.Context, pid int) (net.Conn, error) {
 	for delay := time.Millisecond; ; delay = min(2*delay, 20*time.Millisecond) {
 		conn, err := dialIn(ns)
 		if err == nil {
-			return conn, guest.Greet(conn)
+			if err = guest.Greet(conn); err != nil {
+				conn.Close()
+				return nil, err
+			}
+			return conn, nil
 		}
 		if !errors.Is(err, unix.ECONNREFUSED) {
 			return nil, err
@@ -86,6 +90,9 @@ func dialIn(ns string) (conn *net.UnixConn, err error) {
 	if err == nil {
 		conn, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: guest.Socket, Net: "unix"})
 		if back := unix.Setns(int(ours.Fd()), unix.CLONE_NEWNET); back != nil {
+			if conn != nil {
+				conn.Close()
+			}
 			// The thread stays locked, so that it ends with its goroutine.
 			return nil, errors.Join(err, back)
 		}

@@ -68,25 +68,33 @@ const again = time.Second
 // follow listens until the provider is closed.
 func (e *events) follow(begun chan<- error) {
 	for e.ctx.Err() == nil {
-		stream := e.p.engine.Events(e.ctx, client.EventsListOptions{Filters: e.p.names.ours().Add("type", "container")})
-		err := e.all()
-		if begun != nil {
-			begun <- err
-			begun = nil
-		}
-		if err != nil {
-			e.hub.Interrupt(err)
-		}
-		for err == nil {
-			select {
-			case m := <-stream.Messages:
-				e.changed(m.Actor.Attributes[labelSession])
-			case err = <-stream.Err:
-			}
-		}
+		e.listen(begun)
+		begun = nil
 		select {
 		case <-e.ctx.Done():
 		case <-time.After(again):
+		}
+	}
+}
+
+// listen listens until the engine is lost. It tells begun, unless that is nil, how it
+// began.
+func (e *events) listen(begun chan<- error) {
+	ctx, enough := context.WithCancel(e.ctx)
+	defer enough()
+	stream := e.p.engine.Events(ctx, client.EventsListOptions{Filters: e.p.names.ours().Add("type", "container")})
+	err := e.all()
+	if begun != nil {
+		begun <- err
+	}
+	if err != nil {
+		e.hub.Interrupt(err)
+	}
+	for err == nil {
+		select {
+		case m := <-stream.Messages:
+			e.changed(m.Actor.Attributes[labelSession])
+		case err = <-stream.Err:
 		}
 	}
 }

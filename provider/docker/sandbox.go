@@ -90,6 +90,8 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 // The engine itself counts whole seconds only, and knows the first process alone.
 func (p *Provider) end(ctx context.Context, r *record, grace time.Duration) error {
 	id := r.container
+	ctx, enough := context.WithCancel(ctx)
+	defer enough() // of waiting
 	ended := p.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	signal := func(name string) error {
 		_, err := p.engine.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: name})
@@ -101,8 +103,7 @@ func (p *Provider) end(ctx context.Context, r *record, grace time.Duration) erro
 	if grace > 0 {
 		var ready <-chan error
 		if r.plain {
-			asking, enough := context.WithCancel(ctx)
-			answers := p.ask(asking, r, func() error { return signal("SIGTERM") })
+			answers := p.ask(ctx, r, func() error { return signal("SIGTERM") })
 			defer func() {
 				enough()
 				for range answers {
