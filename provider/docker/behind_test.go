@@ -152,3 +152,33 @@ func TestPullIsTriedAgain(t *testing.T) {
 		t.Errorf("Remove: %v", err)
 	}
 }
+
+// An image that a container of somebody else is made of stays, and is no reason to
+// fail, for who asks for all that are not in use.
+func TestPruneLeavesImagesOfOthers(t *testing.T) {
+	p := opened(t)
+	reg := serve(t)
+	ref := reg.Push("shared:1", tiny(t))
+	if err := p.Prepare(t.Context(), &atoll.Spec{Image: ref}, nil); err != nil {
+		t.Fatal(err)
+	}
+	c := direct(t)
+	made, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{Config: &container.Config{Image: ref, Cmd: []string{"x"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := c.ContainerRemove(context.Background(), made.ID, client.ContainerRemoveOptions{Force: true}); err != nil {
+			t.Error(err)
+		}
+	})
+	pruned, err := p.PruneImages(t.Context(), atoll.PruneOptions{All: true})
+	if err != nil || len(pruned.Images) > 0 {
+		t.Errorf("PruneImages: %+v, %v; want it to leave the image", pruned, err)
+	}
+	all, err := p.Images(t.Context())
+	if err != nil || len(all) != 1 || all[0].Ref != ref || !all[0].InUse {
+		t.Errorf("Images: %+v, %v; want the image, and it in use", all, err)
+	}
+	wantKind(t, "RemoveImage", p.RemoveImage(t.Context(), ref, false), atoll.ErrConflict)
+}

@@ -99,8 +99,9 @@ type exhibit struct {
 	kept
 	image   *image
 	named   bool // the name is still its own
-	users   int  // sandboxes that were made from it
+	users   int  // containers that were made from it
 	running int  // of these
+	others  int  // of these, that are no sandboxes of ours
 }
 
 // exhibits looks at all that is kept.
@@ -109,7 +110,7 @@ func (p *Provider) exhibits(ctx context.Context) ([]exhibit, error) {
 	if err != nil {
 		return nil, err
 	}
-	containers, err := p.engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: p.names.ours()})
+	containers, err := p.engine.ContainerList(ctx, client.ContainerListOptions{All: true})
 	if err != nil {
 		return nil, err
 	}
@@ -134,6 +135,9 @@ func (p *Provider) exhibits(ctx context.Context) ([]exhibit, error) {
 		for _, c := range containers.Items {
 			if c.ImageID == im.id {
 				x.users++
+				if c.Labels[labelOwner] != string(p.names) {
+					x.others++
+				}
 				if c.State == "running" || c.State == "paused" {
 					x.running++
 				}
@@ -179,8 +183,8 @@ func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) erro
 		return atoll.Errorf("remove image", ref, atoll.ErrNotExist, "no such image was fetched")
 	}
 	for _, x := range all {
-		if x.running > 0 || x.users > 0 && !force {
-			return atoll.Errorf("remove image", ref, atoll.ErrConflict, "%d sandboxes were made from it, of which %d run", x.users, x.running)
+		if x.running > 0 || x.others > 0 || x.users > 0 && !force {
+			return atoll.Errorf("remove image", ref, atoll.ErrConflict, "%d containers were made from it, of which %d run and %d are no sandboxes", x.users, x.running, x.others)
 		}
 	}
 	for _, x := range all {
@@ -218,7 +222,11 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 		if x.users > 0 || x.named && !opts.All || time.Since(x.Used) < time.Duration(opts.UnusedFor) {
 			continue
 		}
-		if err := p.discard(ctx, x, false); err != nil {
+		err := p.discard(ctx, x, false)
+		if cerrdefs.IsConflict(err) { // it is in use by now, or under another name
+			continue
+		}
+		if err != nil {
 			first = errors.Join(first, err)
 			continue
 		}
