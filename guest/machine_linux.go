@@ -321,11 +321,17 @@ func (m *Machine) Serve(l *net.UnixListener) error {
 	defer handler.Close() // if there are no hosts
 	defer hosts.Wait()
 	defer end()
-	for {
+	for pause := time.Millisecond; ; {
 		conn, err := l.AcceptUnix()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return err
 		}
+		if err != nil { // too many files are open, perhaps, which will not stay so
+			time.Sleep(pause)
+			pause = min(2*pause, time.Second)
+			continue
+		}
+		pause = time.Millisecond
 		hosts.Go(func() {
 			defer conn.Close()
 			if host, err := meet(conn); err == nil {
