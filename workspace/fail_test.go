@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -251,6 +252,22 @@ func cloneUntilKilled(dir string) {
 	os.Exit(1)
 }
 
+// cloning reports whether a git clones into dir.
+func cloning(t *testing.T, dir string) bool {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range all {
+		line, _ := os.ReadFile(name) // it may just have ended
+		if strings.HasPrefix(string(line), "git\x00") && strings.Contains(string(line), dir) {
+			return true
+		}
+	}
+	return false
+}
+
 // A clone whose process was killed half way is seen as what it is, and done again
 // by who needs it; nothing of the first attempt stays.
 func TestKilled(t *testing.T) {
@@ -315,6 +332,11 @@ func TestKilled(t *testing.T) {
 	_ = child.Wait() // it was killed
 	if got := state(); got != atoll.WorkspaceInitializing {
 		t.Errorf("after its process was killed its state is %s", got)
+	}
+	for deadline := time.Now().Add(10 * time.Second); runtime.GOOS == "linux" && cloning(t, dir); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("git goes on, with nobody who looks at its limits")
+		}
 	}
 	whole.Store(true)
 	holds(t, create(t, p, use("w")), "f", "x")

@@ -63,6 +63,7 @@ func git(ctx context.Context, args ...string) *exec.Cmd {
 func run(cmd *exec.Cmd, progress func(string)) error {
 	l := &listener{progress: progress}
 	cmd.Stderr = l
+	defer bound(cmd)()
 	err := cmd.Run()
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
@@ -141,7 +142,7 @@ var sayings = []struct {
 	{atoll.ErrNotExist, []string{
 		"does not exist", "not found", "does not appear to be a git repository", "no such", "not a git repository",
 	}},
-	{atoll.ErrExhausted, []string{"No space left", "Disk quota exceeded"}},
+	{atoll.ErrExhausted, []string{"No space left", "Out of diskspace", "Disk quota exceeded"}},
 	{atoll.ErrInvalid, []string{"invalid path", "fsck"}},
 }
 
