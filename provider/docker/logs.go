@@ -22,16 +22,20 @@ type tail struct {
 	report  guest.Report
 }
 
+// kept is what is told of it.
+func (t *tail) kept() []byte { return t.data[max(0, len(t.data)-atoll.DefaultOutputLimit):] }
+
 func (t *tail) status() atoll.StreamStatus {
-	return atoll.StreamStatus{Written: t.written, Kept: t.written - int64(len(t.data))}
+	return atoll.StreamStatus{Written: t.written, Kept: t.written - int64(len(t.kept()))}
 }
 
-// Write implements io.Writer, for what no guest has written.
+// Write implements io.Writer, for what no guest has written. What is over is dropped
+// now and then only: a log can have millions of lines.
 func (t *tail) Write(b []byte) (int, error) {
 	t.data = append(t.data, b...)
 	t.written += int64(len(b))
-	if over := len(t.data) - atoll.DefaultOutputLimit; over > 0 {
-		t.data = append(t.data[:0], t.data[over:]...)
+	if len(t.data) > 2*atoll.DefaultOutputLimit {
+		t.data = append(t.data[:0], t.kept()...)
 	}
 	return len(b), nil
 }

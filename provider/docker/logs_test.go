@@ -33,7 +33,25 @@ func TestTail(t *testing.T) {
 	for range 3 {
 		long.add(make([]byte, atoll.DefaultOutputLimit/2+1))
 	}
-	if st := long.status(); st.Written-st.Kept != int64(atoll.DefaultOutputLimit) || st.Written != 3*(int64(atoll.DefaultOutputLimit)/2+1) {
+	if st := long.status(); len(long.kept()) != atoll.DefaultOutputLimit || st.Written-st.Kept != int64(atoll.DefaultOutputLimit) || st.Written != 3*(int64(atoll.DefaultOutputLimit)/2+1) {
 		t.Errorf("of a long one %+v", st)
+	}
+}
+
+// Of very many lines the last ones are kept, and none is moved for each that comes.
+func TestTailOfManyLines(t *testing.T) {
+	var many tail
+	const lines = 3 << 20
+	for i := range lines {
+		many.add([]byte{'a' + byte(i%26), '\n'})
+	}
+	kept := many.kept()
+	if st := many.status(); st.Written != 2*lines || len(kept) != atoll.DefaultOutputLimit {
+		t.Errorf("of %d bytes %d are kept", st.Written, len(kept))
+	}
+	for i := range len(kept) / 2 {
+		if want := 'a' + byte((lines-len(kept)/2+i)%26); kept[2*i] != want || kept[2*i+1] != '\n' {
+			t.Fatalf("line %d of what is kept is %q, want %q", i, kept[2*i:2*i+2], want)
+		}
 	}
 }

@@ -106,7 +106,7 @@ func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessSt
 		ID: atoll.MainProcess, Args: r.Spec.Cmd, User: r.Spec.User, TTY: r.Spec.TTY != nil, Started: r.Started, Exit: &exit,
 		Stdout: stdout.status(), Stderr: stderr.status(),
 	}
-	table := ended.Ended(st, stdout.data, stderr.data)
+	table := ended.Ended(st, stdout.kept(), stderr.kept())
 	p, err := table.Get(atoll.MainProcess)
 	return p, st, err
 }
