@@ -69,6 +69,8 @@ type Provider struct {
 	shelf   shelf
 	events  *events
 	sweeper *sweeper
+	visits  context.Context // ends with the provider
+	quit    context.CancelFunc
 
 	mu     sync.Mutex
 	closed bool
@@ -137,6 +139,7 @@ func New(opts Options) (*Provider, error) {
 		return nil, atoll.E("open", "docker", atoll.ErrInvalid, err)
 	}
 	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), shelf: shelf(filepath.Join(opts.Dir, "images")), guests: map[string]*visit{}, fine: map[string]bool{}}
+	p.visits, p.quit = context.WithCancel(context.Background())
 	p.events = newEvents(p)
 	p.sweeper = newSweeper(p)
 	return p, nil
@@ -162,6 +165,7 @@ func (p *Provider) Close() error {
 	if closed {
 		return nil
 	}
+	p.quit()
 	p.sweeper.close()
 	p.events.close()
 	for _, v := range guests {

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -9,16 +10,80 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
+
+// against returns a provider of what stands in for an engine.
+func against(t *testing.T, engine http.Handler) *Provider {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(engine)
+	s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	t.Cleanup(s.Close)
+	p, err := New(Options{Dir: t.TempDir(), Plain: true, Host: "unix://" + l.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Close does not wait for an engine that does not answer.
+func TestCloseWithoutAnswer(t *testing.T) {
+	asked := make(chan struct{}, 100)
+	p := against(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/containers/") && !strings.HasSuffix(r.URL.Path, "/containers/json") {
+			asked <- struct{}{}
+		}
+		if strings.HasSuffix(r.URL.Path, "/_ping") {
+			w.Header().Set("Api-Version", "1.45")
+			return
+		}
+		<-r.Context().Done()
+	}))
+	id := atoll.NewID()
+	ctx, cancel := context.WithCancel(t.Context())
+	tried := make(chan error, 1)
+	go func() {
+		_, err := (&sandbox{p, id}).Exec(ctx, &atoll.Command{Args: []string{"true"}})
+		tried <- err
+	}()
+	<-asked
+	cancel()
+	if err := <-tried; !errors.Is(err, context.Canceled) {
+		t.Errorf("Exec: %v", err)
+	}
+	go func() {
+		_, err := (&sandbox{p, id}).Exec(t.Context(), &atoll.Command{Args: []string{"true"}})
+		tried <- err
+	}()
+	closed := make(chan error, 1)
+	go func() { closed <- p.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	case <-time.After(visitTime / 2):
+		t.Error("Close waits for what nobody waits for any more")
+	}
+	if err := <-tried; atoll.KindOf(err) != atoll.ErrUnavailable {
+		t.Errorf("Exec while it is closed: %v", err)
+	}
+}
 
 // An engine that tells of events and cannot list containers is not asked for one more
 // stream of events each time.
 func TestOneStreamOfEvents(t *testing.T) {
 	var open, most atomic.Int64
 	again := make(chan struct{}, 100)
-	engine := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	engine := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/events"):
 			most.Store(max(most.Load(), open.Add(1)))
@@ -33,19 +98,8 @@ func TestOneStreamOfEvents(t *testing.T) {
 		default:
 			w.Header().Set("Api-Version", "1.45")
 		}
-	}))
-	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "socket"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine.Listener.Close()
-	engine.Listener = l
-	engine.Start()
-	t.Cleanup(engine.Close)
-	p, err := New(Options{Dir: t.TempDir(), Plain: true, Host: "unix://" + l.Addr().String()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	})
+	p := against(t, engine)
 	defer p.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -170,7 +170,7 @@ func (p *Provider) reach(ctx context.Context, op, who string, connect func(conte
 	if fresh {
 		if p.closed {
 			p.mu.Unlock()
-			return nil, atoll.Errorf(op, who, atoll.ErrUnavailable, "the provider is closed")
+			return nil, errClosed(op, who)
 		}
 		v = &visit{made: make(chan struct{})}
 		p.guests[who] = v
@@ -179,7 +179,7 @@ func (p *Provider) reach(ctx context.Context, op, who string, connect func(conte
 	if fresh {
 		go func() { // not the first caller's, who may give up
 			defer close(v.made)
-			ctx, cancel := context.WithTimeout(context.Background(), visitTime)
+			ctx, cancel := context.WithTimeout(p.visits, visitTime)
 			defer cancel()
 			v.client, v.err = connect(ctx)
 		}()
@@ -189,10 +189,17 @@ func (p *Provider) reach(ctx context.Context, op, who string, connect func(conte
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	if v.err != nil && p.visits.Err() != nil {
+		return nil, errClosed(op, who)
+	}
 	if v.err != nil {
 		return nil, v.err
 	}
 	return v.client.Sandbox(), nil
+}
+
+func errClosed(op, who string) error {
+	return atoll.Errorf(op, who, atoll.ErrUnavailable, "the provider is closed")
 }
 
 // visitTime is how long it may take to connect to a guest.
