@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -41,6 +42,7 @@ type Machine struct {
 
 // NewMachine returns a Machine with no processes. There can be one in a program.
 func NewMachine(config Config) (*Machine, error) {
+	takeThreads()
 	starter, err := spawn.NewInit()
 	if err != nil {
 		return nil, err
@@ -60,6 +62,28 @@ func NewMachine(config Config) (*Machine, error) {
 		}
 	}
 	return m, nil
+}
+
+// threads is how many a Machine has from the beginning.
+const threads = 16
+
+// takeThreads makes them, for the runtime to keep: it ends the program when it needs
+// one more, and whatever runs in the sandbox has taken all that there may be.
+func takeThreads() {
+	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), threads/2))
+	var made sync.WaitGroup
+	enough := make(chan struct{})
+	for range threads {
+		made.Add(1)
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			made.Done()
+			<-enough
+		}()
+	}
+	made.Wait()
+	close(enough)
 }
 
 // prepare makes the directory that processes start in, the user's. The data

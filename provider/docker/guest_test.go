@@ -183,6 +183,32 @@ func TestStrangersAreRefused(t *testing.T) {
 	}
 }
 
+// Programs that have taken all processes that there may be do not end the guest, whose
+// runtime would end it for want of a thread.
+func TestGuestOutlivesForkBomb(t *testing.T) {
+	p := opened(t)
+	sb := create(t, p, atoll.Spec{Resources: atoll.Resources{Processes: 100}})
+	const bomb = "while :; do sh -c 'sleep 1000' & done 2>/dev/null" // which ends when there can be no more
+	if err := atoll.Run(t.Context(), sb, &atoll.Command{Args: []string{"sh", "-c", bomb}}); err == nil {
+		t.Error("the bomb had all that it wanted")
+	}
+	var all sync.WaitGroup
+	for range 60 {
+		all.Go(func() {
+			_, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"true"}})
+			if err != nil && atoll.KindOf(err) != atoll.ErrExhausted {
+				t.Errorf("Exec: %v", err)
+			}
+			_ = atoll.WriteFile(t.Context(), sb, "f", make([]byte, 64<<10), 0) // whose process may be among those that end
+		})
+	}
+	all.Wait()
+	st, err := sb.Status(t.Context())
+	if err != nil || st.State != atoll.StateRunning {
+		t.Errorf("the sandbox is %s: %s, %v; want it to run", st.State, st.Reason, err)
+	}
+}
+
 // A heldContext counts who waits for its end. Its AfterFunc is what package context
 // looks for.
 type heldContext struct {
