@@ -11,12 +11,14 @@ package docker
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
@@ -253,6 +255,8 @@ func kindOf(err error) atoll.Kind {
 	case cerrdefs.IsPermissionDenied(err), cerrdefs.IsUnauthorized(err):
 		return atoll.ErrDenied
 	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err):
+		return atoll.ErrUnavailable
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET): // it ended within its answer
 		return atoll.ErrUnavailable
 	}
 	return atoll.ErrInternal

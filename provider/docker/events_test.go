@@ -78,6 +78,25 @@ func TestCloseWithoutAnswer(t *testing.T) {
 	}
 }
 
+// An engine that is killed within its answer is one that is not to be had, and may be
+// asked again.
+func TestEngineBreaksOff(t *testing.T) {
+	p := against(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/_ping") {
+			w.Header().Set("Api-Version", "1.45")
+			return
+		}
+		w.Header().Set("Content-Length", "100")
+		_, _ = w.Write([]byte(`[{"Id": "`))
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	defer p.Close()
+	if _, err := p.List(t.Context(), atoll.Filter{}); atoll.KindOf(err) != atoll.ErrUnavailable {
+		t.Errorf("List: %v, of kind %q", err, atoll.KindOf(err))
+	}
+}
+
 // An engine that tells of events and cannot list containers is not asked for one more
 // stream of events each time.
 func TestOneStreamOfEvents(t *testing.T) {
