@@ -377,7 +377,7 @@ func (c *creation) host(ctx context.Context) (*container.HostConfig, error) {
 		SecurityOpt:    []string{"no-new-privileges"},
 		ReadonlyRootfs: s.ReadOnlyRoot,
 		Runtime:        c.p.opts.Runtime,
-		LogConfig:      container.LogConfig{Type: "local"}, // keeps bytes as they are
+		LogConfig:      container.LogConfig{Type: f.logDriver()},
 		Mounts: []mount.Mount{
 			{Type: mount.TypeVolume, Source: data, Target: dataDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},
 			{Type: mount.TypeVolume, Source: data, Target: atoll.DefaultWorkdir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},

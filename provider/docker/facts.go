@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
+	"slices"
 
+	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
@@ -14,6 +16,7 @@ import (
 type facts struct {
 	arch              string // as GOARCH
 	memory, cpu, pids bool   // can be limited
+	podman            bool   // it is Podman's service, which speaks the same API
 }
 
 // facts asks the engine once.
@@ -32,11 +35,22 @@ func (p *Provider) facts(ctx context.Context) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	f := facts{arch: version.Arch, memory: found.Info.MemoryLimit, cpu: found.Info.CPUCfsQuota, pids: found.Info.PidsLimit}
+	f := facts{
+		arch: version.Arch, memory: found.Info.MemoryLimit, cpu: found.Info.CPUCfsQuota, pids: found.Info.PidsLimit,
+		podman: slices.ContainsFunc(version.Components, func(c system.ComponentVersion) bool { return c.Name == "Podman Engine" }),
+	}
 	p.mu.Lock()
 	p.known = &f
 	p.mu.Unlock()
 	return f, nil
+}
+
+// logDriver is the one of the engine's that keeps bytes as they are.
+func (f facts) logDriver() string {
+	if f.podman {
+		return "k8s-file"
+	}
+	return "local"
 }
 
 // enforce checks that the engine can enforce the limits that were asked for, and

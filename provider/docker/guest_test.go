@@ -33,10 +33,10 @@ func TestGuestIsSmall(t *testing.T) {
 	if _, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"true"}}); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(engine.guest); n > mostBytes {
-		t.Errorf("the program has %d bytes, want %d at most", n, mostBytes)
+	if program, err := guest(); err != nil || len(program) > mostBytes {
+		t.Errorf("the program has %d bytes, %v, want %d at most", len(program), err, mostBytes)
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/proc/%d/status", engine.daemon.Process.Pid, inspect(t, p, sb).Container.State.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/proc/%d/status", engine.cmd.Process.Pid, inspect(t, p, sb).Container.State.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,11 +35,7 @@ type image struct {
 // that have no registry are not pulled. Kinds: ErrNotExist, ErrInvalid,
 // ErrUnavailable.
 func (p *Provider) image(ctx context.Context, ref string, progress func(atoll.Progress)) (*image, error) {
-	full, err := normal(ref)
-	if err != nil {
-		return nil, err
-	}
-	im, err := p.inspectImage(ctx, full)
+	full, im, err := p.lookUpImage(ctx, ref)
 	if err != nil && !cerrdefs.IsNotFound(err) {
 		return nil, err
 	}
@@ -52,6 +48,28 @@ func (p *Provider) image(ctx context.Context, ref string, progress func(atoll.Pr
 		}
 	}
 	return im, p.shelf.used(full, im.digest)
+}
+
+// lookUpImage finds an image that the engine has, and its name in full. Podman keeps
+// what was built or loaded under a name without a registry as that of localhost.
+func (p *Provider) lookUpImage(ctx context.Context, ref string) (full string, im *image, err error) {
+	if full, err = normal(ref); err != nil {
+		return "", nil, err
+	}
+	if im, err = p.inspectImage(ctx, full); !cerrdefs.IsNotFound(err) {
+		return full, im, err
+	}
+	f, factsErr := p.facts(ctx)
+	if factsErr != nil {
+		return full, nil, factsErr
+	}
+	if local, ok := strings.CutPrefix(full, "docker.io/"); ok && f.podman && !strings.HasPrefix(ref, "docker.io/") {
+		local = "localhost/" + strings.TrimPrefix(local, "library/")
+		if im, localErr := p.inspectImage(ctx, local); !cerrdefs.IsNotFound(localErr) {
+			return local, im, localErr
+		}
+	}
+	return full, nil, err
 }
 
 // normal is the name of an image in full; an id stays as it is.
@@ -225,11 +243,7 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 // ResolveImage implements atoll.ImageResolver: it is what the engine has under
 // that name.
 func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
-	full, err := normal(cmp.Or(ref, p.opts.Image))
-	if err != nil {
-		return "", err
-	}
-	im, err := p.inspectImage(ctx, full)
+	full, im, err := p.lookUpImage(ctx, cmp.Or(ref, p.opts.Image))
 	if cerrdefs.IsNotFound(err) {
 		return "", atoll.Errorf("resolve image", ref, atoll.ErrNotExist, "the engine has no image %q", full)
 	}

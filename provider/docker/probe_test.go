@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -145,7 +146,11 @@ func TestProbeWithoutCertificate(t *testing.T) {
 // and nor is the way to do without.
 func TestProbeGuest(t *testing.T) {
 	needEngine(t)
-	arm := append([]byte(nil), engine.guest...)
+	program, err := guest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	arm := slices.Clone(program)
 	arm[18] = 183 // the machine in an ELF header: arm64
 	for name, tt := range map[string]struct {
 		guest       func() ([]byte, error)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,26 +22,25 @@ import (
 func ownEngine(t *testing.T, args ...string) (host string, kill func()) {
 	t.Helper()
 	needEngine(t) // for the guest, and to be skipped with the others
-	dir, err := os.MkdirTemp("", "atoll-docker-")
+	d, err := newDaemon()
 	if err != nil {
 		t.Fatal(err)
 	}
-	host = "unix://" + filepath.Join(dir, "docker.sock")
-	daemon, tether, err := startDaemon(dir, append([]string{"--host", host}, args...)...)
 	t.Cleanup(func() {
-		if err := endDaemon(dir, daemon, tether); err != nil {
+		if err := d.end(); err != nil {
 			t.Error(err)
 		}
 	})
+	err = d.dockerd(args...)
 	if err == nil {
-		err = loadBusybox(t, host)
+		err = d.loadBusybox(t)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return host, func() {
+	return d.host, func() {
 		t.Helper()
-		pid := dockerd(t, daemon.Process.Pid)
+		pid := dockerd(t, d.cmd.Process.Pid)
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +50,7 @@ func ownEngine(t *testing.T, args ...string) (host string, kill func()) {
 			}
 			return nil
 		})
-		if err := answers(host); err != nil {
+		if err := answers(d.host); err != nil {
 			t.Fatal(err)
 		}
 	}
