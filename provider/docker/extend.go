@@ -33,17 +33,12 @@ const (
 
 // marks returns those of a sandbox, or of all when id is "", the newest first.
 func (p *Provider) marks(ctx context.Context, id string) ([]mark, error) {
-	label := labelExtends
-	if id != "" {
-		label += "=" + id
-	}
-	filters := client.Filters{}.Add("label", labelOwner+"="+string(p.names)).Add("label", label)
-	found, err := p.engine.VolumeList(ctx, client.VolumeListOptions{Filters: filters})
+	found, err := p.labelled(ctx, labelExtends, id)
 	if err != nil {
 		return nil, err
 	}
 	var all []mark
-	for _, v := range found.Items {
+	for _, v := range found {
 		id := v.Labels[labelExtends]
 		nanos, err := strconv.ParseInt(v.Labels[labelExpires], 10, 64)
 		made, ok := p.names.markMade(id, v.Name)

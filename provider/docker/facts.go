@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
 	"slices"
 
 	"github.com/moby/moby/api/types/system"
@@ -16,6 +20,7 @@ import (
 type facts struct {
 	arch              string // as GOARCH
 	memory, cpu, pids bool   // can be limited
+	cgroups           bool   // its containers are in some; else they cannot be paused or measured
 	podman            bool   // it is Podman's service, which speaks the same API
 }
 
@@ -36,13 +41,51 @@ func (p *Provider) facts(ctx context.Context) (facts, error) {
 		return facts{}, err
 	}
 	f := facts{
-		arch: version.Arch, memory: found.Info.MemoryLimit, cpu: found.Info.CPUCfsQuota, pids: found.Info.PidsLimit,
+		arch: version.Arch, memory: found.Info.MemoryLimit, cpu: found.Info.CPUCfsQuota, pids: found.Info.PidsLimit, cgroups: found.Info.CgroupDriver != "none",
 		podman: slices.ContainsFunc(version.Components, func(c system.ComponentVersion) bool { return c.Name == "Podman Engine" }),
+	}
+	if f.podman {
+		controllers, err := p.controllers(ctx)
+		if err != nil {
+			return facts{}, err
+		}
+		has := func(name string) bool { return slices.Contains(controllers, name) }
+		f.memory, f.cpu, f.pids = has("memory"), has("cpu"), has("pids")
+		f.cgroups = found.Info.CgroupVersion == "2" || len(controllers) > 0
 	}
 	p.mu.Lock()
 	p.known = &f
 	p.mu.Unlock()
 	return f, nil
+}
+
+// controllers are what of cgroups Podman can use, as it says where it speaks for
+// itself. To those who take it for Docker it speaks of the machine, and a rootless
+// one ignores limits that it cannot set.
+func (p *Provider) controllers(ctx context.Context) ([]string, error) {
+	direct := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.engine.Dialer()(ctx) },
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://engine/v4.0.0/libpod/info", http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := direct.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("podman's own info: %s", answer.Status)
+	}
+	var info struct {
+		Host struct{ CgroupControllers []string }
+	}
+	if err := json.NewDecoder(answer.Body).Decode(&info); err != nil {
+		return nil, fmt.Errorf("podman's own info: %w", err)
+	}
+	return info.Host.CgroupControllers, nil
 }
 
 // logDriver is the one of the engine's that keeps bytes as they are.
@@ -51,6 +94,16 @@ func (f facts) logDriver() string {
 		return "k8s-file"
 	}
 	return "local"
+}
+
+// caps are those of caps that the engine can do on its machine.
+func (f facts) caps(caps atoll.Caps) atoll.Caps {
+	caps.MemoryLimit = caps.MemoryLimit && f.memory
+	caps.CPULimit = caps.CPULimit && f.cpu
+	caps.ProcessLimit = caps.ProcessLimit && f.pids
+	caps.Pause = caps.Pause && f.cgroups
+	caps.Usage = caps.Usage && f.cgroups
+	return caps
 }
 
 // enforce checks that the engine can enforce the limits that were asked for, and
@@ -78,6 +131,18 @@ func (f facts) enforce(spec *atoll.Spec) (atoll.Resources, error) {
 
 // forLimits is what an engine needs to limit anything.
 const forLimits = "it needs that cgroup controller, and a rootless one needs cgroup v2 and its controllers delegated by systemd"
+
+// needCgroups is an error if the engine's containers are in no cgroups.
+func (p *Provider) needCgroups(ctx context.Context, op, id string) error {
+	f, err := p.facts(ctx)
+	if err == nil && !f.cgroups {
+		err = atoll.Errorf(op, id, atoll.ErrUnsupported, "%s", withoutCgroups)
+	}
+	return p.failed(ctx, op, id, err)
+}
+
+// withoutCgroups is why an engine can neither pause nor measure.
+const withoutCgroups = "this engine is rootless, and its containers are in no cgroup: that needs cgroup v2"
 
 // runsOn is an error if the guest's program is not for that machine.
 func runsOn(program []byte, arch string) error {

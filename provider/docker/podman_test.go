@@ -33,7 +33,7 @@ func podman(t *testing.T) *daemon {
 		}
 	})
 	for name, text := range map[string]string{
-		"containers.conf": "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n" +
+		"containers.conf": "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nexit_command_delay = 1\n" +
 			"[network]\nnetwork_backend = \"netavark\"\nnetwork_config_dir = \"" + d.at("networks") + "\"\n",
 		"storage.conf":    fmt.Sprintf("[storage]\ndriver = \"overlay\"\ngraphroot = %q\nrunroot = %q\n", d.at("data"), d.at("run")),
 		"registries.conf": fmt.Sprintf("[[registry]]\nlocation = %q\ninsecure = true\n", podmanRegistry),

@@ -47,6 +47,9 @@ func (p *Provider) notes(f facts) []string {
 			notes = append(notes, "the engine cannot limit "+limit.what+" use: "+forLimits)
 		}
 	}
+	if !f.cgroups {
+		notes = append(notes, "no pause and no usage: "+withoutCgroups)
+	}
 	return notes
 }
 

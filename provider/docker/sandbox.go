@@ -264,6 +264,9 @@ func (s *sandbox) Pause(ctx context.Context) error {
 		if err := mustRun("pause", &r.Status); err != nil {
 			return err
 		}
+		if err := s.p.needCgroups(ctx, "pause", s.id); err != nil {
+			return err
+		}
 		_, err := s.p.engine.ContainerPause(ctx, r.container, client.ContainerPauseOptions{})
 		return s.p.failed(ctx, "pause", s.id, err)
 	})

@@ -34,7 +34,11 @@ func (p *Provider) inspect(ctx context.Context, op, id string) (*record, error) 
 	if c.Config == nil || c.State == nil || c.Config.Labels[labelSession] != id || c.Config.Labels[labelOwner] != string(p.names) {
 		return nil, atoll.E(op, id, atoll.ErrNotFound, nil) // not one of ours
 	}
-	r, err := p.read(id, c)
+	f, err := p.facts(ctx)
+	if err != nil {
+		return nil, p.failed(ctx, op, id, err)
+	}
+	r, err := p.read(id, c, f)
 	if err == nil {
 		err = p.failed(ctx, op, id, p.readMarks(ctx, r))
 	}
@@ -55,7 +59,7 @@ func (p *Provider) inspect(ctx context.Context, op, id string) (*record, error) 
 // main process exits with.
 const stoppedCode = 143
 
-func (p *Provider) read(id string, c *container.InspectResponse) (*record, error) {
+func (p *Provider) read(id string, c *container.InspectResponse, f facts) (*record, error) {
 	r := &record{
 		container: c.ID, pid: c.State.Pid, imageID: c.Image, user: c.Config.Labels[labelUser],
 		env: c.Config.Env, plain: c.Config.Labels[labelPlain] == "true",
@@ -65,6 +69,7 @@ func (p *Provider) read(id string, c *container.InspectResponse) (*record, error
 	if r.plain {
 		st.Caps = plainCaps()
 	}
+	st.Caps = f.caps(st.Caps)
 	if err := json.Unmarshal([]byte(c.Config.Labels[labelSpec]), &st.Spec); err != nil {
 		st.Spec = atoll.Spec{ID: id, Provider: info.Name, Project: c.Config.Labels[labelProject]}
 		st.State, st.Reason = atoll.StateFailed, "its labels are damaged: remove it"

@@ -21,6 +21,9 @@ func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
 			return atoll.Usage{}, err
 		}
 	}
+	if err := s.p.needCgroups(ctx, "usage", s.id); err != nil {
+		return atoll.Usage{}, err
+	}
 	stats, err := s.p.engine.ContainerStats(ctx, r.container, client.ContainerStatsOptions{})
 	if err != nil {
 		return atoll.Usage{}, s.p.failed(ctx, "usage", s.id, err)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
+	enginevolume "github.com/moby/moby/api/types/volume"
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
@@ -14,11 +15,7 @@ import (
 
 // Volumes implements atoll.VolumeStore.
 func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
-	filters := client.Filters{}.Add("label", labelOwner+"="+string(p.names))
-	if project != "" {
-		filters = filters.Add("label", labelProject+"="+project)
-	}
-	found, err := p.engine.VolumeList(ctx, client.VolumeListOptions{Filters: filters})
+	found, err := p.labelled(ctx, labelProject, project)
 	if err != nil {
 		return nil, p.failed(ctx, "volumes", "", err)
 	}
@@ -27,7 +24,7 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 		return nil, err
 	}
 	var list []atoll.Volume
-	for _, v := range found.Items {
+	for _, v := range found {
 		vol := atoll.Volume{Provider: info.Name, Project: v.Labels[labelProject], Name: v.Labels[labelVolume], InUse: used[v.Name], Created: moment(v.CreatedAt)}
 		if id := v.Labels[labelSession]; id != "" {
 			vol.Name, vol.Sandbox = volume.DataName(id), id
@@ -41,6 +38,26 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 		return strings.Compare(a.Project+"/"+a.Name, b.Project+"/"+b.Name)
 	})
 	return list, nil
+}
+
+// labelled returns this server's volumes that have a label, with that value or, if it
+// is "", with any. It looks itself, as Podman finds volumes that have one label of
+// several that were asked for.
+func (p *Provider) labelled(ctx context.Context, label, value string) ([]enginevolume.Volume, error) {
+	filters := client.Filters{}.Add("label", labelOwner+"="+string(p.names))
+	if value != "" {
+		filters = filters.Add("label", label+"="+value)
+	} else {
+		filters = filters.Add("label", label)
+	}
+	found, err := p.engine.VolumeList(ctx, client.VolumeListOptions{Filters: filters})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(found.Items, func(v enginevolume.Volume) bool {
+		has, ok := v.Labels[label]
+		return v.Labels[labelOwner] != string(p.names) || !ok || value != "" && has != value
+	}), nil
 }
 
 // mounted returns the volumes that sandboxes mount, running or not.
