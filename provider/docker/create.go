@@ -50,6 +50,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		c.undo()
 		return nil, p.failed(ctx, "create", cmp.Or(spec.Name, spec.ID), err)
 	}
+	p.events.look(ctx, spec.ID)
 	p.sweeper.rouse() // its time may be limited
 	return &sandbox{p, spec.ID}, nil
 }
@@ -289,6 +290,9 @@ func (c *creation) make(ctx context.Context) error {
 
 // furnish prepares the container for what no guest does.
 func (c *creation) furnish(ctx context.Context) error {
+	if err := c.openRoot(ctx); err != nil {
+		return err
+	}
 	if !c.plain {
 		return nil
 	}
@@ -406,8 +410,13 @@ func (c *creation) host(ctx context.Context) (*container.HostConfig, error) {
 	for _, m := range s.Mounts {
 		h.Mounts = append(h.Mounts, c.mount(m))
 	}
-	h.DeviceRequests, err = gpus(s)
-	return h, err
+	if h.DeviceRequests, err = gpus(s); err != nil {
+		return nil, err
+	}
+	if err := c.p.sources(f, s); err != nil {
+		return nil, err
+	}
+	return h, f.place(h)
 }
 
 // dataDir is the other name of the data volume.
@@ -467,6 +476,13 @@ func (p *Provider) start(ctx context.Context, spec *atoll.Spec, container string
 	r, err := p.inspect(ctx, "start", id)
 	if err != nil {
 		return err
+	}
+	f, err := p.facts(ctx)
+	if err == nil {
+		err = p.sources(f, spec)
+	}
+	if err != nil {
+		return p.failed(ctx, "start", id, err)
 	}
 	p.fire(id)
 	if err := p.targets(ctx, spec, r); err != nil {

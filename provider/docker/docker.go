@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -246,7 +247,7 @@ func (p *Provider) failed(ctx context.Context, op, id string, err error) error {
 
 func kindOf(err error) atoll.Kind {
 	switch {
-	case cerrdefs.IsNotFound(err):
+	case cerrdefs.IsNotFound(err), strings.Contains(err.Error(), "no such container"): // podman, of one that goes meanwhile
 		return atoll.ErrNotFound
 	case cerrdefs.IsInvalidArgument(err):
 		return atoll.ErrInvalid

@@ -23,6 +23,7 @@ type events struct {
 	once sync.Once
 
 	mu   sync.Mutex
+	on   bool                    // somebody has listened
 	last map[string]atoll.Status // what was told of each sandbox
 }
 
@@ -84,6 +85,9 @@ func (e *events) listen(begun chan<- error) {
 	defer enough()
 	stream := e.p.engine.Events(ctx, client.EventsListOptions{Filters: e.p.names.ours().Add("type", "container")})
 	err := e.all()
+	e.mu.Lock()
+	e.on = true
+	e.mu.Unlock()
 	if begun != nil {
 		begun <- err
 	}
@@ -143,6 +147,20 @@ func (e *events) changed(id string) {
 	case !known || last.State != r.State || !last.Started.Equal(r.Started):
 		e.last[id] = r.Status
 		e.hub.Publish(r.Status)
+	}
+}
+
+// look looks at a sandbox that this provider has changed. Podman reads its events from
+// a file now and then, and what has been between is not to be had from it.
+func (e *events) look(ctx context.Context, id string) {
+	e.mu.Lock()
+	on := e.on
+	e.mu.Unlock()
+	if !on || ctx.Err() != nil {
+		return
+	}
+	if f, err := e.p.facts(ctx); err == nil && f.podman {
+		e.changed(id)
 	}
 }
 

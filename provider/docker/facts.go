@@ -4,10 +4,6 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
-	"encoding/json"
-	"fmt"
-	"net"
-	"net/http"
 	"slices"
 
 	"github.com/moby/moby/api/types/system"
@@ -57,43 +53,6 @@ func (p *Provider) facts(ctx context.Context) (facts, error) {
 	p.known = &f
 	p.mu.Unlock()
 	return f, nil
-}
-
-// controllers are what of cgroups Podman can use, as it says where it speaks for
-// itself. To those who take it for Docker it speaks of the machine, and a rootless
-// one ignores limits that it cannot set.
-func (p *Provider) controllers(ctx context.Context) ([]string, error) {
-	direct := http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.engine.Dialer()(ctx) },
-	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://engine/v4.0.0/libpod/info", http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := direct.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("podman's own info: %s", answer.Status)
-	}
-	var info struct {
-		Host struct{ CgroupControllers []string }
-	}
-	if err := json.NewDecoder(answer.Body).Decode(&info); err != nil {
-		return nil, fmt.Errorf("podman's own info: %w", err)
-	}
-	return info.Host.CgroupControllers, nil
-}
-
-// logDriver is the one of the engine's that keeps bytes as they are.
-func (f facts) logDriver() string {
-	if f.podman {
-		return "k8s-file"
-	}
-	return "local"
 }
 
 // caps are those of caps that the engine can do on its machine.

@@ -77,11 +77,20 @@ func (p *Provider) install(ctx context.Context, image, volume, sum string, progr
 	if _, err := p.engine.VolumeCreate(ctx, client.VolumeCreateOptions{Name: volume, Labels: labels}); err != nil {
 		return err
 	}
-	mounts := []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: guestDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}}}
+	f, err := p.facts(ctx)
+	if err != nil {
+		return err
+	}
+	host := &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{
+		{Type: mount.TypeVolume, Source: volume, Target: guestDir, VolumeOptions: &mount.VolumeOptions{NoCopy: true}},
+	}}
+	if err := f.place(host); err != nil {
+		return err
+	}
 	made, err := p.engine.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Name:       p.names.installer(sum, strings.ToLower(rand.Text()[:8])),
 		Config:     &container.Config{Image: image, Labels: labels, Entrypoint: []string{guestPath}},
-		HostConfig: &container.HostConfig{Mounts: mounts, NetworkMode: "none"},
+		HostConfig: host,
 	})
 	if err != nil {
 		return err
@@ -114,7 +123,7 @@ func (p *Provider) drop(container string) {
 	ctx, cancel := context.WithTimeout(context.Background(), dropTime)
 	defer cancel()
 	_, err := p.engine.ContainerRemove(ctx, container, client.ContainerRemoveOptions{Force: true})
-	if err != nil && !cerrdefs.IsNotFound(err) {
+	if err != nil && kindOf(err) != atoll.ErrNotFound {
 		p.log.Error("remove", "container", container, "err", err)
 	}
 }

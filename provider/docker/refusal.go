@@ -25,6 +25,8 @@ func (p *Provider) refusal(ctx context.Context, spec *atoll.Spec, err error) err
 	switch {
 	case says("bind source path does not exist"):
 		return atoll.E("mount", "", atoll.ErrNotExist, err)
+	case len(spec.Mounts) > 0 && says("Not a directory", "is a directory", "duplicate mount destination"): // podman's words
+		return fail(atoll.ErrInvalid, "a file is mounted on a directory, or a directory on a file, or two mounts on one")
 	case spec.Network.Mode == atoll.NetworkNamed && cerrdefs.IsNotFound(err) && says("network"):
 		return fail(atoll.ErrNotExist, "the network %q that it was made on is gone: remove it, and make it anew with its id to have its data volume again", spec.Network.Name)
 	case spec.Publishes() && says("port is already allocated", "address already in use"):

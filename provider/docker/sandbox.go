@@ -42,6 +42,7 @@ func (s *sandbox) locked(ctx context.Context, op string, fn func(*record) error)
 	if err != nil {
 		return err
 	}
+	defer s.p.events.look(ctx, s.id)
 	return fn(r)
 }
 
@@ -169,13 +170,14 @@ func finished(ctx context.Context, do func(context.Context) error) error {
 
 // remove is Remove by who holds the lock.
 func (s *sandbox) remove(ctx context.Context, opts atoll.RemoveOptions) error {
+	defer s.p.events.look(ctx, s.id)
 	defer s.p.leave(s.id)
 	s.p.fire(s.id)
 	r, err := s.p.inspect(ctx, "remove", s.id)
 	if err == nil {
 		_, err = s.p.engine.ContainerRemove(ctx, r.container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}) // anonymous ones
 	}
-	if err != nil && atoll.KindOf(err) != atoll.ErrNotFound && !cerrdefs.IsNotFound(err) {
+	if err != nil && atoll.KindOf(err) != atoll.ErrNotFound && kindOf(err) != atoll.ErrNotFound {
 		return s.p.failed(ctx, "remove", s.id, err)
 	}
 	if err := s.p.unmark(ctx, s.id); err != nil {

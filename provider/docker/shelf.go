@@ -182,11 +182,19 @@ func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) erro
 	if len(all) == 0 {
 		return atoll.Errorf("remove image", ref, atoll.ErrNotExist, "no such image was fetched")
 	}
+	f, err := p.facts(ctx)
+	if err != nil {
+		return p.failed(ctx, "remove image", ref, err)
+	}
 	for _, x := range all {
 		if x.running > 0 || x.others > 0 || x.users > 0 && !force {
 			return atoll.Errorf("remove image", ref, atoll.ErrConflict, "%d containers were made from it, of which %d run and %d are no sandboxes", x.users, x.running, x.others)
 		}
+		if x.users > 0 && f.podman {
+			return atoll.Errorf("remove image", ref, atoll.ErrConflict, "podman would remove the %d sandboxes that were made from it, too: remove them first", x.users)
+		}
 	}
+	force = force && !f.podman // by which it removes containers, whoever made them
 	for _, x := range all {
 		if err := p.discard(ctx, x, force); err != nil {
 			return p.failed(ctx, "remove image", ref, err)
