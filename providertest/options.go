@@ -18,6 +18,7 @@ type config struct {
 	pullable string
 	count    int
 	except   map[string]string
+	only     []string
 	leaks    func(t *testing.T) []string
 	reopen   func(t *testing.T, p atoll.Provider) atoll.Provider
 
@@ -60,6 +61,10 @@ func Count(n int) Option { return func(c *config) { c.count = n } }
 func Except(name, reason string) Option {
 	return func(c *config) { c.except[name] = reason }
 }
+
+// Only runs no other groups than those, for a backend of which another test runs
+// them all. A name that is no group's fails the run.
+func Only(groups ...string) Option { return func(c *config) { c.only = groups } }
 
 // Leaks tells the suite how to list what the provider's backend holds on this
 // machine (containers, cgroups, namespaces, directories, ...). It is called

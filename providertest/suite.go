@@ -24,6 +24,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -134,8 +135,9 @@ func groups() []group {
 // may run beside them.
 func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 	cfg := newConfig(opts)
-	known := map[string]bool{}
+	known, names := map[string]bool{}, map[string]bool{}
 	for _, g := range groups() {
+		names[g.name] = true
 		for _, p := range g.promises {
 			known[g.name+"/"+p.name] = true
 		}
@@ -145,7 +147,15 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 			t.Errorf("Except(%q): no such subtest", name)
 		}
 	}
+	for _, name := range cfg.only {
+		if !names[name] {
+			t.Errorf("Only(%q): no such group", name)
+		}
+	}
 	for _, g := range groups() {
+		if len(cfg.only) > 0 && !slices.Contains(cfg.only, g.name) {
+			continue
+		}
 		t.Run(g.name, func(t *testing.T) {
 			for _, p := range g.promises {
 				t.Run(p.name, func(t *testing.T) {

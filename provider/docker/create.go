@@ -276,7 +276,7 @@ func (c *creation) make(ctx context.Context) error {
 			Name: c.p.names.container(c.spec.ID), Config: config, HostConfig: host,
 		})
 		switch {
-		case cerrdefs.IsConflict(err):
+		case cerrdefs.IsConflict(err), err != nil && strings.Contains(err.Error(), "that name is already in use"): // podman's words
 			return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a container of this name is there already: %w", err)
 		case err != nil && c.plain && strings.Contains(err.Error(), "not a directory"):
 			return atoll.Errorf("create", c.spec.ID, atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", c.spec.Workdir, err)
@@ -413,7 +413,7 @@ func (c *creation) host(ctx context.Context) (*container.HostConfig, error) {
 	if h.DeviceRequests, err = gpus(s); err != nil {
 		return nil, err
 	}
-	if err := c.p.sources(f, s); err != nil {
+	if err := c.p.heeds(f, s); err != nil {
 		return nil, err
 	}
 	return h, f.place(h)
@@ -479,7 +479,7 @@ func (p *Provider) start(ctx context.Context, spec *atoll.Spec, container string
 	}
 	f, err := p.facts(ctx)
 	if err == nil {
-		err = p.sources(f, spec)
+		err = p.heeds(f, spec)
 	}
 	if err != nil {
 		return p.failed(ctx, "start", id, err)

@@ -73,6 +73,7 @@ func (d *daemon) start(prepare string, program ...string) error {
 	}
 	defer log.Close()
 	d.cmd.Stdout, d.cmd.Stderr = log, log
+	d.cmd.Dir = d.dir
 	tether, ours, err := os.Pipe()
 	if err != nil {
 		return err

@@ -62,6 +62,7 @@ func (f facts) caps(caps atoll.Caps) atoll.Caps {
 	caps.ProcessLimit = caps.ProcessLimit && f.pids
 	caps.Pause = caps.Pause && f.cgroups
 	caps.Usage = caps.Usage && f.cgroups
+	caps.GPU = caps.GPU && !f.podman
 	return caps
 }
 

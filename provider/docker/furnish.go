@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -34,7 +35,7 @@ func (p *Provider) lookUp(ctx context.Context, id, name string) (*container.Path
 			return nil, p.reason(ctx, id, name, err)
 		case err != nil:
 			return nil, p.reason(ctx, id, name, err)
-		case found.Stat.LinkTarget == "":
+		case found.Stat.Mode&fs.ModeSymlink == 0: // podman gives all files a target, their own name
 			return &found.Stat, nil
 		}
 		name = found.Stat.LinkTarget

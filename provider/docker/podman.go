@@ -9,12 +9,18 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path"
+	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/dirfs"
 	"github.com/seed46cd37a8/atoll/internal/passwd"
 )
 
@@ -89,21 +95,156 @@ func (f facts) place(h *container.HostConfig) error {
 	return nil
 }
 
-// sources fails if something is not there that the sandbox mounts of the engine's
-// machine, as far as that is this one: Podman would make a directory of that name.
-func (p *Provider) sources(f facts, spec *atoll.Spec) error {
-	if !f.podman || p.opts.Dial != nil || !strings.HasPrefix(p.engine.DaemonHost(), "unix://") {
+// heeds is an error if Podman would leave out what the sandbox asks for, or do something
+// else, and say nothing.
+func (p *Provider) heeds(f facts, spec *atoll.Spec) error {
+	if !f.podman {
 		return nil
 	}
+	if p.opts.Runtime != "" {
+		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "podman takes no runtime from us: %s", forRuntime)
+	}
+	if spec.Resources.GPUs != "" {
+		return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "podman takes no requests for GPUs")
+	}
+	near := p.opts.Dial == nil && strings.HasPrefix(p.engine.DaemonHost(), "unix://")
 	for _, m := range spec.Mounts {
-		if m.Type != atoll.MountBind {
-			continue
-		}
-		if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) {
-			return atoll.E("mount", "", atoll.ErrNotExist, err)
+		if m.Type == atoll.MountBind && near { // podman would make a directory of that name
+			if _, err := os.Stat(m.Source); errors.Is(err, fs.ErrNotExist) {
+				return atoll.E("mount", "", atoll.ErrNotExist, err)
+			}
 		}
 	}
 	return nil
+}
+
+// forRuntime is how Podman is told of a runtime.
+const forRuntime = "set runtime in its containers.conf, and no docker.runtime"
+
+// lookThrough does for Podman what targets does: Podman follows links before it tells
+// what is there, so that its files are looked at themselves. What is in the image, and
+// no program has replaced, may be a link on the way that leads elsewhere than to the guest.
+func (p *Provider) lookThrough(ctx context.Context, spec *atoll.Spec, r *record) error {
+	if r.plain && len(spec.Mounts) == 0 {
+		return nil
+	}
+	found, err := p.engine.ContainerInspect(ctx, r.container, client.ContainerInspectOptions{})
+	if err != nil {
+		return p.failed(ctx, "start", spec.ID, err)
+	}
+	root, err := layersOf(&found.Container)
+	if err != nil {
+		return atoll.Errorf("start", spec.ID, atoll.ErrUnsupported,
+			"it cannot be seen whether a link leads a mount over the guest (%w): use a podman of this machine, and your own, with the storage driver overlay; or docker.plain without mounts", err)
+	}
+	if !r.plain {
+		for _, name := range []string{guestDir, dataDir, atoll.DefaultWorkdir, cacheDir} {
+			if st, _, err := root.look(name); err == nil && st.Mode()&fs.ModeSymlink != 0 {
+				return atoll.Errorf("start", spec.ID, atoll.ErrInvalid, "image %s: %s is a link in it, and no mount follows it: use another image", r.Image, name)
+			}
+		}
+	}
+	for _, m := range spec.Mounts {
+		if err := p.lookAtWay(ctx, spec, m, &found.Container, root); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookAtWay is lookThrough for one mount.
+func (p *Provider) lookAtWay(ctx context.Context, spec *atoll.Spec, m atoll.Mount, c *container.InspectResponse, root layers) error {
+	at, target := "/", path.Clean(m.Target)
+	for _, name := range wayTo(m.Target) {
+		at = path.Join(at, path.Base(name))
+		if _, covers := dirfs.Below(guestDir, at); covers {
+			return linked(spec, m, name)
+		}
+		files := root
+		dir, rel := under(c, at, target)
+		switch {
+		case rel == "": // another mount
+			continue
+		case dir != "":
+			files = layers{dir}
+		}
+		st, program, err := files.look(rel)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // Podman makes it
+			return nil
+		case err != nil:
+			return atoll.Errorf("start", spec.ID, atoll.ErrUnsupported, "mount target %q: it cannot be seen whether a program has left a link on the way there: %w", m.Target, err)
+		case st.Mode()&fs.ModeSymlink == 0:
+			continue
+		case program || name == target:
+			return linked(spec, m, name)
+		}
+		led, err := p.engine.ContainerStatPath(ctx, c.ID, client.ContainerStatPathOptions{Path: at})
+		if err != nil || !path.IsAbs(led.Stat.LinkTarget) {
+			return linked(spec, m, name) // it leads nowhere
+		}
+		at = path.Clean(led.Stat.LinkTarget)
+		if _, covers := dirfs.Below(guestDir, at); covers {
+			return linked(spec, m, name)
+		}
+	}
+	return nil
+}
+
+// under returns which directory of the engine's machine has the file of a container,
+// and its name there: that of the nearest mount above, apart from the one at target. It
+// is "" for the root file system, and the name is for what is a mount itself.
+func under(c *container.InspectResponse, name, target string) (dir, rel string) {
+	nearest := "/"
+	rel = name
+	for _, m := range c.Mounts {
+		below, ok := dirfs.Below(m.Destination, name)
+		if ok && m.Destination != target && len(m.Destination) > len(nearest) {
+			dir, nearest, rel = m.Source, m.Destination, below
+		}
+	}
+	if rel == "." {
+		rel = ""
+	}
+	return dir, rel
+}
+
+// layers are the directories that make up a root file system, the topmost first: that
+// one has what programs have changed.
+type layers []string
+
+// layersOf returns those of a container, if they can be seen from here.
+func layersOf(c *container.InspectResponse) (layers, error) {
+	if c.GraphDriver == nil || c.GraphDriver.Data["UpperDir"] == "" {
+		return nil, errors.New("podman does not tell where its files are")
+	}
+	upper := c.GraphDriver.Data["UpperDir"]
+	if _, err := os.Stat(upper); err != nil {
+		return nil, err
+	}
+	all := layers{upper}
+	for dir := range strings.SplitSeq(c.GraphDriver.Data["LowerDir"], ":") {
+		if dir != "" {
+			all = append(all, dir)
+		}
+	}
+	return all, nil
+}
+
+// look finds a file, and says whether it is in the first layer.
+func (l layers) look(name string) (st fs.FileInfo, first bool, err error) {
+	for i, dir := range l {
+		st, err := os.Lstat(filepath.Join(dir, name))
+		switch {
+		case err == nil && st.Mode()&fs.ModeCharDevice != 0 && i < len(l)-1: // it says that the ones below are gone
+			return nil, false, fs.ErrNotExist
+		case err == nil:
+			return st, i == 0, nil
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
+			return nil, false, err
+		}
+	}
+	return nil, false, fs.ErrNotExist
 }
 
 // openRoot lets root write to the root directory of a container, as with Docker:

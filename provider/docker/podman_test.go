@@ -3,26 +3,42 @@
 package docker_test
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/provider/docker"
 	"github.com/seed46cd37a8/atoll/providertest"
 )
 
-// podmanRegistry is where podman expects a registry without TLS.
+// podmanEnv runs the whole suite on Podman if it is set, and not only what the engine
+// has most to do with.
+const podmanEnv = "ATOLL_TEST_PODMAN"
+
+// podmanRegistry is where the tests' Podman expects a registry without TLS.
 const podmanRegistry = "127.0.0.1:5000"
 
-// podman starts Podman's service for one test. It keeps nothing outside of its
-// directory: what else it would write to is covered.
-func podman(t *testing.T) *daemon {
+// covered is a shell's line that covers what engines write to outside of their
+// directory, and the control groups of both versions at once, which crun refuses.
+const covered = `for dir in /run /dev/shm /var/tmp /var/lib/containers; do [ ! -d $dir ] || mount -t tmpfs tmpfs $dir || exit; done
+	! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified || exit
+	`
+
+// podmanService is a shell's line that becomes Podman's service.
+const podmanService = `echo $$ >"$0/pid"
+	export CONTAINERS_CONF="$0/containers.conf" CONTAINERS_STORAGE_CONF="$0/storage.conf" CONTAINERS_REGISTRIES_CONF="$0/registries.conf"
+	exec podman system service --time=0 "$1"`
+
+// own returns a daemon that ends with the test.
+func own(t *testing.T) *daemon {
 	t.Helper()
-	if _, err := os.Stat("/usr/lib/podman/netavark"); err != nil {
-		t.Skipf("needs podman with netavark: %v; apt-get install podman netavark catatonit", err)
-	}
-	testenv.Need(t, testenv.Root, testenv.StaticBusybox)
 	d, err := newDaemon()
 	if err != nil {
 		t.Fatal(err)
@@ -32,21 +48,59 @@ func podman(t *testing.T) *daemon {
 			t.Error(err)
 		}
 	})
+	return d
+}
+
+// needPodman skips the test where there is no Podman. None is required of any machine:
+// scripts/test does not install it.
+func needPodman(t *testing.T) {
+	t.Helper()
+	for _, file := range []string{"/usr/bin/podman", "/usr/lib/podman/netavark"} {
+		if _, err := os.Stat(file); err != nil {
+			t.Skipf("needs podman: %v; apt-get install podman netavark", err)
+		}
+	}
+	testenv.Need(t, testenv.Root, testenv.StaticBusybox)
+}
+
+// configurePodman writes Podman's configuration, by which it keeps to its directory.
+func (d *daemon) configurePodman(t *testing.T) {
+	t.Helper()
 	for name, text := range map[string]string{
 		"containers.conf": "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nexit_command_delay = 1\n" +
-			"[network]\nnetwork_backend = \"netavark\"\nnetwork_config_dir = \"" + d.at("networks") + "\"\n",
+			fmt.Sprintf("[network]\nnetwork_backend = \"netavark\"\nnetwork_config_dir = %q\n", d.at("networks")),
 		"storage.conf":    fmt.Sprintf("[storage]\ndriver = \"overlay\"\ngraphroot = %q\nrunroot = %q\n", d.at("data"), d.at("run")),
 		"registries.conf": fmt.Sprintf("[[registry]]\nlocation = %q\ninsecure = true\n", podmanRegistry),
 	} {
-		if err := os.WriteFile(d.at(name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(d.at(name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	err = d.start(
-		`for dir in /run /dev/shm /var/tmp /var/lib/containers; do [ ! -d $dir ] || mount -t tmpfs tmpfs $dir || exit; done
-		! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified || exit # with both versions, crun refuses
-		export CONTAINERS_CONF="$0/containers.conf" CONTAINERS_STORAGE_CONF="$0/storage.conf" CONTAINERS_REGISTRIES_CONF="$0/registries.conf"`,
-		"sh", "-c", `echo $$ >"$0/pid"; exec podman --log-level info system service --time=0 "$1"`, d.dir, d.host)
+}
+
+// dropPodmanCgroups removes what is left of the groups of those containers, and the
+// ones above, which every Podman of a machine uses, if nobody does.
+func dropPodmanCgroups(t *testing.T, containers []string) {
+	for _, c := range containers {
+		if err := dropCgroups("libpod_parent/libpod-" + filepath.Base(c)); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, group := range []string{"libpod_parent/conmon", "libpod_parent"} {
+		_ = dropCgroups(group) // it may be in use
+	}
+}
+
+// podman starts Podman's service for one test.
+func podman(t *testing.T) *daemon {
+	t.Helper()
+	needPodman(t)
+	var left []string
+	t.Cleanup(func() { dropPodmanCgroups(t, left) })
+	d := own(t)
+	t.Cleanup(func() { left, _ = filepath.Glob(d.at("data/overlay-containers/*")) })
+	d.configurePodman(t)
+	err := d.start(covered, "sh", "-c", podmanService, d.dir, d.host)
 	if err == nil {
 		err = d.loadBusybox(t)
 	}
@@ -59,11 +113,224 @@ func podman(t *testing.T) *daemon {
 	return d
 }
 
-// What Podman's service does as the Docker Engine that it says it is.
+// What Podman's service does as the Docker Engine that it says it is. What goes to and
+// from a guest is the same whichever engine carries it: those groups are run when
+// podmanEnv is set.
 func TestConformancePodman(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: TestPodman has the essence")
+	}
 	d := podman(t)
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return d.open(t) }, append(pullableFrom(t, d.serve(t, podmanRegistry), tiny(t)),
+	opts := append(pullableFrom(t, d.serve(t, podmanRegistry), tiny(t)),
 		providertest.Slow(3), providertest.Count(20), providertest.Leaks(d.held), providertest.Elsewhere(d.elsewhere()), providertest.Crash(d.crash("SIGQUIT")),
-		providertest.Network(openNetwork, d.dial),
-		providertest.Reopen(reopen))...)
+		providertest.Network(openNetwork, d.dial), providertest.Reopen(reopen),
+		providertest.Except("images/the image of a stopped sandbox goes by force, and comes back when it starts",
+			"by force, Podman removes the sandbox with its image, so that it is refused"))
+	if os.Getenv(podmanEnv) == "" {
+		opts = append(opts, providertest.Only("volumes", "images", "watch", "limits", "named"))
+	}
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return d.open(t) }, opts...)
+}
+
+// Podman has no way to tell of some names, would make what it is told to mount, and
+// would remove a sandbox with its image: it is not asked to.
+func TestPodman(t *testing.T) {
+	d := podman(t)
+	p := d.open(t)
+	t.Cleanup(func() { p.Close() })
+	works(t, p)
+	ctx, dir := t.Context(), t.TempDir()
+	bind := func(source, target string) error {
+		_, err := p.Create(ctx, &atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: source, Target: target}}})
+		return err
+	}
+	wantKind(t, "a colon", bind(dir, "/a:ro"), atoll.ErrUnsupported, `"/a:ro"`, `":"`)
+	missing := filepath.Join(dir, "missing")
+	wantKind(t, "a source that is not there", bind(missing, "/a"), atoll.ErrNotExist, missing)
+	if _, err := os.Stat(missing); err == nil {
+		t.Error("the source was made")
+	}
+	_, err := p.Create(ctx, &atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/a,ro=true"}}})
+	wantKind(t, "a comma", err, atoll.ErrUnsupported, `","`)
+
+	wantKind(t, "GPUs", func() error {
+		_, err := p.Create(ctx, &atoll.Spec{Resources: atoll.Resources{GPUs: "all"}})
+		return err
+	}(), atoll.ErrUnsupported, "GPUs")
+	other := d.open(t, func(o *docker.Options) { o.Runtime = "runc" })
+	t.Cleanup(func() { other.Close() })
+	wants(t, atoll.ProbeProvider(ctx, other), "podman takes no runtime", "containers.conf")
+	_, err = other.Create(ctx, &atoll.Spec{})
+	wantKind(t, "a runtime", err, atoll.ErrUnsupported, "containers.conf")
+
+	ref := d.serve(t, podmanRegistry).Push("kept:1", tiny(t))
+	sb := create(t, p, atoll.Spec{Image: ref})
+	if err := sb.Stop(ctx, 0); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, "RemoveImage by force", p.RemoveImage(ctx, ref, true), atoll.ErrConflict, "remove them first")
+	if err := sb.Start(ctx); err != nil {
+		t.Errorf("Start: %v", err)
+	}
+}
+
+// No program can have a volume of its own mounted over the guest of its sandbox.
+func TestPodmanFollowsNoLink(t *testing.T) {
+	d := podman(t)
+	p := d.open(t)
+	t.Cleanup(func() { p.Close() })
+	mountsFollowNoLink(t, p)
+}
+
+// overSocket dials that Unix socket.
+func overSocket(host string) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", strings.TrimPrefix(host, "unix://"))
+	}
+}
+
+// Without a guest, too.
+func TestPodmanPlain(t *testing.T) {
+	p := podman(t).open(t, plain)
+	t.Cleanup(func() { p.Close() })
+	works(t, p)
+}
+
+// rootlessUser is who has the rootless engines: a number in namespaces of the tests' own.
+const rootlessUser = 4242
+
+// asUser is a shell's line that goes before the program, for an engine of an ordinary
+// user. What it needs of the machine to have namespaces is made in copies.
+var asUser = strings.NewReplacer("ID", fmt.Sprint(rootlessUser)).Replace(`
+	for f in passwd group subuid subgid; do cp /etc/$f "$0/$f" || exit; done
+	echo "rootless:x:ID:ID::$0/home:/bin/sh" >>"$0/passwd"; echo "rootless:x:ID:" >>"$0/group"
+	echo "rootless:200000:65536" | tee -a "$0/subuid" >>"$0/subgid"
+	for f in passwd group subuid subgid; do mount --bind "$0/$f" /etc/$f || exit; done
+	mknod -m 666 /dev/shm/tun c 10 200 && mount --bind /dev/shm/tun /dev/net/tun || exit
+	mkdir -p "$0/home" "$0/data" "$0/xdg" && chown -R ID:ID "$0" || exit
+	set -- setpriv --reuid ID --regid ID --clear-groups --inh-caps=-all env HOME="$0/home" XDG_RUNTIME_DIR="$0/xdg" USER=rootless "$@"
+	`)
+
+// rootlessDocker is where dockerd-rootless.sh is.
+func rootlessDocker() (string, error) {
+	const debian = "/usr/share/docker.io/contrib/dockerd-rootless.sh"
+	if _, err := os.Stat(debian); err == nil {
+		return debian, nil
+	}
+	return exec.LookPath("dockerd-rootless.sh")
+}
+
+// rootless starts engines of an ordinary user.
+var rootless = map[string]func(t *testing.T) *daemon{
+	"podman": func(t *testing.T) *daemon {
+		needPodman(t)
+		needRootless(t)
+		d := own(t)
+		d.configurePodman(t)
+		if err := d.start(covered+asUser, "sh", "-c", podmanService, d.dir, d.host); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	},
+	"docker": func(t *testing.T) *daemon {
+		script, err := rootlessDocker()
+		if err == nil {
+			_, err = exec.LookPath("rootlesskit")
+		}
+		if err != nil {
+			t.Skipf("needs a rootless dockerd: %v; apt-get install docker.io rootlesskit", err)
+		}
+		testenv.Need(t, testenv.Root, testenv.StaticBusybox)
+		needRootless(t)
+		d := own(t)
+		err = d.start(covered+asUser, "sh", "-c", `echo $$ >"$0/pid"; exec "$@"`, d.dir,
+			script, "--host", d.host, "--data-root", d.at("data"), "--iptables=false", "--ip6tables=false", "--bridge=none")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	},
+}
+
+func needRootless(t *testing.T) {
+	t.Helper()
+	for _, program := range []string{"newuidmap", "slirp4netns", "setpriv"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("needs %s: %v; apt-get install uidmap slirp4netns", program, err)
+		}
+	}
+}
+
+// An engine of an ordinary user works, and what it cannot do it refuses: caps and Probe
+// say what that is.
+func TestRootless(t *testing.T) {
+	for name, start := range rootless {
+		t.Run(name, func(t *testing.T) {
+			d := start(t)
+			if err := d.loadBusybox(t); err != nil {
+				t.Fatal(err)
+			}
+			t.Run("as root, who reaches guests directly", func(t *testing.T) { isTrue(t, d.open(t)) })
+			t.Run("by way of the engine", func(t *testing.T) {
+				isTrue(t, d.open(t, func(o *docker.Options) { o.Host, o.Dial = "", overSocket(o.Host) }))
+			})
+		})
+	}
+}
+
+// isTrue checks what depends on the rights of an engine against the caps.
+func isTrue(t *testing.T, p *docker.Provider) {
+	t.Helper()
+	t.Cleanup(func() { p.Close() })
+	works(t, p)
+	ctx := t.Context()
+	sb := create(t, p, atoll.Spec{Env: []string{"GREETING=hello"}})
+	st, err := sb.Status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agrees := func(what string, can bool, err error) {
+		t.Helper()
+		if can && err != nil || !can && atoll.KindOf(err) != atoll.ErrUnsupported {
+			t.Errorf("%s: %v, and the cap is %v", what, err, can)
+		}
+	}
+	made := func(r atoll.Resources) error {
+		limited, err := p.Create(ctx, &atoll.Spec{Resources: r})
+		if err == nil {
+			err = limited.Remove(ctx, atoll.RemoveVolumes())
+		}
+		return err
+	}
+	agrees("a memory limit", st.Caps.MemoryLimit, made(atoll.Resources{Memory: 64 << 20}))
+	agrees("a CPU limit", st.Caps.CPULimit, made(atoll.Resources{CPUs: 0.5}))
+	agrees("a process limit", st.Caps.ProcessLimit, made(atoll.Resources{Processes: 20}))
+	agrees("Pause", st.Caps.Pause, atoll.Pause(ctx, sb))
+	if st.Caps.Pause {
+		agrees("Resume", true, atoll.Resume(ctx, sb))
+	}
+	_, err = atoll.UsageOf(ctx, sb)
+	agrees("Usage", st.Caps.Usage, err)
+	for word, can := range map[string]bool{"memory": st.Caps.MemoryLimit, "CPU": st.Caps.CPULimit, "process": st.Caps.ProcessLimit, "no pause": st.Caps.Pause} {
+		notes := strings.Join(atoll.ProbeProvider(ctx, p).Notes, "\n")
+		if strings.Contains(notes, word) == can {
+			t.Errorf("the cap is %v, and Probe says %q", can, notes)
+		}
+	}
+	if err := atoll.WriteFile(ctx, sb, "f", []byte("kept"), 0o644); err != nil {
+		t.Errorf("WriteFile: %v", err)
+	}
+	if err := sb.Stop(ctx, 0); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := atoll.ReadFile(ctx, sb, "f"); string(got) != "kept" { // by a caretaker
+		t.Errorf("stopped, the file holds %q, %v", got, err)
+	}
+	if err := sb.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, sb, `cat f; echo " $GREETING"; grep -c : /proc/net/dev`); got != "kept hello\n1" {
+		t.Errorf("started again it printed %q", got)
+	}
 }

@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 	"syscall"
@@ -20,6 +21,9 @@ func (p *Provider) Probe(ctx context.Context) atoll.Probe {
 	f, err := p.facts(ctx)
 	if err != nil {
 		return p.diagnose(err)
+	}
+	if f.podman && p.opts.Runtime != "" {
+		return atoll.Probe{Reason: fmt.Sprintf("podman takes no runtime from us, and docker.runtime is %q", p.opts.Runtime), Fix: forRuntime}
 	}
 	if !p.opts.Plain {
 		program, err := p.opts.Guest()
@@ -47,6 +51,9 @@ func (p *Provider) notes(f facts) []string {
 			notes = append(notes, "the engine cannot limit "+limit.what+" use: "+forLimits)
 		}
 	}
+	if f.podman {
+		notes = append(notes, "it is Podman's service, which takes no GPUs, removes no image before its sandboxes, and has to be on this machine, with the storage driver overlay")
+	}
 	if !f.cgroups {
 		notes = append(notes, "no pause and no usage: "+withoutCgroups)
 	}
@@ -64,7 +71,7 @@ func (p *Provider) diagnose(err error) atoll.Probe {
 		}
 		return false
 	}
-	const start = "start it (systemctl start docker), or set DOCKER_HOST or docker.host to where one listens"
+	const start = "start it (systemctl start docker), or set DOCKER_HOST or docker.host to where one listens; Podman's is at unix://$XDG_RUNTIME_DIR/podman/podman.sock after systemctl --user start podman.socket"
 	switch {
 	case errors.Is(err, fs.ErrPermission), has("permission denied"):
 		return atoll.Probe{

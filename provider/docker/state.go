@@ -83,7 +83,7 @@ func (p *Provider) read(id string, c *container.InspectResponse, f facts) (*reco
 	st.Started = moment(c.State.StartedAt)
 	st.State = stateOf(st, c.State)
 	st.Ready = st.State == atoll.StateRunning
-	if c.NetworkSettings != nil {
+	if c.NetworkSettings != nil && (st.State == atoll.StateRunning || st.State == atoll.StatePaused) { // podman tells of them when they are not
 		st.Ports, st.Address = published(c.NetworkSettings.Ports)
 	}
 	if st.State == atoll.StateStopped || st.State == atoll.StateFailed {

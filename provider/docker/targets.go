@@ -21,6 +21,13 @@ import (
 // is followed; those of the image are, if they are on the way only, and lead
 // elsewhere than to the guest.
 func (p *Provider) targets(ctx context.Context, spec *atoll.Spec, r *record) error {
+	f, err := p.facts(ctx)
+	if err != nil {
+		return p.failed(ctx, "start", spec.ID, err)
+	}
+	if f.podman {
+		return p.lookThrough(ctx, spec, r)
+	}
 	if err := p.ownTargets(ctx, spec, r); err != nil {
 		return err
 	}
@@ -38,8 +45,7 @@ func (p *Provider) targets(ctx context.Context, spec *atoll.Spec, r *record) err
 				_, below := dirfs.Below(dir, name)
 				return below
 			})) {
-				return atoll.Errorf("start", spec.ID, atoll.ErrInvalid,
-					"mount target %q: %s is a link, and no mount follows it: make the sandbox anew, with its id and without the mount, and remove the link", m.Target, name)
+				return linked(spec, m, name)
 			}
 		}
 	}
@@ -69,6 +75,12 @@ func (p *Provider) ownTargets(ctx context.Context, spec *atoll.Spec, r *record) 
 	defer p.mu.Unlock()
 	p.fine[r.imageID] = true
 	return nil
+}
+
+// linked is the error of a mount on whose way name is a link.
+func linked(spec *atoll.Spec, m atoll.Mount, name string) error {
+	return atoll.Errorf("start", spec.ID, atoll.ErrInvalid,
+		"mount target %q: %s is a link, and no mount follows it: make the sandbox anew, with its id and without the mount, and remove the link", m.Target, name)
 }
 
 // look finds out what a name stands for in a container that does not run, and

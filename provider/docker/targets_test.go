@@ -16,10 +16,12 @@ import (
 
 // A link that a program has left where a volume is mounted is not followed: what it
 // leads to may be the guest's program.
-func TestMountFollowsNoLink(t *testing.T) {
-	p := opened(t)
+func TestMountFollowsNoLink(t *testing.T) { mountsFollowNoLink(t, opened(t)) }
+
+func mountsFollowNoLink(t *testing.T, p atoll.Provider) {
+	t.Helper()
 	t.Cleanup(func() {
-		if err := p.RemoveProject(context.WithoutCancel(t.Context()), "linked"); err != nil {
+		if err := atoll.RemoveProject(context.WithoutCancel(t.Context()), p, "linked"); err != nil {
 			t.Error(err)
 		}
 	})
