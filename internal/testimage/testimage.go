@@ -192,7 +192,8 @@ func WithSockets(t testing.TB) v1.Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	layers = append(layers, Layer(t, Symlink("usr/bin/python3", "/program"), Dir("var/tmp", 0o1777)))
+	// With its directories: a rootless dockerd 20.10 makes those that are missing so that none but capabilities open them.
+	layers = append(layers, Layer(t, Dir("usr", 0o755), Dir("usr/bin", 0o755), Symlink("usr/bin/python3", "/program"), Dir("var/tmp", 0o1777)))
 	img, err := mutate.AppendLayers(Busybox(t), layers...)
 	if err != nil {
 		t.Fatal(err)
