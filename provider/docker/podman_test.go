@@ -179,7 +179,8 @@ func TestPodmanFollowsNoLink(t *testing.T) {
 	d := podman(t)
 	p := d.open(t)
 	t.Cleanup(func() { p.Close() })
-	mountsFollowNoLink(t, p)
+	t.Run("of a program", func(t *testing.T) { mountsFollowNoLink(t, p) })
+	t.Run("of an image", func(t *testing.T) { mountsFollowNoLinkOfImage(t, p, d.serve(t, podmanRegistry)) })
 }
 
 // overSocket dials that Unix socket.

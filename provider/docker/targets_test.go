@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
 // A link that a program has left where a volume is mounted is not followed: what it
@@ -58,7 +59,11 @@ func mountsFollowNoLink(t *testing.T, p atoll.Provider) {
 // Nor is one that an image has where a volume is mounted, one of ours or of the spec.
 func TestMountFollowsNoLinkOfImage(t *testing.T) {
 	p := opened(t)
-	reg := serve(t)
+	mountsFollowNoLinkOfImage(t, p, serve(t))
+}
+
+func mountsFollowNoLinkOfImage(t *testing.T, p *docker.Provider, reg *testimage.Registry) {
+	t.Helper()
 	for i, tt := range []struct{ name, target string }{{".data", "/.atoll"}, {"work", "/etc"}, {".atoll", "/work"}, {"data", "/.atoll"}} {
 		img, err := mutate.AppendLayers(testimage.Busybox(t), testimage.Layer(t, testimage.Symlink(tt.name, tt.target)))
 		if err != nil {
