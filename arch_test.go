@@ -22,7 +22,7 @@ var rooms = map[string]map[string]string{
 	".": {},
 
 	"internal/process":    {"internal/disk": "files of processes that have ended"},
-	"internal/dirfs":      {},
+	"internal/dirfs":      {"internal/via": "a directory is opened for each call that is confined to it"},
 	"internal/disk":       {},
 	"internal/hub":        {},
 	"internal/idle":       {},
@@ -42,6 +42,7 @@ var rooms = map[string]map[string]string{
 		"internal/disk":    "its records and their locks",
 		"internal/hub":     "its Watch",
 		"internal/process": "its processes",
+		"internal/via":     "files are opened for each call",
 		"internal/volume":  "its volumes",
 	},
 
@@ -400,23 +401,27 @@ func TestOptionalInterfacesAreAssertedInHelpersOnly(t *testing.T) {
 	}
 }
 
-// optionalInterfaces returns the names of the interfaces in optional.go, and
-// those of their methods.
+// optionalInterfaces returns the names of the interfaces in optional.go and
+// filesub.go, and those of their methods.
 func optionalInterfaces(all []source) (names, methods []string) {
-	i := slices.IndexFunc(all, func(s source) bool { return s.file == "optional.go" })
-	ast.Inspect(all[i].ast, func(n ast.Node) bool {
-		spec, ok := n.(*ast.TypeSpec)
-		if !ok {
-			return true
+	for _, s := range all {
+		if s.file != "optional.go" && s.file != "filesub.go" {
+			continue
 		}
-		if iface, ok := spec.Type.(*ast.InterfaceType); ok {
-			names = append(names, spec.Name.Name)
-			for _, m := range iface.Methods.List {
-				methods = append(methods, m.Names[0].Name)
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
 			}
-		}
-		return false
-	})
+			if iface, ok := spec.Type.(*ast.InterfaceType); ok {
+				names = append(names, spec.Name.Name)
+				for _, m := range iface.Methods.List {
+					methods = append(methods, m.Names[0].Name)
+				}
+			}
+			return false
+		})
+	}
 	return names, methods
 }
 

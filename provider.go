@@ -86,7 +86,7 @@ type Caps struct {
 	IdleStop     bool       `json:"idle_stop"`      // Spec.IdleStop
 	Extend       bool       `json:"extend"`         // Extender
 	TTY          bool       `json:"tty"`            // Command.TTY
-	Files        bool       `json:"files"`          // Filer
+	Files        bool       `json:"files"`          // Filer, whose FS is a SubFS
 	Dial         bool       `json:"dial"`           // Dialer
 	Pause        bool       `json:"pause"`          // Pauser
 	Snapshot     bool       `json:"snapshot"`       // Snapshotter, Spec.Snapshot

@@ -3,7 +3,8 @@
 // New serves one directory, out of which no name and no link leads: every
 // access goes through os.Root, so that not even a process that exchanges
 // directories for links at the same moment can lead it astray. System serves
-// all that the calling process sees, for use inside a sandbox.
+// all that the calling process sees, for use inside a sandbox. Either can be
+// confined to a directory, out of which nothing leads again.
 package dirfs
 
 import (
@@ -40,13 +41,13 @@ type FS struct {
 	opts     Options
 	tree     tree
 	prefix   string      // the tree's root, as named inside; clean and absolute
-	dir      string      // the tree's root, as named outside
+	roots    []string    // the tree's root in absolute links: as named inside, as named outside, without links
 	modeMask fs.FileMode // the special bits that may be set
 
 	most     room // of a List and of a Watch
 	maxNames int  // of a tar stream
 
-	openUnnamed func(dir *os.Root) (*os.File, error) // the function of that name; tests do without
+	openUnnamed func(dir tree) (*os.File, error) // the function of that name; tests do without
 }
 
 // What a caller gets at most. The entries of a List take some 200 bytes of memory
@@ -95,7 +96,7 @@ func New(prefix, dir string, opts Options) (*FS, error) {
 	if err != nil {
 		return nil, fail("open", dir, err)
 	}
-	return newFS(root, prefix, dir, fs.ModeSticky, opts), nil
+	return newFS(rooted{root}, prefix, dir, fs.ModeSticky, opts), nil
 }
 
 // System serves the whole file system of this machine, with the rights of the
@@ -106,9 +107,10 @@ func System(opts Options) *FS {
 
 func newFS(t tree, prefix, dir string, special fs.FileMode, opts Options) *FS {
 	f := &FS{
-		opts: opts, tree: t, prefix: path.Clean(prefix), dir: dir, modeMask: fs.ModePerm | special,
+		opts: opts, tree: t, prefix: path.Clean(prefix), modeMask: fs.ModePerm | special,
 		most: room{maxEntries, maxPaths}, maxNames: maxNames, openUnnamed: openUnnamed,
 	}
+	f.roots = []string{f.prefix, filepath.ToSlash(dir)}
 	if opts.Workdir == "" {
 		f.opts.Workdir = f.prefix
 	}
@@ -228,10 +230,12 @@ func (f *FS) resolve(rel string, follow bool) (string, error) {
 // inside maps the target of an absolute link to the tree.
 func (f *FS) inside(target string) (rel string, ok bool) {
 	target = path.Clean(target)
-	if rel, ok = Below(f.prefix, target); ok {
-		return rel, true
+	for _, name := range f.roots {
+		if rel, ok = Below(name, target); ok {
+			return rel, true
+		}
 	}
-	return Below(filepath.ToSlash(f.dir), target)
+	return "", false
 }
 
 // escapes reports whether err is os.Root's way of saying so, for which it has
@@ -276,6 +280,8 @@ func kindOf(err error) atoll.Kind {
 	switch {
 	case errors.As(err, &much):
 		return atoll.ErrExhausted
+	case errors.Is(err, errReplaced):
+		return atoll.ErrConflict
 	case errors.Is(err, fs.ErrClosed):
 		return atoll.ErrStopped
 	case isAny(err, syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EMLINK):

@@ -40,7 +40,31 @@ func newTree(t *testing.T) (f *FS, dir, outside string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
+	if onBeneath {
+		f.Close()
+		if f.tree, err = openBeneath(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return f, dir, outside
+}
+
+// onBeneath has newTree use the tree of a directory that System is confined to.
+var onBeneath bool
+
+// That tree does all that one of os.Root does.
+func TestOnBeneath(t *testing.T) {
+	onBeneath = true
+	defer func() { onBeneath = false }()
+	for name, test := range map[string]func(*testing.T){
+		"ReadWrite": TestReadWrite, "WriteIsAsAWhole": TestWriteIsAsAWhole, "WriteHasNoNameUntilItEnds": TestWriteHasNoNameUntilItEnds,
+		"Kinds": TestKinds, "LinksDoNotLeadOut": TestLinksDoNotLeadOut, "LinksInside": TestLinksInside, "ListRenameRemove": TestListRenameRemove,
+		"TooManyEntries": TestTooManyEntries, "TooLongPaths": TestTooLongPaths, "TooManyNames": TestTooManyNames, "LargeDirectory": TestLargeDirectory,
+		"TarRoundTrip": TestTarRoundTrip, "TarOfAFile": TestTarOfAFile, "EvilArchives": TestEvilArchives, "UnpackOverALink": TestUnpackOverALink,
+		"SpecialBitsAndOwners": TestSpecialBitsAndOwners,
+	} {
+		t.Run(name, test)
+	}
 }
 
 func write(t *testing.T, f *FS, name, content string, opts atoll.WriteOptions) atoll.FileInfo {
@@ -94,7 +118,7 @@ func TestWriteIsAsAWhole(t *testing.T) {
 	})
 	t.Run("with a temporary name", func(t *testing.T) {
 		f, dir, _ := newTree(t)
-		f.openUnnamed = func(*os.Root) (*os.File, error) { return nil, errors.ErrUnsupported }
+		f.openUnnamed = func(tree) (*os.File, error) { return nil, errors.ErrUnsupported }
 		testWhole(t, f, dir)
 	})
 }
@@ -132,12 +156,7 @@ func testWhole(t *testing.T, f *FS, dir string) {
 // this process is killed.
 func TestWriteHasNoNameUntilItEnds(t *testing.T) {
 	f, dir, _ := newTree(t)
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	if file, err := openUnnamed(root); err != nil {
+	if file, err := openUnnamed(f.tree); err != nil {
 		t.Skipf("no files without a name here: %v", err)
 	} else {
 		file.Close()

@@ -203,7 +203,7 @@ func (f *FS) names(rel string, most int) (names []string, size int, err error) {
 
 // lstat describes the entries of a directory that are still there.
 func (f *FS) lstat(rel string, names []string) (infos []fs.FileInfo, err error) {
-	var dir *os.Root
+	var dir tree
 	err = f.inTree(rel, true, func(rel string) (err error) {
 		dir, err = f.tree.OpenRoot(rel)
 		return err
@@ -239,7 +239,10 @@ func (f *FS) describe(at place, info fs.FileInfo) atoll.FileInfo {
 	case atoll.TypeFile:
 		d.Size = info.Size()
 	case atoll.TypeSymlink:
-		d.Target, _ = f.tree.Readlink(at.rel) // it may just have been removed
+		_ = f.inTree(at.rel, false, func(rel string) (err error) { // it may just have been removed
+			d.Target, err = f.tree.Readlink(rel)
+			return err
+		})
 	}
 	return d
 }

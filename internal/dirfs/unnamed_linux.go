@@ -10,7 +10,7 @@ import (
 // openUnnamed makes a file in dir that has no name so far: it is gone when it
 // is closed without one, also by a kill. Not every file system knows such
 // files, and without /proc they can be given no name.
-func openUnnamed(dir *os.Root) (*os.File, error) {
+func openUnnamed(dir tree) (*os.File, error) {
 	file, err := dir.OpenFile(".", unix.O_TMPFILE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -23,7 +23,7 @@ func openUnnamed(dir *os.Root) (*os.File, error) {
 }
 
 // giveName makes it a file of dir like others. A name that is taken is an error.
-func giveName(file *os.File, dir *os.Root, name string) error {
+func giveName(file *os.File, dir tree, name string) error {
 	d, err := dir.OpenFile(".", unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err

@@ -7,6 +7,6 @@ import (
 	"os"
 )
 
-func openUnnamed(*os.Root) (*os.File, error) { return nil, errors.ErrUnsupported }
+func openUnnamed(tree) (*os.File, error) { return nil, errors.ErrUnsupported }
 
-func giveName(*os.File, *os.Root, string) error { return errors.ErrUnsupported }
+func giveName(*os.File, tree, string) error { return errors.ErrUnsupported }

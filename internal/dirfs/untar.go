@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -22,7 +21,7 @@ func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	var dir *os.Root
+	var dir tree
 	err = f.inTree(at.rel, true, func(rel string) (err error) {
 		if err = f.maker(f.tree).mkdirAll(rel, 0o755); err == nil {
 			dir, err = f.tree.OpenRoot(rel)
@@ -43,8 +42,8 @@ func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
 
 type unpacker struct {
 	f    *FS
-	name string   // of the directory, for errors
-	dir  *os.Root // nothing leads out of it
+	name string // of the directory, for errors
+	dir  tree   // nothing leads out of it
 	m    maker
 	dirs []dirEntry
 }

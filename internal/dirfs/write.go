@@ -50,7 +50,7 @@ func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.Wri
 // A writing is one Write: what r says goes to a file without a name, or with a
 // temporary one, in the target's directory, which then takes the target's name.
 type writing struct {
-	dir          *os.Root
+	dir          tree
 	target, temp string // in dir
 	file         *os.File
 	unnamed      bool // the file is not yet temp

@@ -136,9 +136,6 @@ func (b *box) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return dial(ctx, b.id, port)
 }
 
-// Files implements atoll.Filer. They can be reached while the box is stopped.
-func (b *box) Files() atoll.FS { return files{b} }
-
 // Remove implements atoll.Sandbox.
 func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	err := b.acquire(ctx, "remove")

@@ -95,4 +95,17 @@ func (f FS) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[at
 	}
 }
 
-var _ atoll.FS = FS(nil)
+// Sub implements atoll.SubFS. The file system to do something on is the one that
+// has dir, whatever names are given.
+func (f FS) Sub(dir string) atoll.FS {
+	return FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
+		return f(ctx, op, []string{dir}, func(ctx context.Context, fs atoll.FS) error {
+			return fn(ctx, atoll.SubFiles(fs, dir))
+		})
+	})
+}
+
+var (
+	_ atoll.FS    = FS(nil)
+	_ atoll.SubFS = FS(nil)
+)

@@ -1,0 +1,52 @@
+package dirfs
+
+import (
+	"context"
+	"path"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/via"
+)
+
+// Sub implements atoll.SubFS.
+func (f *FS) Sub(dir string) atoll.FS {
+	return via.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
+		sub, err := f.Confine(ctx, op, dir)
+		if err != nil {
+			return err
+		}
+		defer sub.Close()
+		return fn(ctx, sub)
+	})
+}
+
+// Confine returns what Sub describes for the directory that dir is now, which
+// it finds for op. To close it is the caller's. An error that ErrEscapes is the
+// cause of means that dir itself leads out of f.
+func (f *FS) Confine(ctx context.Context, op, dir string) (*FS, error) {
+	at, err := f.locate(ctx, op, dir)
+	if err != nil {
+		return nil, err
+	}
+	var root tree
+	err = f.inTree(at.rel, true, func(rel string) (err error) {
+		root, err = f.tree.OpenRoot(rel)
+		return err
+	})
+	if err != nil {
+		return nil, fail(op, dir, err)
+	}
+	sub := *f
+	sub.tree, sub.prefix, sub.opts.Workdir = root, at.abs, at.abs
+	real, err := f.resolve(at.rel, true)
+	if err != nil { // it has just gone
+		real = at.rel
+	}
+	sub.roots = []string{path.Join(f.roots[0], at.rel), path.Join(f.roots[1], at.rel)}
+	for _, name := range f.roots {
+		sub.roots = append(sub.roots, path.Join(name, real))
+	}
+	return &sub, nil
+}
+
+var _ atoll.SubFS = (*FS)(nil)
