@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -18,7 +19,11 @@ func fileRoutes() []Route {
 	path := Param{Name: "path", Type: "string", Doc: "absolute, or relative to the work directory", Required: true}
 	recursive := Param{Name: "recursive", Type: "boolean", Doc: "also what is in the directories below"}
 	mode := Param{Name: "mode", Type: "string", Doc: "permission bits in octal, like 0644"}
-	return []Route{
+	below := Param{
+		Name: "below", Type: "string", Many: true,
+		Doc: "a directory that nothing leads out of, neither a name nor a link: what does is `denied`; names are relative to it, and the next one is below it",
+	}
+	return confinable(below, []Route{
 		{
 			Method: "GET", Path: base, Name: "readFile", Tag: "files", Summary: "Read a file",
 			Doc:    "The header `Atoll-File-Info` describes it, as JSON.",
@@ -64,7 +69,15 @@ func fileRoutes() []Route {
 			Doc:    "First one event `synced`, then `created`, `written`, `removed` and `changed`; `error` is the last one.",
 			Params: []Param{path, recursive}, Reply: eventsOf[fileEvent](), serve: (*Handler).serveFileWatch,
 		},
+	})
+}
+
+// confinable adds the parameter to all routes.
+func confinable(below Param, routes []Route) []Route {
+	for i := range routes {
+		routes[i].Params = append(routes[i].Params, below)
 	}
+	return routes
 }
 
 // A fileInfo is a FileInfo on the wire. JSON is text and names need not be:
@@ -120,15 +133,56 @@ type filesReply struct {
 }
 
 // files is the client's FS of a sandbox.
-type files struct{ sb *sandbox }
+type files struct {
+	sb    *sandbox
+	below []string // what it is confined to, each below the one before
+}
 
 // Files implements atoll.Filer.
-func (s *sandbox) Files() atoll.FS { return files{s} }
+func (s *sandbox) Files() atoll.FS { return files{sb: s} }
+
+// Sub implements atoll.SubFS. A server that knows nothing of it refuses the
+// parameter.
+func (f files) Sub(dir string) atoll.FS {
+	return files{f.sb, append(slices.Clip(f.below), dir)}
+}
+
+// query is that of a request about the file called name.
+func (f files) query(name string) url.Values { return f.confined(url.Values{"path": {name}}) }
+
+// confined adds to a query what f is confined to.
+func (f files) confined(q url.Values) url.Values {
+	if len(f.below) > 0 {
+		q["below"] = f.below
+	}
+	return q
+}
 
 // call makes a request below the sandbox's files.
 func (f files) call(ctx context.Context, q call) error {
 	q.path = "/files" + q.path
 	return f.sb.call(ctx, q)
+}
+
+// maxBelow is how many directories, each below the one before, a request may be
+// confined to: each of them is opened for it.
+const maxBelow = 16
+
+// filesOf is the FS that a request is about.
+func (h *Handler) filesOf(r *http.Request) (atoll.FS, error) {
+	below := r.URL.Query()["below"]
+	if len(below) > maxBelow {
+		return nil, invalid("parameter below: is given %d times, more than %d", len(below), maxBelow)
+	}
+	sb, err := h.sandbox(r)
+	if err != nil {
+		return nil, err
+	}
+	fs := atoll.Files(sb)
+	for _, dir := range below {
+		fs = atoll.SubFiles(fs, dir)
+	}
+	return fs, nil
 }
 
 // onFile answers a request for one file, whose remaining parameters read
@@ -142,11 +196,11 @@ func (h *Handler) onFile(r *http.Request, read func(q *query), do func(fs atoll.
 	if q.err != nil {
 		return q.err
 	}
-	sb, err := h.sandbox(r)
+	fs, err := h.filesOf(r)
 	if err != nil {
 		return err
 	}
-	return do(atoll.Files(sb), name)
+	return do(fs, name)
 }
 
 func (h *Handler) serveStatFile(w http.ResponseWriter, r *http.Request) error {
@@ -163,7 +217,7 @@ func (h *Handler) serveStatFile(w http.ResponseWriter, r *http.Request) error {
 // Stat implements atoll.FS.
 func (f files) Stat(ctx context.Context, name string) (atoll.FileInfo, error) {
 	var fi fileInfo
-	err := f.call(ctx, call{op: "stat", path: "/stat", query: url.Values{"path": {name}}, reply: &fi})
+	err := f.call(ctx, call{op: "stat", path: "/stat", query: f.query(name), reply: &fi})
 	return fi.info(), err
 }
 
@@ -185,7 +239,7 @@ func (h *Handler) serveListFiles(w http.ResponseWriter, r *http.Request) error {
 
 // List implements atoll.FS.
 func (f files) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
-	q := url.Values{"path": {name}}
+	q := f.query(name)
 	if recursive {
 		q.Set("recursive", "true")
 	}
@@ -213,7 +267,7 @@ func (h *Handler) serveMkdir(w http.ResponseWriter, r *http.Request) error {
 
 // Mkdir implements atoll.FS.
 func (f files) Mkdir(ctx context.Context, name string, mode uint32) error {
-	q := url.Values{"path": {name}}
+	q := f.query(name)
 	if mode != 0 {
 		q.Set("mode", octal(mode))
 	}
@@ -225,12 +279,20 @@ func octal(mode uint32) string { return fmt.Sprintf("%04o", mode) }
 func (h *Handler) serveRename(w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	from, to := q.str("from"), q.str("to")
-	return h.act(w, r, func(sb atoll.Sandbox) error { return atoll.Files(sb).Rename(r.Context(), from, to) })
+	fs, err := h.filesOf(r)
+	if err != nil {
+		return err
+	}
+	if err := fs.Rename(r.Context(), from, to); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 // Rename implements atoll.FS.
 func (f files) Rename(ctx context.Context, from, to string) error {
-	return f.call(ctx, call{op: "rename", method: "POST", path: "/rename", query: url.Values{"from": {from}, "to": {to}}})
+	return f.call(ctx, call{op: "rename", method: "POST", path: "/rename", query: f.confined(url.Values{"from": {from}, "to": {to}})})
 }
 
 func (h *Handler) serveRemoveFile(w http.ResponseWriter, r *http.Request) error {
@@ -246,7 +308,7 @@ func (h *Handler) serveRemoveFile(w http.ResponseWriter, r *http.Request) error 
 
 // Remove implements atoll.FS.
 func (f files) Remove(ctx context.Context, name string, recursive bool) error {
-	q := url.Values{"path": {name}}
+	q := f.query(name)
 	if recursive {
 		q.Set("recursive", "true")
 	}
@@ -282,7 +344,7 @@ func (h *Handler) serveReadFile(w http.ResponseWriter, r *http.Request) error {
 
 // Read implements atoll.FS. ctx bounds the opening.
 func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
-	q := call{op: "read", id: f.sb.id, path: f.sb.path + "/files", query: url.Values{"path": {name}}}
+	q := call{op: "read", id: f.sb.id, path: f.sb.path + "/files", query: f.query(name)}
 	if offset != 0 {
 		q.query.Set("offset", strconv.FormatInt(offset, 10))
 	}
@@ -324,7 +386,7 @@ func (h *Handler) serveWriteFile(w http.ResponseWriter, r *http.Request) error {
 
 // Write implements atoll.FS.
 func (f files) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (atoll.FileInfo, error) {
-	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files", query: url.Values{"path": {name}}}
+	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files", query: f.query(name)}
 	if opts.Mode != 0 {
 		q.query.Set("mode", octal(opts.Mode))
 	}
@@ -375,7 +437,7 @@ func (t *tarWriter) Write(p []byte) (int, error) {
 
 // WriteTar implements atoll.FS.
 func (f files) WriteTar(ctx context.Context, name string, w io.Writer) error {
-	q := call{op: "read", id: f.sb.id, path: f.sb.path + "/files/tar", query: url.Values{"path": {name}}}
+	q := call{op: "read", id: f.sb.id, path: f.sb.path + "/files/tar", query: f.query(name)}
 	life, cancel := f.sb.c.within(ctx)
 	defer cancel()
 	resp, err := f.sb.c.send(life, q, nil, nil)
@@ -408,8 +470,11 @@ func (h *Handler) serveReadTar(w http.ResponseWriter, r *http.Request) error {
 
 // ReadTar implements atoll.FS.
 func (f files) ReadTar(ctx context.Context, name string, r io.Reader) error {
-	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files/tar", query: url.Values{"path": {name}}, undo: uploadGrace}
+	q := call{op: "write", id: f.sb.id, method: "PUT", path: f.sb.path + "/files/tar", query: f.query(name), undo: uploadGrace}
 	return f.sb.c.exchange(ctx, q, r, mediaTar)
 }
 
-var _ atoll.FS = files{}
+var (
+	_ atoll.FS    = files{}
+	_ atoll.SubFS = files{}
+)

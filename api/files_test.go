@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -243,4 +244,69 @@ func TestFileWatchCrosses(t *testing.T) {
 			return
 		}
 	})
+}
+
+// What a request is confined to is never left out, even when it is the work
+// directory, and stays in order.
+func TestBelow(t *testing.T) {
+	r, files, dir := withFiles(t, Options{})
+	for name, target := range map[string]string{"a/out": "../f", "a/b/out": "../f"} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, "a/b"), 0o755), os.Symlink(target, filepath.Join(dir, name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"f", "a/f", "a/b/f"} {
+		if _, err := files.Write(t.Context(), name, strings.NewReader(name), atoll.WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		below []string
+		name  string
+		want  string
+	}{
+		{[]string{""}, "f", "f"}, {[]string{"a"}, "f", "a/f"}, {[]string{"/work/a"}, "/work/a/f", "a/f"}, {[]string{"", "a", "b"}, "f", "a/b/f"},
+		{[]string{"a"}, "b/out", "a/f"},
+		{[]string{""}, "../f", ""}, {[]string{"a"}, "out", ""}, {[]string{"a", "b"}, "out", ""}, {[]string{"a", "/work"}, "f", ""}, {[]string{"a", ".."}, "f", ""},
+	} {
+		sub := files
+		for _, dir := range c.below {
+			sub = atoll.SubFiles(sub, dir)
+		}
+		file, _, err := sub.Read(t.Context(), c.name, 0)
+		got := ""
+		if err == nil {
+			b, rerr := io.ReadAll(file)
+			got, err = string(b), errors.Join(rerr, file.Close())
+		}
+		if got != c.want || (c.want == "") != (atoll.KindOf(err) == atoll.ErrDenied) {
+			t.Errorf("%s below %q: %q, %v, want %q", c.name, c.below, got, err, c.want)
+		}
+	}
+	deep := files
+	for range maxBelow + 1 {
+		if _, err := deep.Stat(t.Context(), "f"); err != nil {
+			t.Errorf("Stat: %v", err)
+		}
+		deep = atoll.SubFiles(deep, ".")
+	}
+	if _, err := deep.Stat(t.Context(), "f"); atoll.KindOf(err) != atoll.ErrInvalid {
+		t.Errorf("below too many: %v, want %s", err, atoll.ErrInvalid)
+	}
+	r.box.fs = struct{ atoll.FS }{r.box.fs}
+	if _, err := files.Stat(t.Context(), "f"); err != nil {
+		t.Errorf("Stat: %v", err)
+	}
+	if _, err := atoll.SubFiles(files, "a").Stat(t.Context(), "f"); atoll.KindOf(err) != atoll.ErrUnsupported {
+		t.Errorf("below a directory of files that cannot be confined: %v, want %s", err, atoll.ErrUnsupported)
+	}
+}
+
+// Every request about files can be confined.
+func TestFileRoutesTakeBelow(t *testing.T) {
+	for _, r := range fileRoutes() {
+		if !slices.ContainsFunc(r.Params, func(p Param) bool { return p.Name == "below" && p.Many && !p.Required }) {
+			t.Errorf("%s does not take below", r.Name)
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"iter"
 	"net/http"
-	"net/url"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -62,13 +61,13 @@ func (h *Handler) serveFileWatch(w http.ResponseWriter, r *http.Request) error {
 	if q.err != nil {
 		return q.err
 	}
-	sb, err := h.sandbox(r)
+	fs, err := h.filesOf(r)
 	if err != nil {
 		return err
 	}
 	watch := func(ctx context.Context) iter.Seq2[fileEvent, error] {
 		return func(yield func(fileEvent, error) bool) {
-			for ev, err := range atoll.Files(sb).Watch(ctx, name, recursive) {
+			for ev, err := range fs.Watch(ctx, name, recursive) {
 				if !yield(fileEventOf(ev), err) {
 					return
 				}
@@ -80,7 +79,7 @@ func (h *Handler) serveFileWatch(w http.ResponseWriter, r *http.Request) error {
 
 // Watch implements atoll.FS.
 func (f files) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[atoll.FileEvent, error] {
-	q := call{op: "watch", id: f.sb.id, path: f.sb.path + "/files/watch", query: url.Values{"path": {name}}}
+	q := call{op: "watch", id: f.sb.id, path: f.sb.path + "/files/watch", query: f.query(name)}
 	if recursive {
 		q.query.Set("recursive", "true")
 	}

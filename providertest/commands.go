@@ -69,6 +69,9 @@ import (
 //	eat N            allocates and touches N MiB at once; exits non-zero when it cannot
 //	spawn N          starts N children that sleep 5 s, prints "all" when all have started
 //	fill FILE N      writes N MiB to FILE; exits non-zero when it cannot
+//	flip NAME TARGET prints "ready"; then puts a link to TARGET in the place of the
+//	                 directory NAME, and the directory back, as fast as it can, until it
+//	                 is killed; what others put there goes
 //	mounted DIR      exits 0 when DIR is a directory, else 1
 //
 // A command with a terminal and no Args is the user's shell. It reads lines
@@ -104,10 +107,11 @@ var words = map[string]string{
 	"eat":     `exec dd if=/dev/zero of=/dev/null bs=$1M count=1`,
 	"spawn":   `i=0; while [ $i -lt $1 ]; do sleep 5 & i=$((i+1)); done; echo all`,
 	"fill":    `exec dd if=/dev/zero of="$1" bs=1048576 count=$2`,
+	"flip":    flip,
 	"mounted": `test -d "$1"`,
 }
 
-// serve, web, connect, pour and resolve use what there is: Debian always has perl and
+// serve, web, flip, connect, pour and resolve use what there is: Debian always has perl and
 // getent, Alpine and busybox images have nc and nslookup.
 const (
 	serve = `
@@ -156,6 +160,20 @@ while True:
 	c.close()' 127.0.0.1 $1 web "$answer"
 fi
 exec nc -lk -s 127.0.0.1 -p $1 -e sh -c "$answer"`
+
+	flip = `
+if command -v perl >/dev/null; then
+	exec perl -e '
+		($n, $t) = @ARGV; $| = 1; print "ready\n";
+		while (1) {
+			rename $n, "$n.was"; symlink $t, $n or system "rm", "-rf", $n;
+			unlink $n; rename "$n.was", $n or system "rm", "-rf", $n }' "$1" "$2"
+fi
+echo ready
+while :; do
+	mv "$1" "$1.was"; ln -s "$2" "$1"
+	rm -rf "$1"; mv "$1.was" "$1"
+done 2>/dev/null`
 
 	connect = `
 if command -v perl >/dev/null; then

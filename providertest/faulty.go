@@ -249,7 +249,7 @@ func (f *faultySandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) 
 	return f.Sandbox.Remove(ctx, opts...)
 }
 
-func (f *faultySandbox) Files() atoll.FS { return &faultyFS{f.SandboxLayer.Files(), f} }
+func (f *faultySandbox) Files() atoll.FS { return &faultyFS{f.SandboxLayer.Files(), f, nil} }
 
 func (f *faultySandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if err := f.call("Dial"); err != nil {
@@ -335,10 +335,21 @@ func (f *faultyProcess) Resize(ctx context.Context, size atoll.Size) error {
 
 type faultyFS struct {
 	atoll.FS
-	sb *faultySandbox
+	sb  *faultySandbox
+	err error // of the Sub that made it
 }
 
-func (f *faultyFS) call(method string) error { return f.sb.plan.call("FS."+method, f.sb.ID()) }
+func (f *faultyFS) call(method string) error {
+	if f.err != nil {
+		return f.err
+	}
+	return f.sb.plan.call("FS."+method, f.sb.ID())
+}
+
+// Sub fails with the first call of what it returns.
+func (f *faultyFS) Sub(dir string) atoll.FS {
+	return &faultyFS{atoll.SubFiles(f.FS, dir), f.sb, f.call("Sub")}
+}
 
 func (f *faultyFS) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
 	if err := f.call("Read"); err != nil {

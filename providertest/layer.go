@@ -26,7 +26,7 @@ var (
 		reflect.TypeFor[atoll.Pauser](), reflect.TypeFor[atoll.Snapshotter](), reflect.TypeFor[atoll.Meter](),
 		reflect.TypeFor[atoll.ProcessLister]())
 	processAbilities = abilityTypes(reflect.TypeFor[atoll.Process](), reflect.TypeFor[atoll.Resizer]())
-	fsAbilities      = abilityTypes(reflect.TypeFor[atoll.FS]())
+	fsAbilities      = abilityTypes(reflect.TypeFor[atoll.FS](), reflect.TypeFor[atoll.SubFS]())
 )
 
 func abilityTypes(types ...reflect.Type) []reflect.Type { return types }
@@ -66,6 +66,7 @@ func Layer(t *testing.T, wrap func(atoll.Provider) atoll.Provider, except ...str
 		{"Process", proc, processAbilities},
 		{"Process", again, processAbilities},
 		{"FS", atoll.Files(sb), fsAbilities},
+		{"FS", atoll.SubFiles(atoll.Files(sb), "x"), fsAbilities},
 	} {
 		for _, typ := range c.types {
 			if !reflect.TypeOf(c.value).Implements(typ) {
@@ -137,6 +138,10 @@ func argument(typ reflect.Type) reflect.Value {
 // errorIn finds the error in what a method returned.
 func errorIn(out []reflect.Value) error {
 	for _, v := range out {
+		if fs, ok := v.Interface().(atoll.FS); ok { // what Sub returns says when it is used
+			_, err := fs.Stat(context.Background(), "x")
+			return err
+		}
 		if v.Type() == reflect.TypeFor[error]() {
 			err, _ := v.Interface().(error)
 			return err

@@ -68,7 +68,7 @@ func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 	return s.process(p), nil
 }
 
-func (s *sandbox) Files() atoll.FS { return &files{s.SandboxLayer.Files(), s} }
+func (s *sandbox) Files() atoll.FS { return &files{FS: s.SandboxLayer.Files(), sb: s} }
 
 // Dial tells of the dialling only.
 func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -54,6 +55,7 @@ var words = map[string]Program{
 	"alive":   alive,
 	"store":   store,
 	"fill":    fill,
+	"flip":    flip,
 	"winch":   winch,
 	"serve":   serve,
 	"web":     web,
@@ -195,6 +197,21 @@ func fill(p *Proc) int {
 		return p.fail(err)
 	}
 	return 0
+}
+
+func flip(p *Proc) int {
+	_, name, ok := p.host(p.arg(1))
+	if !ok {
+		return p.fail(fs.ErrInvalid)
+	}
+	p.print("ready\n")
+	for was := name + ".was"; p.ctx.Err() == nil; {
+		_ = os.Rename(name, was)
+		_ = os.Symlink(p.arg(2), name)
+		_ = os.RemoveAll(name)
+		_ = os.Rename(was, name)
+	}
+	return 1
 }
 
 func winch(p *Proc) int {

@@ -6,7 +6,8 @@
 // there directly, which is fast and works while the sandbox is stopped. All
 // else exists inside the sentry only and is reached through a guest. A
 // symbolic link that leads out of a host directory means something inside
-// only, so such a name is the guest's business too.
+// only, so such a name is the guest's business too; but not where the FS is
+// confined to a directory (sub.go).
 package files
 
 import (
@@ -41,12 +42,13 @@ type View struct {
 
 // An FS is an atoll.FS that holds no resources between calls.
 type FS struct {
-	view func() (View, error)
+	view  func() (View, error)
+	below []string // what it is confined to, each below the one before
 }
 
 // New returns a file system that looks, for each call, at what view then
 // returns. The error of view is that of the call.
-func New(view func() (View, error)) *FS { return &FS{view} }
+func New(view func() (View, error)) *FS { return &FS{view: view} }
 
 // A part is the file system that some names are on.
 type part struct {
@@ -77,16 +79,19 @@ var (
 // do calls fn with the file system that names are on, and with the names made
 // absolute: that of the host directory that has all of them, or else the inside,
 // also if it turns out that a name leads there.
-func (f *FS) do(ctx context.Context, e extent, names []string, fn func(p part, names []string) error) error {
+func (f *FS) do(ctx context.Context, op string, e extent, names []string, fn func(p part, names []string) error) error {
 	v, err := f.view()
 	if err != nil {
 		return err
 	}
+	if len(f.below) > 0 {
+		return f.confined(ctx, op, &v, e, names, fn)
+	}
 	abs := make([]string, len(names))
 	for i, name := range names {
-		abs[i] = v.abs(name)
+		abs[i] = absolute(v.Workdir, name)
 	}
-	if d := v.outside(ctx, e, abs); d != nil {
+	if d, _ := v.outside(ctx, e, abs); d != nil {
 		defer d.Close()
 		if err := fn(part{d, v.Root}, abs); !leadsOut(err) {
 			return err
@@ -106,27 +111,26 @@ func leadsOut(err error) bool {
 	return errors.Is(err, dirfs.ErrEscapes) && atoll.KindOf(err) == atoll.ErrDenied
 }
 
-// abs makes name absolute and clean.
-func (v *View) abs(name string) string {
+// absolute makes name, which may be relative to dir, absolute and clean.
+func absolute(dir, name string) string {
 	if !path.IsAbs(name) {
-		name = path.Join(v.Workdir, name)
+		name = path.Join(dir, name)
 	}
 	return path.Clean(name)
 }
 
 // outside opens the host directory that has all names, or returns nil.
-func (v *View) outside(ctx context.Context, e extent, names []string) *dirfs.FS {
-	var on *Mount
+func (v *View) outside(ctx context.Context, e extent, names []string) (d *dirfs.FS, on *Mount) {
 	for i, name := range names {
 		m := v.mount(name)
 		if m == nil || m.Source == "" || i > 0 && m != on || e.tree && v.mounted(name) {
-			return nil
+			return nil, nil
 		}
 		on = m
 	}
-	d, err := dirfs.New(on.Target, on.Source, dirfs.Options{Workdir: v.Workdir, UID: v.UID, GID: v.GID, ReadOnly: on.ReadOnly})
+	d, err := v.open(on)
 	if err != nil {
-		return nil // a file, or one that is gone
+		return nil, nil // a file, or one that is gone
 	}
 	for _, name := range names {
 		if !e.follow {
@@ -134,10 +138,15 @@ func (v *View) outside(ctx context.Context, e extent, names []string) *dirfs.FS 
 		}
 		if v.mounted(on.Target) && linked(ctx, d, on.Target, name) { // maybe to what is mounted there
 			d.Close()
-			return nil
+			return nil, nil
 		}
 	}
-	return d
+	return d, on
+}
+
+// open opens a directory of the host.
+func (v *View) open(m *Mount) (*dirfs.FS, error) {
+	return dirfs.New(m.Target, m.Source, dirfs.Options{Workdir: v.Workdir, UID: v.UID, GID: v.GID, ReadOnly: m.ReadOnly})
 }
 
 // mount returns the one that name is on, or nil.
@@ -145,7 +154,7 @@ func (v *View) mount(name string) *Mount {
 	var on *Mount
 	for i := range v.Mounts {
 		m := &v.Mounts[i]
-		if (m.Target == name || below(name, m.Target)) && (on == nil || len(m.Target) > len(on.Target)) {
+		if atOrBelow(name, m.Target) && (on == nil || len(m.Target) > len(on.Target)) {
 			on = m
 		}
 	}
@@ -167,6 +176,8 @@ func below(name, dir string) bool {
 	return name != dir && strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
 }
 
+func atOrBelow(name, dir string) bool { return name == dir || below(name, dir) }
+
 // linked reports whether a symbolic link is on the way from top to name.
 func linked(ctx context.Context, d atoll.FS, top, name string) bool {
 	for ; below(name, top); name = path.Dir(name) {
@@ -179,7 +190,7 @@ func linked(ctx context.Context, d atoll.FS, top, name string) bool {
 
 // Read implements atoll.FS.
 func (f *FS) Read(ctx context.Context, name string, offset int64) (r io.ReadCloser, info atoll.FileInfo, err error) {
-	err = f.do(ctx, file, []string{name}, func(p part, names []string) (err error) {
+	err = f.do(ctx, "read", file, []string{name}, func(p part, names []string) (err error) {
 		r, info, err = p.Read(ctx, names[0], offset)
 		p.owner(&info)
 		return err
@@ -189,7 +200,7 @@ func (f *FS) Read(ctx context.Context, name string, offset int64) (r io.ReadClos
 
 // Write implements atoll.FS.
 func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (info atoll.FileInfo, err error) {
-	err = f.do(ctx, file, []string{name}, func(p part, names []string) (err error) {
+	err = f.do(ctx, "write", file, []string{name}, func(p part, names []string) (err error) {
 		info, err = p.Write(ctx, names[0], r, opts)
 		p.owner(&info)
 		return err
@@ -199,7 +210,7 @@ func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.Wri
 
 // Stat implements atoll.FS.
 func (f *FS) Stat(ctx context.Context, name string) (info atoll.FileInfo, err error) {
-	err = f.do(ctx, entry, []string{name}, func(p part, names []string) (err error) {
+	err = f.do(ctx, "stat", entry, []string{name}, func(p part, names []string) (err error) {
 		info, err = p.Stat(ctx, names[0])
 		p.owner(&info)
 		return err
@@ -209,7 +220,7 @@ func (f *FS) Stat(ctx context.Context, name string) (info atoll.FileInfo, err er
 
 // List implements atoll.FS.
 func (f *FS) List(ctx context.Context, name string, recursive bool) (list []atoll.FileInfo, err error) {
-	err = f.do(ctx, tree, []string{name}, func(p part, names []string) (err error) {
+	err = f.do(ctx, "list", tree, []string{name}, func(p part, names []string) (err error) {
 		list, err = p.List(ctx, names[0], recursive)
 		for i := range list {
 			p.owner(&list[i])
@@ -221,28 +232,28 @@ func (f *FS) List(ctx context.Context, name string, recursive bool) (list []atol
 
 // Mkdir implements atoll.FS.
 func (f *FS) Mkdir(ctx context.Context, name string, mode uint32) error {
-	return f.do(ctx, file, []string{name}, func(p part, names []string) error {
+	return f.do(ctx, "mkdir", file, []string{name}, func(p part, names []string) error {
 		return p.Mkdir(ctx, names[0], mode)
 	})
 }
 
 // Rename implements atoll.FS.
 func (f *FS) Rename(ctx context.Context, from, to string) error {
-	return f.do(ctx, branch, []string{from, to}, func(p part, names []string) error {
+	return f.do(ctx, "rename", branch, []string{from, to}, func(p part, names []string) error {
 		return p.Rename(ctx, names[0], names[1])
 	})
 }
 
 // Remove implements atoll.FS.
 func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
-	return f.do(ctx, branch, []string{name}, func(p part, names []string) error {
+	return f.do(ctx, "remove", branch, []string{name}, func(p part, names []string) error {
 		return p.Remove(ctx, names[0], recursive)
 	})
 }
 
 // WriteTar implements atoll.FS.
 func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
-	return f.do(ctx, tree, []string{name}, func(p part, names []string) error {
+	return f.do(ctx, "read", tree, []string{name}, func(p part, names []string) error {
 		return p.WriteTar(ctx, names[0], w)
 	})
 }
@@ -251,7 +262,7 @@ func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
 // begun again inside, so a directory with mounts below it is unpacked inside
 // from the first.
 func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
-	return f.do(ctx, tree, []string{name}, func(p part, names []string) error {
+	return f.do(ctx, "write", tree, []string{name}, func(p part, names []string) error {
 		return p.ReadTar(ctx, names[0], r)
 	})
 }
@@ -259,7 +270,7 @@ func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
 // Watch implements atoll.FS.
 func (f *FS) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[atoll.FileEvent, error] {
 	return func(yield func(atoll.FileEvent, error) bool) {
-		err := f.do(ctx, tree, []string{name}, func(p part, names []string) error {
+		err := f.do(ctx, "watch", tree, []string{name}, func(p part, names []string) error {
 			for event, err := range p.Watch(ctx, names[0], recursive) {
 				if err != nil {
 					return err // which is the last pair
@@ -276,4 +287,7 @@ func (f *FS) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[a
 	}
 }
 
-var _ atoll.FS = (*FS)(nil)
+var (
+	_ atoll.FS    = (*FS)(nil)
+	_ atoll.SubFS = (*FS)(nil)
+)

@@ -1,0 +1,203 @@
+package providertest
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// raceTime is how long a process tries to lead calls astray, in each place.
+const raceTime = 3 * time.Second
+
+// flips has processes exchange directories for links, which lead out of the
+// directory that calls are confined to, while these go on.
+func flips(t *testing.T, h *harness) {
+	sb := h.idle(t)
+	for _, base := range h.bases() {
+		r := h.race(t, sb, base+"/flips")
+		stop := r.begin(t, h, sb)
+		for begin := time.Now(); !t.Failed() && (time.Since(begin) < raceTime || !r.raced()); {
+			if time.Since(begin) > h.long()/2 {
+				t.Errorf("of %d and %d reads %d and %d were denied: links and directories did not change", r.reads["abs"], r.reads["rel"], r.denied["abs"], r.denied["rel"])
+				break
+			}
+			for _, way := range []string{"abs", "rel"} {
+				r.round(t, h, way)
+			}
+		}
+		stop()
+		r.untouched(t, h)
+	}
+}
+
+// A race is a pen in which "abs" and "rel" are a directory one moment, and a
+// link to what is outside the next.
+type race struct {
+	*pen
+	canary string // a name that is outside only
+	reads  map[string]int
+	denied map[string]int
+}
+
+func (h *harness) race(t *testing.T, sb atoll.Sandbox, base string) *race {
+	t.Helper()
+	r := &race{
+		pen:    &pen{base: base, all: atoll.Files(sb), in: atoll.SubFiles(atoll.Files(sb), base+"/in"), text: "secret-" + atoll.NewID()},
+		canary: "canary-" + atoll.NewID(), reads: map[string]int{}, denied: map[string]int{},
+	}
+	for _, name := range []string{"out/sub/marker", "out/sub/" + r.canary, "out/sub/noise/tick", "in-not/marker"} {
+		h.write(t, sb, path.Join(base, name), r.text)
+	}
+	for _, way := range []string{"abs", "rel"} {
+		h.write(t, sb, path.Join(base, "in", way, "sub/marker"), "own")
+	}
+	r.out = r.outside(t, h)
+	return r
+}
+
+// begin starts the processes that change what is there, one that changes what is
+// outside, and a watch that must not see it.
+func (r *race) begin(t *testing.T, h *harness, sb atoll.Sandbox) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(h.ctx(t))
+	var done sync.WaitGroup
+	var procs []atoll.Process
+	for way, target := range map[string]string{"abs": r.base + "/out", "rel": "../out"} {
+		cmd := word("flip", way, target)
+		cmd.Dir = r.base + "/in"
+		p, _ := h.started(t, sb, cmd)
+		procs = append(procs, p)
+		done.Go(func() {
+			for ctx.Err() == nil {
+				for ev, err := range r.in.Watch(ctx, way, true) {
+					if strings.Contains(ev.Path, r.canary) || strings.HasSuffix(ev.Path, "/tick") {
+						t.Errorf("Watch yielded %+v, which is outside", ev)
+					}
+					if err != nil {
+						r.allowed(ctx, t, "Watch", err)
+						break
+					}
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	done.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := r.all.Write(ctx, r.base+"/out/sub/noise/tick", strings.NewReader("x"), atoll.WriteOptions{}); err != nil && ctx.Err() == nil {
+				t.Errorf("Write outside: %v", err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	return func() {
+		cancel()
+		done.Wait()
+		for _, p := range procs {
+			if err := p.Signal(h.ctx(t), atoll.SIGKILL); err != nil {
+				t.Errorf("Signal: %v", err)
+			}
+			h.wait(t, p)
+		}
+	}
+}
+
+// raced reports whether reads found both the directories and the links.
+func (r *race) raced() bool {
+	for _, way := range []string{"abs", "rel"} {
+		if r.denied[way] == 0 || r.reads[way] <= r.denied[way] {
+			return false
+		}
+	}
+	return true
+}
+
+// allowed checks that an error is one of those that what a process does may
+// lead to.
+func (r *race) allowed(ctx context.Context, t *testing.T, what string, err error) {
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	switch atoll.KindOf(err) {
+	case atoll.ErrDenied, atoll.ErrNotExist, atoll.ErrAlreadyExists, atoll.ErrInvalid, atoll.ErrConflict:
+	default:
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// round makes each call once.
+func (r *race) round(t *testing.T, h *harness, way string) {
+	t.Helper()
+	ctx, sub := h.ctx(t), way+"/sub"
+	r.readOne(ctx, t, way)
+	for what, err := range map[string]error{
+		"Mkdir":     r.in.Mkdir(ctx, sub+"/dir", 0o700),
+		"Rename to": r.renameTo(ctx, sub+"/own"),
+		"ReadTar": r.in.ReadTar(ctx, sub, tarOf(t, tar.Header{Name: "packed", Typeflag: tar.TypeReg, Mode: 0o600},
+			tar.Header{Name: ".", Typeflag: tar.TypeDir, Mode: 0o700}, tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/"})),
+		"NoClobber": r.write(ctx, sub+"/once", atoll.WriteOptions{NoClobber: true}),
+		"Write":     r.write(ctx, sub+"/new", atoll.WriteOptions{Mode: 0o600}),
+		"Stat":      r.hidden(ctx, sub+"/"+r.canary),
+		"Rename of": r.in.Rename(ctx, sub+"/"+r.canary, "stolen"),
+		"Remove":    r.in.Remove(ctx, sub+"/"+r.canary, false),
+	} {
+		r.allowed(ctx, t, what, err)
+	}
+	for _, name := range []string{".", way, sub} {
+		list, err := r.in.List(ctx, name, true)
+		r.allowed(ctx, t, "List", err)
+		var packed bytes.Buffer
+		r.allowed(ctx, t, "WriteTar", r.in.WriteTar(ctx, name, &packed))
+		if told := fmt.Sprint(list) + packed.String(); strings.Contains(told, r.canary) || strings.Contains(told, r.text) {
+			t.Errorf("List or WriteTar of %s told of what is outside", name)
+		}
+	}
+	r.allowed(ctx, t, "Remove", r.in.Remove(ctx, sub, true))
+	r.allowed(ctx, t, "Write", r.write(ctx, sub+"/marker", atoll.WriteOptions{}))
+}
+
+func (r *race) readOne(ctx context.Context, t *testing.T, way string) {
+	t.Helper()
+	for _, name := range []string{"marker", r.canary} {
+		got, err := r.read(ctx, r.in, way+"/sub/"+name)
+		if strings.Contains(got, r.text) {
+			t.Errorf("Read of %s/sub/%s read the secret", way, name)
+		}
+		r.allowed(ctx, t, "Read", err)
+		if name == "marker" && (err == nil || atoll.KindOf(err) == atoll.ErrDenied) {
+			r.reads[way]++
+			if err != nil {
+				r.denied[way]++
+			}
+		}
+	}
+}
+
+func (r *race) write(ctx context.Context, name string, opts atoll.WriteOptions) error {
+	_, err := r.in.Write(ctx, name, strings.NewReader("planted"), opts)
+	return err
+}
+
+func (r *race) renameTo(ctx context.Context, name string) error {
+	if err := r.write(ctx, "own", atoll.WriteOptions{}); err != nil {
+		return err
+	}
+	return r.in.Rename(ctx, "own", name)
+}
+
+// hidden describes what is not to be seen.
+func (r *race) hidden(ctx context.Context, name string) error {
+	info, err := r.in.Stat(ctx, name)
+	if err == nil {
+		return atoll.Errorf("stat", name, atoll.ErrInternal, "it is outside, and was described: %+v", info)
+	}
+	return err
+}
