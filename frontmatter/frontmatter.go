@@ -1,0 +1,201 @@
+// Package frontmatter reads agent files: Markdown that begins with YAML between
+// two lines ---, of which the key sandbox says what the agent runs commands in.
+//
+//	---
+//	model: openai/gpt-4o
+//	metadata:
+//	  name: "Code Developer"
+//	sandbox:
+//	  mode: code
+//	  runtime: linux
+//	---
+//
+//	You are a developer with access to a full Linux sandbox.
+//
+// The value of sandbox is a runtime, as in "sandbox: python", or a table:
+//
+//	runtime        linux, bash, shell, python, node or an image; linux in mode code, python in mode compute
+//	mode           compute (a fresh sandbox for each call) or code (one that stays); compute
+//	session        workflow (shared by its steps) or agent (one for each run), in mode code; workflow
+//	allow_network  true or false; false
+//	pip_packages   a list, for python
+//	npm_packages   a list, for node
+//	limits         a table: timeout_seconds (300), max_file_size_bytes (10485760), max_files (100)
+//
+// Below sandbox everything must be known and right. Other keys belong to other
+// programs, and may hold anything that is YAML.
+//
+// [Images] turns runtimes into images, and says which are allowed.
+package frontmatter
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// maxFile is far more than any sensible file has.
+const maxFile = 1 << 20
+
+// An Agent is what an agent file says.
+type Agent struct {
+	Name    string   // metadata.name, else the file's name without directory and extension
+	Sandbox *Sandbox // nil when there is no key sandbox, or nothing in it
+	Body    string   // what follows the front matter, as it stands; without one the whole file
+}
+
+// Load parses the file at path. One that is not there is ErrNotExist.
+func Load(path string) (*Agent, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, atoll.E("agent", "", atoll.KindOf(err), err)
+	}
+	defer f.Close()
+	if fi, err := f.Stat(); err == nil && fi.IsDir() {
+		return nil, atoll.Errorf("agent", "", atoll.ErrInvalid, "%s: a directory: name the file in it", path)
+	}
+	return Parse(path, f)
+}
+
+// Parse reads an agent file from r; name is what errors call it. Whatever is
+// wrong with the file is ErrInvalid, and all that is wrong below sandbox is
+// reported at once, each with its line.
+//
+// A file whose first line that is not blank is anything else than --- has no
+// front matter. An error of r is returned with its own kind.
+func Parse(name string, r io.Reader) (*Agent, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	if err != nil {
+		return nil, atoll.Errorf("agent", "", atoll.KindOf(err), "%s: %w", name, err)
+	}
+	a, err := parse(name, data)
+	if err != nil {
+		return nil, atoll.E("agent", "", atoll.ErrInvalid, err)
+	}
+	return a, nil
+}
+
+func parse(name string, data []byte) (*Agent, error) {
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("%s: larger than %d bytes: keep what the agent works on in files of their own", name, maxFile)
+	}
+	data = bytes.TrimPrefix(data, []byte("\uFEFF"))
+	if !utf8.Valid(data) {
+		return nil, fmt.Errorf("%s:%d: not UTF-8: save the file in that encoding", name, 1+strings.Count(validPart(data), "\n"))
+	}
+	head, body, open, err := split(string(data))
+	if err != nil {
+		return nil, fmt.Errorf("%s:%d: %w", name, open, err)
+	}
+	base := filepath.Base(name)
+	a := &Agent{Name: cmp.Or(strings.TrimSuffix(base, filepath.Ext(base)), base), Body: body}
+	if open == 0 {
+		return a, nil
+	}
+	top, err := decode(name, head, open)
+	if err != nil || top == nil {
+		return a, err
+	}
+	rd := &reader{name: name}
+	rd.agent(top, a)
+	return a, rd.join()
+}
+
+// validPart is what stands before the first byte that is not UTF-8.
+func validPart(data []byte) string {
+	n := 0
+	for n < len(data) {
+		r, size := utf8.DecodeRune(data[n:])
+		if r == utf8.RuneError && size == 1 {
+			break
+		}
+		n += size
+	}
+	return string(data[:n])
+}
+
+// split cuts text at the two lines ---. The head has empty lines in place of
+// what is in front of it, so that its lines count like those of the file. open
+// is the line of the first ---, 0 when there is no front matter.
+func split(text string) (head, body string, open int, err error) {
+	start, line := 0, 0
+	for at := 0; at < len(text); {
+		line++
+		end := len(text)
+		if i := strings.IndexByte(text[at:], '\n'); i >= 0 {
+			end = at + i + 1
+		}
+		switch found := strings.TrimRight(text[at:end], " \t\r\n"); {
+		case open > 0 && found == "---":
+			return strings.Repeat("\n", open) + text[start:at], text[end:], open, nil
+		case open > 0 || found == "":
+		case found == "---":
+			open, start = line, end
+		default:
+			return "", text, 0, nil
+		}
+		at = end
+	}
+	if open > 0 {
+		return "", "", open, errors.New("the front matter is not closed: put a line --- between it and the text")
+	}
+	return "", text, 0, nil
+}
+
+// decode gives the table at the top of head, nil when there is none.
+func decode(name, head string, open int) (*yaml.Node, error) {
+	dec := yaml.NewDecoder(strings.NewReader(head))
+	var doc, more yaml.Node
+	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, nil
+	} else if err != nil {
+		return nil, syntaxError(name, head, open, err)
+	}
+	if err := dec.Decode(&more); err == nil {
+		return nil, fmt.Errorf("%s:%d: a second document begins here: keep one, between two lines ---", name, more.Line)
+	} else if !errors.Is(err, io.EOF) {
+		return nil, syntaxError(name, head, open, err)
+	}
+	top := follow(doc.Content[0])
+	switch {
+	case isNull(top):
+		return nil, nil
+	case top.Kind != yaml.MappingNode:
+		return nil, fmt.Errorf("%s:%d: the front matter is not a table: write it as lines like \"sandbox: python\"", name, top.Line)
+	}
+	return top, nil
+}
+
+// syntaxError says where the YAML library stopped. It knows no line of some
+// errors, and has no words for a tab, which editors hide, or an early end.
+func syntaxError(name, head string, open int, err error) error {
+	text, line := strings.TrimPrefix(err.Error(), "yaml: "), open
+	var n int
+	if _, bad := fmt.Sscanf(text, "line %d:", &n); bad == nil {
+		line = n
+		_, text, _ = strings.Cut(text, ": ")
+	}
+	hint := ""
+	for i, l := range strings.Split(head, "\n") {
+		indent := l[:len(l)-len(strings.TrimLeft(l, " \t"))]
+		if strings.Contains(indent, "\t") {
+			hint = fmt.Sprintf("; line %d is indented with a tab: use spaces", i+1)
+			break
+		}
+		if strings.TrimRight(l, " \t\r") == "..." {
+			hint = fmt.Sprintf("; line %d ends it: take it out", i+1)
+			break
+		}
+	}
+	return fmt.Errorf("%s:%d: the front matter is not YAML: %s%s", name, line, text, hint)
+}
