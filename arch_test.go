@@ -26,6 +26,7 @@ var rooms = map[string]map[string]string{
 	"internal/disk":       {},
 	"internal/hub":        {},
 	"internal/idle":       {},
+	"internal/keyed":      {},
 	"internal/socket":     {},
 	"internal/passwd":     {},
 	"internal/via":        {},
@@ -56,6 +57,12 @@ var rooms = map[string]map[string]string{
 	"workspace":   {"internal/disk": "records, locks, removals"},
 	"secret":      {},
 	"frontmatter": {},
+	"session": {
+		"internal/idle":  "when a sandbox was last used",
+		"internal/keyed": "one at a time works on a session",
+		"internal/via":   "the use of files is noted",
+		"store":          "where it writes",
+	},
 	"ledger": {
 		"secret": "what it keeps for each sandbox",
 		"store":  "where it writes",

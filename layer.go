@@ -67,6 +67,21 @@ func (l ProviderLayer) RemoveWorkspace(ctx context.Context, project, name string
 	return RemoveWorkspace(ctx, l.Provider, project, name)
 }
 
+// OpenSession forwards.
+func (l ProviderLayer) OpenSession(ctx context.Context, spec *SessionSpec) (OpenedSession, error) {
+	return OpenSession(ctx, l.Provider, spec)
+}
+
+// Sessions forwards.
+func (l ProviderLayer) Sessions(ctx context.Context, project string) ([]Session, error) {
+	return Sessions(ctx, l.Provider, project)
+}
+
+// CloseSession forwards.
+func (l ProviderLayer) CloseSession(ctx context.Context, project, key string) error {
+	return CloseSession(ctx, l.Provider, project, key)
+}
+
 // Images forwards.
 func (l ProviderLayer) Images(ctx context.Context) ([]Image, error) { return Images(ctx, l.Provider) }
 
@@ -158,6 +173,7 @@ var (
 	_ ProjectRemover = ProviderLayer{}
 	_ VolumeStore    = ProviderLayer{}
 	_ WorkspaceStore = ProviderLayer{}
+	_ SessionStore   = ProviderLayer{}
 	_ ImageStore     = ProviderLayer{}
 	_ SnapshotStore  = ProviderLayer{}
 	_ ImageResolver  = ProviderLayer{}

@@ -96,6 +96,7 @@ type Caps struct {
 	BindMounts   bool       `json:"bind_mounts"`    // Mount of type bind
 	Volumes      bool       `json:"volumes"`        // data volumes and Mount of type volume
 	Workspaces   bool       `json:"workspaces"`     // Spec.Workspace, WorkspaceStore
+	Sessions     bool       `json:"sessions"`       // SessionStore
 	Tmpfs        bool       `json:"tmpfs"`          // Mount of type tmpfs
 	ReadOnlyRoot bool       `json:"read_only_root"` // Spec.ReadOnlyRoot
 	MemoryLimit  bool       `json:"memory_limit"`   // Resources.Memory

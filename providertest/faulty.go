@@ -116,6 +116,27 @@ func (f *faulty) Workspaces(ctx context.Context, project string) ([]atoll.Worksp
 	return f.ProviderLayer.Workspaces(ctx, project)
 }
 
+func (f *faulty) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
+	if err := f.plan.call("Provider.OpenSession", spec.Scope.ID); err != nil {
+		return atoll.OpenedSession{}, err
+	}
+	return f.ProviderLayer.OpenSession(ctx, spec)
+}
+
+func (f *faulty) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
+	if err := f.plan.call("Provider.Sessions", project); err != nil {
+		return nil, err
+	}
+	return f.ProviderLayer.Sessions(ctx, project)
+}
+
+func (f *faulty) CloseSession(ctx context.Context, project, key string) error {
+	if err := f.plan.call("Provider.CloseSession", key); err != nil {
+		return err
+	}
+	return f.ProviderLayer.CloseSession(ctx, project, key)
+}
+
 func (f *faulty) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
 	if err := f.plan.call("Provider.AddWorkspace", spec.Name); err != nil {
 		return atoll.Workspace{}, err

@@ -20,7 +20,8 @@ var (
 		reflect.TypeFor[atoll.Provider](), reflect.TypeFor[atoll.Resolver](), reflect.TypeFor[atoll.Combiner](), reflect.TypeFor[atoll.Prober](),
 		reflect.TypeFor[atoll.Preparer](), reflect.TypeFor[atoll.ProjectRemover](),
 		reflect.TypeFor[atoll.VolumeStore](), reflect.TypeFor[atoll.ImageStore](), reflect.TypeFor[atoll.SnapshotStore](),
-		reflect.TypeFor[atoll.ImageResolver](), reflect.TypeFor[atoll.SecretKeeper](), reflect.TypeFor[atoll.Reconciler](), reflect.TypeFor[atoll.WorkspaceStore]())
+		reflect.TypeFor[atoll.ImageResolver](), reflect.TypeFor[atoll.SecretKeeper](), reflect.TypeFor[atoll.Reconciler](), reflect.TypeFor[atoll.WorkspaceStore](),
+		reflect.TypeFor[atoll.SessionStore]())
 	sandboxAbilities = abilityTypes(
 		reflect.TypeFor[atoll.Sandbox](), reflect.TypeFor[atoll.Filer](), reflect.TypeFor[atoll.Dialer](),
 		reflect.TypeFor[atoll.Pauser](), reflect.TypeFor[atoll.Snapshotter](), reflect.TypeFor[atoll.Meter](),
@@ -81,7 +82,9 @@ func Layer(t *testing.T, wrap func(atoll.Provider) atoll.Provider, except ...str
 			}
 		}
 	}
-	if got, want := p.Info().Caps, (bareProvider{}).Info().Caps; got != want {
+	want := bareProvider{}.Info().Caps
+	want.Sessions = p.Info().Caps.Sessions // any provider can have them, by a layer
+	if got := p.Info().Caps; got != want {
 		t.Errorf("Info().Caps = %+v, want %+v", got, want)
 	}
 	if sb.ID() != bareID || proc.ID() == "" {

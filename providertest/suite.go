@@ -71,6 +71,7 @@ var (
 	needBind     = capability("bind_mounts", func(c atoll.Caps) bool { return c.BindMounts })
 	needVolumes  = capability("volumes", func(c atoll.Caps) bool { return c.Volumes })
 	needSpaces   = capability("workspaces", func(c atoll.Caps) bool { return c.Workspaces })
+	needSessions = capability("sessions", func(c atoll.Caps) bool { return c.Sessions })
 	needTmpfs    = capability("tmpfs", func(c atoll.Caps) bool { return c.Tmpfs })
 	needReadOnly = capability("read_only_root", func(c atoll.Caps) bool { return c.ReadOnlyRoot })
 	needMemory   = capability("memory_limit", func(c atoll.Caps) bool { return c.MemoryLimit })
@@ -121,7 +122,7 @@ func needWalls(i atoll.Info, _ *config) string {
 func groups() []group {
 	return []group{
 		{"birth", birth}, {"expiry", expiry}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
-		{"files", files}, {"sub", subs}, {"volumes", volumes}, {"workspaces", workspaces}, {"images", images}, {"debian", debians}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
+		{"files", files}, {"sub", subs}, {"volumes", volumes}, {"workspaces", workspaces}, {"sessions", sessions}, {"images", images}, {"debian", debians}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
 		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"network", network},
 		{"named", named}, {"cache", caches}, {"dial", dials}, {"pause", pauses}, {"snapshot", snapshots},
 		{"ledger", ledgers}, {"faults", faults}, {"steps", steps},

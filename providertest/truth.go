@@ -49,6 +49,16 @@ var truth = []promise{
 			_, err = atoll.AddWorkspace(h.ctx(t), h.p, &atoll.WorkspaceSpec{Name: "w", Source: "/"}, nil)
 			wantKind(t, "AddWorkspace", err, atoll.ErrUnsupported)
 		}
+		_, err = atoll.Sessions(h.ctx(t), h.p, "")
+		agrees(t, "Sessions", caps.Sessions, err)
+		err = atoll.CloseSession(h.ctx(t), h.p, "", "workflow_none_sandbox")
+		if caps.Sessions {
+			wantKind(t, "CloseSession of none", err, atoll.ErrNotExist)
+		} else {
+			wantKind(t, "CloseSession", err, atoll.ErrUnsupported)
+			_, err = atoll.OpenSession(h.ctx(t), h.p, &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "none"}})
+			wantKind(t, "OpenSession", err, atoll.ErrUnsupported)
+		}
 		_, err = atoll.Images(h.ctx(t), h.p)
 		agrees(t, "Images", caps.Images, err)
 		_, err = atoll.PruneImages(h.ctx(t), h.p, atoll.PruneOptions{UnusedFor: atoll.Duration(1000 * time.Hour)})

@@ -123,7 +123,7 @@ func (s *SQLite) Update(ctx context.Context, r *Record) error {
 		if isTaken(err) {
 			return taken("update", r)
 		}
-		if err := changed(res, err, "update", r); err != nil {
+		if err := changed(res, err, "update", r.ID); err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, "UPDATE secrets SET scope = ? WHERE id = ? AND scope <> ?", r.Scope, r.ID, r.Scope)
@@ -139,7 +139,7 @@ func (s *SQLite) Update(ctx context.Context, r *Record) error {
 func (s *SQLite) Delete(ctx context.Context, r *Record, secret bool) error {
 	return s.write(ctx, "delete", r.ID, func(ctx context.Context, tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM sandboxes WHERE id = ? AND rev = ?", r.ID, r.Rev)
-		if err := changed(res, err, "delete", r); err != nil || !secret {
+		if err := changed(res, err, "delete", r.ID); err != nil || !secret {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, "DELETE FROM secrets WHERE id = ?", r.ID)
@@ -158,7 +158,7 @@ func since() int64 { return time.Now().Add(-remembered).UnixMilli() }
 func (s *SQLite) Forget(ctx context.Context, r *Record) error {
 	return s.write(ctx, "delete", r.ID, func(ctx context.Context, tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM sandboxes WHERE id = ? AND rev = ?", r.ID, r.Rev)
-		if err := changed(res, err, "delete", r); err != nil {
+		if err := changed(res, err, "delete", r.ID); err != nil {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, "DELETE FROM gone WHERE since < ?", since()); err != nil {
@@ -181,13 +181,13 @@ func (s *SQLite) Forgotten(ctx context.Context, id string) (bool, error) {
 }
 
 // changed is ErrConflict if nothing was.
-func changed(res sql.Result, err error, op string, r *Record) error {
+func changed(res sql.Result, err error, op, id string) error {
 	if err != nil {
 		return err
 	}
 	n, err := res.RowsAffected()
 	if err == nil && n == 0 {
-		err = atoll.E(op, r.ID, atoll.ErrConflict, ErrChanged)
+		err = atoll.E(op, id, atoll.ErrConflict, ErrChanged)
 	}
 	return err
 }

@@ -1,6 +1,6 @@
 // Package store keeps what must be known after every program that used it has
-// gone: which sandboxes there are meant to be, what is being done to them, and
-// their secrets. It is shared by all programs that use a state directory, and
+// gone: which sandboxes there are meant to be, what is being done to them,
+// their secrets, and sessions. It is shared by all programs that use a state directory, and
 // knows of no provider.
 //
 // SQLite is the one implementation so far. Package storetest holds each to the
@@ -22,6 +22,7 @@ import (
 // disk is full), ErrInternal (it is damaged).
 type Store interface {
 	Sandboxes
+	Sessions
 	Secrets
 	Holders
 
@@ -108,6 +109,38 @@ type Sandboxes interface {
 	InState(ctx context.Context, scope string, state State) ([]*Record, error)
 	// Provider is who made a sandbox, as far as that is known.
 	Provider(ctx context.Context, id string) (name string, found bool, err error)
+}
+
+// A Session is what is known of one session.
+type Session struct {
+	// Spec is what it is made from, with its project. With its key that names it.
+	Spec    atoll.SessionSpec
+	Sandbox string // the id, drawn before the sandbox is made
+	State   atoll.SessionState
+	Holder  string // the program that opens or closes it
+	Problem string // why it could not be closed
+	// Created is when the record was, Opened when it was last opened, Used when
+	// its sandbox is last known to have been used: to the millisecond.
+	Created, Opened, Used time.Time
+
+	Rev int64 // how often it had been written when it was read; the store's
+}
+
+// Sessions keeps those.
+type Sessions interface {
+	// InsertSession adds s. Kinds: ErrAlreadyExists (its project has one of its
+	// key).
+	InsertSession(ctx context.Context, s *Session) error
+	// UpdateSession writes s over what it was read as. Kinds: ErrConflict (it has
+	// been changed or deleted since).
+	UpdateSession(ctx context.Context, s *Session) error
+	// DeleteSession deletes what s was read as. Kinds: ErrConflict (it has been
+	// changed or deleted since).
+	DeleteSession(ctx context.Context, s *Session) error
+	// FindSession reads one. Kinds: ErrNotExist.
+	FindSession(ctx context.Context, project, key string) (*Session, error)
+	// Sessions reads those of a project, or with "" all, oldest first.
+	Sessions(ctx context.Context, project string) ([]*Session, error)
 }
 
 // Secrets keeps one secret for an id, which may be that of a sandbox without a

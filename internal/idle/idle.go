@@ -17,10 +17,15 @@ type Use struct {
 // Counts returns a handler that does what next does, and counts as use.
 func (u *Use) Counts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		u.add(1)
-		defer u.add(-1)
+		defer u.Begin()()
 		next.ServeHTTP(w, r)
 	})
+}
+
+// Begin counts as use until end is called, once.
+func (u *Use) Begin() (end func()) {
+	u.add(1)
+	return func() { u.add(-1) }
 }
 
 func (u *Use) add(n int) {

@@ -1,0 +1,274 @@
+package providertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+var sessions = []promise{
+	{"of all who open a session at once, one makes its sandbox, and all have it", []need{needSessions}, func(t *testing.T, h *harness) {
+		const openers = 10
+		opened := make([]atoll.OpenedSession, openers)
+		var all sync.WaitGroup
+		for i := range openers {
+			all.Go(func() {
+				o, err := atoll.OpenSession(h.ctx(t), h.p, h.session("many"))
+				if err != nil {
+					t.Errorf("OpenSession: %v", err)
+				}
+				opened[i] = o
+			})
+		}
+		all.Wait()
+		h.keep(opened[0].Sandbox)
+		h.kin.take()
+		made := 0
+		for _, o := range opened {
+			if o.Opening == atoll.OpeningMade {
+				made++
+			} else if o.Opening != atoll.OpeningFound || o.Note != "" {
+				t.Errorf("a session was %s (%q)", o.Opening, o.Note)
+			}
+			if o.Sandbox != opened[0].Sandbox || o.Key != "workflow_many_sandbox" || o.State != atoll.SessionOpen {
+				t.Errorf("one has %+v, another %+v", o, opened[0])
+			}
+		}
+		if ids := h.ids(t); made != 1 || len(ids) != 1 {
+			t.Errorf("%d have made a sandbox, there are %d; want one", made, len(ids))
+		}
+	}},
+	{"a session's sandbox is what was asked for, runs, and is kept", []need{needSessions}, func(t *testing.T, h *harness) {
+		spec := h.session("one")
+		spec.Sandbox.Env, spec.Sandbox.Labels = []string{"COLOUR=blue"}, map[string]string{"team": "a"}
+		spec.Workflow = "parent"
+		o, sb := h.open(t, spec)
+		st := h.status(t, sb)
+		if st.State != atoll.StateRunning || st.Spec.Labels["team"] != "a" || st.Spec.Project != atoll.DefaultProject {
+			t.Errorf("the sandbox is %+v", st)
+		}
+		if left := time.Until(st.Expires); left > 4*time.Hour || left < 4*time.Hour-h.long() || !o.Expires.Equal(st.Expires) {
+			t.Errorf("the sandbox expires %s, the session %s; want in four hours", st.Expires, o.Expires)
+		}
+		if o.IdleTimeout != atoll.DefaultSessionIdleTimeout {
+			t.Errorf("the idle timeout is %s", o.IdleTimeout)
+		}
+		if got := h.output(t, sb, program("env")); !strings.Contains(got, "COLOUR=blue") {
+			t.Errorf("the environment is %q", got)
+		}
+		spec.Sandbox.Env = nil
+		again, _ := h.open(t, spec)
+		if again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound || !slices.Equal(again.Spec.Env, []string{"COLOUR=blue"}) {
+			t.Errorf("opened again it is %+v", again)
+		}
+		all := h.sessions(t, "")
+		if len(all) != 1 || all[0].Key != o.Key || all[0].Sandbox != o.Sandbox || all[0].Workflow != "parent" || all[0].Created.IsZero() ||
+			all[0].Opened.Before(all[0].Created) {
+			t.Errorf("Sessions = %+v, want %+v", all, o.Session)
+		}
+		if all := h.sessions(t, "other"); len(all) > 0 {
+			t.Errorf("another project has %+v", all)
+		}
+	}},
+	{"CloseSession removes the sandbox with its files, and the next one is new", []need{needSessions}, func(t *testing.T, h *harness) {
+		o, sb := h.open(t, h.session("one"))
+		if err := atoll.CloseSession(h.ctx(t), h.p, "", o.Key); err != nil {
+			t.Fatalf("CloseSession: %v", err)
+		}
+		h.gone(t, sb, 0)
+		wantKind(t, "CloseSession again", atoll.CloseSession(h.ctx(t), h.p, atoll.DefaultProject, o.Key), atoll.ErrNotExist)
+		if all := h.sessions(t, ""); len(all) > 0 {
+			t.Errorf("there is %+v", all)
+		}
+		if again, _ := h.open(t, h.session("one")); again.Sandbox == o.Sandbox || again.Opening != atoll.OpeningMade || again.Note != "" {
+			t.Errorf("opened again it is %+v", again)
+		}
+	}},
+	{"a sandbox that has stopped is started again with its files, and it is told", []need{needSessions, needRestart, needFiles}, func(t *testing.T, h *harness) {
+		o, sb := h.open(t, h.session("one"))
+		h.write(t, sb, "kept", "kept")
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		again, sb := h.open(t, h.session("one"))
+		if again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningRestarted || again.Note == "" {
+			t.Errorf("opened again it is %+v", again)
+		}
+		h.holds(t, sb, "kept", "kept")
+	}},
+	{"a sandbox that is paused is resumed", []need{needSessions, needPause}, func(t *testing.T, h *harness) {
+		o, sb := h.open(t, h.session("one"))
+		if err := atoll.Pause(h.ctx(t), sb); err != nil {
+			t.Fatalf("Pause: %v", err)
+		}
+		again, sb := h.open(t, h.session("one"))
+		if again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound {
+			t.Errorf("opened again it is %+v", again)
+		}
+		h.output(t, sb, program("echo", "runs"))
+	}},
+	{"a sandbox that is gone is replaced, and it is told", []need{needSessions}, func(t *testing.T, h *harness) {
+		o, sb := h.open(t, h.session("one"))
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		again, sb := h.open(t, h.session("one"))
+		if again.Sandbox == o.Sandbox || again.Opening != atoll.OpeningReplaced || again.Note == "" {
+			t.Errorf("opened again it is %+v", again)
+		}
+		h.output(t, sb, program("echo", "runs"))
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		if all := h.sessions(t, ""); len(all) > 0 {
+			t.Errorf("a session without a sandbox is listed: %+v", all)
+		}
+	}},
+	{"a session whose sandbox cannot be made is none", []need{needSessions}, func(t *testing.T, h *harness) {
+		spec := h.session("one")
+		spec.Sandbox.Mounts = []atoll.Mount{{Type: atoll.MountBind, Source: "/none/none", Target: "/x"}}
+		if o, err := atoll.OpenSession(h.ctx(t), h.p, spec); err == nil {
+			h.keep(o.Sandbox)
+			t.Error("OpenSession works with a mount that cannot be")
+		}
+		if all := h.sessions(t, ""); len(all) > 0 {
+			t.Errorf("there is %+v", all)
+		}
+		h.open(t, h.session("one"))
+	}},
+	{"EndScope ends what belongs to a run, and nothing else", []need{needSessions}, func(t *testing.T, h *harness) {
+		agent := h.session("a1")
+		agent.Scope.Kind, agent.Workflow = atoll.ScopeAgent, "w1"
+		other := h.session("w1")
+		other.Scope.Kind = atoll.ScopeConversation
+		for _, spec := range []*atoll.SessionSpec{h.session("w1"), h.session("w2"), agent, other} {
+			h.open(t, spec)
+		}
+		closed, err := atoll.EndScope(h.ctx(t), h.p, "", atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w1"})
+		slices.Sort(closed)
+		if want := []string{"agent_a1_sandbox", "workflow_w1_sandbox"}; err != nil || !slices.Equal(closed, want) {
+			t.Errorf("EndScope = %q, %v; want %q", closed, err, want)
+		}
+		if again, err := atoll.EndScope(h.ctx(t), h.p, "", atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w1"}); err != nil || len(again) > 0 {
+			t.Errorf("EndScope again = %q, %v", again, err)
+		}
+		if all := h.sessions(t, ""); len(all) != 2 || len(h.ids(t)) != 2 {
+			t.Errorf("the sessions that are left are %+v", all)
+		}
+	}},
+	{"a session that nobody uses ends, and one that is used does not", []need{needSessions}, func(t *testing.T, h *harness) {
+		lonely, busy := h.session("lonely"), h.session("busy")
+		lonely.IdleTimeout, busy.IdleTimeout = atoll.Duration(time.Second), atoll.Duration(time.Second)
+		alone, _ := h.open(t, lonely)
+		o, sb := h.open(t, busy)
+		h.start(t, sb, word("ready"))
+		h.poll(t, 2*h.short()+time.Second, func() error {
+			if _, err := h.p.Get(h.ctx(t), alone.Sandbox); atoll.KindOf(err) != atoll.ErrNotFound {
+				return fmt.Errorf("Get: %v, want not found", err)
+			}
+			return nil
+		})
+		time.Sleep(2 * time.Second) // as long again for the other one
+		if again, _ := h.open(t, busy); again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound {
+			t.Errorf("while a command ran, the session was %s: %s", again.Opening, again.Note)
+		}
+		if all := h.sessions(t, ""); len(all) != 1 || all[0].Key != o.Key {
+			t.Errorf("Sessions = %+v, want the busy one", all)
+		}
+	}},
+	{"a session whose time is over ends, whatever it does", []need{needSessions}, func(t *testing.T, h *harness) {
+		spec := h.session("short")
+		spec.MaxLifetime = atoll.Duration(2 * time.Second)
+		_, sb := h.open(t, spec)
+		if _, err := sb.Exec(h.ctx(t), word("ready")); err != nil && atoll.KindOf(err) != atoll.ErrNotFound && atoll.KindOf(err) != atoll.ErrStopped {
+			t.Errorf("Exec: %v", err)
+		}
+		h.gone(t, sb, h.short()+2*time.Second)
+		if again, _ := h.open(t, h.session("short")); again.Opening == atoll.OpeningFound {
+			t.Errorf("opened again it is %+v", again)
+		}
+	}},
+	{"another provider value has the same sessions", []need{needSessions, needSurvives}, func(t *testing.T, h *harness) {
+		o, _ := h.open(t, h.session("one"))
+		p2 := h.reopen(t)
+		again, err := atoll.OpenSession(h.ctx(t), p2, h.session("one"))
+		if err != nil || again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound {
+			t.Errorf("OpenSession there: %+v, %v", again, err)
+		}
+		if err := atoll.CloseSession(h.ctx(t), p2, "", o.Key); err != nil {
+			t.Errorf("CloseSession there: %v", err)
+		}
+		if all := h.sessions(t, ""); len(all) > 0 {
+			t.Errorf("Sessions = %+v after it was closed there", all)
+		}
+	}},
+	{"what makes no sense is refused", []need{needSessions}, func(t *testing.T, h *harness) {
+		for what, change := range map[string]func(*atoll.SessionSpec){
+			"no kind":             func(s *atoll.SessionSpec) { s.Scope.Kind = "" },
+			"a kind that is none": func(s *atoll.SessionSpec) { s.Scope.Kind = "team" },
+			"no id":               func(s *atoll.SessionSpec) { s.Scope.ID = "" },
+			"an id that is none":  func(s *atoll.SessionSpec) { s.Scope.ID = "../x" },
+			"a project":           func(s *atoll.SessionSpec) { s.Project = "a b" },
+			"a workflow":          func(s *atoll.SessionSpec) { s.Workflow = "a b" },
+			"a sandbox's id":      func(s *atoll.SessionSpec) { s.Sandbox.ID = atoll.NewID() },
+			"a sandbox's time":    func(s *atoll.SessionSpec) { s.Sandbox.TTL = 1 },
+			"one that ends":       func(s *atoll.SessionSpec) { s.Sandbox.Cmd, s.Sandbox.AutoRemove = []string{"true"}, true },
+			"a sandbox":           func(s *atoll.SessionSpec) { s.Sandbox.Env = []string{"x"} },
+			"a time":              func(s *atoll.SessionSpec) { s.IdleTimeout = -2 },
+			"a lifetime":          func(s *atoll.SessionSpec) { s.MaxLifetime = -2 },
+		} {
+			spec := h.session("one")
+			change(spec)
+			_, err := atoll.OpenSession(h.ctx(t), h.p, spec)
+			wantKind(t, "OpenSession with "+what, err, atoll.ErrInvalid)
+		}
+		ctx, cancel := context.WithCancel(h.ctx(t))
+		cancel()
+		_, err := atoll.OpenSession(ctx, h.p, h.session("one"))
+		wantCtx(t, "OpenSession", err, context.Canceled)
+		if all := h.sessions(t, ""); len(all) > 0 {
+			t.Errorf("there is %+v", all)
+		}
+	}},
+}
+
+// session is the plainest of sessions, of a workflow.
+func (h *harness) session(id string) *atoll.SessionSpec {
+	return &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: id}, Sandbox: *h.spec(atoll.Spec{})}
+}
+
+// open opens a session, whose sandbox is removed at the end of the subtest.
+func (h *harness) open(t *testing.T, spec *atoll.SessionSpec) (atoll.OpenedSession, atoll.Sandbox) {
+	t.Helper()
+	o, err := atoll.OpenSession(h.ctx(t), h.p, spec)
+	if err != nil {
+		t.Fatalf("OpenSession: %v", err)
+	}
+	h.keep(o.Sandbox)
+	h.kin.take()
+	sb, err := h.p.Get(h.ctx(t), o.Sandbox)
+	if err != nil {
+		t.Fatalf("Get of %s session %s: %v", o.Opening, o.Key, err)
+	}
+	return o, sb
+}
+
+func (h *harness) sessions(t *testing.T, project string) []atoll.Session {
+	t.Helper()
+	all, err := atoll.Sessions(h.ctx(t), h.p, project)
+	if err != nil {
+		t.Fatalf("Sessions: %v", err)
+	}
+	for _, s := range all {
+		if s.State != atoll.SessionOpen || s.Problem != "" {
+			t.Errorf("session %s is %s (%s)", s.Key, s.State, s.Problem)
+		}
+	}
+	return all
+}

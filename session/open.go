@@ -1,0 +1,259 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/store"
+)
+
+// LabelSession is the label of a session's sandbox that holds its key.
+const LabelSession = "session"
+
+// OpenSession implements atoll.SessionStore.
+func (l *Provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
+	if err := spec.Validate(); err != nil {
+		return atoll.OpenedSession{}, err
+	}
+	s := *spec
+	s.Sandbox = *spec.Sandbox.Clone()
+	s.Project = cmp.Or(s.Project, atoll.DefaultProject)
+	s.IdleTimeout = cmp.Or(s.IdleTimeout, l.opts.IdleTimeout)
+	s.MaxLifetime = cmp.Or(s.MaxLifetime, l.opts.MaxLifetime)
+	l.care()
+	var o atoll.OpenedSession
+	err := l.on(ctx, s.Project, s.Scope.Key(), func() (again bool, err error) {
+		o, again, err = l.open(ctx, &s)
+		return again, err
+	})
+	return o, err
+}
+
+// on calls do with the session's lock held, and again, after a while, as long as
+// do says that another program is at work on it.
+func (l *Provider) on(ctx context.Context, project, key string, do func() (again bool, err error)) error {
+	unlock, err := l.locks.Lock(ctx, project+"/"+key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, maxPause) {
+		again, err := do()
+		if errors.Is(err, store.ErrChanged) || atoll.KindOf(err) == atoll.ErrAlreadyExists && errors.Is(err, errRaced) {
+			again, err = true, nil
+		}
+		if err != nil || !again {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// maxPause is how long it may take to see that another program is done.
+const maxPause = 200 * time.Millisecond
+
+// errRaced is in the chain of an error of who came second.
+var errRaced = errors.New("another program was faster")
+
+// open is one attempt; again says that another program is at work.
+func (l *Provider) open(ctx context.Context, spec *atoll.SessionSpec) (o atoll.OpenedSession, again bool, err error) {
+	x, err := l.store.FindSession(ctx, spec.Project, spec.Scope.Key())
+	if atoll.KindOf(err) == atoll.ErrNotExist {
+		o, err = l.openNew(ctx, spec)
+		return o, false, err
+	}
+	if err != nil {
+		return o, false, err
+	}
+	other, err := l.heldByOther(ctx, x)
+	if err != nil {
+		return o, false, err
+	}
+	switch {
+	case other && x.State != atoll.SessionOpen:
+		return o, true, nil
+	case x.State == atoll.SessionClosing:
+		return o, true, l.finish(ctx, x)
+	case x.State == atoll.SessionOpening:
+		if err := l.claim(ctx, x); err != nil {
+			return o, false, err
+		}
+	}
+	sb, err := l.Provider.Get(ctx, x.Sandbox)
+	var st atoll.Status
+	if err == nil {
+		st, err = sb.Status(ctx)
+	}
+	switch {
+	case atoll.KindOf(err) == atoll.ErrNotFound && x.State == atoll.SessionOpening:
+		o, err = l.make(ctx, x, atoll.OpeningMade, "")
+	case atoll.KindOf(err) == atoll.ErrNotFound && other:
+		err = atoll.Errorf("open session", x.Spec.Scope.Key(), atoll.ErrConflict,
+			"its sandbox is that of another program, with which it ends: to share it, run atoll serve, and have both use that")
+	case atoll.KindOf(err) == atoll.ErrNotFound:
+		o, err = l.replace(ctx, x, "the sandbox was gone: this is a new one, without the files of that")
+	case err == nil:
+		o, err = l.revive(ctx, x, sb, &st)
+	}
+	return o, false, err
+}
+
+// openNew makes a session that there is not.
+func (l *Provider) openNew(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
+	me, err := l.store.Holder(ctx)
+	if err != nil {
+		return atoll.OpenedSession{}, err
+	}
+	now := time.Now()
+	x := &store.Session{
+		Spec: *spec, Sandbox: atoll.NewID(), State: atoll.SessionOpening, Holder: me, Created: now, Opened: now, Used: now,
+	}
+	if err := l.store.InsertSession(ctx, x); err != nil {
+		if atoll.KindOf(err) == atoll.ErrAlreadyExists {
+			err = atoll.Errorf("open session", spec.Scope.Key(), atoll.ErrAlreadyExists, "%w", errRaced)
+		}
+		return atoll.OpenedSession{}, err
+	}
+	l.opts.step("intent")
+	return l.make(ctx, x, atoll.OpeningMade, "")
+}
+
+// claim makes x this program's to work on.
+func (l *Provider) claim(ctx context.Context, x *store.Session) error {
+	me, err := l.store.Holder(ctx)
+	if err != nil {
+		return err
+	}
+	x.Holder = me
+	return l.store.UpdateSession(ctx, x)
+}
+
+// make makes the sandbox of x, which says that it is going to be. When that fails,
+// there is no session.
+func (l *Provider) make(ctx context.Context, x *store.Session, how atoll.Opening, note string) (atoll.OpenedSession, error) {
+	spec := x.Spec.Sandbox.Clone()
+	spec.ID, spec.Project = x.Sandbox, x.Spec.Project
+	if spec.Labels[LabelSession] == "" {
+		spec.Labels = maps.Clone(spec.Labels)
+		if spec.Labels == nil {
+			spec.Labels = map[string]string{}
+		}
+		spec.Labels[LabelSession] = x.Spec.Scope.Key()
+	}
+	spec.TTL = max(x.Spec.MaxLifetime, 0) // Never is -1
+	spec.IdleStop, spec.IdleRemove = x.Spec.IdleTimeout, x.Spec.IdleTimeout != atoll.Never
+	sb, err := l.Provider.Create(ctx, spec)
+	if atoll.KindOf(err) == atoll.ErrUnsupported {
+		spec.IdleStop, spec.IdleRemove = 0, false // where the provider cannot tell, the layer does
+		sb, err = l.Provider.Create(ctx, spec)
+	}
+	if err != nil {
+		if err := l.store.DeleteSession(context.WithoutCancel(ctx), x); err != nil {
+			l.log.Warn("open session: undo", "session", x.Spec.Scope.Key(), "err", err) // whoever finds it finishes it
+		}
+		return atoll.OpenedSession{}, err
+	}
+	l.opts.step("made")
+	st, err := sb.Status(ctx)
+	if err != nil {
+		return atoll.OpenedSession{}, err // it is there, and written down
+	}
+	return l.opened(ctx, x, &st, how, note)
+}
+
+// opened writes down that x is open, with the sandbox of st running.
+func (l *Provider) opened(ctx context.Context, x *store.Session, st *atoll.Status, how atoll.Opening, note string) (atoll.OpenedSession, error) {
+	ctx = context.WithoutCancel(ctx)
+	holder := ""
+	if !st.Caps.Survives {
+		var err error
+		if holder, err = l.store.Holder(ctx); err != nil {
+			return atoll.OpenedSession{}, err
+		}
+	}
+	now := time.Now()
+	x.State, x.Holder, x.Opened, x.Used, x.Problem = atoll.SessionOpen, holder, now, now, ""
+	if err := l.store.UpdateSession(ctx, x); err != nil {
+		return atoll.OpenedSession{}, err
+	}
+	if !st.Caps.IdleStop && x.Spec.IdleTimeout != atoll.Never {
+		l.uses.of(x.Sandbox)
+	}
+	return atoll.OpenedSession{Session: session(x, st), Opening: how, Note: note}, nil
+}
+
+// revive sees to it that the sandbox, which is there, runs.
+func (l *Provider) revive(ctx context.Context, x *store.Session, sb atoll.Sandbox, st *atoll.Status) (atoll.OpenedSession, error) {
+	how, note := atoll.OpeningFound, ""
+	if x.State == atoll.SessionOpening {
+		how = atoll.OpeningMade
+	}
+	var err error
+	switch st.State {
+	case atoll.StateRunning:
+		return l.opened(ctx, x, st, how, note)
+	case atoll.StatePaused:
+		err = atoll.Resume(ctx, sb)
+	default:
+		how, note = atoll.OpeningRestarted, fmt.Sprintf("the sandbox was %s and was started again: its files are there, what ran in it is not", stateOf(st))
+		err = sb.Start(ctx)
+	}
+	if err != nil {
+		if ctx.Err() != nil || atoll.KindOf(err) == atoll.ErrUnavailable {
+			return atoll.OpenedSession{}, err // that says nothing about the sandbox
+		}
+		return l.replace(ctx, x, fmt.Sprintf("the sandbox was %s and could not be started again (%v): this is a new one, without the files of that", stateOf(st), err))
+	}
+	again, err := sb.Status(ctx)
+	if err != nil {
+		return atoll.OpenedSession{}, err
+	}
+	return l.opened(ctx, x, &again, how, note)
+}
+
+// stateOf is the state, and why.
+func stateOf(st *atoll.Status) string {
+	if st.Reason == "" {
+		return string(st.State)
+	}
+	return fmt.Sprintf("%s (%s)", st.State, st.Reason)
+}
+
+// replace gives the session another sandbox, in the place of one of no use.
+func (l *Provider) replace(ctx context.Context, x *store.Session, note string) (atoll.OpenedSession, error) {
+	if err := l.remove(ctx, x.Sandbox); err != nil {
+		return atoll.OpenedSession{}, err
+	}
+	me, err := l.store.Holder(ctx)
+	if err != nil {
+		return atoll.OpenedSession{}, err
+	}
+	l.uses.forget(x.Sandbox)
+	x.Sandbox, x.State, x.Holder = atoll.NewID(), atoll.SessionOpening, me
+	if err := l.store.UpdateSession(ctx, x); err != nil {
+		return atoll.OpenedSession{}, err
+	}
+	l.opts.step("replacing")
+	return l.make(ctx, x, atoll.OpeningReplaced, note)
+}
+
+// remove removes a sandbox, whether or not it is there.
+func (l *Provider) remove(ctx context.Context, id string) error {
+	sb, err := l.Provider.Get(ctx, id)
+	if err == nil {
+		err = sb.Remove(ctx, atoll.RemoveVolumes())
+	}
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,116 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// sessionColumns are those of a Session, in the order in which scanSession reads
+// them.
+const sessionColumns = "spec, sandbox, state, holder, problem, created, opened, used, rev"
+
+// scanSession reads one row.
+func scanSession(row interface{ Scan(...any) error }) (*Session, error) {
+	var x Session
+	var spec []byte
+	var created, opened, used int64
+	err := row.Scan(&spec, &x.Sandbox, &x.State, &x.Holder, &x.Problem, &created, &opened, &used, &x.Rev)
+	if err == nil {
+		err = json.Unmarshal(spec, &x.Spec)
+	}
+	if err != nil {
+		return nil, err
+	}
+	x.Created, x.Opened, x.Used = time.UnixMilli(created), time.UnixMilli(opened), time.UnixMilli(used)
+	return &x, nil
+}
+
+// InsertSession implements Sessions.
+func (s *SQLite) InsertSession(ctx context.Context, x *Session) error {
+	key := x.Spec.Scope.Key()
+	spec, err := json.Marshal(x.Spec)
+	if err != nil {
+		return atoll.E("open session", key, atoll.ErrInvalid, err)
+	}
+	err = s.write(ctx, "open session", key, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO sessions (project, key, spec, sandbox, state, holder, problem, created, opened, used, rev)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)`,
+			x.Spec.Project, key, string(spec), x.Sandbox, x.State, x.Holder, x.Problem, x.Created.UnixMilli(), x.Opened.UnixMilli(), x.Used.UnixMilli())
+		if isTaken(err) {
+			return atoll.Errorf("open session", key, atoll.ErrAlreadyExists, "a session with this key is written down already")
+		}
+		return err
+	})
+	if err == nil {
+		x.Rev = 1
+	}
+	return err
+}
+
+// UpdateSession implements Sessions.
+func (s *SQLite) UpdateSession(ctx context.Context, x *Session) error {
+	key := x.Spec.Scope.Key()
+	spec, err := json.Marshal(x.Spec)
+	if err != nil {
+		return atoll.E("update session", key, atoll.ErrInvalid, err)
+	}
+	err = s.write(ctx, "update session", key, func(ctx context.Context, tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `UPDATE sessions SET spec = ?, sandbox = ?, state = ?, holder = ?, problem = ?, created = ?, opened = ?, used = ?, rev = rev + 1
+			WHERE project = ? AND key = ? AND rev = ?`,
+			string(spec), x.Sandbox, x.State, x.Holder, x.Problem, x.Created.UnixMilli(), x.Opened.UnixMilli(), x.Used.UnixMilli(), x.Spec.Project, key, x.Rev)
+		return changed(res, err, "update session", key)
+	})
+	if err == nil {
+		x.Rev++
+	}
+	return err
+}
+
+// DeleteSession implements Sessions.
+func (s *SQLite) DeleteSession(ctx context.Context, x *Session) error {
+	key := x.Spec.Scope.Key()
+	return s.write(ctx, "close session", key, func(ctx context.Context, tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE project = ? AND key = ? AND rev = ?", x.Spec.Project, key, x.Rev)
+		return changed(res, err, "close session", key)
+	})
+}
+
+// FindSession implements Sessions.
+func (s *SQLite) FindSession(ctx context.Context, project, key string) (*Session, error) {
+	db, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x, err := scanSession(db.QueryRowContext(ctx, "SELECT "+sessionColumns+" FROM sessions WHERE project = ? AND key = ?", project, key))
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, atoll.Errorf("find", key, atoll.ErrNotExist, "project %s has no such session", project)
+	}
+	return x, s.failed("find", key, err)
+}
+
+// Sessions implements Sessions.
+func (s *SQLite) Sessions(ctx context.Context, project string) ([]*Session, error) {
+	db, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := db.QueryContext(ctx, "SELECT "+sessionColumns+" FROM sessions WHERE ? IN ('', project) ORDER BY created, key", project)
+	if err != nil {
+		return nil, s.failed("sessions", "", err)
+	}
+	defer rows.Close()
+	var all []*Session
+	for rows.Next() {
+		x, err := scanSession(rows)
+		if err != nil {
+			return nil, s.failed("sessions", "", err)
+		}
+		all = append(all, x)
+	}
+	return all, s.failed("sessions", "", rows.Err())
+}
