@@ -55,6 +55,7 @@ type Config struct {
 	Image     Image     `yaml:"image"`
 	Reconcile Reconcile `yaml:"reconcile"`
 	Clone     Clone     `yaml:"clone"`
+	Session   Session   `yaml:"session"`
 
 	// One table for each provider, under its name.
 	GVisor GVisor `yaml:"gvisor"`
@@ -167,6 +168,7 @@ func defaults(env map[string]string) *Config {
 		MaxUpload:    16 << 30,
 		Image:        defaultImage(),
 		Clone:        defaultClone(),
+		Session:      defaultSession(),
 		Reconcile:    defaultReconcile(),
 		GVisor:       defaultGVisor(),
 		Docker:       defaultDocker(),
@@ -242,6 +244,7 @@ func (c *Config) check(s *schema) error {
 		bad("reconcile.every", fmt.Errorf("%s: must be positive, or 0 for at the start only", c.Reconcile.Every))
 	}
 	c.Clone.check(bad)
+	c.Session.check(bad)
 	for _, path := range c.GVisor.HostPaths {
 		if !filepath.IsAbs(path) {
 			bad("gvisor.host_paths", fmt.Errorf("%q: must be an absolute path", path))

@@ -65,8 +65,8 @@ type Options struct {
 // Open builds the stack that cfg describes: of each provider, around it the
 // ledger in which its sandboxes are written down, the limits of sandboxes that
 // name none, and logs and metrics; around all, what finds the one that is meant,
-// and workspaces, with logs and metrics of their own. Closing the result closes all of it, outside in; the metrics
-// and traces stay the caller's.
+// workspaces, and sessions, each of these with logs and metrics of their own. Closing
+// the result closes all of it, outside in; the metrics and traces stay the caller's.
 func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -89,7 +89,8 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	return trace.Workspaces(workspace.New(p, cfg.workspaces()), opts.traced()), nil
+	working := trace.Workspaces(workspace.New(p, cfg.workspaces()), opts.traced())
+	return trace.Sessions(newSessions(working, cfg, opts), opts.traced()), nil
 }
 
 // traced is how calls are told.

@@ -33,6 +33,7 @@ type leaf struct {
 	key   string
 	doc   string
 	form  string // "path", or the words to choose from, or ""
+	alias string // an environment variable of another program that says the same; "" for none
 	field reflect.Value
 	from  string
 }
@@ -56,7 +57,7 @@ func (s *schema) add(prefix string, v reflect.Value) {
 			s.add(key+".", field)
 			continue
 		}
-		s.leaves = append(s.leaves, &leaf{key: key, doc: f.Tag.Get("doc"), form: f.Tag.Get("form"), field: field, from: "default"})
+		s.leaves = append(s.leaves, &leaf{key: key, doc: f.Tag.Get("doc"), form: f.Tag.Get("form"), alias: f.Tag.Get("alias"), field: field, from: "default"})
 	}
 }
 
@@ -79,13 +80,18 @@ func (s *schema) values() []Value {
 	return all
 }
 
-// readEnv takes every ATOLL_ variable; an empty one counts as not set.
+// readEnv takes every ATOLL_ variable, and aliases of those that are not set; an
+// empty one counts as not set.
 func (s *schema) readEnv(env []string) error {
 	known := map[string]*leaf{FileVar: nil, atoll.SecretVar: nil} // the latter is there inside of a sandbox
+	var errs errorList
+	vars := environ(env)
 	for _, l := range s.leaves {
 		known[l.env()] = l
+		if value := vars[l.alias]; l.alias != "" && value != "" && vars[l.env()] == "" {
+			errs.add(l.set(l.split(value), l.alias, s.home))
+		}
 	}
-	var errs errorList
 	for _, kv := range env {
 		name, value, _ := strings.Cut(kv, "=")
 		if !strings.HasPrefix(name, envPrefix) || slices.ContainsFunc(passThrough, func(p string) bool { return strings.HasPrefix(name, p) }) {

@@ -1,11 +1,15 @@
 package session_test
 
 import (
+	"context"
+	"errors"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/provider/local"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/providertest"
@@ -33,10 +37,8 @@ func openMock(t *testing.T, o mock.Options) atoll.Provider {
 }
 
 func TestConformance(t *testing.T) {
-	t.Run("mock", func(t *testing.T) {
-		providertest.Run(t, func(t *testing.T) atoll.Provider {
-			return around(openMock(t, mock.Options{Dir: t.TempDir()}), t.TempDir(), session.Options{})
-		}, providertest.Pullable("docker.io/library/app:1"))
+	t.Run("mock over the wire", func(t *testing.T) {
+		providertest.Run(t, overWire, providertest.Count(10), providertest.Pullable("docker.io/library/app:1"))
 	})
 	t.Run("local", func(t *testing.T) {
 		providertest.Run(t, func(t *testing.T) atoll.Provider {
@@ -48,6 +50,39 @@ func TestConformance(t *testing.T) {
 		})
 	})
 }
+
+// overWire is a mock with sessions, seen by a client.
+func overWire(t *testing.T) atoll.Provider {
+	t.Helper()
+	p := around(openMock(t, mock.Options{Dir: t.TempDir()}), t.TempDir(), session.Options{})
+	h, err := api.NewHandler(p, api.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "unix://" + filepath.Join(t.TempDir(), "socket")
+	l, err := api.Listen(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- api.Serve(ctx, h, l) }()
+	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wired{c, sync.OnceValue(func() error {
+		cancel()
+		return errors.Join(<-served, p.Close())
+	})}
+}
+
+type wired struct {
+	*api.Client
+	end func() error
+}
+
+func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 
 func TestForwards(t *testing.T) {
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return around(p, t.TempDir(), session.Options{}) },

@@ -76,6 +76,13 @@ func Workspaces(p atoll.Provider, opts Options) atoll.Provider {
 	return &workspaces{layer, &provider{layer, t}}
 }
 
+// Sessions is Workspaces for sessions, under the name "session".
+func Sessions(p atoll.Provider, opts Options) atoll.Provider {
+	t, _ := newTracer("session", opts)
+	layer := atoll.ProviderLayer{Provider: p}
+	return &sessions{layer, &provider{layer, t}}
+}
+
 func newTracer(name string, opts Options) (*tracer, metric.Meter) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -400,6 +407,27 @@ func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) er
 	return err
 }
 
+func (p *provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
+	ctx, c := p.t.event(ctx, "open_session", "")
+	o, err := p.ProviderLayer.OpenSession(ctx, spec)
+	c.end(ctx, err, slog.String("session", spec.Scope.Key()), slog.String("sandbox", o.Sandbox), slog.String("opening", string(o.Opening)))
+	return o, err
+}
+
+func (p *provider) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
+	ctx, c := p.t.begin(ctx, "sessions", "", "")
+	all, err := p.ProviderLayer.Sessions(ctx, project)
+	c.end(ctx, err, slog.Int("n", len(all)))
+	return all, err
+}
+
+func (p *provider) CloseSession(ctx context.Context, project, key string) error {
+	ctx, c := p.t.event(ctx, "close_session", "")
+	err := p.ProviderLayer.CloseSession(ctx, project, key)
+	c.end(ctx, err, slog.String("project", project), slog.String("session", key))
+	return err
+}
+
 func (p *provider) Images(ctx context.Context) ([]atoll.Image, error) {
 	ctx, c := p.t.begin(ctx, "images", "", "")
 	all, err := p.ProviderLayer.Images(ctx)
@@ -465,6 +493,8 @@ var (
 	_ atoll.ProjectRemover = (*provider)(nil)
 	_ atoll.VolumeStore    = (*provider)(nil)
 	_ atoll.WorkspaceStore = (*provider)(nil)
+	_ atoll.SessionStore   = (*provider)(nil)
+	_ atoll.SessionStore   = (*sessions)(nil)
 	_ atoll.ImageStore     = (*provider)(nil)
 	_ atoll.SnapshotStore  = (*provider)(nil)
 	_ atoll.ImageResolver  = (*provider)(nil)
@@ -492,4 +522,21 @@ func (w *workspaces) UpdateWorkspace(ctx context.Context, project, name string, 
 
 func (w *workspaces) RemoveWorkspace(ctx context.Context, project, name string) error {
 	return w.told.RemoveWorkspace(ctx, project, name)
+}
+
+type sessions struct {
+	atoll.ProviderLayer
+	told *provider
+}
+
+func (s *sessions) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
+	return s.told.OpenSession(ctx, spec)
+}
+
+func (s *sessions) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
+	return s.told.Sessions(ctx, project)
+}
+
+func (s *sessions) CloseSession(ctx context.Context, project, key string) error {
+	return s.told.CloseSession(ctx, project, key)
 }

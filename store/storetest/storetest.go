@@ -30,6 +30,8 @@ func Run(t *testing.T, open func(t *testing.T, name string) store.Store) {
 		{"those of a scope in a state are listed", stated},
 		{"what has gone is remembered with its secret, until it is there again", forgotten},
 		{"the first secret of an id is kept until it is dropped", secrets},
+		{"a session is kept as it was written, and not written over by who has not read it", sessions},
+		{"of many who insert one session at once, one does", boundOnce},
 		{"a holder lives as long as its store is open", holders},
 		{"a store has an identity, which no other has", identity},
 		{"what is closed refuses", closed},

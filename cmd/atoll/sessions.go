@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+func newSessions(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "session",
+		Short: "Sandboxes that workflows, agents and conversations share and end with",
+		Long: `A session binds a scope, such as the run of a workflow, to a sandbox of its own:
+whoever opens it has the same one, until the run ends, nobody uses it any more, or
+its time is over. A scope is written KIND/ID, KIND being workflow, agent, session
+or conversation. A session is named by its scope, or by its key, as in
+workflow_ID_sandbox.`,
+	}
+	cmd.AddCommand(newSessionOpen(a), newSessionLs(a), newSessionClose(a), newSessionEnd(a))
+	return cmd
+}
+
+func newSessionOpen(a *app) *cobra.Command {
+	var f specFlags
+	var spec atoll.SessionSpec
+	cmd := &cobra.Command{
+		Use:   "open [flags] SCOPE",
+		Short: "Open a session, and print the id of its sandbox",
+		Long: `Open prints the id of the sandbox of a scope. If there is none it is made, as the
+flags say; one that has stopped is started again, and one that is gone replaced,
+which is told on stderr.`,
+		Example: `  atoll session open workflow/wf_abc123
+  atoll exec $(atoll session open workflow/wf_abc123) -- make test
+  atoll session end workflow/wf_abc123`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if spec.Scope, err = atoll.ParseScope(args[0]); err != nil {
+				return err
+			}
+			box, err := f.build(a, nil)
+			if err != nil {
+				return err
+			}
+			spec.Project, box.Project = box.Project, ""
+			spec.Sandbox = *box
+			return a.openSession(cmd, &spec, f.quiet)
+		},
+	}
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.register(all)
+	all.VisitAll(func(flag *pflag.Flag) {
+		if !slices.Contains(sessionsOwn, flag.Name) {
+			cmd.Flags().AddFlag(flag)
+		}
+	})
+	cmd.Flags().StringVar(&spec.Workflow, "workflow", "", "`id` of the workflow run with which the session ends, too")
+	cmd.Flags().Var((*idleValue)(&spec.IdleTimeout), "idle-timeout", "end the session when nobody uses its sandbox for so long, like 30m; 0 for never (default session.idle_timeout)")
+	cmd.Flags().Var((*idleValue)(&spec.MaxLifetime), "max-lifetime", "end the session after so long, whatever goes on in it, like 4h; 0 for no limit (default session.max_lifetime)")
+	return cmd
+}
+
+// sessionsOwn are the flags of a sandbox that a session has a word of its own for,
+// or sets itself.
+var sessionsOwn = []string{"id", "ttl", "idle-stop", "idle-remove"}
+
+func (a *app) openSession(cmd *cobra.Command, spec *atoll.SessionSpec, quiet bool) error {
+	return a.with(cmd, func(ctx context.Context, c *connection) error {
+		if err := c.mustLive(); err != nil {
+			return err
+		}
+		if err := a.prepare(ctx, c, &spec.Sandbox, quiet); err != nil {
+			return err
+		}
+		o, err := atoll.OpenSession(ctx, c.Provider, spec)
+		if err != nil {
+			return err
+		}
+		if o.Note != "" {
+			a.say("%s", o.Note)
+		}
+		_, err = fmt.Fprintln(a.stdout, o.Sandbox)
+		return err
+	})
+}
+
+func newSessionLs(a *app) *cobra.Command {
+	var l listing
+	cmd := &cobra.Command{
+		Use:               "ls [flags]",
+		Aliases:           []string{"list"},
+		Short:             "List sessions of all projects, or with --project of one",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				project, err := a.project()
+				if err != nil {
+					return err
+				}
+				all, err := atoll.Sessions(ctx, c.Provider, project)
+				if err != nil {
+					return err
+				}
+				return printList(a, l, all, func(s atoll.Session) string { return s.Key },
+					[]string{"SESSION", "PROJECT", "SANDBOX", "STATE", "OPENED", "EXPIRES"},
+					func(s atoll.Session) []string {
+						return []string{s.Key, s.Project, s.Sandbox, sessionState(s), ago(time.Since(s.Opened)), until(s.Expires)}
+					})
+			})
+		},
+	}
+	l.register(cmd, "print keys only")
+	return cmd
+}
+
+// sessionState is the state, and why it still is that.
+func sessionState(s atoll.Session) string {
+	if s.Problem == "" {
+		return string(s.State)
+	}
+	return string(s.State) + " (" + s.Problem + ")"
+}
+
+// until says how long it is to a time.
+func until(at time.Time) string {
+	if at.IsZero() {
+		return "never"
+	}
+	return "in " + time.Until(at).Round(time.Second).String()
+}
+
+func newSessionClose(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "close SESSION...",
+		Short: "Close sessions, and remove their sandboxes with their files",
+		Long: `Close removes the sandbox of each session, with its files. What cannot be removed
+stays listed as closing, and is tried again.`,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				return a.each(args, func(name string) error {
+					scope, err := atoll.ParseScope(name)
+					if err != nil {
+						return err
+					}
+					return atoll.CloseSession(ctx, c.Provider, c.project, scope.Key())
+				})
+			})
+		},
+	}
+}
+
+func newSessionEnd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "end SCOPE",
+		Short: "Close the sessions of a run that has ended, and print which those were",
+		Long: `End closes the session of a scope, if there is one, and with a workflow those of the
+agents that were part of it. It is what a workflow calls at its end.`,
+		Example:           `  atoll session end workflow/wf_abc123`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			scope, err := atoll.ParseScope(args[0])
+			if err != nil {
+				return err
+			}
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				closed, err := atoll.EndScope(ctx, c.Provider, c.project, scope)
+				for _, key := range closed {
+					fmt.Fprintln(a.stdout, key)
+				}
+				return err
+			})
+		},
+	}
+}
+
+// completeSessions offers the sessions of the project.
+func (a *app) completeSessions(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
+		all, err := atoll.Sessions(ctx, c.Provider, c.project)
+		for _, s := range all {
+			names = append(names, s.Key)
+		}
+		return names, err
+	})
+}
