@@ -45,8 +45,8 @@ lint: ## gofmt, go vet, staticcheck, and that it builds for macOS and Windows
 	@GOOS=windows $(GO) build -o /dev/null ./cmd/atoll
 
 .PHONY: golden
-golden: ## write the golden files anew: the provider table in the README, help texts
-	@$(GO) test ./internal/readme ./cmd/atoll -update
+golden: ## write the golden files anew: the provider table in the README, help texts, tools
+	@$(GO) test ./internal/readme ./cmd/atoll ./tool -update
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (10s)

@@ -63,6 +63,7 @@ var rooms = map[string]map[string]string{
 		"internal/via":   "the use of files is noted",
 		"store":          "where it writes",
 	},
+	"tool": {"frontmatter": "what the agent's file says"},
 	"ledger": {
 		"secret": "what it keeps for each sandbox",
 		"store":  "where it writes",

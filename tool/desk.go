@@ -1,0 +1,264 @@
+package tool
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A desk is what the kit knows of a session's sandbox.
+type desk struct {
+	key     string
+	sandbox atoll.Sandbox
+	image   string
+	workdir string
+
+	mu      sync.Mutex
+	shell   string                    // which shell the image has; "" before it is known
+	written map[string]struct{}       // files that the tools have written
+	stdins  map[string]io.WriteCloser // of commands in the background
+}
+
+// maxDesks is how many sessions are remembered: what is forgotten is asked for
+// again.
+const maxDesks = 1000
+
+// scope is whose session the caller uses.
+func (c *call) scope() (atoll.Scope, error) {
+	if c.caller.Scope != (atoll.Scope{}) {
+		return c.caller.Scope, c.caller.Scope.Validate()
+	}
+	want := atoll.ScopeWorkflow
+	if a := c.k.opts.Agent; a != nil {
+		want = atoll.ScopeKind(a.Session)
+	}
+	return c.caller.ExecutionContext.Scope(want)
+}
+
+// open opens the caller's session, with an image if that is not "".
+func (c *call) open(ctx context.Context, image string) (*desk, atoll.OpenedSession, error) {
+	scope, err := c.scope()
+	if err != nil {
+		return nil, atoll.OpenedSession{}, err
+	}
+	spec, err := c.k.spec(image)
+	if err != nil {
+		return nil, atoll.OpenedSession{}, err
+	}
+	for name, value := range map[string]string{"agent": c.caller.AgentName, "environment": c.caller.Environment} {
+		if value != "" {
+			spec.Labels = maps.Clone(spec.Labels)
+			if spec.Labels == nil {
+				spec.Labels = map[string]string{}
+			}
+			spec.Labels[name] = value
+		}
+	}
+	s := atoll.SessionSpec{Project: c.k.opts.Project, Scope: scope, Sandbox: *spec}
+	if scope.Kind == atoll.ScopeAgent {
+		s.Workflow = c.caller.WorkflowRunID
+	}
+	o, err := atoll.OpenSession(ctx, c.k.provider, &s)
+	if err != nil {
+		return nil, o, err
+	}
+	sb, err := c.k.provider.Get(ctx, o.Sandbox)
+	if err != nil {
+		return nil, o, err
+	}
+	if c.report != nil && o.Opening == atoll.OpeningMade {
+		c.report(Report{Message: "the sandbox is ready"})
+	}
+	return c.k.desk(&o, sb), o, nil
+}
+
+// spec is what a sandbox of an image is made from. "" is the agent's, or the one of
+// those who name none.
+func (k *Kit) spec(image string) (*atoll.Spec, error) {
+	spec := k.opts.Sandbox.Clone()
+	spec.Name = ""
+	agent := k.opts.Agent
+	if agent != nil && agent.AllowNetwork && spec.Network.Mode == "" {
+		spec.Network.Mode = atoll.NetworkOn
+	}
+	if image == "" && agent != nil {
+		image = agent.Runtime
+	}
+	if _, ok := k.opts.Images.Shortcuts[""]; image == "" && !ok {
+		return spec, nil // the provider's own
+	}
+	ref, err := k.opts.Images.Resolve(image)
+	spec.Image = ref
+	return spec, err
+}
+
+// workdir is that of sandboxes that are made.
+func (k *Kit) workdir() string {
+	return path.Clean(cmp.Or(k.opts.Sandbox.Workdir, atoll.DefaultWorkdir))
+}
+
+// desk is the one of an open session.
+func (k *Kit) desk(o *atoll.OpenedSession, sb atoll.Sandbox) *desk {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if d := k.desks[o.Key]; d != nil && d.sandbox.ID() == o.Sandbox {
+		return d
+	}
+	for key, d := range k.desks {
+		if len(k.desks) >= maxDesks && len(d.stdins) == 0 {
+			delete(k.desks, key)
+		}
+	}
+	d := &desk{
+		key: o.Key, sandbox: sb, image: cmp.Or(o.Spec.Image, "default"), workdir: cmp.Or(o.Spec.Workdir, atoll.DefaultWorkdir),
+		written: map[string]struct{}{}, stdins: map[string]io.WriteCloser{},
+	}
+	k.desks[o.Key] = d
+	return d
+}
+
+func (k *Kit) known(key string) *desk {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.desks[key]
+}
+
+func (k *Kit) forget(d *desk) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.desks[d.key] == d {
+		delete(k.desks, d.key)
+	}
+}
+
+// on calls do with the desk of the caller's session. A sandbox that has gone since,
+// or has stopped, is had again, once; note says what has become of it.
+func (c *call) on(ctx context.Context, do func(d *desk) error) (note string, err error) {
+	scope, err := c.scope()
+	if err != nil {
+		return "", err
+	}
+	d := c.k.known(scope.Key())
+	if d != nil {
+		if err = do(d); !c.lost(ctx, d, err) {
+			return "", err
+		}
+		c.k.forget(d)
+	}
+	d, o, err := c.open(ctx, "")
+	if err != nil {
+		return "", err
+	}
+	return o.Note, do(d)
+}
+
+// lost reports whether err is that of a sandbox which does not run.
+func (c *call) lost(ctx context.Context, d *desk, err error) bool {
+	if k := atoll.KindOf(err); k != atoll.ErrNotFound && k != atoll.ErrStopped || ctx.Err() != nil {
+		return false
+	}
+	st, err := d.sandbox.Status(ctx)
+	return atoll.KindOf(err) == atoll.ErrNotFound || err == nil && st.State != atoll.StateRunning
+}
+
+// shells are those that commands are given to, the preferred one first.
+var shells = []string{"/bin/bash", "/bin/sh"}
+
+// start starts a command line in the first shell that the image has.
+func (d *desk) start(ctx context.Context, line string, cmd *atoll.Command, begin func(*atoll.Command) error) error {
+	d.mu.Lock()
+	known := d.shell
+	d.mu.Unlock()
+	for _, shell := range shells {
+		if known != "" && shell != known {
+			continue
+		}
+		c := *cmd
+		c.Args = []string{shell, "-c", line}
+		err := begin(&c)
+		if errors.Is(err, atoll.ErrCommandNotFound) {
+			continue
+		}
+		d.mu.Lock()
+		d.shell = shell
+		d.mu.Unlock()
+		return err
+	}
+	return refuse(atoll.ErrCommandNotFound, "the image has no shell (%s): open a sandbox with another image", strings.Join(shells, ", "))
+}
+
+// A Note is in what many tools give.
+type note struct {
+	Note string `json:"note,omitempty" jsonschema:"what else there is to know"`
+}
+
+type openInput struct {
+	Image string `json:"image,omitempty" jsonschema:"linux, python, node or any OCI image; what is open already keeps its own"`
+}
+
+type openOutput struct {
+	SessionID string `json:"session_id"`
+	Image     string `json:"image"`
+	Workdir   string `json:"workdir" jsonschema:"where commands start and relative paths begin"`
+	Status    string `json:"status" jsonschema:"always ready"`
+	Sandbox   string `json:"sandbox_id"`
+	note
+}
+
+type closeOutput struct {
+	Closed    bool   `json:"closed" jsonschema:"false if there was none"`
+	SessionID string `json:"session_id"`
+}
+
+func sessionTools() []*Tool {
+	return []*Tool{
+		with(Tool{
+			Name: "sandbox_open", Title: "Open the sandbox", Idempotent: true,
+			Description: "Get the persistent Linux sandbox of this workflow, made if there is none. Its files, packages and processes stay from call to call, " +
+				"and are shared by all agents of the workflow. The other tools open it by themselves; call this to choose the image.",
+		}, open),
+		with(Tool{
+			Name: "sandbox_close", Title: "Close the sandbox", Destructive: true, Idempotent: true,
+			Description: "Remove the sandbox of this workflow, with all its files and processes. It is not needed: the sandbox ends with the workflow.",
+		}, closeSession),
+	}
+}
+
+func open(ctx context.Context, c *call, in openInput) (openOutput, error) {
+	d, o, err := c.open(ctx, in.Image)
+	if err != nil {
+		return openOutput{}, err
+	}
+	out := openOutput{SessionID: o.Key, Image: d.image, Workdir: d.workdir, Status: "ready", Sandbox: o.Sandbox, note: note{o.Note}}
+	if wanted, err := c.k.spec(in.Image); err == nil && in.Image != "" && wanted.Image != o.Spec.Image {
+		out.Note = strings.TrimSpace(fmt.Sprintf("%s The sandbox is of %s and keeps that: to have %s, call sandbox_close first, which removes its files.", o.Note, d.image, wanted.Image))
+	}
+	return out, nil
+}
+
+func closeSession(ctx context.Context, c *call, _ struct{}) (closeOutput, error) {
+	scope, err := c.scope()
+	if err != nil {
+		return closeOutput{}, err
+	}
+	if d := c.k.known(scope.Key()); d != nil {
+		c.k.forget(d)
+		for _, id := range slices.Collect(maps.Keys(d.stdins)) {
+			d.endStdin(id)
+		}
+	}
+	err = atoll.CloseSession(ctx, c.k.provider, c.k.opts.Project, scope.Key())
+	if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
+		return closeOutput{}, err
+	}
+	return closeOutput{Closed: err == nil, SessionID: scope.Key()}, nil
+}

@@ -1,0 +1,284 @@
+package tool
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/frontmatter"
+)
+
+// What sandbox_run takes, besides the limits; timeouts are in seconds.
+const (
+	runTimeout    = 120
+	maxRunTimeout = 3600
+)
+
+// A runtime is what sandbox_run can run: the name of the file that the code lands in,
+// how that is run, and how packages are installed.
+type runtime struct {
+	name    string
+	file    string
+	args    []string
+	install []string // the packages follow
+}
+
+var runtimes = []runtime{
+	{"python", "main.py", []string{"python3"}, []string{"python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"}},
+	{"node", "main.js", []string{"node"}, []string{"npm", "install", "--silent", "--no-audit", "--no-fund"}},
+	{"bash", "main.sh", []string{"bash"}, nil},
+}
+
+type runInput struct {
+	Runtime        string            `json:"runtime" jsonschema:"what runs the code"`
+	Code           string            `json:"code" jsonschema:"a whole program"`
+	Args           []string          `json:"args,omitempty" jsonschema:"of the program"`
+	Env            map[string]string `json:"env,omitempty"`
+	Files          map[string]string `json:"files,omitempty" jsonschema:"what is to be in the work directory besides, by path"`
+	TimeoutSeconds int               `json:"timeout_seconds,omitempty" jsonschema:"the program is killed after so long"`
+}
+
+type artifact struct {
+	Path      string `json:"path" jsonschema:"relative to the work directory"`
+	SizeBytes int64  `json:"size_bytes"`
+	Content   string `json:"content,omitempty" jsonschema:"not there of what is too large"`
+	Encoding  string `json:"encoding,omitempty" jsonschema:"of content: text or base64"`
+}
+
+type runLimits struct {
+	TimeoutSeconds int   `json:"timeout_seconds"`
+	MaxStdoutBytes int64 `json:"max_stdout_bytes"`
+}
+
+type runOutput struct {
+	OK         bool       `json:"ok" jsonschema:"it ran, and ended with code 0"`
+	Runtime    string     `json:"runtime"`
+	ExitCode   int        `json:"exit_code" jsonschema:"124 when the time was over, -1 when it could not be run"`
+	DurationMS int64      `json:"duration_ms"`
+	Stdout     string     `json:"stdout"`
+	Stderr     string     `json:"stderr"`
+	Truncated  bool       `json:"truncated,omitempty" jsonschema:"more was printed than is returned"`
+	TimedOut   bool       `json:"timed_out,omitempty"`
+	Artifacts  []artifact `json:"artifacts,omitempty" jsonschema:"files in the work directory that the program has made or changed"`
+	Error      string     `json:"error,omitempty" jsonschema:"why it is not ok"`
+	Limits     runLimits  `json:"limits"`
+}
+
+func runTools(k *Kit) []*Tool {
+	byDefault := min(runTimeout, int(k.limits.Timeout/time.Second))
+	return []*Tool{with(Tool{
+		Name: runName, Title: "Run a program",
+		Description: "Run a program in a fresh sandbox of its own, with the files given, and return what it prints and which files it makes. Nothing stays for the next call.",
+	}, run).limited(func(p map[string]*jsonschema.Schema) {
+		for _, r := range runtimes {
+			p["runtime"].Examples = append(p["runtime"].Examples, r.name)
+		}
+		p["runtime"].Description += ": python, node or bash"
+		p["timeout_seconds"].Minimum, p["timeout_seconds"].Maximum = jsonschema.Ptr(1.0), jsonschema.Ptr(float64(maxRunTimeout))
+		p["timeout_seconds"].Default = fmt.Appendf(nil, "%d", byDefault)
+	})}
+}
+
+func run(ctx context.Context, c *call, in runInput) (runOutput, error) {
+	out := runOutput{Runtime: in.Runtime, ExitCode: -1, Limits: runLimits{MaxStdoutBytes: c.k.opts.MaxOutput}}
+	if in.TimeoutSeconds < 0 || in.TimeoutSeconds > maxRunTimeout {
+		return out, refuse(atoll.ErrInvalid, "timeout_seconds %d: must be from 1 to %d", in.TimeoutSeconds, maxRunTimeout)
+	}
+	limit, err := c.k.timeout(in.TimeoutSeconds, runTimeout)
+	if err != nil {
+		return out, err
+	}
+	out.Limits.TimeoutSeconds = int(limit / time.Second)
+	i := slices.IndexFunc(runtimes, func(r runtime) bool { return r.name == in.Runtime })
+	if i < 0 {
+		out.Error = fmt.Sprintf("runtime %q is not in allowed list: use python, node or bash", in.Runtime)
+		return out, nil
+	}
+	if err := c.checkFiles(in); err != nil {
+		return out, err
+	}
+	sb, err := c.fresh(ctx, runtimes[i])
+	if err != nil {
+		return out, err
+	}
+	defer c.k.dispose(ctx, sb)
+	err = c.runIn(ctx, sb, runtimes[i], in, limit, &out)
+	if errors.Is(err, atoll.ErrCommandNotFound) {
+		out.Error = fmt.Sprintf("the image has no %s: use another runtime, or have an image set for this one", runtimes[i].args[0])
+		return out, nil
+	}
+	return out, err
+}
+
+// checkFiles refuses files that are too many or too large, or that would land
+// elsewhere.
+func (c *call) checkFiles(in runInput) error {
+	if len(in.Files)+1 > c.k.limits.MaxFiles {
+		return refuse(atoll.ErrInvalid, "there are %d files: there may be %d, the code being one", len(in.Files), c.k.limits.MaxFiles)
+	}
+	if len(in.Code) > int(c.k.limits.MaxFileSize) {
+		return refuse(atoll.ErrInvalid, "the code is %d bytes: it may be %d", len(in.Code), c.k.limits.MaxFileSize)
+	}
+	for name, content := range in.Files {
+		clean := path.Clean(name)
+		if name == "" || path.IsAbs(name) || clean == "." || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsRune(name, 0) {
+			return refuse(atoll.ErrInvalid, "file %q: must be a path in the work directory, like data/in.csv", name)
+		}
+		if int64(len(content)) > c.k.limits.MaxFileSize {
+			return refuse(atoll.ErrInvalid, "file %s is %d bytes: it may be %d", name, len(content), c.k.limits.MaxFileSize)
+		}
+	}
+	return nil
+}
+
+// fresh makes a sandbox for one program.
+func (c *call) fresh(ctx context.Context, r runtime) (atoll.Sandbox, error) {
+	image := r.name
+	if a := c.k.opts.Agent; a != nil && a.Mode == frontmatter.ModeCompute && !slices.ContainsFunc(runtimes, func(r runtime) bool { return r.name == a.Runtime }) {
+		image = a.Runtime // an image of the agent's, which is to have all runtimes
+	}
+	spec, err := c.k.spec(image)
+	if err != nil {
+		return nil, err
+	}
+	spec.Project = c.k.opts.Project
+	spec.TTL = atoll.Duration(c.k.limits.Timeout + runSlack)
+	return c.k.provider.Create(ctx, spec)
+}
+
+// runSlack is how much longer than its program a sandbox may live, for what comes
+// before and after: nobody may be left to remove it.
+const runSlack = 10 * time.Minute
+
+// disposeTime is how long it may take to remove a sandbox.
+const disposeTime = time.Minute
+
+func (k *Kit) dispose(ctx context.Context, sb atoll.Sandbox) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), disposeTime)
+	defer cancel()
+	if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+		k.log.Warn(runName+": remove", "sandbox", sb.ID(), "err", err) // its time to live does it
+	}
+}
+
+// runIn runs the program in the sandbox.
+func (c *call) runIn(ctx context.Context, sb atoll.Sandbox, r runtime, in runInput, limit time.Duration, out *runOutput) error {
+	files := map[string]string{r.file: in.Code}
+	maps.Copy(files, in.Files)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := atoll.WriteFile(ctx, sb, name, []byte(files[name]), 0); err != nil {
+			return err
+		}
+	}
+	if ok, err := c.install(ctx, sb, r, limit, out); !ok || err != nil {
+		return err
+	}
+	before, err := listing(ctx, sb)
+	if err != nil {
+		return err
+	}
+	cmd := &atoll.Command{Args: slices.Concat(r.args, []string{r.file}, in.Args), Env: environ(in.Env), Timeout: atoll.Duration(limit)}
+	ran, err := c.run(ctx, sb, cmd)
+	if r.name == "bash" && errors.Is(err, atoll.ErrCommandNotFound) {
+		cmd.Args[0] = "sh"
+		ran, err = c.run(ctx, sb, cmd)
+	}
+	if err != nil {
+		return err
+	}
+	out.OK, out.ExitCode, out.DurationMS = ran.exit.Success(), ran.exit.Code, ran.took.Milliseconds()
+	out.Stdout, out.Stderr, out.Truncated, out.TimedOut = ran.stdout.string(), ran.stderr.string(), ran.stdout.cut || ran.stderr.cut, ran.exit.TimedOut
+	if !out.OK {
+		out.Error = ran.exit.String()
+	}
+	return c.artifacts(ctx, sb, before, out)
+}
+
+// install installs the packages that the agent's file names. It is not ok when that
+// failed, which out tells.
+func (c *call) install(ctx context.Context, sb atoll.Sandbox, r runtime, limit time.Duration, out *runOutput) (ok bool, err error) {
+	var packages []string
+	if a := c.k.opts.Agent; a != nil {
+		packages = map[string][]string{"python": a.PipPackages, "node": a.NPMPackages}[r.name]
+	}
+	if len(packages) == 0 {
+		return true, nil
+	}
+	ran, err := c.run(ctx, sb, &atoll.Command{Args: slices.Concat(r.install, packages), Timeout: atoll.Duration(limit)})
+	if err != nil {
+		return false, err
+	}
+	if !ran.exit.Success() {
+		out.Stdout, out.Stderr, out.DurationMS = ran.stdout.string(), ran.stderr.string(), ran.took.Milliseconds()
+		out.Error = fmt.Sprintf("packages could not be installed (%s): %s", strings.Join(packages, " "), ran.exit)
+		if spec, specErr := c.k.spec(""); specErr == nil && spec.Network.Mode != atoll.NetworkOn {
+			out.Error += "; the sandbox has no network, which allow_network in the agent's file gives it"
+		}
+		return false, nil
+	}
+	return true, nil
+}
+
+// listing is what is in the work directory.
+func listing(ctx context.Context, sb atoll.Sandbox) (map[string]atoll.FileInfo, error) {
+	all, err := atoll.Files(sb).List(ctx, ".", true)
+	if err != nil {
+		return nil, err
+	}
+	byPath := map[string]atoll.FileInfo{}
+	for _, f := range all {
+		byPath[f.Path] = f
+	}
+	return byPath, nil
+}
+
+// maxArtifacts is how much of all artifacts together is returned.
+const maxArtifacts = 10 << 20
+
+// artifacts adds to out the files that are not as they were.
+func (c *call) artifacts(ctx context.Context, sb atoll.Sandbox, before map[string]atoll.FileInfo, out *runOutput) error {
+	after, err := listing(ctx, sb)
+	if err != nil {
+		return err
+	}
+	room := int64(maxArtifacts)
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		f := after[name]
+		if old, ok := before[name]; f.Type != atoll.TypeFile || ok && old.Size == f.Size && old.Modified.Equal(f.Modified) || cached(name) {
+			continue
+		}
+		if len(out.Artifacts) == c.k.limits.MaxFiles {
+			return nil
+		}
+		a := artifact{Path: strings.TrimPrefix(name, c.k.workdir()+"/"), SizeBytes: f.Size}
+		if f.Size <= min(room, c.k.limits.MaxFileSize) {
+			data, _, err := place{FS: atoll.Files(sb), path: name}.read(ctx, 0, f.Size)
+			if err != nil {
+				return err
+			}
+			room -= int64(len(data))
+			a.Content, a.Encoding = base64.StdEncoding.EncodeToString(data), encodingBase64
+			if utf8.Valid(data) {
+				a.Content, a.Encoding = string(data), encodingText
+			}
+		}
+		a.Path = strings.ToValidUTF8(a.Path, "\ufffd")
+		out.Artifacts = append(out.Artifacts, a)
+	}
+	return nil
+}
+
+// cached reports whether a file is what a runtime keeps for itself.
+func cached(name string) bool {
+	return strings.Contains(name, "/__pycache__/") || strings.Contains(name, "/node_modules/")
+}
