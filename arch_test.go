@@ -190,6 +190,7 @@ var guests = map[string]struct {
 	"github.com/moby/moby":                   {"the official client of Docker Engines", []string{"provider/docker"}},
 	"github.com/creack/pty":                  {"terminals on every Unix", []string{"internal/process"}},
 	"github.com/fsnotify/fsnotify":           {"one watch on the records sees all changes", []string{"provider/gvisor"}},
+	"github.com/google/jsonschema-go":        {"schemas of what tools take and give, as MCP has them", []string{"tool"}},
 	"github.com/google/go-containerregistry": {"OCI images and registries", []string{"image", "internal/testimage", "provider/docker"}},
 	"github.com/hashicorp/yamux":             {"many requests over the guest's one connection", []string{"guest"}},
 	"github.com/klauspost/compress":          {"layers in zstd, gzip twice as fast", []string{"image"}},
