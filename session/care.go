@@ -17,6 +17,7 @@ func (l *Provider) care() {
 				pause := l.round(l.ctx)
 				select {
 				case <-time.After(pause):
+				case <-l.soon:
 				case <-l.ctx.Done():
 				}
 			}

@@ -28,6 +28,11 @@ func backend(t *testing.T, o mock.Options) atoll.Provider {
 	return kept{atoll.ProviderLayer{Provider: p}}
 }
 
+// quickly is around, for sessions that are looked after more often than anybody needs.
+func quickly(p atoll.Provider, dir string, o session.Options) *session.Provider {
+	return around(p, dir, o.WithLook(50*time.Millisecond))
+}
+
 func workflow(id string) *atoll.SessionSpec {
 	return &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: id}}
 }
@@ -73,7 +78,7 @@ func TestKilled(t *testing.T) {
 		for _, next := range []string{"open", "close", "server"} {
 			t.Run(step+", then "+next, func(t *testing.T) {
 				box, dir := backend(t, mock.Options{}), t.TempDir()
-				killed := around(box, dir, session.Options{}.WithStep(func(name string) {
+				killed := quickly(box, dir, session.Options{}.WithStep(func(name string) {
 					if name == step {
 						runtime.Goexit()
 					}
@@ -100,7 +105,7 @@ func TestKilled(t *testing.T) {
 				if err := killed.Close(); err != nil {
 					t.Fatal(err)
 				}
-				p := around(box, dir, session.Options{Server: next == "server"})
+				p := quickly(box, dir, session.Options{Server: next == "server"})
 				defer p.Close()
 				switch next {
 				case "open":
@@ -128,14 +133,14 @@ func TestKilled(t *testing.T) {
 func TestOthersWait(t *testing.T) {
 	box, dir := backend(t, mock.Options{}), t.TempDir()
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	first := around(box, dir, session.Options{}.WithStep(func(name string) {
+	first := quickly(box, dir, session.Options{}.WithStep(func(name string) {
 		if name == "intent" {
 			close(begun)
 			<-goOn
 		}
 	}))
 	defer first.Close()
-	second := around(box, dir, session.Options{Server: true})
+	second := quickly(box, dir, session.Options{Server: true})
 	defer second.Close()
 	opened := make(chan atoll.OpenedSession, 2)
 	for _, p := range []atoll.Provider{first, second} {
@@ -165,7 +170,7 @@ func TestOthersWait(t *testing.T) {
 // closed as soon as that is possible.
 func TestFailedClose(t *testing.T) {
 	var broken atomic.Bool
-	p := around(backend(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
+	p := quickly(backend(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
 		if op == "remove" && broken.Load() {
 			return atoll.Errorf("remove", "", atoll.ErrUnavailable, "the engine is away")
 		}
@@ -191,7 +196,7 @@ func TestFailedClose(t *testing.T) {
 // Whoever cannot ask for a sandbox does not take it for gone.
 func TestNothingIsGoneOnSuspicion(t *testing.T) {
 	var broken atomic.Bool
-	p := around(backend(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
+	p := quickly(backend(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
 		if (op == "get" || op == "status" || op == "start") && broken.Load() {
 			return atoll.Errorf(op, "", atoll.ErrUnavailable, "the engine is away")
 		}
@@ -216,7 +221,7 @@ func TestNothingIsGoneOnSuspicion(t *testing.T) {
 // The sandbox of a program that runs is its own, where sandboxes end with programs.
 func TestSandboxOfAnother(t *testing.T) {
 	dir := t.TempDir()
-	a, b := around(openMock(t, mock.Options{}), dir, session.Options{}), around(openMock(t, mock.Options{}), dir, session.Options{Server: true})
+	a, b := quickly(openMock(t, mock.Options{}), dir, session.Options{}), quickly(openMock(t, mock.Options{}), dir, session.Options{Server: true})
 	defer b.Close()
 	o := mustOpen(t, a, workflow("w"))
 	if _, err := b.OpenSession(t.Context(), workflow("w")); atoll.KindOf(err) != atoll.ErrConflict || !strings.Contains(err.Error(), "atoll serve") {
@@ -238,7 +243,7 @@ func TestSandboxOfAnother(t *testing.T) {
 
 // What is in use is not idle: a file that is read, a connection that is open.
 func TestInUse(t *testing.T) {
-	p := around(backend(t, mock.Options{}), t.TempDir(), session.Options{IdleTimeout: atoll.Duration(300 * time.Millisecond)})
+	p := quickly(backend(t, mock.Options{}), t.TempDir(), session.Options{IdleTimeout: atoll.Duration(300 * time.Millisecond)})
 	defer p.Close()
 	o := mustOpen(t, p, workflow("w"))
 	sb, err := p.Get(t.Context(), o.Sandbox)

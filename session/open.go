@@ -187,6 +187,10 @@ func (l *Provider) opened(ctx context.Context, x *store.Session, st *atoll.Statu
 	}
 	if !st.Caps.IdleStop && x.Spec.IdleTimeout != atoll.Never {
 		l.uses.of(x.Sandbox)
+		select {
+		case l.soon <- struct{}{}:
+		default: // it is known already
+		}
 	}
 	return atoll.OpenedSession{Session: session(x, st), Opening: how, Note: note}, nil
 }

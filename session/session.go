@@ -49,6 +49,7 @@ type Provider struct {
 	locks keyed.Locks // of sessions
 
 	uses uses
+	soon chan struct{} // something is to be looked at sooner; capacity 1
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
@@ -69,7 +70,7 @@ func New(p atoll.Provider, s store.Store, opts Options) *Provider {
 	if opts.step == nil {
 		opts.step = func(string) {}
 	}
-	l := &Provider{ProviderLayer: atoll.ProviderLayer{Provider: p}, store: s, opts: opts, log: opts.Log}
+	l := &Provider{ProviderLayer: atoll.ProviderLayer{Provider: p}, store: s, opts: opts, log: opts.Log, soon: make(chan struct{}, 1)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	if opts.Server {
 		l.care()
@@ -211,11 +212,20 @@ func (l *Provider) forget(ctx context.Context, x *store.Session) (gone bool, err
 	if err != nil || other {
 		return false, err
 	}
-	err = l.store.DeleteSession(ctx, x)
-	if err != nil && !errors.Is(err, store.ErrChanged) {
-		return false, err
+	for {
+		err = l.store.DeleteSession(ctx, x)
+		if !errors.Is(err, store.ErrChanged) {
+			return err == nil, err
+		}
+		now, err := l.store.FindSession(ctx, x.Spec.Project, x.Spec.Scope.Key())
+		switch {
+		case atoll.KindOf(err) == atoll.ErrNotExist:
+			return true, nil // somebody else was faster
+		case err != nil || now.Sandbox != x.Sandbox || now.State != x.State:
+			return false, err
+		}
+		x = now // when it was used was written down
 	}
-	return err == nil, nil
 }
 
 // heldByOther reports whether another program that runs works on a session, or has

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
@@ -17,14 +16,11 @@ import (
 	"github.com/seed46cd37a8/atoll/store"
 )
 
-// quick looks after sessions more often than anybody needs.
-func quick(o session.Options) session.Options { return o.WithLook(50 * time.Millisecond) }
-
 func openStore(dir string) store.Store { return store.NewSQLite(filepath.Join(dir, "atoll.db")) }
 
 // around is the layer around p, with its store in dir.
 func around(p atoll.Provider, dir string, o session.Options) *session.Provider {
-	return session.New(p, openStore(dir), quick(o))
+	return session.New(p, openStore(dir), o)
 }
 
 func openMock(t *testing.T, o mock.Options) atoll.Provider {

@@ -45,6 +45,7 @@ func TestConformance(t *testing.T) {
 func TestForwards(t *testing.T) {
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return trace.New(p, trace.Options{}) })
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return trace.Workspaces(p, trace.Options{}) })
+	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return trace.Sessions(p, trace.Options{}) })
 }
 
 func TestFaults(t *testing.T) {

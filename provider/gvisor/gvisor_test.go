@@ -31,17 +31,20 @@ func options() []providertest.Option {
 	return []providertest.Option{
 		providertest.Slow(3),
 		providertest.Leaks(leaks),
-		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
-			again, err := gvisor.New(dirs[p.(*gvisor.Provider)])
-			if err != nil {
-				t.Fatal(err)
-			}
-			return again
-		}),
+		providertest.Reopen(reopened),
 		providertest.Elsewhere(elsewhere),
 		providertest.Crash(crash),
 		providertest.Debian(func(t *testing.T) string { return testimage.Serve(t).Push("debian:1", testimage.Debian(t)) }),
 	}
+}
+
+// reopened is another provider over the state of p.
+func reopened(t *testing.T, p atoll.Provider) atoll.Provider {
+	again, err := gvisor.New(dirs[p.(*gvisor.Provider)])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return again
 }
 
 // dirs remembers the options of each provider, for those who open it again.

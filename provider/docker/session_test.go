@@ -1,0 +1,40 @@
+//go:build linux
+
+package docker_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/docker"
+	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/session"
+	"github.com/seed46cd37a8/atoll/store"
+)
+
+// Sessions keep their promises with containers: guests end those that are idle, and
+// where there is none, the layer does.
+func TestSessions(t *testing.T) {
+	for name, change := range map[string]func(*docker.Options){"guest": nil, "plain": plain} {
+		t.Run(name, func(t *testing.T) {
+			needEngine(t)
+			files := map[*session.Provider]string{}
+			around := func(p atoll.Provider, file string) atoll.Provider {
+				s := session.New(p, store.NewSQLite(file), session.Options{})
+				files[s] = file
+				return s
+			}
+			providertest.Run(t, func(t *testing.T) atoll.Provider {
+				if change == nil {
+					return around(open(t), filepath.Join(t.TempDir(), "atoll.db"))
+				}
+				return around(open(t, change), filepath.Join(t.TempDir(), "atoll.db"))
+			}, providertest.Only("sessions"), providertest.Slow(3), providertest.Leaks(held),
+				providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
+					s := p.(*session.Provider)
+					return around(reopen(t, s.ProviderLayer.Provider), files[s])
+				}))
+		})
+	}
+}

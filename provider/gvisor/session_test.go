@@ -1,0 +1,29 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/session"
+	"github.com/seed46cd37a8/atoll/store"
+)
+
+// Sessions keep their promises with sandboxes that outlive all programs, and that
+// keepers end when they are idle.
+func TestSessions(t *testing.T) {
+	need(t)
+	files := map[*session.Provider]string{}
+	around := func(p atoll.Provider, file string) atoll.Provider {
+		s := session.New(p, store.NewSQLite(file), session.Options{})
+		files[s] = file
+		return s
+	}
+	opts := append(options(), providertest.Only("sessions"), providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
+		s := p.(*session.Provider)
+		return around(reopened(t, s.ProviderLayer.Provider), files[s])
+	}))
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return around(open(t), t.TempDir()+"/atoll.db") }, opts...)
+}
