@@ -196,10 +196,14 @@ func (d *desk) start(ctx context.Context, line string, cmd *atoll.Command, begin
 	return refuse(atoll.ErrCommandNotFound, "the image has no shell (%s): open a sandbox with another image", strings.Join(shells, ", "))
 }
 
-// A Note is in what many tools give.
+// A note is in what many tools give.
 type note struct {
 	Note string `json:"note,omitempty" jsonschema:"what else there is to know"`
 }
+
+// add adds a sentence, before what is there already: what has become of the sandbox
+// comes before what was done in it.
+func (n *note) add(text string) { n.Note = strings.TrimSpace(text + " " + n.Note) }
 
 type openInput struct {
 	Image string `json:"image,omitempty" jsonschema:"linux, python, node or any OCI image; what is open already keeps its own"`

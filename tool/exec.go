@@ -82,19 +82,21 @@ func execute(ctx context.Context, c *call, in execInput) (out execOutput, err er
 		if in.TimeoutSeconds == 0 {
 			cmd.Timeout = 0
 		}
-		out.Note, err = c.on(ctx, func(d *desk) (err error) {
+		said, err := c.on(ctx, func(d *desk) (err error) {
 			out.ProcessID, err = c.k.background(ctx, d, in.Command, cmd)
 			return err
 		})
+		out.add(said)
 		return out, err
 	}
-	out.Note, err = c.on(ctx, func(d *desk) error {
+	said, err := c.on(ctx, func(d *desk) error {
 		return d.start(ctx, in.Command, cmd, func(cmd *atoll.Command) (err error) {
 			ran, err := c.run(ctx, d.sandbox, cmd)
 			out.ran(ran)
 			return err
 		})
 	})
+	out.add(said)
 	return out, err
 }
 

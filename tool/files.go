@@ -226,11 +226,12 @@ func writeFile(ctx context.Context, c *call, in writeFileInput) (out fileOutput,
 			return out, refuse(atoll.ErrInvalid, "mode %q: write it in octal, like 0644 or 0755", in.Mode)
 		}
 	}
-	out.Note, err = c.at(ctx, in.Path, func(d *desk, p place) error {
+	said, err := c.at(ctx, in.Path, func(d *desk, p place) error {
 		info, err := c.write(ctx, d, p, data, mode)
 		out.Path, out.SizeBytes = info.Path, info.Size
 		return err
 	})
+	out.add(said)
 	return out, err
 }
 
@@ -289,7 +290,7 @@ func readFile(ctx context.Context, c *call, in readFileInput) (out readFileOutpu
 	if in.MaxBytes > 0 {
 		most = min(most, in.MaxBytes)
 	}
-	out.Note, err = c.at(ctx, in.Path, func(_ *desk, p place) error {
+	said, err := c.at(ctx, in.Path, func(_ *desk, p place) error {
 		data, info, err := p.read(ctx, in.Offset, most)
 		if err != nil {
 			return err
@@ -310,6 +311,7 @@ func readFile(ctx context.Context, c *call, in readFileInput) (out readFileOutpu
 		}
 		return nil
 	})
+	out.add(said)
 	return out, err
 }
 
@@ -330,7 +332,7 @@ func listFiles(ctx context.Context, c *call, in listInput) (out listOutput, err 
 	if in.Path == "" {
 		in.Path = "."
 	}
-	out.Note, err = c.at(ctx, in.Path, func(_ *desk, p place) error {
+	said, err := c.at(ctx, in.Path, func(_ *desk, p place) error {
 		all, err := p.List(ctx, p.path, in.Recursive)
 		if err != nil {
 			return err
@@ -345,6 +347,7 @@ func listFiles(ctx context.Context, c *call, in listInput) (out listOutput, err 
 		}
 		return nil
 	})
+	out.add(said)
 	if out.Truncated {
 		out.Note = strings.TrimSpace(fmt.Sprintf("%s These are the first %d: list a directory below, or search by name.", out.Note, maxEntries))
 	}
@@ -361,7 +364,7 @@ func entryOf(dir string, f atoll.FileInfo) listEntry {
 }
 
 func deleteFile(ctx context.Context, c *call, in deleteInput) (out deleteOutput, err error) {
-	out.Note, err = c.at(ctx, in.Path, func(d *desk, p place) error {
+	said, err := c.at(ctx, in.Path, func(d *desk, p place) error {
 		if below(p.path, d.workdir) || slices.Contains(c.k.opts.Roots, p.path) || p.path == p.root {
 			return refuse(atoll.ErrDenied, "%s has all that there is: delete what is in it, one by one", p.path)
 		}
@@ -381,6 +384,7 @@ func deleteFile(ctx context.Context, c *call, in deleteInput) (out deleteOutput,
 		out.Deleted, out.Path = true, p.path
 		return nil
 	})
+	out.add(said)
 	return out, err
 }
 
@@ -388,7 +392,7 @@ func editFile(ctx context.Context, c *call, in editInput) (out editOutput, err e
 	if in.OldText == "" {
 		return out, refuse(atoll.ErrInvalid, "old_text is empty: give what is to be replaced, or write the file by sandbox_fs_write")
 	}
-	out.Note, err = c.at(ctx, in.Path, func(d *desk, p place) error {
+	said, err := c.at(ctx, in.Path, func(d *desk, p place) error {
 		most := c.k.limits.MaxFileSize
 		data, info, err := p.read(ctx, 0, most+1)
 		if err != nil {
@@ -410,5 +414,6 @@ func editFile(ctx context.Context, c *call, in editInput) (out editOutput, err e
 		out.Path, out.Replacements, out.SizeBytes = p.path, n, info.Size
 		return err
 	})
+	out.add(said)
 	return out, err
 }

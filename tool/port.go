@@ -33,7 +33,7 @@ func port(ctx context.Context, c *call, in portInput) (out portOutput, err error
 	}
 	out.Port = in.Port
 	var after string
-	out.Note, err = c.on(ctx, func(d *desk) error {
+	said, err := c.on(ctx, func(d *desk) error {
 		conn, err := atoll.Dial(ctx, d.sandbox, in.Port)
 		switch {
 		case err == nil:
@@ -46,8 +46,9 @@ func port(ctx context.Context, c *call, in portInput) (out portOutput, err error
 		out.URL, err = c.k.opts.URL(ctx, d.sandbox, in.Port)
 		return err
 	})
-	if out.Note == "" {
-		out.Note = after
+	out.add(said)
+	if err == nil && after != "" {
+		out.add(after)
 	}
 	return out, err
 }

@@ -135,7 +135,8 @@ func (c *call) noProcess(ctx context.Context, d *desk, id string) error {
 }
 
 func readProcess(ctx context.Context, c *call, in processInput) (out processOutput, err error) {
-	out.Note, err = c.process(ctx, in.ProcessID, func(d *desk, p atoll.Process) error { return c.read(ctx, d, p, in, &out) })
+	said, err := c.process(ctx, in.ProcessID, func(d *desk, p atoll.Process) error { return c.read(ctx, d, p, in, &out) })
+	out.add(said)
 	return out, err
 }
 
@@ -202,7 +203,7 @@ func waitProcess(ctx context.Context, c *call, in waitInput) (out processOutput,
 	if err != nil {
 		return out, err
 	}
-	out.Note, err = c.process(ctx, in.ProcessID, func(d *desk, p atoll.Process) error {
+	said, err := c.process(ctx, in.ProcessID, func(d *desk, p atoll.Process) error {
 		within, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		stop := c.reporting(within, time.Now(), &stream{})
@@ -213,6 +214,7 @@ func waitProcess(ctx context.Context, c *call, in waitInput) (out processOutput,
 		}
 		return c.read(ctx, d, p, in.processInput, &out)
 	})
+	out.add(said)
 	return out, err
 }
 

@@ -99,7 +99,7 @@ func search(ctx context.Context, c *call, in searchInput) (out searchOutput, err
 	if in.Path == "" {
 		in.Path = "."
 	}
-	out.Note, err = c.at(ctx, in.Path, func(_ *desk, p place) error {
+	said, err := c.at(ctx, in.Path, func(_ *desk, p place) error {
 		out.Matches, out.Truncated = []searchMatch{}, false
 		err := p.walk(ctx, func(hdr *tar.Header, r io.Reader) error { return w.look(p.path, hdr, r, &out) })
 		if errors.Is(err, errEnough) {
@@ -107,6 +107,7 @@ func search(ctx context.Context, c *call, in searchInput) (out searchOutput, err
 		}
 		return err
 	})
+	out.add(said)
 	return out, err
 }
 

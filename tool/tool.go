@@ -235,6 +235,11 @@ func schema[T any]() *jsonschema.Schema {
 	if err != nil {
 		panic(err) // of our own types
 	}
+	for _, p := range s.Properties { // some models' services refuse a whole request for a null
+		if i := slices.Index(p.Types, "null"); i >= 0 && len(p.Types) == 2 {
+			p.Type, p.Types = p.Types[1-i], nil
+		}
+	}
 	return s
 }
 

@@ -188,7 +188,8 @@ func TestTimeout(t *testing.T) {
 	limits := frontmatter.DefaultLimits()
 	limits.Timeout = time.Second
 	b := newBench(t, tool.Options{Agent: &frontmatter.Sandbox{Mode: frontmatter.ModeCode, Session: frontmatter.SessionWorkflow, Limits: limits}})
-	b.call("sandbox_exec", m{"command": "echo begun > f; (sleep 3; echo late > f) & sleep 1000", "timeout_seconds": 600}).is("exit_code", 124, "timed_out", true)
+	b.call("sandbox_exec", m{"command": "echo begun > f; (sleep 3; echo late > f) & sleep 1000", "timeout_seconds": 600}).
+		is("exit_code", 124, "timed_out", true, "note", "The time was over after 1s, and the command was killed. Run what takes longer in the background.")
 	time.Sleep(3 * time.Second)
 	b.call("sandbox_exec", m{"command": "cat f"}).is("stdout", "begun\n")
 	for _, seconds := range []any{-1, 86401, 1.5, "ten"} {
@@ -201,7 +202,8 @@ func TestOutput(t *testing.T) {
 	b.call("sandbox_exec", m{"command": "printf 'äääää'; printf 1234567890 >&2"}).is("stdout", "äääää", "stderr", "1234567890", "truncated", nil)
 	b.call("sandbox_exec", m{"command": "printf 'xääääää'"}).is("stdout", "xääää", "truncated", true)
 	b.call("sandbox_exec", m{"command": `printf 'a\377b'`}).is("stdout", "a\ufffdb", "truncated", nil)
-	b.call("sandbox_exec", m{"command": "head -c 50000000 /dev/zero | tr '\\0' x"}).is("stdout", "xxxxxxxxxx", "truncated", true)
+	b.call("sandbox_exec", m{"command": "head -c 50000000 /dev/zero | tr '\\0' x"}).
+		is("stdout", "xxxxxxxxxx", "truncated", true, "note", "More was printed than is returned: have it written to a file, and read parts of that.")
 }
 
 func TestInput(t *testing.T) {
@@ -261,6 +263,47 @@ func TestFiles(t *testing.T) {
 	r := b.call("sandbox_fs_list", m{"recursive": true})
 	if got := fmt.Sprint(r.out["entries"]); !strings.Contains(got, "name:link target:full type:symlink") {
 		t.Errorf("entries = %s", got)
+	}
+}
+
+// The file tools stay below the work directory, whatever they are told, and whatever
+// is in it.
+func TestEscapes(t *testing.T) {
+	b := newBench(t, tool.Options{})
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "file"), []byte("secret"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	b.call("sandbox_exec", m{"command": `echo x > f; ln -s f in; ln -s "$OUT/file" out; ln -s "$OUT" dir; ln -s "$OUT/new" dangling; ln -s dir chain`, "env": m{"OUT": outside}}).is("exit_code", 0)
+	b.call("sandbox_fs_read", m{"path": "in"}).is("content", "x\n")
+	for _, path := range []string{"out", "dir/file", "chain/file", "../../../../../../../../etc/hostname", "/etc/hostname", outside + "/file"} {
+		b.call("sandbox_fs_read", m{"path": path}).fails(atoll.ErrDenied)
+		b.call("sandbox_fs_edit", m{"path": path, "old_text": "secret", "new_text": "x"}).fails(atoll.ErrDenied)
+	}
+	for _, path := range []string{"out", "dangling", "dir/new", "chain/new", outside + "/new", "../new"} {
+		b.call("sandbox_fs_write", m{"path": path, "content": "x"}).fails(atoll.ErrDenied)
+	}
+	for _, path := range []string{"dir", "chain", "..", "/", outside} {
+		b.call("sandbox_fs_list", m{"path": path}).fails(atoll.ErrDenied)
+		b.call("sandbox_fs_search", m{"path": path, "name": "*"}).fails(atoll.ErrDenied)
+	}
+	b.call("sandbox_fs_delete", m{"path": "dir/file"}).fails(atoll.ErrDenied)
+	for _, path := range []string{"/etc/passwd", "/root", "/root/.ssh/id", "/etc/../etc/passwd"} {
+		b.call("sandbox_fs_read", m{"path": path}).fails(atoll.ErrDenied, "blocked")
+	}
+	if r := b.call("sandbox_fs_search", m{"content": "secret"}); fmt.Sprint(r.out["matches"]) != "[]" {
+		t.Errorf("a search follows links: %v, %v", r.out, r.err)
+	}
+	b.call("sandbox_fs_delete", m{"path": "dir"}).is("deleted", true) // the link itself
+	if data, err := os.ReadFile(filepath.Join(outside, "file")); string(data) != "secret" {
+		t.Errorf("outside: %q, %v", data, err)
+	}
+	if entries, err := os.ReadDir(outside); len(entries) != 1 {
+		t.Errorf("outside: %v, %v", entries, err)
+	}
+	_, err := tool.New(b.provider, tool.Options{Roots: []string{"/"}})
+	if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "blocked") {
+		t.Errorf("a root with what is blocked: %v", err)
 	}
 }
 
