@@ -15,7 +15,7 @@ import (
 
 const module = "github.com/seed46cd37a8/atoll"
 
-// rooms says which packages of this module each of its packages may import
+// rooms says which packages of this repository each of its packages may import
 // besides the root, and why. A package that is not listed fails the test, and
 // so does an import that is allowed and not used.
 var rooms = map[string]map[string]string{
@@ -163,6 +163,10 @@ var rooms = map[string]map[string]string{
 		"trace":           "the layer around every provider",
 		"workspace":       "around all providers",
 	},
+	"genkit": {
+		"frontmatter": "agent files",
+		"tool":        "what it shows",
+	},
 	"cmd/atoll": {
 		"api/openapi":    "the pages that serve shows",
 		"api":            "the CLI is a client, and the server",
@@ -189,8 +193,9 @@ var guests = map[string]struct {
 	"github.com/distribution/reference":      {"names of images as the engine spells them", []string{"provider/docker"}},
 	"github.com/moby/moby":                   {"the official client of Docker Engines", []string{"provider/docker"}},
 	"github.com/creack/pty":                  {"terminals on every Unix", []string{"internal/process"}},
+	"github.com/firebase/genkit/go":          {"agents on Genkit; a module of its own keeps it out of this one", []string{"genkit"}},
 	"github.com/fsnotify/fsnotify":           {"one watch on the records sees all changes", []string{"provider/gvisor"}},
-	"github.com/google/jsonschema-go":        {"schemas of what tools take and give, as MCP has them", []string{"tool"}},
+	"github.com/google/jsonschema-go":        {"schemas of what tools take and give, as MCP has them", []string{"genkit", "tool"}},
 	"github.com/google/go-containerregistry": {"OCI images and registries", []string{"image", "internal/testimage", "provider/docker"}},
 	"github.com/hashicorp/yamux":             {"many requests over the guest's one connection", []string{"guest"}},
 	"github.com/klauspost/compress":          {"layers in zstd, gzip twice as fast", []string{"image"}},
@@ -219,7 +224,7 @@ var guests = map[string]struct {
 // import package testing.
 var testSupport = []string{"providertest", "store/storetest", "internal/testenv", "internal/testimage"}
 
-// A source is one Go file of this module.
+// A source is one Go file of this repository, whichever of its modules it is in.
 type source struct {
 	pkg  string // path below the module, "." for the root
 	file string
