@@ -18,9 +18,18 @@ import (
 	"github.com/seed46cd37a8/atoll/providertest"
 )
 
-// podmanEnv runs the whole suite on Podman if it is set, and not only what the engine
-// has most to do with.
+// podmanEnv has tests run which take long, where Podman and rootless engines are
+// installed: "engine" for what the engine has most to do with, "all" for the whole
+// suite.
 const podmanEnv = "ATOLL_TEST_PODMAN"
+
+// asked skips a test that takes long, unless it is asked for.
+func asked(t *testing.T) {
+	t.Helper()
+	if os.Getenv(podmanEnv) == "" {
+		t.Skipf("set %s to engine, or to all", podmanEnv)
+	}
+}
 
 // podmanRegistry is where the tests' Podman expects a registry without TLS.
 const podmanRegistry = "127.0.0.1:5000"
@@ -117,16 +126,14 @@ func podman(t *testing.T) *daemon {
 // from a guest is the same whichever engine carries it: those groups are run when
 // podmanEnv is set.
 func TestConformancePodman(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: TestPodman has the essence")
-	}
+	asked(t)
 	d := podman(t)
 	opts := append(pullableFrom(t, d.serve(t, podmanRegistry), tiny(t)),
 		providertest.Slow(3), providertest.Count(20), providertest.Leaks(d.held), providertest.Elsewhere(d.elsewhere()), providertest.Crash(d.crash("SIGQUIT")),
 		providertest.Network(openNetwork, d.dial), providertest.Reopen(reopen),
 		providertest.Except("images/the image of a stopped sandbox goes by force, and comes back when it starts",
 			"by force, Podman removes the sandbox with its image, so that it is refused"))
-	if os.Getenv(podmanEnv) == "" {
+	if os.Getenv(podmanEnv) != "all" {
 		opts = append(opts, providertest.Only("volumes", "images", "watch", "limits", "named"))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return d.open(t) }, opts...)
@@ -266,6 +273,7 @@ func needRootless(t *testing.T) {
 // An engine of an ordinary user works, and what it cannot do it refuses: caps and Probe
 // say what that is.
 func TestRootless(t *testing.T) {
+	asked(t)
 	for name, start := range rootless {
 		t.Run(name, func(t *testing.T) {
 			d := start(t)
