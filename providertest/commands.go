@@ -70,8 +70,8 @@ import (
 //	spawn N          starts N children that sleep 5 s, prints "all" when all have started
 //	fill FILE N      writes N MiB to FILE; exits non-zero when it cannot
 //	flip NAME TARGET prints "ready"; then puts a link to TARGET in the place of the
-//	                 directory NAME, and the directory back, as fast as it can, until it
-//	                 is killed; what others put there goes
+//	                 directory NAME, and the directory back, hundreds of times a second
+//	                 where it can, until it is killed; what others put there goes
 //	mounted DIR      exits 0 when DIR is a directory, else 1
 //
 // A command with a terminal and no Args is the user's shell. It reads lines
@@ -166,8 +166,8 @@ if command -v perl >/dev/null; then
 	exec perl -e '
 		($n, $t) = @ARGV; $| = 1; print "ready\n";
 		while (1) {
-			rename $n, "$n.was"; symlink $t, $n or system "rm", "-rf", $n;
-			unlink $n; rename "$n.was", $n or system "rm", "-rf", $n }' "$1" "$2"
+			rename $n, "$n.was"; symlink $t, $n or system "rm", "-rf", $n; select undef, undef, undef, rand 0.001;
+			unlink $n; rename "$n.was", $n or system "rm", "-rf", $n; select undef, undef, undef, rand 0.001 }' "$1" "$2"
 fi
 echo ready
 while :; do

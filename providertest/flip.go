@@ -25,7 +25,7 @@ func flips(t *testing.T, h *harness) {
 		r := h.race(t, sb, base+"/flips")
 		stop := r.begin(t, h, sb)
 		for begin := time.Now(); !t.Failed() && (time.Since(begin) < raceTime || !r.raced()); {
-			if time.Since(begin) > h.long()/2 {
+			if time.Since(begin) > h.long()*3/4 {
 				t.Errorf("of %d and %d reads %d and %d were denied: links and directories did not change", r.reads["abs"], r.reads["rel"], r.denied["abs"], r.denied["rel"])
 				break
 			}
@@ -34,6 +34,7 @@ func flips(t *testing.T, h *harness) {
 			}
 		}
 		stop()
+		t.Logf("below %s: of %v reads %v were denied", base, r.reads, r.denied)
 		r.untouched(t, h)
 	}
 }
