@@ -9,17 +9,23 @@ import (
 	"github.com/seed46cd37a8/atoll/store"
 )
 
-// care looks after the sessions from now on, until Close.
+// care looks after the sessions from now on, until Close: a server at once, others
+// if they are still there in a while.
 func (l *Provider) care() {
 	l.caring.Do(func() {
 		l.work.Go(func() {
-			for l.ctx.Err() == nil {
-				pause := l.round(l.ctx)
+			pause := l.opts.look
+			if l.opts.Server {
+				pause = l.round(l.ctx)
+			}
+			for {
 				select {
 				case <-time.After(pause):
 				case <-l.soon:
 				case <-l.ctx.Done():
+					return
 				}
+				pause = l.round(l.ctx)
 			}
 		})
 	})
