@@ -104,18 +104,24 @@ func (c *conn) CloseWrite() error {
 }
 
 // Files implements atoll.Filer.
-func (s *sandbox) Files() atoll.FS {
-	return files{s, via.FS(func(ctx context.Context, _ string, _ []string, fn func(context.Context, atoll.FS) error) error {
+func (s *sandbox) Files() atoll.FS { return s.noting(s.SandboxLayer.Files()) }
+
+func (s *sandbox) noting(fs atoll.FS) atoll.FS {
+	return files{via.FS(func(ctx context.Context, _ string, _ []string, fn func(context.Context, atoll.FS) error) error {
 		defer s.l.uses.begin(s.ID())()
-		return fn(ctx, s.SandboxLayer.Files())
-	})}
+		return fn(ctx, fs)
+	}), s, fs}
 }
 
 // files note that they are used, one that is read until it is closed.
 type files struct {
-	s *sandbox
 	via.FS
+	s     *sandbox
+	inner atoll.FS
 }
+
+// Sub implements atoll.SubFS.
+func (f files) Sub(dir string) atoll.FS { return f.s.noting(atoll.SubFiles(f.inner, dir)) }
 
 // Read implements atoll.FS.
 func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
@@ -141,4 +147,5 @@ func (r *reader) Close() error {
 var (
 	_ atoll.Dialer = (*sandbox)(nil)
 	_ atoll.Filer  = (*sandbox)(nil)
+	_ atoll.SubFS  = files{}
 )
