@@ -47,16 +47,16 @@ var sessions = []promise{
 	{"a session's sandbox is what was asked for, runs, and is kept", []need{needSessions}, func(t *testing.T, h *harness) {
 		spec := h.session("one")
 		spec.Sandbox.Env, spec.Sandbox.Labels = []string{"COLOUR=blue"}, map[string]string{"team": "a"}
-		spec.Workflow = "parent"
+		spec.Workflow, spec.IdleTimeout, spec.MaxLifetime = "parent", atoll.Duration(20*time.Minute), atoll.Duration(3*time.Hour)
 		o, sb := h.open(t, spec)
 		st := h.status(t, sb)
 		if st.State != atoll.StateRunning || st.Spec.Labels["team"] != "a" || st.Spec.Project != atoll.DefaultProject {
 			t.Errorf("the sandbox is %+v", st)
 		}
-		if left := time.Until(st.Expires); left > 4*time.Hour || left < 4*time.Hour-h.long() || !o.Expires.Equal(st.Expires) {
-			t.Errorf("the sandbox expires %s, the session %s; want in four hours", st.Expires, o.Expires)
+		if left := time.Until(st.Expires); left > 3*time.Hour || left < 3*time.Hour-h.long() || !o.Expires.Equal(st.Expires) {
+			t.Errorf("the sandbox expires %s, the session %s; want in three hours", st.Expires, o.Expires)
 		}
-		if o.IdleTimeout != atoll.DefaultSessionIdleTimeout {
+		if o.IdleTimeout != spec.IdleTimeout {
 			t.Errorf("the idle timeout is %s", o.IdleTimeout)
 		}
 		if got := h.output(t, sb, program("env")); !strings.Contains(got, "COLOUR=blue") {

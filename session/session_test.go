@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
@@ -83,4 +84,29 @@ func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 func TestForwards(t *testing.T) {
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return around(p, t.TempDir(), session.Options{}) },
 		"Provider.OpenSession", "Provider.Sessions", "Provider.CloseSession")
+}
+
+// What a session does not say, the options do, or the defaults.
+func TestDefaults(t *testing.T) {
+	for _, tt := range []struct {
+		opts     session.Options
+		idle     atoll.Duration
+		lifetime time.Duration
+	}{
+		{session.Options{}, atoll.Duration(30 * time.Minute), 4 * time.Hour},
+		{session.Options{IdleTimeout: atoll.Duration(time.Hour), MaxLifetime: atoll.Duration(time.Minute)}, atoll.Duration(time.Hour), time.Minute},
+		{session.Options{IdleTimeout: atoll.Never, MaxLifetime: atoll.Never}, atoll.Never, 0},
+	} {
+		p := around(openMock(t, mock.Options{}), t.TempDir(), tt.opts)
+		o := mustOpen(t, p, workflow("w"))
+		if o.IdleTimeout != tt.idle {
+			t.Errorf("with %+v the idle timeout is %s, want %s", tt.opts, o.IdleTimeout, tt.idle)
+		}
+		if left := time.Until(o.Expires); o.Expires.IsZero() != (tt.lifetime == 0) || tt.lifetime > 0 && (left > tt.lifetime || left < tt.lifetime-time.Minute) {
+			t.Errorf("with %+v it expires %s, want in %s", tt.opts, o.Expires, tt.lifetime)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
