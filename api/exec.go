@@ -123,7 +123,7 @@ func (h *Handler) serveExec(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return h.session(w, r, func(s *session, first message) error {
+	return h.relay(w, r, func(s *relay, first message) error {
 		if first.Type != msgExec || first.Command == nil {
 			return violation("the first message must be %q, with a command", msgExec)
 		}

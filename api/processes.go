@@ -394,7 +394,7 @@ func (h *Handler) serveAttach(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return h.session(w, r, func(s *session, first message) error {
+	return h.relay(w, r, func(s *relay, first message) error {
 		if first.Type != msgAttach {
 			return violation("the first message must be %q", msgAttach)
 		}
@@ -419,7 +419,7 @@ func (h *Handler) serveAttach(w http.ResponseWriter, r *http.Request) error {
 }
 
 // gap passes a gap on, in its place among the output.
-func (s *session) gap(stream atoll.Stream, from, to int64) {
+func (s *relay) gap(stream atoll.Stream, from, to int64) {
 	_ = s.send(message{Type: msgGap, Stream: stream, Gap: &gap{from, to}}) // a broken link is noticed by its reader
 }
 

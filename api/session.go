@@ -2,473 +2,113 @@ package api
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net/http"
-	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
-
-	"github.com/coder/websocket"
 
 	"github.com/seed46cd37a8/atoll"
 )
 
-const (
-	helloTimeout   = 10 * time.Second // for a client to say what it wants
-	controlTimeout = 10 * time.Second // for a signal or resize that came over a link
-	killTimeout    = 10 * time.Second
-	pingEvery      = 30 * time.Second // to find out that the client has gone, and to keep proxies from cutting the line
-	pingTimeout    = 20 * time.Second
-)
-
-// A session is the server's side of a link. Its ctx ends when the client has
-// gone or the handler closes.
-type session struct {
-	*link
-	ctx       context.Context
-	cancel    context.CancelFunc
-	requestID string
-	reading   sync.WaitGroup
-	process   atomic.Pointer[atoll.Process] // for signals and resizes; nil before it is known
-
-	obeying  sync.WaitGroup // one goroutine, while there are orders
-	ordersMu sync.Mutex
-	orders   []message // signals and resizes that wait for it
-	busy     bool      // it is there
+func sessionRoutes() []Route {
+	own := []Param{{Name: "project", Type: "string", Doc: "whose it is; " + atoll.DefaultProject + " when empty"}}
+	return []Route{
+		{
+			Method: "GET", Path: "/v1/sessions", Name: "listSessions", Tag: "sessions", Summary: "List sessions, oldest first",
+			Params: []Param{{Name: "project", Type: "string", Doc: "of this project only"}}, Reply: jsonOf[sessionsReply](), serve: (*Handler).serveSessions,
+		},
+		{
+			Method: "POST", Path: "/v1/sessions", Name: "openSession", Tag: "sessions", Summary: "Open the session of a workflow, an agent or a conversation",
+			Doc: "Whoever opens the session of a scope has the same sandbox: made by the first, started again if it has stopped, replaced if it is gone; " +
+				"`opening` says which, and `note` what became of the one before.",
+			Body: jsonOf[atoll.SessionSpec](), Reply: jsonOf[atoll.OpenedSession](), serve: (*Handler).serveOpenSession,
+		},
+		{
+			Method: "DELETE", Path: "/v1/sessions/{key}", Name: "closeSession", Tag: "sessions", Summary: "Close a session, and remove its sandbox",
+			Params: own, Status: http.StatusNoContent, serve: (*Handler).serveCloseSession,
+		},
+		{
+			Method: "POST", Path: "/v1/scopes/{kind}/{scope}/end", Name: "endScope", Tag: "sessions", Summary: "Close the sessions of a run that has ended",
+			Doc:    "With a workflow end the sessions of the agents that were part of it, too.",
+			Params: own, Reply: jsonOf[endReply](), serve: (*Handler).serveEndScope,
+		},
+	}
 }
 
-var errGone = atoll.Errorf("", "", atoll.ErrUnavailable, "the client has gone")
+type sessionsReply struct {
+	Sessions []atoll.Session `json:"sessions"`
+}
 
-// session takes over the connection and runs serve, which gets the client's
-// first message and sends the last one, unless it returns an error: then that
-// is the last one.
-func (h *Handler) session(w http.ResponseWriter, r *http.Request, serve func(s *session, first message) error) error {
-	ctx, ws, done, err := h.webSocket(w, r)
+type endReply struct {
+	Closed []string `json:"closed"` // keys
+}
+
+func (h *Handler) serveSessions(w http.ResponseWriter, r *http.Request) error {
+	all, err := atoll.Sessions(r.Context(), h.provider, queryOf(r).str("project"))
 	if err != nil {
 		return err
 	}
-	defer done()
-	s := &session{link: newLink(ws), requestID: RequestID(ctx)}
-	s.ctx, s.cancel = context.WithCancel(ctx)
-	defer s.cancel()
-	defer s.reading.Wait()
-	defer func() { _ = ws.CloseNow() }() // the reader may have failed the link, and not yet ended ctx
-	defer context.AfterFunc(s.ctx, s.part)()
-	defer keepAlive(s.ctx, ws)()
-	return answered(s.finish(s.run(h.opts.MaxBody, serve)))
-}
-
-// webSocket takes over the connection, if that comes from a page of the server's own
-// or from no page. Its ctx ends with the handler; the caller calls done at its end.
-func (h *Handler) webSocket(w http.ResponseWriter, r *http.Request) (ctx context.Context, ws *websocket.Conn, done func(), err error) {
-	if ctx, done, err = h.stream(w, r); err != nil {
-		return nil, nil, nil, err
+	if all == nil {
+		all = []atoll.Session{}
 	}
-	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
-		done()
-		return nil, nil, nil, invalid("this is a WebSocket: ask for an upgrade")
-	}
-	ws, err = websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}})
-	if err != nil { // it has answered
-		done()
-		return nil, nil, nil, answered(atoll.E("", "", atoll.ErrInvalid, err))
-	}
-	return ctx, ws, done, nil
-}
-
-func (s *session) run(maxFirst int64, serve func(s *session, first message) error) error {
-	var first message
-	hello := time.AfterFunc(helloTimeout, func() { _ = s.ws.CloseNow() })
-	err := s.first(&first, maxFirst)
-	hello.Stop()
-	if err != nil {
-		return err
-	}
-	return serve(s, first)
-}
-
-// part ends the connection when ctx has ended: at once where the client has
-// gone. Where the handler closes finish tells the client, which may take
-// closeGrace to read it, and what waits for it to read output does not.
-func (s *session) part() {
-	if s.failure() != nil {
-		_ = s.ws.CloseNow()
-		return
-	}
-	s.endOutputs(errClosing)
-	time.AfterFunc(closeGrace, func() { _ = s.ws.CloseNow() }) // nothing, where the session has ended
-}
-
-// finish tells the client how it went, and closes the connection.
-func (s *session) finish(err error) error {
-	if gone := s.failure(); gone != nil {
-		return gone
-	}
-	code := websocket.StatusNormalClosure
-	if _, ok := errors.AsType[protocolError](err); ok {
-		code = websocket.StatusPolicyViolation
-	}
-	if s.ctx.Err() != nil && errors.Is(err, context.Canceled) || errors.Is(err, errClosing) {
-		err, code = errClosing, websocket.StatusGoingAway
-		if p := s.process.Load(); p != nil {
-			err = closingOn(*p)
-		}
-	}
-	if err != nil {
-		w := encodeError(err, s.requestID)
-		_ = s.send(message{Type: msgError, Error: &w}) // a client that has gone needs none
-	}
-	s.fail(errEnded)
-	_ = s.ws.Close(code, "")
-	return err
-}
-
-var errEnded = errors.New("the process has ended")
-
-// outputs are the writers that the client asks for. They block until ready.
-func (s *session) outputs(m message) (stdout, stderr io.Writer) {
-	if m.Joint {
-		both := s.transmit(chanStdout)
-		return both, both
-	}
-	if m.Stdout {
-		stdout = s.transmit(chanStdout)
-	}
-	if m.Stderr {
-		stderr = s.transmit(chanStderr)
-	}
-	return stdout, stderr
-}
-
-// ready sends m and then lets the output flow.
-func (s *session) ready(m message) error {
-	if err := s.send(m); err != nil {
-		return err
-	}
-	for _, f := range s.out {
-		if f != nil {
-			f.open()
-		}
-	}
+	writeJSON(w, http.StatusOK, sessionsReply{all})
 	return nil
 }
 
-// listen begins to read what else the client sends.
-func (s *session) listen() {
-	s.reading.Go(func() {
-		for {
-			m, err := s.read(true)
-			if err == nil {
-				err = s.order(m)
-			}
-			if err == nil {
-				continue
-			}
-			if _, wrong := errors.AsType[protocolError](err); !wrong {
-				s.obeying.Wait() // what the client said before it went
-			}
-			s.hangUp(err)
-			s.obeying.Wait()
-			return
-		}
-	})
+// Sessions implements atoll.SessionStore.
+func (c *Client) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
+	var reply sessionsReply
+	err := c.call(ctx, call{op: "sessions", path: "/v1/sessions", query: projectQuery(project), reply: &reply, most: maxListReply})
+	return reply.Sessions, err
 }
 
-// hangUp ends the session for a reason that the client knows, or has to be
-// told.
-func (s *session) hangUp(err error) {
-	if wrong, ok := errors.AsType[protocolError](err); ok {
-		s.fail(wrong)
-		_ = s.ws.Close(websocket.StatusPolicyViolation, closeReason(wrong))
+func (h *Handler) serveOpenSession(w http.ResponseWriter, r *http.Request) error {
+	var spec atoll.SessionSpec
+	if err := h.body(w, r, &spec, true); err != nil {
+		return err
 	}
-	s.fail(errGone)
-	s.cancel()
-}
-
-// closeReason is as much of err as fits in a close frame.
-func closeReason(err error) string {
-	const most = 120
-	reason := err.Error()
-	if len(reason) > most {
-		reason = strings.ToValidUTF8(reason[:most], "")
+	o, err := atoll.OpenSession(r.Context(), h.provider, &spec)
+	if err != nil {
+		return err
 	}
-	return reason
-}
-
-// control lets the client's signals and resizes go to p.
-func (s *session) control(p atoll.Process) { s.process.Store(&p) }
-
-// maxOrders is how many signals of a client may wait for their turn.
-const maxOrders = 64
-
-// order has a message obeyed, after those before it and by another goroutine:
-// whoever reads the connection must not wait for a process. Of resizes that wait
-// the last one counts.
-func (s *session) order(m message) error {
-	isSignal, isResize := m.Type == msgSignal && m.Signal != nil, m.Type == msgResize && m.Size != nil
-	if s.process.Load() == nil || !isSignal && !isResize {
-		return violation("a message %q is not possible here", m.Type)
-	}
-	s.ordersMu.Lock()
-	defer s.ordersMu.Unlock()
-	last := len(s.orders) - 1
-	switch {
-	case isResize && last >= 0 && s.orders[last].Type == msgResize:
-		s.orders[last] = m
-		return nil
-	case len(s.orders) == maxOrders:
-		return violation("%d signals are waiting already", maxOrders)
-	}
-	s.orders = append(s.orders, m)
-	if !s.busy {
-		s.busy = true
-		s.obeying.Go(s.obeyAll)
-	}
+	writeJSON(w, http.StatusOK, o) // whoever has gone finds it again, by its scope
 	return nil
 }
 
-// obeyAll carries out orders until there are none.
-func (s *session) obeyAll() {
-	for {
-		s.ordersMu.Lock()
-		if len(s.orders) == 0 {
-			s.busy = false
-			s.ordersMu.Unlock()
-			return
-		}
-		m := s.orders[0]
-		s.orders = s.orders[1:]
-		s.ordersMu.Unlock()
-		s.obey(m)
+// OpenSession implements atoll.SessionStore.
+func (c *Client) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (o atoll.OpenedSession, err error) {
+	if err := spec.Validate(); err != nil { // the server would see what JSON makes of it
+		return o, err
 	}
+	err = c.call(ctx, call{op: "open session", id: spec.Scope.Key(), method: "POST", path: "/v1/sessions", body: spec, reply: &o})
+	return o, err
 }
 
-// obey does what a message asks for. One that fails is answered, and the
-// session goes on.
-func (s *session) obey(m message) {
-	ctx, cancel := context.WithTimeout(s.ctx, controlTimeout)
-	defer cancel()
-	p := *s.process.Load()
-	var err error
-	if m.Type == msgSignal {
-		err = p.Signal(ctx, *m.Signal)
-	} else {
-		err = atoll.Resize(ctx, p, *m.Size)
+func (h *Handler) serveCloseSession(w http.ResponseWriter, r *http.Request) error {
+	if err := atoll.CloseSession(r.Context(), h.provider, queryOf(r).str("project"), r.PathValue("key")); err != nil {
+		return err
 	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// CloseSession implements atoll.SessionStore.
+func (c *Client) CloseSession(ctx context.Context, project, key string) error {
+	const op = "close session"
+	if key == "" {
+		return atoll.Errorf(op, key, atoll.ErrNotExist, "no session given")
+	}
+	return c.call(ctx, call{op: op, id: key, method: "DELETE", path: "/v1/sessions/" + segment(key), query: projectQuery(project)})
+}
+
+func (h *Handler) serveEndScope(w http.ResponseWriter, r *http.Request) error {
+	scope := atoll.Scope{Kind: atoll.ScopeKind(r.PathValue("kind")), ID: r.PathValue("scope")}
+	closed, err := atoll.EndScope(r.Context(), h.provider, queryOf(r).str("project"), scope)
 	if err != nil {
-		w := encodeError(err, s.requestID)
-		_ = s.send(message{Type: msgRefused, Error: &w}) // a client that has gone needs none
+		return err
 	}
+	if closed == nil {
+		closed = []string{}
+	}
+	writeJSON(w, http.StatusOK, endReply{closed})
+	return nil
 }
 
-// keepAlive pings the client now and then, until stop is called, and closes
-// the connection of one that does not answer.
-func keepAlive(ctx context.Context, ws *websocket.Conn) (stop func()) {
-	var timer *time.Timer
-	set := make(chan struct{})
-	timer = time.AfterFunc(pingEvery, func() {
-		<-set
-		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
-		defer cancel()
-		if ws.Ping(ctx) != nil {
-			_ = ws.CloseNow()
-			return
-		}
-		timer.Reset(pingEvery)
-	})
-	close(set)
-	return func() { timer.Stop() }
-}
-
-// A running is the client's side of a link.
-type running struct {
-	*link
-	done chan struct{} // closed when last and err are final and all output is delivered
-	last message
-	err  error
-
-	delivery sync.WaitGroup
-	fragile  bool // a writer that fails ends it all
-	failMu   sync.Mutex
-	failed   error // the first error of a writer
-}
-
-// open opens a link, sends the first message and waits for the answer. ctx
-// bounds that only.
-func (c *Client) open(ctx context.Context, q call, first message, stdin io.Reader, stdout, stderr io.Writer,
-	onGap func(s atoll.Stream, from, to int64)) (*running, message, error) {
-	if err := c.begin(); err != nil {
-		return nil, message{}, atoll.E(q.op, q.id, atoll.ErrUnavailable, err)
-	}
-	defer c.work.Done()
-	ws, err := c.webSocket(ctx, q)
-	if err != nil {
-		return nil, message{}, err
-	}
-	r := &running{link: newLink(ws), done: make(chan struct{}), fragile: first.Type == msgAttach}
-	ws.SetReadLimit(maxMessage + 1)
-	first.Stdout, first.Stderr = stdout != nil, stderr != nil
-	first.Joint = stdout != nil && sameWriter(stdout, stderr)
-	if stdin != nil {
-		r.transmit(chanStdin)
-	}
-	if stdout != nil {
-		r.receive(chanStdout)
-	}
-	if stderr != nil && !first.Joint {
-		r.receive(chanStderr)
-	}
-	reply, err := r.greet(ctx, q, first)
-	if err != nil {
-		_ = ws.CloseNow()
-		return nil, message{}, c.refusal(ctx, q, err)
-	}
-	r.carry(c, first.Joint, stdin, stdout, stderr, onGap)
-	return r, reply, nil
-}
-
-// refusal is why a link was not opened.
-func (c *Client) refusal(ctx context.Context, q call, err error) error {
-	if _, ok := err.(*atoll.Error); ok {
-		return ctxErr(ctx, err)
-	}
-	if websocket.CloseStatus(err) == websocket.StatusMessageTooBig {
-		return atoll.Errorf(q.op, q.id, atoll.ErrInvalid, "the command is larger than the server accepts")
-	}
-	return c.fault(ctx, q.op, q.id, err)
-}
-
-// greet sends the first message and returns the server's, which is an error of
-// its own when it says so.
-func (r *running) greet(ctx context.Context, q call, first message) (message, error) {
-	stop := context.AfterFunc(ctx, func() { _ = r.ws.CloseNow() })
-	defer stop()
-	if err := r.send(first); err != nil {
-		return message{}, err
-	}
-	reply, err := r.read(false)
-	if err == nil && reply.Type == msgError && reply.Error != nil {
-		err = reply.Error.err(q.op, q.id)
-	}
-	if err == nil && !stop() {
-		err = ctx.Err()
-	}
-	return reply, err
-}
-
-// carry begins to move bytes both ways.
-func (r *running) carry(c *Client, joint bool, stdin io.Reader, stdout, stderr io.Writer, onGap func(atoll.Stream, int64, int64)) {
-	if stdin != nil {
-		r.out[chanStdin].open()
-		go r.feed(stdin)
-	}
-	if stdout != nil {
-		r.deliver(chanStdout, stdout, onGap)
-	}
-	if stderr != nil && !joint {
-		r.deliver(chanStderr, stderr, onGap)
-	}
-	c.work.Add(1)
-	go func() {
-		stop := context.AfterFunc(c.ctx, func() { _ = r.ws.CloseNow() })
-		r.readAll(joint)
-		stop()
-		c.work.Done()
-		r.delivery.Wait()
-		close(r.done)
-	}()
-}
-
-func (r *running) deliver(ch byte, w io.Writer, onGap func(atoll.Stream, int64, int64)) {
-	r.delivery.Go(func() {
-		if err := r.in[ch].deliver(w, onGap); err != nil {
-			r.writerFailed(err)
-		}
-	})
-}
-
-func (r *running) writerFailed(err error) {
-	r.failMu.Lock()
-	if r.failed == nil {
-		r.failed = err
-	}
-	r.failMu.Unlock()
-	if r.fragile {
-		_ = r.ws.CloseNow()
-	}
-}
-
-// writerError is the first error of a writer.
-func (r *running) writerError() error {
-	r.failMu.Lock()
-	defer r.failMu.Unlock()
-	return r.failed
-}
-
-// readAll reads until the server's last message.
-func (r *running) readAll(joint bool) {
-	defer r.ws.CloseNow()
-	for {
-		m, err := r.read(false)
-		if err != nil {
-			r.err = err
-			r.fail(err)
-			return
-		}
-		switch m.Type {
-		case msgExit, msgEnd, msgError:
-			r.last = m
-			r.finish()
-			return
-		case msgGap:
-			r.gap(m, joint)
-		}
-	}
-}
-
-// finish ends the output properly: all of it was received.
-func (r *running) finish() {
-	for _, f := range r.in {
-		if f != nil {
-			f.end(io.EOF)
-		}
-	}
-	r.fail(errEnded)
-}
-
-func (r *running) gap(m message, joint bool) {
-	ch, ok := channelOf(m.Stream)
-	if joint {
-		ch = chanStdout
-	}
-	if ok && m.Gap != nil && r.in[ch] != nil {
-		r.in[ch].skip(m.Stream, *m.Gap)
-	}
-}
-
-// feed copies stdin to the process. Nobody waits for it: it may be blocked in
-// a caller's Reader.
-func (r *running) feed(stdin io.Reader) {
-	buf := chunks.Get().(*[deliverSize]byte)
-	defer chunks.Put(buf)
-	for {
-		n, err := stdin.Read(buf[:])
-		if n > 0 {
-			if _, err := r.out[chanStdin].Write(buf[:n]); err != nil {
-				return
-			}
-		}
-		if err != nil {
-			_ = r.send(message{Type: msgClose, Stream: channelNames[chanStdin], Abort: err != io.EOF})
-			return
-		}
-	}
-}
-
-// sameWriter compares two writers, of which some types cannot be compared.
-func sameWriter(a, b io.Writer) (same bool) {
-	defer func() { _ = recover() }()
-	return a == b
-}
+var _ atoll.SessionStore = (*Client)(nil)

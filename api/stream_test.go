@@ -874,8 +874,8 @@ func TestManyLinksAtOnce(t *testing.T) {
 }
 
 // TestEndedSessionsAreClosed looks at the server's connections: one that was
-// taken over is nobody's but the session's, also when the provider notices that
-// the client has gone before the session does.
+// taken over is nobody's but the relay's, also when the provider notices that
+// the client has gone before the relay does.
 func TestEndedSessionsAreClosed(t *testing.T) {
 	r := newRig(t, Options{})
 	p := r.attachable(t, func(_ context.Context, a *atoll.Attachment) error {

@@ -110,7 +110,7 @@ func (a *app) attach(cmd *cobra.Command, ref, id string, from int64, detach []by
 	if st.Exit != nil && from == atoll.FromNow {
 		a.say("the process has ended; atoll logs shows what it printed")
 	}
-	s, err := a.newSession(cmd.Context(), sessionOptions{stdin: stdin && (!st.TTY || isTerminal(a.stdin)), tty: st.TTY, detach: detach, looksOn: true})
+	s, err := a.newConsole(cmd.Context(), consoleOptions{stdin: stdin && (!st.TTY || isTerminal(a.stdin)), tty: st.TTY, detach: detach, looksOn: true})
 	if err != nil {
 		return errors.Join(err, c.Close())
 	}
@@ -137,7 +137,7 @@ func startAt(from int64, st atoll.StreamStatus) int64 {
 	return min(from, st.Written)
 }
 
-func (a *app) attached(s *session, p atoll.Process, stdout, stderr int64) (atoll.Exit, error) {
+func (a *app) attached(s *console, p atoll.Process, stdout, stderr int64) (atoll.Exit, error) {
 	if err := s.takeTerminal(); err != nil {
 		return atoll.Exit{}, err
 	}
@@ -153,7 +153,7 @@ func (a *app) attached(s *session, p atoll.Process, stdout, stderr int64) (atoll
 
 // redraw gives the process our size, by way of another one, so that it draws
 // its screen anew even when the size was the same.
-func (a *app) redraw(s *session, p atoll.Process) {
+func (a *app) redraw(s *console, p atoll.Process) {
 	size := *s.size
 	size.Rows++
 	ctx, cancel := context.WithTimeout(s.ctx, patience)

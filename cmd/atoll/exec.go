@@ -53,7 +53,7 @@ func (f *execFlags) run(a *app, cmd *cobra.Command, ref string) error {
 	if f.detach && (f.json || f.stdin) {
 		return usagef("-d does not go with -i or --json: nobody is there to attend to them")
 	}
-	s, err := f.session(cmd.Context(), a)
+	s, err := f.console(cmd.Context(), a)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (f *execFlags) run(a *app, cmd *cobra.Command, ref string) error {
 }
 
 // attended runs the command and attends to it to the end.
-func (f *execFlags) attended(s *session, c *connection, ref string) (id string, exit atoll.Exit, err error) {
+func (f *execFlags) attended(s *console, c *connection, ref string) (id string, exit atoll.Exit, err error) {
 	sb, err := c.find(s.ctx, ref)
 	if err != nil {
 		return "", exit, s.why(err)

@@ -183,7 +183,7 @@ func golden(t *testing.T, path, got string) {
 // panicInTerminal is atoll crashing with a raw terminal.
 func panicInTerminal() {
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
-	s, err := a.newSession(context.Background(), sessionOptions{stdin: true, tty: true})
+	s, err := a.newConsole(context.Background(), consoleOptions{stdin: true, tty: true})
 	if err == nil {
 		err = s.takeTerminal()
 	}

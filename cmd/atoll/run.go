@@ -71,7 +71,7 @@ func (f *runFlags) run(a *app, cmd *cobra.Command, args []string) error {
 	if f.detach {
 		return f.runDetached(a, cmd, spec)
 	}
-	s, err := f.session(cmd.Context(), a)
+	s, err := f.console(cmd.Context(), a)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (f *runFlags) runDetached(a *app, cmd *cobra.Command, spec *atoll.Spec) err
 
 // attended makes the sandbox, attends to its command to the end, and removes
 // it, or with --keep stops it, whatever happens.
-func (f *runFlags) attended(s *session, c *connection, spec *atoll.Spec) (exit atoll.Exit, id string, err error) {
+func (f *runFlags) attended(s *console, c *connection, spec *atoll.Spec) (exit atoll.Exit, id string, err error) {
 	if err := s.app.prepare(s.ctx, c, spec, f.quiet); err != nil {
 		return exit, "", s.why(err)
 	}
@@ -156,7 +156,7 @@ func (f *runFlags) attended(s *session, c *connection, spec *atoll.Spec) (exit a
 }
 
 // main attends to the sandbox's main process.
-func (f *runFlags) main(s *session, sb atoll.Sandbox) (atoll.Exit, error) {
+func (f *runFlags) main(s *console, sb atoll.Sandbox) (atoll.Exit, error) {
 	p, err := sb.Process(s.ctx, atoll.MainProcess)
 	if err != nil {
 		return atoll.Exit{}, s.why(err)
@@ -168,7 +168,7 @@ func (f *runFlags) main(s *session, sb atoll.Sandbox) (atoll.Exit, error) {
 }
 
 // other runs the command besides an idle main process.
-func (f *runFlags) other(s *session, sb atoll.Sandbox, args []string) (atoll.Exit, error) {
+func (f *runFlags) other(s *console, sb atoll.Sandbox, args []string) (atoll.Exit, error) {
 	p, err := sb.Exec(s.ctx, &atoll.Command{
 		Args: args, TTY: s.size, Timeout: f.timeout, Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr,
 	})
@@ -179,7 +179,7 @@ func (f *runFlags) other(s *session, sb atoll.Sandbox, args []string) (atoll.Exi
 }
 
 // leave removes the sandbox, or stops it when it is to be kept.
-func (f *runFlags) leave(s *session, sb atoll.Sandbox) error {
+func (f *runFlags) leave(s *console, sb atoll.Sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 2*atoll.DefaultStopGrace)
 	defer cancel()
 	if f.keep {

@@ -1,288 +1,196 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"io"
-	"maps"
-	"os"
-	"os/signal"
+	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed46cd37a8/atoll"
 )
 
-// errDetached says that the user left the command to itself.
-var errDetached = errors.New("detached")
-
-// A session connects a command in a sandbox to this process: its terminal, its
-// signals and its streams. Begin it before the command is started, so that no
-// signal is lost; end it, and the terminal is as it was.
-type session struct {
-	app    *app
-	ctx    context.Context // ends with the cause why nobody should wait any longer
-	cancel context.CancelCauseFunc
-
-	stdin          io.Reader // nil unless asked for
-	stdout, stderr io.Writer
-	size           *atoll.Size // nil unless there is a terminal
-	detach         []byte      // keys that leave the command to itself
-	looksOn        bool
-
-	wantsRaw bool   // the terminal must pass on all bytes
-	restore  func() // undoes it
-
-	out     *output // what stdout writes to
-	errs    *output // and stderr
-	signals chan os.Signal
-	resized chan os.Signal
-	started chan atoll.Process
-	all     sync.WaitGroup
-	done    chan struct{}
-
-	timedOut atomic.Bool
+func newSession(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "session",
+		Short: "Sandboxes that workflows, agents and conversations share and end with",
+		Long: `A session binds a scope, such as the run of a workflow, to a sandbox of its own:
+whoever opens it has the same one, until the run ends, nobody uses it any more, or
+its time is over. A scope is written KIND/ID, KIND being workflow, agent, session
+or conversation. A session is named by its scope, or by its key, as in
+workflow_ID_sandbox.`,
+	}
+	cmd.AddCommand(newSessionOpen(a), newSessionLs(a), newSessionClose(a), newSessionEnd(a))
+	return cmd
 }
 
-// sessionOptions say what of this process is lent to the command.
-type sessionOptions struct {
-	stdin  bool
-	tty    bool
-	detach []byte // keys that end the session and leave the command to itself
-
-	// looksOn says that the command is not ours: a signal only detaches us.
-	looksOn bool
-}
-
-func (a *app) newSession(ctx context.Context, opts sessionOptions) (*session, error) {
-	s := &session{
-		app: a, out: newOutput(a.stdout), errs: newOutput(a.stderr), looksOn: opts.looksOn,
-		signals: make(chan os.Signal, 8), resized: make(chan os.Signal, 1),
-		started: make(chan atoll.Process, 1), done: make(chan struct{}), restore: func() {},
+func newSessionOpen(a *app) *cobra.Command {
+	var f specFlags
+	var spec atoll.SessionSpec
+	cmd := &cobra.Command{
+		Use:   "open [flags] SCOPE",
+		Short: "Open a session, and print the id of its sandbox",
+		Long: `Open prints the id of the sandbox of a scope. If there is none it is made, as the
+flags say; one that has stopped is started again, and one that is gone replaced,
+which is told on stderr.`,
+		Example: `  atoll session open workflow/wf_abc123
+  atoll exec $(atoll session open workflow/wf_abc123) -- make test
+  atoll session end workflow/wf_abc123`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if spec.Scope, err = atoll.ParseScope(args[0]); err != nil {
+				return err
+			}
+			box, err := f.build(a, nil)
+			if err != nil {
+				return err
+			}
+			spec.Project, box.Project = box.Project, ""
+			spec.Sandbox = *box
+			return a.openSession(cmd, &spec, f.quiet)
+		},
 	}
-	s.stdout, s.stderr = s.out, s.errs
-	s.ctx, s.cancel = context.WithCancelCause(ctx)
-	if opts.stdin {
-		s.stdin = a.stdin
-	}
-	if opts.tty {
-		size := a.terminalSize()
-		s.size = &size
-	}
-	if opts.tty && opts.stdin {
-		if !isTerminal(a.stdin) {
-			return nil, usagef("stdin is not a terminal: leave out -t, or -i")
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.register(all)
+	all.VisitAll(func(flag *pflag.Flag) {
+		if !slices.Contains(sessionsOwn, flag.Name) {
+			cmd.Flags().AddFlag(flag)
 		}
-		s.wantsRaw, s.detach = true, opts.detach
-	}
-	notify(s.signals, slices.Collect(maps.Keys(passedOn))...)
-	if opts.tty {
-		notifyResize(s.resized)
-	}
-	s.all.Go(s.watch)
-	return s, nil
-}
-
-// takeTerminal makes the terminal pass on all bytes, if the session wants it
-// so. Until then ^C is a signal, which breaks off what takes long before the
-// command starts.
-func (s *session) takeTerminal() error {
-	if !s.wantsRaw {
-		return nil
-	}
-	restore, err := makeRaw(s.app.stdin)
-	if err != nil {
-		return err
-	}
-	s.app.raw.Store(true)
-	s.restore = func() {
-		restore()
-		s.app.raw.Store(false)
-	}
-	if len(s.detach) > 0 {
-		s.stdin = &detachReader{r: s.stdin, keys: s.detach, detached: func() { s.cancel(errDetached) }}
-	}
-	return nil
-}
-
-// end gives the terminal and the signals back. The second time does nothing.
-func (s *session) end() {
-	if s.signals == nil {
-		return
-	}
-	s.restore()
-	signal.Stop(s.signals)
-	signal.Stop(s.resized)
-	close(s.done)
-	s.cancel(nil)
-	s.all.Wait()
-	s.signals = nil
-}
-
-// follow connects the session to p, waits until it has ended, and returns how.
-// attach, when not nil, delivers p's streams.
-func (s *session) follow(p atoll.Process, attach func(ctx context.Context) error) (atoll.Exit, error) {
-	s.started <- p
-	var err error
-	if attach != nil {
-		err = attach(s.ctx)
-	}
-	var exit atoll.Exit
-	if err == nil {
-		exit, err = p.Wait(s.ctx)
-	}
-	if s.timedOut.Load() {
-		exit.Code, exit.TimedOut, err = exitTimeout, true, nil
-	}
-	if err != nil {
-		return exit, s.why(err)
-	}
-	return exit, cmp.Or(s.out.failed(), s.errs.failed())
-}
-
-// why prefers the reason why the session was broken off to the failures that
-// followed from it.
-func (s *session) why(err error) error {
-	if cause := context.Cause(s.ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-		return cause
-	}
-	return err
-}
-
-// limit kills the command after d; 0 is never.
-func (s *session) limit(p atoll.Process, d time.Duration) (stop func()) {
-	if d <= 0 {
-		return func() {}
-	}
-	t := time.AfterFunc(d, func() {
-		s.timedOut.Store(true)
-		s.kill(p)
 	})
-	return func() { t.Stop() }
+	cmd.Flags().StringVar(&spec.Workflow, "workflow", "", "`id` of the workflow run with which the session ends, too")
+	cmd.Flags().Var((*idleValue)(&spec.IdleTimeout), "idle-timeout", "end the session when nobody uses its sandbox for so long, like 30m; 0 for never (default session.idle_timeout)")
+	cmd.Flags().Var((*idleValue)(&spec.MaxLifetime), "max-lifetime", "end the session after so long, whatever goes on in it, like 4h; 0 for no limit (default session.max_lifetime)")
+	return cmd
 }
 
-// patience is how long a command that was killed may take to be gone.
-const patience = 5 * time.Second
+// sessionsOwn are the flags of a sandbox that a session has a word of its own for,
+// or sets itself.
+var sessionsOwn = []string{"id", "ttl", "idle-stop", "idle-remove"}
 
-func (s *session) kill(p atoll.Process) {
-	s.send(p, atoll.SIGKILL)
-	time.AfterFunc(patience, func() { s.cancel(signalError{atoll.SIGKILL}) })
-}
-
-func (s *session) send(p atoll.Process, sig atoll.Signal) {
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
-	defer cancel()
-	err := p.Signal(ctx, sig)
-	if err == nil || s.ctx.Err() != nil {
-		return
-	}
-	switch atoll.KindOf(err) {
-	case atoll.ErrStopped, atoll.ErrNotFound, atoll.ErrUnavailable:
-		return // it ended at the same moment; Wait knows more
-	}
-	s.app.say("%v", err)
-}
-
-// watch passes signals and sizes on until the session ends.
-func (s *session) watch() {
-	defer s.restoreOnPanic()
-	var p atoll.Process
-	var insist insistence
-	size := atoll.Size{}
-	if s.size != nil {
-		size = *s.size
-	}
-	for {
-		select {
-		case <-s.done:
-			return
-		case p = <-s.started:
-			s.resize(p, &size)
-		case <-s.resized:
-			s.resize(p, &size)
-		case <-s.out.broken:
-			s.out.broken = nil
-			s.brokenPipe(p)
-		case <-s.errs.broken:
-			s.errs.broken = nil
-			s.brokenPipe(p)
-		case sig := <-s.signals:
-			s.signal(p, passedOn[sig], &insist)
+func (a *app) openSession(cmd *cobra.Command, spec *atoll.SessionSpec, quiet bool) error {
+	return a.with(cmd, func(ctx context.Context, c *connection) error {
+		if err := c.mustLive(); err != nil {
+			return err
 		}
+		if err := a.prepare(ctx, c, &spec.Sandbox, quiet); err != nil {
+			return err
+		}
+		o, err := atoll.OpenSession(ctx, c.Provider, spec)
+		if err != nil {
+			return err
+		}
+		if o.Note != "" {
+			a.say("%s", o.Note)
+		}
+		_, err = fmt.Fprintln(a.stdout, o.Sandbox)
+		return err
+	})
+}
+
+func newSessionLs(a *app) *cobra.Command {
+	var l listing
+	cmd := &cobra.Command{
+		Use:               "ls [flags]",
+		Aliases:           []string{"list"},
+		Short:             "List sessions of all projects, or with --project of one",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				project, err := a.project()
+				if err != nil {
+					return err
+				}
+				all, err := atoll.Sessions(ctx, c.Provider, project)
+				if err != nil {
+					return err
+				}
+				return printList(a, l, all, func(s atoll.Session) string { return s.Key },
+					[]string{"SESSION", "PROJECT", "SANDBOX", "STATE", "OPENED", "EXPIRES"},
+					func(s atoll.Session) []string {
+						return []string{s.Key, s.Project, s.Sandbox, sessionState(s), ago(time.Since(s.Opened)), until(s.Expires)}
+					})
+			})
+		},
+	}
+	l.register(cmd, "print keys only")
+	return cmd
+}
+
+// sessionState is the state, and why it still is that.
+func sessionState(s atoll.Session) string {
+	if s.Problem == "" {
+		return string(s.State)
+	}
+	return string(s.State) + " (" + s.Problem + ")"
+}
+
+// until says how long it is to a time.
+func until(at time.Time) string {
+	if at.IsZero() {
+		return "never"
+	}
+	return "in " + time.Until(at).Round(time.Second).String()
+}
+
+func newSessionClose(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "close SESSION...",
+		Short: "Close sessions, and remove their sandboxes with their files",
+		Long: `Close removes the sandbox of each session, with its files. What cannot be removed
+stays listed as closing, and is tried again.`,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeSessions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				return a.each(args, func(name string) error {
+					scope, err := atoll.ParseScope(name)
+					if err != nil {
+						return err
+					}
+					return atoll.CloseSession(ctx, c.Provider, c.project, scope.Key())
+				})
+			})
+		},
 	}
 }
 
-// signal does with sig what the user means by it. The command gets it; whoever
-// sends three within a short time wants it gone. While there is no command yet
-// the session is broken off. In a raw terminal, where ^C is a byte, a signal
-// comes from somebody who wants us gone: to the command, its terminal hangs up.
-func (s *session) signal(p atoll.Process, sig atoll.Signal, insist *insistence) {
-	ends := sig == atoll.SIGINT || sig == atoll.SIGTERM || sig == atoll.SIGHUP || sig == atoll.SIGQUIT
-	switch {
-	case ends && s.looksOn:
-		s.cancel(errDetached)
-	case ends && p == nil:
-		s.cancel(signalError{sig})
-	case p == nil:
-	case ends && s.app.raw.Load():
-		s.send(p, atoll.SIGHUP)
-		s.cancel(signalError{sig})
-	case ends && insist.again(time.Now()):
-		s.kill(p)
-	default:
-		s.send(p, sig)
+func newSessionEnd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "end SCOPE",
+		Short: "Close the sessions of a run that has ended, and print which those were",
+		Long: `End closes the session of a scope, if there is one, and with a workflow those of the
+agents that were part of it. It is what a workflow calls at its end.`,
+		Example:           `  atoll session end workflow/wf_abc123`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			scope, err := atoll.ParseScope(args[0])
+			if err != nil {
+				return err
+			}
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				closed, err := atoll.EndScope(ctx, c.Provider, c.project, scope)
+				for _, key := range closed {
+					fmt.Fprintln(a.stdout, key)
+				}
+				return err
+			})
+		},
 	}
 }
 
-// An insistence counts signals that follow each other closely.
-type insistence struct {
-	n    int
-	last time.Time
-}
-
-func (i *insistence) again(now time.Time) bool {
-	if now.Sub(i.last) > 2*time.Second {
-		i.n = 0
-	}
-	i.n, i.last = i.n+1, now
-	return i.n >= 3
-}
-
-// brokenPipe does to the command what its own broken pipe would have done, and
-// kills it when it does not mind.
-func (s *session) brokenPipe(p atoll.Process) {
-	if p == nil {
-		return
-	}
-	s.send(p, sigPipe)
-	time.AfterFunc(time.Second, func() { s.kill(p) })
-}
-
-// sigPipe is SIGPIPE.
-const sigPipe atoll.Signal = 13
-
-// resize tells p the size of the terminal when that is not have.
-func (s *session) resize(p atoll.Process, have *atoll.Size) {
-	if s.size == nil || p == nil {
-		return
-	}
-	size := s.app.terminalSize()
-	if size == *have {
-		return
-	}
-	*have = size
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
-	defer cancel()
-	_ = atoll.Resize(ctx, p, size) // a wrong size is no reason to end
-}
-
-// restoreOnPanic gives the terminal back before the program crashes.
-func (s *session) restoreOnPanic() {
-	if v := recover(); v != nil {
-		s.restore()
-		panic(v)
-	}
+// completeSessions offers the sessions of the project.
+func (a *app) completeSessions(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
+		all, err := atoll.Sessions(ctx, c.Provider, c.project)
+		for _, s := range all {
+			names = append(names, s.Key)
+		}
+		return names, err
+	})
 }

@@ -29,8 +29,8 @@ func (f *streamFlags) register(fs *pflag.FlagSet) {
 	fs.Var((*bytesValue)(&f.limit), "output-limit", "how much of each output --json shows")
 }
 
-// session begins a session of these flags.
-func (f *streamFlags) session(ctx context.Context, a *app) (*session, error) {
+// console begins a console of these flags.
+func (f *streamFlags) console(ctx context.Context, a *app) (*console, error) {
 	keys, err := parseKeys(f.detachKeys)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (f *streamFlags) session(ctx context.Context, a *app) (*session, error) {
 	if f.limit < 0 {
 		return nil, usagef("--output-limit %s: say how much, like 64k", f.limit)
 	}
-	s, err := a.newSession(ctx, sessionOptions{stdin: f.stdin, tty: f.tty, detach: keys})
+	s, err := a.newConsole(ctx, consoleOptions{stdin: f.stdin, tty: f.tty, detach: keys})
 	if err == nil && f.json {
 		s.stdout, s.stderr = newHead(f.limit), newHead(f.limit)
 	}
@@ -62,7 +62,7 @@ type result struct {
 }
 
 // finish prints what --json wants to see and ends with the command's exit code.
-func (f *streamFlags) finish(a *app, s *session, id string, exit atoll.Exit) error {
+func (f *streamFlags) finish(a *app, s *console, id string, exit atoll.Exit) error {
 	if f.json {
 		r := result{ID: id, Exit: exit}
 		r.Stdout, r.StdoutBytes, r.StdoutTruncated = s.stdout.(*head).result()
@@ -109,7 +109,7 @@ func wholeRunes(b []byte) []byte {
 }
 
 // gap tells of output that was dropped before anyone read it.
-func (s *session) gap(stream atoll.Stream, from, to int64) {
+func (s *console) gap(stream atoll.Stream, from, to int64) {
 	s.app.say("%s of %s was dropped before it could be read", byteCount(to-from), stream)
 }
 
