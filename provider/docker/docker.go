@@ -72,6 +72,7 @@ type Provider struct {
 	shelf   shelf
 	events  *events
 	sweeper *sweeper
+	exits   chan struct{}   // full while as many containers are being ended as may be
 	visits  context.Context // ends with the provider
 	quit    context.CancelFunc
 
@@ -141,7 +142,7 @@ func New(opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", "docker", atoll.ErrInvalid, err)
 	}
-	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), shelf: shelf(filepath.Join(opts.Dir, "images")), guests: map[string]*visit{}, fine: map[string]bool{}}
+	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), shelf: shelf(filepath.Join(opts.Dir, "images")), guests: map[string]*visit{}, fine: map[string]bool{}, exits: make(chan struct{}, exitsAtOnce)}
 	p.visits, p.quit = context.WithCancel(context.Background())
 	p.events = newEvents(p)
 	p.sweeper = newSweeper(p)

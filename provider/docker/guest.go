@@ -122,7 +122,10 @@ func (p *Provider) install(ctx context.Context, image, volume, sum string, progr
 func (p *Provider) drop(container string) {
 	ctx, cancel := context.WithTimeout(context.Background(), dropTime)
 	defer cancel()
-	_, err := p.engine.ContainerRemove(ctx, container, client.ContainerRemoveOptions{Force: true})
+	err := p.exiting(ctx, func() error {
+		_, err := p.engine.ContainerRemove(ctx, container, client.ContainerRemoveOptions{Force: true})
+		return err
+	})
 	if err != nil && kindOf(err) != atoll.ErrNotFound {
 		p.log.Error("remove", "container", container, "err", err)
 	}

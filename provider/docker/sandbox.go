@@ -128,14 +128,33 @@ func (p *Provider) end(ctx context.Context, r *record, grace time.Duration) erro
 		case <-timer.C:
 		}
 	}
-	if err := signal("SIGKILL"); err != nil {
-		return err
-	}
+	return p.exiting(ctx, func() error {
+		if err := signal("SIGKILL"); err != nil {
+			return err
+		}
+		select {
+		case <-ended.Result:
+			return nil
+		case err := <-ended.Error:
+			return err
+		}
+	})
+}
+
+// exitsAtOnce is how many containers are ended at once. An engine may lock up when it
+// is many: where containers leave their networks, 20.10 takes two locks in one order,
+// and in the other one where it looks for them (libnetwork, sbLeave and
+// getNetworksFromStore). A hundred removals at once have done it.
+const exitsAtOnce = 4
+
+// exiting calls do, which ends a container, when there is room.
+func (p *Provider) exiting(ctx context.Context, do func() error) error {
 	select {
-	case <-ended.Result:
-		return nil
-	case err := <-ended.Error:
-		return err
+	case p.exits <- struct{}{}:
+		defer func() { <-p.exits }()
+		return do()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -175,7 +194,10 @@ func (s *sandbox) remove(ctx context.Context, opts atoll.RemoveOptions) error {
 	s.p.fire(s.id)
 	r, err := s.p.inspect(ctx, "remove", s.id)
 	if err == nil {
-		_, err = s.p.engine.ContainerRemove(ctx, r.container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}) // anonymous ones
+		err = s.p.exiting(ctx, func() error {
+			_, err := s.p.engine.ContainerRemove(ctx, r.container, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true}) // anonymous ones
+			return err
+		})
 	}
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotFound && kindOf(err) != atoll.ErrNotFound {
 		return s.p.failed(ctx, "remove", s.id, err)
