@@ -29,13 +29,17 @@ var expiry = []promise{
 		h.gone(t, sb, 0)
 	}},
 	{"Extend gives it more time, or less", []need{needExtend}, func(t *testing.T, h *harness) {
-		second := atoll.Duration(time.Second)
-		more, less, never := h.create(t, atoll.Spec{TTL: 2 * second}), h.create(t, atoll.Spec{TTL: 3600 * second}), h.create(t, atoll.Spec{TTL: 2 * second})
-		for sb, ttl := range map[atoll.Sandbox]atoll.Duration{more: 3600 * second, less: second, never: atoll.Never} {
-			if err := atoll.Extend(h.ctx(t), sb, ttl); err != nil {
-				t.Fatalf("Extend by %s: %v", ttl, err)
+		const second = atoll.Duration(time.Second)
+		extended := func(from, to atoll.Duration) atoll.Sandbox {
+			sb := h.create(t, atoll.Spec{TTL: from})
+			if err := atoll.Extend(h.ctx(t), sb, to); err != nil {
+				t.Fatalf("Extend by %s: %v", to, err)
 			}
+			return sb
 		}
+		more, never := extended(4*second, 3600*second), extended(4*second, atoll.Never)
+		over := time.Now().Add(4 * time.Second)
+		less := extended(3600*second, second)
 		if left := time.Until(h.status(t, more).Expires); left < 3500*time.Second || left > 3600*time.Second {
 			t.Errorf("%s are left of an hour", left)
 		}
@@ -48,7 +52,7 @@ var expiry = []promise{
 			}
 			return nil
 		})
-		time.Sleep(time.Second) // and the two seconds of the others are over
+		time.Sleep(time.Until(over)) // the seconds of the others, too
 		for _, sb := range []atoll.Sandbox{more, never} {
 			if st := h.status(t, sb); st.State != atoll.StateRunning {
 				t.Errorf("it is %s: %s", st.State, st.Reason)

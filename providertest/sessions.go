@@ -164,17 +164,18 @@ var sessions = []promise{
 	}},
 	{"a session that nobody uses ends, and one that is used does not", []need{needSessions}, func(t *testing.T, h *harness) {
 		lonely, busy := h.session("lonely"), h.session("busy")
-		lonely.IdleTimeout, busy.IdleTimeout = atoll.Duration(time.Second), atoll.Duration(time.Second)
+		idle := h.short() / 4 // long enough to begin something
+		lonely.IdleTimeout, busy.IdleTimeout = atoll.Duration(idle), atoll.Duration(idle)
 		alone, _ := h.open(t, lonely)
 		o, sb := h.open(t, busy)
 		h.start(t, sb, word("ready"))
-		h.poll(t, 2*h.short()+time.Second, func() error {
+		h.poll(t, 3*h.short(), func() error {
 			if _, err := h.p.Get(h.ctx(t), alone.Sandbox); atoll.KindOf(err) != atoll.ErrNotFound {
 				return fmt.Errorf("Get: %v, want not found", err)
 			}
 			return nil
 		})
-		time.Sleep(2 * time.Second) // as long again for the other one
+		time.Sleep(idle) // as long again for the other one
 		if again, _ := h.open(t, busy); again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound {
 			t.Errorf("while a command ran, the session was %s: %s", again.Opening, again.Note)
 		}
@@ -184,12 +185,12 @@ var sessions = []promise{
 	}},
 	{"a session whose time is over ends, whatever it does", []need{needSessions}, func(t *testing.T, h *harness) {
 		spec := h.session("short")
-		spec.MaxLifetime = atoll.Duration(2 * time.Second)
+		spec.MaxLifetime = atoll.Duration(h.short() / 2)
 		_, sb := h.open(t, spec)
 		if _, err := sb.Exec(h.ctx(t), word("ready")); err != nil && atoll.KindOf(err) != atoll.ErrNotFound && atoll.KindOf(err) != atoll.ErrStopped {
 			t.Errorf("Exec: %v", err)
 		}
-		h.gone(t, sb, h.short()+2*time.Second)
+		h.gone(t, sb, 2*h.short())
 		if again, _ := h.open(t, h.session("short")); again.Opening == atoll.OpeningFound {
 			t.Errorf("opened again it is %+v", again)
 		}
