@@ -65,8 +65,9 @@ var rooms = map[string]map[string]string{
 	},
 	"tool": {"frontmatter": "what the agent's file says"},
 	"ledger": {
-		"secret": "what it keeps for each sandbox",
-		"store":  "where it writes",
+		"internal/keyed": "one at a time works on a record",
+		"secret":         "what it keeps for each sandbox",
+		"store":          "where it writes",
 	},
 	"store":           {"internal/disk": "who holds a record has a lock"},
 	"store/storetest": {"store": "whose promises it checks"},

@@ -117,7 +117,7 @@ func newSandboxTool(kit *tool.Kit, t *tool.Tool, opts Options) *sandboxTool {
 		"dynamic":              true,
 	}, nil, run)
 	desc := a.Desc()
-	desc.InputSchema = inputSchema(t.Input)
+	desc.InputSchema = asMap(t.Input)
 	return &sandboxTool{a, desc}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/keyed"
 )
 
 // lockWait is how long an operation waits for another one on the same sandbox,
@@ -15,55 +16,29 @@ const lockWait = time.Minute
 // A gate keeps those of this program out of each other's way. Other programs are
 // kept out by what is written down.
 type gate struct {
+	held keyed.Locks // by sandbox: who works on its record
+
 	mu   sync.Mutex
-	held map[string]chan struct{} // by sandbox: closed when who works on its record is done
 	shut map[string]chan struct{} // by sandbox: closed when commands may start in it again
 	uses map[string]int           // commands that are being started, by sandbox
 }
 
 func newGate() *gate {
-	return &gate{held: map[string]chan struct{}{}, shut: map[string]chan struct{}{}, uses: map[string]int{}}
+	return &gate{shut: map[string]chan struct{}{}, uses: map[string]int{}}
 }
 
 // try takes the lock of a sandbox's record if it is free.
-func (g *gate) try(id string) (unlock func(), ok bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.held[id] != nil {
-		return nil, false
-	}
-	done := make(chan struct{})
-	g.held[id] = done
-	return sync.OnceFunc(func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		delete(g.held, id)
-		close(done)
-	}), true
-}
+func (g *gate) try(id string) (unlock func(), ok bool) { return g.held.Try(id) }
 
 // lock is try that waits. Kinds: ErrConflict.
 func (g *gate) lock(ctx context.Context, op, id string) (unlock func(), err error) {
-	timer := time.NewTimer(lockWait)
-	defer timer.Stop()
-	for {
-		if unlock, ok := g.try(id); ok {
-			return unlock, nil
-		}
-		g.mu.Lock()
-		done := g.held[id]
-		g.mu.Unlock()
-		if done == nil {
-			continue
-		}
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-timer.C:
-			return nil, atoll.Errorf(op, id, atoll.ErrConflict, "another operation on this sandbox is in progress")
-		}
+	within, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	unlock, err = g.held.Lock(within, id)
+	if err != nil && ctx.Err() == nil {
+		err = atoll.Errorf(op, id, atoll.ErrConflict, "another operation on this sandbox is in progress")
 	}
+	return unlock, err
 }
 
 // enter counts in a command that is going to be started, when the sandbox is
