@@ -44,7 +44,7 @@ func (l *Provider) on(ctx context.Context, project, key string, do func() (again
 	defer unlock()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, maxPause) {
 		again, err := do()
-		if errors.Is(err, store.ErrChanged) || atoll.KindOf(err) == atoll.ErrAlreadyExists && errors.Is(err, errRaced) {
+		if errors.Is(err, store.ErrChanged) || errors.Is(err, errRaced) {
 			again, err = true, nil
 		}
 		if err != nil || !again {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"path"
-	"slices"
 	"strings"
 	"sync"
 
@@ -114,7 +113,7 @@ func (k *Kit) desk(o *atoll.OpenedSession, sb atoll.Sandbox) *desk {
 		return d
 	}
 	for key, d := range k.desks {
-		if len(k.desks) >= maxDesks && len(d.stdins) == 0 {
+		if len(k.desks) >= maxDesks && !d.types() {
 			delete(k.desks, key)
 		}
 	}
@@ -256,9 +255,7 @@ func closeSession(ctx context.Context, c *call, _ struct{}) (closeOutput, error)
 	}
 	if d := c.k.known(scope.Key()); d != nil {
 		c.k.forget(d)
-		for _, id := range slices.Collect(maps.Keys(d.stdins)) {
-			d.endStdin(id)
-		}
+		d.endStdins()
 	}
 	err = atoll.CloseSession(ctx, c.k.provider, c.k.opts.Project, scope.Key())
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {

@@ -146,13 +146,29 @@ func (c *call) run(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command) (r
 	with.Stdout, with.Stderr = stdout, stderr
 	began := time.Now()
 	stop := c.reporting(ctx, began, stdout)
-	err := atoll.Run(ctx, sb, &with)
+	box := &starter{Sandbox: sb}
+	err := atoll.Run(ctx, box, &with)
 	stop()
+	if k := atoll.KindOf(err); box.started && (k == atoll.ErrStopped || k == atoll.ErrNotFound) { // whoever calls us must not run it once more
+		err = refuse(atoll.ErrConflict, "the sandbox ended while the command ran, which may have done a part of its work: look at that, and run it again if need be")
+	}
 	r := ran{stdout: stdout.end(), stderr: stderr.end(), took: time.Since(began)}
 	if failed, ok := errors.AsType[*atoll.ExitError](err); ok {
 		r.exit, err = failed.Exit, nil
 	}
 	return r, err
+}
+
+// A starter notes whether a command was started.
+type starter struct {
+	atoll.Sandbox
+	started bool
+}
+
+func (s *starter) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	p, err := s.Sandbox.Exec(ctx, cmd)
+	s.started = err == nil
+	return p, err
 }
 
 // reporting reports until stop is called.

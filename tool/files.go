@@ -55,8 +55,11 @@ func (c *call) place(d *desk, name string) (place, error) {
 	return place{}, refuse(atoll.ErrDenied, "%s is outside of %s, where the file tools work: use sandbox_exec for other places", abs, strings.Join(roots, ", "))
 }
 
-// outside explains an error of an FS that does not let itself be led out of root.
+// explain says what to do about an error of the FS; the tools' own say it already.
 func (p place) explain(err error) error {
+	if e, ok := errors.AsType[*atoll.Error](err); ok && e.Op == "" {
+		return err
+	}
 	switch atoll.KindOf(err) {
 	case atoll.ErrDenied:
 		return refuse(atoll.ErrDenied, "%s cannot be used by the file tools: it leads out of %s, or its owner does not let you (%v)", p.path, p.root, cause(err))

@@ -283,6 +283,22 @@ func (d *desk) stdin(k *Kit, p atoll.Process) io.WriteCloser {
 	return w
 }
 
+// types reports whether anything is typed into a command.
+func (d *desk) types() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.stdins) > 0
+}
+
+func (d *desk) endStdins() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, w := range d.stdins {
+		_ = w.Close()
+	}
+	clear(d.stdins)
+}
+
 func (d *desk) endStdin(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

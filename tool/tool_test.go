@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -184,6 +185,57 @@ func TestSandboxThatIsLost(t *testing.T) {
 	b.call("sandbox_process_read", m{"process_id": "none"}).fails(atoll.ErrNotExist, "background")
 }
 
+// A dying provider's sandboxes stop while their next command runs, whose exit nobody
+// sees.
+type dying struct {
+	atoll.ProviderLayer
+	next atomic.Bool
+}
+
+func (p *dying) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+	sb, err := p.Provider.Get(ctx, id)
+	return dyingSandbox{atoll.SandboxLayer{Sandbox: sb}, p}, err
+}
+
+type dyingSandbox struct {
+	atoll.SandboxLayer
+	p *dying
+}
+
+func (s dyingSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	p, err := s.SandboxLayer.Exec(ctx, cmd)
+	if err != nil || !s.p.next.Swap(false) {
+		return p, err
+	}
+	return dyingProcess{atoll.ProcessLayer{Process: p}, s}, nil
+}
+
+type dyingProcess struct {
+	atoll.ProcessLayer
+	s dyingSandbox
+}
+
+func (p dyingProcess) Wait(ctx context.Context) (atoll.Exit, error) {
+	_, err := p.ProcessLayer.Wait(ctx)
+	if err == nil {
+		err = p.s.Stop(ctx, 0)
+	}
+	if err == nil {
+		err = atoll.E("wait", p.ID(), atoll.ErrStopped, nil)
+	}
+	return atoll.Exit{}, err
+}
+
+// A command whose sandbox ends is not run a second time.
+func TestSandboxThatEndsMeanwhile(t *testing.T) {
+	p := &dying{ProviderLayer: atoll.ProviderLayer{Provider: newBench(t, tool.Options{}).provider}}
+	b := newBenchOn(t, p, tool.Options{})
+	b.call("sandbox_open", m{}).is()
+	p.next.Store(true)
+	b.call("sandbox_exec", m{"command": "echo ran >> f"}).fails(atoll.ErrConflict, "run it again")
+	b.call("sandbox_exec", m{"command": "cat f"}).is("stdout", "ran\n")
+}
+
 func TestTimeout(t *testing.T) {
 	limits := frontmatter.DefaultLimits()
 	limits.Timeout = time.Second
@@ -256,11 +308,15 @@ func TestFiles(t *testing.T) {
 	b.call("sandbox_fs_delete", m{"path": "a"}).fails(atoll.ErrInvalid, "recursive")
 	b.call("sandbox_fs_delete", m{"path": "a", "recursive": true}).is("deleted", true)
 	b.call("sandbox_fs_write", m{"path": "fourth", "content": ""}).is("size_bytes", 0)
-	b.call("sandbox_fs_delete", m{"path": ".", "recursive": true}).fails(atoll.ErrDenied)
+	r := b.call("sandbox_fs_delete", m{"path": ".", "recursive": true})
+	r.fails(atoll.ErrDenied, "one by one")
+	if strings.Contains(r.err.Error(), "leads out") {
+		t.Errorf("the work directory: %v", r.err)
+	}
 	b.call("sandbox_fs_delete", m{"path": "none"}).fails(atoll.ErrNotExist)
 	b.call("sandbox_fs_read", m{"path": "."}).fails(atoll.ErrInvalid)
 	b.call("sandbox_exec", m{"command": "ln -s full link"}).is("exit_code", 0)
-	r := b.call("sandbox_fs_list", m{"recursive": true})
+	r = b.call("sandbox_fs_list", m{"recursive": true})
 	if got := fmt.Sprint(r.out["entries"]); !strings.Contains(got, "name:link target:full type:symlink") {
 		t.Errorf("entries = %s", got)
 	}
