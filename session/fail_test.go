@@ -78,7 +78,8 @@ func TestKilled(t *testing.T) {
 		for _, next := range []string{"open", "close", "server"} {
 			t.Run(step+", then "+next, func(t *testing.T) {
 				box, dir := backend(t, mock.Options{}), t.TempDir()
-				killed := quickly(box, dir, session.Options{}.WithStep(func(name string) {
+				// It does not look at the session meanwhile: it might come first.
+				killed := around(box, dir, session.Options{IdleTimeout: atoll.Never}.WithStep(func(name string) {
 					if name == step {
 						runtime.Goexit()
 					}
