@@ -88,21 +88,6 @@ var crashes = []promise{
 		}
 		h.revives(t, sb)
 	}},
-	{"an AutoRemove sandbox whose maker was killed goes a while after its main process, with its volume", []need{needElsewhere}, func(t *testing.T, h *harness) {
-		p, sb, _ := h.abandoned(t, atoll.Spec{Cmd: wordArgs("ready"), AutoRemove: true})
-		if h.p.Info().Caps.Survives {
-			main, err := sb.Process(h.ctx(t), atoll.MainProcess)
-			if err != nil {
-				t.Fatalf("Process: %v", err)
-			}
-			if err := main.Signal(h.ctx(t), atoll.SIGKILL); err != nil {
-				t.Errorf("Signal: %v", err)
-			}
-		}
-		h.poll(t, h.short()+atoll.AutoRemoveLinger, func() error { return empty(h.ctx(t), p) })
-		_, err := sb.Status(h.ctx(t))
-		wantKind(t, "Status", err, atoll.ErrNotFound)
-	}},
 	{"a sandbox that was killed has failed, and starts again with what Durable says", []need{needCrash}, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{Cmd: append(wordArgs("stay", "kept"), h.durable()...)})
 		main, err := sb.Process(h.ctx(t), atoll.MainProcess)

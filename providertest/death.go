@@ -203,20 +203,6 @@ var death = []promise{
 		}
 		h.becomes(t, sb, atoll.StateStopped)
 	}},
-	{"a negative grace is the default one", nil, func(t *testing.T, h *harness) {
-		if testing.Short() {
-			t.Skipf("-short: it takes %v", atoll.DefaultStopGrace)
-		}
-		sb := h.idle(t)
-		h.started(t, sb, word("deaf"))
-		begin := time.Now()
-		if err := sb.Stop(h.ctx(t), -1); err != nil {
-			t.Fatalf("Stop: %v", err)
-		}
-		if took := time.Since(begin); took < atoll.DefaultStopGrace-50*time.Millisecond || took > atoll.DefaultStopGrace+h.short() {
-			t.Errorf("Stop took %v, want the default grace of %v", took, atoll.DefaultStopGrace)
-		}
-	}},
 	{"Stop with grace 0 kills at once", nil, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{Cmd: wordArgs("deaf")})
 		within(t, h.short(), "Stop", func() {

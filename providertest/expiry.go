@@ -122,11 +122,6 @@ var expiry = []promise{
 			t.Errorf("Spec.IdleStop is %v", got)
 		}
 	}},
-	{"AutoRemove removes it a while after its main process ended", nil, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{Cmd: wordArgs("exit", 0), AutoRemove: true})
-		h.becomes(t, sb, atoll.StateStopped)
-		h.gone(t, sb, h.short()+atoll.AutoRemoveLinger)
-	}},
 }
 
 // gone waits until nobody knows the sandbox any more.

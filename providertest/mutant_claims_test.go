@@ -35,7 +35,7 @@ var claimants = []mutant{
 		sandboxes(func(sb atoll.Sandbox) atoll.Sandbox { return &once{SandboxLayer: atoll.SandboxLayer{Sandbox: sb}} })),
 	breaks("drops the volume when it fails", "volumes/a Create that fails, or whose context ends, leaves the data volume that was kept",
 		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider { return dropping{atoll.ProviderLayer{Provider: p}} })),
-	breaks("has no default grace", "death/a negative grace is the default one", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+	breaks("has no default grace", "patience/Stop with a negative grace gives the default one", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
 		return hasty{atoll.SandboxLayer{Sandbox: sb}}
 	})),
 	breaks("writes on", "files/a Write whose context ends half way leaves the old file and nothing else", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {

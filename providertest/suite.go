@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -125,7 +126,7 @@ func groups() []group {
 		{"files", files}, {"sub", subs}, {"volumes", volumes}, {"workspaces", workspaces}, {"sessions", sessions}, {"images", images}, {"debian", debians}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
 		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"network", network},
 		{"named", named}, {"cache", caches}, {"dial", dials}, {"pause", pauses}, {"snapshot", snapshots},
-		{"ledger", ledgers}, {"faults", faults}, {"steps", steps},
+		{"ledger", ledgers}, {"faults", faults}, {"steps", steps}, {patient, patience},
 	}
 }
 
@@ -157,21 +158,34 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 		if len(cfg.only) > 0 && !slices.Contains(cfg.only, g.name) {
 			continue
 		}
-		t.Run(g.name, func(t *testing.T) {
-			for _, p := range g.promises {
-				t.Run(p.name, func(t *testing.T) {
-					if reason, ok := cfg.except[g.name+"/"+p.name]; ok {
-						t.Skipf("excepted: %s", reason)
-					}
-					p.run(t, open, cfg)
-				})
-			}
-		})
+		t.Run(g.name, func(t *testing.T) { g.run(t, open, cfg) })
 	}
 }
 
-func (p promise) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *config) {
-	kin := checkLeaks(t, cfg) // its cleanup runs last
+func (g group) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *config) {
+	keep := func(p promise, check func(t *testing.T) *census) {
+		t.Run(p.name, func(t *testing.T) {
+			if reason, ok := cfg.except[g.name+"/"+p.name]; ok {
+				t.Skipf("excepted: %s", reason)
+			}
+			p.run(t, open, cfg, check(t))
+		})
+	}
+	if g.name != patient {
+		for _, p := range g.promises {
+			keep(p, func(t *testing.T) *census { return checkLeaks(t, cfg) }) // its cleanup runs last
+		}
+		return
+	}
+	kin := checkLeaks(t, cfg)
+	var all sync.WaitGroup
+	for _, p := range g.promises {
+		all.Go(func() { keep(p, func(*testing.T) *census { return kin }) })
+	}
+	all.Wait()
+}
+
+func (p promise) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *config, kin *census) {
 	h := &harness{cfg: cfg, kin: kin, p: open(t)}
 	t.Cleanup(func() { h.close(t) })
 	for _, need := range p.needs {

@@ -58,7 +58,7 @@ func TestRemovedBehindOurBack(t *testing.T) {
 			if err := watchUntil(ctx, p, func(st atoll.Status) bool { return st.ID == sb.ID() }); err != nil { // the other one listens too
 				t.Fatal(err)
 			}
-			if _, err := c.ContainerRemove(ctx, options[p].Prefix+"-session-"+sb.ID(), client.ContainerRemoveOptions{Force: true}); err != nil {
+			if _, err := c.ContainerRemove(ctx, optionsOf(p).Prefix+"-session-"+sb.ID(), client.ContainerRemoveOptions{Force: true}); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-seen; err != nil {
@@ -102,10 +102,10 @@ func TestContainerOfTheName(t *testing.T) {
 			config := &container.Config{Image: busybox}
 			if tt.half {
 				config.Labels = map[string]string{
-					"atoll": "true", "atoll.owner": options[p].Prefix, "atoll.session": id, "atoll.project": "default", "atoll.spec": `{"id":"` + id + `","project":"default"}`,
+					"atoll": "true", "atoll.owner": optionsOf(p).Prefix, "atoll.session": id, "atoll.project": "default", "atoll.spec": `{"id":"` + id + `","project":"default"}`,
 				}
 			}
-			made, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: options[p].Prefix + "-session-" + id, Config: config})
+			made, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: optionsOf(p).Prefix + "-session-" + id, Config: config})
 			if err != nil {
 				t.Fatal(err)
 			}

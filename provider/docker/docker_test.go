@@ -123,8 +123,13 @@ func stopEngine() error {
 	return engine.end()
 }
 
-// options are those that providers were opened with.
-var options = map[*docker.Provider]docker.Options{}
+// options are those that providers were opened with: docker.Options by *docker.Provider.
+var options sync.Map
+
+func optionsOf(p *docker.Provider) docker.Options {
+	opts, _ := options.Load(p)
+	return opts.(docker.Options)
+}
 
 // open returns a provider of the test engine with names of its own.
 func open(t testing.TB, change ...func(*docker.Options)) *docker.Provider {
@@ -144,7 +149,7 @@ func (d *daemon) open(t testing.TB, change ...func(*docker.Options)) *docker.Pro
 	if err != nil {
 		t.Fatal(err)
 	}
-	options[p] = opts
+	options.Store(p, opts)
 	t.Cleanup(d.dropImages) // what one test has pulled another has not
 	return p
 }
@@ -161,7 +166,7 @@ func (d *daemon) elsewhere(change ...func(*docker.Options)) func(*testing.T) (*e
 
 // newMaker returns a process that makes sandboxes like those of p, which it closes.
 func newMaker(t *testing.T, p *docker.Provider) (cmd *exec.Cmd, reopen func() atoll.Provider) {
-	opts := options[p]
+	opts := optionsOf(p)
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +189,7 @@ func newMaker(t *testing.T, p *docker.Provider) (cmd *exec.Cmd, reopen func() at
 		if err != nil {
 			t.Fatal(err)
 		}
-		options[p] = opts
+		options.Store(p, opts)
 		return p
 	}
 }
@@ -216,7 +221,7 @@ func (d *daemon) crash(signal string) func(*testing.T, atoll.Provider, atoll.San
 			t.Fatal(err)
 		}
 		defer c.Close()
-		name := options[p.(*docker.Provider)].Prefix + "-session-" + sb.ID()
+		name := optionsOf(p.(*docker.Provider)).Prefix + "-session-" + sb.ID()
 		if _, err := c.ContainerKill(t.Context(), name, client.ContainerKillOptions{Signal: signal}); err != nil {
 			t.Fatal(err)
 		}
@@ -259,7 +264,7 @@ func TestConformance(t *testing.T) {
 
 // reopen returns another provider like p.
 func reopen(t *testing.T, p atoll.Provider) atoll.Provider {
-	again, err := docker.New(options[p.(*docker.Provider)])
+	again, err := docker.New(optionsOf(p.(*docker.Provider)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ func inspect(t *testing.T, p *docker.Provider, sb atoll.Sandbox) client.Containe
 		t.Fatal(err)
 	}
 	defer c.Close()
-	got, err := c.ContainerInspect(t.Context(), options[p].Prefix+"-session-"+sb.ID(), client.ContainerInspectOptions{})
+	got, err := c.ContainerInspect(t.Context(), optionsOf(p).Prefix+"-session-"+sb.ID(), client.ContainerInspectOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestHardened(t *testing.T) {
 func TestBothWays(t *testing.T) {
 	near := open(t)
 	defer near.Close()
-	opts := options[near]
+	opts := optionsOf(near)
 	path := strings.TrimPrefix(opts.Host, "unix://")
 	opts.Host, opts.Dial = "", func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer

@@ -77,7 +77,7 @@ func wantKind(t *testing.T, what string, err error, kind atoll.Kind, words ...st
 // told is what the engine says of a container of the provider's.
 func told(t *testing.T, p *docker.Provider, name string) container.InspectResponse {
 	t.Helper()
-	found, err := beside(t).ContainerInspect(t.Context(), options[p].Prefix+"-"+name, client.ContainerInspectOptions{})
+	found, err := beside(t).ContainerInspect(t.Context(), optionsOf(p).Prefix+"-"+name, client.ContainerInspectOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestDataSurvivesRebuild(t *testing.T) {
 		t.Errorf("after the rebuild there is %q, want %q", got, want)
 	}
 	if got := told(t, p, "session-"+again.ID()).Mounts; !slices.ContainsFunc(got, func(m container.MountPoint) bool {
-		return m.Destination == "/.data" && m.Name == options[p].Prefix+"-data-"+sb.ID()
+		return m.Destination == "/.data" && m.Name == optionsOf(p).Prefix+"-data-"+sb.ID()
 	}) {
 		t.Errorf("the mounts are %+v", got)
 	}

@@ -146,7 +146,7 @@ func main() {
 func TestBothKindsInOneEngine(t *testing.T) {
 	withGuest := open(t)
 	defer withGuest.Close()
-	opts := options[withGuest]
+	opts := optionsOf(withGuest)
 	opts.Plain = true
 	without, err := docker.New(opts)
 	if err != nil {

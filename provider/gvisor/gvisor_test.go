@@ -40,15 +40,21 @@ func options() []providertest.Option {
 
 // reopened is another provider over the state of p.
 func reopened(t *testing.T, p atoll.Provider) atoll.Provider {
-	again, err := gvisor.New(dirs[p.(*gvisor.Provider)])
+	again, err := gvisor.New(optionsOf(p))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return again
 }
 
-// dirs remembers the options of each provider, for those who open it again.
-var dirs = map[*gvisor.Provider]gvisor.Options{}
+// opened remembers the options of each provider, for those who open it again.
+// They are gvisor.Options by *gvisor.Provider.
+var opened sync.Map
+
+func optionsOf(p atoll.Provider) gvisor.Options {
+	opts, _ := opened.Load(p.(*gvisor.Provider))
+	return opts.(gvisor.Options)
+}
 
 // open makes a provider over directories of its own.
 func open[T testing.TB](t T) atoll.Provider {
@@ -57,7 +63,7 @@ func open[T testing.TB](t T) atoll.Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dirs[p] = opts
+	opened.Store(p, opts)
 	return p
 }
 

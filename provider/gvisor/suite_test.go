@@ -71,6 +71,6 @@ func stepwise(t *testing.T, step func(name string) error) atoll.Provider {
 // crash kills a sandbox's keeper, and with it all of the sandbox.
 func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	t.Helper()
-	l := &lab{p.(*gvisor.Provider), dirs[p.(*gvisor.Provider)], t}
+	l := &lab{p.(*gvisor.Provider), optionsOf(p), t}
 	l.must("kill", unix.Kill(l.keeperOf(sb), unix.SIGKILL))
 }
