@@ -25,7 +25,8 @@ type Init struct {
 }
 
 // NewInit returns the Init of this program. What it starts has no capability
-// and never gains one, also as root, whatever this program may do.
+// and never gains one, also as root, whatever this program may do; and not all
+// system calls, see confine.
 func NewInit() (*Init, error) {
 	i := &Init{thread: make(chan func()), own: map[int]*Process{}}
 	ready := make(chan error)
@@ -45,6 +46,9 @@ func NewInit() (*Init, error) {
 func (i *Init) clone(ready chan<- error) {
 	runtime.LockOSThread() // and never unlocked: nothing else is to run on it
 	err := disarm()
+	if err == nil {
+		err = confine()
+	}
 	ready <- err
 	if err != nil {
 		return
