@@ -26,6 +26,8 @@ func Metadata() []netip.Addr {
 	for _, s := range []string{
 		"169.254.169.254", "fd00:ec2::254", "fd20:ce::254", // EC2, Google, Azure and most others
 		"169.254.170.2", "169.254.170.23", "fd00:ec2::23", // ECS, EKS
+		"169.254.169.252",              // GKE
+		"fe80::a9fe:a9fe",              // OpenStack
 		"168.63.129.16",                // Azure
 		"100.100.100.200",              // Alibaba
 		"192.0.0.192",                  // Oracle
