@@ -37,6 +37,7 @@ var rooms = map[string]map[string]string{
 	"internal/usernet":    {"internal/ranges": "addresses that are not what they look like"},
 	"internal/testreport": {},
 	"internal/testenv":    {},
+	"internal/hostile":    {},
 	"internal/testimage":  {"internal/testenv": "a static busybox to put into images"},
 	"internal/life": {
 		"internal/dirfs":   "files of a sandbox that is a directory",

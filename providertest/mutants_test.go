@@ -125,7 +125,7 @@ var forgotten []*os.File
 // TestMutants runs the suite on each mutant in a process of its own, because
 // there it has to fail.
 func TestMutants(t *testing.T) {
-	for _, m := range slices.Concat(mutants, claimants, unconfined) {
+	for _, m := range slices.Concat(mutants, claimants, unconfined, porous) {
 		t.Run(m.name, func(t *testing.T) {
 			group, promise, _ := strings.Cut(m.caught, "/")
 			pattern := "^TestMutant$/^" + group + "$/^" + strings.ReplaceAll(promise, " ", "_") + "$"
@@ -156,7 +156,7 @@ func TestMutant(t *testing.T) {
 		}
 		return names
 	}
-	for _, m := range slices.Concat(mutants, claimants, unconfined) {
+	for _, m := range slices.Concat(mutants, claimants, unconfined, porous) {
 		if m.name == name {
 			providertest.Run(t, m.open, append(m.opts, providertest.Slow(0.1), providertest.Leaks(leaks))...)
 			return

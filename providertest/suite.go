@@ -124,7 +124,7 @@ func groups() []group {
 	return []group{
 		{"birth", birth}, {"expiry", expiry}, {"exec", execs}, {"output", output}, {"time", times}, {"tree", tree}, {"tty", ttys},
 		{"files", files}, {"sub", subs}, {"volumes", volumes}, {"workspaces", workspaces}, {"sessions", sessions}, {"images", images}, {"debian", debians}, {"memory", memory}, {"crash", crashes}, {"watch", watches}, {"death", death},
-		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"network", network},
+		{"errors", errs}, {"truth", truth}, {"limits", limits}, {"walls", walls}, {"escape", escapees}, {"siege", sieges}, {"network", network},
 		{"named", named}, {"cache", caches}, {"dial", dials}, {"pause", pauses}, {"snapshot", snapshots},
 		{"ledger", ledgers}, {"faults", faults}, {"steps", steps}, {patient, patience},
 	}

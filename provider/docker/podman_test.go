@@ -130,7 +130,7 @@ func TestConformancePodman(t *testing.T) {
 	d := podman(t)
 	opts := append(pullableFrom(t, d.serve(t, podmanRegistry), tiny(t)),
 		providertest.Slow(3), providertest.Count(20), providertest.Leaks(d.held), providertest.Elsewhere(d.elsewhere()), providertest.Crash(d.crash("SIGQUIT")),
-		providertest.Network(openNetwork, d.dial), providertest.Reopen(reopen),
+		providertest.Network(openNetwork, d.dial), providertest.Reopen(reopen), sharedWatches,
 		providertest.Except("images/the image of a stopped sandbox goes by force, and comes back when it starts",
 			"by force, Podman removes the sandbox with its image, so that it is refused"))
 	if os.Getenv(podmanEnv) != "all" {

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// files looks for a way to the marker: over "..", by what /proc shows of
+// processes, out of a root directory of its own, and by the marker's file handle,
+// which is args[0] as "TYPE:HEX".
+func files(marker, text string, args []string) {
+	routes := []string{strings.Repeat("../", 50) + marker}
+	for _, pattern := range []string{
+		"/proc/[0-9]*/root", "/proc/[0-9]*/cwd", "/proc/[0-9]*/fd/*", "/proc/[0-9]*/task/*/root", "/proc/[0-9]*/task/*/cwd",
+		"/proc/self/fd/*", "/dev/fd/*", "/sys/fs/cgroup", "/proc/[0-9]*/map_files/*",
+	} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			panic(err)
+		}
+		for _, dir := range found {
+			routes = append(routes, dir+marker, dir+"/"+strings.Repeat("../", 50)+marker, dir+"/"+filepath.Base(marker))
+		}
+	}
+	for _, route := range routes {
+		tamper(route, text)
+	}
+	handle(text, args[0])
+	if dir, err := os.MkdirTemp("", ""); err == nil { // the oldest way out of chroot
+		if err := unix.Chroot(dir); err == nil {
+			_ = os.Chdir(strings.Repeat("../", 50))
+			_ = unix.Chroot(".")
+			tamper(marker, text)
+		}
+	}
+}
+
+// tamper reads the marker by that name, and writes it.
+func tamper(name, text string) {
+	if reads(name, text) {
+		escaped("%s can be read", name)
+	}
+	for path, flags := range map[string]int{name: os.O_WRONLY, filepath.Join(filepath.Dir(name), "planted"): os.O_WRONLY | os.O_CREATE} {
+		if f, err := os.OpenFile(path, flags, 0o666); err == nil {
+			_, _ = f.WriteString("overwritten")
+			f.Close()
+		}
+	}
+}
+
+// handle opens the marker by its handle, below each mount that there is.
+func handle(text, handle string) {
+	kind, raw, ok := strings.Cut(handle, ":")
+	if !ok {
+		return // the marker's file system has none
+	}
+	n, err := strconv.Atoi(kind)
+	if err != nil {
+		panic(err)
+	}
+	b, err := hex.DecodeString(raw)
+	if err != nil {
+		panic(err)
+	}
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return
+	}
+	mounts := []string{"/", "."}
+	for line := range strings.Lines(string(table)) {
+		mounts = append(mounts, strings.Fields(line)[4])
+	}
+	for _, dir := range mounts {
+		at, err := unix.Open(dir, unix.O_RDONLY, 0)
+		if err != nil {
+			continue
+		}
+		fd, err := unix.OpenByHandleAt(at, unix.NewFileHandle(int32(n), b), unix.O_RDONLY)
+		unix.Close(at)
+		if err != nil {
+			if !denied(err, unix.EOPNOTSUPP) {
+				escaped("files can be opened by their handles, through %s: %v", dir, err)
+			}
+			continue
+		}
+		got := make([]byte, len(text)+1)
+		m, _ := unix.Read(fd, got)
+		unix.Close(fd)
+		escaped("a file was opened by its handle, through %s; the marker: %v", dir, m > 0 && bytes.Equal(got[:m], []byte(text)))
+	}
+}
+
+// devices looks for devices of the host: those that are there, and those that it
+// makes, of the numbers args, as "TYPE:MAJOR:MINOR".
+func devices(_, _ string, args []string) {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	for _, arg := range args {
+		var kind rune
+		var major, minor uint32
+		if _, err := fmt.Sscanf(arg, "%c:%d:%d", &kind, &major, &minor); err != nil {
+			panic(err)
+		}
+		mode := uint32(unix.S_IFCHR)
+		if kind == 'b' {
+			mode = unix.S_IFBLK
+		}
+		for _, at := range []string{dir, "/work", "/dev", "/dev/shm"} {
+			name := filepath.Join(at, "atoll-"+arg)
+			if unix.Mknod(name, mode|0o666, int(unix.Mkdev(major, minor))) != nil {
+				continue
+			}
+			// With O_NONBLOCK, as some wait; without reading, as some act.
+			if fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
+				unix.Close(fd)
+				escaped("device %s can be made and opened in %s", arg, at)
+			}
+			os.Remove(name)
+		}
+	}
+	_ = filepath.WalkDir("/dev", func(name string, d os.DirEntry, err error) error {
+		if err != nil {
+			return nil // what cannot be looked into
+		}
+		secret := map[string]bool{"mem": true, "kmem": true, "port": true, "kmsg": true, "kvm": true, "vsock": true, "loop-control": true, "hpet": true, "vhost-vsock": true, "vhost-net": true, "uinput": true, "cuse": true, "mapper": true, "btrfs-control": true, "snapshot": true}
+		if d.Type()&os.ModeDevice != 0 && (d.Type()&os.ModeCharDevice == 0 || secret[d.Name()]) {
+			if fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NONBLOCK, 0); err == nil {
+				unix.Close(fd)
+				escaped("%s can be opened", name)
+			}
+		}
+		return nil
+	})
+	for _, name := range []string{"/proc/kcore", "/proc/kmsg", "/proc/vmcore", "/proc/sched_debug", "/proc/keys", "/proc/timer_list", "/proc/latency_stats"} {
+		if got, err := readSome(name); err == nil && got > 0 {
+			escaped("%s can be read", name)
+		}
+	}
+	for _, dir := range []string{"/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/firmware", "/sys/fs/bpf", "/sys/fs/pstore", "/proc/scsi", "/proc/acpi", "/proc/asound", "/run/docker.sock", "/var/run/docker.sock", "/run/containerd"} {
+		if list, err := os.ReadDir(dir); err == nil && len(list) > 0 {
+			escaped("%s can be looked into", dir)
+		} else if info, err := os.Lstat(dir); err == nil && !info.IsDir() {
+			escaped("%s is there", dir)
+		}
+	}
+}
+
+func readSome(name string) (int, error) {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	return unix.Read(fd, make([]byte, 64))
+}
+
+// knobs opens for writing what the kernel is told by. It writes nothing.
+func knobs(_, _ string, _ []string) {
+	open := func(name string) {
+		if fd, err := unix.Open(name, unix.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
+			unix.Close(fd)
+			escaped("%s can be written", name)
+		}
+	}
+	for _, name := range []string{
+		"/proc/sysrq-trigger", "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hotplug", "/proc/sys/kernel/poweroff_cmd",
+		"/proc/sys/vm/panic_on_oom", "/proc/sys/fs/binfmt_misc/register", "/proc/mtrr", "/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/mm/ksm/run",
+	} {
+		open(name)
+	}
+	found := 0
+	for _, dir := range []string{"/sys", "/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs"} {
+		_ = filepath.WalkDir(dir, func(name string, d os.DirEntry, err error) error {
+			switch info, ierr := os.Lstat(name); {
+			case err != nil || ierr != nil || found > 20000:
+				return nil
+			case dir == "/proc/sys" && strings.HasPrefix(name, "/proc/sys/net/"):
+				return nil // of the sandbox's own network
+			case info.Mode().IsRegular() && info.Mode().Perm()&0o222 != 0:
+				found++
+				open(name)
+			}
+			return nil
+		})
+	}
+	// Who lowers it has another killed when memory is short.
+	if f, err := os.OpenFile("/proc/self/oom_score_adj", os.O_WRONLY, 0); err == nil {
+		if _, err := f.WriteString("-1000"); err == nil {
+			escaped("oom_score_adj can be lowered")
+		}
+		f.Close()
+	}
+}

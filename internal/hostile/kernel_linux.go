@@ -1,0 +1,345 @@
+package main
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// sys makes a system call whose arguments mean nothing to a kernel that looks at
+// them: who may make it learns of that.
+func sys(number uintptr, args ...uintptr) func() error {
+	a := make([]uintptr, 6)
+	copy(a, args)
+	return func() error {
+		_, _, errno := unix.RawSyscall6(number, a[0], a[1], a[2], a[3], a[4], a[5])
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	}
+}
+
+// kernel makes calls that only who rules a machine may make.
+func kernel(_, _ string, _ []string) {
+	never := ^uintptr(0)
+	empty, dot := []byte{0}, []byte(".\x00")
+	path := func(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
+	tryAll([]attempt{
+		{"mount", func() error { return unix.Mount("none", "/proc/none", "tmpfs", 0, "") }, nil},
+		{"mount proc", func() error { return unix.Mount("proc", "/proc/none", "proc", 0, "") }, nil},
+		{"mount cgroup", func() error { return unix.Mount("cgroup", "/proc/none", "cgroup", 0, "rdma") }, nil},
+		{"bind mount", func() error { return unix.Mount("/", "/proc/none", "", unix.MS_BIND, "") }, nil},
+		{"remount", func() error { return unix.Mount("", "/proc/none", "", unix.MS_REMOUNT|unix.MS_BIND, "") }, nil},
+		{"make mounts shared", func() error { return unix.Mount("", "/proc/none", "", unix.MS_SHARED, "") }, nil},
+		{"umount", func() error { return unix.Unmount("/proc/none", unix.MNT_DETACH) }, nil},
+		{"open_tree", sys(unix.SYS_OPEN_TREE, never, path(dot), 1), nil},
+		{"fsopen", sys(unix.SYS_FSOPEN, path(empty), 0), nil},
+		{"fspick", sys(unix.SYS_FSPICK, never, path(dot), 0), nil},
+		{"move_mount", sys(unix.SYS_MOVE_MOUNT, never, path(empty), never, path(empty), 0), nil},
+		{"mount_setattr", sys(unix.SYS_MOUNT_SETATTR, never, path(empty), never, 0, 0), nil},
+		{"pivot_root", sys(unix.SYS_PIVOT_ROOT, path(dot), path(empty)), nil},
+		{"chroot", func() error { return unix.Chroot("/proc/none") }, nil},
+		{"init_module", sys(unix.SYS_INIT_MODULE, 0, 0, path(empty)), nil},
+		{"finit_module", sys(unix.SYS_FINIT_MODULE, never, path(empty), 0), nil},
+		{"delete_module", sys(unix.SYS_DELETE_MODULE, path(empty), unix.O_NONBLOCK), nil},
+		{"kexec_load", sys(unix.SYS_KEXEC_LOAD, 0, 0, 0, never), nil},
+		{"reboot", sys(unix.SYS_REBOOT, 1, 2, 3, 0), nil},
+		{"swapon", sys(unix.SYS_SWAPON, path(empty), 0), nil},
+		{"swapoff", sys(unix.SYS_SWAPOFF, path(empty)), nil},
+		{"acct", sys(unix.SYS_ACCT, path(empty)), nil},
+		{"quotactl", sys(unix.SYS_QUOTACTL, 0x80000100, path(empty), 0, 0), nil},
+		{"sethostname", func() error { return unix.Sethostname(make([]byte, 1<<10)) }, nil},
+		{"setdomainname", func() error { return unix.Setdomainname(make([]byte, 1<<10)) }, nil},
+		{"clock_adjtime", func() error {
+			_, err := unix.ClockAdjtime(unix.CLOCK_REALTIME, &unix.Timex{Modes: unix.ADJ_TICK})
+			return err
+		}, nil},
+		{"vhangup", sys(unix.SYS_VHANGUP), nil},
+		{"bpf", sys(unix.SYS_BPF, 5, never, 0), nil},
+		{"perf_event_open", sys(unix.SYS_PERF_EVENT_OPEN, never, 0, never, never, 0), []error{unix.ENODEV}},
+		{"userfaultfd", sys(unix.SYS_USERFAULTFD, never), nil},
+		{"fanotify_init", sys(unix.SYS_FANOTIFY_INIT, 0, never), nil},
+		{"keyctl", sys(unix.SYS_KEYCTL, never), nil},
+		{"add_key", sys(unix.SYS_ADD_KEY, path(empty), path(empty), 0, 0, never), nil},
+		{"request_key", sys(unix.SYS_REQUEST_KEY, path(empty), path(empty), 0, never), nil},
+		{"syslog", sys(unix.SYS_SYSLOG, 3, 0, never), nil},
+		{"lookup of pages by NUMA node", sys(unix.SYS_MOVE_PAGES, 1, 0, 0, 0, 0, never), nil},
+		{"set_mempolicy", sys(unix.SYS_SET_MEMPOLICY, never, 0, 0), nil},
+		{"setns of mounts", setns("/proc/1/ns/mnt", unix.CLONE_NEWNS), []error{unix.ENOENT}},
+		{"setns of PIDs", setns("/proc/1/ns/pid", unix.CLONE_NEWPID), []error{unix.ENOENT}},
+		{"setns of the network", setns("/proc/1/ns/net", unix.CLONE_NEWNET), []error{unix.ENOENT}},
+		{"setns of a process", func() error {
+			fd, err := unix.PidfdOpen(1, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			return unix.Setns(fd, unix.CLONE_NEWNS)
+		}, nil},
+		{"real-time scheduling", sys(unix.SYS_SCHED_SETSCHEDULER, 0, 1, path([]byte{1, 0, 0, 0})), nil},
+		{"a higher priority", func() error { return unix.Setpriority(unix.PRIO_PROCESS, 0, -10) }, nil},
+		{"a higher limit of descriptors", func() error {
+			var l unix.Rlimit
+			if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+				return err
+			}
+			if l.Max == unix.RLIM_INFINITY {
+				return nil
+			}
+			l.Max++
+			return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
+		}, nil},
+		{"capabilities", func() error {
+			hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+			data := [2]unix.CapUserData{{Effective: 1 << unix.CAP_SYS_ADMIN, Permitted: 1 << unix.CAP_SYS_ADMIN}}
+			return unix.Capset(&hdr, &data[0])
+		}, nil},
+		{"a socket for packets", socket(unix.AF_PACKET, unix.SOCK_RAW, 0), noFamily},
+		{"a raw socket", socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP), noFamily},
+		{"a raw socket for ICMP", socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP), noFamily},
+		{"a raw socket for IPv6", socket(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_UDP), noFamily},
+	})
+}
+
+// doors are calls that everybody may make on a machine of his own, and that lead
+// around the walls of one who has none: sockets that no namespace holds, or that reach
+// into parts of the kernel which others need not.
+func doors(_, _ string, _ []string) {
+	never := ^uintptr(0)
+	tryAll([]attempt{
+		{"io_uring_setup", sys(unix.SYS_IO_URING_SETUP, 0, never), nil},
+		{"io_uring_register", sys(unix.SYS_IO_URING_REGISTER, never, 0, 0, 0), nil},
+		{"a socket to the machine's hypervisor", socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0), noFamily},
+		{"a socket to the kernel's cryptography", socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0), noFamily},
+		{"a socket for Bluetooth", socket(unix.AF_BLUETOOTH, unix.SOCK_RAW, 1), noFamily},
+		{"a socket for express data", socket(unix.AF_XDP, unix.SOCK_RAW, 0), noFamily},
+	})
+}
+
+// noFamily is how a kernel says that it has no such sockets.
+var noFamily = []error{unix.EAFNOSUPPORT, unix.ESOCKTNOSUPPORT, unix.EPROTONOSUPPORT}
+
+func socket(family, kind, protocol int) func() error {
+	return func() error {
+		fd, err := unix.Socket(family, kind, protocol)
+		if err == nil {
+			unix.Close(fd)
+		}
+		return err
+	}
+}
+
+func setns(name string, kind int) func() error {
+	return func() error {
+		fd, err := unix.Open(name, unix.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Setns(fd, kind)
+	}
+}
+
+// spaces starts itself in new namespaces.
+func spaces(marker, text string, _ []string) {
+	for name, flag := range map[string]uintptr{
+		"users": unix.CLONE_NEWUSER, "mounts": unix.CLONE_NEWNS, "PIDs": unix.CLONE_NEWPID, "the network": unix.CLONE_NEWNET,
+		"IPC": unix.CLONE_NEWIPC, "its name": unix.CLONE_NEWUTS, "cgroups": unix.CLONE_NEWCGROUP,
+		"users and mounts": unix.CLONE_NEWUSER | unix.CLONE_NEWNS,
+	} {
+		cmd := exec.Command("/proc/self/exe", marker, text, "nothing")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flag}
+		if err := cmd.Run(); err == nil {
+			escaped("a process has a new namespace of %s", name)
+		}
+	}
+}
+
+// signals attacks the processes args of the host, and then all that it sees, its own
+// sandbox's too, but for itself. It goes on until it is killed.
+func signals(_, _ string, args []string) {
+	_ = unix.Setpgid(0, 0)
+	begun()
+	var pids []int
+	for _, arg := range args {
+		var pid int
+		if _, err := fmt.Sscan(arg, &pid); err != nil {
+			panic(err)
+		}
+		pids = append(pids, pid)
+	}
+	for pid := range 40000 {
+		pids = append(pids, pid)
+	}
+	for _, pid := range pids {
+		if pid != 0 && pid != os.Getpid() && unix.Kill(pid, 0) == nil {
+			assault(pid)
+		}
+	}
+	for ; ; time.Sleep(10 * time.Millisecond) {
+		_ = unix.Kill(-1, unix.SIGSTOP) // which spares who sends it
+		_ = unix.Kill(-1, unix.SIGKILL)
+	}
+}
+
+// assault does to a process what can be done to one.
+func assault(pid int) {
+	for _, option := range []uintptr{unix.RLIMIT_NOFILE, unix.RLIMIT_FSIZE} {
+		limit := unix.Rlimit{}
+		_, _, _ = unix.RawSyscall6(unix.SYS_PRLIMIT64, uintptr(pid), option, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
+	}
+	_ = unix.Setpriority(unix.PRIO_PROCESS, pid, 19)
+	_ = sys(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, unix.PTRACE_O_EXITKILL)()
+	if f, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_RDWR, 0); err == nil {
+		defer f.Close() // it is killed first
+	}
+	if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		unix.Close(fd)
+	}
+	_ = unix.Kill(pid, unix.SIGKILL)
+	_ = unix.Kill(-pid, unix.SIGKILL)
+}
+
+// sockets dials the addresses args, each a network and an address, all at once.
+func sockets(_, _ string, args []string) {
+	answers := make(chan string)
+	for i := 0; i+1 < len(args); i += 2 {
+		go func() {
+			c, err := net.DialTimeout(args[i], args[i+1], 2*time.Second)
+			if err != nil {
+				answers <- ""
+				return
+			}
+			defer c.Close()
+			answers <- fmt.Sprintf("%s %s can be reached", args[i], args[i+1])
+		}()
+	}
+	for range len(args) / 2 {
+		if said := <-answers; said != "" {
+			escaped("%s", said)
+		}
+	}
+}
+
+// guest tries to be heard by the guest of its sandbox, which is process 1 there, or to
+// have what that has: args are its program, the name of its socket, and what a host
+// says first, itself and by way of descriptors that it lends, in hex. Whoever answers takes the program for a host.
+func guest(marker, text string, args []string) {
+	program, name := args[0], args[1]
+	direct, err := hex.DecodeString(args[2])
+	if err != nil {
+		panic(err)
+	}
+	lent, err := hex.DecodeString(args[3])
+	if err != nil {
+		panic(err)
+	}
+	hello := func(how string, first, rights []byte) {
+		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: name, Net: "unix"})
+		if err != nil {
+			escaped("%s: the guest does not listen: %v", how, err)
+			return
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		_, _, _ = c.WriteMsgUnix(first, rights, nil)
+		if n, _ := c.Read(make([]byte, 1)); n > 0 {
+			escaped("%s: the guest answers", how)
+		}
+	}
+	if len(args) > 4 { // from a process of another kind
+		hello(args[4], direct, nil)
+		return
+	}
+	hello("a program", direct, nil)
+	for _, n := range []int{1, 2, 3, 200} { // descriptors to serve on
+		in, out := make([]int, 2), make([]int, 2)
+		if err := errors.Join(unix.Pipe(in), unix.Pipe(out)); err != nil {
+			panic(err)
+		}
+		fds := []int{in[0], out[1]}
+		for len(fds) < n {
+			fds = append(fds, in[0])
+		}
+		_, _ = unix.Write(in[1], direct[1:])
+		hello("a program that lends", lent, unix.UnixRights(fds[:n]...))
+		_ = unix.SetNonblock(out[0], true)
+		if got, _ := unix.Read(out[0], make([]byte, 1)); got > 0 {
+			escaped("the guest answers on what it was lent")
+		}
+		for _, fd := range []int{in[0], in[1], out[0], out[1]} {
+			unix.Close(fd)
+		}
+	}
+	for how, attr := range map[string]*syscall.SysProcAttr{
+		"a child":                          {},
+		"a session of its own":             {Setsid: true},
+		"a process of its parent":          {Cloneflags: unix.CLONE_PARENT},
+		"a new namespace of PIDs":          {Cloneflags: unix.CLONE_NEWPID},
+		"new namespaces of users and PIDs": {Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID},
+	} {
+		cmd := exec.Command("/proc/self/exe", marker, text, "guest", program, name, args[2], args[3], how)
+		cmd.SysProcAttr, cmd.Stdout = attr, os.Stdout
+		_ = cmd.Run()
+	}
+	time.Sleep(100 * time.Millisecond) // of a child that is its parent's now nobody hears
+	held := []net.Conn{}
+	for range 300 { // who waits for them waits in vain
+		if c, err := net.Dial("unix", name); err == nil {
+			held = append(held, c)
+		}
+	}
+	if l, err := net.Listen("unix", name); err == nil {
+		l.Close()
+		escaped("the guest's socket can be had by another")
+	}
+	tryAll([]attempt{
+		{"ptrace of the guest", sys(unix.SYS_PTRACE, unix.PTRACE_SEIZE, 1, 0, 0), nil},
+		{"its memory, written", func() error {
+			_, err := unix.ProcessVMWritev(1, []unix.Iovec{{Base: &make([]byte, 1)[0], Len: 1}}, []unix.RemoteIovec{{Base: 1 << 20, Len: 1}}, 0)
+			return err
+		}, nil},
+		{"a descriptor of it", func() error {
+			fd, err := unix.PidfdOpen(1, 0)
+			if err == nil {
+				_, err = unix.PidfdGetfd(fd, 0, 0)
+			}
+			return err
+		}, nil},
+		{"its memory", open("/proc/1/mem", unix.O_RDWR), nil},
+		{"its environment", open("/proc/1/environ", unix.O_RDONLY), nil},
+		{"its root directory", open("/proc/1/root/etc", unix.O_RDONLY), nil},
+		{"its program, through it", open("/proc/1/exe", unix.O_RDWR), nil},
+		{"its program", open(program, unix.O_RDWR), []error{unix.ETXTBSY}},
+		{"a name beside it", open(program+"-new", unix.O_RDWR|unix.O_CREAT), nil},
+		{"its removal", func() error { return unix.Unlink(program) }, nil},
+		{"its mount's end", func() error { return unix.Unmount(filepath.Dir(program), unix.MNT_DETACH) }, nil},
+	})
+	for _, s := range []unix.Signal{unix.SIGKILL, unix.SIGSTOP} {
+		_ = unix.Kill(1, s)
+	}
+	for _, c := range held {
+		c.Close()
+	}
+}
+
+func open(name string, flags int) func() error {
+	return func() error {
+		fd, err := unix.Open(name, flags, 0o600)
+		if err == nil {
+			unix.Close(fd)
+		}
+		return err
+	}
+}

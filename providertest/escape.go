@@ -1,0 +1,303 @@
+package providertest
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// needSharedKernel is the need for walls that stand on the host's own kernel: what
+// root may ask of a kernel of its own is no matter of the host's.
+func needSharedKernel(i atoll.Info, _ *config) string {
+	if i.Isolation == atoll.IsolationContainer {
+		return ""
+	}
+	return i.Name + " does not share the host's kernel with its sandboxes"
+}
+
+// A hostile program, which is root inside, tries to get out.
+var escapees = []promise{
+	{"no way leads to a file of the host", []need{needWalls}, func(t *testing.T, h *harness) {
+		in := h.intruder(t, h.idle(t))
+		in.fails(t, "files", handleOf(in.secret.file))
+	}},
+	{"no device of the host can be had, and nothing that tells of its memory", []need{needWalls}, func(t *testing.T, h *harness) {
+		h.intruder(t, h.idle(t)).fails(t, "devices", hostDevices(t)...)
+	}},
+	{"root inside has no power over a kernel that is not its own", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
+		in := h.intruder(t, h.idle(t))
+		in.fails(t, "kernel")
+		in.fails(t, "spaces")
+	}},
+	{"neither io_uring nor an odd socket leads around the walls", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
+		h.intruder(t, h.idle(t)).fails(t, "doors")
+	}},
+	{"nothing that the host's kernel is told by can be written", []need{needWalls, needSharedKernel}, func(t *testing.T, h *harness) {
+		h.intruder(t, h.idle(t)).fails(t, "knobs")
+	}},
+	{"no set-user-ID program makes a user another", []need{needWalls, needUsers}, func(t *testing.T, h *harness) {
+		in := h.intruder(t, h.create(t, atoll.Spec{User: "root"}))
+		for _, dir := range []string{"/tmp", "/work"} {
+			setuid := dir + "/hostile-setuid"
+			h.output(t, in.sb, program("cp", in.path, setuid))
+			h.output(t, in.sb, program("chmod", "6755", setuid))
+			cmd := in.attack("whoami")
+			cmd.Args[0], cmd.User = setuid, "1234:2345"
+			in.judge(t, h.capture(t, in.sb, cmd))
+		}
+	}},
+	{"a program that kills, stops and traces all it can reaches nobody outside", []need{needWalls}, slaughter},
+	{"sockets of the host cannot be reached, in whatever network", []need{needWalls}, func(t *testing.T, h *harness) {
+		for _, network := range h.networks() {
+			t.Run(string(network.Mode), func(t *testing.T) {
+				in := h.intruder(t, h.create(t, atoll.Spec{Network: network}))
+				in.fails(t, "sockets", append(hostSockets(t, in.secret), metadata...)...)
+			})
+		}
+	}},
+	{"links that change while files are served lead to nothing of the host", []need{needWalls, needFiles}, func(t *testing.T, h *harness) {
+		in := h.intruder(t, h.idle(t))
+		for _, dir := range []string{"/work", "/tmp"} {
+			victim := in.secret.dir
+			in.begins(t, "flip", dir+"/dir", victim, strings.Repeat("../", 20)+victim, "/proc/self/root"+victim, "/proc/1/root"+victim, "/proc/1/cwd")
+			h.serves(t, in.sb, dir+"/dir", in.secret.text)
+			in.secret.untouched(t)
+		}
+	}},
+	{"links that change while files are served lead a user to nothing of root's", []need{needWalls, needFiles, needUsers}, func(t *testing.T, h *harness) {
+		in := h.intruder(t, h.create(t, atoll.Spec{User: "1234:2345"}))
+		asRoot := func(cmd *atoll.Command) *atoll.Command {
+			cmd.User = "root"
+			return cmd
+		}
+		const private = "/var/tmp/private"
+		h.output(t, in.sb, asRoot(program("mkdir", "-m", "700", private)))
+		h.output(t, in.sb, asRoot(word("store", private+"/secret", in.secret.text)))
+		for _, dir := range []string{"/work", "/tmp"} {
+			in.begins(t, "flip", dir+"/dir", private, "/proc/self/root"+private, "../var/tmp/private")
+			h.serves(t, in.sb, dir+"/dir", in.secret.text)
+		}
+		if got := h.output(t, in.sb, asRoot(program("ls", private))); got != "secret" {
+			t.Errorf("root's directory holds %q", got)
+		}
+		if got := h.output(t, in.sb, asRoot(program("cat", private+"/secret"))); got != in.secret.text {
+			t.Errorf("root's file holds %q", got)
+		}
+	}},
+}
+
+// hostDevices are devices that hold, or lead to, what is the host's: its disks, as
+// "b:MAJOR:MINOR", and its memory, its kernel's log and others, as "c:MAJOR:MINOR".
+func hostDevices(t *testing.T) []string {
+	t.Helper()
+	out := []string{"c:1:1", "c:1:2", "c:1:4", "c:1:11", "c:4:0", "c:4:64", "c:5:1", "c:10:229", "c:10:232", "c:10:235", "c:10:237", "c:10:223", "b:7:0", "b:8:0"}
+	table, err := os.ReadFile("/proc/partitions")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) == 4 && f[0] != "major" {
+			out = append(out, "b:"+f[0]+":"+f[1])
+		}
+	}
+	return out
+}
+
+// networks are those that a sandbox can have without being asked where to.
+func (h *harness) networks() []atoll.Network {
+	caps := h.p.Info().Caps
+	var all []atoll.Network
+	if caps.NetworkNone {
+		all = append(all, atoll.Network{Mode: atoll.NetworkNone})
+	}
+	if caps.NetworkOn {
+		all = append(all, atoll.Network{Mode: atoll.NetworkOn})
+	}
+	if caps.Egress { // the wider a list, the more it has to refuse
+		all = append(all, atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"0.0.0.0/0", "169.254.0.0/16", "*.internal"}})
+	}
+	return all
+}
+
+// metadata lists what clouds tell their machines, credentials too, and names of it.
+var metadata = []string{
+	"tcp", "169.254.169.254:80", "tcp", "169.254.170.2:80", "tcp", "169.254.170.23:80", "tcp", "169.254.169.252:988", "tcp", "[fd00:ec2::254]:80", "tcp", "[fe80::a9fe:a9fe]:80",
+	"tcp", "100.100.100.200:80", "tcp", "168.63.129.16:80", "tcp", "168.63.129.16:32526", "tcp", "192.0.0.192:80", "tcp", "[::ffff:169.254.169.254]:80",
+	"tcp", "metadata.google.internal:80", "tcp", "0xa9fea9fe:80", "tcp", "2852039166:80",
+}
+
+// hostSockets listens at all sorts of addresses of this machine, and returns them as
+// seen from inside, as pairs of network and address.
+func hostSockets(t *testing.T, s secret) (pairs []string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "atoll") // a short name
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	name := filepath.Join(dir, "socket")
+	for address, seen := range map[string][]string{
+		"@" + s.canary: nil,
+		name:           {name, "/proc/1/root" + name, "/proc/self/root/" + strings.Repeat("../", 10) + name},
+	} {
+		l, err := net.Listen("unix", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		for _, as := range append(seen, address) {
+			pairs = append(pairs, "unix", as)
+		}
+	}
+	for _, as := range []string{"/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/systemd/private", "/run/dbus/system_bus_socket", "@/containerd-shim/default.sock"} {
+		pairs = append(pairs, "unix", as)
+	}
+	for _, ip := range addresses(t) {
+		pairs = append(pairs, "tcp", listen(t, ip).String())
+		if ip.Is4() {
+			_, port, _ := net.SplitHostPort(pairs[len(pairs)-1])
+			pairs = append(pairs, "tcp", "[::ffff:"+ip.String()+"]:"+port, "tcp", "[64:ff9b::"+ip.String()+"]:"+port)
+			if ip.IsLoopback() { // the gateway must not stand for it
+				pairs = append(pairs, "tcp", "0.0.0.0:"+port, "tcp", "192.0.0.1:"+port, "tcp", "172.17.0.1:"+port, "tcp", "10.0.2.2:"+port, "tcp", "host.docker.internal:"+port)
+			}
+		}
+	}
+	return pairs
+}
+
+// slaughter has a program attack every process that it can name, of the host, of
+// another sandbox and of its own.
+func slaughter(t *testing.T, h *harness) {
+	victim := exec.Command("sleep", "1000")
+	if err := victim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = victim.Process.Kill()
+		_ = victim.Wait()
+	}()
+	before := traits(t, victim.Process.Pid)
+	neighbour := h.idle(t)
+	_, scr := h.started(t, neighbour, word("drip"))
+	in := h.intruder(t, h.create(t, atoll.Spec{}))
+	in.begins(t, "signals", strconv.Itoa(victim.Process.Pid), strconv.Itoa(os.Getpid()), strconv.Itoa(os.Getppid()))
+	shown := len(scr.text())
+	time.Sleep(5 * aMoment) // nothing tells that it has gone through all that it sees
+	scr.until(t, h, "later numbers", func(text string) bool { return len(text) > shown+10 })
+	h.output(t, neighbour, program("echo", "unharmed"))
+	if after := traits(t, victim.Process.Pid); after != before {
+		t.Errorf("the host's process is now %q, was %q", after, before)
+	}
+	st := h.status(t, in.sb)
+	if st.State != atoll.StateRunning && st.State != atoll.StateStopped && (st.State != atoll.StateFailed || st.Reason == "") {
+		t.Errorf("the sandbox itself is %s (%q), want it running, stopped, or failed with a reason", st.State, st.Reason)
+	}
+	within(t, h.long(), "Remove", func() {
+		if err := in.sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+	})
+}
+
+// traits are what others can change of a process.
+func traits(t *testing.T, pid int) string {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nice, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(status)) {
+		switch f := strings.Fields(line); f[0] {
+		case "TracerPid:", "Uid:", "Gid:":
+			out.WriteString(strings.Join(f, " ") + ", ")
+		case "State:":
+			fmt.Fprintf(&out, "stopped or dead: %v, ", strings.ContainsAny(f[1], "TtZX"))
+		}
+	}
+	return fmt.Sprintf("%snice %d, limits %x", &out, nice, sha256.Sum256(limits))
+}
+
+// serves does with dir what can be done with files for a while, during which a program
+// makes it a link to where text is. Some of it fails, and none of it finds the text.
+func (h *harness) serves(t *testing.T, sb atoll.Sandbox, dir, text string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(h.ctx(t), 5*aMoment)
+	defer cancel()
+	var packed bytes.Buffer
+	w := tar.NewWriter(&packed)
+	for _, name := range []string{"secret", "sub/planted"} {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f := atoll.Files(sb)
+	done, tried := map[string]int{}, 0
+	for ; ctx.Err() == nil && !t.Failed(); tried++ {
+		for what, do := range map[string]func() error{
+			"Write":   func() error { return atoll.WriteFile(ctx, sb, dir+"/secret", []byte("overwritten"), 0) },
+			"Mkdir":   func() error { return f.Mkdir(ctx, dir+"/planted/deep", 0o755) },
+			"Remove":  func() error { return f.Remove(ctx, dir+"/secret", false) },
+			"removal": func() error { return f.Remove(ctx, dir+"/planted", true) },
+			"Rename":  func() error { return f.Rename(ctx, dir+"/secret", dir+"/moved") },
+			"ReadTar": func() error { return f.ReadTar(ctx, dir, bytes.NewReader(packed.Bytes())) },
+			"WriteTar": func() error {
+				var got bytes.Buffer
+				err := f.WriteTar(ctx, dir, &got)
+				if bytes.Contains(got.Bytes(), []byte(text)) {
+					t.Error("WriteTar packed the secret")
+				}
+				return err
+			},
+			"Read": func() error {
+				got, err := atoll.ReadFile(ctx, sb, dir+"/secret")
+				if bytes.Contains(got, []byte(text)) {
+					t.Error("Read found the secret")
+				}
+				return err
+			},
+			"List": func() error {
+				list, err := f.List(ctx, dir, true)
+				for _, info := range list {
+					if strings.HasPrefix(info.Name, "canary-") {
+						t.Errorf("List shows %s", info.Path)
+					}
+				}
+				return err
+			},
+		} {
+			if do() == nil {
+				done[what]++
+			}
+		}
+	}
+	t.Logf("of %d tries each, what succeeded: %v", tried, done)
+	if done["Write"] == 0 || done["Read"] == tried {
+		t.Errorf("of %d tries each, what succeeded: %v; there was no race", tried, done)
+	}
+}

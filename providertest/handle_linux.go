@@ -1,0 +1,17 @@
+package providertest
+
+import (
+	"encoding/hex"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// handleOf is the file's handle as "TYPE:HEX", or "" where the file system has none.
+func handleOf(name string) string {
+	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, name, 0)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%d:%s", handle.Type(), hex.EncodeToString(handle.Bytes()))
+}

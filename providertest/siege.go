@@ -1,0 +1,143 @@
+package providertest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A hostile program takes all that it can get. It gets what its sandbox has; another
+// sandbox answers meanwhile, and afterwards it can be removed, with all that it made.
+var sieges = []promise{
+	{"a fork bomb is its sandbox's own matter", []need{needWalls, needProcs}, func(t *testing.T, h *harness) {
+		h.siege(t, atoll.Resources{Processes: 64}, func(in *intruder) { in.begins(t, "forks") })
+	}},
+	{"a program that takes all memory, again and again, takes its sandbox's", []need{needWalls, needMemory}, func(t *testing.T, h *harness) {
+		h.siege(t, atoll.Resources{Memory: 128 << 20}, func(in *intruder) { in.begins(t, "memory") })
+	}},
+	{"a program that fills every directory fills its sandbox's disk", []need{needWalls, needDisk}, func(t *testing.T, h *harness) {
+		const room, slack = 32 << 20, 16 << 20
+		h.siege(t, atoll.Resources{Disk: room}, func(in *intruder) {
+			in.fails(t, "disk", strconv.Itoa(room+slack), "/var/tmp", "/tmp", "/root", "/run", "/opt", "/etc", "/")
+		})
+	}},
+	{"a program that fills what is kept in memory fills its sandbox's", []need{needWalls, needMemory}, func(t *testing.T, h *harness) {
+		h.siege(t, atoll.Resources{Memory: 128 << 20}, func(in *intruder) {
+			res, err := atoll.Capture(h.ctx(t), in.sb, in.attack("disk", strconv.Itoa(256<<20), "/dev/shm", "/dev", "/sys/fs/cgroup", "/run/lock"), 1<<10)
+			if err != nil {
+				wantKind(t, "Capture", err, atoll.ErrStopped) // all of the sandbox was ended
+			} else if bytes.Contains(res.Stdout, []byte("escaped")) {
+				t.Errorf("%s", res.Stdout)
+			}
+		})
+	}},
+	{"a flood of output, which nobody reads, drowns nobody", []need{needWalls}, func(t *testing.T, h *harness) {
+		h.siege(t, atoll.Resources{}, func(in *intruder) {
+			in.begins(t, "output")
+			h.start(t, in.sb, in.attack("output"))
+		})
+	}},
+	{"who takes all descriptors takes those of his sandbox", []need{needWalls}, func(t *testing.T, h *harness) {
+		h.siege(t, atoll.Resources{}, func(in *intruder) { in.begins(t, "handles") })
+	}},
+	{"who takes all watches of files takes those of his sandbox", []need{needWalls, needFiles}, func(t *testing.T, h *harness) {
+		h.siege(t, atoll.Resources{}, func(in *intruder) {
+			in.begins(t, "watches")
+			sb := h.idle(t)
+			for ev, err := range atoll.Files(sb).Watch(h.ctx(t), ".", true) {
+				if err != nil || ev.Type != atoll.FileSynced {
+					t.Errorf("another sandbox's Watch: %+v, %v", ev, err)
+				}
+				break
+			}
+		})
+	}},
+	{"connections that a server inside accepts, and keeps, are the caller's to close", []need{needWalls, needDial}, func(t *testing.T, h *harness) {
+		h.siege(t, atoll.Resources{}, func(in *intruder) {
+			port := freePort(t)
+			in.begins(t, "silent", strconv.Itoa(port))
+			for i := range 200 {
+				c, err := atoll.Dial(h.ctx(t), in.sb, port)
+				if err != nil {
+					if i < 100 {
+						t.Errorf("Dial, the %dth time: %v", i, err)
+					}
+					break
+				}
+				t.Cleanup(func() { c.Close() })
+			}
+		})
+	}},
+	{"directories too deep for any name can be removed, and the sandbox with them", []need{needWalls}, func(t *testing.T, h *harness) {
+		h.siege(t, atoll.Resources{}, func(in *intruder) {
+			const depth = 300 // 75 KiB, where a name has 4
+			h.output(t, in.sb, program("mkdir", "-p", "/work/api", "/work/left", "/tmp/left"))
+			in.fails(t, "tree", "/work/api", strconv.Itoa(depth))
+			for _, dir := range []string{"/work/left", "/tmp/left"} {
+				in.fails(t, "tree", dir, strconv.Itoa(depth), "closed")
+			}
+			if !h.p.Info().Caps.Files {
+				return
+			}
+			ctx, cancel := context.WithTimeout(h.ctx(t), h.short())
+			defer cancel()
+			f := atoll.Files(in.sb)
+			if _, err := f.List(ctx, "api", true); err != nil {
+				wantKind(t, "List", err, atoll.ErrExhausted, atoll.ErrInvalid)
+			}
+			if err := f.WriteTar(ctx, "api", io.Discard); err != nil {
+				wantKind(t, "WriteTar", err, atoll.ErrExhausted, atoll.ErrInvalid)
+			}
+			if err := f.Remove(ctx, "api", true); err != nil {
+				t.Errorf("Remove of the directory: %v", err)
+			}
+			if _, err := f.Stat(ctx, "api"); atoll.KindOf(err) != atoll.ErrNotExist {
+				t.Errorf("Stat of what was removed: %v", err)
+			}
+		})
+	}},
+}
+
+// siege has a program attack what its sandbox has of res, and checks that another
+// sandbox goes on answering and that the attacked one can be removed.
+func (h *harness) siege(t *testing.T, res atoll.Resources, attack func(in *intruder)) {
+	t.Helper()
+	neighbour := h.idle(t)
+	in := h.intruder(t, h.create(t, atoll.Spec{Resources: res}))
+	before := h.pace(t, neighbour)
+	attack(in)
+	during := h.pace(t, neighbour)
+	most := max(2*before, h.short()/5) // of a busy machine, where it proves little but that it answers
+	t.Logf("a neighbour answers within %v, and during the attack %v", before, during)
+	if during > most {
+		t.Errorf("a neighbour answers within %v, and during the attack %v; want %v at most", before, during, most)
+	}
+	within(t, h.long(), "Remove", func() {
+		if err := in.sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+	})
+	h.output(t, neighbour, program("echo", "unharmed"))
+}
+
+// pace is how long a command in the sandbox takes, as a rule.
+func (h *harness) pace(t *testing.T, sb atoll.Sandbox) time.Duration {
+	t.Helper()
+	const samples = 11
+	var all []time.Duration
+	for i := range samples {
+		begun := time.Now()
+		if got := h.output(t, sb, program("echo", strconv.Itoa(i))); got != strconv.Itoa(i) {
+			t.Errorf("echo %d printed %q", i, got)
+		}
+		all = append(all, time.Since(begun).Round(10*time.Microsecond))
+	}
+	slices.Sort(all)
+	return all[samples/2]
+}
