@@ -75,6 +75,7 @@ var escapees = []promise{
 			victim := in.secret.dir
 			in.begins(t, "flip", dir+"/dir", victim, strings.Repeat("../", 20)+victim, "/proc/self/root"+victim, "/proc/1/root"+victim, "/proc/1/cwd")
 			h.serves(t, in.sb, dir+"/dir", in.secret.text)
+			in.goesOn(t)
 			in.secret.untouched(t)
 		}
 	}},
@@ -90,6 +91,7 @@ var escapees = []promise{
 		for _, dir := range []string{"/work", "/tmp"} {
 			in.begins(t, "flip", dir+"/dir", private, "/proc/self/root"+private, "../var/tmp/private")
 			h.serves(t, in.sb, dir+"/dir", in.secret.text)
+			in.goesOn(t)
 		}
 		if got := h.output(t, in.sb, asRoot(program("ls", private))); got != "secret" {
 			t.Errorf("root's directory holds %q", got)

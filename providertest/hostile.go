@@ -2,6 +2,7 @@ package providertest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -41,6 +43,7 @@ type intruder struct {
 	sb     atoll.Sandbox
 	path   string
 	secret secret
+	going  []atoll.Process // attacks that have begun
 }
 
 // intruder brings the program into the sandbox.
@@ -53,7 +56,7 @@ func (h *harness) intruder(t *testing.T, sb atoll.Sandbox) *intruder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := &intruder{h, sb, "./hostile", h.secret(t)}
+	in := &intruder{h: h, sb: sb, path: "./hostile", secret: h.secret(t)}
 	if h.p.Info().Isolation == atoll.IsolationNone {
 		t.Fatalf("%s has no walls", h.p.Info().Name)
 	}
@@ -101,5 +104,20 @@ func (in *intruder) begins(t *testing.T, name string, args ...string) atoll.Proc
 	if strings.Contains(scr.text(), "escaped: ") {
 		t.Fatal(strings.TrimSpace(scr.text()))
 	}
+	t.Log(scr.text())
+	in.going = append(in.going, p)
 	return p
+}
+
+// goesOn checks that the attacks that have begun have not ended.
+func (in *intruder) goesOn(t *testing.T) {
+	t.Helper()
+	for _, p := range in.going {
+		ctx, cancel := context.WithTimeout(in.h.ctx(t), time.Millisecond)
+		exit, err := p.Wait(ctx)
+		cancel()
+		if err == nil {
+			t.Errorf("the attack has ended: %+v", exit)
+		}
+	}
 }

@@ -46,6 +46,7 @@ var attacks = map[string]func(marker, text string, args []string){
 	"handles": handles,
 	"watches": watches,
 	"silent":  silent,
+	"dialout": dialout,
 	"tree":    tree,
 }
 

@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,12 +37,27 @@ func flip(_, _ string, args []string) {
 	}
 }
 
-// forks has a shell multiply. Its children end when they cannot, and others take
-// their places.
+// forks has shells multiply. They end when they cannot, and others take their places.
 func forks(_, _ string, _ []string) {
+	var ready, done sync.WaitGroup
+	for range 8 { // threads for this program, which dies when it needs one and there is none
+		ready.Add(1)
+		done.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			ready.Done()
+			ready.Wait()
+		})
+	}
+	done.Wait()
 	begun()
 	for {
-		_ = exec.Command("sh", "-c", "f() { f & f & }; f; sleep 0.01").Run()
+		p, err := os.StartProcess("/bin/sh", []string{"sh", "-c", "f() { f & f & }; f"}, &os.ProcAttr{})
+		if err != nil {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		_, _ = p.Wait()
 	}
 }
 
@@ -231,6 +248,31 @@ func tree(_, _ string, args []string) {
 				panic(err)
 			}
 			break
+		}
+	}
+}
+
+// dialout connects to the address args[0] again and again, over TCP and UDP, and keeps
+// what it gets.
+func dialout(_, _ string, args []string) {
+	var all []net.Conn
+	for failed, said := 0, false; ; {
+		for _, network := range []string{"tcp", "udp"} {
+			c, err := net.DialTimeout(network, args[0], time.Second)
+			if err != nil {
+				failed++
+				continue
+			}
+			_, _ = c.Write([]byte("x"))
+			all = append(all, c)
+		}
+		if !said && (len(all) >= 2*enough || failed >= 10) {
+			said = true
+			fmt.Println(len(all), "connections")
+			begun()
+		}
+		if failed >= 10 {
+			time.Sleep(10 * time.Millisecond)
 		}
 	}
 }
