@@ -104,7 +104,6 @@ func (in *intruder) begins(t *testing.T, name string, args ...string) atoll.Proc
 	if strings.Contains(scr.text(), "escaped: ") {
 		t.Fatal(strings.TrimSpace(scr.text()))
 	}
-	t.Log(scr.text())
 	in.going = append(in.going, p)
 	return p
 }

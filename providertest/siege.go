@@ -90,6 +90,22 @@ var sieges = []promise{
 			h.reachable(t, neighbour, listenOutside(t)[0])
 		})
 	}},
+	{"a program that stops all others keeps no call from its end", []need{needWalls}, func(t *testing.T, h *harness) {
+		h.siege(t, atoll.Resources{}, func(in *intruder) {
+			in.begins(t, "stops")
+			for what, call := range map[string]func(context.Context) error{
+				"Status":    func(ctx context.Context) error { _, err := in.sb.Status(ctx); return err },
+				"a command": func(ctx context.Context) error { return atoll.Run(ctx, in.sb, program("true")) },
+				"ReadFile":  func(ctx context.Context) error { _, err := atoll.ReadFile(ctx, in.sb, "hostile"); return err },
+			} {
+				within(t, h.long(), what, func() {
+					ctx, cancel := context.WithTimeout(h.ctx(t), aMoment)
+					defer cancel()
+					t.Logf("%s: %v", what, call(ctx)) // it may fail: who would answer is stopped
+				})
+			}
+		})
+	}},
 	{"directories too deep for any name can be removed, and the sandbox with them", []need{needWalls}, func(t *testing.T, h *harness) {
 		h.siege(t, atoll.Resources{}, func(in *intruder) {
 			const depth = 300 // 75 KiB, where a name has 4

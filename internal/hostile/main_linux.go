@@ -47,6 +47,7 @@ var attacks = map[string]func(marker, text string, args []string){
 	"watches": watches,
 	"silent":  silent,
 	"dialout": dialout,
+	"stops":   stops,
 	"tree":    tree,
 }
 

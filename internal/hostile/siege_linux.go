@@ -266,13 +266,23 @@ func dialout(_, _ string, args []string) {
 			_, _ = c.Write([]byte("x"))
 			all = append(all, c)
 		}
-		if !said && (len(all) >= 2*enough || failed >= 10) {
+		if !said && (len(all) >= enough || failed >= 3) {
 			said = true
-			fmt.Println(len(all), "connections")
 			begun()
 		}
-		if failed >= 10 {
+		if failed >= 3 {
 			time.Sleep(10 * time.Millisecond)
 		}
+	}
+}
+
+// stops stops all others.
+func stops(_, _ string, _ []string) {
+	for i := 0; ; i++ {
+		_ = unix.Kill(-1, unix.SIGSTOP)
+		if i == 10 {
+			begun()
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
