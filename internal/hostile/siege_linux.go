@@ -130,9 +130,12 @@ func output(_, _ string, _ []string) {
 	}
 }
 
-// enough is how many of what an attack takes are worth a look at the others; it goes
-// on until there are no more.
-const enough = 2000
+// enough is how many of what an attack takes are worth a look at the others. It goes on
+// until there are no more, or so many that a machine without limits could suffer.
+const (
+	enough = 2000
+	most   = 10 * enough
+)
 
 // hold keeps what there is until the program is killed.
 func hold() {
@@ -173,7 +176,7 @@ func handles(marker, text string, args []string) {
 		if all < enough && (all+n >= enough || n == 0) {
 			begun()
 		}
-		if all += n; n == 0 {
+		if all += n; n == 0 || all > most {
 			hold()
 		}
 	}
@@ -190,12 +193,15 @@ func watches(_, _ string, _ []string) {
 		if n == enough || n < enough && err != nil {
 			begun()
 		}
-		if err != nil {
+		if err != nil || n > most {
 			hold()
 		}
 		_, _ = unix.InotifyAddWatch(fd, dir, unix.IN_ALL_EVENTS)
 	}
 }
+
+// kept are connections that are to stay open.
+var kept []net.Conn
 
 // silent accepts connections to the port args[0] and keeps them, without a word.
 func silent(_, _ string, args []string) {
@@ -204,14 +210,13 @@ func silent(_, _ string, args []string) {
 		panic(err)
 	}
 	begun()
-	var all []net.Conn
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		all = append(all, c)
+		kept = append(kept, c)
 	}
 }
 
@@ -255,7 +260,6 @@ func tree(_, _ string, args []string) {
 // dialout connects to the address args[0] again and again, over TCP and UDP, and keeps
 // what it gets.
 func dialout(_, _ string, args []string) {
-	var all []net.Conn
 	for failed, said := 0, false; ; {
 		for _, network := range []string{"tcp", "udp"} {
 			c, err := net.DialTimeout(network, args[0], time.Second)
@@ -264,9 +268,12 @@ func dialout(_, _ string, args []string) {
 				continue
 			}
 			_, _ = c.Write([]byte("x"))
-			all = append(all, c)
+			kept = append(kept, c)
 		}
-		if !said && (len(all) >= enough || failed >= 3) {
+		if len(kept) > most {
+			hold()
+		}
+		if !said && (len(kept) >= enough || failed >= 3) {
 			said = true
 			begun()
 		}

@@ -81,3 +81,52 @@ func TestGuestKeepsItsRights(t *testing.T) {
 		})
 	}
 }
+
+// A network reaches what it reaches, and never what belongs to the engine's machine
+// alone: its loopback, and sockets that have a name but are no files.
+func TestNetworksKeepOutOfTheMachine(t *testing.T) {
+	p := open(t)
+	defer p.Close()
+	program := hostile(t)
+	abstract := "@atoll-test-" + atoll.NewID()
+	var loopback string
+	err := inside(func() error {
+		s, err := net.Listen("unix", abstract)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { s.Close() })
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { l.Close() })
+		loopback = l.Addr().String()
+		c, err := net.Dial("unix", abstract) // they are there
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, network := range []atoll.Network{{Mode: atoll.NetworkNone}, {Mode: atoll.NetworkNamed, Name: openNetwork}, {Mode: atoll.NetworkNamed, Name: internalNetwork}} {
+		t.Run(string(network.Mode)+" "+network.Name, func(t *testing.T) {
+			sb, err := p.Create(t.Context(), &atoll.Spec{Network: network})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sb.Remove(context.Background(), atoll.RemoveVolumes())
+			if _, err := atoll.Files(sb).Write(t.Context(), "hostile", bytes.NewReader(program), atoll.WriteOptions{Mode: 0o755}); err != nil {
+				t.Fatal(err)
+			}
+			out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"./hostile", "/none", "", "sockets",
+				"unix", abstract, "tcp", loopback, "unix", "/var/run/docker.sock", "unix", "/run/docker.sock", "unix", engine.dir + "/docker.sock", "unix", engine.dir + "/exec/containerd/containerd.sock",
+			}})
+			if err != nil || string(out) != "done\n" {
+				t.Errorf("the attack: %v\n%s", err, out)
+			}
+		})
+	}
+}
