@@ -139,6 +139,12 @@ func (k *Kit) forget(d *desk) {
 	}
 }
 
+// leave forgets a desk whose session is closed, and lets go of what runs there.
+func (k *Kit) leave(d *desk) {
+	k.forget(d)
+	d.endStdins()
+}
+
 // on calls do with the desk of the caller's session. A sandbox that has gone since,
 // or has stopped, is had again, once; note says what has become of it.
 func (c *call) on(ctx context.Context, do func(d *desk) error) (note string, err error) {
@@ -254,8 +260,7 @@ func closeSession(ctx context.Context, c *call, _ struct{}) (closeOutput, error)
 		return closeOutput{}, err
 	}
 	if d := c.k.known(scope.Key()); d != nil {
-		c.k.forget(d)
-		d.endStdins()
+		c.k.leave(d)
 	}
 	err = atoll.CloseSession(ctx, c.k.provider, c.k.opts.Project, scope.Key())
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
