@@ -65,6 +65,7 @@ var rooms = map[string]map[string]string{
 		"store":          "where it writes",
 	},
 	"tool": {"frontmatter": "what the agent's file says"},
+	"mcp":  {"tool": "what it shows"},
 	"ledger": {
 		"internal/keyed": "one at a time works on a record",
 		"secret":         "what it keeps for each sandbox",
@@ -152,6 +153,7 @@ var rooms = map[string]map[string]string{
 	"providertest": {"secret": "what a sandbox has of its secret is checked"},
 
 	"config": {
+		"frontmatter":     "what the images stand for that agents name",
 		"image":           "the options of its store",
 		"ledger":          "what is written down of sandboxes",
 		"provider/docker": "config alone knows all providers",
@@ -162,6 +164,7 @@ var rooms = map[string]map[string]string{
 		"session":         "around all providers",
 		"store":           "where ledger and sessions write",
 		"router":          "one provider of all that are configured",
+		"tool":            "the options of the tools of agents",
 		"trace":           "the layer around every provider",
 		"workspace":       "around all providers",
 	},
@@ -173,8 +176,11 @@ var rooms = map[string]map[string]string{
 		"api/openapi":    "the pages that serve shows",
 		"api":            "the CLI is a client, and the server",
 		"config":         "what it runs on",
+		"frontmatter":    "the file of the agent that atoll mcp serves",
 		"internal/dirfs": "the local side of cp",
+		"mcp":            "atoll mcp, and /mcp of serve",
 		"sshd":           "serve answers SSH too",
+		"tool":           "what mcp shows",
 		"trace":          "the metrics that serve shows",
 	},
 	"cmd/atoll-guest":  {"guest": "it is the program of that"},
@@ -193,6 +199,7 @@ var guests = map[string]struct {
 	"github.com/danielgtaylor/huma":          {"OpenAPI made from the code", []string{"api/openapi"}},
 	"github.com/containerd/errdefs":          {"kinds of the engine's errors", []string{"provider/docker"}},
 	"github.com/distribution/reference":      {"names of images as the engine spells them", []string{"provider/docker"}},
+	"github.com/modelcontextprotocol/go-sdk": {"the protocol, on streams and HTTP", []string{"mcp"}},
 	"github.com/moby/moby":                   {"the official client of Docker Engines", []string{"provider/docker"}},
 	"github.com/creack/pty":                  {"terminals on every Unix", []string{"internal/process"}},
 	"github.com/firebase/genkit/go":          {"agents on Genkit; a module of its own keeps it out of this one", []string{"genkit"}},

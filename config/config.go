@@ -56,6 +56,7 @@ type Config struct {
 	Reconcile Reconcile `yaml:"reconcile"`
 	Clone     Clone     `yaml:"clone"`
 	Session   Session   `yaml:"session"`
+	Tools     Tools     `yaml:"tools"`
 
 	// One table for each provider, under its name.
 	GVisor GVisor `yaml:"gvisor"`
@@ -169,6 +170,7 @@ func defaults(env map[string]string) *Config {
 		Image:        defaultImage(),
 		Clone:        defaultClone(),
 		Session:      defaultSession(),
+		Tools:        defaultTools(),
 		Reconcile:    defaultReconcile(),
 		GVisor:       defaultGVisor(),
 		Docker:       defaultDocker(),
@@ -245,6 +247,7 @@ func (c *Config) check(s *schema) error {
 	}
 	c.Clone.check(bad)
 	c.Session.check(bad)
+	c.Tools.check(bad)
 	for _, path := range c.GVisor.HostPaths {
 		if !filepath.IsAbs(path) {
 			bad("gvisor.host_paths", fmt.Errorf("%q: must be an absolute path", path))

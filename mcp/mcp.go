@@ -65,12 +65,14 @@ func NewServer(kit *tool.Kit, opts Options) (*Server, error) {
 	}
 	s.mcp = sdk.NewServer(&sdk.Implementation{Name: "atoll", Title: "Atoll sandboxes", Version: opts.Version}, &sdk.ServerOptions{
 		Instructions: s.instructions(),
-		Capabilities: &sdk.ServerCapabilities{}, // no logging, nothing that changes: what there is, is inferred
+		// No logging, and none of the lists changes by itself.
+		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: s.resourceCapabilities()},
+		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.CacheScope = "private" },
 	})
 	for _, t := range kit.Tools() {
 		s.mcp.AddTool(s.shown(t), s.call)
 	}
-	if kit.Offers(toolRead) && kit.Offers(toolList) {
+	if s.hasResources() {
 		s.addResources()
 	}
 	s.http = s.handler()

@@ -26,6 +26,16 @@ const (
 
 func fileURI(abs string) string { return (&url.URL{Scheme: fileScheme, Path: abs}).String() }
 
+// hasResources reports whether there is a sandbox whose files can be read later.
+func (s *Server) hasResources() bool { return s.kit.Offers(toolRead) && s.kit.Offers(toolList) }
+
+func (s *Server) resourceCapabilities() *sdk.ResourceCapabilities {
+	if !s.hasResources() {
+		return nil
+	}
+	return &sdk.ResourceCapabilities{}
+}
+
 // addResources shows files of the sandbox that the session has open.
 func (s *Server) addResources() {
 	s.mcp.AddResourceTemplate(&sdk.ResourceTemplate{

@@ -31,6 +31,7 @@ type app struct {
 	configFile string
 	flags      map[string]string // settings given as flags, by their key
 	cfg        *config.Config
+	long       bool // the command goes on for long, as a server does
 
 	noSuch error // of a command that is not there, found while its help was wanted
 

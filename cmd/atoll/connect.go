@@ -169,7 +169,7 @@ func running(ctx context.Context, cfg *config.Config) (*api.Client, error) {
 
 // serveSelf builds the stack and talks to it as to any server.
 func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, error) {
-	opts := config.Options{Log: a.notes(cfg), Traces: a.traces}
+	opts := config.Options{Log: a.notes(cfg), Traces: a.traces, Server: a.long}
 	if cfg.IsSet("log.level") {
 		opts.Calls = opts.Log // else the command reports what fails, and nobody asked for more
 	}

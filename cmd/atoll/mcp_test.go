@@ -1,0 +1,230 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// An mcpClient is an agent that has started atoll mcp.
+type mcpClient struct {
+	*sdk.ClientSession
+	t      *testing.T
+	cmd    *exec.Cmd
+	stderr *bytes.Buffer
+}
+
+func startMCP(t *testing.T, env []string, args ...string) *mcpClient {
+	t.Helper()
+	c := &mcpClient{t: t, cmd: atollCmd(env, "atoll", append([]string{"mcp"}, args...)...), stderr: &bytes.Buffer{}}
+	c.cmd.Stderr = c.stderr
+	var err error
+	c.ClientSession, err = sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.CommandTransport{Command: c.cmd, TerminateDuration: deadline}, nil)
+	if err != nil {
+		t.Fatalf("%v; stderr:\n%s", err, c.stderr)
+	}
+	t.Cleanup(func() { c.ClientSession.Close() })
+	return c
+}
+
+func (c *mcpClient) call(name string, input map[string]any) map[string]any {
+	c.t.Helper()
+	return mcpCall(c.t, c.ClientSession, name, input)
+}
+
+func mcpCall(t *testing.T, c *sdk.ClientSession, name string, input map[string]any) map[string]any {
+	t.Helper()
+	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: name, Arguments: input})
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	text := r.Content[0].(*sdk.TextContent).Text
+	var out map[string]any
+	if err := json.Unmarshal([]byte(text), &out); r.IsError || err != nil {
+		t.Fatalf("%s: %s", name, text)
+	}
+	return out
+}
+
+// hangUp is what an agent does at its end. What was written to stderr is returned.
+func (c *mcpClient) hangUp() string {
+	c.t.Helper()
+	if err := c.ClientSession.Close(); err != nil {
+		c.t.Errorf("the end: %v; stderr:\n%s", err, c.stderr)
+	}
+	return c.stderr.String()
+}
+
+func (c *mcpClient) names() (names []string) {
+	c.t.Helper()
+	for x, err := range c.Tools(c.t.Context(), nil) {
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		names = append(names, x.Name)
+	}
+	return names
+}
+
+// mcpEnv has host's programs for what agents call linux and python: the provider
+// local has nothing else.
+func mcpEnv(t *testing.T, more ...string) []string {
+	return slices.Concat(atEnv(t), []string{"ATOLL_TOOLS_IMAGES=linux=host,python=host", "ATOLL_PROVIDERS=local"}, more)
+}
+
+func atollOut(t *testing.T, env []string, args ...string) string {
+	t.Helper()
+	cmd := atollCmd(env, "atoll", args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("atoll %s: %v\n%s", strings.Join(args, " "), err, stderr.String())
+	}
+	return string(out)
+}
+
+// Nothing but MCP is on stdout, however much there is to log; and nothing is left.
+func TestMCP(t *testing.T) {
+	env := mcpEnv(t, "ATOLL_CODE_COLOUR=blue", "ATOLL_CODE_SHAPE=round", "ATOLL_LOG_LEVEL=debug")
+	c := startMCP(t, env, "--env", "SIZE=xl")
+	c.call("sandbox_fs_write", map[string]any{"path": "f", "content": "x"})
+	out := c.call("sandbox_exec", map[string]any{"command": "cat f; echo $COLOUR $SHAPE $SIZE", "env": map[string]any{"SHAPE": "square"}})
+	if got := out["stdout"]; got != "xblue square xl\n" {
+		t.Errorf("stdout = %q", got)
+	}
+	r, err := c.ListResources(t.Context(), nil)
+	if err != nil || len(r.Resources) != 1 || r.Resources[0].Name != "f" {
+		t.Errorf("resources: %+v, %v", r, err)
+	}
+	if log := c.hangUp(); !strings.Contains(log, "sandbox") {
+		t.Errorf("nothing is logged: %q", log)
+	}
+	if left := atollOut(t, env, "session", "ls", "-q") + atollOut(t, env, "ls", "-q"); left != "" {
+		t.Errorf("left: %s", left)
+	}
+}
+
+func TestMCPAgents(t *testing.T) {
+	env := mcpEnv(t)
+	for file, want := range map[string]int{"code-developer.md": 14, "data-analyst.md": 1, "": 15} {
+		var args []string
+		if file != "" {
+			args = []string{"--agent", filepath.Join("..", "..", "examples", "agents", file)}
+		}
+		c := startMCP(t, env, args...)
+		if got := c.names(); len(got) != want || slices.Contains(got, "sandbox_exec") == (file == "data-analyst.md") {
+			t.Errorf("%s: the tools are %q", file, got)
+		}
+		c.hangUp()
+	}
+	plain := filepath.Join(t.TempDir(), "plain.md")
+	if err := os.WriteFile(plain, []byte("---\nmodel: x\n---\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		words string
+		env   string
+		args  []string
+	}{
+		{"sandbox service is not enabled", "STATION_SANDBOX_CODE_MODE_ENABLED=false", nil},
+		{"asks for no sandbox", "", []string{"--agent", plain}},
+		{"no such file", "", []string{"--agent", plain + ".no"}},
+		{"leave out --workflow", "", []string{"--session", "session/x", "--workflow", "y"}},
+		{"scope", "", []string{"--session", "x"}},
+		{`id "a b"`, "", []string{"--workflow", "a b"}},
+		{"unknown flag", "", []string{"--ttl", "1h"}},
+	} {
+		cmd := atollCmd(append(slices.Clone(env), tt.env), "atoll", append([]string{"mcp"}, tt.args...)...)
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		if err := cmd.Run(); err == nil || stdout.Len() > 0 || !strings.Contains(stderr.String(), tt.words) {
+			t.Errorf("%q %s: %v, stdout %q, stderr %q; want words %q", tt.args, tt.env, err, stdout.String(), stderr.String(), tt.words)
+		}
+	}
+}
+
+// The port of a server inside is there for as long as the agent is.
+func TestMCPPort(t *testing.T) {
+	c := startMCP(t, mcpEnv(t))
+	l, err := net.Listen("tcp", "127.0.0.1:0") // the provider local has our ports
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "from inside") })}
+	go inside.Serve(l)
+	defer inside.Close()
+	port := map[string]any{"port": l.Addr().(*net.TCPAddr).Port}
+	url := fmt.Sprint(c.call("sandbox_port", port)["url"])
+	if again := c.call("sandbox_port", port)["url"]; again != url || strings.HasSuffix(url, fmt.Sprint(port["port"])) {
+		t.Errorf("the url is %s, then %s", url, again)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var body bytes.Buffer
+	if _, err := body.ReadFrom(resp.Body); err != nil || body.String() != "from inside" {
+		t.Errorf("it answers %q, %v", body.String(), err)
+	}
+	resp.Body.Close()
+	c.hangUp()
+	if _, err := client.Get(url); err == nil {
+		t.Error("it still answers")
+	}
+}
+
+// With a server, those who name the same workflow share its sandbox, which stays.
+func TestMCPWorkflow(t *testing.T) {
+	env := mcpEnv(t)
+	server := startChild(t, env, "serve")
+	defer func() {
+		server.cmd.Process.Signal(os.Interrupt)
+		server.exit()
+	}()
+	socket := ""
+	for _, kv := range env {
+		if dir, ok := strings.CutPrefix(kv, "XDG_STATE_HOME="); ok {
+			socket = filepath.Join(dir, "atoll", "atoll.sock")
+		}
+	}
+	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			conn.Close()
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	writer := startMCP(t, env, "--workflow", "wf1", "--agent-run", "run1")
+	writer.call("sandbox_fs_write", map[string]any{"path": "f", "content": "shared"})
+	writer.hangUp()
+	reader, other := startMCP(t, env, "--session", "workflow/wf1"), startMCP(t, env, "--session", "conversation/c1")
+	if got := reader.call("sandbox_fs_read", map[string]any{"path": "f"})["content"]; got != "shared" {
+		t.Errorf("the file holds %q", got)
+	}
+	if got := other.call("sandbox_open", nil)["session_id"]; got != "conversation_c1_sandbox" {
+		t.Errorf("the session is %q", got)
+	}
+	reader.hangUp()
+	other.hangUp()
+	if got := atollOut(t, env, "session", "end", "workflow/wf1"); got != "workflow_wf1_sandbox\n" {
+		t.Errorf("the workflow's end closes %q", got)
+	}
+}
