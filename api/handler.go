@@ -38,6 +38,12 @@ type Options struct {
 	// Docs serves /docs and /openapi.json, without a token: package openapi has
 	// one. nil means there are none.
 	Docs http.Handler
+	// Tools are shown by /v1/tools; nil means there are none.
+	Tools Tools
+	// MCP serves /mcp, with the account of the token in the request's context;
+	// nil means there is nothing there. It is the caller's to close, after the
+	// Handler.
+	MCP http.Handler
 	// Version of this server, told by /v1/info.
 	Version string
 
@@ -173,6 +179,7 @@ func (h *Handler) register() {
 			h.ports = handler
 		}
 	}
+	h.mux.Handle("/mcp", h.handle(Route{foreign: true, serve: (*Handler).serveMCP}))
 	h.mux.Handle("/", h.handle(Route{foreign: true, serve: (*Handler).serveUnknown}))
 	if h.opts.Metrics != nil {
 		h.mux.Handle("GET /metrics", h.handle(Route{foreign: true, serve: func(h *Handler, w http.ResponseWriter, r *http.Request) error {

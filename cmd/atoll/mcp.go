@@ -130,7 +130,7 @@ func (a *app) serveMCP(cmd *cobra.Command, m *mcpCommand) error {
 		door := &doorway{a: a}
 		door.ctx, door.cancel = context.WithCancel(ctx)
 		defer door.close()
-		kit, err := a.newKit(cfg, toolbench{provider: c.Provider, maker: maker, sandbox: *spec, agent: m.agent, url: door.url})
+		kit, err := a.newKit(cfg, toolbench{provider: c.Provider, maker: maker, sandbox: *spec, agent: m.agent, url: door.url, log: a.notes(cfg)})
 		if err != nil {
 			return err
 		}

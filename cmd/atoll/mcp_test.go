@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -191,27 +192,7 @@ func TestMCPPort(t *testing.T) {
 // With a server, those who name the same workflow share its sandbox, which stays.
 func TestMCPWorkflow(t *testing.T) {
 	env := mcpEnv(t)
-	server := startChild(t, env, "serve")
-	defer func() {
-		server.cmd.Process.Signal(os.Interrupt)
-		server.exit()
-	}()
-	socket := ""
-	for _, kv := range env {
-		if dir, ok := strings.CutPrefix(kv, "XDG_STATE_HOME="); ok {
-			socket = filepath.Join(dir, "atoll", "atoll.sock")
-		}
-	}
-	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
-		conn, err := net.Dial("unix", socket)
-		if err == nil {
-			conn.Close()
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	startServer(t, env)
 	writer := startMCP(t, env, "--workflow", "wf1", "--agent-run", "run1")
 	writer.call("sandbox_fs_write", map[string]any{"path": "f", "content": "shared"})
 	writer.hangUp()
@@ -227,4 +208,131 @@ func TestMCPWorkflow(t *testing.T) {
 	if got := atollOut(t, env, "session", "end", "workflow/wf1"); got != "workflow_wf1_sandbox\n" {
 		t.Errorf("the workflow's end closes %q", got)
 	}
+}
+
+// startServer starts a server, which ends with the test, and waits until it answers.
+func startServer(t *testing.T, env []string, args ...string) {
+	t.Helper()
+	server := startChild(t, env, append([]string{"serve"}, args...)...)
+	t.Cleanup(func() {
+		server.cmd.Process.Signal(os.Interrupt)
+		if code := server.exit(); code != 0 {
+			t.Errorf("the server's exit code is %d; stderr:\n%s", code, server.stderr.String())
+		}
+	})
+	socket := filepath.Join(stateOf(env), "atoll.sock")
+	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// stateOf is the state directory.
+func stateOf(env []string) (dir string) {
+	for _, kv := range env {
+		if home, ok := strings.CutPrefix(kv, "XDG_STATE_HOME="); ok {
+			dir = filepath.Join(home, "atoll")
+		}
+	}
+	return dir
+}
+
+// bearer brings a token.
+type bearer string
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+string(b))
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// A server has the same tools, for those who bring its token.
+func TestServeMCP(t *testing.T) {
+	env := mcpEnv(t, "ATOLL_CODE_COLOUR=blue")
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := "http://" + free.Addr().String()
+	free.Close()
+	startServer(t, env, "--listen", free.Addr().String())
+	token, err := os.ReadFile(filepath.Join(stateOf(env), "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: bearer(strings.TrimSpace(string(token)))}
+	session, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: base + "/mcp", HTTPClient: client}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	if got := mcpCall(t, session, "sandbox_exec", map[string]any{"command": "echo $COLOUR"})["stdout"]; got != "blue\n" {
+		t.Errorf("stdout = %q", got)
+	}
+	inside := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "from inside") })}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go inside.Serve(l)
+	defer inside.Close()
+	port := map[string]any{"port": l.Addr().(*net.TCPAddr).Port}
+	url := fmt.Sprint(mcpCall(t, session, "sandbox_port", port)["url"])
+	if status, body := fetch(t, client, "GET", url, ""); !strings.HasPrefix(url, base) || status != 200 || body != "from inside" {
+		t.Errorf("%s answers %d %s", url, status, body)
+	}
+	if status, body := fetch(t, client, "GET", base+"/v1/tools", ""); status != 200 || strings.Count(body, `"input_schema"`) != 15 {
+		t.Errorf("the tools: %d %s", status, body)
+	}
+	if status, body := fetch(t, client, "POST", base+"/v1/tools/sandbox_open?workflow=wf1", "{}"); status != 200 || !strings.Contains(body, "workflow_wf1_sandbox") {
+		t.Errorf("sandbox_open: %d %s", status, body)
+	}
+	if status, body := fetch(t, client, "POST", base+"/v1/tools/sandbox_fs_read?workflow=wf1", `{"path": "none"}`); status != 404 || !strings.Contains(body, "sandbox_fs_list") {
+		t.Errorf("sandbox_fs_read: %d %s", status, body)
+	}
+	if status, body := fetch(t, http.DefaultClient, "POST", base+"/mcp", "{}"); status != 401 {
+		t.Errorf("without a token: %d %s", status, body)
+	}
+	if err := session.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := atollOut(t, env, "session", "ls", "-q"); got != "workflow_wf1_sandbox\n" {
+		t.Errorf("sessions: %s", got)
+	}
+
+	off := mcpEnv(t, "STATION_SANDBOX_CODE_MODE_ENABLED=false")
+	startServer(t, off)
+	unix := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(stateOf(off), "atoll.sock"))
+	}}}
+	defer unix.CloseIdleConnections()
+	for path, method := range map[string]string{"/mcp": "POST", "/v1/tools": "GET"} {
+		if status, body := fetch(t, unix, method, "http://atoll"+path, ""); status != 501 || !strings.Contains(body, "sandbox service is not enabled") {
+			t.Errorf("%s where there are to be no tools: %d %s", path, status, body)
+		}
+	}
+}
+
+func fetch(t *testing.T, client *http.Client, method, url, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var text bytes.Buffer
+	if _, err := text.ReadFrom(resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, text.String()
 }

@@ -38,6 +38,10 @@ With --ssh-listen it answers SSH as well, to those whose keys are in the file of
 --ssh-authorized-keys: ssh NAME@host is a shell in the sandbox NAME of the server's
 project, ssh PROJECT.NAME@host one of another; scp, sftp and ssh -L work too.
 
+Agents find their tools at /mcp, by the Model Context Protocol, and at /v1/tools:
+those of atoll mcp. The headers Atoll-Workflow, Atoll-Agent-Run and Atoll-Session
+say whose sandbox a request is about; without them each MCP session has its own.
+
 /metrics is for Prometheus. With OTEL_EXPORTER_OTLP_ENDPOINT set, a span for each
 call is sent there, as part of the caller's trace.
 
@@ -100,10 +104,16 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	if err != nil {
 		return errors.Join(err, stack.Close())
 	}
+	tools, err := a.openTools(cfg, stack, ls, log)
+	if err != nil {
+		return errors.Join(err, stack.Close())
+	}
 	settled := a.keepReconciled(ctx, stack, cfg, log)
-	err = a.serveOn(ctx, stack, ls, door, api.Options{
+	opts := api.Options{
 		Log: log, Metrics: metrics, MaxUpload: max(int64(cfg.MaxUpload), 0), Extract: trace.Extract, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
-	})
+	}
+	tools.show(&opts)
+	err = errors.Join(a.serveOn(ctx, stack, ls, door, opts), tools.close())
 	settled()
 	if destroy {
 		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), stack))

@@ -1,13 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/config"
 	"github.com/seed46cd37a8/atoll/frontmatter"
+	"github.com/seed46cd37a8/atoll/mcp"
 	"github.com/seed46cd37a8/atoll/tool"
 )
 
@@ -34,6 +42,7 @@ type toolbench struct {
 	sandbox  atoll.Spec // what sandboxes are made from; its Image is that of those who name none
 	agent    *frontmatter.Sandbox
 	url      func(ctx context.Context, sb atoll.Sandbox, port int) (string, error)
+	log      *slog.Logger
 }
 
 // newKit makes the tools of agents.
@@ -42,7 +51,7 @@ func (a *app) newKit(cfg *config.Config, b toolbench) (*tool.Kit, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts.Sandbox, opts.Agent, opts.URL, opts.Log = b.sandbox, b.agent, b.url, a.notes(cfg)
+	opts.Sandbox, opts.Agent, opts.URL, opts.Log = b.sandbox, b.agent, b.url, b.log
 	opts.Sandbox.Env = slices.Concat(codeEnv(a.env), b.sandbox.Env)
 	if image := b.sandbox.Image; image != "" {
 		opts.Images.Shortcuts[""], opts.Sandbox.Image = image, ""
@@ -52,4 +61,86 @@ func (a *app) newKit(cfg *config.Config, b toolbench) (*tool.Kit, error) {
 		}
 	}
 	return tool.New(b.provider, opts)
+}
+
+// serverTools are the tools that a server has for agents.
+type serverTools struct {
+	kit *tool.Kit
+	mcp *mcp.Server
+}
+
+// openTools makes them, nil if there are to be none.
+func (a *app) openTools(cfg *config.Config, stack atoll.Provider, ls *listeners, log *slog.Logger) (*serverTools, error) {
+	if !cfg.Tools.Enabled {
+		return nil, nil
+	}
+	maker := cmp.Or(cfg.ProviderOf(cfg.Project), stack.Info().Name)
+	kit, err := a.newKit(cfg, toolbench{provider: stack, maker: maker, sandbox: atoll.Spec{Provider: cfg.ProviderOf(cfg.Project)}, url: ls.portURL, log: log})
+	if err != nil {
+		return nil, err
+	}
+	server, err := mcp.NewServer(kit, mcp.Options{Version: buildVersion().Version, IdleTimeout: max(time.Duration(cfg.Session.IdleTimeout), 0), Log: log})
+	if err != nil {
+		return nil, errors.Join(err, kit.Close())
+	}
+	return &serverTools{kit, server}, nil
+}
+
+// show has the API serve the tools.
+func (t *serverTools) show(opts *api.Options) {
+	if t != nil {
+		opts.MCP, opts.Tools = t.mcp, kitTools{t.kit}
+	}
+}
+
+// close ends what agents have made for one MCP session only.
+func (t *serverTools) close() error {
+	if t == nil {
+		return nil
+	}
+	return errors.Join(t.mcp.Close(), t.kit.Close())
+}
+
+// kitTools are the tools of a kit as the API shows them.
+type kitTools struct{ *tool.Kit }
+
+// Tools implements api.Tools.
+func (k kitTools) Tools() []api.ToolInfo {
+	var all []api.ToolInfo
+	for _, t := range k.Kit.Tools() {
+		all = append(all, api.ToolInfo{
+			Name: t.Name, Title: t.Title, Description: t.Description, Input: schemaJSON(t.Input), Output: schemaJSON(t.Output),
+			ReadOnly: t.ReadOnly, Destructive: t.Destructive, Idempotent: t.Idempotent,
+		})
+	}
+	return all
+}
+
+func schemaJSON(schema any) json.RawMessage {
+	data, err := json.Marshal(schema)
+	if err != nil {
+		panic(err) // of our own
+	}
+	return data
+}
+
+// CallTool implements api.Tools.
+func (k kitTools) CallTool(ctx context.Context, c api.ToolCall) (json.RawMessage, error) {
+	return k.Call(ctx, tool.Caller{ExecutionContext: c.ExecutionContext, Scope: c.Scope}, c.Name, c.Input, nil)
+}
+
+// portURL is where the server passes requests on to a port, for whoever asks.
+func (ls *listeners) portURL(ctx context.Context, sb atoll.Sandbox, port int) (string, error) {
+	base := api.BaseURL(ctx)
+	if base == "" && len(ls.public) > 0 {
+		addr := ls.public[0].Addr().(*net.TCPAddr)
+		if host := addr.IP; host.IsUnspecified() { // whoever came by a socket is on this machine
+			addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: addr.Port}
+		}
+		base = "http://" + addr.String()
+	}
+	if base == "" {
+		return "", atoll.Errorf("", "", atoll.ErrUnsupported, "the server has no address for browsers: the user reaches the port by atoll port-forward %s %d", shortID(sb.ID()), port)
+	}
+	return base + api.PortPath(sb.ID(), port), nil
 }
