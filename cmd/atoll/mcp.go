@@ -66,7 +66,7 @@ long as this runs.`,
 			flags.AddFlag(flag)
 		}
 	})
-	flags.Lookup("image").Usage = "root file system of the sandbox, unless the agent names one: an OCI `image`, or host for this machine's own tools (default host on gvisor, else ubuntu:22.04)"
+	flags.Lookup("image").Usage = "root file system of the sandbox, unless the agent names one: an OCI `image`, or host for this machine's own tools (default host on gvisor, the only one on local and mock, else ubuntu:22.04)"
 	return cmd
 }
 
