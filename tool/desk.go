@@ -77,6 +77,13 @@ func (c *call) open(ctx context.Context, image string) (*desk, atoll.OpenedSessi
 	if c.report != nil && o.Opening == atoll.OpeningMade {
 		c.report(Report{Message: "the sandbox is ready"})
 	}
+	if o.Spec.Workdir == "" && o.Spec.Workspace != (atoll.WorkspaceRef{}) { // it is the workspace's to say
+		st, err := sb.Status(ctx)
+		if err != nil {
+			return nil, o, err
+		}
+		o.Spec.Workdir = st.Spec.Workdir
+	}
 	return c.k.desk(&o, sb), o, nil
 }
 

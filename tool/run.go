@@ -151,7 +151,7 @@ func (c *call) fresh(ctx context.Context, r runtime) (atoll.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec.Project = c.k.opts.Project
+	spec.Project, spec.Workspace = c.k.opts.Project, atoll.WorkspaceRef{} // what is in use is not the program's to change
 	spec.TTL = atoll.Duration(c.k.limits.Timeout + runSlack)
 	return c.k.provider.Create(ctx, spec)
 }

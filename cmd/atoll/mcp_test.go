@@ -336,3 +336,80 @@ func fetch(t *testing.T, client *http.Client, method, url, body string) (int, st
 	}
 	return resp.StatusCode, text.String()
 }
+
+// A directory that is worked on in place is where all tools work, but sandbox_run.
+func TestMCPWorkspace(t *testing.T) {
+	needGVisor(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "mine"), []byte("mine\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	env := append(atEnv(t), "ATOLL_PROVIDER=gvisor", "ATOLL_PROVIDERS=gvisor", "ATOLL_TOOLS_IMAGES=linux=host")
+	c := startMCP(t, env, "--workspace", dir)
+	if got := c.call("sandbox_open", nil); got["workdir"] != "/.workspace" || got["image"] != "host" {
+		t.Errorf("it is open as %v", got)
+	}
+	c.call("sandbox_fs_edit", map[string]any{"path": "mine", "old_text": "mine", "new_text": "ours"})
+	if got := c.call("sandbox_exec", map[string]any{"command": "cat mine; touch made; uname -r"})["stdout"]; !strings.HasPrefix(fmt.Sprint(got), "ours\n") || !strings.Contains(fmt.Sprint(got), "gvisor") {
+		t.Errorf("stdout = %q", got)
+	}
+	r, err := c.ListResources(t.Context(), nil)
+	if err != nil || len(r.Resources) != 2 || r.Resources[1].URI != "sandbox:///.workspace/mine" {
+		t.Errorf("resources: %+v, %v", r, err)
+	}
+	if got := c.call("sandbox_run", map[string]any{"runtime": "bash", "code": "ls; touch ran"}); got["stdout"] != "main.sh\n" {
+		t.Errorf("sandbox_run gives %v", got)
+	}
+	c.hangUp()
+	var names []string
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if fmt.Sprint(names) != "[made mine]" || err != nil {
+		t.Errorf("the directory has %q, %v", names, err)
+	}
+	if left := atollOut(t, env, "ls", "-q") + atollOut(t, env, "volume", "ls", "-q"); left != "" {
+		t.Errorf("left: %s", left)
+	}
+}
+
+// What the README has agents configured with is what there is.
+func TestReadmeConfigurations(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := [][]string{}
+	for _, block := range strings.Split(string(readme), "```json\n")[1:] {
+		text, _, _ := strings.Cut(block, "```")
+		var file map[string]map[string]struct { // mcpServers or servers, by name
+			Command string
+			Args    []string
+		}
+		if err := json.Unmarshal([]byte(text), &file); err != nil {
+			t.Errorf("%v in\n%s", err, text)
+		}
+		for _, servers := range file {
+			for _, server := range servers {
+				commands = append(commands, append([]string{server.Command}, server.Args...))
+			}
+		}
+	}
+	for line := range strings.Lines(string(readme)) {
+		if _, command, ok := strings.Cut(line, "claude mcp add atoll -- "); ok {
+			commands = append(commands, strings.Fields(command))
+		}
+	}
+	if len(commands) != 3 {
+		t.Errorf("the commands are %q", commands)
+	}
+	for _, c := range commands {
+		if c[0] != "atoll" || c[1] != "mcp" {
+			t.Errorf("the command is %q", c)
+		}
+		if err := newMCP(&app{}).ParseFlags(c[2:]); err != nil {
+			t.Errorf("%q: %v", c, err)
+		}
+	}
+}
