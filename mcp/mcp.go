@@ -56,19 +56,30 @@ type Server struct {
 
 // NewServer returns a server for the tools of kit, which stays the caller's. Kinds:
 // ErrInvalid.
-func NewServer(kit *tool.Kit, opts Options) (*Server, error) {
-	s := newServer(kit, opts)
+func NewServer(kit *tool.Kit, opts Options) (*Server, error) { return newServer(kit, opts, nil) }
+
+// newServer is NewServer, but that a test may have its own say of what the server
+// can do.
+func newServer(kit *tool.Kit, opts Options, adapt func(*sdk.ServerOptions)) (*Server, error) {
+	s := &Server{kit: kit, opts: opts, log: opts.Log, sessions: map[*sdk.ServerSession]*session{}}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
 	if caller, _ := draw(opts.Caller); kit.Offers(toolOpen) {
 		if _, err := kit.Scope(caller); err != nil {
 			return nil, err
 		}
 	}
-	s.mcp = sdk.NewServer(&sdk.Implementation{Name: "atoll", Title: "Atoll sandboxes", Version: opts.Version}, &sdk.ServerOptions{
+	with := &sdk.ServerOptions{
 		Instructions: s.instructions(),
 		// No logging, and none of the lists changes by itself.
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: s.resourceCapabilities()},
 		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.CacheScope = "private" },
-	})
+	}
+	if adapt != nil {
+		adapt(with)
+	}
+	s.mcp = sdk.NewServer(&sdk.Implementation{Name: "atoll", Title: "Atoll sandboxes", Version: opts.Version}, with)
 	for _, t := range kit.Tools() {
 		s.mcp.AddTool(s.shown(t), s.call)
 	}
@@ -77,14 +88,6 @@ func NewServer(kit *tool.Kit, opts Options) (*Server, error) {
 	}
 	s.http = s.handler()
 	return s, nil
-}
-
-func newServer(kit *tool.Kit, opts Options) *Server {
-	s := &Server{kit: kit, opts: opts, log: opts.Log, sessions: map[*sdk.ServerSession]*session{}}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	return s
 }
 
 // The tools that this package knows by name.

@@ -47,7 +47,9 @@ func (s *Server) addResources() {
 			result, err := next(ctx, method, req)
 			if list, ok := result.(*sdk.ListResourcesResult); ok && err == nil {
 				client, _ := req.GetSession().(*sdk.ServerSession)
-				list.Resources, err = s.listFiles(ctx, client, req.GetExtra())
+				var files []*sdk.Resource
+				files, err = s.listFiles(ctx, client, req.GetExtra())
+				list.Resources = append(list.Resources, files...)
 			}
 			if err != nil {
 				return nil, err
@@ -59,7 +61,7 @@ func (s *Server) addResources() {
 
 // listFiles lists the files in the work directory, none where no sandbox runs.
 func (s *Server) listFiles(ctx context.Context, client *sdk.ServerSession, extra *sdk.RequestExtra) ([]*sdk.Resource, error) {
-	all := []*sdk.Resource{}
+	var all []*sdk.Resource
 	ctx, caller, done, err := s.begin(ctx, client, extra)
 	if err != nil {
 		return nil, err

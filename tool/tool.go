@@ -235,12 +235,23 @@ func schema[T any]() *jsonschema.Schema {
 	if err != nil {
 		panic(err) // of our own types
 	}
-	for _, p := range s.Properties { // some models' services refuse a whole request for a null
-		if i := slices.Index(p.Types, "null"); i >= 0 && len(p.Types) == 2 {
-			p.Type, p.Types = p.Types[1-i], nil
-		}
-	}
+	neverNull(s)
 	return s
+}
+
+// neverNull takes null out of the types of s: some models' services refuse a whole
+// request for one, and what is not there is left out.
+func neverNull(s *jsonschema.Schema) {
+	if s == nil {
+		return
+	}
+	if i := slices.Index(s.Types, "null"); i >= 0 && len(s.Types) == 2 {
+		s.Type, s.Types = s.Types[1-i], nil
+	}
+	neverNull(s.Items)
+	for _, p := range s.Properties {
+		neverNull(p)
+	}
 }
 
 // decode reads input, strictly: what a model gets wrong it has to be told.

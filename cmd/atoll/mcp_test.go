@@ -220,17 +220,25 @@ func startServer(t *testing.T, env []string, args ...string) {
 			t.Errorf("the server's exit code is %d; stderr:\n%s", code, server.stderr.String())
 		}
 	})
-	socket := filepath.Join(stateOf(env), "atoll.sock")
+	client := socketClient(env)
+	defer client.CloseIdleConnections()
 	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
-		conn, err := net.Dial("unix", socket)
+		resp, err := client.Get("http://atoll/health")
 		if err == nil {
-			conn.Close()
+			resp.Body.Close()
 			return
 		}
 		if time.Now().After(end) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// socketClient is one of the server of the state directory.
+func socketClient(env []string) *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(stateOf(env), "atoll.sock"))
+	}}}
 }
 
 // stateOf is the state directory.
@@ -308,9 +316,7 @@ func TestServeMCP(t *testing.T) {
 
 	off := mcpEnv(t, "STATION_SANDBOX_CODE_MODE_ENABLED=false")
 	startServer(t, off)
-	unix := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(stateOf(off), "atoll.sock"))
-	}}}
+	unix := socketClient(off)
 	defer unix.CloseIdleConnections()
 	for path, method := range map[string]string{"/mcp": "POST", "/v1/tools": "GET"} {
 		if status, body := fetch(t, unix, method, "http://atoll"+path, ""); status != 501 || !strings.Contains(body, "sandbox service is not enabled") {

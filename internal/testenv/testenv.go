@@ -46,6 +46,11 @@ var (
 		_, err := debian()
 		return err
 	}}
+	// MCPPrograms are what scripts/node installs, which needs npm.
+	MCPPrograms = Part{what: "the programs that check MCP servers", install: "npm, and run scripts/node", missing: func() error {
+		_, err := mcpPrograms()
+		return err
+	}}
 	// StaticBusybox is a busybox that runs where there are no libraries.
 	StaticBusybox = Part{what: "a static busybox", install: "busybox-static", missing: func() error {
 		_, err := busybox()
@@ -119,6 +124,28 @@ func debian() (string, error) {
 	}
 	path := filepath.Join(dir, "atoll-test", "bookworm-python3.tar")
 	_, err = os.Stat(path)
+	return path, err
+}
+
+// NodePrograms needs MCPPrograms and returns the directory that they are in: node,
+// conformance and mcp-inspector.
+func NodePrograms(t testing.TB) string {
+	t.Helper()
+	Need(t, MCPPrograms)
+	path, err := mcpPrograms()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func mcpPrograms() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "atoll-test", "mcp", "node_modules", ".bin")
+	_, err = os.Stat(filepath.Join(path, "node"))
 	return path, err
 }
 

@@ -1,0 +1,146 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+)
+
+// inspect runs the Inspector, a client that is not ours, and returns what it prints.
+func inspect(t *testing.T, env []string, server []string, args ...string) string {
+	t.Helper()
+	node := testenv.NodePrograms(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*deadline)
+	defer cancel()
+	target, command, dashes := server, []string(nil), slices.Index(server, "--")
+	if dashes >= 0 {
+		target, command = server[:dashes], server[dashes:]
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(node, "mcp-inspector"), slices.Concat([]string{"--cli"}, target, args, command)...)
+	cmd.Env = append(slices.Clone(env), "PATH="+node+string(os.PathListSeparator)+os.Getenv("PATH"), "MCP_CATALOG_PATH="+filepath.Join(stateOf(env), "inspector.json"))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("inspector %q: %v\n%s\n%s", args, err, out, stderr.String())
+	}
+	if problems := stderr.String(); strings.Contains(problems, "arning") || strings.Contains(problems, "rror:") {
+		t.Errorf("inspector %q: %s", args, problems)
+	}
+	return string(out)
+}
+
+// The Inspector lists and calls every tool, on streams and over HTTP.
+func TestInspector(t *testing.T) {
+	testenv.Need(t, testenv.MCPPrograms)
+	env := mcpEnv(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	startServer(t, env, "--listen", address)
+	token, err := os.ReadFile(filepath.Join(stateOf(env), "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A program that is atoll, whatever it is called as.
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	atoll := filepath.Join(stateOf(env), "bin", "atoll")
+	if err := os.MkdirAll(filepath.Dir(atoll), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, atoll); err != nil {
+		t.Fatal(err)
+	}
+	stdio := []string{"--transport", "stdio"}
+	for _, kv := range env { // what a program has that it starts, is said to it
+		if strings.HasPrefix(kv, "ATOLL_") || strings.HasPrefix(kv, "XDG_") {
+			stdio = append(stdio, "-e", kv)
+		}
+	}
+	for name, server := range map[string][]string{
+		"stdio": append(stdio, "--", atoll, "mcp", "--workflow", "wf1"),
+		"http":  {"http://" + address + "/mcp", "--transport", "http", "--header", "Authorization: Bearer " + strings.TrimSpace(string(token)), "Atoll-Workflow: wf2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inspectAll(t, env, server)
+		})
+	}
+}
+
+func inspectAll(t *testing.T, env []string, server []string) {
+	var listed struct{ Tools []struct{ Name string } }
+	if err := json.Unmarshal([]byte(inspect(t, env, server, "--method", "tools/list", "--strict")), &listed); err != nil {
+		t.Fatal(err)
+	}
+	left := map[string]bool{}
+	for _, x := range listed.Tools {
+		left[x.Name] = true
+	}
+	if len(left) != 15 {
+		t.Errorf("the tools are %v", left)
+	}
+	call := func(name string, args ...string) map[string]any {
+		t.Helper()
+		delete(left, name)
+		argv := []string{"--method", "tools/call", "--tool-name", name}
+		if len(args) > 0 {
+			argv = append(append(argv, "--tool-arg"), args...)
+		}
+		var r struct {
+			IsError           bool
+			StructuredContent map[string]any
+		}
+		if out := inspect(t, env, server, argv...); json.Unmarshal([]byte(out), &r) != nil || r.IsError || r.StructuredContent == nil {
+			t.Fatalf("%s: %s", name, out)
+		}
+		return r.StructuredContent
+	}
+	work := call("sandbox_open")["workdir"].(string)
+	call("sandbox_fs_write", "path=f", "content=one two")
+	call("sandbox_fs_edit", "path=f", "old_text=two", "new_text=three")
+	if got := call("sandbox_fs_read", "path=f")["content"]; got != "one three" {
+		t.Errorf("the file holds %q", got)
+	}
+	call("sandbox_fs_list")
+	call("sandbox_fs_search", "content=three")
+	if got := call("sandbox_exec", "command=cat f")["stdout"]; got != "one three" {
+		t.Errorf("stdout = %q", got)
+	}
+	if got := inspect(t, env, server, "--method", "resources/list"); !strings.Contains(got, `"sandbox://`+work+`/f"`) {
+		t.Errorf("resources: %s", got)
+	}
+	if got := inspect(t, env, server, "--method", "resources/read", "--uri", "sandbox://"+work+"/f"); !strings.Contains(got, "one three") {
+		t.Errorf("the resource: %s", got)
+	}
+	id := call("sandbox_exec", "command=read line; echo got $line; read line", "background=true")["process_id"].(string)
+	call("sandbox_process_write", `process_id="`+id+`"`, `input="a\n"`)
+	call("sandbox_process_read", `process_id="`+id+`"`)
+	call("sandbox_process_kill", `process_id="`+id+`"`, "signal=KILL")
+	if got := call("sandbox_process_wait", `process_id="`+id+`"`)["exit_code"]; got != 137.0 {
+		t.Errorf("exit code %v", got)
+	}
+	call("sandbox_port", "port=1")
+	call("sandbox_run", "runtime=bash", "code=echo hi")
+	call("sandbox_fs_delete", "path=f")
+	call("sandbox_close")
+	if len(left) > 0 {
+		t.Errorf("not called: %v", left)
+	}
+}

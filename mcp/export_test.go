@@ -1,0 +1,16 @@
+package mcp
+
+import (
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seed46cd37a8/atoll/tool"
+)
+
+// NewFixtures is a server that has, besides its tools, what add gives it.
+func NewFixtures(kit *tool.Kit, adapt func(*sdk.ServerOptions), add func(*sdk.Server)) (*Server, error) {
+	s, err := newServer(kit, Options{}, adapt)
+	if err == nil {
+		add(s.mcp)
+	}
+	return s, err
+}
