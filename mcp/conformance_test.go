@@ -41,14 +41,20 @@ func serveAPI(t *testing.T, s *mcp.Server) string {
 	served := make(chan error, 1)
 	go func() { served <- api.Serve(ctx, handler, l) }()
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // clients that go
-	proxy := &http.Server{Handler: &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: quiet, Rewrite: func(r *httputil.ProxyRequest) {
+	proxy := &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: quiet, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(&url.URL{Scheme: "http", Host: l.Addr().String()})
 		r.Out.Host = r.In.Host // who rebinds names to us has to be seen
 		r.Out.Header.Set("Authorization", "Bearer sesame")
-	}}}
-	go proxy.Serve(front)
+	}}
+	door := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// An answer that begins before the end of the request has been seen would
+		// be broken off.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		proxy.ServeHTTP(w, r)
+	})}
+	go door.Serve(front)
 	t.Cleanup(func() {
-		proxy.Close()
+		door.Close()
 		stop()
 		if err := <-served; err != nil {
 			t.Errorf("Serve: %v", err)
