@@ -200,7 +200,7 @@ var guests = map[string]struct {
 	"github.com/danielgtaylor/huma":          {"OpenAPI made from the code", []string{"api/openapi"}},
 	"github.com/containerd/errdefs":          {"kinds of the engine's errors", []string{"provider/docker"}},
 	"github.com/distribution/reference":      {"names of images as the engine spells them", []string{"provider/docker"}},
-	"github.com/modelcontextprotocol/go-sdk": {"the protocol, on streams and HTTP", []string{"examples/workflow", "mcp"}},
+	"github.com/modelcontextprotocol/go-sdk": {"the protocol, on streams and HTTP", []string{"bench", "examples/workflow", "mcp"}},
 	"github.com/moby/moby":                   {"the official client of Docker Engines", []string{"provider/docker"}},
 	"github.com/creack/pty":                  {"terminals on every Unix", []string{"internal/process"}},
 	"github.com/firebase/genkit/go":          {"agents on Genkit; a module of its own keeps it out of this one", []string{"genkit"}},

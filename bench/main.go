@@ -40,7 +40,7 @@ func main() {
 	flag.IntVar(&b.rounds, "n", 25, "`rounds` of each comparison")
 	flag.IntVar(&b.fleet, "fleet", 100, "`sandboxes` at once")
 	flag.IntVar(&b.known, "known", 1000, "`sandboxes` that a server knows")
-	only := flag.String("only", "", "the `part` to measure: commands, files, containers, crowd or catalogue; all unless given")
+	only := flag.String("only", "", "the `part` to measure: commands, tools, files, containers, crowd or catalogue; all unless given")
 	out := flag.String("o", "", "`file` to write the results to")
 	flag.Parse()
 
@@ -61,7 +61,7 @@ type part struct {
 // run measures the part that has that name, or all if it is empty, and writes
 // the results to the file out, if there is one.
 func (b *bench) run(ctx context.Context, only, out string) (err error) {
-	parts := []part{{"commands", b.commands}, {"files", b.files}, {"containers", b.containers}, {"crowd", b.crowd}, {"catalogue", b.catalogue}}
+	parts := []part{{"commands", b.commands}, {"tools", b.tools}, {"files", b.files}, {"containers", b.containers}, {"crowd", b.crowd}, {"catalogue", b.catalogue}}
 	if only != "" {
 		parts = slices.DeleteFunc(parts, func(p part) bool { return p.name != only })
 	}

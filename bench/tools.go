@@ -1,0 +1,92 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// The rows of tools, and what they are to reach.
+const (
+	toolAlone  = "sandbox_exec, MCP on stdio, atoll alone"
+	toolServer = "sandbox_exec, MCP on stdio, server running"
+	toolRun    = "sandbox_run, MCP on stdio"
+	plainRun   = "atoll run"
+)
+
+var (
+	toolGoals    = []goal{{row: toolAlone, millis: 8}, {row: toolServer, millis: 8}}
+	toolRunGoals = []goal{{row: toolRun, than: plainRun, most: 1.5}}
+)
+
+// tools measures what agents wait for: a command in the sandbox that they have, and
+// a program in a fresh one.
+func (b *bench) tools(ctx context.Context) (err error) {
+	server, err := startServer(ctx, b, "tools")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	state := filepath.Join(b.dir, "agent")
+	alone, err := b.startTools(ctx, state)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, alone.Close()) }()
+	served, err := b.startTools(ctx, server.state)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, served.Close()) }()
+	live, err := server.Create(ctx, &atoll.Spec{Image: "dir:" + b.root})
+	if err != nil {
+		return err
+	}
+	command := map[string]any{"command": "echo x"}
+	err = b.compare(ctx, "Agents: a command in their sandbox", toolGoals, []method{
+		{viaAPI, timed(func(ctx context.Context) error {
+			_, err := atoll.Output(ctx, live, &atoll.Command{Args: []string{"sh", "-c", "echo x"}})
+			return err
+		})},
+		{toolAlone, timed(func(ctx context.Context) error { return callTool(ctx, alone, "sandbox_exec", command) })},
+		{toolServer, timed(func(ctx context.Context) error { return callTool(ctx, served, "sandbox_exec", command) })},
+	})
+	if err != nil {
+		return err
+	}
+	program := map[string]any{"runtime": "bash", "code": "echo x"}
+	return b.compare(ctx, "Agents: a program in a fresh sandbox", toolRunGoals, []method{
+		{plainRun, func(ctx context.Context) (time.Duration, error) {
+			return untilEnd(b.atollCommand(ctx, state, "run", "--image", "dir:"+b.root, "--", "sh", "-c", "echo x"))
+		}},
+		{toolRun, timed(func(ctx context.Context) error { return callTool(ctx, alone, "sandbox_run", program) })},
+	})
+}
+
+// startTools starts atoll mcp for a state directory.
+func (b *bench) startTools(ctx context.Context, state string) (*mcp.ClientSession, error) {
+	image := "dir:" + b.root
+	cmd := b.atollCommand(context.WithoutCancel(ctx), state, "mcp", "--image", image)
+	cmd.Env = append(cmd.Env, "ATOLL_TOOLS_IMAGES=linux="+image)
+	return mcp.NewClient(&mcp.Implementation{Name: "bench"}, nil).Connect(ctx, &mcp.CommandTransport{Command: cmd, TerminateDuration: patience}, nil)
+}
+
+func callTool(ctx context.Context, c *mcp.ClientSession, name string, input map[string]any) error {
+	r, err := c.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: input})
+	if err != nil {
+		return err
+	}
+	out, _ := r.StructuredContent.(map[string]any)
+	if r.IsError || out["stdout"] != "x\n" || out["exit_code"] != 0.0 {
+		return fmt.Errorf("%s: %s", name, r.Content[0].(*mcp.TextContent).Text)
+	}
+	return nil
+}
