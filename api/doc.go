@@ -55,6 +55,11 @@
 //	POST   /v1/workspaces/{name}/update       ?project=; the same events
 //	GET    /v1/snapshots                      DELETE /v1/snapshots/{id}
 //	DELETE /v1/projects/{project}
+//	GET    /v1/sessions ?project=             DELETE /v1/sessions/{key}?project=
+//	POST   /v1/sessions                       SessionSpec; the session, "opening", "note"
+//	POST   /v1/scopes/{kind}/{id}/end         ?project=; {"closed"}
+//	GET    /v1/tools                          POST /v1/tools/{name}?workflow= agent_run= session=
+//	*      /mcp                               the Model Context Protocol
 //
 // An answer that is not a success is {"op","id","kind","message","also",
 // "request_id"}: the Client makes of it the *atoll.Error that the server's

@@ -175,6 +175,9 @@ func (h *Handler) serveProxy(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer done()
+	// An answer may begin before the end of the request has been seen, and would be
+	// broken off. What cannot do this (HTTP/2) needs no leave to.
+	_ = http.NewResponseController(w).EnableFullDuplex()
 	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, targetKey{}, target{sb, port, path})))
 	return nil
 }

@@ -206,3 +206,42 @@ func TestHTTPClientInside(t *testing.T) {
 		t.Errorf("got %q, %v", b, err)
 	}
 }
+
+// A server inside may answer while it is still being asked.
+func TestProxyAnswersBeforeTheEndOfTheRequest(t *testing.T) {
+	r := newRig(t, Options{})
+	r.inside(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		if err := c.EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
+		for lines := bufio.NewScanner(r.Body); lines.Scan(); {
+			fmt.Fprintf(w, "got %s\n", lines.Text())
+			_ = c.Flush()
+		}
+	}))
+	body, ask := io.Pipe()
+	req, err := http.NewRequestWithContext(t.Context(), "POST", r.server.URL+"/v1/sandboxes/"+fakeID+"/ports/80/", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go fmt.Fprintln(ask, "0")
+	resp, err := r.server.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer := bufio.NewScanner(resp.Body)
+	for i := range 5 {
+		if want := fmt.Sprintf("got %d", i); !answer.Scan() || answer.Text() != want {
+			t.Fatalf("the answer is %q, %v; want %q", answer.Text(), answer.Err(), want)
+		}
+		if i < 4 {
+			fmt.Fprintln(ask, i+1)
+		}
+	}
+	ask.Close()
+	if answer.Scan() || answer.Err() != nil {
+		t.Errorf("the answer ends with %q, %v", answer.Text(), answer.Err())
+	}
+}

@@ -14,3 +14,11 @@ func NewFixtures(kit *tool.Kit, adapt func(*sdk.ServerOptions), add func(*sdk.Se
 	}
 	return s, err
 }
+
+// Clients counts the MCP sessions that there are, used or not.
+func (s *Server) Clients() (n int) {
+	for range s.mcp.Sessions() {
+		n++
+	}
+	return n
+}

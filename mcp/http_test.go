@@ -59,7 +59,8 @@ func dialHTTP(t *testing.T, url string, h headers) *client {
 
 func TestHTTP(t *testing.T) {
 	p := newProvider(t)
-	server := serve(t, newServer(t, p, tool.Options{}, mcp.Options{}))
+	s := newServer(t, p, tool.Options{}, mcp.Options{})
+	server := serve(t, s)
 	a, b := dialHTTP(t, server.URL, nil), dialHTTP(t, server.URL, nil)
 	a.is("sandbox_fs_write", m{"path": "f", "content": "a"})
 	b.is("sandbox_fs_list", m{}, "entries", "[]")
@@ -74,6 +75,12 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("after a DELETE: %q", got)
 	}
 	b.is("sandbox_fs_list", m{}, "entries", "[]")
+	if err := dialHTTP(t, server.URL, nil).ClientSession.Close(); err != nil { // who has called nothing
+		t.Error(err)
+	}
+	if n := s.Clients(); n != 1 {
+		t.Errorf("there are %d MCP sessions, want that of b", n)
+	}
 }
 
 // Who names a scope by headers or in the query has that, and it stays.

@@ -427,6 +427,23 @@ func TestResources(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want an error with %q", uri, x, err, words)
 		}
 	}
+	all, err := atoll.Sessions(t.Context(), p, "")
+	if err != nil || len(all) != 1 {
+		t.Fatalf("sessions: %+v, %v", all, err)
+	}
+	sb, err := p.Get(t.Context(), all[0].Sandbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Stop(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := list(); len(got) > 0 {
+		t.Errorf("of a sandbox that has stopped: %q", got)
+	}
+	if st, err := sb.Status(t.Context()); err != nil || st.State != atoll.StateStopped {
+		t.Errorf("listing has made it %+v, %v", st, err)
+	}
 	c.is("sandbox_close", m{}, "closed", true)
 	if got := list(); len(got) > 0 {
 		t.Errorf("after it was closed: %q", got)

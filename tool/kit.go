@@ -34,20 +34,24 @@ func (k *Kit) Running(ctx context.Context, caller Caller) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	id := ""
 	if d := k.known(scope.Key()); d != nil {
-		id = d.sandbox.ID()
-	} else {
-		all, err := atoll.Sessions(ctx, k.provider, k.opts.Project)
-		if err != nil {
-			return false, err
+		if ok, err := k.runs(ctx, d.sandbox.ID()); ok || err != nil {
+			return ok, err
 		}
-		i := slices.IndexFunc(all, func(s atoll.Session) bool { return s.Key == scope.Key() && s.State == atoll.SessionOpen })
-		if i < 0 {
-			return false, nil
-		}
-		id = all[i].Sandbox
 	}
+	all, err := atoll.Sessions(ctx, k.provider, k.opts.Project)
+	if err != nil {
+		return false, err
+	}
+	i := slices.IndexFunc(all, func(s atoll.Session) bool { return s.Key == scope.Key() && s.State == atoll.SessionOpen })
+	if i < 0 {
+		return false, nil
+	}
+	return k.runs(ctx, all[i].Sandbox)
+}
+
+// runs reports whether a sandbox is there, and runs.
+func (k *Kit) runs(ctx context.Context, id string) (bool, error) {
 	sb, err := k.provider.Get(ctx, id)
 	var st atoll.Status
 	if err == nil {
