@@ -5,7 +5,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -142,5 +146,40 @@ func inspectAll(t *testing.T, env []string, server []string) {
 	call("sandbox_close")
 	if len(left) > 0 {
 		t.Errorf("not called: %v", left)
+	}
+}
+
+// The scenarios of the conformance suite that ask for nothing but what every server
+// has, on the product as it is; the others are those of package mcp's test. The suite
+// has no token: a proxy adds it.
+func TestServeConformance(t *testing.T) {
+	node := testenv.NodePrograms(t)
+	env := mcpEnv(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	startServer(t, env, "--listen", address)
+	token, err := os.ReadFile(filepath.Join(stateOf(env), "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := &url.URL{Scheme: "http", Host: address}
+	proxy := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		r.Out.Host = r.In.Host
+		r.Out.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}})
+	defer proxy.Close()
+	for _, scenario := range []string{"server-initialize", "ping", "tools-list", "resources-list", "dns-rebinding-protection"} {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(node, "conformance"), "server", "--url", proxy.URL+"/mcp", "--scenario", scenario)
+		cmd.Env = append(slices.Clone(env), "PATH="+node+string(os.PathListSeparator)+os.Getenv("PATH"))
+		cmd.Dir = t.TempDir()
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "0 failed") {
+			t.Errorf("%s: %v\n%s", scenario, err, out)
+		}
 	}
 }
