@@ -113,12 +113,14 @@ func dialTLS(ctx context.Context) (conn net.Conn, err error) {
 // overTLS opens providers that reach the engine by a dialer, over TLS.
 func overTLS(opts *docker.Options) { opts.Host, opts.Dial = "", dialTLS }
 
+// TestConformanceTLS keeps the promises that have to do with the way to the engine.
 func TestConformanceTLS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: TestReaches has the essence")
 	}
 	needEngine(t)
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, overTLS) }, append(pullable(t, tiny(t)),
+		providertest.Only("birth", "exec", "output", "time", "tty", "files", "volumes", "images", "crash", "watch", "death", "dial", "faults"),
 		providertest.Slow(3), providertest.Count(20), providertest.Leaks(held), providertest.Crash(crash("SIGQUIT")), providertest.Reopen(reopen), sharedWatches)...)
 }
 
