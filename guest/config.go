@@ -42,3 +42,8 @@ type Report struct {
 	Reason  string      `json:"reason,omitempty"` // of its end
 	Idle    bool        `json:"idle,omitempty"`   // nobody used it
 }
+
+// Threads is how many a Machine has from the beginning. A system call that does not
+// return at once takes one, and on a machine that has more to do than it can any call
+// may be such a one.
+const Threads = 48

@@ -33,7 +33,8 @@ type Machine struct {
 	spawn  *spawn.Init
 	table  *process.Table
 
-	use idle.Use
+	use   idle.Use
+	start chan struct{} // holds one for each process that is being started
 
 	mu       sync.Mutex
 	clerk    *Client // serves the files to their user; nil until it is needed
@@ -47,7 +48,7 @@ func NewMachine(config Config) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{config: config, spawn: starter, table: process.NewTable()}
+	m := &Machine{config: config, spawn: starter, table: process.NewTable(), start: make(chan struct{}, starts)}
 	user, err := m.user("")
 	if err != nil {
 		return nil, atoll.E("start", config.ID, atoll.ErrInvalid, err)
@@ -64,16 +65,16 @@ func NewMachine(config Config) (*Machine, error) {
 	return m, nil
 }
 
-// threads is how many a Machine has from the beginning.
-const threads = 16
+// starts is how many processes are started at once: each needs threads meanwhile.
+const starts = 8
 
 // takeThreads makes them, for the runtime to keep: it ends the program when it needs
 // one more, and whatever runs in the sandbox has taken all that there may be.
 func takeThreads() {
-	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), threads/2))
+	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), Threads/6))
 	var made sync.WaitGroup
 	enough := make(chan struct{})
-	for range threads {
+	for range Threads {
 		made.Add(1)
 		go func() {
 			runtime.LockOSThread()
@@ -213,6 +214,12 @@ func (m *Machine) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 }
 
 func (m *Machine) exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
+	select {
+	case m.start <- struct{}{}:
+		defer func() { <-m.start }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	p, err := m.program(cmd)
 	if err != nil {
 		return nil, err

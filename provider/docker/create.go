@@ -442,7 +442,7 @@ func (c *creation) addGuest(ctx context.Context, h *container.HostConfig) error 
 // ownThreads is how many threads the guest and its connections may have, or the
 // engine's runtime when it executes something: the engine counts threads with
 // processes.
-const ownThreads = 40
+const ownThreads = guest.Threads + 24
 
 // tmpfsSize is that of a tmpfs that names none.
 const tmpfsSize = 64 << 20
