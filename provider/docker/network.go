@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 
-	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
@@ -23,14 +22,16 @@ func (c *creation) network(ctx context.Context) error {
 		return nil
 	}
 	name := c.spec.Network.Name
-	found, err := c.p.engine.NetworkInspect(ctx, name, client.NetworkInspectOptions{})
-	if cerrdefs.IsNotFound(err) || err == nil && found.Network.Name != name { // ids, and beginnings of them, are no names
-		return atoll.Errorf("create", c.spec.Name, atoll.ErrNotExist, "the engine has no network %q: docker network create %[1]s makes one", name)
-	}
+	// Not by asking for it: that takes ids, too, and what they begin with.
+	like, err := c.p.engine.NetworkList(ctx, client.NetworkListOptions{Filters: make(client.Filters).Add("name", name)})
 	if err != nil {
 		return err
 	}
-	switch n := found.Network; {
+	found := slices.DeleteFunc(like.Items, func(n network.Summary) bool { return n.Name != name })
+	if len(found) == 0 {
+		return atoll.Errorf("create", c.spec.Name, atoll.ErrNotExist, "the engine has no network %q: docker network create %[1]s makes one", name)
+	}
+	switch n := found[0]; {
 	case n.Driver == "host" || n.Driver == "null":
 		return atoll.Errorf("create", c.spec.Name, atoll.ErrInvalid, "network %q: no sandbox is on the host's own network, or on none by that name", name)
 	case c.spec.Publishes() && (n.Internal || n.Driver != "bridge" && n.Driver != "overlay"):
