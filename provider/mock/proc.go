@@ -142,15 +142,17 @@ func (h handle) Wait() atoll.Exit {
 // Signal implements process.Handle. A terminal that is hung up on tells what it
 // has in the foreground as well, which is all of it.
 func (h handle) Signal(sig atoll.Signal) error {
+	var kids []*Proc
 	if h.tty && sig == atoll.SIGHUP {
 		h.mu.Lock()
-		kids := h.kids
+		kids = h.kids
 		h.mu.Unlock()
-		for _, kid := range kids {
-			_ = kid.Signal(sig)
-		}
 	}
-	return h.Proc.Signal(sig)
+	err := h.Proc.Signal(sig) // first: it may wait for one of the others
+	for _, kid := range kids {
+		_ = kid.Signal(sig)
+	}
+	return err
 }
 
 // Kill implements process.Handle.
