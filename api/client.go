@@ -229,11 +229,11 @@ func (c *Client) send(ctx context.Context, q call, body io.Reader, header http.H
 
 // request builds a request that ends with ctx or the client.
 func (c *Client) request(ctx context.Context, q call, body io.Reader) (*http.Request, error) {
+	if c.ctx.Err() != nil { // first, for ctx may have ended with it
+		return nil, atoll.E(q.op, q.id, atoll.ErrUnavailable, errClientClosed)
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
-	}
-	if c.ctx.Err() != nil {
-		return nil, atoll.E(q.op, q.id, atoll.ErrUnavailable, errClientClosed)
 	}
 	u := c.base + q.path
 	if len(q.query) > 0 {
