@@ -82,6 +82,9 @@ func TestConformance(t *testing.T) {
 			providertest.Pullable("docker.io/library/app:1"))
 	})
 	t.Run("local", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("-short: one provider only")
+		}
 		providertest.Run(t, func(t *testing.T) atoll.Provider { return openLocal(t, t.TempDir()) },
 			elsewhere("local", func(dir string) atoll.Provider { return openLocal(t, dir) }))
 	})

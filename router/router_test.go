@@ -59,6 +59,9 @@ func TestConformance(t *testing.T) {
 		"one that fails": func(t *testing.T) []router.Member { return []router.Member{mocks(t), broken("docker")} },
 	} {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name != "two" {
+				t.Skip("-short: two have all")
+			}
 			providertest.Run(t, func(t *testing.T) atoll.Provider {
 				p, err := router.New(members(t), router.Options{Dir: t.TempDir()})
 				if err != nil {

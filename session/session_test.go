@@ -38,6 +38,9 @@ func TestConformance(t *testing.T) {
 		providertest.Run(t, overWire, providertest.Count(10), providertest.Pullable("docker.io/library/app:1"))
 	})
 	t.Run("local", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("-short: one provider only")
+		}
 		providertest.Run(t, func(t *testing.T) atoll.Provider {
 			p, err := local.New(local.Options{Dir: t.TempDir()})
 			if err != nil {

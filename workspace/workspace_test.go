@@ -21,6 +21,9 @@ import (
 func TestConformance(t *testing.T) {
 	for name, open := range map[string]func(testing.TB, workspace.Options) atoll.Provider{"mock over the wire": overWire, "local": onLocal} {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name == "local" {
+				t.Skip("-short: one provider only")
+			}
 			r := newRepo(t)
 			r.write("README", "hello\n")
 			r.commit()
