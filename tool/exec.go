@@ -77,7 +77,11 @@ func execute(ctx context.Context, c *call, in execInput) (out execOutput, err er
 	if err != nil {
 		return out, err
 	}
-	cmd := &atoll.Command{Dir: in.Workdir, Env: environ(in.Env), Timeout: atoll.Duration(limit)}
+	env, err := environ(in.Env)
+	if err != nil {
+		return out, err
+	}
+	cmd := &atoll.Command{Dir: in.Workdir, Env: env, Timeout: atoll.Duration(limit)}
 	if in.Background {
 		if in.TimeoutSeconds == 0 {
 			cmd.Timeout = 0
@@ -101,12 +105,14 @@ func execute(ctx context.Context, c *call, in execInput) (out execOutput, err er
 }
 
 // environ is env in the form of a Command, in order.
-func environ(env map[string]string) []string {
-	var list []string
+func environ(env map[string]string) (list []string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(env[name], 0) {
+			return nil, refuse(atoll.ErrInvalid, "env %q: a variable has a name without =, and there are no NUL bytes", name)
+		}
 		list = append(list, name+"="+env[name])
 	}
-	return list
+	return list, nil
 }
 
 // A ran is what came of a command.

@@ -104,7 +104,11 @@ func run(ctx context.Context, c *call, in runInput) (runOutput, error) {
 		out.Error = fmt.Sprintf("runtime %q is not in allowed list: use python, node or bash", in.Runtime)
 		return out, nil
 	}
-	if err := c.checkFiles(in); err != nil {
+	if err := c.checkFiles(in, runtimes[i].file); err != nil {
+		return out, err
+	}
+	env, err := environ(in.Env)
+	if err != nil {
 		return out, err
 	}
 	sb, err := c.fresh(ctx, runtimes[i])
@@ -112,7 +116,7 @@ func run(ctx context.Context, c *call, in runInput) (runOutput, error) {
 		return out, err
 	}
 	defer c.k.dispose(ctx, sb)
-	err = c.runIn(ctx, sb, runtimes[i], in, limit, &out)
+	err = c.runIn(ctx, sb, runtimes[i], in, env, limit, &out)
 	if errors.Is(err, atoll.ErrCommandNotFound) {
 		out.Error = fmt.Sprintf("the image has no %s: use another runtime, or have an image set for this one", runtimes[i].args[0])
 		return out, nil
@@ -121,8 +125,8 @@ func run(ctx context.Context, c *call, in runInput) (runOutput, error) {
 }
 
 // checkFiles refuses files that are too many or too large, or that would land
-// elsewhere.
-func (c *call) checkFiles(in runInput) error {
+// elsewhere, or where the code does.
+func (c *call) checkFiles(in runInput, code string) error {
 	if len(in.Files)+1 > c.k.limits.MaxFiles {
 		return refuse(atoll.ErrInvalid, "there are %d files: there may be %d, the code being one", len(in.Files), c.k.limits.MaxFiles)
 	}
@@ -133,6 +137,9 @@ func (c *call) checkFiles(in runInput) error {
 		clean := path.Clean(name)
 		if name == "" || path.IsAbs(name) || clean == "." || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsRune(name, 0) {
 			return refuse(atoll.ErrInvalid, "file %q: must be a path in the work directory, like data/in.csv", name)
+		}
+		if clean == code {
+			return refuse(atoll.ErrInvalid, "file %q: is where the code lands, give it another name", name)
 		}
 		if int64(len(content)) > c.k.limits.MaxFileSize {
 			return refuse(atoll.ErrInvalid, "file %s is %d bytes: it may be %d", name, len(content), c.k.limits.MaxFileSize)
@@ -172,7 +179,7 @@ func (k *Kit) dispose(ctx context.Context, sb atoll.Sandbox) {
 }
 
 // runIn runs the program in the sandbox.
-func (c *call) runIn(ctx context.Context, sb atoll.Sandbox, r runtime, in runInput, limit time.Duration, out *runOutput) error {
+func (c *call) runIn(ctx context.Context, sb atoll.Sandbox, r runtime, in runInput, env []string, limit time.Duration, out *runOutput) error {
 	files := map[string]string{r.file: in.Code}
 	maps.Copy(files, in.Files)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -187,7 +194,7 @@ func (c *call) runIn(ctx context.Context, sb atoll.Sandbox, r runtime, in runInp
 	if err != nil {
 		return err
 	}
-	cmd := &atoll.Command{Args: slices.Concat(r.args, []string{r.file}, in.Args), Env: environ(in.Env), Timeout: atoll.Duration(limit)}
+	cmd := &atoll.Command{Args: slices.Concat(r.args, []string{r.file}, in.Args), Env: env, Timeout: atoll.Duration(limit)}
 	ran, err := c.run(ctx, sb, cmd)
 	if r.name == "bash" && errors.Is(err, atoll.ErrCommandNotFound) {
 		cmd.Args[0] = "sh"

@@ -16,7 +16,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"path"
 	"slices"
@@ -193,7 +192,17 @@ func (k *Kit) Call(ctx context.Context, caller Caller, name string, input []byte
 	if err != nil {
 		return nil, explained(name, err)
 	}
-	return json.Marshal(out)
+	return marshal(out)
+}
+
+// marshal is json.Marshal, but that it leaves <, > and & as they are: models read
+// this as it stands, and it is code.
+func marshal(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 func (k *Kit) names() []string {
@@ -228,64 +237,6 @@ func with[In, Out any](t Tool, do func(ctx context.Context, c *call, in In) (Out
 func (t *Tool) limited(refine func(properties map[string]*jsonschema.Schema)) *Tool {
 	refine(t.Input.Properties)
 	return t
-}
-
-func schema[T any]() *jsonschema.Schema {
-	s, err := jsonschema.For[T](nil)
-	if err != nil {
-		panic(err) // of our own types
-	}
-	neverNull(s)
-	return s
-}
-
-// neverNull takes null out of the types of s: some models' services refuse a whole
-// request for one, and what is not there is left out.
-func neverNull(s *jsonschema.Schema) {
-	if s == nil {
-		return
-	}
-	if i := slices.Index(s.Types, "null"); i >= 0 && len(s.Types) == 2 {
-		s.Type, s.Types = s.Types[1-i], nil
-	}
-	neverNull(s.Items)
-	for _, p := range s.Properties {
-		neverNull(p)
-	}
-}
-
-// decode reads input, strictly: what a model gets wrong it has to be told.
-func decode(s *jsonschema.Schema, input []byte, in any) error {
-	if len(bytes.TrimSpace(input)) == 0 {
-		input = []byte("{}")
-	}
-	bad := func(format string, args ...any) error { return atoll.Errorf("", "", atoll.ErrInvalid, format, args...) }
-	var given map[string]json.RawMessage
-	if err := json.Unmarshal(input, &given); err != nil {
-		return bad("the input is not a JSON object: %w", err)
-	}
-	for name := range given {
-		if s.Properties[name] == nil {
-			return bad("there is no input %q: it takes %s", name, strings.Join(s.PropertyOrder, ", "))
-		}
-	}
-	for _, name := range s.Required {
-		if text := string(given[name]); text == "" || text == "null" {
-			return bad("the input %q is missing: %s", name, s.Properties[name].Description)
-		}
-	}
-	dec := json.NewDecoder(bytes.NewReader(input))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(in); err != nil {
-		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return bad("the input %q is a %s: it must be %s", wrong.Field, wrong.Value, wrong.Type)
-		}
-		return bad("the input: %w", err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return bad("there is more than one JSON object in the input")
-	}
-	return nil
 }
 
 // explained is err as a sentence that says what to do next.

@@ -85,8 +85,26 @@ func (b *bench) call(name string, input any) reply {
 		if err := json.Unmarshal(data, &r.out); err != nil {
 			b.t.Fatalf("%s gave %s: %v", name, data, err)
 		}
+		b.fits(name, r.out)
 	}
 	return r
+}
+
+// fits checks what a tool gives by its schema.
+func (b *bench) fits(name string, out map[string]any) {
+	b.t.Helper()
+	for _, x := range b.Tools() {
+		if x.Name != name {
+			continue
+		}
+		s, err := x.Output.CloneSchemas().Resolve(nil)
+		if err == nil {
+			err = s.Validate(out)
+		}
+		if err != nil {
+			b.t.Errorf("%s gives %v, which does not fit its schema: %v", name, out, err)
+		}
+	}
 }
 
 // is checks fields: name, value, and so on.
