@@ -64,8 +64,11 @@ var rooms = map[string]map[string]string{
 		"internal/via":   "the use of files is noted",
 		"store":          "where it writes",
 	},
-	"tool": {"frontmatter": "what the agent's file says"},
-	"mcp":  {"tool": "what it shows"},
+	"tool": {
+		"frontmatter":    "what the agent's file says",
+		"internal/keyed": "one at a time changes a file",
+	},
+	"mcp": {"tool": "what it shows"},
 	"ledger": {
 		"internal/keyed": "one at a time works on a record",
 		"secret":         "what it keeps for each sandbox",

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/keyed"
 )
 
 // A desk is what the kit knows of a session's sandbox.
@@ -20,6 +21,8 @@ type desk struct {
 	sandbox atoll.Sandbox
 	image   string
 	workdir string
+
+	changing keyed.Locks // of files, by path
 
 	mu      sync.Mutex
 	shell   string                    // which shell the image has; "" before it is known

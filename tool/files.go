@@ -9,6 +9,7 @@ import (
 	"io"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -43,24 +44,54 @@ func (c *call) place(d *desk, name string) (place, error) {
 			return place{}, refuse(atoll.ErrDenied, "%s is blocked: the file tools do not touch %s", abs, path.Clean(b))
 		}
 	}
-	roots := c.k.opts.Roots
-	if len(roots) == 0 {
-		roots = []string{d.workdir}
-	}
+	roots := c.k.roots(d.workdir)
 	for _, root := range roots {
 		if below(root, abs) {
-			return place{atoll.SubFiles(atoll.Files(d.sandbox), path.Clean(root)), path.Clean(root), abs}, nil
+			if b := c.k.blockedIn(root); b != "" { // somebody else has made the sandbox
+				return place{}, refuse(atoll.ErrDenied, "%s has %s in it, which is blocked: the file tools do not work there, use sandbox_exec", root, b)
+			}
+			return place{atoll.SubFiles(atoll.Files(d.sandbox), root), root, abs}, nil
 		}
 	}
 	return place{}, refuse(atoll.ErrDenied, "%s is outside of %s, where the file tools work: use sandbox_exec for other places", abs, strings.Join(roots, ", "))
 }
 
+// roots are where the file tools work, in a sandbox with that work directory.
+func (k *Kit) roots(workdir string) []string {
+	if len(k.opts.Roots) == 0 {
+		return []string{path.Clean(workdir)}
+	}
+	var roots []string
+	for _, root := range k.opts.Roots {
+		roots = append(roots, path.Clean(root))
+	}
+	return roots
+}
+
+// blockedIn is what is blocked in a directory, and what links could lead to; "" if
+// there is nothing.
+func (k *Kit) blockedIn(dir string) string {
+	for _, b := range k.opts.Blocked {
+		if below(dir, b) {
+			return path.Clean(b)
+		}
+	}
+	return ""
+}
+
 // explain says what to do about an error of the FS; the tools' own say it already.
 func (p place) explain(err error) error {
-	if e, ok := errors.AsType[*atoll.Error](err); ok && e.Op == "" {
+	e, ok := errors.AsType[*atoll.Error](err)
+	if ok && e.Op == "" {
 		return err
 	}
 	switch atoll.KindOf(err) {
+	case atoll.ErrInvalid:
+		return refuse(atoll.ErrInvalid, "%s: %v: sandbox_fs_list shows what there is", p.path, cause(err))
+	case atoll.ErrExhausted:
+		if ok && e.Op == "list" { // not the disk is full
+			return refuse(atoll.ErrExhausted, "%s: %v", p.path, cause(err))
+		}
 	case atoll.ErrDenied:
 		return refuse(atoll.ErrDenied, "%s cannot be used by the file tools: it leads out of %s, or its owner does not let you (%v)", p.path, p.root, cause(err))
 	case atoll.ErrNotExist:
@@ -225,11 +256,18 @@ func writeFile(ctx context.Context, c *call, in writeFileInput) (out fileOutput,
 	}
 	var mode uint32
 	if in.Mode != "" {
-		if _, err := fmt.Sscanf(in.Mode, "%o", &mode); err != nil || mode > 0o777 {
+		bits, err := strconv.ParseUint(strings.TrimPrefix(in.Mode, "0o"), 8, 32)
+		if err != nil || bits == 0 || bits > 0o777 {
 			return out, refuse(atoll.ErrInvalid, "mode %q: write it in octal, like 0644 or 0755", in.Mode)
 		}
+		mode = uint32(bits)
 	}
 	said, err := c.at(ctx, in.Path, func(d *desk, p place) error {
+		unlock, err := d.changing.Lock(ctx, p.path)
+		if err != nil {
+			return err
+		}
+		defer unlock()
 		info, err := c.write(ctx, d, p, data, mode)
 		out.Path, out.SizeBytes = info.Path, info.Size
 		return err
@@ -241,7 +279,7 @@ func writeFile(ctx context.Context, c *call, in writeFileInput) (out fileOutput,
 // write writes a file, within the limits of size and number.
 func (c *call) write(ctx context.Context, d *desk, p place, data []byte, mode uint32) (atoll.FileInfo, error) {
 	if most := c.k.limits.MaxFileSize; int64(len(data)) > most {
-		return atoll.FileInfo{}, refuse(atoll.ErrInvalid, "the content is %d bytes: a file may have %d at most; write it in parts by sandbox_exec", len(data), most)
+		return atoll.FileInfo{}, tooLarge(int64(len(data)), most)
 	}
 	done, err := d.count(p.path, c.k.limits.MaxFiles)
 	if err != nil {
@@ -250,6 +288,10 @@ func (c *call) write(ctx context.Context, d *desk, p place, data []byte, mode ui
 	info, err := p.Write(ctx, p.path, bytes.NewReader(data), atoll.WriteOptions{Mode: mode})
 	done(err == nil)
 	return info, err
+}
+
+func tooLarge(size, most int64) error {
+	return refuse(atoll.ErrInvalid, "the content is %d bytes: a file may have %d at most; write it in parts by sandbox_exec", size, most)
 }
 
 // count makes room for a file among those that may be written; done says whether it
@@ -266,7 +308,9 @@ func (d *desk) count(name string, most int) (done func(written bool), err error)
 	d.written[name] = struct{}{}
 	return func(written bool) {
 		if !written {
-			d.deleted(name)
+			d.mu.Lock()
+			delete(d.written, name) // it alone: it may be the name of a directory
+			d.mu.Unlock()
 		}
 	}, nil
 }
@@ -298,16 +342,24 @@ func readFile(ctx context.Context, c *call, in readFileInput) (out readFileOutpu
 		if err != nil {
 			return err
 		}
-		out.Path, out.SizeBytes = p.path, max(info.Size, in.Offset+int64(len(data)))
+		out.Path, out.SizeBytes = p.path, info.Size
+		if len(data) > 0 { // it may have grown meanwhile
+			out.SizeBytes = max(info.Size, in.Offset+int64(len(data)))
+		}
 		out.Truncated = in.Offset+int64(len(data)) < out.SizeBytes
-		out.Content, out.Encoding = base64.StdEncoding.EncodeToString(data), encodingBase64
 		if in.Encoding != encodingBase64 {
+			chars := data
 			if out.Truncated {
-				data = data[:whole(data)] // the rest of a character comes with the next call
+				chars = data[:whole(data)] // the rest of a character comes with the next call
 			}
-			if utf8.Valid(data) {
-				out.Content, out.Encoding = string(data), encodingText
+			if utf8.Valid(chars) && (len(chars) > 0 || len(data) == 0) {
+				data, out.Encoding = chars, encodingText
 			}
+		}
+		if out.Encoding == encodingText {
+			out.Content = string(data)
+		} else {
+			out.Content, out.Encoding = base64.StdEncoding.EncodeToString(data), encodingBase64
 		}
 		if out.Truncated {
 			out.Next = in.Offset + int64(len(data))
@@ -371,24 +423,29 @@ func deleteFile(ctx context.Context, c *call, in deleteInput) (out deleteOutput,
 		if below(p.path, d.workdir) || slices.Contains(c.k.opts.Roots, p.path) || p.path == p.root {
 			return refuse(atoll.ErrDenied, "%s has all that there is: delete what is in it, one by one", p.path)
 		}
-		if !in.Recursive {
-			info, err := p.Stat(ctx, p.path)
-			if err != nil {
-				return err
-			}
-			if info.Type == atoll.TypeDirectory {
-				return refuse(atoll.ErrInvalid, "%s is a directory: set recursive to delete it with all in it", p.path)
-			}
+		err := p.remove(ctx, in.Recursive)
+		if err == nil || atoll.KindOf(err) == atoll.ErrNotExist { // a command may have been faster
+			d.deleted(p.path)
 		}
-		if err := p.Remove(ctx, p.path, in.Recursive); err != nil {
-			return err
-		}
-		d.deleted(p.path)
-		out.Deleted, out.Path = true, p.path
-		return nil
+		out.Deleted, out.Path = err == nil, p.path
+		return err
 	})
 	out.add(said)
 	return out, err
+}
+
+// remove removes a file, or with recursive also a directory.
+func (p place) remove(ctx context.Context, recursive bool) error {
+	if !recursive {
+		info, err := p.Stat(ctx, p.path)
+		if err != nil {
+			return err
+		}
+		if info.Type == atoll.TypeDirectory {
+			return refuse(atoll.ErrInvalid, "%s is a directory: set recursive to delete it with all in it", p.path)
+		}
+	}
+	return p.Remove(ctx, p.path, recursive)
 }
 
 func editFile(ctx context.Context, c *call, in editInput) (out editOutput, err error) {
@@ -396,6 +453,11 @@ func editFile(ctx context.Context, c *call, in editInput) (out editOutput, err e
 		return out, refuse(atoll.ErrInvalid, "old_text is empty: give what is to be replaced, or write the file by sandbox_fs_write")
 	}
 	said, err := c.at(ctx, in.Path, func(d *desk, p place) error {
+		unlock, err := d.changing.Lock(ctx, p.path) // or one of two edits at once would be lost
+		if err != nil {
+			return err
+		}
+		defer unlock()
 		most := c.k.limits.MaxFileSize
 		data, info, err := p.read(ctx, 0, most+1)
 		if err != nil {
@@ -411,6 +473,9 @@ func editFile(ctx context.Context, c *call, in editInput) (out editOutput, err e
 			return refuse(atoll.ErrInvalid, "%s does not have that old_text: read it, and give what stands there, with spaces and line ends", p.path)
 		case n > 1 && !in.ReplaceAll:
 			return refuse(atoll.ErrInvalid, "%s has that old_text %d times: give more of what is around it, or set replace_all", p.path, n)
+		}
+		if size := int64(len(data)) + int64(n)*int64(len(in.NewText)-len(old)); size > most { // before it takes that much memory
+			return tooLarge(size, most)
 		}
 		changed := bytes.ReplaceAll(data, old, []byte(in.NewText))
 		info, err = c.write(ctx, d, p, changed, info.Mode&0o777)

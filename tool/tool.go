@@ -13,6 +13,7 @@ package tool
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,7 +53,8 @@ type Options struct {
 	// Sandbox is what sandboxes are made from, besides what the agent's file and
 	// the call say.
 	Sandbox atoll.Spec
-	// Agent is what the agent's file says; nil means all tools, and the defaults.
+	// Agent is what the agent's file says; nil means all tools, and the defaults. A
+	// limit of 0 is the default one.
 	Agent *frontmatter.Sandbox
 	// Images says what the images that calls name stand for. Its shortcut "" is
 	// the image of calls that name none; without it that is the provider's.
@@ -124,19 +126,29 @@ func New(p atoll.Provider, opts Options) (*Kit, error) {
 	if opts.Blocked == nil {
 		opts.Blocked = DefaultBlocked()
 	}
+	for _, b := range opts.Blocked {
+		if !path.IsAbs(b) {
+			return nil, atoll.Errorf("tools", "", atoll.ErrInvalid, "blocked path %q: must be an absolute path", b)
+		}
+	}
 	for _, root := range opts.Roots {
 		if !path.IsAbs(root) {
 			return nil, atoll.Errorf("tools", "", atoll.ErrInvalid, "root %q: must be an absolute path", root)
 		}
-		for _, b := range opts.Blocked {
-			if below(root, b) {
-				return nil, atoll.Errorf("tools", "", atoll.ErrInvalid, "root %s: %s, which is blocked, is below: name directories without it", root, b)
-			}
-		}
 	}
 	k := &Kit{provider: p, opts: opts, limits: frontmatter.DefaultLimits(), log: opts.Log, desks: map[string]*desk{}}
 	if opts.Agent != nil {
-		k.limits = opts.Agent.Limits
+		given := opts.Agent.Limits
+		k.limits = frontmatter.Limits{
+			Timeout:     cmp.Or(given.Timeout, k.limits.Timeout),
+			MaxFileSize: cmp.Or(given.MaxFileSize, k.limits.MaxFileSize),
+			MaxFiles:    cmp.Or(given.MaxFiles, k.limits.MaxFiles),
+		}
+	}
+	for _, root := range k.roots(k.workdir()) {
+		if b := k.blockedIn(root); b != "" && (b != root || len(opts.Roots) > 0) { // a work directory that is blocked is of use to commands
+			return nil, atoll.Errorf("tools", "", atoll.ErrInvalid, "root %s: %s, which is blocked, is below: name directories without it", root, b)
+		}
 	}
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)
@@ -244,10 +256,10 @@ func explained(tool string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return atoll.Errorf(tool, "", atoll.KindOf(err), "the call was broken off, and what it had started was ended: %w", err)
 	}
-	text, advice := err.Error(), ""
-	if e, ok := errors.AsType[*atoll.Error](err); ok && e.Err != nil && e.Op == "" {
-		text = e.Err.Error()
+	if e, ok := errors.AsType[*atoll.Error](err); ok && e.Err != nil && e.Op == "" { // ours, which say it
+		return atoll.Errorf(tool, "", e.Kind, "%w", e.Err)
 	}
+	text, advice := err.Error(), ""
 	switch atoll.KindOf(err) {
 	case atoll.ErrUnavailable:
 		advice = "try again in a moment"
