@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"path"
 	"strings"
@@ -25,9 +24,9 @@ type desk struct {
 	changing keyed.Locks // of files, by path
 
 	mu      sync.Mutex
-	shell   string                    // which shell the image has; "" before it is known
-	written map[string]struct{}       // files that the tools have written
-	stdins  map[string]io.WriteCloser // of commands in the background
+	shell   string              // which shell the image has; "" before it is known
+	written map[string]struct{} // files that the tools have written
+	stdins  map[string]*stdin   // of commands in the background
 }
 
 // maxDesks is how many sessions are remembered: what is forgotten is asked for
@@ -129,7 +128,7 @@ func (k *Kit) desk(o *atoll.OpenedSession, sb atoll.Sandbox) *desk {
 	}
 	d := &desk{
 		key: o.Key, sandbox: sb, image: cmp.Or(o.Spec.Image, "default"), workdir: cmp.Or(o.Spec.Workdir, atoll.DefaultWorkdir),
-		written: map[string]struct{}{}, stdins: map[string]io.WriteCloser{},
+		written: map[string]struct{}{}, stdins: map[string]*stdin{},
 	}
 	k.desks[o.Key] = d
 	return d

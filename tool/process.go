@@ -59,6 +59,7 @@ type writeInput struct {
 type writeOutput struct {
 	ProcessID string `json:"process_id"`
 	Written   int    `json:"written" jsonschema:"bytes"`
+	note
 }
 
 type killInput struct {
@@ -149,6 +150,10 @@ func (c *call) read(ctx context.Context, d *desk, p atoll.Process, in processInp
 	if err != nil {
 		return err
 	}
+	if in.StdoutOffset > st.Stdout.Written || in.StderrOffset > st.Stderr.Written {
+		return refuse(atoll.ErrInvalid, "process %s has printed %d bytes on stdout and %d on stderr so far: use the offsets that the last answer gave, or 0",
+			p.ID(), st.Stdout.Written, st.Stderr.Written)
+	}
 	out.ProcessID, out.Running = p.ID(), st.Exit == nil
 	if st.Exit != nil {
 		out.ExitCode, out.TimedOut = &st.Exit.Code, st.Exit.TimedOut
@@ -219,7 +224,7 @@ func waitProcess(ctx context.Context, c *call, in waitInput) (out processOutput,
 }
 
 func writeProcess(ctx context.Context, c *call, in writeInput) (out writeOutput, err error) {
-	_, err = c.process(ctx, in.ProcessID, func(d *desk, p atoll.Process) error {
+	_, err = c.process(ctx, in.ProcessID, func(d *desk, p atoll.Process) error { // of which a new sandbox has none
 		st, err := statusOf(ctx, d, p.ID())
 		if err != nil {
 			return err
@@ -228,46 +233,75 @@ func writeProcess(ctx context.Context, c *call, in writeInput) (out writeOutput,
 			return refuse(atoll.ErrConflict, "process %s has ended with code %d: nobody reads what you write", p.ID(), st.Exit.Code)
 		}
 		out = writeOutput{ProcessID: p.ID(), Written: len(in.Input)}
-		return c.k.feed(ctx, d, p, in.Input, in.Close)
+		taken, err := c.k.feed(ctx, d, p, in.Input, in.Close)
+		if err == nil && !taken {
+			out.Note = "The process has not read all of that yet: it gets the rest when it does. Do not send it again."
+		}
+		return err
 	})
 	return out, err
 }
 
+// feedTime is how long a process may take to read what is sent to it, until the call
+// ends without that.
+const feedTime = 2 * time.Second
+
+// A stdin is the way to that of a command in the background.
+type stdin struct {
+	*io.PipeWriter
+	turn chan struct{} // holds whose text is being sent
+}
+
 // feed sends text to the stdin of p, which stays open for the next call unless it is
-// to be closed.
-func (k *Kit) feed(ctx context.Context, d *desk, p atoll.Process, text string, last bool) error {
+// to be closed. taken is false if the process does not read: it will get the rest.
+func (k *Kit) feed(ctx context.Context, d *desk, p atoll.Process, text string, last bool) (taken bool, err error) {
 	w := d.stdin(k, p)
+	late := time.After(feedTime)
+	select {
+	case w.turn <- struct{}{}:
+	case <-late:
+		return false, refuse(atoll.ErrConflict, "process %s has not read yet what was sent to it before, and gets no more until it does", p.ID())
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
 	sent := make(chan error, 1)
 	go func() { // ends with the process, or the kit
 		_, err := io.WriteString(w, text)
+		if err == nil {
+			_, err = w.Write(nil) // which waits until that was passed on
+		}
+		if err == nil && last {
+			err = w.Close()
+		}
+		<-w.turn
 		sent <- err
 	}()
 	select {
 	case err := <-sent:
-		if errors.Is(err, io.ErrClosedPipe) {
-			return refuse(atoll.ErrConflict, "the stdin of process %s is closed", p.ID())
+		if !errors.Is(err, io.ErrClosedPipe) {
+			return true, err
 		}
-		if err != nil {
-			return err
+		if st, err := statusOf(ctx, d, p.ID()); err == nil && st.Exit != nil {
+			return true, nil // it has read what it wanted
 		}
+		return false, refuse(atoll.ErrConflict, "the stdin of process %s is closed", p.ID())
+	case <-late:
+		return false, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	}
-	if last {
-		return w.Close()
-	}
-	return nil
 }
 
 // stdin is the way to the stdin of p. It stays open: what ends closes the process's
 // stdin, too.
-func (d *desk) stdin(k *Kit, p atoll.Process) io.WriteCloser {
+func (d *desk) stdin(k *Kit, p atoll.Process) *stdin {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if w := d.stdins[p.ID()]; w != nil {
 		return w
 	}
-	r, w := io.Pipe()
+	r, pw := io.Pipe()
+	w := &stdin{pw, make(chan struct{}, 1)}
 	d.stdins[p.ID()] = w
 	k.work.Go(func() {
 		err := p.Attach(k.ctx, &atoll.Attachment{Stdin: r})
