@@ -72,6 +72,7 @@ type runOutput struct {
 	Artifacts  []artifact `json:"artifacts,omitempty" jsonschema:"files in the work directory that the program has made or changed"`
 	Error      string     `json:"error,omitempty" jsonschema:"why it is not ok"`
 	Limits     runLimits  `json:"limits"`
+	note
 }
 
 func runTools(k *Kit) []*Tool {
@@ -84,6 +85,7 @@ func runTools(k *Kit) []*Tool {
 			p["runtime"].Examples = append(p["runtime"].Examples, r.name)
 		}
 		p["runtime"].Description += ": python, node or bash"
+		p["timeout_seconds"].Description += fmt.Sprintf(", at most %d", min(maxRunTimeout, int(k.limits.Timeout/time.Second)))
 		p["timeout_seconds"].Minimum, p["timeout_seconds"].Maximum = jsonschema.Ptr(1.0), jsonschema.Ptr(float64(maxRunTimeout))
 		p["timeout_seconds"].Default = fmt.Appendf(nil, "%d", byDefault)
 	})}
@@ -159,7 +161,7 @@ func (c *call) fresh(ctx context.Context, r runtime) (atoll.Sandbox, error) {
 		return nil, err
 	}
 	spec.Project, spec.Workspace = c.k.opts.Project, atoll.WorkspaceRef{} // what is in use is not the program's to change
-	spec.TTL = atoll.Duration(c.k.limits.Timeout + runSlack)
+	spec.TTL = atoll.Duration(2*c.k.limits.Timeout + runSlack)            // packages have as long as the program
 	return c.k.provider.Create(ctx, spec)
 }
 
@@ -208,7 +210,13 @@ func (c *call) runIn(ctx context.Context, sb atoll.Sandbox, r runtime, in runInp
 	if !out.OK {
 		out.Error = ran.exit.String()
 	}
-	return c.artifacts(ctx, sb, before, out)
+	if err := c.artifacts(ctx, sb, before, out); err != nil { // it has run, and that counts
+		if ctx.Err() != nil {
+			return err
+		}
+		out.add(fmt.Sprintf("Not all files that it made can be returned: %v.", err))
+	}
+	return nil
 }
 
 // install installs the packages that the agent's file names. It is not ok when that
@@ -265,11 +273,15 @@ func (c *call) artifacts(ctx context.Context, sb atoll.Sandbox, before map[strin
 			continue
 		}
 		if len(out.Artifacts) == c.k.limits.MaxFiles {
+			out.add(fmt.Sprintf("It made more files than the %d that are returned: have it pack them into one.", c.k.limits.MaxFiles))
 			return nil
 		}
 		a := artifact{Path: strings.TrimPrefix(name, c.k.workdir()+"/"), SizeBytes: f.Size}
 		if f.Size <= min(room, c.k.limits.MaxFileSize) {
 			data, _, err := place{FS: atoll.Files(sb), path: name}.read(ctx, 0, f.Size)
+			if k := atoll.KindOf(err); k == atoll.ErrNotExist || k == atoll.ErrInvalid {
+				continue // something that it has left behind goes on
+			}
 			if err != nil {
 				return err
 			}
