@@ -159,12 +159,25 @@ type doorTo struct {
 	port    int
 }
 
-// url listens for a port of a sandbox, once.
+// maxDoors is how many ports of a sandbox are forwarded.
+const maxDoors = 100
+
+// url listens for a port of a sandbox, once, and no more for one that was there
+// before it: whoever has started us has one at a time.
 func (d *doorway) url(_ context.Context, sb atoll.Sandbox, port int) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	to := doorTo{sb.ID(), port}
+	for old, l := range d.open {
+		if old.sandbox != to.sandbox {
+			l.Close()
+			delete(d.open, old)
+		}
+	}
 	l := d.open[to]
+	if l == nil && len(d.open) >= maxDoors {
+		return "", atoll.Errorf("", "", atoll.ErrExhausted, "%d ports of the sandbox are shown already: have one server pass requests on to the others", maxDoors)
+	}
 	if l == nil {
 		var err error
 		if l, err = (&net.ListenConfig{}).Listen(d.ctx, "tcp", net.JoinHostPort("127.0.0.1", "0")); err != nil {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,6 +19,9 @@ import (
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 
 // An mcpClient is an agent that has started atoll mcp.
@@ -155,6 +159,43 @@ func TestMCPAgents(t *testing.T) {
 		if err := cmd.Run(); err == nil || stdout.Len() > 0 || !strings.Contains(stderr.String(), tt.words) {
 			t.Errorf("%q %s: %v, stdout %q, stderr %q; want words %q", tt.args, tt.env, err, stdout.String(), stderr.String(), tt.words)
 		}
+	}
+}
+
+// Who asks for ports does not get all of this machine's, and those of a sandbox that
+// was closed are closed.
+func TestDoorway(t *testing.T) {
+	p, err := mock.New(mock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	d := &doorway{a: &app{}}
+	d.ctx, d.cancel = context.WithCancel(t.Context())
+	defer d.close()
+	var first string
+	for range 2 {
+		sb, err := p.Create(t.Context(), &atoll.Spec{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for port := range maxDoors {
+			url, err := d.url(t.Context(), sb, port+1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first = cmp.Or(first, url)
+		}
+		if url, err := d.url(t.Context(), sb, maxDoors+1); atoll.KindOf(err) != atoll.ErrExhausted {
+			t.Errorf("one more: %s, %v", url, err)
+		}
+		if _, err := d.url(t.Context(), sb, 1); err != nil {
+			t.Errorf("one that is open: %v", err)
+		}
+	}
+	if c, err := net.Dial("tcp", strings.TrimPrefix(first, "http://")); err == nil {
+		c.Close()
+		t.Errorf("%s of the first sandbox is still open", first)
 	}
 }
 
