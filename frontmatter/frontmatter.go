@@ -176,14 +176,15 @@ func decode(name, head string, open int) (*yaml.Node, error) {
 	return top, nil
 }
 
-// syntaxError says where the YAML library stopped. It knows no line of some
-// errors, and has no words for a tab, which editors hide, or an early end.
+// syntaxError says where the YAML library stopped, and has words for what it has
+// none for: a tab, which editors hide, or an early end.
 func syntaxError(name, head string, open int, err error) error {
-	text, line := strings.TrimPrefix(err.Error(), "yaml: "), open
-	var n int
-	if _, bad := fmt.Sscanf(text, "line %d:", &n); bad == nil {
-		line = n
-		_, text, _ = strings.Cut(text, ": ")
+	line, text := message(err)
+	switch {
+	case strings.HasPrefix(text, "did not find expected ',' or"):
+		line++ // where the brackets begin, which is counted from 0
+	case line == 0, strings.HasPrefix(text, "did not find expected"):
+		line = cmp.Or(firstBad(head, text), open) // else it is where the whole table begins
 	}
 	hint := ""
 	for i, l := range strings.Split(head, "\n") {
@@ -198,4 +199,49 @@ func syntaxError(name, head string, open int, err error) error {
 		}
 	}
 	return fmt.Errorf("%s:%d: the front matter is not YAML: %s%s", name, line, text, hint)
+}
+
+// message is what the YAML library says, and of which line; 0 when it does not know.
+func message(err error) (line int, text string) {
+	text = strings.TrimPrefix(err.Error(), "yaml: ")
+	if _, bad := fmt.Sscanf(text, "line %d:", &line); bad == nil {
+		_, text, _ = strings.Cut(text, ": ")
+	}
+	return line, text
+}
+
+// How much of a head is searched for a mistake, each time from its beginning.
+const (
+	maxSearched      = 16 << 10
+	maxSearchedLines = 300
+)
+
+// firstBad is the line of head with which the library begins to say text, 0 if that is
+// not found.
+func firstBad(head, text string) int {
+	if len(head) > maxSearched {
+		return 0
+	}
+	line := 0
+	for end := 0; end < len(head) && line < maxSearchedLines; {
+		line++
+		if i := strings.IndexByte(head[end:], '\n'); i >= 0 {
+			end += i + 1
+		} else {
+			end = len(head)
+		}
+		dec := yaml.NewDecoder(strings.NewReader(head[:end]))
+		var doc yaml.Node
+		err := dec.Decode(&doc)
+		if err == nil {
+			err = dec.Decode(&doc)
+		}
+		if err == nil || errors.Is(err, io.EOF) {
+			continue
+		}
+		if _, said := message(err); said == text {
+			return line
+		}
+	}
+	return 0
 }

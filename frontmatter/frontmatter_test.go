@@ -255,13 +255,18 @@ func TestErrors(t *testing.T) {
 		// the file
 		{"- a", `a.md:2: the front matter is not a table: write it as lines like "sandbox: python"`},
 		{"Some words", `a.md:2: the front matter is not a table: write it as lines like "sandbox: python"`},
-		{"model: x\n...\nsandbox: python", "a.md:3: the front matter is not YAML: did not find expected <document start>; line 3 ends it: take it out"},
+		{"model: x\n...\nsandbox: python", "a.md:4: the front matter is not YAML: did not find expected <document start>; line 3 ends it: take it out"},
 		{"model: x\n--- {sandbox: python}", "a.md:3: a second document begins here: keep one, between two lines ---"},
 		{"model: x\n--- {", "a.md:3: the front matter is not YAML: did not find expected node content"},
 		{"model: x\nsandbox: a: b", "a.md:3: the front matter is not YAML: mapping values are not allowed in this context"},
-		{"sandbox: *x", "a.md:1: the front matter is not YAML: unknown anchor 'x' referenced"},
+		{"sandbox: *x", "a.md:2: the front matter is not YAML: unknown anchor 'x' referenced"},
+		{"model: x\nsandbox:\n  mode: code\n session: agent", "a.md:5: the front matter is not YAML: did not find expected key"},
+		{"model: x\ntools:\n  - a\n  b: c", "a.md:5: the front matter is not YAML: did not find expected '-' indicator"},
+		{"model: x\nname: \"a\" b\nsandbox: python", "a.md:3: the front matter is not YAML: did not find expected key"},
+		{"model: {a: b}\ntools: [a,\n  b\nsandbox: python", "a.md:3: the front matter is not YAML: did not find expected ',' or ']'"},
+		{"a: b\n\nmodel: x\nother: *y\n", "a.md:5: the front matter is not YAML: unknown anchor 'y' referenced"},
 		{"sandbox:\n\tmode: code", "a.md:3: the front matter is not YAML: found character that cannot start any token; line 3 is indented with a tab: use spaces"},
-		{"a: \x01", "a.md:1: the front matter is not YAML: control characters are not allowed"},
+		{"a: \x01", "a.md:2: the front matter is not YAML: control characters are not allowed"},
 	} {
 		wantError(t, tt.yaml, "---\n"+tt.yaml+"\n---\nbody", "agent: "+tt.want)
 	}
