@@ -118,6 +118,7 @@ var rooms = map[string]map[string]string{
 		"internal/volume":  "names of volumes",
 	},
 	"provider/gvisor": {
+		"internal/via":                      "the use of files is noted",
 		"internal/passwd":                   "which users are root",
 		"api":                               "it is the client of its keepers",
 		"image":                             "images become root file systems",

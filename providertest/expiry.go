@@ -117,6 +117,32 @@ var expiry = []promise{
 			}
 		}
 	}},
+	{"IdleStop leaves one whose files are used", []need{needIdleStop, needFiles}, func(t *testing.T, h *harness) {
+		const idle = 3 * time.Second
+		spec := atoll.Spec{IdleStop: atoll.Duration(idle)}
+		reading, writing := h.create(t, spec), h.create(t, spec)
+		h.write(t, reading, "file", "read slowly")
+		r, _, err := atoll.Files(reading).Read(h.ctx(t), "file", 0)
+		if err != nil {
+			t.Fatalf("Read: %v", err)
+		}
+		defer r.Close()
+		content, w := pipe(t)
+		go func() {
+			fmt.Fprint(w, "written ")
+			time.Sleep(2 * idle)
+			fmt.Fprint(w, "slowly")
+			w.Close()
+		}()
+		if _, err := atoll.Files(writing).Write(h.ctx(t), "file", content, atoll.WriteOptions{}); err != nil {
+			t.Errorf("Write: %v", err)
+		}
+		for what, sb := range map[string]atoll.Sandbox{"read": reading, "written": writing} {
+			if st := h.status(t, sb); st.State != atoll.StateRunning {
+				t.Errorf("while a file is %s it is %s: %s", what, st.State, st.Reason)
+			}
+		}
+	}},
 	{"IdleStop can be lifted", nil, func(t *testing.T, h *harness) {
 		if got := h.status(t, h.create(t, atoll.Spec{IdleStop: atoll.Never})).Spec.IdleStop; got != atoll.Never {
 			t.Errorf("Spec.IdleStop is %v", got)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/passwd"
+	"github.com/seed46cd37a8/atoll/internal/via"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/files"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
@@ -374,7 +375,9 @@ func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 }
 
 // Files implements atoll.Filer.
-func (s *sandbox) Files() atoll.FS { return files.New(s.view) }
+func (s *sandbox) Files() atoll.FS {
+	return via.Noting(files.New(s.view), func() (end func()) { return s.p.dir.Using(s.id) })
+}
 
 // inside is the sandbox as its keeper serves it.
 func (s *sandbox) inside() atoll.Sandbox { return s.p.keeper(s.id).sandbox() }
@@ -411,7 +414,6 @@ func (s *sandbox) view() (files.View, error) {
 	if err != nil {
 		return files.View{}, err
 	}
-	s.p.dir.Use(s.id)
 	spec := &rec.Status.Spec
 	v := files.View{Workdir: spec.Workdir, Root: os.Geteuid(), UID: -1, GID: -1}
 	running, plain := live(rec.Status.State), passwd.IsRoot(cmp.Or(spec.User, rec.User))

@@ -5,17 +5,43 @@ package statedir
 import (
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 )
 
-// Use notes that the sandbox is being used, for its keeper to see, which is not
-// asked for everything. A sandbox that is gone is none of its business.
-func (d Dir) Use(id string) {
+// Using notes that the sandbox is being used, until end is called, for its keeper
+// to see, which is not asked for everything. A sandbox that is gone is none of its
+// business.
+func (d Dir) Using(id string) (end func()) {
+	d.use(id)
+	done := make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			select {
+			case <-time.After(useAgain):
+				d.use(id)
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		close(done)
+		work.Wait()
+	}
+}
+
+// useAgain is how often the use of a sandbox is noted that lasts: more often than
+// any keeper looks that has more than seconds to wait.
+const useAgain = time.Second
+
+func (d Dir) use(id string) {
 	now := time.Now()
 	_ = os.Chtimes(d.useMark(id), now, now)
 }
 
-// Used is when Use was last called for the sandbox, or when it was made.
+// Used is when the sandbox was last used so, or when it was made.
 func (d Dir) Used(id string) (time.Time, error) {
 	info, err := os.Stat(d.useMark(id))
 	if err != nil {
