@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"io"
 	"net"
 	"sync"
 
@@ -13,8 +12,9 @@ import (
 
 // uses tells when sandboxes were used, of sessions whose provider cannot tell.
 type uses struct {
-	mu  sync.Mutex
-	all map[string]*idle.Use // by sandbox
+	mu    sync.Mutex
+	all   map[string]*idle.Use // by sandbox
+	fresh bool                 // one has been added
 }
 
 // of is the use of a sandbox, which is noted from now on.
@@ -25,9 +25,18 @@ func (u *uses) of(id string) *idle.Use {
 		u.all = map[string]*idle.Use{}
 	}
 	if u.all[id] == nil {
-		u.all[id] = &idle.Use{}
+		u.all[id], u.fresh = &idle.Use{}, true
 	}
 	return u.all[id]
+}
+
+// added reports whether one has been added since it was last asked.
+func (u *uses) added() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	fresh := u.fresh
+	u.fresh = false
+	return fresh
 }
 
 func (u *uses) forget(id string) {
@@ -47,8 +56,8 @@ func (u *uses) begin(id string) (end func()) {
 	return use.Begin()
 }
 
-// A sandbox notes that it is used. Commands that run in it need no noting: the
-// provider lists them.
+// A sandbox notes that it is used. Commands that Exec starts in it need no noting:
+// the provider lists them.
 type sandbox struct {
 	atoll.SandboxLayer
 	l *Provider
@@ -70,7 +79,30 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 // Process implements atoll.Sandbox.
 func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
 	defer s.l.uses.begin(s.ID())()
-	return s.SandboxLayer.Process(ctx, id)
+	p, err := s.SandboxLayer.Process(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return &process{atoll.ProcessLayer{Process: p}, s}, nil
+}
+
+// A process notes who is attached to it or waits for it: it may be the main one, which
+// by itself is no use, or have ended.
+type process struct {
+	atoll.ProcessLayer
+	s *sandbox
+}
+
+// Attach implements atoll.Process.
+func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
+	defer p.s.l.uses.begin(p.s.ID())()
+	return p.ProcessLayer.Attach(ctx, a)
+}
+
+// Wait implements atoll.Process.
+func (p *process) Wait(ctx context.Context) (atoll.Exit, error) {
+	defer p.s.l.uses.begin(p.s.ID())()
+	return p.ProcessLayer.Wait(ctx)
 }
 
 // Dial implements atoll.Dialer.
@@ -104,48 +136,11 @@ func (c *conn) CloseWrite() error {
 }
 
 // Files implements atoll.Filer.
-func (s *sandbox) Files() atoll.FS { return s.noting(s.SandboxLayer.Files()) }
-
-func (s *sandbox) noting(fs atoll.FS) atoll.FS {
-	return files{via.FS(func(ctx context.Context, _ string, _ []string, fn func(context.Context, atoll.FS) error) error {
-		defer s.l.uses.begin(s.ID())()
-		return fn(ctx, fs)
-	}), s, fs}
-}
-
-// files note that they are used, one that is read until it is closed.
-type files struct {
-	via.FS
-	s     *sandbox
-	inner atoll.FS
-}
-
-// Sub implements atoll.SubFS.
-func (f files) Sub(dir string) atoll.FS { return f.s.noting(atoll.SubFiles(f.inner, dir)) }
-
-// Read implements atoll.FS.
-func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
-	end := f.s.l.uses.begin(f.s.ID())
-	r, info, err := f.FS.Read(ctx, name, offset)
-	if err != nil {
-		end()
-		return nil, info, err
-	}
-	return &reader{r, sync.OnceFunc(end)}, info, nil
-}
-
-type reader struct {
-	io.ReadCloser
-	end func()
-}
-
-func (r *reader) Close() error {
-	r.end()
-	return r.ReadCloser.Close()
+func (s *sandbox) Files() atoll.FS {
+	return via.Noting(s.SandboxLayer.Files(), func() (end func()) { return s.l.uses.begin(s.ID()) })
 }
 
 var (
 	_ atoll.Dialer = (*sandbox)(nil)
 	_ atoll.Filer  = (*sandbox)(nil)
-	_ atoll.SubFS  = files{}
 )
