@@ -100,7 +100,8 @@ type SessionSpec struct {
 	Project string `json:"project,omitempty"` // DefaultProject when empty
 	Scope   Scope  `json:"scope"`
 	// Workflow is the id of the workflow run with which the session ends, too, as
-	// that of an agent that has a session of its own.
+	// that of an agent that has a session of its own. The first one that is named
+	// holds, also by who opens it again.
 	Workflow string `json:"workflow,omitempty"`
 	// Sandbox is what the sandbox is made from. Its ID, Project, TTL, IdleStop and
 	// IdleRemove are the session's to say.
@@ -131,7 +132,7 @@ func (s *SessionSpec) Validate() error {
 		return bad("workflow %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", s.Workflow)
 	case box.ID != "" || box.Project != "" || box.TTL != 0 || box.IdleStop != 0 || box.IdleRemove:
 		return bad("the id, project, ttl, idle_stop and idle_remove of the sandbox are for the session to say")
-	case box.AutoRemove || box.NoStart || box.Snapshot != "" && box.Image != "":
+	case box.AutoRemove || box.NoStart:
 		return bad("the sandbox of a session runs until that ends: auto_remove and no_start are not for it")
 	}
 	for what, d := range map[string]Duration{"idle_timeout": s.IdleTimeout, "max_lifetime": s.MaxLifetime} {
@@ -193,13 +194,14 @@ type OpenedSession struct {
 type SessionStore interface {
 	// OpenSession returns the session of a scope with its sandbox running: the
 	// same one for all who open it, made by the first, started again if it
-	// stopped. One that is gone, or that cannot be started again, is replaced. A
-	// session that is there keeps what it was made from. Kinds, besides those of
-	// Create and Start: ErrInvalid.
+	// stopped. One that has gone, by its idle timeout for example, or that cannot
+	// be started again, is replaced, and that is told for days after it went. A
+	// session that is there, or was, keeps what it was made from. It counts as
+	// use. Kinds, besides those of Create and Start: ErrInvalid.
 	OpenSession(ctx context.Context, spec *SessionSpec) (OpenedSession, error)
 
 	// Sessions lists those of a project, or with "" of all, oldest first. One
-	// whose sandbox is gone is not listed, and forgotten.
+	// whose sandbox is gone is not listed.
 	Sessions(ctx context.Context, project string) ([]Session, error)
 
 	// CloseSession removes the sandbox, data volume included, and forgets the
@@ -247,16 +249,19 @@ func EndScope(ctx context.Context, p Provider, project string, scope Scope) (clo
 	if err != nil {
 		return nil, err
 	}
-	var failed []string
+	keys := []string{scope.Key()} // listed or not: that its sandbox had gone is of no interest any more
 	for _, s := range all {
-		if s.Scope != scope && (scope.Kind != ScopeWorkflow || s.Workflow != scope.ID) {
-			continue
+		if s.Scope != scope && scope.Kind == ScopeWorkflow && s.Workflow == scope.ID {
+			keys = append(keys, s.Key)
 		}
-		switch closeErr := CloseSession(ctx, p, project, s.Key); {
+	}
+	var failed []string
+	for _, key := range keys {
+		switch closeErr := CloseSession(ctx, p, project, key); {
 		case closeErr == nil:
-			closed = append(closed, s.Key)
-		case KindOf(closeErr) != ErrNotExist: // else somebody else has
-			failed, err = append(failed, s.Key), closeErr
+			closed = append(closed, key)
+		case KindOf(closeErr) != ErrNotExist: // else there is none, or somebody else has
+			failed, err = append(failed, key), closeErr
 		}
 	}
 	if len(failed) > 1 {

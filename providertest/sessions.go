@@ -183,6 +183,17 @@ var sessions = []promise{
 			t.Errorf("Sessions = %+v, want the busy one", all)
 		}
 	}},
+	{"who opens a session uses its sandbox", []need{needSessions}, func(t *testing.T, h *harness) {
+		spec := h.session("one")
+		idle := h.short() / 4
+		spec.IdleTimeout = atoll.Duration(idle)
+		o, _ := h.open(t, spec)
+		for end := time.Now().Add(2 * idle); time.Now().Before(end); time.Sleep(idle / 4) {
+			if again, _ := h.open(t, spec); again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound {
+				t.Fatalf("opened again and again, it was %s: %s", again.Opening, again.Note)
+			}
+		}
+	}},
 	{"a session whose time is over ends, whatever it does", []need{needSessions}, func(t *testing.T, h *harness) {
 		spec := h.session("short")
 		spec.MaxLifetime = atoll.Duration(h.short() / 2)

@@ -3,6 +3,7 @@ package session
 import (
 	"cmp"
 	"context"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/store"
@@ -40,12 +41,13 @@ func (l *Provider) close(ctx context.Context, x *store.Session) (again bool, err
 	if other {
 		return true, nil
 	}
-	return false, l.finish(ctx, x)
+	return false, l.finish(ctx, x, false)
 }
 
-// finish closes x, for which no other program is at work. What fails is written
-// down, and tried again by whoever comes next.
-func (l *Provider) finish(ctx context.Context, x *store.Session) error {
+// finish closes x, for which no other program is at work; with remember, that it was
+// there is not forgotten. What fails is written down, and tried again by whoever
+// comes next.
+func (l *Provider) finish(ctx context.Context, x *store.Session, remember bool) error {
 	x.State = atoll.SessionClosing
 	if err := l.claim(ctx, x); err != nil {
 		return err
@@ -60,6 +62,15 @@ func (l *Provider) finish(ctx context.Context, x *store.Session) error {
 		}
 		return err
 	}
+	return l.drop(ctx, x, remember)
+}
+
+// drop forgets x, whose sandbox is not there; with remember, its end only.
+func (l *Provider) drop(ctx context.Context, x *store.Session, remember bool) error {
 	l.uses.forget(x.Sandbox)
-	return l.store.DeleteSession(ctx, x)
+	if !remember {
+		return l.store.DeleteSession(ctx, x)
+	}
+	x.State, x.Holder, x.Problem, x.Used = store.SessionGone, "", "", time.Now()
+	return l.store.UpdateSession(ctx, x)
 }

@@ -110,8 +110,11 @@ func TestKilled(t *testing.T) {
 				defer p.Close()
 				switch next {
 				case "open":
-					o := mustOpen(t, p, workflow("w"))
-					if o.State != atoll.SessionOpen || o.Opening != atoll.OpeningMade {
+					o, want := mustOpen(t, p, workflow("w")), atoll.OpeningMade
+					if step == "replacing" { // whoever opened it before had another one
+						want = atoll.OpeningReplaced
+					}
+					if o.State != atoll.SessionOpen || o.Opening != want || (o.Note != "") != (want == atoll.OpeningReplaced) {
 						t.Errorf("opened again it is %+v", o)
 					}
 					if err := counts(t.Context(), p, 1, 1); err != nil {

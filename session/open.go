@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -31,6 +32,12 @@ func (l *Provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (at
 		o, again, err = l.open(ctx, &s)
 		return again, err
 	})
+	if l.uses.added() {
+		select {
+		case l.soon <- struct{}{}:
+		default: // it is known already
+		}
+	}
 	return o, err
 }
 
@@ -78,11 +85,12 @@ func (l *Provider) open(ctx context.Context, spec *atoll.SessionSpec) (o atoll.O
 	if err != nil {
 		return o, false, err
 	}
+	x.Spec.Workflow = cmp.Or(x.Spec.Workflow, spec.Workflow) // who came first may not have known it
 	switch {
 	case other && x.State != atoll.SessionOpen:
 		return o, true, nil
 	case x.State == atoll.SessionClosing:
-		return o, true, l.finish(ctx, x)
+		return o, true, l.finish(ctx, x, false)
 	case x.State == atoll.SessionOpening:
 		if err := l.claim(ctx, x); err != nil {
 			return o, false, err
@@ -95,12 +103,12 @@ func (l *Provider) open(ctx context.Context, spec *atoll.SessionSpec) (o atoll.O
 	}
 	switch {
 	case atoll.KindOf(err) == atoll.ErrNotFound && x.State == atoll.SessionOpening:
-		o, err = l.make(ctx, x, atoll.OpeningMade, "")
+		o, err = l.make(ctx, x)
 	case atoll.KindOf(err) == atoll.ErrNotFound && other:
 		err = atoll.Errorf("open session", x.Spec.Scope.Key(), atoll.ErrConflict,
 			"its sandbox is that of another program, with which it ends: to share it, run atoll serve, and have both use that")
 	case atoll.KindOf(err) == atoll.ErrNotFound:
-		o, err = l.replace(ctx, x, "the sandbox was gone: this is a new one, without the files of that")
+		o, err = l.replace(ctx, x, "the sandbox was gone"+ends(x)+": "+another(x))
 	case err == nil:
 		o, err = l.revive(ctx, x, sb, &st)
 	}
@@ -124,7 +132,40 @@ func (l *Provider) openNew(ctx context.Context, spec *atoll.SessionSpec) (atoll.
 		return atoll.OpenedSession{}, err
 	}
 	l.opts.step("intent")
-	return l.make(ctx, x, atoll.OpeningMade, "")
+	return l.make(ctx, x)
+}
+
+// ends says when sandboxes of x go by themselves.
+func ends(x *store.Session) string {
+	var when []string
+	if d := x.Spec.IdleTimeout; d != atoll.Never {
+		when = append(when, "when nobody uses it for "+d.String())
+	}
+	if d := x.Spec.MaxLifetime; d != atoll.Never {
+		when = append(when, "after "+d.String())
+	}
+	if when == nil {
+		return ""
+	}
+	return " (it goes " + strings.Join(when, ", and ") + ")"
+}
+
+// another says what is had in place of a sandbox.
+func another(x *store.Session) string {
+	text := "this is a new one, without the files of that"
+	if box := &x.Spec.Sandbox; len(box.Mounts) > 0 || box.Workspace != (atoll.WorkspaceRef{}) {
+		text += " but for what is mounted"
+	}
+	return text
+}
+
+// making is how the sandbox of x, which is being opened, is come by: made, unless
+// there was another one before.
+func making(x *store.Session) (how atoll.Opening, note string) {
+	if x.Problem == "" {
+		return atoll.OpeningMade, ""
+	}
+	return atoll.OpeningReplaced, x.Problem
 }
 
 // claim makes x this program's to work on.
@@ -138,8 +179,8 @@ func (l *Provider) claim(ctx context.Context, x *store.Session) error {
 }
 
 // make makes the sandbox of x, which says that it is going to be. When that fails,
-// there is no session.
-func (l *Provider) make(ctx context.Context, x *store.Session, how atoll.Opening, note string) (atoll.OpenedSession, error) {
+// there is no session; that there was one before is remembered.
+func (l *Provider) make(ctx context.Context, x *store.Session) (atoll.OpenedSession, error) {
 	spec := x.Spec.Sandbox.Clone()
 	spec.ID, spec.Project = x.Sandbox, x.Spec.Project
 	if spec.Labels[LabelSession] == "" {
@@ -157,7 +198,7 @@ func (l *Provider) make(ctx context.Context, x *store.Session, how atoll.Opening
 		sb, err = l.Provider.Create(ctx, spec)
 	}
 	if err != nil {
-		if err := l.store.DeleteSession(context.WithoutCancel(ctx), x); err != nil {
+		if err := l.drop(context.WithoutCancel(ctx), x, x.Problem != ""); err != nil {
 			l.log.Warn("open session: undo", "session", x.Spec.Scope.Key(), "err", err) // whoever finds it finishes it
 		}
 		return atoll.OpenedSession{}, err
@@ -167,6 +208,7 @@ func (l *Provider) make(ctx context.Context, x *store.Session, how atoll.Opening
 	if err != nil {
 		return atoll.OpenedSession{}, err // it is there, and written down
 	}
+	how, note := making(x)
 	return l.opened(ctx, x, &st, how, note)
 }
 
@@ -187,10 +229,6 @@ func (l *Provider) opened(ctx context.Context, x *store.Session, st *atoll.Statu
 	}
 	if !st.Caps.IdleStop && x.Spec.IdleTimeout != atoll.Never {
 		l.uses.of(x.Sandbox)
-		select {
-		case l.soon <- struct{}{}:
-		default: // it is known already
-		}
 	}
 	return atoll.OpenedSession{Session: session(x, st), Opening: how, Note: note}, nil
 }
@@ -198,24 +236,35 @@ func (l *Provider) opened(ctx context.Context, x *store.Session, st *atoll.Statu
 // revive sees to it that the sandbox, which is there, runs.
 func (l *Provider) revive(ctx context.Context, x *store.Session, sb atoll.Sandbox, st *atoll.Status) (atoll.OpenedSession, error) {
 	how, note := atoll.OpeningFound, ""
-	if x.State == atoll.SessionOpening {
-		how = atoll.OpeningMade
+	opening := x.State == atoll.SessionOpening
+	if opening {
+		how, note = making(x)
 	}
 	var err error
 	switch st.State {
 	case atoll.StateRunning:
+		if err := l.touch(ctx, sb, st); err != nil {
+			return atoll.OpenedSession{}, err
+		}
 		return l.opened(ctx, x, st, how, note)
 	case atoll.StatePaused:
 		err = atoll.Resume(ctx, sb)
+	case atoll.StateCreating:
+		err = atoll.Errorf("open session", x.Spec.Scope.Key(), atoll.ErrConflict, "its sandbox is being made again: try again in a moment")
 	default:
-		how, note = atoll.OpeningRestarted, fmt.Sprintf("the sandbox was %s and was started again: its files are there, what ran in it is not", stateOf(st))
+		if !opening {
+			how, note = atoll.OpeningRestarted, fmt.Sprintf("the sandbox was %s and was started again: its files are there, what ran in it is not", stateOf(st))
+		}
 		err = sb.Start(ctx)
 	}
-	if err != nil {
-		if ctx.Err() != nil || atoll.KindOf(err) == atoll.ErrUnavailable {
-			return atoll.OpenedSession{}, err // that says nothing about the sandbox
-		}
-		return l.replace(ctx, x, fmt.Sprintf("the sandbox was %s and could not be started again (%v): this is a new one, without the files of that", stateOf(st), err))
+	switch kind := atoll.KindOf(err); {
+	case err == nil:
+	case ctx.Err() != nil, kind == atoll.ErrUnavailable, !opening && passing(kind):
+		return atoll.OpenedSession{}, err // that says nothing about the sandbox
+	case opening: // cut short, and nobody has had it
+		return l.replace(ctx, x, note)
+	default:
+		return l.replace(ctx, x, fmt.Sprintf("the sandbox was %s and could not be started again (%v): %s", stateOf(st), err, another(x)))
 	}
 	again, err := sb.Status(ctx)
 	if err != nil {
@@ -223,6 +272,36 @@ func (l *Provider) revive(ctx context.Context, x *store.Session, sb atoll.Sandbo
 	}
 	return l.opened(ctx, x, &again, how, note)
 }
+
+// passing reports whether what is in the way of a sandbox may go away by itself, or
+// be put out of it: a disk that is full, a port that another one has. For that,
+// nobody's files are thrown away.
+func passing(kind atoll.Kind) bool {
+	switch kind {
+	case atoll.ErrExhausted, atoll.ErrConflict, atoll.ErrTimeout, atoll.ErrDenied:
+		return true
+	}
+	return false
+}
+
+// touch counts as use of a sandbox that runs, where the provider minds that: to ask
+// for its Status does not. Its error has errRaced when the sandbox has just ended.
+func (l *Provider) touch(ctx context.Context, sb atoll.Sandbox, st *atoll.Status) error {
+	if !st.Caps.IdleStop {
+		return nil
+	}
+	within, cancel := context.WithTimeout(ctx, touchTime)
+	defer cancel()
+	_, _ = atoll.Processes(within, sb) // one that does not answer is there, too
+	now, err := sb.Status(ctx)
+	if atoll.KindOf(err) == atoll.ErrNotFound || err == nil && now.State != st.State {
+		return atoll.Errorf("open session", sb.ID(), atoll.ErrConflict, "%w", errRaced)
+	}
+	return err
+}
+
+// touchTime is how long a sandbox may take to answer whoever opens it.
+const touchTime = 5 * time.Second
 
 // stateOf is the state, and why.
 func stateOf(st *atoll.Status) string {
@@ -232,7 +311,8 @@ func stateOf(st *atoll.Status) string {
 	return fmt.Sprintf("%s (%s)", st.State, st.Reason)
 }
 
-// replace gives the session another sandbox, in the place of one of no use.
+// replace gives the session another sandbox, in the place of one of no use. note
+// is what whoever opens it is told, "" if nobody has had that one.
 func (l *Provider) replace(ctx context.Context, x *store.Session, note string) (atoll.OpenedSession, error) {
 	if err := l.remove(ctx, x.Sandbox); err != nil {
 		return atoll.OpenedSession{}, err
@@ -242,12 +322,12 @@ func (l *Provider) replace(ctx context.Context, x *store.Session, note string) (
 		return atoll.OpenedSession{}, err
 	}
 	l.uses.forget(x.Sandbox)
-	x.Sandbox, x.State, x.Holder = atoll.NewID(), atoll.SessionOpening, me
+	x.Sandbox, x.State, x.Holder, x.Problem = atoll.NewID(), atoll.SessionOpening, me, note
 	if err := l.store.UpdateSession(ctx, x); err != nil {
 		return atoll.OpenedSession{}, err
 	}
 	l.opts.step("replacing")
-	return l.make(ctx, x, atoll.OpeningReplaced, note)
+	return l.make(ctx, x)
 }
 
 // remove removes a sandbox, whether or not it is there.

@@ -145,6 +145,9 @@ func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 
 // RemoveProject implements atoll.ProjectRemover.
 func (l *Provider) RemoveProject(ctx context.Context, project string) error {
+	if !atoll.ValidName(project) { // "" is all of them
+		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "no valid project name")
+	}
 	all, err := l.store.Sessions(ctx, project)
 	if err != nil {
 		return err
@@ -174,7 +177,12 @@ func (l *Provider) Sessions(ctx context.Context, project string) ([]atoll.Sessio
 	var all []atoll.Session
 	for _, x := range records {
 		st := byID[x.Sandbox]
-		if st == nil && x.State == atoll.SessionOpen {
+		switch {
+		case x.State == store.SessionGone && st == nil:
+			continue
+		case x.State == store.SessionGone: // it is back, as its backend is
+			x.State = atoll.SessionOpen
+		case x.State == atoll.SessionOpen && st == nil:
 			gone, err := l.forget(ctx, x)
 			if err != nil {
 				return nil, err
@@ -202,7 +210,7 @@ func session(x *store.Session, st *atoll.Status) atoll.Session {
 	return s
 }
 
-// forget deletes the record of a session whose sandbox is gone: what is proven so.
+// forget writes down that the sandbox of a session is gone: what is proven so.
 func (l *Provider) forget(ctx context.Context, x *store.Session) (gone bool, err error) {
 	_, err = l.Provider.Get(ctx, x.Sandbox)
 	if atoll.KindOf(err) != atoll.ErrNotFound {
@@ -213,7 +221,8 @@ func (l *Provider) forget(ctx context.Context, x *store.Session) (gone bool, err
 		return false, err
 	}
 	for {
-		err = l.store.DeleteSession(ctx, x)
+		last := *x
+		err = l.drop(ctx, &last, true)
 		if !errors.Is(err, store.ErrChanged) {
 			return err == nil, err
 		}
@@ -221,8 +230,10 @@ func (l *Provider) forget(ctx context.Context, x *store.Session) (gone bool, err
 		switch {
 		case atoll.KindOf(err) == atoll.ErrNotExist:
 			return true, nil // somebody else was faster
-		case err != nil || now.Sandbox != x.Sandbox || now.State != x.State:
+		case err != nil || now.Sandbox != x.Sandbox:
 			return false, err
+		case now.State != x.State:
+			return now.State == store.SessionGone, nil
 		}
 		x = now // when it was used was written down
 	}

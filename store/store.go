@@ -118,13 +118,19 @@ type Session struct {
 	Sandbox string // the id, drawn before the sandbox is made
 	State   atoll.SessionState
 	Holder  string // the program that opens or closes it
-	Problem string // why it could not be closed
+	// Problem is why it could not be closed; of one that is being opened, what has
+	// become of the sandbox that it had before.
+	Problem string
 	// Created is when the record was, Opened when it was last opened, Used when
 	// its sandbox is last known to have been used: to the millisecond.
 	Created, Opened, Used time.Time
 
 	Rev int64 // how often it had been written when it was read; the store's
 }
+
+// SessionGone is the State of a session whose sandbox has gone. That it was there is
+// remembered for a while: whoever opens it again is to know, and to have the same.
+const SessionGone atoll.SessionState = "gone"
 
 // Sessions keeps those.
 type Sessions interface {
