@@ -64,7 +64,10 @@ func (c *call) open(ctx context.Context, image string) (*desk, atoll.OpenedSessi
 			spec.Labels[name] = value
 		}
 	}
-	s := atoll.SessionSpec{Project: c.k.opts.Project, Scope: scope, Sandbox: *spec}
+	had := c.k.known(scope.Key())
+	s := atoll.SessionSpec{
+		Project: c.k.opts.Project, Scope: scope, Sandbox: *spec, IdleTimeout: c.k.opts.IdleTimeout, MaxLifetime: c.k.opts.MaxLifetime,
+	}
 	if scope.Kind == atoll.ScopeAgent {
 		s.Workflow = c.caller.WorkflowRunID
 	}
@@ -79,6 +82,10 @@ func (c *call) open(ctx context.Context, image string) (*desk, atoll.OpenedSessi
 	if c.report != nil && o.Opening == atoll.OpeningMade {
 		c.report(Report{Message: "the sandbox is ready"})
 	}
+	if had != nil && had.sandbox.ID() != o.Sandbox && o.Note == "" {
+		o.Note = "the sandbox was replaced meanwhile: this is another one, without the files of that"
+	}
+	o.Note = sentence(o.Note)
 	if o.Spec.Workdir == "" && o.Spec.Workspace != (atoll.WorkspaceRef{}) { // it is the workspace's to say
 		st, err := sb.Status(ctx)
 		if err != nil {
@@ -118,7 +125,7 @@ func (k *Kit) workdir() string {
 func (k *Kit) desk(o *atoll.OpenedSession, sb atoll.Sandbox) *desk {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if d := k.desks[o.Key]; d != nil && d.sandbox.ID() == o.Sandbox {
+	if d := k.desks[o.Key]; d != nil && d.sandbox.ID() == o.Sandbox && o.Opening == atoll.OpeningFound {
 		return d
 	}
 	for key, d := range k.desks {
@@ -155,7 +162,8 @@ func (k *Kit) leave(d *desk) {
 }
 
 // on calls do with the desk of the caller's session. A sandbox that has gone since,
-// or has stopped, is had again, once; note says what has become of it.
+// or has stopped, is had again, once; note says what has become of it, or the error
+// does: nobody will say it again.
 func (c *call) on(ctx context.Context, do func(d *desk) error) (note string, err error) {
 	scope, err := c.scope()
 	if err != nil {
@@ -166,13 +174,15 @@ func (c *call) on(ctx context.Context, do func(d *desk) error) (note string, err
 		if err = do(d); !c.lost(ctx, d, err) {
 			return "", err
 		}
-		c.k.forget(d)
 	}
 	d, o, err := c.open(ctx, "")
 	if err != nil {
 		return "", err
 	}
-	return o.Note, do(d)
+	if err = do(d); err != nil && o.Note != "" {
+		err = refuse(atoll.KindOf(err), "%s In it: %w", o.Note, err)
+	}
+	return o.Note, err
 }
 
 // lost reports whether err is that of a sandbox which does not run.
@@ -218,6 +228,14 @@ type note struct {
 // add adds a sentence, before what is there already: what has become of the sandbox
 // comes before what was done in it.
 func (n *note) add(text string) { n.Note = strings.TrimSpace(text + " " + n.Note) }
+
+// sentence is text as one among others.
+func sentence(text string) string {
+	if text == "" {
+		return ""
+	}
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
 
 type openInput struct {
 	Image string `json:"image,omitempty" jsonschema:"linux, python, node or any OCI image; what is open already keeps its own"`

@@ -53,6 +53,8 @@ type Options struct {
 	// Sandbox is what sandboxes are made from, besides what the agent's file and
 	// the call say.
 	Sandbox atoll.Spec
+	// IdleTimeout and MaxLifetime are those of sessions; see atoll.SessionSpec.
+	IdleTimeout, MaxLifetime atoll.Duration
 	// Agent is what the agent's file says; nil means all tools, and the defaults. A
 	// limit of 0 is the default one.
 	Agent *frontmatter.Sandbox

@@ -203,6 +203,39 @@ func TestSandboxThatIsLost(t *testing.T) {
 	b.call("sandbox_process_read", m{"process_id": "none"}).fails(atoll.ErrNotExist, "background")
 }
 
+// That a sandbox has gone is told whatever the next call does, to all who had it.
+func TestLostIsToldToAll(t *testing.T) {
+	a := newBench(t, tool.Options{})
+	b := newBenchOn(t, a.provider, tool.Options{})
+	remove := func(id any) {
+		sb, err := a.provider.Get(t.Context(), id.(string))
+		if err == nil {
+			err = sb.Remove(t.Context(), atoll.RemoveVolumes())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := a.call("sandbox_open", m{}).out["sandbox_id"]
+	a.call("sandbox_fs_write", m{"path": "f", "content": "x"}).is()
+	b.call("sandbox_fs_read", m{"path": "f"}).is("content", "x")
+	remove(id)
+	a.call("sandbox_fs_read", m{"path": "f"}).fails(atoll.ErrNotExist, "The sandbox was gone", "without the files", "sandbox_fs_list")
+	r := b.call("sandbox_exec", m{"command": "sleep 5", "timeout_seconds": 1})
+	if note := fmt.Sprint(r.out["note"]); !strings.HasPrefix(note, "The sandbox was replaced") || !strings.Contains(note, ". The time was over") {
+		t.Errorf("the note is %q", note)
+	}
+	id = b.call("sandbox_open", m{}).is("note", nil).out["sandbox_id"]
+	remove(id)
+	if all, err := atoll.Sessions(t.Context(), a.provider, ""); err != nil || len(all) > 0 { // which notices first, and says nothing
+		t.Fatal(all, err)
+	}
+	r = b.call("sandbox_open", m{})
+	if note := fmt.Sprint(r.out["note"]); !strings.Contains(note, "gone") {
+		t.Errorf("the note is %q", note)
+	}
+}
+
 // A dying provider's sandboxes stop while their next command runs, whose exit nobody
 // sees.
 type dying struct {
