@@ -34,7 +34,8 @@ type Options struct {
 	// Caller is for whom calls are made that do not say it themselves.
 	Caller tool.Caller
 	// IdleTimeout ends an MCP session over HTTP that has had no request for so
-	// long; 0 means never.
+	// long; 0 means never. Its sandbox has an idle timeout of its own, which knows
+	// what goes on in it.
 	IdleTimeout time.Duration
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger

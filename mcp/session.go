@@ -23,6 +23,7 @@ type session struct {
 	ended   chan struct{}
 
 	mu      sync.Mutex
+	remote  bool                        // over HTTP
 	callers map[tool.Caller]tool.Caller // what stands for those that were given
 	drawn   []atoll.Scope               // what ends with the session
 }
@@ -60,14 +61,26 @@ func (s *Server) session(ctx context.Context, client *sdk.ServerSession) (*sessi
 	s.sessions[client] = x
 	s.work.Go(func() {
 		_ = client.Wait() // however it ended
+		over := !x.silent()
 		x.cancel()
-		s.end(x)
+		if over {
+			s.end(x)
+		}
 		s.mu.Lock()
 		delete(s.sessions, client)
 		s.mu.Unlock()
 		close(x.ended)
 	})
 	return x, nil
+}
+
+// silent reports whether x, which has just ended, has done so since its client has said
+// nothing for too long. A server that it has started may be in use, or a build go on:
+// what is idle about its sandbox, the idle timeout of that knows better.
+func (x *session) silent() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.remote && x.ctx.Err() == nil
 }
 
 // wait waits until all that belonged to a client is gone.
@@ -144,6 +157,9 @@ func (s *Server) begin(ctx context.Context, client *sdk.ServerSession, extra *sd
 	stops := []func() bool{context.AfterFunc(x.ctx, cancel)}
 	if v.ctx != nil {
 		stops = append(stops, context.AfterFunc(v.ctx, cancel))
+		x.mu.Lock()
+		x.remote = true
+		x.mu.Unlock()
 	}
 	return ctx, x.caller(over(v.caller, s.opts.Caller)), func() {
 		for _, stop := range stops {
