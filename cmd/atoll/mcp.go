@@ -25,6 +25,8 @@ type mcpCommand struct {
 	session   string
 	caller    tool.Caller
 	agent     *frontmatter.Sandbox
+
+	idleTimeout, maxLifetime atoll.Duration
 }
 
 func newMCP(a *app) *cobra.Command {
@@ -36,7 +38,8 @@ func newMCP(a *app) *cobra.Command {
 to run commands in, files in it to read and change, and its ports. The sandbox is
 made when it is first used, and removed when the agent ends, unless --workflow,
 --agent-run or --session names whose it is: then whoever names the same shares it,
-until atoll session end.
+until atoll session end. One that no tool has used for --idle-timeout is removed, too:
+the agent is told when it has another one then, without the files of that.
 
 With --agent there are the tools that the agent's file asks for: sandbox_run in mode
 compute, those of a sandbox that stays in mode code. Variables named ATOLL_CODE_X
@@ -59,6 +62,7 @@ long as this runs.`,
 	flags.StringVar(&m.caller.WorkflowRunID, "workflow", "", "`id` of the workflow run whose sandbox this is")
 	flags.StringVar(&m.caller.AgentRunID, "agent-run", "", "`id` of the agent's run, whose sandbox this is if its file or no --workflow says so")
 	flags.StringVar(&m.session, "session", "", "`scope` of the session whose sandbox this is, KIND/ID")
+	sessionTimes(flags, &m.idleTimeout, &m.maxLifetime)
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	m.spec.register(all)
 	all.VisitAll(func(flag *pflag.Flag) {
@@ -130,7 +134,10 @@ func (a *app) serveMCP(cmd *cobra.Command, m *mcpCommand) error {
 		door := &doorway{a: a}
 		door.ctx, door.cancel = context.WithCancel(ctx)
 		defer door.close()
-		kit, err := a.newKit(cfg, toolbench{provider: c.Provider, maker: maker, sandbox: *spec, agent: m.agent, url: door.url, log: a.notes(cfg)})
+		kit, err := a.newKit(cfg, toolbench{
+			provider: c.Provider, maker: maker, sandbox: *spec, agent: m.agent, url: door.url, log: a.notes(cfg),
+			idleTimeout: m.idleTimeout, maxLifetime: m.maxLifetime,
+		})
 		if err != nil {
 			return err
 		}

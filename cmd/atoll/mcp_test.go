@@ -102,6 +102,26 @@ func atollOut(t *testing.T, env []string, args ...string) string {
 	return string(out)
 }
 
+// Whoever comes back after the idle timeout has another sandbox, and is told.
+func TestMCPIdle(t *testing.T) {
+	c := startMCP(t, mcpEnv(t), "--idle-timeout", "1s")
+	first := c.call("sandbox_open", nil)["sandbox_id"]
+	c.call("sandbox_fs_write", map[string]any{"path": "f", "content": "x"})
+	time.Sleep(3 * time.Second)
+	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_fs_read", Arguments: map[string]any{"path": "f"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "The sandbox was gone (it goes when nobody uses it for 1s, and after 4h0m0s): this is a new one, without the files of that. In it: "
+	if text := r.Content[0].(*sdk.TextContent).Text; !r.IsError || !strings.Contains(text, want) {
+		t.Errorf("sandbox_fs_read: %s", text)
+	}
+	if again := c.call("sandbox_open", nil); again["sandbox_id"] == first || again["note"] != nil {
+		t.Errorf("sandbox_open: %v, was %v", again, first)
+	}
+	c.hangUp()
+}
+
 // Nothing but MCP is on stdout, however much there is to log; and nothing is left.
 func TestMCP(t *testing.T) {
 	env := mcpEnv(t, "ATOLL_CODE_COLOUR=blue", "ATOLL_CODE_SHAPE=round", "ATOLL_LOG_LEVEL=debug")

@@ -62,9 +62,14 @@ which is told on stderr.`,
 		}
 	})
 	cmd.Flags().StringVar(&spec.Workflow, "workflow", "", "`id` of the workflow run with which the session ends, too")
-	cmd.Flags().Var((*idleValue)(&spec.IdleTimeout), "idle-timeout", "end the session when nobody uses its sandbox for so long, like 30m; 0 for never (default session.idle_timeout)")
-	cmd.Flags().Var((*idleValue)(&spec.MaxLifetime), "max-lifetime", "end the session after so long, whatever goes on in it, like 4h; 0 for no limit (default session.max_lifetime)")
+	sessionTimes(cmd.Flags(), &spec.IdleTimeout, &spec.MaxLifetime)
 	return cmd
+}
+
+// sessionTimes adds the flags that say when sessions end by themselves.
+func sessionTimes(flags *pflag.FlagSet, idle, lifetime *atoll.Duration) {
+	flags.Var((*idleValue)(idle), "idle-timeout", "end the session when nobody uses its sandbox for so long, like 30m; 0 for never (default session.idle_timeout)")
+	flags.Var((*idleValue)(lifetime), "max-lifetime", "end the session after so long, whatever goes on in it, like 4h; 0 for no limit (default session.max_lifetime)")
 }
 
 // sessionsOwn are the flags of a sandbox that a session has a word of its own for,

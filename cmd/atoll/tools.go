@@ -43,6 +43,8 @@ type toolbench struct {
 	agent    *frontmatter.Sandbox
 	url      func(ctx context.Context, sb atoll.Sandbox, port int) (string, error)
 	log      *slog.Logger
+
+	idleTimeout, maxLifetime atoll.Duration // of sessions; 0 for what is configured
 }
 
 // newKit makes the tools of agents.
@@ -52,6 +54,7 @@ func (a *app) newKit(cfg *config.Config, b toolbench) (*tool.Kit, error) {
 		return nil, err
 	}
 	opts.Sandbox, opts.Agent, opts.URL, opts.Log = b.sandbox, b.agent, b.url, b.log
+	opts.IdleTimeout, opts.MaxLifetime = b.idleTimeout, b.maxLifetime
 	opts.Sandbox.Env = slices.Concat(codeEnv(a.env), b.sandbox.Env)
 	if image := b.sandbox.Image; image != "" {
 		opts.Images.Shortcuts[""], opts.Sandbox.Image = image, ""
