@@ -121,7 +121,7 @@ var expiry = []promise{
 		const idle = 3 * time.Second
 		spec := atoll.Spec{IdleStop: atoll.Duration(idle)}
 		reading, writing := h.create(t, spec), h.create(t, spec)
-		h.write(t, reading, "file", "read slowly")
+		h.write(t, reading, "file", strings.Repeat("read slowly ", 2<<20)) // more than is on its way
 		r, _, err := atoll.Files(reading).Read(h.ctx(t), "file", 0)
 		if err != nil {
 			t.Fatalf("Read: %v", err)
