@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -90,6 +91,9 @@ func (a *app) openSession(cmd *cobra.Command, spec *atoll.SessionSpec, quiet boo
 		}
 		if o.Note != "" {
 			a.say("%s", o.Note)
+		}
+		if image := spec.Sandbox.Image; image != "" && image != o.Spec.Image {
+			a.say("the session is of %s and keeps that: to have %s, close it first, which removes its files", cmp.Or(o.Spec.Image, "the default image"), image)
 		}
 		_, err = fmt.Fprintln(a.stdout, o.Sandbox)
 		return err
