@@ -74,7 +74,9 @@ func (c *Config) ToolOptions(provider string) (tool.Options, error) {
 			images.Shortcuts[""], err = frontmatter.Images{Shortcuts: given}.Resolve("linux")
 		}
 	}
-	return tool.Options{Project: c.Project, Images: images, Roots: c.Tools.Roots, Blocked: orNone(c.Tools.BlockedPaths)}, err
+	// What the machine has itself is there at once, and needs no registry.
+	own := images.Shortcuts[""] == "host" || provider == "local" || provider == "mock"
+	return tool.Options{Project: c.Project, Images: images, OwnPrograms: own, Roots: c.Tools.Roots, Blocked: orNone(c.Tools.BlockedPaths)}, err
 }
 
 // orNone makes what lists nothing mean that.

@@ -32,6 +32,9 @@ func TestTools(t *testing.T) {
 		if got := opts.Images.Shortcuts[""]; err != nil || got != tt.want {
 			t.Errorf("%s, %v: the default image is %q, %v; want %q", tt.provider, tt.env, got, err, tt.want)
 		}
+		if opts.OwnPrograms != (tt.want == "host" || tt.want == "") {
+			t.Errorf("%s, %v: own programs: %v", tt.provider, tt.env, opts.OwnPrograms)
+		}
 		if got := fmt.Sprintf("%v %v %v", opts.Blocked, opts.Roots, opts.Project); got != "[/etc/passwd /etc/shadow /root] [] default" {
 			t.Errorf("%s: blocked, roots and project are %s", tt.provider, got)
 		}

@@ -254,11 +254,11 @@ func TestHTTPCancel(t *testing.T) {
 
 func TestHTTPIdle(t *testing.T) {
 	p := newProvider(t)
-	server := serve(t, newServer(t, p, tool.Options{IdleTimeout: atoll.Duration(time.Second)}, mcp.Options{IdleTimeout: time.Second}))
+	server := serve(t, newServer(t, p, tool.Options{IdleTimeout: atoll.Duration(2 * time.Second)}, mcp.Options{IdleTimeout: time.Second}))
 	c := dialHTTP(t, server.URL, nil)
 	c.is("sandbox_exec", m{"command": "sleep 1.5"}, "exit_code", 0) // that is use
-	c.is("sandbox_exec", m{"command": "sleep 3", "background": true})
-	busy := time.Now().Add(2500 * time.Millisecond)
+	c.is("sandbox_exec", m{"command": "sleep 5", "background": true})
+	busy := time.Now().Add(4500 * time.Millisecond)
 	for end := time.Now().Add(20 * time.Second); len(sessions(t, p)) > 0; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the session is still there")

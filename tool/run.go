@@ -113,17 +113,41 @@ func run(ctx context.Context, c *call, in runInput) (runOutput, error) {
 	if err != nil {
 		return out, err
 	}
-	sb, err := c.fresh(ctx, runtimes[i])
+	for _, image := range c.images(runtimes[i]) {
+		err = c.runOn(ctx, image, runtimes[i], in, env, limit, &out)
+		if out.Error != "" && atoll.KindOf(err) == atoll.ErrUnsupported {
+			err = nil // there are no images but the one that has been tried
+		}
+		if !errors.Is(err, atoll.ErrCommandNotFound) {
+			return out, err
+		}
+		out.Error = fmt.Sprintf("the image has no %s: use another runtime, or have an image set for this one", runtimes[i].args[0])
+	}
+	return out, nil
+}
+
+// images are those that may have what runs a program: the first that has it does.
+func (c *call) images(r runtime) []string {
+	agent := c.k.opts.Agent
+	if agent != nil && agent.Mode == frontmatter.ModeCompute && !slices.ContainsFunc(runtimes, func(r runtime) bool { return r.name == agent.Runtime }) {
+		return []string{agent.Runtime} // an image of the agent's, which is to have all runtimes
+	}
+	if _, set := c.k.opts.Images.Shortcuts[r.name]; set || agent != nil || !c.k.opts.OwnPrograms {
+		return []string{r.name}
+	}
+	return []string{"", r.name}
+}
+
+// runOn runs a program in a sandbox of an image. ErrCommandNotFound is in the chain of
+// its error when the image has nothing to run it.
+func (c *call) runOn(ctx context.Context, image string, r runtime, in runInput, env []string, limit time.Duration, out *runOutput) error {
+	sb, err := c.fresh(ctx, image)
 	if err != nil {
-		return out, err
+		return err
 	}
 	defer c.k.dispose(ctx, sb)
-	err = c.runIn(ctx, sb, runtimes[i], in, env, limit, &out)
-	if errors.Is(err, atoll.ErrCommandNotFound) {
-		out.Error = fmt.Sprintf("the image has no %s: use another runtime, or have an image set for this one", runtimes[i].args[0])
-		return out, nil
-	}
-	return out, err
+	out.Error = ""
+	return c.runIn(ctx, sb, r, in, env, limit, out)
 }
 
 // checkFiles refuses files that are too many or too large, or that would land
@@ -151,11 +175,7 @@ func (c *call) checkFiles(in runInput, code string) error {
 }
 
 // fresh makes a sandbox for one program.
-func (c *call) fresh(ctx context.Context, r runtime) (atoll.Sandbox, error) {
-	image := r.name
-	if a := c.k.opts.Agent; a != nil && a.Mode == frontmatter.ModeCompute && !slices.ContainsFunc(runtimes, func(r runtime) bool { return r.name == a.Runtime }) {
-		image = a.Runtime // an image of the agent's, which is to have all runtimes
-	}
+func (c *call) fresh(ctx context.Context, image string) (atoll.Sandbox, error) {
 	spec, err := c.k.spec(image)
 	if err != nil {
 		return nil, err

@@ -62,6 +62,11 @@ type Options struct {
 	// the image of calls that name none; without it that is the provider's.
 	Images frontmatter.Images
 
+	// OwnPrograms says that a program of sandbox_run runs in the image of calls that
+	// name none, if that has what runs it. Otherwise, and if Images has a shortcut for
+	// the runtime, it runs in the one of Images.
+	OwnPrograms bool
+
 	// Roots are the directories that the file tools work in; empty means the work
 	// directory. Paths are relative to that.
 	Roots []string

@@ -560,6 +560,27 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// What a machine has itself comes before images of a registry, unless somebody has
+// said which image it is to be.
+func TestRunOwnPrograms(t *testing.T) {
+	images := frontmatter.Images{Shortcuts: map[string]string{"": "host"}}
+	own := newBench(t, tool.Options{OwnPrograms: true, Images: images})
+	own.call("sandbox_run", m{"runtime": "bash", "code": "echo mine"}).is("ok", true, "stdout", "mine\n")
+	if r := newBench(t, tool.Options{Images: images}).call("sandbox_run", m{"runtime": "bash", "code": "echo mine"}); r.err == nil {
+		t.Errorf("without them it ran: %v", r.out)
+	}
+	images.Shortcuts["bash"] = "debian:12"
+	if r := newBench(t, tool.Options{OwnPrograms: true, Images: images}).call("sandbox_run", m{"runtime": "bash", "code": "echo mine"}); r.err == nil {
+		t.Errorf("it ran in another image than the one that is set: %v", r.out)
+	}
+	delete(images.Shortcuts, "bash")
+	none := newBench(t, tool.Options{OwnPrograms: true, Images: images, Sandbox: atoll.Spec{Env: []string{"PATH=/nowhere"}}})
+	none.call("sandbox_run", m{"runtime": "python", "code": "1"}).is("ok", false, "exit_code", -1, "error", "the image has no python3: use another runtime, or have an image set for this one")
+	if all, err := none.provider.List(t.Context(), atoll.Filter{}); err != nil || len(all) > 0 {
+		t.Errorf("sandboxes are left: %+v, %v", all, err)
+	}
+}
+
 func TestOffers(t *testing.T) {
 	names := func(b *bench) string {
 		var list []string
