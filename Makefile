@@ -46,6 +46,8 @@ lint: ## gofmt, go vet, staticcheck, and that it builds for macOS and Windows
 	@staticcheck=$$($(GO) tool -n staticcheck) && cd genkit && $$staticcheck ./...
 	@GOOS=darwin $(GO) build -o /dev/null ./cmd/atoll
 	@GOOS=windows $(GO) build -o /dev/null ./cmd/atoll
+	@GOOS=darwin $(GO) build ./providertest
+	@GOOS=windows $(GO) build ./providertest
 
 .PHONY: golden
 golden: ## write the golden files anew: the provider table in the README, help texts, tools

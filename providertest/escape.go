@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/seed46cd37a8/atoll"
 )
 
@@ -226,10 +224,12 @@ func traits(t *testing.T, pid int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nice, err := unix.Getpriority(unix.PRIO_PROCESS, pid)
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // the name before may hold anything
+	nice := fields[16]                                                        // see proc_pid_stat(5)
 	var out strings.Builder
 	for line := range strings.Lines(string(status)) {
 		switch f := strings.Fields(line); f[0] {
@@ -239,7 +239,7 @@ func traits(t *testing.T, pid int) string {
 			fmt.Fprintf(&out, "stopped or dead: %v, ", strings.ContainsAny(f[1], "TtZX"))
 		}
 	}
-	return fmt.Sprintf("%snice %d, limits %x", &out, nice, sha256.Sum256(limits))
+	return fmt.Sprintf("%snice %s, limits %x", &out, nice, sha256.Sum256(limits))
 }
 
 // serves does with dir what can be done with files for a while, during which a program
