@@ -334,7 +334,8 @@ func (w wanted) matches(ctx context.Context, line []byte) bool {
 	if len(line) <= maxSteps/w.program {
 		return w.content.Match(line)
 	}
-	return w.content.MatchReader(&runes{Reader: bytes.NewReader(line), ctx: ctx})
+	// What is cut short may match where the whole line does not.
+	return w.content.MatchReader(&runes{Reader: bytes.NewReader(line), ctx: ctx}) && ctx.Err() == nil
 }
 
 // runes are those of a line, as long as ctx has not ended.
