@@ -40,7 +40,7 @@ func (s *Server) resourceCapabilities() *sdk.ResourceCapabilities {
 func (s *Server) addResources() {
 	s.mcp.AddResourceTemplate(&sdk.ResourceTemplate{
 		Name: "file", Title: "A file of the sandbox", URITemplate: fileTemplate,
-		Description: "A file of the sandbox that is open, by its absolute path, as in sandbox:///work/main.py.",
+		Description: "A file of the sandbox that is open, by its absolute path, as in sandbox:///work/report.md.",
 	}, s.readFile)
 	s.mcp.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
@@ -111,7 +111,7 @@ func (s *Server) readFile(ctx context.Context, req *sdk.ReadResourceRequest) (*s
 	defer done()
 	u, err := url.Parse(req.Params.URI)
 	if err != nil || u.Host != "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, wrong("%q: write it like sandbox:///work/main.py", req.Params.URI)
+		return nil, wrong("%q: write it like sandbox:///work/report.md", req.Params.URI)
 	}
 	if ok, err := s.kit.Running(ctx, caller); err != nil {
 		return nil, err
