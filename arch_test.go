@@ -36,9 +36,14 @@ var rooms = map[string]map[string]string{
 	"internal/terminal":   {},
 	"internal/usernet":    {"internal/ranges": "addresses that are not what they look like"},
 	"internal/testreport": {},
-	"internal/testenv":    {},
-	"internal/hostile":    {},
-	"internal/testimage":  {"internal/testenv": "a static busybox to put into images"},
+	"internal/testsession": {
+		"provider/local": "whose sandboxes they are",
+		"session":        "whose sessions",
+		"store":          "where they are written",
+	},
+	"internal/testenv":   {},
+	"internal/hostile":   {},
+	"internal/testimage": {"internal/testenv": "a static busybox to put into images"},
 	"internal/life": {
 		"internal/dirfs":   "files of a sandbox that is a directory",
 		"internal/disk":    "its records and their locks",
@@ -236,7 +241,7 @@ var guests = map[string]struct {
 
 // testSupport lists the packages that are made for tests and may therefore
 // import package testing.
-var testSupport = []string{"providertest", "store/storetest", "internal/testenv", "internal/testimage"}
+var testSupport = []string{"providertest", "store/storetest", "internal/testenv", "internal/testimage", "internal/testsession"}
 
 // A source is one Go file of this repository, whichever of its modules it is in.
 type source struct {

@@ -21,32 +21,13 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/frontmatter"
 	"github.com/seed46cd37a8/atoll/genkit"
-	"github.com/seed46cd37a8/atoll/provider/local"
-	"github.com/seed46cd37a8/atoll/session"
-	"github.com/seed46cd37a8/atoll/store"
+	"github.com/seed46cd37a8/atoll/internal/testsession"
 	"github.com/seed46cd37a8/atoll/tool"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type m = map[string]any
-
-// newProvider returns host processes with sessions.
-func newProvider(t *testing.T) atoll.Provider {
-	t.Helper()
-	dir := t.TempDir()
-	p, err := local.New(local.Options{Dir: filepath.Join(dir, "local")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := session.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), session.Options{})
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return s
-}
 
 func newKit(t *testing.T, p atoll.Provider, opts tool.Options) *tool.Kit {
 	t.Helper()
@@ -148,7 +129,7 @@ func (s script) run(t *testing.T, ctx context.Context, tools []ai.ToolRef) {
 }
 
 func TestSession(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	tools := genkit.Tools(newKit(t, p, tool.Options{}), genkit.Options{})
 	script{
 		{{tool: "sandbox_open", input: m{}, want: m{"session_id": "workflow_wf_1_sandbox", "status": "ready"}}},
@@ -177,7 +158,7 @@ func TestSession(t *testing.T) {
 
 // Models see the tools of the kit, and nothing in them that a plugin of Genkit refuses.
 func TestWhatModelsSee(t *testing.T) {
-	kit := newKit(t, newProvider(t), tool.Options{})
+	kit := newKit(t, testsession.Open(t), tool.Options{})
 	tools := genkit.Tools(kit, genkit.Options{})
 	g := core.Init(t.Context())
 	seen := map[string]*ai.ToolDefinition{}
@@ -262,7 +243,7 @@ func oneType(schema m, name string) string {
 // Steps of one workflow have a sandbox in common; those of another see nothing of it.
 // All use the same tools at the same time.
 func TestWorkflows(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	tools := genkit.Tools(newKit(t, p, tool.Options{}), genkit.Options{})
 	var all sync.WaitGroup
 	for _, id := range []string{"wf_1", "wf_2"} {
@@ -289,7 +270,7 @@ func TestWorkflows(t *testing.T) {
 
 // Generate registers tools each time, and those of one kit are for all.
 func TestShared(t *testing.T) {
-	tools := genkit.Tools(newKit(t, newProvider(t), tool.Options{}), genkit.Options{})
+	tools := genkit.Tools(newKit(t, testsession.Open(t), tool.Options{}), genkit.Options{})
 	g := core.Init(t.Context())
 	model := script{}.define(t, g, "test/script", nil)
 	var all sync.WaitGroup
@@ -307,7 +288,7 @@ func TestShared(t *testing.T) {
 
 // When the context ends, so does what was asked for, all of it, and Generate says why.
 func TestCancel(t *testing.T) {
-	kit := newKit(t, newProvider(t), tool.Options{})
+	kit := newKit(t, testsession.Open(t), tool.Options{})
 	reports := make(chan string, 100)
 	tools := genkit.Tools(kit, genkit.Options{Report: func(_ context.Context, name string, r tool.Report) { reports <- name + ": " + r.Message }})
 	ctx, cancel := context.WithCancel(workflow(t.Context(), "wf_1"))
@@ -344,7 +325,7 @@ func TestCancel(t *testing.T) {
 }
 
 func TestCaller(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	kit := newKit(t, p, tool.Options{})
 	byDefault := tool.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: "wf_default", AgentName: "writer", Environment: "test"}}
 	named := func(c tool.Caller) context.Context { return genkit.WithCaller(t.Context(), c) }
@@ -409,7 +390,7 @@ func find(t *testing.T, tools []ai.ToolRef, name string) ai.Tool {
 
 // What is registered is found by name, by prompts for one.
 func TestRegistered(t *testing.T) {
-	kit := newKit(t, newProvider(t), tool.Options{})
+	kit := newKit(t, testsession.Open(t), tool.Options{})
 	g := core.Init(t.Context())
 	for _, ref := range genkit.Tools(kit, genkit.Options{}) {
 		core.RegisterAction(g, ref.(ai.Tool))
@@ -432,7 +413,7 @@ func TestRegistered(t *testing.T) {
 
 // Programs that answer for a tool, or have it called later, can.
 func TestRespondAndRestart(t *testing.T) {
-	exec := find(t, genkit.Tools(newKit(t, newProvider(t), tool.Options{}), genkit.Options{}), "sandbox_exec")
+	exec := find(t, genkit.Tools(newKit(t, testsession.Open(t), tool.Options{}), genkit.Options{}), "sandbox_exec")
 	asked := ai.NewToolRequestPart(&ai.ToolRequest{Name: "sandbox_exec", Ref: "1", Input: m{"command": "rm -rf /"}})
 	if r := exec.Respond(asked, m{"error": "no"}, nil).ToolResponse; r.Name != "sandbox_exec" || r.Ref != "1" || r.Output.(m)["error"] != "no" {
 		t.Errorf("the response is %+v", r)
@@ -443,7 +424,7 @@ func TestRespondAndRestart(t *testing.T) {
 }
 
 func TestLoad(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	names := func(a *genkit.Agent) string {
 		var list []string
 		for _, ref := range a.Tools {

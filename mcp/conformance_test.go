@@ -17,6 +17,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testsession"
 	"github.com/seed46cd37a8/atoll/mcp"
 	"github.com/seed46cd37a8/atoll/tool"
 )
@@ -25,7 +26,7 @@ import (
 // of a proxy that adds it: the suite has none.
 func serveAPI(t *testing.T, s *mcp.Server) string {
 	t.Helper()
-	handler, err := api.NewHandler(newProvider(t), api.Options{MCP: s, Tokens: map[string]api.Account{"sesame": {}}})
+	handler, err := api.NewHandler(testsession.Open(t), api.Options{MCP: s, Tokens: map[string]api.Account{"sesame": {}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ var notOurs = map[string]string{
 // suite asks for beside our own tools.
 func TestConformance(t *testing.T) {
 	node := testenv.NodePrograms(t)
-	kit, err := tool.New(newProvider(t), tool.Options{})
+	kit, err := tool.New(testsession.Open(t), tool.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testsession"
 	"github.com/seed46cd37a8/atoll/mcp"
 	"github.com/seed46cd37a8/atoll/tool"
 )
@@ -58,7 +59,7 @@ func dialHTTP(t *testing.T, url string, h headers) *client {
 }
 
 func TestHTTP(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	s := newServer(t, p, tool.Options{}, mcp.Options{})
 	server := serve(t, s)
 	a, b := dialHTTP(t, server.URL, nil), dialHTTP(t, server.URL, nil)
@@ -85,7 +86,7 @@ func TestHTTP(t *testing.T) {
 
 // Who names a scope by headers or in the query has that, and it stays.
 func TestHTTPScope(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	server := serve(t, newServer(t, p, tool.Options{}, mcp.Options{}))
 	a := dialHTTP(t, server.URL, headers{mcp.WorkflowHeader: "wf1", mcp.AgentRunHeader: "run1"})
 	a.is("sandbox_open", m{}, "session_id", "workflow_wf1_sandbox")
@@ -131,7 +132,7 @@ func post(t *testing.T, url, body string, h headers) (int, string) {
 // Pages in a browser that are not the server's own are refused, whatever name they
 // have given to this machine.
 func TestOrigin(t *testing.T) {
-	server := serve(t, newServer(t, newProvider(t), tool.Options{}, mcp.Options{}))
+	server := serve(t, newServer(t, testsession.Open(t), tool.Options{}, mcp.Options{}))
 	host := strings.TrimPrefix(server.URL, "http://")
 	for _, tt := range []struct {
 		h    headers
@@ -160,7 +161,7 @@ func TestOrigin(t *testing.T) {
 
 // An MCP session is its account's.
 func TestHTTPAccount(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	whose := make(chan string, 10)
 	s := newServer(t, p, tool.Options{URL: func(ctx context.Context, _ atoll.Sandbox, _ int) (string, error) {
 		whose <- atoll.AccountFrom(ctx).Name
@@ -195,7 +196,7 @@ func TestHTTPAccount(t *testing.T) {
 // What runs for a client ends when that cancels it, goes away in the middle of its
 // request, or ends the session.
 func TestHTTPCancel(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	s := newServer(t, p, tool.Options{}, mcp.Options{})
 	server := serve(t, s)
 	c := dialHTTP(t, server.URL, headers{mcp.WorkflowHeader: "wf1"})
@@ -253,7 +254,7 @@ func TestHTTPCancel(t *testing.T) {
 }
 
 func TestHTTPIdle(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	server := serve(t, newServer(t, p, tool.Options{IdleTimeout: atoll.Duration(2 * time.Second)}, mcp.Options{IdleTimeout: time.Second}))
 	c := dialHTTP(t, server.URL, nil)
 	c.is("sandbox_exec", m{"command": "sleep 1.5"}, "exit_code", 0) // that is use
@@ -274,7 +275,7 @@ func TestHTTPIdle(t *testing.T) {
 
 // Close ends what is in progress, and leaves nothing of the sessions.
 func TestClose(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	s := newServer(t, p, tool.Options{}, mcp.Options{})
 	server := serve(t, s)
 	a, b := dialHTTP(t, server.URL, nil), dial(t, s, nil)

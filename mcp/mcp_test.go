@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,29 +16,10 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/frontmatter"
+	"github.com/seed46cd37a8/atoll/internal/testsession"
 	"github.com/seed46cd37a8/atoll/mcp"
-	"github.com/seed46cd37a8/atoll/provider/local"
-	"github.com/seed46cd37a8/atoll/session"
-	"github.com/seed46cd37a8/atoll/store"
 	"github.com/seed46cd37a8/atoll/tool"
 )
-
-// newProvider makes sandboxes of host processes.
-func newProvider(t *testing.T) atoll.Provider {
-	t.Helper()
-	dir := t.TempDir()
-	p, err := local.New(local.Options{Dir: filepath.Join(dir, "local")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := session.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), session.Options{})
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return s
-}
 
 func newServer(t *testing.T, p atoll.Provider, tools tool.Options, opts mcp.Options) *mcp.Server {
 	t.Helper()
@@ -157,7 +137,7 @@ func sessions(t *testing.T, p atoll.Provider) []string {
 }
 
 func TestToolsList(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	names := func(agent *frontmatter.Sandbox) (list []string) {
 		c := dial(t, newServer(t, p, tool.Options{Agent: agent}, mcp.Options{Version: "1.2.3"}), nil)
 		if got := c.InitializeResult(); got.ServerInfo.Name != "atoll" || got.ServerInfo.Version != "1.2.3" || !strings.Contains(got.Instructions, "sandbox") {
@@ -194,7 +174,7 @@ func TestToolsList(t *testing.T) {
 }
 
 func TestOpenWorld(t *testing.T) {
-	c := dial(t, newServer(t, newProvider(t), tool.Options{Sandbox: atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}}}, mcp.Options{}), nil)
+	c := dial(t, newServer(t, testsession.Open(t), tool.Options{Sandbox: atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}}}, mcp.Options{}), nil)
 	for x, err := range c.Tools(t.Context(), nil) {
 		if err != nil {
 			t.Fatal(err)
@@ -207,7 +187,7 @@ func TestOpenWorld(t *testing.T) {
 
 // Every tool, as a client calls it.
 func TestCalls(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	c := dial(t, newServer(t, p, tool.Options{}, mcp.Options{}), nil)
 	work := c.call("sandbox_open", m{})["workdir"].(string)
 	c.is("sandbox_fs_write", m{"path": "hello.py", "content": "print('Hello, World!')"}, "path", work+"/hello.py", "size_bytes", 22)
@@ -240,7 +220,7 @@ func TestCalls(t *testing.T) {
 // What a tool refuses is told to the model; only what is no call of a tool is an
 // error of the protocol.
 func TestErrors(t *testing.T) {
-	c := dial(t, newServer(t, newProvider(t), tool.Options{}, mcp.Options{}), nil)
+	c := dial(t, newServer(t, testsession.Open(t), tool.Options{}, mcp.Options{}), nil)
 	for name, tt := range map[string]struct {
 		input m
 		words string
@@ -266,7 +246,7 @@ func TestErrors(t *testing.T) {
 
 func TestProgress(t *testing.T) {
 	told := make(chan *sdk.ProgressNotificationParams, 100)
-	c := dial(t, newServer(t, newProvider(t), tool.Options{}, mcp.Options{}), &sdk.ClientOptions{
+	c := dial(t, newServer(t, testsession.Open(t), tool.Options{}, mcp.Options{}), &sdk.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *sdk.ProgressNotificationClientRequest) { told <- req.Params },
 	})
 	params := &sdk.CallToolParams{Name: "sandbox_exec", Arguments: m{"command": "echo working; sleep 2.5"}}
@@ -314,7 +294,7 @@ func (c *client) begin(ctx context.Context) (pid string, ended chan error) {
 }
 
 func TestCancel(t *testing.T) {
-	c := dial(t, newServer(t, newProvider(t), tool.Options{}, mcp.Options{}), nil)
+	c := dial(t, newServer(t, testsession.Open(t), tool.Options{}, mcp.Options{}), nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	pid, ended := c.begin(ctx)
 	cancel()
@@ -326,7 +306,7 @@ func TestCancel(t *testing.T) {
 
 // A client that goes away takes with it what it had begun.
 func TestClientGone(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	s := newServer(t, p, tool.Options{}, mcp.Options{Caller: tool.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: "wf1"}}})
 	c := dial(t, s, nil)
 	pid, _ := c.begin(t.Context())
@@ -340,7 +320,7 @@ func TestClientGone(t *testing.T) {
 
 // When ctx ends, so do calls in progress, and the session.
 func TestRunEnds(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	s := newServer(t, p, tool.Options{}, mcp.Options{})
 	fromClient, toServer := io.Pipe()
 	fromServer, toClient := io.Pipe()
@@ -365,7 +345,7 @@ func TestRunEnds(t *testing.T) {
 }
 
 func TestResources(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	c := dial(t, newServer(t, p, tool.Options{Agent: &frontmatter.Sandbox{
 		Mode: frontmatter.ModeCode, Session: frontmatter.SessionWorkflow, Limits: frontmatter.Limits{Timeout: time.Minute, MaxFileSize: 1000, MaxFiles: 10},
 	}}, mcp.Options{}), nil)
@@ -452,7 +432,7 @@ func TestResources(t *testing.T) {
 
 // Each MCP session has a sandbox of its own, which ends with it.
 func TestSessionsAreApart(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	s := newServer(t, p, tool.Options{}, mcp.Options{})
 	a, b := dial(t, s, nil), dial(t, s, nil)
 	a.is("sandbox_fs_write", m{"path": "f", "content": "a"})
@@ -474,7 +454,7 @@ func TestSessionsAreApart(t *testing.T) {
 // Those who name a workflow share its sandbox, which stays when they end. Agents
 // with a session of their own do not, and what was drawn for them ends.
 func TestGivenScope(t *testing.T) {
-	p := newProvider(t)
+	p := testsession.Open(t)
 	wf := tool.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: "wf1"}}
 	s := newServer(t, p, tool.Options{}, mcp.Options{Caller: wf})
 	a := dial(t, s, nil)

@@ -16,9 +16,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/frontmatter"
-	"github.com/seed46cd37a8/atoll/provider/local"
-	"github.com/seed46cd37a8/atoll/session"
-	"github.com/seed46cd37a8/atoll/store"
+	"github.com/seed46cd37a8/atoll/internal/testsession"
 	"github.com/seed46cd37a8/atoll/tool"
 )
 
@@ -32,18 +30,7 @@ type bench struct {
 
 func newBench(t *testing.T, opts tool.Options) *bench {
 	t.Helper()
-	dir := t.TempDir()
-	p, err := local.New(local.Options{Dir: filepath.Join(dir, "local")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := session.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), session.Options{})
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return newBenchOn(t, s, opts)
+	return newBenchOn(t, testsession.Open(t), opts)
 }
 
 func newBenchOn(t *testing.T, p atoll.Provider, opts tool.Options) *bench {

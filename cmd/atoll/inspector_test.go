@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
-	"net"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
@@ -48,17 +47,7 @@ func inspect(t *testing.T, env []string, server []string, args ...string) string
 func TestInspector(t *testing.T) {
 	testenv.Need(t, testenv.MCPPrograms)
 	env := mcpEnv(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
-	startServer(t, env, "--listen", address)
-	token, err := os.ReadFile(filepath.Join(stateOf(env), "token"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	address, token := serveTCP(t, env)
 	// A program that is atoll, whatever it is called as.
 	self, err := os.Executable()
 	if err != nil {
@@ -79,7 +68,7 @@ func TestInspector(t *testing.T) {
 	}
 	for name, server := range map[string][]string{
 		"stdio": append(stdio, "--", atoll, "mcp", "--workflow", "wf1"),
-		"http":  {"http://" + address + "/mcp", "--transport", "http", "--header", "Authorization: Bearer " + strings.TrimSpace(string(token)), "Atoll-Workflow: wf2"},
+		"http":  {"http://" + address + "/mcp", "--transport", "http", "--header", "Authorization: Bearer " + token, "Atoll-Workflow: wf2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -155,22 +144,12 @@ func inspectAll(t *testing.T, env []string, server []string) {
 func TestServeConformance(t *testing.T) {
 	node := testenv.NodePrograms(t)
 	env := mcpEnv(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
-	startServer(t, env, "--listen", address)
-	token, err := os.ReadFile(filepath.Join(stateOf(env), "token"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	address, token := serveTCP(t, env)
 	to := &url.URL{Scheme: "http", Host: address}
 	proxy := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(to)
 		r.Out.Host = r.In.Host
-		r.Out.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+		r.Out.Header.Set("Authorization", "Bearer "+token)
 	}})
 	defer proxy.Close()
 	for _, scenario := range []string{"server-initialize", "ping", "tools-list", "resources-list", "dns-rebinding-protection"} {

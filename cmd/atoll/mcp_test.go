@@ -295,6 +295,23 @@ func startServer(t *testing.T, env []string, args ...string) {
 	}
 }
 
+// serveTCP has startServer listen on TCP, too, and returns where, and its token.
+func serveTCP(t *testing.T, env []string) (address, token string) {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = free.Addr().String()
+	free.Close()
+	startServer(t, env, "--listen", address)
+	text, err := os.ReadFile(filepath.Join(stateOf(env), "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address, strings.TrimSpace(string(text))
+}
+
 // socketClient is one of the server of the state directory.
 func socketClient(env []string) *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -324,18 +341,9 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 // A server has the same tools, for those who bring its token.
 func TestServeMCP(t *testing.T) {
 	env := mcpEnv(t, "ATOLL_CODE_COLOUR=blue")
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	base := "http://" + free.Addr().String()
-	free.Close()
-	startServer(t, env, "--listen", free.Addr().String())
-	token, err := os.ReadFile(filepath.Join(stateOf(env), "token"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := &http.Client{Transport: bearer(strings.TrimSpace(string(token)))}
+	address, token := serveTCP(t, env)
+	base := "http://" + address
+	client := &http.Client{Transport: bearer(token)}
 	session, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: base + "/mcp", HTTPClient: client}, nil)
 	if err != nil {
 		t.Fatal(err)
