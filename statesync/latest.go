@@ -1,0 +1,286 @@
+package statesync
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/bucket"
+)
+
+// latest is the object of that name: which version is the latest one, and who is at
+// work. It is only ever written on the condition that it is as it was read.
+type latest struct {
+	Version int64  `json:"version,omitempty"` // 0: none yet
+	Push    string `json:"push,omitempty"`    // that made it
+	SHA256  string `json:"sha256,omitempty"`  // of its state file
+	Size    int64  `json:"size,omitempty"`    // of that, in bytes
+	Lock    *lock  `json:"lock,omitempty"`
+
+	tag string // of the object; "" of none
+}
+
+// A lock says who is at work.
+type lock struct {
+	ID    string `json:"id"`    // drawn by each who takes it
+	Owner string `json:"owner"` // for people
+	Until int64  `json:"until"` // seconds since 1970, by the owner's clock
+	Beat  int64  `json:"beat"`  // counts renewals, so that each writes something else
+	// Version is the one that it may be making, and Void are those that programs were
+	// making whose locks were left behind: they are to become void, lest anybody
+	// takes them for versions.
+	Version int64   `json:"version"`
+	Void    []int64 `json:"void,omitempty"`
+}
+
+// lockExpires is how long a lock holds after its last renewal, which comes three times
+// as often. Nobody's clock is trusted with that: who waits looks on for as long.
+const lockExpires = 30 * time.Second
+
+// lockForgotten is how long after the end that it names a lock is taken for left
+// behind without looking on, whatever the clocks.
+const lockForgotten = time.Hour
+
+// maxLatest is how many bytes latest may have.
+const maxLatest = 64 << 10
+
+// errNoLatest is for a latest that cannot be read.
+var errNoLatest = errors.New("the object latest is damaged: remove it, and a push makes it anew")
+
+// readLatest returns what there is; one without a version if there is nothing.
+func (r *Remote) readLatest(ctx context.Context) (*latest, error) {
+	body, object, err := r.bucket.Get(ctx, r.latestKey(), 0, -1)
+	if atoll.KindOf(err) == atoll.ErrNotExist {
+		return &latest{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	b, err := io.ReadAll(io.LimitReader(body, maxLatest))
+	if err != nil {
+		return nil, err
+	}
+	l := &latest{}
+	if err := json.Unmarshal(b, l); err != nil || l.Version < 0 || l.Version > 0 && !isPush(l.Push) {
+		return nil, r.fail("sync", atoll.ErrInternal, "%w", errors.Join(errNoLatest, err))
+	}
+	l.tag = object.Tag
+	return l, nil
+}
+
+// write writes l if the object is as it was read.
+func (r *Remote) writeLatest(ctx context.Context, l *latest) error {
+	b, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	o, err := r.bucket.Put(ctx, r.latestKey(), bytes.NewReader(b), int64(len(b)), bucket.Condition{Absent: l.tag == "", Tag: l.tag})
+	if err == nil {
+		l.tag = o.Tag
+		return nil
+	}
+	if ctx.Err() != nil || atoll.KindOf(err) == atoll.ErrDenied {
+		return err
+	}
+	// It may have been written all the same, and only the answer lost.
+	now, readErr := r.readLatest(ctx)
+	if readErr == nil && now.tag != l.tag && same(now, b) {
+		l.tag = now.tag
+		return nil
+	}
+	return err
+}
+
+func same(l *latest, written []byte) bool {
+	b, err := json.Marshal(l)
+	return err == nil && bytes.Equal(b, written)
+}
+
+// A claim is the right to change what is below the prefix.
+type claim struct {
+	r      *Remote
+	ctx    context.Context // ends when the claim is lost; its cause says why
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed when nobody renews it any more
+
+	mu     sync.Mutex
+	latest *latest // as it was written last
+}
+
+// ErrLost is in the chain of the error of a push or a prune that was held up for so long
+// that another program took its place.
+var ErrLost = errors.New("another program has taken over, for this one did not answer for too long")
+
+// take waits until nobody else changes what is below the prefix, and keeps others from
+// it until release. The claim's context is made from ctx.
+func (r *Remote) take(ctx context.Context) (*claim, error) {
+	var seen string // tag
+	var since time.Time
+	for {
+		l, err := r.readLatest(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if l.tag != seen {
+			seen, since = l.tag, time.Now()
+		}
+		free := l.Lock == nil || time.Since(since) >= r.opts.expire || r.opts.now().After(time.Unix(l.Lock.Until, 0).Add(lockForgotten))
+		if free {
+			err := r.seize(ctx, l)
+			if err == nil {
+				return r.hold(ctx, l), nil
+			}
+			if atoll.KindOf(err) != atoll.ErrConflict {
+				return nil, err
+			}
+			continue // somebody was faster
+		}
+		select {
+		case <-time.After(lockLook):
+		case <-ctx.Done():
+			return nil, r.fail("sync", atoll.ErrConflict, "%s is at work there: %w", l.Lock.Owner, ctx.Err())
+		}
+	}
+}
+
+// seize writes a lock of this program into l, in the place of one that was left behind.
+// What its owner had begun is made void: a state file without bytes, which is none, and
+// in whose place no other can be put.
+func (r *Remote) seize(ctx context.Context, l *latest) error {
+	mine := &lock{ID: atoll.NewID(), Owner: r.opts.Owner, Version: max(r.opts.now().Unix(), l.Version+1)}
+	if left := l.Lock; left != nil {
+		mine.Void = left.Void
+		if left.Version > l.Version {
+			mine.Void = append(mine.Void, left.Version)
+		}
+		for _, v := range mine.Void {
+			mine.Version = max(mine.Version, v+1)
+		}
+	}
+	l.Lock = mine
+	if err := r.beat(ctx, l); err != nil {
+		return err
+	}
+	for _, v := range mine.Void {
+		if _, err := r.bucket.Put(ctx, r.stateKey(v), bytes.NewReader(nil), 0, bucket.Condition{}); err != nil {
+			return err // the lock is left behind, with what is to be done
+		}
+	}
+	return nil
+}
+
+// lockLook is how often who waits for a lock looks at it.
+const lockLook = 200 * time.Millisecond
+
+// beat writes a lock once more.
+func (r *Remote) beat(ctx context.Context, l *latest) error {
+	l.Lock.Until = r.opts.now().Add(r.opts.expire).Unix()
+	l.Lock.Beat++
+	return r.writeLatest(ctx, l)
+}
+
+// hold renews what was taken.
+func (r *Remote) hold(ctx context.Context, l *latest) *claim {
+	c := &claim{r: r, done: make(chan struct{}), latest: l}
+	c.ctx, c.cancel = context.WithCancelCause(ctx)
+	go func() {
+		defer close(c.done)
+		renewed := time.Now()
+		for {
+			select {
+			case <-time.After(r.opts.expire / 3):
+			case <-c.ctx.Done():
+				return
+			}
+			err := c.renew()
+			switch {
+			case err == nil:
+				renewed = time.Now()
+			case atoll.KindOf(err) == atoll.ErrConflict:
+				c.cancel(r.fail("sync", atoll.ErrConflict, "%w", ErrLost))
+			case time.Since(renewed) >= r.opts.expire:
+				c.cancel(r.fail("sync", atoll.ErrUnavailable, "%w: %w", ErrLost, err))
+			}
+		}
+	}()
+	return c
+}
+
+// current is what is written in latest.
+func (c *claim) current() latest {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return *c.latest
+}
+
+func (c *claim) renew() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return nil
+	}
+	return c.r.beat(c.ctx, c.latest)
+}
+
+// commit writes that there is another version, and gives the claim up. When it fails,
+// it may yet have been written: nobody can tell whose connection is cut.
+func (c *claim) commit(version int64, push string, sum SHA256, size int64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return context.Cause(c.ctx)
+	}
+	l := latest{Version: version, Push: push, SHA256: sum.String(), Size: size, tag: c.latest.tag}
+	return c.end(&l)
+}
+
+// release gives the claim up, if that has not been done, and waits until nothing of it
+// goes on.
+func (c *claim) release() {
+	c.mu.Lock()
+	cause := context.Cause(c.ctx)
+	if !errors.Is(cause, errEnded) && !errors.Is(cause, ErrLost) {
+		l := *c.latest
+		l.Lock = nil
+		if err := c.end(&l); err != nil {
+			c.r.log.Warn("sync: the lock is left to expire", "at", c.r.String(), "err", err)
+		}
+	}
+	c.cancel(errEnded)
+	c.mu.Unlock()
+	<-c.done
+}
+
+var errEnded = errors.New("the claim has ended")
+
+// end writes l, which has no lock. It does so although the caller may have given up.
+func (c *claim) end(l *latest) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), c.r.opts.expire)
+	defer cancel()
+	err := c.r.writeLatest(ctx, l)
+	if atoll.KindOf(err) == atoll.ErrConflict {
+		err = c.r.fail("sync", atoll.ErrConflict, "%w", ErrLost)
+	}
+	if err == nil {
+		c.latest = l
+		c.cancel(errEnded)
+	}
+	return err
+}
+
+// thisProgram names it for people.
+func thisProgram() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "a machine without a name"
+	}
+	return fmt.Sprintf("process %d of %s", os.Getpid(), host)
+}
