@@ -120,17 +120,8 @@ func (r *Remote) alike(ctx context.Context, fs atoll.FS, s *scan, push string) (
 // untouched reports whether the file is as the entry of a state says, as far as can be
 // told without reading it.
 func (f *File) untouched(fi *atoll.FileInfo, head *State) bool {
-	if f.kind() != fi.Type || !f.sameMode(fi.Mode) {
-		return false
-	}
-	switch fi.Type {
-	case atoll.TypeDirectory:
-		return true
-	case atoll.TypeSymlink:
-		return f.Target == fi.Target
-	}
-	if f.Size != fi.Size || f.Modified != fi.Modified.Unix() || f.Nanos != unknownNanos && f.Nanos != int64(fi.Modified.Nanosecond()) {
-		return false
+	if !f.looks(fi) || !f.regular() {
+		return f.looks(fi)
 	}
 	// What was written while the state was made may have been written once more since,
 	// within one tick of the clock.
@@ -139,6 +130,15 @@ func (f *File) untouched(fi *atoll.FileInfo, head *State) bool {
 		tick = time.Second
 	}
 	return fi.Modified.Add(tick).Before(time.Unix(head.LastSynced, head.SyncedNanos))
+}
+
+// looks reports whether the file looks as the entry says.
+func (f *File) looks(fi *atoll.FileInfo) bool {
+	if f.kind() != fi.Type || !f.sameMode(fi.Mode) || f.Target != fi.Target {
+		return false
+	}
+	return !f.regular() || f.Size == fi.Size && f.Modified == fi.Modified.Unix() &&
+		(f.Nanos == unknownNanos || f.Nanos == int64(fi.Modified.Nanosecond()))
 }
 
 // clockTick is more than the time between two ticks of a kernel's clock, by which

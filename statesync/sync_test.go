@@ -1,8 +1,6 @@
 package statesync_test
 
 import (
-	"bytes"
-	"context"
 	"crypto/rand"
 	"fmt"
 	"io/fs"
@@ -10,9 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/bucket"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 	"github.com/seed46cd37a8/atoll/statesync"
@@ -328,10 +324,3 @@ func TestKindsChange(t *testing.T) {
 		t.Error("what was never pushed has gone")
 	}
 }
-
-var (
-	_ = bytes.Equal
-	_ = context.Background
-	_ = atoll.TypeFile
-	_ = time.Now
-)
