@@ -65,7 +65,9 @@ func (c *cursor) at(path string, passed func(*File)) *File {
 // rest gives what is left to passed.
 func (c *cursor) rest(passed func(*File)) {
 	for c.file != nil {
-		passed(c.file)
+		if passed != nil {
+			passed(c.file)
+		}
 		c.advance()
 	}
 }

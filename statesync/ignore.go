@@ -16,7 +16,7 @@ import (
 const IgnoreName = ".atollignore"
 
 // maxIgnore is how many bytes of it are read.
-const maxIgnore = 1 << 20
+const maxIgnore = 64 << 10
 
 // ignore knows what is not kept in step.
 type ignore struct{ matcher gitignore.Matcher }
@@ -28,6 +28,19 @@ func (i *ignore) match(path string, dir bool) bool {
 
 // readIgnore reads the rules of a directory, and adds others, which come first.
 func readIgnore(ctx context.Context, fs atoll.FS, more []string) (*ignore, error) {
+	body, _, err := fs.Read(ctx, IgnoreName, 0)
+	if atoll.KindOf(err) == atoll.ErrNotExist {
+		return newIgnore(more, strings.NewReader(""))
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	return newIgnore(more, body)
+}
+
+// newIgnore reads rules, after others.
+func newIgnore(more []string, r io.Reader) (*ignore, error) {
 	var patterns []gitignore.Pattern
 	add := func(line string) {
 		line = strings.TrimSuffix(line, "\r")
@@ -38,20 +51,13 @@ func readIgnore(ctx context.Context, fs atoll.FS, more []string) (*ignore, error
 	for _, line := range more {
 		add(line)
 	}
-	body, _, err := fs.Read(ctx, IgnoreName, 0)
-	if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
-		return nil, err
+	lines := bufio.NewScanner(io.LimitReader(r, maxIgnore))
+	lines.Buffer(nil, maxPath*2)
+	for lines.Scan() {
+		add(lines.Text())
 	}
-	if err == nil {
-		defer body.Close()
-		lines := bufio.NewScanner(io.LimitReader(body, maxIgnore))
-		lines.Buffer(nil, maxPath*2)
-		for lines.Scan() {
-			add(lines.Text())
-		}
-		if err := lines.Err(); err != nil {
-			return nil, atoll.Errorf("sync", IgnoreName, atoll.ErrInvalid, "%w", err)
-		}
+	if err := lines.Err(); err != nil {
+		return nil, atoll.Errorf("sync", IgnoreName, atoll.ErrInvalid, "%w", err)
 	}
 	if len(patterns) == 0 {
 		return nil, nil

@@ -106,6 +106,7 @@ type pull struct {
 	number  int64
 	version *version
 	scan    *scan
+	rules   *ignore // of the version
 	stats   *Stats
 
 	verdicts map[string]verdict // of paths of the version, where it is not leave
@@ -121,6 +122,9 @@ func (p *pull) run() error {
 	for _, bad := range p.version.bad {
 		p.stats.problem("version", bad)
 	}
+	if err := p.readRules(); err != nil {
+		return err
+	}
 	if err := p.judge(); err != nil {
 		return err
 	}
@@ -134,6 +138,28 @@ func (p *pull) run() error {
 	}
 	p.r.opts.step("written")
 	return p.leaveState()
+}
+
+// readRules reads what the version says is not to be kept in step.
+func (p *pull) readRules() error {
+	c, err := p.version.cursor()
+	if err != nil {
+		return err
+	}
+	f := c.at(IgnoreName, nil)
+	if f == nil || !f.regular() || f.Size == 0 || f.Size > maxIgnore {
+		return c.err
+	}
+	body, _, err := p.r.bucket.Get(p.ctx, p.key(f), f.Offset, f.Size)
+	if atoll.KindOf(err) == atoll.ErrNotExist {
+		return nil // as the pull will say
+	}
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	p.rules, err = newIgnore(nil, body)
+	return err
 }
 
 // judge goes through the version, the files and what was known of them, in order, and
@@ -191,13 +217,14 @@ func (p *pull) judge() error {
 	if _, err := here("", true); err != nil {
 		return err
 	}
+	local.rest(nil)
 	return remote.err
 }
 
 // judgeGone decides about what is here and not in the version.
 func (p *pull) judgeGone(fi *atoll.FileInfo, path string, l *File, head *State) error {
-	if l == nil {
-		return nil // it was never pushed or pulled
+	if l == nil || p.rules.match(path, fi.Type == atoll.TypeDirectory) {
+		return nil // it was never pushed or pulled, or is not to be any more
 	}
 	if fi.Type != atoll.TypeDirectory && !l.untouched(fi, head) {
 		same, err := p.holds(fi, path, l)

@@ -388,6 +388,7 @@ func (p *push) plan(ctx context.Context, remote *base, slots, jobs chan<- *slot)
 		}
 	}
 	remote.rest(passed)
+	local.rest(nil)
 	return errors.Join(sendErr, remote.err)
 }
 

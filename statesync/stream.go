@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // A BadEntry is an entry of a state file that cannot be used. The others can.
@@ -58,10 +60,41 @@ func Parse(r io.Reader) (s *State, bad []*BadEntry, err error) {
 	}
 	files := s.Files
 	*s = in.head
-	s.Sorted, s.Files = true, files
-	slices.SortFunc(s.Files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	var above nesting
+	s.Sorted, s.Files = true, slices.DeleteFunc(files, func(f File) bool {
+		if !above.hold(&f) {
+			return false
+		}
+		bad = append(bad, &BadEntry{index[f.Path], errBelow(f.Path)})
+		return true
+	})
 	return s, bad, nil
 }
+
+// A nesting goes through entries in order, and finds those that are below what is no
+// directory.
+type nesting struct {
+	files []string // that what comes may be below: each begins with the one before
+}
+
+// hold reports whether the next entry is below another file.
+func (n *nesting) hold(f *File) bool {
+	for len(n.files) > 0 && !strings.HasPrefix(f.Path, n.files[len(n.files)-1]) {
+		n.files = n.files[:len(n.files)-1]
+	}
+	for _, file := range n.files {
+		if f.Path[len(file)] == '/' {
+			return true
+		}
+	}
+	if f.kind() != atoll.TypeDirectory {
+		n.files = append(n.files, f.Path)
+	}
+	return false
+}
+
+func errBelow(path string) error { return fmt.Errorf("%q is below what is no directory", path) }
 
 // maxEntry is how many bytes of a state file may be read for one entry: paths and
 // targets of 4 KiB, in text and in base64, with room for what others write beside.
@@ -74,7 +107,8 @@ type stateReader struct {
 	in    *allowance
 	index int    // of the next entry
 	last  string // path
-	state int    // what comes next: see the constants
+	above nesting
+	state int // what comes next: see the constants
 }
 
 const (
@@ -215,6 +249,9 @@ func (s *stateReader) next() (f File, err error) {
 		return f, fmt.Errorf("no state file: %q is out of order", f.Path)
 	}
 	s.last = f.Path
+	if s.head.Sorted && s.above.hold(&f) {
+		return f, &BadEntry{s.index - 1, errBelow(f.Path)}
+	}
 	return f, nil
 }
 

@@ -3,7 +3,9 @@ package statesync_test
 import (
 	"crypto/rand"
 	"fmt"
+	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -324,3 +326,6 @@ func TestKindsChange(t *testing.T) {
 		t.Error("what was never pushed has gone")
 	}
 }
+
+// logTo is a log as text.
+func logTo(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }

@@ -95,7 +95,7 @@ func (v *version) cursor() (*cursor, error) {
 
 // fetch reads the state of a version; sum is its checksum in hexadecimal, or "". It is
 // whole, in order, and within bounds when fetch returns.
-func (r *Remote) fetch(ctx context.Context, n int64, sum string) (v *version, err error) {
+func (r *Remote) fetch(ctx context.Context, n int64, sum string) (*version, error) {
 	body, _, err := r.bucket.Get(ctx, r.stateKey(n), 0, -1)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
 		return nil, r.fail("sync", atoll.ErrNotExist, "there is no version %d", n)
@@ -108,32 +108,36 @@ func (r *Remote) fetch(ctx context.Context, n int64, sum string) (v *version, er
 	if err != nil {
 		return nil, err
 	}
-	v = &version{spool: file}
-	defer func() {
-		if err != nil {
-			v.close()
-		}
-	}()
-	hash := sha256.New()
-	size, err := io.Copy(io.MultiWriter(file, hash), io.LimitReader(body, maxState+1))
-	switch {
-	case err != nil:
+	v := &version{spool: file}
+	if err := r.fill(v, n, sum, body); err != nil {
+		v.close()
 		return nil, err
-	case size == 0:
-		return nil, r.fail("sync", atoll.ErrNotExist, "there is no version %d", n)
-	case size > maxState:
-		return nil, r.fail("sync", atoll.ErrExhausted, "the state file of version %d has more than %d MiB", n, maxState>>20)
-	case sum != "" && SHA256(hash.Sum(nil)).String() != sum:
-		return nil, r.damaged(n, errors.New("its checksum is another one"))
-	}
-	if err := v.check(); err != nil {
-		return nil, r.damaged(n, err)
-	}
-	if v.files > r.opts.MaxFiles || v.bytes > r.opts.MaxBytes {
-		return nil, r.fail("sync", atoll.ErrExhausted, "version %d has %d files of %d bytes, more than %d or %d bytes, which are the bounds",
-			n, v.files, v.bytes, r.opts.MaxFiles, r.opts.MaxBytes)
 	}
 	return v, nil
+}
+
+// fill reads a state file into v, and checks it.
+func (r *Remote) fill(v *version, n int64, sum string, body io.Reader) error {
+	hash := sha256.New()
+	size, err := io.Copy(io.MultiWriter(v.spool, hash), io.LimitReader(body, maxState+1))
+	switch {
+	case err != nil:
+		return err
+	case size == 0:
+		return r.fail("sync", atoll.ErrNotExist, "there is no version %d", n)
+	case size > maxState:
+		return r.fail("sync", atoll.ErrExhausted, "the state file of version %d has more than %d MiB", n, maxState>>20)
+	case sum != "" && SHA256(hash.Sum(nil)).String() != sum:
+		return r.damaged(n, errors.New("its checksum is another one"))
+	}
+	if err := v.check(); err != nil {
+		return r.damaged(n, err)
+	}
+	if v.files > r.opts.MaxFiles || v.bytes > r.opts.MaxBytes {
+		return r.fail("sync", atoll.ErrExhausted, "version %d has %d files of %d bytes, more than %d or %d bytes, which are the bounds",
+			n, v.files, v.bytes, r.opts.MaxFiles, r.opts.MaxBytes)
+	}
+	return nil
 }
 
 // maxState is how many bytes the state file of a version may have.
@@ -171,7 +175,7 @@ func (v *version) check() error {
 		if err != nil {
 			return err
 		}
-		v.files, v.bytes = v.files+1, v.bytes+f.Size
+		v.files, v.bytes = v.files+1, add(v.bytes, f.Size)
 	}
 }
 
@@ -205,7 +209,7 @@ func (v *version) sort() error {
 	v.head, v.files = *s, len(s.Files)
 	v.head.Files = nil
 	for i := range s.Files {
-		v.bytes += s.Files[i].Size
+		v.bytes = add(v.bytes, s.Files[i].Size)
 	}
 	return nil
 }
