@@ -138,7 +138,7 @@ func (l *loader) open(f *File) (body io.Reader, done func(), err error) {
 		done = func() { l.used(o) }
 	}
 	d := newDigest()
-	if _, err := io.Copy(d, bytes); err != nil {
+	if err := transfer(d, bytes); err != nil {
 		done()
 		return nil, nil, err
 	}

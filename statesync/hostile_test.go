@@ -204,6 +204,9 @@ func unreadable(t *testing.T) {
 	}
 	q := newPlace(t)
 	q.pull(r, statesync.PullOptions{})
+	if err := os.Chmod(q.at("dir"), 0o755); err != nil { // it is as closed as there
+		t.Fatal(err)
+	}
 	if q.read("file") != "1" || q.read("dir/file") != "1" || q.read("other") != "22" {
 		t.Errorf("there are %q, %q, %q", q.read("file"), q.read("dir/file"), q.read("other"))
 	}

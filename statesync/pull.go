@@ -456,7 +456,7 @@ func (p *pull) packOne(w *tar.Writer, l *loader, f *File) error {
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
-	if _, err := io.Copy(w, body); err != nil {
+	if err := transfer(w, body); err != nil {
 		return err
 	}
 	p.stats.FilesDownloaded++

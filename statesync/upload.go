@@ -84,6 +84,17 @@ type digest struct {
 	}
 }
 
+// buffers are those that bytes are copied through.
+var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
+
+// transfer is io.Copy with one of them.
+func transfer(w io.Writer, r io.Reader) error {
+	buffer := buffers.Get().(*[64 << 10]byte)
+	defer buffers.Put(buffer)
+	_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, buffer[:])
+	return err
+}
+
 func newDigest() *digest { return &digest{md5: md5.New(), sha: sha256.New()} }
 
 func (d *digest) Write(p []byte) (int, error) {

@@ -22,7 +22,11 @@ func TestUnreadableAsUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	dir := t.TempDir()
+	dir, err := os.MkdirTemp("", "") // with nothing above it that is closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
@@ -119,6 +120,9 @@ func (w *writing) finish() error {
 // pays as long as it fits the cache.
 const copyBuffer = 256 << 10
 
+// buffers are those, for many small files would otherwise take one each.
+var buffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
+
 // fill copies r to the new file, finishes and closes it.
 func fill(ctx context.Context, file *os.File, r io.Reader, finish func() error) (info fs.FileInfo, err error) {
 	defer func() {
@@ -126,9 +130,11 @@ func fill(ctx context.Context, file *os.File, r io.Reader, finish func() error) 
 			err = cerr
 		}
 	}()
+	buffer := buffers.Get().(*[copyBuffer]byte)
+	defer buffers.Put(buffer)
 	// The plain Writer keeps io from using File's own ReadFrom, which brings a
 	// buffer of its own.
-	if _, err := io.CopyBuffer(struct{ io.Writer }{file}, ctxReader{ctx, r}, make([]byte, copyBuffer)); err != nil {
+	if _, err := io.CopyBuffer(struct{ io.Writer }{file}, ctxReader{ctx, r}, buffer[:]); err != nil {
 		return nil, err
 	}
 	if err := finish(); err != nil {
