@@ -27,6 +27,7 @@ import (
 type Part struct {
 	what    string
 	install string       // the Debian package that brings it; "" when nothing does
+	script  string       // that makes it, where no package does
 	missing func() error // nil when it is there
 }
 
@@ -49,6 +50,11 @@ var (
 	// MCPPrograms are what scripts/node installs, which needs npm.
 	MCPPrograms = Part{what: "the programs that check MCP servers", install: "npm, and run scripts/node", missing: func() error {
 		_, err := mcpPrograms()
+		return err
+	}}
+	// S3Servers are what scripts/s3 builds.
+	S3Servers = Part{what: "servers that speak S3", script: "scripts/s3", missing: func() error {
+		_, err := s3Server("versitygw")
 		return err
 	}}
 	// StaticBusybox is a busybox that runs where there are no libraries.
@@ -74,14 +80,25 @@ func Need(t testing.TB, parts ...Part) {
 		err := p.missing()
 		switch {
 		case err == nil:
-		case p.install != "" && os.Getenv("CI") == "true":
-			t.Fatalf("needs %s: %v; apt-get install %s", p.what, err, p.install)
-		case p.install != "":
-			t.Skipf("needs %s: %v; apt-get install %s", p.what, err, p.install)
+		case p.remedy() != "" && os.Getenv("CI") == "true":
+			t.Fatalf("needs %s: %v; %s", p.what, err, p.remedy())
+		case p.remedy() != "":
+			t.Skipf("needs %s: %v; %s", p.what, err, p.remedy())
 		default:
 			t.Skipf("needs %s: %v", p.what, err)
 		}
 	}
+}
+
+// remedy is what brings the part; "" when nothing does.
+func (p Part) remedy() string {
+	switch {
+	case p.script != "":
+		return "run " + p.script
+	case p.install != "":
+		return "apt-get install " + p.install
+	}
+	return ""
 }
 
 // Busybox needs StaticBusybox and returns its path.
@@ -146,6 +163,28 @@ func mcpPrograms() (string, error) {
 	}
 	path := filepath.Join(dir, "atoll-test", "mcp", "node_modules", ".bin")
 	_, err = os.Stat(filepath.Join(path, "node"))
+	return path, err
+}
+
+// S3Server needs S3Servers and returns the path of one: versitygw, which keeps what
+// S3 promises, or gofakes3, which does not.
+func S3Server(t testing.TB, name string) string {
+	t.Helper()
+	Need(t, S3Servers)
+	path, err := s3Server(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func s3Server(name string) (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "atoll-test", "s3", name)
+	_, err = os.Stat(path)
 	return path, err
 }
 

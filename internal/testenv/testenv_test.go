@@ -38,6 +38,8 @@ func TestNeed(t *testing.T) {
 		{"present", []Part{there}, "true", ""},
 		{"installable", []Part{there, {what: "x", install: "x", missing: func() error { return gone }}}, "", "skip"},
 		{"installable in CI", []Part{{what: "x", install: "x", missing: func() error { return gone }}}, "true", "fail"},
+		{"made by a script", []Part{{what: "x", script: "scripts/x", missing: func() error { return gone }}}, "", "skip"},
+		{"made by a script, in CI", []Part{{what: "x", script: "scripts/x", missing: func() error { return gone }}}, "true", "fail"},
 		{"kernel in CI", []Part{{what: "x", missing: func() error { return gone }}}, "true", "skip"},
 		{"no such program", []Part{Program("no-such-program", "nothing")}, "", "skip"},
 		{"program", []Part{Program("sh", "dash")}, "true", ""},
