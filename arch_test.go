@@ -57,6 +57,9 @@ var rooms = map[string]map[string]string{
 		"internal/disk":   "the removal of root file systems",
 		"internal/ranges": "what no registry may send it to",
 	},
+	"bucket":            {"internal/disk": "locks between programs, and what a full disk says"},
+	"bucket/buckettest": {"bucket": "whose promises it checks"},
+
 	"trace":       {},
 	"limit":       {},
 	"router":      {},
@@ -226,7 +229,7 @@ var guests = map[string]struct {
 	"github.com/spf13/pflag":                 {"cobra's flags", []string{"cmd/atoll"}},
 	"github.com/vishvananda/netlink":         {"interfaces and routes in a namespace", []string{"internal/usernet"}},
 	"go.opentelemetry.io/otel":               {"traces and metrics", []string{"trace"}},
-	"go.uber.org/goleak":                     {"no goroutine is left", []string{"providertest"}},
+	"go.uber.org/goleak":                     {"no goroutine is left", []string{"bucket/buckettest", "providertest"}},
 	"go.yaml.in/yaml":                        {"the configuration file, and front matter", []string{"config", "frontmatter"}},
 	"golang.org/x/crypto":                    {"SSH", []string{"sshd"}},
 	"golang.org/x/net":                       {"host names as DNS spells them", []string{"internal/usernet"}},
@@ -241,7 +244,7 @@ var guests = map[string]struct {
 
 // testSupport lists the packages that are made for tests and may therefore
 // import package testing.
-var testSupport = []string{"providertest", "store/storetest", "internal/testenv", "internal/testimage", "internal/testsession"}
+var testSupport = []string{"bucket/buckettest", "providertest", "store/storetest", "internal/testenv", "internal/testimage", "internal/testsession"}
 
 // A source is one Go file of this repository, whichever of its modules it is in.
 type source struct {

@@ -1,7 +1,6 @@
 package bucket
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,5 +166,8 @@ func (d *Dir) tidyOne(name string) error {
 	if !locksWork && time.Since(info.ModTime()) < abandoned {
 		return fmt.Errorf("%s: may be in use", name)
 	}
-	return cmp.Or(tryLock(file), d.root.Remove(name))
+	if err := tryLock(file); err != nil {
+		return err // somebody writes it
+	}
+	return d.root.Remove(name)
 }
