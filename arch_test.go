@@ -58,6 +58,7 @@ var rooms = map[string]map[string]string{
 		"internal/ranges": "what no registry may send it to",
 	},
 	"bucket":            {"internal/disk": "locks between programs, and what a full disk says"},
+	"bucket/s3":         {"bucket": "whose promises it keeps"},
 	"bucket/buckettest": {"bucket": "whose promises it checks"},
 
 	"trace":       {},
@@ -208,6 +209,8 @@ var guests = map[string]struct {
 	why string
 	in  []string
 }{
+	"github.com/aws/aws-sdk-go-v2":           {"the client of services that speak S3, and where their credentials are", []string{"bucket/s3"}},
+	"github.com/aws/smithy-go":               {"errors of that client", []string{"bucket/s3"}},
 	"github.com/coder/websocket":             {"streams over HTTP", []string{"api"}},
 	"github.com/danielgtaylor/huma":          {"OpenAPI made from the code", []string{"api/openapi"}},
 	"github.com/containerd/errdefs":          {"kinds of the engine's errors", []string{"provider/docker"}},

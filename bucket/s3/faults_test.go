@@ -1,0 +1,407 @@
+package s3
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/bucket"
+)
+
+func put(t testing.TB, b bucket.Bucket, key, text string) bucket.Object {
+	t.Helper()
+	o, err := b.Put(context.Background(), key, strings.NewReader(text), int64(len(text)), bucket.Condition{})
+	if err != nil {
+		t.Fatalf("Put: %v", err)
+	}
+	return o
+}
+
+func get(t testing.TB, b bucket.Bucket, key string) (string, error) {
+	t.Helper()
+	r, _, err := b.Get(context.Background(), key, 0, -1)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	text, err := io.ReadAll(r)
+	return string(text), err
+}
+
+func wantText(t testing.TB, b bucket.Bucket, key, want string) {
+	t.Helper()
+	if got, err := get(t, b, key); got != want || err != nil {
+		t.Errorf("%s holds %d bytes, %v; want %d", key, len(got), err, len(want))
+	}
+}
+
+func wantKind(t testing.TB, what string, err error, want atoll.Kind) {
+	t.Helper()
+	if atoll.KindOf(err) != want {
+		t.Errorf("%s: %v, want %q", what, err, want)
+	}
+}
+
+// random is text that no two places of are alike.
+func random(size int) string {
+	seed := [32]byte{1}
+	text := make([]byte, size)
+	_, _ = rand.NewChaCha8(seed).Read(text)
+	return string(text)
+}
+
+var (
+	small = random(300_000)
+	large = random(2*minPart + 12345)
+)
+
+// What fails at first is done again, and what is done is what was asked for.
+func TestFaultsAreGotOver(t *testing.T) {
+	p := newProxy(t, versity(t))
+	b := open(t, to(p.endpoint))
+	for what, f := range map[string]fault{
+		"busy":          {status: http.StatusServiceUnavailable},
+		"too many":      {status: http.StatusTooManyRequests, code: "TooManyRequests"},
+		"internal":      {status: http.StatusInternalServerError, code: "InternalError"},
+		"cut request":   {cutRequest: 100_000},
+		"lost answer":   {lose: true},
+		"reset at once": {lose: true, header: func(h http.Header) { h.Set("X-Amz-Content-Sha256", "wrong") }},
+	} {
+		t.Run(what, func(t *testing.T) {
+			for size, text := range map[string]string{"small": small, "large": large} {
+				for _, method := range []string{http.MethodPut, http.MethodPost, http.MethodHead, http.MethodGet, http.MethodDelete} {
+					if f.cutRequest > 0 && method != http.MethodPut {
+						continue
+					}
+					for key, when := range map[string]bucket.Condition{"k": {}, "absent": {Absent: true}} {
+						p.first(3, method, f)
+						o, err := b.Put(t.Context(), key, strings.NewReader(text), int64(len(text)), when)
+						if err != nil {
+							t.Fatalf("Put of a %s object, %s %s: %v", size, method, key, err)
+						}
+						stat, err := b.Stat(t.Context(), key)
+						if err != nil || stat.Tag != o.Tag || stat.Size != int64(len(text)) {
+							t.Errorf("Stat: %+v, %v; Put: %+v", stat, err, o)
+						}
+						wantText(t, b, key, text)
+					}
+					for _, err := range b.List(t.Context(), "") {
+						if err != nil {
+							t.Errorf("List: %v", err)
+						}
+					}
+					if err := b.Delete(t.Context(), "k", "absent"); err != nil {
+						t.Errorf("Delete: %v", err)
+					}
+					if err := b.Delete(t.Context(), "k"); err != nil {
+						t.Errorf("Delete: %v", err)
+					}
+				}
+			}
+		})
+	}
+	p.set(nil)
+	// One whose creation was not answered is unknown to who asked for it: Sweep's.
+	if err := b.Sweep(t.Context(), "", -time.Hour); err != nil {
+		t.Errorf("Sweep: %v", err)
+	}
+	if left := uploads(b)(t, ""); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+func TestBusyForever(t *testing.T) {
+	p := newProxy(t, versity(t))
+	opts := to(p.endpoint)
+	opts.Attempts = 3
+	b := open(t, opts)
+	p.set(func(*http.Request, int) fault { return fault{status: http.StatusServiceUnavailable} })
+	for what, try := range map[string]func() error{
+		"Put": func() error {
+			_, err := b.Put(t.Context(), "k", strings.NewReader("x"), 1, bucket.Condition{})
+			return err
+		},
+		"Get":    func() error { _, err := get(t, b, "k"); return err },
+		"Stat":   func() error { _, err := b.Stat(t.Context(), "k"); return err },
+		"Delete": func() error { return b.Delete(t.Context(), "k") },
+		"List": func() (err error) {
+			for _, err = range b.List(t.Context(), "") {
+			}
+			return err
+		},
+	} {
+		before := p.requests()
+		err := try()
+		wantKind(t, what, err, atoll.ErrUnavailable)
+		if n := p.requests() - before; n != 3 {
+			t.Errorf("%s: asked %d times, want 3", what, n)
+		}
+	}
+	opts.Backoff = time.Hour
+	opts.Attempts = 20
+	b = open(t, opts)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := b.Stat(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Stat whose time is over: %v", err)
+	}
+}
+
+// What is cut short is read on where it was, and never the end.
+func TestCutAnswers(t *testing.T) {
+	p := newProxy(t, versity(t))
+	opts := to(p.endpoint)
+	opts.Stall = 300 * time.Millisecond
+	b := open(t, opts)
+	put(t, b, "k", large)
+	for what, f := range map[string]fault{
+		"a few times": {cutAnswer: 1 << 20},
+		"stalled":     {cutAnswer: 1 << 20, stall: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			p.first(3, http.MethodGet, f)
+			wantText(t, b, "k", large)
+			p.first(2, http.MethodGet, f)
+			r, o, err := b.Get(t.Context(), "k", 1000, 3<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			if got, err := io.ReadAll(r); string(got) != large[1000:1000+3<<20] || err != nil || o.Size != int64(len(large)) {
+				t.Errorf("a part: %d bytes, %v", len(got), err)
+			}
+		})
+	}
+	t.Run("always, after a while", func(t *testing.T) {
+		p.set(func(*http.Request, int) fault { return fault{cutAnswer: 1 << 20} })
+		wantText(t, b, "k", large) // it gets on, each time
+	})
+	t.Run("always, at once", func(t *testing.T) {
+		p.set(func(_ *http.Request, n int) fault {
+			if n == 1 {
+				return fault{cutAnswer: 1 << 20}
+			}
+			return fault{lose: true}
+		})
+		got, err := get(t, b, "k")
+		wantKind(t, "Get", err, atoll.ErrUnavailable)
+		if len(got) == 0 || len(got) > 1<<20 { // a reset may take with it what has not been read
+			t.Errorf("read %d bytes", len(got))
+		}
+	})
+	t.Run("written anew", func(t *testing.T) {
+		direct := open(t, to("http://"+p.target.Host))
+		p.first(1, http.MethodGet, fault{cutAnswer: 1 << 20, then: func() { put(t, direct, "k", "new") }})
+		_, err := get(t, b, "k")
+		wantKind(t, "Get", err, atoll.ErrUnavailable)
+		if err == nil || !strings.Contains(err.Error(), "anew") {
+			t.Errorf("Get: %v", err)
+		}
+		put(t, direct, "k", large)
+	})
+	t.Run("removed", func(t *testing.T) {
+		direct := open(t, to("http://"+p.target.Host))
+		p.first(1, http.MethodGet, fault{cutAnswer: 1 << 20, then: func() {
+			if err := direct.Delete(context.Background(), "k"); err != nil {
+				t.Error(err)
+			}
+		}})
+		_, err := get(t, b, "k")
+		wantKind(t, "Get", err, atoll.ErrNotExist)
+	})
+}
+
+// A link may be slow, as long as something moves.
+func TestSlowLink(t *testing.T) {
+	p := newProxy(t, versity(t))
+	opts := to(p.endpoint)
+	opts.Stall = time.Second
+	b := open(t, opts)
+	put(t, b, "k", small)
+	p.first(1, http.MethodGet, fault{slow: 300 * time.Millisecond})
+	start := time.Now()
+	wantText(t, b, "k", small)
+	if took := time.Since(start); took < opts.Stall || p.requests() != 1 {
+		t.Errorf("it took %v and %d requests", took, p.requests())
+	}
+	slow := &slowReader{strings.NewReader(small), 10 * time.Millisecond}
+	if _, err := b.Put(t.Context(), "k", slow, int64(len(small)), bucket.Condition{}); err != nil {
+		t.Errorf("Put: %v", err)
+	}
+}
+
+type slowReader struct {
+	io.ReadSeeker
+	pause time.Duration
+}
+
+func (s *slowReader) Read(p []byte) (int, error) {
+	time.Sleep(s.pause)
+	return s.ReadSeeker.Read(p[:min(len(p), 10_000)])
+}
+
+// Whatever ends a write in parts, the parts are gone.
+func TestPartsOfWhatFailed(t *testing.T) {
+	p := newProxy(t, versity(t))
+	opts := to(p.endpoint)
+	opts.Attempts = 2
+	b := open(t, opts)
+	old := put(t, b, "k", "old")
+	third := func(f fault) func(*http.Request, int) fault {
+		return func(r *http.Request, _ int) fault {
+			if r.URL.Query().Get("partNumber") == "3" {
+				return f
+			}
+			return fault{}
+		}
+	}
+	noHead := func(r *http.Request, _ int) fault { // which would tell before
+		if r.Method == http.MethodHead {
+			return fault{status: 403}
+		}
+		return fault{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, tt := range []struct {
+		what string
+		ctx  context.Context
+		plan func(*http.Request, int) fault
+		when bucket.Condition
+		want atoll.Kind
+	}{
+		{"a part fails", t.Context(), third(fault{status: 503}), bucket.Condition{}, atoll.ErrUnavailable},
+		{"a part is refused", t.Context(), third(fault{status: 403, code: "AccessDenied"}), bucket.Condition{}, atoll.ErrDenied},
+		{"the end fails", t.Context(), func(r *http.Request, _ int) fault {
+			if r.Method == http.MethodPost && isPart(r, "uploadId") {
+				return fault{status: 500, code: "InternalError"}
+			}
+			return fault{}
+		}, bucket.Condition{}, atoll.ErrUnavailable},
+		{"others always write", t.Context(), func(r *http.Request, _ int) fault {
+			if r.Method == http.MethodPost && isPart(r, "uploadId") {
+				return fault{status: 409, code: codeBusy}
+			}
+			return fault{}
+		}, bucket.Condition{Tag: old.Tag}, atoll.ErrConflict},
+		{"a condition does not hold", t.Context(), noHead, bucket.Condition{Absent: true}, atoll.ErrConflict},
+		{"another does not", t.Context(), noHead, bucket.Condition{Tag: "other"}, atoll.ErrConflict},
+		{"it is cancelled", ctx, third(fault{cutRequest: 1000, stall: true, then: cancel}), bucket.Condition{}, atoll.ErrUnavailable},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			p.set(tt.plan)
+			_, err := b.Put(tt.ctx, "k", strings.NewReader(large), int64(len(large)), tt.when)
+			wantKind(t, "Put", err, tt.want)
+			p.set(nil)
+			if left := uploads(b)(t, ""); len(left) > 0 {
+				t.Errorf("left: %q", left)
+			}
+			wantText(t, b, "k", "old")
+		})
+	}
+	p.set(nil)
+	for _, when := range []bucket.Condition{{Absent: true}, {Tag: "other"}} {
+		p.set(nil)
+		_, err := b.Put(t.Context(), "k", strings.NewReader(large), int64(len(large)), when)
+		wantKind(t, "Put", err, atoll.ErrConflict)
+		if n := p.requests(); n != 1 {
+			t.Errorf("what could be told with one request took %d", n)
+		}
+	}
+	// Who was in the way once, need not be again.
+	busy := 0
+	p.set(func(r *http.Request, _ int) fault {
+		if r.Method == http.MethodPost && isPart(r, "uploadId") && busy == 0 {
+			busy++
+			return fault{status: 409, code: codeBusy}
+		}
+		return fault{}
+	})
+	if _, err := b.Put(t.Context(), "k", strings.NewReader(large), int64(len(large)), bucket.Condition{Tag: old.Tag}); err != nil {
+		t.Errorf("Put: %v", err)
+	}
+	wantText(t, b, "k", large)
+}
+
+func TestSweep(t *testing.T) {
+	b := open(t, to(versity(t)))
+	var started []string
+	for _, key := range []string{"p/a", "p/b", "q/c"} {
+		out, err := b.client.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &b.name, Key: &key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		number := int32(1)
+		if _, err := b.client.UploadPart(t.Context(), &s3.UploadPartInput{
+			Bucket: &b.name, Key: &key, UploadId: out.UploadId, PartNumber: &number, Body: strings.NewReader("x"),
+		}); err != nil {
+			t.Fatal(err)
+		}
+		started = append(started, key+" "+*out.UploadId)
+	}
+	left := func() []string {
+		all := uploads(b)(t, "")
+		slices.Sort(all)
+		return all
+	}
+	if err := bucket.Sweep(t.Context(), b, "p/", time.Hour); err != nil {
+		t.Errorf("Sweep: %v", err)
+	}
+	if got := left(); !slices.Equal(got, started) {
+		t.Errorf("after a Sweep of what is old: %q, want %q", got, started)
+	}
+	if err := bucket.Sweep(t.Context(), b, "p/", -time.Minute); err != nil {
+		t.Errorf("Sweep: %v", err)
+	}
+	if got := left(); !slices.Equal(got, started[2:]) {
+		t.Errorf("after a Sweep of p/: %q, want %q", got, started[2:])
+	}
+	if err := bucket.Sweep(t.Context(), b, "", -time.Minute); err != nil {
+		t.Errorf("Sweep: %v", err)
+	}
+}
+
+// Services that do not look at conditions are found out.
+func TestIgnoredConditions(t *testing.T) {
+	endpoint := fakes3(t)
+	err := bucket.CheckConditions(t.Context(), open(t, to(endpoint)), "p/")
+	wantKind(t, "CheckConditions of what ignores them for parts", err, atoll.ErrUnsupported)
+	if err == nil || !strings.Contains(err.Error(), "in parts") {
+		t.Errorf("CheckConditions: %v", err)
+	}
+	p := newProxy(t, endpoint)
+	for _, ignored := range []string{"If-None-Match", "If-Match"} {
+		p.set(func(*http.Request, int) fault { return fault{header: func(h http.Header) { h.Del(ignored) }} })
+		b := open(t, to(p.endpoint))
+		err := bucket.CheckConditions(t.Context(), b, "p/")
+		wantKind(t, "CheckConditions of what ignores "+ignored, err, atoll.ErrUnsupported)
+		t.Log(err)
+		for o, err := range b.List(t.Context(), "") {
+			t.Errorf("it leaves %+v, %v", o, err)
+		}
+	}
+}
+
+// A write that fails in the middle of its body has not written half of it.
+func TestReadersOfFailedRequests(t *testing.T) {
+	p := newProxy(t, versity(t))
+	b := open(t, to(p.endpoint))
+	for range 20 {
+		p.first(2, http.MethodPut, fault{cutRequest: int64(1 + rand.IntN(len(small)-1))})
+		r := bytes.NewReader([]byte(small))
+		if _, err := b.Put(t.Context(), "k", r, int64(len(small)), bucket.Condition{}); err != nil {
+			t.Fatalf("Put: %v", err)
+		}
+		wantText(t, b, "k", small)
+	}
+}
