@@ -132,6 +132,11 @@ func (r *Remote) take(ctx context.Context) (*claim, error) {
 		if l.tag != seen {
 			seen, since = l.tag, time.Now()
 		}
+		if l.tag == "" { // the first push: later ones rely on what it finds
+			if err := bucket.CheckConditions(ctx, r.bucket, r.prefix); err != nil {
+				return nil, err
+			}
+		}
 		free := l.Lock == nil || time.Since(since) >= r.opts.expire || r.opts.now().After(time.Unix(l.Lock.Until, 0).Add(lockForgotten))
 		if free {
 			err := r.seize(ctx, l)

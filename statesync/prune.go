@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/bucket"
 )
 
 // Keep says which versions stay: the latest does, and each that one of these names.
@@ -86,7 +87,10 @@ func (r *Remote) prune(c *claim, keep Keep) (p Pruned, err error) {
 	}
 	slices.Sort(keys)
 	p.Objects = len(keys)
-	return p, r.bucket.Delete(c.ctx, keys...)
+	if err := r.bucket.Delete(c.ctx, keys...); err != nil {
+		return p, err
+	}
+	return p, bucket.Sweep(c.ctx, r.bucket, r.prefix, voidFor*time.Second)
 }
 
 // voidFor is how many seconds something void stays in the place of a version: for as
