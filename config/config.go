@@ -56,6 +56,7 @@ type Config struct {
 	Reconcile Reconcile `yaml:"reconcile"`
 	Clone     Clone     `yaml:"clone"`
 	Session   Session   `yaml:"session"`
+	Sync      Sync      `yaml:"sync"`
 	Tools     Tools     `yaml:"tools"`
 
 	// One table for each provider, under its name.
@@ -170,6 +171,7 @@ func defaults(env map[string]string) *Config {
 		Image:        defaultImage(),
 		Clone:        defaultClone(),
 		Session:      defaultSession(),
+		Sync:         defaultSync(),
 		Tools:        defaultTools(),
 		Reconcile:    defaultReconcile(),
 		GVisor:       defaultGVisor(),
@@ -247,6 +249,7 @@ func (c *Config) check(s *schema) error {
 	}
 	c.Clone.check(bad)
 	c.Session.check(bad)
+	c.Sync.check(bad)
 	c.Tools.check(bad)
 	for _, path := range c.GVisor.HostPaths {
 		if !filepath.IsAbs(path) {
