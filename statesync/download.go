@@ -2,6 +2,7 @@ package statesync
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"strconv"
@@ -19,6 +20,7 @@ type object struct {
 
 	ready chan struct{} // closed when the following is there; nil before anybody asked for it
 	spool *spool
+	sum   SHA256 // of the bytes that are needed
 	err   error
 }
 
@@ -89,7 +91,7 @@ func (l *loader) fetch(upTo *object) {
 			select {
 			case l.slots <- struct{}{}:
 				defer func() { <-l.slots }()
-				o.spool, o.err = l.load(o)
+				o.err = l.load(o)
 			case <-l.ctx.Done():
 				o.err = l.ctx.Err()
 			}
@@ -97,21 +99,44 @@ func (l *loader) fetch(upTo *object) {
 	}
 }
 
-func (l *loader) load(o *object) (*spool, error) {
+func (l *loader) load(o *object) error {
 	body, _, err := l.p.r.bucket.Get(l.ctx, o.key, o.from, o.to-o.from)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer body.Close()
 	s, err := l.p.r.spool()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if _, err := io.Copy(s, body); err != nil {
+	hash := sha256.New() // here, where many come at once
+	if err := transfer(io.MultiWriter(s, hash), body); err != nil {
 		s.Close()
-		return nil, err
+		return err
 	}
-	return s, nil
+	o.spool, o.sum = s, SHA256(hash.Sum(nil))
+	return nil
+}
+
+// holds checks that bytes are those of a file.
+func (o *object) holds(f *File, bytes io.ReadSeeker) error {
+	sum := o.sum
+	if f.SHA256 == (SHA256{}) || o.from != f.Offset || o.to != f.Offset+f.Size {
+		d := newDigest()
+		if err := transfer(d, bytes); err != nil {
+			return err
+		}
+		is := *f
+		if d.into(&is); !is.sameBytes(f) {
+			return &badBytes{fmt.Sprintf("its bytes in the bucket are not its own: %d of them with the MD5 %s", is.Size, is.Checksum)}
+		}
+		_, err := bytes.Seek(0, io.SeekStart)
+		return err
+	}
+	if sum != f.SHA256 {
+		return &badBytes{fmt.Sprintf("its bytes in the bucket are not its own: they have the SHA-256 %s", sum)}
+	}
+	return nil
 }
 
 // badBytes is why a file cannot be had although the bucket answers.
@@ -122,33 +147,25 @@ func (b *badBytes) Error() string { return b.text }
 // open returns the bytes of a file, which are its: their checksum was looked at. They
 // are there until done.
 func (l *loader) open(f *File) (body io.Reader, done func(), err error) {
-	bytes := io.NewSectionReader(strings.NewReader(""), 0, 0)
-	done = func() {}
-	if f.Size > 0 {
-		o := l.p.objects[l.p.key(f)]
-		l.fetch(o)
-		<-o.ready
-		if kind := atoll.KindOf(o.err); kind == atoll.ErrNotExist || kind == atoll.ErrInvalid {
-			return nil, nil, &badBytes{"its bytes are not in the bucket: " + o.err.Error()}
-		}
-		if o.err != nil {
-			return nil, nil, o.err
-		}
-		bytes = io.NewSectionReader(o.spool, f.Offset-o.from, f.Size)
-		done = func() { l.used(o) }
+	if f.Size == 0 {
+		return strings.NewReader(""), func() {}, nil
 	}
-	d := newDigest()
-	if err := transfer(d, bytes); err != nil {
+	o := l.p.objects[l.p.key(f)]
+	l.fetch(o)
+	<-o.ready
+	if kind := atoll.KindOf(o.err); kind == atoll.ErrNotExist || kind == atoll.ErrInvalid {
+		return nil, nil, &badBytes{"its bytes are not in the bucket: " + o.err.Error()}
+	}
+	if o.err != nil {
+		return nil, nil, o.err
+	}
+	done = func() { l.used(o) }
+	bytes := io.NewSectionReader(o.spool, f.Offset-o.from, f.Size)
+	if err := o.holds(f, bytes); err != nil {
 		done()
 		return nil, nil, err
 	}
-	is := *f
-	if d.into(&is); !is.sameBytes(f) {
-		done()
-		return nil, nil, &badBytes{fmt.Sprintf("its bytes in the bucket are not its own: %d of them with the MD5 %s", is.Size, is.Checksum)}
-	}
-	_, err = bytes.Seek(0, io.SeekStart)
-	return bytes, done, err
+	return bytes, done, nil
 }
 
 // used notes that a file has had its bytes of an object, which goes with the last.
