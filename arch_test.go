@@ -167,6 +167,8 @@ var rooms = map[string]map[string]string{
 	"providertest": {"secret": "what a sandbox has of its secret is checked"},
 
 	"config": {
+		"bucket":          "directories that are object storage",
+		"bucket/s3":       "and services that are",
 		"frontmatter":     "what the images stand for that agents name",
 		"image":           "the options of its store",
 		"ledger":          "what is written down of sandboxes",
@@ -176,6 +178,7 @@ var rooms = map[string]map[string]string{
 		"provider/mock":   "config alone knows all providers",
 		"limit":           "around each provider",
 		"session":         "around all providers",
+		"statesync":       "where versions of directories are kept",
 		"store":           "where ledger and sessions write",
 		"router":          "one provider of all that are configured",
 		"tool":            "the options of the tools of agents",
@@ -194,6 +197,7 @@ var rooms = map[string]map[string]string{
 		"internal/dirfs": "the local side of cp",
 		"mcp":            "atoll mcp, and /mcp of serve",
 		"sshd":           "serve answers SSH too",
+		"statesync":      "what sync does",
 		"tool":           "what mcp shows",
 		"trace":          "the metrics that serve shows",
 	},
