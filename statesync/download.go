@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
@@ -24,15 +23,6 @@ type object struct {
 	err   error
 }
 
-// key is that of the object which holds the file's bytes. An entry of another
-// program's names none: they lie beside its state file.
-func (p *pull) key(f *File) string {
-	if f.Object != "" {
-		return p.r.objectKey(f.Object)
-	}
-	return p.r.prefix + strconv.FormatInt(p.number, 10) + "/" + f.Path
-}
-
 // need notes what a file needs.
 func (p *pull) need(f *File) {
 	p.done.TotalFiles++
@@ -43,7 +33,7 @@ func (p *pull) need(f *File) {
 	if f.Size == 0 {
 		return
 	}
-	key := p.key(f)
+	key := p.r.keyOf(p.number, f)
 	o := p.objects[key]
 	if o == nil {
 		o = &object{key: key, from: f.Offset, to: f.Offset + f.Size, order: len(p.objects)}
@@ -150,7 +140,7 @@ func (l *loader) open(f *File) (body io.Reader, done func(), err error) {
 	if f.Size == 0 {
 		return strings.NewReader(""), func() {}, nil
 	}
-	o := l.p.objects[l.p.key(f)]
+	o := l.p.objects[l.p.r.keyOf(l.p.number, f)]
 	l.fetch(o)
 	<-o.ready
 	if kind := atoll.KindOf(o.err); kind == atoll.ErrNotExist || kind == atoll.ErrInvalid {

@@ -150,7 +150,7 @@ func (p *pull) readRules() error {
 	if f == nil || !f.regular() || f.Size == 0 || f.Size > maxIgnore {
 		return c.err
 	}
-	body, _, err := p.r.bucket.Get(p.ctx, p.key(f), f.Offset, f.Size)
+	body, _, err := p.r.bucket.Get(p.ctx, p.r.keyOf(p.number, f), f.Offset, f.Size)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
 		return nil // as the pull will say
 	}
