@@ -32,33 +32,52 @@ type Page struct {
 // Conversations keeps conversations, their messages, and the sandboxes that have
 // templates. All is by account: what another one has is not there. The methods may be
 // called at once from many goroutines and many programs, on many machines where the
-// implementation says so. Kinds, of all methods: those of Store.
+// implementation says so. What a call that returned nil has changed is there for all
+// that begin after it. Kinds, of all methods: those of Store.
 //
-// Times are kept to the microsecond.
+// What is written is what is read, to the byte. Times are kept to the microsecond, and
+// read in UTC. What CheckConversation, CheckMessage, CheckSandbox and CheckPage refuse is
+// ErrInvalid.
+//
+// The Rev that InsertConversation, UpdateConversation and their like raise is that of
+// their argument too; nothing else of that is changed but the Time of a message.
 type Conversations interface {
-	// InsertConversation adds c, and sets its Rev. Kinds: ErrAlreadyExists.
+	// InsertConversation adds c, with its Stats, and sets its Rev. Kinds:
+	// ErrAlreadyExists.
 	InsertConversation(ctx context.Context, c *Conversation) error
 	// UpdateConversation writes c over what it was read as, and raises its Rev. Its
-	// Stats are not written: only AddMessage and AddUsage change them. Kinds:
-	// ErrConflict (ErrChanged: it has been changed or deleted since).
+	// Stats are not written: only AddMessage and AddUsage change them. Updated is read
+	// as the later one of what was written here and of the time of the newest message.
+	// Kinds: ErrConflict (ErrChanged: it has been changed or deleted since).
 	UpdateConversation(ctx context.Context, c *Conversation) error
-	// DeleteConversation deletes what c was read as, and its messages. Kinds:
-	// ErrConflict (ErrChanged).
+	// DeleteConversation deletes what c was read as, and its messages: those that are
+	// added meanwhile too. One of the same id that is inserted later has none of them.
+	// Kinds: ErrConflict (ErrChanged).
 	DeleteConversation(ctx context.Context, c *Conversation) error
 	// FindConversation reads one. Kinds: ErrNotExist.
 	FindConversation(ctx context.Context, account, id string) (*Conversation, error)
 	// Conversations reads those of an account, sorted by id.
 	Conversations(ctx context.Context, account string, page Page) ([]*Conversation, error)
-	// RunningTurns reads the conversations of all accounts that have a turn.
+	// RunningTurns reads the conversations of all accounts that have a turn, sorted by
+	// account and id. It may miss a turn that has just begun, where the implementation
+	// says so; one that is over it never has.
 	RunningTurns(ctx context.Context) ([]*Conversation, error)
 
-	// AddMessage adds m to its conversation, and counts it there; one whose key is
-	// there already is left as it is, and not counted. Kinds: ErrNotExist (of the
-	// conversation).
+	// AddMessage adds m to its conversation, and counts it there, which changes Updated
+	// and not Rev. One whose key the conversation has already is left as it is, and not
+	// counted: what failed can be added again.
+	//
+	// Messages have an order, and their times are in it. One whose time is not after that
+	// of the newest is kept with the microsecond after that: so those that were given
+	// equal times are in the order in which they were added, and one from a machine whose
+	// clock is behind comes last. The Time of m is set to the one that it is kept with.
+	// Kinds: ErrNotExist (of the conversation).
 	AddMessage(ctx context.Context, m *atoll.Message) error
-	// Messages reads the newest ones of a conversation, the oldest of them first.
+	// Messages reads the newest ones of a conversation, the oldest of them first. Kinds:
+	// ErrNotExist (of the conversation, or of the message of page.After).
 	Messages(ctx context.Context, account, conversation string, page Page) ([]*atoll.Message, error)
-	// AddUsage adds u to the tokens of a conversation. Kinds: ErrNotExist.
+	// AddUsage adds u to the tokens of a conversation. Its Rev is not changed. Kinds:
+	// ErrNotExist.
 	AddUsage(ctx context.Context, account, conversation string, u atoll.TokenUsage) error
 
 	// InsertSandbox adds x, and sets its Rev. Kinds: ErrAlreadyExists.
@@ -74,6 +93,7 @@ type Conversations interface {
 	// Sandboxes reads those of an account that are not deleted, sorted by id.
 	Sandboxes(ctx context.Context, account string, page Page) ([]*AgentSandbox, error)
 
-	// Close gives up what is held. A second one does nothing.
+	// Close gives up what is held; all other calls are ErrUnavailable from then on. A
+	// second one does nothing.
 	Close() error
 }

@@ -55,6 +55,16 @@ func TestStore(t *testing.T) {
 	})
 }
 
+func TestConversations(t *testing.T) {
+	dirs := map[string]string{}
+	storetest.RunConversations(t, func(t *testing.T, name string) store.Conversations {
+		if dirs[t.Name()] == "" {
+			dirs[t.Name()] = t.TempDir()
+		}
+		return store.NewSQLite(filepath.Join(dirs[t.Name()], name+".db"))
+	})
+}
+
 // Killed at any moment, a program has lost nothing of what it was told that is
 // written, also while others write and open the file for the first time.
 func TestKill(t *testing.T) {

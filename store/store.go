@@ -1,10 +1,10 @@
 // Package store keeps what must be known after every program that used it has
 // gone: which sandboxes there are meant to be, what is being done to them,
-// their secrets, and sessions. It is shared by all programs that use a state directory, and
-// knows of no provider.
+// their secrets, sessions, and conversations. It is shared by all programs that use a
+// state directory, and knows of no provider.
 //
-// SQLite is the one implementation so far. Package storetest holds each to the
-// promises of Store.
+// SQLite is the one implementation of Store, and one of Conversations. Package
+// storetest holds each to its promises.
 package store
 
 import (

@@ -1,4 +1,5 @@
-// Package storetest holds implementations of store.Store to their promises.
+// Package storetest holds implementations of store.Store and store.Conversations to
+// their promises.
 package storetest
 
 import (

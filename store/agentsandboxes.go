@@ -1,0 +1,119 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// agentSandboxColumns are those of an AgentSandbox, in the order in which
+// scanAgentSandbox reads them.
+const agentSandboxColumns = "account, id, organization, agent, template, external, conversation, meta, created, deleted, rev"
+
+// scanAgentSandbox reads one row.
+func scanAgentSandbox(row row) (*AgentSandbox, error) {
+	var x AgentSandbox
+	var meta []byte
+	var created int64
+	var deleted sql.NullInt64
+	err := row.Scan(&x.Account, &x.ID, &x.Organization, &x.Agent, &x.Template, &x.External, &x.Conversation, &meta, &created, &deleted, &x.Rev)
+	if err == nil {
+		err = json.Unmarshal(meta, &x.Meta)
+	}
+	if err != nil {
+		return nil, err
+	}
+	x.Created = fromMicro(created)
+	if deleted.Valid {
+		x.Deleted = fromMicro(deleted.Int64)
+	}
+	return &x, nil
+}
+
+// orNull is t, or NULL if it is zero.
+func orNull(t time.Time) sql.NullInt64 { return sql.NullInt64{Int64: t.UnixMicro(), Valid: !t.IsZero()} }
+
+// InsertSandbox implements Conversations.
+func (s *SQLite) InsertSandbox(ctx context.Context, x *AgentSandbox) error {
+	const op = "insert sandbox"
+	if err := CheckSandbox(op, x); err != nil {
+		return err
+	}
+	meta, err := json.Marshal(x.Meta)
+	if err != nil {
+		return atoll.E(op, x.ID, atoll.ErrInvalid, err)
+	}
+	err = s.write(ctx, op, x.ID, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO agent_sandboxes ("+agentSandboxColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)",
+			x.Account, x.ID, x.Organization, x.Agent, x.Template, x.External, x.Conversation, string(meta), x.Created.UnixMicro(), orNull(x.Deleted))
+		if isTaken(err) {
+			return atoll.Errorf(op, x.ID, atoll.ErrAlreadyExists, "a sandbox with this id is written down already")
+		}
+		return err
+	})
+	if err == nil {
+		x.Rev = 1
+	}
+	return err
+}
+
+// UpdateSandbox implements Conversations.
+func (s *SQLite) UpdateSandbox(ctx context.Context, x *AgentSandbox) error {
+	const op = "update sandbox"
+	if err := CheckSandbox(op, x); err != nil {
+		return err
+	}
+	meta, err := json.Marshal(x.Meta)
+	if err != nil {
+		return atoll.E(op, x.ID, atoll.ErrInvalid, err)
+	}
+	err = s.write(ctx, op, x.ID, func(ctx context.Context, tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `UPDATE agent_sandboxes SET organization = ?, agent = ?, template = ?, external = ?, conversation = ?,
+				meta = ?, created = ?, deleted = ?, rev = rev + 1
+			WHERE account = ? AND id = ? AND rev = ?`,
+			x.Organization, x.Agent, x.Template, x.External, x.Conversation,
+			string(meta), x.Created.UnixMicro(), orNull(x.Deleted), x.Account, x.ID, x.Rev)
+		return changed(res, err, op, x.ID)
+	})
+	if err == nil {
+		x.Rev++
+	}
+	return err
+}
+
+// DeleteSandbox implements Conversations.
+func (s *SQLite) DeleteSandbox(ctx context.Context, x *AgentSandbox) error {
+	const op = "delete sandbox"
+	return s.write(ctx, op, x.ID, func(ctx context.Context, tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, "DELETE FROM agent_sandboxes WHERE account = ? AND id = ? AND rev = ?", x.Account, x.ID, x.Rev)
+		return changed(res, err, op, x.ID)
+	})
+}
+
+// FindSandbox implements Conversations.
+func (s *SQLite) FindSandbox(ctx context.Context, account, id string) (*AgentSandbox, error) {
+	const op = "find sandbox"
+	db, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x, err := scanAgentSandbox(db.QueryRowContext(ctx, "SELECT "+agentSandboxColumns+" FROM agent_sandboxes WHERE account = ? AND id = ?", account, id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, atoll.Errorf(op, id, atoll.ErrNotExist, "no such sandbox is written down")
+	}
+	return x, s.failed(op, id, err)
+}
+
+// Sandboxes implements Conversations.
+func (s *SQLite) Sandboxes(ctx context.Context, account string, page Page) ([]*AgentSandbox, error) {
+	const op = "sandboxes"
+	if err := CheckPage(op, page); err != nil {
+		return nil, err
+	}
+	return list(ctx, s, op, scanAgentSandbox, "SELECT "+agentSandboxColumns+` FROM agent_sandboxes
+		WHERE account = ? AND id > ? AND deleted IS NULL ORDER BY id LIMIT ?`, account, page.After, page.Limit)
+}

@@ -1,0 +1,173 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// conversationColumns are those of a Conversation, in the order in which
+// scanConversation reads them.
+const conversationColumns = `account, id, organization, agent, template, sandbox, messages, input, output, cache,
+	turn, until, turns, created, max(updated, saved), rev`
+
+// A row is one of a table, or the only one of a query.
+type row interface{ Scan(...any) error }
+
+// scanConversation reads one row.
+func scanConversation(row row) (*Conversation, error) {
+	var c Conversation
+	var turn []byte
+	var until, created, updated int64
+	err := row.Scan(&c.Account, &c.ID, &c.Organization, &c.Agent, &c.Template, &c.Sandbox,
+		&c.Stats.MessagesExchanged, &c.Stats.InputTokens, &c.Stats.OutputTokens, &c.Stats.CacheTokens,
+		&turn, &until, &c.Turns, &created, &updated, &c.Rev)
+	if err == nil && turn != nil {
+		err = json.Unmarshal(turn, &c.Turn)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.Until, c.Created, c.Updated = fromMicro(until), fromMicro(created), fromMicro(updated)
+	return &c, nil
+}
+
+// fromMicro is the time that UnixMicro is from, to the microsecond.
+func fromMicro(t int64) time.Time { return time.UnixMicro(t).UTC() }
+
+// turnJSON is how a turn is kept: nil if there is none.
+func turnJSON(t *atoll.Turn) (any, error) {
+	if t == nil {
+		return nil, nil
+	}
+	kept := *t
+	kept.Started = fromMicro(t.Started.UnixMicro())
+	text, err := json.Marshal(kept)
+	return string(text), err
+}
+
+// InsertConversation implements Conversations.
+func (s *SQLite) InsertConversation(ctx context.Context, c *Conversation) error {
+	const op = "insert conversation"
+	if err := CheckConversation(op, c); err != nil {
+		return err
+	}
+	turn, err := turnJSON(c.Turn)
+	if err != nil {
+		return atoll.E(op, c.ID, atoll.ErrInvalid, err)
+	}
+	err = s.write(ctx, op, c.ID, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO conversations (account, id, organization, agent, template, sandbox,
+				messages, input, output, cache, turn, until, turns, created, updated, saved, rev)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)`,
+			c.Account, c.ID, c.Organization, c.Agent, c.Template, c.Sandbox,
+			c.Stats.MessagesExchanged, c.Stats.InputTokens, c.Stats.OutputTokens, c.Stats.CacheTokens,
+			turn, c.Until.UnixMicro(), c.Turns, c.Created.UnixMicro(), c.Updated.UnixMicro(), time.Time{}.UnixMicro())
+		if isTaken(err) {
+			return atoll.Errorf(op, c.ID, atoll.ErrAlreadyExists, "there is a conversation with this id already")
+		}
+		return err
+	})
+	if err == nil {
+		c.Rev = 1
+	}
+	return err
+}
+
+// UpdateConversation implements Conversations.
+func (s *SQLite) UpdateConversation(ctx context.Context, c *Conversation) error {
+	const op = "update conversation"
+	if err := CheckConversation(op, c); err != nil {
+		return err
+	}
+	turn, err := turnJSON(c.Turn)
+	if err != nil {
+		return atoll.E(op, c.ID, atoll.ErrInvalid, err)
+	}
+	err = s.write(ctx, op, c.ID, func(ctx context.Context, tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, `UPDATE conversations SET organization = ?, agent = ?, template = ?, sandbox = ?,
+				turn = ?, until = ?, turns = ?, created = ?, updated = ?, rev = rev + 1
+			WHERE account = ? AND id = ? AND rev = ?`,
+			c.Organization, c.Agent, c.Template, c.Sandbox,
+			turn, c.Until.UnixMicro(), c.Turns, c.Created.UnixMicro(), c.Updated.UnixMicro(), c.Account, c.ID, c.Rev)
+		return changed(res, err, op, c.ID)
+	})
+	if err == nil {
+		c.Rev++
+	}
+	return err
+}
+
+// DeleteConversation implements Conversations.
+func (s *SQLite) DeleteConversation(ctx context.Context, c *Conversation) error {
+	const op = "delete conversation"
+	return s.write(ctx, op, c.ID, func(ctx context.Context, tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, "DELETE FROM conversations WHERE account = ? AND id = ? AND rev = ?", c.Account, c.ID, c.Rev)
+		if err := changed(res, err, op, c.ID); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "DELETE FROM messages WHERE account = ? AND conversation = ?", c.Account, c.ID)
+		return err
+	})
+}
+
+// FindConversation implements Conversations.
+func (s *SQLite) FindConversation(ctx context.Context, account, id string) (*Conversation, error) {
+	const op = "find conversation"
+	db, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c, err := scanConversation(db.QueryRowContext(ctx, "SELECT "+conversationColumns+" FROM conversations WHERE account = ? AND id = ?", account, id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, noConversation(op, id)
+	}
+	return c, s.failed(op, id, err)
+}
+
+func noConversation(op, id string) error {
+	return atoll.Errorf(op, id, atoll.ErrNotExist, "there is no such conversation")
+}
+
+// Conversations implements Conversations.
+func (s *SQLite) Conversations(ctx context.Context, account string, page Page) ([]*Conversation, error) {
+	const op = "conversations"
+	if err := CheckPage(op, page); err != nil {
+		return nil, err
+	}
+	return list(ctx, s, op, scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE account = ? AND id > ? ORDER BY id LIMIT ?",
+		account, page.After, page.Limit)
+}
+
+// RunningTurns implements Conversations. It misses none.
+func (s *SQLite) RunningTurns(ctx context.Context) ([]*Conversation, error) {
+	return list(ctx, s, "conversations", scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE turn IS NOT NULL ORDER BY account, id")
+}
+
+// list reads all rows of a query.
+func list[T any](ctx context.Context, s *SQLite, op string, scan func(row) (T, error), query string, args ...any) ([]T, error) {
+	db, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, s.failed(op, "", err)
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		x, err := scan(rows)
+		if err != nil {
+			return nil, s.failed(op, "", err)
+		}
+		all = append(all, x)
+	}
+	return all, s.failed(op, "", rows.Err())
+}
+
+var _ Conversations = (*SQLite)(nil)

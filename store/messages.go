@@ -1,0 +1,171 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// messageColumns are those of a Message, in the order in which scanMessage reads
+// them.
+const messageColumns = "account, conversation, key, time, turn, role, body, input, output, cache, tool_calls"
+
+// scanMessage reads one row.
+func scanMessage(row row) (*atoll.Message, error) {
+	var m atoll.Message
+	var time int64
+	var calls []byte
+	err := row.Scan(&m.Account, &m.Conversation, &m.Key, &time, &m.Turn, &m.Role, &m.Body, &m.Tokens.Input, &m.Tokens.Output, &m.Tokens.Cache, &calls)
+	if err == nil && len(calls) > 0 {
+		m.ToolCalls, err = parseToolCalls(calls)
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.Time = fromMicro(time)
+	return &m, nil
+}
+
+// A toolCall is how a MessageToolCall is kept: its input to the byte, which JSON in
+// JSON is not.
+type toolCall struct {
+	atoll.MessageToolCall
+	Input string `json:"input,omitempty"`
+}
+
+func toolCallsJSON(calls []atoll.MessageToolCall) (string, error) {
+	if len(calls) == 0 {
+		return "", nil
+	}
+	kept := make([]toolCall, len(calls))
+	for i, c := range calls {
+		kept[i] = toolCall{c, string(c.Input)}
+	}
+	text, err := json.Marshal(kept)
+	return string(text), err
+}
+
+func parseToolCalls(text []byte) ([]atoll.MessageToolCall, error) {
+	var kept []toolCall
+	if err := json.Unmarshal(text, &kept); err != nil {
+		return nil, err
+	}
+	calls := make([]atoll.MessageToolCall, len(kept))
+	for i, c := range kept {
+		calls[i] = c.MessageToolCall
+		if c.Input != "" {
+			calls[i].Input = json.RawMessage(c.Input)
+		}
+	}
+	return calls, nil
+}
+
+// AddMessage implements Conversations.
+func (s *SQLite) AddMessage(ctx context.Context, m *atoll.Message) error {
+	const op = "add message"
+	if err := CheckMessage(op, m); err != nil {
+		return err
+	}
+	calls, err := toolCallsJSON(m.ToolCalls)
+	if err != nil {
+		return atoll.E(op, m.Key, atoll.ErrInvalid, err)
+	}
+	kept := m.Time.UnixMicro()
+	err = s.write(ctx, op, m.Key, func(ctx context.Context, tx *sql.Tx) error {
+		if err := thereIs(ctx, tx, op, m.Account, m.Conversation); err != nil {
+			return err
+		}
+		err := tx.QueryRowContext(ctx, "SELECT time FROM messages WHERE account = ? AND conversation = ? AND key = ?", m.Account, m.Conversation, m.Key).Scan(&kept)
+		if !errors.Is(err, sql.ErrNoRows) {
+			return err // nil if it is there already
+		}
+		if kept, err = insertMessage(ctx, tx, m, calls); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE conversations SET messages = messages + 1, saved = ? WHERE account = ? AND id = ?", kept, m.Account, m.Conversation)
+		return err
+	})
+	if err == nil {
+		m.Time = fromMicro(kept)
+	}
+	return err
+}
+
+// insertMessage adds m after all others, and returns the time that it is kept with.
+func insertMessage(ctx context.Context, tx *sql.Tx, m *atoll.Message, calls string) (kept int64, err error) {
+	var next sql.NullInt64
+	err = tx.QueryRowContext(ctx, "SELECT max(time) + 1 FROM messages WHERE account = ? AND conversation = ?", m.Account, m.Conversation).Scan(&next)
+	if err != nil {
+		return 0, err
+	}
+	kept = m.Time.UnixMicro()
+	if next.Valid {
+		kept = max(kept, next.Int64)
+	}
+	_, err = tx.ExecContext(ctx, "INSERT INTO messages ("+messageColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		m.Account, m.Conversation, m.Key, kept, m.Turn, m.Role, m.Body, m.Tokens.Input, m.Tokens.Output, m.Tokens.Cache, calls)
+	return kept, err
+}
+
+// thereIs is ErrNotExist when there is no such conversation.
+func thereIs(ctx context.Context, db interface {
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+}, op, account, id string) error {
+	var n int
+	err := db.QueryRowContext(ctx, "SELECT count(*) FROM conversations WHERE account = ? AND id = ?", account, id).Scan(&n)
+	if err == nil && n == 0 {
+		err = noConversation(op, id)
+	}
+	return err
+}
+
+// Messages implements Conversations.
+func (s *SQLite) Messages(ctx context.Context, account, conversation string, page Page) ([]*atoll.Message, error) {
+	const op = "messages"
+	if err := CheckPage(op, page); err != nil {
+		return nil, err
+	}
+	db, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := thereIs(ctx, db, op, account, conversation); err != nil {
+		return nil, s.failed(op, conversation, err)
+	}
+	before := int64(math.MaxInt64)
+	if page.After != "" {
+		err := db.QueryRowContext(ctx, "SELECT time FROM messages WHERE account = ? AND conversation = ? AND key = ?", account, conversation, page.After).Scan(&before)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil, atoll.Errorf(op, conversation, atoll.ErrNotExist, "there is no message %q", page.After)
+		}
+		if err != nil {
+			return nil, s.failed(op, conversation, err)
+		}
+	}
+	all, err := list(ctx, s, op, scanMessage, "SELECT "+messageColumns+" FROM messages WHERE account = ? AND conversation = ? AND time < ? ORDER BY time DESC LIMIT ?",
+		account, conversation, before, page.Limit)
+	slices.Reverse(all)
+	return all, err
+}
+
+// AddUsage implements Conversations.
+func (s *SQLite) AddUsage(ctx context.Context, account, conversation string, u atoll.TokenUsage) error {
+	const op = "add usage"
+	return s.write(ctx, op, conversation, func(ctx context.Context, tx *sql.Tx) error {
+		res, err := tx.ExecContext(ctx, "UPDATE conversations SET input = input + ?, output = output + ?, cache = cache + ? WHERE account = ? AND id = ?",
+			u.Input, u.Output, u.Cache, account, conversation)
+		if err != nil {
+			return err
+		}
+		n, err := res.RowsAffected()
+		if err == nil && n == 0 {
+			err = noConversation(op, conversation)
+		}
+		return err
+	})
+}
