@@ -76,9 +76,11 @@ type Conversations interface {
 	// Messages reads the newest ones of a conversation, the oldest of them first. Kinds:
 	// ErrNotExist (of the conversation, or of the message of page.After).
 	Messages(ctx context.Context, account, conversation string, page Page) ([]*atoll.Message, error)
-	// AddUsage adds u to the tokens of a conversation. Its Rev is not changed. Kinds:
+	// AddUsage adds u, which is what a turn used, to the tokens of a conversation; the
+	// number of the turn is its Turns. Those of a turn are added once: nothing is added
+	// for one that is not after the last one that was. Rev is not changed. Kinds:
 	// ErrNotExist.
-	AddUsage(ctx context.Context, account, conversation string, u atoll.TokenUsage) error
+	AddUsage(ctx context.Context, account, conversation string, turn int64, u atoll.TokenUsage) error
 
 	// InsertSandbox adds x, and sets its Rev. Kinds: ErrAlreadyExists.
 	InsertSandbox(ctx context.Context, x *AgentSandbox) error

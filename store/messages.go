@@ -154,17 +154,17 @@ func (s *SQLite) Messages(ctx context.Context, account, conversation string, pag
 }
 
 // AddUsage implements Conversations.
-func (s *SQLite) AddUsage(ctx context.Context, account, conversation string, u atoll.TokenUsage) error {
+func (s *SQLite) AddUsage(ctx context.Context, account, conversation string, turn int64, u atoll.TokenUsage) error {
 	const op = "add usage"
 	return s.write(ctx, op, conversation, func(ctx context.Context, tx *sql.Tx) error {
-		res, err := tx.ExecContext(ctx, "UPDATE conversations SET input = input + ?, output = output + ?, cache = cache + ? WHERE account = ? AND id = ?",
-			u.Input, u.Output, u.Cache, account, conversation)
+		res, err := tx.ExecContext(ctx, `UPDATE conversations SET input = input + ?, output = output + ?, cache = cache + ?, counted = ?
+			WHERE account = ? AND id = ? AND counted < ?`, u.Input, u.Output, u.Cache, turn, account, conversation, turn)
 		if err != nil {
 			return err
 		}
 		n, err := res.RowsAffected()
 		if err == nil && n == 0 {
-			err = noConversation(op, conversation)
+			err = thereIs(ctx, tx, op, account, conversation)
 		}
 		return err
 	})

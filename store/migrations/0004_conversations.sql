@@ -16,6 +16,7 @@ CREATE TABLE conversations (
 	created      INTEGER NOT NULL,
 	updated      INTEGER NOT NULL,
 	saved        INTEGER NOT NULL, -- the time of the newest message
+	counted      INTEGER NOT NULL DEFAULT 0, -- the number of the last turn whose tokens are
 	rev          INTEGER NOT NULL,
 	PRIMARY KEY (account, id)
 ) STRICT, WITHOUT ROWID;

@@ -305,7 +305,7 @@ func accounts(t *testing.T, open func(string) store.Conversations) {
 	foreign := message("beta", "one")
 	for what, err := range map[string]error{
 		"FindConversation": find, "FindSandbox": findSandbox, "Messages": read, "AddMessage": s.AddMessage(t.Context(), foreign),
-		"AddUsage": s.AddUsage(t.Context(), "beta", "one", atoll.TokenUsage{Input: 1}),
+		"AddUsage": s.AddUsage(t.Context(), "beta", "one", 1, atoll.TokenUsage{Input: 1}),
 	} {
 		wantKind(t, what+" of another account", err, atoll.ErrNotExist)
 	}
@@ -395,7 +395,7 @@ func refused(t *testing.T, open func(string) store.Conversations) {
 			_, err2 := s.FindSandbox(t.Context(), account, id)
 			_, err3 := s.Messages(t.Context(), account, id, store.Page{Limit: 1})
 			m := message(account, id)
-			for _, err := range []error{err, err2, err3, s.AddMessage(t.Context(), m), s.AddUsage(t.Context(), account, id, atoll.TokenUsage{})} {
+			for _, err := range []error{err, err2, err3, s.AddMessage(t.Context(), m), s.AddUsage(t.Context(), account, id, 1, atoll.TokenUsage{})} {
 				wantKind(t, fmt.Sprintf("what has the id %q", id), err, atoll.ErrNotExist)
 			}
 			x, c := agentSandbox(account, id), conversation(account, id)
@@ -415,7 +415,7 @@ func conversationsClosed(t *testing.T, open func(string) store.Conversations) {
 	errs := map[string]error{
 		"UpdateConversation": s.UpdateConversation(t.Context(), c), "DeleteConversation": s.DeleteConversation(t.Context(), c),
 		"InsertConversation": s.InsertConversation(t.Context(), conversation("acme", "two")),
-		"AddMessage":         s.AddMessage(t.Context(), message("acme", "one")), "AddUsage": s.AddUsage(t.Context(), "acme", "one", atoll.TokenUsage{}),
+		"AddMessage":         s.AddMessage(t.Context(), message("acme", "one")), "AddUsage": s.AddUsage(t.Context(), "acme", "one", 1, atoll.TokenUsage{}),
 		"InsertSandbox": s.InsertSandbox(t.Context(), agentSandbox("acme", "two")), "UpdateSandbox": s.UpdateSandbox(t.Context(), x),
 		"DeleteSandbox": s.DeleteSandbox(t.Context(), x),
 	}

@@ -234,7 +234,7 @@ func messagesCrowded(t *testing.T, open func(string) store.Conversations) {
 				if err := s.AddMessage(t.Context(), m); err != nil {
 					t.Errorf("AddMessage: %v", err)
 				}
-				if err := s.AddUsage(t.Context(), "acme", "one", atoll.TokenUsage{Input: 1, Output: 10, Cache: 100}); err != nil {
+				if err := s.AddUsage(t.Context(), "acme", "one", 1, atoll.TokenUsage{Input: 1, Output: 10, Cache: 100}); err != nil {
 					t.Errorf("AddUsage: %v", err)
 				}
 			}
@@ -258,9 +258,9 @@ func messagesCrowded(t *testing.T, open func(string) store.Conversations) {
 	}
 	want := c.Stats
 	want.MessagesExchanged += writers * each
-	want.InputTokens += writers * each
-	want.OutputTokens += writers * each * 10
-	want.CacheTokens += writers * each * 100
+	want.InputTokens++ // all of them counted the same turn
+	want.OutputTokens += 10
+	want.CacheTokens += 100
 	if got := findConversation(t, stores[1], "acme", "one").Stats; got != want {
 		t.Errorf("its stats are %+v, want %+v", got, want)
 	}
@@ -300,10 +300,12 @@ func besides(t *testing.T, open func(string) store.Conversations) {
 	c := insertConversation(t, s, conversation("acme", "one"))
 	want := *c
 	m := addMessage(t, s, text("hello"))
-	if err := s.AddUsage(t.Context(), "acme", "one", atoll.TokenUsage{Input: 5, Output: 6, Cache: -7}); err != nil {
-		t.Fatalf("AddUsage: %v", err)
+	for _, turn := range []int64{2, 3, 3, 2, 1} {
+		if err := s.AddUsage(t.Context(), "acme", "one", turn, atoll.TokenUsage{Input: 2, Output: 3, Cache: -4}); err != nil {
+			t.Fatalf("AddUsage: %v", err)
+		}
 	}
-	want.Stats = atoll.ConversationStats{MessagesExchanged: 2, InputTokens: 7, OutputTokens: 9, CacheTokens: 1<<60 - 7}
+	want.Stats = atoll.ConversationStats{MessagesExchanged: 2, InputTokens: 6, OutputTokens: 9, CacheTokens: 1<<60 - 8}
 	want.Updated = m.Time
 	equal(t, "the conversation", findConversation(t, s, "acme", "one"), &want)
 	// It was read before, and is written now.
@@ -319,7 +321,7 @@ func besides(t *testing.T, open func(string) store.Conversations) {
 	}
 	want.Updated, want.Rev = c.Updated, c.Rev
 	equal(t, "the conversation", findConversation(t, s, "acme", "one"), &want)
-	wantKind(t, "AddUsage of none", s.AddUsage(t.Context(), "acme", "two", atoll.TokenUsage{}), atoll.ErrNotExist)
+	wantKind(t, "AddUsage of none", s.AddUsage(t.Context(), "acme", "two", 1, atoll.TokenUsage{}), atoll.ErrNotExist)
 }
 
 func conversationDeleted(t *testing.T, open func(string) store.Conversations) {
@@ -339,7 +341,7 @@ func conversationDeleted(t *testing.T, open func(string) store.Conversations) {
 		_, err := a.Messages(t.Context(), "acme", "one", store.Page{Limit: 1})
 		wantKind(t, "Messages of what was deleted", err, atoll.ErrNotExist)
 		wantKind(t, "AddMessage to what was deleted", a.AddMessage(t.Context(), first), atoll.ErrNotExist)
-		wantKind(t, "AddUsage of what was deleted", a.AddUsage(t.Context(), "acme", "one", atoll.TokenUsage{}), atoll.ErrNotExist)
+		wantKind(t, "AddUsage of what was deleted", a.AddUsage(t.Context(), "acme", "one", 1, atoll.TokenUsage{}), atoll.ErrNotExist)
 		all, err := a.Conversations(t.Context(), "acme", store.Page{Limit: 1})
 		if len(all) > 0 || err != nil {
 			t.Errorf("Conversations: %+v, %v", all, err)
