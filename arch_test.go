@@ -36,6 +36,7 @@ var rooms = map[string]map[string]string{
 	"internal/terminal":   {},
 	"internal/usernet":    {"internal/ranges": "addresses that are not what they look like"},
 	"internal/testreport": {},
+	"internal/testmodel":  {},
 	"internal/testsession": {
 		"provider/local": "whose sandboxes they are",
 		"session":        "whose sessions",

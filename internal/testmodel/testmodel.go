@@ -1,0 +1,196 @@
+// Package testmodel plays the API of a model for the programs of agents: Anthropic's
+// Messages and OpenAI's Responses, as far as claude and codex use them. What the model
+// says is a script. So a real agent runs real commands, and no model is asked.
+//
+//	model := testmodel.New(testmodel.Reply{Text: "Let me look.", Run: "uname"}, testmodel.Reply{Text: "It is Linux."})
+//	server := httptest.NewServer(model)
+//	// claude with ANTHROPIC_BASE_URL=server.URL and ANTHROPIC_API_KEY=testmodel.Key
+package testmodel
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Key is the only one that the model takes.
+const Key = "sk-ant-test-0123456789"
+
+// maxBody is far more than any request of an agent has.
+const maxBody = 32 << 20
+
+// A Reply is one answer of the model. With a command in Run it stops to have it run.
+type Reply struct {
+	Think string
+	Text  string
+	Run   string // a shell command, for the agent's own tool
+	Error string // the answer is this error instead
+}
+
+// A Model is a script, and what was asked of it. It is an http.Handler.
+type Model struct {
+	mu      sync.Mutex
+	replies []Reply
+	asked   []string
+	ids     int
+}
+
+// New returns a model that gives each reply once, in order, to requests which offer it
+// tools. To others, which agents make besides, it says "ok". When no reply is left, it
+// answers that the request is wrong.
+func New(replies ...Reply) *Model {
+	return &Model{replies: slices.Clone(replies)}
+}
+
+// Asked returns the bodies of the requests that were given a reply.
+func (m *Model) Asked() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.asked)
+}
+
+// Left is how many replies were not given.
+func (m *Model) Left() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.replies)
+}
+
+// ServeHTTP answers POST /v1/messages, /v1/messages/count_tokens and /v1/responses.
+func (m *Model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.Method + " " + r.URL.Path {
+	case "HEAD /", "GET /":
+		return // agents look whether there is anybody
+	case "POST /v1/messages", "POST /v1/messages/count_tokens", "POST /v1/responses":
+	default:
+		fail(w, http.StatusNotFound, "not_found_error", "testmodel: no "+r.Method+" "+r.URL.Path)
+		return
+	}
+	if key := cmp.Or(r.Header.Get("X-Api-Key"), strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")); key != Key {
+		fail(w, http.StatusUnauthorized, "authentication_error", "invalid x-api-key")
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		fail(w, http.StatusBadRequest, "invalid_request_error", err.Error())
+		return
+	}
+	var req request
+	if err := json.Unmarshal(body, &req); err != nil {
+		fail(w, http.StatusBadRequest, "invalid_request_error", err.Error())
+		return
+	}
+	if r.URL.Path == "/v1/messages/count_tokens" {
+		answer(w, map[string]int{"input_tokens": tokens(string(body))})
+		return
+	}
+	reply, id, err := m.next(&req, string(body))
+	switch {
+	case err != nil:
+		fail(w, http.StatusBadRequest, "invalid_request_error", err.Error())
+	case reply.Error != "":
+		// Not a status that agents try again for minutes.
+		fail(w, http.StatusBadRequest, "invalid_request_error", reply.Error)
+	case r.URL.Path == "/v1/messages":
+		messages(w, &req, reply, id)
+	default:
+		responses(w, &req, reply, id)
+	}
+}
+
+// A request is what both APIs have in common, as far as it is looked at.
+type request struct {
+	Model  string `json:"model"`
+	Stream bool   `json:"stream"`
+	Tools  []struct {
+		Name string `json:"name"`
+		Type string `json:"type"`
+	} `json:"tools"`
+}
+
+// tool returns the first of names that the agent offers.
+func (r *request) tool(names ...string) string {
+	for _, name := range names {
+		for _, t := range r.Tools {
+			if t.Name == name {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// next returns the reply for a request, and a number of its own.
+func (m *Model) next(req *request, body string) (Reply, int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ids++
+	if len(req.Tools) == 0 {
+		return Reply{Text: "ok"}, m.ids, nil
+	}
+	m.asked = append(m.asked, body)
+	if len(m.replies) == 0 {
+		return Reply{}, 0, fmt.Errorf("testmodel: the script is over, and this is request %d", len(m.asked))
+	}
+	reply := m.replies[0]
+	m.replies = m.replies[1:]
+	return reply, m.ids, nil
+}
+
+// tokens is what a text counts for.
+func tokens(text string) int { return (len(text) + 3) / 4 }
+
+// chunks cuts a text as a model streams it.
+func chunks(text string) []string {
+	var all []string
+	for text != "" {
+		n := min(12, len(text))
+		for n < len(text) && text[n]&0xC0 == 0x80 {
+			n++ // not within a character
+		}
+		all, text = append(all, text[:n]), text[n:]
+	}
+	return all
+}
+
+// answer sends v as JSON.
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // the agent may have gone
+}
+
+// fail sends an error as both APIs have it.
+func fail(w http.ResponseWriter, status int, kind, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(object{"type": "error", "error": object{"type": kind, "message": message}})
+}
+
+type object map[string]any
+
+// A stream sends events as both APIs do.
+type stream struct {
+	w http.ResponseWriter
+	n int
+}
+
+func newStream(w http.ResponseWriter) *stream {
+	w.Header().Set("Content-Type", "text/event-stream")
+	return &stream{w: w}
+}
+
+// send sends one event at once.
+func (s *stream) send(kind string, fields object) {
+	fields["type"] = kind
+	data, err := json.Marshal(fields)
+	if err != nil {
+		panic(err) // strings and numbers
+	}
+	fmt.Fprintf(s.w, "event: %s\ndata: %s\n\n", kind, data)
+	_ = http.NewResponseController(s.w).Flush()
+}
