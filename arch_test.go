@@ -63,6 +63,7 @@ var rooms = map[string]map[string]string{
 	"statesync":         {"bucket": "where versions are"},
 	"bucket/buckettest": {"bucket": "whose promises it checks"},
 
+	"dialect":     {},
 	"trace":       {},
 	"limit":       {},
 	"router":      {},
