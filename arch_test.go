@@ -42,6 +42,7 @@ var rooms = map[string]map[string]string{
 		"session":        "whose sessions",
 		"store":          "where they are written",
 	},
+	"internal/testagent": {},
 	"internal/testenv":   {},
 	"internal/hostile":   {},
 	"internal/testimage": {"internal/testenv": "a static busybox to put into images"},
@@ -53,6 +54,7 @@ var rooms = map[string]map[string]string{
 		"internal/via":     "files are opened for each call",
 		"internal/volume":  "its volumes",
 	},
+	"internal/testagent/agenttest": {},
 
 	"image": {
 		"internal/disk":   "the removal of root file systems",
@@ -255,7 +257,7 @@ var guests = map[string]struct {
 
 // testSupport lists the packages that are made for tests and may therefore
 // import package testing.
-var testSupport = []string{"bucket/buckettest", "providertest", "store/storetest", "internal/testenv", "internal/testimage", "internal/testsession"}
+var testSupport = []string{"bucket/buckettest", "providertest", "store/storetest", "internal/testagent/agenttest", "internal/testenv", "internal/testimage", "internal/testsession"}
 
 // A source is one Go file of this repository, whichever of its modules it is in.
 type source struct {
