@@ -73,6 +73,15 @@ func Program(name, pkg string) Part {
 	}}
 }
 
+// Agent is the part of having the program of an agent in PATH, like claude. Nothing
+// installs it: it is its user's, under a licence of its own.
+func Agent(name string) Part {
+	return Part{what: name + " in PATH, which is the user's to install", missing: func() error {
+		_, err := exec.LookPath(name)
+		return err
+	}}
+}
+
 // Need goes on only where all parts are there.
 func Need(t testing.TB, parts ...Part) {
 	t.Helper()

@@ -42,6 +42,7 @@ func TestNeed(t *testing.T) {
 		{"made by a script, in CI", []Part{{what: "x", script: "scripts/x", missing: func() error { return gone }}}, "true", "fail"},
 		{"kernel in CI", []Part{{what: "x", missing: func() error { return gone }}}, "true", "skip"},
 		{"no such program", []Part{Program("no-such-program", "nothing")}, "", "skip"},
+		{"no such agent, in CI", []Part{Agent("no-such-agent")}, "true", "skip"},
 		{"program", []Part{Program("sh", "dash")}, "true", ""},
 	}
 	for _, test := range tests {
