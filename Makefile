@@ -50,7 +50,7 @@ lint: ## gofmt, go vet, staticcheck, and that it builds for macOS and Windows
 	@GOOS=windows $(GO) build ./providertest
 
 .PHONY: golden
-golden: ## write the golden files anew: the provider table in the README, help texts, tools
+golden: ## write the golden files anew: the provider table in the README, help texts, tools, events
 	@$(GO) test ./internal/readme ./cmd/atoll ./tool -update
 
 .PHONY: fuzz

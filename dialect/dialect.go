@@ -61,7 +61,7 @@ type Step struct {
 	// Messages are those that are complete now, with Role, Body, Tokens and ToolCalls;
 	// the rest is the caller's to fill in. A message of the assistant comes when the next
 	// one begins, a tool's result comes, or the run ends; it is before the messages with
-	// the results of its calls.
+	// the results of its calls. Thoughts, and what subagents say and do, are events only.
 	Messages []atoll.Message
 }
 
@@ -94,9 +94,9 @@ func Formats() []string { return []string{"claude", "codex", "text"} }
 // New returns a parser for one run of an agent that prints in the format. Kinds:
 // ErrInvalid (no such format).
 func New(format string) (Parser, error) {
-	make, ok := formats[format]
+	parser, ok := formats[format]
 	if !ok {
 		return nil, atoll.Errorf("dialect", format, atoll.ErrInvalid, "no format %q: use claude, codex or text", format)
 	}
-	return make(), nil
+	return parser(), nil
 }

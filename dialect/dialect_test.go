@@ -52,7 +52,9 @@ func read(t testing.TB, format string, lines [][]byte, end ending) (Step, Summar
 	p := parser(t, format)
 	var all Step
 	for _, line := range lines {
-		step := p.Line(line)
+		lent := slices.Clone(line)
+		step := p.Line(lent)
+		clear(lent) // it is the caller's again
 		all.Events = append(all.Events, step.Events...)
 		all.Messages = append(all.Messages, step.Messages...)
 	}
@@ -62,8 +64,8 @@ func read(t testing.TB, format string, lines [][]byte, end ending) (Step, Summar
 	return all, p.Summary()
 }
 
-// print is a step as the golden files have it.
-func print(t testing.TB, s Step, sum Summary) string {
+// golden is a step as the golden files have it.
+func golden(t testing.TB, s Step, sum Summary) string {
 	t.Helper()
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
@@ -119,7 +121,7 @@ func TestGolden(t *testing.T) {
 			format, _, _ := strings.Cut(test.name, "-")
 			step, sum := read(t, format, lines(t, test.name), test.end)
 			check(t, step, sum)
-			got, path := print(t, step, sum), filepath.Join("testdata", test.name+".golden")
+			got, path := golden(t, step, sum), filepath.Join("testdata", test.name+".golden")
 			if *update {
 				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -132,7 +134,7 @@ func TestGolden(t *testing.T) {
 			if got != string(want) {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
-			if again, sum := read(t, format, lines(t, test.name), test.end); print(t, again, sum) != got {
+			if again, sum := read(t, format, lines(t, test.name), test.end); golden(t, again, sum) != got {
 				t.Error("the same lines gave something else")
 			}
 		})

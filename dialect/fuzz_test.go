@@ -29,7 +29,7 @@ func fuzz(f *testing.F, format string) {
 		end := ending{exit: atoll.Exit{Code: code}}
 		step, sum := read(t, format, lines, end)
 		check(t, step, sum)
-		if again, s := read(t, format, lines, end); print(t, again, s) != print(t, step, sum) {
+		if again, s := read(t, format, lines, end); golden(t, again, s) != golden(t, step, sum) {
 			t.Fatal("the same lines gave something else")
 		}
 		var texts strings.Builder
