@@ -36,6 +36,9 @@ func newRealAgent(t *testing.T, format string, replies ...testmodel.Reply) (agen
 	server := httptest.NewServer(r.model)
 	t.Cleanup(server.Close)
 	r.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+	for _, name := range []string{"TMPDIR", "CLAUDE_CODE_TMPDIR"} { // else claude leaves a directory in /tmp
+		r.env = append(r.env, name+"="+t.TempDir())
+	}
 	return r, server.URL
 }
 
