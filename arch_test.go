@@ -72,6 +72,7 @@ var rooms = map[string]map[string]string{
 	"workspace":   {"internal/disk": "records, locks, removals"},
 	"secret":      {},
 	"frontmatter": {},
+	"lifecycle":   {},
 	"session": {
 		"internal/idle":  "when a sandbox was last used",
 		"internal/keyed": "one at a time works on a session",
