@@ -70,8 +70,10 @@ func TestExecuteHook(t *testing.T) {
 				var told []seen
 				r := New(Options{
 					Timeout: time.Minute, Grace: 2 * time.Second,
-					Log:     slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-					Observe: func(hook string, took time.Duration, err error) { told = append(told, seen{hook, took, atoll.KindOf(err)}) },
+					Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+					Observe: func(hook string, took time.Duration, err error) {
+						told = append(told, seen{hook, took, atoll.KindOf(err)})
+					},
 				})
 				err := r.ExecuteHook(t.Context(), OnMessage, tt.hook, data())
 				if atoll.KindOf(err) != tt.kind || err != nil && !strings.Contains(err.Error(), tt.text) {
