@@ -27,6 +27,7 @@ var rooms = map[string]map[string]string{
 	"internal/hub":        {},
 	"internal/idle":       {},
 	"internal/keyed":      {},
+	"internal/nearest":    {},
 	"internal/socket":     {},
 	"internal/passwd":     {},
 	"internal/via":        {},
@@ -73,6 +74,10 @@ var rooms = map[string]map[string]string{
 	"secret":      {},
 	"frontmatter": {},
 	"lifecycle":   {},
+	"template": {
+		"internal/nearest": "what was meant by a key, or by the name of a template",
+		"lifecycle":        "what is done in its sandboxes when",
+	},
 	"session": {
 		"internal/idle":  "when a sandbox was last used",
 		"internal/keyed": "one at a time works on a session",
@@ -185,10 +190,13 @@ var rooms = map[string]map[string]string{
 		"session":         "around all providers",
 		"statesync":       "where versions of directories are kept",
 		"store":           "where ledger and sessions write",
+		"template":        "the directory of templates",
 		"router":          "one provider of all that are configured",
 		"tool":            "the options of the tools of agents",
 		"trace":           "the layer around every provider",
 		"workspace":       "around all providers",
+
+		"internal/nearest": "what was meant by a key",
 	},
 	"genkit": {
 		"frontmatter": "agent files",
@@ -244,7 +252,7 @@ var guests = map[string]struct {
 	"github.com/vishvananda/netlink":         {"interfaces and routes in a namespace", []string{"internal/usernet"}},
 	"go.opentelemetry.io/otel":               {"traces and metrics", []string{"trace"}},
 	"go.uber.org/goleak":                     {"no goroutine is left", []string{"bucket/buckettest", "providertest"}},
-	"go.yaml.in/yaml":                        {"the configuration file, and front matter", []string{"config", "frontmatter"}},
+	"go.yaml.in/yaml":                        {"the configuration file, front matter, and templates", []string{"config", "frontmatter", "template"}},
 	"golang.org/x/crypto":                    {"SSH", []string{"sshd"}},
 	"golang.org/x/net":                       {"host names as DNS spells them", []string{"internal/usernet"}},
 	"golang.org/x/sync":                      {"what is done side by side, and ends together", []string{"image", "statesync"}},

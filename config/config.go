@@ -57,6 +57,7 @@ type Config struct {
 	Clone     Clone     `yaml:"clone"`
 	Session   Session   `yaml:"session"`
 	Sync      Sync      `yaml:"sync"`
+	Template  Template  `yaml:"template"`
 	Tools     Tools     `yaml:"tools"`
 
 	// One table for each provider, under its name.
@@ -172,6 +173,7 @@ func defaults(env map[string]string) *Config {
 		Clone:        defaultClone(),
 		Session:      defaultSession(),
 		Sync:         defaultSync(),
+		Template:     defaultTemplate(),
 		Tools:        defaultTools(),
 		Reconcile:    defaultReconcile(),
 		GVisor:       defaultGVisor(),
@@ -250,6 +252,7 @@ func (c *Config) check(s *schema) error {
 	c.Clone.check(bad)
 	c.Session.check(bad)
 	c.Sync.check(bad)
+	c.Template.check(bad)
 	c.Tools.check(bad)
 	for _, path := range c.GVisor.HostPaths {
 		if !filepath.IsAbs(path) {
