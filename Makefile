@@ -37,6 +37,10 @@ short: ## the quick tests only, with nothing installed
 race: ## the race detector over everything that does not embed gVisor
 	@./scripts/race
 
+.PHONY: cover
+cover: ## how much of some packages their tests reach, and that it is enough
+	@./scripts/cover
+
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, and that it builds for macOS and Windows
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
