@@ -43,7 +43,7 @@ func claudeCode() *Template {
 	return &Template{
 		Name:       ClaudeCode,
 		Doc:        "Claude Code, with the key in ANTHROPIC_API_KEY",
-		Spec:       atoll.Spec{Image: "docker.io/docker/sandbox-templates:claude-code", Network: atoll.Network{Mode: atoll.NetworkOn}},
+		Spec:       atoll.Spec{Image: "docker/sandbox-templates:claude-code", Network: atoll.Network{Mode: atoll.NetworkOn}},
 		InitFromS3: true,
 		Agent: Agent{
 			Command:    []string{"claude", "--dangerously-skip-permissions", "--verbose", "--output-format", "stream-json", continueWord, "-p", promptWord},
@@ -69,7 +69,7 @@ func codex() *Template {
 	return &Template{
 		Name:       Codex,
 		Doc:        "Codex, with the key of OpenAI's API in CODEX_API_KEY",
-		Spec:       atoll.Spec{Image: "docker.io/docker/sandbox-templates:codex", Network: atoll.Network{Mode: atoll.NetworkOn}},
+		Spec:       atoll.Spec{Image: "docker/sandbox-templates:codex", Network: atoll.Network{Mode: atoll.NetworkOn}},
 		InitFromS3: true,
 		Agent: Agent{
 			Command:    []string{"codex", "exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--disable", "shell_snapshot", continueWord, "-"},

@@ -179,7 +179,7 @@ func TestBadFiles(t *testing.T) {
 		{"another name of one", `name: "1"`, "that is another name of claude-code"},
 
 		{"an unknown hook", "hooks: {on_message: [defualt]}", `x.yaml:1: hooks.on_message: unknown hook "defualt": the nearest known one is default`},
-		{"a hook unlike any", "hooks: {on_message: restart}", `unknown hook "restart": the known ones are base, default, pull, push`},
+		{"a hook unlike any", "hooks: {on_message: restart}", `unknown hook "restart": the known ones are base, default, pull, push, setup`},
 		{"an unknown moment", "hooks: {on_mesage: default}", `x.yaml:1: hooks: unknown key "on_mesage": the nearest known one is on_message`},
 		{"an empty hook", "hooks: {on_message: {user: root}}", "x.yaml:1: hooks.on_message: write the name of a hook, or a table with run or webhook"},
 		{"both in one hook", "hooks: {on_message: {run: [a], webhook: 'https://a/'}}", "run and webhook: write each as a hook of its own"},
@@ -320,5 +320,40 @@ hooks:
 		if !slices.Equal(log, tt.want) {
 			t.Errorf("%s: %q, want %q", tt.name, log, tt.want)
 		}
+	}
+}
+
+// A box is a sandbox that notes what it is to run.
+type box struct {
+	atoll.Sandbox // nil: nothing else is called
+	ran           []string
+}
+
+func (b *box) Exec(_ context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	b.ran = append(b.ran, cmd.User+" "+cmd.Dir+" "+strings.Join(cmd.Args, " "))
+	return ended{}, nil
+}
+
+// ended is a process that has.
+type ended struct{ atoll.Process }
+
+func (ended) Wait(context.Context) (atoll.Exit, error) { return atoll.Exit{}, nil }
+
+func TestCommandsOfFiles(t *testing.T) {
+	s := NewSet()
+	if err := s.Parse("x", []byte("extends: claude-code\ndir: /src\nhooks: {on_cold_start: [setup, {run: [npm, ci]}, {run: [ls], user: me, dir: sub}]}")); err != nil {
+		t.Fatal(err)
+	}
+	x, err := s.Get("x", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &box{}
+	if err := x.Hooks.OnColdStart(t.Context(), &lifecycle.HookData{Sandbox: b}); err != nil {
+		t.Error(err)
+	}
+	want := []string{"root /src mkdir -p /src/.agent/claude", "root /src chown -Rh agent /src", " /src npm ci", "me sub ls"}
+	if !slices.Equal(b.ran, want) {
+		t.Errorf("ran %q, want %q", b.ran, want)
 	}
 }

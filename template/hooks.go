@@ -13,8 +13,9 @@ import (
 )
 
 // hookNames are the hooks that files can name: what is done unless they say otherwise,
-// what the template does that is extended, and the halves of the former.
-var hookNames = []string{"default", "base", "pull", "push"}
+// what the template does that is extended, the halves of the former, and the Setup of the
+// agent, for hooks that need it done.
+var hookNames = []string{"default", "base", "pull", "push", "setup"}
 
 // A hooksForm is what a file says of hooks. A list that is not there leaves a hook as it
 // is.
@@ -87,7 +88,7 @@ func (f *hooksForm) apply(d *decoder, t *Template, named map[string]lifecycle.Ho
 		if m.list == nil {
 			continue
 		}
-		known := map[string]lifecycle.HookFunc{"default": m.usual, "base": *m.hook, "pull": lifecycle.Pull, "push": lifecycle.Push}
+		known := map[string]lifecycle.HookFunc{"default": m.usual, "base": *m.hook, "pull": lifecycle.Pull, "push": lifecycle.Push, "setup": t.setup()}
 		for name, hook := range named {
 			known[name] = hook
 		}
@@ -100,6 +101,15 @@ func (f *hooksForm) apply(d *decoder, t *Template, named map[string]lifecycle.Ho
 			*m.hook = m.join(hooks...)
 		}
 	}
+}
+
+// setup is a hook that does what the agent's Setup says.
+func (t *Template) setup() lifecycle.HookFunc {
+	var hooks []lifecycle.HookFunc
+	for _, cmd := range t.Setup() {
+		hooks = append(hooks, lifecycle.Command(cmd.Args, lifecycle.CommandOptions{User: cmd.User, Dir: cmd.Dir}))
+	}
+	return lifecycle.Then(hooks...)
 }
 
 // hook makes the hook of an item, or reports what is wrong with it.

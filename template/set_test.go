@@ -40,15 +40,15 @@ func TestBuiltins(t *testing.T) {
 		tty      bool
 		setup    [][]string
 	}{
-		{"claude-code", "claude-code", "docker.io/docker/sandbox-templates:claude-code", atoll.NetworkOn,
+		{"claude-code", "claude-code", "docker/sandbox-templates:claude-code", atoll.NetworkOn,
 			append(slices.Clone(claude), "-p", "hi"), append(slices.Clone(claude), "-c", "-p", "hi"), "/work/.agent/claude/projects", "agent",
 			[]string{"CLAUDE_CONFIG_DIR=/work/.agent/claude", "DISABLE_AUTOUPDATER=1", "ANTHROPIC_API_KEY=key-a"}, false, true,
 			[][]string{{"mkdir", "-p", "/work/.agent/claude"}, {"chown", "-Rh", "agent", "/work"}}},
-		{"1", "claude-code", "docker.io/docker/sandbox-templates:claude-code", atoll.NetworkOn,
+		{"1", "claude-code", "docker/sandbox-templates:claude-code", atoll.NetworkOn,
 			append(slices.Clone(claude), "-p", "hi"), append(slices.Clone(claude), "-c", "-p", "hi"), "/work/.agent/claude/projects", "agent",
 			[]string{"CLAUDE_CONFIG_DIR=/work/.agent/claude", "DISABLE_AUTOUPDATER=1", "ANTHROPIC_API_KEY=key-a"}, false, true,
 			[][]string{{"mkdir", "-p", "/work/.agent/claude"}, {"chown", "-Rh", "agent", "/work"}}},
-		{"codex", "codex", "docker.io/docker/sandbox-templates:codex", atoll.NetworkOn,
+		{"codex", "codex", "docker/sandbox-templates:codex", atoll.NetworkOn,
 			append(slices.Clone(codex), "-"), append(slices.Clone(codex), "resume", "--last", "-"), "/work/.agent/codex/sessions", "agent",
 			[]string{"CODEX_HOME=/work/.agent/codex", "CODEX_API_KEY=key-c"}, true, false,
 			[][]string{{"mkdir", "-p", "/work/.agent/codex"}, {"chown", "-Rh", "agent", "/work"}}},
