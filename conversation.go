@@ -109,6 +109,23 @@ type Turn struct {
 	Started time.Time `json:"started"`
 }
 
+// A Prompt begins a turn.
+type Prompt struct {
+	Conversation string // its id; one that is not there is made
+	Sandbox      string // id or name of the sandbox; one that is not there is made
+	Agent        string // of a conversation that is made; "" is none
+	Organization string // of a conversation that is made; "" is none
+	Template     string // of a conversation that is made; "" is the default one
+	Text         string
+	Raw          bool // the events are the agent's own lines
+}
+
+// A TurnEvent is one event of a turn.
+type TurnEvent struct {
+	ID   string // "TURN:NUMBER"; whoever gives it back is told what came after
+	Data []byte // JSON in one line; of a raw one, the line
+}
+
 // An AgentSandbox is what is known of a sandbox that was made from a template, or that
 // a conversation was linked with, whether it is there or not.
 type AgentSandbox struct {
@@ -122,6 +139,7 @@ type AgentSandbox struct {
 	Meta         SandboxMeta `json:"meta_data"`
 	Created      time.Time   `json:"created"`
 	Deleted      time.Time   `json:"deleted,omitzero"` // when it was; what is known of it is kept
+	State        State       `json:"state,omitempty"`  // when it was asked for; StateRemoved when it is gone. It is not kept
 }
 
 // SandboxMeta says how the files of a sandbox were last synced.
@@ -142,4 +160,47 @@ type SyncStats struct {
 	Duration         int64 `json:"duration_ms"`
 	Conflicts        int   `json:"conflicts,omitempty"` // files that both sides had changed
 	Failed           int   `json:"failed,omitempty"`    // files that could not be read or written
+}
+
+// Where files of an AgentSandbox are read.
+const (
+	SourceVolume = "volume" // the sandbox itself
+	SourceS3     = "s3"     // the latest version in object storage, whether the sandbox is there or not
+)
+
+// An AgentFileQuery says which files are wanted.
+type AgentFileQuery struct {
+	Source  string // SourceVolume or SourceS3
+	Path    string // relative to the directory that is synced; "" is that
+	Flat    bool   // not what is in directories below
+	Page    int    // from 1
+	PerPage int    // 1..1000
+}
+
+// An AgentFile is a file of an AgentSandbox.
+type AgentFile struct {
+	Name      string      `json:"name"`
+	Path      string      `json:"path"` // relative to the directory that is synced
+	Size      int64       `json:"size"`
+	Modified  int64       `json:"modified_at"` // in seconds since 1970
+	Directory bool        `json:"is_directory"`
+	Checksum  string      `json:"checksum,omitempty"` // MD5 in hex, of one in object storage
+	Target    string      `json:"target,omitempty"`   // of a link
+	Children  []AgentFile `json:"children,omitempty"` // in a tree only
+}
+
+// An AgentFilePage is a part of a list of files, sorted by path.
+type AgentFilePage struct {
+	Files      []AgentFile `json:"files"`
+	Total      int         `json:"total_count"`
+	Page       int         `json:"page"`
+	PerPage    int         `json:"per_page"`
+	TotalPages int         `json:"total_pages"`
+}
+
+// A SandboxVersion is a version of the files of an AgentSandbox in object storage.
+type SandboxVersion struct {
+	Version int64     `json:"version"`
+	Latest  bool      `json:"latest,omitempty"`
+	Pushed  time.Time `json:"pushed"`
 }

@@ -44,6 +44,9 @@ type Options struct {
 	// nil means there is nothing there. It is the caller's to close, after the
 	// Handler.
 	MCP http.Handler
+	// Conversations are served below /v1/conversation and /v1/sandbox; nil means there
+	// are none. They are the caller's to close, after the Handler.
+	Conversations Conversations
 	// Version of this server, told by /v1/info.
 	Version string
 

@@ -72,7 +72,9 @@ func schemaName(t reflect.Type, hint string) string {
 	case "WireError":
 		return "Error"
 	case "Message":
-		return "StreamMessage"
+		if strings.HasSuffix(t.PkgPath(), "/api") { // and is none of a conversation's
+			return "StreamMessage"
+		}
 	}
 	return strings.ToUpper(name[:1]) + name[1:]
 }
@@ -115,10 +117,12 @@ func (b builder) operation(r api.Route) *huma.Operation {
 
 func pathParam(name string) *huma.Param {
 	doc := map[string]string{
-		"id":   "of the sandbox, a UUID with or without hyphens, or of the snapshot",
-		"pid":  "of the process; that of a sandbox's own command is `main`",
-		"port": "a TCP port inside",
-		"path": "the path on that port; it may hold slashes",
+		"id":             "of the sandbox, a UUID with or without hyphens, or of the snapshot",
+		"pid":            "of the process; that of a sandbox's own command is `main`",
+		"port":           "a TCP port inside",
+		"path":           "the path on that port; it may hold slashes",
+		"conversationId": "of the conversation: a UUID or a name, which the client chooses",
+		"sandboxId":      "of the sandbox: a UUID or a name, which the client chooses",
 	}
 	return &huma.Param{Name: name, In: "path", Required: true, Description: doc[name], Schema: &huma.Schema{Type: huma.TypeString}}
 }
