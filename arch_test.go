@@ -78,6 +78,15 @@ var rooms = map[string]map[string]string{
 		"internal/nearest": "what was meant by a key, or by the name of a template",
 		"lifecycle":        "what is done in its sandboxes when",
 	},
+	"conversation": {
+		"bucket":         "the history of turns is beside the versions of files",
+		"dialect":        "what agents print",
+		"internal/keyed": "one at a time works on a sandbox",
+		"lifecycle":      "the hooks of templates",
+		"statesync":      "versions of files",
+		"store":          "where it writes",
+		"template":       "what sandboxes and agents are made from",
+	},
 	"session": {
 		"internal/idle":  "when a sandbox was last used",
 		"internal/keyed": "one at a time works on a session",
@@ -177,6 +186,8 @@ var rooms = map[string]map[string]string{
 	"providertest": {"secret": "what a sandbox has of its secret is checked"},
 
 	"config": {
+		"conversation":    "what a server keeps of agents",
+		"lifecycle":       "what runs hooks",
 		"bucket":          "directories that are object storage",
 		"bucket/s3":       "and services that are",
 		"frontmatter":     "what the images stand for that agents name",

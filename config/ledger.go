@@ -3,6 +3,7 @@ package config
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -71,4 +72,19 @@ func ProbeStore(ctx context.Context, cfg *Config) atoll.Probe {
 		return atoll.Probe{Reason: err.Error()}
 	}
 	return atoll.Probe{OK: true}
+}
+
+// serverID names the server of this state directory to others that share a store with
+// it: no two have the same, and one that is started again has the same as before.
+func (c *Config) serverID(ctx context.Context) (string, error) {
+	s := openStore(c)
+	id, err := s.Identity(ctx)
+	if err = errors.Join(err, s.Close()); err != nil {
+		return "", err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", err
+	}
+	return host + "-" + id.ID[:16], nil
 }

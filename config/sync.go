@@ -89,12 +89,15 @@ func (c *Config) OpenStore(ctx context.Context, at string, log *slog.Logger) (r 
 	if err != nil {
 		return nil, nil, err
 	}
-	r, err = statesync.New(b, prefix, statesync.Options{MaxFiles: c.Sync.MaxFiles, MaxBytes: int64(c.Sync.MaxBytes), Log: log})
-	if err != nil {
+	if r, err = c.versions(b, prefix, log); err != nil {
 		b.Close()
 		return nil, nil, err
 	}
 	return r, b.Close, nil
+}
+
+func (c *Config) versions(b bucket.Bucket, prefix string, log *slog.Logger) (*statesync.Remote, error) {
+	return statesync.New(b, prefix, statesync.Options{MaxFiles: c.Sync.MaxFiles, MaxBytes: int64(c.Sync.MaxBytes), Log: log})
 }
 
 // A keptBucket is one that is open.

@@ -35,7 +35,9 @@ func scanAgentSandbox(row row) (*AgentSandbox, error) {
 }
 
 // orNull is t, or NULL if it is zero.
-func orNull(t time.Time) sql.NullInt64 { return sql.NullInt64{Int64: t.UnixMicro(), Valid: !t.IsZero()} }
+func orNull(t time.Time) sql.NullInt64 {
+	return sql.NullInt64{Int64: t.UnixMicro(), Valid: !t.IsZero()}
+}
 
 // InsertSandbox implements Conversations.
 func (s *SQLite) InsertSandbox(ctx context.Context, x *AgentSandbox) error {

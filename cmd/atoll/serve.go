@@ -108,12 +108,17 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	if err != nil {
 		return errors.Join(err, stack.Close())
 	}
+	talks, endTalks, err := cfg.Conversations(ctx, stack, config.Options{Log: log, Metrics: metrics})
+	if err != nil {
+		return errors.Join(err, tools.close(), stack.Close())
+	}
 	settled := a.keepReconciled(ctx, stack, cfg, log)
 	opts := api.Options{
 		Log: log, Metrics: metrics, MaxUpload: max(int64(cfg.MaxUpload), 0), Extract: trace.Extract, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
 	}
 	tools.show(&opts)
-	err = errors.Join(a.serveOn(ctx, stack, ls, door, opts), tools.close())
+	opts.Conversations = talks
+	err = errors.Join(a.serveOn(ctx, stack, ls, door, opts), endTalks(), tools.close())
 	settled()
 	if destroy {
 		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), stack))

@@ -1,0 +1,36 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/conversation"
+	"github.com/seed46cd37a8/atoll/lifecycle"
+	"github.com/seed46cd37a8/atoll/trace"
+)
+
+// Conversations makes the service of conversations with agents in sandboxes of p, which
+// stays the caller's. Whoever is done with it calls end, and then closes p.
+func (c *Config) Conversations(ctx context.Context, p atoll.Provider, opts Options) (v *conversation.Service, end func() error, err error) {
+	templates, err := c.Templates()
+	if err != nil {
+		return nil, nil, err
+	}
+	server, err := c.serverID(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	kept, err := c.OpenConversations(ctx, opts.Log)
+	if err != nil {
+		return nil, nil, err
+	}
+	buckets := c.newBuckets(opts.Log)
+	v = conversation.New(p, kept, conversation.Options{
+		Templates: templates, Server: server, Store: c.Sync.Store, Stale: time.Duration(c.Sync.Stale), Log: opts.Log,
+		Hooks: lifecycle.New(lifecycle.Options{Log: opts.Log, Observe: trace.Hooks(opts.traced())}),
+		Open:  buckets.place,
+	})
+	return v, func() error { return errors.Join(v.Close(), kept.Close(), buckets.close()) }, nil
+}

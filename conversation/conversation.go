@@ -1,0 +1,244 @@
+// Package conversation is where prompts become an agent's work: each conversation has
+// a sandbox of its own, made from a template, in which the agent runs; what it says is
+// streamed to whoever listens and kept as messages; and what it did to its files is
+// pushed to object storage after each turn, from where a sandbox that takes the place
+// of a lost one gets it.
+//
+// A turn belongs to the service, not to the client that began it: it goes on, and is
+// saved, whoever leaves. What must be known to finish it is written down before it is
+// needed, so that the turn of a program that was killed is finished by the next one.
+//
+// All calls are for the account of their context, see atoll.AccountFrom: what is
+// another one's is not there.
+package conversation
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/bucket"
+	"github.com/seed46cd37a8/atoll/internal/keyed"
+	"github.com/seed46cd37a8/atoll/lifecycle"
+	"github.com/seed46cd37a8/atoll/statesync"
+	"github.com/seed46cd37a8/atoll/store"
+	"github.com/seed46cd37a8/atoll/template"
+)
+
+// A Place is where the files and the history of one conversation are kept.
+type Place struct {
+	Remote *statesync.Remote // versions of its files
+	Bucket bucket.Bucket
+	Prefix string // of all keys there, without a slash at its end
+}
+
+// Options are what a Service gets. Store, Stale and Log may be left out.
+type Options struct {
+	Templates *template.Set
+	// Server names this program to others with the same store: no two that run at
+	// once may have the same, and one that takes the place of another one should.
+	Server string
+	// Store is where versions are kept by templates that do not say it, in the forms of
+	// sync.store; "" is nowhere. Open opens a place below it, or below a template's own:
+	// it is good until the Service is closed.
+	Store string
+	Open  func(ctx context.Context, at string) (*Place, error)
+	// Stale is how old the state of a directory may be before its versions are asked
+	// again; 0 means statesync.DefaultStale.
+	Stale time.Duration
+	// Hooks runs the hooks of templates.
+	Hooks *lifecycle.Runner
+	// Log is told of what cannot be returned; nil discards.
+	Log *slog.Logger
+
+	step  func(name string) // for tests: called after each step, with its name
+	lease time.Duration     // for tests: how long a turn is a server's that says nothing
+}
+
+// lease is how long the turn of a server is its own after it last said that it runs. A
+// third of that is how often it does.
+const lease = 30 * time.Second
+
+// A Service keeps conversations. All methods may be called at once.
+type Service struct {
+	provider atoll.Provider
+	store    store.Conversations
+	opts     Options
+	log      *slog.Logger
+	locks    keyed.Locks // of sandboxes
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	turns  map[string]*turn // by account and conversation: those that run here, and the last ones
+}
+
+// New returns a service for conversations that are written down in s, with sandboxes of
+// p. Both stay the caller's, to be closed after it. It finishes the turns that earlier
+// programs of the same name have left, and looks for those of others that have died.
+func New(p atoll.Provider, s store.Conversations, opts Options) *Service {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.step == nil {
+		opts.step = func(string) {}
+	}
+	opts.lease = cmp.Or(opts.lease, lease)
+	opts.Stale = cmp.Or(opts.Stale, statesync.DefaultStale)
+	v := &Service{provider: p, store: s, opts: opts, log: opts.Log, turns: map[string]*turn{}}
+	v.ctx, v.cancel = context.WithCancel(context.Background())
+	v.work.Go(v.care)
+	return v
+}
+
+// Close ends the streams of clients with ErrUnavailable, and returns when nothing is
+// left that the service has started. Agents go on in their sandboxes, where these
+// outlive the program: the next one finds them, and finishes their turns.
+func (v *Service) Close() error {
+	v.mu.Lock()
+	v.closed = true
+	v.mu.Unlock()
+	v.cancel()
+	v.work.Wait()
+	return nil
+}
+
+// errClosing is why a turn is left to another program.
+var errClosing = atoll.Errorf("conversation", "", atoll.ErrUnavailable, "the server is closing: the agent may go on, and GET .../stream on the next server shows what it does")
+
+// key is that of a conversation, or of a sandbox, in locks and maps.
+func key(account, id string) string { return account + "/" + id }
+
+// Conversation returns one. Kinds: ErrNotExist, ErrInvalid.
+func (v *Service) Conversation(ctx context.Context, id string) (atoll.Conversation, error) {
+	c, err := v.find(ctx, id)
+	if err != nil {
+		return atoll.Conversation{}, err
+	}
+	return c.Conversation, nil
+}
+
+// find reads a conversation of the caller's.
+func (v *Service) find(ctx context.Context, id string) (*store.Conversation, error) {
+	id, err := atoll.ConversationID(id)
+	if err != nil {
+		return nil, err
+	}
+	return v.store.FindConversation(ctx, atoll.AccountFrom(ctx).Name, id)
+}
+
+// The bounds of lists.
+const (
+	DefaultPage = 100
+	MaxPage     = 1000
+)
+
+// page checks what a list is to have.
+func page(after string, limit int) (store.Page, error) {
+	if limit == 0 {
+		limit = DefaultPage
+	}
+	if limit < 1 || limit > MaxPage {
+		return store.Page{}, atoll.Errorf("list", "", atoll.ErrInvalid, "limit %d: must be within 1..%d", limit, MaxPage)
+	}
+	return store.Page{After: after, Limit: limit}, nil
+}
+
+// Conversations lists those of the account, sorted by id, from the one after the one
+// with the id after. limit 0 means DefaultPage.
+func (v *Service) Conversations(ctx context.Context, after string, limit int) ([]atoll.Conversation, error) {
+	p, err := page(after, limit)
+	if err != nil {
+		return nil, err
+	}
+	list, err := v.store.Conversations(ctx, atoll.AccountFrom(ctx).Name, p)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]atoll.Conversation, len(list))
+	for i, c := range list {
+		all[i] = c.Conversation
+	}
+	return all, nil
+}
+
+// Messages returns the newest messages of a conversation, the oldest of them first:
+// those before the one with the key before, if that is given. limit 0 means DefaultPage.
+func (v *Service) Messages(ctx context.Context, id, before string, limit int) ([]*atoll.Message, error) {
+	p, err := page(before, limit)
+	if err != nil {
+		return nil, err
+	}
+	c, err := v.find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return v.store.Messages(ctx, c.Account, c.ID, p)
+}
+
+// DeleteConversation forgets a conversation and its messages, also where they are beside
+// its files, and with terminate deletes its sandbox as DeleteSandbox does, before.
+// Versions of files that were pushed stay. Kinds: ErrNotExist, ErrConflict (a turn runs).
+func (v *Service) DeleteConversation(ctx context.Context, id string, terminate bool) error {
+	c, err := v.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	if c.Turn != nil {
+		return busy("delete conversation", c)
+	}
+	var failed error
+	if c.Sandbox != "" {
+		if err := v.erase(ctx, c); err != nil {
+			return err
+		}
+		if terminate {
+			failed = v.DeleteSandbox(ctx, c.Sandbox)
+		} else {
+			failed = v.unlink(ctx, c)
+		}
+		if kind := atoll.KindOf(failed); kind == atoll.ErrConflict {
+			return failed
+		} else if kind == atoll.ErrNotExist {
+			failed = nil
+		}
+		if c, err = v.find(ctx, id); err != nil { // deleting a sandbox is a turn, too
+			return err
+		}
+		if c.Turn != nil {
+			return busy("delete conversation", c)
+		}
+	}
+	if err := v.store.DeleteConversation(ctx, c); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	delete(v.turns, key(c.Account, c.ID))
+	v.mu.Unlock()
+	return failed
+}
+
+// unlink frees the sandbox of a conversation.
+func (v *Service) unlink(ctx context.Context, c *store.Conversation) error {
+	err := v.changeSandbox(ctx, c.Account, c.Sandbox, func(x *store.AgentSandbox) {
+		if x.Conversation == c.ID {
+			x.Conversation = ""
+		}
+	})
+	if atoll.KindOf(err) == atoll.ErrNotExist {
+		return nil
+	}
+	return err
+}
+
+// busy is the error of who comes while a turn runs.
+func busy(op string, c *store.Conversation) error {
+	return atoll.Errorf(op, c.ID, atoll.ErrConflict, "turn %s runs since %s on server %s: wait for its end, follow it with GET /conversation/%s/stream, or cancel it",
+		c.Turn.ID, c.Turn.Started.UTC().Format(time.RFC3339), c.Turn.Server, c.ID)
+}
