@@ -55,7 +55,8 @@ type Options struct {
 	// Image configures the image store.
 	Image image.Options
 	// Cgroup is what the names of the sandboxes' cgroups begin with. Default:
-	// "atoll-".
+	// "atoll-", and what tells Dir from other directories: callers choose ids, and
+	// may choose the same for sandboxes of several.
 	Cgroup string
 	// Debug makes gVisor write its own logs into the sandbox's directory.
 	Debug bool
@@ -102,9 +103,6 @@ func New(opts Options) (*Provider, error) {
 	if opts.Platform == "" {
 		opts.Platform = "systrap"
 	}
-	if opts.Cgroup == "" {
-		opts.Cgroup = "atoll-"
-	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
@@ -114,6 +112,9 @@ func New(opts Options) (*Provider, error) {
 	}
 	if opts.RunDir == "" {
 		opts.RunDir = state.DefaultRun()
+	}
+	if opts.Cgroup == "" {
+		opts.Cgroup = "atoll-" + state.ShortName() + "-"
 	}
 	if opts.RunDir, err = filepath.Abs(opts.RunDir); err != nil {
 		return nil, atoll.E("gvisor", opts.RunDir, atoll.ErrInvalid, err)

@@ -37,11 +37,11 @@ func (d Dir) DefaultRun() string {
 	case alone(own):
 		base = filepath.Join(own, "atoll")
 	}
-	return filepath.Join(base, d.runName())
+	return filepath.Join(base, d.ShortName())
 }
 
-// runName tells the run directories of state directories apart.
-func (d Dir) runName() string {
+// ShortName tells state directories apart, for what belongs to one and is not in it.
+func (d Dir) ShortName() string {
 	h := fnv.New32a()
 	h.Write([]byte(d))
 	return fmt.Sprintf("%08x", h.Sum32())
@@ -122,7 +122,7 @@ func (d Dir) makeLevel(dir string, own bool) error {
 
 // made reports whether run has the name that DefaultRun gives: then the
 // directory above it is ours too.
-func (d Dir) made(run string) bool { return filepath.Base(run) == d.runName() }
+func (d Dir) made(run string) bool { return filepath.Base(run) == d.ShortName() }
 
 // sheltering says why others could replace what this user has in the directory;
 // "" if it is not everyone's to write to, or one where each can only move his

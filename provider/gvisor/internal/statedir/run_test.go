@@ -46,7 +46,7 @@ func lay(t *testing.T, base string, levels []level) {
 func TestRunDirectoryOfOthers(t *testing.T) {
 	const sticky = fs.ModeSticky | 0o777
 	d := open(t)
-	hash := d.runName()
+	hash := d.ShortName()
 	for _, tt := range []struct {
 		name   string
 		levels []level
@@ -169,7 +169,7 @@ func TestRemoveRun(t *testing.T) {
 func TestTidyRun(t *testing.T) {
 	d := open(t)
 	base := t.TempDir()
-	made, given := filepath.Join(base, "atoll", d.runName()), filepath.Join(base, "given")
+	made, given := filepath.Join(base, "atoll", d.ShortName()), filepath.Join(base, "given")
 	for _, run := range []string{made, given} {
 		path, err := d.MakeRun(run, atoll.NewID())
 		must(t, "make", err)
@@ -209,11 +209,11 @@ func TestDefaultRun(t *testing.T) {
 		{open, other},
 	} {
 		t.Setenv("XDG_RUNTIME_DIR", tt.xdg)
-		if got, want := d.DefaultRun(), filepath.Join(tt.want, d.runName()); got != want {
+		if got, want := d.DefaultRun(), filepath.Join(tt.want, d.ShortName()); got != want {
 			t.Errorf("with XDG_RUNTIME_DIR=%s: %s, want %s", tt.xdg, got, want)
 		}
 	}
-	if again := Dir(string(d) + "2"); again.runName() == d.runName() {
+	if again := Dir(string(d) + "2"); again.ShortName() == d.ShortName() {
 		t.Error("two state directories have one run directory")
 	}
 }
