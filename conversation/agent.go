@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/dialect"
+	"github.com/seed46cd37a8/atoll/store"
 	"github.com/seed46cd37a8/atoll/template"
 )
 
@@ -285,11 +286,26 @@ func (t *turn) resume() {
 		return
 	}
 	t.begin()
+	box.said = t.asked()
 	t.mu.Lock()
 	t.process = p
 	t.mu.Unlock()
 	sum, left := t.listen(box, p)
 	t.finish(box, sum, left)
+}
+
+// asked is the prompt of a turn that another program began, if that could save it.
+func (t *turn) asked() []*atoll.Message {
+	newest, err := t.v.store.Messages(t.ctx, t.conversation.Account, t.conversation.ID, store.Page{Limit: MaxPage})
+	if err != nil {
+		t.v.log.Warn("conversation: the prompt of a turn is not in its history", "conversation", t.conversation.ID, "turn", t.id, "err", err)
+	}
+	for _, m := range newest {
+		if m.Key == messageKey(t.id, 0) {
+			return []*atoll.Message{m}
+		}
+	}
+	return nil
 }
 
 // find finds the agent of a turn that was left.

@@ -51,6 +51,9 @@ func (v *Service) open(ctx context.Context, tpl *template.Template, c *atoll.Con
 	return b, err
 }
 
+// pushes reports whether what is in the sandbox is pushed without being asked for.
+func (b *box) pushes() bool { return b.place != nil && b.policy == template.PolicySynced }
+
 // names are what stands in a template's patterns. A sandbox that no conversation is
 // linked with has its files where one of its own id would.
 func (b *box) names() template.Names {
@@ -68,7 +71,7 @@ func (b *box) data() *lifecycle.HookData {
 		ConversationID: b.conversation.ID, Account: b.conversation.Account, Agent: b.conversation.Agent, SandboxInfo: &info, Sandbox: b.sandbox,
 	}
 	d.Services.Messages, d.Services.Log = books{b.v.store, b.turn}, b.v.log
-	d.Services.InitFromS3, d.Services.NoPush = b.template.InitFromS3, b.policy == template.PolicyEphemeral
+	d.Services.InitFromS3, d.Services.NoPush = b.template.InitFromS3, !b.pushes()
 	if b.place != nil {
 		d.Services.Files = b
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/seed46cd37a8/atoll/bucket"
 	"github.com/seed46cd37a8/atoll/dialect"
 	"github.com/seed46cd37a8/atoll/store"
-	"github.com/seed46cd37a8/atoll/template"
 )
 
 // A record of each turn is kept beside the versions of the files, so that a
@@ -47,7 +46,7 @@ func messageKey(turn string, number int) string {
 
 // archive keeps the turn.
 func (t *turn) archive(b *box, sum dialect.Summary) {
-	if b.place == nil || b.policy == template.PolicyEphemeral {
+	if !b.pushes() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), archiving)
@@ -140,8 +139,8 @@ func readChapter(ctx context.Context, p *Place, key string) (*chapter, error) {
 
 // recall writes a chapter into the store.
 func (t *turn) recall(ctx context.Context, c *chapter) error {
-	for i, m := range c.Messages {
-		m.Key, m.Account, m.Conversation, m.Turn = messageKey(c.Turn, i), t.conversation.Account, t.conversation.ID, c.Turn
+	for _, m := range c.Messages {
+		m.Account, m.Conversation, m.Turn = t.conversation.Account, t.conversation.ID, c.Turn
 		if err := t.v.store.AddMessage(ctx, m); err != nil {
 			return err
 		}

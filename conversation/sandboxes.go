@@ -255,7 +255,7 @@ func (v *Service) peek(ctx context.Context, op, id string) (*box, error) {
 	return v.open(ctx, tpl, &atoll.Conversation{ID: x.Conversation, Account: x.Account, Agent: x.Agent}, x)
 }
 
-// DeleteSandbox pushes what is in a sandbox, runs its hook OnTerminate and removes it,
+// DeleteSandbox pushes what is in a sandbox, if its template's policy is to, runs its hook OnTerminate and removes it,
 // with its data volume unless what is in that is nowhere else. What is known of it
 // stays, as of one that is deleted, also where something fails: that is returned then.
 // The next prompt to its conversation makes it again. Kinds: ErrNotExist, ErrConflict
@@ -275,7 +275,7 @@ func (v *Service) DeleteSandbox(ctx context.Context, id string) error {
 func (b *box) terminate(ctx context.Context) (failed []error) {
 	data := b.data()
 	safe := b.policy == template.PolicyEphemeral
-	if b.place != nil && !safe {
+	if b.pushes() {
 		_, err := b.Push(ctx)
 		if safe = err == nil; err != nil {
 			failed = append(failed, err)
