@@ -113,6 +113,7 @@ type claim struct {
 
 	mu     sync.Mutex
 	latest *latest // as it was written last
+	begun  bool    // there may be a state file of the lock's version
 }
 
 // ErrLost is in the chain of the error of a push or a prune that was held up for so long
@@ -226,6 +227,13 @@ func (c *claim) current() latest {
 	return *c.latest
 }
 
+// begin says that a state file of the lock's version is about to be written.
+func (c *claim) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun = true
+}
+
 func (c *claim) renew() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -255,6 +263,11 @@ func (c *claim) release() {
 	if !errors.Is(cause, errEnded) && !errors.Is(cause, ErrLost) {
 		l := *c.latest
 		l.Lock = nil
+		if c.begun { // an end long ago is one to seize at once, and then what was begun becomes void
+			left := *c.latest.Lock
+			left.Until = 0
+			l.Lock = &left
+		}
 		if err := c.end(&l); err != nil {
 			c.r.log.Warn("sync: the lock is left to expire", "at", c.r.String(), "err", err)
 		}
@@ -266,7 +279,7 @@ func (c *claim) release() {
 
 var errEnded = errors.New("the claim has ended")
 
-// end writes l, which has no lock. It does so although the caller may have given up.
+// end writes l, of which nobody is the owner. It does so although the caller may have given up.
 func (c *claim) end(l *latest) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), c.r.opts.expire)
 	defer cancel()
