@@ -335,7 +335,7 @@ func TestDeleteKeepsWhatIsNotPushed(t *testing.T) {
 				t.Errorf("volumes: %+v, %v", volumes, err)
 			}
 			stored, err := filepath.Glob(filepath.Join(l.bucket, "docs/default/c/latest*"))
-			if pushed := test.bucket && test.policy != template.PolicyEphemeral; err != nil || (len(stored) > 0) != pushed {
+			if pushed := test.bucket && test.policy == template.PolicySynced; err != nil || (len(stored) > 0) != pushed {
 				t.Errorf("in object storage: %v, %v", stored, err)
 			}
 		})
