@@ -62,7 +62,7 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 	@./scripts/fuzz $(or $(FUZZTIME),10s)
 
 .PHONY: bench
-bench: ## measure against runsc, docker and bwrap; writes bench/RESULTS.md
+bench: ## measure against runsc, docker, bwrap, rclone and s5cmd; writes bench/RESULTS.md
 	@./scripts/bench
 
 .PHONY: clean

@@ -225,8 +225,11 @@ var rooms = map[string]map[string]string{
 		"tool":           "what mcp shows",
 		"trace":          "the metrics that serve shows",
 	},
-	"cmd/atoll-guest":   {"guest": "it is the program of that"},
-	"bench":             {"api": "what is measured goes through the API"},
+	"cmd/atoll-guest": {"guest": "it is the program of that"},
+	"bench": {
+		"api": "what is measured goes through the API", "bucket/s3": "memory is measured inside", "internal/dirfs": "memory is measured inside",
+		"statesync": "memory is measured inside",
+	},
 	"bench/runsc":       {},
 	"examples/library":  {"provider/gvisor": "what it shows"},
 	"examples/workflow": {},

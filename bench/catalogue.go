@@ -83,7 +83,7 @@ func (b *bench) catalogue(ctx context.Context) (err error) {
 		little, lot := r.times.median(), results[1][i].times.median()
 		ratio := float64(lot) / float64(little)
 		b.table.add(fact{
-			fmt.Sprintf("%s: among %d, and among %d", r.name, few, b.known), fmt.Sprintf("%s, %s", millis(little), millis(lot)),
+			crowdTitle, fmt.Sprintf("%s: among %d, and among %d", r.name, few, b.known), fmt.Sprintf("%s, %s", millis(little), millis(lot)),
 			fmt.Sprintf("<= %.1f x", flat), ratio <= flat,
 		})
 	}

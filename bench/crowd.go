@@ -39,28 +39,28 @@ func (b *bench) crowd(ctx context.Context) (err error) {
 	least := watch()
 	slices.Sort(times)
 	goal := fmt.Sprintf("%d", b.fleet)
-	b.table.add(fact{fmt.Sprintf("%d created at once: ready", b.fleet), strconv.Itoa(len(times)), goal, len(times) == b.fleet})
+	b.table.add(fact{crowdTitle, fmt.Sprintf("%d created at once: ready", b.fleet), strconv.Itoa(len(times)), goal, len(times) == b.fleet})
 	if len(times) == 0 {
 		return errors.Join(errs...)
 	}
-	b.table.add(fact{name: "ready after: p50", value: millis(times.at(0.50))})
-	b.table.add(fact{name: "ready after: p95", value: millis(times.at(0.95))})
-	b.table.add(fact{name: "ready after: p99", value: millis(times.at(0.99))})
+	b.table.add(fact{title: crowdTitle, name: "ready after: p50", value: millis(times.at(0.50))})
+	b.table.add(fact{title: crowdTitle, name: "ready after: p95", value: millis(times.at(0.95))})
+	b.table.add(fact{title: crowdTitle, name: "ready after: p99", value: millis(times.at(0.99))})
 	alive, err := helpers()
 	if err != nil {
 		return err
 	}
 	pss, n := pss(alive, before)
-	b.table.add(fact{name: "processes on the host", value: strconv.Itoa(n)})
-	b.table.add(fact{name: "their memory (PSS), all alive", value: mib(pss)})
-	b.table.add(fact{name: "the same, for each sandbox", value: mib(pss / int64(len(times)))})
-	b.table.add(fact{name: "peak of the whole machine's use", value: mib(free - least)})
+	b.table.add(fact{title: crowdTitle, name: "processes on the host", value: strconv.Itoa(n)})
+	b.table.add(fact{title: crowdTitle, name: "their memory (PSS), all alive", value: mib(pss)})
+	b.table.add(fact{title: crowdTitle, name: "the same, for each sandbox", value: mib(pss / int64(len(times)))})
+	b.table.add(fact{title: crowdTitle, name: "peak of the whole machine's use", value: mib(free - least)})
 
 	start := time.Now()
 	each(boxes, func(sb atoll.Sandbox) { errs = append(errs, sb.Remove(ctx, atoll.RemoveVolumes())) })
-	b.table.add(fact{name: "all removed after", value: millis(time.Since(start))})
+	b.table.add(fact{title: crowdTitle, name: "all removed after", value: millis(time.Since(start))})
 	left := b.leftovers(ctx, s, boxes, before)
-	b.table.add(fact{"left behind", strconv.Itoa(len(left)), "0", len(left) == 0})
+	b.table.add(fact{crowdTitle, "left behind", strconv.Itoa(len(left)), "0", len(left) == 0})
 	for _, l := range left {
 		fmt.Fprintln(os.Stderr, "left behind:", l)
 	}

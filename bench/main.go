@@ -1,9 +1,10 @@
 //go:build linux
 
 // Command bench measures Atoll beside what others use: bare runsc of the same
-// gVisor, docker and bubblewrap, on the same root file system, in one run and
-// taking turns, so that what else the machine does falls on all of them. It
-// prints a table with ratios and goals, and writes it to bench/RESULTS.md.
+// gVisor, docker and bubblewrap, on the same root file system, and rclone and
+// s5cmd, with the same files and server; in one run and taking turns, so that
+// what else the machine does falls on all of them. It prints a table with ratios
+// and goals, and writes it to bench/RESULTS.md.
 //
 // scripts/bench installs what it needs and runs it.
 package main
@@ -40,7 +41,7 @@ func main() {
 	flag.IntVar(&b.rounds, "n", 25, "`rounds` of each comparison")
 	flag.IntVar(&b.fleet, "fleet", 100, "`sandboxes` at once")
 	flag.IntVar(&b.known, "known", 1000, "`sandboxes` that a server knows")
-	only := flag.String("only", "", "the `part` to measure: commands, tools, files, containers, crowd or catalogue; all unless given")
+	only := flag.String("only", "", "the `part` to measure: commands, tools, files, containers, crowd, catalogue or sync; all unless given")
 	out := flag.String("o", "", "`file` to write the results to")
 	flag.Parse()
 
@@ -61,7 +62,7 @@ type part struct {
 // run measures the part that has that name, or all if it is empty, and writes
 // the results to the file out, if there is one.
 func (b *bench) run(ctx context.Context, only, out string) (err error) {
-	parts := []part{{"commands", b.commands}, {"tools", b.tools}, {"files", b.files}, {"containers", b.containers}, {"crowd", b.crowd}, {"catalogue", b.catalogue}}
+	parts := []part{{"commands", b.commands}, {"tools", b.tools}, {"files", b.files}, {"containers", b.containers}, {"crowd", b.crowd}, {"catalogue", b.catalogue}, {"sync", b.sync}}
 	if only != "" {
 		parts = slices.DeleteFunc(parts, func(p part) bool { return p.name != only })
 	}

@@ -20,9 +20,14 @@ type method struct {
 // compare runs the methods in turn, for as many rounds as were asked for, and
 // adds them to the table. The first round warms up and does not count.
 func (b *bench) compare(ctx context.Context, title string, goals []goal, methods []method) error {
+	return b.compareIn(ctx, b.rounds, title, goals, methods)
+}
+
+// compareIn is compare with another number of rounds.
+func (b *bench) compareIn(ctx context.Context, rounds int, title string, goals []goal, methods []method) error {
 	fmt.Fprintf(os.Stderr, "%s", title)
 	times := make([]sample, len(methods))
-	for round := range b.rounds + 1 {
+	for round := range rounds + 1 {
 		for i, m := range methods {
 			took, err := m.do(ctx)
 			if err != nil {

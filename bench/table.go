@@ -40,11 +40,18 @@ type goal struct {
 	most   float64
 }
 
-// A fact is a measurement of which there is only one.
+// A fact is a measurement of which there is only one, among others of a title.
 type fact struct {
-	name, value, goal string
-	met               bool
+	title, name, value, goal string
+	met                      bool
 }
+
+// The titles of facts.
+const (
+	crowdTitle    = "Many sandboxes"
+	requestsTitle = "Versions of a directory: requests"
+	memoryTitle   = "Versions of a directory: memory"
+)
 
 func (t *table) add(f fact) { t.facts = append(t.facts, f) }
 
@@ -100,10 +107,12 @@ func (t *table) markdown(machine string) string {
 			fmt.Fprintf(&b, "- %s\n", c.verdict(g))
 		}
 	}
-	if len(t.facts) > 0 {
-		b.WriteString("\n## Many sandboxes\n\n| | measured | goal | |\n| --- | --: | --: | --- |\n")
-	}
+	title := ""
 	for _, f := range t.facts {
+		if f.title != title {
+			title = f.title
+			fmt.Fprintf(&b, "\n## %s\n\n| | measured | goal | |\n| --- | --: | --: | --- |\n", title)
+		}
 		word := ""
 		if f.goal != "" {
 			word = verdict(f.met)

@@ -1,0 +1,83 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// The keys of the object storage, and how programs are told them.
+const accessKey, secretKey = "benchkey", "benchsecret"
+
+var objectsEnv = []string{"AWS_ACCESS_KEY_ID=" + accessKey, "AWS_SECRET_ACCESS_KEY=" + secretKey, "AWS_REGION=us-east-1", "AWS_EC2_METADATA_DISABLED=true"}
+
+// An objects is a server that speaks S3, with its objects in a directory.
+type objects struct {
+	address string
+	data    string // a directory in it is a bucket
+	cmd     *exec.Cmd
+}
+
+// startObjects starts one.
+func (b *bench) startObjects(ctx context.Context, name string) (_ *objects, err error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(cache, "atoll-test", "s3", "versitygw")
+	for _, program := range []string{path, filepath.Join(cache, "atoll-test", "peers", "rclone"), filepath.Join(cache, "atoll-test", "peers", "s5cmd")} {
+		if _, err := os.Stat(program); err != nil {
+			return nil, missingError(fmt.Sprintf("sync: no %s: ./scripts/s3 and ./scripts/peers build it", filepath.Base(program)))
+		}
+	}
+	s := &objects{data: filepath.Join(b.dir, name, "objects")}
+	if err := os.MkdirAll(s.data, 0o700); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s.address = l.Addr().String()
+	if err := l.Close(); err != nil {
+		return nil, err
+	}
+	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), path, "--port", s.address, "--quiet", "posix", s.data)
+	s.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir, "ROOT_ACCESS_KEY=" + accessKey, "ROOT_SECRET_KEY=" + secretKey}
+	s.cmd.Stderr = &atoll.Tail{Limit: 4 << 10}
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us, who then stop it
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	err = until(ctx, func() error {
+		r, err := http.Get("http://" + s.address)
+		if err == nil {
+			err = r.Body.Close()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
+}
+
+// stop ends the server, which has nothing to finish.
+func (s *objects) stop() error {
+	err := s.cmd.Process.Kill()
+	_ = s.cmd.Wait() // with the signal
+	if errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("versitygw has ended: %s", s.cmd.Stderr.(*atoll.Tail).Bytes())
+	}
+	return err
+}

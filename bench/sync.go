@@ -1,0 +1,338 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The rows of sync.
+const (
+	viaSync   = "atoll sync"
+	viaRclone = "rclone sync (32 transfers, checksums)"
+	viaS5cmd  = "s5cmd sync"
+)
+
+// What the tree that is kept in step has.
+const (
+	smallFiles, smallSize = 2000, 4 << 10
+	largeFiles, largeSize = 20, 5 << 20
+	filesPerDir           = 50
+)
+
+// heavy is how many rounds of others one round takes that moves the whole tree.
+const heavy = 5
+
+// farWay is how long a byte takes to a server that is far away.
+const farWay = 10 * time.Millisecond
+
+// sync measures what it takes to keep a directory in object storage, beside rclone
+// and s5cmd: with a server on this machine, and with one that is far away.
+func (b *bench) sync(ctx context.Context) (err error) {
+	s, err := b.startObjects(ctx, "sync")
+	var missing missingError
+	if errors.As(err, &missing) {
+		b.table.missing = append(b.table.missing, missing.Error())
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	peers, err := b.syncPeers(s)
+	if err != nil {
+		return err
+	}
+	link, err := startSlowLink(s.address, farWay)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, link.Close()) }()
+
+	near := "Versions of a directory, server near: "
+	if err := b.syncSteps(ctx, near, s.address, peers, syncGoals); err != nil {
+		return err
+	}
+	far := fmt.Sprintf("Versions of a directory, server %v away: ", 2*farWay)
+	if err := b.syncSteps(ctx, far, link.Addr().String(), peers, syncGoalsFar); err != nil {
+		return err
+	}
+	if err := b.countRequests(ctx, link, peers); err != nil {
+		return err
+	}
+	return b.syncMemory(ctx, s)
+}
+
+// The goals of each step, in their order. How long a step may take is said for the
+// server that is near.
+var (
+	syncGoals = [...][]goal{
+		{{row: viaSync, than: viaRclone, most: 1}},
+		{{row: viaSync, than: viaS5cmd, most: 1}, {row: viaSync, millis: 150}},
+		{{row: viaSync, millis: 250}},
+		{{row: viaSync, than: viaRclone, most: 1}},
+	}
+	syncGoalsFar = [...][]goal{
+		{{row: viaSync, than: viaRclone, most: 1}},
+		{{row: viaSync, than: viaS5cmd, most: 1}},
+		nil,
+		{{row: viaSync, than: viaRclone, most: 1}},
+	}
+)
+
+// A syncPeer is one program, with a tree of its own, which the others have, too.
+type syncPeer struct {
+	row        string
+	s          *objects
+	dir        string // of its own
+	tree       string
+	bucket     string // that it pushes to
+	push, pull func(ctx context.Context, p *syncPeer, endpoint, dir string) *exec.Cmd
+	n          int // buckets and directories so far
+}
+
+// A syncStep is one that is measured. Before it, nothing waits to be written to disk.
+type syncStep struct {
+	title  string
+	rounds int // of one of the others
+	ready  func(p *syncPeer) error
+	run    func(ctx context.Context, p *syncPeer, endpoint string) *exec.Cmd
+	check  func(p *syncPeer) error
+}
+
+func syncStepsOf(rounds int) []syncStep {
+	push := func(ctx context.Context, p *syncPeer, endpoint string) *exec.Cmd {
+		return p.push(ctx, p, endpoint, p.tree)
+	}
+	nothing := func(*syncPeer) error { return nil }
+	return []syncStep{
+		{"first push", max(rounds/heavy, 1), (*syncPeer).fresh, push, nothing},
+		{"push, nothing changed", rounds, nothing, push, nothing},
+		{fmt.Sprintf("push, one of %d files changed", smallFiles+largeFiles), rounds, (*syncPeer).change, push, nothing},
+		{"first pull", max(rounds/heavy, 1), (*syncPeer).empty, func(ctx context.Context, p *syncPeer, endpoint string) *exec.Cmd {
+			return p.pull(ctx, p, endpoint, p.target())
+		}, (*syncPeer).alike},
+	}
+}
+
+// syncSteps measures all steps, and removes what they left.
+func (b *bench) syncSteps(ctx context.Context, title, endpoint string, peers []*syncPeer, goals [4][]goal) error {
+	for i, step := range syncStepsOf(b.rounds) {
+		var methods []method
+		for _, p := range peers {
+			methods = append(methods, method{p.row, func(ctx context.Context) (time.Duration, error) { return step.do(ctx, p, endpoint) }})
+		}
+		if err := b.compareIn(ctx, step.rounds, title+step.title, goals[i], methods); err != nil {
+			return err
+		}
+		for _, p := range peers {
+			if err := p.tidy(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (step *syncStep) do(ctx context.Context, p *syncPeer, endpoint string) (time.Duration, error) {
+	if err := step.ready(p); err != nil {
+		return 0, err
+	}
+	unix.Sync()
+	took, err := untilEnd(step.run(ctx, p, "http://"+endpoint))
+	if err != nil {
+		return 0, err
+	}
+	return took, step.check(p)
+}
+
+// countRequests counts what each program asks the server in each step. What is counted
+// is not timed.
+func (b *bench) countRequests(ctx context.Context, link *slowLink, peers []*syncPeer) error {
+	link.counts.Store(true)
+	defer link.counts.Store(false)
+	for _, step := range syncStepsOf(1) {
+		for _, p := range peers {
+			before := link.requests.Load()
+			if _, err := step.do(ctx, p, link.Addr().String()); err != nil {
+				return err
+			}
+			b.table.add(fact{title: requestsTitle, name: step.title + ": " + p.row, value: strconv.FormatInt(link.requests.Load()-before, 10)})
+		}
+	}
+	for _, p := range peers {
+		if err := p.tidy(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// syncPeers makes the trees, and says how each program is called.
+func (b *bench) syncPeers(s *objects) ([]*syncPeer, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return nil, err
+	}
+	programs := filepath.Join(cache, "atoll-test", "peers")
+	command := func(ctx context.Context, name string, args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, filepath.Join(programs, name), args...)
+		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir}, objectsEnv...)
+		return cmd
+	}
+	ours := func(verb string) func(context.Context, *syncPeer, string, string) *exec.Cmd {
+		return func(ctx context.Context, p *syncPeer, endpoint, dir string) *exec.Cmd {
+			cmd := b.atollCommand(ctx, filepath.Join(p.dir, "state"), "sync", verb, dir, "s3://"+p.bucket)
+			cmd.Env = append(append(cmd.Env, "ATOLL_SYNC_PATH_STYLE=true", "ATOLL_SYNC_ENDPOINT="+endpoint), objectsEnv...)
+			return cmd
+		}
+	}
+	rclone := func(ctx context.Context, endpoint, from, to string) *exec.Cmd {
+		cmd := command(ctx, "rclone", "sync", "--transfers=32", "--checkers=32", "--fast-list", "--checksum", from, to)
+		cmd.Env = append(cmd.Env, "RCLONE_CONFIG="+os.DevNull, "RCLONE_S3_PROVIDER=Other", "RCLONE_S3_ENV_AUTH=true",
+			"RCLONE_S3_NO_CHECK_BUCKET=true", "RCLONE_S3_ENDPOINT="+endpoint)
+		return cmd
+	}
+	peers := []*syncPeer{
+		{row: viaSync, push: ours("push"), pull: ours("pull")},
+		{
+			row: viaRclone,
+			push: func(ctx context.Context, p *syncPeer, endpoint, dir string) *exec.Cmd {
+				return rclone(ctx, endpoint, dir, ":s3:"+p.bucket)
+			},
+			pull: func(ctx context.Context, p *syncPeer, endpoint, dir string) *exec.Cmd {
+				return rclone(ctx, endpoint, ":s3:"+p.bucket, dir)
+			},
+		},
+		{
+			row: viaS5cmd,
+			push: func(ctx context.Context, p *syncPeer, endpoint, dir string) *exec.Cmd {
+				return command(ctx, "s5cmd", "--endpoint-url", endpoint, "sync", "--delete", dir+"/", "s3://"+p.bucket+"/")
+			},
+			pull: func(ctx context.Context, p *syncPeer, endpoint, dir string) *exec.Cmd {
+				return command(ctx, "s5cmd", "--endpoint-url", endpoint, "sync", "s3://"+p.bucket+"/*", dir+"/")
+			},
+		},
+	}
+	for i, p := range peers {
+		p.s, p.dir = s, filepath.Join(b.dir, "sync", strconv.Itoa(i))
+		p.tree = filepath.Join(p.dir, "tree")
+		if err := makeTree(p.tree); err != nil {
+			return nil, err
+		}
+	}
+	return peers, nil
+}
+
+// makeTree makes the files, whose bytes are the same each time, and no two alike.
+func makeTree(dir string) error {
+	random := rand.NewChaCha8([32]byte{})
+	for i := range smallFiles + largeFiles {
+		size := smallSize
+		if i >= smallFiles {
+			size = largeSize
+		}
+		b := make([]byte, size)
+		_, _ = random.Read(b) // never fails
+		name := filepath.Join(dir, fileOfTree(i))
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, b, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fileOfTree is the name of the i-th file.
+func fileOfTree(i int) string { return fmt.Sprintf("dir-%d/file-%d", i/filesPerDir, i) }
+
+// fresh gives p an empty bucket, and has it forget what it pushed.
+func (p *syncPeer) fresh() error {
+	p.n++
+	p.bucket = fmt.Sprintf("bucket-%s-%d", filepath.Base(p.dir), p.n)
+	if err := os.Remove(filepath.Join(p.tree, stateName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Mkdir(filepath.Join(p.s.data, p.bucket), 0o755) // which is how this server makes one
+}
+
+// change writes one small file anew.
+func (p *syncPeer) change() error {
+	p.n++
+	b := bytes.Repeat(fmt.Appendf(nil, "%15d\n", p.n), smallSize/16)
+	return os.WriteFile(filepath.Join(p.tree, fileOfTree(p.n%smallFiles)), b, 0o644)
+}
+
+// target is the directory that is pulled into.
+func (p *syncPeer) target() string { return filepath.Join(p.dir, fmt.Sprintf("pulled-%d", p.n)) }
+
+// empty has p pull into another directory.
+func (p *syncPeer) empty() error {
+	p.n++
+	return os.Mkdir(p.target(), 0o755)
+}
+
+// alike checks what was pulled.
+func (p *syncPeer) alike() error {
+	want, err := sumOf(p.tree)
+	if err != nil {
+		return err
+	}
+	got, err := sumOf(p.target())
+	if err == nil && got != want {
+		err = fmt.Errorf("%s: what came back is not what was pushed", p.row)
+	}
+	return err
+}
+
+// tidy removes all buckets but the last, and what was pulled.
+func (p *syncPeer) tidy() error {
+	for n := range p.n + 1 {
+		bucket := fmt.Sprintf("bucket-%s-%d", filepath.Base(p.dir), n)
+		if bucket == p.bucket {
+			continue
+		}
+		err := errors.Join(os.RemoveAll(filepath.Join(p.s.data, bucket)), os.RemoveAll(filepath.Join(p.dir, fmt.Sprintf("pulled-%d", n))))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stateName is the file of ours that others do not have.
+const stateName = ".sandbox-state"
+
+// sumOf is the checksum of all names and bytes of a tree.
+func sumOf(dir string) (sum [32]byte, err error) {
+	all := sha256.New()
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || e.Name() == stateName {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		fmt.Fprintf(all, "%q %x\n", name, sha256.Sum256(b))
+		return err
+	})
+	copy(sum[:], all.Sum(nil))
+	return sum, err
+}
