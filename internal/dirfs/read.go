@@ -101,7 +101,9 @@ func (f *FS) List(ctx context.Context, name string, recursive bool) ([]atoll.Fil
 	return list, nil
 }
 
-func (f *FS) list(ctx context.Context, top place, recursive bool) (list []atoll.FileInfo, err error) {
+func (f *FS) list(ctx context.Context, top place, recursive bool) ([]atoll.FileInfo, error) {
+	var list [][]atoll.FileInfo // a slice that grows is there twice each time, and of many entries takes much
+	var part []atoll.FileInfo
 	left := f.most
 	for below := []place{top}; len(below) > 0; {
 		if err := ctx.Err(); err != nil {
@@ -115,7 +117,10 @@ func (f *FS) list(ctx context.Context, top place, recursive bool) (list []atoll.
 			if !left.take(len(d.Path) + len(d.Target)) {
 				return errPaths
 			}
-			list = append(list, d)
+			if len(part) == batch {
+				list, part = append(list, part), make([]atoll.FileInfo, 0, batch)
+			}
+			part = append(part, d)
 			if recursive && info.IsDir() {
 				below = append(below, at)
 			}
@@ -125,7 +130,7 @@ func (f *FS) list(ctx context.Context, top place, recursive bool) (list []atoll.
 			return nil, err
 		}
 	}
-	return list, nil
+	return slices.Concat(append(list, part)...), nil
 }
 
 // tooMuch is why a directory is not read to its end.
