@@ -21,7 +21,8 @@ const accessKey, secretKey = "benchkey", "benchsecret"
 
 var objectsEnv = []string{"AWS_ACCESS_KEY_ID=" + accessKey, "AWS_SECRET_ACCESS_KEY=" + secretKey, "AWS_REGION=us-east-1", "AWS_EC2_METADATA_DISABLED=true"}
 
-// An objects is a server that speaks S3, with its objects in a directory.
+// An objects is a server that speaks S3, with its objects in a directory. It keeps
+// connections, as services do.
 type objects struct {
 	address string
 	data    string // a directory in it is a bucket
@@ -52,7 +53,7 @@ func (b *bench) startObjects(ctx context.Context, name string) (_ *objects, err 
 	if err := l.Close(); err != nil {
 		return nil, err
 	}
-	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), path, "--port", s.address, "--quiet", "posix", s.data)
+	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), path, "--port", s.address, "--quiet", "--keep-alive", "posix", s.data)
 	s.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir, "ROOT_ACCESS_KEY=" + accessKey, "ROOT_SECRET_KEY=" + secretKey}
 	s.cmd.Stderr = &atoll.Tail{Limit: 4 << 10}
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C is for us, who then stop it

@@ -22,21 +22,20 @@ const rivals = 8
 
 // CheckConditions sees whether the conditions of Put hold in b, on a scratch object
 // below prefix: there are services that say yes, and write whatever was asked.
-// ErrUnsupported if they do not hold. A dozen small requests; as many again for a
-// bucket that stores large objects in another way.
+// ErrUnsupported if they do not hold. A dozen small requests; at the same time, as
+// many again for a bucket that stores large objects in another way.
 func CheckConditions(ctx context.Context, b Bucket, prefix string) error {
-	if err := checkConditions(ctx, b, prefix); err != nil {
-		return err
-	}
 	parts, ok := b.(interface{ InParts() Bucket })
 	if !ok {
-		return nil
+		return checkConditions(ctx, b, prefix)
 	}
-	err := checkConditions(ctx, parts.InParts(), prefix)
-	if atoll.KindOf(err) == atoll.ErrUnsupported {
-		return atoll.E("check conditions", b.String(), atoll.ErrUnsupported, fmt.Errorf("of objects in parts: %w", errors.Unwrap(err)))
+	inParts := make(chan error, 1)
+	go func() { inParts <- checkConditions(ctx, parts.InParts(), prefix) }()
+	err, partsErr := checkConditions(ctx, b, prefix), <-inParts
+	if err == nil && atoll.KindOf(partsErr) == atoll.ErrUnsupported {
+		return atoll.E("check conditions", b.String(), atoll.ErrUnsupported, fmt.Errorf("of objects in parts: %w", errors.Unwrap(partsErr)))
 	}
-	return err
+	return cmp.Or(err, partsErr)
 }
 
 func checkConditions(ctx context.Context, b Bucket, prefix string) (err error) {

@@ -121,14 +121,16 @@ type claim struct {
 var ErrLost = errors.New("another program has taken over, for this one did not answer for too long")
 
 // take waits until nobody else changes what is below the prefix, and keeps others from
-// it until release. The claim's context is made from ctx.
-func (r *Remote) take(ctx context.Context) (*claim, error) {
+// it until release. The claim's context is made from ctx. l is latest as it was read
+// before, which is not read once more then, or nil.
+func (r *Remote) take(ctx context.Context, l *latest) (_ *claim, err error) {
 	var seen string // tag
 	var since time.Time
-	for {
-		l, err := r.readLatest(ctx)
-		if err != nil {
-			return nil, err
+	for ; ; l = nil {
+		if l == nil {
+			if l, err = r.readLatest(ctx); err != nil {
+				return nil, err
+			}
 		}
 		if l.tag != seen {
 			seen, since = l.tag, time.Now()

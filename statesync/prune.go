@@ -32,7 +32,7 @@ func (r *Remote) Prune(ctx context.Context, keep Keep) (p Pruned, err error) {
 	if keep.Last < 0 || keep.Within < 0 {
 		return p, r.fail("prune", atoll.ErrInvalid, "what is kept is counted from 0")
 	}
-	c, err := r.take(ctx)
+	c, err := r.take(ctx, nil)
 	if err != nil {
 		return p, err
 	}

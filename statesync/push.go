@@ -67,7 +67,7 @@ func (r *Remote) Push(ctx context.Context, t Tree, o PushOptions) (st *Stats, er
 			return st, nil
 		}
 	}
-	c, err := r.take(ctx)
+	c, err := r.take(ctx, now)
 	if err != nil {
 		return nil, err
 	}
