@@ -139,7 +139,7 @@ func (r *Remote) objects(ctx context.Context) (map[string]int64, error) {
 
 // needs takes from objects what a version needs.
 func (r *Remote) needs(ctx context.Context, n int64, objects map[string]int64) error {
-	v, err := r.fetch(ctx, n, "")
+	v, err := r.fetch(ctx, n, "", nil)
 	if err != nil {
 		return err // what it needs cannot be told, so that nothing may be removed
 	}

@@ -72,7 +72,7 @@ func (r *Remote) Pull(ctx context.Context, t Tree, o PullOptions) (st *Stats, er
 			return p.stats, nil
 		}
 	}
-	v, err := r.fetch(ctx, n, sum)
+	v, err := r.fetch(ctx, n, sum, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -249,8 +249,13 @@ func (p *push) latest(now *latest) (*base, error) {
 	if now.Version == 0 {
 		return &base{cursor: none()}, nil
 	}
-	v, err := p.r.fetch(p.ctx, now.Version, now.SHA256)
+	v, err := p.r.fetch(p.ctx, now.Version, now.SHA256, func(f *File) {
+		if f.Size > packed && f.Object != "" && f.SHA256 != (SHA256{}) {
+			p.large[f.SHA256] = place{f.Object, f.Offset} // moved files need not travel again
+		}
+	})
 	if errors.Is(err, ErrDamaged) || atoll.KindOf(err) == atoll.ErrNotExist {
+		clear(p.large)
 		p.r.log.Warn("push: the latest version cannot be used, and all files are pushed anew", "at", p.r.String(), "err", err)
 		return &base{cursor: none()}, nil
 	}
@@ -262,18 +267,6 @@ func (p *push) latest(now *latest) (*base, error) {
 	}
 	c, err := v.cursor()
 	if err != nil {
-		v.close()
-		return nil, err
-	}
-	for ; c.file != nil; c.advance() { // moved files need not travel again
-		if f := c.file; f.Size > packed && f.Object != "" && f.SHA256 != (SHA256{}) {
-			p.large[f.SHA256] = place{f.Object, f.Offset}
-		}
-	}
-	if c.err == nil {
-		c, err = v.cursor()
-	}
-	if err = errors.Join(err, c.err); err != nil {
 		v.close()
 		return nil, err
 	}

@@ -54,7 +54,7 @@ func (r *Remote) read(ctx context.Context, n int64) (*version, int64, error) {
 		}
 		n, sum = l.Version, l.SHA256
 	}
-	v, err := r.fetch(ctx, n, sum)
+	v, err := r.fetch(ctx, n, sum, nil)
 	return v, n, err
 }
 

@@ -145,6 +145,11 @@ func (f *File) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
+	return f.of(&w)
+}
+
+// of makes f the entry that w says, and checks it.
+func (f *File) of(w *wireFile) error {
 	*f = File{
 		Path: w.Path, Size: w.Size, Modified: w.Modified, Type: w.Type, Mode: unknownMode, Nanos: unknownNanos, Target: w.Target, Object: w.Object, Offset: w.Offset,
 	}

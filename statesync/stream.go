@@ -2,6 +2,7 @@ package statesync
 
 import (
 	"bufio"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -237,12 +238,16 @@ func (s *stateReader) next() (f File, err error) {
 		return f, io.EOF
 	}
 	s.in.left = maxEntry
-	var raw json.RawMessage
-	if err := s.dec.Decode(&raw); err != nil {
+	var w wireFile // not a File, whose own decoding would look at each byte twice
+	err = s.dec.Decode(&w)
+	if err != nil && !isEntry(err) {
 		return f, notJSON(err)
 	}
 	s.index++
-	if err := f.UnmarshalJSON(raw); err != nil {
+	if err == nil {
+		err = f.of(&w)
+	}
+	if err != nil {
 		return f, &BadEntry{s.index - 1, err}
 	}
 	if s.head.Sorted && s.index > 1 && f.Path <= s.last {
@@ -253,6 +258,14 @@ func (s *stateReader) next() (f File, err error) {
 		return f, &BadEntry{s.index - 1, errBelow(f.Path)}
 	}
 	return f, nil
+}
+
+// isEntry reports whether the decoder's error is about JSON that makes no entry: it goes
+// on behind that.
+func isEntry(err error) bool {
+	_, kind := errors.AsType[*json.UnmarshalTypeError](err)
+	_, bytes := errors.AsType[base64.CorruptInputError](err)
+	return kind || bytes
 }
 
 // An allowance reads no more than is left of it.
@@ -301,7 +314,7 @@ func (s *stateWriter) write(text string) {
 
 // put writes the next entry.
 func (s *stateWriter) put(f *File) error {
-	b, err := json.Marshal(f)
+	b, err := f.MarshalJSON()
 	if s.err == nil {
 		s.err = err
 	}

@@ -77,6 +77,7 @@ type version struct {
 	files int
 	bytes int64 // of all files
 	bad   []*BadEntry
+	each  func(*File) // called with each entry while it is checked, unless nil
 }
 
 func (v *version) close() { v.spool.Close() }
@@ -94,8 +95,9 @@ func (v *version) cursor() (*cursor, error) {
 }
 
 // fetch reads the state of a version; sum is its checksum in hexadecimal, or "". It is
-// whole, in order, and within bounds when fetch returns.
-func (r *Remote) fetch(ctx context.Context, n int64, sum string) (*version, error) {
+// whole, in order, and within bounds when fetch returns. Meanwhile each is called with
+// each entry, unless it is nil.
+func (r *Remote) fetch(ctx context.Context, n int64, sum string, each func(*File)) (*version, error) {
 	body, _, err := r.bucket.Get(ctx, r.stateKey(n), 0, -1)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
 		return nil, r.fail("sync", atoll.ErrNotExist, "there is no version %d", n)
@@ -108,7 +110,7 @@ func (r *Remote) fetch(ctx context.Context, n int64, sum string) (*version, erro
 	if err != nil {
 		return nil, err
 	}
-	v := &version{spool: file}
+	v := &version{spool: file, each: each}
 	if err := r.fill(v, n, sum, body); err != nil {
 		v.close()
 		return nil, err
@@ -175,7 +177,15 @@ func (v *version) check() error {
 		if err != nil {
 			return err
 		}
-		v.files, v.bytes = v.files+1, add(v.bytes, f.Size)
+		v.count(&f)
+	}
+}
+
+// count notes an entry that can be used.
+func (v *version) count(f *File) {
+	v.files, v.bytes = v.files+1, add(v.bytes, f.Size)
+	if v.each != nil {
+		v.each(f)
 	}
 }
 
@@ -206,10 +216,10 @@ func (v *version) sort() error {
 	if _, err := s.WriteTo(v.spool); err != nil {
 		return err
 	}
-	v.head, v.files = *s, len(s.Files)
+	v.head = *s
 	v.head.Files = nil
 	for i := range s.Files {
-		v.bytes = add(v.bytes, s.Files[i].Size)
+		v.count(&s.Files[i])
 	}
 	return nil
 }
