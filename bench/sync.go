@@ -128,7 +128,7 @@ func syncStepsOf(rounds int) []syncStep {
 	}
 }
 
-// syncSteps measures all steps, and removes what they left.
+// syncSteps measures all steps, and makes room again.
 func (b *bench) syncSteps(ctx context.Context, title, endpoint string, peers []*syncPeer, goals [4][]goal) error {
 	for i, step := range syncStepsOf(b.rounds) {
 		var methods []method
@@ -264,12 +264,14 @@ func fileOfTree(i int) string { return fmt.Sprintf("dir-%d/file-%d", i/filesPerD
 // fresh gives p an empty bucket, and has it forget what it pushed.
 func (p *syncPeer) fresh() error {
 	p.n++
-	p.bucket = fmt.Sprintf("bucket-%s-%d", filepath.Base(p.dir), p.n)
+	p.bucket = p.bucketOf(p.n)
 	if err := os.Remove(filepath.Join(p.tree, stateName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.Mkdir(filepath.Join(p.s.data, p.bucket), 0o755) // which is how this server makes one
 }
+
+func (p *syncPeer) bucketOf(n int) string { return fmt.Sprintf("bucket-%s-%d", filepath.Base(p.dir), n) }
 
 // change writes one small file anew.
 func (p *syncPeer) change() error {
@@ -279,7 +281,9 @@ func (p *syncPeer) change() error {
 }
 
 // target is the directory that is pulled into.
-func (p *syncPeer) target() string { return filepath.Join(p.dir, fmt.Sprintf("pulled-%d", p.n)) }
+func (p *syncPeer) target() string { return p.targetOf(p.n) }
+
+func (p *syncPeer) targetOf(n int) string { return filepath.Join(p.dir, fmt.Sprintf("pulled-%d", n)) }
 
 // empty has p pull into another directory.
 func (p *syncPeer) empty() error {
@@ -300,19 +304,39 @@ func (p *syncPeer) alike() error {
 	return err
 }
 
-// tidy removes all buckets but the last, and what was pulled.
+// tidy empties the large files of all buckets but the last, and of what was pulled. Not
+// more: where many files have just been removed, file systems are slow to make others.
 func (p *syncPeer) tidy() error {
 	for n := range p.n + 1 {
-		bucket := fmt.Sprintf("bucket-%s-%d", filepath.Base(p.dir), n)
+		bucket := p.bucketOf(n)
 		if bucket == p.bucket {
 			continue
 		}
-		err := errors.Join(os.RemoveAll(filepath.Join(p.s.data, bucket)), os.RemoveAll(filepath.Join(p.dir, fmt.Sprintf("pulled-%d", n))))
-		if err != nil {
-			return err
+		for _, dir := range []string{filepath.Join(p.s.data, bucket), p.targetOf(n)} {
+			if err := emptyLarge(dir); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// emptyLarge empties the large files of a tree, if there is one.
+func emptyLarge(dir string) error {
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil || info.Size() < largeSize {
+			return err
+		}
+		return os.Truncate(path, 0)
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // stateName is the file of ours that others do not have.
