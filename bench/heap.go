@@ -24,10 +24,10 @@ const (
 )
 
 // syncMemory measures by how much the heap grows while many files are pushed, pushed
-// once more, and pulled.
-func (b *bench) syncMemory(ctx context.Context, s *objects) (err error) {
+// once more, and pulled, all below a directory.
+func (b *bench) syncMemory(ctx context.Context, s *objects, base string) (err error) {
 	fmt.Fprintf(os.Stderr, "%d files\n", manyFiles)
-	dir := filepath.Join(b.dir, "sync", "many")
+	dir := filepath.Join(base, "many")
 	for i := range manyFiles {
 		name := filepath.Join(dir, fmt.Sprintf("some/directory %d/file of the number %d", i/1000, i))
 		if i%1000 == 0 {
@@ -52,7 +52,7 @@ func (b *bench) syncMemory(ctx context.Context, s *objects) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, bucket.Close()) }()
-	remote, err := statesync.New(bucket, "", statesync.Options{Dir: b.dir})
+	remote, err := statesync.New(bucket, "", statesync.Options{Dir: base})
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (b *bench) syncMemory(ctx context.Context, s *objects) (err error) {
 		}
 		return err
 	}
-	other := filepath.Join(b.dir, "sync", "many-pulled")
+	other := filepath.Join(base, "many-pulled")
 	if err := os.Mkdir(other, 0o755); err != nil {
 		return err
 	}

@@ -29,8 +29,8 @@ type objects struct {
 	cmd     *exec.Cmd
 }
 
-// startObjects starts one.
-func (b *bench) startObjects(ctx context.Context, name string) (_ *objects, err error) {
+// startObjects starts one, whose directory is data.
+func (b *bench) startObjects(ctx context.Context, data string) (_ *objects, err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (b *bench) startObjects(ctx context.Context, name string) (_ *objects, err 
 			return nil, missingError(fmt.Sprintf("sync: no %s: ./scripts/s3 and ./scripts/peers build it", filepath.Base(program)))
 		}
 	}
-	s := &objects{data: filepath.Join(b.dir, name, "objects")}
+	s := &objects{data: data}
 	if err := os.MkdirAll(s.data, 0o700); err != nil {
 		return nil, err
 	}

@@ -42,7 +42,12 @@ const farWay = 10 * time.Millisecond
 // sync measures what it takes to keep a directory in object storage, beside rclone
 // and s5cmd: with a server on this machine, and with one that is far away.
 func (b *bench) sync(ctx context.Context) (err error) {
-	s, err := b.startObjects(ctx, "sync")
+	dir, where := b.dir, "on disk"
+	if made, ok := inMemory(); ok {
+		dir, where = made, "in memory"
+		defer func() { err = errors.Join(err, os.RemoveAll(made)) }()
+	}
+	s, err := b.startObjects(ctx, filepath.Join(dir, "objects"))
 	var missing missingError
 	if errors.As(err, &missing) {
 		b.table.missing = append(b.table.missing, missing.Error())
@@ -52,7 +57,7 @@ func (b *bench) sync(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	peers, err := b.syncPeers(s)
+	peers, err := b.syncPeers(s, dir)
 	if err != nil {
 		return err
 	}
@@ -62,18 +67,41 @@ func (b *bench) sync(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, link.Close()) }()
 
-	near := "Versions of a directory, server near: "
+	title := "Versions of a directory " + where + ", server "
+	near := title + "near: "
 	if err := b.syncSteps(ctx, near, s.address, peers, syncGoals); err != nil {
 		return err
 	}
-	far := fmt.Sprintf("Versions of a directory, server %v away: ", 2*farWay)
+	far := fmt.Sprintf("%s%v away: ", title, 2*farWay)
 	if err := b.syncSteps(ctx, far, link.Addr().String(), peers, syncGoalsFar); err != nil {
 		return err
 	}
 	if err := b.countRequests(ctx, link, peers); err != nil {
 		return err
 	}
-	return b.syncMemory(ctx, s)
+	return b.syncMemory(ctx, s, dir)
+}
+
+// roomy is how many bytes there have to be for files in memory.
+const roomy = 8 << 30
+
+// inMemory makes a directory in memory, if it has room and what versitygw needs. What
+// is measured is then not how fast disks make files, of which the others make the most.
+func inMemory() (dir string, ok bool) {
+	const parent = "/dev/shm"
+	var fs unix.Statfs_t
+	_, free, err := memory()
+	if err != nil || free < roomy || unix.Statfs(parent, &fs) != nil || fs.Type != unix.TMPFS_MAGIC || int64(fs.Bavail)*fs.Bsize < roomy {
+		return "", false
+	}
+	if dir, err = os.MkdirTemp(parent, "bench"); err != nil {
+		return "", false
+	}
+	if unix.Setxattr(dir, "user.atoll", []byte("x"), 0) != nil { // before Linux 6.6
+		_ = os.Remove(dir)
+		return "", false
+	}
+	return dir, true
 }
 
 // The goals of each step, in their order. How long a step may take is said for the
@@ -151,12 +179,23 @@ func (step *syncStep) do(ctx context.Context, p *syncPeer, endpoint string) (tim
 	if err := step.ready(p); err != nil {
 		return 0, err
 	}
-	unix.Sync()
+	if err := settle(p.dir); err != nil {
+		return 0, err
+	}
 	took, err := untilEnd(step.run(ctx, p, "http://"+endpoint))
 	if err != nil {
 		return 0, err
 	}
 	return took, step.check(p)
+}
+
+// settle waits until nothing waits to be written to the disk of a directory.
+func settle(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
 }
 
 // countRequests counts what each program asks the server in each step. What is counted
@@ -181,8 +220,8 @@ func (b *bench) countRequests(ctx context.Context, link *slowLink, peers []*sync
 	return nil
 }
 
-// syncPeers makes the trees, and says how each program is called.
-func (b *bench) syncPeers(s *objects) ([]*syncPeer, error) {
+// syncPeers makes the trees in a directory, and says how each program is called.
+func (b *bench) syncPeers(s *objects, base string) ([]*syncPeer, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return nil, err
@@ -190,13 +229,13 @@ func (b *bench) syncPeers(s *objects) ([]*syncPeer, error) {
 	programs := filepath.Join(cache, "atoll-test", "peers")
 	command := func(ctx context.Context, name string, args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(ctx, filepath.Join(programs, name), args...)
-		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir}, objectsEnv...)
+		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.dir, "TMPDIR=" + base}, objectsEnv...)
 		return cmd
 	}
 	ours := func(verb string) func(context.Context, *syncPeer, string, string) *exec.Cmd {
 		return func(ctx context.Context, p *syncPeer, endpoint, dir string) *exec.Cmd {
 			cmd := b.atollCommand(ctx, filepath.Join(p.dir, "state"), "sync", verb, dir, "s3://"+p.bucket)
-			cmd.Env = append(append(cmd.Env, "ATOLL_SYNC_PATH_STYLE=true", "ATOLL_SYNC_ENDPOINT="+endpoint), objectsEnv...)
+			cmd.Env = append(append(cmd.Env, "ATOLL_SYNC_PATH_STYLE=true", "ATOLL_SYNC_ENDPOINT="+endpoint, "TMPDIR="+base), objectsEnv...)
 			return cmd
 		}
 	}
@@ -228,7 +267,7 @@ func (b *bench) syncPeers(s *objects) ([]*syncPeer, error) {
 		},
 	}
 	for i, p := range peers {
-		p.s, p.dir = s, filepath.Join(b.dir, "sync", strconv.Itoa(i))
+		p.s, p.dir = s, filepath.Join(base, "peers", strconv.Itoa(i))
 		p.tree = filepath.Join(p.dir, "tree")
 		if err := makeTree(p.tree); err != nil {
 			return nil, err
@@ -271,7 +310,9 @@ func (p *syncPeer) fresh() error {
 	return os.Mkdir(filepath.Join(p.s.data, p.bucket), 0o755) // which is how this server makes one
 }
 
-func (p *syncPeer) bucketOf(n int) string { return fmt.Sprintf("bucket-%s-%d", filepath.Base(p.dir), n) }
+func (p *syncPeer) bucketOf(n int) string {
+	return fmt.Sprintf("bucket-%s-%d", filepath.Base(p.dir), n)
+}
 
 // change writes one small file anew.
 func (p *syncPeer) change() error {

@@ -170,9 +170,19 @@ func Below(dir, name string) (rel string, ok bool) {
 	return strings.CutPrefix(name, dir)
 }
 
-// join appends the base name of a child.
+// join appends the base name of a child, as the system has it. There are many.
 func (p place) join(name string) place {
-	return place{path.Join(p.rel, name), path.Join(p.abs, name)}
+	return place{child(p.rel, name), child(p.abs, name)}
+}
+
+func child(dir, name string) string {
+	switch dir {
+	case ".":
+		return name
+	case "/":
+		return dir + name
+	}
+	return dir + "/" + name
 }
 
 // inTree does something at the name rel of the tree. Where that fails because
