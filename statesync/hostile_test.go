@@ -75,6 +75,7 @@ func TestHostileVersion(t *testing.T) {
 		"negative":       strings.Replace(entry("a"), `"size":1`, `"size":-1`, 1),
 		"huge":           strings.Replace(entry("a"), `"size":1`, `"size":9223372036854775807`, 1),
 		"text for size":  strings.Replace(entry("a"), `"size":1`, `"size":"1"`, 1),
+		"no base64":      strings.Replace(entry("a"), `{`, `{"path_b64":"?",`, 1),
 		"base64 up":      strings.Replace(entry("a"), `{`, `{"path_b64":"Li4vb3V0",`, 1),
 		"type":           strings.Replace(entry("a"), `{`, `{"type":"other",`, 1),
 		"no target":      strings.Replace(entry("a"), `{`, `{"type":"symlink",`, 1),
