@@ -212,7 +212,7 @@ func checkPath(p string) error {
 	case p == "":
 		return errors.New("an entry without a path")
 	case len(p) > maxPath:
-		return fmt.Errorf("a path of %d bytes: %.40q...", len(p), p)
+		return fmt.Errorf("a path of %d bytes that begins with %.40q", len(p), p)
 	case p[0] == '/' || strings.ContainsRune(p, 0):
 		return fmt.Errorf("no path below the directory: %.80q", p)
 	case p == StateName || p == stateTmpName:
