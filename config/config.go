@@ -66,8 +66,9 @@ type Config struct {
 	Local  Local  `yaml:"local"`
 	Mock   Mock   `yaml:"mock"`
 
-	file   string
-	values []Value
+	file     string
+	values   []Value
+	warnings []string
 }
 
 // Log says what is logged, and how.
@@ -118,12 +119,16 @@ func Load(src Source) (*Config, error) {
 	if err != nil {
 		return nil, atoll.E("config", "", atoll.ErrInvalid, err)
 	}
-	cfg.file, cfg.values = file, s.values()
+	cfg.file, cfg.values, cfg.warnings = file, s.values(), s.warnings
 	return cfg, nil
 }
 
 // File is the path of the file that was read, or would have been were it there.
 func (c *Config) File() string { return c.file }
+
+// Warnings say which values were not used, and what is instead. Load returns an error
+// for all but those of variables that other programs ignore when they make no sense.
+func (c *Config) Warnings() []string { return c.warnings }
 
 // Values lists every setting with where it came from, in the order of the
 // documentation.
@@ -189,8 +194,12 @@ const defaultMaxSandboxes = 100
 func (c *Config) check(s *schema) error {
 	var errs errorList
 	bad := func(key string, err error) {
-		if err != nil {
-			errs.addf("%s: %w", origin(s.leaf(key).from, key), err)
+		switch l := s.leaf(key); {
+		case err == nil:
+		case l.lenient && l.from == l.alias:
+			s.forgive(l, err)
+		default:
+			errs.addf("%s: %w", origin(l.from, key), err)
 		}
 	}
 	if c.StateDir == "" {

@@ -26,6 +26,8 @@ type schema struct {
 	leaves []*leaf
 	tables []string
 	home   string // for ~ in paths
+
+	warnings []string
 }
 
 // A leaf is one key and the field that holds its value.
@@ -36,6 +38,12 @@ type leaf struct {
 	alias string // an environment variable of another program that says the same; "" for none
 	field reflect.Value
 	from  string
+
+	// lenient says that a value of alias which makes no sense is no error: what would
+	// count without it, before, counts then.
+	lenient bool
+	before  reflect.Value // and where it came from
+	origin  string
 }
 
 func schemaOf(cfg *Config, home string) *schema {
@@ -57,7 +65,7 @@ func (s *schema) add(prefix string, v reflect.Value) {
 			s.add(key+".", field)
 			continue
 		}
-		s.leaves = append(s.leaves, &leaf{key: key, doc: f.Tag.Get("doc"), form: f.Tag.Get("form"), alias: f.Tag.Get("alias"), field: field, from: "default"})
+		s.leaves = append(s.leaves, &leaf{key: key, doc: f.Tag.Get("doc"), form: f.Tag.Get("form"), alias: f.Tag.Get("alias"), lenient: f.Tag.Get("lenient") == "true", field: field, from: "default"})
 	}
 }
 
@@ -89,7 +97,7 @@ func (s *schema) readEnv(env []string) error {
 	for _, l := range s.leaves {
 		known[l.env()] = l
 		if value := vars[l.alias]; l.alias != "" && value != "" && vars[l.env()] == "" {
-			errs.add(l.set(l.split(value), l.alias, s.home))
+			errs.add(s.setAlias(l, value))
 		}
 	}
 	for _, kv := range env {
@@ -106,6 +114,27 @@ func (s *schema) readEnv(env []string) error {
 		}
 	}
 	return errs.join()
+}
+
+// setAlias stores the value of a leaf's alias.
+func (s *schema) setAlias(l *leaf, value string) error {
+	if !l.lenient {
+		return l.set(l.split(value), l.alias, s.home)
+	}
+	l.before, l.origin = reflect.ValueOf(l.field.Interface()), l.from
+	if err := l.parse(l.split(value), l.alias, s.home); err != nil {
+		s.forgive(l, err)
+		return nil
+	}
+	l.from = l.alias
+	return nil
+}
+
+// forgive has a leaf keep what it had without its alias, and notes why.
+func (s *schema) forgive(l *leaf, err error) {
+	l.field.Set(l.before)
+	l.from = l.origin
+	s.warnings = append(s.warnings, fmt.Sprintf("%s: %v; until then %s is %s", l.alias, err, l.key, l.text()))
 }
 
 func (s *schema) readFlags(flags map[string]string) error {

@@ -49,6 +49,10 @@ func (a *app) config() (*config.Config, error) {
 		return nil, err
 	}
 	a.cfg = cfg
+	log := a.notes(cfg)
+	for _, text := range cfg.Warnings() {
+		log.Warn(text)
+	}
 	return cfg, nil
 }
 
