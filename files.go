@@ -64,6 +64,11 @@ type FS interface {
 type WriteOptions struct {
 	Mode      uint32 `json:"mode,omitempty"`       // permission bits; 0 means those of the file replaced, else 0644
 	NoClobber bool   `json:"no_clobber,omitempty"` // ErrAlreadyExists when the file is there
+	// Sync has Write return only when the file, and its name in its directory, are on
+	// disk: a machine that loses power then has the old file or the new one, whole. What
+	// is not on disk anyway, such as a sandbox's root file system that is kept in memory,
+	// is not the safer for it.
+	Sync bool `json:"sync,omitempty"`
 }
 
 // FileType says what a file is.

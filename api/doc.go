@@ -40,7 +40,7 @@
 //	POST   .../{pid}/stdin                    ?close=true
 //	GET    .../{pid}/attach                   a WebSocket, below
 //	GET    /v1/sandboxes/{id}/files           ?path= offset=; header Atoll-File-Info
-//	PUT    /v1/sandboxes/{id}/files           ?path= mode= no_clobber=
+//	PUT    /v1/sandboxes/{id}/files           ?path= mode= no_clobber= sync=
 //	DELETE /v1/sandboxes/{id}/files           ?path= recursive=
 //	GET    .../files/stat  list  watch        ?path= recursive=
 //	POST   .../files/mkdir ?path= mode=       .../files/rename ?from= to=

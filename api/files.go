@@ -31,7 +31,7 @@ func fileRoutes() []Route {
 		},
 		{
 			Method: "PUT", Path: base, Name: "writeFile", Tag: "files", Summary: "Store a file, replacing one that is there as a whole",
-			Params: []Param{path, mode, {Name: "no_clobber", Type: "boolean", Doc: "fail when the file is there"}},
+			Params: []Param{path, mode, {Name: "no_clobber", Type: "boolean", Doc: "fail when the file is there"}, {Name: "sync", Type: "boolean", Doc: "answer when it is on disk"}},
 			Body:   Content{Media: mediaBytes}, Reply: jsonOf[fileInfo](), serve: (*Handler).serveWriteFile,
 		},
 		{
@@ -373,7 +373,7 @@ func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadClos
 
 func (h *Handler) serveWriteFile(w http.ResponseWriter, r *http.Request) error {
 	var opts atoll.WriteOptions
-	read := func(q *query) { opts = atoll.WriteOptions{Mode: q.mode("mode"), NoClobber: q.bool("no_clobber")} }
+	read := func(q *query) { opts = atoll.WriteOptions{Mode: q.mode("mode"), NoClobber: q.bool("no_clobber"), Sync: q.bool("sync")} }
 	return h.onFile(r, read, func(fs atoll.FS, name string) error {
 		fi, err := fs.Write(r.Context(), name, h.upload(w, r), opts)
 		if err != nil {
@@ -392,6 +392,9 @@ func (f files) Write(ctx context.Context, name string, r io.Reader, opts atoll.W
 	}
 	if opts.NoClobber {
 		q.query.Set("no_clobber", "true")
+	}
+	if opts.Sync {
+		q.query.Set("sync", "true")
 	}
 	var fi fileInfo
 	q.reply, q.undo = &fi, uploadGrace

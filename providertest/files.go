@@ -145,6 +145,17 @@ var files = []promise{
 		}
 		h.holds(t, sb, "f", "first")
 	}},
+	{"a Write with Sync replaces the file, and makes directories for it", []need{needFiles}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for _, text := range []string{"first", "second"} {
+			info, err := atoll.Files(sb).Write(h.ctx(t), "d/f", strings.NewReader(text), atoll.WriteOptions{Mode: 0o640, Sync: true})
+			if err != nil || info.Size != int64(len(text)) || info.Mode != 0o640 {
+				t.Errorf("Write: %+v, %v", info, err)
+			}
+			h.holds(t, sb, "d/f", text)
+		}
+		h.listed(t, sb, "d", false, "/work/d/f")
+	}},
 	{"a Write whose reader fails leaves the old file and nothing else", []need{needFiles}, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
 		h.write(t, sb, "d/f", "old")

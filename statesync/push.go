@@ -474,7 +474,7 @@ func (r *Remote) writeLocal(ctx context.Context, fs atoll.FS, state io.Reader, p
 		i += len(`"push":"`)
 		head = head[:i] + push + head[i+len(push):]
 	}
-	if _, err = fs.Write(context.WithoutCancel(ctx), StateName, io.MultiReader(strings.NewReader(head), in), atoll.WriteOptions{Mode: 0o644}); err != nil {
+	if _, err = fs.Write(context.WithoutCancel(ctx), StateName, io.MultiReader(strings.NewReader(head), in), atoll.WriteOptions{Mode: 0o644, Sync: true}); err != nil {
 		return atoll.E("sync", r.String(), atoll.KindOf(err), errors.Join(errors.New("all is done but for the state file of the directory, which could not be written"), err))
 	}
 	return nil

@@ -9,6 +9,7 @@ package statesync
 
 import (
 	"cmp"
+	"encoding/json"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -115,13 +116,37 @@ type Stats struct {
 	FilesDeleted     int           `json:"files_deleted"`
 	FilesSkipped     int           `json:"files_skipped"` // alike on both sides
 	BytesTransferred int64         `json:"bytes_transferred"`
-	Duration         time.Duration `json:"-"`
+	Duration         time.Duration `json:"-"` // in JSON it is duration_ms
 	// Conflicts are files that were changed on both sides, or here and never pushed.
 	Conflicts []Conflict `json:"conflicts,omitempty"`
 	// Errors say which files could not be read or written, and why: all others were.
 	// At most MaxErrors are kept.
 	Errors []string `json:"errors,omitempty"`
 	Failed int      `json:"failed,omitempty"` // how many there were
+}
+
+// statsFields are Stats without methods.
+type statsFields Stats
+
+// A wireStats is Stats in JSON.
+type wireStats struct {
+	*statsFields
+	Millis int64 `json:"duration_ms"`
+}
+
+// MarshalJSON implements json.Marshaler. Of the duration whole milliseconds are written.
+func (s Stats) MarshalJSON() ([]byte, error) {
+	return json.Marshal(wireStats{(*statsFields)(&s), s.Duration.Milliseconds()})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *Stats) UnmarshalJSON(b []byte) error {
+	w := wireStats{statsFields: (*statsFields)(s)}
+	if err := json.Unmarshal(b, &w); err != nil {
+		return err
+	}
+	s.Duration = time.Duration(w.Millis) * time.Millisecond
+	return nil
 }
 
 // MaxErrors is how many errors and conflicts Stats list.

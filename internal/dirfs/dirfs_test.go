@@ -123,6 +123,37 @@ func TestWriteIsAsAWhole(t *testing.T) {
 	})
 }
 
+// A file is on disk before it has a name, if that is asked for.
+func TestWriteSync(t *testing.T) {
+	f, dir, _ := newTree(t)
+	for _, text := range []string{"one", "two"} {
+		write(t, f, "below/file", text, atoll.WriteOptions{Sync: true})
+		if got, _, err := read(f, "below/file", 0); got != text || err != nil {
+			t.Errorf("the file is now %q, %v", got, err)
+		}
+	}
+	// A pipe can be written to, and neither be synchronized nor get a name.
+	f.openUnnamed = func(tree) (*os.File, error) {
+		r, w, err := os.Pipe()
+		if err == nil {
+			t.Cleanup(func() { r.Close() })
+		}
+		return w, err
+	}
+	for _, tt := range []struct {
+		sync bool
+		want error
+	}{{true, syscall.EINVAL}, {false, syscall.EXDEV}} {
+		_, err := f.Write(t.Context(), "below/file", strings.NewReader("three"), atoll.WriteOptions{Sync: tt.sync})
+		if !errors.Is(err, tt.want) {
+			t.Errorf("Write with Sync %v: %v, want %v", tt.sync, err, tt.want)
+		}
+		if got, err := os.ReadFile(filepath.Join(dir, "below", "file")); string(got) != "two" || err != nil {
+			t.Errorf("the file is now %q, %v", got, err)
+		}
+	}
+}
+
 func testWhole(t *testing.T, f *FS, dir string) {
 	write(t, f, "file", "old", atoll.WriteOptions{})
 	fail := errors.New("client gone")

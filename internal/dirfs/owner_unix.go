@@ -4,6 +4,7 @@ package dirfs
 
 import (
 	"io/fs"
+	"os"
 	"syscall"
 )
 
@@ -23,4 +24,14 @@ func inode(info fs.FileInfo) (id [2]uint64, ok bool) {
 		return id, false
 	}
 	return [2]uint64{uint64(st.Dev), st.Ino}, true
+}
+
+// syncDir has the names in a directory be on disk.
+func syncDir(dir tree) error {
+	file, err := dir.OpenFile(".", os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return file.Sync()
 }

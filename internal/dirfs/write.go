@@ -32,7 +32,7 @@ func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.Wri
 	if err != nil {
 		return atoll.FileInfo{}, err
 	}
-	w := writing{uid: f.opts.UID, gid: f.opts.GID, mode: 0o644, noClobber: opts.NoClobber}
+	w := writing{uid: f.opts.UID, gid: f.opts.GID, mode: 0o644, noClobber: opts.NoClobber, sync: opts.Sync}
 	err = f.inTree(at.rel, true, func(rel string) error { return f.begin(&w, rel) })
 	if err != nil {
 		return atoll.FileInfo{}, fail("write", name, err)
@@ -58,6 +58,7 @@ type writing struct {
 	uid, gid     int
 	mode         fs.FileMode
 	noClobber    bool
+	sync         bool
 }
 
 // begin finds the target and opens the file.
@@ -104,12 +105,18 @@ func (w *writing) run(ctx context.Context, r io.Reader) (fs.FileInfo, error) {
 		_ = w.dir.Remove(w.temp) // the first error counts
 		return nil, err
 	}
+	if w.sync {
+		return info, syncDir(w.dir)
+	}
 	return info, nil
 }
 
 // finish gives the file its owner and mode, and a name.
 func (w *writing) finish() error {
 	err := finish(w.file, w.uid, w.gid, w.mode)
+	if err == nil && w.sync {
+		err = w.file.Sync()
+	}
 	if err == nil && w.unnamed {
 		err = giveName(w.file, w.dir, w.temp)
 	}
