@@ -45,6 +45,7 @@ var rooms = map[string]map[string]string{
 	},
 	"internal/testagent": {},
 	"internal/testenv":   {},
+	"internal/tests3":    {"internal/testenv": "where the servers are"},
 	"internal/hostile":   {},
 	"internal/testimage": {"internal/testenv": "a static busybox to put into images"},
 	"internal/life": {
@@ -280,7 +281,7 @@ var guests = map[string]struct {
 
 // testSupport lists the packages that are made for tests and may therefore
 // import package testing.
-var testSupport = []string{"bucket/buckettest", "providertest", "store/storetest", "internal/testagent/agenttest", "internal/testenv", "internal/testimage", "internal/testsession"}
+var testSupport = []string{"bucket/buckettest", "providertest", "store/storetest", "internal/testagent/agenttest", "internal/testenv", "internal/testimage", "internal/tests3", "internal/testsession"}
 
 // A source is one Go file of this repository, whichever of its modules it is in.
 type source struct {

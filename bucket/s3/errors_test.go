@@ -19,6 +19,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/bucket"
+	"github.com/seed46cd37a8/atoll/internal/tests3"
 )
 
 // fake is a service that answers as f does.
@@ -191,13 +192,13 @@ func TestOpen(t *testing.T) {
 	t.Setenv("AWS_ENDPOINT_URL", "http://s3.example.org")
 	_, err := Open(t.Context(), Options{Bucket: "b-b", Region: "eu-west-1"})
 	wantKind(t, "plain, of the environment", err, atoll.ErrInvalid)
-	if got := open(t, to("https://s3.example.org")).String(); got != "s3://"+bucketOf {
+	if got := open(t, to("https://s3.example.org")).String(); got != "s3://"+tests3.Bucket {
 		t.Errorf("its URL is %s", got)
 	}
 }
 
 func TestCredentials(t *testing.T) {
-	endpoint := versity(t)
+	endpoint := tests3.Versity(t)
 	opts := to(endpoint)
 	opts.Attempts = 2
 	opts.Credentials = nil

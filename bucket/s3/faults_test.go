@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/bucket"
+	"github.com/seed46cd37a8/atoll/internal/tests3"
 )
 
 func put(t testing.TB, b bucket.Bucket, key, text string) bucket.Object {
@@ -67,24 +68,24 @@ var (
 
 // What fails at first is done again, and what is done is what was asked for.
 func TestFaultsAreGotOver(t *testing.T) {
-	p := newProxy(t, versity(t))
-	b := open(t, to(p.endpoint))
-	for what, f := range map[string]fault{
-		"busy":          {status: http.StatusServiceUnavailable},
-		"too many":      {status: http.StatusTooManyRequests, code: "TooManyRequests"},
-		"internal":      {status: http.StatusInternalServerError, code: "InternalError"},
-		"cut request":   {cutRequest: 100_000},
-		"lost answer":   {lose: true},
-		"reset at once": {lose: true, header: func(h http.Header) { h.Set("X-Amz-Content-Sha256", "wrong") }},
+	p := tests3.NewProxy(t, tests3.Versity(t))
+	b := open(t, to(p.Endpoint))
+	for what, f := range map[string]tests3.Fault{
+		"busy":          {Status: http.StatusServiceUnavailable},
+		"too many":      {Status: http.StatusTooManyRequests, Code: "TooManyRequests"},
+		"internal":      {Status: http.StatusInternalServerError, Code: "InternalError"},
+		"cut request":   {CutRequest: 100_000},
+		"lost answer":   {Lose: true},
+		"reset at once": {Lose: true, Header: func(h http.Header) { h.Set("X-Amz-Content-Sha256", "wrong") }},
 	} {
 		t.Run(what, func(t *testing.T) {
 			for size, text := range map[string]string{"small": small, "large": large} {
 				for _, method := range []string{http.MethodPut, http.MethodPost, http.MethodHead, http.MethodGet, http.MethodDelete} {
-					if f.cutRequest > 0 && method != http.MethodPut {
+					if f.CutRequest > 0 && method != http.MethodPut {
 						continue
 					}
 					for key, when := range map[string]bucket.Condition{"k": {}, "absent": {Absent: true}} {
-						p.first(3, method, f)
+						p.First(3, method, f)
 						o, err := b.Put(t.Context(), key, strings.NewReader(text), int64(len(text)), when)
 						if err != nil {
 							t.Fatalf("Put of a %s object, %s %s: %v", size, method, key, err)
@@ -110,7 +111,7 @@ func TestFaultsAreGotOver(t *testing.T) {
 			}
 		})
 	}
-	p.set(nil)
+	p.Set(nil)
 	// One whose creation was not answered is unknown to who asked for it: Sweep's.
 	if err := b.Sweep(t.Context(), "", -time.Hour); err != nil {
 		t.Errorf("Sweep: %v", err)
@@ -121,11 +122,11 @@ func TestFaultsAreGotOver(t *testing.T) {
 }
 
 func TestBusyForever(t *testing.T) {
-	p := newProxy(t, versity(t))
-	opts := to(p.endpoint)
+	p := tests3.NewProxy(t, tests3.Versity(t))
+	opts := to(p.Endpoint)
 	opts.Attempts = 3
 	b := open(t, opts)
-	p.set(func(*http.Request, int) fault { return fault{status: http.StatusServiceUnavailable} })
+	p.Set(func(*http.Request, int) tests3.Fault { return tests3.Fault{Status: http.StatusServiceUnavailable} })
 	for what, try := range map[string]func() error{
 		"Put": func() error {
 			_, err := b.Put(t.Context(), "k", strings.NewReader("x"), 1, bucket.Condition{})
@@ -140,10 +141,10 @@ func TestBusyForever(t *testing.T) {
 			return err
 		},
 	} {
-		before := p.requests()
+		before := p.Requests()
 		err := try()
 		wantKind(t, what, err, atoll.ErrUnavailable)
-		if n := p.requests() - before; n != 3 {
+		if n := p.Requests() - before; n != 3 {
 			t.Errorf("%s: asked %d times, want 3", what, n)
 		}
 	}
@@ -159,19 +160,19 @@ func TestBusyForever(t *testing.T) {
 
 // What is cut short is read on where it was, and never the end.
 func TestCutAnswers(t *testing.T) {
-	p := newProxy(t, versity(t))
-	opts := to(p.endpoint)
+	p := tests3.NewProxy(t, tests3.Versity(t))
+	opts := to(p.Endpoint)
 	opts.Stall = 300 * time.Millisecond
 	b := open(t, opts)
 	put(t, b, "k", large)
-	for what, f := range map[string]fault{
-		"a few times": {cutAnswer: 1 << 20},
-		"stalled":     {cutAnswer: 1 << 20, stall: true},
+	for what, f := range map[string]tests3.Fault{
+		"a few times": {CutAnswer: 1 << 20},
+		"stalled":     {CutAnswer: 1 << 20, Stall: true},
 	} {
 		t.Run(what, func(t *testing.T) {
-			p.first(3, http.MethodGet, f)
+			p.First(3, http.MethodGet, f)
 			wantText(t, b, "k", large)
-			p.first(2, http.MethodGet, f)
+			p.First(2, http.MethodGet, f)
 			r, o, err := b.Get(t.Context(), "k", 1000, 3<<20)
 			if err != nil {
 				t.Fatal(err)
@@ -183,15 +184,15 @@ func TestCutAnswers(t *testing.T) {
 		})
 	}
 	t.Run("always, after a while", func(t *testing.T) {
-		p.set(func(*http.Request, int) fault { return fault{cutAnswer: 1 << 20} })
+		p.Set(func(*http.Request, int) tests3.Fault { return tests3.Fault{CutAnswer: 1 << 20} })
 		wantText(t, b, "k", large) // it gets on, each time
 	})
 	t.Run("always, at once", func(t *testing.T) {
-		p.set(func(_ *http.Request, n int) fault {
+		p.Set(func(_ *http.Request, n int) tests3.Fault {
 			if n == 1 {
-				return fault{cutAnswer: 1 << 20}
+				return tests3.Fault{CutAnswer: 1 << 20}
 			}
-			return fault{lose: true}
+			return tests3.Fault{Lose: true}
 		})
 		got, err := get(t, b, "k")
 		wantKind(t, "Get", err, atoll.ErrUnavailable)
@@ -200,8 +201,8 @@ func TestCutAnswers(t *testing.T) {
 		}
 	})
 	t.Run("written anew", func(t *testing.T) {
-		direct := open(t, to("http://"+p.target.Host))
-		p.first(1, http.MethodGet, fault{cutAnswer: 1 << 20, then: func() { put(t, direct, "k", "new") }})
+		direct := open(t, to("http://"+p.Target.Host))
+		p.First(1, http.MethodGet, tests3.Fault{CutAnswer: 1 << 20, Then: func() { put(t, direct, "k", "new") }})
 		_, err := get(t, b, "k")
 		wantKind(t, "Get", err, atoll.ErrUnavailable)
 		if err == nil || !strings.Contains(err.Error(), "anew") {
@@ -210,8 +211,8 @@ func TestCutAnswers(t *testing.T) {
 		put(t, direct, "k", large)
 	})
 	t.Run("removed", func(t *testing.T) {
-		direct := open(t, to("http://"+p.target.Host))
-		p.first(1, http.MethodGet, fault{cutAnswer: 1 << 20, then: func() {
+		direct := open(t, to("http://"+p.Target.Host))
+		p.First(1, http.MethodGet, tests3.Fault{CutAnswer: 1 << 20, Then: func() {
 			if err := direct.Delete(context.Background(), "k"); err != nil {
 				t.Error(err)
 			}
@@ -223,16 +224,16 @@ func TestCutAnswers(t *testing.T) {
 
 // A link may be slow, as long as something moves.
 func TestSlowLink(t *testing.T) {
-	p := newProxy(t, versity(t))
-	opts := to(p.endpoint)
+	p := tests3.NewProxy(t, tests3.Versity(t))
+	opts := to(p.Endpoint)
 	opts.Stall = time.Second
 	b := open(t, opts)
 	put(t, b, "k", small)
-	p.first(1, http.MethodGet, fault{slow: 300 * time.Millisecond})
+	p.First(1, http.MethodGet, tests3.Fault{Slow: 300 * time.Millisecond})
 	start := time.Now()
 	wantText(t, b, "k", small)
-	if took := time.Since(start); took < opts.Stall || p.requests() != 1 {
-		t.Errorf("it took %v and %d requests", took, p.requests())
+	if took := time.Since(start); took < opts.Stall || p.Requests() != 1 {
+		t.Errorf("it took %v and %d requests", took, p.Requests())
 	}
 	slow := &slowReader{strings.NewReader(small), 10 * time.Millisecond}
 	if _, err := b.Put(t.Context(), "k", slow, int64(len(small)), bucket.Condition{}); err != nil {
@@ -252,80 +253,80 @@ func (s *slowReader) Read(p []byte) (int, error) {
 
 // Whatever ends a write in parts, the parts are gone.
 func TestPartsOfWhatFailed(t *testing.T) {
-	p := newProxy(t, versity(t))
-	opts := to(p.endpoint)
+	p := tests3.NewProxy(t, tests3.Versity(t))
+	opts := to(p.Endpoint)
 	opts.Attempts = 2
 	b := open(t, opts)
 	old := put(t, b, "k", "old")
-	third := func(f fault) func(*http.Request, int) fault {
-		return func(r *http.Request, _ int) fault {
+	third := func(f tests3.Fault) func(*http.Request, int) tests3.Fault {
+		return func(r *http.Request, _ int) tests3.Fault {
 			if r.URL.Query().Get("partNumber") == "3" {
 				return f
 			}
-			return fault{}
+			return tests3.Fault{}
 		}
 	}
-	noHead := func(r *http.Request, _ int) fault { // which would tell before
+	noHead := func(r *http.Request, _ int) tests3.Fault { // which would tell before
 		if r.Method == http.MethodHead {
-			return fault{status: 403}
+			return tests3.Fault{Status: 403}
 		}
-		return fault{}
+		return tests3.Fault{}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for _, tt := range []struct {
 		what string
 		ctx  context.Context
-		plan func(*http.Request, int) fault
+		plan func(*http.Request, int) tests3.Fault
 		when bucket.Condition
 		want atoll.Kind
 	}{
-		{"a part fails", t.Context(), third(fault{status: 503}), bucket.Condition{}, atoll.ErrUnavailable},
-		{"a part is refused", t.Context(), third(fault{status: 403, code: "AccessDenied"}), bucket.Condition{}, atoll.ErrDenied},
-		{"the end fails", t.Context(), func(r *http.Request, _ int) fault {
+		{"a part fails", t.Context(), third(tests3.Fault{Status: 503}), bucket.Condition{}, atoll.ErrUnavailable},
+		{"a part is refused", t.Context(), third(tests3.Fault{Status: 403, Code: "AccessDenied"}), bucket.Condition{}, atoll.ErrDenied},
+		{"the end fails", t.Context(), func(r *http.Request, _ int) tests3.Fault {
 			if r.Method == http.MethodPost && isPart(r, "uploadId") {
-				return fault{status: 500, code: "InternalError"}
+				return tests3.Fault{Status: 500, Code: "InternalError"}
 			}
-			return fault{}
+			return tests3.Fault{}
 		}, bucket.Condition{}, atoll.ErrUnavailable},
-		{"others always write", t.Context(), func(r *http.Request, _ int) fault {
+		{"others always write", t.Context(), func(r *http.Request, _ int) tests3.Fault {
 			if r.Method == http.MethodPost && isPart(r, "uploadId") {
-				return fault{status: 409, code: codeBusy}
+				return tests3.Fault{Status: 409, Code: codeBusy}
 			}
-			return fault{}
+			return tests3.Fault{}
 		}, bucket.Condition{Tag: old.Tag}, atoll.ErrConflict},
 		{"a condition does not hold", t.Context(), noHead, bucket.Condition{Absent: true}, atoll.ErrConflict},
 		{"another does not", t.Context(), noHead, bucket.Condition{Tag: "other"}, atoll.ErrConflict},
-		{"it is cancelled", ctx, third(fault{cutRequest: 1000, stall: true, then: cancel}), bucket.Condition{}, atoll.ErrUnavailable},
+		{"it is cancelled", ctx, third(tests3.Fault{CutRequest: 1000, Stall: true, Then: cancel}), bucket.Condition{}, atoll.ErrUnavailable},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			p.set(tt.plan)
+			p.Set(tt.plan)
 			_, err := b.Put(tt.ctx, "k", strings.NewReader(large), int64(len(large)), tt.when)
 			wantKind(t, "Put", err, tt.want)
-			p.set(nil)
+			p.Set(nil)
 			if left := uploads(b)(t, ""); len(left) > 0 {
 				t.Errorf("left: %q", left)
 			}
 			wantText(t, b, "k", "old")
 		})
 	}
-	p.set(nil)
+	p.Set(nil)
 	for _, when := range []bucket.Condition{{Absent: true}, {Tag: "other"}} {
-		p.set(nil)
+		p.Set(nil)
 		_, err := b.Put(t.Context(), "k", strings.NewReader(large), int64(len(large)), when)
 		wantKind(t, "Put", err, atoll.ErrConflict)
-		if n := p.requests(); n != 1 {
+		if n := p.Requests(); n != 1 {
 			t.Errorf("what could be told with one request took %d", n)
 		}
 	}
 	// Who was in the way once, need not be again.
 	busy := 0
-	p.set(func(r *http.Request, _ int) fault {
+	p.Set(func(r *http.Request, _ int) tests3.Fault {
 		if r.Method == http.MethodPost && isPart(r, "uploadId") && busy == 0 {
 			busy++
-			return fault{status: 409, code: codeBusy}
+			return tests3.Fault{Status: 409, Code: codeBusy}
 		}
-		return fault{}
+		return tests3.Fault{}
 	})
 	if _, err := b.Put(t.Context(), "k", strings.NewReader(large), int64(len(large)), bucket.Condition{Tag: old.Tag}); err != nil {
 		t.Errorf("Put: %v", err)
@@ -334,7 +335,7 @@ func TestPartsOfWhatFailed(t *testing.T) {
 }
 
 func TestSweep(t *testing.T) {
-	b := open(t, to(versity(t)))
+	b := open(t, to(tests3.Versity(t)))
 	var started []string
 	for _, key := range []string{"p/a", "p/b", "q/c"} {
 		out, err := b.client.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &b.name, Key: &key})
@@ -373,16 +374,18 @@ func TestSweep(t *testing.T) {
 
 // Services that do not look at conditions are found out.
 func TestIgnoredConditions(t *testing.T) {
-	endpoint := fakes3(t)
+	endpoint := tests3.Fake(t)
 	err := bucket.CheckConditions(t.Context(), open(t, to(endpoint)), "p/")
 	wantKind(t, "CheckConditions of what ignores them for parts", err, atoll.ErrUnsupported)
 	if err == nil || !strings.Contains(err.Error(), "in parts") {
 		t.Errorf("CheckConditions: %v", err)
 	}
-	p := newProxy(t, endpoint)
+	p := tests3.NewProxy(t, endpoint)
 	for _, ignored := range []string{"If-None-Match", "If-Match"} {
-		p.set(func(*http.Request, int) fault { return fault{header: func(h http.Header) { h.Del(ignored) }} })
-		b := open(t, to(p.endpoint))
+		p.Set(func(*http.Request, int) tests3.Fault {
+			return tests3.Fault{Header: func(h http.Header) { h.Del(ignored) }}
+		})
+		b := open(t, to(p.Endpoint))
 		err := bucket.CheckConditions(t.Context(), b, "p/")
 		wantKind(t, "CheckConditions of what ignores "+ignored, err, atoll.ErrUnsupported)
 		t.Log(err)
@@ -394,10 +397,10 @@ func TestIgnoredConditions(t *testing.T) {
 
 // A write that fails in the middle of its body has not written half of it.
 func TestReadersOfFailedRequests(t *testing.T) {
-	p := newProxy(t, versity(t))
-	b := open(t, to(p.endpoint))
+	p := tests3.NewProxy(t, tests3.Versity(t))
+	b := open(t, to(p.Endpoint))
 	for range 20 {
-		p.first(2, http.MethodPut, fault{cutRequest: int64(1 + rand.IntN(len(small)-1))})
+		p.First(2, http.MethodPut, tests3.Fault{CutRequest: int64(1 + rand.IntN(len(small)-1))})
 		r := bytes.NewReader([]byte(small))
 		if _, err := b.Put(t.Context(), "k", r, int64(len(small)), bucket.Condition{}); err != nil {
 			t.Fatalf("Put: %v", err)

@@ -1,0 +1,187 @@
+package tests3
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A Fault is what a proxy does with a request. The zero Fault passes it on.
+type Fault struct {
+	Status     int           // answers so, and does not ask
+	Code       string        // of S3, with it
+	CutRequest int64         // breaks the connection after so many bytes of the request
+	CutAnswer  int64         // or of the answer, whose header is passed on
+	Lose       bool          // asks, and breaks the connection without an answer
+	Stall      bool          // does nothing more where it would break it
+	Delay      time.Duration // before it does anything
+	Slow       time.Duration // between pieces of the answer
+	Then       func()        // called where it breaks
+	Header     func(http.Header)
+}
+
+// A Proxy stands before a server and does to its clients what networks do.
+type Proxy struct {
+	Endpoint string // of the proxy
+	Target   *url.URL
+	client   http.Transport
+
+	mu    sync.Mutex
+	plan  func(r *http.Request, n int) Fault
+	count int // of requests since there is a plan
+	done  chan struct{}
+}
+
+// NewProxy stands before the server at target until the test ends, and does nothing to
+// its clients so far.
+func NewProxy(t testing.TB, target string) *Proxy {
+	t.Helper()
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Proxy{Target: u, done: make(chan struct{})}
+	p.client.DisableKeepAlives = true
+	server := httptest.NewServer(p)
+	p.Endpoint = server.URL
+	t.Cleanup(func() {
+		close(p.done)
+		server.CloseClientConnections()
+		server.Close()
+		p.client.CloseIdleConnections()
+	})
+	return p
+}
+
+// Set has the n-th request from now on, counted from 1, get what plan says.
+func (p *Proxy) Set(plan func(r *http.Request, n int) Fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.plan, p.count = plan, 0
+}
+
+// First gives the first n requests of a method a fault.
+func (p *Proxy) First(n int, method string, f Fault) {
+	seen := 0
+	p.Set(func(r *http.Request, _ int) Fault {
+		if r.Method != method || seen >= n {
+			return Fault{}
+		}
+		seen++
+		return f
+	})
+}
+
+// EveryNth has each n-th request answered with a status.
+func (p *Proxy) EveryNth(n, status int) {
+	p.Set(func(_ *http.Request, i int) Fault {
+		if i%n == 0 {
+			return Fault{Status: status}
+		}
+		return Fault{}
+	})
+}
+
+// Requests is how many there were since a plan was set.
+func (p *Proxy) Requests() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count
+}
+
+func (p *Proxy) next(r *http.Request) Fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.count++
+	if p.plan == nil {
+		return Fault{}
+	}
+	return p.plan(r, p.count)
+}
+
+// ServeHTTP implements http.Handler.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f := p.next(r)
+	if f.Delay > 0 {
+		select {
+		case <-time.After(f.Delay):
+		case <-p.done:
+		case <-r.Context().Done():
+		}
+	}
+	if f.Status != 0 {
+		code := f.Code
+		if code == "" {
+			code = "SlowDown"
+		}
+		w.Header().Set("Content-Type", "application/xml")
+		w.WriteHeader(f.Status)
+		fmt.Fprintf(w, `<?xml version="1.0" encoding="UTF-8"?><Error><Code>%s</Code><Message>as planned</Message></Error>`, code)
+		return
+	}
+	if f.CutRequest > 0 {
+		_, _ = io.CopyN(io.Discard, r.Body, f.CutRequest)
+		p.end(w, r, f)
+		return
+	}
+	out := r.Clone(r.Context())
+	out.URL.Scheme, out.URL.Host, out.RequestURI = p.Target.Scheme, p.Target.Host, ""
+	if f.Header != nil {
+		f.Header(out.Header)
+	}
+	answer, err := p.client.RoundTrip(out)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	defer answer.Body.Close()
+	if f.Lose {
+		_, _ = io.Copy(io.Discard, answer.Body)
+		p.end(w, r, f)
+		return
+	}
+	for name, values := range answer.Header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(answer.StatusCode)
+	switch {
+	case f.CutAnswer > 0:
+		_, _ = io.CopyN(w, answer.Body, f.CutAnswer)
+		_ = http.NewResponseController(w).Flush()
+		p.end(w, r, f)
+	case f.Slow > 0:
+		for {
+			if n, err := io.CopyN(w, answer.Body, 64<<10); n == 0 || err != nil {
+				return
+			}
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(f.Slow)
+		}
+	default:
+		_, _ = io.Copy(w, answer.Body)
+	}
+}
+
+// end breaks the connection, or leaves it as it is.
+func (p *Proxy) end(w http.ResponseWriter, r *http.Request, f Fault) {
+	if f.Then != nil {
+		f.Then()
+	}
+	if f.Stall {
+		select {
+		case <-p.done:
+		case <-r.Context().Done():
+		}
+	}
+	if c, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		_ = c.(*net.TCPConn).SetLinger(0) // a reset, and no end
+		c.Close()
+		return
+	}
+	panic(http.ErrAbortHandler)
+}
