@@ -32,8 +32,8 @@ func CheckConditions(ctx context.Context, b Bucket, prefix string) error {
 	inParts := make(chan error, 1)
 	go func() { inParts <- checkConditions(ctx, parts.InParts(), prefix) }()
 	err, partsErr := checkConditions(ctx, b, prefix), <-inParts
-	if err == nil && atoll.KindOf(partsErr) == atoll.ErrUnsupported {
-		return atoll.E("check conditions", b.String(), atoll.ErrUnsupported, fmt.Errorf("of objects in parts: %w", errors.Unwrap(partsErr)))
+	if e, ok := errors.AsType[*atoll.Error](partsErr); ok && err == nil && e.Kind == atoll.ErrUnsupported {
+		return atoll.E("check conditions", b.String(), atoll.ErrUnsupported, fmt.Errorf("of objects in parts: %w", e.Err))
 	}
 	return cmp.Or(err, partsErr)
 }

@@ -19,7 +19,7 @@ import (
 // put writes an object below the prefix.
 func put(t *testing.T, b bucket.Bucket, key, text string) {
 	t.Helper()
-	if _, err := b.Put(t.Context(), "agents/a/"+key, strings.NewReader(text), int64(len(text)), bucket.Condition{}); err != nil {
+	if _, err := b.Put(t.Context(), prefix+"/"+key, strings.NewReader(text), int64(len(text)), bucket.Condition{}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -13,16 +13,18 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/bucket"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
+	"github.com/seed46cd37a8/atoll/internal/tests3"
 	"github.com/seed46cd37a8/atoll/statesync"
 )
 
 // killedEnv makes this program one that pushes, pulls or prunes, and kills itself at a
-// step: "verb step nth bucket directory".
+// step: "verb step nth bucket directory". With "-" for the step it does not; "pushes"
+// then makes n versions of its own, and prints which.
 const killedEnv = "ATOLL_STATESYNC_TEST_KILLED"
 
 func TestMain(m *testing.M) {
+	tests3.Isolate()
 	if job := os.Getenv(killedEnv); job != "" {
 		fmt.Fprintln(os.Stderr, killed(job))
 		os.Exit(1)
@@ -36,12 +38,12 @@ func killed(job string) error {
 	if _, err := fmt.Sscan(job, &verb, &step, &nth, &store, &dir); err != nil {
 		return err
 	}
-	b, err := bucket.OpenDir(store)
+	b, _, err := openAt(store)
 	if err != nil {
 		return err
 	}
 	var n atomic.Int64
-	r, err := statesync.New(b, "agents/a", statesync.Options{}.WithStep(func(name string) {
+	r, err := statesync.New(b, prefix, statesync.Options{}.WithExpire(expire).WithStep(func(name string) {
 		if name == step && n.Add(1) == nth {
 			self, err := os.FindProcess(os.Getpid())
 			if err == nil {
@@ -66,6 +68,8 @@ func killed(job string) error {
 		_, err = r.Pull(context.Background(), tree, statesync.PullOptions{})
 	case "prune":
 		_, err = r.Prune(context.Background(), statesync.Keep{Last: 1})
+	case "pushes":
+		return pushes(r, tree, dir, nth)
 	}
 	return fmt.Errorf("not killed: %v", err)
 }
@@ -85,6 +89,9 @@ func kill(t *testing.T, verb, step string, nth int, store, dir string) {
 	}
 }
 
+// expire is how long locks hold that were left behind, in tests that wait for it.
+const expire = 300 * time.Millisecond
+
 // scene is a bucket with two versions, of which an editor has pushed the second.
 type scene struct {
 	store  string
@@ -93,14 +100,9 @@ type scene struct {
 	was    map[int64]string // what the versions hold
 }
 
-func newScene(t *testing.T) *scene {
-	s := &scene{store: t.TempDir(), editor: newPlace(t), was: map[int64]string{}}
-	b, err := bucket.OpenDir(s.store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.Close() })
-	s.remote = newRemote(t, b, statesync.Options{}.WithExpire(300*time.Millisecond))
+func newScene(t *testing.T, store string) *scene {
+	s := &scene{store: store, editor: newPlace(t), was: map[int64]string{}}
+	s.remote = newRemote(t, openStore(t, store), statesync.Options{}.WithExpire(expire))
 	for i := range 2 {
 		for n := range 20 {
 			s.editor.write(fmt.Sprintf("dir %d/file %d", n%3, n), fmt.Sprint(i, n))
@@ -137,14 +139,16 @@ func (s *scene) whole(t *testing.T) {
 
 // A push that is killed at any step leaves the version before, or is done; and the next
 // one is not in the way of it.
-func TestKilledPush(t *testing.T) {
+func TestKilledPush(t *testing.T) { testKilledPush(t, testing.TB.TempDir) }
+
+func testKilledPush(t *testing.T, store func(testing.TB) string) {
 	for _, at := range []struct {
 		step string
 		nth  int
 		done bool
 	}{{"locked", 1, false}, {"object", 1, false}, {"object", 2, false}, {"state", 1, false}, {"committed", 1, true}} {
 		t.Run(fmt.Sprint(at.step, at.nth), func(t *testing.T) {
-			s := newScene(t)
+			s := newScene(t, store(t))
 			before := newest(t, s.remote)
 			s.editor.write("dir 1/file 1", "changed")
 			s.editor.write("big", strings.Repeat("z", 500<<10))
@@ -189,12 +193,7 @@ func newest(t *testing.T, r *statesync.Remote) (latest int64) {
 // objects lists what is in a bucket below objects.
 func objects(t *testing.T, store string) (keys []string) {
 	t.Helper()
-	b, err := bucket.OpenDir(store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	for o, err := range b.List(t.Context(), "agents/a/objects/") {
+	for o, err := range openStore(t, store).List(t.Context(), prefix+"/objects/") {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,10 +203,12 @@ func objects(t *testing.T, store string) (keys []string) {
 }
 
 // A pull that is killed at any step is finished by the next, and loses nothing.
-func TestKilledPull(t *testing.T) {
+func TestKilledPull(t *testing.T) { testKilledPull(t, testing.TB.TempDir) }
+
+func testKilledPull(t *testing.T, store func(testing.TB) string) {
 	for _, step := range []string{"judged", "removed", "written"} {
 		t.Run(step, func(t *testing.T) {
-			s := newScene(t)
+			s := newScene(t, store(t))
 			other := newPlace(t)
 			versions := []int64{}
 			for v := range s.was {
@@ -232,10 +233,12 @@ func TestKilledPull(t *testing.T) {
 }
 
 // A prune that is killed leaves whole versions, and the next one does the rest.
-func TestKilledPrune(t *testing.T) {
+func TestKilledPrune(t *testing.T) { testKilledPrune(t, testing.TB.TempDir) }
+
+func testKilledPrune(t *testing.T, store func(testing.TB) string) {
 	for _, step := range []string{"chosen", "version"} {
 		t.Run(step, func(t *testing.T) {
-			s := newScene(t)
+			s := newScene(t, store(t))
 			latest := newest(t, s.remote)
 			kill(t, "prune", step, 1, s.store, s.editor.dir)
 			s.whole(t)
@@ -260,12 +263,7 @@ func TestPushesAtOnce(t *testing.T) {
 	var mu sync.Mutex
 	was := map[int64]string{}
 	var all sync.WaitGroup
-	b, err := bucket.OpenDir(store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	r := newRemote(t, b, statesync.Options{})
+	r := newRemote(t, openStore(t, store), statesync.Options{})
 	for i := range 4 {
 		p := newPlace(t)
 		all.Go(func() {
@@ -297,12 +295,8 @@ func TestPushesAtOnce(t *testing.T) {
 
 // Who is held up for so long that another takes over commits nothing.
 func TestTakenOver(t *testing.T) {
-	s := newScene(t)
-	b, err := bucket.OpenDir(s.store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	s := newScene(t, t.TempDir())
+	b := openStore(t, s.store)
 	held, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	slow := newRemote(t, b, statesync.Options{}.WithExpire(time.Hour).WithStep(func(name string) {

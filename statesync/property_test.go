@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/seed46cd37a8/atoll/bucket"
 	"github.com/seed46cd37a8/atoll/statesync"
 )
 
@@ -60,10 +61,14 @@ func TestRandomEdits(t *testing.T) {
 	if testing.Short() {
 		rounds = 5
 	}
+	testRandomEdits(t, rounds, openBucket)
+}
+
+func testRandomEdits(t *testing.T, rounds int, open func(t testing.TB) bucket.Bucket) {
 	for seed := range uint64(rounds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
-			r := newRemote(t, openBucket(t), statesync.Options{})
+			r := newRemote(t, open(t), statesync.Options{})
 			a, mirror := newPlace(t), newPlace(t)
 			was := map[int64]string{}
 			for range 8 {

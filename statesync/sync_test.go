@@ -19,16 +19,15 @@ import (
 // openBucket makes a bucket that is a directory.
 func openBucket(t testing.TB) bucket.Bucket {
 	t.Helper()
-	b, err := bucket.OpenDir(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return openStore(t, t.TempDir())
 }
+
+// prefix is where versions are in the buckets of tests.
+const prefix = "agents/a"
 
 func newRemote(t testing.TB, b bucket.Bucket, o statesync.Options) *statesync.Remote {
 	t.Helper()
-	r, err := statesync.New(b, "agents/a", o)
+	r, err := statesync.New(b, prefix, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,8 +160,10 @@ func difference(x, y string) string {
 	return out.String()
 }
 
-func TestPushAndPull(t *testing.T) {
-	r := newRemote(t, openBucket(t), statesync.Options{})
+func TestPushAndPull(t *testing.T) { testPushAndPull(t, openBucket(t)) }
+
+func testPushAndPull(t *testing.T, store bucket.Bucket) {
+	r := newRemote(t, store, statesync.Options{})
 	a, b := newPlace(t), newPlace(t)
 	if st := a.pull(r, statesync.PullOptions{}); st.Version != 0 {
 		t.Errorf("a pull of nothing: %+v", st)

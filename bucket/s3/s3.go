@@ -27,6 +27,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go/logging"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/bucket"
@@ -52,7 +53,7 @@ type Options struct {
 	// minutes. Nil is what AWS's tools would use.
 	Credentials func(context.Context) (Credentials, error)
 
-	Attempts    int           // of each request, while the service is busy or cannot be reached; 6
+	Attempts    int           // of each request, while the service is busy or cannot be reached; 7, which go on for eight seconds at least
 	Backoff     time.Duration // the longest wait between two; 10 s
 	Stall       time.Duration // a connection on which nothing moves for so long is given up; two minutes
 	PartSize    int64         // objects that are larger are sent in parts of this size, at least 5 MiB; 16 MiB
@@ -125,6 +126,7 @@ func Open(ctx context.Context, opts Options) (*Bucket, error) {
 		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 		o.Retryer = newRetryer(opts)
+		o.Logger = logging.Nop{} // what matters is in the errors
 		o.APIOptions = append(o.APIOptions, signBodies)
 	})
 	o := b.client.Options()
@@ -142,7 +144,7 @@ func Open(ctx context.Context, opts Options) (*Bucket, error) {
 
 func (o *Options) defaults() {
 	if o.Attempts <= 0 {
-		o.Attempts = 6
+		o.Attempts = 7
 	}
 	if o.Backoff <= 0 {
 		o.Backoff = 10 * time.Second
