@@ -123,6 +123,44 @@ func TestWriteIsAsAWhole(t *testing.T) {
 	})
 }
 
+// What is unpacked half way leaves what was there.
+func TestUnpackWhole(t *testing.T) {
+	for _, unnamed := range []bool{true, false} {
+		t.Run(fmt.Sprint("unnamed ", unnamed), func(t *testing.T) {
+			f, dir, _ := newTree(t)
+			if !unnamed {
+				f.openUnnamed = func(tree) (*os.File, error) { return nil, errors.ErrUnsupported }
+			}
+			write(t, f, "old", "old", atoll.WriteOptions{})
+			for _, name := range []string{"old", "new", "below/new"} {
+				var b bytes.Buffer
+				w := tar.NewWriter(&b)
+				if err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Size: 100, Mode: 0o644}); err != nil {
+					t.Fatal(err)
+				}
+				looked := false
+				half := readerFunc(func([]byte) (int, error) { // as who would be killed now would leave it
+					if looked = true; unnamed {
+						if got, err := os.ReadFile(filepath.Join(dir, name)); string(got) != map[bool]string{true: "old"}[name == "old"] {
+							t.Errorf("%s has %q, %v, half way", name, got, err)
+						}
+					}
+					return 0, errors.New("torn")
+				})
+				if err := f.ReadTar(t.Context(), "/work", io.MultiReader(&b, strings.NewReader("1234567890"), half)); err == nil || !looked {
+					t.Errorf("ReadTar of half of %s: %v", name, err)
+				}
+			}
+			if got, _, err := read(f, "old", 0); got != "old" || err != nil {
+				t.Errorf("the old file is now %q, %v", got, err)
+			}
+			if all, err := f.List(t.Context(), "/work", true); err != nil || len(all) != 2 {
+				t.Errorf("there are %+v, %v; want old and below", all, err)
+			}
+		})
+	}
+}
+
 // A file is on disk before it has a name, if that is asked for.
 func TestWriteSync(t *testing.T) {
 	f, dir, _ := newTree(t)

@@ -137,17 +137,29 @@ func (u *unpacker) placeDir(name string, h *tar.Header) error {
 	return nil
 }
 
+// placeFile has a file appear as a whole, as Write does: who is killed half way leaves
+// what was there.
 func (u *unpacker) placeFile(ctx context.Context, name string, h *tar.Header, r io.Reader) error {
-	if err := u.clear(name); err != nil {
-		return err
-	}
-	file, err := u.m.create(name)
+	dir, err := u.m.openRoot(path.Dir(name))
 	if err != nil {
 		return err
 	}
-	mode := u.f.fileMode(uint32(h.Mode))
-	if _, err := fill(ctx, file, r, func() error { return finish(file, u.m.uid, u.m.gid, mode) }); err != nil {
-		_ = u.dir.Remove(name) // the first error counts
+	defer dir.Close()
+	w := writing{dir: dir, target: path.Base(name), temp: tempName(), uid: u.m.uid, gid: u.m.gid, mode: u.f.fileMode(uint32(h.Mode))}
+	switch info, err := dir.Lstat(w.target); {
+	case errors.Is(err, fs.ErrNotExist):
+		w.absent = true
+	case err != nil:
+		return err
+	case info.IsDir():
+		if err := u.clear(name); err != nil {
+			return err
+		}
+	}
+	if err := u.f.open(&w); err != nil {
+		return err
+	}
+	if _, err := w.run(ctx, r); err != nil {
 		return err
 	}
 	return u.setTime(name, h.ModTime)

@@ -55,6 +55,8 @@ type writing struct {
 	target, temp string // in dir
 	file         *os.File
 	unnamed      bool // the file is not yet temp
+	absent       bool // nothing was at target: if that is so still, the file needs no other name before
+	placed       bool // it has that of target
 	uid, gid     int
 	mode         fs.FileMode
 	noClobber    bool
@@ -80,20 +82,26 @@ func (f *FS) begin(w *writing, rel string) error {
 	if w.dir, err = f.maker(f.tree).openRoot(path.Dir(target)); err != nil {
 		return err
 	}
+	if err = f.open(w); err != nil {
+		w.dir.Close()
+	}
+	return err
+}
+
+// open makes the file, where the target will be.
+func (f *FS) open(w *writing) (err error) {
 	if w.file, err = f.openUnnamed(w.dir); err == nil {
 		w.unnamed = true
 		return nil
 	}
-	if w.file, err = w.dir.OpenFile(w.temp, createFlags, 0o600); err != nil {
-		w.dir.Close()
-	}
+	w.file, err = w.dir.OpenFile(w.temp, createFlags, 0o600)
 	return err
 }
 
 func (w *writing) run(ctx context.Context, r io.Reader) (fs.FileInfo, error) {
 	info, err := fill(ctx, w.file, r, w.finish)
 	switch {
-	case err != nil:
+	case err != nil, w.placed:
 	case w.noClobber:
 		if err = w.dir.Link(w.temp, w.target); err == nil {
 			err = w.dir.Remove(w.temp)
@@ -117,10 +125,14 @@ func (w *writing) finish() error {
 	if err == nil && w.sync {
 		err = w.file.Sync()
 	}
-	if err == nil && w.unnamed {
-		err = giveName(w.file, w.dir, w.temp)
+	if err != nil || !w.unnamed {
+		return err
 	}
-	return err
+	if w.absent && giveName(w.file, w.dir, w.target) == nil {
+		w.placed = true
+		return nil
+	}
+	return giveName(w.file, w.dir, w.temp)
 }
 
 // copyBuffer is what a file is written with at once: more than io's own 32 KiB
