@@ -22,6 +22,9 @@ type latest struct {
 	Push    string `json:"push,omitempty"`    // that made it
 	SHA256  string `json:"sha256,omitempty"`  // of its state file
 	Size    int64  `json:"size,omitempty"`    // of that, in bytes
+	// Used is the last number that is void, if that is beyond Version: no version can
+	// have it any more.
+	Used int64 `json:"used,omitempty"`
 	Lock    *lock  `json:"lock,omitempty"`
 
 	tag string // of the object; "" of none
@@ -113,7 +116,7 @@ type claim struct {
 
 	mu     sync.Mutex
 	latest *latest // as it was written last
-	begun  bool    // there may be a state file of the lock's version
+	tried  bool    // there may be a state file of the version that the lock names
 }
 
 // ErrLost is in the chain of the error of a push or a prune that was held up for so long
@@ -163,7 +166,7 @@ func (r *Remote) take(ctx context.Context, l *latest) (_ *claim, err error) {
 // What its owner had begun is made void: a state file without bytes, which is none, and
 // in whose place no other can be put.
 func (r *Remote) seize(ctx context.Context, l *latest) error {
-	mine := &lock{ID: atoll.NewID(), Owner: r.opts.Owner, Version: max(r.opts.now().Unix(), l.Version+1)}
+	mine := &lock{ID: atoll.NewID(), Owner: r.opts.Owner, Version: max(r.opts.now().Unix(), l.Version+1, l.Used+1)}
 	if left := l.Lock; left != nil {
 		mine.Void = left.Void
 		if left.Version > l.Version {
@@ -178,11 +181,17 @@ func (r *Remote) seize(ctx context.Context, l *latest) error {
 		return err
 	}
 	for _, v := range mine.Void {
-		if _, err := r.bucket.Put(ctx, r.stateKey(v), bytes.NewReader(nil), 0, bucket.Condition{}); err != nil {
+		if err := r.void(ctx, v); err != nil {
 			return err // the lock is left behind, with what is to be done
 		}
 	}
 	return nil
+}
+
+// void has a number be that of no version, for good.
+func (r *Remote) void(ctx context.Context, version int64) error {
+	_, err := r.bucket.Put(ctx, r.stateKey(version), bytes.NewReader(nil), 0, bucket.Condition{})
+	return err
 }
 
 // lockLook is how often who waits for a lock looks at it.
@@ -229,13 +238,6 @@ func (c *claim) current() latest {
 	return *c.latest
 }
 
-// begin says that a state file of the lock's version is about to be written.
-func (c *claim) begin() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.begun = true
-}
-
 func (c *claim) renew() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -257,20 +259,21 @@ func (c *claim) commit(version int64, push string, sum SHA256, size int64) error
 	return c.end(&l)
 }
 
+// try notes that the state file of the version that the lock names is about to be
+// written.
+func (c *claim) try() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tried = true
+}
+
 // release gives the claim up, if that has not been done, and waits until nothing of it
 // goes on.
 func (c *claim) release() {
 	c.mu.Lock()
 	cause := context.Cause(c.ctx)
 	if !errors.Is(cause, errEnded) && !errors.Is(cause, ErrLost) {
-		l := *c.latest
-		l.Lock = nil
-		if c.begun { // an end long ago is one to seize at once, and then what was begun becomes void
-			left := *c.latest.Lock
-			left.Until = 0
-			l.Lock = &left
-		}
-		if err := c.end(&l); err != nil {
+		if err := c.abandon(); err != nil {
 			c.r.log.Warn("sync: the lock is left to expire", "at", c.r.String(), "err", err)
 		}
 	}
@@ -281,9 +284,38 @@ func (c *claim) release() {
 
 var errEnded = errors.New("the claim has ended")
 
-// end writes l, of which nobody is the owner. It does so although the caller may have given up.
+// abandon gives the claim up without another version.
+func (c *claim) abandon() error {
+	l := *c.latest
+	for _, v := range l.Lock.Void {
+		l.Used = max(l.Used, v)
+	}
+	if c.tried {
+		l.Used = max(l.Used, l.Lock.Version)
+		ctx, cancel := c.ending()
+		defer cancel()
+		// Only who could renew the lock knows that the version has not been committed,
+		// and will not be by what is still on its way.
+		if err := c.r.beat(ctx, c.latest); err != nil {
+			return err
+		}
+		if err := c.r.void(ctx, l.Lock.Version); err != nil {
+			return err
+		}
+		l.tag = c.latest.tag
+	}
+	l.Lock = nil
+	return c.end(&l)
+}
+
+// ending is the context of how a claim ends, although the caller may have given up.
+func (c *claim) ending() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(c.ctx), c.r.opts.expire)
+}
+
+// end writes l, which has no lock.
 func (c *claim) end(l *latest) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), c.r.opts.expire)
+	ctx, cancel := c.ending()
 	defer cancel()
 	err := c.r.writeLatest(ctx, l)
 	if atoll.KindOf(err) == atoll.ErrConflict {

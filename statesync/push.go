@@ -219,7 +219,7 @@ func (p *push) run(c *claim) (st *Stats, err error) {
 		return nil, err
 	}
 	version := now.Lock.Version
-	c.begin()
+	c.try()
 	if _, err := p.r.bucket.Put(p.ctx, p.r.stateKey(version), p.state, size, bucket.Condition{Absent: true}); err != nil {
 		return nil, err
 	}
