@@ -25,7 +25,7 @@ type latest struct {
 	// Used is the last number that is void, if that is beyond Version: no version can
 	// have it any more.
 	Used int64 `json:"used,omitempty"`
-	Lock    *lock  `json:"lock,omitempty"`
+	Lock *lock `json:"lock,omitempty"`
 
 	tag string // of the object; "" of none
 }
