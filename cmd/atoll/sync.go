@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,7 +36,6 @@ region and its keys are those of AWS's own tools, or of sync in the configuratio
 type synced struct {
 	tree   statesync.Tree
 	remote *statesync.Remote
-	log    *slog.Logger
 }
 
 // withVersions calls f with the versions at a place, and a directory unless dir is "".
@@ -47,25 +45,26 @@ func (a *app) withVersions(cmd *cobra.Command, dir, at string, make bool, f func
 	if err != nil {
 		return err
 	}
-	s := &synced{log: a.log(cfg, slog.LevelWarn)}
-	remote, end, err := cfg.OpenStore(cmd.Context(), at, s.log)
+	ctx, stop := interruptible(cmd.Context()) // so that a lock is given up
+	defer stop()
+	s := &synced{}
+	remote, end, err := cfg.OpenStore(ctx, at, a.notes(cfg))
 	if err != nil {
 		return err
 	}
 	defer end()
 	s.remote = remote
-	if dir == "" {
-		return f(cmd.Context(), s)
-	}
-	if !isInside(dir) {
-		if make {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				return err
-			}
+	switch {
+	case dir == "":
+		return interrupted(ctx, f(ctx, s))
+	case isInside(dir):
+		return a.with(cmd, func(ctx context.Context, c *connection) error { return a.withDir(ctx, c, dir, s, f) })
+	case make:
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
 		}
-		return a.withDir(cmd.Context(), nil, dir, s, f)
 	}
-	return a.with(cmd, func(ctx context.Context, c *connection) error { return a.withDir(ctx, c, dir, s, f) })
+	return interrupted(ctx, a.withDir(ctx, nil, dir, s, f))
 }
 
 // withDir calls f with a directory, of this machine when there is no connection.
@@ -75,7 +74,11 @@ func (a *app) withDir(ctx context.Context, c *connection, dir string, s *synced,
 		return err
 	}
 	defer p.close()
-	if !p.isDir() {
+	switch {
+	case p.isDir():
+	case p.info != nil:
+		return atoll.Errorf("sync", "", atoll.ErrInvalid, "%s: not a directory: name the one that it is in", dir)
+	default:
 		return atoll.Errorf("sync", "", atoll.ErrNotExist, "%s: no such directory", dir)
 	}
 	s.tree = statesync.Tree{FS: p.fs, Dir: p.name}

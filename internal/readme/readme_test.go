@@ -23,6 +23,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/tests3"
 )
 
 const (
@@ -291,6 +292,60 @@ func TestServe(t *testing.T) {
 	if err != nil || failed != nil || !strings.HasPrefix(reply.Stdout, "Linux ") || strings.Contains(stderr.String(), "No such file") {
 		t.Errorf("%s\n%v, stdout %q, want what uname prints; stderr:\n%s", lines, err, stdout.String(), stderr.String())
 	}
+}
+
+// block returns the first block of code of a kind after a text, without its fences.
+func block(t *testing.T, after, kind string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(read(t, readme), after)
+	_, rest, begun := strings.Cut(rest, "```"+kind+"\n")
+	lines, _, ended := strings.Cut(rest, "\n```")
+	if !ok || !begun || !ended {
+		t.Fatalf("README.md has no block of %s after %q", kind, after)
+	}
+	return lines
+}
+
+// The lines about versions work as they stand, for a directory and for a service.
+func TestSync(t *testing.T) {
+	build, _, _ := strings.Cut(firstCommand(t), " && ")
+	if out, err := shell(t)(build).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", build, err, out)
+	}
+	const title = "## Keep the files of a sandbox"
+	t.Run("directory", func(t *testing.T) {
+		sh, dir := shell(t, "HOME"), t.TempDir()
+		lines := "cd " + dir + "\n" + block(t, title, "sh") + "\ncat project/file copy/file"
+		out, err := sh(lines).Output()
+		if err != nil || !strings.HasSuffix(string(out), "\ntwo\none\n") || !strings.Contains(string(out), "\nM file\n") {
+			t.Errorf("%s\n%v, %s", lines, err, out)
+		}
+	})
+	t.Run("service", func(t *testing.T) {
+		endpoint := tests3.Versity(t)
+		config := block(t, title, "yaml")
+		for from, to := range map[string]string{"my-bucket": tests3.Bucket, "https://s3.example.org": endpoint} {
+			if !strings.Contains(config, from) {
+				t.Fatalf("README.md does not show %s", from)
+			}
+			config = strings.ReplaceAll(config, from, to)
+		}
+		dir := t.TempDir()
+		for name, text := range map[string]string{"config.yaml": config, "web/file": "kept\n"} {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lines := strings.ReplaceAll(block(t, "S3_SECRET_KEY", "sh"), "web:/work", "web")
+		lines = fmt.Sprintf("set -e\ncd %s\nexport ATOLL_CONFIG=%[1]s/config.yaml S3_ACCESS_KEY=%s S3_SECRET_KEY=%s\n%s\nrm web/file\natoll sync pull web\ncat web/file",
+			dir, tests3.AccessKey, tests3.SecretKey, lines)
+		if out, err := shell(t, "HOME")(lines).CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "\nkept\n") {
+			t.Errorf("%s\n%v, %s", lines, err, out)
+		}
+	})
 }
 
 // The Go program in README.md is examples/library, word for word.
