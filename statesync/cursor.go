@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -150,6 +151,15 @@ func (r *Remote) spool() (*spool, error) {
 		return nil, atoll.E("sync", r.String(), atoll.ErrUnavailable, err)
 	}
 	return &spool{f, os.Remove(f.Name()) != nil}, nil
+}
+
+// Write says whose disk is full.
+func (s *spool) Write(b []byte) (int, error) {
+	n, err := s.File.Write(b)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		err = atoll.Errorf("sync", "", atoll.ErrExhausted, "no room for bytes on their way: make some, or set TMPDIR to a directory that has it: %w", err)
+	}
+	return n, err
 }
 
 // Close closes and removes it.

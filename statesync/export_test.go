@@ -1,6 +1,9 @@
 package statesync
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // WithStep has step called after each step.
 func (o Options) WithStep(step func(name string)) Options {
@@ -18,4 +21,10 @@ func (o Options) WithExpire(d time.Duration) Options {
 func (o Options) WithNow(now func() time.Time) Options {
 	o.now = now
 	return o
+}
+
+// Ignores reports whether rules, as in IgnoreName, leave a path out.
+func Ignores(rules, path string, dir bool) (bool, error) {
+	i, err := newIgnore(nil, strings.NewReader(rules))
+	return err == nil && i.match(path, dir), err
 }

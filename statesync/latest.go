@@ -310,7 +310,7 @@ func (c *claim) abandon() error {
 
 // ending is the context of how a claim ends, although the caller may have given up.
 func (c *claim) ending() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(c.ctx), c.r.opts.expire)
+	return context.WithTimeout(context.WithoutCancel(c.ctx), lockExpires)
 }
 
 // end writes l, which has no lock.

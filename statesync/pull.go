@@ -404,6 +404,9 @@ func (p *pull) unpack() error {
 	if packErr := <-packed; packErr != nil && !errors.Is(packErr, errUnpacked) && !errors.Is(packErr, context.Canceled) {
 		return packErr
 	}
+	if atoll.KindOf(err) == atoll.ErrExhausted {
+		return p.r.fail("pull", atoll.ErrExhausted, "there is no room for all of version %d: make some and pull again, which goes on from here: %w", p.number, err)
+	}
 	return err
 }
 

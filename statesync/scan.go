@@ -72,6 +72,9 @@ func (t Tree) scan(ctx context.Context, more []string) (*scan, error) {
 	s := &scan{prefix: len(strings.TrimSuffix(top.Path, "/")) + 1, rules: rules}
 	// The clock of the machine that the files are on, which need not be this one's.
 	now, err := fs.Write(ctx, stateTmpName, strings.NewReader(""), atoll.WriteOptions{Mode: 0o600})
+	if kind := atoll.KindOf(err); kind == atoll.ErrDenied || kind == atoll.ErrExhausted {
+		return nil, atoll.Errorf("sync", t.Dir, kind, "the directory has to have a state file, which cannot be written: make room, or the directory writable: %w", err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,75 +1,152 @@
 package statesync_test
 
 import (
-	"slices"
-	"strconv"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
-	"time"
 
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/bucket"
 	"github.com/seed46cd37a8/atoll/statesync"
 )
 
 func TestStatus(t *testing.T) {
-	r, p := newRemote(t, openBucket(t), statesync.Options{}), newPlace(t)
-	p.write("a", "one")
-	p.write("b", "one")
-	status := func() *statesync.Status {
+	r := newRemote(t, openBucket(t), statesync.Options{})
+	p, q := newPlace(t), newPlace(t)
+	p.write("changes", "1")
+	p.write("goes", "1")
+	p.write("stays", "1")
+	status := func(p *place) *statesync.Status {
 		t.Helper()
-		st, err := r.Status(t.Context(), p.Tree)
+		st, err := r.Status(t.Context(), p.Tree, "*.log")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return st
 	}
-	if st := status(); st.Latest != 0 || st.Behind || !st.Synced.IsZero() || !slices.Equal(st.Added.Paths, []string{"a", "b"}) {
+	if st := status(p); st.Latest != 0 || st.Behind || !st.Synced.IsZero() || st.Added.Count != 3 {
 		t.Errorf("before the first push: %+v", st)
 	}
-	v := p.push(r).Version
-	if st := status(); st.Latest != v || st.Behind || time.Since(st.Synced) > time.Minute || st.Added.Count+st.Changed.Count+st.Removed.Count+st.Unread.Count > 0 {
-		t.Errorf("after a push: %+v", st)
+	version := p.push(r).Version
+	q.pull(r, statesync.PullOptions{})
+	if st := status(q); st.Latest != version || st.Behind || st.Synced.IsZero() || st.Added.Count+st.Changed.Count+st.Removed.Count > 0 {
+		t.Errorf("after a pull: %+v", st)
 	}
-	p.write("a", "longer")
-	p.remove("b")
-	p.write("c", "one")
-	if st := status(); !slices.Equal(st.Added.Paths, []string{"c"}) || !slices.Equal(st.Changed.Paths, []string{"a"}) || !slices.Equal(st.Removed.Paths, []string{"b"}) {
-		t.Errorf("after changes: %+v", st)
+	q.write("changes", "22")
+	q.remove("goes")
+	q.write("new", "1")
+	q.write("new.log", "1")
+	p.write("stays", "22")
+	p.push(r)
+	st := status(q)
+	if got := fmt.Sprint(st.Behind, st.Added.Paths, st.Changed.Paths, st.Removed.Paths, st.Unread.Paths); got != "true [new] [changes] [goes] []" {
+		t.Errorf("after changes on both sides: %s", got)
 	}
-	q := newPlace(t)
-	q.write("d", "one")
-	q.push(r)
-	if st := status(); st.Latest <= v || !st.Behind {
-		t.Errorf("after the push of another: %+v", st)
+	for i := range statesync.MaxErrors + 5 {
+		q.write(fmt.Sprint("many/", i), "")
+	}
+	if st := status(q); st.Added.Count != statesync.MaxErrors+7 || len(st.Added.Paths) != statesync.MaxErrors {
+		t.Errorf("of many there are %d, and %d paths", st.Added.Count, len(st.Added.Paths))
 	}
 }
 
+// Compare is what the seed's comparison is.
 func TestCompare(t *testing.T) {
-	file := func(path string, sum byte) statesync.File {
-		return statesync.File{Path: path, Checksum: statesync.MD5{sum}, Size: 1}
+	state := func(files ...string) *statesync.State { // "path sum"
+		s := &statesync.State{}
+		for _, text := range files {
+			path, sum, _ := strings.Cut(text, " ")
+			s.Files = append(s.Files, statesync.File{Path: path, Checksum: statesync.MD5{sum[0]}, Size: 1})
+		}
+		return s
 	}
-	state := func(files ...statesync.File) *statesync.State { return &statesync.State{Files: files} }
-	one, two, changed := file("one", 1), file("two", 2), file("one", 3)
 	paths := func(files []statesync.File) (all []string) {
 		for _, f := range files {
-			all = append(all, f.Path+strconv.Itoa(int(f.Checksum[0])))
+			all = append(all, f.Path)
 		}
 		return all
 	}
 	for _, tt := range []struct {
-		name                   string
-		local, remote          *statesync.State
-		download, remove, skip []string
+		local, remote *statesync.State
+		want          string // to download, delete, skip
 	}{
-		{name: "nothing"},
-		{name: "empty", local: state(), remote: state()},
-		{name: "there only", remote: state(one, two), download: []string{"one1", "two2"}},
-		{name: "here only", local: state(one, two), remove: []string{"one", "two"}},
-		{name: "alike", local: state(one, two), remote: state(two, one), skip: []string{"two2", "one1"}},
-		{name: "changed", local: state(one), remote: state(changed), download: []string{"one3"}},
-		{name: "all of it", local: state(one, file("old", 4)), remote: state(changed, two), download: []string{"one3", "two2"}, remove: []string{"old"}},
+		{nil, nil, "[] [] []"},
+		{nil, state("a 1", "b 2"), "[a b] [] []"},
+		{state("a 1", "b 2"), nil, "[] [a b] []"},
+		{state("a 1"), state("a 1"), "[] [] [a]"},
+		{state("a 1"), state("a 2"), "[a] [] []"},
+		{state("a 1", "b 1", "c 1"), state("b 2", "c 1", "d 1"), "[b d] [a] [c]"},
+		{state(), state(), "[] [] []"},
 	} {
 		d := statesync.Compare(tt.local, tt.remote)
-		if !slices.Equal(paths(d.Download), tt.download) || !slices.Equal(d.Delete, tt.remove) || !slices.Equal(paths(d.Skip), tt.skip) {
-			t.Errorf("%s: %+v", tt.name, d)
+		if got := fmt.Sprint(paths(d.Download), d.Delete, paths(d.Skip)); got != tt.want {
+			t.Errorf("Compare(%v, %v) = %s, want %s", tt.local, tt.remote, got, tt.want)
 		}
+	}
+}
+
+// A latest version that is damaged is told by a pull; a push makes a whole one anew.
+func TestDamagedVersion(t *testing.T) {
+	for _, text := range []string{"", "no JSON", `{"version":"1.0","files":[]}`, `{"version":"9.0","files":[]}`} {
+		b := openBucket(t)
+		var log strings.Builder
+		r := newRemote(t, b, statesync.Options{Log: logTo(&log)})
+		p := newPlace(t)
+		p.write("file", "1")
+		p.write("big", strings.Repeat("x", 300<<10))
+		old := p.push(r).Version
+		put(t, b, fmt.Sprint(old, "/.sandbox-state"), text)
+		q := newPlace(t)
+		_, err := r.Pull(t.Context(), q.Tree, statesync.PullOptions{})
+		if want := text != ""; err == nil || errors.Is(err, statesync.ErrDamaged) != want {
+			t.Errorf("%q: Pull: %v", text, err)
+		}
+		if _, err := r.Prune(t.Context(), statesync.Keep{}); text != "" && text[0] != '{' && err == nil {
+			t.Errorf("%q: a prune that cannot tell what is needed was done", text)
+		}
+		p.write("file", "2")
+		if st := p.push(r); st.Version <= old {
+			t.Errorf("%q: version %d after %d", text, st.Version, old)
+		}
+		if !strings.Contains(log.String(), "pushed anew") {
+			t.Errorf("%q: the log has %s", text, log.String())
+		}
+		q.pull(r, statesync.PullOptions{})
+		alike(t, p, q)
+	}
+	b := openBucket(t)
+	put(t, b, "latest", "nothing")
+	p := newPlace(t)
+	_, err := newRemote(t, b, statesync.Options{}).Push(t.Context(), p.Tree, statesync.PushOptions{})
+	if atoll.KindOf(err) != atoll.ErrInternal || !strings.Contains(err.Error(), "remove it, and a push makes it anew") {
+		t.Errorf("Push: %v", err)
+	}
+}
+
+// Bytes in the bucket that are not a file's are told, and the file is not written.
+func TestDamagedBytes(t *testing.T) {
+	store := t.TempDir()
+	b := openStore(t, store)
+	r := newRemote(t, b, statesync.Options{})
+	p := newPlace(t)
+	p.write("good", strings.Repeat("g", 300<<10))
+	p.write("wrong", strings.Repeat("w", 301<<10))
+	p.push(r)
+	for _, key := range objects(t, store) {
+		if o, err := b.Stat(t.Context(), key); err == nil && o.Size == 301<<10 {
+			text := strings.Repeat("x", 301<<10)
+			if _, err := b.Put(t.Context(), key, strings.NewReader(text), int64(len(text)), bucket.Condition{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	q := newPlace(t)
+	st := q.pull(r, statesync.PullOptions{})
+	if st.Failed != 1 || !strings.Contains(st.Errors[0], "wrong: its bytes in the bucket are not its own") || st.FilesDownloaded != 1 {
+		t.Errorf("Pull: %+v", st)
+	}
+	if got := q.read("wrong"); !strings.Contains(got, "no such file") {
+		t.Errorf("wrong is there: %.20s", got)
 	}
 }

@@ -43,7 +43,11 @@ type place struct {
 
 func newPlace(t testing.TB) *place {
 	t.Helper()
-	dir := t.TempDir()
+	return placeAt(t, t.TempDir())
+}
+
+func placeAt(t testing.TB, dir string) *place {
+	t.Helper()
 	f, err := dirfs.New("/work", dir, dirfs.Options{UID: -1, GID: -1})
 	if err != nil {
 		t.Fatal(err)

@@ -214,7 +214,7 @@ func (b *Bucket) explainConn(err error) (atoll.Kind, string) {
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return atoll.ErrUnavailable, fmt.Sprintf("there is no host %s: correct the endpoint or the region", dns.Name)
 	case errors.As(err, &sent):
-		return atoll.ErrUnavailable, fmt.Sprintf("%s does not answer: %v", b.where(), root(err))
+		return atoll.ErrUnavailable, fmt.Sprintf("%s does not answer: see that it runs, and that the endpoint and the network are right: %v", b.where(), root(err))
 	case isNotXML(err) && statusOf(err) < 500:
 		return atoll.ErrUnavailable, fmt.Sprintf("what answers at %s does not speak S3: correct the endpoint", b.where())
 	}

@@ -1,0 +1,77 @@
+package statesync_test
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/statesync"
+)
+
+// tiny mounts a file system of a few bytes over a directory.
+func tiny(t *testing.T, dir, options string) {
+	t.Helper()
+	if err := syscall.Mount("none", dir, "tmpfs", 0, options); err != nil {
+		t.Skipf("tmpfs cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A disk that is full is told, with whose it is; when there is room all goes on.
+func TestNoRoom(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	r := newRemote(t, openBucket(t), statesync.Options{})
+	a := newPlace(t)
+	a.write("big", strings.Repeat("0123456789", 100<<10))
+	a.write("small", "1")
+	a.push(r)
+	wants := func(what string, err error, text string) {
+		t.Helper()
+		if atoll.KindOf(err) != atoll.ErrExhausted || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v, want %q", what, err, text)
+		}
+	}
+	func() {
+		dir := t.TempDir()
+		tiny(t, dir, "size=512k")
+		full := placeAt(t, dir)
+		_, err := r.Pull(t.Context(), full.Tree, statesync.PullOptions{})
+		wants("a pull", err, "make some and pull again")
+		if _, err := os.Stat(full.at("big")); err == nil {
+			t.Error("there is a part of what did not fit")
+		}
+		if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT, "size=20m"); err != nil {
+			t.Fatal(err)
+		}
+		full.pull(r, statesync.PullOptions{})
+		alike(t, a, full)
+		if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+			t.Fatal(err)
+		}
+		for what, try := range map[string]func() error{
+			"push":   func() error { _, err := r.Push(t.Context(), full.Tree, statesync.PushOptions{}); return err },
+			"pull":   func() error { _, err := r.Pull(t.Context(), full.Tree, statesync.PullOptions{}); return err },
+			"status": func() error { _, err := r.Status(t.Context(), full.Tree); return err },
+		} {
+			if err := try(); atoll.KindOf(err) != atoll.ErrDenied || !strings.Contains(err.Error(), "the directory writable") {
+				t.Errorf("%s of a directory that cannot be written: %v", what, err)
+			}
+		}
+	}()
+	ours := t.TempDir()
+	tiny(t, ours, "size=512k")
+	before := newRemote(t, openBucket(t), statesync.Options{Dir: ours})
+	_, err := before.Push(t.Context(), a.Tree, statesync.PushOptions{})
+	wants("a push without room for what is on its way", err, "set TMPDIR")
+	store := t.TempDir()
+	tiny(t, store, "size=512k")
+	_, err = newRemote(t, openStore(t, store), statesync.Options{}).Push(t.Context(), a.Tree, statesync.PushOptions{})
+	wants("a push without room in the store", err, store)
+}
