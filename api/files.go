@@ -373,7 +373,9 @@ func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadClos
 
 func (h *Handler) serveWriteFile(w http.ResponseWriter, r *http.Request) error {
 	var opts atoll.WriteOptions
-	read := func(q *query) { opts = atoll.WriteOptions{Mode: q.mode("mode"), NoClobber: q.bool("no_clobber"), Sync: q.bool("sync")} }
+	read := func(q *query) {
+		opts = atoll.WriteOptions{Mode: q.mode("mode"), NoClobber: q.bool("no_clobber"), Sync: q.bool("sync")}
+	}
 	return h.onFile(r, read, func(fs atoll.FS, name string) error {
 		fi, err := fs.Write(r.Context(), name, h.upload(w, r), opts)
 		if err != nil {

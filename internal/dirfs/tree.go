@@ -146,19 +146,6 @@ func (m maker) openRoot(name string) (tree, error) {
 
 const createFlags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
 
-// create makes a new file for writing, for its owner alone so far, and its
-// missing parent directories.
-func (m maker) create(name string) (*os.File, error) {
-	file, err := m.OpenFile(name, createFlags, 0o600)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := m.mkdirAll(path.Dir(name), 0o755); err != nil {
-			return nil, err
-		}
-		file, err = m.OpenFile(name, createFlags, 0o600)
-	}
-	return file, err
-}
-
 // finish gives a new file its owner and mode, in that order, because a change
 // of owner clears special bits.
 func finish(file *os.File, uid, gid int, mode fs.FileMode) error {
