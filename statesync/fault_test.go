@@ -353,7 +353,7 @@ func TestClosedDirectory(t *testing.T) {
 }
 
 // A latest version that was damaged cannot be pulled, and a push replaces all of it.
-func TestDamagedVersion(t *testing.T) {
+func TestDamagedVersionIsNotRead(t *testing.T) {
 	for name, text := range map[string]string{
 		"other bytes":    `{"version":"1.0","last_synced_at":1,"files":[]}`,
 		"no state file":  "garbage",
