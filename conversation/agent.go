@@ -371,12 +371,15 @@ func (v *Service) Cancel(ctx context.Context, id string) error {
 		return err
 	case c.Turn == nil:
 		return atoll.Errorf("cancel", id, atoll.ErrStopped, "no turn runs")
-	case !v.running(c):
+	case !v.owns(c.Turn.ID):
 		return atoll.Errorf("cancel", id, atoll.ErrUnavailable, "server %s runs it: ask there", c.Turn.Server)
 	}
 	v.mu.Lock()
 	t := v.turns[key(c.Account, c.ID)]
 	v.mu.Unlock()
+	if t == nil || t.id != c.Turn.ID {
+		return atoll.Errorf("cancel", id, atoll.ErrConflict, "the turn is just beginning: try again")
+	}
 	t.mu.Lock()
 	first := !t.cancelled
 	t.cancelled = true

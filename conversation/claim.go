@@ -24,19 +24,39 @@ func (v *Service) claim(ctx context.Context, c *store.Conversation, sandbox stri
 	}
 	c.Turn = &atoll.Turn{ID: atoll.NewID(), Server: v.opts.Server, Sandbox: sandbox, Started: now}
 	c.Until, c.Turns = now.Add(v.opts.lease), c.Turns+1
+	v.own(c.Turn.ID, true) // before anybody can find it and think that it was left
 	var err error
 	if made {
 		err = v.store.InsertConversation(ctx, c)
 	} else {
 		err = v.store.UpdateConversation(ctx, c)
 	}
-	switch kind := atoll.KindOf(err); {
-	case kind == atoll.ErrAlreadyExists, errors.Is(err, store.ErrChanged):
-		return nil, v.beaten(ctx, c)
-	case err != nil:
-		return nil, err
+	if err == nil {
+		return v.adopt(c, made, run)
 	}
-	return v.adopt(c, made, run)
+	v.own(c.Turn.ID, false)
+	if atoll.KindOf(err) == atoll.ErrAlreadyExists || errors.Is(err, store.ErrChanged) {
+		return nil, v.beaten(ctx, c)
+	}
+	return nil, err
+}
+
+// own notes whether this program runs a turn.
+func (v *Service) own(turn string, runs bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if runs {
+		v.ours[turn] = true
+	} else {
+		delete(v.ours, turn)
+	}
+}
+
+// owns reports whether this program runs a turn.
+func (v *Service) owns(turn string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.ours[turn]
 }
 
 // beaten is the error of who was not the first.
@@ -66,6 +86,7 @@ func (v *Service) adopt(c *store.Conversation, made bool, run func(*turn)) (*tur
 		v.work.Go(func() {
 			t.contain(run)
 			close(t.done)
+			v.own(t.id, false)
 			t.linger()
 		})
 	}
@@ -246,7 +267,7 @@ func (v *Service) takeOver(first bool) {
 	}
 	for _, c := range all {
 		ours := first && c.Turn.Server == v.opts.Server
-		if v.running(c) || !ours && time.Now().Before(c.Until) {
+		if v.owns(c.Turn.ID) || !ours && time.Now().Before(c.Until) {
 			continue
 		}
 		v.log.Info("conversation: finishing a turn that was left", "conversation", c.ID, "turn", c.Turn.ID, "server", c.Turn.Server)
@@ -257,22 +278,7 @@ func (v *Service) takeOver(first bool) {
 			}
 			continue
 		}
+		v.own(c.Turn.ID, true)
 		_, _ = v.adopt(c, false, (*turn).resume) // it fails when we are closing, and leaves it
-	}
-}
-
-// running reports whether this program runs the turn of c.
-func (v *Service) running(c *store.Conversation) bool {
-	v.mu.Lock()
-	t := v.turns[key(c.Account, c.ID)]
-	v.mu.Unlock()
-	if t == nil || t.id != c.Turn.ID {
-		return false
-	}
-	select {
-	case <-t.done:
-		return false
-	default:
-		return true
 	}
 }

@@ -77,6 +77,7 @@ type Service struct {
 	mu     sync.Mutex
 	closed bool
 	turns  map[string]*turn // by account and conversation: those that run here, and the last ones
+	ours   map[string]bool  // ids of turns that run here, or are about to
 }
 
 // New returns a service for conversations that are written down in s, with sandboxes of
@@ -91,7 +92,7 @@ func New(p atoll.Provider, s store.Conversations, opts Options) *Service {
 	}
 	opts.lease = cmp.Or(opts.lease, lease)
 	opts.Stale = cmp.Or(opts.Stale, statesync.DefaultStale)
-	v := &Service{provider: p, store: s, opts: opts, log: opts.Log, turns: map[string]*turn{}}
+	v := &Service{provider: p, store: s, opts: opts, log: opts.Log, turns: map[string]*turn{}, ours: map[string]bool{}}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	v.work.Go(v.care)
 	return v
