@@ -21,6 +21,7 @@ const module = "github.com/seed46cd37a8/atoll"
 var rooms = map[string]map[string]string{
 	".": {},
 
+	"internal/awsclient":  {},
 	"internal/process":    {"internal/disk": "files of processes that have ended"},
 	"internal/dirfs":      {"internal/via": "a directory is opened for each call that is confined to it"},
 	"internal/disk":       {},
@@ -62,8 +63,11 @@ var rooms = map[string]map[string]string{
 		"internal/disk":   "the removal of root file systems",
 		"internal/ranges": "what no registry may send it to",
 	},
-	"bucket":            {"internal/disk": "locks between programs, and what a full disk says"},
-	"bucket/s3":         {"bucket": "whose promises it keeps"},
+	"bucket": {"internal/disk": "locks between programs, and what a full disk says"},
+	"bucket/s3": {
+		"bucket":             "whose promises it keeps",
+		"internal/awsclient": "how it asks a service",
+	},
 	"statesync":         {"bucket": "where versions are"},
 	"bucket/buckettest": {"bucket": "whose promises it checks"},
 
@@ -242,8 +246,8 @@ var guests = map[string]struct {
 	why string
 	in  []string
 }{
-	"github.com/aws/aws-sdk-go-v2":           {"the client of services that speak S3, and where their credentials are", []string{"bucket/s3"}},
-	"github.com/aws/smithy-go":               {"errors of that client", []string{"bucket/s3"}},
+	"github.com/aws/aws-sdk-go-v2":           {"clients of services that speak S3, and where their credentials are", []string{"bucket/s3", "internal/awsclient"}},
+	"github.com/aws/smithy-go":               {"errors of those clients", []string{"bucket/s3", "internal/awsclient"}},
 	"github.com/coder/websocket":             {"streams over HTTP", []string{"api"}},
 	"github.com/danielgtaylor/huma":          {"OpenAPI made from the code", []string{"api/openapi"}},
 	"github.com/containerd/errdefs":          {"kinds of the engine's errors", []string{"provider/docker"}},

@@ -2,21 +2,16 @@ package s3
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/xml"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/url"
-	"strings"
 
-	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/awsclient"
 )
 
 // Codes of services that are looked at in more than one place.
@@ -33,41 +28,12 @@ type readerError struct{ err error }
 func (e *readerError) Error() string { return e.err.Error() }
 func (e *readerError) Unwrap() error { return e.err }
 
-// A credentialsError is why there are no credentials.
-type credentialsError struct{ err error }
-
-func (e *credentialsError) Error() string { return e.err.Error() }
-func (e *credentialsError) Unwrap() error { return e.err }
-
 // errNotS3 is that of an answer that no service gives.
 var errNotS3 = errors.New("the answer is not one of S3")
 
-func codeOf(err error) string {
-	var api smithy.APIError
-	if errors.As(err, &api) {
-		return api.ErrorCode()
-	}
-	return ""
-}
+func codeOf(err error) string { return awsclient.Code(err) }
 
-func statusOf(err error) int {
-	var r *smithyhttp.ResponseError
-	if errors.As(err, &r) && r.Response != nil {
-		return r.HTTPStatusCode()
-	}
-	return 0
-}
-
-func isCertificate(err error) bool {
-	var verify *tls.CertificateVerificationError
-	var authority x509.UnknownAuthorityError
-	return errors.As(err, &verify) || errors.As(err, &authority)
-}
-
-// isNoTLS reports whether the other side does not speak TLS.
-func isNoTLS(err error) bool {
-	return errors.Is(err, http.ErrSchemeMismatch) || strings.Contains(err.Error(), http.ErrSchemeMismatch.Error())
-}
+func statusOf(err error) int { return awsclient.Status(err) }
 
 // isNotXML reports whether an answer could not be read at all.
 func isNotXML(err error) bool {
@@ -112,12 +78,12 @@ func (b *Bucket) where() string {
 // explain is the kind of an error and a sentence, "" if it says enough itself.
 func (b *Bucket) explain(op string, err error) (atoll.Kind, string) {
 	var reader *readerError
-	var creds *credentialsError
+	var creds *awsclient.CredentialsError
 	switch {
 	case errors.As(err, &reader):
 		return atoll.KindOf(reader.err), reader.Error()
 	case errors.As(err, &creds):
-		return atoll.ErrDenied, fmt.Sprintf("no credentials for %s: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile, or configure references to them (%v)", b.where(), creds.err)
+		return atoll.ErrDenied, creds.Advice(b.where())
 	}
 	if kind, text := b.explainCode(op, err); kind != "" {
 		return kind, text
@@ -204,18 +170,10 @@ func (b *Bucket) elsewhere(err error, says string) string {
 
 // explainConn is about answers that did not come, or not from a service.
 func (b *Bucket) explainConn(err error) (atoll.Kind, string) {
-	var sent *smithyhttp.RequestSendError
-	var dns *net.DNSError
-	switch {
-	case isCertificate(err):
-		return atoll.ErrUnavailable, fmt.Sprintf("the certificate of %s cannot be trusted: if an authority of your own has signed it, set its file as CA (%v)", b.where(), root(err))
-	case isNoTLS(err):
-		return atoll.ErrUnavailable, fmt.Sprintf("%s does not speak TLS: write http:// if it is on this machine", b.where())
-	case errors.As(err, &dns) && dns.IsNotFound:
-		return atoll.ErrUnavailable, fmt.Sprintf("there is no host %s: correct the endpoint or the region", dns.Name)
-	case errors.As(err, &sent):
-		return atoll.ErrUnavailable, fmt.Sprintf("%s does not answer: see that it runs, and that the endpoint and the network are right: %v", b.where(), root(err))
-	case isNotXML(err) && statusOf(err) < 500:
+	if text := awsclient.Unreached(err, b.where()); text != "" {
+		return atoll.ErrUnavailable, text
+	}
+	if isNotXML(err) && statusOf(err) < 500 {
 		return atoll.ErrUnavailable, fmt.Sprintf("what answers at %s does not speak S3: correct the endpoint", b.where())
 	}
 	return "", ""
@@ -246,24 +204,7 @@ func (b *Bucket) explainStatus(op string, err error) (atoll.Kind, string) {
 	case status >= 500, status == http.StatusTooManyRequests, status == http.StatusRequestTimeout:
 		return atoll.ErrUnavailable, said + ": try again later"
 	case status >= 400:
-		return atoll.ErrInvalid, fmt.Sprintf("%s: %v", said, root(err))
+		return atoll.ErrInvalid, fmt.Sprintf("%s: %v", said, awsclient.Root(err))
 	}
 	return atoll.KindOf(err), ""
-}
-
-// root is the innermost error, which says what the SDK's around it only wrap.
-func root(err error) error {
-	var response *awshttp.ResponseError
-	if errors.As(err, &response) {
-		err = response.Err
-	}
-	var sent *smithyhttp.RequestSendError
-	if errors.As(err, &sent) {
-		err = sent.Err
-	}
-	var at *url.Error
-	if errors.As(err, &at) {
-		err = at.Err
-	}
-	return err
 }

@@ -19,18 +19,16 @@ package s3
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"regexp"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/smithy-go/logging"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/bucket"
+	"github.com/seed46cd37a8/atoll/internal/awsclient"
 )
 
 // Options say where a bucket is. What is left out is found as the tools of AWS find
@@ -82,9 +80,6 @@ const (
 	maxParts = 10_000
 )
 
-// credentialsAge is for how long credentials are used that do not say it.
-const credentialsAge = 5 * time.Minute
-
 // bucketName allows those of AWS, and the older and the odd ones of other services.
 var bucketName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$`)
 
@@ -101,19 +96,10 @@ func Open(ctx context.Context, opts Options) (*Bucket, error) {
 	case opts.PartSize < minPart:
 		return invalid("parts of %d bytes: services want %d at least", opts.PartSize, minPart)
 	}
-	cfg, err := config.LoadDefaultConfig(ctx, config.WithHTTPClient(newClient(opts.Stall)))
+	cfg, client, err := awsclient.Load(ctx, opts.client())
 	if err != nil {
-		return invalid("configuration of AWS: %w", err)
+		return invalid("%w", err)
 	}
-	client, err := newHTTP(cfg.HTTPClient, opts.CA)
-	if err != nil {
-		return invalid("certificates: %w", err)
-	}
-	if opts.Region != "" {
-		cfg.Region = opts.Region
-	}
-	cfg.HTTPClient = client
-	cfg.Credentials = credentials(opts.Credentials, cfg.Credentials)
 	b := &Bucket{name: opts.Bucket, http: client, opts: opts}
 	b.client = s3.NewFromConfig(cfg, func(o *s3.Options) {
 		o.UsePathStyle = opts.PathStyle
@@ -125,14 +111,12 @@ func Open(ctx context.Context, opts Options) (*Bucket, error) {
 		}
 		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
-		o.Retryer = newRetryer(opts)
-		o.Logger = logging.Nop{} // what matters is in the errors
 		o.APIOptions = append(o.APIOptions, signBodies)
 	})
 	o := b.client.Options()
 	if o.BaseEndpoint != nil {
 		b.endpoint = *o.BaseEndpoint
-		if err := checkEndpoint(b.endpoint, opts.PlainHTTP); err != nil {
+		if err := awsclient.CheckEndpoint(b.endpoint, opts.PlainHTTP); err != nil {
 			return invalid("%w", err)
 		}
 	}
@@ -158,30 +142,6 @@ func (o *Options) defaults() {
 	if o.Concurrency <= 0 {
 		o.Concurrency = 4
 	}
-}
-
-// credentials are those that get returns, or else the SDK's own.
-func credentials(get func(context.Context) (Credentials, error), own aws.CredentialsProvider) aws.CredentialsProvider {
-	return aws.NewCredentialsCache(aws.CredentialsProviderFunc(func(ctx context.Context) (aws.Credentials, error) {
-		if get == nil && own == nil {
-			return aws.Credentials{}, &credentialsError{errors.New("there are none")}
-		}
-		if get == nil {
-			c, err := own.Retrieve(ctx)
-			if err != nil {
-				err = &credentialsError{err}
-			}
-			return c, err
-		}
-		c, err := get(ctx)
-		if err != nil {
-			return aws.Credentials{}, &credentialsError{err}
-		}
-		return aws.Credentials{
-			AccessKeyID: c.AccessKey, SecretAccessKey: c.SecretKey, SessionToken: c.SessionToken,
-			CanExpire: true, Expires: time.Now().Add(credentialsAge),
-		}, nil
-	}))
 }
 
 // InParts is the same bucket, which writes every object as a large one, in parts:
