@@ -57,6 +57,11 @@ var (
 		_, err := s3Server("versitygw")
 		return err
 	}}
+	// DynamoDBServer is what scripts/node installs, which needs npm.
+	DynamoDBServer = Part{what: "a server that speaks like DynamoDB", install: "npm, and run scripts/node", missing: func() error {
+		_, _, err := dynalite()
+		return err
+	}}
 	// StaticBusybox is a busybox that runs where there are no libraries.
 	StaticBusybox = Part{what: "a static busybox", install: "busybox-static", missing: func() error {
 		_, err := busybox()

@@ -153,6 +153,13 @@ func messageTwice(t *testing.T, open func(string) store.Conversations) {
 	}
 	wantMessages(t, b, "acme", "one", m, n)
 	equal(t, "the conversation", findConversation(t, b, "acme", "one"), before)
+	third := text("third")
+	given := third.Time
+	addMessage(t, b, third)
+	if third.Time != given {
+		t.Errorf("the next one is kept with %v, want %v", third.Time, given)
+	}
+	wantMessages(t, b, "acme", "one", m, n, third)
 }
 
 func messageRaced(t *testing.T, open func(string) store.Conversations) {

@@ -1,0 +1,95 @@
+package testenv
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// DynamoDB needs DynamoDBServer, starts it on the loopback interface until the test
+// ends, and returns its endpoint. It keeps all in memory, and looks at no signatures.
+func DynamoDB(t testing.TB) string {
+	t.Helper()
+	Need(t, DynamoDBServer)
+	node, program, err := dynalite()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tries = 3 // somebody else may get the port first
+	for try := 1; ; try++ {
+		endpoint, err := startDynalite(t, node, program)
+		if err == nil {
+			return endpoint
+		}
+		if try == tries {
+			t.Fatalf("dynalite: %v", err)
+		}
+	}
+}
+
+// dynalite is the program and the node that it runs on.
+func dynalite() (node, program string, err error) {
+	bin, err := mcpPrograms()
+	if err != nil {
+		return "", "", err
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", "", err
+	}
+	program = filepath.Join(dir, "atoll-test", "dynamodb", "node_modules", "dynalite", "cli.js")
+	_, err = os.Stat(program)
+	return filepath.Join(bin, "node"), program, err
+}
+
+func startDynalite(t testing.TB, node, program string) (endpoint string, err error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	address := l.Addr().String()
+	l.Close()
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", err
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		return "", err
+	}
+	defer log.Close()
+	const changes = "10" // milliseconds, as tables take a while
+	cmd := exec.Command(node, program, "--host", "127.0.0.1", "--port", port, "--createTableMs", changes, "--deleteTableMs", changes)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return "", err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		<-ended
+	})
+	said := func() string {
+		text, _ := os.ReadFile(log.Name())
+		return string(text)
+	}
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+		select {
+		case err := <-ended:
+			ended <- err
+			return "", fmt.Errorf("%v\n%s", err, said())
+		case <-time.After(10 * time.Millisecond):
+		}
+		if strings.Contains(said(), "listening at") {
+			return "http://" + address, nil
+		}
+	}
+	return "", fmt.Errorf("does not answer at %s\n%s", address, said())
+}

@@ -1,0 +1,196 @@
+package dynamo
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/awsclient"
+)
+
+// The tables, without their prefix.
+const (
+	conversationsTable = "conversations"
+	messagesTable      = "messages"
+	sandboxesTable     = "sandboxes"
+)
+
+// The indexes.
+const (
+	runningIndex = "running" // of conversations
+	newestIndex  = "newest"  // of messages
+	liveIndex    = "live"    // of sandboxes
+)
+
+// A column is an attribute that is part of a key.
+type column struct {
+	name string
+	kind types.ScalarAttributeType
+}
+
+// A layout is that of a table with its index.
+type layout struct {
+	hash, sort column
+	index      string
+	indexed    column // by which the index is sorted; of a global one, its hash
+	global     bool
+}
+
+var layouts = map[string]layout{
+	conversationsTable: {
+		hash: column{attrAccount, types.ScalarAttributeTypeS}, sort: column{attrID, types.ScalarAttributeTypeS},
+		index: runningIndex, indexed: column{attrRunning, types.ScalarAttributeTypeS}, global: true,
+	},
+	messagesTable: {
+		hash: column{attrConversation, types.ScalarAttributeTypeS}, sort: column{attrKey, types.ScalarAttributeTypeS},
+		index: newestIndex, indexed: column{attrTimestamp, types.ScalarAttributeTypeN},
+	},
+	sandboxesTable: {
+		hash: column{attrAccount, types.ScalarAttributeTypeS}, sort: column{attrID, types.ScalarAttributeTypeS},
+		index: liveIndex, indexed: column{attrLive, types.ScalarAttributeTypeS},
+	},
+}
+
+// firstLook and lastLook are how often a table is looked at that is being made: at
+// first, and in the end.
+const (
+	firstLook = 20 * time.Millisecond
+	lastLook  = 2 * time.Second
+)
+
+// EnsureTables makes the tables that are not there, which are paid for by the request,
+// and waits until all can be used. It may be called by many at once. Kinds: ErrInvalid
+// (a table of that name is another's), and those of all methods.
+func (s *Store) EnsureTables(ctx context.Context) error {
+	const op = "make tables"
+	var wait []string
+	for name, l := range layouts {
+		ready, err := s.look(ctx, name, l)
+		if isMissing(err) {
+			s.opts.Log.Info("make table", "table", s.prefix+name)
+			if _, err = s.client.CreateTable(ctx, s.creation(name, l)); isInUse(err) {
+				err = nil // somebody else makes it
+			}
+		}
+		if err != nil {
+			return s.fail(ctx, op, s.prefix+name, err)
+		}
+		if !ready {
+			wait = append(wait, name)
+		}
+	}
+	for _, name := range wait {
+		if err := s.await(ctx, name, layouts[name]); err != nil {
+			return s.fail(ctx, op, s.prefix+name, err)
+		}
+	}
+	return nil
+}
+
+// look reports whether a table can be used.
+func (s *Store) look(ctx context.Context, name string, l layout) (ready bool, err error) {
+	out, err := s.client.DescribeTable(ctx, &dynamodb.DescribeTableInput{TableName: aws.String(s.prefix + name)})
+	if err != nil {
+		return false, err
+	}
+	if out.Table == nil {
+		return false, errNotDynamo
+	}
+	if !l.fits(out.Table) {
+		return false, atoll.Errorf("", "", atoll.ErrInvalid, "there is a table of this name that is not ours: choose another prefix")
+	}
+	switch out.Table.TableStatus {
+	case types.TableStatusActive, types.TableStatusUpdating:
+		return true, nil
+	case types.TableStatusCreating:
+		return false, nil
+	}
+	return false, atoll.Errorf("", "", atoll.ErrUnavailable, "the table is %s", out.Table.TableStatus)
+}
+
+// await waits until a table can be used.
+func (s *Store) await(ctx context.Context, name string, l layout) error {
+	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+		// One that is being made may not be seen at first.
+		if ready, err := s.look(ctx, name, l); ready || err != nil && !isMissing(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// creation is how a table is asked for.
+func (s *Store) creation(name string, l layout) *dynamodb.CreateTableInput {
+	in := &dynamodb.CreateTableInput{
+		TableName: aws.String(s.prefix + name), BillingMode: types.BillingModePayPerRequest, KeySchema: schema(l.hash, l.sort),
+	}
+	for _, c := range []column{l.hash, l.sort, l.indexed} {
+		in.AttributeDefinitions = append(in.AttributeDefinitions, types.AttributeDefinition{AttributeName: aws.String(c.name), AttributeType: c.kind})
+	}
+	if l.global {
+		in.GlobalSecondaryIndexes = []types.GlobalSecondaryIndex{{
+			IndexName: &l.index, KeySchema: schema(l.indexed), Projection: &types.Projection{ProjectionType: types.ProjectionTypeKeysOnly},
+		}}
+		return in
+	}
+	in.LocalSecondaryIndexes = []types.LocalSecondaryIndex{{
+		IndexName: &l.index, KeySchema: schema(l.hash, l.indexed), Projection: &types.Projection{ProjectionType: types.ProjectionTypeAll},
+	}}
+	return in
+}
+
+func schema(columns ...column) []types.KeySchemaElement {
+	kinds := []types.KeyType{types.KeyTypeHash, types.KeyTypeRange}
+	var all []types.KeySchemaElement
+	for i, c := range columns {
+		all = append(all, types.KeySchemaElement{AttributeName: aws.String(c.name), KeyType: kinds[i]})
+	}
+	return all
+}
+
+// fits reports whether a table has that layout.
+func (l layout) fits(t *types.TableDescription) bool {
+	if !isSchema(t.KeySchema, l.hash, l.sort) {
+		return false
+	}
+	for _, x := range t.GlobalSecondaryIndexes {
+		if l.global && aws.ToString(x.IndexName) == l.index {
+			return isSchema(x.KeySchema, l.indexed)
+		}
+	}
+	for _, x := range t.LocalSecondaryIndexes {
+		if !l.global && aws.ToString(x.IndexName) == l.index {
+			return isSchema(x.KeySchema, l.hash, l.indexed) && x.Projection != nil && x.Projection.ProjectionType == types.ProjectionTypeAll
+		}
+	}
+	return false
+}
+
+func isSchema(got []types.KeySchemaElement, columns ...column) bool {
+	want := schema(columns...)
+	if len(got) != len(want) {
+		return false
+	}
+	for i := range want {
+		if aws.ToString(got[i].AttributeName) != *want[i].AttributeName || got[i].KeyType != want[i].KeyType {
+			return false
+		}
+	}
+	return true
+}
+
+func isMissing(err error) bool { return awsclient.Code(err) == codeNoTable }
+
+func isInUse(err error) bool {
+	var e *types.ResourceInUseException
+	return errors.As(err, &e)
+}
