@@ -211,6 +211,7 @@ var rooms = map[string]map[string]string{
 		"statesync":       "where versions of directories are kept",
 		"store":           "where ledger and sessions write",
 		"template":        "the directory of templates",
+		"store/dynamo":    "where conversations can be",
 		"router":          "one provider of all that are configured",
 		"tool":            "the options of the tools of agents",
 		"trace":           "the layer around every provider",

@@ -58,7 +58,9 @@ type Config struct {
 	Session   Session   `yaml:"session"`
 	Sync      Sync      `yaml:"sync"`
 	Template  Template  `yaml:"template"`
-	Tools     Tools     `yaml:"tools"`
+	// Conversation is where conversations are kept.
+	Conversation Conversation `yaml:"conversation"`
+	Tools        Tools        `yaml:"tools"`
 
 	// One table for each provider, under its name.
 	GVisor GVisor `yaml:"gvisor"`
@@ -179,6 +181,7 @@ func defaults(env map[string]string) *Config {
 		Session:      defaultSession(),
 		Sync:         defaultSync(),
 		Template:     defaultTemplate(),
+		Conversation: defaultConversation(),
 		Tools:        defaultTools(),
 		Reconcile:    defaultReconcile(),
 		GVisor:       defaultGVisor(),
@@ -262,6 +265,7 @@ func (c *Config) check(s *schema) error {
 	c.Session.check(bad)
 	c.Sync.check(bad)
 	c.Template.check(bad)
+	c.Conversation.check(bad)
 	c.Tools.check(bad)
 	for _, path := range c.GVisor.HostPaths {
 		if !filepath.IsAbs(path) {

@@ -86,10 +86,19 @@ type Store struct {
 // tablePrefix leaves room for the rest of a name.
 var tablePrefix = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,200}$`)
 
-// CheckPrefix says whether names of tables may begin with prefix.
+// CheckPrefix says whether names of tables may begin with prefix. Kinds: ErrInvalid.
 func CheckPrefix(prefix string) error {
 	if !tablePrefix.MatchString(prefix) {
 		return atoll.Errorf("", "", atoll.ErrInvalid, "%q: use up to 200 letters, digits, '-', '_' or '.'", prefix)
+	}
+	return nil
+}
+
+// CheckEndpoint says whether a service may be asked at endpoint; plain is PlainHTTP.
+// Kinds: ErrInvalid.
+func CheckEndpoint(endpoint string, plain bool) error {
+	if err := awsclient.CheckEndpoint(endpoint, plain); err != nil {
+		return atoll.E("", "", atoll.ErrInvalid, err)
 	}
 	return nil
 }
@@ -121,7 +130,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	o := s.client.Options()
 	if o.BaseEndpoint != nil {
 		s.endpoint = *o.BaseEndpoint
-		if err := awsclient.CheckEndpoint(s.endpoint, opts.PlainHTTP); err != nil {
+		if err := CheckEndpoint(s.endpoint, opts.PlainHTTP); err != nil {
 			return invalid("%w", err)
 		}
 	}
