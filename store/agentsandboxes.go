@@ -49,16 +49,17 @@ func (s *SQLite) InsertSandbox(ctx context.Context, x *AgentSandbox) error {
 	if err != nil {
 		return atoll.E(op, x.ID, atoll.ErrInvalid, err)
 	}
+	rev := FirstRev()
 	err = s.write(ctx, op, x.ID, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "INSERT INTO agent_sandboxes ("+agentSandboxColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)",
-			x.Account, x.ID, x.Organization, x.Agent, x.Template, x.External, x.Conversation, string(meta), x.Created.UnixMicro(), orNull(x.Deleted))
+		_, err := tx.ExecContext(ctx, "INSERT INTO agent_sandboxes ("+agentSandboxColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+			x.Account, x.ID, x.Organization, x.Agent, x.Template, x.External, x.Conversation, string(meta), x.Created.UnixMicro(), orNull(x.Deleted), rev)
 		if isTaken(err) {
 			return atoll.Errorf(op, x.ID, atoll.ErrAlreadyExists, "a sandbox with this id is written down already")
 		}
 		return err
 	})
 	if err == nil {
-		x.Rev = 1
+		x.Rev = rev
 	}
 	return err
 }

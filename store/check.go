@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
@@ -80,6 +81,10 @@ func CheckPage(op string, p Page) error {
 	}
 	return nil
 }
+
+// FirstRev draws the Rev of what is inserted: who has read something that was deleted,
+// and made again, must not take this for that.
+func FirstRev() int64 { return 1 + rand.Int64N(1<<62) }
 
 func checkAccount(name string) error {
 	if !atoll.ValidName(name) {

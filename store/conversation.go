@@ -14,13 +14,13 @@ type Conversation struct {
 	// is zero when there is no turn.
 	Until time.Time
 	Turns int64 // how many there were, with the one that runs
-	Rev   int64 // how often it had been written when it was read; the store's
+	Rev   int64 // which writing of it was read; the store's
 }
 
 // An AgentSandbox is what is known of a sandbox with a template.
 type AgentSandbox struct {
 	atoll.AgentSandbox
-	Rev int64 // how often it had been written when it was read; the store's
+	Rev int64 // which writing of it was read; the store's
 }
 
 // A Page selects some of a list.
@@ -39,8 +39,9 @@ type Page struct {
 // read in UTC. What CheckConversation, CheckMessage, CheckSandbox and CheckPage refuse is
 // ErrInvalid.
 //
-// The Rev that InsertConversation, UpdateConversation and their like raise is that of
-// their argument too; nothing else of that is changed but the Time of a message.
+// The Rev that InsertConversation, UpdateConversation and their like set and raise is
+// that of their argument too; nothing else of that is changed but the Time of a message.
+// What is inserted where something was deleted has another Rev than that ever had.
 type Conversations interface {
 	// InsertConversation adds c, with its Stats, and sets its Rev. Kinds:
 	// ErrAlreadyExists.

@@ -60,20 +60,21 @@ func (s *SQLite) InsertConversation(ctx context.Context, c *Conversation) error 
 	if err != nil {
 		return atoll.E(op, c.ID, atoll.ErrInvalid, err)
 	}
+	rev := FirstRev()
 	err = s.write(ctx, op, c.ID, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO conversations (account, id, organization, agent, template, sandbox,
 				messages, input, output, cache, turn, until, turns, created, updated, saved, rev)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)`,
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			c.Account, c.ID, c.Organization, c.Agent, c.Template, c.Sandbox,
 			c.Stats.MessagesExchanged, c.Stats.InputTokens, c.Stats.OutputTokens, c.Stats.CacheTokens,
-			turn, c.Until.UnixMicro(), c.Turns, c.Created.UnixMicro(), c.Updated.UnixMicro(), time.Time{}.UnixMicro())
+			turn, c.Until.UnixMicro(), c.Turns, c.Created.UnixMicro(), c.Updated.UnixMicro(), time.Time{}.UnixMicro(), rev)
 		if isTaken(err) {
 			return atoll.Errorf(op, c.ID, atoll.ErrAlreadyExists, "there is a conversation with this id already")
 		}
 		return err
 	})
 	if err == nil {
-		c.Rev = 1
+		c.Rev = rev
 	}
 	return err
 }

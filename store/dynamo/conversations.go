@@ -101,10 +101,11 @@ func (s *Store) InsertConversation(ctx context.Context, c *store.Conversation) e
 		attrMessages: numberOf(c.Stats.MessagesExchanged), attrTotalInput: numberOf(c.Stats.InputTokens),
 		attrTotalOutput: numberOf(c.Stats.OutputTokens), attrTotalCache: numberOf(c.Stats.CacheTokens),
 	})
-	if err := s.insert(ctx, refOf(c.Account, c.ID), it); err != nil {
+	rev, err := s.insert(ctx, refOf(c.Account, c.ID), it)
+	if err != nil {
 		return s.fail(ctx, op, c.ID, err)
 	}
-	c.Rev = 1
+	c.Rev = rev
 	return nil
 }
 

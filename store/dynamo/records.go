@@ -50,30 +50,29 @@ func (s *Store) ask(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// insert adds a record with rev 1.
-func (s *Store) insert(ctx context.Context, r ref, it item) error {
-	mark := atoll.NewID()
-	it[attrAccount], it[attrID], it[attrRev], it[attrWrite] = textOf(r.account), textOf(r.id), numberOf(1), textOf(mark)
+// insert adds a record, with the first rev that it returns.
+func (s *Store) insert(ctx context.Context, r ref, it item) (rev int64, err error) {
+	mark, rev := atoll.NewID(), store.FirstRev()
+	it[attrAccount], it[attrID], it[attrRev], it[attrWrite] = textOf(r.account), textOf(r.id), numberOf(rev), textOf(mark)
 	for {
-		err := s.put(ctx, r.table, it)
-		if !isRefused(err) {
-			return err
+		if err := s.put(ctx, r.table, it); !isRefused(err) {
+			return rev, err
 		}
 		old, err := s.get(ctx, r.table, r.account, r.id)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		f := fieldsOf(old)
 		switch {
 		case old == nil: // it was, a moment ago
 		case f.has(attrGone):
 			if err := s.bury(ctx, r, f); err != nil {
-				return err
+				return 0, err
 			}
 		case f.text(attrWrite) == mark: // the answer was lost
-			return nil
+			return rev, nil
 		default:
-			return atoll.Errorf("", "", atoll.ErrAlreadyExists, "there is one with this id already")
+			return 0, atoll.Errorf("", "", atoll.ErrAlreadyExists, "there is one with this id already")
 		}
 	}
 }

@@ -81,10 +81,11 @@ func (s *Store) InsertSandbox(ctx context.Context, x *store.AgentSandbox) error 
 	if err := store.CheckSandbox(op, x); err != nil {
 		return err
 	}
-	if err := s.insert(ctx, sandboxRef(x.Account, x.ID), sandboxItem(x)); err != nil {
+	rev, err := s.insert(ctx, sandboxRef(x.Account, x.ID), sandboxItem(x))
+	if err != nil {
 		return s.fail(ctx, op, x.ID, err)
 	}
-	x.Rev = 1
+	x.Rev = rev
 	return nil
 }
 

@@ -79,7 +79,10 @@ func agentSandboxes(t *testing.T, open func(string) store.Conversations) {
 	wantKind(t, "FindSandbox of what was deleted", err, atoll.ErrNotExist)
 	wantChanged(t, "UpdateSandbox of what was deleted", b.UpdateSandbox(t.Context(), x))
 	wantChanged(t, "DeleteSandbox of what was deleted", b.DeleteSandbox(t.Context(), x))
-	wantSandbox(t, "one that is new", a, insertSandbox(t, b, agentSandbox("acme", "box")))
+	next := insertSandbox(t, b, agentSandbox("acme", "box"))
+	wantChanged(t, "UpdateSandbox of one that was before", a.UpdateSandbox(t.Context(), &stale))
+	wantChanged(t, "DeleteSandbox of one that was before", a.DeleteSandbox(t.Context(), &stale))
+	wantSandbox(t, "one that is new", a, next)
 }
 
 func agentSandboxPages(t *testing.T, open func(string) store.Conversations) {

@@ -175,6 +175,15 @@ func conversationChanged(t *testing.T, open func(string) store.Conversations) {
 	wantChanged(t, "DeleteConversation of what was deleted", a.DeleteConversation(t.Context(), c))
 	_, err := a.FindConversation(t.Context(), "acme", "one")
 	wantKind(t, "FindConversation of what was deleted", err, atoll.ErrNotExist)
+	// Written as often as the one before.
+	next := insertConversation(t, b, conversation("acme", "one"))
+	wantChanged(t, "UpdateConversation of one that was before", a.UpdateConversation(t.Context(), stale))
+	if err := b.UpdateConversation(t.Context(), next); err != nil {
+		t.Fatalf("UpdateConversation: %v", err)
+	}
+	wantChanged(t, "UpdateConversation of one that was before", a.UpdateConversation(t.Context(), c))
+	wantChanged(t, "DeleteConversation of one that was before", a.DeleteConversation(t.Context(), c))
+	equal(t, "FindConversation", findConversation(t, a, "acme", "one"), next)
 }
 
 // claimedTurn has 50 want one turn, as servers do that a prompt has reached.

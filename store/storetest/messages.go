@@ -172,6 +172,7 @@ func messageRaced(t *testing.T, open func(string) store.Conversations) {
 		var all sync.WaitGroup
 		for i := range times {
 			m, s := *same, stores[i%len(stores)]
+			m.Time = m.Time.Add(time.Duration(i%3) * time.Millisecond)
 			all.Go(func() {
 				if err := s.AddMessage(t.Context(), &m); err != nil {
 					t.Errorf("AddMessage: %v", err)
