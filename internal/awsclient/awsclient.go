@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/smithy-go/logging"
 )
 
 // Options say how a service is asked. What is left out is found as the tools of AWS
@@ -35,6 +37,7 @@ type Options struct {
 	// Retryable is asked first whether what failed may work the next time. Nil leaves it
 	// to what is so of all services.
 	Retryable func(error) aws.Ternary
+	Log       *slog.Logger // what the SDK has to say besides its errors; nil means nowhere
 }
 
 // Credentials sign requests.
@@ -62,6 +65,11 @@ func Load(ctx context.Context, opts Options) (aws.Config, *http.Client, error) {
 	}
 	cfg.HTTPClient = client
 	cfg.Credentials = credentials(opts.Credentials, cfg.Credentials)
+	cfg.Logger = logging.LoggerFunc(func(_ logging.Classification, format string, args ...any) {
+		if opts.Log != nil {
+			opts.Log.Debug(fmt.Sprintf(format, args...))
+		}
+	})
 	retryer := newRetryer(opts)
 	cfg.Retryer = func() aws.Retryer { return retryer }
 	return cfg, client, nil

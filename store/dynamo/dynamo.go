@@ -158,7 +158,7 @@ func (o *Options) defaults() {
 
 // client is how the service is asked.
 func (o *Options) client() awsclient.Options {
-	c := awsclient.Options{Region: o.Region, CA: o.CA, Attempts: o.Attempts, Backoff: o.Backoff, Stall: o.Stall}
+	c := awsclient.Options{Region: o.Region, CA: o.CA, Attempts: o.Attempts, Backoff: o.Backoff, Stall: o.Stall, Log: o.Log}
 	if o.Credentials != nil {
 		c.Credentials = func(ctx context.Context) (awsclient.Credentials, error) {
 			keys, err := o.Credentials(ctx)

@@ -98,7 +98,7 @@ func (s *Store) explainCode(err error) (atoll.Kind, string) {
 		"InternalServerError", "InternalFailure", "ServiceUnavailable", "ReplicatedWriteConflictException", "TransactionConflictException":
 		return atoll.ErrUnavailable, fmt.Sprintf("%s is busy, or has a problem: try again later (%s: %s)", s.where(), code, says)
 	case "ValidationException":
-		if strings.Contains(says, "size has exceeded") {
+		if strings.Contains(says, "maximum allowed size") {
 			return atoll.ErrExhausted, says
 		}
 		return atoll.ErrInternal, fmt.Sprintf("%s does not take what is asked for: %s", s.where(), says)

@@ -167,8 +167,8 @@ func (s *Store) putMessage(ctx context.Context, m *atoll.Message, c claim, mark 
 	if err != nil {
 		return time.Time{}, err
 	}
-	if old == nil { // it has been removed since, with the conversation
-		return c.time, s.dropParts(ctx, m, c, parts)
+	if old == nil { // it has been removed since, with the conversation; who counts finds out
+		return c.time, nil
 	}
 	f := fieldsOf(old)
 	kept = f.time(attrTimestamp)
