@@ -31,8 +31,8 @@ type row struct {
 	times sample
 }
 
-// A goal is what the median of a row must not exceed: a time, or its share of
-// another row's.
+// A goal is what the median of a row must not exceed: a time, its share of another
+// row's, or, with both, a time more than that.
 type goal struct {
 	row    string
 	millis float64
@@ -69,8 +69,11 @@ func (c *comparison) verdict(g goal) string {
 	r, ok := c.find(g.row)
 	other, there := c.find(g.than)
 	want := fmt.Sprintf("%s: at most %.2f x %s", g.row, g.most, g.than)
-	if g.than == "" {
+	switch {
+	case g.than == "":
 		want = fmt.Sprintf("%s: at most %g ms", g.row, g.millis)
+	case g.most == 0:
+		want = fmt.Sprintf("%s: at most %g ms more than %s", g.row, g.millis, g.than)
 	}
 	switch {
 	case !ok || g.than != "" && !there:
@@ -78,6 +81,9 @@ func (c *comparison) verdict(g goal) string {
 	case g.than == "":
 		met := float64(r.times.median()) <= g.millis*float64(time.Millisecond)
 		return fmt.Sprintf("%s: %s, %s", want, millis(r.times.median()), verdict(met))
+	}
+	if more := r.times.median() - other.times.median(); g.most == 0 {
+		return fmt.Sprintf("%s: %s more, %s", want, millis(more), verdict(float64(more) <= g.millis*float64(time.Millisecond)))
 	}
 	ratio := float64(r.times.median()) / float64(other.times.median())
 	return fmt.Sprintf("%s: %.2f x, %s", want, ratio, verdict(ratio <= g.most))

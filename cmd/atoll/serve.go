@@ -42,6 +42,10 @@ Agents find their tools at /mcp, by the Model Context Protocol, and at /v1/tools
 those of atoll mcp. The headers Atoll-Workflow, Atoll-Agent-Run and Atoll-Session
 say whose sandbox a request is about; without them each MCP session has its own.
 
+Conversations with agents are below /v1/conversation and /v1/sandbox: prompts are
+answered with what an agent does in a sandbox of its own, as server-sent events.
+Templates (template.dir) say which agent, and sync.store where its files are kept.
+
 /metrics is for Prometheus. With OTEL_EXPORTER_OTLP_ENDPOINT set, a span for each
 call is sent there, as part of the caller's trace.
 

@@ -1,0 +1,123 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// The rows of streaming, and what they are to reach.
+const (
+	lineOfCommand = "a line of a command's output, via the API"
+	eventOfAgent  = "an event of an agent, by server-sent events"
+)
+
+var streamGoals = []goal{{row: eventOfAgent, than: lineOfCommand, millis: 2}}
+
+// printer says what time it is, again and again. Each line is one event.
+const printer = "for i in $(seq 40); do date +%s%N; sleep 0.01; done"
+
+// stream measures how long it takes for what an agent prints to be with a client.
+func (b *bench) stream(ctx context.Context) (err error) {
+	s, err := startServer(ctx, b, "stream", "ATOLL_TEMPLATE_DEFAULT=shell")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	if _, err := s.converse(ctx, "true"); err != nil { // which makes the sandbox
+		return err
+	}
+	box, err := atoll.Resolve(ctx, s, "", "stream")
+	if err != nil {
+		return err
+	}
+	return b.compare(ctx, "Agents: from print to client", streamGoals, []method{
+		{lineOfCommand, func(ctx context.Context) (time.Duration, error) {
+			var late lateness
+			err := atoll.Run(ctx, box, &atoll.Command{Args: []string{"sh", "-c", printer}, Stdout: &late})
+			return late.median(), err
+		}},
+		{eventOfAgent, func(ctx context.Context) (time.Duration, error) { return s.converse(ctx, printer) }},
+	})
+}
+
+// lateness takes lines that say when they were printed.
+type lateness struct {
+	part []byte
+	all  []time.Duration
+}
+
+func (l *lateness) Write(b []byte) (int, error) {
+	now := time.Now().UnixNano()
+	l.part = append(l.part, b...)
+	for {
+		line, rest, ok := bytes.Cut(l.part, []byte{'\n'})
+		if !ok {
+			return len(b), nil
+		}
+		if at, err := strconv.ParseInt(string(line), 10, 64); err == nil {
+			l.all = append(l.all, time.Duration(now-at))
+		}
+		l.part = rest
+	}
+}
+
+func (l *lateness) median() time.Duration {
+	if len(l.all) == 0 {
+		return 0
+	}
+	slices.Sort(l.all)
+	return l.all[len(l.all)/2]
+}
+
+// converse has an agent run a script, and returns how late its lines were.
+func (s *server) converse(ctx context.Context, script string) (time.Duration, error) {
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(s.state, "atoll.sock"))
+	}}}
+	defer client.CloseIdleConnections()
+	body, err := json.Marshal(map[string]string{"prompt": script})
+	if err != nil {
+		return 0, err
+	}
+	req, err := http.NewRequestWithContext(ctx, "POST", "http://atoll/v1/conversation/bench/sandbox/stream", bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+		return 0, fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	var late lateness
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		var e struct{ Type, Delta string }
+		if !ok || json.Unmarshal([]byte(data), &e) != nil || e.Type != "text-delta" {
+			continue
+		}
+		if _, err := late.Write([]byte(e.Delta)); err != nil {
+			return 0, err
+		}
+	}
+	return late.median(), nil
+}
