@@ -114,6 +114,9 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	}
 	talks, endTalks, err := cfg.Conversations(ctx, stack, config.Options{Log: log, Metrics: metrics})
 	if err != nil {
+		if ctx.Err() != nil { // it is to end before it has begun, which is no failure
+			err = nil
+		}
 		return errors.Join(err, tools.close(), stack.Close())
 	}
 	settled := a.keepReconciled(ctx, stack, cfg, log)
