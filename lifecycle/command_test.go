@@ -45,7 +45,7 @@ func TestCommand(t *testing.T) {
 	}{
 		{name: "succeeds", args: []string{"true"}},
 		{name: "has env and dir", args: []string{"sh", "-c", `test "$A" = b && test "$(basename "$PWD")" = there`}, opts: CommandOptions{Env: []string{"A=b"}, Dir: "there"}},
-		{name: "fails", args: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}, kind: atoll.ErrExecFailed, text: "err"},
+		{name: "fails", args: []string{"sh", "-c", "echo err >&2; exit 3"}, kind: atoll.ErrExecFailed, text: "err"},
 		{name: "fails without a word", args: []string{"false"}, kind: atoll.ErrExecFailed, text: "run false: exited with code 1"},
 		{name: "prints much", args: []string{"sh", "-c", "echo begin; seq 10000; printf '\\033[2Jend\\377'; exit 1"}, kind: atoll.ErrExecFailed, text: "10000\n[2Jend", not: "begin"},
 		{name: "takes too long", args: []string{"sleep", "60"}, opts: CommandOptions{Timeout: 50 * time.Millisecond}, kind: atoll.ErrTimeout, text: "run sleep: timed out"},
