@@ -32,8 +32,9 @@ type chapter struct {
 // maxChapter is how large one may be that is read.
 const maxChapter = 256 << 20
 
-// historyPrefix is where chapters are, below the prefix of the place.
-const historyPrefix = "history/"
+// historyPrefix is where the chapters of a conversation are, below the prefix of the
+// place: templates may have one place for many conversations, and for many accounts.
+func historyPrefix(c *atoll.Conversation) string { return "history/" + c.Account + "/" + c.ID + "/" }
 
 // archiving is how long writing one down may take.
 const archiving = time.Minute
@@ -65,7 +66,7 @@ func (c *chapter) write(ctx context.Context, p *Place) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.Bucket.Put(ctx, p.key(fmt.Sprintf("%s%012d-%s.json", historyPrefix, c.Number, c.Turn)), bytes.NewReader(data), int64(len(data)), bucket.Condition{})
+	_, err = p.Bucket.Put(ctx, p.key(fmt.Sprintf("%s%012d-%s.json", historyPrefix(&c.Conversation), c.Number, c.Turn)), bytes.NewReader(data), int64(len(data)), bucket.Condition{})
 	return err
 }
 
@@ -80,7 +81,7 @@ func (p *Place) key(name string) string {
 // remember brings the messages of a conversation back that the store does not have, from
 // where its files are kept.
 func (t *turn) remember(ctx context.Context, b *box) error {
-	for o, err := range b.place.Bucket.List(ctx, b.place.key(historyPrefix)) {
+	for o, err := range b.place.Bucket.List(ctx, b.place.key(historyPrefix(&t.conversation))) {
 		if err != nil {
 			return err
 		}
@@ -110,7 +111,7 @@ func (v *Service) erase(ctx context.Context, c *store.Conversation) error {
 		return err
 	}
 	var keys []string
-	for o, err := range b.place.Bucket.List(ctx, b.place.key(historyPrefix)) {
+	for o, err := range b.place.Bucket.List(ctx, b.place.key(historyPrefix(&c.Conversation))) {
 		if err != nil {
 			return err
 		}

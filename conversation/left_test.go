@@ -1,0 +1,80 @@
+package conversation_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/template"
+)
+
+// Templates may have one place for several conversations, and for several accounts: what
+// was said in one of them is in no other one, and is not deleted with it.
+func TestSharedPlace(t *testing.T) {
+	l := newLab(t).withBucket()
+	err := l.templates.Register("shared", func(string) (*template.Template, error) {
+		return &template.Template{InitFromS3: true, Agent: l.agent, Hooks: l.hooks, KeyPrefix: "shared"}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := l.open()
+	mine := atoll.WithAccount(t.Context(), atoll.Account{Name: "mine"})
+	other := atoll.WithAccount(t.Context(), atoll.Account{Name: "other"})
+	for _, who := range []struct {
+		ctx               context.Context
+		conversation, box string
+	}{{mine, "c", "box1"}, {mine, "d", "box2"}, {other, "c", "box3"}} {
+		events, err := v.Send(who.ctx, atoll.Prompt{Conversation: who.conversation, Sandbox: who.box, Template: "shared", Text: "say " + who.box})
+		if err != nil {
+			t.Fatal(err)
+		}
+		read(t, events)
+		all, err := v.Messages(who.ctx, who.conversation, "", 0)
+		if err != nil || len(all) != 2 {
+			t.Errorf("conversation %s in %s has %d messages, %v", who.conversation, who.box, len(all), err)
+		}
+	}
+	if err := v.DeleteConversation(mine, "d", true); err != nil {
+		t.Fatal(err)
+	}
+	v.Close()
+	there := newLab(t)
+	there.bucket, there.templates = l.bucket, l.templates
+	there.agent = l.agent
+	w := there.open()
+	events, err := w.Send(mine, atoll.Prompt{Conversation: "c", Sandbox: "box1", Template: "shared", Text: "say again"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read(t, events)
+	all, err := w.Messages(mine, "c", "", 0)
+	if err != nil || len(all) < 3 || all[0].Body != "say box1" || all[1].Body != "box1" || all[2].Body != "say again" {
+		t.Errorf("on another machine there are %d messages, %v", len(all), err)
+	}
+}
+
+// What the agent left running holds its output open; the turn ends with the agent.
+func TestAgentLeavesProcess(t *testing.T) {
+	l := newLab(t)
+	v := l.open()
+	events, err := v.Send(t.Context(), atoll.Prompt{Conversation: "c", Sandbox: sid, Template: "shell", Text: "sleep 600 & echo begun"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan []event, 1)
+	go func() { done <- read(t, events) }()
+	select {
+	case got := <-done:
+		if last := got[len(got)-1]; last.FinishReason != "stop" || !strings.Contains(messages(t, v), "begun") {
+			t.Errorf("the last event: %+v", last)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the turn does not end")
+		if err := v.Cancel(t.Context(), "c"); err != nil {
+			t.Error(err)
+		}
+	}
+}
