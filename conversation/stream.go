@@ -122,10 +122,13 @@ func (s *stream) tell() {
 	s.news = make(chan struct{})
 }
 
-// position reads the id of an event of this stream, "" for that before the first.
+// fromOldest is the position before the oldest event that is kept.
+const fromOldest = -1
+
+// position reads the id of an event of this stream, "" for fromOldest.
 func (s *stream) position(id string) (int64, error) {
 	if id == "" {
-		return 0, nil
+		return fromOldest, nil
 	}
 	turn, number, ok := strings.Cut(id, ":")
 	n, err := strconv.ParseInt(number, 10, 64)
@@ -143,12 +146,15 @@ func (s *stream) position(id string) (int64, error) {
 	return n, nil // one that is yet to come is one of a stream that is being made again
 }
 
-// follow yields the events after number n until the stream ends, which with an error is
+// follow yields the events after number n, or fromOldest, until the stream ends, which with an error is
 // the last pair, or ctx does.
 func (s *stream) follow(ctx context.Context, n int64) iter.Seq2[atoll.TurnEvent, error] {
 	return func(yield func(atoll.TurnEvent, error) bool) {
 		r := &reader{next: n + 1}
 		s.mu.Lock()
+		if n == fromOldest {
+			r.next = s.first
+		}
 		s.readers[r] = true
 		s.mu.Unlock()
 		defer s.leave(r)

@@ -75,6 +75,15 @@ func TestStreamForgets(t *testing.T) {
 	if s.bytes > s.kept || len(s.events) != 100 {
 		t.Errorf("%d events of %d bytes are kept", len(s.events), s.bytes)
 	}
+	if n, err := s.position(""); err != nil || n != fromOldest {
+		t.Errorf("position of all that is kept: %d, %v", n, err)
+	}
+	for e, err := range s.follow(t.Context(), fromOldest) { // who comes late gets what there is
+		if e.ID != "turn:401" || err != nil {
+			t.Errorf("the oldest event: %q, %v", e.ID, err)
+		}
+		break
+	}
 	_, err := s.position("turn:10")
 	if atoll.KindOf(err) != atoll.ErrNotExist {
 		t.Errorf("position of what is gone: %v", err)
