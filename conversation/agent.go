@@ -5,7 +5,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -66,21 +68,21 @@ func (t *turn) listen(box *box, p atoll.Process) (dialect.Summary, error) {
 	if err != nil { // it was checked with the template
 		return dialect.Summary{}, err
 	}
-	k := &talk{turn: t, box: box, parser: parser, messages: make(chan *atoll.Message, 1024)}
+	k := &talk{turn: t, box: box, parser: parser, messages: make(chan said, 64)}
 	saved := make(chan struct{})
 	go func() {
 		defer close(saved)
-		number := 1 // 0 is the prompt
 		for m := range k.messages {
-			t.say(box, number, m)
-			number++
+			t.say(box, m.at, m.message)
 		}
+	}()
+	defer func() {
+		close(k.messages)
+		<-saved
 	}()
 	exit, err := k.attach(t.ctx, p)
 	left := t.stopped()
 	if left != nil && !errors.Is(left, errCancelled) {
-		close(k.messages)
-		<-saved
 		return dialect.Summary{}, left
 	}
 	switch atoll.KindOf(err) {
@@ -89,9 +91,13 @@ func (t *turn) listen(box *box, p atoll.Process) (dialect.Summary, error) {
 		t.put(p)
 	}
 	k.finish(exit, err)
-	close(k.messages)
-	<-saved
 	return parser.Summary(), nil
+}
+
+// said is a message, and where it is in what the agent has printed.
+type said struct {
+	at      string
+	message *atoll.Message
 }
 
 // A talk is what an agent prints, line by line.
@@ -99,7 +105,7 @@ type talk struct {
 	turn     *turn
 	box      *box
 	parser   dialect.Parser
-	messages chan *atoll.Message
+	messages chan said
 
 	line   []byte // what there is of the next one
 	long   bool   // the rest of it is dropped
@@ -109,11 +115,16 @@ type talk struct {
 	stderr []byte
 }
 
+// outage is how long a sandbox is asked again that cannot be reached: an engine that is
+// restarted is there again then, and so is the agent.
+const outage = 5 * time.Minute
+
 // attach follows the process to its end. A connection that breaks is made again.
 func (k *talk) attach(ctx context.Context, p atoll.Process) (atoll.Exit, error) {
 	errOffset := int64(0)
+	reached := time.Now()
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		from := k.offset
+		from, begun := k.offset, time.Now()
 		stderr := &counted{w: (*lastBytes)(k)}
 		err := p.Attach(ctx, &atoll.Attachment{
 			Stdout: k, Stderr: stderr, StdoutFrom: from, StderrFrom: errOffset,
@@ -125,16 +136,17 @@ func (k *talk) attach(ctx context.Context, p atoll.Process) (atoll.Exit, error) 
 			},
 		})
 		errOffset += stderr.n
+		var exit atoll.Exit
 		if err == nil {
-			return p.Wait(ctx)
+			exit, err = p.Wait(ctx)
 		}
 		if atoll.KindOf(err) != atoll.ErrUnavailable || ctx.Err() != nil {
-			return atoll.Exit{}, err
+			return exit, err
 		}
-		if k.offset > from {
-			pause = 50 * time.Millisecond
+		if k.offset > from || time.Since(begun) > time.Minute {
+			pause, reached = 50*time.Millisecond, time.Now()
 		}
-		if pause >= 2*time.Second {
+		if time.Since(reached) > outage {
 			return atoll.Exit{}, err
 		}
 		select {
@@ -178,11 +190,19 @@ func (k *talk) gap(bytes int64) {
 
 // Write takes what the agent prints on stdout. It waits for clients that are far
 // behind, and so does the agent.
-func (k *talk) Write(b []byte) (int, error) {
+func (k *talk) Write(b []byte) (n int, err error) {
+	defer func() { // this may be a goroutine of the provider's
+		if p := recover(); p != nil {
+			k.turn.v.log.Error("panic in a turn", "turn", k.turn.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err = atoll.Errorf("conversation", k.turn.conversation.ID, atoll.ErrInternal, "panic: %v", p)
+		}
+	}()
+	at := k.offset
 	k.offset += int64(len(b))
-	n := len(b)
+	n = len(b)
 	for {
 		line, rest, whole := bytes.Cut(b, []byte{'\n'})
+		at += int64(len(line)) + 1
 		if room := maxLine - len(k.line); len(line) > room {
 			line, k.long = line[:room], true
 		}
@@ -190,13 +210,13 @@ func (k *talk) Write(b []byte) (int, error) {
 		if !whole {
 			return n, nil
 		}
-		k.take()
+		k.take(at)
 		b = rest
 	}
 }
 
-// take passes the line on.
-func (k *talk) take() {
+// take passes the line on, which ends at an offset.
+func (k *talk) take(at int64) {
 	line := bytes.TrimSuffix(k.line, []byte{'\r'})
 	if k.long {
 		line = append(slices.Clone(line[:200]), "... (a line of the agent's was too long)"...)
@@ -204,29 +224,30 @@ func (k *talk) take() {
 	if k.turn.raw {
 		k.turn.stream.add(k.turn.ctx, bytes.Clone(line))
 	}
-	k.pass(k.parser.Line(line))
+	k.pass(k.parser.Line(line), at)
 	k.line, k.long = k.line[:0], false
 	if cap(k.line) > 1<<20 {
 		k.line = nil
 	}
 }
 
-// pass sends events, and has messages saved.
-func (k *talk) pass(step dialect.Step) {
+// pass sends events, and has messages saved: those of what was printed until an offset.
+// Of a turn that is taken over the oldest output may be gone, but offsets are the same.
+func (k *talk) pass(step dialect.Step, at int64) {
 	if !k.turn.raw {
 		for _, e := range step.Events {
 			k.turn.stream.add(k.turn.ctx, encode(e))
 		}
 	}
 	for i := range step.Messages {
-		k.messages <- &step.Messages[i]
+		k.messages <- said{fmt.Sprintf("%d.%d", at, i), &step.Messages[i]}
 	}
 }
 
 // finish tells how the agent has ended.
 func (k *talk) finish(exit atoll.Exit, err error) {
 	if len(k.line) > 0 {
-		k.take()
+		k.take(k.offset)
 	}
 	k.turn.mu.Lock()
 	if k.turn.cancelled {
@@ -235,7 +256,15 @@ func (k *talk) finish(exit atoll.Exit, err error) {
 	k.turn.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.pass(k.parser.End(exit, tail(k.stderr), err))
+	end := k.parser.End(exit, tail(k.stderr), err)
+	k.pass(end, k.offset+1)
+	if k.turn.raw { // the agent has no lines for what went wrong around it
+		for _, e := range end.Events {
+			if e.Type == dialect.Error {
+				k.turn.stream.add(k.turn.ctx, encode(e))
+			}
+		}
+	}
 }
 
 // finish is what follows when the agent has ended: the hook for that, the history, and
@@ -277,6 +306,17 @@ func (t *turn) used(u atoll.TokenUsage) atoll.TokenUsage {
 func (t *turn) resume() {
 	defer t.settle(nil)
 	box, p, err := t.find()
+	for pause := 100 * time.Millisecond; err != nil && t.away(err); pause = min(2*pause, 5*time.Second) {
+		select {
+		case <-time.After(pause):
+		case <-t.ctx.Done():
+		}
+		box, p, err = t.find()
+	}
+	if stopped := t.stopped(); stopped != nil && !errors.Is(stopped, errCancelled) {
+		t.end()
+		return
+	}
 	if err != nil {
 		t.v.log.Warn("conversation: a turn that was left cannot be finished", "conversation", t.conversation.ID, "turn", t.id, "err", err)
 		t.begin()
@@ -286,7 +326,9 @@ func (t *turn) resume() {
 		return
 	}
 	t.begin()
-	box.said = t.asked()
+	if m := t.asked(); m != nil {
+		t.keep(box, m)
+	}
 	t.mu.Lock()
 	t.process = p
 	t.mu.Unlock()
@@ -294,18 +336,30 @@ func (t *turn) resume() {
 	t.finish(box, sum, left)
 }
 
+// away reports whether err is that something cannot be reached which may be there again:
+// the agent may run on.
+func (t *turn) away(err error) bool {
+	kind := atoll.KindOf(err)
+	return (kind == atoll.ErrUnavailable || kind == atoll.ErrTimeout) && t.ctx.Err() == nil && time.Since(t.began) < outage
+}
+
 // asked is the prompt of a turn that another program began, if that could save it.
-func (t *turn) asked() []*atoll.Message {
-	newest, err := t.v.store.Messages(t.ctx, t.conversation.Account, t.conversation.ID, store.Page{Limit: MaxPage})
-	if err != nil {
-		t.v.log.Warn("conversation: the prompt of a turn is not in its history", "conversation", t.conversation.ID, "turn", t.id, "err", err)
-	}
-	for _, m := range newest {
-		if m.Key == messageKey(t.id, 0) {
-			return []*atoll.Message{m}
+func (t *turn) asked() *atoll.Message {
+	for page := (store.Page{Limit: 10}); ; {
+		some, err := t.v.store.Messages(t.ctx, t.conversation.Account, t.conversation.ID, page)
+		if err != nil {
+			t.v.log.Warn("conversation: the prompt of a turn is not in its history", "conversation", t.conversation.ID, "turn", t.id, "err", err)
 		}
+		for _, m := range some {
+			if m.Key == messageKey(t.id, atPrompt) {
+				return m
+			}
+		}
+		if len(some) == 0 || some[0].Turn != t.id {
+			return nil
+		}
+		page.After = some[0].Key
 	}
-	return nil
 }
 
 // find finds the agent of a turn that was left.

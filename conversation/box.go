@@ -23,7 +23,11 @@ type box struct {
 	policy       template.Policy
 
 	turn int64            // the number of the turn that runs in it
-	said []*atoll.Message // in that
+	said []*atoll.Message // in that, and not yet in its history
+	size int              // of said, in bytes
+	part int              // how many chapters there are of that turn
+
+	undo func() // takes back what was done to have the sandbox
 }
 
 // books are where hooks write messages and tokens down, those of a turn once.

@@ -74,7 +74,7 @@ func (v *Service) beaten(ctx context.Context, c *store.Conversation) error {
 // adopt has run do the turn of c, which is ours.
 func (v *Service) adopt(c *store.Conversation, made bool, run func(*turn)) (*turn, error) {
 	t := &turn{
-		v: v, id: c.Turn.ID, conversation: c.Conversation, turns: c.Turns, made: made, record: c,
+		v: v, id: c.Turn.ID, conversation: c.Conversation, turns: c.Turns, made: made, record: c, began: time.Now(),
 		stream: newStream(c.Turn.ID), ready: make(chan struct{}), done: make(chan struct{}),
 	}
 	t.ctx, t.cancel = context.WithCancelCause(v.ctx)

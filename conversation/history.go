@@ -23,14 +23,18 @@ import (
 type chapter struct {
 	Turn         string             `json:"turn"`
 	Number       int64              `json:"number"`
+	Part         int                `json:"part,omitempty"` // of the turn, from 0; the last one has the Usage
 	Ended        time.Time          `json:"ended"`
 	Conversation atoll.Conversation `json:"conversation"`
 	Usage        atoll.TokenUsage   `json:"usage"`
 	Messages     []*atoll.Message   `json:"messages"`
 }
 
-// maxChapter is how large one may be that is read.
-const maxChapter = 256 << 20
+// The bounds of chapters, in bytes: JSON may be six times as long as what it is of.
+const (
+	maxSaid    = 16 << 20  // of what was said; what is more begins another one
+	maxChapter = 256 << 20 // of one that is read
+)
 
 // historyPrefix is where the chapters of a conversation are, below the prefix of the
 // place: templates may have one place for many conversations, and for many accounts.
@@ -39,34 +43,55 @@ func historyPrefix(c *atoll.Conversation) string { return "history/" + c.Account
 // archiving is how long writing one down may take.
 const archiving = time.Minute
 
+// atPrompt is where the prompt is in a turn.
+const atPrompt = "0"
+
 // messageKey is that of a message of a turn.
-func messageKey(turn string, number int) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d", turn, number))
+func messageKey(turn, at string) string {
+	sum := sha256.Sum256([]byte(turn + "/" + at))
 	return hex.EncodeToString(sum[:16])
 }
 
-// archive keeps the turn.
+// keep notes a message for the history. What is too much for one chapter becomes several,
+// which are the same whoever finishes the turn.
+func (t *turn) keep(b *box, m *atoll.Message) {
+	if !b.pushes() {
+		return
+	}
+	b.said = append(b.said, m)
+	b.size += len(m.Body)
+	for i := range m.ToolCalls {
+		c := &m.ToolCalls[i]
+		b.size += len(c.Input) + len(c.Output) + len(c.Error)
+	}
+	if b.size > maxSaid {
+		t.archive(b, dialect.Summary{})
+	}
+}
+
+// archive keeps what was said in the turn since the last time.
 func (t *turn) archive(b *box, sum dialect.Summary) {
 	if !b.pushes() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), archiving)
 	defer cancel()
-	c := chapter{Turn: t.id, Number: t.turns, Ended: time.Now(), Conversation: t.conversation, Usage: sum.Usage, Messages: b.said}
+	c := chapter{Turn: t.id, Number: t.turns, Part: b.part, Ended: time.Now(), Conversation: t.conversation, Usage: sum.Usage, Messages: b.said}
 	c.Conversation.Turn = nil
+	b.said, b.size, b.part = nil, 0, b.part+1
 	err := c.write(ctx, b.place)
 	if err != nil {
 		t.v.log.Error("conversation: the history of a turn is in the store only", "conversation", t.conversation.ID, "turn", t.id, "err", err)
 	}
 }
 
-// write puts c into the bucket. Chapters sort by their numbers.
+// write puts c into the bucket. Chapters sort by their numbers, and by their parts.
 func (c *chapter) write(ctx context.Context, p *Place) error {
 	data, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
-	_, err = p.Bucket.Put(ctx, p.key(fmt.Sprintf("%s%012d-%s.json", historyPrefix(&c.Conversation), c.Number, c.Turn)), bytes.NewReader(data), int64(len(data)), bucket.Condition{})
+	_, err = p.Bucket.Put(ctx, p.key(fmt.Sprintf("%s%012d-%s-%06d.json", historyPrefix(&c.Conversation), c.Number, c.Turn, c.Part)), bytes.NewReader(data), int64(len(data)), bucket.Condition{})
 	return err
 }
 
@@ -146,8 +171,10 @@ func (t *turn) recall(ctx context.Context, c *chapter) error {
 			return err
 		}
 	}
-	if err := t.v.store.AddUsage(ctx, t.conversation.Account, t.conversation.ID, c.Number, c.Usage); err != nil {
-		return err
+	if c.Usage != (atoll.TokenUsage{}) { // tokens of a turn are added once, and only its last part has them
+		if err := t.v.store.AddUsage(ctx, t.conversation.Account, t.conversation.ID, c.Number, c.Usage); err != nil {
+			return err
+		}
 	}
 	if c.Number >= t.turns {
 		t.turns = c.Number + 1

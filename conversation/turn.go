@@ -26,7 +26,8 @@ type turn struct {
 	prompt       string
 	template     *template.Template
 	stream       *stream
-	raw          bool // the stream has the agent's own lines
+	raw          bool      // the stream has the agent's own lines
+	began        time.Time // here
 
 	ctx    context.Context // ends with the turn, or when it is no longer ours
 	cancel context.CancelCauseFunc
@@ -245,9 +246,10 @@ func (t *turn) begin() {
 	})
 }
 
-// broken sends the last events of a turn that has no agent.
+// broken sends the last events of a turn that has no agent. Clients that get the agent's
+// own lines get the error, too: else they would not know of it.
 func (t *turn) broken(text string) {
-	t.tell(event{Type: "error", Error: text})
+	t.stream.add(t.ctx, encode(event{Type: "error", Error: text}))
 	t.tell(event{Type: "finish", FinishReason: "error", Usage: &usage{}})
 }
 
@@ -285,7 +287,7 @@ func (t *turn) refuse(err error) {
 
 // start runs the agent.
 func (t *turn) start(box *box) error {
-	t.say(box, 0, &atoll.Message{Role: atoll.RoleUser, Body: t.prompt})
+	t.say(box, atPrompt, &atoll.Message{Role: atoll.RoleUser, Body: t.prompt})
 	cmd, err := box.command(t.ctx, t.prompt, t.turns > 1)
 	if err != nil {
 		return err
@@ -317,12 +319,12 @@ func (t *turn) put(p atoll.Process) {
 }
 
 // say has a message of this turn saved, by the hook for that. Its key follows from the
-// turn and the number, so that a turn which is finished by another program says
-// nothing twice.
-func (t *turn) say(box *box, number int, m *atoll.Message) {
-	m.Key, m.Conversation, m.Account, m.Turn = messageKey(t.id, number), t.conversation.ID, t.conversation.Account, t.id
+// turn and from where it is in what the agent has printed, so that a turn which is
+// finished by another program says nothing twice.
+func (t *turn) say(box *box, at string, m *atoll.Message) {
+	m.Key, m.Conversation, m.Account, m.Turn = messageKey(t.id, at), t.conversation.ID, t.conversation.Account, t.id
 	m.Time = time.Now()
-	box.said = append(box.said, m)
+	t.keep(box, m)
 	data := box.data()
 	data.Message = m
 	t.v.opts.Hooks.Message(context.WithoutCancel(t.ctx), box.template.Hooks, data)
