@@ -179,12 +179,11 @@ func (v *Service) ensure(ctx context.Context, t *turn) (b *box, err error) {
 		}
 	}
 	b.turn = t.turns
-	undo, err := b.bring(ctx)
-	if err != nil {
+	if b.undo, err = b.bring(ctx); err != nil {
 		return nil, err
 	}
 	if err := t.update(func(c *store.Conversation) { c.Sandbox = x.ID }); err != nil {
-		undo()
+		b.undo()
 		return nil, err
 	}
 	return b, nil
@@ -202,16 +201,33 @@ func (v *Service) record(ctx context.Context, c *atoll.Conversation, ref string)
 	if err != nil {
 		return nil, err
 	}
+	taken := x.Conversation != "" && x.Conversation != c.ID
+	if taken && x.External == "" { // another server may be making it
+		if taken, err = v.making(ctx, x); err != nil {
+			return nil, err
+		}
+	}
 	switch {
-	case x.External == "": // it never came to be
-		x.Template, x.Agent, x.Organization = c.Template, c.Agent, c.Organization
-	case x.Conversation != "" && x.Conversation != c.ID:
+	case taken:
 		return nil, atoll.Errorf("send", c.ID, atoll.ErrConflict, "sandbox %s is that of conversation %s", ref, x.Conversation)
+	case x.External == "": // it never came to be
+		x.Template = c.Template
 	case x.Template != c.Template:
 		return nil, atoll.Errorf("send", c.ID, atoll.ErrConflict, "sandbox %s was made for provider %s, not %s", ref, x.Template, c.Template)
 	}
-	x.Conversation = c.ID
+	if x.Conversation != c.ID {
+		x.Conversation, x.Agent, x.Organization = c.ID, c.Agent, c.Organization
+	}
 	return x, nil
+}
+
+// making reports whether a turn of the conversation of x runs, which makes its sandbox.
+func (v *Service) making(ctx context.Context, x *store.AgentSandbox) (bool, error) {
+	c, err := v.store.FindConversation(ctx, x.Account, x.Conversation)
+	if atoll.KindOf(err) == atoll.ErrNotExist {
+		return false, nil
+	}
+	return err == nil && c.Turn != nil && c.Turn.Sandbox == x.ID, err
 }
 
 // Labels of sandboxes that are made from templates.
@@ -233,28 +249,48 @@ func (b *box) bring(ctx context.Context) (undo func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if owner, ok := st.Spec.Labels[LabelAccount]; ok && owner != b.conversation.Account {
+	owner, ours := st.Spec.Labels[LabelAccount]
+	if ours && owner != b.conversation.Account {
 		return nil, atoll.Errorf("send", b.record.ID, atoll.ErrNotExist, "there is no such sandbox")
 	}
-	if b.record.Rev != 0 && !b.record.Deleted.IsZero() { // it was not ready when its maker died
-		return b.replace(ctx, sb)
+	if ours && b.record.Rev != 0 && !b.record.Deleted.IsZero() { // it was not ready when its maker died
+		return b.replace(ctx, sb, b.record.External == "")
 	}
 	b.sandbox = sb
 	err = wake(ctx, sb, st.State)
 	switch atoll.KindOf(err) {
 	case "":
-		return func() {}, b.write(ctx)
+		return b.link(ctx)
 	case atoll.ErrUnsupported, atoll.ErrNotFound: // it is one that cannot start again
-		return b.replace(ctx, sb)
+		return b.replace(ctx, sb, false)
 	}
 	return nil, err
 }
 
-// replace makes the sandbox again. A volume that has anything stays.
-func (b *box) replace(ctx context.Context, sb atoll.Sandbox) (undo func(), err error) {
+// link writes down that a sandbox which is there is that of the conversation. Who undoes
+// it forgets what was not known before.
+func (b *box) link(ctx context.Context) (undo func(), err error) {
+	undo = func() {}
+	if b.record.Rev == 0 {
+		undo = func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoing)
+			defer cancel()
+			if err := b.v.store.DeleteSandbox(ctx, b.record); err != nil {
+				b.v.log.Error("conversation: what a turn that could not begin has written down is still there", "sandbox", b.record.ID, "err", err)
+			}
+		}
+	}
+	return undo, b.write(ctx)
+}
+
+// replace makes the sandbox again, which keeps its volume unless that is empty: then
+// it never was more than begun.
+func (b *box) replace(ctx context.Context, sb atoll.Sandbox, empty bool) (undo func(), err error) {
 	var opts []atoll.RemoveOption
-	if b.record.External == "" {
+	if empty {
 		opts = append(opts, atoll.RemoveVolumes())
+	} else {
+		b.record.External = sb.ID()
 	}
 	if err := sb.Remove(ctx, opts...); err != nil {
 		return nil, err
@@ -295,6 +331,9 @@ func (b *box) create(ctx context.Context) (_ func(), err error) {
 	undo := func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoing)
 		defer cancel()
+		if now, err := b.v.store.FindSandbox(ctx, x.Account, x.ID); err == nil && now.Conversation != x.Conversation {
+			return // another server makes it now, for that
+		}
 		for i := len(undos) - 1; i >= 0; i-- {
 			if err := undos[i](ctx); err != nil {
 				b.v.log.Error("conversation: what a failed creation has left is still there", "sandbox", x.ID, "err", err)
@@ -320,7 +359,7 @@ func (b *box) create(ctx context.Context) (_ func(), err error) {
 		return nil, err
 	}
 	if !again {
-		undos = append(undos, func(ctx context.Context) error { return b.v.forgetSandbox(ctx, x.Account, x.ID) })
+		undos = append(undos, func(ctx context.Context) error { return b.v.store.DeleteSandbox(ctx, x) })
 	}
 	b.v.opts.step("creating")
 	if b.sandbox, err = b.v.provider.Create(ctx, spec); err != nil {
@@ -354,15 +393,6 @@ func (b *box) write(ctx context.Context) error {
 		return b.v.store.InsertSandbox(ctx, x)
 	}
 	return b.v.store.UpdateSandbox(ctx, x)
-}
-
-// forgetSandbox deletes a record.
-func (v *Service) forgetSandbox(ctx context.Context, account, id string) error {
-	x, err := v.store.FindSandbox(ctx, account, id)
-	if err != nil {
-		return err
-	}
-	return v.store.DeleteSandbox(ctx, x)
 }
 
 // spec is what the sandbox is made from.

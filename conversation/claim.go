@@ -86,6 +86,7 @@ func (v *Service) adopt(c *store.Conversation, made bool, run func(*turn)) (*tur
 		v.work.Go(func() {
 			t.contain(run)
 			close(t.done)
+			t.cancel(nil) // v.ctx forgets it
 			v.own(t.id, false)
 			t.linger()
 		})
@@ -98,7 +99,7 @@ func (v *Service) adopt(c *store.Conversation, made bool, run func(*turn)) (*tur
 	return t, nil
 }
 
-// contain calls run. A panic in it ends the turn, and nothing else.
+// contain calls run. A panic in it ends the turn, and its agent, and nothing else.
 func (t *turn) contain(run func(*turn)) {
 	defer func() {
 		p := recover()
@@ -106,6 +107,9 @@ func (t *turn) contain(run func(*turn)) {
 			return
 		}
 		t.v.log.Error("panic in a turn", "conversation", t.conversation.ID, "turn", t.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		if t.process != nil {
+			t.put(t.process)
+		}
 		t.broken("a fault of the server: its log says more")
 		t.settle(atoll.Errorf("conversation", t.conversation.ID, atoll.ErrInternal, "panic: %v", p))
 		t.end()
@@ -139,20 +143,22 @@ func (t *turn) linger() {
 	}
 }
 
-// hold says from time to time that the turn is ours, until it ends.
+// hold says from time to time that the turn is ours, until it ends: one that is cancelled,
+// or that the server does not wait for, has not ended before what it began is done.
 func (t *turn) hold() {
 	tick := time.NewTicker(t.v.opts.lease / 3)
 	defer tick.Stop()
 	for {
 		select {
-		case <-t.ctx.Done():
-			return
 		case <-t.done:
 			return
 		case <-tick.C:
 		}
 		err := t.update(func(*store.Conversation) {})
-		if err != nil && !errors.Is(err, errLost) {
+		if errors.Is(err, errLost) {
+			return
+		}
+		if err != nil {
 			t.v.log.Warn("conversation: cannot say that a turn runs", "conversation", t.conversation.ID, "turn", t.id, "err", err)
 		}
 	}
@@ -207,6 +213,7 @@ func (t *turn) end() {
 	var err error
 	if t.made && t.process == nil {
 		err = t.forget()
+		t.free()
 	} else {
 		err = t.update(func(c *store.Conversation) { c.Turn, c.Until = nil, time.Time{} })
 	}
@@ -225,7 +232,27 @@ func (t *turn) forget() error {
 	t.v.mu.Lock()
 	delete(t.v.turns, key(t.conversation.Account, t.conversation.ID))
 	t.v.mu.Unlock()
-	return t.v.store.DeleteConversation(ctx, t.record)
+	err := t.v.store.DeleteConversation(ctx, t.record)
+	if err == nil {
+		t.release()
+	}
+	return err
+}
+
+// free frees the sandbox that the conversation was to have.
+func (t *turn) free() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), writing)
+	defer cancel()
+	if err := t.v.unlink(ctx, &t.conversation, t.conversation.Turn.Sandbox); err != nil {
+		t.v.log.Warn("conversation: a sandbox is still linked with what could not begin", "conversation", t.conversation.ID, "sandbox", t.conversation.Turn.Sandbox, "err", err)
+	}
+}
+
+// release has update write nothing any more. The caller holds mu.
+func (t *turn) release() {
+	c := *t.record
+	c.Turn = nil
+	t.record = &c
 }
 
 // leave has another program finish the turn, at once.
@@ -239,6 +266,7 @@ func (t *turn) leave() {
 	if err := t.v.store.UpdateConversation(ctx, &c); err != nil && !errors.Is(err, store.ErrChanged) {
 		t.v.log.Warn("conversation: a turn is left to others, who will wait until it may be taken over", "conversation", c.ID, "turn", t.id, "err", err)
 	}
+	t.release()
 }
 
 // care finishes the turns of programs that have died: those of one with our name at

@@ -15,6 +15,7 @@ package conversation
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -191,51 +192,46 @@ func (v *Service) DeleteConversation(ctx context.Context, id string, terminate b
 	if err != nil {
 		return err
 	}
-	if c.Turn != nil {
-		return busy("delete conversation", c)
+	return v.alone(ctx, c, c.Sandbox, func(ctx context.Context, t *turn) (failed error) {
+		if c := &t.conversation; c.Sandbox != "" {
+			if err := v.erase(ctx, c); err != nil {
+				return err
+			}
+			failed = v.part(ctx, c, terminate)
+		}
+		return errors.Join(failed, t.forget())
+	})
+}
+
+// part ends what a conversation has to do with its sandbox, or that sandbox.
+func (v *Service) part(ctx context.Context, c *atoll.Conversation, terminate bool) error {
+	if !terminate {
+		return v.unlink(ctx, c, c.Sandbox)
 	}
-	var failed error
-	if c.Sandbox != "" {
-		if err := v.erase(ctx, c); err != nil {
-			return err
-		}
-		if terminate {
-			failed = v.DeleteSandbox(ctx, c.Sandbox)
-		} else {
-			failed = v.unlink(ctx, c)
-		}
-		if kind := atoll.KindOf(failed); kind == atoll.ErrConflict {
-			return failed
-		} else if kind == atoll.ErrNotExist {
-			failed = nil
-		}
-		if c, err = v.find(ctx, id); err != nil { // deleting a sandbox is a turn, too
-			return err
-		}
-		if c.Turn != nil {
-			return busy("delete conversation", c)
-		}
+	x, err := v.store.FindSandbox(ctx, c.Account, c.Sandbox)
+	if atoll.KindOf(err) == atoll.ErrNotExist || err == nil && x.Conversation != c.ID {
+		return nil
 	}
-	if err := v.store.DeleteConversation(ctx, c); err != nil {
+	if err != nil {
 		return err
 	}
-	v.mu.Lock()
-	delete(v.turns, key(c.Account, c.ID))
-	v.mu.Unlock()
-	return failed
+	return v.with(ctx, "delete", c, x, false, (*box).end)
 }
 
 // unlink frees the sandbox of a conversation.
-func (v *Service) unlink(ctx context.Context, c *store.Conversation) error {
-	err := v.changeSandbox(ctx, c.Account, c.Sandbox, func(x *store.AgentSandbox) {
+func (v *Service) unlink(ctx context.Context, c *atoll.Conversation, sandbox string) error {
+	x, err := v.store.FindSandbox(ctx, c.Account, sandbox)
+	if atoll.KindOf(err) == atoll.ErrNotExist || err == nil && x.Conversation != c.ID {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return v.changeSandbox(ctx, c.Account, sandbox, func(x *store.AgentSandbox) {
 		if x.Conversation == c.ID {
 			x.Conversation = ""
 		}
 	})
-	if atoll.KindOf(err) == atoll.ErrNotExist {
-		return nil
-	}
-	return err
 }
 
 // busy is the error of who comes while a turn runs.

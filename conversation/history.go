@@ -126,17 +126,17 @@ func (t *turn) remember(ctx context.Context, b *box) error {
 }
 
 // erase deletes the history of a conversation that has a sandbox.
-func (v *Service) erase(ctx context.Context, c *store.Conversation) error {
+func (v *Service) erase(ctx context.Context, c *atoll.Conversation) error {
 	tpl, err := v.opts.Templates.Get(c.Template, c.Agent)
 	if err != nil {
 		return err
 	}
-	b, err := v.open(ctx, tpl, &c.Conversation, &store.AgentSandbox{AgentSandbox: atoll.AgentSandbox{ID: c.Sandbox}})
+	b, err := v.open(ctx, tpl, c, &store.AgentSandbox{AgentSandbox: atoll.AgentSandbox{ID: c.Sandbox}})
 	if err != nil || b.place == nil {
 		return err
 	}
 	var keys []string
-	for o, err := range b.place.Bucket.List(ctx, b.place.key(historyPrefix(&c.Conversation))) {
+	for o, err := range b.place.Bucket.List(ctx, b.place.key(historyPrefix(c))) {
 		if err != nil {
 			return err
 		}

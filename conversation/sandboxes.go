@@ -118,40 +118,60 @@ func (v *Service) Sandboxes(ctx context.Context, after string, limit int) ([]ato
 }
 
 // on calls do with a sandbox of the caller's while no turn runs in it, and none can
-// begin. live says that it has to be there; else b.sandbox may be nil.
-func (v *Service) on(ctx context.Context, op, id string, live bool, do func(b *box) error) error {
-	x, err := v.findSandbox(ctx, id)
-	if err != nil {
+// begin. live says that it has to be there; else b.sandbox may be nil. What has begun is
+// done to its end, also when ctx ends: then on does not wait for it.
+func (v *Service) on(ctx context.Context, op, id string, live bool, do func(b *box, ctx context.Context) error) error {
+	x, c, err := v.linked(ctx, id)
+	if err == nil && c == nil {
+		unlock, err := v.locks.Lock(ctx, key(x.Account, x.ID))
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if x, c, err = v.linked(ctx, id); err != nil { // a prompt may have been before us
+			return err
+		}
+	}
+	switch {
+	case err != nil:
 		return err
+	case c == nil:
+		c := atoll.Conversation{ID: x.Conversation, Account: x.Account, Organization: x.Organization, Agent: x.Agent, Template: x.Template}
+		return v.with(context.WithoutCancel(ctx), op, &c, x, live, do)
 	}
-	c := atoll.Conversation{Account: x.Account, Organization: x.Organization, Agent: x.Agent, Template: x.Template}
-	if x.Conversation != "" {
-		return v.during(ctx, op, x, do, live)
-	}
-	unlock, err := v.locks.Lock(ctx, key(x.Account, x.ID))
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return v.with(ctx, op, &c, x, live, do)
+	return v.alone(ctx, c, x.ID, func(ctx context.Context, t *turn) error {
+		x, err := v.store.FindSandbox(ctx, x.Account, x.ID) // as the last turn has left it
+		if err != nil {
+			return err
+		}
+		return v.with(ctx, op, &t.conversation, x, live, do)
+	})
 }
 
-// during is on for a sandbox with a conversation, whose turn it takes.
-func (v *Service) during(ctx context.Context, op string, x *store.AgentSandbox, do func(b *box) error, live bool) error {
+// linked reads the record of a sandbox of the caller's, and its conversation: nil if there
+// is none.
+func (v *Service) linked(ctx context.Context, id string) (*store.AgentSandbox, *store.Conversation, error) {
+	x, err := v.findSandbox(ctx, id)
+	if err != nil || x.Conversation == "" {
+		return x, nil, err
+	}
 	c, err := v.store.FindConversation(ctx, x.Account, x.Conversation)
-	if atoll.KindOf(err) == atoll.ErrNotExist { // its end was cut short
-		return v.with(ctx, op, &atoll.Conversation{Account: x.Account, Agent: x.Agent, ID: x.Conversation, Template: x.Template}, x, live, do)
+	if atoll.KindOf(err) == atoll.ErrNotExist { // it was deleted with its sandbox
+		return x, nil, nil
 	}
-	if err != nil {
-		return err
-	}
+	return x, c, err
+}
+
+// alone calls do as a turn of a conversation, which has no events. When ctx ends it
+// does not wait for it, and do goes on.
+func (v *Service) alone(ctx context.Context, c *store.Conversation, sandbox string, do func(context.Context, *turn) error) error {
 	var failed error
-	t, err := v.claim(ctx, c, x.ID, func(t *turn) {
-		defer t.settle(nil)
-		failed = v.with(context.WithoutCancel(ctx), op, &t.conversation, x, live, do)
-		t.v.mu.Lock()
-		delete(t.v.turns, key(t.conversation.Account, t.conversation.ID)) // it has no events
-		t.v.mu.Unlock()
+	t, err := v.claim(ctx, c, sandbox, func(t *turn) {
+		failed = do(context.WithoutCancel(ctx), t)
+		v.mu.Lock()
+		delete(v.turns, key(t.conversation.Account, t.conversation.ID))
+		v.mu.Unlock()
+		t.settle(nil)
 		t.end()
 	})
 	if err != nil {
@@ -166,7 +186,7 @@ func (v *Service) during(ctx context.Context, op string, x *store.AgentSandbox, 
 }
 
 // with calls do with a sandbox.
-func (v *Service) with(ctx context.Context, op string, c *atoll.Conversation, x *store.AgentSandbox, live bool, do func(b *box) error) error {
+func (v *Service) with(ctx context.Context, op string, c *atoll.Conversation, x *store.AgentSandbox, live bool, do func(b *box, ctx context.Context) error) error {
 	tpl, err := v.opts.Templates.Get(x.Template, x.Agent)
 	if err != nil {
 		return err
@@ -181,7 +201,7 @@ func (v *Service) with(ctx context.Context, op string, c *atoll.Conversation, x 
 	if b.sandbox == nil && live {
 		return atoll.Errorf(op, x.ID, atoll.ErrNotFound, "it is gone: the next prompt makes it again")
 	}
-	return do(b)
+	return do(b, ctx)
 }
 
 // errNoPlace is why nothing can be synced.
@@ -191,36 +211,58 @@ func errNoPlace(op, id string) error {
 
 // SyncSandbox pushes what is in a sandbox. Kinds: ErrNotExist, ErrNotFound (the sandbox
 // is gone), ErrConflict (a turn runs), ErrUnsupported (there is no object storage).
-func (v *Service) SyncSandbox(ctx context.Context, id string) (out *atoll.SyncStats, err error) {
-	err = v.on(ctx, "sync", id, true, func(b *box) error {
+func (v *Service) SyncSandbox(ctx context.Context, id string) (*atoll.SyncStats, error) {
+	var out *atoll.SyncStats
+	err := v.on(ctx, "sync", id, true, func(b *box, ctx context.Context) (err error) {
 		if b.place == nil {
 			return errNoPlace("sync", id)
 		}
 		out, err = b.Push(ctx)
 		return err
 	})
-	return out, err
+	if err != nil { // it may go on
+		return nil, err
+	}
+	return out, nil
 }
 
 // RestoreSandbox brings a sandbox to what a version held; what is in it was pushed
-// before, so that nothing is lost. 0 is the latest version. Kinds: those of
-// SyncSandbox; ErrNotExist (no such version).
-func (v *Service) RestoreSandbox(ctx context.Context, id string, version int64) (out *atoll.SyncStats, err error) {
-	err = v.on(ctx, "restore", id, true, func(b *box) error {
+// before, so that nothing is lost. 0 is the version that was the latest then. It is done
+// to its end, also when ctx ends. Kinds: those of SyncSandbox; ErrNotExist (no such
+// version).
+func (v *Service) RestoreSandbox(ctx context.Context, id string, version int64) (*atoll.SyncStats, error) {
+	var out *atoll.SyncStats
+	err := v.on(ctx, "restore", id, true, func(b *box, ctx context.Context) (err error) {
 		if b.place == nil {
 			return errNoPlace("restore", id)
 		}
-		if version != 0 {
-			if _, err := b.place.Remote.Push(ctx, b.tree(), statesync.PushOptions{}); err != nil {
+		if version == 0 {
+			if version, err = b.latest(ctx); err != nil {
 				return err
 			}
+		}
+		if _, err := b.place.Remote.Push(ctx, b.tree(), statesync.PushOptions{}); err != nil {
+			return err
 		}
 		if out, err = b.pull(ctx, version); err != nil {
 			return err
 		}
 		return b.prepare(ctx)
 	})
-	return out, err
+	if err != nil { // it may go on
+		return nil, err
+	}
+	return out, nil
+}
+
+// latest is the number of the latest version.
+func (b *box) latest(ctx context.Context) (int64, error) {
+	for i, err := range b.place.Remote.Versions(ctx) {
+		if err != nil || i.Latest {
+			return i.Version, err
+		}
+	}
+	return 0, atoll.Errorf("restore", b.record.ID, atoll.ErrNotExist, "there is no version yet")
 }
 
 // Versions lists the versions of a sandbox's files, the oldest first. Kinds: ErrNotExist,
@@ -255,20 +297,39 @@ func (v *Service) peek(ctx context.Context, op, id string) (*box, error) {
 	return v.open(ctx, tpl, &atoll.Conversation{ID: x.Conversation, Account: x.Account, Agent: x.Agent}, x)
 }
 
-// DeleteSandbox pushes what is in a sandbox, if its template's policy is to, runs its hook OnTerminate and removes it,
-// with its data volume unless what is in that is nowhere else. What is known of it
-// stays, as of one that is deleted, also where something fails: that is returned then.
-// The next prompt to its conversation makes it again. Kinds: ErrNotExist, ErrConflict
-// (a turn runs), those of the hook and of the removal.
+// DeleteSandbox pushes what is in a sandbox, if its template's policy is to, runs its hook
+// OnTerminate and removes it, with its data volume unless what is in that is nowhere else.
+// What is known of it stays, as of one that is deleted, also where something fails: that
+// is returned then, files that could not be pushed included. The next prompt to its
+// conversation makes it again. Kinds: ErrNotExist, ErrConflict (a turn runs), those of the
+// push, of the hook and of the removal.
 func (v *Service) DeleteSandbox(ctx context.Context, id string) error {
-	return v.on(ctx, "delete", id, false, func(b *box) error {
-		var failed []error
-		if b.sandbox != nil {
-			failed = b.terminate(context.WithoutCancel(ctx))
+	return v.on(ctx, "delete", id, false, (*box).end)
+}
+
+// end ends the sandbox, and writes that down.
+func (b *box) end(ctx context.Context) error {
+	var failed []error
+	if b.sandbox != nil {
+		failed = b.terminate(ctx)
+	}
+	err := b.v.changeSandbox(ctx, b.record.Account, b.record.ID, func(x *store.AgentSandbox) { x.Deleted = time.Now() })
+	return errors.Join(append(failed, err)...)
+}
+
+// last is the last push of a sandbox, which is started for that if it has stopped.
+func (b *box) last(ctx context.Context) error {
+	stats, err := b.Push(ctx) // some have files also when they do not run
+	if atoll.KindOf(err) == atoll.ErrStopped {
+		if err := b.sandbox.Start(ctx); err != nil {
+			return err
 		}
-		err := v.changeSandbox(context.WithoutCancel(ctx), b.record.Account, b.record.ID, func(x *store.AgentSandbox) { x.Deleted = time.Now() })
-		return errors.Join(append(failed, err)...)
-	})
+		stats, err = b.Push(ctx)
+	}
+	if err == nil && stats.Failed > 0 {
+		err = atoll.Errorf("push", b.record.ID, atoll.ErrUnavailable, "%d files could not be pushed: its volume is kept", stats.Failed)
+	}
+	return err
 }
 
 // terminate removes the sandbox, whatever fails on the way.
@@ -276,7 +337,7 @@ func (b *box) terminate(ctx context.Context) (failed []error) {
 	data := b.data()
 	safe := b.policy == template.PolicyEphemeral
 	if b.pushes() {
-		_, err := b.Push(ctx)
+		err := b.last(ctx)
 		if safe = err == nil; err != nil {
 			failed = append(failed, err)
 		}

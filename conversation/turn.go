@@ -2,6 +2,7 @@ package conversation
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -156,14 +157,12 @@ func (v *Service) asked(ctx context.Context, p *atoll.Prompt) (*store.Conversati
 	account := atoll.AccountFrom(ctx).Name
 	c, err := v.store.FindConversation(ctx, account, id)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
-		if p.Template == "" { // one that was made before may say it
-			x, err := v.store.FindSandbox(ctx, account, p.Sandbox)
-			switch {
-			case err == nil:
-				p.Template = x.Template
-			case atoll.KindOf(err) != atoll.ErrNotExist:
-				return nil, err
-			}
+		x, err := v.store.FindSandbox(ctx, account, p.Sandbox)
+		switch {
+		case err == nil: // one that was made before may say it
+			p.Template, p.Agent = cmp.Or(p.Template, x.Template), cmp.Or(p.Agent, x.Agent)
+		case atoll.KindOf(err) != atoll.ErrNotExist:
+			return nil, err
 		}
 		now := time.Now()
 		return &store.Conversation{Conversation: atoll.Conversation{
@@ -214,7 +213,9 @@ func (t *turn) run() {
 	t.begin()
 	box, err := t.v.ensure(t.ctx, t)
 	if err == nil {
-		err = t.start(box)
+		if err = t.start(box); err != nil && t.gone() {
+			box.undo()
+		}
 	}
 	if err != nil {
 		t.refuse(err)
@@ -223,6 +224,13 @@ func (t *turn) run() {
 	t.settle(nil)
 	sum, left := t.listen(box, t.process)
 	t.finish(box, sum, left)
+}
+
+// gone reports whether the conversation will not be there after a turn that could not
+// begin, and so is not to have a sandbox.
+func (t *turn) gone() bool {
+	stopped := t.stopped()
+	return t.made && t.process == nil && (stopped == nil || errors.Is(stopped, errCancelled))
 }
 
 // An event is one for clients that is not from the agent; dialect.Event has the others.
@@ -306,7 +314,11 @@ func (t *turn) start(box *box) error {
 		t.put(p)
 		return errCancelled
 	}
-	return t.update(func(c *store.Conversation) { c.Turn.Process = p.ID() })
+	err = t.update(func(c *store.Conversation) { c.Turn.Process = p.ID() })
+	if err != nil && t.stopped() == nil { // else another program finds it, and finishes the turn
+		t.put(p)
+	}
+	return err
 }
 
 // put kills a process that nobody is to wait for.
