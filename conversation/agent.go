@@ -109,6 +109,7 @@ type talk struct {
 
 	line   []byte // what there is of the next one
 	long   bool   // the rest of it is dropped
+	torn   bool   // its beginning is lost
 	offset int64  // of stdout, so far
 
 	mu     sync.Mutex
@@ -184,7 +185,7 @@ func (l *lastBytes) Write(b []byte) (int, error) {
 
 // gap notes that output was dropped before anybody read it.
 func (k *talk) gap(bytes int64) {
-	k.line, k.long = nil, false
+	k.line, k.long, k.torn = nil, false, true
 	k.turn.v.log.Warn("conversation: some of what an agent printed is lost", "turn", k.turn.id, "bytes", bytes)
 }
 
@@ -217,6 +218,10 @@ func (k *talk) Write(b []byte) (n int, err error) {
 
 // take passes the line on, which ends at an offset.
 func (k *talk) take(at int64) {
+	if k.torn {
+		k.line, k.long, k.torn = k.line[:0], false, false
+		return
+	}
 	line := bytes.TrimSuffix(k.line, []byte{'\r'})
 	if k.long {
 		line = append(slices.Clone(line[:200]), "... (a line of the agent's was too long)"...)

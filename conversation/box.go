@@ -3,6 +3,7 @@ package conversation
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -127,7 +128,7 @@ func (b *box) synced(ctx context.Context, st *statesync.Stats, err error) (*atol
 	}
 	meta := b.record.Meta
 	if meta.SyncError = ""; err != nil {
-		meta.SyncError = err.Error()
+		meta.SyncError = short(err)
 	} else {
 		meta.LastSync, meta.SyncStats = time.Now().Unix(), out
 	}
@@ -141,6 +142,17 @@ func (b *box) synced(ctx context.Context, st *statesync.Stats, err error) (*atol
 	}
 	return out, err
 }
+
+// short is an error as it can be written down, whatever files it names.
+func short(err error) string {
+	text := strings.ToValidUTF8(err.Error(), "�")
+	if len(text) > maxSyncError {
+		text = strings.ToValidUTF8(text[:maxSyncError], "") + "..."
+	}
+	return text
+}
+
+const maxSyncError = 4 << 10
 
 // changeSandbox changes what is written down of a sandbox.
 func (v *Service) changeSandbox(ctx context.Context, account, id string, change func(*store.AgentSandbox)) error {

@@ -170,18 +170,55 @@ func (v *Service) Conversations(ctx context.Context, after string, limit int) ([
 	return all, nil
 }
 
+// maxAnswer is how many bytes of messages are read for one answer, about.
+const maxAnswer = 32 << 20
+
 // Messages returns the newest messages of a conversation, the oldest of them first:
 // those before the one with the key before, if that is given. limit 0 means DefaultPage.
+// There are fewer where they are long: none are only where there are no more.
 func (v *Service) Messages(ctx context.Context, id, before string, limit int) ([]*atoll.Message, error) {
 	p, err := page(before, limit)
 	if err != nil {
 		return nil, err
 	}
+	limit = p.Limit
 	c, err := v.find(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return v.store.Messages(ctx, c.Account, c.ID, p)
+	var all []*atoll.Message
+	size := 0
+	for step := 16; len(all) < limit && size < maxAnswer; {
+		p.Limit = min(step, limit-len(all))
+		some, err := v.store.Messages(ctx, c.Account, c.ID, p)
+		if err != nil {
+			return nil, err
+		}
+		all = append(some, all...)
+		if len(some) < p.Limit {
+			break
+		}
+		before := size
+		for _, m := range some {
+			size += sizeOf(m)
+		}
+		if p.After = some[0].Key; size-before < 1<<20 {
+			step = min(4*step, MaxPage)
+		} else {
+			step = 16
+		}
+	}
+	return all, nil
+}
+
+// sizeOf is how long the texts of a message are.
+func sizeOf(m *atoll.Message) int {
+	n := len(m.Body)
+	for i := range m.ToolCalls {
+		c := &m.ToolCalls[i]
+		n += len(c.Input) + len(c.Output) + len(c.Error)
+	}
+	return n
 }
 
 // DeleteConversation forgets a conversation and its messages, also where they are beside

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -29,18 +30,33 @@ func (v *Service) Files(ctx context.Context, id string, q atoll.AgentFileQuery) 
 	case q.PerPage < 1 || q.PerPage > MaxFiles:
 		return p, badFiles(id, "per_page must be between 1 and 1000")
 	}
-	all, err := v.list(ctx, id, q)
-	if err != nil {
+	w := window{from: math.MaxInt, most: q.PerPage}
+	if q.Page <= math.MaxInt/q.PerPage {
+		w.from = (q.Page - 1) * q.PerPage
+	}
+	if err := v.list(ctx, id, q, &w); err != nil {
 		return p, err
 	}
-	n := len(all)
-	pages := (n + q.PerPage - 1) / q.PerPage
-	p = atoll.AgentFilePage{Files: []atoll.AgentFile{}, Total: n, Page: q.Page, PerPage: q.PerPage, TotalPages: pages}
-	if q.Page <= pages {
-		from := (q.Page - 1) * q.PerPage
-		p.Files = all[from:min(from+q.PerPage, n)]
+	p = atoll.AgentFilePage{Files: w.files, Total: w.total, Page: q.Page, PerPage: q.PerPage, TotalPages: (w.total + q.PerPage - 1) / q.PerPage}
+	if p.Files == nil {
+		p.Files = []atoll.AgentFile{}
 	}
 	return p, nil
+}
+
+// A window keeps some of a list's files: there may be a million, with long names.
+type window struct {
+	from, most int
+	files      []atoll.AgentFile
+	total      int // how many there were
+}
+
+// add adds the next file of the list.
+func (w *window) add(f atoll.AgentFile) {
+	if w.total >= w.from && len(w.files) < w.most {
+		w.files = append(w.files, f)
+	}
+	w.total++
 }
 
 func badFiles(id, text string) error { return atoll.Errorf("files", id, atoll.ErrInvalid, "%s", text) }
@@ -67,28 +83,28 @@ func sourceOf(id, source string) (string, error) {
 	return source, nil
 }
 
-// list returns all files that are asked for, sorted by path.
-func (v *Service) list(ctx context.Context, id string, q atoll.AgentFileQuery) ([]atoll.AgentFile, error) {
+// list adds all files that are asked for to w, sorted by path.
+func (v *Service) list(ctx context.Context, id string, q atoll.AgentFileQuery, w *window) error {
 	dir, err := filePath(id, q.Path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	source, err := sourceOf(id, q.Source)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	b, err := v.peek(ctx, "files", id)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if source == atoll.SourceS3 {
-		return b.stored(ctx, dir, q.Flat)
+		return b.stored(ctx, dir, q.Flat, w)
 	}
 	fs, err := b.files(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return inVolume(ctx, fs, dir, q.Flat)
+	return inVolume(ctx, fs, dir, q.Flat, w)
 }
 
 // files are those of the sandbox.
@@ -104,38 +120,36 @@ func (b *box) files(ctx context.Context) (atoll.FS, error) {
 }
 
 // inVolume lists files in a sandbox.
-func inVolume(ctx context.Context, fs atoll.FS, dir string, flat bool) ([]atoll.AgentFile, error) {
+func inVolume(ctx context.Context, fs atoll.FS, dir string, flat bool, w *window) error {
 	top, err := fs.Stat(ctx, ".")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	all, err := fs.List(ctx, dir, !flat)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	files := make([]atoll.AgentFile, len(all))
 	prefix := strings.TrimSuffix(top.Path, "/") + "/"
 	for i := range all {
 		fi := &all[i]
-		files[i] = atoll.AgentFile{
+		w.add(atoll.AgentFile{
 			Name: fi.Name, Path: strings.TrimPrefix(fi.Path, prefix), Size: fi.Size, Modified: fi.Modified.Unix(),
 			Directory: fi.Type == atoll.TypeDirectory, Target: fi.Target,
-		}
+		})
 	}
-	return files, nil
+	return nil
 }
 
 // stored lists files of the latest version.
-func (b *box) stored(ctx context.Context, dir string, flat bool) ([]atoll.AgentFile, error) {
+func (b *box) stored(ctx context.Context, dir string, flat bool, w *window) error {
 	if b.place == nil {
-		return nil, errNoPlace("files", b.record.ID)
+		return errNoPlace("files", b.record.ID)
 	}
-	var files []atoll.AgentFile
 	found := dir == "."
 	below := strings.TrimPrefix(dir+"/", "./")
 	for f, err := range b.place.Remote.Files(ctx, 0) {
 		if err != nil {
-			return nil, err
+			return err
 		}
 		found = found || f.Path == dir
 		rest, ok := strings.CutPrefix(f.Path, below)
@@ -149,28 +163,28 @@ func (b *box) stored(ctx context.Context, dir string, flat bool) ([]atoll.AgentF
 		if f.Type == "" || f.Type == atoll.TypeFile {
 			file.Checksum = f.Checksum.String()
 		}
-		files = append(files, file)
+		w.add(file)
 	}
 	if !found {
-		return nil, atoll.Errorf("files", b.record.ID, atoll.ErrNotExist, "there is no directory %q in the latest version", dir)
+		return atoll.Errorf("files", b.record.ID, atoll.ErrNotExist, "there is no directory %q in the latest version", dir)
 	}
-	return files, nil
+	return nil
 }
 
 // FileTree is all of Files as a tree. Kinds: also ErrExhausted (it has too many files).
 func (v *Service) FileTree(ctx context.Context, id, source, dir string) (*atoll.AgentFile, error) {
-	all, err := v.list(ctx, id, atoll.AgentFileQuery{Source: source, Path: dir})
-	if err != nil {
+	w := window{most: maxTree}
+	if err := v.list(ctx, id, atoll.AgentFileQuery{Source: source, Path: dir}, &w); err != nil {
 		return nil, err
 	}
-	if len(all) > maxTree {
-		return nil, atoll.Errorf("files", id, atoll.ErrExhausted, "there are %d files, more than the %d of a tree: list them by pages, or a directory below", len(all), maxTree)
+	if w.total > maxTree {
+		return nil, atoll.Errorf("files", id, atoll.ErrExhausted, "there are %d files, more than the %d of a tree: list them by pages, or a directory below", w.total, maxTree)
 	}
 	top, err := filePath(id, dir)
 	if err != nil {
 		return nil, err
 	}
-	return newTree(top, all), nil
+	return newTree(top, w.files), nil
 }
 
 // newTree makes a tree of a list. Directories that nobody has listed are made up: state

@@ -59,12 +59,7 @@ func (t *turn) keep(b *box, m *atoll.Message) {
 		return
 	}
 	b.said = append(b.said, m)
-	b.size += len(m.Body)
-	for i := range m.ToolCalls {
-		c := &m.ToolCalls[i]
-		b.size += len(c.Input) + len(c.Output) + len(c.Error)
-	}
-	if b.size > maxSaid {
+	if b.size += sizeOf(m); b.size > maxSaid {
 		t.archive(b, dialect.Summary{})
 	}
 }

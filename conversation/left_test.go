@@ -2,6 +2,7 @@ package conversation_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -76,5 +77,54 @@ func TestAgentLeavesProcess(t *testing.T) {
 		if err := v.Cancel(t.Context(), "c"); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Messages are read in pieces: no answer takes more memory than it should.
+func TestManyMessages(t *testing.T) {
+	l := newLab(t)
+	v := l.open()
+	send(t, v, ask("say hello"))
+	add := func(n, size int) {
+		t.Helper()
+		for i := range n {
+			m := &atoll.Message{Key: atoll.NewID(), Account: "default", Conversation: "c", Role: atoll.RoleTool, Body: fmt.Sprint(i) + strings.Repeat(".", size), Time: time.Now()}
+			if err := l.store.AddMessage(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	add(100, 0)
+	for limit, want := range map[int]int{1: 1, 16: 16, 17: 17, 90: 90, 0: 100, 1000: 102} {
+		all, err := v.Messages(t.Context(), "c", "", limit)
+		if err != nil || len(all) != want {
+			t.Fatalf("of limit %d there are %d messages, %v, want %d", limit, len(all), err, want)
+		}
+		if last := all[len(all)-1]; last.Body != "99" {
+			t.Errorf("the newest message is %q", last.Body)
+		}
+		for i := 1; i < len(all); i++ {
+			if !all[i].Time.After(all[i-1].Time) {
+				t.Fatalf("message %d is not after the one before it", i)
+			}
+		}
+	}
+	add(20, 4<<20)
+	n, before := 0, ""
+	for {
+		some, err := v.Messages(t.Context(), "c", before, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(some) == 0 {
+			break
+		}
+		if len(some) == 122 {
+			t.Error("one answer has all messages, which are 80 MiB")
+		}
+		n, before = n+len(some), some[0].Key
+	}
+	if n != 122 {
+		t.Errorf("there are %d messages in all, want 122", n)
 	}
 }
