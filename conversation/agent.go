@@ -73,7 +73,9 @@ func (t *turn) listen(box *box, p atoll.Process) (dialect.Summary, error) {
 	go func() {
 		defer close(saved)
 		for m := range k.messages {
-			t.say(box, m.at, m.message)
+			if left := t.stopped(); left == nil || errors.Is(left, errCancelled) {
+				t.say(box, m.at, m.message)
+			} // else they are for who takes over, and Close does not wait for their hooks
 		}
 	}()
 	defer func() {

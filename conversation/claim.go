@@ -63,9 +63,9 @@ func (v *Service) owns(turn string) bool {
 func (v *Service) beaten(ctx context.Context, c *store.Conversation) error {
 	now, err := v.store.FindConversation(ctx, c.Account, c.ID)
 	switch {
-	case err != nil:
+	case err != nil && atoll.KindOf(err) != atoll.ErrNotExist: // else it was deleted
 		return err
-	case now.Turn != nil:
+	case err == nil && now.Turn != nil:
 		return busy("send", now)
 	}
 	return atoll.Errorf("send", c.ID, atoll.ErrConflict, "another request has changed it meanwhile: try again")
@@ -75,13 +75,13 @@ func (v *Service) beaten(ctx context.Context, c *store.Conversation) error {
 func (v *Service) adopt(c *store.Conversation, made bool, run func(*turn)) (*turn, error) {
 	t := &turn{
 		v: v, id: c.Turn.ID, conversation: c.Conversation, turns: c.Turns, made: made, record: c, began: time.Now(),
-		stream: newStream(c.Turn.ID), ready: make(chan struct{}), done: make(chan struct{}),
+		stream: newStream(c.Turn.ID), ready: make(chan struct{}), done: make(chan struct{}), hidden: make(chan struct{}),
 	}
 	t.ctx, t.cancel = context.WithCancelCause(v.ctx)
 	v.mu.Lock()
 	closed := v.closed
 	if !closed {
-		v.turns[key(c.Account, c.ID)] = t
+		v.show(key(c.Account, c.ID), t)
 		v.work.Go(t.hold)
 		v.work.Go(func() {
 			t.contain(run)
@@ -97,6 +97,19 @@ func (v *Service) adopt(c *store.Conversation, made bool, run func(*turn)) (*tur
 		return nil, errClosing
 	}
 	return t, nil
+}
+
+// show has t be the turn of a conversation whose events can be read; nil is none. The
+// caller holds mu.
+func (v *Service) show(of string, t *turn) {
+	if was := v.turns[of]; was != nil {
+		close(was.hidden)
+	}
+	if t == nil {
+		delete(v.turns, of)
+	} else {
+		v.turns[of] = t
+	}
 }
 
 // contain calls run. A panic in it ends the turn, and its agent, and nothing else.
@@ -134,6 +147,7 @@ func (t *turn) linger() {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+	case <-t.hidden: // its events, which may be many, are for nobody any more
 	case <-t.v.ctx.Done():
 	}
 	t.v.mu.Lock()
@@ -230,7 +244,7 @@ func (t *turn) forget() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.v.mu.Lock()
-	delete(t.v.turns, key(t.conversation.Account, t.conversation.ID))
+	t.v.show(key(t.conversation.Account, t.conversation.ID), nil)
 	t.v.mu.Unlock()
 	err := t.v.store.DeleteConversation(ctx, t.record)
 	if err == nil {

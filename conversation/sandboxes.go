@@ -22,8 +22,8 @@ func (v *Service) CreateSandbox(ctx context.Context, want atoll.AgentSandbox) (a
 	if err != nil {
 		return atoll.AgentSandbox{}, err
 	}
-	if want.Agent != "" && !validRef(want.Agent) {
-		return atoll.AgentSandbox{}, atoll.Errorf("create", id, atoll.ErrInvalid, "agent_id %q: use a UUID, or a letter or digit and then up to 64 letters, digits, '-' or '_'", want.Agent)
+	if want.Agent, err = agentRef("create", id, want.Agent); err != nil {
+		return atoll.AgentSandbox{}, err
 	}
 	c := atoll.Conversation{Account: atoll.AccountFrom(ctx).Name, Organization: want.Organization, Agent: want.Agent, Template: v.templateName(want.Template)}
 	tpl, err := v.opts.Templates.Get(c.Template, c.Agent)
@@ -169,7 +169,7 @@ func (v *Service) alone(ctx context.Context, c *store.Conversation, sandbox stri
 	t, err := v.claim(ctx, c, sandbox, func(t *turn) {
 		failed = do(context.WithoutCancel(ctx), t)
 		v.mu.Lock()
-		delete(v.turns, key(t.conversation.Account, t.conversation.ID))
+		v.show(key(t.conversation.Account, t.conversation.ID), nil)
 		v.mu.Unlock()
 		t.settle(nil)
 		t.end()

@@ -426,3 +426,48 @@ func TestAgentOfSandbox(t *testing.T) {
 		t.Errorf("what was pushed is not found: %+v", page.Files)
 	}
 }
+
+// Close does not wait for the hooks of all that an agent has said: who takes over says
+// it once more.
+func TestCloseWithSlowHooks(t *testing.T) {
+	l := newLab(t)
+	slow := make(chan struct{}, 100)
+	l.hooks.OnMessage = lifecycle.Then(func(ctx context.Context, d *lifecycle.HookData) error {
+		if d.Message.Role == atoll.RoleAssistant {
+			slow <- struct{}{}
+			time.Sleep(time.Second)
+		}
+		return nil
+	}, lifecycle.DefaultOnMessage)
+	v := l.open()
+	if _, err := v.Send(t.Context(), ask("flood 50\nsleep 1h")); err != nil {
+		t.Fatal(err)
+	}
+	<-slow
+	begin := time.Now()
+	v.Close()
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("Close took %s", took)
+	}
+	l.hooks.OnMessage = lifecycle.DefaultOnMessage
+	w := l.open()
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(messages(t, w), "flood 49"); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("what was said is lost")
+		}
+	}
+	if err := w.Cancel(t.Context(), "c"); err != nil {
+		t.Error(err)
+	}
+}
+
+// UUIDs have one form, whatever they name.
+func TestAgentIDs(t *testing.T) {
+	l := newLab(t)
+	v := l.open()
+	p := ask("say hello")
+	p.Agent = "AAAAAAAA-BBBB-4CCC-8DDD-EEEEEEEEEEEE"
+	send(t, v, p)
+	p.Agent = "aaaaaaaabbbb4ccc8dddeeeeeeeeeeee"
+	send(t, v, p)
+}

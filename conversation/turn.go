@@ -37,6 +37,7 @@ type turn struct {
 	failed error         // why it will not; for who waits for ready
 	once   sync.Once     // of these two
 	done   chan struct{} // closed at the end
+	hidden chan struct{} // closed when another one is shown in its place
 
 	mu        sync.Mutex
 	record    *store.Conversation // as it is written down
@@ -151,8 +152,9 @@ func (v *Service) asked(ctx context.Context, p *atoll.Prompt) (*store.Conversati
 		return nil, bad("the prompt is missing")
 	case len(p.Text) > maxPrompt:
 		return nil, bad("the prompt has %d bytes, more than %d: put what it is about into a file", len(p.Text), maxPrompt)
-	case p.Agent != "" && !validRef(p.Agent):
-		return nil, bad("agent_id %q: use a UUID, or a letter or digit and then up to 64 letters, digits, '-' or '_'", p.Agent)
+	}
+	if p.Agent, err = agentRef(op, id, p.Agent); err != nil {
+		return nil, err
 	}
 	account := atoll.AccountFrom(ctx).Name
 	c, err := v.store.FindConversation(ctx, account, id)
@@ -183,10 +185,16 @@ func (v *Service) asked(ctx context.Context, p *atoll.Prompt) (*store.Conversati
 	return c, nil
 }
 
-// validRef reports whether id may name an agent.
-func validRef(id string) bool {
-	_, err := atoll.ConversationID(id)
-	return err == nil
+// agentRef is the id of an agent in the form in which it is kept; "" is none.
+func agentRef(op, id, agent string) (string, error) {
+	if agent == "" {
+		return "", nil
+	}
+	plain, err := atoll.ConversationID(agent) // they have the form of those
+	if err != nil {
+		return "", atoll.Errorf(op, id, atoll.ErrInvalid, "agent_id %q: use a UUID, or a letter or digit and then up to 64 letters, digits, '-' or '_'", agent)
+	}
+	return plain, nil
 }
 
 // sandboxRef is the id of a sandbox in the form in which it is kept, or its name.
