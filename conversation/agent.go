@@ -146,7 +146,7 @@ func (k *talk) attach(ctx context.Context, p atoll.Process) (atoll.Exit, error) 
 		if atoll.KindOf(err) != atoll.ErrUnavailable || ctx.Err() != nil {
 			return exit, err
 		}
-		if k.offset > from || time.Since(begun) > time.Minute {
+		if k.offset > from || time.Since(begun) > 20*time.Second { // else it could not even be made
 			pause, reached = 50*time.Millisecond, time.Now()
 		}
 		if time.Since(reached) > outage {

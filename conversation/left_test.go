@@ -3,11 +3,13 @@ package conversation_test
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/conversation"
 	"github.com/seed46cd37a8/atoll/template"
 )
 
@@ -126,5 +128,60 @@ func TestManyMessages(t *testing.T) {
 	}
 	if n != 122 {
 		t.Errorf("there are %d messages in all, want 122", n)
+	}
+}
+
+// A turn with much to say has several chapters, of which none is missing elsewhere.
+func TestLongHistory(t *testing.T) {
+	l := newLab(t).withBucket()
+	v := l.open()
+	send(t, v, ask("say begin"+strings.Repeat("\nrun head -c 6000000 /dev/zero | tr '\\0' x", 4)+"\nsay end"))
+	count := func(v *conversation.Service) (n, bytes int) {
+		t.Helper()
+		before := ""
+		for {
+			some, err := v.Messages(t.Context(), "c", before, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(some) == 0 {
+				return n, bytes
+			}
+			for _, m := range some {
+				bytes += len(m.Body)
+				for _, c := range m.ToolCalls {
+					bytes += len(c.Output)
+				}
+			}
+			n, before = n+len(some), some[0].Key
+		}
+	}
+	n, bytes := count(v)
+	was, err := v.Conversation(t.Context(), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	chapters, err := filepath.Glob(filepath.Join(l.bucket, "docs/default/c/history/default/c/*"))
+	if err != nil || len(chapters) < 2 || bytes < 16<<20 {
+		t.Fatalf("%d bytes are in %v, %v", bytes, chapters, err)
+	}
+	v.Close()
+	there := newLab(t)
+	there.bucket = l.bucket
+	w := there.open()
+	send(t, w, ask("say more"))
+	now, err := w.Conversation(t.Context(), "c")
+	if err != nil || now.Stats.OutputTokens < was.Stats.OutputTokens {
+		t.Errorf("the tokens: %+v, were %+v, %v", now.Stats, was.Stats, err)
+	}
+	again, most := count(w)
+	if again < n+1 || most < bytes {
+		t.Errorf("there are %d messages of %d bytes, there were %d of %d", again, most, n, bytes)
+	}
+	if err := w.DeleteConversation(t.Context(), "c", false); err != nil {
+		t.Fatal(err)
+	}
+	if chapters, err = filepath.Glob(filepath.Join(l.bucket, "docs/default/c/history/default/c/*.json")); err != nil || len(chapters) > 0 {
+		t.Errorf("after its end there is %v, %v", chapters, err)
 	}
 }
