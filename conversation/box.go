@@ -1,6 +1,7 @@
 package conversation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -262,8 +263,8 @@ func (b *box) bring(ctx context.Context) (undo func(), err error) {
 		return nil, err
 	}
 	owner, ours := st.Spec.Labels[LabelAccount]
-	if ours && owner != b.conversation.Account {
-		return nil, atoll.Errorf("send", b.record.ID, atoll.ErrNotExist, "there is no such sandbox")
+	if cmp.Or(owner, atoll.DefaultAccount) != b.conversation.Account { // the label is all that says whose one is
+		return nil, atoll.Errorf("send", b.record.ID, atoll.ErrNotExist, "there is no such sandbox of this account: one that was not made for a conversation needs the label %s=%s", LabelAccount, b.conversation.Account)
 	}
 	if ours && b.record.Rev != 0 && !b.record.Deleted.IsZero() { // it was not ready when its maker died
 		return b.replace(ctx, sb, b.record.External == "")

@@ -185,3 +185,38 @@ func TestLongHistory(t *testing.T) {
 		t.Errorf("after its end there is %v, %v", chapters, err)
 	}
 }
+
+// A sandbox that was there before is taken by the account that its label names, and one
+// without by the default account: two accounts never have one sandbox.
+func TestAdoptOfAccount(t *testing.T) {
+	l := newLab(t)
+	v := l.open()
+	for name, test := range map[string]struct {
+		labels map[string]string
+		taker  string
+		want   atoll.Kind
+	}{
+		"labelled":     {map[string]string{"account": "mine"}, "mine", ""},
+		"another's":    {map[string]string{"account": "mine"}, "other", atoll.ErrNotExist},
+		"nobody's":     {nil, "mine", atoll.ErrNotExist},
+		"the default":  {nil, atoll.DefaultAccount, ""},
+		"default's":    {map[string]string{"account": atoll.DefaultAccount}, "mine", atoll.ErrNotExist},
+		"no default's": {map[string]string{"account": "mine"}, atoll.DefaultAccount, atoll.ErrNotExist},
+	} {
+		sb, err := l.provider.Create(t.Context(), &atoll.Spec{Labels: test.labels})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := atoll.WithAccount(t.Context(), atoll.Account{Name: test.taker})
+		p := ask("say hello")
+		p.Conversation, p.Sandbox = "c"+sb.ID(), sb.ID()
+		events, err := v.Send(ctx, p)
+		wantKind(t, name, err, test.want)
+		if err == nil {
+			read(t, events)
+			continue
+		}
+		_, err = v.Sandbox(ctx, sb.ID())
+		wantKind(t, name+": its record", err, atoll.ErrNotExist)
+	}
+}
