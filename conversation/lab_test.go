@@ -174,7 +174,9 @@ func said(all []event) string {
 func types(all []event) string {
 	var list []string
 	for _, e := range all {
-		list = append(list, e.Type)
+		if list = append(list, e.Type); e.Error != "" && e.Type == "error" {
+			list[len(list)-1] += "(" + e.Error + ")"
+		}
 	}
 	return strings.Join(list, " ")
 }

@@ -201,7 +201,7 @@ func TestKilled(t *testing.T) {
 				w := l.openWith(withServer(l.options(), name).WithLease(3 * time.Second))
 				settleHard(t, w)
 				if _, err := w.Conversation(t.Context(), "c"); atoll.KindOf(err) == atoll.ErrNotExist {
-					send(t, w, ask("say one\nsleep 200ms\nrun echo data > file\nsay two"))
+					t.Log(types(send(t, w, ask("say one\nsleep 200ms\nrun echo data > file\nsay two"))))
 				} else if text := messages(t, w); !strings.Contains(text, "assistant: two") {
 					// The agent had not been started, or nobody knew that it was.
 					send(t, w, ask("say one\nrun echo data > file\nsay two"))

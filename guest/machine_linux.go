@@ -262,7 +262,7 @@ func (m *Machine) program(cmd *atoll.Command) (*spawn.Program, error) {
 		env = append(env, "TERM=xterm-256color")
 	}
 	p := &spawn.Program{
-		Mark: spawn.NewMark(m.config.ID), Args: cmd.Args, Env: process.Environ(env, m.config.Env, cmd.Env),
+		Mark: spawn.NewMark("", m.config.ID), Args: cmd.Args, Env: process.Environ(env, m.config.Env, cmd.Env),
 		Dir: cmd.Dir, TTY: cmd.TTY != nil,
 	}
 	if !path.IsAbs(p.Dir) {

@@ -176,9 +176,9 @@ func (h *Process) session() int {
 	return h.p.Pid
 }
 
-// Sweep ends all processes that bear a mark of the sandbox.
-func Sweep(sandbox string) error {
-	return sweep(Mark{sandbox: sandbox}, func() int { return 0 })
+// Sweep ends all processes that bear a mark of the sandbox of a realm.
+func Sweep(realm, sandbox string) error {
+	return sweep(Mark{realm: realm, sandbox: sandbox}, func() int { return 0 })
 }
 
 var _ process.Handle = (*Process)(nil)

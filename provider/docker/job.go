@@ -65,7 +65,7 @@ func (l *life) start(ctx context.Context, cmd *atoll.Command, dir string, stdio 
 
 // launch has the engine execute cmd, and returns when it has been started.
 func (l *life) launch(ctx context.Context, cmd *atoll.Command, dir string) (*job, error) {
-	mark := spawn.NewMark(l.id).String()
+	mark := spawn.NewMark("", l.id).String()
 	args := cmd.Args
 	if l.shell {
 		args = launcher(cmd, table.Environ(l.r.env, l.environ(cmd)))

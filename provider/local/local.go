@@ -16,7 +16,10 @@ package local
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"log/slog"
+	"path/filepath"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/life"
@@ -64,7 +67,11 @@ func New(opts Options) (*Provider, error) {
 	if probe := probe(); !probe.OK {
 		return nil, atoll.Errorf("open", "local", atoll.ErrUnavailable, "%s", probe.Reason)
 	}
-	p, err := life.New(life.Options{Info: info, Image: "host", Backend: backend{}, Dir: opts.Dir, Log: opts.Log, Step: opts.step})
+	dir, err := filepath.Abs(opts.Dir)
+	if err != nil {
+		return nil, atoll.E("open", "local", atoll.ErrInvalid, err)
+	}
+	p, err := life.New(life.Options{Info: info, Image: "host", Backend: backend{realmOf(dir)}, Dir: opts.Dir, Log: opts.Log, Step: opts.step})
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +84,16 @@ func New(opts Options) (*Provider, error) {
 // Probe implements atoll.Prober.
 func (p *Provider) Probe(ctx context.Context) atoll.Probe { return probe() }
 
-// backend runs processes of this machine.
-type backend struct{}
+// backend runs processes of this machine. Their marks have the realm besides the id of
+// the sandbox: callers choose ids, and may choose the same for sandboxes of several
+// directories.
+type backend struct{ realm string }
+
+// realmOf tells directories apart.
+func realmOf(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return hex.EncodeToString(sum[:8])
+}
 
 // Removed implements life.Backend.
 func (backend) Removed(string) {}

@@ -57,13 +57,13 @@ func (backend) Shell(pl *life.Place, cmd *atoll.Command) string {
 }
 
 // Start implements life.Backend.
-func (backend) Start(ctx context.Context, pl *life.Place, cmd *atoll.Command, io process.Stdio) (process.Handle, error) {
+func (b backend) Start(ctx context.Context, pl *life.Place, cmd *atoll.Command, io process.Stdio) (process.Handle, error) {
 	dir := pl.HostPath(cmd.Dir)
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, atoll.Errorf("exec", pl.ID, atoll.ErrExecFailed, "working directory %q: not a directory", cmd.Dir)
 	}
 	p, err := spawn.Start(&spawn.Program{
-		Mark: spawn.NewMark(pl.ID), Args: cmd.Args, Env: environ(pl, cmd), Dir: dir, TTY: cmd.TTY != nil,
+		Mark: spawn.NewMark(b.realm, pl.ID), Args: cmd.Args, Env: environ(pl, cmd), Dir: dir, TTY: cmd.TTY != nil,
 	}, io)
 	if err != nil {
 		return nil, err
@@ -72,4 +72,4 @@ func (backend) Start(ctx context.Context, pl *life.Place, cmd *atoll.Command, io
 }
 
 // Sweep implements life.Backend.
-func (backend) Sweep(id string) error { return spawn.Sweep(id) }
+func (b backend) Sweep(id string) error { return spawn.Sweep(b.realm, id) }
