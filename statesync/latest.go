@@ -142,6 +142,9 @@ func (r *Remote) take(ctx context.Context, l *latest) (_ *claim, err error) {
 			if err := bucket.CheckConditions(ctx, r.bucket, r.prefix); err != nil {
 				return nil, err
 			}
+			if l.Used, err = r.lastNumber(ctx); err != nil {
+				return nil, err
+			}
 		}
 		free := l.Lock == nil || time.Since(since) >= r.opts.expire || r.opts.now().After(time.Unix(l.Lock.Until, 0).Add(lockForgotten))
 		if free {
@@ -161,6 +164,23 @@ func (r *Remote) take(ctx context.Context, l *latest) (_ *claim, err error) {
 		}
 	}
 }
+
+// lastNumber is the greatest that is taken, where no latest says it: somebody may have
+// removed that, or other programs may have written versions.
+func (r *Remote) lastNumber(ctx context.Context) (last int64, err error) {
+	for v, err := range r.versions(ctx) {
+		if err != nil {
+			return 0, err
+		}
+		if v.Version < maxNumber { // numbers that no clock has shown are not to be outdone
+			last = max(last, v.Version)
+		}
+	}
+	return last, nil
+}
+
+// maxNumber is far beyond those of versions, and not of all that a key may have.
+const maxNumber = 1 << 53
 
 // seize writes a lock of this program into l, in the place of one that was left behind.
 // What its owner had begun is made void: a state file without bytes, which is none, and

@@ -46,16 +46,22 @@ func (r *Remote) Prune(ctx context.Context, keep Keep) (p Pruned, err error) {
 
 func (r *Remote) prune(c *claim, keep Keep) (p Pruned, err error) {
 	now := c.current()
-	var all []Info
+	var all, beyond []Info
 	for v, err := range r.versions(c.ctx) {
-		if err != nil {
+		switch {
+		case err != nil:
 			return p, err
-		}
-		if v.Version <= now.Version { // what others have left is void by now, and stays so for a while
+		case v.Version <= now.Version:
 			all = append(all, v)
-		}
+		case v.Size > 0:
+			beyond = append(beyond, v)
+		} // else it is what others have left, and stays void for a while
+	}
+	if now.Version == 0 && len(beyond) > 0 {
+		return p, r.fail("prune", atoll.ErrInternal, "there are %d versions, and the object latest does not say which is the last: push, which makes it anew, and prune then", len(beyond))
 	}
 	kept, gone := r.choose(all, now.Version, keep)
+	kept = append(kept, beyond...) // nobody knows why they are there: their bytes stay
 	// What there is comes before what is needed, and the lock last: while it holds,
 	// nobody adds objects, and what it then has seen unneeded nobody will need.
 	objects, err := r.objects(c.ctx)
