@@ -79,27 +79,34 @@ func (r *Remote) readLatest(ctx context.Context) (*latest, error) {
 	return l, nil
 }
 
-// write writes l if the object is as it was read.
-func (r *Remote) writeLatest(ctx context.Context, l *latest) error {
+// writeLatest writes l if the object is as it was read, or as who has the lock of that
+// id has left it.
+func (r *Remote) writeLatest(ctx context.Context, l *latest, id string) error {
 	b, err := json.Marshal(l)
 	if err != nil {
 		return err
 	}
-	o, err := r.bucket.Put(ctx, r.latestKey(), bytes.NewReader(b), int64(len(b)), bucket.Condition{Absent: l.tag == "", Tag: l.tag})
-	if err == nil {
-		l.tag = o.Tag
-		return nil
+	for again := false; ; again = true {
+		o, err := r.bucket.Put(ctx, r.latestKey(), bytes.NewReader(b), int64(len(b)), bucket.Condition{Absent: l.tag == "", Tag: l.tag})
+		if err == nil {
+			l.tag = o.Tag
+			return nil
+		}
+		if ctx.Err() != nil || atoll.KindOf(err) == atoll.ErrDenied {
+			return err
+		}
+		now, readErr := r.readLatest(ctx)
+		switch {
+		case readErr != nil || now.tag == l.tag:
+			return err
+		case same(now, b): // it was written all the same, and only the answer lost
+			l.tag = now.tag
+			return nil
+		case again || atoll.KindOf(err) != atoll.ErrConflict || now.Lock == nil || now.Lock.ID != id:
+			return err
+		}
+		l.tag = now.tag // of a renewal whose answer was lost: nobody else writes that lock
 	}
-	if ctx.Err() != nil || atoll.KindOf(err) == atoll.ErrDenied {
-		return err
-	}
-	// It may have been written all the same, and only the answer lost.
-	now, readErr := r.readLatest(ctx)
-	if readErr == nil && now.tag != l.tag && same(now, b) {
-		l.tag = now.tag
-		return nil
-	}
-	return err
 }
 
 func same(l *latest, written []byte) bool {
@@ -221,7 +228,7 @@ const lockLook = 200 * time.Millisecond
 func (r *Remote) beat(ctx context.Context, l *latest) error {
 	l.Lock.Until = r.opts.now().Add(r.opts.expire).Unix()
 	l.Lock.Beat++
-	return r.writeLatest(ctx, l)
+	return r.writeLatest(ctx, l, l.Lock.ID)
 }
 
 // hold renews what was taken.
@@ -276,7 +283,18 @@ func (c *claim) commit(version int64, push string, sum SHA256, size int64) error
 		return context.Cause(c.ctx)
 	}
 	l := latest{Version: version, Push: push, SHA256: sum.String(), Size: size, tag: c.latest.tag}
-	return c.end(&l)
+	err := c.end(&l)
+	if err == nil {
+		return nil
+	}
+	// Who waited may have begun before this one could ask what became of its write.
+	ctx, cancel := c.ending()
+	defer cancel()
+	if now, readErr := c.r.readLatest(ctx); readErr == nil && now.Push == push {
+		c.cancel(errEnded)
+		return nil
+	}
+	return err
 }
 
 // try notes that the state file of the version that the lock names is about to be
@@ -337,7 +355,7 @@ func (c *claim) ending() (context.Context, context.CancelFunc) {
 func (c *claim) end(l *latest) error {
 	ctx, cancel := c.ending()
 	defer cancel()
-	err := c.r.writeLatest(ctx, l)
+	err := c.r.writeLatest(ctx, l, c.latest.Lock.ID)
 	if atoll.KindOf(err) == atoll.ErrConflict {
 		err = c.r.fail("sync", atoll.ErrConflict, "%w", ErrLost)
 	}

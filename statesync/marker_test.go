@@ -1,12 +1,16 @@
 package statesync_test
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/bucket"
 	"github.com/seed46cd37a8/atoll/statesync"
 )
 
@@ -49,5 +53,111 @@ func TestMarkerGone(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A markerBucket has something else happen when its marker is written or read.
+type markerBucket struct {
+	bucket.Bucket
+	put func(now string, do func() error) error // what is to be written
+	get func() error
+}
+
+func (b *markerBucket) Put(ctx context.Context, key string, r io.ReadSeeker, size int64, when bucket.Condition) (o bucket.Object, err error) {
+	if key != prefix+"/latest" {
+		return b.Bucket.Put(ctx, key, r, size, when)
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return o, err
+	}
+	err = b.put(string(text), func() (err error) {
+		o, err = b.Bucket.Put(ctx, key, strings.NewReader(string(text)), size, when)
+		return err
+	})
+	return o, err
+}
+
+func (b *markerBucket) Get(ctx context.Context, key string, offset, length int64) (io.ReadCloser, bucket.Object, error) {
+	if key == prefix+"/latest" && b.get != nil {
+		if err := b.get(); err != nil {
+			return nil, bucket.Object{}, err
+		}
+	}
+	return b.Bucket.Get(ctx, key, offset, length)
+}
+
+// A push is done although the answer to its last write was lost, and another has begun
+// before it could ask.
+func TestCommitUnanswered(t *testing.T) {
+	b := openBucket(t)
+	p, q := newPlace(t), newPlace(t)
+	locked, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	quick := newRemote(t, b, statesync.Options{}.WithStep(func(name string) {
+		if name == "locked" {
+			close(locked)
+			<-goOn
+		}
+	}))
+	r := newRemote(t, &markerBucket{Bucket: b, put: func(now string, do func() error) error {
+		err := do()
+		if err != nil || strings.Contains(now, `"lock"`) {
+			return err
+		}
+		q.write("file", "of another")
+		go func() {
+			_, err := quick.Push(t.Context(), q.Tree, statesync.PushOptions{})
+			done <- err
+		}()
+		<-locked
+		return atoll.E("put", "", atoll.ErrConflict, nil) // as a service that was asked twice
+	}}, statesync.Options{})
+	p.write("file", "mine")
+	st, err := r.Push(t.Context(), p.Tree, statesync.PushOptions{})
+	if err != nil || st.Version != newest(t, r) {
+		t.Errorf("Push: %+v, %v; the latest version is %d", st, err, newest(t, r))
+	}
+	close(goOn)
+	if err := <-done; err != nil {
+		t.Errorf("the other push: %v", err)
+	}
+}
+
+// Who has renewed a lock and heard no answer has it still.
+func TestRenewalUnanswered(t *testing.T) {
+	b := openBucket(t)
+	p := newPlace(t)
+	p.write("file", "1")
+	p.push(newRemote(t, b, statesync.Options{}))
+	p.write("file", "22")
+	var mu sync.Mutex
+	n := 0
+	lost := make(chan struct{})
+	m := &markerBucket{Bucket: b, put: func(_ string, do func() error) error {
+		mu.Lock()
+		defer mu.Unlock()
+		n++
+		err := do()
+		if n == 2 && err == nil { // after the lock
+			err = atoll.E("put", "", atoll.ErrUnavailable, nil)
+		}
+		return err
+	}, get: func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if n == 2 {
+			n++
+			close(lost)
+			return atoll.E("get", "", atoll.ErrUnavailable, nil)
+		}
+		return nil
+	}}
+	r := newRemote(t, m, statesync.Options{}.WithExpire(expire).WithStep(func(name string) {
+		if name == "object" {
+			<-lost
+		}
+	}))
+	if st, err := r.Push(t.Context(), p.Tree, statesync.PushOptions{}); err != nil || st.Version != newest(t, r) {
+		t.Errorf("Push: %+v, %v; the latest version is %d", st, err, newest(t, r))
 	}
 }
