@@ -2,6 +2,7 @@ package statesync_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -316,7 +317,7 @@ func TestTakenOver(t *testing.T) {
 	st := s.editor.push(s.remote)
 	s.was[st.Version] = s.editor.content()
 	close(goOn)
-	if err := <-done; atoll.KindOf(err) != atoll.ErrConflict {
+	if err := <-done; !errors.Is(err, statesync.ErrLost) || atoll.KindOf(err) != atoll.ErrConflict {
 		t.Errorf("the slow push: %v", err)
 	}
 	s.whole(t)

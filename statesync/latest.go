@@ -122,13 +122,16 @@ type claim struct {
 	done   chan struct{} // closed when nobody renews it any more
 
 	mu     sync.Mutex
-	latest *latest // as it was written last
-	tried  bool    // there may be a state file of the version that the lock names
+	latest *latest   // as it was written last
+	beaten time.Time // when that was, by a clock that goes on while this program is stopped
+	tried  bool      // there may be a state file of the version that the lock names
 }
 
 // ErrLost is in the chain of the error of a push or a prune that was held up for so long
 // that another program took its place.
 var ErrLost = errors.New("another program has taken over, for this one did not answer for too long")
+
+func (r *Remote) lost() error { return r.fail("sync", atoll.ErrConflict, "%w", ErrLost) }
 
 // take waits until nobody else changes what is below the prefix, and keeps others from
 // it until release. The claim's context is made from ctx. l is latest as it was read
@@ -233,7 +236,7 @@ func (r *Remote) beat(ctx context.Context, l *latest) error {
 
 // hold renews what was taken.
 func (r *Remote) hold(ctx context.Context, l *latest) *claim {
-	c := &claim{r: r, done: make(chan struct{}), latest: l}
+	c := &claim{r: r, done: make(chan struct{}), latest: l, beaten: r.opts.now()}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	go func() {
 		defer close(c.done)
@@ -248,8 +251,7 @@ func (r *Remote) hold(ctx context.Context, l *latest) *claim {
 			switch {
 			case err == nil:
 				renewed = time.Now()
-			case atoll.KindOf(err) == atoll.ErrConflict:
-				c.cancel(r.fail("sync", atoll.ErrConflict, "%w", ErrLost))
+			case c.ctx.Err() != nil: // the claim has ended, or another has taken over
 			case time.Since(renewed) >= r.opts.expire:
 				c.cancel(r.fail("sync", atoll.ErrUnavailable, "%w: %w", ErrLost, err))
 			}
@@ -271,7 +273,19 @@ func (c *claim) renew() error {
 	if c.ctx.Err() != nil {
 		return nil
 	}
-	return c.r.beat(c.ctx, c.latest)
+	return c.beat(c.ctx)
+}
+
+// beat renews the lock, with mu held. It ends the claim if another has taken over.
+func (c *claim) beat(ctx context.Context) error {
+	err := c.r.beat(ctx, c.latest)
+	switch {
+	case err == nil:
+		c.beaten = c.r.opts.now()
+	case atoll.KindOf(err) == atoll.ErrConflict:
+		c.cancel(c.r.lost())
+	}
+	return err
 }
 
 // commit writes that there is another version, and gives the claim up. When it fails,
@@ -298,11 +312,21 @@ func (c *claim) commit(version int64, push string, sum SHA256, size int64) error
 }
 
 // try notes that the state file of the version that the lock names is about to be
-// written.
-func (c *claim) try() {
+// written. Who was stopped, perhaps for days, first asks whether it still may be: what
+// was void may have been removed since, and not be in the way any more.
+func (c *claim) try() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return context.Cause(c.ctx)
+	}
+	if away := c.r.opts.now().Round(0).Sub(c.beaten.Round(0)); away < 0 || away >= c.r.opts.expire {
+		if err := c.beat(c.ctx); err != nil {
+			return err
+		}
+	}
 	c.tried = true
+	return nil
 }
 
 // release gives the claim up, if that has not been done, and waits until nothing of it
@@ -334,7 +358,7 @@ func (c *claim) abandon() error {
 		defer cancel()
 		// Only who could renew the lock knows that the version has not been committed,
 		// and will not be by what is still on its way.
-		if err := c.r.beat(ctx, c.latest); err != nil {
+		if err := c.beat(ctx); err != nil {
 			return err
 		}
 		if err := c.r.void(ctx, l.Lock.Version); err != nil {
@@ -357,7 +381,7 @@ func (c *claim) end(l *latest) error {
 	defer cancel()
 	err := c.r.writeLatest(ctx, l, c.latest.Lock.ID)
 	if atoll.KindOf(err) == atoll.ErrConflict {
-		err = c.r.fail("sync", atoll.ErrConflict, "%w", ErrLost)
+		err = c.r.lost()
 	}
 	if err == nil {
 		c.latest = l

@@ -2,10 +2,12 @@ package statesync_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,5 +161,45 @@ func TestRenewalUnanswered(t *testing.T) {
 	}))
 	if st, err := r.Push(t.Context(), p.Tree, statesync.PushOptions{}); err != nil || st.Version != newest(t, r) {
 		t.Errorf("Push: %+v, %v; the latest version is %d", st, err, newest(t, r))
+	}
+}
+
+// A push that was stopped for days writes nothing that looks like a version, although
+// others have pruned what kept its place.
+func TestStoppedForDays(t *testing.T) {
+	b := openBucket(t)
+	const days = 72 * time.Hour
+	var away atomic.Int64
+	clock := func() time.Time { return time.Now().Add(time.Duration(away.Load())) }
+	held, goOn := make(chan struct{}), make(chan struct{})
+	slow := newRemote(t, b, statesync.Options{}.WithNow(clock).WithExpire(time.Hour).WithStep(func(name string) {
+		if name == "object" {
+			close(held)
+			<-goOn
+		}
+	}))
+	p, q := newPlace(t), newPlace(t)
+	p.write("of", "the slow one")
+	done := make(chan error)
+	go func() {
+		_, err := slow.Push(t.Context(), p.Tree, statesync.PushOptions{})
+		done <- err
+	}()
+	<-held
+	away.Store(int64(days))
+	quick := newRemote(t, b, statesync.Options{}.WithNow(clock))
+	q.write("of", "the quick one")
+	want := q.push(quick).Version
+	if _, err := quick.Prune(t.Context(), statesync.Keep{}); err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	if err := <-done; !errors.Is(err, statesync.ErrLost) {
+		t.Errorf("the slow push: %v, want %v", err, statesync.ErrLost)
+	}
+	for v, err := range quick.Versions(t.Context()) {
+		if err != nil || v.Version != want {
+			t.Errorf("there is version %d, %v; want %d alone", v.Version, err, want)
+		}
 	}
 }

@@ -219,8 +219,13 @@ func (p *push) run(c *claim) (st *Stats, err error) {
 		return nil, err
 	}
 	version := now.Lock.Version
-	c.try()
+	if err := c.try(); err != nil {
+		return nil, err
+	}
 	if _, err := p.r.bucket.Put(p.ctx, p.r.stateKey(version), p.state, size, bucket.Condition{Absent: true}); err != nil {
+		if atoll.KindOf(err) == atoll.ErrConflict { // who takes over makes it void
+			_ = c.renew() // which finds out
+		}
 		return nil, err
 	}
 	p.r.opts.step("state")
