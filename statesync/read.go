@@ -85,8 +85,6 @@ func (r *Remote) Open(ctx context.Context, version int64, path string, most int6
 		return nil, File{}, atoll.Errorf("read", path, atoll.ErrInvalid, "is a %s", f.kind())
 	case f.Size > most:
 		return nil, File{}, atoll.Errorf("read", path, atoll.ErrExhausted, "has %d bytes, more than %d", f.Size, most)
-	case f.Size > most:
-		return nil, File{}, atoll.Errorf("read", path, atoll.ErrExhausted, "has %d bytes, more than %d", f.Size, most)
 	}
 	file := *f
 	body, err := r.open(ctx, n, &file)

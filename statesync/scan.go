@@ -23,7 +23,7 @@ func (t Tree) confined() atoll.FS { return atoll.SubFiles(t.FS, t.Dir) }
 // A scan is what there is in a directory.
 type scan struct {
 	files  []atoll.FileInfo // sorted by path, without what is not kept in step
-	at     time.Time        // when it began, by the clock of the files
+	at     time.Time        // when it began, by the clock of the files; zero if nobody asked
 	unread []unread         // directories that could not be listed, sorted
 	other  int              // how many devices, sockets and pipes
 	rules  *ignore
@@ -58,8 +58,35 @@ func (s *scan) hidden(path string) bool {
 	return false
 }
 
-// scan lists the directory.
+// scan lists the directory, which is to have a state file made of that.
 func (t Tree) scan(ctx context.Context, more []string) (*scan, error) {
+	at, err := t.clock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.look(ctx, more)
+	if err != nil {
+		return nil, err
+	}
+	s.at = at
+	return s, nil
+}
+
+// clock is that of the machine which the files are on, which need not be this one's.
+func (t Tree) clock(ctx context.Context) (time.Time, error) {
+	fs := t.confined()
+	now, err := fs.Write(ctx, stateTmpName, strings.NewReader(""), atoll.WriteOptions{Mode: 0o600})
+	if kind := atoll.KindOf(err); kind == atoll.ErrDenied || kind == atoll.ErrExhausted {
+		return time.Time{}, atoll.Errorf("sync", t.Dir, kind, "the directory has to have a state file, which cannot be written: make room, or the directory writable: %w", err)
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	return now.Modified, fs.Remove(ctx, stateTmpName, false)
+}
+
+// look lists the directory, and writes nothing.
+func (t Tree) look(ctx context.Context, more []string) (*scan, error) {
 	fs := t.confined()
 	rules, err := readIgnore(ctx, fs, more)
 	if err != nil {
@@ -70,18 +97,6 @@ func (t Tree) scan(ctx context.Context, more []string) (*scan, error) {
 		return nil, err
 	}
 	s := &scan{prefix: len(strings.TrimSuffix(top.Path, "/")) + 1, rules: rules}
-	// The clock of the machine that the files are on, which need not be this one's.
-	now, err := fs.Write(ctx, stateTmpName, strings.NewReader(""), atoll.WriteOptions{Mode: 0o600})
-	if kind := atoll.KindOf(err); kind == atoll.ErrDenied || kind == atoll.ErrExhausted {
-		return nil, atoll.Errorf("sync", t.Dir, kind, "the directory has to have a state file, which cannot be written: make room, or the directory writable: %w", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	s.at = now.Modified
-	if err := fs.Remove(ctx, stateTmpName, false); err != nil {
-		return nil, err
-	}
 	all, err := fs.List(ctx, ".", true)
 	if kind := atoll.KindOf(err); kind == atoll.ErrDenied || kind == atoll.ErrExhausted {
 		all, err = s.walk(ctx, fs)

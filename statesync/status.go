@@ -32,13 +32,13 @@ func (p *Paths) add(path string) {
 }
 
 // Status compares a directory with its state file, and that with the latest version.
-// It changes nothing but for the moment in which it looks at the clock.
+// It changes nothing. Each of ignore is a rule, as in PushOptions.
 func (r *Remote) Status(ctx context.Context, t Tree, ignore ...string) (*Status, error) {
 	now, err := r.readLatest(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s, err := t.scan(ctx, ignore)
+	s, err := t.look(ctx, ignore)
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,14 @@
 package statesync_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/bucket"
@@ -148,5 +152,48 @@ func TestDamagedBytes(t *testing.T) {
 	}
 	if got := q.read("wrong"); !strings.Contains(got, "no such file") {
 		t.Errorf("wrong is there: %.20s", got)
+	}
+}
+
+// A file whose time alone is another in the version that was pulled has not changed.
+func TestStatusAfterTouch(t *testing.T) {
+	r := newRemote(t, openBucket(t), statesync.Options{})
+	p, q := newPlace(t), newPlace(t)
+	p.write("touched", "1")
+	p.write("other", "1")
+	p.push(r)
+	q.pull(r, statesync.PullOptions{})
+	past := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(p.at("touched"), past, past); err != nil {
+		t.Fatal(err)
+	}
+	p.write("other", "22")
+	p.push(r)
+	q.pull(r, statesync.PullOptions{})
+	st, err := r.Status(t.Context(), q.Tree)
+	if err != nil || st.Changed.Count > 0 {
+		t.Errorf("Status: %+v, %v, want nothing that has changed", st, err)
+	}
+}
+
+// readOnly is a file system that nothing can be written to.
+type readOnly struct{ atoll.FS }
+
+func (f readOnly) Sub(dir string) atoll.FS { return readOnly{atoll.SubFiles(f.FS, dir)} }
+
+func (readOnly) Write(_ context.Context, name string, _ io.Reader, _ atoll.WriteOptions) (atoll.FileInfo, error) {
+	return atoll.FileInfo{}, atoll.E("write", name, atoll.ErrDenied, nil)
+}
+
+// Status writes nothing.
+func TestStatusWritesNothing(t *testing.T) {
+	r := newRemote(t, openBucket(t), statesync.Options{})
+	p := newPlace(t)
+	p.write("file", "1")
+	p.push(r)
+	p.write("file", "22")
+	st, err := r.Status(t.Context(), statesync.Tree{FS: readOnly{p.FS}, Dir: p.Dir})
+	if err != nil || strings.Join(st.Changed.Paths, " ") != "file" {
+		t.Errorf("Status: %+v, %v, want that the file has changed", st, err)
 	}
 }
