@@ -38,6 +38,22 @@ func NewID() string {
 	return hex.EncodeToString(b[:])
 }
 
+// TempName returns a random name for a file that is written in the place where another
+// one will have it, and IsTempName reports whether a name is one. Where the writer was
+// killed such a file may stay: it is nobody's, and can be removed when it is old.
+func TempName() string { return tempPrefix + strings.ToLower(rand.Text()[:tempRandom]) }
+
+// IsTempName reports whether name, without a directory, is one of TempName.
+func IsTempName(name string) bool {
+	text, ok := strings.CutPrefix(name, tempPrefix)
+	return ok && len(text) == tempRandom && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
+const (
+	tempPrefix = ".atoll-tmp-"
+	tempRandom = 16 // letters and digits
+)
+
 // NormalizeID returns the canonical form of a sandbox id, which is a UUID with
 // or without hyphens. The empty id is returned as it is.
 func NormalizeID(id string) (string, error) {

@@ -1,6 +1,9 @@
 package atoll
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestIDs(t *testing.T) {
 	seen := map[string]bool{}
@@ -28,6 +31,18 @@ func TestIDs(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("NormalizeID(%q) = %q, %v; want %q", in, got, err, want)
+		}
+	}
+}
+
+func TestTempNames(t *testing.T) {
+	a, b := TempName(), TempName()
+	if a == b {
+		t.Errorf("TempName gave %q twice", a)
+	}
+	for name, want := range map[string]bool{a: true, b: true, "": false, a[1:]: false, a + "x": false, ".atoll-tmp-notes": false, "dir/" + a: false, strings.ToUpper(a): false} {
+		if got := IsTempName(name); got != want {
+			t.Errorf("IsTempName(%q) = %v, want %v", name, got, want)
 		}
 	}
 }

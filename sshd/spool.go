@@ -4,14 +4,12 @@ import (
 	"archive/tar"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"io"
 	"math"
 	"os"
 	"path"
-	"strings"
 	"sync"
 	"time"
 
@@ -265,7 +263,7 @@ func (s *spool) handOverDated(ctx context.Context, content io.Reader) error {
 		}
 		target, mode = old.Path, cmp.Or(s.mode, old.Mode)
 	}
-	dir, temp := path.Dir(target), ".atoll-tmp-"+strings.ToLower(rand.Text()[:16])
+	dir, temp := path.Dir(target), atoll.TempName()
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: temp, Size: s.size, Mode: int64(mode), ModTime: s.modified}
 	err := s.files.unpackWithin(ctx, dir, h, content)
 	if err == nil {

@@ -131,6 +131,9 @@ func (p *pull) run() error {
 	if err := p.removeGone(); err != nil {
 		return err
 	}
+	if err := p.removeTemps(); err != nil {
+		return err
+	}
 	p.r.opts.step("removed")
 	if err := p.unpack(); err != nil {
 		return err
@@ -248,7 +251,7 @@ func (p *pull) judgeOne(f *File, fi *atoll.FileInfo, l *File, head *State) (verd
 	case p.scan.hidden(f.Path):
 		p.stats.problem(f.Path, errors.New("it is in a directory that cannot be read"))
 		return keep, nil
-	case p.scan.rules.match(f.Path, f.kind() == atoll.TypeDirectory):
+	case p.scan.rules.match(f.Path, f.kind() == atoll.TypeDirectory), f.regular() && atoll.IsTempName(path.Base(f.Path)):
 		return keep, nil
 	case !p.way(path.Dir(f.Path)): // a file is where its directory should be
 		p.conflict(f.Path, KeepLocal)
@@ -378,6 +381,24 @@ func (p *pull) removeGone() error {
 			if p.verdicts[path] == write {
 				p.verdicts[path] = keep
 			}
+		}
+	}
+	return nil
+}
+
+// abandoned is how old a file is, at least, that somebody has left half written.
+const abandoned = 24 * time.Hour
+
+// removeTemps removes files that were on their way when their writer was killed, and
+// that nobody else would. One that cannot be removed takes room, and nothing else.
+func (p *pull) removeTemps() error {
+	for i := range p.scan.temps {
+		fi := &p.scan.temps[i]
+		if p.scan.at.Sub(fi.Modified) < abandoned {
+			continue
+		}
+		if err := p.fs.Remove(p.ctx, p.scan.path(fi), false); err != nil && p.ctx.Err() != nil {
+			return err
 		}
 	}
 	return nil

@@ -26,6 +26,7 @@ type scan struct {
 	at     time.Time        // when it began, by the clock of the files; zero if nobody asked
 	unread []unread         // directories that could not be listed, sorted
 	other  int              // how many devices, sockets and pipes
+	temps  []atoll.FileInfo // files on their way, or left by who was killed
 	rules  *ignore
 	prefix int // how many bytes of paths are the directory's
 }
@@ -145,6 +146,10 @@ func (s *scan) kept(all []atoll.FileInfo) []atoll.FileInfo {
 			if fi.Type == atoll.TypeDirectory {
 				skipped[p] = true
 			}
+			return true
+		}
+		if fi.Type == atoll.TypeFile && atoll.IsTempName(path.Base(p)) {
+			s.temps = append(s.temps, fi)
 			return true
 		}
 		if fi.Type == atoll.TypeOther {

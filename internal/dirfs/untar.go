@@ -145,7 +145,7 @@ func (u *unpacker) placeFile(ctx context.Context, name string, h *tar.Header, r 
 		return err
 	}
 	defer dir.Close()
-	w := writing{dir: dir, target: path.Base(name), temp: tempName(), uid: u.m.uid, gid: u.m.gid, mode: u.f.fileMode(uint32(h.Mode))}
+	w := writing{dir: dir, target: path.Base(name), temp: atoll.TempName(), uid: u.m.uid, gid: u.m.gid, mode: u.f.fileMode(uint32(h.Mode))}
 	switch info, err := dir.Lstat(w.target); {
 	case errors.Is(err, fs.ErrNotExist):
 		w.absent = true

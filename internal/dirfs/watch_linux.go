@@ -327,4 +327,5 @@ func (w *watch) tell(t atoll.FileEventType, at place) bool {
 	return w.yield(ev, nil)
 }
 
-func isTemp(at place) bool { return strings.HasPrefix(path.Base(at.abs), tempPrefix) }
+// isTemp reports whether a file is on its way, and not to be shown.
+func isTemp(at place) bool { return atoll.IsTempName(path.Base(at.abs)) }

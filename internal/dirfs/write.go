@@ -2,25 +2,16 @@ package dirfs
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path"
-	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
 )
-
-// tempPrefix begins the names of files that have been written and are about to
-// take the place of others, or that are being written, where a file system
-// knows no files without a name; Watch does not show them.
-const tempPrefix = ".atoll-tmp-"
-
-func tempName() string { return tempPrefix + strings.ToLower(rand.Text()[:16]) }
 
 // Write implements atoll.FS. A link given as name is followed. A file that is
 // replaced keeps its owner, where this process may give it away. Until r has
@@ -78,7 +69,7 @@ func (f *FS) begin(w *writing, rel string) error {
 			w.uid, w.gid = owner(old)
 		}
 	}
-	w.target, w.temp = path.Base(target), tempName()
+	w.target, w.temp = path.Base(target), atoll.TempName()
 	if w.dir, err = f.maker(f.tree).openRoot(path.Dir(target)); err != nil {
 		return err
 	}
