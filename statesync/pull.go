@@ -114,6 +114,7 @@ type pull struct {
 	swaps    map[string]bool    // directories that are to become something else, if they are empty
 	ways     map[string]bool    // directories of the version: whether one can be here
 	objects  map[string]*object // that are needed
+	glances  []glance           // at directories, each in the one before
 	done     Progress
 }
 
@@ -361,6 +362,11 @@ func (p *pull) holds(fi *atoll.FileInfo, path string, f *File) (bool, error) {
 func (p *pull) removeGone() error {
 	slices.Sort(p.removals)
 	for _, path := range slices.Backward(p.removals) {
+		if stays, err := p.stays(path, nil); err != nil {
+			return err
+		} else if stays {
+			continue
+		}
 		err := p.fs.Remove(p.ctx, path, false)
 		switch kind := atoll.KindOf(err); {
 		case err == nil:

@@ -51,6 +51,11 @@ func (p *pull) pack(ctx context.Context, w *tar.Writer) error {
 		if p.verdicts[f.Path] != write {
 			continue
 		}
+		if stays, err := p.stays(f.Path, f); err != nil {
+			return err
+		} else if stays {
+			continue
+		}
 		if err := p.packOne(w, l, f); err != nil {
 			return err
 		}
