@@ -30,7 +30,12 @@ func (p *pull) need(f *File) {
 		return
 	}
 	p.done.TotalBytes += f.Size
-	if f.Size == 0 {
+	p.fetched(f)
+}
+
+// fetched has the object of a file downloaded.
+func (p *pull) fetched(f *File) {
+	if !f.regular() || f.Size == 0 {
 		return
 	}
 	key := p.r.keyOf(p.number, f)

@@ -37,7 +37,8 @@ type PullOptions struct {
 // that the version has no more, are removed. What was changed here since is kept as the
 // Options say, and in Stats.Conflicts if the version has it otherwise; what was removed
 // here comes back. What was never pushed or pulled is never removed, nor what IgnoreName
-// names.
+// names. What is closed to us is in Stats.Errors, and stays as it is; what is written here
+// while the pull is at work counts as changed.
 //
 // Without any version there is nothing to do: Stats.Version is 0. A pull that was cut
 // short has written some files and not others; the next one finishes it.
@@ -116,6 +117,8 @@ type pull struct {
 	objects  map[string]*object // that are needed
 	glances  []glance           // at directories, each in the one before
 	done     Progress
+	packed   string // path of the last entry in the stream
+	after    string // path behind which the stream begins
 }
 
 func (p *pull) run() error {

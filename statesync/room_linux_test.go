@@ -77,3 +77,40 @@ func TestNoRoom(t *testing.T) {
 	_, err = newRemote(t, openStore(t, store), statesync.Options{}).Push(t.Context(), a.Tree, statesync.PushOptions{})
 	wants("a push without room in the store", err, store)
 }
+
+// Where a part of a directory cannot be written, the rest of a version comes all the
+// same, and what could not is told.
+func TestPartlyReadOnly(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	r := newRemote(t, openBucket(t), statesync.Options{})
+	p, q := newPlace(t), newPlace(t)
+	for _, name := range []string{"a", "sub/1", "sub/2", "sub/below/3", "sub/below/4", "z/5"} {
+		p.write(name, name)
+	}
+	p.write("z/big", strings.Repeat("x", 300<<10))
+	p.push(r)
+	dir := q.at("sub")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tiny(t, dir, "size=512k,ro")
+	for _, written := range []int{3, 0} {
+		st := q.pull(r, statesync.PullOptions{})
+		if st.Failed != 5 || st.FilesDownloaded != written || !strings.Contains(strings.Join(st.Errors, "\n"), "sub/2: ") {
+			t.Errorf("Pull: %+v, want errors about all that is in sub, and %d files", st, written)
+		}
+		if q.read("a") != "a" || q.read("z/5") != "z/5" || q.read("z/big") != p.read("z/big") {
+			t.Errorf("there are %q, %q", q.read("a"), q.read("z/5"))
+		}
+	}
+	if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT, ""); err != nil {
+		t.Fatal(err)
+	}
+	st := q.pull(r, statesync.PullOptions{})
+	if st.Failed > 0 || st.FilesDownloaded != 4 || st.BytesTransferred != int64(len("sub/1sub/2sub/below/3sub/below/4")) {
+		t.Errorf("Pull: %+v, want the four files that could not be written", st)
+	}
+	if q.read("sub/below/4") != "sub/below/4" {
+		t.Errorf("there is %q", q.read("sub/below/4"))
+	}
+}

@@ -5,16 +5,69 @@ import (
 	"context"
 	"errors"
 	"io"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
 
-// unpack writes what is to be written, as one tar stream.
+// unpack writes what is to be written. What the file system refuses is told, and the
+// rest written.
 func (p *pull) unpack() error {
 	if len(p.verdicts) == 0 {
 		return nil
 	}
+	closed := map[string]bool{} // directories in which something was refused
+	for {
+		err := p.unpackRest()
+		e, ok := errors.AsType[*atoll.Error](err)
+		if !ok || e.Kind != atoll.ErrDenied || p.ctx.Err() != nil {
+			return err
+		}
+		at := path.Clean(e.ID)
+		if p.verdicts[at] != write {
+			return err // of no file
+		}
+		dir := path.Dir(at)
+		if err := p.refused(at, err, closed[dir]); err != nil {
+			return err
+		}
+		closed[dir] = true
+	}
+}
+
+// refused has a path and what is below it, and all others in its directory if all is
+// said, stay what they are, and has the stream begin anew behind it: nothing of what
+// followed has been written.
+func (p *pull) refused(at string, why error, all bool) error {
+	remote, err := p.version.cursor()
+	if err != nil {
+		return err
+	}
+	dir, packed := path.Dir(at), p.packed
+	p.objects = map[string]*object{}
+	for ; remote.file != nil; remote.advance() {
+		f := remote.file
+		if f.Path < at || p.verdicts[f.Path] != write {
+			continue
+		}
+		if f.Path <= packed {
+			p.sent(f, -1)
+		}
+		if f.Path == at || strings.HasPrefix(f.Path, at+"/") || all && path.Dir(f.Path) == dir {
+			p.stats.problem(f.Path, why)
+			p.verdicts[f.Path] = keep
+			continue
+		}
+		p.fetched(f)
+	}
+	p.after, p.packed = at, at
+	return remote.err
+}
+
+// unpackRest writes what comes after what has been written, as one tar stream.
+func (p *pull) unpackRest() error {
 	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
 	in, out := io.Pipe()
@@ -48,7 +101,7 @@ func (p *pull) pack(ctx context.Context, w *tar.Writer) error {
 	defer l.close()
 	for ; remote.file != nil; remote.advance() {
 		f := remote.file
-		if p.verdicts[f.Path] != write {
+		if p.verdicts[f.Path] != write || f.Path <= p.after {
 			continue
 		}
 		if stays, err := p.stays(f.Path, f); err != nil {
@@ -59,7 +112,7 @@ func (p *pull) pack(ctx context.Context, w *tar.Writer) error {
 		if err := p.packOne(w, l, f); err != nil {
 			return err
 		}
-		if p.done.Files++; p.opts.Progress != nil {
+		if p.opts.Progress != nil {
 			p.opts.Progress(p.done)
 		}
 	}
@@ -71,9 +124,11 @@ func (p *pull) packOne(w *tar.Writer, l *loader, f *File) error {
 	switch f.kind() {
 	case atoll.TypeDirectory:
 		h.Typeflag, h.Name = tar.TypeDir, f.Path+"/"
+		p.sent(f, 1)
 		return w.WriteHeader(h)
 	case atoll.TypeSymlink:
 		h.Typeflag, h.Linkname = tar.TypeSymlink, f.Target
+		p.sent(f, 1)
 		return w.WriteHeader(h)
 	}
 	body, done, err := l.open(f)
@@ -93,10 +148,20 @@ func (p *pull) packOne(w *tar.Writer, l *loader, f *File) error {
 	if err := transfer(w, body); err != nil {
 		return err
 	}
-	p.stats.FilesDownloaded++
-	p.stats.BytesTransferred += f.Size
-	p.done.Bytes += f.Size
+	p.sent(f, 1)
 	return nil
+}
+
+// sent counts an entry that has gone into the stream, or with -1 one that is to go once
+// more.
+func (p *pull) sent(f *File, n int) {
+	p.packed = f.Path
+	p.done.Files += int64(n)
+	if f.regular() {
+		p.stats.FilesDownloaded += n
+		p.stats.BytesTransferred += int64(n) * f.Size
+		p.done.Bytes += int64(n) * f.Size
+	}
 }
 
 // mode is the one that a file is written with.
