@@ -85,10 +85,7 @@ func (r *Remote) Push(ctx context.Context, t Tree, o PushOptions) (st *Stats, er
 
 // bounded refuses what is too much for a version.
 func (r *Remote) bounded(s *scan) error {
-	var bytes int64
-	for i := range s.files {
-		bytes = add(bytes, s.files[i].Size)
-	}
+	bytes := s.total().TotalBytes
 	if len(s.files) > r.opts.MaxFiles || bytes > r.opts.MaxBytes {
 		return r.fail("push", atoll.ErrExhausted, "the directory has %d files of %d bytes, more than %d or %d bytes, which are the bounds: name what is not to be pushed in %s",
 			len(s.files), bytes, r.opts.MaxFiles, r.opts.MaxBytes, IgnoreName)
@@ -414,7 +411,7 @@ func (f *File) take(g *File) {
 // emit writes the entries in order.
 func (p *push) emit(ctx context.Context, slots <-chan *slot) error {
 	out := newStateWriter(p.state, State{Push: p.id, LastSynced: p.scan.at.Unix(), SyncedNanos: int64(p.scan.at.Nanosecond())})
-	var done Progress
+	done := p.scan.total()
 	for s := range slots {
 		if s.ready != nil {
 			select {

@@ -39,6 +39,15 @@ type unread struct {
 // path is that of a file below the directory.
 func (s *scan) path(fi *atoll.FileInfo) string { return fi.Path[s.prefix:] }
 
+// total is how much there is to go through.
+func (s *scan) total() Progress {
+	p := Progress{TotalFiles: int64(len(s.files))}
+	for i := range s.files {
+		p.TotalBytes = add(p.TotalBytes, s.files[i].Size)
+	}
+	return p
+}
+
 // find returns what is at a path, or nil.
 func (s *scan) find(path string) *atoll.FileInfo {
 	i, ok := slices.BinarySearchFunc(s.files, path, func(fi atoll.FileInfo, path string) int { return strings.Compare(s.path(&fi), path) })

@@ -85,6 +85,27 @@ func (a *app) withDir(ctx context.Context, c *connection, dir string, s *synced,
 	return f(ctx, s)
 }
 
+// transfer shows people how far a push or a pull is.
+func (a *app) transfer(verb string, quiet bool, do func(progress func(statesync.Progress)) (*statesync.Stats, error)) (*statesync.Stats, error) {
+	if quiet || !isTerminal(a.stderr) {
+		return do(nil)
+	}
+	bar := &progressBar{app: a}
+	defer bar.clear()
+	return do(func(p statesync.Progress) {
+		bar.show(atoll.Progress{Phase: verb, Done: p.Bytes, Total: p.TotalBytes})
+	})
+}
+
+// pull is Pull, with what people see of it.
+func (a *app) pull(ctx context.Context, s *synced, o statesync.PullOptions, quiet, asJSON bool) error {
+	st, err := a.transfer("pull", quiet, func(progress func(statesync.Progress)) (*statesync.Stats, error) {
+		o.Progress = progress
+		return s.remote.Pull(ctx, s.tree, o)
+	})
+	return a.printStats(st, err, asJSON)
+}
+
 // isInside reports whether a place is in a sandbox.
 func isInside(arg string) bool {
 	ref, _, colon := strings.Cut(arg, ":")
@@ -101,7 +122,7 @@ func arg(args []string, i int) string {
 
 func newSyncPush(a *app) *cobra.Command {
 	var o statesync.PushOptions
-	var asJSON bool
+	var quiet, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "push [flags] DIRECTORY [STORE]",
 		Short: "Make what is in a directory the latest version",
@@ -113,20 +134,24 @@ Files that cannot be read are told, and stay what they were; the exit code is 1 
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withVersions(cmd, args[0], arg(args, 1), false, func(ctx context.Context, s *synced) error {
-				st, err := s.remote.Push(ctx, s.tree, o)
+				st, err := a.transfer("push", quiet, func(progress func(statesync.Progress)) (*statesync.Stats, error) {
+					o.Progress = progress
+					return s.remote.Push(ctx, s.tree, o)
+				})
 				return a.printStats(st, err, asJSON)
 			})
 		},
 	}
 	cmd.Flags().StringArrayVar(&o.Ignore, "ignore", nil, "leave out what matches a `pattern`, as in .atollignore; again for more")
 	cmd.Flags().BoolVar(&o.Full, "full", false, "read every file, also those whose size and time are what they were")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show progress")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was done as JSON")
 	return cmd
 }
 
 func newSyncPull(a *app) *cobra.Command {
 	var o statesync.PullOptions
-	var remote, stale, asJSON bool
+	var remote, stale, quiet, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "pull [flags] DIRECTORY [STORE]",
 		Short: "Bring a directory to what the latest version holds",
@@ -147,20 +172,20 @@ otherwise, too, are told. What was never pushed or pulled is never removed.`,
 				o.IfStale = time.Duration(cfg.Sync.Stale)
 			}
 			return a.withVersions(cmd, args[0], arg(args, 1), true, func(ctx context.Context, s *synced) error {
-				st, err := s.remote.Pull(ctx, s.tree, o)
-				return a.printStats(st, err, asJSON)
+				return a.pull(ctx, s, o, quiet, asJSON)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&remote, "overwrite", false, "take the version's file where both sides have changed it")
 	cmd.Flags().BoolVar(&stale, "if-stale", false, "do nothing if the last push or pull is no older than sync.stale_threshold")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show progress")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was done as JSON")
 	return cmd
 }
 
 func newSyncRestore(a *app) *cobra.Command {
 	var o statesync.PullOptions
-	var remote, asJSON bool
+	var remote, quiet, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "restore [flags] DIRECTORY VERSION [STORE]",
 		Short: "Bring a directory to what a version held",
@@ -178,12 +203,12 @@ A push after that makes it the latest version.`,
 				o.Conflicts = statesync.KeepRemote
 			}
 			return a.withVersions(cmd, args[0], arg(args, 2), true, func(ctx context.Context, s *synced) error {
-				st, err := s.remote.Pull(ctx, s.tree, o)
-				return a.printStats(st, err, asJSON)
+				return a.pull(ctx, s, o, quiet, asJSON)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&remote, "overwrite", false, "take the version's file where both sides have changed it")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not show progress")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was done as JSON")
 	return cmd
 }
@@ -194,10 +219,10 @@ func (a *app) printStats(st *statesync.Stats, err error, asJSON bool) error {
 		return err
 	}
 	for _, c := range st.Conflicts {
-		a.say("%s: changed on both sides; the %s one is kept", c.Path, c.Kept)
+		a.say("%s: changed on both sides; the %s one is kept", printable(c.Path, ""), c.Kept)
 	}
 	for _, text := range st.Errors {
-		a.say("%s", text)
+		a.say("%s", printable(text, ""))
 	}
 	switch {
 	case asJSON:
@@ -216,6 +241,7 @@ func (a *app) printStats(st *statesync.Stats, err error, asJSON bool) error {
 }
 
 func newSyncStatus(a *app) *cobra.Command {
+	var ignore []string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status [flags] DIRECTORY [STORE]",
@@ -226,7 +252,7 @@ version.`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withVersions(cmd, args[0], arg(args, 1), false, func(ctx context.Context, s *synced) error {
-				st, err := s.remote.Status(ctx, s.tree)
+				st, err := s.remote.Status(ctx, s.tree, ignore...)
 				if err != nil {
 					return err
 				}
@@ -237,6 +263,7 @@ version.`,
 			})
 		},
 	}
+	cmd.Flags().StringArrayVar(&ignore, "ignore", nil, "leave out what matches a `pattern`, as push does; again for more")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -253,7 +280,7 @@ func (a *app) printSyncStatus(st *statesync.Status) error {
 	var lines []string
 	for letter, paths := range map[string]statesync.Paths{"A": st.Added, "M": st.Changed, "D": st.Removed, "?": st.Unread} {
 		for _, p := range paths.Paths {
-			lines = append(lines, letter+" "+p)
+			lines = append(lines, letter+" "+printable(p, ""))
 		}
 		if more := paths.Count - len(paths.Paths); more > 0 {
 			lines = append(lines, fmt.Sprintf("%s and %d more", letter, more))
