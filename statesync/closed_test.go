@@ -112,3 +112,60 @@ func TestForeignStateFile(t *testing.T) {
 	q.pull(r, statesync.PullOptions{})
 	alike(t, p, q)
 }
+
+// hung never ends a Write of the state file, but with its context.
+type hung struct {
+	atoll.FS
+	began chan struct{}
+}
+
+func (h hung) Sub(dir string) atoll.FS { return hung{atoll.SubFiles(h.FS, dir), h.began} }
+
+func (h hung) Write(ctx context.Context, name string, r io.Reader, o atoll.WriteOptions) (atoll.FileInfo, error) {
+	if name != statesync.StateName {
+		return h.FS.Write(ctx, name, r, o)
+	}
+	close(h.began)
+	<-ctx.Done()
+	return atoll.FileInfo{}, ctx.Err()
+}
+
+// A sandbox that does not answer any more holds nobody who has given up.
+func TestStateFileHangs(t *testing.T) {
+	for _, verb := range []string{"push", "pull"} {
+		t.Run(verb, func(t *testing.T) {
+			b := openBucket(t)
+			r := newRemote(t, b, statesync.Options{}.WithExpire(expire))
+			p := newPlace(t)
+			p.write("file", "1")
+			p.push(r)
+			p.write("file", "22")
+			ctx, cancel := context.WithCancel(t.Context())
+			h := hung{p.FS, make(chan struct{})}
+			go func() {
+				<-h.began
+				cancel()
+			}()
+			var err error
+			if verb == "push" {
+				_, err = r.Push(ctx, statesync.Tree{FS: h, Dir: p.Dir}, statesync.PushOptions{})
+			} else {
+				_, err = r.Pull(ctx, statesync.Tree{FS: h, Dir: p.Dir}, statesync.PullOptions{})
+			}
+			if err == nil || !strings.Contains(err.Error(), "all is done but for the state file") {
+				t.Errorf("%s: %v", verb, err)
+			}
+		})
+	}
+}
+
+// Rules that are too long are refused, and not cut into others.
+func TestLongRules(t *testing.T) {
+	r := newRemote(t, openBucket(t), statesync.Options{})
+	p := newPlace(t)
+	p.write("file", "1")
+	p.write(statesync.IgnoreName, strings.Repeat("# no rule at all\n", 5000))
+	if _, err := r.Push(t.Context(), p.Tree, statesync.PushOptions{}); atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "64 KiB") {
+		t.Errorf("Push: %v, want one that says how long they may be", err)
+	}
+}

@@ -70,6 +70,7 @@ func TestHostileVersion(t *testing.T) {
 		"long element":   entry(strings.Repeat("a", 256)),
 		"state":          entry(".sandbox-state"),
 		"state's own":    entry(".sandbox-state.tmp"),
+		"below state":    entry(".sandbox-state/a"),
 		"no MD5":         strings.Replace(entry("a"), md5OfX, "xyz", 1),
 		"short MD5":      strings.Replace(entry("a"), md5OfX, md5OfX[:30], 1),
 		"negative":       strings.Replace(entry("a"), `"size":1`, `"size":-1`, 1),

@@ -15,7 +15,7 @@ import (
 // the syntax of gitignore.
 const IgnoreName = ".atollignore"
 
-// maxIgnore is how many bytes of it are read.
+// maxIgnore is how many bytes it may have.
 const maxIgnore = 64 << 10
 
 // ignore knows what is not kept in step.
@@ -51,10 +51,14 @@ func newIgnore(more []string, r io.Reader) (*ignore, error) {
 	for _, line := range more {
 		add(line)
 	}
-	lines := bufio.NewScanner(io.LimitReader(r, maxIgnore))
+	in := &io.LimitedReader{R: r, N: maxIgnore + 1}
+	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxPath*2)
 	for lines.Scan() {
 		add(lines.Text())
+	}
+	if in.N <= 0 {
+		return nil, atoll.Errorf("sync", IgnoreName, atoll.ErrInvalid, "it has more than %d KiB: what is cut off a rule may be another one", maxIgnore>>10)
 	}
 	if err := lines.Err(); err != nil {
 		return nil, atoll.Errorf("sync", IgnoreName, atoll.ErrInvalid, "%w", err)

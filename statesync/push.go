@@ -80,7 +80,8 @@ func (r *Remote) Push(ctx context.Context, t Tree, o PushOptions) (st *Stats, er
 	if err != nil {
 		return nil, err
 	}
-	return st, p.leave()
+	c.release() // others need not wait for the directory
+	return st, p.leave(ctx)
 }
 
 // bounded refuses what is too much for a version.
@@ -456,15 +457,16 @@ func (p *push) finish() (sum SHA256, size int64, err error) {
 }
 
 // leave writes the state file into the directory.
-func (p *push) leave() error {
+func (p *push) leave(ctx context.Context) error {
 	defer p.state.Close()
 	if _, err := p.state.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	return p.r.writeLocal(p.ctx, p.fs, p.state, p.id)
+	return p.r.writeLocal(ctx, p.fs, p.state, p.id)
 }
 
-// writeLocal writes a state file into the directory, as that of a push.
+// writeLocal writes a state file into the directory, as that of a push. Who gives up
+// meanwhile waits a little: without it, the next push reads every file.
 func (r *Remote) writeLocal(ctx context.Context, fs atoll.FS, state io.Reader, push string) error {
 	in := bufio.NewReaderSize(state, 64<<10)
 	head, err := in.ReadString('\n') // of the writer of state files
@@ -476,7 +478,16 @@ func (r *Remote) writeLocal(ctx context.Context, fs atoll.FS, state io.Reader, p
 		i += len(`"push":"`)
 		head = head[:i] + push + head[i+len(push):]
 	}
-	if _, err = fs.Write(context.WithoutCancel(ctx), StateName, io.MultiReader(strings.NewReader(head), in), atoll.WriteOptions{Mode: 0o644, Sync: true}); err != nil {
+	write, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(r.opts.expire):
+			cancel()
+		case <-write.Done():
+		}
+	})()
+	if _, err = fs.Write(write, StateName, io.MultiReader(strings.NewReader(head), in), atoll.WriteOptions{Mode: 0o644, Sync: true}); err != nil {
 		return atoll.E("sync", r.String(), atoll.KindOf(err), errors.Join(errors.New("all is done but for the state file of the directory, which could not be written"), err))
 	}
 	return nil

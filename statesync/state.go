@@ -215,7 +215,7 @@ func checkPath(p string) error {
 		return fmt.Errorf("a path of %d bytes that begins with %.40q", len(p), p)
 	case p[0] == '/' || strings.ContainsRune(p, 0):
 		return fmt.Errorf("no path below the directory: %.80q", p)
-	case p == StateName || p == stateTmpName:
+	case p == StateName || p == stateTmpName || strings.HasPrefix(p, StateName+"/"):
 		return fmt.Errorf("the path %s: that is the state file's own", p)
 	}
 	for e := range strings.SplitSeq(p, "/") {
