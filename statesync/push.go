@@ -165,6 +165,8 @@ type push struct {
 	opts PushOptions
 	id   string
 
+	was     string           // the push of the latest version
+	unseen  bool             // the directory is of another
 	large   map[SHA256]place // files of the latest version that have objects of their own
 	changed atomic.Bool      // something is not as in that
 	state   *spool           // the state file that is made
@@ -191,6 +193,7 @@ func (p *push) run(c *claim) (st *Stats, err error) {
 	p.r.opts.step("locked")
 	p.scan.report(p.stats)
 	now := c.current()
+	p.was = now.Push
 	remote, err := p.latest(&now)
 	if err != nil {
 		return nil, err
@@ -231,6 +234,9 @@ func (p *push) run(c *claim) (st *Stats, err error) {
 		return nil, err
 	}
 	p.r.opts.step("committed")
+	if p.unseen {
+		p.stats.Replaced = now.Version
+	}
 	p.stats.Version = version
 	return p.stats, nil
 }
@@ -334,6 +340,7 @@ func (p *push) plan(ctx context.Context, remote *base, slots, jobs chan<- *slot)
 		return err
 	}
 	defer end()
+	p.unseen = local.head.Push != p.was
 	send := func(s *slot, job bool) error {
 		if job {
 			s.ready = make(chan struct{})

@@ -110,7 +110,10 @@ func isPush(id string) bool { return len(id) == 32 && strings.Trim(id, "01234567
 
 // Stats say what a push or a pull did.
 type Stats struct {
-	Version          int64         `json:"version,omitempty"` // that there is now; 0 if there is none
+	Version int64 `json:"version,omitempty"` // that there is now; 0 if there is none
+	// Replaced is the version that was the latest before a push, if it was never pushed
+	// from the directory or pulled: what others have changed in it the new one has not.
+	Replaced         int64         `json:"replaced,omitempty"`
 	FilesDownloaded  int           `json:"files_downloaded"`
 	FilesUploaded    int           `json:"files_uploaded"`
 	FilesDeleted     int           `json:"files_deleted"`

@@ -293,6 +293,30 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
+// A push says which version it replaces that it has not seen.
+func TestPushOverOthers(t *testing.T) {
+	r := newRemote(t, openBucket(t), statesync.Options{})
+	p, q := newPlace(t), newPlace(t)
+	p.write("file", "1")
+	if st := p.push(r); st.Replaced != 0 {
+		t.Errorf("the first Push: %+v", st)
+	}
+	q.pull(r, statesync.PullOptions{})
+	p.write("theirs", "22")
+	unseen := p.push(r)
+	if unseen.Replaced != 0 {
+		t.Errorf("Push of who has seen all: %+v", unseen)
+	}
+	q.write("mine", "22")
+	if st := q.push(r); st.Replaced != unseen.Version {
+		t.Errorf("Push: %+v, want that it replaces %d", st, unseen.Version)
+	}
+	q.write("mine", "333")
+	if st := q.push(r); st.Replaced != 0 {
+		t.Errorf("the next Push: %+v", st)
+	}
+}
+
 // Files take the places of directories, and directories those of files.
 func TestKindsChange(t *testing.T) {
 	r := newRemote(t, openBucket(t), statesync.Options{})

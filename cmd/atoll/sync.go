@@ -218,6 +218,9 @@ func (a *app) printStats(st *statesync.Stats, err error, asJSON bool) error {
 	if st == nil {
 		return err
 	}
+	if st.Replaced > 0 {
+		a.say("version %d was never here: what it has otherwise, version %d has not, and restore brings it", st.Replaced, st.Version)
+	}
 	for _, c := range st.Conflicts {
 		a.say("%s: changed on both sides; the %s one is kept", printable(c.Path, ""), c.Kept)
 	}
