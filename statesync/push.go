@@ -1,13 +1,11 @@
 package statesync
 
 import (
-	"bufio"
 	"context"
 	"crypto/md5"
 	"crypto/sha256"
 	"errors"
 	"io"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -470,34 +468,6 @@ func (p *push) leave(ctx context.Context) error {
 		return err
 	}
 	return p.r.writeLocal(ctx, p.fs, p.state, p.id)
-}
-
-// writeLocal writes a state file into the directory, as that of a push. Who gives up
-// meanwhile waits a little: without it, the next push reads every file.
-func (r *Remote) writeLocal(ctx context.Context, fs atoll.FS, state io.Reader, push string) error {
-	in := bufio.NewReaderSize(state, 64<<10)
-	head, err := in.ReadString('\n') // of the writer of state files
-	if err != nil {
-		return err
-	}
-	// Where nothing had changed, the state is of the push that was there.
-	if i := strings.Index(head, `"push":"`); i >= 0 {
-		i += len(`"push":"`)
-		head = head[:i] + push + head[i+len(push):]
-	}
-	write, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(ctx, func() {
-		select {
-		case <-time.After(r.opts.expire):
-			cancel()
-		case <-write.Done():
-		}
-	})()
-	if _, err = fs.Write(write, StateName, io.MultiReader(strings.NewReader(head), in), atoll.WriteOptions{Mode: 0o644, Sync: true}); err != nil {
-		return atoll.E("sync", r.String(), atoll.KindOf(err), errors.Join(errors.New("all is done but for the state file of the directory, which could not be written"), err))
-	}
-	return nil
 }
 
 // add adds sizes, which somebody may have made up.
