@@ -20,7 +20,7 @@ func agentSandboxRoutes(after, limit Param) []Route {
 	claude := Route{
 		Method: "POST", Path: "/sandbox/{sandboxId}/claude", Name: "sendRaw", Tag: "agents", Summary: "Send a prompt, and follow what the agent prints",
 		Doc:  "The events are the lines of the agent as they are, and at the end `[DONE]`. The conversation is the sandbox's, or one of its id. `/sandboxes/{sandboxId}/claude` is the same.",
-		Body: jsonOf[promptBody](), Reply: Content{Media: mediaSSE}, serve: (*Handler).serveSendRaw,
+		Body: jsonOf[promptBody](), Reply: Content{Media: mediaSSE}, serve: conversing((*Handler).serveSendRaw),
 	}
 	legacy := claude
 	legacy.Path, legacy.Name = "/sandboxes/{sandboxId}/claude", "sendRawOld"
@@ -28,45 +28,45 @@ func agentSandboxRoutes(after, limit Param) []Route {
 		claude, legacy,
 		{
 			Method: "GET", Path: "/sandbox", Name: "listAgentSandboxes", Tag: "agents", Summary: "List the account's sandboxes that have a template, by id",
-			Params: []Param{after, limit}, Reply: jsonOf[agentSandboxesReply](), serve: (*Handler).serveAgentSandboxes,
+			Params: []Param{after, limit}, Reply: jsonOf[agentSandboxesReply](), serve: conversing((*Handler).serveAgentSandboxes),
 		},
 		{
 			Method: "POST", Path: "/sandbox", Name: "createAgentSandbox", Tag: "agents", Summary: "Make a sandbox from a template",
-			Body: jsonOf[agentSandboxBody](), Status: http.StatusCreated, Reply: jsonOf[atoll.AgentSandbox](), serve: (*Handler).serveCreateAgentSandbox,
+			Body: jsonOf[agentSandboxBody](), Status: http.StatusCreated, Reply: jsonOf[atoll.AgentSandbox](), serve: conversing((*Handler).serveCreateAgentSandbox),
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}", Name: "getAgentSandbox", Tag: "agents", Summary: "Describe a sandbox that has a template",
-			Reply: jsonOf[atoll.AgentSandbox](), serve: (*Handler).serveAgentSandbox,
+			Reply: jsonOf[atoll.AgentSandbox](), serve: conversing((*Handler).serveAgentSandbox),
 		},
 		{
 			Method: "DELETE", Path: "/sandbox/{sandboxId}", Name: "deleteAgentSandbox", Tag: "agents", Summary: "Push what is in a sandbox, and remove it",
-			Doc: "What is known of it stays, and the next prompt to its conversation makes it again.", Status: http.StatusNoContent, serve: (*Handler).serveDeleteAgentSandbox,
+			Doc: "What is known of it stays, and the next prompt to its conversation makes it again.", Status: http.StatusNoContent, serve: conversing((*Handler).serveDeleteAgentSandbox),
 		},
 		{
 			Method: "POST", Path: "/sandbox/{sandboxId}/sync", Name: "syncAgentSandbox", Tag: "agents", Summary: "Push what is in a sandbox to object storage",
-			Reply: jsonOf[atoll.SyncStats](), serve: (*Handler).serveSyncAgentSandbox,
+			Reply: jsonOf[atoll.SyncStats](), serve: conversing((*Handler).serveSyncAgentSandbox),
 		},
 		{
 			Method: "POST", Path: "/sandbox/{sandboxId}/restore", Name: "restoreAgentSandbox", Tag: "agents", Summary: "Bring a sandbox to what a version held",
 			Doc:  "What is in it is pushed before. Without a version it is brought to the latest one.",
-			Body: jsonOf[restoreBody](), Reply: jsonOf[atoll.SyncStats](), serve: (*Handler).serveRestoreAgentSandbox,
+			Body: jsonOf[restoreBody](), Reply: jsonOf[atoll.SyncStats](), serve: conversing((*Handler).serveRestoreAgentSandbox),
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}/versions", Name: "listAgentSandboxVersions", Tag: "agents", Summary: "List the versions of a sandbox's files, the oldest first",
-			Reply: jsonOf[versionsReply](), serve: (*Handler).serveVersions,
+			Reply: jsonOf[versionsReply](), serve: conversing((*Handler).serveVersions),
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}/files", Name: "listAgentFiles", Tag: "agents", Summary: "List files, by pages",
-			Params: []Param{source, dir, recursive, page, perPage}, Reply: jsonOf[atoll.AgentFilePage](), serve: (*Handler).serveAgentFiles,
+			Params: []Param{source, dir, recursive, page, perPage}, Reply: jsonOf[atoll.AgentFilePage](), serve: conversing((*Handler).serveAgentFiles),
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}/files/content", Name: "readAgentFile", Tag: "agents", Summary: "Read a file of up to 100 MiB",
 			Params: []Param{source, {Name: "file_path", Type: "string", Doc: "relative to the directory that is synced", Required: true}},
-			Reply:  Content{Media: mediaBytes}, serve: (*Handler).serveAgentFile,
+			Reply:  Content{Media: mediaBytes}, serve: conversing((*Handler).serveAgentFile),
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}/files/tree", Name: "treeOfAgentFiles", Tag: "agents", Summary: "All files as a tree",
-			Params: []Param{source, dir}, Reply: jsonOf[atoll.AgentFile](), serve: (*Handler).serveAgentTree,
+			Params: []Param{source, dir}, Reply: jsonOf[atoll.AgentFile](), serve: conversing((*Handler).serveAgentTree),
 		},
 	}
 }
@@ -91,11 +91,7 @@ type versionsReply struct {
 	Versions []atoll.SandboxVersion `json:"versions"`
 }
 
-func (h *Handler) serveSendRaw(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveSendRaw(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	var body promptBody
 	if err := h.body(w, r, &body, true); err != nil {
 		return err
@@ -111,14 +107,10 @@ func (h *Handler) serveSendRaw(w http.ResponseWriter, r *http.Request) error {
 	case atoll.KindOf(err) != atoll.ErrNotExist:
 		return err
 	}
-	return h.converse(w, r, p)
+	return h.converse(c, w, r, p)
 }
 
-func (h *Handler) serveAgentSandboxes(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveAgentSandboxes(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	after, limit, err := listed(r, "after")
 	if err != nil {
 		return err
@@ -131,11 +123,7 @@ func (h *Handler) serveAgentSandboxes(w http.ResponseWriter, r *http.Request) er
 	return nil
 }
 
-func (h *Handler) serveCreateAgentSandbox(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveCreateAgentSandbox(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	var body agentSandboxBody
 	if err := h.body(w, r, &body, false); err != nil {
 		return err
@@ -148,11 +136,7 @@ func (h *Handler) serveCreateAgentSandbox(w http.ResponseWriter, r *http.Request
 	return nil
 }
 
-func (h *Handler) serveAgentSandbox(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveAgentSandbox(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	one, err := c.Sandbox(r.Context(), r.PathValue("sandboxId"))
 	if err != nil {
 		return err
@@ -161,11 +145,7 @@ func (h *Handler) serveAgentSandbox(w http.ResponseWriter, r *http.Request) erro
 	return nil
 }
 
-func (h *Handler) serveDeleteAgentSandbox(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveDeleteAgentSandbox(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	if err := c.DeleteSandbox(r.Context(), r.PathValue("sandboxId")); err != nil {
 		return err
 	}
@@ -173,11 +153,7 @@ func (h *Handler) serveDeleteAgentSandbox(w http.ResponseWriter, r *http.Request
 	return nil
 }
 
-func (h *Handler) serveSyncAgentSandbox(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveSyncAgentSandbox(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	stats, err := c.SyncSandbox(r.Context(), r.PathValue("sandboxId"))
 	if err != nil {
 		return err
@@ -186,11 +162,7 @@ func (h *Handler) serveSyncAgentSandbox(w http.ResponseWriter, r *http.Request) 
 	return nil
 }
 
-func (h *Handler) serveRestoreAgentSandbox(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveRestoreAgentSandbox(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	var body restoreBody
 	if err := h.body(w, r, &body, false); err != nil {
 		return err
@@ -206,11 +178,7 @@ func (h *Handler) serveRestoreAgentSandbox(w http.ResponseWriter, r *http.Reques
 	return nil
 }
 
-func (h *Handler) serveVersions(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveVersions(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	all, err := c.Versions(r.Context(), r.PathValue("sandboxId"))
 	if err != nil {
 		return err
@@ -231,11 +199,7 @@ func (q *query) pageOf(name string, otherwise int) int {
 	return n
 }
 
-func (h *Handler) serveAgentFiles(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveAgentFiles(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	ask := atoll.AgentFileQuery{
 		Source: q.str("source"), Path: q.str("path"), Flat: q.values.Has("recursive") && !q.bool("recursive"), Page: q.pageOf("page", 1), PerPage: q.pageOf("per_page", 100),
@@ -251,11 +215,7 @@ func (h *Handler) serveAgentFiles(w http.ResponseWriter, r *http.Request) error 
 	return nil
 }
 
-func (h *Handler) serveAgentTree(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveAgentTree(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	tree, err := c.FileTree(r.Context(), r.PathValue("sandboxId"), q.str("source"), q.str("path"))
 	if err != nil {
@@ -265,11 +225,7 @@ func (h *Handler) serveAgentTree(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (h *Handler) serveAgentFile(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveAgentFile(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	body, file, err := c.FileContent(r.Context(), r.PathValue("sandboxId"), q.str("source"), q.str("file_path"))
 	if err != nil {

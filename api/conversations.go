@@ -51,33 +51,33 @@ func conversationRoutes() []Route {
 			Doc: "A conversation and a sandbox that are not there are made; their ids are the client's to choose. The first event, `stream-start`, has both ids. " +
 				"The events are those of the AI SDK; the last one is `finish`, and the stream ends when what the agent did is saved, too. " +
 				"The turn goes on when the client leaves: `GET .../stream` with `Last-Event-ID` goes on where it left.",
-			Body: jsonOf[promptBody](), Reply: eventsOf[json.RawMessage](), serve: (*Handler).serveSend,
+			Body: jsonOf[promptBody](), Reply: eventsOf[json.RawMessage](), serve: conversing((*Handler).serveSend),
 		},
 		{
 			Method: "GET", Path: "/conversation/{conversationId}/stream", Name: "followTurn", Tag: "conversations", Summary: "Follow the turn that runs, or that has just ended",
 			Doc:   "With the header `Last-Event-ID`, from the event after that. Without a turn the answer is 204.",
-			Reply: eventsOf[json.RawMessage](), serve: (*Handler).serveFollow,
+			Reply: eventsOf[json.RawMessage](), serve: conversing((*Handler).serveFollow),
 		},
 		{
 			Method: "POST", Path: "/conversation/{conversationId}/cancel", Name: "cancelTurn", Tag: "conversations", Summary: "End the turn that runs",
-			Doc: "What the agent has said and done is kept. The answer comes when it has ended.", Status: http.StatusNoContent, serve: (*Handler).serveCancel,
+			Doc: "What the agent has said and done is kept. The answer comes when it has ended.", Status: http.StatusNoContent, serve: conversing((*Handler).serveCancel),
 		},
 		{
 			Method: "GET", Path: "/conversation", Name: "listConversations", Tag: "conversations", Summary: "List the conversations of the account, by id",
-			Params: []Param{after, limit}, Reply: jsonOf[conversationsReply](), serve: (*Handler).serveConversations,
+			Params: []Param{after, limit}, Reply: jsonOf[conversationsReply](), serve: conversing((*Handler).serveConversations),
 		},
 		{
 			Method: "GET", Path: "/conversation/{conversationId}", Name: "getConversation", Tag: "conversations", Summary: "Describe a conversation",
-			Reply: jsonOf[atoll.Conversation](), serve: (*Handler).serveConversation,
+			Reply: jsonOf[atoll.Conversation](), serve: conversing((*Handler).serveConversation),
 		},
 		{
 			Method: "GET", Path: "/conversation/{conversationId}/messages", Name: "listMessages", Tag: "conversations", Summary: "The newest messages of a conversation, the oldest of them first",
 			Params: []Param{{Name: "before", Type: "string", Doc: "the key of the first one of the page before"}, limit},
-			Reply:  jsonOf[messagesReply](), serve: (*Handler).serveMessages,
+			Reply:  jsonOf[messagesReply](), serve: conversing((*Handler).serveMessages),
 		},
 		{
 			Method: "DELETE", Path: "/conversation/{conversationId}", Name: "deleteConversation", Tag: "conversations", Summary: "Forget a conversation and its messages",
-			Params: []Param{{Name: "terminate", Type: "boolean", Doc: "delete its sandbox as well"}}, Status: http.StatusNoContent, serve: (*Handler).serveDeleteConversation,
+			Params: []Param{{Name: "terminate", Type: "boolean", Doc: "delete its sandbox as well"}}, Status: http.StatusNoContent, serve: conversing((*Handler).serveDeleteConversation),
 		},
 	}, agentSandboxRoutes(after, limit))
 }
@@ -123,30 +123,28 @@ func (p *providerName) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*string)(p))
 }
 
-// conversations are those of the handler.
-func (h *Handler) conversations() (Conversations, error) {
-	if h.opts.Conversations == nil {
-		return nil, atoll.Errorf("", "", atoll.ErrUnsupported, "this server keeps no conversations")
+// conversing serves with the conversations of the handler.
+func conversing(serve func(*Handler, Conversations, http.ResponseWriter, *http.Request) error) func(*Handler, http.ResponseWriter, *http.Request) error {
+	return func(h *Handler, w http.ResponseWriter, r *http.Request) error {
+		if h.opts.Conversations == nil {
+			return atoll.Errorf("", "", atoll.ErrUnsupported, "this server keeps no conversations")
+		}
+		return serve(h, h.opts.Conversations, w, r)
 	}
-	return h.opts.Conversations, nil
 }
 
-func (h *Handler) serveSend(w http.ResponseWriter, r *http.Request) error {
+func (h *Handler) serveSend(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	var body promptBody
 	if err := h.body(w, r, &body, true); err != nil {
 		return err
 	}
-	return h.converse(w, r, atoll.Prompt{
+	return h.converse(c, w, r, atoll.Prompt{
 		Conversation: r.PathValue("conversationId"), Sandbox: r.PathValue("sandboxId"), Agent: body.Agent, Organization: body.Organization, Template: string(body.Provider), Text: body.Prompt,
 	})
 }
 
 // converse sends a prompt, and answers with the events of its turn.
-func (h *Handler) converse(w http.ResponseWriter, r *http.Request, p atoll.Prompt) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) converse(c Conversations, w http.ResponseWriter, r *http.Request, p atoll.Prompt) error {
 	ctx, done, err := h.stream(w, r)
 	if err != nil {
 		return err
@@ -194,11 +192,7 @@ func (e *eventWriter) data(id string, data []byte) error {
 	return e.write(buf)
 }
 
-func (h *Handler) serveFollow(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveFollow(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	ctx, done, err := h.stream(w, r)
 	if err != nil {
 		return err
@@ -215,11 +209,7 @@ func (h *Handler) serveFollow(w http.ResponseWriter, r *http.Request) error {
 	return sendTurn(ctx, w, events, false)
 }
 
-func (h *Handler) serveCancel(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveCancel(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	if err := c.Cancel(r.Context(), r.PathValue("conversationId")); err != nil {
 		return err
 	}
@@ -237,11 +227,7 @@ func listed(r *http.Request, after string) (string, int, error) {
 	return q.str(after), int(limit), q.err
 }
 
-func (h *Handler) serveConversations(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveConversations(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	after, limit, err := listed(r, "after")
 	if err != nil {
 		return err
@@ -254,11 +240,7 @@ func (h *Handler) serveConversations(w http.ResponseWriter, r *http.Request) err
 	return nil
 }
 
-func (h *Handler) serveConversation(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveConversation(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	one, err := c.Conversation(r.Context(), r.PathValue("conversationId"))
 	if err != nil {
 		return err
@@ -267,11 +249,7 @@ func (h *Handler) serveConversation(w http.ResponseWriter, r *http.Request) erro
 	return nil
 }
 
-func (h *Handler) serveMessages(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveMessages(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	before, limit, err := listed(r, "before")
 	if err != nil {
 		return err
@@ -287,11 +265,7 @@ func (h *Handler) serveMessages(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (h *Handler) serveDeleteConversation(w http.ResponseWriter, r *http.Request) error {
-	c, err := h.conversations()
-	if err != nil {
-		return err
-	}
+func (h *Handler) serveDeleteConversation(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
 	terminate := q.bool("terminate")
 	if q.err != nil {
