@@ -83,7 +83,7 @@ func kill(t *testing.T, verb, step string, nth int, store, dir string) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %d %s %s", killedEnv, verb, step, nth, store, dir))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %d %s %s", killedEnv, verb, step, nth, store, dir), "TMPDIR="+t.TempDir()) // in which it may leave a file without a byte
 	out, err := cmd.CombinedOutput()
 	if err == nil || strings.Contains(string(out), "not killed") {
 		t.Fatalf("%s at %s: %v: %s", verb, step, err, out)

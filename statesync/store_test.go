@@ -99,7 +99,7 @@ func child(t *testing.T, verb string, nth int, store, dir string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s - %d %s %s", killedEnv, verb, nth, store, dir))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s - %d %s %s", killedEnv, verb, nth, store, dir), "TMPDIR="+t.TempDir())
 	return cmd
 }
 
