@@ -80,8 +80,12 @@ const (
 	maxParts = 10_000
 )
 
-// bucketName allows those of AWS, and the older and the odd ones of other services.
-var bucketName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$`)
+// bucketName allows those of AWS, and the older and the odd ones of other services, of
+// up to maxName bytes. The bound is not in it: that would take every program that has
+// this package more than a millisecond to start.
+var bucketName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]+$`)
+
+const maxName = 255
 
 // Open makes a Bucket. It reads configuration, and does not ask the service anything.
 // Close it.
@@ -91,7 +95,7 @@ func Open(ctx context.Context, opts Options) (*Bucket, error) {
 	}
 	opts.defaults()
 	switch {
-	case !bucketName.MatchString(opts.Bucket):
+	case len(opts.Bucket) > maxName || !bucketName.MatchString(opts.Bucket):
 		return invalid("%q is no name of a bucket", opts.Bucket)
 	case opts.PartSize < minPart:
 		return invalid("parts of %d bytes: services want %d at least", opts.PartSize, minPart)

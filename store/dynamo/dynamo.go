@@ -83,13 +83,15 @@ type Store struct {
 	closed   atomic.Bool
 }
 
-// tablePrefix leaves room for the rest of a name.
-var tablePrefix = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,200}$`)
+// tablePrefix is what a prefix consists of; maxPrefix leaves room for the rest of a name.
+var tablePrefix = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+
+const maxPrefix = 200
 
 // CheckPrefix says whether names of tables may begin with prefix. Kinds: ErrInvalid.
 func CheckPrefix(prefix string) error {
-	if !tablePrefix.MatchString(prefix) {
-		return atoll.Errorf("", "", atoll.ErrInvalid, "%q: use up to 200 letters, digits, '-', '_' or '.'", prefix)
+	if len(prefix) > maxPrefix || !tablePrefix.MatchString(prefix) {
+		return atoll.Errorf("", "", atoll.ErrInvalid, "%q: use up to %d letters, digits, '-', '_' or '.'", prefix, maxPrefix)
 	}
 	return nil
 }
