@@ -106,6 +106,7 @@ type Turn struct {
 	Server  string    `json:"server"`               // that runs it
 	Sandbox string    `json:"sandbox_id,omitempty"` // in which the agent runs
 	Process string    `json:"process_id,omitempty"` // the agent's, once it was started
+	Raw     bool      `json:"raw,omitempty"`        // its events are the agent's own lines
 	Started time.Time `json:"started"`
 }
 

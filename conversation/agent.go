@@ -328,14 +328,16 @@ func (t *turn) resume() {
 		t.v.log.Warn("conversation: a turn that was left cannot be finished", "conversation", t.conversation.ID, "turn", t.id, "err", err)
 		t.begin()
 		t.broken("the server ended while the turn ran: " + err.Error())
-		t.made = t.conversation.Sandbox == "" // it never was more than begun
-		t.end()
+		if t.made = t.conversation.Sandbox == ""; t.made || box == nil || box.sandbox == nil { // it never was more than begun
+			t.end()
+			return
+		}
+		t.recount(box)
+		t.finish(box, dialect.Summary{}, nil)
 		return
 	}
 	t.begin()
-	if m := t.asked(); m != nil {
-		t.keep(box, m)
-	}
+	t.recount(box)
 	t.mu.Lock()
 	t.process = p
 	t.mu.Unlock()
@@ -348,6 +350,13 @@ func (t *turn) resume() {
 func (t *turn) away(err error) bool {
 	kind := atoll.KindOf(err)
 	return (kind == atoll.ErrUnavailable || kind == atoll.ErrTimeout) && t.ctx.Err() == nil && time.Since(t.began) < outage
+}
+
+// recount has the prompt of a turn that another program began be in its history.
+func (t *turn) recount(box *box) {
+	if m := t.asked(); m != nil {
+		t.keep(box, m)
+	}
 }
 
 // asked is the prompt of a turn that another program began, if that could save it.

@@ -14,15 +14,16 @@ import (
 // errLost is why a turn ends here that another program has taken over.
 var errLost = atoll.Errorf("conversation", "", atoll.ErrUnavailable, "this server could not say in time that it runs the turn, and another one has taken it over: GET .../stream there shows it")
 
-// claim begins a turn of c, in a sandbox, and has run do it. It is ours until end is
-// called. Kinds: ErrConflict.
-func (v *Service) claim(ctx context.Context, c *store.Conversation, sandbox string, run func(*turn)) (*turn, error) {
+// claim begins a turn of c, of which want has what is special, and has run do it. It is
+// ours until end is called. Kinds: ErrConflict.
+func (v *Service) claim(ctx context.Context, c *store.Conversation, want atoll.Turn, run func(*turn)) (*turn, error) {
 	now := time.Now()
 	made := c.Rev == 0
 	if c.Turn != nil {
 		return nil, busy("send", c)
 	}
-	c.Turn = &atoll.Turn{ID: atoll.NewID(), Server: v.opts.Server, Sandbox: sandbox, Started: now}
+	want.ID, want.Server, want.Started = atoll.NewID(), v.opts.Server, now
+	c.Turn = &want
 	c.Until, c.Turns = now.Add(v.opts.lease), c.Turns+1
 	v.own(c.Turn.ID, true) // before anybody can find it and think that it was left
 	var err error
@@ -74,7 +75,7 @@ func (v *Service) beaten(ctx context.Context, c *store.Conversation) error {
 // adopt has run do the turn of c, which is ours.
 func (v *Service) adopt(c *store.Conversation, made bool, run func(*turn)) (*turn, error) {
 	t := &turn{
-		v: v, id: c.Turn.ID, conversation: c.Conversation, turns: c.Turns, made: made, record: c, began: time.Now(),
+		v: v, id: c.Turn.ID, raw: c.Turn.Raw, conversation: c.Conversation, turns: c.Turns, made: made, record: c, began: time.Now(),
 		stream: newStream(c.Turn.ID), ready: make(chan struct{}), done: make(chan struct{}), hidden: make(chan struct{}),
 	}
 	t.ctx, t.cancel = context.WithCancelCause(v.ctx)

@@ -223,7 +223,9 @@ func sizeOf(m *atoll.Message) int {
 
 // DeleteConversation forgets a conversation and its messages, also where they are beside
 // its files, and with terminate deletes its sandbox as DeleteSandbox does, before.
-// Versions of files that were pushed stay. Kinds: ErrNotExist, ErrConflict (a turn runs).
+// Versions of files that were pushed stay. Of one whose template is not there any more
+// only what is known here is forgotten, and that is returned. Kinds: ErrNotExist,
+// ErrConflict (a turn runs).
 func (v *Service) DeleteConversation(ctx context.Context, id string, terminate bool) error {
 	c, err := v.find(ctx, id)
 	if err != nil {
@@ -231,10 +233,13 @@ func (v *Service) DeleteConversation(ctx context.Context, id string, terminate b
 	}
 	return v.alone(ctx, c, c.Sandbox, func(ctx context.Context, t *turn) (failed error) {
 		if c := &t.conversation; c.Sandbox != "" {
-			if err := v.erase(ctx, c); err != nil {
+			_, lost := v.opts.Templates.Get(c.Template, c.Agent)
+			if lost != nil {
+				lost = atoll.Errorf("delete", c.ID, atoll.KindOf(lost), "what is beside its files was not deleted: %w", lost)
+			} else if err := v.erase(ctx, c); err != nil {
 				return err
 			}
-			failed = v.part(ctx, c, terminate)
+			failed = errors.Join(lost, v.part(ctx, c, terminate))
 		}
 		return errors.Join(failed, t.forget())
 	})

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/conversation"
+	"github.com/seed46cd37a8/atoll/lifecycle"
 	"github.com/seed46cd37a8/atoll/template"
 )
 
@@ -218,5 +220,102 @@ func TestAdoptOfAccount(t *testing.T) {
 		}
 		_, err = v.Sandbox(ctx, sb.ID())
 		wantKind(t, name+": its record", err, atoll.ErrNotExist)
+	}
+}
+
+// Who finishes a turn whose agent is gone has its files pushed, and its prompt be in the
+// history: what was done until then is not lost with the machine.
+func TestTakenOverWithoutAgent(t *testing.T) {
+	l := newLab(t).withBucket()
+	var finished atomic.Int64
+	l.hooks.OnStreamFinish = lifecycle.Then(l.hooks.OnStreamFinish, func(context.Context, *lifecycle.HookData) error {
+		finished.Add(1)
+		return nil
+	})
+	v, kill := l.killed(l.options())
+	send(t, v, ask("say hello"))
+	if _, err := v.Send(t.Context(), ask("run echo data > file\nsay one\nsleep 1h")); err != nil {
+		t.Fatal(err)
+	}
+	hear(t, v, "one")
+	kill()
+	l.sandbox(func(sb atoll.Sandbox) error { // as after a loss of power
+		if err := sb.Stop(t.Context(), 0); err != nil {
+			return err
+		}
+		return sb.Start(t.Context())
+	})
+	before := finished.Load()
+	w := l.open()
+	settle(t, w)
+	if n := finished.Load() - before; n != 1 {
+		t.Errorf("OnStreamFinish ran %d times", n)
+	}
+	if all, err := w.Versions(t.Context(), sid); err != nil || len(all) != 2 {
+		t.Errorf("Versions: %v, %v", all, err)
+	}
+	w.Close()
+	there := newLab(t)
+	there.bucket = l.bucket
+	x := there.open()
+	send(t, x, ask("say hello"))
+	if text, file := messages(t, x), there.readFile("file"); !strings.Contains(text, "user: run echo data") || file != "data\n" {
+		t.Errorf("on another machine the file is %q, and the messages: %s", file, text)
+	}
+}
+
+// The events of a turn that is taken over are those that its client asked for.
+func TestTakenOverRaw(t *testing.T) {
+	l := newLab(t)
+	v, kill := l.killed(l.options())
+	p := ask("say one\nsleep 1s\nsay two")
+	p.Raw = true
+	if _, err := v.Send(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	kill()
+	w := l.open()
+	var text string
+	for end := time.Now().Add(10 * time.Second); text == ""; time.Sleep(10 * time.Millisecond) {
+		events, err := w.Follow(t.Context(), "c", "")
+		if atoll.KindOf(err) == atoll.ErrUnavailable && time.Now().Before(end) { // not yet taken over
+			continue
+		}
+		if err != nil || events == nil {
+			t.Fatalf("Follow: %v", err)
+		}
+		for e, err := range events {
+			if err != nil {
+				t.Fatal(err)
+			}
+			text += string(e.Data) + "\n"
+		}
+	}
+	if strings.Contains(text, "stream-start") || !strings.Contains(text, `"type":"result"`) {
+		t.Errorf("the stream: %s", text)
+	}
+}
+
+// What was made from a template that is not there any more can be deleted, and its data,
+// which could not be pushed, is kept.
+func TestDeleteWithoutTemplate(t *testing.T) {
+	l := newLab(t).withBucket()
+	v := l.open()
+	send(t, v, ask("run echo data > file"))
+	v.Close()
+	l.templates = template.NewSet()
+	w := l.open()
+	err := w.DeleteConversation(t.Context(), "c", true)
+	if err == nil || !strings.Contains(err.Error(), "unsupported provider: agent") || !strings.Contains(err.Error(), "volume is kept") {
+		t.Errorf("DeleteConversation: %v", err)
+	}
+	_, err = w.Conversation(t.Context(), "c")
+	wantKind(t, "Conversation", err, atoll.ErrNotExist)
+	l.none()
+	if _, err := l.provider.Create(t.Context(), &atoll.Spec{ID: sid}); err != nil {
+		t.Fatal(err)
+	}
+	if text := l.readFile("file"); text != "data\n" {
+		t.Errorf("its volume has %q", text)
 	}
 }

@@ -166,7 +166,7 @@ func (v *Service) linked(ctx context.Context, id string) (*store.AgentSandbox, *
 // does not wait for it, and do goes on.
 func (v *Service) alone(ctx context.Context, c *store.Conversation, sandbox string, do func(context.Context, *turn) error) error {
 	var failed error
-	t, err := v.claim(ctx, c, sandbox, func(t *turn) {
+	t, err := v.claim(ctx, c, atoll.Turn{Sandbox: sandbox}, func(t *turn) {
 		failed = do(context.WithoutCancel(ctx), t)
 		v.mu.Lock()
 		v.show(key(t.conversation.Account, t.conversation.ID), nil)
@@ -188,9 +188,19 @@ func (v *Service) alone(ctx context.Context, c *store.Conversation, sandbox stri
 // with calls do with a sandbox.
 func (v *Service) with(ctx context.Context, op string, c *atoll.Conversation, x *store.AgentSandbox, live bool, do func(b *box, ctx context.Context) error) error {
 	tpl, err := v.opts.Templates.Get(x.Template, x.Agent)
-	if err != nil {
+	if err != nil && live {
 		return err
 	}
+	if err != nil { // it can be deleted all the same
+		lost := atoll.Errorf(op, x.ID, atoll.KindOf(err), "nothing was pushed, no hook ran and its volume is kept: %w", err)
+		tpl = &template.Template{Name: x.Template, Policy: template.PolicyPersistent}
+		return errors.Join(lost, v.use(ctx, op, tpl, c, x, live, do))
+	}
+	return v.use(ctx, op, tpl, c, x, live, do)
+}
+
+// use calls do with a sandbox that was made from a template.
+func (v *Service) use(ctx context.Context, op string, tpl *template.Template, c *atoll.Conversation, x *store.AgentSandbox, live bool, do func(b *box, ctx context.Context) error) error {
 	b, err := v.open(ctx, tpl, c, x)
 	if err != nil {
 		return err
@@ -300,7 +310,8 @@ func (v *Service) peek(ctx context.Context, op, id string) (*box, error) {
 // DeleteSandbox pushes what is in a sandbox, if its template's policy is to, runs its hook
 // OnTerminate and removes it, with its data volume unless what is in that is nowhere else.
 // What is known of it stays, as of one that is deleted, also where something fails: that
-// is returned then, files that could not be pushed included. The next prompt to its
+// is returned then, files that could not be pushed and a template that is not there any
+// more included. The next prompt to its
 // conversation makes it again. Kinds: ErrNotExist, ErrConflict (a turn runs), those of the
 // push, of the hook and of the removal.
 func (v *Service) DeleteSandbox(ctx context.Context, id string) error {

@@ -76,8 +76,8 @@ func (v *Service) Send(ctx context.Context, p atoll.Prompt) (iter.Seq2[atoll.Tur
 	if err := tpl.Agent.CheckPrompt(p.Text); err != nil {
 		return nil, err
 	}
-	t, err := v.claim(ctx, c, p.Sandbox, func(t *turn) {
-		t.prompt, t.template, t.raw = p.Text, tpl, p.Raw
+	t, err := v.claim(ctx, c, atoll.Turn{Sandbox: p.Sandbox, Raw: p.Raw}, func(t *turn) {
+		t.prompt, t.template = p.Text, tpl
 		t.run()
 	})
 	if err != nil {

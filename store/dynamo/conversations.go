@@ -40,6 +40,7 @@ const (
 	attrTotalCache   = "total_cache_tokens"
 	attrServer       = "server"
 	attrProcess      = "process_id"
+	attrRaw          = "raw"
 	attrStarted      = "started"
 	attrInputTokens  = "input_tokens"
 	attrOutputTokens = "output_tokens"
@@ -57,7 +58,7 @@ func conversationItem(c *store.Conversation) item {
 	}
 	if t := c.Turn; t != nil {
 		it[attrTurn] = mapOf(item{
-			attrID: textOf(t.ID), attrServer: textOf(t.Server), attrSandbox: textOf(t.Sandbox), attrProcess: textOf(t.Process), attrStarted: timeOf(t.Started),
+			attrID: textOf(t.ID), attrServer: textOf(t.Server), attrSandbox: textOf(t.Sandbox), attrProcess: textOf(t.Process), attrRaw: flagOf(t.Raw), attrStarted: timeOf(t.Started),
 		})
 		it[attrRunning] = textOf(c.Account + "/" + c.ID)
 	}
@@ -83,7 +84,7 @@ func readConversation(f fields) (*store.Conversation, error) {
 	}
 	if f.has(attrTurn) {
 		t := f.sub(attrTurn)
-		c.Turn = &atoll.Turn{ID: t.text(attrID), Server: t.text(attrServer), Sandbox: t.text(attrSandbox), Process: t.text(attrProcess), Started: t.time(attrStarted)}
+		c.Turn = &atoll.Turn{ID: t.text(attrID), Server: t.text(attrServer), Sandbox: t.text(attrSandbox), Process: t.text(attrProcess), Raw: t.flag(attrRaw), Started: t.time(attrStarted)}
 	}
 	return c, *f.err
 }

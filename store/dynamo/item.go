@@ -27,6 +27,14 @@ func numberOf(n int64) types.AttributeValue {
 	return &types.AttributeValueMemberN{Value: strconv.FormatInt(n, 10)}
 }
 
+// flagOf is nil, which is none, if it is false.
+func flagOf(b bool) types.AttributeValue {
+	if !b {
+		return nil
+	}
+	return &types.AttributeValueMemberBOOL{Value: true}
+}
+
 // timeOf is a time in microseconds since 1970: nil, which is none, if it is zero.
 func timeOf(t time.Time) types.AttributeValue {
 	if t.IsZero() {
@@ -87,6 +95,18 @@ func (f fields) number(name string) int64 {
 		f.bad(name)
 	}
 	return 0
+}
+
+// flag reports whether there is an attribute, which is only where it is true.
+func (f fields) flag(name string) bool {
+	switch v := f.m[name].(type) {
+	case nil:
+	case *types.AttributeValueMemberBOOL:
+		return v.Value
+	default:
+		f.bad(name)
+	}
+	return false
 }
 
 func (f fields) time(name string) time.Time {

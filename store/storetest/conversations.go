@@ -71,7 +71,7 @@ func conversation(account, id string) *store.Conversation {
 		Conversation: atoll.Conversation{
 			ID: id, Account: account, Organization: "o " + odd, Agent: "a " + odd, Template: "t " + odd, Sandbox: "s " + odd,
 			Stats:   atoll.ConversationStats{MessagesExchanged: 1, InputTokens: 2, OutputTokens: 3, CacheTokens: 1 << 60},
-			Turn:    &atoll.Turn{ID: "i " + odd, Server: "v " + odd, Sandbox: "x " + odd, Process: "p " + odd, Started: at.Add(-time.Hour)},
+			Turn:    &atoll.Turn{ID: "i " + odd, Server: "v " + odd, Sandbox: "x " + odd, Process: "p " + odd, Raw: true, Started: at.Add(-time.Hour)},
 			Created: at.Add(-time.Minute), Updated: at.Add(-time.Second),
 		},
 		Until: at.Add(time.Hour), Turns: 1 << 50,
