@@ -12,15 +12,13 @@ import (
 	"iter"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"syscall"
 	"time"
-
-	"github.com/hashicorp/yamux"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
+	"github.com/seed46cd37a8/atoll/internal/line"
 )
 
 // caps are those of the system around the guest, as seen through it.
@@ -47,7 +45,7 @@ const (
 // serve answers requests on conn until it ends, or ctx does. face is the handler,
 // or what is around it.
 func serve(ctx context.Context, conn io.ReadWriteCloser, handler *api.Handler, face http.Handler) error {
-	session, err := yamux.Server(&frames{ReadWriteCloser: conn}, config())
+	session, err := line.Server(conn)
 	if err != nil {
 		return err
 	}
@@ -63,7 +61,7 @@ func serve(ctx context.Context, conn io.ReadWriteCloser, handler *api.Handler, f
 		_ = handler.Close()        // streams, which processes that have ended have ended too
 		if c, ok := conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
 			select { // the other side has read it all when it closes, too
-			case <-session.CloseChan():
+			case <-session.Done():
 			case <-time.After(deliveryTime):
 			}
 		}
@@ -74,7 +72,7 @@ func serve(ctx context.Context, conn io.ReadWriteCloser, handler *api.Handler, f
 			<-ended
 		}
 	}()
-	if err := server.Serve(listen(session)); !errors.Is(err, http.ErrServerClosed) && !hostGone(err) {
+	if err := server.Serve(session.Listen()); !errors.Is(err, http.ErrServerClosed) && !hostGone(err) {
 		return err
 	}
 	return nil
@@ -83,17 +81,12 @@ func serve(ctx context.Context, conn io.ReadWriteCloser, handler *api.Handler, f
 // hostGone reports whether err is how a connection ends whose other end was
 // closed, or whose owner has died.
 func hostGone(err error) bool {
-	for _, end := range []error{io.EOF, yamux.ErrSessionShutdown, syscall.EPIPE, syscall.ECONNRESET} {
-		if errors.Is(err, end) {
-			return true
-		}
-	}
-	return false
+	return line.IsEnd(err) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // A Client is the host's end of a guest.
 type Client struct {
-	session *yamux.Session
+	session *line.Session
 	client  *api.Client
 	id      string
 }
@@ -102,15 +95,14 @@ type Client struct {
 // owns from then on, and which is in the sandbox with that id. It does not wait
 // for the guest.
 func Connect(ctx context.Context, conn io.ReadWriteCloser, id string) (*Client, error) {
-	session, err := yamux.Client(&frames{ReadWriteCloser: conn}, config())
+	session, err := line.Client(conn)
 	if err != nil {
-		conn.Close()
 		return nil, err
 	}
 	info := system{}.Info()
 	client, err := api.NewClient(ctx, api.ClientOptions{
 		Info: &info,
-		Dial: func(context.Context) (net.Conn, error) { return open(session) },
+		Dial: func(context.Context) (net.Conn, error) { return session.Open() },
 	})
 	if err != nil {
 		session.Close()
@@ -123,81 +115,11 @@ func Connect(ctx context.Context, conn io.ReadWriteCloser, id string) (*Client, 
 func (c *Client) Sandbox() atoll.Sandbox { return c.client.Sandbox(c.id) }
 
 // Closed reports whether the guest has gone.
-func (c *Client) Closed() bool { return c.session.IsClosed() }
+func (c *Client) Closed() bool { return c.session.Closed() }
 
 // Close ends the connection, and with it the guest.
 func (c *Client) Close() error {
 	return errors.Join(c.client.Close(), c.session.Close())
-}
-
-// A stream is a yamux stream, whose own Close lets the other side go on sending,
-// and whoever reads that wait for it: what other connections call CloseWrite.
-type stream struct {
-	*yamux.Stream
-	late atomic.Bool // a Write met the end of the session
-}
-
-// Write implements io.Writer. yamux does not say whether what was being written
-// when the session ended has arrived, and been answered. As with TCP the first
-// such Write succeeds, and a Read tells.
-func (s *stream) Write(b []byte) (int, error) {
-	n, err := s.Stream.Write(b)
-	if errors.Is(err, yamux.ErrSessionShutdown) && !s.late.Swap(true) {
-		return len(b), nil
-	}
-	return n, err
-}
-
-// Close ends a Read, too.
-func (s *stream) Close() error {
-	return errors.Join(s.SetReadDeadline(time.Unix(1, 0)), s.Stream.Close())
-}
-
-func (s *stream) CloseWrite() error { return s.Stream.Close() }
-
-func open(session *yamux.Session) (net.Conn, error) {
-	s, err := session.OpenStream()
-	if err != nil {
-		return nil, err
-	}
-	return &stream{Stream: s}, nil
-}
-
-// A listener accepts the session's streams until it is closed, which leaves those
-// that there are alone.
-type listener struct {
-	*yamux.Session
-	ctx   context.Context
-	close context.CancelFunc
-}
-
-func listen(session *yamux.Session) listener {
-	ctx, cancel := context.WithCancel(context.Background())
-	return listener{session, ctx, cancel}
-}
-
-func (l listener) Close() error {
-	l.close()
-	return nil
-}
-
-func (l listener) Accept() (net.Conn, error) {
-	s, err := l.AcceptStreamWithContext(l.ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &stream{Stream: s}, nil
-}
-
-// config suits a connection between two processes of one machine: nothing is
-// lost on the way, and the window is large enough to keep both busy.
-func config() *yamux.Config {
-	c := yamux.DefaultConfig()
-	c.EnableKeepAlive = false
-	c.MaxStreamWindowSize = 4 << 20
-	c.StreamOpenTimeout = 0
-	c.LogOutput = io.Discard
-	return c
 }
 
 // system is a Provider whose one sandbox, whatever id it is asked for, is the
