@@ -6,8 +6,8 @@ package vm
 
 import (
 	"context"
-	"io"
 	"net"
+	"os"
 	"slices"
 	"time"
 
@@ -65,11 +65,12 @@ type Hardware struct {
 	// CID is the address of the guest on vsock, at least 3, and no other machine's on
 	// this host; see CIDs. 0 means that there is no vsock.
 	CID uint32
-	// Network carries Ethernet frames, each after its length in four bytes, the
-	// highest first: what internal/usernet speaks. nil means no network card. The
-	// machine closes it.
-	Network io.ReadWriteCloser
-	MAC     net.HardwareAddr // of that card; empty means one that is drawn from ID
+	// Network is a datagram socket on which each message is an Ethernet frame, as
+	// internal/usernet speaks them. nil means that there is no network card. The
+	// machine closes it, also if it does not start.
+	Network *os.File
+	MAC     net.HardwareAddr // of that card; needed with it
+	MTU     int              // of that card; 0 means 1500
 
 	// Snapshot is a directory that Machine.Snapshot has written, to go on from.
 	Snapshot string
@@ -77,12 +78,11 @@ type Hardware struct {
 
 // The bounds of Hardware.
 const (
-	MaxCPUs           = 32
-	MinMemory         = 128 << 20
-	MaxMemory         = 32 << 30
-	MaxDir            = 80
-	MinCID     uint32 = 3 // 0, 1 and 2 are the hypervisor, the machine itself and its host
-	DefaultCPU        = 2
+	MaxCPUs          = 32
+	MinMemory        = 128 << 20
+	MaxMemory        = 32 << 30
+	MaxDir           = 80
+	MinCID    uint32 = 3 // 0, 1 and 2 are the hypervisor, the machine itself and its host
 )
 
 // A Disk is a file, or a device, that the guest has as a disk.
@@ -164,6 +164,8 @@ func (h *Hardware) Validate(caps Caps) error {
 		return bad("CID %d: must be at least %d", h.CID, MinCID)
 	case h.Network != nil && !caps.Network:
 		return cannot("network")
+	case h.Network != nil && len(h.MAC) != 6:
+		return bad("MAC %q: must be six bytes", h.MAC)
 	case len(h.Shares) > 0 && !caps.Shares:
 		return cannot("shared directories")
 	case h.Snapshot != "" && !caps.Snapshot:

@@ -87,3 +87,6 @@ func readLine(r io.Reader) (string, error) {
 		}
 	}
 }
+
+// Name is that of the serial port of a virtual machine that carries a line.
+const Name = "atoll"

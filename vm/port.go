@@ -1,0 +1,13 @@
+package vm
+
+// Ports of guests that are ours.
+const (
+	// PortAPI serves the API of the guest's sandbox. The number is that of the seeds.
+	PortAPI uint32 = 52
+	// PortControl is where a host tells the guest what it is.
+	PortControl uint32 = 51
+	// PortPowerOff has the guest power off: it hangs up when it has heard that.
+	PortPowerOff uint32 = 50
+	// PortDocker is joined to the socket of the Docker Engine in a project's machine.
+	PortDocker uint32 = 2375
+)
