@@ -287,11 +287,18 @@ func (c *Client) lost(err error) error {
 			return lostError{server + " has gone", err}
 		}
 	}
+	if err.Error() == closedIdle {
+		return lostError{server + " has gone", err}
+	}
 	if closed, ok := errors.AsType[websocket.CloseError](err); ok {
 		return lostError{strings.TrimSuffix(fmt.Sprintf("%s ended the connection: %s", server, closed.Reason), ": "), err}
 	}
 	return fmt.Errorf("server at %s: %w", c.where, err)
 }
+
+// closedIdle is what net/http says, and keeps for itself, where the server went just
+// before the request was written.
+const closedIdle = "http: server closed idle connection"
 
 // A lostError is a cause, in other words.
 type lostError struct {
