@@ -72,7 +72,12 @@ var rooms = map[string]map[string]string{
 	"statesync":         {"bucket": "where versions are"},
 	"bucket/buckettest": {"bucket": "whose promises it checks"},
 
-	"vm":          {},
+	"vm": {"internal/disk": "locks, and files replaced as a whole"},
+	"vm/qemu": {
+		"internal/disk": "what was found out is written down",
+		"internal/line": "one serial port carries all connections",
+		"vm":            "whose machines they are",
+	},
 	"dialect":     {},
 	"trace":       {},
 	"limit":       {},
@@ -135,6 +140,7 @@ var rooms = map[string]map[string]string{
 		"internal/socket":  "who connects to it, and what a process inherits",
 		"internal/spawn":   "how they are started, and ended",
 		"internal/via":     "its files are served by another process",
+		"vm":               "ports of virtual machines",
 	},
 
 	"provider/local": {
@@ -276,7 +282,8 @@ var guests = map[string]struct {
 	"github.com/prometheus/client_golang":    {"/metrics", []string{"trace"}},
 	"github.com/spf13/cobra":                 {"commands, help, completion", []string{"cmd/atoll"}},
 	"github.com/spf13/pflag":                 {"cobra's flags", []string{"cmd/atoll"}},
-	"github.com/vishvananda/netlink":         {"interfaces and routes in a namespace", []string{"internal/usernet"}},
+	"github.com/vishvananda/netlink":         {"interfaces and routes in a namespace", []string{"internal/usernet", "guest"}},
+	"github.com/mdlayher/vsock":              {"sockets between a virtual machine and its host", []string{"guest", "vm/qemu"}},
 	"go.opentelemetry.io/otel":               {"traces and metrics", []string{"trace"}},
 	"go.uber.org/goleak":                     {"no goroutine is left", []string{"bucket/buckettest", "providertest"}},
 	"go.yaml.in/yaml":                        {"the configuration file, front matter, and templates", []string{"config", "frontmatter", "template"}},

@@ -8,6 +8,7 @@
 //	atoll-guest files WORKDIR      serves files to their user, on its stdin
 //	atoll-guest cache DIR PATH...  makes its user's cache directories lead to DIR
 //	atoll-guest connect            joins stdin and stdout to the first process
+//	/init                          the first process of a virtual machine
 package main
 
 import (
@@ -31,6 +32,9 @@ import (
 var address = net.UnixAddr{Name: guest.Socket, Net: "unix"}
 
 func main() {
+	if os.Getpid() == 1 && os.Args[0] == "/init" { // what follows was for the kernel
+		guest.RunComputer()
+	}
 	code, err := run(os.Args[1:])
 	if err != nil {
 		r := guest.Report{Kind: atoll.KindOf(err), Message: err.Error()}

@@ -1,8 +1,11 @@
+//go:build linux
+
 package qemu
 
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,7 +25,7 @@ type arch struct {
 // arches are those that machines can be made for, by GOARCH: each runs on its own.
 var arches = map[string]arch{
 	"amd64": {
-		program: "qemu-system-x86_64", machine: "microvm,rtc=on,pic=off,pit=off", console: "ttyS0", bus: "device",
+		program: "qemu-system-x86_64", machine: "microvm,rtc=on", console: "ttyS0", bus: "device",
 		cmdline: []string{"reboot=t"},
 	},
 	"arm64": {program: "qemu-system-aarch64", machine: "virt,gic-version=max,its=off", console: "ttyAMA0", bus: "pci"},
@@ -66,7 +69,11 @@ func (m *machine) args() ([]string, error) {
 	if h.Initrd != "" {
 		args = append(args, "-initrd", h.Initrd)
 	}
-	args = append(args, "-append", strings.Join(append([]string{"console=" + a.console, "panic=-1"}, append(a.cmdline, h.Cmdline...)...), " "))
+	words := slices.Concat([]string{"console=" + a.console, "panic=-1"}, a.cmdline)
+	if m.driver.accel == accelTCG {
+		words = append(words, clock()...)
+	}
+	args = append(args, "-append", strings.Join(append(words, h.Cmdline...), " "))
 
 	devices := []map[string]any{
 		{"driver": "virtio-serial-" + a.bus, "id": "ports"},

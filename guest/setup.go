@@ -1,0 +1,56 @@
+package guest
+
+import (
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A Setup says what a Computer is to be.
+type Setup struct {
+	Config   Config `json:"config"`   // Env, Workdir and all else of its one sandbox
+	Hostname string `json:"hostname"` // of up to 64 letters, digits and '-'
+
+	// Time is that of the host, in nanoseconds since 1970, and Entropy what no other
+	// machine knows, of 32 bytes or more: a machine that goes on from a snapshot has
+	// neither of its own.
+	Time    int64  `json:"time"`
+	Entropy []byte `json:"entropy"`
+
+	Root    Root         `json:"root"`
+	Mounts  []MachineDir `json:"mounts,omitempty"` // parents before what is below them
+	Network *Interface   `json:"network,omitempty"`
+	Bridges []Bridge     `json:"bridges,omitempty"`
+}
+
+// Root is the root file system of a Computer: Disk, which is read-only, below Upper, on
+// which all changes are. Disks are named by their ids.
+type Root struct {
+	Disk  string `json:"disk"`            // a squashfs, an erofs or an ext4
+	Upper string `json:"upper,omitempty"` // an ext4, made if it is empty; "" is memory
+	Fixed bool   `json:"fixed,omitempty"` // nothing can be changed: there is no upper
+}
+
+// A MachineDir is a directory of a Computer that is not its root file system's. One of
+// Disk, Share and Size is given.
+type MachineDir struct {
+	Target   string      `json:"target"`
+	Disk     string      `json:"disk,omitempty"`  // an ext4, made if it is empty
+	Share    string      `json:"share,omitempty"` // the tag of a directory of the host
+	Size     atoll.Bytes `json:"size,omitzero"`   // of a tmpfs
+	ReadOnly bool        `json:"read_only,omitempty"`
+}
+
+// Interface is the one network card of a Computer. Addresses have the length of their
+// prefix: "192.0.0.2/29".
+type Interface struct {
+	Addresses []string `json:"addresses"`
+	Gateways  []string `json:"gateways"`
+	DNS       []string `json:"dns"`
+	MTU       int      `json:"mtu,omitzero"`
+}
+
+// A Bridge joins a port of a Computer, which its host can dial, to an address in it.
+type Bridge struct {
+	Port    uint32 `json:"port"`
+	Network string `json:"network"` // "tcp" or "unix"
+	Address string `json:"address"`
+}

@@ -1,0 +1,317 @@
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/vsock"
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/internal/line"
+	"github.com/seed46cd37a8/atoll/vm"
+)
+
+// A Computer is a virtual machine that this program is the first process of. It has
+// nothing but what its kernel was started with, until a host has told it, on its control
+// port, what it is; then it is a Machine.
+type Computer struct {
+	ctx context.Context
+	off context.CancelFunc // powers it off
+
+	mu    sync.Mutex
+	ports map[uint32]func(net.Conn) // what listens
+	setUp bool
+	m     *Machine
+	busy  sync.WaitGroup
+}
+
+// RunComputer is the whole life of the first process of a virtual machine. It does not
+// return.
+func RunComputer() {
+	c := &Computer{ports: map[uint32]func(net.Conn){}}
+	c.ctx, c.off = context.WithCancel(context.Background())
+	if err := c.run(); err != nil {
+		c.say("atoll-guest: " + err.Error())
+	}
+	c.powerOff()
+}
+
+// say tells whoever reads the console.
+func (c *Computer) say(text string) {
+	f, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, text)
+		return
+	}
+	defer f.Close()
+	_, _ = fmt.Fprintln(f, "<3>"+text) // it is shown as errors are
+}
+
+func (c *Computer) run() error {
+	for _, m := range kernelMounts {
+		if err := m.make(""); err != nil {
+			return err
+		}
+	}
+	if err := loadModules(); err != nil {
+		return err
+	}
+	if err := loopbackUp(); err != nil {
+		return err
+	}
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, unix.SIGINT, unix.SIGTERM) // ctrl-alt-del, where that is all that a host can press
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)        // else the kernel would reset at once
+	go func() {
+		<-interrupted
+		c.off()
+	}()
+	c.listen(vm.PortPowerOff, func(conn net.Conn) {
+		conn.Close()
+		c.off()
+	})
+	c.listen(vm.PortControl, func(conn net.Conn) {
+		defer conn.Close()
+		c.control(conn)
+	})
+	if err := c.open(); err != nil {
+		return err
+	}
+	<-c.ctx.Done()
+	return nil
+}
+
+// listen has serve be called with each connection to a port.
+func (c *Computer) listen(port uint32, serve func(net.Conn)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ports[port] = serve
+}
+
+// serve joins a connection to what listens on the port.
+func (c *Computer) serve(port uint32, conn net.Conn, grant bool) {
+	c.mu.Lock()
+	serve := c.ports[port]
+	c.mu.Unlock()
+	if serve == nil || grant && line.Grant(conn, port) != nil {
+		conn.Close()
+		return
+	}
+	serve(conn)
+}
+
+// asking is how long who has connected may take to say which port he wants.
+const asking = 30 * time.Second
+
+// open lets hosts in: through the serial port that carries a line, and through vsock, of
+// which at least one has to be there.
+func (c *Computer) open() error {
+	serial, err := findPort(line.Name)
+	if err == nil {
+		go c.onLine(serial)
+	}
+	vsocks := 0
+	for _, port := range []uint32{vm.PortPowerOff, vm.PortControl, vm.PortAPI} {
+		l, vsockErr := vsock.Listen(port, nil)
+		if vsockErr != nil {
+			err = errors.Join(err, vsockErr)
+			continue
+		}
+		vsocks++
+		go c.onVsock(l, port)
+	}
+	if serial == "" && vsocks == 0 {
+		return fmt.Errorf("no host can reach this machine: %w", err)
+	}
+	return nil
+}
+
+// onLine serves whoever comes to the serial port.
+func (c *Computer) onLine(path string) {
+	for c.ctx.Err() == nil {
+		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+		if err == nil {
+			err = line.Guest(f, func(s *line.Session) {
+				l := s.Listen()
+				for {
+					conn, err := l.Accept()
+					if err != nil {
+						return
+					}
+					go func() {
+						port, err := line.Asked(conn, asking)
+						if err != nil {
+							conn.Close()
+							return
+						}
+						c.serve(port, conn, true)
+					}()
+				}
+			})
+		}
+		if !errors.Is(err, io.EOF) { // that is how it is without a host
+			c.say("atoll-guest: serial port: " + err.Error())
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (c *Computer) onVsock(l net.Listener, port uint32) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			c.say("atoll-guest: vsock: " + err.Error())
+			return
+		}
+		go c.serve(port, conn, false)
+	}
+}
+
+// findPort is the device of the virtio serial port of that name.
+func findPort(name string) (string, error) {
+	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
+	if err != nil {
+		return "", err
+	}
+	for _, path := range names {
+		text, err := os.ReadFile(path)
+		if err == nil && strings.TrimSpace(string(text)) == name {
+			return "/dev/" + filepath.Base(filepath.Dir(path)), nil
+		}
+	}
+	return "", fmt.Errorf("there is no serial port %q", name)
+}
+
+// A Reply is what the control port answers.
+type Reply struct {
+	Kind    atoll.Kind `json:"kind,omitempty"` // "" means that it is done
+	Message string     `json:"message,omitempty"`
+}
+
+// control reads a Setup, does it, and answers.
+func (c *Computer) control(conn net.Conn) {
+	var s Setup
+	err := json.NewDecoder(conn).Decode(&s)
+	if err == nil {
+		err = c.become(&s)
+	}
+	var r Reply
+	if err != nil {
+		r = Reply{Kind: atoll.KindOf(err), Message: err.Error()}
+	}
+	_ = json.NewEncoder(conn).Encode(r)
+}
+
+// become makes the machine what s says. It can be done once.
+func (c *Computer) become(s *Setup) error {
+	c.mu.Lock()
+	again := c.setUp
+	c.setUp = true
+	c.mu.Unlock()
+	if again {
+		return atoll.Errorf("set up", s.Config.ID, atoll.ErrConflict, "the machine was set up before")
+	}
+	if err := s.apply(); err != nil {
+		return err
+	}
+	s.Config.Self = "/proc/1/exe"
+	m, err := NewMachine(s.Config)
+	if err != nil {
+		return err
+	}
+	handler, err := api.NewHandler(provider{m: m}, api.Options{})
+	if err != nil {
+		return err
+	}
+	conns := make(chan net.Conn)
+	server := &http.Server{Handler: m.use.Counts(handler)}
+	go func() { _ = server.Serve(chanListener{c.ctx, conns}) }()
+	c.mu.Lock()
+	c.m = m
+	c.mu.Unlock()
+	c.listen(vm.PortAPI, func(conn net.Conn) {
+		select {
+		case conns <- conn:
+		case <-c.ctx.Done():
+			conn.Close()
+		}
+	})
+	for _, b := range s.Bridges {
+		c.listen(b.Port, func(conn net.Conn) { bridge(conn, b.Network, b.Address) })
+	}
+	return nil
+}
+
+// A chanListener accepts what comes on a channel.
+type chanListener struct {
+	ctx   context.Context
+	conns chan net.Conn
+}
+
+func (l chanListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+func (l chanListener) Close() error   { return nil }
+func (l chanListener) Addr() net.Addr { return &net.UnixAddr{Name: "guest", Net: "unix"} }
+
+// bridge joins conn to an address in here.
+func bridge(conn net.Conn, network, address string) {
+	defer conn.Close()
+	inner, err := net.Dial(network, address)
+	if err != nil {
+		return
+	}
+	defer inner.Close()
+	var both sync.WaitGroup
+	both.Go(func() { pour(inner, conn) })
+	both.Go(func() { pour(conn, inner) })
+	both.Wait()
+}
+
+// pour copies to its end what comes from src, and says so to dst.
+func pour(dst, src net.Conn) {
+	_, err := io.Copy(dst, src)
+	if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil {
+		_ = half.CloseWrite()
+		return
+	}
+	dst.Close()
+	src.Close()
+}
+
+// stopTime is how long processes may take to end when the machine is powered off.
+const stopTime = 10 * time.Second
+
+// powerOff ends all processes, writes what is to be kept, and ends the machine.
+func (c *Computer) powerOff() {
+	c.mu.Lock()
+	m := c.m
+	c.mu.Unlock()
+	if m != nil {
+		_ = m.Stop(context.Background(), stopTime)
+	}
+	settleDisks()
+	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF); err != nil {
+		c.say("atoll-guest: power off: " + err.Error())
+	}
+	select {}
+}
