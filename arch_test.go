@@ -73,6 +73,11 @@ var rooms = map[string]map[string]string{
 	"bucket/buckettest": {"bucket": "whose promises it checks"},
 
 	"vm": {"internal/disk": "locks, and files replaced as a whole"},
+	"vm/vmtest": {
+		"api":   "the guest's sandbox is asked",
+		"guest": "what is in the machines",
+		"vm":    "whose promises it checks",
+	},
 	"vm/qemu": {
 		"internal/disk": "what was found out is written down",
 		"internal/line": "one serial port carries all connections",

@@ -73,6 +73,10 @@ func (m *machine) Start(ctx context.Context) (err error) {
 		for i := len(undo) - 1; i >= 0; i-- {
 			undo[i]()
 		}
+		if ctx.Err() != nil {
+			err = ctx.Err()
+			return
+		}
 		err = atoll.E("start", m.h.ID, kindOf(err), err)
 	}()
 	for i, s := range m.h.Shares {
@@ -91,18 +95,6 @@ func (m *machine) Start(ctx context.Context) (err error) {
 	if info, err := console.Stat(); err == nil {
 		m.console = info.Size()
 	}
-	monitor, theirMonitor, err := pair()
-	if err != nil {
-		return err
-	}
-	undo = append(undo, func() { monitor.Close() })
-	defer theirMonitor.Close()
-	stream, theirStream, err := pair()
-	if err != nil {
-		return err
-	}
-	undo = append(undo, func() { stream.Close() })
-	defer theirStream.Close()
 	args, err := m.args()
 	if err != nil {
 		return err
@@ -110,7 +102,20 @@ func (m *machine) Start(ctx context.Context) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	monitor, theirMonitor, err := pair()
+	if err != nil {
+		return err
+	}
+	undo = append(undo, func() { monitor.Close() })
+	stream, theirStream, err := pair()
+	if err != nil {
+		theirMonitor.Close()
+		return err
+	}
+	undo = append(undo, func() { stream.Close() })
 	m.qemu, err = run(m.driver.program, args, console, []*os.File{theirMonitor, theirStream, m.h.Network})
+	theirMonitor.Close() // else its end would not be seen
+	theirStream.Close()
 	if err != nil {
 		return err
 	}
