@@ -307,7 +307,7 @@ var guests = map[string]struct {
 
 // testSupport lists the packages that are made for tests and may therefore
 // import package testing.
-var testSupport = []string{"bucket/buckettest", "providertest", "store/storetest", "internal/testagent/agenttest", "internal/testenv", "internal/testimage", "internal/tests3", "internal/testsession"}
+var testSupport = []string{"vm/vmtest", "bucket/buckettest", "providertest", "store/storetest", "internal/testagent/agenttest", "internal/testenv", "internal/testimage", "internal/tests3", "internal/testsession"}
 
 // A source is one Go file of this repository, whichever of its modules it is in.
 type source struct {
