@@ -1,0 +1,230 @@
+package bundle
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Build returns the bundle that r describes, which it makes unless all of it is there:
+// one at a time of the same kernel or disk, in all processes. Interrupted, it leaves
+// nothing. progress may be nil; it is called from the calling goroutine or, never at
+// once, from another.
+//
+// Kinds: ErrInvalid (the recipe; a kernel or image that is damaged), ErrUnavailable (a
+// tool is missing, or a server does not answer), ErrExhausted, ErrDenied; and those of
+// the image. When ctx ends, the error is ctx's.
+func (s *Store) Build(ctx context.Context, r Recipe, progress func(atoll.Progress)) (*Bundle, error) {
+	r, err := r.complete()
+	if err != nil {
+		return nil, err
+	}
+	b, err := s.build(ctx, r, &meter{tell: progress})
+	if err != nil && ctx.Err() != nil {
+		err = atoll.E("build", r.Name, atoll.KindOf(ctx.Err()), ctx.Err())
+	}
+	return b, s.failed("build", r.Name, err)
+}
+
+func (s *Store) build(ctx context.Context, r Recipe, m *meter) (*Bundle, error) {
+	if s.opts.Guest == nil {
+		return nil, atoll.Errorf("build", r.Name, atoll.ErrInvalid, "there is no guest program to put into the initrd")
+	}
+	if err := haveTools(r); err != nil {
+		return nil, err
+	}
+	guest, err := s.opts.Guest()
+	if err != nil {
+		return nil, fmt.Errorf("guest program: %w", err)
+	}
+	kernel, release, err := s.kernelPart(ctx, r, m)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	root, release, err := s.diskPart(ctx, r, m)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+
+	t, err := s.temp()
+	if err != nil {
+		return nil, err
+	}
+	defer t.close()
+	m.start("pack", r.Name)
+	dir := filepath.Join(t.dir, "bundle")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	man := &Manifest{Version: ManifestVersion, Arch: runtime.GOARCH, Kernel: *kernel.Kernel, Disks: []Disk{*root.Disk}}
+	if r.Docker {
+		man.Init = dockerInit
+	}
+	for _, p := range []*part{kernel, root} {
+		for _, f := range p.files() {
+			if err := os.Link(filepath.Join(p.dir, f.Name), filepath.Join(dir, f.Name)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	load, err := loadPart(kernel, r.modules())
+	if err != nil {
+		return nil, err
+	}
+	if man.Initrd, err = packInitrd(dir, guest, man.Kernel.Release, load, r.Compress); err != nil {
+		return nil, err
+	}
+	return s.seal(dir, man, r.Name)
+}
+
+// packInitrd makes the initrd in dir.
+func packInitrd(dir string, guest []byte, release string, load []module, compress bool) (Initrd, error) {
+	in := Initrd{Guest: digestOf(guest), Modules: []string{}}
+	for _, m := range load {
+		in.Modules = append(in.Modules, m.name)
+	}
+	var archive bytes.Buffer
+	if err := writeInitrd(&archive, guest, release, load); err != nil {
+		return in, err
+	}
+	data := archive.Bytes()
+	if compress {
+		z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1))
+		if err != nil {
+			return in, err
+		}
+		data = z.EncodeAll(data, nil)
+	}
+	if err := os.WriteFile(filepath.Join(dir, initrdName), data, 0o644); err != nil {
+		return in, err
+	}
+	var err error
+	in.File, err = measure(dir, initrdName)
+	return in, err
+}
+
+// kernelPart returns the kernel of r.
+func (s *Store) kernelPart(ctx context.Context, r Recipe, m *meter) (*part, func(), error) {
+	// With the modules of all that are built, so that these share it.
+	wanted := slices.Concat(guestModules, optional(dockerModules), r.Modules)
+	slices.Sort(wanted)
+	wanted = slices.Compact(wanted)
+	if r.Docker {
+		wanted = slices.Concat(wanted, dockerModules)
+	}
+	if r.Kernel != "" {
+		m.start("read kernel", r.Kernel)
+		digest, err := digestFile(ctx, r.Kernel)
+		if err != nil {
+			return nil, nil, atoll.Errorf("build", r.Name, atoll.KindOf(err), "kernel: %w", err)
+		}
+		key := []any{"kernel", digest, wanted}
+		return s.part(ctx, key, false, func(dir string) (*part, error) {
+			m.start("unpack kernel", r.Kernel)
+			return makeKernel(ctx, dir, r.Kernel, filepath.Base(r.Kernel), wanted)
+		})
+	}
+	pkg, err := newestKernel(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s.part(ctx, []any{"kernel", pkg, wanted}, false, func(dir string) (*part, error) {
+		m.start("fetch kernel", pkg)
+		file, err := download(ctx, filepath.Dir(dir), pkg)
+		if err != nil {
+			return nil, err
+		}
+		m.start("unpack kernel", pkg)
+		return makeKernel(ctx, dir, file, pkg, wanted)
+	})
+}
+
+func optional(modules []string) []string {
+	list := slices.Clone(modules)
+	for i, m := range list {
+		list[i] = strings.TrimSuffix(m, "?") + "?"
+	}
+	return list
+}
+
+func digestFile(ctx context.Context, path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := copyTo(ctx, sum, f); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("sha256:%x", sum.Sum(nil)), nil
+}
+
+// diskPart returns the root disk of r.
+func (s *Store) diskPart(ctx context.Context, r Recipe, m *meter) (*part, func(), error) {
+	if r.Image != "" {
+		return s.imagePart(ctx, r, m)
+	}
+	init := []byte(nil)
+	if r.Docker {
+		b, err := json.MarshalIndent(dockerInit, "", "\t")
+		if err != nil {
+			return nil, nil, err
+		}
+		init = append(b, '\n')
+	}
+	key := []any{"debian", runtime.GOARCH, r.Suite, r.Mirror, r.Packages, string(init)}
+	return s.part(ctx, key, r.Fresh, func(dir string) (*part, error) {
+		m.start("install", r.Suite)
+		d := &Disk{ID: RootDisk, Format: "squashfs", Suite: r.Suite}
+		return s.squashPart(ctx, dir, d, func(ctx context.Context, to tarTo) (err error) {
+			d.Packages, err = debian(ctx, filepath.Dir(dir), r, init, to, m)
+			return err
+		})
+	})
+}
+
+// imagePart returns the root disk made from the OCI image of r.
+func (s *Store) imagePart(ctx context.Context, r Recipe, m *meter) (*part, func(), error) {
+	if s.opts.Tree == nil {
+		return nil, nil, atoll.Errorf("build", r.Name, atoll.ErrUnsupported, "no images are kept here")
+	}
+	tree, err := s.opts.Tree(ctx, r.Image, m.tell)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer tree.Close()
+	key := []any{"image", tree.Digest, tree.Owners}
+	// A directory has no digest and may have changed: it is always read again.
+	return s.part(ctx, key, tree.Digest == "", func(dir string) (*part, error) {
+		m.start("pack disk", r.Image)
+		d := &Disk{ID: RootDisk, Format: "squashfs", Image: tree.Digest, Config: &tree.Config}
+		return s.squashPart(ctx, dir, d, func(ctx context.Context, to tarTo) error {
+			return packTree(ctx, tree, to, m)
+		})
+	})
+}
+
+// squashPart makes the disk d in dir, of what fill writes.
+func (s *Store) squashPart(ctx context.Context, dir string, d *Disk, fill func(ctx context.Context, to tarTo) error) (*part, error) {
+	name := d.ID + diskSuffix
+	if err := squash(ctx, filepath.Join(dir, name), fill); err != nil {
+		return nil, err
+	}
+	var err error
+	d.File, err = measure(dir, name)
+	return &part{Disk: d}, err
+}
