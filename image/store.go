@@ -138,6 +138,10 @@ func Open(dir string, opts Options) (*Store, error) {
 	return s, nil
 }
 
+// Owners reports whether the files of what is unpacked have the owners that the image
+// gives them, for which it takes root. Else all belong to the user of the store.
+func (s *Store) Owners() bool { return s.owners }
+
 // Close stops what Get is still fetching, waits for it, and releases what this
 // value holds. The images stay. A second Close does nothing.
 func (s *Store) Close() error {

@@ -9,16 +9,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image/bundle"
 )
 
 func newImage(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "image",
-		Short: "List and remove images that were fetched",
+		Short: "List and remove images, build and pull what virtual machines boot",
 		Long: `Images are fetched by atoll pull, or when a sandbox is made from one, and kept:
-as they came, and unpacked, which all sandboxes made from one share.`,
+as they came, and unpacked, which all sandboxes made from one share.
+
+Virtual machines boot bundles: a kernel, an initrd and a root disk. They are built
+on Linux, from an image or from Debian's packages, or pulled. In lists they are
+called bundle:NAME.`,
 	}
-	cmd.AddCommand(newImageLs(a), newImageRm(a), newImagePrune(a))
+	cmd.AddCommand(newImageLs(a), newImageRm(a), newImagePrune(a), newImageBuild(a), newImagePull(a))
 	return cmd
 }
 
@@ -32,7 +37,7 @@ func newImageLs(a *app) *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				all, err := atoll.Images(ctx, c.Provider)
+				all, err := a.images(ctx, c)
 				if err != nil {
 					return err
 				}
@@ -64,12 +69,19 @@ digest, sha256:..., removes the image with all its names.
 
 A sandbox needs its image as long as it is there. With --force the image goes
 even if sandboxes that do not run were made from it; to start one of them then
-fetches it again. Where several providers keep it, --provider says which.`,
+fetches it again. Where several providers keep it, --provider says which.
+
+A bundle is named bundle:NAME; machines that run keep what they have of it.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.each(args, func(ref string) error { return atoll.RemoveImage(ctx, c.Provider, a.qualified(ref), force) })
+				return a.each(args, func(ref string) error {
+					if name, ok := strings.CutPrefix(ref, bundlePrefix); ok {
+						return a.withBundles(func(s *bundle.Store) error { return s.Remove(name, nil) })
+					}
+					return atoll.RemoveImage(ctx, c.Provider, a.qualified(ref), force)
+				})
 			})
 		},
 	}
@@ -123,7 +135,7 @@ those with a name, with --unused-for all that were not used for so long; with
 // completeImages offers the names of images.
 func (a *app) completeImages(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(cmd, args, func(ctx context.Context, c *connection) (refs []string, err error) {
-		all, err := atoll.Images(ctx, c.Provider)
+		all, err := a.images(ctx, c)
 		for _, img := range all {
 			refs = append(refs, img.Ref)
 		}

@@ -66,17 +66,17 @@ func (s *Store) part(ctx context.Context, key any, fresh bool, make func(dir str
 		return nil, nil, err
 	}
 	id := digestOf(k)[len("sha256:"):][:32]
-	release, err = s.lock(ctx, id)
+	unlock, err := s.lock(ctx, id)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() {
 		if err != nil {
-			release()
+			unlock()
 		}
 	}()
 	if p, err := s.readPart(id); err == nil && !fresh {
-		return p, release, nil
+		return p, unlock, nil
 	}
 	t, err := s.temp()
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *Store) part(ctx context.Context, key any, fresh bool, make func(dir str
 		return nil, nil, err
 	}
 	p, err = s.readPart(id)
-	return p, release, err
+	return p, unlock, err
 }
 
 // A meter tells how far a build is; nil tells nobody.

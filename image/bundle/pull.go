@@ -240,7 +240,9 @@ func (p *pull) manifest(ctx context.Context) ([]byte, error) {
 			return 0, err
 		}
 		defer resp.Body.Close()
-		raw, err = limited(resp.Body)
+		if raw, err = limited(resp.Body); err != nil && !errors.As(err, new(*damage)) {
+			err = &brokenError{err}
+		}
 		return 0, err
 	})
 	return raw, err

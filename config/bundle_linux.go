@@ -1,0 +1,38 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/image/bundle"
+)
+
+// imageTree gives images to bundles, out of the store that the provider gvisor has
+// them in.
+func imageTree(c *Config, log *slog.Logger) func(context.Context, string, func(atoll.Progress)) (*bundle.Tree, error) {
+	return func(ctx context.Context, ref string, progress func(atoll.Progress)) (*bundle.Tree, error) {
+		opts := imageOptions(c.Image)
+		opts.Log = log
+		store, err := image.Open(filepath.Join(c.StateDir, "gvisor", "images"), opts)
+		if err != nil {
+			return nil, err
+		}
+		img, err := store.Get(ctx, ref, progress)
+		if err != nil {
+			return nil, errors.Join(err, store.Close())
+		}
+		hold, err := img.Hold()
+		if err != nil {
+			return nil, errors.Join(err, store.Close())
+		}
+		return &bundle.Tree{
+			Dir: img.Root, Digest: img.Digest, Owners: store.Owners(),
+			Config: bundle.Config{Env: img.Env, Entrypoint: img.Entrypoint, Cmd: img.Cmd, User: img.User, Workdir: img.Workdir},
+			Close:  func() error { return errors.Join(hold.Close(), store.Close()) },
+		}, nil
+	}
+}
