@@ -1,0 +1,39 @@
+package testenv
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// VMBundle is what scripts/bundle builds.
+var VMBundle = Part{what: "a bundle that virtual machines boot", install: "apt mmdebstrap squashfs-tools, and run scripts/bundle", missing: func() error {
+	_, err := bundleStore()
+	return err
+}}
+
+// BundleStore needs VMBundle and returns the directory of the store that it is in, by
+// the name "debian".
+func BundleStore(t testing.TB) string {
+	t.Helper()
+	Need(t, VMBundle)
+	path, err := bundleStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func bundleStore() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "atoll-test", "vm", "bundles")
+	made, err := filepath.Glob(filepath.Join(path, "bundles", "*", "root.squashfs"))
+	if err == nil && len(made) == 0 {
+		err = fmt.Errorf("there is none in %s", path)
+	}
+	return path, err
+}
