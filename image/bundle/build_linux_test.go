@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
 	"slices"
@@ -43,10 +45,12 @@ func guest(program []byte) func() ([]byte, error) {
 	return func() ([]byte, error) { return program, nil }
 }
 
-// debianBundle is the bundle that scripts/bundle has built.
-func debianBundle(t *testing.T) *Bundle {
+func debianBundle(t *testing.T) *Bundle { return builtBundle(t, "debian") }
+
+// builtBundle is one that scripts/bundle has built.
+func builtBundle(t *testing.T, name string) *Bundle {
 	t.Helper()
-	b, err := open(t, testenv.BundleStore(t), Options{}).Get("debian")
+	b, err := open(t, testenv.BundleStore(t), Options{}).Get(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +58,7 @@ func debianBundle(t *testing.T) *Bundle {
 }
 
 // withModules puts the modules of an initrd's bundle and another init into a new one.
-func withModules(t *testing.T, b *Bundle, program []byte, compress bool) string {
+func withModules(t *testing.T, b *Bundle, r Recipe, program []byte) string {
 	t.Helper()
 	store := filepath.Dir(filepath.Dir(b.Dir))
 	parts, err := filepath.Glob(filepath.Join(store, partsDir, "*", modulesDir))
@@ -67,12 +71,12 @@ func withModules(t *testing.T, b *Bundle, program []byte, compress bool) string 
 		if err != nil || p.Kernel.Digest != b.Kernel.Digest {
 			continue
 		}
-		load, err := loadPart(p, Recipe{}.modules())
+		load, err := loadPart(p, r.modules())
 		if err != nil {
 			t.Fatal(err)
 		}
 		dir := t.TempDir()
-		in, err := packInitrd(dir, program, b.Kernel.Release, load, compress)
+		in, err := packInitrd(dir, program, b.Kernel.Release, load, r.Compress)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,12 +137,9 @@ func TestBundleBoots(t *testing.T) {
 	}
 	b := debianBundle(t)
 	program := testInit(t)
-	for _, c := range []struct {
-		name     string
-		compress bool
-	}{{"as it is", false}, {"compressed", true}} {
-		t.Run(c.name, func(t *testing.T) {
-			out := boot(t, b.Path(b.Kernel.File), withModules(t, b, program, c.compress), b.Path(b.Root().File), "/usr/bin/su", "/usr/bin/git", "/etc/ssl/certs/ca-certificates.crt")
+	for name, recipe := range map[string]Recipe{"as it is": {}, "compressed": {Compress: true}} {
+		t.Run(name, func(t *testing.T) {
+			out := boot(t, b.Path(b.Kernel.File), withModules(t, b, recipe, program), b.Path(b.Root().File), "/usr/bin/su", "/usr/bin/git", "/etc/ssl/certs/ca-certificates.crt")
 			for _, want := range []string{
 				fmt.Sprintf("init: modules %d ", len(b.Initrd.Modules)),
 				"init: file /usr/bin/su urwxr-xr-x", "init: file /usr/bin/git -rwxr-xr-x", "init: file /etc/ssl/certs/ca-certificates.crt -rw-r--r--",
@@ -175,6 +176,35 @@ func TestBundleBoots(t *testing.T) {
 	pulled, err := open(t, t.TempDir(), Options{}).Pull(t.Context(), out, PullOptions{})
 	if err != nil || pulled.Digest != b.Digest {
 		t.Fatalf("pulled: %v, %v", pulled, err)
+	}
+}
+
+// The machine of a Docker Engine loads what that needs, and is told how to start it.
+func TestDockerBundleBoots(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the machines of this test are amd64")
+	}
+	b := builtBundle(t, "docker")
+	initrd := withModules(t, b, Recipe{Docker: true}, testInit(t))
+	out := boot(t, b.Path(b.Kernel.File), initrd, b.Path(b.Root().File), "/usr/sbin/dockerd", "/usr/bin/containerd", "/usr/sbin/runc", "/usr/sbin/mkfs.ext4", InitFile)
+	if want := fmt.Sprintf("init: modules %d ", len(b.Initrd.Modules)); !strings.Contains(out, want) || !strings.Contains(out, "init: root PRETTY_NAME") {
+		t.Errorf("%q, or its root, is missing: %s", want, out)
+	}
+	for _, m := range []string{"bridge", "overlay", "xt_MASQUERADE", "iptable_nat", "veth"} {
+		if !slices.Contains(b.Initrd.Modules, m) {
+			t.Errorf("module %s is missing in %q", m, b.Initrd.Modules)
+		}
+	}
+	said, err := exec.Command("unsquashfs", "-cat", b.Path(b.Root().File), InitFile).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var init Init
+	if err := json.Unmarshal(said, &init); err != nil || !reflect.DeepEqual(&init, b.Init) || !reflect.DeepEqual(&init, dockerInit) {
+		t.Errorf("init on the disk %+v, in the manifest %+v, want %+v (%v)", init, b.Init, dockerInit, err)
+	}
+	if size := b.Root().Size; size > 500<<20 {
+		t.Errorf("the disk has %s, more than 500 MiB", size)
 	}
 }
 
@@ -234,7 +264,9 @@ func TestBuildImage(t *testing.T) {
 		if b.Names[0] != "app:1" || b.Root().Image != digestOf([]byte("image")) || b.Root().Config.Cmd[0] != "tool" || b.Kernel.Release != kernel.Kernel.Release {
 			t.Errorf("manifest %+v", b.Manifest)
 		}
-		said, err := exec.Command("unsquashfs", "-lls", b.Path(b.Root().File)).CombinedOutput()
+		list := exec.Command("unsquashfs", "-lls", b.Path(b.Root().File))
+		list.Env = append(os.Environ(), "TZ=UTC")
+		said, err := list.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, said)
 		}

@@ -156,6 +156,7 @@ func (c *cutter) Write(p []byte) (int, error) {
 		return c.ResponseWriter.Write(p)
 	}
 	c.ResponseWriter.Write(p[:c.left])
+	c.ResponseWriter.(http.Flusher).Flush() // else the client tries again by itself
 	panic(http.ErrAbortHandler)
 }
 

@@ -13,8 +13,8 @@ var VMBundle = Part{what: "a bundle that virtual machines boot", install: "apt m
 	return err
 }}
 
-// BundleStore needs VMBundle and returns the directory of the store that it is in, by
-// the name "debian".
+// BundleStore needs VMBundle and returns the directory of the store that has it, as
+// "debian", and one with a Docker Engine, as "docker".
 func BundleStore(t testing.TB) string {
 	t.Helper()
 	Need(t, VMBundle)
