@@ -43,7 +43,7 @@ func (a *app) images(ctx context.Context, c *connection) ([]atoll.Image, error) 
 		return nil, err
 	}
 	cfg, err := a.config()
-	if err != nil || cfg.URL != "" || cfg.IsSet("provider") {
+	if err != nil || cfg.URL != "" || a.flags["provider"] != "" {
 		return all, err
 	}
 	if _, err := os.Stat(cfg.BundleDir()); err != nil {
