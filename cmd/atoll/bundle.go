@@ -84,8 +84,8 @@ root disk is made from an OCI image, with --image, or from Debian's packages.
 What was built is kept in the state directory and used again: what --packages has
 installed until --fresh asks for newer ones, an image as long as it is the same.
 
-It takes squashfs-tools, and mmdebstrap for packages, and apt for the kernel. As an
-ordinary user mmdebstrap needs uidmap, and all files of an image become root's.`,
+It takes squashfs-tools and e2fsprogs, mmdebstrap for packages, and apt for the
+kernel. As an ordinary user mmdebstrap needs uidmap, and all files of an image become root's.`,
 		Example: `  atoll image build
   atoll image build --image python:3.11-slim
   atoll image build --docker

@@ -97,7 +97,15 @@ func packInitrd(dir string, guest []byte, release string, load []module, compres
 		in.Modules = append(in.Modules, m.name)
 	}
 	var archive bytes.Buffer
-	if err := writeInitrd(&archive, guest, release, load); err != nil {
+	mke2fs, err := findFormatter()
+	if err != nil {
+		return in, err
+	}
+	programs, err := withLibraries(mke2fs, formatterPath)
+	if err != nil {
+		return in, err
+	}
+	if err := writeInitrd(&archive, guest, release, load, programs); err != nil {
 		return in, err
 	}
 	data := archive.Bytes()
@@ -111,7 +119,6 @@ func packInitrd(dir string, guest []byte, release string, load []module, compres
 	if err := os.WriteFile(filepath.Join(dir, initrdName), data, 0o644); err != nil {
 		return in, err
 	}
-	var err error
 	in.File, err = measure(dir, initrdName)
 	return in, err
 }

@@ -36,6 +36,9 @@ func haveTools(r Recipe) error {
 			return atoll.Errorf("build", r.Name, atoll.ErrUnavailable, "%s is not installed: apt-get install %s", name, tools[name])
 		}
 	}
+	if _, err := findFormatter(); err != nil {
+		return atoll.Errorf("build", r.Name, atoll.ErrUnavailable, "%s is not installed: apt-get install e2fsprogs", formatter)
+	}
 	if r.Kernel != "" {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -25,11 +26,12 @@ const (
 // those that files need.
 var directories = []string{"dev", "etc", "mnt", "newroot", "proc", "run", "sys", "tmp"}
 
-// writeInitrd writes an initrd: the guest's program as /init, the modules, and the
-// list of them. Files belong to root and have no time, so that the same guest and
+// writeInitrd writes an initrd: the guest's program as /init, the modules, the list of
+// them, and programs by their names without the first slash. Files belong to root and have no time, so that the same guest and
 // modules give the same bytes.
-func writeInitrd(w io.Writer, init []byte, release string, load []module) error {
+func writeInitrd(w io.Writer, init []byte, release string, load []module, programs map[string][]byte) error {
 	files := map[string][]byte{"init": init}
+	maps.Copy(files, programs)
 	var list bytes.Buffer
 	for _, m := range load {
 		name := path.Join("lib/modules", release, m.path)
@@ -62,7 +64,7 @@ func writeInitrd(w io.Writer, init []byte, release string, load []module) error 
 		switch {
 		case dirs[name]:
 			mode = modeDir | 0o755
-		case name == "init":
+		case name == "init", programs[name] != nil:
 			mode = modeFile | 0o755
 		}
 		c.add(name, mode, 0, 0, files[name])

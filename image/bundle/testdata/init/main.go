@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -47,6 +48,12 @@ func run() error {
 		f.Close()
 	}
 	fmt.Println("init: modules", n, "at", uptime())
+	said, err := exec.Command("/sbin/mke2fs", "-V").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("mke2fs: %w: %s", err, said)
+	}
+	first, _, _ := strings.Cut(string(said), "\n")
+	fmt.Println("init:", first)
 	disk, err := find("root")
 	if err != nil {
 		return err
