@@ -319,8 +319,8 @@ func wantUnpacked(t *testing.T, disk string) {
 
 // Debian's packages installed twice make the same disk.
 func TestDebianTwice(t *testing.T) {
-	if testing.Short() {
-		t.Skip("installs a system twice, which takes two minutes")
+	if os.Getenv("ATOLL_TEST_DEBIAN") != "twice" {
+		t.Skip("installs a system twice, which takes minutes: set ATOLL_TEST_DEBIAN=twice")
 	}
 	testenv.Need(t, testenv.Root, testenv.Program("sqfstar", "squashfs-tools"), testenv.Program("mmdebstrap", "mmdebstrap"))
 	kernel := debianBundle(t)
