@@ -200,13 +200,11 @@ func (p *pull) run(ctx context.Context) (*Bundle, error) {
 		return nil, err
 	}
 	defer unlock()
-	if b, err := p.s.read(digest); err == nil {
+	if _, err := p.s.read(digest); err == nil {
 		if err := p.s.setName(p.opts.Name, digest); err != nil {
 			return nil, err
 		}
-		if b, err = p.s.read(digest); err == nil {
-			return b, nil
-		}
+		return p.s.read(digest)
 	}
 	t, err := p.s.temp()
 	if err != nil {

@@ -476,8 +476,7 @@ func (s *Store) place(dir string, raw []byte, name string) (*Bundle, error) {
 		return nil, err
 	}
 	defer unlock()
-	b, err := s.read(digest)
-	if err != nil { // there is none, or it is damaged
+	if _, err := s.read(digest); err != nil { // there is none, or it is damaged
 		place := s.path(bundlesDir, file(digest))
 		if err := s.discard(place); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
@@ -491,7 +490,8 @@ func (s *Store) place(dir string, raw []byte, name string) (*Bundle, error) {
 			return nil, err
 		}
 	}
-	if b, err = s.read(digest); err != nil {
+	b, err := s.read(digest)
+	if err != nil {
 		return nil, fmt.Errorf("just made: %w", err)
 	}
 	return b, nil
