@@ -173,6 +173,10 @@ func debian(ctx context.Context, temp string, r Recipe, init []byte, to tarTo, m
 		if said.full() {
 			return nil, fmt.Errorf("mmdebstrap: %w", syscall.ENOSPC)
 		}
+		if os.Geteuid() != 0 && bytes.Contains(said.buf, []byte("chroot mode")) {
+			return nil, atoll.Errorf("build", r.Name, atoll.ErrUnavailable,
+				"mmdebstrap can install nothing here as an ordinary user: apt-get install uidmap, have a range in /etc/subuid and /etc/subgid, or build as root: %s", said.String())
+		}
 		return nil, atoll.Errorf("build", r.Name, atoll.ErrUnavailable, "mmdebstrap: %w: %s", waited, said.String())
 	}
 	return installed, err
