@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+
+	"github.com/seed46cd37a8/atoll/vm"
 )
 
 // A systemMount is one that every machine has.
@@ -285,6 +287,7 @@ const diskTime = 5 * time.Second
 
 // findDisk is the device of a disk.
 func findDisk(id string) (string, error) {
+	named := vm.NamedDisk(kernelCmdline(), id)
 	for end := time.Now().Add(diskTime); ; time.Sleep(5 * time.Millisecond) {
 		names, err := filepath.Glob("/sys/block/*/serial")
 		if err != nil {
@@ -295,6 +298,9 @@ func findDisk(id string) (string, error) {
 			if err == nil && strings.TrimSpace(string(text)) == id {
 				return "/dev/" + filepath.Base(filepath.Dir(path)), nil
 			}
+		}
+		if _, err := os.Stat(named); named != "" && err == nil {
+			return named, nil
 		}
 		if time.Now().After(end) {
 			return "", fmt.Errorf("the machine has no disk %q", id)

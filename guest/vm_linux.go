@@ -298,6 +298,15 @@ func pour(dst, src net.Conn) {
 	src.Close()
 }
 
+// kernelCmdline is that of this machine.
+func kernelCmdline() string {
+	text, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
 // stopTime is how long processes may take to end when the machine is powered off.
 const stopTime = 10 * time.Second
 
@@ -310,7 +319,11 @@ func (c *Computer) powerOff() {
 		_ = m.Stop(context.Background(), stopTime)
 	}
 	settleDisks()
-	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF); err != nil {
+	command := unix.LINUX_REBOOT_CMD_POWER_OFF
+	if vm.Restarts(kernelCmdline()) {
+		command = unix.LINUX_REBOOT_CMD_RESTART
+	}
+	if err := unix.Reboot(command); err != nil {
 		c.say("atoll-guest: power off: " + err.Error())
 	}
 	select {}

@@ -34,6 +34,9 @@ type Caps struct {
 	Pause    bool     `json:"pause"`    // Pause and Resume
 	Network  bool     `json:"network"`  // Hardware.Network
 	Shares   bool     `json:"shares"`   // Hardware.Shares
+	Online   bool     `json:"online"`   // they have a network of the hypervisor's, also without Hardware.Network: it is the guest that keeps programs off it
+	Root     bool     `json:"root"`     // Hardware.Root, instead of a kernel and disks
+	Sizeless bool     `json:"sizeless"` // CPUs and memory are shared: Hardware.CPUs and Hardware.Memory are 0
 	Formats  []Format `json:"formats"`  // of disks
 }
 
@@ -52,6 +55,10 @@ type Hardware struct {
 
 	CPUs   int         // 1..MaxCPUs
 	Memory atoll.Bytes // MinMemory..MaxMemory, a multiple of 1 MiB
+
+	// Root is a tar archive, plain or in gzip, with the root file system, for a
+	// hypervisor that brings a kernel of its own: it has this, and others what follows.
+	Root string
 
 	Kernel  string
 	Initrd  string   // "" for none
@@ -87,7 +94,7 @@ const (
 
 // A Disk is a file, or a device, that the guest has as a disk.
 type Disk struct {
-	ID       string // of up to 20 letters, digits and '-': the guest can find it by that
+	ID       string // of up to 20 letters, digits and '-': the guest can find it by that, or by WordDisks
 	Path     string
 	Format   Format // "" means FormatRaw
 	ReadOnly bool
@@ -154,14 +161,27 @@ func (h *Hardware) Validate(caps Caps) error {
 		return bad("the machine has no id")
 	case h.Dir == "" || len(h.Dir) > MaxDir:
 		return bad("directory %q: must be a path of 1..%d bytes", h.Dir, MaxDir)
+	case caps.Sizeless && (h.CPUs != 0 || h.Memory != 0):
+		return cannot("CPUs and memory for each machine: leave both at 0")
+	case caps.Sizeless:
 	case h.CPUs < 1 || h.CPUs > MaxCPUs:
 		return bad("%d CPUs: must be within 1..%d", h.CPUs, MaxCPUs)
 	case h.Memory < MinMemory || h.Memory > MaxMemory:
 		return bad("memory %s: must be within %s..%s", h.Memory, atoll.Bytes(MinMemory), atoll.Bytes(MaxMemory))
 	case h.Memory%(1<<20) != 0:
 		return bad("memory %d: must be a multiple of 1 MiB", h.Memory)
+	}
+	switch {
 	case h.CID != 0 && h.CID < MinCID:
 		return bad("CID %d: must be at least %d", h.CID, MinCID)
+	case h.Root != "" && !caps.Root:
+		return cannot("root archives: make a disk of it")
+	case caps.Root && (h.Kernel != "" || h.Initrd != "" || len(h.Cmdline) > 0):
+		return cannot("kernel but its own: give it a root archive only")
+	case caps.Root && len(h.Disks) > 0:
+		return cannot("disks: put what is on them into the root archive")
+	case caps.Root && h.Root == "":
+		return bad("there is no root archive, a tar of a root file system, which this hypervisor needs")
 	case h.Network != nil && !caps.Network:
 		return cannot("network")
 	case h.Network != nil && len(h.MAC) != 6:

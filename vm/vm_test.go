@@ -45,6 +45,13 @@ func TestValidate(t *testing.T) {
 		"odd memory":         {func(h *Hardware) { h.Memory++ }, able, atoll.ErrInvalid, "multiple of 1 MiB"},
 		"reserved CID":       {func(h *Hardware) { h.CID = 2 }, able, atoll.ErrInvalid, "at least 3"},
 		"network":            {func(h *Hardware) { h.Network, h.MAC = card, net.HardwareAddr{2, 0, 0, 0, 0, 1} }, able, "", ""},
+		"no sizes":           {func(h *Hardware) { h.CPUs, h.Memory = 0, 0 }, Caps{Sizeless: true}, "", ""},
+		"sizes":              {func(*Hardware) {}, Caps{Sizeless: true}, atoll.ErrUnsupported, "leave both at 0"},
+		"archive":            {func(h *Hardware) { h.Root = "/x" }, Caps{Root: true}, "", ""},
+		"no archive":         {func(*Hardware) {}, Caps{Root: true}, atoll.ErrInvalid, "no root archive"},
+		"archives":           {func(h *Hardware) { h.Root = "/x" }, able, atoll.ErrUnsupported, "make a disk"},
+		"its own kernel":     {func(h *Hardware) { h.Root, h.Kernel = "/x", "/k" }, Caps{Root: true}, atoll.ErrUnsupported, "kernel"},
+		"archive and disks":  {func(h *Hardware) { h.Root, h.Disks = "/x", []Disk{disk} }, Caps{Root: true, Formats: able.Formats}, atoll.ErrUnsupported, "disks"},
 		"no MAC":             {func(h *Hardware) { h.Network = card }, able, atoll.ErrInvalid, "six bytes"},
 		"no network":         {func(h *Hardware) { h.Network = card }, unable, atoll.ErrUnsupported, "no network"},
 		"no shares":          {func(h *Hardware) { h.Shares = []Share{{Tag: "x", Dir: "/x"}} }, unable, atoll.ErrUnsupported, "no shared"},
@@ -234,5 +241,21 @@ func TestLastWords(t *testing.T) {
 func TestScale(t *testing.T) {
 	if Scale(Caps{}, time.Second) != time.Second || Scale(Caps{Emulated: true}, time.Second) <= time.Second {
 		t.Error("what is emulated is as fast as what is not")
+	}
+}
+
+func TestWords(t *testing.T) {
+	if got := WordDisks(nil); got != "" {
+		t.Errorf("no disks: %q", got)
+	}
+	word := WordDisks([]Disk{{ID: "root"}, {ID: "data"}})
+	line := "console=ttyS0 " + word + " quiet\n"
+	for id, want := range map[string]string{"root": "/dev/vda", "data": "/dev/vdb", "dat": "", "": ""} {
+		if got := NamedDisk(line, id); got != want {
+			t.Errorf("disk %q is %q, want %q", id, got, want)
+		}
+	}
+	if NamedDisk("quiet", "root") != "" || Restarts(line) || !Restarts(line+WordRestart+"\n") {
+		t.Error("found what is not there, or not what is")
 	}
 }

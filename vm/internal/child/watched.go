@@ -1,0 +1,50 @@
+//go:build unix
+
+package child
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+)
+
+// watch is what a shell does where the kernel does not end children with their parents:
+// it runs the program, and kills it when a descriptor ends of which we have the other end.
+// While it waits for the program, nobody else can get its PID.
+const watch = `"$@" %[1]d<&- &
+program=$!
+{ read -r _ <&%[1]d; kill -9 "$program"; } >/dev/null 2>&1 &
+watcher=$!
+exec %[1]d<&-
+wait "$program"
+code=$?
+kill -9 "$watcher" 2>/dev/null
+exit "$code"
+`
+
+// watched has cmd run below a shell that ends it with us.
+func watched(cmd *exec.Cmd) (kill func(*os.Process), release func(), err error) {
+	fd := 3 + len(cmd.ExtraFiles)
+	if fd > 9 {
+		return nil, nil, errors.New("a shell passes on six files at the most")
+	}
+	theirs, ours, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	name := cmd.Path
+	cmd.Args = append([]string{"sh", "-c", fmt.Sprintf(watch, fd), "sh", name}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+	cmd.ExtraFiles = append(slices.Clip(cmd.ExtraFiles), theirs)
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setsid = true
+	kill = func(p *os.Process) {
+		_ = syscall.Kill(-p.Pid, syscall.SIGKILL) // it is not reaped: the group is its own
+	}
+	return kill, func() { theirs.Close(); ours.Close() }, nil
+}
