@@ -85,6 +85,11 @@ var rooms = map[string]map[string]string{
 		"vm":            "whose machines they are",
 	},
 	"vm/internal/child": {"vm": "where consoles are"},
+	"vm/wsl2": {
+		"internal/line":     "its guest is reached over one stream",
+		"vm":                "whose driver it is",
+		"vm/internal/child": "the process of that stream",
+	},
 	"vm/firecracker": {
 		"internal/line":     "how a port is asked for on its vsock",
 		"vm":                "whose driver it is",
