@@ -52,6 +52,7 @@ lint: ## gofmt, go vet, staticcheck, and that it builds for macOS and Windows
 	@GOOS=windows $(GO) build -o /dev/null ./cmd/atoll
 	@GOOS=darwin $(GO) build ./providertest
 	@GOOS=windows $(GO) build ./providertest
+	@for system in darwin windows; do GOOS=$$system $(GO) vet ./vm ./vm/firecracker ./vm/vz ./vm/wsl2 ./vm/internal/...; done
 
 .PHONY: golden
 golden: ## write the golden files anew: the provider table in the README, help texts, tools, events
@@ -64,6 +65,13 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 .PHONY: bench
 bench: ## measure against runsc, docker, bwrap, rclone and s5cmd; writes bench/RESULTS.md
 	@./scripts/bench
+
+VFKIT = $(shell command -v vfkit)
+
+.PHONY: sign
+sign: ## on macOS: let vfkit (VFKIT=PATH), of which machines there are made, use the hypervisor
+	@test -n "$(VFKIT)" || { echo 'there is no vfkit: brew install vfkit, or make sign VFKIT=PATH'; exit 1; }
+	codesign --force --entitlements packaging/vz.entitlements --sign - "$(VFKIT)"
 
 .PHONY: clean
 clean: ## remove what was built

@@ -85,6 +85,10 @@ var rooms = map[string]map[string]string{
 		"vm":            "whose machines they are",
 	},
 	"vm/internal/child": {"vm": "where consoles are"},
+	"vm/vz": {
+		"vm":                "whose driver it is",
+		"vm/internal/child": "the process of a machine, and its console",
+	},
 	"vm/wsl2": {
 		"internal/line":     "its guest is reached over one stream",
 		"vm":                "whose driver it is",

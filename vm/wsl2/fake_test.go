@@ -30,10 +30,9 @@ type script struct {
 	Boot   int               // how many milliseconds a guest takes to speak
 	Silent bool              // the guest never does
 	Noise  string            // what is on its stdout before
-	Exit   int               // the guest's code, so many milliseconds after it has begun
-	After  int
-	Deaf   bool // the guest does not end with its stdin
-	Off    bool // it has a port to end it
+	Exit   int               // the guest's code, when the port for that is dialled
+	Deaf   bool              // the guest does not end with its stdin
+	Off    bool              // it has a port to end it
 }
 
 const (
@@ -43,6 +42,7 @@ const (
 	guestPort    = 52
 	echoPort     = 7
 	offPort      = 50
+	diePort      = 13
 )
 
 // A distribution is one that the fake knows, in a file beside it.
@@ -218,12 +218,6 @@ func (w *fakeProgram) enter(args []string) int {
 	w.all[i].PID = os.Getpid()
 	w.save()
 	fmt.Fprintln(os.Stderr, "guest begins:", args[7:])
-	if w.script.After > 0 {
-		time.AfterFunc(time.Duration(w.script.After)*time.Millisecond, func() {
-			fmt.Fprintln(os.Stderr, "told to end")
-			os.Exit(w.script.Exit)
-		})
-	}
 	time.Sleep(time.Duration(w.script.Boot) * time.Millisecond)
 	fmt.Print(w.script.Noise)
 	if w.script.Silent {
@@ -233,7 +227,7 @@ func (w *fakeProgram) enter(args []string) int {
 	err := line.Guest(struct {
 		io.Reader
 		io.WriteCloser
-	}{os.Stdin, os.Stdout}, func(s *line.Session) { serveGuest(s, root, w.script.Off) })
+	}{os.Stdin, os.Stdout}, func(s *line.Session) { serveGuest(s, root, w.script) })
 	if w.script.Deaf {
 		time.Sleep(time.Hour)
 	}
@@ -245,7 +239,7 @@ func (w *fakeProgram) enter(args []string) int {
 }
 
 // serveGuest is what a guest does on its line.
-func serveGuest(s *line.Session, root string, off bool) {
+func serveGuest(s *line.Session, root string, script script) {
 	l := s.Listen()
 	for {
 		conn, err := l.Accept()
@@ -255,11 +249,15 @@ func serveGuest(s *line.Session, root string, off bool) {
 		go func(conn net.Conn) {
 			defer conn.Close()
 			port, err := line.Asked(conn, 10*time.Second)
-			if err != nil || port != guestPort && port != echoPort && (port != offPort || !off) {
+			if err != nil || port != guestPort && port != echoPort && port != diePort && (port != offPort || !script.Off) {
 				return // nothing listens
 			}
 			if err := line.Grant(conn, port); err != nil {
 				return
+			}
+			if port == diePort {
+				fmt.Fprintln(os.Stderr, "told to end")
+				os.Exit(script.Exit)
 			}
 			if port == offPort {
 				conn.Close()

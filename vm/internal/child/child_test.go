@@ -156,6 +156,28 @@ func TestWatchedPassesCodesAndStdio(t *testing.T) {
 	}
 }
 
+func TestWatchedIsKilled(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	kill, release, err := watched(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	session := cmd.Process.Pid
+	kill(cmd.Process)
+	if err := cmd.Wait(); err == nil {
+		t.Error("it has ended well")
+	}
+	for deadline := time.Now().Add(10 * time.Second); alive(t, session); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("something of it is left")
+		}
+	}
+}
+
 func TestWatchedPassesFiles(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -44,7 +44,7 @@ func watched(cmd *exec.Cmd) (kill func(*os.Process), release func(), err error) 
 	}
 	cmd.SysProcAttr.Setsid = true
 	kill = func(p *os.Process) {
-		_ = syscall.Kill(-p.Pid, syscall.SIGKILL) // it is not reaped: the group is its own
+		_ = syscall.Kill(-p.Pid, syscall.SIGKILL) // all of its group; it may just have ended
 	}
 	return kill, func() { theirs.Close(); ours.Close() }, nil
 }
