@@ -1,6 +1,6 @@
 // Package store keeps what must be known after every program that used it has
 // gone: which sandboxes there are meant to be, what is being done to them,
-// their secrets, sessions, and conversations. It is shared by all programs that use a
+// their secrets, sessions, stock, and conversations. It is shared by all programs that use a
 // state directory, and knows of no provider.
 //
 // SQLite is the one implementation of Store, and one of Conversations. Package
@@ -23,6 +23,7 @@ import (
 type Store interface {
 	Sandboxes
 	Sessions
+	Stock
 	Secrets
 	Holders
 
@@ -147,6 +148,40 @@ type Sessions interface {
 	FindSession(ctx context.Context, project, key string) (*Session, error)
 	// Sessions reads those of a project, or with "" all, oldest first.
 	Sessions(ctx context.Context, project string) ([]*Session, error)
+}
+
+// A Warm is one sandbox that was made ahead of need.
+type Warm struct {
+	ID, Project string
+	Scope       string // the provider that made it
+	Pool        string
+	Holder      string    // the program whose stock it is; "" once it is claimed
+	Made        time.Time // when it was begun, to the millisecond
+
+	// What whoever claimed it gave it, and when, to the millisecond: zero as long
+	// as it is stock.
+	Name    string
+	Labels  map[string]string
+	TTL     atoll.Duration
+	Claimed time.Time
+}
+
+// Stock keeps those. What only reads makes no store where there is none.
+type Stock interface {
+	// InsertWarm adds w as stock. Kinds: ErrAlreadyExists (of the id).
+	InsertWarm(ctx context.Context, w *Warm) error
+	// ClaimWarm gives w, which is stock of w.Holder, what it has of a claim; w has
+	// no Holder then. Kinds: ErrAlreadyExists (another one has the name, or a record
+	// of whichever scope does), ErrConflict (ErrChanged: it is no stock of w.Holder).
+	ClaimWarm(ctx context.Context, w *Warm) error
+	// DropWarm deletes one, if it is there.
+	DropWarm(ctx context.Context, id string) error
+	// FindWarm reads one. Kinds: ErrNotExist.
+	FindWarm(ctx context.Context, id string) (*Warm, error)
+	// WarmNamed reads the one that was given a name. Kinds: ErrNotExist.
+	WarmNamed(ctx context.Context, project, name string) (*Warm, error)
+	// Warm reads those of a scope, oldest first.
+	Warm(ctx context.Context, scope string) ([]*Warm, error)
 }
 
 // Secrets keeps one secret for an id, which may be that of a sandbox without a

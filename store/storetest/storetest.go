@@ -33,6 +33,8 @@ func Run(t *testing.T, open func(t *testing.T, name string) store.Store) {
 		{"the first secret of an id is kept until it is dropped", secrets},
 		{"a session is kept as it was written, and not written over by who has not read it", sessions},
 		{"of many who insert one session at once, one does", boundOnce},
+		{"stock is claimed once, by its holder, and dropped for good", stock},
+		{"of many who claim one name at once, for stock or a record, one does", claimedOnce},
 		{"a holder lives as long as its store is open", holders},
 		{"a store has an identity, which no other has", identity},
 		{"what is closed refuses", closed},
