@@ -120,6 +120,10 @@ var rooms = map[string]map[string]string{
 		"store":          "where it writes",
 		"template":       "what sandboxes and agents are made from",
 	},
+	"pool": {
+		"internal/keyed": "one at a time gives a name away",
+		"store":          "where it writes",
+	},
 	"session": {
 		"internal/idle":  "when a sandbox was last used",
 		"internal/keyed": "one at a time works on a session",

@@ -110,6 +110,9 @@ func (l ProviderLayer) Reconcile(ctx context.Context, opts ReconcileOptions) (Re
 	return Reconcile(ctx, l.Provider, opts)
 }
 
+// Pools forwards.
+func (l ProviderLayer) Pools(ctx context.Context) (PoolReport, error) { return Pools(ctx, l.Provider) }
+
 // Snapshots forwards.
 func (l ProviderLayer) Snapshots(ctx context.Context) ([]Snapshot, error) {
 	return Snapshots(ctx, l.Provider)
@@ -179,6 +182,7 @@ var (
 	_ ImageResolver  = ProviderLayer{}
 	_ SecretKeeper   = ProviderLayer{}
 	_ Reconciler     = ProviderLayer{}
+	_ PoolKeeper     = ProviderLayer{}
 
 	_ Filer         = SandboxLayer{}
 	_ Dialer        = SandboxLayer{}

@@ -275,6 +275,20 @@ func Secret(ctx context.Context, p Provider, id string) (string, error) {
 	return "", E("secret", id, ErrUnsupported, nil)
 }
 
+// A PoolKeeper is a Provider that may keep sandboxes running ahead of need.
+type PoolKeeper interface {
+	Pools(ctx context.Context) (PoolReport, error)
+}
+
+// Pools says what p keeps running ahead of need. A Provider that is no PoolKeeper
+// keeps nothing.
+func Pools(ctx context.Context, p Provider) (PoolReport, error) {
+	if k, ok := p.(PoolKeeper); ok {
+		return k.Pools(ctx)
+	}
+	return PoolReport{}, nil
+}
+
 // A Reconciler is a Provider that writes down which sandboxes there are meant to
 // be, and can make that true.
 type Reconciler interface {

@@ -4,6 +4,9 @@ package atoll
 type ReconcileOptions struct {
 	DryRun bool `json:"dry_run,omitempty"` // change nothing: say what would be done
 	Force  bool `json:"force,omitempty"`   // rebuild also what has running processes
+	// Except names, by its id, what a layer around keeps for itself: it is left
+	// alone, and not counted.
+	Except func(id string) bool `json:"-"`
 }
 
 // A Reconciliation says what Reconcile found.

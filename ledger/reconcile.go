@@ -131,6 +131,9 @@ func (r *round) look(ctx context.Context, c pair) (found *atoll.Finding, healthy
 	} else {
 		id, spec = c.st.ID, c.st.Spec
 	}
+	if r.opts.Except != nil && r.opts.Except(id) {
+		return nil, false
+	}
 	unlock, ok := r.l.gate.try(id)
 	if !ok {
 		return nil, false

@@ -193,6 +193,13 @@ func (f *faulty) Secret(ctx context.Context, id string) (string, error) {
 	return f.ProviderLayer.Secret(ctx, id)
 }
 
+func (f *faulty) Pools(ctx context.Context) (atoll.PoolReport, error) {
+	if err := f.plan.call("Provider.Pools", ""); err != nil {
+		return atoll.PoolReport{}, err
+	}
+	return f.ProviderLayer.Pools(ctx)
+}
+
 func (f *faulty) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
 	if err := f.plan.call("Provider.Reconcile", ""); err != nil {
 		return atoll.Reconciliation{}, err

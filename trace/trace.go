@@ -471,6 +471,13 @@ func (p *provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (
 	return found, err
 }
 
+func (p *provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
+	ctx, c := p.t.begin(ctx, "pools", "", "")
+	report, err := p.ProviderLayer.Pools(ctx)
+	c.end(ctx, err, slog.Int("n", len(report.Pools)))
+	return report, err
+}
+
 func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	ctx, c := p.t.begin(ctx, "snapshots", "", "")
 	all, err := p.ProviderLayer.Snapshots(ctx)
@@ -500,6 +507,7 @@ var (
 	_ atoll.ImageResolver  = (*provider)(nil)
 	_ atoll.SecretKeeper   = (*provider)(nil)
 	_ atoll.Reconciler     = (*provider)(nil)
+	_ atoll.PoolKeeper     = (*provider)(nil)
 )
 
 // workspaces is the layer that tells of nothing else.
