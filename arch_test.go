@@ -242,6 +242,7 @@ var rooms = map[string]map[string]string{
 		"provider/local":  "config alone knows all providers",
 		"provider/mock":   "config alone knows all providers",
 		"limit":           "around each provider",
+		"pool":            "around each provider",
 		"session":         "around all providers",
 		"statesync":       "where versions of directories are kept",
 		"store":           "where ledger and sessions write",

@@ -61,6 +61,8 @@ type Config struct {
 	// Conversation is where conversations are kept.
 	Conversation Conversation `yaml:"conversation"`
 	Tools        Tools        `yaml:"tools"`
+	// Pools are in the file alone.
+	Pools map[string]*Pool `yaml:"pool"`
 
 	// One table for each provider, under its name.
 	GVisor GVisor `yaml:"gvisor"`
@@ -267,6 +269,7 @@ func (c *Config) check(s *schema) error {
 	c.Template.check(bad)
 	c.Conversation.check(bad)
 	c.Tools.check(bad)
+	c.checkPools(bad)
 	for _, path := range c.GVisor.HostPaths {
 		if !filepath.IsAbs(path) {
 			bad("gvisor.host_paths", fmt.Errorf("%q: must be an absolute path", path))

@@ -93,6 +93,10 @@ func (r *reader) table(prefix string, n *yaml.Node) {
 }
 
 func (r *reader) key(key string, k, v *yaml.Node) {
+	if err := r.grow(key); err != nil {
+		r.errs.addf("%s: %w", r.at(k), err)
+		return
+	}
 	if r.isTable(key) {
 		r.table(key+".", v)
 		return

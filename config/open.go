@@ -63,8 +63,8 @@ type Options struct {
 }
 
 // Open builds the stack that cfg describes: of each provider, around it the
-// ledger in which its sandboxes are written down, the limits of sandboxes that
-// name none, and logs and metrics; around all, what finds the one that is meant,
+// ledger in which its sandboxes are written down, the pool of those that a server
+// keeps ready, the limits of sandboxes that name none, and logs and metrics; around all, what finds the one that is meant,
 // workspaces, and sessions, each of these with logs and metrics of their own. Closing
 // the result closes all of it, outside in; the metrics and traces stay the caller's.
 func Open(cfg *Config, opts Options) (atoll.Provider, error) {
@@ -81,7 +81,9 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 		if err != nil {
 			return nil, atoll.Errorf("open", "provider", atoll.ErrInvalid, "%w", err)
 		}
-		members = append(members, router.Member{Name: name, Open: func() (atoll.Provider, error) { return openMember(entry, cfg, opts) }})
+		members = append(members, router.Member{
+			Name: name, Open: func() (atoll.Provider, error) { return openMember(entry, cfg, opts) }, Ahead: len(cfg.poolsOf(name)) > 0,
+		})
 	}
 	p, err := router.New(members, router.Options{
 		Dir: filepath.Join(cfg.StateDir, "providers"), Projects: projects, Known: makerOf(cfg), Eager: opts.Server, Log: opts.Log,
@@ -110,7 +112,10 @@ func openMember(entry Entry, cfg *Config, opts Options) (atoll.Provider, error) 
 	if err != nil {
 		return nil, err
 	}
-	p = newLedger(p, openStore(cfg), cfg, opts)
+	p, err = newPool(newLedger(p, openStore(cfg), cfg, opts), cfg, opts)
+	if err != nil {
+		return nil, err
+	}
 	return trace.New(limit.New(p, cfg.limits()), opts.traced()), nil
 }
 

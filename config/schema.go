@@ -25,7 +25,8 @@ var passThrough = []string{"ATOLL_CODE_", "ATOLL_WORKSPACE"}
 type schema struct {
 	leaves []*leaf
 	tables []string
-	home   string // for ~ in paths
+	named  map[string]reflect.Value // tables of tables, whose keys are names: maps of pointers to structs
+	home   string                   // for ~ in paths
 
 	warnings []string
 }
@@ -47,7 +48,7 @@ type leaf struct {
 }
 
 func schemaOf(cfg *Config, home string) *schema {
-	s := &schema{home: home}
+	s := &schema{home: home, named: map[string]reflect.Value{}}
 	s.add("", reflect.ValueOf(cfg).Elem())
 	return s
 }
@@ -65,6 +66,11 @@ func (s *schema) add(prefix string, v reflect.Value) {
 			s.add(key+".", field)
 			continue
 		}
+		if field.Kind() == reflect.Map {
+			s.tables = append(s.tables, key)
+			s.named[key] = field
+			continue
+		}
 		s.leaves = append(s.leaves, &leaf{key: key, doc: f.Tag.Get("doc"), form: f.Tag.Get("form"), alias: f.Tag.Get("alias"), lenient: f.Tag.Get("lenient") == "true", field: field, from: "default"})
 	}
 }
@@ -75,6 +81,30 @@ func (s *schema) leaf(key string) *leaf {
 			return l
 		}
 	}
+	return nil
+}
+
+// grow makes the table of a key that is a name in a table of tables, with what it is
+// by default, if there is none yet.
+func (s *schema) grow(key string) error {
+	table, name, _ := strings.Cut(key, ".")
+	all, ok := s.named[table]
+	if !ok || name == "" || strings.Contains(name, ".") || s.isTable(key) {
+		return nil
+	}
+	if !atoll.ValidName(name) {
+		return fmt.Errorf("%s: %q is no name: use a letter or digit, then up to 64 letters, digits, '-' or '_'", table, name)
+	}
+	if all.IsNil() {
+		all.Set(reflect.MakeMap(all.Type()))
+	}
+	one := reflect.New(all.Type().Elem().Elem())
+	all.SetMapIndex(reflect.ValueOf(name), one)
+	if d, ok := one.Interface().(interface{ setDefaults() }); ok {
+		d.setDefaults()
+	}
+	s.tables = append(s.tables, key)
+	s.add(key+".", one.Elem())
 	return nil
 }
 
@@ -95,6 +125,9 @@ func (s *schema) readEnv(env []string) error {
 	var errs errorList
 	vars := environ(env)
 	for _, l := range s.leaves {
+		if strings.Count(l.key, ".") > 1 {
+			continue // what has a name of its own is in the file alone
+		}
 		known[l.env()] = l
 		if value := vars[l.alias]; l.alias != "" && value != "" && vars[l.env()] == "" {
 			errs.add(s.setAlias(l, value))

@@ -42,43 +42,44 @@ func New(p atoll.Provider, opts Options) atoll.Provider {
 // ErrInvalid (a TTL of more than the lifetime).
 func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	c := *spec
-	p.fill(&c)
-	if most := p.opts.Lifetime; most > 0 {
-		c.TTL = cmp.Or(c.TTL, most)
-		if c.TTL > most {
-			return nil, atoll.Errorf("create", c.Name, atoll.ErrInvalid, "ttl %s: no sandbox may live for more than %s here", c.TTL, most)
-		}
+	p.opts.Fill(&c, p.caps)
+	if most := p.opts.Lifetime; most > 0 && c.TTL > most {
+		return nil, atoll.Errorf("create", c.Name, atoll.ErrInvalid, "ttl %s: no sandbox may live for more than %s here", c.TTL, most)
 	}
 	sb, err := p.Provider.Create(ctx, &c)
 	return p.sandbox(sb), err
 }
 
-// fill fills in what spec leaves open and the provider can do.
-func (p *provider) fill(spec *atoll.Spec) {
-	r, defaults := &spec.Resources, &p.opts.Resources
-	if r.Memory == 0 && p.caps.MemoryLimit {
+// Fill fills in what spec leaves open and a provider with these caps can do, as
+// the layer does.
+func (o *Options) Fill(spec *atoll.Spec, caps atoll.Caps) {
+	r, defaults := &spec.Resources, &o.Resources
+	if r.Memory == 0 && caps.MemoryLimit {
 		r.Memory = defaults.Memory
 	}
-	if r.CPUs == 0 && p.caps.CPULimit {
+	if r.CPUs == 0 && caps.CPULimit {
 		r.CPUs = defaults.CPUs
 	}
-	if r.Processes == 0 && p.caps.ProcessLimit {
+	if r.Processes == 0 && caps.ProcessLimit {
 		r.Processes = defaults.Processes
 	}
-	if r.Disk == 0 && p.caps.DiskLimit {
+	if r.Disk == 0 && caps.DiskLimit {
 		r.Disk = defaults.Disk
 	}
-	if spec.Cache && p.caps.Cache {
+	if spec.Cache && caps.Cache {
 		spec.CachePaths = slices.Clone(spec.CachePaths)
-		for _, path := range p.opts.CachePaths {
+		for _, path := range o.CachePaths {
 			if !slices.Contains(spec.CachePaths, path) { // as of a sandbox that is made again
 				spec.CachePaths = append(spec.CachePaths, path)
 			}
 		}
 	}
-	if spec.IdleStop == 0 && p.caps.IdleStop {
-		spec.IdleStop = p.opts.IdleStop
-		spec.IdleRemove = spec.IdleRemove || p.opts.IdleRemove && spec.IdleStop != atoll.Never
+	if spec.IdleStop == 0 && caps.IdleStop {
+		spec.IdleStop = o.IdleStop
+		spec.IdleRemove = spec.IdleRemove || o.IdleRemove && spec.IdleStop != atoll.Never
+	}
+	if o.Lifetime > 0 {
+		spec.TTL = cmp.Or(spec.TTL, o.Lifetime)
 	}
 }
 

@@ -35,6 +35,9 @@ type Member struct {
 	// Open makes the provider. It is called until it succeeds, and never twice
 	// at the same time.
 	Open func() (atoll.Provider, error)
+	// Ahead says that the provider does something before anybody asks it to: with
+	// Options.Eager it is opened at once.
+	Ahead bool
 }
 
 // Options configure a Provider; their zero value will do.
@@ -101,8 +104,8 @@ func New(members []Member, opts Options) (*Provider, error) {
 		return nil, err
 	}
 	p.info = first.Info()
-	for _, m := range p.members {
-		if opts.Eager && m.isUsed() {
+	for i, m := range p.members {
+		if opts.Eager && (m.isUsed() || members[i].Ahead) {
 			_, _ = m.provider() // it notes why not
 		}
 	}

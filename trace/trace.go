@@ -14,6 +14,8 @@
 //	atoll_calls_total{provider,op,kind}   kind is "ok" when there was no error
 //	atoll_call_seconds{provider,op}
 //	atoll_sandboxes{provider,state}       counted when they are asked for
+//	atoll_pool_sandboxes{provider,pool}   those that run ahead of need, likewise
+//	atoll_pool_total{provider,pool,event} hit, miss, created, destroyed
 //
 // A trace goes on from program to program where the hooks of package api are
 // Extract and Inject: the spans of a server are children of its client's.
@@ -146,10 +148,26 @@ func (t *tracer) gauge(m metric.Meter, p atoll.Provider) {
 			o.ObserveInt64(sandboxes, n, metric.WithAttributes(attrs...))
 		})
 	}, sandboxes)
+	errs = errors.Join(errs, err)
+	pools, err := m.Int64ObservableGauge("atoll_pool_sandboxes", metric.WithDescription("Sandboxes that run ahead of need."))
+	errs = errors.Join(errs, err)
+	events, err := m.Int64ObservableCounter("atoll_pool", metric.WithDescription("What became of the sandboxes of pools, and of creations that could have had one."))
+	errs = errors.Join(errs, err)
+	poolReg, err := m.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+		report, err := atoll.Pools(ctx, p)
+		for _, one := range report.Pools {
+			of := []attribute.KeyValue{attribute.String("provider", one.Provider), attribute.String("pool", one.Name)}
+			o.ObserveInt64(pools, int64(one.Warm), metric.WithAttributes(of...))
+			for event, n := range map[string]int64{"hit": one.WarmHits, "miss": one.ColdMisses, "created": one.Created, "destroyed": one.Destroyed} {
+				o.ObserveInt64(events, n, metric.WithAttributes(append(of[:2:2], attribute.String("event", event))...))
+			}
+		}
+		return err
+	}, pools, events)
 	t.faulty(errors.Join(errs, err))
 	t.unregister = func() error { return nil }
-	if reg != nil {
-		t.unregister = reg.Unregister
+	if reg != nil && poolReg != nil {
+		t.unregister = func() error { return errors.Join(reg.Unregister(), poolReg.Unregister()) }
 	}
 }
 
