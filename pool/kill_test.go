@@ -33,7 +33,7 @@ type backend struct {
 }
 
 func openBackend(dir string) (backend, error) {
-	p, err := mock.New(mock.Options{})
+	p, err := mock.New(mock.Options{Dir: fmt.Sprintf("%s-of-%d", dir, os.Getpid())})
 	return backend{atoll.ProviderLayer{Provider: p}, dir}, errors.Join(err, os.MkdirAll(dir, 0o700))
 }
 

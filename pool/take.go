@@ -70,12 +70,12 @@ func (l *Provider) shelfOf(spec *atoll.Spec) (*shelf, error) {
 func (l *Provider) take(ctx context.Context, sh *shelf, spec *atoll.Spec) (atoll.Sandbox, error) {
 	limited, cancel := context.WithTimeout(ctx, l.opts.Patience) // for all that are looked at
 	defer cancel()
+	defer poke(l.wake) // not before: to make the next one takes time that this one needs
 	for {
 		it, ok := l.pop(sh, limited.Err() != nil)
 		if !ok {
 			return nil, nil
 		}
-		poke(l.wake)
 		if err := l.healthy(limited, sh, it); err != nil {
 			if ctx.Err() != nil { // that says nothing about it
 				l.putBack(sh, it)

@@ -1,0 +1,80 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// The rows of the comparison of pools.
+const (
+	poolHit       = "a sandbox of the pool"
+	poolCold      = "one that is made for it"
+	poolHitFirst  = "a sandbox of the pool, to first byte"
+	poolColdFirst = "one that is made for it, to first byte"
+)
+
+// poolGoals say what a hit is to reach.
+var poolGoals = []goal{
+	{row: poolHit, millis: 5},
+	{row: poolHit, than: poolCold, most: 1.0 / 4},
+	{row: poolHitFirst, than: poolColdFirst, most: 1.0 / 2},
+}
+
+// pool compares a creation that finds a sandbox ready with one that does not.
+func (b *bench) pool(ctx context.Context) (err error) {
+	file := filepath.Join(b.dir, "pool.yaml")
+	text := fmt.Sprintf("pool:\n  bench:\n    size: 3\n    image: %q\n", "dir:"+b.root)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return err
+	}
+	s, err := startServer(ctx, b, "pool", "ATOLL_CONFIG="+file)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	create := func(first bool, env ...string) func(context.Context) (time.Duration, error) {
+		return func(ctx context.Context) (time.Duration, error) {
+			if err := until(ctx, func() error { return s.stocked(ctx) }); err != nil {
+				return 0, err
+			}
+			start := time.Now()
+			sb, err := s.Create(ctx, &atoll.Spec{Image: "dir:" + b.root, Env: env})
+			if err == nil && first {
+				_, err = atoll.Output(ctx, sb, &atoll.Command{Args: echo})
+			}
+			took := time.Since(start)
+			if err == nil {
+				err = sb.Remove(ctx, atoll.RemoveVolumes())
+			}
+			return took, err
+		}
+	}
+	err = b.compare(ctx, "a sandbox is created, with a pool and without", poolGoals, []method{
+		{poolHit, create(false)}, {poolCold, create(false, "POOL=none")},
+		{poolHitFirst, create(true)}, {poolColdFirst, create(true, "POOL=none")},
+	})
+	report, statsErr := atoll.Pools(ctx, s)
+	if want := int64(2 * (b.rounds + 1)); err == nil && statsErr == nil && (report.Total.WarmHits != want || report.Unmatched != want) {
+		err = fmt.Errorf("not what was to be measured: %+v", report)
+	}
+	return errors.Join(err, statsErr)
+}
+
+// stocked is an error as long as a pool lacks a sandbox.
+func (s *server) stocked(ctx context.Context) error {
+	report, err := atoll.Pools(ctx, s)
+	for _, p := range report.Pools {
+		if p.Warm < p.Min || p.Booting > 0 {
+			return fmt.Errorf("pool %s has %d of %d sandboxes: %s", p.Name, p.Warm, p.Min, p.Problem)
+		}
+	}
+	return err
+}
