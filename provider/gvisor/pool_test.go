@@ -1,0 +1,59 @@
+//go:build linux
+
+package gvisor_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/ledger"
+	"github.com/seed46cd37a8/atoll/pool"
+	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/store"
+)
+
+// Sandboxes that were running before anybody asked for them keep the promises of
+// those that are made.
+func TestPool(t *testing.T) {
+	need(t)
+	files := map[atoll.Provider]string{}
+	below := map[atoll.Provider]atoll.Provider{}
+	around := func(t *testing.T, p atoll.Provider, file string, o pool.Options) atoll.Provider {
+		t.Helper()
+		l, err := pool.New(ledger.New(p, store.NewSQLite(file), ledger.Options{Server: true}), store.NewSQLite(file), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[l], below[l] = file, p
+		return l
+	}
+	providertest.Run(t, func(t *testing.T) atoll.Provider {
+		l := around(t, open(t), t.TempDir()+"/atoll.db", pool.Options{Server: true, Entries: []pool.Entry{{Name: "plain", Min: 2}}})
+		waitStocked(t, l)
+		return l
+	}, providertest.Slow(3), providertest.Leaks(leaks), providertest.Count(10),
+		providertest.Only("birth", "expiry", "exec", "memory", "watch", "death", "pause", "snapshot", "ledger"),
+		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
+			return around(t, reopened(t, below[p]), files[p], pool.Options{})
+		}))
+}
+
+// waitStocked waits until a pool has what it is to have.
+func waitStocked(t *testing.T, p atoll.Provider) {
+	t.Helper()
+	var problem string
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		report, err := atoll.Pools(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one := report.Pools[0]
+		if one.Warm == one.Min {
+			return
+		}
+		problem = fmt.Sprintf("%d of %d: %s", one.Warm, one.Min, one.Problem)
+	}
+	t.Fatal(problem)
+}
