@@ -348,6 +348,44 @@ func TestSync(t *testing.T) {
 	})
 }
 
+// The pools are filled, and one of their sandboxes is given away.
+func TestPool(t *testing.T) {
+	const title = "## Have sandboxes ready"
+	build, _, _ := strings.Cut(firstCommand(t), " && ")
+	if out, err := shell(t)(build).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", build, err, out)
+	}
+	sh := shell(t, "HOME")
+	if why, err := sh("atoll doctor").CombinedOutput(); err != nil {
+		t.Skipf("gVisor does not work here: %s", why)
+	}
+	t.Cleanup(func() {
+		if out, err := sh("atoll rm --all -v").CombinedOutput(); err != nil {
+			t.Errorf("atoll rm: %v\n%s", err, out)
+		}
+	})
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte(block(t, title, "yaml")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	cmd := sh("export ATOLL_CONFIG=" + file + "\n" + block(t, title, "sh") + "\nkill $!\nwait")
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(2*time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	err := cmd.Wait()
+	late.Stop()
+	if fields := strings.Fields(out.String()); err != nil || !slices.Contains(fields, "100%") {
+		t.Errorf("%v:\n%s", err, out.String())
+	}
+	if left, err := sh("atoll ls -q").CombinedOutput(); err != nil || len(strings.Fields(string(left))) != 2 {
+		t.Errorf("when the server has gone there are %s, %v; want two", left, err)
+	}
+}
+
 // The Go program in README.md is examples/library, word for word.
 func TestLibraryProgram(t *testing.T) {
 	program := read(t, "../../examples/library/main.go")
