@@ -82,7 +82,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 			return nil, atoll.Errorf("open", "provider", atoll.ErrInvalid, "%w", err)
 		}
 		members = append(members, router.Member{
-			Name: name, Open: func() (atoll.Provider, error) { return openMember(entry, cfg, opts) }, Ahead: len(cfg.poolsOf(name)) > 0,
+			Name: name, Open: func() (atoll.Provider, error) { return openMember(entry, cfg, opts) }, Ahead: opts.Server && (len(cfg.poolsOf(name)) > 0 || hasStock(cfg, name)),
 		})
 	}
 	p, err := router.New(members, router.Options{

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -93,6 +94,15 @@ func (c *Config) poolsOf(provider string) []string {
 		}
 	}
 	return names
+}
+
+// hasStock reports whether stock of a provider, or a claim, is written down: who was
+// killed may have left it.
+func hasStock(cfg *Config, provider string) bool {
+	s := openStore(cfg)
+	all, err := s.Warm(context.Background(), provider)
+	_ = s.Close() // what is wrong with it, who writes to it is told
+	return err != nil || len(all) > 0
 }
 
 // newPool puts pools around p: a server's are filled, and all programs know what
