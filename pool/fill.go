@@ -51,12 +51,12 @@ func (l *Provider) fill() time.Duration {
 		var next *shelf // that with the least of what it is to have
 		now := time.Now()
 		for _, sh := range l.shelves {
-			lacks := sh.Min - len(sh.warm) - sh.births
+			lacks := sh.lacks()
 			switch {
 			case lacks <= 0:
 			case now.Before(sh.until):
 				rest = min(rest, sh.until.Sub(now))
-			case next == nil || lacks*next.Min > (next.Min-len(next.warm)-next.births)*sh.Min:
+			case next == nil || lacks*next.Min > next.lacks()*sh.Min:
 				next = sh
 			}
 		}
@@ -69,6 +69,9 @@ func (l *Provider) fill() time.Duration {
 	}
 	return rest
 }
+
+// lacks is how many sandboxes are to be made.
+func (sh *shelf) lacks() int { return sh.Min - len(sh.warm) - sh.births - sh.popped }
 
 // bear makes one sandbox for a shelf.
 func (l *Provider) bear(sh *shelf) {

@@ -110,6 +110,7 @@ type shelf struct {
 	// Guarded by Provider.mu.
 	warm    []item // oldest first
 	births  int
+	popped  int             // somebody is about to get these
 	stats   atoll.PoolStats // without HitRate
 	problem string
 	rest    time.Duration // after the next failure

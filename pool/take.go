@@ -76,31 +76,34 @@ func (l *Provider) take(ctx context.Context, sh *shelf, spec *atoll.Spec) (atoll
 		if !ok {
 			return nil, nil
 		}
-		if err := l.healthy(limited, sh, it); err != nil {
-			if ctx.Err() != nil { // that says nothing about it
-				l.putBack(sh, it)
-				return nil, ctx.Err()
-			}
-			l.log.Info("pool: a sandbox is of no use and goes", "pool", sh.Name, "sandbox", it.sb.ID(), "why", err)
-			l.discardAside(sh, it.sb.ID())
-			poke(l.check) // others may be so, too
-			continue
+		sb, err := l.offer(ctx, limited, sh, it, spec)
+		l.popped(sh, sb != nil)
+		if !errors.Is(err, errUseless) {
+			return sb, err
 		}
-		l.opts.step("healthy")
-		sb, err := l.claim(ctx, sh, it, spec)
-		if errors.Is(err, errUseless) {
-			continue
-		}
-		if sb != nil {
-			l.mu.Lock()
-			sh.stats.WarmHits++
-			l.mu.Unlock()
-		}
-		return sb, err
 	}
 }
 
-// pop takes the oldest sandbox off a shelf. With late there is none to be had.
+// offer gives away a sandbox that is on no shelf any more, if it answers as long as
+// limited lasts.
+func (l *Provider) offer(ctx, limited context.Context, sh *shelf, it item, spec *atoll.Spec) (atoll.Sandbox, error) {
+	if err := l.healthy(limited, sh, it); err != nil {
+		if ctx.Err() != nil { // that says nothing about it
+			l.putBack(sh, it)
+			return nil, ctx.Err()
+		}
+		l.log.Info("pool: a sandbox is of no use and goes", "pool", sh.Name, "sandbox", it.sb.ID(), "why", err)
+		l.discardAside(sh, it.sb.ID())
+		poke(l.check) // others may be so, too
+		return nil, errUseless
+	}
+	l.opts.step("healthy")
+	return l.claim(ctx, sh, it, spec)
+}
+
+// pop takes the oldest sandbox off a shelf. With late there is none to be had. The
+// caller calls popped; until then none is made in its place, as it may come back,
+// and Close waits.
 func (l *Provider) pop(sh *shelf, late bool) (item, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,17 +113,26 @@ func (l *Provider) pop(sh *shelf, late bool) (item, bool) {
 	}
 	it := sh.warm[0]
 	sh.warm = slices.Delete(sh.warm, 0, 1)
+	sh.popped++
+	l.work.Add(1)
 	return it, true
+}
+
+// popped ends what pop has begun.
+func (l *Provider) popped(sh *shelf, hit bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.work.Done()
+	sh.popped--
+	if hit {
+		sh.stats.WarmHits++
+	}
 }
 
 // putBack undoes pop.
 func (l *Provider) putBack(sh *shelf, it item) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed { // Close may be past the shelves
-		l.doomed[it.sb.ID()] = &doom{sh: sh}
-		return
-	}
 	sh.warm = slices.Insert(sh.warm, 0, it)
 }
 
