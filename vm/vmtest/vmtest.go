@@ -27,7 +27,7 @@ import (
 type Lab struct {
 	Driver vm.Driver
 	// Hardware returns what a machine is made of in which a guest comes up, with a disk
-	// "root" that has a shell and what busybox has. The suite adds ID, Dir and Console.
+	// "root" that has a shell and the usual small programs. The suite adds ID, Dir and Console.
 	Hardware func(t testing.TB) *vm.Hardware
 	// Dialled is whether the guest does not read what it is to be, since it is one
 	// already: its sandbox is served at once.
@@ -176,7 +176,7 @@ func life(t *testing.T, r *room) {
 		t.Errorf("it prints %q", out)
 	}
 	if !r.lab.Dialled {
-		if out := r.output(sb, "sh", "-c", "hostname; touch /new && ls -d /new"); out != "box\n/new\n" {
+		if out := r.output(sb, "sh", "-c", "cat /proc/sys/kernel/hostname; touch /new && ls -d /new"); out != "box\n/new\n" {
 			t.Errorf("it prints %q", out)
 		}
 		if reply := r.tell(m); reply.Kind != atoll.ErrConflict {

@@ -1,0 +1,124 @@
+//go:build linux
+
+package qemu_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/vm"
+	"github.com/seed46cd37a8/atoll/vm/qemu"
+	"github.com/seed46cd37a8/atoll/vm/vmtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConformance(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a dozen machines boot, which takes its time where they are emulated: too long for -short")
+	}
+	d, err := qemu.New(t.Context(), qemu.Options{Kernel: hardware(t).Kernel, Cache: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	vmtest.Run(t, vmtest.Lab{Driver: d, Hardware: hardware})
+}
+
+// hardware is that of a machine in which a guest comes up.
+func hardware(t testing.TB) *vm.Hardware {
+	t.Helper()
+	testenv.Need(t, testenv.Program("qemu-system-x86_64", "qemu-system-x86"))
+	store, err := bundle.Open(testenv.BundleStore(t), bundle.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	b, err := store.Get("debian")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &vm.Hardware{
+		CPUs: 2, Memory: 256 << 20, Kernel: b.Path(b.Kernel.File), Initrd: b.Path(b.Initrd.File), Cmdline: []string{"quiet"},
+		Disks: []vm.Disk{{ID: "root", Path: b.Path(b.Root().File), ReadOnly: true}},
+	}
+}
+
+// A machine dies with the process that has started it, and with it the daemons of its
+// shares.
+func TestStarterKilled(t *testing.T) {
+	if dir := os.Getenv("ATOLL_TEST_MACHINE"); dir != "" {
+		keepMachine(t, dir)
+	}
+	dir, err := os.MkdirTemp("", "vm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestStarterKilled$")
+	cmd.Env = append(os.Environ(), "ATOLL_TEST_MACHINE="+dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || line != "started\n" {
+		t.Fatalf("it says %q, %v", line, err)
+	}
+	if all := processes(t, dir); len(all) < 2 {
+		t.Errorf("there are %q, not QEMU and virtiofsd", all)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	for end := time.Now().Add(10 * time.Second); len(processes(t, dir)) > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("they go on: %v", processes(t, dir))
+		}
+	}
+}
+
+func keepMachine(t *testing.T, dir string) {
+	h := hardware(t)
+	h.ID, h.Dir = filepath.Base(dir), dir
+	h.Shares = []vm.Share{{Tag: "mine", Dir: dir}}
+	d, err := qemu.New(t.Context(), qemu.Options{Accel: "tcg"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := d.New(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("started")
+	select {}
+}
+
+// processes are those that have dir on their command line, and are not this program's.
+func processes(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if line, err := os.ReadFile(name); err == nil && bytes.Contains(line, []byte(dir)) {
+			all = append(all, string(bytes.ReplaceAll(line, []byte{0}, []byte{' '})))
+		}
+	}
+	return all
+}
