@@ -35,7 +35,6 @@ type Computer struct {
 	ports map[uint32]func(net.Conn) // what listens
 	setUp bool
 	m     *Machine
-	busy  sync.WaitGroup
 }
 
 // RunComputer is the whole life of the first process of a virtual machine. It does not
