@@ -182,10 +182,7 @@ var birth = []promise{
 	}},
 	{"a main process ended by SIGTERM stops the sandbox", nil, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{Cmd: wordArgs("ready")})
-		p, err := sb.Process(h.ctx(t), atoll.MainProcess)
-		if err != nil {
-			t.Fatalf("Process: %v", err)
-		}
+		p := h.printed(t, sb, "ready\n") // what starts it may not hear the signal
 		if err := p.Signal(h.ctx(t), atoll.SIGTERM); err != nil {
 			t.Fatalf("Signal: %v", err)
 		}
