@@ -120,13 +120,14 @@ var expiry = []promise{
 	{"IdleStop leaves one whose files are used", []need{needIdleStop, needFiles}, func(t *testing.T, h *harness) {
 		const idle = 3 * time.Second
 		spec := atoll.Spec{IdleStop: atoll.Duration(idle)}
-		reading, writing := h.create(t, spec), h.create(t, spec)
+		reading := h.create(t, spec)
 		h.write(t, reading, "file", strings.Repeat("read slowly ", 2<<20)) // more than is on its way
 		r, _, err := atoll.Files(reading).Read(h.ctx(t), "file", 0)
 		if err != nil {
 			t.Fatalf("Read: %v", err)
 		}
 		defer r.Close()
+		writing := h.create(t, spec) // not before: what is above takes its time
 		content, w := pipe(t)
 		go func() {
 			fmt.Fprint(w, "written ")
