@@ -80,9 +80,10 @@ var rooms = map[string]map[string]string{
 		"vm":    "whose promises it checks",
 	},
 	"vm/qemu": {
-		"internal/disk": "what was found out is written down",
-		"internal/line": "one serial port carries all connections",
-		"vm":            "whose machines they are",
+		"vm/internal/child": "its processes end with it",
+		"internal/disk":     "what was found out is written down",
+		"internal/line":     "one serial port carries all connections",
+		"vm":                "whose machines they are",
 	},
 	"vm/internal/child": {"vm": "where consoles are"},
 	"vm/vz": {

@@ -3,7 +3,6 @@
 package qemu
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,11 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
-	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/line"
 	"github.com/seed46cd37a8/atoll/vm"
+	"github.com/seed46cd37a8/atoll/vm/internal/child"
 )
 
 // A machine is a process of QEMU, which dies with this one.
@@ -31,8 +27,8 @@ type machine struct {
 	driver *Driver
 	h      vm.Hardware
 
-	helpers []*process // the daemons of shares
-	qemu    *process
+	helpers []*child.Process // the daemons of shares
+	qemu    *child.Process
 	monitor *monitor
 	console int64 // where what it prints begins
 
@@ -80,21 +76,22 @@ func (m *machine) Start(ctx context.Context) (err error) {
 		err = atoll.E("start", m.h.ID, kindOf(err), err)
 	}()
 	for i, s := range m.h.Shares {
-		p, err := m.share(ctx, i, s)
+		undo = append(undo, func() { _ = os.Remove(m.shareSocket(i)) })
+		p, err := m.share(i, s)
 		if err != nil {
 			return err
 		}
-		undo = append(undo, p.kill)
+		undo = append(undo, p.Kill)
 		m.helpers = append(m.helpers, p)
 	}
-	console, err := vm.OpenConsole(m.h.Console)
+	if info, err := os.Stat(m.h.Console); err == nil {
+		m.console = info.Size()
+	}
+	console, err := child.Console(m.h.Console)
 	if err != nil {
 		return err
 	}
-	defer console.Close()
-	if info, err := console.Stat(); err == nil {
-		m.console = info.Size()
-	}
+	undo = append(undo, func() { console.Close() })
 	args, err := m.args()
 	if err != nil {
 		return err
@@ -119,18 +116,33 @@ func (m *machine) Start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	undo = append(undo, m.qemu.kill)
+	undo = append(undo, m.qemu.Kill)
 	m.monitor = newMonitor(monitor, m.happen)
 	undo = append(undo, m.monitor.close)
 	if err := m.monitor.do(ctx, "qmp_capabilities", nil, nil); err != nil {
 		if errors.Is(err, errHungUp) {
-			<-m.qemu.ended
-			return fmt.Errorf("QEMU does not start: %s", cmp.Or(m.qemu.said(), m.qemu.exit().Error()))
+			<-m.qemu.Done()
+			return fmt.Errorf("QEMU does not start: %w", errors.Join(cmp.Or(m.qemu.Err(), errHungUp), m.helpless()))
 		}
 		return err
 	}
 	m.work.Go(func() { m.greet(stream) })
-	m.work.Go(m.follow)
+	m.work.Go(func() {
+		defer console.Close()
+		m.follow()
+	})
+	return nil
+}
+
+// helpless is why a daemon of a share has ended, nil if all go on.
+func (m *machine) helpless() error {
+	for _, p := range m.helpers {
+		select {
+		case <-p.Done():
+			return cmp.Or(p.Err(), errors.New("virtiofsd has ended"))
+		default:
+		}
+	}
 	return nil
 }
 
@@ -180,19 +192,19 @@ func (m *machine) greet(stream io.ReadWriteCloser) {
 
 // follow notes how the machine ends.
 func (m *machine) follow() {
-	<-m.qemu.ended
+	<-m.qemu.Done()
 	m.monitor.close() // all that it has said is heard
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	defer close(m.ended)
-	switch exit := m.qemu.exit(); {
+	switch err := m.qemu.Err(); {
 	case m.asked || m.reason == "guest-shutdown":
 	case m.reason == "guest-reset" || m.reason == "guest-panic":
 		m.failed = fmt.Errorf("the guest has crashed: %s", cmp.Or(vm.LastWords(m.h.Console, m.console), "it said nothing"))
-	case exit != nil:
-		m.failed = fmt.Errorf("QEMU has ended (%w): %s", exit, cmp.Or(m.qemu.said(), "it said nothing"))
+	case err != nil:
+		m.failed = err
 	default:
-		m.failed = fmt.Errorf("QEMU has ended: %s", cmp.Or(m.reason, m.qemu.said(), "it said nothing"))
+		m.failed = fmt.Errorf("QEMU has ended: %s", cmp.Or(m.reason, "it did not say why"))
 	}
 }
 
@@ -268,13 +280,13 @@ func (m *machine) Kill() error {
 		m.mu.Lock()
 		m.asked = true
 		m.mu.Unlock()
-		m.qemu.kill()
+		m.qemu.Kill()
 		<-m.ended
 		if <-m.greeted; m.line != nil {
 			_ = m.line.Close()
 		}
 		for _, p := range m.helpers {
-			p.kill()
+			p.Kill()
 		}
 		m.work.Wait()
 		for i := range m.h.Shares {
@@ -316,73 +328,10 @@ func (m *machine) Snapshot(context.Context, string) error {
 	return atoll.Errorf("snapshot", m.h.ID, atoll.ErrUnsupported, "machines of QEMU have no snapshots")
 }
 
-// shareSocket is where the daemon of a share listens.
-func (m *machine) shareSocket(i int) string {
-	return filepath.Join(m.h.Dir, "share"+strconv.Itoa(i)+".sock")
-}
-
-// A process dies with the one that has started it.
-type process struct {
-	cmd   *exec.Cmd
-	ended chan struct{}
-	err   error // of its Wait
-	words *tail
-}
-
-// run starts a program, which has out as its stdout and files as its descriptors from 3 on.
-func run(program string, args []string, out *os.File, files []*os.File) (*process, error) {
-	p := &process{cmd: exec.Command(program, args...), ended: make(chan struct{}), words: &tail{}}
-	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.Env, p.cmd.Dir = out, p.words, files, []string{}, "/"
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread() // it is killed when the thread ends that has started it
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			p.err = p.cmd.Wait()
-			close(p.ended)
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, err
-	}
-	return p, nil
-}
-
-// kill ends the process, and waits for that.
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
-	<-p.ended
-}
-
-// exit is how it has ended, nil if that was as it should.
-func (p *process) exit() error { return p.err }
-
-// said is the end of what it said on stderr.
-func (p *process) said() string { return p.words.text() }
-
-// A tail keeps the end of what is written to it.
-type tail struct {
-	mu  sync.Mutex
-	end []byte
-}
-
-const tailSize = 2 << 10
-
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.end = append(t.end, b...)
-	if over := len(t.end) - tailSize; over > 0 {
-		t.end = append([]byte(nil), t.end[over:]...)
-	}
-	return len(b), nil
-}
-
-func (t *tail) text() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(bytes.TrimSpace(t.end))
+// run starts a program, which has out as its stdout and files as its descriptors from 3
+// on. It dies with this process.
+func run(program string, args []string, out io.Writer, files []*os.File) (*child.Process, error) {
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.ExtraFiles, cmd.Env, cmd.Dir = out, files, []string{}, "/"
+	return child.Start(cmd)
 }

@@ -5,6 +5,7 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -60,13 +61,9 @@ func New(ctx context.Context, opts Options) (*Driver, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	program := opts.Program
-	if program == "" {
-		program = a.program
-	}
-	path, err := exec.LookPath(program)
+	path, err := Find(opts.Program)
 	if err != nil {
-		return nil, atoll.Errorf("qemu", "", atoll.ErrUnavailable, "%s is not installed: on Debian and Ubuntu, apt-get install %s", program, packages[runtime.GOARCH])
+		return nil, err
 	}
 	d := &Driver{opts: opts, program: path, arch: a, log: opts.Log}
 	switch opts.Accel {
@@ -82,6 +79,17 @@ func New(ctx context.Context, opts Options) (*Driver, error) {
 	return d, nil
 }
 
+// Find returns the path of QEMU's program: "" is that of this machine's architecture.
+// Kinds: ErrUnavailable.
+func Find(program string) (string, error) {
+	program = cmp.Or(program, arches[runtime.GOARCH].program)
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return "", atoll.Errorf("qemu", "", atoll.ErrUnavailable, "%s is not installed: on Debian and Ubuntu, apt-get install %s", program, packages[runtime.GOARCH])
+	}
+	return path, nil
+}
+
 var packages = map[string]string{"amd64": "qemu-system-x86", "arm64": "qemu-system-arm"}
 
 // Name implements vm.Driver.
@@ -89,7 +97,7 @@ func (d *Driver) Name() string { return "qemu" }
 
 // Caps implements vm.Driver.
 func (d *Driver) Caps() vm.Caps {
-	_, noShares := shareDaemon()
+	_, noShares := findShareDaemon()
 	return vm.Caps{
 		Emulated: d.accel == accelTCG, Pause: true, Network: true, Shares: noShares == nil,
 		Formats: []vm.Format{vm.FormatRaw, vm.FormatQcow2},

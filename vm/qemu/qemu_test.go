@@ -87,6 +87,10 @@ func TestStarterKilled(t *testing.T) {
 			t.Fatalf("they go on: %v", processes(t, dir))
 		}
 	}
+	notes, err := filepath.Glob("/run/virtiofsd/.*" + filepath.Base(dir) + "*")
+	if err != nil || len(notes) > 0 {
+		t.Errorf("left behind: %v, %v", notes, err)
+	}
 }
 
 func keepMachine(t *testing.T, dir string) {

@@ -4,84 +4,97 @@ package qemu
 
 import (
 	"bytes"
-	"cmp"
-	"context"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
-	"time"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/vm"
+	"github.com/seed46cd37a8/atoll/vm/internal/child"
 )
+
+// A shareDaemon is a virtiofsd: the one that was QEMU's own, or the one that has taken
+// its place.
+type shareDaemon struct {
+	path   string
+	modern bool // which has other options, and can share read-only
+}
 
 // Where virtiofsd is, which packages put beside QEMU and not into PATH.
 var shareDaemons = []string{"virtiofsd", "/usr/libexec/virtiofsd", "/usr/lib/qemu/virtiofsd", "/usr/lib/virtiofsd", "/usr/libexec/qemu/virtiofsd"}
 
-func shareDaemon() (string, error) {
+// findShareDaemon looks for it once in a program.
+var findShareDaemon = sync.OnceValues(func() (shareDaemon, error) {
 	for _, name := range shareDaemons {
 		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
+			help, err := exec.Command(path, "--help").CombinedOutput()
+			return shareDaemon{path, bytes.Contains(help, []byte("--shared-dir"))}, err
 		}
 	}
-	return "", atoll.Errorf("share", "", atoll.ErrUnavailable, "virtiofsd is not installed: on Debian it is in qemu-system-common, or in virtiofsd")
+	return shareDaemon{}, atoll.Errorf("share", "", atoll.ErrUnavailable, "virtiofsd is not installed: on Debian it is in qemu-system-common, or in virtiofsd")
+})
+
+// socketFD is the descriptor of its socket.
+const socketFD = 3
+
+// args are those for a share. Nothing is cached in the guest: others may change the
+// directory, and all see that at once.
+func (d shareDaemon) args(s vm.Share) []string {
+	args := []string{"--fd=" + strconv.Itoa(socketFD)}
+	if !d.modern {
+		escaped := strings.NewReplacer(`\`, `\\`, ",", `\,`).Replace(s.Dir)
+		return append(args, "-f", "-o", "source="+escaped, "-o", "sandbox=namespace", "-o", "cache=none", "-o", "log_level=err")
+	}
+	args = append(args, "--shared-dir="+s.Dir, "--sandbox=namespace", "--cache=never")
+	if s.ReadOnly {
+		args = append(args, "--readonly")
+	}
+	return args
 }
 
-// share starts the daemon of a share, and returns when it listens.
-func (m *machine) share(ctx context.Context, i int, s vm.Share) (*process, error) {
-	program, err := shareDaemon()
+// share starts the daemon of a share. It has a socket of ours, to which QEMU can connect
+// at once: one that it makes itself it would make note of where nobody tidies up.
+func (m *machine) share(i int, s vm.Share) (*child.Process, error) {
+	d, err := findShareDaemon()
+	if err == nil && s.ReadOnly && !d.modern {
+		err = onReadOnly(s.Dir)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if strings.Contains(s.Dir, ",") {
-		return nil, atoll.Errorf("share", s.Tag, atoll.ErrInvalid, "directory %q: a name with a comma cannot be shared", s.Dir)
-	}
-	socket := m.shareSocket(i)
-	args := []string{"--socket-path=" + socket}
-	if first, err := exec.CommandContext(ctx, program, "--help").CombinedOutput(); err == nil && bytes.Contains(first, []byte("--shared-dir")) {
-		args = append(args, "--shared-dir="+s.Dir, "--sandbox=namespace")
-		if s.ReadOnly {
-			args = append(args, "--readonly")
-		}
-	} else {
-		args = append(args, "-f", "-o", "source="+s.Dir, "-o", "sandbox=namespace", "-o", "log_level=err")
-		if s.ReadOnly {
-			if err := onReadOnly(s.Dir); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	p, err := run(program, args, nil, nil)
+	socket, err := listen(m.shareSocket(i))
 	if err != nil {
 		return nil, err
 	}
-	deadline := time.After(shareTime)
-	for {
-		if _, err := os.Lstat(socket); err == nil {
-			return p, nil
-		}
-		select {
-		case <-p.ended:
-			return nil, atoll.Errorf("share", s.Tag, atoll.ErrUnavailable, "virtiofsd does not start: %s", cmp.Or(p.said(), "it said nothing"))
-		case <-deadline:
-			p.kill()
-			return nil, atoll.Errorf("share", s.Tag, atoll.ErrUnavailable, "virtiofsd does not start within %s: %s", shareTime, p.said())
-		case <-ctx.Done():
-			p.kill()
-			return nil, ctx.Err()
-		case <-time.After(2 * time.Millisecond):
-		}
-	}
+	defer socket.Close() // the daemon has its own
+	return run(d.path, d.args(s), nil, []*os.File{socket})
 }
 
-// shareTime is how long a daemon may take to listen.
-const shareTime = 10 * time.Second
+// listen makes a socket in place of what may be left of one.
+func listen(path string) (*os.File, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	l.SetUnlinkOnClose(false)
+	return l.File()
+}
+
+// shareSocket is where the daemon of a share listens.
+func (m *machine) shareSocket(i int) string {
+	return filepath.Join(m.h.Dir, "share"+strconv.Itoa(i)+".sock")
+}
 
 // onReadOnly reports whether dir is on a mount that cannot be written to: the guest
 // decides how it mounts a share, and QEMU's own virtiofsd lets it write.

@@ -52,7 +52,7 @@ func Run(t *testing.T, lab Lab) {
 		{"What a machine cannot be made of is refused", refused},
 		{"The console is appended to", console},
 		{"A disk keeps what was written to it", disks},
-		{"A directory can be shared", shares},
+		{"A directory can be shared, whatever its name", shares},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, &room{lab, t}) })
 	}
@@ -423,6 +423,15 @@ func shares(t *testing.T, r *room) {
 		t.Errorf("what was written to it: %q, %v", text, err)
 	}
 	_ = m.Kill()
+
+	h = r.hardware()
+	h.Shares = []vm.Share{{Tag: "mine", Dir: dir}, {Tag: "gone", Dir: filepath.Join(dir, "gone")}}
+	if m, err := r.lab.Driver.New(h); err != nil {
+		t.Fatal(err)
+	} else if err = m.Start(r.ctx()); err == nil {
+		t.Error("a directory that is not there is shared")
+		_ = m.Kill()
+	}
 
 	h = r.hardware()
 	h.Shares = []vm.Share{{Tag: "mine", Dir: dir, ReadOnly: true}}
