@@ -16,8 +16,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image"
 	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 	"github.com/seed46cd37a8/atoll/internal/passwd"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
 // A creation is one Create in progress. Its steps can each fail; undo takes

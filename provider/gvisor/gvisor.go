@@ -25,9 +25,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image"
 	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 	"github.com/seed46cd37a8/atoll/internal/volume"
 	_ "github.com/seed46cd37a8/atoll/provider/gvisor/internal/runsc" // takes over gVisor's helper processes
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
 // Options configure the provider. Dir is required; zero fields mean defaults.

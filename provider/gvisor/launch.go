@@ -23,9 +23,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
 // launch starts a keeper for the sandbox and waits until the sandbox runs. On

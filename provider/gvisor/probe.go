@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 	"github.com/seed46cd37a8/atoll/internal/passwd"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
 // caps are what sandboxes can do on this machine as this user.

@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/kept/files"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 	"github.com/seed46cd37a8/atoll/internal/passwd"
 	"github.com/seed46cd37a8/atoll/internal/via"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/files"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
 // A sandbox is a handle: what runs is asked through its keeper, what does not

@@ -17,7 +17,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/disk"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 )
 
 // snapshotRecord is what statedir.SnapshotMeta holds.

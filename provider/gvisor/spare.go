@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
 // A spare is a keeper that was started before there is a sandbox for it: it

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
+	"github.com/seed46cd37a8/atoll/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 )
 
 // sweepEvery is how often what nobody looks after is looked for, if nothing is

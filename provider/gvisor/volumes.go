@@ -7,8 +7,8 @@ import (
 	"errors"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 	"github.com/seed46cd37a8/atoll/internal/volume"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
 // Volumes implements atoll.VolumeStore.

@@ -19,9 +19,9 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 	"github.com/seed46cd37a8/atoll/internal/process"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
 // steps are those of a start, in their order. Each can fail, and then what

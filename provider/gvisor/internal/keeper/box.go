@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/internal/idle"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 	"github.com/seed46cd37a8/atoll/internal/process"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
 )
 
 // A box is the keeper's sandbox: the atoll.Sandbox over the sentry that this

@@ -19,9 +19,9 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/kept/files"
 	"github.com/seed46cd37a8/atoll/internal/passwd"
 	"github.com/seed46cd37a8/atoll/internal/socket"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/files"
 )
 
 // boxFiles is the box's file system as it is seen from inside, by a guest that

@@ -8,7 +8,7 @@ import (
 	"os"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 )
 
 // A Job is what a provider asks a keeper to do: run one sandbox. All paths are

@@ -34,8 +34,8 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/cgroup"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/statedir"
+	"github.com/seed46cd37a8/atoll/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 )
 
 // Argv0 is the argv[0] of a keeper. The path of its cgroup follows, and Spare if

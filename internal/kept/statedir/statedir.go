@@ -1,14 +1,14 @@
 //go:build linux
 
-// Package statedir is the layout of the gVisor provider's state directory,
-// which the provider and the keepers share without talking to each other:
+// Package statedir is the layout of a state directory, which a provider and its
+// keepers share without talking to each other:
 //
-//	sandboxes/{id}/           lock, keeper.lock, keeper.sock, keeper.log, the bundle, upper.tar, main.ended, cgroup
+//	sandboxes/{id}/           lock, keeper.lock, keeper.sock, keeper.log, main.ended, cgroup, what its provider needs
 //	sandboxes/.mark-{id}      what is made before there is a record of it
 //	records/{id}.json         the sandbox's Record; one directory, so that one watch sees all
 //	names/{project}/{name}    holds the id that the name stands for
 //	volumes/{project}/{name}/ data volumes ("data-{id}") and named volumes
-//	snapshots/{id}/           snapshot.json and gVisor's checkpoint
+//	snapshots/{id}/           snapshot.json and what its provider restores
 //	snapshots/.new-{id}-{id}/ a sandbox's snapshot until it is complete
 //	images/                   the image store
 //
@@ -46,7 +46,7 @@ type Record struct {
 	Env    []string     `json:"env,omitempty"`    // the image's
 	User   string       `json:"user,omitempty"`   // the image's
 	Keeper Identity     `json:"keeper,omitzero"`  // of the latest keeper
-	Run    string       `json:"run,omitempty"`    // gVisor's own state
+	Run    string       `json:"run,omitempty"`    // what must not outlive a reboot
 	Cgroup string       `json:"cgroup,omitempty"` // to be removed with the sandbox
 
 	// Fresh says that the creation made the data volume: it goes with one that
@@ -321,7 +321,7 @@ func (d Dir) BeginRemoval(r *Record, opts atoll.RemoveOptions) error {
 	return err
 }
 
-// Delete removes all that the sandbox left on disk: its gVisor state, with
+// Delete removes all that the sandbox left on disk: its run directory, with
 // opts.Volumes its data volume, its name, its directory, and last its record,
 // which first says that it is being removed: an interrupted Delete is finished
 // by the next one. Nothing of it may run. The caller holds its lock.

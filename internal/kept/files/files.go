@@ -1,10 +1,10 @@
 //go:build linux
 
-// Package files is the file system of a gVisor sandbox seen from the host.
+// Package files is the file system of a kept sandbox seen from the host.
 //
 // What is on a volume or another directory of the host is read and written
 // there directly, which is fast and works while the sandbox is stopped. All
-// else exists inside the sentry only and is reached through a guest. A
+// else exists inside only and is reached through a guest. A
 // symbolic link that leads out of a host directory means something inside
 // only, so such a name is the guest's business too; but not where the FS is
 // confined to a directory (sub.go).

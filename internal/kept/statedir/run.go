@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gVisor's own state, of each sandbox in a directory of its own, must not
-// outlive a reboot: it does not lie in the state directory but in a run
-// directory. Sockets by which sandboxes are ruled lie there as well, so whoever
-// could write to it, or put another one in its place, would rule them.
+// What must not outlive a reboot, gVisor's own state for instance, does not lie in
+// the state directory but in a run directory, of each sandbox in a directory of its
+// own. Sockets by which sandboxes are ruled lie there as well, so whoever could
+// write to it, or put another one in its place, would rule them.
 
 // DefaultRun is the run directory for this state directory and user: below
 // $XDG_RUNTIME_DIR, if that is there and this user's, which it is not after su;
@@ -73,7 +73,7 @@ func owned(info fs.FileInfo) string {
 	return ""
 }
 
-// MakeRun makes the directory run/id for gVisor's state of a sandbox, with what
+// MakeRun makes the directory run/id for such state of a sandbox, with what
 // is missing above it. What a killed keeper has left in it is removed, unread:
 // the numbers of processes in there may be those of others by now.
 //
