@@ -10,7 +10,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 )
 
 // A keeperClient speaks to the keeper of one sandbox, or to none if it has

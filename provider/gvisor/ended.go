@@ -7,7 +7,7 @@ import (
 	"io/fs"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 )
 
 // ended is endedMain for the process id, which may be another one.

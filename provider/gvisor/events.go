@@ -19,8 +19,8 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/hub"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
 )
 
 // events tells of changes, whichever process made them: every change of a

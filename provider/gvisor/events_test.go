@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
 )
 
 // A stage is a state directory on which a test plays what keepers and other

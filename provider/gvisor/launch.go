@@ -24,8 +24,9 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/sentry"
 )
 
 // launch starts a keeper for the sandbox and waits until the sandbox runs. On
@@ -67,14 +68,14 @@ var errNoKeeper = errors.New("no answer")
 // cannot do it has ended afterwards.
 func (p *Provider) order(ctx context.Context, k *spawned, rec *statedir.Record) error {
 	id, group := rec.Status.ID, p.group(rec)
-	job, err := json.Marshal(p.job(rec))
+	data, err := p.job(rec)
 	if err != nil {
 		k.kill()
 		return atoll.E("start", id, atoll.ErrInternal, errors.Join(err, group.Remove()))
 	}
 	var reply *keeper.Reply
 	if err = p.step("order"); err == nil {
-		reply, err = k.ask(ctx, job)
+		reply, err = k.ask(ctx, data)
 	}
 	if err == nil && reply.Err() == nil {
 		k.detach()
@@ -93,29 +94,32 @@ func (p *Provider) order(ctx context.Context, k *spawned, rec *statedir.Record) 
 }
 
 // job describes the sandbox for its keeper.
-func (p *Provider) job(rec *statedir.Record) *keeper.Job {
+func (p *Provider) job(rec *statedir.Record) ([]byte, error) {
 	st := &rec.Status
 	job := &keeper.Job{
 		Spec: st.Spec, Caps: st.Caps, Record: *rec,
-		State: string(p.dir), Dir: p.dir.Sandbox(st.ID), Run: rec.Run,
-		Root: rec.Image, HostPaths: p.opts.HostPaths, Env: rec.Env, User: rec.User, Mounts: p.jobMounts(&st.Spec),
-		Platform: p.opts.Platform, Rootless: os.Geteuid() != 0, Debug: p.opts.Debug,
+		State: string(p.dir), Dir: p.dir.Sandbox(st.ID), Run: rec.Run, Mounts: p.jobMounts(&st.Spec),
 	}
 	job.Fail = p.failing()
 	job.Spec.Resources = job.Spec.Resources.WithDefaults()
 	job.Spec.IdleStop = cmp.Or(job.Spec.IdleStop, atoll.DefaultIdleStop)
-	if upper := filepath.Join(job.Dir, keeper.UpperName); exists(upper) {
-		job.Upper = upper
+	plan := sentry.Plan{HostPaths: p.opts.HostPaths, Platform: p.opts.Platform, Rootless: os.Geteuid() != 0, Debug: p.opts.Debug}
+	if upper := filepath.Join(job.Dir, sentry.UpperName); exists(upper) {
+		plan.Upper = upper
 	} else if st.Spec.Snapshot != "" {
 		job.Snapshot = p.dir.Snapshot(st.Spec.Snapshot)
 	}
-	return job
+	var err error
+	if job.Engine, err = json.Marshal(plan); err != nil {
+		return nil, err
+	}
+	return json.Marshal(job)
 }
 
 // failing names the step of the keeper that a test lets fail: the first, as
 // each is asked for ahead.
 func (p *Provider) failing() string {
-	for _, name := range keeper.Steps() {
+	for _, name := range sentry.Steps() {
 		if p.step("keeper: "+name) != nil {
 			return name
 		}
@@ -226,7 +230,7 @@ func spawn(helper, path string, held *os.File, args ...string) (*spawned, error)
 	}
 	defer null.Close()
 	cmd := exec.Command(helper)
-	cmd.Args = append([]string{keeper.Argv0, path}, args...)
+	cmd.Args = append([]string{sentry.Argv0, path}, args...)
 	cmd.Env = []string{} // nothing of the caller's environment goes in
 	cmd.Dir = "/"
 	cmd.ExtraFiles = make([]*os.File, keeper.HighFD-2) // the first is descriptor 3

@@ -16,7 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 	"github.com/seed46cd37a8/atoll/internal/passwd"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/sentry"
 )
 
 // caps are what sandboxes can do on this machine as this user.
@@ -113,7 +113,7 @@ func (p *Provider) probe(ctx context.Context) atoll.Probe {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, helper)
-	cmd.Args[0] = keeper.ProbeArgv0
+	cmd.Args[0] = sentry.ProbeArgv0
 	cmd.Env = []string{}
 	cmd.SysProcAttr = keeperAttr()
 	out, err := cmd.CombinedOutput()

@@ -12,8 +12,8 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/keeper"
 )
 
 // A spare is a keeper that was started before there is a sandbox for it: it

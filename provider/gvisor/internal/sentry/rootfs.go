@@ -1,6 +1,6 @@
 //go:build linux
 
-package keeper
+package sentry
 
 import (
 	"cmp"
@@ -19,24 +19,25 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/sandboxsetup"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 )
 
 // makePlaces sees to it that every mount has a place in the root file system:
 // what is there is of the mount's type, and what is not can be made. Of either,
 // gVisor would only say that its gofer died.
-func (b *box) makePlaces(root string) error {
+func (e *engine) makePlaces(root string) error {
 	var closed []string
-	for i, m := range b.job.Mounts {
-		dir, err := m.isDir()
-		if err == nil && !dir && m.Target == path.Clean(b.job.Spec.Workdir) {
+	for i, m := range e.job.Mounts {
+		dir, err := isDir(m)
+		if err == nil && !dir && m.Target == path.Clean(e.job.Spec.Workdir) {
 			err = fmt.Errorf("it is where processes start, and %s is a file", m.Source)
 		}
 		var in string
 		if err == nil {
-			in, err = findPlace(root, b.job.Mounts[:i], m, dir)
+			in, err = findPlace(root, e.job.Mounts[:i], m, dir)
 		}
 		if err != nil {
-			return atoll.Errorf("start", b.ID(), atoll.ErrInvalid, "%s cannot be mounted: %w", m.Target, err)
+			return atoll.Errorf("start", e.box.ID(), atoll.ErrInvalid, "%s cannot be mounted: %w", m.Target, err)
 		}
 		if in != "" && unix.Access(in, unix.W_OK) != nil {
 			closed = append(closed, in)
@@ -47,7 +48,7 @@ func (b *box) makePlaces(root string) error {
 	slices.Sort(closed)
 	for _, dir := range slices.Backward(slices.Compact(closed)) {
 		if err := openUp(dir); err != nil {
-			return atoll.Errorf("start", b.ID(), atoll.ErrUnsupported,
+			return atoll.Errorf("start", e.box.ID(), atoll.ErrUnsupported,
 				"the place of a mount cannot be made in %s here, which is read-only: mount it elsewhere, as below /opt, or use an image that has the place: %w",
 				strings.TrimPrefix(dir, root), err)
 		}
@@ -56,7 +57,7 @@ func (b *box) makePlaces(root string) error {
 }
 
 // isDir reports whether a directory is mounted, not a file.
-func (m *Mount) isDir() (bool, error) {
+func isDir(m keeper.Mount) (bool, error) {
 	if m.Source == "" {
 		return true, nil
 	}
@@ -67,7 +68,7 @@ func (m *Mount) isDir() (bool, error) {
 // findPlace checks the place of a mount, a directory or a file, which comes
 // after those before. If it is not there, it returns the directory of the root
 // file system in which it has to be made.
-func findPlace(root string, before []Mount, m Mount, dir bool) (string, error) {
+func findPlace(root string, before []keeper.Mount, m keeper.Mount, dir bool) (string, error) {
 	base, name := root, m.Target
 	for _, b := range before {
 		if rest, ok := strings.CutPrefix(m.Target, b.Target+"/"); ok && b.Source != "" {

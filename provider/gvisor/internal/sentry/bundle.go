@@ -1,6 +1,6 @@
 //go:build linux
 
-package keeper
+package sentry
 
 import (
 	"encoding/json"
@@ -16,6 +16,7 @@ import (
 	runscflag "gvisor.dev/gvisor/runsc/flag"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 )
 
 // capabilities are those of root inside, which exist in the sentry only: the
@@ -32,7 +33,7 @@ var capabilities = []string{
 var sentryOOM = 500
 
 // runscConfig is gVisor's configuration for a job.
-func runscConfig(job *Job, netns string) (*config.Config, error) {
+func runscConfig(job *job, netns string) (*config.Config, error) {
 	fs := runscflag.NewFlagSet("keeper", flag.ContinueOnError)
 	config.RegisterFlags(fs)
 	disk := job.Spec.Resources.Disk
@@ -49,7 +50,7 @@ func runscConfig(job *Job, netns string) (*config.Config, error) {
 		"host-uds":                "none",
 		"host-fifo":               "none",
 		"ignore-cgroups":          "true", // this process, and so its children, is in the sandbox's cgroup already
-		"panic-log":               filepath.Join(job.Dir, SentryLogName),
+		"panic-log":               filepath.Join(job.Dir, logName),
 		"rootless":                strconv.FormatBool(job.Rootless),
 		"oci-seccomp":             "false",
 		"watchdog-action":         "panic",
@@ -76,7 +77,7 @@ func runscConfig(job *Job, netns string) (*config.Config, error) {
 
 // ociSpec is the container that gVisor runs: the idle init on the sandbox's
 // root file system. Commands are executed in it later.
-func ociSpec(job *Job, root, netns string) *specs.Spec {
+func ociSpec(job *job, root, netns string) *specs.Spec {
 	s := &specs.Spec{
 		Version:  specs.Version,
 		Root:     &specs.Root{Path: root, Readonly: job.Spec.ReadOnlyRoot},
@@ -112,7 +113,7 @@ func ociSpec(job *Job, root, netns string) *specs.Spec {
 	return s
 }
 
-func ociMount(m Mount) specs.Mount {
+func ociMount(m keeper.Mount) specs.Mount {
 	if m.Source == "" {
 		size := m.Size
 		if size == 0 {

@@ -1,6 +1,6 @@
 //go:build linux
 
-package keeper
+package sentry
 
 import (
 	"errors"
@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 )
 
 // inMounts calls f in a mount namespace of its own, in which it can mount what
@@ -136,16 +137,21 @@ func TestHostRoot(t *testing.T) {
 	})
 }
 
+// engineOf is the engine for a job, of which nothing runs.
+func engineOf(j *keeper.Job) *engine {
+	return &engine{box: &keeper.Box{Job: j}, job: &job{Job: j}}
+}
+
 // checkOpenUp checks that something can be made in directories of what hostRoot
 // made at dir, and nothing else has changed.
 func checkOpenUp(t *testing.T, dir string, names ...string) {
 	t.Helper()
-	b := &box{job: &Job{Spec: atoll.Spec{ID: atoll.NewID(), Workdir: atoll.DefaultWorkdir}}}
+	e := engineOf(&keeper.Job{Spec: atoll.Spec{ID: atoll.NewID(), Workdir: atoll.DefaultWorkdir}})
 	for _, name := range names {
-		b.job.Mounts = append(b.job.Mounts, Mount{Source: t.TempDir(), Target: "/" + name + "/made/here"})
+		e.job.Mounts = append(e.job.Mounts, keeper.Mount{Source: t.TempDir(), Target: "/" + name + "/made/here"})
 	}
 	before, err := os.Stat(filepath.Join(dir, names[0]))
-	if err = errors.Join(err, b.makePlaces(dir)); err != nil {
+	if err = errors.Join(err, e.makePlaces(dir)); err != nil {
 		t.Error(err)
 		return
 	}
@@ -218,8 +224,8 @@ func TestHostRootInUserNamespace(t *testing.T) {
 		}
 		checkView(t, dir, hostRootShows)
 		checkOpenUp(t, dir, "usr/local/bin")
-		b := &box{job: &Job{Mounts: []Mount{{Source: dir, Target: "/usr/none"}}}}
-		if err := b.makePlaces(dir); atoll.KindOf(err) != atoll.ErrUnsupported || !strings.Contains(err.Error(), " /usr ") {
+		e := engineOf(&keeper.Job{Mounts: []keeper.Mount{{Source: dir, Target: "/usr/none"}}})
+		if err := e.makePlaces(dir); atoll.KindOf(err) != atoll.ErrUnsupported || !strings.Contains(err.Error(), " /usr ") {
 			t.Errorf("a place above what is covered: %v, want unsupported, with /usr in it", err)
 		}
 		return

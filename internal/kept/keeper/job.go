@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -19,21 +20,14 @@ type Job struct {
 	Record statedir.Record `json:"record"` // what the keeper goes on to keep
 
 	State string `json:"state"` // the provider's state directory
-	Dir   string `json:"dir"`   // the sandbox's own directory: bundle, socket, log, upper layer
-	Run   string `json:"run"`   // gVisor's state; must not survive a reboot
+	Dir   string `json:"dir"`   // the sandbox's own directory: socket, log, what its engine needs and keeps
+	Run   string `json:"run"`   // what must not survive a reboot
 
-	Root      string   `json:"root"`                 // read-only root file system; "" means the host's, by allow-list
-	HostPaths []string `json:"host_paths,omitempty"` // what the allow-list shows besides its own
-	Env       []string `json:"env,omitempty"`        // of the image
-	User      string   `json:"user,omitempty"`       // of the image
-	Mounts    []Mount  `json:"mounts,omitempty"`     // work directory, volumes and binds, parents first
-	Upper     string   `json:"upper,omitempty"`      // tar of the upper layer to start from; "" for none
-	Snapshot  string   `json:"snapshot,omitempty"`   // checkpoint directory to restore; "" for none
+	Mounts   []Mount `json:"mounts,omitempty"`   // work directory, volumes and binds, parents first
+	Snapshot string  `json:"snapshot,omitempty"` // directory of what Engine.Snapshot wrote, to go on from; "" for none
 
-	Platform string `json:"platform"`
-	Rootless bool   `json:"rootless,omitempty"`
-	Debug    bool   `json:"debug,omitempty"` // gVisor's own logs into Dir
-	Fail     string `json:"fail,omitempty"`  // one of Steps, which a test lets fail
+	Engine json.RawMessage `json:"engine,omitempty"` // what the engine has to know besides
+	Fail   string          `json:"fail,omitempty"`   // one of Steps, which a test lets fail
 }
 
 // A Mount shows a directory or file of the host inside the sandbox.
@@ -59,10 +53,7 @@ const (
 	SocketName = "keeper.sock" // serves the API of this one sandbox
 	LockName   = "keeper.lock" // held by the keeper as long as it lives
 	LogName    = "keeper.log"
-
-	SentryLogName = "sentry.log" // what gVisor's processes said when they died
-	UpperName     = "upper.tar"  // what a clean stop saved of the root file system
-	MainName      = "main.ended" // what the main process printed, and its exit; see LoadMain
+	MainName   = "main.ended" // what the main process printed, and its exit; see LoadMain
 )
 
 // failure is the Reply that carries err.

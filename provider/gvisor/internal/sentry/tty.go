@@ -1,6 +1,6 @@
 //go:build linux
 
-package keeper
+package sentry
 
 import (
 	"errors"
@@ -36,7 +36,7 @@ func (p *program) Input(master *os.File, data []byte) error {
 			}
 		}
 		interrupt(master, echo)
-		_ = p.box.sentry.signalForeground(p.pid, sig) // nobody is left to hear it
+		_ = p.engine.sentry.signalForeground(p.pid, sig) // nobody is left to hear it
 		data = data[n:]
 	}
 	return nil
@@ -123,4 +123,4 @@ func (k *keyboard) typedSignal(t *unix.Termios, data []byte) (n int, sig atoll.S
 }
 
 // Resized tells the foreground that the terminal's size has changed.
-func (p *program) Resized() { _ = p.box.sentry.signalForeground(p.pid, atoll.SIGWINCH) }
+func (p *program) Resized() { _ = p.engine.sentry.signalForeground(p.pid, atoll.SIGWINCH) }

@@ -1,6 +1,6 @@
 //go:build linux
 
-package keeper
+package sentry
 
 import (
 	"context"
@@ -43,7 +43,7 @@ type sentry struct {
 // startSentry starts the sandbox that the bundle in job.Dir describes. It must be
 // called on the main thread: the sentry and the gofer are killed by the kernel
 // when the thread that started them ends.
-func startSentry(job *Job, root, netns string) (*sentry, error) {
+func startSentry(job *job, root, netns string) (*sentry, error) {
 	conf, err := runscConfig(job, netns)
 	if err != nil {
 		return nil, err

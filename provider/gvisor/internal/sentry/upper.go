@@ -1,6 +1,6 @@
 //go:build linux
 
-package keeper
+package sentry
 
 import (
 	"bufio"
@@ -20,20 +20,20 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/upper"
 )
 
-// keep saves the changes of the root file system for the next start.
-func (b *box) keep() error {
-	if b.job.Spec.ReadOnlyRoot {
+// Keep implements keeper.Engine: it saves the changes of the root file system.
+func (e *engine) Keep() error {
+	if e.job.Spec.ReadOnlyRoot {
 		return nil
 	}
 	// Nothing may write while it is being saved.
-	if err := b.answered(0, b.sentry.pause, func() { _ = b.sentry.resume() }); err != nil {
+	if err := e.answered(0, e.sentry.pause, func() { _ = e.sentry.resume() }); err != nil {
 		return err
 	}
-	limit := int64(b.job.Spec.Resources.Disk)
+	limit := int64(e.job.Spec.Resources.Disk)
 	if limit <= 0 {
 		limit = math.MaxInt64
 	}
-	return errors.Join(b.sentry.saveUpper(filepath.Join(b.job.Dir, UpperName), limit), b.sentry.resume())
+	return errors.Join(e.sentry.saveUpper(filepath.Join(e.job.Dir, UpperName), limit), e.sentry.resume())
 }
 
 // saveUpper writes what was changed in the root file system, limit bytes at
@@ -145,16 +145,16 @@ func replace(path string, fill func(io.Writer) error) error {
 
 // restoreUpper gives the root file system what was saved of it when the
 // sandbox was stopped. It is unpacked inside, as a stream.
-func (b *box) restoreUpper() error {
-	if b.job.Upper == "" {
+func (e *engine) restoreUpper() error {
+	if e.job.Upper == "" {
 		return nil
 	}
-	f, err := os.Open(b.job.Upper)
+	f, err := os.Open(e.job.Upper)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := b.runSelf(f, GuestArgv0, "unpack"); err != nil {
+	if err := e.runSelf(f, GuestArgv0, "unpack"); err != nil {
 		return fmt.Errorf("its saved files could not be restored: %w", err)
 	}
 	return nil

@@ -17,24 +17,22 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/internal/idle"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
-	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
-// A box is the keeper's sandbox: the atoll.Sandbox over the sentry that this
-// process owns. It is the only writer of the sandbox's record while it lives.
-type box struct {
-	job    *Job
-	dir    statedir.Dir
-	sentry *sentry
-	table  *process.Table
-	log    *slog.Logger
-	files  *boxFiles
-	cgroup cgroup.Group
+// A Box is the keeper's sandbox: the atoll.Sandbox over the engine that this
+// process owns. It is the only writer of the sandbox's record while it lives. The
+// engine reads its exported fields.
+type Box struct {
+	Job   *Job
+	Log   *slog.Logger // the keeper's own, in the sandbox's directory
+	Group cgroup.Group // that this process is in, and all that it starts
 
-	network *network
-	use     idle.Use
+	dir       statedir.Dir
+	isolation atoll.Isolation
+	engine    Engine
+	use       idle.Use
 
-	freezing sync.Mutex // while it is paused or resumed, the sentry and the record
+	freezing sync.Mutex // while it is paused or resumed, the engine and the record
 
 	mu     sync.Mutex
 	record *statedir.Record
@@ -46,21 +44,34 @@ type box struct {
 	doneOnce sync.Once
 }
 
+func newBox(job *Job, isolation atoll.Isolation, log *slog.Logger) *Box {
+	record := job.Record
+	record.Keeper, _ = statedir.Identify(os.Getpid()) // without it, the lock still tells
+	st := &record.Status
+	st.State, st.Ready, st.Reason, st.Exit = atoll.StateRunning, true, "", nil
+	st.Started, st.Stopped = time.Now(), time.Time{}
+	return &Box{
+		Job: job, Log: log, Group: cgroup.Open(cgroup.Root).Group(job.Record.Cgroup),
+		dir: statedir.Dir(job.State), isolation: isolation, record: &record,
+		renewed: make(chan struct{}, 1), over: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
 // ID is the sandbox's id.
-func (b *box) ID() string { return b.job.Spec.ID }
+func (b *Box) ID() string { return b.Job.Spec.ID }
 
 // Status is what the record says.
-func (b *box) Status(context.Context) (atoll.Status, error) {
+func (b *Box) Status(context.Context) (atoll.Status, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.record.Status.Clone(), nil
 }
 
 // Start does nothing: a keeper is there only while its sandbox runs.
-func (b *box) Start(context.Context) error { return b.mustRun("start") }
+func (b *Box) Start(context.Context) error { return b.MustRun("start") }
 
-// mustRun is the error of an operation that needs a running sandbox.
-func (b *box) mustRun(op string) error {
+// MustRun is the error of an operation that needs a running sandbox.
+func (b *Box) MustRun(op string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -72,47 +83,66 @@ func (b *box) mustRun(op string) error {
 	return nil
 }
 
-// ended reports whether the sentry has gone, or is about to.
-func (b *box) ended() bool {
+// Ended reports whether the engine has gone, or is about to.
+func (b *Box) Ended() bool {
 	select {
-	case <-b.sentry.exited:
+	case <-b.engine.Exited():
 		return true
 	default:
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return b.ending != nil
+		return b.Ending()
 	}
+}
+
+// Ending reports whether the sandbox is being ended, for whatever reason.
+func (b *Box) Ending() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ending != nil
+}
+
+// Exec starts a command; see atoll.Sandbox.
+func (b *Box) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	return b.exec(ctx, "", cmd)
+}
+
+func (b *Box) exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
+	if err := cmd.Validate(); err != nil {
+		return nil, err
+	}
+	if err := b.MustRun("exec"); err != nil {
+		return nil, err
+	}
+	return b.engine.Exec(ctx, id, cmd)
 }
 
 // Process finds a process of this run of the sandbox.
-func (b *box) Process(_ context.Context, id string) (atoll.Process, error) { return b.table.Get(id) }
+func (b *Box) Process(ctx context.Context, id string) (atoll.Process, error) {
+	return b.engine.Process(ctx, id)
+}
 
 // Processes lists them.
-func (b *box) Processes(context.Context) ([]atoll.ProcessStatus, error) { return b.table.List(), nil }
+func (b *Box) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
+	return b.engine.Processes(ctx)
+}
 
-// Pause freezes the sentry. The guest is not needed before Resume, and while it
-// is frozen it could not be ended.
-func (b *box) Pause(ctx context.Context) error {
-	if err := b.files.dismiss(ctx); err != nil {
-		return atoll.E("pause", b.ID(), atoll.KindOf(err), err)
-	}
-	pause := func() error { return b.sentry.pause(func() bool { return true }) }
-	return b.freeze("pause", pause, atoll.StatePaused)
+// Pause freezes what is inside.
+func (b *Box) Pause(ctx context.Context) error {
+	return b.freeze(ctx, "pause", b.engine.Pause, atoll.StatePaused)
 }
 
 // Resume lets it run on.
-func (b *box) Resume(context.Context) error {
-	return b.freeze("resume", b.sentry.resume, atoll.StateRunning)
+func (b *Box) Resume(ctx context.Context) error {
+	return b.freeze(ctx, "resume", b.engine.Resume, atoll.StateRunning)
 }
 
-func (b *box) freeze(op string, do func() error, state atoll.State) error {
+func (b *Box) freeze(ctx context.Context, op string, do func(context.Context) error, state atoll.State) error {
 	b.freezing.Lock()
 	defer b.freezing.Unlock()
-	if b.ended() {
+	if b.Ended() {
 		return atoll.E(op, b.ID(), atoll.ErrStopped, nil)
 	}
-	if err := do(); err != nil {
-		return atoll.E(op, b.ID(), atoll.ErrInternal, err)
+	if err := do(ctx); err != nil {
+		return atoll.E(op, b.ID(), atoll.KindOf(err), err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -124,20 +154,20 @@ func (b *box) freeze(op string, do func() error, state atoll.State) error {
 	return b.save()
 }
 
-// paused reports whether nothing in the sandbox runs on.
-func (b *box) paused() bool {
+// Paused reports whether nothing in the sandbox runs on.
+func (b *Box) Paused() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.record.Status.State == atoll.StatePaused
 }
 
 // save writes the record; b.mu is held.
-func (b *box) save() error { return b.dir.Write(b.record) }
+func (b *Box) save() error { return b.dir.Write(b.record) }
 
 // toEnd ends the sandbox's life in this keeper once; it reports whether the
 // caller is the one to do it, and if not, what is closed when the one that is has
 // given up.
-func (b *box) toEnd() (won bool, other <-chan struct{}) {
+func (b *Box) toEnd() (won bool, other <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ending != nil {
@@ -149,7 +179,7 @@ func (b *box) toEnd() (won bool, other <-chan struct{}) {
 
 // waitToEnd is toEnd that waits while another tries. won is false when the
 // sandbox has come to its end.
-func (b *box) waitToEnd(ctx context.Context) (won bool, err error) {
+func (b *Box) waitToEnd(ctx context.Context) (won bool, err error) {
 	for {
 		won, other := b.toEnd()
 		if won {
@@ -166,19 +196,19 @@ func (b *box) waitToEnd(ctx context.Context) (won bool, err error) {
 }
 
 // killToEnd is waitToEnd that does not wait for who has something to save: it kills
-// the sentry.
-func (b *box) killToEnd(ctx context.Context) (won bool, err error) {
-	won, _ = b.toEnd() // so that whoever loses the sentry knows why
-	b.sentry.kill()
+// the engine.
+func (b *Box) killToEnd(ctx context.Context) (won bool, err error) {
+	won, _ = b.toEnd() // so that whoever loses the engine knows why
+	b.engine.Kill()
 	if won {
 		return true, nil
 	}
 	return b.waitToEnd(ctx)
 }
 
-// Stop ends every process, saves the root file system, and then the sentry and
+// Stop ends every process, saves what is to be kept, and then ends the engine and
 // this keeper. Start makes a new one.
-func (b *box) Stop(ctx context.Context, grace time.Duration) error {
+func (b *Box) Stop(ctx context.Context, grace time.Duration) error {
 	if grace < 0 {
 		grace = atoll.DefaultStopGrace
 	}
@@ -195,14 +225,14 @@ func (b *box) Stop(ctx context.Context, grace time.Duration) error {
 
 // stop does what Stop does, for the reason given. The caller won toEnd, which is
 // taken back when the files cannot be saved.
-func (b *box) stop(grace time.Duration, reason string) error {
-	err := b.terminate(grace)
+func (b *Box) stop(grace time.Duration, reason string) error {
+	err := b.engine.Terminate(grace)
 	if err == nil {
-		err = b.keep()
+		err = b.engine.Keep()
 	}
-	if err != nil && b.sentry.lost(err) {
-		b.goOn("") // to its end, which watchSentry sees to
-		return atoll.Errorf("stop", b.ID(), atoll.ErrInternal, "gVisor's sentry died while its files were being saved, and they are lost: %w", err)
+	if err != nil && b.engine.Lost(err) {
+		b.goOn("") // to its end, which Watch sees to
+		return atoll.Errorf("stop", b.ID(), atoll.ErrInternal, "%s died while its files were being saved, and they are lost: %w", b.engine.Name(), err)
 	}
 	if err != nil {
 		b.goOn("")
@@ -215,7 +245,7 @@ func (b *box) stop(grace time.Duration, reason string) error {
 
 // Remove ends everything and saves nothing, also when a Stop is in progress; the
 // provider deletes what is on disk when this keeper has gone.
-func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+func (b *Box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	b.mu.Lock()
 	err := b.dir.BeginRemoval(b.record, atoll.RemoveOpts(opts...))
 	b.mu.Unlock()
@@ -234,73 +264,12 @@ func (b *box) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 }
 
 // leave lets the keeper's main function return.
-func (b *box) leave() { b.doneOnce.Do(func() { close(b.done) }) }
-
-// patience is how long the sentry may take to answer what it has in memory; one
-// that takes longer hangs.
-const patience = 10 * time.Second
-
-// answered returns what f, which asks the sentry, returns, or after limit and
-// some patience that the sentry hangs: then f is not wanted any longer, and
-// should it succeed all the same, undo takes it back.
-func (b *box) answered(limit time.Duration, f func(wanted func() bool) error, undo func()) error {
-	done, gaveUp := make(chan error), make(chan struct{})
-	wanted := func() bool {
-		select {
-		case <-gaveUp:
-			return false
-		default:
-			return true
-		}
-	}
-	go func() {
-		err := f(wanted)
-		select {
-		case done <- err:
-		case <-gaveUp:
-			if err == nil {
-				undo()
-			}
-		}
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(limit + patience):
-		close(gaveUp)
-		return atoll.Errorf("stop", b.ID(), atoll.ErrTimeout, "gVisor's sentry does not answer: wait, or remove the sandbox")
-	}
-}
-
-// terminate asks every process to end and waits for it, grace at most. Its
-// error says that the sentry hangs: then nothing is asked to end later.
-func (b *box) terminate(grace time.Duration) error {
-	return b.answered(grace, func(wanted func() bool) error { b.terminateAll(wanted, grace); return nil }, func() {})
-}
-
-func (b *box) terminateAll(wanted func() bool, grace time.Duration) {
-	if err := b.sentry.resume(); err != nil || grace == 0 {
-		return
-	}
-	if _, err := b.sentry.count(); err != nil || !wanted() { // it answers, and in time
-		return
-	}
-	if err := b.sentry.signalAll(atoll.SIGTERM); err != nil {
-		b.log.Warn("stop", "err", err)
-		return
-	}
-	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		n, err := b.sentry.count()
-		if err != nil || n <= 1 { // the idle init stays
-			return
-		}
-	}
-}
+func (b *Box) leave() { b.doneOnce.Do(func() { close(b.done) }) }
 
 // goOn takes back toEnd. The record says then whether what is inside runs, and
 // reason.
-func (b *box) goOn(reason string) {
-	frozen := b.sentry.paused.Load()
+func (b *Box) goOn(reason string) {
+	frozen := b.engine.Frozen()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st := &b.record.Status
@@ -311,7 +280,7 @@ func (b *box) goOn(reason string) {
 	if st.State != state || st.Reason != reason {
 		st.State, st.Ready, st.Reason = state, !frozen, reason
 		if err := b.save(); err != nil {
-			b.log.Error("stop", "err", err)
+			b.Log.Error("stop", "err", err)
 		}
 	}
 	close(b.ending)
@@ -319,12 +288,10 @@ func (b *box) goOn(reason string) {
 }
 
 // finish takes the sandbox down and records how it ended. The caller won toEnd.
-func (b *box) finish(state atoll.State, reason string, exit *atoll.Exit) error {
+func (b *Box) finish(state atoll.State, reason string, exit *atoll.Exit) error {
 	defer close(b.over)
 	var errs []error
-	errs = append(errs, b.sentry.destroy()) // first: whatever waits for the sentry is free then
-	b.files.close()
-	errs = append(errs, b.network.close(), b.table.Close())
+	errs = append(errs, b.engine.Destroy())
 	b.saveMain() // before the record says that there is something to look for
 	if exit == nil {
 		exit = b.mainExit()
@@ -336,15 +303,19 @@ func (b *box) finish(state atoll.State, reason string, exit *atoll.Exit) error {
 	st.Stopped = time.Now()
 	errs = append(errs, b.save())
 	if err := errors.Join(errs...); err != nil {
-		b.log.Error("stop", "err", err)
+		b.Log.Error("stop", "err", err)
 		return atoll.E("stop", b.ID(), atoll.ErrInternal, err)
 	}
 	return nil
 }
 
 // mainExit is how the main process ended, if there was one.
-func (b *box) mainExit() *atoll.Exit {
-	for _, st := range b.table.List() {
+func (b *Box) mainExit() *atoll.Exit {
+	list, err := b.engine.Processes(context.Background())
+	if err != nil {
+		b.Log.Warn("how the main process ended is not known", "err", err)
+	}
+	for _, st := range list {
 		if st.ID == atoll.MainProcess {
 			return st.Exit
 		}
@@ -352,29 +323,36 @@ func (b *box) mainExit() *atoll.Exit {
 	return nil
 }
 
-// watchSentry records the end of a sentry that nobody asked for.
-func (b *box) watchSentry() {
-	<-b.sentry.exited
-	if won, _ := b.waitToEnd(context.Background()); !won {
-		return
-	}
-	reason := b.fate()
-	b.log.Error("sentry died", "reason", reason)
-	_ = b.finish(atoll.StateFailed, reason, nil) // logged
-	b.leave()
+// Watch begins to wait for an end of the engine that nobody asked for, which is
+// the sandbox's.
+func (b *Box) Watch() {
+	go func() {
+		<-b.engine.Exited()
+		if won, _ := b.waitToEnd(context.Background()); !won {
+			return
+		}
+		reason := b.Fate()
+		b.Log.Error(b.engine.Name()+" died", "reason", reason)
+		_ = b.finish(atoll.StateFailed, reason, nil) // logged
+		b.leave()
+	}()
 }
 
-// fate says why the sentry died.
-func (b *box) fate() string {
-	if b.cgroup.OOMKilled() {
-		return "out of memory: the sandbox used more than " + b.job.Spec.Resources.Memory.String()
+// Fate says why the engine died.
+func (b *Box) Fate() string {
+	if b.Group.OOMKilled() {
+		return "out of memory: the sandbox used more than " + b.Job.Spec.Resources.Memory.String()
 	}
-	return "gVisor's sentry died; see " + filepath.Join(b.job.Dir, LogName)
+	died := b.engine.Name() + " died"
+	if why := b.engine.Fate(); why != "" {
+		died += ": " + why
+	}
+	return died + "; see " + filepath.Join(b.Job.Dir, LogName)
 }
 
 // runMain starts the main process, whose end is the sandbox's.
-func (b *box) runMain(ctx context.Context) error {
-	spec := &b.job.Spec
+func (b *Box) runMain(ctx context.Context) error {
+	spec := &b.Job.Spec
 	if len(spec.Cmd) == 0 {
 		return nil
 	}
@@ -391,7 +369,7 @@ const saveAgain = 10 * time.Second
 
 // watchMain ends the sandbox when its main process has ended. While its files
 // cannot be saved, because the disk is full, they are kept where they are.
-func (b *box) watchMain(p atoll.Process) {
+func (b *Box) watchMain(p atoll.Process) {
 	exit, err := p.Wait(context.Background())
 	if err != nil {
 		return
@@ -400,14 +378,14 @@ func (b *box) watchMain(p atoll.Process) {
 		if won, _ := b.waitToEnd(context.Background()); !won {
 			return // the sandbox ended first
 		}
-		err := b.terminate(0)
-		if err == nil && !b.job.Spec.AutoRemove {
-			err = b.keep()
+		err := b.engine.Terminate(0)
+		if err == nil && !b.Job.Spec.AutoRemove {
+			err = b.engine.Keep()
 		}
-		if err == nil || b.sentry.lost(err) {
+		if err == nil || b.engine.Lost(err) {
 			break
 		}
-		b.log.Error("stop", "err", err)
+		b.Log.Error("stop", "err", err)
 		b.goOn(fmt.Sprintf("its main process %s, and its files could not be saved: %v", exit.String(), err))
 		select {
 		case <-b.over:
@@ -424,7 +402,7 @@ func (b *box) watchMain(p atoll.Process) {
 	select {
 	case <-b.done:
 	case <-time.After(atoll.AutoRemoveLinger):
-		if b.job.Spec.AutoRemove {
+		if b.Job.Spec.AutoRemove {
 			b.removeSelf(true, removeWait)
 		}
 		b.leave()
@@ -432,7 +410,7 @@ func (b *box) watchMain(p atoll.Process) {
 }
 
 // Files is the sandbox's file system.
-func (b *box) Files() atoll.FS { return b.files }
+func (b *Box) Files() atoll.FS { return b.engine.Files() }
 
 // listen opens the socket that serves the API of this sandbox. A path can be
 // longer than what a socket address holds; a directory's descriptor is not.

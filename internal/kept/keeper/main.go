@@ -1,18 +1,22 @@
 //go:build linux
 
-// Package keeper is the process that owns one running gVisor sandbox, as a
-// shim owns a container.
+// Package keeper is the process that owns one running sandbox, as a shim owns a
+// container.
 //
-// A provider starts it by executing its own binary again with argv[0] Argv0,
-// in a session of its own with nothing on its standard streams, and sends it a
-// Job over descriptor 3. It is the only caller of gVisor's packages: it holds
-// the sandbox's output, terminals, network, time limits and exit, and serves
-// the API of this one sandbox on a socket in the sandbox's directory. The
-// provider and its clients may die, be upgraded and come back; when the keeper
-// dies, the kernel kills the sentry and the gofer with it.
+// A provider (see package kept) starts it by executing its own binary again with
+// the argv[0] of its Kind, in a session and a mount namespace of its own with
+// nothing on its standard streams, and sends it a Job over descriptor 3. It is the
+// only one who has to do with what the sandbox runs on, its Engine: it minds the
+// sandbox's record, time limits and end, and serves the API of this one sandbox on
+// a socket in the sandbox's directory. The provider and its clients may die, be
+// upgraded and come back; when the keeper dies, what its engine has started must
+// die with it.
 //
-// Any binary that imports this package can serve as keeper: it takes over in
-// init, like package runsc.
+// Any binary can serve as keeper in which a package's init calls TakeOver:
+//
+//	func init() {
+//		keeper.TakeOver(keeper.Kind{Argv0: Argv0, Isolation: atoll.IsolationVM, New: newEngine})
+//	}
 package keeper
 
 import (
@@ -30,7 +34,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	gvisorlog "gvisor.dev/gvisor/pkg/log"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
@@ -38,12 +41,9 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 )
 
-// Argv0 is the argv[0] of a keeper. The path of its cgroup follows, and Spare if
-// that is its own, and not that of a sandbox.
-const (
-	Argv0 = "atoll-keeper"
-	Spare = "spare"
-)
+// Spare is the second argument of a keeper whose cgroup, the path of which is the
+// first, is its own and not that of a sandbox.
+const Spare = "spare"
 
 // jobFD is the descriptor of the socket on which the job comes and the reply
 // goes.
@@ -52,32 +52,27 @@ const jobFD = 3
 // HighFD is a descriptor of nothing, whose number matters: Linux gives a new
 // process a table of descriptors for the highest that is open, and lets a
 // process with threads wait, for 12 ms as measured, when it has to make the
-// table larger. The sentry would have to, with its 64th descriptor.
+// table larger. gVisor's sentry would have to, with its 64th descriptor.
 const HighFD = 255
 
 // heldFD is what keeps the image from being removed as long as it is open, if
 // there is one: it stays so until this process ends.
 const heldFD = 4
 
-func init() {
-	if len(os.Args) == 0 {
+// TakeOver is the whole life of this process if it was started as a keeper of that
+// kind, and does nothing if not. It is called in init, on the main thread, before
+// anything is initialised that a keeper does not need: each sandbox waits for that.
+func TakeOver(kind Kind) {
+	if argument(0) != kind.Argv0 {
 		return
 	}
-	switch os.Args[0] {
-	case Argv0:
-		// The main thread must outlive the sentry, which is killed with the
-		// thread that started it.
-		runtime.LockOSThread()
-		os.Exit(Main())
-	case ProbeArgv0:
-		os.Exit(probe())
-	case GuestArgv0:
-		os.Exit(runGuest(os.Args[1:]))
-	}
+	// The main thread must outlive the engine, which may be killed with the thread
+	// that started it.
+	runtime.LockOSThread()
+	os.Exit(run(kind))
 }
 
-// Main is the whole life of a keeper.
-func Main() int {
+func run(kind Kind) int {
 	unix.Umask(0o022) // what is shown inside has the modes that it is made with, whoever started us
 	if err := closeInherited(); err != nil {
 		return 1
@@ -86,7 +81,7 @@ func Main() int {
 	unix.CloseOnExec(heldFD)
 	unix.CloseOnExec(HighFD)
 	conn := os.NewFile(jobFD, "job")
-	k, err := start(conn)
+	k, err := start(kind, conn)
 	if err != nil {
 		heard := reply(conn, failure(err)) == nil
 		if !heard && k != nil && k.lock != nil { // who wanted it has died, and nobody else has it
@@ -126,9 +121,9 @@ func closeInherited() error {
 // abandon removes a sandbox that could not be made, for one who was killed
 // meanwhile: all but a data volume that was there before. One that could not be
 // started is as it was.
-func (b *box) abandon() {
-	if b.job.Record.Status.State == atoll.StateCreating {
-		b.removeSelf(b.job.Record.Fresh, abandonWait)
+func (b *Box) abandon() {
+	if b.Job.Record.Status.State == atoll.StateCreating {
+		b.removeSelf(b.Job.Record.Fresh, abandonWait)
 	}
 }
 
@@ -143,9 +138,8 @@ func reply(w io.WriteCloser, r Reply) error {
 
 // A keeper is a box and what serves it.
 type keeper struct {
-	box     *box
+	box     *Box
 	conn    *os.File // of the provider that wants the sandbox
-	root    string   // of the sandbox's file system
 	lock    *statedir.KeeperLock
 	handler *api.Handler
 	server  *http.Server
@@ -153,8 +147,8 @@ type keeper struct {
 }
 
 // start reads the job, boots the sandbox and begins to serve it.
-func start(conn *os.File) (*keeper, error) {
-	if err := ownMounts(); err != nil {
+func start(kind Kind, conn *os.File) (*keeper, error) {
+	if err := OwnMounts(); err != nil {
 		return nil, err
 	}
 	var job Job
@@ -172,22 +166,14 @@ func start(conn *os.File) (*keeper, error) {
 	booted := make(chan struct{})
 	defer close(booted)
 	go dieWith(conn, booted)
-	// gVisor runs parts of itself from files beside the executable, if they are
-	// there, unseen whose they are and of what version. They must not be.
-	if err := os.Setenv("GVISOR_SIDECAR_BINARIES_DIR", filepath.Join(job.Run, "none")); err != nil {
-		return nil, err
-	}
-	log, err := openLog(filepath.Join(job.Dir, LogName))
+	log, err := os.OpenFile(filepath.Join(job.Dir, LogName), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if job.Spec.Network.Mode == atoll.NetworkNone {
-		// It moves no packets, and one thread at a time is enough for all else: a
-		// second one is woken for naught most times, and takes its CPU from the
-		// sentry. Commands end 5 % sooner for it.
-		runtime.GOMAXPROCS(1)
+	k := &keeper{box: newBox(&job, kind.Isolation, slog.New(slog.NewTextHandler(log, nil))), conn: conn, failed: make(chan error, 1)}
+	if k.box.engine, err = kind.New(k.box, log); err != nil {
+		return nil, err
 	}
-	k := &keeper{box: newBox(&job, statedir.Dir(job.State), log), conn: conn, failed: make(chan error, 1)}
 	return k, k.boot()
 }
 
@@ -221,7 +207,7 @@ func (k *keeper) serve() {
 	select {
 	case <-k.box.done:
 	case err := <-k.failed:
-		k.box.log.Error("serve", "err", err)
+		k.box.Log.Error("serve", "err", err)
 		if won, _ := k.box.waitToEnd(context.Background()); won {
 			_ = k.box.finish(atoll.StateFailed, "its keeper could not serve: "+err.Error(), nil) // logged
 		}
@@ -241,15 +227,4 @@ func (k *keeper) close() {
 	_ = k.server.Shutdown(ctx) // what is not answered by then is cut off
 	_ = k.server.Close()
 	_ = k.handler.Close()
-}
-
-// openLog opens the keeper's log, which holds what gVisor warns of as well.
-func openLog(path string) (*slog.Logger, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	gvisorlog.SetTarget(&gvisorlog.GoogleEmitter{Writer: &gvisorlog.Writer{Next: f}})
-	gvisorlog.SetLevel(gvisorlog.Warning)
-	return slog.New(slog.NewTextHandler(f, nil)), nil
 }

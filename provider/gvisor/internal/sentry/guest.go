@@ -1,6 +1,6 @@
 //go:build linux
 
-package keeper
+package sentry
 
 import (
 	"bytes"
@@ -24,12 +24,12 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
-// boxFiles is the box's file system as it is seen from inside, by a guest that
+// boxFiles is the sandbox's file system as it is seen from inside, by a guest that
 // is started when it is first needed. What lies on directories of the host the
 // provider reads and writes itself.
 type boxFiles struct {
 	*files.FS
-	box *box
+	engine *engine
 
 	mu    sync.Mutex
 	guest *visitor // nil when there is none
@@ -42,10 +42,10 @@ type visitor struct {
 	exited chan struct{} // closed when its process has ended
 }
 
-func newFiles(b *box) *boxFiles {
-	f := &boxFiles{box: b}
+func newFiles(e *engine) *boxFiles {
+	f := &boxFiles{engine: e}
 	f.FS = files.New(func() (files.View, error) {
-		return files.View{Workdir: b.job.Spec.Workdir, Inside: f.inside}, nil
+		return files.View{Workdir: e.job.Spec.Workdir, Inside: f.inside}, nil
 	})
 	return f
 }
@@ -63,15 +63,15 @@ func (f *boxFiles) inside(ctx context.Context) (atoll.FS, error) {
 // if it is not there, or no longer: it is a process inside, which whoever is root
 // there can kill.
 func (f *boxFiles) connect(ctx context.Context, op string) (atoll.Sandbox, error) {
-	if err := f.box.mustRun(op); err != nil {
+	if err := f.engine.box.MustRun(op); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.guest == nil || f.guest.client.Closed() {
-		g, err := f.box.startGuest(ctx)
+		g, err := f.engine.startGuest(ctx)
 		if err != nil {
-			return nil, atoll.E(op, f.box.ID(), atoll.ErrUnavailable, err)
+			return nil, atoll.E(op, f.engine.box.ID(), atoll.ErrUnavailable, err)
 		}
 		f.guest = g
 	}
@@ -109,8 +109,8 @@ func (f *boxFiles) dismiss(ctx context.Context) error {
 	}
 	_ = g.client.Close()
 	// Whoever is root inside may have stopped it.
-	if err := f.box.sentry.signal(g.pid, atoll.SIGKILL); err != nil {
-		f.box.log.Debug("guest", "err", err) // it has ended by itself
+	if err := f.engine.sentry.signal(g.pid, atoll.SIGKILL); err != nil {
+		f.engine.box.Log.Debug("guest", "err", err) // it has ended by itself
 	}
 	select {
 	case <-g.exited:
@@ -118,7 +118,7 @@ func (f *boxFiles) dismiss(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(dismissTime):
-		return atoll.Errorf("guest", f.box.ID(), atoll.ErrTimeout, "the guest does not end")
+		return atoll.Errorf("guest", f.engine.box.ID(), atoll.ErrTimeout, "the guest does not end")
 	}
 }
 
@@ -134,16 +134,16 @@ const GuestArgv0 = "atoll-guest"
 
 // startGuest executes this binary as the sandbox's default user's guest, with a
 // socket as its stdin.
-func (b *box) startGuest(ctx context.Context) (*visitor, error) {
+func (e *engine) startGuest(ctx context.Context) (*visitor, error) {
 	conn, theirs, err := socket.Pair()
 	if err != nil {
 		return nil, err
 	}
 	defer theirs.Close()
-	cred, err := b.resolveUser(ctx, b.defaultUser())
+	cred, err := e.resolveUser(ctx, e.defaultUser())
 	var pid int32
 	if err == nil {
-		pid, err = b.execSelf(ctx, cred, theirs, nil, GuestArgv0, "serve", b.job.Spec.Workdir)
+		pid, err = e.execSelf(ctx, cred, theirs, nil, GuestArgv0, "serve", e.job.Spec.Workdir)
 	}
 	if err != nil {
 		conn.Close()
@@ -152,9 +152,9 @@ func (b *box) startGuest(ctx context.Context) (*visitor, error) {
 	exited := make(chan struct{})
 	go func() {
 		defer close(exited)
-		_, _ = b.sentry.wait(pid) // reaps it
+		_, _ = e.sentry.wait(pid) // reaps it
 	}()
-	client, err := guest.Connect(ctx, conn, b.ID()) // which closes conn when it fails, so that the guest ends
+	client, err := guest.Connect(ctx, conn, e.box.ID()) // which closes conn when it fails, so that the guest ends
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (b *box) startGuest(ctx context.Context) (*visitor, error) {
 
 // execSelf executes this binary inside, given to the sentry as an open file.
 // stdin and stderr may be nil.
-func (b *box) execSelf(ctx context.Context, cred passwd.User, stdin, stderr *os.File, argv ...string) (int32, error) {
+func (e *engine) execSelf(ctx context.Context, cred passwd.User, stdin, stderr *os.File, argv ...string) (int32, error) {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return 0, err
@@ -180,7 +180,7 @@ func (b *box) execSelf(ctx context.Context, cred passwd.User, stdin, stderr *os.
 	}
 	args.Argv, args.WorkingDirectory = argv, "/"
 	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: cmp.Or(stdin, null), 1: null, 2: cmp.Or(stderr, null)}, self)
-	return b.sentry.exec(ctx, args)
+	return e.sentry.exec(ctx, args)
 }
 
 // errSelf is the error of a program of ours that did not do what it was to do.
@@ -188,18 +188,18 @@ var errSelf = errors.New("a helper in the sandbox failed")
 
 // runSelf executes this binary inside as root and waits for its end. When it
 // fails, the error is errSelf and holds what it said.
-func (b *box) runSelf(stdin *os.File, argv ...string) error {
+func (e *engine) runSelf(stdin *os.File, argv ...string) error {
 	fd, err := unix.MemfdCreate("stderr", unix.MFD_CLOEXEC)
 	if err != nil {
 		return err
 	}
 	stderr := os.NewFile(uintptr(fd), "stderr")
 	defer stderr.Close()
-	pid, err := b.execSelf(context.Background(), passwd.User{}, stdin, stderr, argv...)
+	pid, err := e.execSelf(context.Background(), passwd.User{}, stdin, stderr, argv...)
 	if err != nil {
 		return err
 	}
-	status, err := b.sentry.wait(pid)
+	status, err := e.sentry.wait(pid)
 	if err != nil {
 		return err
 	}
@@ -213,21 +213,21 @@ func (b *box) runSelf(stdin *os.File, argv ...string) error {
 // makeWorkdir makes the directory that processes start in, unless it is the
 // data volume: inside and as root, because only there it is known what is a
 // directory, a link or a mount.
-func (b *box) makeWorkdir() error {
-	dir := path.Clean(b.job.Spec.Workdir)
-	if dir == atoll.DefaultWorkdir || b.job.Snapshot != "" {
+func (e *engine) makeWorkdir() error {
+	dir := path.Clean(e.job.Spec.Workdir)
+	if dir == atoll.DefaultWorkdir || e.job.Snapshot != "" {
 		return nil
 	}
-	cred, err := b.resolveUser(context.Background(), b.defaultUser())
+	cred, err := e.resolveUser(context.Background(), e.defaultUser())
 	if err != nil {
-		return atoll.E("start", b.ID(), atoll.ErrInvalid, err)
+		return atoll.E("start", e.box.ID(), atoll.ErrInvalid, err)
 	}
-	err = b.runSelf(nil, GuestArgv0, "mkdir", dir, fmt.Sprint(cred.UID), fmt.Sprint(cred.GID))
+	err = e.runSelf(nil, GuestArgv0, "mkdir", dir, fmt.Sprint(cred.UID), fmt.Sprint(cred.GID))
 	if errors.Is(err, errSelf) {
-		return atoll.Errorf("start", b.ID(), atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", dir, err)
+		return atoll.Errorf("start", e.box.ID(), atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", dir, err)
 	}
 	if err != nil {
-		return atoll.E("start", b.ID(), atoll.ErrInternal, err)
+		return atoll.E("start", e.box.ID(), atoll.ErrInternal, err)
 	}
 	return nil
 }

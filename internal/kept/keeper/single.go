@@ -10,11 +10,11 @@ import (
 )
 
 // single is the atoll.Provider of one sandbox, for the API to serve.
-type single struct{ box *box }
+type single struct{ box *Box }
 
 // Info describes the sandbox's provider.
 func (s single) Info() atoll.Info {
-	return atoll.Info{Name: s.box.record.Status.Provider, Isolation: atoll.IsolationKernel, Caps: s.box.job.Caps}
+	return atoll.Info{Name: s.box.record.Status.Provider, Isolation: s.box.isolation, Caps: s.box.Job.Caps}
 }
 
 // Create is not for a keeper.

@@ -1,8 +1,9 @@
 //go:build linux
 
-package keeper
+package sentry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,104 +19,95 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/passwd"
 	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
-// Exec starts a command; see atoll.Sandbox.
-func (b *box) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
-	return b.exec(ctx, atoll.NewID()[:12], cmd)
-}
-
-// exec starts a command as the process id.
-func (b *box) exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
-	if err := cmd.Validate(); err != nil {
-		return nil, err
-	}
-	if err := b.mustRun("exec"); err != nil {
-		return nil, err
-	}
+// Exec implements keeper.Engine.
+func (e *engine) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
 	if len(cmd.Args) == 0 {
-		shell, err := b.shell(ctx, cmd)
+		shell, err := e.shell(ctx, cmd)
 		if err != nil {
 			return nil, err
 		}
 		with := *cmd
 		with.Args, cmd = []string{shell}, &with
 	}
-	return b.execIn(ctx, b.table, id, cmd)
+	return e.execIn(ctx, e.table, cmp.Or(id, atoll.NewID()[:12]), cmd)
 }
 
 // execIn starts a command, whose Args are not empty, as a process of table.
-func (b *box) execIn(ctx context.Context, table *process.Table, id string, cmd *atoll.Command) (atoll.Process, error) {
-	args, err := b.execArgs(ctx, id, cmd)
+func (e *engine) execIn(ctx context.Context, table *process.Table, id string, cmd *atoll.Command) (atoll.Process, error) {
+	args, err := e.execArgs(ctx, id, cmd)
 	if err != nil {
 		return nil, err
 	}
-	return table.StartHeld(ctx, id, cmd, b.hold(id), func(stdio process.Stdio) (process.Handle, error) {
+	return table.StartHeld(ctx, id, cmd, e.hold(id), func(stdio process.Stdio) (process.Handle, error) {
 		args.FilePayload = control.NewFilePayload(map[int]*os.File{0: stdio.Stdin, 1: stdio.Stdout, 2: stdio.Stderr}, nil)
 		started := time.Now()
-		pid, err := b.sentry.exec(ctx, args)
+		pid, err := e.sentry.exec(ctx, args)
 		if err != nil && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		if err != nil {
-			return nil, b.execError(args, err)
+			return nil, e.execError(args, err)
 		}
-		return &program{box: b, id: id, pid: pid, tty: cmd.TTY != nil, started: started}, nil
+		return &program{engine: e, id: id, pid: pid, tty: cmd.TTY != nil, started: started}, nil
 	})
 }
 
 // shell is the shell of a terminal for which no command was given.
-func (b *box) shell(ctx context.Context, cmd *atoll.Command) (string, error) {
+func (e *engine) shell(ctx context.Context, cmd *atoll.Command) (string, error) {
 	table := process.NewTable()
 	defer table.Close()
-	return atoll.DetectShell(ctx, scout{b, table}, cmd.User, cmd.Env)
+	return atoll.DetectShell(ctx, scout{e.box, e, table}, cmd.User, cmd.Env)
 }
 
-// A scout is the box for those who look around in it before a process starts:
+// A scout is the sandbox for those who look around in it before a process starts:
 // what they run is in a table of their own, not among the processes that
 // callers list and find.
 type scout struct {
-	*box
-	table *process.Table
+	*keeper.Box
+	engine *engine
+	table  *process.Table
 }
 
 // Exec starts a command.
 func (s scout) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
-	return s.execIn(ctx, s.table, atoll.NewID()[:12], cmd)
+	return s.engine.execIn(ctx, s.table, atoll.NewID()[:12], cmd)
 }
 
 // hold is how long a process's output is kept for its first reader: that of a
 // main process which is all that its sandbox is for comes after it was started.
-func (b *box) hold(id string) time.Duration {
-	if id == atoll.MainProcess && b.job.Spec.AutoRemove {
+func (e *engine) hold(id string) time.Duration {
+	if id == atoll.MainProcess && e.job.Spec.AutoRemove {
 		return atoll.AutoRemoveLinger
 	}
 	return 0
 }
 
 // execArgs translates cmd, over the sandbox's own defaults, for gVisor.
-func (b *box) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*control.ExecArgs, error) {
+func (e *engine) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*control.ExecArgs, error) {
 	user := cmd.User
 	if user == "" {
-		user = b.defaultUser()
+		user = e.defaultUser()
 	}
-	if plain := passwd.IsRoot(user); !plain && !b.job.Caps.Users {
-		return nil, atoll.Errorf("exec", b.ID(), atoll.ErrUnsupported, "user %q: only root exists without privileges; run Atoll as root for other users", user)
+	if plain := passwd.IsRoot(user); !plain && !e.job.Caps.Users {
+		return nil, atoll.Errorf("exec", e.box.ID(), atoll.ErrUnsupported, "user %q: only root exists without privileges; run Atoll as root for other users", user)
 	}
-	cred, err := b.resolveUser(ctx, user)
+	cred, err := e.resolveUser(ctx, user)
 	if err != nil {
-		return nil, atoll.E("exec", b.ID(), userKind(err), err)
+		return nil, atoll.E("exec", e.box.ID(), userKind(err), err)
 	}
-	env := b.environ(cred, id, cmd)
+	env := e.environ(cred, id, cmd)
 	dir := cmd.Dir
 	if !path.IsAbs(dir) {
-		dir = path.Join(b.job.Spec.Workdir, dir)
+		dir = path.Join(e.job.Spec.Workdir, dir)
 	}
 	args, err := credArgs(cred)
 	if err != nil {
-		return nil, atoll.E("exec", b.ID(), atoll.ErrInternal, err)
+		return nil, atoll.E("exec", e.box.ID(), atoll.ErrInternal, err)
 	}
 	// gVisor asks only that it exists; the dot makes it look for a directory that
 	// the user may enter.
@@ -146,32 +138,32 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // environ merges, each later one winning: what every process needs, the
 // image's, the spec's, the command's.
-func (b *box) environ(cred passwd.User, id string, cmd *atoll.Command) []string {
-	env := []string{"PATH=" + defaultPath, "HOME=" + cred.Home, "HOSTNAME=" + hostname(&b.job.Spec)}
+func (e *engine) environ(cred passwd.User, id string, cmd *atoll.Command) []string {
+	env := []string{"PATH=" + defaultPath, "HOME=" + cred.Home, "HOSTNAME=" + hostname(&e.job.Spec)}
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
 	}
-	return process.Environ(env, b.job.Env, b.job.Spec.Env, cmd.Env, []string{processEnv + "=" + id})
+	return process.Environ(env, e.job.Record.Env, e.job.Spec.Env, cmd.Env, []string{processEnv + "=" + id})
 }
 
-func (b *box) defaultUser() string {
-	if b.job.Spec.User != "" {
-		return b.job.Spec.User
+func (e *engine) defaultUser() string {
+	if e.job.Spec.User != "" {
+		return e.job.Spec.User
 	}
-	return b.job.User
+	return e.job.Record.User
 }
 
 // resolveUser looks user up in the sandbox as it is now. Plain root needs no
 // look-up: it is what nearly every command runs as.
-func (b *box) resolveUser(ctx context.Context, user string) (passwd.User, error) {
+func (e *engine) resolveUser(ctx context.Context, user string) (passwd.User, error) {
 	if passwd.IsRoot(user) {
 		return passwd.Root(), nil
 	}
-	accounts, err := b.accounts(ctx, "/etc/passwd")
+	accounts, err := e.accounts(ctx, "/etc/passwd")
 	if err != nil {
 		return passwd.User{}, err
 	}
-	groups, err := b.accounts(ctx, "/etc/group")
+	groups, err := e.accounts(ctx, "/etc/group")
 	if err != nil {
 		return passwd.User{}, err
 	}
@@ -183,10 +175,10 @@ const accountsTime = 5 * time.Second
 
 // accounts reads a file of accounts: nothing if it cannot be, because an image
 // without any has users that are numbers.
-func (b *box) accounts(ctx context.Context, name string) ([]byte, error) {
+func (e *engine) accounts(ctx context.Context, name string) ([]byte, error) {
 	bounded, cancel := context.WithTimeout(ctx, accountsTime)
 	defer cancel()
-	data, err := b.sentry.readFile(bounded, name, accountsLimit)
+	data, err := e.sentry.readFile(bounded, name, accountsLimit)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -211,9 +203,9 @@ const accountsLimit = 1 << 20 // bytes of a passwd or group file that are read
 
 // execError turns what gVisor says about a failed start, which is text only,
 // into a kind.
-func (b *box) execError(args *control.ExecArgs, err error) error {
-	if b.ended() || b.sentry.lost(err) {
-		return atoll.E("exec", b.ID(), atoll.ErrStopped, nil)
+func (e *engine) execError(args *control.ExecArgs, err error) error {
+	if e.box.Ended() || e.sentry.lost(err) {
+		return atoll.E("exec", e.box.ID(), atoll.ErrStopped, nil)
 	}
 	name, text := args.Argv[0], err.Error()
 	has := func(parts ...string) bool {
@@ -227,20 +219,20 @@ func (b *box) execError(args *control.ExecArgs, err error) error {
 		} else if has("permission denied") {
 			problem = "may not be entered by the user"
 		}
-		return atoll.Errorf("exec", b.ID(), atoll.ErrExecFailed, "workdir %q %s", dir, problem)
+		return atoll.Errorf("exec", e.box.ID(), atoll.ErrExecFailed, "workdir %q %s", dir, problem)
 	case has("no such file", "not found", "not a directory"):
-		return atoll.Errorf("exec", b.ID(), atoll.ErrCommandNotFound, "%q: command not found in the sandbox", name)
+		return atoll.Errorf("exec", e.box.ID(), atoll.ErrCommandNotFound, "%q: command not found in the sandbox", name)
 	case has("permission denied", "exec format", "is a directory"):
-		return atoll.Errorf("exec", b.ID(), atoll.ErrExecFailed, "%q: not executable in the sandbox", name)
+		return atoll.Errorf("exec", e.box.ID(), atoll.ErrExecFailed, "%q: not executable in the sandbox", name)
 	case has("too many", "resource temporarily unavailable", "try again"):
-		return atoll.E("exec", b.ID(), atoll.ErrExhausted, err)
+		return atoll.E("exec", e.box.ID(), atoll.ErrExhausted, err)
 	}
-	return atoll.E("exec", b.ID(), atoll.ErrExecFailed, err)
+	return atoll.E("exec", e.box.ID(), atoll.ErrExecFailed, err)
 }
 
 // A program is a process.Handle for what gVisor's Execute started.
 type program struct {
-	box     *box
+	engine  *engine
 	id      string
 	pid     int32
 	tty     bool
@@ -253,35 +245,32 @@ func (p *program) PID() int { return int(p.pid) }
 
 // Wait blocks until the program has ended, or the sentry with it.
 func (p *program) Wait() atoll.Exit {
-	status, err := p.box.sentry.wait(p.pid)
+	status, err := p.engine.sentry.wait(p.pid)
 	exit := exitOf(status)
 	if err != nil {
-		exit = atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: p.box.cause()}
+		exit = atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: p.engine.cause()}
 	}
 	exit.Duration = atoll.Duration(time.Since(p.started))
 	return exit
 }
 
 // cause says why a program ended whose exit cannot be known any longer.
-func (b *box) cause() string {
-	b.mu.Lock()
-	ending := b.ending != nil
-	b.mu.Unlock()
-	if ending && !b.cgroup.OOMKilled() {
+func (e *engine) cause() string {
+	if e.box.Ending() && !e.box.Group.OOMKilled() {
 		return "killed with its sandbox"
 	}
-	return b.fate()
+	return e.box.Fate()
 }
 
 // Signal sends sig to the program alone; but SIGHUP also to what its terminal has
 // in the foreground: the sentry, unlike Linux, does not tell that when a program
 // whose terminal it is ends.
 func (p *program) Signal(sig atoll.Signal) error {
-	if p.box.paused() {
+	if p.engine.box.Paused() {
 		return atoll.Errorf("signal", p.id, atoll.ErrConflict, "the sandbox is paused: resume it first")
 	}
-	heard := p.tty && sig == atoll.SIGHUP && p.box.sentry.signalForeground(p.pid, sig) == nil
-	if err := p.box.sentry.signal(p.pid, sig); err != nil && !heard { // else it was among them, and has ended
+	heard := p.tty && sig == atoll.SIGHUP && p.engine.sentry.signalForeground(p.pid, sig) == nil
+	if err := p.engine.sentry.signal(p.pid, sig); err != nil && !heard { // else it was among them, and has ended
 		return atoll.E("signal", p.id, atoll.ErrStopped, err)
 	}
 	return nil
@@ -289,11 +278,11 @@ func (p *program) Signal(sig atoll.Signal) error {
 
 // Kill ends the program and all that it started.
 func (p *program) Kill() error {
-	if p.box.ended() {
+	if p.engine.box.Ended() {
 		return nil
 	}
-	err := p.box.sentry.killTree(p.pid, p.id)
-	if err != nil && p.box.ended() {
+	err := p.engine.sentry.killTree(p.pid, p.id)
+	if err != nil && p.engine.box.Ended() {
 		return nil // the end of a main process takes the sandbox away under our hands
 	}
 	return err

@@ -11,8 +11,8 @@ import (
 )
 
 // watchIdle stops the sandbox when nobody uses it any more.
-func (b *box) watchIdle() {
-	limit := time.Duration(b.job.Spec.IdleStop)
+func (b *Box) watchIdle() {
+	limit := time.Duration(b.Job.Spec.IdleStop)
 	if limit <= 0 {
 		return
 	}
@@ -29,8 +29,8 @@ func (b *box) watchIdle() {
 		if time.Since(used) < limit {
 			continue
 		}
-		reason := "nobody used it for " + b.job.Spec.IdleStop.String()
-		if b.job.Spec.IdleRemove {
+		reason := "nobody used it for " + b.Job.Spec.IdleStop.String()
+		if b.Job.Spec.IdleRemove {
 			b.endAndRemove(reason)
 			return
 		}
@@ -38,28 +38,38 @@ func (b *box) watchIdle() {
 			return
 		}
 		if err := b.stop(atoll.DefaultStopGrace, reason); err != nil {
-			b.log.Error("idle stop", "err", err)
+			b.Log.Error("idle stop", "err", err)
 			used = time.Now() // and once more when as much time has passed
 		}
 	}
 }
 
+// patience is how long an engine may take to answer what it has in memory.
+const patience = 10 * time.Second
+
 // lastUsed is when the sandbox was last used; now when it is, or it cannot be
 // known.
-func (b *box) lastUsed() time.Time {
+func (b *Box) lastUsed() time.Time {
 	now := time.Now()
 	st, _ := b.Status(context.Background()) // never fails
-	if st.State != atoll.StateRunning || b.table.Running() > 0 {
+	if st.State != atoll.StateRunning {
 		return now
 	}
-	if n, err := b.sentry.count(); err != nil || n > b.files.guests()+1 { // the idle init is always there
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	n, err := b.engine.Running(ctx)
+	if err != nil || n > 0 {
+		return now
+	}
+	list, err := b.engine.Processes(ctx)
+	if err != nil {
 		return now
 	}
 	latest := b.use.Latest()
 	if t, err := b.dir.Used(b.ID()); err == nil && t.After(latest) { // by a provider, without asking us
 		latest = t
 	}
-	for _, p := range b.table.List() {
+	for _, p := range list {
 		if p.Exit == nil {
 			return now
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // Extend changes when the sandbox expires.
-func (b *box) Extend(_ context.Context, ttl atoll.Duration) error {
+func (b *Box) Extend(_ context.Context, ttl atoll.Duration) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	st, err := b.record.Status.Extended(ttl, time.Now())
@@ -33,14 +33,14 @@ func (b *box) Extend(_ context.Context, ttl atoll.Duration) error {
 }
 
 // expires is when the sandbox's time is over; the zero time is never.
-func (b *box) expires() time.Time {
+func (b *Box) expires() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.record.Status.Expires
 }
 
 // watchTTL removes the sandbox when its time is over.
-func (b *box) watchTTL() {
+func (b *Box) watchTTL() {
 	for expires := b.expires(); !expires.IsZero(); expires = b.expires() {
 		if left := time.Until(expires); left > 0 {
 			select {
@@ -51,14 +51,14 @@ func (b *box) watchTTL() {
 			}
 			continue
 		}
-		b.log.Info("expired")
+		b.Log.Info("expired")
 		b.endAndRemove("its time to live is over")
 		return
 	}
 }
 
 // endAndRemove kills the sandbox, and removes it with its data volume.
-func (b *box) endAndRemove(reason string) {
+func (b *Box) endAndRemove(reason string) {
 	if won, _ := b.killToEnd(context.Background()); won {
 		_ = b.finish(atoll.StateStopped, reason, nil) // logged
 	}
@@ -73,7 +73,7 @@ const removeWait = time.Second
 // removeSelf deletes the stopped sandbox from disk, with volumes its data volume
 // too, unless somebody else is changing its life for as long as wait: then he
 // will, or a sweep.
-func (b *box) removeSelf(volumes bool, wait time.Duration) {
+func (b *Box) removeSelf(volumes bool, wait time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	lock, err := b.dir.Lock(ctx, b.ID())
@@ -83,15 +83,15 @@ func (b *box) removeSelf(volumes bool, wait time.Duration) {
 	defer lock.Release()
 	opts := atoll.RemoveOptions{Volumes: volumes}
 	if err := b.dir.BeginRemoval(b.record, opts); err != nil {
-		b.log.Error("remove", "err", err)
+		b.Log.Error("remove", "err", err)
 		return
 	}
-	if err := errors.Join(b.unmount(), b.cgroup.Leave(), b.cgroup.Remove()); err != nil {
-		b.log.Error("remove", "err", err)
+	if err := errors.Join(b.engine.Unmount(), b.Group.Leave(), b.Group.Remove()); err != nil {
+		b.Log.Error("remove", "err", err)
 		return // what is still mounted would be deleted too
 	}
 	if err := b.dir.Delete(b.record, opts); err != nil {
-		b.log.Error("remove", "err", err)
+		b.Log.Error("remove", "err", err)
 	}
-	b.dir.TidyRun(filepath.Dir(b.job.Run))
+	b.dir.TidyRun(filepath.Dir(b.Job.Run))
 }

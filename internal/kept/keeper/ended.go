@@ -15,13 +15,13 @@ import (
 // saveMain keeps what the main process printed, and its exit, for who asks when
 // this keeper has gone. That of an AutoRemove sandbox is to be read while it
 // lingers. A stop that was to free a full disk, for one, must not fail for it.
-func (b *box) saveMain() {
-	if len(b.job.Spec.Cmd) == 0 || b.job.Spec.AutoRemove {
+func (b *Box) saveMain() {
+	if len(b.Job.Spec.Cmd) == 0 || b.Job.Spec.AutoRemove {
 		return
 	}
-	err := b.table.Save(filepath.Join(b.job.Dir, MainName), atoll.MainProcess)
+	err := b.engine.SaveMain(filepath.Join(b.Job.Dir, MainName))
 	if err != nil && !errors.Is(err, atoll.ErrNotExist) { // it may never have been started
-		b.log.Warn("the output of the main process is lost", "err", err)
+		b.Log.Warn("the output of the main process is lost", "err", err)
 	}
 }
 

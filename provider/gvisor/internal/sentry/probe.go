@@ -1,6 +1,6 @@
 //go:build linux
 
-package keeper
+package sentry
 
 import (
 	"errors"
@@ -9,10 +9,9 @@ import (
 	"os"
 	"strconv"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 )
 
 // ProbeArgv0 is the argv[0] of a process that only tries what a keeper needs:
@@ -28,34 +27,14 @@ func probe() int {
 }
 
 func tryNamespaces() error {
-	if err := ownMounts(); err != nil {
+	if err := keeper.TryMounts(); err != nil {
 		return err
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return fmt.Errorf("change mounts: %w", err)
-	}
-	if err := unix.Mount("atoll", os.TempDir(), "tmpfs", 0, ""); err != nil {
-		return fmt.Errorf("mount: %w", err)
 	}
 	netns, err := newNetns()
 	if err != nil {
 		return err
 	}
 	return netns.Close()
-}
-
-// ownMounts checks that this process has a mount namespace of its own: what it
-// is about to do to its mounts must never happen to the machine's.
-func ownMounts() error {
-	ours, err := os.Readlink("/proc/self/ns/mnt")
-	if err != nil {
-		return err
-	}
-	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", os.Getppid()))
-	if err == nil && ours == theirs {
-		return errors.New("this is a helper process of Atoll: it must be started by it, in a mount namespace of its own")
-	}
-	return nil
 }
 
 // runGuest is the main function of this binary inside a sandbox.

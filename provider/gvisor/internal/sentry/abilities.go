@@ -1,0 +1,61 @@
+//go:build linux
+
+package sentry
+
+import (
+	"context"
+	"net"
+
+	"gvisor.dev/gvisor/runsc/sandbox"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Dial implements keeper.Engine, by way of the guest: gVisor's own port forwarding
+// drops what is still on its way when one side closes for writing.
+func (e *engine) Dial(ctx context.Context, port int) (net.Conn, error) {
+	g, err := e.files.connect(ctx, "dial")
+	if err != nil {
+		return nil, err
+	}
+	return atoll.Dial(ctx, g, port)
+}
+
+// Usage implements keeper.Engine.
+func (e *engine) Usage(context.Context) (atoll.Usage, error) {
+	u, err := e.sentry.usage()
+	if err != nil {
+		return atoll.Usage{}, atoll.E("usage", e.box.ID(), atoll.ErrInternal, err)
+	}
+	return u, nil
+}
+
+func (s *sentry) usage() (atoll.Usage, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	event, err := s.c.Event()
+	if err != nil {
+		return atoll.Usage{}, err
+	}
+	data := event.Event.Data
+	return atoll.Usage{
+		Memory:    atoll.Bytes(data.Memory.Usage.Usage),
+		CPU:       atoll.Duration(data.CPU.Usage.Total),
+		Processes: int(data.Pids.Current),
+	}, nil
+}
+
+// Snapshot implements keeper.Engine: it writes a checkpoint.
+func (e *engine) Snapshot(ctx context.Context, dir string) error {
+	// The guest's program is an open file of this process, which cannot be saved.
+	if err := e.files.dismiss(ctx); err != nil {
+		return atoll.E("snapshot", e.box.ID(), atoll.KindOf(err), err)
+	}
+	return e.sentry.checkpoint(dir)
+}
+
+func (s *sentry) checkpoint(dir string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.c.Checkpoint(s.conf, dir, sandbox.CheckpointOpts{Resume: true, ExcludeCommittedZeroPages: true})
+}

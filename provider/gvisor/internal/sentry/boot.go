@@ -1,0 +1,181 @@
+//go:build linux
+
+package sentry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
+)
+
+// steps are those of a start, in their order.
+var steps = []struct {
+	name string
+	do   func(e *engine, undo *keeper.Undo) error
+}{
+	{"network", (*engine).makeNetwork},
+	{"root", (*engine).makeRoot},
+	{"sentry", (*engine).startSentry},
+	{"upper layer", func(e *engine, _ *keeper.Undo) error { return e.restoreUpper() }},
+	{"data volume", func(e *engine, _ *keeper.Undo) error { return e.giveVolume() }},
+	{"work directory", func(e *engine, _ *keeper.Undo) error { return e.makeWorkdir() }},
+}
+
+// Steps implements keeper.Engine.
+func (e *engine) Steps() []keeper.Step {
+	all := make([]keeper.Step, len(steps))
+	for i, s := range steps {
+		all[i] = keeper.Step{Name: s.name, Do: func(undo *keeper.Undo) error { return s.do(e, undo) }}
+	}
+	return all
+}
+
+// Steps are the names of what a keeper does to start a sandbox, in their order.
+func Steps() []string { return keeper.Steps((*engine)(nil).Steps()) }
+
+func (e *engine) makeNetwork(undo *keeper.Undo) (err error) {
+	if e.network, err = newNetwork(e.job.Spec.Network, e.box.Log); err != nil {
+		return err
+	}
+	undo.Add(func() { _ = e.network.close() })
+	return nil
+}
+
+// makeRoot needs no undoing: all its mounts are this process's own.
+func (e *engine) makeRoot(*keeper.Undo) (err error) {
+	if e.root, err = e.prepareRoot(); err != nil {
+		return err
+	}
+	return e.makePlaces(e.root)
+}
+
+func (e *engine) startSentry(undo *keeper.Undo) (err error) {
+	// What is in it was said by processes of an earlier life.
+	if err := os.Remove(filepath.Join(e.job.Dir, logName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if e.sentry, err = startSentry(e.job, e.root, e.network.path); err != nil {
+		return e.lastWords(err)
+	}
+	undo.Add(func() { _ = e.sentry.destroy() })
+	e.files = newFiles(e)
+	e.box.Watch()
+	return nil
+}
+
+// lastWords adds to err what the sentry or the gofer said before it died: all
+// that gVisor itself reports of that is an end of file.
+func (e *engine) lastWords(err error) error {
+	data, readErr := os.ReadFile(filepath.Join(e.job.Dir, logName))
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	if readErr != nil || lines[0] == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, lines[0])
+}
+
+// giveVolume gives a data volume that is still root's to the default user, who
+// is to work in it: a new one with all that was written to it before the first
+// start.
+func (e *engine) giveVolume() error {
+	cred, err := e.resolveUser(context.Background(), e.defaultUser())
+	if err != nil {
+		return atoll.E("start", e.box.ID(), atoll.ErrInvalid, err)
+	}
+	if cred.UID == 0 {
+		return nil
+	}
+	volume := statedir.Dir(e.job.State).Volume(e.job.Spec.Project, statedir.DataVolume(e.box.ID()))
+	info, err := os.Stat(volume)
+	if err != nil {
+		return err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 0 {
+		return nil
+	}
+	if !e.job.Record.Fresh {
+		return os.Chown(volume, int(cred.UID), int(cred.GID))
+	}
+	return filepath.WalkDir(volume, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(cred.UID), int(cred.GID))
+	})
+}
+
+// prepareRoot lays out the root file system in this process's own mount
+// namespace and returns its path.
+func (e *engine) prepareRoot() (string, error) {
+	if err := e.mountDisk(); err != nil {
+		return "", err
+	}
+	base := filepath.Join(e.job.Dir, "rootfs")
+	if err := os.Mkdir(base, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	root := base
+	if err := e.layOut(&root); err != nil {
+		return "", err
+	}
+	// And nothing that the host mounts later is seen in the sandbox.
+	if err := unix.Mount("", base, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return "", fmt.Errorf("make mounts private: %w", err)
+	}
+	return root, furnish(root, netFiles(hostname(&e.job.Spec), e.network.resolver))
+}
+
+// layOut makes the root file system at root, or below it.
+func (e *engine) layOut(root *string) (err error) {
+	if e.job.Record.Image == "" {
+		if err := hostRoot(*root, e.job.HostPaths); err != nil {
+			return fmt.Errorf("host root file system: %w", err)
+		}
+		return nil
+	}
+	if *root, err = imageRoot(*root, e.job.Record.Image); err != nil {
+		return fmt.Errorf("root file system of %s: %w", e.job.Record.Status.Image, err)
+	}
+	return nil
+}
+
+// diskName is where, in Job.Run, the sandbox's own directory is mounted for
+// gVisor to keep the overlay's upper layer in: on disk, and under a path that
+// has none of the characters that separate gVisor's options.
+const diskName = "disk"
+
+func (e *engine) mountDisk() error {
+	if strings.ContainsAny(e.job.Run, ",:=") {
+		return atoll.Errorf("start", e.box.ID(), atoll.ErrInvalid, "run directory %s: its path must not contain ',', ':' or '='", e.job.Run)
+	}
+	disk := filepath.Join(e.job.Run, diskName)
+	if err := os.Mkdir(disk, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := unix.Mount(e.job.Dir, disk, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", disk, err)
+	}
+	return nil
+}
+
+// Unmount implements keeper.Engine.
+func (e *engine) Unmount() error {
+	var errs []error
+	for _, path := range []string{filepath.Join(e.job.Run, diskName), filepath.Join(e.job.Dir, "rootfs")} {
+		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,35 @@
+//go:build linux
+
+// Package sentry is what sandboxes on gVisor have of their own, in the process that
+// keeps one of them: the engine of package keeper over gVisor's sentry. It is the
+// only caller of gVisor's packages but package runsc. It holds the sandbox's
+// processes and their output, terminals and network; when it dies, the kernel kills
+// the sentry and the gofer with it.
+//
+// Any binary that imports this package can serve as keeper, and as the guest inside
+// a sandbox: it takes over in init, like package runsc.
+package sentry
+
+import (
+	"os"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
+)
+
+// Argv0 is the argv[0] of a keeper.
+const Argv0 = "atoll-keeper"
+
+func init() {
+	if len(os.Args) == 0 {
+		return
+	}
+	switch os.Args[0] {
+	case Argv0:
+		keeper.TakeOver(keeper.Kind{Argv0: Argv0, Isolation: atoll.IsolationKernel, New: newEngine})
+	case ProbeArgv0:
+		os.Exit(probe())
+	case GuestArgv0:
+		os.Exit(runGuest(os.Args[1:]))
+	}
+}
