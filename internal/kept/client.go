@@ -1,6 +1,6 @@
 //go:build linux
 
-package gvisor
+package kept
 
 import (
 	"context"
@@ -30,7 +30,7 @@ func (p *Provider) keeper(id string) *keeperClient {
 	defer p.mu.Unlock()
 	k := p.keepers[id]
 	if k == nil {
-		k = &keeperClient{id: id, dir: p.dir.Sandbox(id), info: p.info}
+		k = &keeperClient{id: id, dir: p.dir.Sandbox(id), info: p.opts.Info}
 		p.keepers[id] = k
 	}
 	return k
@@ -54,7 +54,7 @@ func (k *keeperClient) sandbox() atoll.Sandbox {
 		k.client, k.err = api.NewClient(context.Background(), api.ClientOptions{Dial: k.dial, Info: &k.info})
 	})
 	if k.err != nil {
-		panic("gvisor: client for a known provider: " + k.err.Error()) // it does not connect, so it cannot fail
+		panic("kept: client for a known provider: " + k.err.Error()) // it does not connect, so it cannot fail
 	}
 	return k.client.Sandbox(k.id)
 }

@@ -1,16 +1,13 @@
 //go:build linux
 
-package gvisor
+package kept
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
-	"maps"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"time"
@@ -43,7 +40,7 @@ func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error)
 	return snap, err
 }
 
-// snapshot has the keeper write a checkpoint and completes it with what is
+// snapshot has the keeper write what only it can, and completes it with what is
 // needed to start from it. The caller holds the sandbox's lock.
 func (p *Provider) snapshot(ctx context.Context, rec *statedir.Record) (atoll.Snapshot, error) {
 	id := rec.Status.ID
@@ -53,7 +50,7 @@ func (p *Provider) snapshot(ctx context.Context, rec *statedir.Record) (atoll.Sn
 	}
 	dir := p.dir.NewSnapshot(id, taken.ID)
 	size, err := treeSize(dir)
-	snap := atoll.Snapshot{ID: taken.ID, Provider: p.info.Name, Sandbox: id, Spec: rec.Status.Spec, Version: Version(), Size: size, Created: time.Now()}
+	snap := atoll.Snapshot{ID: taken.ID, Provider: p.opts.Info.Name, Sandbox: id, Spec: rec.Status.Spec, Version: p.opts.Info.Version, Size: size, Created: time.Now()}
 	if err == nil {
 		err = disk.WriteJSON(filepath.Join(dir, statedir.SnapshotMeta), snapshotRecord{snap, *rec})
 	}
@@ -107,7 +104,7 @@ func (p *Provider) readSnapshot(id string) (*snapshotRecord, error) {
 	}
 	var r snapshotRecord
 	err = json.Unmarshal(data, &r)
-	r.Snapshot.Provider = p.info.Name
+	r.Snapshot.Provider = p.opts.Info.Name
 	return &r, err
 }
 
@@ -131,7 +128,7 @@ func noSnapshot(op, id, snapshot string) error {
 	return atoll.Errorf(op, id, atoll.ErrNotExist, "no snapshot %q", snapshot)
 }
 
-// fromSnapshot takes the image, and what else decides whether memory can be
+// fromSnapshot takes the image, and what else decides whether it can be
 // restored, from the snapshot that the spec names.
 func (c *creation) fromSnapshot() error {
 	st := &c.rec.Status
@@ -142,30 +139,11 @@ func (c *creation) fromSnapshot() error {
 	if err != nil {
 		return atoll.Errorf("create", st.ID, atoll.ErrInternal, "snapshot %s: %w", st.Spec.Snapshot, err)
 	}
-	if r.Snapshot.Version != Version() {
-		return atoll.Errorf("create", st.ID, atoll.ErrUnsupported,
-			"snapshot %s was taken with gVisor %s and this is %s: memory can only be restored by the same version",
-			r.Snapshot.ID, r.Snapshot.Version, Version())
-	}
-	if !sameShape(&r.Snapshot.Spec, &st.Spec) {
-		return atoll.Errorf("create", st.ID, atoll.ErrInvalid,
-			"snapshot %s was taken with other mounts, or another read_only_root: name the same mount targets", r.Snapshot.ID)
+	if err := c.p.opts.Backend.Restores(&r.Snapshot, &st.Spec); err != nil {
+		return err
 	}
 	st.Spec.Snapshot = r.Snapshot.ID
 	st.Image, c.rec.Image, c.rec.Digest = r.Record.Status.Image, r.Record.Image, r.Record.Digest
 	c.rec.Env, c.rec.User = r.Record.Env, r.Record.User
 	return nil
-}
-
-// sameShape reports whether memory that was saved with one spec has the same
-// mounts around it with the other; what is mounted may differ.
-func sameShape(a, b *atoll.Spec) bool {
-	targets := func(s *atoll.Spec) map[string]string {
-		m := map[string]string{}
-		for _, mount := range s.Mounts {
-			m[path.Clean(mount.Target)] = fmt.Sprint(mount.Type == atoll.MountTmpfs, mount.ReadOnly, mount.Size)
-		}
-		return m
-	}
-	return a.ReadOnlyRoot == b.ReadOnlyRoot && maps.Equal(targets(a), targets(b))
 }

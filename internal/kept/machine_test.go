@@ -1,6 +1,6 @@
 //go:build linux
 
-package gvisor
+package kept
 
 import (
 	"fmt"

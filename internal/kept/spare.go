@@ -1,6 +1,6 @@
 //go:build linux
 
-package gvisor
+package kept
 
 import (
 	"context"
@@ -111,7 +111,7 @@ func (s *spare) start(id string) (*readyKeeper, error) {
 	if err := s.p.step("spare"); err != nil {
 		return nil, err
 	}
-	helper, err := s.p.helper()
+	helper, err := s.p.opts.Backend.Helper()
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func (s *spare) start(id string) (*readyKeeper, error) {
 	}
 	group := cgroup.Open(cgroup.Root).Group(r.path)
 	if err = group.Make(cgroup.Limits{}); err == nil {
-		r.spawned, err = spawn(helper, r.path, nil, keeper.Spare)
+		r.spawned, err = s.p.spawn(helper, r.path, nil, keeper.Spare)
 	}
 	if err != nil {
 		return nil, errors.Join(err, group.Remove(), r.mark.Remove())
@@ -148,7 +148,7 @@ func (s *spare) close() {
 // launchSpare is launch with the spare keeper. It is errNoKeeper if there is
 // none that will do, which may turn out late.
 func (p *Provider) launchSpare(ctx context.Context, rec *statedir.Record) error {
-	r := p.spare.take(limits(rec))
+	r := p.spare.take(p.limits(rec))
 	if r == nil {
 		return errNoKeeper
 	}
@@ -174,13 +174,13 @@ func (p *Provider) begin(ctx context.Context, helper string, held *os.File, rec 
 		return nil, err
 	}
 	group := p.group(rec)
-	if err := group.Make(limits(rec)); err != nil {
+	if err := group.Make(p.limits(rec)); err != nil {
 		return nil, atoll.E("start", id, diskKind(err), err)
 	}
 	if err := p.step("process"); err != nil {
 		return nil, errors.Join(err, group.Remove())
 	}
-	k, err := spawn(helper, rec.Cgroup, held)
+	k, err := p.spawn(helper, rec.Cgroup, held)
 	if err != nil {
 		return nil, p.spawnError(ctx, id, errors.Join(err, group.Remove()))
 	}

@@ -1,11 +1,10 @@
 //go:build linux
 
-package gvisor
+package kept
 
 import (
 	"cmp"
 	"context"
-	"debug/elf"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -26,13 +24,12 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/sentry"
 )
 
 // launch starts a keeper for the sandbox and waits until the sandbox runs. On
 // success rec is what the keeper wrote. The caller holds the sandbox's lock.
 func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
-	helper, err := p.helper()
+	helper, err := p.opts.Backend.Helper()
 	if err != nil {
 		return err
 	}
@@ -42,7 +39,7 @@ func (p *Provider) launch(ctx context.Context, rec *statedir.Record) error {
 	if err := p.step("image in use"); err != nil {
 		return err
 	}
-	held, err := p.hold(ctx, rec)
+	held, err := p.opts.Backend.Hold(ctx, rec)
 	if err != nil {
 		return err
 	}
@@ -103,14 +100,14 @@ func (p *Provider) job(rec *statedir.Record) ([]byte, error) {
 	job.Fail = p.failing()
 	job.Spec.Resources = job.Spec.Resources.WithDefaults()
 	job.Spec.IdleStop = cmp.Or(job.Spec.IdleStop, atoll.DefaultIdleStop)
-	plan := sentry.Plan{HostPaths: p.opts.HostPaths, Platform: p.opts.Platform, Rootless: os.Geteuid() != 0, Debug: p.opts.Debug}
-	if upper := filepath.Join(job.Dir, sentry.UpperName); exists(upper) {
-		plan.Upper = upper
-	} else if st.Spec.Snapshot != "" {
+	if st.Spec.Snapshot != "" {
 		job.Snapshot = p.dir.Snapshot(st.Spec.Snapshot)
 	}
-	var err error
-	if job.Engine, err = json.Marshal(plan); err != nil {
+	besides, err := p.opts.Backend.Job(job)
+	if err != nil {
+		return nil, err
+	}
+	if job.Engine, err = json.Marshal(besides); err != nil {
 		return nil, err
 	}
 	return json.Marshal(job)
@@ -119,7 +116,7 @@ func (p *Provider) job(rec *statedir.Record) ([]byte, error) {
 // failing names the step of the keeper that a test lets fail: the first, as
 // each is asked for ahead.
 func (p *Provider) failing() string {
-	for _, name := range sentry.Steps() {
+	for _, name := range p.opts.Steps {
 		if p.step("keeper: "+name) != nil {
 			return name
 		}
@@ -153,52 +150,6 @@ func (p *Provider) jobMounts(spec *atoll.Spec) []keeper.Mount {
 	return mounts
 }
 
-// helper returns the binary to execute as keeper, which must be static: built
-// with cgo, the sentry dies when it unmaps what libc needs.
-func (p *Provider) helper() (string, error) {
-	path := p.opts.Helper
-	if path == "" {
-		path = "/proc/self/exe"
-	}
-	if err := Static(path); err != nil {
-		return "", atoll.E("start", "", atoll.ErrUnavailable, err)
-	}
-	return path, nil
-}
-
-// Static checks that an executable can serve as Helper: that it is linked
-// statically. What is once known of a path is not looked at again.
-func Static(path string) error {
-	if err, ok := checked.Load(path); ok {
-		err, _ := err.(error)
-		return err
-	}
-	err := checkStatic(path)
-	if err == nil || err == errDynamic { // else it may go better the next time
-		checked.Store(path, err)
-	}
-	return err
-}
-
-var (
-	checked    sync.Map // path -> errDynamic or nil
-	errDynamic = errors.New("gVisor needs a statically linked binary: build with CGO_ENABLED=0, or use make")
-)
-
-func checkStatic(path string) error {
-	f, err := elf.Open(path)
-	if err != nil {
-		return fmt.Errorf("helper %s: %w", path, err)
-	}
-	defer f.Close()
-	for _, prog := range f.Progs {
-		if prog.Type == elf.PT_INTERP {
-			return errDynamic
-		}
-	}
-	return nil
-}
-
 // A spawned keeper, before it is on its own.
 type spawned struct {
 	cmd  *exec.Cmd
@@ -209,7 +160,7 @@ type spawned struct {
 // its standard streams, in a mount namespace of its own and, unless we are
 // root, a user namespace in which it is, in the cgroup at path. It inherits
 // held, which may be nil.
-func spawn(helper, path string, held *os.File, args ...string) (*spawned, error) {
+func (p *Provider) spawn(helper, path string, held *os.File, args ...string) (*spawned, error) {
 	group := cgroup.Open(cgroup.Root).Group(path)
 	dir, err := group.Dir()
 	if err != nil {
@@ -230,7 +181,7 @@ func spawn(helper, path string, held *os.File, args ...string) (*spawned, error)
 	}
 	defer null.Close()
 	cmd := exec.Command(helper)
-	cmd.Args = append([]string{sentry.Argv0, path}, args...)
+	cmd.Args = append([]string{p.opts.Keeper, path}, args...)
 	cmd.Env = []string{} // nothing of the caller's environment goes in
 	cmd.Dir = "/"
 	cmd.ExtraFiles = make([]*os.File, keeper.HighFD-2) // the first is descriptor 3
@@ -255,11 +206,22 @@ func spawn(helper, path string, held *os.File, args ...string) (*spawned, error)
 	return s, nil
 }
 
-// limits are those that the host enforces. The number of processes is not
-// among them: the host sees the sentry's threads, not the processes inside.
-func limits(rec *statedir.Record) cgroup.Limits {
-	r := rec.Status.Spec.Resources.WithDefaults()
-	return cgroup.Limits{Memory: max(int64(r.Memory), 0), CPUs: max(r.CPUs, 0)}
+// limits are those of the sandbox's cgroup.
+func (p *Provider) limits(rec *statedir.Record) cgroup.Limits {
+	return p.opts.Backend.Limits(rec.Status.Spec.Resources.WithDefaults())
+}
+
+// cgroup is the path of the sandbox's cgroup, "" where none can be made.
+func (p *Provider) cgroup(id string) string {
+	if !p.opts.Cgroups {
+		return ""
+	}
+	return "/" + p.opts.Cgroup + id
+}
+
+// group is the sandbox's cgroup.
+func (p *Provider) group(rec *statedir.Record) cgroup.Group {
+	return cgroup.Open(cgroup.Root).Group(rec.Cgroup)
 }
 
 // keeperAttr are the session and namespaces of a keeper.
@@ -316,7 +278,7 @@ func (s *spawned) hangUp() {
 	_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) }) // fails if it has died
 }
 
-// kill ends the keeper, and with it its sentry, and reaps it.
+// kill ends the keeper, and with it all that it started, and reaps it.
 func (s *spawned) kill() {
 	s.conn.Close()
 	done := make(chan struct{})
@@ -341,7 +303,7 @@ func (s *spawned) detach() {
 
 // spawnError says what keeps a keeper from being started.
 func (p *Provider) spawnError(ctx context.Context, id string, err error) error {
-	if probe := p.probe(ctx); !probe.OK {
+	if probe := p.opts.Backend.Probe(ctx); !probe.OK {
 		return atoll.Errorf("start", id, atoll.ErrUnavailable, "%s; %s", probe.Reason, probe.Fix)
 	}
 	return atoll.E("start", id, atoll.ErrUnavailable, err)

@@ -1,6 +1,6 @@
 //go:build linux
 
-package gvisor
+package kept
 
 import (
 	"context"
@@ -8,16 +8,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image"
 	"github.com/seed46cd37a8/atoll/internal/disk"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
-	"github.com/seed46cd37a8/atoll/internal/passwd"
 )
 
 // A creation is one Create in progress. Its steps can each fail; undo takes
@@ -31,10 +28,10 @@ type creation struct {
 
 // step is where a test lets something fail.
 func (p *Provider) step(name string) error {
-	if p.opts.step == nil {
+	if p.opts.Step == nil {
 		return nil
 	}
-	return p.opts.step(name)
+	return p.opts.Step(name)
 }
 
 // undo takes back what was made. What it fails to take back has a record, by
@@ -98,7 +95,7 @@ func (c *creation) write() error {
 	return nil
 }
 
-// image finds the root file system.
+// image finds what the sandbox starts from.
 func (c *creation) image(ctx context.Context) error {
 	if err := c.p.step("image"); err != nil {
 		return err
@@ -107,53 +104,7 @@ func (c *creation) image(ctx context.Context) error {
 	if st.Spec.Snapshot != "" {
 		return c.fromSnapshot()
 	}
-	if isHost(st.Spec.Image) {
-		st.Image = hostImage
-		return nil
-	}
-	im, err := c.p.images.Get(ctx, st.Spec.Image, nil)
-	if err != nil {
-		return err
-	}
-	if st.Spec.User == "" && !passwd.IsRoot(im.User) && !c.p.info.Caps.Users {
-		return atoll.Errorf("create", st.ID, atoll.ErrUnsupported,
-			"image %s runs as user %q, and only root exists without privileges: set the user to root, or run Atoll as root", im.Ref, im.User)
-	}
-	st.Image = pinned(im)
-	c.rec.Image, c.rec.Digest, c.rec.Env, c.rec.User = im.Root, im.Digest, im.Env, im.User
-	return nil
-}
-
-// pinned is the name by which the image can be got again: with its digest, unless
-// it is a path ("oci:/lay"), which cannot be asked for one.
-func pinned(im *image.Image) string {
-	if im.Digest == "" || im.Ref == im.Digest || strings.Contains(im.Ref, ":/") {
-		return im.Ref
-	}
-	name, _, _ := strings.Cut(im.Ref, "@sha")
-	return name + "@" + im.Digest
-}
-
-// hold keeps the sandbox's image in the store until the file that it returns is
-// closed by all who have it; nil for the host's file system. An image that was
-// removed while the sandbox did not run is fetched again, if it can still be had.
-func (p *Provider) hold(ctx context.Context, rec *statedir.Record) (*os.File, error) {
-	if rec.Image == "" {
-		return nil, nil
-	}
-	im := &image.Image{Ref: rec.Status.Image, Digest: rec.Digest, Root: rec.Image}
-	f, err := im.Hold()
-	if err == nil || atoll.KindOf(err) != atoll.ErrNotExist {
-		return f, err
-	}
-	im, getErr := p.images.Get(ctx, rec.Status.Image, nil)
-	if getErr != nil {
-		return nil, atoll.Errorf("start", rec.Status.ID, atoll.KindOf(getErr), "image %s was removed, and cannot be got again: %w", rec.Status.Image, getErr)
-	}
-	if im.Digest != rec.Digest {
-		return nil, atoll.Errorf("start", rec.Status.ID, atoll.ErrNotExist, "image %s was removed, and %s is another one now", rec.Digest, im.Ref)
-	}
-	return im.Hold()
+	return c.p.opts.Backend.Image(ctx, c.rec)
 }
 
 // mounts makes the volumes and checks what is bound. The record is there, so

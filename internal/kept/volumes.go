@@ -1,6 +1,6 @@
 //go:build linux
 
-package gvisor
+package kept
 
 import (
 	"context"
@@ -25,7 +25,7 @@ func (p *Provider) Volumes(_ context.Context, project string) ([]atoll.Volume, e
 		return nil, err
 	}
 	for i, v := range list {
-		list[i].Provider, list[i].InUse = p.info.Name, used[p.dir.Volume(v.Project, v.Name)]
+		list[i].Provider, list[i].InUse = p.opts.Info.Name, used[p.dir.Volume(v.Project, v.Name)]
 	}
 	return list, nil
 }

@@ -1,0 +1,154 @@
+//go:build linux
+
+package gvisor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/kept"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
+	"github.com/seed46cd37a8/atoll/internal/passwd"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/sentry"
+)
+
+// A backend is the kept.Backend of sandboxes on gVisor.
+type backend struct {
+	opts   Options
+	caps   atoll.Caps
+	images *image.Store
+}
+
+// Open implements kept.Backend.
+func (b *backend) Open(dir statedir.Dir) (err error) {
+	b.images, err = image.Open(dir.Images(), b.opts.Image)
+	return err
+}
+
+// Close implements kept.Backend.
+func (b *backend) Close() error { return b.images.Close() }
+
+// Image implements kept.Backend: it finds the root file system.
+func (b *backend) Image(ctx context.Context, rec *statedir.Record) error {
+	st := &rec.Status
+	if isHost(st.Spec.Image) {
+		st.Image = hostImage
+		return nil
+	}
+	im, err := b.images.Get(ctx, st.Spec.Image, nil)
+	if err != nil {
+		return err
+	}
+	if st.Spec.User == "" && !passwd.IsRoot(im.User) && !b.caps.Users {
+		return atoll.Errorf("create", st.ID, atoll.ErrUnsupported,
+			"image %s runs as user %q, and only root exists without privileges: set the user to root, or run Atoll as root", im.Ref, im.User)
+	}
+	st.Image = pinned(im)
+	rec.Image, rec.Digest, rec.Env, rec.User = im.Root, im.Digest, im.Env, im.User
+	return nil
+}
+
+// isHost reports whether the image is the machine's own file system.
+func isHost(image string) bool { return image == "" || image == hostImage }
+
+const hostImage = "host"
+
+// pinned is the name by which the image can be got again: with its digest, unless
+// it is a path ("oci:/lay"), which cannot be asked for one.
+func pinned(im *image.Image) string {
+	if im.Digest == "" || im.Ref == im.Digest || strings.Contains(im.Ref, ":/") {
+		return im.Ref
+	}
+	name, _, _ := strings.Cut(im.Ref, "@sha")
+	return name + "@" + im.Digest
+}
+
+// Hold implements kept.Backend: it keeps the sandbox's image in the store until the file that it returns is
+// closed by all who have it; nil for the host's file system. An image that was
+// removed while the sandbox did not run is fetched again, if it can still be had.
+func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, error) {
+	if rec.Image == "" {
+		return nil, nil
+	}
+	im := &image.Image{Ref: rec.Status.Image, Digest: rec.Digest, Root: rec.Image}
+	f, err := im.Hold()
+	if err == nil || atoll.KindOf(err) != atoll.ErrNotExist {
+		return f, err
+	}
+	im, getErr := b.images.Get(ctx, rec.Status.Image, nil)
+	if getErr != nil {
+		return nil, atoll.Errorf("start", rec.Status.ID, atoll.KindOf(getErr), "image %s was removed, and cannot be got again: %w", rec.Status.Image, getErr)
+	}
+	if im.Digest != rec.Digest {
+		return nil, atoll.Errorf("start", rec.Status.ID, atoll.ErrNotExist, "image %s was removed, and %s is another one now", rec.Digest, im.Ref)
+	}
+	return im.Hold()
+}
+
+// Restores implements kept.Backend.
+func (b *backend) Restores(snap *atoll.Snapshot, spec *atoll.Spec) error {
+	if snap.Version != Version() {
+		return atoll.Errorf("create", spec.ID, atoll.ErrUnsupported,
+			"snapshot %s was taken with gVisor %s and this is %s: memory can only be restored by the same version",
+			snap.ID, snap.Version, Version())
+	}
+	if !sameShape(&snap.Spec, spec) {
+		return atoll.Errorf("create", spec.ID, atoll.ErrInvalid,
+			"snapshot %s was taken with other mounts, or another read_only_root: name the same mount targets", snap.ID)
+	}
+	return nil
+}
+
+// sameShape reports whether memory that was saved with one spec has the same
+// mounts around it with the other; what is mounted may differ.
+func sameShape(a, b *atoll.Spec) bool {
+	targets := func(s *atoll.Spec) map[string]string {
+		m := map[string]string{}
+		for _, mount := range s.Mounts {
+			m[path.Clean(mount.Target)] = fmt.Sprint(mount.Type == atoll.MountTmpfs, mount.ReadOnly, mount.Size)
+		}
+		return m
+	}
+	return a.ReadOnlyRoot == b.ReadOnlyRoot && maps.Equal(targets(a), targets(b))
+}
+
+// Helper implements kept.Backend. The binary must be static: built with cgo, the
+// sentry dies when it unmaps what libc needs.
+func (b *backend) Helper() (string, error) {
+	path := b.opts.Helper
+	if path == "" {
+		path = "/proc/self/exe"
+	}
+	if err := Static(path); err != nil {
+		return "", atoll.E("start", "", atoll.ErrUnavailable, err)
+	}
+	return path, nil
+}
+
+// Limits implements kept.Backend. The number of processes is not among them: the
+// host sees the sentry's threads, not the processes inside.
+func (b *backend) Limits(r atoll.Resources) cgroup.Limits {
+	return cgroup.Limits{Memory: max(int64(r.Memory), 0), CPUs: max(r.CPUs, 0)}
+}
+
+// Job implements kept.Backend. A sandbox that was stopped goes on with its files
+// where it was, and not with the memory of the snapshot that it was made from.
+func (b *backend) Job(job *keeper.Job) (any, error) {
+	plan := sentry.Plan{HostPaths: b.opts.HostPaths, Platform: b.opts.Platform, Rootless: os.Geteuid() != 0, Debug: b.opts.Debug}
+	upper := filepath.Join(job.Dir, sentry.UpperName)
+	if _, err := os.Lstat(upper); err == nil {
+		plan.Upper, job.Snapshot = upper, ""
+	}
+	return plan, nil
+}
+
+var _ kept.Backend = (*backend)(nil)
