@@ -79,6 +79,9 @@ func treeSize(dir string) (size atoll.Bytes, err error) {
 
 // Snapshots implements atoll.SnapshotStore, oldest first.
 func (p *Provider) Snapshots(context.Context) ([]atoll.Snapshot, error) {
+	if !p.opts.Info.Caps.Snapshot {
+		return nil, atoll.E("snapshots", "", atoll.ErrUnsupported, nil)
+	}
 	ids, err := p.dir.SnapshotIDs()
 	if err != nil {
 		return nil, atoll.E("snapshots", "", atoll.ErrInternal, err)
@@ -110,6 +113,9 @@ func (p *Provider) readSnapshot(id string) (*snapshotRecord, error) {
 
 // RemoveSnapshot implements atoll.SnapshotStore.
 func (p *Provider) RemoveSnapshot(_ context.Context, id string) error {
+	if !p.opts.Info.Caps.Snapshot {
+		return atoll.E("remove snapshot", id, atoll.ErrUnsupported, nil)
+	}
 	n, err := atoll.NormalizeID(id)
 	if err != nil || n == "" {
 		return noSnapshot("remove snapshot", id, id)
