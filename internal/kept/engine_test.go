@@ -446,8 +446,39 @@ func (i *inmate) Signal(ctx context.Context, sig atoll.Signal) error {
 }
 
 func (i *inmate) Attach(ctx context.Context, a *atoll.Attachment) error {
-	err := i.ProcessLayer.Attach(ctx, a)
-	return cmp.Or(i.outlived(ctx, err), err)
+	out, errs := counter{Writer: a.Stdout}, counter{Writer: a.Stderr}
+	counted := *a
+	if a.Stdout != nil {
+		counted.Stdout = &out
+	}
+	if a.Stderr != nil {
+		counted.Stderr = &errs
+	}
+	err := i.ProcessLayer.Attach(ctx, &counted)
+	gone := i.outlived(ctx, err)
+	table := i.w.saved()
+	if gone == nil || table == nil || i.ID() != atoll.MainProcess || a.StdoutFrom < 0 || a.StderrFrom < 0 {
+		return cmp.Or(gone, err)
+	}
+	p, err := table.Get(i.ID())
+	if err != nil {
+		return err
+	}
+	rest := *a
+	rest.StdoutFrom, rest.StderrFrom = a.StdoutFrom+out.n, a.StderrFrom+errs.n
+	return p.Attach(ctx, &rest)
+}
+
+// A counter counts what is written to it.
+type counter struct {
+	io.Writer
+	n int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.Writer.Write(p)
+	c.n += int64(n)
+	return n, err
 }
 
 // outlived is ErrStopped if err, of a call about the process, is due to the end of

@@ -164,8 +164,12 @@ func TestConformance(t *testing.T) {
 	if probe := (worlds{}).Probe(t.Context()); !probe.OK {
 		t.Skipf("no worlds here: %s; %s", probe.Reason, probe.Fix)
 	}
+	groups := []string{"birth", "memory", "crash", "watch", "death", "steps"}
+	if !testing.Short() { // as with the race detector, which takes more memory than limits leave
+		groups = append(groups, "exec", "expiry", "tty", "volumes", "errors", "truth", "limits", "dial", "faults")
+	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) },
-		providertest.Only("birth", "exec", "expiry", "tty", "volumes", "memory", "crash", "watch", "death", "errors", "truth", "limits", "dial", "faults", "steps"),
+		providertest.Only(groups...),
 		providertest.Slow(3),
 		providertest.Leaks(cgroups),
 		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider { return reopen(t, optionsOf(p)) }),
