@@ -58,15 +58,13 @@ const (
 )
 
 func init() {
+	keeper.TakeOver(keeper.Kind{Argv0: keeperArgv0, Isolation: atoll.IsolationContainer, New: newWorld})
 	switch {
-	case len(os.Args) == 0:
-	case os.Args[0] == keeperArgv0:
-		keeper.TakeOver(keeper.Kind{Argv0: keeperArgv0, Isolation: atoll.IsolationContainer, New: newWorld})
 	case os.Args[0] == probeArgv0:
 		exit(keeper.TryMounts())
 	case os.Args[0] == guestArgv0:
 		exit(live(os.Args[1]))
-	case len(os.Args) == 3 && os.Args[1] == "files":
+	case len(os.Args) == 3 && os.Args[0] == selfName && os.Args[1] == "files":
 		exit(guest.ServeFiles(os.Args[2]))
 	}
 }
@@ -213,7 +211,6 @@ func (w *world) startGuest(undo *keeper.Undo) error {
 		close(w.exited)
 	}()
 	undo.Add(func() { _ = w.Destroy() })
-	w.box.Watch()
 	if _, err := w.answer(); err != nil { // it is up
 		return err
 	}
@@ -224,7 +221,11 @@ func (w *world) startGuest(undo *keeper.Undo) error {
 	if err == nil {
 		w.guest, err = guest.Connect(context.Background(), conn, spec.ID)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	w.box.Watch()
+	return nil
 }
 
 // An order is what a guest is told, and its answer.

@@ -24,16 +24,17 @@ type Kind struct {
 
 // An Engine is what one sandbox runs on in one keeper: gVisor's sentry, say, or a
 // virtual machine. It lives once, from its Steps to Destroy. All other methods may be
-// called at once, and only when the steps have been taken; what they answer when it
-// has ended is an error, but where they promise more.
+// called at once, and, but for its end, only when the steps have been taken; what they
+// answer when it has ended is an error, but where they promise more.
 type Engine interface {
 	// Name is what messages call it.
 	Name() string
 	// Steps are what it takes to make it run, in their order. The one after which it
-	// runs calls Box.Watch.
+	// runs calls Box.Watch: from then on it may be asked for all that its end takes.
 	Steps() []Step
 
-	// Exited is closed when it has ended, whoever ended it; nil before it runs.
+	// Exited is closed when it has ended, whoever ended it; it may be nil before it
+	// runs.
 	Exited() <-chan struct{}
 	// Fate says why it has ended by itself; "" if nothing is known but that.
 	Fate() string
@@ -41,10 +42,12 @@ type Engine interface {
 	Lost(err error) bool
 
 	// Exec starts a command, which is valid, in a sandbox that runs: as the main process
-	// if id is atoll.MainProcess, else, "", as any. With no Args it is a shell.
+	// if id is atoll.MainProcess, else, "", as any. With no Args it is a shell. A process
+	// whose engine has ended is one that was killed; it takes no signals, and what it
+	// printed is lost, but that of the main process.
 	Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error)
-	// Process and Processes know what Exec has started; the main process also when it
-	// was destroyed.
+	// Process and Processes know what Exec has started; the main process also when all
+	// was destroyed, and whoever reads what it printed reads on.
 	Process(ctx context.Context, id string) (atoll.Process, error)
 	Processes(ctx context.Context) ([]atoll.ProcessStatus, error)
 	// Running is how many processes there are inside, but those that are always there:

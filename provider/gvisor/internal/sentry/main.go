@@ -21,12 +21,11 @@ import (
 const Argv0 = "atoll-keeper"
 
 func init() {
+	keeper.TakeOver(keeper.Kind{Argv0: Argv0, Isolation: atoll.IsolationKernel, New: newEngine})
 	if len(os.Args) == 0 {
 		return
 	}
 	switch os.Args[0] {
-	case Argv0:
-		keeper.TakeOver(keeper.Kind{Argv0: Argv0, Isolation: atoll.IsolationKernel, New: newEngine})
 	case ProbeArgv0:
 		os.Exit(probe())
 	case GuestArgv0:
