@@ -443,7 +443,12 @@ func (i *inmate) Wait(ctx context.Context) (atoll.Exit, error) {
 
 func (i *inmate) Signal(ctx context.Context, sig atoll.Signal) error {
 	err := i.ProcessLayer.Signal(ctx, sig)
-	return cmp.Or(i.outlived(ctx, err), err)
+	if gone := i.outlived(ctx, err); gone != nil && sig == atoll.SIGKILL {
+		return nil // it has done its work: with the main process the sandbox goes
+	} else if gone != nil {
+		return gone
+	}
+	return err
 }
 
 func (i *inmate) Attach(ctx context.Context, a *atoll.Attachment) error {

@@ -43,8 +43,8 @@ type Engine interface {
 
 	// Exec starts a command, which is valid, in a sandbox that runs: as the main process
 	// if id is atoll.MainProcess, else, "", as any. With no Args it is a shell. A process
-	// whose engine has ended is one that was killed; it takes no signals, and what it
-	// printed is lost, but that of the main process.
+	// whose engine has ended is one that was killed, so that SIGKILL is no error, and
+	// other signals are ErrStopped; what it printed is lost, but that of the main process.
 	Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error)
 	// Process and Processes know what Exec has started; the main process also when all
 	// was destroyed, and whoever reads what it printed reads on.
