@@ -72,9 +72,10 @@ func pinned(im *image.Image) string {
 	return name + "@" + im.Digest
 }
 
-// Hold implements kept.Backend: it keeps the sandbox's image in the store until the file that it returns is
-// closed by all who have it; nil for the host's file system. An image that was
-// removed while the sandbox did not run is fetched again, if it can still be had.
+// Hold implements kept.Backend: it keeps the sandbox's image in the store until the
+// file that it returns is closed by all who have it; nil for the host's file system.
+// An image that was removed while the sandbox did not run is fetched again, if it can
+// still be had.
 func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, error) {
 	if rec.Image == "" {
 		return nil, nil
