@@ -65,10 +65,11 @@ type Config struct {
 	Pools map[string]*Pool `yaml:"pool"`
 
 	// One table for each provider, under its name.
-	GVisor GVisor `yaml:"gvisor"`
-	Docker Docker `yaml:"docker"`
-	Local  Local  `yaml:"local"`
-	Mock   Mock   `yaml:"mock"`
+	GVisor  GVisor  `yaml:"gvisor"`
+	Docker  Docker  `yaml:"docker"`
+	MicroVM MicroVM `yaml:"microvm"`
+	Local   Local   `yaml:"local"`
+	Mock    Mock    `yaml:"mock"`
 
 	file     string
 	values   []Value
@@ -188,6 +189,7 @@ func defaults(env map[string]string) *Config {
 		Reconcile:    defaultReconcile(),
 		GVisor:       defaultGVisor(),
 		Docker:       defaultDocker(),
+		MicroVM:      defaultMicroVM(),
 	}
 }
 

@@ -28,6 +28,7 @@ func Providers() []Entry {
 	return []Entry{
 		{"gvisor", openGVisor},
 		{"docker", openDocker},
+		{"microvm", openMicroVM},
 		{"local", openLocal},
 		{"mock", openMock},
 	}
@@ -47,7 +48,7 @@ func DefaultProvider(goos string) string {
 // system goos where nobody says which.
 func DefaultProviders(goos string) []string {
 	if goos == "linux" {
-		return []string{"gvisor", "docker"}
+		return []string{"gvisor", "docker", "microvm"}
 	}
 	return []string{"docker"}
 }

@@ -31,13 +31,19 @@ func (m *Machine) Idle(ctx context.Context, limit time.Duration) error {
 
 // busy reports whether any process runs but this one, that which serves the
 // files, and those that the engine executes to connect to this one.
-func (m *Machine) busy() bool {
-	if m.table.Running() > 0 {
-		return true
-	}
+func (m *Machine) busy() bool { return m.table.Running() > 0 || m.count() > 0 }
+
+// kernelThreads is the parent of the kernel's own threads, where they can be seen: in a
+// virtual machine.
+const kernelThreads = 2
+
+// count is how many processes run but this one, that which serves the files, those that
+// the engine executes to connect to this one, and the kernel's own. What cannot be
+// known counts as one.
+func (m *Machine) count() (n int) {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
-		return true // as far as can be told
+		return 1 // as far as can be told
 	}
 	m.mu.Lock()
 	clerk := m.clerkPID
@@ -47,11 +53,19 @@ func (m *Machine) busy() bool {
 		if err != nil || pid == os.Getpid() || pid == clerk {
 			continue
 		}
-		if parent, state, err := lookUp(pid); err == nil && parent != 0 && state != "Z" {
-			return true
+		parent, state, err := lookUp(pid)
+		if err == nil && parent != 0 && state != "Z" && !(parent == kernelThreads && !hasMemory(pid)) {
+			n++
 		}
 	}
-	return false
+	return n
+}
+
+// hasMemory reports whether a process has memory of its own, as the kernel's threads
+// have not.
+func hasMemory(pid int) bool {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
+	return err == nil && !bytes.HasPrefix(text, []byte("0 "))
 }
 
 // lookUp reads the parent of a process in this PID namespace, 0 for one that was

@@ -4,6 +4,30 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
+// An Order is what a host asks of a Computer on its control port, once for each
+// connection. One of its fields is set.
+type Order struct {
+	Setup *Setup          `json:"setup,omitempty"` // once, and before all others
+	Main  bool            `json:"main,omitempty"`  // starts the main process
+	Stop  *atoll.Duration `json:"stop,omitempty"`  // asks every process to end, and kills them after so long
+	Count bool            `json:"count,omitempty"` // counts processes
+}
+
+// A Reply answers an Order, when it is done.
+type Reply struct {
+	Kind      atoll.Kind `json:"kind,omitempty"` // "" and no Message means that it is done
+	Message   string     `json:"message,omitempty"`
+	Processes int        `json:"processes,omitempty"` // how many there are besides the kernel's and the guest's own
+}
+
+// Err is why the Order could not be done, nil if it was.
+func (r Reply) Err(op, id string) error {
+	if r.Kind == "" && r.Message == "" {
+		return nil
+	}
+	return atoll.Errorf(op, id, r.Kind, "%s", r.Message)
+}
+
 // A Setup says what a Computer is to be.
 type Setup struct {
 	Config   Config `json:"config"`   // Env, Workdir and all else of its one sandbox
@@ -14,6 +38,8 @@ type Setup struct {
 	// neither of its own.
 	Time    int64  `json:"time"`
 	Entropy []byte `json:"entropy"`
+
+	Processes int `json:"processes,omitzero"` // how many there may be; 0 is as many as there is room for
 
 	Root    Root         `json:"root"`
 	Mounts  []MachineDir `json:"mounts,omitempty"` // parents before what is below them

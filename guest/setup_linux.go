@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 	"unsafe"
@@ -157,7 +158,30 @@ func (s *Setup) apply() error {
 			return fmt.Errorf("network: %w", err)
 		}
 	}
+	if err := limitProcesses(s.Processes); err != nil {
+		return fmt.Errorf("limit processes: %w", err)
+	}
 	return enter(newRoot)
+}
+
+// limitProcesses has the kernel make no more than n threads besides those that there are.
+func limitProcesses(n int) error {
+	if n <= 0 {
+		return nil
+	}
+	text, err := os.ReadFile("/proc/loadavg") // "0.00 0.00 0.00 1/73 142": the fourth has how many there are
+	if err != nil {
+		return err
+	}
+	var now int
+	if f := strings.Fields(string(text)); len(f) > 3 {
+		_, all, _ := strings.Cut(f[3], "/")
+		now, err = strconv.Atoi(all)
+	}
+	if err != nil || now == 0 {
+		return fmt.Errorf("/proc/loadavg says %q", text)
+	}
+	return os.WriteFile("/proc/sys/kernel/threads-max", []byte(strconv.Itoa(now+Threads+n)), 0)
 }
 
 // files writes what programs look for.

@@ -194,24 +194,42 @@ func findPort(name string) (string, error) {
 	return "", fmt.Errorf("there is no serial port %q", name)
 }
 
-// A Reply is what the control port answers.
-type Reply struct {
-	Kind    atoll.Kind `json:"kind,omitempty"` // "" means that it is done
-	Message string     `json:"message,omitempty"`
-}
-
-// control reads a Setup, does it, and answers.
+// control reads an Order, does it, and answers.
 func (c *Computer) control(conn net.Conn) {
-	var s Setup
-	err := json.NewDecoder(conn).Decode(&s)
-	if err == nil {
-		err = c.become(&s)
-	}
+	var o Order
 	var r Reply
+	err := json.NewDecoder(conn).Decode(&o)
+	if err == nil {
+		r, err = c.do(o)
+	}
 	if err != nil {
 		r = Reply{Kind: atoll.KindOf(err), Message: err.Error()}
+		if e := (*atoll.Error)(nil); errors.As(err, &e) && e.Err != nil {
+			r.Message = e.Err.Error()
+		}
 	}
 	_ = json.NewEncoder(conn).Encode(r)
+}
+
+func (c *Computer) do(o Order) (Reply, error) {
+	if o.Setup != nil {
+		return Reply{}, c.become(o.Setup)
+	}
+	c.mu.Lock()
+	m := c.m
+	c.mu.Unlock()
+	switch {
+	case m == nil:
+		return Reply{}, atoll.Errorf("control", "", atoll.ErrConflict, "the machine was not set up")
+	case o.Main:
+		_, err := m.Main(c.ctx)
+		return Reply{}, err
+	case o.Stop != nil:
+		return Reply{}, m.Stop(c.ctx, time.Duration(*o.Stop))
+	case o.Count:
+		return Reply{Processes: m.count()}, nil
+	}
+	return Reply{}, atoll.Errorf("control", "", atoll.ErrInvalid, "nothing was asked for")
 }
 
 // become makes the machine what s says. It can be done once.

@@ -100,10 +100,10 @@ func TestGuest(t *testing.T) {
 	const id = "0123456789abcdef0123456789abcdef"
 	entropy := make([]byte, 32)
 	rand.Read(entropy)
-	if err := json.NewEncoder(conn).Encode(guest.Setup{
+	if err := json.NewEncoder(conn).Encode(guest.Order{Setup: &guest.Setup{
 		Config: guest.Config{ID: id, Workdir: "/work"}, Hostname: "box", Time: time.Now().UnixNano(), Entropy: entropy,
 		Root: guest.Root{Disk: bundle.RootDisk}, Mounts: []guest.MachineDir{{Target: "/work", Disk: "data"}},
-	}); err != nil {
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	var reply guest.Reply

@@ -132,7 +132,7 @@ func (r *room) tell(m vm.Machine, change ...func(*guest.Setup)) guest.Reply {
 	for _, c := range change {
 		c(&setup)
 	}
-	if err := json.NewEncoder(conn).Encode(setup); err != nil {
+	if err := json.NewEncoder(conn).Encode(guest.Order{Setup: &setup}); err != nil {
 		r.t.Fatal(err)
 	}
 	var reply guest.Reply

@@ -1,0 +1,208 @@
+//go:build linux
+
+package microvm
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/internal/kept"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
+	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
+	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
+	"github.com/seed46cd37a8/atoll/vm"
+	"github.com/seed46cd37a8/atoll/vm/qemu"
+)
+
+// A backend is the kept.Backend of sandboxes that are virtual machines.
+type backend struct {
+	opts Options
+	caps atoll.Caps
+}
+
+// caps are what sandboxes can do on this machine as this user.
+func caps() atoll.Caps {
+	return atoll.Caps{
+		Durable: atoll.DurableCrash, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
+		TTY: true, Files: true, Dial: true, Pause: true, Usage: true,
+		Images: true, Users: os.Geteuid() == 0, BindMounts: true, Volumes: true, Tmpfs: true, ReadOnlyRoot: true,
+		MemoryLimit: true, CPULimit: true, ProcessLimit: true, DiskLimit: true,
+		NetworkNone: true, NetworkOn: true, Egress: true,
+	}
+}
+
+// cgroups reports whether each keeper gets one.
+func cgroups() bool {
+	memory, cpu := cgroup.Open(cgroup.Root).Can()
+	return memory || cpu
+}
+
+// Open implements kept.Backend.
+func (b *backend) Open(statedir.Dir) error {
+	return os.MkdirAll(b.opts.accelCache(), 0o700)
+}
+
+// Close implements kept.Backend.
+func (b *backend) Close() error { return nil }
+
+// Probe implements kept.Backend: it looks for QEMU, and for what a machine boots.
+func (b *backend) Probe(ctx context.Context) atoll.Probe {
+	for _, program := range []string{"mke2fs"} {
+		if !installed(program) {
+			return atoll.Probe{Reason: program + " is not installed", Fix: "apt-get install e2fsprogs"}
+		}
+	}
+	im, err := b.opts.Bundles.Get(b.opts.Default)
+	if err != nil {
+		d, err := qemu.New(ctx, qemu.Options{Program: b.opts.Program, Accel: "tcg"})
+		if err != nil {
+			return atoll.Probe{Reason: err.Error(), Fix: "apt-get install qemu-system-x86"}
+		}
+		p := d.Probe(ctx)
+		p.Notes = append(p.Notes[:1], "there is no image yet: the first sandbox builds one, or atoll image build")
+		return p
+	}
+	d, err := qemu.New(ctx, qemu.Options{Program: b.opts.Program, Accel: b.opts.Accel, Kernel: im.Path(im.Kernel.File), Cache: b.opts.accelCache(), Log: b.opts.Log})
+	if err != nil {
+		return atoll.Probe{Reason: err.Error(), Fix: "apt-get install qemu-system-x86"}
+	}
+	return d.Probe(ctx)
+}
+
+func installed(program string) bool {
+	for _, name := range []string{program, filepath.Join("/sbin", program), filepath.Join("/usr/sbin", program)} {
+		if _, err := exec.LookPath(name); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Supports implements kept.Backend.
+func (b *backend) Supports(s *atoll.Spec) error {
+	r := s.Resources
+	no := func(format string, args ...any) error {
+		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, format, args...)
+	}
+	low := func(format string, args ...any) error {
+		return atoll.Errorf("create", s.Name, atoll.ErrInvalid, format, args...)
+	}
+	switch {
+	case r.Memory > 0 && (r.Memory < vm.MinMemory || r.Memory > vm.MaxMemory):
+		return low("memory %s: a machine has %s to %s", r.Memory, atoll.Bytes(vm.MinMemory), atoll.Bytes(vm.MaxMemory))
+	case r.CPUs > vm.MaxCPUs:
+		return low("%g CPUs: a machine has %d at most", r.CPUs, vm.MaxCPUs)
+	case r.Disk > 0 && r.Disk < leastDisk:
+		return low("disk limit %s: use at least %s", r.Disk, leastDisk)
+	case r.Processes > 0 && r.Processes < leastProcesses:
+		return low("process limit %d: use at least %d", r.Processes, leastProcesses)
+	case s.Workspace != (atoll.WorkspaceRef{}):
+		return no("workspaces: package workspace is the layer that has them")
+	case s.Network.Mode == atoll.NetworkNamed:
+		return no("network %q: machines have networks of their own only, use mode on or egress", s.Network.Name)
+	case s.Publishes():
+		return no("published ports: dial instead, which needs no network (atoll port-forward)")
+	case s.Cache:
+		return no("a project's cache: use a named volume")
+	case r.GPUs != "":
+		return no("GPUs: not available here")
+	case s.Snapshot != "":
+		return no("snapshots: not of virtual machines")
+	}
+	for _, m := range s.Mounts {
+		if info, err := os.Stat(m.Source); m.Type == atoll.MountBind && err == nil && !info.IsDir() {
+			return no("mount source %s: only directories can be shared with a machine", m.Source)
+		}
+	}
+	return nil
+}
+
+// The least limits with which a machine is of use.
+const (
+	leastDisk      atoll.Bytes = 16 << 20
+	leastProcesses             = 8
+)
+
+// bundle is what a sandbox boots that is made from an image. It is built if it is not
+// there.
+func (b *backend) bundle(ctx context.Context, image string, progress func(atoll.Progress)) (*bundle.Bundle, error) {
+	name := cmp.Or(image, b.opts.Default)
+	im, err := b.opts.Bundles.Get(name)
+	if atoll.KindOf(err) != atoll.ErrNotExist {
+		return im, err
+	}
+	r := bundle.Recipe{Name: name, Image: image}
+	if image == "" || image == DefaultBundle {
+		r = bundle.Recipe{Name: name}
+	}
+	return b.opts.Bundles.Build(ctx, r, progress)
+}
+
+// Image implements kept.Backend.
+func (b *backend) Image(ctx context.Context, rec *statedir.Record) error {
+	im, err := b.bundle(ctx, rec.Status.Spec.Image, nil)
+	if err != nil {
+		return err
+	}
+	rec.Status.Image, rec.Image, rec.Digest = cmp.Or(rec.Status.Spec.Image, b.opts.Default)+"@"+im.Digest, im.Dir, im.Digest
+	if c := im.Root().Config; c != nil {
+		rec.Env, rec.User = c.Env, c.User
+	}
+	return nil
+}
+
+// Restores implements kept.Backend.
+func (b *backend) Restores(*atoll.Snapshot, *atoll.Spec) error {
+	return atoll.Errorf("create", "", atoll.ErrUnsupported, "virtual machines have no snapshots")
+}
+
+// Hold implements kept.Backend: a machine has the files of its bundle open.
+func (b *backend) Hold(_ context.Context, rec *statedir.Record) (*os.File, error) {
+	_, err := b.opts.Bundles.Get(rec.Digest)
+	return nil, err
+}
+
+// Helper implements kept.Backend.
+func (b *backend) Helper() (string, error) { return cmp.Or(b.opts.Helper, "/proc/self/exe"), nil }
+
+// Limits implements kept.Backend: a machine has no more memory than it has, but QEMU and
+// the daemons of its directories take some.
+func (b *backend) Limits(r atoll.Resources) cgroup.Limits {
+	return cgroup.Limits{CPUs: max(r.CPUs, 0)}
+}
+
+// Job implements kept.Backend.
+func (b *backend) Job(job *keeper.Job) (any, error) {
+	job.Spec.Resources = resources(job.Record.Status.Spec.Resources)
+	im, err := b.opts.Bundles.Get(job.Record.Digest)
+	if err != nil {
+		return nil, err
+	}
+	program, err := qemu.Find(b.opts.Program) // the keeper has no PATH
+	if err != nil {
+		return nil, err
+	}
+	return hull.Plan{
+		Kernel: im.Path(im.Kernel.File), Initrd: im.Path(im.Initrd.File), Root: im.Path(im.Root().File),
+		Program: program, Accel: b.opts.Accel, Cache: b.opts.accelCache(), Debug: b.opts.Debug,
+	}, nil
+}
+
+// resources are those that a machine has.
+func resources(r atoll.Resources) atoll.Resources {
+	if r.Memory == 0 {
+		r.Memory = hull.DefaultMemory
+	}
+	if r.CPUs == 0 {
+		r.CPUs = hull.DefaultCPUs
+	}
+	return r.WithDefaults()
+}
+
+var _ kept.Backend = (*backend)(nil)

@@ -1,0 +1,312 @@
+//go:build linux
+
+package hull
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
+	"github.com/seed46cd37a8/atoll/internal/usernet"
+	"github.com/seed46cd37a8/atoll/vm"
+	"github.com/seed46cd37a8/atoll/vm/qemu"
+)
+
+// What a sandbox has whose spec does not say otherwise.
+const (
+	DefaultMemory atoll.Bytes = 256 << 20
+	DefaultCPUs               = 2
+)
+
+// Steps implements keeper.Engine.
+func (e *engine) Steps() []keeper.Step {
+	return []keeper.Step{
+		{Name: "driver", Do: e.openDriver},
+		{Name: "disk", Do: e.makeUpper},
+		{Name: "machine", Do: e.boot},
+		{Name: "guest", Do: e.tell},
+	}
+}
+
+// Steps are the names of what a keeper does to start a sandbox, in their order.
+func Steps() []string { return keeper.Steps((&engine{}).Steps()) }
+
+func (e *engine) openDriver(*keeper.Undo) error {
+	d, err := qemu.New(context.Background(), qemu.Options{Program: e.plan.Program, Accel: e.plan.Accel, Kernel: e.plan.Kernel, Cache: e.plan.Cache, Log: e.box.Log})
+	if err != nil {
+		return err
+	}
+	e.driver = d
+	return nil
+}
+
+// makeUpper makes the disk for what changes in the root file system, unless there is one
+// of a life before. It takes no space before something is written to it.
+func (e *engine) makeUpper(undo *keeper.Undo) error {
+	path := filepath.Join(e.job.Dir, upperName)
+	if _, err := os.Stat(path); err == nil || e.job.Spec.ReadOnlyRoot {
+		return nil
+	}
+	size := e.job.Spec.Resources.WithDefaults().Disk
+	if size == atoll.Unlimited {
+		size = unlimitedDisk
+	}
+	undo.Add(func() { _ = os.Remove(path) })
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Truncate(int64(size)), f.Close()); err != nil {
+		return err
+	}
+	program, err := exec.LookPath("mke2fs")
+	if err != nil {
+		program, err = exec.LookPath("/sbin/mke2fs")
+	}
+	if err != nil {
+		return atoll.Errorf("start", e.box.ID(), atoll.ErrUnavailable, "mke2fs is not installed: on Debian and Ubuntu, apt-get install e2fsprogs")
+	}
+	out, err := exec.Command(program, "-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0", path).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("make a file system on %s: %w: %s", path, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// unlimitedDisk is the disk of a sandbox without a limit.
+const unlimitedDisk atoll.Bytes = 1 << 40
+
+// memory is how much the machine has.
+func (e *engine) memory() atoll.Bytes {
+	m := cmp.Or(e.job.Spec.Resources.Memory, DefaultMemory)
+	if m == atoll.Unlimited {
+		m = vm.MaxMemory
+	}
+	const unit = 1 << 20
+	return (m + unit - 1) / unit * unit
+}
+
+// cpus is how many the machine has: what a fraction of one is held to is the cgroup's
+// business.
+func (e *engine) cpus() int {
+	n := e.job.Spec.Resources.CPUs
+	if n == 0 {
+		return DefaultCPUs
+	}
+	if n < 0 {
+		return vm.MaxCPUs
+	}
+	return int(math.Ceil(n))
+}
+
+// hardware is what the machine is made of.
+func (e *engine) hardware() (*vm.Hardware, error) {
+	dir, err := e.run()
+	if err != nil {
+		return nil, err
+	}
+	h := &vm.Hardware{
+		ID: e.box.ID(), Dir: dir, Console: e.console(), CPUs: e.cpus(), Memory: e.memory(),
+		Kernel: e.plan.Kernel, Initrd: e.plan.Initrd,
+		Disks: []vm.Disk{{ID: "root", Path: e.plan.Root, ReadOnly: true}},
+	}
+	if !e.plan.Debug {
+		h.Cmdline = append(h.Cmdline, "quiet")
+	}
+	if !e.job.Spec.ReadOnlyRoot {
+		h.Disks = append(h.Disks, vm.Disk{ID: "upper", Path: filepath.Join(e.job.Dir, upperName)})
+	}
+	for i, m := range e.job.Mounts {
+		if m.Source != "" {
+			h.Shares = append(h.Shares, vm.Share{Tag: shareTag(i), Dir: m.Source, ReadOnly: m.ReadOnly})
+		}
+	}
+	return h, nil
+}
+
+func shareTag(i int) string { return "mount" + strconv.Itoa(i) }
+
+// connectTime is how long a guest may take to come up, where it is not emulated. The
+// number is that of the seed.
+const connectTime = 10 * time.Second
+
+// boot starts the machine, and waits for its guest. One that does not come up in time is
+// tried once more.
+func (e *engine) boot(undo *keeper.Undo) error {
+	err := e.bootOnce(undo)
+	if errors.Is(err, context.DeadlineExceeded) {
+		e.box.Log.Warn("the guest does not come up, and is tried once more", "console", vm.LastWords(e.console(), 0))
+		err = e.bootOnce(undo)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return atoll.Errorf("start", e.box.ID(), atoll.ErrTimeout, "the guest did not come up within %s, twice; its console is %s", vm.Scale(e.driver.Caps(), connectTime), e.console())
+	}
+	if err == nil {
+		e.box.Watch()
+	}
+	return err
+}
+
+func (e *engine) bootOnce(undo *keeper.Undo) (err error) {
+	h, err := e.hardware()
+	if err != nil {
+		return err
+	}
+	var network *usernet.Network
+	if mode := e.job.Spec.Network.Mode; mode != atoll.NetworkNone {
+		if network, err = e.newNetwork(h); err != nil {
+			return err
+		}
+	}
+	defer func() {
+		if err != nil && network != nil {
+			_ = network.Close()
+		}
+	}()
+	m, err := e.driver.New(h)
+	if err != nil {
+		return err
+	}
+	if err := m.Start(context.Background()); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), vm.Scale(e.driver.Caps(), connectTime))
+	defer cancel()
+	conn, err := m.Dial(ctx, vm.PortControl)
+	if err != nil {
+		if died := m.Wait(ended()); died != nil && !errors.Is(died, context.Canceled) {
+			err = died
+		}
+		_ = m.Kill()
+		return err
+	}
+	conn.Close()
+	e.machine, e.network = m, network
+	go func() {
+		e.fate = m.Wait(context.Background())
+		close(e.exited)
+	}()
+	undo.Add(func() { _ = e.Destroy() })
+	return nil
+}
+
+// ended is a context that has.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// newNetwork makes the network that the spec asks for, with the machine's card at the
+// other end.
+func (e *engine) newNetwork(h *vm.Hardware) (*usernet.Network, error) {
+	policy, err := usernet.NewPolicy(e.job.Spec.Network)
+	if err != nil {
+		return nil, err
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "network"), os.NewFile(uintptr(fds[1]), "card")
+	for _, fd := range fds { // a frame is 64 KiB
+		for _, opt := range []int{unix.SO_SNDBUF, unix.SO_RCVBUF} {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, 4<<20) // as much as is allowed
+		}
+	}
+	n, err := usernet.New(ours, usernet.Options{Policy: policy, Log: e.box.Log})
+	if err != nil {
+		theirs.Close()
+		return nil, err
+	}
+	h.Network, h.MAC, h.MTU = theirs, net.HardwareAddr(usernet.GuestMAC), usernet.DefaultMTU
+	return n, nil
+}
+
+// tell tells the guest what it is, and waits until it is that.
+func (e *engine) tell(*keeper.Undo) error {
+	ctx, cancel := e.answer(0)
+	defer cancel()
+	if _, err := e.order(ctx, "start", guest.Order{Setup: e.setup()}); err != nil {
+		return err
+	}
+	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: e.job.Caps}
+	dial := func(ctx context.Context) (net.Conn, error) {
+		conn, err := e.machine.Dial(ctx, vm.PortAPI)
+		if err != nil {
+			return nil, e.whatFor("dial", err)
+		}
+		return conn, nil
+	}
+	var err error
+	if e.client, err = api.NewClient(ctx, api.ClientOptions{Info: &info, Dial: dial}); err != nil {
+		return err
+	}
+	_, err = e.sandbox().Status(ctx) // the ping
+	return err
+}
+
+// setup is what the guest is told.
+func (e *engine) setup() *guest.Setup {
+	spec := &e.job.Spec
+	s := &guest.Setup{
+		Config: guest.Config{
+			ID: e.box.ID(), Workdir: spec.Workdir, User: cmp.Or(spec.User, e.job.Record.User), Env: append(append([]string(nil), e.job.Record.Env...), spec.Env...),
+			Cmd: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin, Held: spec.AutoRemove,
+		},
+		Hostname: hostname(spec), Time: time.Now().UnixNano(), Entropy: make([]byte, 64),
+		Root: guest.Root{Disk: "root", Upper: "upper"},
+	}
+	_, _ = rand.Read(s.Entropy) // never fails
+	if spec.ReadOnlyRoot {
+		s.Root = guest.Root{Disk: "root", Fixed: true}
+	}
+	if n := spec.Resources.WithDefaults().Processes; n > 0 {
+		s.Processes = n
+	}
+	for i, m := range e.job.Mounts {
+		d := guest.MachineDir{Target: m.Target, Size: m.Size, ReadOnly: m.ReadOnly}
+		if m.Source != "" {
+			d.Share = shareTag(i)
+		}
+		s.Mounts = append(s.Mounts, d)
+	}
+	if e.network != nil {
+		s.Network = &guest.Interface{
+			Addresses: []string{usernet.Guest.String(), usernet.Guest6.String()},
+			Gateways:  []string{usernet.Gateway.Addr().String(), usernet.Gateway6.Addr().String()},
+			DNS:       []string{usernet.Gateway.Addr().String()}, MTU: usernet.DefaultMTU,
+		}
+	}
+	return s
+}
+
+// hostname is what a sandbox calls itself.
+func hostname(spec *atoll.Spec) string {
+	if spec.Name == "" {
+		return spec.ID[:12]
+	}
+	name := []byte(spec.Name)
+	for i, c := range name {
+		if c == '_' {
+			name[i] = '-'
+		}
+	}
+	return string(name[:min(len(name), 63)])
+}

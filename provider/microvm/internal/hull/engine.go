@@ -1,0 +1,334 @@
+//go:build linux
+
+package hull
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
+	"github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/internal/usernet"
+	"github.com/seed46cd37a8/atoll/vm"
+)
+
+// A Plan is what a job says of a sandbox in a machine besides.
+type Plan struct {
+	Kernel  string `json:"kernel"`
+	Initrd  string `json:"initrd"`
+	Root    string `json:"root"`              // the disk of its root file system
+	Program string `json:"program,omitempty"` // QEMU's
+	Accel   string `json:"accel,omitempty"`
+	Cache   string `json:"cache,omitempty"` // what was found out about accelerators
+	Debug   bool   `json:"debug,omitempty"` // the kernel says all that it does
+}
+
+// Names of files in Job.Dir.
+const (
+	upperName   = "upper.img"   // the disk with what was changed in the root file system
+	consoleName = "console.log" // what the machine prints
+)
+
+// An engine is the keeper.Engine over the machine that this process owns.
+type engine struct {
+	box    *keeper.Box
+	job    *keeper.Job
+	plan   Plan
+	driver vm.Driver
+
+	machine vm.Machine // nil before it is started
+	network *usernet.Network
+	client  *api.Client
+	exited  chan struct{} // closed when the machine has ended
+	fate    error         // of that
+	frozen  atomic.Bool
+
+	mu   sync.Mutex
+	main *process.Table // what is left of the main process when the machine goes; nil before
+}
+
+func newEngine(b *keeper.Box, _ io.Writer) (keeper.Engine, error) {
+	e := &engine{box: b, job: b.Job, exited: make(chan struct{})}
+	if err := json.Unmarshal(b.Job.Engine, &e.plan); err != nil {
+		return nil, fmt.Errorf("read job: %w", err)
+	}
+	return e, nil
+}
+
+// Name implements keeper.Engine.
+func (e *engine) Name() string { return "the virtual machine" }
+
+// Exited implements keeper.Engine.
+func (e *engine) Exited() <-chan struct{} {
+	if e.machine == nil {
+		return nil
+	}
+	return e.exited
+}
+
+// Fate implements keeper.Engine.
+func (e *engine) Fate() string {
+	select {
+	case <-e.exited:
+		if e.fate != nil {
+			return e.fate.Error()
+		}
+		return "it has powered off"
+	default:
+		return ""
+	}
+}
+
+// Lost implements keeper.Engine.
+func (e *engine) Lost(error) bool {
+	select {
+	case <-e.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// sandbox is the one inside, as the guest serves it.
+func (e *engine) sandbox() atoll.Sandbox { return e.client.Sandbox(e.box.ID()) }
+
+// order asks the guest for something, and waits until that is done.
+func (e *engine) order(ctx context.Context, op string, o guest.Order) (guest.Reply, error) {
+	r, err := order(ctx, e.machine, o)
+	if err != nil {
+		return r, e.whatFor(op, err)
+	}
+	return r, r.Err(op, e.box.ID())
+}
+
+func order(ctx context.Context, m vm.Machine, o guest.Order) (r guest.Reply, err error) {
+	conn, err := m.Dial(ctx, vm.PortControl)
+	if err != nil {
+		return r, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err = json.NewEncoder(conn).Encode(o); err == nil {
+		err = json.NewDecoder(conn).Decode(&r)
+	}
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return r, err
+}
+
+// whatFor is what it means that the guest has not answered.
+func (e *engine) whatFor(op string, err error) error {
+	if e.Lost(err) {
+		return atoll.E(op, e.box.ID(), atoll.ErrStopped, nil)
+	}
+	return atoll.Errorf(op, e.box.ID(), atoll.ErrUnavailable, "the guest does not answer: %w", err)
+}
+
+// Exec implements keeper.Engine.
+func (e *engine) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
+	if id == atoll.MainProcess {
+		if _, err := e.order(ctx, "exec", guest.Order{Main: true}); err != nil {
+			return nil, err
+		}
+		return e.Process(ctx, id)
+	}
+	return e.sandbox().Exec(ctx, cmd)
+}
+
+// Process implements keeper.Engine.
+func (e *engine) Process(ctx context.Context, id string) (atoll.Process, error) {
+	if left := e.left(); left != nil {
+		return left.Get(id)
+	}
+	return e.sandbox().Process(ctx, id)
+}
+
+// Processes implements keeper.Engine.
+func (e *engine) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
+	if left := e.left(); left != nil {
+		return left.List(), nil
+	}
+	return atoll.Processes(ctx, e.sandbox())
+}
+
+// left is what is left of the main process, nil as long as the machine is there.
+func (e *engine) left() *process.Table {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.main
+}
+
+// Running implements keeper.Engine.
+func (e *engine) Running(ctx context.Context) (int, error) {
+	r, err := e.order(ctx, "count", guest.Order{Count: true})
+	return r.Processes, err
+}
+
+// Files implements keeper.Engine.
+func (e *engine) Files() atoll.FS { return atoll.Files(e.sandbox()) }
+
+// Dial implements keeper.Engine.
+func (e *engine) Dial(ctx context.Context, port int) (net.Conn, error) {
+	return atoll.Dial(ctx, e.sandbox(), port)
+}
+
+// Usage implements keeper.Engine.
+func (e *engine) Usage(ctx context.Context) (atoll.Usage, error) {
+	n, err := e.Running(ctx)
+	return atoll.Usage{Memory: e.memory(), Processes: n}, err
+}
+
+// Pause implements keeper.Engine.
+func (e *engine) Pause(ctx context.Context) error {
+	if err := e.machine.Pause(ctx); err != nil {
+		return err
+	}
+	e.frozen.Store(true)
+	return nil
+}
+
+// Resume implements keeper.Engine.
+func (e *engine) Resume(ctx context.Context) error {
+	if err := e.machine.Resume(ctx); err != nil {
+		return err
+	}
+	e.frozen.Store(false)
+	return nil
+}
+
+// Frozen implements keeper.Engine.
+func (e *engine) Frozen() bool { return e.frozen.Load() }
+
+// Snapshot implements keeper.Engine.
+func (e *engine) Snapshot(context.Context, string) error {
+	return atoll.Errorf("snapshot", e.box.ID(), atoll.ErrUnsupported, "virtual machines have no snapshots")
+}
+
+// answering is how long the guest may take for what is done at once on a machine that is
+// not emulated.
+const answering = 30 * time.Second
+
+// answer bounds a call to the guest.
+func (e *engine) answer(more time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), vm.Scale(e.driver.Caps(), answering)+more)
+}
+
+// Terminate implements keeper.Engine.
+func (e *engine) Terminate(grace time.Duration) error {
+	if e.Frozen() { // what is to end has to run
+		ctx, cancel := e.answer(0)
+		defer cancel()
+		if err := e.Resume(ctx); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := e.answer(grace)
+	defer cancel()
+	g := atoll.Duration(grace)
+	if _, err := e.order(ctx, "stop", guest.Order{Stop: &g}); err != nil {
+		return err
+	}
+	return e.keepMain(ctx)
+}
+
+// keepMain gets from the guest what the main process has printed, and how it ended.
+func (e *engine) keepMain(ctx context.Context) error {
+	if len(e.job.Spec.Cmd) == 0 {
+		return nil
+	}
+	all, err := atoll.Processes(ctx, e.sandbox())
+	if err != nil {
+		return err
+	}
+	for _, st := range all {
+		if st.ID != atoll.MainProcess {
+			continue
+		}
+		p, err := e.sandbox().Process(ctx, st.ID)
+		if err != nil {
+			return err
+		}
+		var stdout, stderr tail
+		err = p.Attach(ctx, &atoll.Attachment{Stdout: &stdout, Stderr: &stderr, StdoutFrom: st.Stdout.Kept, StderrFrom: st.Stderr.Kept, NoFollow: true})
+		if err != nil {
+			return err
+		}
+		e.mu.Lock()
+		e.main = process.Ended(st, stdout, stderr)
+		e.mu.Unlock()
+	}
+	return nil
+}
+
+// A tail is what is written to it.
+type tail []byte
+
+func (t *tail) Write(b []byte) (int, error) {
+	*t = append(*t, b...)
+	return len(b), nil
+}
+
+// Keep implements keeper.Engine: the machine is powered off, which writes its disks.
+func (e *engine) Keep() error {
+	ctx, cancel := e.answer(0)
+	defer cancel()
+	if err := e.machine.Stop(ctx); err != nil && !e.Lost(err) {
+		return err
+	}
+	return nil
+}
+
+// Kill implements keeper.Engine.
+func (e *engine) Kill() { _ = e.machine.Kill() }
+
+// Destroy implements keeper.Engine.
+func (e *engine) Destroy() error {
+	if e.machine == nil {
+		return nil
+	}
+	err := e.machine.Kill()
+	<-e.exited
+	if e.client != nil {
+		err = errors.Join(err, e.client.Close())
+	}
+	if e.network != nil {
+		err = errors.Join(err, e.network.Close())
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.main == nil { // it has died with the machine, unheard
+		e.main = process.Ended(atoll.ProcessStatus{ID: "none"}, nil, nil)
+	}
+	return err
+}
+
+// SaveMain implements keeper.Engine.
+func (e *engine) SaveMain(path string) error { return e.left().Save(path, atoll.MainProcess) }
+
+// Unmount implements keeper.Engine: nothing is mounted.
+func (e *engine) Unmount() error { return nil }
+
+// console is the file of what the machine prints.
+func (e *engine) console() string { return filepath.Join(e.job.Dir, consoleName) }
+
+// run is the directory for the machine's sockets.
+func (e *engine) run() (string, error) {
+	dir := filepath.Join(e.job.Run, "vm")
+	return dir, os.MkdirAll(dir, 0o700)
+}
+
+var _ keeper.Engine = (*engine)(nil)

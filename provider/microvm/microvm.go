@@ -1,0 +1,107 @@
+//go:build linux
+
+// Package microvm provides sandboxes that are virtual machines of their own, with a
+// kernel of their own: on QEMU, with KVM where that works, else emulated. Each is owned by
+// a keeper process, and dies with that, and never with a server.
+//
+// What they boot is a bundle (package image/bundle), which is built from Debian's packages
+// or from an OCI image when it is first needed.
+package microvm
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/internal/kept"
+	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
+)
+
+// Options configure the provider. Dir and Bundles are required; zero fields mean
+// defaults.
+type Options struct {
+	// Dir keeps sandboxes and volumes; it is made when missing, and must be this
+	// user's alone. Many providers, in many processes, may use one directory.
+	Dir string
+	// RunDir keeps what must not survive a reboot, and must be this user's alone; it is
+	// made when missing. Default: as of provider/gvisor.
+	RunDir string
+	// Bundles is where what machines boot is. It stays the caller's.
+	Bundles *bundle.Store
+	// Default is the bundle of sandboxes that name no image. Default: "debian", which is
+	// built when it is not there.
+	Default string
+	// Helper is the binary that is executed as keeper. Default: this binary.
+	Helper string
+	// Program is QEMU's. Default: that of this machine's architecture, in PATH.
+	Program string
+	// Accel is "kvm" or "tcg", which is emulation. Default: kvm where that works.
+	Accel string
+	// Spare keeps one keeper process started ahead of the next Create.
+	Spare bool
+	// Cgroup is what the names of the sandboxes' cgroups begin with. Default: "atoll-",
+	// and what tells Dir from other directories.
+	Cgroup string
+	// Debug has kernels say on their consoles all that they do.
+	Debug bool
+	// Log receives what the provider has to say. Default: nowhere.
+	Log *slog.Logger
+
+	step func(name string) error // asked before each step of making and starting a sandbox, and fails it: for tests
+}
+
+// A Provider makes sandboxes that are virtual machines.
+type Provider struct {
+	*kept.Provider
+	backend *backend
+}
+
+// New opens the state directory. It does not check whether machines work here: Probe does,
+// and Create says so.
+func New(opts Options) (*Provider, error) {
+	if opts.Bundles == nil {
+		return nil, atoll.Errorf("microvm", "", atoll.ErrInvalid, "no store of bundles given")
+	}
+	if opts.Default == "" {
+		opts.Default = DefaultBundle
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: caps()}
+	b := &backend{opts: opts, caps: info.Caps}
+	p, err := kept.New(kept.Options{
+		Info: info, Backend: b, Keeper: hull.Argv0, Steps: hull.Steps(),
+		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Log: opts.Log, Step: opts.step,
+		Cgroups: cgroups(), Cgroup: opts.Cgroup,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Provider{p, b}, nil
+}
+
+// DefaultBundle is the one of sandboxes that name no image.
+const DefaultBundle = "debian"
+
+// Prepare implements atoll.Preparer: it builds what the sandbox boots.
+func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	if _, err := spec.MadeBy(p.Info().Name); err != nil {
+		return err
+	}
+	_, err := p.backend.bundle(ctx, spec.Image, progress)
+	return err
+}
+
+// accelCache is where what was found out about accelerators is.
+func (o *Options) accelCache() string { return filepath.Join(o.Dir, "accel") }
+
+var (
+	_ atoll.Provider = (*Provider)(nil)
+	_ atoll.Preparer = (*Provider)(nil)
+)
