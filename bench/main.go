@@ -2,7 +2,7 @@
 
 // Command bench measures Atoll beside what others use: bare runsc of the same
 // gVisor, docker and bubblewrap, on the same root file system, and rclone and
-// s5cmd, with the same files and server; in one run and taking turns, so that
+// s5cmd, with the same files and server, and bare QEMU; in one run and taking turns, so that
 // what else the machine does falls on all of them. It prints a table with ratios
 // and goals, and writes it to bench/RESULTS.md.
 //
@@ -41,7 +41,7 @@ func main() {
 	flag.IntVar(&b.rounds, "n", 25, "`rounds` of each comparison")
 	flag.IntVar(&b.fleet, "fleet", 100, "`sandboxes` at once")
 	flag.IntVar(&b.known, "known", 1000, "`sandboxes` that a server knows")
-	only := flag.String("only", "", "the `part` to measure: commands, tools, files, containers, pool, crowd, catalogue, sync or stream; all unless given")
+	only := flag.String("only", "", "the `part` to measure: commands, tools, files, containers, pool, crowd, catalogue, sync, stream or machines; all unless given")
 	out := flag.String("o", "", "`file` to write the results to")
 	flag.Parse()
 
@@ -62,7 +62,7 @@ type part struct {
 // run measures the part that has that name, or all if it is empty, and writes
 // the results to the file out, if there is one.
 func (b *bench) run(ctx context.Context, only, out string) (err error) {
-	parts := []part{{"commands", b.commands}, {"tools", b.tools}, {"files", b.files}, {"containers", b.containers}, {"pool", b.pool}, {"crowd", b.crowd}, {"catalogue", b.catalogue}, {"sync", b.sync}, {"stream", b.stream}}
+	parts := []part{{"commands", b.commands}, {"tools", b.tools}, {"files", b.files}, {"containers", b.containers}, {"pool", b.pool}, {"crowd", b.crowd}, {"catalogue", b.catalogue}, {"sync", b.sync}, {"stream", b.stream}, {"machines", b.machines}}
 	if only != "" {
 		parts = slices.DeleteFunc(parts, func(p part) bool { return p.name != only })
 	}

@@ -1,0 +1,227 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/internal/line"
+)
+
+// The rows of the comparisons of virtual machines, which go on from viaAPI.
+const (
+	bareQEMU  = "QEMU, bare, with the same kernel, initrd and root disk, until its guest answers"
+	machineIn = "a command in a machine, API client and server"
+)
+
+const machinesTitle = "Virtual machines"
+
+// machineRounds are fewer than those of others: emulated, a boot takes seconds.
+const machineRounds = 10
+
+// guestMost is how large the program in a machine may be.
+const guestMost = 12 << 20
+
+// machines compares virtual machines with bare ones.
+func (b *bench) machines(ctx context.Context) (err error) {
+	if _, err := exec.LookPath(qemuProgram); err != nil {
+		b.table.missing = append(b.table.missing, "virtual machines: "+err.Error())
+		return nil
+	}
+	s, err := startServer(ctx, b, "machines", "ATOLL_PROVIDER=microvm")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	fmt.Fprintln(os.Stderr, "what machines boot is built")
+	if out, err := b.atollCommand(ctx, s.state, "image", "build", "--quiet").CombinedOutput(); err != nil {
+		return fmt.Errorf("atoll image build: %w: %s", err, out)
+	}
+	live, err := s.Create(ctx, &atoll.Spec{})
+	if err != nil {
+		return err
+	}
+	kind, err := b.machineFacts(live)
+	if err != nil {
+		return err
+	}
+	bare, err := newBareMachine(ctx, s, live)
+	if err != nil {
+		return err
+	}
+	goals := []goal{}
+	if kind == "kvm" {
+		goals = append(goals, goal{row: machineIn, millis: 5})
+	}
+	err = b.compare(ctx, "virtual machines ("+kind+"): a command", goals, []method{{machineIn, func(ctx context.Context) (time.Duration, error) {
+		start := time.Now()
+		_, err := atoll.Output(ctx, live, &atoll.Command{Args: echo})
+		return time.Since(start), err
+	}}})
+	if err != nil {
+		return err
+	}
+	if err := live.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+		return err
+	}
+	create := func(ctx context.Context) (time.Duration, error) {
+		start := time.Now()
+		sb, err := s.Create(ctx, &atoll.Spec{})
+		took := time.Since(start)
+		if err == nil {
+			err = sb.Remove(ctx, atoll.RemoveVolumes())
+		}
+		return took, err
+	}
+	return b.compareIn(ctx, min(b.rounds, machineRounds), "virtual machines ("+kind+"): created until they run",
+		[]goal{{row: viaAPI, than: bareQEMU, most: 1.25}}, []method{{bareQEMU, bare.boot}, {viaAPI, create}})
+}
+
+// machineFacts notes how large a machine is, and returns what it runs on.
+func (b *bench) machineFacts(live atoll.Sandbox) (kind string, err error) {
+	qemu, kind, err := qemuOf(live.ID())
+	if err != nil {
+		return "", err
+	}
+	family, err := siblings(qemu)
+	if err != nil {
+		return "", err
+	}
+	used, n := pss(family, nil)
+	b.table.add(fact{title: machinesTitle, name: fmt.Sprintf("an idle machine (%s): memory (PSS) of its %d processes", kind, n), value: mib(used)})
+	guest, err := os.Stat(filepath.Join(filepath.Dir(b.atoll), "atoll-guest"))
+	if err != nil {
+		return "", err
+	}
+	b.table.add(fact{machinesTitle, "the guest's program", mib(guest.Size()), "<= " + mib(guestMost), guest.Size() <= guestMost})
+	return kind, nil
+}
+
+// qemuOf is the process of a sandbox's machine, and what that runs on.
+func qemuOf(id string) (pid int, kind string, err error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return 0, "", err
+	}
+	for _, dir := range dirs {
+		text, err := os.ReadFile(dir + "/cmdline")
+		if err != nil || !strings.Contains(string(text), "\x00atoll-"+id) {
+			continue
+		}
+		kind = "emulated"
+		if strings.Contains(string(text), "\x00kvm\x00") {
+			kind = "kvm"
+		}
+		pid, err = strconv.Atoi(filepath.Base(dir))
+		return pid, kind, err
+	}
+	return 0, "", fmt.Errorf("no QEMU runs sandbox %s", id)
+}
+
+// siblings are a process, its parent, and all that this has started.
+func siblings(pid int) (map[int]string, error) {
+	parent := parentOf(pid)
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	all := map[int]string{parent: ""}
+	for grown := true; grown; {
+		grown = false
+		for _, dir := range dirs {
+			child, _ := strconv.Atoi(filepath.Base(dir)) // only numbers match
+			if _, known := all[child]; known {
+				continue
+			}
+			if _, ours := all[parentOf(child)]; ours {
+				all[child], grown = "", true
+			}
+		}
+	}
+	return all, err
+}
+
+// parentOf is the process that has started pid, 0 if that is gone.
+func parentOf(pid int) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "PPid:"); ok {
+			parent, _ := strconv.Atoi(strings.TrimSpace(value))
+			return parent
+		}
+	}
+	return 0
+}
+
+const qemuProgram = "qemu-system-x86_64"
+
+// A bareMachine is QEMU with nothing around it.
+type bareMachine struct{ args []string }
+
+// newBareMachine is one that boots what live has booted, told the same by its command line.
+func newBareMachine(ctx context.Context, s *server, live atoll.Sandbox) (*bareMachine, error) {
+	store, err := bundle.Open(filepath.Join(s.state, "bundles"), bundle.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	im, err := store.Get("debian")
+	if err != nil {
+		return nil, err
+	}
+	cmdline, err := atoll.Output(ctx, live, &atoll.Command{Args: []string{"cat", "/proc/cmdline"}})
+	if err != nil {
+		return nil, err
+	}
+	accel := []string{"-accel", "kvm", "-cpu", "host"}
+	if strings.Contains(string(cmdline), "tsc_early_khz") { // which only emulated ones are told
+		accel = []string{"-accel", "tcg,thread=multi", "-cpu", "max"}
+	}
+	return &bareMachine{append(accel,
+		"-M", "microvm,rtc=on", "-m", "256", "-smp", "2", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+		"-global", "virtio-mmio.force-legacy=false", "-kernel", im.Path(im.Kernel.File), "-initrd", im.Path(im.Initrd.File), "-append", strings.TrimSpace(string(cmdline)),
+		"-chardev", "null,id=console", "-serial", "chardev:console",
+		"-drive", "if=none,id=root,format=raw,readonly=on,file="+im.Path(im.Root().File), "-device", "virtio-blk-device,drive=root",
+		"-device", "virtio-serial-device,id=ports", "-chardev", "socket,id=line,fd=3", "-device", "virtserialport,bus=ports.0,chardev=line,name="+line.Name,
+	)}, nil
+}
+
+// boot starts it, and ends it when the guest has answered.
+func (m *bareMachine) boot(ctx context.Context) (time.Duration, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return 0, err
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "line"), os.NewFile(uintptr(fds[1]), "qemu")
+	cmd := exec.CommandContext(ctx, qemuProgram, m.args...)
+	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.Stderr = &atoll.Tail{Limit: 4 << 10}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	start := time.Now()
+	err = cmd.Start()
+	theirs.Close()
+	if err != nil {
+		ours.Close()
+		return 0, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	guest, err := line.Host(bounded, ours)
+	took := time.Since(start)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if err != nil {
+		return 0, fmt.Errorf("%w: %s", err, cmd.Stderr.(*atoll.Tail).Bytes())
+	}
+	return took, guest.Close()
+}
