@@ -150,8 +150,9 @@ func debian(ctx context.Context, temp string, r Recipe, init []byte, to tarTo, m
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := command(ctx, "mmdebstrap", args...)
-	if os.Geteuid() == 0 { // others' namespaces could not enter the directory
-		cmd.Env = append(cmd.Env, "TMPDIR="+temp)
+	if os.Geteuid() == 0 {
+		cmd.Env = append(cmd.Env, "TMPDIR="+temp)          // others' namespaces could not enter the directory
+		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS // what it mounts goes with it, however it ends
 	}
 	var said tail
 	cmd.Stderr = &said
