@@ -42,17 +42,13 @@ cover: ## how much of some packages their tests reach, and that it is enough
 	@./scripts/cover
 
 .PHONY: lint
-lint: ## gofmt, go vet, staticcheck, and that it builds for macOS and Windows
+lint: ## gofmt, go vet, staticcheck, and that all of it builds for macOS and Windows
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 	@$(GO) vet ./...
 	@cd genkit && $(GO) vet ./...
 	@$(GO) tool staticcheck ./...
 	@staticcheck=$$($(GO) tool -n staticcheck) && cd genkit && $$staticcheck ./...
-	@GOOS=darwin $(GO) build -o /dev/null ./cmd/atoll
-	@GOOS=windows $(GO) build -o /dev/null ./cmd/atoll
-	@GOOS=darwin $(GO) build ./providertest
-	@GOOS=windows $(GO) build ./providertest
-	@for system in darwin windows; do GOOS=$$system $(GO) vet ./vm ./vm/firecracker ./vm/vz ./vm/wsl2 ./vm/internal/...; done
+	@for system in darwin windows; do echo "for $$system" && GOOS=$$system $(GO) build -o /dev/null ./cmd/atoll && GOOS=$$system $(GO) vet ./... || exit 1; done
 
 .PHONY: golden
 golden: ## write the golden files anew: the provider table in the README, help texts, tools, events

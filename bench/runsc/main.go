@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command runsc is gVisor's own OCI runtime, built from the version of gVisor
 // that Atoll embeds, to be measured beside it.
 package main

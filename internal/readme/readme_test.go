@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package readme_test checks that README.md is true: its table of providers is
 // what they say of themselves, and its program is one that runs.
 //
