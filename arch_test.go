@@ -265,6 +265,10 @@ var rooms = map[string]map[string]string{
 		"router":          "one provider of all that are configured",
 		"tool":            "the options of the tools of agents",
 		"trace":           "the layer around every provider",
+		"vm/firecracker":  "whether its machines work here",
+		"vm/qemu":         "whether its machines work here",
+		"vm/vz":           "whether its machines work here",
+		"vm/wsl2":         "whether its machines work here",
 		"workspace":       "around all providers",
 
 		"internal/nearest": "what was meant by a key",

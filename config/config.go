@@ -31,7 +31,7 @@ import (
 // StateDir and Provider set before Open.
 type Config struct {
 	StateDir  string   `yaml:"state_dir" form:"path" doc:"directory of sandboxes, volumes, caches and the server's socket"`
-	Provider  string   `yaml:"provider" doc:"what makes the sandboxes that name no provider: gvisor, docker, local or mock"`
+	Provider  string   `yaml:"provider" doc:"what makes the sandboxes that name no provider: gvisor, docker, microvm, local or mock"`
 	Providers []string `yaml:"providers" doc:"what sandboxes can be made by when they name it, and are found on; that of provider always is one of them"`
 	Project   string   `yaml:"project" doc:"project of sandboxes that name none"`
 	// ProjectProviders are "PROJECT=PROVIDER".
@@ -215,15 +215,13 @@ func (c *Config) check(s *schema) error {
 	if !atoll.ValidName(c.Project) {
 		bad("project", fmt.Errorf("%q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", c.Project))
 	}
-	if c.Provider != "" {
-		_, err := find(c.Provider)
-		bad("provider", err)
-	}
+	_, err := find(c.Provider)
+	bad("provider", err)
 	for _, name := range c.Providers {
 		_, err := find(name)
 		bad("providers", err)
 	}
-	_, err := c.projects()
+	_, err = c.projects()
 	bad("project_providers", err)
 	bad("url", checkURL(c.URL))
 	for _, listen := range c.Listen {

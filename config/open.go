@@ -15,44 +15,6 @@ import (
 	"github.com/seed46cd37a8/atoll/workspace"
 )
 
-// An Entry is one provider that a Config can name.
-type Entry struct {
-	Name string
-	// Open makes the provider from its table in cfg. It touches nothing but
-	// the state directory.
-	Open func(cfg *Config, opts Options) (atoll.Provider, error)
-}
-
-// Providers lists what this binary was built with, the preferred one first.
-func Providers() []Entry {
-	return []Entry{
-		{"gvisor", openGVisor},
-		{"docker", openDocker},
-		{"microvm", openMicroVM},
-		{"local", openLocal},
-		{"mock", openMock},
-	}
-}
-
-// DefaultProvider is the provider of those who name none on a machine with the
-// operating system goos; "" when there is none. Those that do not isolate are
-// used only when they are named.
-func DefaultProvider(goos string) string {
-	if goos == "linux" {
-		return "gvisor"
-	}
-	return "docker"
-}
-
-// DefaultProviders are those that can be named on a machine with the operating
-// system goos where nobody says which.
-func DefaultProviders(goos string) []string {
-	if goos == "linux" {
-		return []string{"gvisor", "docker", "microvm"}
-	}
-	return []string{"docker"}
-}
-
 // Options are what a stack is given by the program around it.
 type Options struct {
 	Log     *slog.Logger                          // what providers have to say; nil means nowhere
@@ -127,10 +89,6 @@ func find(name string) (Entry, error) {
 			return e, nil
 		}
 		names = append(names, e.Name)
-	}
-	if name == "" {
-		return Entry{}, fmt.Errorf("no provider isolates sandboxes on this operating system yet: " +
-			"set url to a Linux machine that runs atoll serve, or name the provider local, which does not isolate")
 	}
 	return Entry{}, fmt.Errorf("%q: this binary has %s", name, strings.Join(names, ", "))
 }

@@ -27,6 +27,7 @@ type diagnosis struct {
 	URL       string      `json:"url,omitempty"`    // of the server that is to be used
 	urlOK     bool
 	Providers []providerDiagnosis `json:"providers"`
+	Drivers   []driverDiagnosis   `json:"drivers"`
 }
 
 type providerDiagnosis struct {
@@ -38,15 +39,21 @@ type providerDiagnosis struct {
 	Caps *atoll.Caps `json:"caps,omitempty"`
 }
 
+type driverDiagnosis struct {
+	Name  string   `json:"name"`
+	Users []string `json:"users"` // the providers whose machines it makes
+	atoll.Probe
+}
+
 func newDoctor(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say which providers work on this machine, and what to do about those that do not",
-		Long: `Doctor tries every provider that this binary has. Its exit code is 0 when the one
-in use works here, else 1; where url names a server, what counts is whether that
-can be used. Those that providers does not list are used only when --provider
-names them, and then by this program alone.`,
+		Long: `Doctor tries every provider, and every driver of virtual machines. Its exit code is
+0 when the provider in use works here, else 1; where url names a server, what
+counts is whether that can be used. Those that providers does not list are used
+only when --provider names them, and then by this program alone.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -85,6 +92,9 @@ func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
 	for _, e := range config.Providers() {
 		d.Providers = append(d.Providers, a.examine(ctx, cfg, e))
 	}
+	for _, e := range config.Drivers() {
+		d.Drivers = append(d.Drivers, driverDiagnosis{e.Name, append([]string{}, e.Users...), e.Probe(ctx, cfg)})
+	}
 	return d, nil
 }
 
@@ -122,9 +132,12 @@ func providerNames(ctx context.Context, p atoll.Provider) (string, error) {
 
 func (a *app) examine(ctx context.Context, cfg *config.Config, e config.Entry) providerDiagnosis {
 	d := providerDiagnosis{Name: e.Name, Default: e.Name == cfg.Provider && cfg.URL == "", Listed: slices.Contains(cfg.ProviderNames(), e.Name)}
+	if d.Probe = e.On(runtime.GOOS); !d.OK {
+		return d
+	}
 	p, err := e.Open(cfg, config.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		d.Probe = atoll.Probe{Reason: err.Error()}
+		d.Probe = atoll.Probe{Reason: causeOf(err).Error()}
 		return d
 	}
 	info := p.Info()
@@ -169,10 +182,7 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 	printProbe(&b, "state_dir", d.State)
 	printProbe(&b, "", d.Store)
 	for _, p := range d.Providers {
-		verdict, uses := "works", ""
-		if !p.OK {
-			verdict = "does not work here"
-		}
+		uses := ""
 		if p.Default {
 			uses = ", in use"
 		} else if !p.Listed {
@@ -181,11 +191,26 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 		if p.Isolation == atoll.IsolationNone {
 			uses += ", does not isolate: for development only"
 		}
-		fmt.Fprintf(&b, "\n%s  %s%s\n", p.Name, verdict, uses)
+		fmt.Fprintf(&b, "\n%s  %s%s\n", p.Name, verdict(p.Probe), uses)
 		printProbe(&b, "", p.Probe)
+	}
+	for _, d := range d.Drivers {
+		uses := "for Go programs (package vm/" + d.Name + "): no provider uses it yet"
+		if len(d.Users) > 0 {
+			uses = "makes the machines of " + strings.Join(d.Users, ", ")
+		}
+		fmt.Fprintf(&b, "\n%s  %s, %s\n", d.Name, verdict(d.Probe), uses)
+		printProbe(&b, "", d.Probe)
 	}
 	_, err := a.stdout.WriteString(b.String())
 	return err
+}
+
+func verdict(p atoll.Probe) string {
+	if p.OK {
+		return "works"
+	}
+	return "does not work here"
 }
 
 func printProbe(b *strings.Builder, what string, p atoll.Probe) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -71,7 +72,7 @@ func (p *Provider) diagnose(err error) atoll.Probe {
 		}
 		return false
 	}
-	const start = "start it (systemctl start docker), or set DOCKER_HOST or docker.host to where one listens; Podman's is at unix://$XDG_RUNTIME_DIR/podman/podman.sock after systemctl --user start podman.socket"
+	start := starts[runtime.GOOS] + "or set DOCKER_HOST or docker.host to where one listens"
 	switch {
 	case errors.Is(err, fs.ErrPermission), has("permission denied"):
 		return atoll.Probe{
@@ -91,6 +92,13 @@ func (p *Provider) diagnose(err error) atoll.Probe {
 		return atoll.Probe{Reason: "no Docker Engine answers at " + at + ": " + text, Fix: start}
 	}
 	return atoll.Probe{Reason: "the Docker Engine at " + at + " does not work: " + text, Fix: start}
+}
+
+// starts are how an engine is started on an operating system.
+var starts = map[string]string{
+	"linux":   "start it (systemctl start docker; Podman's is at unix://$XDG_RUNTIME_DIR/podman/podman.sock after systemctl --user start podman.socket), ",
+	"darwin":  "start Docker Desktop (open -a Docker; brew install --cask docker-desktop installs it), ",
+	"windows": "start Docker Desktop (winget install Docker.DockerDesktop installs it), ",
 }
 
 // cause is what an error of ours says apart from what was being done.

@@ -12,7 +12,10 @@ import (
 )
 
 func probe() atoll.Probe {
-	return atoll.Probe{Reason: "the local provider does not work on " + runtime.GOOS}
+	return atoll.Probe{
+		Reason: "local is only available on Unix systems, current platform: " + runtime.GOOS,
+		Fix:    "use docker (--provider docker)",
+	}
 }
 
 // The rest is never called: New refuses.

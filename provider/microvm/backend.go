@@ -58,21 +58,16 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 			return atoll.Probe{Reason: program + " is not installed", Fix: "apt-get install e2fsprogs"}
 		}
 	}
+	opts := qemu.Options{Program: b.opts.Program, Accel: b.opts.Accel, Cache: b.opts.accelCache(), Log: b.opts.Log}
 	im, err := b.opts.Bundles.Get(b.opts.Default)
-	if err != nil {
-		d, err := qemu.New(ctx, qemu.Options{Program: b.opts.Program, Accel: "tcg"})
-		if err != nil {
-			return atoll.Probe{Reason: err.Error(), Fix: "apt-get install qemu-system-x86"}
-		}
-		p := d.Probe(ctx)
-		p.Notes = append(p.Notes[:1], "there is no image yet: the first sandbox builds one, or atoll image build")
-		return p
+	if err == nil {
+		opts.Kernel = im.Path(im.Kernel.File)
 	}
-	d, err := qemu.New(ctx, qemu.Options{Program: b.opts.Program, Accel: b.opts.Accel, Kernel: im.Path(im.Kernel.File), Cache: b.opts.accelCache(), Log: b.opts.Log})
-	if err != nil {
-		return atoll.Probe{Reason: err.Error(), Fix: "apt-get install qemu-system-x86"}
+	p := qemu.Probe(ctx, opts)
+	if err != nil && p.OK {
+		p.Notes = append(p.Notes, "there is no image yet: the first sandbox builds one, or atoll image build")
 	}
-	return d.Probe(ctx)
+	return p
 }
 
 func installed(program string) bool {

@@ -68,7 +68,7 @@ func (d *Driver) New(h *vm.Hardware) (vm.Machine, error) {
 		return atoll.Errorf("machine", h.ID, atoll.ErrInvalid, format, args...)
 	}
 	if runtime.GOOS != "linux" {
-		return nil, atoll.Errorf("machine", h.ID, atoll.ErrUnsupported, "firecracker is only available on Linux, current platform: %s", runtime.GOOS)
+		return nil, atoll.Errorf("machine", h.ID, atoll.ErrUnsupported, "%s", elsewhere())
 	}
 	if err := h.Validate(d.Caps()); err != nil {
 		return nil, err
@@ -93,6 +93,10 @@ func (d *Driver) New(h *vm.Hardware) (vm.Machine, error) {
 		}
 	}
 	return m, nil
+}
+
+func elsewhere() string {
+	return "firecracker is only available on Linux, current platform: " + runtime.GOOS
 }
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"

@@ -15,7 +15,7 @@ import (
 // Probe implements vm.Driver. It runs the program, and makes a machine of KVM's.
 func (d *Driver) Probe(ctx context.Context) atoll.Probe {
 	if runtime.GOOS != "linux" {
-		return atoll.Probe{Reason: "firecracker is only available on Linux, current platform: " + runtime.GOOS}
+		return atoll.Probe{Reason: elsewhere(), Fix: "on macOS use vz, on Windows wsl2"}
 	}
 	program, err := d.program()
 	if err != nil {

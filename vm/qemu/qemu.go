@@ -7,6 +7,7 @@ package qemu
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -68,7 +69,7 @@ func New(ctx context.Context, opts Options) (*Driver, error) {
 	d := &Driver{opts: opts, program: path, arch: a, log: opts.Log}
 	switch opts.Accel {
 	case accelKVM, accelTCG:
-		d.accel = opts.Accel
+		d.accel, d.why = opts.Accel, "that was asked for"
 	case "":
 		if d.accel, d.why, err = d.probe(ctx); err != nil {
 			return nil, err
@@ -124,7 +125,41 @@ func (d *Driver) Probe(ctx context.Context) atoll.Probe {
 	if d.accel == accelTCG {
 		p.Notes = append(p.Notes, "without KVM machines are emulated, and slow: "+d.why)
 	}
+	if _, err := findShareDaemon(); err != nil {
+		p.Notes = append(p.Notes, "no directories can be shared with machines: "+cause(err))
+	}
 	return p
+}
+
+// Probe finds out whether New works with opts, and what its Driver says. Without a
+// kernel to try it with, KVM is only looked for.
+func Probe(ctx context.Context, opts Options) atoll.Probe {
+	untried := opts.Kernel == "" && opts.Accel == ""
+	if untried {
+		opts.Accel = accelTCG
+	}
+	d, err := New(ctx, opts)
+	if err != nil {
+		return atoll.Probe{Reason: cause(err), Fix: "apt-get install " + packages[runtime.GOARCH]}
+	}
+	if !untried {
+		return d.Probe(ctx)
+	}
+	if d.why = usable(); d.why != "" {
+		return d.Probe(ctx)
+	}
+	d.accel = accelKVM
+	p := d.Probe(ctx)
+	p.Notes = append(p.Notes, "there is "+kvmDevice+": whether machines come up on it is found out with the first kernel")
+	return p
+}
+
+// cause is what an error of ours says apart from what was being done.
+func cause(err error) string {
+	if e := (*atoll.Error)(nil); errors.As(err, &e) && e.Err != nil {
+		return e.Err.Error()
+	}
+	return err.Error()
 }
 
 var _ vm.Driver = (*Driver)(nil)

@@ -363,7 +363,7 @@ func (m *machine) Snapshot(context.Context, string) error {
 // Probe implements vm.Driver. It asks vfkit, and the kernel for the hypervisor.
 func (d *Driver) Probe(ctx context.Context) atoll.Probe {
 	if !d.here() {
-		return atoll.Probe{Reason: elsewhere()}
+		return atoll.Probe{Reason: elsewhere(), Fix: "on Linux use qemu or firecracker, on Windows wsl2"}
 	}
 	program, err := d.program()
 	if err != nil {

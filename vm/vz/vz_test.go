@@ -518,7 +518,7 @@ func TestProbe(t *testing.T) {
 		t.Errorf("without a hypervisor: %+v", p)
 	}
 	if runtime.GOOS != "darwin" {
-		if p := vz.New(vz.Options{}).Probe(l.ctx()); p.OK || !strings.Contains(p.Reason, "only available on macOS") {
+		if p := vz.New(vz.Options{}).Probe(l.ctx()); p.OK || p.Reason != "vz sandbox provider is only available on macOS (darwin), current platform: "+runtime.GOOS || p.Fix == "" {
 			t.Errorf("elsewhere: %+v", p)
 		}
 	}

@@ -105,7 +105,7 @@ const maxSaid = 1 << 10
 // Probe implements vm.Driver. It asks WSL what it is, and for its distributions.
 func (d *Driver) Probe(ctx context.Context) atoll.Probe {
 	if !d.here() {
-		return atoll.Probe{Reason: elsewhere()}
+		return atoll.Probe{Reason: elsewhere(), Fix: "on Linux use qemu or firecracker, on macOS vz"}
 	}
 	w, err := d.program()
 	if err != nil {

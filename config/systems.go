@@ -1,0 +1,67 @@
+package config
+
+import (
+	"runtime"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// An Entry is one provider that a Config can name.
+type Entry struct {
+	Name string
+	// Linux says that it is there on Linux only, and why.
+	Linux string
+	// Named says that it is used only where it is named, since it does not isolate.
+	Named bool
+
+	open func(cfg *Config, opts Options) (atoll.Provider, error)
+}
+
+// Open makes the provider from its table in cfg. It touches nothing but the state
+// directory. Kinds: ErrUnavailable, where On says so.
+func (e Entry) Open(cfg *Config, opts Options) (atoll.Provider, error) {
+	if p := e.On(runtime.GOOS); !p.OK {
+		return nil, atoll.Errorf("open", e.Name, atoll.ErrUnavailable, "%s: %s", p.Reason, p.Fix)
+	}
+	return e.open(cfg, opts)
+}
+
+// Providers lists those there are, the preferred one first. What another operating
+// system is needed for is among them, see Entry.On.
+func Providers() []Entry {
+	return []Entry{
+		{Name: "gvisor", open: openGVisor, Linux: "gVisor is a kernel for programs of Linux, and runs on Linux"},
+		{Name: "docker", open: openDocker},
+		{Name: "microvm", open: openMicroVM, Linux: "its machines are QEMU's, and no provider makes any with the drivers of other systems yet"},
+		{Name: "local", open: openLocal, Named: true},
+		{Name: "mock", open: openMock, Named: true},
+	}
+}
+
+// On says whether there is such a provider on the operating system goos, and if not what
+// to do there. Whether it works is for the provider's own Probe.
+func (e Entry) On(goos string) atoll.Probe {
+	if e.Linux == "" || goos == "linux" {
+		return atoll.Probe{OK: true}
+	}
+	return atoll.Probe{
+		Reason: e.Name + " is only available on Linux, current platform: " + goos + ": " + e.Linux,
+		Fix:    "run atoll serve on a Linux machine and set url to it, or use docker here (--provider docker)",
+	}
+}
+
+// DefaultProvider is the provider of those who name none on a machine with the
+// operating system goos: the preferred one of those that it can have.
+func DefaultProvider(goos string) string { return DefaultProviders(goos)[0] }
+
+// DefaultProviders are those that can be named on a machine with the operating
+// system goos where nobody says which, the preferred one first.
+func DefaultProviders(goos string) []string {
+	var names []string
+	for _, e := range Providers() {
+		if !e.Named && e.On(goos).OK {
+			names = append(names, e.Name)
+		}
+	}
+	return names
+}
