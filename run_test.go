@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -421,5 +422,43 @@ func TestHTTPClientErrors(t *testing.T) {
 	c := HTTPClient(&wired{dial: func(int) (net.Conn, error) { return nil, E("dial", "x", ErrUnavailable, nil) }}, 80)
 	if _, err := c.Get("http://localhost/"); KindOf(err) != ErrUnavailable {
 		t.Errorf("Get: %v, want %q", err, ErrUnavailable)
+	}
+}
+
+func TestExecuteCode(t *testing.T) {
+	small, large := strings.Repeat("x", maxCodeArgument), strings.Repeat("x", maxCodeArgument+1)
+	byStdin := []string{": code; atoll_code=$(cat) || exit; eval \"unset atoll_code; $atoll_code\""}
+	for language, want := range map[string]struct{ argument, stdin []string }{
+		"python": {[]string{"python3", "-c"}, []string{"python3", "-"}}, "Python3": {[]string{"python3", "-c"}, []string{"python3", "-"}},
+		"node": {[]string{"node", "-e"}, []string{"node", "-"}}, "JavaScript": {[]string{"node", "-e"}, []string{"node", "-"}}, "JS": {[]string{"node", "-e"}, []string{"node", "-"}},
+		"bash": {[]string{"bash", "-c"}, append([]string{"bash", "-c"}, byStdin...)}, "sh": {[]string{"sh", "-c"}, append([]string{"sh", "-c"}, byStdin...)},
+	} {
+		sb := &fake{run: says("out", "err", Exit{Code: 3})}
+		for _, text := range []string{small, large} {
+			res, err := ExecuteCode(t.Context(), sb, &Code{Language: language, Code: text, Env: []string{"A=b"}, Dir: "d", User: "u", Timeout: 7})
+			if err != nil || res.Code != 3 || string(res.Stdout) != "out" || string(res.Stderr) != "err" {
+				t.Errorf("%s: %v, %v", language, res, err)
+			}
+		}
+		for i, args := range [][]string{append(want.argument, small), want.stdin} {
+			cmd := sb.execs[i]
+			if !slices.Equal(cmd.Args, args) || !slices.Equal(cmd.Env, []string{"A=b"}) || cmd.Dir != "d" || cmd.User != "u" || cmd.Timeout != 7 {
+				t.Errorf("%s: %.100q in %+v", language, cmd.Args, cmd)
+			}
+			if (cmd.Stdin != nil) != (i == 1) {
+				t.Errorf("%s: stdin %v", language, cmd.Stdin)
+			}
+		}
+		if text, err := io.ReadAll(sb.execs[1].Stdin); err != nil || string(text) != large {
+			t.Errorf("%s: %d bytes on stdin, %v", language, len(text), err)
+		}
+	}
+	if res, err := ExecuteCode(t.Context(), &fake{}, &Code{Language: "Basic", Code: "10"}); err != nil || res.Code != -1 || string(res.Stderr) != "unsupported language: Basic" {
+		t.Errorf("no language: %v, %v", res, err)
+	}
+	for _, text := range []string{"a\x00b", strings.Repeat("x", MaxCode+1)} {
+		if _, err := ExecuteCode(t.Context(), &fake{}, &Code{Language: "sh", Code: text}); KindOf(err) != ErrInvalid {
+			t.Errorf("%d bytes: %v", len(text), err)
+		}
 	}
 }

@@ -85,11 +85,15 @@ func (h *Handler) serveRun(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	writeJSON(w, http.StatusOK, replyOf(res))
+	return nil
+}
+
+func replyOf(res atoll.Result) execReply {
 	reply := execReply{Exit: res.Exit, StdoutTruncated: res.StdoutTruncated, StderrTruncated: res.StderrTruncated}
 	reply.Stdout, reply.StdoutEncoding = encodeText(res.Stdout, res.StdoutTruncated)
 	reply.Stderr, reply.StderrEncoding = encodeText(res.Stderr, res.StderrTruncated)
-	writeJSON(w, http.StatusOK, reply)
-	return nil
+	return reply
 }
 
 // encodeText returns b as it is when it is text. Half a character at the end of

@@ -104,7 +104,11 @@ func invalid(format string, args ...any) error {
 // body decodes the request's JSON body. An empty one leaves v as it is, unless
 // it is required.
 func (h *Handler) body(w http.ResponseWriter, r *http.Request, v any, required bool) error {
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.opts.MaxBody))
+	return h.bodyUpTo(h.opts.MaxBody, w, r, v, required)
+}
+
+func (h *Handler) bodyUpTo(limit int64, w http.ResponseWriter, r *http.Request, v any, required bool) error {
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if err != nil {
 		return uploadError(err)
 	}

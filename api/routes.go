@@ -96,6 +96,6 @@ func (r Route) check(req *http.Request) error {
 // Routes lists what every Handler serves.
 func Routes() []Route {
 	return slices.Concat(
-		serverRoutes(), sandboxRoutes(), execRoutes(), processRoutes(), terminalRoutes(), fileRoutes(), portRoutes(), storeRoutes(), ledgerRoutes(), workspaceRoutes(), sessionRoutes(), poolRoutes(), toolRoutes(), conversationRoutes(),
+		serverRoutes(), sandboxRoutes(), execRoutes(), codeRoutes(), processRoutes(), terminalRoutes(), fileRoutes(), portRoutes(), storeRoutes(), ledgerRoutes(), workspaceRoutes(), sessionRoutes(), poolRoutes(), toolRoutes(), conversationRoutes(),
 	)
 }

@@ -23,7 +23,7 @@ import (
 //	ls DIR
 //	stty size              "ROWS COLS"; exits non-zero when stdin is no terminal
 //
-// Any other program, but for sh, is not there (ErrCommandNotFound); "/" as a
+// Any other program, but for sh, bash, python3 and node, is not there (ErrCommandNotFound); "/" as a
 // program is there and cannot be executed (ErrExecFailed).
 //
 // Words are shell scripts that begin with their own name as a no-op:
@@ -74,6 +74,10 @@ import (
 //	                 where it can, until it is killed; what others put there goes
 //	mounted DIR      exits 0 when DIR is a directory, else 1
 //	load FILE        stores stdin in FILE, a program that everybody may execute
+//	code             does what stdin says, a script, when it has come to its end
+//
+// The last is atoll.ExecuteCode's, which has "sh -c" run a script without a word, too: one
+// of echo, cat, : and exit, with ";" between them.
 //
 // Where there are walls a program of the suite's own, which load has brought in,
 // tries them.

@@ -342,6 +342,33 @@ var execs = []promise{
 			t.Errorf("the second is %+v, want the one that runs", b)
 		}
 	}},
+	{"ExecuteCode runs programs of whatever size, in the languages that the image has", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for language, c := range map[string]struct{ program, version, text string }{
+			"Python": {"python3", "Python 3", `import sys; print("in:", sys.stdin.read()); "PAD"; sys.exit(3)`},
+			"js":     {"node", "v", `console.log("in:", require("fs").readFileSync(0, "utf8")); "PAD"; process.exitCode = 3`},
+			"BASH":   {"bash", "GNU bash", `echo "in: "; cat; : PAD; exit 3`},
+			"sh":     {text: `echo "in: "; cat; : PAD; exit 3`},
+		} {
+			if c.program != "" {
+				out, err := atoll.Output(h.ctx(t), sb, program(c.program, "--version"))
+				if err != nil || !strings.HasPrefix(string(out), c.version) {
+					t.Logf("%s is not tried: %s --version says %.40q, %v", language, c.program, out, err)
+					continue
+				}
+			}
+			for _, size := range []int{1, 300 << 10} { // which is more than an argument takes
+				res, err := atoll.ExecuteCode(h.ctx(t), sb, &atoll.Code{Language: language, Code: strings.Replace(c.text, "PAD", strings.Repeat("x", size), 1)})
+				if err != nil || res.Code != 3 || string(res.Stdout) != "in: \n" || len(res.Stderr) > 0 {
+					t.Errorf("%s with %d bytes more: %v, %v; want exit code 3 and an empty input", language, size, res, err)
+				}
+			}
+		}
+		res, err := atoll.ExecuteCode(h.ctx(t), sb, &atoll.Code{Language: "x", Code: "x"})
+		if err != nil || res.Code != -1 || len(res.Stdout) > 0 || string(res.Stderr) != "unsupported language: x" {
+			t.Errorf("a language that is not there: %v, %v", res, err)
+		}
+	}},
 	{"DetectShell finds one that runs", nil, func(t *testing.T, h *harness) {
 		shell, err := atoll.DetectShell(h.ctx(t), h.idle(t), "", nil)
 		if err != nil || !strings.HasPrefix(shell, "/") {

@@ -3,6 +3,7 @@ package mock
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -32,6 +33,16 @@ func sh(p *Proc) int {
 		}
 	}
 	code, _ := p.script(script)
+	return code
+}
+
+// onStdin is the word of atoll.ExecuteCode.
+func onStdin(p *Proc) int {
+	script, err := io.ReadAll(p.Stdin)
+	if err != nil {
+		return p.fail(err)
+	}
+	code, _ := p.script(string(script))
 	return code
 }
 

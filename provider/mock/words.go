@@ -19,6 +19,7 @@ import (
 // words are the conformance suite's: see package providertest. Args[0] is the
 // word itself.
 var words = map[string]Program{
+	"code": onStdin,
 	"exit": func(p *Proc) int { return p.number(1) },
 	"both": func(p *Proc) int {
 		code := p.print(p.arg(1) + "\n")
