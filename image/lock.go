@@ -43,19 +43,11 @@ func tryLock(path string, how int) (*os.File, error) {
 // lock waits until it alone has the named lock of the store. The function that
 // it returns gives it back.
 func (s *Store) lock(ctx context.Context, name string) (unlock func(), err error) {
-	path := s.path(locksDir, name)
-	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		l, err := disk.TryLock(path)
-		if err == nil {
-			return func() { _ = l.Remove() }, nil // one that stays is swept up
-		}
-		if err != disk.ErrLocked {
-			return nil, err
-		}
-		if err := sleep(ctx, wait); err != nil {
-			return nil, err
-		}
+	l, err := disk.AwaitLock(ctx, s.path(locksDir, name))
+	if err != nil {
+		return nil, err
 	}
+	return func() { _ = l.Remove() }, nil // one that stays is swept up
 }
 
 // sleep waits for d, give or take a fifth, or for the end of ctx.

@@ -124,20 +124,13 @@ func (s *SQLite) connect(ctx context.Context) (*sql.DB, error) {
 // had it.
 func openingLock(ctx context.Context, path string) (*disk.Lock, error) {
 	const patience = 30 * time.Second
-	for end := time.Now().Add(patience); ; {
-		lock, err := disk.TryLock(path)
-		switch {
-		case !errors.Is(err, disk.ErrLocked):
-			return lock, err
-		case time.Now().After(end):
-			return nil, atoll.Errorf("", "", atoll.ErrUnavailable, "another program has been opening it for more than %s: look for one that was stopped", patience)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(time.Millisecond):
-		}
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	lock, err := disk.AwaitLock(within, path)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		err = atoll.Errorf("", "", atoll.ErrUnavailable, "another program has been opening it for more than %s: look for one that was stopped", patience)
 	}
+	return lock, err
 }
 
 // migrate makes the schema the one that this program knows.

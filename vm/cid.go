@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/disk"
@@ -22,7 +21,7 @@ type CIDs string
 // long as ctx lasts. Kinds: ErrExhausted, after four billion of them.
 func (c CIDs) Next(ctx context.Context) (uint32, error) {
 	path := string(c)
-	lock, err := lockCIDs(ctx, path+".lock")
+	lock, err := disk.AwaitLock(ctx, path+".lock")
 	if err != nil {
 		return 0, err
 	}
@@ -41,18 +40,4 @@ func (c CIDs) Next(ctx context.Context) (uint32, error) {
 		return 0, atoll.Errorf("cid", "", atoll.ErrExhausted, "all addresses were given: remove %s when no virtual machine runs", path)
 	}
 	return next, disk.WriteFile(path, binary.BigEndian.AppendUint32(nil, next+1))
-}
-
-func lockCIDs(ctx context.Context, path string) (*disk.Lock, error) {
-	for {
-		lock, err := disk.TryLock(path)
-		if !errors.Is(err, disk.ErrLocked) {
-			return lock, err
-		}
-		select {
-		case <-time.After(time.Millisecond):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 func TestValidate(t *testing.T) {
@@ -154,7 +155,7 @@ func TestCIDs(t *testing.T) {
 			t.Errorf("after %q: %d, %v", text, cid, err)
 		}
 	}
-	lock, err := lockCIDs(t.Context(), path+".lock")
+	lock, err := disk.AwaitLock(t.Context(), path+".lock")
 	if err != nil {
 		t.Fatal(err)
 	}

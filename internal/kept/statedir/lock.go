@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,28 +27,20 @@ var ErrBusy = disk.ErrLocked
 // long as ctx lasts. It is fs.ErrNotExist when the sandbox has no directory,
 // also when it lost it while we waited.
 func (d Dir) Lock(ctx context.Context, id string) (*disk.Lock, error) {
-	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
-		l, err := d.TryLock(id)
-		if !errors.Is(err, ErrBusy) {
-			return l, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(delay):
-		}
-	}
+	return disk.AwaitLock(ctx, d.lock(id))
 }
 
 // TryLock is Lock without waiting: it is ErrBusy when the lock is held.
 func (d Dir) TryLock(id string) (*disk.Lock, error) {
-	return disk.TryLock(filepath.Join(d.Sandbox(id), "lock"))
+	return disk.TryLock(d.lock(id))
 }
+
+func (d Dir) lock(id string) string { return filepath.Join(d.Sandbox(id), "lock") }
 
 // Busy reports whether somebody holds the sandbox's lock, or its directory is
 // gone. To find out, it takes the lock for a moment.
 func (d Dir) Busy(id string) bool {
-	l, err := disk.TryLockExisting(filepath.Join(d.Sandbox(id), "lock"))
+	l, err := disk.TryLockExisting(d.lock(id))
 	defer l.Release()
 	return errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist)
 }
