@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -193,33 +192,29 @@ func claimedTurn(t *testing.T, open func(string) store.Conversations) {
 	c.Turn, c.Turns = nil, 0
 	insertConversation(t, stores[0], c)
 	var won atomic.Pointer[string]
-	var winners atomic.Int32
-	var all sync.WaitGroup
+	var claims []func() error
 	for i := range 50 {
 		s, server := stores[i%len(stores)], fmt.Sprint("server", i)
-		all.Go(func() {
+		claims = append(claims, func() error {
 			c, err := s.FindConversation(t.Context(), "acme", "one")
-			if err != nil {
-				t.Errorf("FindConversation: %v", err)
-				return
+			if err == nil && c.Turn != nil {
+				return store.ErrChanged // too late already
 			}
-			if c.Turn != nil {
-				return // too late already
+			if err != nil {
+				return err
 			}
 			c.Turn, c.Turns = &atoll.Turn{ID: "turn", Server: server}, c.Turns+1
-			switch err := s.UpdateConversation(t.Context(), c); {
-			case err == nil:
-				winners.Add(1)
+			err = s.UpdateConversation(t.Context(), c)
+			if err == nil {
 				won.Store(&server)
-			case !errors.Is(err, store.ErrChanged):
-				t.Errorf("UpdateConversation: %v", err)
 			}
+			return err
 		})
 	}
-	all.Wait()
+	oneWins(t, claims, store.ErrChanged)
 	got := findConversation(t, stores[1], "acme", "one")
-	if n := winners.Load(); n != 1 || got.Turn == nil || got.Turn.Server != *won.Load() || got.Turns != 1 {
-		t.Errorf("%d have it, and what is kept is %+v, %d turns", n, got.Turn, got.Turns)
+	if server := won.Load(); server == nil || got.Turn == nil || got.Turn.Server != *server || got.Turns != 1 {
+		t.Errorf("what is kept is %+v, %d turns", got.Turn, got.Turns)
 	}
 }
 

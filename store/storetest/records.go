@@ -136,26 +136,15 @@ func changed(t *testing.T, open func(string) store.Store) {
 func raced(t *testing.T, open func(string) store.Store) {
 	r := record("scope", "")
 	insert(t, open("a"), r, "")
-	var won atomic.Int32
-	var all sync.WaitGroup
+	var claims []func() error
 	for range 4 {
 		s := open("a")
 		for range 4 {
 			mine := *r
-			all.Go(func() {
-				switch err := s.Update(t.Context(), &mine); {
-				case err == nil:
-					won.Add(1)
-				case atoll.KindOf(err) != atoll.ErrConflict:
-					t.Errorf("Update: %v", err)
-				}
-			})
+			claims = append(claims, func() error { return s.Update(t.Context(), &mine) })
 		}
 	}
-	all.Wait()
-	if n := won.Load(); n != 1 {
-		t.Errorf("%d of 16 have changed it", n)
-	}
+	oneWins(t, claims, atoll.ErrConflict)
 }
 
 // crowded lets the first openings of a store happen at once, too.
@@ -185,23 +174,15 @@ func crowded(t *testing.T, open func(string) store.Store) {
 }
 
 func claimed(t *testing.T, open func(string) store.Store) {
-	var won atomic.Int32
-	var all sync.WaitGroup
+	var claims []func() error
 	for i := range 8 {
 		s := open("a")
-		all.Go(func() {
-			switch _, err := s.Insert(t.Context(), record(fmt.Sprint("scope", i%2), "web"), "x", 0); {
-			case err == nil:
-				won.Add(1)
-			case atoll.KindOf(err) != atoll.ErrAlreadyExists:
-				t.Errorf("Insert: %v", err)
-			}
+		claims = append(claims, func() error {
+			_, err := s.Insert(t.Context(), record(fmt.Sprint("scope", i%2), "web"), "x", 0)
+			return err
 		})
 	}
-	all.Wait()
-	if n := won.Load(); n != 1 {
-		t.Errorf("%d of 8 have got the name", n)
-	}
+	oneWins(t, claims, atoll.ErrAlreadyExists)
 }
 
 // limited inserts more records than there may be, through two openings.

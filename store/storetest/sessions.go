@@ -3,8 +3,6 @@ package storetest
 import (
 	"errors"
 	"reflect"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,21 +91,10 @@ func sessions(t *testing.T, open func(string) store.Store) {
 
 // boundOnce opens one session many times at once.
 func boundOnce(t *testing.T, open func(string) store.Store) {
-	var won atomic.Int32
-	var all sync.WaitGroup
+	var claims []func() error
 	for range 8 {
 		s := open("a")
-		all.Go(func() {
-			switch err := s.InsertSession(t.Context(), bound("p", "one")); {
-			case err == nil:
-				won.Add(1)
-			case atoll.KindOf(err) != atoll.ErrAlreadyExists:
-				t.Errorf("InsertSession: %v", err)
-			}
-		})
+		claims = append(claims, func() error { return s.InsertSession(t.Context(), bound("p", "one")) })
 	}
-	all.Wait()
-	if n := won.Load(); n != 1 {
-		t.Errorf("%d of 8 have it", n)
-	}
+	oneWins(t, claims, atoll.ErrAlreadyExists)
 }

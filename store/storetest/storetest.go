@@ -3,7 +3,10 @@
 package storetest
 
 import (
+	"errors"
 	"reflect"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,6 +74,28 @@ func insert(t *testing.T, s store.Store, r *store.Record, secret string) string 
 		t.Fatalf("Insert: %v", err)
 	}
 	return kept
+}
+
+// oneWins makes all claims at the same time: one has what all want, and the others get
+// the error refused.
+func oneWins(t *testing.T, claims []func() error, refused error) {
+	t.Helper()
+	var won atomic.Int32
+	var all sync.WaitGroup
+	for _, claim := range claims {
+		all.Go(func() {
+			switch err := claim(); {
+			case err == nil:
+				won.Add(1)
+			case !errors.Is(err, refused):
+				t.Errorf("who came too late: %v, want %v", err, refused)
+			}
+		})
+	}
+	all.Wait()
+	if n := won.Load(); n != 1 {
+		t.Errorf("%d of %d have it", n, len(claims))
+	}
 }
 
 func wantKind(t *testing.T, what string, err error, want atoll.Kind) {
