@@ -89,8 +89,11 @@ var rooms = map[string]map[string]string{
 		"internal/disk":   "the removal of root file systems",
 		"internal/ranges": "what no registry may send it to",
 	},
-	"image/bundle": {"internal/disk": "locks, files replaced as a whole, removals"},
-	"bucket":       {"internal/disk": "locks between programs, and what a full disk says"},
+	"image/bundle": {
+		"internal/disk": "locks, files replaced as a whole, removals",
+		"vm":            "what guests in its initrd and on its disks go by",
+	},
+	"bucket": {"internal/disk": "locks between programs, and what a full disk says"},
 	"bucket/s3": {
 		"bucket":             "whose promises it keeps",
 		"internal/awsclient": "how it asks a service",

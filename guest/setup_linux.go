@@ -54,14 +54,11 @@ func (m systemMount) make(root string) error {
 	return nil
 }
 
-// moduleList names the modules that a machine may need, those that others need before
-// them; those whose hardware is not there do no harm.
-const moduleList = "/lib/modules/atoll.load"
-
 // loadModules loads the kernel's modules from the initial file system, where there are
-// any. What the kernel's command line says of them they are told.
+// any. What the kernel's command line says of them they are told; those whose hardware is
+// not there do no harm.
 func loadModules() error {
-	list, err := os.Open(moduleList)
+	list, err := os.Open(vm.ModuleList)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -69,14 +66,11 @@ func loadModules() error {
 		return err
 	}
 	defer list.Close()
-	cmdline, err := os.ReadFile("/proc/cmdline")
-	if err != nil {
-		return err
-	}
+	cmdline := kernelCmdline()
 	for lines := bufio.NewScanner(list); lines.Scan(); {
 		path := lines.Text()
 		if !filepath.IsAbs(path) {
-			path = filepath.Join(filepath.Dir(moduleList), path)
+			path = filepath.Join(filepath.Dir(vm.ModuleList), path)
 		}
 		f, err := os.Open(path)
 		if err != nil {
@@ -92,11 +86,11 @@ func loadModules() error {
 }
 
 // parameters are those of the module in a file, on the kernel's command line.
-func parameters(path string, cmdline []byte) string {
+func parameters(path, cmdline string) string {
 	name, _, _ := strings.Cut(filepath.Base(path), ".")
 	prefix := strings.ReplaceAll(name, "-", "_") + "."
 	var all []string
-	for _, word := range strings.Fields(string(cmdline)) {
+	for _, word := range strings.Fields(cmdline) {
 		if p, ok := strings.CutPrefix(strings.ReplaceAll(word, "-", "_"), prefix); ok && p != "" {
 			all = append(all, word[len(prefix):])
 		}

@@ -14,6 +14,10 @@ const (
 	wordDisks   = "atoll.disks="
 )
 
+// ModuleList is the file of an initrd that names the modules which a guest of ours has
+// to load: one path a line, each after those that it depends on.
+const ModuleList = "/lib/modules/atoll.load"
+
 // maxNamed is how many disks have a letter.
 const maxNamed = 26
 

@@ -8,11 +8,9 @@ import (
 	"path"
 	"slices"
 	"strings"
-)
 
-// LoadList is the file of an initrd that names the modules which the guest has to
-// load: one path a line, each after those that it depends on.
-const LoadList = "/lib/modules/atoll.load"
+	"github.com/seed46cd37a8/atoll/vm"
+)
 
 // Kinds of files, as Unix counts them.
 const (
@@ -38,7 +36,7 @@ func writeInitrd(w io.Writer, init []byte, release string, load []module, progra
 		files[name] = m.data
 		fmt.Fprintf(&list, "/%s\n", name)
 	}
-	files[strings.TrimPrefix(LoadList, "/")] = list.Bytes()
+	files[strings.TrimPrefix(vm.ModuleList, "/")] = list.Bytes()
 
 	dirs := map[string]bool{}
 	for _, d := range directories {

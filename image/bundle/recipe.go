@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/vm"
 )
 
 // A Recipe says what a bundle is built from. The zero value is Debian with what agents
@@ -60,7 +61,7 @@ var dockerInit = &Init{
 		Args:  []string{"/usr/sbin/dockerd", "--data-root", "/var/lib/docker", "--host", "unix://" + dockerSocket},
 		Ready: []string{"/usr/bin/docker", "--host", "unix://" + dockerSocket, "info"}, Every: atoll.Duration(time.Second), Within: atoll.Duration(time.Minute),
 	}},
-	Bridges: []InitBridge{{Port: 2375, Unix: dockerSocket}},
+	Bridges: []InitBridge{{Port: vm.PortDocker, Unix: dockerSocket}},
 }
 
 // DataDisk is the ID of the disk on which a Docker Engine keeps its data.
