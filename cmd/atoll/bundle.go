@@ -125,7 +125,7 @@ kernel. As an ordinary user mmdebstrap needs uidmap, and all files of an image b
 	fs.StringVar(&r.Mirror, "mirror", "", "of Debian, its URL (default deb.debian.org)")
 	fs.StringVar(&r.Kernel, "kernel", "", "a file: a Debian package with a kernel, or a kernel that has all it needs built in")
 	fs.StringSliceVar(&r.Modules, "modules", nil, "modules of the kernel that are loaded besides the usual ones")
-	fs.BoolVar(&r.Compress, "compress", false, "make the initrd smaller, and slower to boot where there is no KVM")
+	fs.BoolVar(&r.Compress, "compress", false, "compress the initrd, to a third or so; a machine that is emulated boots a little slower")
 	fs.BoolVar(&r.Fresh, "fresh", false, "install packages again, which may be newer by now")
 	fs.StringVarP(&out, "output", "o", "", "also copy the bundle to this new directory, for atoll image pull elsewhere")
 	show.register(fs)
