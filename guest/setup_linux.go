@@ -144,7 +144,7 @@ func (s *Setup) apply() error {
 			return atoll.Errorf("mount", m.Target, atoll.ErrInvalid, "mount on %s: %w", m.Target, err)
 		}
 	}
-	if err := s.files(); err != nil {
+	if err := s.files(newRoot); err != nil {
 		return err
 	}
 	if s.Network != nil {
@@ -178,9 +178,9 @@ func limitProcesses(n int) error {
 	return os.WriteFile("/proc/sys/kernel/threads-max", []byte(strconv.Itoa(now+Threads+n)), 0)
 }
 
-// files writes what programs look for.
-func (s *Setup) files() error {
-	root, err := os.OpenRoot(newRoot)
+// files writes what programs look for into a root file system.
+func (s *Setup) files(dir string) error {
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
@@ -410,6 +410,11 @@ func (n *Interface) up() error {
 	if err != nil {
 		return err
 	}
+	return n.apply(card)
+}
+
+// apply gives a network card its addresses, brings it up, and sets the routes.
+func (n *Interface) apply(card netlink.Link) error {
 	if n.MTU != 0 {
 		if err := netlink.LinkSetMTU(card, n.MTU); err != nil {
 			return err
