@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -103,12 +104,18 @@ type reference struct {
 }
 
 var (
-	hostForm   = regexp.MustCompile(`^(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?$`)
-	pathForm   = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*)*$`)
-	tagForm    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-	digestForm = regexp.MustCompile(`^(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`)
-	idForm     = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	hostForm   = form(`^(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?$`)
+	pathForm   = form(`^[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*)*$`)
+	tagForm    = form(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+	digestForm = form(`^(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`)
+	idForm     = form(`^[0-9a-f]{64}$`)
 )
+
+// form compiles an expression when it is first used: most programs that import this
+// package never do.
+func form(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 // maxName is the length of a whole name without tag and digest that registries
 // take.
@@ -131,10 +138,10 @@ func parseReference(text string) (reference, bool) {
 		ref.host, ref.path = first, after
 	}
 	ok := len(fullName(ref.host, ref.path)) <= maxName &&
-		(ref.host == "" || hostForm.MatchString(ref.host)) && pathForm.MatchString(ref.path) &&
-		(!tagged || tagForm.MatchString(ref.tag)) &&
-		(!digested || digestForm.MatchString(ref.digest)) &&
-		!idForm.MatchString(rest) // which engines take for an image's id
+		(ref.host == "" || hostForm().MatchString(ref.host)) && pathForm().MatchString(ref.path) &&
+		(!tagged || tagForm().MatchString(ref.tag)) &&
+		(!digested || digestForm().MatchString(ref.digest)) &&
+		!idForm().MatchString(rest) // which engines take for an image's id
 	return ref, ok
 }
 
@@ -176,7 +183,7 @@ func isPath(ref string) bool {
 
 // checkReference says what to write instead of what cannot be an image.
 func checkReference(ref string) error {
-	if ref == hostImage || digestForm.MatchString(ref) || isPath(ref) && !strings.ContainsAny(ref, "\x00\n\r") {
+	if ref == hostImage || digestForm().MatchString(ref) || isPath(ref) && !strings.ContainsAny(ref, "\x00\n\r") {
 		return nil
 	}
 	if scheme, _, ok := strings.Cut(ref, "://"); ok {
@@ -224,14 +231,14 @@ func matches(pattern, ref string) bool {
 		return false
 	case prefix == "":
 		return true
-	case ref == hostImage, digestForm.MatchString(ref):
+	case ref == hostImage, digestForm().MatchString(ref):
 		return false // neither has a registry
 	}
 	return strings.HasPrefix(normal(ref), normalPrefix(prefix))
 }
 
 func normal(ref string) string {
-	if ref == hostImage || isPath(ref) || digestForm.MatchString(ref) {
+	if ref == hostImage || isPath(ref) || digestForm().MatchString(ref) {
 		return ref
 	}
 	r, _ := parseReference(ref)

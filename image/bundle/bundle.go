@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"sync"
 	"time"
-
-	"path/filepath"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -126,11 +126,17 @@ func (m *Manifest) files() []File {
 }
 
 var (
-	digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	fileForm   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
-	archForm   = regexp.MustCompile(`^[a-z0-9]{1,16}$`)
-	idForm     = regexp.MustCompile(`^[a-zA-Z0-9-]{1,20}$`) // what virtio's serials can be
+	digestForm = form(`^sha256:[0-9a-f]{64}$`)
+	fileForm   = form(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+	archForm   = form(`^[a-z0-9]{1,16}$`)
+	idForm     = form(`^[a-zA-Z0-9-]{1,20}$`) // what virtio's serials can be
 )
+
+// form compiles an expression when it is first used: most programs that import this
+// package never do.
+func form(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 // parseManifest reads a manifest, which may come from anywhere.
 func parseManifest(raw []byte) (*Manifest, error) {
@@ -145,7 +151,7 @@ func parseManifest(raw []byte) (*Manifest, error) {
 	switch {
 	case m.Version != ManifestVersion:
 		return nil, damaged(nil, "the manifest has version %d, and this program reads %d", m.Version, ManifestVersion)
-	case !archForm.MatchString(m.Arch):
+	case !archForm().MatchString(m.Arch):
 		return nil, damaged(nil, "the manifest is for %q, which is no architecture", m.Arch)
 	case len(m.Disks) == 0 || m.Disks[0].ID != RootDisk:
 		return nil, damaged(nil, "the manifest has no root disk")
@@ -156,9 +162,9 @@ func parseManifest(raw []byte) (*Manifest, error) {
 	var total atoll.Bytes
 	for _, f := range m.files() {
 		switch {
-		case !fileForm.MatchString(f.Name) || slices.Contains(seen, f.Name):
+		case !fileForm().MatchString(f.Name) || slices.Contains(seen, f.Name):
 			return nil, damaged(nil, "the manifest has a file %q, which is no name for one, or there twice", f.Name)
-		case !digestForm.MatchString(f.Digest):
+		case !digestForm().MatchString(f.Digest):
 			return nil, damaged(nil, "the digest of %s is %q: it must be sha256:...", f.Name, f.Digest)
 		case f.Size <= 0 || f.Size > maxSize-total:
 			return nil, damaged(nil, "%s cannot have %d bytes", f.Name, int64(f.Size))
@@ -169,7 +175,7 @@ func parseManifest(raw []byte) (*Manifest, error) {
 	ids := map[string]bool{}
 	for _, disk := range m.Disks {
 		switch {
-		case !idForm.MatchString(disk.ID) || ids[disk.ID]:
+		case !idForm().MatchString(disk.ID) || ids[disk.ID]:
 			return nil, damaged(nil, "the manifest has a disk %q, which is no id for one, or there twice", disk.ID)
 		case disk.Format != "squashfs":
 			return nil, damaged(nil, "disk %s is in format %q, which is not known", disk.ID, disk.Format)

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -54,8 +53,8 @@ func haveTools(r Recipe) error {
 func debianArch() string { return runtime.GOARCH } // the names are the same where there are cloud kernels
 
 var (
-	dependsForm = regexp.MustCompile(`(linux-image-[a-z0-9][a-z0-9.+-]*)(?: \(= ([A-Za-z0-9.+:~-]+)\))?`)
-	versionForm = regexp.MustCompile(`^[A-Za-z0-9.+:~-]+$`)
+	dependsForm = form(`(linux-image-[a-z0-9][a-z0-9.+-]*)(?: \(= ([A-Za-z0-9.+:~-]+)\))?`)
+	versionForm = form(`^[A-Za-z0-9.+:~-]+$`)
 )
 
 // newestKernel returns which package has Debian's newest kernel, as "name=version".
@@ -66,7 +65,7 @@ func newestKernel(ctx context.Context) (string, error) {
 		return "", atoll.Errorf("build", meta, atoll.ErrUnavailable, "apt knows no such package: run apt-get update, or give a kernel with --kernel: %w", err)
 	}
 	fields := paragraph(out)
-	m := dependsForm.FindStringSubmatch(fields["Depends"])
+	m := dependsForm().FindStringSubmatch(fields["Depends"])
 	if m == nil {
 		return "", atoll.Errorf("build", meta, atoll.ErrUnavailable, "the package depends on %q, which is no kernel: give one with --kernel", fields["Depends"])
 	}
@@ -74,7 +73,7 @@ func newestKernel(ctx context.Context) (string, error) {
 	if version == "" {
 		version = fields["Version"]
 	}
-	if !versionForm.MatchString(version) {
+	if !versionForm().MatchString(version) {
 		return "", atoll.Errorf("build", meta, atoll.ErrUnavailable, "the package has version %q: give a kernel with --kernel", version)
 	}
 	return m[1] + "=" + version, nil

@@ -127,7 +127,7 @@ func (p *pull) locate() error {
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf("pull", p.source, atoll.ErrInvalid, format, args...)
 	}
-	if p.opts.Digest != "" && !digestForm.MatchString(p.opts.Digest) {
+	if p.opts.Digest != "" && !digestForm().MatchString(p.opts.Digest) {
 		return bad("%q is no digest: write it like sha256:0123...", p.opts.Digest)
 	}
 	if !strings.Contains(p.source, "://") {

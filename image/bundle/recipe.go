@@ -2,7 +2,6 @@ package bundle
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
 	"time"
 
@@ -84,10 +83,10 @@ var dockerModules = []string{
 }
 
 var (
-	packageForm = regexp.MustCompile(`^[a-z0-9][a-z0-9.+-]+$`)
-	suiteForm   = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*$`)
-	mirrorForm  = regexp.MustCompile(`^(https?|file)://[^\s]+$`)
-	moduleForm  = regexp.MustCompile(`^[A-Za-z0-9_-]+\??$`)
+	packageForm = form(`^[a-z0-9][a-z0-9.+-]+$`)
+	suiteForm   = form(`^[a-z0-9][a-z0-9.-]*$`)
+	mirrorForm  = form(`^(https?|file)://[^\s]+$`)
+	moduleForm  = form(`^[A-Za-z0-9_-]+\??$`)
 )
 
 // complete checks r and fills in what it leaves out.
@@ -119,20 +118,20 @@ func (r Recipe) complete() (Recipe, error) {
 		}
 		slices.Sort(r.Packages)
 		r.Packages = slices.Compact(r.Packages)
-		if !suiteForm.MatchString(r.Suite) {
+		if !suiteForm().MatchString(r.Suite) {
 			return bad("%q is no suite of Debian: use a name such as %s", r.Suite, DefaultSuite)
 		}
-		if r.Mirror != "" && !mirrorForm.MatchString(r.Mirror) {
+		if r.Mirror != "" && !mirrorForm().MatchString(r.Mirror) {
 			return bad("%q is no mirror: use a URL such as https://deb.debian.org/debian", r.Mirror)
 		}
 	}
 	for _, p := range r.Packages {
-		if !packageForm.MatchString(p) {
+		if !packageForm().MatchString(p) {
 			return bad("%q is no name of a Debian package", p)
 		}
 	}
 	for _, m := range r.Modules {
-		if !moduleForm.MatchString(m) {
+		if !moduleForm().MatchString(m) {
 			return bad("%q is no name of a module", m)
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -121,10 +120,10 @@ func digestOf(b []byte) string {
 }
 
 // nameForm is what bundles can be called: as images are, too.
-var nameForm = regexp.MustCompile(`^[a-zA-Z0-9/][a-zA-Z0-9._/:@+-]{0,254}$`)
+var nameForm = form(`^[a-zA-Z0-9/][a-zA-Z0-9._/:@+-]{0,254}$`)
 
 func checkName(name string) error {
-	if !nameForm.MatchString(name) || strings.HasPrefix(name, "sha256:") {
+	if !nameForm().MatchString(name) || strings.HasPrefix(name, "sha256:") {
 		return atoll.Errorf("bundle", name, atoll.ErrInvalid, "%q is no name for a bundle: use letters, digits and . _ - / : @", name)
 	}
 	return nil
@@ -170,7 +169,7 @@ func (s *Store) names() (map[string]string, error) {
 // the files are there; not their content. Kinds: ErrInvalid (the name), ErrNotExist.
 func (s *Store) Get(ref string) (*Bundle, error) {
 	digest := ref
-	if !digestForm.MatchString(ref) {
+	if !digestForm().MatchString(ref) {
 		if err := checkName(ref); err != nil {
 			return nil, err
 		}
@@ -271,7 +270,7 @@ func (s *Store) Remove(ref string, keep func(digest string) error) error {
 	if err != nil {
 		return s.failed("remove bundle", ref, err)
 	}
-	if !digestForm.MatchString(ref) {
+	if !digestForm().MatchString(ref) {
 		if digest = all[ref]; digest == "" {
 			return atoll.Errorf("remove bundle", ref, atoll.ErrNotExist, "there is no such bundle in %s", s.dir)
 		}
