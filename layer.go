@@ -113,6 +113,11 @@ func (l ProviderLayer) Reconcile(ctx context.Context, opts ReconcileOptions) (Re
 // Pools forwards.
 func (l ProviderLayer) Pools(ctx context.Context) (PoolReport, error) { return Pools(ctx, l.Provider) }
 
+// Reserve forwards.
+func (l ProviderLayer) Reserve(ctx context.Context, spec *Spec) (string, error) {
+	return Reserve(ctx, l.Provider, spec)
+}
+
 // Snapshots forwards.
 func (l ProviderLayer) Snapshots(ctx context.Context) ([]Snapshot, error) {
 	return Snapshots(ctx, l.Provider)
@@ -183,6 +188,7 @@ var (
 	_ SecretKeeper   = ProviderLayer{}
 	_ Reconciler     = ProviderLayer{}
 	_ PoolKeeper     = ProviderLayer{}
+	_ Reserver       = ProviderLayer{}
 
 	_ Filer         = SandboxLayer{}
 	_ Dialer        = SandboxLayer{}

@@ -289,6 +289,29 @@ func Pools(ctx context.Context, p Provider) (PoolReport, error) {
 	return PoolReport{}, nil
 }
 
+// A Reserver is a Provider that may have sandboxes ready for who has to know an id
+// before the sandbox is theirs.
+type Reserver interface {
+	Reserve(ctx context.Context, spec *Spec) (id string, err error)
+}
+
+// Reserve sets aside a sandbox that is ready for spec, which has no ID, for who
+// writes down what it is going to make before it does. It returns the id for which
+// Create, with spec and this ID, gives that sandbox at once; "" if none is ready,
+// as where p is no Reserver. The id is the caller's alone from then on, and
+// the sandbox is in no List before Create. What nobody has come for in
+// ReserveTime, or before the program ends that keeps it ready, is removed: then
+// Create makes one of that id. Kinds: those of Create with spec.
+func Reserve(ctx context.Context, p Provider, spec *Spec) (id string, err error) {
+	if r, ok := p.(Reserver); ok {
+		return r.Reserve(ctx, spec)
+	}
+	return "", nil
+}
+
+// ReserveTime is how long a sandbox is kept for who has reserved it, at least.
+const ReserveTime = time.Minute
+
 // A Reconciler is a Provider that writes down which sandboxes there are meant to
 // be, and can make that true.
 type Reconciler interface {

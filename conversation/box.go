@@ -358,7 +358,7 @@ func (b *box) create(ctx context.Context) (_ func(), err error) {
 			undo()
 		}
 	}()
-	spec, err := b.spec()
+	spec, err := b.spec(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -408,22 +408,27 @@ func (b *box) write(ctx context.Context) error {
 	return b.v.store.UpdateSandbox(ctx, x)
 }
 
-// spec is what the sandbox is made from.
-func (b *box) spec() (*atoll.Spec, error) {
+// spec is what the sandbox is made from. However far that gets, look finds it by its
+// id or name, which is the record's.
+func (b *box) spec(ctx context.Context) (*atoll.Spec, error) {
 	spec, err := b.template.SpecFor(b.names())
 	if err != nil {
 		return nil, err
-	}
-	spec.ID = b.record.External
-	if id, err := atoll.NormalizeID(b.record.ID); spec.ID == "" && err == nil {
-		spec.ID = id
-	}
-	if spec.ID != b.record.ID {
-		spec.Name = b.record.ID
 	}
 	if spec.Labels == nil {
 		spec.Labels = map[string]string{}
 	}
 	spec.Labels[LabelAccount], spec.Labels[LabelTemplate] = b.conversation.Account, b.template.Name
+	spec.ID = b.record.External
+	if id, err := atoll.NormalizeID(b.record.ID); spec.ID == "" && err == nil { // one that is ready has another one
+		ready, err := atoll.Reserve(ctx, b.v.provider, spec)
+		if err != nil {
+			return nil, err
+		}
+		spec.ID = cmp.Or(ready, id)
+	}
+	if spec.ID != b.record.ID {
+		spec.Name = b.record.ID
+	}
 	return spec, nil
 }

@@ -41,13 +41,31 @@ func New(p atoll.Provider, opts Options) atoll.Provider {
 // Create implements atoll.Provider. Kinds, besides those of the provider:
 // ErrInvalid (a TTL of more than the lifetime).
 func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	c, err := p.limited(spec)
+	if err != nil {
+		return nil, err
+	}
+	sb, err := p.Provider.Create(ctx, c)
+	return p.sandbox(sb), err
+}
+
+// Reserve implements atoll.Reserver.
+func (p *provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
+	c, err := p.limited(spec)
+	if err != nil {
+		return "", err
+	}
+	return p.ProviderLayer.Reserve(ctx, c)
+}
+
+// limited is what is asked for in place of spec.
+func (p *provider) limited(spec *atoll.Spec) (*atoll.Spec, error) {
 	c := *spec
 	p.opts.Fill(&c, p.caps)
 	if most := p.opts.Lifetime; most > 0 && c.TTL > most {
 		return nil, atoll.Errorf("create", c.Name, atoll.ErrInvalid, "ttl %s: no sandbox may live for more than %s here", c.TTL, most)
 	}
-	sb, err := p.Provider.Create(ctx, &c)
-	return p.sandbox(sb), err
+	return &c, nil
 }
 
 // Fill fills in what spec leaves open and a provider with these caps can do, as

@@ -13,6 +13,11 @@ import (
 // Whatever call below fails, whoever asks has a sandbox or an error, and nothing is
 // left that nobody has.
 func TestFaults(t *testing.T) {
+	t.Run("at once", func(t *testing.T) { faults(t, false) })
+	t.Run("by an id that is reserved", func(t *testing.T) { faults(t, true) })
+}
+
+func faults(t *testing.T, reserved bool) {
 	providertest.EachFault(t, func(t *testing.T, plan *providertest.Plan) {
 		dir := t.TempDir()
 		below := openMock(t, mock.Options{})
@@ -20,7 +25,15 @@ func TestFaults(t *testing.T) {
 		o := pool.Options{Entries: []pool.Entry{{Name: "plain", Min: 1, Spec: atoll.Spec{TTL: hour}}}}
 		o.Hasten(0, time.Millisecond)
 		p := stocked(t, around(t, providertest.Faulty(unclosed{atoll.ProviderLayer{Provider: below}}, plan), dir, o))
-		sb, err := p.Create(t.Context(), &atoll.Spec{Name: "web", TTL: hour / 2})
+		spec := &atoll.Spec{Name: "web", TTL: hour / 2}
+		if reserved {
+			id, err := p.Reserve(t.Context(), spec)
+			if err != nil || id == "" && !plan.Fired() {
+				t.Errorf("reserved is %q: %v", id, err)
+			}
+			spec.ID = id
+		}
+		sb, err := p.Create(t.Context(), spec)
 		if err == nil {
 			if st, err := sb.Status(t.Context()); err == nil && (st.Spec.Name != "web" || time.Until(st.Expires) > 30*time.Minute) {
 				t.Errorf("the status is %+v", st)

@@ -139,41 +139,49 @@ func (l *Provider) forget(ctx context.Context, id string) error {
 	return nil
 }
 
-// A doom is that of a sandbox that is to be removed.
-type doom struct {
-	sh   *shelf
-	busy bool // somebody is at it; guarded by Provider.mu
-}
-
 // discard removes a sandbox of the stock, which is on no shelf any more. If that
 // cannot be, it is tried again from time to time.
 func (l *Provider) discard(ctx context.Context, sh *shelf, id string) error {
+	l.doom(sh, id)
+	return l.bury(ctx, id)
+}
+
+// doom notes that a sandbox of the stock is to be removed.
+func (l *Provider) doom(sh *shelf, id string) {
 	l.mu.Lock()
-	d := l.doomed[id]
-	if d == nil {
-		d = &doom{sh: sh}
-		l.doomed[id] = d
+	defer l.mu.Unlock()
+	l.doomed[id] = sh
+}
+
+// bury removes what is doomed, or waits until somebody else has.
+func (l *Provider) bury(ctx context.Context, id string) error {
+	unlock, err := l.goers.Lock(ctx, id)
+	if err != nil {
+		return err
 	}
-	busy := d.busy
-	d.busy = true
+	defer unlock()
+	return l.buryLocked(ctx, id)
+}
+
+func (l *Provider) buryLocked(ctx context.Context, id string) error {
+	l.mu.Lock()
+	sh := l.doomed[id]
 	l.mu.Unlock()
-	if busy {
-		return nil
+	if sh == nil {
+		return nil // it is done, and there may be another one of this id
 	}
 	err := l.remove(ctx, id)
 	if err == nil {
 		err = l.forget(ctx, id)
 	}
-	l.mu.Lock()
-	d.busy = false
-	if err == nil {
-		sh.stats.Destroyed++
-	}
-	l.mu.Unlock()
 	if err != nil {
 		l.log.Warn("pool: a sandbox is not removed yet", "pool", sh.Name, "sandbox", id, "err", err)
+		return err
 	}
-	return err
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sh.stats.Destroyed++
+	return nil
 }
 
 // remove removes a sandbox, whether or not it is there.
@@ -192,9 +200,9 @@ func (l *Provider) remove(ctx context.Context, id string) error {
 func (l *Provider) discardAside(sh *shelf, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.doomed[id] = &doom{sh: sh}
+	l.doomed[id] = sh
 	if !l.closed { // else Close does it
-		l.work.Go(func() { _ = l.discard(l.ctx, sh, id) }) // it is told there
+		l.work.Go(func() { _ = l.bury(l.ctx, id) }) // it is told there
 	}
 }
 
@@ -203,15 +211,19 @@ func (l *Provider) empty(ctx context.Context) {
 	l.mu.Lock()
 	for _, sh := range l.shelves {
 		for _, it := range sh.warm {
-			l.doomed[it.sb.ID()] = &doom{sh: sh}
+			l.doomed[it.sb.ID()] = sh
 		}
 		sh.warm = nil
 	}
+	for id, r := range l.reserved {
+		l.doomed[id] = r.sh
+	}
+	clear(l.reserved)
 	all := maps.Clone(l.doomed)
 	l.mu.Unlock()
 	var done sync.WaitGroup
-	for id, d := range all {
-		done.Go(func() { _ = l.discard(ctx, d.sh, id) }) // it is told there
+	for id := range all {
+		done.Go(func() { _ = l.bury(ctx, id) }) // it is told there
 	}
 	done.Wait()
 }
@@ -260,6 +272,7 @@ func (l *Provider) lookAfter(ctx context.Context) {
 		it item
 	}
 	var all []one
+	l.lapse()
 	l.mu.Lock()
 	doomed := maps.Clone(l.doomed)
 	for _, sh := range l.shelves {
@@ -281,8 +294,11 @@ func (l *Provider) lookAfter(ctx context.Context) {
 			_ = l.discard(ctx, o.sh, o.it.sb.ID()) // it is told there
 		}
 	}
-	for id, d := range doomed {
-		_ = l.discard(ctx, d.sh, id) // as above
+	for id := range doomed {
+		if unlock, ok := l.goers.Try(id); ok { // else somebody is at it
+			_ = l.buryLocked(ctx, id) // as above
+			unlock()
+		}
 	}
 }
 

@@ -146,6 +146,12 @@ func leave(dir, step string) error {
 		}
 		time.Sleep(time.Millisecond)
 	}
+	if step == "reserved" {
+		id, err := p.Reserve(ctx, &atoll.Spec{Name: "mine"})
+		fmt.Println("has", id)
+		<-make(chan error)
+		return err
+	}
 	sb, err := p.Create(ctx, &atoll.Spec{Name: "mine", Labels: map[string]string{"a": "b"}})
 	if err != nil {
 		return err
@@ -186,7 +192,7 @@ func leaver(t *testing.T, dir, step string) (says string, kill func()) {
 // However a program ends, the next one removes its stock, and nothing of what
 // somebody has; as long as it runs, nobody does.
 func TestKilled(t *testing.T) {
-	for step, claimed := range map[string]bool{"": true, "intent": false, "made": false, "healthy": false, "claimed": true} {
+	for step, claimed := range map[string]bool{"": true, "intent": false, "made": false, "healthy": false, "reserved": false, "claimed": true} {
 		t.Run("at "+step, func(t *testing.T) {
 			dir := t.TempDir()
 			says, kill := leaver(t, dir, step)
@@ -224,6 +230,9 @@ func TestKilled(t *testing.T) {
 			defer s.Close()
 			if all, err := s.Warm(t.Context(), "mock"); err != nil || len(all) != len(left) {
 				t.Errorf("written down are %+v, %v", all, err)
+			}
+			if step == "reserved" { // who has written the id down can have it
+				mustCreate(t, next, atoll.Spec{ID: id, Name: "mine"})
 			}
 			if len(shown) == 0 {
 				return

@@ -51,6 +51,9 @@ type Options struct {
 	// Patience is how long sandboxes may take to answer whoever is about to get
 	// one; 0 means DefaultPatience. One that does not answer is removed.
 	Patience time.Duration
+	// Image is what the provider calls the image of sandboxes that name none, if it
+	// has a name: who asks for it by that asks for the same.
+	Image string
 	// Server says that the program is there for long, and removes what programs
 	// that were killed have left of their stock.
 	Server bool
@@ -60,6 +63,7 @@ type Options struct {
 	step func(name string) // for tests: called after each step, with its name
 	look time.Duration     // for tests: how often stock is looked at
 	rest time.Duration     // for tests: how long to wait after a first failure
+	hold time.Duration     // for tests: how long what is reserved is kept
 }
 
 // An Entry is one pool.
@@ -81,6 +85,7 @@ type Provider struct {
 	scope string // of what it writes down: the provider below
 	caps  atoll.Caps
 	names keyed.Locks // of sandboxes that are being created
+	goers keyed.Locks // ids of what is being removed
 
 	shelves []*shelf
 	byPrint map[string]*shelf
@@ -96,9 +101,10 @@ type Provider struct {
 	closed    bool
 	boots     int
 	unmatched int64
-	mine      map[string]struct{} // stock of this program, also what is not made or removed yet
-	doomed    map[string]*doom    // of these: what is to be removed, and could not be yet
-	known     map[string]*claim   // what was claimed, as far as this program has heard
+	mine      map[string]struct{}     // stock of this program, also what is not made or removed yet
+	reserved  map[string]*reservation // of these: what waits for who has its id
+	doomed    map[string]*shelf       // of these: what is to be removed, and could not be yet
+	known     map[string]*claim       // what was claimed, as far as this program has heard
 	readers   map[chan struct{}]struct{}
 }
 
@@ -110,7 +116,7 @@ type shelf struct {
 	// Guarded by Provider.mu.
 	warm    []item // oldest first
 	births  int
-	popped  int             // somebody is about to get these
+	popped  int             // somebody is about to get these, or has reserved them
 	stats   atoll.PoolStats // without HitRate
 	problem string
 	rest    time.Duration // after the next failure
@@ -131,6 +137,7 @@ func New(p atoll.Provider, s store.Store, opts Options) (*Provider, error) {
 	opts.MaxBoots = cmp.Or(opts.MaxBoots, DefaultMaxBoots)
 	opts.Patience = cmp.Or(opts.Patience, DefaultPatience)
 	opts.rest = cmp.Or(opts.rest, time.Second)
+	opts.hold = cmp.Or(opts.hold, atoll.ReserveTime)
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
@@ -141,7 +148,7 @@ func New(p atoll.Provider, s store.Store, opts Options) (*Provider, error) {
 	l := &Provider{
 		ProviderLayer: atoll.ProviderLayer{Provider: p}, store: s, opts: opts, log: opts.Log, scope: info.Name, caps: info.Caps,
 		byPrint: map[string]*shelf{}, wake: make(chan struct{}, 1), check: make(chan struct{}, 1),
-		mine: map[string]struct{}{}, doomed: map[string]*doom{}, known: map[string]*claim{}, readers: map[chan struct{}]struct{}{},
+		mine: map[string]struct{}{}, reserved: map[string]*reservation{}, doomed: map[string]*shelf{}, known: map[string]*claim{}, readers: map[chan struct{}]struct{}{},
 	}
 	if opts.MaxBoots < 0 || opts.Patience < 0 {
 		return nil, atoll.Errorf("open", "pool", atoll.ErrInvalid, "boots at once and patience must be positive")
@@ -184,7 +191,7 @@ func (l *Provider) add(e Entry) error {
 	}
 	s.ID = ""
 	e.Spec, e.Min = *s, cmp.Or(e.Min, DefaultMin)
-	sh := &shelf{Entry: e, print: Fingerprint(s), rest: l.opts.rest}
+	sh := &shelf{Entry: e, print: l.fingerprint(s), rest: l.opts.rest}
 	if other := l.byPrint[sh.print]; other != nil {
 		return bad("is the same as pool %s: one of them is enough", other.Name)
 	}
@@ -244,6 +251,7 @@ var (
 	_ atoll.Provider       = (*Provider)(nil)
 	_ atoll.Resolver       = (*Provider)(nil)
 	_ atoll.PoolKeeper     = (*Provider)(nil)
+	_ atoll.Reserver       = (*Provider)(nil)
 	_ atoll.SecretKeeper   = (*Provider)(nil)
 	_ atoll.SnapshotStore  = (*Provider)(nil)
 	_ atoll.VolumeStore    = (*Provider)(nil)

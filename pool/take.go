@@ -15,8 +15,8 @@ import (
 )
 
 // Create implements atoll.Provider. Who asks for what a pool has gets the oldest
-// of its sandboxes that answers; all others, and those who find none, one that is
-// made for them.
+// of its sandboxes that answers, or that which was reserved; all others, and those
+// who find none, one that is made for them.
 func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -35,17 +35,30 @@ func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err != nil {
 		return nil, err
 	}
-	if sh == nil {
-		return l.make(ctx, spec)
+	if sh == nil && len(l.shelves) > 0 {
+		l.mu.Lock()
+		l.unmatched++
+		l.mu.Unlock()
 	}
-	sb, err := l.take(ctx, sh, spec)
+	r, err := l.redeem(ctx, spec.ID)
+	if err != nil {
+		return nil, err
+	}
+	var sb atoll.Sandbox
+	switch {
+	case r != nil:
+		sb, err = l.keepWord(ctx, r, sh, spec)
+	case sh != nil && spec.ID == "":
+		sb, err = l.take(ctx, sh, spec)
+	}
 	if sb == nil && err == nil {
 		sb, err = l.make(ctx, spec)
 	}
 	return sb, err
 }
 
-// shelfOf is the shelf with what spec asks for; nil if there is none.
+// shelfOf is the shelf with what spec asks for, whatever its id is to be; nil if
+// there is none.
 func (l *Provider) shelfOf(spec *atoll.Spec) (*shelf, error) {
 	if len(l.shelves) == 0 {
 		return nil, nil
@@ -54,16 +67,16 @@ func (l *Provider) shelfOf(spec *atoll.Spec) (*shelf, error) {
 	if err != nil {
 		return nil, err
 	}
-	var sh *shelf
-	if unfit(spec) == "" {
-		sh = l.byPrint[Fingerprint(full)]
+	return l.byPrint[l.fingerprint(full)], nil
+}
+
+// fingerprint is Fingerprint, with the image that is meant where none is named.
+func (l *Provider) fingerprint(full *atoll.Spec) string {
+	s := *full
+	if s.Image == "" && s.Snapshot == "" {
+		s.Image = l.opts.Image
 	}
-	if sh == nil {
-		l.mu.Lock()
-		l.unmatched++
-		l.mu.Unlock()
-	}
-	return sh, nil
+	return Fingerprint(&s)
 }
 
 // take gives away a sandbox of a shelf; nil if there is none to be had.
@@ -72,11 +85,11 @@ func (l *Provider) take(ctx context.Context, sh *shelf, spec *atoll.Spec) (atoll
 	defer cancel()
 	defer poke(l.wake) // not before: to make the next one takes time that this one needs
 	for {
-		it, ok := l.pop(sh, limited.Err() != nil)
+		it, ok, err := l.acquire(ctx, limited, sh)
 		if !ok {
-			return nil, nil
+			return nil, err
 		}
-		sb, err := l.offer(ctx, limited, sh, it, spec)
+		sb, err := l.offer(ctx, sh, it, spec)
 		l.popped(sh, sb != nil)
 		if !errors.Is(err, errUseless) {
 			return sb, err
@@ -84,21 +97,57 @@ func (l *Provider) take(ctx context.Context, sh *shelf, spec *atoll.Spec) (atoll
 	}
 }
 
-// offer gives away a sandbox that is on no shelf any more, if it answers as long as
-// limited lasts.
-func (l *Provider) offer(ctx, limited context.Context, sh *shelf, it item, spec *atoll.Spec) (atoll.Sandbox, error) {
-	if err := l.healthy(limited, sh, it); err != nil {
-		if ctx.Err() != nil { // that says nothing about it
-			l.putBack(sh, it)
-			return nil, ctx.Err()
+// acquire takes the oldest sandbox that answers off a shelf, as long as limited lasts;
+// ok is false if there is none. The caller calls popped.
+func (l *Provider) acquire(ctx, limited context.Context, sh *shelf) (it item, ok bool, err error) {
+	for {
+		it, ok := l.pop(sh, limited.Err() != nil)
+		if !ok {
+			return item{}, false, nil
 		}
-		l.log.Info("pool: a sandbox is of no use and goes", "pool", sh.Name, "sandbox", it.sb.ID(), "why", err)
-		l.discardAside(sh, it.sb.ID())
-		poke(l.check) // others may be so, too
-		return nil, errUseless
+		err := l.healthy(limited, sh, it)
+		switch {
+		case err == nil:
+			l.opts.step("healthy")
+			return it, true, nil
+		case ctx.Err() != nil: // that says nothing about it
+			l.putBack(sh, it)
+			l.popped(sh, false)
+			return item{}, false, ctx.Err()
+		}
+		l.useless(sh, it, err)
+		l.popped(sh, false)
 	}
-	l.opts.step("healthy")
-	return l.claim(ctx, sh, it, spec)
+}
+
+// useless has a sandbox removed that is on no shelf any more.
+func (l *Provider) useless(sh *shelf, it item, why error) {
+	l.log.Info("pool: a sandbox is of no use and goes", "pool", sh.Name, "sandbox", it.sb.ID(), "why", why)
+	l.discardAside(sh, it.sb.ID())
+	poke(l.check) // others may be so, too
+}
+
+// offer gives away a sandbox that is on no shelf any more. nil means that somebody
+// else is to decide: who makes sandboxes knows whether the name is free.
+func (l *Provider) offer(ctx context.Context, sh *shelf, it item, spec *atoll.Spec) (atoll.Sandbox, error) {
+	w, err := l.claim(ctx, sh, it, spec)
+	switch kind := atoll.KindOf(err); {
+	case kind == atoll.ErrAlreadyExists:
+		l.putBack(sh, it)
+		return nil, nil
+	case kind == atoll.ErrConflict:
+		l.log.Warn("pool: stock was taken off the books by somebody else", "pool", sh.Name, "sandbox", it.sb.ID(), "err", err)
+		l.discardAside(sh, it.sb.ID())
+		return nil, errUseless
+	case err != nil:
+		l.putBack(sh, it)
+		return nil, err
+	}
+	sb, err := l.give(ctx, sh, it, w)
+	if err != nil {
+		l.discardAside(sh, it.sb.ID())
+	}
+	return sb, err
 }
 
 // pop takes the oldest sandbox off a shelf. With late there is none to be had. The
@@ -166,51 +215,41 @@ func (l *Provider) healthy(ctx context.Context, sh *shelf, it item) error {
 	return ctx.Err() // without an answer to the last question it is as good as before
 }
 
-// errUseless is the error of claim when another sandbox will do, and this one not.
+// errUseless is the error of give when another sandbox will do, and this one not.
 var errUseless = errors.New("of no use")
 
-// claim writes down that a sandbox, which is on no shelf any more, is spec's, and
-// gives it what it has not yet. nil means that somebody else is to decide: who
-// makes sandboxes knows whether the name is free.
-func (l *Provider) claim(ctx context.Context, sh *shelf, it item, spec *atoll.Spec) (atoll.Sandbox, error) {
-	id := it.sb.ID()
+// claim writes down that a sandbox, which is on no shelf any more, is spec's. Kinds:
+// ErrAlreadyExists (of the name), ErrConflict (it is not stock any more).
+func (l *Provider) claim(ctx context.Context, sh *shelf, it item, spec *atoll.Spec) (*store.Warm, error) {
 	me, err := l.store.Holder(ctx)
-	w := &store.Warm{
-		ID: id, Project: sh.Spec.Project, Scope: l.scope, Pool: sh.Name, Holder: me, Made: it.made,
-		Name: spec.Name, Labels: maps.Clone(spec.Labels), TTL: spec.TTL, Claimed: time.Now().Truncate(time.Millisecond),
-	}
-	if err == nil {
-		err = l.store.ClaimWarm(ctx, w)
-	}
-	switch kind := atoll.KindOf(err); {
-	case kind == atoll.ErrAlreadyExists:
-		l.putBack(sh, it)
-		return nil, nil
-	case kind == atoll.ErrConflict:
-		l.log.Warn("pool: stock was taken off the books by somebody else", "pool", sh.Name, "sandbox", id, "err", err)
-		l.discardAside(sh, id)
-		return nil, errUseless
-	case err != nil:
-		l.putBack(sh, it)
+	if err != nil {
 		return nil, err
 	}
+	w := &store.Warm{
+		ID: it.sb.ID(), Project: sh.Spec.Project, Scope: l.scope, Pool: sh.Name, Holder: me, Made: it.made,
+		Name: spec.Name, Labels: maps.Clone(spec.Labels), TTL: spec.TTL, Claimed: time.Now().Truncate(time.Millisecond),
+	}
+	return w, l.store.ClaimWarm(ctx, w)
+}
+
+// give gives a sandbox that was claimed what it has not yet. When that fails, it is
+// of no use to anybody.
+func (l *Provider) give(ctx context.Context, sh *shelf, it item, w *store.Warm) (atoll.Sandbox, error) {
 	l.opts.step("claimed")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.opts.Patience) // it is done, or undone
 	defer cancel()
 	if err := l.dispute(ctx, w); err != nil {
-		l.discardAside(sh, id)
 		return nil, err
 	}
 	if w.TTL > 0 {
 		if err := atoll.Extend(ctx, it.sb, w.TTL); err != nil {
-			l.log.Warn("pool: a sandbox could not be given its time to live", "pool", sh.Name, "sandbox", id, "err", err)
-			l.discardAside(sh, id)
+			l.log.Warn("pool: a sandbox could not be given its time to live", "pool", sh.Name, "sandbox", w.ID, "err", err)
 			return nil, errUseless
 		}
 	}
 	c := l.heard(w)
 	l.mu.Lock()
-	delete(l.mine, id)
+	delete(l.mine, w.ID)
 	for c := range l.readers {
 		poke(c)
 	}

@@ -124,7 +124,7 @@ func TestHitAndMiss(t *testing.T) {
 		}
 	}
 	r := report(t, p)
-	if r.Unmatched != 8 || r.Total.WarmHits != 2 || r.Total.ColdMisses != 0 || r.Total.HitRate != 100 {
+	if r.Unmatched != 7 || r.Total.WarmHits != 2 || r.Total.ColdMisses != 0 || r.Total.HitRate != 100 {
 		t.Errorf("the report is %+v", r)
 	}
 	if r.Pools[0].WarmHits != 1 || r.Pools[0].Created != 3 || r.Pools[1].WarmHits != 1 || r.Pools[1].Created != 2 || r.Total.Created != 5 {

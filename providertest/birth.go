@@ -102,6 +102,48 @@ var birth = []promise{
 			t.Errorf("Status has ids %q and %q, want %q", st.ID, st.Spec.ID, plain)
 		}
 	}},
+	{"what is reserved is had by its id, and is nobody's before", nil, func(t *testing.T, h *harness) {
+		id, err := atoll.Reserve(h.ctx(t), h.p, &atoll.Spec{Name: "web"})
+		if err != nil {
+			t.Fatalf("Reserve: %v", err)
+		}
+		if id == "" {
+			t.Skip("nothing is kept ready")
+		}
+		_, err = h.p.Get(h.ctx(t), id)
+		wantKind(t, "Get before Create", err, atoll.ErrNotFound)
+		if ids := h.ids(t); len(ids) > 0 {
+			t.Errorf("listed are %s", ids)
+		}
+		sb := h.create(t, atoll.Spec{ID: id, Name: "web", Labels: map[string]string{"a": "b"}})
+		if st := h.status(t, sb); sb.ID() != id || st.Spec.Name != "web" || st.Spec.Labels["a"] != "b" {
+			t.Errorf("it is %s, %+v, want %s", sb.ID(), st.Spec, id)
+		}
+		h.output(t, sb, program("echo", "alive"))
+		if other, err := atoll.Reserve(h.ctx(t), h.p, &atoll.Spec{}); err != nil || other == id {
+			t.Errorf("Reserve again: %s, %v", other, err)
+		}
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Fatalf("Remove: %v", err)
+		}
+		again := h.create(t, atoll.Spec{ID: id, Env: []string{"COLOUR=blue"}})
+		if got := h.output(t, again, program("env")); again.ID() != id || !strings.Contains(got, "COLOUR=blue") {
+			t.Errorf("made again it is %s, with the environment %q", again.ID(), got)
+		}
+	}},
+	{"an id that was reserved for something else is one to make it with", nil, func(t *testing.T, h *harness) {
+		id, err := atoll.Reserve(h.ctx(t), h.p, &atoll.Spec{})
+		if err != nil {
+			t.Fatalf("Reserve: %v", err)
+		}
+		if id == "" {
+			t.Skip("nothing is kept ready")
+		}
+		sb := h.create(t, atoll.Spec{ID: id, Env: []string{"COLOUR=blue"}})
+		if got := h.output(t, sb, program("env")); sb.ID() != id || !strings.Contains(got, "COLOUR=blue") {
+			t.Errorf("it is %s, with the environment %q", sb.ID(), got)
+		}
+	}},
 	{"an id that is taken is refused", nil, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
 		h.refused(t, atoll.Spec{ID: sb.ID()}, atoll.ErrAlreadyExists)

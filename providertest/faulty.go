@@ -200,6 +200,13 @@ func (f *faulty) Pools(ctx context.Context) (atoll.PoolReport, error) {
 	return f.ProviderLayer.Pools(ctx)
 }
 
+func (f *faulty) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
+	if err := f.plan.call("Provider.Reserve", ""); err != nil {
+		return "", err
+	}
+	return f.ProviderLayer.Reserve(ctx, spec)
+}
+
 func (f *faulty) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
 	if err := f.plan.call("Provider.Reconcile", ""); err != nil {
 		return atoll.Reconciliation{}, err

@@ -21,7 +21,7 @@ var (
 		reflect.TypeFor[atoll.Preparer](), reflect.TypeFor[atoll.ProjectRemover](),
 		reflect.TypeFor[atoll.VolumeStore](), reflect.TypeFor[atoll.ImageStore](), reflect.TypeFor[atoll.SnapshotStore](),
 		reflect.TypeFor[atoll.ImageResolver](), reflect.TypeFor[atoll.SecretKeeper](), reflect.TypeFor[atoll.Reconciler](), reflect.TypeFor[atoll.WorkspaceStore](),
-		reflect.TypeFor[atoll.SessionStore](), reflect.TypeFor[atoll.PoolKeeper]())
+		reflect.TypeFor[atoll.SessionStore](), reflect.TypeFor[atoll.PoolKeeper](), reflect.TypeFor[atoll.Reserver]())
 	sandboxAbilities = abilityTypes(
 		reflect.TypeFor[atoll.Sandbox](), reflect.TypeFor[atoll.Filer](), reflect.TypeFor[atoll.Dialer](),
 		reflect.TypeFor[atoll.Pauser](), reflect.TypeFor[atoll.Snapshotter](), reflect.TypeFor[atoll.Meter](),

@@ -25,4 +25,25 @@ func (p *Provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
 	return sum, nil
 }
 
-var _ atoll.PoolKeeper = (*Provider)(nil)
+// Reserve implements atoll.Reserver: the member that would make the sandbox is asked.
+func (p *Provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
+	if err := spec.Validate(); err != nil {
+		return "", err
+	}
+	m, err := p.choose(ctx, spec)
+	if err != nil {
+		return "", err
+	}
+	leaf, err := m.provider()
+	if err != nil {
+		return "", err
+	}
+	s := *spec
+	s.Provider = m.name
+	return atoll.Reserve(ctx, leaf, &s)
+}
+
+var (
+	_ atoll.PoolKeeper = (*Provider)(nil)
+	_ atoll.Reserver   = (*Provider)(nil)
+)

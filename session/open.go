@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -103,7 +102,7 @@ func (l *Provider) open(ctx context.Context, spec *atoll.SessionSpec) (o atoll.O
 	}
 	switch {
 	case atoll.KindOf(err) == atoll.ErrNotFound && x.State == atoll.SessionOpening:
-		o, err = l.make(ctx, x)
+		o, err = l.replace(ctx, x, x.Problem) // the id may be that of one that was ready, and goes with its program
 	case atoll.KindOf(err) == atoll.ErrNotFound && other:
 		err = atoll.Errorf("open session", x.Spec.Scope.Key(), atoll.ErrConflict,
 			"its sandbox is that of another program, with which it ends: to share it, run atoll serve, and have both use that")
@@ -122,8 +121,9 @@ func (l *Provider) openNew(ctx context.Context, spec *atoll.SessionSpec) (atoll.
 		return atoll.OpenedSession{}, err
 	}
 	now := time.Now()
-	x := &store.Session{
-		Spec: *spec, Sandbox: atoll.NewID(), State: atoll.SessionOpening, Holder: me, Created: now, Opened: now, Used: now,
+	x := &store.Session{Spec: *spec, State: atoll.SessionOpening, Holder: me, Created: now, Opened: now, Used: now}
+	if err := l.choose(ctx, x); err != nil {
+		return atoll.OpenedSession{}, err
 	}
 	if err := l.store.InsertSession(ctx, x); err != nil {
 		if atoll.KindOf(err) == atoll.ErrAlreadyExists {
@@ -133,6 +133,29 @@ func (l *Provider) openNew(ctx context.Context, spec *atoll.SessionSpec) (atoll.
 	}
 	l.opts.step("intent")
 	return l.make(ctx, x)
+}
+
+// choose says which sandbox x is to have: one that is ready, or else one that is going
+// to be made. It does not have it before that is written down.
+func (l *Provider) choose(ctx context.Context, x *store.Session) error {
+	id, err := atoll.Reserve(ctx, l.Provider, wanted(x))
+	x.Sandbox = cmp.Or(id, atoll.NewID())
+	return err
+}
+
+// wanted is what the sandbox of x is made from, whichever id it has.
+func wanted(x *store.Session) *atoll.Spec {
+	spec := x.Spec.Sandbox.Clone()
+	spec.Project = x.Spec.Project
+	if spec.Labels[LabelSession] == "" {
+		if spec.Labels == nil {
+			spec.Labels = map[string]string{}
+		}
+		spec.Labels[LabelSession] = x.Spec.Scope.Key()
+	}
+	spec.TTL = max(x.Spec.MaxLifetime, 0) // Never is -1
+	spec.IdleStop, spec.IdleRemove = x.Spec.IdleTimeout, x.Spec.IdleTimeout != atoll.Never
+	return spec
 }
 
 // ends says when sandboxes of x go by themselves.
@@ -181,17 +204,8 @@ func (l *Provider) claim(ctx context.Context, x *store.Session) error {
 // make makes the sandbox of x, which says that it is going to be. When that fails,
 // there is no session; that there was one before is remembered.
 func (l *Provider) make(ctx context.Context, x *store.Session) (atoll.OpenedSession, error) {
-	spec := x.Spec.Sandbox.Clone()
-	spec.ID, spec.Project = x.Sandbox, x.Spec.Project
-	if spec.Labels[LabelSession] == "" {
-		spec.Labels = maps.Clone(spec.Labels)
-		if spec.Labels == nil {
-			spec.Labels = map[string]string{}
-		}
-		spec.Labels[LabelSession] = x.Spec.Scope.Key()
-	}
-	spec.TTL = max(x.Spec.MaxLifetime, 0) // Never is -1
-	spec.IdleStop, spec.IdleRemove = x.Spec.IdleTimeout, x.Spec.IdleTimeout != atoll.Never
+	spec := wanted(x)
+	spec.ID = x.Sandbox
 	sb, err := l.Provider.Create(ctx, spec)
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
 		spec.IdleStop, spec.IdleRemove = 0, false // where the provider cannot tell, the layer does
@@ -322,7 +336,10 @@ func (l *Provider) replace(ctx context.Context, x *store.Session, note string) (
 		return atoll.OpenedSession{}, err
 	}
 	l.uses.forget(x.Sandbox)
-	x.Sandbox, x.State, x.Holder, x.Problem = atoll.NewID(), atoll.SessionOpening, me, note
+	x.State, x.Holder, x.Problem = atoll.SessionOpening, me, note
+	if err := l.choose(ctx, x); err != nil {
+		return atoll.OpenedSession{}, err
+	}
 	if err := l.store.UpdateSession(ctx, x); err != nil {
 		return atoll.OpenedSession{}, err
 	}

@@ -496,6 +496,13 @@ func (p *provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
 	return report, err
 }
 
+func (p *provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
+	ctx, c := p.t.begin(ctx, "reserve", "", "")
+	id, err := p.ProviderLayer.Reserve(ctx, spec)
+	c.end(ctx, err, slog.String("id", id))
+	return id, err
+}
+
 func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	ctx, c := p.t.begin(ctx, "snapshots", "", "")
 	all, err := p.ProviderLayer.Snapshots(ctx)
@@ -526,6 +533,7 @@ var (
 	_ atoll.SecretKeeper   = (*provider)(nil)
 	_ atoll.Reconciler     = (*provider)(nil)
 	_ atoll.PoolKeeper     = (*provider)(nil)
+	_ atoll.Reserver       = (*provider)(nil)
 )
 
 // workspaces is the layer that tells of nothing else.
