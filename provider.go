@@ -204,14 +204,25 @@ func (st Status) Clone() Status {
 }
 
 // Resolve finds a sandbox by id or by its name in a project ("" means
-// DefaultProject). Ids win over names. Kinds: ErrNotFound.
+// DefaultProject). Ids win over names. A name that is an id is found by all forms of
+// that. Kinds: ErrNotFound.
 func Resolve(ctx context.Context, p Provider, project, ref string) (Sandbox, error) {
-	if id, err := NormalizeID(ref); err == nil && id != "" {
-		sb, err := p.Get(ctx, id)
-		if err == nil || KindOf(err) != ErrNotFound {
-			return sb, err
-		}
+	id, err := NormalizeID(ref)
+	if err != nil || id == "" {
+		return named(ctx, p, project, ref)
 	}
+	sb, err := p.Get(ctx, id)
+	if KindOf(err) == ErrNotFound && id != ref {
+		sb, err = named(ctx, p, project, id)
+	}
+	if KindOf(err) == ErrNotFound {
+		sb, err = named(ctx, p, project, ref)
+	}
+	return sb, err
+}
+
+// named finds a sandbox by its name in a project.
+func named(ctx context.Context, p Provider, project, ref string) (Sandbox, error) {
 	if !ValidName(ref) {
 		return nil, E("get", ref, ErrNotFound, nil)
 	}

@@ -76,12 +76,14 @@ func (s *shelf) List(ctx context.Context, f Filter) (list []Status, err error) {
 func TestResolve(t *testing.T) {
 	a, b := &fake{id: NewID(), name: "web", project: DefaultProject}, &fake{id: NewID(), name: "web", project: "other"}
 	named := &fake{id: NewID(), name: a.id, project: DefaultProject} // its name is the id of another
-	s := &shelf{boxes: []*fake{a, b, named}}
+	uuid := &fake{id: NewID(), name: "11111111222243338444555555555555", project: DefaultProject}
+	s := &shelf{boxes: []*fake{a, b, named, uuid}}
 	for _, tt := range []struct {
 		project, ref string
 		want         *fake
 	}{
 		{"", "web", a}, {"default", "web", a}, {"other", "web", b}, {"", b.id, b}, {"", a.id, a},
+		{"", uuid.name, uuid}, {"", "11111111-2222-4333-8444-555555555555", uuid},
 		{"third", "web", nil}, {"", "nope", nil}, {"", "", nil}, {"", "a b", nil}, {"", NewID(), nil},
 	} {
 		for _, p := range []Provider{s, ProviderLayer{s}} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
@@ -38,6 +39,12 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", "project_providers", atoll.ErrInvalid, err)
 	}
+	var all []stock // others have gone before anybody asks
+	if opts.Server {
+		if all, err = cfg.stocks(); err != nil {
+			return nil, err
+		}
+	}
 	var members []router.Member
 	for _, name := range cfg.ProviderNames() {
 		entry, err := find(name)
@@ -45,7 +52,8 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 			return nil, atoll.Errorf("open", "provider", atoll.ErrInvalid, "%w", err)
 		}
 		members = append(members, router.Member{
-			Name: name, Open: func() (atoll.Provider, error) { return openMember(entry, cfg, opts) }, Ahead: opts.Server && (len(cfg.poolsOf(name)) > 0 || hasStock(cfg, name)),
+			Name: name, Open: func() (atoll.Provider, error) { return openMember(entry, cfg, opts, all) },
+			Ahead: opts.Server && (slices.ContainsFunc(all, func(s stock) bool { return s.provider == name }) || hasStock(cfg, name)),
 		})
 	}
 	p, err := router.New(members, router.Options{
@@ -70,12 +78,12 @@ func (o Options) traced() trace.Options {
 	return t
 }
 
-func openMember(entry Entry, cfg *Config, opts Options) (atoll.Provider, error) {
+func openMember(entry Entry, cfg *Config, opts Options, all []stock) (atoll.Provider, error) {
 	p, err := entry.Open(cfg, opts)
 	if err != nil {
 		return nil, err
 	}
-	p, err = newPool(newLedger(p, openStore(cfg), cfg, opts), cfg, opts)
+	p, err = newPool(newLedger(p, openStore(cfg), cfg, opts), cfg, opts, all)
 	if err != nil {
 		return nil, err
 	}

@@ -51,17 +51,19 @@ pool:
 
 func TestPoolsThatMakeNoSense(t *testing.T) {
 	for text, want := range map[string]string{
-		"pool: {'a b': {size: 1}}":          "config.yaml:1: pool: \"a b\" is no name",
-		"pool: {a: {size: 0}}":              "pool.a.size: 0: must be positive",
-		"pool: {a: {sise: 1}}":              "unknown key \"pool.a.sise\"",
-		"pool: {a: {b: {c: 1}}}":            "unknown key \"pool.a.b\"",
-		"pool: 3":                           "want a table of keys",
-		"pool: {a: 3}":                      "want a table of keys",
-		"pool: {a: {provider: docker}}":     "the providers are mock",
-		"pool: {a: {workdir: x}}":           "the pool cannot be: workdir \"x\"",
-		"pool: {a: {network: what}}":        "the pool cannot be",
-		"pool: {a: {network: 'what:x'}}":    "use none, on, egress, or named:NAME",
-		"pool: {a: {project: 'what ever'}}": "the pool cannot be: project",
+		"pool: {'a b': {size: 1}}":               "config.yaml:1: pool: \"a b\" is no name",
+		"pool: {a: {size: 0}}":                   "pool.a.size: 0: must be positive",
+		"pool: {a: {sise: 1}}":                   "unknown key \"pool.a.sise\"",
+		"pool: {a: {b: {c: 1}}}":                 "unknown key \"pool.a.b\"",
+		"pool: 3":                                "want a table of keys",
+		"pool: {a: 3}":                           "want a table of keys",
+		"pool: {a: {provider: docker}}":          "the providers are mock",
+		"pool: {a: {workdir: x}}":                "the pool cannot be: workdir \"x\"",
+		"pool: {a: {network: what}}":             "the pool cannot be",
+		"pool: {a: {network: 'what:x'}}":         "use none, on, egress, or named:NAME",
+		"pool: {a: {project: 'what ever'}}":      "the pool cannot be: project",
+		"pool: {a: {for: who}}":                  "use one of create, run, session",
+		"pool: {a: {template: shell, image: x}}": "leave out all besides it but size",
 	} {
 		_, err := loadPools(t, "provider: mock\nproviders: [mock]\n"+text)
 		if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(strings.Replace(err.Error(), ":3:", ":1:", 1), want) {
@@ -70,6 +72,70 @@ func TestPoolsThatMakeNoSense(t *testing.T) {
 	}
 	if _, err := loadPools(t, "provider: mock", "ATOLL_POOL_A_SIZE=3"); atoll.KindOf(err) != atoll.ErrInvalid {
 		t.Errorf("a pool of the environment: %v", err)
+	}
+}
+
+// What is kept ready for those who ask for more than a sandbox is just what they ask for.
+func TestPoolsForOthers(t *testing.T) {
+	cfg, err := loadPools(t, `
+provider: mock
+providers: [mock, local]
+session: {idle_timeout: 10m, max_lifetime: 2h}
+lifetime: 1h
+pool:
+  agents: {template: there, size: 7}
+  commands: {for: run, provider: local}
+  sessions: {for: session}
+  slow: {for: session, idle_stop: never}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(filepath.Dir(cfg.file), "templates")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "there.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = cfg.stocks()
+	if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "there") {
+		t.Errorf("without the template: %v", err)
+	}
+	write("spec: {image: app, env: [A=1]}\nvolume: '{account}'\nagent: {command: [x, '{prompt}']}\n")
+	if _, err = cfg.stocks(); err == nil || !strings.Contains(err.Error(), "has a volume that is named after it") {
+		t.Errorf("of a template with a volume: %v", err)
+	}
+	write("provider: other\nagent: {command: [x, '{prompt}']}\n")
+	if _, err = cfg.stocks(); err == nil || !strings.Contains(err.Error(), `the provider is "other"`) {
+		t.Errorf("of a template of another provider: %v", err)
+	}
+	write("provider: local\nspec: {image: app, env: [A=1]}\nagent: {command: [x, '{prompt}']}\n")
+	all, err := cfg.stocks()
+	if err != nil || len(all) != 4 {
+		t.Fatalf("there are %+v, %v", all, err)
+	}
+	if s := all[0]; s.provider != "local" || s.entry.Min != 7 || s.entry.Spec.Image != "app" || len(s.entry.Spec.Env) != 1 {
+		t.Errorf("of a template there is %+v", s)
+	}
+	if s := all[1]; s.provider != "local" || s.entry.Spec.IdleStop != RunIdle || !s.entry.Spec.IdleRemove || s.entry.Spec.TTL != 0 {
+		t.Errorf("for commands there is %+v", s)
+	}
+	if s := all[2].entry.Spec; s.IdleStop != atoll.Duration(10*time.Minute) || !s.IdleRemove || s.TTL != atoll.Duration(time.Hour) {
+		t.Errorf("for sessions there is %+v", s)
+	}
+	if s := all[3].entry.Spec; s.IdleStop != atoll.Never || s.IdleRemove {
+		t.Errorf("for sessions that do not end there is %+v", s)
+	}
+	p, err := Open(cfg, Options{Server: true})
+	if err == nil {
+		p.Close()
+	}
+	if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "pool sessions: the provider mock cannot tell when nobody uses a sandbox") {
+		t.Errorf("Open: %v", err)
 	}
 }
 

@@ -27,13 +27,18 @@ func (s Session) check(bad func(key string, err error)) {
 	}
 }
 
-// newSessions puts sessions around p. None lasts longer than a sandbox may live.
+// newSessions puts sessions around p.
 func newSessions(p atoll.Provider, cfg *Config, opts Options) atoll.Provider {
-	lifetime := cmp.Or(cfg.Session.MaxLifetime, atoll.Never)
-	if most := cfg.Lifetime; most > 0 && (lifetime == atoll.Never || lifetime > most) {
+	idle, lifetime := cfg.sessionTimes()
+	return session.New(p, openStore(cfg), session.Options{IdleTimeout: idle, MaxLifetime: lifetime, Server: opts.Server, Log: opts.Log})
+}
+
+// sessionTimes are those of sessions that say nothing of it. None lasts longer than a
+// sandbox may live.
+func (c *Config) sessionTimes() (idle, lifetime atoll.Duration) {
+	lifetime = cmp.Or(c.Session.MaxLifetime, atoll.Never)
+	if most := c.Lifetime; most > 0 && (lifetime == atoll.Never || lifetime > most) {
 		lifetime = most
 	}
-	return session.New(p, openStore(cfg), session.Options{
-		IdleTimeout: cmp.Or(cfg.Session.IdleTimeout, atoll.Never), MaxLifetime: lifetime, Server: opts.Server, Log: opts.Log,
-	})
+	return cmp.Or(c.Session.IdleTimeout, atoll.Never), lifetime
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/config"
 )
 
 type runFlags struct {
@@ -19,7 +21,8 @@ type runFlags struct {
 	rm      bool
 	timeout atoll.Duration
 
-	kept bool // as keep wants it
+	kept    bool   // as keep wants it
+	process string // the id of the command's, if it is not the main one
 }
 
 func newRun(a *app) *cobra.Command {
@@ -65,9 +68,6 @@ func (f *runFlags) run(a *app, cmd *cobra.Command, args []string) error {
 	if f.timeout < 0 {
 		return usagef("timeout %s: must not be negative", f.timeout)
 	}
-	if f.timeout > 0 && !f.keep && spec.TTL == 0 {
-		spec.TTL = f.timeout + atoll.Duration(time.Minute) // should this process be killed before
-	}
 	if f.detach {
 		return f.runDetached(a, cmd, spec)
 	}
@@ -83,14 +83,11 @@ func (f *runFlags) run(a *app, cmd *cobra.Command, args []string) error {
 	if !c.lives {
 		s.detach = nil // there would be nobody to leave the command to
 	}
-	if !f.keep {
-		spec.TTY = s.size
-	}
 	exit, id, err := f.attended(s, c, spec)
 	err = errors.Join(err, c.Close())
 	s.end()
 	if errors.Is(err, errDetached) {
-		a.say("detached: atoll attach %s connects again", shortID(id))
+		a.say("detached: atoll attach %s connects again", strings.TrimSpace(shortID(id)+" "+f.process))
 		return nil
 	}
 	if f.kept {
@@ -124,10 +121,17 @@ func (f *runFlags) attended(s *console, c *connection, spec *atoll.Spec) (exit a
 		return exit, "", s.why(err)
 	}
 	args := spec.Cmd
-	if f.keep {
-		// A main process cannot be read any longer once its end has stopped the
-		// sandbox; another one can.
-		spec.Cmd = nil
+	idle, err := f.idle(s.ctx, c, spec)
+	if err != nil {
+		return exit, "", s.why(err)
+	}
+	if idle != nil {
+		spec = idle
+	} else {
+		spec.TTY = s.size
+		if f.timeout > 0 && spec.TTL == 0 {
+			spec.TTL = f.timeout + atoll.Duration(time.Minute) // should this process be killed before
+		}
 	}
 	sb, err := c.Create(s.ctx, spec)
 	if err != nil {
@@ -147,12 +151,32 @@ func (f *runFlags) attended(s *console, c *connection, spec *atoll.Spec) (exit a
 	if err := s.takeTerminal(); err != nil {
 		return exit, sb.ID(), err
 	}
-	if f.keep {
+	if idle != nil {
 		exit, err = f.other(s, sb, args)
 	} else {
 		exit, err = f.main(s, sb)
 	}
 	return exit, sb.ID(), err
+}
+
+// idle is what the sandbox is made from if the command is not to be its main process:
+// with --keep, as that cannot be read any longer once its end has stopped the sandbox,
+// or because there is one that is ready. nil means that it is to be.
+func (f *runFlags) idle(ctx context.Context, c *connection, spec *atoll.Spec) (*atoll.Spec, error) {
+	idle := spec.Clone()
+	idle.Cmd, idle.AutoRemove, idle.OpenStdin = nil, false, false
+	if f.keep {
+		return idle, nil
+	}
+	if idle.IdleStop == 0 { // should this process be killed before it has removed it
+		idle.IdleStop, idle.IdleRemove = config.RunIdle, true
+	}
+	id, err := atoll.Reserve(ctx, c.Provider, idle)
+	if id == "" {
+		return nil, err
+	}
+	idle.ID = id
+	return idle, nil
 }
 
 // main attends to the sandbox's main process.
@@ -175,6 +199,7 @@ func (f *runFlags) other(s *console, sb atoll.Sandbox, args []string) (atoll.Exi
 	if err != nil {
 		return atoll.Exit{}, s.why(err)
 	}
+	f.process = p.ID()
 	return s.follow(p, nil)
 }
 
