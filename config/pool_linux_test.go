@@ -1,0 +1,108 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+)
+
+// A virtual machine that has booted is had as any other sandbox, at once, and none is
+// left when the server ends but those that somebody has.
+func TestPoolOfMachines(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: no machine is booted")
+	}
+	store := testenv.BundleStore(t)
+	state, err := os.MkdirTemp("", "atoll") // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(state)
+	if err := os.Symlink(store, filepath.Join(state, "bundles")); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := loadPools(t, "provider: microvm\nproviders: [microvm]\nstate_dir: "+state+"\npool: {machines: {size: 1, for: run}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Open(cfg, Options{Server: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := func() error { err := p.Close(); p = nil; return err }
+	defer func() {
+		if p != nil {
+			_ = end()
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	if err := full(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	spec := &atoll.Spec{Name: "web", IdleStop: RunIdle, IdleRemove: true}
+	begun := time.Now()
+	id, err := atoll.Reserve(ctx, p, spec)
+	if err != nil || id == "" {
+		t.Fatalf("reserved is %q: %v", id, err)
+	}
+	spec.ID = id
+	sb, err := p.Create(ctx, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begun)
+	out, err := atoll.Output(ctx, sb, &atoll.Command{Args: []string{"uname", "-a"}})
+	if err != nil || !strings.HasPrefix(string(out), "Linux ") {
+		t.Errorf("uname -a: %q, %v", out, err)
+	}
+	if r, err := atoll.Pools(ctx, p); err != nil || sb.ID() != id || r.Total.WarmHits != 1 || r.Total.Created != 1 {
+		t.Errorf("%s after %s; the report is %+v, %v", sb.ID(), took, r, err)
+	}
+	t.Logf("had after %s", took)
+	if err := end(); err != nil { // while the next one boots, too
+		t.Errorf("Close: %v", err)
+	}
+	next, err := Open(cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	books := openStore(cfg)
+	defer books.Close()
+	if left, err := books.Warm(ctx, "microvm"); err != nil || len(left) != 1 || left[0].ID != id { // what is not in the books is listed below
+		t.Errorf("when the server has ended there are %+v, %v", left, err)
+	}
+	found, err := atoll.Resolve(ctx, next, "", "web")
+	if err == nil {
+		err = found.Remove(ctx, atoll.RemoveVolumes())
+	}
+	if err != nil {
+		t.Errorf("Remove: %v", err)
+	}
+	if all, err := next.List(ctx, atoll.Filter{}); err != nil || len(all) > 0 {
+		t.Errorf("listed are %+v, %v", all, err)
+	}
+}
+
+// full waits until the first pool has what it is to have.
+func full(ctx context.Context, p atoll.Provider) error {
+	for {
+		r, err := atoll.Pools(ctx, p)
+		if err != nil || r.Pools[0].Warm == r.Pools[0].Min {
+			return err
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the pool is %+v", r.Pools[0])
+		}
+	}
+}
