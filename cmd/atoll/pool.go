@@ -16,7 +16,9 @@ func newPool(a *app) *cobra.Command {
 		Short: "Sandboxes that a server keeps running ahead of need",
 		Long: `A server keeps sandboxes running for those who will ask for one like them: each
 table below pool in the configuration file is a pool. Whoever creates a sandbox that
-is the same but for name, labels and time to live gets one of them at once.`,
+is the same but for name, labels and time to live gets one of them at once. As none
+can be told later how to end, pool.NAME.for says whom they are for: who creates a
+sandbox, runs a command in one with atoll run, or opens a session.`,
 	}
 	cmd.AddCommand(newPoolLs(a), newPoolStats(a))
 	return cmd

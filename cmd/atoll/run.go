@@ -31,7 +31,7 @@ func newRun(a *app) *cobra.Command {
 		Use:   "run [flags] [--] COMMAND [ARG...]",
 		Short: "Run a command in a new sandbox, which is removed when the command ends",
 		Long: `Run makes a sandbox, runs the command in it, and removes the sandbox with all
-its files when the command ends.
+its files when the command ends. A server may have one that is ready: see atoll pool.
 
 The command's output is passed on as it is; what Atoll itself has to say goes to
 stderr. Without -i the command reads an empty stdin. Signals are passed on to
