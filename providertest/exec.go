@@ -252,7 +252,7 @@ var execs = []promise{
 		build := func() *atoll.Command {
 			return &atoll.Command{Args: []string{"cat"}, Env: []string{"A=b"}, OpenStdin: true, Timeout: atoll.Duration(time.Minute)}
 		}
-		sb, cmd := h.idle(t), build()
+		sb, cmd := h.alone(t), build()
 		p := h.start(t, sb, cmd)
 		if !reflect.DeepEqual(cmd, build()) {
 			t.Errorf("Exec changed the command to %+v", cmd)
@@ -322,7 +322,7 @@ var execs = []promise{
 		}
 	}},
 	{"Processes lists what Exec started, oldest first", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.alone(t)
 		first := h.start(t, sb, word("exit", 3))
 		h.wait(t, first)
 		cmd := word("ready")

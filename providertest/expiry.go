@@ -37,8 +37,9 @@ var expiry = []promise{
 			}
 			return sb
 		}
-		more, never := extended(4*second, 3600*second), extended(4*second, atoll.Never)
-		over := time.Now().Add(4 * time.Second)
+		brief := max(4*second, atoll.Duration(h.short()-15*time.Second)) // it is made meanwhile
+		more, never := extended(brief, 3600*second), extended(brief, atoll.Never)
+		over := time.Now().Add(time.Duration(brief))
 		less := extended(3600*second, second)
 		if left := time.Until(h.status(t, more).Expires); left < 3500*time.Second || left > 3600*time.Second {
 			t.Errorf("%s are left of an hour", left)
@@ -101,12 +102,13 @@ var expiry = []promise{
 		h.holds(t, sb, "file", "kept")
 	}},
 	{"IdleStop leaves what is used", []need{needIdleStop}, func(t *testing.T, h *harness) {
-		const idle = 4 * time.Second
+		idle := max(4*time.Second, h.short()/5)
 		spec := atoll.Spec{IdleStop: atoll.Duration(idle)}
 		main := spec
 		main.Cmd = wordArgs("ready")
-		serving, executing, asked := h.create(t, main), h.create(t, spec), h.create(t, spec)
+		serving, executing := h.create(t, main), h.create(t, spec)
 		h.started(t, executing, word("ready"))
+		asked := h.create(t, spec)
 		for range 4 {
 			time.Sleep(idle / 3)
 			h.output(t, asked, program("echo", "again"))

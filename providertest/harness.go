@@ -24,6 +24,8 @@ type harness struct {
 	closed bool             // the subtest closed p itself
 
 	volumes []string // of the default project, to remove after the sandboxes
+	common  *common  // whose provider p is; nil if it is the subtest's own
+	lent    bool     // the sandbox that is common's
 
 	mu   sync.Mutex
 	made []string // ids of sandboxes to remove
@@ -77,8 +79,17 @@ func (h *harness) create(t *testing.T, s atoll.Spec) atoll.Sandbox {
 	return sb
 }
 
-// idle makes the plainest of sandboxes.
+// idle makes the plainest of sandboxes, or borrows it.
 func (h *harness) idle(t *testing.T) atoll.Sandbox {
+	t.Helper()
+	if h.common != nil && !h.lent {
+		return h.common.sandbox(t, h)
+	}
+	return h.alone(t)
+}
+
+// alone is idle for subtests that look at all that has run in it.
+func (h *harness) alone(t *testing.T) atoll.Sandbox {
 	t.Helper()
 	return h.create(t, atoll.Spec{})
 }

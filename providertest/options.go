@@ -19,6 +19,7 @@ type config struct {
 	count    int
 	except   map[string]string
 	only     []string
+	shared   []string
 	leaks    func(t *testing.T) []string
 	reopen   func(t *testing.T, p atoll.Provider) atoll.Provider
 
@@ -65,6 +66,11 @@ func Except(name, reason string) Option {
 // Only runs no other groups than those, for a backend of which another test runs
 // them all. A name that is no group's fails the run.
 func Only(groups ...string) Option { return func(c *config) { c.only = groups } }
+
+// Shared has the promises of those groups kept with one provider and, wherever the
+// plainest sandbox will do, in one sandbox, which is tidied up in between: for backends
+// that take seconds to make one. What leaks is looked for when all have been kept.
+func Shared(groups ...string) Option { return func(c *config) { c.shared = groups } }
 
 // Leaks tells the suite how to list what the provider's backend holds on this
 // machine (containers, cgroups, namespaces, directories, ...). It is called

@@ -165,7 +165,7 @@ var output = []promise{
 		}
 	}},
 	{"what was dropped is told before what is left", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.alone(t)
 		cmd := word("zeros", 1<<20)
 		cmd.OutputLimit = 64 << 10
 		p := h.start(t, sb, cmd)

@@ -1,10 +1,13 @@
 package providertest_test
 
 import (
+	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/local"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/providertest"
 )
@@ -82,3 +85,34 @@ func TestEachFault(t *testing.T) {
 }
 
 func FuzzModel(f *testing.F) { providertest.FuzzModel(f, leaf) }
+
+// A counting provider counts what it makes.
+type counting struct {
+	atoll.ProviderLayer
+	made *atomic.Int64
+}
+
+func (c counting) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	c.made.Add(1)
+	return c.ProviderLayer.Create(ctx, spec)
+}
+
+// Promises that share a sandbox are kept as others are, by far fewer sandboxes.
+func TestShared(t *testing.T) {
+	made := func(opts ...providertest.Option) int64 {
+		var n atomic.Int64
+		providertest.Run(t, func(t *testing.T) atoll.Provider {
+			p, err := local.New(local.Options{Dir: t.TempDir()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return counting{atoll.ProviderLayer{Provider: p}, &n}
+		}, append(opts, providertest.Only("output", "time"))...)
+		return n.Load()
+	}
+	alone, shared := made(), made(providertest.Shared("output", "time"))
+	t.Logf("%d sandboxes, and %d when they are shared", alone, shared)
+	if shared > alone/2 {
+		t.Errorf("%d sandboxes were made, and %d when they are shared", alone, shared)
+	}
+}

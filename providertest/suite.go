@@ -163,33 +163,42 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 }
 
 func (g group) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *config) {
-	keep := func(p promise, check func(t *testing.T) *census) {
+	own := func(t *testing.T, kin *census) *harness {
+		h := &harness{cfg: cfg, kin: kin, p: open(t)}
+		t.Cleanup(func() { h.close(t) })
+		return h
+	}
+	keep := func(p promise, prepare func(t *testing.T) *harness) {
 		t.Run(p.name, func(t *testing.T) {
 			if reason, ok := cfg.except[g.name+"/"+p.name]; ok {
 				t.Skipf("excepted: %s", reason)
 			}
-			p.run(t, open, cfg, check(t))
+			p.run(t, prepare(t))
 		})
 	}
-	if g.name != patient {
+	switch {
+	case g.name == patient:
+		kin := checkLeaks(t, cfg)
+		var all sync.WaitGroup
 		for _, p := range g.promises {
-			keep(p, func(t *testing.T) *census { return checkLeaks(t, cfg) }) // its cleanup runs last
+			all.Go(func() { keep(p, func(t *testing.T) *harness { return own(t, kin) }) })
 		}
-		return
+		all.Wait()
+	case slices.Contains(cfg.shared, g.name):
+		c := &common{h: own(t, checkLeaks(t, cfg))}
+		for _, p := range g.promises {
+			keep(p, c.lend)
+		}
+	default:
+		for _, p := range g.promises {
+			keep(p, func(t *testing.T) *harness { return own(t, checkLeaks(t, cfg)) }) // its cleanup runs last
+		}
 	}
-	kin := checkLeaks(t, cfg)
-	var all sync.WaitGroup
-	for _, p := range g.promises {
-		all.Go(func() { keep(p, func(*testing.T) *census { return kin }) })
-	}
-	all.Wait()
 }
 
-func (p promise) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *config, kin *census) {
-	h := &harness{cfg: cfg, kin: kin, p: open(t)}
-	t.Cleanup(func() { h.close(t) })
+func (p promise) run(t *testing.T, h *harness) {
 	for _, need := range p.needs {
-		if reason := need(h.p.Info(), cfg); reason != "" {
+		if reason := need(h.p.Info(), h.cfg); reason != "" {
 			t.Skip(reason)
 		}
 	}
@@ -208,25 +217,34 @@ func (h *harness) close(t *testing.T) {
 		h.removeVolume(t, atoll.DefaultProject, name)
 	}
 	for _, p := range h.values() {
-		if err := eventually(h.short(), func() error { return empty(ctx, p) }); err != nil {
+		if err := eventually(h.short(), func() error { return empty(ctx, p, h.common.id()) }); err != nil {
 			t.Errorf("after the subtest: %v", err)
 		}
 		all, _ := p.List(ctx, atoll.Filter{})
 		for _, st := range all {
-			h.remove(ctx, t, st.ID)
+			if st.ID != h.common.id() {
+				h.remove(ctx, t, st.ID)
+			}
 		}
 	}
-	for _, p := range append(h.opened, h.p) {
+	all := h.opened
+	if h.common == nil {
+		all = append(all, h.p)
+	}
+	for _, p := range all {
 		if err := p.Close(); err != nil {
 			t.Errorf("Close: %v", err)
 		}
 	}
 }
 
-// empty is an error when p has a sandbox or a volume.
-func empty(ctx context.Context, p atoll.Provider) error {
+// empty is an error when p has a sandbox or a volume, but those of one sandbox.
+func empty(ctx context.Context, p atoll.Provider, but ...string) error {
 	all, err := p.List(ctx, atoll.Filter{})
 	for _, st := range all {
+		if slices.Contains(but, st.ID) {
+			continue
+		}
 		err = errors.Join(err, fmt.Errorf("sandbox %s (%q, %s) is left", st.ID, st.Spec.Name, st.State))
 	}
 	volumes, verr := atoll.Volumes(ctx, p, "")
@@ -234,6 +252,9 @@ func empty(ctx context.Context, p atoll.Provider) error {
 		err = errors.Join(err, verr)
 	}
 	for _, v := range volumes {
+		if v.Sandbox != "" && slices.Contains(but, v.Sandbox) {
+			continue
+		}
 		err = errors.Join(err, fmt.Errorf("volume %s of project %s is left", v.Name, v.Project))
 	}
 	return err

@@ -30,7 +30,7 @@ var times = []promise{
 		}
 	}},
 	{"Exec with an ended context starts nothing", nil, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.alone(t)
 		ctx, cancel := context.WithCancel(h.ctx(t))
 		cancel()
 		_, err := sb.Exec(ctx, word("ready"))

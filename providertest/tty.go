@@ -131,7 +131,7 @@ var ttys = []promise{
 		}
 	}},
 	{"no command is one process, whose arguments are that shell", []need{needTTY}, func(t *testing.T, h *harness) {
-		sb := h.idle(t)
+		sb := h.alone(t)
 		p := h.start(t, sb, onTTY(&atoll.Command{}))
 		all, err := atoll.Processes(h.ctx(t), sb)
 		if atoll.KindOf(err) == atoll.ErrUnsupported {
