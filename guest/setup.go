@@ -11,6 +11,7 @@ type Order struct {
 	Main  bool            `json:"main,omitempty"`  // starts the main process
 	Stop  *atoll.Duration `json:"stop,omitempty"`  // asks every process to end, and kills them after so long
 	Count bool            `json:"count,omitempty"` // counts processes
+	Time  int64           `json:"time,omitempty"`  // sets the clock, in nanoseconds since 1970: it stands still while a machine is paused
 }
 
 // A Reply answers an Order, when it is done.
@@ -52,8 +53,11 @@ type Setup struct {
 type Root struct {
 	Disk  string `json:"disk"`            // a squashfs, an erofs or an ext4
 	Upper string `json:"upper,omitempty"` // an ext4, made if it is empty; "" is memory
-	Fixed bool   `json:"fixed,omitempty"` // nothing can be changed: there is no upper
+	Fixed bool   `json:"fixed,omitempty"` // nothing can be changed once the machine is set up; there is no Upper
 }
+
+// SharedFile is what a file is called in the directory by which it is shared.
+const SharedFile = "file"
 
 // A MachineDir is a directory of a Computer that is not its root file system's. One of
 // Disk, Share and Size is given.
@@ -61,6 +65,7 @@ type MachineDir struct {
 	Target   string      `json:"target"`
 	Disk     string      `json:"disk,omitempty"`  // an ext4, made if it is empty
 	Share    string      `json:"share,omitempty"` // the tag of a directory of the host
+	File     bool        `json:"file,omitempty"`  // it is the file SharedFile in Share
 	Size     atoll.Bytes `json:"size,omitzero"`   // of a tmpfs
 	ReadOnly bool        `json:"read_only,omitempty"`
 }

@@ -37,7 +37,7 @@ var kernelMounts = []systemMount{
 	{"devtmpfs", "/dev", unix.MS_NOSUID, "mode=0755"},
 	{"devpts", "/dev/pts", unix.MS_NOSUID | unix.MS_NOEXEC, "gid=5,mode=0620,ptmxmode=0666"},
 	{"tmpfs", "/dev/shm", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
-	{"tmpfs", "/run", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"},
+	{"tmpfs", "/run", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755,size=5%"}, // of the memory, which is not what disk limits are for
 	{"tmpfs", "/tmp", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
 }
 
@@ -117,9 +117,8 @@ const (
 // apply makes the machine what s says, as far as that is no process's business.
 func (s *Setup) apply() error {
 	if s.Time > 0 {
-		now := unix.NsecToTimeval(s.Time)
-		if err := unix.Settimeofday(&now); err != nil {
-			return fmt.Errorf("set the time: %w", err)
+		if err := setTime(s.Time); err != nil {
+			return err
 		}
 	}
 	if err := stir(s.Entropy); err != nil {
@@ -147,6 +146,9 @@ func (s *Setup) apply() error {
 	if err := s.files(newRoot); err != nil {
 		return err
 	}
+	if err := s.Root.seal(); err != nil {
+		return fmt.Errorf("make the root file system read-only: %w", err)
+	}
 	if s.Network != nil {
 		if err := s.Network.up(); err != nil {
 			return fmt.Errorf("network: %w", err)
@@ -156,6 +158,14 @@ func (s *Setup) apply() error {
 		return fmt.Errorf("limit processes: %w", err)
 	}
 	return enter(newRoot)
+}
+
+func setTime(nanoseconds int64) error {
+	now := unix.NsecToTimeval(nanoseconds)
+	if err := unix.Settimeofday(&now); err != nil {
+		return fmt.Errorf("set the time: %w", err)
+	}
+	return nil
 }
 
 // limitProcesses has the kernel make no more than n threads besides those that there are.
@@ -221,19 +231,12 @@ func (r *Root) mount() error {
 	if err != nil {
 		return err
 	}
-	lower := lowerDir
-	if r.Fixed {
-		lower = newRoot
-	}
 	kind, err := kindOfDisk(device)
 	if err != nil {
 		return err
 	}
-	if err := unix.Mount(device, lower, kind, unix.MS_RDONLY, ""); err != nil {
+	if err := unix.Mount(device, lowerDir, kind, unix.MS_RDONLY, ""); err != nil {
 		return fmt.Errorf("mount disk %s, a %s: %w", r.Disk, kind, err)
-	}
-	if r.Fixed {
-		return nil
 	}
 	if r.Upper == "" {
 		err = unix.Mount("tmpfs", upperDir, "tmpfs", unix.MS_NOSUID, "mode=0755")
@@ -252,11 +255,21 @@ func (r *Root) mount() error {
 	return unix.Mount("overlay", newRoot, "overlay", 0, "lowerdir="+lowerDir+",upperdir="+upper+",workdir="+work)
 }
 
+// seal has nothing of the root file system be changed any more, if that is how it is to be.
+func (r *Root) seal() error {
+	if !r.Fixed {
+		return nil
+	}
+	return unix.Mount("", newRoot, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
+}
+
 func (m *MachineDir) mount() error {
-	target := filepath.Join(newRoot, filepath.Clean("/"+m.Target))
-	if err := makeBelow(newRoot, m.Target); err != nil {
+	at, err := place(newRoot, m.Target, m.File)
+	if err != nil {
 		return err
 	}
+	defer unix.Close(at)
+	target := fmt.Sprintf("/proc/self/fd/%d", at)
 	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV)
 	if m.ReadOnly {
 		flags |= unix.MS_RDONLY
@@ -264,20 +277,12 @@ func (m *MachineDir) mount() error {
 	switch {
 	case m.Disk != "":
 		return mountDisk(m.Disk, target, flags)
+	case m.File:
+		return mountFile(m.Share, target, flags)
 	case m.Share != "":
 		return unix.Mount(m.Share, target, "virtiofs", flags, "")
 	}
 	return unix.Mount("tmpfs", target, "tmpfs", flags, fmt.Sprintf("mode=1777,size=%d", m.Size))
-}
-
-// makeBelow makes a directory below a root, from which no link leads out.
-func makeBelow(root, dir string) error {
-	r, err := os.OpenRoot(root)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	return r.MkdirAll(strings.TrimPrefix(filepath.Clean("/"+dir), "/"), 0o755)
 }
 
 // mountDisk mounts an ext4, which is made if there is nothing on the disk.

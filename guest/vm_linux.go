@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/internal/line"
+	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/vm"
 )
 
@@ -59,6 +61,11 @@ func (c *Computer) say(text string) {
 	_, _ = fmt.Fprintln(f, "<3>"+text) // it is shown as errors are
 }
 
+// deadly are signals that a program in Go ends with when another one sends them.
+var deadly = []os.Signal{
+	unix.SIGHUP, unix.SIGQUIT, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSYS, unix.SIGSTKFLT,
+}
+
 func (c *Computer) run() error {
 	for _, m := range kernelMounts {
 		if err := m.make(""); err != nil {
@@ -74,6 +81,7 @@ func (c *Computer) run() error {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, unix.SIGINT, unix.SIGTERM) // ctrl-alt-del, where that is all that a host can press
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)        // else the kernel would reset at once
+	signal.Notify(make(chan os.Signal, 1), deadly...)     // which the kernel protects its first process from only if it does not handle them, as Go does
 	go func() {
 		<-interrupted
 		c.off()
@@ -226,6 +234,8 @@ func (c *Computer) do(o Order) (Reply, error) {
 		return Reply{}, err
 	case o.Stop != nil:
 		return Reply{}, m.Stop(c.ctx, time.Duration(*o.Stop))
+	case o.Time > 0:
+		return Reply{}, setTime(o.Time)
 	case o.Count:
 		return Reply{Processes: m.count()}, nil
 	}
@@ -244,11 +254,12 @@ func (c *Computer) become(s *Setup) error {
 	if err := s.apply(); err != nil {
 		return err
 	}
-	s.Config.Self = "/proc/1/exe"
+	s.Config.Self = "/proc/self/exe" // which a user may execute, too, who could not read /proc/1/exe
 	m, err := NewMachine(s.Config)
 	if err != nil {
 		return err
 	}
+	m.live(memory())
 	handler, err := api.NewHandler(provider{m: m}, api.Options{})
 	if err != nil {
 		return err
@@ -270,6 +281,25 @@ func (c *Computer) become(s *Setup) error {
 		c.listen(b.Port, func(conn net.Conn) { bridge(conn, b.Network, b.Address) })
 	}
 	return nil
+}
+
+// memory is how much the machine has, 0 if that is not known.
+func memory() int64 {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return 0
+	}
+	return int64(info.Totalram) * int64(info.Unit)
+}
+
+// live has the guest make do with a part of so much memory. Nothing but the guest itself is
+// what the kernel does not end for lack of it.
+func (m *Machine) live(memory int64) {
+	if memory <= 0 {
+		return
+	}
+	m.table.EndedOutput = min(memory/16, process.DefaultEndedOutput)
+	debug.SetMemoryLimit(memory / 4)
 }
 
 // A chanListener accepts what comes on a channel.
