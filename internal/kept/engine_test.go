@@ -98,7 +98,7 @@ var shown = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx
 
 const selfName, socketName = "/self", "/socket"
 
-func (w *world) makeRoot(*keeper.Undo) error {
+func (w *world) makeRoot(context.Context, *keeper.Undo) error {
 	if err := os.Mkdir(w.root, 0o755); err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (w *world) bind(source, target string, readOnly bool) error {
 	return nil
 }
 
-func (w *world) startGuest(undo *keeper.Undo) error {
+func (w *world) startGuest(_ context.Context, undo *keeper.Undo) error {
 	spec := &w.box.Job.Spec
 	config, err := json.Marshal(guest.Config{
 		ID: spec.ID, Workdir: spec.Workdir, User: spec.User, Env: spec.Env, Self: selfName,

@@ -38,7 +38,7 @@ type step struct {
 func steps(engine []Step) []step {
 	all := slices.Clone(first)
 	for _, s := range engine {
-		all = append(all, step{s.Name, func(_ *keeper, undo *Undo) error { return s.Do(undo) }})
+		all = append(all, step{s.Name, func(k *keeper, undo *Undo) error { return s.Do(k.wanted, undo) }})
 	}
 	return append(all, last...)
 }

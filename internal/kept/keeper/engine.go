@@ -93,10 +93,10 @@ type Engine interface {
 }
 
 // A Step is one of a start. It can fail, and then what those before it have made is
-// undone.
+// undone. One that waits gives up when ctx ends: nobody wants the sandbox any more.
 type Step struct {
 	Name string
-	Do   func(*Undo) error
+	Do   func(ctx context.Context, undo *Undo) error
 }
 
 // An Undo holds what takes back the steps made so far.

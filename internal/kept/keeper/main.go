@@ -139,7 +139,8 @@ func reply(w io.WriteCloser, r Reply) error {
 // A keeper is a box and what serves it.
 type keeper struct {
 	box     *Box
-	conn    *os.File // of the provider that wants the sandbox
+	conn    *os.File        // of the provider that wants the sandbox
+	wanted  context.Context // ends when that has gone, or has its answer
 	lock    *statedir.KeeperLock
 	handler *api.Handler
 	server  *http.Server
@@ -165,27 +166,30 @@ func start(kind Kind, conn *os.File) (*keeper, error) {
 	}
 	booted := make(chan struct{})
 	defer close(booted)
-	go dieWith(conn, booted)
+	wanted, unwanted := context.WithCancel(context.Background())
+	go dieWith(conn, booted, unwanted)
 	log, err := os.OpenFile(filepath.Join(job.Dir, LogName), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	k := &keeper{box: newBox(&job, kind.Isolation, slog.New(slog.NewTextHandler(log, nil))), conn: conn, failed: make(chan error, 1)}
+	k := &keeper{box: newBox(&job, kind.Isolation, slog.New(slog.NewTextHandler(log, nil))), conn: conn, wanted: wanted, failed: make(chan error, 1)}
 	if k.box.engine, err = kind.New(k.box, log); err != nil {
 		return nil, err
 	}
 	return k, k.boot()
 }
 
-// bootGrace is how long the step of a start that a keeper is at may still take
-// when its provider has died. Then it takes back what it did.
+// bootGrace is how long the step of a start that a keeper is at may still take when
+// nobody wants the sandbox any more, of which that is told. Then it takes back what
+// it did.
 const bootGrace = 10 * time.Second
 
 // dieWith ends this process if the provider at the other end of conn dies and
 // the sandbox is not booted in time: what is restored can make that hang, and
 // nobody else would look after it.
-func dieWith(conn io.Reader, booted <-chan struct{}) {
+func dieWith(conn io.Reader, booted <-chan struct{}, unwanted func()) {
 	_, _ = io.Copy(io.Discard, conn) // until it dies, or conn is closed
+	unwanted()
 	select {
 	case <-booted:
 	case <-time.After(bootGrace):

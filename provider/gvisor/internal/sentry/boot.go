@@ -36,7 +36,7 @@ var steps = []struct {
 func (e *engine) Steps() []keeper.Step {
 	all := make([]keeper.Step, len(steps))
 	for i, s := range steps {
-		all[i] = keeper.Step{Name: s.name, Do: func(undo *keeper.Undo) error { return s.do(e, undo) }}
+		all[i] = keeper.Step{Name: s.name, Do: func(_ context.Context, undo *keeper.Undo) error { return s.do(e, undo) }}
 	}
 	return all
 }

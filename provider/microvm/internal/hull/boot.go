@@ -47,7 +47,7 @@ func (e *engine) Steps() []keeper.Step {
 // Steps are the names of what a keeper does to start a sandbox, in their order.
 func Steps() []string { return keeper.Steps((&engine{}).Steps()) }
 
-func (e *engine) openDriver(*keeper.Undo) error {
+func (e *engine) openDriver(context.Context, *keeper.Undo) error {
 	d, err := qemu.New(context.Background(), qemu.Options{Program: e.plan.Program, Accel: e.plan.Accel, Kernel: e.plan.Kernel, Cache: e.plan.Cache, Log: e.box.Log})
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (e *engine) openDriver(*keeper.Undo) error {
 
 // makeUpper makes the disk for what changes in the root file system, unless there is one
 // of a life before. It takes no space before something is written to it.
-func (e *engine) makeUpper(undo *keeper.Undo) error {
+func (e *engine) makeUpper(_ context.Context, undo *keeper.Undo) error {
 	path := filepath.Join(e.job.Dir, upperName)
 	if _, err := os.Stat(path); err == nil || e.job.Spec.ReadOnlyRoot {
 		return nil
@@ -148,7 +148,7 @@ const connectTime = 10 * time.Second
 
 // boot starts the machine, and waits for its guest. One that does not come up in time is
 // tried once more.
-func (e *engine) boot(undo *keeper.Undo) error {
+func (e *engine) boot(_ context.Context, undo *keeper.Undo) error {
 	err := e.bootOnce(undo)
 	if errors.Is(err, context.DeadlineExceeded) {
 		e.box.Log.Warn("the guest does not come up, and is tried once more", "console", vm.LastWords(e.console(), 0))
@@ -240,7 +240,7 @@ func (e *engine) newNetwork(h *vm.Hardware) (*usernet.Network, error) {
 }
 
 // tell tells the guest what it is, and waits until it is that.
-func (e *engine) tell(*keeper.Undo) error {
+func (e *engine) tell(context.Context, *keeper.Undo) error {
 	ctx, cancel := e.answer(0)
 	defer cancel()
 	if _, err := e.order(ctx, "start", guest.Order{Setup: e.setup()}); err != nil {
