@@ -28,11 +28,12 @@ type backend struct {
 
 // caps are what sandboxes can do on this machine as this user.
 func caps() atoll.Caps {
+	_, cpu := cgroup.Open(cgroup.Root).Can()
 	return atoll.Caps{
-		Durable: atoll.DurableCrash, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
+		Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
 		TTY: true, Files: true, Dial: true, Pause: true, Usage: true,
 		Images: true, Users: os.Geteuid() == 0, BindMounts: true, Volumes: true, Tmpfs: true, ReadOnlyRoot: true,
-		MemoryLimit: true, CPULimit: true, ProcessLimit: true, DiskLimit: true,
+		MemoryLimit: true, CPULimit: cpu, ProcessLimit: true, DiskLimit: true,
 		NetworkNone: true, NetworkOn: true, Egress: true,
 	}
 }
@@ -110,11 +111,6 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	case s.Snapshot != "":
 		return no("snapshots: not of virtual machines")
 	}
-	for _, m := range s.Mounts {
-		if info, err := os.Stat(m.Source); m.Type == atoll.MountBind && err == nil && !info.IsDir() {
-			return no("mount source %s: only directories can be shared with a machine", m.Source)
-		}
-	}
 	return nil
 }
 
@@ -158,8 +154,8 @@ func (b *backend) Restores(*atoll.Snapshot, *atoll.Spec) error {
 }
 
 // Hold implements kept.Backend: a machine has the files of its bundle open.
-func (b *backend) Hold(_ context.Context, rec *statedir.Record) (*os.File, error) {
-	_, err := b.opts.Bundles.Get(rec.Digest)
+func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, error) {
+	_, err := b.found(ctx, rec.Digest, rec.Status.Spec.Image)
 	return nil, err
 }
 
@@ -186,6 +182,7 @@ func (b *backend) Job(job *keeper.Job) (any, error) {
 	return hull.Plan{
 		Kernel: im.Path(im.Kernel.File), Initrd: im.Path(im.Initrd.File), Root: im.Path(im.Root().File),
 		Program: program, Accel: b.opts.Accel, Cache: b.opts.accelCache(), Debug: b.opts.Debug,
+		Answer: atoll.Duration(b.opts.answer),
 	}, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image/bundle"
@@ -49,7 +50,8 @@ type Options struct {
 	// Log receives what the provider has to say. Default: nowhere.
 	Log *slog.Logger
 
-	step func(name string) error // asked before each step of making and starting a sandbox, and fails it: for tests
+	step   func(name string) error // asked before each step of making and starting a sandbox, and fails it: for tests
+	answer time.Duration           // how long a guest may take to answer; 0 is the default: for tests
 }
 
 // A Provider makes sandboxes that are virtual machines.

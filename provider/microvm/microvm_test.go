@@ -3,41 +3,272 @@
 package microvm_test
 
 import (
+	_ "embed"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
 	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/vm/qemu"
 )
 
 func TestConformance(t *testing.T) {
-	providertest.Run(t, open, providertest.Slow(10), providertest.Count(4))
+	need(t)
+	providertest.Run(t, open, options(t)...)
 }
 
+func options(t testing.TB) []providertest.Option {
+	return append(leftOut(t), []providertest.Option{
+		providertest.Slow(10),
+		providertest.Count(4),
+		providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause", "network", "escape", "siege"),
+		providertest.Leaks(leaks),
+		providertest.Reopen(reopened),
+		providertest.Elsewhere(elsewhere),
+		providertest.Crash(crash),
+		providertest.Steps(stepwise),
+		providertest.Debian(func(*testing.T) string { return microvm.DefaultBundle }),
+	}...)
+}
+
+// slow lists promises that take many seconds where machines are emulated, and how many they
+// took on two CPUs with other work to do. They are kept by what is the same for all providers
+// that have keepers, which is tested with those, or by the guest, with Docker's; or they have
+// many machines boot. What is particular to machines is not in it.
+//
+//go:embed testdata/slow.txt
+var slow string
+
+// leftOut leaves those out, unless machines are fast here, or all is asked for.
+func leftOut(t testing.TB) (list []providertest.Option) {
+	t.Helper()
+	if accel(t) != "tcg" || os.Getenv(allEnv) != "" {
+		return nil
+	}
+	for line := range strings.Lines(slow) {
+		seconds, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+		list = append(list, providertest.Except(name, "emulated: it takes "+seconds+" s; set "+allEnv+" to keep it"))
+	}
+	return list
+}
+
+// opened remembers the options of each provider, for those who open it again.
+// They are microvm.Options by *microvm.Provider.
+var opened sync.Map
+
+func optionsOf(p atoll.Provider) microvm.Options {
+	opts, _ := opened.Load(p.(*microvm.Provider))
+	return opts.(microvm.Options)
+}
+
+// open makes a provider over directories of its own.
 func open(t *testing.T) atoll.Provider {
 	t.Helper()
-	bundles, err := bundle.Open(os.Getenv("ATOLL_TEST_BUNDLES"), bundle.Options{})
+	return openWith(t, fresh(t))
+}
+
+func openWith(t testing.TB, opts microvm.Options) *microvm.Provider {
+	t.Helper()
+	p, err := microvm.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { bundles.Close() })
-	dir := t.TempDir()
-	p, err := microvm.New(microvm.Options{Dir: filepath.Join(dir, "state"), RunDir: runDir(t), Bundles: bundles, Accel: "tcg"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close() })
+	opened.Store(p, opts)
 	return p
 }
 
-func runDir(t *testing.T) string {
-	dir, err := os.MkdirTemp("/tmp", "mv")
+// reopened is another provider over the state of p.
+func reopened(t *testing.T, p atoll.Provider) atoll.Provider { return openWith(t, optionsOf(p)) }
+
+// stepwise opens a provider whose steps can fail.
+func stepwise(t *testing.T, step func(name string) error) atoll.Provider {
+	return openWith(t, fresh(t).WithStep(step))
+}
+
+// fresh returns options for a provider over directories of its own, which must be empty
+// again in the end.
+func fresh(t testing.TB) microvm.Options {
+	opts := microvm.Options{Dir: filepath.Join(t.TempDir(), "state"), RunDir: runDir(t), Bundles: bundles(t), Accel: accel(t), Cgroup: groups}
+	t.Cleanup(func() {
+		if left := leftOnDisk(t, opts); len(left) > 0 {
+			t.Errorf("left behind: %s", strings.Join(left, " "))
+		}
+	})
+	return opts
+}
+
+// accel is what machines run on here. It is found out once: where KVM is there and does not
+// work, that takes seconds.
+func accel(t testing.TB) string {
+	t.Helper()
+	accelerator.once.Do(func() {
+		b, err := bundles(t).Get(microvm.DefaultBundle)
+		if err != nil {
+			accelerator.err = err
+			return
+		}
+		d, err := qemu.New(t.Context(), qemu.Options{Kernel: b.Path(b.Kernel.File)})
+		accelerator.err, accelerator.name = err, "kvm"
+		if err == nil && d.Caps().Emulated {
+			accelerator.name = "tcg"
+		}
+	})
+	if accelerator.err != nil {
+		t.Fatal(accelerator.err)
+	}
+	return accelerator.name
+}
+
+var accelerator struct {
+	once sync.Once
+	name string
+	err  error
+}
+
+// bundles is the store that tests boot from.
+func bundles(t testing.TB) *bundle.Store {
+	t.Helper()
+	store, err := bundle.Open(testenv.BundleStore(t), bundle.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	return store
+}
+
+// leftOnDisk lists what is in the directories in opts.
+func leftOnDisk(t testing.TB, opts microvm.Options) (left []string) {
+	t.Helper()
+	dirs := []string{opts.RunDir}
+	for _, sub := range []string{"sandboxes", "records", "volumes/default", "names/default", "snapshots"} {
+		dirs = append(dirs, filepath.Join(opts.Dir, sub))
+	}
+	for _, dir := range dirs {
+		list, err := os.ReadDir(dir)
+		if err != nil && !os.IsNotExist(err) {
+			t.Error(err)
+		}
+		for _, e := range list {
+			left = append(left, filepath.Join(dir, e.Name()))
+		}
+	}
+	return left
+}
+
+// groups is what the names of this process's cgroups begin with: other tests run at the
+// same time.
+var groups = fmt.Sprintf("atoll-test-%d-", os.Getpid())
+
+// runDir is a short directory: sockets lie in it.
+func runDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("", "vm")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
+
+// need skips where machines cannot work, with the reason.
+func need(t testing.TB) {
+	t.Helper()
+	testenv.Need(t, testenv.Program("qemu-system-x86_64", "qemu-system-x86"), testenv.Program("mke2fs", "e2fsprogs"))
+	if testing.Short() {
+		t.Skip("-short: machines boot, which takes its time where they are emulated")
+	}
+	p, err := microvm.New(microvm.Options{Dir: filepath.Join(t.TempDir(), "state"), RunDir: t.TempDir(), Bundles: bundles(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if probe := atoll.ProbeProvider(t.Context(), p); !probe.OK {
+		t.Skipf("virtual machines do not work here: %s; %s", probe.Reason, probe.Fix)
+	}
+}
+
+// leaks lists what machines have on this host besides what the suite itself looks for,
+// which includes their processes.
+func leaks(t *testing.T) []string {
+	t.Helper()
+	var list []string
+	for _, pattern := range []string{"/sys/fs/cgroup/" + groups + "*", "/sys/fs/cgroup/*/" + groups + "*"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range found {
+			if info, err := os.Stat(path); err == nil && info.IsDir() {
+				list = append(list, "cgroup "+path)
+			}
+		}
+	}
+	return list
+}
+
+// elsewhere makes sandboxes by another process.
+func elsewhere(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider) {
+	opts := fresh(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	maker = exec.Command(exe, opts.Dir, opts.RunDir, testenv.BundleStore(t), opts.Cgroup)
+	maker.Env = append(os.Environ(), makerEnv+"=1")
+	return maker, func() atoll.Provider { return openWith(t, opts) }
+}
+
+// makerEnv makes this program one that makes a sandbox, and waits to be killed.
+const makerEnv = "ATOLL_TEST_MAKER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(makerEnv) == "" {
+		os.Exit(m.Run())
+	}
+	if err := makeSandbox(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func makeSandbox(args []string) error {
+	store, err := bundle.Open(args[2], bundle.Options{})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	p, err := microvm.New(microvm.Options{Dir: args[0], RunDir: args[1], Bundles: store, Cgroup: args[3]})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return providertest.Make(p, os.Stdin, os.Stdout)
+}
+
+// crash kills a sandbox's keeper, and with it all of the sandbox.
+func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
+	t.Helper()
+	if err := unix.Kill(keeperOf(t, p, sb), unix.SIGKILL); err != nil {
+		t.Fatalf("kill: %v", err)
+	}
+}
+
+// everything skips what takes its time where machines are emulated, unless all is asked for.
+func everything(t testing.TB, why string) {
+	t.Helper()
+	if accel(t) == "tcg" && os.Getenv(allEnv) == "" {
+		t.Skipf("emulated: %s; set %s to run it", why, allEnv)
+	}
+}
+
+// allEnv asks for all that takes its time.
+const allEnv = "ATOLL_TEST_ALL"

@@ -39,6 +39,7 @@ func (e *engine) Steps() []keeper.Step {
 	return []keeper.Step{
 		{Name: "driver", Do: e.openDriver},
 		{Name: "disk", Do: e.makeUpper},
+		{Name: "directories", Do: e.arrange},
 		{Name: "machine", Do: e.boot},
 		{Name: "guest", Do: e.tell},
 	}
@@ -47,8 +48,8 @@ func (e *engine) Steps() []keeper.Step {
 // Steps are the names of what a keeper does to start a sandbox, in their order.
 func Steps() []string { return keeper.Steps((&engine{}).Steps()) }
 
-func (e *engine) openDriver(context.Context, *keeper.Undo) error {
-	d, err := qemu.New(context.Background(), qemu.Options{Program: e.plan.Program, Accel: e.plan.Accel, Kernel: e.plan.Kernel, Cache: e.plan.Cache, Log: e.box.Log})
+func (e *engine) openDriver(ctx context.Context, _ *keeper.Undo) error {
+	d, err := qemu.New(ctx, qemu.Options{Program: e.plan.Program, Accel: e.plan.Accel, Kernel: e.plan.Kernel, Cache: e.plan.Cache, Log: e.box.Log})
 	if err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func (e *engine) openDriver(context.Context, *keeper.Undo) error {
 
 // makeUpper makes the disk for what changes in the root file system, unless there is one
 // of a life before. It takes no space before something is written to it.
-func (e *engine) makeUpper(_ context.Context, undo *keeper.Undo) error {
+func (e *engine) makeUpper(ctx context.Context, undo *keeper.Undo) error {
 	path := filepath.Join(e.job.Dir, upperName)
 	if _, err := os.Stat(path); err == nil || e.job.Spec.ReadOnlyRoot {
 		return nil
@@ -82,9 +83,70 @@ func (e *engine) makeUpper(_ context.Context, undo *keeper.Undo) error {
 	if err != nil {
 		return atoll.Errorf("start", e.box.ID(), atoll.ErrUnavailable, "mke2fs is not installed: on Debian and Ubuntu, apt-get install e2fsprogs")
 	}
-	out, err := exec.Command(program, "-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0", path).CombinedOutput()
+	out, err := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0", path).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("make a file system on %s: %w: %s", path, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// sharedDir is the directory that is shared for a mount, and whether that has one file only,
+// which is what is mounted.
+func (e *engine) sharedDir(i int) (dir string, file bool) {
+	m := e.job.Mounts[i]
+	file = isFile(m.Source)
+	if m.ReadOnly || file {
+		return filepath.Join(e.job.Run, "mount"+strconv.Itoa(i)), file
+	}
+	return m.Source, false
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
+}
+
+// arrange mounts what cannot be shared as it is, in the mount namespace of this process:
+// directories that are not to be changed where nobody can change them, since it is the guest
+// that decides how it mounts what it is given, and not every virtiofsd can refuse; and files
+// in directories with nothing else.
+func (e *engine) arrange(_ context.Context, undo *keeper.Undo) error {
+	undo.Add(func() { _ = e.Unmount() })
+	for i, m := range e.job.Mounts {
+		at, file := e.sharedDir(i)
+		if m.Source == "" || at == m.Source {
+			continue
+		}
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			return err
+		}
+		if file { // which is all that can be changed
+			if err := os.WriteFile(filepath.Join(at, guest.SharedFile), nil, 0o600); err != nil {
+				return err
+			}
+			if err := e.bind(at, at, true); err != nil {
+				return err
+			}
+			at = filepath.Join(at, guest.SharedFile)
+		}
+		if err := e.bind(m.Source, at, m.ReadOnly); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *engine) bind(source, at string, readOnly bool) error {
+	if err := unix.Mount(source, at, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("mount %s: %w", source, err)
+	}
+	e.arranged = append(e.arranged, at)
+	if !readOnly {
+		return nil
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY} // also of all that is mounted below it
+	if err := unix.MountSetattr(unix.AT_FDCWD, at, unix.AT_RECURSIVE, &attr); err != nil {
+		return fmt.Errorf("mount %s read-only: %w", source, err)
 	}
 	return nil
 }
@@ -134,7 +196,8 @@ func (e *engine) hardware() (*vm.Hardware, error) {
 	}
 	for i, m := range e.job.Mounts {
 		if m.Source != "" {
-			h.Shares = append(h.Shares, vm.Share{Tag: shareTag(i), Dir: m.Source, ReadOnly: m.ReadOnly})
+			dir, _ := e.sharedDir(i)
+			h.Shares = append(h.Shares, vm.Share{Tag: shareTag(i), Dir: dir, ReadOnly: m.ReadOnly})
 		}
 	}
 	return h, nil
@@ -148,11 +211,11 @@ const connectTime = 10 * time.Second
 
 // boot starts the machine, and waits for its guest. One that does not come up in time is
 // tried once more.
-func (e *engine) boot(_ context.Context, undo *keeper.Undo) error {
-	err := e.bootOnce(undo)
+func (e *engine) boot(ctx context.Context, undo *keeper.Undo) error {
+	err := e.bootOnce(ctx, undo)
 	if errors.Is(err, context.DeadlineExceeded) {
 		e.box.Log.Warn("the guest does not come up, and is tried once more", "console", vm.LastWords(e.console(), 0))
-		err = e.bootOnce(undo)
+		err = e.bootOnce(ctx, undo)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return atoll.Errorf("start", e.box.ID(), atoll.ErrTimeout, "the guest did not come up within %s, twice; its console is %s", vm.Scale(e.driver.Caps(), connectTime), e.console())
@@ -163,7 +226,7 @@ func (e *engine) boot(_ context.Context, undo *keeper.Undo) error {
 	return err
 }
 
-func (e *engine) bootOnce(undo *keeper.Undo) (err error) {
+func (e *engine) bootOnce(ctx context.Context, undo *keeper.Undo) (err error) {
 	h, err := e.hardware()
 	if err != nil {
 		return err
@@ -183,10 +246,10 @@ func (e *engine) bootOnce(undo *keeper.Undo) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := m.Start(context.Background()); err != nil {
+	if err := m.Start(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), vm.Scale(e.driver.Caps(), connectTime))
+	ctx, cancel := context.WithTimeout(ctx, vm.Scale(e.driver.Caps(), connectTime))
 	defer cancel()
 	conn, err := m.Dial(ctx, vm.PortControl)
 	if err != nil {
@@ -240,8 +303,8 @@ func (e *engine) newNetwork(h *vm.Hardware) (*usernet.Network, error) {
 }
 
 // tell tells the guest what it is, and waits until it is that.
-func (e *engine) tell(context.Context, *keeper.Undo) error {
-	ctx, cancel := e.answer(0)
+func (e *engine) tell(ctx context.Context, _ *keeper.Undo) error {
+	ctx, cancel := e.answer(ctx, 0)
 	defer cancel()
 	if _, err := e.order(ctx, "start", guest.Order{Setup: e.setup()}); err != nil {
 		return err
@@ -258,8 +321,11 @@ func (e *engine) tell(context.Context, *keeper.Undo) error {
 	if e.client, err = api.NewClient(ctx, api.ClientOptions{Info: &info, Dial: dial}); err != nil {
 		return err
 	}
-	_, err = e.sandbox().Status(ctx) // the ping
-	return err
+	if _, err = e.sandbox().Status(ctx); err != nil { // the ping
+		return err
+	}
+	go e.mind()
+	return nil
 }
 
 // setup is what the guest is told.
@@ -284,6 +350,7 @@ func (e *engine) setup() *guest.Setup {
 		d := guest.MachineDir{Target: m.Target, Size: m.Size, ReadOnly: m.ReadOnly}
 		if m.Source != "" {
 			d.Share = shareTag(i)
+			_, d.File = e.sharedDir(i)
 		}
 		s.Mounts = append(s.Mounts, d)
 	}

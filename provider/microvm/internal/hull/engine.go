@@ -11,9 +11,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
@@ -21,6 +24,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/internal/usernet"
+	"github.com/seed46cd37a8/atoll/internal/via"
 	"github.com/seed46cd37a8/atoll/vm"
 )
 
@@ -33,6 +37,8 @@ type Plan struct {
 	Accel   string `json:"accel,omitempty"`
 	Cache   string `json:"cache,omitempty"` // what was found out about accelerators
 	Debug   bool   `json:"debug,omitempty"` // the kernel says all that it does
+
+	Answer atoll.Duration `json:"answer,omitzero"` // how long the guest may take to answer; 0 is the default
 }
 
 // Names of files in Job.Dir.
@@ -48,15 +54,19 @@ type engine struct {
 	plan   Plan
 	driver vm.Driver
 
-	machine vm.Machine // nil before it is started
-	network *usernet.Network
-	client  *api.Client
-	exited  chan struct{} // closed when the machine has ended
-	fate    error         // of that
-	frozen  atomic.Bool
+	machine  vm.Machine // nil before it is started
+	network  *usernet.Network
+	client   *api.Client
+	exited   chan struct{} // closed when the machine has ended
+	fate     error         // of that
+	frozen   atomic.Bool
+	arranged []string // where something is mounted for it to be shared
+
+	thaws atomic.Int64 // how often it was resumed
 
 	mu   sync.Mutex
 	main *process.Table // what is left of the main process when the machine goes; nil before
+	hung string         // why the machine was killed, "" if it was not for that
 }
 
 func newEngine(b *keeper.Box, _ io.Writer) (keeper.Engine, error) {
@@ -82,6 +92,11 @@ func (e *engine) Exited() <-chan struct{} {
 func (e *engine) Fate() string {
 	select {
 	case <-e.exited:
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.hung != "" {
+			return e.hung
+		}
 		if e.fate != nil {
 			return e.fate.Error()
 		}
@@ -91,14 +106,41 @@ func (e *engine) Fate() string {
 	}
 }
 
-// Lost implements keeper.Engine.
-func (e *engine) Lost(error) bool {
+// ended reports whether the machine has.
+func (e *engine) ended() bool {
 	select {
 	case <-e.exited:
 		return true
 	default:
 		return false
 	}
+}
+
+// lastMoment is how long it takes at most to know why a connection to the guest is broken.
+const lastMoment = time.Second
+
+// Lost implements keeper.Engine: a connection breaks a moment before the machine has ended.
+func (e *engine) Lost(err error) bool {
+	switch kind := atoll.KindOf(err); {
+	case e.ended():
+		return true
+	case kind != atoll.ErrUnavailable && kind != atoll.ErrInternal && kind != atoll.ErrStopped:
+		return false // an answer, or none within the time that there was
+	}
+	select {
+	case <-e.exited:
+		return true
+	case <-time.After(lastMoment):
+		return false
+	}
+}
+
+// explain is what err, of a call to the guest, means: that the machine has ended, perhaps.
+func (e *engine) explain(ctx context.Context, op string, err error) error {
+	if err == nil || ctx.Err() != nil || !e.Lost(err) {
+		return err
+	}
+	return atoll.E(op, e.box.ID(), atoll.ErrStopped, nil)
 }
 
 // sandbox is the one inside, as the guest serves it.
@@ -132,10 +174,18 @@ func order(ctx context.Context, m vm.Machine, o guest.Order) (r guest.Reply, err
 
 // whatFor is what it means that the guest has not answered.
 func (e *engine) whatFor(op string, err error) error {
-	if e.Lost(err) {
+	if e.ended() {
 		return atoll.E(op, e.box.ID(), atoll.ErrStopped, nil)
 	}
 	return atoll.Errorf(op, e.box.ID(), atoll.ErrUnavailable, "the guest does not answer: %w", err)
+}
+
+// awake is the error of what the guest has to answer, and cannot while it is paused.
+func (e *engine) awake(op string) error {
+	if !e.Frozen() {
+		return nil
+	}
+	return atoll.Errorf(op, e.box.ID(), atoll.ErrConflict, "the sandbox is paused: resume it first")
 }
 
 // Exec implements keeper.Engine.
@@ -146,7 +196,11 @@ func (e *engine) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll
 		}
 		return e.Process(ctx, id)
 	}
-	return e.sandbox().Exec(ctx, cmd)
+	p, err := e.sandbox().Exec(ctx, cmd)
+	if err != nil {
+		return nil, e.explain(ctx, "exec", err)
+	}
+	return &inmate{atoll.ProcessLayer{Process: p}, e}, nil
 }
 
 // Process implements keeper.Engine.
@@ -154,7 +208,14 @@ func (e *engine) Process(ctx context.Context, id string) (atoll.Process, error) 
 	if left := e.left(); left != nil {
 		return left.Get(id)
 	}
-	return e.sandbox().Process(ctx, id)
+	if err := e.awake("process"); err != nil {
+		return nil, err
+	}
+	p, err := e.sandbox().Process(ctx, id)
+	if err != nil {
+		return nil, e.explain(ctx, "process", err)
+	}
+	return &inmate{atoll.ProcessLayer{Process: p}, e}, nil
 }
 
 // Processes implements keeper.Engine.
@@ -162,7 +223,17 @@ func (e *engine) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	if left := e.left(); left != nil {
 		return left.List(), nil
 	}
-	return atoll.Processes(ctx, e.sandbox())
+	if err := e.awake("processes"); err != nil {
+		return nil, err
+	}
+	list, err := atoll.Processes(ctx, e.sandbox())
+	if err != nil && ctx.Err() == nil && e.Lost(err) {
+		if left := e.left(); left != nil {
+			return left.List(), nil
+		}
+		return nil, nil // nobody knows any more
+	}
+	return list, err
 }
 
 // left is what is left of the main process, nil as long as the machine is there.
@@ -174,22 +245,30 @@ func (e *engine) left() *process.Table {
 
 // Running implements keeper.Engine.
 func (e *engine) Running(ctx context.Context) (int, error) {
+	if err := e.awake("count"); err != nil {
+		return 0, err
+	}
 	r, err := e.order(ctx, "count", guest.Order{Count: true})
 	return r.Processes, err
 }
 
 // Files implements keeper.Engine.
-func (e *engine) Files() atoll.FS { return atoll.Files(e.sandbox()) }
+func (e *engine) Files() atoll.FS {
+	return via.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
+		if err := e.awake(op); err != nil {
+			return err
+		}
+		return e.explain(ctx, op, fn(ctx, atoll.Files(e.sandbox())))
+	})
+}
 
 // Dial implements keeper.Engine.
 func (e *engine) Dial(ctx context.Context, port int) (net.Conn, error) {
-	return atoll.Dial(ctx, e.sandbox(), port)
-}
-
-// Usage implements keeper.Engine.
-func (e *engine) Usage(ctx context.Context) (atoll.Usage, error) {
-	n, err := e.Running(ctx)
-	return atoll.Usage{Memory: e.memory(), Processes: n}, err
+	if err := e.awake("dial"); err != nil {
+		return nil, err
+	}
+	conn, err := atoll.Dial(ctx, e.sandbox(), port)
+	return conn, e.explain(ctx, "dial", err)
 }
 
 // Pause implements keeper.Engine.
@@ -206,7 +285,11 @@ func (e *engine) Resume(ctx context.Context) error {
 	if err := e.machine.Resume(ctx); err != nil {
 		return err
 	}
+	e.thaws.Add(1)
 	e.frozen.Store(false)
+	if _, err := e.order(ctx, "resume", guest.Order{Time: time.Now().UnixNano()}); err != nil {
+		e.box.Log.Warn("the clock inside is late", "err", err)
+	}
 	return nil
 }
 
@@ -222,21 +305,57 @@ func (e *engine) Snapshot(context.Context, string) error {
 // not emulated.
 const answering = 30 * time.Second
 
+func (e *engine) answering() time.Duration {
+	if d := time.Duration(e.plan.Answer); d > 0 {
+		return d
+	}
+	return vm.Scale(e.driver.Caps(), answering)
+}
+
 // answer bounds a call to the guest.
-func (e *engine) answer(more time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), vm.Scale(e.driver.Caps(), answering)+more)
+func (e *engine) answer(ctx context.Context, more time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, e.answering()+more)
+}
+
+// mind asks the guest from time to time whether it is there. A machine whose guest does not
+// answer has hung, and is killed: then whoever waits for something in it knows, and nothing
+// else would tell.
+func (e *engine) mind() {
+	for {
+		select {
+		case <-e.exited:
+			return
+		case <-time.After(e.answering() / 2):
+		}
+		thaws := e.thaws.Load()
+		if e.Frozen() {
+			continue
+		}
+		ctx, cancel := e.answer(context.Background(), 0)
+		_, _ = e.order(ctx, "ask", guest.Order{Count: true})
+		silent := ctx.Err() != nil
+		cancel()
+		if !silent || e.ended() || e.Frozen() || e.thaws.Load() != thaws {
+			continue
+		}
+		e.mu.Lock()
+		e.hung = fmt.Sprintf("the guest has not answered for %s", e.answering())
+		e.mu.Unlock()
+		e.Kill()
+		return
+	}
 }
 
 // Terminate implements keeper.Engine.
 func (e *engine) Terminate(grace time.Duration) error {
 	if e.Frozen() { // what is to end has to run
-		ctx, cancel := e.answer(0)
+		ctx, cancel := e.answer(context.Background(), 0)
 		defer cancel()
 		if err := e.Resume(ctx); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := e.answer(grace)
+	ctx, cancel := e.answer(context.Background(), grace)
 	defer cancel()
 	g := atoll.Duration(grace)
 	if _, err := e.order(ctx, "stop", guest.Order{Stop: &g}); err != nil {
@@ -284,7 +403,7 @@ func (t *tail) Write(b []byte) (int, error) {
 
 // Keep implements keeper.Engine: the machine is powered off, which writes its disks.
 func (e *engine) Keep() error {
-	ctx, cancel := e.answer(0)
+	ctx, cancel := e.answer(context.Background(), 0)
 	defer cancel()
 	if err := e.machine.Stop(ctx); err != nil && !e.Lost(err) {
 		return err
@@ -311,7 +430,7 @@ func (e *engine) Destroy() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.main == nil { // it has died with the machine, unheard
-		e.main = process.Ended(atoll.ProcessStatus{ID: "none"}, nil, nil)
+		e.main = process.NewTable()
 	}
 	return err
 }
@@ -319,8 +438,16 @@ func (e *engine) Destroy() error {
 // SaveMain implements keeper.Engine.
 func (e *engine) SaveMain(path string) error { return e.left().Save(path, atoll.MainProcess) }
 
-// Unmount implements keeper.Engine: nothing is mounted.
-func (e *engine) Unmount() error { return nil }
+// Unmount implements keeper.Engine.
+func (e *engine) Unmount() error {
+	var errs []error
+	for _, dir := range slices.Backward(e.arranged) {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // console is the file of what the machine prints.
 func (e *engine) console() string { return filepath.Join(e.job.Dir, consoleName) }

@@ -1,0 +1,163 @@
+//go:build linux
+
+package microvm_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/microvm"
+	"github.com/seed46cd37a8/atoll/providertest"
+)
+
+// What goes wrong inside is told, and keeps nobody from what is on disk.
+func TestFaultsInside(t *testing.T) {
+	l := newLab(t)
+	sb := l.create(atoll.Spec{Resources: atoll.Resources{Disk: 64 << 20}})
+
+	// Nobody inside can end the guest, which is the first process.
+	l.sh(sb, "kill -KILL 1; kill -SEGV 1; sleep 0.2")
+	if got := l.sh(sb, "echo still there"); got != "still there" {
+		t.Errorf("after the guest was killed: %q", got)
+	}
+
+	// A full disk is the matter of who fills it, and the sandbox can be stopped and started.
+	out := l.sh(sb, "dd if=/dev/zero of=/root/big bs=1M 2>&1 || true; echo kept > /work/kept; echo still there")
+	if !strings.Contains(out, "No space left") || !strings.HasSuffix(out, "still there") {
+		t.Errorf("a full disk: %s", out)
+	}
+	l.must("stop", sb.Stop(l.ctx(), 0))
+	l.must("start", sb.Start(l.ctx()))
+	if got := l.sh(sb, "stat -c %s /root/big; rm /root/big; echo more > /root/small; cat /work/kept"); !strings.HasSuffix(got, "\nkept") {
+		t.Errorf("after a stop with a full disk: %q", got)
+	}
+
+	// A kernel that panics has failed, with its last words, and what was written is there.
+	waiter, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sleep", "1000"}})
+	l.must("exec", err)
+	_, err = atoll.Output(l.ctx(), sb, &atoll.Command{Args: []string{"sh", "-c", "sync; echo c > /proc/sysrq-trigger; sleep 1000"}})
+	if _, killed := errors.AsType[*atoll.ExitError](err); !killed && atoll.KindOf(err) != atoll.ErrStopped {
+		t.Errorf("the command that had the kernel panic: %v", err)
+	}
+	st := l.becomes(sb, atoll.StateFailed)
+	if !strings.Contains(st.Reason, "crashed") || !strings.Contains(st.Reason, "panic") {
+		t.Errorf("the reason is %q", st.Reason)
+	}
+	if exit, err := waiter.Wait(l.ctx()); err == nil && exit.Signal != atoll.SIGKILL {
+		t.Errorf("a command of then exited with %+v", exit)
+	}
+	l.must("start", sb.Start(l.ctx()))
+	if got := l.sh(sb, "cat /work/kept /root/small"); got != "kept\nmore" {
+		t.Errorf("after a panic: %q", got)
+	}
+}
+
+// A machine that stands still is found out, and then whoever waits for something in it knows.
+func TestSilentGuest(t *testing.T) {
+	const answer = 8 * time.Second
+	need(t)
+	everything(t, "it takes 50 s")
+	l := newLab(t, func(o microvm.Options) microvm.Options { return o.WithAnswer(answer) })
+	sb := l.create(atoll.Spec{})
+	// One that is paused does not stand still.
+	l.must("pause", atoll.Pause(l.ctx(), sb))
+	time.Sleep(2 * answer)
+	l.must("resume", atoll.Resume(l.ctx(), sb))
+	l.sh(sb, "true")
+
+	waiter, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sleep", "1000"}})
+	l.must("exec", err)
+	l.must("SIGSTOP", unix.Kill(machineOf(t, sb), unix.SIGSTOP))
+	begin := time.Now()
+	_, err = sb.Exec(l.ctx(), &atoll.Command{Args: []string{"true"}})
+	wantKind(t, "exec", err, atoll.ErrStopped)
+	if took := time.Since(begin); took > 2*answer {
+		t.Errorf("that took %v, where the guest has %v to answer", took, answer)
+	}
+	if st := l.becomes(sb, atoll.StateFailed); !strings.Contains(st.Reason, "has not answered") {
+		t.Errorf("the reason is %q", st.Reason)
+	}
+	if exit, err := waiter.Wait(l.ctx()); err == nil && exit.Signal != atoll.SIGKILL {
+		t.Errorf("a command of then exited with %+v", exit)
+	}
+	if left := machines(t, sb.ID()); len(left) > 0 {
+		t.Errorf("it goes on: %v", left)
+	}
+}
+
+// Whenever QEMU dies while a sandbox is made, there is none, and nothing of it, or it is one
+// that has failed.
+func TestMachineKilledAtBirth(t *testing.T) {
+	for _, after := range []time.Duration{0, time.Second, 2500 * time.Millisecond, 4 * time.Second} {
+		t.Run(after.String(), func(t *testing.T) {
+			l := newLab(t)
+			providertest.CheckLeaks(t, providertest.Leaks(leaks))
+			id := atoll.NewID()
+			killed := make(chan struct{})
+			ctx, cancel := context.WithCancel(l.ctx())
+			go func() {
+				defer close(killed)
+				for ctx.Err() == nil {
+					if pids := machines(t, id); len(pids) > 0 {
+						time.Sleep(after)
+						for _, pid := range machines(t, id) {
+							_ = unix.Kill(pid, unix.SIGKILL)
+						}
+						return
+					}
+					time.Sleep(5 * time.Millisecond)
+				}
+			}()
+			sb, err := l.Create(l.ctx(), &atoll.Spec{ID: id, Cmd: []string{"sleep", "1000"}})
+			if err != nil {
+				cancel()
+				if kind := atoll.KindOf(err); kind != atoll.ErrUnavailable && kind != atoll.ErrStopped && kind != atoll.ErrInternal {
+					t.Errorf("create: %v (%q)", err, kind)
+				}
+				if _, err := l.Get(l.ctx(), id); atoll.KindOf(err) != atoll.ErrNotFound {
+					t.Errorf("get: %v", err)
+				}
+				return
+			}
+			<-killed
+			cancel()
+			l.becomes(sb, atoll.StateFailed)
+			l.must("remove", sb.Remove(l.ctx(), atoll.RemoveVolumes()))
+		})
+	}
+}
+
+// Many machines, a few at a time, leave nothing.
+func TestManyLeaveNothing(t *testing.T) {
+	const rounds, at = 5, 4
+	need(t)
+	everything(t, "20 machines take 100 s")
+	l := newLab(t)
+	providertest.CheckLeaks(t, providertest.Leaks(leaks), providertest.Slow(2))
+	for range rounds {
+		done := make(chan error)
+		for range at {
+			go func() {
+				sb, err := l.Create(l.ctx(), &atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
+				if err == nil {
+					err = errors.Join(atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"true"}}), sb.Remove(l.ctx(), atoll.RemoveVolumes()))
+				}
+				done <- err
+			}()
+		}
+		for range at {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if left := leftOnDisk(t, l.opts); len(left) > 0 {
+		t.Errorf("left behind: %s", strings.Join(left, " "))
+	}
+}

@@ -1,0 +1,119 @@
+//go:build linux
+
+package microvm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/providertest"
+)
+
+// Machines boot OCI images, too. Each provider has a store of its own here, which has what
+// does not depend on the image.
+func TestConformanceImages(t *testing.T) {
+	need(t)
+	testenv.Need(t, testenv.Root, testenv.Program("sqfstar", "squashfs-tools"))
+	reg := testimage.Serve(t)
+	ref := reg.Push("tiny:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text"))))
+	unplug := func(t *testing.T) {
+		reg.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
+		t.Cleanup(func() { reg.Fault(nil) })
+	}
+	withStore := func(t *testing.T) atoll.Provider {
+		opts := fresh(t)
+		opts.Bundles = ownStore(t)
+		return openWith(t, opts)
+	}
+	providertest.Run(t, withStore, append(options(t), providertest.Only("images"),
+		providertest.Pullable(ref), providertest.Source("/file", "text", unplug))...)
+}
+
+// ownStore is a store that can build bundles from images.
+func ownStore(t testing.TB) *bundle.Store {
+	t.Helper()
+	dir := t.TempDir()
+	if err := linkTree(testenv.BundleStore(t), filepath.Join(dir, "bundles")); err != nil {
+		t.Fatal(err)
+	}
+	store, err := bundle.Open(filepath.Join(dir, "bundles"), bundle.Options{Guest: guestProgram, Tree: trees(filepath.Join(dir, "images"))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	return store
+}
+
+// linkTree makes a tree with the same files.
+func linkTree(from, to string) error {
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return os.Mkdir(filepath.Join(to, rel), 0o700)
+		}
+		err = os.Link(path, filepath.Join(to, rel))
+		if err != nil { // on another disk
+			var data []byte
+			if data, err = os.ReadFile(path); err == nil {
+				err = os.WriteFile(filepath.Join(to, rel), data, 0o600)
+			}
+		}
+		return err
+	})
+}
+
+// trees unpacks images in a directory.
+func trees(dir string) func(context.Context, string, func(atoll.Progress)) (*bundle.Tree, error) {
+	return func(ctx context.Context, ref string, progress func(atoll.Progress)) (*bundle.Tree, error) {
+		store, err := image.Open(dir, image.Options{})
+		if err != nil {
+			return nil, err
+		}
+		img, err := store.Get(ctx, ref, progress)
+		if err != nil {
+			return nil, errors.Join(err, store.Close())
+		}
+		return &bundle.Tree{
+			Dir: img.Root, Digest: img.Digest, Owners: store.Owners(),
+			Config: bundle.Config{Env: img.Env, Cmd: img.Cmd, User: img.User, Workdir: img.Workdir},
+			Close:  func() error { return errors.Join(store.Remove(ctx, ref, nil), store.Close()) }, // else it need not be fetched again
+		}, nil
+	}
+}
+
+// guestProgram builds the guest.
+var guestProgram = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "atoll-guest-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	name := filepath.Join(dir, "guest")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", name, "../../cmd/atoll-guest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the guest: %w: %s", err, out)
+	}
+	return os.ReadFile(name)
+})
