@@ -3,6 +3,7 @@ package guest
 import (
 	"bytes"
 	"context"
+	"maps"
 	"os"
 	"strconv"
 	"time"
@@ -38,8 +39,9 @@ func (m *Machine) busy() bool { return m.table.Running() > 0 || m.count() > 0 }
 const kernelThreads = 2
 
 // count is how many processes run but this one, that which serves the files, those that
-// the engine executes to connect to this one, and the kernel's own. What cannot be
-// known counts as one.
+// the engine executes to connect to this one, the kernel's own, and services with what is
+// below them: a container is below nobody, as its shim leaves the engine that starts it.
+// What cannot be known counts as one.
 func (m *Machine) count() (n int) {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
@@ -47,7 +49,9 @@ func (m *Machine) count() (n int) {
 	}
 	m.mu.Lock()
 	clerk := m.clerkPID
+	services := maps.Clone(m.services)
 	m.mu.Unlock()
+	parents := map[int]int{}
 	for _, name := range names {
 		pid, err := strconv.Atoi(name.Name())
 		if err != nil || pid == os.Getpid() || pid == clerk {
@@ -55,10 +59,26 @@ func (m *Machine) count() (n int) {
 		}
 		parent, state, err := lookUp(pid)
 		if err == nil && parent != 0 && state != "Z" && !(parent == kernelThreads && !hasMemory(pid)) {
+			parents[pid] = parent
+		}
+	}
+	for pid := range parents {
+		if !below(pid, services, parents) {
 			n++
 		}
 	}
 	return n
+}
+
+// below reports whether a process is one of services, or descends from one.
+func below(pid int, services map[int]bool, parents map[int]int) bool {
+	for range len(parents) + 1 {
+		if services[pid] {
+			return true
+		}
+		pid = parents[pid]
+	}
+	return false
 }
 
 // hasMemory reports whether a process has memory of its own, as the kernel's threads

@@ -33,11 +33,13 @@ type Machine struct {
 	spawn  *spawn.Init
 	table  *process.Table
 
-	use   idle.Use
-	start chan struct{} // holds one for each process that is being started
+	use     idle.Use
+	start   chan struct{}  // holds one for each process that is being started
+	bridges map[int]Bridge // what ports stand for that are none
 
 	mu       sync.Mutex
-	clerk    *Client // serves the files to their user; nil until it is needed
+	services map[int]bool // processes of the system's own, by PID
+	clerk    *Client      // serves the files to their user; nil until it is needed
 	clerkPID int
 }
 
@@ -48,7 +50,7 @@ func NewMachine(config Config) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{config: config, spawn: starter, table: process.NewTable(), start: make(chan struct{}, starts)}
+	m := &Machine{config: config, spawn: starter, table: process.NewTable(), start: make(chan struct{}, starts), bridges: map[int]Bridge{}, services: map[int]bool{}}
 	user, err := m.user("")
 	if err != nil {
 		return nil, atoll.E("start", config.ID, atoll.ErrInvalid, err)
@@ -174,6 +176,20 @@ func ServeFiles(workdir string) error {
 		return err
 	}
 	return Serve(conn, dirfs.Options{Workdir: workdir, UID: -1, GID: -1})
+}
+
+// Dial implements atoll.Dialer.
+func (m *Machine) Dial(ctx context.Context, port int) (net.Conn, error) {
+	b, ok := m.bridges[port]
+	if !ok {
+		return m.self.Dial(ctx, port)
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, b.Network, b.Address)
+	if err != nil {
+		return nil, atoll.Errorf("dial", m.config.ID, atoll.ErrUnavailable, "nothing listens on %s, which port %d stands for: %w", b.Address, port, err)
+	}
+	return conn, nil
 }
 
 // Main starts the main process, and is to be asked for its output.

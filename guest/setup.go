@@ -2,6 +2,7 @@ package guest
 
 import (
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/vm"
 )
 
 // An Order is what a host asks of a Computer on its control port, once for each
@@ -46,6 +47,9 @@ type Setup struct {
 	Mounts  []MachineDir `json:"mounts,omitempty"` // parents before what is below them
 	Network *Interface   `json:"network,omitempty"`
 	Bridges []Bridge     `json:"bridges,omitempty"`
+
+	// Init is what it starts of its own: no such process counts as one of the sandbox.
+	Init *vm.Init `json:"init,omitempty"`
 }
 
 // Root is the root file system of a Computer: Disk, which is read-only, below Upper, on
@@ -79,7 +83,8 @@ type Interface struct {
 	MTU       int      `json:"mtu,omitzero"`
 }
 
-// A Bridge joins a port of a Computer, which its host can dial, to an address in it.
+// A Bridge joins a port of a Computer, which its host can dial, to an address in it. The
+// TCP port of that number is then not to be had otherwise.
 type Bridge struct {
 	Port    uint32 `json:"port"`
 	Network string `json:"network"` // "tcp" or "unix"

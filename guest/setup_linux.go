@@ -143,6 +143,11 @@ func (s *Setup) apply() error {
 			return atoll.Errorf("mount", m.Target, atoll.ErrInvalid, "mount on %s: %w", m.Target, err)
 		}
 	}
+	if s.Init != nil {
+		if err := mountInit(s.Init); err != nil {
+			return err
+		}
+	}
 	if err := s.files(newRoot); err != nil {
 		return err
 	}
@@ -468,4 +473,13 @@ func settleDisks() {
 		_ = f.Close()
 	}
 	unix.Sync()
+}
+
+// resizeExt4 gives the ext4 of an open file that many blocks, unless it has them.
+func resizeExt4(fd int, blocks uint64) error {
+	const resize = 0x40086610 // EXT4_IOC_RESIZE_FS of fs/ext4/ext4.h
+	if _, _, no := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), resize, uintptr(unsafe.Pointer(&blocks))); no != 0 {
+		return no
+	}
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,6 +38,8 @@ type Computer struct {
 	ports map[uint32]func(net.Conn) // what listens
 	setUp bool
 	m     *Machine
+
+	services sync.WaitGroup // programs of the system's own; they end with ctx
 }
 
 // RunComputer is the whole life of the first process of a virtual machine. It does not
@@ -277,7 +280,17 @@ func (c *Computer) become(s *Setup) error {
 			conn.Close()
 		}
 	})
-	for _, b := range s.Bridges {
+	bridges := slices.Clone(s.Bridges)
+	if s.Init != nil {
+		for _, b := range s.Init.Bridges {
+			bridges = append(bridges, Bridge{Port: b.Port, Network: "unix", Address: b.Unix})
+		}
+		for _, p := range s.Init.Start {
+			c.services.Go(func() { c.serveOn(m, p) })
+		}
+	}
+	for _, b := range bridges {
+		m.bridges[int(b.Port)] = b
 		c.listen(b.Port, func(conn net.Conn) { bridge(conn, b.Network, b.Address) })
 	}
 	return nil
@@ -365,6 +378,7 @@ func (c *Computer) powerOff() {
 	if m != nil {
 		_ = m.Stop(context.Background(), stopTime)
 	}
+	c.services.Wait()
 	settleDisks()
 	command := unix.LINUX_REBOOT_CMD_POWER_OFF
 	if vm.Restarts(kernelCmdline()) {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/vm"
 )
 
 // testInit builds the first process of machines in tests.
@@ -186,7 +187,7 @@ func TestDockerBundleBoots(t *testing.T) {
 	}
 	b := builtBundle(t, "docker")
 	initrd := withModules(t, b, Recipe{Docker: true}, testInit(t))
-	out := boot(t, b.Path(b.Kernel.File), initrd, b.Path(b.Root().File), "/usr/sbin/dockerd", "/usr/bin/containerd", "/usr/sbin/runc", "/usr/sbin/mkfs.ext4", InitFile)
+	out := boot(t, b.Path(b.Kernel.File), initrd, b.Path(b.Root().File), "/usr/sbin/dockerd", "/usr/bin/containerd", "/usr/sbin/runc", "/usr/sbin/mkfs.ext4", vm.InitFile)
 	if want := fmt.Sprintf("init: modules %d ", len(b.Initrd.Modules)); !strings.Contains(out, want) || !strings.Contains(out, "init: root PRETTY_NAME") {
 		t.Errorf("%q, or its root, is missing: %s", want, out)
 	}
@@ -195,11 +196,11 @@ func TestDockerBundleBoots(t *testing.T) {
 			t.Errorf("module %s is missing in %q", m, b.Initrd.Modules)
 		}
 	}
-	said, err := exec.Command("unsquashfs", "-cat", b.Path(b.Root().File), InitFile).Output()
+	said, err := exec.Command("unsquashfs", "-cat", b.Path(b.Root().File), vm.InitFile).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var init Init
+	var init vm.Init
 	if err := json.Unmarshal(said, &init); err != nil || !reflect.DeepEqual(&init, b.Init) || !reflect.DeepEqual(&init, dockerInit) {
 		t.Errorf("init on the disk %+v, in the manifest %+v, want %+v (%v)", init, b.Init, dockerInit, err)
 	}

@@ -11,17 +11,18 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/vm"
 )
 
 // A Manifest says what is in a bundle and what it was made from. It has no times and
 // no names of machines: what was made from the same has the same.
 type Manifest struct {
-	Version int    `json:"version"` // of this format: ManifestVersion
-	Arch    string `json:"arch"`    // "amd64", "arm64": as Go spells it
-	Kernel  Kernel `json:"kernel"`
-	Initrd  Initrd `json:"initrd"`
-	Disks   []Disk `json:"disks"`          // the first is the root
-	Init    *Init  `json:"init,omitempty"` // what the guest does before it serves
+	Version int      `json:"version"` // of this format: ManifestVersion
+	Arch    string   `json:"arch"`    // "amd64", "arm64": as Go spells it
+	Kernel  Kernel   `json:"kernel"`
+	Initrd  Initrd   `json:"initrd"`
+	Disks   []Disk   `json:"disks"`          // the first is the root
+	Init    *vm.Init `json:"init,omitempty"` // what the guest does before it serves
 }
 
 // ManifestVersion is the version of manifests that this package reads and writes.

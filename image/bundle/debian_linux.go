@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/vm"
 )
 
 // tools are the programs that builds need, and the Debian packages that bring them.
@@ -221,14 +222,14 @@ func copyDebian(ctx context.Context, r io.Reader, init []byte, to tarTo, m *mete
 	if init == nil {
 		return installed, nil
 	}
-	for _, d := range []string{path.Dir(InitFile), "/var/lib/docker"} {
+	for _, d := range []string{path.Dir(vm.InitFile), "/var/lib/docker"} {
 		if !seen[d] {
 			if err := to.add(&tar.Header{Typeflag: tar.TypeDir, Name: "." + d + "/", Mode: 0o755, Format: tar.FormatPAX}, nil); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return installed, to.add(&tar.Header{Typeflag: tar.TypeReg, Name: "." + InitFile, Mode: 0o644, Format: tar.FormatPAX}, init)
+	return installed, to.add(&tar.Header{Typeflag: tar.TypeReg, Name: "." + vm.InitFile, Mode: 0o644, Format: tar.FormatPAX}, init)
 }
 
 // left reports whether a file is left out: devices, of which the guest makes its own,

@@ -26,5 +26,5 @@
 // The guest is the first process, /init of the initrd. It loads the modules that
 // [vm.ModuleList] names, in that order, and finds disks by their ids; /sbin/mke2fs is there
 // to format those that are empty. What the machine is to do then, as a bundle for
-// Docker Engines says, is the [Init] of its manifest, and [InitFile] on the root disk.
+// Docker Engines says, is the [vm.Init] of its manifest, and [vm.InitFile] on the root disk.
 package bundle

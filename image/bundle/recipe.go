@@ -3,7 +3,6 @@ package bundle
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/vm"
@@ -54,13 +53,10 @@ var DefaultPackages = []string{"bash", "ca-certificates", "coreutils", "curl", "
 var dockerPackages = []string{"bash", "ca-certificates", "coreutils", "docker.io", "e2fsprogs", "iproute2", "iptables", "kmod", "procps"}
 
 // dockerInit starts the engine, on a disk of its own that outlives the machine.
-var dockerInit = &Init{
-	Disks: []InitDisk{{ID: DataDisk, Format: "ext4", Label: "docker-data", Mount: "/var/lib/docker"}},
-	Start: []InitProcess{{
-		Args:  []string{"/usr/sbin/dockerd", "--data-root", "/var/lib/docker", "--host", "unix://" + dockerSocket},
-		Ready: []string{"/usr/bin/docker", "--host", "unix://" + dockerSocket, "info"}, Every: atoll.Duration(time.Second), Within: atoll.Duration(time.Minute),
-	}},
-	Bridges: []InitBridge{{Port: vm.PortDocker, Unix: dockerSocket}},
+var dockerInit = &vm.Init{
+	Disks:   []vm.InitDisk{{ID: DataDisk, Format: "ext4", Label: "docker-data", Mount: "/var/lib/docker"}},
+	Start:   []vm.InitProcess{{Args: []string{"/usr/sbin/dockerd", "--data-root", "/var/lib/docker", "--host", "unix://" + dockerSocket}}},
+	Bridges: []vm.InitBridge{{Port: vm.PortDocker, Unix: dockerSocket}},
 }
 
 // DataDisk is the ID of the disk on which a Docker Engine keeps its data.

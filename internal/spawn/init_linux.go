@@ -82,13 +82,22 @@ func disarm() error {
 
 // Start is the function Start, for the Init's processes.
 func (i *Init) Start(p *Program, io process.Stdio) (*Process, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	h, err := p.start(io, func(start func()) {
+	return i.start(p, io, func(start func()) {
 		done := make(chan struct{})
 		i.thread <- func() { defer close(done); start() }
 		<-done
 	})
+}
+
+// StartFree starts a program that may do all that this one may: one of the system's own.
+func (i *Init) StartFree(p *Program, io process.Stdio) (*Process, error) {
+	return i.start(p, io, func(start func()) { start() })
+}
+
+func (i *Init) start(p *Program, io process.Stdio, clone func(start func())) (*Process, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	h, err := p.start(io, clone)
 	if err != nil {
 		return nil, err
 	}

@@ -132,6 +132,9 @@ func (b *backend) bundle(ctx context.Context, image string, progress func(atoll.
 	if image == "" || image == DefaultBundle {
 		r = bundle.Recipe{Name: name}
 	}
+	if name == EngineBundle {
+		r = bundle.Recipe{Name: name, Docker: true}
+	}
 	return b.opts.Bundles.Build(ctx, r, progress)
 }
 
@@ -179,11 +182,17 @@ func (b *backend) Job(job *keeper.Job) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return hull.Plan{
+	plan := hull.Plan{
 		Kernel: im.Path(im.Kernel.File), Initrd: im.Path(im.Initrd.File), Root: im.Path(im.Root().File),
-		Program: program, Accel: b.opts.Accel, Cache: b.opts.accelCache(), Debug: b.opts.Debug,
+		Program: program, Accel: b.opts.Accel, Cache: b.opts.accelCache(), Debug: b.opts.Debug, Init: im.Init,
 		Answer: atoll.Duration(b.opts.answer),
-	}, nil
+	}
+	job.Unattended = im.Init != nil
+	if b.opts.Files != nil {
+		files := b.opts.Files(&job.Spec)
+		plan.Disks, plan.Console = files.Disks, files.Console
+	}
+	return plan, nil
 }
 
 // resources are those that a machine has.

@@ -47,6 +47,9 @@ type Options struct {
 	Cgroup string
 	// Debug has kernels say on their consoles all that they do.
 	Debug bool
+	// Files says where files of a sandbox are that stay when it is removed; nil
+	// means that there are none.
+	Files func(spec *atoll.Spec) Files
 	// Log receives what the provider has to say. Default: nowhere.
 	Log *slog.Logger
 
@@ -85,8 +88,20 @@ func New(opts Options) (*Provider, error) {
 	return &Provider{p, b}, nil
 }
 
-// DefaultBundle is the one of sandboxes that name no image.
-const DefaultBundle = "debian"
+// Files are paths of what is not to go with a sandbox. What is missing is made, directories
+// too.
+type Files struct {
+	Console string            // to which the machine prints; "" means in the sandbox's directory
+	Disks   map[string]string // by id, those of vm.Init
+}
+
+// DefaultBundle is the one of sandboxes that name no image, and EngineBundle that of a
+// machine with a Docker Engine, whose name is no image's. Both are built when they are
+// missing.
+const (
+	DefaultBundle = "debian"
+	EngineBundle  = "docker"
+)
 
 // Prepare implements atoll.Preparer: it builds what the sandbox boots.
 func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {

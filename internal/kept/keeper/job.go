@@ -23,8 +23,11 @@ type Job struct {
 	Dir   string `json:"dir"`   // the sandbox's own directory: socket, log, what its engine needs and keeps
 	Run   string `json:"run"`   // what must not survive a reboot
 
-	Mounts   []Mount `json:"mounts,omitempty"`   // work directory, volumes and binds, parents first
-	Snapshot string  `json:"snapshot,omitempty"` // directory of what Engine.Snapshot wrote, to go on from; "" for none
+	Mounts []Mount `json:"mounts,omitempty"` // work directory, volumes and binds, parents first
+	// Unattended says that calls are no use of it: what runs inside is, and what a
+	// provider notes. Something else may look at it all the time.
+	Unattended bool   `json:"unattended,omitempty"`
+	Snapshot   string `json:"snapshot,omitempty"` // directory of what Engine.Snapshot wrote, to go on from; "" for none
 
 	Engine json.RawMessage `json:"engine,omitempty"` // what the engine has to know besides
 	Fail   string          `json:"fail,omitempty"`   // one of Steps, which a test lets fail

@@ -65,7 +65,10 @@ func (b *Box) lastUsed() time.Time {
 	if err != nil {
 		return now
 	}
-	latest := b.use.Latest()
+	var latest time.Time
+	if !b.Job.Unattended {
+		latest = b.use.Latest()
+	}
 	if t, err := b.dir.Used(b.ID()); err == nil && t.After(latest) { // by a provider, without asking us
 		latest = t
 	}

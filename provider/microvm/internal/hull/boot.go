@@ -38,7 +38,7 @@ const (
 func (e *engine) Steps() []keeper.Step {
 	return []keeper.Step{
 		{Name: "driver", Do: e.openDriver},
-		{Name: "disk", Do: e.makeUpper},
+		{Name: "disk", Do: e.makeDisks},
 		{Name: "directories", Do: e.arrange},
 		{Name: "machine", Do: e.boot},
 		{Name: "guest", Do: e.tell},
@@ -57,19 +57,50 @@ func (e *engine) openDriver(ctx context.Context, _ *keeper.Undo) error {
 	return nil
 }
 
-// makeUpper makes the disk for what changes in the root file system, unless there is one
-// of a life before. It takes no space before something is written to it.
-func (e *engine) makeUpper(ctx context.Context, undo *keeper.Undo) error {
-	path := filepath.Join(e.job.Dir, upperName)
-	if _, err := os.Stat(path); err == nil || e.job.Spec.ReadOnlyRoot {
-		return nil
+// makeDisks makes the disks for what the machine keeps: of a sandbox what changes in its
+// root file system; of a machine that has something to run what that has a disk for, and
+// changes in the root file system are in memory.
+func (e *engine) makeDisks(ctx context.Context, undo *keeper.Undo) error {
+	if e.plan.Init == nil {
+		if e.job.Spec.ReadOnlyRoot {
+			return nil
+		}
+		return e.makeDisk(ctx, undo, filepath.Join(e.job.Dir, upperName))
 	}
+	for _, d := range e.plan.Init.Disks {
+		path := e.initDisk(d.ID)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		if err := e.makeDisk(ctx, undo, path); err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(filepath.Dir(e.console()), 0o700)
+}
+
+// initDisk is the path of a disk of what the machine has to run.
+func (e *engine) initDisk(id string) string {
+	return cmp.Or(e.plan.Disks[id], filepath.Join(e.job.Dir, id+".img"))
+}
+
+// makeDisk makes a disk, unless there is one of a life before, which grows if it is to be
+// larger than it was. It takes no space before something is written to it.
+func (e *engine) makeDisk(ctx context.Context, undo *keeper.Undo, path string) error {
 	size := e.job.Spec.Resources.WithDefaults().Disk
 	if size == atoll.Unlimited {
 		size = unlimitedDisk
 	}
+	if info, err := os.Stat(path); err == nil {
+		if e.plan.Init != nil && info.Size() < int64(size) {
+			return os.Truncate(path, int64(size)) // the guest sees to the file system
+		}
+		return nil
+	}
+	made := path + ".new" // until it has a file system
 	undo.Add(func() { _ = os.Remove(path) })
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	defer os.Remove(made)
+	f, err := os.OpenFile(made, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -83,11 +114,11 @@ func (e *engine) makeUpper(ctx context.Context, undo *keeper.Undo) error {
 	if err != nil {
 		return atoll.Errorf("start", e.box.ID(), atoll.ErrUnavailable, "mke2fs is not installed: on Debian and Ubuntu, apt-get install e2fsprogs")
 	}
-	out, err := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0", path).CombinedOutput()
+	out, err := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0", made).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("make a file system on %s: %w: %s", path, err, bytes.TrimSpace(out))
 	}
-	return nil
+	return os.Rename(made, path)
 }
 
 // sharedDir is the directory that is shared for a mount, and whether that has one file only,
@@ -191,7 +222,11 @@ func (e *engine) hardware() (*vm.Hardware, error) {
 	if !e.plan.Debug {
 		h.Cmdline = append(h.Cmdline, "quiet")
 	}
-	if !e.job.Spec.ReadOnlyRoot {
+	if e.plan.Init != nil {
+		for _, d := range e.plan.Init.Disks {
+			h.Disks = append(h.Disks, vm.Disk{ID: d.ID, Path: e.initDisk(d.ID)})
+		}
+	} else if !e.job.Spec.ReadOnlyRoot {
 		h.Disks = append(h.Disks, vm.Disk{ID: "upper", Path: filepath.Join(e.job.Dir, upperName)})
 	}
 	for i, m := range e.job.Mounts {
@@ -340,7 +375,10 @@ func (e *engine) setup() *guest.Setup {
 		Root: guest.Root{Disk: "root", Upper: "upper"},
 	}
 	_, _ = rand.Read(s.Entropy) // never fails
-	if spec.ReadOnlyRoot {
+	switch {
+	case e.plan.Init != nil:
+		s.Root, s.Init = guest.Root{Disk: "root"}, e.plan.Init
+	case spec.ReadOnlyRoot:
 		s.Root = guest.Root{Disk: "root", Fixed: true}
 	}
 	if n := spec.Resources.WithDefaults().Processes; n > 0 {

@@ -3,6 +3,7 @@
 package hull
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,7 +39,10 @@ type Plan struct {
 	Cache   string `json:"cache,omitempty"` // what was found out about accelerators
 	Debug   bool   `json:"debug,omitempty"` // the kernel says all that it does
 
-	Answer atoll.Duration `json:"answer,omitzero"` // how long the guest may take to answer; 0 is the default
+	Answer  atoll.Duration    `json:"answer,omitzero"`   // how long the guest may take to answer; 0 is the default
+	Init    *vm.Init          `json:"init,omitempty"`    // what runs of the machine's own
+	Disks   map[string]string `json:"disks,omitempty"`   // paths, by id, of disks of Init that are not in Job.Dir
+	Console string            `json:"console,omitempty"` // "" means in Job.Dir
 }
 
 // Names of files in Job.Dir.
@@ -450,7 +454,9 @@ func (e *engine) Unmount() error {
 }
 
 // console is the file of what the machine prints.
-func (e *engine) console() string { return filepath.Join(e.job.Dir, consoleName) }
+func (e *engine) console() string {
+	return cmp.Or(e.plan.Console, filepath.Join(e.job.Dir, consoleName))
+}
 
 // run is the directory for the machine's sockets.
 func (e *engine) run() (string, error) {

@@ -1,9 +1,8 @@
-package bundle
-
-import "github.com/seed46cd37a8/atoll"
+package vm
 
 // InitFile is where a root disk says what the guest is to do before it serves: an
-// Init as JSON. A disk without the file wants nothing done.
+// Init as JSON. A disk without the file wants nothing done. A guest of ours is told by
+// its host, which has read the manifest of the bundle.
 const InitFile = "/etc/atoll/init.json"
 
 // An Init is what the guest does, in this order, before it serves.
@@ -13,8 +12,8 @@ type Init struct {
 	Bridges []InitBridge  `json:"bridges,omitempty"`
 }
 
-// An InitDisk is a disk of the machine that is mounted: the one with that ID, and
-// formatted first if blkid finds nothing on it.
+// An InitDisk is a disk of the machine that is mounted: the one with that ID. It is
+// formatted first if there is nothing on it, and its file system is made as large as it is.
 type InitDisk struct {
 	ID     string `json:"id"`     // its virtio serial
 	Format string `json:"format"` // "ext4"
@@ -22,18 +21,15 @@ type InitDisk struct {
 	Mount  string `json:"mount"`
 }
 
-// An InitProcess is a program that goes on. The next one is started when Ready, run
-// once every Every, has ended with 0; it is a failure if that takes more than Within.
+// An InitProcess is a program of the system's own, with all rights, that goes on: when
+// it ends, it is started again. Whoever needs it finds out when it is ready.
 type InitProcess struct {
-	Args   []string       `json:"args"`
-	Env    []string       `json:"env,omitempty"`
-	Ready  []string       `json:"ready,omitempty"`
-	Every  atoll.Duration `json:"every,omitzero"`
-	Within atoll.Duration `json:"within,omitzero"`
+	Args []string `json:"args"`
+	Env  []string `json:"env,omitempty"`
 }
 
 // An InitBridge joins each connection to a port of the guest, on vsock or what stands
-// for it, to a Unix socket in it.
+// for it, and as a TCP port that its host asks for, to a Unix socket in it.
 type InitBridge struct {
 	Port uint32 `json:"port"`
 	Unix string `json:"unix"`
