@@ -65,11 +65,12 @@ type Config struct {
 	Pools map[string]*Pool `yaml:"pool"`
 
 	// One table for each provider, under its name.
-	GVisor  GVisor  `yaml:"gvisor"`
-	Docker  Docker  `yaml:"docker"`
-	MicroVM MicroVM `yaml:"microvm"`
-	Local   Local   `yaml:"local"`
-	Mock    Mock    `yaml:"mock"`
+	GVisor   GVisor   `yaml:"gvisor"`
+	Docker   Docker   `yaml:"docker"`
+	MicroVM  MicroVM  `yaml:"microvm"`
+	VMDocker VMDocker `yaml:"vmdocker"`
+	Local    Local    `yaml:"local"`
+	Mock     Mock     `yaml:"mock"`
 
 	file     string
 	values   []Value
@@ -190,6 +191,7 @@ func defaults(env map[string]string) *Config {
 		GVisor:       defaultGVisor(),
 		Docker:       defaultDocker(),
 		MicroVM:      defaultMicroVM(),
+		VMDocker:     defaultVMDocker(),
 	}
 }
 

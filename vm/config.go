@@ -54,6 +54,19 @@ func DefaultConsoleLogDir() (string, error) {
 // WithDefaults returns c with what it leaves out, and how long an idle machine stays, or 0
 // for ever. Kinds: ErrInvalid, for what no machine can be made of, with what to do.
 func (c Config) WithDefaults() (Config, time.Duration, error) {
+	c, idle, err := c.Sized()
+	if err != nil {
+		return Config{}, 0, err
+	}
+	if err := c.bootable(); err != nil {
+		return Config{}, 0, err
+	}
+	return c, idle, nil
+}
+
+// Sized is WithDefaults for who knows himself what machines boot: it asks for no kernel
+// and no disk.
+func (c Config) Sized() (Config, time.Duration, error) {
 	bad := func(format string, args ...any) (Config, time.Duration, error) {
 		return Config{}, 0, atoll.Errorf("vm", "", atoll.ErrInvalid, format, args...)
 	}
@@ -76,14 +89,24 @@ func (c Config) WithDefaults() (Config, time.Duration, error) {
 	switch {
 	case c.DataDir == "":
 		return bad("no data directory given")
-	case c.KernelPath == "":
-		return bad("no kernel given")
-	case c.BaseDiskPath == "":
-		return bad("no base disk given: it must hold an engine")
 	case c.CPUCount < 1 || c.CPUCount > MaxCPUs:
 		return bad("%d CPUs: must be within 1..%d, or 0 for %d", c.CPUCount, MaxCPUs, DefaultCPUCount)
 	case c.MemoryMB < MinMemory>>20 || c.MemoryMB > MaxMemory>>20:
 		return bad("%d MiB of memory: must be within %d..%d, or 0 for %d", c.MemoryMB, MinMemory>>20, MaxMemory>>20, DefaultMemoryMB)
+	}
+	return c, idle, nil
+}
+
+// bootable is an error unless there is what machines boot.
+func (c Config) bootable() error {
+	bad := func(format string, args ...any) error {
+		return atoll.Errorf("vm", "", atoll.ErrInvalid, format, args...)
+	}
+	switch {
+	case c.KernelPath == "":
+		return bad("no kernel given")
+	case c.BaseDiskPath == "":
+		return bad("no base disk given: it must hold an engine")
 	}
 	for what, path := range map[string]string{"kernel": c.KernelPath, "initial file system": c.InitrdPath, "base disk": c.BaseDiskPath} {
 		if path == "" {
@@ -97,7 +120,7 @@ func (c Config) WithDefaults() (Config, time.Duration, error) {
 			return bad("%s %s: is not a file, or empty", what, path)
 		}
 	}
-	return c, idle, nil
+	return nil
 }
 
 // RootDisk is the path of the disk of a project's root file system.

@@ -26,6 +26,9 @@ import (
 	"github.com/seed46cd37a8/atoll/vm"
 )
 
+// capabilities is the attribute with a file's capabilities.
+const capabilities = "security.capability"
+
 // testInit builds the first process of machines in tests.
 func testInit(t *testing.T) []byte {
 	t.Helper()

@@ -10,14 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/treetar"
 )
 
 // epoch is the time of files that were made here, in place of when that was.
@@ -108,76 +106,8 @@ func (t tarTo) add(hdr *tar.Header, content []byte) error {
 
 // packTree writes the files of an image, in the order of their names.
 func packTree(ctx context.Context, tree *Tree, to tarTo, m *meter) error {
-	type inode struct{ dev, ino uint64 }
-	first := map[inode]string{}
-	return filepath.WalkDir(tree.Dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return unreadable(err)
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(tree.Dir, path)
-		if err != nil {
-			return err
-		}
-		fi, err := e.Info()
-		if err != nil {
-			return err
-		}
-		var link string
-		if fi.Mode()&fs.ModeSymlink != 0 {
-			if link, err = os.Readlink(path); err != nil {
-				return err
-			}
-		}
-		if fi.Mode()&(fs.ModeSocket|fs.ModeIrregular) != 0 {
-			return nil // nothing that a tar stream could hold
-		}
-		hdr, err := tar.FileInfoHeader(fi, link)
-		if err != nil {
-			return err
-		}
-		hdr.Name, hdr.Format = "./"+filepath.ToSlash(rel), tar.FormatPAX
-		hdr.Uname, hdr.Gname = "", ""
-		hdr.AccessTime, hdr.ChangeTime = time.Time{}, time.Time{}
-		if !tree.Owners {
-			hdr.Uid, hdr.Gid = 0, 0
-		}
-		if fi.IsDir() {
-			hdr.Name += "/"
-			hdr.ModTime = epoch // of one that no layer describes it is when it was unpacked
-		}
-		st := fi.Sys().(*syscall.Stat_t)
-		if id := (inode{uint64(st.Dev), st.Ino}); !fi.IsDir() && st.Nlink > 1 {
-			if before, ok := first[id]; ok {
-				hdr.Typeflag, hdr.Linkname, hdr.Size = tar.TypeLink, before, 0
-				return to.WriteHeader(hdr)
-			}
-			first[id] = hdr.Name
-		}
-		if !fi.Mode().IsRegular() {
-			return to.WriteHeader(hdr)
-		}
-		f, err := os.Open(path)
-		if err != nil {
-			return unreadable(err)
-		}
-		defer f.Close()
-		caps := make([]byte, 64)
-		if n, err := unix.Fgetxattr(int(f.Fd()), capabilities, caps); err == nil {
-			hdr.PAXRecords = map[string]string{"SCHILY.xattr." + capabilities: string(caps[:n])}
-		}
-		if err := to.WriteHeader(hdr); err != nil {
-			return err
-		}
-		_, err = copyTo(ctx, io.MultiWriter(to, m), f)
-		return err
-	})
+	return unreadable(treetar.Write(ctx, to.Writer, tree.Dir, treetar.Options{Owners: tree.Owners, Made: epoch, Count: m}))
 }
-
-// capabilities is the attribute with a file's capabilities.
-const capabilities = "security.capability"
 
 // unreadable says what to do about files that their owner has closed to himself.
 func unreadable(err error) error {

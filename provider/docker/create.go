@@ -68,7 +68,7 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 	}{
 		{(spec.IdleStop > 0 || spec.IdleRemove) && !caps.IdleStop, "an idle stop without a guest"},
 		{spec.Cache && !caps.Cache, "a cache without a guest"},
-		{spec.Network.Mode == atoll.NetworkOn || spec.Network.Mode == atoll.NetworkEgress, "network mode " + string(spec.Network.Mode) +
+		{spec.Network.Mode == atoll.NetworkOn && !caps.NetworkOn || spec.Network.Mode == atoll.NetworkEgress, "network mode " + string(spec.Network.Mode) +
 			", because containers are not kept from the host: name one of the engine's networks"},
 		{spec.Snapshot != "", "a snapshot"},
 		{spec.Workspace != (atoll.WorkspaceRef{}), "a workspace"},
@@ -375,7 +375,7 @@ func (c *creation) host(ctx context.Context) (*container.HostConfig, error) {
 	}
 	data := c.p.names.data(s.ID)
 	h := &container.HostConfig{
-		NetworkMode:    networkMode(s),
+		NetworkMode:    c.p.networkMode(s),
 		PortBindings:   bindings(s),
 		CapDrop:        []string{"ALL"},
 		SecurityOpt:    []string{"no-new-privileges"},

@@ -46,6 +46,12 @@ type Options struct {
 	// Dial reaches the engine in place of Host, over whatever it is. Its connections
 	// have a CloseWrite, as those of TCP, of TLS and of Unix sockets do.
 	Dial func(ctx context.Context) (net.Conn, error)
+	// Fetch gives an image that the engine lacks, as docker save writes it and by that
+	// name, in full, in place of the engine's own pull. Kinds: those of Create.
+	Fetch func(ctx context.Context, ref string, progress func(atoll.Progress)) (io.ReadCloser, error)
+	// Online has sandboxes with a network of mode on: the engine's machine is one that
+	// keeps them from what they are not to reach. Each is alone on it.
+	Online bool
 	// Prefix begins the names of what is made; empty means "atoll". Servers that
 	// share an engine and not their sandboxes have different ones.
 	Prefix string
@@ -152,10 +158,18 @@ func New(opts Options) (*Provider, error) {
 // Info implements atoll.Provider.
 func (p *Provider) Info() atoll.Info {
 	i := info
-	if p.opts.Plain {
-		i.Caps = plainCaps()
-	}
+	i.Caps = p.caps(p.opts.Plain)
 	return i
+}
+
+// caps are those of sandboxes, on an engine that can do all that there is.
+func (p *Provider) caps(plain bool) atoll.Caps {
+	caps := info.Caps
+	if plain {
+		caps = plainCaps()
+	}
+	caps.NetworkOn = p.opts.Online
+	return caps
 }
 
 // Close implements atoll.Provider.
@@ -190,6 +204,9 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	p.sweeper.rouse() // it may be one with a limited time
 	return &sandbox{p, n}, nil
 }
+
+// Sandbox is a handle of a sandbox, of which nobody is asked whether it is there.
+func (p *Provider) Sandbox(id string) atoll.Sandbox { return &sandbox{p, id} }
 
 // List implements atoll.Provider.
 func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {

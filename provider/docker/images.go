@@ -123,7 +123,7 @@ const (
 
 // fetch has the engine pull an image: once, however many wait for it.
 func (p *Provider) fetch(ctx context.Context, ref string, progress func(atoll.Progress)) error {
-	if isLocal(ref) {
+	if isLocal(ref) && p.opts.Fetch == nil {
 		return atoll.Errorf("create", ref, atoll.ErrNotExist, "the engine has no image %q, which is not to be had elsewhere", ref)
 	}
 	lock, err := p.lock(ctx, "create", "pull-"+hash(ref))
@@ -157,9 +157,30 @@ func (p *Provider) fetch(ctx context.Context, ref string, progress func(atoll.Pr
 	return p.shelf.fetched(ref, im.digest)
 }
 
+// load has the engine take an image from who has it.
+func (p *Provider) load(ctx context.Context, ref string, progress func(atoll.Progress)) error {
+	archive, err := p.opts.Fetch(ctx, ref, progress)
+	if err != nil {
+		return err
+	}
+	defer archive.Close()
+	said, err := p.engine.ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
+	if err == nil {
+		err = pulled(said, nil)
+		_ = said.Close()
+	}
+	if err != nil && ctx.Err() == nil {
+		return atoll.Errorf("create", ref, kindOf(err), "load %s: %w", ref, err)
+	}
+	return errors.Join(ctx.Err(), err)
+}
+
 // pull has the engine pull an image, with the credentials that docker's command
 // line has for its registry.
 func (p *Provider) pull(ctx context.Context, ref string, progress func(atoll.Progress)) error {
+	if p.opts.Fetch != nil {
+		return p.load(ctx, ref, progress)
+	}
 	auth, err := credentials(ref)
 	if err != nil {
 		return atoll.Errorf("create", ref, atoll.ErrDenied, "docker's credentials: %w", err)
@@ -226,6 +247,20 @@ func pulled(stream io.Reader, progress func(atoll.Progress)) error {
 			progress(atoll.Progress{Phase: phase, Item: line.ID, Done: d.Current, Total: d.Total})
 		}
 	}
+}
+
+// Save returns an image of the engine's as docker save writes it. Kinds: ErrNotExist,
+// ErrUnavailable.
+func (p *Provider) Save(ctx context.Context, ref string) (io.ReadCloser, error) {
+	full, _, err := p.lookUpImage(ctx, ref)
+	if cerrdefs.IsNotFound(err) {
+		return nil, atoll.Errorf("save image", ref, atoll.ErrNotExist, "the engine has no image %q", full)
+	}
+	if err != nil {
+		return nil, p.failed(ctx, "save image", ref, err)
+	}
+	archive, err := p.engine.ImageSave(ctx, []string{full})
+	return archive, p.failed(ctx, "save image", ref, err)
 }
 
 // Prepare implements atoll.Preparer.

@@ -19,6 +19,7 @@ func (n names) caretaker(id string) string        { return string(n) + "-caretak
 func (n names) data(id string) string             { return string(n) + "-data-" + id }
 func (n names) volume(project, v string) string   { return string(n) + "-volume-" + project + "." + v }
 func (n names) cache(project string) string       { return string(n) + "-cache-" + project }
+func (n names) online() string                    { return string(n) + "-online" }
 func (n names) guest(sum string) string           { return string(n) + "-guest-" + sum }
 func (n names) installer(sum, rand string) string { return string(n) + "-install-" + sum + "-" + rand }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
@@ -18,7 +19,11 @@ import (
 // network fails unless the sandbox's network is one that it may be on: the
 // engine's, by its own name, and no other word for the host's.
 func (c *creation) network(ctx context.Context) error {
-	if c.spec.Network.Mode != atoll.NetworkNamed {
+	switch c.spec.Network.Mode {
+	case atoll.NetworkOn:
+		return c.p.makeNetwork(ctx)
+	case atoll.NetworkNamed:
+	default:
 		return nil
 	}
 	name := c.spec.Network.Name
@@ -41,11 +46,33 @@ func (c *creation) network(ctx context.Context) error {
 	return nil
 }
 
-func networkMode(s *atoll.Spec) container.NetworkMode {
-	if s.Network.Mode == atoll.NetworkNamed {
+func (p *Provider) networkMode(s *atoll.Spec) container.NetworkMode {
+	switch s.Network.Mode {
+	case atoll.NetworkNamed:
 		return container.NetworkMode(s.Network.Name)
+	case atoll.NetworkOn:
+		return container.NetworkMode(p.names.online())
 	}
 	return "none"
+}
+
+// makeNetwork makes the network of sandboxes that are online, unless it is there. No two
+// of them can reach each other.
+func (p *Provider) makeNetwork(ctx context.Context) error {
+	lock, err := p.lock(ctx, "create", p.names.online())
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	_, err = p.engine.NetworkInspect(ctx, p.names.online(), client.NetworkInspectOptions{})
+	if !cerrdefs.IsNotFound(err) {
+		return err
+	}
+	_, err = p.engine.NetworkCreate(ctx, p.names.online(), client.NetworkCreateOptions{
+		Driver: "bridge", Options: map[string]string{"com.docker.network.bridge.enable_icc": "false"},
+		Labels: map[string]string{labelAtoll: "true", labelOwner: string(p.names)},
+	})
+	return err
 }
 
 // loopback is the one address that ports are published on.

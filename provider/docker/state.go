@@ -65,11 +65,8 @@ func (p *Provider) read(id string, c *container.InspectResponse, f facts) (*reco
 		env: c.Config.Env, plain: c.Config.Labels[labelPlain] == "true",
 	}
 	st := &r.Status
-	st.ID, st.Provider, st.Caps, st.Image = id, info.Name, info.Caps, c.Config.Labels[labelImage]
-	if r.plain {
-		st.Caps = plainCaps()
-	}
-	st.Caps = f.caps(st.Caps)
+	st.ID, st.Provider, st.Image = id, info.Name, c.Config.Labels[labelImage]
+	st.Caps = f.caps(p.caps(r.plain))
 	if err := json.Unmarshal([]byte(c.Config.Labels[labelSpec]), &st.Spec); err != nil {
 		st.Spec = atoll.Spec{ID: id, Provider: info.Name, Project: c.Config.Labels[labelProject]}
 		st.State, st.Reason = atoll.StateFailed, "its labels are damaged: remove it"

@@ -194,6 +194,11 @@ func (s *sweeper) remove(ctx context.Context, id string) error {
 	return sb.remove(ctx, atoll.RemoveOptions{Volumes: true})
 }
 
+// Ping returns nil when an engine answers. Kinds: ErrUnavailable.
+func (p *Provider) Ping(ctx context.Context) error {
+	return p.failed(ctx, "ping", "", p.connected(ctx))
+}
+
 // connected reports whether an engine answers.
 func (p *Provider) connected(ctx context.Context) error {
 	_, err := p.engine.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image/bundle"
@@ -24,6 +25,9 @@ import (
 type backend struct {
 	opts Options
 	caps atoll.Caps
+
+	slow   sync.Mutex
+	factor int // how slow machines are; 0 if not known yet
 }
 
 // caps are what sandboxes can do on this machine as this user.

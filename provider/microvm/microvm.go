@@ -18,6 +18,8 @@ import (
 	"github.com/seed46cd37a8/atoll/image/bundle"
 	"github.com/seed46cd37a8/atoll/internal/kept"
 	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
+	"github.com/seed46cd37a8/atoll/vm"
+	"github.com/seed46cd37a8/atoll/vm/qemu"
 )
 
 // Options configure the provider. Dir and Bundles are required; zero fields mean
@@ -113,6 +115,26 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	}
 	_, err := p.backend.bundle(ctx, spec.Image, progress)
 	return err
+}
+
+// Slow is how many times as long as on hardware things take in a machine: 1 where nothing
+// is emulated, or nothing can be found out.
+func (p *Provider) Slow(ctx context.Context) int {
+	b := p.backend
+	b.slow.Lock()
+	defer b.slow.Unlock()
+	if b.factor == 0 {
+		kernel := ""
+		if im, err := b.opts.Bundles.Get(b.opts.Default); err == nil {
+			kernel = im.Path(im.Kernel.File)
+		}
+		d, err := qemu.New(ctx, qemu.Options{Program: b.opts.Program, Accel: b.opts.Accel, Kernel: kernel, Cache: b.opts.accelCache(), Log: b.opts.Log})
+		if err != nil {
+			return 1
+		}
+		b.factor = int(vm.Scale(d.Caps(), 1))
+	}
+	return b.factor
 }
 
 // accelCache is where what was found out about accelerators is.

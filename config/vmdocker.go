@@ -1,0 +1,19 @@
+package config
+
+import "github.com/seed46cd37a8/atoll"
+
+// VMDocker are the settings of the provider vmdocker, whose machines run on what those of
+// microvm do. They can be set on every operating system, so that machines can share a file.
+type VMDocker struct {
+	Image         string      `yaml:"image" doc:"image of sandboxes that name none"`
+	CPUCount      int         `yaml:"cpu_count" doc:"CPUs of a project's machine"`
+	MemoryMB      int         `yaml:"memory_mb" doc:"memory of a project's machine, in MiB"`
+	Disk          atoll.Bytes `yaml:"disk" doc:"size of a project's disk, of which what is not used takes no space; it may become larger"`
+	IdleTimeout   string      `yaml:"idle_timeout" doc:"how long a machine stays in which no sandbox runs, like 30m; 0 for ever"`
+	DataDir       string      `yaml:"data_dir" form:"path" doc:"directory of projects' disks; in the state directory when empty"`
+	ConsoleLogDir string      `yaml:"console_log_dir" form:"path" doc:"directory of what machines print; in the state directory when empty"`
+}
+
+func defaultVMDocker() VMDocker {
+	return VMDocker{Image: "ubuntu:22.04", CPUCount: 2, MemoryMB: 2048, Disk: 20 << 30, IdleTimeout: "30m"}
+}

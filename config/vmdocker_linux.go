@@ -1,0 +1,125 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/provider/docker"
+	"github.com/seed46cd37a8/atoll/provider/microvm"
+	"github.com/seed46cd37a8/atoll/provider/vmdocker"
+	"github.com/seed46cd37a8/atoll/vm"
+)
+
+func openVMDocker(cfg *Config, opts Options) (atoll.Provider, error) {
+	dir := filepath.Join(cfg.StateDir, "vmdocker")
+	c := cfg.VMDocker
+	machines := vm.Config{
+		DataDir: cmp.Or(c.DataDir, filepath.Join(dir, "disks")), ConsoleLogDir: cmp.Or(c.ConsoleLogDir, filepath.Join(dir, "consoles")),
+		IdleTimeout: c.IdleTimeout, CPUCount: c.CPUCount, MemoryMB: c.MemoryMB,
+	}
+	bundles, err := cfg.Bundles(opts.Log)
+	if err != nil {
+		return nil, err
+	}
+	m, err := microvm.New(microvm.Options{
+		Dir: filepath.Join(dir, "machines"), Bundles: bundles, Default: microvm.EngineBundle,
+		Program: cfg.MicroVM.QEMU, Accel: strings.TrimPrefix(cfg.MicroVM.Accel, "auto"), Debug: cfg.MicroVM.Debug, Log: opts.Log,
+		Files: func(spec *atoll.Spec) microvm.Files {
+			return microvm.Files{Console: machines.ConsoleLog(spec.Project), Disks: map[string]string{bundle.DataDisk: machines.DataDisk(spec.Project)}}
+		},
+	})
+	if err != nil {
+		return nil, errors.Join(err, bundles.Close())
+	}
+	images := &imageSource{cfg: cfg, opts: opts}
+	closeAll := func() error { return errors.Join(images.close(), m.Close(), bundles.Close()) }
+	p, err := vmdocker.New(vmdocker.Options{
+		Dir: dir, Machines: m, Bundle: microvm.EngineBundle, Config: machines, Disk: c.Disk, Slow: m.Slow,
+		Guest: sync.OnceValues(func() ([]byte, error) { return guestProgram(cfg.Docker.Guest, cfg.StateDir) }),
+		Image: c.Image, Fetch: images.fetch, Log: opts.Log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, closeAll())
+	}
+	return &withBundles{atoll.ProviderLayer{Provider: p}, closeAll}, nil
+}
+
+// An imageSource gives images to the machines of projects: those that this machine's
+// Docker Engine has, if there is one, else those of the store that the provider gvisor has
+// them in, which pulls what is missing.
+type imageSource struct {
+	cfg  *Config
+	opts Options
+
+	mu    sync.Mutex
+	store *image.Store
+}
+
+func (s *imageSource) fetch(ctx context.Context, ref string, progress func(atoll.Progress)) (io.ReadCloser, error) {
+	if archive, err := s.fromEngine(ctx, ref); err == nil {
+		return archive, nil
+	}
+	store, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	im, err := store.Get(ctx, ref, progress)
+	if err != nil {
+		return nil, err
+	}
+	return store.Save(ctx, im, ref)
+}
+
+// fromEngine is an image of this machine's Docker Engine. Its error is of no interest:
+// there may be no engine.
+func (s *imageSource) fromEngine(ctx context.Context, ref string) (io.ReadCloser, error) {
+	p, err := openDocker(s.cfg, s.opts)
+	if err != nil {
+		return nil, err
+	}
+	archive, err := p.(*docker.Provider).Save(ctx, ref)
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return &withEngine{archive, p.Close}, nil
+}
+
+// withEngine closes the provider after what is read from it.
+type withEngine struct {
+	io.ReadCloser
+	after func() error
+}
+
+func (e *withEngine) Close() error { return errors.Join(e.ReadCloser.Close(), e.after()) }
+
+func (s *imageSource) open() (*image.Store, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.store != nil {
+		return s.store, nil
+	}
+	opts := imageOptions(s.cfg.Image)
+	opts.Log = s.opts.Log
+	store, err := image.Open(filepath.Join(s.cfg.StateDir, "gvisor", "images"), opts)
+	if err == nil {
+		s.store = store
+	}
+	return store, err
+}
+
+func (s *imageSource) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.store == nil {
+		return nil
+	}
+	return s.store.Close()
+}

@@ -1,0 +1,10 @@
+//go:build !linux
+
+package config
+
+import "github.com/seed46cd37a8/atoll"
+
+// openVMDocker is not called: Entry.Open knows that there is none.
+func openVMDocker(*Config, Options) (atoll.Provider, error) {
+	return nil, atoll.Errorf("open", "vmdocker", atoll.ErrUnavailable, "it is not in this binary")
+}

@@ -1,0 +1,184 @@
+package vmdocker
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/via"
+)
+
+// A sandbox is a handle: its engine is found anew each time.
+type sandbox struct {
+	p       *Provider
+	id      string
+	project string
+}
+
+// ID implements atoll.Sandbox.
+func (s *sandbox) ID() string { return s.id }
+
+// Status implements atoll.Sandbox.
+func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
+	return s.p.status(ctx, "status", s.id)
+}
+
+// Start implements atoll.Sandbox. It starts the machine, too.
+func (s *sandbox) Start(ctx context.Context) error {
+	return s.change(ctx, "start", func(ctx context.Context, sb atoll.Sandbox) error { return sb.Start(ctx) })
+}
+
+// Stop implements atoll.Sandbox.
+func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
+	if awake, err := s.awake(ctx, "stop"); err != nil || !awake {
+		return err // nothing runs without a machine
+	}
+	return s.change(ctx, "stop", func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, grace) })
+}
+
+// Remove implements atoll.Sandbox. The machine is started for it, as the container is on
+// its disk; the disk stays.
+func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+	_, err := s.p.notes.find(s.id)
+	if atoll.KindOf(err) == atoll.ErrNotFound && !atoll.RemoveOpts(opts...).Volumes {
+		return nil
+	}
+	return s.p.using(ctx, s.project, func(ctx context.Context, e *engine) error {
+		if err := e.docker.Sandbox(s.id).Remove(ctx, opts...); err != nil {
+			return err
+		}
+		return s.p.learn(ctx, e, s.id)
+	})
+}
+
+// change calls fn, which changes the life of the sandbox, with what it is in its engine.
+func (s *sandbox) change(ctx context.Context, op string, fn func(context.Context, atoll.Sandbox) error) error {
+	if _, err := s.p.status(ctx, op, s.id); err != nil {
+		return err
+	}
+	return s.p.twice(ctx, s.project, func(ctx context.Context, e *engine) error {
+		err := fn(ctx, e.docker.Sandbox(s.id))
+		if _, noteErr := s.p.ask(ctx, e, &s.id); err == nil {
+			err = noteErr
+		}
+		return err
+	})
+}
+
+// awake reports whether the sandbox's machine runs. If it does not, it is an error that
+// there is no such sandbox.
+func (s *sandbox) awake(ctx context.Context, op string) (bool, error) {
+	e, _, err := s.p.running(ctx, s.project)
+	if err == nil && e == nil {
+		_, err = s.p.status(ctx, op, s.id)
+	}
+	return e != nil, err
+}
+
+// inside calls fn with what the sandbox is in its engine, if its machine runs.
+func (s *sandbox) inside(ctx context.Context, op string, fn func(context.Context, atoll.Sandbox) error) error {
+	e, _, err := s.p.running(ctx, s.project)
+	if err != nil {
+		return err
+	}
+	if e != nil {
+		err = fn(ctx, e.docker.Sandbox(s.id))
+		if err == nil || ctx.Err() != nil || atoll.KindOf(err) != atoll.ErrUnavailable || !e.ended(ctx) {
+			return err
+		}
+	}
+	if _, err := s.p.status(ctx, op, s.id); err != nil {
+		return err
+	}
+	return atoll.E(op, s.id, atoll.ErrStopped, nil)
+}
+
+// Exec implements atoll.Sandbox.
+func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (pr atoll.Process, err error) {
+	if err := cmd.Validate(); err != nil {
+		return nil, err
+	}
+	err = s.inside(ctx, "exec", func(ctx context.Context, sb atoll.Sandbox) (err error) {
+		pr, err = sb.Exec(ctx, cmd)
+		return err
+	})
+	return pr, err
+}
+
+// Process implements atoll.Sandbox. What the main process has printed is asked for in its
+// machine, which is started for it.
+func (s *sandbox) Process(ctx context.Context, id string) (pr atoll.Process, err error) {
+	do := func(ctx context.Context, sb atoll.Sandbox) (err error) {
+		pr, err = sb.Process(ctx, id)
+		return err
+	}
+	if id == atoll.MainProcess {
+		err = s.change(ctx, "process", do)
+	} else {
+		err = s.inside(ctx, "process", do)
+	}
+	return pr, err
+}
+
+// Processes implements atoll.ProcessLister.
+func (s *sandbox) Processes(ctx context.Context) (list []atoll.ProcessStatus, err error) {
+	err = s.inside(ctx, "processes", func(ctx context.Context, sb atoll.Sandbox) (err error) {
+		list, err = atoll.Processes(ctx, sb)
+		return err
+	})
+	return list, err
+}
+
+// Pause implements atoll.Pauser.
+func (s *sandbox) Pause(ctx context.Context) error {
+	return s.inside(ctx, "pause", func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Pause(ctx, sb) })
+}
+
+// Resume implements atoll.Pauser.
+func (s *sandbox) Resume(ctx context.Context) error {
+	return s.inside(ctx, "resume", func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Resume(ctx, sb) })
+}
+
+// Dial implements atoll.Dialer.
+func (s *sandbox) Dial(ctx context.Context, port int) (conn net.Conn, err error) {
+	err = s.inside(ctx, "dial", func(ctx context.Context, sb atoll.Sandbox) (err error) {
+		conn, err = atoll.Dial(ctx, sb, port)
+		return err
+	})
+	return conn, err
+}
+
+// Usage implements atoll.Meter.
+func (s *sandbox) Usage(ctx context.Context) (u atoll.Usage, err error) {
+	err = s.inside(ctx, "usage", func(ctx context.Context, sb atoll.Sandbox) (err error) {
+		u, err = atoll.UsageOf(ctx, sb)
+		return err
+	})
+	return u, err
+}
+
+// Extend implements atoll.Extender.
+func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
+	return s.change(ctx, "extend", func(ctx context.Context, sb atoll.Sandbox) error { return atoll.Extend(ctx, sb, ttl) })
+}
+
+// Files implements atoll.Filer. The machine is started for them.
+func (s *sandbox) Files() atoll.FS {
+	return via.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
+		if _, err := s.awake(ctx, op); err != nil { // there is no such sandbox
+			return err
+		}
+		return s.p.using(ctx, s.project, func(ctx context.Context, e *engine) error { return fn(ctx, atoll.Files(e.docker.Sandbox(s.id))) })
+	})
+}
+
+var (
+	_ atoll.Sandbox       = (*sandbox)(nil)
+	_ atoll.ProcessLister = (*sandbox)(nil)
+	_ atoll.Pauser        = (*sandbox)(nil)
+	_ atoll.Dialer        = (*sandbox)(nil)
+	_ atoll.Meter         = (*sandbox)(nil)
+	_ atoll.Extender      = (*sandbox)(nil)
+	_ atoll.Filer         = (*sandbox)(nil)
+)

@@ -1,0 +1,309 @@
+package vmdocker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
+)
+
+// What is noted of a project besides its sandboxes.
+const (
+	kindVolumes = "volumes"
+	kindImages  = "images"
+)
+
+// learnVolumes notes which volumes a project has.
+func (p *Provider) learnVolumes(ctx context.Context, e *engine) error {
+	list, err := e.docker.Volumes(ctx, "")
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		list[i].Provider = Name
+	}
+	return p.notes.keep(e.project, kindVolumes, list)
+}
+
+// Volumes implements atoll.VolumeStore: as they were when a machine was last used.
+func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
+	projects, err := p.notes.projects()
+	if err != nil {
+		return nil, atoll.E("volumes", project, atoll.KindOf(err), err)
+	}
+	var list []atoll.Volume
+	for _, name := range projects {
+		if project != "" && project != name {
+			continue
+		}
+		if e, _, err := p.running(ctx, name); err != nil {
+			return nil, err
+		} else if e != nil {
+			if err := p.learnVolumes(ctx, e); err != nil && atoll.KindOf(err) != atoll.ErrUnavailable {
+				return nil, err
+			}
+		}
+		var volumes []atoll.Volume
+		if err := p.notes.recall(name, kindVolumes, &volumes); err != nil {
+			return nil, atoll.E("volumes", name, atoll.KindOf(err), err)
+		}
+		list = append(list, volumes...)
+	}
+	return list, nil
+}
+
+// RemoveVolume implements atoll.VolumeStore. The machine is started for it.
+func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error {
+	project = cmp.Or(project, atoll.DefaultProject)
+	all, err := p.Volumes(ctx, project)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(v atoll.Volume) bool { return v.Name == name }) {
+		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
+	}
+	return p.using(ctx, project, func(ctx context.Context, e *engine) error {
+		if err := e.docker.RemoveVolume(ctx, project, name); err != nil {
+			return err
+		}
+		return p.learnVolumes(ctx, e)
+	})
+}
+
+// RemoveProject implements atoll.ProjectRemover: sandboxes and volumes go with the
+// machine, which is not started for it, and with its disks.
+func (p *Provider) RemoveProject(ctx context.Context, project string) error {
+	if !atoll.ValidName(project) {
+		return atoll.Errorf("remove project", project, atoll.ErrInvalid, "%q is no name of a project", project)
+	}
+	unlock, err := p.boots.Lock(ctx, project)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	p.drop(project, "")
+	for {
+		sb, _, err := p.machine(ctx, project)
+		if atoll.KindOf(err) == atoll.ErrNotFound {
+			break
+		}
+		if err == nil {
+			err = sb.Remove(ctx, atoll.RemoveVolumes())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	noted, err := p.notes.list(project)
+	if err != nil {
+		return atoll.E("remove project", project, atoll.KindOf(err), err)
+	}
+	err = errors.Join(
+		gone(os.Remove(p.opts.Config.DataDisk(project))), gone(os.Remove(p.opts.Config.RootDisk(project))),
+		disk.RemoveAll(filepath.Dir(p.opts.Config.ConsoleLog(project))), disk.RemoveAll(filepath.Join(p.opts.Dir, "engines", project)), p.notes.drop(project),
+	)
+	if err != nil {
+		return atoll.E("remove project", project, atoll.KindOf(err), err)
+	}
+	for _, st := range noted {
+		st.State, st.Ready, st.Reason = atoll.StateRemoved, false, ""
+		p.watch.tell(st)
+	}
+	return nil
+}
+
+// gone is err, unless it says that there is nothing to remove.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Prepare implements atoll.Preparer: the machine of the spec's project is started, and
+// gets the image.
+func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	made, err := spec.MadeBy(Name)
+	if err != nil {
+		return err
+	}
+	if err := atoll.Prepare(ctx, p.opts.Machines, p.machineSpec(made.Project), progress); err != nil {
+		return err
+	}
+	made.Provider = ""
+	return p.using(ctx, made.Project, func(ctx context.Context, e *engine) error {
+		if err := e.docker.Prepare(ctx, made, progress); err != nil {
+			return err
+		}
+		return p.learnImages(ctx, e)
+	})
+}
+
+// learnImages notes which images were sent to a project's machine.
+func (p *Provider) learnImages(ctx context.Context, e *engine) error {
+	list, err := e.docker.Images(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		list[i].Provider = Name
+	}
+	return p.notes.keep(e.project, kindImages, list)
+}
+
+// imagesOf are the images of a project.
+func (p *Provider) imagesOf(ctx context.Context, project string) (list []atoll.Image, err error) {
+	e, _, err := p.running(ctx, project)
+	if err == nil && e != nil {
+		if err = p.learnImages(ctx, e); atoll.KindOf(err) == atoll.ErrUnavailable {
+			err = nil
+		}
+	}
+	if err == nil {
+		err = p.notes.recall(project, kindImages, &list)
+	}
+	return list, err
+}
+
+// Images implements atoll.ImageStore: those that machines have, each once.
+func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
+	projects, err := p.notes.projects()
+	if err != nil {
+		return nil, atoll.E("images", "", atoll.KindOf(err), err)
+	}
+	var list []atoll.Image
+	for _, project := range projects {
+		images, err := p.imagesOf(ctx, project)
+		if err != nil {
+			return nil, err
+		}
+		for _, im := range images {
+			i := slices.IndexFunc(list, func(o atoll.Image) bool { return o.Ref == im.Ref && o.Digest == im.Digest })
+			if i < 0 {
+				list = append(list, im)
+				continue
+			}
+			list[i].InUse = list[i].InUse || im.InUse
+			if im.Used.After(list[i].Used) {
+				list[i].Used = im.Used
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b atoll.Image) int { return cmp.Or(cmp.Compare(a.Ref, b.Ref), cmp.Compare(a.Digest, b.Digest)) })
+	return list, nil
+}
+
+// RemoveImage implements atoll.ImageStore: in all machines that have it, which are started
+// for it.
+func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) error {
+	found := atoll.Errorf("remove image", ref, atoll.ErrNotExist, "no such image was fetched")
+	projects, err := p.notes.projects()
+	if err != nil {
+		return atoll.E("remove image", ref, atoll.KindOf(err), err)
+	}
+	for _, project := range projects {
+		images, err := p.imagesOf(ctx, project)
+		if err != nil {
+			return err
+		}
+		if len(images) == 0 {
+			continue
+		}
+		err = p.using(ctx, project, func(ctx context.Context, e *engine) error {
+			if err := e.docker.RemoveImage(ctx, ref, force); err != nil {
+				return err
+			}
+			return p.learnImages(ctx, e)
+		})
+		if atoll.KindOf(err) == atoll.ErrNotExist {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		found = nil
+	}
+	return found
+}
+
+// PruneImages implements atoll.ImageStore, in machines that run.
+func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
+	var all atoll.Pruned
+	if opts.UnusedFor < 0 {
+		return all, atoll.Errorf("prune images", "", atoll.ErrInvalid, "unused for %s: must not be negative", opts.UnusedFor)
+	}
+	projects, err := p.notes.projects()
+	if err != nil {
+		return all, atoll.E("prune images", "", atoll.KindOf(err), err)
+	}
+	for _, project := range projects {
+		e, _, err := p.running(ctx, project)
+		if err != nil {
+			return all, err
+		}
+		if e == nil {
+			continue
+		}
+		pruned, err := e.docker.PruneImages(ctx, opts)
+		if err == nil {
+			err = p.learnImages(ctx, e)
+		}
+		all.Size += pruned.Size
+		all.Images = append(all.Images, pruned.Images...)
+		if err != nil {
+			return all, err
+		}
+	}
+	slices.Sort(all.Images)
+	all.Images = slices.Compact(all.Images)
+	return all, nil
+}
+
+// ResolveImage implements atoll.ImageResolver: the newest that any machine has under that
+// name.
+func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error) {
+	projects, err := p.notes.projects()
+	if err != nil {
+		return "", atoll.E("resolve image", ref, atoll.KindOf(err), err)
+	}
+	var digest string
+	var newest time.Time
+	for _, project := range projects {
+		e, _, err := p.running(ctx, project)
+		if err != nil {
+			return "", err
+		}
+		if e == nil {
+			continue
+		}
+		found, err := e.docker.ResolveImage(ctx, ref)
+		if err == nil && e.started.After(newest) {
+			digest, newest = found, e.started
+		}
+		if err != nil && atoll.KindOf(err) != atoll.ErrNotExist && atoll.KindOf(err) != atoll.ErrUnavailable {
+			return "", err
+		}
+	}
+	if digest == "" {
+		return "", atoll.Errorf("resolve image", ref, atoll.ErrNotExist, "no machine that runs has an image %q", ref)
+	}
+	return digest, nil
+}
+
+var (
+	_ atoll.VolumeStore    = (*Provider)(nil)
+	_ atoll.ProjectRemover = (*Provider)(nil)
+	_ atoll.Preparer       = (*Provider)(nil)
+	_ atoll.ImageStore     = (*Provider)(nil)
+	_ atoll.ImageResolver  = (*Provider)(nil)
+)
