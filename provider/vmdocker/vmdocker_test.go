@@ -1,0 +1,273 @@
+//go:build linux
+
+package vmdocker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/provider/microvm"
+	"github.com/seed46cd37a8/atoll/provider/vmdocker"
+	"github.com/seed46cd37a8/atoll/vm"
+)
+
+// busybox is the image of sandboxes in these tests, which no registry has.
+const busybox = "atoll-local/busybox:1"
+
+// A lab is a state directory whose machines live as long as the tests: to start one
+// takes most of a minute where it is emulated.
+type lab struct {
+	dir    string
+	bundle string
+
+	once sync.Once
+	err  error
+}
+
+var shared lab
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := shared.close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// guest is the guest's program, as the tests build it.
+var guest = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "atoll-guest-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "guest")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "../../cmd/atoll-guest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the guest: %w: %s", err, out)
+	}
+	return os.ReadFile(path)
+})
+
+// bundleName is that of what machines of these tests boot, with the guest as it is now.
+const bundleName = "docker-of-a-test"
+
+func need(t testing.TB) {
+	t.Helper()
+	testenv.Need(t, testenv.Program("qemu-system-x86_64", "qemu-system-x86"), testenv.Program("sqfstar", "squashfs-tools"), testenv.Program("mmdebstrap", "mmdebstrap"), testenv.StaticBusybox)
+}
+
+func (l *lab) start(t testing.TB) error {
+	need(t)
+	l.once.Do(func() {
+		l.bundle = testenv.BundleStore(t)
+		if l.dir, l.err = os.MkdirTemp("/tmp", "vmd"); l.err != nil { // sockets have short names
+			return
+		}
+		store, err := bundle.Open(l.bundle, bundle.Options{Guest: guest})
+		if err == nil {
+			_, err = store.Build(context.Background(), bundle.Recipe{Name: bundleName, Docker: true}, nil)
+			err = errors.Join(err, store.Close())
+		}
+		l.err = err
+	})
+	return l.err
+}
+
+// A place is a provider with all that is below it.
+type place struct {
+	*vmdocker.Provider
+	machines *microvm.Provider
+	below    func() error
+}
+
+func (p *place) Close() error { return errors.Join(p.Provider.Close(), p.below()) }
+
+// open opens the lab once more.
+func (l *lab) open(change ...func(*vmdocker.Options)) (_ *place, err error) {
+	bundles, err := bundle.Open(l.bundle, bundle.Options{Guest: guest})
+	if err != nil {
+		return nil, err
+	}
+	images, err := image.Open(filepath.Join(l.dir, "images"), image.Options{})
+	if err != nil {
+		return nil, errors.Join(err, bundles.Close())
+	}
+	opts := vmdocker.Options{
+		Dir: filepath.Join(l.dir, "state"), Bundle: bundleName, Guest: guest, Image: busybox, Disk: 4 << 30,
+		Config: vm.Config{DataDir: filepath.Join(l.dir, "disks"), ConsoleLogDir: filepath.Join(l.dir, "consoles"), CPUCount: 2, MemoryMB: 1024},
+		Fetch: func(ctx context.Context, ref string, progress func(atoll.Progress)) (io.ReadCloser, error) {
+			if strings.HasSuffix(ref, busybox) {
+				return archive(ref)
+			}
+			im, err := images.Get(ctx, ref, progress)
+			if err != nil {
+				return nil, err
+			}
+			return images.Save(ctx, im, ref)
+		},
+	}
+	for _, f := range change {
+		f(&opts)
+	}
+	machines, err := microvm.New(microvm.Options{
+		Dir: filepath.Join(l.dir, "machines"), RunDir: filepath.Join(l.dir, "run"), Bundles: bundles, Default: bundleName, Accel: "tcg",
+		Files: func(spec *atoll.Spec) microvm.Files {
+			return microvm.Files{Console: opts.Config.ConsoleLog(spec.Project), Disks: map[string]string{bundle.DataDisk: opts.Config.DataDisk(spec.Project)}}
+		},
+	})
+	if err != nil {
+		return nil, errors.Join(err, images.Close(), bundles.Close())
+	}
+	opts.Machines, opts.Slow = machines, machines.Slow
+	p, err := vmdocker.New(opts)
+	if err != nil {
+		return nil, errors.Join(err, machines.Close(), images.Close(), bundles.Close())
+	}
+	return &place{p, machines, sync.OnceValue(func() error { return errors.Join(machines.Close(), images.Close(), bundles.Close()) })}, nil
+}
+
+var packed struct {
+	sync.Mutex
+	archive []byte
+}
+
+// archive is the image busybox as docker save writes it.
+func archive(ref string) (io.ReadCloser, error) {
+	packed.Lock()
+	defer packed.Unlock()
+	return io.NopCloser(strings.NewReader(string(packed.archive))), nil
+}
+
+func pack(t testing.TB) {
+	packed.Lock()
+	defer packed.Unlock()
+	if packed.archive != nil {
+		return
+	}
+	tag, err := name.NewTag(busybox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := tarball.Write(tag, testimage.WithSockets(t), &b); err != nil {
+		t.Fatal(err)
+	}
+	packed.archive = []byte(b.String())
+}
+
+// close removes all projects with their machines.
+func (l *lab) close() error {
+	if l.dir == "" {
+		return nil
+	}
+	defer os.RemoveAll(l.dir)
+	p, err := l.open()
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	all, err := p.machines.List(context.Background(), atoll.Filter{})
+	for _, m := range all {
+		err = errors.Join(err, p.RemoveProject(context.Background(), m.Spec.Project))
+	}
+	return err
+}
+
+// open opens the shared lab for a test.
+func open(t testing.TB, change ...func(*vmdocker.Options)) *place {
+	t.Helper()
+	if err := shared.start(t); err != nil {
+		t.Fatal(err)
+	}
+	pack(t)
+	p, err := shared.open(change...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func create(t testing.TB, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
+	t.Helper()
+	begin := time.Now()
+	sb, err := p.Create(t.Context(), &spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("made %s in project %s in %d ms", sb.ID(), spec.Project, time.Since(begin).Milliseconds())
+	return sb
+}
+
+func run(t testing.TB, sb atoll.Sandbox, script string) string {
+	t.Helper()
+	begin := time.Now()
+	out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"sh", "-c", script}})
+	if err != nil {
+		t.Fatalf("%s: %v", script, err)
+	}
+	t.Logf("%s took %d ms", script, time.Since(begin).Milliseconds())
+	return string(out)
+}
+
+func status(t testing.TB, sb atoll.Sandbox) atoll.Status {
+	t.Helper()
+	st, err := sb.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// Two sandboxes of a project share a machine, and not their files; one of another project
+// is in another.
+func TestProjects(t *testing.T) {
+	p := open(t)
+	a := create(t, p, atoll.Spec{Project: "one"})
+	b := create(t, p, atoll.Spec{Project: "one", Name: "b"})
+	boot := func(sb atoll.Sandbox) string { return run(t, sb, "cat /proc/sys/kernel/random/boot_id") }
+	run(t, a, "echo of-a >/work/f; echo of-a >/etc/f")
+	if out := run(t, b, "ls -A /work; ls /etc/f 2>/dev/null; echo end"); out != "end\n" {
+		t.Errorf("of the files of one sandbox another sees %q", out)
+	}
+	c := create(t, p, atoll.Spec{Project: "two"})
+	if boot(a) != boot(b) || boot(a) == boot(c) {
+		t.Errorf("kernels %q, %q, %q: want one for each project", boot(a), boot(b), boot(c))
+	}
+	host, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil || boot(a) == string(host) {
+		t.Errorf("the sandbox has the host's kernel (%v)", err)
+	}
+	for _, sb := range []atoll.Sandbox{a, b, c} {
+		if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+			t.Error(err)
+		}
+	}
+	if list, err := p.List(t.Context(), atoll.Filter{}); err != nil || len(list) > 0 {
+		t.Errorf("List: %+v, %v; want none", list, err)
+	}
+}
