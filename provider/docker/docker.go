@@ -156,19 +156,22 @@ func New(opts Options) (*Provider, error) {
 }
 
 // Info implements atoll.Provider.
-func (p *Provider) Info() atoll.Info {
+func (p *Provider) Info() atoll.Info { return p.opts.Info() }
+
+// Info describes a provider that is made with o.
+func (o *Options) Info() atoll.Info {
 	i := info
-	i.Caps = p.caps(p.opts.Plain)
+	i.Caps = o.caps(o.Plain)
 	return i
 }
 
 // caps are those of sandboxes, on an engine that can do all that there is.
-func (p *Provider) caps(plain bool) atoll.Caps {
+func (o *Options) caps(plain bool) atoll.Caps {
 	caps := info.Caps
 	if plain {
 		caps = plainCaps()
 	}
-	caps.NetworkOn = p.opts.Online
+	caps.NetworkOn = o.Online
 	return caps
 }
 

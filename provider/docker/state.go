@@ -66,7 +66,7 @@ func (p *Provider) read(id string, c *container.InspectResponse, f facts) (*reco
 	}
 	st := &r.Status
 	st.ID, st.Provider, st.Image = id, info.Name, c.Config.Labels[labelImage]
-	st.Caps = f.caps(p.caps(r.plain))
+	st.Caps = f.caps(p.opts.caps(r.plain))
 	if err := json.Unmarshal([]byte(c.Config.Labels[labelSpec]), &st.Spec); err != nil {
 		st.Spec = atoll.Spec{ID: id, Provider: info.Name, Project: c.Config.Labels[labelProject]}
 		st.State, st.Reason = atoll.StateFailed, "its labels are damaged: remove it"

@@ -166,6 +166,7 @@ func (p *Provider) turn(ctx context.Context, project string, slow time.Duration)
 	case atoll.StateRunning:
 		e, err := p.engine(project, sb, st)
 		if err == nil {
+			defer p.note(e)()
 			err = e.ping(ctx, slow*pingTime)
 		}
 		return e, readyPause, err

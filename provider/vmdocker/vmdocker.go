@@ -24,7 +24,6 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/keyed"
-	"github.com/seed46cd37a8/atoll/provider/docker"
 	"github.com/seed46cd37a8/atoll/vm"
 )
 
@@ -103,13 +102,10 @@ func New(opts Options) (*Provider, error) {
 		opts: opts, idle: idle, log: opts.Log, notes: notes(filepath.Join(opts.Dir, "projects")), engines: map[string]*engine{},
 		info: atoll.Info{Name: Name, Isolation: atoll.IsolationVM},
 	}
-	inner, err := docker.New(p.engineOptions("none", nil))
-	if err != nil {
-		return nil, err
-	}
+	inner := p.engineOptions("", nil)
 	p.info.Caps = caps(inner.Info().Caps)
 	p.watch = newWatch(p)
-	return p, inner.Close()
+	return p, nil
 }
 
 // caps are those of containers in a machine, which has nothing of the host's.
@@ -165,6 +161,9 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	inner.Provider = ""
 	err = p.twice(ctx, spec.Project, func(ctx context.Context, e *engine) error {
 		if _, err := e.docker.Create(ctx, inner); err != nil {
+			return err
+		}
+		if err := p.learnImages(ctx, e); err != nil {
 			return err
 		}
 		return p.learn(ctx, e, spec.ID)

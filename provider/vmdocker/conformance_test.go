@@ -1,0 +1,93 @@
+//go:build linux
+
+package vmdocker_test
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/providertest"
+)
+
+// inProject gives a project to those who name none, as the command line does.
+type inProject struct {
+	atoll.ProviderLayer
+}
+
+func (p inProject) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	if spec.Project == "" {
+		spec = spec.Clone()
+		spec.Project = atoll.DefaultProject
+	}
+	return p.ProviderLayer.Create(ctx, spec)
+}
+
+// quick are the groups that are run where machines are emulated: a container takes 10 to
+// 25 s there, instead of a third of one, so that all of them would take hours. Those of
+// one machine are preferred that go a way of their own here, and are not those of
+// provider/docker alone.
+var quick = []string{"dial", "pause", "truth"}
+
+// fullVar asks for all groups also where machines are emulated.
+const fullVar = "ATOLL_VMDOCKER_FULL"
+
+func TestConformance(t *testing.T) {
+	p := open(t)
+	sb := create(t, p, atoll.Spec{Project: atoll.DefaultProject}) // the machine is not of any promise
+	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+		t.Fatal(err)
+	}
+	slow := p.machines.Slow(t.Context())
+	opts := []providertest.Option{
+		providertest.Slow(float64(3 * slow)), providertest.Count(4),
+		providertest.Reopen(func(t *testing.T, _ atoll.Provider) atoll.Provider { return inProject{atoll.ProviderLayer{Provider: reopen(t)}} }),
+	}
+	if slow > 1 && os.Getenv(fullVar) == "" {
+		t.Logf("machines are emulated: of the suite only %q; %s=1 for all", quick, fullVar)
+		opts = append(opts, providertest.Only(quick...))
+	} else {
+		tiny := testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
+		opts = append(opts, providertest.Pullable(testimage.Serve(t).Push("tiny:1", tiny)))
+	}
+	providertest.Run(t, func(t *testing.T) atoll.Provider {
+		p := reopen(t)
+		t.Cleanup(func() { removeOthers(t) })
+		return inProject{atoll.ProviderLayer{Provider: p}}
+	}, opts...)
+}
+
+// reopen opens the lab for who closes it.
+func reopen(t *testing.T) atoll.Provider {
+	t.Helper()
+	p, err := shared.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// removeOthers removes the projects that a promise has made.
+func removeOthers(t *testing.T) {
+	p, err := shared.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	ctx := context.WithoutCancel(t.Context())
+	all, err := p.machines.List(ctx, atoll.Filter{})
+	if err != nil {
+		t.Error(err)
+	}
+	for _, m := range all {
+		if m.Spec.Project != atoll.DefaultProject {
+			if err := p.RemoveProject(ctx, m.Spec.Project); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,245 @@
+//go:build linux
+
+package vmdocker_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/vmdocker"
+)
+
+// idleTime is how long machines of the tests of idleness stay: longer than it takes to
+// start one.
+const idleTime = "20s"
+
+// machineOf is what is known of the machine of a project.
+func machineOf(t *testing.T, p *place, project string) atoll.Status {
+	t.Helper()
+	list, err := p.machines.List(t.Context(), atoll.Filter{Project: project})
+	if err != nil || len(list) > 1 {
+		t.Fatalf("machines of project %s: %+v (%v)", project, list, err)
+	}
+	if len(list) == 0 {
+		return atoll.Status{}
+	}
+	return list[0]
+}
+
+// await waits until ok.
+func await(t *testing.T, what string, within time.Duration, ok func() bool) {
+	t.Helper()
+	begin := time.Now()
+	for !ok() {
+		if time.Since(begin) > within {
+			t.Fatalf("%s: not within %s", what, within)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	t.Logf("%s: after %d ms", what, time.Since(begin).Milliseconds())
+}
+
+// The life of one project: its machine stops when nothing runs in it, although somebody
+// watches, and is not started by who only looks; with the next use all is there again. It
+// outlives its provider. When it crashes its sandboxes have stopped, and can be started.
+// When the project is removed, nothing is left.
+func TestLifeOfAProject(t *testing.T) {
+	const project = "life"
+	p := open(t, func(o *vmdocker.Options) { o.Config.IdleTimeout = idleTime })
+	t.Cleanup(func() {
+		if err := p.RemoveProject(context.WithoutCancel(t.Context()), project); err != nil {
+			t.Error(err)
+		}
+	})
+	events := watching(t, p)
+	sb := create(t, p, atoll.Spec{Project: project, Name: "box", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "v", Target: "/v"}}})
+	run(t, sb, "echo kept >/work/f; echo kept >/etc/f; echo kept >/v/f")
+	events.await(t, sb.ID(), atoll.StateRunning)
+
+	time.Sleep(25 * time.Second)
+	if st := machineOf(t, p, project); st.State != atoll.StateRunning {
+		t.Fatalf("the machine is %s while a sandbox runs in it", st.State)
+	}
+	if err := sb.Stop(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	events.await(t, sb.ID(), atoll.StateStopped)
+	await(t, "the machine stops", 3*time.Minute, func() bool { return machineOf(t, p, project).State == atoll.StateStopped })
+
+	other := open(t, func(o *vmdocker.Options) { o.Config.IdleTimeout = idleTime })
+	begin := time.Now()
+	if st := status(t, sb); st.State != atoll.StateStopped || st.Spec.Name != "box" || st.Provider != vmdocker.Name {
+		t.Errorf("Status: %+v", st)
+	}
+	for _, p := range []atoll.Provider{p, other} {
+		list, err := p.List(t.Context(), atoll.Filter{Project: project, States: []atoll.State{atoll.StateStopped}})
+		if err != nil || len(list) != 1 || list[0].ID != sb.ID() {
+			t.Errorf("List: %+v, %v; want the one that has stopped", list, err)
+		}
+		got, err := atoll.Resolve(t.Context(), p, project, "box")
+		if err != nil || got.ID() != sb.ID() {
+			t.Errorf("Resolve: %v, %v", got, err)
+		}
+		volumes, err := atoll.Volumes(t.Context(), p, project)
+		if err != nil || len(volumes) != 2 {
+			t.Errorf("Volumes: %+v, %v; want its own and v", volumes, err)
+		}
+		if images, err := atoll.Images(t.Context(), p); err != nil || len(images) != 1 {
+			t.Errorf("Images: %+v, %v; want one", images, err)
+		}
+	}
+	if _, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"true"}}); !errors.Is(err, atoll.ErrStopped) {
+		t.Errorf("Exec: %v, want ErrStopped", err)
+	}
+	if err := sb.Stop(t.Context(), 0); err != nil {
+		t.Errorf("Stop of what has stopped: %v", err)
+	}
+	if st := machineOf(t, p, project); st.State != atoll.StateStopped {
+		t.Errorf("the machine was started by who only looked: %s", st.State)
+	}
+	t.Logf("looking took %d ms", time.Since(begin).Milliseconds())
+
+	// It is started by another provider, which then goes; the one that watches hears of it.
+	again, err := other.Get(t.Context(), sb.ID())
+	if err == nil {
+		begin := time.Now()
+		err = again.Start(t.Context())
+		t.Logf("started again after %d ms", time.Since(begin).Milliseconds())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	events.await(t, sb.ID(), atoll.StateRunning)
+	if out := run(t, sb, "cat /work/f /etc/f /v/f"); out != strings.Repeat("kept\n", 3) {
+		t.Errorf("after the machine was started again there is %q", out)
+	}
+
+	run(t, sb, "sync") // a crash takes what the kernel has not written
+	if err := syscall.Kill(qemuOf(t, p, project), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	events.await(t, sb.ID(), atoll.StateStopped)
+	if st := status(t, sb); st.State != atoll.StateStopped || st.Reason == "" {
+		t.Errorf("after a crash of the machine the sandbox is %s (%s)", st.State, st.Reason)
+	}
+	begin = time.Now()
+	second := create(t, p, atoll.Spec{Project: project})
+	t.Logf("after a crash the machine and a sandbox take %d ms", time.Since(begin).Milliseconds())
+	if st := status(t, sb); st.State != atoll.StateStopped {
+		t.Errorf("when the machine is there again the sandbox of before is %s (%s)", st.State, st.Reason)
+	}
+	if err := second.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := sb.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if out := run(t, sb, "cat /work/f /etc/f /v/f"); out != strings.Repeat("kept\n", 3) {
+		t.Errorf("after a crash there is %q", out)
+	}
+
+	if err := p.RemoveProject(t.Context(), project); err != nil {
+		t.Fatal(err)
+	}
+	events.await(t, sb.ID(), atoll.StateRemoved)
+	if _, err := p.Get(t.Context(), sb.ID()); !errors.Is(err, atoll.ErrNotFound) {
+		t.Errorf("Get after the project was removed: %v", err)
+	}
+	if st := machineOf(t, p, project); st.ID != "" {
+		t.Errorf("the machine of a removed project is %s", st.State)
+	}
+	left, err := filepath.Glob(filepath.Join(shared.dir, "*", "project-"+project+"*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("of the project there is left %q (%v)", left, err)
+	}
+	for _, dir := range []string{"projects", "engines"} {
+		if _, err := os.Stat(filepath.Join(shared.dir, "state", dir, project)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("of the project there is left %s: %v", dir, err)
+		}
+	}
+}
+
+// qemuOf is the process that a project's machine runs on.
+func qemuOf(t *testing.T, p *place, project string) int {
+	t.Helper()
+	m := machineOf(t, p, project)
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range all {
+		text, err := os.ReadFile(path)
+		name, rest, _ := strings.Cut(string(text), "\x00")
+		if err == nil && strings.HasPrefix(filepath.Base(name), "qemu-system") && strings.Contains(rest, m.ID) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	t.Fatal("the machine has no process")
+	return 0
+}
+
+// told is what a watch has told.
+type told struct {
+	events chan atoll.Status
+	ended  chan error
+}
+
+// watching watches p as long as the test runs.
+func watching(t *testing.T, p atoll.Provider) *told {
+	t.Helper()
+	w := &told{make(chan atoll.Status, 100), make(chan error, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	synced := make(chan struct{})
+	go func() {
+		var last error
+		for ev, err := range p.Watch(ctx) {
+			last = err
+			if err == nil && ev.Type == atoll.EventSynced {
+				close(synced)
+			}
+			if err == nil && ev.Type == atoll.EventState {
+				w.events <- ev.Status
+			}
+		}
+		w.ended <- last
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-w.ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("Watch: %v", err)
+		}
+	})
+	<-synced
+	return w
+}
+
+// await waits until it was told that the sandbox is in that state.
+func (w *told) await(t *testing.T, id string, state atoll.State) {
+	t.Helper()
+	for timeout := time.After(time.Minute); ; {
+		select {
+		case st := <-w.events:
+			if st.ID == id && st.State == state {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("Watch has not told within a minute that %s is %s", id, state)
+		}
+	}
+}
