@@ -45,7 +45,9 @@ func TestConformance(t *testing.T) {
 	slow := p.machines.Slow(t.Context())
 	opts := []providertest.Option{
 		providertest.Slow(float64(3 * slow)), providertest.Count(4),
-		providertest.Reopen(func(t *testing.T, _ atoll.Provider) atoll.Provider { return inProject{atoll.ProviderLayer{Provider: reopen(t)}} }),
+		providertest.Reopen(func(t *testing.T, _ atoll.Provider) atoll.Provider {
+			return inProject{atoll.ProviderLayer{Provider: reopen(t)}}
+		}),
 	}
 	if slow > 1 && os.Getenv(fullVar) == "" {
 		t.Logf("machines are emulated: of the suite only %q; %s=1 for all", quick, fullVar)
