@@ -63,9 +63,11 @@ type imageSource struct {
 	store *image.Store
 }
 
-func (s *imageSource) fetch(ctx context.Context, ref string, progress func(atoll.Progress)) (io.ReadCloser, error) {
-	if archive, err := s.fromEngine(ctx, ref); err == nil {
-		return archive, nil
+func (s *imageSource) fetch(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error) {
+	if ref == as { // an engine saves no image by its digest
+		if archive, err := s.fromEngine(ctx, ref); err == nil {
+			return archive, nil
+		}
 	}
 	store, err := s.open()
 	if err != nil {
@@ -75,7 +77,7 @@ func (s *imageSource) fetch(ctx context.Context, ref string, progress func(atoll
 	if err != nil {
 		return nil, err
 	}
-	return store.Save(ctx, im, ref)
+	return store.Save(ctx, im, as)
 }
 
 // fromEngine is an image of this machine's Docker Engine. Its error is of no interest:

@@ -89,15 +89,34 @@ func isLocal(ref string) bool {
 	return strings.HasPrefix(ref, "sha256:") || strings.HasPrefix(ref, "docker.io/atoll-local/")
 }
 
+// heldAs is what the engine calls an image. Only one that has pulled it itself finds it
+// by a digest.
+func (p *Provider) heldAs(ref string) string {
+	repo, digest, ok := strings.Cut(ref, "@")
+	if !ok || p.opts.Fetch == nil {
+		return ref
+	}
+	return untagged(repo) + ":" + strings.ReplaceAll(digest, ":", "-")
+}
+
+// untagged is a name without its tag.
+func untagged(repo string) string {
+	if i := strings.LastIndexByte(repo, ':'); i > strings.LastIndexByte(repo, '/') {
+		return repo[:i]
+	}
+	return repo
+}
+
 func (p *Provider) inspectImage(ctx context.Context, ref string) (*image, error) {
-	found, err := p.engine.ImageInspect(ctx, ref)
+	found, err := p.engine.ImageInspect(ctx, p.heldAs(ref))
 	if err != nil {
 		return nil, err
 	}
 	im := &image{id: found.ID, digest: found.ID, platform: found.Os + "/" + found.Architecture, size: found.Size}
-	repo, _, _ := strings.Cut(ref, "@")
-	if i := strings.LastIndexByte(repo, ':'); i > strings.LastIndexByte(repo, '/') {
-		repo = repo[:i]
+	repo, digest, _ := strings.Cut(ref, "@")
+	repo = untagged(repo)
+	if p.heldAs(ref) != ref {
+		im.digest = digest
 	}
 	for _, d := range found.RepoDigests {
 		if full, err := normal(d); err == nil && strings.HasPrefix(full, repo+"@") {
@@ -159,7 +178,7 @@ func (p *Provider) fetch(ctx context.Context, ref string, progress func(atoll.Pr
 
 // load has the engine take an image from who has it.
 func (p *Provider) load(ctx context.Context, ref string, progress func(atoll.Progress)) error {
-	archive, err := p.opts.Fetch(ctx, ref, progress)
+	archive, err := p.opts.Fetch(ctx, ref, p.heldAs(ref), progress)
 	if err != nil {
 		return err
 	}

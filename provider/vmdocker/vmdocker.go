@@ -52,7 +52,7 @@ type Options struct {
 	// Guest, Image and Fetch are those of docker.Options.
 	Guest func() ([]byte, error)
 	Image string
-	Fetch func(ctx context.Context, ref string, progress func(atoll.Progress)) (io.ReadCloser, error)
+	Fetch func(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error)
 
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger

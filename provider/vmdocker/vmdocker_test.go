@@ -114,8 +114,8 @@ func (l *lab) open(change ...func(*vmdocker.Options)) (_ *place, err error) {
 	}
 	opts := vmdocker.Options{
 		Dir: filepath.Join(l.dir, "state"), Bundle: bundleName, Guest: guest, Image: busybox, Disk: 4 << 30,
-		Config: vm.Config{DataDir: filepath.Join(l.dir, "disks"), ConsoleLogDir: filepath.Join(l.dir, "consoles"), CPUCount: 2, MemoryMB: 1024},
-		Fetch: func(ctx context.Context, ref string, progress func(atoll.Progress)) (io.ReadCloser, error) {
+		Config: vm.Config{DataDir: filepath.Join(l.dir, "disks"), ConsoleLogDir: filepath.Join(l.dir, "consoles"), CPUCount: 1, MemoryMB: 1024},
+		Fetch: func(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error) {
 			if strings.HasSuffix(ref, busybox) {
 				return archive(ref)
 			}
@@ -123,7 +123,7 @@ func (l *lab) open(change ...func(*vmdocker.Options)) (_ *place, err error) {
 			if err != nil {
 				return nil, err
 			}
-			return images.Save(ctx, im, ref)
+			return images.Save(ctx, im, as)
 		},
 	}
 	for _, f := range change {
