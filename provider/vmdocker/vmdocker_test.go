@@ -243,16 +243,37 @@ func status(t testing.TB, sb atoll.Sandbox) atoll.Status {
 	return st
 }
 
-// Two sandboxes of a project share a machine, and not their files; one of another project
-// is in another.
+// Two sandboxes of a project share a machine, and neither their files nor, if they are
+// online, a network; one of another project is in another.
 func TestProjects(t *testing.T) {
 	p := open(t)
-	a := create(t, p, atoll.Spec{Project: "one"})
-	b := create(t, p, atoll.Spec{Project: "one", Name: "b"})
+	online := atoll.Network{Mode: atoll.NetworkOn}
+	a := create(t, p, atoll.Spec{Project: "one", Network: online})
+	b := create(t, p, atoll.Spec{Project: "one", Name: "b", Network: online})
 	boot := func(sb atoll.Sandbox) string { return run(t, sb, "cat /proc/sys/kernel/random/boot_id") }
 	run(t, a, "echo of-a >/work/f; echo of-a >/etc/f")
 	if out := run(t, b, "ls -A /work; ls /etc/f 2>/dev/null; echo end"); out != "end\n" {
 		t.Errorf("of the files of one sandbox another sees %q", out)
+	}
+	address := strings.TrimSpace(run(t, a, "hostname -i"))
+	if _, err := a.Exec(t.Context(), &atoll.Command{Args: []string{"nc", "-l", "-p", "3002", "-e", "echo", "here"}}); err != nil {
+		t.Fatal(err)
+	}
+	run(t, a, "until netstat -ltn | grep -q :3002; do sleep 0.1; done")
+	if out := run(t, b, "nc -w 5 "+address+" 3002 </dev/null || echo not"); out != "not\n" {
+		t.Errorf("from one sandbox another says %q", out)
+	}
+	conn, err := atoll.Dial(t.Context(), a, atoll.AgentPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if said, err := io.ReadAll(conn); err != nil || string(said) != "here\n" {
+		t.Errorf("from the host the agent's port says %q (%v)", said, err)
+	}
+	gateway := strings.TrimSpace(run(t, a, "ip route | sed -n 's/default via \\([0-9.]*\\).*/\\1/p'"))
+	if out := run(t, a, "nc -w 5 "+gateway+" 2375 </dev/null || echo not"); out != "not\n" {
+		t.Errorf("a sandbox reaches the engine at %s: %q", gateway, out)
 	}
 	c := create(t, p, atoll.Spec{Project: "two"})
 	if boot(a) != boot(b) || boot(a) == boot(c) {
