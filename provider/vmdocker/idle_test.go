@@ -75,7 +75,7 @@ func TestLifeOfAProject(t *testing.T) {
 	events.await(t, sb.ID(), atoll.StateStopped)
 	await(t, "the machine stops", 3*time.Minute, func() bool { return machineOf(t, p, project).State == atoll.StateStopped })
 
-	other := open(t, func(o *vmdocker.Options) { o.Config.IdleTimeout = idleTime })
+	other := open(t, func(o *vmdocker.Options) { o.Config.IdleTimeout, o.Disk = idleTime, 6<<30 })
 	begin := time.Now()
 	if st := status(t, sb); st.State != atoll.StateStopped || st.Spec.Name != "box" || st.Provider != vmdocker.Name {
 		t.Errorf("Status: %+v", st)
@@ -124,6 +124,9 @@ func TestLifeOfAProject(t *testing.T) {
 	events.await(t, sb.ID(), atoll.StateRunning)
 	if out := run(t, sb, "cat /work/f /etc/f /v/f"); out != strings.Repeat("kept\n", 3) {
 		t.Errorf("after the machine was started again there is %q", out)
+	}
+	if out := strings.Fields(run(t, sb, "df -Pm /work | tail -1")); len(out) < 2 || len(out[1]) != 4 || out[1] < "5500" { // MiB
+		t.Errorf("after the disk was made larger it is %q", out)
 	}
 
 	run(t, sb, "sync") // a crash takes what the kernel has not written
