@@ -5,6 +5,7 @@ package docker_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -70,7 +71,7 @@ func TestFetch(t *testing.T) {
 		t.Fatal(err)
 	}
 	data, err := io.ReadAll(archive)
-	if err = archive.Close(); err != nil || !bytes.Contains(data, []byte(repo+":latest")) {
+	if err := errors.Join(err, archive.Close()); err != nil || !bytes.Contains(data, []byte(repo+":latest")) {
 		t.Errorf("Save: %d bytes, without the name (%v)", len(data), err)
 	}
 	_, err = p.Save(t.Context(), "elsewhere.example.com/x")
