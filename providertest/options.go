@@ -20,6 +20,7 @@ type config struct {
 	except   map[string]string
 	only     []string
 	shared   []string
+	rest     string // why
 	leaks    func(t *testing.T) []string
 	reopen   func(t *testing.T, p atoll.Provider) atoll.Provider
 
@@ -71,6 +72,9 @@ func Only(groups ...string) Option { return func(c *config) { c.only = groups } 
 // plainest sandbox will do, in one sandbox, which is tidied up in between: for backends
 // that take seconds to make one. What leaks is looked for when all have been kept.
 func Shared(groups ...string) Option { return func(c *config) { c.shared = groups } }
+
+// Rest has the groups that Only leaves out skipped, and says why.
+func Rest(reason string) Option { return func(c *config) { c.rest = reason } }
 
 // Leaks tells the suite how to list what the provider's backend holds on this
 // machine (containers, cgroups, namespaces, directories, ...). It is called

@@ -156,6 +156,9 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 	}
 	for _, g := range groups() {
 		if len(cfg.only) > 0 && !slices.Contains(cfg.only, g.name) {
+			if cfg.rest != "" {
+				t.Run(g.name, func(t *testing.T) { t.Skip(cfg.rest) })
+			}
 			continue
 		}
 		t.Run(g.name, func(t *testing.T) { g.run(t, open, cfg) })
