@@ -114,7 +114,7 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	}
 	for _, st := range noted {
 		st.State, st.Ready, st.Reason = atoll.StateRemoved, false, ""
-		p.watch.tell(st)
+		p.watch.tell(st, false)
 	}
 	return nil
 }

@@ -129,7 +129,7 @@ func (w *watch) machine(m atoll.Status) {
 		w.hub.Interrupt(err)
 	}
 	for _, st := range list {
-		w.tell(st)
+		w.tell(st, true) // what is being removed with its machine may have been told of as such
 	}
 }
 
@@ -165,15 +165,17 @@ func (w *watch) changed(e *engine, st atoll.Status) {
 	if err != nil {
 		w.p.log.Error("watch", "sandbox", st.ID, "err", err)
 	}
-	w.tell(st)
+	w.tell(st, false)
 }
 
-// tell publishes what is new of a sandbox.
-func (w *watch) tell(st atoll.Status) {
+// tell publishes what is new of a sandbox: if only of one of which it has told before,
+// and not that it was removed.
+func (w *watch) tell(st atoll.Status, again bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	last, known := w.last[st.ID]
 	switch {
+	case again && !known:
 	case st.State == atoll.StateRemoved:
 		delete(w.last, st.ID)
 		w.hub.Publish(st)
