@@ -19,7 +19,7 @@ type Driver struct {
 // Drivers lists those there are, on whatever system.
 func Drivers() []Driver {
 	return []Driver{
-		{Name: "qemu", Users: []string{"microvm"}, Probe: probeQEMU},
+		{Name: "qemu", Users: []string{"microvm", "vmdocker"}, Probe: probeQEMU},
 		{Name: "firecracker", Probe: func(ctx context.Context, _ *Config) atoll.Probe {
 			return firecracker.New(firecracker.Options{}).Probe(ctx)
 		}},
