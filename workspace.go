@@ -15,6 +15,14 @@ import (
 // WorkspaceDir is where sandboxes find a workspace that is used in place.
 const WorkspaceDir = "/.workspace"
 
+// The environment variables in which every process of a sandbox that has a workspace
+// finds where that is, what it is a copy of, or is itself, and the commit of a copy.
+const (
+	WorkspaceVar       = "ATOLL_WORKSPACE"
+	WorkspaceSourceVar = "ATOLL_WORKSPACE_SOURCE"
+	WorkspaceCommitVar = "ATOLL_WORKSPACE_COMMIT"
+)
+
 // A WorkspaceSpec says what a workspace is made of.
 type WorkspaceSpec struct {
 	Project string `json:"project,omitempty"` // DefaultProject when empty

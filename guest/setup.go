@@ -70,6 +70,7 @@ type MachineDir struct {
 	Disk     string      `json:"disk,omitempty"`  // an ext4, made if it is empty
 	Share    string      `json:"share,omitempty"` // the tag of a directory of the host
 	File     bool        `json:"file,omitempty"`  // it is the file SharedFile in Share
+	Bind     string      `json:"bind,omitempty"`  // another directory of the Computer, which is to be here, too
 	Size     atoll.Bytes `json:"size,omitzero"`   // of a tmpfs
 	ReadOnly bool        `json:"read_only,omitempty"`
 }

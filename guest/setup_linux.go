@@ -286,8 +286,20 @@ func (m *MachineDir) mount() error {
 		return mountFile(m.Share, target, flags)
 	case m.Share != "":
 		return unix.Mount(m.Share, target, "virtiofs", flags, "")
+	case m.Bind != "":
+		return bind(m.Bind, target)
 	}
 	return unix.Mount("tmpfs", target, "tmpfs", flags, fmt.Sprintf("mode=1777,size=%d", m.Size))
+}
+
+// bind has a directory below the new root be at target, too.
+func bind(dir, target string) error {
+	from, err := place(newRoot, dir, false)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(from)
+	return unix.Mount(fmt.Sprintf("/proc/self/fd/%d", from), target, "", unix.MS_BIND|unix.MS_REC, "")
 }
 
 // mountDisk mounts an ext4, which is made if there is nothing on the disk.

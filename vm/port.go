@@ -8,6 +8,9 @@ const (
 	PortControl uint32 = 51
 	// PortPowerOff has the guest power off: it hangs up when it has heard that.
 	PortPowerOff uint32 = 50
+	// PortAgent is joined to the TCP port of that number, on which an agent listens. The
+	// number is that of the seeds.
+	PortAgent uint32 = 3002
 	// PortDocker is joined to the socket of the Docker Engine in a project's machine.
 	PortDocker uint32 = 2375
 )

@@ -44,13 +44,10 @@ const (
 	DefaultLimit   atoll.Bytes = 16 << 30
 )
 
-// The environment of a sandbox that has a workspace.
+// The environment of a sandbox that has a workspace, besides what its programs may know.
 const (
-	envPrefix = "ATOLL_WORKSPACE"
-	envDir    = envPrefix // where it is
+	envPrefix = atoll.WorkspaceVar
 	envName   = envPrefix + "_NAME"
-	envSource = envPrefix + "_SOURCE"
-	envCommit = envPrefix + "_COMMIT" // of a clone only
 	envAsleep = envPrefix + "_ASLEEP" // of a clone: that Create was not to start it
 )
 
@@ -159,9 +156,9 @@ func (p *provider) createInPlace(ctx context.Context, spec *atoll.Spec, k *kept)
 func with(spec *atoll.Spec, k *kept, dir, commit string) *atoll.Spec {
 	c := spec.Clone()
 	c.Workspace = atoll.WorkspaceRef{}
-	c.Env = append(c.Env, envDir+"="+dir, envName+"="+k.Name, envSource+"="+k.Source)
+	c.Env = append(c.Env, atoll.WorkspaceVar+"="+dir, envName+"="+k.Name, atoll.WorkspaceSourceVar+"="+k.Source)
 	if commit != "" {
-		c.Env = append(c.Env, envCommit+"="+commit)
+		c.Env = append(c.Env, atoll.WorkspaceCommitVar+"="+commit)
 	}
 	return c
 }
@@ -175,7 +172,7 @@ func reveal(spec *atoll.Spec) {
 	if name == "" {
 		return
 	}
-	spec.Workspace = atoll.WorkspaceRef{Name: name, Commit: variable(spec.Env, envCommit)}
+	spec.Workspace = atoll.WorkspaceRef{Name: name, Commit: variable(spec.Env, atoll.WorkspaceCommitVar)}
 	if spec.Workspace.Commit != "" {
 		spec.NoStart = variable(spec.Env, envAsleep) != ""
 	}

@@ -39,6 +39,7 @@ func (e *engine) Steps() []keeper.Step {
 	return []keeper.Step{
 		{Name: "driver", Do: e.openDriver},
 		{Name: "disk", Do: e.makeDisks},
+		{Name: "metadata", Do: e.writeMetadata},
 		{Name: "directories", Do: e.arrange},
 		{Name: "machine", Do: e.boot},
 		{Name: "guest", Do: e.tell},
@@ -232,13 +233,19 @@ func (e *engine) hardware() (*vm.Hardware, error) {
 	for i, m := range e.job.Mounts {
 		if m.Source != "" {
 			dir, _ := e.sharedDir(i)
-			h.Shares = append(h.Shares, vm.Share{Tag: shareTag(i), Dir: dir, ReadOnly: m.ReadOnly})
+			h.Shares = append(h.Shares, vm.Share{Tag: e.shareTag(i), Dir: dir, ReadOnly: m.ReadOnly})
 		}
 	}
 	return h, nil
 }
 
-func shareTag(i int) string { return "mount" + strconv.Itoa(i) }
+// shareTag is what the guest calls what is shared for a mount.
+func (e *engine) shareTag(i int) string {
+	if e.job.Mounts[i].Source == e.metadataDir() {
+		return vm.MetadataTag
+	}
+	return "mount" + strconv.Itoa(i)
+}
 
 // connectTime is how long a guest may take to come up, where it is not emulated. The
 // number is that of the seed.
@@ -387,11 +394,15 @@ func (e *engine) setup() *guest.Setup {
 	for i, m := range e.job.Mounts {
 		d := guest.MachineDir{Target: m.Target, Size: m.Size, ReadOnly: m.ReadOnly}
 		if m.Source != "" {
-			d.Share = shareTag(i)
+			d.Share = e.shareTag(i)
 			_, d.File = e.sharedDir(i)
 		}
 		s.Mounts = append(s.Mounts, d)
 	}
+	if dir := e.workspace(); dir != "" {
+		s.Mounts = append(s.Mounts, guest.MachineDir{Target: vm.WorkspaceOrigin, Bind: dir})
+	}
+	s.Bridges = []guest.Bridge{{Port: vm.PortAgent, Network: "tcp", Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(int(vm.PortAgent)))}}
 	if e.network != nil {
 		s.Network = &guest.Interface{
 			Addresses: []string{usernet.Guest.String(), usernet.Guest6.String()},

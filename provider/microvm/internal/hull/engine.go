@@ -78,6 +78,7 @@ func newEngine(b *keeper.Box, _ io.Writer) (keeper.Engine, error) {
 	if err := json.Unmarshal(b.Job.Engine, &e.plan); err != nil {
 		return nil, fmt.Errorf("read job: %w", err)
 	}
+	e.addMetadata()
 	return e, nil
 }
 
