@@ -331,7 +331,7 @@ var rooms = map[string]map[string]string{
 	"cmd/atoll-guest": {"guest": "it is the program of that"},
 	"bench": {
 		"api": "what is measured goes through the API", "bucket/s3": "memory is measured inside", "internal/dirfs": "memory is measured inside",
-		"statesync": "memory is measured inside",
+		"statesync": "memory is measured inside", "image/bundle": "what a bare machine boots", "internal/line": "its guest is greeted",
 	},
 	"bench/runsc":       {},
 	"examples/library":  {"provider/gvisor": "what it shows"},
