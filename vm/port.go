@@ -1,5 +1,7 @@
 package vm
 
+import "github.com/seed46cd37a8/atoll"
+
 // Ports of guests that are ours.
 const (
 	// PortAPI serves the API of the guest's sandbox. The number is that of the seeds.
@@ -8,9 +10,8 @@ const (
 	PortControl uint32 = 51
 	// PortPowerOff has the guest power off: it hangs up when it has heard that.
 	PortPowerOff uint32 = 50
-	// PortAgent is joined to the TCP port of that number, on which an agent listens. The
-	// number is that of the seeds.
-	PortAgent uint32 = 3002
+	// PortAgent is joined to the TCP port of that number, on which an agent listens.
+	PortAgent uint32 = atoll.AgentPort
 	// PortDocker is joined to the socket of the Docker Engine in a project's machine.
 	PortDocker uint32 = 2375
 )
