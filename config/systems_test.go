@@ -14,9 +14,9 @@ func TestSystems(t *testing.T) {
 		has, not []string
 		normal   []string // the first is the default
 	}{
-		{"linux", []string{"gvisor", "docker", "microvm", "local", "mock"}, nil, []string{"gvisor", "docker", "microvm"}},
-		{"darwin", []string{"docker", "local", "mock"}, []string{"gvisor", "microvm"}, []string{"docker"}},
-		{"windows", []string{"docker", "local", "mock"}, []string{"gvisor", "microvm"}, []string{"docker"}},
+		{"linux", []string{"gvisor", "docker", "microvm", "vmdocker", "local", "mock"}, nil, []string{"gvisor", "docker", "microvm", "vmdocker"}},
+		{"darwin", []string{"docker", "local", "mock"}, []string{"gvisor", "microvm", "vmdocker"}, []string{"docker"}},
+		{"windows", []string{"docker", "local", "mock"}, []string{"gvisor", "microvm", "vmdocker"}, []string{"docker"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.goos, func(t *testing.T) {
