@@ -20,6 +20,7 @@ const (
 	codeChanged  = "PreconditionFailed"
 	codeNoUpload = "NoSuchUpload"
 	codeNoBucket = "NoSuchBucket"
+	codeInTheWay = "ExistingObjectIsDirectory" // see Bucket.outrun
 )
 
 // A readerError is one of the reader that Put was given.
@@ -135,7 +136,7 @@ func (b *Bucket) explainCode(op string, err error) (atoll.Kind, string) {
 		return atoll.ErrInvalid, says
 	case "NotImplemented", "MethodNotAllowed":
 		return atoll.ErrUnsupported, fmt.Sprintf("%s cannot do this (%s)", b.where(), says)
-	case "ObjectParentIsFile", "ExistingObjectIsDirectory", "XMinioParentIsObject", "XMinioObjectExistsAsDirectory":
+	case "ObjectParentIsFile", codeInTheWay, "XMinioParentIsObject", "XMinioObjectExistsAsDirectory":
 		return atoll.ErrUnsupported, fmt.Sprintf("%s keeps objects in directories: it cannot have one at this key and others below it", b.where())
 	case "InvalidObjectState":
 		return atoll.ErrUnavailable, "the object is archived: restore it first"

@@ -408,3 +408,38 @@ func TestReadersOfFailedRequests(t *testing.T) {
 		wantText(t, b, "k", small)
 	}
 }
+
+// A service that finds in its way what another write has just put there may take it for a
+// directory: the object is written again, unless there really is one.
+func TestOutrun(t *testing.T) {
+	p := tests3.NewProxy(t, tests3.Versity(t))
+	b := open(t, to(p.Endpoint))
+	large := random(12 << 20)
+	inTheWay := func(times int) func(*http.Request, int) tests3.Fault {
+		return func(r *http.Request, _ int) tests3.Fault {
+			end := r.Method == http.MethodPut && !isPart(r, "partNumber") || r.Method == http.MethodPost && isPart(r, "uploadId")
+			if !end || times == 0 {
+				return tests3.Fault{}
+			}
+			times--
+			return tests3.Fault{Status: 409, Code: codeInTheWay}
+		}
+	}
+	for what, text := range map[string]string{"whole": "new", "in parts": large} {
+		t.Run(what, func(t *testing.T) {
+			p.Set(nil)
+			old := put(t, b, "k", "old")
+			p.Set(inTheWay(1))
+			if _, err := b.Put(t.Context(), "k", strings.NewReader(text), int64(len(text)), bucket.Condition{Tag: old.Tag}); err != nil {
+				t.Errorf("Put: %v", err)
+			}
+			wantText(t, b, "k", text)
+			p.Set(inTheWay(restarts))
+			_, err := b.Put(t.Context(), "k", strings.NewReader(text), int64(len(text)), bucket.Condition{})
+			wantKind(t, "Put, always outrun", err, atoll.ErrConflict)
+			p.Set(inTheWay(1))
+			_, err = b.Put(t.Context(), "other", strings.NewReader(text), int64(len(text)), bucket.Condition{})
+			wantKind(t, "Put where there is a directory", err, atoll.ErrUnsupported)
+		})
+	}
+}

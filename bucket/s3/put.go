@@ -20,8 +20,8 @@ import (
 // heard whether it was done finds out.
 const markName = "atoll-write"
 
-// restarts is how often an object is sent again because others were writing it when
-// its parts were put together.
+// restarts is how often an object is sent because others were writing it when its parts
+// were put together, or when it was to be put to its place.
 const restarts = 3
 
 // Put sends small objects whole, others in parts.
@@ -36,17 +36,20 @@ func (b *Bucket) Put(ctx context.Context, key string, r io.ReadSeeker, size int6
 	defer src.close()
 	mark := atoll.NewID()
 	var tag string
-	if size > b.opts.PartSize || b.inParts && size > 0 {
+	send, parts := b.putWhole, size > b.opts.PartSize || b.inParts && size > 0
+	if parts {
 		if err := b.precheck(ctx, key, when); err != nil {
 			return bucket.Object{}, b.fail(ctx, "put", key, err)
 		}
-		for range restarts {
-			if tag, err = b.putParts(ctx, key, src, when, mark); codeOf(err) != codeBusy {
-				break
-			}
+		send = b.putParts
+	}
+	for range restarts {
+		tag, err = send(ctx, key, src, when, mark)
+		if b.outrun(ctx, key, err) {
+			err = atoll.Errorf("", "", atoll.ErrConflict, "somebody else writes the object, again and again")
+		} else if !parts || codeOf(err) != codeBusy {
+			break
 		}
-	} else {
-		tag, err = b.putWhole(ctx, key, src, when, mark)
 	}
 	if code := codeOf(err); code == codeBusy || code == codeChanged || code == codeNoUpload {
 		// It may be in its own way: what was done is asked for again when the answer
@@ -98,6 +101,16 @@ func (b *Bucket) precheck(ctx context.Context, key string, when bucket.Condition
 		return atoll.Errorf("", "", atoll.ErrConflict, "the object has been changed")
 	}
 	return nil
+}
+
+// outrun reports whether err, of a write, says that another one was quicker: services that
+// keep objects in directories may find what that has put there, and take it for one.
+func (b *Bucket) outrun(ctx context.Context, key string, err error) bool {
+	if codeOf(err) != codeInTheWay {
+		return false
+	}
+	_, err = b.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.name, Key: &key})
+	return err == nil
 }
 
 // written reports whether the object is the one that was written with mark.
