@@ -84,5 +84,5 @@ func tidy(ctx context.Context, sb atoll.Sandbox) error {
 			return err
 		}
 	}
-	return atoll.Run(ctx, sb, program("find", ".", "-mindepth", "1", "-delete"))
+	return atoll.Run(ctx, sb, program("find", ".", "-mindepth", "1", "-maxdepth", "1", "-exec", "rm", "-rf", "{}", "+"))
 }

@@ -256,11 +256,19 @@ func pullableFrom(t *testing.T, reg *testimage.Registry, img v1.Image) []provide
 
 func TestConformance(t *testing.T) {
 	needEngine(t)
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) }, append(pullable(t, tiny(t)),
+	opts := pullable(t, tiny(t))
+	if testing.Short() {
+		opts = append(opts, together)
+	}
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) }, append(opts,
 		providertest.Slow(3), providertest.Leaks(held), providertest.Elsewhere(elsewhere()), providertest.Crash(crash("SIGQUIT")),
 		providertest.Network(openNetwork, dialInside), sharedWatches,
 		providertest.Reopen(reopen))...)
 }
+
+// together is for second runs, and for the one with -short: once each promise has sandboxes
+// of its own.
+var together = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause")
 
 // sharedWatches is what of the host no container can be kept from using up.
 var sharedWatches = providertest.Except("siege/who takes all watches of files takes those of his sandbox",

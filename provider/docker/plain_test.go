@@ -35,7 +35,7 @@ func TestConformancePlain(t *testing.T) {
 	}
 	needEngine(t)
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, plain) }, append(pullable(t, withFile(t)),
-		providertest.Slow(3), providertest.Count(20), providertest.Leaks(held), providertest.Elsewhere(elsewhere(plain)),
+		providertest.Slow(3), providertest.Count(20), together, providertest.Leaks(held), providertest.Elsewhere(elsewhere(plain)),
 		providertest.Crash(crash("SIGUSR1")), providertest.Reopen(reopen),
 		providertest.Except("escape/neither io_uring nor an odd socket leads around the walls",
 			"without a guest there is the engine's filter alone, and that of engines before 23 and 25 lets both pass: decision 26"),

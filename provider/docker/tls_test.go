@@ -121,7 +121,7 @@ func TestConformanceTLS(t *testing.T) {
 	needEngine(t)
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, overTLS) }, append(pullable(t, tiny(t)),
 		providertest.Only("birth", "exec", "output", "time", "tty", "files", "volumes", "images", "crash", "watch", "death", "dial", "faults"),
-		providertest.Slow(3), providertest.Count(20), providertest.Leaks(held), providertest.Crash(crash("SIGQUIT")), providertest.Reopen(reopen), sharedWatches)...)
+		providertest.Slow(3), providertest.Count(20), together, providertest.Leaks(held), providertest.Crash(crash("SIGQUIT")), providertest.Reopen(reopen), sharedWatches)...)
 }
 
 // tunnel makes the engine's TLS address reachable at one of this machine, which it
