@@ -97,7 +97,7 @@ func packInitrd(dir string, guest []byte, release string, load []module, compres
 		in.Modules = append(in.Modules, m.name)
 	}
 	var archive bytes.Buffer
-	mke2fs, err := findFormatter()
+	mke2fs, err := FindFormatter()
 	if err != nil {
 		return in, err
 	}

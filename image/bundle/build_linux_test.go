@@ -448,7 +448,7 @@ func TestBuildWithoutTools(t *testing.T) {
 	}
 	_, err = s.Build(t.Context(), Recipe{}, nil)
 	wantKind(t, err, atoll.ErrUnavailable, "apt-get install mmdebstrap")
-	if _, err := findFormatter(); err != nil {
+	if _, err := FindFormatter(); err != nil {
 		t.Fatalf("e2fsprogs is on every Debian: %v", err)
 	}
 	_, err = s.Build(t.Context(), Recipe{Image: "app:1"}, nil)

@@ -36,8 +36,8 @@ func haveTools(r Recipe) error {
 			return atoll.Errorf("build", r.Name, atoll.ErrUnavailable, "%s is not installed: apt-get install %s", name, tools[name])
 		}
 	}
-	if _, err := findFormatter(); err != nil {
-		return atoll.Errorf("build", r.Name, atoll.ErrUnavailable, "%s is not installed: apt-get install e2fsprogs", formatter)
+	if _, err := FindFormatter(); err != nil {
+		return err
 	}
 	if r.Kernel != "" {
 		return nil

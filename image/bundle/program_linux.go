@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // formatter is the program of this machine that the guest formats disks with, and where
@@ -17,15 +19,19 @@ const (
 	formatterPath = "sbin/mke2fs"
 )
 
-// findFormatter returns the path of the formatter, which may be where only root looks.
-func findFormatter() (string, error) {
+// FindFormatter returns the path of mke2fs on this machine, which may be where only root
+// looks. Kinds: ErrUnavailable.
+func FindFormatter() (string, error) {
 	path, err := exec.LookPath(formatter)
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {
 		if err != nil {
 			path, err = exec.LookPath(filepath.Join(dir, formatter))
 		}
 	}
-	return path, err
+	if err != nil {
+		return "", atoll.Errorf("mke2fs", "", atoll.ErrUnavailable, "%s is not installed: on Debian and Ubuntu, apt-get install e2fsprogs", formatter)
+	}
+	return path, nil
 }
 
 // maxLibrary bounds a library that a program needs.

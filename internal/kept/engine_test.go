@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +29,7 @@ import (
 // system of its own, in which a guest starts all others. It is to a virtual machine
 // what a sentry is not: all that is known of processes and files is known inside.
 type world struct {
+	*keeper.Inside
 	box   *keeper.Box
 	about about
 	root  string
@@ -40,9 +40,6 @@ type world struct {
 	heard  *json.Decoder // from it
 	guest  *guest.Client
 	exited chan struct{} // closed when the guest has ended
-
-	mu   sync.Mutex
-	main *process.Table // the main process of a world that has ended; nil before, or if nothing is known
 }
 
 // about is what a job says of a world besides.
@@ -78,7 +75,8 @@ func exit(err error) {
 }
 
 func newWorld(b *keeper.Box, log io.Writer) (keeper.Engine, error) {
-	w := &world{box: b, root: filepath.Join(b.Job.Run, "root"), exited: make(chan struct{})}
+	exited := make(chan struct{})
+	w := &world{Inside: keeper.NewInside(b, exited), box: b, root: filepath.Join(b.Job.Run, "root"), exited: exited}
 	if err := json.Unmarshal(b.Job.Engine, &w.about); err != nil {
 		return nil, err
 	}
@@ -326,32 +324,7 @@ func loopback() error {
 
 func (w *world) Exited() <-chan struct{} { return w.exited }
 
-func (w *world) ended() bool {
-	select {
-	case <-w.exited:
-		return true
-	default:
-		return false
-	}
-}
-
 func (w *world) Fate() string { return "as all worlds do" }
-
-// Lost implements keeper.Engine: a connection breaks a moment before it is known why.
-func (w *world) Lost(err error) bool {
-	switch kind := atoll.KindOf(err); {
-	case w.ended():
-		return true
-	case kind != atoll.ErrUnavailable && kind != atoll.ErrInternal:
-		return false // an answer
-	}
-	select {
-	case <-w.exited:
-		return true
-	case <-time.After(time.Second):
-		return false
-	}
-}
 
 func (w *world) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
 	if id == atoll.MainProcess {
@@ -361,36 +334,29 @@ func (w *world) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.
 		return w.Process(ctx, id)
 	}
 	p, err := w.guest.Sandbox().Exec(ctx, cmd)
-	return w.inmate(p), err
-}
-
-// saved is the main process of a world that has ended.
-func (w *world) saved() *process.Table {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.main
+	if err != nil {
+		return nil, err
+	}
+	return w.Inmate(p), nil
 }
 
 func (w *world) Process(ctx context.Context, id string) (atoll.Process, error) {
 	p, err := w.guest.Sandbox().Process(ctx, id)
-	if table := w.saved(); table != nil {
-		return table.Get(id)
+	if left := w.Left(); left != nil {
+		return left.Get(id)
 	}
-	if err != nil && ctx.Err() == nil && w.Lost(err) {
-		return nil, atoll.E("process", id, atoll.ErrStopped, nil)
+	if err != nil {
+		return nil, w.Explain(ctx, "process", err)
 	}
-	return w.inmate(p), err
+	return w.Inmate(p), nil
 }
 
 func (w *world) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	list, err := atoll.Processes(ctx, w.guest.Sandbox())
-	if table := w.saved(); table != nil {
-		return table.List(), nil
+	if left := w.Left(); left != nil {
+		return left.List(), nil
 	}
-	if err != nil && ctx.Err() == nil && w.Lost(err) {
-		return nil, nil
-	}
-	return list, err
+	return w.Inmates(ctx, list, err)
 }
 
 // Running implements keeper.Engine: all but the guest itself, and those of it that
@@ -409,91 +375,6 @@ func (w *world) Running(context.Context) (n int, err error) {
 		}
 	}
 	return n, err
-}
-
-// An inmate is a process of the guest's, which ends with it.
-type inmate struct {
-	atoll.ProcessLayer
-	w *world
-}
-
-func (w *world) inmate(p atoll.Process) atoll.Process {
-	if p == nil {
-		return nil
-	}
-	return &inmate{atoll.ProcessLayer{Process: p}, w}
-}
-
-func (i *inmate) Wait(ctx context.Context) (atoll.Exit, error) {
-	exit, err := i.ProcessLayer.Wait(ctx)
-	if i.outlived(ctx, err) == nil {
-		return exit, err
-	}
-	if table := i.w.saved(); table != nil && i.ID() == atoll.MainProcess {
-		if p, err := table.Get(i.ID()); err == nil {
-			return p.Wait(ctx)
-		}
-	}
-	reason := i.w.box.Fate()
-	if i.w.box.Ending() {
-		reason = "killed with its sandbox"
-	}
-	return atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: reason}, nil
-}
-
-func (i *inmate) Signal(ctx context.Context, sig atoll.Signal) error {
-	err := i.ProcessLayer.Signal(ctx, sig)
-	if gone := i.outlived(ctx, err); gone != nil && sig == atoll.SIGKILL {
-		return nil // it has done its work: with the main process the sandbox goes
-	} else if gone != nil {
-		return gone
-	}
-	return err
-}
-
-func (i *inmate) Attach(ctx context.Context, a *atoll.Attachment) error {
-	out, errs := counter{Writer: a.Stdout}, counter{Writer: a.Stderr}
-	counted := *a
-	if a.Stdout != nil {
-		counted.Stdout = &out
-	}
-	if a.Stderr != nil {
-		counted.Stderr = &errs
-	}
-	err := i.ProcessLayer.Attach(ctx, &counted)
-	gone := i.outlived(ctx, err)
-	table := i.w.saved()
-	if gone == nil || table == nil || i.ID() != atoll.MainProcess || a.StdoutFrom < 0 || a.StderrFrom < 0 {
-		return cmp.Or(gone, err)
-	}
-	p, err := table.Get(i.ID())
-	if err != nil {
-		return err
-	}
-	rest := *a
-	rest.StdoutFrom, rest.StderrFrom = a.StdoutFrom+out.n, a.StderrFrom+errs.n
-	return p.Attach(ctx, &rest)
-}
-
-// A counter counts what is written to it.
-type counter struct {
-	io.Writer
-	n int64
-}
-
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.Writer.Write(p)
-	c.n += int64(n)
-	return n, err
-}
-
-// outlived is ErrStopped if err, of a call about the process, is due to the end of
-// the guest, else nil.
-func (i *inmate) outlived(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() != nil || !i.w.Lost(err) {
-		return nil
-	}
-	return atoll.E("process", i.ID(), atoll.ErrStopped, nil)
 }
 
 func (w *world) Files() atoll.FS {
@@ -532,7 +413,7 @@ const memory, printed = 2 * time.Second, 1 << 20
 // Destroy implements keeper.Engine. What is known of the main process is known
 // inside: it is asked for that first.
 func (w *world) Destroy() error {
-	if w.guest != nil && !w.ended() {
+	if w.guest != nil && !w.Ended() {
 		w.remember()
 	}
 	w.Kill()
@@ -567,9 +448,7 @@ func (w *world) remember() {
 		if err != nil {
 			w.box.Log.Warn("main process", "err", err)
 		}
-		w.mu.Lock()
-		w.main = process.Ended(st, out.last, errs.last)
-		w.mu.Unlock()
+		w.Remember(process.Ended(st, out.last, errs.last))
 	}
 }
 
@@ -583,7 +462,7 @@ func (t *tail) Write(p []byte) (int, error) {
 }
 
 func (w *world) SaveMain(path string) error {
-	table := w.saved()
+	table := w.Left()
 	if table == nil {
 		return atoll.Errorf("save", w.box.ID(), atoll.ErrNotExist, "nothing is known of the main process")
 	}

@@ -6,8 +6,6 @@ import (
 	"cmp"
 	"context"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
@@ -58,10 +56,8 @@ func (b *backend) Close() error { return nil }
 
 // Probe implements kept.Backend: it looks for QEMU, and for what a machine boots.
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
-	for _, program := range []string{"mke2fs"} {
-		if !installed(program) {
-			return atoll.Probe{Reason: program + " is not installed", Fix: "apt-get install e2fsprogs"}
-		}
+	if _, err := bundle.FindFormatter(); err != nil {
+		return atoll.Probe{Reason: "mke2fs is not installed", Fix: "apt-get install e2fsprogs"}
 	}
 	opts := qemu.Options{Program: b.opts.Program, Accel: b.opts.Accel, Cache: b.opts.accelCache(), Log: b.opts.Log}
 	im, err := b.opts.Bundles.Get(b.opts.Default)
@@ -73,15 +69,6 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 		p.Notes = append(p.Notes, "there is no image yet: the first sandbox builds one, or atoll image build")
 	}
 	return p
-}
-
-func installed(program string) bool {
-	for _, name := range []string{program, filepath.Join("/sbin", program), filepath.Join("/usr/sbin", program)} {
-		if _, err := exec.LookPath(name); err == nil {
-			return true
-		}
-	}
-	return false
 }
 
 // Supports implements kept.Backend.
@@ -175,7 +162,7 @@ func (b *backend) Limits(r atoll.Resources) cgroup.Limits {
 	return cgroup.Limits{CPUs: max(r.CPUs, 0)}
 }
 
-// Job implements kept.Backend.
+// Job implements kept.Backend: limits that the spec does not have are the defaults.
 func (b *backend) Job(job *keeper.Job) (any, error) {
 	job.Spec.Resources = resources(job.Record.Status.Spec.Resources)
 	im, err := b.opts.Bundles.Get(job.Record.Digest)
@@ -186,9 +173,13 @@ func (b *backend) Job(job *keeper.Job) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	formatter, err := bundle.FindFormatter()
+	if err != nil {
+		return nil, err
+	}
 	plan := hull.Plan{
 		Kernel: im.Path(im.Kernel.File), Initrd: im.Path(im.Initrd.File), Root: im.Path(im.Root().File),
-		Program: program, Accel: b.opts.Accel, Cache: b.opts.accelCache(), Debug: b.opts.Debug, Init: im.Init,
+		Program: program, Formatter: formatter, Accel: b.opts.Accel, Cache: b.opts.accelCache(), Debug: b.opts.Debug, Init: im.Init,
 		Answer: atoll.Duration(b.opts.answer),
 	}
 	job.Unattended = im.Init != nil

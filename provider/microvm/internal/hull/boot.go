@@ -88,7 +88,7 @@ func (e *engine) initDisk(id string) string {
 // makeDisk makes a disk, unless there is one of a life before, which grows if it is to be
 // larger than it was. It takes no space before something is written to it.
 func (e *engine) makeDisk(ctx context.Context, undo *keeper.Undo, path string) error {
-	size := e.job.Spec.Resources.WithDefaults().Disk
+	size := e.job.Spec.Resources.Disk
 	if size == atoll.Unlimited {
 		size = unlimitedDisk
 	}
@@ -108,14 +108,7 @@ func (e *engine) makeDisk(ctx context.Context, undo *keeper.Undo, path string) e
 	if err := errors.Join(f.Truncate(int64(size)), f.Close()); err != nil {
 		return err
 	}
-	program, err := exec.LookPath("mke2fs")
-	if err != nil {
-		program, err = exec.LookPath("/sbin/mke2fs")
-	}
-	if err != nil {
-		return atoll.Errorf("start", e.box.ID(), atoll.ErrUnavailable, "mke2fs is not installed: on Debian and Ubuntu, apt-get install e2fsprogs")
-	}
-	out, err := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0", made).CombinedOutput()
+	out, err := exec.CommandContext(ctx, e.plan.Formatter, "-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0", made).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("make a file system on %s: %w: %s", path, err, bytes.TrimSpace(out))
 	}
@@ -188,7 +181,7 @@ const unlimitedDisk atoll.Bytes = 1 << 40
 
 // memory is how much the machine has.
 func (e *engine) memory() atoll.Bytes {
-	m := cmp.Or(e.job.Spec.Resources.Memory, DefaultMemory)
+	m := e.job.Spec.Resources.Memory
 	if m == atoll.Unlimited {
 		m = vm.MaxMemory
 	}
@@ -200,9 +193,6 @@ func (e *engine) memory() atoll.Bytes {
 // business.
 func (e *engine) cpus() int {
 	n := e.job.Spec.Resources.CPUs
-	if n == 0 {
-		return DefaultCPUs
-	}
 	if n < 0 {
 		return vm.MaxCPUs
 	}
@@ -388,7 +378,7 @@ func (e *engine) setup() *guest.Setup {
 	case spec.ReadOnlyRoot:
 		s.Root = guest.Root{Disk: "root", Fixed: true}
 	}
-	if n := spec.Resources.WithDefaults().Processes; n > 0 {
+	if n := spec.Resources.Processes; n > 0 {
 		s.Processes = n
 	}
 	for i, m := range e.job.Mounts {

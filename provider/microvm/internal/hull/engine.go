@@ -3,6 +3,7 @@
 package hull
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -31,13 +32,14 @@ import (
 
 // A Plan is what a job says of a sandbox in a machine besides.
 type Plan struct {
-	Kernel  string `json:"kernel"`
-	Initrd  string `json:"initrd"`
-	Root    string `json:"root"`              // the disk of its root file system
-	Program string `json:"program,omitempty"` // QEMU's
-	Accel   string `json:"accel,omitempty"`
-	Cache   string `json:"cache,omitempty"` // what was found out about accelerators
-	Debug   bool   `json:"debug,omitempty"` // the kernel says all that it does
+	Kernel    string `json:"kernel"`
+	Initrd    string `json:"initrd"`
+	Root      string `json:"root"`              // the disk of its root file system
+	Program   string `json:"program,omitempty"` // QEMU's
+	Formatter string `json:"formatter"`         // mke2fs
+	Accel     string `json:"accel,omitempty"`
+	Cache     string `json:"cache,omitempty"` // what was found out about accelerators
+	Debug     bool   `json:"debug,omitempty"` // the kernel says all that it does
 
 	Answer  atoll.Duration    `json:"answer,omitzero"`   // how long the guest may take to answer; 0 is the default
 	Init    *vm.Init          `json:"init,omitempty"`    // what runs of the machine's own
@@ -53,10 +55,11 @@ const (
 
 // An engine is the keeper.Engine over the machine that this process owns.
 type engine struct {
-	box    *keeper.Box
-	job    *keeper.Job
-	plan   Plan
-	driver vm.Driver
+	*keeper.Inside // its processes are the guest's
+	box            *keeper.Box
+	job            *keeper.Job
+	plan           Plan
+	driver         vm.Driver
 
 	machine  vm.Machine // nil before it is started
 	network  *usernet.Network
@@ -69,12 +72,12 @@ type engine struct {
 	thaws atomic.Int64 // how often it was resumed
 
 	mu   sync.Mutex
-	main *process.Table // what is left of the main process when the machine goes; nil before
-	hung string         // why the machine was killed, "" if it was not for that
+	hung string // why the machine was killed, "" if it was not for that
 }
 
 func newEngine(b *keeper.Box, _ io.Writer) (keeper.Engine, error) {
-	e := &engine{box: b, job: b.Job, exited: make(chan struct{})}
+	exited := make(chan struct{})
+	e := &engine{Inside: keeper.NewInside(b, exited), box: b, job: b.Job, exited: exited}
 	if err := json.Unmarshal(b.Job.Engine, &e.plan); err != nil {
 		return nil, fmt.Errorf("read job: %w", err)
 	}
@@ -111,43 +114,6 @@ func (e *engine) Fate() string {
 	}
 }
 
-// ended reports whether the machine has.
-func (e *engine) ended() bool {
-	select {
-	case <-e.exited:
-		return true
-	default:
-		return false
-	}
-}
-
-// lastMoment is how long it takes at most to know why a connection to the guest is broken.
-const lastMoment = time.Second
-
-// Lost implements keeper.Engine: a connection breaks a moment before the machine has ended.
-func (e *engine) Lost(err error) bool {
-	switch kind := atoll.KindOf(err); {
-	case e.ended():
-		return true
-	case kind != atoll.ErrUnavailable && kind != atoll.ErrInternal && kind != atoll.ErrStopped:
-		return false // an answer, or none within the time that there was
-	}
-	select {
-	case <-e.exited:
-		return true
-	case <-time.After(lastMoment):
-		return false
-	}
-}
-
-// explain is what err, of a call to the guest, means: that the machine has ended, perhaps.
-func (e *engine) explain(ctx context.Context, op string, err error) error {
-	if err == nil || ctx.Err() != nil || !e.Lost(err) {
-		return err
-	}
-	return atoll.E(op, e.box.ID(), atoll.ErrStopped, nil)
-}
-
 // sandbox is the one inside, as the guest serves it.
 func (e *engine) sandbox() atoll.Sandbox { return e.client.Sandbox(e.box.ID()) }
 
@@ -179,18 +145,10 @@ func order(ctx context.Context, m vm.Machine, o guest.Order) (r guest.Reply, err
 
 // whatFor is what it means that the guest has not answered.
 func (e *engine) whatFor(op string, err error) error {
-	if e.ended() {
+	if e.Ended() {
 		return atoll.E(op, e.box.ID(), atoll.ErrStopped, nil)
 	}
 	return atoll.Errorf(op, e.box.ID(), atoll.ErrUnavailable, "the guest does not answer: %w", err)
-}
-
-// awake is the error of what the guest has to answer, and cannot while it is paused.
-func (e *engine) awake(op string) error {
-	if !e.Frozen() {
-		return nil
-	}
-	return atoll.Errorf(op, e.box.ID(), atoll.ErrConflict, "the sandbox is paused: resume it first")
 }
 
 // Exec implements keeper.Engine.
@@ -203,54 +161,41 @@ func (e *engine) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll
 	}
 	p, err := e.sandbox().Exec(ctx, cmd)
 	if err != nil {
-		return nil, e.explain(ctx, "exec", err)
+		return nil, e.Explain(ctx, "exec", err)
 	}
-	return &inmate{atoll.ProcessLayer{Process: p}, e}, nil
+	return e.Inmate(p), nil
 }
 
 // Process implements keeper.Engine.
 func (e *engine) Process(ctx context.Context, id string) (atoll.Process, error) {
-	if left := e.left(); left != nil {
+	if left := e.Left(); left != nil {
 		return left.Get(id)
 	}
-	if err := e.awake("process"); err != nil {
+	if err := e.Awake("process"); err != nil {
 		return nil, err
 	}
 	p, err := e.sandbox().Process(ctx, id)
 	if err != nil {
-		return nil, e.explain(ctx, "process", err)
+		return nil, e.Explain(ctx, "process", err)
 	}
-	return &inmate{atoll.ProcessLayer{Process: p}, e}, nil
+	return e.Inmate(p), nil
 }
 
 // Processes implements keeper.Engine.
 func (e *engine) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
-	if left := e.left(); left != nil {
+	if left := e.Left(); left != nil {
 		return left.List(), nil
 	}
-	if err := e.awake("processes"); err != nil {
+	if err := e.Awake("processes"); err != nil {
 		return nil, err
 	}
 	list, err := atoll.Processes(ctx, e.sandbox())
-	if err != nil && ctx.Err() == nil && e.Lost(err) {
-		if left := e.left(); left != nil {
-			return left.List(), nil
-		}
-		return nil, nil // nobody knows any more
-	}
-	return list, err
-}
-
-// left is what is left of the main process, nil as long as the machine is there.
-func (e *engine) left() *process.Table {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.main
+	return e.Inmates(ctx, list, err)
 }
 
 // Running implements keeper.Engine.
 func (e *engine) Running(ctx context.Context) (int, error) {
-	if err := e.awake("count"); err != nil {
+	if err := e.Awake("count"); err != nil {
 		return 0, err
 	}
 	r, err := e.order(ctx, "count", guest.Order{Count: true})
@@ -260,20 +205,20 @@ func (e *engine) Running(ctx context.Context) (int, error) {
 // Files implements keeper.Engine.
 func (e *engine) Files() atoll.FS {
 	return via.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
-		if err := e.awake(op); err != nil {
+		if err := e.Awake(op); err != nil {
 			return err
 		}
-		return e.explain(ctx, op, fn(ctx, atoll.Files(e.sandbox())))
+		return e.Explain(ctx, op, fn(ctx, atoll.Files(e.sandbox())))
 	})
 }
 
 // Dial implements keeper.Engine.
 func (e *engine) Dial(ctx context.Context, port int) (net.Conn, error) {
-	if err := e.awake("dial"); err != nil {
+	if err := e.Awake("dial"); err != nil {
 		return nil, err
 	}
 	conn, err := atoll.Dial(ctx, e.sandbox(), port)
-	return conn, e.explain(ctx, "dial", err)
+	return conn, e.Explain(ctx, "dial", err)
 }
 
 // Pause implements keeper.Engine.
@@ -340,7 +285,7 @@ func (e *engine) mind() {
 		_, _ = e.order(ctx, "ask", guest.Order{Count: true})
 		silent := ctx.Err() != nil
 		cancel()
-		if !silent || e.ended() || e.Frozen() || e.thaws.Load() != thaws {
+		if !silent || e.Ended() || e.Frozen() || e.thaws.Load() != thaws {
 			continue
 		}
 		e.mu.Lock()
@@ -386,24 +331,14 @@ func (e *engine) keepMain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		var stdout, stderr tail
+		var stdout, stderr bytes.Buffer
 		err = p.Attach(ctx, &atoll.Attachment{Stdout: &stdout, Stderr: &stderr, StdoutFrom: st.Stdout.Kept, StderrFrom: st.Stderr.Kept, NoFollow: true})
 		if err != nil {
 			return err
 		}
-		e.mu.Lock()
-		e.main = process.Ended(st, stdout, stderr)
-		e.mu.Unlock()
+		e.Remember(process.Ended(st, stdout.Bytes(), stderr.Bytes()))
 	}
 	return nil
-}
-
-// A tail is what is written to it.
-type tail []byte
-
-func (t *tail) Write(b []byte) (int, error) {
-	*t = append(*t, b...)
-	return len(b), nil
 }
 
 // Keep implements keeper.Engine: the machine is powered off, which writes its disks.
@@ -432,16 +367,14 @@ func (e *engine) Destroy() error {
 	if e.network != nil {
 		err = errors.Join(err, e.network.Close())
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.main == nil { // it has died with the machine, unheard
-		e.main = process.NewTable()
+	if e.Left() == nil { // it has died with the machine, unheard
+		e.Remember(process.NewTable())
 	}
 	return err
 }
 
 // SaveMain implements keeper.Engine.
-func (e *engine) SaveMain(path string) error { return e.left().Save(path, atoll.MainProcess) }
+func (e *engine) SaveMain(path string) error { return e.Left().Save(path, atoll.MainProcess) }
 
 // Unmount implements keeper.Engine.
 func (e *engine) Unmount() error {
