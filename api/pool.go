@@ -63,6 +63,9 @@ func (c *Client) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) 
 	}
 	var reply idReply
 	err := c.call(ctx, call{op: "reserve", id: spec.Name, method: "POST", path: "/v1/pools/reserve", body: spec, reply: &reply})
+	if atoll.KindOf(err) == atoll.ErrUnsupported {
+		return "", nil // by an older server; if it is about spec, Create says so
+	}
 	return reply.ID, err
 }
 
