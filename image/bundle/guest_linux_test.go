@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -29,16 +28,7 @@ func TestGuest(t *testing.T) {
 		t.Skip("the machines of this test are amd64")
 	}
 	testenv.Need(t, testenv.Program("qemu-system-x86_64", "qemu-system-x86"), testenv.Program("sqfstar", "squashfs-tools"), testenv.Program("mmdebstrap", "mmdebstrap"))
-	program := func() ([]byte, error) {
-		out := filepath.Join(t.TempDir(), "guest")
-		cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "../../cmd/atoll-guest")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if said, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, said)
-		}
-		return os.ReadFile(out)
-	}
-	store, err := bundle.Open(testenv.BundleStore(t), bundle.Options{Guest: program})
+	store, err := bundle.Open(testenv.BundleStore(t), bundle.Options{Guest: testenv.Guest})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -93,22 +93,6 @@ func startEngine() (err error) {
 		"--tlsverify", "--tlscacert", at("ca.pem"), "--tlscert", at("server-cert.pem"), "--tlskey", at("server-key.pem"), "--add-runtime", otherRuntime+"=runc")
 }
 
-// guest is the guest's program, as the tests build it.
-var guest = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "atoll-guest-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	name := filepath.Join(dir, "guest")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", name, "../../cmd/atoll-guest")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the guest: %w: %s", err, out)
-	}
-	return os.ReadFile(name)
-})
-
 // The networks that the test engine has besides its own, and another runtime.
 const (
 	openNetwork     = "of-the-suite"
@@ -141,7 +125,7 @@ func open(t testing.TB, change ...func(*docker.Options)) *docker.Provider {
 // open returns a provider of its sandboxes with names of its own.
 func (d *daemon) open(t testing.TB, change ...func(*docker.Options)) *docker.Provider {
 	t.Helper()
-	opts := docker.Options{Dir: t.TempDir(), Host: d.host, Image: busybox, Prefix: "t" + atoll.NewID()[:8], Guest: guest}
+	opts := docker.Options{Dir: t.TempDir(), Host: d.host, Image: busybox, Prefix: "t" + atoll.NewID()[:8], Guest: testenv.Guest}
 	for _, f := range change {
 		f(&opts)
 	}
@@ -170,7 +154,7 @@ func newMaker(t *testing.T, p *docker.Provider) (cmd *exec.Cmd, reopen func() at
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
-	program, err := guest()
+	program, err := testenv.Guest()
 	if err != nil {
 		t.Fatal(err)
 	}

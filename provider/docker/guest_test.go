@@ -17,6 +17,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
@@ -33,7 +34,7 @@ func TestGuestIsSmall(t *testing.T) {
 	if _, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"true"}}); err != nil {
 		t.Fatal(err)
 	}
-	if program, err := guest(); err != nil || len(program) > mostBytes {
+	if program, err := testenv.Guest(); err != nil || len(program) > mostBytes {
 		t.Errorf("the program has %d bytes, %v, want %d at most", len(program), err, mostBytes)
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/proc/%d/status", engine.cmd.Process.Pid, inspect(t, p, sb).Container.State.Pid))

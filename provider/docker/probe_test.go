@@ -146,7 +146,7 @@ func TestProbeWithoutCertificate(t *testing.T) {
 // and nor is the way to do without.
 func TestProbeGuest(t *testing.T) {
 	needEngine(t)
-	program, err := guest()
+	program, err := testenv.Guest()
 	if err != nil {
 		t.Fatal(err)
 	}

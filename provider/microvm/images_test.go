@@ -5,13 +5,10 @@ package microvm_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -51,7 +48,7 @@ func ownStore(t testing.TB) *bundle.Store {
 	if err := linkTree(testenv.BundleStore(t), filepath.Join(dir, "bundles")); err != nil {
 		t.Fatal(err)
 	}
-	store, err := bundle.Open(filepath.Join(dir, "bundles"), bundle.Options{Guest: guestProgram, Tree: trees(filepath.Join(dir, "images"))})
+	store, err := bundle.Open(filepath.Join(dir, "bundles"), bundle.Options{Guest: testenv.Guest, Tree: trees(filepath.Join(dir, "images"))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,19 +98,3 @@ func trees(dir string) func(context.Context, string, func(atoll.Progress)) (*bun
 		}, nil
 	}
 }
-
-// guestProgram builds the guest.
-var guestProgram = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "atoll-guest-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	name := filepath.Join(dir, "guest")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", name, "../../cmd/atoll-guest")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the guest: %w: %s", err, out)
-	}
-	return os.ReadFile(name)
-})

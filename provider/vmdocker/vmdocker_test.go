@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -52,22 +51,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// guest is the guest's program, as the tests build it.
-var guest = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "atoll-guest-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "guest")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "../../cmd/atoll-guest")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the guest: %w: %s", err, out)
-	}
-	return os.ReadFile(path)
-})
-
 // bundleName is that of what machines of these tests boot, with the guest as it is now.
 const bundleName = "docker-of-a-test"
 
@@ -83,7 +66,7 @@ func (l *lab) start(t testing.TB) error {
 		if l.dir, l.err = os.MkdirTemp("/tmp", "vmd"); l.err != nil { // sockets have short names
 			return
 		}
-		store, err := bundle.Open(l.bundle, bundle.Options{Guest: guest})
+		store, err := bundle.Open(l.bundle, bundle.Options{Guest: testenv.Guest})
 		if err == nil {
 			_, err = store.Build(context.Background(), bundle.Recipe{Name: bundleName, Docker: true}, nil)
 			err = errors.Join(err, store.Close())
@@ -104,7 +87,7 @@ func (p *place) Close() error { return errors.Join(p.Provider.Close(), p.below()
 
 // open opens the lab once more.
 func (l *lab) open(change ...func(*vmdocker.Options)) (_ *place, err error) {
-	bundles, err := bundle.Open(l.bundle, bundle.Options{Guest: guest})
+	bundles, err := bundle.Open(l.bundle, bundle.Options{Guest: testenv.Guest})
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +96,7 @@ func (l *lab) open(change ...func(*vmdocker.Options)) (_ *place, err error) {
 		return nil, errors.Join(err, bundles.Close())
 	}
 	opts := vmdocker.Options{
-		Dir: filepath.Join(l.dir, "state"), Bundle: bundleName, Guest: guest, Image: busybox, Disk: 4 << 30,
+		Dir: filepath.Join(l.dir, "state"), Bundle: bundleName, Guest: testenv.Guest, Image: busybox, Disk: 4 << 30,
 		Config: vm.Config{DataDir: filepath.Join(l.dir, "disks"), ConsoleLogDir: filepath.Join(l.dir, "consoles"), CPUCount: 1, MemoryMB: 1024},
 		Fetch: func(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error) {
 			if strings.HasSuffix(ref, busybox) {
