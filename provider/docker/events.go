@@ -150,16 +150,14 @@ func (e *events) changed(id string) {
 	}
 }
 
-// look looks at a sandbox that this provider has changed. Podman reads its events from
-// a file now and then, and what has been between is not to be had from it.
+// look looks at a sandbox that this provider has changed, before it goes on: one that is
+// made and removed again at once is gone when the engine's event of its making arrives,
+// and Podman reads its events from a file only now and then.
 func (e *events) look(ctx context.Context, id string) {
 	e.mu.Lock()
 	on := e.on
 	e.mu.Unlock()
-	if !on || ctx.Err() != nil {
-		return
-	}
-	if f, err := e.p.facts(ctx); err == nil && f.podman {
+	if on && ctx.Err() == nil {
 		e.changed(id)
 	}
 }
