@@ -68,7 +68,7 @@ const dockerSocket = "/var/run/docker.sock"
 // that not every kernel has.
 var guestModules = []string{
 	"virtio", "virtio_pci", "virtio_mmio?", "virtio_blk", "virtio_net", "virtio_console", "virtio_rng?",
-	"vsock", "vmw_vsock_virtio_transport",
+	"vsock", "vmw_vsock_virtio_transport", "virtio_balloon?",
 	"squashfs", "overlay", "ext4", "fuse", "virtiofs?",
 }
 

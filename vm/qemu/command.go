@@ -79,6 +79,7 @@ func (m *machine) args() ([]string, error) {
 		{"driver": "virtio-serial-" + a.bus, "id": "ports"},
 		{"driver": "virtserialport", "bus": "ports.0", "chardev": "line", "name": line.Name},
 		{"driver": "virtio-rng-" + a.bus},
+		{"driver": "virtio-balloon-" + a.bus, "free-page-reporting": true}, // what the guest frees is the host's again
 	}
 	for i, d := range h.Disks {
 		node := "disk" + strconv.Itoa(i)
