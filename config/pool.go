@@ -174,14 +174,27 @@ func hasStock(cfg *Config, provider string) bool {
 	return err != nil || len(all) > 0
 }
 
+// ownImage is what a provider calls the image of sandboxes that name none, as the tools
+// of agents do: theirs are in no other pool than those of who says nothing.
+func (c *Config) ownImage(provider string) string {
+	switch provider {
+	case "gvisor", "local":
+		return "host"
+	case "docker":
+		return c.Docker.Image
+	case "microvm":
+		return c.MicroVM.Bundle
+	case "vmdocker":
+		return c.VMDocker.Image
+	}
+	return ""
+}
+
 // newPool puts pools around p: a server's are filled, and all programs know what
 // was claimed.
 func newPool(p atoll.Provider, cfg *Config, opts Options, all []stock) (atoll.Provider, error) {
 	info := p.Info()
-	o := pool.Options{Server: opts.Server, Log: opts.Log}
-	if info.Name == "gvisor" {
-		o.Image = "host" // as the tools of agents call it
-	}
+	o := pool.Options{Server: opts.Server, Log: opts.Log, Image: cfg.ownImage(info.Name)}
 	limits := cfg.limits()
 	for _, s := range all {
 		if s.provider != info.Name {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -268,6 +269,32 @@ func TestMCPWorkflow(t *testing.T) {
 	other.hangUp()
 	if got := atollOut(t, env, "session", "end", "workflow/wf1"); got != "workflow_wf1_sandbox\n" {
 		t.Errorf("the workflow's end closes %q", got)
+	}
+}
+
+// A program that needs a sandbox for itself has one that a pool has ready.
+func TestMCPRunsInOneOfAPool(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte("pool:\n  programs: {size: 1, ttl: 1h, image: host}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := mcpEnv(t, "ATOLL_CONFIG="+file)
+	startServer(t, env)
+	for end := time.Now().Add(deadline); !strings.Contains(atollOut(t, env, "pool", "ls"), " 1/1 "); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the pool is not filled")
+		}
+	}
+	c := startMCP(t, env)
+	if got := c.call("sandbox_run", map[string]any{"runtime": "bash", "code": "echo hi"}); got["stdout"] != "hi\n" {
+		t.Errorf("sandbox_run gives %v", got)
+	}
+	c.hangUp()
+	if got := atollOut(t, env, "pool", "stats"); !regexp.MustCompile(`(?m)^programs +1 +0 `).MatchString(got) {
+		t.Errorf("it was not that of the pool:\n%s", got)
+	}
+	if left := atollOut(t, env, "ls", "-q"); left != "" {
+		t.Errorf("left: %s", left)
 	}
 }
 
