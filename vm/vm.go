@@ -147,6 +147,13 @@ type Machine interface {
 	Snapshot(ctx context.Context, dir string) error
 }
 
+// A Staller is a Machine that stands still by itself when there is no room for what its
+// guest writes to its disks, and goes on when there is: nothing is lost.
+type Staller interface {
+	// Stalled reports whether it stands still, and how often it has.
+	Stalled() (now bool, times int)
+}
+
 // Validate reports what no driver could make sense of, and what caps says that this
 // one cannot do. Kinds: ErrInvalid, ErrUnsupported.
 func (h *Hardware) Validate(caps Caps) error {

@@ -3,8 +3,10 @@
 package microvm_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
 	"github.com/seed46cd37a8/atoll/providertest"
 )
@@ -56,6 +59,47 @@ func TestFaultsInside(t *testing.T) {
 	if got := l.sh(sb, "cat /work/kept /root/small"); got != "kept\nmore" {
 		t.Errorf("after a panic: %q", got)
 	}
+}
+
+// A machine for whose disk there is no room waits until there is, and nothing is lost: who
+// asks it for something meanwhile is told.
+func TestNoRoom(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=48m"); err != nil {
+		t.Skipf("no tmpfs can be mounted: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	const answer = 10 * time.Second // long enough for a guest that is emulated, and passes in the test
+	l := newLab(t, func(o microvm.Options) microvm.Options {
+		o.Dir = filepath.Join(dir, "s")
+		return o.WithAnswer(answer)
+	})
+	sb := l.create(atoll.Spec{})
+	var out bytes.Buffer
+	writer, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "head -c 64M /dev/zero | tr '\\0' x > /root/big && sync && tr -d x < /root/big | wc -c && stat -c %s /root/big"}, Stdout: &out})
+	l.must("exec", err)
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		_, err := atoll.Output(ctx, sb, &atoll.Command{Args: []string{"true"}})
+		cancel()
+		if atoll.KindOf(err) == atoll.ErrExhausted {
+			wantKind(t, "exec", err, atoll.ErrExhausted, "make room")
+			break
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("the machine goes on: %v", err)
+		}
+	}
+	wantKind(t, "stop", sb.Stop(l.ctx(), 0), atoll.ErrExhausted, "make room")
+	time.Sleep(2 * answer)
+	l.becomes(sb, atoll.StateRunning)
+	l.must("make room", unix.Mount("", dir, "", unix.MS_REMOUNT, "size=256m"))
+	if exit, err := writer.Wait(l.ctx()); err != nil || exit.Code != 0 || out.String() != "0\n67108864\n" {
+		t.Errorf("who wrote ended with %+v, %v: %q", exit, err, &out)
+	}
+	l.sh(sb, "rm /root/big")
+	l.must("stop", sb.Stop(l.ctx(), 0))
 }
 
 // A machine that stands still is found out, and then whoever waits for something in it knows.

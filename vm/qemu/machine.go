@@ -36,8 +36,14 @@ type machine struct {
 	line    *line.Session // nil if it has not
 
 	mu     sync.Mutex
-	asked  bool   // it is to end
-	reason string // why it does, as QEMU says
+	asked  bool      // it is to end
+	reason string    // why it does, as QEMU says
+	full   time.Time // when there was last no room for a disk
+	stalls int       // how often it has stood still for that
+
+	rule   sync.Mutex // held by who lets it stand still or go on
+	paused bool       // behind rule: somebody wants it to stand still
+	stuck  chan struct{}
 
 	ended  chan struct{} // closed when QEMU has, and reason and failed are known
 	failed error
@@ -53,7 +59,7 @@ func (d *Driver) New(h *vm.Hardware) (vm.Machine, error) {
 	if h.Kernel == "" {
 		return nil, atoll.Errorf("machine", h.ID, atoll.ErrInvalid, "the machine has no kernel")
 	}
-	return &machine{driver: d, h: *h, greeted: make(chan struct{}), ended: make(chan struct{})}, nil
+	return &machine{driver: d, h: *h, greeted: make(chan struct{}), ended: make(chan struct{}), stuck: make(chan struct{}, 1)}, nil
 }
 
 // Start implements vm.Machine.
@@ -127,6 +133,7 @@ func (m *machine) Start(ctx context.Context) (err error) {
 		return err
 	}
 	m.work.Go(func() { m.greet(stream) })
+	m.work.Go(m.unstick)
 	m.work.Go(func() {
 		defer console.Close()
 		m.follow()
@@ -167,12 +174,58 @@ func pair() (ours, theirs *os.File, err error) {
 }
 
 // happen is told of events.
-func (m *machine) happen(event, reason string) {
-	if event == "SHUTDOWN" {
-		m.mu.Lock()
-		m.reason = reason
-		m.mu.Unlock()
+func (m *machine) happen(event message) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case event.Event == "SHUTDOWN":
+		m.reason = event.Data.Reason
+	case event.Event == "BLOCK_IO_ERROR" && event.Data.Full && event.Data.Action == "stop":
+		if !m.stalled() {
+			m.stalls++
+		}
+		m.full = time.Now()
+		select {
+		case m.stuck <- struct{}{}:
+		default:
+		}
 	}
+}
+
+// stallPause is how long it takes until it is tried whether there is room for a disk again.
+const stallPause = time.Second
+
+// unstick lets the machine go on that QEMU has stopped because the file of a disk could not
+// grow: what the guest has written is written then, or it is stopped again.
+func (m *machine) unstick() {
+	for {
+		select {
+		case <-m.ended:
+			return
+		case <-m.stuck:
+		}
+		select {
+		case <-m.ended:
+			return
+		case <-time.After(stallPause):
+		}
+		m.rule.Lock()
+		if !m.paused { // else Resume does it
+			_ = m.monitor.do(context.Background(), "cont", nil, nil) // it may have ended
+		}
+		m.rule.Unlock()
+	}
+}
+
+// stalled reports whether the machine stands still since there is no room; m.mu is held.
+// That there is some is known a while after it was tried.
+func (m *machine) stalled() bool { return time.Since(m.full) < 2*stallPause }
+
+// Stalled implements vm.Staller.
+func (m *machine) Stalled() (now bool, times int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stalled(), m.stalls
 }
 
 // greet waits for the guest to come up.
@@ -307,12 +360,14 @@ func (m *machine) Wait(ctx context.Context) error {
 }
 
 // Pause implements vm.Machine.
-func (m *machine) Pause(ctx context.Context) error { return m.command(ctx, "pause", "stop") }
+func (m *machine) Pause(ctx context.Context) error { return m.pause(ctx, true, "pause", "stop") }
 
 // Resume implements vm.Machine.
-func (m *machine) Resume(ctx context.Context) error { return m.command(ctx, "resume", "cont") }
+func (m *machine) Resume(ctx context.Context) error { return m.pause(ctx, false, "resume", "cont") }
 
-func (m *machine) command(ctx context.Context, op, command string) error {
+func (m *machine) pause(ctx context.Context, paused bool, op, command string) error {
+	m.rule.Lock()
+	defer m.rule.Unlock()
 	err := m.monitor.do(ctx, command, nil, nil)
 	if errors.Is(err, errHungUp) {
 		return m.gone(op)
@@ -320,6 +375,7 @@ func (m *machine) command(ctx context.Context, op, command string) error {
 	if err != nil {
 		return atoll.E(op, m.h.ID, atoll.ErrInternal, err)
 	}
+	m.paused = paused
 	return nil
 }
 

@@ -18,11 +18,12 @@ type monitor struct {
 	conn io.ReadWriteCloser
 
 	order sync.Mutex // one command at a time: answers come in their order
-	reply chan answer
+	reply chan message
 	ended chan struct{} // closed when QEMU has hung up
 }
 
-type answer struct {
+// A message is an answer, or an event.
+type message struct {
 	Return json.RawMessage `json:"return"`
 	Error  *struct {
 		Desc string `json:"desc"`
@@ -31,23 +32,25 @@ type answer struct {
 	Event string `json:"event"`
 	Data  struct {
 		Reason string `json:"reason"`
+		Full   bool   `json:"nospace"` // of an error of a disk
+		Action string `json:"action"`  // what that has led to
 	} `json:"data"`
 }
 
 // newMonitor returns a monitor on conn, which it owns. Each event is passed to happen.
-func newMonitor(conn io.ReadWriteCloser, happen func(event, reason string)) *monitor {
-	m := &monitor{conn: conn, reply: make(chan answer, 1), ended: make(chan struct{})}
+func newMonitor(conn io.ReadWriteCloser, happen func(event message)) *monitor {
+	m := &monitor{conn: conn, reply: make(chan message, 1), ended: make(chan struct{})}
 	go func() {
 		defer close(m.ended)
 		dec := json.NewDecoder(bufio.NewReader(conn))
 		for {
-			var a answer
+			var a message
 			if err := dec.Decode(&a); err != nil {
 				return
 			}
 			switch {
 			case a.Event != "":
-				happen(a.Event, a.Data.Reason)
+				happen(a)
 			case a.Return != nil || a.Error != nil: // else it is the greeting
 				m.reply <- a
 			}

@@ -92,6 +92,13 @@ type Engine interface {
 	Unmount() error
 }
 
+// A Staller is an Engine that may stand still by itself, and go on: who asks what is inside
+// meanwhile is told, and does not wait.
+type Staller interface {
+	// Stalled says why it stands still, and what to do; "" if it does not.
+	Stalled() string
+}
+
 // A Step is one of a start. It can fail, and then what those before it have made is
 // undone. One that waits gives up when ctx ends: nobody wants the sandbox any more.
 type Step struct {

@@ -68,12 +68,18 @@ func (i *Inside) Explain(ctx context.Context, op string, err error) error {
 	return err
 }
 
-// Awake is the error of what the inside has to answer, and cannot while it is paused.
+// Awake is the error of what the inside has to answer, and cannot while it is paused or
+// stands still.
 func (i *Inside) Awake(op string) error {
-	if !i.box.engine.Frozen() {
-		return nil
+	if i.box.engine.Frozen() {
+		return atoll.Errorf(op, i.box.ID(), atoll.ErrConflict, "the sandbox is paused: resume it first")
 	}
-	return atoll.Errorf(op, i.box.ID(), atoll.ErrConflict, "the sandbox is paused: resume it first")
+	if s, ok := i.box.engine.(Staller); ok {
+		if why := s.Stalled(); why != "" {
+			return atoll.Errorf(op, i.box.ID(), atoll.ErrExhausted, "%s", why)
+		}
+	}
+	return nil
 }
 
 // Remember notes what is left of the main process, for when the engine has ended.

@@ -288,6 +288,11 @@ func (e *engine) bootOnce(ctx context.Context, undo *keeper.Undo) (err error) {
 		if died := m.Wait(ended()); died != nil && !errors.Is(died, context.Canceled) {
 			err = died
 		}
+		if s, ok := m.(vm.Staller); ok {
+			if full, _ := s.Stalled(); full {
+				err = atoll.Errorf("start", e.box.ID(), atoll.ErrExhausted, "%s", stalled)
+			}
+		}
 		_ = m.Kill()
 		return err
 	}

@@ -159,6 +159,9 @@ func (e *engine) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll
 		}
 		return e.Process(ctx, id)
 	}
+	if err := e.Awake("exec"); err != nil {
+		return nil, err
+	}
 	p, err := e.sandbox().Exec(ctx, cmd)
 	if err != nil {
 		return nil, e.Explain(ctx, "exec", err)
@@ -246,6 +249,25 @@ func (e *engine) Resume(ctx context.Context) error {
 // Frozen implements keeper.Engine.
 func (e *engine) Frozen() bool { return e.frozen.Load() }
 
+// stalled is what who asks what is inside is told while the machine waits for room.
+const stalled = "there is no room for what is written to its disk, and the machine stands still: make room on this one, and it goes on"
+
+// Stalled implements keeper.Staller.
+func (e *engine) Stalled() string {
+	if now, _ := e.stalls(); now {
+		return stalled
+	}
+	return ""
+}
+
+// stalls reports whether the machine stands still for want of room, and how often it has.
+func (e *engine) stalls() (now bool, times int) {
+	if s, ok := e.machine.(vm.Staller); ok {
+		return s.Stalled()
+	}
+	return false, 0
+}
+
 // Snapshot implements keeper.Engine.
 func (e *engine) Snapshot(context.Context, string) error {
 	return atoll.Errorf("snapshot", e.box.ID(), atoll.ErrUnsupported, "virtual machines have no snapshots")
@@ -278,14 +300,16 @@ func (e *engine) mind() {
 		case <-time.After(e.answering() / 2):
 		}
 		thaws := e.thaws.Load()
-		if e.Frozen() {
+		full, stalls := e.stalls()
+		if e.Frozen() || full {
 			continue
 		}
 		ctx, cancel := e.answer(context.Background(), 0)
 		_, _ = e.order(ctx, "ask", guest.Order{Count: true})
 		silent := ctx.Err() != nil
 		cancel()
-		if !silent || e.Ended() || e.Frozen() || e.thaws.Load() != thaws {
+		_, now := e.stalls()
+		if !silent || e.Ended() || e.Frozen() || e.thaws.Load() != thaws || now != stalls {
 			continue
 		}
 		e.mu.Lock()
@@ -304,6 +328,9 @@ func (e *engine) Terminate(grace time.Duration) error {
 		if err := e.Resume(ctx); err != nil {
 			return err
 		}
+	}
+	if err := e.Awake("stop"); err != nil {
+		return err
 	}
 	ctx, cancel := e.answer(context.Background(), grace)
 	defer cancel()
