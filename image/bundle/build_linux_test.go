@@ -392,6 +392,9 @@ func TestBuildInterrupted(t *testing.T) {
 // A full disk is exhausted, whoever notices.
 func TestBuildFullDisk(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.Program("sqfstar", "squashfs-tools"))
+	if !testenv.Apart(t) {
+		return
+	}
 	kernel := debianBundle(t)
 	for name, size := range map[string]string{"for the kernel": "8m", "for the disk": "90m"} {
 		t.Run(name, func(t *testing.T) {
