@@ -14,10 +14,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/socket"
 )
-
-// maxSocketPath is what fits in a socket address, with its final zero.
-const maxSocketPath = 103
 
 // answerTimeout is how long a socket that is there may take to accept.
 const answerTimeout = 2 * time.Second
@@ -83,7 +81,7 @@ func bind(ctx context.Context, path string) (*net.UnixListener, error) {
 		return raw.Control(func(fd uintptr) { _ = syscall.Fchmod(int(fd), 0o600) }) // the chmod below sees to other systems
 	}}
 	var l net.Listener
-	err := shortPath(path, func(short string) (err error) {
+	err := socket.Short(path, func(short string) (err error) {
 		l, err = lc.Listen(ctx, "unix", short)
 		return err
 	})
@@ -133,7 +131,7 @@ func (c unixConn) ReadFrom(src io.Reader) (int64, error) { return copyBuffer(c.U
 
 func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 	var conn net.Conn
-	err := shortPath(path, func(short string) (err error) {
+	err := socket.Short(path, func(short string) (err error) {
 		var d net.Dialer
 		conn, err = d.DialContext(ctx, "unix", short)
 		return err

@@ -1,0 +1,5 @@
+//go:build unix && !linux
+
+package socket
+
+func shorten(path string, use func(short string) error) error { return byLink(path, use) }

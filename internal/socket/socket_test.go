@@ -1,0 +1,106 @@
+//go:build unix
+
+package socket
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestPair(t *testing.T) {
+	ours, theirs, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	if _, err := ours.Write([]byte("there")); err != nil {
+		t.Fatal(err)
+	}
+	if err := ours.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := io.ReadAll(theirs); string(data) != "there" || err != nil {
+		t.Errorf("read %q, %v", data, err)
+	}
+	if _, err := theirs.WriteString("back"); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	if data, err := io.ReadAll(ours); string(data) != "back" || err != nil {
+		t.Errorf("read %q, %v", data, err)
+	}
+}
+
+// Nobody inherits an end that he was not given, by either way to make them.
+func TestPairIsNotInherited(t *testing.T) {
+	for name, make := range map[string]func() ([2]int, error){"this system's": pair, "other systems'": pairUnforked} {
+		fds, err := make()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
+		defer ours.Close()
+		cmd := exec.Command("sleep", "1000")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		theirs.Close()
+		if data, err := io.ReadAll(ours); len(data) > 0 || err != nil { // waits for as long as another has it
+			t.Errorf("%s: read %q, %v", name, data, err)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+}
+
+// A socket can be reached however long its path is, and nothing is left of the way.
+func TestShort(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	for name, way := range map[string]func(string, func(string) error) error{"this system's": Short, "other systems'": byLink} {
+		for _, path := range []string{filepath.Join(dir, "s"), "s"} {
+			var short string
+			var l *net.UnixListener
+			err := way(path, func(s string) (err error) {
+				short = s
+				l, err = net.ListenUnix("unix", &net.UnixAddr{Name: s, Net: "unix"})
+				return err
+			})
+			if err != nil || len(short) > longest {
+				t.Fatalf("%s: listen on %s (%d bytes): %v", name, short, len(short), err)
+			}
+			l.SetUnlinkOnClose(false)
+			if err := way(path, dial); err != nil {
+				t.Errorf("%s: dial: %v", name, err)
+			}
+			l.Close()
+			if _, err := os.Lstat(filepath.Dir(short)); path != short && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s: %s is still there: %v", name, short, err)
+			}
+			if err := os.Remove(path); err != nil { // it is where it should be
+				t.Error(err)
+			}
+		}
+		if err := way(filepath.Join(dir, "nothing", "s"), dial); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: dial in no directory: %v", name, err)
+		}
+	}
+}
+
+func dial(path string) error {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
