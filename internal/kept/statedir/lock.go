@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 package statedir
 
@@ -10,10 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/disk"
@@ -65,7 +62,7 @@ func (d Dir) make(id string) (*disk.Lock, error) {
 	}
 	l, err := disk.TryLock(filepath.Join(begun, "lock"))
 	if err == nil {
-		err = unix.Renameat2(unix.AT_FDCWD, begun, unix.AT_FDCWD, d.Sandbox(id), unix.RENAME_NOREPLACE)
+		err = renameNew(begun, d.Sandbox(id))
 	}
 	if err != nil {
 		l.Release()
@@ -85,14 +82,14 @@ func sweepBegun(path string) error {
 		defer l.Release()
 		err = os.RemoveAll(path)
 	}
-	if errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {
+	if errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTEMPTY) {
 		return nil
 	}
 	return err
 }
 
 // A KeeperLock is held by a keeper as long as it lives. It is of another kind
-// than others: one that can be looked at without taking it.
+// than others: one that can be looked at while a keeper starts.
 type KeeperLock struct{ f *os.File }
 
 // Release lets go of the lock.
@@ -105,12 +102,7 @@ func (d Dir) LockKeeper(id string) (*KeeperLock, error) {
 	if err != nil {
 		return nil, err
 	}
-	whole := unix.Flock_t{Type: unix.F_WRLCK}
-	err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &whole)
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-		err = ErrBusy
-	}
-	if err == nil {
+	if err = hold(f); err == nil {
 		err = sign(f)
 	}
 	if err != nil {
@@ -147,73 +139,15 @@ func (d Dir) Keeper(id string) (who Identity, err error) {
 	return who, err
 }
 
-// Alive reports whether the sandbox has a keeper. It asks for the lock's state
-// and never takes it, so that nobody who looks keeps a keeper from starting.
+// Alive reports whether the sandbox has a keeper. Nobody who looks keeps one from
+// starting.
 func (d Dir) Alive(id string) bool {
 	f, err := os.Open(d.keeperLock(id))
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	whole := unix.Flock_t{Type: unix.F_WRLCK}
-	err = unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &whole)
-	return err == nil && whole.Type != unix.F_UNLCK
+	return held(f)
 }
 
 func (d Dir) keeperLock(id string) string { return filepath.Join(d.Sandbox(id), "keeper.lock") }
-
-// An Identity tells a process from all others that ever had its number.
-type Identity struct {
-	PID   int    `json:"pid,omitempty"`
-	Start string `json:"start,omitempty"` // clock ticks since boot
-	Boot  string `json:"boot,omitempty"`  // boot id
-}
-
-// Identify returns the identity of a running process.
-func Identify(pid int) (Identity, error) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return Identity{}, err
-	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return Identity{}, err
-	}
-	// The name, in parentheses, may hold anything; field 22 is the start time.
-	rest := stat[strings.LastIndexByte(string(stat), ')')+1:]
-	fields := strings.Fields(string(rest))
-	if len(fields) < 20 {
-		return Identity{}, fmt.Errorf("process %d: cannot read its start time", pid)
-	}
-	return Identity{PID: pid, Start: fields[19], Boot: strings.TrimSpace(string(boot))}, nil
-}
-
-// Kill kills the process if it still is the one identified, and waits until it
-// has ended or ctx has. A process that is gone is no error.
-func (i Identity) Kill(ctx context.Context) error {
-	if i.PID <= 1 {
-		return nil
-	}
-	fd, err := unix.PidfdOpen(i.PID, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("pidfd of %d: %w", i.PID, err)
-	}
-	defer unix.Close(fd)
-	// The pidfd pins whoever has the number now; only then is it looked at.
-	if now, err := Identify(i.PID); err != nil || now != i {
-		return nil
-	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill %d: %w", i.PID, err)
-	}
-	for ctx.Err() == nil {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		if n, _ := unix.Poll(fds, 100); n > 0 {
-			return nil
-		}
-	}
-	return ctx.Err()
-}

@@ -223,6 +223,61 @@ func TestKeeperLock(t *testing.T) {
 	<-looking
 }
 
+// So does the lock of systems that do not tell the state of one.
+func TestHoldAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	looks := func() bool {
+		f, err := os.Open(path)
+		must(t, "open", err)
+		defer f.Close()
+		return heldAlone(f)
+	}
+	holds := func() (*os.File, error) {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		must(t, "open", err)
+		return f, holdAlone(f)
+	}
+	first, err := holds()
+	must(t, "lock", err)
+	first.Close()
+	stop := make(chan struct{})
+	var looking sync.WaitGroup
+	for range 2 {
+		looking.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					looks()
+				}
+			}
+		})
+	}
+	for range 200 {
+		f, err := holds()
+		must(t, "lock", err)
+		if !looks() {
+			t.Error("free while it is held")
+		}
+		second, err := holds()
+		wantErr(t, "a second one", err, ErrBusy)
+		second.Close()
+		f.Close()
+		if looks() {
+			t.Error("held after it was closed")
+		}
+	}
+	close(stop)
+	looking.Wait()
+	must(t, "remove", os.Remove(path))
+	f, err := holds()
+	must(t, "lock", err)
+	defer f.Close()
+	must(t, "remove", os.Remove(path))
+	wantErr(t, "of what was removed", holdAlone(f), fs.ErrNotExist)
+}
+
 // Locks end with their process, however it ends.
 func TestLocksOfTheKilled(t *testing.T) {
 	if id := os.Getenv("ATOLL_TEST_LOCK"); id != "" {
@@ -240,7 +295,10 @@ func TestLocksOfTheKilled(t *testing.T) {
 	}
 	_, err = d.TryLock(id)
 	wantErr(t, "lock", err, ErrBusy)
-	if !d.Alive(id) {
+	other, err := os.Open(otherLock(d, id))
+	must(t, "open", err)
+	defer other.Close()
+	if !d.Alive(id) || !heldAlone(other) {
 		t.Error("the keeper's lock is free")
 	}
 	_, err = d.LockKeeper(id)
@@ -250,23 +308,32 @@ func TestLocksOfTheKilled(t *testing.T) {
 	l, err := d.TryLock(id)
 	must(t, "lock of the dead", err)
 	l.Release()
-	if d.Alive(id) {
+	if d.Alive(id) || heldAlone(other) {
 		t.Error("a dead keeper is alive")
 	}
 }
 
+// otherLock is one as other systems have them for keepers.
+func otherLock(d Dir, id string) string { return filepath.Join(d.Sandbox(id), "other.lock") }
+
 func holdLocks(d Dir, id string) {
 	_, err1 := d.TryLock(id)
 	_, err2 := d.LockKeeper(id)
-	if err := errors.Join(err1, err2); err != nil {
+	other, err3 := os.Create(otherLock(d, id))
+	if err := errors.Join(err1, err2, err3, holdAlone(other)); err != nil {
 		os.Exit(1)
 	}
 	os.Stdout.Write([]byte{'x'})
 	select {}
 }
 
-// Only the very process that was identified is killed.
+// Only the very process that was identified is killed, on systems that have no hold on it too.
 func TestIdentity(t *testing.T) {
+	t.Run("this system's", func(t *testing.T) { testKill(t, Identity.Kill) })
+	t.Run("by PID", func(t *testing.T) { testKill(t, Identity.killByPID) })
+}
+
+func testKill(t *testing.T, kill func(Identity, context.Context) error) {
 	start := func() *exec.Cmd {
 		cmd := exec.Command("sleep", "1000")
 		must(t, "start", cmd.Start())
@@ -287,18 +354,18 @@ func TestIdentity(t *testing.T) {
 	} {
 		other := id
 		change(&other)
-		must(t, name, other.Kill(t.Context()))
+		must(t, name, kill(other, t.Context()))
 		if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
 			t.Fatalf("%s: killed another", name)
 		}
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
-	must(t, "kill", id.Kill(t.Context()))
+	must(t, "kill", kill(id, t.Context()))
 	if err := <-done; err == nil {
 		t.Error("it ended by itself")
 	}
-	must(t, "kill the dead", id.Kill(t.Context()))
+	must(t, "kill the dead", kill(id, t.Context()))
 	if _, err := Identify(id.PID); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("identify the dead: %v", err)
 	}

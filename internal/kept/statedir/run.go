@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 package statedir
 
@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // What must not outlive a reboot, gVisor's own state for instance, does not lie in
@@ -23,19 +21,12 @@ import (
 
 // DefaultRun is the run directory for this state directory and user: below
 // $XDG_RUNTIME_DIR, if that is there and this user's, which it is not after su;
-// else /run for root; else /run/user/UID, if there is one; else the temporary
+// else on Linux /run for root, or /run/user/UID, if there is one; else the temporary
 // directory. Its path is short, because that of a socket must be.
 func (d Dir) DefaultRun() string {
-	uid := os.Geteuid()
-	own := filepath.Join("/run/user", strconv.Itoa(uid))
-	base := filepath.Join(os.TempDir(), "atoll-"+strconv.Itoa(uid))
-	switch xdg := os.Getenv("XDG_RUNTIME_DIR"); {
-	case filepath.IsAbs(xdg) && alone(xdg):
+	base := runBase(strconv.Itoa(os.Geteuid()))
+	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) && alone(xdg) {
 		base = filepath.Join(xdg, "atoll")
-	case uid == 0:
-		base = "/run/atoll"
-	case alone(own):
-		base = filepath.Join(own, "atoll")
 	}
 	return filepath.Join(base, d.ShortName())
 }
@@ -144,24 +135,27 @@ func denied(dir, fault string) error {
 // RemoveRun removes what MakeRun made for a sandbox. Where that has become
 // somebody else's, it is left alone.
 func RemoveRun(path string) error {
-	fd, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES) {
+	dir := filepath.Dir(path)
+	info, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	if err != nil || owned(info) != "" {
+		return err
+	}
+	run, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) { // just tidied up
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	run := os.NewFile(uintptr(fd), filepath.Dir(path))
 	defer run.Close()
-	if info, err := run.Stat(); err != nil || owned(info) != "" {
+	// What was opened is what was looked at, whatever the path leads to by now.
+	if now, err := run.Stat("."); err != nil || !os.SameFile(now, info) {
 		return err
 	}
-	// By its descriptor: whatever its path leads to by now.
-	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", fd))
-	if err != nil {
-		return err
-	}
-	return cmp.Or(root.RemoveAll(filepath.Base(path)), root.Close())
+	return run.RemoveAll(filepath.Base(path))
 }
 
 // TidyRun removes the run directory, and the one above it, as far as they are

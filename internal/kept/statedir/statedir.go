@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 // Package statedir is the layout of a state directory, which a provider and its
 // keepers share without talking to each other:
@@ -27,8 +27,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/disk"
@@ -126,7 +125,7 @@ func (d Dir) Read(id string) (*Record, error) {
 
 // unreadable reports whether the file will not be read at the next try either.
 func unreadable(err error) bool {
-	for _, no := range []error{unix.EACCES, unix.EPERM, unix.EIO, unix.EUCLEAN, unix.EISDIR} {
+	for _, no := range []error{fs.ErrPermission, syscall.EIO, unclean, syscall.EISDIR} {
 		if errors.Is(err, no) {
 			return true
 		}

@@ -1,0 +1,324 @@
+package cgroup
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// v1Controllers are the hierarchies of v1 that a group uses.
+var v1Controllers = []string{"memory", "cpu", "cpuacct"}
+
+// A Hierarchy is a mounted cgroup file system.
+type Hierarchy struct {
+	root  string
+	v2    bool
+	write func(file, value string) error // a kernel's answer, which tests imitate
+}
+
+// Open looks at what is mounted at root, which is Root but in tests.
+func Open(root string) Hierarchy {
+	_, err := os.Stat(filepath.Join(root, "cgroup.controllers"))
+	return Hierarchy{root, err == nil, writeFile}
+}
+
+func writeFile(file, value string) error { return os.WriteFile(file, []byte(value), 0o644) }
+
+// Can reports whether this process may limit memory and CPUs. On v2 it enables
+// what is not enabled yet, as Make would: a kernel that would refuse that, for
+// instance because the processes of a container are in the root that it sees,
+// is not to be found out otherwise.
+func (h Hierarchy) Can() (memory, cpu bool) {
+	if !h.v2 {
+		return writable(filepath.Join(h.root, "memory")), writable(filepath.Join(h.root, "cpu"))
+	}
+	if !writable(h.root) {
+		return false, false
+	}
+	return h.enabled("memory"), h.enabled("cpu")
+}
+
+// enabled reports whether the groups of v2 have the controller, now if not
+// before.
+func (h Hierarchy) enabled(controller string) bool {
+	has := func(file string) bool {
+		data, err := os.ReadFile(filepath.Join(h.root, file))
+		return err == nil && slices.Contains(strings.Fields(string(data)), controller)
+	}
+	if has("cgroup.subtree_control") {
+		return true
+	}
+	return has("cgroup.controllers") && h.write(filepath.Join(h.root, "cgroup.subtree_control"), "+"+controller) == nil
+}
+
+func writable(path string) bool { return unix.Access(path, unix.W_OK) == nil }
+
+// A Group is the cgroup of one sandbox. The zero Group has no effect.
+type Group struct {
+	h    Hierarchy
+	path string // relative to the hierarchies' roots
+}
+
+// Group returns the group at path, made or not; "" gives the zero Group.
+func (h Hierarchy) Group(path string) Group {
+	if path == "" {
+		return Group{}
+	}
+	return Group{h, path}
+}
+
+// dirs are the group's directories: one on v2, one for each controller on v1.
+func (g Group) dirs() []string {
+	if g.path == "" {
+		return nil
+	}
+	if g.h.v2 {
+		return []string{filepath.Join(g.h.root, g.path)}
+	}
+	var dirs []string
+	for _, name := range v1Controllers {
+		if writable(filepath.Join(g.h.root, name)) {
+			dirs = append(dirs, filepath.Join(g.h.root, name, g.path))
+		}
+	}
+	return dirs
+}
+
+// Make makes the group with its limits. What a failed Make has made is removed.
+func (g Group) Make(l Limits) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.Remove())
+		}
+	}()
+	if g.path != "" && g.h.v2 {
+		if err := g.delegate(); err != nil {
+			return err
+		}
+	}
+	for _, dir := range g.dirs() {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return g.Limit(l)
+}
+
+// Limit changes the limits of a group that was made. A limit of 0 leaves what
+// is.
+func (g Group) Limit(l Limits) error {
+	for _, s := range g.settings(l) {
+		if err := g.h.write(s.file, s.value); err != nil {
+			return fmt.Errorf("limit: %w", err)
+		}
+	}
+	return nil
+}
+
+// delegate enables the controllers for the group, from the root down.
+func (g Group) delegate() error {
+	dir := g.h.root
+	for _, name := range strings.Split(strings.Trim(g.path, "/"), "/") {
+		for _, controller := range []string{"+memory", "+cpu"} {
+			err := g.h.write(filepath.Join(dir, "cgroup.subtree_control"), controller)
+			if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) { // EINVAL: the machine has no such controller
+				return fmt.Errorf("enable %s: %w", controller[1:], err)
+			}
+		}
+		dir = filepath.Join(dir, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cpuPeriod is the period of the CPU quota, in microseconds: the kernel's
+// default.
+const cpuPeriod = 100_000
+
+// A setting is a file that holds a limit, and what to write to it.
+type setting struct{ file, value string }
+
+// settings are those that make up the limits, in the order to write them in.
+func (g Group) settings(l Limits) []setting {
+	var set []setting
+	if l.Memory > 0 && g.path != "" {
+		set = g.memorySettings(l.Memory)
+	}
+	if l.CPUs > 0 && g.path != "" {
+		quota := strconv.FormatInt(int64(math.Ceil(l.CPUs*cpuPeriod)), 10)
+		if g.h.v2 {
+			set = append(set, setting{g.file("", "cpu.max"), quota + " " + strconv.Itoa(cpuPeriod)})
+		} else {
+			set = append(set, setting{g.file("cpu", "cpu.cfs_quota_us"), quota})
+		}
+	}
+	return set
+}
+
+// memorySettings leave no swap on top of the memory, where swap is accounted
+// for at all.
+func (g Group) memorySettings(limit int64) []setting {
+	memory := strconv.FormatInt(limit, 10)
+	if g.h.v2 {
+		set := []setting{{g.file("", "memory.max"), memory}}
+		if swap := g.file("", "memory.swap.max"); exists(swap) {
+			set = append(set, setting{swap, "0"})
+		}
+		return set
+	}
+	set := []setting{{g.file("memory", "memory.limit_in_bytes"), memory}}
+	if both := g.file("memory", "memory.memsw.limit_in_bytes"); exists(both) { // memory and swap together
+		set = append(set, setting{both, memory})
+		if number(both) < limit { // it must never be less than the limit of memory alone
+			slices.Reverse(set)
+		}
+	}
+	return set
+}
+
+// file is one of the group's files; the controller counts on v1 only.
+func (g Group) file(controller, name string) string {
+	if g.h.v2 {
+		return filepath.Join(g.h.root, g.path, name)
+	}
+	return filepath.Join(g.h.root, controller, g.path, name)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// Dir opens the directory that a process can be cloned into; nil on v1, where
+// it must Join.
+func (g Group) Dir() (*os.File, error) {
+	if g.path == "" || !g.h.v2 {
+		return nil, nil
+	}
+	return os.Open(filepath.Join(g.h.root, g.path))
+}
+
+// Join moves the process into the group.
+func (g Group) Join(pid int) error {
+	for _, dir := range g.dirs() {
+		if err := g.h.write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
+			return fmt.Errorf("join cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// Leave moves this process to the root of the hierarchies, so that its group
+// can be removed.
+func (g Group) Leave() error {
+	if g.path == "" {
+		return nil
+	}
+	return Group{g.h, "."}.Join(os.Getpid())
+}
+
+// removeWait is how long Remove waits for the last processes, which are in
+// their group until they have given back their memory, at the pace of the
+// group's CPU quota.
+const removeWait = 5 * time.Second
+
+// Remove removes the group, which must have no process left but such as have
+// been killed. One that is not there is no error.
+func (g Group) Remove() error {
+	var errs []error
+	for _, dir := range g.dirs() {
+		errs = append(errs, remove(dir))
+	}
+	return errors.Join(errs...)
+}
+
+func remove(dir string) error {
+	deadline := time.Now().Add(removeWait)
+	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+		}
+		time.Sleep(delay)
+	}
+}
+
+// keeperOOM, in thousandths of the memory that there is, is enough with the 500
+// of a sentry: whatever the two use, the sentry is taken first.
+const keeperOOM = -500
+
+// Protect lets the kernel take other processes before this one when memory is
+// used up, as far as it may: it takes CAP_SYS_RESOURCE, without which it does
+// nothing. Children that the process starts later inherit it.
+func Protect(pid int) error {
+	err := writeFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), strconv.Itoa(keeperOOM))
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	return err
+}
+
+// OOMKilled reports whether the kernel has killed a process of the group for
+// want of memory.
+func (g Group) OOMKilled() bool {
+	for _, dir := range g.dirs() {
+		for _, file := range []string{"memory.events", "memory.oom_control"} {
+			if value(filepath.Join(dir, file), "oom_kill") > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Usage is what the group uses; ok is false for the zero Group.
+func (g Group) Usage() (memory int64, cpu time.Duration, ok bool) {
+	switch {
+	case g.path == "":
+		return 0, 0, false
+	case g.h.v2:
+		return number(g.file("", "memory.current")), time.Duration(value(g.file("", "cpu.stat"), "usage_usec")) * time.Microsecond, true
+	}
+	return number(g.file("memory", "memory.usage_in_bytes")), time.Duration(number(g.file("cpuacct", "cpuacct.usage"))), true
+}
+
+// number reads a file that holds one number; 0 when it cannot.
+func number(path string) int64 {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+	return n
+}
+
+// value reads a "key number" line of a file; 0 when there is none.
+func value(path, key string) int64 {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for scan := bufio.NewScanner(f); scan.Scan(); {
+		k, v, _ := strings.Cut(scan.Text(), " ")
+		if n, err := strconv.ParseInt(v, 10, 64); k == key && err == nil {
+			return n
+		}
+	}
+	return 0
+}

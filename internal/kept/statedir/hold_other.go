@@ -1,0 +1,8 @@
+//go:build unix && !linux
+
+package statedir
+
+import "os"
+
+func hold(f *os.File) error { return holdAlone(f) }
+func held(f *os.File) bool  { return heldAlone(f) }

@@ -1,0 +1,31 @@
+//go:build unix
+
+package statedir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// killByPID is kill where nothing pins a process: between the look and the signal
+// another one could get the number, if all numbers were used meanwhile.
+func (i Identity) killByPID(ctx context.Context) error {
+	for sent := false; ctx.Err() == nil; sent = true {
+		if now, err := Identify(i.PID); err != nil || now != i {
+			return nil
+		}
+		if !sent {
+			if err := syscall.Kill(i.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("kill %d: %w", i.PID, err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return ctx.Err()
+}
