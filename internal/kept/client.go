@@ -1,11 +1,10 @@
-//go:build linux
+//go:build unix
 
 package kept
 
 import (
 	"context"
 	"net"
-	"os"
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
@@ -59,15 +58,7 @@ func (k *keeperClient) sandbox() atoll.Sandbox {
 	return k.client.Sandbox(k.id)
 }
 
-func (k *keeperClient) dial(ctx context.Context) (net.Conn, error) {
-	dir, err := os.Open(k.dir)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", keeper.SocketPath(dir))
-}
+func (k *keeperClient) dial(ctx context.Context) (net.Conn, error) { return keeper.Dial(ctx, k.dir) }
 
 func (k *keeperClient) close() {
 	k.once.Do(func() {})

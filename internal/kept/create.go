@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 package kept
 
@@ -9,8 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/disk"
@@ -154,10 +152,11 @@ func bindable(source string) error {
 	if !info.IsDir() && !info.Mode().IsRegular() {
 		return atoll.Errorf("create", "", atoll.ErrInvalid, "mount source %s: only directories and regular files can be mounted", source)
 	}
-	if err := unix.Access(source, unix.R_OK); err != nil {
-		return atoll.Errorf("create", "", atoll.ErrDenied, "mount source %s: %w", source, err)
+	f, err := os.Open(source)
+	if err != nil {
+		return atoll.Errorf("create", "", diskKind(err), "mount source: %w", err)
 	}
-	return nil
+	return f.Close()
 }
 
 // present checks that what was mounted when the sandbox was made is still there.

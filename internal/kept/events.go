@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 package kept
 
@@ -8,7 +8,6 @@ import (
 	"io"
 	"iter"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -232,12 +231,7 @@ func (e *events) feel(id string, who statedir.Identity) {
 // ends would wait; of this the sandbox's API does not hear, so that it does not
 // count as use of the sandbox.
 func (p *Provider) hail(id string) (net.Conn, error) {
-	dir, err := os.Open(p.dir.Sandbox(id))
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	conn, err := net.Dial("unix", keeper.SocketPath(dir))
+	conn, err := keeper.Dial(context.Background(), p.dir.Sandbox(id))
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
+	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
 // A stage is a state directory on which a test plays what keepers and other
@@ -69,10 +70,11 @@ func (s *stage) keeper() (served <-chan net.Conn) {
 	s.t.Helper()
 	lock, err := s.p.dir.LockKeeper(s.id)
 	s.must(err)
-	dir, err := os.Open(s.p.dir.Sandbox(s.id))
-	s.must(err)
-	l, err := net.Listen("unix", keeper.SocketPath(dir))
-	s.must(err)
+	var l net.Listener
+	s.must(socket.Short(filepath.Join(s.p.dir.Sandbox(s.id), keeper.SocketName), func(short string) (err error) {
+		l, err = net.Listen("unix", short)
+		return err
+	}))
 	idle := make(chan net.Conn, 10)
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { s.t.Error("a look counts as use of the sandbox") }),
@@ -89,7 +91,6 @@ func (s *stage) keeper() (served <-chan net.Conn) {
 		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
 			s.t.Error(err)
 		}
-		dir.Close()
 		lock.Release()
 	})
 	return idle

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 // Package kept is what providers have in common whose sandboxes are each owned by a
 // process of their own, the keeper (see package keeper). A sandbox's record is on

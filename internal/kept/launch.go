@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 package kept
 
@@ -9,21 +9,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
+	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
 // launch starts a keeper for the sandbox and waits until the sandbox runs. On
@@ -153,13 +152,12 @@ func (p *Provider) jobMounts(spec *atoll.Spec) []keeper.Mount {
 // A spawned keeper, before it is on its own.
 type spawned struct {
 	cmd  *exec.Cmd
-	conn *os.File // our end of the job socket
+	conn *net.UnixConn // our end of the job socket
 }
 
 // spawn executes the helper as keeper: in a session of its own, with nothing on
-// its standard streams, in a mount namespace of its own and, unless we are
-// root, a user namespace in which it is, in the cgroup at path. It inherits
-// held, which may be nil.
+// its standard streams, in the cgroup at path, and on Linux in namespaces of its
+// own. It inherits held, which may be nil.
 func (p *Provider) spawn(helper, path string, held *os.File, args ...string) (*spawned, error) {
 	group := cgroup.Open(cgroup.Root).Group(path)
 	dir, err := group.Dir()
@@ -168,11 +166,10 @@ func (p *Provider) spawn(helper, path string, held *os.File, args ...string) (*s
 	}
 	defer dir.Close() // may be nil
 
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	ours, theirs, err := socket.Pair()
 	if err != nil {
 		return nil, err
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "keeper"), os.NewFile(uintptr(fds[1]), "job")
 	defer theirs.Close()
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -184,12 +181,8 @@ func (p *Provider) spawn(helper, path string, held *os.File, args ...string) (*s
 	cmd.Args = append([]string{p.opts.Keeper, path}, args...)
 	cmd.Env = []string{} // nothing of the caller's environment goes in
 	cmd.Dir = "/"
-	cmd.ExtraFiles = make([]*os.File, keeper.HighFD-2) // the first is descriptor 3
-	cmd.ExtraFiles[0], cmd.ExtraFiles[1], cmd.ExtraFiles[keeper.HighFD-3] = theirs, held, null
-	cmd.SysProcAttr = keeperAttr()
-	if dir != nil {
-		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
-	}
+	cmd.ExtraFiles = keeper.Inherited(theirs, held, null)
+	cmd.SysProcAttr = keeperAttr(dir)
 	if err := cmd.Start(); err != nil {
 		ours.Close()
 		return nil, err
@@ -224,17 +217,6 @@ func (p *Provider) group(rec *statedir.Record) cgroup.Group {
 	return cgroup.Open(cgroup.Root).Group(rec.Cgroup)
 }
 
-// keeperAttr are the session and namespaces of a keeper.
-func keeperAttr() *syscall.SysProcAttr {
-	attr := &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNS}
-	if uid := os.Geteuid(); uid != 0 {
-		attr.Cloneflags |= unix.CLONE_NEWUSER
-		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
-		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
-	}
-	return attr
-}
-
 // alive fails if the keeper has ended, although nobody asked it to.
 func (s *spawned) alive() error {
 	if keeper.HungUp(s.conn) {
@@ -249,7 +231,7 @@ func (s *spawned) alive() error {
 func (s *spawned) ask(ctx context.Context, job []byte) (*keeper.Reply, error) {
 	stop := context.AfterFunc(ctx, func() {
 		_ = s.conn.SetDeadline(time.Now().Add(keeperGrace))
-		s.hangUp()
+		_ = s.conn.CloseWrite() // no sandbox is wanted any more; an answer can still be read
 	})
 	defer stop()
 	var reply keeper.Reply
@@ -267,15 +249,6 @@ func (s *spawned) ask(ctx context.Context, job []byte) (*keeper.Reply, error) {
 		return nil, fmt.Errorf("%w (%w)", errNoKeeper, err)
 	}
 	return &reply, nil
-}
-
-// hangUp says that no sandbox is wanted any more; an answer can still be read.
-func (s *spawned) hangUp() {
-	raw, err := s.conn.SyscallConn()
-	if err != nil {
-		return // closed
-	}
-	_ = raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) }) // fails if it has died
 }
 
 // kill ends the keeper, and with it all that it started, and reaps it.

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 package kept
 
@@ -10,9 +10,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/cgroup"
@@ -392,7 +391,7 @@ func (s *sandbox) explain(ctx context.Context, op string, err error) error {
 		return err
 	}
 	// A keeper that dies lets go of its connections a moment before its lock.
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 		_ = s.p.goneWithin(ctx, s.id, lastMoment)
 	}
 	rec, readErr := s.p.read(op, s.id)
@@ -438,8 +437,8 @@ func (s *sandbox) view() (files.View, error) {
 // ownerOf returns the owner of a data volume, which its sandbox's first start
 // gave to the default user; -1 if that is not known.
 func ownerOf(volume string) (uid, gid int) {
-	var st unix.Stat_t
-	if err := unix.Stat(volume, &st); err != nil {
+	var st syscall.Stat_t
+	if err := syscall.Stat(volume, &st); err != nil {
 		return -1, -1
 	}
 	return int(st.Uid), int(st.Gid)

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 // Package files is the file system of a kept sandbox seen from the host.
 //

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 package keeper
 
@@ -7,11 +7,9 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
@@ -106,11 +104,11 @@ func bootKind(err error) atoll.Kind {
 		return k
 	}
 	switch text := err.Error(); {
-	case errors.Is(err, unix.ENOTDIR), strings.Contains(text, "not a directory"):
+	case errors.Is(err, syscall.ENOTDIR), strings.Contains(text, "not a directory"):
 		return atoll.ErrInvalid
-	case errors.Is(err, unix.ENOSPC), strings.Contains(text, "no space left"):
+	case errors.Is(err, syscall.ENOSPC), strings.Contains(text, "no space left"):
 		return atoll.ErrExhausted
-	case errors.Is(err, unix.EPERM), strings.Contains(text, "operation not permitted"):
+	case errors.Is(err, syscall.EPERM), strings.Contains(text, "operation not permitted"):
 		return atoll.ErrUnavailable
 	}
 	return atoll.ErrInternal
@@ -157,19 +155,4 @@ func (k *keeper) saveRecord(*Undo) error {
 		b.Log.Warn("the main process of the last life is still known", "err", err)
 	}
 	return nil
-}
-
-// HungUp reports whether the other end of the socket has no more to say: most
-// likely it has died.
-func HungUp(conn *os.File) bool {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return true // closed
-	}
-	fds := []unix.PollFd{{Events: unix.POLLRDHUP}}
-	err = raw.Control(func(fd uintptr) {
-		fds[0].Fd = int32(fd)
-		_, _ = unix.Poll(fds, 0) // fails if interrupted, and then reports nothing
-	})
-	return err != nil || fds[0].Revents != 0
 }

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build unix
 
 package keeper
 
@@ -17,6 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/internal/idle"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
+	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
 // A Box is the keeper's sandbox: the atoll.Sandbox over the engine that this
@@ -412,22 +413,30 @@ func (b *Box) watchMain(p atoll.Process) {
 // Files is the sandbox's file system.
 func (b *Box) Files() atoll.FS { return b.engine.Files() }
 
-// listen opens the socket that serves the API of this sandbox. A path can be
-// longer than what a socket address holds; a directory's descriptor is not.
+// listen opens the socket that serves the API of this sandbox.
 func listen(dir string) (net.Listener, error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	path := SocketPath(d)
+	path := filepath.Join(dir, SocketName)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	var l *net.UnixListener
+	err := socket.Short(path, func(short string) (err error) {
+		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false) // it goes with the directory
 	return l, os.Chmod(path, 0o600)
+}
+
+// Dial connects to the keeper of the sandbox whose directory is dir.
+func Dial(ctx context.Context, dir string) (conn net.Conn, err error) {
+	err = socket.Short(filepath.Join(dir, SocketName), func(short string) (err error) {
+		var d net.Dialer
+		conn, err = d.DialContext(ctx, "unix", short)
+		return err
+	})
+	return conn, err
 }

@@ -1,12 +1,10 @@
-//go:build linux
+//go:build unix
 
 package keeper
 
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"os"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
@@ -78,11 +76,4 @@ func (r *Reply) Err() error {
 		return nil
 	}
 	return atoll.Errorf(r.Op, r.ID, r.Kind, "%s", r.Message)
-}
-
-// SocketPath is the path of the socket in an open sandbox directory. It is
-// short however long the directory's own path is: a socket's address holds 107
-// bytes.
-func SocketPath(dir *os.File) string {
-	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), SocketName)
 }

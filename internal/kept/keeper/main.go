@@ -1,11 +1,11 @@
-//go:build linux
+//go:build unix
 
 // Package keeper is the process that owns one running sandbox, as a shim owns a
 // container.
 //
 // A provider (see package kept) starts it by executing its own binary again with
-// the argv[0] of its Kind, in a session and a mount namespace of its own with
-// nothing on its standard streams, and sends it a Job over descriptor 3. It is the
+// the argv[0] of its Kind, in a session and, on Linux, a mount namespace of its own
+// with nothing on its standard streams, and sends it a Job over a socket. It is the
 // only one who has to do with what the sandbox runs on, its Engine: it minds the
 // sandbox's record, time limits and end, and serves the API of this one sandbox on
 // a socket in the sandbox's directory. The provider and its clients may die, be
@@ -30,10 +30,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
@@ -44,20 +41,6 @@ import (
 // Spare is the second argument of a keeper whose cgroup, the path of which is the
 // first, is its own and not that of a sandbox.
 const Spare = "spare"
-
-// jobFD is the descriptor of the socket on which the job comes and the reply
-// goes.
-const jobFD = 3
-
-// HighFD is a descriptor of nothing, whose number matters: Linux gives a new
-// process a table of descriptors for the highest that is open, and lets a
-// process with threads wait, for 12 ms as measured, when it has to make the
-// table larger. gVisor's sentry would have to, with its 64th descriptor.
-const HighFD = 255
-
-// heldFD is what keeps the image from being removed as long as it is open, if
-// there is one: it stays so until this process ends.
-const heldFD = 4
 
 // TakeOver is the whole life of this process if it was started as a keeper of that
 // kind, and does nothing if not. It is called in init, on the main thread, before
@@ -73,14 +56,10 @@ func TakeOver(kind Kind) {
 }
 
 func run(kind Kind) int {
-	unix.Umask(0o022) // what is shown inside has the modes that it is made with, whoever started us
-	if err := closeInherited(); err != nil {
+	conn, err := adopt()
+	if err != nil {
 		return 1
 	}
-	unix.CloseOnExec(jobFD)
-	unix.CloseOnExec(heldFD)
-	unix.CloseOnExec(HighFD)
-	conn := os.NewFile(jobFD, "job")
 	k, err := start(kind, conn)
 	if err != nil {
 		heard := reply(conn, failure(err)) == nil
@@ -94,28 +73,6 @@ func run(kind Kind) int {
 	_ = reply(conn, Reply{Status: st})          // who does not hear it finds the record
 	k.serve()
 	return 0
-}
-
-// closeInherited closes what this process was given by accident: descriptors
-// that whoever started Atoll had left open, locks and secrets among them, and
-// that would otherwise stay so as long as the sandbox lives. Those of the Go
-// runtime are closed on exec, so they are not inherited ones.
-func closeInherited() error {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		fd, err := strconv.Atoi(e.Name())
-		if err != nil || fd <= heldFD || fd == HighFD {
-			continue
-		}
-		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		if err == nil && flags&unix.FD_CLOEXEC == 0 {
-			unix.Close(fd)
-		}
-	}
-	return nil
 }
 
 // abandon removes a sandbox that could not be made, for one who was killed

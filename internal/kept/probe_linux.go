@@ -1,5 +1,3 @@
-//go:build linux
-
 package kept
 
 import (
@@ -24,7 +22,7 @@ func Try(ctx context.Context, helper, argv0 string) atoll.Probe {
 	cmd := exec.CommandContext(ctx, helper)
 	cmd.Args[0] = argv0
 	cmd.Env = []string{}
-	cmd.SysProcAttr = keeperAttr()
+	cmd.SysProcAttr = keeperAttr(nil)
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return atoll.Probe{OK: true}

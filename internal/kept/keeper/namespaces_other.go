@@ -1,0 +1,8 @@
+//go:build unix && !linux
+
+package keeper
+
+// OwnMounts does nothing: there are no mount namespaces, and nothing is mounted.
+func OwnMounts() error { return nil }
+
+func detachMounts() error { return nil }
