@@ -35,7 +35,7 @@ func (worlds) Image(_ context.Context, rec *statedir.Record) error {
 	rec.Status.Image = "host"
 	return nil
 }
-func (worlds) Helper() (string, error)      { return "/proc/self/exe", nil }
+func (worlds) Helper() (string, error)      { return kept.Self() }
 func (worlds) Job(*keeper.Job) (any, error) { return about{Greeting: "hello, world"}, nil }
 
 func (worlds) Hold(context.Context, *statedir.Record) (*os.File, error) { return nil, nil }

@@ -7,6 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Self is a path by which this program can be executed as keeper, also when its file
+// has been replaced by another.
+func Self() (string, error) { return "/proc/self/exe", nil }
+
 // keeperAttr are the session and namespaces of a keeper: a mount namespace and,
 // unless we are root, a user namespace in which it is. group is the directory of the
 // cgroup that it is cloned into, nil for none.
