@@ -60,7 +60,7 @@ func replace(path string, write func(io.Writer) error, sync bool) error {
 	temp := path + Temporary
 	err := create(temp, write, sync)
 	if err == nil {
-		err = os.Rename(temp, path)
+		err = Rename(temp, path)
 	}
 	if err != nil {
 		_ = os.Remove(temp) // the first error counts

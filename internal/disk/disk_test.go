@@ -6,8 +6,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func must(t testing.TB, err error) {
@@ -64,6 +66,36 @@ func TestReplaceThatFails(t *testing.T) {
 	if exists(path + Temporary) {
 		t.Error("half a file is left")
 	}
+}
+
+// Whoever reads a file that others replace finds what one of them wrote.
+func TestReplaceWhileOthersRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	must(t, WriteFile(path, []byte("0")))
+	stop := make(chan struct{})
+	var reading sync.WaitGroup
+	for range 4 {
+		reading.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Millisecond):
+				}
+				if data, err := ReadFile(path); err != nil || len(data) != 1 {
+					t.Errorf("read %q, %v", data, err)
+					return
+				}
+			}
+		})
+	}
+	for i := range 200 {
+		if err := WriteFile(path, []byte{byte('0' + i%10)}); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	reading.Wait()
 }
 
 func TestSync(t *testing.T) {
