@@ -12,7 +12,7 @@ import (
 // alone leaves cmd as it is.
 func alone(*exec.Cmd) {}
 
-// hold only looks: locks are mere markers here.
+// hold only looks: directories cannot be locked here.
 func hold(dir string) (release func(), err error) {
 	_, err = os.Stat(dir)
 	return func() {}, err

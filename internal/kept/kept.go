@@ -1,5 +1,3 @@
-//go:build unix
-
 // Package kept is what providers have in common whose sandboxes are each owned by a
 // process of their own, the keeper (see package keeper). A sandbox's record is on
 // disk, its life is guarded by locks, and whatever runs is asked through its keeper:

@@ -1,5 +1,3 @@
-//go:build unix
-
 package kept
 
 import (
@@ -9,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path"
@@ -22,7 +19,6 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
-	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
 // launch starts a keeper for the sandbox and waits until the sandbox runs. On
@@ -152,7 +148,7 @@ func (p *Provider) jobMounts(spec *atoll.Spec) []keeper.Mount {
 // A spawned keeper, before it is on its own.
 type spawned struct {
 	cmd  *exec.Cmd
-	conn *net.UnixConn // our end of the job socket
+	conn keeper.Line // to it
 }
 
 // spawn executes the helper as keeper: in a session of its own, with nothing on
@@ -166,28 +162,16 @@ func (p *Provider) spawn(helper, path string, held *os.File, args ...string) (*s
 	}
 	defer dir.Close() // may be nil
 
-	ours, theirs, err := socket.Pair()
-	if err != nil {
-		return nil, err
-	}
-	defer theirs.Close()
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		ours.Close()
-		return nil, err
-	}
-	defer null.Close()
 	cmd := exec.Command(helper)
 	cmd.Args = append([]string{p.opts.Keeper, path}, args...)
 	cmd.Env = []string{} // nothing of the caller's environment goes in
 	cmd.Dir = "/"
-	cmd.ExtraFiles = keeper.Inherited(theirs, held, null)
 	cmd.SysProcAttr = keeperAttr(dir)
-	if err := cmd.Start(); err != nil {
-		ours.Close()
+	conn, err := keeper.Start(cmd, held)
+	if err != nil {
 		return nil, err
 	}
-	s := &spawned{cmd, ours}
+	s := &spawned{cmd, conn}
 	err = cgroup.Protect(cmd.Process.Pid)
 	if err == nil && dir == nil {
 		err = group.Join(cmd.Process.Pid) // while it starts up: it gets its job only after that
@@ -219,7 +203,7 @@ func (p *Provider) group(rec *statedir.Record) cgroup.Group {
 
 // alive fails if the keeper has ended, although nobody asked it to.
 func (s *spawned) alive() error {
-	if keeper.HungUp(s.conn) {
+	if s.conn.HungUp() {
 		return errors.New("it has died")
 	}
 	return nil
@@ -229,9 +213,15 @@ func (s *spawned) alive() error {
 // When ctx ends it tells the keeper, which takes back what it has done, unless
 // the sandbox is just there.
 func (s *spawned) ask(ctx context.Context, job []byte) (*keeper.Reply, error) {
+	done := make(chan struct{})
+	defer close(done)
 	stop := context.AfterFunc(ctx, func() {
-		_ = s.conn.SetDeadline(time.Now().Add(keeperGrace))
 		_ = s.conn.CloseWrite() // no sandbox is wanted any more; an answer can still be read
+		select {
+		case <-done:
+		case <-time.After(keeperGrace): // it had its time to take all back
+			_ = s.cmd.Process.Kill()
+		}
 	})
 	defer stop()
 	var reply keeper.Reply
@@ -242,9 +232,6 @@ func (s *spawned) ask(ctx context.Context, job []byte) (*keeper.Reply, error) {
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil, errNoKeeper
-	case errors.Is(err, os.ErrDeadlineExceeded): // it had its time to take all back
-		_ = s.cmd.Process.Kill()
-		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w (%w)", errNoKeeper, err)
 	}

@@ -1,5 +1,3 @@
-//go:build unix
-
 package kept
 
 import (
@@ -10,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -391,7 +388,7 @@ func (s *sandbox) explain(ctx context.Context, op string, err error) error {
 		return err
 	}
 	// A keeper that dies lets go of its connections a moment before its lock.
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || cutOff(err) {
 		_ = s.p.goneWithin(ctx, s.id, lastMoment)
 	}
 	rec, readErr := s.p.read(op, s.id)
@@ -432,16 +429,6 @@ func (s *sandbox) view() (files.View, error) {
 		v.Mounts = append(v.Mounts, files.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
 	}
 	return v, nil
-}
-
-// ownerOf returns the owner of a data volume, which its sandbox's first start
-// gave to the default user; -1 if that is not known.
-func ownerOf(volume string) (uid, gid int) {
-	var st syscall.Stat_t
-	if err := syscall.Stat(volume, &st); err != nil {
-		return -1, -1
-	}
-	return int(st.Uid), int(st.Gid)
 }
 
 var (

@@ -1,5 +1,4 @@
-//go:build unix
-
+// Package socket is what the standard library lacks of Unix sockets.
 package socket
 
 // longest is what fits in a socket's address on every system, besides its final zero.

@@ -1,5 +1,3 @@
-//go:build unix
-
 // Package files is the file system of a kept sandbox seen from the host.
 //
 // What is on a volume or another directory of the host is read and written

@@ -1,5 +1,3 @@
-//go:build unix
-
 package keeper
 
 import (
@@ -60,7 +58,7 @@ func (k *keeper) boot() error {
 	var undo Undo
 	for _, s := range steps(k.box.engine.Steps()) {
 		err := k.planned(s.name)
-		if err == nil && HungUp(k.conn) {
+		if err == nil && k.conn.HungUp() {
 			err = atoll.Errorf("start", k.box.ID(), atoll.ErrInternal, "whoever wanted the sandbox has gone")
 		}
 		if err == nil {

@@ -1,5 +1,3 @@
-//go:build unix
-
 package keeper
 
 import (
@@ -84,6 +82,9 @@ func (b *Box) removeSelf(volumes bool, wait time.Duration) {
 	opts := atoll.RemoveOptions{Volumes: volumes}
 	if err := b.dir.BeginRemoval(b.record, opts); err != nil {
 		b.Log.Error("remove", "err", err)
+		return
+	}
+	if !removesItself {
 		return
 	}
 	if err := errors.Join(b.engine.Unmount(), b.Group.Leave(), b.Group.Remove()); err != nil {

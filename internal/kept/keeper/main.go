@@ -1,5 +1,3 @@
-//go:build unix
-
 // Package keeper is the process that owns one running sandbox, as a shim owns a
 // container.
 //
@@ -96,7 +94,7 @@ func reply(w io.WriteCloser, r Reply) error {
 // A keeper is a box and what serves it.
 type keeper struct {
 	box     *Box
-	conn    *os.File        // of the provider that wants the sandbox
+	conn    Line            // to the provider that wants the sandbox
 	wanted  context.Context // ends when that has gone, or has its answer
 	lock    *statedir.KeeperLock
 	handler *api.Handler
@@ -105,7 +103,7 @@ type keeper struct {
 }
 
 // start reads the job, boots the sandbox and begins to serve it.
-func start(kind Kind, conn *os.File) (*keeper, error) {
+func start(kind Kind, conn Line) (*keeper, error) {
 	if err := OwnMounts(); err != nil {
 		return nil, err
 	}

@@ -1,5 +1,3 @@
-//go:build unix
-
 package statedir
 
 import (
@@ -10,9 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
-	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
@@ -24,20 +20,21 @@ var ErrBusy = disk.ErrLocked
 // long as ctx lasts. It is fs.ErrNotExist when the sandbox has no directory,
 // also when it lost it while we waited.
 func (d Dir) Lock(ctx context.Context, id string) (*disk.Lock, error) {
-	return disk.AwaitLock(ctx, d.lock(id))
+	l, err := disk.AwaitLock(ctx, d.lock(id))
+	return d.guards(id, l, err)
 }
 
 // TryLock is Lock without waiting: it is ErrBusy when the lock is held.
 func (d Dir) TryLock(id string) (*disk.Lock, error) {
-	return disk.TryLock(d.lock(id))
+	l, err := disk.TryLock(d.lock(id))
+	return d.guards(id, l, err)
 }
-
-func (d Dir) lock(id string) string { return filepath.Join(d.Sandbox(id), "lock") }
 
 // Busy reports whether somebody holds the sandbox's lock, or its directory is
 // gone. To find out, it takes the lock for a moment.
 func (d Dir) Busy(id string) bool {
 	l, err := disk.TryLockExisting(d.lock(id))
+	l, err = d.guards(id, l, err)
 	defer l.Release()
 	return errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist)
 }
@@ -53,39 +50,6 @@ func (d Dir) Make(id string) (l *disk.Lock, err error) {
 		}
 	}
 	return l, err
-}
-
-func (d Dir) make(id string) (*disk.Lock, error) {
-	begun := d.Sandbox(fresh + atoll.NewID())
-	if err := os.Mkdir(begun, 0o700); err != nil {
-		return nil, err
-	}
-	l, err := disk.TryLock(filepath.Join(begun, "lock"))
-	if err == nil {
-		err = renameNew(begun, d.Sandbox(id))
-	}
-	if err != nil {
-		l.Release()
-		return nil, errors.Join(err, os.RemoveAll(begun))
-	}
-	return l, nil
-}
-
-// sweepBegun removes a directory that make has given up. While it has no lock
-// it can only be removed empty, so that whoever is just making one tries again
-// with another.
-func sweepBegun(path string) error {
-	l, err := disk.TryLockExisting(filepath.Join(path, "lock"))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = os.Remove(path)
-	} else if err == nil {
-		defer l.Release()
-		err = os.RemoveAll(path)
-	}
-	if errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTEMPTY) {
-		return nil
-	}
-	return err
 }
 
 // A KeeperLock is held by a keeper as long as it lives. It is of another kind

@@ -1,5 +1,3 @@
-//go:build linux
-
 package statedir
 
 import (
@@ -9,10 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -270,6 +268,9 @@ func TestHoldAlone(t *testing.T) {
 	}
 	close(stop)
 	looking.Wait()
+	if runtime.GOOS == "windows" {
+		return // nobody can remove what is open
+	}
 	must(t, "remove", os.Remove(path))
 	f, err := holds()
 	must(t, "lock", err)
@@ -285,8 +286,7 @@ func TestLocksOfTheKilled(t *testing.T) {
 	}
 	d := open(t)
 	id := made(t, d)
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestLocksOfTheKilled$")
-	cmd.Env = append(os.Environ(), "ATOLL_TEST_LOCK="+id, "ATOLL_TEST_DIR="+string(d))
+	cmd := again("TestLocksOfTheKilled", "ATOLL_TEST_LOCK="+id, "ATOLL_TEST_DIR="+string(d))
 	out, err := cmd.StdoutPipe()
 	must(t, "pipe", err)
 	must(t, "start", cmd.Start())
@@ -313,6 +313,13 @@ func TestLocksOfTheKilled(t *testing.T) {
 	}
 }
 
+// again is this program, which runs one test once more, with more variables.
+func again(test string, env ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$")
+	cmd.Env = append(os.Environ(), env...)
+	return cmd
+}
+
 // otherLock is one as other systems have them for keepers.
 func otherLock(d Dir, id string) string { return filepath.Join(d.Sandbox(id), "other.lock") }
 
@@ -325,68 +332,4 @@ func holdLocks(d Dir, id string) {
 	}
 	os.Stdout.Write([]byte{'x'})
 	select {}
-}
-
-// Only the very process that was identified is killed, on systems that have no hold on it too.
-func TestIdentity(t *testing.T) {
-	t.Run("this system's", func(t *testing.T) { testKill(t, Identity.Kill) })
-	t.Run("by PID", func(t *testing.T) { testKill(t, Identity.killByPID) })
-}
-
-func testKill(t *testing.T, kill func(Identity, context.Context) error) {
-	start := func() *exec.Cmd {
-		cmd := exec.Command("sleep", "1000")
-		must(t, "start", cmd.Start())
-		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		return cmd
-	}
-	cmd := start()
-	id, err := Identify(cmd.Process.Pid)
-	must(t, "identify", err)
-	if again, err := Identify(cmd.Process.Pid); again != id || err != nil || id.PID != cmd.Process.Pid || id.Start == "" || id.Boot == "" {
-		t.Errorf("identities %+v and %+v, %v", id, again, err)
-	}
-	for name, change := range map[string]func(*Identity){
-		"started at another time": func(i *Identity) { i.Start += "1" },
-		"before a reboot":         func(i *Identity) { i.Boot = "00000000-0000-0000-0000-000000000000" },
-		"none":                    func(i *Identity) { *i = Identity{} },
-		"init":                    func(i *Identity) { i.PID = 1 },
-	} {
-		other := id
-		change(&other)
-		must(t, name, kill(other, t.Context()))
-		if err := cmd.Process.Signal(syscall.Signal(0)); err != nil {
-			t.Fatalf("%s: killed another", name)
-		}
-	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
-	must(t, "kill", kill(id, t.Context()))
-	if err := <-done; err == nil {
-		t.Error("it ended by itself")
-	}
-	must(t, "kill the dead", kill(id, t.Context()))
-	if _, err := Identify(id.PID); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("identify the dead: %v", err)
-	}
-}
-
-// A process may call itself what it likes: "x) S 1 1" is a name.
-func TestIdentityOfOddNames(t *testing.T) {
-	sleep, err := exec.LookPath("sleep")
-	must(t, "sleep", err)
-	data, err := os.ReadFile(sleep)
-	must(t, "read", err)
-	odd := filepath.Join(t.TempDir(), "x) S 1 1")
-	must(t, "write", os.WriteFile(odd, data, 0o755))
-	plain, err := Identify(os.Getpid())
-	must(t, "identify", err)
-	cmd := exec.Command(odd, "1000")
-	cmd.Args[0] = "sleep"
-	must(t, "start", cmd.Start())
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	id, err := Identify(cmd.Process.Pid)
-	if err != nil || len(id.Start) < len(plain.Start) || id.Boot != plain.Boot {
-		t.Errorf("identity %+v, %v, that of this process is %+v", id, err, plain)
-	}
 }

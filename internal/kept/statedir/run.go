@@ -1,5 +1,3 @@
-//go:build unix
-
 package statedir
 
 import (
@@ -10,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
 )
 
@@ -24,7 +21,7 @@ import (
 // else on Linux /run for root, or /run/user/UID, if there is one; else the temporary
 // directory. Its path is short, because that of a socket must be.
 func (d Dir) DefaultRun() string {
-	base := runBase(strconv.Itoa(os.Geteuid()))
+	base := runBase()
 	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) && alone(xdg) {
 		base = filepath.Join(xdg, "atoll")
 	}
@@ -41,27 +38,12 @@ func (d Dir) ShortName() string {
 // alone reports whether there is such a directory, and it is this user's alone.
 func alone(dir string) bool {
 	info, err := os.Stat(dir)
-	return err == nil && owned(info) == ""
+	return err == nil && owned(dir, info) == ""
 }
 
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
-}
-
-// owned says why the directory is not one that this user alone can write to; ""
-// if it is.
-func owned(info fs.FileInfo) string {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !ok || !info.IsDir():
-		return "is not a directory"
-	case int(st.Uid) != os.Geteuid():
-		return fmt.Sprintf("belongs to user %d", st.Uid)
-	case info.Mode().Perm()&0o022 != 0:
-		return "can be written to by others"
-	}
-	return ""
 }
 
 // MakeRun makes the directory run/id for such state of a sandbox, with what
@@ -102,28 +84,18 @@ func (d Dir) makeLevel(dir string, own bool) error {
 		if err != nil {
 			return err
 		}
-		return denied(dir, owned(info))
+		return denied(dir, owned(dir, info))
 	}
 	info, err := os.Stat(dir)
 	if err != nil {
 		return err
 	}
-	return denied(dir, sheltering(info))
+	return denied(dir, sheltering(dir, info))
 }
 
 // made reports whether run has the name that DefaultRun gives: then the
 // directory above it is ours too.
 func (d Dir) made(run string) bool { return filepath.Base(run) == d.ShortName() }
-
-// sheltering says why others could replace what this user has in the directory;
-// "" if it is not everyone's to write to, or one where each can only move his
-// own. What groups may do is up to those who manage the machine.
-func sheltering(info fs.FileInfo) string {
-	if info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
-		return "can be written to by everyone"
-	}
-	return ""
-}
 
 func denied(dir, fault string) error {
 	if fault == "" {
@@ -140,7 +112,7 @@ func RemoveRun(path string) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrPermission) {
 		return nil
 	}
-	if err != nil || owned(info) != "" {
+	if err != nil || owned(dir, info) != "" {
 		return err
 	}
 	run, err := os.OpenRoot(dir)

@@ -1,11 +1,10 @@
-//go:build unix
-
 // Package statedir is the layout of a state directory, which a provider and its
 // keepers share without talking to each other:
 //
 //	sandboxes/{id}/           lock, keeper.lock, keeper.sock, keeper.log, main.ended, cgroup, what its provider needs
 //	sandboxes/.mark-{id}      what is made before there is a record of it
 //	records/{id}.json         the sandbox's Record; one directory, so that one watch sees all
+//	locks/{id}                on Windows the sandbox's "lock", which elsewhere is in its directory
 //	names/{project}/{name}    holds the id that the name stands for
 //	volumes/{project}/{name}/ data volumes ("data-{id}") and named volumes
 //	snapshots/{id}/           snapshot.json and what its provider restores
@@ -72,7 +71,7 @@ func Open(path string) (Dir, error) {
 		if err != nil {
 			return "", err
 		}
-		if fault := owned(info); fault != "" {
+		if fault := owned(dir, info); fault != "" {
 			return "", fmt.Errorf("state directory %s %s: it must be this user's alone; choose another with --state-dir or XDG_STATE_HOME (%w)", dir, fault, fs.ErrPermission)
 		}
 	}
@@ -105,7 +104,7 @@ func (d Dir) name(project, name string) string {
 // damaged, or that this user may not read, it returns what is known without it,
 // with Damaged set: one bad file must not keep anybody from all others.
 func (d Dir) Read(id string) (*Record, error) {
-	data, err := os.ReadFile(d.Record(id))
+	data, err := disk.ReadFile(d.Record(id))
 	if unreadable(err) {
 		return d.salvage(id, err), nil
 	}
@@ -349,7 +348,7 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	if err := discard(d.Sandbox(st.ID)); err != nil {
 		return err
 	}
-	return errors.Join(remove(d.Record(st.ID)+disk.Temporary), remove(d.Record(st.ID)))
+	return errors.Join(remove(d.Record(st.ID)+disk.Temporary), remove(d.Record(st.ID)), d.dropLock(st.ID))
 }
 
 // DropNames forgets the project's names, but those of sandboxes that are there.
@@ -386,7 +385,7 @@ const (
 // that is not there is no error.
 func discard(path string) error {
 	gone := filepath.Join(filepath.Dir(path), trash+atoll.NewID())
-	err := os.Rename(path, gone)
+	err := disk.Rename(path, gone)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -402,7 +401,7 @@ func (d Dir) EmptyTrash() error {
 	sandboxes, err1 := d.begins("sandboxes", trash)
 	snapshots, err2 := d.begins("snapshots", trash)
 	begun, err3 := d.begins("sandboxes", fresh)
-	errs := []error{err1, err2, err3, d.Volumes().EmptyTrash()}
+	errs := []error{err1, err2, err3, d.Volumes().EmptyTrash(), d.sweepLocks()}
 	for _, path := range begun {
 		errs = append(errs, sweepBegun(path))
 	}

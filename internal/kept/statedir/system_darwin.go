@@ -1,6 +1,8 @@
 package statedir
 
 import (
+	"os"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -15,4 +17,4 @@ func renameNew(from, to string) error { return unix.RenamexNp(from, to, unix.REN
 // runBase is where run directories are that no variable places: not in the user's
 // own directory for temporary files, whose path alone is half of what a socket's
 // may have.
-func runBase(uid string) string { return "/tmp/atoll-" + uid }
+func runBase() string { return "/tmp/atoll-" + strconv.Itoa(os.Geteuid()) }

@@ -3,6 +3,7 @@ package statedir
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +18,8 @@ func renameNew(from, to string) error {
 }
 
 // runBase is where run directories are that no variable places.
-func runBase(uid string) string {
+func runBase() string {
+	uid := strconv.Itoa(os.Geteuid())
 	own := filepath.Join("/run/user", uid)
 	switch {
 	case uid == "0":

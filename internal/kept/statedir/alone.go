@@ -1,14 +1,9 @@
-//go:build unix
-
 package statedir
 
 import (
 	"errors"
 	"os"
-	"syscall"
 	"time"
-
-	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // Where the state of a lock cannot be asked for, whoever looks shares the lock with
@@ -17,10 +12,10 @@ import (
 // lookTime is how long a keeper waits for those who look: one may be stopped just then.
 const lookTime = 5 * time.Second
 
-// holdAlone is hold by flock(2).
+// holdAlone is hold by a lock that can be shared.
 func holdAlone(f *os.File) error {
 	for deadline := time.Now().Add(lookTime); ; {
-		err := disk.Flock(f, syscall.LOCK_EX|syscall.LOCK_NB)
+		err := try(f, true)
 		if !errors.Is(err, ErrBusy) || time.Now().After(deadline) {
 			return err
 		}
@@ -31,12 +26,12 @@ func holdAlone(f *os.File) error {
 	}
 }
 
-// heldAlone is held by flock(2).
+// heldAlone is held by a lock that can be shared.
 func heldAlone(f *os.File) bool {
-	err := disk.Flock(f, syscall.LOCK_SH|syscall.LOCK_NB)
+	err := try(f, false)
 	if errors.Is(err, ErrBusy) {
 		return true
 	}
-	_ = disk.Flock(f, syscall.LOCK_UN) // closing does it else, but not where a child is just being forked
+	letGo(f) // closing does it else, but not where a child is just being forked
 	return false
 }

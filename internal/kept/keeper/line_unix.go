@@ -4,13 +4,19 @@ package keeper
 
 import (
 	"errors"
+	"net"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/internal/socket"
 )
+
+// removesItself says that a keeper can remove its own sandbox.
+const removesItself = true
 
 // jobFD is the descriptor of the socket on which the job comes and the reply
 // goes.
@@ -20,14 +26,31 @@ const jobFD = 3
 // there is one: it stays so until this process ends.
 const heldFD = 4
 
-// Inherited are the files that a keeper is started with, from descriptor 3 on: its
-// end of the job socket, what it is to hold, which may be nil, and the null device.
-func Inherited(job, held, null *os.File) []*os.File {
-	return inherited([]*os.File{jobFD - 3: job, heldFD - 3: held}, null)
+// Start starts cmd, which has nothing but its arguments and attributes, as a keeper that
+// inherits held, which may be nil.
+func Start(cmd *exec.Cmd, held *os.File) (Line, error) {
+	ours, theirs, err := socket.Pair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		ours.Close()
+		return nil, err
+	}
+	defer null.Close()
+	cmd.ExtraFiles = inherited([]*os.File{jobFD - 3: theirs, heldFD - 3: held}, null)
+	if err := cmd.Start(); err != nil {
+		ours.Close()
+		return nil, err
+	}
+	return line{ours}, nil
 }
 
-// adopt takes what this process was started with, and returns the job socket.
-func adopt() (*os.File, error) {
+// adopt takes what this process was started with, and returns the line on which the
+// job comes.
+func adopt() (Line, error) {
 	unix.Umask(0o022) // what is shown inside has the modes that it is made with, whoever started us
 	if err := closeInherited(); err != nil {
 		return nil, err
@@ -35,10 +58,13 @@ func adopt() (*os.File, error) {
 	for _, fd := range given {
 		unix.CloseOnExec(fd)
 	}
-	if err := unix.SetNonblock(jobFD, true); err != nil { // so that closing it ends whoever reads
+	job := os.NewFile(jobFD, "job")
+	defer job.Close()
+	conn, err := net.FileConn(job)
+	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(jobFD, "job"), nil
+	return line{conn.(*net.UnixConn)}, nil
 }
 
 // closeInherited closes what this process was given by accident: descriptors
@@ -63,10 +89,12 @@ func closeInherited() error {
 	return nil
 }
 
-// HungUp reports whether the other end of the socket, whose turn it is not to say
-// anything, is not just silent: most likely it has died.
-func HungUp(conn syscall.Conn) bool {
-	raw, err := conn.SyscallConn()
+// A line is a socket.
+type line struct{ *net.UnixConn }
+
+// HungUp implements Line.
+func (l line) HungUp() bool {
+	raw, err := l.SyscallConn()
 	if err != nil {
 		return true // closed
 	}

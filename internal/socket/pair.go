@@ -1,6 +1,5 @@
 //go:build unix
 
-// Package socket is what the standard library lacks of Unix sockets.
 package socket
 
 import (
