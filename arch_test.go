@@ -32,7 +32,6 @@ var rooms = map[string]map[string]string{
 		"internal/kept/keeper":   "what it starts, and the jobs it gives",
 		"internal/kept/statedir": "where state lives",
 		"internal/passwd":        "which users are root",
-		"internal/socket":        "by which keepers are given jobs",
 		"internal/via":           "the use of files is noted",
 		"internal/volume":        "which volumes can be mounted",
 	},
@@ -43,7 +42,7 @@ var rooms = map[string]map[string]string{
 		"internal/idle":          "when it was last used",
 		"internal/kept/statedir": "its sandbox's record and locks",
 		"internal/process":       "main processes that have ended",
-		"internal/socket":        "the one it serves has a long path",
+		"internal/socket":        "on which it gets its job, and the one it serves",
 	},
 	"internal/kept/statedir": {
 		"internal/disk":   "records, locks, removals",
