@@ -1,6 +1,7 @@
 package statedir
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -29,8 +30,14 @@ func (d Dir) make(id string) (*disk.Lock, error) {
 	if exists(d.Sandbox(id)) {
 		return nil, fs.ErrExist
 	}
-	l, err := disk.TryLock(d.lock(id))
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime) // for who looks, or is about to have removed one
+	defer cancel()
+	l, err := disk.AwaitLock(ctx, d.lock(id))
+	if ctx.Err() != nil {
+		err = ErrBusy
+	}
 	if err != nil {
+		l.Release()
 		return nil, err
 	}
 	if err := os.Mkdir(d.Sandbox(id), 0o700); err != nil { // somebody was faster
