@@ -1,4 +1,16 @@
-package firecracker_test
+//go:build linux
+
+// Package fakefire is a Firecracker for tests where there is none, or no KVM: its command
+// line, API and vsock are like the real one's, and so is its jailer. What is behind the
+// vsock is either a guest without a machine, which does what a Script says, or a machine
+// of QEMU's (Machine), in which the real kernel boots with the real disks.
+//
+//	func TestMain(m *testing.M) {
+//		if filepath.Base(os.Args[0]) == "firecracker" {
+//			os.Exit(fakefire.Firecracker(os.Args))
+//		}
+//		...
+package fakefire
 
 import (
 	"bufio"
@@ -17,14 +29,11 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/seed46cd37a8/atoll/guest"
-	"github.com/seed46cd37a8/atoll/internal/dirfs"
 )
 
-// A script is what a fake does otherwise than it should; it is in a file beside the
-// program, and in the jail.
-type script struct {
+// A Script is what a fake does otherwise than it should, or with what. Write puts it
+// beside the program, where that finds it, and in the jail.
+type Script struct {
 	Die     string            // the request at which it ends: a path, an action, or "begin"
 	Slow    map[string]int    // how many milliseconds requests take, by path
 	Fault   map[string]string // what it answers instead, by path
@@ -37,21 +46,39 @@ type script struct {
 	Crash   int               // the guest's kernel panics, and the machine ends as if it had powered off
 	Mute    bool              // there is no keyboard
 	Version string
+
+	Machine *Machine // what the guest is in; nil for nothing
 }
 
 const scriptFile = "script.json"
 
-// The ports of the fake's guest.
-const (
-	guestPort  = 52 // the real guest
-	offPort    = 50 // has it end
-	memoryPort = 60 // says what is in memory, and changes it
-)
+// Write has the fakes in dir that are started from now on follow s.
+func (s Script) Write(dir string) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, scriptFile), text, 0o644)
+}
 
-// fake is a Firecracker without a machine: its command line, API and vsock are like the
-// real one's, and what is behind the vsock is the real guest.
+// A computer is what the hypervisor turns on.
+type computer interface {
+	// begin turns it on. The fake ends when the computer does.
+	begin(f *fake) error
+	// listens returns what serves a port, nil if nothing listens there.
+	listens(port uint32) func(conn net.Conn, in *bufio.Reader)
+	// setPaused stops it, and lets it go on.
+	setPaused(bool) error
+	// press is Ctrl+Alt+Del.
+	press()
+	// memory is what it remembers, for snapshots, and remember what it begins with.
+	memory() (string, error)
+	remember(string)
+}
+
+// A fake is one process of it.
 type fake struct {
-	script script
+	script Script
 	id     string
 
 	mu     sync.Mutex // a request
@@ -63,9 +90,7 @@ type fake struct {
 	listen net.Listener
 	ready  bool // something that is not for a new process has been configured
 
-	guest  sync.RWMutex // held while it is paused
-	memory string
-	booted time.Time
+	computer computer
 }
 
 type (
@@ -96,8 +121,8 @@ type (
 	}
 )
 
-// fakeFirecracker is the program.
-func fakeFirecracker(args []string) int {
+// Firecracker is the program.
+func Firecracker(args []string) int {
 	f := &fake{state: "Not started", config: machineConfig{1, 128}}
 	if text, err := os.ReadFile(filepath.Join(filepath.Dir(args[0]), scriptFile)); err == nil {
 		if err := json.Unmarshal(text, &f.script); err != nil {
@@ -106,6 +131,10 @@ func fakeFirecracker(args []string) int {
 	}
 	if f.script.Version == "" {
 		f.script.Version = "1.13.1"
+	}
+	f.computer = &inside{script: &f.script}
+	if f.script.Machine != nil {
+		f.computer = &emulated{machine: f.script.Machine}
 	}
 	flags := flag.NewFlagSet("firecracker", flag.ContinueOnError)
 	socket := flags.String("api-sock", "/run/firecracker.socket", "")
@@ -363,27 +392,26 @@ func (f *fake) action(name string, on bool) string {
 				args += " root=/dev/vda" + map[bool]string{true: " ro", false: " rw"}[d.ReadOnly]
 			}
 		}
-		fmt.Printf("[    0.000000] Command line: %s\n", args)
-		f.run()
+		f.boot.Args = args
+		if err := f.run(); err != nil {
+			return "Start microvm error: " + err.Error()
+		}
 	case name == "SendCtrlAltDel" && !on:
 		return preBoot
 	case name == "SendCtrlAltDel":
-		if !f.script.Deaf && !f.script.Mute {
-			go func() {
-				time.Sleep(30 * time.Millisecond)
-				fmt.Println("[    1.000000] reboot: Restarting system")
-				os.Exit(0)
-			}()
-		}
+		f.computer.press()
 	default:
 		return "An error occurred when deserializing the json body of a request: unknown variant `" + name + "`."
 	}
 	return ""
 }
 
-// run turns the guest on.
-func (f *fake) run() {
-	f.state, f.booted = "Running", time.Now()
+// run turns the computer on.
+func (f *fake) run() error {
+	f.state = "Running"
+	if err := f.computer.begin(f); err != nil {
+		return err
+	}
 	if f.listen != nil {
 		go func() {
 			for {
@@ -395,15 +423,10 @@ func (f *fake) run() {
 			}
 		}()
 	}
-	if f.script.Crash > 0 {
-		time.AfterFunc(time.Duration(f.script.Crash)*time.Millisecond, func() {
-			fmt.Println("[    2.000000] Kernel panic - not syncing: VFS: Unable to mount root fs\n[    2.1] Rebooting in 1 seconds..")
-			os.Exit(0)
-		})
-	}
 	if f.script.Panic > 0 {
 		time.AfterFunc(time.Duration(f.script.Panic)*time.Millisecond, func() { f.script.Die = "panic"; f.maybeDie("panic") })
 	}
+	return nil
 }
 
 // connected is what happens to a connection to the vsock's socket.
@@ -417,9 +440,12 @@ func (f *fake) connected(conn net.Conn) {
 	text, err := in.ReadString('\n')
 	number, ok := strings.CutPrefix(strings.TrimSuffix(text, "\n"), "CONNECT ")
 	port, portErr := strconv.ParseUint(number, 10, 32)
-	if err != nil || !ok || portErr != nil || port != guestPort && port != memoryPort && (port != offPort || f.script.Deaf) ||
-		time.Since(f.booted) < time.Duration(f.script.Boot)*time.Millisecond {
-		return // nobody listens
+	if err != nil || !ok || portErr != nil {
+		return
+	}
+	serve := f.computer.listens(uint32(port))
+	if serve == nil {
+		return
 	}
 	if f.script.Answer != "" {
 		fmt.Fprint(conn, f.script.Answer)
@@ -427,56 +453,27 @@ func (f *fake) connected(conn net.Conn) {
 		return
 	}
 	fmt.Fprintf(conn, "OK %d\n", 1<<30+port) // as the real one: the port at the host's end
-	if port == offPort {
-		conn.Close()
-		fmt.Println("[    1.000000] reboot: Restarting system")
-		os.Exit(0)
-	}
-	if port == memoryPort {
-		f.remember(conn, in)
-		return
-	}
-	dir, err := filepath.Abs("inside")
-	if err == nil {
-		err = os.MkdirAll(dir, 0o700)
-	}
-	if err == nil {
-		err = guest.Serve(conn, dirfs.Options{Workdir: dir, UID: -1, GID: -1})
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "guest:", err)
-	}
-}
-
-// remember answers each line with what was said before, and an empty one at the end.
-func (f *fake) remember(conn io.Writer, in *bufio.Reader) {
-	for {
-		text, err := in.ReadString('\n')
-		f.guest.Lock()
-		if err != nil {
-			f.guest.Unlock()
-			fmt.Fprint(conn, "bye\n") // the other direction is still open
-			return
-		}
-		was := f.memory
-		f.memory = strings.TrimSuffix(text, "\n")
-		fmt.Fprintf(conn, "%s\n", was)
-		f.guest.Unlock()
-	}
+	serve(conn, in)
 }
 
 func (f *fake) setState(want string, on bool) string {
+	var err error
 	switch {
 	case !on:
 		return preBoot
 	case want == "Paused" && f.state == "Running":
-		f.guest.Lock()
-		f.state = "Paused"
+		if err = f.computer.setPaused(true); err == nil {
+			f.state = "Paused"
+		}
 	case want == "Resumed" && f.state == "Paused":
-		f.guest.Unlock()
-		f.state = "Running"
+		if err = f.computer.setPaused(false); err == nil {
+			f.state = "Running"
+		}
 	case want != "Paused" && want != "Resumed":
 		return "An error occurred when deserializing the json body of a request: unknown variant `" + want + "`."
+	}
+	if err != nil {
+		return "Set state error: " + err.Error()
 	}
 	return ""
 }
@@ -485,12 +482,16 @@ func (f *fake) save(state, memory string) string {
 	if f.state != "Paused" {
 		return "Create snapshot error: Cannot save the microVM state: the microVM is not paused"
 	}
+	contents, err := f.computer.memory()
+	if err != nil {
+		return "Create snapshot error: " + err.Error()
+	}
 	text, err := json.Marshal(saved{f.script.Version, f.config, f.drives, f.vsock})
 	if err == nil {
 		err = os.WriteFile(state, text, 0o600)
 	}
 	if err == nil {
-		err = os.WriteFile(memory, []byte(f.memory), 0o600)
+		err = os.WriteFile(memory, []byte(contents), 0o600)
 	}
 	if err != nil {
 		return "Create snapshot error: Cannot write the memory file: " + err.Error()
@@ -525,55 +526,13 @@ func (f *fake) load(state, memory string, resume bool) string {
 			return failed + message
 		}
 	}
-	f.config, f.drives, f.memory = s.Config, s.Drives, string(contents)
-	f.run()
+	f.config, f.drives = s.Config, s.Drives
+	f.computer.remember(string(contents))
+	if err := f.run(); err != nil {
+		return failed + err.Error()
+	}
 	if !resume {
 		f.setState("Paused", true)
 	}
 	return ""
-}
-
-// fakeJailer is a jailer that makes no devices and no cgroups, but for that does what
-// the real one does: it makes the jail, copies the program, changes root and user, and
-// becomes it.
-func fakeJailer(args []string) int {
-	flags := flag.NewFlagSet("jailer", flag.ContinueOnError)
-	id := flags.String("id", "", "")
-	program := flags.String("exec-file", "", "")
-	uid := flags.Int("uid", -1, "")
-	gid := flags.Int("gid", -1, "")
-	base := flags.String("chroot-base-dir", "/srv/jailer", "")
-	version := flags.Int("cgroup-version", 1, "")
-	flags.String("parent-cgroup", "", "")
-	var cgroups []string
-	flags.Func("cgroup", "", func(s string) error { cgroups = append(cgroups, s); return nil })
-	if err := flags.Parse(args[1:]); err != nil {
-		return 1
-	}
-	name := filepath.Base(*program)
-	root := filepath.Join(*base, name, *id, "root")
-	err := os.MkdirAll(root, 0o700)
-	for _, file := range []string{*program, filepath.Join(filepath.Dir(*program), scriptFile)} {
-		if err == nil {
-			var text []byte
-			if text, err = os.ReadFile(file); err == nil {
-				err = os.WriteFile(filepath.Join(root, filepath.Base(file)), text, 0o755)
-			} else if errors.Is(err, os.ErrNotExist) {
-				err = nil
-			}
-		}
-	}
-	if err == nil {
-		err = errors.Join(os.Chown(root, *uid, *gid), syscall.Chroot(root), os.Chdir("/"))
-	}
-	if err == nil {
-		fmt.Printf("jailer: cgroups %v of version %d, pid %d\n", cgroups, *version, os.Getpid())
-		err = errors.Join(syscall.Setgroups(nil), syscall.Setgid(*gid), syscall.Setuid(*uid))
-	}
-	if err == nil {
-		argv := append([]string{"/" + name, "--id=" + *id, "--start-time-us=1", "--start-time-cpu-us=1"}, flags.Args()...)
-		err = syscall.Exec("/"+name, argv, nil)
-	}
-	fmt.Fprintln(os.Stderr, "jailer:", err)
-	return 1
 }
