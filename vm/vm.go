@@ -34,9 +34,12 @@ type Caps struct {
 	Pause    bool     `json:"pause"`    // Pause and Resume
 	Network  bool     `json:"network"`  // Hardware.Network
 	Shares   bool     `json:"shares"`   // Hardware.Shares
+	Locked   bool     `json:"locked"`   // and of those what is Share.ReadOnly
 	Online   bool     `json:"online"`   // they have a network of the hypervisor's, also without Hardware.Network: it is the guest that keeps programs off it
 	Root     bool     `json:"root"`     // Hardware.Root, instead of a kernel and disks
 	Sizeless bool     `json:"sizeless"` // CPUs and memory are shared: Hardware.CPUs and Hardware.Memory are 0
+	ELF      bool     `json:"elf"`      // on amd64 Hardware.Kernel is a vmlinux, and no bzImage
+	Vsock    bool     `json:"vsock"`    // Dial takes a Hardware.CID, of which no other machine knows: any does
 	Formats  []Format `json:"formats"`  // of disks
 }
 
@@ -221,6 +224,8 @@ func (h *Hardware) Validate(caps Caps) error {
 			return bad("share %q: given twice", s.Tag)
 		case s.Dir == "":
 			return bad("share %q: has no directory", s.Tag)
+		case s.ReadOnly && !caps.Locked:
+			return cannot("directories shared read-only: share a copy, or make a read-only disk")
 		}
 		tags[s.Tag] = true
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
@@ -16,27 +17,28 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
 	"github.com/seed46cd37a8/atoll/vm"
-	"github.com/seed46cd37a8/atoll/vm/qemu"
 )
 
 // A backend is the kept.Backend of sandboxes that are virtual machines.
 type backend struct {
-	opts Options
-	caps atoll.Caps
+	opts   Options
+	driver hull.Driver
+	able   vm.Caps // of its machines
 
 	slow   sync.Mutex
 	factor int // how slow machines are; 0 if not known yet
 }
 
-// caps are what sandboxes can do on this machine as this user.
-func caps() atoll.Caps {
+// caps are what sandboxes can do on this machine as this user, in machines that can do
+// what able says.
+func caps(able vm.Caps) atoll.Caps {
 	_, cpu := cgroup.Open(cgroup.Root).Can()
 	return atoll.Caps{
 		Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
-		TTY: true, Files: true, Dial: true, Pause: true, Usage: true,
-		Images: true, Users: os.Geteuid() == 0, BindMounts: true, Volumes: true, Tmpfs: true, ReadOnlyRoot: true,
+		TTY: true, Files: true, Dial: true, Pause: able.Pause, Usage: hull.Usage,
+		Images: true, Users: os.Geteuid() == 0, BindMounts: able.Shares, Volumes: able.Shares, Tmpfs: true, ReadOnlyRoot: true,
 		MemoryLimit: true, CPULimit: cpu, ProcessLimit: true, DiskLimit: true,
-		NetworkNone: true, NetworkOn: true, Egress: true,
+		NetworkNone: true, NetworkOn: able.Network, Egress: able.Network,
 	}
 }
 
@@ -48,23 +50,23 @@ func cgroups() bool {
 
 // Open implements kept.Backend.
 func (b *backend) Open(statedir.Dir) error {
-	return os.MkdirAll(b.opts.accelCache(), 0o700)
+	return os.MkdirAll(b.driver.Cache, 0o700)
 }
 
 // Close implements kept.Backend.
 func (b *backend) Close() error { return nil }
 
-// Probe implements kept.Backend: it looks for QEMU, and for what a machine boots.
+// Probe implements kept.Backend: it looks for the hypervisor, and for what a machine boots.
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	if _, err := bundle.FindFormatter(); err != nil {
 		return atoll.Probe{Reason: "mke2fs is not installed", Fix: "apt-get install e2fsprogs"}
 	}
-	opts := qemu.Options{Program: b.opts.Program, Accel: b.opts.Accel, Cache: b.opts.accelCache(), Log: b.opts.Log}
+	kernel := ""
 	im, err := b.opts.Bundles.Get(b.opts.Default)
 	if err == nil {
-		opts.Kernel = im.Path(im.Kernel.File)
+		kernel = im.Path(im.Kernel.File)
 	}
-	p := qemu.Probe(ctx, opts)
+	p := b.driver.Probe(ctx, kernel, b.opts.Log)
 	if err != nil && p.OK {
 		p.Notes = append(p.Notes, "there is no image yet: the first sandbox builds one, or atoll image build")
 	}
@@ -102,7 +104,37 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	case s.Snapshot != "":
 		return no("snapshots: not of virtual machines")
 	}
+	return b.lacks(s)
+}
+
+// lacks refuses what the driver's machines cannot do.
+func (b *backend) lacks(s *atoll.Spec) error {
+	no := func(format string, args ...any) error {
+		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, format+": machines of "+b.driver.Name+" have none, those of another driver may", args...)
+	}
+	if b.opts.Jail != nil && os.Geteuid() != 0 {
+		return atoll.Errorf("create", s.Name, atoll.ErrDenied, "jailer needs root: run as root, or without a jail")
+	}
+	if s.Network.Mode != atoll.NetworkNone && !b.able.Network {
+		return no("network %s", s.Network.Mode)
+	}
+	for _, m := range s.Mounts {
+		switch {
+		case m.Type == atoll.MountTmpfs:
+		case !b.able.Shares:
+			return no("%s mount on %s: shared directories", m.Type, m.Target)
+		case m.ReadOnly && !(b.able.Locked && hull.Mounts):
+			return no("read-only mount on %s: directories that are shared so", m.Target)
+		case m.Type == atoll.MountBind && !hull.Mounts && isFile(m.Source):
+			return no("mount on %s: shared files; mount the directory that it is in", m.Target)
+		}
+	}
 	return nil
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
 }
 
 // The least limits with which a machine is of use.
@@ -147,8 +179,16 @@ func (b *backend) Restores(*atoll.Snapshot, *atoll.Spec) error {
 	return atoll.Errorf("create", "", atoll.ErrUnsupported, "virtual machines have no snapshots")
 }
 
-// Hold implements kept.Backend: a machine has the files of its bundle open.
+// Hold implements kept.Backend: a machine has the files of its bundle open. A sandbox
+// that was made with another driver may have what this one's machines do not.
 func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, error) {
+	st := &rec.Status
+	if err := b.lacks(&st.Spec); err != nil {
+		return nil, err
+	}
+	if st.Caps.Volumes && !b.able.Shares {
+		return nil, atoll.Errorf("start", st.ID, atoll.ErrUnsupported, "its work directory is shared with its machine, which machines of %s cannot: it was made with another driver", b.driver.Name)
+	}
 	_, err := b.found(ctx, rec.Digest, rec.Status.Spec.Image)
 	return nil, err
 }
@@ -169,18 +209,25 @@ func (b *backend) Job(job *keeper.Job) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	program, err := qemu.Find(b.opts.Program) // the keeper has no PATH
+	driver, err := b.driver.Found() // the keeper has no PATH
 	if err != nil {
 		return nil, err
+	}
+	kernel := im.Kernel.File
+	if b.able.ELF && im.Kernel.ELF != nil { // which there is where a kernel is packed
+		kernel = *im.Kernel.ELF
 	}
 	formatter, err := bundle.FindFormatter()
 	if err != nil {
 		return nil, err
 	}
 	plan := hull.Plan{
-		Kernel: im.Path(im.Kernel.File), Initrd: im.Path(im.Initrd.File), Root: im.Path(im.Root().File),
-		Program: program, Formatter: formatter, Accel: b.opts.Accel, Cache: b.opts.accelCache(), Debug: b.opts.Debug, Init: im.Init,
-		Answer: atoll.Duration(b.opts.answer),
+		Kernel: im.Path(kernel), Initrd: im.Path(im.Initrd.File), Root: im.Path(im.Root().File),
+		Driver: driver, Formatter: formatter, Debug: b.opts.Debug, Init: im.Init,
+		Emulated: b.opts.emulated, Answer: atoll.Duration(b.opts.answer),
+	}
+	if !job.Caps.Volumes { // the work directory is the machine's own
+		job.Mounts = slices.DeleteFunc(job.Mounts, func(m keeper.Mount) bool { return m.Source != "" })
 	}
 	job.Unattended = im.Init != nil
 	if b.opts.Files != nil {

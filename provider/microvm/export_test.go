@@ -10,6 +10,12 @@ func (o Options) WithStep(step func(name string) error) Options {
 	return o
 }
 
+// WithEmulation says that machines are emulated behind the driver's back.
+func (o Options) WithEmulation(emulated bool) Options {
+	o.emulated = emulated
+	return o
+}
+
 // WithAnswer gives guests so long to answer.
 func (o Options) WithAnswer(d time.Duration) Options {
 	o.answer = d

@@ -37,7 +37,7 @@ func TestConformanceImages(t *testing.T) {
 		opts.Bundles = ownStore(t)
 		return openWith(t, opts)
 	}
-	providertest.Run(t, withStore, append(options(t), providertest.Only("images"),
+	providertest.Run(t, withStore, append(maker(fresh).options(leftOut(t)...), providertest.Only("images"),
 		providertest.Pullable(ref), providertest.Source("/file", "text", unplug))...)
 }
 

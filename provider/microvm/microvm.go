@@ -1,14 +1,16 @@
 //go:build linux
 
 // Package microvm provides sandboxes that are virtual machines of their own, with a
-// kernel of their own: on QEMU, with KVM where that works, else emulated. Each is owned by
-// a keeper process, and dies with that, and never with a server.
+// kernel of their own: on QEMU, with KVM where that works, else emulated, or on another
+// driver of package vm, where sandboxes can do less. Each is owned by a keeper process,
+// and dies with that, and never with a server.
 //
 // What they boot is a bundle (package image/bundle), which is built from Debian's packages
 // or from an OCI image when it is first needed.
 package microvm
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"path/filepath"
@@ -19,7 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/kept"
 	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
 	"github.com/seed46cd37a8/atoll/vm"
-	"github.com/seed46cd37a8/atoll/vm/qemu"
+	"github.com/seed46cd37a8/atoll/vm/firecracker"
 )
 
 // Options configure the provider. Dir and Bundles are required; zero fields mean
@@ -38,10 +40,17 @@ type Options struct {
 	Default string
 	// Helper is the binary that is executed as keeper. Default: this binary.
 	Helper string
-	// Program is QEMU's. Default: that of this machine's architecture, in PATH.
+	// Driver makes the machines: "qemu", "firecracker" or "vz". What its machines lack,
+	// sandboxes do: see Info. Default: qemu on Linux, vz on macOS.
+	Driver string
+	// Program is the hypervisor's. Default: the one in PATH, and QEMU's that of this
+	// machine's architecture.
 	Program string
-	// Accel is "kvm" or "tcg", which is emulation. Default: kvm where that works.
+	// Accel is, for qemu, "kvm" or "tcg", which is emulation. Default: kvm where that works.
 	Accel string
+	// Jail confines machines of firecracker, and needs root; nil does not. Bundles and
+	// Dir have to be on one file system.
+	Jail *firecracker.Jail
 	// Spare keeps one keeper process started ahead of the next Create.
 	Spare bool
 	// Cgroup is what the names of the sandboxes' cgroups begin with. Default: "atoll-",
@@ -57,6 +66,8 @@ type Options struct {
 
 	step   func(name string) error // asked before each step of making and starting a sandbox, and fails it: for tests
 	answer time.Duration           // how long a guest may take to answer; 0 is the default: for tests
+
+	emulated bool // machines are, and the driver does not know: for tests
 }
 
 // A Provider makes sandboxes that are virtual machines.
@@ -77,8 +88,15 @@ func New(opts Options) (*Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: caps()}
-	b := &backend{opts: opts, caps: info.Caps}
+	driver := hull.Driver{
+		Name: cmp.Or(opts.Driver, hull.DefaultDriver()), Program: opts.Program, Accel: opts.Accel,
+		Cache: filepath.Join(opts.Dir, "accel"), Jail: opts.Jail,
+	}
+	if err := driver.Check(); err != nil {
+		return nil, err
+	}
+	b := &backend{opts: opts, driver: driver, able: driver.Caps()}
+	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: caps(b.able)}
 	p, err := kept.New(kept.Options{
 		Info: info, Backend: b, Keeper: hull.Argv0, Steps: hull.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Log: opts.Log, Step: opts.step,
@@ -128,19 +146,40 @@ func (p *Provider) Slow(ctx context.Context) int {
 		if im, err := b.opts.Bundles.Get(b.opts.Default); err == nil {
 			kernel = im.Path(im.Kernel.File)
 		}
-		d, err := qemu.New(ctx, qemu.Options{Program: b.opts.Program, Accel: b.opts.Accel, Kernel: kernel, Cache: b.opts.accelCache(), Log: b.opts.Log})
+		d, err := b.driver.Open(ctx, kernel, b.opts.Log)
 		if err != nil {
 			return 1
 		}
-		b.factor = int(vm.Scale(d.Caps(), 1))
+		able := d.Caps()
+		able.Emulated = able.Emulated || b.opts.emulated
+		b.factor = int(vm.Scale(able, 1))
 	}
 	return b.factor
 }
 
-// accelCache is where what was found out about accelerators is.
-func (o *Options) accelCache() string { return filepath.Join(o.Dir, "accel") }
+// Volumes implements atoll.VolumeStore.
+func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
+	if !p.Info().Caps.Volumes {
+		return nil, p.noVolumes("volumes", project)
+	}
+	return p.Provider.Volumes(ctx, project)
+}
+
+// RemoveVolume implements atoll.VolumeStore.
+func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error {
+	if !p.Info().Caps.Volumes {
+		return p.noVolumes("remove volume", name)
+	}
+	return p.Provider.RemoveVolume(ctx, project, name)
+}
+
+func (p *Provider) noVolumes(op, id string) error {
+	return atoll.Errorf(op, id, atoll.ErrUnsupported, "machines of %s share no directories, and so have no volumes", p.backend.driver.Name)
+}
 
 var (
 	_ atoll.Provider = (*Provider)(nil)
 	_ atoll.Preparer = (*Provider)(nil)
+
+	_ atoll.VolumeStore = (*Provider)(nil)
 )

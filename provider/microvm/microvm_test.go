@@ -16,27 +16,33 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/internal/fakefire"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
+	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
 	"github.com/seed46cd37a8/atoll/providertest"
 	"github.com/seed46cd37a8/atoll/vm/qemu"
 )
 
 func TestConformance(t *testing.T) {
 	need(t)
-	providertest.Run(t, open, options(t)...)
+	providertest.Run(t, maker(fresh).open, maker(fresh).options(leftOut(t)...)...)
 }
 
-func options(t testing.TB) []providertest.Option {
-	return append(leftOut(t), []providertest.Option{
+// A maker returns options for a provider over directories of its own.
+type maker func(t testing.TB) microvm.Options
+
+// options are those of the suite, besides which some are given.
+func (fresh maker) options(besides ...providertest.Option) []providertest.Option {
+	return append(besides, []providertest.Option{
 		providertest.Slow(10),
 		providertest.Count(4),
 		providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause", "network", "escape", "siege"),
 		providertest.Leaks(leaks),
 		providertest.Reopen(reopened),
-		providertest.Elsewhere(elsewhere),
+		providertest.Elsewhere(fresh.elsewhere),
 		providertest.Crash(crash),
-		providertest.Steps(stepwise),
+		providertest.Steps(fresh.stepwise),
 		providertest.Debian(func(*testing.T) string { return microvm.DefaultBundle }),
 	}...)
 }
@@ -72,7 +78,7 @@ func optionsOf(p atoll.Provider) microvm.Options {
 }
 
 // open makes a provider over directories of its own.
-func open(t *testing.T) atoll.Provider {
+func (fresh maker) open(t *testing.T) atoll.Provider {
 	t.Helper()
 	return openWith(t, fresh(t))
 }
@@ -91,7 +97,7 @@ func openWith(t testing.TB, opts microvm.Options) *microvm.Provider {
 func reopened(t *testing.T, p atoll.Provider) atoll.Provider { return openWith(t, optionsOf(p)) }
 
 // stepwise opens a provider whose steps can fail.
-func stepwise(t *testing.T, step func(name string) error) atoll.Provider {
+func (fresh maker) stepwise(t *testing.T, step func(name string) error) atoll.Provider {
 	return openWith(t, fresh(t).WithStep(step))
 }
 
@@ -216,21 +222,24 @@ func leaks(t *testing.T) []string {
 }
 
 // elsewhere makes sandboxes by another process.
-func elsewhere(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider) {
+func (fresh maker) elsewhere(t *testing.T) (other *exec.Cmd, open func() atoll.Provider) {
 	opts := fresh(t)
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	maker = exec.Command(exe, opts.Dir, opts.RunDir, testenv.BundleStore(t), opts.Cgroup)
-	maker.Env = append(os.Environ(), makerEnv+"=1")
-	return maker, func() atoll.Provider { return openWith(t, opts) }
+	other = exec.Command(exe, opts.Dir, opts.RunDir, testenv.BundleStore(t), opts.Cgroup, opts.Driver, opts.Program)
+	other.Env = append(os.Environ(), makerEnv+"=1")
+	return other, func() atoll.Provider { return openWith(t, opts) }
 }
 
 // makerEnv makes this program one that makes a sandbox, and waits to be killed.
 const makerEnv = "ATOLL_TEST_MAKER"
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == hull.Firecracker {
+		os.Exit(fakefire.Firecracker(os.Args))
+	}
 	if os.Getenv(makerEnv) == "" {
 		os.Exit(m.Run())
 	}
@@ -246,7 +255,8 @@ func makeSandbox(args []string) error {
 		return err
 	}
 	defer store.Close()
-	p, err := microvm.New(microvm.Options{Dir: args[0], RunDir: args[1], Bundles: store, Cgroup: args[3]})
+	opts := microvm.Options{Dir: args[0], RunDir: args[1], Bundles: store, Cgroup: args[3], Driver: args[4], Program: args[5]}
+	p, err := microvm.New(opts.WithEmulation(opts.Driver != ""))
 	if err != nil {
 		return err
 	}

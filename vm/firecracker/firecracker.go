@@ -56,7 +56,7 @@ func (d *Driver) Name() string { return "firecracker" }
 // Caps implements vm.Driver. There is no network: that would take a tap device, which
 // only root can make.
 func (d *Driver) Caps() vm.Caps {
-	return vm.Caps{Snapshot: true, Pause: true, Formats: []vm.Format{vm.FormatRaw}}
+	return vm.Caps{Snapshot: true, Pause: true, ELF: true, Vsock: true, Formats: []vm.Format{vm.FormatRaw}}
 }
 
 // maxID is how long the id of a machine may be for Firecracker.
@@ -100,6 +100,20 @@ func elsewhere() string {
 }
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"
+
+// Find returns opts with the paths of the programs, for who has no PATH later. Kinds:
+// ErrUnavailable.
+func Find(opts Options) (Options, error) {
+	d := New(opts)
+	var err error
+	if opts.Program, err = d.program(); err != nil || opts.Jail == nil {
+		return opts, err
+	}
+	jail := *opts.Jail
+	jail.Jailer, err = d.jailer()
+	opts.Jail = &jail
+	return opts, err
+}
 
 // program finds firecracker, jailer finds jailer.
 func (d *Driver) program() (string, error) { return look(d.opts.Program, "firecracker") }

@@ -98,9 +98,17 @@ func (d *Driver) Name() string { return "qemu" }
 
 // Caps implements vm.Driver.
 func (d *Driver) Caps() vm.Caps {
+	caps := Caps()
+	caps.Emulated = d.accel == accelTCG
+	return caps
+}
+
+// Caps are those of every Driver here, as far as no machine has to be tried for that:
+// Emulated is.
+func Caps() vm.Caps {
 	_, noShares := findShareDaemon()
 	return vm.Caps{
-		Emulated: d.accel == accelTCG, Pause: true, Network: true, Shares: noShares == nil,
+		Pause: true, Network: true, Shares: noShares == nil, Locked: noShares == nil,
 		Formats: []vm.Format{vm.FormatRaw, vm.FormatQcow2},
 	}
 }

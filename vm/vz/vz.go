@@ -34,7 +34,7 @@ func New(opts Options) *Driver { return &Driver{opts} }
 // Name implements vm.Driver.
 func (d *Driver) Name() string { return "vz" }
 
-// Caps implements vm.Driver.
+// Caps implements vm.Driver. vfkit shares directories for writing only.
 func (d *Driver) Caps() vm.Caps {
 	return vm.Caps{Pause: true, Network: true, Shares: true, Formats: []vm.Format{vm.FormatRaw}}
 }
@@ -74,11 +74,6 @@ func (d *Driver) New(h *vm.Hardware) (vm.Machine, error) {
 	for _, p := range slices.Concat([]string{h.Kernel, h.Initrd}, paths(h)) {
 		if strings.ContainsAny(p, ",\"\n\x00") {
 			return nil, bad("path %q: vfkit takes no commas, quotes and line ends in paths", p)
-		}
-	}
-	for _, s := range h.Shares {
-		if s.ReadOnly {
-			return nil, cannot("share %q: vfkit shares directories for writing only: share a copy, or make a read-only disk", s.Tag)
 		}
 	}
 	seen := map[uint32]bool{}
@@ -140,6 +135,9 @@ func (d *Driver) here() bool { return runtime.GOOS == "darwin" || d.opts.Program
 func elsewhere() string {
 	return "vz sandbox provider is only available on macOS (darwin), current platform: " + runtime.GOOS
 }
+
+// Find returns the path of vfkit: "" is the one in PATH. Kinds: ErrUnavailable.
+func Find(program string) (string, error) { return New(Options{Program: program}).program() }
 
 // program finds vfkit.
 func (d *Driver) program() (string, error) {

@@ -14,10 +14,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
@@ -25,7 +24,6 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/usernet"
 	"github.com/seed46cd37a8/atoll/vm"
-	"github.com/seed46cd37a8/atoll/vm/qemu"
 )
 
 // What a sandbox has whose spec does not say otherwise.
@@ -49,24 +47,51 @@ func (e *engine) Steps() []keeper.Step {
 // Steps are the names of what a keeper does to start a sandbox, in their order.
 func Steps() []string { return keeper.Steps((&engine{}).Steps()) }
 
+// openDriver makes the driver of the plan.
 func (e *engine) openDriver(ctx context.Context, _ *keeper.Undo) error {
-	d, err := qemu.New(ctx, qemu.Options{Program: e.plan.Program, Accel: e.plan.Accel, Kernel: e.plan.Kernel, Cache: e.plan.Cache, Log: e.box.Log})
+	d, err := e.plan.Driver.Open(ctx, e.plan.Kernel, e.box.Log)
 	if err != nil {
 		return err
 	}
-	e.driver = d
+	e.driver, e.caps = d, d.Caps()
+	e.caps.Emulated = e.caps.Emulated || e.plan.Emulated
 	return nil
 }
 
-// makeDisks makes the disks for what the machine keeps: of a sandbox what changes in its
-// root file system; of a machine that has something to run what that has a disk for, and
-// changes in the root file system are in memory.
+// ownDisks are those of a sandbox, by their ids: for what changes in its root file system,
+// and for its work directory where that is not shared.
+func (e *engine) ownDisks() (list []vm.Disk) {
+	if e.plan.Init != nil {
+		return nil
+	}
+	if !e.job.Spec.ReadOnlyRoot {
+		list = append(list, vm.Disk{ID: upperDisk, Path: filepath.Join(e.job.Dir, upperName)})
+	}
+	elsewhere := func(m keeper.Mount) bool { return m.Target == atoll.DefaultWorkdir }
+	if !e.shares() && !slices.ContainsFunc(e.job.Mounts, elsewhere) {
+		list = append(list, vm.Disk{ID: workDisk, Path: filepath.Join(e.job.Dir, workName)})
+	}
+	return list
+}
+
+// What the guest calls disks.
+const (
+	rootDisk  = "root"
+	upperDisk = "upper"
+	workDisk  = "work"
+)
+
+// makeDisks makes the disks for what the machine keeps: those of a sandbox; of a machine
+// that has something to run what that has a disk for, and changes in the root file system
+// are in memory.
 func (e *engine) makeDisks(ctx context.Context, undo *keeper.Undo) error {
-	if e.plan.Init == nil {
-		if e.job.Spec.ReadOnlyRoot {
-			return nil
+	for _, d := range e.ownDisks() {
+		if err := e.makeDisk(ctx, undo, d.Path); err != nil {
+			return err
 		}
-		return e.makeDisk(ctx, undo, filepath.Join(e.job.Dir, upperName))
+	}
+	if e.plan.Init == nil {
+		return nil
 	}
 	for _, d := range e.plan.Init.Disks {
 		path := e.initDisk(d.ID)
@@ -94,25 +119,42 @@ func (e *engine) makeDisk(ctx context.Context, undo *keeper.Undo, path string) e
 	}
 	if info, err := os.Stat(path); err == nil {
 		if e.plan.Init != nil && info.Size() < int64(size) {
-			return os.Truncate(path, int64(size)) // the guest sees to the file system
+			err = os.Truncate(path, int64(size)) // the guest sees to the file system
 		}
-		return nil
+		return errors.Join(err, e.give(path))
 	}
 	made := path + ".new" // until it has a file system
 	undo.Add(func() { _ = os.Remove(path) })
 	defer os.Remove(made)
-	f, err := os.OpenFile(made, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err := e.format(ctx, made, int64(size)); err != nil {
+		return err
+	}
+	return os.Rename(made, path)
+}
+
+// format makes a file of that size with an ext4 in it, by mke2fs with these options.
+func (e *engine) format(ctx context.Context, path string, size int64, options ...string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.Truncate(int64(size)), f.Close()); err != nil {
+	if err := errors.Join(f.Truncate(size), f.Close()); err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(ctx, e.plan.Formatter, "-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0", made).CombinedOutput()
+	args := append([]string{"-q", "-F", "-t", "ext4", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0"}, options...)
+	out, err := exec.CommandContext(ctx, e.plan.Formatter, append(args, path)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("make a file system on %s: %w: %s", path, err, bytes.TrimSpace(out))
 	}
-	return os.Rename(made, path)
+	return e.give(path)
+}
+
+// give makes a disk over to who runs the hypervisor, where that is another user.
+func (e *engine) give(path string) error {
+	if j := e.plan.Driver.Jail; j != nil {
+		return os.Chown(path, j.UID, j.GID)
+	}
+	return nil
 }
 
 // sharedDir is the directory that is shared for a mount, and whether that has one file only,
@@ -130,6 +172,10 @@ func isFile(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && !info.IsDir()
 }
+
+// shares reports whether directories of the host are shared with the machine. That was
+// settled when the sandbox was made: what it keeps is where it was put then.
+func (e *engine) shares() bool { return e.job.Caps.Volumes }
 
 // arrange mounts what cannot be shared as it is, in the mount namespace of this process:
 // directories that are not to be changed where nobody can change them, since it is the guest
@@ -162,15 +208,14 @@ func (e *engine) arrange(_ context.Context, undo *keeper.Undo) error {
 }
 
 func (e *engine) bind(source, at string, readOnly bool) error {
-	if err := unix.Mount(source, at, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	if err := bind(source, at); err != nil {
 		return fmt.Errorf("mount %s: %w", source, err)
 	}
 	e.arranged = append(e.arranged, at)
 	if !readOnly {
 		return nil
 	}
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY} // also of all that is mounted below it
-	if err := unix.MountSetattr(unix.AT_FDCWD, at, unix.AT_RECURSIVE, &attr); err != nil {
+	if err := seal(at); err != nil {
 		return fmt.Errorf("mount %s read-only: %w", source, err)
 	}
 	return nil
@@ -208,7 +253,11 @@ func (e *engine) hardware() (*vm.Hardware, error) {
 	h := &vm.Hardware{
 		ID: e.box.ID(), Dir: dir, Console: e.console(), CPUs: e.cpus(), Memory: e.memory(),
 		Kernel: e.plan.Kernel, Initrd: e.plan.Initrd,
-		Disks: []vm.Disk{{ID: "root", Path: e.plan.Root, ReadOnly: true}},
+		Disks: append([]vm.Disk{{ID: rootDisk, Path: e.plan.Root, ReadOnly: true}}, e.ownDisks()...),
+		Ports: []uint32{vm.PortControl, vm.PortAPI, vm.PortPowerOff},
+	}
+	if e.caps.Vsock {
+		h.CID = vm.MinCID
 	}
 	if !e.plan.Debug {
 		h.Cmdline = append(h.Cmdline, "quiet")
@@ -217,8 +266,9 @@ func (e *engine) hardware() (*vm.Hardware, error) {
 		for _, d := range e.plan.Init.Disks {
 			h.Disks = append(h.Disks, vm.Disk{ID: d.ID, Path: e.initDisk(d.ID)})
 		}
-	} else if !e.job.Spec.ReadOnlyRoot {
-		h.Disks = append(h.Disks, vm.Disk{ID: "upper", Path: filepath.Join(e.job.Dir, upperName)})
+	}
+	if path := e.metadataDisk(); path != "" {
+		h.Disks = append(h.Disks, vm.Disk{ID: vm.MetadataTag, Path: path, ReadOnly: true})
 	}
 	for i, m := range e.job.Mounts {
 		if m.Source != "" {
@@ -250,7 +300,7 @@ func (e *engine) boot(ctx context.Context, undo *keeper.Undo) error {
 		err = e.bootOnce(ctx, undo)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return atoll.Errorf("start", e.box.ID(), atoll.ErrTimeout, "the guest did not come up within %s, twice; its console is %s", vm.Scale(e.driver.Caps(), connectTime), e.console())
+		return atoll.Errorf("start", e.box.ID(), atoll.ErrTimeout, "the guest did not come up within %s, twice; its console is %s", vm.Scale(e.caps, connectTime), e.console())
 	}
 	if err == nil {
 		e.box.Watch()
@@ -281,12 +331,14 @@ func (e *engine) bootOnce(ctx context.Context, undo *keeper.Undo) (err error) {
 	if err := m.Start(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, vm.Scale(e.driver.Caps(), connectTime))
+	ctx, cancel := context.WithTimeout(ctx, vm.Scale(e.caps, connectTime))
 	defer cancel()
 	conn, err := m.Dial(ctx, vm.PortControl)
 	if err != nil {
 		if died := m.Wait(ended()); died != nil && !errors.Is(died, context.Canceled) {
 			err = died
+		} else if ctx.Err() != nil {
+			err = ctx.Err() // however the driver puts it
 		}
 		if s, ok := m.(vm.Staller); ok {
 			if full, _ := s.Stalled(); full {
@@ -320,15 +372,9 @@ func (e *engine) newNetwork(h *vm.Hardware) (*usernet.Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	ours, theirs, err := card()
 	if err != nil {
 		return nil, err
-	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "network"), os.NewFile(uintptr(fds[1]), "card")
-	for _, fd := range fds { // a frame is 64 KiB
-		for _, opt := range []int{unix.SO_SNDBUF, unix.SO_RCVBUF} {
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, 4<<20) // as much as is allowed
-		}
 	}
 	n, err := usernet.New(ours, usernet.Options{Policy: policy, Log: e.box.Log})
 	if err != nil {
@@ -374,17 +420,25 @@ func (e *engine) setup() *guest.Setup {
 			Cmd: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin, Held: spec.AutoRemove,
 		},
 		Hostname: hostname(spec), Time: time.Now().UnixNano(), Entropy: make([]byte, 64),
-		Root: guest.Root{Disk: "root", Upper: "upper"},
+		Root: guest.Root{Disk: rootDisk, Upper: upperDisk},
 	}
 	_, _ = rand.Read(s.Entropy) // never fails
 	switch {
 	case e.plan.Init != nil:
-		s.Root, s.Init = guest.Root{Disk: "root"}, e.plan.Init
+		s.Root, s.Init = guest.Root{Disk: rootDisk}, e.plan.Init
 	case spec.ReadOnlyRoot:
-		s.Root = guest.Root{Disk: "root", Fixed: true}
+		s.Root = guest.Root{Disk: rootDisk, Fixed: true}
 	}
 	if n := spec.Resources.Processes; n > 0 {
 		s.Processes = n
+	}
+	if e.metadataDisk() != "" {
+		s.Mounts = append(s.Mounts, guest.MachineDir{Target: vm.MetadataDir, Disk: vm.MetadataTag, ReadOnly: true})
+	}
+	for _, d := range e.ownDisks() {
+		if d.ID == workDisk { // of which a directory is shown: at the top are files of ext4's own
+			s.Mounts = append(s.Mounts, guest.MachineDir{Target: workAt, Disk: d.ID}, guest.MachineDir{Target: atoll.DefaultWorkdir, Bind: workAt + "/files"})
+		}
 	}
 	for i, m := range e.job.Mounts {
 		d := guest.MachineDir{Target: m.Target, Size: m.Size, ReadOnly: m.ReadOnly}
@@ -407,6 +461,9 @@ func (e *engine) setup() *guest.Setup {
 	}
 	return s
 }
+
+// workAt is where the guest has the disk of the work directory.
+const workAt = "/run/atoll/work"
 
 // hostname is what a sandbox calls itself.
 func hostname(spec *atoll.Spec) string {

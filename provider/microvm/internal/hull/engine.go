@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,8 +18,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
@@ -34,12 +33,11 @@ import (
 type Plan struct {
 	Kernel    string `json:"kernel"`
 	Initrd    string `json:"initrd"`
-	Root      string `json:"root"`              // the disk of its root file system
-	Program   string `json:"program,omitempty"` // QEMU's
-	Formatter string `json:"formatter"`         // mke2fs
-	Accel     string `json:"accel,omitempty"`
-	Cache     string `json:"cache,omitempty"` // what was found out about accelerators
-	Debug     bool   `json:"debug,omitempty"` // the kernel says all that it does
+	Root      string `json:"root"` // the disk of its root file system
+	Driver    Driver `json:"driver"`
+	Formatter string `json:"formatter"`          // mke2fs
+	Debug     bool   `json:"debug,omitempty"`    // the kernel says all that it does
+	Emulated  bool   `json:"emulated,omitempty"` // and the driver does not know: for tests
 
 	Answer  atoll.Duration    `json:"answer,omitzero"`   // how long the guest may take to answer; 0 is the default
 	Init    *vm.Init          `json:"init,omitempty"`    // what runs of the machine's own
@@ -50,6 +48,8 @@ type Plan struct {
 // Names of files in Job.Dir.
 const (
 	upperName   = "upper.img"   // the disk with what was changed in the root file system
+	workName    = "work.img"    // the disk with the work directory, where that is not the host's
+	jailedName  = "vm"          // the directory for the machine's sockets, where there is a jail
 	consoleName = "console.log" // what the machine prints
 )
 
@@ -60,6 +60,7 @@ type engine struct {
 	job            *keeper.Job
 	plan           Plan
 	driver         vm.Driver
+	caps           vm.Caps // of its machines
 
 	machine  vm.Machine // nil before it is started
 	network  *usernet.Network
@@ -281,7 +282,7 @@ func (e *engine) answering() time.Duration {
 	if d := time.Duration(e.plan.Answer); d > 0 {
 		return d
 	}
-	return vm.Scale(e.driver.Caps(), answering)
+	return vm.Scale(e.caps, answering)
 }
 
 // answer bounds a call to the guest.
@@ -407,7 +408,7 @@ func (e *engine) SaveMain(path string) error { return e.Left().Save(path, atoll.
 func (e *engine) Unmount() error {
 	var errs []error
 	for _, dir := range slices.Backward(e.arranged) {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		if err := unmount(dir); err != nil {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", dir, err))
 		}
 	}
@@ -419,10 +420,21 @@ func (e *engine) console() string {
 	return cmp.Or(e.plan.Console, filepath.Join(e.job.Dir, consoleName))
 }
 
-// run is the directory for the machine's sockets.
+// run is the directory for the machine's sockets. That of a jail, in which its disks are
+// to appear, is on their file system: it leads there.
 func (e *engine) run() (string, error) {
 	dir := filepath.Join(e.job.Run, "vm")
-	return dir, os.MkdirAll(dir, 0o700)
+	if e.plan.Driver.Jail == nil {
+		return dir, os.MkdirAll(dir, 0o700)
+	}
+	jailed := filepath.Join(e.job.Dir, jailedName)
+	if err := os.MkdirAll(jailed, 0o700); err != nil {
+		return "", err
+	}
+	if err := os.Symlink(jailed, dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	return dir, nil
 }
 
 var _ keeper.Engine = (*engine)(nil)

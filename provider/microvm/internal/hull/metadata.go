@@ -20,15 +20,30 @@ import (
 // for.
 func (e *engine) metadataDir() string { return filepath.Join(e.job.Run, "metadata") }
 
+// metadataDisk is the path of a disk with what is in that directory, where it cannot be
+// shared so that nobody inside changes it; "" where it is.
+func (e *engine) metadataDisk() string {
+	if e.shares() && e.plan.Driver.Caps().Locked {
+		return ""
+	}
+	return filepath.Join(e.job.Run, "metadata.img")
+}
+
+// metadataSize is that of the disk, besides the file.
+const metadataSize = 1 << 20
+
 // addMetadata has that directory be one of those that are mounted. It comes first: what
 // the spec has there is above it.
 func (e *engine) addMetadata() {
+	if e.metadataDisk() != "" {
+		return
+	}
 	m := keeper.Mount{Source: e.metadataDir(), Target: vm.MetadataDir, ReadOnly: true}
 	e.job.Mounts = slices.Insert(e.job.Mounts, 0, m)
 }
 
 // writeMetadata is before the mounts are arranged.
-func (e *engine) writeMetadata(_ context.Context, undo *keeper.Undo) error {
+func (e *engine) writeMetadata(ctx context.Context, undo *keeper.Undo) error {
 	dir := e.metadataDir()
 	undo.Add(func() { _ = os.RemoveAll(dir) })
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -37,7 +52,17 @@ func (e *engine) writeMetadata(_ context.Context, undo *keeper.Undo) error {
 	if err := e.metadata().Write(dir); err != nil {
 		return fmt.Errorf("write what the sandbox is for: %w", err)
 	}
-	return nil
+	disk := e.metadataDisk()
+	if disk == "" {
+		return nil
+	}
+	info, err := os.Stat(filepath.Join(dir, vm.MetadataName))
+	if err != nil {
+		return err
+	}
+	undo.Add(func() { _ = os.Remove(disk) })
+	size := (info.Size() + metadataSize + 4095) / 4096 * 4096
+	return e.format(ctx, disk, size, "-O", "^has_journal", "-d", dir)
 }
 
 // metadata says what the spec and its environment say. The agent is the main process.
