@@ -64,13 +64,14 @@ type Config struct {
 	// Pools are in the file alone.
 	Pools map[string]*Pool `yaml:"pool"`
 
-	// One table for each provider, under its name.
-	GVisor   GVisor   `yaml:"gvisor"`
-	Docker   Docker   `yaml:"docker"`
-	MicroVM  MicroVM  `yaml:"microvm"`
-	VMDocker VMDocker `yaml:"vmdocker"`
-	Local    Local    `yaml:"local"`
-	Mock     Mock     `yaml:"mock"`
+	// One table for each provider, under its name, and for what makes the machines of some.
+	GVisor      GVisor      `yaml:"gvisor"`
+	Docker      Docker      `yaml:"docker"`
+	MicroVM     MicroVM     `yaml:"microvm"`
+	Firecracker Firecracker `yaml:"firecracker"`
+	VMDocker    VMDocker    `yaml:"vmdocker"`
+	Local       Local       `yaml:"local"`
+	Mock        Mock        `yaml:"mock"`
 
 	file     string
 	values   []Value
@@ -191,6 +192,7 @@ func defaults(env map[string]string) *Config {
 		GVisor:       defaultGVisor(),
 		Docker:       defaultDocker(),
 		MicroVM:      defaultMicroVM(),
+		Firecracker:  defaultFirecracker(),
 		VMDocker:     defaultVMDocker(),
 	}
 }
@@ -262,6 +264,7 @@ func (c *Config) check(s *schema) error {
 		}
 	}
 	c.Image.check(bad)
+	c.Firecracker.check(bad)
 	if c.Reconcile.Every < 0 {
 		bad("reconcile.every", fmt.Errorf("%s: must be positive, or 0 for at the start only", c.Reconcile.Every))
 	}

@@ -14,20 +14,31 @@ func openMicroVM(cfg *Config, opts Options) (atoll.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := microvm.New(microvm.Options{
-		Dir:     filepath.Join(cfg.StateDir, "microvm"),
-		Bundles: bundles,
-		Default: cfg.MicroVM.Bundle,
-		Program: cfg.MicroVM.QEMU,
-		Accel:   strings.TrimPrefix(cfg.MicroVM.Accel, "auto"),
-		Debug:   cfg.MicroVM.Debug,
-		Spare:   opts.Server,
-		Log:     opts.Log,
-	})
+	o := machineOptions(cfg, cfg.MicroVM.Driver, opts)
+	o.Dir, o.Bundles, o.Default, o.Spare = filepath.Join(cfg.StateDir, "microvm"), bundles, cfg.MicroVM.Bundle, opts.Server
+	p, err := microvm.New(o)
 	if err != nil {
 		return nil, errors.Join(err, bundles.Close())
 	}
 	return &withBundles{atoll.ProviderLayer{Provider: p}, bundles.Close}, nil
+}
+
+// machineOptions are those of machines that a driver makes.
+func machineOptions(cfg *Config, driver string, opts Options) microvm.Options {
+	o := microvm.Options{Driver: driver, Debug: cfg.MicroVM.Debug, Log: opts.Log}
+	if o.Driver == auto {
+		o.Driver = microvm.DefaultDriver()
+	}
+	switch o.Driver {
+	case "firecracker":
+		f := cfg.Firecracker.options()
+		o.Program, o.Jail = f.Program, f.Jail
+	case "vz":
+		o.Program = cfg.MicroVM.VFKit
+	default:
+		o.Program, o.Accel = cfg.MicroVM.QEMU, strings.TrimPrefix(cfg.MicroVM.Accel, auto)
+	}
+	return o
 }
 
 // withBundles closes them after the provider that uses them.

@@ -2,10 +2,11 @@ package config
 
 import "github.com/seed46cd37a8/atoll"
 
-// VMDocker are the settings of the provider vmdocker, whose machines run on what those of
-// microvm do. They can be set on every operating system, so that machines can share a file.
+// VMDocker are the settings of the provider vmdocker, whose machines are made as those of
+// microvm are. They can be set on every operating system, so that machines can share a file.
 type VMDocker struct {
 	Image         string      `yaml:"image" doc:"image of sandboxes that name none"`
+	Driver        string      `yaml:"driver" form:"auto qemu vz" doc:"what makes the machines, as in microvm.driver; those of firecracker have no network to fetch images over"`
 	CPUCount      int         `yaml:"cpu_count" doc:"CPUs of a project's machine"`
 	MemoryMB      int         `yaml:"memory_mb" doc:"memory of a project's machine, in MiB"`
 	Disk          atoll.Bytes `yaml:"disk" doc:"size of a project's disk, of which what is not used takes no space; it may become larger"`
@@ -15,5 +16,5 @@ type VMDocker struct {
 }
 
 func defaultVMDocker() VMDocker {
-	return VMDocker{Image: "ubuntu:22.04", CPUCount: 2, MemoryMB: 2048, Disk: 20 << 30, IdleTimeout: "30m"}
+	return VMDocker{Image: "ubuntu:22.04", Driver: auto, CPUCount: 2, MemoryMB: 2048, Disk: 20 << 30, IdleTimeout: "30m"}
 }

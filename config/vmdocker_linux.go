@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
@@ -29,13 +28,12 @@ func openVMDocker(cfg *Config, opts Options) (atoll.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := microvm.New(microvm.Options{
-		Dir: filepath.Join(dir, "machines"), Bundles: bundles, Default: microvm.EngineBundle,
-		Program: cfg.MicroVM.QEMU, Accel: strings.TrimPrefix(cfg.MicroVM.Accel, "auto"), Debug: cfg.MicroVM.Debug, Log: opts.Log,
-		Files: func(spec *atoll.Spec) microvm.Files {
-			return microvm.Files{Console: machines.ConsoleLog(spec.Project), Disks: map[string]string{bundle.DataDisk: machines.DataDisk(spec.Project)}}
-		},
-	})
+	o := machineOptions(cfg, c.Driver, opts)
+	o.Dir, o.Bundles, o.Default = filepath.Join(dir, "machines"), bundles, microvm.EngineBundle
+	o.Files = func(spec *atoll.Spec) microvm.Files {
+		return microvm.Files{Console: machines.ConsoleLog(spec.Project), Disks: map[string]string{bundle.DataDisk: machines.DataDisk(spec.Project)}}
+	}
+	m, err := microvm.New(o)
 	if err != nil {
 		return nil, errors.Join(err, bundles.Close())
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 func TestValidate(t *testing.T) {
-	able := Caps{Snapshot: true, Pause: true, Network: true, Shares: true, Formats: []Format{FormatRaw, FormatQcow2}}
+	able := Caps{Snapshot: true, Pause: true, Network: true, Shares: true, Locked: true, Formats: []Format{FormatRaw, FormatQcow2}}
 	unable := Caps{Formats: []Format{FormatRaw}}
 	good := Hardware{ID: "one", Dir: "/tmp/one", CPUs: 1, Memory: 128 << 20}
 	card, err := os.Open(os.DevNull)
@@ -56,6 +56,8 @@ func TestValidate(t *testing.T) {
 		"no MAC":             {func(h *Hardware) { h.Network = card }, able, atoll.ErrInvalid, "six bytes"},
 		"no network":         {func(h *Hardware) { h.Network = card }, unable, atoll.ErrUnsupported, "no network"},
 		"no shares":          {func(h *Hardware) { h.Shares = []Share{{Tag: "x", Dir: "/x"}} }, unable, atoll.ErrUnsupported, "no shared"},
+		"read-only share":    {func(h *Hardware) { h.Shares = []Share{{Tag: "x", Dir: "/x", ReadOnly: true}} }, able, "", ""},
+		"no read-only share": {func(h *Hardware) { h.Shares = []Share{{Tag: "x", Dir: "/x", ReadOnly: true}} }, Caps{Shares: true}, atoll.ErrUnsupported, "read-only disk"},
 		"no snapshots":       {func(h *Hardware) { h.Snapshot = "/x" }, unable, atoll.ErrUnsupported, "no snapshots"},
 		"disks":              {func(h *Hardware) { h.Disks = []Disk{disk, {ID: "data", Path: "/y", Format: FormatQcow2}} }, able, "", ""},
 		"no such format":     {func(h *Hardware) { h.Disks = []Disk{{ID: "data", Path: "/y", Format: FormatQcow2}} }, unable, atoll.ErrUnsupported, "qcow2"},

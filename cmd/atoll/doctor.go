@@ -42,6 +42,8 @@ type providerDiagnosis struct {
 type driverDiagnosis struct {
 	Name  string   `json:"name"`
 	Users []string `json:"users"` // the providers whose machines it makes
+	// Setting is with which they do, "" by default.
+	Setting string `json:"setting,omitempty"`
 	atoll.Probe
 }
 
@@ -93,7 +95,7 @@ func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
 		d.Providers = append(d.Providers, a.examine(ctx, cfg, e))
 	}
 	for _, e := range config.Drivers() {
-		d.Drivers = append(d.Drivers, driverDiagnosis{e.Name, append([]string{}, e.Users...), e.Probe(ctx, cfg)})
+		d.Drivers = append(d.Drivers, driverDiagnosis{e.Name, append([]string{}, e.Users...), e.Setting, e.Probe(ctx, cfg)})
 	}
 	return d, nil
 }
@@ -198,6 +200,9 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 		uses := "for Go programs (package vm/" + d.Name + "): no provider uses it yet"
 		if len(d.Users) > 0 {
 			uses = "makes the machines of " + strings.Join(d.Users, ", ")
+			if d.Setting != "" {
+				uses += ", with " + d.Setting
+			}
 		}
 		fmt.Fprintf(&b, "\n%s  %s, %s\n", d.Name, verdict(d.Probe), uses)
 		printProbe(&b, "", d.Probe)

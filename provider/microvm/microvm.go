@@ -108,6 +108,9 @@ func New(opts Options) (*Provider, error) {
 	return &Provider{p, b}, nil
 }
 
+// DefaultDriver is what makes machines on this system: see Options.Driver.
+func DefaultDriver() string { return hull.DefaultDriver() }
+
 // Files are paths of what is not to go with a sandbox. What is missing is made, directories
 // too.
 type Files struct {

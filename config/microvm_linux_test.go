@@ -1,0 +1,47 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll/provider/microvm"
+	"github.com/seed46cd37a8/atoll/vm/firecracker"
+)
+
+// Machines are made by the driver that was named, with what it needs.
+func TestMachineOptions(t *testing.T) {
+	for file, want := range map[string]microvm.Options{
+		"microvm: {qemu: /q, accel: auto}":                      {Driver: "qemu", Program: "/q"},
+		"microvm: {driver: qemu, accel: tcg, debug: true}":      {Driver: "qemu", Accel: "tcg", Debug: true},
+		"microvm: {driver: vz, vfkit: /v, qemu: /q}":            {Driver: "vz", Program: "/v"},
+		"microvm: {driver: firecracker, accel: kvm}":            {Driver: "firecracker"},
+		"microvm: {driver: firecracker}\nfirecracker: {uid: 7}": {Driver: "firecracker"},
+		"microvm: {driver: firecracker}\nfirecracker: {program: /f, jail: true, jailer: /j, uid: 7, gid: 8, cgroups: [a.max=1]}": {
+			Driver: "firecracker", Program: "/f",
+			Jail: &firecracker.Jail{Jailer: "/j", UID: 7, GID: 8, Cgroups: []string{"a.max=1"}, CgroupVersion: 2},
+		},
+	} {
+		cfg, err := load(t, file, nil, nil)
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		if got := machineOptions(cfg, cfg.MicroVM.Driver, Options{}); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", file, got, want)
+		}
+	}
+	for file, says := range map[string]string{
+		"microvm: {driver: wsl2}":                    "use auto, qemu, firecracker or vz",
+		"vmdocker: {driver: firecracker}":            "use auto, qemu or vz",
+		"firecracker: {jail: true}":                  "firecracker.uid",
+		"firecracker: {jail: true, uid: 7}":          "firecracker.gid",
+		"firecracker: {cgroup_version: 3}":           "use 1 or 2",
+		"firecracker: {cgroups: [memory.max]}":       "write it like",
+		"firecracker: {jail: true, uid: -1, gid: 8}": "not root",
+	} {
+		if _, err := load(t, file, nil, nil); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", file, err, says)
+		}
+	}
+}
