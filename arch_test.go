@@ -128,6 +128,12 @@ var rooms = map[string]map[string]string{
 		"vm":                "whose driver it is",
 		"vm/internal/child": "the process of that stream",
 	},
+	"internal/fakefire": {
+		"guest":          "which its vsock leads to where there is no machine",
+		"internal/dirfs": "the files that it serves then",
+		"vm":             "what machines are",
+		"vm/qemu":        "which makes its machines where there are any",
+	},
 	"vm/firecracker": {
 		"internal/line":     "how a port is asked for on its vsock",
 		"vm":                "whose driver it is",
@@ -267,7 +273,7 @@ var rooms = map[string]map[string]string{
 		"internal/kept/statedir":         "what a record says of an image",
 		"provider/microvm/internal/hull": "what is a machine's in its keepers",
 		"vm":                             "how large machines can be",
-		"vm/qemu":                        "whether it works here",
+		"vm/firecracker":                 "how its machines are jailed",
 	},
 	"provider/microvm/internal/hull": {
 		"api":                  "what the guest serves is the API",
@@ -277,7 +283,9 @@ var rooms = map[string]map[string]string{
 		"internal/usernet":     "its network",
 		"internal/via":         "files are served by the guest",
 		"vm":                   "what machines are",
-		"vm/qemu":              "and what runs them",
+		"vm/firecracker":       "what runs them",
+		"vm/qemu":              "or this",
+		"vm/vz":                "or this, on macOS",
 	},
 	"config": {
 		"conversation":      "what a server keeps of agents",
@@ -303,7 +311,7 @@ var rooms = map[string]map[string]string{
 		"router":            "one provider of all that are configured",
 		"tool":              "the options of the tools of agents",
 		"trace":             "the layer around every provider",
-		"vm/firecracker":    "whether its machines work here",
+		"vm/firecracker":    "whether its machines work here, and how they are jailed",
 		"vm/qemu":           "whether its machines work here",
 		"vm/vz":             "whether its machines work here",
 		"vm/wsl2":           "whether its machines work here",

@@ -32,8 +32,8 @@ func TestMachineOptions(t *testing.T) {
 		}
 	}
 	for file, says := range map[string]string{
-		"microvm: {driver: wsl2}":                    "use auto, qemu, firecracker or vz",
-		"vmdocker: {driver: firecracker}":            "use auto, qemu or vz",
+		"microvm: {driver: wsl2}":                    "use one of auto, qemu, firecracker, vz",
+		"vmdocker: {driver: firecracker}":            "use one of auto, qemu, vz",
 		"firecracker: {jail: true}":                  "firecracker.uid",
 		"firecracker: {jail: true, uid: 7}":          "firecracker.gid",
 		"firecracker: {cgroup_version: 3}":           "use 1 or 2",

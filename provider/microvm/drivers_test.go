@@ -7,10 +7,12 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/fakefire"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
 	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
 	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/vm/firecracker"
 	"github.com/seed46cd37a8/atoll/vm/qemu"
 )
 
@@ -50,4 +52,57 @@ func self(t testing.TB, name string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// A sandbox of one driver goes on with another one, if that can do what it has.
+func TestOtherDriver(t *testing.T) {
+	need(t)
+	one := maker(onFirecracker).lab(t)
+	opts := one.opts
+	opts.Driver, opts.Program, opts.Accel = hull.QEMU, "", accel(t)
+	p := openWith(t, opts)
+	t.Cleanup(func() { p.Close() })
+	two := &lab{p, opts, t}
+
+	sb := one.create(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/work/fast"}}})
+	if out := one.sh(sb, "echo kept | tee /work/f /root/f; echo gone > /work/fast/f; ls /work; ip link | grep -c mtu"); out != "kept\nf\nfast\n1" {
+		t.Errorf("on firecracker: %q", out)
+	}
+	one.must("stop", sb.Stop(one.ctx(), 0))
+	again, err := two.Get(two.ctx(), sb.ID())
+	two.must("get", err)
+	two.must("start", again.Start(two.ctx()))
+	if out := two.sh(again, "cat /work/f /root/f; ls /work /work/fast"); out != "kept\nkept\n/work:\nf\nfast\n\n/work/fast:" {
+		t.Errorf("on qemu: %q", out)
+	}
+	if st, err := again.Status(two.ctx()); err != nil || st.Caps.Volumes || st.Caps.NetworkOn {
+		t.Errorf("its status is %+v, %v", st, err)
+	}
+
+	for what, spec := range map[string]atoll.Spec{
+		"work directory": {NoStart: true},
+		"network":        {NoStart: true, Network: atoll.Network{Mode: atoll.NetworkOn}},
+	} {
+		sb = two.create(spec)
+		other, err := one.Get(one.ctx(), sb.ID())
+		one.must("get", err)
+		wantKind(t, "start on firecracker", other.Start(one.ctx()), atoll.ErrUnsupported, what, "machines of firecracker")
+	}
+	_, err = one.Create(one.ctx(), &atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "v", Target: "/v"}}})
+	wantKind(t, "create with a volume", err, atoll.ErrUnsupported, "volume", "machines of firecracker")
+}
+
+// What makes no driver is refused.
+func TestBadDriver(t *testing.T) {
+	store := bundles(t)
+	for _, opts := range []microvm.Options{
+		{Driver: "xen"}, {Driver: hull.Firecracker, Accel: "kvm"}, {Jail: &firecracker.Jail{UID: 1, GID: 1}}, {Driver: hull.VZ, Accel: "tcg"},
+	} {
+		opts.Dir, opts.RunDir, opts.Bundles = t.TempDir(), t.TempDir(), store
+		p, err := microvm.New(opts)
+		wantKind(t, "New", err, atoll.ErrInvalid)
+		if err == nil {
+			p.Close()
+		}
+	}
 }

@@ -33,10 +33,19 @@ type lab struct {
 func newLab(t *testing.T, change ...func(microvm.Options) microvm.Options) *lab {
 	t.Helper()
 	need(t)
+	return maker(func(t testing.TB) microvm.Options {
+		opts := fresh(t)
+		for _, f := range change {
+			opts = f(opts)
+		}
+		return opts
+	}).lab(t)
+}
+
+// lab is newLab with what fresh returns.
+func (fresh maker) lab(t *testing.T) *lab {
+	t.Helper()
 	opts := fresh(t)
-	for _, f := range change {
-		opts = f(opts)
-	}
 	p := openWith(t, opts)
 	t.Cleanup(func() { p.Close() })
 	return &lab{p, opts, t}

@@ -16,7 +16,13 @@ import (
 // A sandbox's programs find out what it is for from a file that nobody can change, and
 // what is worked on at a place of its own.
 func TestMetadata(t *testing.T) {
-	l := newLab(t)
+	need(t)
+	t.Run("shared", func(t *testing.T) { testMetadata(t, maker(fresh), vm.MetadataTag) })
+	t.Run("on a disk", func(t *testing.T) { testMetadata(t, maker(onFirecracker), "/dev/vdd") })
+}
+
+func testMetadata(t *testing.T, fresh maker, device string) {
+	l := fresh.lab(t)
 	agent := []string{"python3", "-c", "import socket; s = socket.create_server(('127.0.0.1', 3002))\nwhile True: s.accept()[0].sendall(b'here')"}
 	sb := l.create(atoll.Spec{
 		User: "nobody", Cmd: agent,
@@ -39,8 +45,8 @@ func TestMetadata(t *testing.T) {
 	if err != nil || res.Code == 0 {
 		t.Errorf("it can be changed: %v, %v", res, err)
 	}
-	if out := l.sh(sb, "grep "+vm.MetadataDir+" /proc/mounts | cut -d' ' -f1; echo hello >/work/f; cat /.workspace.origin/f"); out != vm.MetadataTag+"\nhello" {
-		t.Errorf("the share and the workspace: %q", out)
+	if out := l.sh(sb, "grep "+vm.MetadataDir+" /proc/mounts | cut -d' ' -f1; echo hello >/work/f; cat /.workspace.origin/f"); out != device+"\nhello" {
+		t.Errorf("where it is, and the workspace: %q", out)
 	}
 	conn, err := atoll.Dial(l.ctx(), sb, port)
 	for end := time.Now().Add(patience); err != nil && time.Now().Before(end); conn, err = atoll.Dial(l.ctx(), sb, port) {
