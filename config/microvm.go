@@ -28,7 +28,7 @@ const auto = "auto"
 // firecracker.
 type Firecracker struct {
 	Program       string   `yaml:"program" doc:"Firecracker's program; the one in PATH when empty"`
-	Jail          bool     `yaml:"jail" doc:"confine each machine with jailer, which needs root, and state_dir and bundles on one file system"`
+	Jail          bool     `yaml:"jail" doc:"confine each machine with jailer, which needs root"`
 	Jailer        string   `yaml:"jailer" doc:"jailer's program; the one in PATH when empty"`
 	UID           int      `yaml:"uid" doc:"whom jailed machines run as; nobody else's"`
 	GID           int      `yaml:"gid" doc:"and with what group"`

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"path/filepath"
 	"strings"
@@ -25,10 +26,7 @@ func openMicroVM(cfg *Config, opts Options) (atoll.Provider, error) {
 
 // machineOptions are those of machines that a driver makes.
 func machineOptions(cfg *Config, driver string, opts Options) microvm.Options {
-	o := microvm.Options{Driver: driver, Debug: cfg.MicroVM.Debug, Log: opts.Log}
-	if o.Driver == auto {
-		o.Driver = microvm.DefaultDriver()
-	}
+	o := microvm.Options{Driver: cmp.Or(strings.TrimPrefix(driver, auto), microvm.DefaultDriver()), Debug: cfg.MicroVM.Debug, Log: opts.Log}
 	switch o.Driver {
 	case "firecracker":
 		f := cfg.Firecracker.options()

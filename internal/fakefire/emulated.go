@@ -43,10 +43,11 @@ func (e *emulated) begin(f *fake) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.Getwd()
+	pid, err := os.Readlink("/proc/self") // not the one that it has in a namespace
 	if err != nil {
 		return err
 	}
+	dir := "/proc/" + pid + "/cwd" // who is jailed cannot go to where that is
 	abs := func(path string) string { return filepath.Join(dir, path) }
 	h := &vm.Hardware{
 		ID: f.id, Dir: dir, Console: abs("console"), CPUs: f.config.CPUs, Memory: atoll.Bytes(f.config.Memory) << 20,

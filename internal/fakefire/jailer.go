@@ -3,6 +3,7 @@
 package fakefire
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 
 // Jailer is a jailer that makes no devices and no cgroups, but for that does what
 // the real one does: it makes the jail, copies the program, changes root and user, and
-// becomes it.
+// becomes it. The root stays where machines are QEMU's, which is not in the jail.
 func Jailer(args []string) int {
 	flags := flag.NewFlagSet("jailer", flag.ContinueOnError)
 	id := flags.String("id", "", "")
@@ -41,16 +42,23 @@ func Jailer(args []string) int {
 			}
 		}
 	}
+	var s Script
+	if text, readErr := os.ReadFile(filepath.Join(root, scriptFile)); err == nil && readErr == nil {
+		err = json.Unmarshal(text, &s)
+	}
 	if err == nil {
-		err = errors.Join(os.Chown(root, *uid, *gid), syscall.Chroot(root), os.Chdir("/"))
+		err = errors.Join(os.Chown(root, *uid, *gid), os.Chdir(root))
+	}
+	if err == nil && s.Machine == nil {
+		err = syscall.Chroot(".")
 	}
 	if err == nil {
 		fmt.Printf("jailer: cgroups %v of version %d, pid %d\n", cgroups, *version, os.Getpid())
 		err = errors.Join(syscall.Setgroups(nil), syscall.Setgid(*gid), syscall.Setuid(*uid))
 	}
 	if err == nil {
-		argv := append([]string{"/" + name, "--id=" + *id, "--start-time-us=1", "--start-time-cpu-us=1"}, flags.Args()...)
-		err = syscall.Exec("/"+name, argv, nil)
+		argv := append([]string{"./" + name, "--id=" + *id, "--start-time-us=1", "--start-time-cpu-us=1"}, flags.Args()...)
+		err = syscall.Exec(argv[0], argv, nil)
 	}
 	fmt.Fprintln(os.Stderr, "jailer:", err)
 	return 1

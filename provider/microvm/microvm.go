@@ -48,8 +48,8 @@ type Options struct {
 	Program string
 	// Accel is, for qemu, "kvm" or "tcg", which is emulation. Default: kvm where that works.
 	Accel string
-	// Jail confines machines of firecracker, and needs root; nil does not. Bundles and
-	// Dir have to be on one file system.
+	// Jail confines machines of firecracker, and needs root; nil does not. Bundles that are
+	// not on the file system of Dir are copied for each.
 	Jail *firecracker.Jail
 	// Spare keeps one keeper process started ahead of the next Create.
 	Spare bool

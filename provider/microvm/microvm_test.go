@@ -237,8 +237,11 @@ func (fresh maker) elsewhere(t *testing.T) (other *exec.Cmd, open func() atoll.P
 const makerEnv = "ATOLL_TEST_MAKER"
 
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == hull.Firecracker {
+	switch filepath.Base(os.Args[0]) {
+	case hull.Firecracker:
 		os.Exit(fakefire.Firecracker(os.Args))
+	case "jailer":
+		os.Exit(fakefire.Jailer(os.Args))
 	}
 	if os.Getenv(makerEnv) == "" {
 		os.Exit(m.Run())

@@ -1,6 +1,7 @@
 package firecracker_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/seed46cd37a8/atoll/image/bundle"
@@ -13,12 +14,16 @@ import (
 )
 
 // The machines of the fake are QEMU's here: the kernel, the initial file system, the disks
-// and the guest are those of sandboxes.
+// and the guest are those of sandboxes. Or scripts/firecracker has brought a real one.
 func TestConformance(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a dozen machines boot, which takes its time where they are emulated: too long for -short")
 	}
 	h := hardware(t)
+	if program := os.Getenv(programVar); program != "" {
+		vmtest.Run(t, vmtest.Lab{Driver: firecracker.New(firecracker.Options{Program: program}), Hardware: hardware})
+		return
+	}
 	d, err := qemu.New(t.Context(), qemu.Options{Kernel: h.Kernel, Cache: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
