@@ -128,8 +128,8 @@ var rooms = map[string]map[string]string{
 		"vm":                "whose driver it is",
 		"vm/internal/child": "the process of that stream",
 	},
-	"internal/fakefire": {
-		"guest":          "which its vsock leads to where there is no machine",
+	"internal/fakevmm": {
+		"guest":          "which its sockets lead to where there is no machine",
 		"internal/dirfs": "the files that it serves then",
 		"vm":             "what machines are",
 		"vm/qemu":        "which makes its machines where there are any",

@@ -6,6 +6,7 @@ package vm
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -33,6 +34,7 @@ type Caps struct {
 	Snapshot bool     `json:"snapshot"` // Snapshot, and Hardware.Snapshot
 	Pause    bool     `json:"pause"`    // Pause and Resume
 	Network  bool     `json:"network"`  // Hardware.Network
+	MTU      int      `json:"mtu"`      // the largest Hardware.MTU; 0 means DefaultMTU
 	Shares   bool     `json:"shares"`   // Hardware.Shares
 	Locked   bool     `json:"locked"`   // and of those what is Share.ReadOnly
 	Online   bool     `json:"online"`   // they have a network of the hypervisor's, also without Hardware.Network: it is the guest that keeps programs off it
@@ -80,7 +82,7 @@ type Hardware struct {
 	// machine closes it, also if it does not start.
 	Network *os.File
 	MAC     net.HardwareAddr // of that card; needed with it
-	MTU     int              // of that card; 0 means 1500
+	MTU     int              // of that card; 0 means DefaultMTU
 
 	// Snapshot is a directory that Machine.Snapshot has written, to go on from.
 	Snapshot string
@@ -88,11 +90,12 @@ type Hardware struct {
 
 // The bounds of Hardware.
 const (
-	MaxCPUs          = 32
-	MinMemory        = 128 << 20
-	MaxMemory        = 32 << 30
-	MaxDir           = 80
-	MinCID    uint32 = 3 // 0, 1 and 2 are the hypervisor, the machine itself and its host
+	MaxCPUs           = 32
+	MinMemory         = 128 << 20
+	MaxMemory         = 32 << 30
+	MaxDir            = 80
+	DefaultMTU        = 1500
+	MinCID     uint32 = 3 // 0, 1 and 2 are the hypervisor, the machine itself and its host
 )
 
 // A Disk is a file, or a device, that the guest has as a disk.
@@ -196,6 +199,8 @@ func (h *Hardware) Validate(caps Caps) error {
 		return cannot("network")
 	case h.Network != nil && len(h.MAC) != 6:
 		return bad("MAC %q: must be six bytes", h.MAC)
+	case h.MTU > max(caps.MTU, DefaultMTU):
+		return cannot(fmt.Sprintf("frames that large: the MTU is %d at most", max(caps.MTU, DefaultMTU)))
 	case len(h.Shares) > 0 && !caps.Shares:
 		return cannot("shared directories")
 	case h.Snapshot != "" && !caps.Snapshot:

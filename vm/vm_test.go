@@ -19,7 +19,7 @@ import (
 )
 
 func TestValidate(t *testing.T) {
-	able := Caps{Snapshot: true, Pause: true, Network: true, Shares: true, Locked: true, Formats: []Format{FormatRaw, FormatQcow2}}
+	able := Caps{Snapshot: true, Pause: true, Network: true, MTU: 9000, Shares: true, Locked: true, Formats: []Format{FormatRaw, FormatQcow2}}
 	unable := Caps{Formats: []Format{FormatRaw}}
 	good := Hardware{ID: "one", Dir: "/tmp/one", CPUs: 1, Memory: 128 << 20}
 	card, err := os.Open(os.DevNull)
@@ -55,6 +55,9 @@ func TestValidate(t *testing.T) {
 		"archive and disks":  {func(h *Hardware) { h.Root, h.Disks = "/x", []Disk{disk} }, Caps{Root: true, Formats: able.Formats}, atoll.ErrUnsupported, "disks"},
 		"no MAC":             {func(h *Hardware) { h.Network = card }, able, atoll.ErrInvalid, "six bytes"},
 		"no network":         {func(h *Hardware) { h.Network = card }, unable, atoll.ErrUnsupported, "no network"},
+		"MTU":                {func(h *Hardware) { h.Network, h.MAC, h.MTU = card, net.HardwareAddr{2, 0, 0, 0, 0, 1}, 9000 }, able, "", ""},
+		"large MTU":          {func(h *Hardware) { h.Network, h.MAC, h.MTU = card, net.HardwareAddr{2, 0, 0, 0, 0, 1}, 9001 }, able, atoll.ErrUnsupported, "9000 at most"},
+		"usual MTU":          {func(h *Hardware) { h.Network, h.MAC, h.MTU = card, net.HardwareAddr{2, 0, 0, 0, 0, 1}, 1501 }, Caps{Network: true}, atoll.ErrUnsupported, "1500 at most"},
 		"no shares":          {func(h *Hardware) { h.Shares = []Share{{Tag: "x", Dir: "/x"}} }, unable, atoll.ErrUnsupported, "no shared"},
 		"read-only share":    {func(h *Hardware) { h.Shares = []Share{{Tag: "x", Dir: "/x", ReadOnly: true}} }, able, "", ""},
 		"no read-only share": {func(h *Hardware) { h.Shares = []Share{{Tag: "x", Dir: "/x", ReadOnly: true}} }, Caps{Shares: true}, atoll.ErrUnsupported, "read-only disk"},

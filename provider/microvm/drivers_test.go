@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/fakefire"
+	"github.com/seed46cd37a8/atoll/internal/fakevmm"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
 	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
@@ -36,6 +36,29 @@ func TestFirecracker(t *testing.T) {
 	providertest.Run(t, m.open, m.options(besides...)...)
 }
 
+// With vz nothing is shared read-only. vfkit is a fake here, whose machines are QEMU's.
+func TestVZ(t *testing.T) {
+	need(t)
+	m := maker(onVZ)
+	providertest.Run(t, m.open, m.options(leftOut(t)...)...)
+}
+
+// onVZ is fresh for machines of a fake vfkit.
+func onVZ(t testing.TB) microvm.Options {
+	t.Helper()
+	opts := fresh(t).WithEmulation(accel(t) == "tcg")
+	program, err := qemu.Find("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.Driver, opts.Program = hull.VZ, self(t, "vfkit")
+	if err := (fakevmm.VFKitScript{Machine: &fakevmm.Machine{Program: program, Accel: accel(t)}}).Write(filepath.Dir(opts.Program)); err != nil {
+		t.Fatal(err)
+	}
+	opts.Accel = ""
+	return opts
+}
+
 // What scripts/firecracker says of a real one.
 const (
 	firecrackerVar = "ATOLL_FIRECRACKER"
@@ -59,7 +82,7 @@ func onFirecracker(t testing.TB) microvm.Options {
 		t.Fatal(err)
 	}
 	opts.Driver, opts.Program = hull.Firecracker, self(t, hull.Firecracker)
-	if err := (fakefire.Script{Machine: &fakefire.Machine{Program: program, Accel: accel(t)}}).Write(filepath.Dir(opts.Program)); err != nil {
+	if err := (fakevmm.Script{Machine: &fakevmm.Machine{Program: program, Accel: accel(t)}}).Write(filepath.Dir(opts.Program)); err != nil {
 		t.Fatal(err)
 	}
 	opts.Accel = ""

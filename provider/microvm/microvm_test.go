@@ -16,7 +16,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image/bundle"
-	"github.com/seed46cd37a8/atoll/internal/fakefire"
+	"github.com/seed46cd37a8/atoll/internal/fakevmm"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
 	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
@@ -239,9 +239,11 @@ const makerEnv = "ATOLL_TEST_MAKER"
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case hull.Firecracker:
-		os.Exit(fakefire.Firecracker(os.Args))
+		os.Exit(fakevmm.Firecracker(os.Args))
+	case "vfkit":
+		os.Exit(fakevmm.VFKit(os.Args))
 	case "jailer":
-		os.Exit(fakefire.Jailer(os.Args))
+		os.Exit(fakevmm.Jailer(os.Args))
 	}
 	if os.Getenv(makerEnv) == "" {
 		os.Exit(m.Run())

@@ -22,7 +22,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
-	"github.com/seed46cd37a8/atoll/internal/fakefire"
+	"github.com/seed46cd37a8/atoll/internal/fakevmm"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/vm"
 	"github.com/seed46cd37a8/atoll/vm/firecracker"
@@ -34,9 +34,9 @@ const starterVar = "ATOLL_FIRECRACKER_STARTER"
 func TestMain(m *testing.M) {
 	switch name := filepath.Base(os.Args[0]); {
 	case name == "firecracker":
-		os.Exit(fakefire.Firecracker(os.Args))
+		os.Exit(fakevmm.Firecracker(os.Args))
 	case name == "jailer":
-		os.Exit(fakefire.Jailer(os.Args))
+		os.Exit(fakevmm.Jailer(os.Args))
 	case os.Getpid() == 1 && name == "init":
 		fmt.Println("guest:", asGuest())
 		select {}
@@ -55,7 +55,7 @@ type lab struct {
 	opts firecracker.Options
 }
 
-func newLab(t testing.TB, s fakefire.Script) *lab {
+func newLab(t testing.TB, s fakevmm.Script) *lab {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fc") // not t.TempDir, whose paths are long
 	if err != nil {
@@ -91,7 +91,7 @@ func newLab(t testing.TB, s fakefire.Script) *lab {
 }
 
 // script has the fakes that are started from now on follow s.
-func (l *lab) script(s fakefire.Script) {
+func (l *lab) script(s fakevmm.Script) {
 	l.t.Helper()
 	if err := s.Write(l.bin); err != nil {
 		l.t.Fatal(err)
@@ -188,9 +188,9 @@ func wantKind(t testing.TB, err error, kind atoll.Kind, parts ...string) {
 }
 
 func TestLife(t *testing.T) {
-	l := newLab(t, fakefire.Script{Boot: 250})
+	l := newLab(t, fakevmm.Script{Boot: 250})
 	m := l.start()
-	conn, err := m.Dial(l.ctx(), fakefire.GuestPort)
+	conn, err := m.Dial(l.ctx(), fakevmm.GuestPort)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestLife(t *testing.T) {
 	if _, err := m.Dial(l.ctx(), 99); atoll.KindOf(err) != atoll.ErrUnavailable {
 		t.Errorf("dialled a port where nothing listens: %v", err)
 	}
-	half, err := m.Dial(l.ctx(), fakefire.MemoryPort)
+	half, err := m.Dial(l.ctx(), fakevmm.MemoryPort)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestLife(t *testing.T) {
 	if got, err := io.ReadAll(half); err != nil || string(got) != "bye\n" {
 		t.Errorf("after CloseWrite read %q, %v", got, err)
 	}
-	open, err := m.Dial(l.ctx(), fakefire.MemoryPort)
+	open, err := m.Dial(l.ctx(), fakevmm.MemoryPort)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestLife(t *testing.T) {
 	if n, err := open.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a connection outlives the machine: %d %v", n, err)
 	}
-	if _, err := m.Dial(l.ctx(), fakefire.GuestPort); atoll.KindOf(err) != atoll.ErrUnavailable {
+	if _, err := m.Dial(l.ctx(), fakevmm.GuestPort); atoll.KindOf(err) != atoll.ErrUnavailable {
 		t.Errorf("dialled a machine that has ended: %v", err)
 	}
 	if err := m.Stop(l.ctx()); err != nil {
@@ -258,7 +258,7 @@ func TestLife(t *testing.T) {
 }
 
 func TestKill(t *testing.T) {
-	l := newLab(t, fakefire.Script{Deaf: true})
+	l := newLab(t, fakevmm.Script{Deaf: true})
 	m := l.start()
 	ctx, cancel := context.WithTimeout(context.Background(), 150*time.Millisecond)
 	defer cancel()
@@ -268,7 +268,7 @@ func TestKill(t *testing.T) {
 	if err := m.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("waited: %v", err)
 	}
-	if conn, err := m.Dial(l.ctx(), fakefire.MemoryPort); err != nil {
+	if conn, err := m.Dial(l.ctx(), fakevmm.MemoryPort); err != nil {
 		t.Errorf("the machine does not go on after a stop in vain: %v", err)
 	} else {
 		conn.Close()
@@ -286,7 +286,7 @@ func TestKill(t *testing.T) {
 
 // A guest of ours is asked on its port, where there is no keyboard.
 func TestStopOnPort(t *testing.T) {
-	l := newLab(t, fakefire.Script{Mute: true})
+	l := newLab(t, fakevmm.Script{Mute: true})
 	m := l.start()
 	if err := m.Stop(l.ctx()); err != nil {
 		t.Error(err)
@@ -297,10 +297,10 @@ func TestStopOnPort(t *testing.T) {
 }
 
 func TestInitrdAndNoVsock(t *testing.T) {
-	l := newLab(t, fakefire.Script{})
+	l := newLab(t, fakevmm.Script{})
 	l.h.Initrd, l.h.CID, l.h.Cmdline = filepath.Join(l.bin, "initrd"), 0, nil
 	m := l.start()
-	if _, err := m.Dial(l.ctx(), fakefire.GuestPort); atoll.KindOf(err) != atoll.ErrUnsupported {
+	if _, err := m.Dial(l.ctx(), fakevmm.GuestPort); atoll.KindOf(err) != atoll.ErrUnsupported {
 		t.Errorf("dialled without a vsock: %v", err)
 	}
 	if err := m.Kill(); err != nil {
@@ -312,9 +312,9 @@ func TestInitrdAndNoVsock(t *testing.T) {
 }
 
 func TestPause(t *testing.T) {
-	l := newLab(t, fakefire.Script{})
+	l := newLab(t, fakevmm.Script{})
 	m := l.start()
-	conn, err := m.Dial(l.ctx(), fakefire.MemoryPort)
+	conn, err := m.Dial(l.ctx(), fakevmm.MemoryPort)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,11 +342,11 @@ func TestPause(t *testing.T) {
 	}
 }
 
-func TestSnapshot(t *testing.T) { testSnapshot(t, newLab(t, fakefire.Script{})) }
+func TestSnapshot(t *testing.T) { testSnapshot(t, newLab(t, fakevmm.Script{})) }
 
 func testSnapshot(t *testing.T, l *lab) {
 	m := l.start()
-	conn, err := m.Dial(l.ctx(), fakefire.MemoryPort)
+	conn, err := m.Dial(l.ctx(), fakevmm.MemoryPort)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +368,7 @@ func testSnapshot(t *testing.T, l *lab) {
 	for _, id := range []string{"m-2", "m-3"} {
 		l.h.ID, l.h.Dir = id, l.dir()
 		m := l.start()
-		conn, err := m.Dial(l.ctx(), fakefire.MemoryPort)
+		conn, err := m.Dial(l.ctx(), fakevmm.MemoryPort)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -378,7 +378,7 @@ func testSnapshot(t *testing.T, l *lab) {
 }
 
 func TestSnapshotOfOtherHardware(t *testing.T) {
-	l := newLab(t, fakefire.Script{})
+	l := newLab(t, fakevmm.Script{})
 	m := l.start()
 	dir := filepath.Join(l.bin, "snapshot")
 	if err := m.Snapshot(l.ctx(), dir); err != nil {
@@ -400,10 +400,10 @@ func TestSnapshotOfOtherHardware(t *testing.T) {
 		}
 	}
 	l.h = good
-	l.script(fakefire.Script{Version: "1.99.0"})
+	l.script(fakevmm.Script{Version: "1.99.0"})
 	wantKind(t, l.machine().Start(l.ctx()), atoll.ErrInvalid, "Invalid data version")
 	l.nothingLeft()
-	l.script(fakefire.Script{})
+	l.script(fakevmm.Script{})
 	damaged := filepath.Join(dir, "state")
 	if err := errors.Join(os.Remove(damaged), os.WriteFile(damaged, []byte("xyz"), 0o600)); err != nil {
 		t.Fatal(err)
@@ -414,14 +414,14 @@ func TestSnapshotOfOtherHardware(t *testing.T) {
 
 // A snapshot that fails leaves nothing, and a machine that runs as before.
 func TestSnapshotFails(t *testing.T) {
-	l := newLab(t, fakefire.Script{Fault: map[string]string{"/snapshot/create": "Create snapshot error: no space"}})
+	l := newLab(t, fakevmm.Script{Fault: map[string]string{"/snapshot/create": "Create snapshot error: no space"}})
 	m := l.start()
 	dir := filepath.Join(l.bin, "snapshot")
 	wantKind(t, m.Snapshot(l.ctx(), dir), atoll.ErrInternal, "no space")
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is left: %v", err)
 	}
-	conn, err := m.Dial(l.ctx(), fakefire.MemoryPort)
+	conn, err := m.Dial(l.ctx(), fakevmm.MemoryPort)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +433,7 @@ func TestStartFails(t *testing.T) {
 	requests := []string{"/machine-config", "/boot-source", "/entropy", "/drives/root", "/drives/da_ta", "/vsock", "/actions"}
 	for _, at := range append([]string{"begin", "/", "InstanceStart"}, requests...) {
 		t.Run("dies at "+at, func(t *testing.T) {
-			l := newLab(t, fakefire.Script{Die: at})
+			l := newLab(t, fakevmm.Script{Die: at})
 			m := l.machine()
 			wantKind(t, m.Start(l.ctx()), atoll.ErrUnavailable, "exit status 148", "told to die at "+at)
 			l.nothingLeft()
@@ -444,14 +444,14 @@ func TestStartFails(t *testing.T) {
 	}
 	for _, at := range requests {
 		t.Run("refuses "+at, func(t *testing.T) {
-			l := newLab(t, fakefire.Script{Fault: map[string]string{at: "Some config error: of the " + at}})
+			l := newLab(t, fakevmm.Script{Fault: map[string]string{at: "Some config error: of the " + at}})
 			wantKind(t, l.machine().Start(l.ctx()), atoll.ErrInvalid, "400", at, "Some config error: of the "+at)
 			l.nothingLeft()
 		})
 	}
 	for _, at := range append([]string{"/"}, requests...) {
 		t.Run("is slow at "+at, func(t *testing.T) {
-			l := newLab(t, fakefire.Script{Slow: map[string]int{at: 60_000}})
+			l := newLab(t, fakevmm.Script{Slow: map[string]int{at: 60_000}})
 			ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
 			defer cancel()
 			began := time.Now()
@@ -464,7 +464,7 @@ func TestStartFails(t *testing.T) {
 		})
 	}
 	t.Run("speaks no JSON", func(t *testing.T) {
-		l := newLab(t, fakefire.Script{Garbage: "/"})
+		l := newLab(t, fakevmm.Script{Garbage: "/"})
 		ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
 		defer cancel()
 		if err := l.machine().Start(ctx); err == nil {
@@ -478,20 +478,20 @@ func TestStartFails(t *testing.T) {
 		"initrd": func(l *lab) { l.h.Initrd = "/there/is/none" },
 	} {
 		t.Run("lacks its "+name, func(t *testing.T) {
-			l := newLab(t, fakefire.Script{})
+			l := newLab(t, fakevmm.Script{})
 			change(l)
 			wantKind(t, l.machine().Start(l.ctx()), atoll.ErrInvalid, "no such file or directory (os error 2)")
 			l.nothingLeft()
 		})
 	}
 	t.Run("has no program", func(t *testing.T) {
-		l := newLab(t, fakefire.Script{})
+		l := newLab(t, fakevmm.Script{})
 		l.opts.Program = "/there/is/none"
 		wantKind(t, l.machine().Start(l.ctx()), atoll.ErrUnavailable, "install firecracker")
 		l.nothingLeft()
 	})
 	t.Run("has no console", func(t *testing.T) {
-		l := newLab(t, fakefire.Script{})
+		l := newLab(t, fakevmm.Script{})
 		l.h.Console = l.opts.Program + "/none"
 		wantKind(t, l.machine().Start(l.ctx()), atoll.ErrInternal, "console")
 		l.nothingLeft()
@@ -500,7 +500,7 @@ func TestStartFails(t *testing.T) {
 
 // One that was killed with its starter leaves its sockets, as Firecracker does.
 func TestLeftovers(t *testing.T) {
-	l := newLab(t, fakefire.Script{})
+	l := newLab(t, fakevmm.Script{})
 	if err := os.Mkdir(filepath.Join(l.h.Dir, "fc"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -513,7 +513,7 @@ func TestLeftovers(t *testing.T) {
 		s.Close()
 	}
 	m := l.start()
-	if conn, err := m.Dial(l.ctx(), fakefire.MemoryPort); err != nil {
+	if conn, err := m.Dial(l.ctx(), fakevmm.MemoryPort); err != nil {
 		t.Error(err)
 	} else {
 		conn.Close()
@@ -527,37 +527,37 @@ func TestDialFaults(t *testing.T) {
 		return context.WithTimeout(context.Background(), 300*time.Millisecond)
 	}
 	t.Run("silent", func(t *testing.T) {
-		l := newLab(t, fakefire.Script{Silent: true})
+		l := newLab(t, fakevmm.Script{Silent: true})
 		m := l.start()
 		ctx, cancel := short()
 		defer cancel()
 		began := time.Now()
-		_, err := m.Dial(ctx, fakefire.GuestPort)
+		_, err := m.Dial(ctx, fakevmm.GuestPort)
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 5*time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})
 	t.Run("never up", func(t *testing.T) {
-		l := newLab(t, fakefire.Script{Boot: 60_000})
+		l := newLab(t, fakevmm.Script{Boot: 60_000})
 		m := l.start()
 		ctx, cancel := short()
 		defer cancel()
-		_, err := m.Dial(ctx, fakefire.GuestPort)
+		_, err := m.Dial(ctx, fakevmm.GuestPort)
 		wantKind(t, err, atoll.ErrUnavailable, "nothing listens on port 52")
 	})
 	for _, answer := range []string{"NO 52\n", "OK fifty\n", "OK 99999999999\n", strings.Repeat("x", 100)} {
 		t.Run("answers "+answer[:4], func(t *testing.T) {
-			l := newLab(t, fakefire.Script{Answer: answer})
+			l := newLab(t, fakevmm.Script{Answer: answer})
 			m := l.start()
-			_, err := m.Dial(l.ctx(), fakefire.GuestPort)
+			_, err := m.Dial(l.ctx(), fakevmm.GuestPort)
 			wantKind(t, err, atoll.ErrInternal, "the other end")
 		})
 	}
 	for _, answer := range []string{"OK 52\n", "OK 0\n", "OK 4294967295\n"} {
 		t.Run("answers "+answer, func(t *testing.T) {
-			l := newLab(t, fakefire.Script{Answer: answer})
+			l := newLab(t, fakevmm.Script{Answer: answer})
 			m := l.start()
-			if conn, err := m.Dial(l.ctx(), fakefire.GuestPort); err != nil {
+			if conn, err := m.Dial(l.ctx(), fakevmm.GuestPort); err != nil {
 				t.Error(err)
 			} else {
 				conn.Close()
@@ -565,9 +565,9 @@ func TestDialFaults(t *testing.T) {
 		})
 	}
 	t.Run("ends meanwhile", func(t *testing.T) {
-		l := newLab(t, fakefire.Script{Boot: 60_000, Panic: 300})
+		l := newLab(t, fakevmm.Script{Boot: 60_000, Panic: 300})
 		m := l.start()
-		_, err := m.Dial(l.ctx(), fakefire.GuestPort)
+		_, err := m.Dial(l.ctx(), fakevmm.GuestPort)
 		wantKind(t, err, atoll.ErrUnavailable, "has ended")
 		wantKind(t, m.Wait(l.ctx()), atoll.ErrInternal, "exit status 148", "told to die")
 		m.Kill()
@@ -575,7 +575,7 @@ func TestDialFaults(t *testing.T) {
 		l.nothingLeft()
 	})
 	t.Run("the guest crashes", func(t *testing.T) {
-		l := newLab(t, fakefire.Script{Crash: 300})
+		l := newLab(t, fakevmm.Script{Crash: 300})
 		if err := os.WriteFile(l.h.Console, []byte("Kernel panic - not syncing: of another time\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -585,9 +585,9 @@ func TestDialFaults(t *testing.T) {
 		l.nothingLeft()
 	})
 	t.Run("not started", func(t *testing.T) {
-		l := newLab(t, fakefire.Script{})
+		l := newLab(t, fakevmm.Script{})
 		m := l.machine()
-		_, err := m.Dial(l.ctx(), fakefire.GuestPort)
+		_, err := m.Dial(l.ctx(), fakevmm.GuestPort)
 		wantKind(t, err, atoll.ErrStopped)
 		wantKind(t, m.Stop(l.ctx()), atoll.ErrStopped)
 		if err := m.Kill(); err != nil {
@@ -613,7 +613,7 @@ func starter(text string) {
 	time.Sleep(time.Hour)
 }
 
-func TestEndsWithItsStarter(t *testing.T) { testStarter(t, newLab(t, fakefire.Script{})) }
+func TestEndsWithItsStarter(t *testing.T) { testStarter(t, newLab(t, fakevmm.Script{})) }
 
 func testStarter(t *testing.T, l *lab) {
 	text, err := json.Marshal(map[string]any{"Opts": l.opts, "H": l.h})
@@ -650,7 +650,7 @@ func testStarter(t *testing.T, l *lab) {
 }
 
 func TestNewChecks(t *testing.T) {
-	l := newLab(t, fakefire.Script{})
+	l := newLab(t, fakevmm.Script{})
 	for name, c := range map[string]struct {
 		change func(h *vm.Hardware)
 		kind   atoll.Kind
@@ -684,7 +684,7 @@ func TestNewChecks(t *testing.T) {
 }
 
 func TestProbe(t *testing.T) {
-	l := newLab(t, fakefire.Script{})
+	l := newLab(t, fakevmm.Script{})
 	d := firecracker.New(l.opts)
 	p := d.Probe(l.ctx())
 	if firecracker.TryKVM("/dev/kvm") == nil != p.OK || p.OK && !slices.Contains(p.Notes, "Firecracker v1.13.1") {
@@ -702,7 +702,7 @@ func TestProbe(t *testing.T) {
 }
 
 // jailedLab is a lab whose machines are another user's.
-func jailedLab(t *testing.T, s fakefire.Script) *lab {
+func jailedLab(t *testing.T, s fakevmm.Script) *lab {
 	testenv.Need(t, testenv.Root)
 	l := newLab(t, s)
 	jailer := filepath.Join(l.bin, "jailer")
@@ -746,10 +746,10 @@ func needsLoader(t *testing.T, program string) bool {
 }
 
 func TestJail(t *testing.T) {
-	l := jailedLab(t, fakefire.Script{})
+	l := jailedLab(t, fakevmm.Script{})
 	l.h.ID = strings.Repeat("long-id-", 8) // whose sockets have paths of more than 107 bytes
 	m := l.start()
-	conn, err := m.Dial(l.ctx(), fakefire.GuestPort)
+	conn, err := m.Dial(l.ctx(), fakevmm.GuestPort)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -787,9 +787,9 @@ func TestJail(t *testing.T) {
 	}
 }
 
-func TestJailedSnapshot(t *testing.T) { testSnapshot(t, jailedLab(t, fakefire.Script{})) }
+func TestJailedSnapshot(t *testing.T) { testSnapshot(t, jailedLab(t, fakevmm.Script{})) }
 
-func TestJailEndsWithItsStarter(t *testing.T) { testStarter(t, jailedLab(t, fakefire.Script{})) }
+func TestJailEndsWithItsStarter(t *testing.T) { testStarter(t, jailedLab(t, fakevmm.Script{})) }
 
 func TestJailFails(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -808,13 +808,13 @@ func TestJailFails(t *testing.T) {
 		"jailer dies": {func(l *lab) { l.opts.Jail.Jailer = "/bin/false" }, atoll.ErrUnavailable, "exit status 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := jailedLab(t, fakefire.Script{})
+			l := jailedLab(t, fakevmm.Script{})
 			c.change(l)
 			wantKind(t, l.machine().Start(l.ctx()), c.kind, c.say)
 			l.nothingLeft()
 		})
 	}
-	l := newLab(t, fakefire.Script{})
+	l := newLab(t, fakevmm.Script{})
 	for _, j := range []firecracker.Jail{{UID: 0, GID: 5}, {UID: 5, GID: 0}, {UID: 5, GID: 5, CgroupVersion: 3}} {
 		if _, err := firecracker.New(firecracker.Options{Jail: &j}).New(&l.h); atoll.KindOf(err) != atoll.ErrInvalid {
 			t.Errorf("%+v: %v", j, err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll/image/bundle"
-	"github.com/seed46cd37a8/atoll/internal/fakefire"
+	"github.com/seed46cd37a8/atoll/internal/fakevmm"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/vm"
 	"github.com/seed46cd37a8/atoll/vm/firecracker"
@@ -28,14 +28,14 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	machine := &fakefire.Machine{Accel: "kvm"}
+	machine := &fakevmm.Machine{Accel: "kvm"}
 	if d.Caps().Emulated {
 		machine.Accel = "tcg"
 	}
 	if machine.Program, err = qemu.Find(""); err != nil {
 		t.Fatal(err)
 	}
-	l := newLab(t, fakefire.Script{Machine: machine})
+	l := newLab(t, fakevmm.Script{Machine: machine})
 	vmtest.Run(t, vmtest.Lab{Driver: &emulated{firecracker.New(l.opts), d.Caps().Emulated}, Hardware: hardware})
 }
 

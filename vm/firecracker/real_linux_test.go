@@ -15,7 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
-	"github.com/seed46cd37a8/atoll/internal/fakefire"
+	"github.com/seed46cd37a8/atoll/internal/fakevmm"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/vm/firecracker"
 )
@@ -35,7 +35,7 @@ func realLab(t *testing.T) *lab {
 	if program == "" || kernel == "" {
 		t.Skipf("needs Firecracker, a kernel and KVM: scripts/firecracker runs it where they are (%s and %s are not set)", programVar, kernelVar)
 	}
-	l := newLab(t, fakefire.Script{})
+	l := newLab(t, fakevmm.Script{})
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestReal(t *testing.T) {
 		t.Fatalf("%+v", p)
 	}
 	m := l.start()
-	conn, err := m.Dial(l.ctx(), fakefire.GuestPort)
+	conn, err := m.Dial(l.ctx(), fakevmm.GuestPort)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func asGuest() error {
 		}()
 		return nil
 	}
-	err := serve(fakefire.GuestPort, func(conn *os.File) {
+	err := serve(fakevmm.GuestPort, func(conn *os.File) {
 		defer conn.Close()
 		if err := guest.Serve(conn, dirfs.Options{Workdir: "/inside", UID: -1, GID: -1}); err != nil {
 			fmt.Println("guest:", err)
@@ -162,8 +162,8 @@ func asGuest() error {
 	if err != nil {
 		return err
 	}
-	var memory fakefire.Memory
-	return serve(fakefire.MemoryPort, func(conn *os.File) {
+	var memory fakevmm.Memory
+	return serve(fakevmm.MemoryPort, func(conn *os.File) {
 		defer conn.Close()
 		memory.Serve(conn, bufio.NewReader(conn))
 	})

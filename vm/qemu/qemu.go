@@ -103,12 +103,15 @@ func (d *Driver) Caps() vm.Caps {
 	return caps
 }
 
+// maxMTU is that of virtio's cards.
+const maxMTU = 65535
+
 // Caps are those of every Driver here, as far as no machine has to be tried for that:
 // Emulated is.
 func Caps() vm.Caps {
 	_, noShares := findShareDaemon()
 	return vm.Caps{
-		Pause: true, Network: true, Shares: noShares == nil, Locked: noShares == nil,
+		Pause: true, Network: true, MTU: maxMTU, Shares: noShares == nil, Locked: noShares == nil,
 		Formats: []vm.Format{vm.FormatRaw, vm.FormatQcow2},
 	}
 }

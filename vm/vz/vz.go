@@ -34,7 +34,8 @@ func New(opts Options) *Driver { return &Driver{opts} }
 // Name implements vm.Driver.
 func (d *Driver) Name() string { return "vz" }
 
-// Caps implements vm.Driver. vfkit shares directories for writing only.
+// Caps implements vm.Driver. vfkit shares directories for writing only, and leaves the
+// framework's cards the MTU that they have.
 func (d *Driver) Caps() vm.Caps {
 	return vm.Caps{Pause: true, Network: true, Shares: true, Formats: []vm.Format{vm.FormatRaw}}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/fakevmm"
 	"github.com/seed46cd37a8/atoll/vm"
 	"github.com/seed46cd37a8/atoll/vm/vz"
 )
@@ -31,7 +32,7 @@ const starterVar = "ATOLL_VZ_STARTER"
 func TestMain(m *testing.M) {
 	switch {
 	case filepath.Base(os.Args[0]) == "vfkit":
-		os.Exit(fakeVfkit(os.Args))
+		os.Exit(fakevmm.VFKit(os.Args))
 	case os.Getenv(starterVar) != "":
 		starter(os.Getenv(starterVar))
 	}
@@ -46,7 +47,7 @@ type lab struct {
 	opts vz.Options
 }
 
-func newLab(t testing.TB, s script) *lab {
+func newLab(t testing.TB, s fakevmm.VFKitScript) *lab {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vz") // not t.TempDir, whose paths are long
 	if err != nil {
@@ -58,11 +59,7 @@ func newLab(t testing.TB, s script) *lab {
 	if err == nil {
 		err = errors.Join(os.Symlink(self, l.opts.Program), os.Mkdir(filepath.Join(dir, "m"), 0o700), os.Mkdir(filepath.Join(dir, "share d"), 0o700))
 	}
-	text, jsonErr := json.Marshal(s)
-	if err = errors.Join(err, jsonErr); err == nil {
-		err = os.WriteFile(filepath.Join(dir, scriptFile), text, 0o600)
-	}
-	if err != nil {
+	if err = errors.Join(err, s.Write(dir)); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"Image", "initrd", "root.img", "my data.img"} {
@@ -73,7 +70,7 @@ func newLab(t testing.TB, s script) *lab {
 	l.h = vm.Hardware{
 		ID: "m-1", Dir: filepath.Join(dir, "m"), Console: filepath.Join(dir, "console"), CPUs: 2, Memory: 256 << 20,
 		Kernel: filepath.Join(dir, "Image"), Initrd: filepath.Join(dir, "initrd"), Cmdline: []string{"quiet", "a=b,c"},
-		Ports: []uint32{guestPort, echoPort, greetPort, emptyPort},
+		Ports: []uint32{fakevmm.GuestPort, fakevmm.EchoPort, fakevmm.GreetPort, fakevmm.EmptyPort},
 		Disks: []vm.Disk{
 			{ID: "root", Path: filepath.Join(dir, "root.img"), ReadOnly: true},
 			{ID: "data", Path: filepath.Join(dir, "my data.img")},
@@ -174,12 +171,12 @@ func TestArgs(t *testing.T) {
 }
 
 func TestLife(t *testing.T) {
-	l := newLab(t, script{Starting: 150, Boot: 400})
+	l := newLab(t, fakevmm.VFKitScript{Starting: 150, Boot: 400})
 	if err := os.WriteFile(l.h.Console, []byte("before\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	m := l.start()
-	client, err := guest.Connect(l.ctx(), l.dial(m, guestPort), l.h.ID)
+	client, err := guest.Connect(l.ctx(), l.dial(m, fakevmm.GuestPort), l.h.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,12 +189,12 @@ func TestLife(t *testing.T) {
 	}
 	client.Close()
 	got := make([]byte, 5)
-	if _, err := io.ReadFull(l.dial(m, greetPort), got); err != nil || string(got) != "hello" {
+	if _, err := io.ReadFull(l.dial(m, fakevmm.GreetPort), got); err != nil || string(got) != "hello" {
 		t.Errorf("who speaks first said %q, %v", got, err)
 	}
 	short, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
-	if nobody, err := m.Dial(short, emptyPort); err == nil { // the machine that this runs on was too busy
+	if nobody, err := m.Dial(short, fakevmm.EmptyPort); err == nil { // the machine that this runs on was too busy
 		nobody.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if _, err := nobody.Read(got); !errors.Is(err, io.EOF) {
 			t.Errorf("where nothing listens a connection stays: %v", err)
@@ -208,7 +205,7 @@ func TestLife(t *testing.T) {
 	}
 	_, err = m.Dial(l.ctx(), 99)
 	wantKind(t, err, atoll.ErrInvalid, "port 99")
-	open := l.dial(m, echoPort)
+	open := l.dial(m, fakevmm.EchoPort)
 	if _, ok := open.(interface{ CloseWrite() error }); ok {
 		t.Error("a connection half-closes, of which nobody knows whether vfkit does")
 	}
@@ -221,7 +218,7 @@ func TestLife(t *testing.T) {
 	if _, err := open.Read(got); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a connection outlives the machine: %v", err)
 	}
-	_, err = m.Dial(l.ctx(), guestPort)
+	_, err = m.Dial(l.ctx(), fakevmm.GuestPort)
 	wantKind(t, err, atoll.ErrUnavailable, "has ended")
 	if err := m.Stop(l.ctx()); err != nil {
 		t.Errorf("a second stop: %v", err)
@@ -241,17 +238,17 @@ func TestLife(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
-	l := newLab(t, script{Button: "there is no button"}) // the guest is asked on its port
+	l := newLab(t, fakevmm.VFKitScript{Button: "there is no button"}) // the guest is asked on its port
 	m := l.start()
 	if err := m.Stop(l.ctx()); err != nil {
 		t.Error(err)
 	}
-	l = newLab(t, script{Deaf: true}) // the guest has a button only
+	l = newLab(t, fakevmm.VFKitScript{Deaf: true}) // the guest has a button only
 	m = l.start()
 	if err := m.Stop(l.ctx()); err != nil {
 		t.Error(err)
 	}
-	l = newLab(t, script{Deaf: true, Button: "nobody has pressed it"})
+	l = newLab(t, fakevmm.VFKitScript{Deaf: true, Button: "nobody has pressed it"})
 	m = l.start()
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
@@ -261,7 +258,7 @@ func TestStop(t *testing.T) {
 	if err := m.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("waited: %v", err)
 	}
-	l.dial(m, echoPort).Close() // it goes on
+	l.dial(m, fakevmm.EchoPort).Close() // it goes on
 	waited := make(chan error, 1)
 	go func() { waited <- m.Wait(context.Background()) }()
 	if err := m.Kill(); err != nil {
@@ -274,9 +271,9 @@ func TestStop(t *testing.T) {
 }
 
 func TestPause(t *testing.T) {
-	l := newLab(t, script{})
+	l := newLab(t, fakevmm.VFKitScript{})
 	m := l.start()
-	conn := l.dial(m, echoPort)
+	conn := l.dial(m, fakevmm.EchoPort)
 	for range 2 {
 		if err := m.Pause(l.ctx()); err != nil {
 			t.Fatal(err)
@@ -297,10 +294,10 @@ func TestPause(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); err != nil {
 		t.Errorf("after it was resumed: %v", err)
 	}
-	l = newLab(t, script{Fault: "cannot pause"})
+	l = newLab(t, fakevmm.VFKitScript{Fault: "cannot pause"})
 	m = l.start()
 	wantKind(t, m.Pause(l.ctx()), atoll.ErrInternal, "500", "cannot pause")
-	l = newLab(t, script{Die: "Pause"})
+	l = newLab(t, fakevmm.VFKitScript{Die: "Pause"})
 	m = l.start()
 	if err := m.Pause(l.ctx()); err == nil {
 		t.Error("paused one that has died of it")
@@ -309,7 +306,7 @@ func TestPause(t *testing.T) {
 
 // Frames are the messages of the socket, in both directions.
 func TestNetwork(t *testing.T) {
-	l := newLab(t, script{})
+	l := newLab(t, fakevmm.VFKitScript{})
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_DGRAM, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -350,18 +347,18 @@ func TestNetwork(t *testing.T) {
 func TestStartFails(t *testing.T) {
 	const unsigned = `Error: The process doesn't have the "com.apple.security.virtualization" entitlement.`
 	for name, c := range map[string]struct {
-		script script
+		script fakevmm.VFKitScript
 		change func(l *lab)
 		kind   atoll.Kind
 		say    string
 	}{
-		"no program":  {script{}, func(l *lab) { l.opts.Program = "/there/is/none" }, atoll.ErrUnavailable, "brew install vfkit"},
-		"dies":        {script{Die: "begin", Say: "out of luck"}, nil, atoll.ErrUnavailable, "exit status 1: out of luck"},
-		"unsigned":    {script{Die: "running", Say: unsigned}, nil, atoll.ErrUnavailable, "make sign"},
-		"broken":      {script{Broken: true}, nil, atoll.ErrInternal, "could not be turned on"},
-		"lost disk":   {script{}, func(l *lab) { l.h.Disks[0].Path = "/there/is/none" }, atoll.ErrUnavailable, "/there/is/none"},
-		"lost initrd": {script{}, func(l *lab) { l.h.Initrd = "/there/is/none" }, atoll.ErrUnavailable, "/there/is/none"},
-		"no console":  {script{}, func(l *lab) { l.h.Console = l.opts.Program + "/none" }, atoll.ErrInternal, "console"},
+		"no program":  {fakevmm.VFKitScript{}, func(l *lab) { l.opts.Program = "/there/is/none" }, atoll.ErrUnavailable, "brew install vfkit"},
+		"dies":        {fakevmm.VFKitScript{Die: "begin", Say: "out of luck"}, nil, atoll.ErrUnavailable, "exit status 1: out of luck"},
+		"unsigned":    {fakevmm.VFKitScript{Die: "running", Say: unsigned}, nil, atoll.ErrUnavailable, "make sign"},
+		"broken":      {fakevmm.VFKitScript{Broken: true}, nil, atoll.ErrInternal, "could not be turned on"},
+		"lost disk":   {fakevmm.VFKitScript{}, func(l *lab) { l.h.Disks[0].Path = "/there/is/none" }, atoll.ErrUnavailable, "/there/is/none"},
+		"lost initrd": {fakevmm.VFKitScript{}, func(l *lab) { l.h.Initrd = "/there/is/none" }, atoll.ErrUnavailable, "/there/is/none"},
+		"no console":  {fakevmm.VFKitScript{}, func(l *lab) { l.h.Console = l.opts.Program + "/none" }, atoll.ErrInternal, "console"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, c.script)
@@ -377,7 +374,7 @@ func TestStartFails(t *testing.T) {
 		})
 	}
 	t.Run("slow", func(t *testing.T) {
-		l := newLab(t, script{Starting: 60_000})
+		l := newLab(t, fakevmm.VFKitScript{Starting: 60_000})
 		ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
 		defer cancel()
 		if err := l.machine().Start(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -388,7 +385,7 @@ func TestStartFails(t *testing.T) {
 }
 
 func TestEndsByItself(t *testing.T) {
-	l := newLab(t, script{Die: "Stop", Say: "crashed"})
+	l := newLab(t, fakevmm.VFKitScript{Die: "Stop", Say: "crashed"})
 	m := l.start()
 	if err := m.Stop(l.ctx()); err != nil {
 		t.Error(err)
@@ -399,7 +396,7 @@ func TestEndsByItself(t *testing.T) {
 	l.nothingLeft()
 
 	m = l.machine()
-	_, err := m.Dial(l.ctx(), guestPort)
+	_, err := m.Dial(l.ctx(), fakevmm.GuestPort)
 	wantKind(t, err, atoll.ErrStopped)
 }
 
@@ -420,7 +417,7 @@ func starter(text string) {
 }
 
 func TestEndsWithItsStarter(t *testing.T) {
-	l := newLab(t, script{})
+	l := newLab(t, fakevmm.VFKitScript{})
 	text, err := json.Marshal(map[string]any{"Opts": l.opts, "H": l.h})
 	if err != nil {
 		t.Fatal(err)
@@ -447,13 +444,13 @@ func TestEndsWithItsStarter(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	m := l.start() // with what that one has left
-	l.dial(m, echoPort)
+	l.dial(m, fakevmm.EchoPort)
 	m.Kill()
 	l.nothingLeft()
 }
 
 func TestNewChecks(t *testing.T) {
-	l := newLab(t, script{})
+	l := newLab(t, fakevmm.VFKitScript{})
 	kernel := func(text string) func(h *vm.Hardware) {
 		return func(h *vm.Hardware) {
 			h.Kernel = filepath.Join(l.home, "kernel")
@@ -499,7 +496,7 @@ func TestNewChecks(t *testing.T) {
 }
 
 func TestProbe(t *testing.T) {
-	l := newLab(t, script{})
+	l := newLab(t, fakevmm.VFKitScript{})
 	if p := vz.New(vz.Options{Program: "/there/is/none"}).Probe(l.ctx()); p.OK || p.Fix != "brew install vfkit" {
 		t.Errorf("without vfkit: %+v", p)
 	}

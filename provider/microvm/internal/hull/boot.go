@@ -376,14 +376,17 @@ func (e *engine) newNetwork(h *vm.Hardware) (*usernet.Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := usernet.New(ours, usernet.Options{Policy: policy, Log: e.box.Log})
+	n, err := usernet.New(ours, usernet.Options{Policy: policy, MTU: e.mtu(), Log: e.box.Log})
 	if err != nil {
 		theirs.Close()
 		return nil, err
 	}
-	h.Network, h.MAC, h.MTU = theirs, net.HardwareAddr(usernet.GuestMAC), usernet.DefaultMTU
+	h.Network, h.MAC, h.MTU = theirs, net.HardwareAddr(usernet.GuestMAC), e.mtu()
 	return n, nil
 }
+
+// mtu is the network's: as large as the machine's card takes.
+func (e *engine) mtu() int { return min(usernet.DefaultMTU, max(e.caps.MTU, vm.DefaultMTU)) }
 
 // tell tells the guest what it is, and waits until it is that.
 func (e *engine) tell(ctx context.Context, _ *keeper.Undo) error {
@@ -456,7 +459,7 @@ func (e *engine) setup() *guest.Setup {
 		s.Network = &guest.Interface{
 			Addresses: []string{usernet.Guest.String(), usernet.Guest6.String()},
 			Gateways:  []string{usernet.Gateway.Addr().String(), usernet.Gateway6.Addr().String()},
-			DNS:       []string{usernet.Gateway.Addr().String()}, MTU: usernet.DefaultMTU,
+			DNS:       []string{usernet.Gateway.Addr().String()}, MTU: e.mtu(),
 		}
 	}
 	return s

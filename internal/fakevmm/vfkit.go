@@ -1,8 +1,10 @@
 //go:build unix
 
-package vz_test
+package fakevmm
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,14 +17,18 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
+	"github.com/seed46cd37a8/atoll/vm"
 )
 
-// A script is what a fake does otherwise than it should, in a file beside the program.
-type script struct {
+// A VFKitScript is what a fake vfkit does otherwise than it should, or with what. Write
+// puts it beside the program.
+type VFKitScript struct {
 	Die      string // when it ends: "begin", "running", or a state that is asked for
 	Say      string // and what it says then
 	Starting int    // how many milliseconds the machine takes to be on
@@ -31,20 +37,32 @@ type script struct {
 	Button   string // what the power button answers; "" is that the guest ends
 	Deaf     bool   // nothing listens on the port to power off
 	Fault    string // what pausing answers
+
+	Machine *Machine // what the guest is in; nil for nothing
 }
 
+const vfkitFile = "vfkit.json"
+
+// Write has the fakes in dir that are started from now on follow s.
+func (s VFKitScript) Write(dir string) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, vfkitFile), text, 0o600)
+}
+
+// Other ports of a guest without a machine.
 const (
-	scriptFile = "script.json"
-	guestPort  = 52
-	echoPort   = 7
-	greetPort  = 8 // says something first
-	emptyPort  = 9 // nothing listens
-	offPort    = 50
+	EchoPort     = 7
+	GreetPort    = 8 // says something first
+	EmptyPort    = 9 // nothing listens
+	vfkitOffPort = 50
 )
 
 // A machine as vfkit's command line has it.
 type virtual struct {
-	script                  script
+	script                  VFKitScript
 	cpus, memory            int
 	rest                    string
 	kernel, initrd, cmdline string
@@ -55,6 +73,9 @@ type virtual struct {
 	mac                     net.HardwareAddr
 	console                 *os.File
 
+	machine vm.Machine // of QEMU's; nil if there is none
+	up      atomic.Bool
+
 	mu     sync.Mutex
 	state  string
 	booted time.Time
@@ -62,11 +83,10 @@ type virtual struct {
 	ending sync.Once
 }
 
-// fakeVfkit is the program: its command line and service are like the real one's, and
-// what is behind its sockets is the real guest.
-func fakeVfkit(args []string) int {
+// VFKit is the program.
+func VFKit(args []string) int {
 	v := &virtual{cpus: 1, memory: 512, state: "VirtualMachineStateStarting", shares: map[string]string{}, ports: map[uint32]string{}}
-	if text, err := os.ReadFile(filepath.Join(filepath.Dir(args[0]), scriptFile)); err == nil {
+	if text, err := os.ReadFile(filepath.Join(filepath.Dir(args[0]), vfkitFile)); err == nil {
 		if err := json.Unmarshal(text, &v.script); err != nil {
 			panic(err)
 		}
@@ -94,6 +114,12 @@ func fakeVfkit(args []string) int {
 		v.state = "VirtualMachineStateError"
 	}
 	v.mu.Unlock()
+	if v.script.Machine != nil {
+		if err := v.turnOn(); err != nil {
+			fmt.Fprintln(os.Stderr, "Error:", err)
+			return 1
+		}
+	}
 	fmt.Fprintf(v.console, "[    0.000000] Command line: %s\n", v.cmdline)
 	time.Sleep(30 * time.Millisecond) // sockets come after that
 	for port, path := range v.ports {
@@ -104,7 +130,7 @@ func fakeVfkit(args []string) int {
 		}
 		go v.expose(l, port)
 	}
-	if v.network != nil {
+	if v.network != nil && v.machine == nil {
 		go v.answerFrames()
 	}
 	select {}
@@ -275,7 +301,9 @@ func (v *virtual) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v.maybeDie(s.State)
+	var err error
 	switch {
+	case s.State == "Stop" && v.machine != nil: // there is no such button
 	case s.State == "Stop" && v.script.Button != "":
 		fail(http.StatusInternalServerError, v.script.Button)
 		return
@@ -285,13 +313,23 @@ func (v *virtual) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusInternalServerError, v.script.Fault)
 		return
 	case s.State == "Pause" && v.state == "VirtualMachineStateRunning":
+		if v.machine != nil {
+			err = v.machine.Pause(r.Context())
+		}
 		v.guest.Lock()
 		v.state = "VirtualMachineStatePaused"
 	case s.State == "Resume" && v.state == "VirtualMachineStatePaused":
+		if v.machine != nil {
+			err = v.machine.Resume(r.Context())
+		}
 		v.guest.Unlock()
 		v.state = "VirtualMachineStateRunning"
 	default:
 		fail(http.StatusInternalServerError, "Invalid state transition. Transition from state "+v.state+" to state "+s.State+" is invalid.")
+		return
+	}
+	if err != nil {
+		fail(http.StatusInternalServerError, err.Error())
 		return
 	}
 	w.WriteHeader(http.StatusAccepted)
@@ -315,6 +353,10 @@ func (v *virtual) expose(l net.Listener, port uint32) {
 		}
 		go func() {
 			defer conn.Close()
+			if v.machine != nil {
+				v.pass(conn, port)
+				return
+			}
 			v.guest.RLock() // a paused machine says nothing
 			booting := time.Since(v.booted) < time.Duration(v.script.Boot)*time.Millisecond
 			v.guest.RUnlock()
@@ -322,13 +364,13 @@ func (v *virtual) expose(l net.Listener, port uint32) {
 				return
 			}
 			switch {
-			case port == guestPort:
+			case port == GuestPort:
 				dir := filepath.Join(filepath.Dir(v.rest), "inside")
 				_ = os.Mkdir(dir, 0o700) // it may be there
 				if err := guest.Serve(conn, dirfs.Options{Workdir: dir, UID: -1, GID: -1}); err != nil {
 					fmt.Fprintln(os.Stderr, "guest:", err)
 				}
-			case port == echoPort:
+			case port == EchoPort:
 				for b := make([]byte, 1024); ; {
 					n, err := conn.Read(b)
 					if err != nil {
@@ -338,15 +380,67 @@ func (v *virtual) expose(l net.Listener, port uint32) {
 					conn.Write(b[:n])
 					v.guest.RUnlock()
 				}
-			case port == greetPort:
+			case port == GreetPort:
 				fmt.Fprint(conn, "hello")
 				io.Copy(io.Discard, conn)
-			case port == offPort && !v.script.Deaf:
+			case port == vfkitOffPort && !v.script.Deaf:
 				conn.Close()
 				v.off()
 			}
 		}()
 	}
+}
+
+// turnOn boots a machine of QEMU's with what the command line says.
+func (v *virtual) turnOn() (err error) {
+	dir := filepath.Dir(v.rest)
+	h := &vm.Hardware{
+		ID: filepath.Base(filepath.Dir(filepath.Dir(dir))), Dir: dir, Console: filepath.Join(dir, "qemu"), CPUs: v.cpus, Memory: atoll.Bytes(v.memory) << 20,
+		Kernel: v.kernel, Initrd: v.initrd, Network: v.network, MAC: v.mac,
+	}
+	for word := range strings.FieldsSeq(v.cmdline) {
+		if word != "console=hvc0" { // which QEMU has not
+			h.Cmdline = append(h.Cmdline, word)
+		}
+	}
+	for _, d := range v.disks {
+		_, readOnly := d["readonly"]
+		h.Disks = append(h.Disks, vm.Disk{ID: d["deviceId"], Path: d["path"], ReadOnly: readOnly})
+	}
+	for tag, dir := range v.shares {
+		h.Shares = append(h.Shares, vm.Share{Tag: tag, Dir: dir})
+	}
+	v.machine, err = v.script.Machine.boot(h, v.console, func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	})
+	return err
+}
+
+// How long a guest in a machine may take to say whether it listens. While it boots vfkit
+// hangs up at once.
+const (
+	bootingTime = 300 * time.Millisecond
+	askingTime  = 30 * time.Second
+)
+
+// pass joins a connection to a port of the guest in the machine.
+func (v *virtual) pass(conn net.Conn, port uint32) {
+	wait := bootingTime
+	if v.up.Load() {
+		wait = askingTime
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	inner, err := v.machine.Dial(ctx, port)
+	if err != nil {
+		return
+	}
+	v.up.Store(true)
+	join(conn, bufio.NewReader(conn), inner)
 }
 
 // answerFrames sends each frame back to where it is from.

@@ -1,16 +1,6 @@
 //go:build linux
 
-// Package fakefire is a Firecracker for tests where there is none, or no KVM: its command
-// line, API and vsock are like the real one's, and so is its jailer. What is behind the
-// vsock is either a guest without a machine, which does what a Script says, or a machine
-// of QEMU's (Machine), in which the real kernel boots with the real disks.
-//
-//	func TestMain(m *testing.M) {
-//		if filepath.Base(os.Args[0]) == "firecracker" {
-//			os.Exit(fakefire.Firecracker(os.Args))
-//		}
-//		...
-package fakefire
+package fakevmm
 
 import (
 	"bufio"

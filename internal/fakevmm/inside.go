@@ -1,6 +1,6 @@
 //go:build linux
 
-package fakefire
+package fakevmm
 
 import (
 	"bufio"
@@ -17,9 +17,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 )
 
-// The ports of a guest without a machine.
+// The other ports of a guest without a machine.
 const (
-	GuestPort  = 52 // the real guest, of files
 	offPort    = 50 // has it end
 	MemoryPort = 60 // says what is in memory, and changes it
 )

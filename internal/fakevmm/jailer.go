@@ -1,6 +1,6 @@
 //go:build linux
 
-package fakefire
+package fakevmm
 
 import (
 	"encoding/json"
