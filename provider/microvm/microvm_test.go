@@ -103,8 +103,12 @@ func (fresh maker) stepwise(t *testing.T, step func(name string) error) atoll.Pr
 
 // fresh returns options for a provider over directories of its own, which must be empty
 // again in the end.
-func fresh(t testing.TB) microvm.Options {
-	opts := microvm.Options{Dir: filepath.Join(t.TempDir(), "state"), RunDir: runDir(t), Bundles: bundles(t), Accel: accel(t), Cgroup: groups}
+func fresh(t testing.TB) microvm.Options { return freshIn(t, t.TempDir()) }
+
+// freshIn is fresh with a directory for what lasts.
+func freshIn(t testing.TB, dir string) microvm.Options {
+	t.Helper()
+	opts := microvm.Options{Dir: filepath.Join(dir, "state"), RunDir: runDir(t), Bundles: bundles(t), Accel: accel(t), Cgroup: groups}
 	t.Cleanup(func() {
 		if left := leftOnDisk(t, opts); len(left) > 0 {
 			t.Errorf("left behind: %s", strings.Join(left, " "))
