@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image"
 	"github.com/seed46cd37a8/atoll/image/bundle"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
@@ -37,8 +36,8 @@ func openVMDocker(cfg *Config, opts Options) (atoll.Provider, error) {
 	if err != nil {
 		return nil, errors.Join(err, bundles.Close())
 	}
-	images := &imageSource{cfg: cfg, opts: opts}
-	closeAll := func() error { return errors.Join(images.close(), m.Close(), bundles.Close()) }
+	images := &imageSource{cfg: cfg, opts: opts, store: &imageStore{cfg: cfg, opts: opts}}
+	closeAll := func() error { return errors.Join(images.store.close(), m.Close(), bundles.Close()) }
 	p, err := vmdocker.New(vmdocker.Options{
 		Dir: dir, Machines: m, Bundle: microvm.EngineBundle, Config: machines, Disk: c.Disk, Slow: m.Slow,
 		Guest: sync.OnceValues(func() ([]byte, error) { return guestProgram(cfg.Docker.Guest, cfg.StateDir) }),
@@ -54,11 +53,9 @@ func openVMDocker(cfg *Config, opts Options) (atoll.Provider, error) {
 // Docker Engine has, if there is one, else those of the store that the provider gvisor has
 // them in, which pulls what is missing.
 type imageSource struct {
-	cfg  *Config
-	opts Options
-
-	mu    sync.Mutex
-	store *image.Store
+	cfg   *Config
+	opts  Options
+	store *imageStore
 }
 
 func (s *imageSource) fetch(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error) {
@@ -67,15 +64,7 @@ func (s *imageSource) fetch(ctx context.Context, ref, as string, progress func(a
 			return archive, nil
 		}
 	}
-	store, err := s.open()
-	if err != nil {
-		return nil, err
-	}
-	im, err := store.Get(ctx, ref, progress)
-	if err != nil {
-		return nil, err
-	}
-	return store.Save(ctx, im, as)
+	return s.store.save(ctx, ref, as, progress)
 }
 
 // fromEngine is an image of this machine's Docker Engine. Its error is of no interest:
@@ -99,27 +88,3 @@ type withEngine struct {
 }
 
 func (e *withEngine) Close() error { return errors.Join(e.ReadCloser.Close(), e.after()) }
-
-func (s *imageSource) open() (*image.Store, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.store != nil {
-		return s.store, nil
-	}
-	opts := imageOptions(s.cfg.Image)
-	opts.Log = s.opts.Log
-	store, err := image.Open(filepath.Join(s.cfg.StateDir, "gvisor", "images"), opts)
-	if err == nil {
-		s.store = store
-	}
-	return store, err
-}
-
-func (s *imageSource) close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.store == nil {
-		return nil
-	}
-	return s.store.Close()
-}

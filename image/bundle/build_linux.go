@@ -17,6 +17,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
+// Builds says that bundles can be built on this system.
+const Builds = true
+
 // Build returns the bundle that r describes, which it makes unless all of it is there:
 // one at a time of the same kernel or disk, in all processes. Interrupted, it leaves
 // nothing. progress may be nil; it is called from the calling goroutine or, never at

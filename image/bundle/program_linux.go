@@ -4,35 +4,13 @@ import (
 	"debug/elf"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/seed46cd37a8/atoll"
 )
 
-// formatter is the program of this machine that the guest formats disks with, and where
-// the guest looks for it.
-const (
-	formatter     = "mke2fs"
-	formatterPath = "sbin/mke2fs"
-)
-
-// FindFormatter returns the path of mke2fs on this machine, which may be where only root
-// looks. Kinds: ErrUnavailable.
-func FindFormatter() (string, error) {
-	path, err := exec.LookPath(formatter)
-	for _, dir := range []string{"/usr/sbin", "/sbin"} {
-		if err != nil {
-			path, err = exec.LookPath(filepath.Join(dir, formatter))
-		}
-	}
-	if err != nil {
-		return "", atoll.Errorf("mke2fs", "", atoll.ErrUnavailable, "%s is not installed: on Debian and Ubuntu, apt-get install e2fsprogs", formatter)
-	}
-	return path, nil
-}
+// formatterPath is where the guest looks for the program that it formats disks with.
+const formatterPath = "sbin/mke2fs"
 
 // maxLibrary bounds a library that a program needs.
 const maxLibrary = 32 << 20

@@ -59,7 +59,7 @@ func (b *backend) Close() error { return nil }
 // Probe implements kept.Backend: it looks for the hypervisor, and for what a machine boots.
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	if _, err := bundle.FindFormatter(); err != nil {
-		return atoll.Probe{Reason: "mke2fs is not installed", Fix: "apt-get install e2fsprogs"}
+		return atoll.Probe{Reason: "mke2fs is not installed", Fix: bundle.FixFormatter}
 	}
 	kernel := ""
 	im, err := b.opts.Bundles.Get(b.opts.Default)
@@ -67,8 +67,12 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 		kernel = im.Path(im.Kernel.File)
 	}
 	p := b.driver.Probe(ctx, kernel, b.opts.Log)
-	if err != nil && p.OK {
+	switch {
+	case err == nil || !p.OK:
+	case bundle.Builds:
 		p.Notes = append(p.Notes, "there is no image yet: the first sandbox builds one, or atoll image build")
+	default:
+		p.Notes = append(p.Notes, "there is no image yet: build one on Linux, and atoll image pull it here")
 	}
 	return p
 }

@@ -1,0 +1,32 @@
+package bundle
+
+import (
+	"os/exec"
+	"path/filepath"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// formatter is the program of this machine by which disks are formatted.
+const formatter = "mke2fs"
+
+// formatterDirs are where it is but in PATH: where only root looks, and where Homebrew
+// leaves it.
+var formatterDirs = []string{"/usr/sbin", "/sbin", "/opt/homebrew/opt/e2fsprogs/sbin", "/usr/local/opt/e2fsprogs/sbin"}
+
+// FixFormatter is what to do where there is none.
+const FixFormatter = "apt-get install e2fsprogs, or brew install e2fsprogs"
+
+// FindFormatter returns the path of mke2fs on this machine. Kinds: ErrUnavailable.
+func FindFormatter() (string, error) {
+	path, err := exec.LookPath(formatter)
+	for _, dir := range formatterDirs {
+		if err != nil {
+			path, err = exec.LookPath(filepath.Join(dir, formatter))
+		}
+	}
+	if err != nil {
+		return "", atoll.Errorf("mke2fs", "", atoll.ErrUnavailable, "%s is not installed: %s", formatter, FixFormatter)
+	}
+	return path, nil
+}
