@@ -157,7 +157,7 @@ func split(text string) (parts []string, err error) {
 		part += string(c)
 	}
 	if quoted {
-		return nil, errors.New("Mismatched \"")
+		return nil, errors.New("mismatched \"")
 	}
 	return append(parts, part), nil
 }
