@@ -32,7 +32,7 @@ func Providers() []Entry {
 	return []Entry{
 		{Name: "gvisor", open: openGVisor, Linux: "gVisor is a kernel for programs of Linux, and runs on Linux"},
 		{Name: "docker", open: openDocker},
-		{Name: "microvm", open: openMicroVM, Linux: "what keeps its machines runs on Linux only so far"},
+		{Name: "microvm", open: openMicroVM, Linux: "its machines were made on Linux only so far"},
 		{Name: "vmdocker", open: openVMDocker, Linux: "its machines are those of microvm"},
 		{Name: "local", open: openLocal, Named: true},
 		{Name: "mock", open: openMock, Named: true},

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 // Package microvm provides sandboxes that are virtual machines of their own, with a
 // kernel of their own: on QEMU, with KVM where that works, else emulated, or on another

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux || darwin
 
 // Package hull is what sandboxes that are virtual machines have of their own, in the
 // process that keeps one of them: the engine of package keeper over a machine with a guest
