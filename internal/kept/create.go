@@ -108,12 +108,16 @@ func (c *creation) image(ctx context.Context) error {
 func (c *creation) mounts(context.Context) error {
 	st, volumes := &c.rec.Status, c.p.dir.Volumes()
 	data := statedir.DataVolume(st.ID)
-	if c.rec.Fresh = !volumes.Has(st.Spec.Project, data); c.rec.Fresh {
+	var names []string
+	if st.Caps.Volumes {
+		names = append(names, data)
+		c.rec.Fresh = !volumes.Has(st.Spec.Project, data)
+	}
+	if c.rec.Fresh {
 		if err := c.write(); err != nil { // before it is made, lest it be forgotten
 			return err
 		}
 	}
-	names := []string{data}
 	for _, m := range st.Spec.Mounts {
 		switch m.Type {
 		case atoll.MountVolume:
@@ -160,7 +164,7 @@ func bindable(source string) error {
 // present checks that what was mounted when the sandbox was made is still there.
 // What it may be used for by now is for those inside to find out.
 func (p *Provider) present(st *atoll.Status) error {
-	for _, m := range p.jobMounts(&st.Spec) {
+	for _, m := range p.jobMounts(st) {
 		if m.Source == "" { // a tmpfs
 			continue
 		}

@@ -90,7 +90,7 @@ func (p *Provider) job(rec *statedir.Record) ([]byte, error) {
 	st := &rec.Status
 	job := &keeper.Job{
 		Spec: st.Spec, Caps: st.Caps, Record: *rec,
-		State: string(p.dir), Dir: p.dir.Sandbox(st.ID), Run: rec.Run, Mounts: p.jobMounts(&st.Spec),
+		State: string(p.dir), Dir: p.dir.Sandbox(st.ID), Run: rec.Run, Mounts: p.jobMounts(st),
 	}
 	job.Fail = p.failing()
 	job.Spec.Resources = job.Spec.Resources.WithDefaults()
@@ -125,19 +125,20 @@ func exists(path string) bool {
 }
 
 // jobMounts are the directories of the host that the sandbox sees, parents
-// before what is mounted below them.
-func (p *Provider) jobMounts(spec *atoll.Spec) []keeper.Mount {
-	mounts := []keeper.Mount{{
-		Source: p.dir.Volume(spec.Project, statedir.DataVolume(spec.ID)), Target: atoll.DefaultWorkdir,
-	}}
+// before what is mounted below them. One without volumes has its work directory inside.
+func (p *Provider) jobMounts(st *atoll.Status) []keeper.Mount {
+	var mounts []keeper.Mount
+	spec := &st.Spec
+	data := st.Caps.Volumes && !slices.ContainsFunc(spec.Mounts, func(m atoll.Mount) bool { // an explicit mount takes the place of the data volume
+		return path.Clean(m.Target) == atoll.DefaultWorkdir
+	})
+	if data {
+		mounts = append(mounts, keeper.Mount{Source: p.dir.Volume(spec.Project, statedir.DataVolume(spec.ID)), Target: atoll.DefaultWorkdir})
+	}
 	for _, m := range spec.Mounts {
 		k := keeper.Mount{Source: m.Source, Target: path.Clean(m.Target), ReadOnly: m.ReadOnly, Size: m.Size}
 		if m.Type == atoll.MountVolume {
 			k.Source = p.dir.Volume(spec.Project, m.Source)
-		}
-		if k.Target == mounts[0].Target {
-			mounts[0] = k // an explicit mount takes the place of the data volume
-			continue
 		}
 		mounts = append(mounts, k)
 	}

@@ -414,6 +414,9 @@ func (s *sandbox) view() (files.View, error) {
 	v := files.View{Workdir: spec.Workdir, Root: os.Geteuid(), UID: -1, GID: -1}
 	running, plain := live(rec.Status.State), passwd.IsRoot(cmp.Or(spec.User, rec.User))
 	v.Inside = func(context.Context) (atoll.FS, error) {
+		if !running && !rec.Status.Caps.Volumes {
+			return nil, atoll.E("files", s.id, atoll.ErrStopped, nil)
+		}
 		if !running {
 			return nil, atoll.Errorf("files", s.id, atoll.ErrStopped, "sandbox is stopped: only its work directory and volumes can be reached")
 		}
@@ -425,7 +428,7 @@ func (s *sandbox) view() (files.View, error) {
 	if !plain {
 		v.UID, v.GID = ownerOf(s.p.dir.Volume(spec.Project, statedir.DataVolume(s.id)))
 	}
-	for _, m := range s.p.jobMounts(spec) {
+	for _, m := range s.p.jobMounts(&rec.Status) {
 		v.Mounts = append(v.Mounts, files.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
 	}
 	return v, nil

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"os"
-	"slices"
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
@@ -229,9 +228,6 @@ func (b *backend) Job(job *keeper.Job) (any, error) {
 		Kernel: im.Path(kernel), Initrd: im.Path(im.Initrd.File), Root: im.Path(im.Root().File),
 		Driver: driver, Formatter: formatter, Debug: b.opts.Debug, Init: im.Init,
 		Emulated: b.opts.emulated, Answer: atoll.Duration(b.opts.answer),
-	}
-	if !job.Caps.Volumes { // the work directory is the machine's own
-		job.Mounts = slices.DeleteFunc(job.Mounts, func(m keeper.Mount) bool { return m.Source != "" })
 	}
 	job.Unattended = im.Init != nil
 	if b.opts.Files != nil {
