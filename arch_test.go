@@ -364,7 +364,7 @@ var guests = map[string]struct {
 	"github.com/moby/moby":                   {"the official client of Docker Engines", []string{"provider/docker"}},
 	"github.com/creack/pty":                  {"terminals on every Unix", []string{"internal/process"}},
 	"github.com/firebase/genkit/go":          {"agents on Genkit; a module of its own keeps it out of this one", []string{"genkit"}},
-	"github.com/fsnotify/fsnotify":           {"one watch on the records sees all changes", []string{"internal/kept"}},
+	"github.com/fsnotify/fsnotify":           {"one watch on a directory sees all changes of records", []string{"internal/kept", "provider/vmdocker"}},
 	"github.com/go-git/go-git":               {"rules in the syntax of gitignore", []string{"statesync"}},
 	"github.com/google/jsonschema-go":        {"schemas of what tools take and give, as MCP has them", []string{"genkit", "tool"}},
 	"github.com/google/go-containerregistry": {"OCI images and registries", []string{"image", "internal/testimage", "provider/docker"}},

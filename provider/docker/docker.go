@@ -52,6 +52,9 @@ type Options struct {
 	// Online has sandboxes with a network of mode on: the engine's machine is one that
 	// keeps them from what they are not to reach. Each is alone on it.
 	Online bool
+	// Slow is how many times as long as on hardware things take on the engine's machine;
+	// nil means 1.
+	Slow func(ctx context.Context) int
 	// Prefix begins the names of what is made; empty means "atoll". Servers that
 	// share an engine and not their sandboxes have different ones.
 	Prefix string

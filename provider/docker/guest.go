@@ -191,7 +191,7 @@ func (p *Provider) reach(ctx context.Context, op, who string, connect func(conte
 	if fresh {
 		go func() { // not the first caller's, who may give up
 			defer close(v.made)
-			ctx, cancel := context.WithTimeout(p.visits, visitTime)
+			ctx, cancel := context.WithTimeout(p.visits, p.slow(p.visits)*visitTime)
 			defer cancel()
 			v.client, v.err = connect(ctx)
 		}()
@@ -214,8 +214,15 @@ func errClosed(op, who string) error {
 	return atoll.Errorf(op, who, atoll.ErrUnavailable, "the provider is closed")
 }
 
-// visitTime is how long it may take to connect to a guest.
+// visitTime is how long it may take to connect to a guest, on hardware.
 const visitTime = 30 * time.Second
+
+func (p *Provider) slow(ctx context.Context) time.Duration {
+	if p.opts.Slow == nil {
+		return 1
+	}
+	return time.Duration(max(p.opts.Slow(ctx), 1))
+}
 
 // leave ends the connection to the sandbox's guest.
 func (p *Provider) leave(id string) {

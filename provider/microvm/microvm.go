@@ -155,7 +155,11 @@ func (p *Provider) Slow(ctx context.Context) int {
 		}
 		able := d.Caps()
 		able.Emulated = able.Emulated || b.opts.emulated
-		b.factor = int(vm.Scale(able, 1))
+		factor := int(vm.Scale(able, 1))
+		if kernel == "" {
+			return factor // whether an accelerator works is found out with a kernel
+		}
+		b.factor = factor
 	}
 	return b.factor
 }

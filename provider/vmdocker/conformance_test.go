@@ -33,8 +33,18 @@ func (p inProject) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 // the same code as in provider/docker, which the whole suite is run on.
 var quick = []string{"pause"}
 
-// fullVar asks for all groups also where machines are emulated.
-const fullVar = "ATOLL_VMDOCKER_FULL"
+// allEnv asks for all that takes its time where machines are emulated.
+const allEnv = "ATOLL_TEST_ALL"
+
+// everything skips what takes its time where machines are emulated, unless all is asked for.
+func everything(t *testing.T, why string) {
+	t.Helper()
+	need(t)
+	p := open(t)
+	if p.machines.Slow(t.Context()) > 1 && os.Getenv(allEnv) == "" {
+		t.Skipf("emulated: %s; set %s to run it", why, allEnv)
+	}
+}
 
 func TestConformance(t *testing.T) {
 	p := open(t)
@@ -45,12 +55,13 @@ func TestConformance(t *testing.T) {
 	slow := p.machines.Slow(t.Context())
 	opts := []providertest.Option{
 		providertest.Slow(float64(3 * slow)), providertest.Count(4),
+		providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause", "network", "escape", "siege"),
 		providertest.Reopen(func(t *testing.T, _ atoll.Provider) atoll.Provider {
 			return inProject{atoll.ProviderLayer{Provider: reopen(t)}}
 		}),
 	}
-	if slow > 1 && os.Getenv(fullVar) == "" {
-		opts = append(opts, providertest.Only(quick...), providertest.Rest("machines are emulated here, and containers take too long: "+fullVar+"=1 runs all groups"))
+	if slow > 1 && os.Getenv(allEnv) == "" {
+		opts = append(opts, providertest.Only(quick...), providertest.Rest("machines are emulated here, and containers take too long: "+allEnv+"=1 runs all groups"))
 	} else {
 		tiny := testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
 		opts = append(opts, providertest.Pullable(testimage.Serve(t).Push("tiny:1", tiny)))

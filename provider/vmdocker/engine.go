@@ -1,10 +1,12 @@
 package vmdocker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -26,7 +28,7 @@ func (e *engine) Close() error { return e.docker.Close() }
 // engineOptions are those of the engine of a project's machine.
 func (p *Provider) engineOptions(project string, machine atoll.Sandbox) docker.Options {
 	return docker.Options{
-		Dir: filepath.Join(p.opts.Dir, "engines", project), Guest: p.opts.Guest, Image: p.opts.Image, Fetch: p.opts.Fetch, Online: true, Log: p.log,
+		Dir: filepath.Join(p.opts.Dir, "engines", project), Guest: p.opts.Guest, Image: p.opts.Image, Fetch: p.opts.Fetch, Online: true, Slow: p.opts.Slow, Log: p.log,
 		Dial: func(ctx context.Context) (net.Conn, error) { return atoll.Dial(ctx, machine, int(vm.PortDocker)) },
 	}
 }
@@ -100,21 +102,21 @@ func (p *Provider) drop(project, machine string) {
 
 // How long an engine may take to answer, where nothing is emulated.
 const (
-	readyTime  = time.Minute
+	readyTime  = time.Minute // then its machine is started again
 	readyPause = time.Second
 	pingTime   = 3 * time.Second
 	turnPause  = 50 * time.Millisecond // between looks at a machine that others change
 )
 
-// up returns the engine of a project, whose machine is started if it does not run. Many
-// may ask at once.
+// up returns the engine of a project, whose machine is started if it does not run, and
+// once again if its engine does not answer. Many may ask at once.
 func (p *Provider) up(ctx context.Context, project string) (*engine, error) {
 	e, _, err := p.running(ctx, project)
 	if err != nil {
 		return nil, err
 	}
-	slow := time.Duration(max(p.opts.Slow(ctx), 1))
-	if e != nil && e.ping(ctx, slow*pingTime) == nil {
+	slow := p.slow(ctx)
+	if e != nil && e.ping(ctx, slow*pingTime) == nil && p.finish(ctx, e) == nil {
 		return e, nil
 	}
 	unlock, err := p.boots.Lock(ctx, project)
@@ -122,23 +124,45 @@ func (p *Provider) up(ctx context.Context, project string) (*engine, error) {
 		return nil, err
 	}
 	defer unlock()
-	var last error
-	for end := time.Now().Add(slow * readyTime); ; {
-		e, pause, err := p.turn(ctx, project, slow)
+	return p.boot(ctx, project)
+}
+
+// boot waits until the engine of a project answers, and does what it takes.
+func (p *Provider) boot(ctx context.Context, project string) (*engine, error) {
+	ready := func() time.Duration { return p.slow(ctx) * cmp.Or(p.opts.ready, readyTime) }
+	last := errors.New("its machine does not run yet")
+	var first *engine // that does not answer
+	for end, again := time.Now().Add(ready()), false; ; {
+		begin := time.Now()
+		e, pause, err := p.turn(ctx, project)
 		if err == nil && e != nil {
 			return e, nil
 		}
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case err != nil && atoll.KindOf(err) != atoll.ErrUnavailable && atoll.KindOf(err) != atoll.ErrConflict && atoll.KindOf(err) != atoll.ErrTimeout:
+		case err == nil:
+			end = end.Add(time.Since(begin)) // what a machine boots may have had to be built
+		case atoll.KindOf(err) != atoll.ErrUnavailable && atoll.KindOf(err) != atoll.ErrConflict && atoll.KindOf(err) != atoll.ErrTimeout:
 			return nil, err
-		case err != nil:
+		default:
 			last = err
 		}
+		if first == nil && e != nil {
+			first, end = e, time.Now().Add(ready())
+		}
 		if time.Now().After(end) {
-			return nil, atoll.Errorf("start", project, atoll.ErrTimeout, "the Docker Engine of project %s did not answer within %s: %w; see %s",
-				project, slow*readyTime, last, p.opts.Config.ConsoleLog(project))
+			if again {
+				return nil, atoll.Errorf("start", project, atoll.ErrTimeout, "the Docker Engine of project %s did not answer within %s: %w; see %s",
+					project, ready(), last, p.opts.Config.ConsoleLog(project))
+			}
+			if e != nil && e == first { // else another program has just started it again
+				p.log.Warn("restart", "project", project, "machine", e.machine.ID(), "err", last)
+				if err := e.machine.Stop(ctx, atoll.DefaultStopGrace); err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
+					return nil, err
+				}
+			}
+			end, again = time.Now().Add(ready()), true
 		}
 		select {
 		case <-ctx.Done():
@@ -150,7 +174,7 @@ func (p *Provider) up(ctx context.Context, project string) (*engine, error) {
 // turn does what is next to do until the engine of a project answers, and says how long to
 // wait before the next turn. A machine that has ended is made anew: what it keeps is on
 // its data disk, and what it boots or how large it is may have changed.
-func (p *Provider) turn(ctx context.Context, project string, slow time.Duration) (*engine, time.Duration, error) {
+func (p *Provider) turn(ctx context.Context, project string) (*engine, time.Duration, error) {
 	sb, st, err := p.machine(ctx, project)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		_, err := p.opts.Machines.Create(ctx, p.machineSpec(project))
@@ -167,7 +191,10 @@ func (p *Provider) turn(ctx context.Context, project string, slow time.Duration)
 		e, err := p.engine(project, sb, st)
 		if err == nil {
 			defer p.note(e)()
-			err = e.ping(ctx, slow*pingTime)
+			err = e.ping(ctx, p.slow(ctx)*pingTime)
+		}
+		if err == nil {
+			err = p.finish(ctx, e)
 		}
 		return e, readyPause, err
 	case atoll.StatePaused:
@@ -194,13 +221,18 @@ func (p *Provider) machineSpec(project string) *atoll.Spec {
 	}
 }
 
+// slow is how many times as long as on hardware things take.
+func (p *Provider) slow(ctx context.Context) time.Duration {
+	return time.Duration(max(p.opts.Slow(ctx), 1))
+}
+
 // ping returns nil if the engine answers within so long.
 func (e *engine) ping(ctx context.Context, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	err := e.docker.Ping(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return atoll.Errorf("ping", e.project, atoll.ErrUnavailable, "the Docker Engine does not answer")
+		return atoll.Errorf("ping", e.project, atoll.ErrUnavailable, "the Docker Engine of project %s does not answer: to start a sandbox starts its machine again, if it must", e.project)
 	}
 	return err
 }
@@ -263,6 +295,50 @@ func (p *Provider) note(e *engine) (end func()) {
 		cancel()
 		<-done
 	}
+}
+
+// look asks the engine for its sandboxes, or only that with the id.
+func (e *engine) look(ctx context.Context, id *string) (list []atoll.Status, err error) {
+	if id == nil {
+		list, err = e.docker.List(ctx, atoll.Filter{})
+	} else {
+		var st atoll.Status
+		if st, err = e.docker.Sandbox(*id).Status(ctx); err == nil {
+			list = append(list, st)
+		} else if atoll.KindOf(err) == atoll.ErrNotFound {
+			err = nil
+		}
+	}
+	for i, st := range list {
+		list[i] = e.seen(st)
+	}
+	return list, err
+}
+
+// looking calls fn, which waits for the engine, and breaks it off when that answers nobody:
+// who only looks does not wait for ever. Kinds: ErrUnavailable.
+func (p *Provider) looking(ctx context.Context, e *engine, fn func(context.Context) error) error {
+	inner, cancel := context.WithCancelCause(ctx)
+	var minding sync.WaitGroup
+	minding.Go(func() {
+		for {
+			select {
+			case <-inner.Done():
+				return
+			case <-time.After(pingTime):
+			}
+			if err := e.ping(inner, p.slow(inner)*pingTime); err != nil {
+				cancel(err)
+			}
+		}
+	})
+	defer minding.Wait()
+	defer cancel(nil)
+	err := fn(inner)
+	if cause := context.Cause(inner); err != nil && cause != nil && ctx.Err() == nil {
+		return cause
+	}
+	return err
 }
 
 // seen is what an engine says of a sandbox, as this provider does.

@@ -50,7 +50,8 @@ func await(t *testing.T, what string, within time.Duration, ok func() bool) {
 
 // The life of one project: its machine stops when nothing runs in it, although somebody
 // watches, and is not started by who only looks; with the next use all is there again. It
-// outlives its provider. When it crashes its sandboxes have stopped, and can be started.
+// outlives its provider. What was removed meanwhile is gone at once, and its name and id are
+// free. When the machine crashes its sandboxes have stopped, and can be started.
 // When the project is removed, nothing is left.
 func TestLifeOfAProject(t *testing.T) {
 	const project = "life"
@@ -64,6 +65,11 @@ func TestLifeOfAProject(t *testing.T) {
 	sb := create(t, p, atoll.Spec{Project: project, Name: "box", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "v", Target: "/v"}}})
 	run(t, sb, "echo kept >/work/f; echo kept >/etc/f; echo kept >/v/f")
 	events.await(t, sb.ID(), atoll.StateRunning)
+	removed := create(t, p, atoll.Spec{Project: project, Name: "removed"})
+	run(t, removed, "echo kept >/work/f")
+	if err := removed.Stop(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
 
 	time.Sleep(25 * time.Second)
 	if st := machineOf(t, p, project); st.State != atoll.StateRunning {
@@ -75,8 +81,12 @@ func TestLifeOfAProject(t *testing.T) {
 	events.await(t, sb.ID(), atoll.StateStopped)
 	await(t, "the machine stops", 3*time.Minute, func() bool { return machineOf(t, p, project).State == atoll.StateStopped })
 
-	other := open(t, func(o *vmdocker.Options) { o.Config.IdleTimeout, o.Disk = idleTime, 6<<30 })
 	begin := time.Now()
+	if err := removed.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	events.await(t, removed.ID(), atoll.StateRemoved)
+	other := open(t, func(o *vmdocker.Options) { o.Config.IdleTimeout, o.Disk = idleTime, 6<<30 })
 	if st := status(t, sb); st.State != atoll.StateStopped || st.Spec.Name != "box" || st.Provider != vmdocker.Name {
 		t.Errorf("Status: %+v", st)
 	}
@@ -90,8 +100,8 @@ func TestLifeOfAProject(t *testing.T) {
 			t.Errorf("Resolve: %v, %v", got, err)
 		}
 		volumes, err := atoll.Volumes(t.Context(), p, project)
-		if err != nil || len(volumes) != 2 {
-			t.Errorf("Volumes: %+v, %v; want its own and v", volumes, err)
+		if err != nil || len(volumes) != 3 {
+			t.Errorf("Volumes: %+v, %v; want its own, that which was kept, and v", volumes, err)
 		}
 		if images, err := atoll.Images(t.Context(), p); err != nil || len(images) != 1 {
 			t.Errorf("Images: %+v, %v; want one", images, err)
@@ -127,6 +137,15 @@ func TestLifeOfAProject(t *testing.T) {
 	}
 	if out := strings.Fields(run(t, sb, "df -Pm /work | tail -1")); len(out) < 2 || len(out[1]) != 4 || out[1] < "5500" { // MiB
 		t.Errorf("after the disk was made larger it is %q", out)
+	}
+
+	third := create(t, p, atoll.Spec{ID: removed.ID(), Name: "removed", Project: project})
+	events.await(t, third.ID(), atoll.StateRunning)
+	if out := run(t, third, "cat /work/f"); out != "kept\n" {
+		t.Errorf("the data volume that was kept has %q", out)
+	}
+	if err := third.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+		t.Error(err)
 	}
 
 	run(t, sb, "sync") // a crash takes what the kernel has not written

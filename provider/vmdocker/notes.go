@@ -13,12 +13,17 @@ import (
 )
 
 // notes is a directory with what was last heard of sandboxes, images and volumes, for
-// when their machine is off: project/sandboxes/id.json, project/volumes.json and
-// project/images.json.
+// when their machine is off: projects/project/sandboxes/id.json, and volumes.json and
+// images.json beside them; and with what is left to do in machines: removed/.
 type notes string
 
+// all is where what is noted of projects is; project, of one.
+func (n notes) all() string { return filepath.Join(string(n), "projects") }
+
+func (n notes) project(project string) string { return filepath.Join(n.all(), project) }
+
 func (n notes) sandboxes(project string) string {
-	return filepath.Join(string(n), project, "sandboxes")
+	return filepath.Join(n.project(project), "sandboxes")
 }
 
 func (n notes) path(project, id string) string {
@@ -45,6 +50,15 @@ func (n notes) forget(project, id string) error {
 	return err
 }
 
+// forgetThat is forget, unless another sandbox has its id.
+func (n notes) forgetThat(st atoll.Status) error {
+	noted, err := n.read(n.path(st.Spec.Project, st.ID))
+	if err != nil || !noted.Created.Equal(st.Created) {
+		return gone(err)
+	}
+	return n.forget(st.Spec.Project, st.ID)
+}
+
 // find finds a sandbox by its id. Kinds: ErrNotFound.
 func (n notes) find(id string) (atoll.Status, error) {
 	projects, err := n.projects()
@@ -53,7 +67,14 @@ func (n notes) find(id string) (atoll.Status, error) {
 	}
 	for _, project := range projects {
 		st, err := n.read(n.path(project, id))
-		if !errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		removed := false
+		if err == nil {
+			removed, err = n.isRemoved(st)
+		}
+		if err != nil || !removed {
 			return st, err
 		}
 	}
@@ -69,11 +90,15 @@ func (n notes) read(path string) (st atoll.Status, err error) {
 }
 
 // projects lists those of which anything is noted.
-func (n notes) projects() ([]string, error) { return names(string(n), "") }
+func (n notes) projects() ([]string, error) { return names(n.all(), "") }
 
 // list lists what is noted of the sandboxes of a project.
 func (n notes) list(project string) ([]atoll.Status, error) {
 	ids, err := names(n.sandboxes(project), ".json")
+	if err != nil {
+		return nil, err
+	}
+	removed, err := n.removed(project)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +111,9 @@ func (n notes) list(project string) ([]atoll.Status, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, st)
+		if !removed.have(st) {
+			list = append(list, st)
+		}
 	}
 	return list, nil
 }
@@ -113,11 +140,11 @@ func (n notes) keep(project, kind string, v any) error {
 	if err := os.MkdirAll(n.sandboxes(project), 0o700); err != nil {
 		return err
 	}
-	return disk.WriteJSON(filepath.Join(string(n), project, kind+".json"), v)
+	return disk.WriteJSON(filepath.Join(n.project(project), kind+".json"), v)
 }
 
 func (n notes) recall(project, kind string, v any) error {
-	data, err := os.ReadFile(filepath.Join(string(n), project, kind+".json"))
+	data, err := os.ReadFile(filepath.Join(n.project(project), kind+".json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -127,5 +154,11 @@ func (n notes) recall(project, kind string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// drop forgets a project.
-func (n notes) drop(project string) error { return os.RemoveAll(filepath.Join(string(n), project)) }
+// drop forgets a project, with what is left to do in its machine.
+func (n notes) drop(project string) error {
+	list, err := n.removed(project)
+	for _, r := range list {
+		err = errors.Join(err, gone(os.Remove(n.removal(project, r.Status.ID))))
+	}
+	return errors.Join(err, os.RemoveAll(n.project(project)))
+}

@@ -16,11 +16,16 @@ import (
 // off returns a provider none of whose machines runs.
 func off(t *testing.T) *Provider {
 	t.Helper()
+	return offIn(t, t.TempDir())
+}
+
+// offIn is off with that directory.
+func offIn(t *testing.T, dir string) *Provider {
+	t.Helper()
 	machines, err := mock.New(mock.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
 	p, err := New(Options{
 		Dir: filepath.Join(dir, "state"), Machines: machines, Guest: func() ([]byte, error) { return nil, errors.New("there is no guest") },
 		Config: vm.Config{DataDir: filepath.Join(dir, "disks"), ConsoleLogDir: filepath.Join(dir, "consoles")},

@@ -37,19 +37,43 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	return s.change(ctx, "stop", func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, grace) })
 }
 
-// Remove implements atoll.Sandbox. The machine is started for it, as the container is on
-// its disk; the disk stays.
+// Remove implements atoll.Sandbox. No machine is started for it: what is in one that is
+// off goes when that is used again. The disk stays.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
-	_, err := s.p.notes.find(s.id)
-	if atoll.KindOf(err) == atoll.ErrNotFound && !atoll.RemoveOpts(opts...).Volumes {
-		return nil
+	volumes := atoll.RemoveOpts(opts...).Volumes
+	st, err := s.p.notes.find(s.id)
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		if !volumes {
+			return nil
+		}
+		st, err = atoll.Status{ID: s.id, Spec: atoll.Spec{ID: s.id, Project: s.project}}, nil
 	}
-	return s.p.using(ctx, s.project, func(ctx context.Context, e *engine) error {
+	if err != nil {
+		return atoll.E("remove", s.id, atoll.KindOf(err), err)
+	}
+	now := func(ctx context.Context, e *engine) error {
 		if err := e.docker.Sandbox(s.id).Remove(ctx, opts...); err != nil {
 			return err
 		}
 		return s.p.learn(ctx, e, s.id)
-	})
+	}
+	e, _, err := s.p.running(ctx, s.project)
+	if err != nil {
+		return err
+	}
+	if e != nil {
+		err := s.p.using(ctx, s.project, now)
+		if err == nil || ctx.Err() != nil || !e.ended(ctx) {
+			return err
+		}
+	}
+	if err := s.p.removeLater(ctx, st, volumes); err != nil {
+		return atoll.E("remove", s.id, atoll.KindOf(err), err)
+	}
+	if e, _, err = s.p.running(ctx, s.project); err != nil || e == nil {
+		return err
+	}
+	return s.p.using(ctx, s.project, func(context.Context, *engine) error { return nil }) // it was just starting
 }
 
 // change calls fn, which changes the life of the sandbox, with what it is in its engine.
@@ -83,7 +107,10 @@ func (s *sandbox) inside(ctx context.Context, op string, fn func(context.Context
 		return err
 	}
 	if e != nil {
-		err = fn(ctx, e.docker.Sandbox(s.id))
+		if err := s.p.removed(op, s.project, s.id); err != nil {
+			return err
+		}
+		err = s.p.looking(ctx, e, func(ctx context.Context) error { return fn(ctx, e.docker.Sandbox(s.id)) })
 		if err == nil || ctx.Err() != nil || atoll.KindOf(err) != atoll.ErrUnavailable || !e.ended(ctx) {
 			return err
 		}

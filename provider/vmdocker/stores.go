@@ -22,7 +22,11 @@ const (
 
 // learnVolumes notes which volumes a project has.
 func (p *Provider) learnVolumes(ctx context.Context, e *engine) error {
-	list, err := e.docker.Volumes(ctx, "")
+	var list []atoll.Volume
+	err := p.looking(ctx, e, func(ctx context.Context) (err error) {
+		list, err = e.docker.Volumes(ctx, "")
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -43,20 +47,46 @@ func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 		if project != "" && project != name {
 			continue
 		}
-		if e, _, err := p.running(ctx, name); err != nil {
-			return nil, err
-		} else if e != nil {
-			if err := p.learnVolumes(ctx, e); err != nil && atoll.KindOf(err) != atoll.ErrUnavailable {
-				return nil, err
+		e, _, err := p.running(ctx, name)
+		if err == nil && e != nil {
+			if err = p.learnVolumes(ctx, e); atoll.KindOf(err) == atoll.ErrUnavailable {
+				err = nil
 			}
 		}
-		var volumes []atoll.Volume
-		if err := p.notes.recall(name, kindVolumes, &volumes); err != nil {
+		if err != nil {
+			return nil, err
+		}
+		volumes, err := p.volumesOf(name, e == nil)
+		if err != nil {
 			return nil, atoll.E("volumes", name, atoll.KindOf(err), err)
 		}
 		list = append(list, volumes...)
 	}
 	return list, nil
+}
+
+// volumesOf are those that are noted of a project: when its machine is off, without what
+// was removed since.
+func (p *Provider) volumesOf(project string, off bool) (list []atoll.Volume, err error) {
+	removed, err := p.notes.removed(project)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.notes.recall(project, kindVolumes, &list); err != nil {
+		return nil, err
+	}
+	list = slices.DeleteFunc(list, removed.owned)
+	noted, err := p.notes.list(project)
+	for i, v := range list {
+		list[i].InUse = v.InUse && !(off && !slices.ContainsFunc(noted, func(st atoll.Status) bool { return mounts(st, v) }))
+	}
+	return list, err
+}
+
+// mounts reports whether a sandbox of the volume's project does.
+func mounts(st atoll.Status, v atoll.Volume) bool {
+	return v.Sandbox == st.ID || v.Cache && st.Spec.Cache ||
+		slices.ContainsFunc(st.Spec.Mounts, func(m atoll.Mount) bool { return m.Type == atoll.MountVolume && m.Source == v.Name })
 }
 
 // RemoveVolume implements atoll.VolumeStore. The machine is started for it.
@@ -151,7 +181,11 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 
 // learnImages notes which images were sent to a project's machine.
 func (p *Provider) learnImages(ctx context.Context, e *engine) error {
-	list, err := e.docker.Images(ctx)
+	var list []atoll.Image
+	err := p.looking(ctx, e, func(ctx context.Context) (err error) {
+		list, err = e.docker.Images(ctx)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -286,7 +320,11 @@ func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error)
 		if e == nil {
 			continue
 		}
-		found, err := e.docker.ResolveImage(ctx, ref)
+		var found string
+		err = p.looking(ctx, e, func(ctx context.Context) (err error) {
+			found, err = e.docker.ResolveImage(ctx, ref)
+			return err
+		})
 		if err == nil && e.started.After(newest) {
 			digest, newest = found, e.started
 		}

@@ -17,7 +17,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -56,6 +55,8 @@ type Options struct {
 
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger
+
+	ready time.Duration // instead of readyTime
 }
 
 // DefaultDisk is the size of a project's disk.
@@ -95,11 +96,11 @@ func New(opts Options) (*Provider, error) {
 	if opts.Slow == nil {
 		opts.Slow = func(context.Context) int { return 1 }
 	}
-	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
+	if err := os.MkdirAll(notes(opts.Dir).removals(), 0o700); err != nil {
 		return nil, atoll.E("open", opts.Dir, atoll.KindOf(err), err)
 	}
 	p := &Provider{
-		opts: opts, idle: idle, log: opts.Log, notes: notes(filepath.Join(opts.Dir, "projects")), engines: map[string]*engine{},
+		opts: opts, idle: idle, log: opts.Log, notes: notes(opts.Dir), engines: map[string]*engine{},
 		info: atoll.Info{Name: Name, Isolation: atoll.IsolationVM},
 	}
 	inner := p.engineOptions("", nil)
@@ -278,34 +279,34 @@ func (p *Provider) listProject(ctx context.Context, project string, id *string) 
 }
 
 // ask asks an engine for its sandboxes, or only that with the id, and notes what it says.
-func (p *Provider) ask(ctx context.Context, e *engine, id *string) ([]atoll.Status, error) {
-	if id != nil {
-		sb, err := e.docker.Get(ctx, *id)
-		var st atoll.Status
-		if err == nil {
-			st, err = sb.Status(ctx)
-		}
-		if atoll.KindOf(err) == atoll.ErrNotFound {
-			return nil, p.notes.forget(e.project, *id)
-		}
-		if err != nil {
-			return nil, err
-		}
-		st = e.seen(st)
-		return []atoll.Status{st}, p.notes.write(st)
+func (p *Provider) ask(ctx context.Context, e *engine, id *string) (list []atoll.Status, err error) {
+	before, err := p.notes.removed(e.project)
+	if err != nil {
+		return nil, atoll.E("list", e.project, atoll.KindOf(err), err)
 	}
 	noted, err := p.notes.list(e.project) // before, so that what is made meanwhile is not forgotten
 	if err != nil {
 		return nil, atoll.E("list", e.project, atoll.KindOf(err), err)
 	}
-	list, err := e.docker.List(ctx, atoll.Filter{})
+	if id != nil {
+		noted = slices.DeleteFunc(noted, func(st atoll.Status) bool { return st.ID != *id })
+	}
+	err = p.looking(ctx, e, func(ctx context.Context) (err error) {
+		list, err = e.look(ctx, id)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
+	after, err := p.notes.removed(e.project) // of what was removed before, the container may have gone since
+	if err != nil {
+		return nil, atoll.E("list", e.project, atoll.KindOf(err), err)
+	}
+	list = slices.DeleteFunc(list, func(st atoll.Status) bool { return before.have(st) || after.have(st) })
 	there := map[string]bool{}
-	for i, st := range list {
-		list[i], there[st.ID] = e.seen(st), true
-		if err := p.notes.write(list[i]); err != nil {
+	for _, st := range list {
+		there[st.ID] = true
+		if err := p.notes.write(st); err != nil {
 			return nil, err
 		}
 	}

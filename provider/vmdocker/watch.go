@@ -3,30 +3,37 @@ package vmdocker
 import (
 	"context"
 	"iter"
+	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/hub"
 )
 
-// watch tells of changes, whoever made them: of sandboxes by the engines that run, and of
-// machines that come and go.
+// watch tells of changes, whoever made them: of sandboxes by the engines that run, of
+// machines that come and go, and of what was removed while they were off.
 type watch struct {
 	p    *Provider
 	hub  *hub.Hub
 	ctx  context.Context // ends with the provider
 	quit context.CancelFunc
-	once sync.Once
 	work sync.WaitGroup
 
+	start   sync.Mutex // held while beginning to listen
+	started bool
+
 	mu   sync.Mutex
+	on   bool                    // somebody has listened
 	last map[string]atoll.Status // what was told of each sandbox
 	runs map[string]func()       // by machine: ends listening to its engine
+	left map[string]time.Time    // by id of one that was removed while its machine was off: when it was made
 }
 
 func newWatch(p *Provider) *watch {
-	w := &watch{p: p, last: map[string]atoll.Status{}, runs: map[string]func(){}}
+	w := &watch{p: p, last: map[string]atoll.Status{}, runs: map[string]func(){}, left: map[string]time.Time{}}
 	w.ctx, w.quit = context.WithCancel(context.Background())
 	w.hub = hub.New(func() ([]atoll.Status, error) { return p.List(w.ctx, atoll.Filter{}) })
 	return w
@@ -50,14 +57,9 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 // run begins to listen, for the first who wants to know, and returns when what there is
 // was looked at.
 func (w *watch) run(ctx context.Context) error {
-	begun := make(chan struct{})
-	started := false
-	w.once.Do(func() {
-		started = true
-		w.work.Go(func() { w.machines(begun) })
-	})
-	if !started {
-		return nil
+	begun, err := w.begin()
+	if begun == nil || err != nil {
+		return err
 	}
 	select {
 	case <-begun:
@@ -65,6 +67,86 @@ func (w *watch) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// begin begins to listen. begun is nil if somebody has begun before.
+func (w *watch) begin() (begun chan struct{}, err error) {
+	w.start.Lock()
+	defer w.start.Unlock()
+	if w.started || w.ctx.Err() != nil {
+		return nil, nil // the hub says that it is closed
+	}
+	if err := w.removals(); err != nil {
+		return nil, err
+	}
+	w.started, begun = true, make(chan struct{})
+	w.work.Go(func() { w.machines(begun) })
+	return begun, nil
+}
+
+// removals listens to who removes sandboxes whose machine is off.
+func (w *watch) removals() error {
+	w.mu.Lock()
+	w.on = true
+	w.mu.Unlock()
+	changes, err := fsnotify.NewWatcher()
+	if err != nil {
+		return atoll.E("watch", "", atoll.ErrUnavailable, err)
+	}
+	var list removals
+	if err = changes.Add(w.p.notes.removals()); err == nil {
+		list, err = w.p.notes.removed("")
+	}
+	if err != nil {
+		changes.Close()
+		return atoll.E("watch", "", atoll.ErrUnavailable, err)
+	}
+	for _, r := range list {
+		w.removed(r.Status)
+	}
+	w.work.Go(func() {
+		defer changes.Close()
+		for {
+			select {
+			case ev := <-changes.Events:
+				r, err := w.p.notes.readRemoval(ev.Name)
+				if err == nil && filepath.Ext(ev.Name) == ".json" { // else it is done, or being written
+					w.removed(r.Status)
+				}
+			case err := <-changes.Errors:
+				w.hub.Interrupt(err)
+			case <-w.ctx.Done():
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// removed tells, once, that a sandbox was removed whose container is there still. What an
+// engine says of that is no news.
+func (w *watch) removed(st atoll.Status) {
+	w.mu.Lock()
+	made, told := w.left[st.ID]
+	if !w.on || st.Created.IsZero() || told && made.Equal(st.Created) {
+		w.mu.Unlock()
+		return
+	}
+	w.left[st.ID] = st.Created
+	w.mu.Unlock()
+	st.State, st.Ready, st.Reason = atoll.StateRemoved, false, ""
+	w.tell(st, false)
+}
+
+// stale reports whether what an engine says is of a sandbox that was removed before.
+func (w *watch) stale(st atoll.Status) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	made, ok := w.left[st.ID]
+	if ok && (st.State == atoll.StateRemoved || !made.Equal(st.Created)) {
+		delete(w.left, st.ID) // its container is gone, and another may have its id
+	}
+	return ok && made.Equal(st.Created)
 }
 
 // listenAgain is how long after what was listened to broke off it is listened to again.
@@ -155,7 +237,9 @@ func (w *watch) engine(ctx context.Context, m atoll.Status) {
 
 // changed notes and tells what an engine says of a sandbox.
 func (w *watch) changed(e *engine, st atoll.Status) {
-	st = e.seen(st)
+	if st = e.seen(st); w.stale(st) {
+		return
+	}
 	var err error
 	if st.State == atoll.StateRemoved {
 		err = w.p.notes.forget(e.project, st.ID)
