@@ -79,9 +79,15 @@ func normal(ref string) (string, error) {
 	}
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
-		return "", atoll.Errorf("image", ref, atoll.ErrInvalid, "no name of an image: %w", err)
+		return "", atoll.Errorf("image", ref, atoll.ErrInvalid, "no name of an image, which is how engines have them (docker load, docker import): %w", err)
 	}
 	return reference.TagNameOnly(named).String(), nil
+}
+
+// CheckImage returns why no engine has an image of that name. Kinds: ErrInvalid.
+func CheckImage(ref string) error {
+	_, err := normal(cmp.Or(ref, DefaultImage))
+	return err
 }
 
 // isLocal reports whether no registry has images of that name.

@@ -127,12 +127,14 @@ func (p *Provider) up(ctx context.Context, project string) (*engine, error) {
 	return p.boot(ctx, project)
 }
 
-// boot waits until the engine of a project answers, and does what it takes.
+// boot waits until the engine of a project answers, and does what it takes. A machine that
+// was there before, and whose engine does not, is started again, once.
 func (p *Provider) boot(ctx context.Context, project string) (*engine, error) {
 	ready := func() time.Duration { return p.slow(ctx) * cmp.Or(p.opts.ready, readyTime) }
 	last := errors.New("its machine does not run yet")
+	begun := time.Now()
 	var first *engine // that does not answer
-	for end, again := time.Now().Add(ready()), false; ; {
+	for end, again := begun.Add(ready()), false; ; {
 		begin := time.Now()
 		e, pause, err := p.turn(ctx, project)
 		if err == nil && e != nil {
@@ -152,11 +154,11 @@ func (p *Provider) boot(ctx context.Context, project string) (*engine, error) {
 			first, end = e, time.Now().Add(ready())
 		}
 		if time.Now().After(end) {
-			if again {
+			if again || first == nil || e == first && e.started.After(begun) {
 				return nil, atoll.Errorf("start", project, atoll.ErrTimeout, "the Docker Engine of project %s did not answer within %s: %w; see %s",
 					project, ready(), last, p.opts.Config.ConsoleLog(project))
 			}
-			if e != nil && e == first { // else another program has just started it again
+			if e == first { // else another program has just started it again
 				p.log.Warn("restart", "project", project, "machine", e.machine.ID(), "err", last)
 				if err := e.machine.Stop(ctx, atoll.DefaultStopGrace); err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
 					return nil, err

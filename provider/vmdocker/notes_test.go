@@ -123,6 +123,7 @@ func TestRefused(t *testing.T) {
 		"a port":       {atoll.Spec{Project: "p", Network: atoll.Network{Mode: atoll.NetworkOn}, Ports: []atoll.Port{{Port: 80, Publish: true}}}, atoll.ErrUnsupported, "dial instead"},
 		"a policy":     {atoll.Spec{Project: "p", Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"example.com"}}}, atoll.ErrUnsupported, "use mode on"},
 		"a network":    {atoll.Spec{Project: "p", Network: atoll.Network{Mode: atoll.NetworkNamed, Name: "bridge"}}, atoll.ErrUnsupported, "use mode on"},
+		"no name":      {atoll.Spec{Project: "p", Image: "/srv/rootfs"}, atoll.ErrInvalid, "docker import"},
 		"another":      {atoll.Spec{Project: "p", Provider: "docker"}, atoll.ErrInvalid, "not found"},
 	} {
 		_, err := p.Create(t.Context(), &tt.spec)

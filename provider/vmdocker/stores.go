@@ -164,6 +164,9 @@ func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 		return err
 	}
 	made, err := spec.MadeBy(Name)
+	if err == nil {
+		err = refuse(made)
+	}
 	if err != nil {
 		return err
 	}

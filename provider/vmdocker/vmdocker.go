@@ -23,6 +23,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/keyed"
+	"github.com/seed46cd37a8/atoll/provider/docker"
 	"github.com/seed46cd37a8/atoll/vm"
 )
 
@@ -191,7 +192,7 @@ func refuse(spec *atoll.Spec) error {
 			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "containers in machines have no %s", wish.what)
 		}
 	}
-	return nil
+	return docker.CheckImage(spec.Image)
 }
 
 // Get implements atoll.Provider.
