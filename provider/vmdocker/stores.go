@@ -119,17 +119,8 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	}
 	defer unlock()
 	p.drop(project, "")
-	for {
-		sb, _, err := p.machine(ctx, project)
-		if atoll.KindOf(err) == atoll.ErrNotFound {
-			break
-		}
-		if err == nil {
-			err = sb.Remove(ctx, atoll.RemoveVolumes())
-		}
-		if err != nil {
-			return err
-		}
+	if err := atoll.RemoveProject(ctx, p.opts.Machines, project); err != nil {
+		return err
 	}
 	noted, err := p.notes.list(project)
 	if err != nil {

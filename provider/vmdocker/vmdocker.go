@@ -35,7 +35,7 @@ type Options struct {
 	Dir string
 	// Machines makes the machines, and puts the data disk of one to Config.DataDisk of
 	// its project. A machine is a sandbox that joins port 2375 to its engine's socket,
-	// and stops when nothing runs in it but that. It stays the caller's.
+	// and stops when nothing runs in it but that. It makes nothing else, and stays the caller's.
 	Machines atoll.Provider
 	// Bundle is the image of machines.
 	Bundle string
