@@ -19,7 +19,7 @@ import (
 // again by who uses it, once.
 func TestSilentEngine(t *testing.T) {
 	const project = "silent"
-	everything(t, "it takes 250 s")
+	everything(t, "it takes 490 s with other work to do")
 	var log bytes.Buffer
 	p := open(t, func(o *vmdocker.Options) {
 		o.Log = slog.New(slog.NewTextHandler(&log, nil))
