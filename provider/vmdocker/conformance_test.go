@@ -4,7 +4,9 @@ package vmdocker_test
 
 import (
 	"context"
+	_ "embed"
 	"os"
+	"strings"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -27,11 +29,17 @@ func (p inProject) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	return p.ProviderLayer.Create(ctx, spec)
 }
 
-// quick are the groups that are run where machines are emulated: a container takes 10 to
-// 60 s there, instead of a third of one, so that all of them would take hours. They need
-// one machine, and what they look at goes a way of its own here; the others are kept by
-// the same code as in provider/docker, which the whole suite is run on.
-var quick = []string{"pause"}
+// measured are the groups that are run where machines are emulated, but for the promises in
+// slow. The others have a sandbox made for almost every promise, which takes 10 to 60 s
+// there instead of a third of one; what they look at is the same code as in provider/docker,
+// which the whole suite is run on.
+var measured = []string{"exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause"}
+
+// slow lists promises of those groups that take many seconds where machines are emulated, and
+// how many they took on two CPUs with other work to do.
+//
+//go:embed testdata/slow.txt
+var slow string
 
 // allEnv asks for all that takes its time where machines are emulated.
 const allEnv = "ATOLL_TEST_ALL"
@@ -52,16 +60,20 @@ func TestConformance(t *testing.T) {
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Fatal(err)
 	}
-	slow := p.machines.Slow(t.Context())
+	factor := p.machines.Slow(t.Context())
 	opts := []providertest.Option{
-		providertest.Slow(float64(3 * slow)), providertest.Count(4),
+		providertest.Slow(float64(3 * factor)), providertest.Count(4),
 		providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause", "network", "escape", "siege"),
 		providertest.Reopen(func(t *testing.T, _ atoll.Provider) atoll.Provider {
 			return inProject{atoll.ProviderLayer{Provider: reopen(t)}}
 		}),
 	}
-	if slow > 1 && os.Getenv(allEnv) == "" {
-		opts = append(opts, providertest.Only(quick...), providertest.Rest("machines are emulated here, and containers take too long: "+allEnv+"=1 runs all groups"))
+	if factor > 1 && os.Getenv(allEnv) == "" {
+		opts = append(opts, providertest.Only(measured...), providertest.Rest("machines are emulated here, and containers take too long: "+allEnv+"=1 runs all groups"))
+		for line := range strings.Lines(slow) {
+			seconds, name, _ := strings.Cut(strings.TrimSpace(line), " ")
+			opts = append(opts, providertest.Except(name, "emulated: it takes "+seconds+" s; set "+allEnv+" to keep it"))
+		}
 	} else {
 		tiny := testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
 		opts = append(opts, providertest.Pullable(testimage.Serve(t).Push("tiny:1", tiny)))
