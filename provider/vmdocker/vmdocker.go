@@ -285,12 +285,11 @@ func (p *Provider) ask(ctx context.Context, e *engine, id *string) (list []atoll
 	if err != nil {
 		return nil, atoll.E("list", e.project, atoll.KindOf(err), err)
 	}
-	noted, err := p.notes.list(e.project) // before, so that what is made meanwhile is not forgotten
-	if err != nil {
-		return nil, atoll.E("list", e.project, atoll.KindOf(err), err)
-	}
+	var noted []atoll.Status // before, so that what is made meanwhile is not forgotten
 	if id != nil {
-		noted = slices.DeleteFunc(noted, func(st atoll.Status) bool { return st.ID != *id })
+		noted = []atoll.Status{{ID: *id}}
+	} else if noted, err = p.notes.list(e.project); err != nil {
+		return nil, atoll.E("list", e.project, atoll.KindOf(err), err)
 	}
 	err = p.looking(ctx, e, func(ctx context.Context) (err error) {
 		list, err = e.look(ctx, id)
