@@ -2,6 +2,7 @@ package vmdocker
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"path/filepath"
 	"sync"
@@ -93,16 +94,19 @@ func (w *watch) removals() error {
 	if err != nil {
 		return atoll.E("watch", "", atoll.ErrUnavailable, err)
 	}
-	var list removals
+	all := func() error {
+		list, err := w.p.notes.removed("")
+		for _, r := range list {
+			w.removed(r.Status)
+		}
+		return err
+	}
 	if err = changes.Add(w.p.notes.removals()); err == nil {
-		list, err = w.p.notes.removed("")
+		err = all()
 	}
 	if err != nil {
 		changes.Close()
 		return atoll.E("watch", "", atoll.ErrUnavailable, err)
-	}
-	for _, r := range list {
-		w.removed(r.Status)
 	}
 	w.work.Go(func() {
 		defer changes.Close()
@@ -113,8 +117,8 @@ func (w *watch) removals() error {
 				if err == nil && filepath.Ext(ev.Name) == ".json" { // else it is done, or being written
 					w.removed(r.Status)
 				}
-			case err := <-changes.Errors:
-				w.hub.Interrupt(err)
+			case err := <-changes.Errors: // some were missed
+				w.hub.Interrupt(errors.Join(err, all()))
 			case <-w.ctx.Done():
 				return
 			}
