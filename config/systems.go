@@ -1,7 +1,10 @@
 package config
 
 import (
+	"cmp"
 	"runtime"
+	"slices"
+	"strings"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -9,8 +12,10 @@ import (
 // An Entry is one provider that a Config can name.
 type Entry struct {
 	Name string
-	// Linux says that it is there on Linux only, and why.
-	Linux string
+	// Systems are the operating systems that it is there on, by GOOS, and Why no others;
+	// none means all.
+	Systems []string
+	Why     string
 	// Named says that it is used only where it is named, since it does not isolate.
 	Named bool
 
@@ -30,10 +35,10 @@ func (e Entry) Open(cfg *Config, opts Options) (atoll.Provider, error) {
 // system is needed for is among them, see Entry.On.
 func Providers() []Entry {
 	return []Entry{
-		{Name: "gvisor", open: openGVisor, Linux: "gVisor is a kernel for programs of Linux, and runs on Linux"},
+		{Name: "gvisor", open: openGVisor, Systems: []string{"linux"}, Why: "gVisor is a kernel for programs of Linux, and runs on Linux"},
 		{Name: "docker", open: openDocker},
-		{Name: "microvm", open: openMicroVM, Linux: "its machines were made on Linux only so far"},
-		{Name: "vmdocker", open: openVMDocker, Linux: "its machines are those of microvm"},
+		{Name: "microvm", open: openMicroVM, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own"},
+		{Name: "vmdocker", open: openVMDocker, Systems: []string{"linux", "darwin"}, Why: "its machines are those of microvm"},
 		{Name: "local", open: openLocal, Named: true},
 		{Name: "mock", open: openMock, Named: true},
 	}
@@ -42,14 +47,21 @@ func Providers() []Entry {
 // On says whether there is such a provider on the operating system goos, and if not what
 // to do there. Whether it works is for the provider's own Probe.
 func (e Entry) On(goos string) atoll.Probe {
-	if e.Linux == "" || goos == "linux" {
+	if len(e.Systems) == 0 || slices.Contains(e.Systems, goos) {
 		return atoll.Probe{OK: true}
 	}
+	var names []string
+	for _, s := range e.Systems {
+		names = append(names, cmp.Or(systemNames[s], s))
+	}
 	return atoll.Probe{
-		Reason: e.Name + " is only available on Linux, current platform: " + goos + ": " + e.Linux,
+		Reason: e.Name + " is only available on " + strings.Join(names, " and ") + ", current platform: " + goos + ": " + e.Why,
 		Fix:    "run atoll serve on a Linux machine and set url to it, or use docker here (--provider docker)",
 	}
 }
+
+// systemNames are what operating systems are called, by GOOS.
+var systemNames = map[string]string{"linux": "Linux", "darwin": "macOS", "windows": "Windows"}
 
 // DefaultProvider is the provider of those who name none on a machine with the
 // operating system goos: the preferred one of those that it can have.

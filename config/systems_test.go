@@ -15,7 +15,7 @@ func TestSystems(t *testing.T) {
 		normal   []string // the first is the default
 	}{
 		{"linux", []string{"gvisor", "docker", "microvm", "vmdocker", "local", "mock"}, nil, []string{"gvisor", "docker", "microvm", "vmdocker"}},
-		{"darwin", []string{"docker", "local", "mock"}, []string{"gvisor", "microvm", "vmdocker"}, []string{"docker"}},
+		{"darwin", []string{"docker", "microvm", "vmdocker", "local", "mock"}, []string{"gvisor"}, []string{"docker", "microvm", "vmdocker"}},
 		{"windows", []string{"docker", "local", "mock"}, []string{"gvisor", "microvm", "vmdocker"}, []string{"docker"}},
 	}
 	for _, tt := range tests {
@@ -25,7 +25,7 @@ func TestSystems(t *testing.T) {
 				if want := slices.Contains(tt.has, e.Name); p.OK != want || want == slices.Contains(tt.not, e.Name) {
 					t.Errorf("%s: %+v, want %v", e.Name, p, want)
 				}
-				if !p.OK && (!strings.HasPrefix(p.Reason, e.Name+" is only available on Linux, current platform: "+tt.goos) ||
+				if !p.OK && (!strings.HasPrefix(p.Reason, e.Name+" is only available on Linux") || !strings.Contains(p.Reason, ", current platform: "+tt.goos+": ") ||
 					!strings.Contains(p.Fix, "set url") || !strings.Contains(p.Fix, "--provider docker")) {
 					t.Errorf("%s: %q, do %q", e.Name, p.Reason, p.Fix)
 				}

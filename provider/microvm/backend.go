@@ -69,7 +69,11 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	switch {
 	case err == nil || !p.OK:
 	case bundle.Builds:
-		p.Notes = append(p.Notes, "there is no image yet: the first sandbox builds one, or atoll image build")
+		build := "atoll image build"
+		if b.opts.Default == EngineBundle {
+			build += " --docker"
+		}
+		p.Notes = append(p.Notes, "there is no image yet: the first sandbox builds one, or "+build)
 	default:
 		p.Notes = append(p.Notes, "there is no image yet: build one on Linux, and atoll image pull it here")
 	}

@@ -22,21 +22,20 @@ import (
 // On Firecracker sandboxes have neither volumes nor a network, and their work directory is
 // on a disk of their own. Firecracker is a fake here, whose machines are QEMU's.
 //
-// Where they are emulated those groups are left out that ask the guest only, which is the
-// same for all drivers: with them it took 930 s on two CPUs with other work to do, without
-// them 390 s.
+// Where they are emulated only those groups are run that depend on the driver most: all took
+// 930 s on two CPUs with other work to do.
 func TestFirecracker(t *testing.T) {
 	need(t)
 	m := maker(onFirecracker)
 	besides := leftOut(t)
 	if onlySome(t) {
-		besides = append(besides, providertest.Only("files", "memory", "crash", "truth", "limits", "walls", "network", "dial", "pause"), emulatedRest)
+		besides = append(besides, providertest.Only("crash", "truth", "limits", "dial", "pause"), emulatedRest)
 	}
 	providertest.Run(t, m.open, m.options(besides...)...)
 }
 
 // With vz nothing is shared read-only. vfkit is a fake here, whose machines are QEMU's. All
-// groups took 360 s where they are emulated, these 160 s.
+// groups took 360 s where they are emulated.
 func TestVZ(t *testing.T) {
 	need(t)
 	m := maker(onVZ)
@@ -46,7 +45,7 @@ func TestVZ(t *testing.T) {
 		providertest.Except("volumes/a read-only mount cannot be written to", readOnly),
 		providertest.Except("dial/a connection can be closed for writing and read to its end", "connections through vfkit are closed as a whole"))
 	if onlySome(t) {
-		besides = append(besides, providertest.Only("volumes", "memory", "crash", "truth", "limits", "network", "dial", "pause"), emulatedRest)
+		besides = append(besides, providertest.Only("volumes", "truth", "network", "pause"), emulatedRest)
 	}
 	providertest.Run(t, m.open, m.options(besides...)...)
 }
