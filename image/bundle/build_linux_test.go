@@ -84,12 +84,11 @@ func withModules(t *testing.T, b *Bundle, r Recipe, program []byte) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(in.Modules, b.Initrd.Modules) {
-			t.Errorf("modules %q, want those of the bundle, %q", in.Modules, b.Initrd.Modules)
+		if slices.Equal(in.Modules, b.Initrd.Modules) { // else it was made for other recipes
+			return filepath.Join(dir, in.Name)
 		}
-		return filepath.Join(dir, in.Name)
 	}
-	t.Fatal("no part has that kernel")
+	t.Fatalf("no part has that kernel and modules %q", b.Initrd.Modules)
 	return ""
 }
 
