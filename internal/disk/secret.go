@@ -64,17 +64,7 @@ func checkOwned(op, path string, f *os.File, denied fs.FileMode) error {
 	if !fi.Mode().IsRegular() {
 		return atoll.Errorf(op, path, atoll.ErrInvalid, "it is no file")
 	}
-	if uid, known := ownerOf(fi); known && uid != os.Geteuid() && uid != 0 {
-		return atoll.Errorf(op, path, atoll.ErrDenied, "it belongs to user %d, who can read and change it: delete it, or make it your own", uid)
-	}
-	if perm := fi.Mode().Perm(); perm&denied != 0 {
-		what := "change"
-		if denied&0o044 != 0 {
-			what = "read"
-		}
-		return atoll.Errorf(op, path, atoll.ErrDenied, "others may %s it (mode %04o): chmod %o %s", what, perm, perm&^denied, path)
-	}
-	return nil
+	return ownAlone(op, path, fi, denied)
 }
 
 func readSecret(op, path string, most int64) ([]byte, error) {

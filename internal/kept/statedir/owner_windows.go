@@ -1,20 +1,9 @@
 package statedir
 
 import (
-	"fmt"
 	"io/fs"
-	"unsafe"
 
-	"golang.org/x/sys/windows"
-)
-
-// What somebody may do who can change what is in a directory, and who can replace what
-// others have in it.
-const (
-	deleteChild = 0x40 // FILE_DELETE_CHILD
-
-	mayReplace = deleteChild | windows.WRITE_DAC | windows.WRITE_OWNER | windows.GENERIC_ALL
-	mayChange  = mayReplace | windows.FILE_WRITE_DATA | windows.FILE_APPEND_DATA | windows.DELETE | windows.GENERIC_WRITE
+	"github.com/seed46cd37a8/atoll/internal/disk"
 )
 
 // owned says why the directory is not one that this user alone can write to; ""
@@ -23,50 +12,9 @@ func owned(path string, info fs.FileInfo) string {
 	if !info.IsDir() {
 		return "is not a directory"
 	}
-	return allowed(path, mayChange, true)
+	return disk.Allowed(path, disk.MayChange, true)
 }
 
 // sheltering says why others could replace what this user has in the directory;
 // "" if they cannot.
-func sheltering(path string, _ fs.FileInfo) string { return allowed(path, mayReplace, false) }
-
-// allowed says who else has one of the rights to what is at path, or, if that matters,
-// owns it; "" if nobody does.
-func allowed(path string, rights windows.ACCESS_MASK, owner bool) string {
-	sd, err := windows.GetNamedSecurityInfo(path, windows.SE_FILE_OBJECT, windows.OWNER_SECURITY_INFORMATION|windows.DACL_SECURITY_INFORMATION)
-	if err != nil {
-		return fmt.Sprintf("does not tell who can write to it (%v)", err)
-	}
-	who, _, err := sd.Owner()
-	if owner && (err != nil || !trusted(who)) {
-		return "belongs to user " + who.String()
-	}
-	list, _, err := sd.DACL()
-	if err != nil || list == nil {
-		return "can be written to by everyone"
-	}
-	for i := range uint32(list.AceCount) {
-		var ace *windows.ACCESS_ALLOWED_ACE
-		if err := windows.GetAce(list, i, &ace); err != nil {
-			return fmt.Sprintf("does not tell who can write to it (%v)", err)
-		}
-		if ace.Header.AceType != windows.ACCESS_ALLOWED_ACE_TYPE || ace.Header.AceFlags&windows.INHERIT_ONLY_ACE != 0 || ace.Mask&rights == 0 {
-			continue
-		}
-		if sid := (*windows.SID)(unsafe.Pointer(&ace.SidStart)); !trusted(sid) {
-			return "can be written to by " + sid.String()
-		}
-	}
-	return ""
-}
-
-// installer is the system's own, which owns the root of its drive.
-const installer = "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"
-
-// trusted reports whether it is this user, or one who can do as he likes anyhow.
-func trusted(who *windows.SID) bool {
-	if me, err := windows.GetCurrentProcessToken().GetTokenUser(); err == nil && who.Equals(me.User.Sid) {
-		return true
-	}
-	return who.IsWellKnown(windows.WinLocalSystemSid) || who.IsWellKnown(windows.WinBuiltinAdministratorsSid) || who.String() == installer
-}
+func sheltering(path string, _ fs.FileInfo) string { return disk.Allowed(path, disk.MayReplace, false) }
