@@ -2,4 +2,4 @@
 
 package socket
 
-func pair() ([2]int, error) { return pairUnforked() }
+func pair(kind int) ([2]int, error) { return pairUnforked(kind) }

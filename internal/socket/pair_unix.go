@@ -6,10 +6,10 @@ import "syscall"
 
 // pairUnforked is a pair of sockets that no process inherits by accident, where
 // the system cannot make such: nothing is forked until they are.
-func pairUnforked() ([2]int, error) {
+func pairUnforked(kind int) ([2]int, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, kind, 0)
 	if err == nil {
 		syscall.CloseOnExec(fds[0])
 		syscall.CloseOnExec(fds[1])

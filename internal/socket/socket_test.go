@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -40,8 +41,8 @@ func TestPair(t *testing.T) {
 
 // Nobody inherits an end that he was not given, by either way to make them.
 func TestPairIsNotInherited(t *testing.T) {
-	for name, make := range map[string]func() ([2]int, error){"this system's": pair, "other systems'": pairUnforked} {
-		fds, err := make()
+	for name, make := range map[string]func(int) ([2]int, error){"this system's": pair, "other systems'": pairUnforked} {
+		fds, err := make(syscall.SOCK_STREAM)
 		if err != nil {
 			t.Fatal(err)
 		}

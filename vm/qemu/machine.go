@@ -18,6 +18,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/line"
+	"github.com/seed46cd37a8/atoll/internal/socket"
 	"github.com/seed46cd37a8/atoll/vm"
 	"github.com/seed46cd37a8/atoll/vm/internal/child"
 )
@@ -105,12 +106,12 @@ func (m *machine) Start(ctx context.Context) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	monitor, theirMonitor, err := pair()
+	monitor, theirMonitor, err := socket.Files(unix.SOCK_STREAM)
 	if err != nil {
 		return err
 	}
 	undo = append(undo, func() { monitor.Close() })
-	stream, theirStream, err := pair()
+	stream, theirStream, err := socket.Files(unix.SOCK_STREAM)
 	if err != nil {
 		theirMonitor.Close()
 		return err
@@ -162,15 +163,6 @@ func kindOf(err error) atoll.Kind {
 		return atoll.ErrExhausted
 	}
 	return atoll.ErrUnavailable
-}
-
-// pair are two ends of a socket, of which QEMU is given one.
-func pair() (ours, theirs *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	return os.NewFile(uintptr(fds[0]), "machine"), os.NewFile(uintptr(fds[1]), "qemu"), nil
 }
 
 // happen is told of events.

@@ -6,14 +6,30 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
-// ends are the files of a pair of sockets, with room for frames.
-func ends(fds [2]int) (ours, theirs *os.File) {
-	for _, fd := range fds { // a frame is 64 KiB
+// card returns the ends of a network, with room for frames: ours, and that of a machine's
+// card.
+func card() (ours, theirs *os.File, err error) {
+	ours, theirs, err = socket.Files(unix.SOCK_DGRAM)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, f := range []*os.File{ours, theirs} { // a frame is 64 KiB
 		for _, opt := range []int{unix.SO_SNDBUF, unix.SO_RCVBUF} {
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, opt, 4<<20) // as much as is allowed
+			_ = setsockopt(f, opt, 4<<20) // as much as is allowed
 		}
 	}
-	return os.NewFile(uintptr(fds[0]), "network"), os.NewFile(uintptr(fds[1]), "card")
+	return ours, theirs, nil
+}
+
+// setsockopt does not have the file block, as its Fd would.
+func setsockopt(f *os.File, opt, value int) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, opt, value) })
 }

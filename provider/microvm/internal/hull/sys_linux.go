@@ -38,16 +38,6 @@ func unmount(at string) error {
 	return err
 }
 
-// card returns the ends of a network: ours, and that of a machine's card.
-func card() (ours, theirs *os.File, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	ours, theirs = ends(fds)
-	return ours, theirs, nil
-}
-
 // tick is the unit of times in /proc.
 const tick = 10 * time.Millisecond
 

@@ -3,12 +3,7 @@
 package hull
 
 import (
-	"errors"
-	"os"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -25,25 +20,6 @@ func unmount(string) error      { return nil }
 
 func errMounts() error {
 	return atoll.Errorf("mount", "", atoll.ErrUnsupported, "a file, and a directory that is not to be changed, can be shared on Linux only")
-}
-
-// card returns the ends of a network: ours, and that of a machine's card.
-func card() (ours, theirs *os.File, err error) {
-	syscall.ForkLock.RLock()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
-	if err == nil {
-		unix.CloseOnExec(fds[0])
-		unix.CloseOnExec(fds[1])
-	}
-	syscall.ForkLock.RUnlock()
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := errors.Join(unix.SetNonblock(fds[0], true), unix.SetNonblock(fds[1], true)); err != nil {
-		return nil, nil, errors.Join(err, unix.Close(fds[0]), unix.Close(fds[1]))
-	}
-	ours, theirs = ends(fds)
-	return ours, theirs, nil
 }
 
 // childTime would be the CPU time of this process's children, which nothing tells while
