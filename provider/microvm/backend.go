@@ -5,6 +5,7 @@ package microvm
 import (
 	"cmp"
 	"context"
+	"math"
 	"os"
 	"sync"
 
@@ -23,6 +24,7 @@ type backend struct {
 	opts   Options
 	driver hull.Driver
 	able   vm.Caps // of its machines
+	parts  bool    // of CPUs can be had
 
 	slow   sync.Mutex
 	factor int // how slow machines are; 0 if not known yet
@@ -121,6 +123,9 @@ func (b *backend) lacks(s *atoll.Spec) error {
 	}
 	if b.opts.Jail != nil && os.Geteuid() != 0 {
 		return atoll.Errorf("create", s.Name, atoll.ErrDenied, "jailer needs root: run as root, or without a jail")
+	}
+	if cpus := s.Resources.CPUs; cpus > 0 && cpus != math.Trunc(cpus) && !b.parts {
+		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, "%g CPUs: no cgroup holds a machine to a part of one here, use a whole number", cpus)
 	}
 	if s.Network.Mode != atoll.NetworkNone && !b.able.Network {
 		return no("network %s", s.Network.Mode)

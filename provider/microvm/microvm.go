@@ -97,6 +97,7 @@ func New(opts Options) (*Provider, error) {
 	}
 	b := &backend{opts: opts, driver: driver, able: driver.Caps()}
 	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: caps(b.able)}
+	b.parts = info.Caps.CPULimit
 	p, err := kept.New(kept.Options{
 		Info: info, Backend: b, Keeper: hull.Argv0, Steps: hull.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Log: opts.Log, Step: opts.step,
