@@ -135,6 +135,11 @@ func (d *daemon) open(t testing.TB, change ...func(*docker.Options)) *docker.Pro
 	}
 	options.Store(p, opts)
 	t.Cleanup(d.dropImages) // what one test has pulled another has not
+	t.Cleanup(func() {
+		if t.Failed() {
+			d.revive(t)
+		}
+	})
 	return p
 }
 
@@ -242,7 +247,7 @@ func TestConformance(t *testing.T) {
 	needEngine(t)
 	opts := pullable(t, tiny(t))
 	if testing.Short() {
-		opts = append(opts, together)
+		opts = append(opts, together, providertest.Count(40))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) }, append(opts,
 		providertest.Slow(3), providertest.Leaks(held), providertest.Elsewhere(elsewhere()), providertest.Crash(crash("SIGQUIT")),
