@@ -321,6 +321,7 @@ var rooms = map[string]map[string]string{
 		"provider/vmdocker": "config alone knows all providers",
 		"vm":                "how large machines of projects are",
 
+		"internal/disk":    "the note that the default provider works",
 		"internal/nearest": "what was meant by a key",
 	},
 	"genkit": {

@@ -31,7 +31,7 @@ import (
 // StateDir and Provider set before Open.
 type Config struct {
 	StateDir  string   `yaml:"state_dir" form:"path" doc:"directory of sandboxes, volumes, caches and the server's socket"`
-	Provider  string   `yaml:"provider" doc:"what makes the sandboxes that name no provider: gvisor, docker, microvm, local or mock"`
+	Provider  string   `yaml:"provider" doc:"what makes the sandboxes that name no provider: gvisor, docker, microvm, vmdocker, local or mock; unless it is set, docker stands in where the default does not work, if providers has it: see atoll doctor"`
 	Providers []string `yaml:"providers" doc:"what sandboxes can be made by when they name it, and are found on; that of provider always is one of them"`
 	Project   string   `yaml:"project" doc:"project of sandboxes that name none"`
 	// ProjectProviders are "PROJECT=PROVIDER".

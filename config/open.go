@@ -29,12 +29,16 @@ type Options struct {
 // Open builds the stack that cfg describes: of each provider, around it the
 // ledger in which its sandboxes are written down, the pool of those that a server
 // keeps ready, the limits of sandboxes that name none, and logs and metrics; around all, what finds the one that is meant,
-// workspaces, and sessions, each of these with logs and metrics of their own. Closing
+// workspaces, and sessions, each of these with logs and metrics of their own. Which provider
+// is the default one is decided by cfg.Choose, once, and told in the log where it is not
+// the preferred one. Closing
 // the result closes all of it, outside in; the metrics and traces stay the caller's.
 func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
+	choice := cfg.Choose(context.Background())
+	cfg = cfg.chosen(choice)
 	projects, err := cfg.projects()
 	if err != nil {
 		return nil, atoll.E("open", "project_providers", atoll.ErrInvalid, err)
@@ -58,6 +62,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	}
 	p, err := router.New(members, router.Options{
 		Dir: filepath.Join(cfg.StateDir, "providers"), Projects: projects, Known: makerOf(cfg), Eager: opts.Server, Log: opts.Log,
+		Default: choice.tell(opts.Log, opts.Server),
 	})
 	if err != nil {
 		return nil, err

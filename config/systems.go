@@ -64,15 +64,16 @@ func (e Entry) On(goos string) atoll.Probe {
 var systemNames = map[string]string{"linux": "Linux", "darwin": "macOS", "windows": "Windows"}
 
 // DefaultProvider is the provider of those who name none on a machine with the
-// operating system goos: the preferred one of those that it can have.
+// operating system goos, if it works there: see Config.Choose.
 func DefaultProvider(goos string) string { return DefaultProviders(goos)[0] }
 
 // DefaultProviders are those that can be named on a machine with the operating
-// system goos where nobody says which, the preferred one first.
+// system goos where nobody says which, in the order in which Config.Choose prefers them,
+// and then the others.
 func DefaultProviders(goos string) []string {
-	var names []string
+	names := candidates(goos)
 	for _, e := range Providers() {
-		if !e.Named && e.On(goos).OK {
+		if !e.Named && e.On(goos).OK && !slices.Contains(names, e.Name) {
 			names = append(names, e.Name)
 		}
 	}

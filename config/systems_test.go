@@ -15,7 +15,7 @@ func TestSystems(t *testing.T) {
 		normal   []string // the first is the default
 	}{
 		{"linux", []string{"gvisor", "docker", "microvm", "vmdocker", "local", "mock"}, nil, []string{"gvisor", "docker", "microvm", "vmdocker"}},
-		{"darwin", []string{"docker", "microvm", "vmdocker", "local", "mock"}, []string{"gvisor"}, []string{"docker", "microvm", "vmdocker"}},
+		{"darwin", []string{"docker", "microvm", "vmdocker", "local", "mock"}, []string{"gvisor"}, []string{"vmdocker", "docker", "microvm"}},
 		{"windows", []string{"docker", "local", "mock"}, []string{"gvisor", "microvm", "vmdocker"}, []string{"docker"}},
 	}
 	for _, tt := range tests {

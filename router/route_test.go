@@ -53,6 +53,31 @@ func wants(t *testing.T, what string, err error, kind atoll.Kind, text string) {
 	}
 }
 
+// Where nobody says who makes a sandbox the default one is asked for, and for nothing else.
+func TestDefaultRefuses(t *testing.T) {
+	asked, down := 0, error(atoll.Errorf("create", "", atoll.ErrUnavailable, "none works here"))
+	p := open(t, router.Options{
+		Projects: map[string]string{"team": "mock", "own": "local"},
+		Default:  func() error { asked++; return down },
+	}, locals(t), mocks(t))
+	for _, spec := range []atoll.Spec{{Provider: "local"}, {Provider: "mock"}, {Project: "team"}, {Project: "own"}} {
+		create(t, p, spec)
+	}
+	if all, err := p.List(t.Context(), atoll.Filter{}); len(all) != 4 || err != nil {
+		t.Errorf("List: %d, %v, want 4", len(all), err)
+	}
+	if asked != 0 {
+		t.Errorf("asked %d times, and nothing was left to the default one", asked)
+	}
+	_, err := p.Create(t.Context(), &atoll.Spec{})
+	wants(t, "Create", err, atoll.ErrUnavailable, "none works here")
+	wants(t, "Prepare", p.Prepare(t.Context(), &atoll.Spec{}, nil), atoll.ErrUnavailable, "none works here")
+	down = nil
+	if providerOf(t, p, create(t, p, atoll.Spec{}).ID()) != "local" || asked != 3 {
+		t.Errorf("asked %d times, want 3, and then the default one", asked)
+	}
+}
+
 // The spec says who makes a sandbox, else its project, else it is the default
 // one; and there it is found.
 func TestRouting(t *testing.T) {

@@ -50,6 +50,9 @@ type Options struct {
 	// Projects names the member that makes the sandboxes of a project which name
 	// none.
 	Projects map[string]string
+	// Default is asked before the default member makes a sandbox, or prepares one, because
+	// nobody says who is to: its error is that of the call. nil has none.
+	Default func() error
 	// Known says which member has the sandbox of an id, "" if it is not known.
 	// It may be asked for every id that the default member does not have. nil
 	// knows none.
@@ -172,6 +175,9 @@ func (p *Provider) choose(ctx context.Context, spec *atoll.Spec) (*member, error
 	}
 	if spec.Snapshot != "" && spec.Provider == "" {
 		return p.keeperOf(ctx, spec.Snapshot, m)
+	}
+	if spec.Provider == "" && p.opts.Projects[project] == "" && p.opts.Default != nil {
+		return m, p.opts.Default()
 	}
 	return m, nil
 }

@@ -26,6 +26,8 @@ type diagnosis struct {
 	Server    string      `json:"server,omitempty"` // what answers, or why nothing does
 	URL       string      `json:"url,omitempty"`    // of the server that is to be used
 	urlOK     bool
+	Provider  string              `json:"provider,omitempty"` // what makes sandboxes that name none here
+	Why       string              `json:"why,omitempty"`      // it is that one
 	Providers []providerDiagnosis `json:"providers"`
 	Drivers   []driverDiagnosis   `json:"drivers"`
 }
@@ -52,7 +54,8 @@ func newDoctor(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say which providers work on this machine, and what to do about those that do not",
-		Long: `Doctor tries every provider, and every driver of virtual machines. Its exit code is
+		Long: `Doctor tries every provider, and every driver of virtual machines, and says which
+provider makes the sandboxes that name none, and why that one. Its exit code is
 0 when the provider in use works here, else 1; where url names a server, what
 counts is whether that can be used. Those that providers does not list are used
 only when --provider names them, and then by this program alone.`,
@@ -91,8 +94,11 @@ func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
 		d.Server = causeOf(err).Error()
 	}
 	d.urlOK = err == nil
+	if cfg.URL == "" {
+		d.Provider, d.Why = defaultProvider(ctx, cfg)
+	}
 	for _, e := range config.Providers() {
-		d.Providers = append(d.Providers, a.examine(ctx, cfg, e))
+		d.Providers = append(d.Providers, a.examine(ctx, cfg, e, d.Provider))
 	}
 	for _, e := range config.Drivers() {
 		d.Drivers = append(d.Drivers, driverDiagnosis{e.Name, append([]string{}, e.Users...), e.Setting, e.Probe(ctx, cfg)})
@@ -132,8 +138,24 @@ func providerNames(ctx context.Context, p atoll.Provider) (string, error) {
 	return strings.Join(names, ", ") + verb, err
 }
 
-func (a *app) examine(ctx context.Context, cfg *config.Config, e config.Entry) providerDiagnosis {
-	d := providerDiagnosis{Name: e.Name, Default: e.Name == cfg.Provider && cfg.URL == "", Listed: slices.Contains(cfg.ProviderNames(), e.Name)}
+// defaultProvider is what makes the sandboxes that name none, and why.
+func defaultProvider(ctx context.Context, cfg *config.Config) (name, why string) {
+	choice := cfg.Choose(ctx)
+	switch from := cfg.Origin("provider"); {
+	case choice.Err != nil:
+		why = "nothing stands in for it"
+	case choice.Reason != "":
+		why = choice.Reason
+	case from == "default":
+		why = "preferred on " + runtime.GOOS
+	default:
+		why = "set by " + from
+	}
+	return choice.Provider, why
+}
+
+func (a *app) examine(ctx context.Context, cfg *config.Config, e config.Entry, used string) providerDiagnosis {
+	d := providerDiagnosis{Name: e.Name, Default: e.Name == used, Listed: slices.Contains(cfg.ProviderNames(), e.Name)}
 	if d.Probe = e.On(runtime.GOOS); !d.OK {
 		return d
 	}
@@ -181,6 +203,9 @@ func (d *diagnosis) ok() bool {
 func (a *app) printDiagnosis(d *diagnosis) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "system     %s\nconfig     %s\nstate_dir  %s\nserver     %s\n", d.System, d.Config, d.StateDir, orNone(d.Server))
+	if d.Provider != "" {
+		fmt.Fprintf(&b, "provider   %s (%s)\n", d.Provider, d.Why)
+	}
 	printProbe(&b, "state_dir", d.State)
 	printProbe(&b, "", d.Store)
 	for _, p := range d.Providers {

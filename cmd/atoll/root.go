@@ -116,7 +116,7 @@ func newHelp() *cobra.Command {
 
 // settings are those that every command has a flag for.
 var settings = []struct{ key, doc string }{
-	{"provider", "`name` of what makes new sandboxes: gvisor (default on Linux), docker, microvm, vmdocker, local or mock"},
+	{"provider", "`name` of what makes new sandboxes: gvisor (default on Linux), vmdocker (elsewhere), docker (where those do not work), microvm, local or mock"},
 	{"project", "`project` of the sandboxes (default default)"},
 	{"state_dir", "`directory` of sandboxes, volumes and caches (default $XDG_STATE_HOME/atoll)"},
 	{"url", "`url` of the server to use: http://host:port or unix:///path"},

@@ -7,6 +7,7 @@ import (
 	"context"
 	"math"
 	"os"
+	"runtime"
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
@@ -68,17 +69,26 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 		kernel = im.Path(im.Kernel.File)
 	}
 	p := b.driver.Probe(ctx, kernel, b.opts.Log)
-	switch {
-	case err == nil || !p.OK:
-	case bundle.Builds:
-		build := "atoll image build"
-		if b.opts.Default == EngineBundle {
-			build += " --docker"
-		}
-		p.Notes = append(p.Notes, "there is no image yet: the first sandbox builds one, or "+build)
-	default:
-		p.Notes = append(p.Notes, "there is no image yet: build one on Linux, and atoll image pull it here")
+	if err == nil || !p.OK {
+		return p
 	}
+	return b.without(p, err, bundle.Builds)
+}
+
+// without is what p becomes where there is no bundle that machines could boot, for which
+// err is the reason. Where none can be built either, it is what they lack.
+func (b *backend) without(p atoll.Probe, err error, builds bool) atoll.Probe {
+	build := "atoll image build"
+	if b.opts.Default == EngineBundle {
+		build += " --docker"
+	}
+	if !builds {
+		return atoll.Probe{
+			Reason: "machines have nothing to boot, and it cannot be built on " + runtime.GOOS + ": " + err.Error(),
+			Fix:    "have " + build + " --output DIR make it on Linux, and atoll image pull it here",
+		}
+	}
+	p.Notes = append(p.Notes, "there is no image yet: the first sandbox builds one, or "+build)
 	return p
 }
 

@@ -1,6 +1,8 @@
 package microvm
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
@@ -19,6 +21,22 @@ func TestPartsOfCPUs(t *testing.T) {
 			if err := b.Supports(&atoll.Spec{Resources: atoll.Resources{CPUs: cpus}}); atoll.KindOf(err) != want {
 				t.Errorf("%g CPUs, held to parts: %v: %v, want %q", cpus, held, err, want)
 			}
+		}
+	}
+}
+
+// Where nothing is there to boot the first sandbox builds it, or machines do not work until
+// it is pulled.
+func TestWithoutBundle(t *testing.T) {
+	works, missing := atoll.Probe{OK: true, Notes: []string{"hypervisor 1"}}, errors.New("no such bundle")
+	for name, build := range map[string]string{EngineBundle: "atoll image build --docker", "debian": "atoll image build"} {
+		b := &backend{opts: Options{Default: name}}
+		if p := b.without(works, missing, true); !p.OK || len(p.Notes) != 2 || !strings.HasSuffix(p.Notes[1], "builds one, or "+build) {
+			t.Errorf("%s, where it is built: %+v", name, p)
+		}
+		p := b.without(works, missing, false)
+		if p.OK || !strings.Contains(p.Reason, missing.Error()) || !strings.Contains(p.Fix, build+" --output") || !strings.Contains(p.Fix, "image pull") {
+			t.Errorf("%s, where it is not: %+v", name, p)
 		}
 	}
 }

@@ -1,0 +1,196 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+)
+
+// A weak process is this test's, where gVisor cannot work: what it finds out it prints.
+const weakVar = "ATOLL_CODE_TEST_WEAK"
+
+type found struct {
+	Provider string   // Info's
+	Members  []string // that sandboxes are looked for at
+	Before   string   // the log, before a sandbox is made
+	After    string
+	Err      string // of that
+	Kind     atoll.Kind
+	Noted    bool // that gVisor works
+}
+
+// look opens the stack that nobody names a provider of, and tries to make a sandbox.
+func look(t *testing.T, state string) (f found) {
+	t.Helper()
+	cfg, err := Load(Source{File: os.DevNull, Env: []string{"HOME=" + state, "ATOLL_STATE_DIR=" + state, "ATOLL_DOCKER_PLAIN=true", "ATOLL_DOCKER_HOST=unix://" + filepath.Join(state, "engine")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	p, err := Open(cfg, Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	f.Provider, f.Before = p.Info().Name, log.String()
+	members, err := atoll.Members(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range members {
+		f.Members = append(f.Members, m.Name)
+	}
+	if _, err := p.List(t.Context(), atoll.Filter{}); err != nil {
+		t.Errorf("List: %v", err)
+	}
+	if _, err := p.Create(t.Context(), &atoll.Spec{Image: "nowhere/at/all"}); err != nil {
+		f.Err, f.Kind = err.Error(), atoll.KindOf(err)
+	}
+	f.After = log.String()
+	_, err = os.Stat(filepath.Join(state, "gvisor", "works"))
+	f.Noted = !errors.Is(err, fs.ErrNotExist)
+	return f
+}
+
+// Where gVisor works it is the default one, and that is tried once in each boot of the machine.
+func TestGVisorIsTheDefault(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	state := t.TempDir()
+	cfg, err := Load(Source{File: os.DevNull, Env: []string{"HOME=" + state, "ATOLL_STATE_DIR=" + state}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, _ := cfg.try(t.Context(), "gvisor"); !p.OK {
+		t.Skipf("gVisor does not work here: %s; %s", p.Reason, p.Fix)
+	}
+	for range 2 {
+		if got := cfg.Choose(t.Context()); got != (Choice{Provider: "gvisor"}) {
+			t.Errorf("Choose: %+v", got)
+		}
+	}
+	note, text := cfg.proof("gvisor")
+	if got, err := os.ReadFile(note); err != nil || string(got) != text {
+		t.Errorf("the note says %q, %v, want %q", got, err, text)
+	}
+	if err := os.WriteFile(note, []byte("of another boot 0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Choose(t.Context())
+	if got, err := os.ReadFile(note); err != nil || string(got) != text {
+		t.Errorf("after another boot the note says %q, %v, want %q", got, err, text)
+	}
+}
+
+// Where gVisor cannot work an engine that answers stands in for it; without one a sandbox is
+// refused, with what to do for both. Other sandboxes are found in either case.
+func TestWhereGVisorCannotWork(t *testing.T) {
+	if state := os.Getenv(weakVar); state != "" {
+		text, err := json.Marshal(look(t, state))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(state, "found"), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	testenv.Need(t, testenv.Root)
+	for _, engine := range []bool{true, false} {
+		state := t.TempDir()
+		if engine {
+			serveEngine(t, filepath.Join(state, "engine"))
+		}
+		f := weakly(t, state)
+		want := found{Provider: "gvisor", Kind: atoll.ErrUnavailable}
+		if engine {
+			want = found{Provider: "docker", Kind: f.Kind}
+		}
+		if f.Provider != want.Provider || f.Kind != want.Kind || f.Err == "" || f.Noted {
+			t.Errorf("engine %v: %+v, want %+v", engine, f, want)
+		}
+		if f.Members[0] != want.Provider || !slices.Contains(f.Members, "gvisor") || !slices.Contains(f.Members, "microvm") {
+			t.Errorf("engine %v: the providers are %q", engine, f.Members)
+		}
+		if told := strings.Count(f.After, "are made by docker"); strings.Contains(f.Before, "made by") || (told == 1) != engine {
+			t.Errorf("engine %v: the log has\n%s and then\n%s", engine, f.Before, f.After)
+		}
+		for _, what := range []string{"gvisor: ", "docker: no Docker Engine", "DOCKER_HOST", "--provider"} {
+			if strings.Contains(f.Err, what) == engine {
+				t.Errorf("engine %v: the error is %q, of %q", engine, f.Err, what)
+			}
+		}
+	}
+}
+
+// weakly runs look as root that may not make namespaces.
+func weakly(t *testing.T, state string) (f found) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestWhereGVisorCannotWork$")
+	cmd.Env = append(os.Environ(), weakVar+"="+state)
+	ended := make(chan error)
+	var out []byte
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with what it may no longer do
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_ADMIN, 0, 0, 0)
+		if err == nil {
+			out, err = cmd.CombinedOutput()
+		}
+		ended <- err
+	}()
+	if err := <-ended; err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	text, err := os.ReadFile(filepath.Join(state, "found"))
+	if err == nil {
+		err = json.Unmarshal(text, &f)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// serveEngine answers on a socket what an engine does that has nothing and makes nothing.
+func serveEngine(t *testing.T, socket string) {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := map[string]string{
+		"/_ping": "OK", "/version": `{"Version":"29.0.0","ApiVersion":"1.44","MinAPIVersion":"1.24","Arch":"` + runtime.GOARCH + `"}`,
+		"/info": `{"ID":"x","OSType":"linux"}`, "/containers/json": "[]", "/images/json": "[]", "/volumes": "{}",
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path := r.URL.Path
+		if rest, ok := strings.CutPrefix(path, "/v1.44"); ok {
+			path = rest
+		}
+		w.Header().Set("Api-Version", "1.44")
+		w.Header().Set("Content-Type", "application/json")
+		if answers[path] == "" {
+			w.WriteHeader(http.StatusNotFound)
+			w.Write([]byte(`{"message":"there is nothing"}`))
+			return
+		}
+		w.Write([]byte(answers[path]))
+	})}
+	go server.Serve(l)
+	t.Cleanup(func() { server.Close() })
+}
