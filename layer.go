@@ -37,6 +37,11 @@ func (l ProviderLayer) RemoveProject(ctx context.Context, project string) error 
 	return RemoveProject(ctx, l.Provider, project)
 }
 
+// Projects forwards.
+func (l ProviderLayer) Projects(ctx context.Context) ([]Project, error) {
+	return Projects(ctx, l.Provider)
+}
+
 // Volumes forwards.
 func (l ProviderLayer) Volumes(ctx context.Context, project string) ([]Volume, error) {
 	return Volumes(ctx, l.Provider, project)
@@ -179,6 +184,7 @@ var (
 	_ Prober         = ProviderLayer{}
 	_ Preparer       = ProviderLayer{}
 	_ ProjectRemover = ProviderLayer{}
+	_ ProjectLister  = ProviderLayer{}
 	_ VolumeStore    = ProviderLayer{}
 	_ WorkspaceStore = ProviderLayer{}
 	_ SessionStore   = ProviderLayer{}

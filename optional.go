@@ -114,6 +114,33 @@ func RemoveProject(ctx context.Context, p Provider, project string) error {
 	return nil
 }
 
+// A ProjectLister is a Provider that keeps something for a whole project, which its
+// sandboxes share: a machine, a disk.
+type ProjectLister interface {
+	// Projects lists the projects for which it keeps something, sorted by name.
+	// Nothing is started for it.
+	Projects(ctx context.Context) ([]Project, error)
+}
+
+// A Project is what a provider keeps for one.
+type Project struct {
+	Name     string `json:"name"`
+	Provider string `json:"provider"` // that keeps it
+	// Machine is the state of the project's machine, "" while there is none.
+	Machine   State `json:"machine,omitempty"`
+	Sandboxes int   `json:"sandboxes"` // in whatever state, those of pools included
+	Disk      Bytes `json:"disk"`      // what its disk takes up where the provider is, not how large it may become
+}
+
+// Projects lists the projects for which p keeps something that their sandboxes share,
+// sorted by name. Where p is no ProjectLister, there is none.
+func Projects(ctx context.Context, p Provider) ([]Project, error) {
+	if l, ok := p.(ProjectLister); ok {
+		return l.Projects(ctx)
+	}
+	return nil, nil
+}
+
 // A VolumeStore is a Provider with Caps.Volumes: it keeps data volumes of
 // sandboxes and named volumes of projects. Where it is made of several
 // providers, "NAME=VOLUME" is the volume that the one called NAME keeps.

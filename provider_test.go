@@ -196,7 +196,7 @@ func TestLayersForwardEverything(t *testing.T) {
 	for layer, optional := range map[any][]reflect.Type{
 		ProviderLayer{}: {
 			reflect.TypeFor[Resolver](), reflect.TypeFor[Combiner](), reflect.TypeFor[Prober](), reflect.TypeFor[Preparer](),
-			reflect.TypeFor[ProjectRemover](), reflect.TypeFor[VolumeStore](), reflect.TypeFor[ImageStore](),
+			reflect.TypeFor[ProjectRemover](), reflect.TypeFor[ProjectLister](), reflect.TypeFor[VolumeStore](), reflect.TypeFor[ImageStore](),
 			reflect.TypeFor[SnapshotStore](), reflect.TypeFor[ImageResolver](),
 			reflect.TypeFor[SecretKeeper](), reflect.TypeFor[Reconciler](), reflect.TypeFor[WorkspaceStore](), reflect.TypeFor[PoolKeeper](), reflect.TypeFor[Reserver](),
 		},

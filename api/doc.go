@@ -54,6 +54,7 @@
 //	POST   /v1/workspaces                     WorkspaceSpec; events progress ..., then done or error
 //	POST   /v1/workspaces/{name}/update       ?project=; the same events
 //	GET    /v1/snapshots                      DELETE /v1/snapshots/{id}
+//	GET    /v1/projects
 //	DELETE /v1/projects/{project}
 //	GET    /v1/sessions ?project=             DELETE /v1/sessions/{key}?project=
 //	POST   /v1/sessions                       SessionSpec; the session, "opening", "note"

@@ -37,6 +37,11 @@ func serverRoutes() []Route {
 			Body: jsonOf[atoll.Spec](), Reply: eventsOf[atoll.Progress](), serve: (*Handler).servePrepare,
 		},
 		{
+			Method: "GET", Path: "/v1/projects", Name: "listProjects", Tag: "projects", Summary: "List what is kept for whole projects: machines, disks",
+			Doc:   "A project of which there are only sandboxes and volumes is not among them.",
+			Reply: jsonOf[projectsReply](), serve: (*Handler).serveProjects,
+		},
+		{
 			Method: "DELETE", Path: "/v1/projects/{project}", Name: "removeProject", Tag: "projects",
 			Summary: "Remove a project with all its sandboxes and volumes", Status: http.StatusNoContent, serve: (*Handler).serveRemoveProject,
 		},
@@ -135,6 +140,29 @@ func (c *Client) Prepare(ctx context.Context, spec *atoll.Spec, progress func(at
 	return nil
 }
 
+type projectsReply struct {
+	Projects []atoll.Project `json:"projects"`
+}
+
+func (h *Handler) serveProjects(w http.ResponseWriter, r *http.Request) error {
+	all, err := atoll.Projects(r.Context(), h.provider)
+	if err != nil {
+		return err
+	}
+	if all == nil {
+		all = []atoll.Project{}
+	}
+	writeJSON(w, http.StatusOK, projectsReply{all})
+	return nil
+}
+
+// Projects implements atoll.ProjectLister.
+func (c *Client) Projects(ctx context.Context) ([]atoll.Project, error) {
+	var reply projectsReply
+	err := c.call(ctx, call{op: "projects", path: "/v1/projects", reply: &reply, most: maxListReply})
+	return reply.Projects, err
+}
+
 func (h *Handler) serveRemoveProject(w http.ResponseWriter, r *http.Request) error {
 	if err := atoll.RemoveProject(r.Context(), h.provider, r.PathValue("project")); err != nil {
 		return err
@@ -165,4 +193,5 @@ var (
 	_ atoll.Prober         = (*Client)(nil)
 	_ atoll.Preparer       = (*Client)(nil)
 	_ atoll.ProjectRemover = (*Client)(nil)
+	_ atoll.ProjectLister  = (*Client)(nil)
 )

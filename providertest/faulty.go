@@ -95,6 +95,13 @@ func (f *faulty) RemoveProject(ctx context.Context, project string) error {
 	return f.ProviderLayer.RemoveProject(ctx, project)
 }
 
+func (f *faulty) Projects(ctx context.Context) ([]atoll.Project, error) {
+	if err := f.plan.call("Provider.Projects", ""); err != nil {
+		return nil, err
+	}
+	return f.ProviderLayer.Projects(ctx)
+}
+
 func (f *faulty) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
 	if err := f.plan.call("Provider.Volumes", project); err != nil {
 		return nil, err

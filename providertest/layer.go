@@ -18,7 +18,7 @@ import (
 var (
 	providerAbilities = abilityTypes(
 		reflect.TypeFor[atoll.Provider](), reflect.TypeFor[atoll.Resolver](), reflect.TypeFor[atoll.Combiner](), reflect.TypeFor[atoll.Prober](),
-		reflect.TypeFor[atoll.Preparer](), reflect.TypeFor[atoll.ProjectRemover](),
+		reflect.TypeFor[atoll.Preparer](), reflect.TypeFor[atoll.ProjectRemover](), reflect.TypeFor[atoll.ProjectLister](),
 		reflect.TypeFor[atoll.VolumeStore](), reflect.TypeFor[atoll.ImageStore](), reflect.TypeFor[atoll.SnapshotStore](),
 		reflect.TypeFor[atoll.ImageResolver](), reflect.TypeFor[atoll.SecretKeeper](), reflect.TypeFor[atoll.Reconciler](), reflect.TypeFor[atoll.WorkspaceStore](),
 		reflect.TypeFor[atoll.SessionStore](), reflect.TypeFor[atoll.PoolKeeper](), reflect.TypeFor[atoll.Reserver]())

@@ -206,11 +206,18 @@ var volumes = []promise{
 		h.create(t, spec)
 		h.create(t, spec)
 		other := h.create(t, atoll.Spec{Project: "two"})
+		kept := h.projects(t)
+		if one, ok := kept["one"]; ok != (len(kept) > 0) || ok && (one.Sandboxes != 2 || one.Provider == "") {
+			t.Errorf("Projects = %+v, want all or none, and two sandboxes of one", kept)
+		}
 		if err := atoll.RemoveProject(h.ctx(t), h.p, "one"); err != nil {
 			t.Fatalf("RemoveProject: %v", err)
 		}
 		if ids := h.ids(t); !slices.Equal(ids, []string{other.ID()}) {
 			t.Errorf("List has %q, want only %q", ids, other.ID())
+		}
+		if left := h.projects(t); left["one"].Name != "" || left["two"].Name != kept["two"].Name {
+			t.Errorf("Projects = %+v, want two alone", left)
 		}
 		if h.p.Info().Caps.Volumes {
 			if of, err := atoll.Volumes(h.ctx(t), h.p, "one"); err != nil || len(of) != 0 {
@@ -424,4 +431,21 @@ func (h *harness) removeVolume(t *testing.T, project, name string) {
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
 		t.Errorf("RemoveVolume(%s, %s): %v", project, name, err)
 	}
+}
+
+// projects are those for which the provider keeps something, by name.
+func (h *harness) projects(t *testing.T) map[string]atoll.Project {
+	t.Helper()
+	list, err := atoll.Projects(h.ctx(t), h.p)
+	if err != nil {
+		t.Fatalf("Projects: %v", err)
+	}
+	all := map[string]atoll.Project{}
+	for _, one := range list {
+		all[one.Name] = one
+	}
+	if !slices.IsSortedFunc(list, func(a, b atoll.Project) int { return strings.Compare(a.Name, b.Name) }) || len(all) != len(list) {
+		t.Errorf("Projects = %+v, want each once, sorted by name", list)
+	}
+	return all
 }

@@ -36,6 +36,10 @@ func (w written) ResolveImage(_ context.Context, ref string) (string, error) {
 	return w.name + " " + ref, nil
 }
 
+func (w written) Projects(context.Context) ([]atoll.Project, error) {
+	return []atoll.Project{{Name: "a", Provider: w.name}, {Name: "b", Provider: w.name}}, w.fails
+}
+
 func (w written) Reconcile(context.Context, atoll.ReconcileOptions) (atoll.Reconciliation, error) {
 	return atoll.Reconciliation{Healthy: 1, Findings: []atoll.Finding{{ID: w.name}}}, w.fails
 }

@@ -61,6 +61,13 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	return each(ctx, answers, func(leaf atoll.Provider) error { return atoll.RemoveProject(ctx, leaf, project) })
 }
 
+// Projects implements atoll.ProjectLister.
+func (p *Provider) Projects(ctx context.Context) ([]atoll.Project, error) {
+	all, err := joined(ctx, ask(ctx, p.members, atoll.Projects))
+	slices.SortStableFunc(all, func(a, b atoll.Project) int { return strings.Compare(a.Name, b.Name) })
+	return all, err
+}
+
 // each calls f for every member that has answered, at the same time, and joins
 // the errors, those of members that have not and have sandboxes included.
 func each[T any](ctx context.Context, answers []answer[T], f func(leaf atoll.Provider) error) error {
@@ -290,6 +297,7 @@ var (
 	_ atoll.Prober         = (*Provider)(nil)
 	_ atoll.Preparer       = (*Provider)(nil)
 	_ atoll.ProjectRemover = (*Provider)(nil)
+	_ atoll.ProjectLister  = (*Provider)(nil)
 	_ atoll.VolumeStore    = (*Provider)(nil)
 	_ atoll.ImageStore     = (*Provider)(nil)
 	_ atoll.SnapshotStore  = (*Provider)(nil)

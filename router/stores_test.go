@@ -51,6 +51,19 @@ func TestFaults(t *testing.T) {
 	})
 }
 
+// Who keeps nothing for projects, or cannot be asked, hides nothing of what others keep.
+func TestProjects(t *testing.T) {
+	p := open(t, router.Options{}, mocks(t), ledgers(t, "one", nil), ledgers(t, "two", nil), ledgers(t, "three", errDown), broken("docker"))
+	all, err := p.Projects(t.Context())
+	var got []string
+	for _, one := range all {
+		got = append(got, one.Name+"="+one.Provider)
+	}
+	if want := []string{"a=one", "a=two", "b=one", "b=two"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("Projects: %v, %v; want %v", got, err, want)
+	}
+}
+
 func TestVolumes(t *testing.T) {
 	p := open(t, router.Options{}, locals(t), mocks(t), broken("docker"))
 	mount := func(name string) []atoll.Mount {

@@ -383,6 +383,13 @@ func (p *provider) RemoveProject(ctx context.Context, project string) error {
 	return err
 }
 
+func (p *provider) Projects(ctx context.Context) ([]atoll.Project, error) {
+	ctx, c := p.t.begin(ctx, "projects", "", "")
+	all, err := p.ProviderLayer.Projects(ctx)
+	c.end(ctx, err, slog.Int("n", len(all)))
+	return all, err
+}
+
 func (p *provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
 	ctx, c := p.t.begin(ctx, "volumes", "", "")
 	all, err := p.ProviderLayer.Volumes(ctx, project)
@@ -523,6 +530,7 @@ var (
 	_ atoll.Prober         = (*provider)(nil)
 	_ atoll.Preparer       = (*provider)(nil)
 	_ atoll.ProjectRemover = (*provider)(nil)
+	_ atoll.ProjectLister  = (*provider)(nil)
 	_ atoll.VolumeStore    = (*provider)(nil)
 	_ atoll.WorkspaceStore = (*provider)(nil)
 	_ atoll.SessionStore   = (*provider)(nil)

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -10,8 +12,40 @@ import (
 )
 
 func newProject(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "project", Short: "Remove projects with all that they have"}
-	cmd.AddCommand(newProjectRm(a))
+	cmd := &cobra.Command{Use: "project", Short: "List what is kept for projects, and remove them with all that they have"}
+	cmd.AddCommand(newProjectLs(a), newProjectRm(a))
+	return cmd
+}
+
+func newProjectLs(a *app) *cobra.Command {
+	var l listing
+	cmd := &cobra.Command{
+		Use:   "ls [flags]",
+		Short: "List the projects that have a machine or a disk",
+		Long: `Ls lists the projects that have a virtual machine or a disk of their own, as the
+provider vmdocker makes them: the state of the machine, how many sandboxes there
+are, and how much of this machine's disk theirs takes up. No machine is started
+for it. A machine that stopped because nothing ran in it starts with the next use.`,
+		Example: `  atoll project ls
+  atoll project ls -q`,
+		Aliases:           []string{"list"},
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd, func(ctx context.Context, c *connection) error {
+				all, err := atoll.Projects(ctx, c.Provider)
+				if err != nil {
+					return err
+				}
+				return printList(a, l, all, func(p atoll.Project) string { return p.Name },
+					[]string{"PROJECT", "PROVIDER", "MACHINE", "SANDBOXES", "DISK"},
+					func(p atoll.Project) []string {
+						return []string{p.Name, p.Provider, cmp.Or(string(p.Machine), "none"), strconv.Itoa(p.Sandboxes), byteCount(int64(p.Disk))}
+					})
+			})
+		},
+	}
+	l.register(cmd, "print names only")
 	return cmd
 }
 
@@ -34,7 +68,7 @@ its disk. It is no error if a project has nothing.`,
 	}
 }
 
-// completeProjects offers the projects that have sandboxes or volumes.
+// completeProjects offers the projects that have sandboxes, volumes, machines or disks.
 func (a *app) completeProjects(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
 		all, err := c.List(ctx, atoll.Filter{})
@@ -47,6 +81,13 @@ func (a *app) completeProjects(cmd *cobra.Command, args []string, _ string) ([]s
 		volumes, err := atoll.Volumes(ctx, c.Provider, "")
 		for _, v := range volumes {
 			names = append(names, v.Project)
+		}
+		if err != nil {
+			return nil, err
+		}
+		projects, err := atoll.Projects(ctx, c.Provider)
+		for _, p := range projects {
+			names = append(names, p.Name)
 		}
 		slices.Sort(names)
 		return slices.Compact(names), err

@@ -1,0 +1,82 @@
+package vmdocker
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
+)
+
+// Projects implements atoll.ProjectLister: those with a machine, a disk or a note. No
+// machine is started for it.
+func (p *Provider) Projects(ctx context.Context) ([]atoll.Project, error) {
+	names, err := p.projectNames(ctx)
+	if err != nil {
+		return nil, atoll.E("projects", "", atoll.KindOf(err), err)
+	}
+	var list []atoll.Project
+	for _, name := range names {
+		one, err := p.project(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, one)
+	}
+	return list, nil
+}
+
+// projectNames are those of all projects, sorted.
+func (p *Provider) projectNames(ctx context.Context) ([]string, error) {
+	all, err := p.notes.projects()
+	if err != nil {
+		return nil, err
+	}
+	before, after, _ := strings.Cut(filepath.Base(p.opts.Config.DataDisk("*")), "*")
+	disks, err := names(p.opts.Config.DataDir, after)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range disks {
+		if project, ok := strings.CutPrefix(name, before); ok && atoll.ValidName(project) {
+			all = append(all, project)
+		}
+	}
+	machines, err := p.opts.Machines.List(ctx, atoll.Filter{Name: machineName})
+	if err != nil {
+		return nil, err
+	}
+	for _, st := range machines {
+		all = append(all, st.Spec.Project)
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// project tells of one.
+func (p *Provider) project(ctx context.Context, name string) (atoll.Project, error) {
+	one := atoll.Project{Name: name, Provider: Name}
+	switch _, st, err := p.machine(ctx, name); {
+	case err == nil:
+		one.Machine = st.State
+	case atoll.KindOf(err) != atoll.ErrNotFound:
+		return one, err
+	}
+	sandboxes, err := p.listProject(ctx, name, nil)
+	if err != nil {
+		return one, err
+	}
+	one.Sandboxes = len(sandboxes)
+	used, err := disk.Used(p.opts.Config.DataDisk(name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return one, atoll.E("projects", name, atoll.KindOf(err), err)
+	}
+	one.Disk = atoll.Bytes(used)
+	return one, nil
+}
+
+var _ atoll.ProjectLister = (*Provider)(nil)
