@@ -95,7 +95,8 @@ func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
 	}
 	d.urlOK = err == nil
 	if cfg.URL == "" {
-		d.Provider, d.Why = defaultProvider(ctx, cfg)
+		choice := cfg.Choose(ctx)
+		d.Provider, d.Why = choice.Provider, whyThat(choice, cfg.Origin("provider"))
 	}
 	for _, e := range config.Providers() {
 		d.Providers = append(d.Providers, a.examine(ctx, cfg, e, d.Provider))
@@ -138,20 +139,18 @@ func providerNames(ctx context.Context, p atoll.Provider) (string, error) {
 	return strings.Join(names, ", ") + verb, err
 }
 
-// defaultProvider is what makes the sandboxes that name none, and why.
-func defaultProvider(ctx context.Context, cfg *config.Config) (name, why string) {
-	choice := cfg.Choose(ctx)
-	switch from := cfg.Origin("provider"); {
+// whyThat says why the provider of who names none is that one. from is where the setting
+// comes from.
+func whyThat(choice config.Choice, from string) string {
+	switch {
 	case choice.Err != nil:
-		why = "nothing stands in for it"
+		return "nothing stands in for it"
 	case choice.Reason != "":
-		why = choice.Reason
+		return choice.Reason
 	case from == "default":
-		why = "preferred on " + runtime.GOOS
-	default:
-		why = "set by " + from
+		return "preferred on " + runtime.GOOS
 	}
-	return choice.Provider, why
+	return "set by " + from
 }
 
 func (a *app) examine(ctx context.Context, cfg *config.Config, e config.Entry, used string) providerDiagnosis {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/config"
 )
 
 func TestExitCode(t *testing.T) {
@@ -455,6 +457,24 @@ func TestPrintable(t *testing.T) {
 	} {
 		if got := printable(s, "\n"); got != want {
 			t.Errorf("printable(%q) = %q, want %q", s, got, want)
+		}
+	}
+}
+
+// Doctor says why sandboxes that name no provider are made by that one.
+func TestWhyThat(t *testing.T) {
+	for _, tt := range []struct {
+		choice config.Choice
+		from   string
+		want   string
+	}{
+		{config.Choice{Provider: "gvisor"}, "default", "preferred on " + runtime.GOOS},
+		{config.Choice{Provider: "mock"}, "ATOLL_PROVIDER", "set by ATOLL_PROVIDER"},
+		{config.Choice{Provider: "docker", Reason: "gvisor does not work here"}, "default", "gvisor does not work here"},
+		{config.Choice{Provider: "gvisor", Err: errors.New("nothing works")}, "default", "nothing stands in for it"},
+	} {
+		if got := whyThat(tt.choice, tt.from); got != tt.want {
+			t.Errorf("%+v from %s: %q, want %q", tt.choice, tt.from, got, tt.want)
 		}
 	}
 }
