@@ -125,10 +125,12 @@ var rooms = map[string]map[string]string{
 		"vm/internal/child": "the process of a machine, and its console",
 	},
 	"vm/wsl2": {
+		"internal/disk":     "who has a directory that stays, and what is in it",
 		"internal/line":     "its guest is reached over one stream",
 		"vm":                "whose driver it is",
 		"vm/internal/child": "the process of that stream",
 	},
+	"internal/fakewsl": {"internal/disk": "its distributions, written down as a whole"},
 	"internal/fakevmm": {
 		"guest":          "which its sockets lead to where there is no machine",
 		"internal/dirfs": "the files that it serves then",

@@ -82,6 +82,7 @@ type Interface struct {
 	Gateways  []string `json:"gateways"`
 	DNS       []string `json:"dns"`
 	MTU       int      `json:"mtu,omitzero"`
+	MAC       string   `json:"mac,omitempty"` // of a card that the Computer makes: see vm.Caps.Frames; others have theirs
 }
 
 // A Bridge joins a port of a Computer, which its host can dial, to an address in it. The

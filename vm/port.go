@@ -10,6 +10,9 @@ const (
 	PortControl uint32 = 51
 	// PortPowerOff has the guest power off: it hangs up when it has heard that.
 	PortPowerOff uint32 = 50
+	// PortNetwork is the network card of a guest whose driver has Caps.Frames, once it was
+	// set up with a network: what is sent there are Frames. One host has it at a time.
+	PortNetwork uint32 = 49
 	// PortAgent is joined to the TCP port of that number, on which an agent listens.
 	PortAgent uint32 = atoll.AgentPort
 	// PortDocker is joined to the socket of the Docker Engine in a project's machine.

@@ -38,7 +38,8 @@ type Caps struct {
 	Shares   bool     `json:"shares"`   // Hardware.Shares
 	Locked   bool     `json:"locked"`   // and of those what is Share.ReadOnly
 	Online   bool     `json:"online"`   // they have a network of the hypervisor's, also without Hardware.Network: it is the guest that keeps programs off it
-	Root     bool     `json:"root"`     // Hardware.Root, instead of a kernel and disks
+	Frames   bool     `json:"frames"`   // instead of Hardware.Network, whose MTU is that of this: see PortNetwork
+	Root     bool     `json:"root"`     // Hardware.Root and Hardware.Home, instead of a kernel and disks
 	Sizeless bool     `json:"sizeless"` // CPUs and memory are shared: Hardware.CPUs and Hardware.Memory are 0
 	ELF      bool     `json:"elf"`      // on amd64 Hardware.Kernel is a vmlinux, and no bzImage
 	Vsock    bool     `json:"vsock"`    // Dial takes a Hardware.CID, of which no other machine knows: any does
@@ -64,6 +65,12 @@ type Hardware struct {
 	// Root is a tar archive, plain or in gzip, with the root file system, for a
 	// hypervisor that brings a kernel of its own: it has this, and others what follows.
 	Root string
+	// Home is a directory in which the root file system that was made from Root stays
+	// when the machine has ended: the next one with the same Home, whatever its ID, goes
+	// on with it. When Root is another one by then, what is in it is written over what is
+	// there, and nothing is removed. It is made if it is missing; no two machines have one
+	// at once. See Homer. "" means that the root file system goes with the machine.
+	Home string
 
 	Kernel  string
 	Initrd  string   // "" for none
@@ -160,6 +167,14 @@ type Staller interface {
 	Stalled() (now bool, times int)
 }
 
+// A Homer is a Driver whose machines have a Hardware.Home. It has Caps.Root.
+type Homer interface {
+	// Forget removes what machines keep in a Home, with what else the hypervisor knows of
+	// it. Where there is nothing, nothing is done. Kinds: ErrConflict, while a machine has
+	// it.
+	Forget(ctx context.Context, home string) error
+}
+
 // Validate reports what no driver could make sense of, and what caps says that this
 // one cannot do. Kinds: ErrInvalid, ErrUnsupported.
 func (h *Hardware) Validate(caps Caps) error {
@@ -189,12 +204,16 @@ func (h *Hardware) Validate(caps Caps) error {
 		return bad("CID %d: must be at least %d", h.CID, MinCID)
 	case h.Root != "" && !caps.Root:
 		return cannot("root archives: make a disk of it")
+	case h.Home != "" && !caps.Root:
+		return cannot("root file system of the machine's that stays: give it disks")
 	case caps.Root && (h.Kernel != "" || h.Initrd != "" || len(h.Cmdline) > 0):
 		return cannot("kernel but its own: give it a root archive only")
 	case caps.Root && len(h.Disks) > 0:
 		return cannot("disks: put what is on them into the root archive")
 	case caps.Root && h.Root == "":
 		return bad("there is no root archive, a tar of a root file system, which this hypervisor needs")
+	case h.Network != nil && caps.Frames:
+		return cannot(fmt.Sprintf("card that can be given: dial port %d", PortNetwork))
 	case h.Network != nil && !caps.Network:
 		return cannot("network")
 	case h.Network != nil && len(h.MAC) != 6:

@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 	"github.com/seed46cd37a8/atoll/internal/line"
 	"github.com/seed46cd37a8/atoll/vm"
 	"github.com/seed46cd37a8/atoll/vm/internal/child"
@@ -23,14 +20,15 @@ import (
 type machine struct {
 	d    *Driver
 	h    vm.Hardware
-	name string // of its distribution
+	root distro
 
 	mu      sync.Mutex
 	begun   bool
+	lock    *disk.Lock // on its Home
 	wsl     wsl
 	p       *child.Process // nil until it runs
 	console io.WriteCloser
-	loaded  bool // or at least begun to be
+	loaded  bool // the distribution is there, or a part of it
 	killed  bool // rather than ended
 	gone    bool
 
@@ -40,9 +38,6 @@ type machine struct {
 	talk   *line.Session      // nil if there will be none; behind up
 	mute   error              // why
 }
-
-// diskDir is where the distribution's disk is, in Hardware.Dir.
-const diskDir = "wsl"
 
 // cleanTime is how long WSL may take to clean up when nobody says how long.
 const cleanTime = time.Minute
@@ -61,6 +56,7 @@ func (m *machine) Start(ctx context.Context) error {
 			err = ctx.Err()
 		}
 		err = errors.Join(err, m.remove())
+		m.lock.Release()
 		return atoll.E("start", m.h.ID, atoll.KindOf(err), err)
 	}
 	return nil
@@ -73,17 +69,19 @@ func (m *machine) launch(ctx context.Context) (err error) {
 	if m.wsl, err = m.d.program(); err != nil {
 		return err
 	}
-	if err := m.forget(ctx); err != nil { // of one that was not told to end
-		return err
+	if m.root.home {
+		if m.lock, err = m.root.take(); err != nil {
+			return err
+		}
 	}
 	m.loaded = true
-	if err := m.load(ctx); err != nil {
+	if err := m.root.make(ctx, m.wsl, m.h.Root); err != nil {
 		return err
 	}
 	if m.console, err = child.Console(m.h.Console); err != nil {
 		return err
 	}
-	args := append([]string{"--distribution", m.name, "--user", "root", "--cd", "/", "--exec"}, m.d.opts.Guest...)
+	args := append([]string{"--distribution", m.root.name, "--user", "root", "--cd", "/", "--exec"}, m.d.opts.Guest...)
 	cmd := m.wsl.command(context.Background(), args...)
 	cmd.Stderr = m.console
 	in, err := cmd.StdinPipe()
@@ -117,65 +115,6 @@ type stdio struct {
 	io.WriteCloser
 }
 
-// load makes the distribution out of the root archive.
-func (m *machine) load(ctx context.Context) error {
-	archive, err := os.Open(m.h.Root)
-	if err != nil {
-		return atoll.E("", "", atoll.ErrInvalid, err)
-	}
-	defer archive.Close()
-	r, w := io.Pipe()
-	written := make(chan error, 1)
-	go func() {
-		err := writeRoot(w, archive)
-		written <- err
-		w.CloseWithError(err)
-	}()
-	dir := filepath.Join(m.h.Dir, diskDir)
-	_, err = m.wsl.run(ctx, r, "--import", m.name, dir, "-", "--version", "2")
-	r.Close()
-	if wrong := <-written; wrong != nil && !errors.Is(wrong, io.ErrClosedPipe) && ctx.Err() == nil {
-		return atoll.Errorf("", "", atoll.ErrInvalid, "%s: %w", m.h.Root, wrong)
-	}
-	return err
-}
-
-// forget removes the distribution and its disk, if there are any.
-func (m *machine) forget(ctx context.Context) error {
-	there, err := m.registered(ctx)
-	if err != nil {
-		return err
-	}
-	if there {
-		if _, err := m.wsl.run(ctx, nil, "--terminate", m.name); err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
-			return err
-		}
-		if _, err := m.wsl.run(ctx, nil, "--unregister", m.name); err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
-			return err
-		}
-	}
-	return os.RemoveAll(filepath.Join(m.h.Dir, diskDir))
-}
-
-// registered reports whether there is the distribution. A WSL that has none at all says
-// so as if that were an error.
-func (m *machine) registered(ctx context.Context) (bool, error) {
-	text, err := m.wsl.run(ctx, nil, "--list", "--quiet", "--all")
-	if kind := atoll.KindOf(err); err != nil && kind != atoll.ErrInternal {
-		return false, err
-	}
-	if err != nil {
-		// Without a code it is that, in the user's language.
-		if strings.Contains(err.Error(), "Wsl/") && !strings.Contains(err.Error(), "WSL_E_DEFAULT_DISTRO_NOT_FOUND") {
-			return false, err
-		}
-		return false, nil
-	}
-	return slices.ContainsFunc(strings.Split(text, "\n"), func(name string) bool {
-		return strings.EqualFold(strings.TrimSpace(name), m.name)
-	}), nil
-}
-
 // remove frees all that the machine holds.
 func (m *machine) remove() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanTime)
@@ -183,16 +122,16 @@ func (m *machine) remove() error {
 	if m.end != nil {
 		m.end()
 	}
-	var err error
-	if m.loaded {
-		err = m.forget(ctx)
-	}
-	if m.p != nil {
+	if m.p != nil { // first: it may be about to start the distribution
 		m.p.Kill()
 		<-m.up
 		if m.talk != nil {
 			_ = m.talk.Close() // the stream has ended
 		}
+	}
+	var err error
+	if m.loaded {
+		err = m.root.end(ctx, m.wsl)
 	}
 	if m.console != nil {
 		_ = m.console.Close()
@@ -271,7 +210,7 @@ func (m *machine) Stop(ctx context.Context) error {
 	}
 }
 
-// Kill implements vm.Machine. The distribution's disk goes, too. When WSL does not do as
+// Kill implements vm.Machine. The distribution goes, but for one that has a Home. When WSL does not do as
 // it is told the error says so, and it can be tried again.
 func (m *machine) Kill() error {
 	m.mu.Lock()
@@ -287,6 +226,7 @@ func (m *machine) Kill() error {
 	if err := m.remove(); err != nil {
 		return atoll.E("kill", m.h.ID, atoll.KindOf(err), err)
 	}
+	m.lock.Release()
 	m.gone = true
 	return nil
 }

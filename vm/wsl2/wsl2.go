@@ -38,7 +38,12 @@ func New(opts Options) *Driver { return &Driver{opts} }
 func (d *Driver) Name() string { return "wsl2" }
 
 // Caps implements vm.Driver.
-func (d *Driver) Caps() vm.Caps { return vm.Caps{Online: true, Root: true, Sizeless: true} }
+func (d *Driver) Caps() vm.Caps {
+	return vm.Caps{Online: true, Frames: true, MTU: maxMTU, Root: true, Sizeless: true}
+}
+
+// maxMTU leaves room for the head of a frame, which is as long as two bytes can say.
+const maxMTU = 65520
 
 // prefix begins the names of distributions that are ours.
 const prefix = "atoll-"
@@ -65,12 +70,14 @@ func (d *Driver) New(h *vm.Hardware) (vm.Machine, error) {
 		return nil, bad("id %q: use 1..%d letters, digits and '-'", h.ID, maxID)
 	case !filepath.IsAbs(h.Dir):
 		return nil, bad("directory %q: must be absolute", h.Dir)
+	case h.Home != "" && !filepath.IsAbs(h.Home):
+		return nil, bad("home %q: must be absolute", h.Home)
 	case h.CID != 0:
 		return nil, cannot("vsock that can be chosen: leave the CID at 0, ports are reached without")
 	case len(d.opts.Guest) == 0 || !strings.HasPrefix(d.opts.Guest[0], "/"):
 		return nil, bad("the guest %q must be a path in the root archive, and arguments", d.opts.Guest)
 	}
-	return &machine{d: d, h: *h, name: prefix + h.ID}, nil
+	return &machine{d: d, h: *h, root: distroOf(h)}, nil
 }
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-"

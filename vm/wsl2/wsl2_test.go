@@ -28,10 +28,13 @@ import (
 // starterVar makes the test binary one that starts a machine and stays.
 const starterVar = "ATOLL_WSL2_STARTER"
 
+// program is what this one is when it is called wsl.exe.
+var program = fakeWSL
+
 func TestMain(m *testing.M) {
 	switch {
 	case filepath.Base(os.Args[0]) == "wsl.exe":
-		os.Exit(fakeWSL(os.Args))
+		os.Exit(program(os.Args))
 	case os.Getenv(starterVar) != "":
 		starter(os.Getenv(starterVar))
 	}
@@ -431,17 +434,18 @@ func TestNewChecks(t *testing.T) {
 		change func(h *vm.Hardware)
 		kind   atoll.Kind
 	}{
-		"id":           {func(h *vm.Hardware) { h.ID = "a b" }, atoll.ErrInvalid},
-		"relative dir": {func(h *vm.Hardware) { h.Dir = "x" }, atoll.ErrInvalid},
-		"no root":      {func(h *vm.Hardware) { h.Root = "" }, atoll.ErrInvalid},
-		"CPUs":         {func(h *vm.Hardware) { h.CPUs = 1 }, atoll.ErrUnsupported},
-		"memory":       {func(h *vm.Hardware) { h.Memory = 1 << 30 }, atoll.ErrUnsupported},
-		"kernel":       {func(h *vm.Hardware) { h.Kernel = "/k" }, atoll.ErrUnsupported},
-		"cmdline":      {func(h *vm.Hardware) { h.Cmdline = []string{"quiet"} }, atoll.ErrUnsupported},
-		"CID":          {func(h *vm.Hardware) { h.CID = 3 }, atoll.ErrUnsupported},
-		"disks":        {func(h *vm.Hardware) { h.Disks = []vm.Disk{{ID: "a", Path: "/a"}} }, atoll.ErrUnsupported},
-		"shares":       {func(h *vm.Hardware) { h.Shares = []vm.Share{{Tag: "a", Dir: "/"}} }, atoll.ErrUnsupported},
-		"snapshot":     {func(h *vm.Hardware) { h.Snapshot = "/s" }, atoll.ErrUnsupported},
+		"id":            {func(h *vm.Hardware) { h.ID = "a b" }, atoll.ErrInvalid},
+		"relative home": {func(h *vm.Hardware) { h.Home = "x" }, atoll.ErrInvalid},
+		"relative dir":  {func(h *vm.Hardware) { h.Dir = "x" }, atoll.ErrInvalid},
+		"no root":       {func(h *vm.Hardware) { h.Root = "" }, atoll.ErrInvalid},
+		"CPUs":          {func(h *vm.Hardware) { h.CPUs = 1 }, atoll.ErrUnsupported},
+		"memory":        {func(h *vm.Hardware) { h.Memory = 1 << 30 }, atoll.ErrUnsupported},
+		"kernel":        {func(h *vm.Hardware) { h.Kernel = "/k" }, atoll.ErrUnsupported},
+		"cmdline":       {func(h *vm.Hardware) { h.Cmdline = []string{"quiet"} }, atoll.ErrUnsupported},
+		"CID":           {func(h *vm.Hardware) { h.CID = 3 }, atoll.ErrUnsupported},
+		"disks":         {func(h *vm.Hardware) { h.Disks = []vm.Disk{{ID: "a", Path: "/a"}} }, atoll.ErrUnsupported},
+		"shares":        {func(h *vm.Hardware) { h.Shares = []vm.Share{{Tag: "a", Dir: "/"}} }, atoll.ErrUnsupported},
+		"snapshot":      {func(h *vm.Hardware) { h.Snapshot = "/s" }, atoll.ErrUnsupported},
 	} {
 		h := l.h
 		c.change(&h)

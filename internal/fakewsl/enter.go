@@ -1,0 +1,179 @@
+//go:build linux
+
+package fakewsl
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// initVerb has the program be the first process of a distribution.
+const initVerb = "--fake-init"
+
+// namespaces are those that a distribution has of its own.
+const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+
+// awake is a distribution with its first process, which is started if it does not run.
+func (w *wsl) awake(name string) (d Distribution, err error) {
+	err = w.on(name, func(i int) error {
+		defer func() { d = w.all[i] }()
+		if w.runs(i) {
+			return nil
+		}
+		ready, says, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		defer ready.Close()
+		defer says.Close()
+		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0], initVerb, w.all[i].Root()}, ExtraFiles: []*os.File{says}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Setsid: true}
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		w.all[i].PID = cmd.Process.Pid
+		says.Close()
+		problem, err := io.ReadAll(ready)
+		if len(problem) > 0 {
+			err = errors.New(string(problem))
+		}
+		return err
+	})
+	return d, err
+}
+
+// enter is --distribution NAME --user root --cd / --exec PROGRAM...
+func (w *wsl) enter(name string, args []string) error {
+	d, err := w.awake(name)
+	if err != nil {
+		return err
+	}
+	first, err := unix.PidfdOpen(d.PID, 0)
+	if err != nil {
+		return err
+	}
+	runtime.LockOSThread() // to the end: nobody else is to have this thread
+	if err := errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(first, namespaces)); err != nil {
+		return err
+	}
+	cmd := &exec.Cmd{Path: args[0], Args: args, Dir: "/", Stdout: relay{os.Stdout}, Stderr: relay{os.Stderr}}
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root", "WSL_DISTRO_NAME=" + d.Name}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintf(os.Stderr, "<3>WSL (9) ERROR: CreateProcessCommon: execvpe(%s) failed: %v\n", args[0], err)
+		return exitCode(1)
+	}
+	go func() {
+		_, _ = io.Copy(in, os.Stdin) // until the program has ended
+		_ = in.Close()
+	}()
+	err = cmd.Wait()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return exitCode(max(exit.ExitCode(), 1)) // what was terminated has none
+	}
+	return err
+}
+
+// A relay is one of the program's outputs, which another process does not get itself: it
+// sees when the program ends, and not the other way round.
+type relay struct{ io.Writer }
+
+// begin is the first process of a distribution. It says on its third descriptor, by closing
+// it, that all is there, else what went wrong.
+func begin(root string) int {
+	says := os.NewFile(3, "says")
+	if err := furnish(root); err != nil {
+		fmt.Fprint(says, err)
+		return 1
+	}
+	unix.CloseOnExec(3)
+	says.Close()
+	reap()
+	return 0
+}
+
+// furnish makes root the root, with what WSL mounts there: the kernel's file systems, and
+// a directory that all distributions share.
+func furnish(root string) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount(root, root, "", unix.MS_BIND, ""); err != nil {
+		return err
+	}
+	for _, m := range []struct{ kind, target string }{
+		{"proc", "proc"}, {"sysfs", "sys"}, {"devtmpfs", "dev"}, {"devpts", "dev/pts"}, {"tmpfs", "run"}, {"tmpfs", "mnt/wsl"},
+	} {
+		at := filepath.Join(root, m.target)
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(m.kind, at, m.kind, 0, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", m.target, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "mnt/wsl/shared"), nil, 0o644); err != nil {
+		return err
+	}
+	if err := os.Chdir(root); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return err
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return err
+	}
+	return os.Chdir("/")
+}
+
+// idleTime is how long a distribution stays in which nothing runs.
+const idleTime = time.Second
+
+// reap waits for processes that nobody else does, and returns when there has been none
+// for a while.
+func reap() {
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, unix.SIGCHLD)
+	for idle := time.Now(); time.Since(idle) < idleTime; {
+		select {
+		case <-children:
+		case <-time.After(idleTime / 4):
+		}
+		for pid := 1; pid > 0; {
+			pid, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
+		}
+		if others() {
+			idle = time.Now()
+		}
+	}
+}
+
+// others reports whether there is a process besides the first.
+func others() bool {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return true
+	}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() {
+			return true
+		}
+	}
+	return false
+}
