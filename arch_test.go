@@ -208,6 +208,7 @@ var rooms = map[string]map[string]string{
 		"internal/process": "its processes",
 		"internal/socket":  "who connects to it, and what a process inherits",
 		"internal/spawn":   "how they are started, and ended",
+		"internal/treetar": "programs of a machine that stays are replaced",
 		"internal/via":     "its files are served by another process",
 		"vm":               "ports of virtual machines",
 	},

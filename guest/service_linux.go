@@ -73,7 +73,7 @@ func (c *Computer) serveOn(m *Machine, p vm.InitProcess) {
 		if c.ctx.Err() != nil {
 			return
 		}
-		c.say(fmt.Sprintf("atoll-guest: %s has ended, and is started again: %v", p.Args[0], err))
+		c.say(fmt.Sprintf("%s has ended, and is started again: %v", p.Args[0], err))
 		select {
 		case <-c.ctx.Done():
 		case <-time.After(serviceAgain):
@@ -84,7 +84,7 @@ func (c *Computer) serveOn(m *Machine, p vm.InitProcess) {
 // runService starts a service and waits for its end, for which it asks when the machine
 // is powered off.
 func (c *Computer) runService(m *Machine, p vm.InitProcess) error {
-	console, err := os.OpenFile("/dev/console", os.O_WRONLY|unix.O_NOCTTY, 0)
+	console, err := c.world.console()
 	if err != nil {
 		return err
 	}

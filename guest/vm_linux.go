@@ -4,20 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/mdlayher/vsock"
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
@@ -27,12 +23,13 @@ import (
 	"github.com/seed46cd37a8/atoll/vm"
 )
 
-// A Computer is a virtual machine that this program is the first process of. It has
-// nothing but what its kernel was started with, until a host has told it, on its control
-// port, what it is; then it is a Machine.
+// A Computer is a virtual machine that this program is the first process of, or what
+// stands for one. It has nothing but what its kernel was started with, until a host has told
+// it, on its control port, what it is; then it is a Machine.
 type Computer struct {
-	ctx context.Context
-	off context.CancelFunc // powers it off
+	world world
+	ctx   context.Context
+	off   context.CancelFunc // powers it off
 
 	mu    sync.Mutex
 	ports map[uint32]func(net.Conn) // what listens
@@ -42,27 +39,39 @@ type Computer struct {
 	services sync.WaitGroup // programs of the system's own; they end with ctx
 }
 
-// RunComputer is the whole life of the first process of a virtual machine. It does not
-// return.
-func RunComputer() {
-	c := &Computer{ports: map[uint32]func(net.Conn){}}
-	c.ctx, c.off = context.WithCancel(context.Background())
-	if err := c.run(); err != nil {
-		c.say("atoll-guest: " + err.Error())
-	}
-	c.powerOff()
+// A world is what a Computer is made of: a machine of its own (a board), or a part of one.
+type world interface {
+	// begin has the Computer be one, as far as no host is needed for that.
+	begin(c *Computer) error
+	// open lets hosts in.
+	open(c *Computer) error
+	// setUp makes it what s says, as far as that is no process's business.
+	setUp(c *Computer, s *Setup) error
+	setTime(nanoseconds int64) error
+	// console is where services print.
+	console() (*os.File, error)
+	// say tells whoever reads the console.
+	say(text string)
+	// end writes what is to be kept, and ends it, because of what went wrong if anything
+	// did. It does not return.
+	end(c *Computer, err error)
 }
 
-// say tells whoever reads the console.
-func (c *Computer) say(text string) {
-	f, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+// RunComputer is the whole life of the first process of a virtual machine. It does not
+// return.
+func RunComputer() { runComputer(board{}) }
+
+func runComputer(w world) {
+	c := &Computer{world: w, ports: map[uint32]func(net.Conn){}}
+	c.ctx, c.off = context.WithCancel(context.Background())
+	err := c.run()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, text)
-		return
+		c.say(err.Error())
 	}
-	defer f.Close()
-	_, _ = fmt.Fprintln(f, "<3>"+text) // it is shown as errors are
+	c.powerOff(err)
 }
+
+func (c *Computer) say(text string) { c.world.say("atoll-guest: " + text) }
 
 // deadly are signals that a program in Go ends with when another one sends them.
 var deadly = []os.Signal{
@@ -70,12 +79,7 @@ var deadly = []os.Signal{
 }
 
 func (c *Computer) run() error {
-	for _, m := range kernelMounts {
-		if err := m.make(""); err != nil {
-			return err
-		}
-	}
-	if err := loadModules(); err != nil {
+	if err := c.world.begin(c); err != nil {
 		return err
 	}
 	if err := loopbackUp(); err != nil {
@@ -83,7 +87,6 @@ func (c *Computer) run() error {
 	}
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, unix.SIGINT, unix.SIGTERM) // ctrl-alt-del, where that is all that a host can press
-	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)        // else the kernel would reset at once
 	signal.Notify(make(chan os.Signal, 1), deadly...)     // which the kernel protects its first process from only if it does not handle them, as Go does
 	go func() {
 		<-interrupted
@@ -97,7 +100,7 @@ func (c *Computer) run() error {
 		defer conn.Close()
 		c.control(conn)
 	})
-	if err := c.open(); err != nil {
+	if err := c.world.open(c); err != nil {
 		return err
 	}
 	<-c.ctx.Done()
@@ -109,6 +112,25 @@ func (c *Computer) listen(port uint32, serve func(net.Conn)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ports[port] = serve
+}
+
+// welcome serves who opens connections on a line, until that ends.
+func (c *Computer) welcome(s *line.Session) {
+	l := s.Listen()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			port, err := line.Asked(conn, asking)
+			if err != nil {
+				conn.Close()
+				return
+			}
+			c.serve(port, conn, true)
+		}()
+	}
 }
 
 // serve joins a connection to what listens on the port.
@@ -125,85 +147,6 @@ func (c *Computer) serve(port uint32, conn net.Conn, grant bool) {
 
 // asking is how long who has connected may take to say which port he wants.
 const asking = 30 * time.Second
-
-// open lets hosts in: through the serial port that carries a line, and through vsock, of
-// which at least one has to be there.
-func (c *Computer) open() error {
-	serial, err := findPort(line.Name)
-	if err == nil {
-		go c.onLine(serial)
-	}
-	vsocks := 0
-	for _, port := range []uint32{vm.PortPowerOff, vm.PortControl, vm.PortAPI} {
-		l, vsockErr := vsock.Listen(port, nil)
-		if vsockErr != nil {
-			err = errors.Join(err, vsockErr)
-			continue
-		}
-		vsocks++
-		go c.onVsock(l, port)
-	}
-	if serial == "" && vsocks == 0 {
-		return fmt.Errorf("no host can reach this machine: %w", err)
-	}
-	return nil
-}
-
-// onLine serves whoever comes to the serial port.
-func (c *Computer) onLine(path string) {
-	for c.ctx.Err() == nil {
-		f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
-		if err == nil {
-			err = line.Guest(f, func(s *line.Session) {
-				l := s.Listen()
-				for {
-					conn, err := l.Accept()
-					if err != nil {
-						return
-					}
-					go func() {
-						port, err := line.Asked(conn, asking)
-						if err != nil {
-							conn.Close()
-							return
-						}
-						c.serve(port, conn, true)
-					}()
-				}
-			})
-		}
-		if !errors.Is(err, io.EOF) { // that is how it is without a host
-			c.say("atoll-guest: serial port: " + err.Error())
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-}
-
-func (c *Computer) onVsock(l net.Listener, port uint32) {
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			c.say("atoll-guest: vsock: " + err.Error())
-			return
-		}
-		go c.serve(port, conn, false)
-	}
-}
-
-// findPort is the device of the virtio serial port of that name.
-func findPort(name string) (string, error) {
-	names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
-	if err != nil {
-		return "", err
-	}
-	for _, path := range names {
-		text, err := os.ReadFile(path)
-		if err == nil && strings.TrimSpace(string(text)) == name {
-			return "/dev/" + filepath.Base(filepath.Dir(path)), nil
-		}
-	}
-	return "", fmt.Errorf("there is no serial port %q", name)
-}
 
 // control reads an Order, does it, and answers.
 func (c *Computer) control(conn net.Conn) {
@@ -238,7 +181,7 @@ func (c *Computer) do(o Order) (Reply, error) {
 	case o.Stop != nil:
 		return Reply{}, m.Stop(c.ctx, time.Duration(*o.Stop))
 	case o.Time > 0:
-		return Reply{}, setTime(o.Time)
+		return Reply{}, c.world.setTime(o.Time)
 	case o.Count:
 		return Reply{Processes: m.count()}, nil
 	}
@@ -254,7 +197,7 @@ func (c *Computer) become(s *Setup) error {
 	if again {
 		return atoll.Errorf("set up", s.Config.ID, atoll.ErrConflict, "the machine was set up before")
 	}
-	if err := s.apply(); err != nil {
+	if err := c.world.setUp(c, s); err != nil {
 		return err
 	}
 	s.Config.Self = "/proc/self/exe" // which a user may execute, too, who could not read /proc/1/exe
@@ -358,20 +301,11 @@ func pour(dst, src net.Conn) {
 	src.Close()
 }
 
-// kernelCmdline is that of this machine.
-func kernelCmdline() string {
-	text, err := os.ReadFile("/proc/cmdline")
-	if err != nil {
-		return ""
-	}
-	return string(text)
-}
-
 // stopTime is how long processes may take to end when the machine is powered off.
 const stopTime = 10 * time.Second
 
-// powerOff ends all processes, writes what is to be kept, and ends the machine.
-func (c *Computer) powerOff() {
+// powerOff ends all processes, and the machine.
+func (c *Computer) powerOff(why error) {
 	c.mu.Lock()
 	m := c.m
 	c.mu.Unlock()
@@ -379,13 +313,5 @@ func (c *Computer) powerOff() {
 		_ = m.Stop(context.Background(), stopTime)
 	}
 	c.services.Wait()
-	settleDisks()
-	command := unix.LINUX_REBOOT_CMD_POWER_OFF
-	if vm.Restarts(kernelCmdline()) {
-		command = unix.LINUX_REBOOT_CMD_RESTART
-	}
-	if err := unix.Reboot(command); err != nil {
-		c.say("atoll-guest: power off: " + err.Error())
-	}
-	select {}
+	c.world.end(c, why)
 }

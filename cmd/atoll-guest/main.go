@@ -2,12 +2,15 @@
 
 // Command atoll-guest is what Atoll puts into a container: as its first process
 // it starts all others, reaps them, and serves the sandbox's API to those whom
-// the container's engine lets in.
+// the container's engine lets in. It is also what makes a machine out of a virtual one, or
+// out of a distribution of WSL.
 //
 //	atoll-guest init CONFIG        the first process; CONFIG is a guest.Config as JSON
 //	atoll-guest files WORKDIR      serves files to their user, on its stdin
 //	atoll-guest cache DIR PATH...  makes its user's cache directories lead to DIR
 //	atoll-guest connect            joins stdin and stdout to the first process
+//	atoll-guest distro             the distribution is a virtual machine, whose host is on stdin and stdout
+//	atoll-guest unpack             writes the tar archive on stdin over the root file system
 //	/init                          the first process of a virtual machine
 package main
 
@@ -61,17 +64,21 @@ func run(args []string) (code int, err error) {
 	case len(args) == 2 && args[0] == "files":
 		return 0, guest.ServeFiles(args[1])
 	case len(args) > 2 && args[0] == "cache":
-		return linked(guest.LinkCaches(args[1], args[2:]))
+		return failed(0, guest.LinkCaches(args[1], args[2:]))
 	case len(args) == 1 && args[0] == "connect":
 		return 0, connect()
+	case len(args) == 1 && args[0] == "distro":
+		return failed(guest.RunDistro())
+	case len(args) == 1 && args[0] == "unpack":
+		return failed(0, guest.Unpack())
 	}
-	return 125, errors.New("usage: atoll-guest init CONFIG | files WORKDIR | cache DIR PATH... | connect")
+	return 125, errors.New("usage: atoll-guest init CONFIG | files WORKDIR | cache DIR PATH... | connect | distro | unpack")
 }
 
-// linked tells the first process, which reads it.
-func linked(err error) (code int, _ error) {
+// failed says on stderr what went wrong, if anything did, to whoever has executed this.
+func failed(code int, err error) (int, error) {
 	if err == nil {
-		return 0, nil
+		return code, nil
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 1, nil

@@ -71,8 +71,9 @@ func (d distro) lock() (*disk.Lock, error) {
 	return lock, err
 }
 
-// make has the distribution be there, not running, with what is in the archive.
-func (d distro) make(ctx context.Context, w wsl, archive string) error {
+// make has the distribution be there, not running, with what is in the archive. The guest of
+// one that is there unpacks another one.
+func (d distro) make(ctx context.Context, w wsl, archive, guest string) error {
 	if !d.home {
 		if err := d.forget(ctx, w); err != nil { // of one that was not told to end
 			return err
@@ -93,7 +94,7 @@ func (d distro) make(ctx context.Context, w wsl, archive string) error {
 	case err == nil && has == want:
 		return nil
 	case err == nil:
-		err = d.update(ctx, w, archive)
+		err = d.update(ctx, w, archive, guest)
 	}
 	if err != nil {
 		return err
@@ -151,9 +152,14 @@ func (d distro) load(ctx context.Context, w wsl, archive string) error {
 }
 
 // update writes the files of a root archive over those that are there.
-func (d distro) update(ctx context.Context, w wsl, archive string) error {
-	err := send(ctx, w, archive, "--distribution", d.name, "--user", "root", "--cd", "/", "--exec", "/bin/tar", "-xpf", "-", "-C", "/")
-	return errors.Join(err, d.terminate(ctx, w))
+func (d distro) update(ctx context.Context, w wsl, archive, guest string) error {
+	err := send(ctx, w, archive, d.exec(guest, "unpack")...)
+	return errors.Join(err, d.terminate(ctx, w)) // WSL reads its configuration when it starts
+}
+
+// exec are the arguments of wsl.exe to execute a program in the distribution.
+func (d distro) exec(program ...string) []string {
+	return append([]string{"--distribution", d.name, "--user", "root", "--cd", "/", "--exec"}, program...)
 }
 
 // send runs wsl.exe with a root archive on its stdin.

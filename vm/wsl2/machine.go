@@ -75,14 +75,13 @@ func (m *machine) launch(ctx context.Context) (err error) {
 		}
 	}
 	m.loaded = true
-	if err := m.root.make(ctx, m.wsl, m.h.Root); err != nil {
+	if err := m.root.make(ctx, m.wsl, m.h.Root, m.d.opts.Guest[0]); err != nil {
 		return err
 	}
 	if m.console, err = child.Console(m.h.Console); err != nil {
 		return err
 	}
-	args := append([]string{"--distribution", m.root.name, "--user", "root", "--cd", "/", "--exec"}, m.d.opts.Guest...)
-	cmd := m.wsl.command(context.Background(), args...)
+	cmd := m.wsl.command(context.Background(), m.root.exec(m.d.opts.Guest...)...)
 	cmd.Stderr = m.console
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -23,8 +23,8 @@ mountFsTab = false
 enabled = false
 appendWindowsPath = false
 [network]
-generateHosts = true
-generateResolvConf = true
+generateHosts = false
+generateResolvConf = false
 [user]
 default = root
 `

@@ -24,7 +24,9 @@ type Options struct {
 	Program string
 	// Guest is the program that is executed in each machine as root, by its path in
 	// Hardware.Root, and its arguments. It serves its ports on stdin and stdout, by
-	// package line's Guest, and ends when stdin does, or vm.PortPowerOff is dialled.
+	// package line's Guest, and ends when stdin does, or vm.PortPowerOff is dialled. With
+	// Hardware.Home and the one argument "unpack" it writes the archive on its stdin over
+	// the root file system, so that it can be run again if that is cut short.
 	Guest []string
 }
 
