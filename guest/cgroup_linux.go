@@ -3,7 +3,6 @@ package guest
 import (
 	"os"
 	"path"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -12,45 +11,44 @@ import (
 // groupsAt is where programs look for control groups.
 const groupsAt = "/sys/fs/cgroup"
 
-const groupFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
-
 // mountGroups mounts the control groups of a kernel that others use, below a root: as they
 // do, since a controller is in one hierarchy only.
 func mountGroups(root string) error {
-	text, err := os.ReadFile("/proc/cgroups")
+	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return err
 	}
-	first := hierarchies(string(text))
-	if len(first) == 0 {
-		return systemMount{"cgroup2", groupsAt, groupFlags, ""}.make(root)
-	}
-	if err := (systemMount{"tmpfs", groupsAt, groupFlags, "mode=0755"}).make(root); err != nil {
-		return err
-	}
-	for _, names := range first {
-		if err := (systemMount{"cgroup", path.Join(groupsAt, names), groupFlags, names}).make(root); err != nil {
+	for _, m := range groupMounts(string(text)) {
+		if err := m.make(root); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// hierarchies are the controllers of the first version that are in use, those of each
-// hierarchy joined by commas, of what /proc/cgroups says: a name, the number of a hierarchy,
-// which is 0 for the second version, how many groups, and whether it is enabled.
-func hierarchies(text string) (all []string) {
-	var numbers []string
+// groupMounts are those of the hierarchies that a process is in, as /proc/self/cgroup says:
+// on each line a number, controllers or the name of a hierarchy, and a path. Those without
+// are the second version's, which is alone where no controller is another one's.
+func groupMounts(text string) []systemMount {
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	second := systemMount{"cgroup2", groupsAt, flags, ""}
+	var first []systemMount
 	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) != 4 || f[0] == "#subsys_name" || f[1] == "0" || f[3] != "1" {
+		_, what, _ := strings.Cut(line, ":")
+		what, _, _ = strings.Cut(what, ":")
+		if what == "" {
 			continue
 		}
-		if i := slices.Index(numbers, f[1]); i >= 0 {
-			all[i] += "," + f[0]
-			continue
+		data := what
+		name, named := strings.CutPrefix(what, "name=")
+		if named {
+			data = "none," + what
 		}
-		numbers, all = append(numbers, f[1]), append(all, f[0])
+		first = append(first, systemMount{"cgroup", path.Join(groupsAt, name), flags, data})
 	}
-	return all
+	if len(first) == 0 {
+		return []systemMount{second}
+	}
+	second.target = path.Join(groupsAt, "unified")
+	return append([]systemMount{{"tmpfs", groupsAt, flags, "mode=0755"}}, append(first, second)...)
 }

@@ -1,17 +1,21 @@
 package guest
 
 import (
-	"slices"
+	"fmt"
 	"testing"
 )
 
-func TestHierarchies(t *testing.T) {
-	const head = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
-	for text, want := range map[string][]string{
-		head + "cpuset\t0\t1\t1\nmemory\t0\t7\t1\n":                                              nil, // the second version has them
-		head + "cpu\t2\t1\t1\ncpuacct\t2\t1\t1\nmemory\t3\t1\t1\npids\t0\t1\t1\nrdma\t4\t1\t0\n": {"cpu,cpuacct", "memory"},
+func TestGroupMounts(t *testing.T) {
+	for text, want := range map[string]string{
+		"0::/init.scope\n": "cgroup2 /sys/fs/cgroup \n",
+		"3:memory:/a\n2:cpu,cpuacct:/\n1:name=systemd:/user\n0::/\n": "tmpfs /sys/fs/cgroup mode=0755\ncgroup /sys/fs/cgroup/memory memory\n" +
+			"cgroup /sys/fs/cgroup/cpu,cpuacct cpu,cpuacct\ncgroup /sys/fs/cgroup/systemd none,name=systemd\ncgroup2 /sys/fs/cgroup/unified \n",
 	} {
-		if got := hierarchies(text); !slices.Equal(got, want) {
+		got := ""
+		for _, m := range groupMounts(text) {
+			got += fmt.Sprintln(m.kind, m.target, m.data)
+		}
+		if got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
