@@ -53,7 +53,7 @@ type Hardware struct {
 	ID string
 	// Dir is a directory of the machine's own for sockets and what it writes. It is
 	// there, and its user's alone; its path has MaxDir bytes at the most, since those
-	// of sockets have 107.
+	// of sockets have 107: but for Caps.Root, with which there are none.
 	Dir string
 	// Console is a file to which what the machine prints is appended. Its directory is
 	// there. Empty means that it is dropped.
@@ -187,7 +187,7 @@ func (h *Hardware) Validate(caps Caps) error {
 	switch {
 	case h.ID == "":
 		return bad("the machine has no id")
-	case h.Dir == "" || len(h.Dir) > MaxDir:
+	case h.Dir == "" || len(h.Dir) > MaxDir && !caps.Root:
 		return bad("directory %q: must be a path of 1..%d bytes", h.Dir, MaxDir)
 	case caps.Sizeless && (h.CPUs != 0 || h.Memory != 0):
 		return cannot("CPUs and memory for each machine: leave both at 0")

@@ -237,7 +237,7 @@ func (w *wsl) load(name, dir string) error {
 	}
 	err := os.MkdirAll(d.Root(), 0o755)
 	if err == nil {
-		unpack := exec.Command("tar", "-xpf", "-", "-C", d.Root())
+		unpack := exec.Command("/bin/tar", "-xpf", "-", "-C", d.Root())
 		unpack.Stdin, unpack.SysProcAttr = os.Stdin, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		err = unpack.Run()
 	}

@@ -91,6 +91,12 @@ func elsewhere() string {
 	return "wsl2 is only available on Windows, current platform: " + runtime.GOOS
 }
 
+// Find returns the path of wsl.exe: "" is the one in PATH. Kinds: ErrUnavailable.
+func Find(program string) (string, error) {
+	w, err := New(Options{Program: program}).program()
+	return w.path, err
+}
+
 // program finds wsl.exe.
 func (d *Driver) program() (wsl, error) {
 	name := d.opts.Program
