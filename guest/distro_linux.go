@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -133,6 +134,9 @@ func (d distro) setUp(c *Computer, s *Setup) error {
 	if err := unix.Mount(newRoot+"/dev/null", newRoot+"/proc/sysrq-trigger", "", unix.MS_BIND, ""); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("keep the kernel going: %w", err) // which is everybody's
 	}
+	if err := bindModules(newRoot); err != nil {
+		return err
+	}
 	for _, m := range s.Mounts {
 		if err := m.mount(); err != nil {
 			return atoll.Errorf("mount", m.Target, atoll.ErrInvalid, "mount on %s: %w", m.Target, err)
@@ -165,6 +169,27 @@ func (distro) prepare(s *Setup) error {
 			return err
 		}
 		unix.Close(at)
+	}
+	return nil
+}
+
+// modulesAt is where WSL mounts the modules of its kernel.
+const modulesAt = "/lib/modules"
+
+// bindModules has services find the modules of the kernel below a root, too.
+func bindModules(root string) error {
+	err := unix.Mount(modulesAt, root+modulesAt, "", unix.MS_BIND|unix.MS_REC, "")
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("modules of the kernel: %w", err)
+	}
+	return nil
+}
+
+// loadModule loads a module of WSL's kernel, with what it depends on: only the kernels of
+// Computers with a board have all that they need from the beginning.
+func loadModule(name string) error {
+	if out, err := exec.Command("/sbin/modprobe", name).CombinedOutput(); err != nil {
+		return fmt.Errorf("load module %s: %w: %s", name, err, bytes.TrimSpace(out))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -53,7 +54,14 @@ func plugIn(c *Computer, n *Interface) error {
 
 // openCard makes a TAP device, which goes when the file is closed.
 func openCard(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	const flags = unix.O_RDWR | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Open(path, flags, 0)
+	if errors.Is(err, unix.ENODEV) {
+		if err := loadModule("tun"); err != nil {
+			return nil, err
+		}
+		fd, err = unix.Open(path, flags, 0)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}

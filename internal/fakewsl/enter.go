@@ -107,8 +107,8 @@ func begin(root string) int {
 	return 0
 }
 
-// furnish makes root the root, with what WSL mounts there: the kernel's file systems, and
-// a directory that all distributions share.
+// furnish makes root the root, with what WSL mounts there: the kernel's file systems, its
+// modules, and a directory that all distributions share. There is a file "there" in these.
 func furnish(root string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -117,7 +117,7 @@ func furnish(root string) error {
 		return err
 	}
 	for _, m := range []struct{ kind, target string }{
-		{"proc", "proc"}, {"sysfs", "sys"}, {"devtmpfs", "dev"}, {"devpts", "dev/pts"}, {"tmpfs", "run"}, {"tmpfs", "mnt/wsl"},
+		{"proc", "proc"}, {"sysfs", "sys"}, {"devtmpfs", "dev"}, {"devpts", "dev/pts"}, {"tmpfs", "run"}, {"tmpfs", modulesDir}, {"tmpfs", sharedDir},
 	} {
 		at := filepath.Join(root, m.target)
 		if err := os.MkdirAll(at, 0o755); err != nil {
@@ -127,8 +127,10 @@ func furnish(root string) error {
 			return fmt.Errorf("mount %s: %w", m.target, err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(root, "mnt/wsl/shared"), nil, 0o644); err != nil {
-		return err
+	for _, dir := range []string{modulesDir, sharedDir} {
+		if err := os.WriteFile(filepath.Join(root, dir, "there"), nil, 0o644); err != nil {
+			return err
+		}
 	}
 	if err := os.Chdir(root); err != nil {
 		return err
@@ -141,6 +143,12 @@ func furnish(root string) error {
 	}
 	return os.Chdir("/")
 }
+
+// What is mounted in a distribution besides.
+const (
+	modulesDir = "lib/modules"
+	sharedDir  = "mnt/wsl"
+)
 
 // idleTime is how long a distribution stays in which nothing runs.
 const idleTime = time.Second

@@ -209,11 +209,12 @@ func TestServices(t *testing.T) {
 func checkInside(t *testing.T, sb atoll.Sandbox) {
 	t.Helper()
 	for script, want := range map[string]string{
-		"cat /proc/sys/kernel/hostname":              "box",
-		"ls /mnt /mnt/wsl 2>/dev/null | grep shared": "",
-		"tr '\\0' ' ' < /proc/1/cmdline":             guestPath + " distro",
-		"ps | grep -c '[w]sl.exe'":                   "0",
-		"ls /sys/class/net":                          "lo",
+		"cat /proc/sys/kernel/hostname":  "box",
+		"ls /lib/modules":                "there",
+		"ls /mnt/wsl":                    "",
+		"tr '\\0' ' ' < /proc/1/cmdline": guestPath + " distro",
+		"ps | grep -c '[w]sl.exe'":       "0",
+		"ls /sys/class/net":              "lo",
 		"touch /tmp/x /run/y && echo > /dev/null && test ! -e /dev/kmsg && echo x": "x",
 		"grep -q ' /sys/fs/cgroup.* cgroup' /proc/mounts && echo yes":              "yes",
 		"test ! -e /proc/sysrq-trigger -o -c /proc/sysrq-trigger && echo safe":     "safe",
