@@ -198,6 +198,16 @@ func TestHomeUnknown(t *testing.T) {
 	}
 	kill(t, h.start())
 	h.wantFiles(map[string]string{"data": "mine"})
+	moved := filepath.Join(h.dir, "moved")
+	if err := os.Rename(h.h.Home, moved); err != nil {
+		t.Fatal(err)
+	}
+	h.h.Home = moved
+	if err := os.Remove(filepath.Join(h.dir, "registry.json")); err != nil { // with the name of where it was
+		t.Fatal(err)
+	}
+	kill(t, h.start())
+	h.wantFiles(map[string]string{"data": "mine"})
 	if err := fakewsl.Remove(h.dir); err != nil { // with the disk
 		t.Fatal(err)
 	}

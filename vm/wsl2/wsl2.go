@@ -6,6 +6,9 @@
 // CPUs and memory in common: Windows is protected by a hypervisor, and machines from each
 // other by what separates containers. They have neither the drives of Windows nor its
 // programs, which other distributions have.
+//
+// With Hardware.Home a distribution is that directory's, which its disk is in: it stays
+// when its machine ends, with all that was written to it, until it is forgotten.
 package wsl2
 
 import (
