@@ -104,10 +104,10 @@ func (h *house) start() vm.Machine {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { m.Kill() })
-	for end := time.Now().Add(time.Minute); h.one().PID == 0; time.Sleep(5 * time.Millisecond) { // wsl.exe takes its time
-		if time.Now().After(end) {
-			h.t.Fatal("nothing runs in the distribution")
-		}
+	if conn, err := m.Dial(ctxOf(h.t), vm.PortControl); err != nil {
+		h.t.Fatal(err)
+	} else {
+		conn.Close()
 	}
 	return m
 }

@@ -114,22 +114,34 @@ type stdio struct {
 	io.WriteCloser
 }
 
+// speaks reports whether the guest has answered.
+func (m *machine) speaks() bool {
+	select {
+	case <-m.up: // which is nil before it runs
+		return m.talk != nil
+	default:
+		return false
+	}
+}
+
 // remove frees all that the machine holds.
 func (m *machine) remove() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanTime)
 	defer cancel()
-	if m.end != nil {
-		m.end()
+	var err error
+	began := m.speaks()
+	if m.loaded && began {
+		err = m.root.end(ctx, m.wsl)
 	}
-	if m.p != nil { // first: it may be about to start the distribution
+	if m.p != nil {
+		m.end()
 		m.p.Kill()
 		<-m.up
 		if m.talk != nil {
 			_ = m.talk.Close() // the stream has ended
 		}
 	}
-	var err error
-	if m.loaded {
+	if m.loaded && !began { // not before: it may have been about to start the distribution
 		err = m.root.end(ctx, m.wsl)
 	}
 	if m.console != nil {
