@@ -20,6 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/fakewsl"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
 	"github.com/seed46cd37a8/atoll/internal/usernet"
 	"github.com/seed46cd37a8/atoll/vm"
@@ -355,9 +356,5 @@ func TestGuestEndsWithStdin(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("%v: %s", err, said.Bytes())
 	}
-	for end := time.Now().Add(time.Minute); h.one().PID != 0; time.Sleep(20 * time.Millisecond) { // a distribution ends when nothing runs in it
-		if time.Now().After(end) {
-			t.Fatal("something runs on")
-		}
-	}
+	h.await("something runs on", func(d fakewsl.Distribution) bool { return d.PID == 0 })
 }

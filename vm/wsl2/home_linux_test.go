@@ -303,6 +303,31 @@ func TestHomeOfTwo(t *testing.T) {
 	kill(t, h.start())
 }
 
+// A host that dies takes its guest along, and leaves the Home to the next one.
+func TestHostDies(t *testing.T) {
+	h := newHouse(t)
+	die := startElsewhere(t, h.opts, h.h)
+	t.Cleanup(die)
+	h.await("nothing runs", func(d fakewsl.Distribution) bool { return d.PID != 0 })
+	_, err := h.try()
+	wantKind(t, err, atoll.ErrConflict)
+	h.write("data", "mine")
+	die()
+	h.await("something runs on", func(d fakewsl.Distribution) bool { return d.PID == 0 })
+	kill(t, h.start())
+	h.wantFiles(map[string]string{"data": "mine"})
+}
+
+// await waits until the distribution is as it should be.
+func (h *house) await(problem string, ok func(fakewsl.Distribution) bool) {
+	h.t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(h.one()); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			h.t.Fatal(problem)
+		}
+	}
+}
+
 func TestForget(t *testing.T) {
 	h := newHouse(t)
 	other := filepath.Join(h.dir, "other")
