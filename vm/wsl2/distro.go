@@ -276,19 +276,20 @@ func (d *Driver) Forget(ctx context.Context, home string) error {
 }
 
 func (d *Driver) forget(ctx context.Context, root distro) error {
-	if _, err := os.Stat(root.dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	lock, err := root.lock()
-	if err != nil {
+	gone := errors.Is(err, fs.ErrNotExist) // somebody has removed it, and WSL may know it still
+	if err != nil && !gone {
 		return err
 	}
 	defer lock.Release()
 	w, err := d.program()
-	if err != nil {
-		return err
+	if gone && err != nil {
+		return nil // without WSL there is nothing
 	}
-	if err := root.forget(ctx, w); err != nil {
+	if err == nil {
+		err = root.forget(ctx, w)
+	}
+	if err != nil || gone {
 		return err
 	}
 	if err := os.Remove(root.file(rootName)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -354,4 +354,18 @@ func TestForget(t *testing.T) {
 	if entries, err := os.ReadDir(h.h.Home); err != nil || len(entries) != 1 {
 		t.Errorf("left: %v, %v", entries, err)
 	}
+	kill(t, h.start())
+	if err := os.RemoveAll(h.h.Home); err != nil { // behind WSL's back
+		t.Fatal(err)
+	}
+	if err := h.driver().Forget(t.Context(), h.h.Home); err != nil {
+		t.Error(err)
+	}
+	if all, err := fakewsl.List(h.dir); err != nil || len(all) > 0 {
+		t.Errorf("WSL still knows %v, %v", all, err)
+	}
+	h.opts.Program = "/there/is/none"
+	if err := h.driver().Forget(t.Context(), h.h.Home); err != nil {
+		t.Errorf("without WSL: %v", err)
+	}
 }
