@@ -24,8 +24,15 @@ const initVerb = "--fake-init"
 // namespaces are those that a distribution has of its own.
 const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
-// awake is a distribution with its first process, which is started if it does not run.
+// awake is a distribution with its first process, which is started if it does not run, and
+// ends if this one does before it is written down.
 func (w *wsl) awake(name string) (d Distribution, err error) {
+	noted, note, err := os.Pipe()
+	if err != nil {
+		return d, err
+	}
+	defer noted.Close()
+	defer note.Close()
 	err = w.on(name, func(i int) error {
 		defer func() { d = w.all[i] }()
 		if w.runs(i) {
@@ -37,7 +44,7 @@ func (w *wsl) awake(name string) (d Distribution, err error) {
 		}
 		defer ready.Close()
 		defer says.Close()
-		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0], initVerb, w.all[i].Root()}, ExtraFiles: []*os.File{says}}
+		cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0], initVerb, w.all[i].Root()}, ExtraFiles: []*os.File{says, noted}}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Setsid: true}
 		if err := cmd.Start(); err != nil {
 			return err
@@ -50,6 +57,9 @@ func (w *wsl) awake(name string) (d Distribution, err error) {
 		}
 		return err
 	})
+	if err == nil {
+		_, err = note.Write([]byte{1})
+	}
 	return d, err
 }
 
@@ -94,15 +104,20 @@ func (w *wsl) enter(name string, args []string) error {
 type relay struct{ io.Writer }
 
 // begin is the first process of a distribution. It says on its third descriptor, by closing
-// it, that all is there, else what went wrong.
+// it, that all is there, else what went wrong, and goes on when it gets a byte on the fourth.
 func begin(root string) int {
-	says := os.NewFile(3, "says")
+	says, noted := os.NewFile(3, "says"), os.NewFile(4, "noted")
+	unix.CloseOnExec(3)
+	unix.CloseOnExec(4)
 	if err := furnish(root); err != nil {
 		fmt.Fprint(says, err)
 		return 1
 	}
-	unix.CloseOnExec(3)
 	says.Close()
+	if n, _ := noted.Read(make([]byte, 1)); n == 0 {
+		return 1
+	}
+	noted.Close()
 	reap()
 	return 0
 }
@@ -176,7 +191,7 @@ func reap() {
 func others() bool {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return true
+		return false // it was removed
 	}
 	for _, e := range entries {
 		if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() {

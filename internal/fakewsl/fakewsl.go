@@ -26,6 +26,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 	"unicode/utf16"
 
 	"golang.org/x/sys/unix"
@@ -280,11 +281,19 @@ func (w *wsl) terminate(i int) error {
 	return nil
 }
 
+// removals is how often the removal of a root file system is tried again.
+const removals = 250
+
 func (w *wsl) unregister(i int) error {
 	if err := w.terminate(i); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(w.all[i].Root()); err != nil {
+	err := os.RemoveAll(w.all[i].Root())
+	for try := 0; err != nil && try < removals; try++ { // what was about to begin in it may not have ended
+		time.Sleep(20 * time.Millisecond)
+		err = os.RemoveAll(w.all[i].Root())
+	}
+	if err != nil {
 		return err
 	}
 	_ = os.Remove(w.all[i].Dir) // what else is in it stays
