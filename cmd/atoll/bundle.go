@@ -81,14 +81,18 @@ func newImageBuild(a *app) *cobra.Command {
 disk. The kernel is the newest of Debian's for clouds, unless --kernel names one. The
 root disk is made from an OCI image, with --image, or from Debian's packages.
 
+WSL brings a kernel: with --wsl the bundle is an archive of the root file system and
+the guest, from which the machines of vmdocker are made on Windows.
+
 What was built is kept in the state directory and used again: what --packages has
 installed until --fresh asks for newer ones, an image as long as it is the same.
 
 It takes squashfs-tools and e2fsprogs, mmdebstrap for packages, and apt for the
-kernel. As an ordinary user mmdebstrap needs uidmap, and all files of an image become root's.`,
+kernel; for --wsl only mmdebstrap. As an ordinary user mmdebstrap needs uidmap, and all files of an image become root's.`,
 		Example: `  atoll image build
   atoll image build --image python:3.11-slim
   atoll image build --docker
+  atoll image build --docker --wsl -o ./docker-wsl
   atoll image build small --packages busybox --kernel linux-image.deb -o ./small`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -121,6 +125,7 @@ kernel. As an ordinary user mmdebstrap needs uidmap, and all files of an image b
 	fs.StringVar(&r.Image, "image", "", "make the root disk from this OCI image")
 	fs.StringSliceVar(&r.Packages, "packages", nil, "make it from these packages of Debian, and those that Debian requires")
 	fs.BoolVar(&r.Docker, "docker", false, "for a machine that runs a Docker Engine")
+	fs.BoolVar(&r.Archive, "wsl", false, "and that is a distribution of WSL: a root archive, and no kernel")
 	fs.StringVar(&r.Suite, "suite", "", "of Debian (default \""+bundle.DefaultSuite+"\")")
 	fs.StringVar(&r.Mirror, "mirror", "", "of Debian, its URL (default deb.debian.org)")
 	fs.StringVar(&r.Kernel, "kernel", "", "a file: a Debian package with a kernel, or a kernel that has all it needs built in")
@@ -143,7 +148,8 @@ on any web server, or from a directory. Files that do not match the manifest are
 refused, and so is a bundle that is not the one of --digest. What was fetched in
 part goes on from there.`,
 		Example: `  atoll image pull https://example.com/bundles/debian
-  atoll image pull --digest sha256:6c1f... http://10.0.0.7/docker`,
+  atoll image pull --digest sha256:6c1f... http://10.0.0.7/docker
+  atoll image pull '\\wsl.localhost\Debian\home\me\docker-wsl'`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.bundle(cmd, &show, func(ctx context.Context, s *bundle.Store, progress func(atoll.Progress)) (*bundle.Bundle, error) {
@@ -194,7 +200,11 @@ func (a *app) bundle(cmd *cobra.Command, o *bundleOutput, make func(context.Cont
 	}
 	fmt.Fprintln(a.stdout, b.Digest)
 	if !o.quiet {
-		a.say("%s in %s: kernel %s, %s", strings.Join(b.Names, ", "), filepath.Clean(b.Dir), b.Kernel.Release, byteCount(int64(b.Size())))
+		what := "kernel " + b.Kernel.Release
+		if b.IsArchive() {
+			what = "root archive"
+		}
+		a.say("%s in %s: %s, %s", strings.Join(b.Names, ", "), filepath.Clean(b.Dir), what, byteCount(int64(b.Size())))
 	}
 	return nil
 }

@@ -19,8 +19,8 @@ func newImage(a *app) *cobra.Command {
 		Long: `Images are fetched by atoll pull, or when a sandbox is made from one, and kept:
 as they came, and unpacked, which all sandboxes made from one share.
 
-Virtual machines boot bundles: a kernel, an initrd and a root disk. They are built
-on Linux, from an image or from Debian's packages, or pulled. In lists they are
+Virtual machines boot bundles: a kernel, an initrd and a root disk, or for WSL a
+root archive. They are built on Linux, from an image or from Debian's packages, or pulled. In lists they are
 called bundle:NAME.`,
 	}
 	cmd.AddCommand(newImageLs(a), newImageRm(a), newImagePrune(a), newImageBuild(a), newImagePull(a))

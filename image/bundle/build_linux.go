@@ -51,12 +51,15 @@ func (s *Store) build(ctx context.Context, r Recipe, m *meter) (*Bundle, error) 
 	if err != nil {
 		return nil, fmt.Errorf("guest program: %w", err)
 	}
+	if r.Archive {
+		return s.buildArchive(ctx, r, guest, m)
+	}
 	kernel, release, err := s.kernelPart(ctx, r, m)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	root, release, err := s.diskPart(ctx, r, m)
+	root, release, err := s.rootPart(ctx, r, m)
 	if err != nil {
 		return nil, err
 	}
@@ -183,11 +186,16 @@ func digestFile(ctx context.Context, path string) (string, error) {
 	return fmt.Sprintf("sha256:%x", sum.Sum(nil)), nil
 }
 
-// diskPart returns the root disk of r.
-func (s *Store) diskPart(ctx context.Context, r Recipe, m *meter) (*part, func(), error) {
+// rootPart returns the root disk of r.
+func (s *Store) rootPart(ctx context.Context, r Recipe, m *meter) (*part, func(), error) {
 	if r.Image != "" {
 		return s.imagePart(ctx, r, m)
 	}
+	return s.debianPart(ctx, "debian", FormatSquashfs, r, m, squash)
+}
+
+// debianPart returns the root disk of r's packages, which pack makes.
+func (s *Store) debianPart(ctx context.Context, kind, format string, r Recipe, m *meter, pack packer) (*part, func(), error) {
 	init := []byte(nil)
 	if r.Docker {
 		b, err := json.MarshalIndent(dockerInit, "", "\t")
@@ -196,11 +204,11 @@ func (s *Store) diskPart(ctx context.Context, r Recipe, m *meter) (*part, func()
 		}
 		init = append(b, '\n')
 	}
-	key := []any{"debian", runtime.GOARCH, r.Suite, r.Mirror, r.Packages, string(init)}
+	key := []any{kind, runtime.GOARCH, r.Suite, r.Mirror, r.Packages, string(init)}
 	return s.part(ctx, key, r.Fresh, func(dir string) (*part, error) {
 		m.start("install", r.Suite)
-		d := &Disk{ID: RootDisk, Format: "squashfs", Suite: r.Suite}
-		return s.squashPart(ctx, dir, d, func(ctx context.Context, to tarTo) (err error) {
+		d := &Disk{ID: RootDisk, Format: format, Suite: r.Suite}
+		return diskPart(ctx, dir, d, pack, func(ctx context.Context, to tarTo) (err error) {
 			d.Packages, err = debian(ctx, filepath.Dir(dir), r, init, to, m)
 			return err
 		})
@@ -221,17 +229,21 @@ func (s *Store) imagePart(ctx context.Context, r Recipe, m *meter) (*part, func(
 	// A directory has no digest and may have changed: it is always read again.
 	return s.part(ctx, key, tree.Digest == "", func(dir string) (*part, error) {
 		m.start("pack disk", r.Image)
-		d := &Disk{ID: RootDisk, Format: "squashfs", Image: tree.Digest, Config: &tree.Config}
-		return s.squashPart(ctx, dir, d, func(ctx context.Context, to tarTo) error {
+		d := &Disk{ID: RootDisk, Format: FormatSquashfs, Image: tree.Digest, Config: &tree.Config}
+		return diskPart(ctx, dir, d, squash, func(ctx context.Context, to tarTo) error {
 			return packTree(ctx, tree, to, m)
 		})
 	})
 }
 
-// squashPart makes the disk d in dir, of what fill writes.
-func (s *Store) squashPart(ctx context.Context, dir string, d *Disk, fill func(ctx context.Context, to tarTo) error) (*part, error) {
-	name := d.ID + diskSuffix
-	if err := squash(ctx, filepath.Join(dir, name), fill); err != nil {
+// A packer makes the file at path of what fill writes. When it fails, the file may be
+// there.
+type packer func(ctx context.Context, path string, fill func(ctx context.Context, to tarTo) error) error
+
+// diskPart makes the disk d in dir, of what fill writes.
+func diskPart(ctx context.Context, dir string, d *Disk, pack packer, fill func(ctx context.Context, to tarTo) error) (*part, error) {
+	name := d.ID + "." + d.Format
+	if err := pack(ctx, filepath.Join(dir, name), fill); err != nil {
 		return nil, err
 	}
 	var err error

@@ -444,6 +444,8 @@ func TestBuildWithoutTools(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := s.Build(t.Context(), Recipe{}, nil)
 	wantKind(t, err, atoll.ErrUnavailable, "apt-get install squashfs-tools")
+	_, err = s.Build(t.Context(), Recipe{Docker: true, Archive: true}, nil)
+	wantKind(t, err, atoll.ErrUnavailable, "apt-get install mmdebstrap")
 	sqfstar := filepath.Join(os.Getenv("PATH"), "sqfstar")
 	if err := os.WriteFile(sqfstar, []byte("#!/bin/sh\necho it cannot >&2; exit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -467,6 +469,7 @@ func TestBuildWithoutTools(t *testing.T) {
 	_, err = s.Build(t.Context(), Recipe{Image: "app:1", Kernel: kernel}, nil)
 	wantKind(t, err, atoll.ErrInvalid, "has no data.tar")
 	for _, bad := range []Recipe{
+		{Archive: true}, {Docker: true, Archive: true, Compress: true}, {Docker: true, Archive: true, Kernel: kernel},
 		{Image: "a", Docker: true}, {Packages: []string{"x; y"}}, {Suite: "-o"}, {Mirror: "-"}, {Modules: []string{"../x"}}, {Name: "a b"},
 	} {
 		_, err := s.Build(t.Context(), bad, nil)

@@ -17,12 +17,12 @@ import (
 // A Manifest says what is in a bundle and what it was made from. It has no times and
 // no names of machines: what was made from the same has the same.
 type Manifest struct {
-	Version int      `json:"version"` // of this format: ManifestVersion
-	Arch    string   `json:"arch"`    // "amd64", "arm64": as Go spells it
-	Kernel  Kernel   `json:"kernel"`
-	Initrd  Initrd   `json:"initrd"`
-	Disks   []Disk   `json:"disks"`          // the first is the root
-	Init    *vm.Init `json:"init,omitempty"` // what the guest does before it serves
+	Version int      `json:"version"`         // of this format: ManifestVersion
+	Arch    string   `json:"arch"`            // "amd64", "arm64": as Go spells it
+	Kernel  Kernel   `json:"kernel,omitzero"` // none where the root is an archive,
+	Initrd  Initrd   `json:"initrd,omitzero"` // and no initrd either
+	Disks   []Disk   `json:"disks"`           // the first is the root
+	Init    *vm.Init `json:"init,omitempty"`  // what the guest does before it serves
 }
 
 // ManifestVersion is the version of manifests that this package reads and writes.
@@ -44,17 +44,28 @@ type Initrd struct {
 	Modules []string `json:"modules"` // names, in the order of loading
 }
 
-// A Disk is a read-only file system.
+// A Disk is a read-only file system, or an archive of one.
 type Disk struct {
 	File
 	ID     string `json:"id"`     // by which the guest finds it
-	Format string `json:"format"` // of the file system: "squashfs"
+	Format string `json:"format"` // FormatSquashfs or FormatArchive
 
 	Image    string   `json:"image,omitempty"`    // digest of the OCI image that it was made from
 	Config   *Config  `json:"config,omitempty"`   // of that image
 	Suite    string   `json:"suite,omitempty"`    // or of which Debian,
 	Packages []string `json:"packages,omitempty"` // all that is installed, "name=version"
+
+	Guest string `json:"guest,omitempty"` // digest of the program in an archive, at GuestPath
 }
+
+// The formats of disks.
+const (
+	FormatSquashfs = "squashfs"
+	FormatArchive  = "tar.gz" // for hypervisors that bring a kernel, which have no disk but the root
+)
+
+// GuestPath is where an archive has the guest's program.
+const GuestPath = "/usr/sbin/atoll-guest"
 
 // Config is what an image says about running it.
 type Config struct {
@@ -81,7 +92,6 @@ const (
 	kernelName   = "kernel"
 	elfName      = "vmlinux"
 	initrdName   = "initrd"
-	diskSuffix   = ".squashfs"
 	lockName     = "lock" // its modification time is that of the last use
 )
 
@@ -114,12 +124,18 @@ func (m *Manifest) Size() (n atoll.Bytes) {
 // Root is the disk with the root file system.
 func (m *Manifest) Root() Disk { return m.Disks[0] }
 
-func (m *Manifest) files() []File {
-	list := []File{m.Kernel.File}
-	if m.Kernel.ELF != nil {
-		list = append(list, *m.Kernel.ELF)
+// IsArchive reports whether the bundle is a root archive, for hypervisors that bring a
+// kernel. Else it has a kernel, an initrd and disks, for all others.
+func (m *Manifest) IsArchive() bool { return m.Root().Format == FormatArchive }
+
+func (m *Manifest) files() (list []File) {
+	if !m.IsArchive() {
+		list = append(list, m.Kernel.File)
+		if m.Kernel.ELF != nil {
+			list = append(list, *m.Kernel.ELF)
+		}
+		list = append(list, m.Initrd.File)
 	}
-	list = append(list, m.Initrd.File)
 	for _, d := range m.Disks {
 		list = append(list, d.File)
 	}
@@ -156,6 +172,8 @@ func parseManifest(raw []byte) (*Manifest, error) {
 		return nil, damaged(nil, "the manifest is for %q, which is no architecture", m.Arch)
 	case len(m.Disks) == 0 || m.Disks[0].ID != RootDisk:
 		return nil, damaged(nil, "the manifest has no root disk")
+	case m.IsArchive() && (len(m.Disks) > 1 || m.Kernel.Name != "" || m.Kernel.ELF != nil || m.Initrd.Name != ""):
+		return nil, damaged(nil, "the manifest has a root archive, beside which nothing is booted")
 	case len(m.files()) > maxFiles:
 		return nil, damaged(nil, "the manifest has more than %d files", maxFiles)
 	}
@@ -178,7 +196,7 @@ func parseManifest(raw []byte) (*Manifest, error) {
 		switch {
 		case !idForm().MatchString(disk.ID) || ids[disk.ID]:
 			return nil, damaged(nil, "the manifest has a disk %q, which is no id for one, or there twice", disk.ID)
-		case disk.Format != "squashfs":
+		case disk.Format != FormatSquashfs && !(disk.Format == FormatArchive && disk.ID == RootDisk):
 			return nil, damaged(nil, "disk %s is in format %q, which is not known", disk.ID, disk.Format)
 		}
 		ids[disk.ID] = true

@@ -27,7 +27,10 @@ var tools = map[string]string{"sqfstar": "squashfs-tools", "mmdebstrap": "mmdebs
 
 // haveTools reports which tools r needs that are missing.
 func haveTools(r Recipe) error {
-	need := []string{"sqfstar"}
+	need := []string{}
+	if !r.Archive {
+		need = append(need, "sqfstar")
+	}
 	if r.Image == "" {
 		need = append(need, "mmdebstrap")
 	}
@@ -35,6 +38,9 @@ func haveTools(r Recipe) error {
 		if _, err := exec.LookPath(name); err != nil {
 			return atoll.Errorf("build", r.Name, atoll.ErrUnavailable, "%s is not installed: apt-get install %s", name, tools[name])
 		}
+	}
+	if r.Archive {
+		return nil
 	}
 	if _, err := FindFormatter(); err != nil {
 		return err

@@ -1,7 +1,8 @@
 // Package bundle makes and keeps what virtual machines boot.
 //
 // A bundle is a directory with a kernel, an initrd, read-only root disks and a
-// manifest of them, from which any hypervisor boots. It is named by the digest of the
+// manifest of them, from which any hypervisor boots; or, for those that bring a kernel,
+// as WSL does, with an archive of a root file system and the manifest. It is named by the digest of the
 // manifest, which has those of the files, and is never changed. A [Store] is a
 // directory of bundles that processes share.
 //
@@ -27,4 +28,6 @@
 // [vm.ModuleList] names, in that order, and finds disks by their ids; /sbin/mke2fs is there
 // to format those that are empty. What the machine is to do then, as a bundle for
 // Docker Engines says, is the [vm.Init] of its manifest, and [vm.InitFile] on the root disk.
+//
+// In an archive the guest is the program at [GuestPath].
 package bundle

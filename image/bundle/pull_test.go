@@ -343,14 +343,19 @@ func TestPullRefuses(t *testing.T) {
 		})
 	}
 	for name, change := range map[string]func(m *Manifest){
-		"a path":          func(m *Manifest) { m.Kernel.Name = "../kernel" },
-		"its own name":    func(m *Manifest) { m.Kernel.Name = manifestName },
-		"two of a name":   func(m *Manifest) { m.Initrd.Name = kernelName },
-		"no size":         func(m *Manifest) { m.Initrd.Size = 0 },
-		"too large":       func(m *Manifest) { m.Initrd.Size = maxSize },
-		"no digest":       func(m *Manifest) { m.Initrd.Digest = "sha256:../../x" },
-		"no root":         func(m *Manifest) { m.Disks[0].ID = "other" },
-		"another format":  func(m *Manifest) { m.Disks[0].Format = "ext4" },
+		"a path":         func(m *Manifest) { m.Kernel.Name = "../kernel" },
+		"its own name":   func(m *Manifest) { m.Kernel.Name = manifestName },
+		"two of a name":  func(m *Manifest) { m.Initrd.Name = kernelName },
+		"no size":        func(m *Manifest) { m.Initrd.Size = 0 },
+		"too large":      func(m *Manifest) { m.Initrd.Size = maxSize },
+		"no digest":      func(m *Manifest) { m.Initrd.Digest = "sha256:../../x" },
+		"no root":        func(m *Manifest) { m.Disks[0].ID = "other" },
+		"another format": func(m *Manifest) { m.Disks[0].Format = "ext4" },
+		"no kernel":      func(m *Manifest) { m.Kernel = Kernel{} },
+		"two systems":    func(m *Manifest) { m.Disks[0].Format = FormatArchive },
+		"a second root": func(m *Manifest) {
+			m.Disks = append(m.Disks, Disk{ID: "more", Format: FormatArchive, File: File{Name: "more.tar.gz", Size: 1, Digest: digestOf(nil)}})
+		},
 		"another version": func(m *Manifest) { m.Version = 2 },
 		"another arch":    func(m *Manifest) { m.Arch = "riscv64" },
 	} {

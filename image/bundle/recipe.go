@@ -12,7 +12,7 @@ import (
 // mostly need.
 type Recipe struct {
 	// Name is what the bundle is called in the store. Empty means "debian", "docker",
-	// or what Image is called.
+	// "docker-wsl", which is an archive, or what Image is called.
 	Name string
 	// Image is an OCI image, as package image spells it, that becomes the root disk.
 	Image string
@@ -22,6 +22,9 @@ type Recipe struct {
 	// Docker makes the root disk of a machine that runs a Docker Engine: with its
 	// packages, modules of the kernel, and an Init that starts it.
 	Docker bool
+	// Archive makes a root archive with the guest's program in it, and nothing else, for
+	// hypervisors that bring a kernel. It takes Docker.
+	Archive bool
 	// Suite of Debian; empty means DefaultSuite.
 	Suite string
 	// Mirror of Debian; empty means deb.debian.org.
@@ -93,8 +96,14 @@ func (r Recipe) complete() (Recipe, error) {
 	switch {
 	case r.Image != "" && (len(r.Packages) > 0 || r.Docker || r.Suite != "" || r.Mirror != ""):
 		return bad("a root disk is made from an image or from Debian's packages, not both")
+	case r.Archive && !r.Docker:
+		return bad("a root archive is for a machine that runs a Docker Engine: say that, too (--docker)")
+	case r.Archive && (r.Kernel != "" || len(r.Modules) > 0 || r.Compress):
+		return bad("beside a root archive there is no kernel with modules, and no initrd")
 	case r.Name == "" && r.Image != "":
 		r.Name = r.Image
+	case r.Name == "" && r.Archive:
+		r.Name = "docker-wsl"
 	case r.Name == "" && r.Docker:
 		r.Name = "docker"
 	case r.Name == "":

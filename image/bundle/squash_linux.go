@@ -24,8 +24,7 @@ var epoch = time.Unix(1704067200, 0) // 2024-01-01
 // tarTo is where files of a disk are written, whose parents come before them.
 type tarTo struct{ *tar.Writer }
 
-// squash makes the squashfs at path of what fill writes. When it fails, the file may be
-// there.
+// squash is the packer of a squashfs.
 func squash(ctx context.Context, path string, fill func(ctx context.Context, to tarTo) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

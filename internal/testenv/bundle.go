@@ -14,7 +14,8 @@ var VMBundle = Part{what: "a bundle that virtual machines boot", install: "apt m
 }}
 
 // BundleStore needs VMBundle and returns the directory of the store that has it, as
-// "debian", and one with a Docker Engine, as "docker".
+// "debian", one with a Docker Engine, as "docker", and a root archive with that, as
+// "docker-wsl".
 func BundleStore(t testing.TB) string {
 	t.Helper()
 	Need(t, VMBundle)
