@@ -29,8 +29,18 @@ func (e *engine) Close() error { return e.docker.Close() }
 func (p *Provider) engineOptions(project string, machine atoll.Sandbox) docker.Options {
 	return docker.Options{
 		Dir: filepath.Join(p.opts.Dir, "engines", project), Guest: p.opts.Guest, Image: p.opts.Image, Fetch: p.opts.Fetch, Online: true, Slow: p.opts.Slow, Log: p.log,
-		Dial: func(ctx context.Context) (net.Conn, error) { return atoll.Dial(ctx, machine, int(vm.PortDocker)) },
+		Dial: func(ctx context.Context) (net.Conn, error) { return dial(ctx, project, machine) },
 	}
+}
+
+// dial connects to the engine of a machine. That the machine has ended, or is gone, says
+// nothing of what the engine has. Kinds: ErrUnavailable.
+func dial(ctx context.Context, project string, machine atoll.Sandbox) (net.Conn, error) {
+	conn, err := atoll.Dial(ctx, machine, int(vm.PortDocker))
+	if kind := atoll.KindOf(err); kind == atoll.ErrStopped || kind == atoll.ErrNotFound {
+		return nil, atoll.E("dial", project, atoll.ErrUnavailable, err)
+	}
+	return conn, err
 }
 
 // machineName is that of the machine of each project.

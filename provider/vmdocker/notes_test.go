@@ -167,3 +167,32 @@ func TestSeen(t *testing.T) {
 		t.Errorf("caps %+v", c)
 	}
 }
+
+// That a machine has just ended, or is gone, is no word of its engine: what is noted of its
+// sandboxes stays.
+func TestEngineOfAMachineThatIsGone(t *testing.T) {
+	p := off(t)
+	m, err := p.opts.Machines.Create(t.Context(), &atoll.Spec{Project: "one", Name: machineName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Stop(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := dial(t.Context(), "one", m); atoll.KindOf(err) != atoll.ErrUnavailable {
+			t.Errorf("dial: %v, want unavailable", err)
+		}
+		d, err := p.engine("one", m, atoll.Status{ID: m.ID()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := atoll.NewID()
+		if list, err := d.look(t.Context(), &id); atoll.KindOf(err) != atoll.ErrUnavailable {
+			t.Errorf("look: %+v, %v, want unavailable", list, err)
+		}
+		if err := m.Remove(t.Context()); err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
+			t.Fatal(err)
+		}
+	}
+}
