@@ -282,6 +282,8 @@ var rooms = map[string]map[string]string{
 	"provider/microvm/internal/hull": {
 		"api":                  "what the guest serves is the API",
 		"guest":                "what it is told",
+		"image/bundle":         "where a root archive has the guest",
+		"internal/disk":        "the removal of what machines keep",
 		"internal/kept/keeper": "whose engine it is",
 		"internal/process":     "what is left of the main process",
 		"internal/socket":      "the ends of its network",
@@ -291,6 +293,7 @@ var rooms = map[string]map[string]string{
 		"vm/firecracker":       "what runs them",
 		"vm/qemu":              "or this",
 		"vm/vz":                "or this, on macOS",
+		"vm/wsl2":              "or this, on Windows",
 	},
 	"config": {
 		"conversation":      "what a server keeps of agents",

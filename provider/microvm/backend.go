@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package microvm
 
 import (
@@ -35,12 +33,13 @@ type backend struct {
 // what able says.
 func caps(able vm.Caps) atoll.Caps {
 	_, cpu := cgroup.Open(cgroup.Root).Can()
+	sized, network := !able.Sizeless, able.Network || able.Frames
 	return atoll.Caps{
 		Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
-		TTY: true, Files: true, Dial: true, Pause: able.Pause, Usage: hull.Usage,
-		Images: true, Users: os.Geteuid() == 0, BindMounts: able.Shares, Volumes: able.Shares, Tmpfs: true, ReadOnlyRoot: true,
-		MemoryLimit: true, CPULimit: cpu, ProcessLimit: true, DiskLimit: true,
-		NetworkNone: true, NetworkOn: able.Network, Egress: able.Network,
+		TTY: true, Files: true, Dial: true, Pause: able.Pause, Usage: hull.Usage && sized,
+		Images: true, Users: os.Geteuid() == 0, BindMounts: able.Shares, Volumes: able.Shares, Tmpfs: true, ReadOnlyRoot: !able.Root,
+		MemoryLimit: sized, CPULimit: cpu && sized, ProcessLimit: sized, DiskLimit: !able.Root,
+		NetworkNone: true, NetworkOn: network, Egress: network,
 	}
 }
 
@@ -60,12 +59,12 @@ func (b *backend) Close() error { return nil }
 
 // Probe implements kept.Backend: it looks for the hypervisor, and for what a machine boots.
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
-	if _, err := bundle.FindFormatter(); err != nil {
+	if _, err := bundle.FindFormatter(); err != nil && !b.able.Root {
 		return atoll.Probe{Reason: "mke2fs is not installed", Fix: bundle.FixFormatter}
 	}
 	kernel := ""
 	im, err := b.opts.Bundles.Get(b.opts.Default)
-	if err == nil {
+	if err == nil && !im.IsArchive() {
 		kernel = im.Path(im.Kernel.File)
 	}
 	p := b.driver.Probe(ctx, kernel, b.opts.Log)
@@ -78,10 +77,7 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 // without is what p becomes where there is no bundle that machines could boot, for which
 // err is the reason. Where none can be built either, it is what they lack.
 func (b *backend) without(p atoll.Probe, err error, builds bool) atoll.Probe {
-	build := "atoll image build"
-	if b.opts.Default == EngineBundle {
-		build += " --docker"
-	}
+	build := "atoll image build" + map[string]string{EngineBundle: " --docker", EngineArchive: " --docker --wsl"}[b.opts.Default]
 	if !builds {
 		return atoll.Probe{
 			Reason: "machines have nothing to boot, and it cannot be built on " + runtime.GOOS + ": " + err.Error(),
@@ -137,7 +133,13 @@ func (b *backend) lacks(s *atoll.Spec) error {
 	if cpus := s.Resources.CPUs; cpus > 0 && cpus != math.Trunc(cpus) && !b.parts {
 		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, "%g CPUs: no cgroup holds a machine to a part of one here, use a whole number", cpus)
 	}
-	if s.Network.Mode != atoll.NetworkNone && !b.able.Network {
+	if b.able.Root && (s.Resources.Disk > 0 || s.ReadOnlyRoot) {
+		return no("disk limit and read-only root file system: disks of their own")
+	}
+	if b.able.Sizeless && (s.Resources.Memory > 0 || s.Resources.CPUs > 0 || s.Resources.Processes > 0) {
+		return no("limits of memory, CPUs and processes: a size of their own")
+	}
+	if s.Network.Mode != atoll.NetworkNone && !b.able.Network && !b.able.Frames {
 		return no("network %s", s.Network.Mode)
 	}
 	for _, m := range s.Mounts {
@@ -170,15 +172,24 @@ const (
 func (b *backend) bundle(ctx context.Context, image string, progress func(atoll.Progress)) (*bundle.Bundle, error) {
 	name := cmp.Or(image, b.opts.Default)
 	im, err := b.opts.Bundles.Get(name)
-	if atoll.KindOf(err) != atoll.ErrNotExist {
-		return im, err
+	there := err == nil
+	if !there && atoll.KindOf(err) != atoll.ErrNotExist {
+		return nil, err
+	}
+	switch {
+	case b.able.Root && (!there && name != EngineArchive || there && (!im.IsArchive() || im.Init == nil)):
+		return nil, atoll.Errorf("image", name, atoll.ErrUnsupported, "machines of %s have no disks of their own, and run only what a root archive says (%s): use vmdocker", b.driver.Name, EngineArchive)
+	case there && im.IsArchive() && !b.able.Root:
+		return nil, atoll.Errorf("image", name, atoll.ErrUnsupported, "it is a root archive, and machines of %s boot a kernel", b.driver.Name)
+	case there:
+		return im, nil
 	}
 	r := bundle.Recipe{Name: name, Image: image}
 	if image == "" || image == DefaultBundle {
 		r = bundle.Recipe{Name: name}
 	}
-	if name == EngineBundle {
-		r = bundle.Recipe{Name: name, Docker: true}
+	if name == EngineBundle || name == EngineArchive {
+		r = bundle.Recipe{Name: name, Docker: true, Archive: name == EngineArchive}
 	}
 	return b.opts.Bundles.Build(ctx, r, progress)
 }
@@ -216,7 +227,12 @@ func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, err
 }
 
 // Helper implements kept.Backend.
-func (b *backend) Helper() (string, error) { return cmp.Or(b.opts.Helper, "/proc/self/exe"), nil }
+func (b *backend) Helper() (string, error) {
+	if b.opts.Helper != "" {
+		return b.opts.Helper, nil
+	}
+	return kept.Self()
+}
 
 // Limits implements kept.Backend: a machine has no more memory than it has, but QEMU and
 // the daemons of its directories take some.
@@ -235,18 +251,19 @@ func (b *backend) Job(job *keeper.Job) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	kernel := im.Kernel.File
-	if b.able.ELF && im.Kernel.ELF != nil { // which there is where a kernel is packed
-		kernel = *im.Kernel.ELF
-	}
-	formatter, err := bundle.FindFormatter()
-	if err != nil {
-		return nil, err
-	}
 	plan := hull.Plan{
-		Kernel: im.Path(kernel), Initrd: im.Path(im.Initrd.File), Root: im.Path(im.Root().File),
-		Driver: driver, Formatter: formatter, Debug: b.opts.Debug, Init: im.Init,
+		Root: im.Path(im.Root().File), Driver: driver, Debug: b.opts.Debug, Init: im.Init,
 		Emulated: b.opts.emulated, Answer: atoll.Duration(b.opts.answer),
+	}
+	if !im.IsArchive() {
+		kernel := im.Kernel.File
+		if b.able.ELF && im.Kernel.ELF != nil { // which there is where a kernel is packed
+			kernel = *im.Kernel.ELF
+		}
+		plan.Kernel, plan.Initrd = im.Path(kernel), im.Path(im.Initrd.File)
+		if plan.Formatter, err = bundle.FindFormatter(); err != nil {
+			return nil, err
+		}
 	}
 	job.Unattended = im.Init != nil
 	if b.opts.Files != nil {

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 // Package microvm provides sandboxes that are virtual machines of their own, with a
 // kernel of their own: on QEMU, with KVM where that works, else emulated, or on another
 // driver of package vm, where sandboxes can do less. Each is owned by a keeper process,
@@ -40,8 +38,9 @@ type Options struct {
 	Default string
 	// Helper is the binary that is executed as keeper. Default: this binary.
 	Helper string
-	// Driver makes the machines: "qemu", "firecracker" or "vz". What its machines lack,
-	// sandboxes do: see Info. Default: qemu on Linux, vz on macOS.
+	// Driver makes the machines: "qemu", "firecracker", "vz" or "wsl2". What its machines
+	// lack, sandboxes do: see Info. Those of wsl2 have no disks, and are only for the
+	// EngineArchive. Default: qemu on Linux, vz on macOS, wsl2 on Windows.
 	Driver string
 	// Program is the hypervisor's. Default: the one in PATH, and QEMU's that of this
 	// machine's architecture.
@@ -116,16 +115,35 @@ func DefaultDriver() string { return hull.DefaultDriver() }
 // too.
 type Files struct {
 	Console string            // to which the machine prints; "" means in the sandbox's directory
-	Disks   map[string]string // by id, those of vm.Init
+	Disks   map[string]string // by id, those of vm.Init; where there are no disks directories, and Forget removes them
 }
 
 // DefaultBundle is the one of sandboxes that name no image, and EngineBundle that of a
-// machine with a Docker Engine, whose name is no image's. Both are built when they are
-// missing.
+// machine with a Docker Engine, whose name is no image's; EngineArchive is the same for
+// hypervisors that bring a kernel. They are built when they are missing.
 const (
 	DefaultBundle = "debian"
 	EngineBundle  = "docker"
+	EngineArchive = "docker-wsl"
 )
+
+// EngineOf is which of them is for machines that a driver makes.
+func EngineOf(driver string) string {
+	if (hull.Driver{Name: driver}).Caps().Root {
+		return EngineArchive
+	}
+	return EngineBundle
+}
+
+// Forget removes what a machine has kept at path, one of Files.Disks, with what else its
+// driver knows of it. The machine has ended. Where there is nothing, nothing is done. Kinds:
+// ErrConflict, while a machine has it; ErrUnavailable, without the hypervisor.
+func (p *Provider) Forget(ctx context.Context, path string) error {
+	if err := p.backend.driver.Forget(ctx, path); err != nil {
+		return atoll.E("forget", path, atoll.KindOf(err), err)
+	}
+	return nil
+}
 
 // Prepare implements atoll.Preparer: it builds what the sandbox boots.
 func (p *Provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
@@ -147,7 +165,7 @@ func (p *Provider) Slow(ctx context.Context) int {
 	defer b.slow.Unlock()
 	if b.factor == 0 {
 		kernel := ""
-		if im, err := b.opts.Bundles.Get(b.opts.Default); err == nil {
+		if im, err := b.opts.Bundles.Get(b.opts.Default); err == nil && !im.IsArchive() {
 			kernel = im.Path(im.Kernel.File)
 		}
 		d, err := b.driver.Open(ctx, kernel, b.opts.Log)

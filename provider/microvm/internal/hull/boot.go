@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package hull
 
 import (
@@ -9,6 +7,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"os"
@@ -92,6 +91,9 @@ func (e *engine) makeDisks(ctx context.Context, undo *keeper.Undo) error {
 	}
 	if e.plan.Init == nil {
 		return nil
+	}
+	if e.caps.Root { // what it keeps is in its Home
+		return os.MkdirAll(filepath.Dir(e.console()), 0o700)
 	}
 	for _, d := range e.plan.Init.Disks {
 		path := e.initDisk(d.ID)
@@ -250,11 +252,14 @@ func (e *engine) hardware() (*vm.Hardware, error) {
 	if err != nil {
 		return nil, err
 	}
+	if e.caps.Root {
+		return &vm.Hardware{ID: e.box.ID(), Dir: dir, Console: e.console(), Root: e.plan.Root, Home: e.home(), Ports: ports}, nil
+	}
 	h := &vm.Hardware{
 		ID: e.box.ID(), Dir: dir, Console: e.console(), CPUs: e.cpus(), Memory: e.memory(),
 		Kernel: e.plan.Kernel, Initrd: e.plan.Initrd,
 		Disks: append([]vm.Disk{{ID: rootDisk, Path: e.plan.Root, ReadOnly: true}}, e.ownDisks()...),
-		Ports: []uint32{vm.PortControl, vm.PortAPI, vm.PortPowerOff},
+		Ports: ports,
 	}
 	if e.caps.Vsock {
 		h.CID = vm.MinCID
@@ -277,6 +282,18 @@ func (e *engine) hardware() (*vm.Hardware, error) {
 		}
 	}
 	return h, nil
+}
+
+// ports are those of the guest that are dialled.
+var ports = []uint32{vm.PortControl, vm.PortAPI, vm.PortPowerOff}
+
+// home is the directory of a machine that has no disks, in place of the one on which it
+// would keep what it has to run.
+func (e *engine) home() string {
+	for _, d := range e.plan.Init.Disks {
+		return e.initDisk(d.ID)
+	}
+	return ""
 }
 
 // shareTag is what the guest calls what is shared for a mount.
@@ -314,7 +331,7 @@ func (e *engine) bootOnce(ctx context.Context, undo *keeper.Undo) (err error) {
 		return err
 	}
 	var network *usernet.Network
-	if mode := e.job.Spec.Network.Mode; mode != atoll.NetworkNone {
+	if e.online() && !e.caps.Frames {
 		if network, err = e.newNetwork(h); err != nil {
 			return err
 		}
@@ -365,24 +382,43 @@ func ended() context.Context {
 	return ctx
 }
 
+// online reports whether the machine has a network.
+func (e *engine) online() bool { return e.job.Spec.Network.Mode != atoll.NetworkNone }
+
 // newNetwork makes the network that the spec asks for, with the machine's card at the
 // other end.
 func (e *engine) newNetwork(h *vm.Hardware) (*usernet.Network, error) {
-	policy, err := usernet.NewPolicy(e.job.Spec.Network)
-	if err != nil {
-		return nil, err
-	}
 	ours, theirs, err := card()
 	if err != nil {
 		return nil, err
 	}
-	n, err := usernet.New(ours, usernet.Options{Policy: policy, MTU: e.mtu(), Log: e.box.Log})
+	n, err := e.serveNetwork(ours)
 	if err != nil {
 		theirs.Close()
 		return nil, err
 	}
 	h.Network, h.MAC, h.MTU = theirs, net.HardwareAddr(usernet.GuestMAC), e.mtu()
 	return n, nil
+}
+
+// dialNetwork makes that network where frames come over a port of the guest, which has
+// been told of it.
+func (e *engine) dialNetwork(ctx context.Context) (err error) {
+	conn, err := e.machine.Dial(ctx, vm.PortNetwork)
+	if err != nil {
+		return e.whatFor("network", err)
+	}
+	e.network, err = e.serveNetwork(vm.Frames(conn))
+	return err
+}
+
+// serveNetwork serves the network that the spec asks for to a link, which it owns.
+func (e *engine) serveNetwork(link io.ReadWriteCloser) (*usernet.Network, error) {
+	policy, err := usernet.NewPolicy(e.job.Spec.Network)
+	if err != nil {
+		return nil, errors.Join(err, link.Close())
+	}
+	return usernet.New(link, usernet.Options{Policy: policy, MTU: e.mtu(), Log: e.box.Log})
 }
 
 // mtu is the network's: as large as the machine's card takes.
@@ -394,6 +430,11 @@ func (e *engine) tell(ctx context.Context, _ *keeper.Undo) error {
 	defer cancel()
 	if _, err := e.order(ctx, "start", guest.Order{Setup: e.setup()}); err != nil {
 		return err
+	}
+	if e.online() && e.caps.Frames {
+		if err := e.dialNetwork(ctx); err != nil {
+			return err
+		}
 	}
 	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: e.job.Caps}
 	dial := func(ctx context.Context) (net.Conn, error) {
@@ -427,12 +468,14 @@ func (e *engine) setup() *guest.Setup {
 	}
 	_, _ = rand.Read(s.Entropy) // never fails
 	switch {
+	case e.caps.Root: // it is there already
+		s.Root, s.Init = guest.Root{}, e.plan.Init
 	case e.plan.Init != nil:
 		s.Root, s.Init = guest.Root{Disk: rootDisk}, e.plan.Init
 	case spec.ReadOnlyRoot:
 		s.Root = guest.Root{Disk: rootDisk, Fixed: true}
 	}
-	if n := spec.Resources.Processes; n > 0 {
+	if n := spec.Resources.Processes; n > 0 && !e.caps.Sizeless {
 		s.Processes = n
 	}
 	if e.metadataDisk() != "" {
@@ -455,11 +498,14 @@ func (e *engine) setup() *guest.Setup {
 		s.Mounts = append(s.Mounts, guest.MachineDir{Target: vm.WorkspaceOrigin, Bind: dir})
 	}
 	s.Bridges = []guest.Bridge{{Port: vm.PortAgent, Network: "tcp", Address: net.JoinHostPort("127.0.0.1", strconv.Itoa(int(vm.PortAgent)))}}
-	if e.network != nil {
+	if e.online() {
 		s.Network = &guest.Interface{
 			Addresses: []string{usernet.Guest.String(), usernet.Guest6.String()},
 			Gateways:  []string{usernet.Gateway.Addr().String(), usernet.Gateway6.Addr().String()},
 			DNS:       []string{usernet.Gateway.Addr().String()}, MTU: e.mtu(),
+		}
+		if e.caps.Frames {
+			s.Network.MAC = usernet.GuestMAC.String()
 		}
 	}
 	return s

@@ -5,11 +5,15 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"slices"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/internal/disk"
 	"github.com/seed46cd37a8/atoll/vm"
 	"github.com/seed46cd37a8/atoll/vm/firecracker"
 	"github.com/seed46cd37a8/atoll/vm/vz"
+	"github.com/seed46cd37a8/atoll/vm/wsl2"
 )
 
 // The drivers that machines can be made with.
@@ -17,6 +21,7 @@ const (
 	QEMU        = "qemu"
 	Firecracker = "firecracker"
 	VZ          = "vz"
+	WSL2        = "wsl2"
 )
 
 // A Driver says what makes a machine, and with what options.
@@ -30,8 +35,11 @@ type Driver struct {
 
 // DefaultDriver is the name of this system's.
 func DefaultDriver() string {
-	if runtime.GOOS == "darwin" {
+	switch runtime.GOOS {
+	case "darwin":
 		return VZ
+	case "windows":
+		return WSL2
 	}
 	return QEMU
 }
@@ -42,8 +50,8 @@ func (d Driver) Check() error {
 		return atoll.Errorf("driver", d.Name, atoll.ErrInvalid, format, args...)
 	}
 	switch {
-	case d.Name != QEMU && d.Name != Firecracker && d.Name != VZ:
-		return bad("there is no such driver: use %s, %s or %s", QEMU, Firecracker, VZ)
+	case !slices.Contains([]string{QEMU, Firecracker, VZ, WSL2}, d.Name):
+		return bad("there is no such driver: use %s, %s, %s or %s", QEMU, Firecracker, VZ, WSL2)
 	case d.Accel != "" && d.Name != QEMU:
 		return bad("accelerator %q: only %s has a choice", d.Accel, QEMU)
 	case d.Jail != nil && d.Name != Firecracker:
@@ -60,6 +68,8 @@ func (d Driver) Caps() vm.Caps {
 		return d.firecracker().Caps()
 	case VZ:
 		return d.vz().Caps()
+	case WSL2:
+		return d.wsl2().Caps()
 	}
 	return qemuCaps()
 }
@@ -76,6 +86,8 @@ func (d Driver) Probe(ctx context.Context, kernel string, log *slog.Logger) atol
 		return p
 	case VZ:
 		return d.vz().Probe(ctx)
+	case WSL2:
+		return d.wsl2().Probe(ctx)
 	}
 	return d.probeQEMU(ctx, kernel, log)
 }
@@ -87,6 +99,8 @@ func (d Driver) Open(ctx context.Context, kernel string, log *slog.Logger) (vm.D
 		return d.firecracker(), nil
 	case VZ:
 		return d.vz(), nil
+	case WSL2:
+		return d.wsl2(), nil
 	}
 	return d.openQEMU(ctx, kernel, log)
 }
@@ -101,6 +115,8 @@ func (d Driver) Found() (_ Driver, err error) {
 		return d, err
 	case VZ:
 		d.Program, err = vz.Find(d.Program)
+	case WSL2:
+		d.Program, err = wsl2.Find(d.Program)
 	default:
 		d.Program, err = findQEMU(d.Program)
 	}
@@ -112,3 +128,18 @@ func (d Driver) firecracker() *firecracker.Driver {
 }
 
 func (d Driver) vz() *vz.Driver { return vz.New(vz.Options{Program: d.Program}) }
+
+func (d Driver) wsl2() *wsl2.Driver {
+	return wsl2.New(wsl2.Options{Program: d.Program, Guest: []string{bundle.GuestPath, "distro"}})
+}
+
+// Forget removes what a machine keeps at path, with what else the driver knows of it. It
+// has ended. Kinds: ErrConflict, ErrUnavailable.
+func (d Driver) Forget(ctx context.Context, path string) error {
+	if d.Name == WSL2 {
+		if err := d.wsl2().Forget(ctx, path); err != nil {
+			return err
+		}
+	}
+	return disk.RemoveAll(path)
+}

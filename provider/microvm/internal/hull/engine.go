@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package hull
 
 import (
@@ -31,11 +29,11 @@ import (
 
 // A Plan is what a job says of a sandbox in a machine besides.
 type Plan struct {
-	Kernel    string `json:"kernel"`
-	Initrd    string `json:"initrd"`
-	Root      string `json:"root"` // the disk of its root file system
+	Kernel    string `json:"kernel,omitempty"` // this and the next two not where Root is an archive
+	Initrd    string `json:"initrd,omitempty"`
+	Formatter string `json:"formatter,omitempty"` // mke2fs
+	Root      string `json:"root"`                // the disk of its root file system, or an archive of that
 	Driver    Driver `json:"driver"`
-	Formatter string `json:"formatter"`          // mke2fs
 	Debug     bool   `json:"debug,omitempty"`    // the kernel says all that it does
 	Emulated  bool   `json:"emulated,omitempty"` // and the driver does not know: for tests
 

@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 // Package hull is what sandboxes that are virtual machines have of their own, in the
 // process that keeps one of them: the engine of package keeper over a machine with a guest
 // in it. It is the only one who has to do with hypervisors; when it dies, so does the

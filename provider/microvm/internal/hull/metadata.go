@@ -1,5 +1,3 @@
-//go:build linux || darwin
-
 package hull
 
 import (
@@ -21,13 +19,17 @@ import (
 func (e *engine) metadataDir() string { return filepath.Join(e.job.Run, "metadata") }
 
 // metadataDisk is the path of a disk with what is in that directory, where it cannot be
-// shared so that nobody inside changes it; "" where it is.
+// shared so that nobody inside changes it; "" where it is, or there is none.
 func (e *engine) metadataDisk() string {
-	if e.shares() && e.plan.Driver.Caps().Locked {
+	if e.purposeless() || e.shares() && e.plan.Driver.Caps().Locked {
 		return ""
 	}
 	return filepath.Join(e.job.Run, "metadata.img")
 }
+
+// purposeless reports whether nothing says what the machine is for: it has neither disks
+// nor directories that nobody inside changes, and has only to run what its bundle says.
+func (e *engine) purposeless() bool { return e.plan.Driver.Caps().Root }
 
 // metadataSize is that of the disk, besides the file.
 const metadataSize = 1 << 20
@@ -35,7 +37,7 @@ const metadataSize = 1 << 20
 // addMetadata has that directory be one of those that are mounted. It comes first: what
 // the spec has there is above it.
 func (e *engine) addMetadata() {
-	if e.metadataDisk() != "" {
+	if e.purposeless() || e.metadataDisk() != "" {
 		return
 	}
 	m := keeper.Mount{Source: e.metadataDir(), Target: vm.MetadataDir, ReadOnly: true}
@@ -44,6 +46,9 @@ func (e *engine) addMetadata() {
 
 // writeMetadata is before the mounts are arranged.
 func (e *engine) writeMetadata(ctx context.Context, undo *keeper.Undo) error {
+	if e.purposeless() {
+		return nil
+	}
 	dir := e.metadataDir()
 	undo.Add(func() { _ = os.RemoveAll(dir) })
 	if err := os.MkdirAll(dir, 0o755); err != nil {
