@@ -227,10 +227,21 @@ func (p *Provider) machineSpec(project string) *atoll.Spec {
 	}
 	return &atoll.Spec{
 		Name: machineName, Project: project, Image: p.opts.Bundle, IdleStop: idle, Network: atoll.Network{Mode: atoll.NetworkOn},
-		Resources: atoll.Resources{
-			CPUs: float64(p.opts.Config.CPUCount), Memory: atoll.Bytes(p.opts.Config.MemoryMB) << 20, Disk: p.opts.Disk, Processes: atoll.Unlimited,
-		},
+		Resources: p.machineSize(),
 	}
+}
+
+// machineSize is that of each machine, as far as machines here have one.
+func (p *Provider) machineSize() atoll.Resources {
+	r := atoll.Resources{Processes: atoll.Unlimited}
+	caps := p.opts.Machines.Info().Caps
+	if caps.MemoryLimit {
+		r.CPUs, r.Memory = float64(p.opts.Config.CPUCount), atoll.Bytes(p.opts.Config.MemoryMB)<<20
+	}
+	if caps.DiskLimit {
+		r.Disk = p.opts.Disk
+	}
+	return r
 }
 
 // slow is how many times as long as on hardware things take.

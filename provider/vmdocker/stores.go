@@ -127,7 +127,7 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 		return atoll.E("remove project", project, atoll.KindOf(err), err)
 	}
 	err = errors.Join(
-		gone(os.Remove(p.opts.Config.DataDisk(project))), gone(os.Remove(p.opts.Config.RootDisk(project))),
+		p.opts.Forget(ctx, p.opts.Config.DataDisk(project)), gone(os.Remove(p.opts.Config.RootDisk(project))),
 		disk.RemoveAll(filepath.Dir(p.opts.Config.ConsoleLog(project))), disk.RemoveAll(filepath.Join(p.opts.Dir, "engines", project)), p.notes.drop(project),
 	)
 	if err != nil {

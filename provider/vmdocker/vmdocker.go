@@ -33,17 +33,22 @@ type Options struct {
 	// Dir keeps what is known of sandboxes. It is made when missing. Many programs may
 	// use one directory.
 	Dir string
-	// Machines makes the machines, and puts the data disk of one to Config.DataDisk of
+	// Machines makes the machines, and puts what one keeps to Config.DataDisk of
 	// its project. A machine is a sandbox that joins port 2375 to its engine's socket,
 	// and stops when nothing runs in it but that. It makes nothing else, and stays the caller's.
 	Machines atoll.Provider
 	// Bundle is the image of machines.
 	Bundle string
+	// Forget removes what a machine that has ended has kept at Config.DataDisk; nil means
+	// that it is a file.
+	Forget func(ctx context.Context, path string) error
 	// Config says how large they are, how long one stays that nobody needs, and where
-	// what they keep is. What they boot is Bundle's.
+	// what they keep is. What they boot is Bundle's. Where Machines limits neither memory
+	// nor CPUs, machines share all there are.
 	Config vm.Config
 	// Disk is the size of a project's disk, of which what is not used takes no space;
-	// 0 means DefaultDisk. It may become larger.
+	// 0 means DefaultDisk. It may become larger. Where Machines limits no disks, it has
+	// no bound.
 	Disk atoll.Bytes
 	// Slow is how many times as long as on hardware things take in a machine; nil
 	// means 1.
@@ -93,6 +98,9 @@ func New(opts Options) (*Provider, error) {
 	opts.Config, opts.Disk = config, cmp.Or(opts.Disk, DefaultDisk)
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Forget == nil {
+		opts.Forget = func(_ context.Context, path string) error { return gone(os.Remove(path)) }
 	}
 	if opts.Slow == nil {
 		opts.Slow = func(context.Context) int { return 1 }

@@ -20,6 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image"
 	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/internal/fakewsl"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
@@ -43,6 +44,9 @@ type lab struct {
 var shared lab
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == fakewsl.Name {
+		os.Exit(fakewsl.Main(os.Args))
+	}
 	code := m.Run()
 	if err := shared.close(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
