@@ -304,7 +304,7 @@ func TestSecretNeverPrints(t *testing.T) {
 }
 
 func TestDefaultProvider(t *testing.T) {
-	for goos, want := range map[string]string{"linux": "gvisor", "darwin": "vmdocker", "windows": "docker"} {
+	for goos, want := range map[string]string{"linux": "gvisor", "darwin": "vmdocker", "windows": "vmdocker"} {
 		if got := DefaultProvider(goos); got != want {
 			t.Errorf("DefaultProvider(%s) = %q, want %q", goos, got, want)
 		}

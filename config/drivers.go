@@ -28,7 +28,7 @@ func Drivers() []Driver {
 		{Name: "vz", Users: on("darwin", "microvm", "vmdocker"), Probe: func(ctx context.Context, cfg *Config) atoll.Probe {
 			return vz.New(vz.Options{Program: cfg.MicroVM.VFKit}).Probe(ctx)
 		}},
-		{Name: "wsl2", Probe: func(ctx context.Context, _ *Config) atoll.Probe { return wsl2.New(wsl2.Options{}).Probe(ctx) }},
+		{Name: "wsl2", Users: on("windows", "vmdocker"), Probe: func(ctx context.Context, _ *Config) atoll.Probe { return wsl2.New(wsl2.Options{}).Probe(ctx) }},
 	}
 }
 

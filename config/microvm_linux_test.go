@@ -33,7 +33,7 @@ func TestMachineOptions(t *testing.T) {
 	}
 	for file, says := range map[string]string{
 		"microvm: {driver: wsl2}":                    "use one of auto, qemu, firecracker, vz",
-		"vmdocker: {driver: firecracker}":            "use one of auto, qemu, vz",
+		"vmdocker: {driver: firecracker}":            "use one of auto, qemu, vz, wsl2",
 		"firecracker: {jail: true}":                  "firecracker.uid",
 		"firecracker: {jail: true, uid: 7}":          "firecracker.gid",
 		"firecracker: {cgroup_version: 3}":           "use 1 or 2",

@@ -37,8 +37,8 @@ func Providers() []Entry {
 	return []Entry{
 		{Name: "gvisor", open: openGVisor, Systems: []string{"linux"}, Why: "gVisor is a kernel for programs of Linux, and runs on Linux"},
 		{Name: "docker", open: openDocker},
-		{Name: "microvm", open: openMicroVM, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own"},
-		{Name: "vmdocker", open: openVMDocker, Systems: []string{"linux", "darwin"}, Why: "its machines are those of microvm"},
+		{Name: "microvm", open: openMicroVM, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: with vmdocker a project has one"},
+		{Name: "vmdocker", open: openVMDocker, Systems: []string{"linux", "darwin", "windows"}, Why: "its machines are those of QEMU, vfkit or WSL"},
 		{Name: "local", open: openLocal, Named: true},
 		{Name: "mock", open: openMock, Named: true},
 	}

@@ -16,7 +16,7 @@ func TestSystems(t *testing.T) {
 	}{
 		{"linux", []string{"gvisor", "docker", "microvm", "vmdocker", "local", "mock"}, nil, []string{"gvisor", "docker", "microvm", "vmdocker"}},
 		{"darwin", []string{"docker", "microvm", "vmdocker", "local", "mock"}, []string{"gvisor"}, []string{"vmdocker", "docker", "microvm"}},
-		{"windows", []string{"docker", "local", "mock"}, []string{"gvisor", "microvm", "vmdocker"}, []string{"docker"}},
+		{"windows", []string{"docker", "vmdocker", "local", "mock"}, []string{"gvisor", "microvm"}, []string{"vmdocker", "docker"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.goos, func(t *testing.T) {

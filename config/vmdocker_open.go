@@ -1,4 +1,4 @@
-//go:build linux || darwin
+//go:build linux || darwin || windows
 
 package config
 
@@ -30,7 +30,7 @@ func openVMDocker(cfg *Config, opts Options) (atoll.Provider, error) {
 		return nil, err
 	}
 	o := machineOptions(cfg, c.Driver, opts)
-	o.Dir, o.Bundles, o.Default = filepath.Join(dir, "machines"), bundles, microvm.EngineBundle
+	o.Dir, o.Bundles, o.Default = filepath.Join(dir, "machines"), bundles, microvm.EngineOf(o.Driver)
 	o.Files = func(spec *atoll.Spec) microvm.Files {
 		return microvm.Files{Console: machines.ConsoleLog(spec.Project), Disks: map[string]string{bundle.DataDisk: machines.DataDisk(spec.Project)}}
 	}
@@ -41,7 +41,7 @@ func openVMDocker(cfg *Config, opts Options) (atoll.Provider, error) {
 	images := &imageSource{cfg: cfg, opts: opts, store: &imageStore{cfg: cfg, opts: opts}}
 	closeAll := func() error { return errors.Join(images.store.close(), m.Close(), bundles.Close()) }
 	p, err := vmdocker.New(vmdocker.Options{
-		Dir: dir, Machines: m, Bundle: microvm.EngineBundle, Config: machines, Disk: c.Disk, Slow: m.Slow,
+		Dir: dir, Machines: m, Bundle: o.Default, Forget: m.Forget, Config: machines, Disk: c.Disk, Slow: m.Slow,
 		Guest: sync.OnceValues(func() ([]byte, error) { return guestProgram(cfg.Docker.Guest, cfg.StateDir) }),
 		Image: c.Image, Fetch: images.fetch, Log: opts.Log,
 	})

@@ -1,4 +1,4 @@
-//go:build linux || darwin
+//go:build linux || darwin || windows
 
 package config
 
@@ -35,6 +35,7 @@ func machineOptions(cfg *Config, driver string, opts Options) microvm.Options {
 		o.Program, o.Jail = f.Program, f.Jail
 	case "vz":
 		o.Program = cfg.MicroVM.VFKit
+	case "wsl2": // wsl.exe is where Windows has it
 	default:
 		o.Program, o.Accel = cfg.MicroVM.QEMU, strings.TrimPrefix(cfg.MicroVM.Accel, auto)
 	}
