@@ -361,7 +361,7 @@ func (p *pull) fetch(ctx context.Context, f File, to string) error {
 			return err
 		}
 		if digest == f.Digest {
-			return os.Rename(partial, to)
+			return disk.Rename(partial, to)
 		}
 		if err := os.Remove(partial); err != nil {
 			return err

@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -312,7 +311,7 @@ func (s *Store) discard(dir string) error {
 		return err
 	}
 	defer t.close()
-	return os.Rename(dir, filepath.Join(t.dir, "gone"))
+	return disk.Rename(dir, filepath.Join(t.dir, "gone"))
 }
 
 // dropParts removes the parts of which no bundle has a file. Their files take no
@@ -408,9 +407,6 @@ const partialAge = 7 * 24 * time.Hour
 
 // sweep removes what processes that have ended left half-done.
 func (s *Store) sweep() {
-	if runtime.GOOS == "windows" {
-		return // a lock says nothing there
-	}
 	entries, _ := os.ReadDir(s.path(tempsDir))
 	for _, e := range entries {
 		dir, ok := strings.CutSuffix(s.path(tempsDir, e.Name()), lockSuffix)
@@ -472,7 +468,7 @@ func (s *Store) place(dir string, raw []byte, name string) (*Bundle, error) {
 		if err := s.discard(place); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
-		if err := os.Rename(dir, place); err != nil {
+		if err := disk.Rename(dir, place); err != nil {
 			return nil, err
 		}
 	}
@@ -522,7 +518,7 @@ func (s *Store) Export(ctx context.Context, b *Bundle, dir string) (err error) {
 	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return s.failed("export", dir, err)
 	}
-	return s.failed("export", dir, os.Rename(made, dir))
+	return s.failed("export", dir, disk.Rename(made, dir))
 }
 
 // copyFile copies a file into a new one, and returns its digest.

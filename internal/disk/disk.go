@@ -80,7 +80,8 @@ func create(path string, write func(io.Writer) error, sync bool) error {
 	return cmp.Or(err, f.Close())
 }
 
-// Sync waits until the files of dir, and dir itself, are on disk.
+// Sync waits until the files of dir, and dir itself, are on disk. Windows keeps directories
+// by itself.
 func Sync(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -92,12 +93,4 @@ func Sync(dir string) error {
 		}
 	}
 	return syncFile(dir)
-}
-
-func syncFile(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return cmp.Or(f.Sync(), f.Close())
 }
