@@ -52,6 +52,11 @@ func (r *SystemResolver) Resolve(ctx context.Context, question dns.Question, dns
 	if err != nil {
 		return nil, err
 	}
+	return askServers(ctx, servers, question, dnssec)
+}
+
+// askServers returns the first answer of servers that is not a failure of its server.
+func askServers(ctx context.Context, servers []string, question dns.Question, dnssec bool) (*dns.Msg, error) {
 	q := &dns.Msg{Question: []dns.Question{question}}
 	q.RecursionDesired = true
 	q.SetEdns0(udpSize, dnssec)

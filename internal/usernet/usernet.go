@@ -93,7 +93,8 @@ type Options struct {
 	// Dial replaces net.Dialer's DialContext.
 	Dial DialFunc
 	// Resolver answers the DNS questions that the policy lets pass. Nil means
-	// the servers in the machine's resolv.conf, read anew when it changes.
+	// the servers in the machine's resolv.conf, read anew when it changes, and on
+	// Windows those of its adapters.
 	Resolver Resolver
 	// MTU of the link; 0 means DefaultMTU.
 	MTU int
@@ -118,7 +119,7 @@ func (o Options) withDefaults() Options {
 		o.Dial = (&net.Dialer{}).DialContext
 	}
 	if o.Resolver == nil {
-		o.Resolver = NewSystemResolver("/etc/resolv.conf")
+		o.Resolver = systemResolver()
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
