@@ -47,7 +47,8 @@ type Options struct {
 	// have a CloseWrite, as those of TCP, of TLS and of Unix sockets do.
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Fetch gives an image that the engine lacks, whose name in full is ref, as docker
-	// save writes it, called as, in place of the engine's own pull. Kinds: those of Create.
+	// save writes it, called as, in place of the engine's own pull. Kinds: those of Create;
+	// ErrUnsupported has the engine pull it, without credentials.
 	Fetch func(ctx context.Context, ref, as string, progress func(atoll.Progress)) (io.ReadCloser, error)
 	// Online has sandboxes with a network of mode on: the engine's machine is one that
 	// keeps them from what they are not to reach. Each is alone on it.

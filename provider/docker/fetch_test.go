@@ -126,3 +126,28 @@ func dropNetwork(t *testing.T, network string) {
 		t.Error(err)
 	}
 }
+
+// What who has images cannot fetch the engine does, also by a digest.
+func TestFetchUnsupported(t *testing.T) {
+	reg := serve(t)
+	ref := reg.Push("itself:1", testimage.WithSockets(t))
+	digest, err := testimage.WithSockets(t).Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := opened(t, func(o *docker.Options) {
+		o.Fetch = func(_ context.Context, ref, _ string, _ func(atoll.Progress)) (io.ReadCloser, error) {
+			return nil, atoll.Errorf("image", ref, atoll.ErrUnsupported, "not on this system")
+		}
+	})
+	for _, ref := range []string{ref, strings.TrimSuffix(ref, ":1") + "@" + digest.String()} {
+		if out := run(t, create(t, p, atoll.Spec{Image: ref}), "echo fetched"); out != "fetched" {
+			t.Errorf("a sandbox of %s says %q", ref, out)
+		}
+		if got, err := p.ResolveImage(t.Context(), ref); err != nil || got != digest.String() {
+			t.Errorf("ResolveImage of %s: %q, %v, want %s", ref, got, err, digest)
+		}
+	}
+	_, err = p.Create(t.Context(), &atoll.Spec{Image: "atoll-local/nowhere:1"})
+	wantKind(t, "Create of what no registry has", err, atoll.ErrUnsupported, "not on this system")
+}

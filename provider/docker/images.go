@@ -200,16 +200,32 @@ func (p *Provider) load(ctx context.Context, ref string, progress func(atoll.Pro
 	return errors.Join(ctx.Err(), err)
 }
 
-// pull has the engine pull an image, with the credentials that docker's command
-// line has for its registry.
+// pull has the engine get an image: from who has it, or by itself, with the credentials that
+// docker's command line has for its registry.
 func (p *Provider) pull(ctx context.Context, ref string, progress func(atoll.Progress)) error {
-	if p.opts.Fetch != nil {
-		return p.load(ctx, ref, progress)
+	if p.opts.Fetch == nil {
+		auth, err := credentials(ref)
+		if err != nil {
+			return atoll.Errorf("create", ref, atoll.ErrDenied, "docker's credentials: %w", err)
+		}
+		return p.pullAs(ctx, ref, auth, progress)
 	}
-	auth, err := credentials(ref)
-	if err != nil {
-		return atoll.Errorf("create", ref, atoll.ErrDenied, "docker's credentials: %w", err)
+	err := p.load(ctx, ref, progress)
+	if atoll.KindOf(err) != atoll.ErrUnsupported || isLocal(ref) {
+		return err
 	}
+	if err := p.pullAs(ctx, ref, "", progress); err != nil {
+		return err
+	}
+	if as := p.heldAs(ref); as != ref {
+		_, err := p.engine.ImageTag(ctx, client.ImageTagOptions{Source: ref, Target: as})
+		return p.failed(ctx, "create", ref, err)
+	}
+	return nil
+}
+
+// pullAs has the engine pull an image from its registry.
+func (p *Provider) pullAs(ctx context.Context, ref, auth string, progress func(atoll.Progress)) error {
 	stream, err := p.engine.ImagePull(ctx, ref, client.ImagePullOptions{RegistryAuth: auth})
 	if err == nil {
 		err = pulled(stream, progress)
