@@ -163,6 +163,7 @@ func TestWSL2(t *testing.T) {
 	}
 
 	for _, d := range p.list(t) { // as wsl --shutdown does
+		p.dropGroups(t, d)
 		if err := syscall.Kill(d.PID, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -192,6 +193,28 @@ func TestWSL2(t *testing.T) {
 	if list, err := p.machines.List(t.Context(), atoll.Filter{}); err != nil || len(list) > 0 {
 		t.Errorf("machines %+v (%v)", list, err)
 	}
+}
+
+// dropGroups has the cgroups of the containers in a distribution go with the test: what is
+// killed leaves them, in a kernel that is this machine's here.
+func (p *wslPlace) dropGroups(t *testing.T, d fakewsl.Distribution) {
+	t.Helper()
+	containers, err := os.ReadDir(filepath.Join(d.Root(), "var/lib/docker/containers"))
+	if err != nil || len(containers) == 0 {
+		t.Fatalf("%d containers in %s (%v)", len(containers), d.Name, err)
+	}
+	t.Cleanup(func() {
+		for _, c := range containers {
+			for _, pattern := range []string{"/sys/fs/cgroup/docker/", "/sys/fs/cgroup/*/docker/"} {
+				groups, _ := filepath.Glob(pattern + c.Name())
+				for _, g := range groups {
+					if err := os.Remove(g); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		}
+	})
 }
 
 // machineIn is the machine of a project.
