@@ -71,12 +71,29 @@ func (p *Provider) project(ctx context.Context, name string) (atoll.Project, err
 		return one, err
 	}
 	one.Sandboxes = len(sandboxes)
-	used, err := disk.Used(p.opts.Config.DataDisk(name))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	used, err := used(p.opts.Config.DataDisk(name))
+	if err != nil {
 		return one, atoll.E("projects", name, atoll.KindOf(err), err)
 	}
 	one.Disk = atoll.Bytes(used)
 	return one, nil
+}
+
+// used is how much what a machine keeps at path takes up, be it a file, a directory or
+// nothing.
+func used(path string) (sum int64, err error) {
+	err = filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			var n int64
+			n, err = disk.Used(path)
+			sum += n
+		}
+		if errors.Is(err, fs.ErrNotExist) { // any more
+			return nil
+		}
+		return err
+	})
+	return sum, err
 }
 
 var _ atoll.ProjectLister = (*Provider)(nil)

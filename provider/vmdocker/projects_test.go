@@ -40,6 +40,16 @@ func TestProjects(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	home := filepath.Join(dir, "project-home-data.img") // a directory, where machines have no disks
+	if err := os.MkdirAll(filepath.Join(home, "of", "wsl"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, "of", "wsl", "disk"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := used(home); err != nil || got < 1<<20 || got > 2<<20 {
+		t.Errorf("a directory with 1 MiB takes up %d (%v)", got, err)
+	}
 	sb, err := p.opts.Machines.Create(t.Context(), &atoll.Spec{Name: machineName, Project: "machine"})
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +66,8 @@ func TestProjects(t *testing.T) {
 	}
 	disk := atoll.Project{Name: "disk", Provider: Name, Sandboxes: 1, Disk: 1}
 	noted := atoll.Project{Name: "noted", Provider: Name, Sandboxes: 2}
-	list(disk, atoll.Project{Name: "machine", Provider: Name, Machine: atoll.StateStopped}, noted)
+	of := atoll.Project{Name: "home", Provider: Name, Disk: 1}
+	list(disk, of, atoll.Project{Name: "machine", Provider: Name, Machine: atoll.StateStopped}, noted)
 	if st, err := sb.Status(t.Context()); err != nil || st.State != atoll.StateStopped {
 		t.Errorf("the machine is %s, %v: it was started", st.State, err)
 	}
@@ -64,9 +75,9 @@ func TestProjects(t *testing.T) {
 	if err := p.RemoveProject(t.Context(), "machine"); err != nil {
 		t.Fatal(err)
 	}
-	list(disk, noted)
+	list(disk, of, noted)
 	if err := p.RemoveProject(t.Context(), "disk"); err != nil {
 		t.Fatal(err)
 	}
-	list(noted)
+	list(of, noted)
 }
