@@ -46,7 +46,7 @@ func withArchive(path string, flag int, fill func(w *tar.Writer) error) error {
 
 // buildArchive makes the bundle of r, which is a root archive.
 func (s *Store) buildArchive(ctx context.Context, r Recipe, guest []byte, m *meter) (*Bundle, error) {
-	root, release, err := s.debianPart(ctx, "debian archive", FormatArchive, r, m, archive)
+	root, release, err := s.debianPart(ctx, debianArchive, FormatArchive, r, m, archive)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/vm"
 )
 
@@ -41,6 +42,44 @@ func readArchive(t *testing.T, file string, each func(name string, r io.Reader) 
 		t.Fatal(err)
 	}
 	return all
+}
+
+// A disk made of an archive is the one that is made of what the archive was made of.
+func TestDiskOfArchive(t *testing.T) {
+	testenv.Need(t, testenv.Program("sqfstar", "squashfs-tools"))
+	s := open(t, t.TempDir(), Options{})
+	tree := testTree(t)
+	key := []any{debianArchive, "test"}
+	disk := func(format string, pack packer, fill func(context.Context, tarTo) error) *part {
+		t.Helper()
+		p, err := diskPart(t.Context(), t.TempDir(), &Disk{ID: RootDisk, Format: format}, pack, fill)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	direct := func(ctx context.Context, to tarTo) error { return packTree(ctx, tree, to, &meter{}) }
+	fromArchive := func(ctx context.Context, to tarTo) error {
+		installed, err := s.fromArchive(ctx, key, to, &meter{})
+		if err == nil && !slices.Equal(installed, []string{"a=1"}) {
+			t.Errorf("%q is installed", installed)
+		}
+		return err
+	}
+	if _, err := s.fromArchive(t.Context(), key, tarTo{}, &meter{}); !errors.Is(err, errNoPart) {
+		t.Errorf("without an archive: %v", err)
+	}
+	_, release, err := s.part(t.Context(), key, false, func(dir string) (*part, error) {
+		return diskPart(t.Context(), dir, &Disk{ID: RootDisk, Format: FormatArchive, Packages: []string{"a=1"}}, archive, direct)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	want, got := disk(FormatSquashfs, squash, direct), disk(FormatSquashfs, squash, fromArchive)
+	if want.Disk.Digest != got.Disk.Digest {
+		t.Errorf("made of an archive it is %s, else %s", got.Disk.Digest, want.Disk.Digest)
+	}
 }
 
 // The same files and guest make the same archive, and what they have survives.

@@ -1,11 +1,14 @@
 package bundle
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -204,14 +207,50 @@ func (s *Store) debianPart(ctx context.Context, kind, format string, r Recipe, m
 		}
 		init = append(b, '\n')
 	}
-	key := []any{kind, runtime.GOARCH, r.Suite, r.Mirror, r.Packages, string(init)}
-	return s.part(ctx, key, r.Fresh, func(dir string) (*part, error) {
-		m.start("install", r.Suite)
+	key := func(kind string) []any {
+		return []any{kind, runtime.GOARCH, r.Suite, r.Mirror, r.Packages, string(init)}
+	}
+	return s.part(ctx, key(kind), r.Fresh, func(dir string) (*part, error) {
 		d := &Disk{ID: RootDisk, Format: format, Suite: r.Suite}
 		return diskPart(ctx, dir, d, pack, func(ctx context.Context, to tarTo) (err error) {
+			if kind != debianArchive && !r.Fresh {
+				if d.Packages, err = s.fromArchive(ctx, key(debianArchive), to, m); !errors.Is(err, errNoPart) {
+					return err
+				}
+			}
+			m.start("install", r.Suite)
 			d.Packages, err = debian(ctx, filepath.Dir(dir), r, init, to, m)
 			return err
 		})
+	})
+}
+
+// debianArchive is the kind of the parts that are archives.
+const debianArchive = "debian archive"
+
+// errNoPart is why nothing can be made of a part.
+var errNoPart = errors.New("there is no such part")
+
+// fromArchive writes the files that are in the archive with that key, and returns what is
+// installed: that need not be done once more for a disk. It is errNoPart without one.
+func (s *Store) fromArchive(ctx context.Context, key []any, to tarTo, m *meter) (installed []string, err error) {
+	packed, release, err := s.part(ctx, key, false, func(string) (*part, error) { return nil, errNoPart })
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	f, err := os.Open(filepath.Join(packed.dir, packed.Disk.Name))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	m.start("unpack", packed.Disk.Suite)
+	return packed.Disk.Packages, readTar(ctx, f, func(hdr *tar.Header, r io.Reader) error {
+		if err := to.WriteHeader(hdr); err != nil {
+			return err
+		}
+		_, err := io.Copy(to, r)
+		return err
 	})
 }
 
