@@ -38,7 +38,17 @@ func (n notes) write(st atoll.Status) error {
 	if err := os.MkdirAll(n.sandboxes(st.Spec.Project), 0o700); err != nil {
 		return err
 	}
-	return disk.WriteJSON(n.path(st.Spec.Project, st.ID), st)
+	return n.put(n.path(st.Spec.Project, st.ID), st)
+}
+
+// put replaces a file, which many may do at once, in many programs.
+func (n notes) put(path string, v any) error {
+	lock, err := disk.WaitLock(filepath.Join(string(n), "notes.lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	return disk.WriteJSON(path, v)
 }
 
 // forget drops what is noted of a sandbox.
@@ -140,7 +150,7 @@ func (n notes) keep(project, kind string, v any) error {
 	if err := os.MkdirAll(n.sandboxes(project), 0o700); err != nil {
 		return err
 	}
-	return disk.WriteJSON(filepath.Join(n.project(project), kind+".json"), v)
+	return n.put(filepath.Join(n.project(project), kind+".json"), v)
 }
 
 func (n notes) recall(project, kind string, v any) error {

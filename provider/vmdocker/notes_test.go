@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -195,4 +196,23 @@ func TestEngineOfAMachineThatIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// Many note one sandbox at once, as programs that look at it do.
+func TestNotesAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	st := atoll.Status{ID: atoll.NewID(), State: atoll.StateRunning, Spec: atoll.Spec{Project: "p"}}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			n := notes(dir)
+			for range 50 {
+				if err := errors.Join(n.write(st), n.keep("p", kindVolumes, []string{"v"})); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }
