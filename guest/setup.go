@@ -6,13 +6,16 @@ import (
 )
 
 // An Order is what a host asks of a Computer on its control port, once for each
-// connection. One of its fields is set.
+// connection. One of its fields is set, but for Now.
 type Order struct {
 	Setup *Setup          `json:"setup,omitempty"` // once, and before all others
 	Main  bool            `json:"main,omitempty"`  // starts the main process
 	Stop  *atoll.Duration `json:"stop,omitempty"`  // asks every process to end, and kills them after so long
 	Count bool            `json:"count,omitempty"` // counts processes
 	Time  int64           `json:"time,omitempty"`  // sets the clock, in nanoseconds since 1970: it stands still while a machine is paused
+	// Now, with Count, is what the host's clock says, as in Time: one that is a second
+	// behind is set to that, as they are where a hypervisor gets no CPU. None goes back.
+	Now int64 `json:"now,omitempty"`
 }
 
 // A Reply answers an Order, when it is done.

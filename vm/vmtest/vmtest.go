@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -119,11 +120,6 @@ func (r *room) start(h *vm.Hardware) vm.Machine {
 // tell tells the guest what it is, besides what all are.
 func (r *room) tell(m vm.Machine, change ...func(*guest.Setup)) guest.Reply {
 	r.t.Helper()
-	conn, err := m.Dial(r.ctx(), vm.PortControl)
-	if err != nil {
-		r.t.Fatalf("Dial the control port: %v", err)
-	}
-	defer conn.Close()
 	entropy := make([]byte, 32)
 	_, _ = rand.Read(entropy)
 	setup := guest.Setup{
@@ -133,7 +129,18 @@ func (r *room) tell(m vm.Machine, change ...func(*guest.Setup)) guest.Reply {
 	for _, c := range change {
 		c(&setup)
 	}
-	if err := json.NewEncoder(conn).Encode(guest.Order{Setup: &setup}); err != nil {
+	return r.order(m, guest.Order{Setup: &setup})
+}
+
+// order asks the guest for something.
+func (r *room) order(m vm.Machine, o guest.Order) guest.Reply {
+	r.t.Helper()
+	conn, err := m.Dial(r.ctx(), vm.PortControl)
+	if err != nil {
+		r.t.Fatalf("Dial the control port: %v", err)
+	}
+	defer conn.Close()
+	if err := json.NewEncoder(conn).Encode(o); err != nil {
 		r.t.Fatal(err)
 	}
 	var reply guest.Reply
@@ -184,6 +191,9 @@ func life(t *testing.T, r *room) {
 			t.Errorf("told once more it says %+v", reply)
 		}
 	}
+	if !r.lab.Dialled && !r.lab.Driver.Caps().Root { // else the clock is everybody's
+		clock(t, r, m, sb)
+	}
 	if err := m.Stop(r.ctx()); err != nil {
 		t.Fatalf("Stop: %v", err)
 	}
@@ -196,6 +206,30 @@ func life(t *testing.T, r *room) {
 	for range 2 {
 		if err := m.Kill(); err != nil {
 			t.Errorf("Kill: %v", err)
+		}
+	}
+}
+
+// clock checks that a clock which is behind is set when the guest hears what time it is,
+// and that no clock goes back for that.
+func clock(t *testing.T, r *room, m vm.Machine, sb atoll.Sandbox) {
+	now := time.Now()
+	for _, tt := range []struct {
+		name        string
+		is, said    time.Time
+		from, until time.Time
+	}{
+		{"an hour behind", now.Add(-time.Hour), now, now, now.Add(30 * time.Minute)},
+		{"an hour ahead", now.Add(time.Hour), now, now.Add(time.Hour), now.Add(2 * time.Hour)},
+	} {
+		for _, o := range []guest.Order{{Time: tt.is.UnixNano()}, {Count: true, Now: tt.said.UnixNano()}} {
+			if reply := r.order(m, o); reply.Kind != "" || reply.Message != "" {
+				t.Errorf("%s: %+v: %s", tt.name, o, reply.Message)
+			}
+		}
+		seconds, err := strconv.ParseInt(strings.TrimSpace(r.output(sb, "date", "+%s")), 10, 64)
+		if got := time.Unix(seconds, 0); err != nil || got.Before(tt.from.Truncate(time.Second)) || got.After(tt.until) {
+			t.Errorf("%s: the clock says %v, %v; want one from %v to %v", tt.name, got, err, tt.from, tt.until)
 		}
 	}
 }

@@ -288,7 +288,7 @@ func (e *engine) answer(ctx context.Context, more time.Duration) (context.Contex
 	return context.WithTimeout(ctx, e.answering()+more)
 }
 
-// mind asks the guest from time to time whether it is there. A machine whose guest does not
+// mind asks the guest from time to time whether it is there, and tells it what time it is. A machine whose guest does not
 // answer has hung, and is killed: then whoever waits for something in it knows, and nothing
 // else would tell.
 func (e *engine) mind() {
@@ -304,7 +304,7 @@ func (e *engine) mind() {
 			continue
 		}
 		ctx, cancel := e.answer(context.Background(), 0)
-		_, _ = e.order(ctx, "ask", guest.Order{Count: true})
+		_, _ = e.order(ctx, "ask", guest.Order{Count: true, Now: time.Now().UnixNano()})
 		silent := ctx.Err() != nil
 		cancel()
 		_, now := e.stalls()
