@@ -4,19 +4,16 @@ import (
 	"bufio"
 	"context"
 	"debug/elf"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,10 +23,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/vm"
 	"github.com/seed46cd37a8/atoll/vm/firecracker"
+	"github.com/seed46cd37a8/atoll/vm/vmtest"
 )
-
-// starterVar makes the test binary one that starts a machine and stays.
-const starterVar = "ATOLL_FIRECRACKER_STARTER"
 
 func TestMain(m *testing.M) {
 	switch name := filepath.Base(os.Args[0]); {
@@ -40,9 +35,8 @@ func TestMain(m *testing.M) {
 	case os.Getpid() == 1 && name == "init":
 		fmt.Println("guest:", asGuest())
 		select {}
-	case os.Getenv(starterVar) != "":
-		starter(os.Getenv(starterVar))
 	}
+	vmtest.Starter(firecracker.New)
 	os.Exit(m.Run())
 }
 
@@ -596,48 +590,14 @@ func TestDialFaults(t *testing.T) {
 	})
 }
 
-// starter starts the machine that text describes, says so, and stays.
-func starter(text string) {
-	var s struct {
-		Opts firecracker.Options
-		H    vm.Hardware
-	}
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		panic(err)
-	}
-	m, err := firecracker.New(s.Opts).New(&s.H)
-	if err == nil {
-		err = m.Start(context.Background())
-	}
-	fmt.Println("started:", err)
-	time.Sleep(time.Hour)
-}
-
 func TestEndsWithItsStarter(t *testing.T) { testStarter(t, newLab(t, fakevmm.Script{})) }
 
 func testStarter(t *testing.T, l *lab) {
-	text, err := json.Marshal(map[string]any{"Opts": l.opts, "H": l.h})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), starterVar+"="+string(text))
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if said, err := bufio.NewReader(out).ReadString('\n'); err != nil || said != "started: <nil>\n" {
-		t.Errorf("%q, %v", said, err)
-	}
+	kill := vmtest.StartElsewhere(t, l.opts, l.h)
 	if len(processes(l.bin)) == 0 {
 		t.Error("there is no machine")
 	}
-	_ = cmd.Process.Signal(syscall.SIGKILL)
-	_ = cmd.Wait() // it was killed
+	kill()
 	for deadline := time.Now().Add(10 * time.Second); len(processes(l.bin)) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("they outlive their starter: %v", processes(l.bin))

@@ -4,7 +4,6 @@ package vz_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,19 +22,15 @@ import (
 	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/fakevmm"
 	"github.com/seed46cd37a8/atoll/vm"
+	"github.com/seed46cd37a8/atoll/vm/vmtest"
 	"github.com/seed46cd37a8/atoll/vm/vz"
 )
 
-// starterVar makes the test binary one that starts a machine and stays.
-const starterVar = "ATOLL_VZ_STARTER"
-
 func TestMain(m *testing.M) {
-	switch {
-	case filepath.Base(os.Args[0]) == "vfkit":
+	if filepath.Base(os.Args[0]) == "vfkit" {
 		os.Exit(fakevmm.VFKit(os.Args))
-	case os.Getenv(starterVar) != "":
-		starter(os.Getenv(starterVar))
 	}
+	vmtest.Starter(vz.New)
 	os.Exit(m.Run())
 }
 
@@ -400,43 +395,9 @@ func TestEndsByItself(t *testing.T) {
 	wantKind(t, err, atoll.ErrStopped)
 }
 
-func starter(text string) {
-	var s struct {
-		Opts vz.Options
-		H    vm.Hardware
-	}
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		panic(err)
-	}
-	m, err := vz.New(s.Opts).New(&s.H)
-	if err == nil {
-		err = m.Start(context.Background())
-	}
-	fmt.Println("started:", err)
-	time.Sleep(time.Hour)
-}
-
 func TestEndsWithItsStarter(t *testing.T) {
 	l := newLab(t, fakevmm.VFKitScript{})
-	text, err := json.Marshal(map[string]any{"Opts": l.opts, "H": l.h})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), starterVar+"="+string(text))
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	said := make([]byte, len("started: <nil>\n"))
-	if _, err := io.ReadFull(out, said); err != nil || string(said) != "started: <nil>\n" {
-		t.Fatalf("%q, %v", said, err)
-	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait() // it was killed
+	vmtest.StartElsewhere(t, l.opts, l.h)()
 	for deadline := time.Now().Add(10 * time.Second); exec.Command("pgrep", "-f", l.opts.Program+" --log-level").Run() == nil; {
 		if time.Now().After(deadline) {
 			t.Fatal("it outlives its starter")

@@ -19,6 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
 	"github.com/seed46cd37a8/atoll/vm"
+	"github.com/seed46cd37a8/atoll/vm/vmtest"
 	"github.com/seed46cd37a8/atoll/vm/wsl2"
 )
 
@@ -306,7 +307,7 @@ func TestHomeOfTwo(t *testing.T) {
 // A host that dies takes its guest along, and leaves the Home to the next one.
 func TestHostDies(t *testing.T) {
 	h := newHouse(t)
-	die := startElsewhere(t, h.opts, h.h)
+	die := vmtest.StartElsewhere(t, h.opts, h.h)
 	t.Cleanup(die)
 	h.await("nothing runs", func(d fakewsl.Distribution) bool { return d.PID != 0 })
 	_, err := h.try()

@@ -22,6 +22,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/vm"
+	"github.com/seed46cd37a8/atoll/vm/vmtest"
 	"github.com/seed46cd37a8/atoll/vm/wsl2"
 )
 
@@ -29,12 +30,10 @@ import (
 var program = fakeWSL
 
 func TestMain(m *testing.M) {
-	switch {
-	case filepath.Base(os.Args[0]) == "wsl.exe":
+	if filepath.Base(os.Args[0]) == "wsl.exe" {
 		os.Exit(program(os.Args))
-	case os.Getenv(starterVar) != "":
-		starter(os.Getenv(starterVar))
 	}
+	vmtest.Starter(wsl2.New)
 	os.Exit(m.Run())
 }
 
@@ -441,4 +440,24 @@ func TestDecode(t *testing.T) {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}
+}
+
+// What is left by a starter that was killed: the guest has ended with its stdin, and the
+// distribution goes with the next one of that name.
+func TestLeftovers(t *testing.T) {
+	l := newLab(t, script{})
+	vmtest.StartElsewhere(t, l.opts, l.h)()
+	if len(l.known()) != 1 {
+		t.Fatalf("distributions: %v", l.known())
+	}
+	m := l.start()
+	conn, err := m.Dial(l.ctx(), echoPort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	if err := m.Kill(); err != nil {
+		t.Error(err)
+	}
+	l.nothingLeft()
 }
