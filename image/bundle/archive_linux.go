@@ -51,28 +51,17 @@ func (s *Store) buildArchive(ctx context.Context, r Recipe, guest []byte, m *met
 		return nil, err
 	}
 	defer release()
-	t, err := s.temp()
-	if err != nil {
-		return nil, err
-	}
-	defer t.close()
-	m.start("pack", r.Name)
-	dir := filepath.Join(t.dir, "bundle")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
-	d := *root.Disk
-	path := filepath.Join(dir, d.Name)
-	if _, err := copyFile(ctx, path, filepath.Join(root.dir, d.Name)); err != nil {
-		return nil, err
-	}
-	if err := endArchive(path, guest); err != nil {
-		return nil, err
-	}
-	d.Guest = digestOf(guest)
-	if d.File, err = measure(dir, d.Name); err != nil {
-		return nil, err
-	}
-	man := &Manifest{Version: ManifestVersion, Arch: runtime.GOARCH, Disks: []Disk{d}, Init: dockerInit}
-	return s.seal(dir, man, r.Name)
+	return s.pack(r, m, func(dir string) (*Manifest, error) {
+		d := *root.Disk
+		path := filepath.Join(dir, d.Name)
+		if _, err := copyFile(ctx, path, filepath.Join(root.dir, d.Name)); err != nil {
+			return nil, err
+		}
+		if err := endArchive(path, guest); err != nil {
+			return nil, err
+		}
+		d.Guest = digestOf(guest)
+		d.File, err = measure(dir, d.Name)
+		return &Manifest{Version: ManifestVersion, Arch: runtime.GOARCH, Disks: []Disk{d}, Init: dockerInit}, err
+	})
 }

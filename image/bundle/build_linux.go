@@ -68,6 +68,29 @@ func (s *Store) build(ctx context.Context, r Recipe, m *meter) (*Bundle, error) 
 	}
 	defer release()
 
+	return s.pack(r, m, func(dir string) (*Manifest, error) {
+		man := &Manifest{Version: ManifestVersion, Arch: runtime.GOARCH, Kernel: *kernel.Kernel, Disks: []Disk{*root.Disk}}
+		if r.Docker {
+			man.Init = dockerInit
+		}
+		for _, p := range []*part{kernel, root} {
+			for _, f := range p.files() {
+				if err := os.Link(filepath.Join(p.dir, f.Name), filepath.Join(dir, f.Name)); err != nil {
+					return nil, err
+				}
+			}
+		}
+		load, err := loadPart(kernel, r.modules())
+		if err != nil {
+			return nil, err
+		}
+		man.Initrd, err = packInitrd(dir, guest, man.Kernel.Release, load, r.Compress)
+		return man, err
+	})
+}
+
+// pack makes the bundle of r, of what fill puts into a directory and tells of it.
+func (s *Store) pack(r Recipe, m *meter, fill func(dir string) (*Manifest, error)) (*Bundle, error) {
 	t, err := s.temp()
 	if err != nil {
 		return nil, err
@@ -78,22 +101,8 @@ func (s *Store) build(ctx context.Context, r Recipe, m *meter) (*Bundle, error) 
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	man := &Manifest{Version: ManifestVersion, Arch: runtime.GOARCH, Kernel: *kernel.Kernel, Disks: []Disk{*root.Disk}}
-	if r.Docker {
-		man.Init = dockerInit
-	}
-	for _, p := range []*part{kernel, root} {
-		for _, f := range p.files() {
-			if err := os.Link(filepath.Join(p.dir, f.Name), filepath.Join(dir, f.Name)); err != nil {
-				return nil, err
-			}
-		}
-	}
-	load, err := loadPart(kernel, r.modules())
+	man, err := fill(dir)
 	if err != nil {
-		return nil, err
-	}
-	if man.Initrd, err = packInitrd(dir, guest, man.Kernel.Release, load, r.Compress); err != nil {
 		return nil, err
 	}
 	return s.seal(dir, man, r.Name)
