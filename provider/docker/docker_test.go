@@ -137,7 +137,7 @@ func (d *daemon) open(t testing.TB, change ...func(*docker.Options)) *docker.Pro
 	t.Cleanup(d.dropImages) // what one test has pulled another has not
 	t.Cleanup(func() {
 		if t.Failed() {
-			d.revive(t)
+			d.revive(t, patience)
 		}
 	})
 	return p
