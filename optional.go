@@ -64,7 +64,8 @@ func ProbeProvider(ctx context.Context, p Provider) Probe {
 // A Preparer is a Provider that can do slow work, such as pulling an image,
 // before it is needed.
 type Preparer interface {
-	// Prepare returns when Create with spec would not have to fetch anything.
+	// Prepare returns when Create with spec would not have to fetch anything; where
+	// there is no Caps.ImageStore it may do nothing.
 	// progress may be nil; it is called from one goroutine at a time.
 	Prepare(ctx context.Context, spec *Spec, progress func(Progress)) error
 }
@@ -205,7 +206,7 @@ type WorkspaceStore interface {
 	RemoveWorkspace(ctx context.Context, project, name string) error
 }
 
-// An ImageStore is a Provider with Caps.Images: it keeps the images that Create
+// An ImageStore is a Provider with Caps.ImageStore: it keeps the images that Create
 // and Prepare have fetched. Where it is made of several providers, "NAME=REF" is
 // the image that the one called NAME keeps.
 type ImageStore interface {

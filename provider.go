@@ -65,13 +65,14 @@ const (
 	IsolationVM        Isolation = "vm"        // a hypervisor
 )
 
-// Durability says what of a sandbox's root file system is there again after it
-// stopped. Its work directory and volumes always are, where Caps.Volumes.
+// Durability says what of a sandbox's root file system is there again when it
+// starts after it stopped. Its work directory and volumes always are, where
+// Caps.Volumes.
 type Durability string
 
 // The degrees of durability.
 const (
-	DurableNone  Durability = "none"  // nothing, or it cannot start again
+	DurableNone  Durability = "none"  // nothing: it is as the image has it, if there is a start at all (Caps.Restart)
 	DurableStop  Durability = "stop"  // a clean Stop and Start keeps files
 	DurableCrash Durability = "crash" // the files of a killed sandbox survive too
 )
@@ -79,7 +80,8 @@ const (
 // Caps says what a provider's sandboxes can do. It tells the truth: the
 // conformance suite fails when a true one does not work or a false one does.
 type Caps struct {
-	Durable      Durability `json:"durable"`
+	Restart      bool       `json:"restart"`        // a stopped sandbox can start again; what it finds of its root file system Durable tells
+	Durable      Durability `json:"durable"`        // "none" without Restart
 	Survives     bool       `json:"survives"`       // sandboxes outlive the process that made them
 	Reattach     bool       `json:"reattach"`       // after that, Process finds what Exec has started, and time limits hold
 	ExitSignal   bool       `json:"exit_signal"`    // Exit.Signal
@@ -91,7 +93,8 @@ type Caps struct {
 	Pause        bool       `json:"pause"`          // Pauser
 	Snapshot     bool       `json:"snapshot"`       // Snapshotter, Spec.Snapshot
 	Usage        bool       `json:"usage"`          // Meter
-	Images       bool       `json:"images"`         // Spec.Image names an OCI image, ImageStore
+	Images       bool       `json:"images"`         // Spec.Image names an OCI image
+	ImageStore   bool       `json:"image_store"`    // ImageStore: what was fetched can be listed, and removed
 	Users        bool       `json:"users"`          // users other than the default one
 	BindMounts   bool       `json:"bind_mounts"`    // Mount of type bind
 	Volumes      bool       `json:"volumes"`        // data volumes and Mount of type volume
@@ -204,7 +207,7 @@ func (st Status) Clone() Status {
 }
 
 // Resolve finds a sandbox by id or by its name in a project ("" means
-// DefaultProject). Ids win over names. A name that is an id is found by all forms of
+// DefaultProject, or the first of its own to an account that may not use that). Ids win over names. A name that is an id is found by all forms of
 // that. Kinds: ErrNotFound.
 func Resolve(ctx context.Context, p Provider, project, ref string) (Sandbox, error) {
 	id, err := NormalizeID(ref)
@@ -227,7 +230,7 @@ func named(ctx context.Context, p Provider, project, ref string) (Sandbox, error
 		return nil, E("get", ref, ErrNotFound, nil)
 	}
 	if project == "" {
-		project = DefaultProject
+		project = AccountFrom(ctx).ProjectOr(DefaultProject)
 	}
 	if r, ok := p.(Resolver); ok {
 		id, err := r.Resolve(ctx, project, ref)

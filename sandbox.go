@@ -21,8 +21,9 @@ type Sandbox interface {
 	Status(ctx context.Context) (Status, error)
 
 	// Start brings a created, stopped or failed sandbox to running. Starting a
-	// running one does nothing. Kinds: ErrNotFound, ErrUnsupported (a provider
-	// with Caps.Durable "none" may refuse), ErrConflict (paused), ErrUnavailable.
+	// running one does nothing. Kinds: ErrNotFound, ErrUnsupported (it was
+	// started before, and there is no Caps.Restart), ErrConflict (paused),
+	// ErrUnavailable.
 	Start(ctx context.Context) error
 
 	// Stop asks every process to end (SIGTERM), kills what is left after grace,
@@ -236,7 +237,8 @@ type ProcessStatus struct {
 	TTY     bool         `json:"tty,omitempty"`
 	PID     int          `json:"pid,omitempty"` // inside the sandbox, where known
 	Started time.Time    `json:"started"`
-	Exit    *Exit        `json:"exit,omitempty"` // nil while it runs
+	Exit    *Exit        `json:"exit,omitempty"`  // nil while it runs
+	Stdin   int64        `json:"stdin,omitempty"` // bytes of input that were passed on to it, where known
 	Stdout  StreamStatus `json:"stdout"`
 	Stderr  StreamStatus `json:"stderr"`
 }

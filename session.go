@@ -177,7 +177,7 @@ type Opening string
 const (
 	OpeningMade      Opening = "made"      // there was none
 	OpeningFound     Opening = "found"     // running
-	OpeningRestarted Opening = "restarted" // it had stopped, or failed: files are there, processes are not
+	OpeningRestarted Opening = "restarted" // it had stopped, or failed: files are there as Caps.Durable says, processes are not
 	OpeningReplaced  Opening = "replaced"  // it was gone, or could not be started again
 )
 
