@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -65,14 +66,42 @@ func (a *attachment) detach() {
 	}
 }
 
+// part is detach when why is what ended it. A client that was lost, rather than gone, may
+// come again for what has not arrived.
+func (a *attachment) part(why error) {
+	for _, o := range a.outs {
+		if atoll.KindOf(why) == atoll.ErrUnavailable && !errors.Is(why, context.Canceled) {
+			o.lose(ReturnTime)
+		} else {
+			o.detach()
+		}
+	}
+}
+
+// ReturnTime is how long nothing of a process's output is dropped after a writer of an
+// attachment has failed, or its ctx was ended, with an ErrUnavailable that is no
+// cancellation: whoever was lost may attach again where he was, and finds all. Until then the process waits when it
+// has printed more than Command.OutputLimit.
+const ReturnTime = 10 * time.Second
+
 // copy delivers until every stream has ended, a writer fails or ctx ends. When
 // ctx ends the streams are detached at once, even while a writer blocks; copy
 // itself returns only when nothing writes any longer.
 func (a *attachment) copy(ctx context.Context) error {
-	defer a.detach()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(ctx, a.detach)()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { a.part(context.Cause(ctx)) })()
+	err := a.carry(ctx, cancel)
+	why := err
+	if ctx.Err() != nil {
+		why = context.Cause(ctx)
+	}
+	a.part(why)
+	return err
+}
+
+// carry is copy without the end.
+func (a *attachment) carry(ctx context.Context, cancel context.CancelCauseFunc) error {
 	if a.joint || len(a.outs) < 2 {
 		return a.deliver(ctx, a.outs)
 	}
@@ -80,13 +109,13 @@ func (a *attachment) copy(ctx context.Context) error {
 	go func() {
 		err := a.deliver(ctx, a.outs[1:])
 		if err != nil {
-			cancel()
+			cancel(err)
 		}
 		second <- err
 	}()
 	err := a.deliver(ctx, a.outs[:1])
 	if err != nil {
-		cancel()
+		cancel(err)
 	}
 	other := <-second
 	if err == nil || other != nil && errors.Is(err, context.Canceled) {

@@ -30,8 +30,9 @@ type process struct {
 	// it open the end of output would hang up on the process.
 	replica *os.File
 
-	inMu sync.Mutex
-	in   *os.File // nil once closed; the terminal's master is never closed here
+	inMu  sync.Mutex
+	in    *os.File     // nil once closed; the terminal's master is never closed here
+	taken atomic.Int64 // bytes of input that it, or its pipe or terminal, has taken
 
 	timer    *time.Timer
 	timedOut atomic.Bool
@@ -156,9 +157,14 @@ func (p *process) input(b []byte) error {
 		return os.ErrClosed
 	}
 	if t, ok := p.handle.(Terminal); ok && p.tty {
-		return t.Input(in, b)
+		err := t.Input(in, b)
+		if err == nil {
+			p.taken.Add(int64(len(b)))
+		}
+		return err
 	}
-	_, err := in.Write(b)
+	n, err := in.Write(b)
+	p.taken.Add(int64(n))
 	return err
 }
 
@@ -200,8 +206,8 @@ func (p *process) expire() {
 // hold keeps both streams for their first readers, for so long.
 func (p *process) hold(d time.Duration) {
 	for _, r := range []*ring{p.stdout, p.stderr} {
-		r.hold()
-		time.AfterFunc(d, r.unhold)
+		held := r.hold()
+		time.AfterFunc(d, func() { r.unhold(held) })
 	}
 }
 
@@ -231,7 +237,7 @@ func (p *process) abandon() {
 
 func (p *process) status() atoll.ProcessStatus {
 	st := p.info
-	st.Stdout, st.Stderr = p.stdout.status(), p.stderr.status()
+	st.Stdin, st.Stdout, st.Stderr = p.taken.Load(), p.stdout.status(), p.stderr.status()
 	if exit := p.exit.Load(); exit != nil {
 		e := *exit
 		st.Exit = &e

@@ -2,6 +2,7 @@ package process
 
 import (
 	"sync"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -21,7 +22,8 @@ type ring struct {
 	start    int64     // the oldest byte kept
 	end      int64     // where the next byte goes
 	readers  map[*reader]struct{}
-	held     bool // nothing is dropped before the first reader comes
+	held     bool // nothing is dropped before the next reader comes
+	holds    int  // how often it was held, to tell the times apart
 	free     bool // readers no longer hold the writer back
 	finished bool // nothing more is kept
 }
@@ -34,6 +36,8 @@ type reader struct {
 	// Guarded by ring.mu.
 	pos   int64
 	until int64 // where to stop; -1 means at the end of the stream
+	lost  bool  // it is there only to keep what it had
+	heir  bool  // another one has come in its place
 }
 
 const minRing = 4 << 10
@@ -68,13 +72,28 @@ func (r *ring) spare() int64 {
 		return r.limit
 	}
 	slowest := r.end
+	for rd := range r.readers {
+		slowest = min(slowest, rd.pos-r.behind())
+	}
+	slowest = max(slowest, r.start)
 	if r.held {
 		slowest = r.start
 	}
-	for rd := range r.readers {
-		slowest = min(slowest, rd.pos)
-	}
 	return r.limit - (r.end - slowest)
+}
+
+// wayMost is how much may be on its way from a reader to where it is read, over a few
+// connections each of which takes 256 KiB.
+const wayMost = 768 << 10
+
+// behind is how much is kept of what an attached reader has had: it may not have arrived,
+// and who is lost comes again for it. Rings that are made small on purpose keep what they
+// can.
+func (r *ring) behind() int64 {
+	if r.limit < wayMost {
+		return 0
+	}
+	return min(r.limit*3/4, wayMost)
 }
 
 // put stores p, which is not longer than limit, over the oldest bytes.
@@ -209,24 +228,49 @@ func (r *ring) attach(from int64, noFollow bool, wake chan struct{}) (*reader, b
 	if r.readers == nil {
 		r.readers = make(map[*reader]struct{}, 1)
 	}
+	r.follow(rd)
 	r.readers[rd] = struct{}{}
 	r.held = false
 	return rd, true
 }
 
-// hold keeps the writer from dropping anything until the first reader comes.
-func (r *ring) hold() {
+// follow has rd be in the place of a reader that was where rd begins: one that was lost, or
+// is, and has not been missed.
+func (r *ring) follow(rd *reader) {
+	var best *reader
+	for old := range r.readers {
+		if !old.heir && rd.pos <= old.pos && old.pos-rd.pos <= r.behind() &&
+			(best == nil || old.lost && !best.lost || old.lost == best.lost && old.pos < best.pos) {
+			best = old
+		}
+	}
+	if best == nil {
+		return
+	}
+	best.heir = true
+	if best.lost {
+		delete(r.readers, best)
+	}
+}
+
+// hold keeps the writer from dropping anything until the next reader comes, and says which
+// time that is.
+func (r *ring) hold() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.held = true
+	r.holds++
+	return r.holds
 }
 
-// unhold ends that.
-func (r *ring) unhold() {
+// unhold ends the hold of that time.
+func (r *ring) unhold(time int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.held = false
-	r.room.Signal()
+	if r.holds == time {
+		r.held = false
+		r.room.Signal()
+	}
 }
 
 // detach lets the ring forget the reader. A second call does nothing.
@@ -238,6 +282,24 @@ func (rd *reader) detach() {
 	r.room.Signal()
 }
 
+// lose is detach for a reader whose other end was lost, and may come again. For so long
+// what it has not had is kept, and what it has just had, which may not have arrived.
+func (rd *reader) lose(d time.Duration) {
+	r := rd.ring
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, attached := r.readers[rd]; !attached || rd.lost {
+		return
+	}
+	if r.finished || r.free || rd.heir {
+		delete(r.readers, rd)
+		r.room.Signal()
+		return
+	}
+	rd.lost = true
+	time.AfterFunc(d, rd.detach)
+}
+
 // read copies what comes next into p. It never waits: n is 0 when there is
 // nothing new, and eof says that there never will be, as for a reader that was
 // detached. Bytes that were dropped are reported once, with n 0, as the gap
@@ -246,7 +308,7 @@ func (rd *reader) read(p []byte) (n int, from, to int64, eof bool) {
 	r := rd.ring
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, attached := r.readers[rd]; !attached {
+	if _, attached := r.readers[rd]; !attached || rd.lost {
 		return 0, 0, 0, true
 	}
 	if rd.pos < r.start {

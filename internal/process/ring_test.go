@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -146,12 +147,12 @@ func TestRingIsEmptiedOnlyWhenNobodyReads(t *testing.T) {
 	if n := r.empty(); n != 0 {
 		t.Errorf("emptied %d bytes of a stream that goes on", n)
 	}
-	r.hold()
+	held := r.hold()
 	r.finish()
 	if n := r.empty(); n != 0 {
 		t.Errorf("emptied %d bytes that are held for a reader", n)
 	}
-	r.unhold()
+	r.unhold(held)
 	rd, _ := r.attach(2, false, make(chan struct{}, 1))
 	if n := r.empty(); n != 0 {
 		t.Errorf("emptied %d bytes that are being read", n)
@@ -211,17 +212,67 @@ func TestRingHeldWaitsForItsFirstReader(t *testing.T) {
 func TestRingUnheldDropsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRing(4)
-		r.hold()
+		held := r.hold()
 		written := make(chan struct{})
 		go func() {
 			r.write([]byte("0123456789"))
 			close(written)
 		}()
 		synctest.Wait()
-		r.unhold()
+		r.unhold(held)
 		<-written
 		if st := r.status(); st.Kept != 6 {
 			t.Errorf("status %+v, want the last 4 of 10 kept", st)
+		}
+	})
+}
+
+// A reader that is lost may have taken what did not arrive: for a while that is kept, and
+// all that comes, for whoever is in his place.
+func TestRingKeepsForWhoWasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit, behind = 1 << 20, wayMost
+		r := newRing(limit)
+		printed := make(chan struct{})
+		go func() {
+			for range 3 * limit / 1024 {
+				r.write(bytes.Repeat([]byte{'x'}, 1024))
+			}
+			close(printed)
+		}()
+		read := func(rd *reader, n int) (got int) {
+			buf := make([]byte, 1024)
+			for got < n {
+				m, from, to, eof := rd.read(buf)
+				if to > from {
+					t.Fatalf("a gap [%d, %d)", from, to)
+				}
+				if got += m; eof || m == 0 {
+					synctest.Wait()
+				}
+			}
+			return got
+		}
+		rd, _ := r.attach(0, false, make(chan struct{}, 1))
+		read(rd, limit)
+		rd.lose(time.Minute)
+		synctest.Wait()
+		next, _ := r.attach(limit-behind, false, make(chan struct{}, 1)) // it is in the place of the first
+		if len(r.readers) != 1 {
+			t.Fatalf("%d readers, want the one that came", len(r.readers))
+		}
+		read(next, limit)
+		third, _ := r.attach(limit, false, make(chan struct{}, 1)) // before the second is missed
+		next.lose(time.Minute)
+		if len(r.readers) != 1 {
+			t.Fatalf("%d readers, want the one that came before the other was missed", len(r.readers))
+		}
+		begun := time.Now()
+		third.lose(time.Minute)
+		third.lose(time.Minute) // twice
+		<-printed
+		if waited := time.Since(begun); waited != time.Minute {
+			t.Errorf("the writer waited %s for somebody who does not come, want 1m", waited)
 		}
 	})
 }
