@@ -184,7 +184,7 @@ func Guest(stream io.ReadWriteCloser, serve func(*Session)) error {
 			return err
 		}
 		v := visit{p}
-		s, err := Server(v)
+		s, err := Server(v, 0)
 		if err != nil {
 			return err
 		}

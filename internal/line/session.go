@@ -27,7 +27,7 @@ type Session struct{ s *yamux.Session }
 // Client returns the end of conn that opens connections. It owns conn from then on, and
 // does not wait for the other end.
 func Client(conn io.ReadWriteCloser) (*Session, error) {
-	s, err := yamux.Client(&frames{ReadWriteCloser: conn}, config())
+	s, err := yamux.Client(&frames{ReadWriteCloser: conn}, config(0))
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -35,9 +35,11 @@ func Client(conn io.ReadWriteCloser) (*Session, error) {
 	return &Session{s}, nil
 }
 
-// Server returns the end of conn that accepts connections. It owns conn from then on.
-func Server(conn io.ReadWriteCloser) (*Session, error) {
-	s, err := yamux.Server(&frames{ReadWriteCloser: conn}, config())
+// Server returns the end of conn that accepts connections. It owns conn from then on. It
+// is closed when the other end has not answered for so long that it must have died, where
+// conn does not end with it; 0 is for ever.
+func Server(conn io.ReadWriteCloser, silence time.Duration) (*Session, error) {
+	s, err := yamux.Server(&frames{ReadWriteCloser: conn}, config(silence))
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -91,9 +93,12 @@ func (l listener) Accept() (net.Conn, error) {
 
 // config suits a connection between two ends on one machine: nothing is lost on the way,
 // and the window is large enough to keep both busy.
-func config() *yamux.Config {
+func config(silence time.Duration) *yamux.Config {
 	c := yamux.DefaultConfig()
-	c.EnableKeepAlive = false
+	if c.EnableKeepAlive = silence > 0; c.EnableKeepAlive {
+		c.KeepAliveInterval = silence / 2 // after which it is asked, and may take as long
+		c.ConnectionWriteTimeout = silence / 2
+	}
 	c.MaxStreamWindowSize = 4 << 20
 	c.StreamOpenTimeout = 0
 	c.LogOutput = io.Discard
