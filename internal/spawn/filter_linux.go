@@ -14,12 +14,16 @@ import (
 // any program needs and many have got in by.
 var families = []uint32{unix.AF_UNSPEC, unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
+// offline are those of programs that are to have no network, where there is one: they
+// have no loopback either, which is the same network's.
+var offline = []uint32{unix.AF_UNSPEC, unix.AF_UNIX, unix.AF_NETLINK}
+
 // confine refuses this thread, and all that descends from it, what Docker before 23
 // and 25 lets containers do: sockets of other families, and io_uring, of which no
 // filter sees what is done with it. It comes on top of the engine's own filter. The
 // thread must be one that gains no privileges.
-func confine() error {
-	program := filter(runtime.GOARCH)
+func confine(families []uint32) error {
+	program := filter(runtime.GOARCH, families)
 	if program == nil {
 		return errors.New("no filter of system calls is known for " + runtime.GOARCH)
 	}
@@ -62,7 +66,7 @@ var conventions = map[string][]convention{
 
 // filter is the program for an architecture that judges a call, or nil. Every jump is
 // over what comes next, so that it can be read from top to bottom.
-func filter(goarch string) []unix.SockFilter {
+func filter(goarch string, families []uint32) []unix.SockFilter {
 	// Offsets in what the kernel calls struct seccomp_data.
 	const number, arch, argument = 0, 4, 16
 	const x32 = 0x40000000 // in the numbers of amd64 kernels' third convention

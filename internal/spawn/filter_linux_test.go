@@ -47,13 +47,25 @@ func TestFilter(t *testing.T) {
 	if conventions[runtime.GOARCH] != nil && conventions[runtime.GOARCH][0].socket != unix.SYS_SOCKET {
 		t.Errorf("socket is call %d here, the filter takes it for %d", unix.SYS_SOCKET, conventions[runtime.GOARCH][0].socket)
 	}
-	if filter("none") != nil {
+	for family, want := range map[uint32]uint32{unix.AF_UNIX: allowed, unix.AF_NETLINK: allowed, unix.AF_INET: noFamily, unix.AF_INET6: noFamily, unix.AF_VSOCK: noFamily} {
+		for goarch, list := range conventions {
+			if got := judgeBy(t, goarch, filter(goarch, offline), list[0].arch, list[0].socket, family); got != want {
+				t.Errorf("%s, without a network, family %d: %#x, want %#x", goarch, family, got, want)
+			}
+		}
+	}
+	if filter("none", families) != nil {
 		t.Error("there is a filter for what is no architecture")
 	}
 }
 
-// judge runs the filter as a kernel does.
 func judge(t *testing.T, goarch string, arch, nr, family uint32) uint32 {
+	t.Helper()
+	return judgeBy(t, goarch, filter(goarch, families), arch, nr, family)
+}
+
+// judgeBy runs a filter as a kernel does.
+func judgeBy(t *testing.T, goarch string, program []unix.SockFilter, arch, nr, family uint32) uint32 {
 	t.Helper()
 	data := make([]byte, 64)
 	order := binary.ByteOrder(binary.LittleEndian)
@@ -63,7 +75,7 @@ func judge(t *testing.T, goarch string, arch, nr, family uint32) uint32 {
 	order.PutUint32(data, nr)
 	order.PutUint32(data[4:], arch)
 	order.PutUint64(data[16:], uint64(family))
-	program, loaded := filter(goarch), uint32(0)
+	loaded := uint32(0)
 	for pc := 0; pc < len(program); pc++ {
 		switch in := program[pc]; in.Code {
 		case unix.BPF_LD | unix.BPF_W | unix.BPF_ABS:

@@ -26,11 +26,15 @@ type Init struct {
 
 // NewInit returns the Init of this program. What it starts has no capability
 // and never gains one, also as root, whatever this program may do; and not all
-// system calls, see confine.
-func NewInit() (*Init, error) {
+// system calls, see confine. Without a network, they can make no sockets of one.
+func NewInit(network bool) (*Init, error) {
 	i := &Init{thread: make(chan func()), own: map[int]*Process{}}
 	ready := make(chan error)
-	go i.clone(ready)
+	allowed := families
+	if !network {
+		allowed = offline
+	}
+	go i.clone(ready, allowed)
 	if err := <-ready; err != nil {
 		return nil, err
 	}
@@ -43,11 +47,11 @@ func NewInit() (*Init, error) {
 // clone is the thread. On Linux capabilities are a thread's own: this one keeps
 // what it needs to become another user, and leaves nothing to the programs that
 // are executed.
-func (i *Init) clone(ready chan<- error) {
+func (i *Init) clone(ready chan<- error, families []uint32) {
 	runtime.LockOSThread() // and never unlocked: nothing else is to run on it
 	err := disarm()
 	if err == nil {
-		err = confine()
+		err = confine(families)
 	}
 	ready <- err
 	if err != nil {
@@ -70,6 +74,9 @@ func disarm() error {
 		}
 		if errors.Is(err, unix.EPERM) { // not ours to drop; then there must be nothing to drop
 			in, readErr := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
+			if errors.Is(readErr, unix.EINVAL) { // who may drop none is not told that there are no more
+				return nil
+			}
 			if readErr == nil && in == 0 {
 				continue
 			}
@@ -122,6 +129,7 @@ func (i *Init) reap(died <-chan os.Signal) {
 			if h := i.own[pid]; h != nil {
 				delete(i.own, pid)
 				h.reaped = true
+				h.hangUp() // numbers go round: nobody else has got this one yet
 				h.status <- status
 			}
 		}

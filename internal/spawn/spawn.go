@@ -56,7 +56,7 @@ func (p *Program) start(io process.Stdio, clone func(start func())) (*Process, e
 	if err != nil {
 		return nil, p.failed(err)
 	}
-	return &Process{p: started, mark: p.Mark, mu: new(sync.Mutex)}, nil
+	return &Process{p: started, mark: p.Mark, tty: p.TTY, mu: new(sync.Mutex)}, nil
 }
 
 // failed is the error of a program that is there.
@@ -121,6 +121,7 @@ func Executable(name string) error {
 type Process struct {
 	p    *os.Process
 	mark Mark
+	tty  bool // it leads the session of a terminal
 
 	mu     sync.Locker
 	reaped bool                    // its PID may belong to another

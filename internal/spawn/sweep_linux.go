@@ -20,6 +20,7 @@ func (h *Process) reap() (*os.ProcessState, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.reaped = true
+	h.hangUp()
 	return h.p.Wait()
 }
 
