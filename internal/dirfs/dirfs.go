@@ -15,6 +15,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -168,6 +169,18 @@ func Below(dir, name string) (rel string, ok bool) {
 		dir += "/"
 	}
 	return strings.CutPrefix(name, dir)
+}
+
+// Within reports whether name, which is below workdir if it is relative, is one of dirs or
+// below one. All others are absolute.
+func Within(dirs []string, workdir, name string) bool {
+	if !path.IsAbs(name) {
+		name = path.Join(workdir, name)
+	}
+	return slices.ContainsFunc(dirs, func(dir string) bool {
+		_, ok := Below(path.Clean(dir), path.Clean(name))
+		return ok
+	})
 }
 
 // join appends the base name of a child, as the system has it. There are many.

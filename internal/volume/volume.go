@@ -53,6 +53,17 @@ func Mountable(spec *atoll.Spec) error {
 	return nil
 }
 
+// Dirs are the directories of a sandbox that are on volumes.
+func Dirs(spec *atoll.Spec) []string {
+	dirs := []string{atoll.DefaultWorkdir}
+	for _, m := range spec.Mounts {
+		if m.Type == atoll.MountVolume {
+			dirs = append(dirs, m.Target)
+		}
+	}
+	return dirs
+}
+
 // Path is where a volume is, or would be. project and name must be valid.
 func (s Store) Path(project, name string) string {
 	return filepath.Join(string(s), project, name)

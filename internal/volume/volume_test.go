@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -206,5 +207,15 @@ func TestEmptyTrash(t *testing.T) {
 	must(t, s.EmptyTrash())
 	if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) || !s.Has("p", "w") {
 		t.Errorf("the trash: %v, want it to be gone, and nothing else", err)
+	}
+}
+
+// The work directory and volumes are on volumes, and nothing else.
+func TestDirs(t *testing.T) {
+	spec := &atoll.Spec{Mounts: []atoll.Mount{
+		{Type: atoll.MountVolume, Source: "data", Target: "/data"}, {Type: atoll.MountTmpfs, Target: "/tmp"}, {Type: atoll.MountBind, Source: "/src", Target: "/src"},
+	}}
+	if got := Dirs(spec); !slices.Equal(got, []string{atoll.DefaultWorkdir, "/data"}) {
+		t.Errorf("they are %q", got)
 	}
 }
