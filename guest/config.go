@@ -6,12 +6,17 @@ import "github.com/seed46cd37a8/atoll"
 // system, where an image may have anything, and which may be read-only.
 const Socket = "@atoll-guest"
 
+// ConfigVar is the environment variable in which a guest finds its Config that is told its
+// name instead: where what a program is started with can be seen by more people than its
+// environment.
+const ConfigVar = "ATOLL_GUEST_CONFIG"
+
 // A Config says what the sandbox around a Machine is.
 type Config struct {
 	ID      string   `json:"id"`
 	Workdir string   `json:"workdir"`
 	User    string   `json:"user,omitempty"` // of processes that name none
-	Env     []string `json:"env,omitempty"`  // of every process
+	Env     []string `json:"env,omitempty"`  // of every process, besides that of this program
 	Home    bool     `json:"home,omitempty"` // the HOME in it is meant for all; else each user has his own
 	Self    string   `json:"self"`           // the path of this program
 
@@ -19,11 +24,18 @@ type Config struct {
 	TTY       *atoll.Size `json:"tty,omitempty"`
 	OpenStdin bool        `json:"open_stdin,omitempty"`
 
+	Offline bool `json:"offline,omitempty"` // programs have no network, whatever there is around the guest
+
 	Cache      string   `json:"cache,omitempty"`       // directory of the caches of many sandboxes; "" for none
 	CachePaths []string `json:"cache_paths,omitempty"` // besides atoll.CacheDirs
 
 	IdleStop atoll.Duration `json:"idle_stop,omitzero"` // it stops when nobody has used it for so long
+	Silence  atoll.Duration `json:"silence,omitzero"`   // after which a host counts as dead that does not answer; 0 where its connection ends with it
 	Held     bool           `json:"held,omitempty"`     // what it prints waits for its first reader, as of an AutoRemove sandbox
+
+	Framed  bool   `json:"framed,omitempty"`  // its output, and what the guest reports, is in Frames on stdout
+	Lines   bool   `json:"lines,omitempty"`   // and these are lines of base64, for a log that is text; see FromLines
+	Outcome string `json:"outcome,omitempty"` // a file that the last Report is in, too, as JSON
 }
 
 // ReportPrefix begins a line that a guest prints of its own, after an end of line
@@ -38,7 +50,7 @@ type Report struct {
 	Begins  bool        `json:"begins,omitempty"`
 	Kind    atoll.Kind  `json:"kind,omitempty"` // "" if it was started
 	Message string      `json:"message,omitempty"`
-	Main    *atoll.Exit `json:"main,omitempty"`   // of the main process, when it was asked to stop
+	Main    *atoll.Exit `json:"main,omitempty"`   // of the main process: when it was asked to stop, and always in Frames
 	Reason  string      `json:"reason,omitempty"` // of its end
 	Idle    bool        `json:"idle,omitempty"`   // nobody used it
 }

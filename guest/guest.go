@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"net"
@@ -32,7 +33,7 @@ func Serve(conn io.ReadWriteCloser, opts dirfs.Options) error {
 		return err
 	}
 	defer handler.Close()
-	return serve(context.Background(), conn, handler, handler)
+	return serve(context.Background(), conn, 0, handler, handler)
 }
 
 // What may still be said when a guest ends: the answers to requests that have
@@ -42,10 +43,10 @@ const (
 	deliveryTime = time.Second
 )
 
-// serve answers requests on conn until it ends, or ctx does. face is the handler,
-// or what is around it.
-func serve(ctx context.Context, conn io.ReadWriteCloser, handler *api.Handler, face http.Handler) error {
-	session, err := line.Server(conn)
+// serve answers requests on conn until it ends, or ctx does, or nobody has answered for
+// silence if that is not 0. face is the handler, or what is around it.
+func serve(ctx context.Context, conn io.ReadWriteCloser, silence time.Duration, handler *api.Handler, face http.Handler) error {
+	session, err := line.Server(conn, silence)
 	if err != nil {
 		return err
 	}
@@ -111,11 +112,33 @@ func Connect(ctx context.Context, conn io.ReadWriteCloser, id string) (*Client, 
 	return &Client{session, client, id}, nil
 }
 
+// Acquaint is Connect that waits for the guest, and asks it whether it is that of
+// the sandbox with this id: another one is an error. It blocks until the guest
+// answers, or ctx ends. With an error, conn is closed.
+func Acquaint(ctx context.Context, conn io.ReadWriteCloser, id string) (*Client, error) {
+	g, err := Connect(ctx, conn, id)
+	if err != nil {
+		return nil, err
+	}
+	st, err := g.Sandbox().Status(ctx)
+	if err == nil && st.ID != id {
+		err = fmt.Errorf("it is the guest of %s", st.ID)
+	}
+	if err != nil {
+		_ = g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
 // Sandbox is the system around the guest.
 func (c *Client) Sandbox() atoll.Sandbox { return c.client.Sandbox(c.id) }
 
 // Closed reports whether the guest has gone.
 func (c *Client) Closed() bool { return c.session.Closed() }
+
+// Done is closed when the guest has gone, or the connection was closed.
+func (c *Client) Done() <-chan struct{} { return c.session.Done() }
 
 // Close ends the connection, and with it the guest.
 func (c *Client) Close() error {

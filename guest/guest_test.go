@@ -114,7 +114,7 @@ func TestLastAnswer(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() {
-		served <- serve(ctx, inside, handler, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		served <- serve(ctx, inside, 0, handler, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			handler.ServeHTTP(w, r)
 			end()
 		}))

@@ -1,0 +1,50 @@
+package guest
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// One that waits is told once, also by who comes first, or does not say where it ends.
+func TestTold(t *testing.T) {
+	self := filepath.Join(t.TempDir(), installed)
+	told := make(chan error, 1)
+	more, end := make(chan string), make(chan struct{})
+	go func() {
+		told <- Tell(self, readerFunc(func(b []byte) (int, error) {
+			select {
+			case text := <-more:
+				return copy(b, text), nil
+			case <-end:
+				return 0, errors.New("nobody asks for more")
+			}
+		}))
+	}()
+	text := `{"id": "` + strings.Repeat("0", 200<<10) + `"}` // more than a pipe holds
+	go func() {
+		for rest := text; len(rest) > 0; {
+			n := min(len(rest), 512)
+			more <- rest[:n]
+			rest = rest[n:]
+		}
+	}()
+	got, err := Told(self)
+	if err != nil || got != text {
+		t.Errorf("it was told %d bytes of %d, %v", len(got), len(text), err)
+	}
+	if err := <-told; err != nil {
+		t.Errorf("Tell: %v", err)
+	}
+	close(end)
+	if _, err := os.Stat(filepath.Join(filepath.Dir(self), word)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("there is still a pipe: %v", err)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
