@@ -1,11 +1,12 @@
 // Command testreport reads what "go test -json" prints and says what a person
 // wants to know of it: each package as it ends, all that a failed test printed,
-// at the end why tests were skipped, and the sum. Its exit code is 1 unless at
-// least one test passed and none failed.
+// at the end why tests were skipped, which took longest, which failed, and the
+// sum. Its exit code is 1 unless at least one test passed and none failed.
 package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 
 func main() {
 	skips := flag.Bool("skips", true, "say why tests were skipped")
+	failed := flag.String("failed", "", "add what failed to this file, too")
 	flag.Parse()
 	r := newReport(os.Stdout)
 	if err := r.read(os.Stdin); err != nil {
@@ -27,6 +29,11 @@ func main() {
 	}
 	if *skips {
 		r.printSkips()
+	}
+	r.printSlowest()
+	r.printFailed("")
+	if err := r.noteFailed(*failed); err != nil {
+		fmt.Fprintln(os.Stderr, "testreport:", err)
 	}
 	if !r.finish() {
 		os.Exit(1)
@@ -51,8 +58,9 @@ type report struct {
 	builds  map[string][]string // by import path
 	skips   map[string][]string // the packages of skipped tests, by reason
 	reasons []string            // in the order of their first
+	took    []timed             // tests and groups of them
+	failed  []failure
 	passed  int
-	failed  int
 	skipped int
 	broken  bool // something failed that is no test
 }
@@ -92,12 +100,21 @@ func (r *report) add(e event) {
 	}
 }
 
+// A timed is how long a test took.
+type timed struct {
+	name    string
+	seconds float64
+}
+
 func (r *report) endTest(e event, output []string) {
+	if strings.Count(e.Test, "/") <= 1 {
+		r.took = append(r.took, timed{path.Base(e.Package) + " " + e.Test, e.Elapsed})
+	}
 	switch e.Action {
 	case "pass":
 		r.passed++
 	case "fail":
-		r.failed++
+		r.failed = append(r.failed, failure{e.Package, e.Test, said(output)})
 		fmt.Fprintf(r.w, "--- %s %s\n", e.Package, e.Test)
 		r.print(output)
 	case "skip":
@@ -122,11 +139,13 @@ func (r *report) endPackage(e event) {
 	// A test that never ended: a panic or the time limit took the process.
 	for key, output := range r.output {
 		if test, ok := strings.CutPrefix(key, e.Package+" "); ok && test != "" {
+			r.failed = append(r.failed, failure{e.Package, test + " (did not end)", said(output)})
 			fmt.Fprintf(r.w, "--- %s %s (did not end)\n", e.Package, test)
 			r.print(output)
 			delete(r.output, key)
 		}
 	}
+	r.printFailed(e.Package)
 }
 
 // print shows what a test printed, without the lines that say that it runs.
@@ -138,7 +157,10 @@ func (r *report) print(output []string) {
 	}
 }
 
-var position = regexp.MustCompile(`^\s*\S+\.go:\d+: `)
+var (
+	position = regexp.MustCompile(`^\s*\S+\.go:\d+: `)
+	fatal    = regexp.MustCompile(`^(panic|fatal error): `) // of Go itself
+)
 
 // reasonOf is the last thing that a skipped test said.
 func reasonOf(output []string) string {
@@ -163,8 +185,72 @@ func (r *report) printSkips() {
 	}
 }
 
+// A failure is a test that failed, and the last things that it said.
+type failure struct {
+	pkg, test string
+	said      []string
+}
+
+// said is the last of what a test said itself; servers that it ran may have said much more.
+func said(output []string) []string {
+	var lines []string
+	for _, line := range output {
+		if position.MatchString(line) || fatal.MatchString(line) {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines[max(0, len(lines)-mostSaid):]
+}
+
+// mostSaid is how many of its lines a failure is shown with once more.
+const mostSaid = 3
+
+// printFailed says once more, and shortly, which tests of a package failed; of all if none is
+// named. Whoever sees a part of the output sees this, next to the package or at its end.
+func (r *report) printFailed(pkg string) {
+	for _, f := range r.failed {
+		if pkg == "" || pkg == f.pkg {
+			f.print(r.w)
+		}
+	}
+}
+
+func (f failure) print(w io.Writer) {
+	fmt.Fprintf(w, "  failed: %s %s\n", f.pkg, f.test)
+	for _, line := range f.said {
+		fmt.Fprintln(w, "   ", line)
+	}
+}
+
+// noteFailed adds the same of all to a file, if one is named.
+func (r *report) noteFailed(name string) error {
+	if name == "" || len(r.failed) == 0 {
+		return nil
+	}
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	for _, of := range r.failed {
+		of.print(f)
+	}
+	return f.Close()
+}
+
+// printSlowest says which tests took longest, of those at the top and of what is in them.
+func (r *report) printSlowest() {
+	slices.SortStableFunc(r.took, func(a, b timed) int { return cmp.Compare(b.seconds, a.seconds) })
+	fmt.Fprintln(r.w, "\nthe slowest:")
+	for _, t := range r.took[:min(len(r.took), slowest)] {
+		fmt.Fprintf(r.w, "  %7.1fs  %s\n", t.seconds, t.name)
+	}
+}
+
+// slowest is how many of them are named.
+const slowest = 30
+
 // finish prints the sum and reports whether all is well.
 func (r *report) finish() bool {
-	fmt.Fprintf(r.w, "\n%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
-	return r.passed > 0 && r.failed == 0 && !r.broken
+	fmt.Fprintf(r.w, "\n%d passed, %d failed, %d skipped\n", r.passed, len(r.failed), r.skipped)
+	return r.passed > 0 && len(r.failed) == 0 && !r.broken
 }

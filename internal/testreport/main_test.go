@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -14,15 +16,17 @@ func TestReport(t *testing.T) {
 		{"good", `
 {"Action":"run","Package":"a/b","Test":"TestX"}
 {"Action":"output","Package":"a/b","Test":"TestX","Output":"--- PASS: TestX (0.00s)\n"}
-{"Action":"pass","Package":"a/b","Test":"TestX"}
+{"Action":"pass","Package":"a/b","Test":"TestX","Elapsed":0.5}
+{"Action":"pass","Package":"a/b","Test":"TestY/group/one","Elapsed":3}
+{"Action":"pass","Package":"a/b","Test":"TestY/group","Elapsed":1}
 {"Action":"pass","Package":"a/b","Elapsed":1.25}`,
-			true, []string{"ok       1.2s  a/b", "1 passed, 0 failed, 0 skipped"}},
+			true, []string{"ok       1.2s  a/b", "the slowest:\n      1.0s  b TestY/group\n      0.5s  b TestX\n", "3 passed, 0 failed, 0 skipped"}},
 		{"failed", `
 {"Action":"output","Package":"a","Test":"TestX","Output":"=== RUN   TestX\n"}
 {"Action":"output","Package":"a","Test":"TestX","Output":"    x_test.go:5: got 1, want 2\n"}
 {"Action":"fail","Package":"a","Test":"TestX"}
 {"Action":"fail","Package":"a"}`,
-			false, []string{"--- a TestX", "got 1, want 2", "FAIL", "0 passed, 1 failed, 0 skipped"}},
+			false, []string{"--- a TestX", "got 1, want 2", "FAIL", "  failed: a TestX\n    x_test.go:5: got 1, want 2\n", "the slowest:", "  failed: a TestX\n", "0 passed, 1 failed, 0 skipped"}},
 		{"skipped", `
 {"Action":"output","Package":"m/a","Test":"TestX","Output":"    x_test.go:5: needs root: this is uid 7\n"}
 {"Action":"output","Package":"m/a","Test":"TestX","Output":"--- SKIP: TestX (0.00s)\n"}
@@ -42,7 +46,7 @@ func TestReport(t *testing.T) {
 {"Action":"run","Package":"a","Test":"TestX"}
 {"Action":"output","Package":"a","Test":"TestX","Output":"panic: test timed out\n"}
 {"Action":"fail","Package":"a"}`,
-			false, []string{"TestX (did not end)", "panic: test timed out", "0 passed"}},
+			false, []string{"TestX (did not end)", "panic: test timed out", "  failed: a TestX (did not end)\n    panic: test timed out\n", "0 passed, 1 failed"}},
 		{"nothing ran", `{"Action":"skip","Package":"a"}`, false, []string{"0 passed, 0 failed, 0 skipped"}},
 		{"no events", "go: no such tool", false, []string{"go: no such tool"}},
 	}
@@ -54,6 +58,8 @@ func TestReport(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.printSkips()
+			r.printSlowest()
+			r.printFailed("")
 			if ok := r.finish(); ok != test.ok {
 				t.Errorf("finish: got %v, want %v", ok, test.ok)
 			}
@@ -64,6 +70,14 @@ func TestReport(t *testing.T) {
 					t.Fatalf("no %q in its place in\n%s", want, out.String())
 				}
 				rest = after
+			}
+			noted := filepath.Join(t.TempDir(), "failed")
+			if err := r.noteFailed(noted); err != nil {
+				t.Fatal(err)
+			}
+			note, _ := os.ReadFile(noted)
+			if got, want := strings.Count(string(note), "  failed: "), len(r.failed); got != want {
+				t.Errorf("noted are %d failures, want %d:\n%s", got, want, note)
 			}
 			if strings.Contains(out.String(), "=== RUN") {
 				t.Errorf("shows that tests run:\n%s", out.String())
