@@ -1,0 +1,35 @@
+package testenv
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// DaggerPrograms are what scripts/dagger builds.
+var DaggerPrograms = Part{what: "Dagger's engine", script: "scripts/dagger", missing: func() error {
+	_, err := dagger("engine")
+	return err
+}}
+
+// Dagger needs DaggerPrograms and returns the path of one of them: engine, dagger, which
+// is the CLI, or dnsname, a CNI plugin.
+func Dagger(t testing.TB, program string) string {
+	t.Helper()
+	Need(t, DaggerPrograms)
+	path, err := dagger(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func dagger(program string) (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "atoll-test", "dagger", program)
+	_, err = os.Stat(path)
+	return path, err
+}

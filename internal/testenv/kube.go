@@ -1,0 +1,70 @@
+package testenv
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// KubePrograms are what scripts/kube builds.
+var KubePrograms = Part{what: "the programs of a Kubernetes cluster", script: "scripts/kube", missing: func() error {
+	_, err := kube("kube")
+	return err
+}}
+
+// Kube needs KubePrograms and returns the path of one of them, like "kubectl".
+func Kube(t testing.TB, program string) string {
+	t.Helper()
+	Need(t, KubePrograms)
+	path, err := kube(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func kube(program string) (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "atoll-test", "kube", program)
+	_, err = os.Stat(path)
+	return path, err
+}
+
+// AgentSandboxPrograms are what scripts/agent-sandbox builds.
+var AgentSandboxPrograms = Part{what: "the controller of agent-sandbox", script: "scripts/agent-sandbox", missing: func() error {
+	_, err := agentSandbox()
+	return err
+}}
+
+// AgentSandbox needs AgentSandboxPrograms and returns the directory with the program
+// agent-sandbox-controller, and crds, what it knows of.
+func AgentSandbox(t testing.TB) string {
+	t.Helper()
+	Need(t, AgentSandboxPrograms)
+	path, err := agentSandbox()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func agentSandbox() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "atoll-test", "agent-sandbox")
+	_, err = os.Stat(path)
+	return path, err
+}
+
+// File is the part of having a file that the Debian package pkg brings.
+func File(path, pkg string) Part {
+	return Part{what: path, install: pkg, missing: func() error {
+		_, err := os.Stat(path)
+		return err
+	}}
+}

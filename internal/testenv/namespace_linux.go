@@ -1,0 +1,68 @@
+package testenv
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// InNetwork calls fn in the network namespace of a process.
+func InNetwork(pid int, fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+		if err == nil {
+			defer ns.Close()
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		}
+		if err == nil {
+			err = fn()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// DropCgroups removes the control groups of that name, with those in them, of all
+// hierarchies. It goes on for so long while what was in them is still leaving.
+func DropCgroups(name string, within time.Duration) error {
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + name)
+	if err != nil {
+		return err
+	}
+	groups = append(groups, "/sys/fs/cgroup/"+name)
+	for end := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
+		var errs []error
+		for _, group := range groups {
+			errs = append(errs, dropCgroup(group))
+		}
+		if err := errors.Join(errs...); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// dropCgroup removes one, if it is there, with those in it.
+func dropCgroup(group string) error {
+	var dirs []string
+	_ = filepath.WalkDir(group, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	for _, dir := range slices.Backward(dirs) {
+		if err := os.Remove(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}

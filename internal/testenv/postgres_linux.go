@@ -1,0 +1,186 @@
+package testenv
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A PostgresServer is a server on a socket in a directory of its own.
+type PostgresServer struct {
+	dir, programs string
+	as            *syscall.Credential // nil: as this process; the server refuses root
+
+	pid   int
+	ended chan struct{}
+}
+
+// newPostgres makes and starts a server.
+func newPostgres() (_ *PostgresServer, err error) {
+	programs, err := postgresDir()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "pg")
+	if err != nil {
+		return nil, err
+	}
+	s := &PostgresServer{dir: dir, programs: programs}
+	defer func() {
+		if err != nil {
+			s.remove()
+		}
+	}()
+	if os.Geteuid() == 0 {
+		if err := s.asAnother(); err != nil {
+			return nil, err
+		}
+	}
+	data := filepath.Join(dir, "data")
+	init := s.command("initdb", "-D", data, "-U", "atoll", "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions")
+	if out, err := init.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	access := "local all locked scram-sha-256\nlocal all all trust\n"
+	if err := os.WriteFile(filepath.Join(data, "pg_hba.conf"), []byte(access), 0o600); err != nil {
+		return nil, err
+	}
+	single := s.command("postgres", "--single", "-D", data, "postgres")
+	single.Stdin, err = input("CREATE DATABASE atoll;\nCREATE USER locked PASSWORD '" + LockedPassword + "';\nGRANT ALL ON DATABASE atoll TO locked;\n")
+	if err != nil {
+		return nil, err
+	}
+	if out, err := single.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("postgres --single: %w: %s", err, out)
+	}
+	return s, s.start()
+}
+
+// asAnother has the server run as another user than root.
+func (s *PostgresServer) asAnother() error {
+	name := "postgres"
+	u, err := user.Lookup(name)
+	if err != nil {
+		u, err = user.Lookup("nobody")
+	}
+	if err != nil {
+		return err
+	}
+	uid, err := strconv.Atoi(u.Uid)
+	if err != nil {
+		return err
+	}
+	gid, err := strconv.Atoi(u.Gid)
+	if err != nil {
+		return err
+	}
+	s.as = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	return os.Chown(s.dir, uid, gid)
+}
+
+// input is a file with a text, as a program's stdin.
+func input(text string) (*os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.WriteString(text) // less than a pipe holds
+	return r, errors.Join(err, w.Close())
+}
+
+func (s *PostgresServer) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.programs, name), args...)
+	cmd.Dir = s.dir
+	// It ends with the test program, however that ends.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.as, Pdeathsig: syscall.SIGQUIT}
+	return cmd
+}
+
+// start starts the server and waits until it answers.
+func (s *PostgresServer) start() error {
+	const long = time.Minute // it may have to put right what a kill has left
+	var err error
+	for deadline := time.Now().Add(long); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if err = s.tryStart(time.Until(deadline)); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+func (s *PostgresServer) tryStart(within time.Duration) error {
+	log, err := os.Create(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := s.command("postgres", "-D", filepath.Join(s.dir, "data"), "-k", s.dir, "-c", "listen_addresses=",
+		"-c", "max_connections=300", "-c", "shared_buffers=16MB", "-c", "max_wal_size=128MB")
+	cmd.Stdout, cmd.Stderr = log, log
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // which the signal of its death is of
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // it is killed
+		}
+		close(ended)
+	}()
+	if err := <-started; err != nil {
+		return err
+	}
+	s.pid, s.ended = cmd.Process.Pid, ended
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); {
+		said, err := os.ReadFile(log.Name())
+		if err != nil || strings.Contains(string(said), "ready to accept connections") {
+			return err
+		}
+		select {
+		case <-ended:
+			return fmt.Errorf("it has ended: %s", said)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	s.signal(syscall.SIGQUIT)
+	return fmt.Errorf("it does not answer")
+}
+
+// signal sends the server a signal and waits for its end.
+func (s *PostgresServer) signal(how syscall.Signal) {
+	_ = syscall.Kill(s.pid, how) // it may have ended
+	<-s.ended
+}
+
+// Kill kills the server: no connection is told, and nothing is written.
+func (s *PostgresServer) Kill() { s.signal(syscall.SIGKILL) }
+
+// Start starts a server that was killed.
+func (s *PostgresServer) Start(t testing.TB) {
+	t.Helper()
+	if err := s.start(); err != nil {
+		t.Fatalf("PostgreSQL: %v", err)
+	}
+}
+
+func (s *PostgresServer) remove() {
+	if s.ended != nil {
+		s.signal(syscall.SIGQUIT)
+	}
+	for range 100 { // those that served its connections may write still
+		if os.RemoveAll(s.dir) == nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
