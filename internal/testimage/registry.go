@@ -60,6 +60,7 @@ func ServeOn(t testing.TB, l net.Listener, dial func(ctx context.Context, networ
 	}))
 	_ = server.Listener.Close() // of its own
 	server.Listener = l
+	server.Config.SetKeepAlivesEnabled(false) // whoever pulls from it is not to leave anything in this process
 	server.Start()
 	r.transport = server.Client().Transport.(*http.Transport).Clone()
 	r.transport.DialContext = dial

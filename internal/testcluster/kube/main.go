@@ -1,0 +1,79 @@
+// Command kube is the programs of a Kubernetes cluster in one: the name that it is run by says
+// which one it is, or else its first argument. Together they take a third of the room
+// that they take apart, and are linked once. "kube node" runs a cluster of them all.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/server/v3/etcdmain"
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/util"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+// programs are those of Kubernetes itself; etcd reads its arguments on its own.
+var programs = map[string]func() *cobra.Command{
+	"kube-apiserver":          apiserver.NewAPIServerCommand,
+	"kube-controller-manager": controllers.NewControllerManagerCommand,
+	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+	"kube-proxy":              proxy.NewProxyCommand,
+	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
+}
+
+func main() {
+	name := filepath.Base(os.Args[0])
+	if _, ok := programs[name]; !ok && name != "etcd" && name != "kubectl" {
+		if len(os.Args) < 2 {
+			fmt.Fprintln(os.Stderr, "usage: kube PROGRAM [ARGUMENT...]")
+			os.Exit(2)
+		}
+		name, os.Args = os.Args[1], os.Args[1:]
+	}
+	os.Exit(run(name))
+}
+
+func run(name string) int {
+	switch name {
+	case "node":
+		if len(os.Args) != 2 {
+			fmt.Fprintln(os.Stderr, "usage: kube node FILE")
+			return 2
+		}
+		part := node
+		if os.Getpid() == 1 {
+			part = initNode
+		}
+		if err := part(os.Args[1]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
+	case "etcd":
+		etcdmain.Main(os.Args)
+		return 0
+	case "kubectl":
+		if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
+			util.CheckErr(err) // which ends the program
+		}
+		return 0
+	}
+	program, ok := programs[name]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "kube: there is no program %q in it\n", name)
+		return 2
+	}
+	return cli.Run(program())
+}
