@@ -35,7 +35,7 @@ var caches = []promise{
 			h.inCache(t, b, dir+"/kept", dir)
 		}
 	}},
-	{"what is in a directory already is left alone by the cache", []need{needCache, needRestart}, func(t *testing.T, h *harness) {
+	{"what is in a directory already is left alone by the cache", []need{needCache, needDurable}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
 		spec := atoll.Spec{Project: "one", Cache: true}
 		sb := h.create(t, spec)
@@ -52,7 +52,7 @@ var caches = []promise{
 		h.keepInCache(t, sb, ".gem/kept", "kept") // it was empty
 		h.inCache(t, h.create(t, spec), ".gem/kept", "kept")
 	}},
-	{"links that programs have left lead the cache nowhere", []need{needCache, needRestart}, func(t *testing.T, h *harness) {
+	{"links that programs have left lead the cache nowhere", []need{needCache, needDurable}, func(t *testing.T, h *harness) {
 		h.dropCaches(t, "one")
 		sb := h.create(t, atoll.Spec{Project: "one", Cache: true})
 		h.inHome(t, sb, `mkdir /work/other && rm -r .cargo && ln -s /work/other .cargo`)

@@ -211,7 +211,7 @@ func (h *harness) revives(t *testing.T, sb atoll.Sandbox) {
 	}
 	_, err := sb.Exec(h.ctx(t), program("true"))
 	wantKind(t, "Exec", err, atoll.ErrStopped)
-	if h.p.Info().Caps.Durable == atoll.DurableNone {
+	if !h.p.Info().Caps.Restart {
 		return
 	}
 	if err := sb.Start(h.ctx(t)); err != nil {

@@ -154,7 +154,7 @@ var death = []promise{
 			t.Fatalf("Stop: %v", err)
 		}
 		again(atoll.ErrStopped)
-		if h.p.Info().Caps.Durable != atoll.DurableNone {
+		if h.p.Info().Caps.Restart {
 			if err := sb.Start(h.ctx(t)); err != nil {
 				t.Fatalf("Start: %v", err)
 			}
@@ -230,7 +230,7 @@ var death = []promise{
 			}
 			h.becomes(t, sb, tt.state)
 			h.leftCaught(t, sb)
-			if h.p.Info().Caps.Durable != atoll.DurableNone {
+			if h.p.Info().Caps.Restart {
 				if err := sb.Start(h.ctx(t)); err != nil {
 					t.Fatalf("Start: %v", err)
 				}
@@ -312,16 +312,19 @@ var death = []promise{
 		}
 	}},
 	{"a sandbox whose starts cannot be is refused, not half started", nil, func(t *testing.T, h *harness) {
-		if h.p.Info().Caps.Durable != atoll.DurableNone {
+		if h.p.Info().Caps.Restart {
 			t.Skip("the provider can start a stopped sandbox")
 		}
 		sb := h.idle(t)
 		if err := sb.Stop(h.ctx(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		if err := sb.Start(h.ctx(t)); err != nil {
-			wantKind(t, "Start", err, atoll.ErrUnsupported)
+		wantKind(t, "Start", sb.Start(h.ctx(t)), atoll.ErrUnsupported)
+		if st := h.status(t, sb); st.State != atoll.StateStopped || st.Ready {
+			t.Errorf("the status is %+v", st)
 		}
+		_, err := sb.Exec(h.ctx(t), program("true"))
+		wantKind(t, "Exec", err, atoll.ErrStopped)
 	}},
 	{"what is being started is removed with it", nil, func(t *testing.T, h *harness) {
 		for range 5 {
@@ -345,7 +348,7 @@ var death = []promise{
 		nothingLeft(t, h, h.p)
 	}},
 	{"Start, Stop and Exec at once leave a sandbox that works", nil, func(t *testing.T, h *harness) {
-		if h.p.Info().Caps.Durable == atoll.DurableNone {
+		if !h.p.Info().Caps.Restart {
 			t.Skip("the provider cannot start a stopped sandbox")
 		}
 		sb := h.idle(t)

@@ -10,7 +10,7 @@ import (
 )
 
 var images = []promise{
-	{"Prepare fetches an image, which is kept until it is removed", []need{needImages, needPullable}, func(t *testing.T, h *harness) {
+	{"Prepare fetches an image, which is kept until it is removed", []need{needStore, needPullable}, func(t *testing.T, h *harness) {
 		h.pull(t)
 		img := h.kept(t)
 		if img == nil {
@@ -37,7 +37,7 @@ var images = []promise{
 			t.Errorf("after RemoveImage of its digest there is %+v", *img)
 		}
 	}},
-	{"an image that a sandbox was made from is in use, running or not", []need{needImages, needPullable, needRestart}, func(t *testing.T, h *harness) {
+	{"an image that a sandbox was made from is in use, running or not", []need{needStore, needPullable, needRestart}, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{Image: h.cfg.pullable})
 		h.inUse(t, "while it runs")
 		wantKind(t, "RemoveImage with force while it runs", atoll.RemoveImage(h.ctx(t), h.p, h.cfg.pullable, true), atoll.ErrConflict)
@@ -55,7 +55,7 @@ var images = []promise{
 			t.Errorf("RemoveImage: %v", err)
 		}
 	}},
-	{"the image of a stopped sandbox goes by force, and comes back when it starts", []need{needImages, needPullable, needRestart}, func(t *testing.T, h *harness) {
+	{"the image of a stopped sandbox goes by force, and comes back when it starts", []need{needStore, needPullable, needRestart}, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{Image: h.cfg.pullable})
 		if err := sb.Stop(h.ctx(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
@@ -70,7 +70,7 @@ var images = []promise{
 			t.Errorf("Start: %v", err)
 		}
 	}},
-	{"PruneImages removes what it is told to, of what nobody uses", []need{needImages, needPullable}, func(t *testing.T, h *harness) {
+	{"PruneImages removes what it is told to, of what nobody uses", []need{needStore, needPullable}, func(t *testing.T, h *harness) {
 		h.pull(t)
 		img := h.kept(t)
 		if img == nil {
@@ -112,13 +112,15 @@ var images = []promise{
 				t.Errorf("progress %+v", p)
 			}
 		}
-		h.cfg.source.unplug(t)
+		if h.p.Info().Caps.ImageStore { // who keeps no images may fetch them when they are needed
+			h.cfg.source.unplug(t)
+		}
 		sb := h.create(t, spec)
 		if st := h.status(t, sb); !strings.Contains(st.Image, h.cfg.pullable) {
 			t.Errorf("the image in use is %q, want %s", st.Image, h.cfg.pullable)
 		}
 	}},
-	{"an image that cannot be fetched is refused, and nothing is left", []need{needImages, needPullable, needSource}, func(t *testing.T, h *harness) {
+	{"an image that cannot be fetched is refused, and nothing is left", []need{needStore, needPullable, needSource}, func(t *testing.T, h *harness) {
 		h.cfg.source.unplug(t)
 		spec := atoll.Spec{Image: h.cfg.pullable}
 		wantKind(t, "Prepare", atoll.Prepare(h.ctx(t), h.p, &spec, nil), atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
@@ -126,6 +128,9 @@ var images = []promise{
 		if img := h.kept(t); img != nil {
 			t.Errorf("what could not be fetched is kept: %+v", *img)
 		}
+	}},
+	{"an image that its registry does not have is refused, and nothing is left", []need{needImages, needPullable, needSource}, func(t *testing.T, h *harness) {
+		h.refused(t, atoll.Spec{Image: elsewise(h.cfg.pullable)}, atoll.ErrNotExist, atoll.ErrUnavailable, atoll.ErrDenied)
 	}},
 	{"an image's files are those of its sandboxes, each of which changes its own", []need{needImages, needPullable, needSource, needFiles}, func(t *testing.T, h *harness) {
 		file, text := h.cfg.source.file, h.cfg.source.text
@@ -137,7 +142,7 @@ var images = []promise{
 		h.holds(t, b, file, text)
 		h.holds(t, h.create(t, atoll.Spec{Image: h.cfg.pullable}), file, text)
 	}},
-	{"ResolveImage says what is kept under a name, and fetches nothing", []need{needImages, needPullable}, func(t *testing.T, h *harness) {
+	{"ResolveImage says what is kept under a name, and fetches nothing", []need{needStore, needPullable}, func(t *testing.T, h *harness) {
 		_, err := atoll.ResolveImage(h.ctx(t), h.p, h.cfg.pullable)
 		if atoll.KindOf(err) == atoll.ErrUnsupported {
 			t.Skip("the provider does not resolve images")
@@ -160,15 +165,24 @@ var images = []promise{
 			t.Errorf("the image in use is %q, want it with %s", st.Image, digest)
 		}
 	}},
-	{"PruneImages of what will be unused is refused", []need{needImages}, func(t *testing.T, h *harness) {
+	{"PruneImages of what will be unused is refused", []need{needStore}, func(t *testing.T, h *harness) {
 		_, err := atoll.PruneImages(h.ctx(t), h.p, atoll.PruneOptions{All: true, UnusedFor: -1})
 		wantKind(t, "PruneImages", err, atoll.ErrInvalid)
 	}},
-	{"a name that no image can have is refused", []need{needImages}, func(t *testing.T, h *harness) {
+	{"a name that no image can have is refused", []need{needStore}, func(t *testing.T, h *harness) {
 		for _, ref := range []string{"", "NO such::image", "a\x00b", "/no/such/path"} {
 			wantKind(t, "RemoveImage", atoll.RemoveImage(h.ctx(t), h.p, ref, false), atoll.ErrInvalid)
 		}
 	}},
+}
+
+// elsewise is a name which differs from that of an image in its tag, and is nobody's.
+func elsewise(ref string) string {
+	name, _, _ := strings.Cut(ref, "@")
+	if i := strings.LastIndex(name, ":"); i > strings.LastIndex(name, "/") {
+		name = name[:i]
+	}
+	return name + ":no-such-tag"
 }
 
 // pull fetches the image that is for that.

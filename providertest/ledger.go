@@ -47,7 +47,7 @@ var ledgers = []promise{
 		h.needSecrets(t)
 		sb := h.idle(t)
 		raw := h.secretOf(t, sb)
-		if h.p.Info().Caps.Durable != atoll.DurableNone {
+		if h.p.Info().Caps.Restart {
 			if err := sb.Stop(h.ctx(t), 0); err != nil {
 				t.Fatalf("Stop: %v", err)
 			}

@@ -184,7 +184,7 @@ var memory = []promise{
 			t.Errorf("the event is of %+v", st)
 		}
 		steps := []watchStep{{"Stop", func(ctx context.Context) error { return sb.Stop(ctx, 0) }, atoll.StateStopped}}
-		if caps := p2.Info().Caps; caps.Durable != atoll.DurableNone {
+		if caps := p2.Info().Caps; caps.Restart {
 			steps = append(steps, watchStep{"Start", sb.Start, atoll.StateRunning})
 			if caps.Pause {
 				steps = append(steps,
@@ -202,9 +202,15 @@ var memory = []promise{
 	}},
 	{"Stop and Start keep the files", []need{needRestart}, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
-		want := map[string]string{"inwork": "work"}
-		if h.p.Info().Isolation != atoll.IsolationNone {
-			want["/atoll-test-root"] = "root" // else it would be the host's root
+		want := map[string]string{}
+		if h.keepsWork() {
+			want["inwork"] = "work"
+		}
+		if h.keepsRoot() {
+			want["/atoll-test-root"] = "root"
+		}
+		if len(want) == 0 {
+			t.Skip("the provider keeps none")
 		}
 		for name, text := range want {
 			if h.code(t, sb, word("store", name, text)) != 0 {
@@ -221,6 +227,24 @@ var memory = []promise{
 			if res := h.capture(t, sb, program("cat", name)); string(res.Stdout) != text+"\n" {
 				t.Errorf("%s holds %q (%v), want %q", name, res.Stdout, res.Exit, text)
 			}
+		}
+	}},
+	{"a root file system that is not durable is a fresh one after Start", []need{needRestart, needWalls}, func(t *testing.T, h *harness) {
+		if h.p.Info().Caps.Durable != atoll.DurableNone {
+			t.Skip("the provider keeps it")
+		}
+		sb, file := h.idle(t), h.rootFile("of-a-life-before")
+		if h.code(t, sb, word("store", file, "root")) != 0 {
+			t.Fatal("the process could not write")
+		}
+		if err := sb.Stop(h.ctx(t), -1); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		if err := sb.Start(h.ctx(t)); err != nil {
+			t.Fatalf("Start: %v", err)
+		}
+		if h.code(t, sb, program("cat", file)) == 0 {
+			t.Error("a file of the life before is there")
 		}
 	}},
 	{"the work directory survives a crash of the main process", []need{needVolumes, needRestart}, func(t *testing.T, h *harness) {
@@ -295,6 +319,19 @@ var memory = []promise{
 			t.Errorf("after Start: %+v", st)
 		}
 	}},
+}
+
+// keepsWork reports whether the work directory is there again when a sandbox starts
+// after Stop.
+func (h *harness) keepsWork() bool {
+	caps := h.p.Info().Caps
+	return caps.Volumes || caps.Durable != atoll.DurableNone
+}
+
+// keepsRoot reports whether the root file system is, and is no other's.
+func (h *harness) keepsRoot() bool {
+	info := h.p.Info()
+	return info.Caps.Durable != atoll.DurableNone && info.Isolation != atoll.IsolationNone // else it would be the host's
 }
 
 // A watchStep is a change of a sandbox, and the state that it leads to.

@@ -108,7 +108,7 @@ func (m *model) start(t *testing.T, s *slot, _ byte) (error, []atoll.Kind) {
 		return err, []atoll.Kind{atoll.ErrNotFound}
 	case s.state == atoll.StatePaused:
 		return err, []atoll.Kind{atoll.ErrConflict}
-	case s.state == atoll.StateStopped && m.caps.Durable == atoll.DurableNone && err != nil:
+	case s.state == atoll.StateStopped && !m.caps.Restart:
 		return err, []atoll.Kind{atoll.ErrUnsupported}
 	}
 	s.state = atoll.StateRunning

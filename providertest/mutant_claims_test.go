@@ -96,6 +96,7 @@ var claimants = []mutant{
 	breaks("fetches late", "images/Prepare fetches all that Create needs",
 		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider { return late{atoll.ProviderLayer{Provider: p}} }), imaginary()...),
 	breaks("has every image", "images/an image that cannot be fetched is refused, and nothing is left", onMock(specs(func(*atoll.Spec) {})), imaginary()...),
+	breaks("has images of every tag", "images/an image that its registry does not have is refused, and nothing is left", onMock(specs(func(*atoll.Spec) {})), imaginary()...),
 	breaks("has nothing in its images", "images/an image's files are those of its sandboxes, each of which changes its own",
 		onMock(specs(func(*atoll.Spec) {})), imaginary()...),
 	breaks("leaves what it failed to make", "steps/whichever step of a creation fails, nothing is left", leaf, stepwise()),

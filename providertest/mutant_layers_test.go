@@ -265,6 +265,13 @@ func (s homely) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, er
 	return s.Sandbox.Exec(ctx, &c)
 }
 
+// ended are never started again.
+type ended struct{ atoll.SandboxLayer }
+
+func (s ended) Start(context.Context) error {
+	return atoll.E("start", s.ID(), atoll.ErrUnsupported, nil)
+}
+
 // careless removes images whoever uses them.
 type careless struct{ atoll.ProviderLayer }
 

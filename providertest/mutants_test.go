@@ -39,6 +39,16 @@ var mutants = []mutant{
 	breaks("claims what it cannot", "truth/the stores are there exactly when their caps are", onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 		return boastful{atoll.ProviderLayer{Provider: p}}
 	})),
+	breaks("keeps images in secret", "truth/the stores are there exactly when their caps are", onMock(claiming(func(i *atoll.Info) { i.Caps.ImageStore = false }))),
+	breaks("starts what it says it cannot", "truth/Restart tells whether a stopped sandbox can start again", onMock(claiming(func(i *atoll.Info) {
+		i.Caps.Durable, i.Caps.Restart = atoll.DurableNone, false
+	}))),
+	breaks("starts nothing again", "truth/Restart tells whether a stopped sandbox can start again", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+		return ended{atoll.SandboxLayer{Sandbox: sb}}
+	})),
+	breaks("keeps a root that it says is fresh", "memory/a root file system that is not durable is a fresh one after Start", onMock(claiming(func(i *atoll.Info) {
+		i.Caps.Durable, i.Isolation = atoll.DurableNone, atoll.IsolationContainer
+	}))),
 	breaks("removes images that are in use", "images/an image that a sandbox was made from is in use, running or not",
 		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
 			return careless{atoll.ProviderLayer{Provider: p}}

@@ -32,7 +32,7 @@ var named = []promise{
 		if got := h.interfaces(t, sb); len(got) < 2 {
 			t.Errorf("on a network there are %q", got)
 		}
-		if h.p.Info().Caps.Durable == atoll.DurableNone {
+		if !h.p.Info().Caps.Restart {
 			return
 		}
 		if err := sb.Stop(h.ctx(t), 0); err != nil {
@@ -54,7 +54,7 @@ var named = []promise{
 	{"a published port can be reached where Status says, as long as the sandbox runs", []need{needPublish, needNetwork}, func(t *testing.T, h *harness) {
 		sb := h.create(t, atoll.Spec{Network: h.any(), Ports: []atoll.Port{{Port: atoll.AgentPort, Publish: true}, {Port: 80}}})
 		h.echoes(t, sb)
-		if h.p.Info().Caps.Durable == atoll.DurableNone {
+		if !h.p.Info().Caps.Restart {
 			return
 		}
 		if err := sb.Stop(h.ctx(t), 0); err != nil {

@@ -20,7 +20,8 @@ type config struct {
 	except   map[string]string
 	only     []string
 	shared   []string
-	rest     string // why
+	beside   map[string]int // how many promises of a group at once
+	rest     string         // why
 	leaks    func(t *testing.T) []string
 	reopen   func(t *testing.T, p atoll.Provider) atoll.Provider
 
@@ -34,7 +35,7 @@ type config struct {
 }
 
 func newConfig(opts []Option) *config {
-	c := &config{slow: 1, count: 100, except: map[string]string{}}
+	c := &config{slow: 1, count: 100, except: map[string]string{}, beside: map[string]int{}}
 	for _, opt := range opts {
 		opt(c)
 	}
@@ -50,8 +51,8 @@ func Slow(factor float64) Option { return func(c *config) { c.slow = factor } }
 func Image(ref string) Option { return func(c *config) { c.image = ref } }
 
 // Pullable is the full name of an image that can be fetched, and sandboxes made
-// from it, for what is promised about images. It may be removed on the way, as
-// may all others that no sandbox uses.
+// from it, for what is promised about images. Where there is an ImageStore it may be
+// removed on the way, as may all others that no sandbox uses.
 func Pullable(ref string) Option { return func(c *config) { c.pullable = ref } }
 
 // Count is how many sandboxes are made at once, 100 unless told.
@@ -72,6 +73,19 @@ func Only(groups ...string) Option { return func(c *config) { c.only = groups } 
 // plainest sandbox will do, in one sandbox, which is tidied up in between: for backends
 // that take seconds to make one. What leaks is looked for when all have been kept.
 func Shared(groups ...string) Option { return func(c *config) { c.shared = groups } }
+
+// Beside has the promises of those groups kept beside one another, n at a time, each with
+// a provider of its own: for backends that have one wait to make a sandbox, and not for
+// its CPUs. Their providers must not see one another's sandboxes. What leaks is looked for
+// when all have been kept; groups faults and steps look for it more often, and cannot be
+// among those.
+func Beside(n int, groups ...string) Option {
+	return func(c *config) {
+		for _, name := range groups {
+			c.beside[name] = n
+		}
+	}
+}
 
 // Rest has the groups that Only leaves out skipped, and says why.
 func Rest(reason string) Option { return func(c *config) { c.rest = reason } }

@@ -3,6 +3,7 @@ package providertest_test
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -97,6 +98,37 @@ func (c counting) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, 
 	return c.ProviderLayer.Create(ctx, spec)
 }
 
+// A storeless provider leaves images to an orchestrator, which tells nobody what it
+// keeps.
+type storeless struct{ atoll.ProviderLayer }
+
+func (s storeless) Info() atoll.Info {
+	info := s.Provider.Info()
+	info.Caps.ImageStore = false
+	return info
+}
+
+func (storeless) Prepare(context.Context, *atoll.Spec, func(atoll.Progress)) error { return nil }
+
+func (storeless) Images(context.Context) ([]atoll.Image, error) {
+	return nil, atoll.E("images", "", atoll.ErrUnsupported, nil)
+}
+
+func (storeless) RemoveImage(_ context.Context, ref string, _ bool) error {
+	return atoll.E("remove image", ref, atoll.ErrUnsupported, nil)
+}
+
+func (storeless) PruneImages(context.Context, atoll.PruneOptions) (atoll.Pruned, error) {
+	return atoll.Pruned{}, atoll.E("prune images", "", atoll.ErrUnsupported, nil)
+}
+
+// Who takes images need not keep any.
+func TestWithoutImageStore(t *testing.T) {
+	providertest.Run(t, onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+		return storeless{atoll.ProviderLayer{Provider: p}}
+	}), providertest.Pullable("docker.io/library/app:1"), providertest.Only("images"), providertest.Rest("they do not ask for images"))
+}
+
 // Promises that share a sandbox are kept as others are, by far fewer sandboxes.
 func TestShared(t *testing.T) {
 	made := func(opts ...providertest.Option) int64 {
@@ -114,5 +146,29 @@ func TestShared(t *testing.T) {
 	t.Logf("%d sandboxes, and %d when they are shared", alone, shared)
 	if shared > alone/2 {
 		t.Errorf("%d sandboxes were made, and %d when they are shared", alone, shared)
+	}
+}
+
+// Promises that are kept beside one another are all kept, so many at once.
+func TestBeside(t *testing.T) {
+	var mu sync.Mutex
+	now, most := 0, 0
+	providertest.Run(t, func(t *testing.T) atoll.Provider {
+		count := func(by int) {
+			mu.Lock()
+			defer mu.Unlock()
+			now += by
+			most = max(most, now)
+		}
+		count(1)
+		t.Cleanup(func() { count(-1) })
+		p, err := local.New(local.Options{Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}, providertest.Only("exec"), providertest.Beside(3, "exec"))
+	if most != 3 {
+		t.Errorf("%d at once, want 3", most)
 	}
 }

@@ -111,9 +111,12 @@ var steps = []promise{
 		eachStep(t, h, func(t *testing.T, h *harness, s *stepper, n int) {
 			sb := h.create(t, h.laden())
 			h.printed(t, sb, "ready\n")
-			files := []string{"inwork"}
-			if h.p.Info().Isolation != atoll.IsolationNone {
-				files = append(files, "/atoll-test-root") // else it would be the host's root
+			var files []string
+			if h.keepsWork() {
+				files = append(files, "inwork")
+			}
+			if h.keepsRoot() {
+				files = append(files, "/atoll-test-root")
 			}
 			for _, name := range files {
 				if h.code(t, sb, word("store", name, "stored")) != 0 {

@@ -24,6 +24,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -69,6 +70,7 @@ var (
 	needUsage    = capability("usage", func(c atoll.Caps) bool { return c.Usage })
 	needUsers    = capability("users", func(c atoll.Caps) bool { return c.Users })
 	needImages   = capability("images", func(c atoll.Caps) bool { return c.Images })
+	needStore    = capability("image_store", func(c atoll.Caps) bool { return c.ImageStore })
 	needBind     = capability("bind_mounts", func(c atoll.Caps) bool { return c.BindMounts })
 	needVolumes  = capability("volumes", func(c atoll.Caps) bool { return c.Volumes })
 	needSpaces   = capability("workspaces", func(c atoll.Caps) bool { return c.Workspaces })
@@ -88,7 +90,8 @@ var (
 	needIdleStop = capability("idle_stop", func(c atoll.Caps) bool { return c.IdleStop })
 	needSurvives = capability("survives", func(c atoll.Caps) bool { return c.Survives })
 	needReattach = capability("reattach", func(c atoll.Caps) bool { return c.Reattach })
-	needRestart  = capability("durable", func(c atoll.Caps) bool { return c.Durable != atoll.DurableNone })
+	needRestart  = capability("restart", func(c atoll.Caps) bool { return c.Restart })
+	needDurable  = capability("durable", func(c atoll.Caps) bool { return c.Durable != atoll.DurableNone })
 )
 
 // option is the need for an Option.
@@ -133,8 +136,8 @@ func groups() []group {
 // Run checks that the providers that open makes keep the promises of package
 // atoll. Every subtest opens its own and closes it; open may register
 // cleanups, which run before the suite looks for leaks. Subtests run one after
-// the other, because leaks are those of the whole test process: nothing else
-// may run beside them.
+// the other unless Beside says otherwise, because leaks are those of the whole test
+// process: nothing else may run beside them.
 func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 	cfg := newConfig(opts)
 	known, names := map[string]bool{}, map[string]bool{}
@@ -149,9 +152,14 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 			t.Errorf("Except(%q): no such subtest", name)
 		}
 	}
-	for _, name := range cfg.only {
+	for _, name := range slices.Concat(cfg.only, slices.Collect(maps.Keys(cfg.beside))) {
 		if !names[name] {
-			t.Errorf("Only(%q): no such group", name)
+			t.Errorf("%q: no such group", name)
+		}
+	}
+	for _, name := range []string{"faults", "steps"} {
+		if cfg.beside[name] > 0 {
+			t.Fatalf("Beside(%q): its promises look for leaks themselves", name)
 		}
 	}
 	for _, g := range groups() {
@@ -179,12 +187,21 @@ func (g group) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *co
 			p.run(t, prepare(t))
 		})
 	}
+	abreast := cfg.beside[g.name]
+	if g.name == patient {
+		abreast = len(g.promises)
+	}
 	switch {
-	case g.name == patient:
+	case abreast > 0:
 		kin := checkLeaks(t, cfg)
 		var all sync.WaitGroup
+		at := make(chan struct{}, abreast) // full while as many are kept as may be
 		for _, p := range g.promises {
-			all.Go(func() { keep(p, func(t *testing.T) *harness { return own(t, kin) }) })
+			at <- struct{}{}
+			all.Go(func() {
+				defer func() { <-at }()
+				keep(p, func(t *testing.T) *harness { return own(t, kin) })
+			})
 		}
 		all.Wait()
 	case slices.Contains(cfg.shared, g.name):

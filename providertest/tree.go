@@ -80,7 +80,7 @@ var tree = []promise{
 				wantKind(t, "Wait", err, atoll.ErrStopped)
 			}
 		})
-		if h.p.Info().Isolation != atoll.IsolationNone || h.p.Info().Caps.Durable == atoll.DurableNone {
+		if h.p.Info().Isolation != atoll.IsolationNone || !h.p.Info().Caps.Restart {
 			return // pids of its own, or no way to look
 		}
 		if err := sb.Start(h.ctx(t)); err != nil {

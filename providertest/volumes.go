@@ -243,7 +243,7 @@ var volumes = []promise{
 		h.holds(t, sb, "before", "start")
 		h.write(t, sb, "while/stopped", "x")
 		h.listed(t, sb, "while", false, "/work/while/stopped")
-		if h.p.Info().Caps.Durable == atoll.DurableNone {
+		if !h.p.Info().Caps.Restart {
 			return
 		}
 		if err := sb.Start(h.ctx(t)); err != nil {
@@ -352,7 +352,7 @@ var volumes = []promise{
 		if h.code(t, sb, word("store", "/scratch/f", "x")) != 0 {
 			t.Error("the process could not write")
 		}
-		if h.p.Info().Caps.Durable == atoll.DurableNone {
+		if !h.p.Info().Caps.Restart {
 			return
 		}
 		if err := sb.Stop(h.ctx(t), 0); err != nil {

@@ -49,7 +49,7 @@ var watches = []promise{
 		w.synced(t, h)
 		sb := h.create(t, atoll.Spec{NoStart: true})
 		steps := []func(context.Context) error{sb.Start, func(ctx context.Context) error { return sb.Stop(ctx, 0) }}
-		if h.p.Info().Caps.Durable != atoll.DurableNone {
+		if h.p.Info().Caps.Restart {
 			steps = append(steps, steps...)
 		}
 		for i, step := range steps {
