@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -40,7 +39,7 @@ func orNull(t time.Time) sql.NullInt64 {
 }
 
 // InsertSandbox implements Conversations.
-func (s *SQLite) InsertSandbox(ctx context.Context, x *AgentSandbox) error {
+func (s *SQL) InsertSandbox(ctx context.Context, x *AgentSandbox) error {
 	const op = "insert sandbox"
 	if err := CheckSandbox(op, x); err != nil {
 		return err
@@ -50,10 +49,10 @@ func (s *SQLite) InsertSandbox(ctx context.Context, x *AgentSandbox) error {
 		return atoll.E(op, x.ID, atoll.ErrInvalid, err)
 	}
 	rev := FirstRev()
-	err = s.write(ctx, op, x.ID, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.write(ctx, op, x.ID, func(ctx context.Context, tx Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO agent_sandboxes ("+agentSandboxColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-			x.Account, x.ID, x.Organization, x.Agent, x.Template, x.External, x.Conversation, string(meta), x.Created.UnixMicro(), orNull(x.Deleted), rev)
-		if isTaken(err) {
+			x.Account, x.ID, Text(x.Organization), Text(x.Agent), Text(x.Template), Text(x.External), Text(x.Conversation), string(meta), x.Created.UnixMicro(), orNull(x.Deleted), rev)
+		if s.db.Taken(err) {
 			return atoll.Errorf(op, x.ID, atoll.ErrAlreadyExists, "a sandbox with this id is written down already")
 		}
 		return err
@@ -65,7 +64,7 @@ func (s *SQLite) InsertSandbox(ctx context.Context, x *AgentSandbox) error {
 }
 
 // UpdateSandbox implements Conversations.
-func (s *SQLite) UpdateSandbox(ctx context.Context, x *AgentSandbox) error {
+func (s *SQL) UpdateSandbox(ctx context.Context, x *AgentSandbox) error {
 	const op = "update sandbox"
 	if err := CheckSandbox(op, x); err != nil {
 		return err
@@ -74,11 +73,11 @@ func (s *SQLite) UpdateSandbox(ctx context.Context, x *AgentSandbox) error {
 	if err != nil {
 		return atoll.E(op, x.ID, atoll.ErrInvalid, err)
 	}
-	err = s.write(ctx, op, x.ID, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.write(ctx, op, x.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE agent_sandboxes SET organization = ?, agent = ?, template = ?, external = ?, conversation = ?,
 				meta = ?, created = ?, deleted = ?, rev = rev + 1
 			WHERE account = ? AND id = ? AND rev = ?`,
-			x.Organization, x.Agent, x.Template, x.External, x.Conversation,
+			Text(x.Organization), Text(x.Agent), Text(x.Template), Text(x.External), Text(x.Conversation),
 			string(meta), x.Created.UnixMicro(), orNull(x.Deleted), x.Account, x.ID, x.Rev)
 		return changed(res, err, op, x.ID)
 	})
@@ -89,30 +88,23 @@ func (s *SQLite) UpdateSandbox(ctx context.Context, x *AgentSandbox) error {
 }
 
 // DeleteSandbox implements Conversations.
-func (s *SQLite) DeleteSandbox(ctx context.Context, x *AgentSandbox) error {
+func (s *SQL) DeleteSandbox(ctx context.Context, x *AgentSandbox) error {
 	const op = "delete sandbox"
-	return s.write(ctx, op, x.ID, func(ctx context.Context, tx *sql.Tx) error {
+	return s.write(ctx, op, x.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM agent_sandboxes WHERE account = ? AND id = ? AND rev = ?", x.Account, x.ID, x.Rev)
 		return changed(res, err, op, x.ID)
 	})
 }
 
 // FindSandbox implements Conversations.
-func (s *SQLite) FindSandbox(ctx context.Context, account, id string) (*AgentSandbox, error) {
+func (s *SQL) FindSandbox(ctx context.Context, account, id string) (*AgentSandbox, error) {
 	const op = "find sandbox"
-	db, err := s.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	x, err := scanAgentSandbox(db.QueryRowContext(ctx, "SELECT "+agentSandboxColumns+" FROM agent_sandboxes WHERE account = ? AND id = ?", account, id))
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, atoll.Errorf(op, id, atoll.ErrNotExist, "no such sandbox is written down")
-	}
-	return x, s.failed(op, id, err)
+	none := atoll.Errorf(op, id, atoll.ErrNotExist, "no such sandbox is written down")
+	return one(ctx, s, op, id, none, scanAgentSandbox, "SELECT "+agentSandboxColumns+" FROM agent_sandboxes WHERE account = ? AND id = ?", account, id)
 }
 
 // Sandboxes implements Conversations.
-func (s *SQLite) Sandboxes(ctx context.Context, account string, page Page) ([]*AgentSandbox, error) {
+func (s *SQL) Sandboxes(ctx context.Context, account string, page Page) ([]*AgentSandbox, error) {
 	const op = "sandboxes"
 	if err := CheckPage(op, page); err != nil {
 		return nil, err

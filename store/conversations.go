@@ -2,9 +2,7 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -13,10 +11,7 @@ import (
 // conversationColumns are those of a Conversation, in the order in which
 // scanConversation reads them.
 const conversationColumns = `account, id, organization, agent, template, sandbox, messages, input, output, cache,
-	turn, until, turns, created, max(updated, saved), rev`
-
-// A row is one of a table, or the only one of a query.
-type row interface{ Scan(...any) error }
+	turn, until, turns, created, CASE WHEN updated > saved THEN updated ELSE saved END, rev`
 
 // scanConversation reads one row.
 func scanConversation(row row) (*Conversation, error) {
@@ -51,7 +46,7 @@ func turnJSON(t *atoll.Turn) (any, error) {
 }
 
 // InsertConversation implements Conversations.
-func (s *SQLite) InsertConversation(ctx context.Context, c *Conversation) error {
+func (s *SQL) InsertConversation(ctx context.Context, c *Conversation) error {
 	const op = "insert conversation"
 	if err := CheckConversation(op, c); err != nil {
 		return err
@@ -61,14 +56,14 @@ func (s *SQLite) InsertConversation(ctx context.Context, c *Conversation) error 
 		return atoll.E(op, c.ID, atoll.ErrInvalid, err)
 	}
 	rev := FirstRev()
-	err = s.write(ctx, op, c.ID, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.write(ctx, op, c.ID, func(ctx context.Context, tx Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO conversations (account, id, organization, agent, template, sandbox,
 				messages, input, output, cache, turn, until, turns, created, updated, saved, rev)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			c.Account, c.ID, c.Organization, c.Agent, c.Template, c.Sandbox,
+			c.Account, c.ID, Text(c.Organization), Text(c.Agent), Text(c.Template), Text(c.Sandbox),
 			c.Stats.MessagesExchanged, c.Stats.InputTokens, c.Stats.OutputTokens, c.Stats.CacheTokens,
 			turn, c.Until.UnixMicro(), c.Turns, c.Created.UnixMicro(), c.Updated.UnixMicro(), time.Time{}.UnixMicro(), rev)
-		if isTaken(err) {
+		if s.db.Taken(err) {
 			return atoll.Errorf(op, c.ID, atoll.ErrAlreadyExists, "there is a conversation with this id already")
 		}
 		return err
@@ -80,7 +75,7 @@ func (s *SQLite) InsertConversation(ctx context.Context, c *Conversation) error 
 }
 
 // UpdateConversation implements Conversations.
-func (s *SQLite) UpdateConversation(ctx context.Context, c *Conversation) error {
+func (s *SQL) UpdateConversation(ctx context.Context, c *Conversation) error {
 	const op = "update conversation"
 	if err := CheckConversation(op, c); err != nil {
 		return err
@@ -89,11 +84,11 @@ func (s *SQLite) UpdateConversation(ctx context.Context, c *Conversation) error 
 	if err != nil {
 		return atoll.E(op, c.ID, atoll.ErrInvalid, err)
 	}
-	err = s.write(ctx, op, c.ID, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.write(ctx, op, c.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE conversations SET organization = ?, agent = ?, template = ?, sandbox = ?,
 				turn = ?, until = ?, turns = ?, created = ?, updated = ?, rev = rev + 1
 			WHERE account = ? AND id = ? AND rev = ?`,
-			c.Organization, c.Agent, c.Template, c.Sandbox,
+			Text(c.Organization), Text(c.Agent), Text(c.Template), Text(c.Sandbox),
 			turn, c.Until.UnixMicro(), c.Turns, c.Created.UnixMicro(), c.Updated.UnixMicro(), c.Account, c.ID, c.Rev)
 		return changed(res, err, op, c.ID)
 	})
@@ -104,9 +99,9 @@ func (s *SQLite) UpdateConversation(ctx context.Context, c *Conversation) error 
 }
 
 // DeleteConversation implements Conversations.
-func (s *SQLite) DeleteConversation(ctx context.Context, c *Conversation) error {
+func (s *SQL) DeleteConversation(ctx context.Context, c *Conversation) error {
 	const op = "delete conversation"
-	return s.write(ctx, op, c.ID, func(ctx context.Context, tx *sql.Tx) error {
+	return s.write(ctx, op, c.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM conversations WHERE account = ? AND id = ? AND rev = ?", c.Account, c.ID, c.Rev)
 		if err := changed(res, err, op, c.ID); err != nil {
 			return err
@@ -117,17 +112,9 @@ func (s *SQLite) DeleteConversation(ctx context.Context, c *Conversation) error 
 }
 
 // FindConversation implements Conversations.
-func (s *SQLite) FindConversation(ctx context.Context, account, id string) (*Conversation, error) {
+func (s *SQL) FindConversation(ctx context.Context, account, id string) (*Conversation, error) {
 	const op = "find conversation"
-	db, err := s.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	c, err := scanConversation(db.QueryRowContext(ctx, "SELECT "+conversationColumns+" FROM conversations WHERE account = ? AND id = ?", account, id))
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, noConversation(op, id)
-	}
-	return c, s.failed(op, id, err)
+	return one(ctx, s, op, id, noConversation(op, id), scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE account = ? AND id = ?", account, id)
 }
 
 func noConversation(op, id string) error {
@@ -135,7 +122,7 @@ func noConversation(op, id string) error {
 }
 
 // Conversations implements Conversations.
-func (s *SQLite) Conversations(ctx context.Context, account string, page Page) ([]*Conversation, error) {
+func (s *SQL) Conversations(ctx context.Context, account string, page Page) ([]*Conversation, error) {
 	const op = "conversations"
 	if err := CheckPage(op, page); err != nil {
 		return nil, err
@@ -145,30 +132,6 @@ func (s *SQLite) Conversations(ctx context.Context, account string, page Page) (
 }
 
 // RunningTurns implements Conversations. It misses none.
-func (s *SQLite) RunningTurns(ctx context.Context) ([]*Conversation, error) {
+func (s *SQL) RunningTurns(ctx context.Context) ([]*Conversation, error) {
 	return list(ctx, s, "conversations", scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE turn IS NOT NULL ORDER BY account, id")
 }
-
-// list reads all rows of a query.
-func list[T any](ctx context.Context, s *SQLite, op string, scan func(row) (T, error), query string, args ...any) ([]T, error) {
-	db, err := s.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, s.failed(op, "", err)
-	}
-	defer rows.Close()
-	var all []T
-	for rows.Next() {
-		x, err := scan(rows)
-		if err != nil {
-			return nil, s.failed(op, "", err)
-		}
-		all = append(all, x)
-	}
-	return all, s.failed(op, "", rows.Err())
-}
-
-var _ Conversations = (*SQLite)(nil)

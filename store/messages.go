@@ -66,7 +66,7 @@ func parseToolCalls(text []byte) ([]atoll.MessageToolCall, error) {
 }
 
 // AddMessage implements Conversations.
-func (s *SQLite) AddMessage(ctx context.Context, m *atoll.Message) error {
+func (s *SQL) AddMessage(ctx context.Context, m *atoll.Message) error {
 	const op = "add message"
 	if err := CheckMessage(op, m); err != nil {
 		return err
@@ -76,8 +76,8 @@ func (s *SQLite) AddMessage(ctx context.Context, m *atoll.Message) error {
 		return atoll.E(op, m.Key, atoll.ErrInvalid, err)
 	}
 	kept := m.Time.UnixMicro()
-	err = s.write(ctx, op, m.Key, func(ctx context.Context, tx *sql.Tx) error {
-		if err := thereIs(ctx, tx, op, m.Account, m.Conversation); err != nil {
+	err = s.write(ctx, op, m.Key, func(ctx context.Context, tx Tx) error {
+		if err := thereIs(ctx, tx, tx.ForUpdate(), op, m.Account, m.Conversation); err != nil {
 			return err
 		}
 		err := tx.QueryRowContext(ctx, "SELECT time FROM messages WHERE account = ? AND conversation = ? AND key = ?", m.Account, m.Conversation, m.Key).Scan(&kept)
@@ -97,7 +97,7 @@ func (s *SQLite) AddMessage(ctx context.Context, m *atoll.Message) error {
 }
 
 // insertMessage adds m after all others, and returns the time that it is kept with.
-func insertMessage(ctx context.Context, tx *sql.Tx, m *atoll.Message, calls string) (kept int64, err error) {
+func insertMessage(ctx context.Context, tx Tx, m *atoll.Message, calls string) (kept int64, err error) {
 	var next sql.NullInt64
 	err = tx.QueryRowContext(ctx, "SELECT max(time) + 1 FROM messages WHERE account = ? AND conversation = ?", m.Account, m.Conversation).Scan(&next)
 	if err != nil {
@@ -108,44 +108,39 @@ func insertMessage(ctx context.Context, tx *sql.Tx, m *atoll.Message, calls stri
 		kept = max(kept, next.Int64)
 	}
 	_, err = tx.ExecContext(ctx, "INSERT INTO messages ("+messageColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		m.Account, m.Conversation, m.Key, kept, m.Turn, m.Role, m.Body, m.Tokens.Input, m.Tokens.Output, m.Tokens.Cache, calls)
+		m.Account, m.Conversation, m.Key, kept, Text(m.Turn), m.Role, Text(m.Body), m.Tokens.Input, m.Tokens.Output, m.Tokens.Cache, calls)
 	return kept, err
 }
 
-// thereIs is ErrNotExist when there is no such conversation.
-func thereIs(ctx context.Context, db interface {
-	QueryRowContext(context.Context, string, ...any) *sql.Row
-}, op, account, id string) error {
-	var n int
-	err := db.QueryRowContext(ctx, "SELECT count(*) FROM conversations WHERE account = ? AND id = ?", account, id).Scan(&n)
-	if err == nil && n == 0 {
+// thereIs is ErrNotExist when there is no such conversation. end is that of the query.
+func thereIs(ctx context.Context, db Querier, end, op, account, id string) error {
+	var rev int64
+	err := db.QueryRowContext(ctx, "SELECT rev FROM conversations WHERE account = ? AND id = ?"+end, account, id).Scan(&rev)
+	if errors.Is(err, sql.ErrNoRows) {
 		err = noConversation(op, id)
 	}
 	return err
 }
 
 // Messages implements Conversations.
-func (s *SQLite) Messages(ctx context.Context, account, conversation string, page Page) ([]*atoll.Message, error) {
+func (s *SQL) Messages(ctx context.Context, account, conversation string, page Page) ([]*atoll.Message, error) {
 	const op = "messages"
 	if err := CheckPage(op, page); err != nil {
 		return nil, err
 	}
-	db, err := s.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := thereIs(ctx, db, op, account, conversation); err != nil {
-		return nil, s.failed(op, conversation, err)
-	}
 	before := int64(math.MaxInt64)
-	if page.After != "" {
+	err := s.read(ctx, op, conversation, func(ctx context.Context, db Querier) error {
+		if err := thereIs(ctx, db, "", op, account, conversation); err != nil || page.After == "" {
+			return err
+		}
 		err := db.QueryRowContext(ctx, "SELECT time FROM messages WHERE account = ? AND conversation = ? AND key = ?", account, conversation, page.After).Scan(&before)
 		if errors.Is(err, sql.ErrNoRows) {
-			return nil, atoll.Errorf(op, conversation, atoll.ErrNotExist, "there is no message %q", page.After)
+			err = atoll.Errorf(op, conversation, atoll.ErrNotExist, "there is no message %q", page.After)
 		}
-		if err != nil {
-			return nil, s.failed(op, conversation, err)
-		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	all, err := list(ctx, s, op, scanMessage, "SELECT "+messageColumns+" FROM messages WHERE account = ? AND conversation = ? AND time < ? ORDER BY time DESC LIMIT ?",
 		account, conversation, before, page.Limit)
@@ -154,9 +149,9 @@ func (s *SQLite) Messages(ctx context.Context, account, conversation string, pag
 }
 
 // AddUsage implements Conversations.
-func (s *SQLite) AddUsage(ctx context.Context, account, conversation string, turn int64, u atoll.TokenUsage) error {
+func (s *SQL) AddUsage(ctx context.Context, account, conversation string, turn int64, u atoll.TokenUsage) error {
 	const op = "add usage"
-	return s.write(ctx, op, conversation, func(ctx context.Context, tx *sql.Tx) error {
+	return s.write(ctx, op, conversation, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE conversations SET input = input + ?, output = output + ?, cache = cache + ?, counted = ?
 			WHERE account = ? AND id = ? AND counted < ?`, u.Input, u.Output, u.Cache, turn, account, conversation, turn)
 		if err != nil {
@@ -164,7 +159,7 @@ func (s *SQLite) AddUsage(ctx context.Context, account, conversation string, tur
 		}
 		n, err := res.RowsAffected()
 		if err == nil && n == 0 {
-			err = thereIs(ctx, tx, op, account, conversation)
+			err = thereIs(ctx, tx, "", op, account, conversation)
 		}
 		return err
 	})

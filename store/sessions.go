@@ -2,9 +2,7 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -15,7 +13,7 @@ import (
 const sessionColumns = "spec, sandbox, state, holder, problem, created, opened, used, rev"
 
 // scanSession reads one row.
-func scanSession(row interface{ Scan(...any) error }) (*Session, error) {
+func scanSession(row row) (*Session, error) {
 	var x Session
 	var spec []byte
 	var created, opened, used int64
@@ -31,17 +29,17 @@ func scanSession(row interface{ Scan(...any) error }) (*Session, error) {
 }
 
 // InsertSession implements Sessions.
-func (s *SQLite) InsertSession(ctx context.Context, x *Session) error {
+func (s *SQL) InsertSession(ctx context.Context, x *Session) error {
 	key := x.Spec.Scope.Key()
 	spec, err := json.Marshal(x.Spec)
 	if err != nil {
 		return atoll.E("open session", key, atoll.ErrInvalid, err)
 	}
-	err = s.write(ctx, "open session", key, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.write(ctx, "open session", key, func(ctx context.Context, tx Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO sessions (project, key, spec, sandbox, state, holder, problem, created, opened, used, rev)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)`,
-			x.Spec.Project, key, string(spec), x.Sandbox, x.State, x.Holder, x.Problem, x.Created.UnixMilli(), x.Opened.UnixMilli(), x.Used.UnixMilli())
-		if isTaken(err) {
+			x.Spec.Project, key, string(spec), x.Sandbox, x.State, x.Holder, Text(x.Problem), x.Created.UnixMilli(), x.Opened.UnixMilli(), x.Used.UnixMilli())
+		if s.db.Taken(err) {
 			return atoll.Errorf("open session", key, atoll.ErrAlreadyExists, "a session with this key is written down already")
 		}
 		return err
@@ -53,16 +51,16 @@ func (s *SQLite) InsertSession(ctx context.Context, x *Session) error {
 }
 
 // UpdateSession implements Sessions.
-func (s *SQLite) UpdateSession(ctx context.Context, x *Session) error {
+func (s *SQL) UpdateSession(ctx context.Context, x *Session) error {
 	key := x.Spec.Scope.Key()
 	spec, err := json.Marshal(x.Spec)
 	if err != nil {
 		return atoll.E("update session", key, atoll.ErrInvalid, err)
 	}
-	err = s.write(ctx, "update session", key, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.write(ctx, "update session", key, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE sessions SET spec = ?, sandbox = ?, state = ?, holder = ?, problem = ?, created = ?, opened = ?, used = ?, rev = rev + 1
 			WHERE project = ? AND key = ? AND rev = ?`,
-			string(spec), x.Sandbox, x.State, x.Holder, x.Problem, x.Created.UnixMilli(), x.Opened.UnixMilli(), x.Used.UnixMilli(), x.Spec.Project, key, x.Rev)
+			string(spec), x.Sandbox, x.State, x.Holder, Text(x.Problem), x.Created.UnixMilli(), x.Opened.UnixMilli(), x.Used.UnixMilli(), x.Spec.Project, key, x.Rev)
 		return changed(res, err, "update session", key)
 	})
 	if err == nil {
@@ -72,45 +70,21 @@ func (s *SQLite) UpdateSession(ctx context.Context, x *Session) error {
 }
 
 // DeleteSession implements Sessions.
-func (s *SQLite) DeleteSession(ctx context.Context, x *Session) error {
+func (s *SQL) DeleteSession(ctx context.Context, x *Session) error {
 	key := x.Spec.Scope.Key()
-	return s.write(ctx, "close session", key, func(ctx context.Context, tx *sql.Tx) error {
+	return s.write(ctx, "close session", key, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE project = ? AND key = ? AND rev = ?", x.Spec.Project, key, x.Rev)
 		return changed(res, err, "close session", key)
 	})
 }
 
 // FindSession implements Sessions.
-func (s *SQLite) FindSession(ctx context.Context, project, key string) (*Session, error) {
-	db, err := s.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	x, err := scanSession(db.QueryRowContext(ctx, "SELECT "+sessionColumns+" FROM sessions WHERE project = ? AND key = ?", project, key))
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, atoll.Errorf("find", key, atoll.ErrNotExist, "project %s has no such session", project)
-	}
-	return x, s.failed("find", key, err)
+func (s *SQL) FindSession(ctx context.Context, project, key string) (*Session, error) {
+	none := atoll.Errorf("find", key, atoll.ErrNotExist, "project %s has no such session", project)
+	return one(ctx, s, "find", key, none, scanSession, "SELECT "+sessionColumns+" FROM sessions WHERE project = ? AND key = ?", project, key)
 }
 
 // Sessions implements Sessions.
-func (s *SQLite) Sessions(ctx context.Context, project string) ([]*Session, error) {
-	db, err := s.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := db.QueryContext(ctx, "SELECT "+sessionColumns+" FROM sessions WHERE ? IN ('', project) ORDER BY created, key", project)
-	if err != nil {
-		return nil, s.failed("sessions", "", err)
-	}
-	defer rows.Close()
-	var all []*Session
-	for rows.Next() {
-		x, err := scanSession(rows)
-		if err != nil {
-			return nil, s.failed("sessions", "", err)
-		}
-		all = append(all, x)
-	}
-	return all, s.failed("sessions", "", rows.Err())
+func (s *SQL) Sessions(ctx context.Context, project string) ([]*Session, error) {
+	return list(ctx, s, "sessions", scanSession, "SELECT "+sessionColumns+" FROM sessions WHERE ? IN ('', project) ORDER BY created, key", project)
 }

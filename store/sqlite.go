@@ -26,8 +26,10 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// SQLite is a Store in one file, which it opens when it is first needed.
+// SQLite is a Store, and a Conversations, in one file, which it opens when it is first
+// needed.
 type SQLite struct {
+	SQL
 	path string
 
 	mu     sync.Mutex
@@ -40,7 +42,11 @@ type SQLite struct {
 // NewSQLite returns the store in the file at path. It touches nothing: the file
 // is made, for this user only, by the first call that needs it, which fails if
 // that cannot be.
-func NewSQLite(path string) *SQLite { return &SQLite{path: path} }
+func NewSQLite(path string) *SQLite {
+	s := &SQLite{path: path}
+	s.SQL = NewSQL(inFile{s})
+	return s
+}
 
 // Path is that of the file.
 func (s *SQLite) Path() string { return s.path }
@@ -176,20 +182,6 @@ func within(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// write runs f in a transaction. One that has begun is not broken off: whoever
-// gave up would not know whether it was made.
-func (s *SQLite) write(ctx context.Context, op, id string, f func(context.Context, *sql.Tx) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	ctx = context.WithoutCancel(ctx)
-	db, err := s.open(ctx)
-	if err != nil {
-		return err
-	}
-	return s.failed(op, id, within(ctx, db, func(tx *sql.Tx) error { return f(ctx, tx) }))
-}
-
 // failed gives an error of the database its kind, and says what to do.
 func (s *SQLite) failed(op, id string, err error) error {
 	var known *atoll.Error
@@ -222,10 +214,46 @@ func (s *SQLite) failed(op, id string, err error) error {
 	return atoll.Errorf(op, id, kind, "store %s: %s: %w", s.path, advice, err)
 }
 
-// isTaken reports whether err says that a record is there already.
-func isTaken(err error) bool {
+// inFile is a SQLite as the Database of its tables.
+type inFile struct{ *SQLite }
+
+// Read implements Database.
+func (f inFile) Read(ctx context.Context, do func(context.Context, Querier) error) error {
+	db, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	return do(ctx, db)
+}
+
+// Write implements Database. Once begun, it is not broken off at all.
+func (f inFile) Write(ctx context.Context, do func(context.Context, Tx) error) error {
+	ctx = context.WithoutCancel(ctx)
+	db, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	return within(ctx, db, func(tx *sql.Tx) error { return do(ctx, onlyTx{tx}) })
+}
+
+// Failed implements Database.
+func (f inFile) Failed(op, id string, err error) error { return f.failed(op, id, err) }
+
+// Taken implements Database.
+func (f inFile) Taken(err error) bool {
 	var e *sqlite.Error
 	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_CONSTRAINT
 }
 
-var _ Store = (*SQLite)(nil)
+// onlyTx is a transaction of SQLite, which is the only one that writes.
+type onlyTx struct{ *sql.Tx }
+
+func (onlyTx) Lock(context.Context, string) error { return nil }
+func (onlyTx) ForUpdate() string                  { return "" }
+
+var (
+	_ Store         = (*SQLite)(nil)
+	_ Conversations = (*SQLite)(nil)
+	_ Keys          = (*SQLite)(nil)
+	_ Audit         = (*SQLite)(nil)
+)

@@ -38,7 +38,7 @@ func writeForever(path string) error {
 	s, ctx := store.NewSQLite(path), context.Background()
 	for {
 		r := &store.Record{ID: atoll.NewID(), State: store.Creating, Created: time.Now()}
-		if _, err := s.Insert(ctx, r, r.ID, 0); err != nil {
+		if _, err := s.Insert(ctx, r, r.ID, store.Room{}); err != nil {
 			return err
 		}
 		fmt.Println(r.ID)
@@ -58,6 +58,26 @@ func TestStore(t *testing.T) {
 func TestConversations(t *testing.T) {
 	dirs := map[string]string{}
 	storetest.RunConversations(t, func(t *testing.T, name string) store.Conversations {
+		if dirs[t.Name()] == "" {
+			dirs[t.Name()] = t.TempDir()
+		}
+		return store.NewSQLite(filepath.Join(dirs[t.Name()], name+".db"))
+	})
+}
+
+func TestKeys(t *testing.T) {
+	dirs := map[string]string{}
+	storetest.RunKeys(t, func(t *testing.T, name string) store.Keys {
+		if dirs[t.Name()] == "" {
+			dirs[t.Name()] = t.TempDir()
+		}
+		return store.NewSQLite(filepath.Join(dirs[t.Name()], name+".db"))
+	})
+}
+
+func TestAudit(t *testing.T) {
+	dirs := map[string]string{}
+	storetest.RunAudit(t, func(t *testing.T, name string) store.Audit {
 		if dirs[t.Name()] == "" {
 			dirs[t.Name()] = t.TempDir()
 		}
@@ -245,7 +265,7 @@ func TestLongForgotten(t *testing.T) {
 	forget := func() string {
 		t.Helper()
 		r := &store.Record{ID: atoll.NewID(), Scope: "scope", State: store.Present, Created: time.Now()}
-		_, err := s.Insert(t.Context(), r, "secret", 0)
+		_, err := s.Insert(t.Context(), r, "secret", store.Room{})
 		if err == nil {
 			err = s.Forget(t.Context(), r)
 		}
@@ -301,7 +321,7 @@ func TestAnotherProgramWrites(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Insert(context.Background(), &store.Record{ID: atoll.NewID(), Created: time.Now()}, "", 0)
+		_, err := s.Insert(context.Background(), &store.Record{ID: atoll.NewID(), Created: time.Now()}, "", store.Room{})
 		done <- err
 	}()
 	other := store.NewSQLite(path)

@@ -3,13 +3,15 @@
 // their secrets, sessions, stock, and conversations. It is shared by all programs that use a
 // state directory, and knows of no provider.
 //
-// SQLite is the one implementation of Store, and one of Conversations. Package
-// storetest holds each to its promises.
+// SQLite is a Store and a Conversations in a file, for the programs of one machine;
+// package postgres has one for those of many, in the same tables. Package storetest holds
+// each to its promises.
 package store
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -19,7 +21,8 @@ import (
 // and many programs. What a call that returned nil has changed is there
 // whenever and however its program ends. Kinds, of all methods: ErrUnavailable
 // (it cannot be opened, or is busy for too long), ErrDenied, ErrExhausted (the
-// disk is full), ErrInternal (it is damaged).
+// disk is full), ErrInternal (it is damaged), ErrInvalid (what is looked for has a
+// character that the implementation has no place for).
 type Store interface {
 	Sandboxes
 	Sessions
@@ -74,18 +77,43 @@ type Record struct {
 // ErrChanged is what an ErrConflict of Update and Delete wraps.
 var ErrChanged = errors.New("another program has changed what is written down of it")
 
-// ErrLimit is what an ErrExhausted of Insert wraps that is not about space.
+// ErrLimit is what an ErrExhausted of Insert wraps that is not about space. Where it
+// is a quota, there is a *QuotaError in its chain, too.
 var ErrLimit = errors.New("there may be no more")
+
+// Room says how much there may be with a record that is inserted, the zero one that
+// there may be any number.
+type Room struct {
+	Most  int         // records; 0 for any number
+	Quota atoll.Quota // of the record's project
+}
+
+// A QuotaError says which quota leaves no room.
+type QuotaError struct {
+	Project           string
+	Quota             string // its name in the configuration: "memory"
+	Used, Asked, Most string // for people
+}
+
+// Error implements error.
+func (e *QuotaError) Error() string {
+	return fmt.Sprintf("project %s may have %s %s, of which %s are used, and this asks for %s", e.Project, e.Most, e.Quota, e.Used, e.Asked)
+}
+
+// Is reports that a quota is a limit.
+func (e *QuotaError) Is(target error) bool { return target == ErrLimit }
 
 // Sandboxes keeps Records.
 type Sandboxes interface {
 	// Insert adds r, and keeps secret for its id unless one is kept already;
-	// kept is the one that is. With it there are no more than most records, 0
-	// for any number, however many insert at once. A sandbox that is there
+	// kept is the one that is. With it there is no more than room says, of a
+	// quota in the project by what specs ask for, however many insert at once. A
+	// sandbox that is there
 	// already may have the name of one of another scope; one that is Creating
 	// may not. Kinds: ErrAlreadyExists (a record has the id, or the name in its
-	// project), ErrExhausted (ErrLimit: there are as many as there may be).
-	Insert(ctx context.Context, r *Record, secret string, most int) (kept string, err error)
+	// project), ErrExhausted (ErrLimit: there is no room), ErrInvalid (it asks for any
+	// amount of what there is a quota for).
+	Insert(ctx context.Context, r *Record, secret string, room Room) (kept string, err error)
 	// Update writes r over what it was read as. Kinds: ErrConflict (it has been
 	// changed or deleted since), ErrAlreadyExists (of the name).
 	Update(ctx context.Context, r *Record) error
@@ -201,8 +229,11 @@ type Secrets interface {
 
 // Holders tells which programs still run.
 type Holders interface {
-	// Holder names the one who calls, as long as the store is open.
+	// Holder names the one who calls, as long as the store is open. Where programs are on
+	// many machines, one that cannot be heard of for a while is no longer taken to run, and
+	// has another name from then on: ask for it each time.
 	Holder(ctx context.Context) (string, error)
-	// Alive reports whether a holder has the store open. "" never does.
+	// Alive reports whether a holder has the store open. "" never does, nor does one again
+	// that somebody was told of that it has not.
 	Alive(ctx context.Context, holder string) (bool, error)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -14,7 +13,7 @@ import (
 const warmColumns = "id, scope, pool, project, holder, made, name, labels, ttl, claimed"
 
 // scanWarm reads one row.
-func scanWarm(row interface{ Scan(...any) error }) (*Warm, error) {
+func scanWarm(row row) (*Warm, error) {
 	var w Warm
 	var labels []byte
 	var made int64
@@ -34,11 +33,11 @@ func scanWarm(row interface{ Scan(...any) error }) (*Warm, error) {
 }
 
 // InsertWarm implements Stock.
-func (s *SQLite) InsertWarm(ctx context.Context, w *Warm) error {
-	return s.write(ctx, "make", w.ID, func(ctx context.Context, tx *sql.Tx) error {
+func (s *SQL) InsertWarm(ctx context.Context, w *Warm) error {
+	return s.write(ctx, "make", w.ID, func(ctx context.Context, tx Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO warm (id, scope, pool, project, holder, made, name, labels, ttl) VALUES (?, ?, ?, ?, ?, ?, '', 'null', 0)",
 			w.ID, w.Scope, w.Pool, w.Project, w.Holder, w.Made.UnixMilli())
-		if isTaken(err) {
+		if s.db.Taken(err) {
 			return atoll.Errorf("make", w.ID, atoll.ErrAlreadyExists, "a sandbox with this id is written down already")
 		}
 		return err
@@ -46,18 +45,18 @@ func (s *SQLite) InsertWarm(ctx context.Context, w *Warm) error {
 }
 
 // ClaimWarm implements Stock.
-func (s *SQLite) ClaimWarm(ctx context.Context, w *Warm) error {
+func (s *SQL) ClaimWarm(ctx context.Context, w *Warm) error {
 	labels, err := json.Marshal(w.Labels)
 	if err != nil {
 		return atoll.E("claim", w.ID, atoll.ErrInvalid, err)
 	}
-	err = s.write(ctx, "claim", w.ID, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.write(ctx, "claim", w.ID, func(ctx context.Context, tx Tx) error {
 		if err := free(ctx, tx, &Record{ID: w.ID, Spec: atoll.Spec{Name: w.Name, Project: w.Project}, State: Creating}); err != nil {
 			return err
 		}
 		res, err := tx.ExecContext(ctx, "UPDATE warm SET holder = '', name = ?, labels = ?, ttl = ?, claimed = ? WHERE id = ? AND holder = ? AND claimed IS NULL",
 			w.Name, string(labels), int64(w.TTL), w.Claimed.UnixMilli(), w.ID, w.Holder)
-		if isTaken(err) {
+		if s.db.Taken(err) {
 			return atoll.Errorf("claim", w.Name, atoll.ErrAlreadyExists, "a sandbox with this name is written down already")
 		}
 		return changed(res, err, "claim", w.ID)
@@ -69,63 +68,38 @@ func (s *SQLite) ClaimWarm(ctx context.Context, w *Warm) error {
 }
 
 // DropWarm implements Stock.
-func (s *SQLite) DropWarm(ctx context.Context, id string) error {
-	if !s.Exists() {
+func (s *SQL) DropWarm(ctx context.Context, id string) error {
+	if !s.db.Exists() {
 		return nil
 	}
-	return s.write(ctx, "drop", id, func(ctx context.Context, tx *sql.Tx) error {
+	return s.write(ctx, "drop", id, func(ctx context.Context, tx Tx) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM warm WHERE id = ?", id)
 		return err
 	})
 }
 
 // FindWarm implements Stock.
-func (s *SQLite) FindWarm(ctx context.Context, id string) (*Warm, error) {
+func (s *SQL) FindWarm(ctx context.Context, id string) (*Warm, error) {
 	return s.oneWarm(ctx, id, "SELECT "+warmColumns+" FROM warm WHERE id = ?", id)
 }
 
 // WarmNamed implements Stock.
-func (s *SQLite) WarmNamed(ctx context.Context, project, name string) (*Warm, error) {
+func (s *SQL) WarmNamed(ctx context.Context, project, name string) (*Warm, error) {
 	return s.oneWarm(ctx, name, "SELECT "+warmColumns+" FROM warm WHERE project = ? AND name = ? AND name <> ''", project, name)
 }
 
-func (s *SQLite) oneWarm(ctx context.Context, what, query string, args ...any) (*Warm, error) {
+func (s *SQL) oneWarm(ctx context.Context, what, query string, args ...any) (*Warm, error) {
 	none := atoll.Errorf("find", what, atoll.ErrNotExist, "no such sandbox was made ahead of need")
-	if !s.Exists() {
+	if !s.db.Exists() {
 		return nil, none
 	}
-	db, err := s.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	w, err := scanWarm(db.QueryRowContext(ctx, query, args...))
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, none
-	}
-	return w, s.failed("find", what, err)
+	return one(ctx, s, "find", what, none, scanWarm, query, args...)
 }
 
 // Warm implements Stock.
-func (s *SQLite) Warm(ctx context.Context, scope string) ([]*Warm, error) {
-	if !s.Exists() {
+func (s *SQL) Warm(ctx context.Context, scope string) ([]*Warm, error) {
+	if !s.db.Exists() {
 		return nil, nil
 	}
-	db, err := s.open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := db.QueryContext(ctx, "SELECT "+warmColumns+" FROM warm WHERE scope = ? ORDER BY made, id", scope)
-	if err != nil {
-		return nil, s.failed("list", "", err)
-	}
-	defer rows.Close()
-	var all []*Warm
-	for rows.Next() {
-		w, err := scanWarm(rows)
-		if err != nil {
-			return nil, s.failed("list", "", err)
-		}
-		all = append(all, w)
-	}
-	return all, s.failed("list", "", rows.Err())
+	return list(ctx, s, "list", scanWarm, "SELECT "+warmColumns+" FROM warm WHERE scope = ? ORDER BY made, id", scope)
 }

@@ -57,8 +57,11 @@ func RunConversations(t *testing.T, open func(t *testing.T, name string) store.C
 	}
 }
 
-// odd is text that takes care to keep.
-const odd = "ü 語 🏝 \u2028 \"'`\\ <b>&amp;</b> \t\r\n\x01\x7f \ufeff\ufffd $x :y #z %s ; DROP TABLE messages; --"
+// odd is text that takes care to keep, and oddName what could be looked for.
+const (
+	odd     = oddName + "\x00"
+	oddName = "ü 語 🏝 \u2028 \"'`\\ <b>&amp;</b> \t\r\n\x01\x7f \ufeff\ufffd $x :y #z %s ; DROP TABLE messages; --"
+)
 
 // now is the time as stores keep it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
@@ -393,7 +396,7 @@ func refused(t *testing.T, open func(string) store.Conversations) {
 		}
 	}
 	wantMessages(t, s, "acme", "one")
-	for _, id := range []string{"", "a/b", odd} { // names of nothing
+	for _, id := range []string{"", "a/b", oddName} { // names of nothing
 		for _, account := range []string{"acme", ""} {
 			_, err := s.FindConversation(t.Context(), account, id)
 			_, err2 := s.FindSandbox(t.Context(), account, id)

@@ -56,9 +56,9 @@ func unique(t *testing.T, open func(string) store.Store) {
 	insert(t, s, r, "")
 	twin := record("scope", "db")
 	twin.ID = r.ID
-	_, err := s.Insert(t.Context(), twin, "secret", 0)
+	_, err := s.Insert(t.Context(), twin, "secret", store.Room{})
 	wantKind(t, "Insert of an id that is taken", err, atoll.ErrAlreadyExists)
-	_, err = s.Insert(t.Context(), record("scope", "web"), "secret", 0)
+	_, err = s.Insert(t.Context(), record("scope", "web"), "secret", store.Room{})
 	wantKind(t, "Insert of a name that is taken", err, atoll.ErrAlreadyExists)
 	other := record("scope", "web")
 	other.Spec.Project = "other"
@@ -81,7 +81,7 @@ func apart(t *testing.T, open func(string) store.Store) {
 	s := open("a")
 	first := record("scope", "web")
 	insert(t, s, first, "")
-	_, err := s.Insert(t.Context(), record("elsewhere", "web"), "secret", 0)
+	_, err := s.Insert(t.Context(), record("elsewhere", "web"), "secret", store.Room{})
 	wantKind(t, "Insert of a name that another scope has", err, atoll.ErrAlreadyExists)
 	named := func(scope string, want *store.Record) {
 		t.Helper()
@@ -104,7 +104,7 @@ func apart(t *testing.T, open func(string) store.Store) {
 		t.Fatal(err)
 	}
 	named("scope", there)
-	_, err = s.Insert(t.Context(), record("scope", "web"), "secret", 0)
+	_, err = s.Insert(t.Context(), record("scope", "web"), "secret", store.Room{})
 	wantKind(t, "Insert of a name that only another scope has", err, atoll.ErrAlreadyExists)
 }
 
@@ -155,7 +155,7 @@ func crowded(t *testing.T, open func(string) store.Store) {
 		all.Go(func() {
 			for n := range 20 {
 				r := record("scope", fmt.Sprintf("n-%d-%d", i, n))
-				if _, err := s.Insert(t.Context(), r, "x", 0); err != nil {
+				if _, err := s.Insert(t.Context(), r, "x", store.Room{}); err != nil {
 					t.Errorf("Insert: %v", err)
 					return
 				}
@@ -178,7 +178,7 @@ func claimed(t *testing.T, open func(string) store.Store) {
 	for i := range 8 {
 		s := open("a")
 		claims = append(claims, func() error {
-			_, err := s.Insert(t.Context(), record(fmt.Sprint("scope", i%2), "web"), "x", 0)
+			_, err := s.Insert(t.Context(), record(fmt.Sprint("scope", i%2), "web"), "x", store.Room{})
 			return err
 		})
 	}
@@ -193,7 +193,7 @@ func limited(t *testing.T, open func(name string) store.Store) {
 	var work sync.WaitGroup
 	for i := range tries {
 		work.Go(func() {
-			_, err := stores[i%2].Insert(t.Context(), record("scope", ""), "x", most)
+			_, err := stores[i%2].Insert(t.Context(), record("scope", ""), "x", store.Room{Most: most})
 			switch {
 			case err == nil:
 				made.Add(1)
@@ -215,7 +215,7 @@ func limited(t *testing.T, open func(name string) store.Store) {
 	if err := stores[1].Delete(t.Context(), all[0], true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stores[0].Insert(t.Context(), record("scope", ""), "x", most); err != nil {
+	if _, err := stores[0].Insert(t.Context(), record("scope", ""), "x", store.Room{Most: most}); err != nil {
 		t.Errorf("Insert where there is room: %v", err)
 	}
 }

@@ -30,6 +30,8 @@ func Run(t *testing.T, open func(t *testing.T, name string) store.Store) {
 		{"of many who insert one name at once, for whichever scope, one does", claimed},
 		{"who is about to make a sandbox gets no name that one of another scope has", apart},
 		{"there are no more records than there may be, however many insert at once", limited},
+		{"a project has no more than its quota, however many insert at once, and keeps no other from its own", quotas},
+		{"a quota counts what sandboxes ask for, and says what there is", quotaCounts},
 		{"records are listed oldest first", listed},
 		{"those of a scope in a state are listed", stated},
 		{"what has gone is remembered with its secret, until it is there again", forgotten},
@@ -69,7 +71,7 @@ func record(scope, name string) *store.Record {
 
 func insert(t *testing.T, s store.Store, r *store.Record, secret string) string {
 	t.Helper()
-	kept, err := s.Insert(t.Context(), r, secret, 0)
+	kept, err := s.Insert(t.Context(), r, secret, store.Room{})
 	if err != nil {
 		t.Fatalf("Insert: %v", err)
 	}

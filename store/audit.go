@@ -1,0 +1,113 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Audit keeps an audit log. All methods may be called at once from many goroutines and
+// many programs. Kinds, of all methods: those of a Store. What only reads makes no store
+// where there is none. Times are kept to the millisecond.
+type Audit interface {
+	// AddEvents adds events, all or none, in their order. Who reads on after one that
+	// is there misses none.
+	AddEvents(ctx context.Context, events []atoll.AuditEvent) error
+	// Events reads those that q selects, in the order of the log.
+	Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEvent, error)
+	// DropEvents deletes those from before a time, and says how many.
+	DropEvents(ctx context.Context, before time.Time) (int64, error)
+	// Close gives up what is held. A second one does nothing.
+	Close() error
+}
+
+// AddEvents implements Audit.
+func (s *SQL) AddEvents(ctx context.Context, events []atoll.AuditEvent) error {
+	return s.write(ctx, "audit", "", func(ctx context.Context, tx Tx) error {
+		// So that ids are given in the order of commits.
+		if err := tx.Lock(ctx, "audit"); err != nil {
+			return err
+		}
+		for _, e := range events {
+			e.ID = 0
+			text, err := json.Marshal(e)
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, "INSERT INTO audit (time, account, project, sandbox, event) VALUES (?, ?, ?, ?, ?)",
+				e.Time.UnixMilli(), plain(e.Account), plain(e.Project), plain(e.Sandbox), Text(text))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// plain is text without what some databases have no place for.
+func plain(s string) string { return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?") }
+
+// Events implements Audit.
+func (s *SQL) Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEvent, error) {
+	if !s.db.Exists() {
+		return nil, nil
+	}
+	limit := q.Limit
+	if limit <= 0 {
+		limit = 100
+	}
+	var where []string
+	var args []any
+	add := func(set bool, condition string, arg any) {
+		if set {
+			where, args = append(where, condition), append(args, arg)
+		}
+	}
+	add(q.Project != "", "project = ?", q.Project)
+	add(q.Sandbox != "", "sandbox = ?", q.Sandbox)
+	add(q.Account != "", "account = ?", q.Account)
+	add(!q.Since.IsZero(), "time >= ?", q.Since.UnixMilli())
+	add(q.After > 0, "id > ?", q.After)
+	add(q.Before > 0, "id < ?", q.Before)
+	query := "SELECT id, event FROM audit"
+	if len(where) > 0 {
+		query += " WHERE " + strings.Join(where, " AND ")
+	}
+	if query += " ORDER BY id"; q.After <= 0 {
+		query += " DESC"
+	}
+	all, err := list(ctx, s, "audit", scanEvent, query+" LIMIT ?", append(args, min(limit, atoll.MaxAuditEvents))...)
+	if q.After <= 0 {
+		slices.Reverse(all)
+	}
+	return all, err
+}
+
+func scanEvent(row row) (e atoll.AuditEvent, err error) {
+	var id int64
+	var text []byte
+	if err = row.Scan(&id, &text); err == nil {
+		err = json.Unmarshal(text, &e)
+	}
+	e.ID = id
+	return e, err
+}
+
+// DropEvents implements Audit.
+func (s *SQL) DropEvents(ctx context.Context, before time.Time) (n int64, err error) {
+	if !s.db.Exists() {
+		return 0, nil
+	}
+	err = s.write(ctx, "audit", "", func(ctx context.Context, tx Tx) error {
+		res, err := tx.ExecContext(ctx, "DELETE FROM audit WHERE time < ?", before.UnixMilli())
+		if err == nil {
+			n, err = res.RowsAffected()
+		}
+		return err
+	})
+	return n, err
+}
