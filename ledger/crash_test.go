@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/ledger"
 	"github.com/seed46cd37a8/atoll/store"
 )
@@ -42,7 +43,7 @@ func dieAt(dir, step, in string) error {
 	if err != nil {
 		return err
 	}
-	p := ledger.New(e, store.NewSQLite(dir+"/atoll.db"), opts)
+	p := ledger.New(e, teststore.Open(dir), opts)
 	ctx := context.Background()
 	spec := webSpec()
 	sb, err := p.Create(ctx, &spec)
@@ -71,6 +72,7 @@ func killed(t *testing.T, step, in string) *lab {
 	dir, cmd := t.TempDir(), exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), makerDir+"="+dir, killAt+"="+step, killIn+"="+in)
 	out, err := cmd.CombinedOutput()
+	teststore.AfterKill()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.Exited() {
 		t.Fatalf("the program was not killed: %v\n%s", err, out)
@@ -249,7 +251,7 @@ func TestNameOfTheKilledForMany(t *testing.T) {
 			var all sync.WaitGroup
 			var made atomic.Int32
 			for range 8 {
-				s := store.NewSQLite(l.store.Path())
+				s := teststore.Open(l.dir)
 				t.Cleanup(func() { s.Close() })
 				p := ledger.New(l.engine, s, ledger.Options{Server: true})
 				all.Go(func() {
@@ -306,7 +308,7 @@ func TestHalfMade(t *testing.T) {
 			p := ledger.New(half{l.engine}, l.store, ledger.Options{Server: true})
 			sb := l.create(l.engine, atoll.Spec{})
 			r := &store.Record{ID: sb.ID(), Scope: p.Info().Name, Spec: atoll.Spec{ID: sb.ID()}, State: store.Creating, Created: time.Now().Add(tt.created)}
-			if _, err := l.store.Insert(t.Context(), r, "", 0); err != nil {
+			if _, err := l.store.Insert(t.Context(), r, "", store.Room{}); err != nil {
 				t.Fatal(err)
 			}
 			sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})

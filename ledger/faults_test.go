@@ -3,11 +3,11 @@ package ledger_test
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/ledger"
 	"github.com/seed46cd37a8/atoll/providertest"
 	"github.com/seed46cd37a8/atoll/store"
@@ -40,11 +40,11 @@ func (b *brokenStore) Identity(ctx context.Context) (store.Identity, error) {
 	return b.Store.Identity(ctx)
 }
 
-func (b *brokenStore) Insert(ctx context.Context, r *store.Record, secret string, most int) (string, error) {
+func (b *brokenStore) Insert(ctx context.Context, r *store.Record, secret string, room store.Room) (string, error) {
 	if err := b.fail(); err != nil {
 		return "", err
 	}
-	return b.Store.Insert(ctx, r, secret, most)
+	return b.Store.Insert(ctx, r, secret, room)
 }
 
 func (b *brokenStore) Update(ctx context.Context, r *store.Record) error {
@@ -281,7 +281,7 @@ func TestFaults(t *testing.T) {
 	providertest.EachFault(t, func(t *testing.T, plan *providertest.Plan) {
 		dir := t.TempDir()
 		e := openEngine(t, dir)
-		p := ledger.New(providertest.Faulty(e, plan), store.NewSQLite(filepath.Join(dir, "atoll.db")), ledger.Options{Server: true})
+		p := ledger.New(providertest.Faulty(e, plan), teststore.Open(dir), ledger.Options{Server: true})
 		t.Cleanup(func() { p.Close() })
 		for range 2 { // the second time, the name has to be free
 			sb, err := p.Create(t.Context(), &atoll.Spec{Name: "web"})

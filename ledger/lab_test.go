@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/ledger"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/store"
@@ -93,7 +94,7 @@ type lab struct {
 	t      *testing.T
 	dir    string
 	engine engine
-	store  *store.SQLite
+	store  teststore.Store
 }
 
 func newLab(t *testing.T, opts ledger.Options) *lab {
@@ -110,7 +111,7 @@ func newLab(t *testing.T, opts ledger.Options) *lab {
 func openLab(t *testing.T, dir string, opts ledger.Options) *lab {
 	t.Helper()
 	opts.Server = true
-	s, e := store.NewSQLite(filepath.Join(dir, "atoll.db")), openEngine(t, dir)
+	s, e := teststore.Open(dir), openEngine(t, dir)
 	return &lab{ledger.New(e, s, opts), t, dir, e, s}
 }
 

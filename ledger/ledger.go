@@ -40,6 +40,8 @@ type Options struct {
 
 	// Most is how many sandboxes may be written down; 0 means any number.
 	Most int
+	// Quota is that of a project, of what is written down; nil means that there is none.
+	Quota func(project string) atoll.Quota
 
 	// Server says that the program is there for long. Others do not write down
 	// sandboxes with AutoRemove, which go by themselves and with their command:
@@ -72,9 +74,10 @@ type Provider struct {
 	gate  *gate
 
 	mu      sync.Mutex
-	loose   map[string]struct{} // sandboxes that are not written down
-	work    sync.WaitGroup      // removals that go on without their caller
-	rounds  chan struct{}       // full while Reconcile runs; capacity 1
+	loose   map[string]struct{}  // sandboxes that are not written down
+	tidied  map[string]time.Time // when a project was that had used up its quota
+	work    sync.WaitGroup       // removals that go on without their caller
+	rounds  chan struct{}        // full while Reconcile runs; capacity 1
 	closing sync.Once
 }
 
@@ -85,6 +88,9 @@ func New(p atoll.Provider, s store.Store, opts Options) *Provider {
 	opts.Orphans = cmp.Or(opts.Orphans, Remove)
 	opts.Failed = cmp.Or(opts.Failed, Keep)
 	opts.Outdated = cmp.Or(opts.Outdated, Rebuild)
+	if opts.Quota == nil {
+		opts.Quota = func(string) atoll.Quota { return atoll.Quota{} }
+	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
@@ -93,7 +99,7 @@ func New(p atoll.Provider, s store.Store, opts Options) *Provider {
 	}
 	return &Provider{
 		ProviderLayer: atoll.ProviderLayer{Provider: p}, store: s, opts: opts, log: opts.Log, scope: p.Info().Name,
-		gate: newGate(), loose: map[string]struct{}{}, rounds: make(chan struct{}, 1),
+		gate: newGate(), loose: map[string]struct{}{}, tidied: map[string]time.Time{}, rounds: make(chan struct{}, 1),
 	}
 }
 
@@ -169,14 +175,15 @@ func (l *Provider) intend(ctx context.Context, s *atoll.Spec) (r *store.Record, 
 	}
 	fresh, tidied := secret.New(), false
 	r = &store.Record{ID: s.ID, Scope: l.scope, Spec: *s, State: store.Creating, Holder: me, Created: time.Now()}
+	room := store.Room{Most: l.opts.Most, Quota: l.opts.Quota(s.Project)}
 	for {
-		raw, err = l.store.Insert(ctx, r, fresh, l.opts.Most)
+		raw, err = l.store.Insert(ctx, r, fresh, room)
 		if err == nil {
 			return r, raw, raw == fresh, nil
 		}
 		if errors.Is(err, store.ErrLimit) {
-			if tidied {
-				return nil, "", false, l.full(ctx, r)
+			if tidied || !l.mayTidy(r, err) {
+				return nil, "", false, l.full(ctx, r, err)
 			}
 			if err := l.tidy(ctx); err != nil {
 				return nil, "", false, err

@@ -8,11 +8,11 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/ledger"
 	"github.com/seed46cd37a8/atoll/provider/local"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/providertest"
-	"github.com/seed46cd37a8/atoll/store"
 )
 
 // openMock is a ledger over mock, with all that both keep in dir.
@@ -22,7 +22,7 @@ func openMock(t testing.TB, dir string, opts ledger.Options) *ledger.Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ledger.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), opts)
+	return ledger.New(p, teststore.Open(dir), opts)
 }
 
 func openLocal(t testing.TB, dir string) *ledger.Provider {
@@ -31,7 +31,7 @@ func openLocal(t testing.TB, dir string) *ledger.Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ledger.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), ledger.Options{Server: true})
+	return ledger.New(p, teststore.Open(dir), ledger.Options{Server: true})
 }
 
 // makerDir makes the test binary a program that makes a sandbox there, of the
@@ -64,7 +64,7 @@ func makeAndHang(dir string) error {
 	if err != nil {
 		return err
 	}
-	return providertest.Make(ledger.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), ledger.Options{Server: true}), os.Stdin, os.Stdout)
+	return providertest.Make(ledger.New(p, teststore.Open(dir), ledger.Options{Server: true}), os.Stdin, os.Stdout)
 }
 
 func elsewhere(of string, open func(dir string) atoll.Provider) providertest.Option {
@@ -92,6 +92,11 @@ func TestConformance(t *testing.T) {
 
 func TestForwards(t *testing.T) {
 	providertest.Layer(t, func(p atoll.Provider) atoll.Provider {
-		return ledger.New(p, store.NewSQLite(filepath.Join(t.TempDir(), "atoll.db")), ledger.Options{})
+		return ledger.New(p, teststore.Open(t.TempDir()), ledger.Options{})
 	}, "Provider.Secret", "Provider.Reconcile")
+}
+
+// The same with a store that servers share.
+func TestOverPostgres(t *testing.T) {
+	teststore.OverPostgres(t, ".", "TestConformance|TestForwards")
 }

@@ -1,14 +1,16 @@
 package ledger_test
 
 import (
+	"context"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/ledger"
-	"github.com/seed46cd37a8/atoll/store"
 )
 
 // There are never more sandboxes than there may be, whichever program makes
@@ -16,7 +18,7 @@ import (
 func TestMost(t *testing.T) {
 	const most, tries = 3, 12
 	l := newLab(t, ledger.Options{Most: most})
-	s := store.NewSQLite(l.store.Path()) // as another program opens it
+	s := teststore.Open(l.dir) // as another program opens it
 	defer s.Close()
 	other := ledger.New(l.engine, s, ledger.Options{Most: most, Server: true})
 	var made, refused atomic.Int32
@@ -88,4 +90,104 @@ func TestMostOfTheKilled(t *testing.T) {
 			t.Errorf("Create: %v, want ErrExhausted; it is there: %v", err, l.has(killedID))
 		}
 	})
+}
+
+// A project has no more than its quota, whichever program makes them; others have
+// theirs; and the error says what there is, who has it and when to come back.
+func TestQuota(t *testing.T) {
+	const most, tries = 3, 12
+	opts := ledger.Options{Quota: func(project string) atoll.Quota {
+		if project == "free" {
+			return atoll.Quota{}
+		}
+		return atoll.Quota{Memory: most * atoll.DefaultMemory}
+	}}
+	l := newLab(t, opts)
+	s := teststore.Open(l.dir) // as another program opens it
+	defer s.Close()
+	opts.Server = true
+	other := ledger.New(l.engine, s, opts)
+	spec := func(project string) *atoll.Spec {
+		return &atoll.Spec{Project: project, TTL: atoll.Duration(time.Hour)}
+	}
+	var made, refused atomic.Int32
+	var work sync.WaitGroup
+	for i := range tries {
+		p := []atoll.Provider{l, other}[i%2]
+		work.Go(func() {
+			_, err := p.Create(t.Context(), spec("full"))
+			switch {
+			case err == nil:
+				made.Add(1)
+			case atoll.KindOf(err) == atoll.ErrExhausted:
+				refused.Add(1)
+			default:
+				t.Errorf("Create: %v", err)
+			}
+		})
+		for _, project := range []string{"other", "free"} {
+			if i < most {
+				work.Go(func() {
+					if _, err := p.Create(t.Context(), spec(project)); err != nil {
+						t.Errorf("Create in %s: %v", project, err)
+					}
+				})
+			}
+		}
+	}
+	work.Wait()
+	if made.Load() != most || refused.Load() != tries-most {
+		t.Fatalf("%d were made, %d refused; want %d and %d", made.Load(), refused.Load(), most, tries-most)
+	}
+	if _, err := l.Create(t.Context(), spec("free")); err != nil {
+		t.Errorf("Create without a quota: %v", err)
+	}
+	all, err := l.List(t.Context(), atoll.Filter{Project: "full"})
+	if err != nil || len(all) != most {
+		t.Fatalf("there are %d, %v", len(all), err)
+	}
+	theirs, err := l.List(t.Context(), atoll.Filter{Project: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Create(t.Context(), spec("full"))
+	for _, want := range []string{"project full may have 6g memory, of which 6g are used, and this asks for 2g", all[0].ID, "quotas.full.memory"} {
+		if atoll.KindOf(err) != atoll.ErrExhausted || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %v, want %s", err, want)
+		}
+	}
+	if strings.Contains(err.Error(), theirs[0].ID) {
+		t.Errorf("the error names another project's: %v", err)
+	}
+	if after, known := atoll.RetryAfter(err); !known || after < 20*time.Second || after > 40*time.Second {
+		t.Errorf("come back after %s, %v", after, known)
+	}
+	// One that goes by itself makes room, and who waits gets it.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	soon := atoll.Duration(2 * time.Second)
+	sb, err := l.Get(t.Context(), all[0].ID)
+	if err == nil {
+		err = sb.Remove(t.Context(), atoll.RemoveVolumes())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := spec("full")
+	short.TTL = soon
+	if _, err := l.Create(ctx, short); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Create(ctx, spec("full"))
+	if after, known := atoll.RetryAfter(err); !known || after > 3*time.Second {
+		t.Errorf("come back after %s, %v: %v; one goes in 2s", after, known, err)
+	}
+	if _, err := atoll.CreateInTime(ctx, l, spec("full")); err != nil {
+		t.Errorf("CreateInTime: %v", err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, end)
+	if _, err := atoll.CreateInTime(ended, l, spec("full")); atoll.KindOf(err) != atoll.ErrExhausted {
+		t.Errorf("CreateInTime that nobody waits for: %v", err)
+	}
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/ledger"
-	"github.com/seed46cd37a8/atoll/store"
 )
 
 // listed checks that List has the sandbox as st says, and the replay of Watch too.
@@ -62,7 +62,7 @@ func (b barren) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, er
 func TestRebuildFails(t *testing.T) {
 	l := newLab(t, ledger.Options{})
 	b := barren{l.engine, &atomic.Pointer[string]{}}
-	s := store.NewSQLite(l.store.Path())
+	s := teststore.Open(l.dir)
 	defer s.Close()
 	p := ledger.New(b, s, ledger.Options{Server: true}) // lives on, as a server does
 	sb := l.create(p, atoll.Spec{Name: "web", Image: image, Labels: map[string]string{"a": "b"}})
@@ -108,7 +108,7 @@ func TestListWhileRebuilt(t *testing.T) {
 			return
 		}
 		looked = true
-		s := store.NewSQLite(l.store.Path())
+		s := teststore.Open(l.dir)
 		defer s.Close()
 		for _, p := range []atoll.Provider{l, ledger.New(l.engine, s, ledger.Options{})} {
 			all, err := p.List(t.Context(), atoll.Filter{})

@@ -317,7 +317,7 @@ func (r *round) unwritten(ctx context.Context, st *atoll.Status) (outcome, error
 			return out, err
 		}
 	}
-	if _, err := l.store.Insert(ctx, rec, "", 0); err != nil {
+	if _, err := l.store.Insert(ctx, rec, "", store.Room{}); err != nil {
 		if _, findErr := l.store.Find(ctx, rec.ID); findErr == nil {
 			return outcome{}, errNotOurs // somebody has written it down meanwhile
 		}

@@ -3,13 +3,13 @@ package ledger_test
 import (
 	"bytes"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/ledger"
 	"github.com/seed46cd37a8/atoll/secret"
 	"github.com/seed46cd37a8/atoll/store"
@@ -285,7 +285,7 @@ func TestAnotherBackend(t *testing.T) {
 		t.Fatal(err)
 	}
 	raw := l.secretOf(sb.ID())
-	s := store.NewSQLite(l.store.Path())
+	s := teststore.Open(l.dir)
 	defer s.Close()
 	wrong := ledger.New(openEngine(t, t.TempDir()), s, ledger.Options{Server: true})
 	for range 2 {
@@ -328,7 +328,7 @@ func TestNothingOfTheExpired(t *testing.T) {
 // openOther is the ledger of another server on the engine of l.
 func openOther(t *testing.T, l *lab) *ledger.Provider {
 	t.Helper()
-	s := store.NewSQLite(filepath.Join(t.TempDir(), "atoll.db"))
+	s := teststore.Open(t.TempDir())
 	t.Cleanup(func() { s.Close() })
 	return ledger.New(l.engine, s, ledger.Options{Server: true})
 }
@@ -354,7 +354,7 @@ func TestLostStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(2 * time.Millisecond)
-	s, e := store.NewSQLite(filepath.Join(t.TempDir(), "atoll.db")), openEngine(t, dir)
+	s, e := teststore.Open(t.TempDir()), openEngine(t, dir)
 	p := ledger.New(e, s, ledger.Options{Server: true})
 	defer p.Close()
 	sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
@@ -451,7 +451,7 @@ func TestFifty(t *testing.T) {
 // Two servers with one state directory do not do things twice.
 func TestTwoReconcile(t *testing.T) {
 	a := newLab(t, ledger.Options{})
-	s := store.NewSQLite(a.store.Path())
+	s := teststore.Open(a.dir)
 	defer s.Close()
 	b := ledger.New(a.engine, s, ledger.Options{Server: true})
 	var ids []string

@@ -29,11 +29,16 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 		return nil, err
 	}
 	defer leave()
-	sb := s.Sandbox
-	if waited { // what this is a handle of may have been removed
-		if sb, err = s.l.ProviderLayer.Get(ctx, s.ID()); err != nil {
-			return nil, err
+	if !waited {
+		p, err := s.Sandbox.Exec(ctx, cmd)
+		if atoll.KindOf(err) != atoll.ErrNotFound {
+			return p, err
 		}
+	}
+	// What this is a handle of may have been removed, now or before, and made again.
+	sb, err := s.l.ProviderLayer.Get(ctx, s.ID())
+	if err != nil {
+		return nil, err
 	}
 	return sb.Exec(ctx, cmd)
 }
