@@ -324,8 +324,14 @@ func (l *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 }
 
 // Reconcile implements atoll.Reconciler. Stock is not counted: the layer looks after
-// it.
+// it. First it takes off the books what programs have left that have gone, so that what
+// they had half made is found, too.
 func (l *Provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
+	if !opts.DryRun {
+		if err := l.sweep(ctx); err != nil && ctx.Err() == nil {
+			l.log.Warn("pool: what others have left is not removed yet", "err", err)
+		}
+	}
 	except := opts.Except
 	opts.Except = func(id string) bool {
 		_, hidden, err := l.standing(ctx, id)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/ledger"
 	"github.com/seed46cd37a8/atoll/pool"
 	"github.com/seed46cd37a8/atoll/provider/mock"
@@ -45,10 +46,10 @@ func (b backend) Info() atoll.Info {
 
 func (b backend) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	sb, err := b.Provider.Create(ctx, spec)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(b.dir, sb.ID()), []byte(spec.Name), 0o600)
+	if err != nil {
+		return nil, err
 	}
-	return stone{id: sb.ID(), b: b, Sandbox: sb}, err
+	return stone{id: sb.ID(), b: b, Sandbox: sb}, os.WriteFile(filepath.Join(b.dir, sb.ID()), []byte(spec.Name), 0o600)
 }
 
 func (b backend) Get(_ context.Context, id string) (atoll.Sandbox, error) {
@@ -179,6 +180,7 @@ func leaver(t *testing.T, dir, step string) (says string, kill func()) {
 			killed = true
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
+			teststore.AfterKill()
 		}
 	}
 	t.Cleanup(kill)

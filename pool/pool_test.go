@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/ledger"
 	"github.com/seed46cd37a8/atoll/pool"
 	"github.com/seed46cd37a8/atoll/provider/local"
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func openStore(dir string) store.Store { return store.NewSQLite(filepath.Join(dir, "atoll.db")) }
+func openStore(dir string) store.Store { return teststore.Open(dir) }
 
 // plain is the pool of what nobody asks anything special of.
 func plain(n int) pool.Options {
@@ -153,4 +154,9 @@ func TestForwards(t *testing.T) {
 		}
 		return l
 	})
+}
+
+// The same with a store that servers share.
+func TestOverPostgres(t *testing.T) {
+	teststore.OverPostgres(t, ".", "TestConformance|TestForwards")
 }
