@@ -7,6 +7,8 @@ import (
 	"encoding/base64"
 	"net/http"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -88,20 +90,62 @@ func tokenOf(route Route, r *http.Request) string {
 	return ""
 }
 
-// authenticate finds out who asks.
-func (h *Handler) authenticate(route Route, r *http.Request) (Account, error) {
+// or returns a function that verifies tokens of v, and asks next about others, if it
+// is not nil.
+func (v tokenVerifier) or(next func(context.Context, string) (Account, error)) func(context.Context, string) (Account, error) {
+	if next == nil {
+		return v.verify
+	}
+	return func(ctx context.Context, token string) (Account, error) {
+		if account, err := v.verify(ctx, token); err == nil {
+			return account, nil
+		}
+		return next(ctx, token)
+	}
+}
+
+// authenticate finds out who asks, and by which token.
+func (h *Handler) authenticate(route Route, r *http.Request) (Account, string, error) {
 	if h.verify == nil {
-		return AccountFrom(r.Context()), nil
+		return AccountFrom(r.Context()), "", nil
 	}
 	token := tokenOf(route, r)
 	if token == "" {
-		return Account{}, unauthorized(atoll.Errorf("", "", atoll.ErrDenied, "a token is needed: send it as Authorization: Bearer ..."))
+		return Account{}, "", unauthorized(atoll.Errorf("", "", atoll.ErrDenied, "a token is needed: send it as Authorization: Bearer ..."))
 	}
 	account, err := h.verify(r.Context(), token)
 	if err != nil && atoll.KindOf(err) != atoll.ErrUnavailable {
-		return Account{}, unauthorized(err)
+		return Account{}, "", unauthorized(err)
 	}
-	return account.WithDefaults(), err
+	return account.WithDefaults(), token, err
+}
+
+// whileGood returns a ctx that ends when a token is not good any more. The caller
+// calls stop at its end, which waits for what looks after it.
+func (h *Handler) whileGood(ctx context.Context, w http.ResponseWriter, token string) (good context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	work.Go(func() {
+		tick := time.NewTicker(h.opts.again)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if _, err := h.verify(ctx, token); atoll.KindOf(err) == atoll.ErrDenied && ctx.Err() == nil {
+				h.opts.Denied(ctx, "go on")
+				cancel()
+				_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(closeGrace)) // of a client that does not read
+				return
+			}
+		}
+	})
+	return ctx, func() {
+		cancel()
+		work.Wait()
+	}
 }
 
 // unauthorized makes err an ErrDenied that is answered with 401.

@@ -22,9 +22,17 @@ import (
 
 // ClientOptions say which server a Client talks to.
 type ClientOptions struct {
-	// URL is http://host:port, https://host:port or unix:///path/of/the/socket.
-	// Empty is fine when Dial is given.
+	// URL is http://host:port, https://host:port or unix:///path/of/the/socket, or several
+	// of these with commas between them: servers that share a store, of which the first one
+	// that answers is asked. Empty is fine when Dial is given.
 	URL string
+	// Patience is how long a call is tried again, from when it first failed, whose server
+	// was not reached, has gone, or is closing. Whatever was not begun is; of the rest what
+	// can be repeated, such as asking, starting, stopping, removing, opening a session, and
+	// a Create with an ID of its own. A process's streams go on where they were, a Watch
+	// tells what has changed, and a file that is being read goes on if it is still the same.
+	// 0 tries other servers of URL with what was not begun, once each.
+	Patience time.Duration
 	// Token is sent as the bearer token. Empty sends none.
 	Token string
 	// Dial connects to the server, whatever URL says.
@@ -39,9 +47,8 @@ type ClientOptions struct {
 // A Client is the Provider that a Handler serves elsewhere.
 type Client struct {
 	opts  ClientOptions
-	base  string // "http://host"
-	where string // the address, for errors
-	dial  func(ctx context.Context) (net.Conn, error)
+	addrs []*address // one at least
+	where string     // the addresses, for errors
 	http  *http.Client
 	info  atoll.Info
 
@@ -82,8 +89,8 @@ func NewClient(ctx context.Context, opts ClientOptions) (*Client, error) {
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.http = &http.Client{
 		Transport: &http.Transport{
-			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
-			DialTLSContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+			DialContext:            func(ctx context.Context, _, host string) (net.Conn, error) { return c.connect(ctx, c.at(host)) },
+			DialTLSContext:         func(ctx context.Context, _, host string) (net.Conn, error) { return c.connect(ctx, c.at(host)) },
 			DisableCompression:     true,
 			MaxIdleConns:           maxIdle,
 			MaxIdleConnsPerHost:    maxIdle,
@@ -99,48 +106,12 @@ func NewClient(ctx context.Context, opts ClientOptions) (*Client, error) {
 		return c, nil
 	}
 	var info serverInfo
-	if err := c.call(ctx, call{op: "info", path: "/v1/info", reply: &info}); err != nil {
+	if err := c.call(ctx, call{op: "info", path: "/v1/info", reply: &info, once: true}); err != nil {
 		c.Close()
 		return nil, err
 	}
 	c.info = info.Info
 	return c, nil
-}
-
-// locate works out what to dial.
-func (c *Client) locate() error {
-	c.dial, c.where = c.opts.Dial, c.opts.URL
-	bad := func(format string, args ...any) error {
-		return atoll.Errorf("connect", "", atoll.ErrInvalid, format, args...)
-	}
-	if c.opts.URL == "" {
-		c.base, c.where = "http://atoll", "the other end"
-		if c.dial == nil {
-			return bad("no server URL given: write it like unix:///path or http://host:port")
-		}
-		return nil
-	}
-	u, err := url.Parse(c.opts.URL)
-	fit := err == nil && u.User == nil
-	switch {
-	case fit && u.Scheme == "unix" && u.Host == "" && u.Path != "":
-		c.base = "http://atoll"
-		if c.dial == nil {
-			c.dial = func(ctx context.Context) (net.Conn, error) { return dialUnix(ctx, u.Path) }
-		}
-	case fit && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "":
-		c.base = strings.TrimSuffix(c.opts.URL, "/")
-		if c.dial == nil {
-			c.dial = dialer(u)
-		}
-	case strings.Contains(c.opts.URL, "@"): // behind a password, perhaps, which is not repeated
-		return bad("server URL: write it like unix:///path or http://host:port, without user or password: the token goes into ClientOptions.Token")
-	case err != nil:
-		return bad("server %w", err)
-	default:
-		return bad("server URL %q: write it like unix:///path or http://host:port", c.opts.URL)
-	}
-	return nil
 }
 
 // Info implements atoll.Provider.
@@ -179,12 +150,30 @@ type call struct {
 	body         any           // sent as JSON unless nil
 	reply        any           // decoded from JSON unless nil
 	most         int64         // of the reply, in bytes; 0 means maxReply
+	safe         bool          // it may be done twice; a GET always may
+	once         bool          // no server is waited for
 	undo         time.Duration // how long exchange waits for the server to undo it
 }
 
-// call makes the request and waits for the answer. When ctx ends first it
-// returns ctx's error.
+// call makes the request and waits for the answer, and does so again where
+// ClientOptions.Patience says so. When ctx ends first it returns ctx's error.
 func (c *Client) call(ctx context.Context, q call) error {
+	t := trial{c: c}
+	if q.once {
+		t.until = time.Now()
+	}
+	for {
+		err := c.callOnce(ctx, q)
+		if err == nil || !t.again(ctx, err, q.repeatable()) {
+			return ctxErr(ctx, err)
+		}
+	}
+}
+
+// repeatable reports whether it does no harm to make the request twice.
+func (q call) repeatable() bool { return q.safe || q.method == "" || q.method == http.MethodGet }
+
+func (c *Client) callOnce(ctx context.Context, q call) error {
 	var body io.Reader
 	if q.body != nil {
 		b, err := json.Marshal(q.body)
@@ -222,7 +211,7 @@ func (c *Client) send(ctx context.Context, q call, body io.Reader, header http.H
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		defer resp.Body.Close()
-		return nil, ctxErr(ctx, readError(resp, q.op, q.id))
+		return nil, ctxErr(ctx, c.answered(resp, readError(resp, q.op, q.id)))
 	}
 	return resp, nil
 }
@@ -235,7 +224,7 @@ func (c *Client) request(ctx context.Context, q call, body io.Reader) (*http.Req
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	u := c.base + q.path
+	u := c.address().base + q.path
 	if len(q.query) > 0 {
 		u += "?" + q.query.Encode()
 	}
@@ -269,7 +258,7 @@ func (c *Client) fault(ctx context.Context, op, id string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return atoll.E(op, id, atoll.ErrUnavailable, c.lost(err))
+	return atoll.E(op, id, atoll.ErrUnavailable, brokenError{c.lost(err)})
 }
 
 // lost says of a connection that broke off with err, in words for people, what

@@ -18,7 +18,8 @@
 // ignores it, and sends no more than it must. [Routes] lists every operation;
 // package openapi makes a document and a page of it.
 //
-//	GET    /health /api/health                no token needed
+//	GET    /health /api/health                no token needed: it answers
+//	GET    /readyz                            no token needed: requests should be sent here
 //	GET    /v1/info  /v1/probe  /metrics
 //	POST   /v1/prepare                        Spec; events progress ..., then done or error
 //	POST   /v1/sandboxes                      Spec; {"id"}
@@ -78,7 +79,14 @@
 // other stream, and fills no memory. [Client] sends signals and resizes as
 // plain requests, which are answered; on the socket they are for browsers.
 //
-// When the connection breaks, the process lives on. When a client gives up a
+// When the connection breaks, the process lives on, and holds what may not have arrived for
+// ten seconds: whoever attaches from there, at any server that reaches the sandbox, misses
+// nothing. [Client] does that with ClientOptions.Patience. A server that closes says so in
+// its errors: "closing" is "undone" where nothing was done of what was asked, and "detached"
+// where what was begun goes on. A client that closes the WebSocket properly will not come
+// again, and nothing is held for it.
+//
+// When a client gives up a
 // Create or an upload it closes its half of the connection and waits for the
 // server to undo it, so that nothing is left behind when the call returns, or
 // the error says that the server did not say so in time: 35 seconds for a

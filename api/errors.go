@@ -4,10 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
@@ -21,8 +25,19 @@ type wireError struct {
 	Kind      atoll.Kind   `json:"kind"`
 	Message   string       `json:"message,omitempty"`    // the cause; absent when the kind says it all
 	Also      []atoll.Kind `json:"also,omitempty"`       // kinds of the cause, where they are others
+	Closing   string       `json:"closing,omitempty"`    // the server is, and has done nothing (undone), or what was begun goes on (detached)
 	RequestID string       `json:"request_id,omitempty"` // to find it in the server's log
+	// RetryAfter is in how many seconds it may be worth trying again, as in the header;
+	// absent where that is not known.
+	RetryAfter int `json:"retry_after,omitempty"`
 }
+
+// What a server that is closing has done with a request. Another one, or this one later,
+// can be asked.
+const (
+	closingUndone   = "undone"
+	closingDetached = "detached"
+)
 
 const maxErrorMessage = 16 << 10
 
@@ -36,8 +51,17 @@ func encodeError(err error, requestID string) wireError {
 	} else if _, ok := err.(atoll.Kind); !ok {
 		w.Message = err.Error()
 	}
+	if after, known := atoll.RetryAfter(err); known {
+		w.RetryAfter = max(1, int(math.Ceil(after.Seconds())))
+	}
 	if len(w.Message) > maxErrorMessage {
 		w.Message = w.Message[:maxErrorMessage]
+	}
+	switch {
+	case errors.Is(err, errDetached):
+		w.Closing = closingDetached
+	case errors.Is(err, errClosing):
+		w.Closing = closingUndone
 	}
 	for _, k := range atoll.Kinds() {
 		if k != w.Kind && !w.Kind.Is(k) && errors.Is(err, k) {
@@ -58,8 +82,15 @@ func (w wireError) err(op, id string) error {
 	if e.Kind == "" {
 		e.Kind = atoll.ErrInternal
 	}
-	if w.Message != "" || len(w.Also) > 0 {
-		e.Err = &remoteError{message: w.Message, also: w.Also, kind: e.Kind}
+	if w.Message != "" || len(w.Also) > 0 || w.Closing != "" {
+		e.Err = &remoteError{message: w.Message, also: w.Also, kind: e.Kind, closing: w.Closing}
+	}
+	if w.RetryAfter > 0 {
+		cause := e.Err
+		if cause == nil {
+			cause = e.Kind
+		}
+		e.Err = atoll.WithRetryAfter(cause, time.Duration(w.RetryAfter)*time.Second)
 	}
 	return e
 }
@@ -69,6 +100,8 @@ type remoteError struct {
 	message string
 	kind    atoll.Kind
 	also    []atoll.Kind
+	closing string
+	proxy   bool // it comes from one before the server
 }
 
 func (e *remoteError) Error() string {
@@ -120,7 +153,11 @@ func writeError(w http.ResponseWriter, requestID string, err error) {
 	if status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="atoll"`)
 	}
-	writeJSON(w, status, encodeError(err, requestID))
+	wire := encodeError(err, requestID)
+	if wire.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(wire.RetryAfter))
+	}
+	writeJSON(w, status, wire)
 }
 
 // maxErrorBody is how much of an answer is read to find the error in it.
@@ -130,7 +167,7 @@ const maxErrorBody = 64 << 10
 func readError(resp *http.Response, op, id string) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil && len(body) == 0 {
-		return atoll.Errorf(op, id, atoll.ErrUnavailable, "the answer broke off: %w", err)
+		return atoll.Errorf(op, id, atoll.ErrUnavailable, "the answer broke off: %w", brokenError{err})
 	}
 	return decodeError(resp.StatusCode, body, op, id)
 }
@@ -156,7 +193,8 @@ func decodeError(status int, body []byte, op, id string) error {
 	case status >= 502 && status <= 504:
 		kind = atoll.ErrUnavailable
 	}
-	return atoll.Errorf(op, id, kind, "the server answered %d %s%s", status, http.StatusText(status), snippet(body))
+	text := fmt.Sprintf("the server answered %d %s%s", status, http.StatusText(status), snippet(body))
+	return atoll.E(op, id, kind, &remoteError{message: text, kind: kind, proxy: kind == atoll.ErrUnavailable})
 }
 
 // snippet is the beginning of a body that is text, to be shown in an error as

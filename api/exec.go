@@ -176,13 +176,32 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 		if err := s.call(ctx, call{op: "exec", method: "POST", path: "/processes", body: cmd, reply: &reply}); err != nil {
 			return nil, err
 		}
-		return &process{s, reply.ID, nil}, nil
+		return &process{sb: s, id: reply.ID}, nil
 	}
-	run, id, err := s.start(ctx, cmd)
-	if err != nil {
-		return nil, err
+	if s.c.opts.Patience == 0 {
+		run, id, err := s.start(ctx, cmd, nil)
+		if err != nil {
+			return nil, err
+		}
+		return &process{sb: s, id: id, run: run}, nil
 	}
-	return &process{s, id, run}, nil
+	p := &process{sb: s}
+	p.thread = newThread(p, cmd.Stdin, cmd.Stdout, cmd.Stderr)
+	trial := trial{c: s.c}
+	for {
+		run, id, err := s.start(ctx, cmd, p.thread)
+		if err == nil {
+			p.id = id
+			go p.thread.follow(run)
+			return p, nil
+		}
+		if !trial.again(ctx, err, false) {
+			if p.thread.in != nil {
+				p.thread.in.close()
+			}
+			return nil, ctxErr(ctx, err)
+		}
+	}
 }
 
 // textOnly refuses what JSON cannot carry.
@@ -206,9 +225,16 @@ func textOnly(id string, cmd *atoll.Command) error {
 	return errors.Join(check("dir", cmd.Dir), check("user", cmd.User))
 }
 
-// start runs cmd over a link.
-func (s *sandbox) start(ctx context.Context, cmd *atoll.Command) (*running, string, error) {
+// start runs cmd over a link, with its own streams or those of t.
+func (s *sandbox) start(ctx context.Context, cmd *atoll.Command, t *thread) (*running, string, error) {
 	first := message{Type: msgExec, Command: cmd, Stdin: cmd.Stdin != nil}
-	run, reply, err := s.c.open(ctx, call{op: "exec", id: s.id, path: s.path + "/exec"}, first, cmd.Stdin, cmd.Stdout, cmd.Stderr, nil)
+	stdin, stdout, stderr := cmd.Stdin, cmd.Stdout, cmd.Stderr
+	if t != nil {
+		stdout, stderr = t.out.writer(), t.errs.writer()
+		if t.in != nil {
+			stdin = t.in.next()
+		}
+	}
+	run, reply, err := s.c.open(ctx, call{op: "exec", id: s.id, path: s.path + "/exec"}, first, stdin, stdout, stderr, nil)
 	return run, reply.ID, err
 }

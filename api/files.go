@@ -353,7 +353,7 @@ func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadClos
 	}
 	life, cancel := f.sb.c.within(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
-	resp, err := f.sb.c.send(life, q, nil, nil)
+	resp, err := f.sb.c.sendAgain(life, q)
 	if err == nil && !stop() {
 		resp.Body.Close()
 		err = ctx.Err()
@@ -368,7 +368,7 @@ func (f files) Read(ctx context.Context, name string, offset int64) (io.ReadClos
 		cancel()
 		return nil, atoll.FileInfo{}, atoll.Errorf(q.op, q.id, atoll.ErrInternal, "the answer does not describe the file: %w", err)
 	}
-	return &fileReader{body: resp.Body, cancel: cancel, c: f.sb.c, id: q.id}, fi.info(), nil
+	return &fileReader{body: resp.Body, cancel: cancel, c: f.sb.c, q: q, life: life, info: fi.info(), offset: offset, trial: trial{c: f.sb.c}}, fi.info(), nil
 }
 
 func (h *Handler) serveWriteFile(w http.ResponseWriter, r *http.Request) error {

@@ -75,7 +75,7 @@ func (f *outflow) Write(p []byte) (n int, err error) {
 			return n, err
 		}
 		if err := f.frame(p[:m]); err != nil {
-			return n, err
+			return n, atoll.E("", "", atoll.ErrUnavailable, err) // the other side was lost
 		}
 		n += m
 		p = p[m:]
@@ -190,15 +190,16 @@ func (f *inflow) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// drop says that nobody will read any more, here and to the other side.
-func (f *inflow) drop() {
+// drop says that nobody will read any more, here and to the other side. Whoever was lost
+// may come again.
+func (f *inflow) drop(lost bool) {
 	f.mu.Lock()
 	f.dropped = true
 	f.buf.Reset()
 	over := f.err != nil
 	f.mu.Unlock()
 	if !over {
-		_ = f.link.send(message{Type: msgClose, Stream: channelNames[f.ch]}) // as above
+		_ = f.link.send(message{Type: msgClose, Stream: channelNames[f.ch], Abort: lost}) // as above
 	}
 }
 
@@ -227,7 +228,7 @@ func (f *inflow) deliver(w io.Writer, onGap func(s atoll.Stream, from, to int64)
 			err = io.ErrShortWrite
 		}
 		if err != nil {
-			f.drop()
+			f.drop(isLoss(err))
 			return err
 		}
 	}

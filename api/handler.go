@@ -1,10 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"runtime/debug"
@@ -19,8 +21,9 @@ import (
 type Options struct {
 	// Tokens are the bearer tokens that are let in, and whose they are.
 	Tokens map[string]Account
-	// Verify is asked instead of Tokens. Its errors are ErrDenied, unless they
-	// are ErrUnavailable.
+	// Verify is asked about those that Tokens does not have. Its errors are ErrDenied,
+	// unless they are ErrUnavailable. It is asked again while a request goes on that an
+	// API key has let in, which is broken off when the key is not good any more.
 	Verify func(ctx context.Context, token string) (Account, error)
 
 	// MaxBody is the largest JSON body, in bytes; 0 means DefaultMaxBody.
@@ -44,16 +47,34 @@ type Options struct {
 	// nil means there is nothing there. It is the caller's to close, after the
 	// Handler.
 	MCP http.Handler
+	// Keys are served below /v1/keys; nil means there are none. They are the caller's
+	// to close, after the Handler.
+	Keys Keys
+	// Audit is served at /v1/audit; nil means that there is none. It is the caller's to
+	// close, after the Handler.
+	Audit AuditLog
+	// Denied is told of what is refused before the provider is asked: to whom is in
+	// ctx, unless that is not known. nil means that nobody is.
+	Denied func(ctx context.Context, what string)
 	// Conversations are served below /v1/conversation and /v1/sandbox; nil means there
 	// are none. They are the caller's to close, after the Handler.
 	Conversations Conversations
+	// Ready returns why requests should not be sent here for now, such as a store that does
+	// not answer: /readyz says that it is so, and the log why. It is asked once in a second
+	// at most, and may take 5. nil means that a server is ready until it closes.
+	Ready func(ctx context.Context) error
 	// Version of this server, told by /v1/info.
 	Version string
 
 	// Extract takes the trace context from a request's headers. nil keeps the
 	// W3C headers in ctx, for a Client to pass on.
 	Extract func(ctx context.Context, h http.Header) context.Context
+
+	again time.Duration // for tests: how often Verify is asked again; 0 means verifyAgain
 }
+
+// verifyAgain is how often the key of a request that goes on is looked at again.
+const verifyAgain = 10 * time.Second
 
 // DefaultMaxBody is the largest JSON body that is accepted.
 const DefaultMaxBody = 4 << 20
@@ -67,6 +88,7 @@ type Handler struct {
 	mux      *http.ServeMux
 	ports    http.Handler // what the mux would change the paths of
 	proxy    *httputil.ReverseProxy
+	ready    readiness
 
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
@@ -89,17 +111,19 @@ func NewHandler(p atoll.Provider, opts Options) (*Handler, error) {
 	if h.opts.Extract == nil {
 		h.opts.Extract = keepTrace
 	}
-	if len(opts.Tokens) > 0 && opts.Verify != nil {
-		return nil, atoll.Errorf("api", "", atoll.ErrInvalid, "give either Tokens or Verify")
-	}
 	for token := range opts.Tokens {
 		if token == "" {
 			return nil, atoll.Errorf("api", "", atoll.ErrInvalid, "a token is empty")
 		}
 	}
 	if len(opts.Tokens) > 0 {
-		h.verify = newTokenVerifier(opts.Tokens).verify
+		h.verify = newTokenVerifier(opts.Tokens).or(opts.Verify)
 	}
+	h.opts.again = cmp.Or(opts.again, verifyAgain)
+	if h.opts.Denied == nil {
+		h.opts.Denied = func(context.Context, string) {}
+	}
+	h.ready.ask = opts.Ready
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.proxy = newPortProxy(h)
 	h.register()
@@ -154,23 +178,28 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request) (ctx context.Co
 		return nil, nil, errClosing
 	}
 	h.streams.Add(1)
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := context.WithCancelCause(r.Context())
 	stop := context.AfterFunc(h.ctx, func() {
-		cancel()
+		cancel(errClosing)
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(closeGrace)) // one that was taken over is closed by whoever did
 	})
 	return ctx, func() {
 		stop()
-		cancel()
+		cancel(nil)
 		h.streams.Done()
 	}, nil
 }
 
-var errClosing = atoll.Errorf("", "", atoll.ErrUnavailable, "the server is closing")
+// Why a server that closes does not answer: it has done nothing of what was asked, or has
+// left what it followed.
+var (
+	errClosing  = atoll.Errorf("", "", atoll.ErrUnavailable, "the server is closing")
+	errDetached = atoll.Errorf("", "", atoll.ErrUnavailable, "the server is closing")
+)
 
-// closingOn is errClosing for whoever follows p.
+// closingOn is errDetached for whoever follows p.
 func closingOn(p atoll.Process) error {
-	return atoll.Errorf("", "", atoll.ErrUnavailable, "%w, process %s may still run", errClosing, p.ID())
+	return atoll.Errorf("", "", atoll.ErrUnavailable, "%w, process %s may still run", errDetached, p.ID())
 }
 
 // register enters every route. Static ones come from Routes.
@@ -185,7 +214,7 @@ func (h *Handler) register() {
 	h.mux.Handle("/mcp", h.handle(Route{foreign: true, serve: (*Handler).serveMCP}))
 	h.mux.Handle("/", h.handle(Route{foreign: true, serve: (*Handler).serveUnknown}))
 	if h.opts.Metrics != nil {
-		h.mux.Handle("GET /metrics", h.handle(Route{foreign: true, serve: func(h *Handler, w http.ResponseWriter, r *http.Request) error {
+		h.mux.Handle("GET /metrics", h.handle(Route{foreign: true, Admin: true, serve: func(h *Handler, w http.ResponseWriter, r *http.Request) error {
 			h.opts.Metrics.ServeHTTP(w, r)
 			return nil
 		}}))
@@ -220,10 +249,14 @@ func (h *Handler) handle(route Route) http.Handler {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		r = r.WithContext(h.opts.Extract(r.Context(), r.Header))
 		who := "" // nobody who has been let in
-		err := h.admit(route, r, func(admitted *http.Request) error {
+		err := h.admit(route, w, r, func(admitted *http.Request) error {
 			r = admitted
 			if h.verify != nil && !route.Public {
 				who = AccountFrom(r.Context()).Name
+			}
+			if route.Admin && AccountFrom(r.Context()).Bounded() {
+				h.opts.Denied(r.Context(), r.Method+" "+r.URL.Path)
+				return atoll.Errorf("", "", atoll.ErrDenied, "this takes the role %s", atoll.RoleAdmin)
 			}
 			if err := route.check(r); err != nil {
 				return err
@@ -232,6 +265,9 @@ func (h *Handler) handle(route Route) http.Handler {
 		})
 		h.logRequest(r, who, start, err)
 		if err != nil && !errors.Is(err, errAnswered) {
+			if h.ctx.Err() != nil {
+				w.Header().Set("Connection", "close") // the next one goes elsewhere
+			}
 			writeError(w, RequestID(r.Context()), err)
 		}
 	})
@@ -251,7 +287,7 @@ func (h *Handler) cutOff(r *http.Request) {
 }
 
 // admit lets the request through to serve when its sender may.
-func (h *Handler) admit(route Route, r *http.Request, serve func(*http.Request) error) error {
+func (h *Handler) admit(route Route, w http.ResponseWriter, r *http.Request, serve func(*http.Request) error) error {
 	if route.Public {
 		return serve(r)
 	}
@@ -259,14 +295,30 @@ func (h *Handler) admit(route Route, r *http.Request, serve func(*http.Request) 
 		return err
 	}
 	defer h.requests.Done()
-	account, err := h.authenticate(route, r)
+	r = r.WithContext(withOrigin(r))
+	account, token, err := h.authenticate(route, r)
 	if err != nil {
 		return err
 	}
-	if h.verify != nil {
-		r = r.WithContext(WithAccount(r.Context(), account))
+	if h.verify == nil {
+		return serve(r)
 	}
-	return serve(r)
+	ctx := WithAccount(r.Context(), account)
+	if account.Key != "" {
+		var stop func()
+		ctx, stop = h.whileGood(ctx, w, token)
+		defer stop()
+	}
+	return serve(r.WithContext(ctx))
+}
+
+// withOrigin is the ctx of r, for atoll.OriginFrom.
+func withOrigin(r *http.Request) context.Context {
+	o := atoll.Origin{Via: "http", Request: RequestID(r.Context())}
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "tcp" {
+		o.Address = r.RemoteAddr
+	}
+	return atoll.WithOrigin(r.Context(), o)
 }
 
 // errAnswered is in the chain of what a route returns after it has begun to

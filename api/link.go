@@ -57,7 +57,7 @@ type message struct {
 	ID     string       `json:"id,omitempty"`     // started: the process's
 	Stream atoll.Stream `json:"stream,omitempty"` // window, close, gap
 	Bytes  int64        `json:"bytes,omitempty"`  // window: how many more may be sent
-	Abort  bool         `json:"abort,omitempty"`  // close: stdin failed, rather than ended
+	Abort  bool         `json:"abort,omitempty"`  // close: stdin failed, rather than ended; who reads output was lost, and may come again
 
 	Signal *atoll.Signal `json:"signal,omitempty"` // signal
 	Size   *atoll.Size   `json:"size,omitempty"`   // resize
@@ -293,6 +293,8 @@ func (l *link) flow(m message) (own bool, err error) {
 	switch {
 	case m.Type == msgWindow && out != nil:
 		return true, out.grant(m.Bytes)
+	case m.Type == msgClose && out != nil && m.Abort:
+		out.end(errGone)
 	case m.Type == msgClose && out != nil:
 		out.end(io.ErrClosedPipe)
 	case m.Type == msgClose && in != nil && m.Abort:

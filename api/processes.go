@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -148,14 +149,18 @@ func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 	if err := s.call(ctx, call{op: "process", path: "/processes/" + segment(id), reply: &reply, most: maxSpecReply}); err != nil {
 		return nil, err
 	}
-	return &process{s, reply.ID, nil}, nil
+	return &process{sb: s, id: reply.ID}, nil
 }
 
 // A process is the client's handle for one.
 type process struct {
-	sb  *sandbox
-	id  string
-	run *running // what Exec attached; nil when nothing was
+	sb *sandbox
+	id string
+
+	// What Exec attached: neither when nothing was, else the latter where the client may
+	// go on over another connection.
+	run    *running
+	thread *thread
 }
 
 // ID implements atoll.Process.
@@ -190,9 +195,26 @@ func (h *Handler) serveWait(w http.ResponseWriter, r *http.Request) error {
 
 // Wait implements atoll.Process.
 func (p *process) Wait(ctx context.Context) (atoll.Exit, error) {
-	if p.run != nil {
+	switch {
+	case p.thread != nil:
+		select {
+		case <-p.thread.done:
+		default:
+			select {
+			case <-p.thread.done:
+			case <-ctx.Done():
+				return atoll.Exit{}, ctx.Err()
+			}
+		}
+		return p.thread.exit, p.thread.err
+	case p.run != nil:
 		return p.waitRunning(ctx)
 	}
+	return p.wait(ctx)
+}
+
+// wait asks for the exit.
+func (p *process) wait(ctx context.Context) (atoll.Exit, error) {
 	var exit atoll.Exit
 	err := p.call(ctx, call{op: "wait", path: "/wait", reply: &exit})
 	return exit, err
@@ -209,7 +231,12 @@ func (p *process) waitRunning(ctx context.Context) (atoll.Exit, error) {
 			return atoll.Exit{}, ctx.Err()
 		}
 	}
-	last, err := p.run.last, p.run.err
+	return p.ended(p.run)
+}
+
+// ended is how the process ended that was started over run, which has ended.
+func (p *process) ended(run *running) (atoll.Exit, error) {
+	last, err := run.last, run.err
 	switch {
 	case err != nil && p.sb.c.ctx.Err() != nil:
 		return atoll.Exit{}, atoll.E("wait", p.sb.id, atoll.ErrUnavailable, errClientClosed)
@@ -266,7 +293,7 @@ func (h *Handler) serveResize(w http.ResponseWriter, r *http.Request) error {
 
 // Resize implements atoll.Resizer.
 func (p *process) Resize(ctx context.Context, size atoll.Size) error {
-	return p.call(ctx, call{op: "resize", method: "POST", path: "/resize", body: size})
+	return p.call(ctx, call{op: "resize", method: "POST", path: "/resize", body: size, safe: true})
 }
 
 // serveOutput answers with one stream. Where it begins is known when the first
@@ -423,18 +450,44 @@ func (s *relay) gap(stream atoll.Stream, from, to int64) {
 	_ = s.send(message{Type: msgGap, Stream: stream, Gap: &gap{from, to}}) // a broken link is noticed by its reader
 }
 
+// status is what is known of the process.
+func (p *process) status(ctx context.Context) (atoll.ProcessStatus, error) {
+	var st atoll.ProcessStatus
+	err := p.call(ctx, call{op: "process", reply: &st, most: maxSpecReply})
+	return st, err
+}
+
+// attachCall is the request that opens a link to the process.
+func (p *process) attachCall() call {
+	return call{op: "attach", id: p.sb.id, path: p.sb.path + "/processes/" + segment(p.id) + "/attach"}
+}
+
 // Attach implements atoll.Process.
 func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
+	if p.sb.c.opts.Patience > 0 {
+		return p.attachAgain(ctx, a)
+	}
+	return p.attachOnce(ctx, a)
+}
+
+// attachOnce is Attach over one link.
+func (p *process) attachOnce(ctx context.Context, a *atoll.Attachment) error {
 	first := message{Type: msgAttach, Stdin: a.Stdin != nil, NoFollow: a.NoFollow}
 	if a.StdoutFrom != 0 || a.StderrFrom != 0 {
 		first.From = &offsets{a.StdoutFrom, a.StderrFrom}
 	}
-	q := call{op: "attach", id: p.sb.id, path: p.sb.path + "/processes/" + segment(p.id) + "/attach"}
+	q := p.attachCall()
 	run, _, err := p.sb.c.open(ctx, q, first, a.Stdin, a.Stdout, a.Stderr, a.Gap)
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = run.ws.CloseNow() })
+	return p.carried(ctx, run)
+}
+
+// carried waits for the end of an attachment's link.
+func (p *process) carried(ctx context.Context, run *running) error {
+	const op = "attach"
+	stop := context.AfterFunc(ctx, func() { run.leave(context.Cause(ctx)) })
 	defer stop()
 	<-run.done
 	failed := run.writerError()
@@ -444,11 +497,52 @@ func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
 	case failed != nil:
 		return failed
 	case run.err != nil:
-		return p.sb.c.fault(ctx, q.op, q.id, run.err)
+		return p.sb.c.fault(ctx, op, p.sb.id, run.err)
 	case run.last.Error != nil:
-		return run.last.Error.err(q.op, q.id)
+		return run.last.Error.err(op, p.sb.id)
 	}
 	return nil
+}
+
+// attachAgain is Attach over one link after the other.
+func (p *process) attachAgain(ctx context.Context, a *atoll.Attachment) error {
+	from := *a
+	t := newThread(p, a.Stdin, a.Stdout, a.Stderr)
+	t.attached = &from
+	if t.in != nil {
+		defer t.in.close()
+	}
+	if a.Stdin != nil || a.StdoutFrom < 0 || a.StderrFrom < 0 { // a place that has a number can be found again
+		st, err := p.status(ctx)
+		switch {
+		case err != nil:
+			return err
+		case st.Started.IsZero(): // its provider knows no more of it than that it is there
+			return p.attachOnce(ctx, a)
+		}
+		t.began = st.Stdin
+		if from.StdoutFrom == atoll.FromNow {
+			from.StdoutFrom = st.Stdout.Written
+		}
+		if from.StderrFrom == atoll.FromNow {
+			from.StderrFrom = st.Stderr.Written
+		}
+	}
+	if !t.joint() {
+		t.out.start(from.StdoutFrom)
+		t.errs.start(from.StderrFrom)
+	}
+	run, err := t.begin(ctx)
+	for err == nil {
+		opened := time.Now()
+		err = p.carried(ctx, run)
+		lost := t.loss(run)
+		if err == nil || lost == nil || ctx.Err() != nil || run.writerError() != nil {
+			return err
+		}
+		run, err = t.resume(ctx, opened, lost)
+	}
+	return err
 }
 
 var (

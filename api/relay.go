@@ -21,6 +21,10 @@ const (
 	killTimeout    = 10 * time.Second
 	pingEvery      = 30 * time.Second // to find out that the client has gone, and to keep proxies from cutting the line
 	pingTimeout    = 20 * time.Second
+
+	// A client that can go to another server finds out sooner.
+	watchEvery   = 5 * time.Second
+	watchTimeout = 5 * time.Second
 )
 
 // A relay is the server's side of a link. Its ctx ends when the client has
@@ -28,7 +32,7 @@ const (
 type relay struct {
 	*link
 	ctx       context.Context
-	cancel    context.CancelFunc
+	cancel    context.CancelCauseFunc
 	requestID string
 	reading   sync.WaitGroup
 	process   atomic.Pointer[atoll.Process] // for signals and resizes; nil before it is known
@@ -39,7 +43,17 @@ type relay struct {
 	busy     bool      // it is there
 }
 
-var errGone = atoll.Errorf("", "", atoll.ErrUnavailable, "the client has gone")
+// isLoss reports whether err is why somebody was lost who may come again.
+func isLoss(err error) bool {
+	return atoll.KindOf(err) == atoll.ErrUnavailable && !errors.Is(err, context.Canceled)
+}
+
+// How a client goes: it is lost, and may come again for output that has not reached it, or
+// it has said that it leaves.
+var (
+	errGone = atoll.Errorf("", "", atoll.ErrUnavailable, "the client has gone")
+	errLeft = atoll.Errorf("", "", atoll.ErrStopped, "the client has left")
+)
 
 // relay takes over the connection and runs serve, which gets the client's
 // first message and sends the last one, unless it returns an error: then that
@@ -51,12 +65,12 @@ func (h *Handler) relay(w http.ResponseWriter, r *http.Request, serve func(s *re
 	}
 	defer done()
 	s := &relay{link: newLink(ws), requestID: RequestID(ctx)}
-	s.ctx, s.cancel = context.WithCancel(ctx)
-	defer s.cancel()
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	defer s.cancel(nil)
 	defer s.reading.Wait()
 	defer func() { _ = ws.CloseNow() }() // the reader may have failed the link, and not yet ended ctx
 	defer context.AfterFunc(s.ctx, s.part)()
-	defer keepAlive(s.ctx, ws)()
+	defer keepAlive(s.ctx, ws, pingEvery, pingTimeout)()
 	return answered(s.finish(s.run(h.opts.MaxBody, serve)))
 }
 
@@ -119,6 +133,9 @@ func (s *relay) finish(err error) error {
 	if err != nil {
 		w := encodeError(err, s.requestID)
 		_ = s.send(message{Type: msgError, Error: &w}) // a client that has gone needs none
+	}
+	if code == websocket.StatusGoingAway {
+		s.fail(errClosing) // the client may go on with its input elsewhere
 	}
 	s.fail(errEnded)
 	_ = s.ws.Close(code, "")
@@ -183,8 +200,12 @@ func (s *relay) hangUp(err error) {
 		s.fail(wrong)
 		_ = s.ws.Close(websocket.StatusPolicyViolation, closeReason(wrong))
 	}
-	s.fail(errGone)
-	s.cancel()
+	gone := errGone
+	if code := websocket.CloseStatus(err); code == websocket.StatusNormalClosure || code == websocket.StatusGoingAway {
+		gone = errLeft
+	}
+	s.fail(gone)
+	s.cancel(gone)
 }
 
 // closeReason is as much of err as fits in a close frame.
@@ -263,20 +284,20 @@ func (s *relay) obey(m message) {
 	}
 }
 
-// keepAlive pings the client now and then, until stop is called, and closes
+// keepAlive pings the other side now and then, until stop is called, and closes
 // the connection of one that does not answer.
-func keepAlive(ctx context.Context, ws *websocket.Conn) (stop func()) {
+func keepAlive(ctx context.Context, ws *websocket.Conn, every, patience time.Duration) (stop func()) {
 	var timer *time.Timer
 	set := make(chan struct{})
-	timer = time.AfterFunc(pingEvery, func() {
+	timer = time.AfterFunc(every, func() {
 		<-set
-		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		if ws.Ping(ctx) != nil {
 			_ = ws.CloseNow()
 			return
 		}
-		timer.Reset(pingEvery)
+		timer.Reset(every)
 	})
 	close(set)
 	return func() { timer.Stop() }
@@ -373,7 +394,12 @@ func (r *running) carry(c *Client, joint bool, stdin io.Reader, stdout, stderr i
 	c.work.Add(1)
 	go func() {
 		stop := context.AfterFunc(c.ctx, func() { _ = r.ws.CloseNow() })
+		calm := func() {}
+		if c.opts.Patience > 0 {
+			calm = keepAlive(c.ctx, r.ws, watchEvery, watchTimeout)
+		}
 		r.readAll(joint)
+		calm()
 		stop()
 		c.work.Done()
 		r.delivery.Wait()
@@ -396,8 +422,25 @@ func (r *running) writerFailed(err error) {
 	}
 	r.failMu.Unlock()
 	if r.fragile {
-		_ = r.ws.CloseNow()
+		r.leave(err)
 	}
+}
+
+// leaving is how long a server may take to hear that its client leaves.
+const leaving = time.Second
+
+// leave ends the link, and does not wait for that. The server is told, unless why is that
+// somebody was lost who may come again.
+func (r *running) leave(why error) {
+	if isLoss(why) {
+		_ = r.ws.CloseNow()
+		return
+	}
+	go func() {
+		late := time.AfterFunc(leaving, func() { _ = r.ws.CloseNow() })
+		defer late.Stop()
+		_ = r.ws.Close(websocket.StatusNormalClosure, "") // which is answered, or late
+	}()
 }
 
 // writerError is the first error of a writer.
@@ -459,6 +502,9 @@ func (r *running) feed(stdin io.Reader) {
 			if _, err := r.out[chanStdin].Write(buf[:n]); err != nil {
 				return
 			}
+		}
+		if errors.Is(err, errClosing) {
+			return // the rest may come another way
 		}
 		if err != nil {
 			_ = r.send(message{Type: msgClose, Stream: channelNames[chanStdin], Abort: err != io.EOF})

@@ -17,6 +17,7 @@ type Route struct {
 	Summary string // one line
 	Doc     string // more, in Markdown; may be empty
 	Public  bool   // needs no token
+	Admin   bool   // is not for those who are bound to projects
 	Params  []Param
 	Body    Content // of the request
 	Status  int     // of success; 0 means 200
@@ -96,6 +97,6 @@ func (r Route) check(req *http.Request) error {
 // Routes lists what every Handler serves.
 func Routes() []Route {
 	return slices.Concat(
-		serverRoutes(), sandboxRoutes(), execRoutes(), codeRoutes(), processRoutes(), terminalRoutes(), fileRoutes(), portRoutes(), storeRoutes(), ledgerRoutes(), workspaceRoutes(), sessionRoutes(), poolRoutes(), toolRoutes(), conversationRoutes(),
+		serverRoutes(), sandboxRoutes(), execRoutes(), codeRoutes(), processRoutes(), terminalRoutes(), fileRoutes(), portRoutes(), storeRoutes(), ledgerRoutes(), workspaceRoutes(), sessionRoutes(), poolRoutes(), toolRoutes(), conversationRoutes(), keyRoutes(), auditRoutes(),
 	)
 }

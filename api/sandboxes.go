@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -141,7 +142,23 @@ func (c *Client) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, e
 	if err != nil {
 		return nil, atoll.E(q.op, q.id, atoll.ErrInvalid, err)
 	}
-	err = c.exchange(ctx, q, bytes.NewReader(body), mediaJSON)
+	for t, cut := (trial{c: c}), false; ; {
+		err = c.exchange(ctx, q, bytes.NewReader(body), mediaJSON)
+		kind := atoll.KindOf(err)
+		switch {
+		case cut && kind == atoll.ErrAlreadyExists:
+			if !c.isMade(ctx, spec.ID) && t.wait(ctx) {
+				continue // it is written down, or half made, by who has died
+			}
+			return nil, atoll.E(q.op, q.id, kind, fmt.Errorf("%w: it may be what was being made when the connection was lost", causeOf(err)))
+		case cut && kind == atoll.ErrConflict && t.wait(ctx): // who was at work on it may have died
+			continue
+		}
+		if err == nil || !t.again(ctx, err, spec.ID != "") {
+			break
+		}
+		cut = cut || fateOf(err) == unknown
+	}
 	if err == nil && ctx.Err() == nil {
 		return c.Sandbox(reply.ID), nil
 	}
@@ -150,6 +167,18 @@ func (c *Client) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, e
 		c.undoCreate(ctx, reply.ID, spec.ID == "")
 	}
 	return nil, err
+}
+
+// isMade reports whether there is such a sandbox, and not only the beginning of one.
+func (c *Client) isMade(ctx context.Context, id string) bool {
+	sb, err := c.Get(ctx, id)
+	if err == nil {
+		var st atoll.Status
+		if st, err = sb.Status(ctx); err == nil {
+			return st.State != atoll.StateCreating
+		}
+	}
+	return atoll.KindOf(err) != atoll.ErrNotFound
 }
 
 func (c *Client) undoCreate(ctx context.Context, id string, volumes bool) {
@@ -332,7 +361,7 @@ func (h *Handler) serveStart(w http.ResponseWriter, r *http.Request) error {
 
 // Start implements atoll.Sandbox.
 func (s *sandbox) Start(ctx context.Context) error {
-	return s.call(ctx, call{op: "start", method: "POST", path: "/start"})
+	return s.call(ctx, call{op: "start", method: "POST", path: "/start", safe: true})
 }
 
 func (h *Handler) serveStop(w http.ResponseWriter, r *http.Request) error {
@@ -349,7 +378,7 @@ func (h *Handler) serveStop(w http.ResponseWriter, r *http.Request) error {
 
 // Stop implements atoll.Sandbox.
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
-	q := call{op: "stop", method: "POST", path: "/stop"}
+	q := call{op: "stop", method: "POST", path: "/stop", safe: true}
 	if grace >= 0 {
 		d := atoll.Duration(grace)
 		q.body = stopRequest{Grace: &d}
@@ -363,7 +392,7 @@ func (h *Handler) servePause(w http.ResponseWriter, r *http.Request) error {
 
 // Pause implements atoll.Pauser.
 func (s *sandbox) Pause(ctx context.Context) error {
-	return s.call(ctx, call{op: "pause", method: "POST", path: "/pause"})
+	return s.call(ctx, call{op: "pause", method: "POST", path: "/pause", safe: true})
 }
 
 func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request) error {
@@ -372,7 +401,7 @@ func (h *Handler) serveResume(w http.ResponseWriter, r *http.Request) error {
 
 // Resume implements atoll.Pauser.
 func (s *sandbox) Resume(ctx context.Context) error {
-	return s.call(ctx, call{op: "resume", method: "POST", path: "/resume"})
+	return s.call(ctx, call{op: "resume", method: "POST", path: "/resume", safe: true})
 }
 
 func (h *Handler) serveExtend(w http.ResponseWriter, r *http.Request) error {
@@ -385,7 +414,7 @@ func (h *Handler) serveExtend(w http.ResponseWriter, r *http.Request) error {
 
 // Extend implements atoll.Extender.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
-	return s.call(ctx, call{op: "extend", method: "POST", path: "/extend", body: extendRequest{ttl}})
+	return s.call(ctx, call{op: "extend", method: "POST", path: "/extend", body: extendRequest{ttl}, safe: true})
 }
 
 func (h *Handler) serveSnapshot(w http.ResponseWriter, r *http.Request) error {
@@ -443,7 +472,7 @@ func (h *Handler) serveRemove(w http.ResponseWriter, r *http.Request) error {
 // Remove implements atoll.Sandbox. That the server knows no such sandbox any
 // longer is what was wanted.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
-	q := call{op: "remove", method: "DELETE"}
+	q := call{op: "remove", method: "DELETE", safe: true}
 	if atoll.RemoveOpts(opts...).Volumes {
 		q.query = url.Values{"volumes": {"true"}}
 	}

@@ -19,6 +19,11 @@ func serverRoutes() []Route {
 		health("/health", "health"),
 		health("/api/health", "apiHealth"),
 		{
+			Method: "GET", Path: "/readyz", Name: "ready", Tag: "server", Summary: "Whether requests should be sent to this server", Public: true,
+			Doc:   "503 when it closes, or when its store or its provider does not answer; the status then is `closing` or `not ready`.",
+			Reply: jsonOf[readyReply](), serve: (*Handler).serveReady,
+		},
+		{
 			Method: "GET", Path: "/v1/info", Name: "info", Tag: "server", Summary: "What the provider is and can do",
 			Reply: jsonOf[serverInfo](), serve: (*Handler).serveInfo,
 		},

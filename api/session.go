@@ -77,7 +77,7 @@ func (c *Client) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (o at
 	if err := spec.Validate(); err != nil { // the server would see what JSON makes of it
 		return o, err
 	}
-	err = c.call(ctx, call{op: "open session", id: spec.Scope.Key(), method: "POST", path: "/v1/sessions", body: spec, reply: &o})
+	err = c.call(ctx, call{op: "open session", id: spec.Scope.Key(), method: "POST", path: "/v1/sessions", body: spec, reply: &o, safe: true})
 	return o, err
 }
 

@@ -131,7 +131,7 @@ func (h *Handler) serveTerminal(w http.ResponseWriter, r *http.Request) error {
 	defer func() { _ = ws.CloseNow() }()
 	defer t.cancel()
 	defer context.AfterFunc(t.ctx, t.part)()
-	defer keepAlive(t.ctx, ws)()
+	defer keepAlive(t.ctx, ws, pingEvery, pingTimeout)()
 	t.work.Go(t.listen)
 	return answered(t.finish(t.run(sb, want)))
 }

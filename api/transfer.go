@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"strconv"
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
@@ -66,12 +68,64 @@ type fileReader struct {
 	body   io.ReadCloser
 	cancel context.CancelFunc
 	c      *Client
-	id     string
+	q      call
+	life   context.Context // of all its requests
+
+	info   atoll.FileInfo // as it was at first
+	offset int64          // of the next byte
+	trial  trial
 }
 
 func (r *fileReader) Read(p []byte) (int, error) {
-	n, err := r.body.Read(p)
-	return n, r.explain(err)
+	for {
+		n, err := r.body.Read(p)
+		r.offset += int64(n)
+		if n > 0 {
+			r.trial = trial{c: r.c}
+		}
+		if err = r.explain(err); n > 0 || fateOf(err) == final {
+			if n > 0 && fateOf(err) != final {
+				err = nil // which comes again
+			}
+			return n, err
+		}
+		if again := r.reopen(err); again != nil {
+			return 0, again
+		}
+	}
+}
+
+// reopen goes on over another connection where one broke off, if the file is the same.
+func (r *fileReader) reopen(lost error) error {
+	if !r.trial.again(r.life, lost, r.info.Type == atoll.TypeFile && r.info.Size > 0) {
+		return lost
+	}
+	q := r.q
+	q.query = maps.Clone(q.query)
+	q.query.Set("offset", strconv.FormatInt(r.offset, 10))
+	resp, err := r.c.sendAgain(r.life, q)
+	if err != nil {
+		return err
+	}
+	var fi fileInfo
+	err = json.Unmarshal([]byte(resp.Header.Get(FileInfoHeader)), &fi)
+	if now := fi.info(); err != nil || now.Size != r.info.Size || !now.Modified.Equal(r.info.Modified) {
+		resp.Body.Close()
+		return atoll.Errorf("read", r.q.id, atoll.ErrUnavailable, "%w, and the file was changed before it could be read on", causeOf(lost))
+	}
+	r.body.Close()
+	r.body = resp.Body
+	return nil
+}
+
+// sendAgain is send for what may be repeated.
+func (c *Client) sendAgain(ctx context.Context, q call) (*http.Response, error) {
+	for t := (trial{c: c}); ; {
+		resp, err := c.send(ctx, q, nil, nil)
+		if err == nil || !t.again(ctx, err, true) {
+			return resp, err
+		}
+	}
 }
 
 // WriteTo lets io.Copy use a large buffer.
@@ -84,7 +138,7 @@ func (r *fileReader) explain(err error) error {
 	if err == nil || err == io.EOF || errors.Is(err, http.ErrBodyReadAfterClose) {
 		return err
 	}
-	return r.c.fault(context.Background(), "read", r.id, err)
+	return r.c.fault(context.Background(), "read", r.q.id, err)
 }
 
 func (r *fileReader) Close() error {

@@ -82,7 +82,7 @@ const headBuffer = 1 << 10
 // is read from there. Until then ctx bounds it.
 func (c *Client) roundTrip(req *http.Request) (*wire, *http.Response, error) {
 	ctx := req.Context()
-	conn, err := c.dial(ctx)
+	conn, err := c.connect(ctx, c.atURL(req.URL))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -136,7 +136,7 @@ func (c *Client) upgrade(ctx context.Context, q call, protocol string) (*wire, e
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		defer w.Close()
-		return nil, refused(resp, q)
+		return nil, c.answered(resp, refused(resp, q))
 	}
 	return w, nil
 }
@@ -163,7 +163,7 @@ func (c *Client) webSocket(ctx context.Context, q call) (*websocket.Conn, error)
 		}
 		if resp.StatusCode != http.StatusSwitchingProtocols {
 			defer w.Close()
-			answer = refused(resp, q)
+			answer = c.answered(resp, refused(resp, q))
 			return nil, answer
 		}
 		resp.Body = w
@@ -205,7 +205,7 @@ func (c *Client) exchange(ctx context.Context, q call, body io.Reader, media str
 	}
 	req.Header.Set("Content-Type", media)
 	req.Close = true
-	conn, err := c.dial(ctx)
+	conn, err := c.connect(ctx, c.atURL(req.URL))
 	if err != nil {
 		return c.fault(ctx, q.op, q.id, err)
 	}
@@ -229,7 +229,7 @@ func (c *Client) exchange(ctx context.Context, q call, body io.Reader, media str
 		return c.fault(ctx, q.op, q.id, err)
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return ctxErr(ctx, readError(resp, q.op, q.id))
+		return ctxErr(ctx, c.answered(resp, readError(resp, q.op, q.id)))
 	}
 	return c.readReply(ctx, resp, q)
 }

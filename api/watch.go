@@ -4,6 +4,8 @@ import (
 	"context"
 	"iter"
 	"net/http"
+	"reflect"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 )
@@ -41,7 +43,87 @@ func serveEvents[T any](h *Handler, w http.ResponseWriter, r *http.Request,
 
 // Watch implements atoll.Provider.
 func (c *Client) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
-	return watchEvents[atoll.Event](ctx, c, call{op: "watch", path: "/v1/watch"})
+	q := call{op: "watch", path: "/v1/watch"}
+	if c.opts.Patience == 0 {
+		return watchEvents[atoll.Event](ctx, c, q)
+	}
+	return func(yield func(atoll.Event, error) bool) {
+		w := watching{c: c, known: map[string]atoll.Status{}, yield: yield}
+		for t := (trial{c: c}); ; {
+			opened := time.Now()
+			err := w.once(ctx, q)
+			if time.Since(opened) > lasting {
+				t = trial{c: c}
+			}
+			if err == nil || !t.again(ctx, err, true) {
+				if err != nil {
+					yield(atoll.Event{}, ctxErr(ctx, err))
+				}
+				return
+			}
+		}
+	}
+}
+
+// A watching is a Watch over one connection after the other: what another server says at
+// its beginning is compared with what is known, and only what is new is told.
+type watching struct {
+	c      *Client
+	known  map[string]atoll.Status // the last one of each sandbox that is there
+	synced bool                    // that was told
+	yield  func(atoll.Event, error) bool
+}
+
+// once watches over one connection. It returns nil when the caller has had enough.
+func (w *watching) once(ctx context.Context, q call) error {
+	again, seen := w.synced, map[string]bool{}
+	replay := true
+	for ev, err := range watchEvents[atoll.Event](ctx, w.c, q) {
+		if err != nil {
+			return err
+		}
+		id := ev.Status.ID
+		switch {
+		case ev.Type == atoll.EventSynced && again:
+			replay = false
+			if !w.forget(seen, ev.Time) {
+				return nil
+			}
+			continue
+		case ev.Type == atoll.EventSynced:
+			replay, w.synced = false, true
+		case ev.Type == atoll.EventState && ev.Status.State == atoll.StateRemoved:
+			if _, known := w.known[id]; again && replay && !known {
+				continue
+			}
+			delete(w.known, id)
+		case ev.Type == atoll.EventState:
+			seen[id] = true
+			if was, known := w.known[id]; known && replay && reflect.DeepEqual(was, ev.Status) {
+				continue
+			}
+			w.known[id] = ev.Status
+		}
+		if !w.yield(ev, nil) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// forget tells of what has gone meanwhile.
+func (w *watching) forget(seen map[string]bool, now time.Time) bool {
+	for id, st := range w.known {
+		if seen[id] {
+			continue
+		}
+		delete(w.known, id)
+		st.State = atoll.StateRemoved
+		if !w.yield(atoll.Event{Type: atoll.EventState, Status: st, Time: now}, nil) {
+			return false
+		}
+	}
+	return true
 }
 
 // watchEvents yields the data of the events that the server sends.
