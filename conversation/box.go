@@ -375,7 +375,7 @@ func (b *box) create(ctx context.Context) (_ func(), err error) {
 		undos = append(undos, func(ctx context.Context) error { return b.v.store.DeleteSandbox(ctx, x) })
 	}
 	b.v.opts.step("creating")
-	if b.sandbox, err = b.v.provider.Create(ctx, spec); err != nil {
+	if b.sandbox, err = b.v.provider.Create(atoll.Vouch(ctx), spec); err != nil {
 		return nil, err
 	}
 	undos = append(undos, func(ctx context.Context) error {
@@ -421,7 +421,7 @@ func (b *box) spec(ctx context.Context) (*atoll.Spec, error) {
 	spec.Labels[LabelAccount], spec.Labels[LabelTemplate] = b.conversation.Account, b.template.Name
 	spec.ID = b.record.External
 	if id, err := atoll.NormalizeID(b.record.ID); spec.ID == "" && err == nil { // one that is ready has another one
-		ready, err := atoll.Reserve(ctx, b.v.provider, spec)
+		ready, err := atoll.Reserve(atoll.Vouch(ctx), b.v.provider, spec)
 		if err != nil {
 			return nil, err
 		}

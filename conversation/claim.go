@@ -33,7 +33,7 @@ func (v *Service) claim(ctx context.Context, c *store.Conversation, want atoll.T
 		err = v.store.UpdateConversation(ctx, c)
 	}
 	if err == nil {
-		return v.adopt(c, made, run)
+		return v.adopt(ctx, c, made, run)
 	}
 	v.own(c.Turn.ID, false)
 	if atoll.KindOf(err) == atoll.ErrAlreadyExists || errors.Is(err, store.ErrChanged) {
@@ -72,13 +72,15 @@ func (v *Service) beaten(ctx context.Context, c *store.Conversation) error {
 	return atoll.Errorf("send", c.ID, atoll.ErrConflict, "another request has changed it meanwhile: try again")
 }
 
-// adopt has run do the turn of c, which is ours.
-func (v *Service) adopt(c *store.Conversation, made bool, run func(*turn)) (*turn, error) {
+// adopt has run do the turn of c, which is ours. It may do what the caller may, whom
+// ctx is of.
+func (v *Service) adopt(ctx context.Context, c *store.Conversation, made bool, run func(*turn)) (*turn, error) {
 	t := &turn{
 		v: v, id: c.Turn.ID, raw: c.Turn.Raw, conversation: c.Conversation, turns: c.Turns, made: made, record: c, began: time.Now(),
 		stream: newStream(c.Turn.ID), ready: make(chan struct{}), done: make(chan struct{}), hidden: make(chan struct{}),
 	}
-	t.ctx, t.cancel = context.WithCancelCause(v.ctx)
+	caller := atoll.WithOrigin(atoll.WithAccount(v.ctx, atoll.AccountFrom(ctx)), atoll.OriginFrom(ctx))
+	t.ctx, t.cancel = context.WithCancelCause(caller)
 	v.mu.Lock()
 	closed := v.closed
 	if !closed {
@@ -322,6 +324,6 @@ func (v *Service) takeOver(first bool) {
 			continue
 		}
 		v.own(c.Turn.ID, true)
-		_, _ = v.adopt(c, false, (*turn).resume) // it fails when we are closing, and leaves it
+		_, _ = v.adopt(v.ctx, c, false, (*turn).resume) // it fails when we are closing, and leaves it
 	}
 }

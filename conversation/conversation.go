@@ -54,13 +54,15 @@ type Options struct {
 	Hooks *lifecycle.Runner
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger
+	// Lease is how long the turn of a server is its own after it last said that it runs, of
+	// which it says it three times; 0 means 30 seconds. Then another one finishes it.
+	Lease time.Duration
 
 	step  func(name string) // for tests: called after each step, with its name
-	lease time.Duration     // for tests: how long a turn is a server's that says nothing
+	lease time.Duration     // for tests: Lease
 }
 
-// lease is how long the turn of a server is its own after it last said that it runs. A
-// third of that is how often it does.
+// lease is Options.Lease if that is not said.
 const lease = 30 * time.Second
 
 // A Service keeps conversations. All methods may be called at once.
@@ -91,7 +93,7 @@ func New(p atoll.Provider, s store.Conversations, opts Options) *Service {
 	if opts.step == nil {
 		opts.step = func(string) {}
 	}
-	opts.lease = cmp.Or(opts.lease, lease)
+	opts.lease = cmp.Or(opts.lease, opts.Lease, lease)
 	opts.Stale = cmp.Or(opts.Stale, statesync.DefaultStale)
 	v := &Service{provider: p, store: s, opts: opts, log: opts.Log, turns: map[string]*turn{}, ours: map[string]bool{}}
 	v.ctx, v.cancel = context.WithCancel(context.Background())

@@ -15,6 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll/bucket"
 	"github.com/seed46cd37a8/atoll/conversation"
 	"github.com/seed46cd37a8/atoll/internal/testagent/agenttest"
+	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/lifecycle"
 	"github.com/seed46cd37a8/atoll/provider/local"
 	"github.com/seed46cd37a8/atoll/statesync"
@@ -45,7 +46,7 @@ func newLab(t testing.TB) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := store.NewSQLite(filepath.Join(dir, "atoll.db"))
+	s := teststore.Open(dir)
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Errorf("Close of the provider: %v", err)
@@ -316,3 +317,6 @@ func (g *gate) step(name string) {
 		})
 	}
 }
+
+// The same with a store that servers share.
+func TestOverPostgres(t *testing.T) { teststore.OverPostgres(t, ".", "") }

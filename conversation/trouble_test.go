@@ -245,7 +245,11 @@ func TestAdoptInPlaceOfUnfinished(t *testing.T) {
 	g := newGate("creating")
 	v, kill := l.killed(l.options().WithStep(g.step))
 	ctx, leave := context.WithCancel(t.Context())
-	go func() { _, _ = v.CreateSandbox(ctx, atoll.AgentSandbox{ID: sid, Template: "agent"}) }()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, _ = v.CreateSandbox(ctx, atoll.AgentSandbox{ID: sid, Template: "agent"})
+	}()
 	<-g.reached
 	x, err := l.store.FindSandbox(t.Context(), "default", sid)
 	if err != nil {
@@ -254,6 +258,7 @@ func TestAdoptInPlaceOfUnfinished(t *testing.T) {
 	leave()
 	close(g.open)
 	kill()
+	<-over                                                                      // what it was just writing, too
 	if _, err := l.store.FindSandbox(t.Context(), "default", sid); err != nil { // as if it had been killed at once
 		if err := l.store.InsertSandbox(t.Context(), x); err != nil {
 			t.Fatal(err)

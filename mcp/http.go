@@ -54,7 +54,7 @@ func (s *Server) handler() http.Handler {
 	// a session to the account that began it, and hand a visit to what is called.
 	known := func(ctx context.Context, _ string, r *http.Request) (*auth.TokenInfo, error) {
 		v, _ := ctx.Value(visitContextKey{}).(visit)
-		return &auth.TokenInfo{UserID: atoll.AccountFrom(ctx).Name, Extra: map[string]any{visitKey: v}}, nil
+		return &auth.TokenInfo{UserID: atoll.AccountFrom(ctx).Who(), Extra: map[string]any{visitKey: v}}, nil
 	}
 	return auth.RequireBearerToken(known, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(streamable)
 }
@@ -91,7 +91,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.http.ServeHTTP(w, r)
 		return
 	}
-	client := s.clientOf(r.Header.Get(sessionID), atoll.AccountFrom(ctx).Name)
+	client := s.clientOf(r.Header.Get(sessionID), atoll.AccountFrom(ctx).Who())
 	if client != nil {
 		s.hangUp(client) // the SDK would wait for what is in progress
 		s.wait(ctx, client)

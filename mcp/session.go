@@ -19,7 +19,7 @@ type session struct {
 	first   context.Context // of the call: whose account it is
 	ctx     context.Context // ends with the session
 	cancel  context.CancelFunc
-	account string
+	account string // see atoll.Account.Who
 	ended   chan struct{}
 
 	mu      sync.Mutex
@@ -56,7 +56,7 @@ func (s *Server) session(ctx context.Context, client *sdk.ServerSession) (*sessi
 	if s.closed {
 		return nil, atoll.Errorf("mcp", "", atoll.ErrUnavailable, "the server is closing")
 	}
-	x := &session{first: context.WithoutCancel(ctx), account: atoll.AccountFrom(ctx).Name, ended: make(chan struct{}), callers: map[tool.Caller]tool.Caller{}}
+	x := &session{first: context.WithoutCancel(ctx), account: atoll.AccountFrom(ctx).Who(), ended: make(chan struct{}), callers: map[tool.Caller]tool.Caller{}}
 	x.ctx, x.cancel = context.WithCancel(x.first)
 	s.sessions[client] = x
 	s.work.Go(func() {

@@ -267,7 +267,7 @@ func (l *Provider) revive(ctx context.Context, x *store.Session, sb atoll.Sandbo
 		err = atoll.Errorf("open session", x.Spec.Scope.Key(), atoll.ErrConflict, "its sandbox is being made again: try again in a moment")
 	default:
 		if !opening {
-			how, note = atoll.OpeningRestarted, fmt.Sprintf("the sandbox was %s and was started again: its files are there, what ran in it is not", stateOf(st))
+			how, note = atoll.OpeningRestarted, fmt.Sprintf("the sandbox was %s and was started again: %s", stateOf(st), remains(st.Caps))
 		}
 		err = sb.Start(ctx)
 	}
@@ -285,6 +285,17 @@ func (l *Provider) revive(ctx context.Context, x *store.Session, sb atoll.Sandbo
 		return atoll.OpenedSession{}, err
 	}
 	return l.opened(ctx, x, &again, how, note)
+}
+
+// remains says what of a sandbox is there again after a start.
+func remains(caps atoll.Caps) string {
+	switch {
+	case caps.Durable != atoll.DurableNone:
+		return "its files are there, what ran in it is not"
+	case caps.Volumes:
+		return "the files of its work directory and volumes are there; all others, and what ran in it, are not"
+	}
+	return "its files are gone, and what ran in it"
 }
 
 // passing reports whether what is in the way of a sandbox may go away by itself, or

@@ -17,7 +17,7 @@ import (
 // withStock is box with one sandbox ready for sessions that live for an hour at most.
 func withStock(t *testing.T, box atoll.Provider, dir string) (p *pool.Provider, stock string) {
 	t.Helper()
-	db := func() store.Store { return store.NewSQLite(filepath.Join(dir, "pool.db")) }
+	db := func() store.Store { return openStore(filepath.Join(dir, "pool")) }
 	p, err := pool.New(ledger.New(box, db(), ledger.Options{Server: true}), db(), pool.Options{Server: true, Entries: []pool.Entry{
 		{Name: "ready", Min: 1, Spec: atoll.Spec{IdleStop: atoll.Never, TTL: atoll.DefaultSessionMaxLifetime}},
 	}})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/provider/local"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/providertest"
@@ -17,7 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll/store"
 )
 
-func openStore(dir string) store.Store { return store.NewSQLite(filepath.Join(dir, "atoll.db")) }
+func openStore(dir string) store.Store { return teststore.Open(dir) }
 
 // around is the layer around p, with its store in dir.
 func around(p atoll.Provider, dir string, o session.Options) *session.Provider {
@@ -112,4 +113,9 @@ func TestDefaults(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// The same with a store that servers share.
+func TestOverPostgres(t *testing.T) {
+	teststore.OverPostgres(t, ".", "TestConformance|TestForwards")
 }

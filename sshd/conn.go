@@ -1,6 +1,7 @@
 package sshd
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"strings"
@@ -38,7 +39,7 @@ func newConn(ctx context.Context, s *Server, sc *ssh.ServerConn) *conn {
 	}
 	c.spooled.left = s.opts.MaxUpload
 	c.spooled.limited = s.opts.MaxUpload > 0
-	c.ctx, c.cancel = context.WithCancel(atoll.WithAccount(ctx, who.account))
+	c.ctx, c.cancel = context.WithCancel(atoll.WithOrigin(atoll.WithAccount(ctx, who.account), atoll.Origin{Via: "ssh", Address: sc.RemoteAddr().String()}))
 	return c
 }
 
@@ -109,7 +110,7 @@ func (c *conn) open(nc ssh.NewChannel) {
 
 // sandbox finds the one that the user name stands for now.
 func (c *conn) sandbox(ctx context.Context) (atoll.Sandbox, error) {
-	project, name := c.server.opts.Project, c.ssh.User()
+	project, name := c.login.account.ProjectOr(cmp.Or(c.server.opts.Project, atoll.DefaultProject)), c.ssh.User()
 	if before, after, ok := strings.Cut(name, "."); ok {
 		project, name = before, after
 		if !atoll.ValidName(project) {

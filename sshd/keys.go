@@ -33,8 +33,9 @@ const maxKeys = 1 << 20
 //
 // The options that a line may begin with are OpenSSH's restrict, and pty and
 // port-forwarding with or without "no-"; those for agents, X11 and user-rc, which
-// there are none of; and account="NAME" or account="NAME:ROLE", which says on
-// whose behalf the key is used, the default account unless given. A line with any
+// there are none of; and account="NAME", account="NAME:ROLE" or
+// account="NAME:project:PROJECT+PROJECT", which says on whose behalf the key is used,
+// the default account unless given; see atoll.Account. A line with any
 // other one lets nobody in: what it would have forbidden is not known here.
 func CheckKeys(path string) error {
 	_, problems, err := readKeys(path)
@@ -139,16 +140,16 @@ func (g *grant) apply(option string) error {
 	return nil
 }
 
-// parseAccount reads "NAME" or "NAME:ROLE", in quotes or not.
+// parseAccount reads what atoll.ParseAccount does, in quotes or not.
 func parseAccount(value string) (atoll.Account, error) {
 	if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = value[1 : len(value)-1]
 	}
-	name, role, withRole := strings.Cut(value, ":")
-	if !atoll.ValidName(name) || withRole && !atoll.ValidName(role) {
-		return atoll.Account{}, fmt.Errorf(`account %q: write it like account="NAME" or account="NAME:ROLE"`, value)
+	a, err := atoll.ParseAccount(value)
+	if err != nil {
+		return a, fmt.Errorf(`account %q: write it like account="NAME", account="NAME:ROLE" or account="NAME:project:PROJECT+PROJECT"`, value)
 	}
-	return atoll.Account{Name: name, Role: role}.WithDefaults(), nil
+	return a.WithDefaults(), nil
 }
 
 // grantKey is what a login hands on to the connection.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -98,6 +99,10 @@ func TestKeyOptions(t *testing.T) {
 		{"no-port-forwarding,no-agent-forwarding,no-X11-forwarding,no-user-rc", with(func(g *grant) { g.forward = false }), ""},
 		{`account="ann"`, with(func(g *grant) { g.account.Name = "ann" }), ""},
 		{`account="ann:user",no-pty`, with(func(g *grant) { g.account, g.pty = atoll.Account{Name: "ann", Role: "user"}, false }), ""},
+		{`account="ann:project:web+api"`, with(func(g *grant) {
+			g.account = atoll.Account{Name: "ann", Role: atoll.RoleProject, Projects: []string{"web", "api"}}
+		}), ""},
+		{`account="ann:project"`, grant{}, "write it like"},
 		{`account=ann`, with(func(g *grant) { g.account.Name = "ann" }), ""},
 		{`account=""`, grant{}, "write it like"},
 		{`account="a b"`, grant{}, "write it like"},
@@ -118,7 +123,7 @@ func TestKeyOptions(t *testing.T) {
 		keys, problems := parseKeys([]byte("\n# a comment\n" + line))
 		got, ok := keys[string(signer.PublicKey().Marshal())]
 		err := errors.Join(problems...)
-		if c.bad == "" && (!ok || err != nil || got != c.want) {
+		if c.bad == "" && (!ok || err != nil || !reflect.DeepEqual(got, c.want)) {
 			t.Errorf("%s: %+v, %v; want %+v", c.options, got, err, c.want)
 		}
 		if c.bad != "" && (ok || err == nil || !strings.Contains(err.Error(), c.bad) || !strings.Contains(err.Error(), "line 3")) {
@@ -164,7 +169,7 @@ func TestAccounts(t *testing.T) {
 	if _, _, err := r.run(t, "web", "true"); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := <-seen, (atoll.Account{Name: "ann", Role: "user"}); got != want {
+	if got, want := <-seen, (atoll.Account{Name: "ann", Role: "user"}); !reflect.DeepEqual(got, want) {
 		t.Errorf("called for %+v, want %+v", got, want)
 	}
 	if log := r.log.String(); !strings.Contains(log, "account=ann") || !strings.Contains(log, "key="+ssh.FingerprintSHA256(r.signer.PublicKey())) || strings.Contains(log, "true ") {

@@ -1,0 +1,61 @@
+package conversation_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/access"
+	"github.com/seed46cd37a8/atoll/conversation"
+)
+
+// A turn does what its caller may: its sandbox is in a project of his, and that of
+// another project is not there, though both label it as theirs.
+func TestProjects(t *testing.T) {
+	l := newLab(t)
+	inner := l.provider
+	l.provider = access.New(inner, access.Options{})
+	v := l.open()
+	ctx := atoll.WithAccount(t.Context(), atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: []string{"web"}})
+	events, err := v.Send(ctx, ask("echo hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := read(t, events)
+	if text := types(all); strings.Contains(text, "error") {
+		t.Fatalf("the turn is %s", text)
+	}
+	made, err := inner.List(t.Context(), atoll.Filter{})
+	if err != nil || len(made) != 1 || made[0].Spec.Project != "web" {
+		t.Fatalf("the sandboxes are %+v, %v, want one in web", made, err)
+	}
+	theirs, err := inner.Create(t.Context(), &atoll.Spec{Project: "theirs", Labels: map[string]string{conversation.LabelAccount: "team"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err = v.Send(ctx, atoll.Prompt{Conversation: "d", Sandbox: theirs.ID(), Template: "agent", Text: "echo hello"})
+	if err == nil {
+		err = errorOf(t, read(t, events))
+	}
+	if err == nil {
+		t.Error("an agent works in the sandbox of another project")
+	}
+	if st, err := theirs.Status(t.Context()); err != nil || st.State != atoll.StateRunning {
+		t.Errorf("it is %+v, %v", st, err)
+	}
+	procs, err := atoll.Processes(t.Context(), theirs)
+	if err != nil || len(procs) != 0 {
+		t.Errorf("in it ran %+v, %v", procs, err)
+	}
+}
+
+// errorOf is the error that a turn has ended with.
+func errorOf(t *testing.T, all []event) error {
+	t.Helper()
+	for _, e := range all {
+		if e.Error != "" {
+			return atoll.Errorf("", "", atoll.ErrInternal, "%s", e.Error)
+		}
+	}
+	return nil
+}
