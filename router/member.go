@@ -258,13 +258,16 @@ func (m *member) asideOf(ctx context.Context) context.Context {
 	if m.first {
 		return ctx
 	}
-	return context.WithValue(ctx, aside{}, true)
+	return AsideOf(ctx)
 }
 
 // Aside reports whether ctx is that of a question to a member other than the
 // default one, in case it has what is looked for. That such a call fails is of
 // little interest: Options.Log is told once, if there is more to it.
 func Aside(ctx context.Context) bool { return ctx.Value(aside{}) != nil }
+
+// AsideOf returns a ctx for a question whose outcome is of interest to its caller alone.
+func AsideOf(ctx context.Context) context.Context { return context.WithValue(ctx, aside{}, true) }
 
 // isMissing reports whether the answer is that there is no such thing.
 func isMissing(err error) bool {

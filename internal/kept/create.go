@@ -185,7 +185,7 @@ func (c *creation) start(ctx context.Context) error {
 	st := &c.rec.Status
 	if st.Spec.NoStart {
 		st.State = atoll.StateCreated
-		defer c.p.rouse()
+		defer c.p.sweeper.Rouse()
 		return c.write()
 	}
 	return c.p.launch(ctx, c.rec)

@@ -335,7 +335,7 @@ func (w *world) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.
 	}
 	p, err := w.guest.Sandbox().Exec(ctx, cmd)
 	if err != nil {
-		return nil, err
+		return nil, w.Explain(ctx, "exec", err)
 	}
 	return w.Inmate(p), nil
 }

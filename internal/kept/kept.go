@@ -26,6 +26,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/disk"
 	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
+	"github.com/seed46cd37a8/atoll/internal/sweeper"
 	"github.com/seed46cd37a8/atoll/internal/volume"
 )
 
@@ -106,8 +107,7 @@ type Provider struct {
 	keepers map[string]*keeperClient // by sandbox id
 
 	spare   *spare
-	sweeper context.CancelFunc
-	wake    chan struct{} // pokes the sweeper; capacity 1
+	sweeper *sweeper.Sweeper
 	work    sync.WaitGroup
 	closing sync.Once
 }
@@ -142,13 +142,11 @@ func New(opts Options) (*Provider, error) {
 	if err := opts.Backend.Open(state); err != nil {
 		return nil, err
 	}
-	p := &Provider{opts: opts, dir: state, log: opts.Log, keepers: map[string]*keeperClient{}, wake: make(chan struct{}, 1)}
+	p := &Provider{opts: opts, dir: state, log: opts.Log, keepers: map[string]*keeperClient{}, sweeper: sweeper.New()}
 	p.events = newEvents(p)
 	p.spare = &spare{p: p, quit: make(chan struct{})}
 	p.spare.refill(0)
-	ctx, cancel := context.WithCancel(context.Background())
-	p.sweeper = cancel
-	p.work.Go(func() { p.sweep(ctx) })
+	p.sweeper.Start(p.sweep)
 	return p, nil
 }
 
@@ -158,7 +156,7 @@ func (p *Provider) Info() atoll.Info { return p.opts.Info }
 // Close implements atoll.Provider. Sandboxes live on.
 func (p *Provider) Close() error {
 	p.closing.Do(func() {
-		p.sweeper()
+		p.sweeper.Close()
 		p.spare.close()
 		p.events.close()
 		p.work.Wait()
@@ -280,7 +278,7 @@ func (p *Provider) read(op, id string) (*statedir.Record, error) {
 		p.leaves(st)
 		return rec, nil
 	case st.State == atoll.StateCreating && !p.dir.Busy(id):
-		p.rouse() // who made it has died
+		p.sweeper.Rouse() // who made it has died
 		return rec, nil
 	}
 	if live(st.State) && !p.dir.Alive(id) {
@@ -306,7 +304,7 @@ func (p *Provider) leaves(st *atoll.Status) {
 		return
 	}
 	st.State, st.Reason = atoll.StateFailed, "its removal was interrupted: remove it again"
-	p.rouse() // most likely it need not be asked for
+	p.sweeper.Rouse() // most likely it need not be asked for
 }
 
 // live reports whether a sandbox in that state has a keeper.

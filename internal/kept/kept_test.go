@@ -70,7 +70,7 @@ func (worlds) Supports(s *atoll.Spec) error {
 var caps = func() atoll.Caps {
 	memory, cpu := cgroup.Open(cgroup.Root).Can()
 	return atoll.Caps{
-		Durable: atoll.DurableNone, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
+		Restart: true, Durable: atoll.DurableNone, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
 		TTY: true, Files: true, Dial: true, Users: true, Volumes: true, Tmpfs: true,
 		NetworkNone: true, MemoryLimit: memory, CPULimit: cpu,
 	}

@@ -70,7 +70,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 // Stop implements atoll.Sandbox.
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	defer s.p.events.changed(s.id)
-	defer s.p.rouse()
+	defer s.p.sweeper.Rouse()
 	return s.p.locked(ctx, "stop", s.id, func(rec *statedir.Record) error {
 		stop := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, grace) }
 		return s.p.dismiss(ctx, rec, ending{ask: stop})
@@ -108,7 +108,12 @@ func (s *sandbox) removeLeft(ctx context.Context, opts ...atoll.RemoveOption) er
 
 // delete removes what a sandbox that does not run has on the machine.
 func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error {
-	// The cgroup goes first: while it cannot, something of the sandbox still
+	// First of all it is said: who wants its id or its name waits for what is being
+	// removed, and gives up on what is being made.
+	if err := p.dir.BeginRemoval(rec, opts); err != nil {
+		return atoll.E("remove", rec.Status.ID, atoll.ErrInternal, err)
+	}
+	// Then the cgroup goes: while it cannot, something of the sandbox still
 	// runs, and the record is what reminds us of it. Whatever the record says,
 	// there may be one by the sandbox's id, and a run directory.
 	rec.Run = cmp.Or(rec.Run, filepath.Join(p.opts.RunDir, rec.Status.ID))
@@ -341,7 +346,7 @@ func (s *sandbox) Resume(ctx context.Context) error {
 
 // Extend implements atoll.Extender: a keeper minds the time of its sandbox.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
-	defer s.p.rouse()
+	defer s.p.sweeper.Rouse()
 	return s.p.locked(ctx, "extend", s.id, func(rec *statedir.Record) error {
 		if s.p.dir.Alive(s.id) {
 			return atoll.Extend(ctx, s.inside(), ttl)

@@ -9,51 +9,21 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/cgroup"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
+	"github.com/seed46cd37a8/atoll/internal/sweeper"
 )
-
-// sweepEvery is how often what nobody looks after is looked for, if nothing is
-// due before that.
-const sweepEvery = time.Minute
 
 // sweep finishes what others began and could not end: creations and removals
 // that were killed half way, and sandboxes whose time came while they had no
-// keeper to notice. It touches only sandboxes whose lock is free.
-func (p *Provider) sweep(ctx context.Context) {
-	for ctx.Err() == nil {
-		due, err := p.sweepOnce(ctx)
-		if err != nil {
-			p.log.Error("sweep", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-p.wake:
-		case <-time.After(min(sweepEvery, max(time.Until(due), sweepLeast))):
-		}
-	}
-}
-
-// sweepLeast is the least time between two sweeps that nobody asked for.
-const sweepLeast = 100 * time.Millisecond
-
-// rouse makes the sweeper look when the sandbox's time will come, which it
-// minds from now on in place of a keeper.
-func (p *Provider) rouse() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
-
-// sweepOnce looks at every sandbox and returns when the next one is due.
-func (p *Provider) sweepOnce(ctx context.Context) (due time.Time, err error) {
-	due = time.Now().Add(sweepEvery)
+// keeper to notice. It touches only sandboxes whose lock is free, and returns when the
+// next one is due.
+func (p *Provider) sweep(ctx context.Context) (due time.Time) {
 	records, err1 := p.dir.IDs()
 	dirs, err2 := p.dir.Dirs()
 	errs := []error{err1, err2, p.dir.EmptyTrash(), p.dir.SweepSnapshots(), p.dir.SweepMarks(removeGroup)}
 	seen := map[string]bool{}
 	for _, id := range append(records, dirs...) {
 		if ctx.Err() != nil {
-			return due, nil
+			return due
 		}
 		if seen[id] {
 			continue
@@ -65,27 +35,26 @@ func (p *Provider) sweepOnce(ctx context.Context) (due time.Time, err error) {
 			due = time.Now()
 		}
 		if rec, err := p.dir.Read(id); err == nil {
-			if t := dueTime(rec); !t.IsZero() && t.Before(due) {
-				due = t
-			}
+			due = sweeper.Sooner(due, dueTime(rec))
 		}
 	}
-	return due, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		p.log.Error("sweep", "err", err)
+	}
+	return due
 }
 
 // removeGroup removes the cgroup of a spare keeper that had no record yet.
 func removeGroup(path string) error { return cgroup.Open(cgroup.Root).Group(path).Remove() }
 
-// dueTime is when the sandbox's time is over; zero means never.
+// dueTime is when the sandbox's time is over; zero means never. One that stands idle is
+// its keeper's to remove.
 func dueTime(rec *statedir.Record) time.Time {
-	st := &rec.Status
-	due := st.Expires
-	if ended := st.Stopped; st.Spec.AutoRemove && !live(st.State) && !ended.IsZero() {
-		if t := ended.Add(atoll.AutoRemoveLinger); due.IsZero() || t.Before(due) {
-			due = t
-		}
+	st := rec.Status
+	if live(st.State) {
+		st.Stopped = time.Time{}
 	}
-	return due
+	return sweeper.Due(&st, false)
 }
 
 // sweepSandbox removes the sandbox if nobody will look after it any more. waits

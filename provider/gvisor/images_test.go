@@ -38,7 +38,7 @@ func TestConformanceOnImage(t *testing.T) {
 	need(t)
 	ref := testimage.Serve(t).Push("busybox:1", testimage.WithSockets(t))
 	providertest.Run(t, open, append(options(), providertest.Image(ref), providertest.Count(20),
-		providertest.Only("birth", "exec", "files", "sub", "volumes", "workspaces", "images", "memory", "truth", "limits", "walls", "escape", "network", "snapshot"))...)
+		providertest.Only("exec", "files", "sub", "volumes", "images", "limits", "walls", "escape", "snapshot"))...)
 }
 
 // An image's environment and user hold; its entrypoint and command do not: what

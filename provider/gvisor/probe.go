@@ -19,9 +19,9 @@ func caps() atoll.Caps {
 	root := os.Geteuid() == 0
 	memory, cpu := cgroup.Open(cgroup.Root).Can()
 	return atoll.Caps{
-		Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
+		Restart: true, Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
 		TTY: true, Files: true, Dial: true, Pause: true, Snapshot: true, Usage: true,
-		Images: true, Users: root, BindMounts: true, Volumes: true, Tmpfs: true, ReadOnlyRoot: true,
+		Images: true, ImageStore: true, Users: root, BindMounts: true, Volumes: true, Tmpfs: true, ReadOnlyRoot: true,
 		MemoryLimit: memory, CPULimit: cpu, ProcessLimit: true, DiskLimit: true,
 		NetworkNone: true, NetworkOn: true, Egress: true,
 	}

@@ -47,6 +47,7 @@ var info = atoll.Info{
 	Name:      "local",
 	Isolation: atoll.IsolationNone,
 	Caps: atoll.Caps{
+		Restart:    true,
 		Durable:    atoll.DurableCrash,
 		ExitSignal: true,
 		Extend:     true,

@@ -35,9 +35,9 @@ func caps(able vm.Caps) atoll.Caps {
 	_, cpu := cgroup.Open(cgroup.Root).Can()
 	sized, network := !able.Sizeless, able.Network || able.Frames
 	return atoll.Caps{
-		Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
+		Restart: true, Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
 		TTY: true, Files: true, Dial: true, Pause: able.Pause, Usage: hull.Usage && sized,
-		Images: true, Users: os.Geteuid() == 0, BindMounts: able.Shares, Volumes: able.Shares, Tmpfs: true, ReadOnlyRoot: !able.Root,
+		Images: true, ImageStore: true, Users: os.Geteuid() == 0, BindMounts: able.Shares, Volumes: able.Shares, Tmpfs: true, ReadOnlyRoot: !able.Root,
 		MemoryLimit: sized, CPULimit: cpu && sized, ProcessLimit: sized, DiskLimit: !able.Root,
 		NetworkNone: true, NetworkOn: network, Egress: network,
 	}

@@ -74,6 +74,7 @@ var info = atoll.Info{
 	Name:      "mock",
 	Isolation: atoll.IsolationNone,
 	Caps: atoll.Caps{
+		Restart:    true,
 		Durable:    atoll.DurableStop,
 		ExitSignal: true,
 		Extend:     true,
@@ -81,6 +82,7 @@ var info = atoll.Info{
 		Files:      true,
 		Dial:       true,
 		Images:     true,
+		ImageStore: true,
 		Users:      true,
 		Volumes:    true,
 	},

@@ -42,7 +42,7 @@ func (d Dir) Busy(id string) bool {
 // Make makes the sandbox's directory with its lock taken, so that nobody ever
 // sees it unlocked; fs.ErrExist when it is there.
 func (d Dir) Make(id string) (l *disk.Lock, err error) {
-	const tries = 10 // a sweep may take what is not locked yet for what was given up
+	const tries = 100 // a sweep may take what is not locked yet for what was given up, again and again on a busy machine
 	for range tries {
 		l, err = d.make(id)
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrBusy) {

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -385,8 +386,16 @@ func ended() context.Context {
 func (e *engine) tell(ctx context.Context, _ *keeper.Undo) error {
 	ctx, cancel := e.answer(ctx, 0)
 	defer cancel()
-	if _, err := e.order(ctx, "start", guest.Order{Setup: e.setup()}); err != nil {
-		return err
+	for {
+		_, err := e.order(ctx, "start", guest.Order{Setup: e.setup()})
+		if err == nil {
+			break
+		}
+		// Before the guest listens, Apple's hypervisor may take a connection, and hang up
+		// without having read what it was sent.
+		if !errors.Is(err, syscall.ECONNRESET) || ctx.Err() != nil || e.Ended() {
+			return err
+		}
 	}
 	if e.online() && e.caps.Frames {
 		if err := e.dialNetwork(ctx); err != nil {
