@@ -65,7 +65,7 @@ func hardware(t testing.TB) *vm.Hardware {
 		t.Fatal(err)
 	}
 	return &vm.Hardware{
-		CPUs: 2, Memory: 256 << 20, Kernel: b.Path(*b.Kernel.ELF), Initrd: b.Path(b.Initrd.File), Cmdline: []string{"quiet"}, CID: vm.MinCID,
+		CPUs: 2, Memory: 256 << 20, Kernel: b.Path(*b.Kernel.ELF), Initrd: b.Path(b.Initrd.File), CID: vm.MinCID,
 		Disks: []vm.Disk{{ID: "root", Path: b.Path(b.Root().File), ReadOnly: true}},
 	}
 }

@@ -124,6 +124,9 @@ func (m *machine) Start(ctx context.Context) (err error) {
 		return err
 	}
 	undo = append(undo, m.qemu.Kill)
+	if m.driver.accel == accelTCG {
+		hurry(m.qemu.PID(), true) // before it has threads
+	}
 	m.monitor = newMonitor(monitor, m.happen)
 	undo = append(undo, m.monitor.close)
 	if err := m.monitor.do(ctx, "qmp_capabilities", nil, nil); err != nil {
@@ -134,6 +137,9 @@ func (m *machine) Start(ctx context.Context) (err error) {
 		return err
 	}
 	m.work.Go(func() { m.greet(stream) })
+	if m.driver.accel == accelTCG {
+		m.work.Go(m.calm)
+	}
 	m.work.Go(m.unstick)
 	m.work.Go(func() {
 		defer console.Close()

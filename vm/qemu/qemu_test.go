@@ -9,6 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,6 +113,69 @@ func keepMachine(t *testing.T, dir string) {
 	}
 	fmt.Println("started")
 	select {}
+}
+
+// An emulated machine goes before all others until its guest is up, and then no longer.
+func TestHurry(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	h := hardware(t)
+	h.Dir = t.TempDir()
+	h.ID, h.Console = filepath.Base(h.Dir), filepath.Join(h.Dir, "console.log")
+	d, err := qemu.New(t.Context(), qemu.Options{Accel: "tcg"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := d.New(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Kill()
+	if all := nice(t, h.ID); slices.Min(all) != -20 {
+		t.Errorf("as it starts its threads have %v", all)
+	}
+	conn, err := m.Dial(t.Context(), vm.PortControl) // as soon as the guest is up
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		all := nice(t, h.ID)
+		if slices.Max(all) == 0 && slices.Min(all) == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("when its guest is up its threads have %v", all)
+		}
+	}
+}
+
+// nice is how nice the threads are of the machine with that name.
+func nice(t *testing.T, name string) (all []int) {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/task/*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stat := range stats {
+		line, err := os.ReadFile(filepath.Join(filepath.Dir(stat), "cmdline"))
+		if err != nil || !bytes.Contains(line, []byte("atoll-"+name+",")) {
+			continue
+		}
+		text, err := os.ReadFile(stat)
+		if err != nil {
+			continue // it has ended
+		}
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		n, err := strconv.Atoi(fields[16]) // proc_pid_stat(5): the 19th, and two are before these
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, n)
+	}
+	return all
 }
 
 // processes are those that have dir on their command line, and are not this program's.

@@ -71,6 +71,9 @@ func (p *Process) run(started chan<- error) {
 	close(p.done)
 }
 
+// PID is the program's process id, which is another's when it has ended.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
