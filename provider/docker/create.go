@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -51,7 +52,7 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 		return nil, p.failed(ctx, "create", cmp.Or(spec.Name, spec.ID), err)
 	}
 	p.events.look(ctx, spec.ID)
-	p.sweeper.rouse() // its time may be limited
+	p.sweeper.Rouse() // its time may be limited
 	return &sandbox{p, spec.ID}, nil
 }
 
@@ -138,7 +139,7 @@ func settled(ctx context.Context, do func(context.Context) error) error {
 // undo takes back what has been made, last things first.
 func (c *creation) undo() {
 	if c.container != "" {
-		c.p.leave(c.spec.ID)
+		c.p.visits.Leave(c.spec.ID)
 		c.p.drop(c.container)
 	}
 	if len(c.volumes) == 0 {
@@ -272,11 +273,18 @@ func (c *creation) make(ctx context.Context) error {
 		return err
 	}
 	return settled(ctx, func(ctx context.Context) error {
-		made, err := c.p.engine.ContainerCreate(ctx, client.ContainerCreateOptions{
-			Name: c.p.names.container(c.spec.ID), Config: config, HostConfig: host,
-		})
+		create := client.ContainerCreateOptions{Name: c.p.names.container(c.spec.ID), Config: config, HostConfig: host}
+		made, err := c.p.engine.ContainerCreate(ctx, create)
+		// The engine goes on with what it was told by a program that has died since: then
+		// there is something now that was not there before.
+		for end := time.Now().Add(lateTime); nameTaken(err) && time.Now().Before(end); time.Sleep(latePause) {
+			if err := c.vacant(ctx); err != nil {
+				return err
+			}
+			made, err = c.p.engine.ContainerCreate(ctx, create)
+		}
 		switch {
-		case cerrdefs.IsConflict(err), err != nil && strings.Contains(err.Error(), "that name is already in use"): // podman's words
+		case nameTaken(err):
 			return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a container of this name is there already: %w", err)
 		case err != nil && c.plain && strings.Contains(err.Error(), "not a directory"):
 			return atoll.Errorf("create", c.spec.ID, atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", c.spec.Workdir, err)
@@ -286,6 +294,17 @@ func (c *creation) make(ctx context.Context) error {
 		c.container = made.ID
 		return nil
 	})
+}
+
+// How long the engine may take for what one that has died told it, and between two looks.
+const (
+	lateTime  = 10 * time.Second
+	latePause = 50 * time.Millisecond
+)
+
+// nameTaken reports whether there is a container of that name, or is about to be.
+func nameTaken(err error) bool {
+	return cerrdefs.IsConflict(err) || err != nil && strings.Contains(err.Error(), "that name is already in use") // podman's words
 }
 
 // furnish prepares the container for what no guest does.
@@ -498,7 +517,7 @@ func (p *Provider) start(ctx context.Context, spec *atoll.Spec, container string
 	if err != nil {
 		return p.failed(ctx, "start", id, p.refusal(ctx, spec, err))
 	}
-	p.leave(id) // of its life before
+	p.visits.Leave(id) // of its life before
 	_, err = p.inside(ctx, "start", id)
 	if err == nil {
 		return nil

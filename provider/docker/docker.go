@@ -20,11 +20,14 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/sweeper"
+	"github.com/seed46cd37a8/atoll/internal/visit"
 )
 
 // Options say which engine, and how. Dir is required, and Guest unless Plain.
@@ -81,17 +84,19 @@ type Provider struct {
 	names   names
 	shelf   shelf
 	events  *events
-	sweeper *sweeper
-	exits   chan struct{}   // full while as many containers are being ended as may be
-	visits  context.Context // ends with the provider
-	quit    context.CancelFunc
+	sweeper *sweeper.Sweeper
+	waits   sync.WaitGroup // for the ends of sandboxes that go then
+	exits   chan struct{}  // full while as many containers are being ended as may be
+	visits  *visit.Visits  // to the insides of sandboxes
 
 	mu     sync.Mutex
 	closed bool
-	guests map[string]*visit // by sandbox
-	ready  bool              // the guest's volume was seen to hold it
-	known  *facts            // of the engine; nil until it was asked
-	fine   map[string]bool   // images, by id, in which no link is in the guest's way
+	ready  bool            // the guest's volume was seen to hold it
+	known  *facts          // of the engine; nil until it was asked
+	fine   map[string]bool // images, by id, in which no link is in the guest's way
+
+	awaited map[string]bool // sandboxes whose end waits waits for
+	looked  time.Time       // for what was left of installations
 }
 
 // info is what holds for every engine.
@@ -99,6 +104,7 @@ var info = atoll.Info{
 	Name:      "docker",
 	Isolation: atoll.IsolationContainer,
 	Caps: atoll.Caps{
+		Restart:      true,
 		Durable:      atoll.DurableCrash,
 		Survives:     true,
 		Reattach:     true,
@@ -111,6 +117,7 @@ var info = atoll.Info{
 		Pause:        true,
 		Usage:        true,
 		Images:       true,
+		ImageStore:   true,
 		Users:        true,
 		BindMounts:   true,
 		Volumes:      true,
@@ -152,10 +159,9 @@ func New(opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", "docker", atoll.ErrInvalid, err)
 	}
-	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), shelf: shelf(filepath.Join(opts.Dir, "images")), guests: map[string]*visit{}, fine: map[string]bool{}, exits: make(chan struct{}, exitsAtOnce)}
-	p.visits, p.quit = context.WithCancel(context.Background())
+	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), shelf: shelf(filepath.Join(opts.Dir, "images")), visits: visit.New(), fine: map[string]bool{}, exits: make(chan struct{}, exitsAtOnce), awaited: map[string]bool{}, sweeper: sweeper.New()}
 	p.events = newEvents(p)
-	p.sweeper = newSweeper(p)
+	p.sweeper.Start(p.sweep)
 	return p, nil
 }
 
@@ -184,18 +190,14 @@ func (p *Provider) Close() error {
 	p.mu.Lock()
 	closed := p.closed
 	p.closed = true
-	guests := p.guests
-	p.guests = map[string]*visit{}
 	p.mu.Unlock()
 	if closed {
 		return nil
 	}
-	p.quit()
-	p.sweeper.close()
+	p.visits.Close()
+	p.sweeper.Close()
+	p.waits.Wait()
 	p.events.close()
-	for _, v := range guests {
-		v.close()
-	}
 	return p.engine.Close()
 }
 
@@ -208,7 +210,7 @@ func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	if _, err := p.inspect(ctx, "get", n); err != nil {
 		return nil, err
 	}
-	p.sweeper.rouse() // it may be one with a limited time
+	p.sweeper.Rouse() // it may be one with a limited time
 	return &sandbox{p, n}, nil
 }
 

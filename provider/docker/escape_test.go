@@ -122,7 +122,7 @@ func TestNetworksKeepOutOfTheMachine(t *testing.T) {
 				t.Fatal(err)
 			}
 			out, err := atoll.Output(t.Context(), sb, &atoll.Command{Args: []string{"./hostile", "/none", "", "sockets",
-				"unix", abstract, "tcp", loopback, "unix", "/var/run/docker.sock", "unix", "/run/docker.sock", "unix", engine.dir + "/docker.sock", "unix", engine.dir + "/exec/containerd/containerd.sock",
+				"unix", abstract, "tcp", loopback, "unix", "/var/run/docker.sock", "unix", "/run/docker.sock", "unix", engine.Dir + "/docker.sock", "unix", engine.Dir + "/exec/containerd/containerd.sock",
 			}})
 			if err != nil || string(out) != "done\n" {
 				t.Errorf("the attack: %v\n%s", err, out)

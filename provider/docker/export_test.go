@@ -1,5 +1,18 @@
 package docker
 
+import (
+	"context"
+	"time"
+)
+
+// Installers removes what was left, before then, of installations of the guest.
+func Installers(ctx context.Context, p *Provider, before time.Time) error {
+	return p.installers(ctx, before)
+}
+
+// InstallLabels are the labels of what is left then.
+func InstallLabels(p *Provider) map[string]string { return p.names.installs() }
+
 // OnStep has step asked before each step of a creation.
 func OnStep(opts *Options, step func(name string) error) { opts.step = step }
 

@@ -122,7 +122,7 @@ func (p *Provider) unmark(ctx context.Context, id string) error {
 
 // Extend implements atoll.Extender.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
-	defer s.p.sweeper.rouse()
+	defer s.p.sweeper.Rouse()
 	return s.locked(ctx, "extend", func(r *record) error {
 		now := time.Now()
 		st, err := r.Status.Extended(ttl, now)

@@ -97,7 +97,7 @@ func TestOnline(t *testing.T) {
 	if net.ParseIP(address) == nil {
 		t.Fatalf("a sandbox that is online has the address %q", address)
 	}
-	c, err := client.New(client.WithHost(engine.host))
+	c, err := client.New(client.WithHost(engine.Host))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestOnline(t *testing.T) {
 
 // dropNetwork removes a network of the test engine's when nothing is on it.
 func dropNetwork(t *testing.T, network string) {
-	c, err := client.New(client.WithHost(engine.host))
+	c, err := client.New(client.WithHost(engine.Host))
 	if err != nil {
 		t.Fatal(err)
 	}

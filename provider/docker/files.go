@@ -3,7 +3,6 @@ package docker
 import (
 	"context"
 	"errors"
-	"path"
 	"slices"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 	"github.com/seed46cd37a8/atoll/internal/via"
+	"github.com/seed46cd37a8/atoll/internal/visit"
 )
 
 // Files implements atoll.Filer: they are served by the guest. What is on volumes of a
@@ -67,7 +67,7 @@ func (p *Provider) caretaker(ctx context.Context, op, id string, names []string)
 	default:
 		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped: only its work directory and volumes can be reached")
 	}
-	return p.reach(ctx, op, caretakerOf(id), func(ctx context.Context) (inside, error) {
+	return p.reach(ctx, op, caretakerOf(id), func(ctx context.Context) (visit.Inside, error) {
 		return p.hire(ctx, op, r)
 	})
 }
@@ -77,18 +77,12 @@ func caretakerOf(id string) string { return "caretaker-" + id }
 // onVolume reports whether the name is on a volume of the sandbox, or on what else of
 // the engine's machine it mounts.
 func onVolume(spec *atoll.Spec, name string) bool {
-	if !path.IsAbs(name) {
-		name = path.Join(spec.Workdir, name)
-	}
-	return slices.ContainsFunc(volumeDirs(spec), func(dir string) bool {
-		_, ok := dirfs.Below(dir, path.Clean(name))
-		return ok
-	})
+	return dirfs.Within(volumeDirs(spec), spec.Workdir, name)
 }
 
 // hire connects to the caretaker of the sandbox, which it starts unless another
 // program has.
-func (p *Provider) hire(ctx context.Context, op string, r *record) (inside, error) {
+func (p *Provider) hire(ctx context.Context, op string, r *record) (visit.Inside, error) {
 	name := p.names.caretaker(r.ID)
 	if g, err := p.connect(ctx, name, r.ID); err == nil {
 		return g, nil
@@ -134,7 +128,7 @@ func (p *Provider) hire(ctx context.Context, op string, r *record) (inside, erro
 
 // fire ends the caretaker of a sandbox, if there is one: it uses its volumes.
 func (p *Provider) fire(id string) {
-	p.leave(caretakerOf(id))
+	p.visits.Leave(caretakerOf(id))
 	p.drop(p.names.caretaker(id))
 }
 

@@ -23,6 +23,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/visit"
 )
 
 // Where the guest's program is in every container, read-only.
@@ -89,7 +90,7 @@ func (p *Provider) install(ctx context.Context, image, volume, sum string, progr
 	}
 	made, err := p.engine.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Name:       p.names.installer(sum, strings.ToLower(rand.Text()[:8])),
-		Config:     &container.Config{Image: image, Labels: labels, Entrypoint: []string{guestPath}},
+		Config:     &container.Config{Image: image, Labels: p.names.installs(), Entrypoint: []string{guestPath}},
 		HostConfig: host,
 	})
 	if err != nil {
@@ -135,83 +136,20 @@ func (p *Provider) drop(container string) {
 // starts a hundred containers at once on a busy machine takes its time.
 const dropTime = 2 * time.Minute
 
-// An inside is a running sandbox as its guest serves it, or as the engine does where
-// there is none.
-type inside interface {
-	Sandbox() atoll.Sandbox
-	Closed() bool
-	Close() error
-}
-
-// A visit is a connection to the inside of a sandbox, or the attempt to make one.
-type visit struct {
-	made   chan struct{} // closed when client and err are set
-	client inside
-	err    error
-}
-
-func (v *visit) close() {
-	<-v.made
-	if v.client != nil {
-		_ = v.client.Close()
-	}
-}
-
-// over reports whether the visit is of no use any more.
-func (v *visit) over() bool {
-	select {
-	case <-v.made:
-		return v.err != nil || v.client.Closed()
-	default:
-		return false
-	}
-}
-
 // inside returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
 // ErrUnavailable.
 func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, error) {
-	return p.reach(ctx, op, id, func(ctx context.Context) (inside, error) { return p.visit(ctx, op, id) })
+	return p.reach(ctx, op, id, func(ctx context.Context) (visit.Inside, error) { return p.visit(ctx, op, id) })
 }
 
 // reach returns the sandbox to whose inside connect connects. One
 // connection serves all who ask for the same.
-func (p *Provider) reach(ctx context.Context, op, who string, connect func(context.Context) (inside, error)) (atoll.Sandbox, error) {
-	p.mu.Lock()
-	v := p.guests[who]
-	fresh := v == nil || v.over()
-	if fresh {
-		if p.closed {
-			p.mu.Unlock()
-			return nil, errClosed(op, who)
-		}
-		v = &visit{made: make(chan struct{})}
-		p.guests[who] = v
-	}
-	p.mu.Unlock()
-	if fresh {
-		go func() { // not the first caller's, who may give up
-			defer close(v.made)
-			ctx, cancel := context.WithTimeout(p.visits, p.slow(p.visits)*visitTime)
-			defer cancel()
-			v.client, v.err = connect(ctx)
-		}()
-	}
-	select {
-	case <-v.made:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if v.err != nil && p.visits.Err() != nil {
-		return nil, errClosed(op, who)
-	}
-	if v.err != nil {
-		return nil, v.err
-	}
-	return v.client.Sandbox(), nil
-}
-
-func errClosed(op, who string) error {
-	return atoll.Errorf(op, who, atoll.ErrUnavailable, "the provider is closed")
+func (p *Provider) reach(ctx context.Context, op, who string, connect func(context.Context) (visit.Inside, error)) (atoll.Sandbox, error) {
+	return p.visits.Reach(ctx, op, who, 0, func(ctx context.Context) (visit.Inside, error) {
+		ctx, cancel := context.WithTimeout(ctx, p.slow(ctx)*visitTime)
+		defer cancel()
+		return connect(ctx)
+	})
 }
 
 // visitTime is how long it may take to connect to a guest, on hardware.
@@ -224,20 +162,9 @@ func (p *Provider) slow(ctx context.Context) time.Duration {
 	return time.Duration(max(p.opts.Slow(ctx), 1))
 }
 
-// leave ends the connection to the sandbox's guest.
-func (p *Provider) leave(id string) {
-	p.mu.Lock()
-	v := p.guests[id]
-	delete(p.guests, id)
-	p.mu.Unlock()
-	if v != nil {
-		v.close()
-	}
-}
-
 // visit connects to the inside of a sandbox: to its guest directly where that can be
 // done, else by way of the engine.
-func (p *Provider) visit(ctx context.Context, op, id string) (inside, error) {
+func (p *Provider) visit(ctx context.Context, op, id string) (visit.Inside, error) {
 	r, err := p.inspect(ctx, op, id)
 	if err != nil {
 		return nil, err
@@ -249,31 +176,13 @@ func (p *Provider) visit(ctx context.Context, op, id string) (inside, error) {
 		return p.rejoin(ctx, op, r)
 	}
 	if conn, err := p.direct(ctx, r.pid); err == nil {
-		if g, err := acquaint(ctx, conn, id); err == nil {
+		if g, err := guest.Acquaint(ctx, conn, id); err == nil {
 			return g, nil
 		}
 	}
 	g, err := p.connect(ctx, r.container, id)
 	if err != nil {
 		return nil, p.unreached(ctx, op, id, err)
-	}
-	return g, nil
-}
-
-// acquaint returns a client of the guest at the other end of conn, which is that
-// of the sandbox with this id, or it is an error.
-func acquaint(ctx context.Context, conn io.ReadWriteCloser, id string) (*guest.Client, error) {
-	g, err := guest.Connect(ctx, conn, id)
-	if err != nil {
-		return nil, err
-	}
-	st, err := g.Sandbox().Status(ctx)
-	if err == nil && st.ID != id {
-		err = fmt.Errorf("it is the guest of %s", st.ID)
-	}
-	if err != nil {
-		_ = g.Close()
-		return nil, err
 	}
 	return g, nil
 }
@@ -293,7 +202,7 @@ func (p *Provider) connect(ctx context.Context, container, id string) (*guest.Cl
 		return nil, err
 	}
 	conn := &execConn{in: stream.Conn, out: stream.Reader, hangUp: stream.Close}
-	g, err := acquaint(ctx, conn, id)
+	g, err := guest.Acquaint(ctx, conn, id)
 	if err != nil {
 		return nil, errors.Join(err, conn.complaint())
 	}

@@ -13,7 +13,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
@@ -37,7 +40,7 @@ func TestGuestIsSmall(t *testing.T) {
 	if program, err := testenv.Guest(); err != nil || len(program) > mostBytes {
 		t.Errorf("the program has %d bytes, %v, want %d at most", len(program), err, mostBytes)
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/proc/%d/status", engine.cmd.Process.Pid, inspect(t, p, sb).Container.State.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/proc/%d/status", engine.Pid, inspect(t, p, sb).Container.State.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +57,7 @@ func TestGuestIsSmall(t *testing.T) {
 
 func inspect(t *testing.T, p *docker.Provider, sb atoll.Sandbox) client.ContainerInspectResult {
 	t.Helper()
-	c, err := client.New(client.WithHost(engine.host))
+	c, err := client.New(client.WithHost(engine.Host))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +153,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sb.Remove(context.Background(), atoll.RemoveVolumes())
-	c, err := client.New(client.WithHost(engine.host))
+	c, err := client.New(client.WithHost(engine.Host))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,4 +264,36 @@ func TestManyCommands(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A program that is killed while it gives the engine the guest leaves a container, which
+// goes when it is old enough to be nobody's.
+func TestInstallersGo(t *testing.T) {
+	p := opened(t)
+	sb := create(t, p, atoll.Spec{})
+	c, err := client.New(client.WithHost(engine.Host))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	left, err := c.ContainerCreate(t.Context(), client.ContainerCreateOptions{Config: &container.Config{Image: busybox, Labels: docker.InstallLabels(p)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := func() bool {
+		_, err := c.ContainerInspect(t.Context(), left.ID, client.ContainerInspectOptions{})
+		if err != nil && !cerrdefs.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	if err := docker.Installers(t.Context(), p, time.Now().Add(-time.Minute)); err != nil || !there() {
+		t.Errorf("that of a moment ago is there: %v (%v), want it to be somebody's", there(), err)
+	}
+	if err := docker.Installers(t.Context(), p, time.Now().Add(time.Minute)); err != nil || there() {
+		t.Errorf("the one that is old is there: %v (%v)", there(), err)
+	}
+	if st, err := sb.Status(t.Context()); err != nil || st.State != atoll.StateRunning {
+		t.Errorf("the sandbox is %v, %v", st.State, err)
+	}
 }

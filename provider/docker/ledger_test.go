@@ -79,7 +79,7 @@ func TestRebuild(t *testing.T) {
 // pull has the engine pull an image.
 func pull(t *testing.T, ref string) {
 	t.Helper()
-	c, err := client.New(client.WithHost(engine.host))
+	c, err := client.New(client.WithHost(engine.Host))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/guest"
 	table "github.com/seed46cd37a8/atoll/internal/process"
 )
 
@@ -53,13 +54,13 @@ func (l *life) follow(ctx context.Context) error {
 }
 
 // plainLogs reads what the main process has printed in its last life.
-func (p *Provider) plainLogs(ctx context.Context, r *record) (stdout, stderr *tail, err error) {
+func (p *Provider) plainLogs(ctx context.Context, r *record) (stdout, stderr *guest.Tail, err error) {
 	logs, err := p.engine.ContainerLogs(ctx, r.container, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Since: r.printedSince()})
 	if err != nil {
 		return nil, nil, err
 	}
 	defer logs.Close()
-	stdout, stderr = &tail{}, &tail{}
+	stdout, stderr = &guest.Tail{}, &guest.Tail{}
 	s := newStream(client.HijackedResponse{Reader: bufio.NewReader(logs)}, r.Spec.TTY != nil)
 	return stdout, stderr, s.copy(stdout, stderr)
 }

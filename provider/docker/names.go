@@ -47,11 +47,18 @@ const (
 	labelVolume  = "atoll.volume" // the name of a named volume, and of a cache
 	labelUser    = "atoll.user"   // of the image
 	labelPlain   = "atoll.plain"  // "true" for a sandbox without a guest
+
+	labelInstalls = "atoll.installs" // "true" for what fills the volume of the guest
 )
 
 // ours selects the containers of this server's sandboxes.
 func (n names) ours() client.Filters {
 	return client.Filters{}.Add("label", labelAtoll+"=true").Add("label", labelOwner+"="+string(n)).Add("label", labelSession)
+}
+
+// installs are the labels of what fills the volume of the guest.
+func (n names) installs() map[string]string {
+	return map[string]string{labelAtoll: "true", labelOwner: string(n), labelInstalls: "true"}
 }
 
 // labels are those that everything of a project has.

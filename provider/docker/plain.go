@@ -15,6 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	table "github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/internal/via"
+	"github.com/seed46cd37a8/atoll/internal/visit"
 )
 
 // plainCaps are those of sandboxes without a guest: what the Engine API alone can
@@ -60,7 +61,7 @@ func (p *Provider) newLife(ctx context.Context, r *record) (*life, error) {
 
 // rejoin returns the life of a sandbox that runs already. What of it has been
 // before, only the engine's log knows.
-func (p *Provider) rejoin(ctx context.Context, op string, r *record) (inside, error) {
+func (p *Provider) rejoin(ctx context.Context, op string, r *record) (visit.Inside, error) {
 	l, err := p.newLife(ctx, r)
 	if err == nil && len(r.Spec.Cmd) > 0 {
 		err = l.follow(ctx)
@@ -105,7 +106,7 @@ func (p *Provider) startPlain(ctx context.Context, r *record) error {
 		return p.failed(ctx, "start", r.ID, initless(p.refusal(ctx, &r.Spec, err)))
 	}
 	l.begin()
-	p.settle(r.ID, l)
+	p.visits.Settle(r.ID, l)
 	return nil
 }
 
@@ -115,24 +116,6 @@ func initless(err error) error {
 		return atoll.Errorf("start", "", atoll.ErrUnavailable, "the engine has no docker-init, which a container without a guest needs: install tini on its machine (%w)", err)
 	}
 	return err
-}
-
-// settle makes this the inside of a sandbox for all calls to come.
-func (p *Provider) settle(id string, in inside) {
-	v := &visit{made: make(chan struct{}), client: in}
-	close(v.made)
-	p.mu.Lock()
-	closed, before := p.closed, p.guests[id]
-	if !closed {
-		p.guests[id] = v
-	}
-	p.mu.Unlock()
-	if before != nil {
-		before.close()
-	}
-	if closed {
-		v.close()
-	}
 }
 
 // begin watches over the life of a container that has been started.
@@ -177,14 +160,7 @@ func (l *life) goesOn(now *record) bool {
 
 // rest waits until the last output has been read of a sandbox that has been stopped.
 func (p *Provider) rest(id string) {
-	p.mu.Lock()
-	v := p.guests[id]
-	p.mu.Unlock()
-	if v == nil {
-		return
-	}
-	<-v.made
-	if l, ok := v.client.(*life); ok {
+	if l, ok := p.visits.Last(id).(*life); ok {
 		select {
 		case <-l.done:
 		case <-time.After(restTime):
@@ -342,7 +318,7 @@ func (l *life) explained(ctx context.Context, op string, err error) error {
 var (
 	_ atoll.ProcessLister = plainSandbox{}
 	_ atoll.Filer         = plainSandbox{}
-	_ inside              = (*life)(nil)
+	_ visit.Inside        = (*life)(nil)
 )
 
 // ask asks all processes of a sandbox without a guest to end, in the place of

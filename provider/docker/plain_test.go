@@ -35,6 +35,9 @@ func TestConformancePlain(t *testing.T) {
 	}
 	needEngine(t)
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, plain) }, append(pullable(t, withFile(t)),
+		providertest.Only("birth", "expiry", "exec", "output", "time", "tree", "tty", "files", "sub", "volumes", "memory", "crash", "watch", "death",
+			"truth", "walls", "escape", "siege", "dial", "pause", "faults"),
+		providertest.Rest("who runs commands has no part in it: TestConformance keeps it, and TestSessions"),
 		providertest.Slow(3), providertest.Count(20), together, providertest.Leaks(held), providertest.Elsewhere(elsewhere(plain)),
 		providertest.Crash(crash("SIGUSR1")), providertest.Reopen(reopen),
 		providertest.Except("escape/neither io_uring nor an odd socket leads around the walls",

@@ -53,7 +53,7 @@ func own(t *testing.T) *daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.end(); err != nil {
+		if err := d.End(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -77,11 +77,11 @@ func (d *daemon) configurePodman(t *testing.T) {
 	t.Helper()
 	for name, text := range map[string]string{
 		"containers.conf": "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nexit_command_delay = 1\n" +
-			fmt.Sprintf("[network]\nnetwork_backend = \"netavark\"\nnetwork_config_dir = %q\n", d.at("networks")),
-		"storage.conf":    fmt.Sprintf("[storage]\ndriver = \"overlay\"\ngraphroot = %q\nrunroot = %q\n", d.at("data"), d.at("run")),
+			fmt.Sprintf("[network]\nnetwork_backend = \"netavark\"\nnetwork_config_dir = %q\n", d.At("networks")),
+		"storage.conf":    fmt.Sprintf("[storage]\ndriver = \"overlay\"\ngraphroot = %q\nrunroot = %q\n", d.At("data"), d.At("run")),
 		"registries.conf": fmt.Sprintf("[[registry]]\nlocation = %q\ninsecure = true\n", podmanRegistry),
 	} {
-		if err := os.WriteFile(d.at(name), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(d.At(name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -91,12 +91,12 @@ func (d *daemon) configurePodman(t *testing.T) {
 // ones above, which every Podman of a machine uses, if nobody does.
 func dropPodmanCgroups(t *testing.T, containers []string) {
 	for _, c := range containers {
-		if err := dropCgroups("libpod_parent/libpod-" + filepath.Base(c)); err != nil {
+		if err := testenv.DropCgroups("libpod_parent/libpod-"+filepath.Base(c), 0); err != nil {
 			t.Error(err)
 		}
 	}
 	for _, group := range []string{"libpod_parent/conmon", "libpod_parent"} {
-		_ = dropCgroups(group) // it may be in use
+		_ = testenv.DropCgroups(group, 0) // it may be in use
 	}
 }
 
@@ -107,9 +107,9 @@ func podman(t *testing.T) *daemon {
 	var left []string
 	t.Cleanup(func() { dropPodmanCgroups(t, left) })
 	d := own(t)
-	t.Cleanup(func() { left, _ = filepath.Glob(d.at("data/overlay-containers/*")) })
+	t.Cleanup(func() { left, _ = filepath.Glob(d.At("data/overlay-containers/*")) })
 	d.configurePodman(t)
-	err := d.start(covered, "sh", "-c", podmanService, d.dir, d.host)
+	err := d.Start(covered, "sh", "-c", podmanService, d.Dir, d.Host)
 	if err == nil {
 		err = d.loadBusybox(t)
 	}
@@ -128,9 +128,9 @@ func podman(t *testing.T) *daemon {
 func TestConformancePodman(t *testing.T) {
 	asked(t)
 	d := podman(t)
-	opts := append(pullableFrom(t, d.serve(t, podmanRegistry), tiny(t)),
-		providertest.Slow(3), providertest.Count(20), providertest.Leaks(d.held), providertest.Elsewhere(d.elsewhere()), providertest.Crash(d.crash("SIGQUIT")),
-		providertest.Network(openNetwork, d.dial), providertest.Reopen(reopen), sharedWatches,
+	opts := append(pullableFrom(t, d.Registry(t, podmanRegistry), tiny(t)),
+		providertest.Slow(3), providertest.Count(20), providertest.Leaks(d.Held), providertest.Elsewhere(d.elsewhere()), providertest.Crash(d.crash("SIGQUIT")),
+		providertest.Network(openNetwork, d.Dial), providertest.Reopen(reopen), sharedWatches,
 		providertest.Except("images/the image of a stopped sandbox goes by force, and comes back when it starts",
 			"by force, Podman removes the sandbox with its image, so that it is refused"))
 	if os.Getenv(podmanEnv) != "all" {
@@ -170,7 +170,7 @@ func TestPodman(t *testing.T) {
 	_, err = other.Create(ctx, &atoll.Spec{})
 	wantKind(t, "a runtime", err, atoll.ErrUnsupported, "containers.conf")
 
-	ref := d.serve(t, podmanRegistry).Push("kept:1", tiny(t))
+	ref := d.Registry(t, podmanRegistry).Push("kept:1", tiny(t))
 	sb := create(t, p, atoll.Spec{Image: ref})
 	if err := sb.Stop(ctx, 0); err != nil {
 		t.Fatal(err)
@@ -187,7 +187,7 @@ func TestPodmanFollowsNoLink(t *testing.T) {
 	p := d.open(t)
 	t.Cleanup(func() { p.Close() })
 	t.Run("of a program", func(t *testing.T) { mountsFollowNoLink(t, p) })
-	t.Run("of an image", func(t *testing.T) { mountsFollowNoLinkOfImage(t, p, d.serve(t, podmanRegistry)) })
+	t.Run("of an image", func(t *testing.T) { mountsFollowNoLinkOfImage(t, p, d.Registry(t, podmanRegistry)) })
 }
 
 // overSocket dials that Unix socket.
@@ -236,7 +236,7 @@ var rootless = map[string]func(t *testing.T) *daemon{
 		needRootless(t)
 		d := own(t)
 		d.configurePodman(t)
-		if err := d.start(covered+asUser, "sh", "-c", podmanService, d.dir, d.host); err != nil {
+		if err := d.Start(covered+asUser, "sh", "-c", podmanService, d.Dir, d.Host); err != nil {
 			t.Fatal(err)
 		}
 		return d
@@ -252,8 +252,8 @@ var rootless = map[string]func(t *testing.T) *daemon{
 		testenv.Need(t, testenv.Root, testenv.StaticBusybox)
 		needRootless(t)
 		d := own(t)
-		err = d.start(covered+asUser, "sh", "-c", `echo $$ >"$0/pid"; exec "$@"`, d.dir,
-			script, "--host", d.host, "--data-root", d.at("data"), "--iptables=false", "--ip6tables=false", "--bridge=none")
+		err = d.Start(covered+asUser, "sh", "-c", `echo $$ >"$0/pid"; exec "$@"`, d.Dir,
+			script, "--host", d.Host, "--data-root", d.At("data"), "--iptables=false", "--ip6tables=false", "--bridge=none")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -131,7 +131,7 @@ func TestProbeWithoutCertificate(t *testing.T) {
 	if err := makeCertificates(strangers); err != nil {
 		t.Fatal(err)
 	}
-	ca, err := os.ReadFile(filepath.Join(engine.dir, "ca.pem"))
+	ca, err := os.ReadFile(filepath.Join(engine.Dir, "ca.pem"))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(strangers, "ca.pem"), ca, 0o600)
 	}
@@ -155,18 +155,17 @@ func TestProbeGuest(t *testing.T) {
 	for name, tt := range map[string]struct {
 		guest       func() ([]byte, error)
 		reason, fix string
-		kind        atoll.Kind
 	}{
-		"missing":       {func() ([]byte, error) { return nil, errors.New("no atoll-guest") }, "the guest's program is missing: no atoll-guest", "make guest, or set docker.plain", atoll.ErrUnavailable},
-		"another arch":  {func() ([]byte, error) { return arm, nil }, "the guest's program is for EM_AARCH64", "make guest", atoll.ErrUnavailable},
-		"not a program": {func() ([]byte, error) { return []byte("text"), nil }, "the guest's program is none", "make guest", atoll.ErrInvalid},
+		"missing":       {func() ([]byte, error) { return nil, errors.New("no atoll-guest") }, "the guest's program is missing: no atoll-guest", "make guest, or set docker.plain"},
+		"another arch":  {func() ([]byte, error) { return arm, nil }, "the guest's program is for EM_AARCH64", "make guest"},
+		"not a program": {func() ([]byte, error) { return []byte("text"), nil }, "the guest's program is none", "make guest"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := open(t, func(opts *docker.Options) { opts.Guest = tt.guest })
 			defer p.Close()
 			wants(t, atoll.ProbeProvider(t.Context(), p), tt.reason, tt.fix)
-			if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != tt.kind {
-				t.Errorf("Create: %v, want kind %q", err, tt.kind)
+			if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrUnavailable {
+				t.Errorf("Create: %v, want ErrUnavailable", err)
 			}
 			if left := held(t); len(left) > 0 {
 				t.Errorf("Create left %q", left)

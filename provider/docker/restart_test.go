@@ -27,20 +27,20 @@ func ownEngine(t *testing.T, args ...string) (host string, kill func()) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := d.end(); err != nil {
+		if err := d.End(); err != nil {
 			t.Error(err)
 		}
 	})
-	err = d.dockerd(args...)
+	err = d.Dockerd(args...)
 	if err == nil {
 		err = d.loadBusybox(t)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.host, func() {
+	return d.Host, func() {
 		t.Helper()
-		pid := dockerd(t, d.cmd.Process.Pid)
+		pid := dockerd(t, d.Pid)
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +50,7 @@ func ownEngine(t *testing.T, args ...string) (host string, kill func()) {
 			}
 			return nil
 		})
-		if err := answers(d.host); err != nil {
+		if err := d.Await(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -77,8 +77,8 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 		if err := s.p.markStopped(ctx, r); err != nil {
 			return s.p.failed(ctx, "stop", s.id, err)
 		}
-		defer s.p.sweeper.rouse()
-		defer s.p.leave(s.id)
+		defer s.p.sweeper.Rouse()
+		defer s.p.visits.Leave(s.id)
 		err := s.p.end(ctx, r, grace)
 		if err == nil {
 			s.p.rest(s.id)
@@ -190,7 +190,7 @@ func finished(ctx context.Context, do func(context.Context) error) error {
 // remove is Remove by who holds the lock.
 func (s *sandbox) remove(ctx context.Context, opts atoll.RemoveOptions) error {
 	defer s.p.events.look(ctx, s.id)
-	defer s.p.leave(s.id)
+	defer s.p.visits.Leave(s.id)
 	s.p.fire(s.id)
 	r, err := s.p.inspect(ctx, "remove", s.id)
 	if err == nil {
@@ -232,7 +232,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	if err != nil {
 		return nil, s.explain(ctx, "exec", err)
 	}
-	return &process{atoll.ProcessLayer{Process: p}, s}, nil
+	return s.process(p), nil
 }
 
 // Process implements atoll.Sandbox.
@@ -245,7 +245,7 @@ func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 			return err
 		})
 		if err == nil {
-			return &process{atoll.ProcessLayer{Process: p}, s}, nil
+			return s.process(p), nil
 		}
 		err = s.explain(ctx, "process", err)
 	}

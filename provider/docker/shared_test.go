@@ -70,6 +70,45 @@ func TestVolumesOfThoseWhoFail(t *testing.T) {
 	}
 }
 
+// What an engine is told by a program that dies then may be made when another one has
+// found that nothing is there. It goes, as what is half made always does.
+func TestMadeLate(t *testing.T) {
+	half, over := make(chan struct{}), make(chan struct{})
+	dead := opened(t, func(o *docker.Options) {
+		docker.OnStep(o, func(name string) error {
+			if name != "furniture" {
+				return nil
+			}
+			close(half)
+			<-over
+			return atoll.E("create", "", atoll.ErrUnavailable, nil)
+		})
+	})
+	id := atoll.NewID()
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer close(over)
+	opts := optionsOf(dead)
+	opts.Dir = t.TempDir() // another machine's
+	docker.OnStep(&opts, func(name string) error {
+		if name == "container" {
+			work.Go(func() { _, _ = dead.Create(t.Context(), &atoll.Spec{ID: id}) })
+			<-half
+		}
+		return nil
+	})
+	p, err := docker.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	sb, err := p.Create(t.Context(), &atoll.Spec{ID: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, sb, "true")
+}
+
 // Programs that share an engine serve the files of one sandbox at once while it is
 // stopped.
 func TestFilesOfStoppedForTwo(t *testing.T) {

@@ -35,7 +35,7 @@ func (d *daemon) revive(t testing.TB, within time.Duration) {
 	for _, pid := range programs {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	if err := answers(d.host); err != nil {
+	if err := d.Await(); err != nil {
 		t.Logf("the engine that was started again does not answer: %v", err)
 	}
 }
@@ -45,7 +45,7 @@ const patience = 15 * time.Second
 
 // silent names what the engine does not answer within so long, or is empty.
 func (d *daemon) silent(within time.Duration) string {
-	c, err := client.New(client.WithHost(d.host))
+	c, err := client.New(client.WithHost(d.Host))
 	if err != nil {
 		return err.Error()
 	}
@@ -94,7 +94,7 @@ func (d *daemon) programs() (pids []int) {
 		}
 		cmdline, _ := os.ReadFile(filepath.Join(filepath.Dir(comm), "cmdline"))
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(comm)))
-		if err == nil && strings.Contains(string(cmdline), d.dir+"/") {
+		if err == nil && strings.Contains(string(cmdline), d.Dir+"/") {
 			pids = append(pids, pid)
 		}
 	}
@@ -107,9 +107,9 @@ var minutes = regexp.MustCompile(`(?m)^goroutine \d+ \[.*\d+ minutes.*\]:`)
 // waiting is what in the engine and its containerd has waited for minutes, as they have
 // written it.
 func (d *daemon) waiting() string {
-	files, _ := filepath.Glob(d.at("*/goroutine-stacks-*.log"))
+	files, _ := filepath.Glob(d.At("*/goroutine-stacks-*.log"))
 	var found []string
-	for _, file := range append(files, d.at("log")) {
+	for _, file := range append(files, d.At("log")) {
 		text, _ := os.ReadFile(file)
 		stacks := strings.ReplaceAll(string(text), `\n`, "\n") // containerd's are one line of its log
 		for stack := range strings.SplitSeq(strings.ReplaceAll(stacks, `\t`, "\t"), "\n\n") {
@@ -126,7 +126,7 @@ func (d *daemon) waiting() string {
 func TestSilentEngineIsStartedAgain(t *testing.T) {
 	needEngine(t)
 	d := own(t)
-	if err := d.dockerd(); err != nil {
+	if err := d.Dockerd(); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.loadBusybox(t); err != nil {

@@ -51,8 +51,12 @@ func (s *stream) read(b []byte) (n int, stderr bool, err error) {
 // lineLimit is how long a line of ours may be, and what the engine says.
 const lineLimit = 4 << 10
 
-// aheadLimit is how much of stderr may come before a line of stdout, and of both when
-// nothing but the engine's or our own words is to come.
+// noiseLimit is how much of stderr may come before a line of stdout: a busy engine is late
+// with the one, and sends what a program floods it with of the other.
+const noiseLimit = 32 << 20
+
+// aheadLimit is how much of both may come when nothing but the engine's or our own words is
+// to.
 const aheadLimit = 1 << 20
 
 // errNoise is that of a shell which does not say the line that it is to.
@@ -66,7 +70,7 @@ func (s *stream) line() (string, error) {
 			s.ahead[0] = []byte(rest)
 			return strings.TrimSuffix(line, "\r"), nil
 		}
-		if len(s.ahead[1]) > aheadLimit {
+		if len(s.ahead[1]) > noiseLimit {
 			return "", errNoise
 		}
 		err := s.more()

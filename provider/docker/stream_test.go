@@ -23,12 +23,12 @@ func (n *noise) Read(b []byte) (int, error) {
 }
 
 // What stands in for a shell inside, and prints something else than one does, takes no
-// more room here than a bit.
+// more room here than it is given.
 func TestLineBesideNoise(t *testing.T) {
 	n := &noise{}
 	s := newStream(client.HijackedResponse{Reader: bufio.NewReaderSize(n, 264*16)}, false)
 	line, err := s.line()
-	if !errors.Is(err, errNoise) || n.sent > 2<<20 {
+	if !errors.Is(err, errNoise) || n.sent > noiseLimit+noiseLimit/8 {
 		t.Errorf("line = %q, %v, after %d bytes; want it to give up", line, err, n.sent)
 	}
 

@@ -2,100 +2,56 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/sweeper"
 )
 
-// sweepEvery is how often what is due is looked for, if nothing is known to be
-// due before that.
-const sweepEvery = time.Minute
-
-// A sweeper removes the sandboxes whose time is over, and what is left of those
-// that were never finished. Any provider of the same engine does it.
-type sweeper struct {
-	p    *Provider
-	wake chan struct{}
-	quit context.CancelFunc
-	done chan struct{}
-
-	waits   sync.WaitGroup
-	mu      sync.Mutex
-	awaited map[string]bool // sandboxes whose end is waited for
-}
-
-func newSweeper(p *Provider) *sweeper {
-	ctx, quit := context.WithCancel(context.Background())
-	s := &sweeper{p: p, wake: make(chan struct{}, 1), quit: quit, done: make(chan struct{}), awaited: map[string]bool{}}
-	go func() {
-		defer close(s.done)
-		s.run(ctx)
-	}()
-	return s
-}
-
-// rouse makes the sweeper look when the next sandbox is due.
-func (s *sweeper) rouse() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
+// sweep removes the sandboxes whose time is over, and what is left of those that were
+// never finished, and returns when to look again. Any provider of the same engine does it.
+func (p *Provider) sweep(ctx context.Context) (due time.Time) {
+	due, err := p.sweepAll(ctx)
+	if err != nil && ctx.Err() == nil && atoll.KindOf(err) != atoll.ErrUnavailable { // where no engine is, nothing is due
+		p.log.Warn("sweep", "err", err)
 	}
+	return due
 }
 
-func (s *sweeper) close() {
-	s.quit()
-	<-s.done
-	s.waits.Wait()
-}
-
-func (s *sweeper) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		due, err := s.sweep(ctx)
-		if err != nil && ctx.Err() == nil && atoll.KindOf(err) != atoll.ErrUnavailable { // where no engine is, nothing is due
-			s.p.log.Warn("sweep", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-s.wake:
-		case <-time.After(time.Until(due)):
-		}
-	}
-}
-
-// sweep looks at every sandbox and returns when to look again.
-func (s *sweeper) sweep(ctx context.Context) (due time.Time, err error) {
-	due = time.Now().Add(sweepEvery)
-	list, err := s.p.records(ctx, "list", atoll.Filter{})
+func (p *Provider) sweepAll(ctx context.Context) (due time.Time, err error) {
+	list, err := p.records(ctx, "list", atoll.Filter{})
 	if err != nil {
 		return due, err
 	}
 	for _, r := range list {
 		if r.ends() && (r.State == atoll.StateRunning || r.State == atoll.StatePaused) {
-			s.await(ctx, r.ID)
+			p.await(ctx, r.ID)
 		}
 		t := r.due()
-		switch {
-		case t.IsZero():
-		case time.Now().Before(t):
-			due = sooner(due, t)
-		default:
-			if err := s.remove(ctx, r.ID); err != nil {
-				s.p.log.Warn("sweep", "sandbox", r.ID, "err", err)
-				due = sooner(due, time.Now().Add(time.Second))
-			}
+		if t.IsZero() || time.Now().Before(t) {
+			due = sweeper.Sooner(due, t)
+			continue
+		}
+		if err := p.sweepAway(ctx, r.ID); err != nil {
+			p.log.Warn("sweep", "sandbox", r.ID, "err", err)
+			due = sweeper.Sooner(due, time.Now().Add(time.Second))
 		}
 	}
-	return due, s.strays(ctx, list)
+	err = p.strays(ctx, list)
+	if now := time.Now(); p.isTime(now) {
+		err = errors.Join(err, p.installers(ctx, now.Add(-installTime)))
+	}
+	return due, err
 }
 
 // strays removes the marks of sandboxes that are no more.
-func (s *sweeper) strays(ctx context.Context, list []*record) error {
-	all, err := s.p.marks(ctx, "")
+func (p *Provider) strays(ctx context.Context, list []*record) error {
+	all, err := p.marks(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -103,13 +59,13 @@ func (s *sweeper) strays(ctx context.Context, list []*record) error {
 		if slices.ContainsFunc(list, func(r *record) bool { return r.ID == m.sandbox }) {
 			continue
 		}
-		lock, err := s.p.lock(ctx, "remove", m.sandbox)
+		lock, err := p.lock(ctx, "remove", m.sandbox)
 		if err != nil {
 			return err
 		}
-		_, err = s.p.inspect(ctx, "remove", m.sandbox)
+		_, err = p.inspect(ctx, "remove", m.sandbox)
 		if atoll.KindOf(err) == atoll.ErrNotFound { // nor was it made meanwhile
-			err = s.p.removeMarks(ctx, []mark{m})
+			err = p.removeMarks(ctx, []mark{m})
 		}
 		lock.Release()
 		if err != nil {
@@ -119,69 +75,82 @@ func (s *sweeper) strays(ctx context.Context, list []*record) error {
 	return nil
 }
 
+// installTime is how long the volume of the guest may take to fill, on the busiest of
+// machines.
+const installTime = 10 * time.Minute
+
+// installers removes the containers that were to fill the volume of the guest, of programs
+// that were killed meanwhile: those that were made before.
+func (p *Provider) installers(ctx context.Context, before time.Time) error {
+	which := client.Filters{}
+	for label, value := range p.names.installs() {
+		which = which.Add("label", label+"="+value)
+	}
+	found, err := p.engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: which})
+	if err != nil {
+		return err
+	}
+	for _, c := range found.Items {
+		if time.Unix(c.Created, 0).Before(before) {
+			p.drop(c.ID)
+		}
+	}
+	return nil
+}
+
+// isTime reports, now and then, that it is time to look for such containers.
+func (p *Provider) isTime(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now.Before(p.looked.Add(installTime)) {
+		return false
+	}
+	p.looked = now
+	return true
+}
+
 // await rouses the sweeper when the sandbox has ended.
-func (s *sweeper) await(ctx context.Context, id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.awaited[id] {
+func (p *Provider) await(ctx context.Context, id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.awaited[id] {
 		return
 	}
-	s.awaited[id] = true
-	s.waits.Go(func() {
-		ended := s.p.engine.ContainerWait(ctx, s.p.names.container(id), client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+	p.awaited[id] = true
+	p.waits.Go(func() {
+		ended := p.engine.ContainerWait(ctx, p.names.container(id), client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 		var err error
 		select {
 		case <-ended.Result:
 		case err = <-ended.Error:
 		}
-		s.mu.Lock()
-		delete(s.awaited, id)
-		s.mu.Unlock()
+		p.mu.Lock()
+		delete(p.awaited, id)
+		p.mu.Unlock()
 		if err == nil { // else it is waited for again with the next sweep
-			s.rouse()
+			p.sweeper.Rouse()
 		}
 	})
 }
 
-func sooner(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
 // due is when the sandbox's time is over; zero means that it is not known.
-func (r *record) due() time.Time {
-	due := r.Expires
-	if r.Stopped.IsZero() {
-		return due
-	}
-	if r.Spec.IdleRemove && r.idle {
-		return r.Stopped
-	}
-	if r.Spec.AutoRemove {
-		if t := r.Stopped.Add(atoll.AutoRemoveLinger); due.IsZero() || t.Before(due) {
-			due = t
-		}
-	}
-	return due
-}
+func (r *record) due() time.Time { return sweeper.Due(&r.Status, r.idle) }
 
 // ends reports whether the sandbox goes when it has come to its end.
 func (r *record) ends() bool {
 	return r.Spec.AutoRemove || r.Spec.IdleRemove && r.State == atoll.StateRunning
 }
 
-// remove removes a sandbox with its data volume, if it is still due: it may have
+// sweepAway removes a sandbox with its data volume, if it is still due: it may have
 // been started again.
-func (s *sweeper) remove(ctx context.Context, id string) error {
-	sb := &sandbox{s.p, id}
-	lock, err := s.p.lock(ctx, "remove", id)
+func (p *Provider) sweepAway(ctx context.Context, id string) error {
+	sb := &sandbox{p, id}
+	lock, err := p.lock(ctx, "remove", id)
 	if err != nil {
 		return err
 	}
 	defer lock.Release()
-	r, err := s.p.inspect(ctx, "remove", id)
+	r, err := p.inspect(ctx, "remove", id)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		return nil
 	}

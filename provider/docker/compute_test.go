@@ -1,0 +1,70 @@
+//go:build linux
+
+package docker_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/compute"
+	"github.com/seed46cd37a8/atoll/compute/computetest"
+)
+
+// Programs come to the same in containers of an engine as in those of every other backend.
+func TestCompute(t *testing.T) {
+	p := opened(t)
+	on := atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkNamed, Name: openNetwork}}
+	gateway := gatewayOf(t, p, on)
+	computetest.Run(t, compute.Sandboxes(p, nil), computetest.Options{
+		SpecOn: on, NoImage: serve(t).Host + "/none:1", Reach: greeter(t, gateway+":0"), Loopback: true,
+		Held: func(t *testing.T) (held []string) {
+			all, err := p.List(context.Background(), atoll.Filter{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, st := range all {
+				held = append(held, st.ID)
+			}
+			return held
+		},
+	})
+}
+
+// gatewayOf is where sandboxes like that reach the engine's machine.
+func gatewayOf(t *testing.T, p atoll.Provider, spec atoll.Spec) string {
+	t.Helper()
+	sb, err := p.Create(t.Context(), &spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sb.Remove(context.WithoutCancel(t.Context()), atoll.RemoveVolumes())
+	return run(t, sb, `ip route | sed -n 's/^default via \([^ ]*\).*/\1/p'`)
+}
+
+// greeter is an address of the engine's machine at which somebody answers.
+func greeter(t *testing.T, address string) string {
+	t.Helper()
+	var l net.Listener
+	err := engine.Inside(func() (err error) {
+		l, err = net.Listen("tcp", address)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, "hello\n")
+			conn.Close()
+		}
+	}()
+	return l.Addr().String()
+}
