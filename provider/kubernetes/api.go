@@ -1,0 +1,152 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	networkingv1client "k8s.io/client-go/kubernetes/typed/networking/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/connrotation"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// An api is how the API server is asked.
+type api struct {
+	config  *rest.Config
+	conns   *connrotation.Dialer
+	client  *http.Client
+	streams *http.Client // for connections that become streams, each of which is its own
+	core    corev1client.CoreV1Interface
+	net     networkingv1client.NetworkingV1Interface
+}
+
+func newAPI(config *rest.Config) (*api, error) {
+	c := rest.CopyConfig(config)
+	c.QPS = -1 // the API server sees to fairness itself, and a limit of ours would have errors of its own
+	c.UserAgent = "atoll"
+	c.WarningHandler = rest.NoWarnings{}
+	if c.Proxy == nil { // with one its connections are its own, and not shared by all with the same configuration
+		c.Proxy = http.ProxyFromEnvironment
+	}
+	c.ContentConfig.ContentType = runtime.ContentTypeProtobuf
+	c.ContentConfig.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	dial := c.Dial
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: dialTime, KeepAlive: dialTime}).DialContext
+	}
+	conns := connrotation.NewDialer(connrotation.DialFunc(dial))
+	c.Dial = conns.DialContext
+	client, err := rest.HTTPClientFor(c)
+	if err != nil {
+		return nil, err
+	}
+	core, err := corev1client.NewForConfigAndClient(c, client)
+	if err != nil {
+		return nil, err
+	}
+	networking, err := networkingv1client.NewForConfigAndClient(c, client)
+	if err != nil {
+		return nil, err
+	}
+	streams, err := streamClient(c)
+	return &api{c, conns, client, streams, core, networking}, err
+}
+
+// streamClient is a client that keeps no connections for another request.
+func streamClient(c *rest.Config) (*http.Client, error) {
+	tls, err := rest.TLSConfigFor(c)
+	if err != nil {
+		return nil, err
+	}
+	wrapped, err := rest.HTTPWrappersForConfig(c, &http.Transport{
+		TLSClientConfig: tls, Proxy: c.Proxy, DialContext: c.Dial, DisableKeepAlives: true, TLSHandshakeTimeout: tlsTime,
+	})
+	return &http.Client{Transport: wrapped}, err
+}
+
+// How long it may take to connect to an API server, and until that has said who it is.
+const (
+	dialTime = 30 * time.Second
+	tlsTime  = 10 * time.Second
+)
+
+// The options of most requests.
+var (
+	get     = metav1.GetOptions{}
+	create  = metav1.CreateOptions{FieldManager: "atoll"}
+	update  = metav1.UpdateOptions{FieldManager: "atoll"}
+	patched = metav1.PatchOptions{FieldManager: "atoll"}
+)
+
+// now deletes an object at once, if it is the one with that uid; "" is any.
+func now(uid types.UID) metav1.DeleteOptions { return within(uid, 0) }
+
+// within deletes an object after so many seconds, if it is the one with that uid.
+func within(uid types.UID, seconds int64) metav1.DeleteOptions {
+	background := metav1.DeletePropagationBackground
+	opts := metav1.DeleteOptions{GracePeriodSeconds: &seconds, PropagationPolicy: &background}
+	if uid != "" {
+		opts.Preconditions = &metav1.Preconditions{UID: &uid}
+	}
+	return opts
+}
+
+// gone is nil where what was to be deleted is not there, or another one by now.
+func gone(err error) error {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// isOurs reports whether an error has its kind already.
+func isOurs(err error) bool {
+	var known *atoll.Error
+	return errors.As(err, &known)
+}
+
+// isQuota reports whether the API server refuses to make something because it would be
+// too much.
+func isQuota(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
+}
+
+// close closes all connections.
+func (a *api) close() { a.conns.CloseAll() }
+
+// answers asks whether the API server does.
+func (a *api) answers(ctx context.Context) error {
+	return a.core.RESTClient().Get().AbsPath("/version").Do(ctx).Error()
+}
+
+// ensureNamespace makes the namespace of a project, where each has one.
+func (p *Provider) ensureNamespace(ctx context.Context, project string) error {
+	if !p.opts.PerProject {
+		return nil
+	}
+	name := p.namespace(project)
+	_, err := p.api.core.Namespaces().Get(ctx, name, get)
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	l := p.names.labels("namespace", project)
+	l["pod-security.kubernetes.io/enforce"] = string(p.opts.Profile)
+	_, err = p.api.core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Labels: l, Annotations: map[string]string{annotationProject: project},
+	}}, create)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}

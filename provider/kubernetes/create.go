@@ -1,0 +1,367 @@
+package kubernetes
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/lasting"
+	"github.com/seed46cd37a8/atoll/internal/volume"
+)
+
+// Create implements atoll.Provider.
+func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	spec, err := spec.MadeBy("kubernetes")
+	if err != nil {
+		return nil, err
+	}
+	if err := p.refuse(spec); err != nil {
+		return nil, err
+	}
+	if err := volume.Mountable(spec); err != nil {
+		return nil, err
+	}
+	if err := p.view.open(ctx, "create"); err != nil {
+		return nil, err
+	}
+	release, err := p.locks.Lock(ctx, spec.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	c := &creation{p: p, spec: spec}
+	if err := c.run(ctx); err != nil {
+		c.undo()
+		return nil, p.failed(ctx, "create", spec.ID, err)
+	}
+	p.sweeper.Rouse() // its time may be limited
+	return p.sandbox(spec.ID), nil
+}
+
+// refuse says what of the spec cannot be had.
+func (p *Provider) refuse(spec *atoll.Spec) error {
+	caps, r := p.opts.caps(), spec.Resources
+	for _, wish := range []struct {
+		asked bool
+		what  string
+	}{
+		{spec.User != "" && !caps.Users, "users other than its own with the profile " + string(p.opts.Profile) + ": set kubernetes.profile to " + string(Baseline)},
+		{(spec.Network.Mode == atoll.NetworkOn || spec.Network.Mode == atoll.NetworkEgress) && !p.opts.Enforced, "network mode " + string(spec.Network.Mode) +
+			", because the cluster's network does not enforce NetworkPolicies, as far as is known: see atoll doctor"},
+		{spec.Network.Mode == atoll.NetworkNamed, "networks by name"},
+		{spec.Publishes(), "published ports"},
+		{has(spec, atoll.MountBind), "bind mounts: a pod may run on any node"},
+		{has(spec, atoll.MountVolume) && p.opts.Ephemeral, "volumes, as kubernetes.ephemeral is set"},
+		{spec.Cache, "a cache"},
+		{spec.Snapshot != "", "a snapshot"},
+		{spec.Workspace != (atoll.WorkspaceRef{}), "a workspace"},
+		{r.Disk > 0, "a disk limit"},
+		{r.Processes > 0, "a process limit: it is the node's to set (podPidsLimit)"},
+	} {
+		if wish.asked {
+			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "the kubernetes provider has no support for %s", wish.what)
+		}
+	}
+	return checkAllow(spec)
+}
+
+func has(spec *atoll.Spec, kind atoll.MountType) bool {
+	for _, m := range spec.Mounts {
+		if m.Type == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// owner is a user and his group.
+func owner(user int64) string {
+	n := strconv.FormatInt(user, 10)
+	return n + ":" + n
+}
+
+// A creation is a sandbox on its way. What has been made so far is taken back when it
+// fails.
+type creation struct {
+	p      *Provider
+	spec   *atoll.Spec
+	r      *record  // once it is made
+	claims []string // that were not there before
+}
+
+func (c *creation) run(ctx context.Context) error {
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"namespace", func(ctx context.Context) error { return c.p.ensureNamespace(ctx, c.spec.Project) }},
+		{"record", c.write},
+		{"name", c.name},
+		{"data volume", c.data},
+		{"volumes", c.volumes},
+		{"network", func(ctx context.Context) error { return c.p.isolate(ctx, c.r) }},
+		{"start", c.start},
+		{"made", c.made},
+	} {
+		if c.p.opts.step != nil {
+			if err := c.p.opts.step(step.name); err != nil {
+				return err
+			}
+		}
+		if err := step.do(ctx); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lastTime is how long what has to be done in any case may take.
+const lastTime = 30 * time.Second
+
+// settled calls do with a ctx that lasts: the API server may have done what its client
+// has stopped waiting for, and then nobody would know of it.
+func settled(ctx context.Context, do func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
+	defer cancel()
+	return do(ctx)
+}
+
+// undo takes back what has been made, last things first.
+func (c *creation) undo() {
+	if c.r == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastTime)
+	defer cancel()
+	if err := c.p.drop(ctx, c.r); err != nil {
+		c.p.opts.Log.Error("create: undo", "sandbox", c.spec.ID, "err", err)
+	}
+	for i := len(c.claims) - 1; i >= 0; i-- {
+		if c.claims[i] != c.p.names.data(c.spec.ID) && c.p.mounted(c.r.object.Namespace, c.claims[i]) {
+			continue // another sandbox uses it by now
+		}
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: c.claims[i], Namespace: c.r.object.Namespace}}
+		if c.claims[i] == c.p.names.data(c.spec.ID) {
+			claim.Labels = c.p.names.of(roleVolume, c.spec)
+		}
+		if err := c.p.dropClaim(ctx, claim); err != nil {
+			c.p.opts.Log.Error("create: undo", "volume", c.claims[i], "err", err)
+		}
+	}
+}
+
+// making is how long a creation is thought to go on, unless it says that it does.
+const making = 30 * time.Second
+
+// write writes down that the sandbox is being made. Kinds: ErrAlreadyExists.
+func (c *creation) write(ctx context.Context) error {
+	ns := c.p.namespace(c.spec.Project)
+	now := time.Now()
+	n := note{Spec: *c.spec, State: atoll.StateCreating, Until: now.Add(making), Volume: !c.p.opts.Ephemeral}
+	if c.spec.TTL > 0 {
+		n.Expires = now.Add(time.Duration(c.spec.TTL))
+	}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: c.p.names.sandbox(c.spec.ID), Labels: c.p.names.of(roleSandbox, c.spec),
+		Annotations: map[string]string{annotationCreated: now.UTC().Format(time.RFC3339Nano)},
+	}}
+	if err := n.encode(object); err != nil {
+		return err
+	}
+	if err := c.vacant(ctx); err != nil {
+		return err
+	}
+	return settled(ctx, func(ctx context.Context) error {
+		written, err := c.p.api.core.ConfigMaps(ns).Create(ctx, object, create)
+		if apierrors.IsAlreadyExists(err) {
+			return c.taken()
+		}
+		if err != nil {
+			return c.refusal(err)
+		}
+		c.r = &record{Status: atoll.Status{ID: c.spec.ID}, note: n, object: written}
+		return c.p.view.seen(ctx, written)
+	})
+}
+
+func (c *creation) taken() error {
+	return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
+}
+
+// refusal is what it means that the API server does not make something.
+func (c *creation) refusal(err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return atoll.Errorf("create", c.spec.ID, atoll.ErrUnavailable, "namespace %s is not there: kubectl create namespace %[1]s", c.p.namespace(c.spec.Project))
+	case isQuota(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return atoll.E("create", c.spec.ID, kindOf(err), err)
+	case apierrors.IsForbidden(err):
+		return atoll.Errorf("create", c.spec.ID, atoll.ErrUnavailable, "the cluster does not allow that: %w", err)
+	}
+	return err
+}
+
+// vacant fails if there is a sandbox with this id. What was left of one that nobody goes
+// on making is removed.
+func (c *creation) vacant(ctx context.Context) error {
+	r, err := c.p.look(ctx, "create", c.spec.ID)
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !r.abandoned(time.Now()) {
+		return c.taken()
+	}
+	return c.p.drop(ctx, r)
+}
+
+// abandoned reports whether nobody goes on making the sandbox.
+func (r *record) abandoned(now time.Time) bool {
+	return r.note.State == atoll.StateCreating && now.After(r.note.Until)
+}
+
+// name takes the sandbox's name, or says whose it is.
+func (c *creation) name(ctx context.Context) error {
+	if c.spec.Name == "" {
+		return nil
+	}
+	maps := c.p.api.core.ConfigMaps(c.r.object.Namespace)
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Name: c.p.names.named(c.spec.Project, c.spec.Name), Labels: c.p.names.of(roleName, c.spec), OwnerReferences: ownedBy(c.r),
+	}}
+	for range 3 {
+		err := settled(ctx, func(ctx context.Context) error {
+			_, err := maps.Create(ctx, object, create)
+			return err
+		})
+		if !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		held, err := maps.Get(ctx, object.Name, get)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		owner := held.Labels[labelSession]
+		r, err := c.p.look(ctx, "create", owner)
+		if err == nil && len(held.OwnerReferences) == 1 && held.OwnerReferences[0].UID == r.object.UID && !r.abandoned(time.Now()) {
+			return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", owner)
+		}
+		if err != nil && atoll.KindOf(err) != atoll.ErrNotFound {
+			return err
+		}
+		if err := gone(maps.Delete(ctx, held.Name, now(held.UID))); err != nil { // of one that is no more
+			return err
+		}
+	}
+	return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "others take the name, too")
+}
+
+func (c *creation) data(ctx context.Context) error {
+	if c.p.opts.Ephemeral {
+		return nil
+	}
+	for _, left := range of[*corev1.PersistentVolumeClaim](c.p.view.claim, c.spec.ID) {
+		if project := annotation(left, annotationProject); project != c.spec.Project && left.DeletionTimestamp == nil {
+			return c.others(project) // also where that has a namespace of its own: an id has one data volume
+		}
+	}
+	l := c.p.names.of(roleVolume, c.spec)
+	return c.claim(ctx, c.p.names.data(c.spec.ID), l, "")
+}
+
+func (c *creation) volumes(ctx context.Context) error {
+	for _, m := range c.spec.Mounts {
+		if m.Type != atoll.MountVolume {
+			continue
+		}
+		l := c.p.names.labels(roleVolume, c.spec.Project)
+		l[labelVolume] = labelled(m.Source)
+		if err := c.claim(ctx, c.p.names.volume(c.spec.Project, m.Source), l, m.Source); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts the sandbox, unless it is only to be made.
+func (c *creation) start(ctx context.Context) error {
+	if c.spec.NoStart {
+		return nil
+	}
+	stop := c.keepOn(ctx)
+	defer stop()
+	return c.p.launch(ctx, c.r)
+}
+
+// keepOn says from time to time that the sandbox is still being made, until it is told
+// to stop: pulling an image may take minutes.
+func (c *creation) keepOn(ctx context.Context) (stop func()) {
+	r := *c.r
+	return lasting.Every(ctx, making/3, func(ctx context.Context) {
+		err := c.p.change(ctx, &r, func(_ *corev1.ConfigMap, n *note) error {
+			n.Until = time.Now().Add(making)
+			return nil
+		})
+		if err != nil && ctx.Err() == nil {
+			c.p.opts.Log.Warn("create", "sandbox", c.spec.ID, "err", err)
+		}
+	})
+}
+
+// made writes down that the sandbox is made.
+func (c *creation) made(ctx context.Context) error {
+	return settled(ctx, func(ctx context.Context) error {
+		return c.p.change(ctx, c.r, func(_ *corev1.ConfigMap, n *note) error {
+			if n.State != atoll.StateCreating {
+				return nil
+			}
+			n.Until = time.Time{}
+			if n.State = atoll.StateCreated; !c.spec.NoStart {
+				n.begin(c.r)
+			}
+			return nil
+		})
+	})
+}
+
+// begin notes that a life has begun.
+func (n *note) begin(r *record) {
+	*n = note{
+		Spec: n.Spec, Expires: n.Expires, Volume: n.Volume,
+		State: atoll.StateRunning, Pod: r.note.Pod, Started: time.Now(), Image: n.Image,
+	}
+}
+
+// refused is why the pod of a sandbox cannot be made.
+func (p *Provider) refused(r *record, err error) error {
+	if apierrors.IsForbidden(err) && !isQuota(err) {
+		return atoll.Errorf("create", r.ID, atoll.ErrUnavailable, "the cluster does not allow its pod: %w", err)
+	}
+	if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "image") {
+		return atoll.E("create", r.ID, atoll.ErrInvalid, err)
+	}
+	return err
+}

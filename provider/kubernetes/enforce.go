@@ -1,0 +1,161 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Enforces reports whether the cluster's network enforces NetworkPolicies. It is tried
+// once, which takes some seconds, and noted in the cluster, for all who share it: of two
+// pods that try to reach the API server, a policy keeps one from everything. When neither
+// of them can reach it, nothing is known, and nothing noted. Kinds: those of New,
+// ErrUnavailable, ErrDenied.
+func Enforces(ctx context.Context, opts Options) (bool, error) {
+	p, err := New(opts)
+	if err != nil {
+		return false, err
+	}
+	defer p.Close()
+	maps, name := p.api.core.ConfigMaps(opts.Namespace), p.names.cluster()
+	noted, err := maps.Get(ctx, name, get)
+	if err == nil {
+		return noted.Data[keyPolicies] == enforced, nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return false, p.failed(ctx, "probe", "", err)
+	}
+	var without, with bool
+	var both errgroup.Group
+	both.Go(func() (err error) { without, err = p.reaches(ctx, false); return err })
+	both.Go(func() (err error) { with, err = p.reaches(ctx, true); return err })
+	if err := both.Wait(); err != nil {
+		return false, err
+	}
+	if !without {
+		return false, atoll.Errorf("probe", "kubernetes", atoll.ErrUnavailable, "a pod without a policy cannot reach the API server, so there is no telling what a policy does")
+	}
+	value := ignored
+	if !with {
+		value = enforced
+	}
+	_, err = maps.Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: p.names.labels(roleProbe, "")},
+		Data:       map[string]string{keyPolicies: value},
+	}, create)
+	if apierrors.IsAlreadyExists(err) {
+		err = nil
+	}
+	return value == enforced, p.failed(ctx, "probe", "", err)
+}
+
+// What is noted of a cluster.
+const (
+	keyPolicies = "network-policies"
+	enforced    = "enforced"
+	ignored     = "ignored"
+)
+
+// reaches reports whether a pod, with a policy that allows nothing or without one, can
+// reach the API server.
+func (p *Provider) reaches(ctx context.Context, shut bool) (bool, error) {
+	id := atoll.NewID()
+	spec := &atoll.Spec{ID: id, Project: atoll.DefaultProject}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.names.probe(id), Labels: p.names.of(roleProbe, spec)}, Spec: p.podSpec(spec)}
+	c := &pod.Spec.Containers[0]
+	c.Lifecycle, c.Command = nil, []string{guestProgram, "reach", "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"}
+	pods := p.api.core.Pods(p.opts.Namespace)
+	made, err := pods.Create(ctx, pod, create)
+	if err != nil {
+		return false, p.failed(ctx, "probe", "", p.refused(&record{}, err))
+	}
+	defer func() {
+		if err := settledLast(func(ctx context.Context) error { return p.kill(ctx, made) }); err != nil {
+			p.opts.Log.Warn("probe", "pod", made.Name, "err", err)
+		}
+	}()
+	if shut {
+		_, err := p.api.net.NetworkPolicies(p.opts.Namespace).Create(ctx, &networkingv1.NetworkPolicy{
+			ObjectMeta: metav1.ObjectMeta{Name: made.Name, Labels: p.names.of(roleProbe, spec), OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "v1", Kind: "Pod", Name: made.Name, UID: made.UID},
+			}},
+			Spec: networkingv1.NetworkPolicySpec{
+				PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{labelSession: id}},
+				PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
+			},
+		}, create)
+		if err != nil {
+			return false, p.failed(ctx, "probe", "", err)
+		}
+		defer func() { // in case nobody collects what belonged to a pod
+			_ = settledLast(func(ctx context.Context) error {
+				return gone(p.api.net.NetworkPolicies(p.opts.Namespace).Delete(ctx, made.Name, now("")))
+			})
+		}()
+	}
+	return p.exitOf(ctx, made)
+}
+
+// exitOf waits for the end of a pod that tries to reach something, and reports whether it
+// could.
+func (p *Provider) exitOf(ctx context.Context, pod *corev1.Pod) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.opts.Patience)
+	defer cancel()
+	w, err := p.api.core.Pods(pod.Namespace).Watch(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", pod.Name).String(), ResourceVersion: pod.ResourceVersion,
+	})
+	if err != nil {
+		return false, p.failed(ctx, "probe", "", err)
+	}
+	defer w.Stop()
+	var last *hindrance
+	for ev := range w.ResultChan() {
+		now, ok := ev.Object.(*corev1.Pod)
+		if !ok {
+			continue
+		}
+		switch now.Status.Phase {
+		case corev1.PodSucceeded:
+			return true, nil
+		case corev1.PodFailed:
+			return false, nil
+		}
+		if last = hindered(now); last != nil && last.final {
+			break
+		}
+	}
+	err = errors.New("it has not come to its end")
+	if last != nil {
+		err = errors.New(last.text)
+	}
+	return false, atoll.Errorf("probe", "kubernetes", atoll.ErrUnavailable, "the pod %s, by which is found out whether NetworkPolicies are enforced: %w", pod.Name, err)
+}
+
+// Place names the namespace and what is in it, the same for all who reach it, however
+// they do: by a configuration that Kubernetes itself puts into each namespace. Kinds:
+// ErrUnavailable, ErrDenied.
+func Place(ctx context.Context, opts Options) (string, error) {
+	opts.fill()
+	client, err := newAPI(opts.Config)
+	if err != nil {
+		return "", atoll.E("open", "kubernetes", atoll.ErrInvalid, err)
+	}
+	defer client.close()
+	namespace := opts.Namespace
+	if opts.PerProject {
+		namespace = metav1.NamespaceDefault
+	}
+	root, err := client.core.ConfigMaps(namespace).Get(ctx, "kube-root-ca.crt", get)
+	if err != nil {
+		return "", atoll.E("open", "kubernetes", kindOf(err), err)
+	}
+	return "kubernetes:" + string(root.UID) + "/" + opts.Namespace + "/" + opts.Prefix, nil
+}

@@ -1,0 +1,29 @@
+package kubernetes
+
+import authorizationv1 "k8s.io/api/authorization/v1"
+
+// OnStep has step asked before each step of a creation, and of a start.
+func OnStep(opts *Options, step func(name string) error) { opts.step = step }
+
+// Needed are the verbs that the account has to have, as "VERB GROUP/RESOURCE".
+func Needed(perProject bool) (list []string) {
+	all := needed
+	if perProject {
+		all = append(all[:len(all):len(all)], neededPerProject...)
+	}
+	return listed(all)
+}
+
+// NeededAgents are those that it has to have besides for agent-sandbox.
+func NeededAgents() []string { return listed(neededAgents) }
+
+func listed(all []authorizationv1.ResourceAttributes) (list []string) {
+	for _, a := range all {
+		what := a.Verb + " " + a.Group + "/" + a.Resource
+		if a.Subresource != "" {
+			what += "/" + a.Subresource
+		}
+		list = append(list, what)
+	}
+	return list
+}

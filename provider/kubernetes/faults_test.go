@@ -1,0 +1,283 @@
+//go:build linux
+
+package kubernetes_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/kubernetes"
+)
+
+// provider is open's, closed at the end of the test, which finds nothing left then.
+func provider(t *testing.T, change ...func(*kubernetes.Options)) *kubernetes.Provider {
+	t.Helper()
+	p := open(t, change...)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		all, err := p.List(ctx, atoll.Filter{})
+		if err != nil {
+			t.Errorf("List: %v", err)
+		}
+		for _, st := range all {
+			if sb, err := p.Get(ctx, st.ID); err == nil {
+				if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+					t.Errorf("Remove: %v", err)
+				}
+			}
+		}
+		if err := p.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return p
+}
+
+func created(t *testing.T, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
+	t.Helper()
+	sb, err := p.Create(t.Context(), &spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sb
+}
+
+func shell(script string) *atoll.Command {
+	return &atoll.Command{Args: []string{"/bin/busybox", "sh", "-c", script}}
+}
+
+// says runs a script, and returns what it prints.
+func says(t *testing.T, sb atoll.Sandbox, script string) string {
+	t.Helper()
+	cmd := shell(script)
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := atoll.Run(t.Context(), sb, cmd); err != nil {
+		t.Fatalf("%s: %v", script, err)
+	}
+	return out.String()
+}
+
+// becomes waits until a sandbox is as want says.
+func becomes(t *testing.T, sb atoll.Sandbox, within time.Duration, what string, want func(atoll.Status) bool) atoll.Status {
+	t.Helper()
+	for end := time.Now().Add(within); ; time.Sleep(50 * time.Millisecond) {
+		st, err := sb.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want(st) {
+			return st
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it is %s, ready %v (%s), want it %s", st.State, st.Ready, st.Reason, what)
+		}
+	}
+}
+
+// While the API server is away, sandboxes go on, and so does what is asked of them; when
+// it is back, so is everything else, and no output is lost.
+func TestAPIServerRestarts(t *testing.T) {
+	c, p := lab(t), provider(t)
+	sb := created(t, p, atoll.Spec{Name: "on"})
+	cmd := shell("i=0; while [ $i -lt 300 ]; do echo $i; i=$((i+1)); sleep 0.05; done")
+	long, err := sb.Exec(t.Context(), cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Hold(t, "kube-apiserver")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if _, err := p.Create(ctx, &atoll.Spec{}); err == nil {
+		t.Error("a sandbox was made while there was no API server")
+	}
+	if all, err := p.List(t.Context(), atoll.Filter{}); err != nil || len(all) != 1 {
+		t.Errorf("List: %d, %v", len(all), err)
+	}
+	c.Release(t, "kube-apiserver")
+	again, err := sb.Process(t.Context(), long.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := again.Attach(t.Context(), &atoll.Attachment{Stdout: &out}); err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count(out.String(), "\n"); lines != 300 {
+		t.Errorf("it printed %d lines, want 300", lines)
+	}
+	if other := created(t, p, atoll.Spec{Name: "after"}); says(t, other, "echo made") != "made\n" {
+		t.Error("the sandbox that was made afterwards does not work")
+	}
+}
+
+// A node that is lost makes its sandboxes not ready, and they are as they were when it is
+// found.
+func TestNodeIsLost(t *testing.T) {
+	c, p := lab(t), provider(t)
+	sb := created(t, p, atoll.Spec{})
+	says(t, sb, "echo work > /work/file")
+	c.Kubectl(t, "wait", "pod/"+optionsOf(p).Prefix+"-"+sb.ID(), "--for=condition=Ready", "--timeout=30s") // as its node has said by then
+	c.Hold(t, "kubelet")
+	st := becomes(t, sb, time.Minute, "not ready", func(st atoll.Status) bool { return !st.Ready })
+	if st.State != atoll.StateRunning || !strings.Contains(st.Reason, "node node1 does not answer") {
+		t.Errorf("it is %s (%s)", st.State, st.Reason)
+	}
+	c.Release(t, "kubelet")
+	becomes(t, sb, time.Minute, "ready", func(st atoll.Status) bool { return st.Ready && st.State == atoll.StateRunning })
+	if got := says(t, sb, "cat /work/file"); got != "work\n" {
+		t.Errorf("its file has %q", got)
+	}
+}
+
+// A pod that somebody else deletes is told, and another one has the same volume.
+func TestPodIsDeleted(t *testing.T) {
+	p := provider(t)
+	sb := created(t, p, atoll.Spec{})
+	says(t, sb, "echo work > /work/file")
+	crash(t, p, sb)
+	st := becomes(t, sb, 10*time.Second, "failed", func(st atoll.Status) bool { return st.State == atoll.StateFailed })
+	if !strings.Contains(st.Reason, "its pod was deleted by somebody else") {
+		t.Errorf("the reason is %q", st.Reason)
+	}
+	if err := sb.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := says(t, sb, "cat /work/file"); got != "work\n" {
+		t.Errorf("its file has %q", got)
+	}
+}
+
+// A data volume that somebody else deletes is no empty one.
+func TestVolumeIsDeleted(t *testing.T) {
+	p := provider(t)
+	sb := created(t, p, atoll.Spec{})
+	if err := sb.Stop(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	lab(t).Kubectl(t, "delete", "pvc", optionsOf(p).Prefix+"-data-"+sb.ID())
+	if err := sb.Start(t.Context()); atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(err.Error(), "was deleted by somebody else") {
+		t.Errorf("Start: %v", err)
+	}
+}
+
+// What a pod may not have, or nobody has, is said in Kubernetes's words, and nothing is
+// left.
+func TestRefusals(t *testing.T) {
+	c := lab(t)
+	namespace := "n" + atoll.NewID()[:8]
+	c.Kubectl(t, "create", "namespace", namespace)
+	t.Cleanup(func() { c.Kubectl(t, "delete", "namespace", namespace) })
+	c.Kubectl(t, "-n", namespace, "create", "quota", "few", "--hard=pods=1")
+	p := provider(t, func(o *kubernetes.Options) { o.Namespace = namespace })
+	hasty := provider(t, func(o *kubernetes.Options) { o.Namespace, o.Patience = namespace, 5*time.Second })
+	for _, tt := range []struct {
+		what string
+		spec atoll.Spec
+		kind atoll.Kind
+		says string
+	}{
+		{"no node is large enough", atoll.Spec{Resources: atoll.Resources{Memory: 100 << 40}}, atoll.ErrExhausted, "Insufficient memory"},
+		{"no node has GPUs", atoll.Spec{Resources: atoll.Resources{GPUs: "1"}}, atoll.ErrExhausted, "Insufficient nvidia.com/gpu"},
+		{"there is no such image", atoll.Spec{Image: "localhost:1/none:1"}, atoll.ErrUnavailable, "pull"},
+		{"that is no image", atoll.Spec{Image: "Not An Image"}, atoll.ErrInvalid, "image"},
+	} {
+		with := hasty
+		if tt.kind == atoll.ErrInvalid { // which is for ever, and nobody's patience is needed
+			with = p
+		}
+		_, err := with.Create(t.Context(), &tt.spec)
+		c.Kubectl(t, "-n", namespace, "wait", "quota", "few", "--for=jsonpath={.status.used.pods}=0", "--timeout=60s") // it is counted down late
+		if atoll.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v, want %s with %q", tt.what, err, tt.kind, tt.says)
+		}
+	}
+	created(t, p, atoll.Spec{})
+	if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted || !strings.Contains(err.Error(), "exceeded quota: few") {
+		t.Errorf("one more than the quota: %v", err)
+	}
+	if all, err := p.List(t.Context(), atoll.Filter{}); len(all) != 1 || err != nil {
+		t.Errorf("List: %d, %v", len(all), err)
+	}
+}
+
+// A main process that takes more memory than there may be says so.
+func TestOutOfMemory(t *testing.T) {
+	p := provider(t)
+	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "sleep 1; exec tail -c 200m /dev/zero"}, Resources: atoll.Resources{Memory: 64 << 20}})
+	st := becomes(t, sb, 30*time.Second, "ended", func(st atoll.Status) bool { return st.State != atoll.StateRunning })
+	if st.Exit == nil || st.Exit.Signal != atoll.SIGKILL {
+		t.Errorf("it is %s (%s), %+v", st.State, st.Reason, st.Exit)
+	}
+}
+
+// What is in a namespace keeps nobody from deleting it.
+func TestNamespaceIsDeleted(t *testing.T) {
+	c := lab(t)
+	p := provider(t, func(o *kubernetes.Options) { o.Namespace, o.PerProject = "p"+atoll.NewID()[:8], true })
+	one := created(t, p, atoll.Spec{Project: "one", Name: "same"})
+	other := created(t, p, atoll.Spec{Project: "other", Name: "same"})
+	namespaces := strings.Fields(c.Kubectl(t, "get", "namespaces", "-l", "atoll/owner="+optionsOf(p).Prefix, "-o", "jsonpath={.items[*].metadata.name}"))
+	if len(namespaces) != 2 {
+		t.Fatalf("the namespaces are %q", namespaces)
+	}
+	c.Kubectl(t, "delete", "namespace", strings.Fields(c.Kubectl(t, "get", "pods", "-A", "-l", "atoll/session="+one.ID(), "-o", "jsonpath={.items[0].metadata.namespace}"))[0], "--timeout=60s")
+	if _, err := one.Status(t.Context()); atoll.KindOf(err) != atoll.ErrNotFound {
+		t.Errorf("Status of one: %v, want ErrNotFound", err)
+	}
+	if got := says(t, other, "echo here"); got != "here\n" {
+		t.Errorf("the other project's says %q", got)
+	}
+	if err := p.RemoveProject(t.Context(), "other"); err != nil {
+		t.Error(err)
+	}
+	c.Kubectl(t, "wait", "namespace", "-l", "atoll/owner="+optionsOf(p).Prefix, "--for=delete", "--timeout=60s")
+}
+
+// Two programs that share a cluster see at once what either does.
+func TestTwoPrograms(t *testing.T) {
+	a := provider(t)
+	b := reopen(t, a)
+	defer b.Close()
+	if _, err := b.List(t.Context(), atoll.Filter{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		sb := created(t, a, atoll.Spec{Name: "web"})
+		there, err := atoll.Resolve(t.Context(), b, "", "web")
+		if err != nil || there.ID() != sb.ID() {
+			t.Fatalf("Resolve: %v, %v", there, err)
+		}
+		if _, err := b.Create(t.Context(), &atoll.Spec{Name: "web"}); atoll.KindOf(err) != atoll.ErrAlreadyExists {
+			t.Errorf("Create with the same name: %v", err)
+		}
+		if got := says(t, there, "echo from there"); got != "from there\n" {
+			t.Errorf("it says %q", got)
+		}
+		if err := there.Stop(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := sb.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := says(t, there, "echo again"); got != "again\n" {
+			t.Errorf("it says %q", got)
+		}
+		if err := there.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) { // it is seen to have ended first
+			_, err := sb.Exec(t.Context(), shell("true"))
+			if atoll.KindOf(err) == atoll.ErrNotFound {
+				break
+			}
+			if atoll.KindOf(err) != atoll.ErrStopped || time.Now().After(end) {
+				t.Fatalf("Exec in what another program has removed: %v", err)
+			}
+		}
+	}
+}

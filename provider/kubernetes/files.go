@@ -1,0 +1,104 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/lasting"
+	"github.com/seed46cd37a8/atoll/internal/visit"
+)
+
+// caretakerTime is how long a caretaker stays when nobody needs it.
+const caretakerTime = 30 * time.Second
+
+func caretakerOf(id string) string { return "caretaker-" + id }
+
+// caretaker returns the volumes of a stopped sandbox, as a guest serves them whose pod
+// has nothing else of the sandbox. It ends by itself, and goes with the next sweep.
+func (p *Provider) caretaker(ctx context.Context, op, id string, names []string) (atoll.Sandbox, error) {
+	release, err := p.locks.Lock(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	r, err := p.look(ctx, op, id)
+	if err != nil {
+		return nil, err
+	}
+	if r.State == atoll.StateRunning {
+		return p.inside(ctx, op, id) // meanwhile
+	}
+	if !r.note.Volume {
+		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped, and has no volumes")
+	}
+	if err := lasting.AtRest(op, id, &r.Spec, names); err != nil {
+		return nil, err
+	}
+	return p.visits.Reach(ctx, op, caretakerOf(id), p.opts.Patience+visitTime, func(ctx context.Context) (visit.Inside, error) {
+		return p.hire(ctx, op, r)
+	})
+}
+
+// hire connects to the caretaker of the sandbox, which it starts unless another program
+// has.
+func (p *Provider) hire(ctx context.Context, op string, r *record) (visit.Inside, error) {
+	for _, pod := range p.view.pods(r.ID, roleCaretaker) {
+		if !ended(pod) && runs(pod) {
+			if g, err := p.connect(ctx, pod, r.ID); err == nil {
+				return g, nil
+			}
+		}
+		if err := p.kill(ctx, pod); err != nil { // one that nobody reaches any more
+			return nil, p.failed(ctx, op, r.ID, err)
+		}
+	}
+	of := *r
+	spec := *r.note.Spec.Clone()
+	spec.Cmd, spec.TTY, spec.OpenStdin, spec.IdleStop = nil, nil, false, atoll.Duration(caretakerTime)
+	spec.Resources.GPUs = ""
+	of.note.Spec = spec
+	pod, err := p.pod(&of)
+	if err != nil {
+		return nil, err
+	}
+	pod.Name, pod.Labels[labelRole] = p.names.caretaker(r.ID), roleCaretaker
+	made, err := p.api.core.Pods(pod.Namespace).Create(ctx, pod, create)
+	if apierrors.IsAlreadyExists(err) {
+		made, err = p.api.core.Pods(pod.Namespace).Get(ctx, pod.Name, get)
+	}
+	if err != nil {
+		return nil, p.failed(ctx, op, r.ID, p.refused(r, err))
+	}
+	patience, cancel := context.WithTimeout(ctx, p.opts.Patience)
+	defer cancel()
+	var now *corev1.Pod
+	err = p.view.wait(patience, r.ID, func() bool {
+		i := slices.IndexFunc(p.view.pods(r.ID, roleCaretaker), func(pod *corev1.Pod) bool { return pod.UID == made.UID })
+		if i < 0 {
+			return false
+		}
+		now = p.view.pods(r.ID, roleCaretaker)[i]
+		h := hindered(now)
+		return runs(now) || ended(now) || h != nil && h.final
+	})
+	if err == nil && runs(now) {
+		g, connectErr := p.connect(ctx, pod, r.ID)
+		if connectErr == nil {
+			return g, nil
+		}
+		err = connectErr
+	}
+	if now != nil {
+		if h := hindered(now); h != nil {
+			err = p.hindrance(r.ID, now, h)
+		}
+	}
+	_ = settledLast(func(ctx context.Context) error { return p.kill(ctx, made) })
+	return nil, atoll.Errorf(op, r.ID, atoll.ErrUnavailable, "its volumes cannot be reached: %w", cmp.Or(err, errEnded))
+}

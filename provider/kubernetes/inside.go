@@ -1,0 +1,120 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/visit"
+)
+
+// inside returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
+// ErrUnavailable.
+func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, error) {
+	inside, err := p.visits.Reach(ctx, op, id, visitTime, func(ctx context.Context) (visit.Inside, error) {
+		r, err := p.look(ctx, op, id)
+		if err != nil {
+			return nil, err
+		}
+		if mustRun(op, &r.Status) != nil { // as far as is seen
+			if r, err = p.fresh(ctx, op, id); err != nil {
+				return nil, err
+			}
+		}
+		if err := mustRun(op, &r.Status); err != nil {
+			return nil, err
+		}
+		g, err := p.connect(ctx, r.pod, id)
+		if err != nil {
+			return nil, p.unreached(ctx, op, id, err)
+		}
+		return g, nil
+	})
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil { // who ends the sandbox has given up the attempt
+		if ended := p.ends(ctx, op, id); ended != nil {
+			return nil, ended
+		}
+	}
+	return inside, err
+}
+
+// enter is inside, of a sandbox whose pod has just been started. What others have begun to
+// reach before that comes to ErrStopped, which is their answer and not ours.
+func (p *Provider) enter(ctx context.Context, op, id string, pod *corev1.Pod) error {
+	for {
+		_, err := p.visits.Reach(ctx, op, id, visitTime, func(ctx context.Context) (visit.Inside, error) {
+			return p.connect(ctx, pod, id)
+		})
+		if !errors.Is(err, atoll.ErrStopped) {
+			return err
+		}
+	}
+}
+
+// visitTime is how long it may take to connect to a guest.
+const visitTime = 30 * time.Second
+
+// unreached says what it means that the guest cannot be reached: most likely the sandbox
+// has just ended.
+func (p *Provider) unreached(ctx context.Context, op, id string, err error) error {
+	if ctx.Err() != nil {
+		return atoll.E(op, id, atoll.ErrUnavailable, ctx.Err())
+	}
+	if ended := p.ends(ctx, op, id); ended != nil {
+		return ended
+	}
+	return atoll.Errorf(op, id, atoll.ErrUnavailable, "its guest cannot be reached: %w", err)
+}
+
+// lastMoment is how long a node may take to say that a container has ended whose guest
+// has just gone: it looks every second.
+const lastMoment = 3 * time.Second
+
+// ends waits a moment for the sandbox to end, and is the error of what needs it to run;
+// nil if it does.
+func (p *Provider) ends(ctx context.Context, op, id string) (err error) {
+	wait, cancel := context.WithTimeout(ctx, lastMoment)
+	defer cancel()
+	_ = p.view.wait(wait, id, func() bool {
+		var r *record
+		if r, err = p.look(wait, op, id); err == nil {
+			err = mustRun(op, &r.Status)
+		}
+		return err != nil
+	})
+	if wait.Err() != nil && ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || err == nil) {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// connect connects to the guest of a pod: its program is executed once more, and lends
+// its streams.
+func (p *Provider) connect(ctx context.Context, pod *corev1.Pod, id string) (visit.Inside, error) {
+	conn, err := p.execute(ctx, pod, "connect")
+	if err != nil {
+		return nil, err
+	}
+	g, err := guest.Acquaint(ctx, conn, id)
+	if err != nil {
+		_ = conn.Close()
+		return nil, errors.Join(err, conn.complaint())
+	}
+	return g, nil
+}
+
+// execute has the guest's program executed once more in a pod.
+func (p *Provider) execute(ctx context.Context, pod *corev1.Pod, what string) (*conn, error) {
+	req := p.api.core.RESTClient().Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("exec").VersionedParams(&corev1.PodExecOptions{
+		Container: mainContainer, Command: []string{guestPath, what}, Stdin: true, Stdout: true, Stderr: true,
+	}, scheme.ParameterCodec)
+	return dial(ctx, p.api.streams, req.URL())
+}

@@ -1,0 +1,346 @@
+// Package kubernetes is a provider whose sandboxes are pods of a Kubernetes cluster.
+// What is known of a sandbox is with the API server, in a ConfigMap that is its record:
+// pods and network policies belong to it and go with it, its data volume is a
+// PersistentVolumeClaim that outlives both. Any number of programs can share a cluster,
+// and one that dies loses nothing.
+//
+// The guest comes into a pod with an image of its own, and starts all that runs in the
+// sandbox. It is spoken to over one stream of exec, which carries all requests.
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/keyed"
+	"github.com/seed46cd37a8/atoll/internal/sweeper"
+	"github.com/seed46cd37a8/atoll/internal/visit"
+)
+
+// Options say which cluster, and how. Config and GuestImage are required.
+type Options struct {
+	// Config reaches the API server. It is not changed.
+	Config *rest.Config
+	// Namespace is where sandboxes are made. With PerProject it is what the names of
+	// the projects' namespaces begin with, which are made when they are needed.
+	Namespace  string
+	PerProject bool
+	// Prefix begins the names of what is made; empty means "atoll". Servers that share a
+	// namespace and not their sandboxes have different ones.
+	Prefix string
+
+	// Image is that of sandboxes that name none; empty means DefaultImage.
+	Image string
+	// GuestImage has the guest's program, cmd/atoll-guest, as /atoll-guest.
+	GuestImage string
+	// Pull is when nodes pull images: "Always", "Never" or, when empty, "IfNotPresent".
+	Pull string
+	// PullSecrets name the secrets of the namespace by which they do.
+	PullSecrets []string
+
+	// Profile is the Pod Security Standard that pods keep; empty means Restricted.
+	Profile Profile
+	// User is whose all in a sandbox is with Restricted; 0 means DefaultUser.
+	User int64
+	// Runtime is the RuntimeClass of pods, such as "gvisor" or "kata".
+	Runtime string
+	// Requests is what part of its limits of memory and CPU a sandbox asks for; 0 means
+	// all of them, and 0.5 puts twice as many on a node.
+	Requests float64
+	// NodeSelector and Tolerations say on which nodes pods run.
+	NodeSelector map[string]string
+	Tolerations  []Toleration
+	// ServiceAccount is that of pods, which get no token of it.
+	ServiceAccount string
+	// GPU is the resource of which Spec.Resources.GPUs counts; empty means
+	// "nvidia.com/gpu".
+	GPU string
+	// Patience is how long a pod may wait for a node; 0 means DefaultPatience.
+	Patience time.Duration
+
+	// AgentSandbox says who makes pods; empty means AgentSandboxOff.
+	AgentSandbox AgentSandbox
+
+	// WarmPods is how many pods agent-sandbox keeps ready, for sandboxes that are made with
+	// Image and WarmResources, and have nothing mounted. Only for Ephemeral ones, as a pod
+	// that is there gets no volume any more.
+	WarmPods      int
+	WarmResources atoll.Resources
+
+	// Ephemeral makes sandboxes without data volumes: what they have ends with their pod.
+	Ephemeral bool
+	// StorageClass is that of data volumes; empty means the cluster's default.
+	StorageClass string
+	// VolumeSize is that of a data volume; 0 means DefaultVolumeSize.
+	VolumeSize atoll.Bytes
+	// SharedVolumes has named volumes made for many nodes (ReadWriteMany), if their
+	// class can do that; else all who share one run on one node.
+	SharedVolumes bool
+
+	// Enforced says that the cluster's network enforces NetworkPolicies: see Enforces.
+	Enforced bool
+
+	// Log is told of what cannot be returned; nil discards.
+	Log *slog.Logger
+
+	step func(name string) error // for tests: asked before each step of a creation
+}
+
+// A Profile is one of the Pod Security Standards.
+type Profile string
+
+// The profiles.
+const (
+	Restricted Profile = "restricted" // one user who is not root, and no capabilities
+	Baseline   Profile = "baseline"   // root inside, with what it takes to act as other users there
+)
+
+// A Toleration is a taint of nodes that pods tolerate.
+type Toleration struct {
+	Key, Value, Effect string // an empty Key is all taints; an empty Value is any
+}
+
+// What holds unless Options say otherwise.
+const (
+	DefaultImage      = "ubuntu:22.04"
+	DefaultUser       = 1000
+	DefaultPatience   = 2 * time.Minute // a cluster may have to add a node
+	DefaultVolumeSize = 8 << 30
+)
+
+// A Provider is an atoll.Provider.
+type Provider struct {
+	opts    Options
+	names   names
+	api     *api
+	view    *view
+	visits  *visit.Visits
+	events  *events
+	sweeper *sweeper.Sweeper
+	locks   keyed.Locks // keep what this program does to a sandbox apart; the API server keeps others apart, by names and revisions
+	maker   maker       // once the view is open
+
+	work sync.WaitGroup // what goes on without its caller
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// New returns a provider of a cluster's sandboxes. It does not connect. Kinds:
+// ErrInvalid.
+func New(opts Options) (*Provider, error) {
+	bad := func(format string, args ...any) error {
+		return atoll.Errorf("open", "kubernetes", atoll.ErrInvalid, format, args...)
+	}
+	opts.fill()
+	switch {
+	case opts.Config == nil:
+		return nil, bad("no cluster given")
+	case opts.Namespace == "":
+		return nil, bad("no namespace given")
+	case opts.GuestImage == "":
+		return nil, bad("no guest image given: kubernetes.guest_image is an image with the program atoll-guest, such as the server's own")
+	case !validPrefix.MatchString(string(opts.Prefix)):
+		return nil, bad("prefix %q: use up to 20 lower-case letters, digits and '-', beginning with a letter", opts.Prefix)
+	case opts.Profile != Restricted && opts.Profile != Baseline:
+		return nil, bad("profile %q: use %s or %s", opts.Profile, Restricted, Baseline)
+	case !slices.Contains([]string{"Always", "Never", "IfNotPresent"}, opts.Pull):
+		return nil, bad("pull %q: use Always, Never or IfNotPresent", opts.Pull)
+	case !slices.Contains([]AgentSandbox{AgentSandboxOff, AgentSandboxAuto, AgentSandboxOn}, opts.AgentSandbox):
+		return nil, bad("agent_sandbox %q: use %s, %s or %s", opts.AgentSandbox, AgentSandboxOff, AgentSandboxAuto, AgentSandboxOn)
+	case opts.WarmPods < 0:
+		return nil, bad("warm_pods %d: must not be negative", opts.WarmPods)
+	case opts.WarmPods > 0 && (opts.AgentSandbox == AgentSandboxOff || !opts.Ephemeral || opts.PerProject):
+		return nil, bad("warm_pods %d: agent-sandbox keeps them (agent_sandbox), without volumes (ephemeral), in one namespace (no namespace_per_project)", opts.WarmPods)
+	case opts.Requests <= 0 || opts.Requests > 1:
+		return nil, bad("requests %v: must be above 0, and 1 at most", opts.Requests)
+	case opts.User < 0:
+		return nil, bad("user %d: must be the number of a user other than root", opts.User)
+	}
+	client, err := newAPI(opts.Config)
+	if err != nil {
+		return nil, atoll.E("open", "kubernetes", atoll.ErrInvalid, err)
+	}
+	p := &Provider{opts: opts, names: names(opts.Prefix), api: client, visits: visit.New(), sweeper: sweeper.New()}
+	p.view = newView(p)
+	p.events = newEvents(p)
+	p.sweeper.Start(p.sweep)
+	return p, nil
+}
+
+// fill replaces what is not set by what holds then.
+func (o *Options) fill() {
+	for _, s := range []struct {
+		field *string
+		value string
+	}{{&o.Prefix, "atoll"}, {&o.Image, DefaultImage}, {&o.Pull, "IfNotPresent"}, {&o.GPU, "nvidia.com/gpu"}} {
+		if *s.field == "" {
+			*s.field = s.value
+		}
+	}
+	if o.Profile == "" {
+		o.Profile = Restricted
+	}
+	if o.AgentSandbox == "" {
+		o.AgentSandbox = AgentSandboxOff
+	}
+	if o.User == 0 {
+		o.User = DefaultUser
+	}
+	if o.Requests == 0 {
+		o.Requests = 1
+	}
+	if o.Patience == 0 {
+		o.Patience = DefaultPatience
+	}
+	if o.VolumeSize == 0 {
+		o.VolumeSize = DefaultVolumeSize
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Info implements atoll.Provider.
+func (p *Provider) Info() atoll.Info { return p.opts.Info() }
+
+// Info describes a provider that is made with o.
+func (o *Options) Info() atoll.Info {
+	isolation := atoll.IsolationContainer
+	return atoll.Info{Name: "kubernetes", Isolation: isolation, Caps: o.caps()}
+}
+
+func (o *Options) caps() atoll.Caps {
+	return atoll.Caps{
+		Durable:      atoll.DurableNone,
+		Restart:      true,
+		Survives:     true,
+		Reattach:     true,
+		ExitSignal:   true,
+		IdleStop:     true,
+		Extend:       true,
+		TTY:          true,
+		Files:        true,
+		Dial:         true,
+		Images:       true,
+		Users:        o.Profile == Baseline,
+		Volumes:      !o.Ephemeral,
+		Tmpfs:        true,
+		ReadOnlyRoot: true,
+		MemoryLimit:  true,
+		CPULimit:     true,
+		NetworkNone:  o.Enforced,
+		NetworkOn:    o.Enforced,
+		Egress:       o.Enforced,
+		GPU:          true,
+	}
+}
+
+// namespace is that of a project.
+func (p *Provider) namespace(project string) string {
+	if !p.opts.PerProject {
+		return p.opts.Namespace
+	}
+	return p.opts.Namespace + "-" + hash(project)
+}
+
+// Close implements atoll.Provider.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	closed := p.closed
+	p.closed = true
+	p.mu.Unlock()
+	if closed {
+		return nil
+	}
+	p.sweeper.Close()
+	p.events.close()
+	p.work.Wait()
+	p.visits.Close()
+	p.view.close()
+	p.api.close()
+	return nil
+}
+
+// Get implements atoll.Provider.
+func (p *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+	n, err := atoll.NormalizeID(id)
+	if err != nil || n == "" {
+		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
+	}
+	if _, err := p.look(ctx, "get", n); err != nil {
+		return nil, err
+	}
+	return p.sandbox(n), nil
+}
+
+// List implements atoll.Provider.
+func (p *Provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
+	if err := p.view.open(ctx, "list"); err != nil {
+		return nil, err
+	}
+	var list []atoll.Status
+	for _, object := range p.view.records() {
+		if r := p.read(object); f.Match(r.Status) {
+			list = append(list, r.Status)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b atoll.Status) int { return a.Created.Compare(b.Created) })
+	return list, nil
+}
+
+// Resolve implements atoll.Resolver.
+func (p *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
+	object, err := p.api.core.ConfigMaps(p.namespace(project)).Get(ctx, p.names.named(project, name), get)
+	if err != nil {
+		return "", p.failed(ctx, "get", name, err)
+	}
+	return object.Labels[labelSession], nil
+}
+
+// failed gives an error of the API server its kind.
+func (p *Provider) failed(ctx context.Context, op, id string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case isOurs(err):
+		return err
+	}
+	return atoll.E(op, id, kindOf(err), err)
+}
+
+func kindOf(err error) atoll.Kind {
+	switch {
+	case apierrors.IsNotFound(err):
+		return atoll.ErrNotFound
+	case isQuota(err), apierrors.IsTooManyRequests(err):
+		return atoll.ErrExhausted
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return atoll.ErrDenied
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+		return atoll.ErrConflict
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return atoll.ErrInvalid
+	case apierrors.ReasonForError(err) == "", apierrors.IsServiceUnavailable(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsInternalError(err):
+		return atoll.ErrUnavailable // without a reason it is no answer of the API server
+	}
+	return atoll.ErrInternal
+}
+
+// String is how the provider is called in messages.
+func (p *Provider) String() string { return fmt.Sprintf("kubernetes at %s", p.opts.Config.Host) }
+
+var (
+	_ atoll.Provider = (*Provider)(nil)
+	_ atoll.Resolver = (*Provider)(nil)
+)

@@ -1,0 +1,273 @@
+//go:build linux
+
+package kubernetes_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	networkingv1client "k8s.io/client-go/kubernetes/typed/networking/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testcluster"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/provider/kubernetes"
+	"github.com/seed46cd37a8/atoll/providertest"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(makerEnv) != "" {
+		fmt.Fprintln(os.Stderr, maker(os.Args[1:]))
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := testcluster.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// The images that the cluster's machine has.
+const (
+	guestRef   = "localhost/atoll-guest:1"
+	busyboxRef = "localhost/busybox:1"
+)
+
+var loaded sync.Once
+
+// lab is the cluster with what the tests need in it.
+func lab(t testing.TB) *testcluster.Cluster {
+	t.Helper()
+	c := testcluster.Need(t)
+	loaded.Do(func() {
+		c.Load(t, guestRef, guestImage(t))
+		c.Load(t, busyboxRef, testimage.WithSockets(t))
+	})
+	return c
+}
+
+// guestImage has the guest's program and nothing else.
+func guestImage(t testing.TB) v1.Image {
+	t.Helper()
+	program, err := testenv.Guest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("atoll-guest", 0o555, string(program))))
+}
+
+// options are those that providers were opened with: kubernetes.Options by
+// *kubernetes.Provider.
+var options sync.Map
+
+// open returns a provider of the test cluster with names of its own.
+func open(t testing.TB, change ...func(*kubernetes.Options)) *kubernetes.Provider {
+	t.Helper()
+	opts := kubernetes.Options{Config: lab(t).Config(), Namespace: "default"}
+	for _, f := range change {
+		f(&opts)
+	}
+	return openAt(t, opts)
+}
+
+// openAt is open for whatever way to the cluster.
+func openAt(t testing.TB, opts kubernetes.Options) *kubernetes.Provider {
+	t.Helper()
+	opts.Prefix, opts.Image, opts.GuestImage, opts.Requests = "t"+atoll.NewID()[:8], cmp.Or(opts.Image, busyboxRef), guestRef, 0.02
+	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	p, err := kubernetes.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.Store(p, opts)
+	return p
+}
+
+func optionsOf(p *kubernetes.Provider) kubernetes.Options {
+	opts, _ := options.Load(p)
+	return opts.(kubernetes.Options)
+}
+
+// reopen returns another provider like p.
+func reopen(t *testing.T, p atoll.Provider) atoll.Provider {
+	again, err := kubernetes.New(optionsOf(p.(*kubernetes.Provider)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.Store(again, optionsOf(p.(*kubernetes.Provider)))
+	return again
+}
+
+// makerEnv makes this program one that makes a sandbox, and waits to be killed.
+const makerEnv = "ATOLL_KUBERNETES_TEST_MAKER"
+
+// elsewhere has sandboxes made by another process.
+func elsewhere(change ...func(*kubernetes.Options)) func(*testing.T) (*exec.Cmd, func() atoll.Provider) {
+	return func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
+		p := open(t, change...)
+		opts := optionsOf(p)
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		exe, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(exe, opts.Config.Host, opts.Config.BearerToken, opts.Prefix, opts.Image, opts.GuestImage, string(opts.Profile), opts.Namespace)
+		cmd.Env = append(os.Environ(), makerEnv+"=1")
+		return cmd, func() atoll.Provider { return reopen(t, p) }
+	}
+}
+
+// maker is that process.
+func maker(args []string) error {
+	config := testcluster.ConfigOf(args[0], args[1])
+	p, err := kubernetes.New(kubernetes.Options{
+		Config: config, Namespace: args[6], Prefix: args[2], Image: args[3], GuestImage: args[4], Profile: kubernetes.Profile(args[5]), Requests: 0.02,
+	})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return providertest.Make(p, os.Stdin, os.Stdout)
+}
+
+// clients ask the API server, over connections of their own until done.
+func clients(t testing.TB) (core *corev1client.CoreV1Client, net *networkingv1client.NetworkingV1Client, done func()) {
+	t.Helper()
+	config := lab(t).Config()
+	config.Proxy = http.ProxyFromEnvironment
+	client, err := rest.HTTPClientFor(config)
+	if err == nil {
+		core, err = corev1client.NewForConfigAndClient(config, client)
+	}
+	if err == nil {
+		net, err = networkingv1client.NewForConfigAndClient(config, client)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return core, net, func() { utilnet.CloseIdleConnectionsFor(client.Transport) }
+}
+
+// held is what of any provider is in the cluster.
+func held(t *testing.T) (list []string) {
+	t.Helper()
+	core, net, done := clients(t)
+	defer done()
+	opts := metav1.ListOptions{LabelSelector: "atoll/owner"}
+	add := func(kind string, name func(i int) string, n int, err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range n {
+			list = append(list, kind+" "+name(i))
+		}
+	}
+	pods, err := core.Pods("").List(context.Background(), opts)
+	add("pod", func(i int) string { return pods.Items[i].Name }, len(pods.Items), err)
+	maps, err := core.ConfigMaps("").List(context.Background(), opts)
+	add("configmap", func(i int) string { return maps.Items[i].Name }, len(maps.Items), err)
+	claims, err := core.PersistentVolumeClaims("").List(context.Background(), opts)
+	add("claim", func(i int) string { return claims.Items[i].Name }, len(claims.Items), err)
+	policies, err := net.NetworkPolicies("").List(context.Background(), opts)
+	add("policy", func(i int) string { return policies.Items[i].Name }, len(policies.Items), err)
+	return list
+}
+
+// tiny is an image with one file and no program.
+func tiny(t testing.TB) v1.Image {
+	return testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
+}
+
+// pullable is an image for the suite, in a registry of the cluster's machine.
+func pullable(t *testing.T) []providertest.Option {
+	t.Helper()
+	r := lab(t).Registry(t)
+	unplug := func(t *testing.T) {
+		r.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
+		t.Cleanup(func() { r.Fault(nil) })
+	}
+	debian := func(t *testing.T) string { return lab(t).Registry(t).Push("debian:1", testimage.Debian(t)) }
+	return []providertest.Option{providertest.Pullable(r.Push("tiny:1", tiny(t))), providertest.Source("/file", "text", unplug), providertest.Debian(debian)}
+}
+
+// The suite, with the role that is shipped, in a namespace that enforces the Pod Security
+// Standard restricted: it is enough, and all of it is needed.
+func TestConformance(t *testing.T) {
+	account := &counted{used: map[string]bool{}}
+	config := account.config(t, "sandboxes/role.yaml")
+	t.Cleanup(func() { lab(t).Kubectl(t, "delete", "--filename", deploy+"sandboxes/role.yaml") })
+	as := func(o *kubernetes.Options) { o.Config, o.Namespace = config, "atoll-sandboxes" }
+	opts := pullable(t)
+	if testing.Short() {
+		opts = append(opts, providertest.Only("exec", "files", "watch", "death"), providertest.Rest("in -short these are enough"))
+	}
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, as) },
+		append(opts, providertest.Slow(4), providertest.Count(25), providertest.Leaks(held), providertest.Elsewhere(elsewhere(as)),
+			providertest.Reopen(reopen), providertest.Crash(crash), providertest.Steps(stepwise(as)), sharedWatches, rootsFiles, rootsPrograms, together, beside)...)
+	if testing.Short() {
+		return
+	}
+	tryAll(t, as)
+	account.check(t, lab(t).Kubectl(t, "--namespace=atoll-sandboxes", "get", "role", "atoll", "--output=json"), kubernetes.Needed(false))
+}
+
+// together is what needs no pods of its own: it takes a second to make one.
+var together = providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial")
+
+// beside is what needs pods of its own, and waits for them.
+var beside = providertest.Beside(4, "birth", "expiry", "volumes", "images", "memory", "watch", "death", "errors", "truth", "limits", "walls", "crash")
+
+// sharedWatches is what of its node no pod can be kept from using up.
+var sharedWatches = providertest.Except("siege/who takes all watches of files takes those of his sandbox",
+	"the kernel counts watches by user, and users of pods are those of their node unless it has user namespaces: decision 26")
+
+// rootsFiles is what the profile restricted has no users for; TestBaseline has.
+var rootsFiles = providertest.Except("images/an image's files are those of its sandboxes, each of which changes its own",
+	"the image's files are root's, whom the profile restricted does not have")
+
+// rootsPrograms is what only root can do: install packages.
+var rootsPrograms = providertest.Except("debian/programs of a distribution do in a sandbox what they do elsewhere",
+	"dpkg wants to be root, whom the profile restricted does not have")
+
+// crash has the pod of a sandbox deleted behind its back.
+func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
+	t.Helper()
+	opts := optionsOf(p.(*kubernetes.Provider))
+	lab(t).Kubectl(t, "--namespace", opts.Namespace, "delete", "pod", opts.Prefix+"-"+sb.ID(), "--force", "--grace-period=0")
+}
+
+// stepwise opens a provider whose steps can fail.
+func stepwise(change func(*kubernetes.Options)) func(*testing.T, func(name string) error) atoll.Provider {
+	return func(t *testing.T, step func(name string) error) atoll.Provider {
+		return open(t, change, func(o *kubernetes.Options) { kubernetes.OnStep(o, step) })
+	}
+}
+
+// What users change.
+func TestBaseline(t *testing.T) {
+	if testing.Short() {
+		t.Skip("in -short TestConformance is enough")
+	}
+	lab(t)
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, baseline) },
+		append(pullable(t), providertest.Slow(4), providertest.Count(10), providertest.Leaks(held), providertest.Reopen(reopen),
+			providertest.Only("exec", "files", "walls", "escape", "truth", "images", "debian"), together, beside)...)
+}
+
+func baseline(o *kubernetes.Options) { o.Profile = kubernetes.Baseline }

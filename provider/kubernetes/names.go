@@ -1,0 +1,118 @@
+package kubernetes
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// names makes the names of what belongs to a server, from its prefix.
+type names string
+
+var validPrefix = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$`)
+
+func (n names) sandbox(id string) string   { return string(n) + "-" + id } // its record, its pod, and its network policy
+func (n names) caretaker(id string) string { return string(n) + "-files-" + id }
+func (n names) warm() string               { return string(n) + "-warm" }
+func (n names) claim(id string) string     { return string(n) + "-claim-" + id } // of a warm pod
+func (n names) probe(id string) string     { return string(n) + "-probe-" + id }
+func (n names) cluster() string            { return string(n) + "-cluster" } // what is noted of it
+func (n names) data(id string) string      { return string(n) + "-data-" + id }
+func (n names) named(project, name string) string {
+	return string(n) + "-name-" + hash(project, name)
+}
+func (n names) volume(project, name string) string {
+	return string(n) + "-volume-" + hash(project, name)
+}
+
+// hash stands for words that are no names to Kubernetes.
+func hash(words ...string) string {
+	h := sha256.New()
+	for _, w := range words {
+		_, _ = h.Write([]byte(w + "\x00"))
+	}
+	return hex.EncodeToString(h.Sum(nil)[:10])
+}
+
+// The labels of what Atoll makes.
+const (
+	labelManaged = "app.kubernetes.io/managed-by" // "atoll"
+	labelOwner   = "atoll/owner"                  // the prefix
+	labelRole    = "atoll/role"                   // what it is to a sandbox
+	labelSession = "atoll/session"                // the sandbox's id
+	labelProject = "atoll/project"
+	labelName    = "atoll/name"   // of a sandbox
+	labelVolume  = "atoll/volume" // the name of a named volume
+)
+
+// The roles of objects.
+const (
+	roleSandbox   = "sandbox"
+	roleName      = "name"
+	roleCaretaker = "caretaker"
+	roleVolume    = "volume"
+	roleProbe     = "probe"
+)
+
+// The annotations of volumes, whose names may be none that a label can have.
+const (
+	annotationProject = "atoll/project"
+	annotationVolume  = "atoll/volume"
+)
+
+var validHostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+var validLabel = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+
+// labelled is a word as a label can have it: a name of ours may be longer, and end in
+// what a label must not.
+func labelled(word string) string {
+	if word == "" || validLabel.MatchString(word) {
+		return word
+	}
+	return "h-" + hash(word)
+}
+
+// labels are those that everything of a project has.
+func (n names) labels(role, project string) map[string]string {
+	return map[string]string{labelManaged: "atoll", labelOwner: string(n), labelRole: role, labelProject: labelled(project)}
+}
+
+// of are those of what belongs to a sandbox.
+func (n names) of(role string, spec *atoll.Spec) map[string]string {
+	l := n.labels(role, spec.Project)
+	l[labelSession] = spec.ID
+	if spec.Name != "" {
+		l[labelName] = labelled(spec.Name)
+	}
+	return l
+}
+
+// ours selects what is this server's.
+func (n names) ours(with ...string) metav1.ListOptions {
+	set := labels.Set{labelOwner: string(n)}
+	for i := 0; i+1 < len(with); i += 2 {
+		set[with[i]] = with[i+1]
+	}
+	return metav1.ListOptions{LabelSelector: set.String()}
+}
+
+// ownedBy has an object go with the record of its sandbox.
+func ownedBy(r *record) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: r.object.Name, UID: r.object.UID}}
+}
+
+// sessionOf is the sandbox that the pod of that name is of; "" if it is none's.
+func (n names) sessionOf(pod string) string {
+	id, ok := strings.CutPrefix(pod, string(n)+"-")
+	if !ok || len(id) != 32 {
+		return ""
+	}
+	return id
+}

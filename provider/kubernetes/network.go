@@ -1,0 +1,105 @@
+package kubernetes
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// refusedByDefault is what NetworkOn keeps a sandbox from: what is only of the cluster,
+// of the networks around it, and of its machines.
+var refusedByDefault = []string{
+	"10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fe80::/10", "::1/128",
+}
+
+// isolate makes the network policy of a sandbox: nothing comes in, and out goes what its
+// spec says. What the cluster's network does with it is another matter: see Enforces.
+func (p *Provider) isolate(ctx context.Context, r *record) error {
+	policy := &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: p.names.sandbox(r.ID), Labels: p.names.of(roleSandbox, &r.note.Spec), OwnerReferences: ownedBy(r),
+		},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{labelOwner: string(p.names), labelSession: r.ID}},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
+			Egress:      egress(r.note.Spec.Network),
+		},
+	}
+	return settled(ctx, func(ctx context.Context) error {
+		_, err := p.api.net.NetworkPolicies(r.object.Namespace).Create(ctx, policy, create)
+		if apierrors.IsAlreadyExists(err) { // of one with this id that goes at the moment
+			if err = gone(p.api.net.NetworkPolicies(r.object.Namespace).Delete(ctx, policy.Name, now(""))); err == nil {
+				_, err = p.api.net.NetworkPolicies(r.object.Namespace).Create(ctx, policy, create)
+			}
+		}
+		return err
+	})
+}
+
+// egress is what a sandbox may reach.
+func egress(n atoll.Network) []networkingv1.NetworkPolicyEgressRule {
+	var to []networkingv1.NetworkPolicyPeer
+	block := func(cidr string, except ...string) {
+		to = append(to, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: cidr, Except: except}})
+	}
+	switch n.Mode {
+	case atoll.NetworkOn:
+		four, six := families(refusedByDefault)
+		block("0.0.0.0/0", four...)
+		block("::/0", six...)
+	case atoll.NetworkEgress:
+	default:
+		return nil
+	}
+	for _, allowed := range n.Allow {
+		if prefix, err := prefixOf(allowed); err == nil {
+			block(prefix.String())
+		}
+	}
+	rules := []networkingv1.NetworkPolicyEgressRule{{To: to}}
+	if n.Mode == atoll.NetworkOn { // names are known by the cluster's own server of them
+		dns := networkingv1.NetworkPolicyPeer{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: metav1.NamespaceSystem}},
+			PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{"k8s-app": "kube-dns"}},
+		}
+		rules = append(rules, networkingv1.NetworkPolicyEgressRule{To: []networkingv1.NetworkPolicyPeer{dns}})
+	}
+	return rules
+}
+
+func families(cidrs []string) (four, six []string) {
+	for _, c := range cidrs {
+		if strings.Contains(c, ":") {
+			six = append(six, c)
+		} else {
+			four = append(four, c)
+		}
+	}
+	return four, six
+}
+
+// prefixOf reads a network, or an address.
+func prefixOf(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	prefix, err := netip.ParsePrefix(text)
+	return prefix.Masked(), err
+}
+
+// checkAllow refuses host names: a NetworkPolicy knows networks only.
+func checkAllow(spec *atoll.Spec) error {
+	for _, allowed := range spec.Network.Allow {
+		if _, err := prefixOf(allowed); err != nil {
+			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "allow %q: a NetworkPolicy of Kubernetes knows networks and addresses only, like 192.0.2.0/24", allowed)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+package kubernetes
+
+import (
+	"cmp"
+	"encoding/json"
+	"path"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/guest"
+)
+
+// The containers of a pod.
+const (
+	guestContainer = "guest"   // brings the guest's program, and stays until the other has ended
+	mainContainer  = "sandbox" // the sandbox
+)
+
+// Where things are in a sandbox's container.
+const (
+	guestDir  = "/.atoll"
+	guestPath = guestDir + "/guest"
+	outcome   = corev1.TerminationMessagePathDefault // what is written there is in the pod's status
+)
+
+// guestProgram is the guest in its image.
+const guestProgram = "/atoll-guest"
+
+// The names of a pod's volumes; others are those of its mounts, by number.
+const (
+	guestVolume = "guest"
+	dataVolume  = "data"
+)
+
+// dataPath is where on a data volume the work directory is: file systems have
+// directories of their own at the top.
+const dataPath = "work"
+
+// pod is what runs a sandbox.
+func (p *Provider) pod(r *record) (*corev1.Pod, error) {
+	spec := &r.note.Spec
+	config, err := p.guestConfig(spec)
+	if err != nil {
+		return nil, err
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: p.names.sandbox(spec.ID), Namespace: r.object.Namespace,
+			Labels: p.names.of(roleSandbox, spec), OwnerReferences: ownedBy(r),
+		},
+		Spec: p.podSpec(spec),
+	}
+	main := corev1.Container{
+		Name: mainContainer, Image: cmp.Or(spec.Image, p.opts.Image),
+		Command: []string{guestPath, "init", literal(config)},
+	}
+	if err := p.limit(&main, spec); err != nil {
+		return nil, err
+	}
+	p.mount(pod, &main, spec)
+	p.confine(&main, spec.ReadOnlyRoot)
+	pod.Spec.Containers = append(pod.Spec.Containers, main)
+	return pod, nil
+}
+
+// literal is a word that is not expanded as $(NAME).
+func literal(word string) string { return strings.ReplaceAll(word, "$", "$$") }
+
+// podSpec is what all pods have in common, with the container that brings the guest. It
+// is the first one, and the second one is started when its hook is done: containers of
+// an init would have a node look every second only whether they have ended.
+func (p *Provider) podSpec(spec *atoll.Spec) corev1.PodSpec {
+	no, grace := false, int64(10)
+	o := &p.opts
+	s := corev1.PodSpec{
+		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &grace,
+		AutomountServiceAccountToken: &no, EnableServiceLinks: &no, ServiceAccountName: o.ServiceAccount,
+		Hostname: hostname(spec), NodeSelector: o.NodeSelector,
+		SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		Volumes:         []corev1.Volume{{Name: guestVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+	}
+	if o.Runtime != "" {
+		s.RuntimeClassName = &o.Runtime
+	}
+	for _, t := range o.Tolerations {
+		operator := corev1.TolerationOpEqual
+		if t.Value == "" {
+			operator = corev1.TolerationOpExists
+		}
+		s.Tolerations = append(s.Tolerations, corev1.Toleration{Key: t.Key, Operator: operator, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)})
+	}
+	for _, name := range o.PullSecrets {
+		s.ImagePullSecrets = append(s.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+	}
+	root, always := int64(0), corev1.FSGroupChangeOnRootMismatch
+	switch o.Profile {
+	case Restricted:
+		yes := true
+		s.SecurityContext.RunAsNonRoot, s.SecurityContext.RunAsUser, s.SecurityContext.RunAsGroup = &yes, &o.User, &o.User
+		s.SecurityContext.FSGroup, s.SecurityContext.FSGroupChangePolicy = &o.User, &always
+	default:
+		s.SecurityContext.RunAsUser, s.SecurityContext.RunAsGroup = &root, &root
+	}
+	bring := corev1.Container{
+		Name: guestContainer, Image: o.GuestImage, ImagePullPolicy: corev1.PullPolicy(o.Pull),
+		Command:      []string{guestProgram, "stay", guestDir},
+		Lifecycle:    &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{guestProgram, "install", guestDir}}}},
+		VolumeMounts: []corev1.VolumeMount{{Name: guestVolume, MountPath: guestDir}},
+		Resources:    corev1.ResourceRequirements{Requests: guestRequests, Limits: guestLimits},
+	}
+	p.confine(&bring, true)
+	s.Containers = []corev1.Container{bring}
+	return s
+}
+
+// What the container that brings the guest asks for, and may use: it copies itself, for
+// which the sandbox waits, and then it waits.
+var (
+	guestRequests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Mi"), corev1.ResourceCPU: resource.MustParse("10m")}
+	guestLimits   = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("32Mi"), corev1.ResourceCPU: resource.MustParse("1")}
+)
+
+// guestCaps are the capabilities of a guest that acts as the users of its sandbox: those
+// that provider/docker gives, too, and that the profile baseline allows.
+var guestCaps = []corev1.Capability{"CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETPCAP", "SETUID"}
+
+// confine takes from a container what the profile does not allow, and more.
+func (p *Provider) confine(c *corev1.Container, readOnly bool) {
+	no := false
+	c.ImagePullPolicy = corev1.PullPolicy(p.opts.Pull)
+	c.SecurityContext = &corev1.SecurityContext{
+		AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &readOnly,
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+	if p.opts.Profile == Baseline {
+		c.SecurityContext.Capabilities.Add = guestCaps
+	}
+}
+
+// guestConfig is what the guest of a sandbox is told, as JSON.
+func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
+	g := guest.Config{
+		ID: spec.ID, Self: guestPath, Workdir: spec.Workdir, User: spec.User, Env: slices.Clone(spec.Env),
+		Cmd: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin, Held: spec.AutoRemove,
+		IdleStop: max(cmp.Or(spec.IdleStop, atoll.DefaultIdleStop), 0), Framed: true, Outcome: outcome,
+	}
+	hasHome := slices.ContainsFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
+	if p.opts.Profile == Restricted {
+		g.User = owner(p.opts.User)
+		if !hasHome { // no image has a home for this user
+			g.Env = append([]string{"HOME=" + spec.Workdir}, g.Env...)
+			hasHome = true
+		}
+	}
+	g.Home = hasHome
+	text, err := json.Marshal(g)
+	return string(text), err
+}
+
+// limit sets what a container may use, and asks for.
+func (p *Provider) limit(c *corev1.Container, spec *atoll.Spec) error {
+	limits := corev1.ResourceList{}
+	r := spec.Resources.WithDefaults()
+	if r.Memory > 0 {
+		limits[corev1.ResourceMemory] = *resource.NewQuantity(int64(r.Memory), resource.BinarySI)
+	}
+	if r.CPUs > 0 {
+		limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(max(int64(r.CPUs*1000), 1), resource.DecimalSI)
+	}
+	c.Resources = corev1.ResourceRequirements{Limits: limits, Requests: corev1.ResourceList{}}
+	for name, q := range limits {
+		part := q.DeepCopy()
+		part.SetMilli(max(int64(float64(q.MilliValue())*p.opts.Requests), 1))
+		if name == corev1.ResourceMemory {
+			part = *resource.NewQuantity(int64(float64(q.Value())*p.opts.Requests), resource.BinarySI)
+		}
+		c.Resources.Requests[name] = part
+	}
+	count, ids, err := r.GPUs.Devices()
+	if err != nil {
+		return err
+	}
+	if count < 0 || len(ids) > 0 {
+		return atoll.Errorf("create", spec.Name, atoll.ErrUnavailable, "gpus %q: Kubernetes counts GPUs: say how many", r.GPUs)
+	}
+	if count > 0 {
+		q := *resource.NewQuantity(int64(count), resource.DecimalSI)
+		limits[corev1.ResourceName(p.opts.GPU)], c.Resources.Requests[corev1.ResourceName(p.opts.GPU)] = q, q
+	}
+	return nil
+}
+
+// mount gives a container the sandbox's volumes.
+func (p *Provider) mount(pod *corev1.Pod, c *corev1.Container, spec *atoll.Spec) {
+	add := func(name, target, sub string, readOnly bool, source *corev1.VolumeSource) {
+		if source != nil {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: *source})
+		}
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: target, SubPath: sub, ReadOnly: readOnly})
+	}
+	add(guestVolume, guestDir, "", false, nil)
+	claimed := func(name string) *corev1.VolumeSource {
+		return &corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
+	}
+	if p.opts.Ephemeral {
+		add(dataVolume, atoll.DefaultWorkdir, "", false, &corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}})
+	} else {
+		add(dataVolume, atoll.DefaultWorkdir, dataPath, false, claimed(p.names.data(spec.ID)))
+	}
+	mounts := slices.Clone(spec.Mounts)
+	slices.SortStableFunc(mounts, func(a, b atoll.Mount) int { return strings.Compare(path.Clean(a.Target), path.Clean(b.Target)) })
+	for i, m := range mounts {
+		name := "mount-" + string(rune('a'+i%26)) + strings.Repeat("x", i/26)
+		switch m.Type {
+		case atoll.MountVolume:
+			add(name, m.Target, dataPath, m.ReadOnly, claimed(p.names.volume(spec.Project, m.Source)))
+		case atoll.MountTmpfs:
+			size := resource.NewQuantity(int64(cmp.Or(m.Size, tmpfsSize)), resource.BinarySI)
+			add(name, m.Target, "", m.ReadOnly, &corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: size}})
+		}
+	}
+}
+
+// tmpfsSize is that of a tmpfs that names none.
+const tmpfsSize = 64 << 20
+
+// hostname is a name that is valid as one.
+func hostname(spec *atoll.Spec) string {
+	name := strings.ToLower(spec.Name)
+	if validHostname.MatchString(name) {
+		return name
+	}
+	return spec.ID[:12]
+}

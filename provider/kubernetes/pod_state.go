@@ -1,0 +1,183 @@
+package kubernetes
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// container is the status of the sandbox's container, nil while its node has said nothing.
+func container(pod *corev1.Pod) *corev1.ContainerStatus {
+	return statusOf(pod, mainContainer)
+}
+
+func statusOf(pod *corev1.Pod, name string) *corev1.ContainerStatus {
+	for i := range pod.Status.ContainerStatuses {
+		if s := &pod.Status.ContainerStatuses[i]; s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// ended reports whether nothing of the sandbox runs in its pod any more.
+func ended(pod *corev1.Pod) bool {
+	c := container(pod)
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded || c != nil && c.State.Terminated != nil
+}
+
+// endOf is how a pod has come to its end, nil if it has not.
+func endOf(pod *corev1.Pod, limits atoll.Resources) *end {
+	if !ended(pod) {
+		return nil
+	}
+	e := &end{exit: atoll.Exit{Code: 137}, at: time.Now()}
+	if c := container(pod); c != nil && c.State.Terminated != nil {
+		t := c.State.Terminated
+		e.at, e.exit.Code = t.FinishedAt.Time, int(t.ExitCode)
+		if t.Signal != 0 {
+			e.exit.Signal = atoll.Signal(t.Signal)
+		} else if s := atoll.Signal(t.ExitCode - 128); s == atoll.SIGKILL || s == atoll.SIGTERM {
+			e.exit.Signal = s
+		}
+		_ = json.Unmarshal([]byte(t.Message), &e.report) // a guest that was killed has said nothing
+		switch t.Reason {
+		case "OOMKilled":
+			e.exit.Reason = "out of memory: the sandbox used more than " + limits.WithDefaults().Memory.String()
+		case "StartError", "ContainerCannotRun":
+			e.exit.Reason = "its container cannot be started: " + strings.TrimSpace(t.Message)
+		}
+	}
+	if pod.Status.Reason != "" { // of the node's, or of a controller's: Evicted, NodeLost, DeadlineExceeded, Preempting
+		e.exit.Reason = strings.TrimSuffix(fmt.Sprintf("%s: %s", sentence(pod.Status.Reason), strings.TrimSpace(pod.Status.Message)), ": ")
+		if e.exit.Code == 0 || e.exit.Code == 143 {
+			e.exit.Code, e.exit.Signal = 137, atoll.SIGKILL
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && e.exit.Reason == "" {
+			e.exit.Reason = strings.TrimSuffix(fmt.Sprintf("%s: %s", sentence(c.Reason), strings.TrimSpace(c.Message)), ": ")
+		}
+	}
+	return e
+}
+
+// sentence says what Kubernetes says in one word.
+func sentence(reason string) string {
+	known := map[string]string{
+		"Evicted":                  "its node has evicted it",
+		"NodeLost":                 "its node was lost",
+		"NodeShutdown":             "its node was shut down",
+		"Terminated":               "its node was shut down",
+		"Preempting":               "more important pods needed its node",
+		"PreemptionByScheduler":    "more important pods needed its node",
+		"DeletionByTaintManager":   "its node was lost",
+		"DeletionByPodGC":          "its node is gone",
+		"EvictionByEvictionAPI":    "it was evicted from its node",
+		"TerminationByKubelet":     "its node has evicted it",
+		"DeadlineExceeded":         "its time was over",
+		"UnexpectedAdmissionError": "its node has refused it",
+		"OutOfcpu":                 "its node had no CPU left",
+		"OutOfmemory":              "its node had no memory left",
+		"OutOfpods":                "its node had no room for one more pod",
+	}
+	return cmp.Or(known[reason], "Kubernetes has ended it ("+reason+")")
+}
+
+// away is why a pod that runs cannot be reached, as far as is known; "" if it can.
+func away(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && c.Reason == "" { // no node says that of a pod of its own
+			return "its node " + pod.Spec.NodeName + " does not answer"
+		}
+	}
+	if pod.DeletionTimestamp != nil {
+		return "its pod is being deleted"
+	}
+	return ""
+}
+
+// imageOf is the image of a sandbox's pod, called ref, by its digest; "" while that is
+// not known.
+func imageOf(pod *corev1.Pod, ref string) string {
+	c := container(pod)
+	if c == nil || c.ImageID == "" {
+		return ""
+	}
+	name, _, _ := strings.Cut(ref, "@")
+	_, digest, ok := strings.Cut(c.ImageID, "@")
+	if !ok { // it came into its node from no registry
+		digest = c.ImageID
+	}
+	return name + "@" + digest
+}
+
+// A hindrance is why a pod does not start.
+type hindrance struct {
+	kind  atoll.Kind
+	text  string
+	final bool // nothing will change that
+	pull  bool // an image cannot be pulled at the moment
+}
+
+// hindered is what keeps a pod from starting; nil if nothing is known to.
+func hindered(pod *corev1.Pod) *hindrance {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			kind := atoll.ErrUnavailable
+			if strings.Contains(c.Message, "Insufficient ") || strings.Contains(c.Message, "Too many pods") {
+				kind = atoll.ErrExhausted
+			}
+			return &hindrance{kind, "no node takes its pod: " + c.Message, false, false}
+		}
+	}
+	for _, name := range []string{guestContainer, mainContainer} {
+		c := statusOf(pod, name)
+		if c == nil || c.State.Waiting == nil {
+			continue
+		}
+		if h := waits(c.State.Waiting); h != nil {
+			if name == guestContainer {
+				h.kind, h.text = atoll.ErrUnavailable, "kubernetes.guest_image: "+h.text
+			}
+			return h
+		}
+	}
+	return nil
+}
+
+// waits is why a container waits for more than its turn.
+func waits(w *corev1.ContainerStateWaiting) *hindrance {
+	message := strings.TrimSpace(w.Message)
+	has := func(parts ...string) bool {
+		for _, part := range parts {
+			if strings.Contains(strings.ToLower(message), part) {
+				return true
+			}
+		}
+		return false
+	}
+	switch w.Reason {
+	case "InvalidImageName":
+		return &hindrance{atoll.ErrInvalid, message, true, false}
+	case "ErrImageNeverPull":
+		return &hindrance{atoll.ErrNotExist, "its node does not have the image, and kubernetes.pull is Never: " + message, true, false}
+	case "ErrImagePull", "ImagePullBackOff", "RegistryUnavailable":
+		switch {
+		case has("not found", "manifest unknown", "name unknown", "no match for platform", "does not exist"):
+			return &hindrance{atoll.ErrNotExist, message, true, false}
+		case has("unauthorized", "denied", "forbidden", "authorization failed"):
+			return &hindrance{atoll.ErrNotExist, "its node may not pull the image: " + message, true, false}
+		}
+		return &hindrance{atoll.ErrUnavailable, "its node cannot pull the image: " + message, false, true}
+	case "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PostStartHookError", "PreCreateHookError", "CrashLoopBackOff":
+		return &hindrance{atoll.ErrUnavailable, "its container cannot be started: " + message, true, false}
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package kubernetes
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authorizationv1client "k8s.io/client-go/kubernetes/typed/authorization/v1"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Probe implements atoll.Prober.
+func (p *Provider) Probe(ctx context.Context) atoll.Probe {
+	if err := p.api.answers(ctx); err != nil {
+		return atoll.Probe{Reason: p.String() + " does not answer: " + err.Error(), Fix: "set kubernetes.kubeconfig or KUBECONFIG, and try kubectl get pods"}
+	}
+	version, err := p.usesAgents(ctx)
+	if err != nil {
+		return atoll.Probe{Reason: err.Error()}
+	}
+	for _, need := range p.needs(version != "") {
+		missing, err := p.lacks(ctx, need.verbs)
+		if err != nil {
+			return atoll.Probe{Reason: err.Error()}
+		}
+		if missing != "" {
+			where := "in namespace " + p.opts.Namespace
+			if p.opts.PerProject {
+				where = "in all namespaces"
+			}
+			return atoll.Probe{Reason: "the account that is used may not " + missing + " " + where, Fix: "kubectl apply -f deploy/kubernetes/" + need.role + "/role.yaml, or use another account"}
+		}
+	}
+	var notes []string
+	if version != "" {
+		notes = append(notes, "pods are made by agent-sandbox ("+version+"): kubectl get sandboxes")
+		if served, err := p.serves(ctx, warmGroup, warmVersion, warmKinds...); p.opts.WarmPods > 0 && err == nil && !served {
+			notes = append(notes, "kubernetes.warm_pods: "+errNoWarm.Error())
+		}
+	}
+	if !p.opts.Enforced {
+		notes = append(notes, "NetworkPolicies are made, and not known to be enforced: a sandbox without a network may have one")
+	}
+	if p.opts.Ephemeral {
+		notes = append(notes, "kubernetes.ephemeral is set: what is in a sandbox ends with its pod")
+	}
+	return atoll.Probe{OK: true, Notes: notes}
+}
+
+// needed is what the account has to be allowed, which deploy/kubernetes has as a Role.
+var needed = slices.Concat(
+	verbs("", "pods", "create", "delete", "get", "list", "watch"),
+	verbs("", "pods/exec", "create", "get"), // API servers from 1.35 on ask for the first one
+	verbs("", "pods/log", "get"),
+	verbs("", "configmaps", "create", "delete", "get", "list", "update", "watch"),
+	verbs("", "persistentvolumeclaims", "create", "delete", "get", "list", "watch"),
+	verbs("", "events", "list", "watch"),
+	verbs("networking.k8s.io", "networkpolicies", "create", "delete"),
+)
+
+// neededPerProject is what it has to be allowed besides, where each project has a
+// namespace of its own.
+var neededPerProject = verbs("", "namespaces", "create", "delete", "get")
+
+func verbs(group, what string, verbs ...string) (list []authorizationv1.ResourceAttributes) {
+	resource, sub, _ := strings.Cut(what, "/")
+	for _, verb := range verbs {
+		list = append(list, authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: sub})
+	}
+	return list
+}
+
+// A need is what the account has to be allowed, and where in deploy/kubernetes the role is
+// that allows it.
+type need struct {
+	verbs []authorizationv1.ResourceAttributes
+	role  string
+}
+
+// needs are those of the provider, with agent-sandbox or without.
+func (p *Provider) needs(agents bool) []need {
+	all := []need{{needed, "sandboxes"}}
+	if p.opts.PerProject {
+		all = []need{{slices.Concat(needed, neededPerProject), "components/namespace-per-project"}}
+	}
+	if agents {
+		all = append(all, need{neededAgents, "components/agent-sandbox"})
+	}
+	return all
+}
+
+// lacks is what of that the account is not allowed; "" if nothing.
+func (p *Provider) lacks(ctx context.Context, all []authorizationv1.ResourceAttributes) (string, error) {
+	client, err := authorizationv1client.NewForConfigAndClient(p.api.config, p.api.client)
+	if err != nil {
+		return "", err
+	}
+	namespace := p.opts.Namespace
+	if p.opts.PerProject {
+		namespace = metav1.NamespaceAll
+	}
+	for _, want := range all {
+		want.Namespace = namespace
+		review, err := client.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &want},
+		}, create)
+		if err != nil {
+			return "", err
+		}
+		if !review.Status.Allowed {
+			what := want.Resource
+			if want.Subresource != "" {
+				what += "/" + want.Subresource
+			}
+			return want.Verb + " " + what, nil
+		}
+	}
+	return "", nil
+}
+
+var _ atoll.Prober = (*Provider)(nil)

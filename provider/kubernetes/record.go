@@ -1,0 +1,273 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/guest"
+)
+
+// A note is what is written down of a sandbox, in its record.
+type note struct {
+	Spec atoll.Spec `json:"spec"`
+	// State is StateCreating, StateCreated, StateRunning of one whose pod says how it is,
+	// or how it has come to its end.
+	State   atoll.State `json:"state"`
+	Pod     types.UID   `json:"pod,omitempty"`    // of its last life
+	Until   time.Time   `json:"until,omitzero"`   // while it is being made: nobody is at it any more after that
+	Expires time.Time   `json:"expires,omitzero"` // when its time is over
+	Image   string      `json:"image,omitempty"`  // of its last life, by its digest
+	Started time.Time   `json:"started,omitzero"` // its last life was
+	Stopped time.Time   `json:"stopped,omitzero"` // it was, of one that has come to its end
+	Exit    *atoll.Exit `json:"exit,omitempty"`   // of its main process
+	Reason  string      `json:"reason,omitempty"` // of its end
+	Idle    bool        `json:"idle,omitempty"`   // it was stopped because nobody used it
+	Volume  bool        `json:"volume,omitempty"` // it has a data volume
+	Stdout  int64       `json:"stdout,omitempty"` // how much its main process had written when it ended
+	Stderr  int64       `json:"stderr,omitempty"` // of which the last is in the record
+}
+
+// The keys of a record.
+const (
+	keyNote   = "sandbox" // a note as JSON
+	keyStdout = "stdout"  // what is kept of its main process's outputs, compressed
+	keyStderr = "stderr"
+)
+
+// A record is what is known of a sandbox.
+type record struct {
+	atoll.Status
+	note   note
+	object *corev1.ConfigMap
+	pod    *corev1.Pod // nil if there is none
+}
+
+// look finds a sandbox: what is not seen yet may have been made by somebody else a
+// moment ago. Kinds: ErrNotFound, ErrUnavailable.
+func (p *Provider) look(ctx context.Context, op, id string) (*record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := p.view.open(ctx, op); err != nil {
+		return nil, err
+	}
+	if object := p.view.recordOf(id); object != nil {
+		return p.read(object), nil
+	}
+	if p.opts.PerProject { // there is no telling where it would be
+		return p.search(ctx, op, id)
+	}
+	object, err := p.api.core.ConfigMaps(p.opts.Namespace).Get(ctx, p.names.sandbox(id), get)
+	if err != nil {
+		return nil, p.failed(ctx, op, id, err)
+	}
+	return p.found(ctx, op, id, object)
+}
+
+// fresh is look, as the sandbox is also if another program has just changed it, which is
+// seen a moment later only. It asks the API server. Kinds: those of look.
+func (p *Provider) fresh(ctx context.Context, op, id string) (*record, error) {
+	r, err := p.look(ctx, op, id)
+	if err != nil {
+		return nil, err
+	}
+	object, err := p.api.core.ConfigMaps(r.object.Namespace).Get(ctx, r.object.Name, get)
+	if err != nil {
+		return nil, p.failed(ctx, op, id, err)
+	}
+	if r, err = p.found(ctx, op, id, object); err != nil {
+		return nil, err
+	}
+	seen := func() bool {
+		pod := p.view.podOf(id)
+		return pod != nil && pod.UID == r.note.Pod
+	}
+	if r.note.State != atoll.StateRunning || seen() {
+		return r, nil
+	}
+	pods, err := p.api.core.Pods(r.object.Namespace).List(ctx, p.names.ours(labelRole, roleSandbox, labelSession, id))
+	if err != nil {
+		return nil, p.failed(ctx, op, id, err)
+	}
+	there := func(pod corev1.Pod) bool { return pod.UID == r.note.Pod }
+	if !slices.ContainsFunc(pods.Items, there) {
+		return r, nil
+	}
+	wait, cancel := context.WithTimeout(ctx, lastMoment) // it may be deleted meanwhile
+	defer cancel()
+	_ = p.view.wait(wait, id, seen)
+	return p.look(ctx, op, id)
+}
+
+// search finds a sandbox in whatever namespace.
+func (p *Provider) search(ctx context.Context, op, id string) (*record, error) {
+	all, err := p.api.core.ConfigMaps(metav1.NamespaceAll).List(ctx, p.names.ours(labelRole, roleSandbox, labelSession, id))
+	if err != nil {
+		return nil, p.failed(ctx, op, id, err)
+	}
+	for i := range all.Items {
+		return p.found(ctx, op, id, &all.Items[i])
+	}
+	return nil, atoll.E(op, id, atoll.ErrNotFound, nil)
+}
+
+// found waits until an object that was found is in the view, too, with its pod.
+func (p *Provider) found(ctx context.Context, op, id string, object *corev1.ConfigMap) (*record, error) {
+	if object.Labels[labelOwner] != string(p.names) || object.Labels[labelSession] != id || object.Labels[labelRole] != roleSandbox {
+		return nil, atoll.E(op, id, atoll.ErrNotFound, nil) // not one of ours
+	}
+	if err := p.view.seen(ctx, object); err != nil {
+		return nil, p.failed(ctx, op, id, err)
+	}
+	if object := p.view.recordOf(id); object != nil {
+		return p.read(object), nil
+	}
+	return nil, atoll.E(op, id, atoll.ErrNotFound, nil)
+}
+
+// read makes a record of its object and of what else is seen.
+func (p *Provider) read(object *corev1.ConfigMap) *record {
+	id := object.Labels[labelSession]
+	r := &record{object: object, pod: p.view.podOf(id)}
+	st := &r.Status
+	st.ID, st.Provider, st.Caps, st.Created = id, "kubernetes", p.opts.caps(), object.CreationTimestamp.Time
+	if err := json.Unmarshal([]byte(object.Data[keyNote]), &r.note); err != nil {
+		st.Spec = atoll.Spec{ID: id, Provider: "kubernetes", Project: object.Labels[labelProject]}
+		st.State, st.Reason = atoll.StateFailed, "its record is damaged: remove it"
+		return r
+	}
+	n := &r.note
+	st.Spec, st.State, st.Image, st.Expires = n.Spec, n.State, n.Image, n.Expires
+	st.Started, st.Stopped, st.Exit, st.Reason = n.Started, n.Stopped, n.Exit, n.Reason
+	if at, err := time.Parse(time.RFC3339Nano, object.Annotations[annotationCreated]); err == nil {
+		st.Created = at // Kubernetes counts seconds
+	}
+	if n.State != atoll.StateRunning {
+		return r
+	}
+	if r.pod != nil && r.pod.UID == n.Pod {
+		ref := cmp.Or(n.Spec.Image, p.opts.Image)
+		st.Image = cmp.Or(imageOf(r.pod, ref), st.Image, ref) // which one that is, its node says a moment later
+	}
+	r.live()
+	return r
+}
+
+// annotationCreated is when a sandbox was made.
+const annotationCreated = "atoll/created"
+
+// live fills in how a sandbox is that was running when its record was written.
+func (r *record) live() {
+	st, pod := &r.Status, r.pod
+	if pod == nil || pod.UID != r.note.Pod {
+		st.State, st.Reason = atoll.StateFailed, "its pod was deleted by somebody else: start it again"
+		return
+	}
+	if end := endOf(pod, st.Spec.Resources); end != nil {
+		r.end(end)
+		return
+	}
+	st.Ready = true
+	if why := away(pod); why != "" {
+		st.Ready, st.Reason = false, why
+	}
+}
+
+// end fills in how a sandbox has come to its end.
+func (r *record) end(e *end) {
+	st := &r.Status
+	st.State, st.Stopped, st.Reason = e.exit.State(), e.at, e.report.Reason
+	r.note.Idle = e.report.Idle
+	exit := e.exit
+	if e.report.Main != nil {
+		exit = *e.report.Main
+	}
+	exit.Duration = 0
+	if e.report.Idle {
+		st.State = atoll.StateStopped
+	}
+	if len(st.Spec.Cmd) > 0 {
+		st.Exit = &exit
+		if !e.report.Idle && e.exit.Reason == "" {
+			st.State = exit.State()
+		}
+	}
+	if st.State == atoll.StateFailed && st.Reason == "" {
+		st.Reason = e.exit.Reason
+	}
+	if st.State == atoll.StateFailed && st.Reason == "" {
+		st.Reason = fmt.Sprintf("its main process exited with code %d", exit.Code)
+	}
+}
+
+// encode writes a note into its object.
+func (n *note) encode(object *corev1.ConfigMap) error {
+	text, err := json.Marshal(n)
+	if object.Data == nil {
+		object.Data = map[string]string{}
+	}
+	object.Data[keyNote] = string(text)
+	return err
+}
+
+// change writes down what fn makes of the note of a sandbox, unless fn returns an error,
+// and waits until it is seen. fn may be called more than once: others write, too. Kinds:
+// ErrNotFound (it is not there, or another one by now), and those of fn.
+func (p *Provider) change(ctx context.Context, r *record, fn func(object *corev1.ConfigMap, n *note) error) error {
+	object := r.object.DeepCopy()
+	maps := p.api.core.ConfigMaps(object.Namespace)
+	for {
+		var n note
+		if err := json.Unmarshal([]byte(object.Data[keyNote]), &n); err != nil {
+			return atoll.Errorf("write", r.ID, atoll.ErrInternal, "its record is damaged: %w", err)
+		}
+		if err := fn(object, &n); err != nil {
+			return err
+		}
+		if err := n.encode(object); err != nil {
+			return err
+		}
+		written, err := maps.Update(ctx, object, update)
+		if err == nil {
+			r.object, r.note = written, n
+			return p.view.seen(ctx, written)
+		}
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		if object, err = maps.Get(ctx, object.Name, get); err != nil {
+			return err
+		}
+		if object.UID != r.object.UID {
+			return atoll.E("write", r.ID, atoll.ErrNotFound, nil)
+		}
+	}
+}
+
+// mustRun is the error of what needs a running sandbox.
+func mustRun(op string, st *atoll.Status) error {
+	switch st.State {
+	case atoll.StateRunning:
+		return nil
+	case atoll.StateFailed:
+		return atoll.Errorf(op, st.ID, atoll.ErrStopped, "sandbox has failed: %s", st.Reason)
+	}
+	return atoll.E(op, st.ID, atoll.ErrStopped, nil)
+}
+
+// An end is how a sandbox's pod has come to its.
+type end struct {
+	exit   atoll.Exit // of the container; its Reason says what is not the main process's doing
+	report guest.Report
+	at     time.Time
+}

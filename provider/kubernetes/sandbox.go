@@ -1,0 +1,118 @@
+package kubernetes
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/lasting"
+)
+
+// A sandbox is a handle: what is known of it is looked up each time.
+type sandbox struct {
+	lasting.Sandbox
+	p  *Provider
+	id string
+}
+
+// sandbox is the handle of the one with that id.
+func (p *Provider) sandbox(id string) *sandbox {
+	s := &sandbox{p: p, id: id}
+	s.Sandbox = lasting.Sandbox{
+		Inside: func(ctx context.Context, op string) (atoll.Sandbox, error) { return p.inside(ctx, op, id) },
+		Caretaker: func(ctx context.Context, op string, names []string) (atoll.Sandbox, error) {
+			return p.caretaker(ctx, op, id, names)
+		},
+		Ends:  func(ctx context.Context, op string) error { return p.ends(ctx, op, id) },
+		Ended: s.endedMain,
+	}
+	return s
+}
+
+// ID implements atoll.Sandbox.
+func (s *sandbox) ID() string { return s.id }
+
+// Status implements atoll.Sandbox.
+func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
+	r, err := s.p.look(ctx, "status", s.id)
+	if err != nil {
+		return atoll.Status{}, err
+	}
+	return r.Status.Clone(), nil
+}
+
+// locked runs fn on the sandbox as it is, also if another program has just changed it, while
+// nobody else in this program does.
+func (s *sandbox) locked(ctx context.Context, op string, fn func(*record) error) error {
+	if err := s.p.view.open(ctx, op); err != nil {
+		return err
+	}
+	release, err := s.p.locks.Lock(ctx, s.id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	r, err := s.p.fresh(ctx, op, s.id)
+	if err != nil {
+		return err
+	}
+	return s.p.failed(ctx, op, s.id, fn(r))
+}
+
+// Exec implements atoll.Sandbox.
+func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	if err := cmd.Validate(); err != nil {
+		return nil, err
+	}
+	if s.p.opts.Profile == Restricted && cmd.User != "" && cmd.User != owner(s.p.opts.User) {
+		return nil, atoll.Errorf("exec", s.id, atoll.ErrUnsupported, "all in this sandbox is user %d's: kubernetes.profile %s has others", s.p.opts.User, Baseline)
+	}
+	return s.Sandbox.Exec(ctx, cmd)
+}
+
+// endedMain is the main process of a sandbox that has come to its end: how it ended, and
+// what is kept of what it has printed. Kinds: ErrNotExist (there was none, or it runs).
+func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessStatus, error) {
+	r, err := s.p.look(ctx, "process", s.id)
+	if err != nil {
+		return nil, atoll.ProcessStatus{}, err
+	}
+	if err := lasting.MainEnded(&r.Status); err != nil {
+		return nil, atoll.ProcessStatus{}, err
+	}
+	out := kept(r)
+	if r.note.State == atoll.StateRunning { // nobody has folded it yet
+		if out, err = s.p.log(ctx, r); err != nil {
+			if again, lookErr := s.p.look(ctx, "process", s.id); lookErr == nil && again.note.State != atoll.StateRunning && again.Exit != nil { // by now
+				r, out = again, kept(again)
+			} else {
+				s.p.opts.Log.Warn("the log of its pod cannot be read", "sandbox", s.id, "err", err)
+			}
+		}
+	}
+	return lasting.Main(&r.Status, out.Stdout, out.Stderr)
+}
+
+// Extend implements atoll.Extender.
+func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
+	defer s.p.sweeper.Rouse()
+	return s.locked(ctx, "extend", func(r *record) error {
+		return s.p.change(ctx, r, func(_ *corev1.ConfigMap, n *note) error {
+			now := r.Status
+			now.Expires = n.Expires
+			st, err := now.Extended(ttl, time.Now())
+			n.Expires = st.Expires
+			return err
+		})
+	})
+}
+
+var (
+	_ atoll.Sandbox       = (*sandbox)(nil)
+	_ atoll.Dialer        = (*sandbox)(nil)
+	_ atoll.Extender      = (*sandbox)(nil)
+	_ atoll.Filer         = (*sandbox)(nil)
+	_ atoll.ProcessLister = (*sandbox)(nil)
+)

@@ -1,0 +1,232 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/volume"
+)
+
+// errEnded says that a pod has come to its end before it was of use.
+var errEnded = errors.New("its pod has ended")
+
+// claim makes a volume, unless it is there.
+func (c *creation) claim(ctx context.Context, name string, labels map[string]string, volume string) error {
+	claims := c.p.api.core.PersistentVolumeClaims(c.r.object.Namespace)
+	found, err := claims.Get(ctx, name, get)
+	if err == nil && found.DeletionTimestamp != nil {
+		c.left(ctx, found)
+		found, err = claims.Get(ctx, name, get)
+	}
+	if err == nil && found.DeletionTimestamp != nil {
+		return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "a volume of this name is being deleted, and something still uses it: kubectl describe pvc %s", name)
+	}
+	if of := annotation(found, annotationProject); err == nil && of != c.spec.Project {
+		return c.others(of)
+	}
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	mode := corev1.ReadWriteOnce
+	if volume != "" && c.p.opts.SharedVolumes {
+		mode = corev1.ReadWriteMany
+	}
+	made := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, Annotations: map[string]string{annotationProject: c.spec.Project, annotationVolume: volume}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{mode},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(int64(c.p.opts.VolumeSize), resource.BinarySI)}},
+		},
+	}
+	if class := c.p.opts.StorageClass; class != "" {
+		made.Spec.StorageClassName = &class
+	}
+	return settled(ctx, func(ctx context.Context) error {
+		claim, err := claims.Create(ctx, made, create)
+		if apierrors.IsAlreadyExists(err) {
+			return nil // another sandbox of the project has just made it
+		}
+		if err != nil {
+			return c.refusal(err)
+		}
+		c.claims = append(c.claims, name)
+		return c.p.view.claimed(ctx, claim, true)
+	})
+}
+
+// others says that a data volume is another project's.
+func (c *creation) others(project string) error {
+	return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "what a sandbox with this id has left is of project %s: remove that, or use another id", project)
+}
+
+// leaveTime is how long the one who has used a volume that was deleted may take to go.
+const leaveTime = 20 * time.Second
+
+// left waits a while for a volume that was deleted to go.
+func (c *creation) left(ctx context.Context, claim *corev1.PersistentVolumeClaim) {
+	ctx, cancel := context.WithTimeout(ctx, leaveTime)
+	defer cancel()
+	_ = c.p.view.wait(ctx, claim.Labels[labelSession], func() bool { return !c.p.view.has(claim) })
+}
+
+func annotation(object *corev1.PersistentVolumeClaim, key string) string {
+	if object == nil {
+		return ""
+	}
+	return object.Annotations[key]
+}
+
+// volumesThere fails if a sandbox's data volume was deleted: an empty one in its place
+// would look as if the work had been.
+func (p *Provider) volumesThere(ctx context.Context, r *record) error {
+	if !r.note.Volume {
+		return nil
+	}
+	claim, err := p.api.core.PersistentVolumeClaims(r.object.Namespace).Get(ctx, p.names.data(r.ID), get)
+	if apierrors.IsNotFound(err) || err == nil && claim.DeletionTimestamp != nil {
+		return atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "its data volume %s was deleted by somebody else: what was in it is lost; remove the sandbox, and make it again", p.names.data(r.ID))
+	}
+	return err
+}
+
+// dropData deletes the data volume of a sandbox that is not there any more; r is what
+// was known of it, nil if nothing was.
+func (p *Provider) dropData(ctx context.Context, id string, r *record) error {
+	ns := p.opts.Namespace
+	switch {
+	case r != nil:
+		ns = r.object.Namespace
+	case p.opts.PerProject: // it may be in any
+		ns = metav1.NamespaceAll
+	}
+	found, err := p.api.core.PersistentVolumeClaims(ns).List(ctx, p.names.ours(labelRole, roleVolume, labelSession, id))
+	if err != nil {
+		return err
+	}
+	for i := range found.Items {
+		if err := p.dropClaim(ctx, &found.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropClaim deletes a volume, and waits until nobody sees it any more. It goes when what
+// has used it is gone.
+func (p *Provider) dropClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	err := p.api.core.PersistentVolumeClaims(claim.Namespace).Delete(ctx, claim.Name, metav1.DeleteOptions{})
+	if err := gone(err); err != nil {
+		return err
+	}
+	return p.view.claimed(ctx, claim, false)
+}
+
+// mounted reports whether a pod mounts a volume, or a stopped sandbox is to.
+func (p *Provider) mounted(namespace, claim string) bool {
+	return p.uses()[namespace+"/"+claim]
+}
+
+// uses are the volumes that sandboxes have, running or not, by namespace and name.
+func (p *Provider) uses() map[string]bool {
+	used := map[string]bool{}
+	for _, object := range p.view.records() {
+		r := p.read(object)
+		if r.note.Volume {
+			used[object.Namespace+"/"+p.names.data(r.ID)] = true
+		}
+		for _, m := range r.Spec.Mounts {
+			if m.Type == atoll.MountVolume {
+				used[object.Namespace+"/"+p.names.volume(r.Spec.Project, m.Source)] = true
+			}
+		}
+	}
+	return used
+}
+
+// Volumes implements atoll.VolumeStore.
+func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
+	if p.opts.Ephemeral {
+		return nil, atoll.E("volumes", "kubernetes", atoll.ErrUnsupported, nil)
+	}
+	if err := p.view.open(ctx, "volumes"); err != nil {
+		return nil, err
+	}
+	used := p.uses()
+	var list []atoll.Volume
+	for _, c := range p.view.claims() {
+		v := atoll.Volume{
+			Provider: "kubernetes", Project: c.Annotations[annotationProject], Name: c.Annotations[annotationVolume],
+			InUse: used[c.Namespace+"/"+c.Name], Created: c.CreationTimestamp.Time,
+		}
+		if id := c.Labels[labelSession]; id != "" {
+			v.Name, v.Sandbox = volume.DataName(id), id
+		}
+		if c.DeletionTimestamp == nil && v.Name != "" && (project == "" || v.Project == project) {
+			list = append(list, v)
+		}
+	}
+	slices.SortFunc(list, func(a, b atoll.Volume) int { return strings.Compare(a.Project+"/"+a.Name, b.Project+"/"+b.Name) })
+	return list, nil
+}
+
+// RemoveVolume implements atoll.VolumeStore.
+func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error {
+	if p.opts.Ephemeral {
+		return atoll.E("remove volume", name, atoll.ErrUnsupported, nil)
+	}
+	if project == "" {
+		project = atoll.DefaultProject
+	}
+	if err := p.view.open(ctx, "remove volume"); err != nil {
+		return err
+	}
+	own := p.names.volume(project, name)
+	if id, err := atoll.NormalizeID(strings.TrimPrefix(name, "data-")); err == nil && id != "" && volume.DataName(id) == name {
+		own = p.names.data(id)
+	}
+	claims := p.api.core.PersistentVolumeClaims(p.namespace(project))
+	found, err := claims.Get(ctx, own, get)
+	if apierrors.IsNotFound(err) || err == nil && (found.Annotations[annotationProject] != project || found.DeletionTimestamp != nil) {
+		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
+	}
+	if err != nil {
+		return p.failed(ctx, "remove volume", name, err)
+	}
+	if p.mounted(found.Namespace, own) {
+		return atoll.Errorf("remove volume", name, atoll.ErrConflict, "a sandbox mounts it")
+	}
+	return p.failed(ctx, "remove volume", name, p.dropClaim(ctx, found))
+}
+
+// RemoveProject implements atoll.ProjectRemover: sandboxes, volumes, and the project's
+// namespace.
+func (p *Provider) RemoveProject(ctx context.Context, project string) error {
+	if err := p.view.open(ctx, "remove project"); err != nil {
+		return err
+	}
+	if err := volume.RemoveProject(ctx, p, project); err != nil {
+		return err
+	}
+	if !p.opts.PerProject {
+		return nil
+	}
+	ns, err := p.api.core.Namespaces().Get(ctx, p.namespace(project), get)
+	if err == nil && ns.Labels[labelOwner] == string(p.names) {
+		err = p.api.core.Namespaces().Delete(ctx, ns.Name, metav1.DeleteOptions{})
+	}
+	return p.failed(ctx, "remove project", project, gone(err))
+}
+
+var (
+	_ atoll.VolumeStore    = (*Provider)(nil)
+	_ atoll.ProjectRemover = (*Provider)(nil)
+)

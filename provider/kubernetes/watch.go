@@ -1,0 +1,71 @@
+package kubernetes
+
+import (
+	"context"
+	"iter"
+	"sync"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/hub"
+)
+
+// events tells of changes, whoever made them, as they are seen.
+type events struct {
+	p   *Provider
+	hub *hub.Hub
+
+	mu   sync.Mutex
+	last map[string]atoll.Status // what was told of each sandbox
+}
+
+func newEvents(p *Provider) *events {
+	e := &events{p: p, last: map[string]atoll.Status{}}
+	e.hub = hub.New(func() ([]atoll.Status, error) { return p.List(context.Background(), atoll.Filter{}) })
+	return e
+}
+
+// Watch implements atoll.Provider.
+func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
+	return func(yield func(atoll.Event, error) bool) {
+		if err := p.view.open(ctx, "watch"); err != nil {
+			yield(atoll.Event{}, err)
+			return
+		}
+		for ev, err := range p.events.hub.Watch(ctx) {
+			if !yield(ev, err) {
+				return
+			}
+		}
+	}
+}
+
+// changed looks at a sandbox of which something has changed, and tells what is new.
+// Looking and telling are one step, so that states are told in the order in which they
+// were.
+func (e *events) changed(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	last, known := e.last[id]
+	object := e.p.view.recordOf(id)
+	if object == nil {
+		if known {
+			last.State, last.Ready, last.Reason = atoll.StateRemoved, false, ""
+			delete(e.last, id)
+			e.hub.Publish(last)
+		}
+		return
+	}
+	r := e.p.read(object)
+	if over := r.State == atoll.StateStopped || r.State == atoll.StateFailed; over && r.note.State == atoll.StateRunning || !r.due().IsZero() {
+		e.p.sweeper.Rouse()
+	}
+	switch {
+	case r.State == atoll.StateCreating:
+	case !known || last.State != r.State || !last.Started.Equal(r.Started) || last.Ready != r.Ready:
+		e.last[id] = r.Status
+		e.hub.Publish(r.Status)
+	}
+}
+
+// close ends all watches.
+func (e *events) close() { e.hub.Close() }
