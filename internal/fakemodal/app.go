@@ -1,0 +1,93 @@
+package fakemodal
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// AppGetOrCreate finds an app by its name.
+func (s *Server) AppGetOrCreate(_ context.Context, req *pb.AppGetOrCreateRequest) (*pb.AppGetOrCreateResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	app, err := s.apps.getOrCreate(s.now(), wish{req.GetAppName(), req.GetEnvironmentName(), req.GetObjectCreationType()},
+		func(string) (struct{}, error) { return struct{}{}, nil })
+	if err != nil {
+		return nil, err
+	}
+	return pb.AppGetOrCreateResponse_builder{AppId: app.id}.Build(), nil
+}
+
+// SetSecret puts a secret with a name into an environment; "" means the default one.
+func (s *Server) SetSecret(environment, name string, env map[string]string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := s.secrets.getOrCreate(s.now(), wish{name, environment, pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_OVERWRITE_IF_EXISTS},
+		func(string) (map[string]string, error) { return maps.Clone(env), nil })
+	return err
+}
+
+// SecretGetOrCreate finds a secret by its name, or makes one of the variables given.
+func (s *Server) SecretGetOrCreate(_ context.Context, req *pb.SecretGetOrCreateRequest) (*pb.SecretGetOrCreateResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	secret, err := s.secrets.getOrCreate(s.now(), wish{req.GetDeploymentName(), req.GetEnvironmentName(), req.GetObjectCreationType()},
+		func(string) (map[string]string, error) {
+			for key, value := range req.GetEnvDict() {
+				if key == "" || strings.ContainsAny(key, "=\x00") || strings.ContainsRune(value, 0) {
+					return nil, status.Errorf(codes.InvalidArgument, "Invalid environment variable name: '%s'", key)
+				}
+			}
+			return maps.Clone(req.GetEnvDict()), nil
+		})
+	if err != nil {
+		return nil, err
+	}
+	var missing []string
+	for _, key := range req.GetRequiredKeys() {
+		if _, ok := secret.value[key]; !ok {
+			missing = append(missing, key)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, status.Errorf(codes.FailedPrecondition, "Secret is missing key(s): %s", strings.Join(missing, ", "))
+	}
+	return pb.SecretGetOrCreateResponse_builder{
+		SecretId: secret.id,
+		Metadata: pb.SecretMetadata_builder{Name: secret.name, CreationInfo: secret.creation()}.Build(),
+	}.Build(), nil
+}
+
+// SecretDelete forgets a secret.
+func (s *Server) SecretDelete(_ context.Context, req *pb.SecretDeleteRequest) (*emptypb.Empty, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.secrets.remove(req.GetSecretId()); err != nil {
+		return nil, err
+	}
+	return &emptypb.Empty{}, nil
+}
+
+// environ is the environment of those secrets, as "KEY=value" in the order of the
+// keys; of two with one key the later one counts. Callers hold mu.
+func (s *Server) environ(secretIDs []string) ([]string, error) {
+	all := map[string]string{}
+	for _, id := range secretIDs {
+		secret, err := s.secrets.get(id)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(all, secret.value)
+	}
+	var env []string
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		env = append(env, key+"="+all[key])
+	}
+	return env, nil
+}

@@ -1,0 +1,121 @@
+package fakemodal
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"sync"
+	"time"
+
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// tokenTime is how long a token of AuthTokenGet is good for.
+const tokenTime = 20 * time.Minute
+
+// tokens are those that were given out, and until when they are good.
+type tokens struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+}
+
+// AuthTokenGet gives out a token, which has the shape of a JWT.
+func (s *Server) AuthTokenGet(context.Context, *pb.AuthTokenGetRequest) (*pb.AuthTokenGetResponse, error) {
+	until := time.Now().Add(tokenTime)
+	claims, err := json.Marshal(map[string]any{"exp": until.Unix(), "jti": rand.Text()})
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	encode := base64.RawURLEncoding.EncodeToString
+	token := strings.Join([]string{encode([]byte(`{"alg":"none","typ":"JWT"}`)), encode(claims), encode([]byte(rand.Text()))}, ".")
+	s.tokens.mu.Lock()
+	defer s.tokens.mu.Unlock()
+	if s.tokens.until == nil {
+		s.tokens.until = map[string]time.Time{}
+	}
+	s.tokens.until[token] = until
+	return pb.AuthTokenGetResponse_builder{Token: token}.Build(), nil
+}
+
+// WorkspaceNameLookup names the one workspace that there is.
+func (s *Server) WorkspaceNameLookup(context.Context, *emptypb.Empty) (*pb.WorkspaceNameLookupResponse, error) {
+	return pb.WorkspaceNameLookupResponse_builder{Username: "atoll-test"}.Build(), nil
+}
+
+// admit refuses who does not show the right tokens. Streams have none of AuthTokenGet.
+func (s *Server) admit(ctx context.Context, withAuthToken bool) error {
+	md, _ := metadata.FromIncomingContext(ctx)
+	one := func(key string) string { return strings.Join(md.Get(key), "") }
+	id, secret := one("x-modal-token-id"), one("x-modal-token-secret")
+	switch {
+	case id == "" || secret == "":
+		return status.Error(codes.Unauthenticated, "Token missing. Could not authenticate client.")
+	case !strings.HasPrefix(id, "ak-"):
+		return status.Error(codes.Unauthenticated, "Token ID is malformed")
+	case id != s.opts.TokenID || secret != s.opts.TokenSecret:
+		return status.Error(codes.Unauthenticated, "Token validation failed")
+	case withAuthToken && !s.tokens.good(one("x-modal-auth-token")):
+		return status.Error(codes.Unauthenticated, "x-modal-auth-token is missing, unknown or expired")
+	}
+	return nil
+}
+
+func (t *tokens) good(token string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return time.Now().Before(t.until[token])
+}
+
+// unary stands before each call with one answer.
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	method := methodName(info.FullMethod)
+	if err := s.faults.ask(method); err != nil {
+		return nil, err
+	}
+	if err := s.admit(ctx, method != "AuthTokenGet"); err != nil {
+		return nil, err
+	}
+	s.asked.note(req)
+	resp, err := handle(ctx, req)
+	if s.faults.lose(method) {
+		return nil, errCut
+	}
+	return resp, asStatus(err)
+}
+
+// stream stands before each call with many answers.
+func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	method := methodName(info.FullMethod)
+	if err := s.faults.ask(method); err != nil {
+		return err
+	}
+	if err := s.admit(ss.Context(), false); err != nil {
+		return err
+	}
+	cut := s.faults.cutFor(method, ss)
+	if cut == nil {
+		return asStatus(handle(srv, ss))
+	}
+	return cut.end(handle(srv, cut))
+}
+
+// methodName is the last part of "/modal.client.ModalClient/SandboxCreate".
+func methodName(full string) string { return full[strings.LastIndexByte(full, '/')+1:] }
+
+// asStatus gives an error that has none the code of what ended its context, or Internal.
+func asStatus(err error) error {
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	if st := status.FromContextError(err); st.Code() != codes.Unknown {
+		return st.Err()
+	}
+	return status.Error(codes.Internal, err.Error())
+}

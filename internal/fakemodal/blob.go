@@ -1,0 +1,157 @@
+package fakemodal
+
+import (
+	"context"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// maxBlob is the largest blob that is uploaded in one part.
+const maxBlob = 1 << 30
+
+// A blobStore takes uploads over HTTP, as an object store does.
+type blobStore struct {
+	*webServer
+	dir string
+
+	mu      sync.Mutex
+	awaited map[string]*pb.BlobCreateRequest // by id: what is to come
+	there   map[string]bool
+}
+
+func newBlobStore(dir string) (*blobStore, error) {
+	b := &blobStore{dir: dir, awaited: map[string]*pb.BlobCreateRequest{}, there: map[string]bool{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /{id}", b.put)
+	mux.HandleFunc("GET /{id}", b.get)
+	var err error
+	b.webServer, err = serveHTTP(mux)
+	return b, err
+}
+
+func (b *blobStore) url(id string) string  { return "http://" + b.address + "/" + id }
+func (b *blobStore) path(id string) string { return filepath.Join(b.dir, id) }
+
+// put takes one upload, if it is what was announced.
+func (b *blobStore) put(w http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("id")
+	b.mu.Lock()
+	want := b.awaited[id]
+	b.mu.Unlock()
+	if want == nil {
+		http.Error(w, "AccessDenied", http.StatusForbidden)
+		return
+	}
+	if got := r.Header.Get("Content-MD5"); got != "" && got != want.GetContentMd5() {
+		http.Error(w, "InvalidDigest", http.StatusBadRequest)
+		return
+	}
+	etag, err := b.receive(id, want, r.Body)
+	switch {
+	case errors.Is(err, errBadDigest):
+		http.Error(w, "BadDigest", http.StatusBadRequest)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	default:
+		w.Header().Set("ETag", `"`+etag+`"`)
+	}
+}
+
+var errBadDigest = errors.New("the content is not what was announced")
+
+// receive writes what comes, and checks it.
+func (b *blobStore) receive(id string, want *pb.BlobCreateRequest, body io.Reader) (etag string, err error) {
+	f, err := os.CreateTemp(b.dir, "upload-")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(f.Name()) // gone when it was renamed
+	defer f.Close()
+	md, sha := md5.New(), sha256.New()
+	n, err := io.Copy(io.MultiWriter(f, md, sha), body)
+	if err != nil {
+		return "", err
+	}
+	encode := base64.StdEncoding.EncodeToString
+	if n != want.GetContentLength() || encode(md.Sum(nil)) != want.GetContentMd5() || encode(sha.Sum(nil)) != want.GetContentSha256Base64() {
+		return "", errBadDigest
+	}
+	if err := f.Close(); err != nil {
+		return "", err
+	}
+	if err := os.Rename(f.Name(), b.path(id)); err != nil {
+		return "", err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.there[id] = true
+	return hex.EncodeToString(md.Sum(nil)), nil
+}
+
+// get sends a blob.
+func (b *blobStore) get(w http.ResponseWriter, r *http.Request) {
+	f, err := b.open(r.PathValue("id"))
+	if err != nil {
+		http.Error(w, "NoSuchKey", http.StatusNotFound)
+		return
+	}
+	defer f.Close()
+	_, _ = io.Copy(w, f) // the client may have gone
+}
+
+// open opens a blob that is there.
+func (b *blobStore) open(id string) (*os.File, error) {
+	b.mu.Lock()
+	there := b.there[id]
+	b.mu.Unlock()
+	if !there {
+		return nil, status.Errorf(codes.NotFound, "Blob '%s' not found", id)
+	}
+	return os.Open(b.path(id))
+}
+
+// BlobCreate announces an upload.
+func (s *Server) BlobCreate(_ context.Context, req *pb.BlobCreateRequest) (*pb.BlobCreateResponse, error) {
+	switch {
+	case req.GetContentLength() < 0, req.GetContentLength() > maxBlob:
+		return nil, status.Errorf(codes.InvalidArgument, "content_length %d: must be within 0..%d", req.GetContentLength(), maxBlob)
+	case !isHash(req.GetContentMd5(), md5.Size), !isHash(req.GetContentSha256Base64(), sha256.Size):
+		return nil, status.Error(codes.InvalidArgument, "content_md5 and content_sha256_base64 must be hashes in base64")
+	}
+	id := newID("bl-")
+	s.blobs.mu.Lock()
+	defer s.blobs.mu.Unlock()
+	s.blobs.awaited[id] = req
+	url := s.blobs.url(id)
+	return pb.BlobCreateResponse_builder{BlobId: id, UploadUrl: &url}.Build(), nil
+}
+
+// isHash reports whether text is so many bytes in base64.
+func isHash(text string, size int) bool {
+	b, err := base64.StdEncoding.DecodeString(text)
+	return err == nil && len(b) == size
+}
+
+// BlobGet says where a blob is downloaded from.
+func (s *Server) BlobGet(_ context.Context, req *pb.BlobGetRequest) (*pb.BlobGetResponse, error) {
+	f, err := s.blobs.open(req.GetBlobId())
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	return pb.BlobGetResponse_builder{DownloadUrl: s.blobs.url(req.GetBlobId())}.Build(), nil
+}

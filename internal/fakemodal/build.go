@@ -1,0 +1,227 @@
+package fakemodal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// credentials are those that a recipe names for its registry. Callers hold mu.
+func (s *Server) credentials(config *pb.ImageRegistryConfig) (authn.AuthConfig, error) {
+	if config.GetSecretId() == "" {
+		return authn.AuthConfig{}, nil
+	}
+	secret, err := s.secrets.get(config.GetSecretId())
+	if err != nil {
+		return authn.AuthConfig{}, err
+	}
+	switch config.GetRegistryAuthType() {
+	case pb.RegistryAuthType_REGISTRY_AUTH_TYPE_STATIC_CREDS:
+		user, password := secret.value["REGISTRY_USERNAME"], secret.value["REGISTRY_PASSWORD"]
+		if user == "" || password == "" {
+			return authn.AuthConfig{}, status.Error(codes.InvalidArgument, "Secret must have REGISTRY_USERNAME and REGISTRY_PASSWORD")
+		}
+		return authn.AuthConfig{Username: user, Password: password}, nil
+	case pb.RegistryAuthType_REGISTRY_AUTH_TYPE_GCP:
+		return authn.AuthConfig{Username: "_json_key", Password: secret.value["SERVICE_ACCOUNT_JSON"]}, nil
+	}
+	return authn.AuthConfig{}, status.Errorf(codes.Unimplemented, "credentials of type %s are not known here", config.GetRegistryAuthType())
+}
+
+// A builder makes one image.
+type builder struct {
+	s       *Server
+	im      *image
+	steps   []instruction
+	bases   map[string]*image // by what FROM calls them
+	secrets []string          // "KEY=value", for RUN
+	auth    authn.AuthConfig
+
+	image  v1.Image // as it is so far, but for config
+	config v1.Config
+	work   string
+}
+
+// run builds the image, and says how that ended.
+func (b *builder) run() {
+	err := b.build(b.s.ctx)
+	b.s.mu.Lock()
+	defer b.s.mu.Unlock()
+	switch {
+	case b.s.ctx.Err() != nil:
+		b.im.result = failure(pb.GenericResult_GENERIC_STATUS_TERMINATED, errClosed)
+	case err != nil:
+		b.im.result = failure(pb.GenericResult_GENERIC_STATUS_FAILURE, err)
+	default:
+		b.im.result, b.im.image, b.im.config, b.im.work = success(), b.image, b.config, b.work
+	}
+	b.im.log.close()
+	close(b.im.built)
+}
+
+func (b *builder) build(ctx context.Context) error {
+	for i, in := range b.steps {
+		fmt.Fprintf(b.im.log, "=> Step %d: %s %s\n", i, in.verb, in.args)
+		if err := b.step(ctx, in); err != nil {
+			return err
+		}
+	}
+	if b.image == nil {
+		return errors.New("no FROM instruction")
+	}
+	return b.save(ctx, b.im.id)
+}
+
+// step does one instruction.
+func (b *builder) step(ctx context.Context, in instruction) error {
+	switch {
+	case in.verb == "FROM":
+		return b.from(ctx, in.args)
+	case b.image == nil:
+		return fmt.Errorf("no build stage in current context: %s comes before FROM", in.verb)
+	case in.verb == "RUN":
+		return b.runCommand(ctx, in.args)
+	}
+	known, err := configure(&b.config, in)
+	if err == nil && !known {
+		err = fmt.Errorf("%s is not known to this test server", in.verb)
+	}
+	return err
+}
+
+// from begins with another image.
+func (b *builder) from(ctx context.Context, args string) error {
+	ref, _, _ := strings.Cut(args, " ")
+	if base := b.bases[ref]; base != nil {
+		b.image, b.config, b.work = base.image, *base.config.DeepCopy(), base.work
+		return nil
+	}
+	img, err := b.s.registry.pull(ctx, ref, authn.FromConfig(b.auth))
+	if err != nil {
+		return fmt.Errorf("image pull failed for %s: %w", ref, err)
+	}
+	file, err := img.ConfigFile()
+	if err != nil {
+		return fmt.Errorf("image pull failed for %s: %w", ref, err)
+	}
+	b.image, b.config = img, *file.Config.DeepCopy()
+	return nil
+}
+
+// save keeps what there is so far under a name.
+func (b *builder) save(ctx context.Context, id string) (err error) {
+	if b.image, err = mutate.Config(b.image, b.config); err != nil {
+		return err
+	}
+	return b.s.registry.push(ctx, id, b.image)
+}
+
+// runCommand runs a command in a sandbox of the backend. What its file system is
+// afterwards is the new image.
+func (b *builder) runCommand(ctx context.Context, args string) error {
+	id := newID("stage-")
+	if err := b.save(ctx, id); err != nil {
+		return err
+	}
+	spec := &atoll.Spec{
+		Image: b.s.registry.ref(id), User: "0:0", IdleStop: atoll.Never,
+		Network: atoll.Network{Mode: atoll.NetworkOn}, Labels: map[string]string{"image": b.im.id},
+	}
+	box, err := b.s.makeBox(ctx, spec, nil, b.work)
+	if err != nil {
+		return err
+	}
+	defer b.s.removeBox(box)
+	dir := b.config.WorkingDir
+	if dir != "" && dir != "/" {
+		if err := atoll.Files(box).Mkdir(ctx, dir, 0o755); err != nil {
+			return err
+		}
+	}
+	err = atoll.Run(ctx, box, &atoll.Command{
+		Args: commandLine(args), Env: b.secrets, Dir: cmp.Or(dir, "/"), User: b.config.User, Stdout: b.im.log, Stderr: b.im.log,
+	})
+	if exit, ok := errors.AsType[*atoll.ExitError](err); ok {
+		return fmt.Errorf("RUN %s: %w\n%s", args, exit, b.im.log.tail())
+	}
+	if err != nil {
+		return err
+	}
+	return b.keep(ctx, box)
+}
+
+// keep makes what a sandbox is now the image.
+func (b *builder) keep(ctx context.Context, box atoll.Sandbox) error {
+	shot, err := b.s.capture(ctx, box, nil)
+	if err != nil {
+		return err
+	}
+	b.image, b.work = shot.image, shot.work
+	return nil
+}
+
+// tail is the end of what was recorded, of a build that failed.
+func (r *recording) tail() string {
+	const most = 4 << 10
+	var all []byte
+	for index := uint64(0); ; {
+		batch, _, _ := r.after(index)
+		if len(batch) == 0 {
+			return strings.ToValidUTF8(string(all[max(0, len(all)-most):]), "\uFFFD")
+		}
+		for _, c := range batch {
+			all = append(all, c.data...)
+		}
+		index = batch[len(batch)-1].index
+	}
+}
+
+// makeBox makes a sandbox of the backend, which has what an image keeps for the
+// directory that backends mount a volume over. sb, which may be nil, is what it is for.
+func (s *Server) makeBox(ctx context.Context, spec *atoll.Spec, sb *sandbox, work string) (atoll.Sandbox, error) {
+	spec.ID = atoll.NewID()
+	s.mu.Lock()
+	s.boxes[spec.ID] = sb
+	s.mu.Unlock()
+	box, err := s.opts.Backend.Create(ctx, spec)
+	if err != nil {
+		s.forgetBox(spec.ID)
+		return nil, err
+	}
+	if work == "" || mounts(spec, atoll.DefaultWorkdir) {
+		return box, nil
+	}
+	if err := unpack(ctx, box, work); err != nil {
+		s.removeBox(box)
+		return nil, err
+	}
+	return box, nil
+}
+
+// removeBox removes a sandbox of the backend, whoever has given up waiting.
+func (s *Server) removeBox(box atoll.Sandbox) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), cleanupTime)
+	defer cancel()
+	if err := box.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+		s.log.Error("remove", "sandbox", box.ID(), "err", err)
+		return // Close tries again, and tells
+	}
+	s.forgetBox(box.ID())
+}
+
+func (s *Server) forgetBox(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.boxes, id)
+}

@@ -1,0 +1,196 @@
+package fakemodal
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+
+	"compress/gzip"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A shot is the root file system of a sandbox as it was once.
+type shot struct {
+	image v1.Image // without a configuration
+	work  string   // file with what was in atoll.DefaultWorkdir, as a tar stream; "" if nothing was
+}
+
+// kernel are the directories that show no files of the sandbox.
+var kernel = []string{"/proc", "/sys", "/dev"}
+
+// capture makes an image of the root file system of a sandbox, without what is mounted
+// at those places.
+func (s *Server) capture(ctx context.Context, box atoll.Sandbox, mounted []string) (*shot, error) {
+	id := newID("shot-")
+	c := &capturing{skip: slices.Concat(kernel, mounted)}
+	work := s.path("layers", id+".work.tar")
+	err := c.create(s.path("layers", id+".tar"), work)
+	if err == nil {
+		err = errors.Join(c.all(ctx, atoll.Files(box)), c.close())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !c.hasWork {
+		work = ""
+	}
+	layer, err := tarball.LayerFromFile(s.path("layers", id+".tar"), tarball.WithCompressionLevel(gzip.NoCompression))
+	if err != nil {
+		return nil, err
+	}
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, RootFS: v1.RootFS{Type: "layers"}})
+	if err != nil {
+		return nil, err
+	}
+	if img, err = mutate.AppendLayers(img, layer); err != nil {
+		return nil, err
+	}
+	return &shot{img, work}, nil
+}
+
+// A capturing writes tar streams of a file system.
+type capturing struct {
+	skip    []string // directories, of which nothing is written that is in them
+	files   []*os.File
+	root    *tar.Writer
+	work    *tar.Writer
+	hasWork bool
+}
+
+func (c *capturing) create(paths ...string) error {
+	for _, path := range paths {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return errors.Join(err, c.close())
+		}
+		c.files = append(c.files, f)
+	}
+	c.root, c.work = tar.NewWriter(c.files[0]), tar.NewWriter(c.files[1])
+	return nil
+}
+
+func (c *capturing) close() (err error) {
+	for _, w := range []*tar.Writer{c.root, c.work} {
+		if w != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}
+	for _, f := range c.files {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
+
+// all writes everything, one directory of the root after the other: streams of the root
+// itself would hold what the kernel shows.
+func (c *capturing) all(ctx context.Context, fs atoll.FS) error {
+	list, err := fs.List(ctx, "/", false)
+	if err != nil {
+		return err
+	}
+	for _, f := range list {
+		name := path.Clean(f.Path)
+		switch {
+		case f.Type == atoll.TypeSymlink:
+			err = c.root.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name[1:], Linkname: f.Target, Mode: 0o777, Uid: f.UID, Gid: f.GID, ModTime: f.Modified})
+		case f.Type == atoll.TypeDirectory && slices.Contains(c.skip, name):
+			err = c.root.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name[1:] + "/", Mode: int64(f.Mode), Uid: f.UID, Gid: f.GID, ModTime: f.Modified})
+		default:
+			err = c.tree(ctx, fs, name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tree writes what has that name, and all that is in it.
+func (c *capturing) tree(ctx context.Context, fs atoll.FS, name string) error {
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := fs.WriteTar(ctx, name, w)
+		w.CloseWithError(err)
+		done <- err
+	}()
+	err := c.copy(tar.NewReader(r), name)
+	if err == nil {
+		_, err = io.Copy(io.Discard, r) // padding after the end
+	}
+	r.CloseWithError(err)
+	return errors.Join(err, <-done)
+}
+
+// copy passes on a stream of what has that name.
+func (c *capturing) copy(from *tar.Reader, name string) error {
+	for {
+		h, err := from.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		at := path.Join(name, h.Name)
+		if slices.ContainsFunc(c.skip, func(dir string) bool { return strings.HasPrefix(at, dir+"/") }) {
+			continue
+		}
+		inWork := *h
+		h.Name = at[1:]
+		if h.Typeflag == tar.TypeDir {
+			h.Name += "/"
+		}
+		if h.Typeflag == tar.TypeLink {
+			h.Linkname = path.Join(name, h.Linkname)[1:]
+		}
+		to := []*tar.Writer{c.root}
+		if name == atoll.DefaultWorkdir {
+			to = append(to, c.work)
+			c.hasWork = c.hasWork || at != name
+		}
+		if err := writeEntry(to, []*tar.Header{h, &inWork}, from); err != nil {
+			return err
+		}
+	}
+}
+
+// writeEntry writes one entry to each stream, with its header there.
+func writeEntry(to []*tar.Writer, headers []*tar.Header, data io.Reader) error {
+	writers := make([]io.Writer, len(to))
+	for i, w := range to {
+		if err := w.WriteHeader(headers[i]); err != nil {
+			return err
+		}
+		writers[i] = w
+	}
+	_, err := io.Copy(io.MultiWriter(writers...), data)
+	return err
+}
+
+// unpack puts the files of a stream into the directory that they were in.
+func unpack(ctx context.Context, box atoll.Sandbox, work string) error {
+	f, err := os.Open(work)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return atoll.Files(box).ReadTar(ctx, atoll.DefaultWorkdir, f)
+}
+
+// mounts reports whether a spec mounts something at that place.
+func mounts(spec *atoll.Spec, target string) bool {
+	return slices.ContainsFunc(spec.Mounts, func(m atoll.Mount) bool { return path.Clean(m.Target) == target })
+}

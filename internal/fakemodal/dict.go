@@ -1,0 +1,190 @@
+package fakemodal
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// maxUpdates is how many entries one DictUpdate may have.
+const maxUpdates = 10_000
+
+// A dict has values under keys.
+type dict struct {
+	mu      sync.Mutex
+	entries map[string][]byte
+}
+
+func newDict(data []*pb.DictEntry) *dict {
+	d := &dict{entries: map[string][]byte{}}
+	d.update(data, false)
+	return d
+}
+
+// update puts entries in, and reports whether one of them is new.
+func (d *dict) update(entries []*pb.DictEntry, ifNotExists bool) (created bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range entries {
+		_, there := d.entries[string(e.GetKey())]
+		if !there || !ifNotExists {
+			d.entries[string(e.GetKey())] = slices.Clone(e.GetValue())
+		}
+		created = created || !there
+	}
+	return created
+}
+
+// DictGetOrCreate finds a dict by its name, or makes one.
+func (s *Server) DictGetOrCreate(_ context.Context, req *pb.DictGetOrCreateRequest) (*pb.DictGetOrCreateResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, err := s.dicts.getOrCreate(s.now(), wish{req.GetDeploymentName(), req.GetEnvironmentName(), req.GetObjectCreationType()},
+		func(string) (*dict, error) { return newDict(req.GetData()), nil })
+	if err != nil {
+		return nil, err
+	}
+	return pb.DictGetOrCreateResponse_builder{DictId: d.id, Metadata: dictMetadata(d)}.Build(), nil
+}
+
+func dictMetadata(d *object[*dict]) *pb.DictMetadata {
+	return pb.DictMetadata_builder{Name: d.name, CreationInfo: d.creation()}.Build()
+}
+
+// DictHeartbeat keeps a dict without a name.
+func (s *Server) DictHeartbeat(_ context.Context, req *pb.DictHeartbeatRequest) (*emptypb.Empty, error) {
+	if _, err := s.dict(req.GetDictId()); err != nil {
+		return nil, err
+	}
+	return &emptypb.Empty{}, nil
+}
+
+func (s *Server) dict(id string) (*dict, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d, err := s.dicts.get(id)
+	if err != nil {
+		return nil, err
+	}
+	return d.value, nil
+}
+
+// inDict has do look at the entries of a dict, or change them, while nobody else does.
+func (s *Server) inDict(id string, do func(entries map[string][]byte)) error {
+	d, err := s.dict(id)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	do(d.entries)
+	return nil
+}
+
+// DictUpdate puts entries into a dict; with IfNotExists only under keys that it does
+// not have.
+func (s *Server) DictUpdate(_ context.Context, req *pb.DictUpdateRequest) (*pb.DictUpdateResponse, error) {
+	d, err := s.dict(req.GetDictId())
+	if err != nil {
+		return nil, err
+	}
+	if len(req.GetUpdates()) > maxUpdates {
+		return nil, status.Errorf(codes.InvalidArgument, "Dict update has too many entries: %d, at most %d are allowed", len(req.GetUpdates()), maxUpdates)
+	}
+	return pb.DictUpdateResponse_builder{Created: d.update(req.GetUpdates(), req.GetIfNotExists())}.Build(), nil
+}
+
+// DictGet reads a value.
+func (s *Server) DictGet(_ context.Context, req *pb.DictGetRequest) (*pb.DictGetResponse, error) {
+	resp := &pb.DictGetResponse{}
+	return resp, s.inDict(req.GetDictId(), func(entries map[string][]byte) {
+		value, found := entries[string(req.GetKey())]
+		if resp.SetFound(found); found {
+			resp.SetValue(value)
+		}
+	})
+}
+
+// DictPop takes a value out.
+func (s *Server) DictPop(_ context.Context, req *pb.DictPopRequest) (*pb.DictPopResponse, error) {
+	resp := &pb.DictPopResponse{}
+	return resp, s.inDict(req.GetDictId(), func(entries map[string][]byte) {
+		value, found := entries[string(req.GetKey())]
+		delete(entries, string(req.GetKey()))
+		if resp.SetFound(found); found {
+			resp.SetValue(value)
+		}
+	})
+}
+
+// DictContains reports whether a key is there.
+func (s *Server) DictContains(_ context.Context, req *pb.DictContainsRequest) (*pb.DictContainsResponse, error) {
+	resp := &pb.DictContainsResponse{}
+	return resp, s.inDict(req.GetDictId(), func(entries map[string][]byte) {
+		_, found := entries[string(req.GetKey())]
+		resp.SetFound(found)
+	})
+}
+
+// DictLen counts the keys.
+func (s *Server) DictLen(_ context.Context, req *pb.DictLenRequest) (*pb.DictLenResponse, error) {
+	resp := &pb.DictLenResponse{}
+	return resp, s.inDict(req.GetDictId(), func(entries map[string][]byte) { resp.SetLen(int32(len(entries))) })
+}
+
+// DictContents streams keys, values or both, as they are when it is called.
+func (s *Server) DictContents(req *pb.DictContentsRequest, stream grpc.ServerStreamingServer[pb.DictEntry]) error {
+	d, err := s.dict(req.GetDictId())
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	entries := maps.Clone(d.entries)
+	d.mu.Unlock()
+	for key, value := range entries {
+		entry := &pb.DictEntry{}
+		if req.GetKeys() {
+			entry.SetKey([]byte(key))
+		}
+		if req.GetValues() {
+			entry.SetValue(value)
+		}
+		if err := stream.Send(entry); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DictClear takes all out.
+func (s *Server) DictClear(_ context.Context, req *pb.DictClearRequest) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, s.inDict(req.GetDictId(), func(entries map[string][]byte) { clear(entries) })
+}
+
+// DictDelete forgets a dict.
+func (s *Server) DictDelete(_ context.Context, req *pb.DictDeleteRequest) (*emptypb.Empty, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.dicts.remove(req.GetDictId()); err != nil {
+		return nil, err
+	}
+	return &emptypb.Empty{}, nil
+}
+
+// DictList lists those that have a name, the newest first.
+func (s *Server) DictList(_ context.Context, req *pb.DictListRequest) (*pb.DictListResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var infos []*pb.DictListResponse_DictInfo
+	for _, d := range s.dicts.page(req.GetEnvironmentName(), req.GetPagination()) {
+		infos = append(infos, pb.DictListResponse_DictInfo_builder{Name: d.name, CreatedAt: seconds(d.created), DictId: d.id, Metadata: dictMetadata(d)}.Build())
+	}
+	return pb.DictListResponse_builder{Dicts: infos, EnvironmentName: req.GetEnvironmentName()}.Build(), nil
+}

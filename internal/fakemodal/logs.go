@@ -1,0 +1,105 @@
+package fakemodal
+
+import (
+	"context"
+	"sync"
+	"unicode/utf8"
+
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// logs record one output of a sandbox as text. The bytes of a character that has not
+// come as a whole yet wait for the rest.
+type logs struct {
+	*recording
+	mu   sync.Mutex
+	part []byte
+}
+
+func newLogs() *logs { return &logs{recording: newRecording()} }
+
+// Write adds text. It never fails.
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.part = append(l.part, p...)
+	whole := len(l.part) - partial(l.part)
+	_, err := l.recording.Write(l.part[:whole])
+	l.part = append(l.part[:0], l.part[whole:]...)
+	return len(p), err
+}
+
+// partial is how many bytes at the end are the beginning of a character.
+func partial(b []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
+		tail := b[len(b)-n:]
+		if utf8.RuneStart(tail[0]) {
+			if utf8.FullRune(tail) {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+func (l *logs) close() {
+	l.mu.Lock()
+	_, _ = l.recording.Write(l.part) // never fails
+	l.part = nil
+	l.mu.Unlock()
+	l.recording.close()
+}
+
+// SandboxGetLogs streams one output of the main process, to its end if that comes within
+// the timeout.
+func (s *Server) SandboxGetLogs(req *pb.SandboxGetLogsRequest, stream grpc.ServerStreamingServer[pb.TaskLogsBatch]) error {
+	sb, err := s.sandbox(req.GetSandboxId())
+	if err != nil {
+		return err
+	}
+	var l *logs
+	switch req.GetFileDescriptor() {
+	case pb.FileDescriptor_FILE_DESCRIPTOR_STDOUT:
+		l = sb.stdout
+	case pb.FileDescriptor_FILE_DESCRIPTOR_STDERR:
+		l = sb.stderr
+	default:
+		return status.Errorf(codes.InvalidArgument, "Invalid file descriptor: %s", req.GetFileDescriptor())
+	}
+	end, err := l.stream(stream.Context(), entryIndex(req.GetLastEntryId()), req.GetTimeout(), func(batch []chunk) error {
+		return stream.Send(pb.TaskLogsBatch_builder{TaskId: sb.taskID, Items: taskLogs(batch, req.GetFileDescriptor()), EntryId: entryID(batch)}.Build())
+	})
+	if err != nil || !end {
+		return err
+	}
+	last := chunk{index: l.last() + 1}
+	return stream.Send(pb.TaskLogsBatch_builder{TaskId: sb.taskID, EntryId: entryID([]chunk{last}), Eof: true}.Build())
+}
+
+// SandboxStdinWrite sends input to the main process.
+func (s *Server) SandboxStdinWrite(ctx context.Context, req *pb.SandboxStdinWriteRequest) (*pb.SandboxStdinWriteResponse, error) {
+	sb, err := s.sandbox(req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	if req.GetIndex() == 0 {
+		return nil, status.Error(codes.InvalidArgument, "index must be positive")
+	}
+	sb.use.touch()
+	if err := sb.stdin.put(ctx, uint64(req.GetIndex()), message{req.GetInput(), req.GetEof()}); err != nil {
+		return nil, putError(err, "Sandbox", sb.id)
+	}
+	return &pb.SandboxStdinWriteResponse{}, nil
+}
+
+// putError is what an input that is not taken is answered with.
+func putError(err error, what, id string) error {
+	if err == errInputClosed {
+		return status.Errorf(codes.FailedPrecondition, "%s '%s' has already finished", what, id)
+	}
+	return err
+}

@@ -1,0 +1,54 @@
+package fakemodal
+
+import (
+	"context"
+	"io"
+	"log"
+	"net/http"
+	"runtime"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	oci "github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// A registry keeps the images that were built, for the backend to pull.
+type registry struct {
+	*webServer
+	transport *http.Transport
+}
+
+func newRegistry(dir string) (*registry, error) {
+	h := oci.New(oci.Logger(log.New(io.Discard, "", 0)), oci.WithBlobHandler(oci.NewDiskBlobHandler(dir)))
+	w, err := serveHTTP(h)
+	if err != nil {
+		return nil, err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DisableKeepAlives = true // nothing of it is left, whoever serves
+	return &registry{w, transport}, nil
+}
+
+// ref is the reference of an image that is kept here.
+func (r *registry) ref(id string) string { return r.address + "/image:" + id }
+
+// push keeps an image.
+func (r *registry) push(ctx context.Context, id string, img v1.Image) error {
+	ref, err := name.ParseReference(r.ref(id))
+	if err != nil {
+		return err
+	}
+	return remote.Write(ref, img, remote.WithContext(ctx), remote.WithTransport(r.transport))
+}
+
+// pull gets an image from any registry. Its layers are read when they are wanted.
+func (r *registry) pull(ctx context.Context, reference string, auth authn.Authenticator) (v1.Image, error) {
+	ref, err := name.ParseReference(reference)
+	if err != nil {
+		return nil, err
+	}
+	return remote.Image(ref, remote.WithContext(ctx), remote.WithTransport(r.transport), remote.WithAuth(auth),
+		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}))
+}

@@ -1,0 +1,190 @@
+package fakemodal
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"math/big"
+	"net"
+	"sync"
+	"time"
+
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A certificate is the one of all tunnels.
+type certificate struct {
+	config *tls.Config
+	pool   *x509.CertPool
+}
+
+func newCertificate() (*certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "fakemodal"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return &certificate{&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, pool}, nil
+}
+
+// Certificates are what clients of encrypted tunnels trust: the service's are signed by
+// an authority that everybody knows.
+func (s *Server) Certificates() *x509.CertPool { return s.tls.pool }
+
+// A tunnel leads to a port of a sandbox.
+type tunnel struct {
+	port      uint32
+	encrypted net.Listener
+	plain     net.Listener // nil for one that is encrypted only
+	conns     sync.WaitGroup
+	stop      context.CancelFunc
+}
+
+// openTunnels opens those that are asked for. All lead through TLS, and some also
+// without.
+func (sb *sandbox) openTunnels(box atoll.Sandbox) (list []*tunnel, err error) {
+	defer func() {
+		if err != nil {
+			for _, t := range list {
+				t.close()
+			}
+		}
+	}()
+	for _, spec := range sb.def.GetOpenPorts().GetPorts() {
+		ctx, stop := context.WithCancel(sb.ctx)
+		t := &tunnel{port: spec.GetPort(), stop: stop}
+		list = append(list, t)
+		config := sb.s.tls.config.Clone()
+		if spec.GetTunnelType() == pb.TunnelType_TUNNEL_TYPE_H2 {
+			config.NextProtos = []string{"h2"}
+		}
+		if t.encrypted, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return list, err
+		}
+		t.serve(ctx, sb, box, t.encrypted, config)
+		if !spec.GetUnencrypted() {
+			continue
+		}
+		if t.plain, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return list, err
+		}
+		t.serve(ctx, sb, box, t.plain, nil)
+	}
+	return list, nil
+}
+
+// serve passes on what comes, until the listener is closed.
+func (t *tunnel) serve(ctx context.Context, sb *sandbox, box atoll.Sandbox, l net.Listener, config *tls.Config) {
+	t.conns.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.conns.Go(func() {
+				defer sb.use.begin()()
+				t.pass(ctx, box, conn, config)
+			})
+		}
+	})
+}
+
+// pass connects one connection with the sandbox, until both directions have ended.
+func (t *tunnel) pass(ctx context.Context, box atoll.Sandbox, conn net.Conn, config *tls.Config) {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if config != nil {
+		conn = tls.Server(conn, config)
+	}
+	inside, err := atoll.Dial(ctx, box, int(t.port))
+	if err != nil {
+		return // nobody listens there: the connection is closed
+	}
+	defer inside.Close()
+	defer context.AfterFunc(ctx, func() { inside.Close() })()
+	var both sync.WaitGroup
+	both.Go(func() { copyHalf(inside, conn) })
+	both.Go(func() { copyHalf(conn, inside) })
+	both.Wait()
+}
+
+// copyHalf copies one direction, and passes on its end.
+func copyHalf(to, from net.Conn) {
+	_, err := io.Copy(to, from)
+	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
+		err = half.CloseWrite()
+	}
+	if err != nil {
+		to.Close()
+		from.Close()
+	}
+}
+
+// close ends the tunnel and its connections.
+func (t *tunnel) close() {
+	t.stop()
+	for _, l := range []net.Listener{t.encrypted, t.plain} {
+		if l != nil {
+			l.Close()
+		}
+	}
+	t.conns.Wait()
+}
+
+func (t *tunnel) data() *pb.TunnelData {
+	d := pb.TunnelData_builder{Host: "127.0.0.1", Port: uint32(t.encrypted.Addr().(*net.TCPAddr).Port), ContainerPort: t.port}.Build()
+	if t.plain != nil {
+		d.SetUnencryptedHost("127.0.0.1")
+		d.SetUnencryptedPort(uint32(t.plain.Addr().(*net.TCPAddr).Port))
+	}
+	return d
+}
+
+// SandboxGetTunnels says where the ports of a sandbox are reached, once it runs.
+func (s *Server) SandboxGetTunnels(ctx context.Context, req *pb.SandboxGetTunnelsRequest) (*pb.SandboxGetTunnelsResponse, error) {
+	sb, err := s.sandbox(req.GetSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	over, stop := after(req.GetTimeout())
+	defer stop()
+	select {
+	case <-sb.running:
+	case <-sb.ended:
+	case <-over:
+		return pb.SandboxGetTunnelsResponse_builder{Result: ending{pb.GenericResult_GENERIC_STATUS_TIMEOUT, "Sandbox has not started"}.result()}.Build(), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sb.result != nil {
+		return pb.SandboxGetTunnelsResponse_builder{Result: sb.result}.Build(), nil
+	}
+	var list []*pb.TunnelData
+	for _, t := range sb.tunnels {
+		list = append(list, t.data())
+	}
+	return pb.SandboxGetTunnelsResponse_builder{Result: success(), Tunnels: list}.Build(), nil
+}
