@@ -1,0 +1,400 @@
+//go:build linux
+
+package modal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fakemodal"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+)
+
+// books returns a server without sandboxes, and what opens a program's book of one
+// name there.
+func books(t *testing.T) (*fakemodal.Server, func() *book) {
+	t.Helper()
+	backend, err := mock.New(mock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := fakemodal.New(fakemodal.Options{Backend: backend, Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(server.Close(), backend.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return server, func() *book {
+		opts := &Options{ServerURL: server.URL(), TokenID: server.TokenID(), TokenSecret: server.TokenSecret()}
+		s, err := newService(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.close)
+		if err := s.open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return newBook(s, "book")
+	}
+}
+
+// add writes one more than what is written.
+func add(ctx context.Context, b *book, key string) error {
+	for {
+		at, err := b.turn(ctx, subject("k", key))
+		if err != nil {
+			return err
+		}
+		var n int
+		if at != nil {
+			if _, err := fmt.Sscan(string(at.Text), &n); err != nil {
+				return err
+			}
+		}
+		_, err = b.write(ctx, "k", key, at, n+1)
+		if !errors.Is(err, errTurned) {
+			return err
+		}
+	}
+}
+
+// Of many who change the same at once, nobody's change is lost, also not where answers
+// are.
+func TestBookIsWrittenByMany(t *testing.T) {
+	server, open := books(t)
+	const programs, changes = 6, 15
+	var all sync.WaitGroup
+	for range programs {
+		b := open()
+		all.Go(func() {
+			for i := range changes {
+				if i%5 == 0 {
+					server.Lose("DictUpdate")
+				}
+				if err := add(t.Context(), b, "one"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	at, err := open().turn(t.Context(), subject("k", "one"))
+	if err != nil || string(at.Text) != fmt.Sprint(programs*changes) || at.Number != programs*changes {
+		t.Errorf("who comes new reads %+v, %v; want %d", at, err, programs*changes)
+	}
+}
+
+// Whoever writes the first page is the only one, and is told so also where the answer is
+// lost.
+func TestBookHasOneFirstPage(t *testing.T) {
+	server, open := books(t)
+	server.Lose("DictUpdate")
+	b := open()
+	at, err := b.write(t.Context(), "k", "lost", nil, "mine")
+	if err != nil || at.Number != 1 {
+		t.Errorf("who has written it is told %+v, %v", at, err)
+	}
+	if _, err := open().write(t.Context(), "k", "lost", nil, "mine"); !errors.Is(err, errTurned) {
+		t.Errorf("another one is told %v, want that it is written", err)
+	}
+	const programs = 8
+	won := make(chan bool, programs)
+	var all sync.WaitGroup
+	for range programs {
+		b := open()
+		all.Go(func() {
+			_, err := b.write(t.Context(), "k", "first", nil, "mine")
+			if err != nil && !errors.Is(err, errTurned) {
+				t.Error(err)
+			}
+			won <- err == nil
+		})
+	}
+	all.Wait()
+	n := 0
+	for range programs {
+		if <-won {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d of %d have written the first page", n, programs)
+	}
+}
+
+// While others turn pages, all are seen all the time.
+func TestBookShowsAll(t *testing.T) {
+	_, open := books(t)
+	writer, reader := open(), open()
+	ctx, stop := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	for i := range 3 {
+		key := fmt.Sprint(i)
+		if err := add(ctx, writer, key); err != nil {
+			t.Fatal(err)
+		}
+		work.Go(func() {
+			for ctx.Err() == nil {
+				if err := add(ctx, writer, key); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 50 {
+		all, err := reader.all(ctx)
+		if err != nil || len(all) != 3 {
+			t.Errorf("there are %d subjects, %v; want 3", len(all), err)
+		}
+	}
+	stop()
+	work.Wait()
+}
+
+// entries are the keys of a book's Dict.
+func entries(t *testing.T, b *book) (list []string) {
+	t.Helper()
+	all, err := b.all(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for of, at := range all {
+		list = append(list, fmt.Sprintf("%s/%d", of, at.Number))
+	}
+	return list
+}
+
+// What holds is written anew before Modal forgets it, what does not matter any more is
+// forgotten, and what was left is tidied; nothing else is touched.
+func TestBookIsKept(t *testing.T) {
+	_, open := books(t)
+	b := open()
+	const holds, over, spent = "", "over", "spent"
+	put := func(key string, number uint64, age time.Duration, state string) {
+		t.Helper()
+		at := &page{Written: time.Now().Add(-age), By: atoll.NewID(), Over: state == over, Spent: state == spent}
+		if state == holds {
+			at.Text = []byte(`"text"`)
+		}
+		text, err := json.Marshal(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.update(t.Context(), true, entry(entryKey(subject("k", key), number), text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("young", 1, keepAfter/2, holds)
+	put("old", 3, 2*keepAfter, holds)
+	put("gone", 2, overFor/2, over)
+	put("long gone", 2, 2*overFor, over)
+	put("left", 4, 2*tidyAfter, holds)
+	put("left", 5, 2*tidyAfter, holds)
+	put("left", 3, 2*overFor, spent)
+	put("turning", 3, overFor/2, spent)
+	put("turning", 4, 2*tidyAfter, holds)
+	put("turning", 5, 0, holds)
+	before, err := b.all(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.keep(t.Context(), before); err != nil {
+		t.Fatal(err)
+	}
+	after, err := b.all(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]struct {
+		anew, there   bool
+		behind, spent int
+	}{
+		"young": {false, true, 0, 0}, "old": {true, true, 0, 0}, "gone": {false, true, 0, 0}, "long gone": {},
+		"left": {false, true, 0, 1}, "turning": {false, true, 1, 1},
+	} {
+		is, was := after[subject("k", key)], before[subject("k", key)]
+		if (is != nil) != want.there {
+			t.Errorf("%s: it is there: %v; have %q", key, is != nil, entries(t, b))
+			continue
+		}
+		if is == nil {
+			continue
+		}
+		if is.Written.After(was.Written) != want.anew || is.Number != was.Number || is.By != was.By || string(is.Text) != string(was.Text) || len(is.behind) != want.behind || len(is.spent) != want.spent {
+			t.Errorf("%s: it is %+v, and was %+v", key, is, was)
+		}
+	}
+	for _, key := range []string{"old", "left"} { // as who has never seen them
+		if at, err := open().turn(t.Context(), subject("k", key)); err != nil || at == nil || !strings.Contains(string(at.Text), "text") {
+			t.Errorf("%s: a new reader finds %+v, %v", key, at, err)
+		}
+	}
+}
+
+// What was read long ago is kept no more: others may have forgotten it since.
+func TestBookKeepsNothingStale(t *testing.T) {
+	_, open := books(t)
+	b := open()
+	text, err := json.Marshal(&page{Written: time.Now().Add(-2 * keepAfter), By: atoll.NewID(), Text: []byte(`"text"`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.update(t.Context(), true, entry(entryKey(subject("k", "one"), 1), text)); err != nil {
+		t.Fatal(err)
+	}
+	all, err := b.all(t.Context())
+	if err != nil || len(all) != 1 {
+		t.Fatalf("it has %v, %v", all, err)
+	}
+	for _, at := range all {
+		at.read = at.read.Add(-2 * staleAfter)
+	}
+	if err := open().drop(t.Context(), entryKey(subject("k", "one"), 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.keep(t.Context(), all); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := open().all(t.Context()); err != nil || len(all) > 0 {
+		t.Errorf("what was forgotten is there again: %v, %v", all, err)
+	}
+}
+
+// How old what was read is goes by a clock that a machine that sleeps does not stop.
+func TestBookReadsByTheWall(t *testing.T) {
+	_, open := books(t)
+	b := open()
+	written, err := b.write(t.Context(), "k", "one", nil, "text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := b.turn(t.Context(), subject("k", "one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := b.all(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []*page{written, read, all[subject("k", "one")]} {
+		if at.read != at.read.Round(0) || at.stale() {
+			t.Errorf("it was read %v", at.read)
+		}
+	}
+}
+
+// Who knows a page that was turned long ago finds the last one, or that there is none.
+func TestBookKnowsAnOldPage(t *testing.T) {
+	_, open := books(t)
+	writer, reader := open(), open()
+	turns := func(n int) {
+		t.Helper()
+		for range n {
+			if err := add(t.Context(), writer, "one"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	reads := func(want string) {
+		t.Helper()
+		at, err := reader.turn(t.Context(), subject("k", "one"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(at != nil && !at.Over); got != fmt.Sprint(want != "") || at != nil && string(at.Text) != want {
+			t.Errorf("it reads %+v, want %q", at, want)
+		}
+	}
+	reads("")
+	turns(1)
+	reads("1")
+	before, err := writer.turn(t.Context(), subject("k", "one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	turns(7)
+	if _, err := reader.write(t.Context(), "k", "one", before, 100); !errors.Is(err, errTurned) {
+		t.Errorf("what goes by a page that was turned is written: %v", err)
+	}
+	reads("8")
+	if before, err = reader.turn(t.Context(), subject("k", "one")); err != nil {
+		t.Fatal(err)
+	}
+	before.read = before.read.Add(-2 * staleAfter)
+	if _, err := reader.write(t.Context(), "k", "one", before, 100); !errors.Is(err, errTurned) {
+		t.Errorf("what goes by a page that was read long ago is written: %v", err)
+	}
+	last, err := writer.turn(t.Context(), subject("k", "one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, err := writer.write(t.Context(), "k", "one", last, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads("")
+	for number := range over.Number { // as keep does before
+		if err := writer.drop(t.Context(), entryKey(subject("k", "one"), number)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := writer.forget(t.Context(), subject("k", "one"), over.Number); err != nil {
+		t.Fatal(err)
+	}
+	reads("")
+	turns(2)
+	reads("2")
+}
+
+// A Dict that somebody has deleted is made anew.
+func TestBookIsDeleted(t *testing.T) {
+	_, open := books(t)
+	b := open()
+	if err := add(t.Context(), b, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.service.pb.DictDelete(t.Context(), pb.DictDeleteRequest_builder{DictId: b.dict}.Build()); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := b.all(t.Context()); err != nil || len(all) > 0 {
+		t.Errorf("it has %v, %v", all, err)
+	}
+	if err := add(t.Context(), b, "one"); err != nil {
+		t.Error(err)
+	}
+}
+
+// What somebody has damaged is found by everybody, and can be turned.
+func TestBookIsDamaged(t *testing.T) {
+	_, open := books(t)
+	b := open()
+	if _, err := b.update(t.Context(), true, entry(entryKey(subject("k", "one"), 1), []byte("\x80\x04garbage"))); err != nil {
+		t.Fatal(err)
+	}
+	all, err := b.all(t.Context())
+	if at := all[subject("k", "one")]; err != nil || at == nil || at.Text != nil || at.Over {
+		t.Errorf("it is %+v, %v", at, err)
+	}
+	at, err := open().turn(t.Context(), subject("k", "one"))
+	if err != nil || at == nil || at.Number != 1 || at.Text != nil {
+		t.Fatalf("it is %+v, %v", at, err)
+	}
+	if _, err := b.write(t.Context(), "k", "one", at, nil); err != nil {
+		t.Error(err)
+	}
+	if at, err := open().turn(t.Context(), subject("k", "one")); err != nil || at == nil || !at.Over {
+		t.Errorf("it is %+v, %v", at, err)
+	}
+}

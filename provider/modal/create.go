@@ -1,0 +1,280 @@
+package modal
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/volume"
+)
+
+// Create implements atoll.Provider.
+func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	spec, err := spec.MadeBy("modal")
+	if err != nil {
+		return nil, err
+	}
+	if err := p.refuse(spec); err != nil {
+		return nil, err
+	}
+	if err := volume.Mountable(spec); err != nil {
+		return nil, err
+	}
+	if err := p.open(ctx, "create"); err != nil {
+		return nil, err
+	}
+	release, err := p.locks.Lock(ctx, spec.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	c := &creation{p: p, spec: spec}
+	if err := c.run(ctx); err != nil {
+		c.undo()
+		return nil, p.failed(ctx, "create", spec.ID, err)
+	}
+	p.sweeper.Rouse() // its time may be limited
+	return p.sandbox(spec.ID), nil
+}
+
+// leastMemory is what a sandbox of Modal's has at least.
+const leastMemory = 128 << 20
+
+// refuse says what of the spec cannot be had.
+func (p *Provider) refuse(spec *atoll.Spec) error {
+	caps, r := p.opts.caps(), spec.Resources
+	for _, wish := range []struct {
+		asked bool
+		what  string
+	}{
+		{spec.Network.Mode == atoll.NetworkNamed, "networks by name"},
+		{spec.Network.Mode == atoll.NetworkOn && len(spec.Network.Allow) > 0, "what else may be reached with network mode on: it is what Modal lets sandboxes reach"},
+		{spec.Publishes() && !caps.Publish, "published ports, unless they may be tunnels, which are public: set modal.tunnels"},
+		{hostPort(spec), "ports of one's choice: Modal chooses"},
+		{has(spec, atoll.MountBind), "bind mounts"},
+		{has(spec, atoll.MountTmpfs), "tmpfs mounts"},
+		{has(spec, atoll.MountVolume) && p.opts.Ephemeral, "volumes, as modal.ephemeral is set"},
+		{spec.ReadOnlyRoot, "a read-only root"},
+		{spec.Cache, "a cache"},
+		{spec.Workspace != (atoll.WorkspaceRef{}), "a workspace"},
+		{r.Disk > 0, "a disk limit"},
+		{r.Processes > 0, "a process limit"},
+	} {
+		if wish.asked {
+			return atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "the modal provider has no support for %s", wish.what)
+		}
+	}
+	if spec.Image != "" {
+		if _, err := name.ParseReference(spec.Image); err != nil {
+			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "image: %w", err)
+		}
+	}
+	if r.Memory > 0 && r.Memory < leastMemory {
+		return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "memory %s: Modal has no less than %s", r.Memory, atoll.Bytes(leastMemory))
+	}
+	for _, m := range spec.Mounts {
+		if slices.ContainsFunc(p.opts.Buckets, func(b Bucket) bool { return b.Path == path.Clean(m.Target) }) {
+			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "mount %s: a bucket of modal.buckets is mounted there", m.Target)
+		}
+	}
+	if spec.Network.Mode == atoll.NetworkEgress {
+		_, err := allowed(spec)
+		return err
+	}
+	return nil
+}
+
+func hostPort(spec *atoll.Spec) bool {
+	for _, port := range spec.Ports {
+		if port.Publish && port.HostPort != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func has(spec *atoll.Spec, kind atoll.MountType) bool {
+	for _, m := range spec.Mounts {
+		if m.Type == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// allowed are the networks that a sandbox may reach.
+func allowed(spec *atoll.Spec) (list []string, err error) {
+	for _, word := range spec.Network.Allow {
+		if prefix, err := netip.ParsePrefix(word); err == nil {
+			list = append(list, prefix.Masked().String())
+			continue
+		}
+		addr, err := netip.ParseAddr(word)
+		if err != nil {
+			return nil, atoll.Errorf("create", spec.Name, atoll.ErrUnsupported, "network.allow %q: the modal provider knows no host names there, but networks like 192.0.2.0/24", word)
+		}
+		list = append(list, netip.PrefixFrom(addr, addr.BitLen()).String())
+	}
+	return list, nil
+}
+
+// A creation is a sandbox on its way. What has been made so far is taken back when it
+// fails.
+type creation struct {
+	p    *Provider
+	spec *atoll.Spec
+	r    *record // once it is written
+	made []madeVolume
+}
+
+func (c *creation) run(ctx context.Context) error {
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"record", c.write},
+		{"name", c.name},
+		{"volumes", c.volumes},
+		{"life", c.start},
+		{"made", c.finish},
+	} {
+		if c.p.opts.step != nil {
+			if err := c.p.opts.step(step.name); err != nil {
+				return err
+			}
+		}
+		if err := step.do(ctx); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// undo takes back what has been made, last things first.
+func (c *creation) undo() {
+	if c.r == nil {
+		return
+	}
+	err := settledLast(func(ctx context.Context) error {
+		err := c.p.drop(ctx, c.r)
+		for i := len(c.made) - 1; i >= 0; i-- {
+			err = errors.Join(err, c.made[i].undo(ctx, c.p))
+		}
+		return err
+	})
+	if err != nil {
+		c.p.opts.Log.Error("create: undo", "sandbox", c.spec.ID, "err", err)
+	}
+}
+
+// write writes down that the sandbox is being made. Kinds: ErrAlreadyExists.
+func (c *creation) write(ctx context.Context) error {
+	now := time.Now().UTC()
+	n := note{Spec: *c.spec, Made: atoll.NewID(), Created: now, State: atoll.StateCreating, Until: now.Add(c.p.opts.making), Volume: !c.p.opts.Ephemeral}
+	if c.spec.TTL > 0 {
+		n.Expires = now.Add(time.Duration(c.spec.TTL))
+	}
+	before, err := c.p.book.turn(ctx, subject(kindSandbox, c.spec.ID))
+	if err != nil {
+		return err
+	}
+	if before != nil && !before.Over {
+		left := c.p.decode(c.spec.ID, before)
+		if !left.abandoned(time.Now()) {
+			return c.taken()
+		}
+		if err := c.p.drop(ctx, left); err != nil {
+			return err
+		}
+		if before, err = c.p.book.turn(ctx, subject(kindSandbox, c.spec.ID)); err != nil {
+			return err
+		}
+	}
+	return settled(ctx, func(ctx context.Context) error {
+		at, err := c.p.book.write(ctx, kindSandbox, c.spec.ID, before, &n)
+		if errors.Is(err, errTurned) {
+			return c.taken()
+		}
+		if err != nil {
+			return err
+		}
+		c.r = &record{page: at, note: n}
+		c.r.ID = c.spec.ID
+		return nil
+	})
+}
+
+func (c *creation) taken() error {
+	return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a sandbox with this id is there already")
+}
+
+// abandoned reports whether nobody goes on making the sandbox.
+func (r *record) abandoned(now time.Time) bool {
+	return r.note.State == atoll.StateCreating && now.After(r.note.Until)
+}
+
+// name takes the sandbox's name, or says whose it is.
+func (c *creation) name(ctx context.Context) error {
+	if c.spec.Name == "" {
+		return nil
+	}
+	key := nameKey(c.spec.Project, c.spec.Name)
+	for {
+		before, err := c.p.book.turn(ctx, subject(kindName, key))
+		if err != nil {
+			return err
+		}
+		if holder, err := c.p.holder(ctx, before); holder != "" || err != nil {
+			if err != nil {
+				return err
+			}
+			return atoll.Errorf("create", c.spec.Name, atoll.ErrAlreadyExists, "the name is that of sandbox %s", holder)
+		}
+		err = settled(ctx, func(ctx context.Context) error {
+			_, err := c.p.book.write(ctx, kindName, key, before, &claim{Sandbox: c.spec.ID, Made: c.r.note.Made})
+			return err
+		})
+		if !errors.Is(err, errTurned) {
+			return err
+		}
+	}
+}
+
+// start starts the sandbox, unless it is only to be made.
+func (c *creation) start(ctx context.Context) error {
+	if c.spec.NoStart {
+		return nil
+	}
+	stop := c.p.keepOn(ctx, *c.r)
+	defer stop()
+	return c.p.begin(ctx, c.r)
+}
+
+// finish writes down that the sandbox is made.
+func (c *creation) finish(ctx context.Context) error {
+	began := c.r.note
+	return settled(ctx, func(ctx context.Context) error {
+		return c.p.change(ctx, c.r, func(n *note) error {
+			n.Until = time.Time{}
+			if n.State = atoll.StateCreated; !c.spec.NoStart {
+				n.begun(&began)
+			}
+			return nil
+		})
+	})
+}

@@ -1,0 +1,72 @@
+package modal
+
+import (
+	"context"
+	"time"
+
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// OnStep has step asked before each step of a creation, and of a start.
+func OnStep(opts *Options, step func(name string) error) { opts.step = step }
+
+// PollEvery has Watch look that often.
+func PollEvery(opts *Options, d time.Duration) { opts.poll = d }
+
+// Making has a creation be taken for abandoned that has said nothing for so long.
+func Making(opts *Options, d time.Duration) { opts.making = d }
+
+// Silence has the guest's programs end after so long without a word.
+func Silence(opts *Options, d time.Duration) { opts.silence = d }
+
+// Long has a life at Modal last so long at most.
+func Long(opts *Options, d time.Duration) { opts.long = d }
+
+// MakeSecret makes a Secret of the account, for which the SDK has no call.
+func (p *Provider) MakeSecret(ctx context.Context, name string, variables map[string]string) error {
+	if err := p.open(ctx, "test"); err != nil {
+		return err
+	}
+	_, err := p.service.pb.SecretGetOrCreate(ctx, pb.SecretGetOrCreateRequest_builder{
+		DeploymentName: name, ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_IF_MISSING, EnvDict: variables,
+	}.Build())
+	return err
+}
+
+// Boxes are the names of the sandboxes at Modal, by their ids there, that an app has.
+func (p *Provider) Boxes(ctx context.Context) (map[string]string, error) {
+	if err := p.open(ctx, "test"); err != nil {
+		return nil, err
+	}
+	app, err := p.app(ctx, atoll.DefaultProject)
+	if err != nil {
+		return nil, err
+	}
+	all, err := p.service.alive(ctx, nil)
+	names := map[string]string{}
+	for id, info := range all {
+		if info.GetAppId() == app.AppID {
+			names[id] = info.GetName()
+		}
+	}
+	return names, err
+}
+
+// End ends a sandbox at Modal, behind the back of whoever has made it.
+func (p *Provider) End(ctx context.Context, id string) error { return p.service.finish(ctx, id) }
+
+// Forget has Modal forget all that is written down, as it does after a week.
+func (p *Provider) Forget(ctx context.Context) error {
+	for _, b := range []*book{p.book, p.outputs} {
+		err := b.ask(ctx, func(dict string) error {
+			_, err := b.service.pb.DictClear(ctx, pb.DictClearRequest_builder{DictId: dict}.Build())
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

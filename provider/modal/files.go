@@ -1,0 +1,80 @@
+package modal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/lasting"
+	"github.com/seed46cd37a8/atoll/internal/visit"
+)
+
+// caretakerTime is how long a caretaker stays when nobody needs it.
+const caretakerTime = 30 * time.Second
+
+func caretakerOf(id string) string { return "caretaker-" + id }
+
+// caretaker returns the volumes of a stopped sandbox, as a guest serves them in another one
+// that has nothing else of it. It ends by itself.
+func (p *Provider) caretaker(ctx context.Context, op, id string, names []string) (atoll.Sandbox, error) {
+	release, err := p.locks.Lock(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	r, err := p.look(ctx, op, id)
+	if err != nil {
+		return nil, err
+	}
+	if r.State == atoll.StateRunning {
+		return p.inside(ctx, op, id) // meanwhile
+	}
+	if !r.note.Volume {
+		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped, and has no volumes")
+	}
+	if err := lasting.AtRest(op, id, &r.Spec, names); err != nil {
+		return nil, err
+	}
+	return p.visits.Reach(ctx, op, caretakerOf(id), p.opts.Patience+visitTime, func(ctx context.Context) (visit.Inside, error) {
+		g, err := p.hire(ctx, r)
+		return g, p.failed(ctx, op, id, err)
+	})
+}
+
+// hire connects to the caretaker of the sandbox. One that another program has made goes:
+// what it has written is on the volumes then.
+func (p *Provider) hire(ctx context.Context, r *record) (visit.Inside, error) {
+	spec := r.note.Spec.Clone()
+	spec.Cmd, spec.TTY, spec.OpenStdin, spec.IdleStop = nil, nil, false, atoll.Duration(caretakerTime)
+	spec.Resources.GPUs, spec.Ports, spec.Network, spec.Snapshot = "", nil, atoll.Network{}, ""
+	l, _, err := p.bear(ctx, spec, p.names.caretaker(r.ID), roleCaretaker)
+	if err != nil {
+		return nil, err
+	}
+	g, err := p.meet(ctx, r.ID, l)
+	if err != nil {
+		err = errors.Join(err, settledLast(func(ctx context.Context) error { return p.service.finish(ctx, l.id) }))
+		return nil, unreached("start", r.ID, "what serves its volumes", err)
+	}
+	return g, nil
+}
+
+// meet connects to the guest of a life that has just been made.
+func (p *Provider) meet(ctx context.Context, id string, l *life) (visit.Inside, error) {
+	result, err := p.service.placed(ctx, l.id)
+	if err != nil {
+		return nil, err
+	}
+	if result != nil {
+		return nil, fmt.Errorf("it was ended by Modal (%s): %s", result.GetStatus(), result.GetException())
+	}
+	return p.connector(l.id, id)(ctx)
+}
+
+// dismiss ends whoever looks after the volumes of a sandbox that is stopped.
+func (p *Provider) dismiss(ctx context.Context, r *record) error {
+	p.visits.Abandon(caretakerOf(r.ID))
+	return p.service.evict(ctx, p.opts.app(r.note.Spec.Project), p.names.caretaker(r.ID))
+}

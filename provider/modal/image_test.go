@@ -1,0 +1,33 @@
+//go:build linux
+
+package modal_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/modal"
+)
+
+// An image that takes longer to be built than it may says so, and what can be done.
+func TestImageTakesTooLong(t *testing.T) {
+	p := provider(t, func(o *modal.Options) {
+		o.Commands = []string{"ENV RUN=" + o.Prefix} // to be built
+		o.Patience = time.Second
+	})
+	end := make(chan struct{})
+	defer theLab.server.Intercept(nil)
+	defer close(end)
+	theLab.server.Intercept(func(method string) error {
+		if method == "ImageGetOrCreate" {
+			<-end
+		}
+		return nil
+	})
+	_, err := p.Create(t.Context(), &atoll.Spec{})
+	if want := "was not built within 1s: raise modal.patience"; atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(err.Error(), want) {
+		t.Errorf("Create: %v (%s), want %q", err, atoll.KindOf(err), want)
+	}
+}

@@ -1,0 +1,90 @@
+package modal
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/visit"
+)
+
+// visitTime is how long it may take to connect to a guest.
+const visitTime = 30 * time.Second
+
+// lastMoment is how long Modal may take to say that a sandbox has ended whose guest has
+// just gone.
+const lastMoment = 15 * time.Second
+
+// inside returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
+// ErrUnavailable.
+func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, error) {
+	if err := p.open(ctx, op); err != nil {
+		return nil, err
+	}
+	inside, err := p.visits.Reach(ctx, op, id, visitTime, func(ctx context.Context) (visit.Inside, error) {
+		r, err := p.look(ctx, op, id)
+		if err != nil {
+			return nil, err
+		}
+		if err := mustRun(op, &r.Status); err != nil {
+			return nil, err
+		}
+		g, err := p.connector(r.note.Life, id)(ctx)
+		if err == nil {
+			return g, nil
+		}
+		if ctx.Err() != nil {
+			return nil, atoll.E(op, id, atoll.ErrUnavailable, ctx.Err())
+		}
+		if ended := p.ends(ctx, op, id); ended != nil { // most likely it has just done that
+			return nil, ended
+		}
+		return nil, unreached(op, id, "its guest", err)
+	})
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil { // who ends the sandbox has given up the attempt
+		if ended := p.ends(ctx, op, id); ended != nil {
+			return nil, ended
+		}
+	}
+	return inside, err
+}
+
+// connector connects to the guest of a life, whose sandbox has that id.
+func (p *Provider) connector(life, id string) func(context.Context) (visit.Inside, error) {
+	return func(ctx context.Context) (visit.Inside, error) {
+		conn, err := p.execute(ctx, life, "connect")
+		if err != nil {
+			return nil, err
+		}
+		g, err := guest.Acquaint(ctx, conn, id)
+		if err != nil {
+			_ = conn.Close()
+			return nil, errors.Join(err, conn.complaint())
+		}
+		go func() {
+			<-g.Done()
+			p.sweeper.Rouse() // it may have ended, and be one that goes then
+		}()
+		return g, nil
+	}
+}
+
+// ends waits a moment for the sandbox to end, and is the error of what needs it to run;
+// nil if it does.
+func (p *Provider) ends(ctx context.Context, op, id string) error {
+	r, err := p.look(ctx, op, id)
+	if err == nil && r.State == atoll.StateRunning {
+		if _, err = p.service.result(ctx, r.note.Life, lastMoment); err == nil {
+			r, err = p.look(ctx, op, id)
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return p.failed(ctx, op, id, err)
+	}
+	return mustRun(op, &r.Status)
+}

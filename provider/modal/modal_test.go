@@ -1,0 +1,262 @@
+//go:build linux
+
+package modal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fakemodal"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/provider/gvisor"
+	"github.com/seed46cd37a8/atoll/provider/modal"
+	"github.com/seed46cd37a8/atoll/providertest"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(makerEnv) != "" {
+		fmt.Fprintln(os.Stderr, maker(os.Args[1:]))
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := theLab.close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// A lab is a server of Modal's protocol whose sandboxes are gVisor's, for all tests.
+type lab struct {
+	once    sync.Once
+	err     error
+	dir     string
+	backend *gvisor.Provider
+	server  *fakemodal.Server
+}
+
+var theLab lab
+
+// need is the lab, or skips the test.
+func need(t testing.TB) *lab {
+	t.Helper()
+	if err := gvisor.Static("/proc/self/exe"); err != nil {
+		t.Skipf("gVisor, whose sandboxes stand for Modal's, needs a static program: %v", err)
+	}
+	l := &theLab
+	l.once.Do(func() { l.err = l.open() })
+	if l.err != nil {
+		t.Fatal(l.err)
+	}
+	if probe := atoll.ProbeProvider(t.Context(), l.backend); !probe.OK {
+		t.Skipf("gVisor, whose sandboxes stand for Modal's, does not work here: %s; %s", probe.Reason, probe.Fix)
+	}
+	return l
+}
+
+func (l *lab) open() (err error) {
+	if l.dir, err = os.MkdirTemp("", "modal-"); err != nil {
+		return err
+	}
+	l.backend, err = gvisor.New(gvisor.Options{Dir: filepath.Join(l.dir, "s"), RunDir: filepath.Join(l.dir, "r"), Cgroup: "atoll-modal-"})
+	if err != nil {
+		return err
+	}
+	l.server, err = fakemodal.New(fakemodal.Options{Backend: l.backend, Dir: filepath.Join(l.dir, "modal"), TokenID: "ak-test", TokenSecret: "as-test"})
+	return err
+}
+
+// close ends it, and fails if something is left.
+func (l *lab) close() error {
+	var errs []error
+	if l.server != nil {
+		errs = append(errs, l.server.Close())
+	}
+	if l.backend != nil {
+		left, err := l.backend.List(context.Background(), atoll.Filter{})
+		errs = append(errs, err)
+		for _, st := range left {
+			errs = append(errs, fmt.Errorf("sandbox %s of the backend is left", st.ID))
+		}
+		errs = append(errs, l.backend.Close())
+	}
+	if l.dir != "" {
+		errs = append(errs, os.RemoveAll(l.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// busybox is an image in a registry of its own.
+func busybox(t testing.TB) string {
+	return testimage.Serve(t).Push("busybox:1", testimage.WithSockets(t))
+}
+
+// options are those that providers were opened with: modal.Options by *modal.Provider.
+var options sync.Map
+
+// open returns a provider of the account with names of its own.
+func open(t testing.TB, image string, change ...func(*modal.Options)) *modal.Provider {
+	t.Helper()
+	opts := modal.Options{
+		ServerURL: need(t).server.URL(), TokenID: "ak-test", TokenSecret: "as-test",
+		Prefix: "t" + atoll.NewID()[:8], Image: image, Guest: testenv.Guest, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	modal.PollEvery(&opts, 100*time.Millisecond)
+	for _, f := range change {
+		f(&opts)
+	}
+	p, err := modal.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.Store(p, opts)
+	return p
+}
+
+func optionsOf(p atoll.Provider) modal.Options {
+	opts, _ := options.Load(p)
+	return opts.(modal.Options)
+}
+
+// reopen returns another provider like p.
+func reopen(t *testing.T, p atoll.Provider) atoll.Provider {
+	t.Helper()
+	again, err := modal.New(optionsOf(p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.Store(again, optionsOf(p))
+	return again
+}
+
+// makerEnv makes this program one that makes a sandbox, and waits to be killed.
+const makerEnv = "ATOLL_MODAL_TEST_MAKER"
+
+// An opener opens providers with names of their own.
+type opener func(testing.TB, ...func(*modal.Options)) *modal.Provider
+
+// elsewhere has sandboxes made by another process.
+func elsewhere(open opener) func(*testing.T) (*exec.Cmd, func() atoll.Provider) {
+	return func(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
+		p := open(t)
+		opts := optionsOf(p)
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		exe, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(exe, opts.ServerURL, opts.Prefix, opts.Image, opts.App)
+		cmd.Env = append(os.Environ(), makerEnv+"=1", "MODAL_TOKEN_ID="+opts.TokenID, "MODAL_TOKEN_SECRET="+opts.TokenSecret)
+		return cmd, func() atoll.Provider { return reopen(t, p) }
+	}
+}
+
+// maker is that process.
+func maker(args []string) error {
+	if os.Getenv(breakEnv) != "" {
+		return breaker(args)
+	}
+	p, err := modal.New(modal.Options{
+		ServerURL: args[0], TokenID: os.Getenv("MODAL_TOKEN_ID"), TokenSecret: os.Getenv("MODAL_TOKEN_SECRET"),
+		Prefix: args[1], Image: args[2], App: args[3], Guest: testenv.Guest,
+	})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return providertest.Make(p, os.Stdin, os.Stdout)
+}
+
+// tiny is an image with one file and no program.
+func tiny(t testing.TB) v1.Image {
+	return testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))
+}
+
+// pullable is an image for the suite.
+func pullable(t *testing.T) []providertest.Option {
+	t.Helper()
+	r := testimage.Serve(t)
+	unplug := func(t *testing.T) {
+		r.Fault(func(http.Handler) http.Handler { return http.NotFoundHandler() })
+		t.Cleanup(func() { r.Fault(nil) })
+	}
+	return []providertest.Option{
+		providertest.Pullable(r.Push("tiny:1", tiny(t))), providertest.Source("/file", "text", unplug),
+		providertest.Debian(func(t *testing.T) string { return r.Push("debian:1", testimage.Debian(t)) }),
+	}
+}
+
+// The suite, through the official SDK.
+func TestConformance(t *testing.T) {
+	l := need(t)
+	image := busybox(t)
+	first := open(t, image) // what the backend keeps of an image is nobody's leak
+	sb, err := first.Create(t.Context(), &atoll.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(sb.Remove(t.Context(), atoll.RemoveVolumes()), first.Close()); err != nil {
+		t.Fatal(err)
+	}
+	conform(t, func(t testing.TB, change ...func(*modal.Options)) *modal.Provider { return open(t, image, change...) },
+		append(pullable(t), providertest.Crash(crash),
+			providertest.Leaks(func(*testing.T) []string { return slices.Sorted(maps.Values(l.server.Sandboxes())) }),
+			providertest.Except("siege/a program that stops all others keeps no call from its end",
+				"in the stand-in the guest is no first process, and is stopped, too: nothing of it answers then"))...)
+}
+
+// conform runs the suite, wherever Modal is.
+func conform(t *testing.T, open opener, options ...providertest.Option) {
+	t.Helper()
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) },
+		append(options, providertest.Slow(4), providertest.Count(10), providertest.Elsewhere(elsewhere(open)), providertest.Reopen(reopen), providertest.Steps(stepwise(open)),
+			notHere("network/with a network what is allowed can be reached, the host too"), notHere("network/Stop waits for no server that does not read"),
+			notHere("siege/connections out of a sandbox, however many, keep nobody from it"),
+			providertest.Except("escape/sockets of the host cannot be reached, in whatever network", "it takes a list of names, which Modal's SDK does not have"),
+			providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial"))...)
+}
+
+// notHere is what is about this machine, where no sandbox of Modal's is.
+func notHere(promise string) providertest.Option {
+	return providertest.Except(promise, "sandboxes at Modal have no host that could be allowed")
+}
+
+// crash has Modal lose a sandbox.
+func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
+	t.Helper()
+	server := need(t).server
+	for life, name := range server.Sandboxes() {
+		if strings.HasSuffix(name, sb.ID()) {
+			if err := server.Preempt(life); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatalf("no sandbox of Modal's is %s", sb.ID())
+}
+
+// stepwise opens a provider whose steps can fail.
+func stepwise(open opener) func(*testing.T, func(name string) error) atoll.Provider {
+	return func(t *testing.T, step func(name string) error) atoll.Provider {
+		return open(t, func(o *modal.Options) { modal.OnStep(o, step) })
+	}
+}

@@ -1,0 +1,56 @@
+package modal
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+	"strings"
+)
+
+// names makes the names of what belongs to a server, from its prefix. Modal's are up to
+// 63 letters, digits, '.', '_' and '-'.
+type names string
+
+var validName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,63}$`)
+
+func (n names) dict() string               { return string(n) }
+func (n names) output() string             { return string(n) + "-output" } // the Dict with what main processes have printed
+func (n names) sandbox(id string) string   { return string(n) + "-" + id }
+func (n names) caretaker(id string) string { return string(n) + "-files-" + id }
+func (n names) guest(digest string) string { return "atoll-guest-" + digest } // that of all servers
+
+// hash stands for words that are no names to Modal.
+func hash(words ...string) string {
+	h := sha256.New()
+	for _, w := range words {
+		_, _ = h.Write([]byte(w + "\x00"))
+	}
+	return hex.EncodeToString(h.Sum(nil)[:10])
+}
+
+// The tags of what Atoll makes.
+const (
+	tagOwner   = "atoll"         // the prefix
+	tagRole    = "atoll-role"    // what it is to a sandbox
+	tagSession = "atoll-session" // the sandbox's id
+	tagProject = "atoll-project"
+	tagName    = "atoll-name" // of a sandbox
+)
+
+// The roles.
+const (
+	roleSandbox   = "sandbox"
+	roleCaretaker = "caretaker"
+)
+
+// app is the app of a project's sandboxes.
+func (o *Options) app(project string) string {
+	if !o.AppPerProject {
+		return o.App
+	}
+	name := o.App + "-" + project
+	if !validName.MatchString(name) { // two projects must not become one
+		name = strings.TrimRight(o.App[:min(len(o.App), 40)], "-") + "-" + hash(project)
+	}
+	return name
+}

@@ -1,0 +1,196 @@
+package modal
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	sdk "github.com/modal-labs/libmodal/modal-go"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/guest"
+)
+
+// params are what a sandbox of Modal's is made with.
+func (p *Provider) params(ctx context.Context, spec *atoll.Spec, name string) (*sdk.SandboxCreateParams, error) {
+	volumes, err := p.mounts(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	buckets, err := p.buckets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := p.secrets(ctx, p.opts.Secrets)
+	if err != nil {
+		return nil, err
+	}
+	config, err := p.guestConfig(spec)
+	if err != nil {
+		return nil, err
+	}
+	params := &sdk.SandboxCreateParams{
+		Name: name, Command: []string{guestPath, "init", guest.ConfigVar}, Workdir: "/",
+		Env: map[string]string{guest.ConfigVar: config}, Secrets: secrets, // which Modal shows nobody, as it does a command
+		Timeout: p.opts.long,
+		Volumes: volumes, CloudBucketMounts: buckets, Cloud: p.opts.Cloud, Regions: p.opts.Regions,
+	}
+	if err := p.connected(spec, params); err != nil {
+		return nil, err
+	}
+	return params, p.limit(spec, params)
+}
+
+// guestConfig is what the guest of a sandbox is told, as JSON.
+func (p *Provider) guestConfig(spec *atoll.Spec) (string, error) {
+	g := guest.Config{
+		ID: spec.ID, Self: guestPath, Workdir: spec.Workdir, User: spec.User, Env: slices.Clone(spec.Env),
+		Cmd: spec.Cmd, TTY: spec.TTY, OpenStdin: spec.OpenStdin, Held: spec.AutoRemove,
+		IdleStop: max(cmp.Or(spec.IdleStop, atoll.DefaultIdleStop), 0), Framed: true, Lines: true, Silence: atoll.Duration(p.opts.silence),
+		Home: slices.ContainsFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=") }),
+	}
+	text, err := json.Marshal(g)
+	return string(text), err
+}
+
+// connected says what a sandbox can reach, and by which ports it can be reached.
+func (p *Provider) connected(spec *atoll.Spec, params *sdk.SandboxCreateParams) (err error) {
+	switch spec.Network.Mode {
+	case atoll.NetworkOn:
+	case atoll.NetworkEgress:
+		if params.CIDRAllowlist, err = allowed(spec); len(params.CIDRAllowlist) == 0 {
+			params.BlockNetwork = true
+		}
+	default:
+		params.BlockNetwork = true
+	}
+	for _, port := range spec.Ports {
+		switch {
+		case !port.Publish:
+		case p.opts.Tunnels == TunnelsTLS:
+			params.EncryptedPorts = append(params.EncryptedPorts, port.Port)
+		default:
+			params.UnencryptedPorts = append(params.UnencryptedPorts, port.Port)
+		}
+	}
+	return err
+}
+
+// limit sets what a sandbox may use, which Modal also bills.
+func (p *Provider) limit(spec *atoll.Spec, params *sdk.SandboxCreateParams) error {
+	r := spec.Resources.WithDefaults()
+	if r.Memory > 0 {
+		params.MemoryMiB = int((int64(r.Memory) + 1<<20 - 1) >> 20)
+		params.MemoryLimitMiB = params.MemoryMiB
+	}
+	if r.CPUs > 0 {
+		params.CPU, params.CPULimit = r.CPUs, r.CPUs
+	}
+	count, ids, err := r.GPUs.Devices()
+	if err != nil {
+		return err
+	}
+	if count < 0 || len(ids) > 0 {
+		return atoll.Errorf("create", spec.Name, atoll.ErrUnavailable, "gpus %q: Modal counts GPUs: say how many", r.GPUs)
+	}
+	if count > 0 {
+		params.GPU = fmt.Sprintf("%s:%d", p.opts.GPU, count)
+	}
+	return nil
+}
+
+// tunnels are the public addresses of a life's published ports.
+func (p *Provider) tunnels(ctx context.Context, l *life) ([]atoll.PublishedPort, error) {
+	if p.opts.Tunnels == TunnelsOff {
+		return nil, nil
+	}
+	all, err := l.box.Tunnels(ctx, tunnelTime)
+	if err != nil {
+		return nil, err
+	}
+	var list []atoll.PublishedPort
+	for port, t := range all {
+		host, number := t.Host, t.Port
+		if p.opts.Tunnels == TunnelsTCP {
+			if host, number, err = t.TCPSocket(); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, atoll.PublishedPort{Port: port, Address: net.JoinHostPort(host, strconv.Itoa(number))})
+	}
+	slices.SortFunc(list, func(a, b atoll.PublishedPort) int { return cmp.Compare(a.Port, b.Port) })
+	return list, nil
+}
+
+// tunnelTime is how long tunnels may take to be there.
+const tunnelTime = 50 * time.Second
+
+// secrets are those that have these names.
+func (p *Provider) secrets(ctx context.Context, names []string) (list []*sdk.Secret, err error) {
+	client, err := p.service.client()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		secret, err := client.Secrets.FromName(ctx, name, nil)
+		if err != nil {
+			return nil, atoll.Errorf("create", "", kindOf(err), "secret %s: %w", name, plain(err))
+		}
+		list = append(list, secret)
+	}
+	return list, nil
+}
+
+// buckets are what is mounted everywhere, by where.
+func (p *Provider) buckets(ctx context.Context) (map[string]*sdk.CloudBucketMount, error) {
+	if len(p.opts.Buckets) == 0 {
+		return nil, nil
+	}
+	client, err := p.service.client()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]*sdk.CloudBucketMount{}
+	for _, b := range p.opts.Buckets {
+		params := &sdk.CloudBucketMountParams{ReadOnly: b.ReadOnly}
+		if b.Prefix != "" {
+			params.KeyPrefix = &b.Prefix
+		}
+		if b.Endpoint != "" {
+			params.BucketEndpointURL = &b.Endpoint
+		}
+		if b.Secret != "" {
+			secret, err := p.secrets(ctx, []string{b.Secret})
+			if err != nil {
+				return nil, err
+			}
+			params.Secret = secret[0]
+		}
+		if all[b.Path], err = client.CloudBucketMounts.New(b.Name, params); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// Check says what is wrong with a bucket.
+func (b *Bucket) Check() error {
+	switch {
+	case b.Name == "":
+		return fmt.Errorf("a bucket without a name")
+	case !path.IsAbs(b.Path) || path.Clean(b.Path) != b.Path || b.Path == "/":
+		return fmt.Errorf("bucket %s: path %q: say where it is mounted, like /mnt/%[1]s", b.Name, b.Path)
+	case b.Path == atoll.DefaultWorkdir || b.Path == guestDir:
+		return fmt.Errorf("bucket %s: path %s is taken: mount it elsewhere", b.Name, b.Path)
+	case b.Prefix != "" && !strings.HasSuffix(b.Prefix, "/"):
+		return fmt.Errorf("bucket %s: prefix %q: end it in '/'", b.Name, b.Prefix)
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+//go:build linux
+
+package modal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+)
+
+// account is a provider of an account with Secrets of these names.
+func account(t *testing.T, opts Options, secrets ...string) *Provider {
+	t.Helper()
+	server, _ := books(t)
+	opts.ServerURL, opts.TokenID, opts.TokenSecret = server.URL(), server.TokenID(), server.TokenSecret()
+	opts.Guest = testenv.Guest
+	p, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, name := range secrets {
+		if err := p.MakeSecret(t.Context(), name, map[string]string{"NAME": name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.open(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// What the options and the spec say is what Modal is asked for.
+func TestParams(t *testing.T) {
+	p := account(t, Options{
+		Ephemeral: true, Secrets: []string{"keys", "more"}, GPU: "A100", Cloud: "aws", Regions: []string{"us-east"}, Tunnels: TunnelsTLS,
+		Buckets: []Bucket{
+			{Name: "data", Path: "/mnt/data", Prefix: "docs/", Endpoint: "https://1.r2.cloudflarestorage.com", Secret: "bucket", ReadOnly: true},
+			{Name: "plain", Path: "/mnt/plain"},
+		},
+	}, "keys", "more", "bucket")
+	spec := &atoll.Spec{
+		ID: atoll.NewID(), Env: []string{"KEY=value"}, Cmd: []string{"server"}, User: "1:2", Ports: []atoll.Port{{Port: 80, Publish: true}, {Port: 81}},
+		Network:   atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"192.0.2.7/24", "198.51.100.1"}},
+		Resources: atoll.Resources{Memory: 300<<20 + 1, CPUs: 1.5, GPUs: "2"}, IdleStop: atoll.Never,
+	}
+	got, err := p.params(t.Context(), spec, "name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Secrets) != 2 || got.Secrets[0].SecretID == "" || got.Secrets[0].SecretID == got.Secrets[1].SecretID {
+		t.Errorf("the secrets are %+v", got.Secrets)
+	}
+	data, plain := got.CloudBucketMounts["/mnt/data"], got.CloudBucketMounts["/mnt/plain"]
+	if data == nil || data.BucketName != "data" || *data.KeyPrefix != "docs/" || *data.BucketEndpointURL != "https://1.r2.cloudflarestorage.com" || data.Secret.SecretID == "" || !data.ReadOnly {
+		t.Errorf("the bucket is %+v", data)
+	}
+	if plain == nil || plain.BucketName != "plain" || plain.KeyPrefix != nil || plain.BucketEndpointURL != nil || plain.Secret != nil || plain.ReadOnly {
+		t.Errorf("the plain bucket is %+v", plain)
+	}
+	for what, pair := range map[string][2]any{
+		"memory":     {got.MemoryMiB, 301},
+		"its limit":  {got.MemoryLimitMiB, 301},
+		"CPU":        {got.CPU, 1.5},
+		"its limit ": {got.CPULimit, 1.5},
+		"GPU":        {got.GPU, "A100:2"},
+		"networks":   {got.CIDRAllowlist, []string{"192.0.2.0/24", "198.51.100.1/32"}},
+		"blocked":    {got.BlockNetwork, false},
+		"tunnels":    {got.EncryptedPorts, []int{80}},
+		"others":     {got.UnencryptedPorts, []int(nil)},
+		"cloud":      {got.Cloud, "aws"},
+		"regions":    {got.Regions, []string{"us-east"}},
+		"life":       {got.Timeout, 24 * time.Hour},
+		"name":       {got.Name, "name"},
+		"volumes":    {len(got.Volumes), 1}, // the guest's
+	} {
+		if !reflect.DeepEqual(pair[0], pair[1]) {
+			t.Errorf("%s: %v, want %v", what, pair[0], pair[1])
+		}
+	}
+	if strings.Contains(strings.Join(got.Command, " "), "value") {
+		t.Errorf("everybody can read %q", got.Command)
+	}
+	var config guest.Config
+	if err := json.Unmarshal([]byte(got.Env[guest.ConfigVar]), &config); err != nil {
+		t.Fatal(err)
+	}
+	if config.ID != spec.ID || config.User != "1:2" || !slices.Equal(config.Cmd, spec.Cmd) || !slices.Contains(config.Env, "KEY=value") || config.IdleStop != 0 || config.Silence != atoll.Duration(silence) {
+		t.Errorf("the guest is told %+v", config)
+	}
+}
+
+// What is not there is named.
+func TestMissingSecret(t *testing.T) {
+	for what, opts := range map[string]Options{
+		"of sandboxes":  {Ephemeral: true, Secrets: []string{"none"}},
+		"of a bucket":   {Ephemeral: true, Buckets: []Bucket{{Name: "data", Path: "/mnt/data", Secret: "none"}}},
+		"of a registry": {Ephemeral: true, RegistrySecret: "none"},
+	} {
+		p := account(t, opts)
+		_, err := p.Create(t.Context(), &atoll.Spec{})
+		if atoll.KindOf(err) != atoll.ErrNotExist || !strings.Contains(err.Error(), "secret none") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if all, err := p.List(t.Context(), atoll.Filter{}); err != nil || len(all) > 0 {
+			t.Errorf("%s: List: %v, %v", what, all, err)
+		}
+	}
+}
+
+// Options that make no sense are refused before anything is asked.
+func TestOptions(t *testing.T) {
+	program := func() ([]byte, error) { return nil, nil }
+	for want, opts := range map[string]Options{
+		"no guest":           {},
+		"prefix \"Not\"":     {Guest: program, Prefix: "Not"},
+		"app \"a/b\"":        {Guest: program, App: "a/b"},
+		"tunnels \"udp\"":    {Guest: program, Tunnels: "udp"},
+		"without a name":     {Guest: program, Buckets: []Bucket{{Path: "/mnt"}}},
+		"say where":          {Guest: program, Buckets: []Bucket{{Name: "a", Path: "mnt"}}},
+		"is taken":           {Guest: program, Buckets: []Bucket{{Name: "a", Path: "/work"}}},
+		"another one":        {Guest: program, Buckets: []Bucket{{Name: "a", Path: "/mnt"}, {Name: "b", Path: "/mnt"}}},
+		"end it in '/'":      {Guest: program, Buckets: []Bucket{{Name: "a", Path: "/mnt", Prefix: "docs"}}},
+		"write it like http": {Guest: program, ServerURL: "api.modal.com"},
+	} {
+		if _, err := New(opts); atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q in it", err, want)
+		}
+	}
+	p := account(t, Options{Buckets: []Bucket{{Name: "a", Path: "/mnt"}}})
+	spec := &atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "data", Target: "/mnt"}}}
+	if _, err := p.Create(t.Context(), spec); atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "a bucket") {
+		t.Errorf("a volume where a bucket is: %v", err)
+	}
+}
+
+// A transport is what HTTP requests meet.
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Where the guest cannot be sent, that is said, but not the address, with which anybody
+// could send something; and it is sent once more the next time.
+func TestStorageFails(t *testing.T) {
+	for says, meet := range map[string]transport{
+		"storage answers 503 Service Unavailable: away": func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, Status: "503 Service Unavailable", Body: io.NopCloser(strings.NewReader("away\n"))}, nil
+		},
+		"storage cannot be reached: no way": func(*http.Request) (*http.Response, error) { return nil, errors.New("no way") },
+	} {
+		client := &http.Client{Transport: meet}
+		p := account(t, Options{Ephemeral: true, http: client})
+		_, err := p.Create(t.Context(), &atoll.Spec{})
+		if atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "127.0.0.1") {
+			t.Errorf("%v, want %q in it", err, says)
+		}
+		if all, err := p.List(t.Context(), atoll.Filter{}); err != nil || len(all) > 0 {
+			t.Errorf("List: %v, %v", all, err)
+		}
+		client.Transport = nil
+		if _, err := p.guest(t.Context()); err != nil {
+			t.Errorf("the next time: %v", err)
+		}
+	}
+}
+
+// Who has asked for an image first keeps those waiting who want the same, as long as they
+// like, and nobody else.
+func TestCached(t *testing.T) {
+	var c cached[int]
+	asked, answer := make(chan struct{}), make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		v, err := c.get(t.Context(), "slow", func() (int, error) { close(asked); <-answer; return 1, nil })
+		if v != 1 || err != nil {
+			t.Errorf("who asks gets %d, %v", v, err)
+		}
+	})
+	<-asked
+	if v, err := c.get(t.Context(), "other", func() (int, error) { return 2, nil }); v != 2 || err != nil {
+		t.Errorf("who wants another one gets %d, %v", v, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := c.get(ctx, "slow", nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("who waits no longer is told %v", err)
+	}
+	close(answer)
+	work.Wait()
+	if v, err := c.get(t.Context(), "slow", nil); v != 1 || err != nil {
+		t.Errorf("it is not kept: %d, %v", v, err)
+	}
+	c.forget()
+	failed := errors.New("failed")
+	if _, err := c.get(t.Context(), "slow", func() (int, error) { return 0, failed }); err != failed {
+		t.Errorf("what is forgotten is not asked for again: %v", err)
+	}
+}
+
+// A sandbox whose record somebody has damaged says so, and can be removed.
+func TestDamagedRecord(t *testing.T) {
+	p := account(t, Options{Ephemeral: true})
+	sb, err := p.Create(t.Context(), &atoll.Spec{NoStart: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := p.book.turn(t.Context(), subject(kindSandbox, sb.ID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.book.update(t.Context(), false, entry(entryKey(subject(kindSandbox, sb.ID()), at.Number), []byte("garbage"))); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := sb.Status(t.Context()); err != nil || st.State != atoll.StateFailed || !strings.Contains(st.Reason, "damaged: remove it") {
+		t.Errorf("it is %+v, %v", st, err)
+	}
+	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+		t.Error(err)
+	}
+	if all, err := p.List(t.Context(), atoll.Filter{}); err != nil || len(all) > 0 {
+		t.Errorf("List: %+v, %v", all, err)
+	}
+}

@@ -1,0 +1,71 @@
+package modal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Probe implements atoll.Prober: whether the account can be used, for which nothing is
+// made that costs anything.
+func (p *Provider) Probe(ctx context.Context) atoll.Probe {
+	if p.opts.TokenID == "" || p.opts.TokenSecret == "" {
+		return atoll.Probe{Reason: "it is not configured: there is no token", Fix: "export MODAL_TOKEN_ID=ak-... MODAL_TOKEN_SECRET=as-..., or run modal token new"}
+	}
+	if err := p.open(ctx, "probe"); err != nil {
+		switch atoll.KindOf(err) {
+		case atoll.ErrDenied:
+			return atoll.Probe{Reason: fmt.Sprintf("%s can be reached, and does not take the token: %v", p.opts.ServerURL, err), Fix: "make another one with modal token new"}
+		case atoll.ErrUnavailable:
+			return atoll.Probe{Reason: fmt.Sprintf("%s cannot be reached: %v", p.opts.ServerURL, err), Fix: "see whether a firewall or proxy keeps this machine from it"}
+		}
+		return atoll.Probe{Reason: err.Error()}
+	}
+	alive, err := p.service.alive(ctx, map[string]string{tagOwner: p.opts.Prefix})
+	if err != nil {
+		return atoll.Probe{Reason: "the token is taken, but sandboxes cannot be listed: " + p.failed(ctx, "probe", "", err).Error()}
+	}
+	if _, err := p.program(); err != nil {
+		var of *atoll.Error
+		if errors.As(err, &of) {
+			err = of.Err
+		}
+		return atoll.Probe{Reason: "the token is taken, but " + err.Error(), Fix: "set modal.guest to one that was built with GOARCH=amd64 make guest"}
+	}
+	notes := []string{
+		fmt.Sprintf("reached and authenticated; %d of its sandboxes live", len(alive)),
+		"Modal bills sandboxes by the second, from their start to their end, by their limits of memory and CPU (modal.com/pricing); this check has made none",
+		"what is known of sandboxes is forgotten when no atoll has asked for a week",
+	}
+	if p.opts.Ephemeral {
+		notes = append(notes, "modal.ephemeral is set: what is in a sandbox ends with it")
+	}
+	if p.opts.Tunnels != TunnelsOff {
+		notes = append(notes, "modal.tunnels is set: published ports are public")
+	}
+	return atoll.Probe{OK: true, Notes: notes}
+}
+
+// Place names the environment and what is in it, the same for all who reach it, whatever
+// their tokens. Kinds: ErrInvalid, ErrDenied, ErrUnavailable.
+func Place(ctx context.Context, opts Options) (string, error) {
+	p, err := New(opts)
+	if err != nil {
+		return "", err
+	}
+	defer p.Close()
+	if err := p.open(ctx, "open"); err != nil {
+		return "", err
+	}
+	workspace, err := p.service.pb.WorkspaceNameLookup(ctx, &emptypb.Empty{})
+	if err != nil {
+		return "", p.failed(ctx, "open", "modal", err)
+	}
+	return "modal:" + workspace.GetUsername() + "/" + p.service.environment() + "/" + p.opts.Prefix, nil
+}
+
+var _ atoll.Prober = (*Provider)(nil)

@@ -1,0 +1,197 @@
+package modal
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A note is what is written down of a sandbox.
+type note struct {
+	Spec    atoll.Spec `json:"spec"`
+	Made    string     `json:"made"` // tells it from others that had its id before
+	Created time.Time  `json:"created"`
+	// State is StateCreating, StateCreated, StateRunning of one whose life at Modal says
+	// how it is, or how that has come to its end.
+	State   atoll.State           `json:"state"`
+	Life    string                `json:"life,omitempty"`    // Modal's id of its last life
+	Until   time.Time             `json:"until,omitzero"`    // while it is being made, or started: nobody is at it any more after that
+	Starter string                `json:"starter,omitempty"` // who starts it: tells that start from others
+	Expires time.Time             `json:"expires,omitzero"`  // when its time is over
+	Image   string                `json:"image,omitempty"`   // of its last life
+	Started time.Time             `json:"started,omitzero"`  // its last life was
+	Stopped time.Time             `json:"stopped,omitzero"`  // it was, of one that has come to its end
+	Exit    *atoll.Exit           `json:"exit,omitempty"`    // of its main process
+	Reason  string                `json:"reason,omitempty"`  // of its end
+	Idle    bool                  `json:"idle,omitempty"`    // it was stopped because nobody used it
+	Volume  bool                  `json:"volume,omitempty"`  // it has a data volume
+	Ports   []atoll.PublishedPort `json:"ports,omitempty"`   // its tunnels
+	Stdout  int64                 `json:"stdout,omitempty"`  // how much its main process had written when it ended
+	Stderr  int64                 `json:"stderr,omitempty"`  // of which the last is kept for a while
+}
+
+// A record is what is known of a sandbox.
+type record struct {
+	atoll.Status
+	note note
+	page *page // on which it is written
+}
+
+// look finds a sandbox. Kinds: ErrNotFound, ErrUnavailable, ErrDenied.
+func (p *Provider) look(ctx context.Context, op, id string) (*record, error) {
+	if err := p.open(ctx, op); err != nil {
+		return nil, err
+	}
+	at, err := p.book.turn(ctx, subject(kindSandbox, id))
+	if err != nil {
+		return nil, p.failed(ctx, op, id, err)
+	}
+	if at == nil || at.Over {
+		return nil, atoll.E(op, id, atoll.ErrNotFound, nil)
+	}
+	r := p.decode(id, at)
+	if r.note.State != atoll.StateRunning {
+		return p.fill(r), nil
+	}
+	if err := p.ended(ctx, r); err != nil {
+		return nil, p.failed(ctx, op, id, err)
+	}
+	return p.fill(r), nil
+}
+
+// ended writes down how the life of a sandbox has come to its end, if it has: whoever sees
+// that first.
+func (p *Provider) ended(ctx context.Context, r *record) error {
+	result, err := p.service.result(ctx, r.note.Life, 0)
+	if result == nil || err != nil {
+		return err
+	}
+	return p.fold(ctx, r, result)
+}
+
+// A survey is what there is.
+type survey struct {
+	records []*record                  // of all sandboxes, as they are now
+	alive   map[string]*pb.SandboxInfo // the lives that go on, by their ids
+	pages   map[string]*page           // the book's
+}
+
+// all are all sandboxes.
+func (p *Provider) all(ctx context.Context, op string) ([]*record, error) {
+	s, err := p.survey(ctx, op)
+	return s.records, err
+}
+
+// survey looks at all there is: two calls, and one for each sandbox that has ended since
+// the last one.
+func (p *Provider) survey(ctx context.Context, op string) (s survey, err error) {
+	if err := p.open(ctx, op); err != nil {
+		return s, err
+	}
+	s.alive, err = p.service.alive(ctx, map[string]string{tagOwner: p.opts.Prefix}) // first: whose page is older has lived
+	if err == nil {
+		s.pages, err = p.book.all(ctx)
+	}
+	if err != nil {
+		return s, p.failed(ctx, op, "", err)
+	}
+	for of, at := range s.pages {
+		id, ok := strings.CutPrefix(of, kindSandbox+"/")
+		if !ok || at.Over {
+			continue
+		}
+		r := p.decode(id, at)
+		if r.note.State == atoll.StateRunning && s.alive[r.note.Life] == nil {
+			err := p.ended(ctx, r)
+			if atoll.KindOf(err) == atoll.ErrNotFound {
+				continue // removed meanwhile
+			}
+			if ctx.Err() != nil {
+				return s, p.failed(ctx, op, id, err)
+			}
+			if err != nil { // the others are not to suffer from it
+				p.opts.Log.Warn("it has ended, and how cannot be told yet", "sandbox", id, "err", err)
+			}
+		}
+		s.records = append(s.records, p.fill(r))
+	}
+	return s, nil
+}
+
+// decode reads what is written of a sandbox.
+func (p *Provider) decode(id string, at *page) *record {
+	r := &record{page: at}
+	r.ID = id
+	if at.Text == nil || json.Unmarshal(at.Text, &r.note) != nil {
+		r.note = note{Spec: atoll.Spec{ID: id, Provider: "modal"}, State: atoll.StateFailed, Reason: "its record is damaged: remove it"}
+	}
+	return r
+}
+
+// fill fills in the status.
+func (p *Provider) fill(r *record) *record {
+	st, n := &r.Status, &r.note
+	st.Provider, st.Caps, st.Created = "modal", p.opts.caps(), n.Created
+	st.Spec, st.State, st.Image, st.Expires = n.Spec, n.State, n.Image, n.Expires
+	st.Started, st.Stopped, st.Exit, st.Reason = n.Started, n.Stopped, n.Exit, n.Reason
+	if n.State != atoll.StateRunning {
+		return r
+	}
+	st.Ready, st.Ports = true, n.Ports
+	for _, port := range n.Ports {
+		if port.Port == atoll.AgentPort {
+			st.Address = cmp.Or(map[Tunnels]string{TunnelsTLS: "https://"}[p.opts.Tunnels], "http://") + port.Address
+		}
+	}
+	return r
+}
+
+// change writes down what fn makes of the note of a sandbox, unless fn returns an error.
+// fn may be called more than once: others write, too. Kinds: ErrNotFound (it is not there,
+// or another one by now), and those of fn.
+func (p *Provider) change(ctx context.Context, r *record, fn func(n *note) error) error {
+	at, n := r.page, r.note
+	for {
+		if err := fn(&n); err != nil {
+			return err
+		}
+		written, err := p.book.write(ctx, kindSandbox, r.ID, at, &n)
+		if err == nil {
+			r.page, r.note = written, n
+			p.events.changed(r.ID, p.fill(r))
+			return nil
+		}
+		if !errors.Is(err, errTurned) {
+			return err
+		}
+		if at, err = p.book.turn(ctx, subject(kindSandbox, r.ID)); err != nil {
+			return err
+		}
+		if at == nil || at.Over {
+			return atoll.E("write", r.ID, atoll.ErrNotFound, nil)
+		}
+		now := p.decode(r.ID, at)
+		if now.note.Made != r.note.Made {
+			return atoll.E("write", r.ID, atoll.ErrNotFound, nil)
+		}
+		n = now.note
+	}
+}
+
+// mustRun is the error of what needs a running sandbox.
+func mustRun(op string, st *atoll.Status) error {
+	switch st.State {
+	case atoll.StateRunning:
+		return nil
+	case atoll.StateFailed:
+		return atoll.Errorf(op, st.ID, atoll.ErrStopped, "sandbox has failed: %s", st.Reason)
+	}
+	return atoll.E(op, st.ID, atoll.ErrStopped, nil)
+}

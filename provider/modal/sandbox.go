@@ -1,0 +1,98 @@
+package modal
+
+import (
+	"context"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/lasting"
+)
+
+// A sandbox is a handle: what is known of it is looked up each time.
+type sandbox struct {
+	lasting.Sandbox
+	p  *Provider
+	id string
+}
+
+// sandbox is the handle of the one with that id.
+func (p *Provider) sandbox(id string) *sandbox {
+	s := &sandbox{p: p, id: id}
+	s.Sandbox = lasting.Sandbox{
+		Inside: func(ctx context.Context, op string) (atoll.Sandbox, error) { return p.inside(ctx, op, id) },
+		Caretaker: func(ctx context.Context, op string, names []string) (atoll.Sandbox, error) {
+			return p.caretaker(ctx, op, id, names)
+		},
+		Ends:  func(ctx context.Context, op string) error { return p.ends(ctx, op, id) },
+		Ended: s.endedMain,
+	}
+	return s
+}
+
+// ID implements atoll.Sandbox.
+func (s *sandbox) ID() string { return s.id }
+
+// Status implements atoll.Sandbox.
+func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
+	r, err := s.p.look(ctx, "status", s.id)
+	if err != nil {
+		return atoll.Status{}, err
+	}
+	return r.Status.Clone(), nil
+}
+
+// locked runs fn on the sandbox as it is, while nobody else in this program does.
+func (s *sandbox) locked(ctx context.Context, op string, fn func(*record) error) error {
+	if err := s.p.open(ctx, op); err != nil {
+		return err
+	}
+	release, err := s.p.locks.Lock(ctx, s.id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	r, err := s.p.look(ctx, op, s.id)
+	if err != nil {
+		return err
+	}
+	return s.p.failed(ctx, op, s.id, fn(r))
+}
+
+// endedMain is the main process of a sandbox that has come to its end: how it ended, and
+// what is kept of what it has printed. Kinds: ErrNotExist (there was none, or it runs).
+func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessStatus, error) {
+	r, err := s.p.look(ctx, "process", s.id)
+	if err != nil {
+		return nil, atoll.ProcessStatus{}, err
+	}
+	if err := lasting.MainEnded(&r.Status); err != nil {
+		return nil, atoll.ProcessStatus{}, err
+	}
+	out, err := s.p.kept(ctx, r)
+	if err != nil {
+		return nil, atoll.ProcessStatus{}, s.p.failed(ctx, "process", s.id, err)
+	}
+	return lasting.Main(&r.Status, out.Stdout, out.Stderr)
+}
+
+// Extend implements atoll.Extender.
+func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
+	defer s.p.sweeper.Rouse()
+	return s.locked(ctx, "extend", func(r *record) error {
+		return s.p.change(ctx, r, func(n *note) error {
+			now := r.Status
+			now.Expires = n.Expires
+			st, err := now.Extended(ttl, time.Now())
+			n.Expires = st.Expires
+			return err
+		})
+	})
+}
+
+var (
+	_ atoll.Sandbox       = (*sandbox)(nil)
+	_ atoll.Dialer        = (*sandbox)(nil)
+	_ atoll.Extender      = (*sandbox)(nil)
+	_ atoll.Filer         = (*sandbox)(nil)
+	_ atoll.ProcessLister = (*sandbox)(nil)
+)

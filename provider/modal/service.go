@@ -1,0 +1,323 @@
+package modal
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modal-labs/libmodal/modal-go"
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/keyed"
+)
+
+// A service is how Modal is asked. The connection is ours, and the SDK's client uses it:
+// one of its own it would never close. What the SDK has no name for is asked by the
+// protocol itself.
+type service struct {
+	opts *Options
+	conn *grpc.ClientConn
+	pb   pb.ModalClientClient // the protocol
+
+	opening sync.Mutex
+	tokens  *sdk.AuthTokenManager
+
+	mu     sync.Mutex
+	sdk    *sdk.Client // nil until it is open
+	in     string      // the environment's name, once it is open
+	closed bool
+}
+
+// sdkVersion is the version of the SDK that is in this program.
+var sdkVersion = func() string {
+	const module = "github.com/modal-labs/libmodal/modal-go"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range info.Deps {
+			if dep.Path == module {
+				return dep.Version
+			}
+		}
+	}
+	return ""
+}()
+
+// How calls are tried again: what the service has not taken in is sent once more.
+const retries = `{"methodConfig":[{"name":[{"service":"modal.client.ModalClient"}],"retryPolicy":{
+	"maxAttempts":4,"initialBackoff":"0.1s","maxBackoff":"1s","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}]}`
+
+// messageSize is the longest message of the protocol, as the SDK has it.
+const messageSize = 100 << 20
+
+// A connection is broken off when nobody acknowledges for ackTime what was sent on it, or
+// what is asked on one that has nothing to send, every pingEvery: as rarely as every
+// server allows.
+const (
+	pingEvery = 6 * time.Minute
+	ackTime   = 20 * time.Second
+)
+
+func newService(opts *Options) (*service, error) {
+	creds, target := credentials.NewTLS(&tls.Config{}), opts.ServerURL
+	if rest, ok := strings.CutPrefix(target, "http://"); ok {
+		creds, target = insecure.NewCredentials(), rest
+	} else if rest, ok := strings.CutPrefix(target, "https://"); ok {
+		target = rest
+	} else {
+		return nil, fmt.Errorf("server URL %q: write it like %s", target, DefaultServerURL)
+	}
+	s := &service{opts: opts}
+	conn, err := grpc.NewClient(target,
+		grpc.WithTransportCredentials(creds), grpc.WithDefaultServiceConfig(retries),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(messageSize), grpc.MaxCallSendMsgSize(messageSize)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: ackTime}),
+		grpc.WithUnaryInterceptor(s.call), grpc.WithStreamInterceptor(s.stream),
+	)
+	if err != nil {
+		return nil, err
+	}
+	s.conn, s.pb = conn, unread{pb.NewModalClientClient(conn)}
+	return s, nil
+}
+
+// noToken says what is missing.
+const noToken = "no token: set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET (modal.token_id, modal.token_secret), or run modal token new"
+
+// open has the service tell that it knows the account, unless it has. Kinds: ErrDenied,
+// ErrUnavailable, ErrInvalid (it wants the environment named), ctx's.
+func (s *service) open(ctx context.Context) error {
+	if s.opts.TokenID == "" || s.opts.TokenSecret == "" {
+		return atoll.Errorf("open", "modal", atoll.ErrDenied, noToken)
+	}
+	if client, err := s.client(); client != nil || err != nil {
+		return err
+	}
+	opened := make(chan error, 1)
+	go func() { opened <- s.begin() }() // the SDK takes no context for it
+	select {
+	case err := <-opened:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// begin makes the SDK's client, for the first who comes.
+func (s *service) begin() error {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	if client, err := s.client(); client != nil || err != nil {
+		return err
+	}
+	tokens := sdk.NewAuthTokenManager(s.pb)
+	if err := tokens.Start(context.Background()); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.tokens = tokens // for all calls from now on, those of the client, too
+	s.mu.Unlock()
+	in, err := s.named(context.Background())
+	if err != nil {
+		tokens.Stop()
+		return err
+	}
+	params := &sdk.ClientParams{TokenID: s.opts.TokenID, TokenSecret: s.opts.TokenSecret, Environment: in, ControlPlaneClient: s.pb}
+	fresh(&params.Config)
+	client, err := sdk.NewClientWithOptions(params)
+	if err != nil {
+		tokens.Stop()
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		client.Close()
+		tokens.Stop()
+		return errClosed
+	}
+	s.sdk, s.in = client, in
+	return nil
+}
+
+// named is the name of the environment. Where none is named, the SDK takes MODAL_ENVIRONMENT,
+// and the service its default one: what is made in the one is not found in the other.
+func (s *service) named(ctx context.Context) (string, error) {
+	if s.opts.Environment != "" {
+		return s.opts.Environment, nil
+	}
+	resp, err := s.pb.EnvironmentGetOrCreate(ctx, &pb.EnvironmentGetOrCreateRequest{}) // which makes none, and finds the default one
+	if err != nil {
+		return "", err
+	}
+	name := resp.GetMetadata().GetName()
+	if name == "" {
+		return "", atoll.Errorf("open", "modal", atoll.ErrInvalid, "Modal does not say which environment is the default one: set MODAL_ENVIRONMENT (modal.environment)")
+	}
+	return name, nil
+}
+
+// environment is its name, once the service is open.
+func (s *service) environment() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.in
+}
+
+// fresh sets p to a zero value of a type that may have no name here, as that of the SDK's
+// configuration: with an empty one it does not read ~/.modal.toml, of whose tables another
+// one may be meant, and which it wants to look for also where nobody has a home.
+func fresh[T any](p **T) { *p = new(T) }
+
+var errClosed = atoll.Errorf("open", "modal", atoll.ErrUnavailable, "the provider is closed")
+
+// client is the SDK's; nil until it is open.
+func (s *service) client() (*sdk.Client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errClosed
+	}
+	return s.sdk, nil
+}
+
+func (s *service) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.sdk != nil {
+		s.sdk.Close()
+		s.tokens.Stop()
+	}
+	_ = s.conn.Close()
+}
+
+// with adds to a call what each has to say of itself.
+func (s *service) with(ctx context.Context, method string) context.Context {
+	ctx = metadata.AppendToOutgoingContext(ctx,
+		"x-modal-client-type", strconv.Itoa(int(pb.ClientType_CLIENT_TYPE_LIBMODAL_GO)),
+		"x-modal-client-version", "1.0.0", // of the protocol: that of the SDK
+		"x-modal-libmodal-version", "modal-go/"+sdkVersion,
+		"x-modal-token-id", s.opts.TokenID, "x-modal-token-secret", s.opts.TokenSecret,
+		"x-idempotency-key", atoll.NewID(), "x-retry-attempt", "0",
+	)
+	s.mu.Lock()
+	tokens := s.tokens
+	s.mu.Unlock()
+	if tokens == nil || strings.HasSuffix(method, authMethod) {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, "x-modal-auth-token", tokens.GetCurrentToken())
+}
+
+// callTime is how long a call may take that is no long poll: the service answers those
+// within the time that they name.
+const callTime = 2 * time.Minute
+
+func (s *service) call(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	err := invoke(s.with(ctx, method), method, req, reply, cc, opts...)
+	if isCode(err, codes.Unauthenticated) && s.renew(ctx, method) {
+		err = invoke(s.with(ctx, method), method, req, reply, cc, opts...)
+	}
+	return err
+}
+
+// renew gets another token for calls: the one there is may not have been renewed in time
+// on a machine that slept.
+func (s *service) renew(ctx context.Context, method string) bool {
+	s.mu.Lock()
+	tokens := s.tokens
+	s.mu.Unlock()
+	if tokens == nil || strings.HasSuffix(method, authMethod) {
+		return false
+	}
+	_, err := tokens.FetchToken(ctx)
+	return err == nil
+}
+
+const authMethod = "/AuthTokenGet"
+
+func (s *service) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return open(s.with(ctx, method), desc, cc, method, opts...)
+}
+
+// unread is the protocol without the logs that nobody reads: of each sandbox that it
+// names, the SDK reads both outputs, for as long as it lives.
+type unread struct{ pb.ModalClientClient }
+
+// wanted marks the context of a call for logs that are read.
+type wanted struct{}
+
+func (u unread) SandboxGetLogs(ctx context.Context, req *pb.SandboxGetLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[pb.TaskLogsBatch], error) {
+	if ctx.Value(wanted{}) == nil {
+		return &ended{}, nil
+	}
+	return u.ModalClientClient.SandboxGetLogs(ctx, req, opts...)
+}
+
+// ended is a log that has come to its end.
+type ended struct {
+	grpc.ServerStreamingClient[pb.TaskLogsBatch]
+	told bool
+}
+
+func (e *ended) Recv() (*pb.TaskLogsBatch, error) {
+	if e.told {
+		return nil, io.EOF
+	}
+	e.told = true
+	return pb.TaskLogsBatch_builder{Eof: true}.Build(), nil
+}
+
+// cached is what is asked for once, by name.
+type cached[T any] struct {
+	asking keyed.Locks
+	mu     sync.Mutex
+	have   map[string]T
+}
+
+// get is what ask once said of the name. Who asks first has all others wait for that one,
+// as long as their ctx does.
+func (c *cached[T]) get(ctx context.Context, name string, ask func() (T, error)) (v T, err error) {
+	release, err := c.asking.Lock(ctx, name)
+	if err != nil {
+		return v, err
+	}
+	defer release()
+	c.mu.Lock()
+	v, ok := c.have[name]
+	c.mu.Unlock()
+	if ok {
+		return v, nil
+	}
+	if v, err = ask(); err != nil {
+		return v, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.have == nil {
+		c.have = map[string]T{}
+	}
+	c.have[name] = v
+	return v, nil
+}
+
+// forget has all be asked for again.
+func (c *cached[T]) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.have)
+}

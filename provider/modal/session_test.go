@@ -1,0 +1,51 @@
+//go:build linux
+
+package modal_test
+
+import (
+	"strings"
+	"testing"
+
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/teststore"
+	"github.com/seed46cd37a8/atoll/session"
+)
+
+// A session whose sandbox Modal has ended has it made again when it is next used, and whoever
+// uses it is told what is left.
+func TestSessionGoesOn(t *testing.T) {
+	p := provider(t)
+	s := session.New(reopen(t, p), teststore.Open(t.TempDir()), session.Options{})
+	defer s.Close()
+	spec := &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w"}}
+	open := func(want atoll.Opening) (atoll.OpenedSession, atoll.Sandbox) {
+		t.Helper()
+		o, err := atoll.OpenSession(t.Context(), s, spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Opening != want {
+			t.Errorf("it is %s (%s), want %s", o.Opening, o.Note, want)
+		}
+		sb, err := s.Get(t.Context(), o.Sandbox)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o, sb
+	}
+	before, sb := open(atoll.OpeningMade)
+	says(t, sb, "echo work > /work/file; echo root > /file")
+	if err := theLab.server.Kill(life(t, p, sb.ID()), pb.GenericResult_GENERIC_STATUS_TERMINATED, ""); err != nil {
+		t.Fatal(err)
+	}
+	after, sb := open(atoll.OpeningRestarted)
+	if after.Sandbox != before.Sandbox || !strings.Contains(after.Note, "the files of its work directory and volumes are there; all others, and what ran in it, are not") {
+		t.Errorf("it has sandbox %s (%s), and had %s", after.Sandbox, after.Note, before.Sandbox)
+	}
+	if got := says(t, sb, "cat /work/file; cat /file || echo gone"); got != "work\ngone\n" {
+		t.Errorf("it has %q", got)
+	}
+	open(atoll.OpeningFound)
+}

@@ -1,0 +1,143 @@
+package modal
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/sweeper"
+)
+
+// sweep removes the sandboxes whose time is over, and what is left of those that were never
+// finished, writes down how others have ended, and keeps what is written from being
+// forgotten. Any provider of the same environment does it: what one has done, another finds
+// done. Modal is asked nothing before somebody else has asked.
+func (p *Provider) sweep(ctx context.Context) (due time.Time) {
+	if !p.isUsed() {
+		return due
+	}
+	all, err := p.survey(ctx, "sweep") // and those that have ended are written down
+	if err != nil {
+		if ctx.Err() == nil {
+			p.opts.Log.Warn("sweep", "err", err)
+		}
+		return due
+	}
+	for _, r := range all.records {
+		t := r.due()
+		if t.IsZero() || time.Now().Before(t) {
+			if due = sweeper.Sooner(due, t); r.leaves() {
+				due = sweeper.Sooner(due, time.Now().Add(leaveEvery))
+			}
+			continue
+		}
+		if err := p.sweepAway(ctx, r.ID); err != nil && ctx.Err() == nil {
+			p.opts.Log.Warn("sweep", "sandbox", r.ID, "err", err)
+			due = sweeper.Sooner(due, time.Now().Add(time.Second))
+		}
+	}
+	if err := p.strays(ctx, all); err != nil && ctx.Err() == nil {
+		p.opts.Log.Warn("sweep: what belongs to no sandbox", "err", err)
+		due = sweeper.Sooner(due, time.Now().Add(time.Second))
+	}
+	if err := p.book.keep(ctx, all.pages); err != nil && ctx.Err() == nil {
+		p.opts.Log.Warn("sweep: what is written may be forgotten", "err", err)
+	}
+	return due
+}
+
+// strays ends the lives that are no sandbox's: who has begun one writes of the sandbox
+// first, and who removes that ends it first, but he may die between, and Modal may do late
+// what somebody has stopped waiting for.
+func (p *Provider) strays(ctx context.Context, all survey) (err error) {
+	records := map[string]*record{}
+	for _, r := range all.records {
+		records[r.ID] = r
+	}
+	for life, info := range all.alive {
+		id := tagged(info, tagSession)
+		if r := records[id]; id == "" || r != nil && r.has(life, info) {
+			continue
+		}
+		at, lookErr := p.book.turn(ctx, subject(kindSandbox, id)) // what is older than the list of those that live, says nothing of them
+		if lookErr == nil && (at == nil || at.Over || !p.decode(id, at).has(life, info)) {
+			lookErr = p.service.finish(ctx, life)
+		}
+		err = errors.Join(err, lookErr)
+	}
+	return err
+}
+
+// has reports whether a life may be the sandbox's, or its caretaker's.
+func (r *record) has(life string, info *pb.SandboxInfo) bool {
+	switch {
+	case tagged(info, tagRole) == roleCaretaker: // it ends by itself
+		return true
+	case r.note.State == atoll.StateRunning:
+		return r.note.Life == life
+	}
+	return time.Now().Before(r.note.Until)
+}
+
+func tagged(info *pb.SandboxInfo, name string) string {
+	for _, tag := range info.GetTags() {
+		if tag.GetTagName() == name {
+			return tag.GetTagValue()
+		}
+	}
+	return ""
+}
+
+// leaveEvery is how often it is looked whether sandboxes have ended that are to be removed
+// then.
+const leaveEvery = 10 * time.Second
+
+// leaves reports whether the sandbox is removed soon after it has ended.
+func (r *record) leaves() bool {
+	return r.State == atoll.StateRunning && (r.Spec.AutoRemove || r.Spec.IdleRemove)
+}
+
+// due is when the sandbox's time is over; zero means that it is not known.
+func (r *record) due() time.Time {
+	if !r.note.Until.IsZero() {
+		return r.note.Until.Add(time.Second)
+	}
+	return sweeper.Due(&r.Status, r.note.Idle)
+}
+
+// sweepAway removes a sandbox with its data volume, if it is still due: it may have been
+// started again. One whose starter has died is only freed from what he has begun.
+func (p *Provider) sweepAway(ctx context.Context, id string) error {
+	release, err := p.locks.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer release()
+	r, err := p.look(ctx, "remove", id)
+	if atoll.KindOf(err) == atoll.ErrNotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if t := r.due(); t.IsZero() || time.Now().Before(t) {
+		return nil
+	}
+	if r.note.Starter != "" {
+		starter, err := p.take(ctx, r) // so that he does not go on
+		if starter == "" || err != nil {
+			return err
+		}
+		return p.giveBack(r, starter)
+	}
+	if r.note.State != atoll.StateCreating {
+		return p.remove(ctx, id, atoll.RemoveOptions{Volumes: true})
+	}
+	if err := p.drop(ctx, r); err != nil { // its data volume may be that of a sandbox before it
+		return err
+	}
+	return p.unmakeWith(ctx, r)
+}

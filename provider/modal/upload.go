@@ -1,0 +1,116 @@
+package modal
+
+import (
+	"bytes"
+	"context"
+	"crypto/md5"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/http"
+
+	sdk "github.com/modal-labs/libmodal/modal-go"
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/guest"
+)
+
+// Where the guest is in a sandbox.
+const (
+	guestDir  = "/.atoll-guest"
+	guestName = "guest"
+	guestPath = guestDir + "/" + guestName
+)
+
+// program is the guest's, for Modal's machines. Kinds: ErrUnavailable.
+func (p *Provider) program() ([]byte, error) {
+	program, err := p.opts.Guest()
+	if err == nil {
+		err = guest.Fits(program, "amd64")
+	}
+	if err != nil {
+		return nil, atoll.E("create", "", atoll.ErrUnavailable, err)
+	}
+	return program, nil
+}
+
+// guest is the Volume with the guest's program, which has its digest in its name: it is
+// put there once in an environment, for all who have this one.
+func (p *Provider) guest(ctx context.Context) (*sdk.Volume, error) {
+	program, err := p.program()
+	if err != nil {
+		return nil, err
+	}
+	digest := sha256.Sum256(program)
+	return p.guests.get(ctx, hex.EncodeToString(digest[:8]), func() (*sdk.Volume, error) {
+		client, err := p.service.client()
+		if err != nil {
+			return nil, err
+		}
+		v, err := client.Volumes.FromName(ctx, p.names.guest(hex.EncodeToString(digest[:8])), &sdk.VolumeFromNameParams{CreateIfMissing: true})
+		if err != nil {
+			return nil, err
+		}
+		if err := p.upload(ctx, v.VolumeID, program); err != nil {
+			return nil, err
+		}
+		return v.ReadOnly(), nil
+	})
+}
+
+// upload puts the guest's program into a Volume. What Modal has of it already is not sent.
+func (p *Provider) upload(ctx context.Context, volume string, program []byte) error {
+	digest := sha256.Sum256(program)
+	put := pb.MountPutFileRequest_builder{Sha256Hex: hex.EncodeToString(digest[:])}
+	there, err := p.service.pb.MountPutFile(ctx, put.Build())
+	if err != nil {
+		return err
+	}
+	if !there.GetExists() {
+		blob, err := p.blob(ctx, program)
+		if err != nil {
+			return err
+		}
+		put.DataBlobId = &blob
+		if there, err = p.service.pb.MountPutFile(ctx, put.Build()); err != nil {
+			return err
+		}
+		if !there.GetExists() {
+			return atoll.Errorf("send", guestName, atoll.ErrUnavailable, "Modal has not taken it")
+		}
+	}
+	mode := uint32(0o755)
+	_, err = p.service.pb.VolumePutFiles(ctx, pb.VolumePutFilesRequest_builder{
+		VolumeId: volume, Files: []*pb.MountFile{pb.MountFile_builder{Filename: guestName, Sha256Hex: put.Sha256Hex, Mode: &mode}.Build()},
+	}.Build())
+	return err
+}
+
+// blob sends what is too long for a message to where Modal says, and returns its id.
+func (p *Provider) blob(ctx context.Context, data []byte) (string, error) {
+	sum, digest := md5.Sum(data), sha256.Sum256(data)
+	made, err := p.service.pb.BlobCreate(ctx, pb.BlobCreateRequest_builder{
+		ContentMd5: base64.StdEncoding.EncodeToString(sum[:]), ContentSha256Base64: base64.StdEncoding.EncodeToString(digest[:]), ContentLength: int64(len(data)),
+	}.Build())
+	if err != nil {
+		return "", err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, made.GetUploadUrl(), bytes.NewReader(data))
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Content-MD5", base64.StdEncoding.EncodeToString(sum[:]))
+	resp, err := p.opts.http.Do(req)
+	if err != nil {
+		return "", atoll.Errorf("send", guestName, atoll.ErrUnavailable, "Modal's storage cannot be reached: %w", errors.Unwrap(err)) // without the address, which is a secret
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10)) // what there is of it
+		return "", atoll.Errorf("send", guestName, atoll.ErrUnavailable, "Modal's storage answers %s: %s", resp.Status, bytes.TrimSpace(text))
+	}
+	return made.GetBlobId(), nil
+}

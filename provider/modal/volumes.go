@@ -1,0 +1,316 @@
+package modal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	sdk "github.com/modal-labs/libmodal/modal-go"
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+	"google.golang.org/grpc/codes"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/volume"
+)
+
+// A volumeNote is what is written down of a volume.
+type volumeNote struct {
+	Volume  string    `json:"volume"` // Modal's id
+	Project string    `json:"project"`
+	Name    string    `json:"name"`
+	Sandbox string    `json:"sandbox,omitempty"` // whose data volume it is
+	Made    string    `json:"made,omitempty"`    // tells with which sandbox's creation it was; "" if it was there before
+	Created time.Time `json:"created"`
+}
+
+// dataKey and volumeKey are the keys of volumes in the book, and their names at Modal but
+// for what these begin with.
+func dataKey(id string) string              { return "data-" + id }
+func volumeKey(project, name string) string { return "volume-" + hash(project, name) }
+
+func (n names) keyed(key string) string { return string(n) + "-" + key }
+
+// volumes makes the volumes of a sandbox that are not there.
+func (c *creation) volumes(ctx context.Context) error {
+	if c.p.opts.Ephemeral {
+		return nil
+	}
+	if err := c.volume(ctx, dataKey(c.spec.ID), volumeNote{Name: volume.DataName(c.spec.ID), Sandbox: c.spec.ID}); err != nil {
+		return err
+	}
+	for _, m := range c.spec.Mounts {
+		if m.Type != atoll.MountVolume {
+			continue
+		}
+		if err := c.volume(ctx, volumeKey(c.spec.Project, m.Source), volumeNote{Name: m.Source}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// volume makes a volume, unless it is there.
+func (c *creation) volume(ctx context.Context, key string, n volumeNote) error {
+	n.Project, n.Made, n.Created = c.spec.Project, c.r.note.Made, time.Now().UTC()
+	before, err := c.p.book.turn(ctx, subject(kindVolume, key))
+	if err != nil {
+		return err
+	}
+	if before != nil && !before.Over {
+		var have volumeNote
+		if err := json.Unmarshal(before.Text, &have); err != nil {
+			return err
+		}
+		if have.Project != c.spec.Project {
+			return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "what a sandbox with this id has left is of project %s: remove that, or use another id", have.Project)
+		}
+		return nil
+	}
+	return settled(ctx, func(ctx context.Context) error {
+		id, made, err := c.p.makeVolume(ctx, key)
+		if err != nil {
+			return err
+		}
+		if n.Volume = id; !made {
+			n.Made = ""
+		}
+		_, err = c.p.book.write(ctx, kindVolume, key, before, &n)
+		if errors.Is(err, errTurned) {
+			return nil // another sandbox of the project has just made it
+		}
+		if made {
+			c.made = append(c.made, madeVolume{key, id})
+		}
+		return err
+	})
+}
+
+// makeVolume makes Modal's Volume for that key, whose id it returns, and whether it was not
+// there before: the book forgets volumes that Modal keeps, and what is in those is not to go
+// with a creation that fails. One whose making was answered only when it was asked for again
+// counts as having been there: should the creation fail, an empty one is left.
+func (p *Provider) makeVolume(ctx context.Context, key string) (id string, made bool, err error) {
+	resp, err := p.service.pb.VolumeGetOrCreate(ctx, pb.VolumeGetOrCreateRequest_builder{
+		DeploymentName: p.names.keyed(key), EnvironmentName: p.service.environment(),
+		ObjectCreationType: pb.ObjectCreationType_OBJECT_CREATION_TYPE_CREATE_FAIL_IF_EXISTS,
+	}.Build())
+	if !isCode(err, codes.AlreadyExists) {
+		return resp.GetVolumeId(), true, err
+	}
+	v, err := p.modalVolume(ctx, key)
+	if err != nil {
+		return "", false, err
+	}
+	return v.VolumeID, false, nil
+}
+
+// modalVolume is Modal's Volume for that key.
+func (p *Provider) modalVolume(ctx context.Context, key string) (*sdk.Volume, error) {
+	client, err := p.service.client()
+	if err != nil {
+		return nil, err
+	}
+	return client.Volumes.FromName(ctx, p.names.keyed(key), nil)
+}
+
+// mounts are the Volumes of a sandbox, by where they are mounted.
+func (p *Provider) mounts(ctx context.Context, spec *atoll.Spec) (map[string]*sdk.Volume, error) {
+	program, err := p.guest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]*sdk.Volume{guestDir: program}
+	if p.opts.Ephemeral {
+		return all, nil
+	}
+	if all[atoll.DefaultWorkdir], err = p.modalVolume(ctx, dataKey(spec.ID)); err != nil {
+		return nil, err
+	}
+	for _, m := range spec.Mounts {
+		v, err := p.modalVolume(ctx, volumeKey(spec.Project, m.Source))
+		if err != nil {
+			return nil, err
+		}
+		if m.ReadOnly {
+			v = v.ReadOnly()
+		}
+		all[m.Target] = v
+	}
+	return all, nil
+}
+
+// volumesThere fails if a sandbox's data volume was deleted: an empty one in its place
+// would look as if the work had been.
+func (p *Provider) volumesThere(ctx context.Context, r *record) error {
+	if !r.note.Volume {
+		return nil
+	}
+	var notFound sdk.NotFoundError
+	_, err := p.modalVolume(ctx, dataKey(r.ID))
+	if errors.As(err, &notFound) {
+		return atoll.Errorf("start", r.ID, atoll.ErrUnavailable, "its data volume %s was deleted by somebody else: what was in it is lost; remove the sandbox, and make it again", p.names.keyed(dataKey(r.ID)))
+	}
+	return err
+}
+
+// unmakeWith deletes the volumes that were made with a sandbox whose creation has come to
+// nothing.
+func (p *Provider) unmakeWith(ctx context.Context, r *record) error {
+	pages, err := p.book.all(ctx)
+	for of, at := range pages {
+		key, ok := strings.CutPrefix(of, kindVolume+"/")
+		var n volumeNote
+		if ok && !at.Over && json.Unmarshal(at.Text, &n) == nil && n.Made != "" && n.Made == r.note.Made {
+			err = errors.Join(err, p.unmake(ctx, key))
+		}
+	}
+	return err
+}
+
+// dropData deletes the data volume of a sandbox.
+func (p *Provider) dropData(ctx context.Context, id string) error {
+	return p.unmake(ctx, dataKey(id))
+}
+
+// A madeVolume is one that was not there before, by its key in the book and Modal's id.
+type madeVolume struct{ key, id string }
+
+// undo deletes it, also if it could not be written down.
+func (v madeVolume) undo(ctx context.Context, p *Provider) error {
+	var n volumeNote
+	at, err := p.book.read(ctx, kindVolume, v.key, &n)
+	if err != nil {
+		return err
+	}
+	if at == nil {
+		return p.service.dropVolume(ctx, v.id)
+	}
+	return p.unmake(ctx, v.key)
+}
+
+// unmake deletes a volume, unless a sandbox has it.
+func (p *Provider) unmake(ctx context.Context, key string) error {
+	var n volumeNote
+	at, err := p.book.read(ctx, kindVolume, key, &n)
+	if at == nil || err != nil {
+		return err
+	}
+	if n.Sandbox == "" {
+		used, err := p.uses(ctx)
+		if used[key] || err != nil {
+			return err
+		}
+	}
+	if err := p.service.dropVolume(ctx, n.Volume); err != nil {
+		return err
+	}
+	if _, err = p.book.write(ctx, kindVolume, key, at, nil); errors.Is(err, errTurned) {
+		return nil // made anew by now
+	}
+	return err
+}
+
+func (s *service) dropVolume(ctx context.Context, id string) error {
+	_, err := s.pb.VolumeDelete(ctx, pb.VolumeDeleteRequest_builder{VolumeId: id}.Build())
+	if isCode(err, codes.NotFound) {
+		return nil
+	}
+	return err
+}
+
+// uses are the volumes that sandboxes have, running or not, by their keys.
+func (p *Provider) uses(ctx context.Context) (map[string]bool, error) {
+	pages, err := p.book.all(ctx)
+	used := map[string]bool{}
+	for of, at := range pages {
+		id, ok := strings.CutPrefix(of, kindSandbox+"/")
+		if !ok || at.Over {
+			continue
+		}
+		r := p.decode(id, at)
+		if r.note.Volume {
+			used[dataKey(id)] = true
+		}
+		for _, m := range r.note.Spec.Mounts {
+			if m.Type == atoll.MountVolume {
+				used[volumeKey(r.note.Spec.Project, m.Source)] = true
+			}
+		}
+	}
+	return used, err
+}
+
+// Volumes implements atoll.VolumeStore.
+func (p *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
+	if p.opts.Ephemeral {
+		return nil, atoll.E("volumes", "modal", atoll.ErrUnsupported, nil)
+	}
+	if err := p.open(ctx, "volumes"); err != nil {
+		return nil, err
+	}
+	used, err := p.uses(ctx)
+	if err != nil {
+		return nil, p.failed(ctx, "volumes", project, err)
+	}
+	pages, err := p.book.all(ctx)
+	if err != nil {
+		return nil, p.failed(ctx, "volumes", project, err)
+	}
+	var list []atoll.Volume
+	for of, at := range pages {
+		key, ok := strings.CutPrefix(of, kindVolume+"/")
+		var n volumeNote
+		if !ok || at.Over || json.Unmarshal(at.Text, &n) != nil || project != "" && n.Project != project {
+			continue
+		}
+		list = append(list, atoll.Volume{Provider: "modal", Project: n.Project, Name: n.Name, Sandbox: n.Sandbox, InUse: used[key], Created: n.Created})
+	}
+	slices.SortFunc(list, func(a, b atoll.Volume) int { return strings.Compare(a.Project+"/"+a.Name, b.Project+"/"+b.Name) })
+	return list, nil
+}
+
+// RemoveVolume implements atoll.VolumeStore.
+func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error {
+	if p.opts.Ephemeral {
+		return atoll.E("remove volume", name, atoll.ErrUnsupported, nil)
+	}
+	if project == "" {
+		project = atoll.DefaultProject
+	}
+	if err := p.open(ctx, "remove volume"); err != nil {
+		return err
+	}
+	key := volumeKey(project, name)
+	if id, err := atoll.NormalizeID(strings.TrimPrefix(name, "data-")); err == nil && id != "" && volume.DataName(id) == name {
+		key = dataKey(id)
+	}
+	var n volumeNote
+	at, err := p.book.read(ctx, kindVolume, key, &n)
+	if err != nil {
+		return p.failed(ctx, "remove volume", name, err)
+	}
+	if at == nil || n.Project != project {
+		return atoll.Errorf("remove volume", name, atoll.ErrNotExist, "no volume %q in project %q", name, project)
+	}
+	used, err := p.uses(ctx)
+	if err != nil {
+		return p.failed(ctx, "remove volume", name, err)
+	}
+	if used[key] {
+		return atoll.Errorf("remove volume", name, atoll.ErrConflict, "a sandbox mounts it")
+	}
+	return p.failed(ctx, "remove volume", name, p.unmake(ctx, key))
+}
+
+// RemoveProject implements atoll.ProjectRemover: sandboxes and volumes.
+func (p *Provider) RemoveProject(ctx context.Context, project string) error {
+	return volume.RemoveProject(ctx, p, project)
+}
+
+var (
+	_ atoll.VolumeStore    = (*Provider)(nil)
+	_ atoll.ProjectRemover = (*Provider)(nil)
+)
