@@ -1,0 +1,32 @@
+package compute_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/compute"
+	"github.com/seed46cd37a8/atoll/compute/computetest"
+	"github.com/seed46cd37a8/atoll/provider/local"
+)
+
+func TestSandboxes(t *testing.T) {
+	p, err := local.New(local.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	computetest.Run(t, compute.Sandboxes(p, nil), computetest.Options{
+		Open: true,
+		Held: func(t *testing.T) (held []string) {
+			all, err := p.List(context.Background(), atoll.Filter{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, st := range all {
+				held = append(held, st.ID)
+			}
+			return held
+		},
+	})
+}
