@@ -171,6 +171,12 @@ func fullName(host, path string) string {
 	return host + "/" + path
 }
 
+// OfMachine reports whether an image is this machine's alone: its own programs, those in
+// a directory or an archive, and what was only given a name here.
+func OfMachine(ref string) bool {
+	return ref == hostImage || isPath(ref) || strings.HasPrefix(ref, localPrefix)
+}
+
 // isPath reports whether ref is that of an image in a directory or an archive.
 func isPath(ref string) bool {
 	for _, scheme := range []string{"/", "dir:/", "oci:/", "docker-archive:/"} {

@@ -16,7 +16,7 @@ import (
 
 // A desk is what the kit knows of a session's sandbox.
 type desk struct {
-	key     string
+	of      seat
 	sandbox atoll.Sandbox
 	image   string
 	workdir string
@@ -28,6 +28,9 @@ type desk struct {
 	written map[string]struct{} // files that the tools have written
 	stdins  map[string]*stdin   // of commands in the background
 }
+
+// A seat is where a desk is: a session, by its project and key.
+type seat struct{ project, key string }
 
 // maxDesks is how many sessions are remembered: what is forgotten is asked for
 // again.
@@ -64,9 +67,10 @@ func (c *call) open(ctx context.Context, image string) (*desk, atoll.OpenedSessi
 			spec.Labels[name] = value
 		}
 	}
-	had := c.k.known(scope.Key())
+	project := c.k.project(ctx)
+	had := c.k.known(project, scope.Key())
 	s := atoll.SessionSpec{
-		Project: c.k.opts.Project, Scope: scope, Sandbox: *spec, IdleTimeout: c.k.opts.IdleTimeout, MaxLifetime: c.k.opts.MaxLifetime,
+		Project: project, Scope: scope, Sandbox: *spec, IdleTimeout: c.k.opts.IdleTimeout, MaxLifetime: c.k.opts.MaxLifetime,
 	}
 	if scope.Kind == atoll.ScopeAgent {
 		s.Workflow = c.caller.WorkflowRunID
@@ -125,33 +129,34 @@ func (k *Kit) workdir() string {
 func (k *Kit) desk(o *atoll.OpenedSession, sb atoll.Sandbox) *desk {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if d := k.desks[o.Key]; d != nil && d.sandbox.ID() == o.Sandbox && o.Opening == atoll.OpeningFound {
+	at := seat{o.Project, o.Key}
+	if d := k.desks[at]; d != nil && d.sandbox.ID() == o.Sandbox && o.Opening == atoll.OpeningFound {
 		return d
 	}
-	for key, d := range k.desks {
+	for other, d := range k.desks {
 		if len(k.desks) >= maxDesks && !d.types() {
-			delete(k.desks, key)
+			delete(k.desks, other)
 		}
 	}
 	d := &desk{
-		key: o.Key, sandbox: sb, image: cmp.Or(o.Spec.Image, "default"), workdir: cmp.Or(o.Spec.Workdir, atoll.DefaultWorkdir),
+		of: at, sandbox: sb, image: cmp.Or(o.Spec.Image, "default"), workdir: cmp.Or(o.Spec.Workdir, atoll.DefaultWorkdir),
 		written: map[string]struct{}{}, stdins: map[string]*stdin{},
 	}
-	k.desks[o.Key] = d
+	k.desks[at] = d
 	return d
 }
 
-func (k *Kit) known(key string) *desk {
+func (k *Kit) known(project, key string) *desk {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.desks[key]
+	return k.desks[seat{project, key}]
 }
 
 func (k *Kit) forget(d *desk) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.desks[d.key] == d {
-		delete(k.desks, d.key)
+	if k.desks[d.of] == d {
+		delete(k.desks, d.of)
 	}
 }
 
@@ -169,7 +174,7 @@ func (c *call) on(ctx context.Context, do func(d *desk) error) (note string, err
 	if err != nil {
 		return "", err
 	}
-	d := c.k.known(scope.Key())
+	d := c.k.known(c.k.project(ctx), scope.Key())
 	if d != nil {
 		if err = do(d); !c.lost(ctx, d, err) {
 			return "", err
@@ -286,10 +291,11 @@ func closeSession(ctx context.Context, c *call, _ struct{}) (closeOutput, error)
 	if err != nil {
 		return closeOutput{}, err
 	}
-	if d := c.k.known(scope.Key()); d != nil {
+	project := c.k.project(ctx)
+	if d := c.k.known(project, scope.Key()); d != nil {
 		c.k.leave(d)
 	}
-	err = atoll.CloseSession(ctx, c.k.provider, c.k.opts.Project, scope.Key())
+	err = atoll.CloseSession(ctx, c.k.provider, project, scope.Key())
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
 		return closeOutput{}, err
 	}

@@ -2,18 +2,16 @@ package tool
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/compute"
 )
 
 // defaultTimeout is that of a command which names none, in seconds.
@@ -115,162 +113,35 @@ func environ(env map[string]string) (list []string, err error) {
 	return list, nil
 }
 
-// A ran is what came of a command.
-type ran struct {
-	exit           atoll.Exit
-	stdout, stderr text
-	took           time.Duration
-}
-
 // ran takes over what came of a command.
-func (o *execOutput) ran(r ran) {
-	o.ExitCode, o.Stdout, o.Stderr = &r.exit.Code, r.stdout.string(), r.stderr.string()
-	o.DurationMS, o.TimedOut, o.Truncated = r.took.Milliseconds(), r.exit.TimedOut, r.stdout.cut || r.stderr.cut
-	o.note.Note = r.note()
+func (o *execOutput) ran(r compute.Ran) {
+	o.ExitCode, o.Stdout, o.Stderr = &r.Exit.Code, r.Stdout.String(), r.Stderr.String()
+	o.DurationMS, o.TimedOut, o.Truncated = r.Took.Milliseconds(), r.Exit.TimedOut, r.Stdout.Cut || r.Stderr.Cut
+	o.note.Note = said(r)
 }
 
-// note says what to do about how it ended.
-func (r ran) note() string {
+// said is what to do about how it ended.
+func said(r compute.Ran) string {
 	switch {
-	case r.exit.TimedOut:
-		return fmt.Sprintf("The time was over after %s, and the command was killed. Run what takes longer in the background.", r.took.Round(time.Second))
-	case r.exit.Reason != "":
-		return "It was ended: " + r.exit.Reason + "."
-	case r.stdout.cut || r.stderr.cut:
+	case r.Exit.TimedOut:
+		return fmt.Sprintf("The time was over after %s, and the command was killed. Run what takes longer in the background.", r.Took.Round(time.Second))
+	case r.Exit.Reason != "":
+		return "It was ended: " + r.Exit.Reason + "."
+	case r.Stdout.Cut || r.Stderr.Cut:
 		return "More was printed than is returned: have it written to a file, and read parts of that."
 	}
 	return ""
 }
 
-// reportEvery is how often a long call is reported on.
-const reportEvery = time.Second
-
 // run runs a command to its end. When ctx ends first, the command is killed.
-func (c *call) run(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command) (ran, error) {
-	stdout, stderr := &stream{limit: c.k.opts.MaxOutput}, &stream{limit: c.k.opts.MaxOutput}
-	with := *cmd
-	with.Stdout, with.Stderr = stdout, stderr
-	began := time.Now()
-	stop := c.reporting(ctx, began, stdout)
-	box := &starter{Sandbox: sb}
-	err := atoll.Run(ctx, box, &with)
-	stop()
-	if k := atoll.KindOf(err); box.started && (k == atoll.ErrStopped || k == atoll.ErrNotFound) { // whoever calls us must not run it once more
-		err = refuse(atoll.ErrConflict, "the sandbox ended while the command ran, which may have done a part of its work: look at that, and run it again if need be")
-	}
-	r := ran{stdout: stdout.end(), stderr: stderr.end(), took: time.Since(began)}
-	if failed, ok := errors.AsType[*atoll.ExitError](err); ok {
-		r.exit, err = failed.Exit, nil
-	}
-	return r, err
+func (c *call) run(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command) (compute.Ran, error) {
+	return compute.Run(ctx, sb, cmd, c.k.opts.MaxOutput, c.reports())
 }
 
-// A starter notes whether a command was started.
-type starter struct {
-	atoll.Sandbox
-	started bool
-}
-
-func (s *starter) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
-	p, err := s.Sandbox.Exec(ctx, cmd)
-	s.started = err == nil
-	return p, err
-}
-
-// reporting reports until stop is called.
-func (c *call) reporting(ctx context.Context, began time.Time, out *stream) (stop func()) {
+// reports is what tells the caller how far a long call is, nil if he does not want to know.
+func (c *call) reports() func(time.Duration, string) {
 	if c.report == nil {
-		return func() {}
+		return nil
 	}
-	done := make(chan struct{})
-	var work sync.WaitGroup
-	work.Go(func() {
-		tick := time.NewTicker(reportEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				c.report(Report{Seconds: time.Since(began).Seconds(), Message: out.lastLine()})
-			case <-done:
-				return
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
-	return func() {
-		close(done)
-		work.Wait()
-	}
-}
-
-// A stream keeps the beginning of what is written to it, and the end.
-type stream struct {
-	limit int64
-
-	mu    sync.Mutex
-	head  []byte
-	tail  []byte // of all
-	cut   bool
-	ended bool
-}
-
-const tailSize = 200
-
-func (s *stream) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended {
-		return len(b), nil // nobody waits for it any more
-	}
-	keep := max(0, min(int64(len(b)), s.limit-int64(len(s.head))))
-	s.head, s.cut = append(s.head, b[:keep]...), s.cut || keep < int64(len(b))
-	s.tail = append(s.tail, b[max(0, len(b)-tailSize):]...)
-	s.tail = s.tail[max(0, len(s.tail)-tailSize):]
-	return len(b), nil
-}
-
-// lastLine is the last one that is not empty.
-func (s *stream) lastLine() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	lines := strings.Split(strings.TrimRight(strings.ToValidUTF8(string(s.tail), ""), "\r\n"), "\n")
-	return strings.TrimSpace(lines[len(lines)-1])
-}
-
-// end is all that is kept.
-func (s *stream) end() text {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended = true
-	return text{s.head, s.cut}
-}
-
-// A text is output, of which more may have been cut off.
-type text struct {
-	data []byte
-	cut  bool
-}
-
-// string is what is whole of it as UTF-8: what was cut in the middle of a character
-// ends before that, and what is none is replaced.
-func (t text) string() string {
-	data := t.data
-	if t.cut {
-		data = data[:whole(data)]
-	}
-	return strings.ToValidUTF8(string(data), "\ufffd")
-}
-
-// whole is the length of data without a character at its end that is not complete.
-func whole(data []byte) int {
-	for i := 1; i <= min(utf8.UTFMax, len(data)); i++ {
-		if b := data[len(data)-i]; utf8.RuneStart(b) {
-			if !utf8.FullRune(data[len(data)-i:]) {
-				return len(data) - i
-			}
-			break
-		}
-	}
-	return len(data)
+	return func(took time.Duration, line string) { c.report(Report{Seconds: took.Seconds(), Message: line}) }
 }

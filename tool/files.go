@@ -16,6 +16,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/compute"
 )
 
 // A place is a file, as the file tools reach it: from below one of their roots.
@@ -350,7 +351,7 @@ func readFile(ctx context.Context, c *call, in readFileInput) (out readFileOutpu
 		if in.Encoding != encodingBase64 {
 			chars := data
 			if out.Truncated {
-				chars = data[:whole(data)] // the rest of a character comes with the next call
+				chars = data[:compute.Whole(data)] // the rest of a character comes with the next call
 			}
 			if utf8.Valid(chars) && (len(chars) > 0 || len(data) == 0) {
 				data, out.Encoding = chars, encodingText

@@ -22,6 +22,12 @@ func (k *Kit) OpenWorld(t *Tool) bool {
 	return err == nil && runs && spec.Network.Mode != "" && spec.Network.Mode != atoll.NetworkNone
 }
 
+// project is that of the caller's sandboxes: the kit's, or if the caller may not use
+// that one of its own.
+func (k *Kit) project(ctx context.Context) string {
+	return atoll.AccountFrom(ctx).ProjectOr(k.opts.Project)
+}
+
 // Scope is that of the session which the caller's calls use. Kinds: ErrInvalid.
 func (k *Kit) Scope(caller Caller) (atoll.Scope, error) {
 	return (&call{k: k, caller: caller}).scope()
@@ -34,12 +40,12 @@ func (k *Kit) Running(ctx context.Context, caller Caller) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if d := k.known(scope.Key()); d != nil {
+	if d := k.known(k.project(ctx), scope.Key()); d != nil {
 		if ok, err := k.runs(ctx, d.sandbox.ID()); ok || err != nil {
 			return ok, err
 		}
 	}
-	all, err := atoll.Sessions(ctx, k.provider, k.opts.Project)
+	all, err := atoll.Sessions(ctx, k.provider, k.project(ctx))
 	if err != nil {
 		return false, err
 	}
@@ -65,9 +71,10 @@ func (k *Kit) runs(ctx context.Context, id string) (bool, error) {
 
 // End closes the session of a scope whose run has ended, as atoll.EndScope does.
 func (k *Kit) End(ctx context.Context, scope atoll.Scope) error {
-	closed, err := atoll.EndScope(ctx, k.provider, k.opts.Project, scope)
+	project := k.project(ctx)
+	closed, err := atoll.EndScope(ctx, k.provider, project, scope)
 	for _, key := range closed {
-		if d := k.known(key); d != nil {
+		if d := k.known(project, key); d != nil {
 			k.leave(d)
 		}
 	}

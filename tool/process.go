@@ -11,6 +11,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/compute"
 )
 
 // background starts a command line that goes on when the call has ended.
@@ -159,7 +160,7 @@ func (c *call) read(ctx context.Context, d *desk, p atoll.Process, in processInp
 		out.ExitCode, out.TimedOut = &st.Exit.Code, st.Exit.TimedOut
 		d.endStdin(p.ID())
 	}
-	stdout, stderr := &stream{limit: c.k.opts.MaxOutput}, &stream{limit: c.k.opts.MaxOutput}
+	stdout, stderr := compute.NewStream(c.k.opts.MaxOutput), compute.NewStream(c.k.opts.MaxOutput)
 	out.StdoutOffset, out.StderrOffset = in.StdoutOffset, in.StderrOffset
 	err = p.Attach(ctx, &atoll.Attachment{
 		Stdout: stdout, Stderr: stderr, StdoutFrom: in.StdoutOffset, StderrFrom: in.StderrOffset, NoFollow: true,
@@ -176,16 +177,16 @@ func (c *call) read(ctx context.Context, d *desk, p atoll.Process, in processInp
 		return err
 	}
 	for _, s := range []struct {
-		text   text
+		text   compute.Text
 		to     *string
 		offset *int64
-	}{{stdout.end(), &out.Stdout, &out.StdoutOffset}, {stderr.end(), &out.Stderr, &out.StderrOffset}} {
-		n := len(s.text.data)
-		if s.text.cut || out.Running { // the rest of a character comes with the next call
-			n = whole(s.text.data)
+	}{{stdout.End(), &out.Stdout, &out.StdoutOffset}, {stderr.End(), &out.Stderr, &out.StderrOffset}} {
+		n := len(s.text.Data)
+		if s.text.Cut || out.Running { // the rest of a character comes with the next call
+			n = compute.Whole(s.text.Data)
 		}
-		*s.to, *s.offset = text{data: s.text.data[:n]}.string(), *s.offset+int64(n)
-		out.Truncated = out.Truncated || s.text.cut
+		*s.to, *s.offset = compute.Text{Data: s.text.Data[:n]}.String(), *s.offset+int64(n)
+		out.Truncated = out.Truncated || s.text.Cut
 	}
 	return nil
 }
@@ -211,7 +212,7 @@ func waitProcess(ctx context.Context, c *call, in waitInput) (out processOutput,
 	said, err := c.process(ctx, in.ProcessID, func(d *desk, p atoll.Process) error {
 		within, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		stop := c.reporting(within, time.Now(), &stream{})
+		stop := compute.Reporting(within, time.Now(), compute.NewStream(0), c.reports())
 		_, err := p.Wait(within)
 		stop()
 		if err != nil && (within.Err() == nil || ctx.Err() != nil) {

@@ -15,6 +15,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/compute"
 	"github.com/seed46cd37a8/atoll/frontmatter"
 )
 
@@ -138,17 +139,93 @@ func (c *call) images(r runtime) []string {
 	return []string{"", r.name}
 }
 
-// runOn runs a program in a sandbox of an image. ErrCommandNotFound is in the chain of
+// runOn runs a program in a container of an image. ErrCommandNotFound is in the chain of
 // its error when the image has nothing to run it.
 func (c *call) runOn(ctx context.Context, image string, r runtime, in runInput, env []string, limit time.Duration, out *runOutput) error {
-	sb, err := c.fresh(ctx, image)
+	spec, err := c.k.spec(image)
 	if err != nil {
 		return err
 	}
-	defer c.k.dispose(ctx, sb)
+	spec.Project, spec.Workspace = c.k.project(ctx), atoll.WorkspaceRef{} // what is in use is not the program's to change
+	spec.TTL = atoll.Duration(2*c.k.limits.Timeout + runSlack)            // packages have as long as the program
+	job := &compute.Job{
+		Spec: *spec, Files: files(r.file, in), Args: slices.Concat(r.args, []string{r.file}, in.Args), Env: env, Timeout: atoll.Duration(limit),
+		MaxOutput: c.k.opts.MaxOutput, MaxFiles: c.k.limits.MaxFiles, MaxFileSize: c.k.limits.MaxFileSize, MaxContent: maxArtifacts,
+		Report: c.reports(),
+	}
+	if r.name == "bash" {
+		job.Else = "sh"
+	}
+	packages := c.packages(r)
+	if len(packages) > 0 {
+		job.Install = slices.Concat(r.install, packages)
+	}
+	result, err := c.k.compute.Run(ctx, job)
+	if err != nil {
+		return err
+	}
 	out.Error = ""
-	return c.runIn(ctx, sb, r, in, env, limit, out)
+	out.take(result)
+	if result.NotInstalled {
+		out.Error = fmt.Sprintf("packages could not be installed (%s): %s", strings.Join(packages, " "), result.Exit)
+		if spec.Network.Mode != atoll.NetworkOn {
+			out.Error += "; the sandbox has no network, which allow_network in the agent's file gives it"
+		}
+	}
+	if result.More {
+		out.add(fmt.Sprintf("It made more files than the %d that are returned: have it pack them into one.", job.MaxFiles))
+	}
+	return nil
 }
+
+// runSlack is how much longer than its program a sandbox may live, for what comes
+// before and after: nobody may be left to remove it.
+const runSlack = 10 * time.Minute
+
+// files are those of the work directory, the code being one.
+func files(code string, in runInput) []compute.File {
+	all := []compute.File{{Name: code, Data: []byte(in.Code)}}
+	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
+		all = append(all, compute.File{Name: name, Data: []byte(in.Files[name])})
+	}
+	return all
+}
+
+// packages are those that the agent's file names.
+func (c *call) packages(r runtime) []string {
+	if a := c.k.opts.Agent; a != nil {
+		return map[string][]string{"python": a.PipPackages, "node": a.NPMPackages}[r.name]
+	}
+	return nil
+}
+
+// take takes over what came of a program.
+func (o *runOutput) take(r *compute.Result) {
+	o.DurationMS, o.Stdout, o.Stderr = r.Took.Milliseconds(), r.Stdout.String(), r.Stderr.String()
+	if r.NotInstalled {
+		return
+	}
+	o.OK, o.ExitCode, o.TimedOut, o.Truncated = r.Exit.Success(), r.Exit.Code, r.Exit.TimedOut, r.Stdout.Cut || r.Stderr.Cut
+	if !o.OK {
+		o.Error = r.Exit.String()
+	}
+	for _, f := range r.Artifacts {
+		a := artifact{Path: strings.ToValidUTF8(f.Path, "\ufffd"), SizeBytes: f.Size}
+		if f.Read {
+			a.Content, a.Encoding = base64.StdEncoding.EncodeToString(f.Data), encodingBase64
+			if utf8.Valid(f.Data) {
+				a.Content, a.Encoding = string(f.Data), encodingText
+			}
+		}
+		o.Artifacts = append(o.Artifacts, a)
+	}
+	if r.Unread != "" {
+		o.add(fmt.Sprintf("Not all files that it made can be returned: %s.", r.Unread))
+	}
+}
+
+// maxArtifacts is how much of all artifacts together is returned.
+const maxArtifacts = 10 << 20
 
 // checkFiles refuses files that are too many or too large, or that would land
 // elsewhere, or where the code does.
@@ -172,152 +249,4 @@ func (c *call) checkFiles(in runInput, code string) error {
 		}
 	}
 	return nil
-}
-
-// fresh makes a sandbox for one program.
-func (c *call) fresh(ctx context.Context, image string) (atoll.Sandbox, error) {
-	spec, err := c.k.spec(image)
-	if err != nil {
-		return nil, err
-	}
-	spec.Project, spec.Workspace = c.k.opts.Project, atoll.WorkspaceRef{} // what is in use is not the program's to change
-	spec.TTL = atoll.Duration(2*c.k.limits.Timeout + runSlack)            // packages have as long as the program
-	return c.k.provider.Create(ctx, spec)
-}
-
-// runSlack is how much longer than its program a sandbox may live, for what comes
-// before and after: nobody may be left to remove it.
-const runSlack = 10 * time.Minute
-
-// disposeTime is how long it may take to remove a sandbox.
-const disposeTime = time.Minute
-
-func (k *Kit) dispose(ctx context.Context, sb atoll.Sandbox) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), disposeTime)
-	defer cancel()
-	if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
-		k.log.Warn(runName+": remove", "sandbox", sb.ID(), "err", err) // its time to live does it
-	}
-}
-
-// runIn runs the program in the sandbox.
-func (c *call) runIn(ctx context.Context, sb atoll.Sandbox, r runtime, in runInput, env []string, limit time.Duration, out *runOutput) error {
-	files := map[string]string{r.file: in.Code}
-	maps.Copy(files, in.Files)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := atoll.WriteFile(ctx, sb, name, []byte(files[name]), 0); err != nil {
-			return err
-		}
-	}
-	if ok, err := c.install(ctx, sb, r, limit, out); !ok || err != nil {
-		return err
-	}
-	before, err := listing(ctx, sb)
-	if err != nil {
-		return err
-	}
-	cmd := &atoll.Command{Args: slices.Concat(r.args, []string{r.file}, in.Args), Env: env, Timeout: atoll.Duration(limit)}
-	ran, err := c.run(ctx, sb, cmd)
-	if r.name == "bash" && errors.Is(err, atoll.ErrCommandNotFound) {
-		cmd.Args[0] = "sh"
-		ran, err = c.run(ctx, sb, cmd)
-	}
-	if err != nil {
-		return err
-	}
-	out.OK, out.ExitCode, out.DurationMS = ran.exit.Success(), ran.exit.Code, ran.took.Milliseconds()
-	out.Stdout, out.Stderr, out.Truncated, out.TimedOut = ran.stdout.string(), ran.stderr.string(), ran.stdout.cut || ran.stderr.cut, ran.exit.TimedOut
-	if !out.OK {
-		out.Error = ran.exit.String()
-	}
-	if err := c.artifacts(ctx, sb, before, out); err != nil { // it has run, and that counts
-		if ctx.Err() != nil {
-			return err
-		}
-		out.add(fmt.Sprintf("Not all files that it made can be returned: %v.", err))
-	}
-	return nil
-}
-
-// install installs the packages that the agent's file names. It is not ok when that
-// failed, which out tells.
-func (c *call) install(ctx context.Context, sb atoll.Sandbox, r runtime, limit time.Duration, out *runOutput) (ok bool, err error) {
-	var packages []string
-	if a := c.k.opts.Agent; a != nil {
-		packages = map[string][]string{"python": a.PipPackages, "node": a.NPMPackages}[r.name]
-	}
-	if len(packages) == 0 {
-		return true, nil
-	}
-	ran, err := c.run(ctx, sb, &atoll.Command{Args: slices.Concat(r.install, packages), Timeout: atoll.Duration(limit)})
-	if err != nil {
-		return false, err
-	}
-	if !ran.exit.Success() {
-		out.Stdout, out.Stderr, out.DurationMS = ran.stdout.string(), ran.stderr.string(), ran.took.Milliseconds()
-		out.Error = fmt.Sprintf("packages could not be installed (%s): %s", strings.Join(packages, " "), ran.exit)
-		if spec, specErr := c.k.spec(""); specErr == nil && spec.Network.Mode != atoll.NetworkOn {
-			out.Error += "; the sandbox has no network, which allow_network in the agent's file gives it"
-		}
-		return false, nil
-	}
-	return true, nil
-}
-
-// listing is what is in the work directory.
-func listing(ctx context.Context, sb atoll.Sandbox) (map[string]atoll.FileInfo, error) {
-	all, err := atoll.Files(sb).List(ctx, ".", true)
-	if err != nil {
-		return nil, err
-	}
-	byPath := map[string]atoll.FileInfo{}
-	for _, f := range all {
-		byPath[f.Path] = f
-	}
-	return byPath, nil
-}
-
-// maxArtifacts is how much of all artifacts together is returned.
-const maxArtifacts = 10 << 20
-
-// artifacts adds to out the files that are not as they were.
-func (c *call) artifacts(ctx context.Context, sb atoll.Sandbox, before map[string]atoll.FileInfo, out *runOutput) error {
-	after, err := listing(ctx, sb)
-	if err != nil {
-		return err
-	}
-	room := int64(maxArtifacts)
-	for _, name := range slices.Sorted(maps.Keys(after)) {
-		f := after[name]
-		if old, ok := before[name]; f.Type != atoll.TypeFile || ok && old.Size == f.Size && old.Modified.Equal(f.Modified) || cached(name) {
-			continue
-		}
-		if len(out.Artifacts) == c.k.limits.MaxFiles {
-			out.add(fmt.Sprintf("It made more files than the %d that are returned: have it pack them into one.", c.k.limits.MaxFiles))
-			return nil
-		}
-		a := artifact{Path: strings.TrimPrefix(name, c.k.workdir()+"/"), SizeBytes: f.Size}
-		if f.Size <= min(room, c.k.limits.MaxFileSize) {
-			data, _, err := place{FS: atoll.Files(sb), path: name}.read(ctx, 0, f.Size)
-			if k := atoll.KindOf(err); k == atoll.ErrNotExist || k == atoll.ErrInvalid {
-				continue // something that it has left behind goes on
-			}
-			if err != nil {
-				return err
-			}
-			room -= int64(len(data))
-			a.Content, a.Encoding = base64.StdEncoding.EncodeToString(data), encodingBase64
-			if utf8.Valid(data) {
-				a.Content, a.Encoding = string(data), encodingText
-			}
-		}
-		a.Path = strings.ToValidUTF8(a.Path, "\ufffd")
-		out.Artifacts = append(out.Artifacts, a)
-	}
-	return nil
-}
-
-// cached reports whether a file is what a runtime keeps for itself.
-func cached(name string) bool {
-	return strings.Contains(name, "/__pycache__/") || strings.Contains(name, "/node_modules/")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/compute"
 )
 
 type searchInput struct {
@@ -388,9 +389,9 @@ func (w wanted) add(out *searchOutput, m searchMatch) error {
 
 func excerpt(line []byte) string {
 	if len(line) > maxLine {
-		return text{line[:maxLine], true}.string() + "..."
+		return compute.Text{Data: line[:maxLine], Cut: true}.String() + "..."
 	}
-	return text{data: line}.string()
+	return compute.Text{Data: line}.String()
 }
 
 // inGit reports whether a name is in a directory .git.

@@ -26,6 +26,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/compute"
 	"github.com/seed46cd37a8/atoll/frontmatter"
 )
 
@@ -48,7 +49,8 @@ type Tool struct {
 // Options say what the tools of a Kit do. The zero value has all of them, with the
 // limits of package frontmatter.
 type Options struct {
-	// Project is that of the sandboxes; empty means atoll.DefaultProject.
+	// Project is that of the sandboxes, of callers who may use it; those of others
+	// have the first of their own. Empty means atoll.DefaultProject.
 	Project string
 	// Sandbox is what sandboxes are made from, besides what the agent's file and
 	// the call say.
@@ -66,6 +68,10 @@ type Options struct {
 	// name none, if that has what runs it. Otherwise, and if Images has a shortcut for
 	// the runtime, it runs in the one of Images.
 	OwnPrograms bool
+
+	// Compute runs the programs of sandbox_run, and stays the caller's; nil means in
+	// sandboxes of the provider.
+	Compute compute.Backend
 
 	// Roots are the directories that the file tools work in; empty means the work
 	// directory. Paths are relative to that.
@@ -106,6 +112,7 @@ type Report struct {
 // many goroutines.
 type Kit struct {
 	provider atoll.Provider
+	compute  compute.Backend
 	opts     Options
 	limits   frontmatter.Limits
 	log      *slog.Logger
@@ -116,7 +123,7 @@ type Kit struct {
 	work   sync.WaitGroup
 
 	mu    sync.Mutex
-	desks map[string]*desk // by session
+	desks map[seat]*desk
 }
 
 // New returns the tools for p, which stays the caller's. Kinds: ErrInvalid.
@@ -143,7 +150,7 @@ func New(p atoll.Provider, opts Options) (*Kit, error) {
 			return nil, atoll.Errorf("tools", "", atoll.ErrInvalid, "root %q: must be an absolute path", root)
 		}
 	}
-	k := &Kit{provider: p, opts: opts, limits: frontmatter.DefaultLimits(), log: opts.Log, desks: map[string]*desk{}}
+	k := &Kit{provider: p, opts: opts, limits: frontmatter.DefaultLimits(), log: opts.Log, desks: map[seat]*desk{}}
 	if opts.Agent != nil {
 		given := opts.Agent.Limits
 		k.limits = frontmatter.Limits{
@@ -159,6 +166,9 @@ func New(p atoll.Provider, opts Options) (*Kit, error) {
 	}
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)
+	}
+	if k.compute = opts.Compute; k.compute == nil {
+		k.compute = compute.Sandboxes(p, k.log)
 	}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	for _, t := range k.all() {
