@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel"
 	otelprometheus "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -44,6 +45,15 @@ func NewMetrics() (*Metrics, error) {
 		handler:       promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
 		close:         sync.OnceValue(func() error { return meters.Shutdown(context.Background()) }),
 	}, nil
+}
+
+// Counter returns what adds to a counter of that name.
+func (m *Metrics) Counter(name, doc string) func(n int) {
+	counter, err := m.Meter(scope).Int64Counter(name, metric.WithDescription(doc))
+	if err != nil { // the meter provider's own; its instruments work all the same
+		otel.Handle(err)
+	}
+	return func(n int) { counter.Add(context.Background(), int64(n)) }
 }
 
 // ServeHTTP answers with all metrics as they are now.
