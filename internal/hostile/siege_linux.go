@@ -144,6 +144,10 @@ func hold() {
 	}
 }
 
+// terminals is how many of them a process takes. The containers of an engine share those of
+// its machine, a few thousand, which no engine has a limit for: other tests need some.
+const terminals = 200
+
 // handles takes descriptors of all sorts, by several processes.
 func handles(marker, text string, args []string) {
 	if len(args) == 0 {
@@ -153,8 +157,15 @@ func handles(marker, text string, args []string) {
 			}
 		}
 	}
+	ptys := 0
 	for all := 0; ; {
 		n := 0
+		if ptys < terminals {
+			if _, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY, 0); err == nil {
+				ptys++
+				n++
+			}
+		}
 		if fds := make([]int, 2); unix.Pipe(fds) == nil {
 			n++
 			_, _ = unix.Write(fds[1], make([]byte, 4<<10))
@@ -165,7 +176,6 @@ func handles(marker, text string, args []string) {
 		for _, open := range []func() (int, error){
 			func() (int, error) { return unix.EpollCreate1(0) },
 			func() (int, error) { return unix.Eventfd(0, 0) },
-			func() (int, error) { return unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY, 0) },
 			func() (int, error) { return unix.Open("/proc/self/status", unix.O_RDONLY, 0) },
 			func() (int, error) { return unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0) },
 		} {
