@@ -10,22 +10,21 @@ import (
 // An Account is who may use the server over TCP, besides whoever has the
 // server's own token.
 type Account struct {
-	Name  string
-	Role  string // "" means the default one
+	atoll.Account
 	Token Secret
 }
 
-// parseAccount reads "NAME[:ROLE]=REFERENCE", where the reference is that of
+// parseAccount reads "NAME[:ROLE[:PROJECTS]]=REFERENCE", where the reference is that of
 // the account's token.
 func parseAccount(text, home string) (Account, error) {
 	who, ref, ok := strings.Cut(text, "=")
-	name, role, withRole := strings.Cut(who, ":")
-	if !ok || !atoll.ValidName(name) || withRole && !atoll.ValidName(role) {
-		return Account{}, fmt.Errorf("write it like NAME=env:VARIABLE or NAME:ROLE=file:/path, names without spaces")
+	account, err := atoll.ParseAccount(who)
+	if !ok || err != nil {
+		return Account{}, fmt.Errorf("write it like NAME=env:VARIABLE, NAME:ROLE=file:/path or NAME:project:PROJECT+PROJECT=file:/path, names without spaces")
 	}
-	a := Account{Name: name, Role: role}
-	if err := a.Token.parse(ref, "", home); err != nil {
-		return Account{}, fmt.Errorf("token of %s: %w", name, err)
+	a := Account{Account: account}
+	if err := a.Token.parse(ref, false, home); err != nil {
+		return Account{}, fmt.Errorf("token of %s: %w", a.Name, err)
 	}
 	return a, nil
 }

@@ -46,3 +46,65 @@ func TestAccountsThatAreWrong(t *testing.T) {
 		}
 	}
 }
+
+// Accounts with the role project are bound to theirs, and cannot make what has no walls.
+func TestAccountOfProjects(t *testing.T) {
+	t.Setenv("TOKEN_OF_ALICE", "sesame")
+	cfg, err := load(t, "provider: local\naccounts: ['alice:project:web+api=env:TOKEN_OF_ALICE']\n", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := cfg.Tokens()
+	if err != nil {
+		t.Fatal(err)
+	}
+	alice := tokens["sesame"].Account
+	if !alice.Bounded() || !alice.May("api") || alice.May("default") {
+		t.Errorf("alice is %+v", alice)
+	}
+	p, err := Open(cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	ctx := atoll.WithAccount(t.Context(), alice)
+	if _, err := p.Create(ctx, &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrDenied || !strings.Contains(err.Error(), "provider local") {
+		t.Errorf("Create: %v", err)
+	}
+	sb, err := p.Create(t.Context(), &atoll.Spec{Project: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Get(ctx, sb.ID()); atoll.KindOf(err) != atoll.ErrNotFound {
+		t.Errorf("Get of another project's: %v", err)
+	}
+	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := load(t, "accounts: ['alice:project=env:TOKEN_OF_ALICE']\n", nil, nil); err == nil {
+		t.Error("an account without projects is fine")
+	}
+}
+
+func TestQuotas(t *testing.T) {
+	cfg, err := load(t, "quota:\n  sandboxes: 3\n  memory: 4g\nquotas:\n  web:\n    cpus: 1.5\n", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := cfg.quota("api"), (atoll.Quota{Sandboxes: 3, Memory: 4 << 30}); got != want {
+		t.Errorf("that of a project without its own is %+v, want %+v", got, want)
+	}
+	if got, want := cfg.quota("web"), (atoll.Quota{CPUs: 1.5}); got != want {
+		t.Errorf("that of web is %+v, want %+v", got, want)
+	}
+	for text, want := range map[string]string{
+		"quota: {cpus: -1}\n":             "quota.cpus",
+		"quotas:\n  web: {memory: -1g}\n": "quotas.web.memory",
+		"quotas:\n  web: {colour: red}\n": "colour",
+		"audit: {keep: -1h}\n":            "audit.keep",
+	} {
+		if _, err := load(t, text, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}

@@ -30,7 +30,7 @@ func (c *Config) Conversations(ctx context.Context, p atoll.Provider, opts Optio
 	v = conversation.New(p, kept, conversation.Options{
 		Templates: templates, Server: server, Store: c.Sync.Store, Stale: time.Duration(c.Sync.Stale), Log: opts.Log,
 		Hooks: lifecycle.New(lifecycle.Options{Log: opts.Log, Observe: trace.Hooks(opts.traced())}),
-		Open:  buckets.place,
+		Open:  buckets.place, Lease: time.Duration(c.Store.Lease),
 	})
 	return v, func() error { return errors.Join(v.Close(), kept.Close(), buckets.close()) }, nil
 }

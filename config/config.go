@@ -25,54 +25,67 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/store/postgres"
 )
 
 // Config is all that can be set. Load makes one; a zero one must have at least
 // StateDir and Provider set before Open.
 type Config struct {
 	StateDir  string   `yaml:"state_dir" form:"path" doc:"directory of sandboxes, volumes, caches and the server's socket"`
-	Provider  string   `yaml:"provider" doc:"what makes the sandboxes that name no provider: gvisor, docker, microvm, vmdocker, local or mock; unless it is set, docker stands in where the default does not work, if providers has it: see atoll doctor"`
+	Provider  string   `yaml:"provider" doc:"what makes the sandboxes that name no provider: gvisor, docker, microvm, vmdocker, kubernetes, modal, local or mock; unless it is set, docker stands in where the default does not work, if providers has it: see atoll doctor"`
 	Providers []string `yaml:"providers" doc:"what sandboxes can be made by when they name it, and are found on; that of provider always is one of them"`
 	Project   string   `yaml:"project" doc:"project of sandboxes that name none"`
 	// ProjectProviders are "PROJECT=PROVIDER".
 	ProjectProviders []string    `yaml:"project_providers" doc:"what makes the sandboxes of a project that name no provider: PROJECT=PROVIDER"`
-	URL              string      `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path"`
+	URL              string      `yaml:"url" doc:"server to use instead of this machine: http://host:port or unix:///path; several that share a store with commas between them"`
 	Token            Secret      `yaml:"token" doc:"bearer token, for url and for serve on TCP: env:NAME or file:/path"`
 	Listen           []string    `yaml:"listen" doc:"where serve listens besides the state directory's socket: unix:///path or host:port"`
-	Accounts         []string    `yaml:"accounts" doc:"who else may use serve on TCP, and the token of each: NAME=env:VARIABLE or NAME:ROLE=file:/path"`
+	Accounts         []string    `yaml:"accounts" doc:"who else may use serve on TCP, and the token of each: NAME=env:VARIABLE or NAME:ROLE=file:/path; with the role project, which may use some projects only: NAME:project:PROJECT+PROJECT=file:/path"`
 	MaxUpload        atoll.Bytes `yaml:"max_upload" doc:"largest file or archive that serve takes, like 16g; -1 for no limit"`
 	SSH              SSH         `yaml:"ssh"`
 	Log              Log         `yaml:"log"`
 	Resources        Resources   `yaml:"resources"`
 	// MaxSandboxes counts those that stay, not those of atoll run.
 	MaxSandboxes int `yaml:"max_sandboxes" doc:"how many sandboxes there may be, besides those of atoll run; 0 for any number"`
+	// Quota is that of each project, unless Quotas has one for it, which takes its place.
+	Quota  Quota             `yaml:"quota"`
+	Quotas map[string]*Quota `yaml:"quotas"`
 	// IdleStop is that of sandboxes which say nothing of it; 0 means never.
 	IdleStop   atoll.Duration `yaml:"idle_stop" doc:"stop a sandbox that nobody uses for so long, like 30m; 0 for never"`
 	IdleRemove bool           `yaml:"idle_remove" doc:"remove it then, with its data volume, instead of stopping it"`
 	Lifetime   atoll.Duration `yaml:"lifetime" doc:"how long a sandbox may live at most, whatever it does, like 24h; 0 for no limit"`
 	CachePaths []string       `yaml:"cache_paths" doc:"directories below the home directory that sandboxes with a cache keep in it besides the usual ones, like .tool/cache"`
 
+	Store     Store     `yaml:"store"`
 	Image     Image     `yaml:"image"`
 	Reconcile Reconcile `yaml:"reconcile"`
 	Clone     Clone     `yaml:"clone"`
 	Session   Session   `yaml:"session"`
 	Sync      Sync      `yaml:"sync"`
 	Template  Template  `yaml:"template"`
+	Audit     Audit     `yaml:"audit"`
 	// Conversation is where conversations are kept.
 	Conversation Conversation `yaml:"conversation"`
 	Tools        Tools        `yaml:"tools"`
+	Compute      Compute      `yaml:"compute"`
 	// Pools are in the file alone.
 	Pools map[string]*Pool `yaml:"pool"`
 
-	// One table for each provider, under its name, and for what makes the machines of some.
+	// One table for each provider, under its name, for what makes the machines of some, and
+	// for a backend of Compute.
 	GVisor      GVisor      `yaml:"gvisor"`
 	Docker      Docker      `yaml:"docker"`
 	MicroVM     MicroVM     `yaml:"microvm"`
 	Firecracker Firecracker `yaml:"firecracker"`
 	VMDocker    VMDocker    `yaml:"vmdocker"`
+	Kubernetes  Kubernetes  `yaml:"kubernetes"`
+	Modal       Modal       `yaml:"modal"`
+	Dagger      Dagger      `yaml:"dagger"`
 	Local       Local       `yaml:"local"`
 	Mock        Mock        `yaml:"mock"`
 
+	server   *postgres.Server // nil where the store is a file
 	file     string
 	values   []Value
 	warnings []string
@@ -125,6 +138,9 @@ func Load(src Source) (*Config, error) {
 	err := errors.Join(s.readFile(file, named), s.readEnv(src.Env), s.readFlags(src.Flags), cfg.check(s))
 	if err != nil {
 		return nil, atoll.E("config", "", atoll.ErrInvalid, err)
+	}
+	if cfg.server, err = cfg.newServer(); err != nil {
+		return nil, err
 	}
 	cfg.file, cfg.values, cfg.warnings = file, s.values(), s.warnings
 	return cfg, nil
@@ -179,21 +195,27 @@ func defaults(env map[string]string) *Config {
 		Project:      atoll.DefaultProject,
 		Log:          Log{Level: "auto", Format: "text"},
 		IdleStop:     atoll.DefaultIdleStop,
+		Audit:        defaultAudit(),
 		MaxSandboxes: defaultMaxSandboxes,
 		MaxUpload:    16 << 30,
 		Image:        defaultImage(),
+		Store:        defaultStore(),
 		Clone:        defaultClone(),
 		Session:      defaultSession(),
 		Sync:         defaultSync(),
 		Template:     defaultTemplate(),
 		Conversation: defaultConversation(),
 		Tools:        defaultTools(),
+		Compute:      defaultCompute(),
+		Dagger:       defaultDagger(),
 		Reconcile:    defaultReconcile(),
 		GVisor:       defaultGVisor(),
 		Docker:       defaultDocker(),
 		MicroVM:      defaultMicroVM(),
 		Firecracker:  defaultFirecracker(),
 		VMDocker:     defaultVMDocker(),
+		Kubernetes:   defaultKubernetes(),
+		Modal:        defaultModal(),
 	}
 }
 
@@ -236,6 +258,7 @@ func (c *Config) check(s *schema) error {
 	}
 	_, err = c.accounts()
 	bad("accounts", err)
+	c.Store.check(bad)
 	if c.MaxUpload <= 0 && c.MaxUpload != atoll.Unlimited {
 		bad("max_upload", fmt.Errorf("%s: must be positive, or -1 for no limit", c.MaxUpload))
 	}
@@ -255,6 +278,8 @@ func (c *Config) check(s *schema) error {
 			bad(key, fmt.Errorf("%s: must be positive, or 0 for never", d))
 		}
 	}
+	c.checkQuotas(bad)
+	c.Audit.check(bad)
 	if c.MaxSandboxes < 0 {
 		bad("max_sandboxes", fmt.Errorf("%d: must be positive, or 0 for any number", c.MaxSandboxes))
 	}
@@ -265,6 +290,8 @@ func (c *Config) check(s *schema) error {
 	}
 	c.Image.check(bad)
 	c.Firecracker.check(bad)
+	c.Kubernetes.check(bad)
+	c.Modal.check(bad)
 	if c.Reconcile.Every < 0 {
 		bad("reconcile.every", fmt.Errorf("%s: must be positive, or 0 for at the start only", c.Reconcile.Every))
 	}
@@ -274,6 +301,7 @@ func (c *Config) check(s *schema) error {
 	c.Template.check(bad)
 	c.Conversation.check(bad)
 	c.Tools.check(bad)
+	c.Dagger.check(bad)
 	c.checkPools(bad)
 	for _, path := range c.GVisor.HostPaths {
 		if !filepath.IsAbs(path) {
@@ -283,10 +311,20 @@ func (c *Config) check(s *schema) error {
 	return errs.join()
 }
 
+// checkURL checks the URL of a server, or those of several with commas between them.
 func checkURL(s string) error {
 	if s == "" {
 		return nil
 	}
+	for _, one := range api.SplitURLs(s) {
+		if err := checkServer(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkServer(s string) error {
 	u, err := url.Parse(s)
 	fit := err == nil && u.User == nil
 	switch {

@@ -266,7 +266,7 @@ func TestSecret(t *testing.T) {
 	}
 	for _, tt := range tests {
 		var s Secret
-		if err := s.parse(tt.text, tt.from, ""); err != nil {
+		if err := s.parse(tt.text, isVariable(tt.from), ""); err != nil {
 			t.Errorf("%s: %v", tt.text, err)
 			continue
 		}

@@ -17,7 +17,7 @@ const (
 
 // Conversation says where conversations are kept.
 type Conversation struct {
-	Store       string `yaml:"store" form:"sqlite dynamodb" doc:"where conversations are kept: in the state directory (sqlite), or in DynamoDB, for servers on many machines"`
+	Store       string `yaml:"store" form:"sqlite dynamodb" doc:"where conversations are kept: where all else is written down (sqlite: a file in state_dir, or the database of store.url), or in DynamoDB, for servers on many machines"`
 	TablePrefix string `yaml:"table_prefix" doc:"what the names of tables in DynamoDB begin with; those that are missing are made"`
 	Endpoint    string `yaml:"endpoint" doc:"service with the tables, if that is not AWS: https://host:port"`
 	Region      string `yaml:"region" doc:"region of the tables; that of AWS's own configuration if empty"`

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/ledger"
+	"github.com/seed46cd37a8/atoll/router"
 	"github.com/seed46cd37a8/atoll/store"
 )
 
@@ -26,17 +26,13 @@ func defaultReconcile() Reconcile {
 	}
 }
 
-// openStore does not touch the file.
-func openStore(cfg *Config) *store.SQLite {
-	return store.NewSQLite(filepath.Join(cfg.StateDir, "atoll.db"))
-}
-
 func newLedger(p atoll.Provider, s store.Store, cfg *Config, opts Options) atoll.Provider {
 	return ledger.New(p, s, ledger.Options{
 		Orphans:  ledger.Policy(cfg.Reconcile.Orphans),
 		Failed:   ledger.Policy(cfg.Reconcile.Failed),
 		Outdated: ledger.Policy(cfg.Reconcile.Outdated),
 		Most:     cfg.MaxSandboxes,
+		Quota:    cfg.quota,
 		Server:   opts.Server,
 		Log:      opts.Log,
 	})
@@ -57,8 +53,8 @@ func makerOf(cfg *Config) func(ctx context.Context, id string) (string, error) {
 	}
 }
 
-// ProbeStore says whether what is written down of sandboxes can be read. It is
-// not made if it is not there yet.
+// ProbeStore says whether what is written down of sandboxes can be read. A file is
+// not made if it is not there yet; the tables of a database are.
 func ProbeStore(ctx context.Context, cfg *Config) atoll.Probe {
 	s := openStore(cfg)
 	if !s.Exists() {
@@ -74,17 +70,43 @@ func ProbeStore(ctx context.Context, cfg *Config) atoll.Probe {
 	return atoll.Probe{OK: true}
 }
 
+// Ready returns why a server of the stack p should get no requests for now: what is written
+// down of sandboxes cannot be read, or the default provider does not answer.
+func Ready(ctx context.Context, cfg *Config, p atoll.Provider) (err error) {
+	if s := openStore(cfg); s.Exists() {
+		_, _, err = s.Provider(ctx, nobody)
+		if err := errors.Join(err, s.Close()); err != nil {
+			return err
+		}
+	}
+	_, err = p.List(router.AsideOf(ctx), atoll.Filter{Provider: p.Info().Name, Name: nobody})
+	return err
+}
+
+// nobody is a name and an id that no sandbox has.
+const nobody = "00000000000000000000000000000000"
+
 // serverID names the server of this state directory to others that share a store with
 // it: no two have the same, and one that is started again has the same as before.
 func (c *Config) serverID(ctx context.Context) (string, error) {
-	s := openStore(c)
-	id, err := s.Identity(ctx)
-	if err = errors.Join(err, s.Close()); err != nil {
+	id, err := c.ownID(ctx)
+	if err != nil {
 		return "", err
 	}
 	host, err := os.Hostname()
 	if err != nil {
 		return "", err
 	}
-	return host + "-" + id.ID[:16], nil
+	return host + "-" + id[:16], nil
+}
+
+// ownID is that of the store in the state directory, or of that itself where the store is
+// elsewhere.
+func (c *Config) ownID(ctx context.Context) (string, error) {
+	if c.server != nil {
+		return c.stateID()
+	}
+	s := openStore(c)
+	id, err := s.Identity(ctx)
+	return id.ID, errors.Join(err, s.Close())
 }

@@ -23,13 +23,16 @@ type Options struct {
 	Attrs   func(ctx context.Context) []slog.Attr // as in trace.Options
 	Metrics *trace.Metrics                        // nil means that nothing is counted
 	Traces  *trace.Traces                         // nil means that there are no spans
+	Audit   *AuditLog                             // who has done what is written there; nil means nowhere
 	Server  bool                                  // the program serves others for long: it may prepare for the next sandbox
 }
 
 // Open builds the stack that cfg describes: of each provider, around it the
 // ledger in which its sandboxes are written down, the pool of those that a server
 // keeps ready, the limits of sandboxes that name none, and logs and metrics; around all, what finds the one that is meant,
-// workspaces, and sessions, each of these with logs and metrics of their own. Which provider
+// workspaces, and sessions, each of these with logs and metrics of their own; and what
+// shows callers who are bound to projects those only, and what is written into the
+// audit log, which stays the caller's. Which provider
 // is the default one is decided by cfg.Choose, once, and told in the log where it is not
 // the preferred one. Closing
 // the result closes all of it, outside in; the metrics and traces stay the caller's.
@@ -68,7 +71,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 		return nil, err
 	}
 	working := trace.Workspaces(workspace.New(p, cfg.workspaces()), opts.traced())
-	return trace.Sessions(newSessions(working, cfg, opts), opts.traced()), nil
+	return cfg.guarded(trace.Sessions(newSessions(working, cfg, opts), opts.traced()), projects, opts.Audit), nil
 }
 
 // traced is how calls are told.
@@ -84,6 +87,9 @@ func (o Options) traced() trace.Options {
 }
 
 func openMember(entry Entry, cfg *Config, opts Options, all []stock) (atoll.Provider, error) {
+	if err := cfg.settle(context.Background(), entry.Name); err != nil {
+		return nil, err
+	}
 	p, err := entry.Open(cfg, opts)
 	if err != nil {
 		return nil, err

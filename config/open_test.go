@@ -135,7 +135,11 @@ func TestProviders(t *testing.T) {
 	for _, e := range Providers() {
 		t.Run(e.Name, func(t *testing.T) {
 			dir := t.TempDir()
-			cfg, err := Load(Source{Env: []string{"HOME=" + dir, "ATOLL_PROVIDER=" + e.Name, "ATOLL_STATE_DIR=" + t.TempDir()}})
+			env := []string{"HOME=" + dir, "ATOLL_PROVIDER=" + e.Name, "ATOLL_STATE_DIR=" + t.TempDir()}
+			if e.Name == "kubernetes" {
+				env = append(env, "ATOLL_KUBERNETES_KUBECONFIG="+kubeconfig(t), "ATOLL_KUBERNETES_GUEST_IMAGE=example.com/atoll", "ATOLL_KUBERNETES_NETWORK_POLICY=ignored")
+			}
+			cfg, err := Load(Source{Env: env})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -152,4 +156,15 @@ func TestProviders(t *testing.T) {
 			}
 		})
 	}
+}
+
+// kubeconfig is the path of a file that names a cluster, which is not there.
+func kubeconfig(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u, namespace: agents}}], clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}], users: [{name: u, user: {token: t}}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

@@ -186,6 +186,10 @@ func (c *Config) ownImage(provider string) string {
 		return c.MicroVM.Bundle
 	case "vmdocker":
 		return c.VMDocker.Image
+	case "kubernetes":
+		return c.Kubernetes.Image
+	case "modal":
+		return c.Modal.Image
 	}
 	return ""
 }

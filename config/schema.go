@@ -246,7 +246,7 @@ func (l *leaf) parse(texts []string, from, home string) error {
 	text := texts[0]
 	switch p := l.field.Addr().Interface().(type) {
 	case *Secret:
-		return p.parse(text, from, home)
+		return p.parse(text, isVariable(from) || from == l.alias, home)
 	case encoding.TextUnmarshaler:
 		return p.UnmarshalText([]byte(text))
 	case *atoll.Bytes:

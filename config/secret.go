@@ -23,9 +23,9 @@ type Secret struct {
 // NewSecret holds value itself.
 func NewSecret(value string) Secret { return Secret{value: value} }
 
-// parse reads a reference. Only the environment may hold the secret itself:
-// files are copied and shown, and a command line is visible to other users.
-func (s *Secret) parse(text, from, home string) error {
+// parse reads a reference. Only an environment variable may hold the secret itself: files
+// are copied and shown, and a command line is visible to other users.
+func (s *Secret) parse(text string, variable bool, home string) error {
 	scheme, rest, _ := strings.Cut(text, ":")
 	switch {
 	case scheme == "env" && rest != "":
@@ -35,7 +35,7 @@ func (s *Secret) parse(text, from, home string) error {
 			return fmt.Errorf("%q: must be an absolute path", text)
 		}
 		text = "file:" + path
-	case isVariable(from):
+	case variable:
 		*s = Secret{value: text}
 		return nil
 	default:
@@ -99,7 +99,7 @@ func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String()))
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText reads a reference.
-func (s *Secret) UnmarshalText(b []byte) error { return s.parse(string(b), "", homeDir(nil)) }
+func (s *Secret) UnmarshalText(b []byte) error { return s.parse(string(b), false, homeDir(nil)) }
 
 // LogValue masks the secret.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }

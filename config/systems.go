@@ -16,7 +16,8 @@ type Entry struct {
 	// none means all.
 	Systems []string
 	Why     string
-	// Named says that it is used only where it is named, since it does not isolate.
+	// Named says that it is used only where it is named, since it does not isolate, or is
+	// not of this machine.
 	Named bool
 
 	open func(cfg *Config, opts Options) (atoll.Provider, error)
@@ -39,6 +40,8 @@ func Providers() []Entry {
 		{Name: "docker", open: openDocker},
 		{Name: "microvm", open: openMicroVM, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: with vmdocker a project has one"},
 		{Name: "vmdocker", open: openVMDocker, Systems: []string{"linux", "darwin", "windows"}, Why: "its machines are those of QEMU, vfkit or WSL"},
+		{Name: "kubernetes", open: openKubernetes, Named: true},
+		{Name: "modal", open: openModal, Named: true},
 		{Name: "local", open: openLocal, Named: true},
 		{Name: "mock", open: openMock, Named: true},
 	}

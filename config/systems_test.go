@@ -14,9 +14,9 @@ func TestSystems(t *testing.T) {
 		has, not []string
 		normal   []string // the first is the default
 	}{
-		{"linux", []string{"gvisor", "docker", "microvm", "vmdocker", "local", "mock"}, nil, []string{"gvisor", "docker", "microvm", "vmdocker"}},
-		{"darwin", []string{"docker", "microvm", "vmdocker", "local", "mock"}, []string{"gvisor"}, []string{"vmdocker", "docker", "microvm"}},
-		{"windows", []string{"docker", "vmdocker", "local", "mock"}, []string{"gvisor", "microvm"}, []string{"vmdocker", "docker"}},
+		{"linux", []string{"gvisor", "docker", "microvm", "vmdocker", "kubernetes", "modal", "local", "mock"}, nil, []string{"gvisor", "docker", "microvm", "vmdocker"}},
+		{"darwin", []string{"docker", "microvm", "vmdocker", "kubernetes", "modal", "local", "mock"}, []string{"gvisor"}, []string{"vmdocker", "docker", "microvm"}},
+		{"windows", []string{"docker", "vmdocker", "kubernetes", "modal", "local", "mock"}, []string{"gvisor", "microvm"}, []string{"vmdocker", "docker"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.goos, func(t *testing.T) {

@@ -76,7 +76,9 @@ func (c *Config) ToolOptions(provider string) (tool.Options, error) {
 	}
 	// What the machine has itself is there at once, and needs no registry.
 	own := images.Shortcuts[""] == "host" || provider == "local" || provider == "mock"
-	return tool.Options{Project: c.Project, Images: images, OwnPrograms: own, Roots: c.Tools.Roots, Blocked: orNone(c.Tools.BlockedPaths)}, err
+	backend := c.compute()
+	own = own && backend == nil
+	return tool.Options{Project: c.Project, Images: images, OwnPrograms: own, Compute: backend, Roots: c.Tools.Roots, Blocked: orNone(c.Tools.BlockedPaths)}, err
 }
 
 // orNone makes what lists nothing mean that.

@@ -1,0 +1,42 @@
+package config
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/access"
+	"github.com/seed46cd37a8/atoll/audit"
+)
+
+// guarded puts around p what shows callers who are bound to projects those only.
+// projects are the providers of some. What is done is noted in log, if it is not nil.
+func (c *Config) guarded(p atoll.Provider, projects map[string]string, log *AuditLog) atoll.Provider {
+	opts := access.Options{Refuse: func(_ context.Context, spec *atoll.Spec) error {
+		if cmp.Or(spec.Provider, projects[spec.Project], c.Provider) != "local" {
+			return nil
+		}
+		return atoll.Errorf("create", spec.Name, atoll.ErrDenied,
+			"sandboxes of the provider local are processes of the server's machine, with all that is on it: it takes the role %s", atoll.RoleAdmin)
+	}}
+	if log == nil {
+		return access.New(p, opts)
+	}
+	opts.Denied = log.Denied
+	return audit.New(access.New(p, opts), log.Log)
+}
+
+// Keys opens the API keys that are written down where all else is. It opens no store
+// before it is needed. What is done to them is noted. Whoever is done with it closes it.
+func (c *Config) Keys(log *slog.Logger, noted *AuditLog) (*access.Ring, error) {
+	accounts, err := c.accounts()
+	if err != nil {
+		return nil, atoll.E("config", "accounts", atoll.ErrInvalid, err)
+	}
+	taken := []atoll.Account{{}} // whoever has the server's own token, or its socket
+	for _, a := range accounts {
+		taken = append(taken, a.Account)
+	}
+	return access.NewRing(openStore(c), access.RingOptions{Taken: taken, Log: log, Changed: noted.Key}), nil
+}

@@ -1,0 +1,108 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/modal"
+)
+
+const modalTOML = `
+[work]
+token_id = "ak-work"
+token_secret = "as-work"
+environment = "dev"
+server_url = "https://modal.example.com:443"
+
+[home]
+token_id = "ak-home"
+token_secret = "as-home"
+active = true
+`
+
+// Whose account it is comes from the settings, from what Modal's own programs read, and
+// from the file that they write, in that order.
+func TestModalAccount(t *testing.T) {
+	for name, tt := range map[string]struct {
+		toml string
+		env  []string
+		want modal.Options // its account; with an error TokenID is what that says
+		bad  bool
+	}{
+		"nothing":          {},
+		"the active table": {modalTOML, nil, modal.Options{TokenID: "ak-home", TokenSecret: "as-home"}, false},
+		"a table by name": {modalTOML, []string{"MODAL_PROFILE=work"}, modal.Options{
+			TokenID: "ak-work", TokenSecret: "as-work", Environment: "dev", ServerURL: "https://modal.example.com:443",
+		}, false},
+		"Modal's variables": {modalTOML, []string{"MODAL_TOKEN_ID=ak-env", "MODAL_TOKEN_SECRET=as-env", "MODAL_ENVIRONMENT=e", "MODAL_SERVER_URL=http://u"}, modal.Options{
+			TokenID: "ak-env", TokenSecret: "as-env", Environment: "e", ServerURL: "http://u",
+		}, false},
+		"ours before them": {"", []string{"MODAL_TOKEN_ID=ak-env", "MODAL_TOKEN_SECRET=as-env", "ATOLL_MODAL_TOKEN_ID=ak-ours", "ATOLL_MODAL_TOKEN_SECRET=as-ours"}, modal.Options{
+			TokenID: "ak-ours", TokenSecret: "as-ours",
+		}, false},
+		"no such table": {modalTOML, []string{"MODAL_PROFILE=other"}, modal.Options{TokenID: `there is no such table`}, true},
+		"no file":       {"", []string{"MODAL_PROFILE=work"}, modal.Options{TokenID: `run modal token new`}, true},
+		"no TOML":       {"[work", nil, modal.Options{TokenID: ".modal.toml: "}, true},
+		"no variable":   {"", []string{"ATOLL_MODAL_TOKEN_SECRET=env:NO_SUCH_VARIABLE"}, modal.Options{TokenID: "NO_SUCH_VARIABLE: the variable is empty or not set"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			home := t.TempDir()
+			t.Setenv("HOME", home)
+			t.Setenv("USERPROFILE", home)
+			if tt.toml != "" {
+				if err := os.WriteFile(filepath.Join(home, ".modal.toml"), []byte(tt.toml), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cfg, err := load(t, "", tt.env, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := cfg.modal(Options{})
+			if tt.bad {
+				if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), tt.want.TokenID) {
+					t.Errorf("got %v, want %q in it", err, tt.want.TokenID)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.TokenID != tt.want.TokenID || got.TokenSecret != tt.want.TokenSecret || got.Environment != tt.want.Environment || got.ServerURL != tt.want.ServerURL {
+				t.Errorf("got %q %q %q %q, want %q %q %q %q", got.TokenID, got.TokenSecret, got.Environment, got.ServerURL,
+					tt.want.TokenID, tt.want.TokenSecret, tt.want.Environment, tt.want.ServerURL)
+			}
+			for _, v := range cfg.Values() {
+				if strings.Contains(v.Value, "as-") {
+					t.Errorf("%s shows the secret: %q", v.Key, v.Value)
+				}
+			}
+		})
+	}
+}
+
+func TestModalBuckets(t *testing.T) {
+	cfg, err := load(t, "modal:\n  buckets: ['data:/mnt/data', 'docs/team/:/mnt/docs:ro']\n  bucket_secret: aws\n  bucket_endpoint: https://s3.example.com\n", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := cfg.modal(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []modal.Bucket{
+		{Name: "data", Path: "/mnt/data", Endpoint: "https://s3.example.com", Secret: "aws"},
+		{Name: "docs", Path: "/mnt/docs", Prefix: "team/", Endpoint: "https://s3.example.com", Secret: "aws", ReadOnly: true},
+	}
+	if len(o.Buckets) != 2 || o.Buckets[0] != want[0] || o.Buckets[1] != want[1] {
+		t.Errorf("got %+v, want %+v", o.Buckets, want)
+	}
+	for _, bad := range []string{"data", "data:mnt", ":/mnt", "data/x:/mnt", "data:/"} {
+		if _, err := load(t, "modal:\n  buckets: ['"+bad+"']\n", nil, nil); err == nil || !strings.Contains(err.Error(), "modal.buckets") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
