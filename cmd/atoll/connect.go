@@ -21,11 +21,16 @@ import (
 // dialTimeout is how long a server may take to answer at all.
 const dialTimeout = 10 * time.Second
 
+// serverPatience is how long what a server was asked is asked again, here or of another
+// one, that has gone: long enough for what it was doing to be another one's.
+const serverPatience = 45 * time.Second
+
 // A connection is the provider that a command uses: the client of a server
 // that runs, or of one that lives inside this process for as long as the
 // command. The command cannot tell, but for what becomes of its sandboxes.
 type connection struct {
 	atoll.Provider
+	client  *api.Client // the same, for what is the server's and no provider's
 	project string
 	maker   string       // the provider that new sandboxes name; "" for the default one
 	lives   bool         // they live on when this process ends
@@ -69,7 +74,7 @@ func (a *app) connectTo(ctx context.Context, cfg *config.Config) (*connection, e
 	}
 	has, err := hasProvider(ctx, client, cfg)
 	if has {
-		return &connection{Provider: client, lives: true}, nil
+		return &connection{Provider: client, client: client, lives: true}, nil
 	}
 	// Another provider was asked for than those that the server has.
 	if err := errors.Join(err, client.Close()); err != nil {
@@ -83,7 +88,7 @@ func (a *app) dial(ctx context.Context, cfg *config.Config, url string) (*connec
 	if err != nil {
 		return nil, err
 	}
-	client, err := newClient(ctx, api.ClientOptions{URL: url, Token: token, Inject: trace.Inject})
+	client, err := newClient(ctx, api.ClientOptions{URL: url, Token: token, Patience: serverPatience, Inject: trace.Inject})
 	if err != nil {
 		return nil, refused(cfg, url, err)
 	}
@@ -94,7 +99,7 @@ func (a *app) dial(ctx context.Context, cfg *config.Config, url string) (*connec
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
-	return &connection{Provider: client, lives: true}, nil
+	return &connection{Provider: client, client: client, lives: true}, nil
 }
 
 // hasProvider reports whether the server has the provider that is set, if one is.
@@ -177,9 +182,17 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 	if err != nil {
 		return nil, unusable(cfg, err)
 	}
-	handler, err := api.NewHandler(stack, api.Options{Extract: trace.Extract})
+	audit, err := cfg.OpenAudit(ctx, config.Options{Log: opts.Log})
 	if err != nil {
 		return nil, errors.Join(err, stack.Close())
+	}
+	keys, err := cfg.Keys(opts.Log, audit)
+	if err != nil {
+		return nil, errors.Join(err, audit.Close(), stack.Close())
+	}
+	handler, err := api.NewHandler(stack, api.Options{Extract: trace.Extract, Keys: keys, Audit: audit})
+	if err != nil {
+		return nil, errors.Join(err, keys.Close(), audit.Close(), stack.Close())
 	}
 	pipe := api.NewPipe()
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -187,7 +200,7 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 	go func() { served <- api.Serve(serving, handler, pipe) }()
 	end := func() error {
 		stop()
-		return errors.Join(<-served, stack.Close())
+		return errors.Join(<-served, keys.Close(), audit.Close(), stack.Close())
 	}
 	info := stack.Info()
 	maker, _, err := member(ctx, stack, cmp.Or(cfg.ProviderOf(cfg.Project), info.Name))
@@ -199,7 +212,7 @@ func (a *app) serveSelf(ctx context.Context, cfg *config.Config) (*connection, e
 		return nil, errors.Join(err, end())
 	}
 	lives := maker.Caps.Survives || maker.Problem != "" // Create will say what that is
-	return &connection{Provider: client, lives: lives, close: end}, nil
+	return &connection{Provider: client, client: client, lives: lives, close: end}, nil
 }
 
 // unusable prefers, to an error of opening what cfg describes, that the state

@@ -30,6 +30,13 @@ type diagnosis struct {
 	Why       string              `json:"why,omitempty"`      // it is that one
 	Providers []providerDiagnosis `json:"providers"`
 	Drivers   []driverDiagnosis   `json:"drivers"`
+	Compute   computeDiagnosis    `json:"compute"` // what runs programs of sandbox_run, if it is used: else sandboxes do
+}
+
+type computeDiagnosis struct {
+	Backend string `json:"backend"`
+	Used    bool   `json:"used"`
+	atoll.Probe
 }
 
 type providerDiagnosis struct {
@@ -56,7 +63,8 @@ func newDoctor(a *app) *cobra.Command {
 		Short: "Say which providers work on this machine, and what to do about those that do not",
 		Long: `Doctor tries every provider, and every driver of virtual machines, and says which
 provider makes the sandboxes that name none, and why that one. Its exit code is
-0 when the provider in use works here, else 1; where url names a server, what
+0 when the provider in use works here, and what runs programs of sandbox_run
+(compute.backend), else 1; where url names a server, what
 counts is whether that can be used. Those that providers does not list are used
 only when --provider names them, and then by this program alone.`,
 		Args:              cobra.NoArgs,
@@ -104,6 +112,8 @@ func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
 	for _, e := range config.Drivers() {
 		d.Drivers = append(d.Drivers, driverDiagnosis{e.Name, append([]string{}, e.Users...), e.Setting, e.Probe(ctx, cfg)})
 	}
+	c := &d.Compute
+	c.Backend, c.Used, c.Probe = cfg.ProbeCompute(ctx)
 	return d, nil
 }
 
@@ -193,7 +203,7 @@ func (d *diagnosis) ok() bool {
 	}
 	for _, p := range d.Providers {
 		if p.Default {
-			return p.OK && d.State.OK && d.Store.OK
+			return p.OK && d.State.OK && d.Store.OK && (!d.Compute.Used || d.Compute.OK)
 		}
 	}
 	return false
@@ -231,6 +241,12 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 		fmt.Fprintf(&b, "\n%s  %s, %s\n", d.Name, verdict(d.Probe), uses)
 		printProbe(&b, "", d.Probe)
 	}
+	uses := "not used: sandboxes run the programs of sandbox_run"
+	if d.Compute.Used {
+		uses = verdict(d.Compute.Probe) + ", runs the programs of sandbox_run"
+	}
+	fmt.Fprintf(&b, "\n%s  %s (compute.backend)\n", d.Compute.Backend, uses)
+	printProbe(&b, "", d.Compute.Probe)
 	_, err := a.stdout.WriteString(b.String())
 	return err
 }

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"context"
 	"os"
+
+	_ "golang.org/x/crypto/x509roots/fallback" // trusts Mozilla's roots where the system has none, as in an image from scratch
 )
 
 func main() {

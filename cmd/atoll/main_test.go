@@ -67,7 +67,7 @@ func needGVisor(t *testing.T) {
 	}
 }
 
-func runScripts(t *testing.T, dir, provider string) {
+func runScripts(t *testing.T, dir, provider string, settings ...string) {
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
 		Setup: func(env *testscript.Env) error {
@@ -85,6 +85,10 @@ func runScripts(t *testing.T, dir, provider string) {
 			env.Setenv("ATOLL_PROVIDER", provider)
 			env.Setenv("ATOLL_PROVIDERS", provider) // and nothing else that this machine may have
 			env.Setenv("ATOLL_LOG_LEVEL", "error")  // the provider local warns of itself
+			for _, s := range settings {
+				name, value, _ := strings.Cut(s, "=")
+				env.Setenv(name, value)
+			}
 			return os.MkdirAll(home, 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

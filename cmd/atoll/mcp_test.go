@@ -123,6 +123,28 @@ func TestMCPIdle(t *testing.T) {
 	c.hangUp()
 }
 
+// The image of the agent's sandbox is that of programs on Dagger, too, unless no engine
+// could pull it.
+func TestMCPDagger(t *testing.T) {
+	cli := filepath.Join(t.TempDir(), "cli")
+	if err := os.WriteFile(cli, []byte("#!/bin/sh\necho there is no engine >&2\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range []string{"host", "/srv/root", "busybox:1"} {
+		env := slices.Concat(atEnv(t), []string{"ATOLL_PROVIDERS=local", "ATOLL_COMPUTE_BACKEND=dagger", "ATOLL_DAGGER_CLI=" + cli, "ATOLL_DAGGER_ENGINE=tcp://nowhere", "ATOLL_DOCKER_GUEST=" + cli})
+		c := startMCP(t, env, "--image", image)
+		r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_run", Arguments: map[string]any{"runtime": "bash", "code": "true"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The engine was asked: what it cannot pull is refused before that.
+		if text := r.Content[0].(*sdk.TextContent).Text; !strings.Contains(text, "there is no engine") {
+			t.Errorf("--image %s: %s", image, text)
+		}
+		c.hangUp()
+	}
+}
+
 // Nothing but MCP is on stdout, however much there is to log; and nothing is left.
 func TestMCP(t *testing.T) {
 	env := mcpEnv(t, "ATOLL_CODE_COLOUR=blue", "ATOLL_CODE_SHAPE=round", "ATOLL_LOG_LEVEL=debug")

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -30,9 +31,9 @@ func newServe(a *app) *cobra.Command {
 		Short: "Serve sandboxes to others over HTTP",
 		Long: `Serve answers the HTTP API on a socket in the state directory, which only the
 same user can use and where all other commands find it, and on what --listen
-names besides. Who comes by TCP must bring the bearer token: that of the setting
+names besides. Who comes by TCP must bring a bearer token: that of the setting
 token, else one that is made the first time, kept in the state directory and
-shown once.
+shown once; one of accounts; or an API key, see atoll key.
 
 With --ssh-listen it answers SSH as well, to those whose keys are in the file of
 --ssh-authorized-keys: ssh NAME@host is a shell in the sandbox NAME of the server's
@@ -52,8 +53,11 @@ call is sent there, as part of the caller's trace.
 At its start, and every 10 minutes (reconcile.every), it does what atoll reconcile
 does, and then removes old images (image.prune).
 
-SIGINT and SIGTERM end it: it lets calls end for a few seconds; a second one
-ends it at once. Sandboxes live on, where the provider can do that, unless
+/health says that it answers, and /readyz whether requests should be sent to it.
+
+SIGINT and SIGTERM end it: it is not ready any more, refuses what comes, sends
+clients of streams to other servers of the same store, and lets calls end for a
+few seconds; a second one ends it at once. Sandboxes live on, where the provider can do that, unless
 --destroy-on-exit is given.`,
 		Example: `  atoll serve
   atoll serve --listen 127.0.0.1:7070
@@ -98,12 +102,16 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	defer metrics.Close()
 	traces := trace.NewTraces(ctx, trace.TracesOptions{Version: buildVersion().Version, Log: log})
 	defer traces.Close()
-	stack, err := config.Open(cfg, config.Options{
-		Log: log, Calls: log, Attrs: requestAttrs, Metrics: metrics, Traces: traces, Server: true,
-	})
-	if err != nil {
+	stackOpts := config.Options{Log: log, Calls: log, Attrs: requestAttrs, Metrics: metrics, Traces: traces, Server: true}
+	if stackOpts.Audit, err = cfg.OpenAudit(ctx, stackOpts); err != nil {
 		return unusable(cfg, err)
 	}
+	audit := stackOpts.Audit
+	stack, err := config.Open(cfg, stackOpts)
+	if err != nil {
+		return errors.Join(unusable(cfg, err), audit.Close())
+	}
+	stack = closingAfter{atoll.ProviderLayer{Provider: stack}, audit}
 	door, err := a.openSSH(cfg, stack, log, ls)
 	if err != nil {
 		return errors.Join(err, stack.Close())
@@ -119,19 +127,33 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 		}
 		return errors.Join(err, tools.close(), stack.Close())
 	}
+	keys, err := cfg.Keys(log, audit)
+	if err != nil {
+		return errors.Join(err, endTalks(), tools.close(), stack.Close())
+	}
 	settled := a.keepReconciled(ctx, stack, cfg, log)
 	opts := api.Options{
 		Log: log, Metrics: metrics, MaxUpload: max(int64(cfg.MaxUpload), 0), Extract: trace.Extract, Docs: openapi.Handler(buildVersion().Version), Version: buildVersion().Version,
 	}
+	opts.Ready = func(ctx context.Context) error { return config.Ready(ctx, cfg, stack) }
 	tools.show(&opts)
-	opts.Conversations = talks
-	err = errors.Join(a.serveOn(ctx, stack, ls, door, opts), endTalks(), tools.close())
+	opts.Conversations, opts.Keys, opts.Audit, opts.Denied = talks, keys, audit, audit.Refused
+	err = errors.Join(a.serveOn(ctx, stack, ls, door, keys.Verify, opts), endTalks(), tools.close(), keys.Close())
 	settled()
 	if destroy {
 		err = errors.Join(err, destroyAll(context.WithoutCancel(ctx), stack))
 	}
 	return errors.Join(err, stack.Close())
 }
+
+// A closingAfter is a provider whose Close closes something else, too.
+type closingAfter struct {
+	atoll.ProviderLayer
+	after io.Closer
+}
+
+// Close implements atoll.Provider.
+func (c closingAfter) Close() error { return errors.Join(c.ProviderLayer.Close(), c.after.Close()) }
 
 // requestAttrs name the request that ctx belongs to as its answer does.
 func requestAttrs(ctx context.Context) []slog.Attr {
@@ -142,9 +164,12 @@ func requestAttrs(ctx context.Context) []slog.Attr {
 	return []slog.Attr{slog.String("request", id)}
 }
 
+// A verifier knows whose a token is.
+type verifier = func(ctx context.Context, token string) (api.Account, error)
+
 // serveOn serves until ctx ends, which is how it is meant to end, or until a
 // listener fails.
-func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, door *sshd.Server, opts api.Options) error {
+func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, door *sshd.Server, verify verifier, opts api.Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var all sync.WaitGroup
@@ -163,7 +188,7 @@ func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, 
 	all.Go(func() { serve(&errs[0], opts, ls.own) })
 	if len(ls.public) > 0 {
 		guarded := opts
-		guarded.Tokens = ls.tokens
+		guarded.Tokens, guarded.Verify = ls.tokens, verify
 		all.Go(func() { serve(&errs[1], guarded, ls.public) })
 	}
 	if door != nil {
@@ -266,7 +291,7 @@ func (a *app) serverTokens(cfg *config.Config) (map[string]api.Account, error) {
 		if token == own {
 			return nil, usagef("accounts: %s has the server's own token", account.Name)
 		}
-		tokens[token] = api.Account{Name: account.Name, Role: account.Role}
+		tokens[token] = account.Account
 	}
 	return tokens, nil
 }

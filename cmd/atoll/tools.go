@@ -57,7 +57,9 @@ func (a *app) newKit(cfg *config.Config, b toolbench) (*tool.Kit, error) {
 	opts.IdleTimeout, opts.MaxLifetime = b.idleTimeout, b.maxLifetime
 	opts.Sandbox.Env = slices.Concat(codeEnv(a.env), b.sandbox.Env)
 	if image := b.sandbox.Image; image != "" {
-		opts.Images.Shortcuts[""], opts.Sandbox.Image, opts.OwnPrograms = image, "", true
+		opts.Images.Shortcuts[""], opts.Sandbox.Image = image, ""
+		// An image of this machine's is for sandboxes alone, whatever else runs programs.
+		opts.OwnPrograms = opts.Compute == nil || !frontmatter.OfMachine(image)
 		if b.agent != nil { // who starts us knows better than the file
 			agent := *b.agent
 			agent.Runtime, opts.Agent = "", &agent

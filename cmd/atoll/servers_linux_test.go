@@ -1,0 +1,712 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/internal/testcluster"
+	"github.com/seed46cd37a8/atoll/internal/testengine"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
+)
+
+// A fleet is servers of machines of their own, as far as they know, that share a store and
+// what makes their sandboxes: a Docker Engine in the network, or a cluster.
+type fleet struct {
+	t      *testing.T
+	engine *testengine.Engine // nil with a cluster
+	maker  []string           // settings of what makes sandboxes
+	held   func() []string    // what there is of sandboxes
+	dir    string
+	front  *front
+	all    []*server
+
+	killed time.Time // the last of them that was
+
+	postgres *testenv.PostgresServer
+	db       string // the store's URL
+}
+
+const (
+	fleetToken = "the token of all servers"
+	fleetImage = "atoll-local/busybox:1"
+	fleetLease = 3 * time.Second
+)
+
+// A server is one atoll serve.
+type server struct {
+	f         *fleet
+	name      string
+	state     string
+	addr      string
+	cmd       *exec.Cmd
+	log       *os.File
+	ended     chan struct{}
+	exit      error
+	overrides []string
+}
+
+// newFleet starts n servers. Settings are given as variables, like ATOLL_MAX_SANDBOXES=2.
+func newFleet(t *testing.T, n int, settings ...string) *fleet {
+	t.Helper()
+	return newFleetOn(t, onDocker, n, settings...)
+}
+
+// fleetsOn are the ways to have sandboxes made that servers can share.
+var fleetsOn = map[string]func(*fleet){"docker": onDocker, "kubernetes": onKubernetes}
+
+// newFleetOn is newFleet with sandboxes that are made as on says.
+func newFleetOn(t *testing.T, on func(*fleet), n int, settings ...string) *fleet {
+	t.Helper()
+	testenv.Need(t, testenv.PostgreSQL)
+	f := &fleet{t: t, postgres: testenv.OwnPostgres(t)}
+	f.db = f.postgres.URL("fleet")
+	var err error
+	if f.dir, err = os.MkdirTemp("", "fleet"); err != nil { // short enough for a socket
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(f.dir) })
+	on(f)
+	f.front = newFront(t)
+	for i := range n { // all at once, with tables that nobody has made
+		f.launch(string(rune('a'+i)), settings...)
+	}
+	t.Cleanup(f.nothingIsLeft)
+	for _, s := range f.all {
+		s.awaitReady()
+		f.front.add(s.addr)
+	}
+	return f
+}
+
+// onDocker has sandboxes made by a Docker Engine.
+func onDocker(f *fleet) {
+	f.t.Helper()
+	f.engine = testengine.Docker(f.t)
+	if err := f.engine.Load(fleetImage, testimage.WithSockets(f.t)); err != nil {
+		f.t.Fatal(err)
+	}
+	guest, err := testenv.Guest()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(f.dir, "guest"), guest, 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	f.maker = []string{
+		"ATOLL_PROVIDER=docker", "ATOLL_PROVIDERS=docker", "ATOLL_DOCKER_HOST=" + f.engine.TCP(f.t), "ATOLL_DOCKER_IMAGE=" + fleetImage,
+		"ATOLL_DOCKER_GUEST=" + filepath.Join(f.dir, "guest"),
+	}
+	f.held = func() []string { return f.engine.Held(f.t) }
+}
+
+// onKubernetes has them made by a cluster.
+func onKubernetes(f *fleet) {
+	f.t.Helper()
+	c, settings := cluster(f.t)
+	f.maker = append(settings, "ATOLL_PROVIDER=kubernetes", "ATOLL_PROVIDERS=kubernetes")
+	f.held = func() []string {
+		return strings.Fields(c.Kubectl(f.t, "get", "pods,pvc,configmaps,networkpolicies", "-l", "atoll/owner", "-o", "name"))
+	}
+}
+
+// cluster is one of the test's own, with the settings of who has sandboxes made by it.
+func cluster(t *testing.T) (*testcluster.Cluster, []string) {
+	t.Helper()
+	c := testcluster.Own(t)
+	const image, guest = "localhost/busybox:1", "localhost/atoll-guest:1"
+	c.Load(t, image, testimage.WithSockets(t))
+	program, err := testenv.Guest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Load(t, guest, testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("atoll-guest", 0o555, string(program)))))
+	return c, []string{
+		"ATOLL_KUBERNETES_KUBECONFIG=" + c.OutsideKubeconfig(), "ATOLL_KUBERNETES_IMAGE=" + image, "ATOLL_KUBERNETES_GUEST_IMAGE=" + guest,
+		"ATOLL_KUBERNETES_REQUESTS=0.05", "ATOLL_KUBERNETES_NETWORK_POLICY=ignored",
+	}
+}
+
+// The whole life of sandboxes on a cluster, as kubectl sees it.
+func TestKubernetesScripts(t *testing.T) {
+	c, settings := cluster(t)
+	runScripts(t, "testdata/kubernetes", "kubernetes", append(settings, "KUBECTL="+testenv.Kube(t, "kubectl"), "KUBECONFIG="+c.OutsideKubeconfig())...)
+}
+
+// start starts a server and waits until it is ready.
+func (f *fleet) start(name string, settings ...string) *server {
+	f.t.Helper()
+	s := f.launch(name, settings...)
+	s.awaitReady()
+	return s
+}
+
+// launch starts a server.
+func (f *fleet) launch(name string, settings ...string) *server {
+	f.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	s := &server{f: f, name: name, state: filepath.Join(f.dir, name), addr: addr, overrides: settings}
+	f.all = append(f.all, s)
+	s.run()
+	return s
+}
+
+// run starts the server's program.
+func (s *server) run() {
+	t := s.f.t
+	t.Helper()
+	env := append(os.Environ(), "HOME="+s.state, "XDG_CONFIG_HOME="+s.state, "ATOLL_STATE_DIR="+s.state,
+		"ATOLL_STORE_URL="+s.f.db, "ATOLL_STORE_LEASE="+fleetLease.String(),
+		"FLEET_TOKEN="+fleetToken, "ATOLL_TOKEN=env:FLEET_TOKEN", "ATOLL_LOG_LEVEL=info", "ATOLL_RECONCILE_EVERY=1s")
+	s.cmd = atollCmd(slices.Concat(env, s.f.maker, s.overrides), "atoll", "serve", "--listen", s.addr)
+	var err error
+	if s.log, err = os.OpenFile(s.state+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.ended = make(chan struct{})
+	cmd, ended := s.cmd, s.ended
+	go func() {
+		s.exit = cmd.Wait()
+		close(ended)
+	}()
+}
+
+// awaitReady waits until it takes requests.
+func (s *server) awaitReady() {
+	t, ended := s.f.t, s.ended
+	t.Helper()
+	s.f.await("server "+s.name+" is ready", func() bool {
+		select {
+		case <-ended:
+			t.Fatalf("server %s has ended: %v\n%s", s.name, s.exit, s.said())
+		default:
+		}
+		return s.answers("/readyz") == http.StatusOK
+	})
+}
+
+// answers is the status of a GET, 0 without an answer.
+func (s *server) answers(path string) int {
+	resp, err := http.Get("http://" + s.addr + path)
+	if err != nil {
+		return 0
+	}
+	resp.Body.Close()
+	return resp.StatusCode
+}
+
+func (s *server) said() string {
+	text, _ := os.ReadFile(s.state + ".log")
+	return string(text)
+}
+
+// signal sends a signal and waits for the end.
+func (s *server) signal(sig syscall.Signal) {
+	_ = s.cmd.Process.Signal(sig) // it may have ended
+	select {
+	case <-s.ended:
+	case <-time.After(deadline):
+		s.f.t.Errorf("server %s does not end\n%s", s.name, s.said())
+		_ = s.cmd.Process.Kill()
+		<-s.ended
+	}
+	s.log.Close()
+}
+
+// kill kills it, as the power does.
+func (s *server) kill() {
+	s.signal(syscall.SIGKILL)
+	s.f.killed = time.Now()
+}
+
+// nothingIsLeft removes all sandboxes by way of the last server, has that look for what is
+// not as it should be, and ends all.
+func (f *fleet) nothingIsLeft() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	f.front.open()
+	last := f.start("last")
+	c := f.client(last)
+	all, err := c.List(ctx, atoll.Filter{})
+	if err != nil {
+		f.t.Error(err)
+	}
+	for _, st := range all {
+		if err := c.Sandbox(st.ID).Remove(ctx, atoll.RemoveVolumes()); err != nil {
+			f.t.Errorf("remove %s: %v", st.ID, err)
+		}
+	}
+	for _, s := range f.all {
+		if s != last {
+			s.signal(syscall.SIGTERM)
+		}
+	}
+	time.Sleep(time.Until(f.killed.Add(fleetLease + time.Second))) // until then, what it was doing is its own
+	f.await("all is as it should be", func() bool {
+		sum, err := c.Reconcile(ctx, atoll.ReconcileOptions{})
+		return err == nil && len(sum.Findings) == 0 && sum.Healthy == 0
+	})
+	c.Close()
+	last.signal(syscall.SIGTERM)
+	if left := f.held(); len(left) > 0 {
+		f.t.Errorf("there is left: %q", left)
+	}
+	if f.t.Failed() {
+		for _, s := range f.all {
+			f.t.Logf("server %s:\n%s", s.name, s.said())
+		}
+	}
+}
+
+// await polls until ok.
+func (f *fleet) await(what string, ok func() bool) {
+	f.t.Helper()
+	f.awaitFor(deadline, what, ok)
+}
+
+func (f *fleet) awaitFor(d time.Duration, what string, ok func() bool) {
+	f.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	f.t.Fatalf("it never came about that %s", what)
+}
+
+// client is one of a server alone, which is not patient.
+func (f *fleet) client(s *server) *api.Client {
+	f.t.Helper()
+	return f.open(api.ClientOptions{URL: "http://" + s.addr})
+}
+
+// patient is a client of the address that all are behind.
+func (f *fleet) patient() *api.Client {
+	f.t.Helper()
+	return f.open(api.ClientOptions{URL: f.front.url(), Patience: deadline})
+}
+
+func (f *fleet) open(opts api.ClientOptions) *api.Client {
+	f.t.Helper()
+	opts.Token = fleetToken
+	c, err := api.NewClient(context.Background(), opts)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// create makes a sandbox.
+func (f *fleet) create(c *api.Client, spec atoll.Spec) atoll.Sandbox {
+	f.t.Helper()
+	sb, err := c.Create(f.t.Context(), &spec)
+	if err != nil {
+		f.t.Fatalf("Create: %v", err)
+	}
+	return sb
+}
+
+// A front is the address of servers: it passes each new connection on to the first of them
+// that takes it.
+type front struct {
+	net.Listener
+	work sync.WaitGroup
+
+	mu    sync.Mutex
+	addrs []string
+}
+
+func newFront(t *testing.T) *front {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &front{Listener: l}
+	f.work.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			f.work.Go(func() { f.pass(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		f.work.Wait()
+	})
+	return f
+}
+
+func (f *front) url() string { return "http://" + f.Addr().String() }
+
+func (f *front) add(addr string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.addrs = append(f.addrs, addr)
+}
+
+// open forgets all servers.
+func (f *front) open() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.addrs = nil
+}
+
+func (f *front) pass(conn net.Conn) {
+	defer conn.Close()
+	f.mu.Lock()
+	addrs := append([]string(nil), f.addrs...)
+	f.mu.Unlock()
+	for _, addr := range addrs {
+		far, err := net.Dial("tcp", addr)
+		if err != nil {
+			continue
+		}
+		var back sync.WaitGroup
+		back.Go(func() {
+			_, _ = io.Copy(conn, far)
+			conn.Close() // what is behind has gone
+		})
+		_, _ = io.Copy(far, conn)
+		_ = far.(*net.TCPConn).CloseWrite()
+		back.Wait()
+		far.Close()
+		return
+	}
+}
+
+// A paper is a buffer that is read while it is written.
+type paper struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (p *paper) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.b.Write(b)
+}
+
+func (p *paper) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.b.String()
+}
+
+// Whatever one server has made, the other one has, too.
+func TestServersShareAll(t *testing.T) {
+	for name, on := range fleetsOn {
+		t.Run(name, func(t *testing.T) { shareAll(t, newFleetOn(t, on, 2, "ATOLL_MAX_SANDBOXES=4")) })
+	}
+}
+
+func shareAll(t *testing.T, f *fleet) {
+	ctx := t.Context()
+	a, b := f.client(f.all[0]), f.client(f.all[1])
+	sb := f.create(a, atoll.Spec{Name: "web"})
+	id, err := b.Resolve(ctx, "", "web")
+	if err != nil || id != sb.ID() {
+		t.Fatalf("Resolve at the other server: %q, %v", id, err)
+	}
+	there := b.Sandbox(id)
+	if out, err := atoll.Output(ctx, there, &atoll.Command{Args: []string{"echo", "here"}}); err != nil || string(out) != "here\n" {
+		t.Errorf("exec at the other server: %q, %v", out, err)
+	}
+	if _, err := b.Create(ctx, &atoll.Spec{Name: "web"}); atoll.KindOf(err) != atoll.ErrAlreadyExists {
+		t.Errorf("the same name at the other server: %v, want ErrAlreadyExists", err)
+	}
+	one, err := atoll.Secret(ctx, a, id)
+	other, err2 := atoll.Secret(ctx, b, id)
+	if err != nil || err2 != nil || one != other || one == "" {
+		t.Errorf("the secret is %q, %v at one and %q, %v at the other", one, err, other, err2)
+	}
+	f.atOnce(a, b)
+	f.limits(a, b)
+	if err := there.Stop(ctx, 0); err != nil {
+		t.Errorf("Stop: %v", err)
+	}
+	if st, err := sb.Status(ctx); err != nil || st.State != atoll.StateStopped {
+		t.Errorf("what the other one has stopped is %s, %v", st.State, err)
+	}
+	if err := there.Remove(ctx, atoll.RemoveVolumes()); err != nil {
+		t.Errorf("Remove: %v", err)
+	}
+	if _, err := sb.Status(ctx); atoll.KindOf(err) != atoll.ErrNotFound {
+		t.Errorf("what the other one has removed: %v, want ErrNotFound", err)
+	}
+}
+
+// atOnce opens one session at both, many times at once.
+func (f *fleet) atOnce(clients ...*api.Client) {
+	f.t.Helper()
+	ctx := f.t.Context()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	ids, made := map[string]bool{}, 0
+	for i := range 10 {
+		all.Go(func() {
+			o, err := clients[i%len(clients)].OpenSession(ctx, &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w"}})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				f.t.Errorf("OpenSession: %v", err)
+				return
+			}
+			ids[o.Sandbox] = true
+			if o.Opening == atoll.OpeningMade {
+				made++
+			}
+		})
+	}
+	all.Wait()
+	if len(ids) != 1 || made != 1 {
+		f.t.Errorf("ten opened a session: %d sandboxes, %d were told that theirs was made; want 1 and 1", len(ids), made)
+	}
+	if closed, err := atoll.EndScope(ctx, clients[1], "", atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w"}); err != nil || len(closed) != 1 {
+		f.t.Errorf("EndScope at the other server: %v, %v", closed, err)
+	}
+}
+
+// limits makes more sandboxes than there may be, at both at once.
+func (f *fleet) limits(clients ...*api.Client) {
+	f.t.Helper()
+	ctx := f.t.Context()
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var made []string
+	for i := range 8 {
+		all.Go(func() {
+			sb, err := clients[i%len(clients)].Create(ctx, &atoll.Spec{})
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				made = append(made, sb.ID())
+			case atoll.KindOf(err) != atoll.ErrExhausted:
+				f.t.Errorf("Create: %v, want it made or ErrExhausted", err)
+			}
+		})
+	}
+	all.Wait()
+	if len(made) != 3 { // there is one
+		f.t.Errorf("%d sandboxes were made where there was room for 3", len(made))
+	}
+	for _, id := range made {
+		if err := clients[0].Sandbox(id).Remove(ctx, atoll.RemoveVolumes()); err != nil {
+			f.t.Errorf("Remove: %v", err)
+		}
+	}
+}
+
+// numbered prints numbers, each in a line, and a while after the first few.
+const numbered = `i=0; while [ $i -lt %d ]; do echo line $i; i=$((i+1)); done`
+
+// A server is killed amid streams, and whoever reads them sees nothing of it.
+func TestServerKilledAmidStreams(t *testing.T) {
+	for name, on := range fleetsOn {
+		t.Run(name, func(t *testing.T) { killAmidStreams(t, newFleetOn(t, on, 2)) })
+	}
+}
+
+func killAmidStreams(t *testing.T, f *fleet) {
+	ctx := t.Context()
+	c := f.patient() // by way of the first
+	sb := f.create(c, atoll.Spec{Name: "web"})
+
+	const lines = 200_000
+	var want strings.Builder
+	for i := range lines {
+		fmt.Fprintf(&want, "line %d\n", i)
+	}
+	out, errs := &paper{}, &paper{}
+	p, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sh", "-c", fmt.Sprintf(numbered, lines) + "; echo over >&2; exit 9"}, Stdout: out, Stderr: errs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, typed := io.Pipe()
+	defer typed.Close()
+	screen := &paper{}
+	tty, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sh"}, TTY: &atoll.Size{Rows: 24, Cols: 80}, Stdin: keys, Stdout: screen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(typed, "echo is$((40+1))")
+	f.await("the terminal answers", func() bool { return strings.Contains(screen.String(), "is41") })
+	silent, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sh", "-c", "sleep 3; exit 6"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan string, 1)
+	go func() {
+		exit, err := silent.Wait(ctx)
+		waited <- fmt.Sprint(exit.Code, " ", err)
+	}()
+	f.await("it is known which image it has", func() bool { // of a node, a moment after it was started
+		st, err := sb.Status(ctx)
+		return err == nil && strings.Contains(st.Image, "sha256:")
+	})
+	events := f.watch(c)
+	data := bytes.Repeat([]byte("0123456789abcdef"), 2<<20)
+	if err := atoll.WriteFile(ctx, sb, "/work/big", data, 0); err != nil {
+		t.Fatal(err)
+	}
+	file, _, err := atoll.Files(sb).Read(ctx, "/work/big", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	begin := make([]byte, 1<<20)
+	if _, err := io.ReadFull(file, begin); err != nil {
+		t.Fatal(err)
+	}
+	upload, feeding := io.Pipe()
+	uploaded := make(chan error, 1)
+	go func() {
+		_, err := atoll.Files(sb).Write(ctx, "/work/half", upload, atoll.WriteOptions{})
+		uploaded <- err
+	}()
+	if _, err := feeding.Write(begin); err != nil {
+		t.Fatal(err)
+	}
+	f.await("there is output", func() bool { return len(out.String()) > 0 })
+
+	f.all[0].kill()
+
+	if exit, err := p.Wait(ctx); err != nil || exit.Code != 9 || errs.String() != "over\n" {
+		t.Errorf("the command: %v, %v, stderr %q; want 9", exit, err, errs)
+	}
+	if got := out.String(); got != want.String() {
+		t.Errorf("%d bytes of output, other ones than the %d that were printed", len(got), want.Len())
+	}
+	goesOn(t, f, tty, typed, screen)
+	if got := <-waited; got != "6 <nil>" {
+		t.Errorf("a command without streams: %s; want 6", got)
+	}
+	rest, err := io.ReadAll(file)
+	if err != nil || !bytes.Equal(append(begin, rest...), data) {
+		t.Errorf("the file: %d more bytes, %v", len(rest), err)
+	}
+	if err := <-uploaded; atoll.KindOf(err) != atoll.ErrUnavailable {
+		t.Errorf("the upload: %v, want it to be unavailable", err)
+	}
+	feeding.Close()
+	if _, err := atoll.Files(sb).Stat(ctx, "/work/half"); atoll.KindOf(err) != atoll.ErrNotExist {
+		t.Errorf("what was uploaded in part: %v, want nothing of it to be there", err)
+	}
+	other := f.create(c, atoll.Spec{Name: "other"})
+	f.await("the watch tells of a sandbox", func() bool { return events.has(other.ID() + " running") })
+	if n := events.count(sb.ID()); n != 1 {
+		t.Errorf("the watch told %d times of a sandbox that did not change", n)
+	}
+	if n := events.count("synced"); n != 1 {
+		t.Errorf("the watch was synced %d times", n)
+	}
+}
+
+// goesOn checks that a terminal whose server was killed goes on, or says that what was
+// typed just then was on its way to that one.
+func goesOn(t *testing.T, f *fleet, tty atoll.Process, typed io.Writer, screen *paper) {
+	t.Helper()
+	type end struct {
+		code int
+		err  error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		exit, err := tty.Wait(t.Context())
+		ended <- end{exit.Code, err}
+	}()
+	answers := func() bool { return strings.Contains(screen.String(), "is42") }
+	fmt.Fprintln(typed, "echo is$((40+2))")
+	f.await("the terminal answers again, or says that it cannot", func() bool { return answers() || len(ended) > 0 })
+	if !answers() {
+		if e := <-ended; e.err == nil || !strings.Contains(e.err.Error(), "bytes of its input have arrived") {
+			t.Errorf("the terminal: %+v", e)
+		}
+		return
+	}
+	fmt.Fprintln(typed, "exit 4")
+	if e := <-ended; e != (end{code: 4}) {
+		t.Errorf("the terminal: %+v, want 4", e)
+	}
+}
+
+// seen is what a watch told.
+type seen struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (s *seen) has(what string) bool { return s.count(what) > 0 }
+
+func (s *seen) count(what string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.all {
+		if strings.Contains(e, what) {
+			n++
+		}
+	}
+	return n
+}
+
+// watch watches until the test ends.
+func (f *fleet) watch(c *api.Client) *seen {
+	s := &seen{}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ev, err := range c.Watch(ctx) {
+			if err != nil {
+				if ctx.Err() == nil {
+					f.t.Errorf("Watch: %v", err)
+				}
+				return
+			}
+			s.mu.Lock()
+			if ev.Type == atoll.EventSynced {
+				s.all = append(s.all, "synced")
+			} else {
+				s.all = append(s.all, ev.Status.ID+" "+string(ev.Status.State))
+			}
+			s.mu.Unlock()
+		}
+	}()
+	f.t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	f.await("the watch is synced", func() bool { return s.has("synced") })
+	return s
+}
