@@ -1,0 +1,119 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"debug/buildinfo"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// user is whose the server is in its container: a number, by which a cluster can see that
+// it is not root.
+const user = 65532
+
+// stateDir is the server's, on what is mounted there.
+const stateDir = "/var/lib/atoll"
+
+// source is where this is from.
+const source = "https://github.com/seed46cd37a8/atoll"
+
+// imageOf makes the image for one platform of its programs, and says what it was made
+// from. The guest has a layer of its own, which stays the same when only the server has
+// changed.
+func imageOf(programs map[string]string, platform *v1.Platform) (v1.Image, map[string]string, error) {
+	about, made, err := origin(programs["atoll"])
+	if err != nil {
+		return nil, nil, err
+	}
+	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
+		OS: platform.OS, Architecture: platform.Architecture, Created: v1.Time{Time: made}, RootFS: v1.RootFS{Type: "layers"},
+		Config: v1.Config{
+			Entrypoint: []string{"/atoll"}, Cmd: []string{"serve"}, User: fmt.Sprintf("%d:%d", user, user),
+			Env: []string{"ATOLL_STATE_DIR=" + stateDir}, WorkingDir: "/", Labels: about,
+		},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	image = mutate.ConfigMediaType(mutate.MediaType(image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	dirs := []*tar.Header{
+		{Name: "tmp/", Mode: 0o1777}, {Name: "var/", Mode: 0o755}, {Name: "var/lib/", Mode: 0o755}, {Name: stateDir[1:] + "/", Mode: 0o700, Uid: user, Gid: user},
+	}
+	for _, files := range []struct {
+		program string
+		dirs    []*tar.Header
+	}{{"atoll-guest", dirs}, {"atoll", nil}} {
+		layer, err := layerOf(programs[files.program], files.program, files.dirs)
+		if err != nil {
+			return nil, nil, err
+		}
+		if image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: made}, CreatedBy: files.program}}); err != nil {
+			return nil, nil, err
+		}
+	}
+	return mutate.Annotations(image, about).(v1.Image), about, nil
+}
+
+// origin is what a program was built from, as annotations, and when that was committed;
+// 1970 where it is not known.
+func origin(program string) (map[string]string, time.Time, error) {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	made := time.Unix(0, 0).UTC()
+	const key = "org.opencontainers.image."
+	about := map[string]string{
+		key + "title": "atoll", key + "source": source, key + "licenses": "Apache-2.0", key + "version": cmp.Or(info.Main.Version, "(devel)"),
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			about[key+"revision"] = s.Value
+		case "vcs.time":
+			if at, err := time.Parse(time.RFC3339, s.Value); err == nil {
+				made = at.UTC()
+			}
+		}
+	}
+	about[key+"created"] = made.Format(time.RFC3339)
+	return about, made, nil
+}
+
+// layerOf is a layer with directories and a program, all of it root's unless it says
+// otherwise, and of 1970.
+func layerOf(path, name string, dirs []*tar.Header) (v1.Layer, error) {
+	program, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var stream bytes.Buffer
+	w := tar.NewWriter(&stream)
+	for _, h := range dirs {
+		h.Typeflag, h.ModTime = tar.TypeDir, time.Unix(0, 0)
+		if err := w.WriteHeader(h); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o555, Size: int64(len(program)), ModTime: time.Unix(0, 0)}); err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(program); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(stream.Bytes())), nil }
+	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
+}

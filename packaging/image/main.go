@@ -1,0 +1,166 @@
+// Command image makes the container image of the server, from scratch and without a
+// container engine: the programs, built for each platform, and directories to write to.
+// The same source and compiler make the same image, byte for byte. It writes an OCI
+// layout, pushes the image if it is told where, and prints its digest.
+//
+//	go run ./packaging/image [-o DIR] [-platforms OS/ARCH,...] [-push REGISTRY/NAME:TAG]
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+func main() {
+	var o options
+	flag.StringVar(&o.out, "o", "bin/image", "`directory` of the OCI layout, which is replaced")
+	flag.StringVar(&o.platforms, "platforms", "linux/amd64,linux/arm64", "`platforms` that the image is for")
+	flag.StringVar(&o.push, "push", "", "push it as this `image`, with the credentials of docker login")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		os.Exit(1)
+	}
+}
+
+// options are what is told to the program.
+type options struct {
+	out, platforms, push string
+}
+
+func run(ctx context.Context, o options) error {
+	var to name.Reference
+	if o.push != "" { // before anything is built
+		var err error
+		if to, err = name.ParseReference(o.push); err != nil {
+			return err
+		}
+	}
+	if err := replaceable(o.out); err != nil {
+		return err
+	}
+	index, err := build(ctx, strings.Split(o.platforms, ","))
+	if err != nil {
+		return err
+	}
+	if err := write(o.out, index); err != nil {
+		return err
+	}
+	if to != nil {
+		if err := remote.WriteIndex(to, index, remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithContext(ctx)); err != nil {
+			return err
+		}
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	fmt.Println(digest)
+	return nil
+}
+
+// build makes the image for each platform, and what names them all.
+func build(ctx context.Context, platforms []string) (v1.ImageIndex, error) {
+	dir, err := os.MkdirTemp("", "atoll-image-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	index := v1.ImageIndex(empty.Index)
+	for i, text := range slices.Compact(slices.Sorted(slices.Values(platforms))) {
+		platform, err := v1.ParsePlatform(text)
+		if err != nil || platform.OS != "linux" {
+			return nil, fmt.Errorf("platform %q: write it like linux/amd64; only linux has sandboxes in pods", text)
+		}
+		made, err := programs(ctx, dir, platform)
+		if err != nil {
+			return nil, err
+		}
+		image, about, err := imageOf(made, platform)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			index = mutate.Annotations(index, about).(v1.ImageIndex)
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: platform}})
+	}
+	return index, nil
+}
+
+// programs builds what is in the image for a platform, and returns where each is. What is
+// set for other builds does not count.
+func programs(ctx context.Context, dir string, platform *v1.Platform) (map[string]string, error) {
+	made := map[string]string{}
+	for _, name := range []string{"atoll", "atoll-guest"} {
+		made[name] = filepath.Join(dir, platform.Architecture+"-"+name)
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w -buildid=", "-o", made[name], "github.com/seed46cd37a8/atoll/cmd/"+name)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=auto", "GOWORK=off", "GOOS="+platform.OS, "GOARCH="+platform.Architecture, "GOAMD64=v1", "GOARM64=v8.0")
+		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return nil, fmt.Errorf("build %s for %s: %w", name, platform, err)
+		}
+	}
+	return made, nil
+}
+
+// replaceable fails if a directory holds anything else than what write writes.
+func replaceable(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := layout.FromPath(dir); err != nil {
+		return fmt.Errorf("%s holds something else than an image: name another directory", dir)
+	}
+	return nil
+}
+
+// write puts the image in place of the one in dir.
+func write(dir string, index v1.ImageIndex) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	made, err := os.MkdirTemp(filepath.Dir(dir), ".image-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(made)
+	if err := os.Chmod(made, 0o755); err != nil {
+		return err
+	}
+	path, err := layout.Write(made, empty.Index)
+	if err != nil {
+		return err
+	}
+	if err := path.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "atoll"})); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	return os.Rename(made, dir)
+}
