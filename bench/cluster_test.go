@@ -1,0 +1,231 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testcluster"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testimage"
+)
+
+// The rows of the comparisons of clusters, which go on from viaAPI and those of pools.
+const (
+	kubectlRun  = "kubectl run, and kubectl wait until it is Ready"
+	clusterExec = "exec of Kubernetes's API"
+)
+
+// What a server with the cluster's sandboxes is to reach.
+const (
+	clusterKnown  = 200
+	clusterList   = 50 * time.Millisecond // 99 of 100 lists of these
+	clusterClaim  = 60                    // milliseconds
+	clusterFaster = 4                     // times as fast as exec of the API
+)
+
+var clusterOut = flag.String("cluster-out", "", "`file` to write what BenchmarkCluster measures to")
+
+// BenchmarkCluster measures the provider kubernetes beside Kubernetes itself, on the cluster
+// that tests have. It is a benchmark of package testing for that cluster's sake: it takes its
+// own rounds, and prints its own table.
+//
+//	go test ./bench -run '^$' -bench Cluster -benchtime 1x
+func BenchmarkCluster(tb *testing.B) {
+	dir, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	l := &clusterLab{TB: tb, Cluster: testcluster.Own(tb), bench: &bench{dir: dir, rounds: 15}}
+	if l.bench.atoll, err = filepath.Abs("../bin/atoll"); err != nil {
+		tb.Fatal(err)
+	}
+	program, err := testenv.Guest()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	l.Load(tb, clusterImage, testimage.WithSockets(tb))
+	l.Load(tb, clusterGuest, testimage.New(tb, v1.Config{}, testimage.Layer(tb, testimage.File("atoll-guest", 0o555, string(program)))))
+	ctx := context.Background()
+	for _, measure := range []func(context.Context) error{l.lives, l.claims, l.known} {
+		if err := measure(ctx); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	text := l.bench.table.markdown(describeMachine(ctx, ""))
+	tb.Log("\n" + text)
+	if *clusterOut != "" {
+		if err := os.WriteFile(*clusterOut, []byte(text), 0o644); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+const (
+	clusterImage = "localhost/busybox:1"
+	clusterGuest = "localhost/atoll-guest:1"
+)
+
+// A clusterLab is where that is measured.
+type clusterLab struct {
+	testing.TB
+	*testcluster.Cluster
+	bench *bench
+	made  int
+}
+
+// serve starts a server with sandboxes of the cluster.
+func (l *clusterLab) serve(ctx context.Context, name string, settings ...string) (*server, error) {
+	return startServer(ctx, l.bench, name, append([]string{
+		"ATOLL_PROVIDER=kubernetes", "ATOLL_PROVIDERS=kubernetes", "ATOLL_KUBERNETES_KUBECONFIG=" + l.OutsideKubeconfig(),
+		"ATOLL_KUBERNETES_IMAGE=" + clusterImage, "ATOLL_KUBERNETES_GUEST_IMAGE=" + clusterGuest,
+		"ATOLL_KUBERNETES_REQUESTS=0.02", "ATOLL_KUBERNETES_NETWORK_POLICY=ignored",
+	}, settings...)...)
+}
+
+// lives compares creations with kubectl's, and commands with those of the API.
+func (l *clusterLab) lives(ctx context.Context) (err error) {
+	s, err := l.serve(ctx, "lives")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	err = l.bench.compare(ctx, "Kubernetes: created until it runs", []goal{{row: viaAPI, than: kubectlRun, most: 1.15}}, []method{
+		{kubectlRun, l.run},
+		{viaAPI, func(ctx context.Context) (time.Duration, error) {
+			start := time.Now()
+			sb, err := s.Create(ctx, &atoll.Spec{})
+			took := time.Since(start)
+			if err == nil {
+				err = sb.Remove(ctx, atoll.RemoveVolumes())
+			}
+			time.Sleep(nodeTime)
+			return took, err
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	sb, err := s.Create(ctx, &atoll.Spec{})
+	if err != nil {
+		return err
+	}
+	return l.bench.compare(ctx, "Kubernetes: a command", []goal{{row: viaAPI, than: clusterExec, most: 1.0 / clusterFaster}}, []method{
+		{clusterExec, func(ctx context.Context) (time.Duration, error) { return l.exec(ctx, "atoll-"+sb.ID()) }},
+		{viaAPI, func(ctx context.Context) (time.Duration, error) {
+			start := time.Now()
+			_, err := atoll.Output(ctx, sb, &atoll.Command{Args: echo})
+			return time.Since(start), err
+		}},
+	})
+}
+
+// nodeTime is how long a node has to end a pod before the next one is made.
+const nodeTime = 2 * time.Second
+
+// run is kubectl run until the pod is ready.
+func (l *clusterLab) run(context.Context) (time.Duration, error) {
+	l.made++
+	name := fmt.Sprintf("bare-%d", l.made)
+	start := time.Now()
+	l.Kubectl(l, "run", name, "--image="+clusterImage, "--restart=Never", "--command", "--", "/bin/busybox", "sleep", "1000")
+	l.Kubectl(l, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=60s")
+	took := time.Since(start)
+	l.Kubectl(l, "delete", "pod", name, "--force", "--grace-period=0")
+	time.Sleep(nodeTime)
+	return took, nil
+}
+
+// exec is a command by Kubernetes's own API: the connection that it takes, and all that is
+// said on it.
+func (l *clusterLab) exec(ctx context.Context, pod string) (time.Duration, error) {
+	client, err := rest.HTTPClientFor(l.Config())
+	if err != nil {
+		return 0, err
+	}
+	query := url.Values{"container": {"sandbox"}, "stdout": {"true"}, "stderr": {"true"}, "command": echo}
+	start := time.Now()
+	ws, _, err := websocket.Dial(ctx, l.Config().Host+"/api/v1/namespaces/default/pods/"+pod+"/exec?"+query.Encode(),
+		&websocket.DialOptions{HTTPClient: client, Subprotocols: []string{"v5.channel.k8s.io"}})
+	if err != nil {
+		return 0, err
+	}
+	defer ws.CloseNow()
+	for {
+		if _, _, err := ws.Read(ctx); websocket.CloseStatus(err) == websocket.StatusNormalClosure {
+			return time.Since(start), nil
+		} else if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// known measures lists of many sandboxes.
+func (l *clusterLab) known(ctx context.Context) (err error) {
+	s, err := l.serve(ctx, "known")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	for i := range clusterKnown {
+		if _, err := s.Create(ctx, &atoll.Spec{Name: fmt.Sprintf("box-%d", i), NoStart: true}); err != nil {
+			return err
+		}
+	}
+	var times sample
+	for range 300 {
+		start := time.Now()
+		all, err := s.List(ctx, atoll.Filter{})
+		if err != nil || len(all) != clusterKnown {
+			return fmt.Errorf("listed %d of %d, %v", len(all), clusterKnown, err)
+		}
+		times = append(times, time.Since(start))
+	}
+	slices.Sort(times)
+	p99 := times.at(0.99)
+	l.bench.table.add(fact{"Kubernetes", fmt.Sprintf("list of %d sandboxes, API client and server: median, 99 of 100", clusterKnown),
+		millis(times.median()) + ", " + millis(p99), "<= " + millis(clusterList), p99 <= clusterList})
+	return nil
+}
+
+// claims measures creations that find a sandbox ready.
+func (l *clusterLab) claims(ctx context.Context) (err error) {
+	file := filepath.Join(l.bench.dir, "pool.yaml")
+	if err := os.WriteFile(file, []byte("pool:\n  bench:\n    size: 3\n    image: "+clusterImage+"\n"), 0o600); err != nil {
+		return err
+	}
+	s, err := l.serve(ctx, "claims", "ATOLL_CONFIG="+file)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	return l.bench.compare(ctx, "Kubernetes: a sandbox of the pool", []goal{{row: poolHit, millis: clusterClaim}}, []method{
+		{poolHit, func(ctx context.Context) (time.Duration, error) {
+			if err := until(ctx, func() error { return s.stocked(ctx) }); err != nil {
+				return 0, err
+			}
+			start := time.Now()
+			sb, err := s.Create(ctx, &atoll.Spec{Image: clusterImage})
+			took := time.Since(start)
+			if err == nil {
+				err = sb.Remove(ctx, atoll.RemoveVolumes())
+			}
+			return took, err
+		}},
+	})
+}
