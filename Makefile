@@ -24,6 +24,10 @@ install: guest ## build atoll into Go's bin directory
 	@cp bin/atoll-guest config/atoll-guest
 	@$(GO) install -tags embedguest ./cmd/atoll
 
+.PHONY: image
+image: ## build the server's image in bin/image, without Docker; PUSH=REGISTRY/NAME:TAG pushes it
+	@$(GO) run ./packaging/image $(if $(PUSH),-push $(PUSH))
+
 .PHONY: test
 test: ## install what the tests need, run all of them, see that nothing is left
 	@./scripts/test
