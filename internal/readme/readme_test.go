@@ -26,6 +26,7 @@ import (
 	"github.com/seed46cd37a8/atoll/config"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/tests3"
+	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 )
 
 const (
@@ -57,6 +58,9 @@ func printInfo(name string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	if name == "kubernetes" { // which is asked of no cluster: its network is one that keeps policies
+		return json.NewEncoder(os.Stdout).Encode((&kubernetes.Options{Enforced: true}).Info())
+	}
 	p, err := config.Open(&config.Config{StateDir: dir, Provider: name}, config.Options{})
 	if err != nil {
 		return err
@@ -97,6 +101,7 @@ var rows = []struct {
 	{"isolation", func(i atoll.Info) any { return isolation[i.Isolation] }},
 	{"outlives the process that made it", func(i atoll.Info) any { return i.Caps.Survives }},
 	{"commands are found again after that", func(i atoll.Info) any { return i.Caps.Reattach }},
+	{"stopped ones start again", func(i atoll.Info) any { return i.Caps.Restart }},
 	{"root file system after stop and start", func(i atoll.Info) any { return durable[i.Caps.Durable] }},
 	{"terminals", func(i atoll.Info) any { return i.Caps.TTY }},
 	{"files in and out", func(i atoll.Info) any { return i.Caps.Files }},
@@ -108,6 +113,7 @@ var rows = []struct {
 	{"snapshots and forks of running sandboxes", func(i atoll.Info) any { return i.Caps.Snapshot }},
 	{"usage", func(i atoll.Info) any { return i.Caps.Usage }},
 	{"OCI images", func(i atoll.Info) any { return i.Caps.Images }},
+	{"images listed and removed", func(i atoll.Info) any { return i.Caps.ImageStore }},
 	{"users other than the default", func(i atoll.Info) any { return i.Caps.Users }},
 	{"bind mounts", func(i atoll.Info) any { return i.Caps.BindMounts }},
 	{"volumes", func(i atoll.Info) any { return i.Caps.Volumes }},
