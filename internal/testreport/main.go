@@ -21,6 +21,7 @@ import (
 func main() {
 	skips := flag.Bool("skips", true, "say why tests were skipped")
 	failed := flag.String("failed", "", "add what failed to this file, too")
+	again := flag.String("again", "", "write into this file which tests may be run once more; none if that would not help")
 	flag.Parse()
 	r := newReport(os.Stdout)
 	if err := r.read(os.Stdin); err != nil {
@@ -33,6 +34,9 @@ func main() {
 	r.printSlowest()
 	r.printFailed("")
 	if err := r.noteFailed(*failed); err != nil {
+		fmt.Fprintln(os.Stderr, "testreport:", err)
+	}
+	if err := r.noteChances(*again); err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 	}
 	if !r.finish() {
@@ -62,7 +66,9 @@ type report struct {
 	failed  []failure
 	passed  int
 	skipped int
-	broken  bool // something failed that is no test
+	broken  []string // packages that failed
+
+	hopeless bool // what failed fails again
 }
 
 func newReport(w io.Writer) *report {
@@ -115,6 +121,7 @@ func (r *report) endTest(e event, output []string) {
 		r.passed++
 	case "fail":
 		r.failed = append(r.failed, failure{e.Package, e.Test, said(output)})
+		r.judge(output)
 		fmt.Fprintf(r.w, "--- %s %s\n", e.Package, e.Test)
 		r.print(output)
 	case "skip":
@@ -133,13 +140,15 @@ func (r *report) endPackage(e event) {
 	if e.Action != "fail" {
 		return
 	}
-	r.broken = true
+	r.broken = append(r.broken, e.Package)
 	r.print(r.builds[e.FailedBuild])
 	r.print(r.output[e.Package+" "])
+	r.judge(r.output[e.Package+" "])
 	// A test that never ended: a panic or the time limit took the process.
 	for key, output := range r.output {
 		if test, ok := strings.CutPrefix(key, e.Package+" "); ok && test != "" {
 			r.failed = append(r.failed, failure{e.Package, test + " (did not end)", said(output)})
+			r.hopeless = true
 			fmt.Fprintf(r.w, "--- %s %s (did not end)\n", e.Package, test)
 			r.print(output)
 			delete(r.output, key)
@@ -252,5 +261,5 @@ const slowest = 30
 // finish prints the sum and reports whether all is well.
 func (r *report) finish() bool {
 	fmt.Fprintf(r.w, "\n%d passed, %d failed, %d skipped\n", r.passed, len(r.failed), r.skipped)
-	return r.passed > 0 && len(r.failed) == 0 && !r.broken
+	return r.passed > 0 && len(r.failed) == 0 && len(r.broken) == 0
 }
