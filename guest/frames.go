@@ -11,9 +11,10 @@ import (
 
 // A Frame is a piece of what a guest writes where there is one log for all, such as
 // that of a pod. Before it is a header that terminals do not show, an application
-// program command: ESC _ atoll;STREAM;LENGTH ESC \
+// program command: ESC _ atoll;STREAM;OFFSET;LENGTH ESC \
 type Frame struct {
 	Stream FrameStream
+	Offset int64 // of Data in its stream: what was before it may have been dropped
 	Data   []byte
 }
 
@@ -34,7 +35,7 @@ const (
 
 // WriteFrame writes one, in one call.
 func WriteFrame(w io.Writer, f Frame) error {
-	b := fmt.Appendf(nil, "%s%c;%d%s", frameBegin, f.Stream, len(f.Data), frameEnd)
+	b := fmt.Appendf(nil, "%s%c;%d;%d%s", frameBegin, f.Stream, f.Offset, len(f.Data), frameEnd)
 	_, err := w.Write(append(b, f.Data...))
 	return err
 }
@@ -77,7 +78,7 @@ func nextFrame(r *bufio.Reader) (f Frame, size int, err error) {
 		} else if err != nil {
 			return f, 0, err
 		}
-		head, err := r.Peek(len(frameBegin) - 1 + len("1;1048576") + len(frameEnd))
+		head, err := r.Peek(len(frameBegin) - 1 + len("1;9223372036854775807;1048576") + len(frameEnd))
 		if err != nil && err != io.EOF {
 			return f, 0, err
 		}
@@ -86,8 +87,13 @@ func nextFrame(r *bufio.Reader) (f Frame, size int, err error) {
 		if !ok || !ends || len(fields) < 3 || fields[1] != ';' {
 			continue
 		}
-		size, err = strconv.Atoi(string(fields[2:]))
+		offset, length, _ := bytes.Cut(fields[2:], []byte{';'})
+		size, err = strconv.Atoi(string(length))
 		if err != nil || size < 0 || size > frameLimit {
+			continue
+		}
+		f.Offset, err = strconv.ParseInt(string(offset), 10, 64)
+		if err != nil || f.Offset < 0 {
 			continue
 		}
 		f.Stream = FrameStream(fields[0])

@@ -45,6 +45,24 @@ func TestTold(t *testing.T) {
 	}
 }
 
+// Where there are several users, none but root can put another program in the guest's place.
+func TestInstall(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := Install(dir); err != nil {
+		t.Fatal(err)
+	}
+	st, err := os.Stat(filepath.Join(dir, installed))
+	if err != nil || st.Mode().Perm() != 0o555 {
+		t.Errorf("the program: %v, %v", st, err)
+	}
+	if st, err = os.Stat(dir); err != nil || os.Geteuid() == 0 && st.Mode().Perm() != 0o755 {
+		t.Errorf("its directory: %v, %v", st.Mode(), err)
+	}
+}
+
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }

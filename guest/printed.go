@@ -22,9 +22,9 @@ func ReadPrinted(log io.Reader) (*Printed, error) {
 	err := ReadFrames(log, func(f Frame) {
 		switch f.Stream {
 		case FrameStdout:
-			_, _ = out.Stdout.Write(f.Data)
+			out.Stdout.writeAt(f.Offset, f.Data)
 		case FrameStderr:
-			_, _ = out.Stderr.Write(f.Data)
+			out.Stderr.writeAt(f.Offset, f.Data)
 		case FrameReport:
 			var r Report
 			if json.Unmarshal(f.Data, &r) == nil && !r.Begins {

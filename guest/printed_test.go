@@ -17,8 +17,8 @@ import (
 func TestReadPrinted(t *testing.T) {
 	var log bytes.Buffer
 	for _, f := range []Frame{
-		{FrameReport, []byte(`{"begins":true}`)}, {FrameStdout, []byte("one ")}, {FrameStderr, []byte("error")}, {FrameStdout, []byte("two")},
-		{FrameReport, []byte(`{"main":{"code":3},"reason":"why"}`)}, {FrameReport, []byte("not JSON")},
+		{FrameReport, 0, []byte(`{"begins":true}`)}, {FrameStdout, 0, []byte("one ")}, {FrameStderr, 0, []byte("error")}, {FrameStdout, 4, []byte("two")},
+		{FrameReport, 15, []byte(`{"main":{"code":3},"reason":"why"}`)}, {FrameReport, 49, []byte("not JSON")},
 	} {
 		if err := WriteFrame(&log, f); err != nil {
 			t.Fatal(err)
@@ -36,6 +36,23 @@ func TestReadPrinted(t *testing.T) {
 	out, err = ReadPrinted(io.MultiReader(bytes.NewReader(half), iotest.ErrReader(lost)))
 	if !errors.Is(err, lost) || string(out.Stdout.Kept()) != "one " || out.Report != (Report{}) {
 		t.Errorf("half of the log says %q, %+v, %v", out.Stdout.Kept(), out.Report, err)
+	}
+}
+
+// What a node has dropped of a log is missing, and is counted.
+func TestReadPrintedInPart(t *testing.T) {
+	var log bytes.Buffer
+	for _, f := range []Frame{{FrameStdout, 0, []byte("old")}, {FrameStderr, 70, []byte("error")}, {FrameStdout, 100, []byte("one ")}, {FrameStdout, 104, []byte("two")}} {
+		if err := WriteFrame(&log, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := ReadPrinted(&log)
+	if err != nil || string(out.Stdout.Kept()) != "one two" || string(out.Stderr.Kept()) != "error" {
+		t.Errorf("what is left is %q and %q, %v", out.Stdout.Kept(), out.Stderr.Kept(), err)
+	}
+	if got, want := out.Stdout.Status(), (atoll.StreamStatus{Written: 107, Kept: 100}); got != want {
+		t.Errorf("it is %+v, want %+v", got, want)
 	}
 }
 

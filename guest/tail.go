@@ -45,6 +45,15 @@ func (t *Tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// writeAt is Write of what is at that offset of the stream: what there was between has been
+// dropped, as by a node that begins a new log.
+func (t *Tail) writeAt(offset int64, b []byte) {
+	if offset > t.written {
+		t.data, t.written = t.data[:0], offset
+	}
+	_, _ = t.Write(b)
+}
+
 // Add adds a line with its end, or a part of one. A guest's own is no part of the
 // stream, nor is the end of line before it, nor what was written before it was
 // started.

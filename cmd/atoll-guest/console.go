@@ -15,14 +15,16 @@ import (
 )
 
 // console is what whoever reads the container's log is told by.
-var console log
+var console = log{written: map[guest.FrameStream]int64{}}
 
 // A log is written to stdout and stderr, or as frames to stdout alone.
 type log struct {
 	framed  bool
 	lines   bool   // of base64
 	outcome string // a file that the last report is in, too
+
 	mu      sync.Mutex
+	written map[guest.FrameStream]int64 // how much of each stream is in frames
 }
 
 // report says something about the guest itself.
@@ -79,9 +81,10 @@ func (f frames) Write(b []byte) (int, error) {
 		out = guest.Lines(out)
 	}
 	for piece := range slices.Chunk(b, frameSize) {
-		if err := guest.WriteFrame(out, guest.Frame{Stream: f.stream, Data: piece}); err != nil {
+		if err := guest.WriteFrame(out, guest.Frame{Stream: f.stream, Offset: f.log.written[f.stream], Data: piece}); err != nil {
 			return 0, err
 		}
+		f.log.written[f.stream] += int64(len(piece))
 	}
 	return len(b), nil
 }

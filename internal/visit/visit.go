@@ -117,6 +117,26 @@ func (v *Visits) Last(who string) Inside {
 	return to.inside
 }
 
+// Open is the inside of who that there is a connection to; nil if there is none, or one is
+// only being made. It does not wait.
+func (v *Visits) Open(who string) Inside {
+	v.mu.Lock()
+	to := v.made[who]
+	v.mu.Unlock()
+	if to == nil {
+		return nil
+	}
+	select {
+	case <-to.done:
+	default:
+		return nil
+	}
+	if to.inside == nil || to.inside.Closed() {
+		return nil
+	}
+	return to.inside
+}
+
 // Abandon is Leave that gives up the attempt to connect that is being made: whoever waits
 // for it gets the error of an ended context.
 func (v *Visits) Abandon(who string) {

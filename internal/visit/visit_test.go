@@ -60,9 +60,16 @@ func TestReach(t *testing.T) {
 		t.Errorf("one that was closed: %v, %d connections, want 3", err, h.made.Load())
 	}
 	b := h.last.Load()
+	if v.Open("b") != b {
+		t.Error("the connection is not open")
+	}
+	b.closed.Store(true)
+	if v.Open("b") != nil || v.Open("c") != nil {
+		t.Error("one that is closed, or was never made, is open")
+	}
 	v.Leave("b")
 	v.Leave("b")
-	if !b.Closed() || v.Last("b") != nil {
+	if !b.Closed() || v.Last("b") != nil || v.Open("b") != nil {
 		t.Error("after Leave the connection is still there")
 	}
 }

@@ -34,6 +34,9 @@ func RemoveProject(ctx context.Context, p Keeper, project string) error {
 		}
 	}
 	volumes, err := p.Volumes(ctx, project)
+	if atoll.KindOf(err) == atoll.ErrUnsupported { // then there are none
+		err = nil
+	}
 	errs := []error{err}
 	for _, v := range volumes {
 		if err := p.RemoveVolume(ctx, v.Project, v.Name); atoll.KindOf(err) != atoll.ErrNotExist {

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -102,19 +103,37 @@ type creation struct {
 }
 
 func (c *creation) run(ctx context.Context) error {
-	for _, step := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
+	err := c.take(ctx, []step{
 		{"namespace", func(ctx context.Context) error { return c.p.ensureNamespace(ctx, c.spec.Project) }},
 		{"record", c.write},
+	})
+	if err != nil {
+		return err
+	}
+	stop := c.p.keepOn(ctx, c.r, func(*note) error { return nil })
+	err = c.take(ctx, []step{
 		{"name", c.name},
 		{"data volume", c.data},
 		{"volumes", c.volumes},
 		{"network", func(ctx context.Context) error { return c.p.isolate(ctx, c.r) }},
 		{"start", c.start},
-		{"made", c.made},
-	} {
+	})
+	stop()
+	if err != nil {
+		return err
+	}
+	return c.take(ctx, []step{{"made", c.made}})
+}
+
+// A step is one of a creation.
+type step struct {
+	name string
+	do   func(context.Context) error
+}
+
+// take takes steps, until one fails or ctx ends.
+func (c *creation) take(ctx context.Context, steps []step) error {
+	for _, step := range steps {
 		if c.p.opts.step != nil {
 			if err := c.p.opts.step(step.name); err != nil {
 				return err
@@ -168,7 +187,7 @@ func (c *creation) undo() {
 	}
 }
 
-// making is how long a creation is thought to go on, unless it says that it does.
+// making is how long a creation, or a start, is thought to go on, unless it says that it does.
 const making = 30 * time.Second
 
 // write writes down that the sandbox is being made. Kinds: ErrAlreadyExists.
@@ -311,22 +330,20 @@ func (c *creation) start(ctx context.Context) error {
 	if c.spec.NoStart {
 		return nil
 	}
-	stop := c.keepOn(ctx)
-	defer stop()
 	return c.p.launch(ctx, c.r)
 }
 
-// keepOn says from time to time that the sandbox is still being made, until it is told
-// to stop: pulling an image may take minutes.
-func (c *creation) keepOn(ctx context.Context) (stop func()) {
-	r := *c.r
+// keepOn says from time to time that the sandbox is still being made, or started, until it
+// is told to stop: pulling an image may take minutes. It says so unless mine fails.
+func (p *Provider) keepOn(ctx context.Context, r *record, mine func(*note) error) (stop func()) {
+	of := *r
 	return lasting.Every(ctx, making/3, func(ctx context.Context) {
-		err := c.p.change(ctx, &r, func(_ *corev1.ConfigMap, n *note) error {
+		err := p.change(ctx, &of, func(_ *corev1.ConfigMap, n *note) error {
 			n.Until = time.Now().Add(making)
-			return nil
+			return mine(n)
 		})
-		if err != nil && ctx.Err() == nil {
-			c.p.opts.Log.Warn("create", "sandbox", c.spec.ID, "err", err)
+		if err != nil && !errors.Is(err, errElse) && ctx.Err() == nil {
+			p.opts.Log.Warn("that it is still being made", "sandbox", of.ID, "err", err)
 		}
 	})
 }

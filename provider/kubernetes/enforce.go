@@ -1,8 +1,11 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -70,10 +73,16 @@ func (p *Provider) reaches(ctx context.Context, shut bool) (bool, error) {
 	id := atoll.NewID()
 	spec := &atoll.Spec{ID: id, Project: atoll.DefaultProject}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.names.probe(id), Labels: p.names.of(roleProbe, spec)}, Spec: p.podSpec(spec)}
+	last := int64((p.opts.Patience + time.Minute).Seconds()) // should this program end before it does
+	pod.Spec.ActiveDeadlineSeconds = &last
 	c := &pod.Spec.Containers[0]
 	c.Lifecycle, c.Command = nil, []string{guestProgram, "reach", "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"}
 	pods := p.api.core.Pods(p.opts.Namespace)
-	made, err := pods.Create(ctx, pod, create)
+	var made *corev1.Pod
+	err := settled(ctx, func(ctx context.Context) (err error) {
+		made, err = pods.Create(ctx, pod, create)
+		return err
+	})
 	if err != nil {
 		return false, p.failed(ctx, "probe", "", p.refused(&record{}, err))
 	}
@@ -126,7 +135,11 @@ func (p *Provider) exitOf(ctx context.Context, pod *corev1.Pod) (bool, error) {
 		case corev1.PodSucceeded:
 			return true, nil
 		case corev1.PodFailed:
-			return false, nil
+			if tried(now) {
+				return false, nil
+			}
+			why := strings.TrimSpace(now.Status.Reason + " " + now.Status.Message)
+			return false, undecided(pod, errors.New(cmp.Or(why, "it was killed")))
 		}
 		if last = hindered(now); last != nil && last.final {
 			break
@@ -136,7 +149,21 @@ func (p *Provider) exitOf(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	if last != nil {
 		err = errors.New(last.text)
 	}
-	return false, atoll.Errorf("probe", "kubernetes", atoll.ErrUnavailable, "the pod %s, by which is found out whether NetworkPolicies are enforced: %w", pod.Name, err)
+	return false, undecided(pod, err)
+}
+
+func undecided(pod *corev1.Pod, err error) error {
+	return atoll.Errorf("probe", "kubernetes", atoll.ErrUnavailable, "the pod %s, by which is found out whether NetworkPolicies are enforced: %w", pod.Name, err)
+}
+
+// unreachable is how the guest's program ends that could not reach something.
+const unreachable = 1
+
+// tried reports whether a pod that has failed did so because what it tries to reach cannot
+// be reached, and not because of something that it says nothing about.
+func tried(pod *corev1.Pod) bool {
+	c := statusOf(pod, guestContainer)
+	return pod.Status.Reason == "" && c != nil && c.State.Terminated != nil && c.State.Terminated.Reason == "Error" && c.State.Terminated.ExitCode == unreachable
 }
 
 // Place names the namespace and what is in it, the same for all who reach it, however

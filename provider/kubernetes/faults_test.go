@@ -121,14 +121,14 @@ func TestNodeIsLost(t *testing.T) {
 	c, p := lab(t), provider(t)
 	sb := created(t, p, atoll.Spec{})
 	says(t, sb, "echo work > /work/file")
-	c.Kubectl(t, "wait", "pod/"+optionsOf(p).Prefix+"-"+sb.ID(), "--for=condition=Ready", "--timeout=30s") // as its node has said by then
+	c.Kubectl(t, "wait", "pod/"+optionsOf(p).Prefix+"-"+sb.ID(), "--for=condition=Ready", "--timeout=2m") // as its node has said by then
 	c.Hold(t, "kubelet")
-	st := becomes(t, sb, time.Minute, "not ready", func(st atoll.Status) bool { return !st.Ready })
+	st := becomes(t, sb, 4*time.Minute, "not ready", func(st atoll.Status) bool { return !st.Ready })
 	if st.State != atoll.StateRunning || !strings.Contains(st.Reason, "node node1 does not answer") {
 		t.Errorf("it is %s (%s)", st.State, st.Reason)
 	}
 	c.Release(t, "kubelet")
-	becomes(t, sb, time.Minute, "ready", func(st atoll.Status) bool { return st.Ready && st.State == atoll.StateRunning })
+	becomes(t, sb, 4*time.Minute, "ready", func(st atoll.Status) bool { return st.Ready && st.State == atoll.StateRunning })
 	if got := says(t, sb, "cat /work/file"); got != "work\n" {
 		t.Errorf("its file has %q", got)
 	}
@@ -140,7 +140,7 @@ func TestPodIsDeleted(t *testing.T) {
 	sb := created(t, p, atoll.Spec{})
 	says(t, sb, "echo work > /work/file")
 	crash(t, p, sb)
-	st := becomes(t, sb, 10*time.Second, "failed", func(st atoll.Status) bool { return st.State == atoll.StateFailed })
+	st := becomes(t, sb, 2*time.Minute, "failed", func(st atoll.Status) bool { return st.State == atoll.StateFailed })
 	if !strings.Contains(st.Reason, "its pod was deleted by somebody else") {
 		t.Errorf("the reason is %q", st.Reason)
 	}
@@ -174,7 +174,10 @@ func TestRefusals(t *testing.T) {
 	t.Cleanup(func() { c.Kubectl(t, "delete", "namespace", namespace) })
 	c.Kubectl(t, "-n", namespace, "create", "quota", "few", "--hard=pods=1")
 	p := provider(t, func(o *kubernetes.Options) { o.Namespace = namespace })
-	hasty := provider(t, func(o *kubernetes.Options) { o.Namespace, o.Patience = namespace, 5*time.Second })
+	var hasty []*kubernetes.Provider // one after the other is asked: what is wrong comes to light in time, but on a busy machine it takes longer
+	for _, patience := range []time.Duration{5 * time.Second, 20 * time.Second, 80 * time.Second} {
+		hasty = append(hasty, provider(t, func(o *kubernetes.Options) { o.Namespace, o.Patience = namespace, patience }))
+	}
 	for _, tt := range []struct {
 		what string
 		spec atoll.Spec
@@ -186,13 +189,18 @@ func TestRefusals(t *testing.T) {
 		{"there is no such image", atoll.Spec{Image: "localhost:1/none:1"}, atoll.ErrUnavailable, "pull"},
 		{"that is no image", atoll.Spec{Image: "Not An Image"}, atoll.ErrInvalid, "image"},
 	} {
-		with := hasty
+		ask := hasty
 		if tt.kind == atoll.ErrInvalid { // which is for ever, and nobody's patience is needed
-			with = p
+			ask = []*kubernetes.Provider{p}
 		}
-		_, err := with.Create(t.Context(), &tt.spec)
-		c.Kubectl(t, "-n", namespace, "wait", "quota", "few", "--for=jsonpath={.status.used.pods}=0", "--timeout=60s") // it is counted down late
-		if atoll.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.says) {
+		var err error
+		said := false
+		for i := 0; i < len(ask) && !said; i++ {
+			_, err = ask[i].Create(t.Context(), &tt.spec)
+			said = atoll.KindOf(err) == tt.kind && strings.Contains(err.Error(), tt.says)
+			c.Kubectl(t, "-n", namespace, "wait", "quota", "few", "--for=jsonpath={.status.used.pods}=0", "--timeout=4m") // it is counted down late
+		}
+		if !said {
 			t.Errorf("%s: %v, want %s with %q", tt.what, err, tt.kind, tt.says)
 		}
 	}
@@ -205,14 +213,23 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A main process that takes more memory than there may be says so.
+// A main process that takes more memory than there may be says so. Its node may hear of its
+// end before it hears why, so that not each of them does.
 func TestOutOfMemory(t *testing.T) {
 	p := provider(t)
-	sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "sleep 1; exec tail -c 200m /dev/zero"}, Resources: atoll.Resources{Memory: 64 << 20}})
-	st := becomes(t, sb, 30*time.Second, "ended", func(st atoll.Status) bool { return st.State != atoll.StateRunning })
-	if st.Exit == nil || st.Exit.Signal != atoll.SIGKILL {
-		t.Errorf("it is %s (%s), %+v", st.State, st.Reason, st.Exit)
+	var said []string
+	for range 4 {
+		sb := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "sh", "-c", "sleep 1; exec tail -c 200m /dev/zero"}, Resources: atoll.Resources{Memory: 64 << 20}})
+		st := becomes(t, sb, 2*time.Minute, "ended", func(st atoll.Status) bool { return st.State != atoll.StateRunning })
+		if st.State != atoll.StateFailed || st.Exit == nil || st.Exit.Signal != atoll.SIGKILL {
+			t.Fatalf("it is %s (%s), %+v", st.State, st.Reason, st.Exit)
+		}
+		if st.Reason == "out of memory: the sandbox used more than 64m" {
+			return
+		}
+		said = append(said, st.Reason)
 	}
+	t.Errorf("the reasons are %q", said)
 }
 
 // What is in a namespace keeps nobody from deleting it.
@@ -225,7 +242,7 @@ func TestNamespaceIsDeleted(t *testing.T) {
 	if len(namespaces) != 2 {
 		t.Fatalf("the namespaces are %q", namespaces)
 	}
-	c.Kubectl(t, "delete", "namespace", strings.Fields(c.Kubectl(t, "get", "pods", "-A", "-l", "atoll/session="+one.ID(), "-o", "jsonpath={.items[0].metadata.namespace}"))[0], "--timeout=60s")
+	c.Kubectl(t, "delete", "namespace", strings.Fields(c.Kubectl(t, "get", "pods", "-A", "-l", "atoll/session="+one.ID(), "-o", "jsonpath={.items[0].metadata.namespace}"))[0], "--timeout=4m")
 	if _, err := one.Status(t.Context()); atoll.KindOf(err) != atoll.ErrNotFound {
 		t.Errorf("Status of one: %v, want ErrNotFound", err)
 	}
@@ -235,7 +252,7 @@ func TestNamespaceIsDeleted(t *testing.T) {
 	if err := p.RemoveProject(t.Context(), "other"); err != nil {
 		t.Error(err)
 	}
-	c.Kubectl(t, "wait", "namespace", "-l", "atoll/owner="+optionsOf(p).Prefix, "--for=delete", "--timeout=60s")
+	c.Kubectl(t, "wait", "namespace", "-l", "atoll/owner="+optionsOf(p).Prefix, "--for=delete", "--timeout=4m")
 }
 
 // Two programs that share a cluster see at once what either does.
@@ -270,7 +287,7 @@ func TestTwoPrograms(t *testing.T) {
 		if err := there.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) { // it is seen to have ended first
+		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) { // it is seen to have ended first
 			_, err := sb.Exec(t.Context(), shell("true"))
 			if atoll.KindOf(err) == atoll.ErrNotFound {
 				break

@@ -49,7 +49,10 @@ func (p *Provider) caretaker(ctx context.Context, op, id string, names []string)
 // has.
 func (p *Provider) hire(ctx context.Context, op string, r *record) (visit.Inside, error) {
 	for _, pod := range p.view.pods(r.ID, roleCaretaker) {
-		if !ended(pod) && runs(pod) {
+		if !ended(pod) && !runs(pod) { // somebody has just made it
+			continue
+		}
+		if !ended(pod) {
 			if g, err := p.connect(ctx, pod, r.ID); err == nil {
 				return g, nil
 			}
@@ -78,23 +81,26 @@ func (p *Provider) hire(ctx context.Context, op string, r *record) (visit.Inside
 	patience, cancel := context.WithTimeout(ctx, p.opts.Patience)
 	defer cancel()
 	var now *corev1.Pod
+	gone := false
 	err = p.view.wait(patience, r.ID, func() bool {
-		i := slices.IndexFunc(p.view.pods(r.ID, roleCaretaker), func(pod *corev1.Pod) bool { return pod.UID == made.UID })
+		all := p.view.pods(r.ID, roleCaretaker)
+		i := slices.IndexFunc(all, func(pod *corev1.Pod) bool { return pod.UID == made.UID })
 		if i < 0 {
-			return false
+			gone = now != nil // somebody starts the sandbox, or removes it
+			return gone
 		}
-		now = p.view.pods(r.ID, roleCaretaker)[i]
+		now = all[i]
 		h := hindered(now)
 		return runs(now) || ended(now) || h != nil && h.final
 	})
-	if err == nil && runs(now) {
+	if err == nil && !gone && runs(now) {
 		g, connectErr := p.connect(ctx, pod, r.ID)
 		if connectErr == nil {
 			return g, nil
 		}
 		err = connectErr
 	}
-	if now != nil {
+	if now != nil && !gone {
 		if h := hindered(now); h != nil {
 			err = p.hindrance(r.ID, now, h)
 		}

@@ -75,9 +75,12 @@ func (p *Provider) unreached(ctx context.Context, op, id string, err error) erro
 // has just gone: it looks every second.
 const lastMoment = 3 * time.Second
 
-// ends waits a moment for the sandbox to end, and is the error of what needs it to run;
-// nil if it does.
+// ends waits a moment for the sandbox to end whose guest has gone, and is the error of what
+// needs it to run; nil if it does.
 func (p *Provider) ends(ctx context.Context, op, id string) (err error) {
+	if p.answers(ctx, id) { // what went wrong is something else
+		return nil
+	}
 	wait, cancel := context.WithTimeout(ctx, lastMoment)
 	defer cancel()
 	_ = p.view.wait(wait, id, func() bool {
@@ -95,6 +98,21 @@ func (p *Provider) ends(ctx context.Context, op, id string) (err error) {
 	}
 	return err
 }
+
+// answers reports whether the guest that the sandbox is connected to still does.
+func (p *Provider) answers(ctx context.Context, id string) bool {
+	inside := p.visits.Open(id)
+	if inside == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	_, err := inside.Sandbox().Status(ctx)
+	return err == nil
+}
+
+// answerTime is how long a guest may take to answer that is there.
+const answerTime = time.Second
 
 // connect connects to the guest of a pod: its program is executed once more, and lends
 // its streams.

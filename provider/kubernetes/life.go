@@ -62,6 +62,8 @@ func (p *Provider) await(ctx context.Context, r *record) error {
 	defer patience.Stop()
 	var last *hindrance
 	var pulled <-chan time.Time // when it is given up to pull an image that could not be
+	var again <-chan time.Time  // when it is tried again to reach a guest that could not be
+	var unreached error
 	seen := false
 	for {
 		change := p.view.change(id)
@@ -97,9 +99,14 @@ func (p *Provider) await(ctx context.Context, r *record) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
+			if atoll.KindOf(err) == atoll.ErrDenied {
+				return err
+			}
+			unreached, again = err, time.After(reachAgain)
 		}
 		select {
 		case <-change:
+		case <-again:
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-pulled:
@@ -107,13 +114,19 @@ func (p *Provider) await(ctx context.Context, r *record) error {
 				return p.hindrance(id, pod, last)
 			}
 		case <-patience.C:
-			if last == nil {
+			switch {
+			case last == nil && unreached != nil:
+				return atoll.Errorf("start", id, atoll.ErrUnavailable, "its guest cannot be reached: %w", unreached)
+			case last == nil:
 				return atoll.Errorf("start", id, atoll.ErrUnavailable, "its pod has not started within %s: %s", p.opts.Patience, p.view.lastWarning(pod))
 			}
 			return p.hindrance(id, pod, last)
 		}
 	}
 }
+
+// reachAgain is how long after a try to reach a guest there is another one.
+const reachAgain = time.Second
 
 // pullTime is how long a node may go on trying to pull an image after it could not: it
 // tries three times in that time.
@@ -162,12 +175,24 @@ func (s *sandbox) Start(ctx context.Context) error {
 		if err := s.p.fold(ctx, r); err != nil { // should this fail, it is what it was
 			return err
 		}
+		release, err := s.p.takeStart(ctx, r)
+		if errors.Is(err, errElse) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer release()
 		if err := s.p.launch(ctx, r); err != nil {
 			return err
 		}
 		defer s.p.sweeper.Rouse()
-		err := settled(ctx, func(ctx context.Context) error {
+		starter := r.note.Starter
+		err = settled(ctx, func(ctx context.Context) error {
 			return s.p.change(ctx, r, func(object *corev1.ConfigMap, n *note) error {
+				if n.Starter != starter { // it has taken too long, and somebody else is at it
+					return startedElsewhere(r)
+				}
 				n.begin(r)
 				delete(object.BinaryData, keyStdout)
 				delete(object.BinaryData, keyStderr)
@@ -179,6 +204,83 @@ func (s *sandbox) Start(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// takeStart writes down that this program starts the sandbox, so that no other one makes
+// another pod meanwhile, nor takes the one that is made for a stray. Where another one is at
+// it already, it waits: errElse says that it runs then. Who calls release has run the
+// sandbox, or gives it up.
+func (p *Provider) takeStart(ctx context.Context, r *record) (release func(), err error) {
+	starter := atoll.NewID()[:8]
+	for {
+		held := time.Now()
+		err := settled(ctx, func(ctx context.Context) error {
+			return p.change(ctx, r, func(_ *corev1.ConfigMap, n *note) error {
+				switch {
+				case n.Over:
+					return atoll.E("start", r.ID, atoll.ErrNotFound, nil)
+				case n.State == atoll.StateRunning || n.starting(held):
+					return errElse
+				}
+				n.Starter, n.Until = starter, held.Add(making)
+				return nil
+			})
+		})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, errElse) {
+			return nil, err
+		}
+		if err := p.othersStart(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	mine := func(n *note) error {
+		if n.Starter != starter {
+			return errElse
+		}
+		return nil
+	}
+	stop := p.keepOn(ctx, r, mine)
+	return func() {
+		stop()
+		err := settledLast(func(ctx context.Context) error {
+			return p.change(ctx, r, func(_ *corev1.ConfigMap, n *note) error {
+				if err := mine(n); err != nil {
+					return err
+				}
+				n.Starter, n.Until = "", time.Time{}
+				return nil
+			})
+		})
+		if k := atoll.KindOf(err); err != nil && !errors.Is(err, errElse) && k != atoll.ErrNotFound && !apierrors.IsNotFound(err) {
+			p.opts.Log.Warn("start: that it is given up", "sandbox", r.ID, "err", err)
+		}
+	}, nil
+}
+
+// othersStart waits while another program starts the sandbox. errElse says that it runs;
+// nil, that it is anybody's to start.
+func (p *Provider) othersStart(ctx context.Context, r *record) error {
+	again, err := p.fresh(ctx, "start", r.ID)
+	for err == nil && again.note.starting(time.Now()) {
+		wait, cancel := context.WithDeadline(ctx, again.note.Until)
+		_ = p.view.wait(wait, r.ID, func() bool {
+			object := p.view.recordOf(r.ID)
+			return object == nil || object.ResourceVersion != again.object.ResourceVersion
+		})
+		cancel()
+		again, err = p.fresh(ctx, "start", r.ID)
+	}
+	if err != nil {
+		return err
+	}
+	if again.State == atoll.StateRunning {
+		return errElse
+	}
+	*r = *again
+	return p.fold(ctx, r)
 }
 
 // Stop implements atoll.Sandbox.
@@ -198,10 +300,20 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 		return settled(ctx, func(ctx context.Context) error {
 			out := s.p.printed(ctx, r)
 			err := s.p.change(ctx, r, func(object *corev1.ConfigMap, n *note) error {
+				if n.Pod != r.note.Pod {
+					if n.State == atoll.StateRunning || !n.Started.Equal(r.note.Started) { // it lives again already
+						return errElse
+					}
+					n.State, n.Reason = atoll.StateStopped, "" // somebody has seen it end, and has not seen why
+					return nil
+				}
 				n.rest(r, e, out)
 				n.State, n.Reason = atoll.StateStopped, ""
 				return store(out, object)
 			})
+			if errors.Is(err, errElse) {
+				return nil
+			}
 			if err != nil {
 				return err
 			}
@@ -274,7 +386,8 @@ func (n *note) rest(r *record, e *end, out *guest.Printed) {
 }
 
 // fold writes down how a life has ended that ended of its own, with what is in the pod's
-// log, and drops the pod: nothing runs in it, and its node forgets it.
+// log, and drops the pod: nothing runs in it, and its node forgets it. That of one that has
+// failed stays as long as the cluster has it, for who wants to know more.
 func (p *Provider) fold(ctx context.Context, r *record) error {
 	if r.note.State != atoll.StateRunning {
 		return nil
@@ -296,7 +409,7 @@ func (p *Provider) fold(ctx context.Context, r *record) error {
 	if errors.Is(err, errElse) {
 		return nil
 	}
-	if err != nil || r.pod == nil {
+	if err != nil || r.pod == nil || r.State == atoll.StateFailed {
 		return err
 	}
 	return p.maker.rest(ctx, r.pod)

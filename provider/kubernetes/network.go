@@ -63,6 +63,9 @@ func egress(n atoll.Network) []networkingv1.NetworkPolicyEgressRule {
 			block(prefix.String())
 		}
 	}
+	if len(to) == 0 { // a rule without peers is one for all of them
+		return nil
+	}
 	rules := []networkingv1.NetworkPolicyEgressRule{{To: to}}
 	if n.Mode == atoll.NetworkOn { // names are known by the cluster's own server of them
 		dns := networkingv1.NetworkPolicyPeer{

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +38,7 @@ func endOf(pod *corev1.Pod, limits atoll.Resources) *end {
 	if !ended(pod) {
 		return nil
 	}
-	e := &end{exit: atoll.Exit{Code: 137}, at: time.Now()}
+	e := &end{exit: atoll.Exit{Code: 137}, at: lastChange(pod)}
 	if c := container(pod); c != nil && c.State.Terminated != nil {
 		t := c.State.Terminated
 		e.at, e.exit.Code = t.FinishedAt.Time, int(t.ExitCode)
@@ -92,15 +93,41 @@ func sentence(reason string) string {
 
 // away is why a pod that runs cannot be reached, as far as is known; "" if it can.
 func away(pod *corev1.Pod) string {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && c.Reason == "" { // no node says that of a pod of its own
-			return "its node " + pod.Spec.NodeName + " does not answer"
-		}
+	if nodeAway(pod) {
+		return "its node " + pod.Spec.NodeName + " does not answer"
 	}
 	if pod.DeletionTimestamp != nil {
 		return "its pod is being deleted"
 	}
 	return ""
+}
+
+// lostTime is how long after a pod was to be gone its node counts as one that does not come
+// back.
+const lostTime = 30 * time.Second
+
+// lost reports whether a pod was deleted, and a node that does not answer ought to have
+// ended it long since: it stays as long as the node is known, which may be for ever.
+func lost(pod *corev1.Pod, now time.Time) bool {
+	return pod.DeletionTimestamp != nil && now.After(pod.DeletionTimestamp.Add(lostTime)) && nodeAway(pod)
+}
+
+// nodeAway reports whether a pod's node does not answer.
+func nodeAway(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && c.Reason == "" // no node says that of a pod of its own
+	})
+}
+
+// lastChange is when something of a pod was last said to be otherwise.
+func lastChange(pod *corev1.Pod) time.Time {
+	last := pod.CreationTimestamp.Time
+	for _, c := range pod.Status.Conditions {
+		if c.LastTransitionTime.After(last) {
+			last = c.LastTransitionTime.Time
+		}
+	}
+	return last
 }
 
 // imageOf is the image of a sandbox's pod, called ref, by its digest; "" while that is

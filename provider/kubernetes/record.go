@@ -23,18 +23,20 @@ type note struct {
 	// State is StateCreating, StateCreated, StateRunning of one whose pod says how it is,
 	// or how it has come to its end.
 	State   atoll.State `json:"state"`
-	Pod     types.UID   `json:"pod,omitempty"`    // of its last life
-	Until   time.Time   `json:"until,omitzero"`   // while it is being made: nobody is at it any more after that
-	Expires time.Time   `json:"expires,omitzero"` // when its time is over
-	Image   string      `json:"image,omitempty"`  // of its last life, by its digest
-	Started time.Time   `json:"started,omitzero"` // its last life was
-	Stopped time.Time   `json:"stopped,omitzero"` // it was, of one that has come to its end
-	Exit    *atoll.Exit `json:"exit,omitempty"`   // of its main process
-	Reason  string      `json:"reason,omitempty"` // of its end
-	Idle    bool        `json:"idle,omitempty"`   // it was stopped because nobody used it
-	Volume  bool        `json:"volume,omitempty"` // it has a data volume
-	Stdout  int64       `json:"stdout,omitempty"` // how much its main process had written when it ended
-	Stderr  int64       `json:"stderr,omitempty"` // of which the last is in the record
+	Pod     types.UID   `json:"pod,omitempty"`     // of its last life
+	Starter string      `json:"starter,omitempty"` // who starts it at the moment: another one each time
+	Until   time.Time   `json:"until,omitzero"`    // while it is being made, or started: nobody is at it any more after that
+	Over    bool        `json:"over,omitempty"`    // its time is, and it is being removed: nobody gives it more
+	Expires time.Time   `json:"expires,omitzero"`  // when its time is over
+	Image   string      `json:"image,omitempty"`   // of its last life, by its digest
+	Started time.Time   `json:"started,omitzero"`  // its last life was
+	Stopped time.Time   `json:"stopped,omitzero"`  // it was, of one that has come to its end
+	Exit    *atoll.Exit `json:"exit,omitempty"`    // of its main process
+	Reason  string      `json:"reason,omitempty"`  // of its end
+	Idle    bool        `json:"idle,omitempty"`    // it was stopped because nobody used it
+	Volume  bool        `json:"volume,omitempty"`  // it has a data volume
+	Stdout  int64       `json:"stdout,omitempty"`  // how much its main process had written when it ended
+	Stderr  int64       `json:"stderr,omitempty"`  // of which the last is in the record
 }
 
 // The keys of a record.
@@ -177,6 +179,10 @@ func (r *record) live() {
 		r.end(end)
 		return
 	}
+	if lost(pod, time.Now()) {
+		st.State, st.Reason = atoll.StateFailed, away(pod)+", and its pod was deleted: start it again"
+		return
+	}
 	st.Ready = true
 	if why := away(pod); why != "" {
 		st.Ready, st.Reason = false, why
@@ -208,6 +214,15 @@ func (r *record) end(e *end) {
 	if st.State == atoll.StateFailed && st.Reason == "" {
 		st.Reason = fmt.Sprintf("its main process exited with code %d", exit.Code)
 	}
+}
+
+// starting reports whether somebody is at starting the sandbox.
+func (n *note) starting(now time.Time) bool { return n.Starter != "" && now.Before(n.Until) }
+
+// ended reports whether a sandbox has come to its end that was running when its record was
+// written.
+func (r *record) ended() bool {
+	return r.note.State == atoll.StateRunning && (r.State == atoll.StateStopped || r.State == atoll.StateFailed)
 }
 
 // encode writes a note into its object.

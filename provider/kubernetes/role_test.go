@@ -176,7 +176,7 @@ func tryAll(t *testing.T, as func(*kubernetes.Options)) {
 		t.Errorf("which place it is: %v", err)
 	}
 	ended := created(t, p, atoll.Spec{Cmd: []string{"/bin/busybox", "echo", "its last words"}})
-	becomes(t, ended, time.Minute, "stopped", func(st atoll.Status) bool { return st.State == atoll.StateStopped })
+	becomes(t, ended, 3*time.Minute, "stopped", func(st atoll.Status) bool { return st.State == atoll.StateStopped })
 	main, err := ended.Process(t.Context(), atoll.MainProcess)
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +197,7 @@ func bounded(t *testing.T, config *rest.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		err := core.ConfigMaps("default").Delete(context.Background(), "kube-root-ca.crt", metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
 		if apierrors.IsForbidden(err) {
 			break

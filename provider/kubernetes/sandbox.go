@@ -100,6 +100,9 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	defer s.p.sweeper.Rouse()
 	return s.locked(ctx, "extend", func(r *record) error {
 		return s.p.change(ctx, r, func(_ *corev1.ConfigMap, n *note) error {
+			if n.Over {
+				return atoll.E("extend", s.id, atoll.ErrNotFound, nil)
+			}
 			now := r.Status
 			now.Expires = n.Expires
 			st, err := now.Extended(ttl, time.Now())

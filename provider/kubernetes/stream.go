@@ -15,6 +15,8 @@ import (
 
 	"github.com/coder/websocket"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // A conn is the stdio of a program that a node executes in a pod, in messages over a
@@ -62,7 +64,7 @@ func dial(ctx context.Context, client *http.Client, at *url.URL) (*conn, error) 
 	return c, nil
 }
 
-// refusedUpgrade is what the API server says instead.
+// refusedUpgrade is what the API server says instead. Kinds: ErrDenied.
 func refusedUpgrade(resp *http.Response, err error) error {
 	if resp == nil || resp.Body == nil {
 		return err
@@ -70,7 +72,10 @@ func refusedUpgrade(resp *http.Response, err error) error {
 	var status metav1.Status
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // what there is of it
 	if json.Unmarshal(body, &status) == nil && status.Message != "" {
-		return errors.New(status.Message)
+		err = errors.New(status.Message)
+	}
+	if resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusUnauthorized {
+		return atoll.E("connect", "", atoll.ErrDenied, err)
 	}
 	return err
 }

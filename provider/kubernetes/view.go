@@ -340,6 +340,11 @@ func (v *view) pods(id, role string) []*corev1.Pod {
 	return slices.DeleteFunc(of[*corev1.Pod](v.pod, id), func(pod *corev1.Pod) bool { return pod.Labels[labelRole] != role })
 }
 
+// probes are the pods by which is found out what the cluster's network does.
+func (v *view) probes() []*corev1.Pod {
+	return slices.DeleteFunc(allOf[*corev1.Pod](v.pod), func(pod *corev1.Pod) bool { return pod.Labels[labelRole] != roleProbe })
+}
+
 // claims are all volumes.
 func (v *view) claims() []*corev1.PersistentVolumeClaim {
 	return allOf[*corev1.PersistentVolumeClaim](v.claim)

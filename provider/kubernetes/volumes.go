@@ -221,9 +221,24 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	}
 	ns, err := p.api.core.Namespaces().Get(ctx, p.namespace(project), get)
 	if err == nil && ns.Labels[labelOwner] == string(p.names) {
-		err = p.api.core.Namespaces().Delete(ctx, ns.Name, metav1.DeleteOptions{})
+		err = p.dropNamespace(ctx, ns.Name)
 	}
 	return p.failed(ctx, "remove project", project, gone(err))
+}
+
+// dropNamespace deletes a project's namespace, unless servers with another prefix have
+// something in it.
+func (p *Provider) dropNamespace(ctx context.Context, name string) error {
+	others := metav1.ListOptions{LabelSelector: labelOwner + "," + labelOwner + "!=" + string(p.names), Limit: 1}
+	records, err := p.api.core.ConfigMaps(name).List(ctx, others)
+	if err != nil || len(records.Items) > 0 {
+		return err
+	}
+	claims, err := p.api.core.PersistentVolumeClaims(name).List(ctx, others)
+	if err != nil || len(claims.Items) > 0 {
+		return err
+	}
+	return p.api.core.Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
 }
 
 var (

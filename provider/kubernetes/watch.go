@@ -56,7 +56,7 @@ func (e *events) changed(id string) {
 		return
 	}
 	r := e.p.read(object)
-	if over := r.State == atoll.StateStopped || r.State == atoll.StateFailed; over && r.note.State == atoll.StateRunning || !r.due().IsZero() {
+	if r.ended() || r.stray() != nil || !r.due().IsZero() {
 		e.p.sweeper.Rouse()
 	}
 	switch {
