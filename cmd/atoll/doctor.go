@@ -64,9 +64,10 @@ func newDoctor(a *app) *cobra.Command {
 		Long: `Doctor tries every provider, and every driver of virtual machines, and says which
 provider makes the sandboxes that name none, and why that one. Its exit code is
 0 when the provider in use works here, and what runs programs of sandbox_run
-(compute.backend), else 1; where url names a server, what
-counts is whether that can be used. Those that providers does not list are used
-only when --provider names them, and then by this program alone.`,
+(compute.backend) does or was not tried, as Dagger's CLI would have to start it,
+else 1; where url names a server, what counts is whether that can be used. Those
+that providers does not list are used only when --provider names them, and then
+by this program alone.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -170,7 +171,7 @@ func (a *app) examine(ctx context.Context, cfg *config.Config, e config.Entry, u
 	}
 	p, err := e.Open(cfg, config.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		d.Probe = atoll.Probe{Reason: causeOf(err).Error()}
+		d.Probe = atoll.Probe{Reason: causeOf(err).Error(), Fix: "mend what it names: atoll config shows what is set, and where"}
 		return d
 	}
 	info := p.Info()
@@ -252,10 +253,13 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 }
 
 func verdict(p atoll.Probe) string {
-	if p.OK {
-		return "works"
+	switch {
+	case !p.OK:
+		return "does not work here"
+	case p.Reason != "": // why that is not known
+		return "not tried"
 	}
-	return "does not work here"
+	return "works"
 }
 
 func printProbe(b *strings.Builder, what string, p atoll.Probe) {

@@ -105,15 +105,21 @@ func atollOut(t *testing.T, env []string, args ...string) string {
 
 // Whoever comes back after the idle timeout has another sandbox, and is told.
 func TestMCPIdle(t *testing.T) {
-	c := startMCP(t, mcpEnv(t), "--idle-timeout", "1s")
+	c := startMCP(t, mcpEnv(t), "--idle-timeout", "10s")
 	first := c.call("sandbox_open", nil)["sandbox_id"]
 	c.call("sandbox_fs_write", map[string]any{"path": "f", "content": "x"})
-	time.Sleep(3 * time.Second)
-	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_fs_read", Arguments: map[string]any{"path": "f"}})
-	if err != nil {
-		t.Fatal(err)
+	var r *sdk.CallToolResult
+	for range 4 { // whoever comes before it has gone keeps it
+		time.Sleep(13 * time.Second)
+		var err error
+		if r, err = c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_fs_read", Arguments: map[string]any{"path": "f"}}); err != nil {
+			t.Fatal(err)
+		}
+		if r.IsError {
+			break
+		}
 	}
-	const want = "The sandbox was gone (it goes when nobody uses it for 1s, and after 4h0m0s): this is a new one, without the files of that. In it: "
+	const want = "The sandbox was gone (it goes when nobody uses it for 10s, and after 4h0m0s): this is a new one, without the files of that. In it: "
 	if text := r.Content[0].(*sdk.TextContent).Text; !r.IsError || !strings.Contains(text, want) {
 		t.Errorf("sandbox_fs_read: %s", text)
 	}
@@ -126,23 +132,41 @@ func TestMCPIdle(t *testing.T) {
 // The image of the agent's sandbox is that of programs on Dagger, too, unless no engine
 // could pull it.
 func TestMCPDagger(t *testing.T) {
-	cli := filepath.Join(t.TempDir(), "cli")
-	if err := os.WriteFile(cli, []byte("#!/bin/sh\necho there is no engine >&2\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	cli := filepath.Join(dir, "cli")
+	for name, text := range map[string]string{
+		cli:                             "#!/bin/sh\necho there is no engine >&2\nexit 1\n",
+		filepath.Join(dir, "python.md"): "---\nmodel: x\nsandbox:\n  runtime: python\n---\n",
+		filepath.Join(dir, "image.md"):  "---\nmodel: x\nsandbox:\n  runtime: busybox:1\n---\n",
+		filepath.Join(dir, "code.md"):   "---\nmodel: x\nsandbox:\n  mode: code\n---\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for _, image := range []string{"host", "/srv/root", "busybox:1"} {
-		env := slices.Concat(atEnv(t), []string{"ATOLL_PROVIDERS=local", "ATOLL_COMPUTE_BACKEND=dagger", "ATOLL_DAGGER_CLI=" + cli, "ATOLL_DAGGER_ENGINE=tcp://nowhere", "ATOLL_DOCKER_GUEST=" + cli})
-		c := startMCP(t, env, "--image", image)
+	env := slices.Concat(atEnv(t), []string{"ATOLL_PROVIDERS=local", "ATOLL_COMPUTE_BACKEND=dagger", "ATOLL_DAGGER_CLI=" + cli, "ATOLL_DAGGER_ENGINE=tcp://nowhere", "ATOLL_DOCKER_GUEST=/bin/true"})
+	for _, args := range [][]string{
+		{"--image", "host"}, {"--image", "/srv/root"}, {"--image", "busybox:1"},
+		{"--image", "host", "--agent", filepath.Join(dir, "python.md")}, {"--image", "host", "--agent", filepath.Join(dir, "image.md")},
+		{"--image", "busybox:1", "--agent", filepath.Join(dir, "python.md")},
+	} {
+		c := startMCP(t, env, args...)
 		r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_run", Arguments: map[string]any{"runtime": "bash", "code": "true"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		// The engine was asked: what it cannot pull is refused before that.
 		if text := r.Content[0].(*sdk.TextContent).Text; !strings.Contains(text, "there is no engine") {
-			t.Errorf("--image %s: %s", image, text)
+			t.Errorf("%q: %s", args, text)
 		}
 		c.hangUp()
 	}
+	// An agent with a sandbox has it of that image all the same.
+	c := startMCP(t, env, "--image", "host", "--agent", filepath.Join(dir, "code.md"))
+	if out := c.call("sandbox_exec", map[string]any{"command": "echo here"}); out["stdout"] != "here\n" {
+		t.Errorf("it gives %v", out)
+	}
+	c.hangUp()
 }
 
 // Nothing but MCP is on stdout, however much there is to log; and nothing is left.

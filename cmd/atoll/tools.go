@@ -60,9 +60,9 @@ func (a *app) newKit(cfg *config.Config, b toolbench) (*tool.Kit, error) {
 		opts.Images.Shortcuts[""], opts.Sandbox.Image = image, ""
 		// An image of this machine's is for sandboxes alone, whatever else runs programs.
 		opts.OwnPrograms = opts.Compute == nil || !frontmatter.OfMachine(image)
-		if b.agent != nil { // who starts us knows better than the file
-			agent := *b.agent
-			agent.Runtime, opts.Agent = "", &agent
+		if agent := b.agent; agent != nil && (opts.OwnPrograms || agent.Mode != frontmatter.ModeCompute) { // who starts us knows better than the file
+			with := *agent
+			with.Runtime, opts.Agent = "", &with
 		}
 	}
 	return tool.New(b.provider, opts)

@@ -49,7 +49,8 @@ type Options struct {
 	// OpenNetwork has the jobs run that are to have a network. They reach what the
 	// engine's containers do, which may be its host and all around it.
 	OpenNetwork bool
-	// Guest returns the guest's program. It is called before the first job, and what it
+	// Guest returns the guest's program, for a machine like this one, as the engine's is to
+	// be. It is called before the first job, and what it
 	// returns is written to a file in Dir, which is made. Jobs are there, too, while they
 	// run.
 	Guest func() ([]byte, error)
@@ -69,7 +70,8 @@ type Backend struct {
 	guest string // path of the program; "" until it is needed
 }
 
-// New returns a Backend, and starts nothing. What it cannot do is ErrUnsupported to its
+// New returns a Backend, and starts nothing. It removes from Dir what others have left there
+// who were killed. What it cannot do is ErrUnsupported to its
 // Run: limits of memory, CPUs, processes and disk, which Dagger has none of; networks
 // other than none and, with OpenNetwork, on; all that is for sandboxes that stay. A program
 // without a network has no loopback either: Dagger gives every container a network, and
@@ -77,6 +79,9 @@ type Backend struct {
 func New(opts Options) *Backend {
 	if opts.Patience == 0 {
 		opts.Patience = DefaultPatience
+	}
+	if opts.Dir != "" {
+		tidy(opts.Dir)
 	}
 	return &Backend{opts: opts}
 }
@@ -176,7 +181,7 @@ func outcomeSize(job *compute.Job) int64 {
 	return 2*(2*job.MaxOutput+job.MaxContent) + int64(job.MaxFiles+1)*64<<10 + 1<<20
 }
 
-// platform is that of containers.
+// platform is that of containers, which the guest's program is for.
 const platform = dagger.Platform("linux/" + runtime.GOARCH)
 
 // An imageConfig is what an image says of its programs.
@@ -264,15 +269,20 @@ func refuse(format string, args ...any) error {
 func (b *Backend) Close() error { return nil }
 
 // Probe says whether the engine answers, without a program. One that the CLI would have to
-// start first is not asked: that pulls an image, and runs it with all privileges.
+// start first is not asked: that pulls an image, and runs it with all privileges. The Probe
+// is OK then unless there is nothing to start one with, and has a Reason all the same.
 func (b *Backend) Probe(ctx context.Context) atoll.Probe {
-	var notes []string
+	p := atoll.Probe{OK: true}
 	if b.startsEngine() {
 		cli, err := b.cli()
+		if err == nil {
+			err = b.canStart()
+		}
 		if err != nil {
 			return b.unfit(err)
 		}
-		notes = append(notes, fmt.Sprintf("no engine was asked, as dagger.engine names none that runs: for the first program %s starts one with docker, privileged, from an image that it pulls, which takes minutes", cli))
+		p.Reason = fmt.Sprintf("no engine was asked, as dagger.engine names none that runs: for the first program %s starts one with docker or the like, privileged, from an image that it pulls, which takes minutes", cli)
+		p.Fix = "set dagger.engine to where one runs, or run a program"
 	} else {
 		s, err := b.connect(ctx)
 		if err != nil {
@@ -285,16 +295,16 @@ func (b *Backend) Probe(ctx context.Context) atoll.Probe {
 		if err != nil {
 			return b.unfit(unavailable("the engine does not answer: %v", err))
 		}
-		notes = append(notes, fmt.Sprintf("engine %s, by %s", version, s.by))
+		p.Notes = append(p.Notes, fmt.Sprintf("engine %s, by %s", version, s.by))
 	}
-	notes = append(notes,
+	p.Notes = append(p.Notes,
 		"a program costs nothing but the engine's work and disk, which are yours",
 		"programs have no limits of memory, CPUs and processes: Dagger has none",
 		"what programs have made stays in the engine's cache until that removes it, where no other program finds it")
 	if b.opts.OpenNetwork {
-		notes = append(notes, "programs with a network reach what the engine's containers do (dagger.open_network)")
+		p.Notes = append(p.Notes, "programs with a network reach what the engine's containers do (dagger.open_network)")
 	}
-	return atoll.Probe{OK: true, Notes: notes}
+	return p
 }
 
 // unfit is what a Probe says that has found err.
@@ -309,7 +319,7 @@ func (b *Backend) unfit(err error) atoll.Probe {
 	case missing != nil:
 		p.Fix = "install Dagger's CLI, or set dagger.cli to its path"
 	case b.startsEngine():
-		p.Fix = "set dagger.engine to where one runs"
+		p.Fix = "set dagger.engine to where one runs, or install docker"
 	}
 	return p
 }

@@ -283,10 +283,12 @@ func (e *engine) noSockets(t *testing.T) {
 	e.prints(t, e.spec, `nc -w 1 127.0.0.1 1 2>&1 | grep -c 'not supported'; ping -c 1 127.0.0.1 2>&1 | grep -cE 'not (supported|permitted)'`, "1\n1\n")
 }
 
-// What a program writes where its outcome is to be does not become it.
+// What a program writes where its outcome is to be does not become it, nor does what it has
+// left in the background go on to.
 func (e *engine) forged(t *testing.T) {
 	e.prints(t, e.spec, `cd /.atoll/job && echo '{"kind":"not_found"}' >outcome.json; mkdir -p /tmp/x; echo real`, "real\n")
 	e.prints(t, e.spec, `cd /.atoll/job && mkdir -p outcome.json/full && ln -s /etc/passwd link; echo real`, "real\n")
+	e.prints(t, e.spec, `cd /.atoll/job && for i in 1 2 3; do setsid sh -c 'trap "" TERM HUP; while :; do echo "{\"kind\":\"not_found\"}" >outcome.json; done' >/dev/null 2>&1 & done; echo real`, "real\n")
 }
 
 func (e *engine) probe(t *testing.T) {

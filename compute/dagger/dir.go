@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 )
 
 // program is the path of the guest's program, which sessions send to the engine. It
-// writes it if it is not there.
+// writes it if it is not there. Kinds: ErrUnavailable.
 func (b *Backend) program() (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -26,24 +27,28 @@ func (b *Backend) program() (string, error) {
 		return b.guest, nil
 	}
 	program, err := b.opts.Guest()
+	if err == nil {
+		err = guest.Fits(program, runtime.GOARCH)
+	}
 	if err != nil {
 		return "", atoll.E("run", "", atoll.ErrUnavailable, err)
 	}
-	path := filepath.Join(b.opts.Dir, fmt.Sprintf("guest-%.12x", sha256.Sum256(program)))
+	path := filepath.Join(b.opts.Dir, fmt.Sprintf(guestPrefix+"%.12x", sha256.Sum256(program)))
 	if !inUse(path) {
 		if err := write(path, program); err != nil {
 			return "", atoll.E("run", "", atoll.ErrUnavailable, err)
 		}
 	}
-	tidy(b.opts.Dir)
 	b.guest = path
 	return path, nil
 }
 
 const (
-	jobsDir    = "jobs"
-	lockSuffix = ".lock"
-	keepTime   = 7 * 24 * time.Hour // of guests that nobody has used
+	jobsDir     = "jobs"
+	lockSuffix  = ".lock"
+	guestPrefix = "guest-"
+	newPrefix   = "new-"             // of what is to be one
+	keepTime    = 7 * 24 * time.Hour // of guests that nobody has used
 )
 
 // inUse reports whether a guest is there, and says in its time that it is used: not at
@@ -59,26 +64,34 @@ func inUse(path string) bool {
 // tidy removes what those have left who were killed, jobs with code and variables in them,
 // and guests of other versions. What cannot be removed stays for the next one.
 func tidy(dir string) {
-	locks, _ := filepath.Glob(filepath.Join(dir, jobsDir, "*"+lockSuffix))
-	for _, name := range locks {
-		lock, err := disk.TryLockExisting(name)
-		if err != nil {
-			continue // it is in use
+	jobs, _ := os.ReadDir(filepath.Join(dir, jobsDir))
+	for _, e := range jobs {
+		if job, ok := strings.CutSuffix(filepath.Join(dir, jobsDir, e.Name()), lockSuffix); ok {
+			tidyJob(job)
 		}
-		if err := disk.RemoveAll(strings.TrimSuffix(name, lockSuffix)); err != nil {
-			lock.Release()
+	}
+	files, _ := os.ReadDir(dir)
+	for _, e := range files {
+		if !strings.HasPrefix(e.Name(), guestPrefix) && !strings.HasPrefix(e.Name(), newPrefix) {
 			continue
 		}
-		_ = lock.Remove()
-	}
-	for _, pattern := range []string{"guest-*", "new-*"} {
-		guests, _ := filepath.Glob(filepath.Join(dir, pattern))
-		for _, name := range guests {
-			if info, err := os.Stat(name); err == nil && time.Since(info.ModTime()) > keepTime {
-				_ = os.Remove(name)
-			}
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > keepTime {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
+}
+
+// tidyJob removes a job that nobody runs any more.
+func tidyJob(job string) {
+	lock, err := disk.TryLockExisting(job + lockSuffix)
+	if err != nil {
+		return // it is in use
+	}
+	if err := disk.RemoveAll(job); err != nil {
+		lock.Release()
+		return
+	}
+	_ = lock.Remove()
 }
 
 // write writes a program, which others see as a whole and executable.
@@ -86,7 +99,7 @@ func write(path string, program []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "new-*")
+	f, err := os.CreateTemp(filepath.Dir(path), newPrefix+"*")
 	if err != nil {
 		return err
 	}

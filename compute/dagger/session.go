@@ -44,12 +44,43 @@ const (
 
 // connect opens a session. It blocks until the engine answers. Kinds: ErrUnavailable.
 func (b *Backend) connect(ctx context.Context) (*session, error) {
+	s, err := b.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.fits(ctx, b.opts.Patience); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// fits asks the engine what its machine is, for so long at most: the guest's program is to
+// run there, and by an emulator it has no filter of system calls.
+func (s *session) fits(ctx context.Context, patience time.Duration) error {
+	patient, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	is, err := s.client.DefaultPlatform(patient)
+	if err != nil {
+		if ctx.Err() == nil && patient.Err() != nil { // a limit of ours, and not the caller's
+			err = fmt.Errorf("it has not after %s", patience)
+		}
+		return unavailable("the engine does not answer: %w", with(err, s.said()))
+	}
+	if !strings.HasPrefix(string(is)+"/", string(platform)+"/") { // a variant may follow
+		return unavailable("the engine is on %s, and this machine, whose guest is to run there, is %s: use an engine on a machine like this one", is, platform)
+	}
+	return nil
+}
+
+// open is connect without a word from the engine.
+func (b *Backend) open(ctx context.Context) (*session, error) {
 	if b.inSession() {
 		c, err := outer()
 		if err != nil {
 			return nil, err
 		}
-		return open(ctx, c, "the session that this program is in", func() error { return nil })
+		return newSession(ctx, c, "the session that this program is in", func() error { return nil })
 	}
 	cli, err := b.cli()
 	if err != nil {
@@ -59,7 +90,7 @@ func (b *Backend) connect(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(ctx, c, cli, c.stderr.err)
+	return newSession(ctx, c, cli, c.stderr.err)
 }
 
 // inSession reports whether the session is used that this program was started in.
@@ -70,11 +101,32 @@ func (b *Backend) inSession() bool {
 // startsEngine reports whether the CLI starts an engine for itself: where it is named by
 // none but an image, as it is when nobody has named one.
 func (b *Backend) startsEngine() bool {
-	scheme, _, _ := strings.Cut(cmp.Or(b.opts.Engine, os.Getenv(engineVar)), "://")
+	scheme := b.scheme()
 	return !b.inSession() && (scheme == "" || strings.Contains(scheme, "image"))
 }
 
-func open(ctx context.Context, c engineconn.EngineConn, by string, said func() error) (*session, error) {
+// scheme is that of the engine's URL, "" if it has none.
+func (b *Backend) scheme() string {
+	scheme, _, _ := strings.Cut(cmp.Or(b.opts.Engine, os.Getenv(engineVar)), "://")
+	return scheme
+}
+
+// canStart is an error if the CLI has nothing to start an engine with. Old ones know
+// docker alone, which is not to be told from here.
+func (b *Backend) canStart() error {
+	engines := []string{"docker", "podman", "nerdctl", "finch", "container"}
+	if b.scheme() == "docker-image" {
+		engines = engines[:1]
+	}
+	for _, name := range engines {
+		if _, err := exec.LookPath(name); err == nil {
+			return nil
+		}
+	}
+	return unavailable("dagger.engine names no engine that runs, and PATH has nothing that the CLI starts one with, like docker")
+}
+
+func newSession(ctx context.Context, c engineconn.EngineConn, by string, said func() error) (*session, error) {
 	client, err := dagger.Connect(ctx, dagger.WithConn(c))
 	if err != nil {
 		return nil, errors.Join(unavailable("%w", err), c.Close())

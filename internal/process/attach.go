@@ -81,7 +81,8 @@ func (a *attachment) part(why error) {
 // ReturnTime is how long nothing of a process's output is dropped after a writer of an
 // attachment has failed, or its ctx was ended, with an ErrUnavailable that is no
 // cancellation: whoever was lost may attach again where he was, and finds all. Until then the process waits when it
-// has printed more than Command.OutputLimit.
+// has printed more than Command.OutputLimit. Who attaches where he was, or a little before, is taken for him, and ends
+// that time; also if it was before he was missed, unless from the start or from now on.
 const ReturnTime = 10 * time.Second
 
 // copy delivers until every stream has ended, a writer fails or ctx ends. When

@@ -108,7 +108,7 @@ func (b *buffer) String() string {
 // eventually polls, because what it waits for happens in other processes.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)

@@ -215,6 +215,7 @@ func (r *ring) status() atoll.StreamStatus {
 func (r *ring) attach(from int64, noFollow bool, wake chan struct{}) (*reader, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	first := from == atoll.FromNow || from <= r.start
 	if from == atoll.FromNow {
 		from = r.end
 	}
@@ -228,17 +229,22 @@ func (r *ring) attach(from int64, noFollow bool, wake chan struct{}) (*reader, b
 	if r.readers == nil {
 		r.readers = make(map[*reader]struct{}, 1)
 	}
-	r.follow(rd)
+	r.follow(rd, first)
 	r.readers[rd] = struct{}{}
 	r.held = false
 	return rd, true
 }
 
 // follow has rd be in the place of a reader that was where rd begins: one that was lost, or
-// is, and has not been missed.
-func (r *ring) follow(rd *reader) {
+// is, and has not been missed. One that is first, with the oldest byte that is kept or with
+// what comes from now on, is a new one beside those that are there, or comes after one that
+// is known to be lost.
+func (r *ring) follow(rd *reader, first bool) {
 	var best *reader
 	for old := range r.readers {
+		if first && !old.lost {
+			continue
+		}
 		if !old.heir && rd.pos <= old.pos && old.pos-rd.pos <= r.behind() &&
 			(best == nil || old.lost && !best.lost || old.lost == best.lost && old.pos < best.pos) {
 			best = old

@@ -276,3 +276,36 @@ func TestRingKeepsForWhoWasLost(t *testing.T) {
 		}
 	})
 }
+
+// Who looks on from the beginning, or from now on, is not in the place of one who is there:
+// what that one has not had is kept when he is lost.
+func TestRingKeepsBesideOthers(t *testing.T) {
+	for name, from := range map[string]int64{"start": 0, "now": atoll.FromNow} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const limit = 1 << 20
+				r := newRing(limit)
+				rd, _ := r.attach(0, false, make(chan struct{}, 1))
+				r.write(make([]byte, 1024))
+				if got, _ := drainReader(rd); len(got) != 1024 {
+					t.Fatalf("it reads %d bytes", len(got))
+				}
+				other, _ := r.attach(from, false, make(chan struct{}, 1))
+				rd.lose(time.Minute)
+				other.detach()
+				written := make(chan struct{})
+				go func() {
+					r.write(make([]byte, 2*limit))
+					close(written)
+				}()
+				synctest.Wait()
+				again, _ := r.attach(1024, false, make(chan struct{}, 1))
+				if _, gap := drainReader(again); gap > 0 {
+					t.Errorf("it has a gap of %d bytes when it comes again", gap)
+				}
+				again.detach()
+				<-written
+			})
+		})
+	}
+}

@@ -96,7 +96,7 @@ func (e *Engine) start(await func() error, prepare string, program ...string) er
 		"-c", `mount --make-rprivate / && mount -t proc proc /proc && busybox ip link set lo up || exit
 		` + prepare + `
 		{ cat <&3; echo >"$0/end"; kill $(cat "$0/pid"); } & # cat until the tests have ended
-		until [ -e "$0/end" ] || [ ! -d "$0" ]; do "$@" & wait $!; rm -f "$0/pid"; done; wait`, e.Dir,
+		until [ -e "$0/end" ] || [ ! -d "$0" ]; do "$@" & wait $!; rm -f "$0/pid"; sleep 0.1; done; wait`, e.Dir,
 	}, program...)...)
 	log, err := os.Create(e.At("log"))
 	if err != nil {
@@ -128,7 +128,7 @@ func (e *Engine) start(await func() error, prepare string, program ...string) er
 }
 
 // startTime is how long an engine may take to answer.
-const startTime = time.Minute
+const startTime = 4 * time.Minute
 
 // Await waits until it answers.
 func (e *Engine) Await() error {
@@ -271,17 +271,27 @@ func (e *Engine) forward() {
 	}
 }
 
-// End ends it, as far as it was started, and removes all that it had.
+// endTime is how long an engine may take to end.
+const endTime = 2 * time.Minute
+
+// End ends it, as far as it was started, and removes all that it had. One that does not end
+// in time is killed, with all that is in its namespaces, and that is an error.
 func (e *Engine) End() error {
 	if e.tether != nil {
 		e.tether.Close()
 	}
+	var late error
 	if e.cmd != nil && e.cmd.Process != nil {
+		kill := time.AfterFunc(endTime, func() { _ = e.cmd.Process.Kill() })
 		_ = e.cmd.Wait() // with the signal
+		if !kill.Stop() {
+			text, _ := os.ReadFile(e.At("log"))
+			late = fmt.Errorf("it has not ended within %s, and is killed\n%s", endTime, text)
+		}
 	}
 	if e.tcp != nil {
 		e.tcp.Close()
 		e.work.Wait()
 	}
-	return errors.Join(testenv.DropCgroups(filepath.Base(e.Dir), 0), os.RemoveAll(e.Dir))
+	return errors.Join(late, testenv.DropCgroups(filepath.Base(e.Dir), 0), os.RemoveAll(e.Dir))
 }

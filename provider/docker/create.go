@@ -7,7 +7,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -272,17 +271,9 @@ func (c *creation) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	caller := ctx
 	return settled(ctx, func(ctx context.Context) error {
-		create := client.ContainerCreateOptions{Name: c.p.names.container(c.spec.ID), Config: config, HostConfig: host}
-		made, err := c.p.engine.ContainerCreate(ctx, create)
-		// The engine goes on with what it was told by a program that has died since: then
-		// there is something now that was not there before.
-		for end := time.Now().Add(lateTime); nameTaken(err) && time.Now().Before(end); time.Sleep(latePause) {
-			if err := c.vacant(ctx); err != nil {
-				return err
-			}
-			made, err = c.p.engine.ContainerCreate(ctx, create)
-		}
+		made, err := c.makeNamed(ctx, caller, client.ContainerCreateOptions{Name: c.p.names.container(c.spec.ID), Config: config, HostConfig: host})
 		switch {
 		case nameTaken(err):
 			return atoll.Errorf("create", c.spec.ID, atoll.ErrAlreadyExists, "a container of this name is there already: %w", err)
@@ -294,17 +285,6 @@ func (c *creation) make(ctx context.Context) error {
 		c.container = made.ID
 		return nil
 	})
-}
-
-// How long the engine may take for what one that has died told it, and between two looks.
-const (
-	lateTime  = 10 * time.Second
-	latePause = 50 * time.Millisecond
-)
-
-// nameTaken reports whether there is a container of that name, or is about to be.
-func nameTaken(err error) bool {
-	return cerrdefs.IsConflict(err) || err != nil && strings.Contains(err.Error(), "that name is already in use") // podman's words
 }
 
 // furnish prepares the container for what no guest does.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
@@ -54,6 +55,11 @@ const (
 // ours selects the containers of this server's sandboxes.
 func (n names) ours() client.Filters {
 	return client.Filters{}.Add("label", labelAtoll+"=true").Add("label", labelOwner+"="+string(n)).Add("label", labelSession)
+}
+
+// ofSandbox reports whether a container is that of a sandbox of this server's.
+func (n names) ofSandbox(id string, c *container.InspectResponse) bool {
+	return c.Config != nil && c.Config.Labels[labelSession] == id && c.Config.Labels[labelOwner] == string(n)
 }
 
 // installs are the labels of what fills the volume of the guest.

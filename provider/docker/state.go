@@ -31,7 +31,7 @@ func (p *Provider) inspect(ctx context.Context, op, id string) (*record, error) 
 		return nil, p.failed(ctx, op, id, err)
 	}
 	c := &found.Container
-	if c.Config == nil || c.State == nil || c.Config.Labels[labelSession] != id || c.Config.Labels[labelOwner] != string(p.names) {
+	if c.State == nil || !p.names.ofSandbox(id, c) {
 		return nil, atoll.E(op, id, atoll.ErrNotFound, nil) // not one of ours
 	}
 	f, err := p.facts(ctx)

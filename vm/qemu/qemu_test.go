@@ -133,7 +133,7 @@ func TestHurry(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Kill()
-	if all := nice(t, h.ID); slices.Min(all) != -20 {
+	if all := nice(t, h.ID); len(all) == 0 || slices.Min(all) != -20 {
 		t.Errorf("as it starts its threads have %v", all)
 	}
 	conn, err := m.Dial(t.Context(), vm.PortControl) // as soon as the guest is up
@@ -141,9 +141,9 @@ func TestHurry(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		all := nice(t, h.ID)
-		if slices.Max(all) == 0 && slices.Min(all) == 0 {
+		if len(all) > 0 && slices.Max(all) == 0 && slices.Min(all) == 0 {
 			break
 		}
 		if time.Now().After(end) {
