@@ -102,7 +102,7 @@ func (m *Modal) profile() (modalProfile, error) {
 	}
 	var all map[string]modalProfile
 	if err := toml.Unmarshal(data, &all); err != nil {
-		return modalProfile{}, fmt.Errorf("%s: %w", file, err)
+		return modalProfile{}, fmt.Errorf("%s: %w: mend it, or move it away and run modal token new", file, err)
 	}
 	if m.Profile != "" {
 		p, ok := all[m.Profile]

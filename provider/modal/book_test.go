@@ -13,6 +13,7 @@ import (
 	"time"
 
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+	"google.golang.org/grpc"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/fakemodal"
@@ -161,6 +162,50 @@ func TestBookShowsAll(t *testing.T) {
 	}
 	stop()
 	work.Wait()
+}
+
+// A skipping is the protocol of a service that lists all of a Dict but the entry that has just
+// been written.
+type skipping struct {
+	pb.ModalClientClient
+	key string
+}
+
+func (s skipping) DictContents(ctx context.Context, req *pb.DictContentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[pb.DictEntry], error) {
+	stream, err := s.ModalClientClient.DictContents(ctx, req, opts...)
+	return skippingStream{stream, s.key}, err
+}
+
+type skippingStream struct {
+	grpc.ServerStreamingClient[pb.DictEntry]
+	key string
+}
+
+func (s skippingStream) Recv() (*pb.DictEntry, error) {
+	for {
+		entry, err := s.ServerStreamingClient.Recv()
+		if err != nil || string(entry.GetKey()) != s.key {
+			return entry, err
+		}
+	}
+}
+
+// Who comes new sees also what others turn while he reads.
+func TestBookIsTurnedWhileItIsRead(t *testing.T) {
+	_, open := books(t)
+	writer, reader := open(), open()
+	const turned = 3
+	for range turned {
+		if err := add(t.Context(), writer, "one"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	of := subject("k", "one")
+	reader.service.pb = skipping{reader.service.pb, string(entryKey(of, turned))}
+	all, err := reader.all(t.Context())
+	if at := all[of]; err != nil || at == nil || at.Number != turned || len(all) != 1 {
+		t.Errorf("it has %+v, %v", all, err)
+	}
 }
 
 // entries are the keys of a book's Dict.

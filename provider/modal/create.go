@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -85,6 +86,9 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 		return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "memory %s: Modal has no less than %s", r.Memory, atoll.Bytes(leastMemory))
 	}
 	for _, m := range spec.Mounts {
+		if overGuest(m.Target) {
+			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "mount %s: Atoll's program for sandboxes is there: mount it elsewhere", m.Target)
+		}
 		if slices.ContainsFunc(p.opts.Buckets, func(b Bucket) bool { return b.Path == path.Clean(m.Target) }) {
 			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "mount %s: a bucket of modal.buckets is mounted there", m.Target)
 		}
@@ -95,6 +99,10 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 	}
 	return nil
 }
+
+// overGuest reports whether what is mounted there would hide the guest, or be on its Volume,
+// which is read only. Above it is only the root directory, which nothing is mounted over.
+func overGuest(target string) bool { return strings.HasPrefix(path.Clean(target)+"/", guestDir+"/") }
 
 func hostPort(spec *atoll.Spec) bool {
 	for _, port := range spec.Ports {
@@ -173,7 +181,7 @@ func (c *creation) undo() {
 	err := settledLast(func(ctx context.Context) error {
 		err := c.p.drop(ctx, c.r)
 		for i := len(c.made) - 1; i >= 0; i-- {
-			err = errors.Join(err, c.made[i].undo(ctx, c.p))
+			err = errors.Join(err, c.made[i].undo(ctx, c.p, c.r.note.Made))
 		}
 		return err
 	})
@@ -227,6 +235,9 @@ func (c *creation) taken() error {
 func (r *record) abandoned(now time.Time) bool {
 	return r.note.State == atoll.StateCreating && now.After(r.note.Until)
 }
+
+// begins reports whether somebody is making the sandbox, or starting it.
+func (r *record) begins() bool { return time.Now().Before(r.note.Until) }
 
 // name takes the sandbox's name, or says whose it is.
 func (c *creation) name(ctx context.Context) error {

@@ -65,7 +65,7 @@ func TestCredentials(t *testing.T) {
 				}
 			}
 			probe := p.Probe(t.Context())
-			if probe.OK || !strings.Contains(probe.Reason, tt.probe) || !strings.Contains(probe.Fix, tt.remedy) || strings.Contains(probe.Reason, "rpc error") {
+			if probe.OK || !strings.Contains(probe.Reason, tt.probe) || !strings.Contains(probe.Fix, tt.remedy) || strings.Contains(probe.Reason, "rpc error") || !strings.Contains(strings.Join(probe.Notes, "\n"), "bills") {
 				t.Errorf("the probe says %+v", probe)
 			}
 			if took := time.Since(begin); took > 20*time.Second {

@@ -60,6 +60,20 @@ func endOf(spec *atoll.Spec, result *pb.GenericResult, out *guest.Printed) *end 
 	return e
 }
 
+// stopped is the end of a sandbox that somebody has stopped.
+func stopped(spec *atoll.Spec, out *guest.Printed) *end {
+	e := &end{state: atoll.StateStopped}
+	if len(spec.Cmd) > 0 {
+		exit := killed()
+		if out.Report.Main != nil {
+			exit = *out.Report.Main
+			exit.Duration = 0
+		}
+		e.exit = &exit
+	}
+	return e
+}
+
 // killed is the end of who was killed.
 func killed() atoll.Exit { return atoll.Exit{Code: 137, Signal: atoll.SIGKILL} }
 
@@ -71,6 +85,9 @@ var errElse = errors.New("it is done")
 func (p *Provider) fold(ctx context.Context, r *record, result *pb.GenericResult) error {
 	out, err := p.printed(ctx, r)
 	if err != nil {
+		if ctx.Err() == nil {
+			p.untold.add(r.note.Life)
+		}
 		return err
 	}
 	e := endOf(&r.note.Spec, result, out)
@@ -88,7 +105,8 @@ func (p *Provider) fold(ctx context.Context, r *record, result *pb.GenericResult
 	return err
 }
 
-// rest writes down that a life has come to its end. Errors: errElse, and those of change.
+// rest writes down that a life has come to its end: to e, unless somebody stops it. Errors:
+// errElse, and those of change.
 func (p *Provider) rest(ctx context.Context, r *record, e *end, out *guest.Printed) error {
 	life := r.note.Life
 	if err := p.keepPrinted(ctx, r, out); err != nil {
@@ -98,8 +116,12 @@ func (p *Provider) rest(ctx context.Context, r *record, e *end, out *guest.Print
 		if n.State != atoll.StateRunning || n.Life != life {
 			return errElse
 		}
+		e := e
+		if n.Stopping {
+			e = stopped(&n.Spec, out)
+		}
 		n.State, n.Exit, n.Reason, n.Idle = e.state, e.exit, e.reason, e.idle
-		n.Stopped, n.Life, n.Ports = time.Now().UTC(), "", nil
+		n.Stopped, n.Stopping, n.Life, n.Ports = time.Now().UTC(), false, "", nil
 		n.Stdout, n.Stderr = out.Stdout.Status().Written, out.Stderr.Status().Written
 		return nil
 	})

@@ -66,6 +66,7 @@ func kindOf(err error) atoll.Kind {
 	var exists sdk.AlreadyExistsError
 	var invalid sdk.InvalidError
 	var remote sdk.RemoteError
+	var late sdk.SandboxTimeoutError
 	switch {
 	case errors.As(err, &notFound):
 		return atoll.ErrNotExist
@@ -73,7 +74,7 @@ func kindOf(err error) atoll.Kind {
 		return atoll.ErrAlreadyExists
 	case errors.As(err, &invalid):
 		return atoll.ErrInvalid
-	case errors.As(err, &remote):
+	case errors.As(err, &remote) || errors.As(err, &late):
 		return atoll.ErrUnavailable
 	}
 	switch status.Code(err) {

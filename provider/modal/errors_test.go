@@ -5,15 +5,43 @@ package modal
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	sdk "github.com/modal-labs/libmodal/modal-go"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/seed46cd37a8/atoll"
 )
+
+// What the SDK alone knows has its kind, too.
+func TestKindOf(t *testing.T) {
+	for err, want := range map[error]atoll.Kind{
+		sdk.NotFoundError{}: atoll.ErrNotExist, sdk.AlreadyExistsError{}: atoll.ErrAlreadyExists, sdk.InvalidError{}: atoll.ErrInvalid,
+		sdk.RemoteError{}: atoll.ErrUnavailable, sdk.SandboxTimeoutError{}: atoll.ErrUnavailable,
+	} {
+		if got := kindOf(fmt.Errorf("it says: %w", err)); got != want {
+			t.Errorf("%T: %s, want %s", err, got, want)
+		}
+	}
+}
+
+// The name of a sandbox's life is told from those of others.
+func TestSandboxOf(t *testing.T) {
+	id := atoll.NewID()
+	for name, want := range map[string]string{
+		names("a").sandbox(id): id, names("a").caretaker(id): "", names("a-b").sandbox(id): "", names("b").sandbox(id): "",
+		"a-" + strings.ToUpper("a"+id[1:]): "", "a-web": "", "a-": "", "": "",
+	} {
+		if got := names("a").sandboxOf(name); got != want {
+			t.Errorf("%q is that of %q, want %q", name, got, want)
+		}
+	}
+}
 
 // A call whose context ends says so, also where the service has seen it a moment before.
 func TestFailed(t *testing.T) {

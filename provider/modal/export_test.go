@@ -44,7 +44,7 @@ func (p *Provider) Boxes(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := p.service.alive(ctx, nil)
+	all, err := p.service.alive(ctx, "", nil)
 	names := map[string]string{}
 	for id, info := range all {
 		if info.GetAppId() == app.AppID {
@@ -56,6 +56,23 @@ func (p *Provider) Boxes(ctx context.Context) (map[string]string, error) {
 
 // End ends a sandbox at Modal, behind the back of whoever has made it.
 func (p *Provider) End(ctx context.Context, id string) error { return p.service.finish(ctx, id) }
+
+// Scrap deletes the Dicts. Nothing else is asked of p, whose sweep would make them anew.
+func (p *Provider) Scrap(ctx context.Context) error {
+	if err := p.service.open(ctx); err != nil {
+		return err
+	}
+	for _, b := range []*book{p.book, p.outputs} {
+		err := b.ask(ctx, func(dict string) error {
+			_, err := b.service.pb.DictDelete(ctx, pb.DictDeleteRequest_builder{DictId: dict}.Build())
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Forget has Modal forget all that is written down, as it does after a week.
 func (p *Provider) Forget(ctx context.Context) error {

@@ -31,34 +31,81 @@ func (p *Provider) caretaker(ctx context.Context, op, id string, names []string)
 	if r.State == atoll.StateRunning {
 		return p.inside(ctx, op, id) // meanwhile
 	}
+	if r.begins() {
+		return nil, begins(op, id)
+	}
 	if !r.note.Volume {
 		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped, and has no volumes")
 	}
 	if err := lasting.AtRest(op, id, &r.Spec, names); err != nil {
 		return nil, err
 	}
-	return p.visits.Reach(ctx, op, caretakerOf(id), p.opts.Patience+visitTime, func(ctx context.Context) (visit.Inside, error) {
+	sb, err := p.visits.Reach(ctx, op, caretakerOf(id), p.opts.Patience+visitTime, func(ctx context.Context) (visit.Inside, error) {
 		g, err := p.hire(ctx, r)
-		return g, p.failed(ctx, op, id, err)
+		if err == nil {
+			err = p.besideNone(ctx, op, r, g)
+		}
+		switch {
+		case err == nil:
+			return g, nil
+		case errors.Is(err, errElse):
+			return nil, err
+		}
+		return nil, p.failed(ctx, op, id, err)
 	})
+	if errors.Is(err, errElse) {
+		return p.inside(ctx, op, id)
+	}
+	return sb, err
 }
 
-// hire connects to the caretaker of the sandbox. One that another program has made goes:
-// what it has written is on the volumes then.
+// begins is the error of what needs a sandbox to be at rest that is about to run.
+func begins(op, id string) error {
+	return atoll.Errorf(op, id, atoll.ErrStopped, "somebody is just making it, or starting it: try again")
+}
+
+// besideNone looks whether the sandbox is still at rest whose caretaker g is of: who starts it
+// dismisses only one that is there. Otherwise the caretaker goes, and the error is errElse if
+// the sandbox runs.
+func (p *Provider) besideNone(ctx context.Context, op string, r *record, g visit.Inside) error {
+	now, err := p.look(ctx, op, r.ID)
+	switch {
+	case err == nil && now.State == atoll.StateRunning:
+		err = errElse
+	case err == nil && now.begins():
+		err = begins(op, r.ID)
+	case err == nil:
+		return nil
+	}
+	_ = g.Close()
+	if now == nil && atoll.KindOf(err) != atoll.ErrNotFound {
+		return err // it may be at rest, and others may use its caretaker
+	}
+	return errors.Join(err, settledLast(func(ctx context.Context) error { return p.evictCaretaker(ctx, r) }))
+}
+
+// hire connects to the caretaker of the sandbox, which another program may have made: what
+// that writes by it goes on.
 func (p *Provider) hire(ctx context.Context, r *record) (visit.Inside, error) {
 	spec := r.note.Spec.Clone()
 	spec.Cmd, spec.TTY, spec.OpenStdin, spec.IdleStop = nil, nil, false, atoll.Duration(caretakerTime)
 	spec.Resources.GPUs, spec.Ports, spec.Network, spec.Snapshot = "", nil, atoll.Network{}, ""
-	l, _, err := p.bear(ctx, spec, p.names.caretaker(r.ID), roleCaretaker)
-	if err != nil {
-		return nil, err
-	}
-	g, err := p.meet(ctx, r.ID, l)
-	if err != nil {
-		err = errors.Join(err, settledLast(func(ctx context.Context) error { return p.service.finish(ctx, l.id) }))
+	for {
+		l, _, err := p.bear(ctx, spec, p.names.caretaker(r.ID), roleCaretaker)
+		if err != nil {
+			return nil, err
+		}
+		g, err := p.meet(ctx, r.ID, l)
+		if err == nil {
+			return g, nil
+		}
+		if !l.others {
+			err = errors.Join(err, settledLast(func(ctx context.Context) error { return p.service.finish(ctx, l.id) }))
+		} else if result, resultErr := p.service.result(ctx, l.id, lastMoment); result != nil && resultErr == nil {
+			continue // nobody had needed it any more
+		}
 		return nil, unreached("start", r.ID, "what serves its volumes", err)
 	}
-	return g, nil
 }
 
 // meet connects to the guest of a life that has just been made.
@@ -76,5 +123,9 @@ func (p *Provider) meet(ctx context.Context, id string, l *life) (visit.Inside, 
 // dismiss ends whoever looks after the volumes of a sandbox that is stopped.
 func (p *Provider) dismiss(ctx context.Context, r *record) error {
 	p.visits.Abandon(caretakerOf(r.ID))
+	return p.evictCaretaker(ctx, r)
+}
+
+func (p *Provider) evictCaretaker(ctx context.Context, r *record) error {
 	return p.service.evict(ctx, p.opts.app(r.note.Spec.Project), p.names.caretaker(r.ID))
 }

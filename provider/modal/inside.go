@@ -71,6 +71,24 @@ func (p *Provider) connector(life, id string) func(context.Context) (visit.Insid
 	}
 }
 
+// goes is ends for a sandbox of whose guest something could not be had. One whose guest
+// answers has not gone: it may be that nobody listens on a port.
+func (p *Provider) goes(ctx context.Context, op, id string) error {
+	inside, err := p.inside(ctx, op, id) // who cannot connect has waited for the end
+	if kind := atoll.KindOf(err); kind == atoll.ErrStopped || kind == atoll.ErrNotFound {
+		return err
+	}
+	if err != nil {
+		return ctx.Err()
+	}
+	moment, cancel := context.WithTimeout(ctx, lastMoment)
+	defer cancel()
+	if _, err := inside.Status(moment); err == nil {
+		return nil
+	}
+	return p.ends(ctx, op, id)
+}
+
 // ends waits a moment for the sandbox to end, and is the error of what needs it to run;
 // nil if it does.
 func (p *Provider) ends(ctx context.Context, op, id string) error {

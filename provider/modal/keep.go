@@ -29,6 +29,12 @@ func (b *book) all(ctx context.Context) (all map[string]*page, err error) {
 	b.mu.Lock()
 	known := maps.Clone(b.last)
 	b.mu.Unlock()
+	for of, at := range all {
+		if at.Spent { // the one after it was written while these were read
+			known[of] = max(known[of], at.Number)
+			delete(all, of)
+		}
+	}
 	for of, number := range known {
 		if all[of] != nil {
 			continue
@@ -52,7 +58,8 @@ func (b *book) all(ctx context.Context) (all map[string]*page, err error) {
 // allTries is how often all is asked for that breaks off.
 const allTries = 3
 
-// contents are the last pages that a Dict has, with those before them.
+// contents are the last pages that a Dict has, with those before them: spent ones where no
+// other is seen.
 func (b *book) contents(ctx context.Context, dict string) (map[string]*page, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -78,7 +85,6 @@ func (b *book) contents(ctx context.Context, dict string) (map[string]*page, err
 		at.decode(entry.GetValue())
 		all[of] = at.with(all[of])
 	}
-	maps.DeleteFunc(all, func(_ string, at *page) bool { return at.Spent }) // the one after it is about to be read
 	return all, nil
 }
 
@@ -88,7 +94,11 @@ func (at *page) with(others *page) *page {
 		return at
 	}
 	last, other := at, others
-	if at.Spent || !others.Spent && others.Number > at.Number {
+	later := others.Number > at.Number
+	if at.Spent != others.Spent {
+		later = at.Spent
+	}
+	if later {
 		last, other = others, at
 	}
 	last.behind, last.spent = append(last.behind, other.behind...), append(last.spent, other.spent...)

@@ -18,8 +18,9 @@ import (
 
 // A life is a sandbox of Modal's: it begins once and ends once.
 type life struct {
-	id  string
-	box *sdk.Sandbox
+	id     string
+	box    *sdk.Sandbox
+	others bool // another program may have made it
 }
 
 // begin has a sandbox live, and returns when its guest answers, or its main process has
@@ -35,7 +36,7 @@ func (p *Provider) begin(ctx context.Context, r *record) error {
 	}
 	r.note.Life, r.note.Image = l.id, image.ref
 	if err = p.await(ctx, r.ID, l); err == nil {
-		r.note.Ports, err = p.tunnels(ctx, l)
+		r.note.Ports, err = p.tunnels(ctx, &r.note.Spec, l)
 	}
 	if err != nil {
 		p.visits.Abandon(r.ID)
@@ -66,7 +67,7 @@ func (p *Provider) bear(ctx context.Context, spec *atoll.Spec, name, role string
 }
 
 // place makes a sandbox of Modal's. What is left of one with that name, whose maker has
-// died before he could write it down, is ended.
+// died before he could write it down, is ended; a caretaker is there for everybody.
 func (p *Provider) place(ctx context.Context, spec *atoll.Spec, params *sdk.SandboxCreateParams, role string, image *madeImage) (*life, error) {
 	app, err := p.app(ctx, spec.Project)
 	if err != nil {
@@ -79,9 +80,16 @@ func (p *Provider) place(ctx context.Context, spec *atoll.Spec, params *sdk.Sand
 	var l *life
 	err = settled(ctx, func(ctx context.Context) error {
 		box, err := client.Sandboxes.Create(ctx, app, image.Image, params)
+		others := false
 		var taken sdk.AlreadyExistsError
 		for try := 1; try < placeTries && errors.As(err, &taken); try++ { // or it is this one, and the answer was lost
-			if err := p.service.evict(ctx, app.Name, params.Name); err != nil {
+			if role == roleCaretaker {
+				var gone sdk.NotFoundError
+				box, err = client.Sandboxes.FromName(ctx, app.Name, params.Name, nil)
+				if others = !errors.As(err, &gone); others {
+					break
+				}
+			} else if err := p.service.evict(ctx, app.Name, params.Name); err != nil {
 				return err
 			}
 			box, err = client.Sandboxes.Create(ctx, app, image.Image, params)
@@ -89,8 +97,8 @@ func (p *Provider) place(ctx context.Context, spec *atoll.Spec, params *sdk.Sand
 		if err != nil {
 			return err
 		}
-		l = &life{id: box.SandboxID, box: box}
-		if err := box.SetTags(ctx, p.tags(spec, role)); err != nil {
+		l = &life{id: box.SandboxID, box: box, others: others}
+		if err := box.SetTags(ctx, p.tags(spec, role)); err != nil && !others { // whose maker sets them, too
 			return errors.Join(err, settledLast(func(ctx context.Context) error { return p.service.finish(ctx, l.id) }))
 		}
 		return nil
@@ -205,8 +213,9 @@ func settledLast(do func(context.Context) error) error {
 	return do(ctx)
 }
 
-// alive are the lives that go on and have those tags, by their ids.
-func (s *service) alive(ctx context.Context, tags map[string]string) (map[string]*pb.SandboxInfo, error) {
+// alive are the lives that go on and have those tags, by their ids; if app is not "", those
+// of the app with that id.
+func (s *service) alive(ctx context.Context, app string, tags map[string]string) (map[string]*pb.SandboxInfo, error) {
 	var want []*pb.SandboxTag
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
 		want = append(want, pb.SandboxTag_builder{TagName: key, TagValue: tags[key]}.Build())
@@ -215,7 +224,7 @@ func (s *service) alive(ctx context.Context, tags map[string]string) (map[string
 	var before float64
 	for {
 		resp, err := s.pb.SandboxList(ctx, pb.SandboxListRequest_builder{
-			EnvironmentName: s.environment(), BeforeTimestamp: before, Tags: want,
+			AppId: app, EnvironmentName: s.environment(), BeforeTimestamp: before, Tags: want,
 		}.Build())
 		if err != nil {
 			return nil, err
@@ -305,10 +314,17 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 			return nil
 		}
 		defer s.p.sweeper.Rouse()
-		if err := s.p.quiet(ctx, r, grace); err != nil {
-			return err
+		err := s.p.stopping(ctx, r)
+		if errors.Is(err, errElse) {
+			return nil
 		}
-		if err := settled(ctx, func(ctx context.Context) error { return s.p.service.finish(ctx, r.note.Life) }); err != nil {
+		if err == nil {
+			err = s.p.quiet(ctx, r, grace)
+		}
+		if err == nil {
+			err = settled(ctx, func(ctx context.Context) error { return s.p.service.finish(ctx, r.note.Life) })
+		}
+		if err != nil {
 			return err
 		}
 		defer s.p.visits.Abandon(s.id)
@@ -316,20 +332,24 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 		if err != nil {
 			return err // it has ended, and whoever asks for it next writes that down
 		}
-		e := &end{state: atoll.StateStopped}
-		if len(r.Spec.Cmd) > 0 {
-			exit := killed()
-			if out.Report.Main != nil {
-				exit = *out.Report.Main
-				exit.Duration = 0
-			}
-			e.exit = &exit
-		}
-		err = settled(ctx, func(ctx context.Context) error { return s.p.rest(ctx, r, e, out) })
+		err = settled(ctx, func(ctx context.Context) error { return s.p.rest(ctx, r, stopped(&r.Spec, out), out) })
 		if errors.Is(err, errElse) {
 			return nil
 		}
 		return err
+	})
+}
+
+// stopping writes down that a sandbox is being stopped, before anything of it ends: others
+// may see that sooner than who stops it. Errors: errElse, and those of change.
+func (p *Provider) stopping(ctx context.Context, r *record) error {
+	life := r.note.Life
+	return p.change(ctx, r, func(n *note) error {
+		if n.State != atoll.StateRunning || n.Life != life {
+			return errElse
+		}
+		n.Stopping = true
+		return nil
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -85,9 +86,9 @@ func TestModalEndsALife(t *testing.T) {
 
 // Modal itself ends a life at its limit.
 func TestLimitOfALife(t *testing.T) {
-	p := provider(t, func(o *modal.Options) { modal.Long(o, 3*time.Second) })
+	p := provider(t, func(o *modal.Options) { modal.Long(o, 15*time.Second) })
 	sb := created(t, p, atoll.Spec{})
-	becomes(t, "stopped", 20*time.Second, func() bool {
+	becomes(t, "stopped", time.Minute, func() bool {
 		st, err := sb.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -99,7 +100,7 @@ func TestLimitOfALife(t *testing.T) {
 // A creation that takes long says so to others as long as it goes on, and is what it is to
 // be in the end.
 func TestLongCreation(t *testing.T) {
-	const making = time.Second
+	const making = 5 * time.Second
 	p := provider(t, func(o *modal.Options) { modal.Making(o, making) })
 	other := reopen(t, p)
 	defer other.Close()
@@ -108,7 +109,7 @@ func TestLongCreation(t *testing.T) {
 	}
 	theLab.server.Intercept(func(method string) error {
 		if method == "SandboxCreate" {
-			time.Sleep(4 * making)
+			time.Sleep(3 * making)
 		}
 		return nil
 	})
@@ -297,10 +298,10 @@ func TestStraysAreEnded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all := map[string]string{}
-		for k, v := range tags {
-			all[k] = v
+		if change == nil { // nobody was there to set tags
+			return s
 		}
+		all := maps.Clone(tags)
 		change(all)
 		if err := s.SetTags(t.Context(), all); err != nil {
 			t.Fatal(err)
@@ -310,10 +311,18 @@ func TestStraysAreEnded(t *testing.T) {
 	stray("stray", func(tags map[string]string) { tags["atoll-session"] = atoll.NewID() })
 	others := stray("others", func(tags map[string]string) { tags["atoll"] = "another"; tags["atoll-session"] = atoll.NewID() })
 	defer others.Terminate(t.Context())
+	users := stray("web", nil)
+	defer users.Terminate(t.Context())
+	late := atoll.NewID()
+	stray(late, nil)
 	created(t, p, atoll.Spec{}) // which has it swept
-	becomes(t, "the stray has gone", 10*time.Second, func() bool { return !slices.Contains(lives(t, p), optionsOf(p).Prefix+"-stray") })
-	if !slices.Contains(lives(t, p), optionsOf(p).Prefix+"-others") {
-		t.Error("what is another's was ended")
+	for _, name := range []string{"stray", late} {
+		becomes(t, "the stray "+name+" has gone", 30*time.Second, func() bool { return !slices.Contains(lives(t, p), optionsOf(p).Prefix+"-"+name) })
+	}
+	for _, name := range []string{"others", "web"} {
+		if !slices.Contains(lives(t, p), optionsOf(p).Prefix+"-"+name) {
+			t.Errorf("what is another's was ended: %s", name)
+		}
 	}
 	says(t, sb, "true")
 }

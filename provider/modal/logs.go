@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"sync"
 	"time"
 
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
@@ -45,6 +47,32 @@ func (p *Provider) printed(ctx context.Context, r *record) (*guest.Printed, erro
 }
 
 var errStalled = fmt.Errorf("nothing has come of it for %s", logTime)
+
+// untold are the lives of which a log could not be read. Who looks at all sandboxes leaves
+// them for a while as they are: he would wait each time.
+type untold struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+}
+
+// untoldFor is how long.
+const untoldFor = time.Minute
+
+func (u *untold) add(life string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.until == nil {
+		u.until = map[string]time.Time{}
+	}
+	maps.DeleteFunc(u.until, func(_ string, t time.Time) bool { return time.Now().After(t) })
+	u.until[life] = time.Now().Add(untoldFor)
+}
+
+func (u *untold) has(life string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return time.Now().Before(u.until[life])
+}
 
 // A logReader reads what the guest of a sandbox has written to stdout.
 type logReader struct {

@@ -126,6 +126,7 @@ type Provider struct {
 	visits  *visit.Visits
 	events  *events
 	sweeper *sweeper.Sweeper
+	untold  untold      // whose log could not be read
 	locks   keyed.Locks // keep what this program does to a sandbox apart; the book keeps others apart
 
 	work sync.WaitGroup // what goes on without its caller

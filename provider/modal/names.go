@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"regexp"
 	"strings"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // names makes the names of what belongs to a server, from its prefix. Modal's are up to
@@ -18,6 +20,15 @@ func (n names) output() string             { return string(n) + "-output" } // t
 func (n names) sandbox(id string) string   { return string(n) + "-" + id }
 func (n names) caretaker(id string) string { return string(n) + "-files-" + id }
 func (n names) guest(digest string) string { return "atoll-guest-" + digest } // that of all servers
+
+// sandboxOf is the id of the sandbox whose life at Modal has that name; "" if it is none.
+func (n names) sandboxOf(name string) string {
+	rest, ok := strings.CutPrefix(name, n.sandbox(""))
+	if id, err := atoll.NormalizeID(rest); ok && err == nil && id == rest {
+		return id
+	}
+	return ""
+}
 
 // hash stands for words that are no names to Modal.
 func hash(words ...string) string {

@@ -73,7 +73,7 @@ func (p *Provider) connected(spec *atoll.Spec, params *sdk.SandboxCreateParams) 
 	}
 	for _, port := range spec.Ports {
 		switch {
-		case !port.Publish:
+		case !port.Publish || p.opts.Tunnels == TunnelsOff: // which it may be since the sandbox was made
 		case p.opts.Tunnels == TunnelsTLS:
 			params.EncryptedPorts = append(params.EncryptedPorts, port.Port)
 		default:
@@ -107,8 +107,8 @@ func (p *Provider) limit(spec *atoll.Spec, params *sdk.SandboxCreateParams) erro
 }
 
 // tunnels are the public addresses of a life's published ports.
-func (p *Provider) tunnels(ctx context.Context, l *life) ([]atoll.PublishedPort, error) {
-	if p.opts.Tunnels == TunnelsOff {
+func (p *Provider) tunnels(ctx context.Context, spec *atoll.Spec, l *life) ([]atoll.PublishedPort, error) {
+	if p.opts.Tunnels == TunnelsOff || !spec.Publishes() {
 		return nil, nil
 	}
 	all, err := l.box.Tunnels(ctx, tunnelTime)
@@ -187,7 +187,7 @@ func (b *Bucket) Check() error {
 		return fmt.Errorf("a bucket without a name")
 	case !path.IsAbs(b.Path) || path.Clean(b.Path) != b.Path || b.Path == "/":
 		return fmt.Errorf("bucket %s: path %q: say where it is mounted, like /mnt/%[1]s", b.Name, b.Path)
-	case b.Path == atoll.DefaultWorkdir || b.Path == guestDir:
+	case b.Path == atoll.DefaultWorkdir || overGuest(b.Path):
 		return fmt.Errorf("bucket %s: path %s is taken: mount it elsewhere", b.Name, b.Path)
 	case b.Prefix != "" && !strings.HasSuffix(b.Prefix, "/"):
 		return fmt.Errorf("bucket %s: prefix %q: end it in '/'", b.Name, b.Prefix)

@@ -15,8 +15,12 @@ import (
 	"testing"
 	"time"
 
+	sdk "github.com/modal-labs/libmodal/modal-go"
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/fakemodal"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
@@ -24,6 +28,12 @@ import (
 func account(t *testing.T, opts Options, secrets ...string) *Provider {
 	t.Helper()
 	server, _ := books(t)
+	return accountAt(t, server, opts, secrets...)
+}
+
+// accountAt is account, at that server.
+func accountAt(t *testing.T, server *fakemodal.Server, opts Options, secrets ...string) *Provider {
+	t.Helper()
 	opts.ServerURL, opts.TokenID, opts.TokenSecret = server.URL(), server.TokenID(), server.TokenSecret()
 	opts.Guest = testenv.Guest
 	p, err := New(opts)
@@ -135,6 +145,7 @@ func TestOptions(t *testing.T) {
 		"without a name":     {Guest: program, Buckets: []Bucket{{Path: "/mnt"}}},
 		"say where":          {Guest: program, Buckets: []Bucket{{Name: "a", Path: "mnt"}}},
 		"is taken":           {Guest: program, Buckets: []Bucket{{Name: "a", Path: "/work"}}},
+		guestDir:             {Guest: program, Buckets: []Bucket{{Name: "a", Path: guestDir + "/a"}}},
 		"another one":        {Guest: program, Buckets: []Bucket{{Name: "a", Path: "/mnt"}, {Name: "b", Path: "/mnt"}}},
 		"end it in '/'":      {Guest: program, Buckets: []Bucket{{Name: "a", Path: "/mnt", Prefix: "docs"}}},
 		"write it like http": {Guest: program, ServerURL: "api.modal.com"},
@@ -147,6 +158,28 @@ func TestOptions(t *testing.T) {
 	spec := &atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "data", Target: "/mnt"}}}
 	if _, err := p.Create(t.Context(), spec); atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "a bucket") {
 		t.Errorf("a volume where a bucket is: %v", err)
+	}
+	for _, target := range []string{guestDir, guestDir + "/", guestDir + "/data", "/x/.." + guestDir} {
+		spec.Mounts[0].Target = target
+		if _, err := p.Create(t.Context(), spec); atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "mount it elsewhere") {
+			t.Errorf("a volume at %s: %v", target, err)
+		}
+	}
+}
+
+// A port is a tunnel only where tunnels are allowed now, and nobody waits for those of a
+// sandbox that has no such port.
+func TestNoTunnels(t *testing.T) {
+	spec := &atoll.Spec{Ports: []atoll.Port{{Port: 80, Publish: true}, {Port: 81}}}
+	for tunnels, want := range map[Tunnels][2]int{TunnelsOff: {0, 0}, TunnelsTLS: {1, 0}, TunnelsTCP: {0, 1}} {
+		p := &Provider{opts: Options{Tunnels: tunnels}}
+		var got sdk.SandboxCreateParams
+		if err := p.connected(spec, &got); err != nil || len(got.EncryptedPorts) != want[0] || len(got.UnencryptedPorts) != want[1] {
+			t.Errorf("%s: %v and %v, %v", tunnels, got.EncryptedPorts, got.UnencryptedPorts, err)
+		}
+		if list, err := p.tunnels(t.Context(), &atoll.Spec{Ports: spec.Ports[1:]}, &life{}); err != nil || len(list) > 0 {
+			t.Errorf("%s: %v, %v", tunnels, list, err)
+		}
 	}
 }
 
@@ -229,6 +262,12 @@ func TestDamagedRecord(t *testing.T) {
 	}
 	if st, err := sb.Status(t.Context()); err != nil || st.State != atoll.StateFailed || !strings.Contains(st.Reason, "damaged: remove it") {
 		t.Errorf("it is %+v, %v", st, err)
+	}
+	if at, err = p.book.turn(t.Context(), subject(kindSandbox, sb.ID())); err != nil {
+		t.Fatal(err)
+	}
+	if !p.decode(sb.ID(), at).has("sb-1", &pb.SandboxInfo{}) {
+		t.Error("a life that may be its is nobody's")
 	}
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Error(err)

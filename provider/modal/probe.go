@@ -11,8 +11,14 @@ import (
 )
 
 // Probe implements atoll.Prober: whether the account can be used, for which nothing is
-// made that costs anything.
+// made that costs anything; and what Modal costs, whether it can or not.
 func (p *Provider) Probe(ctx context.Context) atoll.Probe {
+	probe := p.probe(ctx)
+	probe.Notes = append(probe.Notes, "Modal bills sandboxes by the second, from their start to their end, by their limits of memory and CPU (modal.com/pricing); this check has made none")
+	return probe
+}
+
+func (p *Provider) probe(ctx context.Context) atoll.Probe {
 	if p.opts.TokenID == "" || p.opts.TokenSecret == "" {
 		return atoll.Probe{Reason: "it is not configured: there is no token", Fix: "export MODAL_TOKEN_ID=ak-... MODAL_TOKEN_SECRET=as-..., or run modal token new"}
 	}
@@ -25,7 +31,7 @@ func (p *Provider) Probe(ctx context.Context) atoll.Probe {
 		}
 		return atoll.Probe{Reason: err.Error()}
 	}
-	alive, err := p.service.alive(ctx, map[string]string{tagOwner: p.opts.Prefix})
+	alive, err := p.service.alive(ctx, "", map[string]string{tagOwner: p.opts.Prefix})
 	if err != nil {
 		return atoll.Probe{Reason: "the token is taken, but sandboxes cannot be listed: " + p.failed(ctx, "probe", "", err).Error()}
 	}
@@ -38,7 +44,6 @@ func (p *Provider) Probe(ctx context.Context) atoll.Probe {
 	}
 	notes := []string{
 		fmt.Sprintf("reached and authenticated; %d of its sandboxes live", len(alive)),
-		"Modal bills sandboxes by the second, from their start to their end, by their limits of memory and CPU (modal.com/pricing); this check has made none",
 		"what is known of sandboxes is forgotten when no atoll has asked for a week",
 	}
 	if p.opts.Ephemeral {

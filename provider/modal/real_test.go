@@ -76,5 +76,16 @@ func openReal(t testing.TB, app, image string, change ...func(*modal.Options)) *
 		t.Fatal(err)
 	}
 	options.Store(p, opts)
+	t.Cleanup(func() { // it is closed, and so are those like it
+		last, err := modal.New(opts)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer last.Close()
+		if err := last.Scrap(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
 	return p
 }

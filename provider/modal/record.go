@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
@@ -20,21 +22,22 @@ type note struct {
 	Created time.Time  `json:"created"`
 	// State is StateCreating, StateCreated, StateRunning of one whose life at Modal says
 	// how it is, or how that has come to its end.
-	State   atoll.State           `json:"state"`
-	Life    string                `json:"life,omitempty"`    // Modal's id of its last life
-	Until   time.Time             `json:"until,omitzero"`    // while it is being made, or started: nobody is at it any more after that
-	Starter string                `json:"starter,omitempty"` // who starts it: tells that start from others
-	Expires time.Time             `json:"expires,omitzero"`  // when its time is over
-	Image   string                `json:"image,omitempty"`   // of its last life
-	Started time.Time             `json:"started,omitzero"`  // its last life was
-	Stopped time.Time             `json:"stopped,omitzero"`  // it was, of one that has come to its end
-	Exit    *atoll.Exit           `json:"exit,omitempty"`    // of its main process
-	Reason  string                `json:"reason,omitempty"`  // of its end
-	Idle    bool                  `json:"idle,omitempty"`    // it was stopped because nobody used it
-	Volume  bool                  `json:"volume,omitempty"`  // it has a data volume
-	Ports   []atoll.PublishedPort `json:"ports,omitempty"`   // its tunnels
-	Stdout  int64                 `json:"stdout,omitempty"`  // how much its main process had written when it ended
-	Stderr  int64                 `json:"stderr,omitempty"`  // of which the last is kept for a while
+	State    atoll.State           `json:"state"`
+	Life     string                `json:"life,omitempty"`     // Modal's id of its last life
+	Until    time.Time             `json:"until,omitzero"`     // while it is being made, or started: nobody is at it any more after that
+	Starter  string                `json:"starter,omitempty"`  // who starts it: tells that start from others
+	Stopping bool                  `json:"stopping,omitempty"` // somebody stops it: that is why its life ends, whoever sees it first
+	Expires  time.Time             `json:"expires,omitzero"`   // when its time is over
+	Image    string                `json:"image,omitempty"`    // of its last life
+	Started  time.Time             `json:"started,omitzero"`   // its last life was
+	Stopped  time.Time             `json:"stopped,omitzero"`   // it was, of one that has come to its end
+	Exit     *atoll.Exit           `json:"exit,omitempty"`     // of its main process
+	Reason   string                `json:"reason,omitempty"`   // of its end
+	Idle     bool                  `json:"idle,omitempty"`     // it was stopped because nobody used it
+	Volume   bool                  `json:"volume,omitempty"`   // it has a data volume
+	Ports    []atoll.PublishedPort `json:"ports,omitempty"`    // its tunnels
+	Stdout   int64                 `json:"stdout,omitempty"`   // how much its main process had written when it ended
+	Stderr   int64                 `json:"stderr,omitempty"`   // of which the last is kept for a while
 }
 
 // A record is what is known of a sandbox.
@@ -42,6 +45,8 @@ type record struct {
 	atoll.Status
 	note note
 	page *page // on which it is written
+
+	damaged bool // what is written there, so that nothing is known of it
 }
 
 // look finds a sandbox. Kinds: ErrNotFound, ErrUnavailable, ErrDenied.
@@ -89,40 +94,61 @@ func (p *Provider) all(ctx context.Context, op string) ([]*record, error) {
 	return s.records, err
 }
 
-// survey looks at all there is: two calls, and one for each sandbox that has ended since
+// survey looks at all there is: two calls, and some for each sandbox that has ended since
 // the last one.
 func (p *Provider) survey(ctx context.Context, op string) (s survey, err error) {
 	if err := p.open(ctx, op); err != nil {
 		return s, err
 	}
-	s.alive, err = p.service.alive(ctx, map[string]string{tagOwner: p.opts.Prefix}) // first: whose page is older has lived
+	s.alive, err = p.service.alive(ctx, "", map[string]string{tagOwner: p.opts.Prefix}) // first: whose page is older has lived
 	if err == nil {
 		s.pages, err = p.book.all(ctx)
 	}
 	if err != nil {
 		return s, p.failed(ctx, op, "", err)
 	}
+	var work sync.WaitGroup
+	places := make(chan struct{}, endedAtOnce)
 	for of, at := range s.pages {
 		id, ok := strings.CutPrefix(of, kindSandbox+"/")
 		if !ok || at.Over {
 			continue
 		}
 		r := p.decode(id, at)
-		if r.note.State == atoll.StateRunning && s.alive[r.note.Life] == nil {
-			err := p.ended(ctx, r)
-			if atoll.KindOf(err) == atoll.ErrNotFound {
-				continue // removed meanwhile
-			}
-			if ctx.Err() != nil {
-				return s, p.failed(ctx, op, id, err)
-			}
-			if err != nil { // the others are not to suffer from it
-				p.opts.Log.Warn("it has ended, and how cannot be told yet", "sandbox", id, "err", err)
-			}
+		s.records = append(s.records, r)
+		if r.note.State == atoll.StateRunning && s.alive[r.note.Life] == nil && !p.untold.has(r.note.Life) {
+			work.Go(func() { // side by side: a log may take long, or not come at all
+				places <- struct{}{}
+				defer func() { <-places }()
+				p.endedAmongOthers(ctx, r)
+			})
 		}
-		s.records = append(s.records, p.fill(r))
+	}
+	work.Wait()
+	if ctx.Err() != nil {
+		return s, p.failed(ctx, op, "", ctx.Err())
+	}
+	s.records = slices.DeleteFunc(s.records, func(r *record) bool { return r.page == nil })
+	for _, r := range s.records {
+		p.fill(r)
 	}
 	return s, nil
+}
+
+// endedAtOnce is of how many sandboxes it is found out at the same time how they have ended.
+const endedAtOnce = 16
+
+// endedAmongOthers is ended, for one of many, which the others are not to suffer from. One
+// that was removed meanwhile has no page afterwards.
+func (p *Provider) endedAmongOthers(ctx context.Context, r *record) {
+	err := p.ended(ctx, r)
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case atoll.KindOf(err) == atoll.ErrNotFound:
+		r.page = nil
+	default:
+		p.opts.Log.Warn("it has ended, and how cannot be told yet", "sandbox", r.ID, "err", err)
+	}
 }
 
 // decode reads what is written of a sandbox.
@@ -131,6 +157,7 @@ func (p *Provider) decode(id string, at *page) *record {
 	r.ID = id
 	if at.Text == nil || json.Unmarshal(at.Text, &r.note) != nil {
 		r.note = note{Spec: atoll.Spec{ID: id, Provider: "modal"}, State: atoll.StateFailed, Reason: "its record is damaged: remove it"}
+		r.damaged = true
 	}
 	return r
 }

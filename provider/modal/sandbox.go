@@ -23,7 +23,7 @@ func (p *Provider) sandbox(id string) *sandbox {
 		Caretaker: func(ctx context.Context, op string, names []string) (atoll.Sandbox, error) {
 			return p.caretaker(ctx, op, id, names)
 		},
-		Ends:  func(ctx context.Context, op string) error { return p.ends(ctx, op, id) },
+		Ends:  func(ctx context.Context, op string) error { return p.goes(ctx, op, id) },
 		Ended: s.endedMain,
 	}
 	return s

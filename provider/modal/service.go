@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -313,6 +315,13 @@ func (c *cached[T]) get(ctx context.Context, name string, ask func() (T, error))
 	}
 	c.have[name] = v
 	return v, nil
+}
+
+// all are those that were asked for.
+func (c *cached[T]) all() []T {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Values(c.have))
 }
 
 // forget has all be asked for again.

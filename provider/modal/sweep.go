@@ -1,8 +1,10 @@
 package modal
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
@@ -57,8 +59,10 @@ func (p *Provider) strays(ctx context.Context, all survey) (err error) {
 	for _, r := range all.records {
 		records[r.ID] = r
 	}
-	for life, info := range all.alive {
-		id := tagged(info, tagSession)
+	lives := maps.Clone(all.alive)
+	err = p.untagged(ctx, lives)
+	for life, info := range lives {
+		id := cmp.Or(tagged(info, tagSession), p.names.sandboxOf(info.GetName()))
 		if r := records[id]; id == "" || r != nil && r.has(life, info) {
 			continue
 		}
@@ -71,15 +75,32 @@ func (p *Provider) strays(ctx context.Context, all survey) (err error) {
 	return err
 }
 
+// untagged adds to lives those without our tags, in the apps that this program uses: tags are
+// set by a call of their own, and Modal may make a life so late that nobody is there to do so.
+func (p *Provider) untagged(ctx context.Context, lives map[string]*pb.SandboxInfo) (err error) {
+	for _, app := range p.apps.all() {
+		all, listErr := p.service.alive(ctx, app.AppID, nil)
+		err = errors.Join(err, listErr)
+		for life, info := range all {
+			if tagged(info, tagOwner) == "" {
+				lives[life] = info
+			}
+		}
+	}
+	return err
+}
+
 // has reports whether a life may be the sandbox's, or its caretaker's.
 func (r *record) has(life string, info *pb.SandboxInfo) bool {
 	switch {
 	case tagged(info, tagRole) == roleCaretaker: // it ends by itself
 		return true
+	case r.damaged: // whether it is, nobody can tell
+		return true
 	case r.note.State == atoll.StateRunning:
 		return r.note.Life == life
 	}
-	return time.Now().Before(r.note.Until)
+	return r.begins()
 }
 
 func tagged(info *pb.SandboxInfo, name string) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -22,7 +23,7 @@ type volumeNote struct {
 	Project string    `json:"project"`
 	Name    string    `json:"name"`
 	Sandbox string    `json:"sandbox,omitempty"` // whose data volume it is
-	Made    string    `json:"made,omitempty"`    // tells with which sandbox's creation it was; "" if it was there before
+	Made    string    `json:"made,omitempty"`    // tells with which sandbox's creation it was; "" if it was there before, or another sandbox has had it since
 	Created time.Time `json:"created"`
 }
 
@@ -55,37 +56,54 @@ func (c *creation) volumes(ctx context.Context) error {
 // volume makes a volume, unless it is there.
 func (c *creation) volume(ctx context.Context, key string, n volumeNote) error {
 	n.Project, n.Made, n.Created = c.spec.Project, c.r.note.Made, time.Now().UTC()
-	before, err := c.p.book.turn(ctx, subject(kindVolume, key))
-	if err != nil {
-		return err
-	}
-	if before != nil && !before.Over {
-		var have volumeNote
-		if err := json.Unmarshal(before.Text, &have); err != nil {
-			return err
-		}
-		if have.Project != c.spec.Project {
-			return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "what a sandbox with this id has left is of project %s: remove that, or use another id", have.Project)
-		}
-		return nil
-	}
-	return settled(ctx, func(ctx context.Context) error {
-		id, made, err := c.p.makeVolume(ctx, key)
+	for {
+		before, err := c.p.book.turn(ctx, subject(kindVolume, key))
 		if err != nil {
 			return err
 		}
-		if n.Volume = id; !made {
-			n.Made = ""
+		if before != nil && !before.Over {
+			err = c.share(ctx, key, before)
+		} else {
+			err = settled(ctx, func(ctx context.Context) error { return c.makeVolume(ctx, key, before, n) })
 		}
-		_, err = c.p.book.write(ctx, kindVolume, key, before, &n)
-		if errors.Is(err, errTurned) {
-			return nil // another sandbox of the project has just made it
+		if !errors.Is(err, errTurned) { // else another sandbox of the project has just made it, or had it
+			return err
 		}
-		if made {
-			c.made = append(c.made, madeVolume{key, id})
-		}
+	}
+}
+
+// share has a volume that is there be one that stays when the creation fails that has made
+// it: from now on there may be work of this sandbox in it.
+func (c *creation) share(ctx context.Context, key string, before *page) error {
+	var have volumeNote
+	if err := json.Unmarshal(before.Text, &have); err != nil {
 		return err
-	})
+	}
+	if have.Project != c.spec.Project {
+		return atoll.Errorf("create", c.spec.ID, atoll.ErrConflict, "what a sandbox with this id has left is of project %s: remove that, or use another id", have.Project)
+	}
+	if have.Made == "" || have.Made == c.r.note.Made {
+		return nil
+	}
+	have.Made = ""
+	_, err := c.p.book.write(ctx, kindVolume, key, before, &have)
+	return err
+}
+
+// makeVolume makes a volume, and writes it down as n after that page. Errors: errTurned.
+func (c *creation) makeVolume(ctx context.Context, key string, before *page, n volumeNote) error {
+	id, made, err := c.p.makeVolume(ctx, key)
+	if err != nil {
+		return err
+	}
+	if n.Volume = id; !made {
+		n.Made = ""
+	}
+	_, err = c.p.book.write(ctx, kindVolume, key, before, &n)
+	if made && !errors.Is(err, errTurned) {
+		c.made = append(c.made, madeVolume{key, id})
+	}
+	return err
 }
 
 // makeVolume makes Modal's Volume for that key, whose id it returns, and whether it was not
@@ -137,7 +155,7 @@ func (p *Provider) mounts(ctx context.Context, spec *atoll.Spec) (map[string]*sd
 		if m.ReadOnly {
 			v = v.ReadOnly()
 		}
-		all[m.Target] = v
+		all[path.Clean(m.Target)] = v
 	}
 	return all, nil
 }
@@ -164,7 +182,7 @@ func (p *Provider) unmakeWith(ctx context.Context, r *record) error {
 		key, ok := strings.CutPrefix(of, kindVolume+"/")
 		var n volumeNote
 		if ok && !at.Over && json.Unmarshal(at.Text, &n) == nil && n.Made != "" && n.Made == r.note.Made {
-			err = errors.Join(err, p.unmake(ctx, key))
+			err = errors.Join(err, p.unmake(ctx, key, r.note.Made))
 		}
 	}
 	return err
@@ -172,14 +190,15 @@ func (p *Provider) unmakeWith(ctx context.Context, r *record) error {
 
 // dropData deletes the data volume of a sandbox.
 func (p *Provider) dropData(ctx context.Context, id string) error {
-	return p.unmake(ctx, dataKey(id))
+	return p.unmake(ctx, dataKey(id), "")
 }
 
 // A madeVolume is one that was not there before, by its key in the book and Modal's id.
 type madeVolume struct{ key, id string }
 
-// undo deletes it, also if it could not be written down.
-func (v madeVolume) undo(ctx context.Context, p *Provider) error {
+// undo deletes it, also if it could not be written down, unless another sandbox has had it
+// since. made is that of the creation.
+func (v madeVolume) undo(ctx context.Context, p *Provider, made string) error {
 	var n volumeNote
 	at, err := p.book.read(ctx, kindVolume, v.key, &n)
 	if err != nil {
@@ -188,14 +207,15 @@ func (v madeVolume) undo(ctx context.Context, p *Provider) error {
 	if at == nil {
 		return p.service.dropVolume(ctx, v.id)
 	}
-	return p.unmake(ctx, v.key)
+	return p.unmake(ctx, v.key, made)
 }
 
-// unmake deletes a volume, unless a sandbox has it.
-func (p *Provider) unmake(ctx context.Context, key string) error {
+// unmake deletes a volume, unless a sandbox has it, or made is not "" and it is not that
+// creation's alone.
+func (p *Provider) unmake(ctx context.Context, key, made string) error {
 	var n volumeNote
 	at, err := p.book.read(ctx, kindVolume, key, &n)
-	if at == nil || err != nil {
+	if at == nil || err != nil || made != "" && made != n.Made {
 		return err
 	}
 	if n.Sandbox == "" {
@@ -207,10 +227,16 @@ func (p *Provider) unmake(ctx context.Context, key string) error {
 	if err := p.service.dropVolume(ctx, n.Volume); err != nil {
 		return err
 	}
-	if _, err = p.book.write(ctx, kindVolume, key, at, nil); errors.Is(err, errTurned) {
-		return nil // made anew by now
+	for gone := n.Volume; at != nil && n.Volume == gone; { // also if a creation has just shared it, which fails then
+		if _, err = p.book.write(ctx, kindVolume, key, at, nil); !errors.Is(err, errTurned) {
+			return err
+		}
+		n = volumeNote{}
+		if at, err = p.book.read(ctx, kindVolume, key, &n); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil // made anew by now
 }
 
 func (s *service) dropVolume(ctx context.Context, id string) error {
@@ -302,7 +328,7 @@ func (p *Provider) RemoveVolume(ctx context.Context, project, name string) error
 	if used[key] {
 		return atoll.Errorf("remove volume", name, atoll.ErrConflict, "a sandbox mounts it")
 	}
-	return p.failed(ctx, "remove volume", name, p.unmake(ctx, key))
+	return p.failed(ctx, "remove volume", name, p.unmake(ctx, key, ""))
 }
 
 // RemoveProject implements atoll.ProjectRemover: sandboxes and volumes.
