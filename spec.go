@@ -306,7 +306,11 @@ func (s *Spec) validText() (first error) {
 	}
 	check("image", s.Image)
 	check("argument", s.Cmd...)
-	check("environment", s.Env...)
+	for _, kv := range s.Env {
+		if k, _, _ := strings.Cut(kv, "="); first == nil && !utf8.ValidString(kv) {
+			first = fmt.Errorf("environment %q: must be UTF-8", k) // without its value, as in validEnv
+		}
+	}
 	check("workdir", s.Workdir)
 	check("user", s.User)
 	for _, m := range s.Mounts {
@@ -367,11 +371,14 @@ func (s *Spec) validMounts() error {
 	return nil
 }
 
+// validEnv shows no value, which may be a secret, and errors are kept.
 func validEnv(env []string) error {
-	for _, kv := range env {
-		k, v, ok := strings.Cut(kv, "=")
-		if !ok || k == "" || strings.ContainsRune(k, 0) || strings.ContainsRune(v, 0) {
-			return fmt.Errorf("environment %q: must be KEY=value", kv)
+	for i, kv := range env {
+		switch k, _, ok := strings.Cut(kv, "="); {
+		case !ok || k == "":
+			return fmt.Errorf("environment: entry %d must be KEY=value", i+1)
+		case strings.ContainsRune(kv, 0):
+			return fmt.Errorf("environment %q: must be KEY=value without a NUL byte", k)
 		}
 	}
 	return nil

@@ -198,6 +198,7 @@ func TestWhatLeadsOut(t *testing.T) {
 		"a layout as the image":      {Image: "oci:/var/lib/image"},
 		"an archive as the image":    {Image: "docker-archive:/x.tar"},
 		"a source":                   {Workspace: atoll.WorkspaceRef{Source: "/srv/repo"}},
+		"a port of the machine's":    {Network: atoll.Network{Mode: atoll.NetworkOn}, Ports: []atoll.Port{{Port: 80, Publish: true, HostPort: 8080}}},
 		"a network of the backend's": network(atoll.NetworkNamed, "bridge2"),
 		"what is refused by default": network(atoll.NetworkOn, "", "10.0.0.0/8"),
 		"an address":                 network(atoll.NetworkEgress, "", "10.1.2.3"),
@@ -224,5 +225,9 @@ func TestWhatLeadsOut(t *testing.T) {
 	spec := network(atoll.NetworkEgress, "", "*.example.com")
 	if err := atoll.Prepare(ctx, p, &spec, nil); atoll.KindOf(err) == atoll.ErrDenied {
 		t.Errorf("a wildcard: %v", err)
+	}
+	spec = atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}, Ports: []atoll.Port{{Port: 80, Publish: true}}}
+	if err := atoll.Prepare(ctx, p, &spec, nil); atoll.KindOf(err) == atoll.ErrDenied {
+		t.Errorf("a port that the machine chooses: %v", err)
 	}
 }

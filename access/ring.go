@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"fmt"
 	"log/slog"
 	"regexp"
 	"slices"
@@ -41,7 +42,7 @@ const usedEvery = 10 * time.Minute
 // RingOptions configure a Ring. The zero value is fine.
 type RingOptions struct {
 	// Taken are the accounts that come by other means than keys. No key gets one of
-	// them, unless it may do the same.
+	// them, or is good that has one, unless it may do the same.
 	Taken []atoll.Account
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger
@@ -57,11 +58,15 @@ type Ring struct {
 	opts  RingOptions
 	log   *slog.Logger
 
-	mu     sync.Mutex
-	known  map[string]*held // by id
-	closed bool
-	work   sync.WaitGroup // uses that are being written down
+	mu      sync.Mutex
+	known   map[string]*held     // by id
+	unknown map[string]time.Time // ids of no key, and when that was read
+	closed  bool
+	work    sync.WaitGroup // uses that are being written down
 }
+
+// mostUnknown is how many ids of no key are remembered.
+const mostUnknown = 1000
 
 // A held key is one as it was read.
 type held struct {
@@ -81,7 +86,7 @@ func NewRing(s store.Keys, opts RingOptions) *Ring {
 	if opts.now == nil {
 		opts.now = time.Now
 	}
-	return &Ring{store: s, opts: opts, log: opts.Log, known: map[string]*held{}}
+	return &Ring{store: s, opts: opts, log: opts.Log, known: map[string]*held{}, unknown: map[string]time.Time{}}
 }
 
 // Close waits for what is being written, and closes the store.
@@ -98,7 +103,8 @@ func (r *Ring) Close() error {
 var errUnknown = atoll.Errorf("", "", atoll.ErrDenied, "the token is not known here")
 
 // Verify is whose secret it is. It goes by what it has read of a key for Fresh.
-// Kinds: ErrDenied, ErrUnavailable (the store does not answer).
+// Kinds: ErrDenied (nobody's, or its account is by now that of others who may do
+// something else), ErrUnavailable (the store does not answer).
 func (r *Ring) Verify(ctx context.Context, secret string) (atoll.Account, error) {
 	m := secretForm.FindStringSubmatch(secret)
 	if m == nil {
@@ -115,8 +121,22 @@ func (r *Ring) Verify(ctx context.Context, secret string) (atoll.Account, error)
 	if err != nil || good|old != 1 || !k.Valid(now) {
 		return atoll.Account{}, errUnknown
 	}
+	a := atoll.Account{Name: k.Account, Role: k.Role, Projects: k.Projects, Key: k.ID, KeyName: k.Name}
+	if err := r.own(a); err != nil { // others were configured since the key was made
+		return atoll.Account{}, atoll.E("", "", atoll.ErrDenied, err)
+	}
 	r.noteUse(k.ID, now)
-	return atoll.Account{Name: k.Account, Role: k.Role, Projects: k.Projects, Key: k.ID, KeyName: k.Name}, nil
+	return a, nil
+}
+
+// own says what is wrong with a key's account: conversations are shared by all who have one.
+func (r *Ring) own(a atoll.Account) error {
+	for _, other := range r.opts.Taken {
+		if other.WithDefaults().Name == a.Name && other.Who() != a.Who() {
+			return fmt.Errorf("the account %s is that of others who may do something else, and would share conversations with it: name another account", a.Name)
+		}
+	}
+	return nil
 }
 
 // same compares hashes in constant time; nothing is the same as none.
@@ -143,18 +163,22 @@ func hashOf(secret string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// find reads a key, or knows it.
+// find reads a key, or knows it, or that there is none.
 func (r *Ring) find(ctx context.Context, id string) (store.Key, error) {
 	now := r.opts.now()
 	r.mu.Lock()
-	h := r.known[id]
+	h, none := r.known[id], r.unknown[id]
 	r.mu.Unlock()
-	if h != nil && now.Sub(h.at) < Fresh {
+	switch {
+	case h != nil && now.Sub(h.at) < Fresh:
 		return h.Key, nil
+	case now.Sub(none) < Fresh: // an id is drawn with its key, so nobody has asked for it before
+		return store.Key{}, atoll.E("find key", id, atoll.ErrNotExist, nil)
 	}
 	k, err := r.store.FindKey(ctx, id)
 	switch {
 	case atoll.KindOf(err) == atoll.ErrNotExist:
+		r.miss(id, now)
 		return store.Key{}, err
 	case err != nil && h != nil && now.Sub(h.at) < Stale && ctx.Err() == nil:
 		r.log.Warn("keys: the store does not answer, going by what it said last", "key", id, "err", err)
@@ -164,6 +188,16 @@ func (r *Ring) find(ctx context.Context, id string) (store.Key, error) {
 	}
 	r.keep(k, now)
 	return *k, nil
+}
+
+// miss remembers that no key has an id. Where somebody makes up many, others are forgotten.
+func (r *Ring) miss(id string, at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.unknown) >= mostUnknown {
+		clear(r.unknown)
+	}
+	r.unknown[id] = at
 }
 
 // keep remembers a key as it was at a time.
@@ -221,12 +255,8 @@ func (r *Ring) CreateKey(ctx context.Context, spec atoll.KeySpec) (made atoll.Ne
 	if err != nil {
 		return made, err
 	}
-	account := atoll.Account{Name: spec.Account, Role: spec.Role, Projects: spec.Projects}
-	for _, other := range r.opts.Taken {
-		if other = other.WithDefaults(); other.Name == account.Name && other.Who() != account.Who() {
-			return made, atoll.Errorf("create key", spec.Name, atoll.ErrConflict,
-				"the account %s is that of others who may do something else, and would share conversations with it: name another account", account.Name)
-		}
+	if err := r.own(atoll.Account{Name: spec.Account, Role: spec.Role, Projects: spec.Projects}); err != nil {
+		return made, atoll.E("create key", spec.Name, atoll.ErrConflict, err)
 	}
 	var id [8]byte
 	_, _ = rand.Read(id[:])

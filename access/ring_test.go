@@ -3,6 +3,7 @@ package access
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -163,6 +164,36 @@ func TestKeysThatAreRefused(t *testing.T) {
 	}
 }
 
+// A key goes by the account that it was made with, as long as that is not configured as one
+// that may do something else.
+func TestKeyWhoseAccountIsTaken(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "atoll.db")
+	with := func(taken ...atoll.Account) *Ring {
+		r := NewRing(store.NewSQLite(path), RingOptions{Taken: append(taken, atoll.Account{})})
+		t.Cleanup(func() {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return r
+	}
+	made := newKey(t, with(), atoll.KeySpec{Name: "ci", Projects: []string{"web"}, Account: "team"})
+	for what, tt := range map[string]struct {
+		taken atoll.Account
+		fine  bool
+	}{
+		"another one":           {atoll.Account{Name: "ali", Role: atoll.RoleProject, Projects: []string{"api"}}, true},
+		"one that may the same": {atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: []string{"web"}}, true},
+		"an admin":              {atoll.Account{Name: "team"}, false},
+		"of another project":    {atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: []string{"api"}}, false},
+	} {
+		_, err := with(tt.taken).Verify(t.Context(), made.Secret)
+		if tt.fine && err != nil || !tt.fine && (atoll.KindOf(err) != atoll.ErrDenied || !strings.Contains(err.Error(), "team")) {
+			t.Errorf("%s is configured: %v, want it to be fine: %v", what, err, tt.fine)
+		}
+	}
+}
+
 // What has been done to a key holds on this server at once, and on others after Fresh.
 func TestKeysChange(t *testing.T) {
 	all, c, _ := rings(t, 2)
@@ -247,6 +278,19 @@ func TestKeysAreRemembered(t *testing.T) {
 	reads := stores[0].reads
 	if reads > 8 {
 		t.Errorf("the store was read %d times", reads)
+	}
+	for range 100 {
+		bad(t, "no such key", r, newSecret("0123456789abcdef"))
+	}
+	if n := stores[0].reads - reads; n != 1 {
+		t.Errorf("the store was asked %d times for a key that there is not", n)
+	}
+	c.pass(Fresh)
+	for i := range 2*mostUnknown + 1 {
+		bad(t, "made up", r, newSecret(fmt.Sprintf("%016x", i)))
+	}
+	if n := len(r.unknown); n > mostUnknown {
+		t.Errorf("%d that there are not are remembered", n)
 	}
 	c.pass(usedEvery)
 	good(t, "later", r, made.Secret)

@@ -1,6 +1,7 @@
 package access_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -221,10 +222,10 @@ func client(t testing.TB, url, secret string) *api.Client {
 	return c
 }
 
-// ask makes a request, and returns the answer, or as much of it as comes in a moment.
+// ask makes a request, and returns the answer; of a watch what there is, which comes first.
 func (w *walk) ask(secret, method, path, body string) (int, string) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, w.server.URL+path, strings.NewReader(body))
 	if err != nil {
@@ -235,23 +236,28 @@ func (w *walk) ask(secret, method, path, body string) (int, string) {
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	switch {
-	case strings.HasSuffix(strings.Split(path, "?")[0], "/dial"):
+	if strings.HasSuffix(strings.Split(path, "?")[0], "/dial") {
 		req.Header.Set("Connection", "Upgrade")
 		req.Header.Set("Upgrade", "tcp")
-	case strings.Contains(path, "/watch"): // what there is comes first
-		defer time.AfterFunc(300*time.Millisecond, cancel).Stop()
 	}
 	resp, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
-	if err != nil && ctx.Err() == nil {
+	var data strings.Builder
+	for body := bufio.NewReader(resp.Body); err == nil; {
+		var line string
+		line, err = body.ReadString('\n')
+		data.WriteString(line)
+		if line == "event: synced\n" {
+			err = io.EOF // it goes on with what changes
+		}
+	}
+	if err != io.EOF {
 		w.t.Fatal(err)
 	}
-	return resp.StatusCode, string(data)
+	return resp.StatusCode, data.String()
 }
 
 // path is that of a route, about a sandbox.

@@ -3,6 +3,7 @@ package access
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -48,6 +49,11 @@ func leadsOut(s *atoll.Spec) string {
 	scheme, _, _ := strings.Cut(s.Image, ":")
 	if strings.HasPrefix(s.Image, "/") || strings.HasPrefix(s.Image, ".") || slices.Contains([]string{"oci", "docker-archive", "dir", "file"}, scheme) {
 		return "image " + s.Image + ": a file of the server's machine is not the project's"
+	}
+	for _, port := range s.Ports {
+		if port.HostPort != 0 {
+			return fmt.Sprintf("host port %d: it is one of the machine, which others may use; publish %d without one", port.HostPort, port.Port)
+		}
 	}
 	if s.Workspace.Source != "" {
 		return "workspace: what is cloned is what the server may read; name one that is there"

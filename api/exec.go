@@ -137,24 +137,39 @@ func (h *Handler) serveExec(w http.ResponseWriter, r *http.Request) error {
 		}
 		cmd.Stdout, cmd.Stderr = s.outputs(first)
 		s.listen()
+		if err := s.ctx.Err(); err != nil {
+			return err // nothing was begun
+		}
 		p, err := sb.Exec(s.ctx, &cmd)
 		if err != nil {
-			return err
+			return s.unknown(sb.ID(), err)
 		}
-		if s.ctx.Err() != nil { // nobody will ever know that it was started
+		if gone := s.failure(); gone != nil { // nobody will ever know that it was started
 			kill(s.ctx, p)
-			return s.ctx.Err()
+			return gone
 		}
-		s.control(p)
+		s.control(p) // where the handler closes, too: the client finds it at another server
 		if err := s.ready(message{Type: msgStarted, ID: p.ID()}); err != nil {
 			return err
 		}
 		exit, err := p.Wait(s.ctx)
+		if err == nil {
+			err = s.ctx.Err() // of a handler that closes: some output may not have been sent
+		}
 		if err != nil {
 			return err
 		}
 		return s.send(message{Type: msgExit, Exit: &exit})
 	})
+}
+
+// unknown is the error of a command that could not be started. Where the handler closes, the
+// start may have reached the sandbox: no other server is to be asked for it then.
+func (s *relay) unknown(id string, err error) error {
+	if s.ctx.Err() == nil || !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return atoll.Errorf("exec", id, atoll.ErrUnavailable, "the server is closing, and it is not known whether the command was started")
 }
 
 // kill ends a process whatever has become of ctx.
@@ -218,8 +233,8 @@ func textOnly(id string, cmd *atoll.Command) error {
 		}
 	}
 	for _, kv := range cmd.Env {
-		if err := check("environment", kv); err != nil {
-			return err
+		if k, _, _ := strings.Cut(kv, "="); !utf8.ValidString(kv) { // its value may be a secret
+			return atoll.Errorf("exec", id, atoll.ErrInvalid, "environment %q: must be UTF-8 to go over the wire", k)
 		}
 	}
 	return errors.Join(check("dir", cmd.Dir), check("user", cmd.User))

@@ -82,7 +82,7 @@ func (r *rig) proc(t *testing.T, id string) *fakeProc {
 // eventually polls until ok.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if ok() {
 			return
 		}

@@ -164,7 +164,7 @@ func TestWhenItIsWritten(t *testing.T) {
 	if _, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"echo"}}); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); len(told(t, l.path)) < 2; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(told(t, l.path)) < 2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the command is not written")
 		}
@@ -203,7 +203,7 @@ func TestBroken(t *testing.T) {
 		t.Errorf("%d are lost, want 3", lost.Load())
 	}
 	b.mended.Store(true)
-	for deadline := time.Now().Add(10 * time.Second); len(told(t, path)) < 5; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(told(t, path)) < 5; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the log has %q", told(t, path))
 		}
@@ -222,6 +222,77 @@ func TestBroken(t *testing.T) {
 	for _, want := range []string{"events cannot be written", "no disk", "events are lost"} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("it says\n%s, want %s", said.String(), want)
+		}
+	}
+}
+
+// What an error says is kept as commands are.
+func TestMessages(t *testing.T) {
+	var lines bytes.Buffer
+	log := NewLog(nil, Options{Lines: slog.New(slog.NewJSONHandler(&lines, nil))})
+	defer log.Close()
+	for _, err := range []error{
+		atoll.Errorf("exec", "x", atoll.ErrInvalid, "argument %q: contains a NUL byte", "--password=hunter2\x00"),
+		(&atoll.Spec{Env: []string{"API_KEY=hunter2\x00"}}).Validate(),
+		(&atoll.Command{Args: []string{"a"}, Env: []string{"hunter2"}}).Validate(),
+	} {
+		log.Note(t.Context(), outcome(atoll.AuditEvent{Op: "exec"}, err), true)
+	}
+	if text := lines.String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "API_KEY") || !strings.Contains(text, "NUL byte") {
+		t.Errorf("the log says %s", text)
+	}
+}
+
+// A dead store says that it is after a while, which nobody has for each of many events.
+type dead struct {
+	*store.SQLite
+	asked atomic.Int64
+}
+
+func (d *dead) AddEvents(context.Context, []atoll.AuditEvent) error {
+	d.asked.Add(1)
+	return atoll.Errorf("audit", "", atoll.ErrUnavailable, "no answer")
+}
+
+// A log that closes tries once what cannot be written, and counts all of it as lost.
+func TestCloseOfMany(t *testing.T) {
+	const many = 3*mostAtOnce + 1
+	var lost atomic.Int64
+	d := &dead{SQLite: store.NewSQLite(filepath.Join(t.TempDir(), "atoll.db"))}
+	log := NewLog(d, Options{every: time.Hour, Lost: func(n int) { lost.Add(int64(n)) }})
+	for range many {
+		log.Note(t.Context(), atoll.AuditEvent{Op: "exec"}, false)
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if lost.Load() != many || d.asked.Load() != 1 {
+		t.Errorf("%d are lost, of %d, and the store was asked %d times", lost.Load(), many, d.asked.Load())
+	}
+}
+
+// Old events go bit by bit, until there are none.
+func TestOldEvents(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "atoll.db")
+	s := store.NewSQLite(path)
+	defer s.Close()
+	var events []atoll.AuditEvent
+	for range 7 {
+		events = append(events, atoll.AuditEvent{Server: "here", Op: "old", Time: time.Now().Add(-2 * time.Hour)})
+	}
+	events = append(events, atoll.AuditEvent{Server: "here", Op: "new", Time: time.Now()})
+	if err := s.AddEvents(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+	log := NewLog(store.NewSQLite(path), Options{every: time.Millisecond, Keep: time.Hour, dropped: 2})
+	defer log.Close()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		all, err := s.Events(t.Context(), atoll.AuditQuery{})
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("there are %+v, %v", all, err)
+		}
+		if len(all) == 1 && all[0].Op == "new" {
+			return
 		}
 	}
 }

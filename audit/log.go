@@ -15,6 +15,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -36,8 +37,9 @@ type Options struct {
 	Log  *slog.Logger
 	Lost func(n int)
 
-	every time.Duration // for tests; 0 means Every
-	most  int           // for tests; 0 means mostPending
+	every   time.Duration // for tests; 0 means Every
+	most    int           // for tests; 0 means mostPending
+	dropped int           // for tests; 0 means mostDropped
 }
 
 const (
@@ -48,7 +50,9 @@ const (
 	// mostPending is how many events wait to be written, and mostAtOnce of them are
 	// written together.
 	mostPending, mostAtOnce = 10_000, 500
-	dropEvery               = time.Hour
+	// dropEvery is how often old events are looked for; mostDropped of them are deleted
+	// together, each time that others are written, as nobody writes meanwhile.
+	dropEvery, mostDropped = time.Hour, 5000
 )
 
 // A Log writes events down.
@@ -82,9 +86,7 @@ func NewLog(s store.Audit, opts Options) *Log {
 	if opts.every == 0 {
 		opts.every = Every
 	}
-	if opts.most == 0 {
-		opts.most = mostPending
-	}
+	opts.most, opts.dropped = cmp.Or(opts.most, mostPending), cmp.Or(opts.dropped, mostDropped)
 	l := &Log{store: s, opts: opts, log: opts.Log, written: make(chan struct{}), wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
 	go l.work()
 	return l
@@ -113,7 +115,7 @@ func (l *Log) Note(ctx context.Context, e atoll.AuditEvent, wait bool) {
 	e.Time, e.Server, e.Origin = time.Now().UTC(), l.opts.Server, atoll.OriginFrom(ctx)
 	e.Account, e.Role, e.Key, e.KeyName = a.Name, a.Role, a.Key, a.KeyName
 	e.Command = redacted(e.Command)
-	e.Message = cut(e.Message, mostText)
+	e.Message = cut(withoutSecrets(e.Message), mostText)
 	l.opts.Lines.LogAttrs(ctx, slog.LevelInfo, e.Op, slog.Any("event", e))
 	if l.store == nil {
 		return
@@ -152,29 +154,37 @@ func (l *Log) work() {
 	defer close(l.done)
 	tick := time.NewTicker(l.opts.every)
 	defer tick.Stop()
-	dropped := time.Time{}
+	next := time.Now() // when old events are deleted
 	for {
+		ticked := false
 		select {
 		case <-l.quit:
 			l.flush()
 			return
 		case <-tick.C:
+			ticked = true
 		case <-l.wake:
 		}
 		l.flush()
-		if l.store != nil && l.opts.Keep > 0 && time.Since(dropped) > dropEvery {
-			dropped = time.Now()
-			ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
-			if _, err := l.store.DropEvents(ctx, dropped.Add(-l.opts.Keep)); err != nil {
-				l.log.Warn("audit: old events are still there", "err", err)
-			}
-			cancel()
+		if ticked && l.store != nil && l.opts.Keep > 0 && time.Now().After(next) && !l.drop() {
+			next = time.Now().Add(dropEvery)
 		}
 	}
 }
 
+// drop deletes some old events, and reports whether there may be more.
+func (l *Log) drop() (more bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	n, err := l.store.DropEvents(ctx, time.Now().Add(-l.opts.Keep), l.opts.dropped)
+	if err != nil {
+		l.log.Warn("audit: old events are still there", "err", err)
+	}
+	return err == nil && n == int64(l.opts.dropped)
+}
+
 // flush writes what is pending. What cannot be written is tried again, as long as
-// there is room for it.
+// there is room for it, but not when the log closes: then all that is left is lost.
 func (l *Log) flush() {
 	for {
 		l.mu.Lock()
@@ -196,21 +206,28 @@ func (l *Log) flush() {
 			err = l.store.AddEvents(ctx, some)
 			cancel()
 		}
-		if err != nil {
-			l.log.Error("audit: events cannot be written", "events", len(some), "lost", quitting, "err", err)
-		}
 		l.mu.Lock()
-		if err == nil || quitting {
-			l.pending = l.pending[len(some):]
+		n := len(some)
+		switch {
+		case err == nil:
+			l.pending = l.pending[n:]
+		case quitting: // the rest would take as long, again and again
+			n, l.pending = len(l.pending), nil
+			if !last {
+				last, l.written = true, make(chan struct{})
+			}
 		}
 		l.mu.Unlock()
-		if err != nil && quitting {
-			l.opts.Lost(len(some))
+		if err != nil {
+			l.log.Error("audit: events cannot be written", "events", n, "lost", quitting, "err", err)
 		}
-		if last || err != nil && !quitting {
-			if last {
-				close(written)
-			}
+		if err != nil && quitting {
+			l.opts.Lost(n)
+		}
+		if last {
+			close(written)
+		}
+		if last || err != nil {
 			return
 		}
 	}

@@ -43,15 +43,21 @@ func redacted(args []string) []string {
 			out = append(out, hidden)
 			continue
 		}
-		for _, w := range withoutName {
-			arg = w.form.ReplaceAllString(arg, w.with)
-		}
-		out = append(out, cut(arg, mostText))
+		out = append(out, cut(withoutSecrets(arg), mostText))
 	}
 	if len(args) > len(some) {
 		out = append(out, "...")
 	}
 	return out
+}
+
+// withoutSecrets is an argument, or a message, which may tell of one, without what looks like
+// a secret by itself.
+func withoutSecrets(text string) string {
+	for _, w := range withoutName {
+		text = w.form.ReplaceAllString(text, w.with)
+	}
+	return text
 }
 
 // cut is at most n bytes of s, at the end of a character, and says if there is more.

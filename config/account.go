@@ -29,17 +29,23 @@ func parseAccount(text, home string) (Account, error) {
 	return a, nil
 }
 
-// accounts are those that c names.
+// accounts are those that c names. As conversations belong to a name, two that may do
+// different things do not have one name.
 func (c *Config) accounts() ([]Account, error) {
-	var all []Account
+	all := []Account{{}} // whoever has the server's own token, or its socket
 	for _, text := range c.Accounts {
 		a, err := parseAccount(text, homeDir(nil))
 		if err != nil {
 			return nil, err
 		}
+		for _, other := range all {
+			if other.WithDefaults().Name == a.Name && other.Who() != a.Who() {
+				return nil, fmt.Errorf("%s: is the account of others, too, who may do something else, and would share conversations with it: name it otherwise", a.Name)
+			}
+		}
 		all = append(all, a)
 	}
-	return all, nil
+	return all[1:], nil
 }
 
 // Tokens reveals the tokens of the accounts, and whose they are. One that two

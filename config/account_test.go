@@ -47,6 +47,23 @@ func TestAccountsThatAreWrong(t *testing.T) {
 	}
 }
 
+// Conversations belong to a name, so who has one may do what all others of that name may.
+func TestAccountsOfOneName(t *testing.T) {
+	for text, fine := range map[string]bool{
+		"['ann:project:web=env:A', 'ann:project:web=env:B']":         true,
+		"['ann:project:web+api=env:A', 'ann:project:api+web=env:B']": true,
+		"['ann=env:A', 'ann:user=env:B', 'default:admin=env:C']":     true,
+		"['ann:project:web=env:A', 'ann:project:api=env:B']":         false,
+		"['ann:project:web=env:A', 'bob=env:B', 'ann=env:C']":        false,
+		"['default:project:web=env:A']":                              false,
+	} {
+		_, err := load(t, "accounts: "+text+"\n", nil, nil)
+		if fine && err != nil || !fine && (err == nil || !strings.Contains(err.Error(), "share conversations")) {
+			t.Errorf("%s: %v, want it to be fine: %v", text, err, fine)
+		}
+	}
+}
+
 // Accounts with the role project are bound to theirs, and cannot make what has no walls.
 func TestAccountOfProjects(t *testing.T) {
 	t.Setenv("TOKEN_OF_ALICE", "sesame")

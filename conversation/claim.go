@@ -24,7 +24,7 @@ func (v *Service) claim(ctx context.Context, c *store.Conversation, want atoll.T
 	}
 	want.ID, want.Server, want.Started = atoll.NewID(), v.opts.Server, now
 	c.Turn = &want
-	c.Until, c.Turns = now.Add(v.opts.lease), c.Turns+1
+	c.Caller, c.Until, c.Turns = atoll.AccountFrom(ctx).Who(), now.Add(v.opts.lease), c.Turns+1
 	v.own(c.Turn.ID, true) // before anybody can find it and think that it was left
 	var err error
 	if made {
@@ -324,6 +324,17 @@ func (v *Service) takeOver(first bool) {
 			continue
 		}
 		v.own(c.Turn.ID, true)
-		_, _ = v.adopt(v.ctx, c, false, (*turn).resume) // it fails when we are closing, and leaves it
+		ctx := atoll.WithAccount(v.ctx, callerOf(c))
+		_, _ = v.adopt(ctx, c, false, (*turn).resume) // it fails when we are closing, and leaves it
 	}
+}
+
+// callerOf is for whom the turn of c runs. Of one that an older program has begun no more
+// is known than the name.
+func callerOf(c *store.Conversation) atoll.Account {
+	a, err := atoll.ParseAccount(c.Caller)
+	if err != nil || a.Name != c.Account {
+		return atoll.Account{Name: c.Account}
+	}
+	return a
 }

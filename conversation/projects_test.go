@@ -1,8 +1,12 @@
 package conversation_test
 
 import (
+	"context"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/access"
@@ -46,6 +50,56 @@ func TestProjects(t *testing.T) {
 	procs, err := atoll.Processes(t.Context(), theirs)
 	if err != nil || len(procs) != 0 {
 		t.Errorf("in it ran %+v, %v", procs, err)
+	}
+}
+
+// A witness remembers on whose behalf sandboxes were looked for.
+type witness struct {
+	atoll.ProviderLayer
+	mu  sync.Mutex
+	who []string
+}
+
+func (w *witness) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+	w.mu.Lock()
+	w.who = append(w.who, atoll.AccountFrom(ctx).Who())
+	w.mu.Unlock()
+	return w.ProviderLayer.Get(ctx, id)
+}
+
+// A turn that is taken over may do what the caller of whoever began it may, and no more.
+func TestTakenOverInProject(t *testing.T) {
+	l := newLab(t)
+	w := &witness{ProviderLayer: atoll.ProviderLayer{Provider: l.provider}}
+	l.provider = access.New(w, access.Options{})
+	team := atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: []string{"web"}}
+	ctx := atoll.WithAccount(t.Context(), team)
+	v, kill := l.killed(l.options())
+	if _, err := v.Send(ctx, ask("say one\nsleep 1s\nsay two")); err != nil {
+		t.Fatal(err)
+	}
+	kill()
+	w.mu.Lock()
+	w.who = nil
+	w.mu.Unlock()
+	next := l.open()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		c, err := next.Conversation(ctx, "c")
+		if err == nil && c.Turn == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the turn does not end: %+v, %v", c, err)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.who) == 0 || slices.ContainsFunc(w.who, func(who string) bool { return who != team.Who() }) {
+		t.Errorf("sandboxes were looked for on behalf of %q, want %q", w.who, team.Who())
+	}
+	all, err := next.Messages(ctx, "c", "", 0)
+	if err != nil || len(all) == 0 || !strings.Contains(all[len(all)-1].Body, "two") {
+		t.Errorf("the messages are %+v, %v", all, err)
 	}
 }
 

@@ -119,7 +119,7 @@ func TestNotWrittenDown(t *testing.T) {
 	v := l.open()
 	_, err := v.Send(t.Context(), ask("sleep 1h"))
 	wantKind(t, "Send", err, atoll.ErrUnavailable)
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		sb, err := l.provider.Get(t.Context(), sid)
 		if err != nil {
 			break
@@ -145,17 +145,18 @@ func TestNotWrittenDown(t *testing.T) {
 
 // What ends a turn is not its end: until then it is its server's.
 func TestCancelIsNotTheEnd(t *testing.T) {
+	const lease = 3 * time.Second
 	l := newLab(t)
 	begun := make(chan struct{})
 	l.hooks.OnColdStart = func(context.Context, *lifecycle.HookData) error {
 		close(begun)
-		time.Sleep(2 * time.Second) // whatever it is told
+		time.Sleep(7 * time.Second) // whatever it is told
 		return nil
 	}
-	v := l.openWith(l.options().WithLease(600 * time.Millisecond))
+	v := l.openWith(l.options().WithLease(lease))
 	watched := &watching{kept: l.store}
 	l.store = watched
-	l.openWith(withServer(l.options(), "two").WithLease(600 * time.Millisecond))
+	l.openWith(withServer(l.options(), "two").WithLease(lease))
 	go func() { _, _ = v.Send(context.Background(), ask("say hello")) }()
 	<-begun
 	if err := v.Cancel(t.Context(), "c"); err != nil {

@@ -131,13 +131,15 @@ func (l *Provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	}
 	s := *spec // nobody changes what it points to
 	s.ID, _ = atoll.NormalizeID(spec.ID)
+	given := s.ID != ""
 	s.ID, s.Project = cmp.Or(s.ID, atoll.NewID()), cmp.Or(s.Project, atoll.DefaultProject)
 	unlock, err := l.gate.lock(ctx, "create", s.ID)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	r, raw, drawn, err := l.intend(ctx, &s)
+	fresh := !given || l.hasNoData(ctx, &s)
+	r, raw, drawn, err := l.intend(ctx, &s, fresh)
 	if err != nil {
 		return nil, err
 	}
@@ -166,20 +168,27 @@ func (l *Provider) createLoose(ctx context.Context, spec *atoll.Spec) (atoll.San
 	return l.wrap(sb), nil
 }
 
-// intend writes down that a sandbox is going to be made. drawn says that raw,
-// its secret, is new.
-func (l *Provider) intend(ctx context.Context, s *atoll.Spec) (r *store.Record, raw string, drawn bool, err error) {
+// hasNoData reports whether there is no data volume that another sandbox with the id of s
+// has left to it, as far as that can be known.
+func (l *Provider) hasNoData(ctx context.Context, s *atoll.Spec) bool {
+	all, err := l.ProviderLayer.Volumes(ctx, s.Project)
+	return err == nil && !slices.ContainsFunc(all, func(v atoll.Volume) bool { return v.Sandbox == s.ID })
+}
+
+// intend writes down that a sandbox is going to be made, and if it is fresh that it has no
+// data volume yet. drawn says that raw, its secret, is new.
+func (l *Provider) intend(ctx context.Context, s *atoll.Spec, fresh bool) (r *store.Record, raw string, drawn bool, err error) {
 	me, err := l.store.Holder(ctx)
 	if err != nil {
 		return nil, "", false, err
 	}
-	fresh, tidied := secret.New(), false
-	r = &store.Record{ID: s.ID, Scope: l.scope, Spec: *s, State: store.Creating, Holder: me, Created: time.Now()}
+	own, tidied := secret.New(), false
+	r = &store.Record{ID: s.ID, Scope: l.scope, Spec: *s, State: store.Creating, Volumes: fresh, Holder: me, Created: time.Now()}
 	room := store.Room{Most: l.opts.Most, Quota: l.opts.Quota(s.Project)}
 	for {
-		raw, err = l.store.Insert(ctx, r, fresh, room)
+		raw, err = l.store.Insert(ctx, r, own, room)
 		if err == nil {
-			return r, raw, raw == fresh, nil
+			return r, raw, raw == own, nil
 		}
 		if errors.Is(err, store.ErrLimit) {
 			if tidied || !l.mayTidy(r, err) {
@@ -269,7 +278,7 @@ func (l *Provider) make(ctx context.Context, s *atoll.Spec, raw string) (atoll.S
 // reconcile finds out.
 func (l *Provider) present(ctx context.Context, r *store.Record, sb atoll.Sandbox) {
 	ctx = context.WithoutCancel(ctx)
-	r.State, r.Provider, r.Reason = store.Present, l.scope, ""
+	r.State, r.Provider, r.Reason, r.Volumes = store.Present, l.scope, "", false
 	if l.Info().Caps.Survives {
 		r.Holder = ""
 	}

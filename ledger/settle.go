@@ -97,21 +97,21 @@ func (l *Provider) finish(ctx context.Context, r *store.Record, sb atoll.Sandbox
 	return nil
 }
 
-// coarse is how exact a backend may be about when a volume was made.
-const coarse = time.Second
-
-// dropMade removes the data volume of a sandbox that was never made, unless it is older
-// than that: then another one of this id has left it.
+// dropMade removes the data volume of a sandbox that was never made, if there was none
+// before: else another one of this id has left it.
 func (l *Provider) dropMade(ctx context.Context, r *store.Record) error {
 	if err := l.take(ctx, r, func(*store.Record) {}); err != nil { // who makes one of that id now waits for us
 		return err
+	}
+	if !r.Volumes {
+		return nil
 	}
 	all, err := l.ProviderLayer.Volumes(ctx, r.Spec.Project)
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
 		return nil
 	}
 	for _, v := range all {
-		if v.Sandbox == r.ID && !v.InUse && v.Created.Add(coarse).After(r.Created) {
+		if v.Sandbox == r.ID && !v.InUse {
 			err = l.ProviderLayer.RemoveVolume(ctx, v.Project, v.Name)
 		}
 	}
@@ -123,7 +123,6 @@ func (l *Provider) dropMade(ctx context.Context, r *store.Record) error {
 
 // finishRemoval removes what is left of a sandbox; sb is nil when it is gone.
 func (l *Provider) finishRemoval(ctx context.Context, r *store.Record, sb atoll.Sandbox) error {
-	unmade := r.State == store.Creating
 	if err := l.take(ctx, r, func(r *store.Record) { r.State = store.Removing }); err != nil {
 		return err
 	}
@@ -133,9 +132,6 @@ func (l *Provider) finishRemoval(ctx context.Context, r *store.Record, sb atoll.
 		err = sb.Remove(ctx, options(atoll.RemoveOptions{Volumes: r.Volumes})...)
 	case r.Volumes:
 		err = l.removeData(ctx, r.ID)
-	}
-	if err == nil && unmade {
-		err = l.dropMade(ctx, r)
 	}
 	if err != nil {
 		return err

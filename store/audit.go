@@ -19,8 +19,9 @@ type Audit interface {
 	AddEvents(ctx context.Context, events []atoll.AuditEvent) error
 	// Events reads those that q selects, in the order of the log.
 	Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEvent, error)
-	// DropEvents deletes those from before a time, and says how many.
-	DropEvents(ctx context.Context, before time.Time) (int64, error)
+	// DropEvents deletes those from before a time, the oldest ones and most of them at
+	// once, and says how many: fewer if no others are left that nobody else deletes.
+	DropEvents(ctx context.Context, before time.Time, most int) (int64, error)
 	// Close gives up what is held. A second one does nothing.
 	Close() error
 }
@@ -98,12 +99,12 @@ func scanEvent(row row) (e atoll.AuditEvent, err error) {
 }
 
 // DropEvents implements Audit.
-func (s *SQL) DropEvents(ctx context.Context, before time.Time) (n int64, err error) {
+func (s *SQL) DropEvents(ctx context.Context, before time.Time, most int) (n int64, err error) {
 	if !s.db.Exists() {
 		return 0, nil
 	}
 	err = s.write(ctx, "audit", "", func(ctx context.Context, tx Tx) error {
-		res, err := tx.ExecContext(ctx, "DELETE FROM audit WHERE time < ?", before.UnixMilli())
+		res, err := tx.ExecContext(ctx, "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE time < ? ORDER BY time, id LIMIT ?)", before.UnixMilli(), most)
 		if err == nil {
 			n, err = res.RowsAffected()
 		}

@@ -28,7 +28,7 @@ func CheckConversation(op string, c *Conversation) error {
 	if err == nil {
 		all := []string{c.Organization, c.Agent, c.Template, c.Sandbox}
 		if c.Turn != nil {
-			all = append(all, c.Turn.ID, c.Turn.Server, c.Turn.Sandbox, c.Turn.Process)
+			all = append(all, c.Turn.ID, c.Turn.Server, c.Turn.Sandbox, c.Turn.Process, c.Caller)
 		}
 		err = checkTexts(MaxRecord, all...)
 	}

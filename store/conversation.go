@@ -13,8 +13,11 @@ type Conversation struct {
 	// Until is when the server that runs Turn has to have said again that it does. It
 	// is zero when there is no turn.
 	Until time.Time
-	Turns int64 // how many there were, with the one that runs
-	Rev   int64 // which writing of it was read; the store's
+	// Caller is whose Turn is, as atoll.Account.Who says it, which is kept with that; "" of
+	// one that an older program has begun.
+	Caller string
+	Turns  int64 // how many there were, with the one that runs
+	Rev    int64 // which writing of it was read; the store's
 }
 
 // An AgentSandbox is what is known of a sandbox with a template.

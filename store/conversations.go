@@ -22,7 +22,9 @@ func scanConversation(row row) (*Conversation, error) {
 		&c.Stats.MessagesExchanged, &c.Stats.InputTokens, &c.Stats.OutputTokens, &c.Stats.CacheTokens,
 		&turn, &until, &c.Turns, &created, &updated, &c.Rev)
 	if err == nil && turn != nil {
-		err = json.Unmarshal(turn, &c.Turn)
+		var kept keptTurn
+		err = json.Unmarshal(turn, &kept)
+		c.Turn, c.Caller = &kept.Turn, kept.Caller
 	}
 	if err != nil {
 		return nil, err
@@ -34,13 +36,19 @@ func scanConversation(row row) (*Conversation, error) {
 // fromMicro is the time that UnixMicro is from, to the microsecond.
 func fromMicro(t int64) time.Time { return time.UnixMicro(t).UTC() }
 
-// turnJSON is how a turn is kept: nil if there is none.
-func turnJSON(t *atoll.Turn) (any, error) {
-	if t == nil {
+// A keptTurn is a turn as it is kept.
+type keptTurn struct {
+	atoll.Turn
+	Caller string `json:"caller,omitempty"`
+}
+
+// turnJSON is how the turn of c is kept: nil if there is none.
+func turnJSON(c *Conversation) (any, error) {
+	if c.Turn == nil {
 		return nil, nil
 	}
-	kept := *t
-	kept.Started = fromMicro(t.Started.UnixMicro())
+	kept := keptTurn{*c.Turn, c.Caller}
+	kept.Started = fromMicro(kept.Started.UnixMicro())
 	text, err := json.Marshal(kept)
 	return string(text), err
 }
@@ -51,7 +59,7 @@ func (s *SQL) InsertConversation(ctx context.Context, c *Conversation) error {
 	if err := CheckConversation(op, c); err != nil {
 		return err
 	}
-	turn, err := turnJSON(c.Turn)
+	turn, err := turnJSON(c)
 	if err != nil {
 		return atoll.E(op, c.ID, atoll.ErrInvalid, err)
 	}
@@ -80,7 +88,7 @@ func (s *SQL) UpdateConversation(ctx context.Context, c *Conversation) error {
 	if err := CheckConversation(op, c); err != nil {
 		return err
 	}
-	turn, err := turnJSON(c.Turn)
+	turn, err := turnJSON(c)
 	if err != nil {
 		return atoll.E(op, c.ID, atoll.ErrInvalid, err)
 	}

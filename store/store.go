@@ -64,7 +64,7 @@ type Record struct {
 	// Spec is what the sandbox is made from, with its id and project.
 	Spec    atoll.Spec
 	State   State
-	Volumes bool // of Removing: the data volume too
+	Volumes bool // of Removing: the data volume too; of Creating: there was none before, so it goes with what was cut short
 	// Holder is the program that works on it; of Present, the one that the
 	// sandbox ends with, "" where it outlives all.
 	Holder  string

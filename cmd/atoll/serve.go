@@ -58,7 +58,7 @@ does, and then removes old images (image.prune).
 SIGINT and SIGTERM end it: it is not ready any more, refuses what comes, sends
 clients of streams to other servers of the same store, and lets calls end for a
 few seconds; a second one ends it at once. Sandboxes live on, where the provider can do that, unless
---destroy-on-exit is given.`,
+--destroy-on-exit is given, which servers that share a store (store.url) refuse.`,
 		Example: `  atoll serve
   atoll serve --listen 127.0.0.1:7070
   atoll serve --ssh-listen 127.0.0.1:2222 --ssh-authorized-keys ~/.ssh/authorized_keys`,
@@ -86,6 +86,9 @@ func (a *app) serve(ctx context.Context, destroy bool) error {
 	cfg, err := a.config()
 	if err != nil {
 		return err
+	}
+	if destroy && cfg.Store.URL != "" {
+		return usagef("--destroy-on-exit: would remove the sandboxes of all servers that share the store (store.url): leave it out, and remove with atoll rm")
 	}
 	ctx, stop := interruptible(ctx)
 	defer stop()

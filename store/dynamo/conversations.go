@@ -42,6 +42,7 @@ const (
 	attrProcess      = "process_id"
 	attrRaw          = "raw"
 	attrStarted      = "started"
+	attrCaller       = "caller"
 	attrInputTokens  = "input_tokens"
 	attrOutputTokens = "output_tokens"
 	attrCacheTokens  = "cache_tokens"
@@ -59,6 +60,7 @@ func conversationItem(c *store.Conversation) item {
 	if t := c.Turn; t != nil {
 		it[attrTurn] = mapOf(item{
 			attrID: textOf(t.ID), attrServer: textOf(t.Server), attrSandbox: textOf(t.Sandbox), attrProcess: textOf(t.Process), attrRaw: flagOf(t.Raw), attrStarted: timeOf(t.Started),
+			attrCaller: textOf(c.Caller),
 		})
 		it[attrRunning] = textOf(c.Account + "/" + c.ID)
 	}
@@ -85,6 +87,7 @@ func readConversation(f fields) (*store.Conversation, error) {
 	if f.has(attrTurn) {
 		t := f.sub(attrTurn)
 		c.Turn = &atoll.Turn{ID: t.text(attrID), Server: t.text(attrServer), Sandbox: t.text(attrSandbox), Process: t.text(attrProcess), Raw: t.flag(attrRaw), Started: t.time(attrStarted)}
+		c.Caller = t.text(attrCaller)
 	}
 	return c, *f.err
 }

@@ -177,6 +177,7 @@ func (s *Server) transact(ctx, within context.Context, db *sql.DB, f func(contex
 	case err == nil && answers[0].CommandTag.String() != "COMMIT":
 		return errors.New("the transaction was not made")
 	case err != nil && (isBroken(err) || within.Err() != nil):
+		conn.Close() // whoever asks takes another one, of which there may be no more
 		return s.outcome(db, id, word, err)
 	}
 	return err

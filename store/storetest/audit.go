@@ -165,15 +165,21 @@ func auditFollowed(t *testing.T, open func(string) store.Audit) {
 func auditDropped(t *testing.T, open func(string) store.Audit) {
 	s := open("a")
 	begin := now()
-	addEvents(t, s, event(begin.Add(-time.Hour), "old", ""), event(begin, "new", ""))
-	if n, err := s.DropEvents(t.Context(), begin.Add(-time.Minute)); n != 1 || err != nil {
-		t.Errorf("DropEvents: %d, %v", n, err)
+	addEvents(t, s, event(begin.Add(-time.Hour), "old", ""), event(begin.Add(-3*time.Hour), "oldest", ""), event(begin.Add(-2*time.Hour), "older", ""), event(begin, "new", ""))
+	if n, err := s.DropEvents(t.Context(), begin.Add(-time.Minute), 2); n != 2 || err != nil {
+		t.Errorf("DropEvents of two: %d, %v", n, err)
+	}
+	if left := events(t, s, atoll.AuditQuery{}); len(left) != 2 || left[0].Project != "old" {
+		t.Errorf("without the two oldest ones there are %+v", left)
+	}
+	if n, err := s.DropEvents(t.Context(), begin.Add(-time.Minute), 2); n != 1 || err != nil {
+		t.Errorf("DropEvents of those that are left: %d, %v", n, err)
 	}
 	left := events(t, s, atoll.AuditQuery{})
 	if len(left) != 1 || left[0].Project != "new" {
 		t.Errorf("left is %+v", left)
 	}
-	if _, err := s.DropEvents(t.Context(), begin.Add(time.Hour)); err != nil {
+	if _, err := s.DropEvents(t.Context(), begin.Add(time.Hour), 2); err != nil {
 		t.Fatal(err)
 	}
 	addEvents(t, s, event(begin, "next", ""))
@@ -187,7 +193,7 @@ func auditNone(t *testing.T, open func(string) store.Audit) {
 	if all := events(t, s, atoll.AuditQuery{}); len(all) != 0 {
 		t.Errorf("Events: %+v", all)
 	}
-	if n, err := s.DropEvents(t.Context(), now()); n != 0 || err != nil {
+	if n, err := s.DropEvents(t.Context(), now(), 2); n != 0 || err != nil {
 		t.Errorf("DropEvents: %d, %v", n, err)
 	}
 }

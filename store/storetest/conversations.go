@@ -76,7 +76,7 @@ func conversation(account, id string) *store.Conversation {
 			Turn:    &atoll.Turn{ID: "i " + odd, Server: "v " + odd, Sandbox: "x " + odd, Process: "p " + odd, Raw: true, Started: at.Add(-time.Hour)},
 			Created: at.Add(-time.Minute), Updated: at.Add(-time.Second),
 		},
-		Until: at.Add(time.Hour), Turns: 1 << 50,
+		Until: at.Add(time.Hour), Caller: "c " + odd, Turns: 1 << 50,
 	}
 }
 
@@ -227,7 +227,7 @@ func runningTurns(t *testing.T, open func(string) store.Conversations) {
 		t.Helper()
 		var got []*store.Conversation
 		// One that has just begun may be missing for a while.
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			var err error
 			if got, err = s.RunningTurns(t.Context()); err != nil {
 				t.Fatalf("RunningTurns: %v", err)
@@ -348,14 +348,15 @@ func refused(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
 	insertConversation(t, s, conversation("acme", "one"))
 	for what, change := range map[string]func(*store.Conversation){
-		"no account":       func(c *store.Conversation) { c.Account = "" },
-		"an odd account":   func(c *store.Conversation) { c.Account = "a/b" },
-		"no id":            func(c *store.Conversation) { c.ID = "" },
-		"an odd id":        func(c *store.Conversation) { c.ID = "a/b" },
-		"a UUID as it was": func(c *store.Conversation) { c.ID = "6BA7B810-9DAD-11D1-80B4-00C04FD430C8" },
-		"bytes":            func(c *store.Conversation) { c.Agent = "\xff" },
-		"bytes in a turn":  func(c *store.Conversation) { c.Turn.Server = "\xff" },
-		"too much text":    func(c *store.Conversation) { c.Agent = string(make([]byte, store.MaxRecord)) },
+		"no account":        func(c *store.Conversation) { c.Account = "" },
+		"an odd account":    func(c *store.Conversation) { c.Account = "a/b" },
+		"no id":             func(c *store.Conversation) { c.ID = "" },
+		"an odd id":         func(c *store.Conversation) { c.ID = "a/b" },
+		"a UUID as it was":  func(c *store.Conversation) { c.ID = "6BA7B810-9DAD-11D1-80B4-00C04FD430C8" },
+		"bytes":             func(c *store.Conversation) { c.Agent = "\xff" },
+		"bytes in a turn":   func(c *store.Conversation) { c.Turn.Server = "\xff" },
+		"bytes in a caller": func(c *store.Conversation) { c.Caller = "\xff" },
+		"too much text":     func(c *store.Conversation) { c.Agent = string(make([]byte, store.MaxRecord)) },
 	} {
 		c := conversation("acme", "two")
 		change(c)

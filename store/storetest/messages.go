@@ -321,7 +321,7 @@ func besides(t *testing.T, open func(string) store.Conversations) {
 	if err := s.UpdateConversation(t.Context(), c); err != nil {
 		t.Fatalf("UpdateConversation: %v", err)
 	}
-	want.Turn, want.Until, want.Rev = nil, time.Time{}, c.Rev
+	want.Turn, want.Caller, want.Until, want.Rev = nil, "", time.Time{}, c.Rev
 	equal(t, "the conversation", findConversation(t, s, "acme", "one"), &want)
 	c.Updated = m.Time.Add(time.Minute)
 	if err := s.UpdateConversation(t.Context(), c); err != nil {
