@@ -43,7 +43,7 @@ func dieAt(dir, step, in string) error {
 	if err != nil {
 		return err
 	}
-	p := ledger.New(e, teststore.Open(dir), opts)
+	p := ledger.New(e, teststore.OpenFor(dir, teststore.ShortLease), opts)
 	ctx := context.Background()
 	spec := webSpec()
 	sb, err := p.Create(ctx, &spec)
@@ -72,7 +72,7 @@ func killed(t *testing.T, step, in string) *lab {
 	dir, cmd := t.TempDir(), exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), makerDir+"="+dir, killAt+"="+step, killIn+"="+in)
 	out, err := cmd.CombinedOutput()
-	teststore.AfterKill()
+	teststore.AfterKill(teststore.ShortLease)
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.Exited() {
 		t.Fatalf("the program was not killed: %v\n%s", err, out)

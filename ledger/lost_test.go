@@ -147,7 +147,7 @@ func TestExecWhileFetched(t *testing.T) {
 			fetched := 0
 			s := slow{l.engine, func() {
 				fetched++
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				mine, err := p.Get(ctx, sb.ID())
 				if err == nil {

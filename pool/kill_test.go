@@ -180,7 +180,7 @@ func leaver(t *testing.T, dir, step string) (says string, kill func()) {
 			killed = true
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
-			teststore.AfterKill()
+			teststore.AfterKill(teststore.Lease)
 		}
 	}
 	t.Cleanup(kill)
@@ -196,6 +196,7 @@ func leaver(t *testing.T, dir, step string) (says string, kill func()) {
 func TestKilled(t *testing.T) {
 	for step, claimed := range map[string]bool{"": true, "intent": false, "made": false, "healthy": false, "reserved": false, "claimed": true} {
 		t.Run("at "+step, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
 			dir := t.TempDir()
 			says, kill := leaver(t, dir, step)
 			id, _ := strings.CutPrefix(says, "has ")

@@ -96,9 +96,16 @@ var expiry = []promise{
 		h.gone(t, sb, 2*h.short()+time.Second)
 	}},
 	{"IdleStop stops it when nobody uses it, as Stop does", []need{needIdleStop, needRestart, needFiles}, func(t *testing.T, h *harness) {
-		sb := h.create(t, atoll.Spec{IdleStop: atoll.Duration(2 * time.Second)})
+		idle := h.idleStop()
+		sb := h.create(t, atoll.Spec{IdleStop: atoll.Duration(idle)})
 		h.write(t, sb, "file", "kept")
-		st := h.becomes(t, sb, atoll.StateStopped)
+		var st atoll.Status
+		h.poll(t, idle+h.short(), func() error {
+			if st = h.status(t, sb); st.State != atoll.StateStopped {
+				return fmt.Errorf("state is %q (%s), want it stopped", st.State, st.Reason)
+			}
+			return nil
+		})
 		if !strings.Contains(st.Reason, "nobody used it") || st.Exit != nil {
 			t.Errorf("reason %q, exit %v", st.Reason, st.Exit)
 		}
@@ -128,7 +135,7 @@ var expiry = []promise{
 		}
 	}},
 	{"IdleStop leaves one whose files are used", []need{needIdleStop, needFiles}, func(t *testing.T, h *harness) {
-		const idle = 3 * time.Second
+		idle := h.idleStop()
 		spec := atoll.Spec{IdleStop: atoll.Duration(idle)}
 		reading := h.create(t, spec)
 		h.write(t, reading, "file", strings.Repeat("read slowly ", 2<<20)) // more than is on its way
@@ -161,6 +168,11 @@ var expiry = []promise{
 			t.Errorf("Spec.IdleStop is %v", got)
 		}
 	}},
+}
+
+// idleStop is an IdleStop that lasts until a sandbox is used, also where that takes its time.
+func (h *harness) idleStop() time.Duration {
+	return min(max(4*time.Second, h.short()/4), 8*time.Second)
 }
 
 // gone waits until nobody knows the sandbox any more.

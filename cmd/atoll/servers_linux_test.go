@@ -47,7 +47,7 @@ type fleet struct {
 const (
 	fleetToken = "the token of all servers"
 	fleetImage = "atoll-local/busybox:1"
-	fleetLease = 3 * time.Second
+	fleetLease = 10 * time.Second // a busy machine may keep a server from renewing it for a while
 )
 
 // A server is one atoll serve.
@@ -161,28 +161,27 @@ func (f *fleet) start(name string, settings ...string) *server {
 // launch starts a server.
 func (f *fleet) launch(name string, settings ...string) *server {
 	f.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	s := &server{f: f, name: name, state: filepath.Join(f.dir, name), addr: addr, overrides: settings}
+	s := &server{f: f, name: name, state: filepath.Join(f.dir, name), overrides: settings}
 	f.all = append(f.all, s)
 	s.run()
 	return s
 }
 
-// run starts the server's program.
+// run starts the server's program, on a port that nobody else has just now.
 func (s *server) run() {
 	t := s.f.t
 	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.addr = l.Addr().String()
+	l.Close()
 	env := append(os.Environ(), "HOME="+s.state, "XDG_CONFIG_HOME="+s.state, "ATOLL_STATE_DIR="+s.state,
 		"ATOLL_STORE_URL="+s.f.db, "ATOLL_STORE_LEASE="+fleetLease.String(),
 		"FLEET_TOKEN="+fleetToken, "ATOLL_TOKEN=env:FLEET_TOKEN", "ATOLL_LOG_LEVEL=info", "ATOLL_RECONCILE_EVERY=1s")
 	s.cmd = atollCmd(slices.Concat(env, s.f.maker, s.overrides), "atoll", "serve", "--listen", s.addr)
-	var err error
-	if s.log, err = os.OpenFile(s.state+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+	if s.log, err = os.Create(s.state + ".log"); err != nil {
 		t.Fatal(err)
 	}
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
@@ -200,11 +199,16 @@ func (s *server) run() {
 
 // awaitReady waits until it takes requests.
 func (s *server) awaitReady() {
-	t, ended := s.f.t, s.ended
+	t := s.f.t
 	t.Helper()
 	s.f.await("server "+s.name+" is ready", func() bool {
 		select {
-		case <-ended:
+		case <-s.ended:
+			if strings.Contains(s.said(), "address already in use") { // by who was given the port since
+				s.log.Close()
+				s.run()
+				return false
+			}
 			t.Fatalf("server %s has ended: %v\n%s", s.name, s.exit, s.said())
 		default:
 		}
@@ -249,7 +253,7 @@ func (s *server) kill() {
 // nothingIsLeft removes all sandboxes by way of the last server, has that look for what is
 // not as it should be, and ends all.
 func (f *fleet) nothingIsLeft() {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	f.front.open()
 	last := f.start("last")
@@ -275,7 +279,11 @@ func (f *fleet) nothingIsLeft() {
 	})
 	c.Close()
 	last.signal(syscall.SIGTERM)
-	if left := f.held(); len(left) > 0 {
+	left := f.held()
+	for end := time.Now().Add(deadline); len(left) > 0 && time.Now().Before(end); left = f.held() { // a cluster's volumes go a moment later
+		time.Sleep(100 * time.Millisecond)
+	}
+	if len(left) > 0 {
 		f.t.Errorf("there is left: %q", left)
 	}
 	if f.t.Failed() {

@@ -93,7 +93,7 @@ func prepare(t *testing.T) *testcluster.Cluster {
 	t.Helper()
 	c := testcluster.Need(t)
 	c.Kubectl(t, "apply", "-f", "base/namespace.yaml", "-f", "sandboxes/namespace.yaml", "-f", "testdata/servicemonitor.yaml")
-	c.Kubectl(t, "wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com", "--timeout=30s")
+	c.Kubectl(t, "wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com", "--timeout=2m")
 	return c
 }
 
@@ -345,15 +345,21 @@ func TestServer(t *testing.T) {
 	atoll.url = forward(t, c)
 	atoll.says("text\n", "exec", "web", "--", "cat", "/work/file")
 	atoll.run("rm", "--force", "--volumes", "web")
-	if left := c.Kubectl(t, "--namespace=atoll-sandboxes", "get", "pods,pvc,networkpolicies", "--output=name"); left != "" {
-		t.Errorf("left behind: %s", left)
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // a claim goes a moment after it was deleted
+		left := c.Kubectl(t, "--namespace=atoll-sandboxes", "get", "pods,pvc,networkpolicies", "--output=name")
+		if left == "" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("left behind: %s", left)
+		}
 	}
 }
 
 // rolled waits until the servers are ready that are meant to be there.
 func rolled(t *testing.T, c *testcluster.Cluster) {
 	t.Helper()
-	c.Kubectl(t, "--namespace=atoll", "rollout", "status", "deployment/atoll", "--timeout=150s")
+	c.Kubectl(t, "--namespace=atoll", "rollout", "status", "deployment/atoll", "--timeout=10m")
 }
 
 // A client runs atoll with the server at url.
@@ -419,7 +425,7 @@ func forward(t *testing.T, c *testcluster.Cluster) string {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	late := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	late := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {

@@ -91,7 +91,7 @@ func Own(t testing.TB) *Cluster {
 
 func needParts(t testing.TB) {
 	t.Helper()
-	testenv.Need(t, testenv.Root, testenv.KubePrograms, testenv.StaticBusybox,
+	testenv.Need(t, testenv.Root, testenv.Cgroups, testenv.KubePrograms, testenv.StaticBusybox,
 		testenv.Program("containerd", "docker.io"), testenv.Program("runc", "docker.io"), testenv.Program("nft", "nftables"), testenv.File("/usr/lib/cni/bridge", "containernetworking-plugins"))
 }
 
@@ -161,9 +161,8 @@ func start(t testing.TB) (_ *Cluster, err error) {
 	return c, c.provide(work)
 }
 
-// startTime is how long a cluster may take to start: ten times as long as on an idle
-// machine.
-const startTime = time.Minute
+// startTime is how long a cluster may take to start, which takes seconds on an idle machine.
+const startTime = 4 * time.Minute
 
 // spawn starts a program that ends when this one does, which the kernel sees to while
 // the thread that has started it lives.
@@ -371,7 +370,7 @@ func (c *Cluster) Release(t testing.TB, program string) {
 // await waits until a program runs, or does not.
 func (c *Cluster) await(t testing.TB, program string, runs bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(c.at("run", program)); (err == nil) == runs {
 			return
 		}
@@ -394,5 +393,5 @@ func (c *Cluster) stop() error {
 	if c.client != nil {
 		c.client.CloseIdleConnections()
 	}
-	return errors.Join(testenv.DropCgroups(filepath.Base(c.dir), 10*time.Second), os.RemoveAll(c.dir))
+	return errors.Join(testenv.DropCgroups(filepath.Base(c.dir), time.Minute), os.RemoveAll(c.dir))
 }

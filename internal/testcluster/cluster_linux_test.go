@@ -25,12 +25,12 @@ func TestCluster(t *testing.T) {
 	ref := c.Registry(t).Push("busybox:1", testimage.Busybox(t))
 	c.Kubectl(t, "run", "hello", "--image="+ref, "--restart=Never", "--", "/bin/busybox", "echo", "hello")
 	t.Cleanup(func() { c.Kubectl(t, "delete", "pod", "hello", "--force", "--grace-period=0") })
-	c.Kubectl(t, "wait", "pod/hello", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+	c.Kubectl(t, "wait", "pod/hello", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=240s")
 	if out := c.Kubectl(t, "logs", "hello"); out != "hello\n" {
 		t.Errorf("the pod printed %q", out)
 	}
 	c.Hold(t, "kubelet")
-	c.Kubectl(t, "wait", "node/node1", "--for=condition=Ready=Unknown", "--timeout=60s")
+	c.Kubectl(t, "wait", "node/node1", "--for=condition=Ready=Unknown", "--timeout=240s")
 	c.Release(t, "kubelet")
 	c.Hold(t, "kube-apiserver")
 	c.Release(t, "kube-apiserver")

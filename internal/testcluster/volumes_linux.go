@@ -78,7 +78,8 @@ func (c *Cluster) serveClaims(ctx context.Context, core corev1client.CoreV1Inter
 			if !ok {
 				return errors.New("the watch has ended")
 			}
-			if v, ok := ev.Object.(*corev1.PersistentVolume); ok && v.Status.Phase == corev1.VolumeReleased && v.DeletionTimestamp == nil {
+			v, ok := ev.Object.(*corev1.PersistentVolume)
+			if ok && v.Spec.Local != nil && v.Status.Phase == corev1.VolumeReleased && v.DeletionTimestamp == nil {
 				if err := core.PersistentVolumes().Delete(ctx, v.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 					return err
 				}

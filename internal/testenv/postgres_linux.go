@@ -107,7 +107,7 @@ func (s *PostgresServer) command(name string, args ...string) *exec.Cmd {
 
 // start starts the server and waits until it answers.
 func (s *PostgresServer) start() error {
-	const long = time.Minute // it may have to put right what a kill has left
+	const long = 4 * time.Minute // it may have to put right what a kill has left
 	var err error
 	for deadline := time.Now().Add(long); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if err = s.tryStart(time.Until(deadline)); err == nil {
@@ -124,7 +124,8 @@ func (s *PostgresServer) tryStart(within time.Duration) error {
 	}
 	defer log.Close()
 	cmd := s.command("postgres", "-D", filepath.Join(s.dir, "data"), "-k", s.dir, "-c", "listen_addresses=",
-		"-c", "max_connections=300", "-c", "shared_buffers=16MB", "-c", "max_wal_size=128MB")
+		"-c", "max_connections=300", "-c", "shared_buffers=16MB", "-c", "max_wal_size=128MB",
+		"-c", "dynamic_shared_memory_type=mmap") // in its directory: what it left in /dev/shm when it was killed would stay there
 	cmd.Stdout, cmd.Stderr = log, log
 	started, ended := make(chan error), make(chan struct{})
 	go func() {
@@ -156,9 +157,15 @@ func (s *PostgresServer) tryStart(within time.Duration) error {
 	return fmt.Errorf("it does not answer")
 }
 
-// signal sends the server a signal and waits for its end.
+// signal sends the server a signal and waits for its end. Where that was before, its pid may be
+// another one's.
 func (s *PostgresServer) signal(how syscall.Signal) {
-	_ = syscall.Kill(s.pid, how) // it may have ended
+	select {
+	case <-s.ended:
+		return
+	default:
+	}
+	_ = syscall.Kill(s.pid, how) // it may end just now
 	<-s.ended
 }
 

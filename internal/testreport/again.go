@@ -19,16 +19,13 @@ var hopeless = regexp.MustCompile(`WARNING: DATA RACE|race detected during execu
 // chances are the tests that are worth a second look, each as package and pattern of go test
 // -run; none if anything has failed for which that is no answer.
 func (r *report) chances() []string {
-	in := map[string]bool{}
 	var lines []string
 	for _, f := range r.failed {
-		in[f.pkg] = true
 		if !r.hasChild(f) {
 			lines = append(lines, f.pkg+" "+pattern(f.test))
 		}
 	}
-	noTest := func(pkg string) bool { return !in[pkg] }
-	if r.hopeless || len(lines) > mostAgain || slices.ContainsFunc(r.broken, noTest) {
+	if r.hopeless || len(lines) > mostAgain {
 		return nil
 	}
 	return lines

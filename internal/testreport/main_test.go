@@ -35,13 +35,30 @@ func TestReport(t *testing.T) {
 {"Action":"pass","Package":"m/a"}`,
 			true, []string{"skipped:", "1  needs root: this is uid 7 (a)", "1 passed, 0 failed, 1 skipped"}},
 		{"does not build", `
-{"Action":"build-output","ImportPath":"a [a.test]","Output":"a.go:3: undefined: y\n"}
+{"Action":"build-output","ImportPath":"a [a.test]","Output":"# a [a.test]\n"}
+{"Action":"build-output","ImportPath":"a [a.test]","Output":"./a.go:3:7: undefined: y\n"}
 {"Action":"build-fail","ImportPath":"a [a.test]"}
 {"Action":"output","Package":"a","Output":"FAIL\ta [build failed]\n"}
 {"Action":"fail","Package":"a","FailedBuild":"a [a.test]"}
 {"Action":"pass","Package":"b","Test":"TestY"}
 {"Action":"pass","Package":"b"}`,
-			false, []string{"undefined: y", "build failed", "1 passed, 0 failed"}},
+			false, []string{"undefined: y", "build failed", "the slowest:", "  failed: a (the package itself)\n    ./a.go:3:7: undefined: y\n", "1 passed, 1 failed"}},
+		{"goroutines are left", `
+{"Action":"pass","Package":"a","Test":"TestX"}
+{"Action":"output","Package":"a","Output":"PASS\n"}
+{"Action":"output","Package":"a","Output":"goleak: Errors on successful test run: found unexpected goroutines:\n"}
+{"Action":"output","Package":"a","Output":"[Goroutine 7 in state select]\n"}
+{"Action":"output","Package":"a","Output":"FAIL\ta\t0.1s\n"}
+{"Action":"fail","Package":"a"}`,
+			false, []string{"the slowest:", "  failed: a (the package itself)\n    goleak: Errors on successful test run: found unexpected goroutines:\n", "1 passed, 1 failed"}},
+		{"the program did not end well", `
+{"Action":"pass","Package":"a","Test":"TestX"}
+{"Action":"output","Package":"a","Output":"PASS\n"}
+{"Action":"output","Package":"a","Output":"rm: it is busy\n"}
+{"Action":"output","Package":"a","Output":"exit status 1\n"}
+{"Action":"output","Package":"a","Output":"FAIL\ta\t0.1s\n"}
+{"Action":"fail","Package":"a"}`,
+			false, []string{"the slowest:", "  failed: a (the package itself)\n    rm: it is busy\n", "1 passed, 1 failed"}},
 		{"died", `
 {"Action":"run","Package":"a","Test":"TestX"}
 {"Action":"output","Package":"a","Test":"TestX","Output":"panic: test timed out\n"}

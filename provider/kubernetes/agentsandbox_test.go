@@ -211,7 +211,8 @@ func podsOf(t *testing.T, sb atoll.Sandbox) string {
 }
 
 // agentsPodIsDeleted: the controller makes another pod in place of one that somebody
-// deletes, in which nothing runs: the sandbox has failed, as it says, until it is started.
+// deletes, in which nothing runs: the sandbox has failed, as it says, and its Sandbox is
+// suspended, until it is started.
 func agentsPodIsDeleted(t *testing.T, as func(*kubernetes.Options)) {
 	c, p := lab(t), provider(t, as)
 	in := "--namespace=" + optionsOf(p).Namespace
@@ -222,7 +223,7 @@ func agentsPodIsDeleted(t *testing.T, as func(*kubernetes.Options)) {
 		t.Errorf("the reason is %q", st.Reason)
 	}
 	name := optionsOf(p).Prefix + "-" + sb.ID()
-	c.Kubectl(t, in, "wait", "sandboxes.agents.x-k8s.io/"+name, `--for=jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}=SchedulingGated`, "--timeout=2m")
+	c.Kubectl(t, in, "wait", "sandboxes.agents.x-k8s.io/"+name, `--for=jsonpath={.spec.operatingMode}=Suspended`, "--timeout=2m")
 	if err := sb.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

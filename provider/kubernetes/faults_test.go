@@ -174,7 +174,7 @@ func TestRefusals(t *testing.T) {
 	t.Cleanup(func() { c.Kubectl(t, "delete", "namespace", namespace) })
 	c.Kubectl(t, "-n", namespace, "create", "quota", "few", "--hard=pods=1")
 	p := provider(t, func(o *kubernetes.Options) { o.Namespace = namespace })
-	var hasty []*kubernetes.Provider // one after the other is asked: what is wrong comes to light in time, but on a busy machine it takes longer
+	var hasty []*kubernetes.Provider // each is asked where the one before was too hasty: a busy machine takes long to say what is wrong
 	for _, patience := range []time.Duration{5 * time.Second, 20 * time.Second, 80 * time.Second} {
 		hasty = append(hasty, provider(t, func(o *kubernetes.Options) { o.Namespace, o.Patience = namespace, patience }))
 	}

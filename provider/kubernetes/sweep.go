@@ -127,7 +127,7 @@ func (p *Provider) writeDown(ctx context.Context, id string) error {
 		return err
 	}
 	if stray := r.stray(); stray != nil {
-		p.opts.Log.Warn("a pod runs that nobody has written down, and is ended", "sandbox", id, "pod", stray.Name)
+		p.opts.Log.Warn("a pod that nobody has written down is deleted", "sandbox", id, "pod", stray.Name)
 		return p.maker.rest(ctx, stray)
 	}
 	if !r.ended() {

@@ -42,7 +42,7 @@ func (n *nodeConfig) programs() []program {
 		{args: []string{
 			"kube-controller-manager", kubeconfig("controllers"), "--master=" + server, "--leader-elect=false", "--secure-port=0", "--v=1",
 			"--service-account-private-key-file=" + account, "--root-ca-file=" + n.at("pki", "apiserver.crt"),
-			"--flex-volume-plugin-dir=" + n.at("kubelet", "plugins"), "--node-monitor-grace-period=20s",
+			"--flex-volume-plugin-dir=" + n.at("kubelet", "plugins"), "--node-monitor-grace-period=40s", // ten times what a kubelet that is well lets pass
 		}},
 		{args: []string{"kube-scheduler", kubeconfig("scheduler"), "--leader-elect=false", "--secure-port=0", "--v=1"}},
 		{args: []string{
