@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -194,9 +195,12 @@ func slaughter(t *testing.T, h *harness) {
 	neighbour := h.idle(t)
 	_, scr := h.started(t, neighbour, word("drip"))
 	in := h.intruder(t, h.create(t, atoll.Spec{}))
-	in.begins(t, "signals", strconv.Itoa(victim.Process.Pid), strconv.Itoa(os.Getpid()), strconv.Itoa(os.Getppid()))
+	wait, attack := io.Pipe() // it may stop who tells that it has begun
+	defer attack.Close()
+	in.beginsWith(t, wait, "signals", strconv.Itoa(victim.Process.Pid), strconv.Itoa(os.Getpid()), strconv.Itoa(os.Getppid()))
+	_ = attack.Close()
 	shown := len(scr.text())
-	time.Sleep(5 * aMoment) // nothing tells that it has gone through all that it sees
+	time.Sleep(10 * aMoment) // nothing tells that it has gone through all that it sees
 	scr.until(t, h, "later numbers", func(text string) bool { return len(text) > shown+10 })
 	h.output(t, neighbour, program("echo", "unharmed"))
 	if after := traits(t, victim.Process.Pid); after != before {

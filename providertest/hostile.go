@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,9 +95,15 @@ func (in *intruder) judge(t *testing.T, res atoll.Result) {
 // begins makes an attack that goes on, and returns when it has begun.
 func (in *intruder) begins(t *testing.T, name string, args ...string) atoll.Process {
 	t.Helper()
+	return in.beginsWith(t, nil, name, args...)
+}
+
+// beginsWith is begins of one that has an input.
+func (in *intruder) beginsWith(t *testing.T, stdin io.Reader, name string, args ...string) atoll.Process {
+	t.Helper()
 	scr := newScreen()
 	cmd := in.attack(name, args...)
-	cmd.Stdout = scr
+	cmd.Stdin, cmd.Stdout = stdin, scr
 	p := in.h.start(t, in.sb, cmd)
 	scr.until(t, in.h, "word of its beginning", func(text string) bool {
 		return strings.Contains(text, "begun\n") || strings.Contains(text, "escaped: ")

@@ -35,7 +35,7 @@ type config struct {
 }
 
 func newConfig(opts []Option) *config {
-	c := &config{slow: 1, count: 100, except: map[string]string{}, beside: map[string]int{}}
+	c := &config{slow: 2, count: 100, except: map[string]string{}, beside: map[string]int{}}
 	for _, opt := range opts {
 		opt(c)
 	}
@@ -43,7 +43,7 @@ func newConfig(opts []Option) *config {
 }
 
 // Slow multiplies every deadline of the suite by factor, for backends that are
-// slower than a process.
+// slower than a process, on a machine that has nothing else to do. Without it, the factor is 2.
 func Slow(factor float64) Option { return func(c *config) { c.slow = factor } }
 
 // Image is the image that sandboxes are made of, where the provider's default

@@ -79,7 +79,7 @@ func TestValidate(t *testing.T) {
 		{Template{Name: "t", Agent: Agent{Command: run, Format: "json"}}, `format "json"`},
 		{Template{Name: "t", Agent: Agent{Command: []string{"a"}, TTY: true, Stdin: true}}, "tty and stdin"},
 		{Template{Name: "t", Agent: Agent{Command: run, User: "a b"}}, `user "a b"`},
-		{Template{Name: "t", Agent: Agent{Command: run, Env: []string{"A"}}}, `environment "A"`},
+		{Template{Name: "t", Agent: Agent{Command: run, Env: []string{"A"}}}, "environment: entry 1"},
 		{Template{Name: "t", Agent: Agent{Command: run, Timeout: -1}}, "timeout never"},
 		{Template{Name: "t", Agent: Agent{Command: run, Secrets: map[string]Secret{"A-B": {ref: "env:A"}}}}, `"A-B" cannot name a variable`},
 		{Template{Name: "t", Agent: Agent{Command: run, Secrets: map[string]Secret{"A": {}}}}, "A is empty"},

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -170,6 +171,7 @@ func spaces(marker, text string, _ []string) {
 func signals(_, _ string, args []string) {
 	_ = unix.Setpgid(0, 0)
 	begun()
+	_, _ = io.Copy(io.Discard, os.Stdin) // whoever carries the word that it has begun is attacked, too
 	var pids []int
 	for _, arg := range args {
 		var pid int
