@@ -26,8 +26,9 @@ import (
 
 // The rows of the comparisons of clusters, which go on from viaAPI and those of pools.
 const (
-	kubectlRun  = "kubectl run, and kubectl wait until it is Ready"
-	clusterExec = "exec of Kubernetes's API"
+	kubectlRun   = "kubectl run, and kubectl wait until it is Ready"
+	kubectlClaim = "kubectl create of a pod and its claim, and kubectl wait until it is Ready"
+	clusterExec  = "exec of Kubernetes's API"
 )
 
 // What a server with the cluster's sandboxes is to reach.
@@ -62,7 +63,7 @@ func BenchmarkCluster(tb *testing.B) {
 	l.Load(tb, clusterImage, testimage.WithSockets(tb))
 	l.Load(tb, clusterGuest, testimage.New(tb, v1.Config{}, testimage.Layer(tb, testimage.File("atoll-guest", 0o555, string(program)))))
 	ctx := context.Background()
-	for _, measure := range []func(context.Context) error{l.lives, l.claims, l.known} {
+	for _, measure := range []func(context.Context) error{l.births, l.lives, l.claims, l.known} {
 		if err := measure(ctx); err != nil {
 			tb.Fatal(err)
 		}
@@ -98,29 +99,48 @@ func (l *clusterLab) serve(ctx context.Context, name string, settings ...string)
 	}, settings...)...)
 }
 
-// lives compares creations with kubectl's, and commands with those of the API.
+// births compares creations with kubectl's, of what has no volume, as a bare pod has none,
+// and of what has one: the scheduler waits for whole seconds until that is bound.
+func (l *clusterLab) births(ctx context.Context) error {
+	for _, c := range []struct {
+		name, title, than string
+		settings          []string
+		bare              func(context.Context) (time.Duration, error)
+	}{
+		{"bare", "Kubernetes: created until it runs, without a volume", kubectlRun, []string{"ATOLL_KUBERNETES_EPHEMERAL=true"}, l.run},
+		{"claims", "Kubernetes: created until it runs, with a volume of its own", kubectlClaim, nil, l.claim},
+	} {
+		s, err := l.serve(ctx, c.name, c.settings...)
+		if err != nil {
+			return err
+		}
+		err = l.bench.compare(ctx, c.title, []goal{{row: viaAPI, than: c.than, most: 1.15}}, []method{
+			{c.than, c.bare},
+			{viaAPI, func(ctx context.Context) (time.Duration, error) {
+				start := time.Now()
+				sb, err := s.Create(ctx, &atoll.Spec{})
+				took := time.Since(start)
+				if err == nil {
+					err = sb.Remove(ctx, atoll.RemoveVolumes())
+				}
+				time.Sleep(nodeTime)
+				return took, err
+			}},
+		})
+		if err := errors.Join(err, s.stop()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lives compares commands with those of the API.
 func (l *clusterLab) lives(ctx context.Context) (err error) {
 	s, err := l.serve(ctx, "lives")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	err = l.bench.compare(ctx, "Kubernetes: created until it runs", []goal{{row: viaAPI, than: kubectlRun, most: 1.15}}, []method{
-		{kubectlRun, l.run},
-		{viaAPI, func(ctx context.Context) (time.Duration, error) {
-			start := time.Now()
-			sb, err := s.Create(ctx, &atoll.Spec{})
-			took := time.Since(start)
-			if err == nil {
-				err = sb.Remove(ctx, atoll.RemoveVolumes())
-			}
-			time.Sleep(nodeTime)
-			return took, err
-		}},
-	})
-	if err != nil {
-		return err
-	}
 	sb, err := s.Create(ctx, &atoll.Spec{})
 	if err != nil {
 		return err
@@ -150,6 +170,39 @@ func (l *clusterLab) run(context.Context) (time.Duration, error) {
 	time.Sleep(nodeTime)
 	return took, nil
 }
+
+// claim is a pod that has a volume, made with it, until it is ready.
+func (l *clusterLab) claim(context.Context) (time.Duration, error) {
+	l.made++
+	name, file := fmt.Sprintf("claimed-%d", l.made), filepath.Join(l.bench.dir, "claimed.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, claimed, name, clusterImage), 0o600); err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	l.Kubectl(l, "create", "--filename", file)
+	l.Kubectl(l, "wait", "pod/"+name, "--for=condition=Ready", "--timeout=60s")
+	took := time.Since(start)
+	l.Kubectl(l, "delete", "pod", name, "--force", "--grace-period=0")
+	l.Kubectl(l, "delete", "pvc", name, "--wait=false")
+	time.Sleep(nodeTime)
+	return took, nil
+}
+
+const claimed = `apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: %[1]s}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: main, image: "%[2]s", command: [/bin/busybox, sleep, "1000"], volumeMounts: [{name: data, mountPath: /data}]}
+  volumes:
+  - {name: data, persistentVolumeClaim: {claimName: %[1]s}}
+`
 
 // exec is a command by Kubernetes's own API: the connection that it takes, and all that is
 // said on it.
