@@ -219,9 +219,9 @@ func TestProbeStartsNone(t *testing.T) {
 		why          string
 	}{
 		{"", with, false, true, starts},
-		{"docker-image://registry.dagger.io/engine:v0.16.0", with, false, true, starts},
+		{"docker-image://registry.example.com/engine:v0.16.0", with, false, true, starts},
 		{"", without, false, false, none},
-		{"docker-image://registry.dagger.io/engine:v0.16.0", without, false, false, none},
+		{"docker-image://registry.example.com/engine:v0.16.0", without, false, false, none},
 		{"tcp://nowhere", with, true, false, "has no session"},
 		{"docker-container://none", with, true, false, "has no session"},
 	} {
