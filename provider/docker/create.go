@@ -17,6 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/disk"
 	table "github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/internal/steps"
 	"github.com/seed46cd37a8/atoll/internal/volume"
 )
 
@@ -95,44 +96,23 @@ type creation struct {
 }
 
 func (c *creation) run(ctx context.Context) error {
-	for _, step := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
-		{"vacancy", c.vacant},
-		{"name", c.free},
-		{"network", c.network},
-		{"image", c.fetch},
-		{"data volume", c.makeData},
-		{"volumes", c.makeVolumes},
-		{"container", c.make},
-		{"furniture", c.furnish},
-		{"start", c.start},
-	} {
-		if c.p.opts.step != nil {
-			if err := c.p.opts.step(step.name); err != nil {
-				return err
-			}
-		}
-		if err := step.do(ctx); err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return steps.Take(ctx, c.p.opts.step,
+		steps.Step{Name: "vacancy", Do: c.vacant},
+		steps.Step{Name: "name", Do: c.free},
+		steps.Step{Name: "network", Do: c.network},
+		steps.Step{Name: "image", Do: c.fetch},
+		steps.Step{Name: "data volume", Do: c.makeData},
+		steps.Step{Name: "volumes", Do: c.makeVolumes},
+		steps.Step{Name: "container", Do: c.make},
+		steps.Step{Name: "furniture", Do: c.furnish},
+		steps.Step{Name: "start", Do: c.start},
+	)
 }
 
 // settled calls do with a ctx that lasts: the engine goes on with what it was told
 // to make when its client breaks off, and then nobody would know of it.
 func settled(ctx context.Context, do func(context.Context) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTime)
-	defer cancel()
-	return do(ctx)
+	return steps.Settle(ctx, dropTime, do)
 }
 
 // undo takes back what has been made, last things first.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/lasting"
+	"github.com/seed46cd37a8/atoll/internal/steps"
 	"github.com/seed46cd37a8/atoll/internal/volume"
 )
 
@@ -103,50 +104,26 @@ type creation struct {
 }
 
 func (c *creation) run(ctx context.Context) error {
-	err := c.take(ctx, []step{
-		{"namespace", func(ctx context.Context) error { return c.p.ensureNamespace(ctx, c.spec.Project) }},
-		{"record", c.write},
-	})
+	err := steps.Take(ctx, c.p.opts.step,
+		steps.Step{Name: "namespace", Do: func(ctx context.Context) error { return c.p.ensureNamespace(ctx, c.spec.Project) }},
+		steps.Step{Name: "record", Do: c.write},
+	)
 	if err != nil {
 		return err
 	}
 	stop := c.p.keepOn(ctx, c.r, func(*note) error { return nil })
-	err = c.take(ctx, []step{
-		{"name", c.name},
-		{"data volume", c.data},
-		{"volumes", c.volumes},
-		{"network", func(ctx context.Context) error { return c.p.isolate(ctx, c.r) }},
-		{"start", c.start},
-	})
+	err = steps.Take(ctx, c.p.opts.step,
+		steps.Step{Name: "name", Do: c.name},
+		steps.Step{Name: "data volume", Do: c.data},
+		steps.Step{Name: "volumes", Do: c.volumes},
+		steps.Step{Name: "network", Do: func(ctx context.Context) error { return c.p.isolate(ctx, c.r) }},
+		steps.Step{Name: "start", Do: c.start},
+	)
 	stop()
 	if err != nil {
 		return err
 	}
-	return c.take(ctx, []step{{"made", c.made}})
-}
-
-// A step is one of a creation.
-type step struct {
-	name string
-	do   func(context.Context) error
-}
-
-// take takes steps, until one fails or ctx ends.
-func (c *creation) take(ctx context.Context, steps []step) error {
-	for _, step := range steps {
-		if c.p.opts.step != nil {
-			if err := c.p.opts.step(step.name); err != nil {
-				return err
-			}
-		}
-		if err := step.do(ctx); err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return steps.Take(ctx, c.p.opts.step, steps.Step{Name: "made", Do: c.made})
 }
 
 // lastTime is how long what has to be done in any case may take.
@@ -155,12 +132,7 @@ const lastTime = 30 * time.Second
 // settled calls do with a ctx that lasts: the API server may have done what its client
 // has stopped waiting for, and then nobody would know of it.
 func settled(ctx context.Context, do func(context.Context) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
-	defer cancel()
-	return do(ctx)
+	return steps.Settle(ctx, lastTime, do)
 }
 
 // undo takes back what has been made, last things first.

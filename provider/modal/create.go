@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/steps"
 	"github.com/seed46cd37a8/atoll/internal/volume"
 )
 
@@ -148,29 +149,13 @@ type creation struct {
 }
 
 func (c *creation) run(ctx context.Context) error {
-	for _, step := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
-		{"record", c.write},
-		{"name", c.name},
-		{"volumes", c.volumes},
-		{"life", c.start},
-		{"made", c.finish},
-	} {
-		if c.p.opts.step != nil {
-			if err := c.p.opts.step(step.name); err != nil {
-				return err
-			}
-		}
-		if err := step.do(ctx); err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return steps.Take(ctx, c.p.opts.step,
+		steps.Step{Name: "record", Do: c.write},
+		steps.Step{Name: "name", Do: c.name},
+		steps.Step{Name: "volumes", Do: c.volumes},
+		steps.Step{Name: "life", Do: c.start},
+		steps.Step{Name: "made", Do: c.finish},
+	)
 }
 
 // undo takes back what has been made, last things first.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/lasting"
+	"github.com/seed46cd37a8/atoll/internal/steps"
 	"github.com/seed46cd37a8/atoll/internal/visit"
 )
 
@@ -200,10 +201,7 @@ const lastTime = 30 * time.Second
 // settled calls do with a ctx that lasts: the service may have done what its client has
 // stopped waiting for, and then nobody would know of it.
 func settled(ctx context.Context, do func(context.Context) error) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return settledLast(do)
+	return steps.Settle(ctx, lastTime, do)
 }
 
 // settledLast calls do, whatever has become of the caller.
