@@ -8,7 +8,7 @@ GO  := go
 
 .PHONY: help
 help: ## list these verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: guest ## build bin/atoll, statically linked, with the guest in it
@@ -29,8 +29,24 @@ image: ## build the server's image in bin/image, without Docker; PUSH=REGISTRY/N
 	@$(GO) run ./packaging/image $(if $(PUSH),-push $(PUSH))
 
 .PHONY: test
-test: ## install what the tests need, run all of them, see that nothing is left
-	@./scripts/test
+test: ## install what the tests need, run all steps of internal/check/steps.go, or STEPS="docker cli"; CHECK_MINUTES limits the time, PROMISES=FILE gets a table of the suite
+	@$(GO) run ./internal/check $(if $(PROMISES),-promises $(PROMISES)) $(STEPS)
+
+.PHONY: test-all
+test-all: ## the same, with the long steps and the long parts of the others
+	@$(GO) run ./internal/check -all $(STEPS)
+
+.PHONY: test-times
+test-times: ## print the CPU and wall seconds of each package and group, measured one after the other
+	@$(GO) run ./internal/check -times $(STEPS)
+
+.PHONY: check
+check: ## gofmt, vet, staticcheck and the quick tests of what changed since main, or since BASE, in 3 minutes
+	@$(GO) run ./internal/check quick $(if $(BASE),-base $(BASE))
+
+.PHONY: stress
+stress: ## run the tests RUN of PKG N (20) times on busy CPUs, and print how often they fail
+	@$(GO) run ./internal/check stress -pkg $(or $(PKG),"") -run "$(RUN)" -n $(or $(N),20)
 
 .PHONY: short
 short: ## the quick tests only, with nothing installed
@@ -39,7 +55,7 @@ short: ## the quick tests only, with nothing installed
 
 .PHONY: race
 race: ## the race detector over everything that does not embed gVisor
-	@./scripts/race
+	@$(GO) run ./internal/check race race-engines race-genkit
 
 .PHONY: cover
 cover: ## how much of some packages their tests reach, and that it is enough

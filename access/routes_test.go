@@ -16,6 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/access"
 	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/ledger"
 	"github.com/seed46cd37a8/atoll/session"
 	"github.com/seed46cd37a8/atoll/store"
@@ -225,7 +226,7 @@ func client(t testing.TB, url, secret string) *api.Client {
 // ask makes a request, and returns the answer; of a watch what there is, which comes first.
 func (w *walk) ask(secret, method, path, body string) (int, string) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(w.t.Context(), testenv.Scale(2*time.Minute))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, w.server.URL+path, strings.NewReader(body))
 	if err != nil {
@@ -372,7 +373,7 @@ func TestRevokedMeanwhile(t *testing.T) {
 	select {
 	case err := <-ended:
 		t.Log(err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(testenv.Scale(20 * time.Second)):
 		t.Error("it goes on")
 	}
 	if _, err := c.List(t.Context(), atoll.Filter{}); atoll.KindOf(err) != atoll.ErrDenied {

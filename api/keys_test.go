@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // When to come back crosses the wire, as a header too.
@@ -108,7 +109,7 @@ func TestKeyThatEnds(t *testing.T) {
 	answer.Store(&gone)
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testenv.Scale(10 * time.Second)):
 		t.Error("it goes on")
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // A balancer is one address with several servers behind it: a new connection goes to the
@@ -144,7 +145,7 @@ func (b *balancer) kill(i int) {
 // awaitClient waits until somebody is connected to a server that lives.
 func (b *balancer) awaitClient(t *testing.T) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(time.Minute)); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		n := 0
 		b.mu.Lock()
 		for _, s := range b.servers {
@@ -174,7 +175,7 @@ func (b *balancer) turn() {
 
 func patient(t *testing.T, url string) *api.Client {
 	t.Helper()
-	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url, Patience: time.Minute})
+	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url, Patience: testenv.Scale(time.Minute)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +309,7 @@ func (s *safe) Write(p []byte) (int, error) {
 
 func (s *safe) await(t *testing.T, text string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(time.Minute)); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		s.mu.Lock()
 		has := strings.Contains(s.b.String(), text)
 		s.mu.Unlock()
@@ -393,7 +394,7 @@ func TestWatchOverManyServers(t *testing.T) {
 				return "synced"
 			}
 			return ev.Status.ID[:4] + " " + string(ev.Status.State)
-		case <-time.After(time.Minute):
+		case <-time.After(testenv.Scale(time.Minute)):
 			t.Fatal("no event came")
 			return ""
 		}
@@ -607,7 +608,7 @@ func TestPatienceEnds(t *testing.T) {
 	b.kill(1)
 	begun := time.Now()
 	_, err = p.Wait(t.Context())
-	if took := time.Since(begun); !errors.Is(err, atoll.ErrUnavailable) || !strings.Contains(err.Error(), "may still run") || took > 20*time.Second {
+	if took := time.Since(begun); !errors.Is(err, atoll.ErrUnavailable) || !strings.Contains(err.Error(), "may still run") || took > testenv.Scale(20*time.Second) {
 		t.Errorf("Wait: %v, after %s", err, took)
 	}
 	if _, err := hasty.List(t.Context(), atoll.Filter{}); !errors.Is(err, atoll.ErrUnavailable) {

@@ -26,6 +26,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -82,7 +83,7 @@ func (r *rig) proc(t *testing.T, id string) *fakeProc {
 // eventually polls until ok.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(30 * time.Second)); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if ok() {
 			return
 		}
@@ -97,7 +98,7 @@ func soon(t *testing.T, what string, f func()) {
 	go func() { defer close(done); f() }()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testenv.Scale(10 * time.Second)):
 		t.Fatalf("%s takes too long", what)
 	}
 }
@@ -656,7 +657,7 @@ func rawText(t *testing.T, ws *websocket.Conn, text string) {
 // expectText reads messages up to a text that contains want, and returns it.
 func expectText(t *testing.T, ws *websocket.Conn, want string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(10*time.Second))
 	defer cancel()
 	for {
 		typ, b, err := ws.Read(ctx)
@@ -672,7 +673,7 @@ func expectText(t *testing.T, ws *websocket.Conn, want string) string {
 // expectClose reads to the end of the connection.
 func expectClose(t *testing.T, ws *websocket.Conn, want websocket.StatusCode) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(10*time.Second))
 	defer cancel()
 	for {
 		if _, _, err := ws.Read(ctx); err != nil {
@@ -892,11 +893,10 @@ func TestEndedSessionsAreClosed(t *testing.T) {
 			t.Error("Attach succeeded although its writer failed")
 		}
 	}
-	for range 500 {
+	for end := time.Now().Add(testenv.Scale(10 * time.Second)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if sockets(t) <= before {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("%d connections are open, before there were %d", sockets(t), before)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // A desk is a server with one sandbox, and a token.
@@ -99,7 +100,7 @@ func (d *desk) seat(t *testing.T, query url.Values) *seat {
 // read reads one message; it is nil at the end.
 func (s *seat) read() map[string]any {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), testenv.Scale(10*time.Second))
 	defer cancel()
 	typ, data, err := s.ws.Read(ctx)
 	if ctx.Err() != nil {

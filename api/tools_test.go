@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // echoTools have one tool, which tells how it was called.
@@ -126,7 +127,7 @@ func TestMCP(t *testing.T) {
 	h.Close()
 	select {
 	case <-ended:
-	case <-time.After(20 * time.Second):
+	case <-time.After(testenv.Scale(20 * time.Second)):
 		t.Error("the stream goes on")
 	}
 }

@@ -42,7 +42,7 @@ func TestPoolOfMachines(t *testing.T) {
 			_ = end()
 		}
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(3*time.Minute))
 	defer cancel()
 	if err := full(ctx, p); err != nil {
 		t.Fatal(err)

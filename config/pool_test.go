@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // loadPools loads a file with pools.
@@ -156,7 +157,7 @@ func TestPoolsAreFilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(20 * time.Second)); ; time.Sleep(time.Millisecond) {
 		r, err := atoll.Pools(t.Context(), p)
 		if err != nil {
 			t.Fatal(err)

@@ -90,7 +90,7 @@ func dockerd(t *testing.T, dir string) string {
 			t.Errorf("dockerd: %v", err)
 		}
 	})
-	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(time.Minute)); ; time.Sleep(50 * time.Millisecond) {
 		conn, err := net.Dial("unix", at("sock"))
 		if err == nil {
 			conn.Close()

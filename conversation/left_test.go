@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/conversation"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/lifecycle"
 	"github.com/seed46cd37a8/atoll/template"
 )
@@ -76,7 +77,7 @@ func TestAgentLeavesProcess(t *testing.T) {
 		if last := got[len(got)-1]; last.FinishReason != "stop" || !strings.Contains(messages(t, v), "begun") {
 			t.Errorf("the last event: %+v", last)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(testenv.Scale(20 * time.Second)):
 		t.Error("the turn does not end")
 		if err := v.Cancel(t.Context(), "c"); err != nil {
 			t.Error(err)
@@ -276,7 +277,7 @@ func TestTakenOverRaw(t *testing.T) {
 	kill()
 	w := l.open()
 	var text string
-	for end := time.Now().Add(10 * time.Second); text == ""; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(10 * time.Second)); text == ""; time.Sleep(10 * time.Millisecond) {
 		events, err := w.Follow(t.Context(), "c", "")
 		if atoll.KindOf(err) == atoll.ErrUnavailable && time.Now().Before(end) { // not yet taken over
 			continue

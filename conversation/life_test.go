@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/lifecycle"
 	"github.com/seed46cd37a8/atoll/template"
 )
@@ -179,7 +180,7 @@ func TestKilled(t *testing.T) {
 				defer leave()
 				go func() { _, _ = v.Send(ctx, ask("say one\nsleep 200ms\nrun echo data > file\nsay two")) }()
 				if step == "listening" {
-					for end := time.Now().Add(30 * time.Second); !strings.Contains(strings.Join(agents(l), " "), "claude"); time.Sleep(5 * time.Millisecond) {
+					for end := time.Now().Add(testenv.Scale(30 * time.Second)); !strings.Contains(strings.Join(agents(l), " "), "claude"); time.Sleep(5 * time.Millisecond) {
 						if time.Now().After(end) {
 							t.Fatal("the agent does not run")
 						}
@@ -187,7 +188,7 @@ func TestKilled(t *testing.T) {
 				} else {
 					select {
 					case <-g.reached:
-					case <-time.After(30 * time.Second):
+					case <-time.After(testenv.Scale(30 * time.Second)):
 						t.Fatalf("the turn does not come to %q", step)
 					}
 				}
@@ -250,7 +251,7 @@ func settleHard(t testing.TB, v interface {
 	Conversation(ctx context.Context, id string) (atoll.Conversation, error)
 }) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 		c, err := v.Conversation(t.Context(), "c")
 		if atoll.KindOf(err) == atoll.ErrNotExist || err == nil && c.Turn == nil {
 			return

@@ -11,6 +11,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/access"
 	"github.com/seed46cd37a8/atoll/conversation"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // A turn does what its caller may: its sandbox is in a project of his, and that of
@@ -83,7 +84,7 @@ func TestTakenOverInProject(t *testing.T) {
 	w.who = nil
 	w.mu.Unlock()
 	next := l.open()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 		c, err := next.Conversation(ctx, "c")
 		if err == nil && c.Turn == nil {
 			break

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/lifecycle"
 	"github.com/seed46cd37a8/atoll/store"
 	"github.com/seed46cd37a8/atoll/template"
@@ -119,7 +120,7 @@ func TestNotWrittenDown(t *testing.T) {
 	v := l.open()
 	_, err := v.Send(t.Context(), ask("sleep 1h"))
 	wantKind(t, "Send", err, atoll.ErrUnavailable)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
 		sb, err := l.provider.Get(t.Context(), sid)
 		if err != nil {
 			break
@@ -145,12 +146,12 @@ func TestNotWrittenDown(t *testing.T) {
 
 // What ends a turn is not its end: until then it is its server's.
 func TestCancelIsNotTheEnd(t *testing.T) {
-	const lease = 3 * time.Second
+	lease := testenv.Scale(2 * time.Second)
 	l := newLab(t)
 	begun := make(chan struct{})
 	l.hooks.OnColdStart = func(context.Context, *lifecycle.HookData) error {
 		close(begun)
-		time.Sleep(7 * time.Second) // whatever it is told
+		time.Sleep(lease * 9 / 4) // whatever it is told; the other server looks three times a lease
 		return nil
 	}
 	v := l.openWith(l.options().WithLease(lease))
@@ -348,7 +349,7 @@ func TestRestoreClientLeaves(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { _, err := v.RestoreSandbox(ctx, sid, all[0].Version); done <- err }()
-	for end := time.Now().Add(10 * time.Second); l.readFile("begun") != ""; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(10 * time.Second)); l.readFile("begun") != ""; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it does not begin")
 		}
@@ -452,12 +453,12 @@ func TestCloseWithSlowHooks(t *testing.T) {
 	<-slow
 	begin := time.Now()
 	v.Close()
-	if took := time.Since(begin); took > 10*time.Second {
+	if took := time.Since(begin); took > testenv.Scale(10*time.Second) {
 		t.Errorf("Close took %s", took)
 	}
 	l.hooks.OnMessage = lifecycle.DefaultOnMessage
 	w := l.open()
-	for end := time.Now().Add(20 * time.Second); !strings.Contains(messages(t, w), "flood 49"); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(20 * time.Second)); !strings.Contains(messages(t, w), "flood 49"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("what was said is lost")
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/conversation"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/lifecycle"
 )
 
@@ -251,7 +252,7 @@ func TestManyAtOnce(t *testing.T) {
 // settle waits until no turn of the conversation "c" runs.
 func settle(t testing.TB, v *conversation.Service) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 		c, err := v.Conversation(t.Context(), "c")
 		if err != nil || c.Turn == nil {
 			return

@@ -45,7 +45,7 @@ func newRealAgent(t *testing.T, format string, replies ...testmodel.Reply) (agen
 // ask runs the program, and has its dialect read.
 func (r *realAgent) ask(t *testing.T, args ...string) (Step, Summary) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(2*time.Minute))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, r.format, args...)
 	cmd.Dir, cmd.Env = r.dir, r.env

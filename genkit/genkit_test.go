@@ -21,6 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/frontmatter"
 	"github.com/seed46cd37a8/atoll/genkit"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testsession"
 	"github.com/seed46cd37a8/atoll/tool"
 )
@@ -316,7 +317,7 @@ func TestCancel(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("Generate: %v", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(testenv.Scale(30 * time.Second)):
 		t.Fatal("Generate has not returned")
 	}
 	script{

@@ -13,6 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 const id = "0123456789abcdef0123456789abcdef"
@@ -204,7 +205,7 @@ func TestNobodyAnswers(t *testing.T) {
 		begin := time.Now()
 		err := do(ctx)
 		cancel()
-		if took := time.Since(begin); err == nil || took > 10*time.Second {
+		if took := time.Since(begin); err == nil || took > testenv.Scale(10*time.Second) {
 			t.Errorf("%s of a guest that does not answer: %v, after %v", what, err, took)
 		}
 	}
@@ -223,7 +224,7 @@ func TestClosed(t *testing.T) {
 	}
 	inside.Close() // the guest was killed
 	<-served
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(10*time.Second))
 	defer cancel()
 	if _, err := g.Sandbox().Status(ctx); atoll.KindOf(err) != atoll.ErrUnavailable {
 		t.Errorf("Status: %v, want %q", err, atoll.ErrUnavailable)

@@ -24,6 +24,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	. "github.com/seed46cd37a8/atoll/internal/testimage"
 )
 
@@ -191,7 +192,7 @@ func TestKilledHalfway(t *testing.T) {
 	}))
 	dir := t.TempDir()
 	cmd, _, _ := task{Dir: dir, Refs: []string{ref}}.start(t, self(t), nil)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(20 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
 		unpacked, _ := filepath.Glob(filepath.Join(dir, tempsDir, "*", "*", rootName, "quick"))
 		halves, _ := filepath.Glob(filepath.Join(dir, tempsDir, "*", "*"))
 		if len(unpacked) > 0 && len(halves) > 1 { // the root, and half a blob

@@ -30,6 +30,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	. "github.com/seed46cd37a8/atoll/internal/testimage"
 )
 
@@ -246,7 +247,7 @@ func TestFailureStopsTheRest(t *testing.T) {
 		<-req.Context().Done()
 		return true
 	}))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(20*time.Second))
 	defer cancel()
 	_, err := openStore(t, Options{}).Get(ctx, ref, nil)
 	wantKind(t, "Get", err, atoll.ErrInvalid, "leads out")
@@ -536,7 +537,7 @@ func TestWaiters(t *testing.T) {
 	}
 	waiters := func(n int) {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); ; time.Sleep(time.Millisecond) {
 			s.mu.Lock()
 			j := s.jobs[ref]
 			ok := j != nil && j.waiters == n
@@ -572,7 +573,7 @@ func TestWaiters(t *testing.T) {
 	}
 	select {
 	case <-gone:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testenv.Scale(10 * time.Second)):
 		t.Fatal("the pull goes on although nobody waits for it")
 	}
 
@@ -598,9 +599,10 @@ func TestTimeout(t *testing.T) {
 		return true
 	}))
 	dir := t.TempDir()
-	s := openStoreIn(t, dir, Options{Timeout: 500 * time.Millisecond})
+	limit := testenv.Scale(500 * time.Millisecond) // in which the other layer comes
+	s := openStoreIn(t, dir, Options{Timeout: limit})
 	_, err := s.Get(t.Context(), ref, nil)
-	wantKind(t, "Get", err, atoll.ErrTimeout, "500ms")
+	wantKind(t, "Get", err, atoll.ErrTimeout, limit.String())
 
 	// What came in time is not fetched again.
 	r.Fault(nil)

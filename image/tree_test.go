@@ -23,6 +23,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	. "github.com/seed46cd37a8/atoll/internal/testimage"
 
 	"github.com/seed46cd37a8/atoll/internal/disk"
@@ -63,7 +64,7 @@ func (c *cell) unpack(owners bool, limit int64, layers ...[]byte) error {
 		c.t.Fatal(err)
 	}
 	defer tr.close()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // in which a disk is not filled
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Scale(5*time.Second)) // in which a disk is not filled
 	defer cancel()
 	for _, l := range layers {
 		if err := tr.layer(ctx, bytes.NewReader(l)); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/ledger"
 )
@@ -163,7 +164,7 @@ func TestQuota(t *testing.T) {
 		t.Errorf("come back after %s, %v", after, known)
 	}
 	// One that goes by itself makes room, and who waits gets it.
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(3*time.Minute))
 	defer cancel()
 	sb, err := l.Get(t.Context(), all[0].ID)
 	if err == nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/ledger"
 )
@@ -147,7 +148,7 @@ func TestExecWhileFetched(t *testing.T) {
 			fetched := 0
 			s := slow{l.engine, func() {
 				fetched++
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
 				defer cancel()
 				mine, err := p.Get(ctx, sb.ID())
 				if err == nil {

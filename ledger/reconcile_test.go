@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/teststore"
 	"github.com/seed46cd37a8/atoll/ledger"
 	"github.com/seed46cd37a8/atoll/secret"
@@ -100,7 +101,7 @@ func (l *lab) failedOnce(spec atoll.Spec) atoll.Sandbox {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); l.state(sb) != atoll.StateFailed; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(10 * time.Second)); l.state(sb) != atoll.StateFailed; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			l.t.Fatalf("the sandbox is %s", l.state(sb))
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 func TestWebhookURL(t *testing.T) {
@@ -85,7 +86,7 @@ func TestWebhookRequest(t *testing.T) {
 	if err := json.Unmarshal(body, &sent); err != nil {
 		t.Fatal(err)
 	}
-	if sent.ID == "" || sent.ID != got.Header.Get(DeliveryHeader) || time.Since(sent.Time) > time.Minute {
+	if sent.ID == "" || sent.ID != got.Header.Get(DeliveryHeader) || time.Since(sent.Time) > testenv.Scale(time.Minute) {
 		t.Errorf("delivery %q of %s, header %q", sent.ID, sent.Time, got.Header.Get(DeliveryHeader))
 	}
 	want := Delivery{ID: sent.ID, Time: sent.Time, Hook: OnMessage, Conversation: "talk", Account: "acme", Agent: "coder", Sandbox: d.SandboxInfo, Message: d.Message, TokenUsage: d.TokenUsage}

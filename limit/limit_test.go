@@ -115,6 +115,13 @@ func TestLifetime(t *testing.T) {
 	}
 }
 
+// limit changes specs only, and must fill in nothing that a provider cannot do.
 func TestConformance(t *testing.T) {
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, 0) })
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, 0) }, providertest.Only("birth", "errors", "truth"))
+}
+
+func TestForwards(t *testing.T) {
+	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return limit.New(p, limit.Options{}) })
+	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return limit.New(p, limit.Options{Lifetime: hour}) },
+		"Sandbox.Extend") // it asks when the sandbox was created
 }

@@ -85,7 +85,7 @@ func TestConformance(t *testing.T) {
 	address := serveAPI(t, s)
 	t.Cleanup(func() { s.Close() }) // first, so that no stream is waited for
 	dir := t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(5*time.Minute))
 	defer cancel()
 	suite := exec.CommandContext(ctx, filepath.Join(node, "conformance"), "server", "--url", address, "--suite", "all", "--output-dir", dir)
 	suite.Env = append(os.Environ(), "PATH="+node+string(os.PathListSeparator)+os.Getenv("PATH"))

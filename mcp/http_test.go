@@ -15,6 +15,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testsession"
 	"github.com/seed46cd37a8/atoll/mcp"
 	"github.com/seed46cd37a8/atoll/tool"
@@ -266,7 +267,7 @@ func TestHTTPIdle(t *testing.T) {
 	c.is("sandbox_exec", m{"command": "sleep 1.5"}, "exit_code", 0) // that is use
 	c.is("sandbox_exec", m{"command": "sleep 5", "background": true})
 	busy := time.Now().Add(4500 * time.Millisecond)
-	for end := time.Now().Add(20 * time.Second); len(sessions(t, p)) > 0; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(20 * time.Second)); len(sessions(t, p)) > 0; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the session is still there")
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/frontmatter"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testsession"
 	"github.com/seed46cd37a8/atoll/mcp"
 	"github.com/seed46cd37a8/atoll/tool"
@@ -271,7 +272,7 @@ func TestProgress(t *testing.T) {
 // gone waits until a process has ended whose pid the command has written.
 func (c *client) gone(pid string) {
 	c.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(20 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 		if c.call("sandbox_exec", m{"command": "kill -0 " + pid})["exit_code"] != 0.0 {
 			return
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/ledger"
 	"github.com/seed46cd37a8/atoll/pool"
 	"github.com/seed46cd37a8/atoll/provider/mock"
@@ -197,7 +198,7 @@ func (u unclosed) Close() error { return nil }
 func TestWatch(t *testing.T) {
 	p := stocked(t, around(t, openMock(t, mock.Options{}), t.TempDir(), plain(1)))
 	defer closed(t, p)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(20*time.Second))
 	defer cancel()
 	var got []string
 	var id string
@@ -314,7 +315,7 @@ func TestUnhealthy(t *testing.T) {
 	silent.Store("")
 	below := openMock(t, mock.Options{})
 	o := plain(3)
-	o.Patience = 100 * time.Millisecond
+	o.Patience = testenv.Scale(500 * time.Millisecond) // in which those that are well answer
 	quiet := &muted{Provider: below, silent: &silent}
 	p := stocked(t, around(t, quiet, t.TempDir(), o))
 	defer closed(t, p)
@@ -346,7 +347,7 @@ func TestUnhealthy(t *testing.T) {
 	if sb := mustCreate(t, p, atoll.Spec{}); sb.ID() == oldest {
 		t.Error("somebody got one that does not answer")
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > testenv.Scale(10*time.Second) {
 		t.Errorf("it took %s", took)
 	}
 	silent.Store("")

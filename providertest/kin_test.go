@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // A census finds a grandchild, also after its parent has gone, and a process
@@ -47,7 +49,7 @@ func TestCensus(t *testing.T) {
 	}
 	orphan := pids[1]
 	defer exec.Command("kill", orphan).Run()
-	err = eventually(10*time.Second, func() error {
+	err = eventually(testenv.Scale(10*time.Second), func() error {
 		left, err := c.alive()
 		if err == nil && (len(left) != 1 || !strings.HasPrefix(left[0], orphan+" (sleep")) {
 			err = errors.New("left are " + strings.Join(left, ", "))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 var network = []promise{
@@ -193,7 +194,7 @@ func knownName(t *testing.T) string {
 	if u, err := url.Parse(first); err == nil && u.Hostname() != "" && net.ParseIP(u.Hostname()) == nil {
 		name = u.Hostname()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Scale(5*time.Second))
 	defer cancel()
 	r := net.Resolver{PreferGo: true}
 	if _, err := r.LookupNetIP(ctx, "ip", name+"."); err != nil {

@@ -19,6 +19,7 @@ type config struct {
 	count    int
 	except   map[string]string
 	only     []string
+	wire     []string // groups
 	shared   []string
 	beside   map[string]int // how many promises of a group at once
 	rest     string         // why
@@ -35,7 +36,7 @@ type config struct {
 }
 
 func newConfig(opts []Option) *config {
-	c := &config{slow: 2, count: 100, except: map[string]string{}, beside: map[string]int{}}
+	c := &config{slow: 2, count: 20, except: map[string]string{}, beside: map[string]int{}}
 	for _, opt := range opts {
 		opt(c)
 	}
@@ -55,7 +56,7 @@ func Image(ref string) Option { return func(c *config) { c.image = ref } }
 // removed on the way, as may all others that no sandbox uses.
 func Pullable(ref string) Option { return func(c *config) { c.pullable = ref } }
 
-// Count is how many sandboxes are made at once, 100 unless told.
+// Count is how many sandboxes are made at once, 20 unless told.
 func Count(n int) Option { return func(c *config) { c.count = n } }
 
 // Except skips the subtest called name ("group/promise"), and prints reason.

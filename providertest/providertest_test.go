@@ -3,6 +3,7 @@ package providertest_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -33,7 +34,7 @@ func TestLayer(t *testing.T) {
 func TestFaulty(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
 		return providertest.Faulty(leaf(t), providertest.FailCall(0))
-	})
+	}, providertest.Only("exec", "output", "time", "tree", "tty", "files", "sub", "watch", "errors", "truth", "dial"), providertest.Wire()) // it passes all on
 }
 
 func TestFailCall(t *testing.T) {
@@ -170,5 +171,27 @@ func TestBeside(t *testing.T) {
 	}, providertest.Only("exec"), providertest.Beside(3, "exec"))
 	if most != 3 {
 		t.Errorf("%d at once, want 3", most)
+	}
+}
+
+// Of the groups that Wire names only what is about the wire is run, and the others are whole.
+func TestWire(t *testing.T) {
+	names := func(opts ...providertest.Option) map[string][]string {
+		run := map[string][]string{}
+		providertest.Run(t, func(t *testing.T) atoll.Provider {
+			parts := strings.Split(t.Name(), "/")
+			group, _, _ := strings.Cut(parts[len(parts)-2], "#") // it is run twice here
+			run[group] = append(run[group], parts[len(parts)-1])
+			return leaf(t)
+		}, append(opts, providertest.Only("tty", "errors"))...)
+		return run
+	}
+	all, some := names(), names(providertest.Wire("tty", "exec"))
+	if !slices.Equal(some["errors"], all["errors"]) {
+		t.Errorf("of a group that Wire does not name it ran %q, of all %q", some["errors"], all["errors"])
+	}
+	want := []string{"Resize_arrives,_and_SIGWINCH_with_it", "^C_interrupts", "a_main_process_may_have_a_terminal"}
+	if !slices.Equal(some["tty"], want) || len(all["tty"]) <= len(want) || len(some["exec"]) > 0 {
+		t.Errorf("with Wire it ran %q, want %q; and %q", some["tty"], want, some["exec"])
 	}
 }

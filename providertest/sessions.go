@@ -166,7 +166,7 @@ var sessions = []promise{
 	}},
 	{"a session that nobody uses ends, and one that is used does not", []need{needSessions}, func(t *testing.T, h *harness) {
 		lonely, busy := h.session("lonely"), h.session("busy")
-		idle := h.short() / 4 // long enough to begin something
+		idle := h.idleTimeout()
 		lonely.IdleTimeout, busy.IdleTimeout = atoll.Duration(idle), atoll.Duration(idle)
 		alone, _ := h.open(t, lonely)
 		o, sb := h.open(t, busy)
@@ -187,7 +187,7 @@ var sessions = []promise{
 	}},
 	{"who opens a session uses its sandbox", []need{needSessions}, func(t *testing.T, h *harness) {
 		spec := h.session("one")
-		idle := h.short() / 4
+		idle := h.idleTimeout()
 		spec.IdleTimeout = atoll.Duration(idle)
 		o, _ := h.open(t, spec)
 		for end := time.Now().Add(2 * idle); time.Now().Before(end); time.Sleep(idle / 4) {
@@ -198,7 +198,7 @@ var sessions = []promise{
 	}},
 	{"a session whose time is over ends, whatever it does", []need{needSessions}, func(t *testing.T, h *harness) {
 		spec := h.session("short")
-		spec.MaxLifetime = atoll.Duration(h.short() / 2)
+		spec.MaxLifetime = atoll.Duration(2 * h.idleTimeout())
 		_, sb := h.open(t, spec)
 		if _, err := sb.Exec(h.ctx(t), word("ready")); err != nil && atoll.KindOf(err) != atoll.ErrNotFound && atoll.KindOf(err) != atoll.ErrStopped {
 			t.Errorf("Exec: %v", err)
@@ -256,6 +256,9 @@ var sessions = []promise{
 func (h *harness) session(id string) *atoll.SessionSpec {
 	return &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: id}, Sandbox: *h.spec(atoll.Spec{})}
 }
+
+// idleTimeout is one that is long enough to begin something in the sandbox of a session.
+func (h *harness) idleTimeout() time.Duration { return min(h.short()/4, h.idleStop()) }
 
 // open opens a session, whose sandbox is removed at the end of the subtest.
 func (h *harness) open(t *testing.T, spec *atoll.SessionSpec) (atoll.OpenedSession, atoll.Sandbox) {

@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // A group is a set of promises about one thing.
@@ -152,6 +153,16 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 			t.Errorf("Except(%q): no such subtest", name)
 		}
 	}
+	for _, name := range wire {
+		if !known[name] {
+			t.Errorf("wire has %q: no such subtest", name)
+		}
+	}
+	for _, name := range cfg.wire {
+		if !crosses(name) {
+			t.Errorf("Wire(%q): no such group, or none of its promises is about the wire", name)
+		}
+	}
 	for _, name := range slices.Concat(cfg.only, slices.Collect(maps.Keys(cfg.beside))) {
 		if !names[name] {
 			t.Errorf("%q: no such group", name)
@@ -169,6 +180,9 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 			}
 			continue
 		}
+		if slices.Contains(cfg.wire, g.name) {
+			g.promises = slices.DeleteFunc(slices.Clone(g.promises), func(p promise) bool { return !crossing(g.name, p.name) })
+		}
 		t.Run(g.name, func(t *testing.T) { g.run(t, open, cfg) })
 	}
 }
@@ -181,6 +195,7 @@ func (g group) run(t *testing.T, open func(t *testing.T) atoll.Provider, cfg *co
 	}
 	keep := func(p promise, prepare func(t *testing.T) *harness) {
 		t.Run(p.name, func(t *testing.T) {
+			t.Attr("promise", g.name+"/"+p.name) // for a table of the places that keep it
 			if reason, ok := cfg.except[g.name+"/"+p.name]; ok {
 				t.Skipf("excepted: %s", reason)
 			}
@@ -306,6 +321,11 @@ func (h *harness) values() []atoll.Provider {
 	return append([]atoll.Provider{h.p}, h.opened...)
 }
 
-// short is how long something quick may take; long, something slow.
-func (c *config) short() time.Duration { return time.Duration(float64(5*time.Second) * c.slow) }
-func (c *config) long() time.Duration  { return time.Duration(float64(60*time.Second) * c.slow) }
+// short is how long something quick may take; long, something slow. Both grow with how slow
+// the backend and this machine are.
+func (c *config) short() time.Duration { return c.scale(5 * time.Second) }
+func (c *config) long() time.Duration  { return c.scale(60 * time.Second) }
+
+func (c *config) scale(limit time.Duration) time.Duration {
+	return time.Duration(float64(limit) * c.slow * testenv.Slowness())
+}

@@ -53,22 +53,31 @@ func open(t *testing.T, opts router.Options, members ...router.Member) *router.P
 }
 
 func TestConformance(t *testing.T) {
-	for name, members := range map[string]func(t *testing.T) []router.Member{
-		"one":            func(t *testing.T) []router.Member { return []router.Member{mocks(t)} },
-		"two":            func(t *testing.T) []router.Member { return []router.Member{mocks(t), locals(t)} },
-		"one that fails": func(t *testing.T) []router.Member { return []router.Member{mocks(t), broken("docker")} },
+	for name, tt := range map[string]struct {
+		members func(t *testing.T) []router.Member
+		groups  []string
+	}{
+		// A single member's watch is passed through, and its caps are the router's.
+		"one": {func(t *testing.T) []router.Member { return []router.Member{mocks(t)} }, []string{"watch", "truth"}},
+		// The router finds the member of a sandbox, a name, an image or a volume, and joins what
+		// members list and tell. It wraps no sandbox.
+		"two": {func(t *testing.T) []router.Member { return []router.Member{mocks(t), locals(t)} },
+			[]string{"birth", "volumes", "images", "watch", "errors", "truth"}},
+		// A member that cannot be opened must hide nothing of the others.
+		"one that fails": {func(t *testing.T) []router.Member { return []router.Member{mocks(t), broken("docker")} },
+			[]string{"volumes", "watch", "errors", "truth"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name != "two" {
 				t.Skip("-short: two have all")
 			}
 			providertest.Run(t, func(t *testing.T) atoll.Provider {
-				p, err := router.New(members(t), router.Options{Dir: t.TempDir()})
+				p, err := router.New(tt.members(t), router.Options{Dir: t.TempDir()})
 				if err != nil {
 					t.Fatal(err)
 				}
 				return p
-			}, providertest.Pullable("docker.io/library/app:1"))
+			}, providertest.Pullable("docker.io/library/app:1"), providertest.Only(tt.groups...))
 		})
 	}
 }

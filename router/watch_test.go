@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/router"
 )
 
@@ -85,7 +86,7 @@ func (g gate) wait(ctx context.Context) {
 // test if that is something else.
 func watched(t *testing.T, p atoll.Provider, g gate, want ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(20*time.Second))
 	defer cancel()
 	var got []string
 	for ev, err := range p.Watch(ctx) {
@@ -177,7 +178,7 @@ func TestWatchSlowReader(t *testing.T) {
 			close(g)
 			select {
 			case <-done:
-			case <-time.After(10 * time.Second):
+			case <-time.After(testenv.Scale(10 * time.Second)):
 				t.Fatal("the reader holds up the provider")
 			}
 		}

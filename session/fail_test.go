@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/session"
 )
@@ -58,7 +59,7 @@ func counts(ctx context.Context, p atoll.Provider, sessions, sandboxes int) erro
 
 func eventually(t *testing.T, f func() error) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(testenv.Scale(20 * time.Second))
 	for {
 		err := f()
 		if err == nil {
@@ -247,7 +248,8 @@ func TestSandboxOfAnother(t *testing.T) {
 
 // What is in use is not idle: a file that is read, a connection that is open.
 func TestInUse(t *testing.T) {
-	p := quickly(backend(t, mock.Options{}), t.TempDir(), session.Options{IdleTimeout: atoll.Duration(300 * time.Millisecond)})
+	idle := testenv.Scale(500 * time.Millisecond) // in which a sandbox is used for the first time
+	p := quickly(backend(t, mock.Options{}), t.TempDir(), session.Options{IdleTimeout: atoll.Duration(idle)})
 	defer p.Close()
 	o := mustOpen(t, p, workflow("w"))
 	sb, err := p.Get(t.Context(), o.Sandbox)
@@ -261,7 +263,7 @@ func TestInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	time.Sleep(2 * idle)
 	if err := counts(t.Context(), p, 1, 1); err != nil {
 		t.Errorf("while a file is read: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/session"
 	"github.com/seed46cd37a8/atoll/store"
@@ -404,7 +405,8 @@ func (s askedSandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, err
 
 // Who is attached to the main process uses the sandbox.
 func TestAttached(t *testing.T) {
-	p := quickly(backend(t, mock.Options{}), t.TempDir(), session.Options{IdleTimeout: atoll.Duration(300 * time.Millisecond)})
+	idle := testenv.Scale(500 * time.Millisecond) // in which a sandbox is used for the first time
+	p := quickly(backend(t, mock.Options{}), t.TempDir(), session.Options{IdleTimeout: atoll.Duration(idle)})
 	defer p.Close()
 	spec := workflow("w")
 	spec.Sandbox.Cmd, spec.Sandbox.OpenStdin = []string{"cat"}, true
@@ -419,7 +421,7 @@ func TestAttached(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- main.Attach(ctx, &atoll.Attachment{Stdout: io.Discard}) }()
-	time.Sleep(time.Second)
+	time.Sleep(2 * idle)
 	if err := counts(t.Context(), p, 1, 1); err != nil {
 		t.Errorf("while somebody is attached: %v", err)
 	}

@@ -34,9 +34,12 @@ func openMock(t *testing.T, o mock.Options) atoll.Provider {
 	return p
 }
 
+// The layer keeps sessions, and notes when sandboxes are used: it wraps processes, files and
+// connections for that. Over local it is a server, which looks after sessions from its start.
 func TestConformance(t *testing.T) {
 	t.Run("mock over the wire", func(t *testing.T) {
-		providertest.Run(t, overWire, providertest.Count(10), providertest.Pullable("docker.io/library/app:1"))
+		providertest.Run(t, overWire, providertest.Only("exec", "output", "time", "files", "volumes", "sessions", "errors", "truth", "dial"), providertest.Wire(),
+			providertest.Beside(4, "sessions")) // most of it waits
 	})
 	t.Run("local", func(t *testing.T) {
 		if testing.Short() {
@@ -48,7 +51,7 @@ func TestConformance(t *testing.T) {
 				t.Fatal(err)
 			}
 			return around(p, t.TempDir(), session.Options{Server: true})
-		})
+		}, providertest.Only("sessions"), providertest.Beside(4, "sessions"))
 	})
 }
 

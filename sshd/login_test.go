@@ -18,6 +18,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 
@@ -246,7 +247,7 @@ func TestHostKeyStays(t *testing.T) {
 
 func TestLoginsAreBounded(t *testing.T) {
 	r := newRig(t, newMock(t), func(s *Server) {
-		s.loginGrace = 300 * time.Millisecond
+		s.loginGrace = testenv.Scale(time.Second) // in which three connect
 		s.logins = make(chan struct{}, 2)
 	})
 	var silent []net.Conn
@@ -266,7 +267,7 @@ func TestLoginsAreBounded(t *testing.T) {
 		t.Error("one more login than there may be")
 	}
 	for _, conn := range silent {
-		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(testenv.Scale(10 * time.Second)))
 		if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Error("who does not log in may stay for ever")
 		}
@@ -294,7 +295,7 @@ func TestKeysThatAreTriedAreCounted(t *testing.T) {
 
 // A client that has vanished keeps its connection open, and answers nothing.
 func TestAClientThatVanishesIsNoticed(t *testing.T) {
-	r := newRig(t, newMock(t), func(s *Server) { s.aliveEvery = 50 * time.Millisecond })
+	r := newRig(t, newMock(t), func(s *Server) { s.aliveEvery = testenv.Scale(200 * time.Millisecond) })
 	stalled := &stalling{gone: make(chan struct{})}
 	nc, err := net.Dial("tcp", r.addr)
 	if err != nil {

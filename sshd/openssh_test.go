@@ -47,7 +47,7 @@ func openSSH(t *testing.T, r *rig) func(program string, args ...string) *exec.Cm
 			"-o", "UserKnownHostsFile=" + filepath.Join(dir, "known"), "-o", "StrictHostKeyChecking=yes",
 		}
 		cmd := exec.CommandContext(t.Context(), program, append(common, args...)...)
-		cmd.Dir, cmd.WaitDelay = dir, 10*time.Second
+		cmd.Dir, cmd.WaitDelay = dir, testenv.Scale(10*time.Second)
 		cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "SSH_AUTH_SOCK=", "TERM=vt100")
 		return cmd
 	}

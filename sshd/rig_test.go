@@ -20,6 +20,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/local"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
@@ -99,7 +100,7 @@ func newRig(t *testing.T, p atoll.Provider, change func(s *Server)) *rig {
 			if err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(testenv.Scale(20 * time.Second)):
 			t.Errorf("Serve does not end")
 		}
 	})
@@ -139,7 +140,7 @@ func newSigner(t *testing.T) ssh.Signer {
 // dial logs in.
 func (r *rig) dial(user string, auth ...ssh.AuthMethod) (*ssh.Client, error) {
 	return ssh.Dial("tcp", r.addr, &ssh.ClientConfig{
-		User: user, Auth: auth, HostKeyCallback: ssh.FixedHostKey(r.server.hostKey.PublicKey()), Timeout: 10 * time.Second,
+		User: user, Auth: auth, HostKeyCallback: ssh.FixedHostKey(r.server.hostKey.PublicKey()), Timeout: testenv.Scale(10 * time.Second),
 	})
 }
 
@@ -193,7 +194,7 @@ func codeOf(err error) int {
 // eventually polls until ok.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(30 * time.Second)); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 		if ok() {
 			return
 		}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 func (r *rig) sftp(t *testing.T) *sftp.Client {
@@ -121,7 +122,7 @@ func TestSFTP(t *testing.T) {
 		if names := namesOf(list); names != "link three" {
 			t.Errorf("list: %q", names)
 		}
-		if fi, err := c.Stat("a/one"); err != nil || fi.Mode() != 0o640 || time.Since(fi.ModTime()) > time.Minute {
+		if fi, err := c.Stat("a/one"); err != nil || fi.Mode() != 0o640 || time.Since(fi.ModTime()) > testenv.Scale(time.Minute) {
 			t.Errorf("stat: %v, %v", fi, err)
 		}
 		refused("rmdir of a file", c.RemoveDirectory("a/one"), sftp.ErrSSHFxFailure)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/frontmatter"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testsession"
 	"github.com/seed46cd37a8/atoll/tool"
 )
@@ -276,12 +277,12 @@ func TestSandboxThatEndsMeanwhile(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	limits := frontmatter.DefaultLimits()
-	limits.Timeout = time.Second
+	limits.Timeout = testenv.Scale(2 * time.Second).Round(time.Second)
 	b := newBench(t, tool.Options{Agent: &frontmatter.Sandbox{Mode: frontmatter.ModeCode, Session: frontmatter.SessionWorkflow, Limits: limits}})
-	b.call("sandbox_exec", m{"command": "echo begun > f; (sleep 3; echo late > f) & sleep 1000", "timeout_seconds": 600}).
-		is("exit_code", 124, "timed_out", true, "note", "The time was over after 1s, and the command was killed. Run what takes longer in the background.")
-	time.Sleep(3 * time.Second)
-	b.call("sandbox_exec", m{"command": "cat f"}).is("stdout", "begun\n")
+	b.call("sandbox_exec", m{"command": "echo begun > f; (while sleep 0.1; do echo late >> f; done) & sleep 1000", "timeout_seconds": 600}).
+		is("exit_code", 124, "timed_out", true, "note", fmt.Sprintf("The time was over after %s, and the command was killed. Run what takes longer in the background.", limits.Timeout))
+	// Nothing that the command has started writes any more.
+	b.call("sandbox_exec", m{"command": "sleep 0.3; cat f > then; sleep 0.5; cmp then f && head -n 1 f"}).is("exit_code", 0, "stdout", "begun\n")
 	for _, seconds := range []any{-1, 86401, 1.5, "ten"} {
 		b.call("sandbox_exec", m{"command": "true", "timeout_seconds": seconds}).fails(atoll.ErrInvalid, "timeout_seconds")
 	}
@@ -459,7 +460,7 @@ func TestBackground(t *testing.T) {
 	id := b.call("sandbox_exec", m{"command": `echo begun; while read line; do echo "got $line"; done; echo end >&2; exit 4`, "background": true}).is("exit_code", nil).out["process_id"]
 	wait := func(words string) (offset any) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(testenv.Scale(20 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 			r := b.call("sandbox_process_read", m{"process_id": id}).is("running", true)
 			if r.out["stdout"] == words {
 				return r.out["stdout_offset"]
@@ -491,8 +492,10 @@ func TestCancel(t *testing.T) {
 	b.call("sandbox_open", m{}).is()
 	ctx, cancel := context.WithCancel(t.Context())
 	reports := make(chan tool.Report, 100)
-	time.AfterFunc(1500*time.Millisecond, cancel)
-	_, err := b.Call(ctx, b.caller, "sandbox_exec", []byte(`{"command": "echo working; echo $$ > pid; sleep 1000"}`), func(r tool.Report) { reports <- r })
+	_, err := b.Call(ctx, b.caller, "sandbox_exec", []byte(`{"command": "echo $$ > pid; echo working; sleep 1000"}`), func(r tool.Report) {
+		reports <- r
+		cancel()
+	})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("the call: %v", err)
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/workspace"
 )
@@ -333,7 +334,7 @@ func TestKilled(t *testing.T) {
 	if got := state(); got != atoll.WorkspaceInitializing {
 		t.Errorf("after its process was killed its state is %s", got)
 	}
-	for deadline := time.Now().Add(10 * time.Second); runtime.GOOS == "linux" && cloning(t, dir); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); runtime.GOOS == "linux" && cloning(t, dir); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("git goes on, with nobody who looks at its limits")
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/bucket"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // An Option changes how Run goes about it.
@@ -53,7 +54,7 @@ func Run(t *testing.T, open func(t *testing.T) bucket.Bucket, opts ...Option) {
 			goroutines := goleak.IgnoreCurrent()
 			t.Cleanup(func() {
 				err := goleak.Find(goroutines)
-				for wait := time.Millisecond; err != nil && wait < 5*time.Second; wait *= 2 {
+				for wait := time.Millisecond; err != nil && wait < testenv.Scale(5*time.Second); wait *= 2 {
 					time.Sleep(wait) // servers of tests linger
 					err = goleak.Find(goroutines)
 				}
@@ -112,7 +113,7 @@ type harness struct {
 // clean removes what the subtest has stored, and sees that nothing else is left.
 func (h *harness) clean(b bucket.Bucket, cfg *config) {
 	h.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Scale(time.Minute))
 	defer cancel()
 	var keys []string
 	for o, err := range b.List(ctx, h.prefix) {

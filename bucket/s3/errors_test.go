@@ -19,6 +19,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/bucket"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/tests3"
 )
 
@@ -293,7 +294,7 @@ func TestAnswersThatDoNotFit(t *testing.T) {
 	start := time.Now()
 	got, err := get(t, b, "k")
 	wantKind(t, "Get of less than was said", err, atoll.ErrUnavailable)
-	if got != "text" || errors.Is(err, io.EOF) || time.Since(start) > 10*time.Second {
+	if got != "text" || errors.Is(err, io.EOF) || time.Since(start) > testenv.Scale(10*time.Second) {
 		t.Errorf("Get of less than was said: %q, %v", got, err)
 	}
 	for what, keys := range map[string][]string{"back": {"b", "a"}, "twice": {"a", "a"}, "like a file system": {"a/b", "a-b"}} {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/bucket"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/tests3"
 )
 
@@ -162,7 +163,7 @@ func TestBusyForever(t *testing.T) {
 func TestCutAnswers(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
 	opts := to(p.Endpoint)
-	opts.Stall = 300 * time.Millisecond
+	opts.Stall = testenv.Scale(300 * time.Millisecond)
 	b := open(t, opts)
 	put(t, b, "k", large)
 	for what, f := range map[string]tests3.Fault{

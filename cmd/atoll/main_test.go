@@ -20,7 +20,7 @@ import (
 )
 
 // deadline is how long tests wait: what takes longer will never happen.
-const deadline = 2 * time.Minute
+var deadline = testenv.Scale(2 * time.Minute)
 
 var update = flag.Bool("update", false, "write the golden files anew")
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +23,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 
@@ -105,21 +107,35 @@ func atollOut(t *testing.T, env []string, args ...string) string {
 
 // Whoever comes back after the idle timeout has another sandbox, and is told.
 func TestMCPIdle(t *testing.T) {
-	c := startMCP(t, mcpEnv(t), "--idle-timeout", "10s")
+	idle := testenv.Scale(3 * time.Second).Round(time.Second).String() // longer than it takes to open one and to write
+	env := mcpEnv(t)
+	c := startMCP(t, env, "--idle-timeout", idle)
 	first := c.call("sandbox_open", nil)["sandbox_id"]
-	c.call("sandbox_fs_write", map[string]any{"path": "f", "content": "x"})
-	var r *sdk.CallToolResult
-	for range 4 { // whoever comes before it has gone keeps it
-		time.Sleep(13 * time.Second)
-		var err error
-		if r, err = c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_fs_read", Arguments: map[string]any{"path": "f"}}); err != nil {
-			t.Fatal(err)
+	c.call("sandbox_fs_write", map[string]any{"path": "of-the-first", "content": "x"})
+	there := func() (found bool) {
+		for _, kv := range env {
+			if dir, ok := strings.CutPrefix(kv, "XDG_STATE_HOME="); ok {
+				_ = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, _ error) error { // it may go meanwhile
+					found = found || filepath.Base(path) == "of-the-first"
+					return nil
+				})
+			}
 		}
-		if r.IsError {
-			break
+		return found
+	}
+	if !there() {
+		t.Fatal("the file of the sandbox is not where it was looked for")
+	}
+	for end := time.Now().Add(testenv.Scale(time.Minute)); there(); time.Sleep(50 * time.Millisecond) { // whoever comes before it has gone keeps it
+		if time.Now().After(end) {
+			t.Fatalf("the sandbox has not gone a minute after %s", idle)
 		}
 	}
-	const want = "The sandbox was gone (it goes when nobody uses it for 10s, and after 4h0m0s): this is a new one, without the files of that. In it: "
+	r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_fs_read", Arguments: map[string]any{"path": "of-the-first"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "The sandbox was gone (it goes when nobody uses it for " + idle + ", and after 4h0m0s): this is a new one, without the files of that. In it: "
 	if text := r.Content[0].(*sdk.TextContent).Text; !r.IsError || !strings.Contains(text, want) {
 		t.Errorf("sandbox_fs_read: %s", text)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // A server is killed while sandboxes are made and removed: what was asked for by name is
@@ -76,7 +77,7 @@ func TestServerKilledAmidCreations(t *testing.T) {
 		}
 	}
 	var all []atoll.Status
-	f.awaitFor(5*time.Minute, "what was cut short is finished", func() bool { // what is half made has a minute
+	f.awaitFor(testenv.Scale(5*time.Minute), "what was cut short is finished", func() bool { // what is half made has a minute
 		sum, err := b.Reconcile(ctx, atoll.ReconcileOptions{DryRun: true})
 		if err == nil {
 			all, err = b.List(ctx, atoll.Filter{})
@@ -282,7 +283,7 @@ func TestServerEnds(t *testing.T) {
 	time.Sleep(200 * time.Millisecond)
 	begun := time.Now()
 	f.all[0].signal(syscall.SIGTERM)
-	if took := time.Since(begun); took > time.Minute || f.all[0].exit != nil {
+	if took := time.Since(begun); took > testenv.Scale(time.Minute) || f.all[0].exit != nil {
 		t.Errorf("the server ended after %s with %v", took, f.all[0].exit)
 	}
 	time.Sleep(500 * time.Millisecond)

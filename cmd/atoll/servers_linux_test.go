@@ -253,7 +253,7 @@ func (s *server) kill() {
 // nothingIsLeft removes all sandboxes by way of the last server, has that look for what is
 // not as it should be, and ends all.
 func (f *fleet) nothingIsLeft() {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Scale(5*time.Minute))
 	defer cancel()
 	f.front.open()
 	last := f.start("last")

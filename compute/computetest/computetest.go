@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/compute"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // Options say what the suite may expect of a backend.
@@ -58,7 +59,7 @@ func Run(t *testing.T, b compute.Backend, opts Options) {
 			return
 		}
 		var held []string
-		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		for end := time.Now().Add(testenv.Scale(10 * time.Second)); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 			if held = opts.Held(t); len(held) == 0 {
 				return
 			}
@@ -139,10 +140,10 @@ func timeout(b *bench) {
 	job.Timeout = atoll.Duration(limit)
 	began := time.Now()
 	r := b.run(job)
-	if !r.Exit.TimedOut || r.Exit.Code != 124 || string(r.Stdout.Data) != "begun\n" || r.Took < limit || r.Took > limit+time.Minute {
+	if !r.Exit.TimedOut || r.Exit.Code != 124 || string(r.Stdout.Data) != "begun\n" || r.Took < limit || r.Took > limit+testenv.Scale(time.Minute) {
 		b.Errorf("it ended with %+v after %s, and printed %q", r.Exit, r.Took, r.Stdout.Data)
 	}
-	if took := time.Since(began); took > 2*time.Minute {
+	if took := time.Since(began); took > testenv.Scale(2*time.Minute) {
 		b.Errorf("that took %s", took)
 	}
 	if len(r.Artifacts) != 1 || string(r.Artifacts[0].Data) != "half\n" {
@@ -267,7 +268,7 @@ func cancel(b *bench) {
 	defer stop()
 	began := time.Now()
 	r, err := b.backend.Run(ctx, b.job(`sleep 300`))
-	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 2*time.Minute {
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > testenv.Scale(2*time.Minute) {
 		b.Errorf("%+v, %v after %s", r, err, time.Since(began))
 	}
 	ended, end := context.WithCancel(b.Context())

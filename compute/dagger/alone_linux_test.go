@@ -13,6 +13,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/compute/dagger"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // cliVar has a test be a program that waits for the CLI at that path.
@@ -21,7 +22,7 @@ const cliVar = "ATOLL_TEST_DAGGER_CLI"
 // A CLI that is not connected ends with whoever has started it, however that ends.
 func TestCLIEndsWithUs(t *testing.T) {
 	if cli := os.Getenv(cliVar); cli != "" {
-		_, err := dagger.New(dagger.Options{CLI: cli, Guest: guest, Dir: filepath.Dir(cli), Patience: time.Minute}).Run(t.Context(), jobOf(atoll.Spec{Image: "busybox"}))
+		_, err := dagger.New(dagger.Options{CLI: cli, Guest: guest, Dir: filepath.Dir(cli), Patience: testenv.Scale(time.Minute)}).Run(t.Context(), jobOf(atoll.Spec{Image: "busybox"}))
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -35,7 +36,7 @@ func TestCLIEndsWithUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text string
-	for end := time.Now().Add(20 * time.Second); !strings.HasSuffix(text, "\n") && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(20 * time.Second)); !strings.HasSuffix(text, "\n") && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		read, _ := os.ReadFile(started)
 		text = string(read)
 	}
@@ -45,7 +46,7 @@ func TestCLIEndsWithUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(10 * time.Second)); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			t.Fatalf("the CLI, %d, still runs", pid)

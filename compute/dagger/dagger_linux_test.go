@@ -50,7 +50,7 @@ func start(t *testing.T, set func(*dagger.Options)) *engine {
 	e := testengine.Dagger(t, registry)
 	images := e.Registry(t, registry)
 	ref := images.Push("busybox:1", testimage.Busybox(t))
-	opts := dagger.Options{CLI: testenv.Dagger(t, "dagger"), Engine: e.Host, Guest: testenv.Guest, Dir: t.TempDir(), Patience: time.Minute}
+	opts := dagger.Options{CLI: testenv.Dagger(t, "dagger"), Engine: e.Host, Guest: testenv.Guest, Dir: t.TempDir(), Patience: testenv.Scale(time.Minute)}
 	if set != nil {
 		set(&opts)
 	}
@@ -116,7 +116,7 @@ func TestInterrupted(t *testing.T) {
 			if atoll.KindOf(err) != atoll.ErrConflict || !strings.Contains(err.Error(), "may have done a part of its work") || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("it says %+v, %v, want it to name %q", r, err, tt.want)
 			}
-			for end := time.Now().Add(30 * time.Second); tt.name != "Engine" && len(e.held(t)) > 0; time.Sleep(20 * time.Millisecond) {
+			for end := time.Now().Add(testenv.Scale(30 * time.Second)); tt.name != "Engine" && len(e.held(t)) > 0; time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatalf("the engine still has %v", e.held(t))
 				}
@@ -390,7 +390,7 @@ func (e *engine) session(t *testing.T) {
 // waits waits until a process that was started like that is there, or none is.
 func (e *engine) waits(t *testing.T, like string, there bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); (e.process(t, like) != 0) != there; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(30 * time.Second)); (e.process(t, like) != 0) != there; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("process %q: want it there: %v", like, there)
 		}

@@ -27,6 +27,7 @@ import (
 	"github.com/seed46cd37a8/atoll/compute"
 	"github.com/seed46cd37a8/atoll/compute/dagger"
 	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // guest is the header of a program for this machine: nothing comes so far as to run it.
@@ -182,7 +183,7 @@ func TestKillsCLI(t *testing.T) {
 		if !errors.Is(err, tt.want) || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("after %s it says %v, want %v", tt.patience, err, tt.want)
 		}
-		if took := time.Since(began); took > 45*time.Second {
+		if took := time.Since(began); took > testenv.Scale(45*time.Second) {
 			t.Errorf("that took %s", took)
 		}
 		text, err := os.ReadFile(child)
@@ -193,7 +194,7 @@ func TestKillsCLI(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(30 * time.Second); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(testenv.Scale(30 * time.Second)); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("what it has started, %d, is not killed", pid)
 			}

@@ -93,7 +93,7 @@ func prepare(t *testing.T) *testcluster.Cluster {
 	t.Helper()
 	c := testcluster.Need(t)
 	c.Kubectl(t, "apply", "-f", "base/namespace.yaml", "-f", "sandboxes/namespace.yaml", "-f", "testdata/servicemonitor.yaml")
-	c.Kubectl(t, "wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com", "--timeout=2m")
+	c.Kubectl(t, "wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com", "--timeout="+testenv.Scale(2*time.Minute).String())
 	return c
 }
 
@@ -345,7 +345,7 @@ func TestServer(t *testing.T) {
 	atoll.url = forward(t, c)
 	atoll.says("text\n", "exec", "web", "--", "cat", "/work/file")
 	atoll.run("rm", "--force", "--volumes", "web")
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // a claim goes a moment after it was deleted
+	for end := time.Now().Add(testenv.Scale(2 * time.Minute)); ; time.Sleep(100 * time.Millisecond) { // a claim goes a moment after it was deleted
 		left := c.Kubectl(t, "--namespace=atoll-sandboxes", "get", "pods,pvc,networkpolicies", "--output=name")
 		if left == "" {
 			break
@@ -359,7 +359,7 @@ func TestServer(t *testing.T) {
 // rolled waits until the servers are ready that are meant to be there.
 func rolled(t *testing.T, c *testcluster.Cluster) {
 	t.Helper()
-	c.Kubectl(t, "--namespace=atoll", "rollout", "status", "deployment/atoll", "--timeout=10m")
+	c.Kubectl(t, "--namespace=atoll", "rollout", "status", "deployment/atoll", "--timeout="+testenv.Scale(10*time.Minute).String())
 }
 
 // A client runs atoll with the server at url.
@@ -425,7 +425,7 @@ func forward(t *testing.T, c *testcluster.Cluster) string {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	late := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() })
+	late := time.AfterFunc(testenv.Scale(3*time.Minute), func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {

@@ -101,7 +101,7 @@ func boot(t *testing.T, kernel, initrd, root string, args ...string) string {
 	cmdline := "console=ttyS0 quiet panic=-1 reboot=t " + clock() + " -- " + strings.Join(args, " ")
 	var out []byte
 	for range 4 {
-		ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(40*time.Second))
 		cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-M", "microvm,rtc=on", "-m", "256",
 			"-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio", "-kernel", kernel, "-initrd", initrd, "-append", cmdline,
 			"-drive", "id=root,file="+root+",format=raw,if=none,readonly=on", "-device", "virtio-blk-device,drive=root,serial=root")

@@ -68,7 +68,7 @@ func TestGuest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(3*time.Minute))
 	defer cancel()
 	start := time.Now()
 	if err := m.Start(ctx); err != nil {

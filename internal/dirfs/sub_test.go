@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // A directory is one that links lead to, whatever its names.
@@ -79,7 +80,7 @@ func TestSubOfAPipe(t *testing.T) {
 			if atoll.KindOf(err) != atoll.ErrInvalid {
 				t.Errorf("%s: %v, want %s", under, err, atoll.ErrInvalid)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(testenv.Scale(10 * time.Second)):
 			t.Fatalf("%s: it waits for the other end", under)
 		}
 	}

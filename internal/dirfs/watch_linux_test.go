@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // watchUntil watches while do works, and returns the events up to the one
 // about stop, which do has to cause last.
 func watchUntil(t *testing.T, f *FS, name string, recursive bool, stop string, do func()) []string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(10*time.Second))
 	defer cancel()
 	var got []string
 	for ev, err := range f.Watch(ctx, name, recursive) {
@@ -113,7 +114,7 @@ func TestWatchFollowsMovedDirectories(t *testing.T) {
 	f, _, _ := newTree(t)
 	write(t, f, "a/b/file", "x", atoll.WriteOptions{})
 	seen := make(chan struct{})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(10*time.Second))
 	defer cancel()
 	go func() {
 		<-seen // the move: from now on the new name counts
@@ -164,7 +165,7 @@ func TestWatchOfTooMuch(t *testing.T) {
 			t.Errorf("%s: events %q", what, got)
 		}
 		ends := func() (err error) {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(10*time.Second))
 			defer cancel()
 			for _, err = range f.Watch(ctx, ".", true) {
 				mkdir("a/b/c/d")

@@ -22,13 +22,14 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/fakemodal"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 	"github.com/seed46cd37a8/atoll/providertest"
 )
 
 // patience is how long a test waits for what is bound to happen.
-const patience = 30 * time.Second
+var patience = testenv.Scale(30 * time.Second)
 
 // A lab is a server with a client, and an image, with the steps that tests are made
 // of. Each step fails the test when it does not succeed.

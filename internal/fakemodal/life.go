@@ -12,6 +12,7 @@ import (
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // An ending is why a sandbox is ended, and what its result will say.
@@ -90,7 +91,7 @@ func drain(main atoll.Process) {
 }
 
 // drainTime is how long that may take.
-const drainTime = 5 * time.Second
+var drainTime = testenv.Scale(5 * time.Second)
 
 // rest ends what belongs to a sandbox that runs.
 func (sb *sandbox) rest() {

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // Options configure a server. Backend and Dir are required.
@@ -51,7 +52,7 @@ type Options struct {
 const maxMessage = 100 << 20
 
 // cleanupTime is how long what is left behind may take to be removed.
-const cleanupTime = time.Minute
+var cleanupTime = testenv.Scale(time.Minute)
 
 // A Server is the service. All methods may be called at once from many goroutines.
 type Server struct {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/vm"
 )
 
@@ -54,7 +55,7 @@ func (e *emulated) begin(f *fake) error {
 }
 
 // dialTime is how long the machine may take to say whether somebody listens.
-const dialTime = 5 * time.Second
+var dialTime = testenv.Scale(5 * time.Second)
 
 func (e *emulated) listens(port uint32) func(net.Conn, *bufio.Reader) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTime)

@@ -23,6 +23,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/vm"
 )
 
@@ -424,14 +425,14 @@ func (v *virtual) turnOn() (err error) {
 // hangs up at once.
 const (
 	bootingTime = 300 * time.Millisecond
-	askingTime  = 30 * time.Second
+	askingTime  = 30 * time.Second // on a machine that is not slow
 )
 
 // pass joins a connection to a port of the guest in the machine.
 func (v *virtual) pass(conn net.Conn, port uint32) {
 	wait := bootingTime
 	if v.up.Load() {
-		wait = askingTime
+		wait = testenv.Scale(askingTime)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()

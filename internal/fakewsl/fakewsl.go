@@ -32,6 +32,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // Name is that of the program.
@@ -264,16 +265,16 @@ func (w *wsl) runs(i int) bool {
 	return err == nil && d.PID > 0 && strings.HasSuffix(string(text), "\x00"+initVerb+"\x00"+d.Root()+"\x00")
 }
 
-// endTime is how long the kernel may take to end all processes of a distribution, in
-// milliseconds.
-const endTime = 30_000
+// endTime is how long the kernel may take to end all processes of a distribution.
+var endTime = testenv.Scale(30 * time.Second)
 
 func (w *wsl) terminate(i int) error {
 	first, err := unix.PidfdOpen(w.all[i].PID, 0)
 	if err == nil && w.runs(i) {
 		defer unix.Close(first)
-		_ = unix.PidfdSendSignal(first, unix.SIGKILL, nil, 0)                                           // it may have ended
-		if n, _ := unix.Poll([]unix.PollFd{{Fd: int32(first), Events: unix.POLLIN}}, endTime); n == 0 { // the last of all that run in it
+		_ = unix.PidfdSendSignal(first, unix.SIGKILL, nil, 0) // it may have ended
+		ended := []unix.PollFd{{Fd: int32(first), Events: unix.POLLIN}}
+		if n, _ := unix.Poll(ended, int(endTime.Milliseconds())); n == 0 { // the last of all that run in it
 			return wslError("E_UNEXPECTED")
 		}
 	}
@@ -282,7 +283,7 @@ func (w *wsl) terminate(i int) error {
 }
 
 // removals is how often the removal of a root file system is tried again.
-const removals = 250
+var removals = int(500 * testenv.Slowness())
 
 func (w *wsl) unregister(i int) error {
 	if err := w.terminate(i); err != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/process"
 	"github.com/seed46cd37a8/atoll/internal/socket"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // A world is the engine of these tests: a process in namespaces and a root file
@@ -408,7 +409,7 @@ func (w *world) Kill() { _ = w.cmd.Process.Kill() }
 
 // memory is how long it may take to ask a guest for its main process, and how much
 // of what that has printed is kept.
-const memory, printed = 2 * time.Second, 1 << 20
+var memory, printed = testenv.Scale(2 * time.Second), 1 << 20
 
 // Destroy implements keeper.Engine. What is known of the main process is known
 // inside: it is asked for that first.

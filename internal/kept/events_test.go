@@ -18,6 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
 	"github.com/seed46cd37a8/atoll/internal/socket"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // A stage is a state directory on which a test plays what keepers and other
@@ -121,7 +122,7 @@ func (s *stage) watch() <-chan atoll.Status {
 	return states
 }
 
-const patience = 20 * time.Second
+var patience = testenv.Scale(20 * time.Second)
 
 func receive[T any](t *testing.T, what string, c <-chan T) (v T) {
 	t.Helper()

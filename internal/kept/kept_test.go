@@ -170,6 +170,7 @@ func TestConformance(t *testing.T) {
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) },
 		providertest.Only(groups...),
+		providertest.Wire(), // the guest is gVisor's, which is run with all promises
 		providertest.Slow(3),
 		providertest.Leaks(cgroups),
 		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider { return reopen(t, optionsOf(p)) }),
@@ -187,7 +188,7 @@ func TestEngineThatDies(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	p := open(t)
 	defer p.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
 	defer cancel()
 	sb, err := p.Create(ctx, &atoll.Spec{})
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // A crew is a Backend whose processes are only pretended. "exit" ends at once,
@@ -346,7 +347,7 @@ func TestMainProcessOfAnEarlierProgram(t *testing.T) {
 
 func becomes(t *testing.T, sb atoll.Sandbox, want atoll.State) atoll.Status {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); ; time.Sleep(time.Millisecond) {
 		st := state(t, sb)
 		if st.State == want {
 			return st

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // forge writes the record of a sandbox whose program died, and makes its volume.
@@ -127,7 +128,7 @@ func (l *lab) get(t *testing.T, id string) atoll.Sandbox {
 // gone waits until there is no such sandbox.
 func (l *lab) gone(t *testing.T, id string) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); ; time.Sleep(time.Millisecond) {
 		_, err := l.Get(t.Context(), id)
 		if atoll.KindOf(err) == atoll.ErrNotFound {
 			return

@@ -5,6 +5,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // Who asks finds out that the other end has died, and leaves one alone that only has
@@ -33,7 +35,7 @@ func TestSilence(t *testing.T) {
 			go tt.other(far)
 			patience := 2 * silence
 			if tt.ends {
-				patience = 20 * silence
+				patience = testenv.Scale(20 * silence)
 			}
 			select {
 			case <-s.Done():

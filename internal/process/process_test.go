@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // host is the smallest backend: a process of this machine in a session of its own.
@@ -78,7 +79,7 @@ func sh(script string) *atoll.Command { return &atoll.Command{Args: []string{"/b
 
 func wait(t *testing.T, p atoll.Process) atoll.Exit {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(10*time.Second))
 	defer cancel()
 	exit, err := p.Wait(ctx)
 	if err != nil {
@@ -108,7 +109,7 @@ func (b *buffer) String() string {
 // eventually polls, because what it waits for happens in other processes.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(testenv.Scale(30 * time.Second))
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
@@ -371,7 +372,7 @@ func TestBackgroundChildDoesNotHoldWait(t *testing.T) {
 			p := start(t, newTable(t), cmd)
 			begin := time.Now()
 			exit := wait(t, p)
-			if took := time.Since(begin); !exit.Success() || took > atoll.DrainTimeout+2*time.Second {
+			if took := time.Since(begin); !exit.Success() || took > atoll.DrainTimeout+testenv.Scale(10*time.Second) {
 				t.Errorf("%v after %v", exit, took)
 			}
 			var pid int
@@ -410,14 +411,14 @@ func TestSlowReaderGetsEverything(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	cmd := sh("sleep 60 & echo started; sleep 60")
-	cmd.Timeout = atoll.Duration(100 * time.Millisecond)
+	cmd.Timeout = atoll.Duration(testenv.Scale(300 * time.Millisecond)) // in which it has begun
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	exit := wait(t, start(t, newTable(t), cmd))
 	if exit.Code != atoll.ExitTimedOut || !exit.TimedOut || out.String() != "started\n" {
 		t.Errorf("exit %+v, stdout %q", exit, &out)
 	}
-	if d := time.Duration(exit.Duration); d > 5*time.Second {
+	if d := time.Duration(exit.Duration); d > testenv.Scale(10*time.Second) {
 		t.Errorf("took %v", d)
 	}
 	cmd = sh("exit 4")
@@ -437,7 +438,7 @@ func TestStuckStdinHoldsNothing(t *testing.T) {
 	go func() { table.Close(); close(closed) }()
 	select {
 	case <-closed:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testenv.Scale(10 * time.Second)):
 		t.Fatal("Close waits for a stuck Stdin")
 	}
 	w.Close()
@@ -539,7 +540,7 @@ func TestBackgroundChildOnATerminalDoesNotHoldWait(t *testing.T) {
 	p := start(t, table, cmd)
 	begin := time.Now()
 	wait(t, p)
-	if took := time.Since(begin); took > atoll.DrainTimeout+2*time.Second {
+	if took := time.Since(begin); took > atoll.DrainTimeout+testenv.Scale(10*time.Second) {
 		t.Errorf("Wait took %v", took)
 	}
 	var pid int

@@ -292,7 +292,7 @@ func TestServe(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	late := time.AfterFunc(time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	late := time.AfterFunc(testenv.Scale(time.Minute), func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	err := cmd.Wait()
 	late.Stop()
 	var reply struct{ Stdout string }
@@ -383,7 +383,7 @@ func TestPool(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	late := time.AfterFunc(2*time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	late := time.AfterFunc(testenv.Scale(2*time.Minute), func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	err := cmd.Wait()
 	late.Stop()
 	if fields := strings.Fields(out.String()); err != nil || !slices.Contains(fields, "100%") {

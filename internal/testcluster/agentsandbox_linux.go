@@ -54,10 +54,10 @@ func (c *Cluster) AgentSandbox(t testing.TB) *AgentSandbox {
 	t.Cleanup(func() {
 		a.Stop(t)
 		c.Kubectl(t, "delete", "--ignore-not-found", "--wait=false", "--filename", service)
-		c.Kubectl(t, "delete", "--ignore-not-found", "--timeout=240s", "--filename", crds)
+		c.Kubectl(t, "delete", "--ignore-not-found", "--timeout="+testenv.Scale(4*time.Minute).String(), "--filename", crds)
 	})
 	c.Kubectl(t, "create", "--filename", crds, "--filename", service) // apply would keep a copy, for which they are too large
-	c.Kubectl(t, "wait", "--for=condition=Established", "--timeout=240s", "--filename", crds)
+	c.Kubectl(t, "wait", "--for=condition=Established", "--timeout="+testenv.Scale(4*time.Minute).String(), "--filename", crds)
 	a.Start(t)
 	return a
 }

@@ -162,7 +162,7 @@ func start(t testing.TB) (_ *Cluster, err error) {
 }
 
 // startTime is how long a cluster may take to start, which takes seconds on an idle machine.
-const startTime = 4 * time.Minute
+var startTime = testenv.Scale(4 * time.Minute)
 
 // spawn starts a program that ends when this one does, which the kernel sees to while
 // the thread that has started it lives.
@@ -370,7 +370,7 @@ func (c *Cluster) Release(t testing.TB, program string) {
 // await waits until a program runs, or does not.
 func (c *Cluster) await(t testing.TB, program string, runs bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(time.Minute)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(c.at("run", program)); (err == nil) == runs {
 			return
 		}

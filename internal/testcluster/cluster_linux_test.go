@@ -5,8 +5,10 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed46cd37a8/atoll/internal/testcluster"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
 )
 
@@ -25,12 +27,12 @@ func TestCluster(t *testing.T) {
 	ref := c.Registry(t).Push("busybox:1", testimage.Busybox(t))
 	c.Kubectl(t, "run", "hello", "--image="+ref, "--restart=Never", "--", "/bin/busybox", "echo", "hello")
 	t.Cleanup(func() { c.Kubectl(t, "delete", "pod", "hello", "--force", "--grace-period=0") })
-	c.Kubectl(t, "wait", "pod/hello", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=240s")
+	c.Kubectl(t, "wait", "pod/hello", "--for=jsonpath={.status.phase}=Succeeded", "--timeout="+testenv.Scale(4*time.Minute).String())
 	if out := c.Kubectl(t, "logs", "hello"); out != "hello\n" {
 		t.Errorf("the pod printed %q", out)
 	}
 	c.Hold(t, "kubelet")
-	c.Kubectl(t, "wait", "node/node1", "--for=condition=Ready=Unknown", "--timeout=240s")
+	c.Kubectl(t, "wait", "node/node1", "--for=condition=Ready=Unknown", "--timeout="+testenv.Scale(4*time.Minute).String())
 	c.Release(t, "kubelet")
 	c.Hold(t, "kube-apiserver")
 	c.Release(t, "kube-apiserver")

@@ -128,7 +128,7 @@ func (e *Engine) start(await func() error, prepare string, program ...string) er
 }
 
 // startTime is how long an engine may take to answer.
-const startTime = 4 * time.Minute
+var startTime = testenv.Scale(4 * time.Minute)
 
 // Await waits until it answers.
 func (e *Engine) Await() error {
@@ -272,7 +272,7 @@ func (e *Engine) forward() {
 }
 
 // endTime is how long an engine may take to end.
-const endTime = 2 * time.Minute
+var endTime = testenv.Scale(2 * time.Minute)
 
 // End ends it, as far as it was started, and removes all that it had. One that does not end
 // in time is killed, with all that is in its namespaces, and that is an error.

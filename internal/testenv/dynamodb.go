@@ -80,7 +80,7 @@ func startDynalite(t testing.TB, node, program string) (endpoint string, err err
 		text, _ := os.ReadFile(log.Name())
 		return string(text)
 	}
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(Scale(30 * time.Second)); time.Now().Before(deadline); {
 		select {
 		case err := <-ended:
 			ended <- err

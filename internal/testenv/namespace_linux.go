@@ -39,7 +39,7 @@ func DropCgroups(name string, within time.Duration) error {
 		return err
 	}
 	groups = append(groups, "/sys/fs/cgroup/"+name)
-	for end := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(Scale(within)); ; time.Sleep(20 * time.Millisecond) {
 		var errs []error
 		for _, group := range groups {
 			errs = append(errs, dropCgroup(group))

@@ -107,7 +107,7 @@ func (s *PostgresServer) command(name string, args ...string) *exec.Cmd {
 
 // start starts the server and waits until it answers.
 func (s *PostgresServer) start() error {
-	const long = 4 * time.Minute // it may have to put right what a kill has left
+	long := Scale(4 * time.Minute) // it may have to put right what a kill has left
 	var err error
 	for deadline := time.Now().Add(long); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if err = s.tryStart(time.Until(deadline)); err == nil {
@@ -170,7 +170,21 @@ func (s *PostgresServer) signal(how syscall.Signal) {
 }
 
 // Kill kills the server: no connection is told, and nothing is written.
-func (s *PostgresServer) Kill() { s.signal(syscall.SIGKILL) }
+func (s *PostgresServer) Kill() {
+	select {
+	case <-s.ended:
+		return
+	default:
+	}
+	_ = syscall.Kill(s.pid, syscall.SIGSTOP) // it begins no other process now
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", s.pid))
+	s.signal(syscall.SIGKILL)
+	for _, child := range strings.Fields(string(children)) { // they would answer until they notice
+		if pid, err := strconv.Atoi(child); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
 
 // Start starts a server that was killed.
 func (s *PostgresServer) Start(t testing.TB) {
@@ -184,10 +198,9 @@ func (s *PostgresServer) remove() {
 	if s.ended != nil {
 		s.signal(syscall.SIGQUIT)
 	}
-	for range 100 { // those that served its connections may write still
+	for end := time.Now().Add(Scale(10 * time.Second)); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // those that served its connections may write still
 		if os.RemoveAll(s.dir) == nil {
 			return
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 }

@@ -3,9 +3,9 @@
 //
 // There are two sorts of part. What can be installed is missing by mistake: the
 // test is skipped on a developer's machine, and fails where CI=true, since
-// scripts/test installs it. What the kernel or the caller's privileges do not
+// make test installs it. What the kernel or the caller's privileges do not
 // give is a fact of the machine: the test is skipped everywhere. Either way the
-// reason is printed, and scripts/test lists it.
+// reason is printed, and make test lists it.
 //
 //	func TestOwners(t *testing.T) {
 //		testenv.Need(t, testenv.Root)

@@ -75,7 +75,7 @@ func serve(t testing.TB, program string, env []string, args func(address string)
 		_ = cmd.Process.Kill()
 		<-ended
 	})
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(testenv.Scale(30 * time.Second)); ; {
 		select {
 		case err := <-ended:
 			ended <- err

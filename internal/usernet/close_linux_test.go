@@ -13,6 +13,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // stuff writes until the other side takes no more.
@@ -41,7 +43,7 @@ func mustClose(tb testing.TB, n *Network) {
 			tb.Error(err)
 		}
 		tb.Log("closed after", time.Since(start))
-	case <-time.After(5 * time.Second):
+	case <-time.After(testenv.Scale(10 * time.Second)):
 		tb.Fatal("Close waits")
 	}
 }
@@ -138,7 +140,7 @@ func TestCloseWithUnreadAnswers(t *testing.T) {
 		select {
 		case <-asked:
 			answered++
-		case <-time.After(time.Second):
+		case <-time.After(testenv.Scale(time.Second)):
 			stuck = true
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // zone is a Resolver over records in a zone file's notation.
@@ -50,7 +51,7 @@ func ask(tb testing.TB, ns *Namespace, network string, q *dns.Msg) *dns.Msg {
 	tb.Helper()
 	conn := mustDialIn(tb, ns, network, "192.0.0.1:53")
 	defer conn.Close()
-	a, _, err := (&dns.Client{Net: network, UDPSize: dns.MaxMsgSize, Timeout: 10 * time.Second}).ExchangeWithConn(q, &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize})
+	a, _, err := (&dns.Client{Net: network, UDPSize: dns.MaxMsgSize, Timeout: testenv.Scale(10 * time.Second)}).ExchangeWithConn(q, &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize})
 	if err != nil {
 		tb.Fatalf("%s query: %v", network, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // testDevice is the device that the tests use; TestPacketDevice and
@@ -83,7 +84,7 @@ func openFlows(n *Network) int {
 func dialIn(ns *Namespace, network, address string) (net.Conn, error) {
 	var c net.Conn
 	err := ns.do(func() error {
-		d := net.Dialer{Timeout: 10 * time.Second}
+		d := net.Dialer{Timeout: testenv.Scale(10 * time.Second)}
 		var err error
 		c, err = d.Dial(network, address)
 		return err
@@ -98,7 +99,7 @@ func mustDialIn(tb testing.TB, ns *Namespace, network, address string) net.Conn 
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(testenv.Scale(30 * time.Second)))
 	return c
 }
 

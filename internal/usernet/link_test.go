@@ -16,6 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // wire is a link whose far end is the test.
@@ -55,7 +56,7 @@ func (w *wire) send(tb testing.TB, frame []byte) {
 	tb.Helper()
 	select {
 	case w.in <- frame:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testenv.Scale(10 * time.Second)):
 		tb.Fatal("the link is not read any more")
 	}
 }
@@ -124,7 +125,7 @@ func tcpFrame(dst netip.AddrPort, flags header.TCPFlags, seq, ack uint32) []byte
 // reply returns the next TCP segment that comes back.
 func (w *wire) reply(tb testing.TB) header.TCP {
 	tb.Helper()
-	for deadline := time.After(10 * time.Second); ; {
+	for deadline := time.After(testenv.Scale(10 * time.Second)); ; {
 		select {
 		case f := <-w.out:
 			ip := header.IPv4(f[header.EthernetMinimumSize:])
@@ -206,7 +207,7 @@ func TestCloseDuringHandshake(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(testenv.Scale(10 * time.Second)):
 		t.Fatal("Close waits")
 	}
 	if got := n.conns.Load(); got != 0 {
@@ -289,7 +290,7 @@ func FuzzFrames(f *testing.F) {
 // eventually waits until ok, for as long as a loaded machine may need.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); {
+	for deadline := time.Now().Add(testenv.Scale(20 * time.Second)); !ok(); {
 		if time.Now().After(deadline) {
 			tb.Fatalf("not within 20 s: %s", what)
 		}

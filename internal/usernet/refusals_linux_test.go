@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/ipv6"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // outside is a namespace that stands for the machine and all it can reach: it
@@ -247,7 +248,7 @@ func ping(t *testing.T, ns *Namespace, addr netip.Addr) bool {
 	if _, err := c.Write(b); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(testenv.Scale(time.Second)))
 	for buf := make([]byte, 1500); ; {
 		n, _, err := c.(*net.IPConn).ReadFromIP(buf) // Read would keep the IP header
 		if err != nil {

@@ -21,6 +21,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 var on = atoll.Network{Mode: atoll.NetworkOn}
@@ -334,7 +335,7 @@ func TestThousandConnections(t *testing.T) {
 		t.Errorf("open connections: got %d, want %d", got, count)
 	}
 	for i, c := range conns {
-		_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(testenv.Scale(30 * time.Second)))
 		roundTrip(t, c, fmt.Sprintf("connection %d", i))
 	}
 }

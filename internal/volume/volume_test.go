@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 func TestStore(t *testing.T) {
@@ -43,7 +44,7 @@ func TestStore(t *testing.T) {
 	var names string
 	for _, v := range all {
 		names += v.Project + "/" + v.Name + " "
-		if (v.Sandbox == id) != (v.Name == DataName(id)) || time.Since(v.Created).Abs() > time.Minute {
+		if (v.Sandbox == id) != (v.Name == DataName(id)) || time.Since(v.Created).Abs() > testenv.Scale(time.Minute) {
 			t.Errorf("volume %+v", v)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
@@ -38,7 +39,7 @@ func TestRemovedBehindOurBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := open(t, change)
 			defer p.Close()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
 			defer cancel()
 			sb, err := p.Create(ctx, &atoll.Spec{})
 			if err != nil {

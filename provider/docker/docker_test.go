@@ -245,7 +245,7 @@ func pullableFrom(t *testing.T, reg *testimage.Registry, img v1.Image) []provide
 
 func TestConformance(t *testing.T) {
 	needEngine(t)
-	opts := pullable(t, tiny(t))
+	opts := append(pullable(t, tiny(t)), providertest.Count(100))
 	if testing.Short() { // as with the race detector, which finds nothing in what an engine's walls do
 		opts = append(opts, providertest.Count(40), providertest.Rest("-short: these are those that do much at once"),
 			providertest.Only("birth", "expiry", "exec", "output", "time", "tty", "files", "volumes", "sessions", "memory", "crash", "watch", "death", "dial", "ledger", "faults"))

@@ -61,7 +61,7 @@ func own(t *testing.T) *daemon {
 }
 
 // needPodman skips the test where there is no Podman. None is required of any machine:
-// scripts/test does not install it.
+// make test does not install it.
 func needPodman(t *testing.T) {
 	t.Helper()
 	for _, file := range []string{"/usr/bin/podman", "/usr/lib/podman/netavark"} {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
@@ -76,7 +77,7 @@ func dockerd(t *testing.T, shell int) int {
 // eventually waits until ok returns nil.
 func eventually(t *testing.T, what string, ok func() error) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(testenv.Scale(time.Minute))
 	for pause := time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
 		err := ok()
 		if err == nil {
@@ -135,7 +136,7 @@ func TestEngineRestarts(t *testing.T) {
 			host, kill := ownEngine(t, tt.args...)
 			p := open(t, tt.change, func(opts *docker.Options) { opts.Host = host })
 			defer p.Close()
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(2*time.Minute))
 			defer cancel()
 			sb, err := p.Create(ctx, &atoll.Spec{Cmd: []string{"sh", "-c", "echo begun; exec sleep 1000"}})
 			if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
 )
 
@@ -60,7 +61,7 @@ func TestPlainShells(t *testing.T) {
 	for _, shell := range []string{"dash", "bash"} {
 		t.Run(shell, func(t *testing.T) {
 			image := serve(t).Push(shell+":1", withShell(t, shell))
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
 			defer cancel()
 			sb, err := p.Create(ctx, &atoll.Spec{Image: image})
 			if err != nil {

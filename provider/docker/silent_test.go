@@ -17,6 +17,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // revive has the engine started again after a test has failed, if it does not answer
@@ -41,7 +42,7 @@ func (d *daemon) revive(t testing.TB, within time.Duration) {
 }
 
 // patience is how long an engine may take to answer on a busy machine.
-const patience = 15 * time.Second
+var patience = testenv.Scale(15 * time.Second)
 
 // silent names what the engine does not answer within so long, or is empty.
 func (d *daemon) silent(within time.Duration) string {

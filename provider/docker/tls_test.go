@@ -113,15 +113,15 @@ func dialTLS(ctx context.Context) (conn net.Conn, err error) {
 // overTLS opens providers that reach the engine by a dialer, over TLS.
 func overTLS(opts *docker.Options) { opts.Host, opts.Dial = "", dialTLS }
 
-// TestConformanceTLS keeps the promises that have to do with the way to the engine.
+// TestConformanceTLS keeps the promises that have to do with the way to the engine: streams
+// that end in one direction first. TestReaches has all other ways.
 func TestConformanceTLS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: TestReaches has the essence")
 	}
 	needEngine(t)
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, overTLS) }, append(pullable(t, tiny(t)),
-		providertest.Only("exec", "output", "tty", "files", "images", "watch", "dial", "faults"),
-		providertest.Slow(3), providertest.Count(20), together, providertest.Leaks(held), providertest.Reopen(reopen), sharedWatches)...)
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, overTLS) },
+		providertest.Only("exec"), providertest.Wire(), providertest.Slow(3), together, providertest.Leaks(held))
 }
 
 // tunnel makes the engine's TLS address reachable at one of this machine, which it

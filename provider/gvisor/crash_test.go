@@ -236,7 +236,7 @@ func TestCreateCutShort(t *testing.T) {
 			}
 			made++
 		}
-		for end := time.Now().Add(time.Second); len(leftOnDisk(t, l.opts)) > 0 && time.Now().Before(end); {
+		for end := time.Now().Add(testenv.Scale(10 * time.Second)); len(leftOnDisk(t, l.opts)) > 0 && time.Now().Before(end); {
 			time.Sleep(5 * time.Millisecond) // for the sweep, which Close ends
 		}
 		if err := p.Close(); err != nil {

@@ -19,7 +19,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	need(t)
-	providertest.Run(t, open, append(append(options(), providertest.Steps(stepwise)), pullable(t)...)...)
+	providertest.Run(t, open, append(append(options(), providertest.Count(100), providertest.Steps(stepwise)), pullable(t)...)...)
 }
 
 func BenchmarkGVisor(b *testing.B) {

@@ -94,7 +94,7 @@ func (l *lab) within(what string, f func() error) {
 	select {
 	case err := <-begin(f):
 		l.must(what, err)
-	case <-time.After(30 * time.Second):
+	case <-time.After(testenv.Scale(30 * time.Second)):
 		l.t.Fatalf("%s hangs", what)
 	}
 }

@@ -13,11 +13,12 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
 // patience is how long a test waits for what is bound to happen.
-const patience = 20 * time.Second
+var patience = testenv.Scale(20 * time.Second)
 
 // A lab is a provider for one test, with the steps that its tests are made of.
 // Each step fails the test when it does not succeed.

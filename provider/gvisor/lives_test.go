@@ -199,9 +199,10 @@ func TestDiskLimit(t *testing.T) {
 // runs, and the next provider when it does not.
 func TestTimeEndsWithoutProvider(t *testing.T) {
 	l := newLab(t)
-	expiring, err := l.Create(l.ctx(), &atoll.Spec{TTL: atoll.Duration(2 * time.Second)})
+	ttl := atoll.Duration(testenv.Scale(3 * time.Second)) // in which one is made and stopped
+	expiring, err := l.Create(l.ctx(), &atoll.Spec{TTL: ttl})
 	l.must("create", err)
-	stopped, err := l.Create(l.ctx(), &atoll.Spec{TTL: atoll.Duration(2 * time.Second)})
+	stopped, err := l.Create(l.ctx(), &atoll.Spec{TTL: ttl})
 	l.must("create", err)
 	l.must("stop", stopped.Stop(l.ctx(), 0))
 	ids := []atoll.Sandbox{expiring}

@@ -92,7 +92,7 @@ func onHost(t testing.TB, name string, args ...string) *exec.Cmd {
 
 // dialProgram connects to a network and address and prints what it hears.
 func dialProgram(args []string) error {
-	conn, err := net.DialTimeout(args[0], args[1], 5*time.Second)
+	conn, err := net.DialTimeout(args[0], args[1], 2*time.Minute)
 	if err != nil {
 		return err
 	}

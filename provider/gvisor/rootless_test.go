@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // stranger is a user that no machine knows.
@@ -46,7 +47,7 @@ func TestRootless(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(3*time.Minute))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, "-test.run", asUser, "-test.v", "-test.short")
 	cmd.Dir = dir

@@ -24,7 +24,7 @@ func TestWatchDoesNotDelay(t *testing.T) {
 		}
 	}()
 	defer func() { cancel(); <-done }()
-	const tries, limit = 5, time.Second // a keeper waits for twice that before it cuts off a connection
+	const tries, limit = 5, 1900 * time.Millisecond // a keeper waits for 2 s before it cuts off a connection
 	fastest := time.Hour
 	for i := 0; i < tries && fastest > limit; i++ {
 		sb := l.create(atoll.Spec{})

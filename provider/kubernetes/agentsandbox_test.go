@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testcluster"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 	"github.com/seed46cd37a8/atoll/providertest"
 )
@@ -43,12 +44,12 @@ func TestAgentSandbox(t *testing.T) {
 	t.Run("suite", func(t *testing.T) {
 		providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, as) },
 			providertest.Slow(4), providertest.Count(10), providertest.Leaks(heldByAgents), providertest.Reopen(reopen), providertest.Crash(crash),
-			providertest.Only("death", "crash", "faults"), beside)
+			providertest.Only("death", "crash"), beside) // the controller starts and ends pods, and has no other part
 	})
 	t.Run("warm suite", func(t *testing.T) {
 		with := func(change ...func(*kubernetes.Options)) *kubernetes.Provider { return open(t, change...) }
 		providertest.Run(t, func(t *testing.T) atoll.Provider { return warmed(t, as, with) },
-			providertest.Slow(4), providertest.Leaks(heldByAgents), providertest.Reopen(reopen), providertest.Only("exec"), together)
+			providertest.Slow(4), providertest.Leaks(heldByAgents), providertest.Reopen(reopen), providertest.Only("exec"), providertest.Wire(), together)
 	})
 	t.Run("its life", func(t *testing.T) { lives(t, provider(t, as), "v1beta1") })
 	t.Run("an older version", olderVersion)
@@ -142,7 +143,7 @@ func lives(t *testing.T, p *kubernetes.Provider, version string) {
 	c := lab(t)
 	is := func(sb atoll.Sandbox, column, want string) {
 		t.Helper()
-		c.Kubectl(t, "wait", "sandboxes.v1beta1.agents.x-k8s.io", "--all-namespaces", "--selector=atoll/session="+sb.ID(), "--for=jsonpath="+column+"="+want, "--timeout=2m")
+		c.Kubectl(t, "wait", "sandboxes.v1beta1.agents.x-k8s.io", "--all-namespaces", "--selector=atoll/session="+sb.ID(), "--for=jsonpath="+column+"="+want, "--timeout="+testenv.Scale(2*time.Minute).String())
 	}
 	sb := created(t, p, atoll.Spec{})
 	says(t, sb, "echo work > /work/file")
@@ -223,7 +224,7 @@ func agentsPodIsDeleted(t *testing.T, as func(*kubernetes.Options)) {
 		t.Errorf("the reason is %q", st.Reason)
 	}
 	name := optionsOf(p).Prefix + "-" + sb.ID()
-	c.Kubectl(t, in, "wait", "sandboxes.agents.x-k8s.io/"+name, `--for=jsonpath={.spec.operatingMode}=Suspended`, "--timeout=2m")
+	c.Kubectl(t, in, "wait", "sandboxes.agents.x-k8s.io/"+name, `--for=jsonpath={.spec.operatingMode}=Suspended`, "--timeout="+testenv.Scale(2*time.Minute).String())
 	if err := sb.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +252,7 @@ func agentsRefusals(t *testing.T) {
 	if _, err := p.Create(t.Context(), &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrExhausted || !strings.Contains(err.Error(), "exceeded quota: few") {
 		t.Errorf("one more than the quota: %v", err)
 	}
-	if took := time.Since(begun); took > time.Minute {
+	if took := time.Since(begun); took > testenv.Scale(time.Minute) {
 		t.Errorf("it took %v to say so", took)
 	}
 	c.Kubectl(t, "-n", namespace, "delete", "quota", "few")
@@ -339,7 +340,7 @@ func warmed(t *testing.T, as func(*kubernetes.Options), open func(...func(*kuber
 		if _, err := none.List(context.Background(), atoll.Filter{}); err != nil {
 			t.Error(err)
 		}
-		lab(t).Kubectl(t, "--namespace="+opts.Namespace, "wait", "pods", "--selector=atoll/owner="+opts.Prefix, "--for=delete", "--timeout=4m")
+		lab(t).Kubectl(t, "--namespace="+opts.Namespace, "wait", "pods", "--selector=atoll/owner="+opts.Prefix, "--for=delete", "--timeout="+testenv.Scale(4*time.Minute).String())
 	})
 	p = open(as, func(o *kubernetes.Options) { o.Ephemeral, o.WarmPods = true, 2 })
 	full(t, p)
@@ -352,7 +353,7 @@ func full(t *testing.T, p *kubernetes.Provider) {
 	if _, err := p.List(t.Context(), atoll.Filter{}); err != nil {
 		t.Fatal(err)
 	}
-	lab(t).Kubectl(t, "--namespace="+optionsOf(p).Namespace, "wait", "sandboxwarmpools.extensions.agents.x-k8s.io/"+optionsOf(p).Prefix+"-warm", "--for=jsonpath={.status.readyReplicas}=2", "--timeout=4m")
+	lab(t).Kubectl(t, "--namespace="+optionsOf(p).Namespace, "wait", "sandboxwarmpools.extensions.agents.x-k8s.io/"+optionsOf(p).Prefix+"-warm", "--for=jsonpath={.status.readyReplicas}=2", "--timeout="+testenv.Scale(4*time.Minute).String())
 }
 
 // crashAny is crash, whatever the pod is called.

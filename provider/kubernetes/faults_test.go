@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 )
 
@@ -65,7 +66,7 @@ func says(t *testing.T, sb atoll.Sandbox, script string) string {
 // becomes waits until a sandbox is as want says.
 func becomes(t *testing.T, sb atoll.Sandbox, within time.Duration, what string, want func(atoll.Status) bool) atoll.Status {
 	t.Helper()
-	for end := time.Now().Add(within); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(within)); ; time.Sleep(50 * time.Millisecond) {
 		st, err := sb.Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -121,7 +122,7 @@ func TestNodeIsLost(t *testing.T) {
 	c, p := lab(t), provider(t)
 	sb := created(t, p, atoll.Spec{})
 	says(t, sb, "echo work > /work/file")
-	c.Kubectl(t, "wait", "pod/"+optionsOf(p).Prefix+"-"+sb.ID(), "--for=condition=Ready", "--timeout=2m") // as its node has said by then
+	c.Kubectl(t, "wait", "pod/"+optionsOf(p).Prefix+"-"+sb.ID(), "--for=condition=Ready", "--timeout="+testenv.Scale(2*time.Minute).String()) // as its node has said by then
 	c.Hold(t, "kubelet")
 	st := becomes(t, sb, 4*time.Minute, "not ready", func(st atoll.Status) bool { return !st.Ready })
 	if st.State != atoll.StateRunning || !strings.Contains(st.Reason, "node node1 does not answer") {
@@ -198,7 +199,7 @@ func TestRefusals(t *testing.T) {
 		for i := 0; i < len(ask) && !said; i++ {
 			_, err = ask[i].Create(t.Context(), &tt.spec)
 			said = atoll.KindOf(err) == tt.kind && strings.Contains(err.Error(), tt.says)
-			c.Kubectl(t, "-n", namespace, "wait", "quota", "few", "--for=jsonpath={.status.used.pods}=0", "--timeout=4m") // it is counted down late
+			c.Kubectl(t, "-n", namespace, "wait", "quota", "few", "--for=jsonpath={.status.used.pods}=0", "--timeout="+testenv.Scale(4*time.Minute).String()) // it is counted down late
 		}
 		if !said {
 			t.Errorf("%s: %v, want %s with %q", tt.what, err, tt.kind, tt.says)
@@ -242,7 +243,7 @@ func TestNamespaceIsDeleted(t *testing.T) {
 	if len(namespaces) != 2 {
 		t.Fatalf("the namespaces are %q", namespaces)
 	}
-	c.Kubectl(t, "delete", "namespace", strings.Fields(c.Kubectl(t, "get", "pods", "-A", "-l", "atoll/session="+one.ID(), "-o", "jsonpath={.items[0].metadata.namespace}"))[0], "--timeout=4m")
+	c.Kubectl(t, "delete", "namespace", strings.Fields(c.Kubectl(t, "get", "pods", "-A", "-l", "atoll/session="+one.ID(), "-o", "jsonpath={.items[0].metadata.namespace}"))[0], "--timeout="+testenv.Scale(4*time.Minute).String())
 	if _, err := one.Status(t.Context()); atoll.KindOf(err) != atoll.ErrNotFound {
 		t.Errorf("Status of one: %v, want ErrNotFound", err)
 	}
@@ -252,7 +253,7 @@ func TestNamespaceIsDeleted(t *testing.T) {
 	if err := p.RemoveProject(t.Context(), "other"); err != nil {
 		t.Error(err)
 	}
-	c.Kubectl(t, "wait", "namespace", "-l", "atoll/owner="+optionsOf(p).Prefix, "--for=delete", "--timeout=4m")
+	c.Kubectl(t, "wait", "namespace", "-l", "atoll/owner="+optionsOf(p).Prefix, "--for=delete", "--timeout="+testenv.Scale(4*time.Minute).String())
 }
 
 // Two programs that share a cluster see at once what either does.
@@ -287,7 +288,7 @@ func TestTwoPrograms(t *testing.T) {
 		if err := there.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) { // it is seen to have ended first
+		for end := time.Now().Add(testenv.Scale(2 * time.Minute)); ; time.Sleep(10 * time.Millisecond) { // it is seen to have ended first
 			_, err := sb.Exec(t.Context(), shell("true"))
 			if atoll.KindOf(err) == atoll.ErrNotFound {
 				break

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 	"github.com/seed46cd37a8/atoll/providertest"
@@ -82,7 +83,7 @@ func TestInCluster(t *testing.T) {
 	if phase != corev1.PodSucceeded || !strings.Contains(said, "--- PASS: TestInCluster ") {
 		t.Errorf("the pod is %s:\n%s", phase, said)
 	}
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // a claim goes a moment after it was deleted
+	for end := time.Now().Add(testenv.Scale(2 * time.Minute)); ; time.Sleep(100 * time.Millisecond) { // a claim goes a moment after it was deleted
 		left := held(t)
 		if len(left) <= len(before) {
 			break
@@ -98,7 +99,7 @@ func ended(t *testing.T, namespace, name string) corev1.PodPhase {
 	t.Helper()
 	core, _, done := clients(t)
 	defer done()
-	for end := time.Now().Add(30 * time.Minute); ; time.Sleep(500 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(30 * time.Minute)); ; time.Sleep(500 * time.Millisecond) {
 		pod, err := core.Pods(namespace).Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -115,9 +116,9 @@ func inCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := []providertest.Option{providertest.Slow(4), providertest.Count(25), providertest.Reopen(reopen), sharedWatches, rootsFiles, rootsPrograms, together, beside}
+	opts := []providertest.Option{providertest.Slow(4), providertest.Reopen(reopen), sharedWatches, rootsFiles, rootsPrograms, together, beside}
 	if os.Getenv(insideEnv) != "all" {
-		opts = append(opts, providertest.Only("exec", "output", "tty", "files", "dial"))
+		opts = append(opts, providertest.Only("exec"), providertest.Wire()) // only the way to the API server differs
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
 		return openAt(t, kubernetes.Options{Config: config, Namespace: "atoll-sandboxes"})

@@ -22,6 +22,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testcluster"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 	"github.com/seed46cd37a8/atoll/providertest"
 )
@@ -197,7 +198,7 @@ func bounded(t *testing.T, config *rest.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(3 * time.Minute)); ; time.Sleep(100 * time.Millisecond) {
 		err := core.ConfigMaps("default").Delete(context.Background(), "kube-root-ca.crt", metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
 		if apierrors.IsForbidden(err) {
 			break

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 )
 
@@ -91,7 +92,7 @@ func TestStarterDies(t *testing.T) {
 	if _, err := other.List(t.Context(), atoll.Filter{}); err != nil {
 		t.Fatal(err)
 	}
-	lab(t).Kubectl(t, "wait", "pod/"+optionsOf(p).Prefix+"-"+sb.ID(), "--for=delete", "--timeout=120s")
+	lab(t).Kubectl(t, "wait", "pod/"+optionsOf(p).Prefix+"-"+sb.ID(), "--for=delete", "--timeout="+testenv.Scale(2*time.Minute).String())
 	becomes(t, sb, time.Minute, "stopped", func(st atoll.Status) bool { return st.State == atoll.StateStopped })
 
 	const held = 3 * time.Second
@@ -117,9 +118,9 @@ func TestFailureIsWrittenDown(t *testing.T) {
 	}
 	was := becomes(t, sb, time.Minute, "failed with 3", failed)
 	name := optionsOf(p).Prefix + "-" + sb.ID()
-	lab(t).Kubectl(t, "wait", "configmap/"+name, "--for=jsonpath={.binaryData.stdout}", "--timeout=120s")
+	lab(t).Kubectl(t, "wait", "configmap/"+name, "--for=jsonpath={.binaryData.stdout}", "--timeout="+testenv.Scale(2*time.Minute).String())
 	crash(t, p, sb)
-	lab(t).Kubectl(t, "wait", "pod/"+name, "--for=delete", "--timeout=120s")
+	lab(t).Kubectl(t, "wait", "pod/"+name, "--for=delete", "--timeout="+testenv.Scale(2*time.Minute).String())
 	st := becomes(t, sb, time.Minute, "failed with 3", failed)
 	if st.Reason != was.Reason || !st.Stopped.Equal(was.Stopped) {
 		t.Errorf("it stopped at %s (%s), and at %s (%s) when its pod was there", st.Stopped, st.Reason, was.Stopped, was.Reason)
@@ -139,7 +140,7 @@ func TestAutoRemoveOfADeletedPod(t *testing.T) {
 	p := provider(t)
 	sb := created(t, p, atoll.Spec{AutoRemove: true, Cmd: []string{"/bin/busybox", "sleep", "3600"}})
 	crash(t, p, sb)
-	for end := time.Now().Add(2*time.Minute + atoll.AutoRemoveLinger); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(2*time.Minute) + atoll.AutoRemoveLinger); ; time.Sleep(100 * time.Millisecond) {
 		_, err := sb.Status(t.Context())
 		if errors.Is(err, atoll.ErrNotFound) {
 			break

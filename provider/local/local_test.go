@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/local"
 	"github.com/seed46cd37a8/atoll/providertest"
 )
@@ -102,7 +103,7 @@ func status(t *testing.T, p atoll.Provider, id string) atoll.Status {
 // dead waits until no process has the pid, or only a zombie.
 func dead(t *testing.T, pid int) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(testenv.Scale(10 * time.Second))
 	for {
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil || strings.Contains(string(b), ") Z ") {
@@ -249,7 +250,7 @@ func TestAfterARestart(t *testing.T) {
 		t.Errorf("Create of its name: %v, want ErrAlreadyExists", err)
 	}
 	for _, id := range []string{half, expired.ID()} {
-		deadline := time.Now().Add(10 * time.Second)
+		deadline := time.Now().Add(testenv.Scale(10 * time.Second))
 		for {
 			if _, err := p.Get(t.Context(), id); errors.Is(err, atoll.ErrNotFound) {
 				break

@@ -22,20 +22,22 @@ import (
 // On Firecracker sandboxes have neither volumes nor a network, and their work directory is
 // on a disk of their own. Firecracker is a fake here, whose machines are QEMU's.
 //
-// Where they are emulated only those groups are run that depend on the driver most: all took
-// 930 s on two CPUs with other work to do.
+// Unless all is asked for, only those groups are run that depend on the driver: how a machine
+// is killed and paused, what it can do, and how its ports are reached. All took 930 s on two
+// CPUs with other work to do, where machines are emulated.
 func TestFirecracker(t *testing.T) {
 	need(t)
 	m := maker(onFirecracker)
 	besides := leftOut(t)
-	if onlySome(t) {
-		besides = append(besides, providertest.Only("crash", "truth", "limits", "dial", "pause"), emulatedRest)
+	if !testenv.All() {
+		besides = append(besides, providertest.Only("crash", "truth", "dial", "pause"), providertest.Wire(), rest)
 	}
 	providertest.Run(t, m.open, m.options(besides...)...)
 }
 
-// With vz nothing is shared read-only. vfkit is a fake here, whose machines are QEMU's. All
-// groups took 360 s where they are emulated.
+// With vz nothing is shared read-only. vfkit is a fake here, whose machines are QEMU's. Unless
+// all is asked for, only those groups are run that depend on the driver: shares, networks,
+// pauses, ports, and what it can do. All groups took 360 s where machines are emulated.
 func TestVZ(t *testing.T) {
 	need(t)
 	m := maker(onVZ)
@@ -44,17 +46,11 @@ func TestVZ(t *testing.T) {
 		providertest.Except("volumes/a bind mount may be a file, and anywhere", readOnly),
 		providertest.Except("volumes/a read-only mount cannot be written to", readOnly),
 		providertest.Except("dial/a connection can be closed for writing and read to its end", "connections through vfkit are closed as a whole"))
-	if onlySome(t) {
-		besides = append(besides, providertest.Only("volumes", "truth", "network", "pause"), emulatedRest)
+	if !testenv.All() {
+		besides = append(besides, providertest.Only("volumes", "truth", "network", "dial", "pause"), providertest.Wire(), rest)
 	}
 	providertest.Run(t, m.open, m.options(besides...)...)
 }
-
-// onlySome reports whether most groups are left out: machines are emulated, and not all
-// is asked for.
-func onlySome(t testing.TB) bool { return accel(t) == "tcg" && os.Getenv(allEnv) == "" }
-
-var emulatedRest = providertest.Rest("emulated: set " + allEnv + " to run it")
 
 // onVZ is fresh for machines of a fake vfkit, which takes no commas in paths.
 func onVZ(t testing.TB) microvm.Options {

@@ -129,7 +129,7 @@ func TestSilentGuest(t *testing.T) {
 	begin := time.Now()
 	_, err = sb.Exec(l.ctx(), &atoll.Command{Args: []string{"true"}})
 	wantKind(t, "exec", err, atoll.ErrStopped)
-	if took := time.Since(begin); took > 2*answer {
+	if took := time.Since(begin); took > testenv.Scale(2*answer) {
 		t.Errorf("that took %v, where the guest has %v to answer", took, answer)
 	}
 	if st := l.becomes(sb, atoll.StateFailed); !strings.Contains(st.Reason, "has not answered") {

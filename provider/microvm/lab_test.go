@@ -15,11 +15,12 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
 )
 
 // patience is how long a test waits for what is bound to happen.
-const patience = 2 * time.Minute
+var patience = testenv.Scale(2 * time.Minute)
 
 // A lab is a provider for one test, with the steps that its tests are made of. Each step
 // fails the test when it does not succeed.

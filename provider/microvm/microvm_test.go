@@ -24,10 +24,20 @@ import (
 	"github.com/seed46cd37a8/atoll/vm/qemu"
 )
 
+// Machines take seconds to start where they are emulated, so that all is kept only when all
+// is asked for. gVisor's run keeps all that keepers promise, and Docker's all that the guest
+// does: what is left is what a machine is, how it starts, and how it dies.
 func TestConformance(t *testing.T) {
 	need(t)
-	providertest.Run(t, maker(fresh).open, maker(fresh).options(leftOut(t)...)...)
+	besides := leftOut(t)
+	if !testenv.All() {
+		besides = append(besides, providertest.Only("birth", "exec", "crash", "truth"), providertest.Wire(), rest)
+	}
+	providertest.Run(t, maker(fresh).open, maker(fresh).options(besides...)...)
 }
+
+// rest is what is said of the groups that are left out.
+var rest = providertest.Rest("ATOLL_TEST_ALL=1 runs it: machines take long")
 
 // A maker returns options for a provider over directories of its own.
 type maker func(t testing.TB) microvm.Options
@@ -37,7 +47,7 @@ func (fresh maker) options(besides ...providertest.Option) []providertest.Option
 	return append(besides, []providertest.Option{
 		providertest.Slow(10),
 		providertest.Count(4),
-		providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause", "network", "escape", "siege"),
+		providertest.Shared("exec", "output", "time", "tree", "tty", "files", "sub", "truth", "dial", "pause", "network", "escape", "siege"),
 		providertest.Leaks(leaks),
 		providertest.Reopen(reopened),
 		providertest.Elsewhere(fresh.elsewhere),
@@ -47,8 +57,9 @@ func (fresh maker) options(besides ...providertest.Option) []providertest.Option
 	}...)
 }
 
-// slow lists promises that take many seconds where machines are emulated, and how many they
-// took on two CPUs with other work to do. They are kept by what is the same for all providers
+// slow lists promises that take many seconds where machines are emulated, of the groups that
+// are run unless all is asked for, and how many they took on two CPUs with other work to do.
+// They are kept by what is the same for all providers
 // that have keepers, which is tested with those, or by the guest, with Docker's; or they have
 // many machines boot. What is particular to machines is not in it.
 //
@@ -58,12 +69,12 @@ var slow string
 // leftOut leaves those out, unless machines are fast here, or all is asked for.
 func leftOut(t testing.TB) (list []providertest.Option) {
 	t.Helper()
-	if accel(t) != "tcg" || os.Getenv(allEnv) != "" {
+	if accel(t) != "tcg" || testenv.All() {
 		return nil
 	}
 	for line := range strings.Lines(slow) {
 		seconds, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		list = append(list, providertest.Except(name, "emulated: it takes "+seconds+" s; set "+allEnv+" to keep it"))
+		list = append(list, providertest.Except(name, "emulated: it takes "+seconds+" s; ATOLL_TEST_ALL=1 keeps it"))
 	}
 	return list
 }
@@ -284,10 +295,7 @@ func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 // everything skips what takes its time where machines are emulated, unless all is asked for.
 func everything(t testing.TB, why string) {
 	t.Helper()
-	if accel(t) == "tcg" && os.Getenv(allEnv) == "" {
-		t.Skipf("emulated: %s; set %s to run it", why, allEnv)
+	if accel(t) == "tcg" && !testenv.All() {
+		t.Skipf("emulated: %s; ATOLL_TEST_ALL=1 runs it", why)
 	}
 }
-
-// allEnv asks for all that takes its time.
-const allEnv = "ATOLL_TEST_ALL"

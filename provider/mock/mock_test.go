@@ -52,7 +52,7 @@ func TestConformance(t *testing.T) {
 		providertest.Steps(func(t *testing.T, step func(string) error) atoll.Provider {
 			return newMock(t, mock.Options{}.WithStep(step))
 		}),
-		providertest.Pullable("docker.io/library/app:1"))
+		providertest.Count(100), providertest.Beside(4, "expiry"), providertest.Pullable("docker.io/library/app:1"))
 }
 
 func TestAddress(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
@@ -64,7 +65,7 @@ func lives(t *testing.T, p atoll.Provider) (names []string) {
 // nothingLives waits until Modal has no sandbox of the provider's.
 func nothingLives(t *testing.T, p atoll.Provider) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(10 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 		names := lives(t, p)
 		if len(names) == 0 {
 			return
@@ -116,6 +117,7 @@ func says(t *testing.T, sb atoll.Sandbox, script string) string {
 // becomes waits until something is so.
 func becomes(t *testing.T, what string, within time.Duration, so func() bool) {
 	t.Helper()
+	within = testenv.Scale(within)
 	for end := time.Now().Add(within); !so(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not within %s: %s", within, what)

@@ -204,7 +204,7 @@ func pullable(t *testing.T) []providertest.Option {
 	}
 }
 
-// The suite, through the official SDK.
+// The suite, through the official SDK. Docker's run keeps all that the guest promises.
 func TestConformance(t *testing.T) {
 	l := need(t)
 	image := busybox(t)
@@ -217,7 +217,7 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	conform(t, func(t testing.TB, change ...func(*modal.Options)) *modal.Provider { return open(t, image, change...) },
-		append(pullable(t), providertest.Crash(crash),
+		append(pullable(t), providertest.Wire(), providertest.Crash(crash),
 			providertest.Leaks(func(*testing.T) []string { return slices.Sorted(maps.Values(l.server.Sandboxes())) }),
 			providertest.Except("siege/a program that stops all others keeps no call from its end",
 				"in the stand-in the guest is no first process, and is stopped, too: nothing of it answers then"))...)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
@@ -71,7 +72,7 @@ func echoes(t *testing.T, dial func(string) (net.Conn, error), address string) {
 			return false
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(testenv.Scale(5 * time.Second)))
 		if _, err := io.WriteString(conn, "hello\n"); err != nil {
 			return false
 		}

@@ -5,13 +5,13 @@ package vmdocker_test
 import (
 	"context"
 	_ "embed"
-	"os"
 	"strings"
 	"testing"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
 	"github.com/seed46cd37a8/atoll/providertest"
 )
@@ -29,28 +29,26 @@ func (p inProject) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	return p.ProviderLayer.Create(ctx, spec)
 }
 
-// measured are the groups that are run where machines are emulated, but for the promises in
-// slow. The others have a sandbox made for almost every promise, which takes 10 to 60 s
-// there instead of a third of one; what they look at is the same code as in provider/docker,
-// which the whole suite is run on.
-var measured = []string{"exec", "output", "time", "tree", "tty", "files", "sub", "dial", "pause"}
+// measured are the groups of which the promises about the wire are run where machines are
+// emulated, but for those in slow: a machine is between a caller and the engine. The other
+// groups have a sandbox made for almost every promise, which takes 10 to 60 s there instead
+// of a third of one; what they look at is the same code as in provider/docker, which the
+// whole suite is run on.
+var measured = []string{"exec", "output", "time", "tree", "tty", "files", "sub", "dial"}
 
-// slow lists promises of those groups that take many seconds where machines are emulated, and
+// slow lists promises about the wire that take many seconds where machines are emulated, and
 // how many they took on two CPUs with other work to do.
 //
 //go:embed testdata/slow.txt
 var slow string
-
-// allEnv asks for all that takes its time where machines are emulated.
-const allEnv = "ATOLL_TEST_ALL"
 
 // everything skips what takes its time where machines are emulated, unless all is asked for.
 func everything(t *testing.T, why string) {
 	t.Helper()
 	need(t)
 	p := open(t)
-	if p.machines.Slow(t.Context()) > 1 && os.Getenv(allEnv) == "" {
-		t.Skipf("emulated: %s; set %s to run it", why, allEnv)
+	if p.machines.Slow(t.Context()) > 1 && !testenv.All() {
+		t.Skipf("emulated: %s; ATOLL_TEST_ALL=1 runs it", why)
 	}
 }
 
@@ -68,12 +66,11 @@ func TestConformance(t *testing.T) {
 			return inProject{atoll.ProviderLayer{Provider: reopen(t)}}
 		}),
 	}
-	if factor > 1 && os.Getenv(allEnv) == "" {
-		opts = append(opts, providertest.Only(measured...), providertest.Rest("machines are emulated here, and containers take too long: "+allEnv+"=1 runs all groups"))
-		opts = append(opts, providertest.Except("files/Stat tells type, size, mode, owner, time and target", "emulated: the clock of a machine falls behind where all CPUs have other work to do"))
+	if factor > 1 && !testenv.All() {
+		opts = append(opts, providertest.Only(measured...), providertest.Wire(), providertest.Rest("machines are emulated here, and containers take too long: ATOLL_TEST_ALL=1 runs all groups"))
 		for line := range strings.Lines(slow) {
 			seconds, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-			opts = append(opts, providertest.Except(name, "emulated: it takes "+seconds+" s; set "+allEnv+" to keep it"))
+			opts = append(opts, providertest.Except(name, "emulated: it takes "+seconds+" s; ATOLL_TEST_ALL=1 keeps it"))
 		}
 	} else {
 		tiny := testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))

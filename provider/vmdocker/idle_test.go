@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/vmdocker"
 )
 
@@ -38,6 +39,7 @@ func machineOf(t *testing.T, p *place, project string) atoll.Status {
 // await waits until ok.
 func await(t *testing.T, what string, within time.Duration, ok func() bool) {
 	t.Helper()
+	within = testenv.Scale(within)
 	begin := time.Now()
 	for !ok() {
 		if time.Since(begin) > within {
@@ -254,7 +256,7 @@ func watching(t *testing.T, p atoll.Provider) *told {
 // await waits until it was told that the sandbox is in that state.
 func (w *told) await(t *testing.T, id string, state atoll.State) {
 	t.Helper()
-	for timeout := time.After(time.Minute); ; {
+	for timeout := time.After(testenv.Scale(time.Minute)); ; {
 		select {
 		case st := <-w.events:
 			if st.ID == id && st.State == state {

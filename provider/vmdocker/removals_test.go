@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // A sandbox whose machine is off is removed without that: it is gone at once, for every
@@ -34,7 +35,7 @@ func TestRemoveLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
 	defer cancel()
 	told := map[*Provider]chan atoll.Status{p: make(chan atoll.Status, 9), other: make(chan atoll.Status, 9)}
 	for p, states := range told {

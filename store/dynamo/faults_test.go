@@ -272,7 +272,7 @@ func TestSlow(t *testing.T) {
 		}
 	}
 	opts := to(p.endpoint)
-	opts.Stall, opts.Attempts = 100*time.Millisecond, 2
+	opts.Stall, opts.Attempts = testenv.Scale(500*time.Millisecond), 2
 	s = open(t, opts)
 	wantKind(t, "AddMessage that stalls", s.AddMessage(t.Context(), message("k", "x")), atoll.ErrUnavailable)
 	p.nth(1, 1, fault{stall: true})
@@ -286,7 +286,7 @@ func TestSlow(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("FindConversation whose time is over while it waits: %v", err)
 	}
-	if took := time.Since(start); took > 20*time.Second {
+	if took := time.Since(start); took > testenv.Scale(20*time.Second) {
 		t.Errorf("all of it took %v", took)
 	}
 }

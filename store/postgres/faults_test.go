@@ -89,7 +89,7 @@ func hasty(s *Server) { s.patience = time.Second }
 // connected has a hasty store connect, however often it takes.
 func connected(t testing.TB, s *Store) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; {
+	for end := time.Now().Add(testenv.Scale(time.Minute)); ; {
 		_, err := s.Records(t.Context())
 		if err == nil {
 			return
@@ -240,7 +240,7 @@ func TestCommitThatNobodyKnowsOf(t *testing.T) {
 		return pass
 	})
 	var err error
-	for end := time.Now().Add(time.Minute); !lost.Load() && time.Now().Before(end); { // patience may end before the commit
+	for end := time.Now().Add(testenv.Scale(time.Minute)); !lost.Load() && time.Now().Before(end); { // patience may end before the commit
 		_, err = s.Insert(t.Context(), record(), "", store.Room{})
 	}
 	wantKind(t, "Insert", err, atoll.ErrUnavailable, "not known")

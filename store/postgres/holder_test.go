@@ -141,7 +141,7 @@ func TestRenewed(t *testing.T) {
 // held is the holder of a hasty store, however often it takes.
 func held(t testing.TB, s *Store) string {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; {
+	for end := time.Now().Add(testenv.Scale(time.Minute)); ; {
 		name, err := s.Holder(t.Context())
 		if err == nil {
 			return name
@@ -162,7 +162,7 @@ func TestLost(t *testing.T) {
 	p.set(func(byte, string) fault { return stall })
 	p.breakAll()
 	for gone := time.Now(); isAlive(t, other, name); time.Sleep(20 * time.Millisecond) {
-		if time.Since(gone) > time.Minute {
+		if time.Since(gone) > testenv.Scale(time.Minute) {
 			t.Fatal("it is alive for ever")
 		}
 	}

@@ -157,7 +157,7 @@ func (p *proxy) serve(client net.Conn) {
 		if how == lose {
 			select {
 			case <-answered:
-			case <-time.After(10 * time.Second):
+			case <-time.After(testenv.Scale(10 * time.Second)):
 			}
 			return
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/store"
 )
 
@@ -227,7 +228,7 @@ func runningTurns(t *testing.T, open func(string) store.Conversations) {
 		t.Helper()
 		var got []*store.Conversation
 		// One that has just begun may be missing for a while.
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(testenv.Scale(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
 			var err error
 			if got, err = s.RunningTurns(t.Context()); err != nil {
 				t.Fatalf("RunningTurns: %v", err)

@@ -125,7 +125,7 @@ func (l *lab) start() vm.Machine {
 
 // ctx is long enough for anything but what hangs.
 func (l *lab) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Scale(time.Minute))
 	l.t.Cleanup(cancel)
 	return ctx
 }
@@ -161,7 +161,7 @@ func processes(dir string) []string {
 // remembers says something to the guest, and wants to hear what it was told before.
 func remembers(t testing.TB, conn net.Conn, say, want string) {
 	t.Helper()
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	conn.SetDeadline(time.Now().Add(testenv.Scale(10 * time.Second)))
 	fmt.Fprintln(conn, say)
 	if got, err := bufio.NewReader(conn).ReadString('\n'); err != nil || got != want+"\n" {
 		t.Errorf("the guest remembers %q, %v; want %q", got, err, want)
@@ -226,7 +226,7 @@ func TestLife(t *testing.T) {
 	if err := m.Wait(l.ctx()); err != nil {
 		t.Errorf("after a guest has powered off: %v", err)
 	}
-	open.SetReadDeadline(time.Now().Add(10 * time.Second))
+	open.SetReadDeadline(time.Now().Add(testenv.Scale(10 * time.Second)))
 	if n, err := open.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a connection outlives the machine: %d %v", n, err)
 	}
@@ -330,7 +330,7 @@ func TestPause(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(testenv.Scale(10 * time.Second)))
 	if got, err := bufio.NewReader(conn).ReadString('\n'); err != nil || got != "one\n" {
 		t.Errorf("after it was resumed: %q, %v", got, err)
 	}
@@ -451,7 +451,7 @@ func TestStartFails(t *testing.T) {
 			began := time.Now()
 			err := l.machine().Start(ctx)
 			wantKind(t, err, atoll.ErrTimeout)
-			if took := time.Since(began); took > 10*time.Second || !errors.Is(err, context.DeadlineExceeded) {
+			if took := time.Since(began); took > testenv.Scale(10*time.Second) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("returned after %v: %v", took, err)
 			}
 			l.nothingLeft()
@@ -527,7 +527,7 @@ func TestDialFaults(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		_, err := m.Dial(ctx, fakevmm.GuestPort)
-		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 5*time.Second {
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > testenv.Scale(10*time.Second) {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})
@@ -598,7 +598,7 @@ func testStarter(t *testing.T, l *lab) {
 		t.Error("there is no machine")
 	}
 	kill()
-	for deadline := time.Now().Add(10 * time.Second); len(processes(l.bin)) > 0; {
+	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); len(processes(l.bin)) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("they outlive their starter: %v", processes(l.bin))
 		}

@@ -85,7 +85,7 @@ func TestStarterKilled(t *testing.T) {
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	for end := time.Now().Add(10 * time.Second); len(processes(t, dir)) > 0; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(10 * time.Second)); len(processes(t, dir)) > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("they go on: %v", processes(t, dir))
 		}
@@ -141,7 +141,7 @@ func TestHurry(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(time.Minute)); ; time.Sleep(10 * time.Millisecond) {
 		all := nice(t, h.ID)
 		if len(all) > 0 && slices.Max(all) == 0 && slices.Min(all) == 0 {
 			break

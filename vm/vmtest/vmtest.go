@@ -21,6 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/vm"
 )
 
@@ -71,7 +72,7 @@ const id = "0123456789abcdef0123456789abcdef"
 
 // ctx is one that ends if the machine takes far too long.
 func (r *room) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(r.t.Context(), vm.Scale(r.lab.Driver.Caps(), bootTime))
+	ctx, cancel := context.WithTimeout(r.t.Context(), testenv.Scale(vm.Scale(r.lab.Driver.Caps(), bootTime)))
 	r.t.Cleanup(cancel)
 	return ctx
 }
@@ -275,7 +276,7 @@ func killed(t *testing.T, r *room) {
 	if err := m.Kill(); err != nil { // long before the guest is up
 		t.Errorf("Kill: %v", err)
 	}
-	if took := time.Since(begin); took > 10*time.Second {
+	if took := time.Since(begin); took > testenv.Scale(10*time.Second) {
 		t.Errorf("Kill took %s", took)
 	}
 	if err := m.Wait(r.ctx()); err != nil {
@@ -298,7 +299,7 @@ func killed(t *testing.T, r *room) {
 		if err == nil {
 			t.Error("a command has ended well in a machine that was killed")
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(testenv.Scale(30 * time.Second)):
 		t.Error("a call to a machine that was killed does not end")
 	}
 }

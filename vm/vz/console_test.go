@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/vm/vz"
 )
 
@@ -53,7 +54,7 @@ func TestFollow(t *testing.T) {
 			if _, err := io.Copy(f, bytes.NewReader(chunk)); err != nil {
 				t.Fatal(err)
 			}
-			for deadline := time.Now().Add(10 * time.Second); to.len() < want.Len(); time.Sleep(10 * time.Millisecond) {
+			for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); to.len() < want.Len(); time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatalf("%d of %d bytes have arrived", to.len(), want.Len())
 				}

@@ -21,6 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/fakevmm"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/vm"
 	"github.com/seed46cd37a8/atoll/vm/vmtest"
 	"github.com/seed46cd37a8/atoll/vm/vz"
@@ -76,7 +77,7 @@ func newLab(t testing.TB, s fakevmm.VFKitScript) *lab {
 }
 
 func (l *lab) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Scale(time.Minute))
 	l.t.Cleanup(cancel)
 	return ctx
 }
@@ -107,7 +108,7 @@ func (l *lab) dial(m vm.Machine, port uint32) net.Conn {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() { conn.Close() })
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	conn.SetDeadline(time.Now().Add(testenv.Scale(10 * time.Second)))
 	return conn
 }
 
@@ -190,7 +191,7 @@ func TestLife(t *testing.T) {
 	short, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	if nobody, err := m.Dial(short, fakevmm.EmptyPort); err == nil { // the machine that this runs on was too busy
-		nobody.SetReadDeadline(time.Now().Add(10 * time.Second))
+		nobody.SetReadDeadline(time.Now().Add(testenv.Scale(10 * time.Second)))
 		if _, err := nobody.Read(got); !errors.Is(err, io.EOF) {
 			t.Errorf("where nothing listens a connection stays: %v", err)
 		}
@@ -285,7 +286,7 @@ func TestPause(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(testenv.Scale(10 * time.Second)))
 	if _, err := conn.Read(make([]byte, 1)); err != nil {
 		t.Errorf("after it was resumed: %v", err)
 	}
@@ -398,7 +399,7 @@ func TestEndsByItself(t *testing.T) {
 func TestEndsWithItsStarter(t *testing.T) {
 	l := newLab(t, fakevmm.VFKitScript{})
 	vmtest.StartElsewhere(t, l.opts, l.h)()
-	for deadline := time.Now().Add(10 * time.Second); exec.Command("pgrep", "-f", l.opts.Program+" --log-level").Run() == nil; {
+	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); exec.Command("pgrep", "-f", l.opts.Program+" --log-level").Run() == nil; {
 		if time.Now().After(deadline) {
 			t.Fatal("it outlives its starter")
 		}

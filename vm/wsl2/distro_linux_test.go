@@ -21,6 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/fakewsl"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
 	"github.com/seed46cd37a8/atoll/internal/usernet"
 	"github.com/seed46cd37a8/atoll/vm"
@@ -36,7 +37,7 @@ func TestSuite(t *testing.T) {
 const boxID = "0123456789abcdef0123456789abcdef"
 
 func ctxOf(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -100,7 +101,7 @@ import (
 )
 
 func fetch(url string) {
-	r, err := (&http.Client{Timeout: 20 * time.Second}).Get(url)
+	r, err := (&http.Client{Timeout: 2 * time.Minute}).Get(url)
 	if err == nil {
 		var n int64
 		n, err = io.Copy(io.Discard, r.Body)
@@ -312,7 +313,7 @@ func TestNetwork(t *testing.T) {
 	}
 	second, err := m.Dial(ctxOf(t), vm.PortNetwork)
 	if err == nil {
-		second.SetReadDeadline(time.Now().Add(30 * time.Second))
+		second.SetReadDeadline(time.Now().Add(testenv.Scale(30 * time.Second)))
 		_, err = second.Read(make([]byte, 1))
 		second.Close()
 	}
@@ -322,7 +323,7 @@ func TestNetwork(t *testing.T) {
 	if err := n.Close(); err != nil {
 		t.Error(err)
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // until the guest has noticed
+	for end := time.Now().Add(testenv.Scale(time.Minute)); ; time.Sleep(20 * time.Millisecond) { // until the guest has noticed
 		network(t, m, here.String())
 		out, err := atoll.Output(ctxOf(t), sb, &atoll.Command{Args: []string{"sh", "-c", fetch}})
 		if err == nil && strings.TrimSpace(string(out)) == fmt.Sprint(len(page)) {

@@ -20,6 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 	"github.com/seed46cd37a8/atoll/internal/line"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // A script is what a fake does otherwise than it should, in a file beside the program.
@@ -248,7 +249,7 @@ func serveGuest(s *line.Session, root string, script script) {
 		}
 		go func(conn net.Conn) {
 			defer conn.Close()
-			port, err := line.Asked(conn, 10*time.Second)
+			port, err := line.Asked(conn, testenv.Scale(10*time.Second))
 			if err != nil || port != guestPort && port != echoPort && port != diePort && (port != offPort || !script.Off) {
 				return // nothing listens
 			}

@@ -118,7 +118,7 @@ func (h *house) try() (vm.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(h.t.Context(), testenv.Scale(time.Minute))
 	defer cancel()
 	return m, m.Start(ctx)
 }
@@ -322,7 +322,7 @@ func TestHostDies(t *testing.T) {
 // await waits until the distribution is as it should be.
 func (h *house) await(problem string, ok func(fakewsl.Distribution) bool) {
 	h.t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(h.one()); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(time.Minute)); !ok(h.one()); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			h.t.Fatal(problem)
 		}

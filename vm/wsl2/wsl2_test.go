@@ -21,6 +21,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/vm"
 	"github.com/seed46cd37a8/atoll/vm/vmtest"
 	"github.com/seed46cd37a8/atoll/vm/wsl2"
@@ -108,7 +109,7 @@ func (l *lab) archive(zip bool, files map[string]string) {
 }
 
 func (l *lab) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Scale(time.Minute))
 	l.t.Cleanup(cancel)
 	return ctx
 }
@@ -230,7 +231,7 @@ func testLife(t *testing.T, l *lab) {
 	if err := m.Wait(l.ctx()); err != nil {
 		t.Error(err)
 	}
-	open.SetReadDeadline(time.Now().Add(10 * time.Second))
+	open.SetReadDeadline(time.Now().Add(testenv.Scale(10 * time.Second)))
 	if _, err := open.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a connection outlives the machine: %v", err)
 	}
@@ -322,9 +323,9 @@ func TestStartFails(t *testing.T) {
 	for _, verb := range []string{"--list", "--import"} {
 		t.Run(verb+" is slow", func(t *testing.T) {
 			l := newLab(t, script{Slow: map[string]int{verb: 60_000}})
-			ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+			ctx, cancel := context.WithTimeout(context.Background(), testenv.Scale(1500*time.Millisecond))
 			defer cancel()
-			time.AfterFunc(200*time.Millisecond, func() { l.script(script{}) }) // so that cleaning up is not
+			time.AfterFunc(testenv.Scale(time.Second), func() { l.script(script{}) }) // so that cleaning up is not
 			err := l.machine().Start(ctx)
 			wantKind(t, err, atoll.ErrTimeout)
 			if !errors.Is(err, context.DeadlineExceeded) {

@@ -137,7 +137,7 @@ func TestDamagedRecord(t *testing.T) {
 			got, err := d.Read(r.Status.ID)
 			must(t, "read", err)
 			st := &got.Status
-			if !got.Damaged || st.State != atoll.StateFailed || !strings.Contains(st.Reason, tt.says) || time.Since(st.Created) > time.Minute {
+			if !got.Damaged || st.State != atoll.StateFailed || !strings.Contains(st.Reason, tt.says) || time.Since(st.Created) > testenv.Scale(time.Minute) {
 				t.Errorf("read %+v", got)
 			}
 			if st.ID != r.Status.ID || st.Spec.ID != st.ID || st.Spec.Project != "p" || st.Spec.Name != "web" {

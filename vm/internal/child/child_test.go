@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // starterVar makes the test binary one that starts a program, and says which it is.
@@ -80,7 +82,7 @@ func TestEndsWithItsStarter(t *testing.T) {
 			}
 			_ = starter.Process.Signal(syscall.SIGKILL)
 			_ = starter.Wait() // it was killed
-			for deadline := time.Now().Add(10 * time.Second); alive(t, session); {
+			for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); alive(t, session); {
 				if time.Now().After(deadline) {
 					t.Fatal("it outlives its starter")
 				}
@@ -135,7 +137,7 @@ func TestDescendantsDoNotHoldIt(t *testing.T) {
 	}
 	select {
 	case <-p.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(testenv.Scale(10 * time.Second)):
 		t.Fatal("it waits for a grandchild")
 	}
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
@@ -171,7 +173,7 @@ func TestWatchedIsKilled(t *testing.T) {
 	if err := cmd.Wait(); err == nil {
 		t.Error("it has ended well")
 	}
-	for deadline := time.Now().Add(10 * time.Second); alive(t, session); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); alive(t, session); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("something of it is left")
 		}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 func TestIdleELF(t *testing.T) {
@@ -59,7 +60,7 @@ func TestIdleIgnoresSignals(t *testing.T) {
 	defer func() { _ = p.Kill(); _, _ = p.Wait() }()
 	status := filepath.Join("/proc", strconv.Itoa(p.Pid), "status")
 	const all = 0x7ffbfeff // 1 to 31 but SIGKILL and SIGSTOP; it may inherit more
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); ; time.Sleep(time.Millisecond) {
 		data, err := os.ReadFile(status)
 		if err != nil {
 			t.Fatal(err)

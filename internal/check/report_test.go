@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -20,13 +18,13 @@ func TestReport(t *testing.T) {
 {"Action":"pass","Package":"a/b","Test":"TestY/group/one","Elapsed":3}
 {"Action":"pass","Package":"a/b","Test":"TestY/group","Elapsed":1}
 {"Action":"pass","Package":"a/b","Elapsed":1.25}`,
-			true, []string{"ok       1.2s  a/b", "the slowest:\n      1.0s  b TestY/group\n      0.5s  b TestX\n", "3 passed, 0 failed, 0 skipped"}},
+			true, []string{"ok       1.2s  a/b", "the slowest packages:\n      1.2s  b\n", "the slowest tests and groups:\n      1.0s  b TestY/group\n      0.5s  b TestX\n", "3 passed, 0 failed, 0 skipped"}},
 		{"failed", `
 {"Action":"output","Package":"a","Test":"TestX","Output":"=== RUN   TestX\n"}
 {"Action":"output","Package":"a","Test":"TestX","Output":"    x_test.go:5: got 1, want 2\n"}
 {"Action":"fail","Package":"a","Test":"TestX"}
 {"Action":"fail","Package":"a"}`,
-			false, []string{"--- a TestX", "got 1, want 2", "FAIL", "  failed: a TestX\n    x_test.go:5: got 1, want 2\n", "the slowest:", "  failed: a TestX\n", "0 passed, 1 failed, 0 skipped"}},
+			false, []string{"--- a TestX", "got 1, want 2", "FAIL", "  failed: a TestX\n    x_test.go:5: got 1, want 2\n", "the slowest packages:", "  failed: a TestX\n", "0 passed, 1 failed, 0 skipped"}},
 		{"skipped", `
 {"Action":"output","Package":"m/a","Test":"TestX","Output":"    x_test.go:5: needs root: this is uid 7\n"}
 {"Action":"output","Package":"m/a","Test":"TestX","Output":"--- SKIP: TestX (0.00s)\n"}
@@ -42,7 +40,7 @@ func TestReport(t *testing.T) {
 {"Action":"fail","Package":"a","FailedBuild":"a [a.test]"}
 {"Action":"pass","Package":"b","Test":"TestY"}
 {"Action":"pass","Package":"b"}`,
-			false, []string{"undefined: y", "build failed", "the slowest:", "  failed: a (the package itself)\n    ./a.go:3:7: undefined: y\n", "1 passed, 1 failed"}},
+			false, []string{"undefined: y", "build failed", "the slowest packages:", "  failed: a (the package itself)\n    ./a.go:3:7: undefined: y\n", "1 passed, 1 failed"}},
 		{"goroutines are left", `
 {"Action":"pass","Package":"a","Test":"TestX"}
 {"Action":"output","Package":"a","Output":"PASS\n"}
@@ -50,7 +48,7 @@ func TestReport(t *testing.T) {
 {"Action":"output","Package":"a","Output":"[Goroutine 7 in state select]\n"}
 {"Action":"output","Package":"a","Output":"FAIL\ta\t0.1s\n"}
 {"Action":"fail","Package":"a"}`,
-			false, []string{"the slowest:", "  failed: a (the package itself)\n    goleak: Errors on successful test run: found unexpected goroutines:\n", "1 passed, 1 failed"}},
+			false, []string{"the slowest packages:", "  failed: a (the package itself)\n    goleak: Errors on successful test run: found unexpected goroutines:\n", "1 passed, 1 failed"}},
 		{"the program did not end well", `
 {"Action":"pass","Package":"a","Test":"TestX"}
 {"Action":"output","Package":"a","Output":"PASS\n"}
@@ -58,7 +56,7 @@ func TestReport(t *testing.T) {
 {"Action":"output","Package":"a","Output":"exit status 1\n"}
 {"Action":"output","Package":"a","Output":"FAIL\ta\t0.1s\n"}
 {"Action":"fail","Package":"a"}`,
-			false, []string{"the slowest:", "  failed: a (the package itself)\n    rm: it is busy\n", "1 passed, 1 failed"}},
+			false, []string{"the slowest packages:", "  failed: a (the package itself)\n    rm: it is busy\n", "1 passed, 1 failed"}},
 		{"died", `
 {"Action":"run","Package":"a","Test":"TestX"}
 {"Action":"output","Package":"a","Test":"TestX","Output":"panic: test timed out\n"}
@@ -74,11 +72,8 @@ func TestReport(t *testing.T) {
 			if err := r.read(strings.NewReader(strings.TrimPrefix(test.in, "\n"))); err != nil {
 				t.Fatal(err)
 			}
-			r.printSkips()
-			r.printSlowest()
-			r.printFailed("")
-			if ok := r.finish(); ok != test.ok {
-				t.Errorf("finish: got %v, want %v", ok, test.ok)
+			if ok := r.printSummary(); ok != test.ok {
+				t.Errorf("printSummary: got %v, want %v", ok, test.ok)
 			}
 			rest := out.String()
 			for _, want := range test.want {
@@ -88,17 +83,34 @@ func TestReport(t *testing.T) {
 				}
 				rest = after
 			}
-			noted := filepath.Join(t.TempDir(), "failed")
-			if err := r.noteFailed(noted); err != nil {
-				t.Fatal(err)
-			}
-			note, _ := os.ReadFile(noted)
-			if got, want := strings.Count(string(note), "  failed: "), len(r.failed); got != want {
-				t.Errorf("noted are %d failures, want %d:\n%s", got, want, note)
-			}
 			if strings.Contains(out.String(), "=== RUN") {
 				t.Errorf("shows that tests run:\n%s", out.String())
 			}
 		})
+	}
+}
+
+func TestPromises(t *testing.T) {
+	in := `{"Action":"attr","Package":"m/a","Test":"TestX/mock/exec/one","Key":"promise","Value":"exec/one"}
+{"Action":"pass","Package":"m/a","Test":"TestX/mock/exec/one"}
+{"Action":"attr","Package":"m/a","Test":"TestX/mock/exec/two","Key":"promise","Value":"exec/two"}
+{"Action":"skip","Package":"m/a","Test":"TestX/mock/exec/two"}
+{"Action":"pass","Package":"m/a","Test":"TestX/mock/exec"}
+{"Action":"pass","Package":"m/a"}`
+	var out, table strings.Builder
+	r, total := newReport(&out), newReport(&out)
+	if err := r.read(strings.NewReader(in)); err != nil {
+		t.Fatal(err)
+	}
+	total.merge(r)
+	total.printSummary()
+	if want := "1 of 2 promises of the conformance suite were kept somewhere\n  nowhere: exec/two\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("no %q in\n%s", want, out.String())
+	}
+	if err := total.writePromises(&table); err != nil {
+		t.Fatal(err)
+	}
+	if want := "| exec/one | 1 | a TestX/mock |\n| exec/two | 0 |  |\n"; !strings.HasSuffix(table.String(), want) {
+		t.Errorf("the table ends otherwise than in %q:\n%s", want, table.String())
 	}
 }

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// startReference is how long an empty program takes to start and end on the machine whose
+// slowness is 1.
+const startReference = 1500 * time.Microsecond
+
+// measureSlowness returns how long an empty static Go program takes to start and end, as the
+// median of many, and how many times slower than the reference this is, at least 1. Machines
+// differ by a factor of six in whatever starts processes.
+func measureSlowness(scratch string) (start time.Duration, slowness float64, err error) {
+	source, program := filepath.Join(scratch, "empty.go"), filepath.Join(scratch, "empty")
+	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
+		return 0, 0, err
+	}
+	if out, err := exec.Command("go", "build", "-o", program, source).CombinedOutput(); err != nil {
+		return 0, 0, fmt.Errorf("build an empty program: %w: %s", err, out)
+	}
+	times := make([]time.Duration, 41)
+	for i := range times {
+		begin := time.Now()
+		if err := exec.Command(program).Run(); err != nil {
+			return 0, 0, err
+		}
+		times[i] = time.Since(begin)
+	}
+	slices.Sort(times)
+	start = times[len(times)/2]
+	return start, max(1, float64(start)/float64(startReference)), nil
+}
+
+// slownessVar tells tests how slow the machine is; see internal/testenv.
+const slownessVar = "ATOLL_TEST_SLOW"
+
+// busy is how much longer a test may take because other steps run beside it.
+const busy = 2
+
+// setSlowness passes the machine's slowness to all tests.
+func setSlowness(slowness float64) error {
+	return os.Setenv(slownessVar, strconv.FormatFloat(busy*slowness, 'f', 2, 64))
+}

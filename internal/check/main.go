@@ -1,0 +1,326 @@
+// Command check is `make test`: it installs what the tests need, runs the steps of the table in
+// steps.go in the order of their value, reports what failed, and fails if a test failed or
+// anything is left behind: a process, a mount, a control group, a network namespace, a file.
+//
+// With arguments it runs the steps by those names only. CHECK_MINUTES limits its time: when that
+// is used up, it starts no further step and names the steps that did not run.
+//
+// "check quick" is `make check`, the quick tests of what changed, and "check stress" is
+// `make stress`, one test many times under load.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if err := runCheck(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "check:", err)
+		os.Exit(1)
+	}
+}
+
+// errFailed says that the report has the reasons.
+var errFailed = errors.New("FAILED")
+
+func runCheck(args []string) error {
+	// A caller such as nohup may have us ignore signals, and programs inherit that. The tests
+	// send these signals to programs.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	switch {
+	case len(args) > 0 && args[0] == "quick":
+		return runQuick(ctx, args[1:])
+	case len(args) > 0 && args[0] == "stress":
+		return runStress(ctx, args[1:])
+	}
+	flags := flag.NewFlagSet("check", flag.ExitOnError)
+	list := flags.Bool("list", false, "list the steps and run nothing")
+	all := flags.Bool("all", false, "run the long steps and the long parts of the others, too")
+	times := flags.Bool("times", false, "run one package at a time, and print the CPU and wall seconds of each package and group")
+	promises := flags.String("promises", "", "write a table of the suite's promises, and where each was kept, to this file")
+	workers := flags.Int("j", 2, "the number of steps to run beside one another")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	selected, err := selectSteps(flags.Args(), *all)
+	if err != nil {
+		return err
+	}
+	if *list {
+		printSteps(selected)
+		return nil
+	}
+	budget, err := parseMinutes(os.Getenv("CHECK_MINUTES"))
+	if err != nil {
+		return err
+	}
+	c := newCheck(budget, *workers)
+	if c.times = *times; c.times {
+		c.workers = 1
+	}
+	if *all {
+		os.Setenv("ATOLL_TEST_ALL", "1")
+	}
+	c.promises = *promises
+	return c.runAll(ctx, selected)
+}
+
+// selectSteps returns the steps by those names, or those of make test or make test-all.
+func selectSteps(names []string, all bool) ([]step, error) {
+	var selected []step
+	for _, s := range steps {
+		if slices.Contains(names, s.name) || len(names) == 0 && (all || !s.all) {
+			selected = append(selected, s)
+		}
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(steps, func(s step) bool { return s.name == name }) {
+			return nil, fmt.Errorf("there is no step %q; list them with -list", name)
+		}
+	}
+	return selected, nil
+}
+
+func printSteps(selected []step) {
+	for _, s := range selected {
+		fmt.Printf("%-14s %5.1f min  %s\n", s.name, s.minutes, s.about)
+	}
+}
+
+// parseMinutes reads CHECK_MINUTES; 0 is no limit.
+func parseMinutes(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	minutes, err := strconv.ParseFloat(text, 64)
+	if err != nil || minutes <= 0 {
+		return 0, fmt.Errorf("CHECK_MINUTES=%s: give a number of minutes, such as 60", text)
+	}
+	return time.Duration(minutes * float64(time.Minute)), nil
+}
+
+// A check is one run of make test.
+type check struct {
+	begin   time.Time
+	budget  time.Duration // 0: no limit
+	workers int
+	times   bool
+
+	promises string // the file to write the table of promises to, if any
+
+	slowness float64
+	builder  *builder
+	record   *record
+	packages map[string]*catalogue // by the directory of their module
+	files    map[string][]string   // of the working tree, by folder
+
+	do func(ctx context.Context, s *step) *report // runs a step
+}
+
+func newCheck(budget time.Duration, workers int) *check {
+	c := &check{begin: time.Now(), budget: budget, workers: workers, slowness: 1, builder: &builder{}, record: openRecord()}
+	c.do = c.runStep
+	return c
+}
+
+// runAll runs the steps and prints the report.
+func (c *check) runAll(ctx context.Context, selected []step) error {
+	scratch, err := os.MkdirTemp("/tmp", "at.") // sockets need a short path
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch)
+	start, slowness, err := measureSlowness(scratch)
+	if err != nil {
+		return err
+	}
+	c.slowness = slowness
+	fmt.Printf("an empty program takes %.2f ms here: slowness %.2f\n", start.Seconds()*1000, slowness)
+	if err := setSlowness(slowness); err != nil {
+		return err
+	}
+	if err := installPackages(ctx); err != nil {
+		fmt.Println(err)
+	}
+	if err := c.readTree(); err != nil {
+		return err
+	}
+	tmp := filepath.Join(scratch, "t") // whatever a test forgets is found here
+	if err := errors.Join(os.Chmod(scratch, 0o755), os.Mkdir(tmp, 0o755), os.Chmod(tmp, os.ModeSticky|0o777), os.Setenv("TMPDIR", tmp)); err != nil {
+		return err
+	}
+	before := listThings(tmp)
+	total, leftOut := c.runSteps(ctx, c.order(selected))
+	const patience = time.Minute
+	left := waitForLeftovers(before, tmp, time.Duration(c.slowness*float64(patience)))
+	for _, thing := range left {
+		fmt.Println("left behind:", thing)
+	}
+	if c.times {
+		total.printTimes()
+	}
+	if err := c.writePromises(total); err != nil {
+		return err
+	}
+	ok := total.printSummary() && len(left) == 0 && ctx.Err() == nil
+	fmt.Printf("%.1f minutes; an empty program took %.2f ms when the check began\n", time.Since(c.begin).Minutes(), start.Seconds()*1000)
+	for _, l := range leftOut {
+		fmt.Printf("did not run: %s: %s\n", l.step, l.why)
+	}
+	if !ok {
+		return errFailed
+	}
+	return nil
+}
+
+// writePromises writes the table of promises to the file that -promises names.
+func (c *check) writePromises(total *report) error {
+	if c.promises == "" {
+		return nil
+	}
+	f, err := os.Create(c.promises)
+	if err != nil {
+		return err
+	}
+	return errors.Join(total.writePromises(f), f.Close())
+}
+
+// readTree lists the packages and files.
+func (c *check) readTree() error {
+	c.packages, c.files = map[string]*catalogue{}, sources()
+	for _, dir := range []string{".", "genkit"} {
+		found, err := listPackages(dir)
+		if err != nil {
+			return err
+		}
+		c.packages[dir] = found
+	}
+	return nil
+}
+
+// catalogue returns the packages of a step's module.
+func (c *check) catalogue(s *step) *catalogue {
+	if s.module == "" {
+		return c.packages["."]
+	}
+	return c.packages[s.module]
+}
+
+// hash returns a hash of the files that decide what a step finds.
+func (c *check) hash(s *step) string {
+	pkgs := c.catalogue(s)
+	return hashFiles(c.files, pkgs.folders(pkgs.match(s, steps), s.uses))
+}
+
+// order puts the steps of the core first, then those whose files changed since they last passed
+// here, then those that passed longest ago.
+func (c *check) order(selected []step) []step {
+	rank := func(s *step) (int, int64) {
+		last := c.record.passes[s.name]
+		switch {
+		case s.first:
+			return 0, 0
+		case last.Files == "" || last.Files != c.hash(s):
+			return 1, 0
+		default:
+			return 2, last.Time.Unix()
+		}
+	}
+	sorted := slices.Clone(selected)
+	slices.SortStableFunc(sorted, func(a, b step) int {
+		kindA, timeA := rank(&a)
+		kindB, timeB := rank(&b)
+		if kindA != kindB {
+			return kindA - kindB
+		}
+		return int(timeA - timeB)
+	})
+	return sorted
+}
+
+// A leftOut is a step that did not run, and why.
+type leftOut struct{ step, why string }
+
+// runSteps runs the steps in their order, some beside one another, until the time is used up.
+func (c *check) runSteps(ctx context.Context, ordered []step) (total *report, left []leftOut) {
+	total = newReport(os.Stdout)
+	ended := make(chan *report)
+	running := 0
+	wait := func(atMost int) {
+		for ; running > atMost; running-- {
+			total.merge(<-ended)
+		}
+	}
+	for _, s := range ordered {
+		wait(c.workers - 1)
+		if s.alone {
+			wait(0)
+		}
+		if why := c.refuse(ctx, &s); why != "" {
+			left = append(left, leftOut{s.name, why})
+			continue
+		}
+		running++
+		go func() { ended <- c.do(ctx, &s) }()
+		if s.alone {
+			wait(0)
+		}
+	}
+	wait(0)
+	return total, left
+}
+
+// estimate returns how long a step takes: as it did when it last passed here, or as the table says.
+func (c *check) estimate(s *step) time.Duration {
+	if last, ok := c.record.passes[s.name]; ok && last.Slowness > 0 {
+		return time.Duration(last.Seconds * c.slowness / last.Slowness * float64(time.Second))
+	}
+	return time.Duration(s.minutes * c.slowness * float64(time.Minute))
+}
+
+// refuse returns why a step must not begin: the time is used up, or the step would take it far
+// beyond its limit.
+func (c *check) refuse(ctx context.Context, s *step) string {
+	if ctx.Err() != nil {
+		return "the check was interrupted"
+	}
+	if c.budget == 0 {
+		return ""
+	}
+	limit := c.begin.Add(c.budget)
+	need := c.estimate(s)
+	switch {
+	case time.Now().After(limit):
+		return fmt.Sprintf("the %.0f minutes of CHECK_MINUTES are used up", c.budget.Minutes())
+	case time.Now().Add(need).After(limit.Add(c.budget / 4)):
+		return fmt.Sprintf("it takes about %.0f minutes, and %.0f are left of CHECK_MINUTES", need.Minutes(), time.Until(limit).Minutes())
+	}
+	return ""
+}
+
+// timeLimit is when a step that hangs is ended.
+func (c *check) timeLimit() time.Duration {
+	if c.budget == 0 {
+		return time.Duration(80 * c.slowness * float64(time.Minute))
+	}
+	return max(time.Minute, time.Until(c.begin.Add(c.budget*7/5)))
+}
+
+// say prints a line about a step, with the time since the beginning.
+func (c *check) say(format string, args ...any) {
+	at := time.Since(c.begin)
+	fmt.Printf("== %dm%02ds %s\n", int(at.Minutes()), int(at.Seconds())%60, strings.TrimSpace(fmt.Sprintf(format, args...)))
+}

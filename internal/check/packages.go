@@ -1,0 +1,133 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// modulePath is the path of the main module.
+const modulePath = "github.com/seed46cd37a8/atoll"
+
+// A catalogue holds the packages of a module that have tests.
+type catalogue struct {
+	dir   string              // of the module, "." for the main one
+	deps  map[string][]string // what the tests of a package link, by the package's path from the top of the module
+	names []string            // the packages, sorted
+}
+
+// listPackages asks go for the packages of the module in dir.
+func listPackages(dir string) (*catalogue, error) {
+	cmd := exec.Command("go", "list", "-test", "-f", `{{.ImportPath}} {{join .Deps " "}}`, "./...")
+	cmd.Dir, cmd.Stderr = dir, os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list in %s: %w", dir, err)
+	}
+	c := &catalogue{dir: dir, deps: map[string][]string{}}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		name, ok := strings.CutSuffix(fields[0], ".test") // a test program
+		if !ok {
+			continue
+		}
+		name = relative(path.Join(modulePath, dir), name)
+		// Packages that are compiled anew for the test program have its name in brackets behind theirs.
+		deps := slices.DeleteFunc(fields[1:], func(dep string) bool { return strings.HasPrefix(dep, "[") })
+		c.deps[name] = append(deps, path.Join(modulePath, dir, name))
+		c.names = append(c.names, name)
+	}
+	slices.Sort(c.names)
+	return c, nil
+}
+
+// relative returns the path of a package from the top of its module, "." for the top.
+func relative(module, pkg string) string {
+	if pkg == module {
+		return "."
+	}
+	return strings.TrimPrefix(pkg, module+"/")
+}
+
+// match returns the packages that a step tests.
+func (c *catalogue) match(s *step, all []step) []string {
+	var named []string
+	for _, other := range all {
+		if other.module == s.module && !other.race {
+			named = append(named, other.packages...)
+		}
+	}
+	var found []string
+	for _, name := range c.names {
+		in := matches(s.packages, name)
+		if s.rest {
+			in = !matches(named, name)
+		}
+		if in && !c.links(name, s.without) {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+// matches reports whether one of the patterns, in which ... is a wildcard at the end, matches name.
+func matches(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		prefix, wild := strings.CutSuffix(pattern, "...")
+		parent := strings.TrimSuffix(prefix, "/")
+		return name == pattern || wild && (prefix == "" || name == parent || strings.HasPrefix(name, prefix))
+	})
+}
+
+// links reports whether the tests of a package link another one with one of parts in its path.
+func (c *catalogue) links(name string, parts []string) bool {
+	return slices.ContainsFunc(c.deps[name], func(dep string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(dep, part) })
+	})
+}
+
+// folders returns the folders of this repository that decide what a step's tests find, sorted.
+func (c *catalogue) folders(packages, uses []string) []string {
+	dirs := map[string]bool{}
+	add := func(pkg string) {
+		if pkg == modulePath || strings.HasPrefix(pkg, modulePath+"/") {
+			dirs[relative(modulePath, pkg)] = true
+		}
+	}
+	for _, name := range packages {
+		for _, dep := range c.deps[name] {
+			add(dep)
+		}
+	}
+	for _, name := range uses {
+		add(path.Join(modulePath, name))
+	}
+	folders := make([]string, 0, len(dirs))
+	for dir := range dirs {
+		folders = append(folders, dir)
+	}
+	slices.SortFunc(folders, cmp.Compare[string])
+	return folders
+}
+
+// sources returns the files of the working tree that git would keep, by folder; nil without git.
+func sources() map[string][]string {
+	out, err := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
+	if err != nil {
+		return nil
+	}
+	files := map[string][]string{}
+	for _, name := range strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		dir := filepath.Dir(name)
+		files[dir] = append(files[dir], name)
+		if top, _, ok := strings.Cut(dir+"/", "/testdata/"); ok { // files of the tests of that folder
+			files[top] = append(files[top], name)
+		}
+	}
+	return files
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A debian is a package of Debian that tests need.
+type debian struct {
+	name  string
+	there func() bool // whether what it brings is on the machine
+}
+
+// debians are the packages that the check installs, as root, where their parts are missing.
+var debians = []debian{
+	{"busybox-static", func() bool { return staticProgram("/bin/busybox") || staticProgram("/usr/bin/busybox") }},
+	{"containernetworking-plugins", func() bool { return exists("/usr/lib/cni/bridge") }},
+	{"cpio", programThere("cpio")},
+	{"curl", programThere("curl")},
+	{"debootstrap", programThere("debootstrap")},
+	{"dnsmasq-base", programThere("dnsmasq")},
+	{"docker.io", programThere("dockerd")},
+	{"gcc", compilesC},
+	{"git", programThere("git")},
+	{"iptables", programThere("iptables")},
+	{"libc6-dev", compilesC},
+	{"mmdebstrap", programThere("mmdebstrap")},
+	{"nftables", programThere("nft")},
+	{"npm", programThere("npm")},
+	{"openssh-client", programThere("ssh", "sftp", "scp")},
+	{"postgresql", func() bool { return exists("/usr/lib/postgresql/*/bin/initdb") || programThere("initdb")() }},
+	{"qemu-system-x86", programThere("qemu-system-x86_64")},
+	{"runc", programThere("runc")},
+	{"squashfs-tools", programThere("sqfstar")},
+}
+
+func programThere(names ...string) func() bool {
+	return func() bool {
+		return !slices.ContainsFunc(names, func(name string) bool { _, err := exec.LookPath(name); return err != nil })
+	}
+}
+
+func exists(pattern string) bool {
+	found, err := filepath.Glob(pattern)
+	return err == nil && len(found) > 0
+}
+
+func staticProgram(path string) bool {
+	program, err := os.ReadFile(path)
+	return err == nil && !bytes.Contains(program, []byte("/ld-linux"))
+}
+
+// compilesC reports whether there is a C compiler with its library, which the race detector needs.
+var compilesC = sync.OnceValue(func() bool {
+	cmd := exec.Command("gcc", "-x", "c", "-o", os.DevNull, "-")
+	cmd.Stdin = strings.NewReader("int main(void) { return 0; }")
+	return cmd.Run() == nil
+})
+
+// installPackages has apt install the packages that are missing. An ordinary user is told which
+// they are; the tests that need them skip themselves.
+func installPackages(ctx context.Context) error {
+	var missing []string
+	for _, d := range debians {
+		if !d.there() {
+			missing = append(missing, d.name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		fmt.Println("not installed, and only root can install them:", strings.Join(missing, " "))
+		return nil
+	}
+	fmt.Println("installing", strings.Join(missing, " "))
+	options := []string{"-qq", "-o", "Acquire::Retries=3"}
+	if err := runQuietly(ctx, "apt-get", append([]string{"update"}, options...)...); err != nil {
+		return err
+	}
+	return runQuietly(ctx, "apt-get", append(append([]string{"install", "-y", "--no-install-recommends"}, options...), missing...)...)
+}
+
+// runQuietly runs a program and shows its output only if it fails.
+func runQuietly(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// A builder runs the scripts that build what tests need, each at most once. What they build stays in
+// the user's cache directory, by the hash of what it is built from.
+type builder struct {
+	mu    sync.Mutex
+	built map[string]*sync.Once
+}
+
+// rootBuilds need root.
+var rootBuilds = []string{"debian", "bundle", "kube", "agent-sandbox", "dagger"}
+
+// build runs the scripts by those names and waits for them. It reports a script that fails and
+// goes on: the tests that need its result fail or skip themselves.
+func (b *builder) build(ctx context.Context, names []string) {
+	for _, name := range names {
+		if os.Geteuid() != 0 && slices.Contains(rootBuilds, name) {
+			continue
+		}
+		b.mu.Lock()
+		if b.built == nil {
+			b.built = map[string]*sync.Once{}
+		}
+		once := b.built[name]
+		if once == nil {
+			once = new(sync.Once)
+			b.built[name] = once
+		}
+		b.mu.Unlock()
+		once.Do(func() {
+			if err := runScript(ctx, name); err != nil {
+				fmt.Println(err)
+			}
+		})
+	}
+}
+
+// runScript runs scripts/name, three times at most: what it downloads may fail by chance.
+func runScript(ctx context.Context, name string) error {
+	begin := time.Now()
+	err := runQuietly(ctx, "./scripts/"+name)
+	for _, pause := range []time.Duration{10 * time.Second, 30 * time.Second} {
+		if err == nil {
+			break
+		}
+		fmt.Printf("%v\ntrying again in %s\n", err, pause)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+		err = runQuietly(ctx, "./scripts/"+name)
+	}
+	if took := time.Since(begin); err == nil && took > 5*time.Second {
+		fmt.Printf("built    %7.1fs  scripts/%s\n", took.Seconds(), name)
+	}
+	return err
+}

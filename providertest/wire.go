@@ -1,0 +1,61 @@
+package providertest
+
+import (
+	"slices"
+	"strings"
+)
+
+// wire lists the promises that can break between a caller and what runs his commands: what
+// carries bytes in both directions and tells where they end, what passes on signals and
+// sizes of terminals, what is closed in one direction only, and what differs with the place
+// that a guest runs in: which process is the first one, which user is the default one, which
+// network there is, whether files can be watched.
+var wire = []string{
+	"exec/exit codes come back",
+	"exec/a process that a signal killed exits with 128 and its number",
+	"exec/stdout and stderr stay apart",
+	"exec/stdin arrives to its end",
+	"exec/8 MiB of any bytes go in and come out in order",
+	"output/one may attach from any offset, or from now",
+	"output/an attached reader that is slow holds the process back and misses nothing",
+	"time/the context of Exec bounds the start, not the process",
+	"time/a signal arrives and can be caught",
+	"tree/orphans are reaped",
+	"tty/Resize arrives, and SIGWINCH with it",
+	"tty/^C interrupts",
+	"tty/a main process may have a terminal",
+	"files/64 MiB of any bytes survive the round trip",
+	"files/a tree goes out as tar and in again",
+	"files/files belong to the default user, who cannot do more than it may",
+	"files/Watch yields synced, then what happens",
+	"sub/the work directory of a sandbox that is stopped is confined too",
+	"memory/a process lives through a restart, and its output can be read from the first byte",
+	"dial/Dial connects to a port inside, both ways",
+	"dial/a connection can be closed for writing and read to its end",
+	"dial/the port of the host with the same number is not meant",
+	"dial/connections end when the sandbox is removed",
+}
+
+// guest are the groups whose promises the program in a sandbox keeps, wherever it runs.
+var guest = []string{"exec", "output", "time", "tree", "tty", "files", "sub", "dial"}
+
+// Wire keeps, of the groups named, only the promises that can break on the way between a
+// caller and a sandbox. Without names it does so for exec, output, time, tree, tty, files,
+// sub and dial, of which some twenty promises are left. The other promises are neither run
+// nor listed. Wire is for a provider whose sandboxes run the same program as those of
+// another provider, for which all promises are kept. A group without such promises fails
+// the run.
+func Wire(groups ...string) Option {
+	if len(groups) == 0 {
+		groups = guest
+	}
+	return func(c *config) { c.wire = append(c.wire, groups...) }
+}
+
+// crossing reports whether a promise is on the list.
+func crossing(group, promise string) bool { return slices.Contains(wire, group+"/"+promise) }
+
+// crosses reports whether a group has promises on the list.
+func crosses(group string) bool {
+	return slices.ContainsFunc(wire, func(name string) bool { return strings.HasPrefix(name, group+"/") })
+}
