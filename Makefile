@@ -8,7 +8,7 @@ GO  := go
 
 .PHONY: help
 help: ## list these verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: guest ## build bin/atoll, statically linked, with the guest in it
@@ -81,6 +81,10 @@ fuzz: ## each fuzz target for FUZZTIME (10s)
 .PHONY: bench
 bench: ## measure against runsc, docker, bwrap, rclone and s5cmd; writes bench/RESULTS.md
 	@./scripts/bench
+
+.PHONY: bench-compare
+bench-compare: ## measure the commit BASE and the working tree in turns; more than 1.10 x slower is a regression
+	@./scripts/bench-compare $(BASE)
 
 VFKIT = $(shell command -v vfkit)
 

@@ -39,7 +39,7 @@ const (
 	clusterFaster = 4                     // times as fast as exec of the API
 )
 
-var clusterOut = flag.String("cluster-out", "", "`file` to write what BenchmarkCluster measures to")
+var clusterOut = flag.String("cluster-out", "", "`file` to merge the results of BenchmarkCluster into")
 
 // BenchmarkCluster measures the provider kubernetes beside Kubernetes itself, on the cluster
 // that tests have. It is a benchmark of package testing for that cluster's sake: it takes its
@@ -56,6 +56,13 @@ func BenchmarkCluster(tb *testing.B) {
 	if l.bench.atoll, err = filepath.Abs("../bin/atoll"); err != nil {
 		tb.Fatal(err)
 	}
+	commit := ""
+	if *clusterOut != "" {
+		if commit, err = currentCommit(tb.Context()); err != nil {
+			tb.Fatal(err)
+		}
+		l.bench.table.stamp = stamp(commit, time.Now())
+	}
 	program, err := testenv.Guest()
 	if err != nil {
 		tb.Fatal(err)
@@ -71,7 +78,7 @@ func BenchmarkCluster(tb *testing.B) {
 	text := l.bench.table.markdown(describeMachine(ctx, ""))
 	tb.Log("\n" + text)
 	if *clusterOut != "" {
-		if err := os.WriteFile(*clusterOut, []byte(text), 0o644); err != nil {
+		if err := writeResults(*clusterOut, text, commit); err != nil {
 			tb.Fatal(err)
 		}
 	}

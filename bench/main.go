@@ -4,9 +4,10 @@
 // gVisor, docker and bubblewrap, on the same root file system, and rclone and
 // s5cmd, with the same files and server, and bare QEMU; in one run and taking turns, so that
 // what else the machine does falls on all of them. It prints a table with ratios
-// and goals, and writes it to bench/RESULTS.md.
+// and goals, and writes it to bench/RESULTS.md, with the commit and the day of each table. With -base
+// it measures two binaries of Atoll in turns and says which rows have become slower.
 //
-// scripts/bench installs what it needs and runs it.
+// scripts/bench and scripts/bench-compare install what it needs and run it.
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+	"time"
 )
 
 // A bench is one run.
@@ -43,11 +45,16 @@ func main() {
 	flag.IntVar(&b.known, "known", 1000, "`sandboxes` that a server knows")
 	only := flag.String("only", "", "the `part` to measure: commands, tools, files, containers, pool, crowd, catalogue, sync, stream or machines; all unless given")
 	out := flag.String("o", "", "`file` to write the results to")
+	base := flag.String("base", "", "the `binary` of another atoll: compare the two, and measure nothing else")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := b.run(ctx, *only, *out); err != nil {
+	run := func() error { return b.run(ctx, *only, *out) }
+	if *base != "" {
+		run = func() error { return b.runVersus(ctx, *base) }
+	}
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -69,18 +76,17 @@ func (b *bench) run(ctx context.Context, only, out string) (err error) {
 	if len(parts) == 0 {
 		return fmt.Errorf("no part %q: see -help", only)
 	}
-	if b.dir, err = os.MkdirTemp("", "bench"); err != nil {
+	commit := ""
+	if out != "" {
+		if commit, err = currentCommit(ctx); err != nil {
+			return err
+		}
+		b.table.stamp = stamp(commit, time.Now())
+	}
+	if err := b.prepare(&b.atoll, &b.runsc); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	for _, path := range []*string{&b.atoll, &b.runsc} {
-		if *path, err = filepath.Abs(*path); err != nil {
-			return err
-		}
-	}
-	if b.root, err = busyboxRoot(filepath.Join(b.dir, "root")); err != nil {
-		return err
-	}
 	for _, part := range parts {
 		if err := part.measure(ctx); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
@@ -91,7 +97,24 @@ func (b *bench) run(ctx context.Context, only, out string) (err error) {
 	if out == "" {
 		return nil
 	}
-	return os.WriteFile(out, []byte(text), 0o644)
+	return writeResults(out, text, commit)
+}
+
+// prepare makes the scratch directory with the root file system of all sandboxes, and these paths
+// absolute.
+func (b *bench) prepare(paths ...*string) (err error) {
+	for _, path := range paths {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	if b.dir, err = os.MkdirTemp("", "bench"); err != nil {
+		return err
+	}
+	if b.root, err = busyboxRoot(filepath.Join(b.dir, "root")); err != nil {
+		return errors.Join(err, os.RemoveAll(b.dir))
+	}
+	return nil
 }
 
 // commands compares the way to a first byte, and commands in what already runs.

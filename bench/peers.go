@@ -101,16 +101,7 @@ func (b *bench) ourselves(ctx context.Context, s *server) (p peers, _ func() err
 	if err != nil {
 		return p, nil, err
 	}
-	create := func(ctx context.Context) (time.Duration, error) {
-		var first firstByte
-		start := time.Now()
-		sb, err := s.Create(ctx, spec)
-		if err != nil {
-			return 0, err
-		}
-		err = atoll.Run(ctx, sb, &atoll.Command{Args: echo, Stdout: &first})
-		return first.at.Sub(start), errors.Join(err, sb.Remove(ctx, atoll.RemoveVolumes()))
-	}
+	create := func(ctx context.Context) (time.Duration, error) { return s.createToFirstByte(ctx, spec) }
 	execute := func(ctx context.Context) (time.Duration, error) {
 		start := time.Now()
 		_, err := atoll.Output(ctx, live, &atoll.Command{Args: echo})
@@ -138,6 +129,18 @@ func (b *bench) ourselves(ctx context.Context, s *server) (p peers, _ func() err
 		}},
 	}
 	return p, func() error { return live.Remove(context.WithoutCancel(ctx), atoll.RemoveVolumes()) }, nil
+}
+
+// createToFirstByte makes a sandbox, runs a command in it, and removes it.
+func (s *server) createToFirstByte(ctx context.Context, spec *atoll.Spec) (time.Duration, error) {
+	var first firstByte
+	start := time.Now()
+	sb, err := s.Create(ctx, spec)
+	if err != nil {
+		return 0, err
+	}
+	err = atoll.Run(ctx, sb, &atoll.Command{Args: echo, Stdout: &first})
+	return first.at.Sub(start), errors.Join(err, sb.Remove(ctx, atoll.RemoveVolumes()))
 }
 
 // shellRuns is how often a shell inside runs echo, with nothing in between: that

@@ -17,6 +17,7 @@ type table struct {
 	comparisons []comparison
 	facts       []fact
 	missing     []string // what was not measured, and why
+	stamp       string   // the commit and the day, if they are known
 }
 
 // A comparison holds what took how long.
@@ -101,7 +102,7 @@ func (t *table) markdown(machine string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Measured\n\n%s\n", machine)
 	for _, c := range t.comparisons {
-		fmt.Fprintf(&b, "\n## %s\n\n| | median | p95 | ratio |\n| --- | --: | --: | --: |\n", strings.ToUpper(c.title[:1])+c.title[1:])
+		fmt.Fprintf(&b, "\n## %s\n\n%s| | median | p95 | ratio |\n| --- | --: | --: | --: |\n", strings.ToUpper(c.title[:1])+c.title[1:], t.stamped())
 		for _, r := range c.rows {
 			ratio := float64(r.times.median()) / float64(c.rows[0].times.median())
 			fmt.Fprintf(&b, "| %s | %s | %s | %.2f x |\n", r.name, millis(r.times.median()), millis(r.times.at(0.95)), ratio)
@@ -117,7 +118,7 @@ func (t *table) markdown(machine string) string {
 	for _, f := range t.facts {
 		if f.title != title {
 			title = f.title
-			fmt.Fprintf(&b, "\n## %s\n\n| | measured | goal | |\n| --- | --: | --: | --- |\n", title)
+			fmt.Fprintf(&b, "\n## %s\n\n%s| | measured | goal | |\n| --- | --: | --: | --- |\n", title, t.stamped())
 		}
 		word := ""
 		if f.goal != "" {
@@ -129,6 +130,14 @@ func (t *table) markdown(machine string) string {
 		fmt.Fprintf(&b, "\nNot measured: %s\n", m)
 	}
 	return b.String()
+}
+
+// stamped is the stamp with an empty line behind it, if there is one.
+func (t *table) stamped() string {
+	if t.stamp == "" {
+		return ""
+	}
+	return t.stamp + "\n"
 }
 
 // describeMachine says when and on what this was measured.

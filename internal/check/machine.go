@@ -39,7 +39,7 @@ func measureSlowness(scratch string) (start time.Duration, slowness float64, err
 }
 
 // slownessVar tells tests how slow the machine is; see internal/testenv.
-const slownessVar = "ATOLL_TEST_SLOW"
+const slownessVar = "CHECK_SLOWNESS"
 
 // busy is how much longer a test may take because other steps run beside it.
 const busy = 2

@@ -72,7 +72,7 @@ func runCheck(args []string) error {
 		c.workers = 1
 	}
 	if *all {
-		os.Setenv("ATOLL_TEST_ALL", "1")
+		os.Setenv("CHECK_ALL", "1")
 	}
 	c.promises = *promises
 	return c.runAll(ctx, selected)

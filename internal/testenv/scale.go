@@ -11,7 +11,7 @@ import (
 // slowVar holds by which factor this machine is slower than the one for which the time
 // limits of the tests were written: a decimal number, at least 1. Unset, it is 1. `make test`
 // measures it.
-const slowVar = "ATOLL_TEST_SLOW"
+const slowVar = "CHECK_SLOWNESS"
 
 // slowness reads slowVar once.
 var slowness = sync.OnceValue(func() float64 {
@@ -39,14 +39,14 @@ func parseSlowness(text string) (float64, error) {
 const maxSlowness = 1000
 
 // Slowness returns the factor by which Scale multiplies, at least 1. Slowness panics when
-// ATOLL_TEST_SLOW holds no such factor.
+// CHECK_SLOWNESS holds no such factor.
 func Slowness() float64 { return slowness() }
 
 // Scale returns a limit of time for this machine: limit times the factor in
-// ATOLL_TEST_SLOW, which `make test` measures, and limit itself where that is unset.
+// CHECK_SLOWNESS, which `make test` measures, and limit itself where that is unset.
 // A test passes its upper bounds through Scale, so that on a slow machine it is slow
 // and does not fail. Scale is not for times that are themselves under test, such as a
-// TTL, nor for a pause that only costs time. Scale panics when ATOLL_TEST_SLOW holds no
+// TTL, nor for a pause that only costs time. Scale panics when CHECK_SLOWNESS holds no
 // factor.
 func Scale(limit time.Duration) time.Duration {
 	return time.Duration(float64(limit) * slowness())

@@ -47,9 +47,9 @@ func TestScale(t *testing.T) {
 		"unset":     {nil, "a second is 1s", false},
 		"one":       {[]string{slowVar + "=1"}, "a second is 1s", false},
 		"a factor":  {[]string{slowVar + "=2.5"}, "a second is 2.5s", false},
-		"malformed": {[]string{slowVar + "=fast"}, `panic: testenv: ATOLL_TEST_SLOW="fast": it must be a decimal number`, true},
-		"below 1":   {[]string{slowVar + "=0.5"}, `panic: testenv: ATOLL_TEST_SLOW="0.5": it must be a decimal number`, true},
-		"empty":     {[]string{slowVar + "="}, `panic: testenv: ATOLL_TEST_SLOW="": it must be a decimal number`, true},
+		"malformed": {[]string{slowVar + "=fast"}, `panic: testenv: CHECK_SLOWNESS="fast": it must be a decimal number`, true},
+		"below 1":   {[]string{slowVar + "=0.5"}, `panic: testenv: CHECK_SLOWNESS="0.5": it must be a decimal number`, true},
+		"empty":     {[]string{slowVar + "="}, `panic: testenv: CHECK_SLOWNESS="": it must be a decimal number`, true},
 	}
 	exe, err := os.Executable()
 	if err != nil {

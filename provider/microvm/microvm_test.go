@@ -37,7 +37,7 @@ func TestConformance(t *testing.T) {
 }
 
 // rest is what is said of the groups that are left out.
-var rest = providertest.Rest("ATOLL_TEST_ALL=1 runs it: machines take long")
+var rest = providertest.Rest("CHECK_ALL=1 runs it: machines take long")
 
 // A maker returns options for a provider over directories of its own.
 type maker func(t testing.TB) microvm.Options
@@ -74,7 +74,7 @@ func leftOut(t testing.TB) (list []providertest.Option) {
 	}
 	for line := range strings.Lines(slow) {
 		seconds, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		list = append(list, providertest.Except(name, "emulated: it takes "+seconds+" s; ATOLL_TEST_ALL=1 keeps it"))
+		list = append(list, providertest.Except(name, "emulated: it takes "+seconds+" s; CHECK_ALL=1 keeps it"))
 	}
 	return list
 }
@@ -296,6 +296,6 @@ func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 func everything(t testing.TB, why string) {
 	t.Helper()
 	if accel(t) == "tcg" && !testenv.All() {
-		t.Skipf("emulated: %s; ATOLL_TEST_ALL=1 runs it", why)
+		t.Skipf("emulated: %s; CHECK_ALL=1 runs it", why)
 	}
 }

@@ -48,7 +48,7 @@ func everything(t *testing.T, why string) {
 	need(t)
 	p := open(t)
 	if p.machines.Slow(t.Context()) > 1 && !testenv.All() {
-		t.Skipf("emulated: %s; ATOLL_TEST_ALL=1 runs it", why)
+		t.Skipf("emulated: %s; CHECK_ALL=1 runs it", why)
 	}
 }
 
@@ -67,10 +67,10 @@ func TestConformance(t *testing.T) {
 		}),
 	}
 	if factor > 1 && !testenv.All() {
-		opts = append(opts, providertest.Only(measured...), providertest.Wire(), providertest.Rest("machines are emulated here, and containers take too long: ATOLL_TEST_ALL=1 runs all groups"))
+		opts = append(opts, providertest.Only(measured...), providertest.Wire(), providertest.Rest("machines are emulated here, and containers take too long: CHECK_ALL=1 runs all groups"))
 		for line := range strings.Lines(slow) {
 			seconds, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-			opts = append(opts, providertest.Except(name, "emulated: it takes "+seconds+" s; ATOLL_TEST_ALL=1 keeps it"))
+			opts = append(opts, providertest.Except(name, "emulated: it takes "+seconds+" s; CHECK_ALL=1 keeps it"))
 		}
 	} else {
 		tiny := testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text")))

@@ -1,0 +1,87 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// errDirty says why results cannot be written.
+var errDirty = errors.New("the working tree differs from its commit, which results name: commit first, or measure without -o")
+
+// currentCommit returns the commit of the working tree, which must have no changes but to the
+// results themselves.
+func currentCommit(ctx context.Context) (string, error) {
+	changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--", ":/", ":(exclude,top)bench/RESULTS.md").Output()
+	if err != nil {
+		return "", fmt.Errorf("git status: %w", err)
+	}
+	if len(changed) > 0 {
+		return "", errDirty
+	}
+	commit, err := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output()
+	if err != nil {
+		return "", fmt.Errorf("git rev-parse: %w", err)
+	}
+	return strings.TrimSpace(string(commit)), nil
+}
+
+// A section is a table of the results, with its heading.
+type section struct{ title, text string }
+
+// stamp says of which commit a table is, and when it was measured.
+func stamp(commit string, day time.Time) string {
+	return fmt.Sprintf("Measured at commit %s on %s.\n", commit, day.Format(time.DateOnly))
+}
+
+var stamped = regexp.MustCompile(`(?m)^Measured at commit ([0-9a-f]+) on `)
+
+// splitSections returns what is before the first heading, and the sections.
+func splitSections(text string) (head string, sections []section) {
+	parts := strings.Split("\n"+text, "\n## ")
+	for _, part := range parts[1:] {
+		title, _, _ := strings.Cut(part, "\n")
+		sections = append(sections, section{title, "## " + strings.TrimRight(part, "\n") + "\n"})
+	}
+	return strings.TrimPrefix(parts[0], "\n"), sections
+}
+
+// mergeResults returns new results with those tables of old ones that were measured at the same
+// commit and not again. A table of another commit is not kept: what it says may be no longer true.
+func mergeResults(old, text, commit string) string {
+	head, sections := splitSections(text)
+	oldHead, before := splitSections(old)
+	for _, s := range before {
+		if m := stamped.FindStringSubmatch(s.text); m == nil || m[1] != commit {
+			continue
+		}
+		head = oldHead // of the same machine
+		if !slices.ContainsFunc(sections, func(other section) bool { return other.title == s.title }) {
+			sections = append(sections, s)
+		}
+	}
+	var b strings.Builder
+	b.WriteString(strings.TrimRight(head, "\n") + "\n")
+	for _, s := range sections {
+		b.WriteString("\n" + s.text)
+	}
+	return b.String()
+}
+
+// writeResults merges new results into a file.
+func writeResults(file, text, commit string) error {
+	old, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(file, []byte(mergeResults(string(old), text, commit)), 0o644)
+}

@@ -1,0 +1,181 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// slower is the ratio to the other binary above which a row is a regression; suspect is the one
+// above which it deserves a look.
+const (
+	slower  = 1.10
+	suspect = 1.05
+)
+
+// A candidate is one of two binaries, with a server and what else it needs.
+type candidate struct {
+	*bench
+	name    string // as rows call it
+	main    *server
+	pool    *server
+	live    atoll.Sandbox
+	closers []func() error
+}
+
+// A headline is something that users wait for.
+type headline struct {
+	title  string
+	rounds int // for each round that was asked for
+	do     func(c *candidate, ctx context.Context) (time.Duration, error)
+}
+
+var headlines = []headline{
+	{"atoll version", 2, func(c *candidate, ctx context.Context) (time.Duration, error) {
+		return untilEnd(c.atollCommand(ctx, c.main.state, "version"))
+	}},
+	{"create to first byte, API", 1, func(c *candidate, ctx context.Context) (time.Duration, error) {
+		return c.main.createToFirstByte(ctx, &atoll.Spec{Image: "dir:" + c.root})
+	}},
+	{"create to first byte, command line alone", 1, func(c *candidate, ctx context.Context) (time.Duration, error) {
+		return untilFirst(c.atollCommand(ctx, filepath.Join(c.dir, c.name+"-alone"), "run", "--image", "dir:"+c.root, "--", "echo", "x"), nil)
+	}},
+	{"command in a live sandbox, API", 4, func(c *candidate, ctx context.Context) (time.Duration, error) {
+		start := time.Now()
+		_, err := atoll.Output(ctx, c.live, &atoll.Command{Args: echo})
+		return time.Since(start), err
+	}},
+	{"command in a live sandbox, command line", 2, func(c *candidate, ctx context.Context) (time.Duration, error) {
+		return untilEnd(c.atollCommand(ctx, c.main.state, "exec", c.live.ID(), "--", "echo", "x"))
+	}},
+	{"a file of 64 MiB into the sandbox", 1, func(c *candidate, ctx context.Context) (time.Duration, error) {
+		start := time.Now()
+		err := sendFile(ctx, c.live, filepath.Join(c.dir, "source"), "sent")
+		return time.Since(start), errors.Join(err, atoll.Files(c.live).Remove(ctx, "sent", false))
+	}},
+	{"a file of 64 MiB out of the sandbox", 1, func(c *candidate, ctx context.Context) (time.Duration, error) {
+		target := filepath.Join(c.dir, "target")
+		start := time.Now()
+		err := fetchFile(ctx, c.live, "file", target)
+		return time.Since(start), errors.Join(err, os.Remove(target))
+	}},
+	{"a sandbox of the pool", 1, (*candidate).hitPool},
+	{"ten sandboxes at once", 1, (*candidate).createTen},
+}
+
+// runVersus measures the headlines with both binaries in turns, prints a table with ratios, and fails
+// if a row of b.atoll is a regression.
+func (b *bench) runVersus(ctx context.Context, base string) (err error) {
+	if err := b.prepare(&b.atoll, &base); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	if err := os.WriteFile(filepath.Join(b.dir, "source"), make([]byte, fileSize), 0o600); err != nil {
+		return err
+	}
+	both := []*candidate{{bench: &bench{}, name: "base"}, {bench: &bench{}, name: "head"}}
+	for i, program := range []string{base, b.atoll} {
+		*both[i].bench = *b
+		both[i].atoll = program
+		defer func() { err = errors.Join(err, both[i].close()) }()
+		if err := both[i].open(ctx); err != nil {
+			return fmt.Errorf("%s: %w", both[i].name, err)
+		}
+	}
+	for _, h := range headlines {
+		methods := make([]method, len(both))
+		for i, c := range both {
+			methods[i] = method{c.name, func(ctx context.Context) (time.Duration, error) { return h.do(c, ctx) }}
+		}
+		if err := b.compareIn(ctx, h.rounds*b.rounds, h.title, nil, methods); err != nil {
+			return err
+		}
+	}
+	text, bad := b.table.versus()
+	fmt.Printf("%s\n\n%s", describeMachine(ctx, both[1].version), text)
+	if bad > 0 {
+		return fmt.Errorf("%d rows are regressions", bad)
+	}
+	return nil
+}
+
+// versus prints the comparisons, each of the same with both binaries, as rows of one table, and
+// counts the regressions.
+func (t *table) versus() (text string, bad int) {
+	text = "| | base | head | ratio | verdict |\n| --- | --: | --: | --: | --- |\n"
+	for _, c := range t.comparisons {
+		before, after := c.rows[0].times.median(), c.rows[1].times.median()
+		ratio := float64(after) / float64(before)
+		word := "ok"
+		switch {
+		case ratio > slower:
+			word = "**regression**"
+			bad++
+		case ratio > suspect:
+			word = "slower"
+		case ratio < 1/suspect:
+			word = "faster"
+		}
+		text += fmt.Sprintf("| %s | %s | %s | %.2f x | %s |\n", c.title, millis(before), millis(after), ratio, word)
+	}
+	return text, bad
+}
+
+// open starts the servers and makes a sandbox.
+func (c *candidate) open(ctx context.Context) (err error) {
+	if c.main, err = startServer(ctx, c.bench, c.name); err != nil {
+		return err
+	}
+	c.closers = append(c.closers, c.main.stop)
+	file := filepath.Join(c.dir, c.name+"-pool.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "pool:\n  bench:\n    size: 2\n    image: %q\n", "dir:"+c.root), 0o600); err != nil {
+		return err
+	}
+	if c.pool, err = startServer(ctx, c.bench, c.name+"-pool", "ATOLL_CONFIG="+file); err != nil {
+		return err
+	}
+	c.closers = append(c.closers, c.pool.stop)
+	if c.live, err = c.main.Create(ctx, &atoll.Spec{Image: "dir:" + c.root}); err != nil {
+		return err
+	}
+	return sendFile(ctx, c.live, filepath.Join(c.dir, "source"), "file")
+}
+
+// close stops the servers, which removes the sandboxes.
+func (c *candidate) close() (err error) {
+	for _, closer := range c.closers {
+		err = errors.Join(err, closer())
+	}
+	return err
+}
+
+func (c *candidate) hitPool(ctx context.Context) (time.Duration, error) {
+	if err := until(ctx, func() error { return c.pool.stocked(ctx) }); err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	sb, err := c.pool.Create(ctx, &atoll.Spec{Image: "dir:" + c.root})
+	took := time.Since(start)
+	if err != nil {
+		return 0, err
+	}
+	return took, sb.Remove(ctx, atoll.RemoveVolumes())
+}
+
+// createTen returns how long it takes until a command has answered in each of ten.
+func (c *candidate) createTen(ctx context.Context) (time.Duration, error) {
+	fleet := *c.bench
+	fleet.fleet = 10
+	start := time.Now()
+	boxes, _, errs := fleet.together(ctx, c.main)
+	took := time.Since(start)
+	each(boxes, func(sb atoll.Sandbox) { errs = append(errs, sb.Remove(ctx, atoll.RemoveVolumes())) })
+	return took, errors.Join(errs...)
+}
