@@ -39,6 +39,9 @@ func TestFirecracker(t *testing.T) {
 // all is asked for, only those groups are run that depend on the driver: shares, networks,
 // pauses, ports, and what it can do. All groups took 360 s where machines are emulated.
 func TestVZ(t *testing.T) {
+	if !testenv.All() { // QEMU and Firecracker stand for the drivers
+		t.Skip("CHECK_ALL=1 runs it: machines take long")
+	}
 	need(t)
 	m := maker(onVZ)
 	const readOnly = "vfkit shares nothing read-only"
@@ -46,9 +49,6 @@ func TestVZ(t *testing.T) {
 		providertest.Except("volumes/a bind mount may be a file, and anywhere", readOnly),
 		providertest.Except("volumes/a read-only mount cannot be written to", readOnly),
 		providertest.Except("dial/a connection can be closed for writing and read to its end", "connections through vfkit are closed as a whole"))
-	if !testenv.All() {
-		besides = append(besides, providertest.Only("volumes", "truth", "network", "dial", "pause"), providertest.Wire(), rest)
-	}
 	providertest.Run(t, m.open, m.options(besides...)...)
 }
 
