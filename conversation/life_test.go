@@ -167,6 +167,7 @@ func TestHooksFail(t *testing.T) {
 // Wherever the program is killed, the next one finishes the turn, and nothing is said
 // or counted twice.
 func TestKilled(t *testing.T) {
+	lease := max(3*time.Second, testenv.Scale(2*time.Second))
 	for _, step := range []string{"creating", "created", "cold start", "starting", "started", "listening", "finishing", "finished"} {
 		for _, name := range []string{"one", "two"} {
 			if name == "two" && step != "created" && step != "listening" {
@@ -175,7 +176,7 @@ func TestKilled(t *testing.T) {
 			t.Run(strings.ReplaceAll(step, " ", "_")+"/server_"+name, func(t *testing.T) {
 				l := newLab(t).withBucket()
 				g := newGate(step)
-				v, kill := l.killed(l.options().WithStep(g.step).WithLease(3 * time.Second))
+				v, kill := l.killed(l.options().WithStep(g.step).WithLease(lease))
 				ctx, leave := context.WithCancel(t.Context())
 				defer leave()
 				go func() { _, _ = v.Send(ctx, ask("say one\nsleep 200ms\nrun echo data > file\nsay two")) }()
@@ -199,7 +200,7 @@ func TestKilled(t *testing.T) {
 				close(g.open)
 				<-done
 
-				w := l.openWith(withServer(l.options(), name).WithLease(3 * time.Second))
+				w := l.openWith(withServer(l.options(), name).WithLease(lease))
 				settleHard(t, w)
 				if _, err := w.Conversation(t.Context(), "c"); atoll.KindOf(err) == atoll.ErrNotExist {
 					t.Log(types(send(t, w, ask("say one\nsleep 200ms\nrun echo data > file\nsay two"))))

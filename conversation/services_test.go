@@ -72,8 +72,9 @@ func TestTwoMachines(t *testing.T) {
 		l.agent.ContinueIf = "" // the directory has another path there
 		l.agent.Env = append(l.agent.Env, "TESTAGENT_CONTINUE=new")
 	}
-	v, kill := first.killed(inS3(t, first.options(), objects).WithLease(4 * time.Second))
-	w := second.openWith(withServer(inS3(t, second.options(), objects), "two").WithLease(4 * time.Second))
+	lease := max(4*time.Second, testenv.Scale(3*time.Second))
+	v, kill := first.killed(inS3(t, first.options(), objects).WithLease(lease))
+	w := second.openWith(withServer(inS3(t, second.options(), objects), "two").WithLease(lease))
 	send(t, v, ask("say one\nrun echo data > file"))
 	if text := messages(t, w); !strings.Contains(text, "assistant: one") {
 		t.Errorf("the other server does not see it: %s", text)

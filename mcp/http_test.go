@@ -256,7 +256,9 @@ func TestHTTPCancel(t *testing.T) {
 
 func TestHTTPIdle(t *testing.T) {
 	p := testsession.Open(t)
-	server := serve(t, newServer(t, p, tool.Options{IdleTimeout: atoll.Duration(2 * time.Second)}, mcp.Options{IdleTimeout: time.Second}))
+	idle := max(time.Second, testenv.Scale(750*time.Millisecond)) // within which a client makes its next call
+	sleep := func(idles float64) string { return fmt.Sprintf("sleep %.2f", idles*idle.Seconds()) }
+	server := serve(t, newServer(t, p, tool.Options{IdleTimeout: atoll.Duration(2 * idle)}, mcp.Options{IdleTimeout: idle}))
 	silent := server.Config.Handler
 	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodDelete { // with which the client ends a session whose stream ends: not what this is about
@@ -264,9 +266,9 @@ func TestHTTPIdle(t *testing.T) {
 		}
 	})
 	c := dialHTTP(t, server.URL, nil)
-	c.is("sandbox_exec", m{"command": "sleep 1.5"}, "exit_code", 0) // that is use
-	c.is("sandbox_exec", m{"command": "sleep 5", "background": true})
-	busy := time.Now().Add(4500 * time.Millisecond)
+	c.is("sandbox_exec", m{"command": sleep(1.5)}, "exit_code", 0) // that is use
+	c.is("sandbox_exec", m{"command": sleep(5), "background": true})
+	busy := time.Now().Add(idle * 9 / 2)
 	for end := time.Now().Add(testenv.Scale(20 * time.Second)); len(sessions(t, p)) > 0; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the session is still there")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/pool"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
@@ -75,8 +76,8 @@ func TestReservedAndNotHad(t *testing.T) {
 	below := openMock(t, mock.Options{})
 	o := plain(1)
 	o.Hasten(5*time.Millisecond, time.Millisecond)
-	o.Hold(time.Second)
-	o.Patience = 100 * time.Millisecond
+	o.Hold(testenv.Scale(time.Second))
+	o.Patience = testenv.Scale(100 * time.Millisecond)
 	p := stocked(t, around(t, below, t.TempDir(), o))
 	defer closed(t, p)
 	made := func(what string, spec atoll.Spec) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 var limits = []promise{
@@ -63,7 +64,7 @@ var limits = []promise{
 			return time.Duration(u.CPU)
 		}
 		begin, before := time.Now(), used()
-		time.Sleep(time.Second) // what is measured is a rate: ten periods of the scheduler
+		time.Sleep(min(max(time.Second, testenv.Scale(500*time.Millisecond)), 5*time.Second)) // a rate is measured: over ten periods of the scheduler at least
 		rate := (used() - before).Seconds() / time.Since(begin).Seconds()
 		if rate > most || rate <= 0 {
 			t.Errorf("two busy loops used %.2f CPUs, want %.1f at most", rate, cpus)

@@ -227,10 +227,10 @@ func TestCutAnswers(t *testing.T) {
 func TestSlowLink(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
 	opts := to(p.Endpoint)
-	opts.Stall = time.Second
+	opts.Stall = testenv.Scale(time.Second)
 	b := open(t, opts)
 	put(t, b, "k", small)
-	p.First(1, http.MethodGet, tests3.Fault{Slow: 300 * time.Millisecond})
+	p.First(1, http.MethodGet, tests3.Fault{Slow: opts.Stall * 3 / 10})
 	start := time.Now()
 	wantText(t, b, "k", small)
 	if took := time.Since(start); took < opts.Stall || p.Requests() != 1 {

@@ -140,7 +140,8 @@ func (f *fleet) containers() (all []string) {
 func TestServerKilledAmidTurn(t *testing.T) {
 	f := newFleet(t, 2)
 	a, b := f.all[0], f.all[1]
-	const prompt = `for i in $(seq 16); do echo "text $i."; sleep 1; done` // longer than fleetLease
+	lines := int(max(6*time.Second, testenv.Scale(3*time.Second))/time.Second) + int(fleetLease/time.Second) // one a second: longer than fleetLease
+	prompt := fmt.Sprintf(`for i in $(seq %d); do echo "text $i."; sleep 1; done`, lines)
 	events := a.turn(t, "POST", "/v1/conversation/talk/sandbox/box", "", fmt.Sprintf(`{"provider": "shell", "prompt": %q}`, prompt))
 	var read []string
 	last := ""
@@ -167,7 +168,7 @@ func TestServerKilledAmidTurn(t *testing.T) {
 		read = append(read, ev.data)
 	}
 	all := strings.Join(read, "\n")
-	for i := 1; i <= 16; i++ {
+	for i := 1; i <= lines; i++ {
 		if n := strings.Count(all, fmt.Sprintf("text %d.", i)); n != 1 {
 			t.Errorf("text %d came %d times", i, n)
 		}
@@ -176,7 +177,7 @@ func TestServerKilledAmidTurn(t *testing.T) {
 		t.Errorf("the last event is %s", read[len(read)-1])
 	}
 	messages := b.get(t, "/v1/conversation/talk/messages")
-	if n := strings.Count(messages, "text 16."); n != 1 {
+	if n := strings.Count(messages, fmt.Sprintf("text %d.", lines)); n != 1 {
 		t.Errorf("the answer was kept %d times: %s", n, messages)
 	}
 }

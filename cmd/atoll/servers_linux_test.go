@@ -47,8 +47,10 @@ type fleet struct {
 const (
 	fleetToken = "the token of all servers"
 	fleetImage = "atoll-local/busybox:1"
-	fleetLease = 10 * time.Second // a busy machine may keep a server from renewing it for a while
 )
+
+// fleetLease is long enough for a busy machine, which may keep a server from renewing it for a while.
+var fleetLease = max(10*time.Second, testenv.Scale(5*time.Second)).Round(time.Second)
 
 // A server is one atoll serve.
 type server struct {

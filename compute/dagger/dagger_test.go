@@ -156,14 +156,15 @@ func TestKillsCLI(t *testing.T) {
 		text, err := os.ReadFile(child)
 		return err == nil && strings.HasSuffix(string(text), "\n")
 	}
+	brief := max(5*time.Second, testenv.Scale(3*time.Second)) // which is enough to start it
 	for _, tt := range []struct {
 		patience, timeout time.Duration
 		cancel            bool
 		want              error
 	}{
-		{patience: 5 * time.Second, timeout: time.Minute, want: atoll.ErrUnavailable},
+		{patience: brief, timeout: time.Minute, want: atoll.ErrUnavailable},
 		{patience: time.Minute, timeout: time.Minute, cancel: true, want: context.Canceled},
-		{patience: time.Minute, timeout: -5*time.Minute + 5*time.Second/2, want: atoll.ErrTimeout}, // what is added to that is all but used up
+		{patience: time.Minute, timeout: -5*time.Minute + brief/2, want: atoll.ErrTimeout}, // what is added to that is all but used up
 	} {
 		_ = os.Remove(child)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -70,6 +70,9 @@ func runStress(ctx context.Context, args []string) error {
 			failed++
 			word = "FAILED"
 			_, _ = os.Stdout.Write(tail(out, 200))
+		} else if !bytes.Contains(out, []byte("--- PASS: ")) {
+			_, _ = os.Stdout.Write(tail(out, 20))
+			return fmt.Errorf("the tests of %s that match %q skip themselves", *pkg, *run)
 		}
 		fmt.Printf("%3d  %-6s %7.1fs\n", i+1, word, time.Since(begin).Seconds())
 	}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testimage"
 )
 
@@ -216,7 +217,7 @@ func TestTunnels(t *testing.T) {
 	l := newLab(t)
 	l.busybox = l.images.Push("sockets:1", image)
 	sb := l.create(&modal.SandboxCreateParams{
-		UnencryptedPorts: []int{7000}, EncryptedPorts: []int{7001}, IdleTimeout: 2 * time.Second,
+		UnencryptedPorts: []int{7000}, EncryptedPorts: []int{7001}, IdleTimeout: max(2*time.Second, testenv.Scale(1500*time.Millisecond).Round(time.Second)),
 		Command: []string{"sh", "-c", "for port in 7000 7001; do python3 -c '' 127.0.0.1 $port serve & done; wait"},
 	})
 	tunnels, err := sb.Tunnels(l.ctx(), patience)

@@ -126,8 +126,9 @@ func (l *lab) lose(sb *modal.Sandbox) error {
 // A command that runs, and input, are no idleness.
 func TestNotIdle(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(&modal.SandboxCreateParams{IdleTimeout: time.Second})
-	if out, _, code := l.sh(sb, "sleep 2.5; echo done"); out != "done\n" || code != 0 {
+	idle := testenv.Scale(time.Second).Round(time.Second) // a command must begin before it is over
+	sb := l.create(&modal.SandboxCreateParams{IdleTimeout: idle})
+	if out, _, code := l.sh(sb, fmt.Sprintf("sleep %.1f; echo done", 2.5*idle.Seconds())); out != "done\n" || code != 0 {
 		t.Errorf("got %q, %d", out, code)
 	}
 	if r := l.result(sb.SandboxID); r.GetStatus() != pb.GenericResult_GENERIC_STATUS_IDLE_TIMEOUT {

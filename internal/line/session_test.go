@@ -12,7 +12,7 @@ import (
 // Who asks finds out that the other end has died, and leaves one alone that only has
 // nothing to say.
 func TestSilence(t *testing.T) {
-	const silence = 6 * time.Second // of which a busy machine takes less than half to answer
+	silence := max(6*time.Second, testenv.Scale(4*time.Second)) // of which a busy machine takes less than half to answer
 	for _, tt := range []struct {
 		what  string
 		other func(net.Conn) // the other end
@@ -35,7 +35,7 @@ func TestSilence(t *testing.T) {
 			go tt.other(far)
 			patience := 2 * silence
 			if tt.ends {
-				patience = testenv.Scale(20 * silence)
+				patience = 20 * silence
 			}
 			select {
 			case <-s.Done():

@@ -27,13 +27,12 @@ type Store interface {
 	store.Conversations
 }
 
-// How long a program that was killed counts as one that runs, in PostgreSQL. A busy machine
-// may keep one that runs from saying so for longer than ShortLease, which is for those that
-// are killed at once.
-const (
-	Lease      = 10 * time.Second
-	ShortLease = postgres.MinLease
-)
+// Lease is how long a program that was killed counts as one that runs, in PostgreSQL.
+var Lease = max(10*time.Second, testenv.Scale(5*time.Second))
+
+// ShortLease is Lease for programs that are killed at once. A busy machine may keep a program
+// that runs from renewing so short a lease.
+const ShortLease = postgres.MinLease
 
 // Open opens the store that belongs to a directory: atoll.db in it, or tables of its own
 // in the database of OverPostgres. Programs that are started with our environment open the

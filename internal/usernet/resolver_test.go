@@ -118,20 +118,22 @@ func closedPort(t *testing.T) string {
 }
 
 func TestSystemResolverEndsWithContext(t *testing.T) {
-	asked := make(chan struct{}, 1)
-	silent := serveZone(t, func(dns.ResponseWriter, *dns.Msg) { asked <- struct{}{} })
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		<-asked
-		cancel()
-	}()
-	start := time.Now()
-	q := dns.Question{Name: "a.example.", Qtype: dns.TypeA, Qclass: dns.ClassINET}
-	if a, err := resolverFor(silent).Resolve(ctx, q, false); err == nil {
-		t.Errorf("got %v from a server that is silent", a)
+	var cancel atomic.Value
+	silent := serveZone(t, func(dns.ResponseWriter, *dns.Msg) { cancel.Load().(context.CancelFunc)() })
+	fastest := time.Hour
+	for try := 0; try < 5 && fastest >= tryTimeout; try++ { // a busy machine may be slow once
+		ctx, end := context.WithCancel(context.Background())
+		defer end()
+		cancel.Store(end)
+		start := time.Now()
+		q := dns.Question{Name: "a.example.", Qtype: dns.TypeA, Qclass: dns.ClassINET}
+		if a, err := resolverFor(silent).Resolve(ctx, q, false); err == nil {
+			t.Errorf("got %v from a server that is silent", a)
+		}
+		fastest = min(fastest, time.Since(start))
 	}
-	if d := time.Since(start); d >= tryTimeout {
-		t.Errorf("returned %s after it was asked, the end of its context notwithstanding", d)
+	if fastest >= tryTimeout {
+		t.Errorf("returned %s after it was asked, the end of its context notwithstanding", fastest)
 	}
 }
 

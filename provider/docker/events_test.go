@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // against returns a provider of what stands in for an engine.
@@ -47,6 +48,7 @@ func TestCloseWithoutAnswer(t *testing.T) {
 		}
 		<-r.Context().Done()
 	}))
+	p.opts.Slow = func(context.Context) int { return int(4 * testenv.Slowness()) } // a visit lasts longer than the test waits, unless Close ends it
 	id := atoll.NewID()
 	ctx, cancel := context.WithCancel(t.Context())
 	tried := make(chan error, 1)
@@ -70,7 +72,7 @@ func TestCloseWithoutAnswer(t *testing.T) {
 		if err != nil {
 			t.Errorf("Close: %v", err)
 		}
-	case <-time.After(visitTime / 2):
+	case <-time.After(testenv.Scale(visitTime)):
 		t.Error("Close waits for what nobody waits for any more")
 	}
 	if err := <-tried; atoll.KindOf(err) != atoll.ErrUnavailable {

@@ -24,18 +24,27 @@ func TestWatchDoesNotDelay(t *testing.T) {
 		}
 	}()
 	defer func() { cancel(); <-done }()
-	const tries, limit = 5, 1900 * time.Millisecond // a keeper waits for 2 s before it cuts off a connection
-	fastest := time.Hour
-	for i := 0; i < tries && fastest > limit; i++ {
+	const tries, cutOff = 5, 1900 * time.Millisecond // a keeper waits for 2 s before it cuts off a connection
+	stop := func(sb atoll.Sandbox) time.Duration {
+		begun := time.Now()
+		l.must("stop", sb.Stop(l.ctx(), 0))
+		return time.Since(begun)
+	}
+	watched, alone := time.Hour, time.Duration(0) // the fastest stops with a watcher, and without one
+	for i := 0; i < tries && watched > alone+cutOff; i++ {
 		sb := l.create(atoll.Spec{})
 		for id := ""; id != sb.ID(); {
 			id = <-running
 		}
-		begun := time.Now()
-		l.must("stop", sb.Stop(l.ctx(), 0))
-		fastest = min(fastest, time.Since(begun))
+		watched = min(watched, stop(sb))
+		if watched > cutOff { // the machine may be slow: a stop that nobody watches tells
+			took := stop(newLab(t).create(atoll.Spec{}))
+			if alone == 0 || took < alone {
+				alone = took
+			}
+		}
 	}
-	if fastest > limit {
-		t.Errorf("while somebody watches, a stop takes %v at least", fastest)
+	if watched > alone+cutOff {
+		t.Errorf("while somebody watches, a stop takes %v at least, and %v while nobody does", watched, alone)
 	}
 }

@@ -72,7 +72,7 @@ func TestNoRoom(t *testing.T) {
 		t.Skipf("no tmpfs can be mounted: %v", err)
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
-	const answer = 10 * time.Second // long enough for a guest that is emulated, and passes in the test
+	answer := max(10*time.Second, testenv.Scale(6*time.Second)) // long enough for a guest that is emulated, and passes in the test
 	l := newLab(t, func(o microvm.Options) microvm.Options {
 		o.Dir = filepath.Join(dir, "s")
 		return o.WithAnswer(answer)
@@ -112,7 +112,7 @@ func TestNoRoom(t *testing.T) {
 
 // A machine that stands still is found out, and then whoever waits for something in it knows.
 func TestSilentGuest(t *testing.T) {
-	const answer = 8 * time.Second
+	answer := max(8*time.Second, testenv.Scale(5*time.Second))
 	need(t)
 	everything(t, "it takes 50 s")
 	l := newLab(t, func(o microvm.Options) microvm.Options { return o.WithAnswer(answer) })
@@ -129,7 +129,7 @@ func TestSilentGuest(t *testing.T) {
 	begin := time.Now()
 	_, err = sb.Exec(l.ctx(), &atoll.Command{Args: []string{"true"}})
 	wantKind(t, "exec", err, atoll.ErrStopped)
-	if took := time.Since(begin); took > testenv.Scale(2*answer) {
+	if took := time.Since(begin); took > answer+testenv.Scale(8*time.Second) {
 		t.Errorf("that took %v, where the guest has %v to answer", took, answer)
 	}
 	if st := l.becomes(sb, atoll.StateFailed); !strings.Contains(st.Reason, "has not answered") {

@@ -100,7 +100,7 @@ func TestLimitOfALife(t *testing.T) {
 // A creation that takes long says so to others as long as it goes on, and is what it is to
 // be in the end.
 func TestLongCreation(t *testing.T) {
-	const making = 5 * time.Second
+	making := max(5*time.Second, testenv.Scale(3*time.Second))
 	p := provider(t, func(o *modal.Options) { modal.Making(o, making) })
 	other := reopen(t, p)
 	defer other.Close()
@@ -205,7 +205,7 @@ func breaker(args []string) error {
 }
 
 // brokenFor is how long the creation of one that was killed counts as going on.
-const brokenFor = 3 * time.Second
+var brokenFor = max(3*time.Second, testenv.Scale(2*time.Second))
 
 // broken makes a sandbox, or starts it, in a program that is killed when it has come to a step,
 // or has called a method of the service.

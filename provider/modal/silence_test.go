@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/modal"
 )
 
@@ -17,7 +18,7 @@ const connects = `n=0; for f in /proc/[0-9]*/cmdline; do case $(tr '\0' ' ' <$f 
 // A program at Modal's whose client has died, and what it has executed, ends by itself;
 // what runs in the sandbox goes on. A client that was only away comes back.
 func TestSilence(t *testing.T) {
-	const silence = 12 * time.Second
+	silence := max(12*time.Second, testenv.Scale(6*time.Second))
 	net, by := through(t)
 	quick := func(o *modal.Options) { modal.Silence(o, silence) }
 	away := provider(t, by, quick)
