@@ -74,7 +74,7 @@ func runCheck(args []string) error {
 	if *all {
 		os.Setenv("CHECK_ALL", "1")
 	}
-	c.promises = *promises
+	c.promises, c.whole = *promises, flags.NArg() == 0
 	return c.runAll(ctx, selected)
 }
 
@@ -119,6 +119,7 @@ type check struct {
 	workers int
 	times   bool
 
+	whole    bool   // all steps are asked for, not some by name
 	promises string // the file to write the table of promises to, if any
 
 	slowness float64
@@ -164,6 +165,7 @@ func (c *check) runAll(ctx context.Context, selected []step) error {
 	}
 	before := listThings(tmp)
 	total, leftOut := c.runSteps(ctx, c.order(selected))
+	total.whole = len(leftOut) == 0 && c.whole
 	const patience = time.Minute
 	left := waitForLeftovers(before, tmp, time.Duration(c.slowness*float64(patience)))
 	for _, thing := range left {

@@ -49,7 +49,9 @@ func runCommand(ctx context.Context, s *step, r *report) {
 	_, _ = os.Stdout.Write(output.Bytes())
 	if err != nil {
 		r.addFailure(strings.Join(s.command, " "), err)
+		return
 	}
+	r.passed++
 }
 
 // runTests runs go test on the packages of a step.
