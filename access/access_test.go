@@ -60,8 +60,8 @@ type wired struct {
 func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 
 // Whose projects they are keeps all promises of a provider, but for what all
-// projects share. access changes specs and hides what is other projects'; it wraps no
-// sandbox, no process and no file.
+// projects share. Package access changes specs and hides other projects. It wraps no sandbox, no process
+// and no file, so the suite leaves those groups out.
 func TestConformance(t *testing.T) {
 	of := atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: suiteProjects}
 	open := func(t *testing.T) atoll.Provider {

@@ -79,8 +79,8 @@ func openMock(t *testing.T) atoll.Provider {
 	return ledger.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), ledger.Options{Server: true})
 }
 
-// All promises are kept over the wire once. Streams are kept once more with a second hop,
-// where a server is a client, too, and with processes of the host, which end as mock's do not.
+// One hop keeps all promises. A second hop, in which a server is a client too, and processes of the host,
+// which end in other ways than mock's, keep those of the streams.
 func TestConformance(t *testing.T) {
 	streams := []string{"exec", "output", "time", "tty", "files", "watch", "errors", "dial"}
 	for _, tt := range []struct {

@@ -79,8 +79,8 @@ func told(t *testing.T, path string) []string {
 	return lines
 }
 
-// audit asks for the project before or after each call that changes something: it can break
-// the ends of sandboxes, errors, and the abilities of those that it wraps.
+// Package audit asks for the project before or after each call that changes something. It can break the
+// ends of sandboxes, errors, and the abilities of a provider.
 func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return newLab(t, Options{}).Provider },
 		providertest.Only("death", "errors", "truth"))

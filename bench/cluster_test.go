@@ -61,7 +61,7 @@ func BenchmarkCluster(tb *testing.B) {
 		if commit, err = currentCommit(tb.Context()); err != nil {
 			tb.Fatal(err)
 		}
-		l.bench.table.stamp = stamp(commit, time.Now())
+		l.bench.table.stamp = stampLine(commit, time.Now())
 	}
 	program, err := testenv.Guest()
 	if err != nil {

@@ -7,7 +7,7 @@
 // and goals, and writes it to bench/RESULTS.md, with the commit and the day of each table. With -base
 // it measures two binaries of Atoll in turns and says which rows have become slower.
 //
-// scripts/bench and scripts/bench-compare install what it needs and run it.
+// scripts/bench and scripts/bench-compare install its peers and run it.
 package main
 
 import (
@@ -81,7 +81,7 @@ func (b *bench) run(ctx context.Context, only, out string) (err error) {
 		if commit, err = currentCommit(ctx); err != nil {
 			return err
 		}
-		b.table.stamp = stamp(commit, time.Now())
+		b.table.stamp = stampLine(commit, time.Now())
 	}
 	if err := b.prepare(&b.atoll, &b.runsc); err != nil {
 		return err

@@ -42,19 +42,7 @@ func (b *bench) pool(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.stop()) }()
 	create := func(first bool, env ...string) func(context.Context) (time.Duration, error) {
 		return func(ctx context.Context) (time.Duration, error) {
-			if err := until(ctx, func() error { return s.stocked(ctx) }); err != nil {
-				return 0, err
-			}
-			start := time.Now()
-			sb, err := s.Create(ctx, &atoll.Spec{Image: "dir:" + b.root, Env: env})
-			if err == nil && first {
-				_, err = atoll.Output(ctx, sb, &atoll.Command{Args: echo})
-			}
-			took := time.Since(start)
-			if err == nil {
-				err = sb.Remove(ctx, atoll.RemoveVolumes())
-			}
-			return took, err
+			return s.createStocked(ctx, &atoll.Spec{Image: "dir:" + b.root, Env: env}, first)
 		}
 	}
 	err = b.compare(ctx, "a sandbox is created, with a pool and without", poolGoals, []method{
@@ -66,6 +54,24 @@ func (b *bench) pool(ctx context.Context) (err error) {
 		err = fmt.Errorf("not what was to be measured: %+v", report)
 	}
 	return errors.Join(err, statsErr)
+}
+
+// createStocked waits until the pools are full, and returns the time in which the server then creates a
+// sandbox and, if first is set, answers a command in it. It removes the sandbox.
+func (s *server) createStocked(ctx context.Context, spec *atoll.Spec, first bool) (time.Duration, error) {
+	if err := until(ctx, func() error { return s.stocked(ctx) }); err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	sb, err := s.Create(ctx, spec)
+	if err != nil {
+		return 0, err
+	}
+	if first {
+		_, err = atoll.Output(ctx, sb, &atoll.Command{Args: echo})
+	}
+	took := time.Since(start)
+	return took, errors.Join(err, sb.Remove(ctx, atoll.RemoveVolumes()))
 }
 
 // stocked is an error as long as a pool lacks a sandbox.

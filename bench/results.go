@@ -38,14 +38,14 @@ func currentCommit(ctx context.Context) (string, error) {
 // A section is a table of the results, with its heading.
 type section struct{ title, text string }
 
-// stamp says of which commit a table is, and when it was measured.
-func stamp(commit string, day time.Time) string {
+// stampLine returns the line of a table with its commit and its day.
+func stampLine(commit string, day time.Time) string {
 	return fmt.Sprintf("Measured at commit %s on %s.\n", commit, day.Format(time.DateOnly))
 }
 
 var stamped = regexp.MustCompile(`(?m)^Measured at commit ([0-9a-f]+) on `)
 
-// splitSections returns what is before the first heading, and the sections.
+// splitSections returns the text before the first heading, and the sections.
 func splitSections(text string) (head string, sections []section) {
 	parts := strings.Split("\n"+text, "\n## ")
 	for _, part := range parts[1:] {
@@ -55,8 +55,8 @@ func splitSections(text string) (head string, sections []section) {
 	return strings.TrimPrefix(parts[0], "\n"), sections
 }
 
-// mergeResults returns new results with those tables of old ones that were measured at the same
-// commit and not again. A table of another commit is not kept: what it says may be no longer true.
+// mergeResults returns new results and adds the old tables that have the same commit and no newer version. It
+// drops a table of another commit, which may no longer be true.
 func mergeResults(old, text, commit string) string {
 	head, sections := splitSections(text)
 	oldHead, before := splitSections(old)

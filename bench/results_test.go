@@ -11,7 +11,7 @@ import (
 func TestMergeResults(t *testing.T) {
 	day := time.Date(2026, 11, 25, 0, 0, 0, 0, time.UTC)
 	table := func(title, commit, row string) string {
-		return "## " + title + "\n\n" + stamp(commit, day) + "\n| " + row + " |\n"
+		return "## " + title + "\n\n" + stampLine(commit, day) + "\n| " + row + " |\n"
 	}
 	const head = "# Measured\n\nHere.\n"
 	old := "# Measured\n\nThere.\n" + "\n" + table("A", "aaaa", "old") + "\n" + table("B", "aaaa", "same commit") + "\n" + table("C", "bbbb", "another commit") + "\n## D\n\n| no stamp |\n"
@@ -33,7 +33,7 @@ func TestVersus(t *testing.T) {
 		return comparison{title: title, rows: []row{{"base", sample{base}}, {"head", sample{head}}}}
 	}
 	results := &table{comparisons: []comparison{row("a", 10*ms, 12*ms), row("b", 100*ms, 107*ms), row("c", 100*ms, 101*ms), row("d", 100*ms, 50*ms)}}
-	text, bad := results.versus()
+	text, bad := results.compareBinaries()
 	if bad != 1 {
 		t.Errorf("%d regressions, want 1", bad)
 	}

@@ -102,7 +102,7 @@ func (t *table) markdown(machine string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Measured\n\n%s\n", machine)
 	for _, c := range t.comparisons {
-		fmt.Fprintf(&b, "\n## %s\n\n%s| | median | p95 | ratio |\n| --- | --: | --: | --: |\n", strings.ToUpper(c.title[:1])+c.title[1:], t.stamped())
+		fmt.Fprintf(&b, "\n## %s\n\n%s| | median | p95 | ratio |\n| --- | --: | --: | --: |\n", strings.ToUpper(c.title[:1])+c.title[1:], t.stampBlock())
 		for _, r := range c.rows {
 			ratio := float64(r.times.median()) / float64(c.rows[0].times.median())
 			fmt.Fprintf(&b, "| %s | %s | %s | %.2f x |\n", r.name, millis(r.times.median()), millis(r.times.at(0.95)), ratio)
@@ -118,7 +118,7 @@ func (t *table) markdown(machine string) string {
 	for _, f := range t.facts {
 		if f.title != title {
 			title = f.title
-			fmt.Fprintf(&b, "\n## %s\n\n%s| | measured | goal | |\n| --- | --: | --: | --- |\n", title, t.stamped())
+			fmt.Fprintf(&b, "\n## %s\n\n%s| | measured | goal | |\n| --- | --: | --: | --- |\n", title, t.stampBlock())
 		}
 		word := ""
 		if f.goal != "" {
@@ -132,8 +132,8 @@ func (t *table) markdown(machine string) string {
 	return b.String()
 }
 
-// stamped is the stamp with an empty line behind it, if there is one.
-func (t *table) stamped() string {
+// stampBlock returns the stamp and an empty line, or "" without a stamp.
+func (t *table) stampBlock() string {
 	if t.stamp == "" {
 		return ""
 	}

@@ -13,17 +13,16 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// slower is the ratio to the other binary above which a row is a regression; suspect is the one
-// above which it deserves a look.
+// A row whose ratio to the other binary is above slower is a regression; one above suspect deserves a look.
 const (
 	slower  = 1.10
 	suspect = 1.05
 )
 
-// A candidate is one of two binaries, with a server and what else it needs.
+// A candidate is one of two binaries, with its servers and a sandbox.
 type candidate struct {
 	*bench
-	name    string // as rows call it
+	name    string // in rows
 	main    *server
 	pool    *server
 	live    atoll.Sandbox
@@ -66,7 +65,9 @@ var headlines = []headline{
 		err := fetchFile(ctx, c.live, "file", target)
 		return time.Since(start), errors.Join(err, os.Remove(target))
 	}},
-	{"a sandbox of the pool", 1, (*candidate).hitPool},
+	{"a sandbox of the pool", 1, func(c *candidate, ctx context.Context) (time.Duration, error) {
+		return c.pool.createStocked(ctx, &atoll.Spec{Image: "dir:" + c.root}, false)
+	}},
 	{"ten sandboxes at once", 1, (*candidate).createTen},
 }
 
@@ -98,7 +99,7 @@ func (b *bench) runVersus(ctx context.Context, base string) (err error) {
 			return err
 		}
 	}
-	text, bad := b.table.versus()
+	text, bad := b.table.compareBinaries()
 	fmt.Printf("%s\n\n%s", describeMachine(ctx, both[1].version), text)
 	if bad > 0 {
 		return fmt.Errorf("%d rows are regressions", bad)
@@ -106,9 +107,9 @@ func (b *bench) runVersus(ctx context.Context, base string) (err error) {
 	return nil
 }
 
-// versus prints the comparisons, each of the same with both binaries, as rows of one table, and
-// counts the regressions.
-func (t *table) versus() (text string, bad int) {
+// compareBinaries returns a table with a row for each comparison of the two binaries, and the number of
+// regressions.
+func (t *table) compareBinaries() (text string, bad int) {
 	text = "| | base | head | ratio | verdict |\n| --- | --: | --: | --: | --- |\n"
 	for _, c := range t.comparisons {
 		before, after := c.rows[0].times.median(), c.rows[1].times.median()
@@ -156,20 +157,7 @@ func (c *candidate) close() (err error) {
 	return err
 }
 
-func (c *candidate) hitPool(ctx context.Context) (time.Duration, error) {
-	if err := until(ctx, func() error { return c.pool.stocked(ctx) }); err != nil {
-		return 0, err
-	}
-	start := time.Now()
-	sb, err := c.pool.Create(ctx, &atoll.Spec{Image: "dir:" + c.root})
-	took := time.Since(start)
-	if err != nil {
-		return 0, err
-	}
-	return took, sb.Remove(ctx, atoll.RemoveVolumes())
-}
-
-// createTen returns how long it takes until a command has answered in each of ten.
+// createTen returns the time until a command has answered in each of ten new sandboxes.
 func (c *candidate) createTen(ctx context.Context) (time.Duration, error) {
 	fleet := *c.bench
 	fleet.fleet = 10

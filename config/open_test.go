@@ -17,8 +17,8 @@ import (
 	"github.com/seed46cd37a8/atoll/trace"
 )
 
-// The whole stack keeps the promises of a provider: those that a wrong order of its layers
-// can break, or one that is missing. Each layer has its own test.
+// The whole stack keeps the promises that a missing layer or a wrong order of layers can break. Each layer
+// has its own test.
 func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
 		cfg := &Config{StateDir: t.TempDir(), Provider: "mock", Resources: Resources{Memory: 1 << 30}}

@@ -151,7 +151,7 @@ func TestCancelIsNotTheEnd(t *testing.T) {
 	begun := make(chan struct{})
 	l.hooks.OnColdStart = func(context.Context, *lifecycle.HookData) error {
 		close(begun)
-		time.Sleep(lease * 9 / 4) // whatever it is told; the other server looks three times a lease
+		time.Sleep(lease * 9 / 4) // it ignores the end of its context; the other server looks three times a lease
 		return nil
 	}
 	v := l.openWith(l.options().WithLease(lease))

@@ -75,9 +75,8 @@ func elsewhere(of string, open func(dir string) atoll.Provider) providertest.Opt
 	})
 }
 
-// The ledger writes down what is made and removed, keeps names and secrets, shows what is
-// lost, and has commands wait while a sandbox is made again. Over local only crashes differ:
-// its sandboxes outlive their maker.
+// The ledger records sandboxes, names and secrets, reports lost sandboxes, and lets commands wait while it
+// makes a sandbox again. Over local only crashes differ: its sandboxes outlive their maker.
 func TestConformance(t *testing.T) {
 	t.Run("mock", func(t *testing.T) {
 		providertest.Run(t, func(t *testing.T) atoll.Provider { return openMock(t, t.TempDir(), ledger.Options{Server: true}) },

@@ -91,8 +91,8 @@ func eventually(t testing.TB, ok func() error) {
 	t.Fatal(err)
 }
 
-// The pool gives out sandboxes that run already, hides those that are nobody's, and knows
-// by whom each was claimed. It has no part in commands and files.
+// The pool gives out sandboxes that run already, hides those without an owner, and records the owner of each
+// claim. It has no part in commands and files.
 func TestConformance(t *testing.T) {
 	t.Run("mock", func(t *testing.T) {
 		providertest.Run(t, func(t *testing.T) atoll.Provider {

@@ -56,7 +56,7 @@ func Image(ref string) Option { return func(c *config) { c.image = ref } }
 // removed on the way, as may all others that no sandbox uses.
 func Pullable(ref string) Option { return func(c *config) { c.pullable = ref } }
 
-// Count is how many sandboxes are made at once, 20 unless told.
+// Count sets the number of sandboxes that the suite makes at once. The default is 20.
 func Count(n int) Option { return func(c *config) { c.count = n } }
 
 // Except skips the subtest called name ("group/promise"), and prints reason.

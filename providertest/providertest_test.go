@@ -174,7 +174,7 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// Of the groups that Wire names only what is about the wire is run, and the others are whole.
+// Wire reduces the groups that it names to the promises about the wire, and no others.
 func TestWire(t *testing.T) {
 	names := func(opts ...providertest.Option) map[string][]string {
 		run := map[string][]string{}

@@ -159,7 +159,7 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 		}
 	}
 	for _, name := range cfg.wire {
-		if !crosses(name) {
+		if !groupOnWire(name) {
 			t.Errorf("Wire(%q): no such group, or none of its promises is about the wire", name)
 		}
 	}
@@ -181,7 +181,7 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 			continue
 		}
 		if slices.Contains(cfg.wire, g.name) {
-			g.promises = slices.DeleteFunc(slices.Clone(g.promises), func(p promise) bool { return !crossing(g.name, p.name) })
+			g.promises = slices.DeleteFunc(slices.Clone(g.promises), func(p promise) bool { return !onWire(g.name, p.name) })
 		}
 		t.Run(g.name, func(t *testing.T) { g.run(t, open, cfg) })
 	}
@@ -321,11 +321,11 @@ func (h *harness) values() []atoll.Provider {
 	return append([]atoll.Provider{h.p}, h.opened...)
 }
 
-// short is how long something quick may take; long, something slow. Both grow with how slow
-// the backend and this machine are.
-func (c *config) short() time.Duration { return c.scale(5 * time.Second) }
-func (c *config) long() time.Duration  { return c.scale(60 * time.Second) }
+// short is the limit for something quick, long that for something slow. Both grow with the slowness of the
+// backend and of this machine.
+func (c *config) short() time.Duration { return c.scaleLimit(5 * time.Second) }
+func (c *config) long() time.Duration  { return c.scaleLimit(60 * time.Second) }
 
-func (c *config) scale(limit time.Duration) time.Duration {
+func (c *config) scaleLimit(limit time.Duration) time.Duration {
 	return time.Duration(float64(limit) * c.slow * testenv.Slowness())
 }

@@ -5,11 +5,9 @@ import (
 	"strings"
 )
 
-// wire lists the promises that can break between a caller and what runs his commands: what
-// carries bytes in both directions and tells where they end, what passes on signals and
-// sizes of terminals, what is closed in one direction only, and what differs with the place
-// that a guest runs in: which process is the first one, which user is the default one, which
-// network there is, whether files can be watched.
+// wire lists the promises that can break between a caller and the guest: bytes in both directions and
+// their end, signals, sizes of terminals, connections closed in one direction only. It also lists those that
+// depend on the place of the guest: the first process, the default user, the network, the watching of files.
 var wire = []string{
 	"exec/exit codes come back",
 	"exec/a process that a signal killed exits with 128 and its number",
@@ -43,7 +41,7 @@ var guest = []string{"exec", "output", "time", "tree", "tty", "files", "sub", "d
 // caller and a sandbox. Without names it does so for exec, output, time, tree, tty, files,
 // sub and dial, of which some twenty promises are left. The other promises are neither run
 // nor listed. Wire is for a provider whose sandboxes run the same program as those of
-// another provider, for which all promises are kept. A group without such promises fails
+// another provider, which keeps all promises. A group without such promises fails
 // the run.
 func Wire(groups ...string) Option {
 	if len(groups) == 0 {
@@ -52,10 +50,10 @@ func Wire(groups ...string) Option {
 	return func(c *config) { c.wire = append(c.wire, groups...) }
 }
 
-// crossing reports whether a promise is on the list.
-func crossing(group, promise string) bool { return slices.Contains(wire, group+"/"+promise) }
+// onWire reports whether a promise is on the list.
+func onWire(group, promise string) bool { return slices.Contains(wire, group+"/"+promise) }
 
-// crosses reports whether a group has promises on the list.
-func crosses(group string) bool {
+// groupOnWire reports whether a group has promises on the list.
+func groupOnWire(group string) bool {
 	return slices.ContainsFunc(wire, func(name string) bool { return strings.HasPrefix(name, group+"/") })
 }

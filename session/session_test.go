@@ -34,8 +34,8 @@ func openMock(t *testing.T, o mock.Options) atoll.Provider {
 	return p
 }
 
-// The layer keeps sessions, and notes when sandboxes are used: it wraps processes, files and
-// connections for that. Over local it is a server, which looks after sessions from its start.
+// The layer records sessions, and the use of sandboxes, for which it wraps processes, files and connections.
+// Over local it is a server, which looks after sessions from its start.
 func TestConformance(t *testing.T) {
 	t.Run("mock over the wire", func(t *testing.T) {
 		providertest.Run(t, overWire, providertest.Only("exec", "output", "time", "files", "volumes", "sessions", "errors", "truth", "dial"), providertest.Wire(),

@@ -31,8 +31,8 @@ func leaf(t *testing.T) atoll.Provider {
 	return p
 }
 
-// trace forwards every call, which TestForwards checks. What is left is what trace wraps:
-// processes, files, connections, watches, and errors.
+// Package trace forwards every call, which TestForwards checks, and wraps processes, files, connections,
+// watches and errors, whose groups the suite runs here.
 func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
 		metrics := newMetrics(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/seed46cd37a8/atoll/workspace"
 )
 
-// The layer fills the work directory of a sandbox that is made or started, hides how in specs,
-// and removes what projects have. Over local only the check-out differs: its files are real.
+// The layer fills the work directory of a sandbox at its start, hides its own variables in specs, and removes
+// the workspaces of a project. Over local only the check-out differs: its files are real.
 func TestConformance(t *testing.T) {
 	for name, tt := range map[string]struct {
 		open   func(testing.TB, workspace.Options) atoll.Provider

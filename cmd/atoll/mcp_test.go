@@ -126,7 +126,7 @@ func TestMCPIdle(t *testing.T) {
 	if !there() {
 		t.Fatal("the file of the sandbox is not where it was looked for")
 	}
-	for end := time.Now().Add(testenv.Scale(time.Minute)); there(); time.Sleep(50 * time.Millisecond) { // whoever comes before it has gone keeps it
+	for end := time.Now().Add(testenv.Scale(time.Minute)); there(); time.Sleep(50 * time.Millisecond) { // a call before it has gone would extend its life
 		if time.Now().After(end) {
 			t.Fatalf("the sandbox has not gone a minute after %s", idle)
 		}

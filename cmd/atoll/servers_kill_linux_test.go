@@ -77,7 +77,7 @@ func TestServerKilledAmidCreations(t *testing.T) {
 		}
 	}
 	var all []atoll.Status
-	f.awaitFor(testenv.Scale(5*time.Minute), "what was cut short is finished", func() bool { // what is half made has a minute
+	f.awaitFor(testenv.Scale(5*time.Minute), "what was cut short is finished", func() bool { // the servers give a half-made sandbox a minute
 		sum, err := b.Reconcile(ctx, atoll.ReconcileOptions{DryRun: true})
 		if err == nil {
 			all, err = b.List(ctx, atoll.Filter{})

@@ -164,7 +164,7 @@ func TestKillsCLI(t *testing.T) {
 	}{
 		{patience: brief, timeout: time.Minute, want: atoll.ErrUnavailable},
 		{patience: time.Minute, timeout: time.Minute, cancel: true, want: context.Canceled},
-		{patience: time.Minute, timeout: -5*time.Minute + brief/2, want: atoll.ErrTimeout}, // what is added to that is all but used up
+		{patience: time.Minute, timeout: -5*time.Minute + brief/2, want: atoll.ErrTimeout}, // dagger adds five minutes to it
 	} {
 		_ = os.Remove(child)
 		ctx, cancel := context.WithCancel(t.Context())

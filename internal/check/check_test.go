@@ -109,14 +109,14 @@ func fakeCheck(t *testing.T, budget time.Duration, slowness float64) (*check, fu
 	c.packages = map[string]*catalogue{".": {dir: ".", deps: map[string][]string{}}}
 	var mu sync.Mutex
 	var ran []string
-	c.do = func(_ context.Context, s *step) *report {
+	c.do = func(_ context.Context, s *step) outcome {
 		mu.Lock()
 		defer mu.Unlock()
 		ran = append(ran, s.name)
 		c.begin = c.begin.Add(-time.Duration(s.minutes * slowness * float64(time.Minute)))
 		r := newReport(io.Discard)
 		r.passed++
-		return r
+		return outcome{s, r, 0}
 	}
 	return c, func() []string { return ran }
 }
@@ -174,8 +174,8 @@ func TestEstimate(t *testing.T) {
 // What has not passed with its present files comes before what has, and that by age.
 func TestOrder(t *testing.T) {
 	c, _ := fakeCheck(t, 0, 1)
-	c.files = map[string][]string{}
-	same := hashFiles(c.files, nil)
+	c.sources = &sources{hashes: map[string]string{}}
+	same := c.sources.hash(nil)
 	c.record.passes = map[string]pass{
 		"new":     {Files: same, Time: time.Unix(200, 0)},
 		"old":     {Files: same, Time: time.Unix(100, 0)},
@@ -191,9 +191,12 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-func TestHashFiles(t *testing.T) {
+func TestHash(t *testing.T) {
 	t.Chdir(t.TempDir())
-	files := map[string][]string{"a": {"a/x.go"}, "b": {"b/y.go"}}
+	hash := func(folders []string) string {
+		s := &sources{files: map[string][]string{"a": {"a/x.go"}, "b": {"b/y.go"}}, hashes: map[string]string{}}
+		return s.hash(folders)
+	}
 	write := func(name, text string) {
 		t.Helper()
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
@@ -207,16 +210,16 @@ func TestHashFiles(t *testing.T) {
 	}
 	write("a/x.go", "1")
 	write("b/y.go", "1")
-	before := hashFiles(files, []string{"a"})
+	before := hash([]string{"a"})
 	write("b/y.go", "2")
-	if hashFiles(files, []string{"a"}) != before {
+	if hash([]string{"a"}) != before {
 		t.Error("a file in another folder changes the hash")
 	}
 	write("a/x.go", "2")
-	if hashFiles(files, []string{"a"}) == before {
+	if hash([]string{"a"}) == before {
 		t.Error("a file that changes does not change the hash")
 	}
-	if hashFiles(nil, []string{"a"}) != "" {
+	if (*sources)(nil).hash([]string{"a"}) != "" {
 		t.Error("without git there is a hash")
 	}
 }
@@ -224,11 +227,33 @@ func TestHashFiles(t *testing.T) {
 func TestRecord(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	want := pass{Files: "f", Time: time.Unix(1, 0).UTC(), Seconds: 2, Slowness: 3}
-	if err := openRecord().add("s", want); err != nil {
+	if err := openRecord().addPass("s", want); err != nil {
 		t.Fatal(err)
 	}
 	if got := openRecord().passes["s"]; got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// Steps that end at the same time are all noted, and one that fails is not.
+func TestPassesAreRecorded(t *testing.T) {
+	c := newCheck(0, 4)
+	c.record = &record{passes: map[string]pass{}}
+	c.packages = map[string]*catalogue{".": {}}
+	c.do = func(_ context.Context, s *step) outcome {
+		r := newReport(io.Discard)
+		if s.name == "bad" {
+			r.addFailure("bad", io.EOF)
+		}
+		return outcome{s, r, time.Second}
+	}
+	table := []step{{name: "bad"}}
+	for i := range 50 {
+		table = append(table, step{name: fmt.Sprint(i)})
+	}
+	total, _ := c.runSteps(t.Context(), table)
+	if _, noted := c.record.passes["bad"]; noted || len(c.record.passes) != 50 || len(total.failed) != 1 {
+		t.Errorf("%d passes are noted, that of the bad one: %v; %d failures, want 50, false, 1", len(c.record.passes), noted, len(total.failed))
 	}
 }
 

@@ -17,8 +17,8 @@ var startedByTests = []string{
 	"containerd*", "dockerd", "dagger", "dnsmasq", "engine", "qemu-system-*", "versitygw", "gofakes3",
 }
 
-// listThings returns whatever of the machine a test may leave behind: processes, mounts, control
-// groups, network namespaces, and files in the directory tmp.
+// listThings returns the things that a test may leave behind: processes, mounts, control groups,
+// network namespaces, and files in the directory tmp.
 func listThings(tmp string) map[string]bool {
 	things := map[string]bool{}
 	processes, _ := filepath.Glob("/proc/[0-9]*")
@@ -52,8 +52,8 @@ func listThings(tmp string) map[string]bool {
 	return things
 }
 
-// waitForLeftovers returns what is there now and was not before, sorted. It waits up to limit
-// for everything to go.
+// waitForLeftovers returns the things that are there now and were not before, sorted. It waits up to
+// limit for them to go.
 func waitForLeftovers(before map[string]bool, tmp string, limit time.Duration) []string {
 	for deadline := time.Now().Add(limit); ; time.Sleep(200 * time.Millisecond) {
 		var left []string

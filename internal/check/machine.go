@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// startReference is how long an empty program takes to start and end on the machine whose
-// slowness is 1.
+// startReference is the time in which an empty program starts and ends on a machine of slowness 1.
 const startReference = 1500 * time.Microsecond
 
-// measureSlowness returns how long an empty static Go program takes to start and end, as the
-// median of many, and how many times slower than the reference this is, at least 1. Machines
-// differ by a factor of six in whatever starts processes.
+// measureSlowness returns the median time in which an empty static Go program starts and ends, and its
+// ratio to startReference, at least 1. Machines differ by a factor of six in the cost of starting a
+// process. The program stays in scratch as "empty".
 func measureSlowness(scratch string) (start time.Duration, slowness float64, err error) {
 	source, program := filepath.Join(scratch, "empty.go"), filepath.Join(scratch, "empty")
 	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
@@ -41,7 +40,7 @@ func measureSlowness(scratch string) (start time.Duration, slowness float64, err
 // slownessVar tells tests how slow the machine is; see internal/testenv.
 const slownessVar = "CHECK_SLOWNESS"
 
-// busy is how much longer a test may take because other steps run beside it.
+// busy multiplies the limits of tests because other steps run beside them.
 const busy = 2
 
 // setSlowness passes the machine's slowness to all tests.

@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -126,9 +127,16 @@ type check struct {
 	builder  *builder
 	record   *record
 	packages map[string]*catalogue // by the directory of their module
-	files    map[string][]string   // of the working tree, by folder
+	sources  *sources
 
-	do func(ctx context.Context, s *step) *report // runs a step
+	do func(ctx context.Context, s *step) outcome // runs a step
+}
+
+// An outcome is the report of a step that ended, and how long the step took.
+type outcome struct {
+	step   *step
+	report *report
+	took   time.Duration
 }
 
 func newCheck(budget time.Duration, workers int) *check {
@@ -159,13 +167,12 @@ func (c *check) runAll(ctx context.Context, selected []step) error {
 	if err := c.readTree(); err != nil {
 		return err
 	}
-	tmp := filepath.Join(scratch, "t") // whatever a test forgets is found here
+	tmp := filepath.Join(scratch, "t") // the check finds files here that a test forgets
 	if err := errors.Join(os.Chmod(scratch, 0o755), os.Mkdir(tmp, 0o755), os.Chmod(tmp, os.ModeSticky|0o777), os.Setenv("TMPDIR", tmp)); err != nil {
 		return err
 	}
 	before := listThings(tmp)
 	total, leftOut := c.runSteps(ctx, c.order(selected))
-	total.whole = len(leftOut) == 0 && c.whole
 	const patience = time.Minute
 	left := waitForLeftovers(before, tmp, time.Duration(c.slowness*float64(patience)))
 	for _, thing := range left {
@@ -177,7 +184,7 @@ func (c *check) runAll(ctx context.Context, selected []step) error {
 	if err := c.writePromises(total); err != nil {
 		return err
 	}
-	ok := total.printSummary() && len(left) == 0 && ctx.Err() == nil
+	ok := total.printSummary(c.whole && len(leftOut) == 0) && len(left) == 0 && ctx.Err() == nil
 	fmt.Printf("%.1f minutes; an empty program took %.2f ms when the check began\n", time.Since(c.begin).Minutes(), start.Seconds()*1000)
 	for _, l := range leftOut {
 		fmt.Printf("did not run: %s: %s\n", l.step, l.why)
@@ -202,7 +209,7 @@ func (c *check) writePromises(total *report) error {
 
 // readTree lists the packages and files.
 func (c *check) readTree() error {
-	c.packages, c.files = map[string]*catalogue{}, sources()
+	c.packages, c.sources = map[string]*catalogue{}, listSources()
 	for _, dir := range []string{".", "genkit"} {
 		found, err := listPackages(dir)
 		if err != nil {
@@ -221,10 +228,11 @@ func (c *check) catalogue(s *step) *catalogue {
 	return c.packages[s.module]
 }
 
-// hash returns a hash of the files that decide what a step finds.
-func (c *check) hash(s *step) string {
+// hashStep returns a hash of the files that decide what a step finds, as they were when the check
+// read them first. Only the goroutine of runSteps may call it.
+func (c *check) hashStep(s *step) string {
 	pkgs := c.catalogue(s)
-	return hashFiles(c.files, pkgs.folders(pkgs.match(s, steps), s.uses))
+	return c.sources.hash(pkgs.folders(pkgs.match(s, steps), s.uses))
 }
 
 // order puts the steps of the core first, then those whose files changed since they last passed
@@ -235,7 +243,7 @@ func (c *check) order(selected []step) []step {
 		switch {
 		case s.first:
 			return 0, 0
-		case last.Files == "" || last.Files != c.hash(s):
+		case last.Files == "" || last.Files != c.hashStep(s):
 			return 1, 0
 		default:
 			return 2, last.Time.Unix()
@@ -245,10 +253,7 @@ func (c *check) order(selected []step) []step {
 	slices.SortStableFunc(sorted, func(a, b step) int {
 		kindA, timeA := rank(&a)
 		kindB, timeB := rank(&b)
-		if kindA != kindB {
-			return kindA - kindB
-		}
-		return int(timeA - timeB)
+		return cmp.Or(cmp.Compare(kindA, kindB), cmp.Compare(timeA, timeB))
 	})
 	return sorted
 }
@@ -259,11 +264,15 @@ type leftOut struct{ step, why string }
 // runSteps runs the steps in their order, some beside one another, until the time is used up.
 func (c *check) runSteps(ctx context.Context, ordered []step) (total *report, left []leftOut) {
 	total = newReport(os.Stdout)
-	ended := make(chan *report)
+	ended := make(chan outcome)
 	running := 0
 	wait := func(atMost int) {
 		for ; running > atMost; running-- {
-			total.merge(<-ended)
+			o := <-ended
+			total.merge(o.report)
+			if len(o.report.failed) == 0 && ctx.Err() == nil {
+				c.recordPass(o)
+			}
 		}
 	}
 	for _, s := range ordered {
@@ -271,10 +280,11 @@ func (c *check) runSteps(ctx context.Context, ordered []step) (total *report, le
 		if s.alone {
 			wait(0)
 		}
-		if why := c.refuse(ctx, &s); why != "" {
+		if why := c.refuseStep(ctx, &s); why != "" {
 			left = append(left, leftOut{s.name, why})
 			continue
 		}
+		c.hashStep(&s) // of the files that the step is about to read
 		running++
 		go func() { ended <- c.do(ctx, &s) }()
 		if s.alone {
@@ -285,7 +295,15 @@ func (c *check) runSteps(ctx context.Context, ordered []step) (total *report, le
 	return total, left
 }
 
-// estimate returns how long a step takes: as it did when it last passed here, or as the table says.
+// recordPass notes the pass of a step.
+func (c *check) recordPass(o outcome) {
+	p := pass{Files: c.hashStep(o.step), Time: time.Now(), Seconds: o.took.Seconds(), Slowness: c.slowness}
+	if err := c.record.addPass(o.step.name, p); err != nil {
+		c.printLine("%s: the check could not note its pass: %v", o.step.name, err)
+	}
+}
+
+// estimate returns the time that a step will take, from its last pass here or from the table.
 func (c *check) estimate(s *step) time.Duration {
 	if last, ok := c.record.passes[s.name]; ok && last.Slowness > 0 {
 		return time.Duration(last.Seconds * c.slowness / last.Slowness * float64(time.Second))
@@ -293,9 +311,9 @@ func (c *check) estimate(s *step) time.Duration {
 	return time.Duration(s.minutes * c.slowness * float64(time.Minute))
 }
 
-// refuse returns why a step must not begin: the time is used up, or the step would take it far
-// beyond its limit.
-func (c *check) refuse(ctx context.Context, s *step) string {
+// refuseStep returns a reason not to begin a step: the time is used up, or the step would end long after
+// that. It returns "" if the step may begin.
+func (c *check) refuseStep(ctx context.Context, s *step) string {
 	if ctx.Err() != nil {
 		return "the check was interrupted"
 	}
@@ -313,7 +331,7 @@ func (c *check) refuse(ctx context.Context, s *step) string {
 	return ""
 }
 
-// timeLimit is when a step that hangs is ended.
+// timeLimit returns the time after which go ends a test that hangs.
 func (c *check) timeLimit() time.Duration {
 	if c.budget == 0 {
 		return time.Duration(80 * c.slowness * float64(time.Minute))
@@ -321,8 +339,8 @@ func (c *check) timeLimit() time.Duration {
 	return max(time.Minute, time.Until(c.begin.Add(c.budget*7/5)))
 }
 
-// say prints a line about a step, with the time since the beginning.
-func (c *check) say(format string, args ...any) {
+// printLine prints a line about a step, with the time since the beginning.
+func (c *check) printLine(format string, args ...any) {
 	at := time.Since(c.begin)
 	fmt.Printf("== %dm%02ds %s\n", int(at.Minutes()), int(at.Seconds())%60, strings.TrimSpace(fmt.Sprintf(format, args...)))
 }

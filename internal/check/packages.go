@@ -1,12 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -14,11 +13,12 @@ import (
 // modulePath is the path of the main module.
 const modulePath = "github.com/seed46cd37a8/atoll"
 
-// A catalogue holds the packages of a module that have tests.
+// A catalogue holds the packages of a module.
 type catalogue struct {
 	dir   string              // of the module, "." for the main one
 	deps  map[string][]string // what the tests of a package link, by the package's path from the top of the module
-	names []string            // the packages, sorted
+	names []string            // the packages with tests, sorted
+	all   map[string]bool     // the packages, with tests or without
 }
 
 // listPackages asks go for the packages of the module in dir.
@@ -29,25 +29,27 @@ func listPackages(dir string) (*catalogue, error) {
 	if err != nil {
 		return nil, fmt.Errorf("go list in %s: %w", dir, err)
 	}
-	c := &catalogue{dir: dir, deps: map[string][]string{}}
+	c := &catalogue{dir: dir, deps: map[string][]string{}, all: map[string]bool{}}
+	module := path.Join(modulePath, dir)
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
 		name, ok := strings.CutSuffix(fields[0], ".test") // a test program
+		name = relativePath(module, name)
 		if !ok {
+			c.all[name] = true
 			continue
 		}
-		name = relative(path.Join(modulePath, dir), name)
 		// Packages that are compiled anew for the test program have its name in brackets behind theirs.
 		deps := slices.DeleteFunc(fields[1:], func(dep string) bool { return strings.HasPrefix(dep, "[") })
-		c.deps[name] = append(deps, path.Join(modulePath, dir, name))
+		c.deps[name] = append(deps, path.Join(module, name))
 		c.names = append(c.names, name)
 	}
 	slices.Sort(c.names)
 	return c, nil
 }
 
-// relative returns the path of a package from the top of its module, "." for the top.
-func relative(module, pkg string) string {
+// relativePath returns the path of a package from the top of its module, "." for the top.
+func relativePath(module, pkg string) string {
 	if pkg == module {
 		return "."
 	}
@@ -96,7 +98,7 @@ func (c *catalogue) folders(packages, uses []string) []string {
 	dirs := map[string]bool{}
 	add := func(pkg string) {
 		if pkg == modulePath || strings.HasPrefix(pkg, modulePath+"/") {
-			dirs[relative(modulePath, pkg)] = true
+			dirs[relativePath(modulePath, pkg)] = true
 		}
 	}
 	for _, name := range packages {
@@ -107,27 +109,5 @@ func (c *catalogue) folders(packages, uses []string) []string {
 	for _, name := range uses {
 		add(path.Join(modulePath, name))
 	}
-	folders := make([]string, 0, len(dirs))
-	for dir := range dirs {
-		folders = append(folders, dir)
-	}
-	slices.SortFunc(folders, cmp.Compare[string])
-	return folders
-}
-
-// sources returns the files of the working tree that git would keep, by folder; nil without git.
-func sources() map[string][]string {
-	out, err := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
-	if err != nil {
-		return nil
-	}
-	files := map[string][]string{}
-	for _, name := range strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00") {
-		dir := filepath.Dir(name)
-		files[dir] = append(files[dir], name)
-		if top, _, ok := strings.Cut(dir+"/", "/testdata/"); ok { // files of the tests of that folder
-			files[top] = append(files[top], name)
-		}
-	}
-	return files
+	return slices.Sorted(maps.Keys(dirs))
 }

@@ -81,8 +81,8 @@ func changedFiles(base string) ([]string, error) {
 	return strings.Fields(differ + "\n" + added), err
 }
 
-// quickSteps returns the steps that look at these files: of the packages that they are in first,
-// then of those that import them, those that link least first.
+// quickSteps returns the steps for files that changed: first the packages of these files, then the
+// packages whose tests link those, the smallest first. Other modules have none.
 func (c *check) quickSteps(changed []string) []step {
 	pkgs := c.packages["."]
 	dirs := map[string]bool{}
@@ -92,18 +92,20 @@ func (c *check) quickSteps(changed []string) []step {
 		dirs[dir] = true
 	}
 	var own, importers []string
-	for _, name := range pkgs.names {
-		folders := pkgs.folders([]string{name}, nil)
-		switch {
-		case dirs[name]:
+	for name := range pkgs.all {
+		if dirs[name] {
 			own = append(own, name)
-		case slices.ContainsFunc(folders, func(dir string) bool { return dirs[dir] }):
+		}
+	}
+	slices.Sort(own)
+	for _, name := range pkgs.names {
+		if !dirs[name] && slices.ContainsFunc(pkgs.folders([]string{name}, nil), func(dir string) bool { return dirs[dir] }) {
 			importers = append(importers, name)
 		}
 	}
 	slices.SortStableFunc(importers, func(a, b string) int { return len(pkgs.deps[a]) - len(pkgs.deps[b]) })
 	all := slices.Concat(own, importers)
-	if len(all) == 0 {
+	if len(own) == 0 {
 		return nil
 	}
 	paths := make([]string, len(all))
@@ -111,12 +113,15 @@ func (c *check) quickSteps(changed []string) []step {
 		paths[i] = "./" + name
 	}
 	selected := []step{
-		{name: "gofmt", about: "the files that changed", command: []string{"sh", "-c", `test -z "$(gofmt -l "$@" | tee /dev/stderr)"`, "gofmt", "."}, alone: true},
+		{name: "gofmt", about: "all files", command: []string{"sh", "-c", `test -z "$(gofmt -l . | tee /dev/stderr)"`}, alone: true},
 		{name: "vet", about: "these packages and those that import them", command: append([]string{"go", "vet"}, paths...), alone: true},
-		{name: "staticcheck", about: "the packages that changed", command: append([]string{"go", "tool", "staticcheck"}, paths[:max(1, len(own))]...), alone: true},
+		{name: "staticcheck", about: "the packages that changed", command: append([]string{"go", "tool", "staticcheck"}, paths[:len(own)]...), alone: true},
 	}
 	const usual = 0.3 // minutes, until the record knows better
 	for _, name := range all {
+		if _, tested := pkgs.deps[name]; !tested {
+			continue
+		}
 		selected = append(selected, step{name: "quick " + name, about: "the quick tests", packages: []string{name}, short: true, minutes: usual})
 	}
 	return selected

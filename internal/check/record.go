@@ -1,12 +1,8 @@
 package main
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -41,8 +37,8 @@ func openRecord() *record {
 	return r
 }
 
-// add notes that a step passed, and writes the file.
-func (r *record) add(name string, p pass) error {
+// addPass notes that a step passed, and writes the file.
+func (r *record) addPass(name string, p pass) error {
 	r.passes[name] = p
 	if r.path == "" {
 		return nil
@@ -53,34 +49,4 @@ func (r *record) add(name string, p pass) error {
 	}
 	temporary := r.path + ".new"
 	return errors.Join(os.MkdirAll(filepath.Dir(r.path), 0o755), os.WriteFile(temporary, data, 0o644), os.Rename(temporary, r.path))
-}
-
-// hashFiles returns a hash of the files in these folders, and of those that decide about all steps;
-// "" without git.
-func hashFiles(files map[string][]string, folders []string) string {
-	if files == nil {
-		return ""
-	}
-	hash := sha256.New()
-	add := func(name string) {
-		_, _ = io.WriteString(hash, name+"\x00") // a hash never fails
-		f, err := os.Open(name)
-		if errors.Is(err, fs.ErrNotExist) {
-			return // git knows it still
-		}
-		if err == nil {
-			_, _ = io.Copy(hash, f)
-			f.Close()
-		}
-		_, _ = io.WriteString(hash, "\x00")
-	}
-	for _, name := range []string{"go.mod", "go.sum"} {
-		add(name)
-	}
-	for _, dir := range append([]string{"internal/check", "scripts"}, folders...) {
-		for _, name := range files[dir] {
-			add(name)
-		}
-	}
-	return hex.EncodeToString(hash.Sum(nil))
 }

@@ -46,9 +46,8 @@ type report struct {
 	passed  int
 	skipped int
 
-	promises map[string][]string // of the conformance suite: the places that kept each, sorted
+	promises map[string][]string // the tests that kept each promise of the conformance suite
 	promise  map[string]string   // by package and test, until it has ended
-	whole    bool                // every step ran, so that a promise that nobody kept is worth a line
 
 	cpu   bool             // measure CPU time, too: nothing else runs on the machine
 	begun map[string]usage // by package and test
@@ -108,15 +107,15 @@ func (r *report) add(e event) {
 	}
 }
 
-// A timed is how long a package, a test or a group of tests took.
+// A timed is the time of a package, a test or a group of tests.
 type timed struct {
 	name         string
 	pkg          bool    // it is a whole package
 	seconds, cpu float64 // of wall time, and of all CPUs together
 }
 
-// time notes how long a package, or a test of the top two levels, took.
-func (r *report) time(e event) {
+// noteTime notes the time of a package, or of a test of the top two levels.
+func (r *report) noteTime(e event) {
 	if strings.Count(e.Test, "/") > 1 {
 		return
 	}
@@ -130,7 +129,7 @@ func (r *report) time(e event) {
 }
 
 func (r *report) endTest(e event, output []string) {
-	r.time(e)
+	r.noteTime(e)
 	r.endPromise(e)
 	switch e.Action {
 	case "pass":
@@ -150,7 +149,7 @@ func (r *report) endTest(e event, output []string) {
 }
 
 func (r *report) endPackage(e event) {
-	r.time(e)
+	r.noteTime(e)
 	word := map[string]string{"pass": "ok", "fail": "FAIL", "skip": "--"}[e.Action]
 	fmt.Fprintf(&r.w, "%-4s %7.1fs  %s\n", word, e.Elapsed, e.Package)
 	if e.Action != "fail" {
@@ -202,7 +201,7 @@ func reasonOf(output []string) string {
 	return "it gave no reason"
 }
 
-// printSkips says for each reason how many tests of which packages it skipped.
+// printSkips prints each reason with the number of tests that it skipped, and their packages.
 func (r *report) printSkips() {
 	if len(r.reasons) > 0 {
 		fmt.Fprintln(&r.w, "\nskipped:")
@@ -239,11 +238,11 @@ func said(output []string) []string {
 	return lines[max(0, len(lines)-mostSaid):]
 }
 
-// mostSaid is how many of its lines a failure is shown with once more.
+// mostSaid is the number of lines that printFailed repeats of a failure.
 const mostSaid = 3
 
-// printFailed names the failed tests of a package again, each with its last lines; of all packages if
-// pkg is empty. A reader who has only a part of the output finds this next to the package or at the end.
+// printFailed names the failed tests of a package again, each with its last lines, or those of all packages if
+// pkg is empty. The end of the output alone must be enough to see a failure.
 func (r *report) printFailed(pkg string) {
 	for _, f := range r.failed {
 		if pkg == "" || pkg == f.pkg {
@@ -259,7 +258,7 @@ func (f failure) print(w io.Writer) {
 	}
 }
 
-// addFailure notes that a command failed, which is no test.
+// addFailure notes that a command failed.
 func (r *report) addFailure(what string, err error) {
 	r.failed = append(r.failed, failure{pkg: what, test: itself, said: []string{fmt.Sprint(err)}})
 }
@@ -314,9 +313,9 @@ func (r *report) writePromises(w io.Writer) error {
 	return nil
 }
 
-// printPromises prints how many promises of the conformance suite were kept and, when every step ran,
+// printPromises prints how many promises of the conformance suite were kept and, if the whole check ran,
 // the names of those that no test kept.
-func (r *report) printPromises() {
+func (r *report) printPromises(whole bool) {
 	if len(r.promises) == 0 {
 		return
 	}
@@ -327,7 +326,7 @@ func (r *report) printPromises() {
 		}
 	}
 	fmt.Fprintf(&r.w, "\n%d of %d promises of the conformance suite were kept somewhere\n", len(r.promises)-len(nowhere), len(r.promises))
-	if !r.whole {
+	if !whole {
 		return
 	}
 	for _, name := range nowhere {
@@ -335,10 +334,10 @@ func (r *report) printPromises() {
 	}
 }
 
-// slowest is how many packages, and how many tests and groups, the summary names.
+// slowest is the number of packages, and of tests and groups, that the summary names.
 const slowest = 10
 
-// printSlowest says which packages took longest, and which tests and groups.
+// printSlowest prints the packages that took longest, and the tests and groups that did.
 func (r *report) printSlowest() {
 	slices.SortStableFunc(r.took, func(a, b timed) int { return cmp.Compare(b.seconds, a.seconds) })
 	for _, pkg := range []bool{true, false} {
@@ -365,19 +364,18 @@ func (r *report) printTimes() {
 	}
 }
 
-// printSummary prints the end of the report and reports whether all is well: at least one test
-// passed, and none failed.
-func (r *report) printSummary() bool {
+// printSummary prints the end of the report and reports whether at least one test passed and none failed.
+func (r *report) printSummary(whole bool) bool {
 	r.printSkips()
 	r.printSlowest()
-	r.printPromises()
+	r.printPromises(whole)
 	r.printFailed("")
 	fmt.Fprintf(&r.w, "\n%d passed, %d failed, %d skipped\n", r.passed, len(r.failed), r.skipped)
 	err := r.flush()
 	return err == nil && r.passed > 0 && len(r.failed) == 0
 }
 
-// A usage is how much CPU time the machine had used by then, on all its CPUs together.
+// A usage is the CPU time that the machine had used at a moment, on all its CPUs together.
 type usage struct {
 	at  time.Time
 	cpu time.Duration

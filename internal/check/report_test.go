@@ -72,7 +72,7 @@ func TestReport(t *testing.T) {
 			if err := r.read(strings.NewReader(strings.TrimPrefix(test.in, "\n"))); err != nil {
 				t.Fatal(err)
 			}
-			if ok := r.printSummary(); ok != test.ok {
+			if ok := r.printSummary(false); ok != test.ok {
 				t.Errorf("printSummary: got %v, want %v", ok, test.ok)
 			}
 			rest := out.String()
@@ -103,8 +103,7 @@ func TestPromises(t *testing.T) {
 		t.Fatal(err)
 	}
 	total.merge(r)
-	total.whole = true
-	total.printSummary()
+	total.printSummary(true)
 	if want := "1 of 2 promises of the conformance suite were kept somewhere\n  nowhere: exec/two\n"; !strings.Contains(out.String(), want) {
 		t.Errorf("no %q in\n%s", want, out.String())
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -10,10 +11,10 @@ import (
 	"time"
 )
 
-// runStep builds what the step needs, runs it, and notes that it passed.
-func (c *check) runStep(ctx context.Context, s *step) *report {
+// runStep builds the parts that the step needs, and runs it.
+func (c *check) runStep(ctx context.Context, s *step) outcome {
 	c.builder.build(ctx, s.builds)
-	c.say("%s: %s", s.name, s.about)
+	c.printLine("%s: %s", s.name, s.about)
 	begin := time.Now()
 	r := newReport(os.Stdout)
 	r.cpu = c.times
@@ -26,19 +27,20 @@ func (c *check) runStep(ctx context.Context, s *step) *report {
 	if len(r.failed) > 0 {
 		word = "FAILED"
 	}
-	c.say("%s %s after %.0f s", s.name, word, took.Seconds())
-	if len(r.failed) == 0 && ctx.Err() == nil {
-		p := pass{Files: c.hash(s), Time: time.Now(), Seconds: took.Seconds(), Slowness: c.slowness}
-		if err := c.record.add(s.name, p); err != nil {
-			c.say("%s: its pass was not noted: %v", s.name, err)
-		}
-	}
-	return r
+	c.printLine("%s %s after %.0f s", s.name, word, took.Seconds())
+	return outcome{s, r, took}
+}
+
+// command returns a command that gets a minute to tidy up when ctx ends.
+func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGINT) }, time.Minute
+	return cmd
 }
 
 // runCommand runs the command of a step and shows its output. A step alone shows it as it comes.
 func runCommand(ctx context.Context, s *step, r *report) {
-	cmd := exec.CommandContext(ctx, s.command[0], s.command[1:]...)
+	cmd := command(ctx, s.command[0], s.command[1:]...)
 	var output bytes.Buffer
 	cmd.Stdout = &output
 	if s.alone {
@@ -62,9 +64,9 @@ func (c *check) runTests(ctx context.Context, s *step, r *report) {
 	case c.times:
 		args = append(args, "-p", "1", "-count", "1")
 	case s.short:
-		args = append(args, "-p", "2") // what go remembers of the last run is good enough
+		args = append(args, "-p", "2") // go may answer from its cache
 	default:
-		args = append(args, "-p", "2", "-count", "1") // it knows nothing of engines and servers
+		args = append(args, "-p", "2", "-count", "1") // the cache knows nothing of engines and servers
 	}
 	if s.race {
 		args = append(args, "-race")
@@ -81,14 +83,12 @@ func (c *check) runTests(ctx context.Context, s *step, r *report) {
 	for _, name := range pkgs.match(s, steps) {
 		args = append(args, "./"+name)
 	}
-	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd := command(ctx, "go", args...)
 	cmd.Dir = pkgs.dir
 	cmd.Env = os.Environ()
 	if s.race {
 		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
 	}
-	// The tests have a minute to tidy up.
-	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGINT) }, time.Minute
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -100,7 +100,7 @@ func (c *check) runTests(ctx context.Context, s *step, r *report) {
 	}
 	readErr := r.read(out)
 	if err := cmd.Wait(); readErr != nil || err != nil && len(r.failed) == 0 {
-		r.addFailure("go test", err)
+		r.addFailure("go test", errors.Join(readErr, err))
 	}
 	if r.passed == 0 && len(r.failed) == 0 && r.skipped == 0 {
 		r.addFailure("go test", errNoTest)

@@ -16,10 +16,10 @@ import (
 // A debian is a package of Debian that tests need.
 type debian struct {
 	name  string
-	there func() bool // whether what it brings is on the machine
+	there func() bool // reports whether the machine has its programs
 }
 
-// debians are the packages that the check installs, as root, where their parts are missing.
+// debians are the packages that the check installs as root if the machine lacks their programs.
 var debians = []debian{
 	{"busybox-static", func() bool { return staticProgram("/bin/busybox") || staticProgram("/usr/bin/busybox") }},
 	{"containernetworking-plugins", func() bool { return exists("/usr/lib/cni/bridge") }},
@@ -65,8 +65,8 @@ var compilesC = sync.OnceValue(func() bool {
 	return cmd.Run() == nil
 })
 
-// installPackages has apt install the packages that are missing. An ordinary user is told which
-// they are; the tests that need them skip themselves.
+// installPackages installs the missing packages with apt. For an ordinary user it prints their names;
+// the tests that need them skip themselves.
 func installPackages(ctx context.Context) error {
 	var missing []string
 	for _, d := range debians {
@@ -99,11 +99,10 @@ func runQuietly(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// A builder runs the scripts that build what tests need, each at most once. What they build stays in
-// the user's cache directory, by the hash of what it is built from.
+// A builder runs the scripts that build programs and images for tests, each at most once. The results
+// stay in the user's cache directory, by a hash of their sources.
 type builder struct {
-	mu    sync.Mutex
-	built map[string]*sync.Once
+	built sync.Map // of *sync.Once, by the name of the script
 }
 
 // rootBuilds need root.
@@ -116,17 +115,8 @@ func (b *builder) build(ctx context.Context, names []string) {
 		if os.Geteuid() != 0 && slices.Contains(rootBuilds, name) {
 			continue
 		}
-		b.mu.Lock()
-		if b.built == nil {
-			b.built = map[string]*sync.Once{}
-		}
-		once := b.built[name]
-		if once == nil {
-			once = new(sync.Once)
-			b.built[name] = once
-		}
-		b.mu.Unlock()
-		once.Do(func() {
+		once, _ := b.built.LoadOrStore(name, new(sync.Once))
+		once.(*sync.Once).Do(func() {
 			if err := runScript(ctx, name); err != nil {
 				fmt.Println(err)
 			}
@@ -134,7 +124,7 @@ func (b *builder) build(ctx context.Context, names []string) {
 	}
 }
 
-// runScript runs scripts/name, three times at most: what it downloads may fail by chance.
+// runScript runs scripts/name, three times at most, because a download may fail.
 func runScript(ctx context.Context, name string) error {
 	begin := time.Now()
 	err := runQuietly(ctx, "./scripts/"+name)

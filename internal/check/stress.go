@@ -69,9 +69,9 @@ func runStress(ctx context.Context, args []string) error {
 		if err != nil {
 			failed++
 			word = "FAILED"
-			_, _ = os.Stdout.Write(tail(out, 200))
+			_, _ = os.Stdout.Write(lastLines(out, 200))
 		} else if !bytes.Contains(out, []byte("--- PASS: ")) {
-			_, _ = os.Stdout.Write(tail(out, 20))
+			_, _ = os.Stdout.Write(lastLines(out, 20))
 			return fmt.Errorf("the tests of %s that match %q skip themselves", *pkg, *run)
 		}
 		fmt.Printf("%3d  %-6s %7.1fs\n", i+1, word, time.Since(begin).Seconds())
@@ -83,8 +83,8 @@ func runStress(ctx context.Context, args []string) error {
 	return ctx.Err()
 }
 
-// keepBusy has that many threads compute, and one more start a program again and again, until the
-// function that it returns is called.
+// keepBusy lets that many threads compute, and one more start a program again and again, until the caller
+// calls stop.
 func keepBusy(threads int, program string) (stop func()) {
 	runtime.GOMAXPROCS(threads + 2)
 	done := make(chan struct{})
@@ -118,8 +118,8 @@ func keepBusy(threads int, program string) (stop func()) {
 	}
 }
 
-// tail returns the last n lines of a text.
-func tail(text []byte, n int) []byte {
+// lastLines returns the last n lines of a text.
+func lastLines(text []byte, n int) []byte {
 	lines := bytes.SplitAfter(text, []byte("\n"))
 	return bytes.Join(lines[max(0, len(lines)-n):], nil)
 }

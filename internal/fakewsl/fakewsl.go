@@ -265,7 +265,7 @@ func (w *wsl) runs(i int) bool {
 	return err == nil && d.PID > 0 && strings.HasSuffix(string(text), "\x00"+initVerb+"\x00"+d.Root()+"\x00")
 }
 
-// endTime is how long the kernel may take to end all processes of a distribution.
+// endTime is the time in which the kernel must end all processes of a distribution.
 var endTime = testenv.Scale(30 * time.Second)
 
 func (w *wsl) terminate(i int) error {

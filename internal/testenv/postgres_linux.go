@@ -107,7 +107,7 @@ func (s *PostgresServer) command(name string, args ...string) *exec.Cmd {
 
 // start starts the server and waits until it answers.
 func (s *PostgresServer) start() error {
-	long := Scale(4 * time.Minute) // it may have to put right what a kill has left
+	long := Scale(4 * time.Minute) // it may have to recover from a kill
 	var err error
 	for deadline := time.Now().Add(long); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if err = s.tryStart(time.Until(deadline)); err == nil {

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// slowVar holds by which factor this machine is slower than the one for which the time
-// limits of the tests were written: a decimal number, at least 1. Unset, it is 1. `make test`
-// measures it.
+// slowVar names the variable with the factor by which this machine is slower than the one that the limits of
+// the tests were written for: a decimal number, at least 1. `make test` measures it. Unset, it is 1.
 const slowVar = "CHECK_SLOWNESS"
 
 // slowness reads slowVar once.
@@ -26,7 +25,7 @@ var slowness = sync.OnceValue(func() float64 {
 	return factor
 })
 
-// parseSlowness returns the factor that text says.
+// parseSlowness returns the factor in text.
 func parseSlowness(text string) (float64, error) {
 	factor, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(factor >= 1) || factor > maxSlowness { // NaN is not at least 1

@@ -27,7 +27,7 @@ func TestParseSlowness(t *testing.T) {
 	}
 }
 
-// scaledVar has this program print what Scale makes of a second.
+// scaledVar makes this program print the result of Scale for a second.
 const scaledVar = "ATOLL_TEST_SCALED"
 
 // TestScale starts this program anew, since a program reads the factor once.

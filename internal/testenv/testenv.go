@@ -3,7 +3,7 @@
 //
 // There are two sorts of part. What can be installed is missing by mistake: the
 // test is skipped on a developer's machine, and fails where CI=true, since
-// make test installs it. What the kernel or the caller's privileges do not
+// make test installs it. A part that the kernel or the caller's privileges do not
 // give is a fact of the machine: the test is skipped everywhere. Either way the
 // reason is printed, and make test lists it.
 //

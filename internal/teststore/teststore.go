@@ -27,7 +27,7 @@ type Store interface {
 	store.Conversations
 }
 
-// Lease is how long a program that was killed counts as one that runs, in PostgreSQL.
+// Lease is the time after which PostgreSQL stores take a killed program for ended.
 var Lease = max(10*time.Second, testenv.Scale(5*time.Second))
 
 // ShortLease is Lease for programs that are killed at once. A busy machine may keep a program

@@ -16,8 +16,8 @@ import (
 )
 
 // Sandboxes that were running before anybody asked for them keep the promises of
-// those that are made. What differs from mock's, with which package pool is tested: they
-// outlive the program, can be paused, and can be gone on from.
+// those that are made. They differ from those of mock, over which
+// package pool runs the suite: they outlive the program, and one can pause and snapshot them.
 func TestPool(t *testing.T) {
 	need(t)
 	files := map[atoll.Provider]string{}

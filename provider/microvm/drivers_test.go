@@ -22,9 +22,8 @@ import (
 // On Firecracker sandboxes have neither volumes nor a network, and their work directory is
 // on a disk of their own. Firecracker is a fake here, whose machines are QEMU's.
 //
-// Unless all is asked for, only those groups are run that depend on the driver: how a machine
-// is killed and paused, what it can do, and how its ports are reached. All took 930 s on two
-// CPUs with other work to do, where machines are emulated.
+// Without CHECK_ALL=1 the test runs only the groups that depend on the driver: the death, the pauses, the
+// capabilities and the ports of a machine. All groups took 930 s on two busy CPUs with emulated machines.
 func TestFirecracker(t *testing.T) {
 	need(t)
 	m := maker(onFirecracker)
@@ -35,11 +34,10 @@ func TestFirecracker(t *testing.T) {
 	providertest.Run(t, m.open, m.options(besides...)...)
 }
 
-// With vz nothing is shared read-only. vfkit is a fake here, whose machines are QEMU's. Unless
-// all is asked for, only those groups are run that depend on the driver: shares, networks,
-// pauses, ports, and what it can do. All groups took 360 s where machines are emulated.
+// With vz nothing is shared read-only. vfkit is a fake here, whose machines are QEMU's. In `make test`, QEMU
+// and Firecracker stand for the drivers.
 func TestVZ(t *testing.T) {
-	if !testenv.All() { // QEMU and Firecracker stand for the drivers
+	if !testenv.All() {
 		t.Skip("CHECK_ALL=1 runs it: machines take long")
 	}
 	need(t)

@@ -24,9 +24,9 @@ import (
 	"github.com/seed46cd37a8/atoll/vm/qemu"
 )
 
-// Machines take seconds to start where they are emulated, so that all is kept only when all
-// is asked for. gVisor's run keeps all that keepers promise, and Docker's all that the guest
-// does: what is left is what a machine is, how it starts, and how it dies.
+// An emulated machine takes seconds to start, so only CHECK_ALL=1 runs the whole suite. gVisor's run keeps
+// the promises of keepers, and Docker's those of the guest. This one keeps those of a machine: its start, its
+// capabilities and its death.
 func TestConformance(t *testing.T) {
 	need(t)
 	besides := leftOut(t)
@@ -36,7 +36,7 @@ func TestConformance(t *testing.T) {
 	providertest.Run(t, maker(fresh).open, maker(fresh).options(besides...)...)
 }
 
-// rest is what is said of the groups that are left out.
+// rest gives the reason for the groups that a test leaves out.
 var rest = providertest.Rest("CHECK_ALL=1 runs it: machines take long")
 
 // A maker returns options for a provider over directories of its own.
@@ -57,11 +57,8 @@ func (fresh maker) options(besides ...providertest.Option) []providertest.Option
 	}...)
 }
 
-// slow lists promises that take many seconds where machines are emulated, of the groups that
-// are run unless all is asked for, and how many they took on two CPUs with other work to do.
-// They are kept by what is the same for all providers
-// that have keepers, which is tested with those, or by the guest, with Docker's; or they have
-// many machines boot. What is particular to machines is not in it.
+// slow lists promises that take many seconds with emulated machines, with their seconds on two busy CPUs. Code that
+// gVisor or Docker shares keeps them, or they start many machines. Promises of machines alone are not in it.
 //
 //go:embed testdata/slow.txt
 var slow string

@@ -29,15 +29,14 @@ func (p inProject) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	return p.ProviderLayer.Create(ctx, spec)
 }
 
-// measured are the groups of which the promises about the wire are run where machines are
-// emulated, but for those in slow: a machine is between a caller and the engine. The other
-// groups have a sandbox made for almost every promise, which takes 10 to 60 s there instead
-// of a third of one; what they look at is the same code as in provider/docker, which the
-// whole suite is run on.
+// measured are the groups whose promises about the wire the test runs with emulated machines, except those
+// in slow: a machine is between a caller and the engine. The other groups make a sandbox for almost every
+// promise, which takes 10 to 60 s with an emulated machine instead of a third of a second. They check code of
+// provider/docker, which runs the whole suite.
 var measured = []string{"exec", "output", "time", "tree", "tty", "files", "sub", "dial"}
 
-// slow lists promises about the wire that take many seconds where machines are emulated, and
-// how many they took on two CPUs with other work to do.
+// slow lists promises about the wire that take many seconds with emulated machines, with their seconds on two
+// busy CPUs.
 //
 //go:embed testdata/slow.txt
 var slow string
