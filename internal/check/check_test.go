@@ -302,3 +302,39 @@ func TestLeftovers(t *testing.T) {
 		t.Errorf("left is %v after the file went", left)
 	}
 }
+
+func TestPrintLeftOut(t *testing.T) {
+	var out strings.Builder
+	printLeftOut(&out, []leftOut{{"a", "late"}, {"b", "long"}, {"c", "late"}})
+	if got, want := out.String(), "did not run: a, c: late\ndid not run: b: long\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The packages of changed files come first, with tests or without, and then those that link them.
+func TestQuickSteps(t *testing.T) {
+	c := newCheck(0, 1)
+	of := func(names ...string) (deps []string) {
+		for _, name := range names {
+			deps = append(deps, modulePath+"/"+name)
+		}
+		return deps
+	}
+	c.packages = map[string]*catalogue{".": {dir: ".", all: map[string]bool{"a": true, "bare": true, "b": true, "engine": true, "other": true},
+		names: []string{"a", "b", "engine", "other"},
+		deps:  map[string][]string{"a": of("a"), "b": of("a", "b"), "engine": of("a", "engine", "vm/qemu"), "other": of("other")}}}
+	selected, engines := c.quickSteps([]string{"a/a.go", "a/testdata/x", "bare/b.go", "README.md", "genkit/g.go"})
+	var names []string
+	for _, s := range selected {
+		names = append(names, s.name)
+	}
+	if got, want := strings.Join(names, ", "), "gofmt, vet, staticcheck, quick a, quick b"; got != want {
+		t.Errorf("steps %s, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(selected[2].command[3:]), "[./bare ./a]"; got != want {
+		t.Errorf("staticcheck looks at %s, want %s", got, want)
+	}
+	if len(engines) != 1 || engines[0].step != "engine" {
+		t.Errorf("engines are %v", engines)
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -186,9 +187,7 @@ func (c *check) runAll(ctx context.Context, selected []step) error {
 	}
 	ok := total.printSummary(c.whole && len(leftOut) == 0) && len(left) == 0 && ctx.Err() == nil
 	fmt.Printf("%.1f minutes; an empty program took %.2f ms when the check began\n", time.Since(c.begin).Minutes(), start.Seconds()*1000)
-	for _, l := range leftOut {
-		fmt.Printf("did not run: %s: %s\n", l.step, l.why)
-	}
+	printLeftOut(os.Stdout, leftOut)
 	if !ok {
 		return errFailed
 	}
@@ -260,6 +259,21 @@ func (c *check) order(selected []step) []step {
 
 // A leftOut is a step that did not run, and why.
 type leftOut struct{ step, why string }
+
+// printLeftOut names the steps that did not run, those with the same reason in one line.
+func printLeftOut(w io.Writer, all []leftOut) {
+	names := map[string][]string{}
+	var reasons []string
+	for _, l := range all {
+		if names[l.why] == nil {
+			reasons = append(reasons, l.why)
+		}
+		names[l.why] = append(names[l.why], l.step)
+	}
+	for _, why := range reasons {
+		fmt.Fprintf(w, "did not run: %s: %s\n", strings.Join(names[why], ", "), why)
+	}
+}
 
 // runSteps runs the steps in their order, some beside one another, until the time is used up.
 func (c *check) runSteps(ctx context.Context, ordered []step) (total *report, left []leftOut) {
@@ -336,7 +350,8 @@ func (c *check) timeLimit() time.Duration {
 	if c.budget == 0 {
 		return time.Duration(80 * c.slowness * float64(time.Minute))
 	}
-	return max(time.Minute, time.Until(c.begin.Add(c.budget*7/5)))
+	const least = 10 * time.Minute // no test is cut short because it began late
+	return max(least, time.Until(c.begin.Add(c.budget*7/5)))
 }
 
 // printLine prints a line about a step, with the time since the beginning.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -39,7 +40,7 @@ func runQuick(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	selected := c.quickSteps(changed)
+	selected, engines := c.quickSteps(changed)
 	if len(selected) == 0 {
 		fmt.Println("no Go package changed")
 		return nil
@@ -47,9 +48,7 @@ func runQuick(ctx context.Context, args []string) error {
 	total, leftOut := c.runSteps(ctx, selected)
 	total.printFailed("")
 	fmt.Fprintf(&total.w, "\n%d passed, %d failed, %d skipped in %.0f s\n", total.passed, len(total.failed), total.skipped, time.Since(c.begin).Seconds())
-	for _, l := range leftOut {
-		fmt.Fprintf(&total.w, "did not run: %s: %s\n", l.step, l.why)
-	}
+	printLeftOut(&total.w, append(leftOut, engines...))
 	if err := errors.Join(total.flush(), ctx.Err()); err != nil {
 		return err
 	}
@@ -82,8 +81,9 @@ func changedFiles(base string) ([]string, error) {
 }
 
 // quickSteps returns the steps for files that changed: first the packages of these files, then the
-// packages whose tests link those, the smallest first. Other modules have none.
-func (c *check) quickSteps(changed []string) []step {
+// packages whose tests link those, the smallest first. It leaves out tests that start engines, which take
+// minutes. Other modules have no steps.
+func (c *check) quickSteps(changed []string) (selected []step, engines []leftOut) {
 	pkgs := c.packages["."]
 	dirs := map[string]bool{}
 	for _, name := range changed {
@@ -97,22 +97,23 @@ func (c *check) quickSteps(changed []string) []step {
 			own = append(own, name)
 		}
 	}
-	slices.Sort(own)
 	for _, name := range pkgs.names {
 		if !dirs[name] && slices.ContainsFunc(pkgs.folders([]string{name}, nil), func(dir string) bool { return dirs[dir] }) {
 			importers = append(importers, name)
 		}
 	}
-	slices.SortStableFunc(importers, func(a, b string) int { return len(pkgs.deps[a]) - len(pkgs.deps[b]) })
+	bySize := func(a, b string) int { return cmp.Or(cmp.Compare(len(pkgs.deps[a]), len(pkgs.deps[b])), cmp.Compare(a, b)) }
+	slices.SortFunc(own, bySize)
+	slices.SortFunc(importers, bySize)
 	all := slices.Concat(own, importers)
 	if len(own) == 0 {
-		return nil
+		return nil, nil
 	}
 	paths := make([]string, len(all))
 	for i, name := range all {
 		paths[i] = "./" + name
 	}
-	selected := []step{
+	selected = []step{
 		{name: "gofmt", about: "all files", command: []string{"sh", "-c", `test -z "$(gofmt -l . | tee /dev/stderr)"`}, alone: true},
 		{name: "vet", about: "these packages and those that import them", command: append([]string{"go", "vet"}, paths...), alone: true},
 		{name: "staticcheck", about: "the packages that changed", command: append([]string{"go", "tool", "staticcheck"}, paths[:len(own)]...), alone: true},
@@ -122,7 +123,11 @@ func (c *check) quickSteps(changed []string) []step {
 		if _, tested := pkgs.deps[name]; !tested {
 			continue
 		}
+		if pkgs.links(name, startEngines) {
+			engines = append(engines, leftOut{name, "its tests start engines: make test runs them"})
+			continue
+		}
 		selected = append(selected, step{name: "quick " + name, about: "the quick tests", packages: []string{name}, short: true, minutes: usual})
 	}
-	return selected
+	return selected, engines
 }

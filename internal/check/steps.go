@@ -24,6 +24,9 @@ type step struct {
 	all     bool     // only `make test-all` runs the step
 }
 
+// startEngines are parts of the paths of packages by which tests start engines, clusters or machines.
+var startEngines = []string{"gvisor.dev/", "internal/testengine", "internal/testcluster", "vm/qemu"}
+
 // programs are the packages of the programs that tests of providers build and start.
 var programs = []string{"cmd/atoll", "cmd/atoll-guest"}
 
@@ -57,7 +60,7 @@ var steps = []step{
 	{name: "vmdocker", about: "virtual machines with a Docker Engine", packages: []string{"provider/vmdocker"}, minutes: 6.7, builds: []string{"debian", "bundle"}, uses: programs},
 	{name: "genkit", about: "the module for Genkit", module: "genkit", packages: []string{"..."}, minutes: 0.2},
 	{name: "coverage", about: "the packages that promise to be covered are", command: []string{"./scripts/cover"}, minutes: 1},
-	{name: "race", about: "the race detector, on packages that start no engine", race: true, packages: []string{"..."}, without: []string{"gvisor.dev/", "internal/testengine", "internal/testcluster", "vm/qemu"}, minutes: 14},
+	{name: "race", about: "the race detector, on packages that start no engine", race: true, packages: []string{"..."}, without: startEngines, minutes: 14},
 	{name: "race-genkit", about: "the race detector, on the module for Genkit", race: true, module: "genkit", packages: []string{"..."}, minutes: 0.5},
 	{name: "race-engines", about: "the race detector, on packages that start engines", race: true, packages: []string{"compute/dagger", "image/bundle", "provider/docker", "provider/kubernetes", "provider/microvm", "provider/vmdocker", "vm/..."}, without: []string{"gvisor.dev/"}, minutes: 15, all: true},
 }
