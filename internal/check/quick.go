@@ -102,7 +102,9 @@ func (c *check) quickSteps(changed []string) (selected []step, engines []leftOut
 			importers = append(importers, name)
 		}
 	}
-	bySize := func(a, b string) int { return cmp.Or(cmp.Compare(len(pkgs.deps[a]), len(pkgs.deps[b])), cmp.Compare(a, b)) }
+	bySize := func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(pkgs.deps[a]), len(pkgs.deps[b])), cmp.Compare(a, b))
+	}
 	slices.SortFunc(own, bySize)
 	slices.SortFunc(importers, bySize)
 	all := slices.Concat(own, importers)
@@ -124,7 +126,7 @@ func (c *check) quickSteps(changed []string) (selected []step, engines []leftOut
 			continue
 		}
 		if pkgs.links(name, startEngines) {
-			engines = append(engines, leftOut{name, "its tests start engines: make test runs them"})
+			engines = append(engines, leftOut{name, "start engines in their tests, which make test runs"})
 			continue
 		}
 		selected = append(selected, step{name: "quick " + name, about: "the quick tests", packages: []string{name}, short: true, minutes: usual})
