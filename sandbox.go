@@ -226,7 +226,18 @@ type Attachment struct {
 	// Gap, when not nil, is told before anything is written to the stream's
 	// writer that bytes [from, to) were dropped.
 	Gap func(s Stream, from, to int64)
+	// Name identifies the caller over several connections; it has at most 64 bytes and may be
+	// empty. An attachment takes the place of an earlier one of the same name: what the process
+	// holds back for the earlier one it holds for the new one, and the earlier one, if it has not
+	// ended, returns ErrConflict.
+	Name string
 }
+
+// ExecAttachment is the Name of the attachment that Exec makes of a Command's Stdout and Stderr.
+const ExecAttachment = "exec"
+
+// MaxAttachmentName is the length in bytes of the longest Attachment.Name.
+const MaxAttachmentName = 64
 
 // ProcessStatus is what is known of a process. It is pure data.
 type ProcessStatus struct {

@@ -80,8 +80,9 @@
 // plain requests, which are answered; on the socket they are for browsers.
 //
 // When the connection breaks, the process lives on, and holds what may not have arrived for
-// ten seconds: whoever attaches from there, at any server that reaches the sandbox, misses
-// nothing. [Client] does that with ClientOptions.Patience. A server that closes says so in
+// ten seconds: a client that attaches from there, at any server that reaches the sandbox, misses
+// nothing. An attachment should have a "name" of its own, so that the server knows which of
+// several has come back; that of an exec is "exec". [Client] does all that with ClientOptions.Patience. A server that closes says so in
 // its errors: "closing" is "undone" where nothing was done of what was asked, and "detached"
 // where what was begun goes on. A client that closes the WebSocket properly will not come
 // again, and nothing is held for it.

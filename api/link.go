@@ -53,6 +53,7 @@ type message struct {
 	Joint    bool           `json:"joint,omitempty"`     // exec, attach: stderr comes on stdout's channel, in order
 	From     *offsets       `json:"from,omitempty"`      // attach
 	NoFollow bool           `json:"no_follow,omitempty"` // attach
+	Name     string         `json:"name,omitempty"`      // attach: the Attachment's
 
 	ID     string       `json:"id,omitempty"`     // started: the process's
 	Stream atoll.Stream `json:"stream,omitempty"` // window, close, gap

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"net/http"
@@ -425,7 +426,7 @@ func (h *Handler) serveAttach(w http.ResponseWriter, r *http.Request) error {
 		if first.Type != msgAttach {
 			return violation("the first message must be %q", msgAttach)
 		}
-		a := &atoll.Attachment{NoFollow: first.NoFollow, Gap: s.gap}
+		a := &atoll.Attachment{Name: first.Name, NoFollow: first.NoFollow, Gap: s.gap}
 		if first.From != nil {
 			a.StdoutFrom, a.StderrFrom = first.From.Stdout, first.From.Stderr
 		}
@@ -472,7 +473,7 @@ func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
 
 // attachOnce is Attach over one link.
 func (p *process) attachOnce(ctx context.Context, a *atoll.Attachment) error {
-	first := message{Type: msgAttach, Stdin: a.Stdin != nil, NoFollow: a.NoFollow}
+	first := message{Type: msgAttach, Name: a.Name, Stdin: a.Stdin != nil, NoFollow: a.NoFollow}
 	if a.StdoutFrom != 0 || a.StderrFrom != 0 {
 		first.From = &offsets{a.StdoutFrom, a.StderrFrom}
 	}
@@ -507,6 +508,9 @@ func (p *process) carried(ctx context.Context, run *running) error {
 // attachAgain is Attach over one link after the other.
 func (p *process) attachAgain(ctx context.Context, a *atoll.Attachment) error {
 	from := *a
+	if from.Name == "" {
+		from.Name = rand.Text()
+	}
 	t := newThread(p, a.Stdin, a.Stdout, a.Stderr)
 	t.attached = &from
 	if t.in != nil {

@@ -277,9 +277,25 @@ func TestAttachOverManyServers(t *testing.T) {
 	reading.Wait()
 	_, one, _ := bytes.Cut(whole.b.Bytes(), []byte("\n\n"))
 	_, other, _ := bytes.Cut(half.b.Bytes(), []byte("\n\n"))
-	if want := numbers(); !bytes.Equal(one, want) || !bytes.Equal(other, want) {
-		t.Errorf("%d and %d bytes came, want %d", len(one), len(other), len(want))
+	want := numbers()
+	for name, got := range map[string][]byte{"from the start": one, "from now": other} {
+		if at := firstDifference(got, want); at >= 0 {
+			t.Errorf("attached %s: %d bytes came, want %d; they differ at %d", name, len(got), len(want), at)
+		}
 	}
+}
+
+// firstDifference returns the first index at which a and b differ, or -1.
+func firstDifference(a, b []byte) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	if len(a) != len(b) {
+		return min(len(a), len(b))
+	}
+	return -1
 }
 
 // A Wait, with nothing attached, is asked for again.

@@ -206,7 +206,7 @@ func (t *thread) finished(ctx context.Context, run *running) (atoll.Exit, error)
 // begin opens the first link of an attachment.
 func (t *thread) begin(ctx context.Context) (*running, error) {
 	trial, a := trial{c: t.p.sb.c}, t.attached
-	first := message{Type: msgAttach, Stdin: a.Stdin != nil, NoFollow: a.NoFollow}
+	first := message{Type: msgAttach, Name: a.Name, Stdin: a.Stdin != nil, NoFollow: a.NoFollow}
 	if a.StdoutFrom != 0 || a.StderrFrom != 0 {
 		first.From = &offsets{a.StdoutFrom, a.StderrFrom}
 	}
@@ -280,7 +280,10 @@ func (t *thread) reattach(ctx context.Context) (*running, error) {
 			return nil, err
 		}
 	}
-	first := message{Type: msgAttach, From: &from, NoFollow: t.attached != nil && t.attached.NoFollow}
+	first := message{Type: msgAttach, Name: atoll.ExecAttachment, From: &from}
+	if t.attached != nil {
+		first.Name, first.NoFollow = t.attached.Name, t.attached.NoFollow
+	}
 	var stdin io.Reader
 	if t.in != nil {
 		if err := t.settleInput(ctx); err != nil {

@@ -99,6 +99,38 @@ var output = []promise{
 			}
 		}
 	}},
+	{"an attachment takes the place of an earlier one of its name, and of no other", nil, func(t *testing.T, h *harness) {
+		p := h.start(t, h.idle(t), &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
+		h.feed(t, p, "one ", "one ")
+		ends := map[string]chan error{}
+		attach := func(key, name string) *screen {
+			scr, end := newScreen(), make(chan error, 1)
+			ends[key] = end
+			go func() { end <- p.Attach(h.ctx(t), &atoll.Attachment{Stdout: scr, Name: name}) }()
+			scr.expect(t, h, "one ")
+			return scr
+		}
+		attach("first", "a")
+		attach("other", "b")
+		attach("second", "a")
+		within(t, h.short(), "Attach of the first one", func() {
+			if err := <-ends["first"]; !errors.Is(err, atoll.ErrConflict) {
+				t.Errorf("the first one ends with %v, want ErrConflict", err)
+			}
+		})
+		if err := p.Attach(h.ctx(t), &atoll.Attachment{Stdin: strings.NewReader("end"), Stdout: io.Discard}); err != nil {
+			t.Errorf("Attach of stdin: %v", err)
+		}
+		for _, key := range []string{"other", "second"} {
+			if err := <-ends[key]; err != nil {
+				t.Errorf("the %s one ends with %v", key, err)
+			}
+		}
+		long := &atoll.Attachment{Stdout: io.Discard, Name: strings.Repeat("n", atoll.MaxAttachmentName+1)}
+		if err := p.Attach(h.ctx(t), long); !errors.Is(err, atoll.ErrInvalid) {
+			t.Errorf("Attach with too long a name: %v, want ErrInvalid", err)
+		}
+	}},
 	{"stdin can be attached later, by one after the other, and its end closes it", nil, func(t *testing.T, h *harness) {
 		p := h.start(t, h.idle(t), &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
 		h.feed(t, p, "one ", "one ")

@@ -33,6 +33,9 @@ type output struct {
 }
 
 func (p *process) attach(a *atoll.Attachment) (*attachment, error) {
+	if len(a.Name) > atoll.MaxAttachmentName {
+		return nil, atoll.Errorf("attach", p.id, atoll.ErrInvalid, "the attachment's name has %d bytes: at most %d are allowed", len(a.Name), atoll.MaxAttachmentName)
+	}
 	att := &attachment{gap: a.Gap, joint: a.Stdout != nil && sameWriter(a.Stdout, a.Stderr)}
 	var wake chan struct{}
 	add := func(s atoll.Stream, r *ring, w io.Writer, from int64) error {
@@ -42,7 +45,7 @@ func (p *process) attach(a *atoll.Attachment) (*attachment, error) {
 		if wake == nil || !att.joint {
 			wake = make(chan struct{}, 1)
 		}
-		rd, ok := r.attach(from, a.NoFollow, wake)
+		rd, ok := r.attach(a.Name, from, a.NoFollow, wake)
 		if !ok {
 			return atoll.Errorf("attach", p.id, atoll.ErrInvalid, "%s has no offset %d", s, from)
 		}
@@ -78,11 +81,13 @@ func (a *attachment) part(why error) {
 	}
 }
 
-// ReturnTime is how long nothing of a process's output is dropped after a writer of an
-// attachment has failed, or its ctx was ended, with an ErrUnavailable that is no
-// cancellation: whoever was lost may attach again where he was, and finds all. Until then the process waits when it
-// has printed more than Command.OutputLimit. Who attaches where he was, or a little before, is taken for him, and ends
-// that time; also if it was before he was missed, unless from the start or from now on.
+// ReturnTime is how long a process drops nothing of its output after a writer of an attachment
+// has failed, or its ctx was ended, with an ErrUnavailable that is no cancellation: the caller
+// may attach again from where it was, and misses nothing. Until then the process waits when it
+// has printed more than Command.OutputLimit. The time ends when an attachment of the same name
+// comes, even if that is before the loss is noticed. An attachment without a name ends it for
+// one without a name, or for that of Exec, which it takes for its own if it begins where that
+// one was or a little before.
 const ReturnTime = 10 * time.Second
 
 // copy delivers until every stream has ended, a writer fails or ctx ends. When
@@ -160,6 +165,9 @@ func (a *attachment) step(o *output) (moved, eof bool, err error) {
 	if to > from {
 		a.reportGap(o.stream, from, to)
 		return true, false, nil
+	}
+	if n == 0 && o.isReplaced() {
+		return false, true, atoll.Errorf("attach", "", atoll.ErrConflict, "another attachment named %q has taken the place of this one", o.name)
 	}
 	if n == 0 {
 		return false, eof, nil

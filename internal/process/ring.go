@@ -31,13 +31,15 @@ type ring struct {
 // A reader is one attachment to a ring.
 type reader struct {
 	ring *ring
+	name string        // of the Attachment
 	wake chan struct{} // told when there may be more to read; capacity 1
 
 	// Guarded by ring.mu.
 	pos   int64
 	until int64 // where to stop; -1 means at the end of the stream
 	lost  bool  // it is there only to keep what it had
-	heir  bool  // another one has come in its place
+
+	replaced bool // another one has come in its place
 }
 
 const minRing = 4 << 10
@@ -209,53 +211,52 @@ func (r *ring) status() atoll.StreamStatus {
 	return atoll.StreamStatus{Written: r.end, Kept: r.start}
 }
 
-// attach adds a reader from the given offset that follows the stream or, with
-// noFollow, stops at what is now its end. It reports false for an offset that
-// does not exist.
-func (r *ring) attach(from int64, noFollow bool, wake chan struct{}) (*reader, bool) {
+// attach adds a reader of that name from the given offset that follows the
+// stream or, with noFollow, stops at what is now its end. It reports false for
+// an offset that does not exist.
+func (r *ring) attach(name string, from int64, noFollow bool, wake chan struct{}) (*reader, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	first := from == atoll.FromNow || from <= r.start
 	if from == atoll.FromNow {
 		from = r.end
 	}
 	if from < 0 || from > r.end {
 		return nil, false
 	}
-	rd := &reader{ring: r, wake: wake, pos: from, until: -1}
+	rd := &reader{ring: r, name: name, wake: wake, pos: from, until: -1}
 	if noFollow {
 		rd.until = r.end
 	}
 	if r.readers == nil {
 		r.readers = make(map[*reader]struct{}, 1)
 	}
-	r.follow(rd, first)
+	r.replace(rd)
 	r.readers[rd] = struct{}{}
 	r.held = false
 	return rd, true
 }
 
-// follow has rd be in the place of a reader that was where rd begins: one that was lost, or
-// is, and has not been missed. One that is first, with the oldest byte that is kept or with
-// what comes from now on, is a new one beside those that are there, or comes after one that
-// is known to be lost.
-func (r *ring) follow(rd *reader, first bool) {
+// replace removes the reader whose place rd takes: the one of the same name or,
+// if rd has no name, a lost one that was where rd begins or a little further.
+func (r *ring) replace(rd *reader) {
 	var best *reader
 	for old := range r.readers {
-		if first && !old.lost {
-			continue
-		}
-		if !old.heir && rd.pos <= old.pos && old.pos-rd.pos <= r.behind() &&
-			(best == nil || old.lost && !best.lost || old.lost == best.lost && old.pos < best.pos) {
+		switch {
+		case rd.name != "" && old.name == rd.name:
+			best = old
+		case rd.name != "" || !old.lost || old.name != "" && old.name != atoll.ExecAttachment:
+		case rd.pos <= old.pos && old.pos-rd.pos <= r.behind() && (best == nil || old.pos < best.pos):
 			best = old
 		}
 	}
 	if best == nil {
 		return
 	}
-	best.heir = true
-	if best.lost {
-		delete(r.readers, best)
+	delete(r.readers, best)
+	best.replaced = true
+	select {
+	case best.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -297,13 +298,20 @@ func (rd *reader) lose(d time.Duration) {
 	if _, attached := r.readers[rd]; !attached || rd.lost {
 		return
 	}
-	if r.finished || r.free || rd.heir {
+	if r.finished || r.free {
 		delete(r.readers, rd)
 		r.room.Signal()
 		return
 	}
 	rd.lost = true
 	time.AfterFunc(d, rd.detach)
+}
+
+// isReplaced reports whether another reader has taken the place of rd.
+func (rd *reader) isReplaced() bool {
+	rd.ring.mu.Lock()
+	defer rd.ring.mu.Unlock()
+	return rd.replaced
 }
 
 // read copies what comes next into p. It never waits: n is 0 when there is

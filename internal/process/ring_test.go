@@ -43,7 +43,7 @@ func TestRingKeepsTheLastBytes(t *testing.T) {
 		if st := r.status(); st.Written != int64(len(all)) || st.Kept != int64(len(all))-kept {
 			t.Errorf("limit %d: status %+v after %d bytes", limit, st, len(all))
 		}
-		rd, ok := r.attach(0, false, make(chan struct{}, 1))
+		rd, ok := r.attach("", 0, false, make(chan struct{}, 1))
 		if !ok {
 			t.Fatalf("limit %d: attach at 0 refused", limit)
 		}
@@ -70,7 +70,7 @@ func TestRingAttachOffsets(t *testing.T) {
 		{13, false, "", 0},
 		{-2, false, "", 0},
 	} {
-		rd, ok := r.attach(tt.from, true, make(chan struct{}, 1))
+		rd, ok := r.attach("", tt.from, true, make(chan struct{}, 1))
 		if ok != tt.ok {
 			t.Errorf("attach(%d) = %v, want %v", tt.from, ok, tt.ok)
 		}
@@ -87,8 +87,8 @@ func TestRingAttachOffsets(t *testing.T) {
 func TestRingWriterWaitsForTheSlowestReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRing(4)
-		slow, _ := r.attach(0, false, make(chan struct{}, 1))
-		fast, _ := r.attach(0, false, make(chan struct{}, 1))
+		slow, _ := r.attach("", 0, false, make(chan struct{}, 1))
+		fast, _ := r.attach("", 0, false, make(chan struct{}, 1))
 		written := false
 		go func() {
 			r.write([]byte("012345"))
@@ -118,7 +118,7 @@ func TestRingDetachAndReleaseFreeTheWriter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRing(4)
-				rd, _ := r.attach(0, false, make(chan struct{}, 1))
+				rd, _ := r.attach("", 0, false, make(chan struct{}, 1))
 				go r.write([]byte("0123456789"))
 				synctest.Wait()
 				do(r, rd)
@@ -153,7 +153,7 @@ func TestRingIsEmptiedOnlyWhenNobodyReads(t *testing.T) {
 		t.Errorf("emptied %d bytes that are held for a reader", n)
 	}
 	r.unhold(held)
-	rd, _ := r.attach(2, false, make(chan struct{}, 1))
+	rd, _ := r.attach("", 2, false, make(chan struct{}, 1))
 	if n := r.empty(); n != 0 {
 		t.Errorf("emptied %d bytes that are being read", n)
 	}
@@ -164,7 +164,7 @@ func TestRingIsEmptiedOnlyWhenNobodyReads(t *testing.T) {
 	if n := r.empty(); n != 5 || r.kept() != 0 {
 		t.Errorf("emptied %d bytes and kept %d, want 5 and 0", n, r.kept())
 	}
-	rd, _ = r.attach(2, false, make(chan struct{}, 1))
+	rd, _ = r.attach("", 2, false, make(chan struct{}, 1))
 	if got, gap := drainReader(rd); len(got) > 0 || gap != 3 {
 		t.Errorf("a late reader got %q, gap %d, want a gap of 3", got, gap)
 	}
@@ -192,7 +192,7 @@ func TestRingHeldWaitsForItsFirstReader(t *testing.T) {
 		if st := r.status(); st.Written != 4 || st.Kept != 0 {
 			t.Errorf("held without a reader: status %+v, want 4 written, all kept", st)
 		}
-		rd, _ := r.attach(0, false, make(chan struct{}, 1))
+		rd, _ := r.attach("", 0, false, make(chan struct{}, 1))
 		var got []byte
 		for len(got) < 10 {
 			synctest.Wait()
@@ -253,19 +253,20 @@ func TestRingKeepsForWhoWasLost(t *testing.T) {
 			}
 			return got
 		}
-		rd, _ := r.attach(0, false, make(chan struct{}, 1))
+		const name = "reader"
+		rd, _ := r.attach(name, 0, false, make(chan struct{}, 1))
 		read(rd, limit)
 		rd.lose(time.Minute)
 		synctest.Wait()
-		next, _ := r.attach(limit-behind, false, make(chan struct{}, 1)) // it is in the place of the first
+		next, _ := r.attach(name, limit-behind, false, make(chan struct{}, 1))
 		if len(r.readers) != 1 {
 			t.Fatalf("%d readers, want the one that came", len(r.readers))
 		}
 		read(next, limit)
-		third, _ := r.attach(limit, false, make(chan struct{}, 1)) // before the second is missed
+		third, _ := r.attach(name, limit, false, make(chan struct{}, 1)) // before the loss is noticed
 		next.lose(time.Minute)
-		if len(r.readers) != 1 {
-			t.Fatalf("%d readers, want the one that came before the other was missed", len(r.readers))
+		if len(r.readers) != 1 || !next.isReplaced() || third.isReplaced() {
+			t.Fatalf("%d readers, want the one that came before the loss was noticed", len(r.readers))
 		}
 		begun := time.Now()
 		third.lose(time.Minute)
@@ -277,6 +278,56 @@ func TestRingKeepsForWhoWasLost(t *testing.T) {
 	})
 }
 
+// Readers that were lost at once come again in any order, before or after the
+// loss of the others is noticed, and each misses nothing.
+func TestRingTellsReadersApart(t *testing.T) {
+	for _, noticed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			const limit = 1 << 20
+			r := newRing(limit)
+			a, _ := r.attach("a", 0, false, make(chan struct{}, 1))
+			b, _ := r.attach("b", 0, false, make(chan struct{}, 1))
+			r.write(make([]byte, 200<<10))
+			drainReader(a)
+			drainReader(b)
+			if noticed {
+				a.lose(time.Minute)
+				b.lose(time.Minute)
+			}
+			a2, _ := r.attach("a", 100<<10, false, make(chan struct{}, 1))
+			b2, _ := r.attach("b", 50<<10, false, make(chan struct{}, 1))
+			if !noticed {
+				a.lose(time.Minute)
+				b.lose(time.Minute)
+			}
+			a2.lose(time.Minute)
+			written := make(chan struct{})
+			go func() {
+				r.write(make([]byte, 3*limit))
+				close(written)
+			}()
+			readOn := func() {
+				synctest.Wait()
+				if _, gap := drainReader(b2); gap > 0 {
+					t.Errorf("noticed %v: the other one has a gap of %d bytes", noticed, gap)
+				}
+			}
+			for range 8 {
+				readOn()
+			}
+			a3, _ := r.attach("a", 90<<10, false, make(chan struct{}, 1))
+			if _, gap := drainReader(a3); gap > 0 {
+				t.Errorf("noticed %v: it has a gap of %d bytes when it comes again", noticed, gap)
+			}
+			a3.detach()
+			for range 8 {
+				readOn()
+			}
+			<-written
+		})
+	}
+}
+
 // Who looks on from the beginning, or from now on, is not in the place of one who is there:
 // what that one has not had is kept when he is lost.
 func TestRingKeepsBesideOthers(t *testing.T) {
@@ -285,12 +336,12 @@ func TestRingKeepsBesideOthers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const limit = 1 << 20
 				r := newRing(limit)
-				rd, _ := r.attach(0, false, make(chan struct{}, 1))
+				rd, _ := r.attach("", 0, false, make(chan struct{}, 1))
 				r.write(make([]byte, 1024))
 				if got, _ := drainReader(rd); len(got) != 1024 {
 					t.Fatalf("it reads %d bytes", len(got))
 				}
-				other, _ := r.attach(from, false, make(chan struct{}, 1))
+				other, _ := r.attach("", from, false, make(chan struct{}, 1))
 				rd.lose(time.Minute)
 				other.detach()
 				written := make(chan struct{})
@@ -299,7 +350,7 @@ func TestRingKeepsBesideOthers(t *testing.T) {
 					close(written)
 				}()
 				synctest.Wait()
-				again, _ := r.attach(1024, false, make(chan struct{}, 1))
+				again, _ := r.attach("", 1024, false, make(chan struct{}, 1))
 				if _, gap := drainReader(again); gap > 0 {
 					t.Errorf("it has a gap of %d bytes when it comes again", gap)
 				}

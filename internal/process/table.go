@@ -123,7 +123,7 @@ func (t *Table) StartHeld(ctx context.Context, id string, cmd *atoll.Command, ho
 	if hold > 0 {
 		p.hold(hold)
 	}
-	att, err := p.attach(&atoll.Attachment{Stdout: cmd.Stdout, Stderr: cmd.Stderr})
+	att, err := p.attach(&atoll.Attachment{Stdout: cmd.Stdout, Stderr: cmd.Stderr, Name: atoll.ExecAttachment})
 	if err == nil {
 		p.handle, err = start(io.child)
 	}
