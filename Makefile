@@ -12,8 +12,8 @@ help: ## list these verbs
 
 .PHONY: build
 build: guest ## build bin/atoll, statically linked, with the guest in it
-	@cp bin/atoll-guest config/atoll-guest
-	@$(GO) build -tags embedguest -o $(BIN) ./cmd/atoll
+	@$(GO) run ./packaging/compress bin/atoll-guest config/atoll-guest.zst
+	@$(GO) build -tags embedguest -ldflags='-s -w' -o $(BIN) ./cmd/atoll
 
 .PHONY: guest
 guest: ## build bin/atoll-guest, which the provider docker puts into containers
@@ -21,8 +21,8 @@ guest: ## build bin/atoll-guest, which the provider docker puts into containers
 
 .PHONY: install
 install: guest ## build atoll into Go's bin directory
-	@cp bin/atoll-guest config/atoll-guest
-	@$(GO) install -tags embedguest ./cmd/atoll
+	@$(GO) run ./packaging/compress bin/atoll-guest config/atoll-guest.zst
+	@$(GO) install -tags embedguest -ldflags='-s -w' ./cmd/atoll
 
 .PHONY: image
 image: ## build the server's image in bin/image, without Docker; PUSH=REGISTRY/NAME:TAG pushes it
@@ -95,4 +95,4 @@ sign: ## on macOS: let vfkit (VFKIT=PATH), of which machines there are made, use
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin config/atoll-guest
+	rm -rf bin config/atoll-guest.zst

@@ -438,7 +438,8 @@ var rooms = map[string]map[string]string{
 		"tool":           "what mcp shows",
 		"trace":          "the metrics that serve shows",
 	},
-	"packaging/image": {},
+	"packaging/compress": {},
+	"packaging/image":    {},
 	"cmd/atoll-guest": {"guest": "it is the program of that"},
 	"bench": {
 		"api": "what is measured goes through the API", "bucket/s3": "memory is measured inside", "internal/dirfs": "memory is measured inside",
@@ -471,7 +472,7 @@ var guests = map[string]struct {
 	"github.com/google/jsonschema-go":         {"schemas of what tools take and give, as MCP has them", []string{"genkit", "tool"}},
 	"github.com/google/go-containerregistry":  {"OCI images and registries", []string{"image", "internal/fakemodal", "internal/testcluster", "internal/testengine", "internal/testimage", "packaging/image", "provider/docker", "provider/modal"}},
 	"github.com/hashicorp/yamux":              {"many connections over one stream", []string{"internal/line"}},
-	"github.com/klauspost/compress":           {"layers in zstd, gzip twice as fast", []string{"image", "image/bundle"}},
+	"github.com/klauspost/compress":           {"layers and the embedded guest in zstd, gzip twice as fast", []string{"config", "image", "image/bundle", "packaging/compress"}},
 	"github.com/mikelolasagasti/xz":           {"Debian's packages, and kernels packed with filters that other such libraries lack", []string{"image/bundle"}},
 	"github.com/pierrec/lz4":                  {"kernels in lz4's first format", []string{"image/bundle"}},
 	"github.com/jackc/pgx":                    {"PostgreSQL, without libpq", []string{"store/postgres"}},

@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/klauspost/compress/zstd"
+
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
@@ -43,6 +45,16 @@ func openDocker(cfg *Config, opts Options) (atoll.Provider, error) {
 // guestName is the file name of the guest's program.
 const guestName = "atoll-guest"
 
+// decompress returns the content of a zstd stream.
+func decompress(data []byte) ([]byte, error) {
+	r, err := zstd.NewReader(nil)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return r.DecodeAll(data, nil)
+}
+
 // guestProgram reads the guest's program: the one at path, else the one in this
 // binary, else the one beside it, else one that is built from this module's
 // source, if the current directory is in that.
@@ -51,7 +63,7 @@ func guestProgram(path, stateDir string) ([]byte, error) {
 		return os.ReadFile(path)
 	}
 	if len(embeddedGuest) > 0 {
-		return embeddedGuest, nil
+		return decompress(embeddedGuest)
 	}
 	exe, err := os.Executable()
 	if err != nil {

@@ -4,7 +4,7 @@ package config
 
 import _ "embed"
 
-// embeddedGuest is the guest's program, which make build puts here.
+// embeddedGuest is the guest's program, compressed with zstd. make build puts it here.
 //
-//go:embed atoll-guest
+//go:embed atoll-guest.zst
 var embeddedGuest []byte

@@ -6,8 +6,6 @@ import (
 	"cmp"
 	"context"
 	"os"
-
-	_ "golang.org/x/crypto/x509roots/fallback" // trusts Mozilla's roots where the system has none, as in an image from scratch
 )
 
 func main() {
@@ -18,6 +16,7 @@ func main() {
 func run(args []string) int {
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Environ()}
 	surviveBrokenPipes()
+	trustFallbackRoots()
 	root := newRoot(a)
 	root.SetArgs(args)
 	err := cmp.Or(root.ExecuteContext(context.Background()), a.noSuch)

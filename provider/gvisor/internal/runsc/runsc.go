@@ -17,7 +17,10 @@ import (
 	"runtime"
 	"strings"
 
-	"gvisor.dev/gvisor/runsc/cli/maincli"
+	"gvisor.dev/gvisor/runsc/cli"
+	"gvisor.dev/gvisor/runsc/cmd"
+	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
+	"gvisor.dev/gvisor/runsc/cmd/util"
 )
 
 func init() {
@@ -26,7 +29,11 @@ func init() {
 	}
 	// gVisor sets parent-death signals and namespaces on its main thread.
 	runtime.LockOSThread()
-	maincli.Main()
+	cli.Run(nil, map[util.SubCommand]string{
+		new(sentrycmd.Boot):   "",
+		new(cmd.Gofer):        "",
+		new(sentrycmd.Umount): "",
+	}, nil)
 	os.Exit(0)
 }
 

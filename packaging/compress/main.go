@@ -1,0 +1,34 @@
+// Command compress writes a zstd copy of a file: the guest's program, for atoll to embed.
+//
+//	go run ./packaging/compress FROM TO
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+func main() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: compress FROM TO")
+		os.Exit(2)
+	}
+	if err := compress(os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "compress:", err)
+		os.Exit(1)
+	}
+}
+
+func compress(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, w.EncodeAll(data, nil), 0o644)
+}
