@@ -3,26 +3,28 @@
 # gVisor needs a statically linked binary: with cgo its sentry dies at start.
 export CGO_ENABLED = 0
 
-BIN := bin/atoll
 GO  := go
 
 .PHONY: help
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# Providers that few need are programs of their own, which atoll finds beside it or in PATH.
+PLUGINS := kubernetes modal dagger
+BUILD   := -tags embedguest -ldflags='-s -w'
+
 .PHONY: build
-build: guest ## build bin/atoll, statically linked, with the guest in it
-	@$(GO) run ./packaging/compress bin/atoll-guest config/atoll-guest.zst
-	@$(GO) build -tags embedguest -ldflags='-s -w' -o $(BIN) ./cmd/atoll
+build: guest ## build bin/atoll and the programs of its plugins, statically linked, with the guest in them
+	@$(GO) build $(BUILD) -o bin/ ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%)
 
 .PHONY: guest
-guest: ## build bin/atoll-guest, which the provider docker puts into containers
+guest: ## build bin/atoll-guest, which providers put into sandboxes
 	@GOOS=linux $(GO) build -trimpath -ldflags='-s -w' -o bin/atoll-guest ./cmd/atoll-guest
+	@$(GO) run ./packaging/compress bin/atoll-guest internal/guestprogram/atoll-guest.zst
 
 .PHONY: install
-install: guest ## build atoll into Go's bin directory
-	@$(GO) run ./packaging/compress bin/atoll-guest config/atoll-guest.zst
-	@$(GO) install -tags embedguest -ldflags='-s -w' ./cmd/atoll
+install: guest ## build the same programs into Go's bin directory
+	@$(GO) install $(BUILD) ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%)
 
 .PHONY: image
 image: ## build the server's image in bin/image, without Docker; PUSH=REGISTRY/NAME:TAG pushes it
@@ -95,4 +97,4 @@ sign: ## on macOS: let vfkit (VFKIT=PATH), of which machines there are made, use
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin config/atoll-guest.zst
+	rm -rf bin internal/guestprogram/atoll-guest.zst

@@ -218,3 +218,22 @@ func ctxErr(ctx context.Context, err error) error {
 	}
 	return err
 }
+
+// MarshalError returns err as a server writes it into an answer.
+func MarshalError(err error) []byte {
+	data, marshalErr := json.Marshal(encodeError(err, ""))
+	if marshalErr != nil {
+		panic(marshalErr) // strings and numbers only
+	}
+	return data
+}
+
+// UnmarshalError returns the error in the answer of a server. op and id are used where it has
+// none of its own.
+func UnmarshalError(data []byte, op, id string) error {
+	var w wireError
+	if err := json.Unmarshal(data, &w); err != nil {
+		return atoll.Errorf(op, id, atoll.ErrInternal, "the error %.200q: %w", data, err)
+	}
+	return w.err(op, id)
+}

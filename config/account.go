@@ -23,7 +23,7 @@ func parseAccount(text, home string) (Account, error) {
 		return Account{}, fmt.Errorf("write it like NAME=env:VARIABLE, NAME:ROLE=file:/path or NAME:project:PROJECT+PROJECT=file:/path, names without spaces")
 	}
 	a := Account{Account: account}
-	if err := a.Token.parse(ref, false, home); err != nil {
+	if err := a.Token.Parse(ref, false, home); err != nil {
 		return Account{}, fmt.Errorf("token of %s: %w", a.Name, err)
 	}
 	return a, nil

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/internal/guestprogram"
 )
 
 // BundleDir is where Bundles keeps them.
@@ -14,7 +15,7 @@ func (c *Config) BundleDir() string { return filepath.Join(c.StateDir, "bundles"
 func (c *Config) Bundles(log *slog.Logger) (*bundle.Store, error) {
 	return bundle.Open(c.BundleDir(), bundle.Options{
 		Log:   log,
-		Guest: func() ([]byte, error) { return guestProgram(c.Docker.Guest, c.StateDir) },
+		Guest: func() ([]byte, error) { return guestprogram.Load(c.Docker.Guest, c.StateDir) },
 		Tree:  imageTree(c, log),
 	})
 }

@@ -6,10 +6,11 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 func TestCompute(t *testing.T) {
-	t.Setenv("PATH", t.TempDir()) // where there is no CLI of Dagger's
+	t.Setenv("PATH", testenv.OnlyPlugins(t, "dagger")) // where there is no CLI of Dagger's
 	home := "HOME=" + t.TempDir()
 	load := func(env ...string) (*config.Config, error) { return config.Load(config.Source{Env: append(env, home)}) }
 	cfg, err := load()

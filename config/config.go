@@ -26,6 +26,9 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
+	dagger "github.com/seed46cd37a8/atoll/compute/dagger/settings"
+	kubernetes "github.com/seed46cd37a8/atoll/provider/kubernetes/settings"
+	modal "github.com/seed46cd37a8/atoll/provider/modal/settings"
 	"github.com/seed46cd37a8/atoll/store/postgres"
 )
 
@@ -207,15 +210,15 @@ func defaults(env map[string]string) *Config {
 		Conversation: defaultConversation(),
 		Tools:        defaultTools(),
 		Compute:      defaultCompute(),
-		Dagger:       defaultDagger(),
+		Dagger:       dagger.Default(),
 		Reconcile:    defaultReconcile(),
 		GVisor:       defaultGVisor(),
 		Docker:       defaultDocker(),
 		MicroVM:      defaultMicroVM(),
 		Firecracker:  defaultFirecracker(),
 		VMDocker:     defaultVMDocker(),
-		Kubernetes:   defaultKubernetes(),
-		Modal:        defaultModal(),
+		Kubernetes:   kubernetes.Default(),
+		Modal:        modal.Default(),
 	}
 }
 
@@ -290,8 +293,8 @@ func (c *Config) check(s *schema) error {
 	}
 	c.Image.check(bad)
 	c.Firecracker.check(bad)
-	c.Kubernetes.check(bad)
-	c.Modal.check(bad)
+	c.Kubernetes.Check(bad)
+	c.Modal.Check(bad)
 	if c.Reconcile.Every < 0 {
 		bad("reconcile.every", fmt.Errorf("%s: must be positive, or 0 for at the start only", c.Reconcile.Every))
 	}
@@ -301,7 +304,7 @@ func (c *Config) check(s *schema) error {
 	c.Template.check(bad)
 	c.Conversation.check(bad)
 	c.Tools.check(bad)
-	c.Dagger.check(bad)
+	c.Dagger.Check(bad)
 	c.checkPools(bad)
 	for _, path := range c.GVisor.HostPaths {
 		if !filepath.IsAbs(path) {

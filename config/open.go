@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -87,12 +88,12 @@ func (o Options) traced() trace.Options {
 }
 
 func openMember(entry Entry, cfg *Config, opts Options, all []stock) (atoll.Provider, error) {
-	if err := cfg.settle(context.Background(), entry.Name); err != nil {
-		return nil, err
-	}
 	p, err := entry.Open(cfg, opts)
 	if err != nil {
 		return nil, err
+	}
+	if err := cfg.settle(context.Background(), entry.Name, p); err != nil {
+		return nil, errors.Join(err, p.Close())
 	}
 	p, err = newPool(newLedger(p, openStore(cfg), cfg, opts), cfg, opts, all)
 	if err != nil {

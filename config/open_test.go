@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/providertest"
 	"github.com/seed46cd37a8/atoll/trace"
 )
@@ -133,6 +134,7 @@ func TestWorkspacesAreTold(t *testing.T) {
 
 // Opening a provider touches nothing but the state directory.
 func TestProviders(t *testing.T) {
+	testenv.Plugins(t, "kubernetes", "modal")
 	for _, e := range Providers() {
 		t.Run(e.Name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -246,7 +246,7 @@ func (l *leaf) parse(texts []string, from, home string) error {
 	text := texts[0]
 	switch p := l.field.Addr().Interface().(type) {
 	case *Secret:
-		return p.parse(text, isVariable(from) || from == l.alias, home)
+		return p.Parse(text, isVariable(from) || from == l.alias, home)
 	case encoding.TextUnmarshaler:
 		return p.UnmarshalText([]byte(text))
 	case *atoll.Bytes:
@@ -298,7 +298,7 @@ func (l *leaf) parseString(p *string, text, home string) error {
 func (l *leaf) text() string {
 	switch v := l.field.Interface().(type) {
 	case Secret:
-		return v.reference()
+		return v.Reference()
 	case []string:
 		return strings.Join(v, ",")
 	case float64:

@@ -12,8 +12,6 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/disk"
-	"github.com/seed46cd37a8/atoll/provider/kubernetes"
-	"github.com/seed46cd37a8/atoll/provider/modal"
 	"github.com/seed46cd37a8/atoll/store"
 	"github.com/seed46cd37a8/atoll/store/postgres"
 )
@@ -76,42 +74,21 @@ func (c *Config) newServer() (*postgres.Server, error) {
 // settle sees to it that the sandboxes of a provider that are written down in a database
 // are those that this machine has. Kinds: ErrConflict (they are another one's), and those
 // of a store.
-func (c *Config) settle(ctx context.Context, provider string) error {
+func (c *Config) settle(ctx context.Context, name string, p atoll.Provider) error {
 	if c.server == nil {
 		return nil
 	}
-	place, err := c.placeOf(ctx, provider)
+	place, err := c.placeOf(ctx, name, p)
 	if err != nil {
 		return err
 	}
 	s := c.server.Store()
-	err = s.Settle(ctx, provider, place)
+	err = s.Settle(ctx, name, place)
 	return errors.Join(err, s.Close())
 }
 
-// placeOf names what has the sandboxes of a provider, so that those who reach the same ones
-// have the same name for it: a Docker Engine in the network, a cluster, else this state
-// directory.
-func (c *Config) placeOf(ctx context.Context, provider string) (string, error) {
-	if provider == "kubernetes" {
-		o, err := c.kubernetes(Options{})
-		if err != nil {
-			return "", err
-		}
-		return kubernetes.Place(ctx, *o)
-	}
-	if provider == "modal" {
-		o, err := c.modal(Options{})
-		if err != nil {
-			return "", err
-		}
-		return modal.Place(ctx, *o)
-	}
-	if host := c.Docker.Host; provider == "docker" && host != "" && !strings.HasPrefix(host, "unix:") {
-		return host, nil
-	}
-	return c.stateID()
-}
+// isUnix reports whether the address of an engine is that of a socket of this machine.
+func isUnix(host string) bool { return strings.HasPrefix(host, "unix:") }
 
 // stateID is drawn when a state directory has none yet.
 func (c *Config) stateID() (string, error) {

@@ -110,7 +110,7 @@ func TestPlaces(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		where, err := cfg.placeOf(t.Context(), provider)
+		where, err := cfg.placeOf(t.Context(), provider, nil)
 		if err != nil || where == "" {
 			t.Fatalf("placeOf %s: %q, %v", provider, where, err)
 		}

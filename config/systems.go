@@ -40,8 +40,8 @@ func Providers() []Entry {
 		{Name: "docker", open: openDocker},
 		{Name: "microvm", open: openMicroVM, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: with vmdocker a project has one"},
 		{Name: "vmdocker", open: openVMDocker, Systems: []string{"linux", "darwin", "windows"}, Why: "its machines are those of QEMU, vfkit or WSL"},
-		{Name: "kubernetes", open: openKubernetes, Named: true},
-		{Name: "modal", open: openModal, Named: true},
+		{Name: "kubernetes", open: openPlugin("kubernetes", func(c *Config) any { return c.Kubernetes }), Named: true},
+		{Name: "modal", open: openPlugin("modal", func(c *Config) any { return c.Modal }), Named: true},
 		{Name: "local", open: openLocal, Named: true},
 		{Name: "mock", open: openMock, Named: true},
 	}

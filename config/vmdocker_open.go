@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/internal/guestprogram"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
 	"github.com/seed46cd37a8/atoll/provider/vmdocker"
@@ -42,7 +43,7 @@ func openVMDocker(cfg *Config, opts Options) (atoll.Provider, error) {
 	closeAll := func() error { return errors.Join(images.store.close(), m.Close(), bundles.Close()) }
 	p, err := vmdocker.New(vmdocker.Options{
 		Dir: dir, Machines: m, Bundle: o.Default, Forget: m.Forget, Config: machines, Disk: c.Disk, Slow: m.Slow,
-		Guest: sync.OnceValues(func() ([]byte, error) { return guestProgram(cfg.Docker.Guest, cfg.StateDir) }),
+		Guest: sync.OnceValues(func() ([]byte, error) { return guestprogram.Load(cfg.Docker.Guest, cfg.StateDir) }),
 		Image: c.Image, Fetch: images.fetch, Log: opts.Log,
 	})
 	if err != nil {

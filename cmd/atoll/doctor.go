@@ -14,6 +14,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/plugin"
 )
 
 // A diagnosis is what doctor finds.
@@ -171,7 +172,10 @@ func (a *app) examine(ctx context.Context, cfg *config.Config, e config.Entry, u
 	}
 	p, err := e.Open(cfg, config.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		d.Probe = atoll.Probe{Reason: causeOf(err).Error(), Fix: "mend what it names: atoll config shows what is set, and where"}
+		d.Probe = atoll.Probe{Reason: causeOf(err).Error(), Fix: "fix what it names: atoll config shows what is set, and where"}
+		if missing, ok := errors.AsType[plugin.MissingError](err); ok {
+			d.Probe = atoll.Probe{Reason: missing.Error(), Fix: missing.Fix()}
+		}
 		return d
 	}
 	info := p.Info()

@@ -15,7 +15,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/compute/dagger"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/plugin"
+	"github.com/seed46cd37a8/atoll/provider/kubernetes"
+	"github.com/seed46cd37a8/atoll/provider/modal"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
@@ -31,6 +35,10 @@ func TestMain(m *testing.M) {
 		"atoll-panic": panicInTerminal,
 		"freeport":    printFreePort,
 		"deadsocket":  leaveDeadSocket,
+
+		"atoll-kubernetes": func() { os.Exit(plugin.ServeProvider("kubernetes", kubernetes.Open)) },
+		"atoll-modal":      func() { os.Exit(plugin.ServeProvider("modal", modal.Open)) },
+		"atoll-dagger":     func() { os.Exit(plugin.Serve("dagger", dagger.Open)) },
 	})
 }
 

@@ -32,6 +32,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/compute"
+	"github.com/seed46cd37a8/atoll/compute/dagger/settings"
 	"github.com/seed46cd37a8/atoll/frontmatter"
 	"github.com/seed46cd37a8/atoll/guest"
 )
@@ -60,7 +61,7 @@ type Options struct {
 }
 
 // DefaultPatience is how long an engine may take to answer: it may have to be pulled.
-const DefaultPatience = 2 * time.Minute
+const DefaultPatience = settings.DefaultPatience
 
 // A Backend is a compute.Backend.
 type Backend struct {

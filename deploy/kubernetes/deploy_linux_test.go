@@ -214,7 +214,7 @@ func TestImage(t *testing.T) {
 	}
 	files := map[string]*tar.Header{}
 	walk(t, img, func(h *tar.Header, _ io.Reader) { files[h.Name] = h })
-	for name, mode := range map[string]int64{"tmp/": 0o1777, "var/": 0o755, "var/lib/": 0o755, "var/lib/atoll/": 0o700, "atoll": 0o555, "atoll-guest": 0o555} {
+	for name, mode := range map[string]int64{"tmp/": 0o1777, "var/": 0o755, "var/lib/": 0o755, "var/lib/atoll/": 0o700, "atoll": 0o555, "atoll-kubernetes": 0o555, "atoll-modal": 0o555, "atoll-dagger": 0o555, "atoll-guest": 0o555} {
 		if files[name] == nil || files[name].Mode != mode {
 			t.Errorf("%s is %+v", name, files[name])
 		}

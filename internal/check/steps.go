@@ -28,7 +28,7 @@ type step struct {
 var startEngines = []string{"gvisor.dev/", "internal/testengine", "internal/testcluster", "vm/qemu"}
 
 // programs are the packages of the programs that tests of providers build and start.
-var programs = []string{"cmd/atoll", "cmd/atoll-guest"}
+var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-kubernetes", "cmd/atoll-modal", "cmd/atoll-dagger"}
 
 // steps are the check, in the order of their value. The core comes first. The order of the
 // others is: steps whose files changed since they last passed on this machine, then those that

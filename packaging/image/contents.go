@@ -52,7 +52,7 @@ func imageOf(programs map[string]string, platform *v1.Platform) (v1.Image, map[s
 	for _, files := range []struct {
 		program string
 		dirs    []*tar.Header
-	}{{"atoll-guest", dirs}, {"atoll", nil}} {
+	}{{"atoll-guest", dirs}, {"atoll-dagger", nil}, {"atoll-modal", nil}, {"atoll-kubernetes", nil}, {"atoll", nil}} {
 		layer, err := layerOf(programs[files.program], files.program, files.dirs)
 		if err != nil {
 			return nil, nil, err

@@ -112,7 +112,7 @@ func build(ctx context.Context, platforms []string) (v1.ImageIndex, error) {
 // set for other builds does not count.
 func programs(ctx context.Context, dir string, platform *v1.Platform) (map[string]string, error) {
 	made := map[string]string{}
-	for _, name := range []string{"atoll", "atoll-guest"} {
+	for _, name := range []string{"atoll", "atoll-kubernetes", "atoll-modal", "atoll-dagger", "atoll-guest"} {
 		made[name] = filepath.Join(dir, platform.Architecture+"-"+name)
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w -buildid=", "-o", made[name], "github.com/seed46cd37a8/atoll/cmd/"+name)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=auto", "GOWORK=off", "GOOS="+platform.OS, "GOARCH="+platform.Architecture, "GOAMD64=v1", "GOARM64=v8.0")

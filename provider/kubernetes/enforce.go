@@ -166,6 +166,9 @@ func tried(pod *corev1.Pod) bool {
 	return pod.Status.Reason == "" && c != nil && c.State.Terminated != nil && c.State.Terminated.Reason == "Error" && c.State.Terminated.ExitCode == unreachable
 }
 
+// Place implements plugin.Placer, as the function Place.
+func (p *Provider) Place(ctx context.Context) (string, error) { return Place(ctx, p.opts) }
+
 // Place names the namespace and what is in it, the same for all who reach it, however
 // they do: by a configuration that Kubernetes itself puts into each namespace. Kinds:
 // ErrUnavailable, ErrDenied.

@@ -23,6 +23,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/keyed"
 	"github.com/seed46cd37a8/atoll/internal/sweeper"
 	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/provider/kubernetes/settings"
 )
 
 // Options say which cluster, and how. Config and GuestImage are required.
@@ -104,16 +105,14 @@ const (
 )
 
 // A Toleration is a taint of nodes that pods tolerate.
-type Toleration struct {
-	Key, Value, Effect string // an empty Key is all taints; an empty Value is any
-}
+type Toleration = settings.Toleration
 
 // What holds unless Options say otherwise.
 const (
-	DefaultImage      = "ubuntu:22.04"
-	DefaultUser       = 1000
-	DefaultPatience   = 2 * time.Minute // a cluster may have to add a node
-	DefaultVolumeSize = 8 << 30
+	DefaultImage      = settings.DefaultImage
+	DefaultUser       = settings.DefaultUser
+	DefaultPatience   = settings.DefaultPatience
+	DefaultVolumeSize = settings.DefaultVolumeSize
 )
 
 // A Provider is an atoll.Provider.

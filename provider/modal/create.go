@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"path"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -14,6 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/steps"
 	"github.com/seed46cd37a8/atoll/internal/volume"
+	"github.com/seed46cd37a8/atoll/provider/modal/settings"
 )
 
 // Create implements atoll.Provider.
@@ -87,7 +87,7 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 		return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "memory %s: Modal has no less than %s", r.Memory, atoll.Bytes(leastMemory))
 	}
 	for _, m := range spec.Mounts {
-		if overGuest(m.Target) {
+		if settings.OverGuest(m.Target) {
 			return atoll.Errorf("create", spec.Name, atoll.ErrInvalid, "mount %s: Atoll's program for sandboxes is there: mount it elsewhere", m.Target)
 		}
 		if slices.ContainsFunc(p.opts.Buckets, func(b Bucket) bool { return b.Path == path.Clean(m.Target) }) {
@@ -100,10 +100,6 @@ func (p *Provider) refuse(spec *atoll.Spec) error {
 	}
 	return nil
 }
-
-// overGuest reports whether what is mounted there would hide the guest, or be on its Volume,
-// which is read only. Above it is only the root directory, which nothing is mounted over.
-func overGuest(target string) bool { return strings.HasPrefix(path.Clean(target)+"/", guestDir+"/") }
 
 func hostPort(spec *atoll.Spec) bool {
 	for _, port := range spec.Ports {

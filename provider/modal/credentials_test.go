@@ -96,20 +96,31 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// placeOf returns the Place of the provider with opts.
+func placeOf(t *testing.T, opts modal.Options) (string, error) {
+	t.Helper()
+	p, err := modal.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	return p.Place(t.Context())
+}
+
 // Whoever reaches one environment, by whatever token, has one name for it.
 func TestPlace(t *testing.T) {
 	opts := modal.Options{ServerURL: need(t).server.URL(), TokenID: "ak-test", TokenSecret: "as-test", Environment: "dev", Prefix: "agents", Guest: testenv.Guest}
-	place, err := modal.Place(t.Context(), opts)
+	place, err := placeOf(t, opts)
 	if want := "modal:atoll-test/dev/agents"; place != want || err != nil {
 		t.Errorf("got %q, %v, want %q", place, err, want)
 	}
 	opts.Environment = "" // which is the default one, and has a name
-	place, err = modal.Place(t.Context(), opts)
+	place, err = placeOf(t, opts)
 	if want := "modal:atoll-test/main/agents"; place != want || err != nil {
 		t.Errorf("got %q, %v, want %q", place, err, want)
 	}
 	opts.TokenSecret = "as-wrong"
-	if _, err := modal.Place(t.Context(), opts); atoll.KindOf(err) != atoll.ErrDenied {
+	if _, err := placeOf(t, opts); atoll.KindOf(err) != atoll.ErrDenied {
 		t.Errorf("with a wrong token: %v", err)
 	}
 }

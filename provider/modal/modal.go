@@ -25,6 +25,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/keyed"
 	"github.com/seed46cd37a8/atoll/internal/sweeper"
 	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/provider/modal/settings"
 )
 
 // Options say whose account it is, and how it is used. Guest is required, and TokenID and
@@ -87,13 +88,7 @@ type Options struct {
 }
 
 // A Bucket is one of S3, R2 or Google Cloud Storage that is mounted.
-type Bucket struct {
-	Name, Path string // the bucket's, and where it is mounted
-	Prefix     string // of its keys: what is below it is mounted
-	Endpoint   string // of those that are not AWS's
-	Secret     string // the name of a Secret with its credentials
-	ReadOnly   bool
-}
+type Bucket = settings.Bucket
 
 // Tunnels says what a published port becomes.
 type Tunnels string
@@ -109,8 +104,8 @@ const (
 // What holds unless Options say otherwise.
 const (
 	DefaultServerURL = "https://api.modal.com:443"
-	DefaultImage     = "ubuntu:22.04"
-	DefaultPatience  = 5 * time.Minute
+	DefaultImage     = settings.DefaultImage
+	DefaultPatience  = settings.DefaultPatience
 )
 
 // A Provider is an atoll.Provider.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -178,19 +177,4 @@ func (p *Provider) buckets(ctx context.Context) (map[string]*sdk.CloudBucketMoun
 		}
 	}
 	return all, nil
-}
-
-// Check says what is wrong with a bucket.
-func (b *Bucket) Check() error {
-	switch {
-	case b.Name == "":
-		return fmt.Errorf("a bucket without a name")
-	case !path.IsAbs(b.Path) || path.Clean(b.Path) != b.Path || b.Path == "/":
-		return fmt.Errorf("bucket %s: path %q: say where it is mounted, like /mnt/%[1]s", b.Name, b.Path)
-	case b.Path == atoll.DefaultWorkdir || overGuest(b.Path):
-		return fmt.Errorf("bucket %s: path %s is taken: mount it elsewhere", b.Name, b.Path)
-	case b.Prefix != "" && !strings.HasSuffix(b.Prefix, "/"):
-		return fmt.Errorf("bucket %s: prefix %q: end it in '/'", b.Name, b.Prefix)
-	}
-	return nil
 }

@@ -55,14 +55,9 @@ func (p *Provider) probe(ctx context.Context) atoll.Probe {
 	return atoll.Probe{OK: true, Notes: notes}
 }
 
-// Place names the environment and what is in it, the same for all who reach it, whatever
-// their tokens. Kinds: ErrInvalid, ErrDenied, ErrUnavailable.
-func Place(ctx context.Context, opts Options) (string, error) {
-	p, err := New(opts)
-	if err != nil {
-		return "", err
-	}
-	defer p.Close()
+// Place implements plugin.Placer. It names the environment and what is in it, the same for all
+// who reach it, whatever their tokens. Kinds: ErrInvalid, ErrDenied, ErrUnavailable.
+func (p *Provider) Place(ctx context.Context) (string, error) {
 	if err := p.open(ctx, "open"); err != nil {
 		return "", err
 	}

@@ -16,11 +16,12 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/provider/modal/settings"
 )
 
 // Where the guest is in a sandbox.
 const (
-	guestDir  = "/.atoll-guest"
+	guestDir  = settings.GuestDir
 	guestName = "guest"
 	guestPath = guestDir + "/" + guestName
 )

@@ -1,4 +1,6 @@
-package config
+//go:build linux
+
+package modal
 
 import (
 	"os"
@@ -6,9 +8,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/modal"
+	"github.com/seed46cd37a8/atoll/config"
 )
+
+// load reads a configuration.
+func load(t *testing.T, text string, env []string) (*config.Config, error) {
+	t.Helper()
+	home := t.TempDir()
+	file := filepath.Join(home, "config.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return config.Load(config.Source{File: file, Env: append([]string{"HOME=" + home}, env...)})
+}
 
 const modalTOML = `
 [work]
@@ -29,24 +41,24 @@ func TestModalAccount(t *testing.T) {
 	for name, tt := range map[string]struct {
 		toml string
 		env  []string
-		want modal.Options // its account; with an error TokenID is what that says
+		want Options // its account; with an error TokenID is what that says
 		bad  bool
 	}{
 		"nothing":          {},
-		"the active table": {modalTOML, nil, modal.Options{TokenID: "ak-home", TokenSecret: "as-home"}, false},
-		"a table by name": {modalTOML, []string{"MODAL_PROFILE=work"}, modal.Options{
+		"the active table": {modalTOML, nil, Options{TokenID: "ak-home", TokenSecret: "as-home"}, false},
+		"a table by name": {modalTOML, []string{"MODAL_PROFILE=work"}, Options{
 			TokenID: "ak-work", TokenSecret: "as-work", Environment: "dev", ServerURL: "https://modal.example.com:443",
 		}, false},
-		"Modal's variables": {modalTOML, []string{"MODAL_TOKEN_ID=ak-env", "MODAL_TOKEN_SECRET=as-env", "MODAL_ENVIRONMENT=e", "MODAL_SERVER_URL=http://u"}, modal.Options{
+		"Modal's variables": {modalTOML, []string{"MODAL_TOKEN_ID=ak-env", "MODAL_TOKEN_SECRET=as-env", "MODAL_ENVIRONMENT=e", "MODAL_SERVER_URL=http://u"}, Options{
 			TokenID: "ak-env", TokenSecret: "as-env", Environment: "e", ServerURL: "http://u",
 		}, false},
-		"ours before them": {"", []string{"MODAL_TOKEN_ID=ak-env", "MODAL_TOKEN_SECRET=as-env", "ATOLL_MODAL_TOKEN_ID=ak-ours", "ATOLL_MODAL_TOKEN_SECRET=as-ours"}, modal.Options{
+		"ours before them": {"", []string{"MODAL_TOKEN_ID=ak-env", "MODAL_TOKEN_SECRET=as-env", "ATOLL_MODAL_TOKEN_ID=ak-ours", "ATOLL_MODAL_TOKEN_SECRET=as-ours"}, Options{
 			TokenID: "ak-ours", TokenSecret: "as-ours",
 		}, false},
-		"no such table": {modalTOML, []string{"MODAL_PROFILE=other"}, modal.Options{TokenID: `there is no such table`}, true},
-		"no file":       {"", []string{"MODAL_PROFILE=work"}, modal.Options{TokenID: `run modal token new`}, true},
-		"no TOML":       {"[work", nil, modal.Options{TokenID: ".modal.toml: "}, true},
-		"no variable":   {"", []string{"ATOLL_MODAL_TOKEN_SECRET=env:NO_SUCH_VARIABLE"}, modal.Options{TokenID: "NO_SUCH_VARIABLE: the variable is empty or not set"}, true},
+		"no such table": {modalTOML, []string{"MODAL_PROFILE=other"}, Options{TokenID: `there is no such table`}, true},
+		"no file":       {"", []string{"MODAL_PROFILE=work"}, Options{TokenID: `run modal token new`}, true},
+		"no TOML":       {"[work", nil, Options{TokenID: ".modal.toml: "}, true},
+		"no variable":   {"", []string{"ATOLL_MODAL_TOKEN_SECRET=env:NO_SUCH_VARIABLE"}, Options{TokenID: "NO_SUCH_VARIABLE: the variable is empty or not set"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			home := t.TempDir()
@@ -57,13 +69,13 @@ func TestModalAccount(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			cfg, err := load(t, "", tt.env, nil)
+			cfg, err := load(t, "", tt.env)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := cfg.modal(Options{})
+			got, err := optionsOf(&cfg.Modal)
 			if tt.bad {
-				if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), tt.want.TokenID) {
+				if err == nil || !strings.Contains(err.Error(), tt.want.TokenID) {
 					t.Errorf("got %v, want %q in it", err, tt.want.TokenID)
 				}
 				return
@@ -85,15 +97,15 @@ func TestModalAccount(t *testing.T) {
 }
 
 func TestModalBuckets(t *testing.T) {
-	cfg, err := load(t, "modal:\n  buckets: ['data:/mnt/data', 'docs/team/:/mnt/docs:ro']\n  bucket_secret: aws\n  bucket_endpoint: https://s3.example.com\n", nil, nil)
+	cfg, err := load(t, "modal:\n  buckets: ['data:/mnt/data', 'docs/team/:/mnt/docs:ro']\n  bucket_secret: aws\n  bucket_endpoint: https://s3.example.com\n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := cfg.modal(Options{})
+	o, err := optionsOf(&cfg.Modal)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []modal.Bucket{
+	want := []Bucket{
 		{Name: "data", Path: "/mnt/data", Endpoint: "https://s3.example.com", Secret: "aws"},
 		{Name: "docs", Path: "/mnt/docs", Prefix: "team/", Endpoint: "https://s3.example.com", Secret: "aws", ReadOnly: true},
 	}
@@ -101,7 +113,7 @@ func TestModalBuckets(t *testing.T) {
 		t.Errorf("got %+v, want %+v", o.Buckets, want)
 	}
 	for _, bad := range []string{"data", "data:mnt", ":/mnt", "data/x:/mnt", "data:/"} {
-		if _, err := load(t, "modal:\n  buckets: ['"+bad+"']\n", nil, nil); err == nil || !strings.Contains(err.Error(), "modal.buckets") {
+		if _, err := load(t, "modal:\n  buckets: ['"+bad+"']\n", nil); err == nil || !strings.Contains(err.Error(), "modal.buckets") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

@@ -1,23 +1,28 @@
-package config
+// Package settings has the settings of the provider kubernetes, without the client of a
+// cluster: atoll reads them, and the program atoll-kubernetes uses them.
+package settings
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 )
 
-// Kubernetes are the settings of the provider kubernetes.
-type Kubernetes struct {
+// What is used where nothing is set.
+const (
+	DefaultImage      = "ubuntu:22.04"
+	DefaultUser       = 1000
+	DefaultPatience   = 2 * time.Minute // a cluster may have to add a node
+	DefaultVolumeSize = 8 << 30
+)
+
+// Auto is the NetworkPolicy that is found out by trying.
+const Auto = "auto"
+
+// Settings are the settings of the provider kubernetes.
+type Settings struct {
 	Kubeconfig     string         `yaml:"kubeconfig" form:"path" doc:"file that says which cluster; KUBECONFIG, or kubectl's own, when empty, and in a pod without one its own cluster"`
 	Context        string         `yaml:"context" doc:"context of that file; its current one when empty"`
 	Namespace      string         `yaml:"namespace" doc:"where pods are made; the context's when empty, and in a pod its own"`
@@ -45,19 +50,20 @@ type Kubernetes struct {
 	NetworkPolicy  string         `yaml:"network_policy" form:"auto enforced ignored" doc:"whether the cluster's network enforces NetworkPolicies; auto tries it once, and notes it in the cluster"`
 }
 
-func defaultKubernetes() Kubernetes {
-	return Kubernetes{
-		Prefix: "atoll", Image: kubernetes.DefaultImage, Pull: "IfNotPresent", Profile: string(kubernetes.Restricted), User: kubernetes.DefaultUser,
-		Requests: 1, GPUResource: "nvidia.com/gpu", Patience: atoll.Duration(kubernetes.DefaultPatience), VolumeSize: kubernetes.DefaultVolumeSize, NetworkPolicy: auto,
-		AgentSandbox: string(kubernetes.AgentSandboxOff),
+// Default returns the settings that nobody has set.
+func Default() Settings {
+	return Settings{
+		Prefix: "atoll", Image: DefaultImage, Pull: "IfNotPresent", Profile: "restricted", User: DefaultUser,
+		Requests: 1, GPUResource: "nvidia.com/gpu", Patience: atoll.Duration(DefaultPatience), VolumeSize: DefaultVolumeSize, NetworkPolicy: Auto,
+		AgentSandbox: "off",
 	}
 }
 
-// check calls bad with the key of each value that makes no sense.
-func (k *Kubernetes) check(bad func(key string, err error)) {
-	_, err := k.tolerations()
+// Check calls bad with the key of each value that makes no sense.
+func (k *Settings) Check(bad func(key string, err error)) {
+	_, err := k.ParseTolerations()
 	bad("kubernetes.tolerations", err)
-	_, err = k.nodeSelector()
+	_, err = k.ParseNodeSelector()
 	bad("kubernetes.node_selector", err)
 	if k.Requests <= 0 || k.Requests > 1 {
 		bad("kubernetes.requests", fmt.Errorf("%v: must be above 0, and 1 at most", k.Requests))
@@ -73,7 +79,13 @@ func (k *Kubernetes) check(bad func(key string, err error)) {
 	}
 }
 
-func (k *Kubernetes) nodeSelector() (map[string]string, error) {
+// A Toleration is a taint of nodes that pods tolerate.
+type Toleration struct {
+	Key, Value, Effect string // an empty Key is all taints; an empty Value is any
+}
+
+// ParseNodeSelector returns NodeSelector as a map.
+func (k *Settings) ParseNodeSelector() (map[string]string, error) {
 	all := map[string]string{}
 	for _, text := range k.NodeSelector {
 		key, value, ok := strings.Cut(text, "=")
@@ -85,7 +97,8 @@ func (k *Kubernetes) nodeSelector() (map[string]string, error) {
 	return all, nil
 }
 
-func (k *Kubernetes) tolerations() (list []kubernetes.Toleration, err error) {
+// ParseTolerations reads Tolerations.
+func (k *Settings) ParseTolerations() (list []Toleration, err error) {
 	for _, text := range k.Tolerations {
 		rest, effect, _ := strings.Cut(text, ":")
 		key, value, _ := strings.Cut(rest, "=")
@@ -94,65 +107,7 @@ func (k *Kubernetes) tolerations() (list []kubernetes.Toleration, err error) {
 		default:
 			return nil, fmt.Errorf("%q: effects are NoSchedule, PreferNoSchedule and NoExecute", text)
 		}
-		list = append(list, kubernetes.Toleration{Key: key, Value: value, Effect: effect})
+		list = append(list, Toleration{Key: key, Value: value, Effect: effect})
 	}
 	return list, nil
-}
-
-// cluster is how the cluster is reached, and the namespace to use.
-func (k *Kubernetes) cluster() (*rest.Config, string, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = k.Kubeconfig
-	from := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.Context})
-	config, err := from.ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		err = errors.New("there is no cluster: set kubernetes.kubeconfig, or KUBECONFIG")
-	}
-	if err != nil {
-		return nil, "", atoll.E("open", "kubernetes", atoll.ErrUnavailable, err)
-	}
-	namespace, _, err := from.Namespace()
-	return config, cmp.Or(k.Namespace, namespace), err
-}
-
-func (c *Config) kubernetes(opts Options) (*kubernetes.Options, error) {
-	k := &c.Kubernetes
-	cluster, namespace, err := k.cluster()
-	if err != nil {
-		return nil, err
-	}
-	tolerations, err := k.tolerations()
-	if err != nil {
-		return nil, err
-	}
-	nodes, err := k.nodeSelector()
-	return &kubernetes.Options{
-		Config: cluster, Namespace: namespace, PerProject: k.PerProject, Prefix: k.Prefix,
-		Image: k.Image, GuestImage: k.GuestImage, Pull: k.Pull, PullSecrets: k.PullSecrets,
-		Profile: kubernetes.Profile(k.Profile), User: int64(k.User), Runtime: k.RuntimeClass, Requests: k.Requests,
-		NodeSelector: nodes, Tolerations: tolerations, ServiceAccount: k.ServiceAccount, GPU: k.GPUResource, Patience: time.Duration(k.Patience),
-		AgentSandbox: kubernetes.AgentSandbox(k.AgentSandbox), WarmPods: k.WarmPods, WarmResources: atoll.Resources{Memory: c.Resources.Memory, CPUs: c.Resources.CPUs},
-		Ephemeral: k.Ephemeral, StorageClass: k.StorageClass, VolumeSize: k.VolumeSize, SharedVolumes: k.SharedVolumes,
-		Enforced: k.NetworkPolicy == "enforced", Log: opts.Log,
-	}, err
-}
-
-// enforceTime is how long it may take to find out whether NetworkPolicies are enforced.
-const enforceTime = 2 * time.Minute
-
-func openKubernetes(cfg *Config, opts Options) (atoll.Provider, error) {
-	o, err := cfg.kubernetes(opts)
-	if err != nil {
-		return nil, err
-	}
-	if used := slices.Contains(cfg.ProviderNames(), "kubernetes"); cfg.Kubernetes.NetworkPolicy != auto || !used { // nobody's cluster is tried out of curiosity
-		return kubernetes.New(*o)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), enforceTime)
-	defer cancel()
-	o.Enforced, err = kubernetes.Enforces(ctx, *o)
-	if err != nil && opts.Log != nil { // then it is as if it did not
-		opts.Log.Warn("it cannot be found out whether the cluster's network enforces NetworkPolicies", "err", err)
-	}
-	return kubernetes.New(*o)
 }

@@ -1,0 +1,157 @@
+// Package remote runs jobs by a Backend that is in another program, over HTTP.
+//
+// POST /run takes a compute.Job and answers with lines of JSON: reports, and at the end a
+// result or an error. GET /probe answers with an atoll.Probe. A job whose request is broken
+// off is killed.
+package remote
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/compute"
+)
+
+// A Backend is a compute.Backend that can say whether it works.
+type Backend interface {
+	compute.Backend
+	Probe(ctx context.Context) atoll.Probe
+}
+
+// A line is one line of the answer to a job.
+type line struct {
+	Report *report         `json:"report,omitempty"`
+	Result *compute.Result `json:"result,omitempty"`
+	Error  json.RawMessage `json:"error,omitempty"`
+}
+
+// A report is a call of a Job's Report.
+type report struct {
+	Took time.Duration `json:"took"` // in nanoseconds
+	Line string        `json:"line"`
+}
+
+// Handler serves b.
+func Handler(b Backend) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /run", func(w http.ResponseWriter, r *http.Request) { serveRun(b, w, r) })
+	mux.HandleFunc("GET /probe", func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(w).Encode(b.Probe(r.Context())) // nobody is there to read it
+	})
+	return mux
+}
+
+// serveRun runs the job in the request's body.
+func serveRun(b Backend, w http.ResponseWriter, r *http.Request) {
+	var mu sync.Mutex
+	answer := json.NewEncoder(w)
+	send := func(l line) {
+		mu.Lock()
+		defer mu.Unlock()
+		_ = answer.Encode(l) // a caller that is gone ends the request's context
+		_ = http.NewResponseController(w).Flush()
+	}
+	var job compute.Job
+	if err := json.NewDecoder(r.Body).Decode(&job); err != nil {
+		send(line{Error: api.MarshalError(atoll.E("run", "", atoll.ErrInvalid, err))})
+		return
+	}
+	job.Report = func(took time.Duration, text string) { send(line{Report: &report{took, text}}) }
+	result, err := b.Run(r.Context(), &job)
+	if err != nil {
+		send(line{Error: api.MarshalError(err)})
+		return
+	}
+	send(line{Result: result})
+}
+
+// A Client is the Backend that a Handler serves elsewhere.
+type Client struct {
+	http  *http.Client
+	close func() error
+}
+
+// NewClient returns a Client whose requests h sends to the Handler. Close calls close.
+func NewClient(h *http.Client, close func() error) *Client { return &Client{h, close} }
+
+// Run implements compute.Backend.
+func (c *Client) Run(ctx context.Context, job *compute.Job) (*compute.Result, error) {
+	body, err := json.Marshal(job)
+	if err != nil {
+		return nil, atoll.E("run", "", atoll.ErrInvalid, err)
+	}
+	resp, err := c.send(ctx, http.MethodPost, "/run", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	for answer := json.NewDecoder(resp.Body); ; {
+		var l line
+		err := answer.Decode(&l)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil:
+			return nil, atoll.Errorf("run", "", atoll.ErrUnavailable, "the backend's program broke off: %w", err)
+		case l.Error != nil:
+			return nil, api.UnmarshalError(l.Error, "run", "")
+		case l.Result != nil:
+			return l.Result, nil
+		case l.Report != nil && job.Report != nil:
+			job.Report(l.Report.Took, l.Report.Line)
+		}
+	}
+}
+
+// Probe reports whether the backend works. One that cannot be reached does not.
+func (c *Client) Probe(ctx context.Context) atoll.Probe {
+	resp, err := c.send(ctx, http.MethodGet, "/probe", nil)
+	if err != nil {
+		return atoll.Probe{Reason: err.Error()}
+	}
+	defer resp.Body.Close()
+	var p atoll.Probe
+	if err := json.NewDecoder(resp.Body).Decode(&p); err != nil {
+		return atoll.Probe{Reason: fmt.Sprintf("the backend's program broke off: %v", err)}
+	}
+	return p
+}
+
+// send sends a request. Its errors are those of the program's start, or ErrUnavailable.
+func (c *Client) send(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://backend"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	var known *atoll.Error
+	switch {
+	case ctx.Err() != nil:
+		if err == nil {
+			resp.Body.Close()
+		}
+		return nil, ctx.Err()
+	case errors.As(err, &known):
+		return nil, known
+	case err != nil:
+		return nil, atoll.E("run", "", atoll.ErrUnavailable, err)
+	}
+	return resp, nil
+}
+
+// Close implements compute.Backend.
+func (c *Client) Close() error {
+	c.http.CloseIdleConnections()
+	return c.close()
+}
+
+var _ Backend = (*Client)(nil)

@@ -1,0 +1,140 @@
+// Package secretref refers to secrets, and does not show them.
+package secretref
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// masked is what a secret prints as.
+const masked = "•••"
+
+// A Ref is a reference to a secret, "env:NAME" or "file:/path", or one that
+// came from the environment itself. It prints as ••• in every way, so that it
+// can be logged by mistake without harm. The zero Ref is none.
+type Ref struct {
+	ref   string
+	value string
+}
+
+// New holds value itself.
+func New(value string) Ref { return Ref{value: value} }
+
+// Parse reads a reference. Only an environment variable may hold the secret itself: files
+// are copied and shown, and a command line is visible to other users.
+func (s *Ref) Parse(text string, variable bool, home string) error {
+	scheme, rest, _ := strings.Cut(text, ":")
+	switch {
+	case scheme == "env" && rest != "":
+	case scheme == "file" && rest != "":
+		path := ExpandHome(rest, home)
+		if !filepath.IsAbs(path) {
+			return fmt.Errorf("%q: must be an absolute path", text)
+		}
+		text = "file:" + path
+	case variable:
+		*s = Ref{value: text}
+		return nil
+	default:
+		return errors.New("write a reference, env:NAME or file:/path, not the secret itself")
+	}
+	*s = Ref{ref: text}
+	return nil
+}
+
+// IsZero reports whether there is no secret.
+func (s Ref) IsZero() bool { return s == Ref{} }
+
+// Reveal reads the secret; that of a zero Ref is "". A file's last newline
+// does not belong to it.
+func (s Ref) Reveal() (string, error) {
+	scheme, rest, _ := strings.Cut(s.ref, ":")
+	switch scheme {
+	case "env":
+		v := os.Getenv(rest)
+		if v == "" {
+			return "", fmt.Errorf("secret %s: the variable is empty or not set", s.ref)
+		}
+		return v, nil
+	case "file":
+		data, err := readLimited(rest)
+		if err != nil {
+			return "", fmt.Errorf("secret %s: %w", s.ref, err)
+		}
+		v := strings.TrimRight(string(data), "\r\n")
+		if v == "" {
+			return "", fmt.Errorf("secret %s: the file is empty", s.ref)
+		}
+		return v, nil
+	}
+	return s.value, nil
+}
+
+// Reference returns where the secret is, not what it is.
+func (s Ref) Reference() string {
+	if s.ref != "" {
+		return s.ref
+	}
+	return s.String()
+}
+
+// String masks the secret.
+func (s Ref) String() string {
+	if s.IsZero() {
+		return ""
+	}
+	return masked
+}
+
+// GoString masks the secret.
+func (s Ref) GoString() string { return s.String() }
+
+// Format masks the secret, whatever the verb.
+func (s Ref) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String())) }
+
+// MarshalText masks the secret.
+func (s Ref) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads a reference.
+func (s *Ref) UnmarshalText(b []byte) error { return s.Parse(string(b), false, home()) }
+
+// LogValue masks the secret.
+func (s Ref) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// home returns the user's home directory, or "".
+func home() string {
+	dir, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return dir
+}
+
+// ExpandHome replaces the ~ at the beginning of a path.
+func ExpandHome(path, home string) string {
+	if rest, ok := strings.CutPrefix(path, "~/"); ok && home != "" {
+		return filepath.Join(home, rest)
+	}
+	return path
+}
+
+// maxFile is how large a file with a secret may be, in bytes.
+const maxFile = 1 << 20
+
+func readLimited(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s: larger than %d bytes", path, maxFile)
+	}
+	return data, err
+}

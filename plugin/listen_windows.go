@@ -1,0 +1,13 @@
+package plugin
+
+import (
+	"context"
+	"net"
+)
+
+// listen listens on the Unix socket at path. The directory for temporary files is its user's
+// own, so that nobody else can connect.
+func listen(ctx context.Context, path string) (net.Listener, error) {
+	var lc net.ListenConfig
+	return lc.Listen(ctx, "unix", path)
+}

@@ -1,0 +1,97 @@
+// Package plugin runs a part of Atoll, such as a provider that few need, as a program of its
+// own. The programs of Atoll that are made this way are atoll-kubernetes, atoll-modal and
+// atoll-dagger; anybody can add others.
+//
+// # The protocol
+//
+// Atoll finds the program atoll-NAME beside its own or in PATH, and starts it with the
+// argument "plugin". It writes one line of JSON, a [Start], to the program's stdin and keeps
+// stdin open. The program listens on the Unix socket that the line names, writes one line of
+// JSON, a [Reply], to its stdout, and serves HTTP on the socket. A provider serves the routes
+// of /openapi.json below /v1 that it needs; see docs/provider.md. What the program writes to
+// stderr goes into Atoll's log. When stdin ends, the program removes the socket and its
+// directory, and ends: so it ends, too, when Atoll is killed. Sandboxes live on.
+package plugin
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Protocol is the version of the protocol that this package speaks.
+const Protocol = 1
+
+// Argument is the first argument of a program that is started as a plugin.
+const Argument = "plugin"
+
+// A Start tells a program what to do. It is the line on its stdin.
+type Start struct {
+	Protocol int             `json:"protocol"`
+	Socket   string          `json:"socket"`              // path of the Unix socket to listen on, in a directory that only its user can enter
+	StateDir string          `json:"state_dir,omitempty"` // a directory for what the program has to remember
+	Settings json.RawMessage `json:"settings,omitempty"`  // the plugin's table in the configuration file, as an object
+	Probing  bool            `json:"probing,omitempty"`   // it is only asked whether it works: it should change nothing
+	Guest    string          `json:"guest,omitempty"`     // path of the program that the provider puts into sandboxes; empty means its own
+	// Resources are those of sandboxes that ask for none, as far as the configuration says.
+	Resources atoll.Resources `json:"resources,omitzero"`
+	Place     bool            `json:"place,omitempty"` // the reply should have a Place
+}
+
+// A Reply is what a program answers: that it listens, or why it does not.
+type Reply struct {
+	Protocol int             `json:"protocol"`
+	Place    string          `json:"place,omitempty"` // names where the sandboxes are, if that is not this machine
+	Error    json.RawMessage `json:"error,omitempty"` // as in answers of the HTTP API: {"kind": "invalid", "message": "..."}
+}
+
+// programName returns the file name of a plugin's program.
+func programName(name string) string {
+	if runtime.GOOS == "windows" {
+		return "atoll-" + name + ".exe"
+	}
+	return "atoll-" + name
+}
+
+// Find returns the path of the program of a plugin: the file atoll-NAME beside this program's
+// own, or the one in PATH. Kinds: ErrUnavailable (there is none).
+func Find(name string) (string, error) {
+	file := programName(name)
+	if exe, err := os.Executable(); err == nil {
+		if real, err := filepath.EvalSymlinks(exe); err == nil {
+			exe = real
+		}
+		if path := filepath.Join(filepath.Dir(exe), file); isProgram(path) {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(file)
+	if err != nil {
+		missing := MissingError{name}
+		return "", atoll.Errorf("open", name, atoll.ErrUnavailable, "%w: %s", missing, missing.Fix())
+	}
+	return filepath.Abs(path)
+}
+
+// A MissingError says that there is no program of a plugin.
+type MissingError struct{ Name string }
+
+// Error implements error.
+func (e MissingError) Error() string {
+	return "the program " + programName(e.Name) + " is neither beside atoll nor in PATH"
+}
+
+// Fix says how to get the program.
+func (e MissingError) Fix() string {
+	return "put " + programName(e.Name) + " there: make build and make install do, for those that belong to atoll"
+}
+
+// isProgram reports whether path is a file that can be executed.
+func isProgram(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && (info.Mode()&0o111 != 0 || runtime.GOOS == "windows")
+}
