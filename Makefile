@@ -11,16 +11,17 @@ help: ## list these verbs
 
 # Providers that few need are programs of their own, which atoll finds beside it or in PATH.
 PLUGINS := kubernetes modal dagger
+BIN     := bin
 BUILD   := -tags embedguest -ldflags='-s -w'
 
 .PHONY: build
 build: guest ## build bin/atoll and the programs of its plugins, statically linked, with the guest in them
-	@$(GO) build $(BUILD) -o bin/ ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%)
+	@$(GO) build $(BUILD) -o $(BIN)/ ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%)
 
 .PHONY: guest
 guest: ## build bin/atoll-guest, which providers put into sandboxes
-	@GOOS=linux $(GO) build -trimpath -ldflags='-s -w' -o bin/atoll-guest ./cmd/atoll-guest
-	@$(GO) run ./packaging/compress bin/atoll-guest internal/guestprogram/atoll-guest.zst
+	@GOOS=linux $(GO) build -trimpath -ldflags='-s -w' -o $(BIN)/atoll-guest ./cmd/atoll-guest
+	@$(GO) run ./packaging/compress $(BIN)/atoll-guest internal/guestprogram/atoll-guest.zst
 
 .PHONY: install
 install: guest ## build the same programs into Go's bin directory

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 
@@ -30,5 +31,13 @@ func compress(from, to string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to, w.EncodeAll(data, nil), 0o644)
+	packed := w.EncodeAll(data, nil)
+	if old, err := os.ReadFile(to); err == nil && bytes.Equal(old, packed) {
+		return nil // so that go has nothing to build again
+	}
+	part := to + ".part" // a build beside this one finds the old file or the new one
+	if err := os.WriteFile(part, packed, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(part, to)
 }

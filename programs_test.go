@@ -1,0 +1,106 @@
+package atoll_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A program is one that make build makes, and what it may be.
+type program struct {
+	size  int64    // bytes of the file, at most
+	inits int64    // bytes that its initialisers allocate, at most
+	rss   int64    // bytes of memory that are resident when it prints its version, at most
+	never []string // the packages that it does not link, as the beginnings of their paths
+}
+
+const megabyte = 1000 * 1000
+
+// remote are the packages that only one program each needs.
+var remote = []string{"k8s.io/", "github.com/modal-labs/", "dagger.io/"}
+
+// engines are the packages that no plugin needs.
+var engines = []string{"gvisor.dev/", "github.com/aws/", "github.com/jackc/pgx", "modernc.org/", "github.com/moby/", "go.opentelemetry.io/otel/sdk", "github.com/spf13/cobra"}
+
+var programs = map[string]program{
+	"atoll":            {90 * megabyte, 5 * megabyte, 60 * megabyte, append([]string{"gvisor.dev/gvisor/runsc/gvisorbinaries/embed", "golang.org/x/crypto/x509roots/fallback "}, remote...)},
+	"atoll-kubernetes": {32 * megabyte, 3 * megabyte, 45 * megabyte, append([]string{"github.com/modal-labs/", "dagger.io/"}, engines...)},
+	"atoll-modal":      {26 * megabyte, 2 * megabyte, 40 * megabyte, append([]string{"k8s.io/", "dagger.io/"}, engines...)},
+	"atoll-dagger":     {22 * megabyte, 2 * megabyte, 30 * megabyte, append([]string{"k8s.io/", "github.com/modal-labs/"}, engines[:4]...)},
+	"atoll-guest":      {11 * megabyte, megabyte, 20 * megabyte, append(append([]string{}, remote...), engines...)},
+}
+
+// Each program links what it needs.
+func TestProgramsLinkWhatTheyNeed(t *testing.T) {
+	for name, p := range programs {
+		out, err := exec.Command("go", "list", "-deps", "./cmd/"+name).Output()
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		for path := range strings.Lines(string(out)) {
+			for _, never := range p.never {
+				if path = strings.TrimSpace(path); strings.HasPrefix(path+" ", never) {
+					t.Errorf("%s links %s", name, path)
+				}
+			}
+		}
+	}
+}
+
+// Each program has the size that it may have, and does little before main.
+func TestProgramsAreSmall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it builds all programs")
+	}
+	dir := t.TempDir()
+	build := exec.Command("make", "build", "BIN="+dir)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("make build: %v: %s", err, out)
+	}
+	for name, p := range programs {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if info.Size() > p.size {
+			t.Errorf("%s has %d bytes, want %d at most", name, info.Size(), p.size)
+		}
+		inits, rss := start(t, filepath.Join(dir, name))
+		if inits > p.inits {
+			t.Errorf("the initialisers of %s allocate %d bytes, want %d at most", name, inits, p.inits)
+		}
+		if rss > p.rss {
+			t.Errorf("%s has %d bytes resident, want %d at most", name, rss, p.rss)
+		}
+	}
+}
+
+var initLine = regexp.MustCompile(`(?m)^init \S+ @\S+ ms, \S+ ms clock, (\d+) bytes`)
+
+// start has a program print its version, and returns how many bytes its initialisers allocate
+// and how many are resident, 0 if the system does not say.
+func start(t *testing.T, path string) (inits, rss int64) {
+	t.Helper()
+	cmd := exec.Command(path, "version")
+	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+	var trace bytes.Buffer
+	cmd.Stderr = &trace
+	_ = cmd.Run() // a plugin is not to be started by hand, and says so
+	for _, m := range initLine.FindAllStringSubmatch(trace.String(), -1) {
+		bytes, err := strconv.ParseInt(m[1], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inits += bytes
+	}
+	if inits == 0 {
+		t.Errorf("%s traces no initialiser: %s", path, trace.String())
+	}
+	return inits, maxResident(cmd.ProcessState)
+}
