@@ -34,7 +34,7 @@ func candidates(goos string) (names []string) {
 		preferred = "gvisor"
 	}
 	for _, name := range []string{preferred, "docker"} {
-		if e, err := find(name); err == nil && e.On(goos).OK {
+		if e, ok := builtIn(name); ok && e.On(goos).OK {
 			names = append(names, name)
 		}
 	}
@@ -98,7 +98,7 @@ func (c *Config) try(ctx context.Context, name string) (p atoll.Probe, sure bool
 	}
 	ctx, cancel := context.WithTimeout(ctx, tryTime)
 	defer cancel()
-	e, err := find(name)
+	e, err := c.find(name)
 	if err != nil {
 		return atoll.Probe{Reason: err.Error()}, false
 	}

@@ -74,6 +74,8 @@ type Config struct {
 	Compute      Compute      `yaml:"compute"`
 	// Pools are in the file alone.
 	Pools map[string]*Pool `yaml:"pool"`
+	// Plugins are in the file alone.
+	Plugins map[string]*Plugin `yaml:"plugin"`
 
 	// One table for each provider, under its name, for what makes the machines of some, and
 	// for a backend of Compute.
@@ -244,10 +246,10 @@ func (c *Config) check(s *schema) error {
 	if !atoll.ValidName(c.Project) {
 		bad("project", fmt.Errorf("%q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", c.Project))
 	}
-	_, err := find(c.Provider)
+	_, err := c.find(c.Provider)
 	bad("provider", err)
 	for _, name := range c.Providers {
-		_, err := find(name)
+		_, err := c.find(name)
 		bad("providers", err)
 	}
 	_, err = c.projects()
@@ -306,6 +308,7 @@ func (c *Config) check(s *schema) error {
 	c.Tools.check(bad)
 	c.Dagger.Check(bad)
 	c.checkPools(bad)
+	c.checkPlugins(bad)
 	for _, path := range c.GVisor.HostPaths {
 		if !filepath.IsAbs(path) {
 			bad("gvisor.host_paths", fmt.Errorf("%q: must be an absolute path", path))

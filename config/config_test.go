@@ -161,7 +161,7 @@ func TestErrors(t *testing.T) {
 		{name: "misspelt variable", env: []string{"ATOLL_PROVDIER=x"}, want: []string{"unknown variable ATOLL_PROVDIER: the nearest known one is ATOLL_PROVIDER"}},
 		{name: "unknown flag key", flags: map[string]string{"nope": "x"}, want: []string{`unknown key "nope"`}},
 		{name: "like no key", file: "colour: red\n", want: []string{at + `:1: unknown key "colour": atoll config --docs lists the known ones`}},
-		{name: "unknown provider in the file", file: "provider: dokcer\n", want: []string{at + `:1: provider: "dokcer": this binary has`}},
+		{name: "unknown provider in the file", file: "provider: dokcer\n", want: []string{at + `:1: provider: "dokcer": use one of`}},
 		{name: "values that are wrong beside ones that cannot be read", file: "resources: {cpus: -3, disk: lots}\n", want: []string{"resources.cpus: -3: must be positive", `"lots"`}},
 		{name: "all at once", file: "a: 1\nurll: 2\n", env: []string{"ATOLL_B=1"}, want: []string{at + ":1: ", at + ":2: ", "ATOLL_B"}},
 		{name: "twice", file: "url: http://a\nurl: http://b\n", want: []string{at + `:2: "url" is set twice, first in line 1`}},
@@ -182,7 +182,7 @@ func TestErrors(t *testing.T) {
 		{name: "relative state", env: []string{"ATOLL_STATE_DIR=x"}, want: []string{`ATOLL_STATE_DIR: "x": must be an absolute path`}},
 		{name: "cache path", env: []string{"ATOLL_CACHE_PATHS=.tool/cache,/etc"}, want: []string{`ATOLL_CACHE_PATHS: "/etc": must be relative to the home directory`}},
 		{name: "relative host path", file: "gvisor: {host_paths: [usr]}\n", want: []string{`"usr": must be an absolute path`}},
-		{name: "unknown provider", flags: map[string]string{"provider": "dokcer"}, want: []string{`--provider: "dokcer": this binary has gvisor, docker, `}},
+		{name: "unknown provider", flags: map[string]string{"provider": "dokcer"}, want: []string{`--provider: "dokcer": use one of gvisor, docker, `}},
 		{name: "bad project", env: []string{"ATOLL_PROJECT=a b"}, want: []string{`ATOLL_PROJECT: "a b": use a letter`}},
 		{name: "password in the url", env: []string{"ATOLL_URL=http://user:hunter2@h/"}, want: []string{"ATOLL_URL: write it like", "the token goes into token"}},
 		{name: "password in a bad url", env: []string{"ATOLL_URL=http://user:hunter2%zz@h/"}, want: []string{"ATOLL_URL: write it like"}},
@@ -266,7 +266,7 @@ func TestDefaultProvider(t *testing.T) {
 		}
 	}
 	_, err := Open(&Config{}, Options{})
-	if err == nil || !strings.Contains(err.Error(), "this binary has gvisor, docker, ") {
+	if err == nil || !strings.Contains(err.Error(), "use one of gvisor, docker, ") {
 		t.Errorf("Open without a provider: %v, want what there is", err)
 	}
 }

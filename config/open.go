@@ -55,7 +55,7 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	}
 	var members []router.Member
 	for _, name := range cfg.ProviderNames() {
-		entry, err := find(name)
+		entry, err := cfg.find(name)
 		if err != nil {
 			return nil, atoll.Errorf("open", "provider", atoll.ErrInvalid, "%w", err)
 		}
@@ -102,15 +102,29 @@ func openMember(entry Entry, cfg *Config, opts Options, all []stock) (atoll.Prov
 	return trace.New(limit.New(p, cfg.limits()), opts.traced()), nil
 }
 
-func find(name string) (Entry, error) {
+// find returns the provider called name: one of Atoll's, or that of a plugin.
+func (c *Config) find(name string) (Entry, error) {
+	if e, ok := builtIn(name); ok {
+		return e, nil
+	}
+	if e, ok := c.pluginEntry(name); ok {
+		return e, nil
+	}
 	var names []string
 	for _, e := range Providers() {
-		if e.Name == name {
-			return e, nil
-		}
 		names = append(names, e.Name)
 	}
-	return Entry{}, fmt.Errorf("%q: this binary has %s", name, strings.Join(names, ", "))
+	return Entry{}, fmt.Errorf("%q: use one of %s, or install the program atoll-%s beside atoll or in PATH", name, strings.Join(names, ", "), name)
+}
+
+// builtIn returns the provider of Atoll's that is called name.
+func builtIn(name string) (Entry, bool) {
+	for _, e := range Providers() {
+		if e.Name == name {
+			return e, true
+		}
+	}
+	return Entry{}, false
 }
 
 // limits are what the configuration gives the sandboxes of a provider.

@@ -3,7 +3,10 @@ package config
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
@@ -22,6 +25,12 @@ type Kubernetes = kubernetes.Settings
 // Modal are the settings of the provider modal.
 type Modal = modal.Settings
 
+// A Plugin is the provider of a program that is not Atoll's.
+type Plugin struct {
+	Program  string   `yaml:"program" form:"path" doc:"its program; atoll-NAME beside atoll or in PATH when empty"`
+	Settings []string `yaml:"settings" doc:"what the program is told: KEY=VALUE"`
+}
+
 // pluginTime is how long a plugin's program may take to open its provider.
 const pluginTime = 3 * time.Minute
 
@@ -33,14 +42,75 @@ func openPlugin(name string, table func(cfg *Config) any) func(cfg *Config, opts
 		if err != nil {
 			return nil, atoll.Errorf("open", name, atoll.ErrInvalid, "%s.%w", name, err)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), pluginTime)
-		defer cancel()
-		return plugin.Open(ctx, plugin.Options{
-			Name: name, StateDir: cfg.StateDir, Settings: encoded, Guest: cfg.Docker.Guest, Log: opts.Log,
-			Resources: atoll.Resources{Memory: cfg.Resources.Memory, CPUs: cfg.Resources.CPUs, Processes: cfg.Resources.Processes, Disk: cfg.Resources.Disk},
-			Probing:   !slices.Contains(cfg.ProviderNames(), name),
-			Place:     cfg.server != nil,
-		})
+		return cfg.startPlugin(name, "", encoded, opts)
+	}
+}
+
+// startPlugin opens the provider of the program at path, or of atoll-NAME if that is empty.
+func (c *Config) startPlugin(name, path string, settings json.RawMessage, opts Options) (atoll.Provider, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), pluginTime)
+	defer cancel()
+	return plugin.Open(ctx, plugin.Options{
+		Name: name, Path: path, StateDir: c.StateDir, Settings: settings, Guest: c.Docker.Guest, Log: opts.Log,
+		Resources: atoll.Resources{Memory: c.Resources.Memory, CPUs: c.Resources.CPUs, Processes: c.Resources.Processes, Disk: c.Resources.Disk},
+		Probing:   !slices.Contains(c.ProviderNames(), name),
+		Place:     c.server != nil,
+	})
+}
+
+// notPlugins are the names of programs beside atoll that are no providers.
+var notPlugins = []string{"guest", "dagger"}
+
+// pluginEntry returns the provider of the plugin called name, if the configuration has it or
+// its program is there.
+func (c *Config) pluginEntry(name string) (Entry, bool) {
+	if !atoll.ValidName(name) || slices.Contains(notPlugins, name) {
+		return Entry{}, false
+	}
+	if _, configured := c.Plugins[name]; !configured {
+		if _, err := plugin.Find(name); err != nil {
+			return Entry{}, false
+		}
+	}
+	return Entry{Name: name, Named: true, open: openOther(name)}, true
+}
+
+// openOther returns the open function of a provider whose program is not Atoll's.
+func openOther(name string) func(cfg *Config, opts Options) (atoll.Provider, error) {
+	return func(cfg *Config, opts Options) (atoll.Provider, error) {
+		p := cmp.Or(cfg.Plugins[name], &Plugin{})
+		settings, err := p.parseSettings()
+		if err != nil {
+			return nil, atoll.E("open", name, atoll.ErrInvalid, err)
+		}
+		return cfg.startPlugin(name, p.Program, settings, opts)
+	}
+}
+
+// parseSettings returns the settings as an object.
+func (p *Plugin) parseSettings() (json.RawMessage, error) {
+	all := map[string]string{}
+	for _, text := range p.Settings {
+		key, value, ok := strings.Cut(text, "=")
+		if !ok || key == "" {
+			return nil, fmt.Errorf("%q: write it like KEY=VALUE", text)
+		}
+		if _, twice := all[key]; twice {
+			return nil, fmt.Errorf("%q: %s is set already", text, key)
+		}
+		all[key] = value
+	}
+	return json.Marshal(all)
+}
+
+// checkPlugins calls bad with the key of each value that makes no sense.
+func (c *Config) checkPlugins(bad func(key string, err error)) {
+	for name, p := range c.Plugins {
+		_, err := p.parseSettings()
+		bad("plugin."+name+".settings", err)
+		if _, own := builtIn(name); own || slices.Contains(notPlugins, name) {
+			bad("plugin."+name+".settings", fmt.Errorf("%s is a name of Atoll's own: give the plugin another one", name))
+		}
 	}
 }
 

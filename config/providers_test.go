@@ -59,7 +59,7 @@ func TestProviderOf(t *testing.T) {
 
 func TestProvidersThatAreWrong(t *testing.T) {
 	for file, want := range map[string]string{
-		"providers: [gvisor, dokcer]\n":                         `providers: "dokcer": this binary has gvisor, docker`,
+		"providers: [gvisor, dokcer]\n":                         `providers: "dokcer": use one of gvisor, docker`,
 		"project_providers: [team]\n":                           `project_providers: "team": write it like PROJECT=PROVIDER`,
 		"project_providers: [\"a team=docker\"]\n":              `"a team=docker": write it like`,
 		"project_providers: [team=mock]\nproviders: [gvisor]\n": `"team=mock": the providers are gvisor: add it to providers`,

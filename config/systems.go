@@ -47,6 +47,19 @@ func Providers() []Entry {
 	}
 }
 
+// OtherProviders lists the providers that c names and that are not Atoll's own.
+func (c *Config) OtherProviders() (all []Entry) {
+	for _, name := range c.ProviderNames() {
+		if _, own := builtIn(name); own {
+			continue
+		}
+		if e, ok := c.pluginEntry(name); ok {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
 // On says whether there is such a provider on the operating system goos, and if not what
 // to do there. Whether it works is for the provider's own Probe.
 func (e Entry) On(goos string) atoll.Probe {

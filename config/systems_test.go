@@ -55,7 +55,7 @@ func TestDrivers(t *testing.T) {
 			t.Errorf("%s: %+v on %s", d.Name, p, runtime.GOOS)
 		}
 		for _, name := range d.Users {
-			if _, err := find(name); err != nil {
+			if _, err := (&Config{}).find(name); err != nil {
 				t.Errorf("%s: %v", d.Name, err)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/api"
 )
 
@@ -34,6 +35,10 @@ func Open(ctx context.Context, opts Options) (*Provider, error) {
 	c, err := api.NewClient(ctx, api.ClientOptions{Dial: program.Dial, Patience: patience})
 	if err != nil {
 		return nil, errors.Join(err, program.Close())
+	}
+	if called := c.Info().Name; called != opts.Name {
+		err := atoll.Errorf("open", opts.Name, atoll.ErrUnavailable, "its program serves a provider called %q: the names must be the same", called)
+		return nil, errors.Join(err, c.Close(), program.Close())
 	}
 	return &Provider{c, program, r.place}, nil
 }

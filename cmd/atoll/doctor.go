@@ -108,7 +108,7 @@ func (a *app) diagnose(ctx context.Context) (*diagnosis, error) {
 		choice := cfg.Choose(ctx)
 		d.Provider, d.Why = choice.Provider, whyThat(choice, cfg.Origin("provider"))
 	}
-	for _, e := range config.Providers() {
+	for _, e := range append(config.Providers(), cfg.OtherProviders()...) {
 		d.Providers = append(d.Providers, a.examine(ctx, cfg, e, d.Provider))
 	}
 	for _, e := range config.Drivers() {

@@ -1,0 +1,76 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// moon is a program whose provider does not open, and says what it was told.
+const moon = `#!/bin/sh
+read -r line
+settings=$(printf %s "$line" | sed 's/.*"settings"://; s/}.*/}/; s/"//g')
+printf '{"protocol":1,"error":{"kind":"denied","message":"it got %s"}}\n' "$settings"
+cat >/dev/null
+`
+
+// A program that is not Atoll's is a provider, by its place or by its name.
+func TestOtherPlugins(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "atoll-moon"), []byte(moon), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct{ path, file, want string }{
+		"in PATH":       {dir, "provider: moon\n", "it got {}"},
+		"at its place":  {"/nowhere", "provider: moon\nplugin: {moon: {program: " + dir + "/atoll-moon, settings: [size=2, 'text=a b']}}\n", "it got {size:2,text:a b}"},
+		"beside others": {dir, "provider: local\nproviders: [local, moon]\nplugin: {moon: {settings: a=b}}\n", "it got {a:b}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("PATH", tt.path+string(os.PathListSeparator)+os.Getenv("PATH"))
+			cfg, err := load(t, tt.file, nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			others := cfg.OtherProviders()
+			if len(others) != 1 || others[0].Name != "moon" || slices.Contains(cfg.ProviderNames(), "kubernetes") && cfg.Provider == "moon" {
+				t.Errorf("the others are %+v of %q", others, cfg.ProviderNames())
+			}
+			e, err := cfg.find("moon")
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := e.Open(cfg, Options{})
+			if err == nil {
+				p.Close()
+				t.Fatal("it opened")
+			}
+			if atoll.KindOf(err) != atoll.ErrDenied || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// What cannot be a plugin is refused where it is written.
+func TestPluginsAreChecked(t *testing.T) {
+	for file, want := range map[string]string{
+		"plugin: {docker: {program: /bin/true}}\n":           "docker is a name of Atoll's own",
+		"plugin: {dagger: {program: /bin/true}}\n":           "dagger is a name of Atoll's own",
+		"plugin: {moon: {settings: [x]}}\n":                  `plugin.moon.settings: "x": write it like KEY=VALUE`,
+		"plugin: {moon: {settings: [x=1, x=2]}}\n":           "x is set already",
+		"plugin: {moon: {program: bin/moon}}\n":              "must be an absolute path",
+		"plugin: {moon: {colour: blue}}\n":                   `unknown key "plugin.moon.colour"`,
+		"provider: moon\n":                                   "install the program atoll-moon beside atoll or in PATH",
+		"provider: guest\n":                                  `"guest": use one of gvisor`,
+		"provider: ../x\n":                                   `"../x": use one of gvisor`,
+		"plugin: {moon: {program: /x}}\nproviders: [mars]\n": "install the program atoll-mars",
+	} {
+		if _, err := load(t, file, nil, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", file, err, want)
+		}
+	}
+}
