@@ -45,6 +45,7 @@ type report struct {
 	failed  []failure
 	passed  int
 	skipped int
+	used    time.Duration // of CPU, by the command of the step and all that it waited for
 
 	promises map[string][]string // the tests that kept each promise of the conformance suite
 	promise  map[string]string   // by package and test, until it has ended

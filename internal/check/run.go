@@ -27,7 +27,7 @@ func (c *check) runStep(ctx context.Context, s *step) outcome {
 	if len(r.failed) > 0 {
 		word = "FAILED"
 	}
-	c.printLine("%s %s after %.0f s", s.name, word, took.Seconds())
+	c.printLine("%s %s after %.0f s and %.0f s of CPU", s.name, word, took.Seconds(), r.used.Seconds())
 	return outcome{s, r, took}
 }
 
@@ -48,12 +48,21 @@ func runCommand(ctx context.Context, s *step, r *report) {
 	}
 	cmd.Stderr = cmd.Stdout
 	err := cmd.Run()
+	r.used = cpuTime(cmd)
 	_, _ = os.Stdout.Write(output.Bytes())
 	if err != nil {
 		r.addFailure(strings.Join(s.command, " "), err)
 		return
 	}
 	r.passed++
+}
+
+// cpuTime returns how much CPU time a command that has ended took, with all that it waited for.
+func cpuTime(cmd *exec.Cmd) time.Duration {
+	if cmd.ProcessState == nil {
+		return 0 // it was not started
+	}
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 }
 
 // runTests runs go test on the packages of a step.
@@ -102,6 +111,7 @@ func (c *check) runTests(ctx context.Context, s *step, r *report) {
 	if err := cmd.Wait(); readErr != nil || err != nil && len(r.failed) == 0 {
 		r.addFailure("go test", errors.Join(readErr, err))
 	}
+	r.used = cpuTime(cmd)
 	if r.passed == 0 && len(r.failed) == 0 && r.skipped == 0 {
 		r.addFailure("go test", errNoTest)
 	}

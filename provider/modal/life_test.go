@@ -207,6 +207,10 @@ func breaker(args []string) error {
 // brokenFor is how long the creation of one that was killed counts as going on.
 var brokenFor = max(3*time.Second, testenv.Scale(2*time.Second))
 
+// sweptWithin is how long a sweep may take to find what was left: Modal may make a life after
+// its maker was killed and a sweep has looked, and the next sweep is a minute later.
+var sweptWithin = time.Minute + 10*brokenFor
+
 // broken makes a sandbox, or starts it, in a program that is killed when it has come to a step,
 // or has called a method of the service.
 func broken(t *testing.T, p atoll.Provider, id, step string) {
@@ -262,7 +266,7 @@ func TestMakerIsKilled(t *testing.T) {
 	if _, err := p.List(t.Context(), atoll.Filter{}); err != nil { // it sweeps from now on
 		t.Fatal(err)
 	}
-	becomes(t, "nothing is left of all", 10*brokenFor, func() bool {
+	becomes(t, "nothing is left of all", sweptWithin, func() bool {
 		all, err := p.List(t.Context(), atoll.Filter{})
 		if err != nil {
 			t.Fatal(err)

@@ -122,7 +122,7 @@ func TestStarterIsKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			created(t, p, atoll.Spec{NoStart: true}) // which has it swept
-			becomes(t, "nothing lives", 10*brokenFor, func() bool { return len(lives(t, p)) == 0 })
+			becomes(t, "nothing lives", sweptWithin, func() bool { return len(lives(t, p)) == 0 })
 			if st, err := sb.Status(t.Context()); err != nil || st.State != atoll.StateStopped {
 				t.Errorf("it is %s, %v", st.State, err)
 			}

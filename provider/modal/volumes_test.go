@@ -28,7 +28,7 @@ func TestForgottenVolumesStay(t *testing.T) {
 			makeAndKill(t, p, spec.ID)
 			sweeps := reopen(t, p)
 			defer sweeps.Close()
-			becomes(t, "nothing is left of it", 10*brokenFor, func() bool {
+			becomes(t, "nothing is left of it", sweptWithin, func() bool {
 				all, err := sweeps.List(t.Context(), atoll.Filter{})
 				if err != nil {
 					t.Fatal(err)
