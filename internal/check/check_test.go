@@ -191,6 +191,26 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// The longest of the steps after the core come first if there is time for all.
+func TestOrderByLength(t *testing.T) {
+	all := []step{{name: "core", first: true, minutes: 1}, {name: "short", minutes: 2}, {name: "long", minutes: 9}, {name: "middle", minutes: 5}}
+	for budget, want := range map[time.Duration]string{
+		0:                "[core long middle short]",
+		20 * time.Minute: "[core long middle short]",
+		8 * time.Minute:  "[core short long middle]",
+	} {
+		c, _ := fakeCheck(t, budget, 1)
+		c.sources = &sources{hashes: map[string]string{}}
+		var got []string
+		for _, s := range c.order(all) {
+			got = append(got, s.name)
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("with %v: got %s, want %s", budget, got, want)
+		}
+	}
+}
+
 func TestHash(t *testing.T) {
 	t.Chdir(t.TempDir())
 	hash := func(folders []string) string {

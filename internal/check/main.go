@@ -53,7 +53,7 @@ func runCheck(args []string) error {
 	all := flags.Bool("all", false, "run the long steps and the long parts of the others, too")
 	times := flags.Bool("times", false, "run one package at a time, and print the CPU and wall seconds of each package and group")
 	promises := flags.String("promises", "", "write a table of the suite's promises, and where each was kept, to this file")
-	workers := flags.Int("j", 2, "the number of steps to run beside one another")
+	workers := flags.Int("j", 3, "the number of steps to run beside one another")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -235,7 +235,8 @@ func (c *check) hashStep(s *step) string {
 }
 
 // order puts the steps of the core first, then those whose files changed since they last passed
-// here, then those that passed longest ago.
+// here, then those that passed longest ago. If there is time for all, the longest of those after
+// the core come first, so that all end together.
 func (c *check) order(selected []step) []step {
 	rank := func(s *step) (int, int64) {
 		last := c.record.passes[s.name]
@@ -254,7 +255,23 @@ func (c *check) order(selected []step) []step {
 		kindB, timeB := rank(&b)
 		return cmp.Or(cmp.Compare(kindA, kindB), cmp.Compare(timeA, timeB))
 	})
+	if c.hasTimeFor(sorted) {
+		rest := sorted
+		for len(rest) > 0 && rest[0].first {
+			rest = rest[1:]
+		}
+		slices.SortStableFunc(rest, func(a, b step) int { return cmp.Compare(c.estimate(&b), c.estimate(&a)) })
+	}
 	return sorted
+}
+
+// hasTimeFor reports whether all steps can be expected to end within the budget.
+func (c *check) hasTimeFor(all []step) bool {
+	var sum time.Duration
+	for i := range all {
+		sum += c.estimate(&all[i])
+	}
+	return c.budget == 0 || sum/time.Duration(c.workers) < c.budget
 }
 
 // A leftOut is a step that did not run, and why.

@@ -164,9 +164,9 @@ func TestConformance(t *testing.T) {
 	if probe := (worlds{}).Probe(t.Context()); !probe.OK {
 		t.Skipf("no worlds here: %s; %s", probe.Reason, probe.Fix)
 	}
-	groups := []string{"birth", "memory", "crash", "watch", "death", "steps"}
+	groups := []string{"birth", "memory", "crash", "watch", "death"}
 	if !testing.Short() { // as with the race detector, which takes more memory than limits leave
-		groups = append(groups, "exec", "expiry", "tty", "volumes", "errors", "truth", "limits", "dial", "faults")
+		groups = append(groups, "steps", "exec", "expiry", "tty", "volumes", "errors", "truth", "limits", "dial", "faults")
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) },
 		providertest.Only(groups...),
