@@ -19,7 +19,8 @@ type config struct {
 	count    int
 	except   map[string]string
 	only     []string
-	wire     []string // groups
+	without  map[string]string // groups, and why they are skipped
+	wire     []string          // groups
 	shared   []string
 	beside   map[string]int // how many promises of a group at once
 	rest     string         // why
@@ -36,7 +37,7 @@ type config struct {
 }
 
 func newConfig(opts []Option) *config {
-	c := &config{slow: 2, count: 20, except: map[string]string{}, beside: map[string]int{}}
+	c := &config{slow: 2, count: 20, except: map[string]string{}, without: map[string]string{}, beside: map[string]int{}}
 	for _, opt := range opts {
 		opt(c)
 	}
@@ -69,6 +70,16 @@ func Except(name, reason string) Option {
 // Only runs no other groups than those, for a backend of which another test runs
 // them all. A name that is no group's fails the run.
 func Only(groups ...string) Option { return func(c *config) { c.only = groups } }
+
+// Without skips those groups, for a backend of which another test keeps their promises, and
+// prints reason. A name that is no group's fails the run.
+func Without(reason string, groups ...string) Option {
+	return func(c *config) {
+		for _, name := range groups {
+			c.without[name] = reason
+		}
+	}
+}
 
 // Shared has the promises of those groups kept with one provider and, wherever the
 // plainest sandbox will do, in one sandbox, which is tidied up in between: for backends

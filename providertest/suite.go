@@ -163,7 +163,7 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 			t.Errorf("Wire(%q): no such group, or none of its promises is about the wire", name)
 		}
 	}
-	for _, name := range slices.Concat(cfg.only, slices.Collect(maps.Keys(cfg.beside))) {
+	for _, name := range slices.Concat(cfg.only, slices.Collect(maps.Keys(cfg.beside)), slices.Collect(maps.Keys(cfg.without))) {
 		if !names[name] {
 			t.Errorf("%q: no such group", name)
 		}
@@ -178,6 +178,10 @@ func Run(t *testing.T, open func(t *testing.T) atoll.Provider, opts ...Option) {
 			if cfg.rest != "" {
 				t.Run(g.name, func(t *testing.T) { t.Skip(cfg.rest) })
 			}
+			continue
+		}
+		if reason, ok := cfg.without[g.name]; ok {
+			t.Run(g.name, func(t *testing.T) { t.Skip(reason) })
 			continue
 		}
 		if slices.Contains(cfg.wire, g.name) {

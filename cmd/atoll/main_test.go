@@ -17,10 +17,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/compute/dagger"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/plugin"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 	"github.com/seed46cd37a8/atoll/provider/modal"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
 )
 
 // deadline is how long tests wait: what takes longer will never happen.

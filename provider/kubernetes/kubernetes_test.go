@@ -216,6 +216,9 @@ func TestConformance(t *testing.T) {
 	opts := append(pullable(t), providertest.Wire()) // Docker's run keeps all that the guest promises
 	if testing.Short() {
 		opts = append(opts, providertest.Only("exec", "files", "watch", "death"), providertest.Rest("in -short these are enough"))
+	} else if !testenv.All() {
+		opts = append(opts, providertest.Without("TestBaseline runs it, where programs may do more", "escape"),
+			providertest.Without("docker's sandboxes have the same runtime", "siege"))
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t, as) },
 		append(opts, providertest.Slow(4), providertest.Leaks(held), providertest.Elsewhere(elsewhere(as)),
