@@ -1,13 +1,14 @@
 // Package remote runs jobs by a Backend that is in another program, over HTTP.
 //
-// POST /run takes a compute.Job and answers with lines of JSON: reports, and at the end a
-// result or an error. GET /probe answers with an atoll.Probe. A job whose request is broken
-// off is killed.
+// POST /jobs/{id} takes a compute.Job and answers with lines of JSON: reports, and at the end a
+// result or an error. DELETE /jobs/{id} kills the job, whose answer then ends. A job whose
+// request is broken off is killed, too. GET /probe answers with an atoll.Probe.
 package remote
 
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,16 +43,26 @@ type report struct {
 
 // Handler serves b.
 func Handler(b Backend) http.Handler {
+	s := &server{backend: b, jobs: map[string]context.CancelFunc{}}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /run", func(w http.ResponseWriter, r *http.Request) { serveRun(b, w, r) })
+	mux.HandleFunc("POST /jobs/{id}", s.serveJob)
+	mux.HandleFunc("DELETE /jobs/{id}", s.cancelJob)
 	mux.HandleFunc("GET /probe", func(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(b.Probe(r.Context())) // nobody is there to read it
 	})
 	return mux
 }
 
-// serveRun runs the job in the request's body.
-func serveRun(b Backend, w http.ResponseWriter, r *http.Request) {
+// A server is a Handler.
+type server struct {
+	backend Backend
+
+	mu   sync.Mutex
+	jobs map[string]context.CancelFunc // those that run
+}
+
+// serveJob runs the job in the request's body.
+func (s *server) serveJob(w http.ResponseWriter, r *http.Request) {
 	var mu sync.Mutex
 	answer := json.NewEncoder(w)
 	send := func(l line) {
@@ -65,13 +76,35 @@ func serveRun(b Backend, w http.ResponseWriter, r *http.Request) {
 		send(line{Error: api.MarshalError(atoll.E("run", "", atoll.ErrInvalid, err))})
 		return
 	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	id := r.PathValue("id")
+	s.mu.Lock()
+	s.jobs[id] = cancel
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.jobs, id)
+		s.mu.Unlock()
+	}()
 	job.Report = func(took time.Duration, text string) { send(line{Report: &report{took, text}}) }
-	result, err := b.Run(r.Context(), &job)
+	result, err := s.backend.Run(ctx, &job)
 	if err != nil {
 		send(line{Error: api.MarshalError(err)})
 		return
 	}
 	send(line{Result: result})
+}
+
+// cancelJob kills a job. It does nothing if the job has ended.
+func (s *server) cancelJob(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	cancel := s.jobs[r.PathValue("id")]
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // A Client is the Backend that a Handler serves elsewhere.
@@ -83,13 +116,42 @@ type Client struct {
 // NewClient returns a Client whose requests h sends to the Handler. Close calls close.
 func NewClient(h *http.Client, close func() error) *Client { return &Client{h, close} }
 
+// killTime is how long a job that was cancelled may take to end.
+const killTime = time.Minute
+
 // Run implements compute.Backend.
 func (c *Client) Run(ctx context.Context, job *compute.Job) (*compute.Result, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	body, err := json.Marshal(job)
 	if err != nil {
 		return nil, atoll.E("run", "", atoll.ErrInvalid, err)
 	}
-	resp, err := c.send(ctx, http.MethodPost, "/run", bytes.NewReader(body))
+	path := "/jobs/" + rand.Text()
+	life, end := context.WithCancel(context.WithoutCancel(ctx)) // of the request, which tells when the job is gone
+	defer end()
+	stop := context.AfterFunc(ctx, func() {
+		late := time.AfterFunc(killTime, end)
+		defer late.Stop()
+		if resp, err := c.send(life, http.MethodDelete, path, nil); err == nil {
+			resp.Body.Close()
+			<-life.Done() // the answer has come, or is late
+			return
+		}
+		end()
+	})
+	defer stop()
+	result, err := c.runJob(life, path, body, job.Report)
+	if ctx.Err() != nil && err != nil {
+		return nil, ctx.Err()
+	}
+	return result, err
+}
+
+// runJob sends a job and reads what comes of it.
+func (c *Client) runJob(ctx context.Context, path string, body []byte, tell func(took time.Duration, line string)) (*compute.Result, error) {
+	resp, err := c.send(ctx, http.MethodPost, path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -98,16 +160,14 @@ func (c *Client) Run(ctx context.Context, job *compute.Job) (*compute.Result, er
 		var l line
 		err := answer.Decode(&l)
 		switch {
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
 		case err != nil:
 			return nil, atoll.Errorf("run", "", atoll.ErrUnavailable, "the backend's program broke off: %w", err)
 		case l.Error != nil:
 			return nil, api.UnmarshalError(l.Error, "run", "")
 		case l.Result != nil:
 			return l.Result, nil
-		case l.Report != nil && job.Report != nil:
-			job.Report(l.Report.Took, l.Report.Line)
+		case l.Report != nil && tell != nil:
+			tell(l.Report.Took, l.Report.Line)
 		}
 	}
 }
