@@ -1,11 +1,13 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -266,6 +268,29 @@ func TestByHand(t *testing.T) {
 	out, err := exec.Command("atoll-modal", "--help").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "a part of atoll, which starts it") {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// Records of a program keep their level and attributes; other lines are messages.
+func TestLog(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	l := &lastLine{log: log}
+	fmt.Fprint(l, "a line\n\n", `{"time":"2026-01-02T03:04:05Z","level":"WARN","msg":"take care","n":3,"err":"no"}`, "\n", `{"msg":"no level"}`, "\n", `{"level":"DEBUG","msg":"quiet"}`, "\npart")
+	want := `level=INFO msg="a line"
+level=WARN msg="take care" err=no n=3
+level=INFO msg="{\"msg\":\"no level\"}"
+`
+	if out.String() != want {
+		t.Errorf("logged\n%swant\n%s", out.String(), want)
+	}
+	if got := l.text(); got != "part" {
+		t.Errorf("the last line is %q", got)
 	}
 }
 

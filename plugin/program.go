@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,7 +40,7 @@ type Options struct {
 	Guest     string          // path of the guest's program; empty means the one that the plugin has
 	Resources atoll.Resources // of sandboxes that ask for none
 	Place     bool            // the provider's Place is wanted
-	Log       *slog.Logger    // gets the lines of stderr; nil discards them
+	Log       *slog.Logger    // gets the lines of stderr, records of slog in JSON with their levels; nil discards them
 }
 
 // A Program is a plugin's program. It is started by the first Dial, and again by the next one
@@ -128,7 +130,7 @@ func start(ctx context.Context, opts Options) (*run, error) {
 			return nil, err
 		}
 	}
-	dir, err := socketDir(opts.Name, opts.StateDir)
+	dir, err := socketDir(opts.StateDir)
 	if err != nil {
 		return nil, atoll.E("open", opts.Name, atoll.ErrUnavailable, err)
 	}
@@ -147,13 +149,13 @@ func start(ctx context.Context, opts Options) (*run, error) {
 
 // socketDir makes a directory for a socket that only this user can enter: among temporary files
 // or, if that is not possible, in the state directory.
-func socketDir(name, stateDir string) (string, error) {
+func socketDir(stateDir string) (string, error) {
 	var errs []error
 	for _, parent := range []string{os.TempDir(), "/tmp", stateDir} {
 		if parent == "" || len(parent) > maxSocket {
 			continue
 		}
-		dir, err := os.MkdirTemp(parent, "atoll-"+name+"-")
+		dir, err := os.MkdirTemp(parent, "atoll-plugin-")
 		if err == nil {
 			return dir, nil
 		}
@@ -313,12 +315,33 @@ func (l *lastLine) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// put logs a line; l.mu is held.
+// put logs a line; l.mu is held. A record of package slog in JSON keeps its level.
 func (l *lastLine) put(line string) {
-	if line = strings.TrimSpace(line); line != "" {
-		l.last = line
-		l.log.Info(line)
+	if line = strings.TrimSpace(line); line == "" {
+		return
 	}
+	message, level, attrs := parseRecord(line)
+	l.last = message
+	l.log.Log(context.Background(), level, message, attrs...)
+}
+
+// parseRecord reads a record of slog's JSONHandler. Any other line is a message of level Info.
+func parseRecord(line string) (message string, level slog.Level, attrs []any) {
+	var record map[string]any
+	if json.Unmarshal([]byte(line), &record) != nil {
+		return line, slog.LevelInfo, nil
+	}
+	message, ok := record[slog.MessageKey].(string)
+	text, _ := record[slog.LevelKey].(string)
+	if !ok || level.UnmarshalText([]byte(text)) != nil {
+		return line, slog.LevelInfo, nil
+	}
+	for _, key := range slices.Sorted(maps.Keys(record)) {
+		if key != slog.MessageKey && key != slog.LevelKey && key != slog.TimeKey {
+			attrs = append(attrs, key, record[key])
+		}
+	}
+	return message, level, attrs
 }
 
 // text returns the last line.

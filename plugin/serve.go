@@ -131,7 +131,7 @@ func begin(ctx context.Context, start Start, open func(ctx context.Context, r Re
 	if start.Protocol != Protocol {
 		return s, nil, "", atoll.Errorf("open", "", atoll.ErrUnavailable, "this program speaks version %d of the protocol, not %d: install the one that belongs to atoll", Protocol, start.Protocol)
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if s, err = open(ctx, Request{StateDir: start.StateDir, Settings: start.Settings, Probing: start.Probing, Guest: start.Guest, Resources: start.Resources, Log: log}); err != nil {
 		return s, nil, "", err
 	}
@@ -145,14 +145,6 @@ func begin(ctx context.Context, start Start, open func(ctx context.Context, r Re
 		err = errors.Join(err, s.Close())
 	}
 	return s, l, place, err
-}
-
-// withoutTime leaves out the time of a record: Atoll's log has it.
-func withoutTime(groups []string, a slog.Attr) slog.Attr {
-	if len(groups) == 0 && a.Key == slog.TimeKey {
-		return slog.Attr{}
-	}
-	return a
 }
 
 // removeSocket removes the socket and its directory: Atoll may have been killed.
