@@ -119,12 +119,9 @@ func (c *Config) checkPlugins(bad func(key string, err error)) {
 // directory.
 func (c *Config) placeOf(ctx context.Context, name string, p atoll.Provider) (string, error) {
 	if placer, ok := p.(plugin.Placer); ok {
-		place, err := placer.Place(ctx)
-		if err != nil {
-			return "", err
+		if place, err := placer.Place(ctx); place != "" || err != nil {
+			return place, err
 		}
-		id, err := c.stateID()
-		return cmp.Or(place, id), err
 	}
 	if name == "docker" && c.Docker.Host != "" && !isUnix(c.Docker.Host) {
 		return c.Docker.Host, nil

@@ -294,6 +294,26 @@ level=INFO msg="{\"msg\":\"no level\"}"
 	}
 }
 
+// What a program has started, and has its output, holds up nobody.
+func TestProgramsOfAProgram(t *testing.T) {
+	script := filepath.Join(t.TempDir(), "atoll-parent")
+	text := "#!/bin/sh\nsleep 20 & echo $! >" + script + ".pid\necho '{\"protocol\":1,\"error\":{\"kind\":\"denied\",\"message\":\"not today\"}}'\n"
+	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(t.Context(), Options{Name: "parent", Path: script})
+	if !errors.Is(err, atoll.ErrDenied) || !strings.Contains(err.Error(), "not today") {
+		t.Errorf("Open: %v", err)
+	}
+	pid, err := os.ReadFile(script + ".pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("kill", strings.TrimSpace(string(pid))).CombinedOutput(); err != nil {
+		t.Errorf("the program's own program had ended before Open did: %s", out)
+	}
+}
+
 func TestSettings(t *testing.T) {
 	t.Setenv("HUSH", "hush")
 	var ref secretref.Ref

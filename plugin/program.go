@@ -26,8 +26,11 @@ import (
 const (
 	startTime = 2 * time.Minute  // how long a program may take to listen
 	endTime   = 15 * time.Second // how long it may take to end once its stdin has ended
-	maxReply  = 1 << 20          // bytes of the line that it answers
-	maxSocket = 60               // bytes of the path of a socket's directory's parent: some systems allow 104 for the socket
+	// outputTime is how long a program's output is read after its end: a program that it has
+	// started may have the same stderr.
+	outputTime = time.Second
+	maxReply   = 1 << 20 // bytes of the line that it answers
+	maxSocket  = 60      // bytes of the path of a socket's directory's parent: some systems allow 104 for the socket
 )
 
 // Options say which program to run, and what it is told.
@@ -47,8 +50,9 @@ type Options struct {
 // after it has ended.
 type Program struct {
 	opts Options
+	turn chan struct{} // holds a token while somebody starts or ends the program
 
-	mu     sync.Mutex
+	// Guarded by turn.
 	run    *run // nil while it does not run
 	closed bool
 }
@@ -58,7 +62,7 @@ func NewProgram(opts Options) *Program {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Program{opts: opts}
+	return &Program{opts: opts, turn: make(chan struct{}, 1)}
 }
 
 // Dial connects to the program, which it starts if it does not run. Kinds: ErrUnavailable (it
@@ -74,8 +78,12 @@ func (p *Program) Dial(ctx context.Context) (net.Conn, error) {
 
 // ensure returns the run of the program, which it starts if there is none.
 func (p *Program) ensure(ctx context.Context) (*run, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	select {
+	case p.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-p.turn }()
 	if p.closed {
 		return nil, atoll.Errorf("open", p.opts.Name, atoll.ErrUnavailable, "the provider is closed")
 	}
@@ -97,8 +105,8 @@ func (p *Program) ensure(ctx context.Context) (*run, error) {
 
 // Close ends the program and waits until it has ended. A second call does nothing.
 func (p *Program) Close() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.turn <- struct{}{}
+	defer func() { <-p.turn }()
 	p.closed = true
 	if p.run == nil {
 		return nil
@@ -173,6 +181,7 @@ func (r *run) begin(path string, opts Options) (io.Reader, error) {
 	r.cmd = exec.Command(path, Argument)
 	r.cmd.SysProcAttr = ownGroup() // ^C is for atoll, which then ends it
 	r.cmd.Stderr = r.said
+	r.cmd.WaitDelay = outputTime
 	stdin, err := r.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -198,7 +207,7 @@ func (r *run) awaitReply(ctx context.Context, stdout io.Reader) error {
 		buffered := bufio.NewReader(io.LimitReader(stdout, maxReply))
 		line, _ := buffered.ReadBytes('\n')
 		lines <- line
-		_, _ = io.Copy(io.Discard, stdout)
+		go func() { _, _ = io.Copy(io.Discard, stdout) }() // until Wait closes it
 		r.err = r.cmd.Wait()
 		close(r.done)
 	}()
@@ -274,7 +283,7 @@ func (r *run) stop() error {
 		return atoll.Errorf("close", r.name, atoll.ErrTimeout, "%s did not end within %s and was killed", r.cmd.Path, endTime)
 	}
 	var exit *exec.ExitError
-	if r.err != nil && !errors.As(r.err, &exit) {
+	if r.err != nil && !errors.As(r.err, &exit) && !errors.Is(r.err, exec.ErrWaitDelay) {
 		return fmt.Errorf("%s: %w", r.cmd.Path, r.err)
 	}
 	return nil
