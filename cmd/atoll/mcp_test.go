@@ -378,6 +378,9 @@ func startServer(t *testing.T, env []string, args ...string) {
 			resp.Body.Close()
 			return
 		}
+		if server.hasEnded() {
+			t.Fatal("the server ended before it answered") // its exit code and stderr follow
+		}
 		if time.Now().After(end) {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -53,6 +54,16 @@ func (r *child) signal(sig syscall.Signal) {
 	if err := r.cmd.Process.Signal(sig); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// hasEnded reports whether the program has ended, and waits for nothing.
+func (r *child) hasEnded() bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
+	if err != nil {
+		return false // a system without /proc
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return strings.HasPrefix(rest, "Z")
 }
 
 // exit waits for the end, kills what does not end, and returns the exit code.
