@@ -9,8 +9,8 @@ GO  := go
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Providers that few need are programs of their own, which atoll finds beside it or in PATH.
-PLUGINS := kubernetes modal dagger
+# What few need are programs of their own, which atoll finds beside it or in PATH.
+PLUGINS := kubernetes modal dagger provider-test
 BIN     := bin
 BUILD   := -tags embedguest -ldflags='-s -w'
 

@@ -28,11 +28,12 @@ var remote = []string{"k8s.io/", "github.com/modal-labs/", "dagger.io/"}
 var engines = []string{"gvisor.dev/", "github.com/aws/", "github.com/jackc/pgx", "modernc.org/", "github.com/moby/", "go.opentelemetry.io/otel/sdk", "github.com/spf13/cobra"}
 
 var programs = map[string]program{
-	"atoll":            {90 * megabyte, 5 * megabyte, 11 * megabyte, append([]string{"gvisor.dev/gvisor/runsc/gvisorbinaries/embed", "golang.org/x/crypto/x509roots/fallback "}, remote...)},
-	"atoll-kubernetes": {32 * megabyte, 3 * megabyte, 7 * megabyte, append([]string{"github.com/modal-labs/", "dagger.io/"}, engines...)},
-	"atoll-modal":      {26 * megabyte, 2 * megabyte, 5 * megabyte, append([]string{"k8s.io/", "dagger.io/"}, engines...)},
-	"atoll-dagger":     {22 * megabyte, 2 * megabyte, 4 * megabyte, append([]string{"k8s.io/", "github.com/modal-labs/"}, engines[:4]...)},
-	"atoll-guest":      {11 * megabyte, megabyte, 3 * megabyte, append(append([]string{}, remote...), engines...)},
+	"atoll":               {90 * megabyte, 5 * megabyte, 11 * megabyte, append([]string{"gvisor.dev/gvisor/runsc/gvisorbinaries/embed", "golang.org/x/crypto/x509roots/fallback "}, remote...)},
+	"atoll-kubernetes":    {32 * megabyte, 3 * megabyte, 7 * megabyte, append([]string{"github.com/modal-labs/", "dagger.io/"}, engines...)},
+	"atoll-modal":         {26 * megabyte, 2 * megabyte, 5 * megabyte, append([]string{"k8s.io/", "dagger.io/"}, engines...)},
+	"atoll-dagger":        {22 * megabyte, 2 * megabyte, 4 * megabyte, append([]string{"k8s.io/", "github.com/modal-labs/"}, engines[:4]...)},
+	"atoll-provider-test": {20 * megabyte, 2 * megabyte, 5 * megabyte, append(append([]string{}, remote...), engines...)},
+	"atoll-guest":         {11 * megabyte, megabyte, 3 * megabyte, append(append([]string{}, remote...), engines...)},
 }
 
 // Each program links what it needs.

@@ -46,6 +46,32 @@ func openPlugin(name string, table func(cfg *Config) any) func(cfg *Config, opts
 	}
 }
 
+// Suite returns what the conformance suite has to know of the plugin called name. Kinds:
+// ErrInvalid (no plugin has that name, or its settings make no sense).
+func (c *Config) Suite(name string) (plugin.Suite, error) {
+	s := plugin.Suite{Name: name, Guest: c.Docker.Guest}
+	var err error
+	switch e, known := c.pluginEntry(name); {
+	case name == "kubernetes":
+		s.Settings, err = plugin.EncodeSettings(c.Kubernetes)
+	case name == "modal":
+		s.Settings, err = plugin.EncodeSettings(c.Modal)
+	case !known:
+		if _, own := builtIn(name); own {
+			return s, atoll.Errorf("test", name, atoll.ErrInvalid, "it is a part of atoll, and tested with it; plugins can be tested")
+		}
+		_, err = c.find(name)
+	case e.Name == name:
+		p := cmp.Or(c.Plugins[name], &Plugin{})
+		s.Program = p.Program
+		s.Settings, err = p.parseSettings()
+	}
+	if err != nil {
+		return s, atoll.E("test", name, atoll.ErrInvalid, err)
+	}
+	return s, nil
+}
+
 // startPlugin opens the provider of the program at path, or of atoll-NAME if that is empty.
 func (c *Config) startPlugin(name, path string, settings json.RawMessage, opts Options) (atoll.Provider, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), pluginTime)
@@ -59,7 +85,7 @@ func (c *Config) startPlugin(name, path string, settings json.RawMessage, opts O
 }
 
 // notPlugins are the names of programs beside atoll that are no providers.
-var notPlugins = []string{"guest", "dagger"}
+var notPlugins = []string{"guest", "dagger", "provider-test"}
 
 // pluginEntry returns the provider of the plugin called name, if the configuration has it or
 // its program is there.

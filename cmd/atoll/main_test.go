@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 		"freeport":    printFreePort,
 		"deadsocket":  leaveDeadSocket,
 
+		"atoll-sample":     serveSample,
 		"atoll-kubernetes": func() { os.Exit(plugin.ServeProvider("kubernetes", kubernetes.Open)) },
 		"atoll-modal":      func() { os.Exit(plugin.ServeProvider("modal", modal.Open)) },
 		"atoll-dagger":     func() { os.Exit(plugin.Serve("dagger", dagger.Open)) },

@@ -28,7 +28,7 @@ type step struct {
 var startEngines = []string{"gvisor.dev/", "internal/testengine", "internal/testcluster", "vm/qemu"}
 
 // programs are the packages of the programs that tests of providers build and start.
-var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-kubernetes", "cmd/atoll-modal", "cmd/atoll-dagger"}
+var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-kubernetes", "cmd/atoll-modal", "cmd/atoll-dagger", "cmd/atoll-provider-test"}
 
 // steps are the check, in the order of their value. The core comes first. If there is time for
 // all, the longest of the others come next; or else those whose files changed since they last
