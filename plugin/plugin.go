@@ -8,7 +8,7 @@
 // argument "plugin". It writes one line of JSON, a [Start], to the program's stdin and keeps
 // stdin open. The program listens on the Unix socket that the line names, writes one line of
 // JSON, a [Reply], to its stdout, and serves HTTP on the socket. A provider serves the routes
-// of /openapi.json below /v1 that it needs. What the program writes to
+// of /openapi.json below /v1 that it needs; docs/provider.md has all of it. What the program writes to
 // stderr goes into Atoll's log. When stdin ends, the program removes the socket and its
 // directory, and ends: so it ends, too, when Atoll is killed. Sandboxes live on.
 package plugin
