@@ -68,7 +68,7 @@ func cpuTime(cmd *exec.Cmd) time.Duration {
 // runTests runs go test on the packages of a step.
 func (c *check) runTests(ctx context.Context, s *step, r *report) {
 	pkgs := c.catalogue(s)
-	args := []string{"test", "-json", "-vet=off", "-timeout", c.timeLimit().String()}
+	args := []string{"test", "-json", "-vet=off", "-ldflags=-w", "-timeout", c.timeLimit().String()} // without what only a debugger reads, which takes time to link
 	switch {
 	case c.times:
 		args = append(args, "-p", "1", "-count", "1")

@@ -74,7 +74,7 @@ func infoOf(t *testing.T, name string, uid uint32) atoll.Info {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Dir = "/"
-	cmd.Env = []string{infoVar + "=" + name, "TMPDIR=/tmp", "HOME=/"}
+	cmd.Env = []string{infoVar + "=" + name, "TMPDIR=/tmp", "HOME=/", "PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -169,6 +169,7 @@ func markdown(columns []column) string {
 // that of a machine where all of it can be had.
 func TestProviderTable(t *testing.T) {
 	testenv.Need(t, testenv.Root, testenv.Cgroups)
+	testenv.Plugins(t, "modal") // kubernetes wants a cluster, and is asked here
 	const nobody = 65534
 	var columns []column
 	for _, e := range config.Providers() {
