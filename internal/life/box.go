@@ -25,7 +25,8 @@ type box struct {
 	fresh bool       // the data volume was made for this box
 	named []string   // volumes that its mounts name and that were not there
 
-	dirty atomic.Bool // processes were started since the last sweep
+	dirty    atomic.Bool // processes were started since the last sweep
+	removing atomic.Bool // whoever has acquired the box removes it
 
 	mu      sync.Mutex
 	st      atoll.Status

@@ -29,6 +29,7 @@ type crew struct {
 	swept   []string
 	removed []string
 	sweep   error // of Sweep
+	leave   func()
 }
 
 type worker struct {
@@ -76,6 +77,9 @@ func (c *crew) Sweep(id string) error {
 }
 
 func (c *crew) Removed(id string) {
+	if c.leave != nil {
+		c.leave()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.removed = append(c.removed, id)
@@ -463,6 +467,32 @@ func TestRemoveThatFails(t *testing.T) {
 	wantKind(t, "status", err, atoll.ErrNotFound)
 	_, _, err = atoll.Files(sb).Read(t.Context(), "x", 0)
 	wantKind(t, "read", err, atoll.ErrNotFound)
+}
+
+// A file of a sandbox that is being removed is not said to be missing: the sandbox is.
+func TestFilesDuringRemoval(t *testing.T) {
+	l := newLab(t, t.TempDir())
+	sb := l.create(t, atoll.Spec{Name: "web"})
+	must(t, "write", atoll.WriteFile(t.Context(), sb, "x", []byte("x"), 0))
+	read := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	l.crew.leave = func() { // its files are gone, and it is there
+		go func() {
+			_, err := atoll.Files(sb).Stat(t.Context(), "x")
+			read <- err
+		}()
+		if _, err := atoll.Files(sb).Stat(ctx, "x"); err != context.Canceled {
+			t.Errorf("Stat of a caller that has gone: %v", err)
+		}
+		select {
+		case err := <-read:
+			t.Errorf("Stat did not wait for the end of the removal: %v", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	must(t, "remove", sb.Remove(t.Context(), atoll.RemoveVolumes()))
+	wantKind(t, "stat", <-read, atoll.ErrNotFound)
 }
 
 // A sandbox's time is over when it says, and one that goes with its main process

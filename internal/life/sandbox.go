@@ -157,6 +157,8 @@ func (b *box) remove(opts atoll.RemoveOptions) error {
 	if err := b.sweep(); err != nil {
 		return known("remove", b.id, err)
 	}
+	b.removing.Store(true)
+	defer b.removing.Store(false)
 	b.place.unmount()
 	if opts.Volumes {
 		err := b.p.volumes.Remove(b.place.Spec.Project, volume.DataName(b.id), nil)
