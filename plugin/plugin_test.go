@@ -111,6 +111,10 @@ func open(t *testing.T, opts Options) *Provider {
 // What can break on the way to a provider holds for one in a program of its own.
 func TestConformance(t *testing.T) {
 	opts := options(t, "local", settings{})
+	groups := []string{"exec", "output", "tty", "files", "truth", "watch"}
+	if testing.Short() {
+		groups = groups[:2]
+	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
 		encoded, err := EncodeSettings(settings{Dir: t.TempDir()})
 		if err != nil {
@@ -121,7 +125,7 @@ func TestConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return p
-	}, providertest.Wire(), providertest.Only("exec", "output", "time", "tty", "files", "dial", "truth", "watch"))
+	}, providertest.Wire(), providertest.Only(groups...))
 }
 
 // A program that is killed is started again, and what it was asked goes on.
