@@ -37,6 +37,7 @@ type Start struct {
 	Settings json.RawMessage `json:"settings,omitempty"`  // the plugin's table in the configuration file, as an object
 	Probing  bool            `json:"probing,omitempty"`   // it is only asked whether it works: it should change nothing
 	Guest    string          `json:"guest,omitempty"`     // path of the program that the provider puts into sandboxes; empty means its own
+	Debug    bool            `json:"debug,omitempty"`     // Atoll's log takes records of level Debug
 	// Resources are those of sandboxes that ask for none, as far as the configuration says.
 	Resources atoll.Resources `json:"resources,omitzero"`
 	Place     bool            `json:"place,omitempty"` // the reply should have a Place

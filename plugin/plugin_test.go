@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/internal/secretref"
 	"github.com/seed46cd37a8/atoll/internal/testenv"
 	"github.com/seed46cd37a8/atoll/provider/local"
@@ -206,6 +208,58 @@ func leaveAbruptly(t *testing.T, opts Options) {
 	}
 	if _, err := os.Stat(r.socket); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the program left its socket: %v", err)
+	}
+}
+
+// A program whose log nobody reads any longer, because Atoll was killed, removes its socket.
+func TestNobodyReadsTheLog(t *testing.T) {
+	opts := options(t, "local", settings{Dir: t.TempDir()})
+	path, err := Find(opts.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "at") // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	cmd := exec.Command(path, Argument)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Close()
+	cmd.Stderr = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	fmt.Fprintf(stdin, `{"protocol":1,"debug":true,"socket":"%s/s","settings":%s}`+"\n", dir, opts.Settings)
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != `{"protocol":1}`+"\n" {
+		t.Fatalf("it answers %q, %v", line, err)
+	}
+	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: "unix://" + dir + "/s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.List(t.Context(), atoll.Filter{}); err != nil { // each request is logged
+		t.Error(err)
+	}
+	stdin.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("it ends with %v", err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory of its socket is left: %v", err)
 	}
 }
 

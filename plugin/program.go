@@ -174,7 +174,7 @@ func socketDir(stateDir string) (string, error) {
 
 // begin starts the process, and returns what it writes to its stdout.
 func (r *run) begin(path string, opts Options) (io.Reader, error) {
-	line, err := json.Marshal(Start{Protocol: Protocol, Socket: r.socket, StateDir: opts.StateDir, Settings: opts.Settings, Probing: opts.Probing, Guest: opts.Guest, Resources: opts.Resources, Place: opts.Place})
+	line, err := json.Marshal(Start{Protocol: Protocol, Socket: r.socket, StateDir: opts.StateDir, Settings: opts.Settings, Probing: opts.Probing, Guest: opts.Guest, Resources: opts.Resources, Place: opts.Place, Debug: opts.Log.Enabled(context.Background(), slog.LevelDebug)})
 	if err != nil {
 		return nil, err
 	}

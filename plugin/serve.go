@@ -80,6 +80,7 @@ func Serve(name string, open func(ctx context.Context, r Request) (Service, erro
 		fmt.Fprintf(os.Stderr, "atoll-%s is a part of atoll, which starts it when the configuration names %s: atoll doctor says whether it works\n", name, name)
 		return 2
 	}
+	ignoreBrokenPipes()
 	if err := serve(os.Stdin, os.Stdout, open); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -131,7 +132,11 @@ func begin(ctx context.Context, start Start, open func(ctx context.Context, r Re
 	if start.Protocol != Protocol {
 		return s, nil, "", atoll.Errorf("open", "", atoll.ErrUnavailable, "this program speaks version %d of the protocol, not %d: install the one that belongs to atoll", Protocol, start.Protocol)
 	}
-	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	level := slog.LevelInfo
+	if start.Debug {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	if s, err = open(ctx, Request{StateDir: start.StateDir, Settings: start.Settings, Probing: start.Probing, Guest: start.Guest, Resources: start.Resources, Log: log}); err != nil {
 		return s, nil, "", err
 	}

@@ -1,0 +1,4 @@
+package plugin
+
+// ignoreBrokenPipes does nothing: Windows has no such signal.
+func ignoreBrokenPipes() {}
