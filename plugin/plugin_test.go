@@ -194,7 +194,7 @@ func TestNothingIsLeft(t *testing.T) {
 // leaveAbruptly starts a plugin and closes its stdin, as the death of Atoll does.
 func leaveAbruptly(t *testing.T, opts Options) {
 	t.Helper()
-	r, err := start(t.Context(), opts)
+	r, err := start(t.Context(), NewProgram(opts).opts)
 	if err != nil {
 		t.Fatal(err)
 	}
