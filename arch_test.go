@@ -185,7 +185,8 @@ var rooms = map[string]map[string]string{
 		"internal/volume":              "names of data volumes, and the removal of projects",
 	},
 	"provider/modal": {
-		"internal/guestprogram":   "what it puts into sandboxes",
+		"internal/secretref":      "files that people write are bounded",
+		"internal/guestprogram":   "the program of its sandboxes",
 		"plugin":                  "it is a program of its own",
 		"provider/modal/settings": "what a configuration says",
 		"guest":                   "what is in its sandboxes",

@@ -103,3 +103,23 @@ func allocatedByInits(t *testing.T, path string) (n int64) {
 	}
 	return n
 }
+
+// The repository has sources only: no program, and nothing else of that size.
+func TestNoLargeFiles(t *testing.T) {
+	out, err := exec.Command("git", "ls-files", "-z").Output()
+	if err != nil {
+		t.Skipf("this is no clone: %v", err)
+	}
+	const most = 256 << 10
+	for _, name := range strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		info, err := os.Lstat(name)
+		if os.IsNotExist(err) {
+			continue // it is about to be removed
+		}
+		if err != nil {
+			t.Error(err)
+		} else if info.Size() > most {
+			t.Errorf("%s has %d bytes: what is built belongs into .gitignore", name, info.Size())
+		}
+	}
+}

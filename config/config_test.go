@@ -239,7 +239,7 @@ func TestSecretInAFileNamedLikeAVariable(t *testing.T) {
 
 func TestFileTooLarge(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c.yaml")
-	writeFile(t, path, strings.Repeat("#", maxFile+1))
+	writeFile(t, path, strings.Repeat("#", secretref.MaxFile+1))
 	if _, err := Load(Source{File: path}); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("got %v, want a refusal of the large file", err)
 	}

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-)
 
-// maxFile is far more than any sensible file has.
-const maxFile = 1 << 20
+	"github.com/seed46cd37a8/atoll/internal/secretref"
+)
 
 // readFile takes the settings in the YAML file. One that is missing is an
 // error only when it was named.
@@ -21,7 +19,7 @@ func (s *schema) readFile(path string, named bool) error {
 	if path == "" {
 		return nil
 	}
-	data, err := readLimited(path)
+	data, err := secretref.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return nil
 	}
@@ -41,19 +39,6 @@ func (s *schema) readFile(path string, named bool) error {
 	r := &reader{schema: s, path: path}
 	r.table("", doc.Content[0])
 	return r.errs.join()
-}
-
-func readLimited(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("%s: larger than %d bytes", path, maxFile)
-	}
-	return data, err
 }
 
 // A reader walks the tree of one file.

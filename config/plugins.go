@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,40 +29,36 @@ type Modal = modal.Settings
 // A Plugin is the provider of a program that is not Atoll's.
 type Plugin struct {
 	Program  string   `yaml:"program" form:"path" doc:"its program; atoll-NAME beside atoll or in PATH when empty"`
-	Settings []string `yaml:"settings" doc:"what the program is told: KEY=VALUE"`
+	Settings []string `yaml:"settings" doc:"settings that the program gets: KEY=VALUE"`
 }
 
-// pluginTime is how long a plugin's program may take to open its provider.
+// pluginTime limits the time until a plugin's program has opened its provider.
 const pluginTime = 3 * time.Minute
 
-// openPlugin returns the open function of a provider whose program is atoll-NAME. table
-// returns its settings.
-func openPlugin(name string, table func(cfg *Config) any) func(cfg *Config, opts Options) (atoll.Provider, error) {
-	return func(cfg *Config, opts Options) (atoll.Provider, error) {
-		encoded, err := plugin.EncodeSettings(table(cfg))
+// ownPlugin returns the provider of Atoll's program atoll-NAME. table returns its settings.
+func ownPlugin(name string, table func(cfg *Config) any) Entry {
+	return Entry{Name: name, Named: true, table: table, open: func(cfg *Config, opts Options) (atoll.Provider, error) {
+		settings, err := plugin.EncodeSettings(table(cfg))
 		if err != nil {
 			return nil, atoll.Errorf("open", name, atoll.ErrInvalid, "%s.%w", name, err)
 		}
-		return cfg.startPlugin(name, "", encoded, opts)
-	}
+		return cfg.startPlugin(name, "", settings, opts)
+	}}
 }
 
-// Suite returns what the conformance suite has to know of the plugin called name. Kinds:
+// Suite returns the settings of the conformance suite for the plugin called name. Kinds:
 // ErrInvalid (no plugin has that name, or its settings make no sense).
 func (c *Config) Suite(name string) (plugin.Suite, error) {
 	s := plugin.Suite{Name: name, Guest: c.Docker.Guest}
-	var err error
-	switch e, known := c.pluginEntry(name); {
-	case name == "kubernetes":
-		s.Settings, err = plugin.EncodeSettings(c.Kubernetes)
-	case name == "modal":
-		s.Settings, err = plugin.EncodeSettings(c.Modal)
-	case !known:
-		if _, own := builtIn(name); own {
-			return s, atoll.Errorf("test", name, atoll.ErrInvalid, "it is a part of atoll, and tested with it; plugins can be tested")
-		}
-		_, err = c.find(name)
-	case e.Name == name:
+	e, err := c.find(name)
+	_, own := builtIn(name)
+	switch {
+	case err != nil:
+	case e.table != nil:
+		s.Settings, err = plugin.EncodeSettings(e.table(c))
+	case own:
+		err = errors.New("it is a part of atoll, and tested with it; plugins can be tested")
+	default:
 		p := cmp.Or(c.Plugins[name], &Plugin{})
 		s.Program = p.Program
 		s.Settings, err = p.parseSettings()
@@ -140,9 +137,8 @@ func (c *Config) checkPlugins(bad func(key string, err error)) {
 	}
 }
 
-// placeOf names what has the sandboxes of a provider, so that programs that reach the same
-// ones have the same name for it: a Docker Engine in the network, a cluster, else this state
-// directory.
+// placeOf names the place of a provider's sandboxes: a Docker Engine in the network, a cluster, or
+// this state directory. Programs that reach the same sandboxes get the same name.
 func (c *Config) placeOf(ctx context.Context, name string, p atoll.Provider) (string, error) {
 	if placer, ok := p.(plugin.Placer); ok {
 		if place, err := placer.Place(ctx); place != "" || err != nil {

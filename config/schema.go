@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/secretref"
 )
 
 // envPrefix begins every environment variable of ours.
@@ -282,7 +283,7 @@ func (l *leaf) parse(texts []string, from, home string) error {
 func (l *leaf) parseString(p *string, text, home string) error {
 	switch {
 	case l.form == "path":
-		text = expandHome(text, home)
+		text = secretref.ExpandHome(text, home)
 		if !filepath.IsAbs(text) {
 			return fmt.Errorf("%q: must be an absolute path", text)
 		}
@@ -306,11 +307,4 @@ func (l *leaf) text() string {
 	default:
 		return fmt.Sprint(v)
 	}
-}
-
-func expandHome(path, home string) string {
-	if rest, ok := strings.CutPrefix(path, "~/"); ok && home != "" {
-		return filepath.Join(home, rest)
-	}
-	return path
 }

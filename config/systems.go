@@ -20,7 +20,8 @@ type Entry struct {
 	// not of this machine.
 	Named bool
 
-	open func(cfg *Config, opts Options) (atoll.Provider, error)
+	open  func(cfg *Config, opts Options) (atoll.Provider, error)
+	table func(cfg *Config) any // the settings of a plugin of Atoll's own; nil for others
 }
 
 // Open makes the provider from its table in cfg. It touches nothing but the state
@@ -40,8 +41,8 @@ func Providers() []Entry {
 		{Name: "docker", open: openDocker},
 		{Name: "microvm", open: openMicroVM, Systems: []string{"linux", "darwin"}, Why: "machines of WSL have neither disks nor a size of their own: with vmdocker a project has one"},
 		{Name: "vmdocker", open: openVMDocker, Systems: []string{"linux", "darwin", "windows"}, Why: "its machines are those of QEMU, vfkit or WSL"},
-		{Name: "kubernetes", open: openPlugin("kubernetes", func(c *Config) any { return c.Kubernetes }), Named: true},
-		{Name: "modal", open: openPlugin("modal", func(c *Config) any { return c.Modal }), Named: true},
+		ownPlugin("kubernetes", func(c *Config) any { return c.Kubernetes }),
+		ownPlugin("modal", func(c *Config) any { return c.Modal }),
 		{Name: "local", open: openLocal, Named: true},
 		{Name: "mock", open: openMock, Named: true},
 	}

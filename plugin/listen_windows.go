@@ -6,7 +6,7 @@ import (
 )
 
 // listen listens on the Unix socket at path. The directory for temporary files is its user's
-// own, so that nobody else can connect.
+// own: no other user can connect.
 func listen(ctx context.Context, path string) (net.Listener, error) {
 	var lc net.ListenConfig
 	return lc.Listen(ctx, "unix", path)

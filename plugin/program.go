@@ -33,7 +33,7 @@ const (
 	maxSocket  = 60      // bytes of the path of a socket's directory's parent: some systems allow 104 for the socket
 )
 
-// Options say which program to run, and what it is told.
+// Options say which program to run, and with which settings.
 type Options struct {
 	Name      string // of the plugin
 	Path      string // of its program; empty means Find(Name)

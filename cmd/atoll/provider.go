@@ -71,12 +71,12 @@ func (a *app) runSuite(cmd *cobra.Command, s plugin.Suite, flags []string) error
 	if err != nil {
 		return err
 	}
-	told, err := json.Marshal(s)
+	input, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
 	suite := exec.CommandContext(cmd.Context(), program, flags...)
-	suite.Stdin, suite.Stdout, suite.Stderr, suite.Env = bytes.NewReader(told), a.stdout, a.stderr, a.env
+	suite.Stdin, suite.Stdout, suite.Stderr, suite.Env = bytes.NewReader(input), a.stdout, a.stderr, a.env
 	err = suite.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exitError(exit.ExitCode())

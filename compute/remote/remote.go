@@ -48,7 +48,7 @@ func Handler(b Backend) http.Handler {
 	mux.HandleFunc("POST /jobs/{id}", s.serveJob)
 	mux.HandleFunc("DELETE /jobs/{id}", s.cancelJob)
 	mux.HandleFunc("GET /probe", func(w http.ResponseWriter, r *http.Request) {
-		_ = json.NewEncoder(w).Encode(b.Probe(r.Context())) // nobody is there to read it
+		_ = json.NewEncoder(w).Encode(b.Probe(r.Context())) // a caller that is gone needs no answer
 	})
 	return mux
 }
@@ -116,7 +116,7 @@ type Client struct {
 // NewClient returns a Client whose requests h sends to the Handler. Close calls close.
 func NewClient(h *http.Client, close func() error) *Client { return &Client{h, close} }
 
-// killTime is how long a job that was cancelled may take to end.
+// killTime limits the time until a cancelled job ends.
 const killTime = time.Minute
 
 // Run implements compute.Backend.

@@ -26,7 +26,7 @@ type box struct {
 	named []string   // volumes that its mounts name and that were not there
 
 	dirty    atomic.Bool // processes were started since the last sweep
-	removing atomic.Bool // whoever has acquired the box removes it
+	removing atomic.Bool // the operation that has acquired the box removes it
 
 	mu      sync.Mutex
 	st      atoll.Status

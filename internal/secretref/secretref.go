@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// masked is what a secret prints as.
+// masked is printed in place of a secret.
 const masked = "•••"
 
 // A Ref is a reference to a secret, "env:NAME" or "file:/path", or one that
@@ -62,7 +62,7 @@ func (s Ref) Reveal() (string, error) {
 		}
 		return v, nil
 	case "file":
-		data, err := readLimited(rest)
+		data, err := ReadFile(rest)
 		if err != nil {
 			return "", fmt.Errorf("secret %s: %w", s.ref, err)
 		}
@@ -123,18 +123,19 @@ func ExpandHome(path, home string) string {
 	return path
 }
 
-// maxFile is how large a file with a secret may be, in bytes.
-const maxFile = 1 << 20
+// MaxFile is the size in bytes of the largest file that ReadFile reads.
+const MaxFile = 1 << 20
 
-func readLimited(path string) ([]byte, error) {
+// ReadFile reads a file that a person has written: one that is larger than MaxFile is an error.
+func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("%s: larger than %d bytes", path, maxFile)
+	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err == nil && len(data) > MaxFile {
+		err = fmt.Errorf("%s: larger than %d bytes", path, MaxFile)
 	}
 	return data, err
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/guestprogram"
+	"github.com/seed46cd37a8/atoll/internal/secretref"
 	"github.com/seed46cd37a8/atoll/plugin"
 	"github.com/seed46cd37a8/atoll/provider/modal/settings"
 )
@@ -71,7 +72,7 @@ func readProfile(m *settings.Settings) (profile, error) {
 	file := filepath.Join(home, ".modal.toml")
 	var data []byte
 	if err == nil {
-		data, err = os.ReadFile(file)
+		data, err = secretref.ReadFile(file)
 	}
 	switch none := home == "" || errors.Is(err, fs.ErrNotExist); {
 	case err == nil:

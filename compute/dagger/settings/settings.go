@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// DefaultPatience is how long an engine may take to answer: it may have to be pulled.
+// DefaultPatience limits the time until an engine answers: the CLI may have to pull it.
 const DefaultPatience = 2 * time.Minute
 
 // Settings are the settings of the backend dagger.
@@ -20,7 +20,7 @@ type Settings struct {
 	Patience    atoll.Duration `yaml:"patience" doc:"how long the engine may take to answer, like 2m: the CLI may have to pull it"`
 }
 
-// Default returns the settings that nobody has set.
+// Default returns the default settings.
 func Default() Settings { return Settings{Patience: atoll.Duration(DefaultPatience)} }
 
 // Check calls bad with the key of each value that makes no sense.

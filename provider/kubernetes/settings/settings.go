@@ -50,7 +50,7 @@ type Settings struct {
 	NetworkPolicy  string         `yaml:"network_policy" form:"auto enforced ignored" doc:"whether the cluster's network enforces NetworkPolicies; auto tries it once, and notes it in the cluster"`
 }
 
-// Default returns the settings that nobody has set.
+// Default returns the default settings.
 func Default() Settings {
 	return Settings{
 		Prefix: "atoll", Image: DefaultImage, Pull: "IfNotPresent", Profile: "restricted", User: DefaultUser,

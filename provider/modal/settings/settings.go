@@ -44,7 +44,7 @@ type Settings struct {
 	Guest          string         `yaml:"guest" form:"path" doc:"Atoll's program for sandboxes, built for linux/amd64; docker.guest's when empty"`
 }
 
-// Default returns the settings that nobody has set.
+// Default returns the default settings.
 func Default() Settings {
 	return Settings{Prefix: "atoll", Image: DefaultImage, Tunnels: "off", Patience: atoll.Duration(DefaultPatience)}
 }
