@@ -32,33 +32,33 @@ image: ## build the server's image in bin/image, without Docker; PUSH=REGISTRY/N
 	@$(GO) run ./packaging/image $(if $(PUSH),-push $(PUSH))
 
 .PHONY: test
-test: ## install what the tests need, run all steps of internal/check/steps.go, or STEPS="docker cli"; CHECK_MINUTES limits the time, PROMISES=FILE gets a table of the suite
-	@$(GO) run ./internal/check $(if $(PROMISES),-promises $(PROMISES)) $(STEPS)
+test: ## install what the tests need, run all steps of internal/testing/check/steps.go, or STEPS="docker cli"; CHECK_MINUTES limits the time, PROMISES=FILE gets a table of the suite
+	@$(GO) run ./internal/testing/check $(if $(PROMISES),-promises $(PROMISES)) $(STEPS)
 
 .PHONY: test-all
 test-all: ## the same, with the long steps and the long parts of the others
-	@$(GO) run ./internal/check -all $(STEPS)
+	@$(GO) run ./internal/testing/check -all $(STEPS)
 
 .PHONY: test-times
 test-times: ## print the CPU and wall seconds of each package and group, measured one after the other
-	@$(GO) run ./internal/check -times $(STEPS)
+	@$(GO) run ./internal/testing/check -times $(STEPS)
 
 .PHONY: check
 check: ## gofmt, vet, staticcheck and the quick tests of what changed since main, or since BASE, in 3 minutes
-	@$(GO) run ./internal/check quick $(if $(BASE),-base $(BASE))
+	@$(GO) run ./internal/testing/check quick $(if $(BASE),-base $(BASE))
 
 .PHONY: stress
 stress: ## run the tests RUN of PKG N (20) times on busy CPUs, and print how often they fail
-	@$(GO) run ./internal/check stress -pkg $(or $(PKG),"") -run "$(RUN)" -n $(or $(N),20)
+	@$(GO) run ./internal/testing/check stress -pkg $(or $(PKG),"") -run "$(RUN)" -n $(or $(N),20)
 
 .PHONY: short
 short: ## the quick tests only, with nothing installed
 	@$(GO) test -short ./...
-	@cd genkit && $(GO) test -short ./...
+	@cd agent/genkit && $(GO) test -short ./...
 
 .PHONY: race
 race: ## the race detector over everything that does not embed gVisor
-	@$(GO) run ./internal/check race race-engines race-genkit
+	@$(GO) run ./internal/testing/check race race-engines race-genkit
 
 .PHONY: cover
 cover: ## how much of some packages their tests reach, and that it is enough
@@ -68,14 +68,14 @@ cover: ## how much of some packages their tests reach, and that it is enough
 lint: ## gofmt, go vet, staticcheck, and that all of it builds for macOS and Windows
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 	@$(GO) vet ./...
-	@cd genkit && $(GO) vet ./...
+	@cd agent/genkit && $(GO) vet ./...
 	@$(GO) tool staticcheck ./...
-	@staticcheck=$$($(GO) tool -n staticcheck) && cd genkit && $$staticcheck ./...
+	@staticcheck=$$($(GO) tool -n staticcheck) && cd agent/genkit && $$staticcheck ./...
 	@for system in darwin windows; do echo "for $$system" && GOOS=$$system $(GO) build -o /dev/null ./cmd/atoll $(PLUGINS:%=./cmd/atoll-%) && GOOS=$$system $(GO) vet ./... || exit 1; done
 
 .PHONY: golden
 golden: ## write the golden files anew: the provider table in the README, help texts, tools, events
-	@$(GO) test ./internal/readme ./cmd/atoll ./tool ./dialect -update
+	@$(GO) test ./internal/testing/readme ./cmd/atoll ./agent/tools ./agent/output -update
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (10s)

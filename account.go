@@ -99,7 +99,7 @@ type accountKey struct{}
 
 // AccountFrom returns the account of the call that ctx belongs to; that of a
 // ctx that belongs to none is the default one. Front-ends let every account do
-// everything: who may do what is for a layer to decide, see package access.
+// everything: who may do what is for a layer to decide, see package authz.
 func AccountFrom(ctx context.Context) Account {
 	a, _ := ctx.Value(accountKey{}).(Account)
 	return a.WithDefaults()

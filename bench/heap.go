@@ -12,9 +12,9 @@ import (
 	"runtime/metrics"
 	"time"
 
-	"github.com/seed46cd37a8/atoll/bucket/s3"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
-	"github.com/seed46cd37a8/atoll/statesync"
+	"github.com/seed46cd37a8/atoll/storage/filesync"
+	"github.com/seed46cd37a8/atoll/storage/objectstore/s3"
 )
 
 // manyFiles are kept in step with no more heap than heapGoal, in bytes.
@@ -52,16 +52,16 @@ func (b *bench) syncMemory(ctx context.Context, s *objects, base string) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, bucket.Close()) }()
-	remote, err := statesync.New(bucket, "", statesync.Options{Dir: base})
+	remote, err := filesync.New(bucket, "", filesync.Options{Dir: base})
 	if err != nil {
 		return err
 	}
-	push := func(t statesync.Tree) error {
-		_, err := remote.Push(ctx, t, statesync.PushOptions{})
+	push := func(t filesync.Tree) error {
+		_, err := remote.Push(ctx, t, filesync.PushOptions{})
 		return err
 	}
-	pull := func(t statesync.Tree) error {
-		st, err := remote.Pull(ctx, t, statesync.PullOptions{})
+	pull := func(t filesync.Tree) error {
+		st, err := remote.Pull(ctx, t, filesync.PullOptions{})
 		if err == nil && st.FilesDownloaded != manyFiles {
 			err = fmt.Errorf("pulled %d of %d files", st.FilesDownloaded, manyFiles)
 		}
@@ -73,7 +73,7 @@ func (b *bench) syncMemory(ctx context.Context, s *objects, base string) (err er
 	}
 	for _, step := range []struct {
 		name, dir string
-		do        func(statesync.Tree) error
+		do        func(filesync.Tree) error
 	}{
 		{"first push", dir, push}, {"push, nothing changed", dir, push}, {"first pull", other, pull},
 	} {
@@ -90,12 +90,12 @@ func (b *bench) syncMemory(ctx context.Context, s *objects, base string) (err er
 }
 
 // inTree calls f with a directory of this machine.
-func inTree(dir string, f func(statesync.Tree) error) error {
+func inTree(dir string, f func(filesync.Tree) error) error {
 	files, err := dirfs.New(dir, dir, dirfs.Options{UID: -1, GID: -1})
 	if err != nil {
 		return err
 	}
-	return errors.Join(f(statesync.Tree{FS: files, Dir: dir}), files.Close())
+	return errors.Join(f(filesync.Tree{FS: files, Dir: dir}), files.Close())
 }
 
 // heapGrowth returns by how much the objects on the heap grow at most while f runs, with

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image/bundle"
-	"github.com/seed46cd37a8/atoll/internal/line"
+	"github.com/seed46cd37a8/atoll/internal/mux"
+	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 )
 
 // The rows of the comparisons of virtual machines, which go on from viaAPI.
@@ -192,7 +192,7 @@ func newBareMachine(ctx context.Context, s *server, live atoll.Sandbox) (*bareMa
 		"-global", "virtio-mmio.force-legacy=false", "-kernel", im.Path(im.Kernel.File), "-initrd", im.Path(im.Initrd.File), "-append", strings.TrimSpace(string(cmdline)),
 		"-chardev", "null,id=console", "-serial", "chardev:console",
 		"-drive", "if=none,id=root,format=raw,readonly=on,file="+im.Path(im.Root().File), "-device", "virtio-blk-device,drive=root",
-		"-device", "virtio-serial-device,id=ports", "-chardev", "socket,id=line,fd=3", "-device", "virtserialport,bus=ports.0,chardev=line,name="+line.Name,
+		"-device", "virtio-serial-device,id=ports", "-chardev", "socket,id=line,fd=3", "-device", "virtserialport,bus=ports.0,chardev=line,name="+mux.Name,
 	)}, nil
 }
 
@@ -216,7 +216,7 @@ func (m *bareMachine) boot(ctx context.Context) (time.Duration, error) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	guest, err := line.Host(bounded, ours)
+	guest, err := mux.Host(bounded, ours)
 	took := time.Since(start)
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()

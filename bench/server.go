@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/server/api"
 )
 
 // patience is how long anything may take to come up or go away.

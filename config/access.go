@@ -6,14 +6,14 @@ import (
 	"log/slog"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/access"
-	"github.com/seed46cd37a8/atoll/audit"
+	"github.com/seed46cd37a8/atoll/layer/audit"
+	"github.com/seed46cd37a8/atoll/layer/authz"
 )
 
 // guarded puts around p what shows callers who are bound to projects those only.
 // projects are the providers of some. What is done is noted in log, if it is not nil.
 func (c *Config) guarded(p atoll.Provider, projects map[string]string, log *AuditLog) atoll.Provider {
-	opts := access.Options{Refuse: func(_ context.Context, spec *atoll.Spec) error {
+	opts := authz.Options{Refuse: func(_ context.Context, spec *atoll.Spec) error {
 		if cmp.Or(spec.Provider, projects[spec.Project], c.Provider) != "local" {
 			return nil
 		}
@@ -21,15 +21,15 @@ func (c *Config) guarded(p atoll.Provider, projects map[string]string, log *Audi
 			"sandboxes of the provider local are processes of the server's machine, with all that is on it: it takes the role %s", atoll.RoleAdmin)
 	}}
 	if log == nil {
-		return access.New(p, opts)
+		return authz.New(p, opts)
 	}
 	opts.Denied = log.Denied
-	return audit.New(access.New(p, opts), log.Log)
+	return audit.New(authz.New(p, opts), log.Log)
 }
 
 // Keys opens the API keys that are written down where all else is. It opens no store
 // before it is needed. What is done to them is noted. Whoever is done with it closes it.
-func (c *Config) Keys(log *slog.Logger, noted *AuditLog) (*access.Ring, error) {
+func (c *Config) Keys(log *slog.Logger, noted *AuditLog) (*authz.Ring, error) {
 	accounts, err := c.accounts()
 	if err != nil {
 		return nil, atoll.E("config", "accounts", atoll.ErrInvalid, err)
@@ -38,5 +38,5 @@ func (c *Config) Keys(log *slog.Logger, noted *AuditLog) (*access.Ring, error) {
 	for _, a := range accounts {
 		taken = append(taken, a.Account)
 	}
-	return access.NewRing(openStore(c), access.RingOptions{Taken: taken, Log: log, Changed: noted.Key}), nil
+	return authz.NewRing(openStore(c), authz.RingOptions{Taken: taken, Log: log, Changed: noted.Key}), nil
 }

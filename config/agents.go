@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/conversation"
-	"github.com/seed46cd37a8/atoll/lifecycle"
-	"github.com/seed46cd37a8/atoll/trace"
+	"github.com/seed46cd37a8/atoll/agent/conversation"
+	"github.com/seed46cd37a8/atoll/agent/hooks"
+	"github.com/seed46cd37a8/atoll/layer/trace"
 )
 
 // Conversations makes the service of conversations with agents in sandboxes of p, which
@@ -29,7 +29,7 @@ func (c *Config) Conversations(ctx context.Context, p atoll.Provider, opts Optio
 	buckets := c.newBuckets(opts.Log)
 	v = conversation.New(p, kept, conversation.Options{
 		Templates: templates, Server: server, Store: c.Sync.Store, Stale: time.Duration(c.Sync.Stale), Log: opts.Log,
-		Hooks: lifecycle.New(lifecycle.Options{Log: opts.Log, Observe: trace.Hooks(opts.traced())}),
+		Hooks: hooks.New(hooks.Options{Log: opts.Log, Observe: trace.Hooks(opts.traced())}),
 		Open:  buckets.place, Lease: time.Duration(c.Store.Lease),
 	})
 	return v, func() error { return errors.Join(v.Close(), kept.Close(), buckets.close()) }, nil

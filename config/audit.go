@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/audit"
-	"github.com/seed46cd37a8/atoll/store"
+	"github.com/seed46cd37a8/atoll/layer/audit"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // Audit says where a server writes down who has done what.

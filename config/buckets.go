@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/conversation"
+	"github.com/seed46cd37a8/atoll/agent/conversation"
 )
 
 // buckets are those that a program uses again and again: each is opened once.

@@ -4,8 +4,8 @@ import (
 	"log/slog"
 	"path/filepath"
 
-	"github.com/seed46cd37a8/atoll/image/bundle"
 	"github.com/seed46cd37a8/atoll/internal/guestprogram"
+	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 )
 
 // BundleDir is where Bundles keeps them.

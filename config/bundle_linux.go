@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image"
-	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/machine/image"
+	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 )
 
 // imageTree gives images to bundles, out of the store that the provider gvisor has

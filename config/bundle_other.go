@@ -7,7 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 )
 
 // imageTree is nil: images are unpacked on Linux only.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
 // A Choice is the provider of the sandboxes that name none.
@@ -111,7 +111,7 @@ func (c *Config) try(ctx context.Context, name string) (p atoll.Probe, sure bool
 		return atoll.Probe{Reason: err.Error()}, false
 	}
 	if p.OK && text != "" {
-		_ = disk.WriteFile(note, []byte(text)) // else it is tried again
+		_ = fsutil.WriteFile(note, []byte(text)) // else it is tried again
 	}
 	return p, ctx.Err() == nil
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/workspace"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 // Clone says what the clone of a workspace may cost.

@@ -5,10 +5,10 @@ import (
 	"fmt"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/compute"
-	dagger "github.com/seed46cd37a8/atoll/compute/dagger/settings"
-	"github.com/seed46cd37a8/atoll/compute/remote"
-	"github.com/seed46cd37a8/atoll/plugin"
+	"github.com/seed46cd37a8/atoll/agent/jobs"
+	dagger "github.com/seed46cd37a8/atoll/agent/jobs/dagger/settings"
+	"github.com/seed46cd37a8/atoll/agent/jobs/remote"
+	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
 // Compute says what runs the programs of agents in compute mode.
@@ -22,7 +22,7 @@ type Dagger = dagger.Settings
 func defaultCompute() Compute { return Compute{Backend: "sandbox"} }
 
 // compute is the backend that is set, nil for sandboxes of the provider.
-func (c *Config) compute() compute.Backend {
+func (c *Config) compute() jobs.Backend {
 	if c.Compute.Backend != "dagger" {
 		return nil
 	}

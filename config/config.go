@@ -25,11 +25,11 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/api"
-	dagger "github.com/seed46cd37a8/atoll/compute/dagger/settings"
+	dagger "github.com/seed46cd37a8/atoll/agent/jobs/dagger/settings"
 	kubernetes "github.com/seed46cd37a8/atoll/provider/kubernetes/settings"
 	modal "github.com/seed46cd37a8/atoll/provider/modal/settings"
-	"github.com/seed46cd37a8/atoll/store/postgres"
+	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/storage/store/postgres"
 )
 
 // Config is all that can be set. Load makes one; a zero one must have at least

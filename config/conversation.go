@@ -5,8 +5,8 @@ import (
 	"errors"
 	"log/slog"
 
-	"github.com/seed46cd37a8/atoll/store"
-	"github.com/seed46cd37a8/atoll/store/dynamo"
+	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/dynamo"
 )
 
 // Where conversations can be kept.

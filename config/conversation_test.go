@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
-	"github.com/seed46cd37a8/atoll/store"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 func TestConversationSettings(t *testing.T) {

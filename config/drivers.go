@@ -5,9 +5,9 @@ import (
 	"slices"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/vm/firecracker"
-	"github.com/seed46cd37a8/atoll/vm/vz"
-	"github.com/seed46cd37a8/atoll/vm/wsl2"
+	"github.com/seed46cd37a8/atoll/machine/vm/firecracker"
+	"github.com/seed46cd37a8/atoll/machine/vm/vz"
+	"github.com/seed46cd37a8/atoll/machine/vm/wsl2"
 )
 
 // A Driver is what virtual machines can be made with.

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/vm/qemu"
+	"github.com/seed46cd37a8/atoll/machine/vm/qemu"
 )
 
 // probeQEMU tries KVM with the kernel that sandboxes have, where that is there.

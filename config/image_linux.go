@@ -3,7 +3,7 @@ package config
 import (
 	"time"
 
-	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/machine/image"
 )
 
 func imageOptions(i Image) image.Options {

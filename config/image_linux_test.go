@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/machine/image"
 )
 
 // The defaults that are shown are those that hold.

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image"
+	"github.com/seed46cd37a8/atoll/machine/image"
 )
 
 // An imageStore is the store that the provider gvisor has its images in, opened when it is

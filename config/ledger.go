@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/ledger"
-	"github.com/seed46cd37a8/atoll/router"
-	"github.com/seed46cd37a8/atoll/store"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/layer/router"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // Reconcile says what is done about sandboxes that are not as they should be.
@@ -22,15 +22,15 @@ type Reconcile struct {
 
 func defaultReconcile() Reconcile {
 	return Reconcile{
-		Every: atoll.Duration(10 * time.Minute), Orphans: string(ledger.Remove), Failed: string(ledger.Keep), Outdated: string(ledger.Rebuild),
+		Every: atoll.Duration(10 * time.Minute), Orphans: string(registry.Remove), Failed: string(registry.Keep), Outdated: string(registry.Rebuild),
 	}
 }
 
 func newLedger(p atoll.Provider, s store.Store, cfg *Config, opts Options) atoll.Provider {
-	return ledger.New(p, s, ledger.Options{
-		Orphans:  ledger.Policy(cfg.Reconcile.Orphans),
-		Failed:   ledger.Policy(cfg.Reconcile.Failed),
-		Outdated: ledger.Policy(cfg.Reconcile.Outdated),
+	return registry.New(p, s, registry.Options{
+		Orphans:  registry.Policy(cfg.Reconcile.Orphans),
+		Failed:   registry.Policy(cfg.Reconcile.Failed),
+		Outdated: registry.Policy(cfg.Reconcile.Outdated),
 		Most:     cfg.MaxSandboxes,
 		Quota:    cfg.quota,
 		Server:   opts.Server,

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/seed46cd37a8/atoll/vm/firecracker"
+	"github.com/seed46cd37a8/atoll/machine/vm/firecracker"
 )
 
 // MicroVM are the settings of the provider microvm. They can be set on every operating

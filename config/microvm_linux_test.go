@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seed46cd37a8/atoll/machine/vm/firecracker"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
-	"github.com/seed46cd37a8/atoll/vm/firecracker"
 )
 
 // Machines are made by the driver that was named, with what it needs.

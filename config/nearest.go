@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/seed46cd37a8/atoll/internal/nearest"
+	"github.com/seed46cd37a8/atoll/internal/suggest"
 )
 
-// Nearest is what nearest.Of is.
-func Nearest(name string, known []string) string { return nearest.Of(name, known) }
+// Nearest is what suggest.Of is.
+func Nearest(name string, known []string) string { return suggest.Of(name, known) }
 
 // instead says which of known was meant, or how to see all of them.
 func instead(name string, known []string) string {

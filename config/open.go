@@ -11,10 +11,10 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/limit"
-	"github.com/seed46cd37a8/atoll/router"
-	"github.com/seed46cd37a8/atoll/trace"
-	"github.com/seed46cd37a8/atoll/workspace"
+	"github.com/seed46cd37a8/atoll/layer/limit"
+	"github.com/seed46cd37a8/atoll/layer/router"
+	"github.com/seed46cd37a8/atoll/layer/trace"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 // Options are what a stack is given by the program around it.

@@ -13,9 +13,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
-	"github.com/seed46cd37a8/atoll/providertest"
-	"github.com/seed46cd37a8/atoll/trace"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/layer/trace"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
 // The whole stack keeps the promises that a missing layer or a wrong order of layers can break. Each layer

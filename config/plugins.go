@@ -12,9 +12,9 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/secretref"
-	"github.com/seed46cd37a8/atoll/plugin"
 	kubernetes "github.com/seed46cd37a8/atoll/provider/kubernetes/settings"
 	modal "github.com/seed46cd37a8/atoll/provider/modal/settings"
+	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
 // Secret is a reference to a secret.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/pool"
-	"github.com/seed46cd37a8/atoll/template"
+	"github.com/seed46cd37a8/atoll/agent/template"
+	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
 // A Pool says which sandboxes a server keeps running ahead of need. Who is to get

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/trace"
+	"github.com/seed46cd37a8/atoll/layer/trace"
 )
 
 func TestProviderNames(t *testing.T) {

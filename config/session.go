@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/session"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // Session says when sessions end by themselves; 0 means never.

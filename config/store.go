@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/disk"
-	"github.com/seed46cd37a8/atoll/store"
-	"github.com/seed46cd37a8/atoll/store/postgres"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/postgres"
 )
 
 // Store says where it is written down which sandboxes there are meant to be, what is being
@@ -104,7 +104,7 @@ func (c *Config) stateID() (string, error) {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return "", err
 	}
-	lock, err := disk.WaitLock(path + ".lock")
+	lock, err := fsutil.WaitLock(path + ".lock")
 	if err != nil {
 		return "", err
 	}
@@ -113,5 +113,5 @@ func (c *Config) stateID() (string, error) {
 		return id, err
 	}
 	id = atoll.NewID()
-	return id, disk.WriteFile(path, []byte(id+"\n"))
+	return id, fsutil.WriteFile(path, []byte(id+"\n"))
 }

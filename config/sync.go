@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/bucket"
-	"github.com/seed46cd37a8/atoll/bucket/s3"
-	"github.com/seed46cd37a8/atoll/statesync"
+	"github.com/seed46cd37a8/atoll/storage/filesync"
+	"github.com/seed46cd37a8/atoll/storage/objectstore"
+	"github.com/seed46cd37a8/atoll/storage/objectstore/s3"
 )
 
 // Sync says where versions of directories are kept, and how far they may go.
@@ -31,7 +31,7 @@ type Sync struct {
 }
 
 func defaultSync() Sync {
-	return Sync{Stale: atoll.Duration(statesync.DefaultStale), MaxFiles: statesync.DefaultMaxFiles, MaxBytes: statesync.DefaultMaxBytes}
+	return Sync{Stale: atoll.Duration(filesync.DefaultStale), MaxFiles: filesync.DefaultMaxFiles, MaxBytes: filesync.DefaultMaxBytes}
 }
 
 // check calls bad with the key of each value that makes no sense.
@@ -76,7 +76,7 @@ func parseStore(text string) (u *url.URL, prefix string, err error) {
 
 // OpenStore opens a place for versions: the one that is named, or else that of
 // sync.store. Whoever is done with it calls end.
-func (c *Config) OpenStore(ctx context.Context, at string, log *slog.Logger) (r *statesync.Remote, end func() error, err error) {
+func (c *Config) OpenStore(ctx context.Context, at string, log *slog.Logger) (r *filesync.Remote, end func() error, err error) {
 	at = cmp.Or(at, c.Sync.Store)
 	if at == "" {
 		return nil, nil, atoll.Errorf("sync", "", atoll.ErrInvalid, "no place for versions: name one, like s3://bucket/prefix, or set sync.store")
@@ -96,19 +96,19 @@ func (c *Config) OpenStore(ctx context.Context, at string, log *slog.Logger) (r 
 	return r, b.Close, nil
 }
 
-func (c *Config) versions(b bucket.Bucket, prefix string, log *slog.Logger) (*statesync.Remote, error) {
-	return statesync.New(b, prefix, statesync.Options{MaxFiles: c.Sync.MaxFiles, MaxBytes: int64(c.Sync.MaxBytes), Log: log})
+func (c *Config) versions(b objectstore.Bucket, prefix string, log *slog.Logger) (*filesync.Remote, error) {
+	return filesync.New(b, prefix, filesync.Options{MaxFiles: c.Sync.MaxFiles, MaxBytes: int64(c.Sync.MaxBytes), Log: log})
 }
 
 // A keptBucket is one that is open.
 type keptBucket interface {
-	bucket.Bucket
+	objectstore.Bucket
 	Close() error
 }
 
 func (c *Config) openBucket(ctx context.Context, u *url.URL) (keptBucket, error) {
 	if u.Scheme == "file" {
-		return bucket.OpenDir(filepath.FromSlash(u.Path))
+		return objectstore.OpenDir(filepath.FromSlash(u.Path))
 	}
 	opts := s3.Options{
 		Bucket: u.Host, Endpoint: c.Sync.Endpoint, Region: c.Sync.Region, PathStyle: c.Sync.PathStyle, PlainHTTP: c.Sync.PlainHTTP, CA: c.Sync.CA,

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/template"
+	"github.com/seed46cd37a8/atoll/agent/template"
 )
 
 // Template says which templates there are.

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/frontmatter"
-	"github.com/seed46cd37a8/atoll/tool"
+	"github.com/seed46cd37a8/atoll/agent/frontmatter"
+	"github.com/seed46cd37a8/atoll/agent/tools"
 )
 
 // Tools say what the tools of agents may do.
@@ -21,7 +21,7 @@ type Tools struct {
 	BlockedPaths []string `yaml:"blocked_paths" doc:"files and directories of a sandbox that the file tools do not touch"`
 }
 
-func defaultTools() Tools { return Tools{Enabled: true, BlockedPaths: tool.DefaultBlocked()} }
+func defaultTools() Tools { return Tools{Enabled: true, BlockedPaths: tools.DefaultBlocked()} }
 
 // check calls bad with the key of each value that makes no sense.
 func (t Tools) check(bad func(key string, err error)) {
@@ -56,13 +56,13 @@ func (t Tools) shortcuts() (map[string]string, error) {
 
 // ToolOptions are what the configuration gives the tools of agents, whose sandboxes
 // the provider makes that is named. Kinds: ErrUnsupported (there are to be none).
-func (c *Config) ToolOptions(provider string) (tool.Options, error) {
+func (c *Config) ToolOptions(provider string) (tools.Options, error) {
 	if !c.Tools.Enabled {
-		return tool.Options{}, atoll.Errorf("", "", atoll.ErrUnsupported, "sandbox service is not enabled (by %s)", c.Origin("tools.enabled"))
+		return tools.Options{}, atoll.Errorf("", "", atoll.ErrUnsupported, "sandbox service is not enabled (by %s)", c.Origin("tools.enabled"))
 	}
 	given, err := c.Tools.shortcuts()
 	if err != nil {
-		return tool.Options{}, atoll.E("tools", "", atoll.ErrInvalid, err)
+		return tools.Options{}, atoll.E("tools", "", atoll.ErrInvalid, err)
 	}
 	images := frontmatter.Images{Shortcuts: maps.Clone(given), Allow: c.Tools.AllowImages}
 	if _, ok := given[""]; !ok {
@@ -78,7 +78,7 @@ func (c *Config) ToolOptions(provider string) (tool.Options, error) {
 	own := images.Shortcuts[""] == "host" || provider == "local" || provider == "mock"
 	backend := c.compute()
 	own = own && backend == nil
-	return tool.Options{Project: c.Project, Images: images, OwnPrograms: own, Compute: backend, Roots: c.Tools.Roots, Blocked: orNone(c.Tools.BlockedPaths)}, err
+	return tools.Options{Project: c.Project, Images: images, OwnPrograms: own, Compute: backend, Roots: c.Tools.Roots, Blocked: orNone(c.Tools.BlockedPaths)}, err
 }
 
 // orNone makes what lists nothing mean that.

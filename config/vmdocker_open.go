@@ -11,12 +11,12 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image/bundle"
 	"github.com/seed46cd37a8/atoll/internal/guestprogram"
+	"github.com/seed46cd37a8/atoll/machine/image/bundle"
+	"github.com/seed46cd37a8/atoll/machine/vm"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
 	"github.com/seed46cd37a8/atoll/provider/vmdocker"
-	"github.com/seed46cd37a8/atoll/vm"
 )
 
 func openVMDocker(cfg *Config, opts Options) (atoll.Provider, error) {

@@ -4,8 +4,8 @@ package main
 import (
 	"os"
 
-	"github.com/seed46cd37a8/atoll/compute/dagger"
-	"github.com/seed46cd37a8/atoll/plugin"
+	"github.com/seed46cd37a8/atoll/agent/jobs/dagger"
+	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
 func main() { os.Exit(plugin.Serve("dagger", dagger.Open)) }

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
 // console is what whoever reads the container's log is told by.

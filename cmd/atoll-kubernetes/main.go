@@ -4,8 +4,8 @@ package main
 import (
 	"os"
 
-	"github.com/seed46cd37a8/atoll/plugin"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
+	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
 func main() { os.Exit(plugin.ServeProvider("kubernetes", kubernetes.Open)) }

@@ -4,8 +4,8 @@ package main
 import (
 	"os"
 
-	"github.com/seed46cd37a8/atoll/plugin"
 	"github.com/seed46cd37a8/atoll/provider/modal"
+	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
 func main() { os.Exit(plugin.ServeProvider("modal", modal.Open)) }

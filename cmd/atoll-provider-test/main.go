@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/plugin"
-	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/provider/plugin"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
 func main() {

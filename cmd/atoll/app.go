@@ -19,7 +19,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
-	"github.com/seed46cd37a8/atoll/trace"
+	"github.com/seed46cd37a8/atoll/layer/trace"
 )
 
 // An app is one run of the program.

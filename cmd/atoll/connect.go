@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/api"
 	"github.com/seed46cd37a8/atoll/config"
-	"github.com/seed46cd37a8/atoll/trace"
+	"github.com/seed46cd37a8/atoll/layer/trace"
+	"github.com/seed46cd37a8/atoll/server/api"
 )
 
 // dialTimeout is how long a server may take to answer at all.

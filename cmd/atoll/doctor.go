@@ -14,7 +14,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
-	"github.com/seed46cd37a8/atoll/plugin"
+	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
 // A diagnosis is what doctor finds.

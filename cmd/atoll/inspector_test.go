@@ -16,7 +16,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
 // inspect runs the Inspector, a client that is not ours, and returns what it prints.

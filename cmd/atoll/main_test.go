@@ -15,12 +15,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/compute/dagger"
+	"github.com/seed46cd37a8/atoll/agent/jobs/dagger"
 	"github.com/seed46cd37a8/atoll/config"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
-	"github.com/seed46cd37a8/atoll/plugin"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
 	"github.com/seed46cd37a8/atoll/provider/modal"
+	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
 // deadline is how long tests wait: what takes longer will never happen.

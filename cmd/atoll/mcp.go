@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/frontmatter"
-	"github.com/seed46cd37a8/atoll/mcp"
-	"github.com/seed46cd37a8/atoll/tool"
+	"github.com/seed46cd37a8/atoll/agent/frontmatter"
+	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/server/mcp"
 )
 
 // An mcpCommand is what atoll mcp was asked for.
@@ -23,7 +23,7 @@ type mcpCommand struct {
 	spec      specFlags
 	agentFile string
 	session   string
-	caller    tool.Caller
+	caller    tools.Caller
 	agent     *frontmatter.Sandbox
 
 	idleTimeout, maxLifetime atoll.Duration

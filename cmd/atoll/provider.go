@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/seed46cd37a8/atoll/plugin"
+	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
 func newProvider(a *app) *cobra.Command {

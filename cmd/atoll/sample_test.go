@@ -5,8 +5,8 @@ import (
 	"os"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/plugin"
 	"github.com/seed46cd37a8/atoll/provider/local"
+	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
 // A sample is a provider of somebody else's.

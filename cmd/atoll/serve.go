@@ -15,11 +15,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/api"
-	"github.com/seed46cd37a8/atoll/api/openapi"
 	"github.com/seed46cd37a8/atoll/config"
-	"github.com/seed46cd37a8/atoll/sshd"
-	"github.com/seed46cd37a8/atoll/trace"
+	"github.com/seed46cd37a8/atoll/layer/trace"
+	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/openapi"
+	"github.com/seed46cd37a8/atoll/server/sshd"
 )
 
 func newServe(a *app) *cobra.Command {

@@ -20,11 +20,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/api"
-	"github.com/seed46cd37a8/atoll/internal/testcluster"
-	"github.com/seed46cd37a8/atoll/internal/testengine"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
-	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/internal/testing/testcluster"
+	"github.com/seed46cd37a8/atoll/internal/testing/testengine"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
+	"github.com/seed46cd37a8/atoll/server/api"
 )
 
 // A fleet is servers of machines of their own, as far as they know, that share a store and

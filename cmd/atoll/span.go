@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/seed46cd37a8/atoll/trace"
+	"github.com/seed46cd37a8/atoll/layer/trace"
 )
 
 // beginSpan makes all that the command asks of sandboxes one trace.

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/statesync"
+	"github.com/seed46cd37a8/atoll/storage/filesync"
 )
 
 func newSync(a *app) *cobra.Command {
@@ -34,8 +34,8 @@ region and its keys are those of AWS's own tools, or of sync in the configuratio
 
 // A synced is what commands about versions work with.
 type synced struct {
-	tree   statesync.Tree
-	remote *statesync.Remote
+	tree   filesync.Tree
+	remote *filesync.Remote
 }
 
 // withVersions calls f with the versions at a place, and a directory unless dir is "".
@@ -81,25 +81,25 @@ func (a *app) withDir(ctx context.Context, c *connection, dir string, s *synced,
 	default:
 		return atoll.Errorf("sync", "", atoll.ErrNotExist, "%s: no such directory", dir)
 	}
-	s.tree = statesync.Tree{FS: p.fs, Dir: p.name}
+	s.tree = filesync.Tree{FS: p.fs, Dir: p.name}
 	return f(ctx, s)
 }
 
 // transfer shows people how far a push or a pull is.
-func (a *app) transfer(verb string, quiet bool, do func(progress func(statesync.Progress)) (*statesync.Stats, error)) (*statesync.Stats, error) {
+func (a *app) transfer(verb string, quiet bool, do func(progress func(filesync.Progress)) (*filesync.Stats, error)) (*filesync.Stats, error) {
 	if quiet || !isTerminal(a.stderr) {
 		return do(nil)
 	}
 	bar := &progressBar{app: a}
 	defer bar.clear()
-	return do(func(p statesync.Progress) {
+	return do(func(p filesync.Progress) {
 		bar.show(atoll.Progress{Phase: verb, Done: p.Bytes, Total: p.TotalBytes})
 	})
 }
 
 // pull is Pull, with what people see of it.
-func (a *app) pull(ctx context.Context, s *synced, o statesync.PullOptions, quiet, asJSON bool) error {
-	st, err := a.transfer("pull", quiet, func(progress func(statesync.Progress)) (*statesync.Stats, error) {
+func (a *app) pull(ctx context.Context, s *synced, o filesync.PullOptions, quiet, asJSON bool) error {
+	st, err := a.transfer("pull", quiet, func(progress func(filesync.Progress)) (*filesync.Stats, error) {
 		o.Progress = progress
 		return s.remote.Pull(ctx, s.tree, o)
 	})
@@ -121,7 +121,7 @@ func arg(args []string, i int) string {
 }
 
 func newSyncPush(a *app) *cobra.Command {
-	var o statesync.PushOptions
+	var o filesync.PushOptions
 	var quiet, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "push [flags] DIRECTORY [STORE]",
@@ -134,7 +134,7 @@ Files that cannot be read are told, and stay what they were; the exit code is 1 
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withVersions(cmd, args[0], arg(args, 1), false, func(ctx context.Context, s *synced) error {
-				st, err := a.transfer("push", quiet, func(progress func(statesync.Progress)) (*statesync.Stats, error) {
+				st, err := a.transfer("push", quiet, func(progress func(filesync.Progress)) (*filesync.Stats, error) {
 					o.Progress = progress
 					return s.remote.Push(ctx, s.tree, o)
 				})
@@ -150,7 +150,7 @@ Files that cannot be read are told, and stay what they were; the exit code is 1 
 }
 
 func newSyncPull(a *app) *cobra.Command {
-	var o statesync.PullOptions
+	var o filesync.PullOptions
 	var remote, stale, quiet, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "pull [flags] DIRECTORY [STORE]",
@@ -162,7 +162,7 @@ otherwise, too, are told. What was never pushed or pulled is never removed.`,
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if remote {
-				o.Conflicts = statesync.KeepRemote
+				o.Conflicts = filesync.KeepRemote
 			}
 			if stale {
 				cfg, err := a.config()
@@ -184,7 +184,7 @@ otherwise, too, are told. What was never pushed or pulled is never removed.`,
 }
 
 func newSyncRestore(a *app) *cobra.Command {
-	var o statesync.PullOptions
+	var o filesync.PullOptions
 	var remote, quiet, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "restore [flags] DIRECTORY VERSION [STORE]",
@@ -200,7 +200,7 @@ A push after that makes it the latest version.`,
 				return usagef("%q is no version: atoll sync versions lists them", args[1])
 			}
 			if o.Version = version; remote {
-				o.Conflicts = statesync.KeepRemote
+				o.Conflicts = filesync.KeepRemote
 			}
 			return a.withVersions(cmd, args[0], arg(args, 2), true, func(ctx context.Context, s *synced) error {
 				return a.pull(ctx, s, o, quiet, asJSON)
@@ -214,7 +214,7 @@ A push after that makes it the latest version.`,
 }
 
 // printStats prints the version, and tells the rest.
-func (a *app) printStats(st *statesync.Stats, err error, asJSON bool) error {
+func (a *app) printStats(st *filesync.Stats, err error, asJSON bool) error {
 	if st == nil {
 		return err
 	}
@@ -271,7 +271,7 @@ version.`,
 	return cmd
 }
 
-func (a *app) printSyncStatus(st *statesync.Status) error {
+func (a *app) printSyncStatus(st *filesync.Status) error {
 	switch {
 	case st.Latest == 0:
 		a.say("there is no version yet")
@@ -281,7 +281,7 @@ func (a *app) printSyncStatus(st *statesync.Status) error {
 		a.say("version %d is the latest, and was pushed from here or pulled", st.Latest)
 	}
 	var lines []string
-	for letter, paths := range map[string]statesync.Paths{"A": st.Added, "M": st.Changed, "D": st.Removed, "?": st.Unread} {
+	for letter, paths := range map[string]filesync.Paths{"A": st.Added, "M": st.Changed, "D": st.Removed, "?": st.Unread} {
 		for _, p := range paths.Paths {
 			lines = append(lines, letter+" "+printable(p, ""))
 		}
@@ -306,16 +306,16 @@ func newSyncVersions(a *app) *cobra.Command {
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withVersions(cmd, "", arg(args, 0), false, func(ctx context.Context, s *synced) error {
-				var all []statesync.Info
+				var all []filesync.Info
 				for v, err := range s.remote.Versions(ctx) {
 					if err != nil {
 						return err
 					}
 					all = append(all, v)
 				}
-				return printList(a, l, all, func(v statesync.Info) string { return strconv.FormatInt(v.Version, 10) },
+				return printList(a, l, all, func(v filesync.Info) string { return strconv.FormatInt(v.Version, 10) },
 					[]string{"VERSION", "PUSHED", "LATEST"},
-					func(v statesync.Info) []string {
+					func(v filesync.Info) []string {
 						return []string{strconv.FormatInt(v.Version, 10), ago(time.Since(v.Pushed)), yesNo(v.Latest)}
 					})
 			})
@@ -326,7 +326,7 @@ func newSyncVersions(a *app) *cobra.Command {
 }
 
 func newSyncPrune(a *app) *cobra.Command {
-	var keep statesync.Keep
+	var keep filesync.Keep
 	var within atoll.Duration
 	var asJSON bool
 	cmd := &cobra.Command{

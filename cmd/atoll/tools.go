@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/agent/frontmatter"
+	"github.com/seed46cd37a8/atoll/agent/tools"
 	"github.com/seed46cd37a8/atoll/config"
-	"github.com/seed46cd37a8/atoll/frontmatter"
-	"github.com/seed46cd37a8/atoll/mcp"
-	"github.com/seed46cd37a8/atoll/tool"
+	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/mcp"
 )
 
 // codePrefix begins the variables of ours that sandboxes of agents are to have,
@@ -48,7 +48,7 @@ type toolbench struct {
 }
 
 // newKit makes the tools of agents.
-func (a *app) newKit(cfg *config.Config, b toolbench) (*tool.Kit, error) {
+func (a *app) newKit(cfg *config.Config, b toolbench) (*tools.Kit, error) {
 	opts, err := cfg.ToolOptions(b.maker)
 	if err != nil {
 		return nil, err
@@ -65,12 +65,12 @@ func (a *app) newKit(cfg *config.Config, b toolbench) (*tool.Kit, error) {
 			with.Runtime, opts.Agent = "", &with
 		}
 	}
-	return tool.New(b.provider, opts)
+	return tools.New(b.provider, opts)
 }
 
 // serverTools are the tools that a server has for agents.
 type serverTools struct {
-	kit *tool.Kit
+	kit *tools.Kit
 	mcp *mcp.Server
 }
 
@@ -107,7 +107,7 @@ func (t *serverTools) close() error {
 }
 
 // kitTools are the tools of a kit as the API shows them.
-type kitTools struct{ *tool.Kit }
+type kitTools struct{ *tools.Kit }
 
 // Tools implements api.Tools.
 func (k kitTools) Tools() []api.ToolInfo {
@@ -131,7 +131,7 @@ func schemaJSON(schema any) json.RawMessage {
 
 // CallTool implements api.Tools.
 func (k kitTools) CallTool(ctx context.Context, c api.ToolCall) (json.RawMessage, error) {
-	return k.Call(ctx, tool.Caller{ExecutionContext: c.ExecutionContext, Scope: c.Scope}, c.Name, c.Input, nil)
+	return k.Call(ctx, tools.Caller{ExecutionContext: c.ExecutionContext, Scope: c.Scope}, c.Name, c.Input, nil)
 }
 
 // portURL is where the server passes requests on to a port, for whoever asks.

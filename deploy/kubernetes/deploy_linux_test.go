@@ -23,9 +23,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 
-	"github.com/seed46cd37a8/atoll/internal/testcluster"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
-	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/internal/testing/testcluster"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
 func TestMain(m *testing.M) {

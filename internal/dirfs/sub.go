@@ -5,12 +5,12 @@ import (
 	"path"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/via"
+	"github.com/seed46cd37a8/atoll/internal/lazyfs"
 )
 
 // Sub implements atoll.SubFS.
 func (f *FS) Sub(dir string) atoll.FS {
-	return via.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
+	return lazyfs.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
 		sub, err := f.Confine(ctx, op, dir)
 		if err != nil {
 			return err

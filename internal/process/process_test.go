@@ -21,7 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
 // host is the smallest backend: a process of this machine in a session of its own.

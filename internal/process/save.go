@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
 // A saved process is a file: a line with its atoll.ProcessStatus as JSON, and
@@ -31,7 +31,7 @@ func (t *Table) Save(path, id string) error {
 	default:
 		return atoll.Errorf("save", id, atoll.ErrConflict, "the process has not ended")
 	}
-	return disk.Replace(path, p.save)
+	return fsutil.Replace(path, p.save)
 }
 
 func (p *process) save(w io.Writer) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
 // zone is a Resolver over records in a zone file's notation.

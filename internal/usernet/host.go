@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed46cd37a8/atoll/internal/ranges"
+	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
 // hostAddrs knows the addresses of the machine: those of all its interfaces,
@@ -32,7 +32,7 @@ func newHostAddrs() *hostAddrs { return &hostAddrs{list: net.InterfaceAddrs, now
 // when there is none. When the addresses cannot be read, all are taken for the
 // host's.
 func (h *hostAddrs) find(addr netip.Addr) *addrRange {
-	addr = ranges.Canonical(addr)
+	addr = reservedip.Canonical(addr)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if now := h.now(); h.known == nil || now.Sub(h.read) > hostAddrsAge {
@@ -71,7 +71,7 @@ func newHostRanges(list []net.Addr) *hostRanges {
 		if !ok {
 			continue
 		}
-		addr = ranges.Canonical(addr)
+		addr = reservedip.Canonical(addr)
 		if ones, bits := ipnet.Mask.Size(); bits == addr.BitLen() {
 			h.addNet(netip.PrefixFrom(addr, ones).Masked())
 		}

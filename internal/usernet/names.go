@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/seed46cd37a8/atoll/internal/ranges"
+	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
 // An answer is good for its TTL, but for at least minTrust: programs keep the
@@ -44,7 +44,7 @@ func (nt *nameTable) add(addr netip.Addr, t trust, ttl time.Duration) {
 	if t == unlisted {
 		return
 	}
-	addr = ranges.Canonical(addr)
+	addr = reservedip.Canonical(addr)
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
 	e := nt.entries[addr]
@@ -81,7 +81,7 @@ func (nt *nameTable) makeRoom() {
 func (nt *nameTable) find(addr netip.Addr) trust {
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
-	e := nt.entries[ranges.Canonical(addr)]
+	e := nt.entries[reservedip.Canonical(addr)]
 	if e == nil {
 		return unlisted
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/idna"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/ranges"
+	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
 // A Policy decides what a sandbox may reach. It decides on the address that is
@@ -98,7 +98,7 @@ func (p *Policy) add(s string) error {
 }
 
 func (p *Policy) addNetwork(n netip.Prefix) error {
-	if n.Addr().Is4In6() || within(n, ranges.NAT64) {
+	if n.Addr().Is4In6() || within(n, reservedip.NAT64) {
 		return fmt.Errorf("write the IPv4 address as such")
 	}
 	if n != n.Masked() {
@@ -178,7 +178,7 @@ func (p *Policy) mayResolve(host string) bool { return !p.egress || p.lookup(hos
 // refuse says why addr must not be dialled, "" when it may. host is the range
 // that hostAddrs finds for addr, if any; t what DNS answers made of it.
 func (p *Policy) refuse(addr netip.Addr, host *addrRange, t trust) string {
-	addr = ranges.Canonical(addr)
+	addr = reservedip.Canonical(addr)
 	r := classify(addr)
 	if host != nil && r.class != never {
 		r = *host

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/ranges"
+	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
 func mustPolicy(tb testing.TB, mode atoll.NetworkMode, allow ...string) *Policy {
@@ -253,7 +253,7 @@ func FuzzPolicy(f *testing.F) {
 			if addrErr != nil {
 				continue
 			}
-			r := classify(ranges.Canonical(addr))
+			r := classify(reservedip.Canonical(addr))
 			why := p.refuse(addr, nil, unlisted)
 			if why == "" && r.class == never {
 				t.Errorf("%q opens %s", allow, addr)

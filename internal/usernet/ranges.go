@@ -3,7 +3,7 @@ package usernet
 import (
 	"net/netip"
 
-	"github.com/seed46cd37a8/atoll/internal/ranges"
+	"github.com/seed46cd37a8/atoll/internal/reservedip"
 )
 
 // class orders ranges of addresses by what it takes to open them.
@@ -41,7 +41,7 @@ var notPublic = func() []addrRange {
 	add(private, "private address", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
 	add(private, "shared address", "100.64.0.0/10")
 	add(special, "link-local address", "169.254.0.0/16", "fe80::/10", "fec0::/10")
-	for _, addr := range ranges.Metadata() {
+	for _, addr := range reservedip.Metadata() {
 		all = append(all, addrRange{netip.PrefixFrom(addr, addr.BitLen()), special, "metadata service"})
 	}
 	add(special, "reserved address",

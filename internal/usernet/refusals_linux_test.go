@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/ipv6"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
 // outside is a namespace that stands for the machine and all it can reach: it

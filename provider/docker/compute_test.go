@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/compute"
-	"github.com/seed46cd37a8/atoll/compute/computetest"
+	"github.com/seed46cd37a8/atoll/agent/jobs"
+	"github.com/seed46cd37a8/atoll/agent/jobs/jobstest"
 )
 
 // Programs come to the same in containers of an engine as in those of every other backend.
@@ -18,7 +18,7 @@ func TestCompute(t *testing.T) {
 	p := opened(t)
 	on := atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkNamed, Name: openNetwork}}
 	gateway := gatewayOf(t, p, on)
-	computetest.Run(t, compute.Sandboxes(p, nil), computetest.Options{
+	jobstest.Run(t, jobs.Sandboxes(p, nil), jobstest.Options{
 		SpecOn: on, NoImage: serve(t).Host + "/none:1", Reach: greeter(t, gateway+":0"), Loopback: true,
 		Held: func(t *testing.T) (held []string) {
 			all, err := p.List(context.Background(), atoll.Filter{})

@@ -14,11 +14,11 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
-	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 	table "github.com/seed46cd37a8/atoll/internal/process"
-	"github.com/seed46cd37a8/atoll/internal/steps"
-	"github.com/seed46cd37a8/atoll/internal/volume"
+	"github.com/seed46cd37a8/atoll/machine/guest"
+	"github.com/seed46cd37a8/atoll/provider/internal/steps"
+	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
 // Create implements atoll.Provider.
@@ -90,8 +90,8 @@ type creation struct {
 
 	image     *image
 	container string
-	volumes   []string   // that were not there before
-	shared    *disk.Lock // of the project's volumes, until the container has them
+	volumes   []string     // that were not there before
+	shared    *fsutil.Lock // of the project's volumes, until the container has them
 	plain     bool
 }
 

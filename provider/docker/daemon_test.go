@@ -11,8 +11,8 @@ import (
 
 	"github.com/moby/moby/client"
 
-	"github.com/seed46cd37a8/atoll/internal/testengine"
-	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/internal/testing/testengine"
+	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 )
 
 // A daemon is an engine of the tests' own.

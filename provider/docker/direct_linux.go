@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/socket"
+	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
 // direct connects to the guest of a container without the engine, where this

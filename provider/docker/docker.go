@@ -26,8 +26,8 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/sweeper"
-	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
+	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 )
 
 // Options say which engine, and how. Dir is required, and Guest unless Plain.
@@ -85,9 +85,9 @@ type Provider struct {
 	shelf   shelf
 	events  *events
 	sweeper *sweeper.Sweeper
-	waits   sync.WaitGroup // for the ends of sandboxes that go then
-	exits   chan struct{}  // full while as many containers are being ended as may be
-	visits  *visit.Visits  // to the insides of sandboxes
+	waits   sync.WaitGroup    // for the ends of sandboxes that go then
+	exits   chan struct{}     // full while as many containers are being ended as may be
+	visits  *guestconn.Visits // to the insides of sandboxes
 
 	mu     sync.Mutex
 	closed bool
@@ -159,7 +159,7 @@ func New(opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", "docker", atoll.ErrInvalid, err)
 	}
-	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), shelf: shelf(filepath.Join(opts.Dir, "images")), visits: visit.New(), fine: map[string]bool{}, exits: make(chan struct{}, exitsAtOnce), awaited: map[string]bool{}, sweeper: sweeper.New()}
+	p := &Provider{opts: opts, log: opts.Log, engine: engine, names: names(opts.Prefix), shelf: shelf(filepath.Join(opts.Dir, "images")), visits: guestconn.New(), fine: map[string]bool{}, exits: make(chan struct{}, exitsAtOnce), awaited: map[string]bool{}, sweeper: sweeper.New()}
 	p.events = newEvents(p)
 	p.sweeper.Start(p.sweep)
 	return p, nil

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	within "github.com/seed46cd37a8/atoll/guest"
+	within "github.com/seed46cd37a8/atoll/machine/guest"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 )
 
@@ -21,7 +21,7 @@ import (
 func hostile(t *testing.T) []byte {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "hostile")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", file, "../../internal/hostile")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", file, "../../internal/testing/hostile")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)

@@ -9,14 +9,14 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/hub"
+	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
 // events tells of changes, whoever made them: the engine's own events say that
 // there is one, and then the sandbox is looked at.
 type events struct {
 	p    *Provider
-	hub  *hub.Hub
+	hub  *watchhub.Hub
 	work sync.WaitGroup
 	ctx  context.Context // ends with the provider
 	quit context.CancelFunc
@@ -30,7 +30,7 @@ type events struct {
 func newEvents(p *Provider) *events {
 	e := &events{p: p, last: map[string]atoll.Status{}}
 	e.ctx, e.quit = context.WithCancel(context.Background())
-	e.hub = hub.New(func() ([]atoll.Status, error) { return p.List(e.ctx, atoll.Filter{}) })
+	e.hub = watchhub.New(func() ([]atoll.Status, error) { return p.List(e.ctx, atoll.Filter{}) })
 	return e
 }
 

@@ -10,14 +10,14 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
-	"github.com/seed46cd37a8/atoll/internal/via"
-	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/internal/lazyfs"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 )
 
 // Files implements atoll.Filer: they are served by the guest. What is on volumes of a
 // sandbox that is stopped or paused is served by a guest that is started for it.
 func (s *sandbox) Files() atoll.FS {
-	return via.FS(func(ctx context.Context, op string, names []string, fn func(context.Context, atoll.FS) error) error {
+	return lazyfs.FS(func(ctx context.Context, op string, names []string, fn func(context.Context, atoll.FS) error) error {
 		inside, err := s.p.inside(ctx, op, s.id)
 		if err == nil {
 			err = s.p.unpaused(ctx, op, s.id, func(ctx context.Context) error { return fn(ctx, atoll.Files(inside)) })
@@ -67,7 +67,7 @@ func (p *Provider) caretaker(ctx context.Context, op, id string, names []string)
 	default:
 		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped: only its work directory and volumes can be reached")
 	}
-	return p.reach(ctx, op, caretakerOf(id), func(ctx context.Context) (visit.Inside, error) {
+	return p.reach(ctx, op, caretakerOf(id), func(ctx context.Context) (guestconn.Inside, error) {
 		return p.hire(ctx, op, r)
 	})
 }
@@ -82,7 +82,7 @@ func onVolume(spec *atoll.Spec, name string) bool {
 
 // hire connects to the caretaker of the sandbox, which it starts unless another
 // program has.
-func (p *Provider) hire(ctx context.Context, op string, r *record) (visit.Inside, error) {
+func (p *Provider) hire(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
 	name := p.names.caretaker(r.ID)
 	if g, err := p.connect(ctx, name, r.ID); err == nil {
 		return g, nil

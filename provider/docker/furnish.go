@@ -16,8 +16,8 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/passwd"
 	table "github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/internal/userdb"
 )
 
 // lookUp describes a file of a container, or what a link there leads to; nil if it
@@ -159,20 +159,20 @@ func (p *Provider) startable(ctx context.Context, r *record) error {
 }
 
 // account finds out who the sandbox's user is.
-func (p *Provider) account(ctx context.Context, r *record) (passwd.User, error) {
+func (p *Provider) account(ctx context.Context, r *record) (userdb.User, error) {
 	name := cmp.Or(r.Spec.User, r.user)
-	if name == "" || passwd.IsRoot(name) {
-		return passwd.Root(), nil
+	if name == "" || userdb.IsRoot(name) {
+		return userdb.Root(), nil
 	}
 	var files [2][]byte
 	for i, file := range []string{"/etc/passwd", "/etc/group"} {
 		data, err := p.small(ctx, r.container, file)
 		if err != nil {
-			return passwd.User{}, err
+			return userdb.User{}, err
 		}
 		files[i] = data
 	}
-	user, err := passwd.Find(name, files[0], files[1])
+	user, err := userdb.Find(name, files[0], files[1])
 	if err != nil {
 		return user, atoll.E("start", r.ID, atoll.ErrInvalid, err)
 	}
@@ -221,7 +221,7 @@ func (p *Provider) deepest(ctx context.Context, id, dir string) (there string, m
 }
 
 // putDirs makes directories below one that is there, or gives them to the user.
-func (p *Provider) putDirs(ctx context.Context, id, below string, user passwd.User, names ...string) error {
+func (p *Provider) putDirs(ctx context.Context, id, below string, user userdb.User, names ...string) error {
 	var packed bytes.Buffer
 	tw := tar.NewWriter(&packed)
 	for _, name := range names {

@@ -22,8 +22,8 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
-	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/machine/guest"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 )
 
 // Where the guest's program is in every container, read-only.
@@ -139,13 +139,13 @@ const dropTime = 2 * time.Minute
 // inside returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
 // ErrUnavailable.
 func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, error) {
-	return p.reach(ctx, op, id, func(ctx context.Context) (visit.Inside, error) { return p.visit(ctx, op, id) })
+	return p.reach(ctx, op, id, func(ctx context.Context) (guestconn.Inside, error) { return p.visit(ctx, op, id) })
 }
 
 // reach returns the sandbox to whose inside connect connects. One
 // connection serves all who ask for the same.
-func (p *Provider) reach(ctx context.Context, op, who string, connect func(context.Context) (visit.Inside, error)) (atoll.Sandbox, error) {
-	return p.visits.Reach(ctx, op, who, 0, func(ctx context.Context) (visit.Inside, error) {
+func (p *Provider) reach(ctx context.Context, op, who string, connect func(context.Context) (guestconn.Inside, error)) (atoll.Sandbox, error) {
+	return p.visits.Reach(ctx, op, who, 0, func(ctx context.Context) (guestconn.Inside, error) {
 		ctx, cancel := context.WithTimeout(ctx, p.slow(ctx)*visitTime)
 		defer cancel()
 		return connect(ctx)
@@ -164,7 +164,7 @@ func (p *Provider) slow(ctx context.Context) time.Duration {
 
 // visit connects to the inside of a sandbox: to its guest directly where that can be
 // done, else by way of the engine.
-func (p *Provider) visit(ctx context.Context, op, id string) (visit.Inside, error) {
+func (p *Provider) visit(ctx context.Context, op, id string) (guestconn.Inside, error) {
 	r, err := p.inspect(ctx, op, id)
 	if err != nil {
 		return nil, err

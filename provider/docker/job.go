@@ -16,7 +16,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	table "github.com/seed46cd37a8/atoll/internal/process"
-	"github.com/seed46cd37a8/atoll/internal/spawn"
+	"github.com/seed46cd37a8/atoll/internal/procgroup"
 )
 
 // A job is a process that the engine executes in a container for us.
@@ -65,7 +65,7 @@ func (l *life) start(ctx context.Context, cmd *atoll.Command, dir string, stdio 
 
 // launch has the engine execute cmd, and returns when it has been started.
 func (l *life) launch(ctx context.Context, cmd *atoll.Command, dir string) (*job, error) {
-	mark := spawn.NewMark("", l.id).String()
+	mark := procgroup.NewMark("", l.id).String()
 	args := cmd.Args
 	if l.shell {
 		args = launcher(cmd, table.Environ(l.r.env, l.environ(cmd)))

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
 // lockWait is how long an operation waits for another one on the same sandbox,
@@ -15,10 +15,10 @@ const lockWait = time.Minute
 
 // lock keeps the other operations of this machine's programs on the same thing
 // out until it is released. Kinds: ErrConflict.
-func (p *Provider) lock(ctx context.Context, op, what string) (*disk.Lock, error) {
+func (p *Provider) lock(ctx context.Context, op, what string) (*fsutil.Lock, error) {
 	within, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
-	l, err := disk.AwaitLock(within, p.lockPath(what))
+	l, err := fsutil.AwaitLock(within, p.lockPath(what))
 	switch {
 	case err == nil:
 		return l, nil

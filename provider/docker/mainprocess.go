@@ -10,8 +10,8 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
 	table "github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
 // mainCommand is the main process of a sandbox as a command.

@@ -13,9 +13,9 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/lazyfs"
 	table "github.com/seed46cd37a8/atoll/internal/process"
-	"github.com/seed46cd37a8/atoll/internal/via"
-	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 )
 
 // plainCaps are those of sandboxes without a guest: what the Engine API alone can
@@ -61,7 +61,7 @@ func (p *Provider) newLife(ctx context.Context, r *record) (*life, error) {
 
 // rejoin returns the life of a sandbox that runs already. What of it has been
 // before, only the engine's log knows.
-func (p *Provider) rejoin(ctx context.Context, op string, r *record) (visit.Inside, error) {
+func (p *Provider) rejoin(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
 	l, err := p.newLife(ctx, r)
 	if err == nil && len(r.Spec.Cmd) > 0 {
 		err = l.follow(ctx)
@@ -220,7 +220,7 @@ func (s plainSandbox) Processes(context.Context) ([]atoll.ProcessStatus, error) 
 // Files implements atoll.Filer. The engine could read and write files, but as root
 // and not as a whole.
 func (s plainSandbox) Files() atoll.FS {
-	return via.FS(func(_ context.Context, op string, _ []string, _ func(context.Context, atoll.FS) error) error {
+	return lazyfs.FS(func(_ context.Context, op string, _ []string, _ func(context.Context, atoll.FS) error) error {
 		return noFiles(op, s.l.id)
 	})
 }
@@ -318,7 +318,7 @@ func (l *life) explained(ctx context.Context, op string, err error) error {
 var (
 	_ atoll.ProcessLister = plainSandbox{}
 	_ atoll.Filer         = plainSandbox{}
-	_ visit.Inside        = (*life)(nil)
+	_ guestconn.Inside    = (*life)(nil)
 )
 
 // ask asks all processes of a sandbox without a guest to end, in the place of

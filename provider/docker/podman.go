@@ -20,7 +20,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
-	"github.com/seed46cd37a8/atoll/internal/passwd"
+	"github.com/seed46cd37a8/atoll/internal/userdb"
 )
 
 // Podman's service speaks the Engine API. Here is what it has to be asked for in other
@@ -253,5 +253,5 @@ func (c *creation) openRoot(ctx context.Context) error {
 	if err != nil || !f.podman || c.spec.ReadOnlyRoot {
 		return err
 	}
-	return c.p.putDirs(ctx, c.container, "/", passwd.Root(), "./")
+	return c.p.putDirs(ctx, c.container, "/", userdb.Root(), "./")
 }

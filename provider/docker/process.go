@@ -8,19 +8,19 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
-	"github.com/seed46cd37a8/atoll/internal/lasting"
+	"github.com/seed46cd37a8/atoll/machine/guest"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
 // A process is one that the guest knows, until it is gone with it.
 type process struct {
-	lasting.Process
+	guestproc.Process
 	s *sandbox
 }
 
 // process is p, which the guest knows.
 func (s *sandbox) process(p atoll.Process) atoll.Process {
-	return &process{lasting.Process{ProcessLayer: atoll.ProcessLayer{Process: p}, Explain: s.explain, Ended: s.endedMain}, s}
+	return &process{guestproc.Process{ProcessLayer: atoll.ProcessLayer{Process: p}, Explain: s.explain, Ended: s.endedMain}, s}
 }
 
 // Signal implements atoll.Process.
@@ -40,14 +40,14 @@ func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessSt
 	if err != nil {
 		return nil, atoll.ProcessStatus{}, err
 	}
-	if err := lasting.MainEnded(&r.Status); err != nil {
+	if err := guestproc.MainEnded(&r.Status); err != nil {
 		return nil, atoll.ProcessStatus{}, err
 	}
 	stdout, stderr, err := s.p.printed(ctx, r)
 	if err != nil {
 		return nil, atoll.ProcessStatus{}, s.p.failed(ctx, "process", s.id, err)
 	}
-	return lasting.Main(&r.Status, stdout, stderr)
+	return guestproc.Main(&r.Status, stdout, stderr)
 }
 
 // printed reads what the main process of a container has printed, since it was

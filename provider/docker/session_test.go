@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/provider/docker"
-	"github.com/seed46cd37a8/atoll/providertest"
-	"github.com/seed46cd37a8/atoll/session"
-	"github.com/seed46cd37a8/atoll/store"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // Sessions keep their promises with containers: guests end those that are idle, and

@@ -17,7 +17,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
 // A shelf is a directory that remembers which of the engine's images were fetched
@@ -47,7 +47,7 @@ func (s shelf) fetched(ref, digest string) error {
 	if err := os.MkdirAll(string(s), 0o700); err != nil {
 		return err
 	}
-	return disk.WriteJSON(s.path(ref, digest), kept{ref, digest, now, now})
+	return fsutil.WriteJSON(s.path(ref, digest), kept{ref, digest, now, now})
 }
 
 // used notes that an image was asked for, if it is one of ours.
@@ -64,7 +64,7 @@ func (s shelf) used(ref, digest string) error {
 		return err
 	}
 	k.Used = time.Now()
-	return disk.WriteJSON(s.path(ref, digest), k)
+	return fsutil.WriteJSON(s.path(ref, digest), k)
 }
 
 func (s shelf) forget(k kept) error {

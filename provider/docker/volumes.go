@@ -10,7 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/volume"
+	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
 // Volumes implements atoll.VolumeStore.

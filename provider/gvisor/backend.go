@@ -12,32 +12,32 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image"
-	"github.com/seed46cd37a8/atoll/internal/cgroup"
-	"github.com/seed46cd37a8/atoll/internal/kept"
-	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
-	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
-	"github.com/seed46cd37a8/atoll/internal/passwd"
+	"github.com/seed46cd37a8/atoll/internal/userdb"
+	"github.com/seed46cd37a8/atoll/machine/image"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/sentry"
+	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// A backend is the kept.Backend of sandboxes on gVisor.
+// A backend is the supervised.Backend of sandboxes on gVisor.
 type backend struct {
 	opts   Options
 	caps   atoll.Caps
 	images *image.Store
 }
 
-// Open implements kept.Backend.
+// Open implements supervised.Backend.
 func (b *backend) Open(dir statedir.Dir) (err error) {
 	b.images, err = image.Open(dir.Images(), b.opts.Image)
 	return err
 }
 
-// Close implements kept.Backend.
+// Close implements supervised.Backend.
 func (b *backend) Close() error { return b.images.Close() }
 
-// Image implements kept.Backend: it finds the root file system.
+// Image implements supervised.Backend: it finds the root file system.
 func (b *backend) Image(ctx context.Context, rec *statedir.Record) error {
 	st := &rec.Status
 	if isHost(st.Spec.Image) {
@@ -48,7 +48,7 @@ func (b *backend) Image(ctx context.Context, rec *statedir.Record) error {
 	if err != nil {
 		return err
 	}
-	if st.Spec.User == "" && !passwd.IsRoot(im.User) && !b.caps.Users {
+	if st.Spec.User == "" && !userdb.IsRoot(im.User) && !b.caps.Users {
 		return atoll.Errorf("create", st.ID, atoll.ErrUnsupported,
 			"image %s runs as user %q, and only root exists without privileges: set the user to root, or run Atoll as root", im.Ref, im.User)
 	}
@@ -72,7 +72,7 @@ func pinned(im *image.Image) string {
 	return name + "@" + im.Digest
 }
 
-// Hold implements kept.Backend: it keeps the sandbox's image in the store until the
+// Hold implements supervised.Backend: it keeps the sandbox's image in the store until the
 // file that it returns is closed by all who have it; nil for the host's file system.
 // An image that was removed while the sandbox did not run is fetched again, if it can
 // still be had.
@@ -95,7 +95,7 @@ func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, err
 	return im.Hold()
 }
 
-// Restores implements kept.Backend.
+// Restores implements supervised.Backend.
 func (b *backend) Restores(snap *atoll.Snapshot, spec *atoll.Spec) error {
 	if snap.Version != Version() {
 		return atoll.Errorf("create", spec.ID, atoll.ErrUnsupported,
@@ -122,7 +122,7 @@ func sameShape(a, b *atoll.Spec) bool {
 	return a.ReadOnlyRoot == b.ReadOnlyRoot && maps.Equal(targets(a), targets(b))
 }
 
-// Helper implements kept.Backend. The binary must be static: built with cgo, the
+// Helper implements supervised.Backend. The binary must be static: built with cgo, the
 // sentry dies when it unmaps what libc needs.
 func (b *backend) Helper() (string, error) {
 	path := b.opts.Helper
@@ -135,15 +135,15 @@ func (b *backend) Helper() (string, error) {
 	return path, nil
 }
 
-// Limits implements kept.Backend. The number of processes is not among them: the
+// Limits implements supervised.Backend. The number of processes is not among them: the
 // host sees the sentry's threads, not the processes inside.
 func (b *backend) Limits(r atoll.Resources) cgroup.Limits {
 	return cgroup.Limits{Memory: max(int64(r.Memory), 0), CPUs: max(r.CPUs, 0)}
 }
 
-// Job implements kept.Backend. A sandbox that was stopped goes on with its files
+// Job implements supervised.Backend. A sandbox that was stopped goes on with its files
 // where it was, and not with the memory of the snapshot that it was made from.
-func (b *backend) Job(job *keeper.Job) (any, error) {
+func (b *backend) Job(job *supervisor.Job) (any, error) {
 	plan := sentry.Plan{HostPaths: b.opts.HostPaths, Platform: b.opts.Platform, Rootless: os.Geteuid() != 0, Debug: b.opts.Debug}
 	upper := filepath.Join(job.Dir, sentry.UpperName)
 	if _, err := os.Lstat(upper); err == nil {
@@ -152,4 +152,4 @@ func (b *backend) Job(job *keeper.Job) (any, error) {
 	return plan, nil
 }
 
-var _ kept.Backend = (*backend)(nil)
+var _ supervised.Backend = (*backend)(nil)

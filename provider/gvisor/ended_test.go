@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/api"
+	"github.com/seed46cd37a8/atoll/server/api"
 )
 
 func says(text string) atoll.Spec {

@@ -17,10 +17,10 @@ import (
 	"runtime/debug"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image"
-	"github.com/seed46cd37a8/atoll/internal/kept"
+	"github.com/seed46cd37a8/atoll/machine/image"
 	_ "github.com/seed46cd37a8/atoll/provider/gvisor/internal/runsc" // takes over gVisor's helper processes
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/sentry"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
 
 // Options configure the provider. Dir is required; zero fields mean defaults.
@@ -61,7 +61,7 @@ type Options struct {
 
 // A Provider makes gVisor sandboxes.
 type Provider struct {
-	*kept.Provider
+	*supervised.Provider
 	backend *backend
 }
 
@@ -78,7 +78,7 @@ func New(opts Options) (*Provider, error) {
 	}
 	info := atoll.Info{Name: "gvisor", Isolation: atoll.IsolationKernel, Version: Version(), Caps: caps()}
 	b := &backend{opts: opts, caps: info.Caps}
-	p, err := kept.New(kept.Options{
+	p, err := supervised.New(supervised.Options{
 		Info: info, Backend: b, Keeper: sentry.Argv0, Steps: sentry.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Log: opts.Log, Step: opts.step,
 		Cgroups: info.Caps.MemoryLimit || info.Caps.CPULimit, Cgroup: opts.Cgroup,

@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image"
-	"github.com/seed46cd37a8/atoll/internal/kept"
+	"github.com/seed46cd37a8/atoll/machine/image"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
 
 // Images implements atoll.ImageStore.
 func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
-	users, err := kept.ImageUsers(p.Provider)
+	users, err := supervised.ImageUsers(p.Provider)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) erro
 	if force { // what runs holds its image all the same
 		return p.backend.images.Remove(ctx, ref, nil)
 	}
-	users, err := kept.ImageUsers(p.Provider)
+	users, err := supervised.ImageUsers(p.Provider)
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) erro
 
 // PruneImages implements atoll.ImageStore.
 func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
-	users, err := kept.ImageUsers(p.Provider)
+	users, err := supervised.ImageUsers(p.Provider)
 	if err != nil {
 		return atoll.Pruned{}, err
 	}

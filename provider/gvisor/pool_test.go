@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
-	"github.com/seed46cd37a8/atoll/ledger"
-	"github.com/seed46cd37a8/atoll/pool"
-	"github.com/seed46cd37a8/atoll/providertest"
-	"github.com/seed46cd37a8/atoll/store"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/layer/pool"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // Sandboxes that were running before anybody asked for them keep the promises of
@@ -24,7 +24,7 @@ func TestPool(t *testing.T) {
 	below := map[atoll.Provider]atoll.Provider{}
 	around := func(t *testing.T, p atoll.Provider, file string, o pool.Options) atoll.Provider {
 		t.Helper()
-		l, err := pool.New(ledger.New(p, store.NewSQLite(file), ledger.Options{Server: true}), store.NewSQLite(file), o)
+		l, err := pool.New(registry.New(p, store.NewSQLite(file), registry.Options{Server: true}), store.NewSQLite(file), o)
 		if err != nil {
 			t.Fatal(err)
 		}

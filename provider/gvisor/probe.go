@@ -8,10 +8,10 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/cgroup"
-	"github.com/seed46cd37a8/atoll/internal/kept"
-	"github.com/seed46cd37a8/atoll/internal/passwd"
+	"github.com/seed46cd37a8/atoll/internal/userdb"
 	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/sentry"
+	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
 
 // caps are what sandboxes can do on this machine as this user.
@@ -36,7 +36,7 @@ const (
 	leastProcesses             = 8
 )
 
-// Supports implements kept.Backend.
+// Supports implements supervised.Backend.
 func (b *backend) Supports(s *atoll.Spec) error {
 	c, r := b.caps, s.Resources
 	no := func(format string, args ...any) error {
@@ -71,7 +71,7 @@ func (b *backend) Supports(s *atoll.Spec) error {
 		return no("a project's cache: use a named volume")
 	case r.GPUs != "":
 		return no("GPUs: not available here")
-	case !c.Users && !passwd.IsRoot(s.User):
+	case !c.Users && !userdb.IsRoot(s.User):
 		return no("user %q: only root exists without privileges; run as root for other users", s.User)
 	}
 	return nil
@@ -85,13 +85,13 @@ func forCgroups() string {
 	return "run as root"
 }
 
-// Probe implements kept.Backend.
+// Probe implements supervised.Backend.
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	helper, err := b.Helper()
 	if err != nil {
 		return atoll.Probe{Reason: strings.TrimPrefix(err.Error(), "start: "), Fix: "go install with CGO_ENABLED=0, or run make build"}
 	}
-	probe := kept.Try(ctx, helper, sentry.ProbeArgv0)
+	probe := supervised.Try(ctx, helper, sentry.ProbeArgv0)
 	if probe.OK && !b.caps.MemoryLimit {
 		probe.Notes = append(probe.Notes, "memory and CPU limits are not enforced: no writable cgroup ("+forCgroups()+")")
 	}

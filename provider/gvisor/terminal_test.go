@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
 // A terminal is one program on a terminal, typed at by a test.

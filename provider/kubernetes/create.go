@@ -12,9 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/lasting"
-	"github.com/seed46cd37a8/atoll/internal/steps"
-	"github.com/seed46cd37a8/atoll/internal/volume"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
+	"github.com/seed46cd37a8/atoll/provider/internal/steps"
+	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
 // Create implements atoll.Provider.
@@ -309,7 +309,7 @@ func (c *creation) start(ctx context.Context) error {
 // is told to stop: pulling an image may take minutes. It says so unless mine fails.
 func (p *Provider) keepOn(ctx context.Context, r *record, mine func(*note) error) (stop func()) {
 	of := *r
-	return lasting.Every(ctx, making/3, func(ctx context.Context) {
+	return guestproc.Every(ctx, making/3, func(ctx context.Context) {
 		err := p.change(ctx, &of, func(_ *corev1.ConfigMap, n *note) error {
 			n.Until = time.Now().Add(making)
 			return mine(n)

@@ -10,8 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/lasting"
-	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
 // caretakerTime is how long a caretaker stays when nobody needs it.
@@ -37,17 +37,17 @@ func (p *Provider) caretaker(ctx context.Context, op, id string, names []string)
 	if !r.note.Volume {
 		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped, and has no volumes")
 	}
-	if err := lasting.AtRest(op, id, &r.Spec, names); err != nil {
+	if err := guestproc.AtRest(op, id, &r.Spec, names); err != nil {
 		return nil, err
 	}
-	return p.visits.Reach(ctx, op, caretakerOf(id), p.opts.Patience+visitTime, func(ctx context.Context) (visit.Inside, error) {
+	return p.visits.Reach(ctx, op, caretakerOf(id), p.opts.Patience+visitTime, func(ctx context.Context) (guestconn.Inside, error) {
 		return p.hire(ctx, op, r)
 	})
 }
 
 // hire connects to the caretaker of the sandbox, which it starts unless another program
 // has.
-func (p *Provider) hire(ctx context.Context, op string, r *record) (visit.Inside, error) {
+func (p *Provider) hire(ctx context.Context, op string, r *record) (guestconn.Inside, error) {
 	for _, pod := range p.view.pods(r.ID, roleCaretaker) {
 		if !ended(pod) && !runs(pod) { // somebody has just made it
 			continue

@@ -9,14 +9,14 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
-	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/machine/guest"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 )
 
 // inside returns the sandbox as it is from inside. Kinds: ErrNotFound, ErrStopped,
 // ErrUnavailable.
 func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, error) {
-	inside, err := p.visits.Reach(ctx, op, id, visitTime, func(ctx context.Context) (visit.Inside, error) {
+	inside, err := p.visits.Reach(ctx, op, id, visitTime, func(ctx context.Context) (guestconn.Inside, error) {
 		r, err := p.look(ctx, op, id)
 		if err != nil {
 			return nil, err
@@ -47,7 +47,7 @@ func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, er
 // reach before that comes to ErrStopped, which is their answer and not ours.
 func (p *Provider) enter(ctx context.Context, op, id string, pod *corev1.Pod) error {
 	for {
-		_, err := p.visits.Reach(ctx, op, id, visitTime, func(ctx context.Context) (visit.Inside, error) {
+		_, err := p.visits.Reach(ctx, op, id, visitTime, func(ctx context.Context) (guestconn.Inside, error) {
 			return p.connect(ctx, pod, id)
 		})
 		if !errors.Is(err, atoll.ErrStopped) {
@@ -116,7 +116,7 @@ const answerTime = time.Second
 
 // connect connects to the guest of a pod: its program is executed once more, and lends
 // its streams.
-func (p *Provider) connect(ctx context.Context, pod *corev1.Pod, id string) (visit.Inside, error) {
+func (p *Provider) connect(ctx context.Context, pod *corev1.Pod, id string) (guestconn.Inside, error) {
 	conn, err := p.execute(ctx, pod, "connect")
 	if err != nil {
 		return nil, err

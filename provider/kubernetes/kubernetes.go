@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/keyed"
-	"github.com/seed46cd37a8/atoll/internal/sweeper"
-	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/internal/keymutex"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
+	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes/settings"
 )
 
@@ -121,11 +121,11 @@ type Provider struct {
 	names   names
 	api     *api
 	view    *view
-	visits  *visit.Visits
+	visits  *guestconn.Visits
 	events  *events
 	sweeper *sweeper.Sweeper
-	locks   keyed.Locks // keep what this program does to a sandbox apart; the API server keeps others apart, by names and revisions
-	maker   maker       // once the view is open
+	locks   keymutex.Locks // keep what this program does to a sandbox apart; the API server keeps others apart, by names and revisions
+	maker   maker          // once the view is open
 
 	work sync.WaitGroup // what goes on without its caller
 
@@ -168,7 +168,7 @@ func New(opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", "kubernetes", atoll.ErrInvalid, err)
 	}
-	p := &Provider{opts: opts, names: names(opts.Prefix), api: client, visits: visit.New(), sweeper: sweeper.New()}
+	p := &Provider{opts: opts, names: names(opts.Prefix), api: client, visits: guestconn.New(), sweeper: sweeper.New()}
 	p.view = newView(p)
 	p.events = newEvents(p)
 	p.sweeper.Start(p.sweep)

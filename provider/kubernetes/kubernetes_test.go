@@ -21,11 +21,11 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/testcluster"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
-	"github.com/seed46cd37a8/atoll/internal/testimage"
+	"github.com/seed46cd37a8/atoll/internal/testing/testcluster"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes"
-	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
 func TestMain(m *testing.M) {

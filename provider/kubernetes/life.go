@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
-	"github.com/seed46cd37a8/atoll/internal/lasting"
+	"github.com/seed46cd37a8/atoll/machine/guest"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
 // launch makes the pod of a sandbox, and returns when its guest answers, or its main
@@ -427,7 +427,7 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 	if err != nil {
 		return err
 	}
-	return lasting.Detached(ctx, &s.p.work, lastTime, func(ctx context.Context) error {
+	return guestproc.Detached(ctx, &s.p.work, lastTime, func(ctx context.Context) error {
 		defer release()
 		return s.p.failed(ctx, "remove", s.id, s.p.remove(ctx, s.id, atoll.RemoveOpts(opts...)))
 	})

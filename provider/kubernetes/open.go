@@ -10,8 +10,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/plugin"
 	"github.com/seed46cd37a8/atoll/provider/kubernetes/settings"
+	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
 // enforceTime is how long it may take to find out whether NetworkPolicies are enforced.

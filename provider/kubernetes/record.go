@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
 // A note is what is written down of a sandbox, in its record.

@@ -9,7 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/sweeper"
+	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 )
 
 // sweep removes the sandboxes whose time is over, and what is left of those that were

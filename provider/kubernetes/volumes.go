@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/volume"
+	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
 // errEnded says that a pod has come to its end before it was of use.

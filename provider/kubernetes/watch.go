@@ -6,13 +6,13 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/hub"
+	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
 // events tells of changes, whoever made them, as they are seen.
 type events struct {
 	p   *Provider
-	hub *hub.Hub
+	hub *watchhub.Hub
 
 	mu   sync.Mutex
 	last map[string]atoll.Status // what was told of each sandbox
@@ -20,7 +20,7 @@ type events struct {
 
 func newEvents(p *Provider) *events {
 	e := &events{p: p, last: map[string]atoll.Status{}}
-	e.hub = hub.New(func() ([]atoll.Status, error) { return p.List(context.Background(), atoll.Filter{}) })
+	e.hub = watchhub.New(func() ([]atoll.Status, error) { return p.List(context.Background(), atoll.Filter{}) })
 	return e
 }
 

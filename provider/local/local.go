@@ -22,7 +22,7 @@ import (
 	"path/filepath"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/life"
+	"github.com/seed46cd37a8/atoll/provider/internal/inprocess"
 )
 
 // Options say where and how. Dir is required.
@@ -34,11 +34,11 @@ type Options struct {
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger
 
-	step func(name string) error // for tests: see life.Options
+	step func(name string) error // for tests: see inprocess.Options
 }
 
 // A Provider is an atoll.Provider.
-type Provider struct{ *life.Provider }
+type Provider struct{ *inprocess.Provider }
 
 // Warning is what everyone who uses this provider is told.
 const Warning = "no isolation: commands run as you, on this machine, with your files and network; for development only"
@@ -72,7 +72,7 @@ func New(opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", "local", atoll.ErrInvalid, err)
 	}
-	p, err := life.New(life.Options{Info: info, Image: "host", Backend: backend{realmOf(dir)}, Dir: opts.Dir, Log: opts.Log, Step: opts.step})
+	p, err := inprocess.New(inprocess.Options{Info: info, Image: "host", Backend: backend{realmOf(dir)}, Dir: opts.Dir, Log: opts.Log, Step: opts.step})
 	if err != nil {
 		return nil, err
 	}
@@ -96,10 +96,10 @@ func realmOf(dir string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Removed implements life.Backend.
+// Removed implements inprocess.Backend.
 func (backend) Removed(string) {}
 
 var (
-	_ life.Backend = backend{}
-	_ atoll.Prober = (*Provider)(nil)
+	_ inprocess.Backend = backend{}
+	_ atoll.Prober      = (*Provider)(nil)
 )

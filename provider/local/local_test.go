@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/local"
-	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
 // crashDir makes the test binary a program that makes a sandbox there, as

@@ -7,8 +7,8 @@ import (
 	"runtime"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/life"
 	"github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/provider/internal/inprocess"
 )
 
 func probe() atoll.Probe {
@@ -20,9 +20,9 @@ func probe() atoll.Probe {
 
 // The rest is never called: New refuses.
 
-func (backend) OwnUser(string) bool                      { return false }
-func (backend) Shell(*life.Place, *atoll.Command) string { return "" }
-func (backend) Sweep(string) error                       { return nil }
-func (backend) Start(context.Context, *life.Place, *atoll.Command, process.Stdio) (process.Handle, error) {
+func (backend) OwnUser(string) bool                           { return false }
+func (backend) Shell(*inprocess.Place, *atoll.Command) string { return "" }
+func (backend) Sweep(string) error                            { return nil }
+func (backend) Start(context.Context, *inprocess.Place, *atoll.Command, process.Stdio) (process.Handle, error) {
 	return nil, atoll.E("exec", "", atoll.ErrUnsupported, nil)
 }

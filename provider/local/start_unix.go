@@ -11,9 +11,9 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/life"
 	"github.com/seed46cd37a8/atoll/internal/process"
-	"github.com/seed46cd37a8/atoll/internal/spawn"
+	"github.com/seed46cd37a8/atoll/internal/procgroup"
+	"github.com/seed46cd37a8/atoll/provider/internal/inprocess"
 )
 
 func probe() atoll.Probe { return atoll.Probe{OK: true, Notes: []string{Warning}} }
@@ -29,7 +29,7 @@ var whoami = sync.OnceValue(func() *user.User {
 	return &user.User{Username: uid, Uid: uid, Gid: gid}
 })
 
-// OwnUser implements life.Backend.
+// OwnUser implements inprocess.Backend.
 func (backend) OwnUser(name string) bool {
 	u := whoami()
 	return slices.Contains([]string{"", u.Username, u.Uid, u.Uid + ":" + u.Gid}, name)
@@ -37,7 +37,7 @@ func (backend) OwnUser(name string) bool {
 
 // environ is what a process finds in its environment: little, and nothing of
 // the caller's.
-func environ(pl *life.Place, cmd *atoll.Command) []string {
+func environ(pl *inprocess.Place, cmd *atoll.Command) []string {
 	env := []string{"PATH=" + defaultPath, "HOME=" + pl.Dir, "USER=" + whoami().Username, "LOGNAME=" + whoami().Username}
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
@@ -45,25 +45,25 @@ func environ(pl *life.Place, cmd *atoll.Command) []string {
 	return process.Environ(env, pl.Spec.Env, cmd.Env)
 }
 
-// Shell implements life.Backend.
-func (backend) Shell(pl *life.Place, cmd *atoll.Command) string {
+// Shell implements inprocess.Backend.
+func (backend) Shell(pl *inprocess.Place, cmd *atoll.Command) string {
 	if shell := process.Lookup(environ(pl, cmd), "SHELL"); shell != "" && shell != "/bin/false" {
 		return shell
 	}
-	if spawn.Executable("/bin/bash") == nil {
+	if procgroup.Executable("/bin/bash") == nil {
 		return "/bin/bash"
 	}
 	return "/bin/sh"
 }
 
-// Start implements life.Backend.
-func (b backend) Start(ctx context.Context, pl *life.Place, cmd *atoll.Command, io process.Stdio) (process.Handle, error) {
+// Start implements inprocess.Backend.
+func (b backend) Start(ctx context.Context, pl *inprocess.Place, cmd *atoll.Command, io process.Stdio) (process.Handle, error) {
 	dir := pl.HostPath(cmd.Dir)
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, atoll.Errorf("exec", pl.ID, atoll.ErrExecFailed, "working directory %q: not a directory", cmd.Dir)
 	}
-	p, err := spawn.Start(&spawn.Program{
-		Mark: spawn.NewMark(b.realm, pl.ID), Args: cmd.Args, Env: environ(pl, cmd), Dir: dir, TTY: cmd.TTY != nil,
+	p, err := procgroup.Start(&procgroup.Program{
+		Mark: procgroup.NewMark(b.realm, pl.ID), Args: cmd.Args, Env: environ(pl, cmd), Dir: dir, TTY: cmd.TTY != nil,
 	}, io)
 	if err != nil {
 		return nil, err
@@ -71,5 +71,5 @@ func (b backend) Start(ctx context.Context, pl *life.Place, cmd *atoll.Command, 
 	return p, nil
 }
 
-// Sweep implements life.Backend.
-func (b backend) Sweep(id string) error { return spawn.Sweep(b.realm, id) }
+// Sweep implements inprocess.Backend.
+func (b backend) Sweep(id string) error { return procgroup.Sweep(b.realm, id) }

@@ -9,19 +9,19 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image/bundle"
-	"github.com/seed46cd37a8/atoll/internal/cgroup"
-	"github.com/seed46cd37a8/atoll/internal/kept"
-	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
-	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
-	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
-	"github.com/seed46cd37a8/atoll/vm"
+	"github.com/seed46cd37a8/atoll/machine/image/bundle"
+	"github.com/seed46cd37a8/atoll/machine/vm"
+	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
+	"github.com/seed46cd37a8/atoll/provider/microvm/internal/vmengine"
 )
 
-// A backend is the kept.Backend of sandboxes that are virtual machines.
+// A backend is the supervised.Backend of sandboxes that are virtual machines.
 type backend struct {
 	opts   Options
-	driver hull.Driver
+	driver vmengine.Driver
 	able   vm.Caps // of its machines
 	parts  bool    // of CPUs can be had
 
@@ -36,7 +36,7 @@ func caps(able vm.Caps) atoll.Caps {
 	sized, network := !able.Sizeless, able.Network || able.Frames
 	return atoll.Caps{
 		Restart: true, Durable: atoll.DurableStop, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
-		TTY: true, Files: true, Dial: true, Pause: able.Pause, Usage: hull.Usage && sized,
+		TTY: true, Files: true, Dial: true, Pause: able.Pause, Usage: vmengine.Usage && sized,
 		Images: true, ImageStore: true, Users: os.Geteuid() == 0, BindMounts: able.Shares, Volumes: able.Shares, Tmpfs: true, ReadOnlyRoot: !able.Root,
 		MemoryLimit: sized, CPULimit: cpu && sized, ProcessLimit: sized, DiskLimit: !able.Root,
 		NetworkNone: true, NetworkOn: network, Egress: network,
@@ -49,15 +49,15 @@ func cgroups() bool {
 	return memory || cpu
 }
 
-// Open implements kept.Backend.
+// Open implements supervised.Backend.
 func (b *backend) Open(statedir.Dir) error {
 	return os.MkdirAll(b.driver.Cache, 0o700)
 }
 
-// Close implements kept.Backend.
+// Close implements supervised.Backend.
 func (b *backend) Close() error { return nil }
 
-// Probe implements kept.Backend: it looks for the hypervisor, and for what a machine boots.
+// Probe implements supervised.Backend: it looks for the hypervisor, and for what a machine boots.
 func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	if _, err := bundle.FindFormatter(); err != nil && !b.able.Root {
 		return atoll.Probe{Reason: "mke2fs is not installed", Fix: bundle.FixFormatter}
@@ -88,7 +88,7 @@ func (b *backend) without(p atoll.Probe, err error, builds bool) atoll.Probe {
 	return p
 }
 
-// Supports implements kept.Backend.
+// Supports implements supervised.Backend.
 func (b *backend) Supports(s *atoll.Spec) error {
 	r := s.Resources
 	no := func(format string, args ...any) error {
@@ -147,9 +147,9 @@ func (b *backend) lacks(s *atoll.Spec) error {
 		case m.Type == atoll.MountTmpfs:
 		case !b.able.Shares:
 			return no("%s mount on %s: shared directories", m.Type, m.Target)
-		case m.ReadOnly && !(b.able.Locked && hull.Mounts):
+		case m.ReadOnly && !(b.able.Locked && vmengine.Mounts):
 			return no("read-only mount on %s: directories that are shared so", m.Target)
-		case m.Type == atoll.MountBind && !hull.Mounts && isFile(m.Source):
+		case m.Type == atoll.MountBind && !vmengine.Mounts && isFile(m.Source):
 			return no("mount on %s: shared files; mount the directory that it is in", m.Target)
 		}
 	}
@@ -194,7 +194,7 @@ func (b *backend) bundle(ctx context.Context, image string, progress func(atoll.
 	return b.opts.Bundles.Build(ctx, r, progress)
 }
 
-// Image implements kept.Backend.
+// Image implements supervised.Backend.
 func (b *backend) Image(ctx context.Context, rec *statedir.Record) error {
 	im, err := b.bundle(ctx, rec.Status.Spec.Image, nil)
 	if err != nil {
@@ -207,12 +207,12 @@ func (b *backend) Image(ctx context.Context, rec *statedir.Record) error {
 	return nil
 }
 
-// Restores implements kept.Backend.
+// Restores implements supervised.Backend.
 func (b *backend) Restores(*atoll.Snapshot, *atoll.Spec) error {
 	return atoll.Errorf("create", "", atoll.ErrUnsupported, "virtual machines have no snapshots")
 }
 
-// Hold implements kept.Backend: a machine has the files of its bundle open. A sandbox
+// Hold implements supervised.Backend: a machine has the files of its bundle open. A sandbox
 // that was made with another driver may have what this one's machines do not.
 func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, error) {
 	st := &rec.Status
@@ -226,22 +226,22 @@ func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, err
 	return nil, err
 }
 
-// Helper implements kept.Backend.
+// Helper implements supervised.Backend.
 func (b *backend) Helper() (string, error) {
 	if b.opts.Helper != "" {
 		return b.opts.Helper, nil
 	}
-	return kept.Self()
+	return supervised.Self()
 }
 
-// Limits implements kept.Backend: a machine has no more memory than it has, but QEMU and
+// Limits implements supervised.Backend: a machine has no more memory than it has, but QEMU and
 // the daemons of its directories take some.
 func (b *backend) Limits(r atoll.Resources) cgroup.Limits {
 	return cgroup.Limits{CPUs: max(r.CPUs, 0)}
 }
 
-// Job implements kept.Backend: limits that the spec does not have are the defaults.
-func (b *backend) Job(job *keeper.Job) (any, error) {
+// Job implements supervised.Backend: limits that the spec does not have are the defaults.
+func (b *backend) Job(job *supervisor.Job) (any, error) {
 	job.Spec.Resources = resources(job.Record.Status.Spec.Resources)
 	im, err := b.opts.Bundles.Get(job.Record.Digest)
 	if err != nil {
@@ -251,7 +251,7 @@ func (b *backend) Job(job *keeper.Job) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan := hull.Plan{
+	plan := vmengine.Plan{
 		Root: im.Path(im.Root().File), Driver: driver, Debug: b.opts.Debug, Init: im.Init,
 		Emulated: b.opts.emulated, Answer: atoll.Duration(b.opts.answer),
 	}
@@ -276,12 +276,12 @@ func (b *backend) Job(job *keeper.Job) (any, error) {
 // resources are those that a machine has.
 func resources(r atoll.Resources) atoll.Resources {
 	if r.Memory == 0 {
-		r.Memory = hull.DefaultMemory
+		r.Memory = vmengine.DefaultMemory
 	}
 	if r.CPUs == 0 {
-		r.CPUs = hull.DefaultCPUs
+		r.CPUs = vmengine.DefaultCPUs
 	}
 	return r.WithDefaults()
 }
 
-var _ kept.Backend = (*backend)(nil)
+var _ supervised.Backend = (*backend)(nil)

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/vm"
+	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
 // A part of a CPU is refused where nothing holds a machine to it, and whole ones are had.

@@ -10,13 +10,13 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/fakevmm"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/fakevmm"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/machine/vm/firecracker"
+	"github.com/seed46cd37a8/atoll/machine/vm/qemu"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
-	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
-	"github.com/seed46cd37a8/atoll/providertest"
-	"github.com/seed46cd37a8/atoll/vm/firecracker"
-	"github.com/seed46cd37a8/atoll/vm/qemu"
+	"github.com/seed46cd37a8/atoll/provider/microvm/internal/vmengine"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
 // On Firecracker sandboxes have neither volumes nor a network, and their work directory is
@@ -58,7 +58,7 @@ func onVZ(t testing.TB) microvm.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts.Driver, opts.Program = hull.VZ, self(t, "vfkit")
+	opts.Driver, opts.Program = vmengine.VZ, self(t, "vfkit")
 	if err := (fakevmm.VFKitScript{Machine: &fakevmm.Machine{Program: program, Accel: accel(t)}}).Write(filepath.Dir(opts.Program)); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func onFirecracker(t testing.TB) microvm.Options {
 	t.Helper()
 	opts := fresh(t)
 	if real := os.Getenv(firecrackerVar); real != "" {
-		opts.Driver, opts.Program, opts.Accel = hull.Firecracker, real, ""
+		opts.Driver, opts.Program, opts.Accel = vmengine.Firecracker, real, ""
 		if jailer := os.Getenv(jailerVar); jailer != "" {
 			opts.Jail = &firecracker.Jail{Jailer: jailer, UID: jailed, GID: jailed}
 		}
@@ -88,7 +88,7 @@ func onFirecracker(t testing.TB) microvm.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts.Driver, opts.Program = hull.Firecracker, self(t, hull.Firecracker)
+	opts.Driver, opts.Program = vmengine.Firecracker, self(t, vmengine.Firecracker)
 	if err := (fakevmm.Script{Machine: &fakevmm.Machine{Program: program, Accel: accel(t)}}).Write(filepath.Dir(opts.Program)); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestOtherDriver(t *testing.T) {
 	need(t)
 	one := maker(onFirecracker).lab(t)
 	opts := one.opts
-	opts.Driver, opts.Program, opts.Accel = hull.QEMU, "", accel(t)
+	opts.Driver, opts.Program, opts.Accel = vmengine.QEMU, "", accel(t)
 	p := openWith(t, opts)
 	t.Cleanup(func() { p.Close() })
 	two := &lab{p, opts, t}
@@ -182,7 +182,7 @@ func TestJail(t *testing.T) {
 func TestBadDriver(t *testing.T) {
 	store := bundles(t)
 	for _, opts := range []microvm.Options{
-		{Driver: "xen"}, {Driver: hull.Firecracker, Accel: "kvm"}, {Jail: &firecracker.Jail{UID: 1, GID: 1}}, {Driver: hull.VZ, Accel: "tcg"},
+		{Driver: "xen"}, {Driver: vmengine.Firecracker, Accel: "kvm"}, {Jail: &firecracker.Jail{UID: 1, GID: 1}}, {Driver: vmengine.VZ, Accel: "tcg"},
 	} {
 		opts.Dir, opts.RunDir, opts.Bundles = t.TempDir(), t.TempDir(), store
 		p, err := microvm.New(opts)

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
-	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
 // What goes wrong inside is told, and keeps nobody from what is on disk.

@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image/bundle"
-	"github.com/seed46cd37a8/atoll/internal/kept"
+	"github.com/seed46cd37a8/atoll/machine/image/bundle"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
 
 // Images implements atoll.ImageStore. An image is kept as the bundle that was built from it;
 // of other bundles, which have other users, nothing is told.
 func (p *Provider) Images(context.Context) ([]atoll.Image, error) {
-	users, err := kept.ImageUsers(p.Provider)
+	users, err := supervised.ImageUsers(p.Provider)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (p *Provider) ResolveImage(_ context.Context, ref string) (string, error) {
 // others' are made again when they start.
 func (p *Provider) keep(ctx context.Context, ref string, force bool) func(digest string) error {
 	return func(digest string) error {
-		users, err := kept.ImageUsers(p.Provider)
+		users, err := supervised.ImageUsers(p.Provider)
 		if err != nil {
 			return err
 		}

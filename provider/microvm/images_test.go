@@ -14,11 +14,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image"
-	"github.com/seed46cd37a8/atoll/image/bundle"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
-	"github.com/seed46cd37a8/atoll/internal/testimage"
-	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
+	"github.com/seed46cd37a8/atoll/machine/image"
+	"github.com/seed46cd37a8/atoll/machine/image/bundle"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
 // Machines boot OCI images, too. Each provider has a store of its own here, which has what

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/vm"
+	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
 // A sandbox's programs find out what it is for from a file that nobody can change, and

@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image/bundle"
-	"github.com/seed46cd37a8/atoll/internal/kept"
-	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
-	"github.com/seed46cd37a8/atoll/vm"
-	"github.com/seed46cd37a8/atoll/vm/firecracker"
+	"github.com/seed46cd37a8/atoll/machine/image/bundle"
+	"github.com/seed46cd37a8/atoll/machine/vm"
+	"github.com/seed46cd37a8/atoll/machine/vm/firecracker"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
+	"github.com/seed46cd37a8/atoll/provider/microvm/internal/vmengine"
 )
 
 // Options configure the provider. Dir and Bundles are required; zero fields mean
@@ -71,7 +71,7 @@ type Options struct {
 
 // A Provider makes sandboxes that are virtual machines.
 type Provider struct {
-	*kept.Provider
+	*supervised.Provider
 	backend *backend
 }
 
@@ -87,8 +87,8 @@ func New(opts Options) (*Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	driver := hull.Driver{
-		Name: cmp.Or(opts.Driver, hull.DefaultDriver()), Program: opts.Program, Accel: opts.Accel,
+	driver := vmengine.Driver{
+		Name: cmp.Or(opts.Driver, vmengine.DefaultDriver()), Program: opts.Program, Accel: opts.Accel,
 		Cache: filepath.Join(opts.Dir, "accel"), Jail: opts.Jail,
 	}
 	if err := driver.Check(); err != nil {
@@ -97,8 +97,8 @@ func New(opts Options) (*Provider, error) {
 	b := &backend{opts: opts, driver: driver, able: driver.Caps()}
 	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: caps(b.able)}
 	b.parts = info.Caps.CPULimit
-	p, err := kept.New(kept.Options{
-		Info: info, Backend: b, Keeper: hull.Argv0, Steps: hull.Steps(),
+	p, err := supervised.New(supervised.Options{
+		Info: info, Backend: b, Keeper: vmengine.Argv0, Steps: vmengine.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Log: opts.Log, Step: opts.step,
 		Cgroups: cgroups(), Cgroup: opts.Cgroup,
 	})
@@ -109,7 +109,7 @@ func New(opts Options) (*Provider, error) {
 }
 
 // DefaultDriver is what makes machines on this system: see Options.Driver.
-func DefaultDriver() string { return hull.DefaultDriver() }
+func DefaultDriver() string { return vmengine.DefaultDriver() }
 
 // Files are paths of what is not to go with a sandbox. What is missing is made, directories
 // too.
@@ -129,7 +129,7 @@ const (
 
 // EngineOf is which of them is for machines that a driver makes.
 func EngineOf(driver string) string {
-	if (hull.Driver{Name: driver}).Caps().Root {
+	if (vmengine.Driver{Name: driver}).Caps().Root {
 		return EngineArchive
 	}
 	return EngineBundle

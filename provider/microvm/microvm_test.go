@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image/bundle"
-	"github.com/seed46cd37a8/atoll/internal/fakevmm"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/fakevmm"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/machine/image/bundle"
+	"github.com/seed46cd37a8/atoll/machine/vm/qemu"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
-	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
-	"github.com/seed46cd37a8/atoll/providertest"
-	"github.com/seed46cd37a8/atoll/vm/qemu"
+	"github.com/seed46cd37a8/atoll/provider/microvm/internal/vmengine"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
 // An emulated machine takes seconds to start, so only CHECK_ALL=1 runs the whole suite. gVisor's run keeps
@@ -250,7 +250,7 @@ const makerEnv = "ATOLL_TEST_MAKER"
 
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
-	case hull.Firecracker:
+	case vmengine.Firecracker:
 		os.Exit(fakevmm.Firecracker(os.Args))
 	case "vfkit":
 		os.Exit(fakevmm.VFKit(os.Args))

@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/image/bundle"
+	"github.com/seed46cd37a8/atoll/machine/image/bundle"
 	"github.com/seed46cd37a8/atoll/provider/microvm"
-	"github.com/seed46cd37a8/atoll/provider/microvm/internal/hull"
+	"github.com/seed46cd37a8/atoll/provider/microvm/internal/vmengine"
 )
 
 // withArchive opens a provider whose store has a root archive, with an Init or without one.
@@ -54,7 +54,7 @@ func withArchive(t *testing.T, driver, init string) *microvm.Provider {
 // told, and so is who wants a sandbox that is such a machine.
 func TestWSL2Refuses(t *testing.T) {
 	const init = `, "init": {"start": [{"args": ["/bin/true"]}]}`
-	p := withArchive(t, hull.WSL2, init)
+	p := withArchive(t, vmengine.WSL2, init)
 	if c := p.Info().Caps; c.MemoryLimit || c.CPULimit || c.ProcessLimit || c.DiskLimit || c.Volumes || c.ReadOnlyRoot || c.Usage || !c.NetworkOn {
 		t.Errorf("caps %+v", c)
 	}
@@ -66,14 +66,14 @@ func TestWSL2Refuses(t *testing.T) {
 	}{
 		{p, atoll.Spec{}, "use vmdocker"},
 		{p, atoll.Spec{Image: "python:3.11-slim"}, "use vmdocker"},
-		{withArchive(t, hull.WSL2, ""), atoll.Spec{Image: archive}, "use vmdocker"},
+		{withArchive(t, vmengine.WSL2, ""), atoll.Spec{Image: archive}, "use vmdocker"},
 		{p, atoll.Spec{Image: archive, Resources: atoll.Resources{Memory: 1 << 30}}, "a size of their own"},
 		{p, atoll.Spec{Image: archive, Resources: atoll.Resources{CPUs: 2}}, "a size of their own"},
 		{p, atoll.Spec{Image: archive, Resources: atoll.Resources{Processes: 20}}, "a size of their own"},
 		{p, atoll.Spec{Image: archive, Resources: atoll.Resources{Disk: 1 << 30}}, "disks of their own"},
 		{p, atoll.Spec{Image: archive, ReadOnlyRoot: true}, "disks of their own"},
 		{p, atoll.Spec{Image: archive, Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "v", Target: "/v"}}}, "shared directories"},
-		{withArchive(t, hull.QEMU, init), atoll.Spec{Image: archive}, "boot a kernel"},
+		{withArchive(t, vmengine.QEMU, init), atoll.Spec{Image: archive}, "boot a kernel"},
 	} {
 		if _, err := c.of.Create(t.Context(), &c.spec); atoll.KindOf(err) != atoll.ErrUnsupported || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v, want unsupported with %q", c.spec, err, c.says)
@@ -96,7 +96,7 @@ func TestForget(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, p := range map[string]*microvm.Provider{
-		disk: withArchive(t, hull.QEMU, ""), filepath.Join(t.TempDir(), "none"): withArchive(t, hull.WSL2, ""),
+		disk: withArchive(t, vmengine.QEMU, ""), filepath.Join(t.TempDir(), "none"): withArchive(t, vmengine.WSL2, ""),
 	} {
 		if err := p.Forget(t.Context(), path); err != nil {
 			t.Errorf("%s: %v", path, err)

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/life"
+	"github.com/seed46cd37a8/atoll/provider/internal/inprocess"
 )
 
 // Address is the base URL that every running sandbox has in its Status. Nobody
@@ -42,7 +42,7 @@ type Options struct {
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger
 
-	step func(name string) error // for tests: see life.Options
+	step func(name string) error // for tests: see inprocess.Options
 }
 
 // Funcs replace the calls of a Provider and its Sandboxes, which are named by
@@ -99,7 +99,7 @@ func New(opts Options) (*Provider, error) {
 		}
 		opts.Dir, dispose = dir, func() error { return os.RemoveAll(dir) }
 	}
-	leaf, err := life.New(life.Options{
+	leaf, err := inprocess.New(inprocess.Options{
 		Info: info, Image: defaultImage, Backend: newWorld(opts.Programs), Dir: opts.Dir, Address: Address, Log: opts.Log, Step: opts.step,
 	})
 	if err != nil {

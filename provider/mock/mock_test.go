@@ -14,7 +14,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/provider/mock"
-	"github.com/seed46cd37a8/atoll/providertest"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
 func newMock(t *testing.T, opts mock.Options) *mock.Provider {

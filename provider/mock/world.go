@@ -16,8 +16,8 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/life"
 	"github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/provider/internal/inprocess"
 )
 
 // A world is the backend: the processes of all sandboxes, and what they wrote
@@ -37,14 +37,14 @@ func newWorld(programs map[string]Program) *world {
 	return w
 }
 
-// OwnUser implements life.Backend.
+// OwnUser implements inprocess.Backend.
 func (w *world) OwnUser(user string) bool { return user == "" }
 
-// Shell implements life.Backend.
-func (w *world) Shell(pl *life.Place, cmd *atoll.Command) string { return "/bin/sh" }
+// Shell implements inprocess.Backend.
+func (w *world) Shell(pl *inprocess.Place, cmd *atoll.Command) string { return "/bin/sh" }
 
-// Start implements life.Backend.
-func (w *world) Start(ctx context.Context, pl *life.Place, cmd *atoll.Command, stdio process.Stdio) (process.Handle, error) {
+// Start implements inprocess.Backend.
+func (w *world) Start(ctx context.Context, pl *inprocess.Place, cmd *atoll.Command, stdio process.Stdio) (process.Handle, error) {
 	program, err := w.find(pl, cmd.Args[0])
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (w *world) gone(p *Proc) {
 }
 
 // find looks a program up.
-func (w *world) find(pl *life.Place, name string) (Program, error) {
+func (w *world) find(pl *inprocess.Place, name string) (Program, error) {
 	base, dir := path.Base(name), path.Dir(name)
 	known := !strings.Contains(name, "/") || slices.Contains([]string{"/bin", "/usr/bin"}, dir)
 	if program, ok := w.programs[base]; ok && known {
@@ -144,7 +144,7 @@ func identify(users ...string) (uid, gid int, err error) {
 	return 0, 0, nil
 }
 
-// Sweep implements life.Backend.
+// Sweep implements inprocess.Backend.
 func (w *world) Sweep(id string) error {
 	w.mu.Lock()
 	var left []*Proc
@@ -161,7 +161,7 @@ func (w *world) Sweep(id string) error {
 	return nil
 }
 
-// Removed implements life.Backend.
+// Removed implements inprocess.Backend.
 func (w *world) Removed(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -238,4 +238,4 @@ func (p *Proc) WriteFile(name string, content []byte) error {
 	return nil
 }
 
-var _ life.Backend = (*world)(nil)
+var _ inprocess.Backend = (*world)(nil)

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/fakemodal"
+	"github.com/seed46cd37a8/atoll/internal/testing/fakemodal"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 

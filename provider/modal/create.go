@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/steps"
-	"github.com/seed46cd37a8/atoll/internal/volume"
+	"github.com/seed46cd37a8/atoll/provider/internal/steps"
+	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 	"github.com/seed46cd37a8/atoll/provider/modal/settings"
 )
 

@@ -10,7 +10,7 @@ import (
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
 // An end is how a sandbox's life has come to its.

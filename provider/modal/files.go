@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/lasting"
-	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
 // caretakerTime is how long a caretaker stays when nobody needs it.
@@ -37,10 +37,10 @@ func (p *Provider) caretaker(ctx context.Context, op, id string, names []string)
 	if !r.note.Volume {
 		return nil, atoll.Errorf(op, id, atoll.ErrStopped, "sandbox is stopped, and has no volumes")
 	}
-	if err := lasting.AtRest(op, id, &r.Spec, names); err != nil {
+	if err := guestproc.AtRest(op, id, &r.Spec, names); err != nil {
 		return nil, err
 	}
-	sb, err := p.visits.Reach(ctx, op, caretakerOf(id), p.opts.Patience+visitTime, func(ctx context.Context) (visit.Inside, error) {
+	sb, err := p.visits.Reach(ctx, op, caretakerOf(id), p.opts.Patience+visitTime, func(ctx context.Context) (guestconn.Inside, error) {
 		g, err := p.hire(ctx, r)
 		if err == nil {
 			err = p.besideNone(ctx, op, r, g)
@@ -67,7 +67,7 @@ func begins(op, id string) error {
 // besideNone looks whether the sandbox is still at rest whose caretaker g is of: who starts it
 // dismisses only one that is there. Otherwise the caretaker goes, and the error is errElse if
 // the sandbox runs.
-func (p *Provider) besideNone(ctx context.Context, op string, r *record, g visit.Inside) error {
+func (p *Provider) besideNone(ctx context.Context, op string, r *record, g guestconn.Inside) error {
 	now, err := p.look(ctx, op, r.ID)
 	switch {
 	case err == nil && now.State == atoll.StateRunning:
@@ -86,7 +86,7 @@ func (p *Provider) besideNone(ctx context.Context, op string, r *record, g visit
 
 // hire connects to the caretaker of the sandbox, which another program may have made: what
 // that writes by it goes on.
-func (p *Provider) hire(ctx context.Context, r *record) (visit.Inside, error) {
+func (p *Provider) hire(ctx context.Context, r *record) (guestconn.Inside, error) {
 	spec := r.note.Spec.Clone()
 	spec.Cmd, spec.TTY, spec.OpenStdin, spec.IdleStop = nil, nil, false, atoll.Duration(caretakerTime)
 	spec.Resources.GPUs, spec.Ports, spec.Network, spec.Snapshot = "", nil, atoll.Network{}, ""
@@ -109,7 +109,7 @@ func (p *Provider) hire(ctx context.Context, r *record) (visit.Inside, error) {
 }
 
 // meet connects to the guest of a life that has just been made.
-func (p *Provider) meet(ctx context.Context, id string, l *life) (visit.Inside, error) {
+func (p *Provider) meet(ctx context.Context, id string, l *life) (guestconn.Inside, error) {
 	result, err := p.service.placed(ctx, l.id)
 	if err != nil {
 		return nil, err

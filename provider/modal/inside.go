@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
-	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/machine/guest"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
 )
 
 // visitTime is how long it may take to connect to a guest.
@@ -23,7 +23,7 @@ func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, er
 	if err := p.open(ctx, op); err != nil {
 		return nil, err
 	}
-	inside, err := p.visits.Reach(ctx, op, id, visitTime, func(ctx context.Context) (visit.Inside, error) {
+	inside, err := p.visits.Reach(ctx, op, id, visitTime, func(ctx context.Context) (guestconn.Inside, error) {
 		r, err := p.look(ctx, op, id)
 		if err != nil {
 			return nil, err
@@ -52,8 +52,8 @@ func (p *Provider) inside(ctx context.Context, op, id string) (atoll.Sandbox, er
 }
 
 // connector connects to the guest of a life, whose sandbox has that id.
-func (p *Provider) connector(life, id string) func(context.Context) (visit.Inside, error) {
-	return func(ctx context.Context) (visit.Inside, error) {
+func (p *Provider) connector(life, id string) func(context.Context) (guestconn.Inside, error) {
+	return func(ctx context.Context) (guestconn.Inside, error) {
 		conn, err := p.execute(ctx, life, "connect")
 		if err != nil {
 			return nil, err

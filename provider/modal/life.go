@@ -12,9 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/lasting"
-	"github.com/seed46cd37a8/atoll/internal/steps"
-	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
+	"github.com/seed46cd37a8/atoll/provider/internal/steps"
 )
 
 // A life is a sandbox of Modal's: it begins once and ends once.
@@ -169,7 +169,7 @@ func (p *Provider) await(ctx context.Context, id string, l *life) error {
 }
 
 // greet connects to the guest of a life that has just been placed.
-func (p *Provider) greet(ctx context.Context, id string, l *life) (visit.Inside, error) {
+func (p *Provider) greet(ctx context.Context, id string, l *life) (guestconn.Inside, error) {
 	ctx, cancel := context.WithTimeout(ctx, visitTime)
 	defer cancel()
 	return p.connector(l.id, id)(ctx)
@@ -383,7 +383,7 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 	if err != nil {
 		return err
 	}
-	return lasting.Detached(ctx, &s.p.work, lastTime, func(ctx context.Context) error {
+	return guestproc.Detached(ctx, &s.p.work, lastTime, func(ctx context.Context) error {
 		defer release()
 		return s.p.failed(ctx, "remove", s.id, s.p.remove(ctx, s.id, atoll.RemoveOpts(opts...)))
 	})

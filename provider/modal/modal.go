@@ -22,9 +22,9 @@ import (
 	sdk "github.com/modal-labs/libmodal/modal-go"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/keyed"
-	"github.com/seed46cd37a8/atoll/internal/sweeper"
-	"github.com/seed46cd37a8/atoll/internal/visit"
+	"github.com/seed46cd37a8/atoll/internal/keymutex"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestconn"
+	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 	"github.com/seed46cd37a8/atoll/provider/modal/settings"
 )
 
@@ -118,11 +118,11 @@ type Provider struct {
 	images  cached[*madeImage]  // by reference
 	apps    cached[*sdk.App]    // by name
 	guests  cached[*sdk.Volume] // by digest
-	visits  *visit.Visits
+	visits  *guestconn.Visits
 	events  *events
 	sweeper *sweeper.Sweeper
-	untold  untold      // whose log could not be read
-	locks   keyed.Locks // keep what this program does to a sandbox apart; the book keeps others apart
+	untold  untold         // whose log could not be read
+	locks   keymutex.Locks // keep what this program does to a sandbox apart; the book keeps others apart
 
 	work sync.WaitGroup // what goes on without its caller
 	byes sync.WaitGroup // programs at Modal's that are being told that they are to end
@@ -162,7 +162,7 @@ func New(opts Options) (*Provider, error) {
 	if err != nil {
 		return nil, atoll.E("open", "modal", atoll.ErrInvalid, err)
 	}
-	p := &Provider{opts: opts, names: names(opts.Prefix), service: service, visits: visit.New(), sweeper: sweeper.New()}
+	p := &Provider{opts: opts, names: names(opts.Prefix), service: service, visits: guestconn.New(), sweeper: sweeper.New()}
 	p.book, p.outputs = newBook(service, p.names.dict()), newBook(service, p.names.output())
 	p.events = newEvents(p)
 	p.sweeper.Start(p.sweep)

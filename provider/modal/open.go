@@ -16,8 +16,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/guestprogram"
 	"github.com/seed46cd37a8/atoll/internal/secretref"
-	"github.com/seed46cd37a8/atoll/plugin"
 	"github.com/seed46cd37a8/atoll/provider/modal/settings"
+	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
 // Open makes the provider from the settings of a configuration, for package plugin.

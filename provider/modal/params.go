@@ -14,7 +14,7 @@ import (
 	sdk "github.com/modal-labs/libmodal/modal-go"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
+	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
 // params are what a sandbox of Modal's is made with.

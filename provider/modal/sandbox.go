@@ -5,12 +5,12 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/lasting"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
 // A sandbox is a handle: what is known of it is looked up each time.
 type sandbox struct {
-	lasting.Sandbox
+	guestproc.Sandbox
 	p  *Provider
 	id string
 }
@@ -18,7 +18,7 @@ type sandbox struct {
 // sandbox is the handle of the one with that id.
 func (p *Provider) sandbox(id string) *sandbox {
 	s := &sandbox{p: p, id: id}
-	s.Sandbox = lasting.Sandbox{
+	s.Sandbox = guestproc.Sandbox{
 		Inside: func(ctx context.Context, op string) (atoll.Sandbox, error) { return p.inside(ctx, op, id) },
 		Caretaker: func(ctx context.Context, op string, names []string) (atoll.Sandbox, error) {
 			return p.caretaker(ctx, op, id, names)
@@ -65,14 +65,14 @@ func (s *sandbox) endedMain(ctx context.Context) (atoll.Process, atoll.ProcessSt
 	if err != nil {
 		return nil, atoll.ProcessStatus{}, err
 	}
-	if err := lasting.MainEnded(&r.Status); err != nil {
+	if err := guestproc.MainEnded(&r.Status); err != nil {
 		return nil, atoll.ProcessStatus{}, err
 	}
 	out, err := s.p.kept(ctx, r)
 	if err != nil {
 		return nil, atoll.ProcessStatus{}, s.p.failed(ctx, "process", s.id, err)
 	}
-	return lasting.Main(&r.Status, out.Stdout, out.Stderr)
+	return guestproc.Main(&r.Status, out.Stdout, out.Stderr)
 }
 
 // Extend implements atoll.Extender.

@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/keyed"
+	"github.com/seed46cd37a8/atoll/internal/keymutex"
 )
 
 // A service is how Modal is asked. The connection is ours, and the SDK's client uses it:
@@ -286,7 +286,7 @@ func (e *ended) Recv() (*pb.TaskLogsBatch, error) {
 
 // cached is what is asked for once, by name.
 type cached[T any] struct {
-	asking keyed.Locks
+	asking keymutex.Locks
 	mu     sync.Mutex
 	have   map[string]T
 }

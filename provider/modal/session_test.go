@@ -9,8 +9,8 @@ import (
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/teststore"
-	"github.com/seed46cd37a8/atoll/session"
+	"github.com/seed46cd37a8/atoll/internal/testing/teststore"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // A session whose sandbox Modal has ended has it made again when it is next used, and whoever

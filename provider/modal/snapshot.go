@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/lasting"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
 // A snapshotNote is what is written down of a snapshot: an image of Modal's.
@@ -34,7 +34,7 @@ func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error)
 			return err
 		}
 		var taken atoll.Snapshot
-		err := lasting.Detached(ctx, &s.p.work, snapshotTime+lastTime, func(whole context.Context) (err error) {
+		err := guestproc.Detached(ctx, &s.p.work, snapshotTime+lastTime, func(whole context.Context) (err error) {
 			taken, err = s.take(whole, ctx, r)
 			return err
 		})

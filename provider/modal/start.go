@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/lasting"
+	"github.com/seed46cd37a8/atoll/provider/internal/guestproc"
 )
 
 // Start implements atoll.Sandbox. Of all programs that start it at the same time one does,
@@ -135,7 +135,7 @@ const making = 30 * time.Second
 // is told to stop: building an image may take minutes.
 func (p *Provider) keepOn(ctx context.Context, r record) (stop func()) {
 	starter := r.note.Starter
-	return lasting.Every(ctx, p.opts.making/3, func(ctx context.Context) {
+	return guestproc.Every(ctx, p.opts.making/3, func(ctx context.Context) {
 		err := p.change(ctx, &r, func(n *note) error {
 			if n.Starter != starter {
 				return errElse

@@ -10,7 +10,7 @@ import (
 	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/sweeper"
+	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 )
 
 // sweep removes the sandboxes whose time is over, and what is left of those that were never

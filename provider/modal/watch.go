@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/hub"
+	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
 // pollEvery is how often Modal is asked what has changed while somebody watches: it tells
@@ -17,7 +17,7 @@ const pollEvery = 2 * time.Second
 // events tells of changes, whoever made them, as they are seen.
 type events struct {
 	p    *Provider
-	hub  *hub.Hub
+	hub  *watchhub.Hub
 	runs sync.WaitGroup
 	quit context.CancelFunc
 	ctx  context.Context
@@ -32,7 +32,7 @@ type events struct {
 func newEvents(p *Provider) *events {
 	e := &events{p: p, wake: make(chan struct{}, 1), last: map[string]told{}}
 	e.ctx, e.quit = context.WithCancel(context.Background())
-	e.hub = hub.New(func() ([]atoll.Status, error) { return p.List(e.ctx, atoll.Filter{}) })
+	e.hub = watchhub.New(func() ([]atoll.Status, error) { return p.List(e.ctx, atoll.Filter{}) })
 	e.runs.Go(e.poll)
 	return e
 }

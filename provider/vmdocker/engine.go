@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/machine/vm"
 	"github.com/seed46cd37a8/atoll/provider/docker"
-	"github.com/seed46cd37a8/atoll/vm"
 )
 
 // An engine is that of one machine, from its start to its end.

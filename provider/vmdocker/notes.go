@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
 // notes is a directory with what was last heard of sandboxes, images and volumes, for
@@ -43,12 +43,12 @@ func (n notes) write(st atoll.Status) error {
 
 // put replaces a file, which many may do at once, in many programs.
 func (n notes) put(path string, v any) error {
-	lock, err := disk.WaitLock(filepath.Join(string(n), "notes.lock"))
+	lock, err := fsutil.WaitLock(filepath.Join(string(n), "notes.lock"))
 	if err != nil {
 		return err
 	}
 	defer lock.Release()
-	return disk.WriteJSON(path, v)
+	return fsutil.WriteJSON(path, v)
 }
 
 // forget drops what is noted of a sandbox.

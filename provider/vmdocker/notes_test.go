@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/machine/vm"
 	"github.com/seed46cd37a8/atoll/provider/mock"
-	"github.com/seed46cd37a8/atoll/vm"
 )
 
 // off returns a provider none of whose machines runs.

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
 // Projects implements atoll.ProjectLister: those with a machine, a disk or a note. No
@@ -85,7 +85,7 @@ func used(path string) (sum int64, err error) {
 	err = filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
 			var n int64
-			n, err = disk.Used(path)
+			n, err = fsutil.Used(path)
 			sum += n
 		}
 		if errors.Is(err, fs.ErrNotExist) { // any more

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
 // A removal is of a sandbox that was removed while its machine was off. It is gone for
@@ -105,11 +105,11 @@ func (p *Provider) removed(op, project, id string) error {
 
 // lockRemovals is held while the removals of a project change or are done: of one that
 // was done nothing is done again, to a sandbox that has its id by then.
-func (n notes) lockRemovals(ctx context.Context, project string) (*disk.Lock, error) {
+func (n notes) lockRemovals(ctx context.Context, project string) (*fsutil.Lock, error) {
 	if err := os.MkdirAll(n.sandboxes(project), 0o700); err != nil {
 		return nil, err
 	}
-	return disk.AwaitLock(ctx, filepath.Join(n.project(project), "removals.lock"))
+	return fsutil.AwaitLock(ctx, filepath.Join(n.project(project), "removals.lock"))
 }
 
 // removeLater removes a sandbox whose machine is off. It is gone with the one file that
@@ -134,7 +134,7 @@ func (p *Provider) removeLater(ctx context.Context, st atoll.Status, volumes boo
 		r.Status = st
 	}
 	r.Volumes = r.Volumes || volumes
-	if err := disk.SyncJSON(path, r); err != nil {
+	if err := fsutil.SyncJSON(path, r); err != nil {
 		return err
 	}
 	p.watch.removed(r.Status)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
 // A sandbox whose machine is off is removed without that: it is gone at once, for every

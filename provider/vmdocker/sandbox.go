@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/via"
+	"github.com/seed46cd37a8/atoll/internal/lazyfs"
 )
 
 // A sandbox is a handle: its engine is found anew each time.
@@ -192,7 +192,7 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 
 // Files implements atoll.Filer. The machine is started for them.
 func (s *sandbox) Files() atoll.FS {
-	return via.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
+	return lazyfs.FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
 		if _, err := s.awake(ctx, op); err != nil { // there is no such sandbox
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/disk"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
 // What is noted of a project besides its sandboxes.
@@ -128,7 +128,7 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	}
 	err = errors.Join(
 		p.opts.Forget(ctx, p.opts.Config.DataDisk(project)), gone(os.Remove(p.opts.Config.RootDisk(project))),
-		disk.RemoveAll(filepath.Dir(p.opts.Config.ConsoleLog(project))), disk.RemoveAll(filepath.Join(p.opts.Dir, "engines", project)), p.notes.drop(project),
+		fsutil.RemoveAll(filepath.Dir(p.opts.Config.ConsoleLog(project))), fsutil.RemoveAll(filepath.Join(p.opts.Dir, "engines", project)), p.notes.drop(project),
 	)
 	if err != nil {
 		return atoll.E("remove project", project, atoll.KindOf(err), err)

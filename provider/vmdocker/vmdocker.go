@@ -22,9 +22,9 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/keyed"
+	"github.com/seed46cd37a8/atoll/internal/keymutex"
+	"github.com/seed46cd37a8/atoll/machine/vm"
 	"github.com/seed46cd37a8/atoll/provider/docker"
-	"github.com/seed46cd37a8/atoll/vm"
 )
 
 // Options configure the provider. Dir, Machines, Config.DataDir and Guest are required;
@@ -79,7 +79,7 @@ type Provider struct {
 	info  atoll.Info
 	notes notes
 	watch *watch
-	boots keyed.Locks // by project: one at a time starts a machine
+	boots keymutex.Locks // by project: one at a time starts a machine
 
 	mu      sync.Mutex
 	closed  bool

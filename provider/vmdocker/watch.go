@@ -11,14 +11,14 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/hub"
+	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
 // watch tells of changes, whoever made them: of sandboxes by the engines that run, of
 // machines that come and go, and of what was removed while they were off.
 type watch struct {
 	p    *Provider
-	hub  *hub.Hub
+	hub  *watchhub.Hub
 	ctx  context.Context // ends with the provider
 	quit context.CancelFunc
 	work sync.WaitGroup
@@ -36,7 +36,7 @@ type watch struct {
 func newWatch(p *Provider) *watch {
 	w := &watch{p: p, last: map[string]atoll.Status{}, runs: map[string]func(){}, left: map[string]time.Time{}}
 	w.ctx, w.quit = context.WithCancel(context.Background())
-	w.hub = hub.New(func() ([]atoll.Status, error) { return p.List(w.ctx, atoll.Filter{}) })
+	w.hub = watchhub.New(func() ([]atoll.Status, error) { return p.List(w.ctx, atoll.Filter{}) })
 	return w
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Dial implements keeper.Engine, by way of the guest: gVisor's own port forwarding
+// Dial implements supervisor.Engine, by way of the guest: gVisor's own port forwarding
 // drops what is still on its way when one side closes for writing.
 func (e *engine) Dial(ctx context.Context, port int) (net.Conn, error) {
 	g, err := e.files.connect(ctx, "dial")
@@ -21,7 +21,7 @@ func (e *engine) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return atoll.Dial(ctx, g, port)
 }
 
-// Usage implements keeper.Engine.
+// Usage implements supervisor.Engine.
 func (e *engine) Usage(context.Context) (atoll.Usage, error) {
 	u, err := e.sentry.usage()
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *sentry) usage() (atoll.Usage, error) {
 	}, nil
 }
 
-// Snapshot implements keeper.Engine: it writes a checkpoint.
+// Snapshot implements supervisor.Engine: it writes a checkpoint.
 func (e *engine) Snapshot(ctx context.Context, dir string) error {
 	// The guest's program is an open file of this process, which cannot be saved.
 	if err := e.files.dismiss(ctx); err != nil {

@@ -15,36 +15,36 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
-	"github.com/seed46cd37a8/atoll/internal/kept/statedir"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
 // steps are those of a start, in their order.
 var steps = []struct {
 	name string
-	do   func(e *engine, undo *keeper.Undo) error
+	do   func(e *engine, undo *supervisor.Undo) error
 }{
 	{"network", (*engine).makeNetwork},
 	{"root", (*engine).makeRoot},
 	{"sentry", (*engine).startSentry},
-	{"upper layer", func(e *engine, _ *keeper.Undo) error { return e.restoreUpper() }},
-	{"data volume", func(e *engine, _ *keeper.Undo) error { return e.giveVolume() }},
-	{"work directory", func(e *engine, _ *keeper.Undo) error { return e.makeWorkdir() }},
+	{"upper layer", func(e *engine, _ *supervisor.Undo) error { return e.restoreUpper() }},
+	{"data volume", func(e *engine, _ *supervisor.Undo) error { return e.giveVolume() }},
+	{"work directory", func(e *engine, _ *supervisor.Undo) error { return e.makeWorkdir() }},
 }
 
-// Steps implements keeper.Engine.
-func (e *engine) Steps() []keeper.Step {
-	all := make([]keeper.Step, len(steps))
+// Steps implements supervisor.Engine.
+func (e *engine) Steps() []supervisor.Step {
+	all := make([]supervisor.Step, len(steps))
 	for i, s := range steps {
-		all[i] = keeper.Step{Name: s.name, Do: func(_ context.Context, undo *keeper.Undo) error { return s.do(e, undo) }}
+		all[i] = supervisor.Step{Name: s.name, Do: func(_ context.Context, undo *supervisor.Undo) error { return s.do(e, undo) }}
 	}
 	return all
 }
 
 // Steps are the names of what a keeper does to start a sandbox, in their order.
-func Steps() []string { return keeper.Steps((*engine)(nil).Steps()) }
+func Steps() []string { return supervisor.Steps((*engine)(nil).Steps()) }
 
-func (e *engine) makeNetwork(undo *keeper.Undo) (err error) {
+func (e *engine) makeNetwork(undo *supervisor.Undo) (err error) {
 	if e.network, err = newNetwork(e.job.Spec.Network, e.box.Log); err != nil {
 		return err
 	}
@@ -53,14 +53,14 @@ func (e *engine) makeNetwork(undo *keeper.Undo) (err error) {
 }
 
 // makeRoot needs no undoing: all its mounts are this process's own.
-func (e *engine) makeRoot(*keeper.Undo) (err error) {
+func (e *engine) makeRoot(*supervisor.Undo) (err error) {
 	if e.root, err = e.prepareRoot(); err != nil {
 		return err
 	}
 	return e.makePlaces(e.root)
 }
 
-func (e *engine) startSentry(undo *keeper.Undo) (err error) {
+func (e *engine) startSentry(undo *supervisor.Undo) (err error) {
 	// What is in it was said by processes of an earlier life.
 	if err := os.Remove(filepath.Join(e.job.Dir, logName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -169,7 +169,7 @@ func (e *engine) mountDisk() error {
 	return nil
 }
 
-// Unmount implements keeper.Engine.
+// Unmount implements supervisor.Engine.
 func (e *engine) Unmount() error {
 	var errs []error
 	for _, path := range []string{filepath.Join(e.job.Run, diskName), filepath.Join(e.job.Dir, "rootfs")} {

@@ -16,7 +16,7 @@ import (
 	runscflag "gvisor.dev/gvisor/runsc/flag"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
 // capabilities are those of root inside, which exist in the sentry only: the
@@ -113,7 +113,7 @@ func ociSpec(job *job, root, netns string) *specs.Spec {
 	return s
 }
 
-func ociMount(m keeper.Mount) specs.Mount {
+func ociMount(m supervisor.Mount) specs.Mount {
 	if m.Source == "" {
 		size := m.Size
 		if size == 0 {

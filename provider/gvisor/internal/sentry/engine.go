@@ -16,8 +16,8 @@ import (
 	gvisorlog "gvisor.dev/gvisor/pkg/log"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
 	"github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
 // A Plan is what a job says of a sandbox on gVisor besides.
@@ -33,7 +33,7 @@ type Plan struct {
 // A job is all of it. The root file system is that of its Record.Image; "" means the
 // host's, by allow-list.
 type job struct {
-	*keeper.Job
+	*supervisor.Job
 	Plan
 }
 
@@ -43,9 +43,9 @@ const (
 	logName   = "sentry.log" // what gVisor's processes said when they died
 )
 
-// An engine is the keeper.Engine over the sentry that this process owns.
+// An engine is the supervisor.Engine over the sentry that this process owns.
 type engine struct {
-	box     *keeper.Box
+	box     *supervisor.Box
 	job     *job
 	root    string // of the sandbox's file system
 	sentry  *sentry
@@ -54,7 +54,7 @@ type engine struct {
 	network *network
 }
 
-func newEngine(b *keeper.Box, log io.Writer) (keeper.Engine, error) {
+func newEngine(b *supervisor.Box, log io.Writer) (supervisor.Engine, error) {
 	job := &job{Job: b.Job}
 	if err := json.Unmarshal(b.Job.Engine, &job.Plan); err != nil {
 		return nil, fmt.Errorf("read job: %w", err)
@@ -86,10 +86,10 @@ func endedOutput(memory atoll.Bytes) int64 {
 	return min(int64(memory)/16, process.DefaultEndedOutput)
 }
 
-// Name implements keeper.Engine.
+// Name implements supervisor.Engine.
 func (e *engine) Name() string { return "gVisor's sentry" }
 
-// Exited implements keeper.Engine.
+// Exited implements supervisor.Engine.
 func (e *engine) Exited() <-chan struct{} {
 	if e.sentry == nil {
 		return nil
@@ -97,23 +97,23 @@ func (e *engine) Exited() <-chan struct{} {
 	return e.sentry.exited
 }
 
-// Fate implements keeper.Engine: the log says more, if there is any.
+// Fate implements supervisor.Engine: the log says more, if there is any.
 func (e *engine) Fate() string { return "" }
 
-// Lost implements keeper.Engine.
+// Lost implements supervisor.Engine.
 func (e *engine) Lost(err error) bool { return e.sentry.lost(err) }
 
-// Process implements keeper.Engine.
+// Process implements supervisor.Engine.
 func (e *engine) Process(_ context.Context, id string) (atoll.Process, error) {
 	return e.table.Get(id)
 }
 
-// Processes implements keeper.Engine.
+// Processes implements supervisor.Engine.
 func (e *engine) Processes(context.Context) ([]atoll.ProcessStatus, error) {
 	return e.table.List(), nil
 }
 
-// Running implements keeper.Engine.
+// Running implements supervisor.Engine.
 func (e *engine) Running(context.Context) (int, error) {
 	if n := e.table.Running(); n > 0 {
 		return n, nil
@@ -122,10 +122,10 @@ func (e *engine) Running(context.Context) (int, error) {
 	return n - e.files.guests() - 1, err // the idle init is always there
 }
 
-// Files implements keeper.Engine.
+// Files implements supervisor.Engine.
 func (e *engine) Files() atoll.FS { return e.files }
 
-// Pause implements keeper.Engine. The guest is not needed before Resume, and while
+// Pause implements supervisor.Engine. The guest is not needed before Resume, and while
 // it is frozen it could not be ended.
 func (e *engine) Pause(ctx context.Context) error {
 	if err := e.files.dismiss(ctx); err != nil {
@@ -137,7 +137,7 @@ func (e *engine) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Resume implements keeper.Engine.
+// Resume implements supervisor.Engine.
 func (e *engine) Resume(context.Context) error {
 	if err := e.sentry.resume(); err != nil {
 		return atoll.E("resume", e.box.ID(), atoll.ErrInternal, err)
@@ -145,7 +145,7 @@ func (e *engine) Resume(context.Context) error {
 	return nil
 }
 
-// Frozen implements keeper.Engine.
+// Frozen implements supervisor.Engine.
 func (e *engine) Frozen() bool { return e.sentry.paused.Load() }
 
 // patience is how long the sentry may take to answer what it has in memory; one
@@ -184,7 +184,7 @@ func (e *engine) answered(limit time.Duration, f func(wanted func() bool) error,
 	}
 }
 
-// Terminate implements keeper.Engine. Its error says that the sentry hangs.
+// Terminate implements supervisor.Engine. Its error says that the sentry hangs.
 func (e *engine) Terminate(grace time.Duration) error {
 	return e.answered(grace, func(wanted func() bool) error { e.terminateAll(wanted, grace); return nil }, func() {})
 }
@@ -208,17 +208,17 @@ func (e *engine) terminateAll(wanted func() bool, grace time.Duration) {
 	}
 }
 
-// Kill implements keeper.Engine.
+// Kill implements supervisor.Engine.
 func (e *engine) Kill() { e.sentry.kill() }
 
-// Destroy implements keeper.Engine.
+// Destroy implements supervisor.Engine.
 func (e *engine) Destroy() error {
 	err := e.sentry.destroy() // first: whatever waits for the sentry is free then
 	e.files.close()
 	return errors.Join(err, e.network.close(), e.table.Close())
 }
 
-// SaveMain implements keeper.Engine.
+// SaveMain implements supervisor.Engine.
 func (e *engine) SaveMain(path string) error { return e.table.Save(path, atoll.MainProcess) }
 
-var _ keeper.Engine = (*engine)(nil)
+var _ supervisor.Engine = (*engine)(nil)

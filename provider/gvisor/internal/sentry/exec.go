@@ -19,12 +19,12 @@ import (
 	"gvisor.dev/gvisor/runsc/specutils"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
-	"github.com/seed46cd37a8/atoll/internal/passwd"
 	"github.com/seed46cd37a8/atoll/internal/process"
+	"github.com/seed46cd37a8/atoll/internal/userdb"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// Exec implements keeper.Engine.
+// Exec implements supervisor.Engine.
 func (e *engine) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
 	if len(cmd.Args) == 0 {
 		shell, err := e.shell(ctx, cmd)
@@ -68,7 +68,7 @@ func (e *engine) shell(ctx context.Context, cmd *atoll.Command) (string, error) 
 // what they run is in a table of their own, not among the processes that
 // callers list and find.
 type scout struct {
-	*keeper.Box
+	*supervisor.Box
 	engine *engine
 	table  *process.Table
 }
@@ -93,7 +93,7 @@ func (e *engine) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*
 	if user == "" {
 		user = e.defaultUser()
 	}
-	if plain := passwd.IsRoot(user); !plain && !e.job.Caps.Users {
+	if plain := userdb.IsRoot(user); !plain && !e.job.Caps.Users {
 		return nil, atoll.Errorf("exec", e.box.ID(), atoll.ErrUnsupported, "user %q: only root exists without privileges; run Atoll as root for other users", user)
 	}
 	cred, err := e.resolveUser(ctx, user)
@@ -117,7 +117,7 @@ func (e *engine) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*
 
 // credArgs are the arguments of a program that runs as cred: nobody but root
 // has capabilities, and nobody gains any.
-func credArgs(cred passwd.User) (*control.ExecArgs, error) {
+func credArgs(cred userdb.User) (*control.ExecArgs, error) {
 	caps, err := specutils.Capabilities(false, ociCaps(capabilities))
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // environ merges, each later one winning: what every process needs, the
 // image's, the spec's, the command's.
-func (e *engine) environ(cred passwd.User, id string, cmd *atoll.Command) []string {
+func (e *engine) environ(cred userdb.User, id string, cmd *atoll.Command) []string {
 	env := []string{"PATH=" + defaultPath, "HOME=" + cred.Home, "HOSTNAME=" + hostname(&e.job.Spec)}
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
@@ -155,19 +155,19 @@ func (e *engine) defaultUser() string {
 
 // resolveUser looks user up in the sandbox as it is now. Plain root needs no
 // look-up: it is what nearly every command runs as.
-func (e *engine) resolveUser(ctx context.Context, user string) (passwd.User, error) {
-	if passwd.IsRoot(user) {
-		return passwd.Root(), nil
+func (e *engine) resolveUser(ctx context.Context, user string) (userdb.User, error) {
+	if userdb.IsRoot(user) {
+		return userdb.Root(), nil
 	}
 	accounts, err := e.accounts(ctx, "/etc/passwd")
 	if err != nil {
-		return passwd.User{}, err
+		return userdb.User{}, err
 	}
 	groups, err := e.accounts(ctx, "/etc/group")
 	if err != nil {
-		return passwd.User{}, err
+		return userdb.User{}, err
 	}
-	return passwd.Find(user, accounts, groups)
+	return userdb.Find(user, accounts, groups)
 }
 
 // accountsTime is how long a file of accounts may take to be read.

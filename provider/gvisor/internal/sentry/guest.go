@@ -18,10 +18,10 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/control"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/guest"
-	"github.com/seed46cd37a8/atoll/internal/kept/files"
-	"github.com/seed46cd37a8/atoll/internal/passwd"
 	"github.com/seed46cd37a8/atoll/internal/socket"
+	"github.com/seed46cd37a8/atoll/internal/userdb"
+	"github.com/seed46cd37a8/atoll/machine/guest"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/files"
 )
 
 // boxFiles is the sandbox's file system as it is seen from inside, by a guest that
@@ -163,7 +163,7 @@ func (e *engine) startGuest(ctx context.Context) (*visitor, error) {
 
 // execSelf executes this binary inside, given to the sentry as an open file.
 // stdin and stderr may be nil.
-func (e *engine) execSelf(ctx context.Context, cred passwd.User, stdin, stderr *os.File, argv ...string) (int32, error) {
+func (e *engine) execSelf(ctx context.Context, cred userdb.User, stdin, stderr *os.File, argv ...string) (int32, error) {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return 0, err
@@ -195,7 +195,7 @@ func (e *engine) runSelf(stdin *os.File, argv ...string) error {
 	}
 	stderr := os.NewFile(uintptr(fd), "stderr")
 	defer stderr.Close()
-	pid, err := e.execSelf(context.Background(), passwd.User{}, stdin, stderr, argv...)
+	pid, err := e.execSelf(context.Background(), userdb.User{}, stdin, stderr, argv...)
 	if err != nil {
 		return err
 	}

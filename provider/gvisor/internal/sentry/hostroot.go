@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/seed46cd37a8/atoll/internal/passwd"
+	"github.com/seed46cd37a8/atoll/internal/userdb"
 )
 
 // The host's root file system is shown by an allow-list. Nothing enumerates
@@ -325,7 +325,7 @@ func systemAccounts(name string, data []byte) string {
 	if name == "group" {
 		fields = 4
 	}
-	for f := range passwd.Entries(data, fields) {
+	for f := range userdb.Entries(data, fields) {
 		id, err := strconv.Atoi(f[2])
 		if err != nil || id >= 1000 && id != 65534 {
 			continue

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
 // inMounts calls f in a mount namespace of its own, in which it can mount what
@@ -138,17 +138,17 @@ func TestHostRoot(t *testing.T) {
 }
 
 // engineOf is the engine for a job, of which nothing runs.
-func engineOf(j *keeper.Job) *engine {
-	return &engine{box: &keeper.Box{Job: j}, job: &job{Job: j}}
+func engineOf(j *supervisor.Job) *engine {
+	return &engine{box: &supervisor.Box{Job: j}, job: &job{Job: j}}
 }
 
 // checkOpenUp checks that something can be made in directories of what hostRoot
 // made at dir, and nothing else has changed.
 func checkOpenUp(t *testing.T, dir string, names ...string) {
 	t.Helper()
-	e := engineOf(&keeper.Job{Spec: atoll.Spec{ID: atoll.NewID(), Workdir: atoll.DefaultWorkdir}})
+	e := engineOf(&supervisor.Job{Spec: atoll.Spec{ID: atoll.NewID(), Workdir: atoll.DefaultWorkdir}})
 	for _, name := range names {
-		e.job.Mounts = append(e.job.Mounts, keeper.Mount{Source: t.TempDir(), Target: "/" + name + "/made/here"})
+		e.job.Mounts = append(e.job.Mounts, supervisor.Mount{Source: t.TempDir(), Target: "/" + name + "/made/here"})
 	}
 	before, err := os.Stat(filepath.Join(dir, names[0]))
 	if err = errors.Join(err, e.makePlaces(dir)); err != nil {
@@ -224,7 +224,7 @@ func TestHostRootInUserNamespace(t *testing.T) {
 		}
 		checkView(t, dir, hostRootShows)
 		checkOpenUp(t, dir, "usr/local/bin")
-		e := engineOf(&keeper.Job{Mounts: []keeper.Mount{{Source: dir, Target: "/usr/none"}}})
+		e := engineOf(&supervisor.Job{Mounts: []supervisor.Mount{{Source: dir, Target: "/usr/none"}}})
 		if err := e.makePlaces(dir); atoll.KindOf(err) != atoll.ErrUnsupported || !strings.Contains(err.Error(), " /usr ") {
 			t.Errorf("a place above what is covered: %v, want unsupported, with /usr in it", err)
 		}

@@ -1,7 +1,7 @@
 //go:build linux
 
 // Package sentry is what sandboxes on gVisor have of their own, in the process that
-// keeps one of them: the engine of package keeper over gVisor's sentry. It is the
+// keeps one of them: the engine of package supervisor over gVisor's sentry. It is the
 // only caller of gVisor's packages but package runsc. It holds the sandbox's
 // processes and their output, terminals and network; when it dies, the kernel kills
 // the sentry and the gofer with it.
@@ -14,14 +14,14 @@ import (
 	"os"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
 // Argv0 is the argv[0] of a keeper.
 const Argv0 = "atoll-keeper"
 
 func init() {
-	keeper.TakeOver(keeper.Kind{Argv0: Argv0, Isolation: atoll.IsolationKernel, New: newEngine})
+	supervisor.TakeOver(supervisor.Kind{Argv0: Argv0, Isolation: atoll.IsolationKernel, New: newEngine})
 	if len(os.Args) == 0 {
 		return
 	}

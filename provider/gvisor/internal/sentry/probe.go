@@ -9,9 +9,9 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/seed46cd37a8/atoll/guest"
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
-	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
+	"github.com/seed46cd37a8/atoll/machine/guest"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
 // ProbeArgv0 is the argv[0] of a process that only tries what a keeper needs:
@@ -27,7 +27,7 @@ func probe() int {
 }
 
 func tryNamespaces() error {
-	if err := keeper.TryMounts(); err != nil {
+	if err := supervisor.TryMounts(); err != nil {
 		return err
 	}
 	netns, err := newNetns()

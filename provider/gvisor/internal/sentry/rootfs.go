@@ -19,7 +19,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/sandboxsetup"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/kept/keeper"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
 // makePlaces sees to it that every mount has a place in the root file system:
@@ -57,7 +57,7 @@ func (e *engine) makePlaces(root string) error {
 }
 
 // isDir reports whether a directory is mounted, not a file.
-func isDir(m keeper.Mount) (bool, error) {
+func isDir(m supervisor.Mount) (bool, error) {
 	if m.Source == "" {
 		return true, nil
 	}
@@ -68,7 +68,7 @@ func isDir(m keeper.Mount) (bool, error) {
 // findPlace checks the place of a mount, a directory or a file, which comes
 // after those before. If it is not there, it returns the directory of the root
 // file system in which it has to be made.
-func findPlace(root string, before []keeper.Mount, m keeper.Mount, dir bool) (string, error) {
+func findPlace(root string, before []supervisor.Mount, m supervisor.Mount, dir bool) (string, error) {
 	base, name := root, m.Target
 	for _, b := range before {
 		if rest, ok := strings.CutPrefix(m.Target, b.Target+"/"); ok && b.Source != "" {

@@ -17,10 +17,10 @@ import (
 	"gvisor.dev/gvisor/pkg/urpc"
 	"gvisor.dev/gvisor/runsc/boot"
 
-	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/upper"
+	"github.com/seed46cd37a8/atoll/provider/gvisor/internal/overlay"
 )
 
-// Keep implements keeper.Engine: it saves the changes of the root file system.
+// Keep implements supervisor.Engine: it saves the changes of the root file system.
 func (e *engine) Keep() error {
 	if e.job.Spec.ReadOnlyRoot {
 		return nil
@@ -62,7 +62,7 @@ func (s *sentry) saveUpper(path string, limit int64) error {
 	if _, err := index.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	return replace(path, func(w io.Writer) error { return upper.Pack(w, bufio.NewReader(index), store, limit) })
+	return replace(path, func(w io.Writer) error { return overlay.Pack(w, bufio.NewReader(index), store, limit) })
 }
 
 // saveIndex has the sentry write to f what a checkpoint says of the root file
@@ -161,4 +161,4 @@ func (e *engine) restoreUpper() error {
 }
 
 // unpackUpper is what a guest does with the layer that is its stdin.
-func unpackUpper() error { return upper.Unpack("/", bufio.NewReaderSize(os.Stdin, 1<<20)) }
+func unpackUpper() error { return overlay.Unpack("/", bufio.NewReaderSize(os.Stdin, 1<<20)) }

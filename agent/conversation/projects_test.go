@@ -1,0 +1,116 @@
+package conversation_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent/conversation"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/layer/authz"
+)
+
+// A turn does what its caller may: its sandbox is in a project of his, and that of
+// another project is not there, though both label it as theirs.
+func TestProjects(t *testing.T) {
+	l := newLab(t)
+	inner := l.provider
+	l.provider = authz.New(inner, authz.Options{})
+	v := l.open()
+	ctx := atoll.WithAccount(t.Context(), atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: []string{"web"}})
+	events, err := v.Send(ctx, ask("echo hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := read(t, events)
+	if text := types(all); strings.Contains(text, "error") {
+		t.Fatalf("the turn is %s", text)
+	}
+	made, err := inner.List(t.Context(), atoll.Filter{})
+	if err != nil || len(made) != 1 || made[0].Spec.Project != "web" {
+		t.Fatalf("the sandboxes are %+v, %v, want one in web", made, err)
+	}
+	theirs, err := inner.Create(t.Context(), &atoll.Spec{Project: "theirs", Labels: map[string]string{conversation.LabelAccount: "team"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err = v.Send(ctx, atoll.Prompt{Conversation: "d", Sandbox: theirs.ID(), Template: "agent", Text: "echo hello"})
+	if err == nil {
+		err = errorOf(t, read(t, events))
+	}
+	if err == nil {
+		t.Error("an agent works in the sandbox of another project")
+	}
+	if st, err := theirs.Status(t.Context()); err != nil || st.State != atoll.StateRunning {
+		t.Errorf("it is %+v, %v", st, err)
+	}
+	procs, err := atoll.Processes(t.Context(), theirs)
+	if err != nil || len(procs) != 0 {
+		t.Errorf("in it ran %+v, %v", procs, err)
+	}
+}
+
+// A witness remembers on whose behalf sandboxes were looked for.
+type witness struct {
+	atoll.ProviderLayer
+	mu  sync.Mutex
+	who []string
+}
+
+func (w *witness) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+	w.mu.Lock()
+	w.who = append(w.who, atoll.AccountFrom(ctx).Who())
+	w.mu.Unlock()
+	return w.ProviderLayer.Get(ctx, id)
+}
+
+// A turn that is taken over may do what the caller of whoever began it may, and no more.
+func TestTakenOverInProject(t *testing.T) {
+	l := newLab(t)
+	w := &witness{ProviderLayer: atoll.ProviderLayer{Provider: l.provider}}
+	l.provider = authz.New(w, authz.Options{})
+	team := atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: []string{"web"}}
+	ctx := atoll.WithAccount(t.Context(), team)
+	v, kill := l.killed(l.options())
+	if _, err := v.Send(ctx, ask("say one\nsleep 1s\nsay two")); err != nil {
+		t.Fatal(err)
+	}
+	kill()
+	w.mu.Lock()
+	w.who = nil
+	w.mu.Unlock()
+	next := l.open()
+	for end := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
+		c, err := next.Conversation(ctx, "c")
+		if err == nil && c.Turn == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the turn does not end: %+v, %v", c, err)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.who) == 0 || slices.ContainsFunc(w.who, func(who string) bool { return who != team.Who() }) {
+		t.Errorf("sandboxes were looked for on behalf of %q, want %q", w.who, team.Who())
+	}
+	all, err := next.Messages(ctx, "c", "", 0)
+	if err != nil || len(all) == 0 || !strings.Contains(all[len(all)-1].Body, "two") {
+		t.Errorf("the messages are %+v, %v", all, err)
+	}
+}
+
+// errorOf is the error that a turn has ended with.
+func errorOf(t *testing.T, all []event) error {
+	t.Helper()
+	for _, e := range all {
+		if e.Error != "" {
+			return atoll.Errorf("", "", atoll.ErrInternal, "%s", e.Error)
+		}
+	}
+	return nil
+}

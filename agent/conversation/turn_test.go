@@ -1,0 +1,338 @@
+package conversation_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent/conversation"
+	"github.com/seed46cd37a8/atoll/agent/hooks"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+)
+
+func TestTurn(t *testing.T) {
+	l := newLab(t).withBucket()
+	v := l.open()
+	got := send(t, v, ask("think well\nsay hello\nrun echo data > file; echo done\nsay bye"))
+	first := got[0]
+	if first.Type != "stream-start" || first.ConversationID != "c" || first.SandboxID != sid || first.TurnID == "" || first.ID != first.TurnID+":1" {
+		t.Errorf("the first event: %+v", first)
+	}
+	want := "stream-start reasoning-start reasoning-delta reasoning-end text-start text-delta text-end " +
+		"tool-input-start tool-input-delta tool-input-end tool-call tool-result text-start text-delta text-end finish"
+	if got := types(got); got != want {
+		t.Errorf("events: %s\nwant %s", got, want)
+	}
+	last := got[len(got)-1]
+	if last.FinishReason != "stop" || last.Usage.OutputTokens == 0 {
+		t.Errorf("the last event: %+v", last)
+	}
+	if got := l.readFile("file"); got != "data\n" {
+		t.Errorf("the file: %q", got)
+	}
+	text := messages(t, v)
+	for i, want := range []string{"user: think well", "assistant: hello", "assistant:  [Bash called", "tool:  [Bash completed", "assistant: bye"} {
+		at := strings.Index(text, want)
+		if at < 0 {
+			t.Fatalf("message %d: no %q in\n%s", i, want, text)
+		}
+		text = text[at:]
+	}
+	c, err := v.Conversation(t.Context(), "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Sandbox != sid || c.Turn != nil || c.Template != "agent" || c.Stats.MessagesExchanged < 4 || c.Stats.OutputTokens != last.Usage.OutputTokens {
+		t.Errorf("the conversation: %+v", c)
+	}
+	x, err := v.Sandbox(t.Context(), sid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.State != atoll.StateRunning || x.Conversation != "c" || x.Meta.LastSync == 0 || x.Meta.SyncStats.Version == 0 || x.Meta.SyncError != "" {
+		t.Errorf("the sandbox: %+v", x)
+	}
+
+	// The agent goes on where it was, in the same sandbox.
+	got = send(t, v, ask("say more"))
+	if text := said(got); text != "I remember 1 prompts.more" {
+		t.Errorf("the second turn said %q", text)
+	}
+	again, err := v.Conversation(t.Context(), "c")
+	if err != nil || again.Stats.OutputTokens <= c.Stats.OutputTokens || again.Stats.MessagesExchanged <= c.Stats.MessagesExchanged {
+		t.Errorf("the counts did not add up: %+v, then %+v, %v", c.Stats, again.Stats, err)
+	}
+}
+
+func TestBadPrompts(t *testing.T) {
+	l := newLab(t)
+	v := l.open()
+	send(t, v, ask("say hello"))
+	for name, test := range map[string]struct {
+		change func(*atoll.Prompt)
+		want   atoll.Kind
+		text   string
+	}{
+		"no prompt":         {func(p *atoll.Prompt) { p.Text = " \n" }, atoll.ErrInvalid, "the prompt is missing"},
+		"a huge prompt":     {func(p *atoll.Prompt) { p.Text = strings.Repeat("x", 2<<20) }, atoll.ErrInvalid, "bytes"},
+		"a long argument":   {func(p *atoll.Prompt) { p.Text = strings.Repeat("x", 200<<10) }, atoll.ErrInvalid, "stdin"},
+		"NUL":               {func(p *atoll.Prompt) { p.Text = "a\x00b" }, atoll.ErrInvalid, "NUL"},
+		"a bad id":          {func(p *atoll.Prompt) { p.Conversation = "../c" }, atoll.ErrInvalid, "id"},
+		"a bad sandbox":     {func(p *atoll.Prompt) { p.Sandbox = "a/b" }, atoll.ErrInvalid, "names no sandbox"},
+		"a bad agent":       {func(p *atoll.Prompt) { p.Conversation, p.Agent = "d", "a b" }, atoll.ErrInvalid, "agent_id"},
+		"no such template":  {func(p *atoll.Prompt) { p.Conversation, p.Template = "d", "none" }, atoll.ErrInvalid, "unsupported provider: none"},
+		"another template":  {func(p *atoll.Prompt) { p.Template = "shell" }, atoll.ErrConflict, "its provider is agent, not shell"},
+		"another agent":     {func(p *atoll.Prompt) { p.Agent = "b" }, atoll.ErrConflict, "it is with agent"},
+		"another sandbox":   {func(p *atoll.Prompt) { p.Sandbox = "box" }, atoll.ErrConflict, "its sandbox is " + sid},
+		"another's sandbox": {func(p *atoll.Prompt) { p.Conversation = "d" }, atoll.ErrConflict, "is that of conversation c"},
+	} {
+		p := ask("say hello")
+		test.change(&p)
+		_, err := v.Send(t.Context(), p)
+		if atoll.KindOf(err) != test.want || !strings.Contains(err.Error(), test.text) {
+			t.Errorf("%s: %v, want %s with %q", name, err, test.want, test.text)
+		}
+	}
+	if _, err := v.Conversation(t.Context(), "d"); atoll.KindOf(err) != atoll.ErrNotExist {
+		t.Errorf("a prompt that was refused has left a conversation: %v", err)
+	}
+}
+
+func TestAccounts(t *testing.T) {
+	l := newLab(t).withBucket()
+	v := l.open()
+	mine := atoll.WithAccount(t.Context(), atoll.Account{Name: "mine"})
+	other := atoll.WithAccount(t.Context(), atoll.Account{Name: "other"})
+	events, err := v.Send(mine, ask("run echo secret > file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read(t, events)
+	for what, do := range map[string]func(ctx context.Context) error{
+		"Conversation":       func(ctx context.Context) error { _, err := v.Conversation(ctx, "c"); return err },
+		"Messages":           func(ctx context.Context) error { _, err := v.Messages(ctx, "c", "", 0); return err },
+		"Follow":             func(ctx context.Context) error { _, err := v.Follow(ctx, "c", ""); return err },
+		"Cancel":             func(ctx context.Context) error { return v.Cancel(ctx, "c") },
+		"DeleteConversation": func(ctx context.Context) error { return v.DeleteConversation(ctx, "c", true) },
+		"Sandbox":            func(ctx context.Context) error { _, err := v.Sandbox(ctx, sid); return err },
+		"SyncSandbox":        func(ctx context.Context) error { _, err := v.SyncSandbox(ctx, sid); return err },
+		"RestoreSandbox":     func(ctx context.Context) error { _, err := v.RestoreSandbox(ctx, sid, 0); return err },
+		"Versions":           func(ctx context.Context) error { _, err := v.Versions(ctx, sid); return err },
+		"DeleteSandbox":      func(ctx context.Context) error { return v.DeleteSandbox(ctx, sid) },
+		"Files": func(ctx context.Context) error {
+			_, err := v.Files(ctx, sid, atoll.AgentFileQuery{Page: 1, PerPage: 1})
+			return err
+		},
+		"FileTree":    func(ctx context.Context) error { _, err := v.FileTree(ctx, sid, "", ""); return err },
+		"FileContent": func(ctx context.Context) error { _, _, err := v.FileContent(ctx, sid, "", "file"); return err },
+		"Send":        func(ctx context.Context) error { _, err := v.Send(ctx, ask("run cat file")); return err },
+	} {
+		wantKind(t, what+" of another account's", do(other), atoll.ErrNotExist)
+	}
+	if all, err := v.Conversations(other, "", 0); err != nil || len(all) != 0 {
+		t.Errorf("Conversations of another account: %v, %v", all, err)
+	}
+	if all, err := v.Sandboxes(other, "", 0); err != nil || len(all) != 0 {
+		t.Errorf("Sandboxes of another account: %v, %v", all, err)
+	}
+	if all, err := v.Conversations(mine, "", 0); err != nil || len(all) != 1 {
+		t.Errorf("Conversations: %v, %v", all, err)
+	}
+	// The same id is another conversation's there.
+	p := ask("say other")
+	p.Sandbox = "box"
+	if events, err = v.Send(other, p); err != nil {
+		t.Fatal(err)
+	}
+	read(t, events)
+	if all, err := v.Messages(other, "c", "", 0); err != nil || len(all) != 2 {
+		t.Errorf("Messages: %v, %v", all, err)
+	}
+}
+
+func TestOneTurnAtATime(t *testing.T) {
+	l := newLab(t)
+	v, w := l.open(), l.openWith(withServer(l.options(), "two"))
+	events, err := v.Send(t.Context(), ask("say begun\nsleep 1h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = v.Send(t.Context(), ask("say no"))
+	wantKind(t, "a second turn", err, atoll.ErrConflict)
+	_, err = w.Send(t.Context(), ask("say no"))
+	wantKind(t, "a second turn on another server", err, atoll.ErrConflict)
+	if err == nil || !strings.Contains(err.Error(), "on server one") {
+		t.Errorf("it does not say who runs the turn: %v", err)
+	}
+	_, err = w.Follow(t.Context(), "c", "")
+	wantKind(t, "Follow on another server", err, atoll.ErrUnavailable)
+	wantKind(t, "Cancel on another server", w.Cancel(t.Context(), "c"), atoll.ErrUnavailable)
+	wantKind(t, "DeleteSandbox meanwhile", v.DeleteSandbox(t.Context(), sid), atoll.ErrConflict)
+	wantKind(t, "DeleteConversation meanwhile", v.DeleteConversation(t.Context(), "c", true), atoll.ErrConflict)
+	_, err = v.SyncSandbox(t.Context(), sid)
+	wantKind(t, "SyncSandbox meanwhile", err, atoll.ErrConflict)
+	hear(t, v, "begun")
+	if err := v.Cancel(t.Context(), "c"); err != nil {
+		t.Errorf("Cancel: %v", err)
+	}
+	got := read(t, events)
+	if last := got[len(got)-1]; last.FinishReason != "cancelled" {
+		t.Errorf("the last event: %+v", last)
+	}
+	if text := messages(t, v); !strings.Contains(text, "assistant: begun") {
+		t.Errorf("what was said before is lost: %s", text)
+	}
+	wantKind(t, "Cancel without a turn", v.Cancel(t.Context(), "c"), atoll.ErrStopped)
+	if text := said(send(t, w, ask("say hello"))); !strings.HasSuffix(text, "hello") {
+		t.Errorf("the turn after it said %q", text)
+	}
+}
+
+// hear waits until the agent of the conversation "c" has said text.
+func hear(t testing.TB, v *conversation.Service, text string) {
+	t.Helper()
+	events, err := v.Follow(t.Context(), "c", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for e, err := range events {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if eventOf(t, e).Delta == text {
+			return
+		}
+	}
+	t.Fatalf("the agent did not say %q", text)
+}
+
+// withServer is o with another name.
+func withServer(o conversation.Options, name string) conversation.Options {
+	o.Server = name
+	return o
+}
+
+func TestManyAtOnce(t *testing.T) {
+	l := newLab(t)
+	v := l.open()
+	const many = 20
+	var won, refused int
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for range many {
+		all.Go(func() {
+			_, err := v.Send(t.Context(), ask("say hello\nsleep 300ms"))
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				won++
+			case atoll.KindOf(err) == atoll.ErrConflict:
+				refused++
+			default:
+				t.Errorf("Send: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if won != 1 || refused != many-1 {
+		t.Errorf("%d turns began, and %d were refused", won, refused)
+	}
+	settle(t, v)
+	sandboxes, err := l.provider.List(t.Context(), atoll.Filter{})
+	if err != nil || len(sandboxes) != 1 {
+		t.Errorf("there are %d sandboxes, %v", len(sandboxes), err)
+	}
+}
+
+// settle waits until no turn of the conversation "c" runs.
+func settle(t testing.TB, v *conversation.Service) {
+	t.Helper()
+	for end := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
+		c, err := v.Conversation(t.Context(), "c")
+		if err != nil || c.Turn == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("the turn does not end")
+		}
+	}
+}
+
+// The client's leaving ends nothing: the agent goes on, and is saved.
+func TestClientLeaves(t *testing.T) {
+	l := newLab(t).withBucket()
+	v := l.open()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	events, err := v.Send(ctx, ask("say one\nsleep 300ms\nsay two\nrun echo data > file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last string
+	for e, err := range events {
+		if err != nil {
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("the stream of who left: %v", err)
+			}
+			break
+		}
+		if ev := eventOf(t, e); ev.Delta == "one" {
+			last = ev.ID
+			cancel()
+		}
+	}
+	again, err := v.Follow(t.Context(), "c", last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := read(t, again)
+	if text := said(rest); text != "two" {
+		t.Errorf("after %s came %q", last, text)
+	}
+	if rest[len(rest)-1].Type != "finish" {
+		t.Errorf("the last event: %+v", rest[len(rest)-1])
+	}
+	if text := messages(t, v); !strings.Contains(text, "two") {
+		t.Errorf("messages: %s", text)
+	}
+	if x, err := v.Sandbox(t.Context(), sid); err != nil || x.Meta.LastSync == 0 {
+		t.Errorf("the files were not pushed: %+v, %v", x.Meta, err)
+	}
+	// All of it can be read once more, also with the id of the last one.
+	if again, err = v.Follow(t.Context(), "c", ""); err != nil {
+		t.Fatal(err)
+	}
+	whole := read(t, again)
+	if again, err = v.Follow(t.Context(), "c", whole[len(whole)-1].ID); err != nil || len(read(t, again)) != 0 {
+		t.Errorf("after the last event: %v", err)
+	}
+	for id, want := range map[string]atoll.Kind{"nonsense": atoll.ErrInvalid, "abc:1": atoll.ErrNotExist, whole[0].TurnID + ":x": atoll.ErrInvalid} {
+		_, err := v.Follow(t.Context(), "c", id)
+		wantKind(t, "Follow after "+id, err, want)
+	}
+}
+
+func TestAgentFails(t *testing.T) {
+	l := newLab(t).withBucket()
+	finished := 0
+	l.hooks.OnStreamFinish = hooks.Then(l.hooks.OnStreamFinish, func(context.Context, *hooks.HookData) error { finished++; return nil })
+	v := l.open()
+	for i, prompt := range []string{"say a\nfail no credit", "say b\ncrash", "say c\nraw not JSON at all\nfail x"} {
+		got := send(t, v, ask(prompt))
+		last := got[len(got)-1]
+		if last.Type != "finish" || last.FinishReason != "error" || !strings.Contains(types(got), "error") {
+			t.Errorf("%q: %s, %+v", prompt, types(got), last)
+		}
+		if finished != i+1 {
+			t.Errorf("%q: OnStreamFinish ran %d times, want %d", prompt, finished, i+1)
+		}
+	}
+	if text := messages(t, v); !strings.Contains(text, "assistant: a") || !strings.Contains(text, "not JSON at all") {
+		t.Errorf("messages: %s", text)
+	}
+}

@@ -1,0 +1,104 @@
+package output
+
+import (
+	"encoding/json"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// An Event is one event of a stream, as the AI SDK spells it (LanguageModelV2StreamPart).
+// Its JSON has the fields that its type has, and no others:
+//
+//	stream-start      warnings; the caller's to send, no parser gives it
+//	text-start        id
+//	text-delta        id, delta
+//	text-end          id
+//	reasoning-start, reasoning-delta, reasoning-end
+//	tool-input-start  id, toolName; the id is that of the call
+//	tool-input-delta  id, delta
+//	tool-input-end    id
+//	tool-call         toolCallId, toolName, input
+//	tool-result       toolCallId, toolName, result
+//	tool-error        toolCallId, toolName, error
+//	error             error
+//	finish            finishReason, usage, metadata
+//
+// Those of tools also have providerExecuted, which tells clients to leave the tools to
+// the agent. What a subagent does has the call which made it in parentToolCallId.
+type Event struct {
+	Type     EventType `json:"type"`
+	Warnings []string  `json:"warnings,omitzero"`
+
+	ID    string `json:"id,omitempty"`
+	Delta string `json:"delta,omitempty"`
+
+	ToolCallID       string          `json:"toolCallId,omitempty"`
+	ToolName         string          `json:"toolName,omitempty"`
+	Input            string          `json:"input,omitempty"`  // JSON, as text
+	Result           json.RawMessage `json:"result,omitempty"` // a string, or what the tool gave
+	ProviderExecuted bool            `json:"providerExecuted,omitempty"`
+	ParentToolCallID string          `json:"parentToolCallId,omitempty"`
+
+	Error string `json:"error,omitempty"`
+
+	FinishReason FinishReason `json:"finishReason,omitempty"`
+	Usage        *Usage       `json:"usage,omitempty"`
+	Metadata     *Metadata    `json:"metadata,omitempty"`
+}
+
+// An EventType is the type of an event.
+type EventType string
+
+// The types.
+const (
+	StreamStart    EventType = "stream-start"
+	TextStart      EventType = "text-start"
+	TextDelta      EventType = "text-delta"
+	TextEnd        EventType = "text-end"
+	ReasoningStart EventType = "reasoning-start"
+	ReasoningDelta EventType = "reasoning-delta"
+	ReasoningEnd   EventType = "reasoning-end"
+	ToolInputStart EventType = "tool-input-start"
+	ToolInputDelta EventType = "tool-input-delta"
+	ToolInputEnd   EventType = "tool-input-end"
+	ToolCall       EventType = "tool-call"
+	ToolResult     EventType = "tool-result"
+	ToolError      EventType = "tool-error"
+	Error          EventType = "error"
+	Finish         EventType = "finish"
+)
+
+// A FinishReason is why a run ended.
+type FinishReason string
+
+// The reasons.
+const (
+	FinishStop          FinishReason = "stop"           // the agent was done
+	FinishLength        FinishReason = "length"         // a limit of tokens, turns or money
+	FinishToolCalls     FinishReason = "tool-calls"     // it waits for a tool that nobody runs
+	FinishContentFilter FinishReason = "content-filter" // the model refused
+	FinishError         FinishReason = "error"
+	FinishCancelled     FinishReason = "cancelled" // not one of the AI SDK's
+	FinishOther         FinishReason = "other"     // it ended well without saying why
+)
+
+// Usage is what a run used, in tokens.
+type Usage struct {
+	InputTokens       int64 `json:"inputTokens"` // without those of the cache
+	OutputTokens      int64 `json:"outputTokens"`
+	TotalTokens       int64 `json:"totalTokens"`       // of all three
+	CachedInputTokens int64 `json:"cachedInputTokens"` // read from a cache, or written to it
+}
+
+// usageOf is u as the events have it.
+func usageOf(u atoll.TokenUsage) *Usage {
+	return &Usage{InputTokens: u.Input, OutputTokens: u.Output, TotalTokens: u.Input + u.Output + u.Cache, CachedInputTokens: u.Cache}
+}
+
+// Metadata is what else is known of a run at its end.
+type Metadata struct {
+	SessionID  string   `json:"sessionId,omitempty"`
+	CostUSD    float64  `json:"costUsd"`
+	DurationMS int64    `json:"durationMs"`
+	Denied     []string `json:"deniedTools,omitempty"`
+}

@@ -1,0 +1,54 @@
+package tools
+
+import (
+	"context"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+type portInput struct {
+	Port int `json:"port" jsonschema:"what a server in the sandbox listens on, on its loopback"`
+}
+
+type portOutput struct {
+	Port int    `json:"port"`
+	URL  string `json:"url" jsonschema:"where people reach it, from outside"`
+	note
+}
+
+func portTools() []*Tool {
+	return []*Tool{with(Tool{
+		Name: "sandbox_port", Title: "Show a port", Idempotent: true,
+		Description: "Get the URL by which the user reaches a server that runs in the sandbox, as one that sandbox_exec has started in the background.",
+	}, port).limited(func(p map[string]*jsonschema.Schema) {
+		p["port"].Minimum, p["port"].Maximum = jsonschema.Ptr(1.0), jsonschema.Ptr(65535.0)
+	})}
+}
+
+func port(ctx context.Context, c *call, in portInput) (out portOutput, err error) {
+	if in.Port < 1 || in.Port > 65535 {
+		return out, refuse(atoll.ErrInvalid, "port %d: must be from 1 to 65535", in.Port)
+	}
+	out.Port = in.Port
+	var after string
+	said, err := c.on(ctx, func(d *desk) error {
+		conn, err := atoll.Dial(ctx, d.sandbox, in.Port)
+		switch {
+		case err == nil:
+			conn.Close()
+		case atoll.KindOf(err) == atoll.ErrUnavailable:
+			after = "Nothing listens on that port yet: start a server by sandbox_exec with background."
+		default:
+			return err
+		}
+		out.URL, err = c.k.opts.URL(ctx, d.sandbox, in.Port)
+		return err
+	})
+	out.add(said)
+	if err == nil && after != "" {
+		out.add(after)
+	}
+	return out, err
+}

@@ -1,0 +1,59 @@
+package tools_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
+	"github.com/seed46cd37a8/atoll/layer/authz"
+)
+
+// Callers of other projects have sandboxes there, under the same scope, and nothing of
+// each other's.
+func TestProjects(t *testing.T) {
+	inner := testsession.Open(t)
+	k, err := tools.New(authz.New(inner, authz.Options{}), tools.Options{Project: "configured"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	caller := tools.Caller{Scope: atoll.Scope{Kind: atoll.ScopeSession, ID: "same"}}
+	call := func(a atoll.Account, name, input string) string {
+		t.Helper()
+		out, err := k.Call(atoll.WithAccount(t.Context(), a), caller, name, []byte(input), nil)
+		if err != nil {
+			t.Errorf("%s by %s: %v", name, a.Name, err)
+		}
+		return string(out)
+	}
+	admin := atoll.Account{}
+	web := atoll.Account{Name: "w", Role: atoll.RoleProject, Projects: []string{"web"}}
+	api := atoll.Account{Name: "a", Role: atoll.RoleProject, Projects: []string{"api", "configured"}}
+	call(admin, "sandbox_fs_write", `{"path":"f","content":"of the admin"}`)
+	call(web, "sandbox_fs_write", `{"path":"f","content":"of web"}`)
+	for _, tt := range []struct {
+		account atoll.Account
+		want    string
+	}{{admin, "of the admin"}, {web, "of web"}, {api, "of the admin"}} { // whose project it is, too
+		if out := call(tt.account, "sandbox_fs_read", `{"path":"f"}`); !strings.Contains(out, tt.want) {
+			t.Errorf("%s reads %s, want %s", tt.account.Name, out, tt.want)
+		}
+	}
+	call(web, "sandbox_close", `{}`)
+	all, err := atoll.Sessions(t.Context(), inner, "")
+	if err != nil || len(all) != 1 || all[0].Project != "configured" {
+		t.Errorf("left are %+v, %v", all, err)
+	}
+	if out := call(admin, "sandbox_fs_read", `{"path":"f"}`); !strings.Contains(out, "of the admin") {
+		t.Errorf("afterwards the admin reads %s", out)
+	}
+	if err := k.End(t.Context(), caller.Scope); err != nil {
+		t.Fatal(err)
+	}
+}

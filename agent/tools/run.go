@@ -1,0 +1,252 @@
+package tools
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent/frontmatter"
+	"github.com/seed46cd37a8/atoll/agent/jobs"
+)
+
+// What sandbox_run takes, besides the limits; timeouts are in seconds.
+const (
+	runTimeout    = 120
+	maxRunTimeout = 3600
+)
+
+// A runtime is what sandbox_run can run: the name of the file that the code lands in,
+// how that is run, and how packages are installed.
+type runtime struct {
+	name    string
+	file    string
+	args    []string
+	install []string // the packages follow
+}
+
+var runtimes = []runtime{
+	{"python", "main.py", []string{"python3"}, []string{"python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"}},
+	{"node", "main.js", []string{"node"}, []string{"npm", "install", "--silent", "--no-audit", "--no-fund"}},
+	{"bash", "main.sh", []string{"bash"}, nil},
+}
+
+type runInput struct {
+	Runtime        string            `json:"runtime" jsonschema:"what runs the code"`
+	Code           string            `json:"code" jsonschema:"a whole program"`
+	Args           []string          `json:"args,omitempty" jsonschema:"of the program"`
+	Env            map[string]string `json:"env,omitempty"`
+	Files          map[string]string `json:"files,omitempty" jsonschema:"what is to be in the work directory besides, by path"`
+	TimeoutSeconds int               `json:"timeout_seconds,omitempty" jsonschema:"the program is killed after so long"`
+}
+
+type artifact struct {
+	Path      string `json:"path" jsonschema:"relative to the work directory"`
+	SizeBytes int64  `json:"size_bytes"`
+	Content   string `json:"content,omitempty" jsonschema:"not there of what is too large"`
+	Encoding  string `json:"encoding,omitempty" jsonschema:"of content: text or base64"`
+}
+
+type runLimits struct {
+	TimeoutSeconds int   `json:"timeout_seconds"`
+	MaxStdoutBytes int64 `json:"max_stdout_bytes"`
+}
+
+type runOutput struct {
+	OK         bool       `json:"ok" jsonschema:"it ran, and ended with code 0"`
+	Runtime    string     `json:"runtime"`
+	ExitCode   int        `json:"exit_code" jsonschema:"124 when the time was over, -1 when it could not be run"`
+	DurationMS int64      `json:"duration_ms"`
+	Stdout     string     `json:"stdout"`
+	Stderr     string     `json:"stderr"`
+	Truncated  bool       `json:"truncated,omitempty" jsonschema:"more was printed than is returned"`
+	TimedOut   bool       `json:"timed_out,omitempty"`
+	Artifacts  []artifact `json:"artifacts,omitempty" jsonschema:"files in the work directory that the program has made or changed"`
+	Error      string     `json:"error,omitempty" jsonschema:"why it is not ok"`
+	Limits     runLimits  `json:"limits"`
+	note
+}
+
+func runTools(k *Kit) []*Tool {
+	byDefault := min(runTimeout, int(k.limits.Timeout/time.Second))
+	return []*Tool{with(Tool{
+		Name: runName, Title: "Run a program",
+		Description: "Run a program in a fresh sandbox of its own, with the files given, and return what it prints and which files it makes. Nothing stays for the next call.",
+	}, run).limited(func(p map[string]*jsonschema.Schema) {
+		for _, r := range runtimes {
+			p["runtime"].Examples = append(p["runtime"].Examples, r.name)
+		}
+		p["runtime"].Description += ": python, node or bash"
+		p["timeout_seconds"].Description += fmt.Sprintf(", at most %d", min(maxRunTimeout, int(k.limits.Timeout/time.Second)))
+		p["timeout_seconds"].Minimum, p["timeout_seconds"].Maximum = jsonschema.Ptr(1.0), jsonschema.Ptr(float64(maxRunTimeout))
+		p["timeout_seconds"].Default = fmt.Appendf(nil, "%d", byDefault)
+	})}
+}
+
+func run(ctx context.Context, c *call, in runInput) (runOutput, error) {
+	out := runOutput{Runtime: in.Runtime, ExitCode: -1, Limits: runLimits{MaxStdoutBytes: c.k.opts.MaxOutput}}
+	if in.TimeoutSeconds < 0 || in.TimeoutSeconds > maxRunTimeout {
+		return out, refuse(atoll.ErrInvalid, "timeout_seconds %d: must be from 1 to %d", in.TimeoutSeconds, maxRunTimeout)
+	}
+	limit, err := c.k.timeout(in.TimeoutSeconds, runTimeout)
+	if err != nil {
+		return out, err
+	}
+	out.Limits.TimeoutSeconds = int(limit / time.Second)
+	i := slices.IndexFunc(runtimes, func(r runtime) bool { return r.name == in.Runtime })
+	if i < 0 {
+		out.Error = fmt.Sprintf("runtime %q is not in allowed list: use python, node or bash", in.Runtime)
+		return out, nil
+	}
+	if err := c.checkFiles(in, runtimes[i].file); err != nil {
+		return out, err
+	}
+	env, err := environ(in.Env)
+	if err != nil {
+		return out, err
+	}
+	for _, image := range c.images(runtimes[i]) {
+		err = c.runOn(ctx, image, runtimes[i], in, env, limit, &out)
+		if out.Error != "" && atoll.KindOf(err) == atoll.ErrUnsupported {
+			err = nil // there are no images but the one that has been tried
+		}
+		if !errors.Is(err, atoll.ErrCommandNotFound) {
+			return out, err
+		}
+		out.Error = fmt.Sprintf("the image has no %s: use another runtime, or have an image set for this one", runtimes[i].args[0])
+	}
+	return out, nil
+}
+
+// images are those that may have what runs a program: the first that has it does.
+func (c *call) images(r runtime) []string {
+	agent := c.k.opts.Agent
+	if agent != nil && agent.Mode == frontmatter.ModeCompute && !slices.ContainsFunc(runtimes, func(r runtime) bool { return r.name == agent.Runtime }) {
+		return []string{agent.Runtime} // an image of the agent's, which is to have all runtimes
+	}
+	if _, set := c.k.opts.Images.Shortcuts[r.name]; set || agent != nil || !c.k.opts.OwnPrograms {
+		return []string{r.name}
+	}
+	return []string{"", r.name}
+}
+
+// runOn runs a program in a container of an image. ErrCommandNotFound is in the chain of
+// its error when the image has nothing to run it.
+func (c *call) runOn(ctx context.Context, image string, r runtime, in runInput, env []string, limit time.Duration, out *runOutput) error {
+	spec, err := c.k.spec(image)
+	if err != nil {
+		return err
+	}
+	spec.Project, spec.Workspace = c.k.project(ctx), atoll.WorkspaceRef{} // what is in use is not the program's to change
+	spec.TTL = atoll.Duration(2*c.k.limits.Timeout + runSlack)            // packages have as long as the program
+	job := &jobs.Job{
+		Spec: *spec, Files: files(r.file, in), Args: slices.Concat(r.args, []string{r.file}, in.Args), Env: env, Timeout: atoll.Duration(limit),
+		MaxOutput: c.k.opts.MaxOutput, MaxFiles: c.k.limits.MaxFiles, MaxFileSize: c.k.limits.MaxFileSize, MaxContent: maxArtifacts,
+		Report: c.reports(),
+	}
+	if r.name == "bash" {
+		job.Else = "sh"
+	}
+	packages := c.packages(r)
+	if len(packages) > 0 {
+		job.Install = slices.Concat(r.install, packages)
+	}
+	result, err := c.k.compute.Run(ctx, job)
+	if err != nil {
+		return err
+	}
+	out.Error = ""
+	out.take(result)
+	if result.NotInstalled {
+		out.Error = fmt.Sprintf("packages could not be installed (%s): %s", strings.Join(packages, " "), result.Exit)
+		if spec.Network.Mode != atoll.NetworkOn {
+			out.Error += "; the sandbox has no network, which allow_network in the agent's file gives it"
+		}
+	}
+	if result.More {
+		out.add(fmt.Sprintf("It made more files than the %d that are returned: have it pack them into one.", job.MaxFiles))
+	}
+	return nil
+}
+
+// runSlack is how much longer than its program a sandbox may live, for what comes
+// before and after: nobody may be left to remove it.
+const runSlack = 10 * time.Minute
+
+// files are those of the work directory, the code being one.
+func files(code string, in runInput) []jobs.File {
+	all := []jobs.File{{Name: code, Data: []byte(in.Code)}}
+	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
+		all = append(all, jobs.File{Name: name, Data: []byte(in.Files[name])})
+	}
+	return all
+}
+
+// packages are those that the agent's file names.
+func (c *call) packages(r runtime) []string {
+	if a := c.k.opts.Agent; a != nil {
+		return map[string][]string{"python": a.PipPackages, "node": a.NPMPackages}[r.name]
+	}
+	return nil
+}
+
+// take takes over what came of a program.
+func (o *runOutput) take(r *jobs.Result) {
+	o.DurationMS, o.Stdout, o.Stderr = r.Took.Milliseconds(), r.Stdout.String(), r.Stderr.String()
+	if r.NotInstalled {
+		return
+	}
+	o.OK, o.ExitCode, o.TimedOut, o.Truncated = r.Exit.Success(), r.Exit.Code, r.Exit.TimedOut, r.Stdout.Cut || r.Stderr.Cut
+	if !o.OK {
+		o.Error = r.Exit.String()
+	}
+	for _, f := range r.Artifacts {
+		a := artifact{Path: strings.ToValidUTF8(f.Path, "\ufffd"), SizeBytes: f.Size}
+		if f.Read {
+			a.Content, a.Encoding = base64.StdEncoding.EncodeToString(f.Data), encodingBase64
+			if utf8.Valid(f.Data) {
+				a.Content, a.Encoding = string(f.Data), encodingText
+			}
+		}
+		o.Artifacts = append(o.Artifacts, a)
+	}
+	if r.Unread != "" {
+		o.add(fmt.Sprintf("Not all files that it made can be returned: %s.", r.Unread))
+	}
+}
+
+// maxArtifacts is how much of all artifacts together is returned.
+const maxArtifacts = 10 << 20
+
+// checkFiles refuses files that are too many or too large, or that would land
+// elsewhere, or where the code does.
+func (c *call) checkFiles(in runInput, code string) error {
+	if len(in.Files)+1 > c.k.limits.MaxFiles {
+		return refuse(atoll.ErrInvalid, "there are %d files: there may be %d, the code being one", len(in.Files), c.k.limits.MaxFiles)
+	}
+	if len(in.Code) > int(c.k.limits.MaxFileSize) {
+		return refuse(atoll.ErrInvalid, "the code is %d bytes: it may be %d", len(in.Code), c.k.limits.MaxFileSize)
+	}
+	for name, content := range in.Files {
+		clean := path.Clean(name)
+		if name == "" || path.IsAbs(name) || clean == "." || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsRune(name, 0) {
+			return refuse(atoll.ErrInvalid, "file %q: must be a path in the work directory, like data/in.csv", name)
+		}
+		if clean == code {
+			return refuse(atoll.ErrInvalid, "file %q: is where the code lands, give it another name", name)
+		}
+		if int64(len(content)) > c.k.limits.MaxFileSize {
+			return refuse(atoll.ErrInvalid, "file %s is %d bytes: it may be %d", name, len(content), c.k.limits.MaxFileSize)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,19 @@
+package fsutil
+
+import (
+	"cmp"
+	"os"
+)
+
+// syncFile flushes a file, which Windows does only for who may write to it, and no
+// directories.
+func syncFile(path string) error {
+	if info, err := os.Stat(path); err != nil || info.IsDir() {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return cmp.Or(f.Sync(), f.Close())
+}

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package keeper
-
-// OwnMounts does nothing: there are no mount namespaces, and nothing is mounted.
-func OwnMounts() error { return nil }
-
-func detachMounts() error { return nil }

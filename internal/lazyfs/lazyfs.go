@@ -1,0 +1,110 @@
+// Package lazyfs implements atoll.FS over a file system that it opens on every call.
+package lazyfs
+
+import (
+	"context"
+	"io"
+	"iter"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// An FS is an atoll.FS: the function calls fn with the file system to do op on, that
+// these names are on, and returns what fn returned, or why there is none.
+type FS func(ctx context.Context, op string, names []string, fn func(context.Context, atoll.FS) error) error
+
+// Read implements atoll.FS.
+func (f FS) Read(ctx context.Context, name string, offset int64) (r io.ReadCloser, info atoll.FileInfo, err error) {
+	err = f(ctx, "read", []string{name}, func(ctx context.Context, fs atoll.FS) (err error) {
+		r, info, err = fs.Read(ctx, name, offset)
+		return err
+	})
+	return r, info, err
+}
+
+// Write implements atoll.FS.
+func (f FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (info atoll.FileInfo, err error) {
+	err = f(ctx, "write", []string{name}, func(ctx context.Context, fs atoll.FS) (err error) {
+		info, err = fs.Write(ctx, name, r, opts)
+		return err
+	})
+	return info, err
+}
+
+// Stat implements atoll.FS.
+func (f FS) Stat(ctx context.Context, name string) (info atoll.FileInfo, err error) {
+	err = f(ctx, "stat", []string{name}, func(ctx context.Context, fs atoll.FS) (err error) {
+		info, err = fs.Stat(ctx, name)
+		return err
+	})
+	return info, err
+}
+
+// List implements atoll.FS.
+func (f FS) List(ctx context.Context, name string, recursive bool) (list []atoll.FileInfo, err error) {
+	err = f(ctx, "list", []string{name}, func(ctx context.Context, fs atoll.FS) (err error) {
+		list, err = fs.List(ctx, name, recursive)
+		return err
+	})
+	return list, err
+}
+
+// Mkdir implements atoll.FS.
+func (f FS) Mkdir(ctx context.Context, name string, mode uint32) error {
+	return f(ctx, "mkdir", []string{name}, func(ctx context.Context, fs atoll.FS) error { return fs.Mkdir(ctx, name, mode) })
+}
+
+// Rename implements atoll.FS.
+func (f FS) Rename(ctx context.Context, from, to string) error {
+	return f(ctx, "rename", []string{from, to}, func(ctx context.Context, fs atoll.FS) error { return fs.Rename(ctx, from, to) })
+}
+
+// Remove implements atoll.FS.
+func (f FS) Remove(ctx context.Context, name string, recursive bool) error {
+	return f(ctx, "remove", []string{name}, func(ctx context.Context, fs atoll.FS) error { return fs.Remove(ctx, name, recursive) })
+}
+
+// WriteTar implements atoll.FS.
+func (f FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
+	return f(ctx, "pack", []string{name}, func(ctx context.Context, fs atoll.FS) error { return fs.WriteTar(ctx, name, w) })
+}
+
+// ReadTar implements atoll.FS.
+func (f FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
+	return f(ctx, "unpack", []string{name}, func(ctx context.Context, fs atoll.FS) error { return fs.ReadTar(ctx, name, r) })
+}
+
+// Watch implements atoll.FS.
+func (f FS) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[atoll.FileEvent, error] {
+	return func(yield func(atoll.FileEvent, error) bool) {
+		err := f(ctx, "watch", []string{name}, func(ctx context.Context, fs atoll.FS) error {
+			for event, err := range fs.Watch(ctx, name, recursive) {
+				if err != nil {
+					return err // which is the last pair
+				}
+				if !yield(event, nil) {
+					return nil
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			yield(atoll.FileEvent{}, err)
+		}
+	}
+}
+
+// Sub implements atoll.SubFS. The file system to do something on is the one that
+// has dir, whatever names are given.
+func (f FS) Sub(dir string) atoll.FS {
+	return FS(func(ctx context.Context, op string, _ []string, fn func(context.Context, atoll.FS) error) error {
+		return f(ctx, op, []string{dir}, func(ctx context.Context, fs atoll.FS) error {
+			return fn(ctx, atoll.SubFiles(fs, dir))
+		})
+	})
+}
+
+var (
+	_ atoll.FS    = FS(nil)
+	_ atoll.SubFS = FS(nil)
+)

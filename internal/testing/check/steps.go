@@ -1,0 +1,66 @@
+package main
+
+// A step is one part of the check. The table of steps is below: it says what `make test` runs,
+// in which order, and what only `make test-all` runs.
+type step struct {
+	name  string
+	about string // what the step shows, for -list
+
+	command  []string // the step is this command; or else it is go test of
+	packages []string // these packages, as paths from the top of the module, in which ... is a wildcard;
+	rest     bool     // or of all packages that no other step names
+	run      string   // the tests to run, a pattern; all if it is empty
+	skip     string   // the tests to leave out, a pattern
+	without  []string // but none whose tests link a package with one of these in its path
+	short    bool     // with -short
+	race     bool     // with the race detector, and -short
+	module   string   // the directory of the module, where it is not the main one
+
+	minutes float64  // of wall time, on a machine of slowness 1 that runs other steps beside it
+	builds  []string // the scripts that build what the tests need
+	uses    []string // packages that the tests build and start, besides those that they link
+	alone   bool     // nothing else runs beside the step
+	first   bool     // the step belongs to the core, whose order is the table's
+	all     bool     // only `make test-all` runs the step
+}
+
+// startEngines are parts of the paths of packages by which tests start engines, clusters or machines.
+var startEngines = []string{"gvisor.dev/", "internal/testing/testengine", "internal/testing/testcluster", "machine/vm/qemu"}
+
+// programs are the packages of the programs that tests of providers build and start.
+var programs = []string{"cmd/atoll", "cmd/atoll-guest", "cmd/atoll-kubernetes", "cmd/atoll-modal", "cmd/atoll-dagger", "cmd/atoll-provider-test"}
+
+// steps are the check, in the order of their value. The core comes first. If there is time for
+// all, the longest of the others come next; or else those whose files changed since they last
+// passed on this machine, then those that passed longest ago.
+var steps = []step{
+	{name: "lint", about: "gofmt, go vet, staticcheck, builds for macOS and Windows", command: []string{"make", "lint"}, minutes: 4, alone: true, first: true},
+	{name: "build", about: "bin/atoll, as users build it", command: []string{"make", "build"}, minutes: 0.3, alone: true, first: true, uses: programs},
+	{name: "readme", about: "the first command of README.md", packages: []string{"internal/testing/readme"}, run: "^TestFirstCommand$", minutes: 0.3, alone: true, first: true, uses: programs},
+	{name: "unit", about: "the packages that no other step names", rest: true, minutes: 1.2, builds: []string{"s3", "node", "debian"}, first: true},
+	{name: "suite", about: "the conformance suite can fail, and its own tests", packages: []string{"provider/providertest"}, minutes: 1.5, first: true},
+	{name: "mock", about: "the whole conformance suite on mock", packages: []string{"provider/mock"}, minutes: 0.7, first: true},
+	{name: "local", about: "the whole conformance suite on local", packages: []string{"provider/local", "provider/internal/inprocess", "internal/process"}, minutes: 0.9, first: true},
+	{name: "gvisor", about: "the whole conformance suite on gVisor", packages: []string{"provider/gvisor"}, run: "^TestConformance$", minutes: 4.5, builds: []string{"debian"}, uses: programs, first: true},
+	{name: "wire", about: "the HTTP API, and the whole suite across it", packages: []string{"server/api/..."}, minutes: 1.4, first: true},
+	{name: "docker", about: "the whole conformance suite on a Docker Engine", packages: []string{"provider/docker"}, run: "^TestConformance$", minutes: 4.8, builds: []string{"debian"}, uses: programs, first: true},
+
+	{name: "gvisor-own", about: "the tests of gVisor alone", packages: []string{"provider/gvisor/..."}, skip: "^TestConformance$", minutes: 5.7, builds: []string{"debian"}, uses: programs},
+	{name: "keeper", about: "the processes that own sandboxes", packages: []string{"provider/internal/supervised/..."}, minutes: 1.3},
+	{name: "docker-own", about: "the tests of docker alone", packages: []string{"provider/docker"}, skip: "^TestConformance$", minutes: 5.6, builds: []string{"debian"}, uses: programs},
+	{name: "cli", about: "the command line, MCP and SSH by their clients", packages: []string{"cmd/...", "server/mcp", "server/sshd", "agent/tools/..."}, minutes: 6, builds: []string{"node", "debian", "kube"}, uses: programs},
+	{name: "docs", about: "the command blocks of README.md", packages: []string{"internal/testing/readme", "examples/..."}, skip: "^TestFirstCommand$", minutes: 0.8, builds: []string{"s3"}, uses: programs},
+	{name: "layers", about: "audit, authz, limit, pool, registry, router, session, trace, workspace", packages: []string{"layer/..."}, minutes: 2.1},
+	{name: "config", about: "a configuration file becomes a whole stack", packages: []string{"config"}, minutes: 0.8, builds: []string{"node", "bundle"}, uses: programs},
+	{name: "agents", about: "conversations, their stores and their files in S3", packages: []string{"agent/conversation", "storage/store/...", "storage/filesync", "storage/objectstore/..."}, minutes: 4, builds: []string{"s3", "node"}},
+	{name: "kubernetes", about: "a cluster of Kubernetes", packages: []string{"provider/kubernetes", "internal/testing/testcluster", "deploy/..."}, minutes: 17, builds: []string{"debian", "kube", "agent-sandbox"}, uses: programs},
+	{name: "modal", about: "a server that speaks Modal's protocol", packages: []string{"provider/modal", "internal/testing/fakemodal"}, minutes: 14, builds: []string{"debian"}, uses: programs},
+	{name: "dagger", about: "programs on a Dagger engine", packages: []string{"agent/jobs/dagger"}, minutes: 1.1, builds: []string{"dagger"}, uses: programs},
+	{name: "microvm", about: "virtual machines", packages: []string{"provider/microvm/...", "machine/vm/...", "machine/image/bundle"}, minutes: 5, builds: []string{"debian", "bundle"}, uses: programs},
+	{name: "vmdocker", about: "virtual machines with a Docker Engine", packages: []string{"provider/vmdocker"}, minutes: 6.7, builds: []string{"debian", "bundle"}, uses: programs},
+	{name: "genkit", about: "the module for Genkit", module: "agent/genkit", packages: []string{"..."}, minutes: 0.2},
+	{name: "coverage", about: "the packages that promise to be covered are", command: []string{"./scripts/cover"}, minutes: 1},
+	{name: "race", about: "the race detector, on packages that start no engine", race: true, packages: []string{"..."}, skip: "^TestMutants$", without: startEngines, minutes: 12},
+	{name: "race-genkit", about: "the race detector, on the module for Genkit", race: true, module: "agent/genkit", packages: []string{"..."}, minutes: 0.5},
+	{name: "race-engines", about: "the race detector, on packages that start engines", race: true, packages: []string{"agent/jobs/dagger", "machine/image/bundle", "provider/docker", "provider/kubernetes", "provider/microvm", "provider/vmdocker", "machine/vm/..."}, without: []string{"gvisor.dev/"}, minutes: 15, all: true},
+}

@@ -1,0 +1,160 @@
+package fakemodal
+
+import (
+	"context"
+	"os"
+	"path"
+	"strings"
+
+	pb "github.com/modal-labs/libmodal/modal-go/proto/modal_proto"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+)
+
+// A volume is a directory, which sandboxes mount.
+type volume struct{ dir string }
+
+// VolumeGetOrCreate finds a volume by its name, or makes one. One without a name is
+// there until the server ends, whether or not its heart beats.
+func (s *Server) VolumeGetOrCreate(_ context.Context, req *pb.VolumeGetOrCreateRequest) (*pb.VolumeGetOrCreateResponse, error) {
+	if req.GetVersion() == pb.VolumeFsVersion_VOLUME_FS_VERSION_V2 {
+		return nil, status.Error(codes.Unimplemented, "volumes of version 2 are not made here")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, err := s.volumes.getOrCreate(s.now(), wish{req.GetDeploymentName(), req.GetEnvironmentName(), req.GetObjectCreationType()},
+		func(id string) (*volume, error) {
+			v := &volume{s.path("volumes", id)}
+			return v, os.Mkdir(v.dir, 0o755)
+		})
+	if err != nil {
+		return nil, err
+	}
+	return pb.VolumeGetOrCreateResponse_builder{
+		VolumeId: v.id, Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Metadata: volumeMetadata(v),
+	}.Build(), nil
+}
+
+func volumeMetadata(v *object[*volume]) *pb.VolumeMetadata {
+	return pb.VolumeMetadata_builder{Version: pb.VolumeFsVersion_VOLUME_FS_VERSION_V1, Name: v.name, CreationInfo: v.creation()}.Build()
+}
+
+// VolumeHeartbeat keeps a volume without a name.
+func (s *Server) VolumeHeartbeat(_ context.Context, req *pb.VolumeHeartbeatRequest) (*emptypb.Empty, error) {
+	if _, err := s.volume(req.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	return &emptypb.Empty{}, nil
+}
+
+func (s *Server) volume(id string) (*volume, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, err := s.volumes.get(id)
+	if err != nil {
+		return nil, err
+	}
+	return v.value, nil
+}
+
+// VolumeList lists those that have a name, the newest first.
+func (s *Server) VolumeList(_ context.Context, req *pb.VolumeListRequest) (*pb.VolumeListResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var items []*pb.VolumeListItem
+	for _, v := range s.volumes.page(req.GetEnvironmentName(), req.GetPagination()) {
+		items = append(items, pb.VolumeListItem_builder{Label: v.name, VolumeId: v.id, CreatedAt: seconds(v.created), Metadata: volumeMetadata(v)}.Build())
+	}
+	return pb.VolumeListResponse_builder{Items: items, EnvironmentName: req.GetEnvironmentName()}.Build(), nil
+}
+
+// VolumeDelete deletes a volume with all in it. A sandbox that has it mounted finds
+// nothing there any longer.
+func (s *Server) VolumeDelete(_ context.Context, req *pb.VolumeDeleteRequest) (*emptypb.Empty, error) {
+	s.mu.Lock()
+	v, err := s.volumes.remove(req.GetVolumeId())
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return &emptypb.Empty{}, fsutil.RemoveAll(v.value.dir)
+}
+
+// VolumeCommit does nothing: what a sandbox writes is in the volume at once.
+func (s *Server) VolumeCommit(_ context.Context, req *pb.VolumeCommitRequest) (*pb.VolumeCommitResponse, error) {
+	_, err := s.volume(req.GetVolumeId())
+	return &pb.VolumeCommitResponse{}, err
+}
+
+// VolumeReload does nothing, as VolumeCommit.
+func (s *Server) VolumeReload(_ context.Context, req *pb.VolumeReloadRequest) (*emptypb.Empty, error) {
+	_, err := s.volume(req.GetVolumeId())
+	return &emptypb.Empty{}, err
+}
+
+// VolumePutFiles puts files that were uploaded before into a volume.
+func (s *Server) VolumePutFiles(_ context.Context, req *pb.VolumePutFilesRequest) (*emptypb.Empty, error) {
+	v, err := s.volume(req.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(v.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	for _, f := range req.GetFiles() { // all are checked before one is written
+		if _, err := inVolume(f.GetFilename()); err != nil {
+			return nil, err
+		}
+		if !s.hasFile(f.GetSha256Hex()) {
+			return nil, status.Errorf(codes.NotFound, "File content %s of '%s' was not uploaded", f.GetSha256Hex(), f.GetFilename())
+		}
+	}
+	for _, f := range req.GetFiles() {
+		if err := s.putFile(root, f, !req.GetDisallowOverwriteExistingFiles()); err != nil {
+			return nil, err
+		}
+	}
+	return &emptypb.Empty{}, nil
+}
+
+// inVolume is the name of a file relative to the volume.
+func inVolume(name string) (string, error) {
+	clean := strings.TrimPrefix(path.Clean("/"+name), "/")
+	if clean == "" || strings.HasSuffix(name, "/") || strings.ContainsRune(name, 0) || clean != strings.TrimPrefix(path.Clean(name), "/") {
+		return "", status.Errorf(codes.InvalidArgument, "Invalid path in volume: '%s'", name)
+	}
+	return clean, nil
+}
+
+// putFile writes one file, which replaces one that is there as a whole.
+func (s *Server) putFile(root *os.Root, f *pb.MountFile, overwrite bool) error {
+	name, err := inVolume(f.GetFilename())
+	if err != nil {
+		return err
+	}
+	mode := os.FileMode(0o644)
+	if f.HasMode() {
+		mode = os.FileMode(f.GetMode() & 0o777)
+	}
+	st, err := root.Lstat(name)
+	switch {
+	case err == nil && st.IsDir():
+		return status.Errorf(codes.InvalidArgument, "'%s' is a directory in the volume", name)
+	case err == nil && !overwrite:
+		return status.Errorf(codes.AlreadyExists, "'%s' already exists in the volume", name)
+	}
+	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return status.Errorf(codes.InvalidArgument, "'%s': %v", name, err)
+	}
+	from, err := os.Open(s.path("files", f.GetSha256Hex()))
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	return writeInRoot(root, name, mode, from)
+}

@@ -1,0 +1,47 @@
+package fakevmm
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/machine/vm"
+	"github.com/seed46cd37a8/atoll/machine/vm/qemu"
+)
+
+// boot starts a machine, whose console is a pipe that it makes at h.Console and passes on,
+// and calls ended when the machine has.
+func (m *Machine) boot(h *vm.Hardware, console io.Writer, ended func(error)) (vm.Machine, error) {
+	d, err := qemu.New(context.Background(), qemu.Options{Program: m.Program, Accel: m.Accel})
+	if err != nil {
+		return nil, err
+	}
+	machine, err := d.New(h)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Mkfifo(h.Console, 0o600); err != nil {
+		return nil, err
+	}
+	pipe, err := os.OpenFile(h.Console, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := machine.Start(context.Background()); err != nil {
+		return nil, err
+	}
+	printed := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(console, pipe)
+		close(printed)
+	}()
+	go func() {
+		err := machine.Wait(context.Background())
+		_ = machine.Kill()
+		<-printed
+		ended(err)
+	}()
+	return machine, nil
+}

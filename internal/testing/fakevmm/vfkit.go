@@ -1,0 +1,461 @@
+//go:build unix
+
+package fakevmm
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/dirfs"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/machine/guest"
+	"github.com/seed46cd37a8/atoll/machine/vm"
+)
+
+// A VFKitScript is what a fake vfkit does otherwise than it should, or with what. Write
+// puts it beside the program.
+type VFKitScript struct {
+	Die      string // when it ends: "begin", "running", or a state that is asked for
+	Say      string // and what it says then
+	Starting int    // how many milliseconds the machine takes to be on
+	Broken   bool   // it never is
+	Boot     int    // how many milliseconds the guest takes to listen
+	Button   string // what the power button answers; "" is that the guest ends
+	Deaf     bool   // nothing listens on the port to power off
+	Fault    string // what pausing answers
+
+	Machine *Machine // what the guest is in; nil for nothing
+}
+
+const vfkitFile = "vfkit.json"
+
+// Write has the fakes in dir that are started from now on follow s.
+func (s VFKitScript) Write(dir string) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, vfkitFile), text, 0o600)
+}
+
+// Other ports of a guest without a machine.
+const (
+	EchoPort     = 7
+	GreetPort    = 8 // says something first
+	EmptyPort    = 9 // nothing listens
+	vfkitOffPort = 50
+)
+
+// A machine as vfkit's command line has it.
+type virtual struct {
+	script                  VFKitScript
+	cpus, memory            int
+	rest                    string
+	kernel, initrd, cmdline string
+	disks                   []map[string]string
+	shares                  map[string]string
+	ports                   map[uint32]string
+	network                 *os.File
+	mac                     net.HardwareAddr
+	console                 *os.File
+
+	machine vm.Machine // of QEMU's; nil if there is none
+	up      atomic.Bool
+
+	mu     sync.Mutex
+	state  string
+	booted time.Time
+	guest  sync.RWMutex // held while it is paused
+	ending sync.Once
+}
+
+// VFKit is the program.
+func VFKit(args []string) int {
+	v := &virtual{cpus: 1, memory: 512, state: "VirtualMachineStateStarting", shares: map[string]string{}, ports: map[uint32]string{}}
+	if text, err := os.ReadFile(filepath.Join(filepath.Dir(args[0]), vfkitFile)); err == nil {
+		if err := json.Unmarshal(text, &v.script); err != nil {
+			panic(err)
+		}
+	}
+	if len(args) == 2 && args[1] == "--version" {
+		fmt.Println("vfkit version: v0.6.1")
+		return 0
+	}
+	v.maybeDie("begin")
+	if err := v.parse(args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "Error:", err)
+		return 1
+	}
+	l, err := net.Listen("unix", v.rest)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "level=fatal msg=", err)
+		return 1
+	}
+	go http.Serve(l, v)
+	time.Sleep(time.Duration(v.script.Starting) * time.Millisecond)
+	v.maybeDie("running")
+	v.mu.Lock()
+	v.state, v.booted = "VirtualMachineStateRunning", time.Now()
+	if v.script.Broken {
+		v.state = "VirtualMachineStateError"
+	}
+	v.mu.Unlock()
+	if v.script.Machine != nil {
+		if err := v.turnOn(); err != nil {
+			fmt.Fprintln(os.Stderr, "Error:", err)
+			return 1
+		}
+	}
+	fmt.Fprintf(v.console, "[    0.000000] Command line: %s\n", v.cmdline)
+	time.Sleep(30 * time.Millisecond) // sockets come after that
+	for port, path := range v.ports {
+		l, err := net.Listen("unix", (&url.URL{Path: path}).EscapedPath())
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "level=warning msg=error exposing vsock port", port, err)
+			continue
+		}
+		go v.expose(l, port)
+	}
+	if v.network != nil && v.machine == nil {
+		go v.answerFrames()
+	}
+	select {}
+}
+
+func (v *virtual) maybeDie(at string) {
+	if v.script.Die == at {
+		fmt.Fprintln(os.Stderr, v.script.Say)
+		os.Exit(1)
+	}
+}
+
+// split is how vfkit reads what follows --bootloader.
+func split(text string) (parts []string, err error) {
+	quoted, part := false, ""
+	for _, c := range text {
+		switch {
+		case c == ',' && !quoted:
+			parts, part = append(parts, part), ""
+			continue
+		case c == '"':
+			quoted = !quoted
+		}
+		part += string(c)
+	}
+	if quoted {
+		return nil, errors.New("mismatched \"")
+	}
+	return append(parts, part), nil
+}
+
+// parse reads what v0.6.1 reads, and nothing else.
+func (v *virtual) parse(args []string) (err error) {
+	for ; len(args) >= 2 && err == nil; args = args[2:] {
+		switch value := args[1]; args[0] {
+		case "--log-level":
+		case "--cpus":
+			v.cpus, err = strconv.Atoi(value)
+		case "--memory":
+			v.memory, err = strconv.Atoi(value)
+		case "--restful-uri":
+			u, parseErr := url.ParseRequestURI(value)
+			if parseErr != nil || u.Scheme != "unix" || u.Host != "" {
+				return fmt.Errorf("invalid uri %q: %v", value, parseErr)
+			}
+			v.rest = u.Path
+		case "--bootloader":
+			err = v.boot(value)
+		case "--device":
+			err = v.device(value)
+		default:
+			err = fmt.Errorf("unknown flag: %s", args[0])
+		}
+	}
+	if len(args) > 0 && err == nil {
+		err = fmt.Errorf("unknown argument %q", args)
+	}
+	return err
+}
+
+func (v *virtual) boot(value string) error {
+	parts, err := split(value)
+	if err != nil {
+		return err
+	}
+	if parts[0] != "linux" {
+		return fmt.Errorf("unknown bootloader type: %s", parts[0])
+	}
+	for _, part := range parts[1:] {
+		key, value, _ := strings.Cut(part, "=")
+		switch key {
+		case "kernel":
+			v.kernel = value
+		case "initrd":
+			v.initrd = value
+		case "cmdline":
+			v.cmdline = strings.Trim(value, `"`)
+		default:
+			return fmt.Errorf("unknown option for Linux bootloaders: %s", key)
+		}
+	}
+	for _, path := range []string{v.kernel, v.initrd} {
+		if _, err := os.ReadFile(path); err != nil && path != "" {
+			return err
+		}
+	}
+	return nil
+}
+
+func (v *virtual) device(value string) (err error) {
+	parts := strings.Split(value, ",")
+	options := map[string]string{}
+	for _, part := range parts[1:] {
+		key, value, _ := strings.Cut(part, "=")
+		options[key] = value
+	}
+	known := func(keys ...string) error {
+		for key := range options {
+			if !strings.Contains(","+strings.Join(keys, ",")+",", ","+key+",") {
+				return fmt.Errorf("unknown option for %s devices: %s", parts[0], key)
+			}
+		}
+		return nil
+	}
+	switch parts[0] {
+	case "virtio-rng":
+		return known()
+	case "virtio-serial":
+		v.console, err = os.OpenFile(options["logFilePath"], os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644) // as the framework does
+		return errors.Join(err, known("logFilePath"))
+	case "virtio-blk":
+		mode := os.O_RDWR
+		if _, ok := options["readonly"]; ok {
+			mode = os.O_RDONLY
+		}
+		f, err := os.OpenFile(options["path"], mode, 0)
+		if err != nil {
+			return err
+		}
+		f.Close()
+		v.disks = append(v.disks, options)
+		return known("path", "deviceId", "readonly")
+	case "virtio-fs":
+		if _, err := os.ReadDir(options["sharedDir"]); err != nil {
+			return err
+		}
+		v.shares[options["mountTag"]] = options["sharedDir"]
+		return known("sharedDir", "mountTag")
+	case "virtio-vsock":
+		port, err := strconv.ParseUint(options["port"], 10, 32)
+		if _, ok := options["connect"]; !ok || err != nil {
+			return fmt.Errorf("port %v does not connect: %v", options, err)
+		}
+		v.ports[uint32(port)] = options["socketURL"]
+		return known("port", "socketURL", "connect")
+	case "virtio-net":
+		fd, err := strconv.Atoi(options["fd"])
+		if err != nil {
+			return err
+		}
+		v.network = os.NewFile(uintptr(fd), "network")
+		v.mac, err = net.ParseMAC(options["mac"])
+		return errors.Join(err, known("fd", "mac"))
+	}
+	return fmt.Errorf("unknown device type: %s", parts[0])
+}
+
+// ServeHTTP is the REST service.
+func (v *virtual) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	fail := func(code int, message string) {
+		w.WriteHeader(code)
+		json.NewEncoder(w).Encode(map[string]string{"error": message})
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if r.URL.Path != "/vm/state" {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	if r.Method == http.MethodGet {
+		json.NewEncoder(w).Encode(map[string]any{"state": v.state, "canStop": true, "canHardStop": true})
+		return
+	}
+	var s struct{ State string }
+	if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
+		fail(http.StatusBadRequest, err.Error())
+		return
+	}
+	v.maybeDie(s.State)
+	var err error
+	switch {
+	case s.State == "Stop" && v.machine != nil: // there is no such button
+	case s.State == "Stop" && v.script.Button != "":
+		fail(http.StatusInternalServerError, v.script.Button)
+		return
+	case s.State == "Stop":
+		go v.off()
+	case s.State == "Pause" && v.script.Fault != "":
+		fail(http.StatusInternalServerError, v.script.Fault)
+		return
+	case s.State == "Pause" && v.state == "VirtualMachineStateRunning":
+		if v.machine != nil {
+			err = v.machine.Pause(r.Context())
+		}
+		v.guest.Lock()
+		v.state = "VirtualMachineStatePaused"
+	case s.State == "Resume" && v.state == "VirtualMachineStatePaused":
+		if v.machine != nil {
+			err = v.machine.Resume(r.Context())
+		}
+		v.guest.Unlock()
+		v.state = "VirtualMachineStateRunning"
+	default:
+		fail(http.StatusInternalServerError, "Invalid state transition. Transition from state "+v.state+" to state "+s.State+" is invalid.")
+		return
+	}
+	if err != nil {
+		fail(http.StatusInternalServerError, err.Error())
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+}
+
+// off is a guest that powers off.
+func (v *virtual) off() {
+	v.ending.Do(func() {
+		time.Sleep(30 * time.Millisecond)
+		fmt.Fprintln(v.console, "[    1.000000] reboot: Power down")
+		os.Exit(0)
+	})
+}
+
+// expose takes connections, and only then asks the guest for its port.
+func (v *virtual) expose(l net.Listener, port uint32) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			if v.machine != nil {
+				v.pass(conn, port)
+				return
+			}
+			v.guest.RLock() // a paused machine says nothing
+			booting := time.Since(v.booted) < time.Duration(v.script.Boot)*time.Millisecond
+			v.guest.RUnlock()
+			if booting {
+				return
+			}
+			switch {
+			case port == GuestPort:
+				dir := filepath.Join(filepath.Dir(v.rest), "inside")
+				_ = os.Mkdir(dir, 0o700) // it may be there
+				if err := guest.Serve(conn, dirfs.Options{Workdir: dir, UID: -1, GID: -1}); err != nil {
+					fmt.Fprintln(os.Stderr, "guest:", err)
+				}
+			case port == EchoPort:
+				for b := make([]byte, 1024); ; {
+					n, err := conn.Read(b)
+					if err != nil {
+						return
+					}
+					v.guest.RLock()
+					conn.Write(b[:n])
+					v.guest.RUnlock()
+				}
+			case port == GreetPort:
+				fmt.Fprint(conn, "hello")
+				io.Copy(io.Discard, conn)
+			case port == vfkitOffPort && !v.script.Deaf:
+				conn.Close()
+				v.off()
+			}
+		}()
+	}
+}
+
+// turnOn boots a machine of QEMU's with what the command line says.
+func (v *virtual) turnOn() (err error) {
+	dir := filepath.Dir(v.rest)
+	h := &vm.Hardware{
+		ID: filepath.Base(filepath.Dir(filepath.Dir(dir))), Dir: dir, Console: filepath.Join(dir, "qemu"), CPUs: v.cpus, Memory: atoll.Bytes(v.memory) << 20,
+		Kernel: v.kernel, Initrd: v.initrd, Network: v.network, MAC: v.mac,
+	}
+	for word := range strings.FieldsSeq(v.cmdline) {
+		if word != "console=hvc0" { // which QEMU has not
+			h.Cmdline = append(h.Cmdline, word)
+		}
+	}
+	for _, d := range v.disks {
+		_, readOnly := d["readonly"]
+		h.Disks = append(h.Disks, vm.Disk{ID: d["deviceId"], Path: d["path"], ReadOnly: readOnly})
+	}
+	for tag, dir := range v.shares {
+		h.Shares = append(h.Shares, vm.Share{Tag: tag, Dir: dir})
+	}
+	v.machine, err = v.script.Machine.boot(h, v.console, func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	})
+	return err
+}
+
+// How long a guest in a machine may take to say whether it listens. While it boots vfkit
+// hangs up at once.
+const (
+	bootingTime = 300 * time.Millisecond
+	askingTime  = 30 * time.Second // on a machine that is not slow
+)
+
+// pass joins a connection to a port of the guest in the machine.
+func (v *virtual) pass(conn net.Conn, port uint32) {
+	wait := bootingTime
+	if v.up.Load() {
+		wait = testenv.Scale(askingTime)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	inner, err := v.machine.Dial(ctx, port)
+	if err != nil {
+		return
+	}
+	v.up.Store(true)
+	join(conn, bufio.NewReader(conn), inner)
+}
+
+// answerFrames sends each frame back to where it is from.
+func (v *virtual) answerFrames() {
+	b := make([]byte, 2048)
+	for {
+		n, err := v.network.Read(b)
+		if err != nil {
+			return
+		}
+		if n < 14 {
+			continue
+		}
+		answer := append(append(append([]byte(nil), b[6:12]...), v.mac...), b[12:n]...)
+		v.network.Write(answer)
+	}
+}

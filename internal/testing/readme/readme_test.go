@@ -1,0 +1,430 @@
+//go:build linux
+
+// Package readme_test checks that README.md is true: its table of providers is
+// what they say of themselves, and its program is one that runs.
+//
+//	go test ./internal/testing/readme -update
+//
+// writes the table anew.
+package readme_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/tests3"
+	"github.com/seed46cd37a8/atoll/provider/kubernetes"
+)
+
+const (
+	readme = "../../../README.md"
+	begin  = "<!-- providers: written by go test ./internal/testing/readme -update -->\n"
+	end    = "<!-- end -->\n"
+)
+
+var update = flag.Bool("update", false, "write the table of providers into README.md")
+
+// infoVar makes the test binary print the Info of the provider it names, so
+// that it can be asked as another user.
+const infoVar = "ATOLL_README_INFO"
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(infoVar); name != "" {
+		if err := printInfo(name); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func printInfo(name string) error {
+	dir, err := os.MkdirTemp("", "atoll")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if name == "kubernetes" { // which is asked of no cluster: its network is one that keeps policies
+		return json.NewEncoder(os.Stdout).Encode((&kubernetes.Options{Enforced: true}).Info())
+	}
+	p, err := config.Open(&config.Config{StateDir: dir, Provider: name}, config.Options{})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return json.NewEncoder(os.Stdout).Encode(p.Info())
+}
+
+// infoOf asks a provider as the user with that id.
+func infoOf(t *testing.T, name string, uid uint32) atoll.Info {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Dir = "/"
+	cmd.Env = []string{infoVar + "=" + name, "TMPDIR=/tmp", "HOME=/", "PATH=" + os.Getenv("PATH")}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s as %d: %v\n%s", name, uid, err, out)
+	}
+	var info atoll.Info
+	if err := json.Unmarshal(out, &info); err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// A column of the table.
+type column struct {
+	title string
+	info  atoll.Info
+}
+
+// rows are what the table says of a provider.
+var rows = []struct {
+	what string
+	of   func(i atoll.Info) any
+}{
+	{"isolation", func(i atoll.Info) any { return isolation[i.Isolation] }},
+	{"outlives the process that made it", func(i atoll.Info) any { return i.Caps.Survives }},
+	{"commands are found again after that", func(i atoll.Info) any { return i.Caps.Reattach }},
+	{"stopped ones start again", func(i atoll.Info) any { return i.Caps.Restart }},
+	{"root file system after stop and start", func(i atoll.Info) any { return durable[i.Caps.Durable] }},
+	{"terminals", func(i atoll.Info) any { return i.Caps.TTY }},
+	{"files in and out", func(i atoll.Info) any { return i.Caps.Files }},
+	{"connections to ports inside", func(i atoll.Info) any { return i.Caps.Dial }},
+	{"stopped when nobody uses it", func(i atoll.Info) any { return i.Caps.IdleStop }},
+	{"time to live can be extended", func(i atoll.Info) any { return i.Caps.Extend }},
+	{"says which signal ended a process", func(i atoll.Info) any { return i.Caps.ExitSignal }},
+	{"pause, resume", func(i atoll.Info) any { return i.Caps.Pause }},
+	{"snapshots and forks of running sandboxes", func(i atoll.Info) any { return i.Caps.Snapshot }},
+	{"usage", func(i atoll.Info) any { return i.Caps.Usage }},
+	{"OCI images", func(i atoll.Info) any { return i.Caps.Images }},
+	{"images listed and removed", func(i atoll.Info) any { return i.Caps.ImageStore }},
+	{"users other than the default", func(i atoll.Info) any { return i.Caps.Users }},
+	{"bind mounts", func(i atoll.Info) any { return i.Caps.BindMounts }},
+	{"volumes", func(i atoll.Info) any { return i.Caps.Volumes }},
+	{"tmpfs", func(i atoll.Info) any { return i.Caps.Tmpfs }},
+	{"read-only root", func(i atoll.Info) any { return i.Caps.ReadOnlyRoot }},
+	{"memory limit", func(i atoll.Info) any { return i.Caps.MemoryLimit }},
+	{"CPU limit", func(i atoll.Info) any { return i.Caps.CPULimit }},
+	{"process limit", func(i atoll.Info) any { return i.Caps.ProcessLimit }},
+	{"disk limit", func(i atoll.Info) any { return i.Caps.DiskLimit }},
+	{"no network, enforced", func(i atoll.Info) any { return i.Caps.NetworkNone }},
+	{"network, without the host's", func(i atoll.Info) any { return i.Caps.NetworkOn }},
+	{"network to listed hosts only", func(i atoll.Info) any { return i.Caps.Egress }},
+	{"networks of the engine's, by name", func(i atoll.Info) any { return i.Caps.NetworkNamed }},
+	{"ports published on loopback", func(i atoll.Info) any { return i.Caps.Publish }},
+	{"a cache for each project", func(i atoll.Info) any { return i.Caps.Cache }},
+	{"GPUs, where the machine has any", func(i atoll.Info) any { return i.Caps.GPU }},
+}
+
+var isolation = map[atoll.Isolation]string{
+	atoll.IsolationNone: "none", atoll.IsolationContainer: "the host's kernel, namespaces",
+	atoll.IsolationKernel: "a kernel of its own", atoll.IsolationVM: "a virtual machine",
+}
+
+var durable = map[atoll.Durability]string{
+	atoll.DurableNone: "gone", atoll.DurableStop: "kept", atoll.DurableCrash: "kept, after a crash too",
+}
+
+func markdown(columns []column) string {
+	var b strings.Builder
+	b.WriteString("| |")
+	for _, c := range columns {
+		fmt.Fprintf(&b, " %s |", c.title)
+	}
+	b.WriteString("\n| --- |" + strings.Repeat(" --- |", len(columns)) + "\n")
+	for _, r := range rows {
+		fmt.Fprintf(&b, "| %s |", r.what)
+		for _, c := range columns {
+			cell := r.of(c.info)
+			switch cell {
+			case true:
+				cell = "yes"
+			case false:
+				cell = "-"
+			}
+			fmt.Fprintf(&b, " %v |", cell)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// What a provider can do depends on who asks, and on the machine: the table is
+// that of a machine where all of it can be had.
+func TestProviderTable(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.Cgroups)
+	testenv.Plugins(t, "modal") // kubernetes wants a cluster, and is asked here
+	const nobody = 65534
+	var columns []column
+	for _, e := range config.Providers() {
+		columns = append(columns, column{e.Name, infoOf(t, e.Name, 0)})
+		if e.Name == config.DefaultProvider("linux") {
+			columns = append(columns, column{e.Name + ", not as root", infoOf(t, e.Name, nobody)})
+		}
+	}
+	text := read(t, readme)
+	before, rest, ok := strings.Cut(text, begin)
+	got, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("README.md: no %q and %q", begin, end)
+	}
+	want := markdown(columns)
+	if got == want {
+		return
+	}
+	if !*update {
+		t.Fatalf("README.md: the table of providers is not what they say; go test ./internal/testing/readme -update\ngot\n%s\nwant\n%s", got, want)
+	}
+	if err := os.WriteFile(readme, []byte(before+begin+want+end+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shell returns what makes a command, which finds Atoll nowhere but in bin, and
+// no settings or sandboxes: the variables named stand for an empty directory.
+func shell(t *testing.T, variables ...string) func(command string) *exec.Cmd {
+	t.Helper()
+	empty, err := os.MkdirTemp("", "atoll")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(empty) })
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		return strings.HasPrefix(kv, "XDG_STATE_HOME=") || strings.HasPrefix(kv, "XDG_CONFIG_HOME=") || strings.HasPrefix(kv, "ATOLL_")
+	})
+	env = append(env, "PATH="+filepath.Join(root, "bin")+":"+os.Getenv("PATH"), "XDG_RUNTIME_DIR="+empty)
+	for _, name := range variables {
+		env = append(env, name+"="+empty)
+	}
+	return func(command string) *exec.Cmd {
+		cmd := exec.Command("sh", "-c", command)
+		cmd.Dir, cmd.Env = root, env
+		return cmd
+	}
+}
+
+// firstCommand is the one that builds Atoll, and runs it.
+func firstCommand(t *testing.T) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(read(t, readme), "```sh\n")
+	command, _, _ := strings.Cut(rest, "\n```")
+	if !ok || strings.Contains(command, "\n") || !strings.Contains(command, " && bin/atoll run ") {
+		t.Fatalf("README.md begins with %q, which is not one line that builds and runs", command)
+	}
+	return command
+}
+
+// The first command builds Atoll and does what is said of it.
+func TestFirstCommand(t *testing.T) {
+	command, sh := firstCommand(t), shell(t, "XDG_STATE_HOME", "XDG_CONFIG_HOME")
+	var stdout, stderr strings.Builder
+	cmd := sh(command)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	_ = cmd.Run() // its exit code is looked at
+	if cmd.ProcessState.ExitCode() == 125 {
+		if why, err := sh("bin/atoll doctor").CombinedOutput(); err != nil {
+			t.Skipf("gVisor does not work here: %s", why)
+		}
+	}
+	if got := cmd.ProcessState.ExitCode(); got != 3 || stdout.String() != "42\n" {
+		t.Errorf("%s\ngot exit code %d, stdout %q, want 3 and 42; stderr:\n%s", command, got, stdout.String(), stderr.String())
+	}
+}
+
+// The lines about the server work for somebody who pastes them, where there was
+// none before. They are run as they stand, but for the port if that is taken.
+func TestServe(t *testing.T) {
+	testenv.Need(t, testenv.Program("curl", "curl"))
+	const address = "127.0.0.1:7070"
+	_, rest, ok := strings.Cut(read(t, readme), "```sh\natoll serve ")
+	lines, _, _ := strings.Cut(rest, "\n```")
+	if !ok || !strings.Contains(lines, address) {
+		t.Fatalf("README.md does not show atoll serve on %s", address)
+	}
+	lines = "atoll serve " + lines
+	if l, err := net.Listen("tcp", address); err == nil {
+		l.Close()
+	} else {
+		free, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		free.Close()
+		t.Logf("somebody listens on %s, this runs on %s", address, free.Addr())
+		lines = strings.ReplaceAll(lines, address, free.Addr().String())
+	}
+	build, _, _ := strings.Cut(firstCommand(t), " && ")
+	if out, err := shell(t)(build).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", build, err, out)
+	}
+	sh := shell(t, "HOME")
+	if why, err := sh("atoll doctor").CombinedOutput(); err != nil {
+		t.Skipf("gVisor does not work here: %s", why)
+	}
+	t.Cleanup(func() {
+		if out, err := sh("atoll rm --all -v").CombinedOutput(); err != nil {
+			t.Errorf("atoll rm: %v\n%s", err, out)
+		}
+	})
+	var stdout, stderr strings.Builder
+	cmd := sh(lines + "\nkill $!\nwait")
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(testenv.Scale(time.Minute), func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	err := cmd.Wait()
+	late.Stop()
+	var reply struct{ Stdout string }
+	failed := json.Unmarshal([]byte(stdout.String()), &reply)
+	if err != nil || failed != nil || !strings.HasPrefix(reply.Stdout, "Linux ") || strings.Contains(stderr.String(), "No such file") {
+		t.Errorf("%s\n%v, stdout %q, want what uname prints; stderr:\n%s", lines, err, stdout.String(), stderr.String())
+	}
+}
+
+// block returns the first block of code of a kind after a text, without its fences.
+func block(t *testing.T, after, kind string) string {
+	t.Helper()
+	_, rest, ok := strings.Cut(read(t, readme), after)
+	_, rest, begun := strings.Cut(rest, "```"+kind+"\n")
+	lines, _, ended := strings.Cut(rest, "\n```")
+	if !ok || !begun || !ended {
+		t.Fatalf("README.md has no block of %s after %q", kind, after)
+	}
+	return lines
+}
+
+// The lines about versions work as they stand, for a directory and for a service.
+func TestSync(t *testing.T) {
+	build, _, _ := strings.Cut(firstCommand(t), " && ")
+	if out, err := shell(t)(build).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", build, err, out)
+	}
+	const title = "## Keep the files of a sandbox"
+	t.Run("directory", func(t *testing.T) {
+		sh, dir := shell(t, "HOME"), t.TempDir()
+		lines := "cd " + dir + "\n" + block(t, title, "sh") + "\ncat project/file copy/file"
+		out, err := sh(lines).Output()
+		if err != nil || !strings.HasSuffix(string(out), "\ntwo\none\n") || !strings.Contains(string(out), "\nM file\n") {
+			t.Errorf("%s\n%v, %s", lines, err, out)
+		}
+	})
+	t.Run("service", func(t *testing.T) {
+		endpoint := tests3.Versity(t)
+		config := block(t, title, "yaml")
+		for from, to := range map[string]string{"my-bucket": tests3.Bucket, "https://s3.example.org": endpoint} {
+			if !strings.Contains(config, from) {
+				t.Fatalf("README.md does not show %s", from)
+			}
+			config = strings.ReplaceAll(config, from, to)
+		}
+		dir := t.TempDir()
+		for name, text := range map[string]string{"config.yaml": config, "web/file": "kept\n"} {
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lines := strings.ReplaceAll(block(t, "S3_SECRET_KEY", "sh"), "web:/work", "web")
+		lines = fmt.Sprintf("set -e\ncd %s\nexport ATOLL_CONFIG=%[1]s/config.yaml S3_ACCESS_KEY=%s S3_SECRET_KEY=%s\n%s\nrm web/file\natoll sync pull web\ncat web/file",
+			dir, tests3.AccessKey, tests3.SecretKey, lines)
+		if out, err := shell(t, "HOME")(lines).CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "\nkept\n") {
+			t.Errorf("%s\n%v, %s", lines, err, out)
+		}
+	})
+}
+
+// The pools are filled, and one of their sandboxes is given away.
+func TestPool(t *testing.T) {
+	const title = "## Have sandboxes ready"
+	build, _, _ := strings.Cut(firstCommand(t), " && ")
+	if out, err := shell(t)(build).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", build, err, out)
+	}
+	sh := shell(t, "HOME")
+	if why, err := sh("atoll doctor").CombinedOutput(); err != nil {
+		t.Skipf("gVisor does not work here: %s", why)
+	}
+	t.Cleanup(func() {
+		if out, err := sh("atoll rm --all -v").CombinedOutput(); err != nil {
+			t.Errorf("atoll rm: %v\n%s", err, out)
+		}
+	})
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte(block(t, title, "yaml")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	cmd := sh("export ATOLL_CONFIG=" + file + "\n" + block(t, title, "sh") + "\nkill $!\nwait")
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(testenv.Scale(2*time.Minute), func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	err := cmd.Wait()
+	late.Stop()
+	if fields := strings.Fields(out.String()); err != nil || !slices.Contains(fields, "100%") {
+		t.Errorf("%v:\n%s", err, out.String())
+	}
+	if left, err := sh("atoll ls -q").CombinedOutput(); err != nil || len(strings.Fields(string(left))) != 2 {
+		t.Errorf("when the server has gone there are %s, %v; want two", left, err)
+	}
+}
+
+// The Go program in README.md is examples/library, word for word.
+func TestLibraryProgram(t *testing.T) {
+	program := read(t, "../../../examples/library/main.go")
+	_, body, ok := strings.Cut(program, "func run(")
+	if !ok {
+		t.Fatal("examples/library: no function run")
+	}
+	if want := "func run(" + body; !strings.Contains(read(t, readme), "```go\n"+want+"```\n") {
+		t.Errorf("README.md does not show\n%s", want)
+	}
+}
+
+// Every file that README.md links to is there.
+func TestLinks(t *testing.T) {
+	for _, part := range strings.Split(read(t, readme), "](")[1:] {
+		target, _, _ := strings.Cut(part, ")")
+		if strings.Contains(target, "://") || strings.HasPrefix(target, "#") {
+			continue
+		}
+		if _, err := os.Stat("../../../" + target); err != nil {
+			t.Errorf("README.md links to %s: %v", target, err)
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}

@@ -1,0 +1,397 @@
+// Package testcluster has a Kubernetes cluster of one machine for tests: real programs,
+// in namespaces of their own that end with the test program, whatever becomes of it.
+package testcluster
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
+)
+
+// The cluster's networks. They are in a namespace of their own, and nobody else's.
+const (
+	Address  = "10.87.0.2" // of its machine, where the API server is at port 6443
+	pods     = "10.88.0.0/16"
+	services = "10.89.0.0/16"
+)
+
+// A Cluster runs until Stop.
+type Cluster struct {
+	Token string // of who may do everything
+
+	dir    string
+	cmd    *exec.Cmd
+	ended  context.Context // when cmd has
+	client *http.Client
+
+	outside net.Listener
+	quit    context.CancelFunc // ends what this program does for it
+}
+
+// shared is the cluster of a test program: to start one takes seconds.
+var shared struct {
+	once sync.Once
+	*Cluster
+	err error
+}
+
+// Need returns the cluster of the test program, which is started for the first one
+// that needs it, and which Stop stops.
+func Need(t testing.TB) *Cluster {
+	t.Helper()
+	needParts(t)
+	shared.once.Do(func() { shared.Cluster, shared.err = start(t) })
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.Cluster
+}
+
+// Own returns a cluster that is stopped at the end of the test. There can be one in a test
+// program at a time.
+func Own(t testing.TB) *Cluster {
+	t.Helper()
+	needParts(t)
+	c, err := start(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func needParts(t testing.TB) {
+	t.Helper()
+	testenv.Need(t, testenv.Root, testenv.Cgroups, testenv.KubePrograms, testenv.StaticBusybox,
+		testenv.Program("containerd", "docker.io"), testenv.Program("runc", "docker.io"), testenv.Program("nft", "nftables"), testenv.File("/usr/lib/cni/bridge", "containernetworking-plugins"))
+}
+
+// Stop stops the cluster of the test program, if it was started: TestMain calls it at the
+// end.
+func Stop() error {
+	if shared.Cluster == nil {
+		return nil
+	}
+	return shared.Cluster.stop()
+}
+
+// start starts a cluster, and waits until pods can be made.
+func start(t testing.TB) (_ *Cluster, err error) {
+	dir, err := os.MkdirTemp("", "atoll-cluster-")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{dir: dir, Token: rand.Text()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.stop())
+		}
+	}()
+	config, err := json.Marshal(map[string]string{
+		"Dir": dir, "Cgroup": filepath.Base(dir), "Address": Address, "Pods": pods, "Services": services, "Busybox": testenv.Busybox(t),
+		"Token": c.Token, "NodeToken": rand.Text(), "ControllerToken": rand.Text(), "SchedulerToken": rand.Text(), "ProxyToken": rand.Text(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(c.at("config.json"), config, 0o600); err != nil {
+		return nil, err
+	}
+	out, err := os.Create(c.at("node.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	c.cmd = exec.Command(testenv.Kube(t, "kube"), "node", c.at("config.json"))
+	c.cmd.Stdout, c.cmd.Stderr = out, out
+	c.cmd.Env = append(os.Environ(), "GOGC=400") // memory is there, CPUs are not: a third of an API server's work is its collector's
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+		Setpgid:    true,
+	}
+	if err := spawn(c.cmd); err != nil {
+		return nil, err
+	}
+	ended, end := context.WithCancelCause(context.Background())
+	c.ended = ended
+	go func() { end(fmt.Errorf("it has ended: %w", c.cmd.Wait())) }()
+	c.client = &http.Client{Transport: &http.Transport{DialContext: c.Dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // in a namespace of its own
+	ctx, cancel := context.WithTimeout(c.ended, startTime)
+	defer cancel()
+	if err := c.load(ctx, "localhost/pause:1", pause(t)); err != nil {
+		return nil, c.explain(err)
+	}
+	if err := c.ready(ctx); err != nil {
+		return nil, c.explain(err)
+	}
+	if err := c.forward(); err != nil {
+		return nil, err
+	}
+	work, quit := context.WithCancel(context.Background())
+	c.quit = quit
+	return c, c.provide(work)
+}
+
+// startTime is how long a cluster may take to start, which takes seconds on an idle machine.
+var startTime = testenv.Scale(4 * time.Minute)
+
+// spawn starts a program that ends when this one does, which the kernel sees to while
+// the thread that has started it lives.
+func spawn(cmd *exec.Cmd) error {
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := cmd.Start()
+		done <- err
+		if err == nil {
+			select {} // the thread is the program's now
+		}
+		runtime.UnlockOSThread()
+	}()
+	return <-done
+}
+
+// at is the path of one of its files.
+func (c *Cluster) at(name ...string) string {
+	return filepath.Join(append([]string{c.dir}, name...)...)
+}
+
+// pause is the image of what holds the namespaces of each pod.
+func pause(t testing.TB) v1.Image {
+	img, err := mutate.Config(testimage.Busybox(t), v1.Config{Entrypoint: []string{"/bin/busybox", "sleep", "2000000000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// Load gives its machine an image under a name.
+func (c *Cluster) Load(t testing.TB, ref string, img v1.Image) {
+	t.Helper()
+	if err := c.load(t.Context(), ref, img); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// load gives its machine an image under a name, as soon as its containerd answers.
+func (c *Cluster) load(ctx context.Context, ref string, img v1.Image) error {
+	packed, err := testimage.Archive(ref, img)
+	if err != nil {
+		return err
+	}
+	for {
+		cmd := exec.CommandContext(ctx, "ctr", "--address", c.at("containerd.sock"), "--namespace", "k8s.io", "images", "import", "-")
+		cmd.Stdin = bytes.NewReader(packed)
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("load %s: %w: %s", ref, cmp.Or(context.Cause(ctx), err), out)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// ready waits until pods can be made: there is the machine, and the account that they
+// have.
+func (c *Cluster) ready(ctx context.Context) error {
+	for {
+		var node struct {
+			Status struct {
+				Conditions []struct{ Type, Status string }
+			}
+		}
+		err := c.get(ctx, "/api/v1/nodes/node1", &node)
+		if err == nil && !slices.Contains(node.Status.Conditions, struct{ Type, Status string }{"Ready", "True"}) {
+			err = errors.New("the machine is not ready")
+		}
+		if err == nil {
+			err = c.get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil)
+		}
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// get asks the API server.
+func (c *Cluster) get(ctx context.Context, path string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL()+path, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+c.Token)
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	if err == nil && into != nil {
+		err = json.Unmarshal(body, into)
+	}
+	return err
+}
+
+// explain adds to an error how the logs end.
+func (c *Cluster) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	logs, _ := filepath.Glob(c.at("log", "*"))
+	for _, log := range append(logs, c.at("node.log")) {
+		text, _ := os.ReadFile(log)
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		err = fmt.Errorf("%w\n%s: %s", err, filepath.Base(log), strings.Join(lines[max(0, len(lines)-4):], "\n\t"))
+	}
+	return err
+}
+
+// URL is that of the API server.
+func (c *Cluster) URL() string { return "https://" + net.JoinHostPort(Address, "6443") }
+
+// Kubeconfig is the path of a file by which programs in its network reach it, as who may
+// do everything.
+func (c *Cluster) Kubeconfig() string { return c.at("pki", "admin.kubeconfig") }
+
+// Dial connects to an address in its network: of the API server, a pod or a service.
+func (c *Cluster) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	err = c.Inside(func() (err error) {
+		var d net.Dialer
+		conn, err = d.DialContext(ctx, network, address)
+		return err
+	})
+	return conn, err
+}
+
+// init keeps the main thread for the main goroutine: one that ends on it in another
+// namespace would leave it there, and it is what /proc shows of this process.
+func init() { runtime.LockOSThread() }
+
+// Inside calls fn in its network.
+func (c *Cluster) Inside(fn func() error) error { return testenv.InNetwork(c.cmd.Process.Pid, fn) }
+
+// Kubectl runs kubectl, and returns what it prints.
+func (c *Cluster) Kubectl(t testing.TB, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), testenv.Kube(t, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	var out []byte
+	err := c.Inside(func() (err error) {
+		out, err = cmd.Output()
+		return err
+	})
+	if err != nil {
+		t.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, stderr.Bytes())
+	}
+	return string(out)
+}
+
+// Registry starts a registry for the test that the cluster's machine can reach.
+func (c *Cluster) Registry(t testing.TB) *testimage.Registry {
+	t.Helper()
+	var l net.Listener
+	err := c.Inside(func() (err error) {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testimage.ServeOn(t, l, c.Dial)
+}
+
+// Hold kills one of its programs, like "kubelet", and keeps it from being started again
+// until Release or the end of the test.
+func (c *Cluster) Hold(t testing.TB, program string) {
+	t.Helper()
+	if err := os.WriteFile(c.at("hold", program), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Release(t, program) })
+	c.await(t, program, false)
+}
+
+// Release lets a program be started that is held, and waits until pods can be made.
+func (c *Cluster) Release(t testing.TB, program string) {
+	t.Helper()
+	if err := os.Remove(c.at("hold", program)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	c.await(t, program, true)
+	ctx, cancel := context.WithTimeout(c.ended, startTime)
+	defer cancel()
+	if err := c.ready(ctx); err != nil {
+		t.Fatal(c.explain(err))
+	}
+}
+
+// await waits until a program runs, or does not.
+func (c *Cluster) await(t testing.TB, program string, runs bool) {
+	t.Helper()
+	for end := time.Now().Add(testenv.Scale(time.Minute)); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(c.at("run", program)); (err == nil) == runs {
+			return
+		}
+	}
+	t.Fatalf("%s runs is still %v", program, !runs)
+}
+
+// stop ends the cluster and removes all that it had.
+func (c *Cluster) stop() error {
+	if c.quit != nil {
+		c.quit()
+	}
+	if c.outside != nil {
+		_ = c.outside.Close()
+	}
+	if c.ended != nil {
+		_ = c.cmd.Process.Kill()
+		<-c.ended.Done() // the kernel has ended all in its namespaces then
+	}
+	if c.client != nil {
+		c.client.CloseIdleConnections()
+	}
+	return errors.Join(testenv.DropCgroups(filepath.Base(c.dir), time.Minute), os.RemoveAll(c.dir))
+}

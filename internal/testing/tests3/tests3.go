@@ -1,0 +1,105 @@
+// Package tests3 has servers that speak S3 for tests, each with an empty bucket, and a
+// proxy that does to their clients what networks do.
+package tests3
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+)
+
+// What every server has, and wants to be told.
+const (
+	Bucket    = "atoll-test"
+	AccessKey = "testak"
+	SecretKey = "testsecret1"
+)
+
+// Isolate hides from this process what its machine has for AWS.
+func Isolate() {
+	for _, name := range []string{"AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
+		"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
+		os.Unsetenv(name)
+	}
+	os.Setenv("AWS_EC2_METADATA_DISABLED", "true")
+	os.Setenv("AWS_CONFIG_FILE", os.DevNull)
+	os.Setenv("AWS_SHARED_CREDENTIALS_FILE", os.DevNull)
+}
+
+// Versity starts a server that keeps what S3 promises, in a directory, until the test
+// ends, and returns its endpoint. It needs testenv.S3Servers.
+func Versity(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, Bucket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return serve(t, "versitygw", []string{"ROOT_ACCESS_KEY=" + AccessKey, "ROOT_SECRET_KEY=" + SecretKey}, func(address string) []string {
+		return []string{"--port", address, "--quiet", "posix", dir}
+	})
+}
+
+// Fake starts one that checks no signatures, and no conditions of objects in parts.
+func Fake(t testing.TB) string {
+	t.Helper()
+	return serve(t, "gofakes3", nil, func(address string) []string {
+		return []string{"-backend", "memory", "-initialbucket", Bucket, "-host", address}
+	})
+}
+
+// serve starts a server until the test ends, and returns its endpoint.
+func serve(t testing.TB, program string, env []string, args func(address string) []string) string {
+	t.Helper()
+	path := testenv.S3Server(t, program)
+	address := FreeAddress(t)
+	dir := t.TempDir()
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(path, args(address)...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-ended
+	})
+	for deadline := time.Now().Add(testenv.Scale(30 * time.Second)); ; {
+		select {
+		case err := <-ended:
+			ended <- err
+			text, _ := os.ReadFile(log.Name())
+			t.Fatalf("%s ended: %v\n%s", program, err, text)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if c, err := net.Dial("tcp", address); err == nil {
+			c.Close()
+			return "http://" + address
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not answer at %s", program, address)
+		}
+	}
+}
+
+// FreeAddress is one of this machine at which nobody listens.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

@@ -1,0 +1,361 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/layer/authz"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+	"github.com/seed46cd37a8/atoll/storage/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestLayer(t *testing.T) {
+	log := NewLog(nil, Options{})
+	defer log.Close()
+	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return New(p, log) },
+		"Provider.Create", "Sandbox.Start", "Sandbox.Stop", "Sandbox.Remove", "Sandbox.Exec", "Sandbox.Pause", "Sandbox.Resume", "Sandbox.Snapshot") // ask for the project as well
+}
+
+// A lab is a stack with a log, of which a program may be started again.
+type lab struct {
+	atoll.Provider
+	log  *Log
+	path string
+}
+
+func newLab(t *testing.T, opts Options) *lab {
+	t.Helper()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "atoll.db")
+	p, err := mock.New(mock.Options{Dir: filepath.Join(dir, "mock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.Server = "here"
+	l := &lab{log: NewLog(store.NewSQLite(path), opts), path: path}
+	stack := authz.New(session.New(p, store.NewSQLite(path), session.Options{}), authz.Options{Denied: l.log.Denied})
+	l.Provider = New(stack, l.log)
+	t.Cleanup(func() {
+		if err := errors.Join(l.Provider.Close(), l.log.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// told is what the log has, in short.
+func told(t *testing.T, path string) []string {
+	t.Helper()
+	s := store.NewSQLite(path)
+	defer s.Close()
+	all, err := s.Events(t.Context(), atoll.AuditQuery{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, e := range all {
+		if e.Server != "here" || time.Since(e.Time) > testenv.Scale(time.Minute) {
+			t.Errorf("%+v", e)
+		}
+		lines = append(lines, strings.Join(append([]string{e.Account, e.Op, e.Project, e.Target, string(e.Kind)}, e.Command...), " "))
+	}
+	return lines
+}
+
+// Package audit asks for the project before or after each call that changes something. It can break the
+// ends of sandboxes, errors, and the abilities of a provider.
+func TestConformance(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return newLab(t, Options{}).Provider },
+		providertest.Only("death", "errors", "truth"))
+}
+
+// Who has done what is there when the program has gone, and what was denied.
+func TestWhat(t *testing.T) {
+	l := newLab(t, Options{})
+	ctx := atoll.WithAccount(t.Context(), atoll.Account{Name: "ann", Role: atoll.RoleProject, Projects: []string{"web"}, Key: "k", KeyName: "ci"})
+	ctx = atoll.WithOrigin(ctx, atoll.Origin{Via: "http", Address: "192.0.2.1:7"})
+	theirs, err := l.Create(t.Context(), &atoll.Spec{Project: "theirs", Name: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := l.Create(ctx, &atoll.Spec{Name: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) {
+		p, err := sb.Exec(ctx, &atoll.Command{Args: args, Env: []string{"E=in-the-environment"}, Stdin: strings.NewReader("in-the-input")})
+		if err == nil {
+			_, err = p.Wait(ctx)
+		}
+		if err != nil && atoll.KindOf(err) != atoll.ErrCommandNotFound {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+	run("echo", "hello")
+	run("echo", "--token", "hunter2", "API_KEY=hunter2")
+	run("no-such-program")
+	_, _ = l.Get(ctx, theirs.ID())
+	_, _ = l.Create(ctx, &atoll.Spec{Project: "theirs"})
+	if err := errors.Join(sb.Stop(ctx, 0), sb.Start(ctx), sb.Remove(ctx, atoll.RemoveVolumes())); err != nil {
+		t.Fatal(err)
+	}
+	o, err := atoll.OpenSession(ctx, l.Provider, &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeSession, ID: "s"}})
+	if err == nil {
+		_, err = atoll.OpenSession(ctx, l.Provider, &atoll.SessionSpec{Scope: o.Scope}) // which does nothing
+	}
+	if err == nil {
+		err = atoll.CloseSession(ctx, l.Provider, "web", o.Key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.Provider.Close(), l.log.Close()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"default create theirs x ",
+		"ann create web a ",
+		"ann exec web   echo hello",
+		"ann exec web   echo --token ••• API_KEY=•••",
+		"ann exec web  command not found no-such-program",
+		"ann get theirs " + theirs.ID() + " denied",
+		"ann create theirs  denied",
+		"ann stop web  ", "ann start web  ", "ann remove web  ",
+		"ann open session web session_s_sandbox (made) ",
+		"ann close session web session_s_sandbox ",
+	}
+	if got := told(t, l.path); !reflect.DeepEqual(got, want) {
+		t.Errorf("the log is\n%q, want\n%q", got, want)
+	}
+	s := store.NewSQLite(l.path)
+	defer s.Close()
+	all, err := s.Events(t.Context(), atoll.AuditQuery{Account: "ann", Limit: 1})
+	if err != nil || len(all) != 1 || all[0].Key != "k" || all[0].KeyName != "ci" || all[0].Role != atoll.RoleProject || all[0].Address != "192.0.2.1:7" || all[0].Via != "http" {
+		t.Errorf("who it was: %+v, %v", all, err)
+	}
+	if data := strings.Join(told(t, l.path), "\n"); strings.Contains(data, "hunter2") || strings.Contains(data, "in-the-") {
+		t.Errorf("a secret is in the log: %s", data)
+	}
+}
+
+// What waits is written when the call returns; what does not, soon after.
+func TestWhenItIsWritten(t *testing.T) {
+	l := newLab(t, Options{every: 20 * time.Millisecond})
+	sb, err := l.Create(t.Context(), &atoll.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := told(t, l.path); len(got) != 1 {
+		t.Errorf("when Create has returned the log is %q", got)
+	}
+	if _, err := sb.Exec(t.Context(), &atoll.Command{Args: []string{"echo"}}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(testenv.Scale(time.Minute)); len(told(t, l.path)) < 2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the command is not written")
+		}
+	}
+}
+
+// broken is a store that cannot be written to, until it is mended.
+type broken struct {
+	*store.SQLite
+	mended atomic.Bool
+}
+
+func (b *broken) AddEvents(ctx context.Context, events []atoll.AuditEvent) error {
+	if !b.mended.Load() {
+		return atoll.Errorf("audit", "", atoll.ErrUnavailable, "no disk")
+	}
+	return b.SQLite.AddEvents(ctx, events)
+}
+
+// What cannot be written is kept for a while, and what there is no room for is counted
+// and told of. No call fails.
+func TestBroken(t *testing.T) {
+	var said bytes.Buffer
+	var mu sync.Mutex
+	var lost atomic.Int64
+	path := filepath.Join(t.TempDir(), "atoll.db")
+	b := &broken{SQLite: store.NewSQLite(path)}
+	log := NewLog(b, Options{
+		Server: "here", every: time.Millisecond, most: 5, Lost: func(n int) { lost.Add(int64(n)) },
+		Log: slog.New(slog.NewTextHandler(locked{&mu, &said}, nil)),
+	})
+	for range 8 {
+		log.Note(t.Context(), atoll.AuditEvent{Op: "create"}, true)
+	}
+	if lost.Load() != 3 {
+		t.Errorf("%d are lost, want 3", lost.Load())
+	}
+	b.mended.Store(true)
+	for deadline := time.Now().Add(testenv.Scale(time.Minute)); len(told(t, path)) < 5; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the log has %q", told(t, path))
+		}
+	}
+	b.mended.Store(false)
+	log.Note(t.Context(), atoll.AuditEvent{Op: "remove"}, false)
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if lost.Load() != 4 {
+		t.Errorf("%d are lost, want 4", lost.Load())
+	}
+	log.Note(t.Context(), atoll.AuditEvent{Op: "late"}, true)
+	mu.Lock()
+	defer mu.Unlock()
+	for _, want := range []string{"events cannot be written", "no disk", "events are lost"} {
+		if !strings.Contains(said.String(), want) {
+			t.Errorf("it says\n%s, want %s", said.String(), want)
+		}
+	}
+}
+
+// What an error says is kept as commands are.
+func TestMessages(t *testing.T) {
+	var lines bytes.Buffer
+	log := NewLog(nil, Options{Lines: slog.New(slog.NewJSONHandler(&lines, nil))})
+	defer log.Close()
+	for _, err := range []error{
+		atoll.Errorf("exec", "x", atoll.ErrInvalid, "argument %q: contains a NUL byte", "--password=hunter2\x00"),
+		(&atoll.Spec{Env: []string{"API_KEY=hunter2\x00"}}).Validate(),
+		(&atoll.Command{Args: []string{"a"}, Env: []string{"hunter2"}}).Validate(),
+	} {
+		log.Note(t.Context(), outcome(atoll.AuditEvent{Op: "exec"}, err), true)
+	}
+	if text := lines.String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "API_KEY") || !strings.Contains(text, "NUL byte") {
+		t.Errorf("the log says %s", text)
+	}
+}
+
+// A dead store says that it is after a while, which nobody has for each of many events.
+type dead struct {
+	*store.SQLite
+	asked atomic.Int64
+}
+
+func (d *dead) AddEvents(context.Context, []atoll.AuditEvent) error {
+	d.asked.Add(1)
+	return atoll.Errorf("audit", "", atoll.ErrUnavailable, "no answer")
+}
+
+// A log that closes tries once what cannot be written, and counts all of it as lost.
+func TestCloseOfMany(t *testing.T) {
+	const many = 3*mostAtOnce + 1
+	var lost atomic.Int64
+	d := &dead{SQLite: store.NewSQLite(filepath.Join(t.TempDir(), "atoll.db"))}
+	log := NewLog(d, Options{every: time.Hour, Lost: func(n int) { lost.Add(int64(n)) }})
+	for range many {
+		log.Note(t.Context(), atoll.AuditEvent{Op: "exec"}, false)
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if lost.Load() != many || d.asked.Load() != 1 {
+		t.Errorf("%d are lost, of %d, and the store was asked %d times", lost.Load(), many, d.asked.Load())
+	}
+}
+
+// Old events go bit by bit, until there are none.
+func TestOldEvents(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "atoll.db")
+	s := store.NewSQLite(path)
+	defer s.Close()
+	var events []atoll.AuditEvent
+	for range 7 {
+		events = append(events, atoll.AuditEvent{Server: "here", Op: "old", Time: time.Now().Add(-2 * time.Hour)})
+	}
+	events = append(events, atoll.AuditEvent{Server: "here", Op: "new", Time: time.Now()})
+	if err := s.AddEvents(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+	log := NewLog(store.NewSQLite(path), Options{every: time.Millisecond, Keep: time.Hour, dropped: 2})
+	defer log.Close()
+	for deadline := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
+		all, err := s.Events(t.Context(), atoll.AuditQuery{})
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("there are %+v, %v", all, err)
+		}
+		if len(all) == 1 && all[0].Op == "new" {
+			return
+		}
+	}
+}
+
+type locked struct {
+	mu *sync.Mutex
+	w  *bytes.Buffer
+}
+
+func (l locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// Many at once are all written, each once, and as lines too.
+func TestMany(t *testing.T) {
+	var lines bytes.Buffer
+	var mu sync.Mutex
+	path := filepath.Join(t.TempDir(), "atoll.db")
+	log := NewLog(store.NewSQLite(path), Options{Server: "here", Lines: slog.New(slog.NewJSONHandler(locked{&mu, &lines}, nil))})
+	var work sync.WaitGroup
+	for range 8 {
+		work.Go(func() {
+			for n := range 100 {
+				log.Note(t.Context(), atoll.AuditEvent{Op: "exec"}, n%10 == 0)
+			}
+		})
+	}
+	work.Wait()
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := store.NewSQLite(path)
+	defer s.Close()
+	all, err := s.Events(t.Context(), atoll.AuditQuery{Limit: 1000})
+	if n := strings.Count(lines.String(), `"op":"exec"`); err != nil || len(all) != 800 || n != 800 {
+		t.Errorf("%d are written, %d as lines, %v; want 800", len(all), n, err)
+	}
+}
+
+func TestRedacted(t *testing.T) {
+	for _, tt := range []struct{ args, want []string }{
+		{nil, nil},
+		{[]string{"ls", "-l", "/work"}, []string{"ls", "-l", "/work"}},
+		{[]string{"x", "--token", "s3cr3t", "y"}, []string{"x", "--token", hidden, "y"}},
+		{[]string{"x", "--password=s3cr3t"}, []string{"x", "--password=" + hidden}},
+		{[]string{"x", "--token", "--verbose"}, []string{"x", "--token", "--verbose"}},
+		{[]string{"sh", "-c", `export AWS_SECRET_ACCESS_KEY=abc; API_TOKEN="a b" run --api-key abc next`},
+			[]string{"sh", "-c", "export AWS_SECRET_ACCESS_KEY=" + hidden + "; API_TOKEN=" + hidden + " run --api-key " + hidden + " next"}},
+		{[]string{"curl", "-H", "Authorization: Bearer abcdefgh", "https://me:word@host/"}, []string{"curl", "-H", "Authorization: Bearer " + hidden, "https://me:" + hidden + "@host/"}},
+		{[]string{"echo", authz.SecretPrefix + strings.Repeat("0", 16) + "_" + strings.Repeat("a", 64), "ghp_abcdefghijklmnop"}, []string{"echo", hidden, hidden}},
+		{[]string{strings.Repeat("é", mostText)}, []string{strings.Repeat("é", mostText/2) + "..."}},
+	} {
+		if got := redacted(tt.args); !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%.200q is %.200q, want %.200q", tt.args, got, tt.want)
+		}
+	}
+	if got := redacted(make([]string, mostArgs+5)); len(got) != mostArgs+1 || got[mostArgs] != "..." {
+		t.Errorf("many arguments become %d", len(got))
+	}
+}

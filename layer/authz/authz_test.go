@@ -1,0 +1,233 @@
+package authz_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/authz"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/storage/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newMock(t testing.TB, dir string) atoll.Provider {
+	t.Helper()
+	p, err := mock.New(mock.Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// served is p as the account sees it, over the wire. Its Close closes p.
+func served(t testing.TB, p atoll.Provider, account atoll.Account) atoll.Provider {
+	t.Helper()
+	h, err := api.NewHandler(p, api.Options{Tokens: map[string]api.Account{"token": account}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe := api.NewPipe()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- api.Serve(ctx, h, pipe) }()
+	c, err := api.NewClient(t.Context(), api.ClientOptions{Dial: pipe.Dial, Token: "token"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wired{c, sync.OnceValue(func() error {
+		cancel()
+		return errors.Join(<-done, p.Close())
+	})}
+}
+
+type wired struct {
+	*api.Client
+	end func() error
+}
+
+func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
+
+// Whose projects they are keeps all promises of a provider, but for what all
+// projects share. Package authz changes specs and hides other projects. It wraps no sandbox, no process
+// and no file, so the suite leaves those groups out.
+func TestConformance(t *testing.T) {
+	of := atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: suiteProjects}
+	open := func(t *testing.T) atoll.Provider {
+		dir := t.TempDir()
+		file := filepath.Join(dir, "atoll.db")
+		var p atoll.Provider = registry.New(newMock(t, filepath.Join(dir, "mock")), store.NewSQLite(file), registry.Options{Server: true})
+		p = session.New(p, store.NewSQLite(file), session.Options{})
+		return served(t, authz.New(p, authz.Options{}), of)
+	}
+	const admins = "is about all projects, or leads out of one: it is for admins"
+	opts := []providertest.Option{providertest.Only("birth", "volumes", "images", "watch", "errors", "truth")}
+	for _, name := range []string{
+		"images/a name that no image can have is refused",
+		"truth/each wish of a spec is refused exactly when its cap is missing",
+		"truth/the stores are there exactly when their caps are",
+	} {
+		opts = append(opts, providertest.Except(name, admins))
+	}
+	providertest.Run(t, open, opts...)
+}
+
+// suiteProjects are those that the suite makes sandboxes in.
+var suiteProjects = []string{atoll.DefaultProject, "one", "two", "other", "mine", "wishes", "project-1", "third"}
+
+func TestLayer(t *testing.T) {
+	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return authz.New(p, authz.Options{}) })
+}
+
+// as is ctx of an account that is bound to projects.
+func as(t testing.TB, projects ...string) context.Context {
+	return atoll.WithAccount(t.Context(), atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: projects})
+}
+
+func wantKind(t *testing.T, what string, err error, want atoll.Kind) {
+	t.Helper()
+	if atoll.KindOf(err) != want {
+		t.Errorf("%s: %v, want %q", what, err, want)
+	}
+}
+
+// What is another project's is not there, in the very words of what is not; who
+// names another project is denied.
+func TestOthers(t *testing.T) {
+	var denied []string
+	p := authz.New(newMock(t, t.TempDir()), authz.Options{Denied: func(_ context.Context, op, project, id string) {
+		denied = append(denied, op+" "+project+" "+id)
+	}})
+	defer p.Close()
+	theirs, err := p.Create(t.Context(), &atoll.Spec{Name: "web", Project: "theirs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := as(t, "ours", "also")
+	ours, err := p.Create(ctx, &atoll.Spec{Name: "web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := ours.Status(ctx); err != nil || st.Spec.Project != "ours" {
+		t.Errorf("who names no project gets one in %q, %v, want the first of theirs", st.Spec.Project, err)
+	}
+	nobody := atoll.NewID()
+	_, foreign := p.Get(ctx, theirs.ID())
+	_, missing := p.Get(ctx, nobody)
+	wantKind(t, "Get", foreign, atoll.ErrNotFound)
+	if want := "get " + theirs.ID() + ": sandbox not found"; foreign.Error() != want || missing.Error() != "get "+nobody+": sandbox not found" {
+		t.Errorf("another project's: %v; one that is not there: %v", foreign, missing)
+	}
+	for what, err := range map[string]error{
+		"Create in another project": second(p.Create(ctx, &atoll.Spec{Project: "theirs"})),
+		"List of another project":   second(p.List(ctx, atoll.Filter{Project: "theirs"})),
+		"Resolve in another":        second(atoll.Resolve(ctx, p, "theirs", "web")),
+		"RemoveProject of another":  atoll.RemoveProject(ctx, p, "theirs"),
+		"Volumes of another":        second(atoll.Volumes(ctx, p, "theirs")),
+		"RemoveVolume of another":   atoll.RemoveVolume(ctx, p, "theirs", "data-"+theirs.ID()),
+		"Workspaces of another":     second(atoll.Workspaces(ctx, p, "theirs")),
+		"AddWorkspace":              second(atoll.AddWorkspace(ctx, p, &atoll.WorkspaceSpec{Name: "w", Source: "/"}, nil)),
+		"Sessions of another":       second(atoll.Sessions(ctx, p, "theirs")),
+		"CloseSession of another":   atoll.CloseSession(ctx, p, "theirs", "session_x_sandbox"),
+		"Images":                    second(atoll.Images(ctx, p)),
+		"RemoveImage":               atoll.RemoveImage(ctx, p, "x", false),
+		"PruneImages":               second(atoll.PruneImages(ctx, p, atoll.PruneOptions{})),
+		"Reconcile":                 second(atoll.Reconcile(ctx, p, atoll.ReconcileOptions{})),
+	} {
+		wantKind(t, what, err, atoll.ErrDenied)
+	}
+	// By name, in one's own project and by the beginning of nothing.
+	sb, err := atoll.Resolve(ctx, p, "", "web")
+	if err != nil || sb.ID() != ours.ID() {
+		t.Errorf("a name that two projects have: %v, %v, want our own", sb, err)
+	}
+	_, err = atoll.Resolve(ctx, p, "", theirs.ID())
+	wantKind(t, "another's id as a name", err, atoll.ErrNotFound)
+	all, err := p.List(ctx, atoll.Filter{})
+	if err != nil || len(all) != 1 || all[0].ID != ours.ID() {
+		t.Errorf("List is %v, %v, want ours", all, err)
+	}
+	for ev, err := range p.Watch(ctx) {
+		if err != nil || ev.Type == atoll.EventSynced {
+			break
+		}
+		if ev.Status.ID != ours.ID() {
+			t.Errorf("Watch shows %s", ev.Status.ID)
+		}
+	}
+	if !slices.Contains(denied, "get theirs "+theirs.ID()) || !slices.Contains(denied, "create theirs ") {
+		t.Errorf("what was denied: %q", denied)
+	}
+	if sb, err := p.Get(as(t, "theirs"), theirs.ID()); err != nil || sb.ID() != theirs.ID() {
+		t.Errorf("whose it is: %v", err)
+	}
+	if err := atoll.RemoveProject(ctx, p, "ours"); err != nil {
+		t.Errorf("RemoveProject of our own: %v", err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// What leads out of a project is for admins, and for what they have vouched for.
+func TestWhatLeadsOut(t *testing.T) {
+	p := authz.New(newMock(t, t.TempDir()), authz.Options{Refuse: func(_ context.Context, spec *atoll.Spec) error {
+		if spec.Provider == "local" {
+			return atoll.Errorf("create", "", atoll.ErrDenied, "local has no walls")
+		}
+		return nil
+	}})
+	defer p.Close()
+	ctx := as(t, "ours")
+	network := func(mode atoll.NetworkMode, name string, allow ...string) atoll.Spec {
+		return atoll.Spec{Network: atoll.Network{Mode: mode, Name: name, Allow: allow}}
+	}
+	for what, spec := range map[string]atoll.Spec{
+		"a directory of the machine": {Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: "/etc", Target: "/x"}}},
+		"a file as the image":        {Image: "/var/lib/image"},
+		"a layout as the image":      {Image: "oci:/var/lib/image"},
+		"an archive as the image":    {Image: "docker-archive:/x.tar"},
+		"a source":                   {Workspace: atoll.WorkspaceRef{Source: "/srv/repo"}},
+		"a port of the machine's":    {Network: atoll.Network{Mode: atoll.NetworkOn}, Ports: []atoll.Port{{Port: 80, Publish: true, HostPort: 8080}}},
+		"a network of the backend's": network(atoll.NetworkNamed, "bridge2"),
+		"what is refused by default": network(atoll.NetworkOn, "", "10.0.0.0/8"),
+		"an address":                 network(atoll.NetworkEgress, "", "10.1.2.3"),
+		"a name":                     network(atoll.NetworkEgress, "", "example.com"),
+	} {
+		_, err := p.Create(ctx, &spec)
+		wantKind(t, what, err, atoll.ErrDenied)
+		_, err = atoll.Reserve(ctx, p, &spec)
+		wantKind(t, what+", reserved", err, atoll.ErrDenied)
+		wantKind(t, what+", prepared", atoll.Prepare(ctx, p, &spec, nil), atoll.ErrDenied)
+		_, err = atoll.OpenSession(ctx, p, &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeSession, ID: "x"}, Sandbox: spec})
+		wantKind(t, what+", in a session", err, atoll.ErrDenied)
+		if _, err := p.Create(t.Context(), &spec); atoll.KindOf(err) == atoll.ErrDenied {
+			t.Errorf("%s, by an admin: %v", what, err)
+		}
+		if _, err := p.Create(atoll.Vouch(ctx), &spec); atoll.KindOf(err) == atoll.ErrDenied {
+			t.Errorf("%s, vouched for: %v", what, err)
+		}
+	}
+	_, err := p.Create(atoll.Vouch(ctx), &atoll.Spec{Project: "theirs"})
+	wantKind(t, "another project, vouched for", err, atoll.ErrDenied)
+	_, err = p.Create(atoll.Vouch(ctx), &atoll.Spec{Provider: "local"})
+	wantKind(t, "a provider that is refused", err, atoll.ErrDenied)
+	spec := network(atoll.NetworkEgress, "", "*.example.com")
+	if err := atoll.Prepare(ctx, p, &spec, nil); atoll.KindOf(err) == atoll.ErrDenied {
+		t.Errorf("a wildcard: %v", err)
+	}
+	spec = atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}, Ports: []atoll.Port{{Port: 80, Publish: true}}}
+	if err := atoll.Prepare(ctx, p, &spec, nil); atoll.KindOf(err) == atoll.ErrDenied {
+		t.Errorf("a port that the machine chooses: %v", err)
+	}
+}

@@ -1,0 +1,305 @@
+package authz
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
+)
+
+// A clock is moved by hand.
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *clock) pass(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = c.at.Add(d)
+}
+
+// flaky is a store that fails when it is told to, and counts who reads keys.
+type flaky struct {
+	*store.SQLite
+	mu    sync.Mutex
+	fails error
+	reads int
+	uses  int
+}
+
+func (f *flaky) FindKey(ctx context.Context, id string) (*store.Key, error) {
+	f.mu.Lock()
+	f.reads++
+	err := f.fails
+	f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return f.SQLite.FindKey(ctx, id)
+}
+
+func (f *flaky) UseKey(ctx context.Context, id string, now time.Time) error {
+	f.mu.Lock()
+	f.uses++
+	f.mu.Unlock()
+	return f.SQLite.UseKey(ctx, id, now)
+}
+
+func (f *flaky) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fails = err
+}
+
+// rings are n of servers that share a store.
+func rings(t *testing.T, n int) ([]*Ring, *clock, []*flaky) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "atoll.db")
+	c := &clock{at: time.Now()}
+	var all []*Ring
+	var stores []*flaky
+	for range n {
+		s := &flaky{SQLite: store.NewSQLite(path)}
+		r := NewRing(s, RingOptions{now: c.now, Taken: []atoll.Account{{}, {Name: "ali", Role: "user"}}})
+		t.Cleanup(func() {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		all, stores = append(all, r), append(stores, s)
+	}
+	return all, c, stores
+}
+
+func newKey(t *testing.T, r *Ring, spec atoll.KeySpec) atoll.NewKey {
+	t.Helper()
+	made, err := r.CreateKey(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+func good(t *testing.T, what string, r *Ring, secret string) atoll.Account {
+	t.Helper()
+	a, err := r.Verify(t.Context(), secret)
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+	return a
+}
+
+func bad(t *testing.T, what string, r *Ring, secret string) {
+	t.Helper()
+	_, err := r.Verify(t.Context(), secret)
+	if atoll.KindOf(err) != atoll.ErrDenied || err.Error() != errUnknown.Error() {
+		t.Errorf("%s: %v, want %v", what, err, errUnknown)
+	}
+}
+
+func TestKey(t *testing.T) {
+	all, _, _ := rings(t, 2)
+	made := newKey(t, all[0], atoll.KeySpec{Name: "ci", Projects: []string{"web", "api", "web"}})
+	if !secretForm.MatchString(made.Secret) || made.Account != "project_api_web" {
+		t.Errorf("the key is %+v", made)
+	}
+	a := good(t, "on another server", all[1], made.Secret)
+	if !a.Bounded() || !a.May("web") || !a.May("api") || a.May("default") || a.Key != made.ID || a.KeyName != "ci" || a.ProjectOr("default") != "web" {
+		t.Errorf("whose it is: %+v", a)
+	}
+	admin := newKey(t, all[1], atoll.KeySpec{Name: "ops", Role: atoll.RoleAdmin})
+	if a := good(t, "an admin's", all[0], admin.Secret); a.Bounded() || a.Name != atoll.DefaultAccount {
+		t.Errorf("an admin is %+v", a)
+	}
+	last := made.Secret[len(made.Secret)-1]
+	other := strings.TrimSuffix(made.Secret, string(last)) + string("0123456789abcdef"[(strings.IndexByte("0123456789abcdef", last)+1)%16])
+	for what, secret := range map[string]string{
+		"nothing": "", "a word": "sesame", "only the id": SecretPrefix + made.ID, "another secret": other, "in capitals": strings.ToUpper(made.Secret),
+		"no such key": newSecret("0123456789abcdef"), "of another key": strings.Replace(made.Secret, made.ID, admin.ID, 1), "with more": made.Secret + "0", "in lines": made.Secret + "\n",
+	} {
+		bad(t, what, all[0], secret)
+	}
+	keys, err := all[0].Keys(t.Context())
+	if err != nil || len(keys) != 2 {
+		t.Errorf("Keys: %v, %v", keys, err)
+	}
+}
+
+func TestKeysThatAreRefused(t *testing.T) {
+	all, _, _ := rings(t, 1)
+	newKey(t, all[0], atoll.KeySpec{Name: "ci", Projects: []string{"web"}, Account: "team"})
+	for what, tt := range map[string]struct {
+		spec atoll.KeySpec
+		want atoll.Kind
+	}{
+		"no name":                {atoll.KeySpec{Projects: []string{"web"}}, atoll.ErrInvalid},
+		"no project":             {atoll.KeySpec{Name: "x"}, atoll.ErrInvalid},
+		"an admin's project":     {atoll.KeySpec{Name: "x", Role: atoll.RoleAdmin, Projects: []string{"web"}}, atoll.ErrInvalid},
+		"an unknown role":        {atoll.KeySpec{Name: "x", Role: "user", Projects: []string{"web"}}, atoll.ErrInvalid},
+		"no project's name":      {atoll.KeySpec{Name: "x", Projects: []string{"../web"}}, atoll.ErrInvalid},
+		"a negative time":        {atoll.KeySpec{Name: "x", Projects: []string{"web"}, TTL: -1}, atoll.ErrInvalid},
+		"a name that is taken":   {atoll.KeySpec{Name: "ci", Projects: []string{"web"}}, atoll.ErrAlreadyExists},
+		"another's account":      {atoll.KeySpec{Name: "x", Projects: []string{"api"}, Account: "team"}, atoll.ErrConflict},
+		"the default account":    {atoll.KeySpec{Name: "x", Projects: []string{"web"}, Account: atoll.DefaultAccount}, atoll.ErrConflict},
+		"a configured account":   {atoll.KeySpec{Name: "x", Projects: []string{"web"}, Account: "ali"}, atoll.ErrConflict},
+		"an account of an admin": {atoll.KeySpec{Name: "x", Role: atoll.RoleAdmin, Account: "team"}, atoll.ErrConflict},
+	} {
+		if _, err := all[0].CreateKey(t.Context(), tt.spec); atoll.KindOf(err) != tt.want {
+			t.Errorf("%s: %v, want %q", what, err, tt.want)
+		}
+	}
+}
+
+// A key goes by the account that it was made with, as long as that is not configured as one
+// that may do something else.
+func TestKeyWhoseAccountIsTaken(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "atoll.db")
+	with := func(taken ...atoll.Account) *Ring {
+		r := NewRing(store.NewSQLite(path), RingOptions{Taken: append(taken, atoll.Account{})})
+		t.Cleanup(func() {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return r
+	}
+	made := newKey(t, with(), atoll.KeySpec{Name: "ci", Projects: []string{"web"}, Account: "team"})
+	for what, tt := range map[string]struct {
+		taken atoll.Account
+		fine  bool
+	}{
+		"another one":           {atoll.Account{Name: "ali", Role: atoll.RoleProject, Projects: []string{"api"}}, true},
+		"one that may the same": {atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: []string{"web"}}, true},
+		"an admin":              {atoll.Account{Name: "team"}, false},
+		"of another project":    {atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: []string{"api"}}, false},
+	} {
+		_, err := with(tt.taken).Verify(t.Context(), made.Secret)
+		if tt.fine && err != nil || !tt.fine && (atoll.KindOf(err) != atoll.ErrDenied || !strings.Contains(err.Error(), "team")) {
+			t.Errorf("%s is configured: %v, want it to be fine: %v", what, err, tt.fine)
+		}
+	}
+}
+
+// What has been done to a key holds on this server at once, and on others after Fresh.
+func TestKeysChange(t *testing.T) {
+	all, c, _ := rings(t, 2)
+	here, there := all[0], all[1]
+	first := newKey(t, here, atoll.KeySpec{Name: "ci", Projects: []string{"web"}})
+	good(t, "there", there, first.Secret)
+	second, err := here.RotateKey(t.Context(), "ci", -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good(t, "the new one, here", here, second.Secret)
+	good(t, "the old one, here", here, first.Secret)
+	c.pass(Fresh)
+	good(t, "the new one, there", there, second.Secret)
+	good(t, "the old one, there", there, first.Secret)
+	c.pass(time.Duration(atoll.DefaultRotateGrace) - Fresh)
+	bad(t, "the old one, after its grace", here, first.Secret)
+	bad(t, "the old one, after its grace, there", there, first.Secret)
+	third, err := there.RotateKey(t.Context(), second.ID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad(t, "the old one, without a grace", there, second.Secret)
+	c.pass(Fresh)
+	bad(t, "the old one, without a grace, here", here, second.Secret)
+	good(t, "the third", here, third.Secret)
+	if err := there.RevokeKey(t.Context(), "ci"); err != nil {
+		t.Fatal(err)
+	}
+	bad(t, "one that is revoked", there, third.Secret)
+	c.pass(Fresh)
+	bad(t, "one that is revoked, here", here, third.Secret)
+	if _, err := here.RotateKey(t.Context(), "ci", 0); atoll.KindOf(err) != atoll.ErrNotExist {
+		t.Errorf("RotateKey of one that is revoked: %v", err)
+	}
+	if err := here.RevokeKey(t.Context(), "ci"); atoll.KindOf(err) != atoll.ErrNotExist {
+		t.Errorf("RevokeKey of one that is revoked: %v", err)
+	}
+	short := newKey(t, here, atoll.KeySpec{Name: "ci", Projects: []string{"web"}, TTL: atoll.Duration(time.Minute)})
+	good(t, "one that expires", here, short.Secret)
+	c.pass(time.Minute)
+	bad(t, "one that has expired", here, short.Secret)
+	if _, err := here.RotateKey(t.Context(), "ci", 0); atoll.KindOf(err) != atoll.ErrConflict {
+		t.Errorf("RotateKey of one that has expired: %v", err)
+	}
+}
+
+// A store that does not answer is waited for as long as it may be; then nobody is let
+// in, and told why.
+func TestKeysWithoutTheirStore(t *testing.T) {
+	all, c, stores := rings(t, 1)
+	r := all[0]
+	made := newKey(t, r, atoll.KeySpec{Name: "ci", Projects: []string{"web"}})
+	good(t, "at first", r, made.Secret)
+	stores[0].fail(atoll.Errorf("find key", "", atoll.ErrUnavailable, "no answer"))
+	c.pass(Fresh)
+	good(t, "for a while", r, made.Secret)
+	c.pass(Stale - Fresh)
+	for what, secret := range map[string]string{"after that": made.Secret, "one that nobody knows": newSecret("0123456789abcdef")} {
+		if _, err := r.Verify(t.Context(), secret); !errors.Is(err, atoll.ErrUnavailable) {
+			t.Errorf("%s: %v, want %q", what, err, atoll.ErrUnavailable)
+		}
+	}
+	stores[0].fail(nil)
+	good(t, "again", r, made.Secret)
+}
+
+// A request costs no look at the store, and no write.
+func TestKeysAreRemembered(t *testing.T) {
+	all, c, stores := rings(t, 1)
+	r := all[0]
+	made := newKey(t, r, atoll.KeySpec{Name: "ci", Projects: []string{"web"}})
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 100 {
+				good(t, "at once", r, made.Secret)
+			}
+		})
+	}
+	group.Wait()
+	reads := stores[0].reads
+	if reads > 8 {
+		t.Errorf("the store was read %d times", reads)
+	}
+	for range 100 {
+		bad(t, "no such key", r, newSecret("0123456789abcdef"))
+	}
+	if n := stores[0].reads - reads; n != 1 {
+		t.Errorf("the store was asked %d times for a key that there is not", n)
+	}
+	c.pass(Fresh)
+	for i := range 2*mostUnknown + 1 {
+		bad(t, "made up", r, newSecret(fmt.Sprintf("%016x", i)))
+	}
+	if n := len(r.unknown); n > mostUnknown {
+		t.Errorf("%d that there are not are remembered", n)
+	}
+	c.pass(usedEvery)
+	good(t, "later", r, made.Secret)
+	r.work.Wait()
+	if stores[0].uses != 2 {
+		t.Errorf("its use was written %d times, want 2", stores[0].uses)
+	}
+	keys, err := r.Keys(t.Context())
+	if err != nil || !keys[0].Used.Equal(c.now().Truncate(time.Millisecond)) {
+		t.Errorf("it was used %v, %v, want %v", keys[0].Used, err, c.now())
+	}
+}

@@ -1,0 +1,382 @@
+package authz_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/layer/authz"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
+	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/storage/store"
+)
+
+// mark is in all that belongs to the other project, and can be read of it.
+const mark = "mark-of-theirs"
+
+// A walk has a server for two projects, and what one of them has there.
+type walk struct {
+	t       *testing.T
+	server  *httptest.Server
+	inner   atoll.Provider // sees everything
+	ring    *authz.Ring
+	sandbox atoll.Sandbox
+	process string
+	secrets map[string]string // of keys, by role
+	key     atoll.Key         // an admin's
+}
+
+func newWalk(t *testing.T) *walk {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "atoll.db")
+	var p atoll.Provider = registry.New(newMock(t, filepath.Join(dir, "mock")), store.NewSQLite(file), registry.Options{Server: true})
+	p = workspace.New(p, workspace.Options{Dir: filepath.Join(dir, "workspaces")})
+	p = session.New(p, store.NewSQLite(file), session.Options{Server: true})
+	w := &walk{t: t, inner: p, ring: authz.NewRing(store.NewSQLite(file), authz.RingOptions{}), secrets: map[string]string{}}
+	h, err := api.NewHandler(authz.New(p, authz.Options{}), api.Options{Verify: w.ring.Verify, Keys: w.ring, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, mark)
+	})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.server = httptest.NewServer(h)
+	t.Cleanup(func() {
+		if err := errors.Join(h.Close(), p.Close(), w.ring.Close()); err != nil {
+			t.Error(err)
+		}
+		w.server.Close()
+	})
+	for role, projects := range map[string][]string{atoll.RoleAdmin: nil, atoll.RoleProject: {"ours"}} {
+		made, err := w.ring.CreateKey(t.Context(), atoll.KeySpec{Name: role, Role: role, Projects: projects})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w.secrets[role] = made.Secret; role == atoll.RoleAdmin {
+			w.key = made.Key
+		}
+	}
+	return w
+}
+
+// theirs makes what the other project has.
+func (w *walk) theirs(name string) (atoll.Sandbox, string) {
+	ctx := w.t.Context()
+	sb, err := w.inner.Create(ctx, &atoll.Spec{
+		Name: name, Project: "theirs", TTL: atoll.Duration(time.Hour), Labels: map[string]string{"l": mark}, Env: []string{"E=" + mark}, Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: mark, Target: "/work/v"}},
+	})
+	if err == nil {
+		_, err = atoll.Files(sb).Write(ctx, mark, strings.NewReader(mark), atoll.WriteOptions{})
+	}
+	var p atoll.Process
+	if err == nil {
+		p, err = sb.Exec(ctx, &atoll.Command{Args: []string{"echo", mark}})
+	}
+	if err == nil {
+		_, err = p.Wait(ctx)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return sb, p.ID()
+}
+
+// A visit is how one route is asked about what the other project has, and what who may
+// not is told.
+type visit struct {
+	query, body string
+	status      int
+	stays       bool // the answer is a stream
+}
+
+// named are the routes that name what they are about in no {id}. A route that is not
+// here fails the test: say what those get whom it does not concern.
+var named = map[string]visit{
+	"health": {status: 200}, "ready": {status: 200}, "apiHealth": {status: 200}, "info": {status: 200}, "listProviders": {status: 200}, "probe": {status: 200},
+	"listProjects": {status: 200}, "pools": {status: 200}, "list": {status: 200}, "listVolumes": {status: 200}, "listWorkspaces": {status: 200},
+	"listSessions": {status: 200}, "listSnapshots": {status: 501}, "watch": {status: 200, stays: true},
+	"resolve":         {query: "name=" + mark + "&project=theirs", status: 403},
+	"removeProject":   {status: 403},
+	"create":          {body: `{"project":"theirs"}`, status: 403},
+	"reserve":         {body: `{"project":"theirs"}`, status: 403},
+	"prepare":         {body: `{"project":"theirs"}`, status: 200}, // an event says it
+	"removeVolume":    {query: "project=theirs", status: 403},
+	"addWorkspace":    {body: `{"project":"theirs","name":"x","source":"/etc"}`, status: 200}, // an event says it
+	"updateWorkspace": {query: "project=theirs", status: 200},                                 // an event says it
+	"removeWorkspace": {query: "project=theirs", status: 403},
+	"openSession":     {body: `{"project":"theirs","scope":{"kind":"session","id":"s1"}}`, status: 403},
+	"closeSession":    {query: "project=theirs", status: 403},
+	"endScope":        {query: "project=theirs", status: 403},
+	"removeSnapshot":  {status: 501}, // mock keeps none
+	"listImages":      {status: 403}, "removeImage": {query: "ref=x", status: 403}, "pruneImages": {body: "{}", status: 403}, "resolveImage": {status: 403},
+	"reconcile": {body: "{}", status: 403},
+	"listKeys":  {status: 403}, "createKey": {body: `{"name":"x","role":"admin"}`, status: 403}, "rotateKey": {body: "{}", status: 403}, "revokeKey": {status: 403},
+	"audit":     {status: 403},
+	"listTools": {status: 501}, "callTool": {body: "{}", status: 501}, // they hold the same provider
+}
+
+// bodies and queries are those of routes with an {id}, so that they are asked what
+// makes sense.
+var bodies = map[string]string{
+	"exec": `{"args":["echo","x"]}`, "startProcess": `{"args":["echo","x"]}`, "executeCode": `{"language":"sh","code":"echo"}`, "signalProcess": `{"signal":"TERM"}`,
+	"resizeProcess": `{"rows":20,"cols":80}`, "extend": `{"ttl":"1h"}`,
+}
+
+var queries = map[string]string{"renameFile": "from=" + mark + "&to=x", "dial": "port=80", "unpackFiles": "path=x", "listFiles": "path=."}
+
+func TestRoutes(t *testing.T) {
+	w := newWalk(t)
+	w.sandbox, w.process = w.theirs(mark)
+	source := t.TempDir()
+	if err := os.WriteFile(filepath.Join(source, "x"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := atoll.AddWorkspace(t.Context(), w.inner, &atoll.WorkspaceSpec{Project: "theirs", Name: mark, Source: source}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := atoll.OpenSession(t.Context(), w.inner, &atoll.SessionSpec{Project: "theirs", Scope: atoll.Scope{Kind: atoll.ScopeSession, ID: "s1"}, Sandbox: atoll.Spec{Env: []string{"E=" + mark}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.inner.Create(t.Context(), &atoll.Spec{Project: "ours"}); err != nil {
+		t.Fatal(err)
+	}
+	before := w.state()
+	for _, route := range api.Routes() {
+		t.Run(route.Name, func(t *testing.T) {
+			w := *w
+			w.t = t
+			switch {
+			case strings.Contains(route.Path, "{sandboxId}") || route.Tag == "conversations" || strings.HasSuffix(route.Path, "/sandbox"):
+				t.Skip("conversations are those of accounts: package conversation has the test")
+			case strings.HasPrefix(route.Path, "/v1/sandboxes/{id}"):
+				w.byID(route)
+			default:
+				w.byName(route)
+			}
+		})
+	}
+	if status, body := w.ask(w.secrets[atoll.RoleProject], "GET", "/metrics", ""); status != 403 || strings.Contains(body, mark) {
+		t.Errorf("/metrics: %d %s", status, body)
+	}
+	if after := w.state(); after != before {
+		t.Errorf("it was changed:\n%s\nit was:\n%s", after, before)
+	}
+}
+
+// state is what there is of the other project's.
+func (w *walk) state() string {
+	ctx := w.t.Context()
+	c := client(w.t, w.server.URL, w.secrets[atoll.RoleAdmin])
+	defer c.Close()
+	var text []string
+	all, err := c.List(ctx, atoll.Filter{Project: "theirs"})
+	for _, st := range all {
+		text = append(text, st.ID+" "+st.Spec.Name+" "+string(st.State)+" "+st.Expires.String())
+	}
+	volumes, volumesErr := atoll.Volumes(ctx, c, "theirs")
+	for _, v := range volumes {
+		text = append(text, "volume "+v.Name)
+	}
+	workspaces, workspacesErr := atoll.Workspaces(ctx, c, "theirs")
+	for _, x := range workspaces {
+		text = append(text, "workspace "+x.Name+x.Updated.String())
+	}
+	sessions, sessionsErr := atoll.Sessions(ctx, c, "theirs")
+	for _, x := range sessions {
+		text = append(text, "session "+x.Key+string(x.State))
+	}
+	files, filesErr := atoll.Files(w.sandbox).List(ctx, ".", true)
+	for _, f := range files {
+		text = append(text, "file "+f.Path)
+	}
+	procs, procsErr := atoll.Processes(ctx, w.sandbox)
+	for _, p := range procs {
+		text = append(text, "process "+p.ID)
+	}
+	keys, keysErr := c.Keys(ctx)
+	for _, k := range keys {
+		text = append(text, "key "+k.Name+k.Rotated.String()+k.Revoked.String())
+	}
+	if err := errors.Join(err, volumesErr, workspacesErr, sessionsErr, filesErr, procsErr, keysErr); err != nil {
+		w.t.Fatal(err)
+	}
+	return strings.Join(text, "\n")
+}
+
+func client(t testing.TB, url, secret string) *api.Client {
+	t.Helper()
+	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url, Token: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// ask makes a request, and returns the answer; of a watch what there is, which comes first.
+func (w *walk) ask(secret, method, path, body string) (int, string) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), testenv.Scale(2*time.Minute))
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, w.server.URL+path, strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+secret)
+	req.Header.Set(api.RequestIDHeader, "walk")
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if strings.HasSuffix(strings.Split(path, "?")[0], "/dial") {
+		req.Header.Set("Connection", "Upgrade")
+		req.Header.Set("Upgrade", "tcp")
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var data strings.Builder
+	for body := bufio.NewReader(resp.Body); err == nil; {
+		var line string
+		line, err = body.ReadString('\n')
+		data.WriteString(line)
+		if line == "event: synced\n" {
+			err = io.EOF // it goes on with what changes
+		}
+	}
+	if err != io.EOF {
+		w.t.Fatal(err)
+	}
+	return resp.StatusCode, data.String()
+}
+
+// path is that of a route, about a sandbox.
+func path(route api.Route, id, process string) string {
+	p := strings.NewReplacer("{id}", id, "{pid}", process, "{port}", "80", "{path...}", "x", "{name}", mark, "{project}", "theirs", "{key}", "admin",
+		"{kind}", "session", "{scope}", "s1").Replace(route.Path)
+	query, ok := queries[route.Name]
+	if !ok {
+		for _, param := range route.Params {
+			if param.Required {
+				query = "path=" + mark
+			}
+		}
+	}
+	if query != "" {
+		p += "?" + query
+	}
+	return p
+}
+
+// byID asks about a sandbox of the other project, and about one that there is not: the
+// answers are the same. Who may is not told that it is not there.
+func (w *walk) byID(route api.Route) {
+	method := route.Method
+	if method == "" {
+		method = "GET"
+	}
+	ours, nobody := w.secrets[atoll.RoleProject], atoll.NewID()
+	status, body := w.ask(ours, method, path(route, w.sandbox.ID(), w.process), bodies[route.Name])
+	missing, text := w.ask(ours, method, path(route, nobody, w.process), bodies[route.Name])
+	if status != http.StatusNotFound || status != missing || strings.ReplaceAll(body, w.sandbox.ID(), "ID") != strings.ReplaceAll(text, nobody, "ID") {
+		w.t.Errorf("%d %s, but of one that is not there %d %s", status, body, missing, text)
+	}
+	if route.Status == http.StatusSwitchingProtocols || route.Name == "resizeProcess" { // it has no terminal
+		return
+	}
+	sb, process := w.theirs("")
+	if status, body := w.ask(w.secrets[atoll.RoleAdmin], method, path(route, sb.ID(), process), bodies[route.Name]); status == http.StatusNotFound || status == http.StatusBadRequest {
+		w.t.Errorf("an admin gets %d %s: what was asked makes no sense", status, body)
+	}
+	if err := sb.Remove(w.t.Context(), atoll.RemoveVolumes()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// byName asks a route that names something of the other project, or nothing.
+func (w *walk) byName(route api.Route) {
+	v, ok := named[route.Name]
+	if !ok {
+		w.t.Fatalf("%s %s is new: say what those get whom it does not concern", route.Method, route.Path)
+	}
+	p := strings.Split(path(route, "x", "x"), "?")[0]
+	if v.query != "" {
+		p += "?" + v.query
+	}
+	status, body := w.ask(w.secrets[atoll.RoleProject], route.Method, p, v.body)
+	own := strings.ReplaceAll(body, `"id":"`+mark+`"`, "") // what was asked for is named in errors
+	own = strings.ReplaceAll(own, "POST /v1/tools/"+mark, "")
+	if status != v.status || strings.Contains(own, mark) || strings.Contains(own, w.sandbox.ID()) {
+		w.t.Errorf("%d %s, want %d, and nothing of another project", status, body, v.status)
+	}
+	if v.status == 200 && v.body+v.query != "" && !strings.Contains(body, `"kind":"denied"`) {
+		w.t.Errorf("%s, want the event of an error", body)
+	}
+}
+
+// What is listed is there for those whose it is, and for admins: else the walk would
+// find nothing either way.
+func TestRoutesShowTheirs(t *testing.T) {
+	w := newWalk(t)
+	w.sandbox, w.process = w.theirs(mark)
+	made, err := w.ring.CreateKey(t.Context(), atoll.KeySpec{Name: "theirs", Projects: []string{"theirs"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{made.Secret, w.secrets[atoll.RoleAdmin]} {
+		for _, p := range []string{
+			"/v1/sandboxes", "/v1/volumes", "/v1/watch", "/v1/sandboxes/" + w.sandbox.ID(), "/v1/sandboxes/" + w.sandbox.ID() + "/files?path=" + mark,
+			"/v1/sandboxes/" + w.sandbox.ID() + "/processes/" + w.process + "/output",
+		} {
+			if status, body := w.ask(secret, "GET", p, ""); status != 200 || !strings.Contains(body, mark) {
+				t.Errorf("%s: %d %s", p, status, body)
+			}
+		}
+	}
+}
+
+// A request that goes on ends when its key is revoked, on a server that did not do it.
+func TestRevokedMeanwhile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes as long as keys are looked at again")
+	}
+	w := newWalk(t)
+	c := client(t, w.server.URL, w.secrets[atoll.RoleProject])
+	defer c.Close()
+	began, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for ev, err := range c.Watch(t.Context()) {
+			if err != nil {
+				ended <- err
+				return
+			}
+			if ev.Type == atoll.EventSynced {
+				close(began)
+			}
+		}
+	}()
+	<-began
+	if err := w.ring.RevokeKey(t.Context(), atoll.RoleProject); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		t.Log(err)
+	case <-time.After(testenv.Scale(20 * time.Second)):
+		t.Error("it goes on")
+	}
+	if _, err := c.List(t.Context(), atoll.Filter{}); atoll.KindOf(err) != atoll.ErrDenied {
+		t.Errorf("List: %v", err)
+	}
+}

@@ -1,0 +1,118 @@
+package pool_test
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/pool"
+)
+
+// What becomes of each field of a Spec.
+var (
+	given   = []string{"Name", "Labels", "TTL"}              // when the sandbox is
+	without = []string{"ID", "Cmd", "AutoRemove", "NoStart"} // no sandbox of a pool can have it
+	same    = []string{"Project", "Provider", "Image", "Env", "Workdir", "User", "TTY", "OpenStdin", "Workspace", "Mounts", "Resources", "Network",
+		"Ports", "ReadOnlyRoot", "Cache", "CachePaths", "IdleStop", "IdleRemove", "Snapshot"} // it must be the same
+)
+
+// A field that is added to Spec must be thought about here: who asks for something
+// must not get a sandbox without it.
+func TestNothingAskedForIsIgnored(t *testing.T) {
+	none := pool.Fingerprint(&atoll.Spec{})
+	typ := reflect.TypeFor[atoll.Spec]()
+	for i := range typ.NumField() {
+		name := typ.Field(i).Name
+		spec := &atoll.Spec{}
+		fillIn(t, reflect.ValueOf(spec).Elem().Field(i))
+		changes, unfit := pool.Fingerprint(spec) != none, pool.Unfit(spec) != ""
+		switch {
+		case slices.Contains(without, name):
+			if !unfit {
+				t.Errorf("%s can be had from a pool", name)
+			}
+		case slices.Contains(same, name):
+			if !changes {
+				t.Errorf("%s is not in the fingerprint", name)
+			}
+		case slices.Contains(given, name):
+			if unfit || changes != (name == "TTL") {
+				t.Errorf("%s: a pool is not asked for it", name)
+			}
+		default:
+			t.Errorf("Spec.%s is new: say whether it can be given to a sandbox that runs, has to be the same, or cannot be had from a pool", name)
+		}
+	}
+	if n := len(given) + len(without) + len(same); n != typ.NumField() {
+		t.Errorf("%d fields are listed, and there are %d", n, typ.NumField())
+	}
+	short, long := &atoll.Spec{TTL: 1e9}, &atoll.Spec{TTL: 2e9}
+	if pool.Fingerprint(short) != pool.Fingerprint(long) {
+		t.Error("who lives for different times gets different sandboxes")
+	}
+}
+
+// Each part of a field counts.
+func TestPartsAreInTheFingerprint(t *testing.T) {
+	none := pool.Fingerprint(&atoll.Spec{})
+	for _, name := range []string{"Resources", "Network", "Workspace"} {
+		typ, _ := reflect.TypeFor[atoll.Spec]().FieldByName(name)
+		for i := range typ.Type.NumField() {
+			spec := &atoll.Spec{}
+			fillIn(t, reflect.ValueOf(spec).Elem().FieldByName(name).Field(i))
+			if pool.Fingerprint(spec) == none {
+				t.Errorf("%s.%s is not in the fingerprint", name, typ.Type.Field(i).Name)
+			}
+		}
+	}
+	for _, name := range []string{"Mounts", "Ports", "TTY"} {
+		elem := func(spec *atoll.Spec) reflect.Value {
+			v := reflect.ValueOf(spec).Elem().FieldByName(name)
+			if v.Kind() == reflect.Pointer {
+				v.Set(reflect.New(v.Type().Elem()))
+				return v.Elem()
+			}
+			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+			return v.Index(0)
+		}
+		bare := &atoll.Spec{}
+		typ := elem(bare).Type()
+		for i := range typ.NumField() {
+			spec := &atoll.Spec{}
+			fillIn(t, elem(spec).Field(i))
+			if pool.Fingerprint(spec) == pool.Fingerprint(bare) {
+				t.Errorf("%s.%s is not in the fingerprint", name, typ.Field(i).Name)
+			}
+		}
+	}
+}
+
+// fillIn makes v anything but zero.
+func fillIn(t *testing.T, v reflect.Value) {
+	t.Helper()
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(7)
+	case reflect.Uint16:
+		v.SetUint(7)
+	case reflect.Float64:
+		v.SetFloat(7)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fillIn(t, v.Index(0))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(reflect.ValueOf("k"), reflect.ValueOf("v"))
+	case reflect.Struct:
+		fillIn(t, v.Field(0))
+	default:
+		t.Fatalf("a field of kind %s: say here how it is filled in", v.Kind())
+	}
+}

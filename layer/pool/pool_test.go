@@ -1,0 +1,166 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/teststore"
+	"github.com/seed46cd37a8/atoll/layer/pool"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/provider/local"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/storage/store"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(leaverDir); dir != "" {
+		fmt.Fprintln(os.Stderr, leave(dir, os.Getenv(leaverStep)))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func openStore(dir string) store.Store { return teststore.Open(dir) }
+
+// plain is the pool of what nobody asks anything special of.
+func plain(n int) pool.Options {
+	return pool.Options{Server: true, Entries: []pool.Entry{{Name: "plain", Min: n}}}
+}
+
+// around is the layer around a ledger around p, which both write in dir.
+func around(t testing.TB, p atoll.Provider, dir string, o pool.Options) *pool.Provider {
+	t.Helper()
+	l, err := pool.New(registry.New(p, openStore(dir), registry.Options{Server: true}), openStore(dir), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func openMock(t testing.TB, o mock.Options) atoll.Provider {
+	t.Helper()
+	p, err := mock.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func openLocal(t testing.TB, dir string) atoll.Provider {
+	t.Helper()
+	p, err := local.New(local.Options{Dir: filepath.Join(dir, "local")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// stocked waits until all pools have what they are to have.
+func stocked[P atoll.Provider](t testing.TB, p P) P {
+	t.Helper()
+	eventually(t, func() error {
+		r, err := atoll.Pools(context.Background(), p)
+		for _, one := range r.Pools {
+			if one.Warm < one.Min || one.Booting > 0 {
+				return fmt.Errorf("pool %+v", one)
+			}
+		}
+		return err
+	})
+	return p
+}
+
+func eventually(t testing.TB, ok func() error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(testenv.Scale(20 * time.Second)); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if err = ok(); err == nil {
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
+// The pool gives out sandboxes that run already, hides those without an owner, and records the owner of each
+// claim. It has no part in commands and files.
+func TestConformance(t *testing.T) {
+	t.Run("mock", func(t *testing.T) {
+		providertest.Run(t, func(t *testing.T) atoll.Provider {
+			return stocked(t, around(t, openMock(t, mock.Options{Dir: t.TempDir()}), t.TempDir(), plain(2)))
+		}, providertest.Only("birth", "expiry", "volumes", "watch", "death", "errors", "truth", "ledger"),
+			providertest.Beside(4, "expiry")) // most of it waits
+	})
+	if testing.Short() {
+		t.Skip("-short: one provider only")
+	}
+	t.Run("local", func(t *testing.T) { // whose sandboxes are directories and processes before they are claimed
+		providertest.Run(t, func(t *testing.T) atoll.Provider {
+			return stocked(t, around(t, openLocal(t, t.TempDir()), t.TempDir(), plain(2)))
+		}, providertest.Only("birth"))
+	})
+	t.Run("mock over the wire, without a ledger", func(t *testing.T) { // which knows names and secrets
+		providertest.Run(t, overWire, providertest.Only("birth", "watch", "errors", "ledger"))
+	})
+}
+
+// overWire is a mock with a pool, seen by a client.
+func overWire(t *testing.T) atoll.Provider {
+	t.Helper()
+	p, err := pool.New(openMock(t, mock.Options{Dir: t.TempDir()}), openStore(t.TempDir()), plain(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stocked(t, p)
+	h, err := api.NewHandler(p, api.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "unix://" + filepath.Join(t.TempDir(), "socket")
+	l, err := api.Listen(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- api.Serve(ctx, h, l) }()
+	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wired{c, sync.OnceValue(func() error {
+		cancel()
+		return errors.Join(<-served, p.Close())
+	})}
+}
+
+type wired struct {
+	*api.Client
+	end func() error
+}
+
+func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
+
+func TestForwards(t *testing.T) {
+	providertest.Layer(t, func(p atoll.Provider) atoll.Provider {
+		l, err := pool.New(p, openStore(t.TempDir()), pool.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	})
+}
+
+// The same with a store that servers share.
+func TestOverPostgres(t *testing.T) {
+	teststore.OverPostgres(t, ".", "TestConformance|TestForwards")
+}

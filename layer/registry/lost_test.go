@@ -1,0 +1,172 @@
+package registry_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/teststore"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+)
+
+// listed checks that List has the sandbox as st says, and the replay of Watch too.
+func (l *lab) listed(t *testing.T, st atoll.Status) {
+	t.Helper()
+	for want, f := range map[string]atoll.Filter{
+		"no filter": {}, "its name": {Name: "web"}, "its state": {States: []atoll.State{st.State}}, "its provider": {Provider: st.Provider},
+	} {
+		if all, err := l.List(t.Context(), f); err != nil || len(all) != 1 || asJSON(t, all[0]) != asJSON(t, st) {
+			t.Errorf("List by %s: %+v, %v; want %+v", want, all, err, st)
+		}
+	}
+	for not, f := range map[string]atoll.Filter{
+		"another name": {Name: "db"}, "another state": {States: []atoll.State{atoll.StateRunning}}, "another label": {Labels: map[string]string{"a": "c"}},
+	} {
+		if all, err := l.List(t.Context(), f); len(all) > 0 || err != nil {
+			t.Errorf("List by %s: %+v, %v", not, all, err)
+		}
+	}
+	var replay []string
+	for ev, err := range l.Watch(t.Context()) {
+		if err != nil {
+			t.Fatalf("Watch: %v", err)
+		}
+		if ev.Type == atoll.EventSynced {
+			break
+		}
+		replay = append(replay, asJSON(t, ev.Status))
+	}
+	if len(replay) != 1 || replay[0] != asJSON(t, st) {
+		t.Errorf("Watch replays %q, want %+v", replay, st)
+	}
+}
+
+// A barren engine can make no sandboxes, as long as it has a reason.
+type barren struct {
+	engine
+	why *atomic.Pointer[string]
+}
+
+func (b barren) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	if why := b.why.Load(); why != nil {
+		return nil, atoll.Errorf("create", spec.Name, atoll.ErrUnavailable, "%s", *why)
+	}
+	return b.engine.Create(ctx, spec)
+}
+
+// One that could not be made again says why, in lists too, until it can.
+func TestRebuildFails(t *testing.T) {
+	l := newLab(t, registry.Options{})
+	b := barren{l.engine, &atomic.Pointer[string]{}}
+	s := teststore.Open(l.dir)
+	defer s.Close()
+	p := registry.New(b, s, registry.Options{Server: true}) // lives on, as a server does
+	sb := l.create(p, atoll.Spec{Name: "web", Image: image, Labels: map[string]string{"a": "b"}})
+	if err := atoll.WriteFile(t.Context(), sb, "kept", []byte("x"), 0); err != nil {
+		t.Fatal(err)
+	}
+	raw := l.secretOf(sb.ID())
+	l.release("2")
+	for _, why := range []string{"the engine is out of order", "the engine has no room", "one line; and another"} {
+		told := strings.ReplaceAll(why, "; ", "\n")
+		b.why.Store(&told)
+		sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
+		if err != nil || len(sum.Findings) != 1 || !sum.Findings[0].Failed || !strings.Contains(sum.Findings[0].Reason, told) {
+			t.Errorf("Reconcile: %+v, %v; want a failure that says %q", sum, err, why)
+		}
+		st, err := sb.Status(t.Context())
+		if atoll.KindOf(err) == atoll.ErrNotFound { // what it is a handle of has gone
+			if sb, err = p.Get(t.Context(), sb.ID()); err == nil {
+				st, err = sb.Status(t.Context())
+			}
+		}
+		if err != nil || st.State != atoll.StateFailed || !strings.Contains(st.Reason, why) {
+			t.Errorf("Status: %+v, %v; want failed because %q", st, err, why)
+		}
+		l.listed(t, st) // for other programs, too
+	}
+	b.why.Store(nil)
+	if err := sb.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.sameAs(sb.ID(), raw, atoll.StateRunning)
+	if all, err := l.List(t.Context(), atoll.Filter{}); err != nil || len(all) != 1 || all[0].State != atoll.StateRunning || all[0].Reason != "" {
+		t.Errorf("List: %+v, %v", all, err)
+	}
+}
+
+// What is just being made again is on its way, not failed.
+func TestListWhileRebuilt(t *testing.T) {
+	var l *lab
+	looked := false
+	l = newLab(t, registry.Options{}.WithStep(func(name string) {
+		if name != "half rebuilt" {
+			return
+		}
+		looked = true
+		s := teststore.Open(l.dir)
+		defer s.Close()
+		for _, p := range []atoll.Provider{l, registry.New(l.engine, s, registry.Options{})} {
+			all, err := p.List(t.Context(), atoll.Filter{})
+			if err != nil || len(all) != 1 || all[0].State != atoll.StateCreating {
+				t.Errorf("List: %+v, %v; want one that is being made", all, err)
+			}
+		}
+	}))
+	l.create(l, atoll.Spec{Image: image})
+	l.release("2")
+	if _, err := l.Reconcile(t.Context(), atoll.ReconcileOptions{}); err != nil || !looked {
+		t.Errorf("Reconcile: %v; looked: %v", err, looked)
+	}
+}
+
+// A slow engine takes its time to fetch images.
+type slow struct {
+	engine
+	during func()
+}
+
+func (s slow) Prepare(context.Context, *atoll.Spec, func(atoll.Progress)) error {
+	s.during()
+	return nil
+}
+
+// While the new image is fetched, commands run as ever, and one that still runs
+// then is not ended.
+func TestExecWhileFetched(t *testing.T) {
+	for _, stays := range []bool{false, true} {
+		t.Run(fmt.Sprintf("one stays: %v", stays), func(t *testing.T) {
+			l := newLab(t, registry.Options{})
+			sb := l.create(l, atoll.Spec{Image: image})
+			l.release("2")
+			var p *registry.Provider
+			fetched := 0
+			s := slow{l.engine, func() {
+				fetched++
+				ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
+				defer cancel()
+				mine, err := p.Get(ctx, sb.ID())
+				if err == nil {
+					err = atoll.Run(ctx, mine, &atoll.Command{Args: []string{"true"}})
+				}
+				if err == nil && stays {
+					_, err = mine.Exec(ctx, &atoll.Command{Args: []string{"cat"}, OpenStdin: true})
+				}
+				if err != nil {
+					t.Errorf("a command while the image is fetched: %v", err)
+				}
+			}}
+			p = registry.New(s, l.store, registry.Options{Server: true})
+			want := map[bool]atoll.Done{false: atoll.DoneRebuilt, true: atoll.DoneNothing}[stays]
+			sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
+			if err != nil || len(sum.Findings) != 1 || sum.Findings[0].Done != want || sum.Findings[0].Failed || fetched != 1 {
+				t.Errorf("Reconcile: %+v, %v; want %s; fetched %d times", sum, err, want, fetched)
+			}
+		})
+	}
+}

@@ -1,0 +1,83 @@
+package router_test
+
+import (
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/router"
+	"github.com/seed46cd37a8/atoll/provider/local"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+)
+
+func mocks(t *testing.T) router.Member {
+	dir := t.TempDir()
+	return router.Member{Name: "mock", Open: func() (atoll.Provider, error) { return mock.New(mock.Options{Dir: dir}) }}
+}
+
+func locals(t *testing.T) router.Member {
+	dir := t.TempDir()
+	return router.Member{Name: "local", Open: func() (atoll.Provider, error) { return local.New(local.Options{Dir: dir}) }}
+}
+
+// broken cannot be opened.
+func broken(name string) router.Member {
+	return router.Member{Name: name, Open: func() (atoll.Provider, error) {
+		return nil, atoll.Errorf("open", name, atoll.ErrInvalid, "the context is bad")
+	}}
+}
+
+// faulty has calls that fail as planned.
+func faulty(m router.Member, plan *providertest.Plan) router.Member {
+	return router.Member{Name: m.Name, Open: func() (atoll.Provider, error) {
+		p, err := m.Open()
+		if err != nil {
+			return nil, err
+		}
+		return providertest.Faulty(p, plan), nil
+	}}
+}
+
+func open(t *testing.T, opts router.Options, members ...router.Member) *router.Provider {
+	t.Helper()
+	p, err := router.New(members, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return p
+}
+
+func TestConformance(t *testing.T) {
+	for name, tt := range map[string]struct {
+		members func(t *testing.T) []router.Member
+		groups  []string
+	}{
+		// A single member's watch is passed through, and its caps are the router's.
+		"one": {func(t *testing.T) []router.Member { return []router.Member{mocks(t)} }, []string{"watch", "truth"}},
+		// The router finds the member of a sandbox, a name, an image or a volume, and joins what
+		// members list and tell. It wraps no sandbox.
+		"two": {func(t *testing.T) []router.Member { return []router.Member{mocks(t), locals(t)} },
+			[]string{"birth", "volumes", "images", "watch", "errors", "truth"}},
+		// A member that cannot be opened must hide nothing of the others.
+		"one that fails": {func(t *testing.T) []router.Member { return []router.Member{mocks(t), broken("docker")} },
+			[]string{"volumes", "watch", "errors", "truth"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name != "two" {
+				t.Skip("-short: two have all")
+			}
+			providertest.Run(t, func(t *testing.T) atoll.Provider {
+				p, err := router.New(tt.members(t), router.Options{Dir: t.TempDir()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}, providertest.Pullable("docker.io/library/app:1"), providertest.Only(tt.groups...))
+		})
+	}
+}

@@ -1,0 +1,274 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+)
+
+// kept is a provider that outlives those around it, as a backend does: its Close
+// does nothing.
+type kept struct{ atoll.ProviderLayer }
+
+func (kept) Close() error { return nil }
+
+// backend is a mock for more than one layer.
+func backend(t *testing.T, o mock.Options) atoll.Provider {
+	p := openMock(t, o)
+	t.Cleanup(func() { p.Close() })
+	return kept{atoll.ProviderLayer{Provider: p}}
+}
+
+// quickly is around, for sessions that are looked after more often than anybody needs.
+func quickly(p atoll.Provider, dir string, o session.Options) *session.Provider {
+	return around(p, dir, o.WithLook(50*time.Millisecond))
+}
+
+func workflow(id string) *atoll.SessionSpec {
+	return &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: id}}
+}
+
+func mustOpen(t *testing.T, p atoll.Provider, spec *atoll.SessionSpec) atoll.OpenedSession {
+	t.Helper()
+	o, err := atoll.OpenSession(t.Context(), p, spec)
+	if err != nil {
+		t.Fatalf("OpenSession: %v", err)
+	}
+	return o
+}
+
+// counts checks how many sessions and sandboxes there are.
+func counts(ctx context.Context, p atoll.Provider, sessions, sandboxes int) error {
+	all, err := atoll.Sessions(ctx, p, "")
+	boxes, listErr := p.List(ctx, atoll.Filter{})
+	if err != nil || listErr != nil || len(all) != sessions || len(boxes) != sandboxes {
+		return fmt.Errorf("there are sessions %+v and sandboxes %+v, want %d and %d: %w", all, boxes, sessions, sandboxes, errors.Join(err, listErr))
+	}
+	return nil
+}
+
+func eventually(t *testing.T, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(testenv.Scale(20 * time.Second))
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// A program that is killed between any two steps leaves a session that the next
+// one opens or closes; a server that finds it finishes it.
+func TestKilled(t *testing.T) {
+	for _, step := range []string{"intent", "made", "replacing", "closing"} {
+		for _, next := range []string{"open", "close", "server"} {
+			t.Run(step+", then "+next, func(t *testing.T) {
+				box, dir := backend(t, mock.Options{}), t.TempDir()
+				// It does not look at the session meanwhile: it might come first.
+				killed := around(box, dir, session.Options{IdleTimeout: atoll.Never}.WithStep(func(name string) {
+					if name == step {
+						runtime.Goexit()
+					}
+				}))
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					o, err := killed.OpenSession(t.Context(), workflow("w"))
+					if err != nil {
+						t.Errorf("OpenSession: %v", err)
+						return
+					}
+					if step == "replacing" {
+						if sb, err := box.Get(t.Context(), o.Sandbox); err != nil || sb.Remove(t.Context(), atoll.RemoveVolumes()) != nil {
+							t.Errorf("Remove: %v", err)
+						}
+						_, err = killed.OpenSession(t.Context(), workflow("w"))
+					} else {
+						err = killed.CloseSession(t.Context(), "", o.Key)
+					}
+					t.Errorf("not killed: %v", err)
+				}()
+				<-done
+				if err := killed.Close(); err != nil {
+					t.Fatal(err)
+				}
+				p := quickly(box, dir, session.Options{Server: next == "server"})
+				defer p.Close()
+				switch next {
+				case "open":
+					o, want := mustOpen(t, p, workflow("w")), atoll.OpeningMade
+					if step == "replacing" { // whoever opened it before had another one
+						want = atoll.OpeningReplaced
+					}
+					if o.State != atoll.SessionOpen || o.Opening != want || (o.Note != "") != (want == atoll.OpeningReplaced) {
+						t.Errorf("opened again it is %+v", o)
+					}
+					if err := counts(t.Context(), p, 1, 1); err != nil {
+						t.Error(err)
+					}
+				case "close":
+					if err := p.CloseSession(t.Context(), "", "workflow_w_sandbox"); err != nil {
+						t.Errorf("CloseSession: %v", err)
+					}
+				}
+				if next != "open" {
+					eventually(t, func() error { return counts(t.Context(), p, 0, 0) })
+				}
+			})
+		}
+	}
+}
+
+// While one program makes a session's sandbox, others wait for it.
+func TestOthersWait(t *testing.T) {
+	box, dir := backend(t, mock.Options{}), t.TempDir()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	first := quickly(box, dir, session.Options{}.WithStep(func(name string) {
+		if name == "intent" {
+			close(begun)
+			<-goOn
+		}
+	}))
+	defer first.Close()
+	second := quickly(box, dir, session.Options{Server: true})
+	defer second.Close()
+	opened := make(chan atoll.OpenedSession, 2)
+	for _, p := range []atoll.Provider{first, second} {
+		go func() { opened <- mustOpen(t, p, workflow("w")) }()
+		<-begun
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := second.CloseSession(ctx, "", "workflow_w_sandbox"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("CloseSession meanwhile: %v", err)
+	}
+	select {
+	case o := <-opened:
+		t.Errorf("%+v was opened before it was made", o)
+	case <-time.After(200 * time.Millisecond):
+	}
+	close(goOn)
+	if a, b := <-opened, <-opened; a.Sandbox != b.Sandbox || a.Opening == b.Opening {
+		t.Errorf("one has %+v, the other %+v", a, b)
+	}
+	if err := counts(t.Context(), second, 1, 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// A sandbox that cannot be removed is not forgotten: its session says why, and is
+// closed as soon as that is possible.
+func TestFailedClose(t *testing.T) {
+	var broken atomic.Bool
+	p := quickly(backend(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
+		if op == "remove" && broken.Load() {
+			return atoll.Errorf("remove", "", atoll.ErrUnavailable, "the engine is away")
+		}
+		return nil
+	}}), t.TempDir(), session.Options{})
+	defer p.Close()
+	broken.Store(true)
+	o := mustOpen(t, p, workflow("w"))
+	if err := p.CloseSession(t.Context(), "", o.Key); atoll.KindOf(err) != atoll.ErrUnavailable {
+		t.Errorf("CloseSession: %v", err)
+	}
+	all, err := p.Sessions(t.Context(), "")
+	if err != nil || len(all) != 1 || all[0].State != atoll.SessionClosing || !strings.Contains(all[0].Problem, "the engine is away") {
+		t.Errorf("Sessions = %+v, %v; want one that is closing", all, err)
+	}
+	if _, err := p.OpenSession(t.Context(), workflow("w")); atoll.KindOf(err) != atoll.ErrUnavailable {
+		t.Errorf("OpenSession of one that is closing: %v", err)
+	}
+	broken.Store(false)
+	eventually(t, func() error { return counts(t.Context(), p, 0, 0) })
+}
+
+// Whoever cannot ask for a sandbox does not take it for gone.
+func TestNothingIsGoneOnSuspicion(t *testing.T) {
+	var broken atomic.Bool
+	p := quickly(backend(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
+		if (op == "get" || op == "status" || op == "start") && broken.Load() {
+			return atoll.Errorf(op, "", atoll.ErrUnavailable, "the engine is away")
+		}
+		return nil
+	}}), t.TempDir(), session.Options{Server: true})
+	defer p.Close()
+	o := mustOpen(t, p, workflow("w"))
+	broken.Store(true)
+	if _, err := p.OpenSession(t.Context(), workflow("w")); atoll.KindOf(err) != atoll.ErrUnavailable {
+		t.Errorf("OpenSession: %v", err)
+	}
+	time.Sleep(200 * time.Millisecond) // some looks at it
+	if all, err := p.Sessions(t.Context(), ""); err != nil || len(all) != 1 {
+		t.Errorf("Sessions = %+v, %v", all, err)
+	}
+	broken.Store(false)
+	if again := mustOpen(t, p, workflow("w")); again.Sandbox != o.Sandbox {
+		t.Errorf("it was replaced: %+v", again)
+	}
+}
+
+// The sandbox of a program that runs is its own, where sandboxes end with programs.
+func TestSandboxOfAnother(t *testing.T) {
+	dir := t.TempDir()
+	a, b := quickly(openMock(t, mock.Options{}), dir, session.Options{}), quickly(openMock(t, mock.Options{}), dir, session.Options{Server: true})
+	defer b.Close()
+	o := mustOpen(t, a, workflow("w"))
+	if _, err := b.OpenSession(t.Context(), workflow("w")); atoll.KindOf(err) != atoll.ErrConflict || !strings.Contains(err.Error(), "atoll serve") {
+		t.Errorf("OpenSession of another's: %v", err)
+	}
+	if err := b.CloseSession(t.Context(), "", o.Key); atoll.KindOf(err) != atoll.ErrConflict {
+		t.Errorf("CloseSession of another's: %v", err)
+	}
+	if all, err := b.Sessions(t.Context(), ""); err != nil || len(all) != 1 {
+		t.Errorf("Sessions = %+v, %v", all, err)
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if again := mustOpen(t, b, workflow("w")); again.Opening != atoll.OpeningReplaced {
+		t.Errorf("when that has gone: %+v", again)
+	}
+}
+
+// What is in use is not idle: a file that is read, a connection that is open.
+func TestInUse(t *testing.T) {
+	idle := testenv.Scale(500 * time.Millisecond) // in which a sandbox is used for the first time
+	p := quickly(backend(t, mock.Options{}), t.TempDir(), session.Options{IdleTimeout: atoll.Duration(idle)})
+	defer p.Close()
+	o := mustOpen(t, p, workflow("w"))
+	sb, err := p.Get(t.Context(), o.Sandbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := atoll.WriteFile(t.Context(), sb, "f", []byte("x"), 0); err != nil {
+		t.Fatal(err)
+	}
+	r, _, err := atoll.Files(sb).Read(t.Context(), "f", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * idle)
+	if err := counts(t.Context(), p, 1, 1); err != nil {
+		t.Errorf("while a file is read: %v", err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	eventually(t, func() error { return counts(t.Context(), p, 0, 0) })
+}

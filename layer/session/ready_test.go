@@ -1,0 +1,100 @@
+package session_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/pool"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+	"github.com/seed46cd37a8/atoll/storage/store"
+)
+
+// withStock is box with one sandbox ready for sessions that live for an hour at most.
+func withStock(t *testing.T, box atoll.Provider, dir string) (p *pool.Provider, stock string) {
+	t.Helper()
+	db := func() store.Store { return openStore(filepath.Join(dir, "pool")) }
+	p, err := pool.New(registry.New(box, db(), registry.Options{Server: true}), db(), pool.Options{Server: true, Entries: []pool.Entry{
+		{Name: "ready", Min: 1, Spec: atoll.Spec{IdleStop: atoll.Never, TTL: atoll.DefaultSessionMaxLifetime}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		r, err := p.Pools(t.Context())
+		if err == nil && r.Pools[0].Warm == 0 {
+			err = fmt.Errorf("the pool is %+v", r.Pools[0])
+		}
+		if err == nil {
+			stock = r.Pools[0].Stock[0]
+		}
+		return err
+	})
+	return p, stock
+}
+
+// A session has a sandbox that is ready, whose id is written down before it has it.
+func TestReady(t *testing.T) {
+	dir := t.TempDir()
+	below, stock := withStock(t, backend(t, mock.Options{}), dir)
+	p := around(below, dir, session.Options{IdleTimeout: atoll.Never})
+	defer p.Close()
+	o := mustOpen(t, p, workflow("w"))
+	sb, err := p.Get(t.Context(), o.Sandbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := sb.Status(t.Context())
+	if err != nil || o.Sandbox != stock || o.Opening != atoll.OpeningMade || st.Spec.Labels[session.LabelSession] != o.Key || st.Expires.IsZero() || !o.Expires.Equal(st.Expires) {
+		t.Errorf("opened is %+v, %v; its sandbox is %+v, ready was %s", o, err, st, stock)
+	}
+	if again := mustOpen(t, p, workflow("w")); again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound {
+		t.Errorf("opened again it is %+v", again)
+	}
+	if err := p.CloseSession(t.Context(), "", o.Key); err != nil {
+		t.Error(err)
+	}
+	if _, err := p.Get(t.Context(), o.Sandbox); atoll.KindOf(err) != atoll.ErrNotFound {
+		t.Errorf("after the end its sandbox is there: %v", err)
+	}
+}
+
+// A program that ends before a session has the sandbox which was ready for it leaves
+// nothing in the way of the next one; after that, the next one has it.
+func TestReadyAndCutShort(t *testing.T) {
+	for _, step := range []string{"intent", "made"} {
+		t.Run(step, func(t *testing.T) {
+			box, dir := backend(t, mock.Options{}), t.TempDir()
+			below, stock := withStock(t, box, dir)
+			cut := around(below, dir, session.Options{IdleTimeout: atoll.Never}.WithStep(func(name string) {
+				if name == step {
+					runtime.Goexit()
+				}
+			}))
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, err := cut.OpenSession(t.Context(), workflow("w"))
+				t.Errorf("not cut short: %v", err)
+			}()
+			<-done
+			if err := cut.Close(); err != nil {
+				t.Fatal(err)
+			}
+			below, _ = withStock(t, box, dir)
+			p := around(below, dir, session.Options{IdleTimeout: atoll.Never})
+			defer p.Close()
+			o := mustOpen(t, p, workflow("w"))
+			if o.Note != "" || o.Opening == atoll.OpeningReplaced || (o.Sandbox == stock) != (step == "made") {
+				t.Errorf("opened is %+v, ready was %s", o, stock)
+			}
+			if err := counts(t.Context(), p, 1, 1); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,167 @@
+package workspace_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+)
+
+// small makes a repository with two files, and its address.
+func small(t testing.TB) (*repo, string) {
+	t.Helper()
+	r := newRepo(t)
+	r.write("f", "text")
+	r.write("dir/g", "more")
+	r.commit()
+	return r, "file://" + r.dir
+}
+
+// The main process finds its work.
+func TestMainProcess(t *testing.T) {
+	_, url := small(t)
+	p := onLocal(t, workspace.Options{})
+	sb := create(t, p, atoll.Spec{Workspace: atoll.WorkspaceRef{Source: url}, Workdir: "/work/dir", Cmd: []string{"cat", "g"}, AutoRemove: true})
+	proc, err := sb.Process(t.Context(), atoll.MainProcess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := proc.Attach(t.Context(), &atoll.Attachment{Stdout: &out}); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != "more" {
+		t.Errorf("the main process printed %q", &out)
+	}
+}
+
+// Whichever call fails on the way to a sandbox with a check-out, nothing is left.
+func TestCreateFails(t *testing.T) {
+	_, url := small(t)
+	m, err := mock.New(mock.Options{Dir: t.TempDir()})
+	opts := workspace.Options{Dir: filepath.Join(t.TempDir(), "w")}
+	p := layered(t, m, err, opts)
+	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: url})
+	spec := use("w")
+	for n := 1; ; n++ {
+		plan := providertest.FailCall(n)
+		_, err := workspace.New(providertest.Faulty(m, plan), opts).Create(t.Context(), &spec)
+		if !plan.Fired() {
+			if err != nil || n < 5 {
+				t.Errorf("after %d calls: %v", n, err)
+			}
+			return
+		}
+		if err == nil {
+			t.Errorf("call %d failed: %q, and Create did not", n, plan.Calls())
+		}
+		nothing(t, p)
+	}
+}
+
+// A Create whose main process cannot be started leaves a volume that was there.
+func TestCreateFailsWithKeptVolume(t *testing.T) {
+	_, url := small(t)
+	p := onLocal(t, workspace.Options{})
+	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: url})
+	spec := use("w")
+	spec.ID = atoll.NewID()
+	sb := create(t, p, spec)
+	if err := atoll.WriteFile(t.Context(), sb, "mine", []byte("x"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	bad := spec
+	bad.Cmd = []string{"/no/such/program"}
+	_, err := p.Create(t.Context(), &bad)
+	wantKind(t, "Create", err, atoll.ErrCommandNotFound)
+	sb = create(t, p, spec)
+	holds(t, sb, "mine", "x")
+	bad.ID = ""
+	_, err = p.Create(t.Context(), &bad)
+	wantKind(t, "Create", err, atoll.ErrCommandNotFound)
+	if volumes, err := atoll.Volumes(t.Context(), p, ""); err != nil || len(volumes) != 1 {
+		t.Errorf("the volumes are %+v, %v, want the one that was kept", volumes, err)
+	}
+}
+
+// A check-out that a crash has cut short is finished by the first start: whatever
+// stage it was in.
+func TestRepair(t *testing.T) {
+	_, url := small(t)
+	p := onMock(t, workspace.Options{})
+	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: url})
+	for name, cut := range map[string]func(atoll.FS) error{
+		"before it began": func(files atoll.FS) error {
+			var errs []error
+			for _, name := range []string{".git", "dir", "f"} {
+				errs = append(errs, files.Remove(t.Context(), name, true))
+			}
+			return errors.Join(errs...)
+		},
+		"half way": func(files atoll.FS) error {
+			_, err := files.Write(t.Context(), ".git/atoll-unfinished", strings.NewReader("x"), atoll.WriteOptions{})
+			_, err2 := files.Write(t.Context(), "f", strings.NewReader("te"), atoll.WriteOptions{})
+			_, err3 := files.Write(t.Context(), "stale", strings.NewReader("x"), atoll.WriteOptions{})
+			return errors.Join(err, err2, err3, files.Remove(t.Context(), "dir", true), files.Remove(t.Context(), ".git/index", false))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := use("w")
+			spec.NoStart = true
+			sb := create(t, p, spec)
+			if err := cut(atoll.Files(sb)); err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() {
+					if err := sb.Start(context.Background()); err != nil {
+						t.Errorf("Start: %v", err)
+					}
+				})
+			}
+			wg.Wait()
+			holds(t, sb, "f", "text")
+			holds(t, sb, "dir/g", "more")
+			for _, name := range []string{"stale", ".git/atoll-unfinished"} {
+				if _, err := atoll.Files(sb).Stat(t.Context(), name); atoll.KindOf(err) != atoll.ErrNotExist {
+					t.Errorf("%s is there: %v", name, err)
+				}
+			}
+			if _, err := atoll.Files(sb).Stat(t.Context(), ".git/index"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A sandbox that has been started is left as its programs made it.
+func TestStartedIsLeftAlone(t *testing.T) {
+	_, url := small(t)
+	p := onMock(t, workspace.Options{})
+	sb := create(t, p, atoll.Spec{Workspace: atoll.WorkspaceRef{Source: url}})
+	for _, name := range []string{".git", "dir", "f"} {
+		if err := atoll.Files(sb).Remove(t.Context(), name, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := sb.Stop(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := atoll.Files(sb).List(t.Context(), "/work", false); err != nil || len(list) != 0 {
+		t.Errorf("the work directory holds %+v, %v, want nothing", list, err)
+	}
+}

@@ -1,0 +1,355 @@
+package workspace_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+)
+
+func unhex(t *testing.T, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// gitIn is git with a standard input.
+func (r *repo) gitIn(stdin string, args ...string) string {
+	r.t.Helper()
+	cmd := exec.Command("git", args...)
+	cmd.Dir, cmd.Stdin = r.dir, strings.NewReader(stdin)
+	out, err := cmd.Output()
+	if err != nil {
+		r.t.Fatalf("git %q: %v", args, err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func TestOverHTTP(t *testing.T) {
+	r := newRepo(t)
+	for i := range 50 {
+		r.write(fmt.Sprint("f", i), strings.Repeat(fmt.Sprint(i), 1000))
+	}
+	commit := r.commit()
+	for _, plain := range []bool{false, true} {
+		p := onMock(t, workspace.Options{})
+		var said []string
+		spec := atoll.WorkspaceSpec{Name: "w", Source: r.serve(plain, nil)}
+		w, err := atoll.AddWorkspace(t.Context(), p, &spec, func(p atoll.Progress) { said = append(said, p.Item) })
+		if err != nil || w.Commit != commit {
+			t.Fatalf("plain %v: AddWorkspace = %+v, %v, want commit %s", plain, w, err, commit)
+		}
+		if len(said) == 0 {
+			t.Errorf("plain %v: nothing was said of the progress", plain)
+		}
+		holds(t, create(t, p, use("w")), "f7", strings.Repeat("7", 1000))
+	}
+}
+
+// Many who want the same clone get one, over several providers too.
+func TestCloneOnce(t *testing.T) {
+	r := newRepo(t)
+	r.write("f", "x")
+	r.commit()
+	var clones atomic.Int32
+	url := r.serve(false, func() { clones.Add(1) })
+	opts := workspace.Options{Dir: filepath.Join(t.TempDir(), "w")}
+	providers := []atoll.Provider{onMock(t, opts), onMock(t, opts), onMock(t, opts)}
+	var wg sync.WaitGroup
+	for i := range 12 {
+		wg.Go(func() {
+			sb, err := providers[i%3].Create(context.Background(), &atoll.Spec{Workspace: atoll.WorkspaceRef{Source: url}})
+			if err != nil {
+				t.Errorf("Create: %v", err)
+				return
+			}
+			if got, err := atoll.ReadFile(context.Background(), sb, "f"); err != nil || string(got) != "x" {
+				t.Errorf("the file holds %q, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := clones.Load(); n != 1 {
+		t.Errorf("it was cloned %d times", n)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	r := newRepo(t)
+	r.write("f", "x")
+	r.commit()
+	empty := newRepo(t)
+	closed := r.listen(nil)
+	auth := r.listen(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	})
+	elsewhere := r.serve(false, nil)
+	redirect := r.listen(func(w http.ResponseWriter, req *http.Request) {
+		http.Redirect(w, req, elsewhere+strings.TrimPrefix(req.URL.Path, "/r")+"?"+req.URL.RawQuery, http.StatusFound)
+	})
+	_ = closed
+	for name, tt := range map[string]struct {
+		source, revision string
+		kind             atoll.Kind
+		says             string
+	}{
+		"no such repository":         {"file://" + r.dir + "-none", "", atoll.ErrNotExist, "does not"},
+		"no such repository by HTTP": {elsewhere + "-none", "", atoll.ErrNotExist, "not found"},
+		"no such branch":             {"file://" + r.dir, "nonsuch", atoll.ErrNotExist, "neither a branch nor a tag"},
+		"no such commit":             {"file://" + r.dir, strings.Repeat("ab", 20), atoll.ErrNotExist, "abab"},
+		"no commit at all":           {"file://" + empty.dir, "", atoll.ErrInvalid, "no commit"},
+		"credentials needed":         {auth + "/x.git", "", atoll.ErrDenied, "git"},
+		"unreachable":                {"http://127.0.0.1:1/x.git", "", atoll.ErrUnavailable, "git"},
+		"a redirection":              {redirect + "/r", "", atoll.ErrUnavailable, "302"},
+		"a password":                 {"https://me:hunter2@example.com/x.git", "", atoll.ErrInvalid, "credential helper"},
+		"a token":                    {"https://hunter2@example.com/x.git", "", atoll.ErrInvalid, "credential helper"},
+		"a query":                    {"https://example.com/x.git?token=hunter2", "", atoll.ErrInvalid, "credential helper"},
+		"a program":                  {"ext::sh -c touch% /tmp/x", "", atoll.ErrInvalid, "source"},
+		"an option":                  {"--upload-pack=touch /tmp/x", "", atoll.ErrInvalid, "source"},
+		"a host that is an option":   {"ssh://-oProxyCommand=x/y", "", atoll.ErrInvalid, "host"},
+		"a relative path":            {"some/where", "", atoll.ErrInvalid, "source"},
+		"a revision that is none":    {r.dir, "--output=x", atoll.ErrInvalid, "revision"},
+		"a range":                    {r.dir, "a..b", atoll.ErrInvalid, "revision"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := onMock(t, workspace.Options{})
+			spec := atoll.WorkspaceSpec{Name: "w", Source: tt.source, Revision: tt.revision}
+			_, err := atoll.AddWorkspace(t.Context(), p, &spec, nil)
+			wantKind(t, "AddWorkspace", err, tt.kind)
+			if err == nil {
+				return
+			}
+			if !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("the error is %q, want it to have %q", err, tt.says)
+			}
+			all, listErr := atoll.Workspaces(t.Context(), p, "")
+			if tt.kind == atoll.ErrInvalid && len(all) == 0 {
+				return
+			}
+			if listErr != nil || len(all) != 1 || all[0].State != atoll.WorkspaceError || !strings.Contains(err.Error(), all[0].Error) || all[0].Error == "" {
+				t.Errorf("Workspaces = %+v, %v, want the error %q", all, listErr, err)
+			}
+			// It can be corrected.
+			if w := add(t, p, atoll.WorkspaceSpec{Name: "w", Source: "file://" + r.dir}); w.State != atoll.WorkspaceReady || w.Error != "" {
+				t.Errorf("added again it is %+v", w)
+			}
+		})
+	}
+}
+
+// What a configuration makes of an address is not told.
+func TestSecretsAreNotTold(t *testing.T) {
+	r := newRepo(t)
+	global := filepath.Join(t.TempDir(), "gitconfig")
+	if err := os.WriteFile(global, []byte("[url \"http://me:hunter2@127.0.0.1:1/\"]\ninsteadOf = https://example.com/\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GIT_CONFIG_GLOBAL", global)
+	p := onMock(t, workspace.Options{})
+	_, err := atoll.AddWorkspace(r.t.(*testing.T).Context(), p, &atoll.WorkspaceSpec{Name: "w", Source: "https://example.com/x.git"}, nil)
+	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "127.0.0.1") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	r := newRepo(t)
+	r.write("f", "x")
+	r.commit()
+	stall := make(chan struct{})
+	defer close(stall)
+	url := r.listen(func(w http.ResponseWriter, req *http.Request) {
+		select {
+		case <-stall:
+		case <-req.Context().Done():
+		}
+	})
+	p := onMock(t, workspace.Options{Timeout: 300 * time.Millisecond})
+	_, err := atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "slow", Source: url + "/x.git"}, nil)
+	wantKind(t, "AddWorkspace that takes too long", err, atoll.ErrTimeout)
+
+	// Whoever gives up leaves no error behind, and the next one clones.
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(100*time.Millisecond, cancel)
+	p = onMock(t, workspace.Options{})
+	_, err = atoll.AddWorkspace(ctx, p, &atoll.WorkspaceSpec{Name: "w", Source: url + "/x.git"}, nil)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("AddWorkspace that is given up: %v", err)
+	}
+	if all, err := atoll.Workspaces(t.Context(), p, ""); err != nil || len(all) != 1 || all[0].State != atoll.WorkspaceInitializing {
+		t.Errorf("Workspaces = %+v, %v, want one that is initializing", all, err)
+	}
+
+	noise := make([]byte, 2<<20)
+	rand.Read(noise) // never fails
+	r.write("noise", string(noise))
+	r.commit()
+	p = onMock(t, workspace.Options{Limit: 1 << 20})
+	_, err = atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "large", Source: "file://" + r.dir}, nil)
+	wantKind(t, "AddWorkspace of what is too large", err, atoll.ErrExhausted)
+}
+
+// The trees of a small repository name one file very often: neither is all of that
+// read into memory here, nor put into a sandbox.
+func TestLimitOfCheckOut(t *testing.T) {
+	r := newRepo(t)
+	r.write("f", "x")
+	small := r.commit()
+	entry := "100644 blob " + r.git("rev-parse", "HEAD:f")
+	for range 4 {
+		var list strings.Builder
+		for i := range 10 {
+			fmt.Fprintf(&list, "%s\tn%d\n", entry, i)
+		}
+		entry = "040000 tree " + r.gitIn(list.String(), "mktree")
+	}
+	large := r.gitIn("", "-c", "user.name=t", "-c", "user.email=t@t", "commit-tree", "-p", small, "-m", "x", strings.Fields(entry)[2])
+	r.git("update-ref", "refs/heads/large", large)
+	source := "file://" + r.dir
+
+	p := onMock(t, workspace.Options{Limit: 30 << 20})
+	_, err := atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "large", Source: source, Revision: "large"}, nil)
+	wantKind(t, "AddWorkspace of a tree with 10000 files", err, atoll.ErrExhausted)
+	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: source})
+	spec := use("w")
+	spec.Workspace.Commit = large
+	_, err = p.Create(t.Context(), &spec)
+	wantKind(t, "Create with that commit", err, atoll.ErrExhausted)
+	nothing(t, p)
+
+	p = onMock(t, workspace.Options{Limit: 64 << 20})
+	add(t, p, atoll.WorkspaceSpec{Name: "large", Source: source, Revision: "large"})
+}
+
+// cloneUntilKilled is a process that clones, and is killed meanwhile.
+func cloneUntilKilled(dir string) {
+	p, err := mock.New(mock.Options{Dir: filepath.Join(dir, "mock")})
+	if err == nil {
+		spec := atoll.WorkspaceSpec{Name: "w", Source: os.Getenv("ATOLL_TEST_SOURCE")}
+		_, err = atoll.AddWorkspace(context.Background(), workspace.New(p, workspace.Options{Dir: filepath.Join(dir, "w")}), &spec, nil)
+	}
+	fmt.Println("not killed:", err)
+	os.Exit(1)
+}
+
+// cloning reports whether a git clones into dir.
+func cloning(t *testing.T, dir string) bool {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range all {
+		line, _ := os.ReadFile(name) // it may just have ended
+		if strings.HasPrefix(string(line), "git\x00") && strings.Contains(string(line), dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// A clone whose process was killed half way is seen as what it is, and done again
+// by who needs it; nothing of the first attempt stays.
+func TestKilled(t *testing.T) {
+	r := newRepo(t)
+	r.write("f", "x")
+	r.commit()
+	begun, stall := make(chan struct{}, 10), make(chan struct{})
+	real := r.serve(false, nil)
+	var whole atomic.Bool
+	proxy := r.listen(func(w http.ResponseWriter, req *http.Request) {
+		if !whole.Load() && req.Method == "POST" {
+			begun <- struct{}{}
+			select {
+			case <-stall:
+			case <-req.Context().Done():
+			}
+			return
+		}
+		out, err := http.NewRequest(req.Method, strings.TrimSuffix(real, "/project/.git")+req.URL.RequestURI(), req.Body)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		out.Header, out.ContentLength = req.Header, req.ContentLength
+		resp, err := http.DefaultClient.Do(out)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer resp.Body.Close()
+		w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
+		w.WriteHeader(resp.StatusCode)
+		io.Copy(w, resp.Body)
+	})
+	defer http.DefaultClient.CloseIdleConnections()
+	defer close(stall)
+	dir := t.TempDir()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), "ATOLL_TEST_WORKSPACES="+dir, "ATOLL_TEST_SOURCE="+proxy+"/project/.git")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	p := onMock(t, workspace.Options{Dir: filepath.Join(dir, "w")})
+	state := func() atoll.WorkspaceState {
+		t.Helper()
+		all, err := atoll.Workspaces(t.Context(), p, "")
+		if err != nil || len(all) != 1 {
+			t.Fatalf("Workspaces = %+v, %v", all, err)
+		}
+		return all[0].State
+	}
+	if got := state(); got != atoll.WorkspaceCloning {
+		t.Errorf("while it is cloned its state is %s", got)
+	}
+	wantKind(t, "RemoveWorkspace while it is cloned", atoll.RemoveWorkspace(t.Context(), p, "", "w"), atoll.ErrConflict)
+	_, err := atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "w", Source: "file://" + r.dir}, nil)
+	wantKind(t, "AddWorkspace while it is cloned", err, atoll.ErrAlreadyExists)
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait() // it was killed
+	if got := state(); got != atoll.WorkspaceInitializing {
+		t.Errorf("after its process was killed its state is %s", got)
+	}
+	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); runtime.GOOS == "linux" && cloning(t, dir); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("git goes on, with nobody who looks at its limits")
+		}
+	}
+	whole.Store(true)
+	holds(t, create(t, p, use("w")), "f", "x")
+	entries, err := os.ReadDir(filepath.Join(dir, "w", "default", "w"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if len(names) != 3 || !strings.HasPrefix(names[0], "clone-") || names[1] != "lock" || names[2] != "workspace.json" {
+		t.Errorf("there are %q, want the clone, the lock and the record", names)
+	}
+}

@@ -1,0 +1,283 @@
+package bundle
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/machine/vm"
+)
+
+// tools are the programs that builds need, and the Debian packages that bring them.
+var tools = map[string]string{"sqfstar": "squashfs-tools", "mmdebstrap": "mmdebstrap", "apt-get": "apt", "apt-cache": "apt"}
+
+// haveTools reports which tools r needs that are missing.
+func haveTools(r Recipe) error {
+	need := []string{}
+	if !r.Archive {
+		need = append(need, "sqfstar")
+	}
+	if r.Image == "" {
+		need = append(need, "mmdebstrap")
+	}
+	for _, name := range need {
+		if _, err := exec.LookPath(name); err != nil {
+			return atoll.Errorf("build", r.Name, atoll.ErrUnavailable, "%s is not installed: apt-get install %s", name, tools[name])
+		}
+	}
+	if r.Archive {
+		return nil
+	}
+	if _, err := FindFormatter(); err != nil {
+		return err
+	}
+	if r.Kernel != "" {
+		return nil
+	}
+	for _, name := range []string{"apt-cache", "apt-get"} {
+		if _, err := exec.LookPath(name); err != nil {
+			return atoll.Errorf("build", r.Name, atoll.ErrUnavailable,
+				"%s is not installed, which fetches the kernel: give one with --kernel, a file such as https://packages.debian.org/%s has", name, KernelPackage+debianArch())
+		}
+	}
+	return nil
+}
+
+func debianArch() string { return runtime.GOARCH } // the names are the same where there are cloud kernels
+
+var (
+	dependsForm = form(`(linux-image-[a-z0-9][a-z0-9.+-]*)(?: \(= ([A-Za-z0-9.+:~-]+)\))?`)
+	versionForm = form(`^[A-Za-z0-9.+:~-]+$`)
+)
+
+// newestKernel returns which package has Debian's newest kernel, as "name=version".
+func newestKernel(ctx context.Context) (string, error) {
+	meta := KernelPackage + debianArch()
+	out, err := run(ctx, "", "apt-cache", "show", "--no-all-versions", meta)
+	if err != nil {
+		return "", atoll.Errorf("build", meta, atoll.ErrUnavailable, "apt knows no such package: run apt-get update, or give a kernel with --kernel: %w", err)
+	}
+	fields := paragraph(out)
+	m := dependsForm().FindStringSubmatch(fields["Depends"])
+	if m == nil {
+		return "", atoll.Errorf("build", meta, atoll.ErrUnavailable, "the package depends on %q, which is no kernel: give one with --kernel", fields["Depends"])
+	}
+	version := m[2]
+	if version == "" {
+		version = fields["Version"]
+	}
+	if !versionForm().MatchString(version) {
+		return "", atoll.Errorf("build", meta, atoll.ErrUnavailable, "the package has version %q: give a kernel with --kernel", version)
+	}
+	return m[1] + "=" + version, nil
+}
+
+// paragraph returns the fields of a paragraph as Debian writes them, but for what
+// goes on in more lines.
+func paragraph(text string) map[string]string {
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if line == "" {
+			break
+		}
+		if key, value, ok := strings.Cut(line, ": "); ok && key != "" && key[0] != ' ' {
+			fields[key] = value
+		}
+	}
+	return fields
+}
+
+// download fetches a package, which apt checks, into a directory below dir, and
+// returns the file.
+func download(ctx context.Context, dir, pkg string) (string, error) {
+	dir = filepath.Join(dir, "download")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	// As root apt would fetch as another user, who cannot write to our directories.
+	if _, err := run(ctx, dir, "apt-get", "download", "-q", "-o", "APT::Sandbox::User=", pkg); err != nil {
+		if errors.Is(err, syscall.ENOSPC) {
+			return "", err
+		}
+		return "", atoll.Errorf("build", pkg, atoll.ErrUnavailable, "apt cannot fetch it: run apt-get update, or give a kernel with --kernel: %w", err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.deb"))
+	if err != nil || len(files) != 1 {
+		return "", atoll.Errorf("build", pkg, atoll.ErrInternal, "apt-get download left %d packages", len(files))
+	}
+	return files[0], nil
+}
+
+// run runs a program to its end, and returns what it prints.
+func run(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := command(ctx, name, args...)
+	cmd.Dir = dir
+	var out bytes.Buffer
+	var said tail
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Run(); err != nil {
+		if said.full() {
+			return "", fmt.Errorf("%s: %w", name, syscall.ENOSPC)
+		}
+		return "", fmt.Errorf("%s: %w: %s", name, err, said.String())
+	}
+	return out.String(), nil
+}
+
+// excluded is what dpkg leaves out: nobody reads it in a machine for programs.
+var excluded = []string{"/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/doc/*"}
+
+// debian installs the packages of r, writes the system to a disk with init in it, and
+// returns all packages that are installed. temp is a directory for files on the way.
+func debian(ctx context.Context, temp string, r Recipe, init []byte, to tarTo, m *meter) (installed []string, err error) {
+	args := []string{"--variant=apt", "--format=tar", "--components=main", "--include=" + strings.Join(r.Packages, ",")}
+	for _, e := range excluded {
+		args = append(args, "--dpkgopt=path-exclude="+e)
+	}
+	args = append(args, "--dpkgopt=path-include=/usr/share/doc/*/copyright", r.Suite, "-")
+	if r.Mirror != "" {
+		args = append(args, r.Mirror)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := command(ctx, "mmdebstrap", args...)
+	if os.Geteuid() == 0 {
+		cmd.Env = append(cmd.Env, "TMPDIR="+temp)          // others' namespaces could not enter the directory
+		cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS // what it mounts goes with it, however it ends
+	}
+	var said tail
+	cmd.Stderr = &said
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	installed, err = copyDebian(ctx, out, init, to, m)
+	if err == nil {
+		_, err = io.Copy(io.Discard, out) // what pads the stream
+	}
+	if err != nil {
+		cancel()
+	}
+	if waited := cmd.Wait(); waited != nil && (err == nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, new(*damage))) {
+		if said.full() {
+			return nil, fmt.Errorf("mmdebstrap: %w", syscall.ENOSPC)
+		}
+		if os.Geteuid() != 0 && bytes.Contains(said.buf, []byte("chroot mode")) {
+			return nil, atoll.Errorf("build", r.Name, atoll.ErrUnavailable,
+				"mmdebstrap can install nothing here as an ordinary user: apt-get install uidmap, have a range in /etc/subuid and /etc/subgid, or build as root: %s", said.String())
+		}
+		return nil, atoll.Errorf("build", r.Name, atoll.ErrUnavailable, "mmdebstrap: %w: %s", waited, said.String())
+	}
+	return installed, err
+}
+
+// copyDebian copies a system's files, but for those that depend on where and when it
+// was made, and returns what is installed.
+func copyDebian(ctx context.Context, r io.Reader, init []byte, to tarTo, m *meter) (installed []string, err error) {
+	seen := map[string]bool{}
+	err = readTar(ctx, r, func(hdr *tar.Header, r io.Reader) error {
+		name := path.Clean("/" + hdr.Name)
+		if left(name, hdr.Typeflag) {
+			return nil
+		}
+		seen[name] = true
+		if hdr.ModTime.After(epoch) {
+			hdr.ModTime = epoch
+		}
+		hdr.ModTime = hdr.ModTime.Truncate(time.Second)
+		hdr.AccessTime, hdr.ChangeTime, hdr.Uname, hdr.Gname, hdr.Format = time.Time{}, time.Time{}, "", "", tar.FormatPAX
+		if err := to.WriteHeader(hdr); err != nil {
+			return err
+		}
+		w := io.MultiWriter(to, m)
+		if name != "/var/lib/dpkg/status" {
+			_, err := io.Copy(w, r)
+			return err
+		}
+		var status bytes.Buffer
+		if _, err := io.Copy(io.MultiWriter(w, &status), r); err != nil {
+			return err
+		}
+		installed = packagesOf(&status)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if installed == nil {
+		return nil, damaged(nil, "what was installed is no Debian: it has no /var/lib/dpkg/status")
+	}
+	if init == nil {
+		return installed, nil
+	}
+	for _, d := range []string{path.Dir(vm.InitFile), "/var/lib/docker"} {
+		if !seen[d] {
+			if err := to.add(&tar.Header{Typeflag: tar.TypeDir, Name: "." + d + "/", Mode: 0o755, Format: tar.FormatPAX}, nil); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return installed, to.add(&tar.Header{Typeflag: tar.TypeReg, Name: "." + vm.InitFile, Mode: 0o644, Format: tar.FormatPAX}, init)
+}
+
+// left reports whether a file is left out: devices, of which the guest makes its own,
+// what was this machine's, logs and caches.
+func left(name string, kind byte) bool {
+	if strings.HasPrefix(name, "/dev/") {
+		return true
+	}
+	if kind != tar.TypeReg {
+		return false
+	}
+	for _, dir := range []string{"/var/cache/apt/", "/var/lib/apt/lists/", "/var/log/"} {
+		if strings.HasPrefix(name, dir) {
+			return true
+		}
+	}
+	return slices.Contains([]string{
+		"/etc/hostname", "/etc/resolv.conf", "/var/cache/ldconfig/aux-cache", "/var/lib/dpkg/status-old", "/var/cache/debconf/config.dat-old",
+		"/var/cache/debconf/templates.dat-old",
+	}, name)
+}
+
+// packagesOf lists what is installed, by dpkg's record of it.
+func packagesOf(status io.Reader) (list []string) {
+	s := bufio.NewScanner(status)
+	s.Buffer(nil, 1<<20)
+	fields := map[string]string{}
+	end := func() {
+		if fields["Status"] == "install ok installed" {
+			list = append(list, fields["Package"]+"="+fields["Version"])
+		}
+		clear(fields)
+	}
+	for s.Scan() {
+		line := s.Text()
+		if line == "" {
+			end()
+		} else if key, value, ok := strings.Cut(line, ": "); ok && line[0] != ' ' {
+			fields[key] = value
+		}
+	}
+	end()
+	slices.Sort(list)
+	return list
+}

@@ -1,0 +1,43 @@
+package vm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+)
+
+// CIDs hands out addresses on vsock, of which no two machines of a host may have the same,
+// whoever has started them. It is a file that says which is the next: all programs that
+// use one file share them, and none is given twice.
+type CIDs string
+
+// Next returns an address that nobody was given before. It waits for others who ask, as
+// long as ctx lasts. Kinds: ErrExhausted, after four billion of them.
+func (c CIDs) Next(ctx context.Context) (uint32, error) {
+	path := string(c)
+	lock, err := fsutil.AwaitLock(ctx, path+".lock")
+	if err != nil {
+		return 0, err
+	}
+	defer lock.Release()
+	next := MinCID
+	switch text, err := os.ReadFile(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return 0, err
+	case len(text) != 4:
+		return 0, atoll.Errorf("cid", "", atoll.ErrInternal, "%s is damaged: remove it when no virtual machine runs", path)
+	default:
+		next = max(next, binary.BigEndian.Uint32(text))
+	}
+	if next == math.MaxUint32 { // it stands for any
+		return 0, atoll.Errorf("cid", "", atoll.ErrExhausted, "all addresses were given: remove %s when no virtual machine runs", path)
+	}
+	return next, fsutil.WriteFile(path, binary.BigEndian.AppendUint32(nil, next+1))
+}

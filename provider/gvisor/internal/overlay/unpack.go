@@ -1,0 +1,275 @@
+//go:build linux
+
+package overlay
+
+import (
+	"archive/tar"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Unpack applies the layer that r holds to the tree at root, which is as it was
+// when the layer began to grow. What is mounted in the tree is left alone.
+//
+// It trusts the stream, as far as names go: nothing else than the tree may be
+// within reach of the process.
+func Unpack(root string, r io.Reader) error {
+	u, err := newUnpacker(root)
+	if err != nil {
+		return err
+	}
+	in := tar.NewReader(r)
+	for {
+		h, err := in.Next()
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		if err == nil && h.Typeflag == tar.TypeXGlobalHeader && h.PAXRecords[endRecord] != "" {
+			return u.finishDirs()
+		}
+		if err != nil {
+			return fmt.Errorf("saved root file system: %w", err)
+		}
+		if err := u.entry(h, in); err != nil {
+			return fmt.Errorf("restore %s: %w", h.Name, err)
+		}
+	}
+}
+
+type unpacker struct {
+	root   string
+	device uint64 // of the tree's directories; one that is on another is a mount
+	dirs   []*tar.Header
+	mounts []string // names of directories, with a slash at the end, that are left alone
+	gone   map[string]bool
+	buffer []byte
+}
+
+func newUnpacker(root string) (*unpacker, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(root, &st); err != nil {
+		return nil, &fs.PathError{Op: "lstat", Path: root, Err: err}
+	}
+	return &unpacker{root: root, device: uint64(st.Dev), gone: map[string]bool{}, buffer: make([]byte, 1<<20)}, nil
+}
+
+func (u *unpacker) path(name string) string { return filepath.Join(u.root, name) }
+
+// entry applies one entry. Those of directories come before those of what is in
+// them.
+func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
+	if slices.ContainsFunc(u.mounts, func(dir string) bool { return strings.HasPrefix(h.Name, dir) }) {
+		return nil
+	}
+	path := u.path(h.Name)
+	switch {
+	case h.Typeflag == tar.TypeDir:
+		return u.dir(path, h)
+	case h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0:
+		u.gone[h.Name] = true
+		return u.remove(path)
+	case h.Typeflag == tar.TypeLink && u.gone[h.Linkname]: // gVisor has one such device for all
+		return u.remove(path)
+	}
+	err := u.make(path, h, r)
+	if errors.Is(err, fs.ErrExist) {
+		err = u.remove(path)
+		if errors.Is(err, unix.EBUSY) { // a file that is mounted
+			return nil
+		}
+		if err == nil {
+			err = u.make(path, h, r)
+		}
+	}
+	return err
+}
+
+// make makes what is not a directory; that something is there already it says
+// before it reads.
+func (u *unpacker) make(path string, h *tar.Header, r io.Reader) error {
+	var err error
+	switch h.Typeflag {
+	case tar.TypeReg:
+		err = u.file(path, h, r)
+	case tar.TypeSymlink:
+		err = os.Symlink(h.Linkname, path)
+	case tar.TypeLink:
+		return os.Link(u.path(h.Linkname), path)
+	case tar.TypeFifo:
+		err = mknod(path, unix.S_IFIFO, 0)
+	case tar.TypeChar:
+		err = mknod(path, unix.S_IFCHR, unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor)))
+	case tar.TypeBlock:
+		err = mknod(path, unix.S_IFBLK, unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor)))
+	default:
+		err = fmt.Errorf("unknown type %q", h.Typeflag)
+	}
+	if err != nil {
+		return err
+	}
+	return finish(path, h)
+}
+
+func mknod(path string, kind uint32, device uint64) error {
+	if err := unix.Mknod(path, kind|0o600, int(device)); err != nil {
+		return &fs.PathError{Op: "mknod", Path: path, Err: err}
+	}
+	return nil
+}
+
+func (u *unpacker) file(path string, h *tar.Header, r io.Reader) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(u.fill(f, h, r), f.Close())
+}
+
+// fill writes the file's data, and leaves holes where it had holes.
+func (u *unpacker) fill(f *os.File, h *tar.Header, r io.Reader) error {
+	sparse, ok := h.PAXRecords[sparseRecord]
+	if !ok {
+		_, err := u.copy(f, r)
+		return err
+	}
+	size, err := strconv.ParseInt(sparse, 10, 64)
+	if err != nil {
+		return fmt.Errorf("size: %w", err)
+	}
+	extents, err := readExtents(r, size)
+	if err != nil {
+		return err
+	}
+	for _, e := range extents {
+		n, err := u.copy(io.NewOffsetWriter(f, e.Off), io.LimitReader(r, e.Len))
+		if err == nil && n < e.Len {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return f.Truncate(size)
+}
+
+// copy is io.Copy with a larger buffer: each write is a system call inside.
+func (u *unpacker) copy(w io.Writer, r io.Reader) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, u.buffer)
+}
+
+// dir makes or takes over a directory, whose owner, mode and time are set at
+// the end.
+func (u *unpacker) dir(path string, h *tar.Header) error {
+	var st unix.Stat_t
+	err := unix.Lstat(path, &st)
+	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		err = os.Mkdir(path, 0o700)
+	case err != nil:
+		return &fs.PathError{Op: "lstat", Path: path, Err: err}
+	case isDir && uint64(st.Dev) != u.device:
+		u.mounts = append(u.mounts, h.Name)
+		return nil
+	case !isDir || h.PAXRecords[xattrPrefix+opaqueXattr] != "":
+		if err = u.remove(path); err == nil {
+			err = os.Mkdir(path, 0o700)
+		}
+	}
+	if err == nil {
+		u.dirs = append(u.dirs, h)
+	}
+	return err
+}
+
+// finishDirs gives the directories what they have, the deepest first: before,
+// a mode might be in the way, and times would change.
+func (u *unpacker) finishDirs() error {
+	for _, h := range slices.Backward(u.dirs) {
+		if err := finish(u.path(h.Name), h); err != nil {
+			return fmt.Errorf("restore %s: %w", h.Name, err)
+		}
+	}
+	return nil
+}
+
+// remove removes the tree at path, if there is one, but nothing that is
+// mounted in it.
+func (u *unpacker) remove(path string) error {
+	err := os.Remove(path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return err
+	}
+	if uint64(st.Dev) != u.device {
+		return &fs.PathError{Op: "remove", Path: path, Err: unix.EBUSY}
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := u.remove(filepath.Join(path, e.Name())); err != nil {
+			return err
+		}
+	}
+	return os.Remove(path)
+}
+
+// finish sets owner, mode, attributes and time, in the order in which none
+// takes another one away.
+func finish(path string, h *tar.Header) error {
+	if err := os.Lchown(path, h.Uid, h.Gid); err != nil {
+		return err
+	}
+	if h.Typeflag != tar.TypeSymlink {
+		if err := unix.Chmod(path, uint32(h.Mode)); err != nil {
+			return &fs.PathError{Op: "chmod", Path: path, Err: err}
+		}
+	}
+	for key, value := range h.PAXRecords {
+		name, ok := strings.CutPrefix(key, xattrPrefix)
+		if !ok || strings.HasPrefix(name, "trusted.overlay.") {
+			continue
+		}
+		if err := setXattr(path, name, value); err != nil {
+			return err
+		}
+	}
+	ts := unix.NsecToTimespec(h.ModTime.UnixNano())
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return &fs.PathError{Op: "utimensat", Path: path, Err: err}
+	}
+	return nil
+}
+
+// aclPrefix begins the names of access control lists, which gVisor encodes:
+// they are not text.
+const aclPrefix = "system.posix_acl_"
+
+func setXattr(path, name, value string) error {
+	data := []byte(value)
+	if strings.HasPrefix(name, aclPrefix) {
+		var err error
+		if data, err = base64.RawStdEncoding.DecodeString(value); err != nil {
+			return fmt.Errorf("attribute %s: %w", name, err)
+		}
+	}
+	if err := unix.Lsetxattr(path, name, data, 0); err != nil {
+		return fmt.Errorf("set attribute %s of %s: %w", name, path, err)
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package inprocess
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/dirfs"
+	"github.com/seed46cd37a8/atoll/provider/internal/volume"
+)
+
+// A Place is where a sandbox's processes find themselves. They see the
+// machine's own directories: what is Prefix to a caller is Dir to them.
+type Place struct {
+	ID     string
+	Spec   *atoll.Spec // with its defaults; not to be changed
+	Prefix string      // DefaultWorkdir, or Spec.Workdir where that is not below it
+	Dir    string      // the data volume
+}
+
+func newPlace(spec *atoll.Spec, store volume.Store) Place {
+	prefix := path.Clean(spec.Workdir)
+	if _, ok := dirfs.Below(atoll.DefaultWorkdir, prefix); ok {
+		prefix = atoll.DefaultWorkdir
+	}
+	return Place{spec.ID, spec, prefix, store.Path(spec.Project, volume.DataName(spec.ID))}
+}
+
+// HostPath is the machine's name for a directory named by a caller: empty is
+// the work directory, and relative below it.
+func (pl *Place) HostPath(dir string) string {
+	if !path.IsAbs(dir) {
+		dir = path.Join(pl.Spec.Workdir, dir)
+	}
+	dir = path.Clean(dir)
+	if rel, ok := dirfs.Below(pl.Prefix, dir); ok {
+		return filepath.Join(pl.Dir, rel)
+	}
+	return dir
+}
+
+// missing names the volumes that prepare would make, but for the data volume.
+func (pl *Place) missing(store volume.Store) []string {
+	var names []string
+	for _, m := range pl.Spec.Mounts {
+		if !store.Has(pl.Spec.Project, m.Source) {
+			names = append(names, m.Source)
+		}
+	}
+	return names
+}
+
+// prepare makes the data volume, the work directory and the volumes that the
+// sandbox mounts, as far as they are missing, and calls step before each.
+func (pl *Place) prepare(store volume.Store, step func(name string) error) error {
+	if err := step("data volume"); err != nil {
+		return err
+	}
+	if err := store.Make(pl.Spec.Project, volume.DataName(pl.ID)); err != nil {
+		return err
+	}
+	if err := step("work directory"); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(pl.Dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if rel, _ := dirfs.Below(pl.Prefix, path.Clean(pl.Spec.Workdir)); rel != "." {
+		if err := root.MkdirAll(rel, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, m := range pl.Spec.Mounts {
+		if err := pl.mount(root, store, m, step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mount puts a link to a volume where it is to be seen: there is no privilege
+// and no namespace to mount it with.
+func (pl *Place) mount(root *os.Root, store volume.Store, m atoll.Mount, step func(name string) error) error {
+	if err := step("volume"); err != nil {
+		return err
+	}
+	if err := store.Make(pl.Spec.Project, m.Source); err != nil {
+		return err
+	}
+	rel, _ := dirfs.Below(pl.Prefix, path.Clean(m.Target))
+	if err := root.MkdirAll(path.Dir(rel), 0o755); err != nil {
+		return err
+	}
+	info, err := root.Lstat(rel)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeSymlink != 0: // of an earlier sandbox of this id
+		if err := root.Remove(rel); err != nil {
+			return err
+		}
+	default:
+		return atoll.Errorf("create", pl.ID, atoll.ErrInvalid, "mount target %q: there is something on the data volume", m.Target)
+	}
+	if err := step("mount"); err != nil {
+		return err
+	}
+	return root.Symlink(store.Path(pl.Spec.Project, m.Source), rel)
+}
+
+// unmount removes the links that mount made from a data volume that is kept.
+func (pl *Place) unmount() {
+	root, err := os.OpenRoot(pl.Dir)
+	if err != nil {
+		return // it is gone, and the links with it
+	}
+	defer root.Close()
+	for _, m := range pl.Spec.Mounts {
+		rel, _ := dirfs.Below(pl.Prefix, path.Clean(m.Target))
+		if info, err := root.Lstat(rel); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+			_ = root.Remove(rel) // a dangling link does no harm
+		}
+	}
+}
+
+// open returns the sandbox's files; closing it afterwards is the caller's.
+func (pl *Place) open(store volume.Store) (files atoll.FS, closeAll func(), err error) {
+	var open []*dirfs.FS
+	closeAll = func() {
+		for _, f := range open {
+			_ = f.Close() // it was only read from
+		}
+	}
+	add := func(prefix, dir string) error {
+		f, err := dirfs.New(prefix, dir, dirfs.Options{Workdir: path.Clean(pl.Spec.Workdir), UID: -1, GID: -1})
+		if err == nil {
+			open = append(open, f)
+		}
+		return err
+	}
+	err = add(pl.Prefix, pl.Dir)
+	for _, m := range pl.Spec.Mounts {
+		if err == nil {
+			err = add(path.Clean(m.Target), store.Path(pl.Spec.Project, m.Source))
+		}
+	}
+	if err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	return dirfs.Join(open[0], open[1:]...), closeAll, nil
+}

@@ -1,0 +1,220 @@
+package supervised
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
+)
+
+// A creation is one Create in progress. Its steps can each fail; undo takes
+// back those that were made.
+type creation struct {
+	p       *Provider
+	rec     *statedir.Record
+	lock    *fsutil.Lock // held until Create returns; nil before the first step
+	volumes []string     // those of its mounts that were not there
+}
+
+// step is where a test lets something fail.
+func (p *Provider) step(name string) error {
+	if p.opts.Step == nil {
+		return nil
+	}
+	return p.opts.Step(name)
+}
+
+// undo takes back what was made. What it fails to take back has a record, by
+// which a sweep finds it.
+func (c *creation) undo() {
+	if c.lock == nil {
+		return
+	}
+	if err := c.p.delete(c.rec, atoll.RemoveOptions{Volumes: c.rec.Fresh}); err != nil {
+		c.p.log.Error("create: undo", "sandbox", c.rec.Status.ID, "err", err)
+	}
+	for _, name := range c.volumes {
+		_ = c.p.removeVolume(c.rec.Status.Spec.Project, name) // unless another sandbox uses it by now
+	}
+}
+
+// reserve takes the id, the name and the record.
+func (c *creation) reserve(ctx context.Context) (err error) {
+	st, dir := &c.rec.Status, c.p.dir
+	if err := c.p.step("id"); err != nil {
+		return err
+	}
+	c.lock, err = dir.Make(st.ID)
+	if errors.Is(err, fs.ErrExist) && c.p.vacated(ctx, st.ID) {
+		c.lock, err = dir.Make(st.ID)
+	}
+	if err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return atoll.Errorf("create", st.ID, atoll.ErrAlreadyExists, "a sandbox with the id %s is there already", st.ID)
+		}
+		return atoll.E("create", st.ID, diskKind(err), err)
+	}
+	c.rec.Run = filepath.Join(c.p.opts.RunDir, st.ID)
+	c.rec.Cgroup = c.p.cgroup(st.ID)
+	if name := st.Spec.Name; name != "" {
+		if err := c.p.step("name"); err != nil {
+			return err
+		}
+		err := dir.Claim(st.Spec.Project, name, st.ID)
+		if owner, _ := dir.Owner(st.Spec.Project, name); errors.Is(err, fs.ErrExist) && c.p.vacated(ctx, owner) {
+			err = dir.Claim(st.Spec.Project, name, st.ID)
+		}
+		if errors.Is(err, fs.ErrExist) {
+			return atoll.Errorf("create", name, atoll.ErrAlreadyExists, "a sandbox named %q is there already in project %q", name, st.Spec.Project)
+		}
+		if err != nil {
+			return atoll.E("create", st.ID, diskKind(err), err)
+		}
+	}
+	return c.write()
+}
+
+func (c *creation) write() error {
+	if err := c.p.step("record"); err != nil {
+		return err
+	}
+	if err := c.p.dir.Write(c.rec); err != nil {
+		return atoll.E("create", c.rec.Status.ID, diskKind(err), err)
+	}
+	c.p.events.changed(c.rec.Status.ID)
+	return nil
+}
+
+// image finds what the sandbox starts from.
+func (c *creation) image(ctx context.Context) error {
+	if err := c.p.step("image"); err != nil {
+		return err
+	}
+	st := &c.rec.Status
+	if st.Spec.Snapshot != "" {
+		return c.fromSnapshot()
+	}
+	return c.p.opts.Backend.Image(ctx, c.rec)
+}
+
+// mounts makes the volumes and checks what is bound. The record is there, so
+// that they count as being in use.
+func (c *creation) mounts(context.Context) error {
+	st, volumes := &c.rec.Status, c.p.dir.Volumes()
+	data := statedir.DataVolume(st.ID)
+	var names []string
+	if st.Caps.Volumes {
+		names = append(names, data)
+		c.rec.Fresh = !volumes.Has(st.Spec.Project, data)
+	}
+	if c.rec.Fresh {
+		if err := c.write(); err != nil { // before it is made, lest it be forgotten
+			return err
+		}
+	}
+	for _, m := range st.Spec.Mounts {
+		switch m.Type {
+		case atoll.MountVolume:
+			names = append(names, m.Source)
+		case atoll.MountBind:
+			if err := bindable(m.Source); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range names {
+		if err := c.p.step("volume"); err != nil {
+			return err
+		}
+		if name != data && !volumes.Has(st.Spec.Project, name) {
+			c.volumes = append(c.volumes, name)
+		}
+		if err := volumes.Make(st.Spec.Project, name); err != nil {
+			return atoll.E("create", st.ID, atoll.KindOf(err), err)
+		}
+	}
+	return nil
+}
+
+// bindable checks that a bind mount's source is there and can be shown.
+func bindable(source string) error {
+	info, err := os.Stat(source)
+	if errors.Is(err, fs.ErrNotExist) {
+		return atoll.Errorf("create", "", atoll.ErrNotExist, "mount source %s does not exist", source)
+	}
+	if err != nil {
+		return atoll.E("create", "", diskKind(err), err)
+	}
+	if !info.IsDir() && !info.Mode().IsRegular() {
+		return atoll.Errorf("create", "", atoll.ErrInvalid, "mount source %s: only directories and regular files can be mounted", source)
+	}
+	f, err := os.Open(source)
+	if err != nil {
+		return atoll.Errorf("create", "", diskKind(err), "mount source: %w", err)
+	}
+	return f.Close()
+}
+
+// present checks that what was mounted when the sandbox was made is still there.
+// What it may be used for by now is for those inside to find out.
+func (p *Provider) present(st *atoll.Status) error {
+	for _, m := range p.jobMounts(st) {
+		if m.Source == "" { // a tmpfs
+			continue
+		}
+		_, err := os.Stat(m.Source)
+		if errors.Is(err, fs.ErrNotExist) {
+			return atoll.Errorf("start", st.ID, atoll.ErrNotExist,
+				"%s, which is mounted at %s, does not exist any more: put it back, or remove the sandbox", m.Source, m.Target)
+		}
+		if err != nil {
+			return atoll.E("start", st.ID, diskKind(err), err)
+		}
+	}
+	return nil
+}
+
+// start launches the keeper, unless the sandbox is only to be made.
+func (c *creation) start(ctx context.Context) error {
+	st := &c.rec.Status
+	if st.Spec.NoStart {
+		st.State = atoll.StateCreated
+		defer c.p.sweeper.Rouse()
+		return c.write()
+	}
+	return c.p.launch(ctx, c.rec)
+}
+
+// lockWait is how long an operation waits for another one on the same sandbox,
+// when its ctx allows more.
+const lockWait = time.Minute
+
+// locked runs fn with the sandbox's lock held, on its record as it is then.
+func (p *Provider) locked(ctx context.Context, op, id string, fn func(*statedir.Record) error) error {
+	wait, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	lock, err := p.dir.Lock(wait, id)
+	defer lock.Release()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return atoll.E(op, id, atoll.ErrNotFound, nil)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return atoll.Errorf(op, id, atoll.ErrConflict, "another operation on this sandbox is in progress")
+	}
+	rec, err := p.read(op, id)
+	if err != nil {
+		return err
+	}
+	if rec.Removing != nil && op != "remove" {
+		return atoll.E(op, id, atoll.ErrNotFound, nil)
+	}
+	return fn(rec)
+}

@@ -1,0 +1,79 @@
+package supervised
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// Try finds out whether a keeper could be started, by starting a process in its
+// place, with that argv[0], which only tries what a keeper needs (see
+// supervisor.TryMounts): it ends well, or prints why it cannot.
+func Try(ctx context.Context, helper, argv0 string) atoll.Probe {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, helper)
+	cmd.Args[0] = argv0
+	cmd.Env = []string{}
+	cmd.SysProcAttr = keeperAttr(nil)
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		return atoll.Probe{OK: true}
+	}
+	reason := strings.TrimSpace(string(out))
+	if reason == "" {
+		reason = err.Error()
+	}
+	return atoll.Probe{Reason: "cannot make namespaces: " + reason, Fix: thisMachine().namespaceFix(err)}
+}
+
+// A machine is what is looked at to find out why namespaces are denied.
+type machine struct {
+	root, admin bool                     // this process is root, may make namespaces
+	container   bool                     // this is one of docker's
+	setting     func(path string) string // of the kernel; "" when there is none
+}
+
+// thisMachine is the one that this process runs on.
+func thisMachine() machine {
+	return machine{
+		root: os.Geteuid() == 0, admin: hasSysAdmin(), container: exists("/.dockerenv"),
+		setting: func(path string) string {
+			data, _ := os.ReadFile(path)
+			return strings.TrimSpace(string(data))
+		},
+	}
+}
+
+// namespaceFix says what to do on a machine that denies namespaces with err.
+func (m machine) namespaceFix(err error) string {
+	switch {
+	case m.root && !m.admin:
+		return "run the container with --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or outside of one"
+	case m.setting("/proc/sys/user/max_user_namespaces") == "0":
+		return "run: sudo sysctl -w user.max_user_namespaces=15000"
+	case m.setting("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+		return "run: sudo sysctl -w kernel.unprivileged_userns_clone=1"
+	case m.setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+		return "run: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (or run as root)"
+	case m.container:
+		return "run the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+	case errors.Is(err, unix.EPERM):
+		return "user namespaces are denied on this machine: run as root, or choose another provider with --provider"
+	}
+	return "run as root, or choose another provider with --provider"
+}
+
+// hasSysAdmin reports whether this process may make mount namespaces.
+func hasSysAdmin() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&hdr, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+}

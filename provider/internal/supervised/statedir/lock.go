@@ -1,0 +1,117 @@
+package statedir
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+)
+
+// ErrBusy says that another process, or another goroutine of this one, holds
+// the lock.
+var ErrBusy = fsutil.ErrLocked
+
+// Lock takes the lock that guards the life of the sandbox, waiting for it as
+// long as ctx lasts. It is fs.ErrNotExist when the sandbox has no directory,
+// also when it lost it while we waited.
+func (d Dir) Lock(ctx context.Context, id string) (*fsutil.Lock, error) {
+	l, err := fsutil.AwaitLock(ctx, d.lock(id))
+	return d.guards(id, l, err)
+}
+
+// TryLock is Lock without waiting: it is ErrBusy when the lock is held.
+func (d Dir) TryLock(id string) (*fsutil.Lock, error) {
+	l, err := fsutil.TryLock(d.lock(id))
+	return d.guards(id, l, err)
+}
+
+// Busy reports whether somebody holds the sandbox's lock, or its directory is
+// gone. To find out, it takes the lock for a moment.
+func (d Dir) Busy(id string) bool {
+	l, err := fsutil.TryLockExisting(d.lock(id))
+	l, err = d.guards(id, l, err)
+	defer l.Release()
+	return errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist)
+}
+
+// Make makes the sandbox's directory with its lock taken, so that nobody ever
+// sees it unlocked; fs.ErrExist when it is there.
+func (d Dir) Make(id string) (l *fsutil.Lock, err error) {
+	const tries = 100 // a sweep may take what is not locked yet for what was given up, again and again on a busy machine
+	for range tries {
+		l, err = d.make(id)
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrBusy) {
+			break
+		}
+	}
+	return l, err
+}
+
+// A KeeperLock is held by a keeper as long as it lives. It is of another kind
+// than others: one that can be looked at while a keeper starts.
+type KeeperLock struct{ f *os.File }
+
+// Release lets go of the lock.
+func (l *KeeperLock) Release() { l.f.Close() }
+
+// LockKeeper takes the keeper's lock for this process. ErrBusy means that the
+// sandbox has one.
+func (d Dir) LockKeeper(id string) (*KeeperLock, error) {
+	f, err := os.OpenFile(d.keeperLock(id), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err = hold(f); err == nil {
+		err = sign(f)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return &KeeperLock{f}, nil
+}
+
+// sign writes to the lock who holds it.
+func sign(f *os.File) error {
+	me, err := Identify(os.Getpid())
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(me)
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err = f.WriteAt(text, 0)
+	return err
+}
+
+// Keeper is who holds, or last held, the keeper's lock: from the first moment on,
+// when no record names it yet.
+func (d Dir) Keeper(id string) (who Identity, err error) {
+	text, err := os.ReadFile(d.keeperLock(id))
+	if err == nil {
+		err = json.Unmarshal(text, &who)
+	}
+	return who, err
+}
+
+// Alive reports whether the sandbox has a keeper. Nobody who looks keeps one from
+// starting.
+func (d Dir) Alive(id string) bool {
+	f, err := os.Open(d.keeperLock(id))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return held(f)
+}
+
+func (d Dir) keeperLock(id string) string { return filepath.Join(d.Sandbox(id), "keeper.lock") }

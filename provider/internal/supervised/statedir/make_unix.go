@@ -1,0 +1,59 @@
+//go:build unix
+
+package statedir
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+)
+
+// lock is the lock of the sandbox, which goes with its directory.
+func (d Dir) lock(id string) string { return filepath.Join(d.Sandbox(id), "lock") }
+
+// guards is what is known of the lock when it was tried.
+func (d Dir) guards(_ string, l *fsutil.Lock, err error) (*fsutil.Lock, error) { return l, err }
+
+func (d Dir) make(id string) (*fsutil.Lock, error) {
+	begun := d.Sandbox(fresh + atoll.NewID())
+	if err := os.Mkdir(begun, 0o700); err != nil {
+		return nil, err
+	}
+	l, err := fsutil.TryLock(filepath.Join(begun, "lock"))
+	if err == nil {
+		err = renameNew(begun, d.Sandbox(id))
+	}
+	if err != nil {
+		l.Release()
+		return nil, errors.Join(err, os.RemoveAll(begun))
+	}
+	return l, nil
+}
+
+// sweepBegun removes a directory that make has given up. While it has no lock
+// it can only be removed empty, so that whoever is just making one tries again
+// with another.
+func sweepBegun(path string) error {
+	l, err := fsutil.TryLockExisting(filepath.Join(path, "lock"))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.Remove(path)
+	} else if err == nil {
+		defer l.Release()
+		err = os.RemoveAll(path)
+	}
+	if errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTEMPTY) {
+		return nil
+	}
+	return err
+}
+
+// dropLock does nothing: it has gone with the directory.
+func (d Dir) dropLock(string) error { return nil }
+
+// sweepLocks does nothing: no lock is left without a directory.
+func (d Dir) sweepLocks() error { return nil }

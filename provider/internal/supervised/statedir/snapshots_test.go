@@ -1,0 +1,168 @@
+//go:build linux
+
+package statedir
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+)
+
+// unfinished begins a snapshot of the sandbox.
+func unfinished(t *testing.T, d Dir, sandbox string) (id string) {
+	t.Helper()
+	id = atoll.NewID()
+	dir := d.NewSnapshot(sandbox, id)
+	must(t, "mkdir", os.Mkdir(dir, 0o700))
+	must(t, "write", os.WriteFile(filepath.Join(dir, "checkpoint.img"), []byte("memory"), 0o600))
+	return id
+}
+
+// finished makes a whole snapshot.
+func finished(t *testing.T, d Dir, sandbox string) (id string) {
+	t.Helper()
+	id = unfinished(t, d, sandbox)
+	must(t, "write", fsutil.WriteJSON(filepath.Join(d.NewSnapshot(sandbox, id), SnapshotMeta), "whole"))
+	must(t, "finish", d.FinishSnapshot(sandbox, id))
+	return id
+}
+
+// Only whole snapshots are listed, and what is not whole is deleted when nobody
+// can complete it: its sandbox's lock is free, or there is no such sandbox.
+func TestSweepSnapshots(t *testing.T) {
+	d := open(t)
+	free, busy, removed := made(t, d), made(t, d), atoll.NewID()
+	whole := finished(t, d, removed)
+	lock, err := d.TryLock(busy)
+	must(t, "lock", err)
+	pending := unfinished(t, d, busy)
+	unfinished(t, d, free)
+	unfinished(t, d, free)
+	unfinished(t, d, removed)
+	if ids, err := d.SnapshotIDs(); strings.Join(ids, " ") != whole || err != nil {
+		t.Errorf("snapshots %v, %v, want %s", ids, err, whole)
+	}
+	must(t, "sweep", d.SweepSnapshots())
+	want := filepath.Base(d.NewSnapshot(busy, pending)) + " " + whole
+	if got := names(t, string(d), "snapshots"); got != want {
+		t.Errorf("after a sweep: %s, want %s", got, want)
+	}
+	lock.Release()
+	must(t, "sweep", d.SweepSnapshots())
+	if got := names(t, string(d), "snapshots"); got != whole {
+		t.Errorf("after another: %s, want %s", got, whole)
+	}
+	if got := names(t, string(d), "sandboxes"); strings.Contains(got, removed) {
+		t.Error("a sweep has made a sandbox's directory")
+	}
+}
+
+func TestDropSnapshots(t *testing.T) {
+	d := open(t)
+	a, b := made(t, d), made(t, d)
+	whole, other := finished(t, d, a), unfinished(t, d, b)
+	unfinished(t, d, a)
+	must(t, "drop", d.DropSnapshots(a))
+	must(t, "drop nothing", d.DropSnapshots(a))
+	want := filepath.Base(d.NewSnapshot(b, other)) + " " + whole
+	if got := names(t, string(d), "snapshots"); got != want {
+		t.Errorf("left: %s, want %s", got, want)
+	}
+}
+
+// A removal that was interrupted is finished by EmptyTrash, and till then there
+// is no such snapshot.
+func TestRemoveSnapshot(t *testing.T) {
+	d := open(t)
+	a, b := finished(t, d, atoll.NewID()), finished(t, d, atoll.NewID())
+	must(t, "remove", d.RemoveSnapshot(a))
+	wantErr(t, "remove again", d.RemoveSnapshot(a), fs.ErrNotExist)
+	must(t, "interrupted", os.Rename(d.Snapshot(b), filepath.Join(filepath.Dir(d.Snapshot(b)), trash+"x")))
+	if ids, err := d.SnapshotIDs(); len(ids) > 0 || err != nil {
+		t.Errorf("snapshots %v, %v", ids, err)
+	}
+	must(t, "empty", d.EmptyTrash())
+	if got := names(t, string(d), "snapshots"); got != "" {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// What an earlier version has left half done under a snapshot's own name goes
+// when nothing was written to it for long; till then it can be removed by id.
+func TestSweepHalves(t *testing.T) {
+	d := open(t)
+	half := func(age time.Duration) (id string) {
+		id = atoll.NewID()
+		file := filepath.Join(d.Snapshot(id), "checkpoint.img")
+		must(t, "mkdir", os.Mkdir(d.Snapshot(id), 0o700))
+		must(t, "write", os.WriteFile(file, []byte("memory"), 0o600))
+		then := time.Now().Add(-age)
+		must(t, "age", errors.Join(os.Chtimes(file, then, then), os.Chtimes(d.Snapshot(id), then, then)))
+		return id
+	}
+	whole, young, old := finished(t, d, atoll.NewID()), half(time.Minute), half(2*time.Hour)
+	ago := time.Now().Add(-2 * time.Hour)
+	must(t, "age", os.Chtimes(d.Snapshot(whole), ago, ago))
+	must(t, "sweep", d.SweepSnapshots())
+	for id, want := range map[string]bool{whole: true, young: true, old: false} {
+		if got := exists(d.Snapshot(id)); got != want {
+			t.Errorf("%s is there: %v, want %v", id, got, want)
+		}
+	}
+	must(t, "remove", d.RemoveSnapshot(young))
+}
+
+// A mark reminds of what its maker left, once that has gone.
+func TestMarks(t *testing.T) {
+	d := open(t)
+	var cleared []string
+	sweep := func(err error) error {
+		cleared = nil
+		return d.SweepMarks(func(what string) error { cleared = append(cleared, what); return err })
+	}
+	held, err := d.Mark("held")
+	must(t, "mark", err)
+	gone, err := d.Mark("gone")
+	must(t, "mark", err)
+	done, err := d.Mark("done")
+	must(t, "mark", err)
+	must(t, "remove", done.Remove())
+	gone.Release()
+	must(t, "write", os.WriteFile(d.Sandbox(marked+"early"), nil, 0o600)) // its maker died at once
+
+	failure := errors.New("busy")
+	wantErr(t, "a sweep that fails", sweep(failure), failure)
+	for range 2 {
+		if got := strings.Join(cleared, " "); got != "gone" {
+			t.Errorf("cleared %q, want what has gone", got)
+		}
+		must(t, "sweep", sweep(nil))
+	}
+	if len(cleared) > 0 {
+		t.Errorf("cleared %v once more", cleared)
+	}
+	if got := names(t, string(d), "sandboxes"); got != filepath.Base(held.path) {
+		t.Errorf("left: %s, want the mark that is held", got)
+	}
+	must(t, "remove", held.Remove())
+
+	id := made(t, d)
+	given, err := d.Mark("/atoll-given")
+	must(t, "mark", err)
+	must(t, "give", given.Give(d, id))
+	must(t, "damage", os.WriteFile(d.Record(id), nil, 0o600))
+	if r, err := d.Read(id); err != nil || r.Cgroup != "/atoll-given" {
+		t.Errorf("without its record the sandbox has %+v, %v, want the cgroup that it was given", r, err)
+	}
+	must(t, "discard", discard(d.Sandbox(id)))
+	if ids, err := d.Dirs(); len(ids) > 0 || err != nil {
+		t.Errorf("sandboxes %v, %v", ids, err)
+	}
+}

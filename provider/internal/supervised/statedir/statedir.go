@@ -1,0 +1,425 @@
+// Package statedir is the layout of a state directory, which a provider and its
+// keepers share without talking to each other:
+//
+//	sandboxes/{id}/           lock, keeper.lock, keeper.sock, keeper.log, main.ended, cgroup, what its provider needs
+//	sandboxes/.mark-{id}      what is made before there is a record of it
+//	records/{id}.json         the sandbox's Record; one directory, so that one watch sees all
+//	locks/{id}                on Windows the sandbox's "lock", which elsewhere is in its directory
+//	names/{project}/{name}    holds the id that the name stands for
+//	volumes/{project}/{name}/ data volumes ("data-{id}") and named volumes
+//	snapshots/{id}/           snapshot.json and what its provider restores
+//	snapshots/.new-{id}-{id}/ a sandbox's snapshot until it is complete
+//	images/                   the image store
+//
+// A sandbox's "lock" is held by whoever changes its life: create, start, stop,
+// remove, sweep. Its "keeper.lock" is held by its keeper as long as that
+// lives, so that a free keeper.lock is the proof that nothing runs.
+package statedir
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/provider/internal/volume"
+)
+
+// A Dir is a state directory.
+type Dir string
+
+// A Record is what is known of a sandbox on disk.
+type Record struct {
+	Status atoll.Status `json:"status"`
+	Image  string       `json:"image,omitempty"`  // root file system directory; "" for the host's
+	Digest string       `json:"digest,omitempty"` // the image's; "" for a directory that is used in place
+	Env    []string     `json:"env,omitempty"`    // the image's
+	User   string       `json:"user,omitempty"`   // the image's
+	Keeper Identity     `json:"keeper,omitzero"`  // of the latest keeper
+	Run    string       `json:"run,omitempty"`    // what must not outlive a reboot
+	Cgroup string       `json:"cgroup,omitempty"` // to be removed with the sandbox
+
+	// Fresh says that the creation made the data volume: it goes with one that
+	// fails, and is the default user's as a whole from the first start on.
+	Fresh bool `json:"fresh,omitempty"`
+	// Removing, once set, is being carried out: there is no way back.
+	Removing *atoll.RemoveOptions `json:"removing,omitempty"`
+
+	// Damaged says that this is all that is known. See Read.
+	Damaged bool `json:"-"`
+}
+
+// Open makes the directories that are missing, for their owner only. It is
+// fs.ErrPermission if others own one of them or can write to it: records say
+// what is deleted, killed and shown to programs, and that with root's rights if
+// root reads them.
+func Open(path string) (Dir, error) {
+	for _, sub := range []string{"", "sandboxes", "records", "names", "volumes", "snapshots"} {
+		dir := filepath.Join(path, sub)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return "", err
+		}
+		info, err := os.Stat(dir)
+		if err != nil {
+			return "", err
+		}
+		if fault := owned(dir, info); fault != "" {
+			return "", fmt.Errorf("state directory %s %s: it must be this user's alone; choose another with --state-dir or XDG_STATE_HOME (%w)", dir, fault, fs.ErrPermission)
+		}
+	}
+	return Dir(path), nil
+}
+
+// Sandbox is the sandbox's own directory.
+func (d Dir) Sandbox(id string) string { return filepath.Join(string(d), "sandboxes", id) }
+
+// Record is the file that holds the sandbox's Record.
+func (d Dir) Record(id string) string { return filepath.Join(string(d), "records", id+".json") }
+
+// Volumes is where volumes are kept.
+func (d Dir) Volumes() volume.Store { return volume.Store(filepath.Join(string(d), "volumes")) }
+
+// Volume is the directory of a volume.
+func (d Dir) Volume(project, name string) string { return d.Volumes().Path(project, name) }
+
+// DataVolume is the name of a sandbox's own volume.
+func DataVolume(id string) string { return volume.DataName(id) }
+
+// Images is the directory of the image store.
+func (d Dir) Images() string { return filepath.Join(string(d), "images") }
+
+func (d Dir) name(project, name string) string {
+	return filepath.Join(string(d), "names", project, name)
+}
+
+// Read returns the sandbox's record, or fs.ErrNotExist. Instead of one that is
+// damaged, or that this user may not read, it returns what is known without it,
+// with Damaged set: one bad file must not keep anybody from all others.
+func (d Dir) Read(id string) (*Record, error) {
+	data, err := fsutil.ReadFile(d.Record(id))
+	if unreadable(err) {
+		return d.salvage(id, err), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r Record
+	err = json.Unmarshal(data, &r)
+	if err == nil {
+		err = r.check(id)
+	}
+	if err != nil {
+		return d.salvage(id, err), nil
+	}
+	return &r, nil
+}
+
+// unreadable reports whether the file will not be read at the next try either.
+func unreadable(err error) bool {
+	for _, no := range []error{fs.ErrPermission, syscall.EIO, unclean, syscall.EISDIR} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
+}
+
+// check fails on a record that is not the sandbox's, or would make paths that
+// lead elsewhere.
+func (r *Record) check(id string) error {
+	st := &r.Status
+	if st.ID != id {
+		return errors.New("it is not that of this sandbox")
+	}
+	for _, name := range []string{st.Spec.Project, st.Spec.Name} {
+		if name != "" && !atoll.ValidName(name) {
+			return fmt.Errorf("%q: not a valid name", name)
+		}
+	}
+	// Which directory it is in differs with the environment of who made it.
+	if r.Run != "" && (!filepath.IsAbs(r.Run) || filepath.Base(r.Run) != id) {
+		return fmt.Errorf("%s: not the sandbox's run directory", r.Run)
+	}
+	return nil
+}
+
+// salvage is what is known of a sandbox without its record: what carries its id.
+func (d Dir) salvage(id string, why error) *Record {
+	r := &Record{Damaged: true, Status: atoll.Status{ID: id, Spec: atoll.Spec{ID: id}, State: atoll.StateFailed}}
+	st := &r.Status
+	st.Reason = fmt.Sprintf("its record cannot be read (%v): copy what you need from its work directory, then remove it", why)
+	if info, err := os.Stat(d.Record(id)); err == nil {
+		st.Created = info.ModTime()
+	}
+	group, _ := os.ReadFile(d.cgroupNote(id)) // few sandboxes have it
+	r.Cgroup = string(group)
+	volumes, _ := d.Volumes().List("") // without it, less is known
+	for _, v := range volumes {
+		if v.Sandbox == id {
+			st.Spec.Project = v.Project
+		}
+	}
+	_ = d.eachName(func(project, name, owner string) error {
+		if owner == id {
+			st.Spec.Project, st.Spec.Name = project, name
+		}
+		return nil
+	})
+	st.Spec = *st.Spec.WithDefaults()
+	return r
+}
+
+// Write replaces the sandbox's record as a whole. A power cut can damage that of
+// a creation in progress, of which there is nothing to save, but no other.
+func (d Dir) Write(r *Record) error {
+	if r.Status.State == atoll.StateCreating {
+		return fsutil.WriteJSON(d.Record(r.Status.ID), r) // on the way of each creation
+	}
+	return fsutil.SyncJSON(d.Record(r.Status.ID), r)
+}
+
+// remove is os.Remove where nothing to remove is no error.
+func remove(path string) error {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// IDs lists the sandboxes that have a record.
+func (d Dir) IDs() ([]string, error) { return d.list("records", ".json") }
+
+// Dirs lists the sandboxes that have a directory, with or without a record.
+func (d Dir) Dirs() ([]string, error) { return d.list("sandboxes", "") }
+
+func (d Dir) list(sub, suffix string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(string(d), sub))
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]string, 0, len(entries))
+	for _, e := range entries {
+		if id, ok := strings.CutSuffix(e.Name(), suffix); ok && isID(id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// Claim makes name stand for the sandbox id in project. It fails with
+// fs.ErrExist when the name stands for another sandbox that has a record or
+// whose creation is in progress.
+func (d Dir) Claim(project, name, id string) error {
+	unlock, err := fsutil.WaitLock(filepath.Join(string(d), "names.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock.Release()
+	if owner, err := d.Owner(project, name); err == nil && owner != id && d.Known(owner) {
+		return fs.ErrExist
+	}
+	path := d.name(project, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return fsutil.WriteFile(path, []byte(id)) // a valid name has no dot
+}
+
+// Known reports whether the sandbox has a record, or its creation is in progress.
+func (d Dir) Known(id string) bool {
+	return isID(id) && (exists(d.Record(id)) || exists(d.Sandbox(id)))
+}
+
+// isID reports whether it is an id, in the one form in which it is a name here.
+func isID(id string) bool {
+	n, err := atoll.NormalizeID(id)
+	return err == nil && n == id && id != ""
+}
+
+// Owner returns the id that name stands for in project, or fs.ErrNotExist.
+func (d Dir) Owner(project, name string) (string, error) {
+	data, err := os.ReadFile(d.name(project, name))
+	if err != nil {
+		return "", err
+	}
+	return string(data), nil
+}
+
+// Release frees the name if it stands for the sandbox id.
+func (d Dir) Release(project, name, id string) error {
+	unlock, err := fsutil.WaitLock(filepath.Join(string(d), "names.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock.Release()
+	owner, err := d.Owner(project, name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && owner != id {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.Remove(d.name(project, name))
+}
+
+// Disown frees all names that stand for the sandbox id, of which nobody knows
+// any more whether it had one, and what was left of a Claim.
+func (d Dir) Disown(id string) error {
+	unlock, err := fsutil.WaitLock(filepath.Join(string(d), "names.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock.Release()
+	return d.eachName(func(project, name, owner string) error {
+		if owner == id || strings.HasSuffix(name, fsutil.Temporary) {
+			return remove(d.name(project, name))
+		}
+		return nil
+	})
+}
+
+// eachName calls f with all names and the ids that they stand for, as long as it
+// succeeds.
+func (d Dir) eachName(f func(project, name, owner string) error) error {
+	return filepath.WalkDir(filepath.Join(string(d), "names"), func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) || err == nil && e.IsDir() {
+			return nil
+		}
+		owner, readErr := os.ReadFile(path)
+		if errors.Is(readErr, fs.ErrNotExist) { // just released
+			return nil
+		}
+		if err := cmp.Or(err, readErr); err != nil {
+			return err
+		}
+		return f(filepath.Base(filepath.Dir(path)), filepath.Base(path), string(owner))
+	})
+}
+
+// BeginRemoval writes, unless r says so, that the sandbox is being removed: from
+// then on whoever finds it finishes that. It comes before anything of the
+// sandbox is lost.
+func (d Dir) BeginRemoval(r *Record, opts atoll.RemoveOptions) error {
+	if r.Removing != nil && (r.Removing.Volumes || !opts.Volumes) {
+		return nil
+	}
+	r.Removing = &opts
+	err := d.Write(r)
+	if fsutil.IsFull(err) {
+		return nil // on a full disk, removing is what helps
+	}
+	return err
+}
+
+// Delete removes all that the sandbox left on disk: its run directory, with
+// opts.Volumes its data volume, its name, its directory, and last its record,
+// which first says that it is being removed: an interrupted Delete is finished
+// by the next one. Nothing of it may run. The caller holds its lock.
+func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
+	st := &r.Status
+	if err := d.BeginRemoval(r, opts); err != nil {
+		return err
+	}
+	var errs []error
+	if r.Run != "" {
+		errs = append(errs, RemoveRun(r.Run))
+	}
+	if r.Removing.Volumes {
+		err := d.Volumes().Remove(st.Spec.Project, DataVolume(st.ID), nil)
+		if atoll.KindOf(err) != atoll.ErrNotExist {
+			errs = append(errs, err)
+		}
+	}
+	if st.Spec.Name != "" {
+		errs = append(errs, d.Release(st.Spec.Project, st.Spec.Name, st.ID))
+	}
+	errs = append(errs, d.DropSnapshots(st.ID))
+	if err := errors.Join(errs...); err != nil {
+		return err // with the directory its lock would go, which the next try needs
+	}
+	if err := discard(d.Sandbox(st.ID)); err != nil {
+		return err
+	}
+	return errors.Join(remove(d.Record(st.ID)+fsutil.Temporary), remove(d.Record(st.ID)), d.dropLock(st.ID))
+}
+
+// DropNames forgets the project's names, but those of sandboxes that are there.
+func (d Dir) DropNames(project string) error {
+	unlock, err := fsutil.WaitLock(filepath.Join(string(d), "names.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock.Release()
+	dir := filepath.Dir(d.name(project, "x"))
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		if owner, err := d.Owner(project, e.Name()); err != nil || !d.Known(owner) {
+			errs = append(errs, os.Remove(d.name(project, e.Name())))
+		}
+	}
+	_ = os.Remove(dir) // if none is left
+	return errors.Join(errs...)
+}
+
+// What the names of directories begin with that are no sandboxes or snapshots
+// yet, or any more.
+const (
+	fresh = ".new-"
+	trash = ".trash-"
+)
+
+// discard deletes a directory at once for all others, by renaming it first:
+// nobody can open a lock in it, or add a file, while it is being emptied. One
+// that is not there is no error.
+func discard(path string) error {
+	gone := filepath.Join(filepath.Dir(path), trash+atoll.NewID())
+	err := fsutil.Rename(path, gone)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return fsutil.RemoveAll(gone)
+}
+
+// EmptyTrash removes what interrupted deletions, and creations that had hardly
+// begun, have left.
+func (d Dir) EmptyTrash() error {
+	sandboxes, err1 := d.begins("sandboxes", trash)
+	snapshots, err2 := d.begins("snapshots", trash)
+	begun, err3 := d.begins("sandboxes", fresh)
+	errs := []error{err1, err2, err3, d.Volumes().EmptyTrash(), d.sweepLocks()}
+	for _, path := range begun {
+		errs = append(errs, sweepBegun(path))
+	}
+	for _, path := range slices.Concat(sandboxes, snapshots) {
+		errs = append(errs, fsutil.RemoveAll(path))
+	}
+	return errors.Join(errs...)
+}
+
+// begins lists the paths in a directory whose names begin with prefix.
+func (d Dir) begins(sub, prefix string) ([]string, error) {
+	dir := filepath.Join(string(d), sub)
+	entries, err := os.ReadDir(dir)
+	var paths []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix) {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, err
+}

@@ -1,0 +1,416 @@
+//go:build linux
+
+package statedir
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+)
+
+// record makes a sandbox with all that it can have on disk.
+func record(t *testing.T, d Dir, name string) *Record {
+	t.Helper()
+	id := made(t, d)
+	run := filepath.Join(t.TempDir(), "run")
+	path, err := d.MakeRun(run, id)
+	must(t, "make run directory", err)
+	must(t, "claim", d.Claim("p", name, id))
+	for _, dir := range []string{d.Volume("p", DataVolume(id)), d.NewSnapshot(id, atoll.NewID()), filepath.Join(path, "disk")} {
+		must(t, "mkdir", os.MkdirAll(filepath.Join(dir, "below"), 0o755))
+	}
+	r := &Record{Run: path, Status: atoll.Status{ID: id, Spec: atoll.Spec{ID: id, Name: name, Project: "p"}}}
+	must(t, "write", d.Write(r))
+	return r
+}
+
+// left lists what there is of the sandbox.
+func left(t *testing.T, d Dir, r *Record) string {
+	t.Helper()
+	id, project, name := r.Status.ID, r.Status.Spec.Project, r.Status.Spec.Name
+	var all []string
+	for _, part := range []struct{ what, path string }{
+		{"directory", d.Sandbox(id)}, {"record", d.Record(id)}, {"volume", d.Volume(project, DataVolume(id))}, {"run", r.Run},
+	} {
+		if exists(part.path) {
+			all = append(all, part.what)
+		}
+	}
+	if owner, err := d.Owner(project, name); err == nil && owner == id {
+		all = append(all, "name")
+	}
+	unfinished, err := d.unfinished()
+	must(t, "list snapshots", err)
+	if len(unfinished[id]) > 0 {
+		all = append(all, "snapshot")
+	}
+	return strings.Join(all, " ")
+}
+
+func TestOpen(t *testing.T) {
+	d := open(t)
+	if _, err := Open(string(d)); err != nil {
+		t.Errorf("open again: %v", err)
+	}
+	for _, sub := range []string{"sandboxes", "records", "names", "volumes", "snapshots"} {
+		info, err := os.Stat(filepath.Join(string(d), sub))
+		if err != nil || info.Mode() != fs.ModeDir|0o700 {
+			t.Errorf("%s: %v, %v, want it for its owner only", sub, info.Mode(), err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, "write", os.WriteFile(file, nil, 0o600))
+	_, err := Open(file)
+	wantErr(t, "open a file", err, unix.ENOTDIR)
+}
+
+// Whoever can write records has what their reader may do done.
+func TestOpenOfAnother(t *testing.T) {
+	for _, sub := range []string{"", "records", "volumes"} {
+		t.Run("directory "+sub, func(t *testing.T) {
+			dir := string(open(t))
+			path := filepath.Join(dir, sub)
+			must(t, "chmod", os.Chmod(path, 0o770))
+			_, err := Open(dir)
+			wantErr(t, "open what a group can write to", err, fs.ErrPermission)
+			must(t, "chmod", os.Chmod(path, 0o755))
+			_, err = Open(dir)
+			must(t, "open what others can read", err)
+			if os.Geteuid() != 0 {
+				return
+			}
+			must(t, "chown", os.Chown(path, 54321, 54321))
+			_, err = Open(dir)
+			wantErr(t, "open another user's", err, fs.ErrPermission)
+			if !strings.Contains(err.Error(), path+" belongs to user 54321") {
+				t.Errorf("%q does not say why", err)
+			}
+		})
+	}
+}
+
+func TestRecord(t *testing.T) {
+	d := open(t)
+	id := atoll.NewID()
+	_, err := d.Read(id)
+	wantErr(t, "read nothing", err, fs.ErrNotExist)
+	want := &Record{
+		Status: atoll.Status{ID: id, State: atoll.StateRunning}, Image: "/image", Env: []string{"A=1"},
+		Keeper: Identity{PID: 7, Start: "8", Boot: "9"}, Cgroup: "/atoll-x", Removing: &atoll.RemoveOptions{Volumes: true},
+	}
+	must(t, "write", d.Write(want))
+	if got, err := d.Read(id); !reflect.DeepEqual(got, want) || err != nil {
+		t.Errorf("read %+v, %v, want %+v", got, err, want)
+	}
+}
+
+// Of a sandbox whose record is damaged there is what carries its id, and it can
+// be removed by it. Others are not concerned.
+func TestDamagedRecord(t *testing.T) {
+	for _, tt := range []struct{ name, content, says string }{
+		{"empty, after a power cut", "", "unexpected end of JSON"},
+		{"half", `{"status":{"id"`, "unexpected end of JSON"},
+		{"of zeros", "\x00\x00\x00", "invalid character"},
+		{"of no sandbox", "null", "not that of this sandbox"},
+		{"of another sandbox", `{"status":{"id":"` + atoll.NewID() + `"}}`, "not that of this sandbox"},
+		{"with a name that leads elsewhere", `{"status":{"id":"ID","spec":{"project":"../.."}}}`, "not a valid name"},
+		{"with the run directory of another", `{"status":{"id":"ID"},"run":"/precious"}`, "/precious: not the sandbox's run directory"},
+		{"with no run directory", `{"status":{"id":"ID"},"run":"ID"}`, "not the sandbox's run directory"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := open(t)
+			r, other := record(t, d, "web"), record(t, d, "other")
+			want := left(t, d, other)
+			content := strings.ReplaceAll(tt.content, "ID", r.Status.ID)
+			must(t, "damage", os.WriteFile(d.Record(r.Status.ID), []byte(content), 0o600))
+			got, err := d.Read(r.Status.ID)
+			must(t, "read", err)
+			st := &got.Status
+			if !got.Damaged || st.State != atoll.StateFailed || !strings.Contains(st.Reason, tt.says) || time.Since(st.Created) > testenv.Scale(time.Minute) {
+				t.Errorf("read %+v", got)
+			}
+			if st.ID != r.Status.ID || st.Spec.ID != st.ID || st.Spec.Project != "p" || st.Spec.Name != "web" {
+				t.Errorf("it is sandbox %s, named %s, of project %s", st.Spec.ID, st.Spec.Name, st.Spec.Project)
+			}
+			got.Run = r.Run // for the provider to know
+			must(t, "delete", d.Delete(got, atoll.RemoveOptions{Volumes: true}))
+			if got := left(t, d, r); got != "" {
+				t.Errorf("left: %s", got)
+			}
+			if got := left(t, d, other); got != want {
+				t.Errorf("of another sandbox: %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// A record that nobody may read is like a damaged one; an error that goes away
+// says nothing about the record.
+func TestUnreadable(t *testing.T) {
+	for err, want := range map[error]bool{
+		unix.EACCES: true, unix.EIO: true, unix.EMFILE: false, unix.ENOMEM: false, unix.ENOENT: false, nil: false,
+	} {
+		if got := unreadable(err); got != want {
+			t.Errorf("unreadable(%v) = %v, want %v", err, got, want)
+		}
+	}
+}
+
+// What is listed are sandboxes, and not what is on its way there or gone.
+func TestLists(t *testing.T) {
+	d := open(t)
+	a, b := made(t, d), record(t, d, "b").Status.ID
+	for _, name := range []string{fresh + atoll.NewID(), trash + atoll.NewID(), marked + atoll.NewID(), "README", strings.ToUpper(atoll.NewID())} {
+		must(t, "mkdir", os.Mkdir(d.Sandbox(name), 0o700))
+	}
+	for _, name := range []string{b + ".json.tmp", "x.json", a} {
+		must(t, "write", os.WriteFile(filepath.Join(filepath.Dir(d.Record(a)), name), nil, 0o600))
+	}
+	dirs, err := d.Dirs()
+	if len(dirs) != 2 || err != nil {
+		t.Errorf("directories %v, %v, want those of %s and %s", dirs, err, a, b)
+	}
+	if ids, err := d.IDs(); len(ids) != 1 || ids[0] != b || err != nil {
+		t.Errorf("records %v, %v, want that of %s", ids, err, b)
+	}
+}
+
+// A name stands for one sandbox: one that has a directory or a record.
+func TestClaim(t *testing.T) {
+	d := open(t)
+	a, b := made(t, d), made(t, d)
+	must(t, "claim", d.Claim("p", "web", a))
+	must(t, "claim again", d.Claim("p", "web", a))
+	wantErr(t, "claim for another", d.Claim("p", "web", b), fs.ErrExist)
+	must(t, "claim in another project", d.Claim("q", "web", b))
+	if owner, err := d.Owner("p", "web"); owner != a || err != nil {
+		t.Errorf("owner %s, %v, want %s", owner, err, a)
+	}
+	must(t, "release for another", d.Release("p", "web", b))
+	wantErr(t, "claim for another", d.Claim("p", "web", b), fs.ErrExist)
+
+	// A record alone holds the name, until that is removed as well.
+	must(t, "write", d.Write(&Record{Status: atoll.Status{ID: a}}))
+	must(t, "discard", discard(d.Sandbox(a)))
+	wantErr(t, "claim for another", d.Claim("p", "web", b), fs.ErrExist)
+	must(t, "remove", os.Remove(d.Record(a)))
+	must(t, "claim from one that has gone", d.Claim("p", "web", b))
+	must(t, "cut the power", os.WriteFile(d.name("p", "web"), nil, 0o600))
+	must(t, "claim what stands for nothing", d.Claim("p", "web", b))
+	must(t, "release for the one that has gone", d.Release("p", "web", a))
+	if owner, err := d.Owner("p", "web"); owner != b || err != nil {
+		t.Errorf("owner %s, %v, want %s", owner, err, b)
+	}
+	must(t, "release", d.Release("p", "web", b))
+	must(t, "release again", d.Release("p", "web", b))
+	_, err := d.Owner("p", "web")
+	wantErr(t, "owner", err, fs.ErrNotExist)
+}
+
+// Of many who want a name at once, one gets it.
+func TestClaimRace(t *testing.T) {
+	d := open(t)
+	var work sync.WaitGroup
+	won := make(chan string, 20)
+	for range cap(won) {
+		id := made(t, d)
+		work.Go(func() {
+			if d.Claim("p", "web", id) == nil {
+				won <- id
+			}
+		})
+	}
+	work.Wait()
+	if owner, err := d.Owner("p", "web"); len(won) != 1 || err != nil || owner != <-won {
+		t.Errorf("%d have got the name, which stands for %s (%v)", len(won), owner, err)
+	}
+}
+
+func TestDelete(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		opts atoll.RemoveOptions
+		want string
+	}{
+		{"all", atoll.RemoveOptions{Volumes: true}, ""},
+		{"but the volume", atoll.RemoveOptions{}, "volume"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := open(t)
+			r, other := record(t, d, "web"), record(t, d, "other")
+			want := left(t, d, other)
+			must(t, "delete", d.Delete(r, tt.opts))
+			if got := left(t, d, r); got != tt.want {
+				t.Errorf("left: %s, want %s", got, tt.want)
+			}
+			must(t, "delete again", d.Delete(r, tt.opts))
+			if got := left(t, d, other); got != want {
+				t.Errorf("of another sandbox: %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// A deletion that is interrupted is finished by the next, with the options of
+// the first.
+func TestDeleteResumed(t *testing.T) {
+	testenv.Need(t, testenv.Root) // for a directory that cannot be removed
+	d := open(t)
+	r := record(t, d, "web")
+	stuck := filepath.Join(r.Run, "disk")
+	must(t, "mount", unix.Mount("atoll-test", stuck, "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(stuck, unix.MNT_DETACH) })
+	wantErr(t, "delete", d.Delete(r, atoll.RemoveOptions{Volumes: true}), unix.EBUSY)
+
+	again, err := d.Read(r.Status.ID)
+	must(t, "read", err)
+	if again.Removing == nil || !again.Removing.Volumes {
+		t.Fatalf("the record does not say that it is being removed: %+v", again.Removing)
+	}
+	must(t, "unmount", unix.Unmount(stuck, 0))
+	must(t, "delete", d.Delete(again, atoll.RemoveOptions{}))
+	if got := left(t, d, r); got != "" {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// A second deletion may take more than the first, never less.
+func TestDeleteTakesMore(t *testing.T) {
+	d := open(t)
+	r := record(t, d, "web")
+	r.Removing = &atoll.RemoveOptions{}
+	must(t, "write", d.Write(r))
+	must(t, "delete", d.Delete(r, atoll.RemoveOptions{Volumes: true}))
+	if got := left(t, d, r); got != "" {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// On a disk that is full, deleting helps.
+func TestDeleteOnFullDisk(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	dir := t.TempDir()
+	must(t, "mount", unix.Mount("atoll-test", dir, "tmpfs", 0, "size=256k"))
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	d, err := Open(filepath.Join(dir, "state"))
+	must(t, "open", err)
+	r := record(t, d, "web")
+	big := filepath.Join(d.Volume("p", DataVolume(r.Status.ID)), "big")
+	wantErr(t, "fill the disk", os.WriteFile(big, make([]byte, 1<<20), 0o600), unix.ENOSPC)
+	wantErr(t, "write a record", d.Write(r), unix.ENOSPC)
+	if _, err := d.Read(r.Status.ID); err != nil {
+		t.Errorf("the record that could not be replaced: %v", err)
+	}
+	must(t, "delete", d.Delete(r, atoll.RemoveOptions{Volumes: true}))
+	if got := left(t, d, r) + names(t, string(d), "sandboxes") + names(t, string(d), "records"); got != "" {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// A discarded directory is out of sight at once, though it cannot be emptied;
+// EmptyTrash does it when it can be.
+func TestTrash(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	d := open(t)
+	id := made(t, d)
+	stuck := filepath.Join(d.Sandbox(id), "rootfs")
+	must(t, "mkdir", os.Mkdir(stuck, 0o700))
+	must(t, "mount", unix.Mount("atoll-test", stuck, "tmpfs", 0, ""))
+	wantErr(t, "discard", discard(d.Sandbox(id)), unix.EBUSY)
+	l, err := d.Make(id) // its place is free
+	must(t, "make", err)
+	l.Release()
+
+	trashed, err := d.begins("sandboxes", trash)
+	if len(trashed) != 1 || err != nil {
+		t.Fatalf("trash: %v, %v", trashed, err)
+	}
+	wantErr(t, "empty", d.EmptyTrash(), unix.EBUSY)
+	must(t, "unmount", unix.Unmount(filepath.Join(trashed[0], "rootfs"), 0))
+	must(t, "empty", d.EmptyTrash())
+	if got := names(t, string(d), "sandboxes"); got != id {
+		t.Errorf("sandboxes: %s, want %s", got, id)
+	}
+	must(t, "discard what is not there", discard(d.Sandbox(atoll.NewID())))
+}
+
+// What somebody is just making is not trash, unless he has died.
+func TestTrashOfCreations(t *testing.T) {
+	d := open(t)
+	dying, empty := d.Sandbox(fresh+"dying"), d.Sandbox(fresh+"empty")
+	for _, dir := range []string{dying, empty} {
+		must(t, "mkdir", os.Mkdir(dir, 0o700))
+	}
+	l, err := fsutil.TryLock(filepath.Join(dying, "lock"))
+	must(t, "lock", err)
+	must(t, "empty", d.EmptyTrash())
+	if got := names(t, string(d), "sandboxes"); got != filepath.Base(dying) {
+		t.Errorf("left: %s, want the one whose maker lives", got)
+	}
+	l.Release()
+	must(t, "empty", d.EmptyTrash())
+	if got := names(t, string(d), "sandboxes"); got != "" {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// A sweep at any moment keeps nobody from making a sandbox.
+func TestMakeUnderSweeps(t *testing.T) {
+	d := open(t)
+	stop := make(chan struct{})
+	var sweeps sync.WaitGroup
+	sweeps.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if err := d.EmptyTrash(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	for range 300 {
+		l, err := d.Make(atoll.NewID())
+		if err != nil {
+			t.Errorf("make: %v", err)
+		}
+		l.Release()
+	}
+	close(stop)
+	sweeps.Wait()
+	if dirs, err := d.Dirs(); len(dirs) != 300 || err != nil {
+		t.Errorf("%d sandboxes, %v, want 300", len(dirs), err)
+	}
+}
+
+// A project's names are forgotten, but for those of sandboxes that are there.
+func TestDropNames(t *testing.T) {
+	d := open(t)
+	r, other := record(t, d, "web"), made(t, d)
+	must(t, "claim", d.Claim("q", "web", other))
+	must(t, "claim", d.Claim("p", "old", atoll.NewID()))
+	must(t, "interrupted", os.WriteFile(d.name("p", "new")+fsutil.Temporary, nil, 0o600))
+	must(t, "drop", d.DropNames("p"))
+	if got := names(t, string(d), "names", "p"); got != "web" {
+		t.Errorf("names %s, want that of the sandbox", got)
+	}
+	must(t, "delete", d.Delete(r, atoll.RemoveOptions{}))
+	must(t, "drop", d.DropNames("p"))
+	must(t, "drop again", d.DropNames("p"))
+	if got := names(t, string(d), "names"); got != "q" {
+		t.Errorf("names of %s, want q", got)
+	}
+}

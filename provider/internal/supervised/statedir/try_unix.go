@@ -1,0 +1,23 @@
+//go:build unix
+
+package statedir
+
+import (
+	"os"
+	"syscall"
+
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+)
+
+// try takes the lock on the file, alone or with others, and never waits: it is
+// ErrBusy when somebody is in the way.
+func try(f *os.File, alone bool) error {
+	how := syscall.LOCK_SH
+	if alone {
+		how = syscall.LOCK_EX
+	}
+	return fsutil.Flock(f, how|syscall.LOCK_NB)
+}
+
+// letGo gives it back.
+func letGo(f *os.File) { _ = fsutil.Flock(f, syscall.LOCK_UN) }

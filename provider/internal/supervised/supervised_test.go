@@ -1,0 +1,268 @@
+//go:build linux
+
+package supervised_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+)
+
+// worlds is the backend of these tests.
+type worlds struct{}
+
+func (worlds) Open(statedir.Dir) error { return nil }
+func (worlds) Close() error            { return nil }
+func (worlds) Image(_ context.Context, rec *statedir.Record) error {
+	rec.Status.Image = "host"
+	return nil
+}
+func (worlds) Helper() (string, error)          { return supervised.Self() }
+func (worlds) Job(*supervisor.Job) (any, error) { return about{Greeting: "hello, world"}, nil }
+
+func (worlds) Hold(context.Context, *statedir.Record) (*os.File, error) { return nil, nil }
+
+func (worlds) Probe(ctx context.Context) atoll.Probe {
+	return supervised.Try(ctx, "/proc/self/exe", probeArgv0)
+}
+
+func (worlds) Restores(*atoll.Snapshot, *atoll.Spec) error { return nil }
+
+func (worlds) Limits(r atoll.Resources) cgroup.Limits {
+	return cgroup.Limits{Memory: max(int64(r.Memory), 0), CPUs: max(r.CPUs, 0)}
+}
+
+// Supports refuses all but what the caps say.
+func (worlds) Supports(s *atoll.Spec) error {
+	r, bind := s.Resources, func(m atoll.Mount) bool { return m.Type == atoll.MountBind }
+	for what, asked := range map[string]bool{
+		"images": s.Image != "" && s.Image != "host", "snapshots": s.Snapshot != "", "bind mounts": slices.ContainsFunc(s.Mounts, bind), "read-only root": s.ReadOnlyRoot,
+		"process limits": r.Processes > 0, "disk limits": r.Disk > 0, "GPUs": r.GPUs != "", "caches": s.Cache,
+		"workspaces": s.Workspace != (atoll.WorkspaceRef{}), "networks": s.Network.Mode != atoll.NetworkNone, "ports": s.Publishes(),
+		"memory limits": r.Memory > 0 && !caps.MemoryLimit, "CPU limits": r.CPUs > 0 && !caps.CPULimit,
+	} {
+		if asked {
+			return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, "no %s in this world", what)
+		}
+	}
+	return nil
+}
+
+// caps are those of worlds: their limits are the host's to enforce.
+var caps = func() atoll.Caps {
+	memory, cpu := cgroup.Open(cgroup.Root).Can()
+	return atoll.Caps{
+		Restart: true, Durable: atoll.DurableNone, Survives: true, Reattach: true, ExitSignal: true, IdleStop: true, Extend: true,
+		TTY: true, Files: true, Dial: true, Users: true, Volumes: true, Tmpfs: true,
+		NetworkNone: true, MemoryLimit: memory, CPULimit: cpu,
+	}
+}()
+
+// open makes a provider over directories of its own, which must be empty in the end.
+func open(t testing.TB, change ...func(*supervised.Options)) *supervised.Provider {
+	t.Helper()
+	run, err := os.MkdirTemp("", "atoll")
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := options(filepath.Join(t.TempDir(), "state"), run)
+	for _, f := range change {
+		f(&opts)
+	}
+	t.Cleanup(func() {
+		for _, dir := range []string{run, opts.Dir + "/sandboxes", opts.Dir + "/records", opts.Dir + "/volumes/default", opts.Dir + "/names/default"} {
+			entries, err := os.ReadDir(dir)
+			if err != nil && !os.IsNotExist(err) || len(entries) > 0 {
+				t.Errorf("left behind: %s: %v %v", dir, entries, err)
+			}
+		}
+		os.RemoveAll(run)
+	})
+	return reopen(t, opts)
+}
+
+func options(dir, run string) supervised.Options {
+	return supervised.Options{
+		Info:    atoll.Info{Name: "worlds", Isolation: atoll.IsolationContainer, Version: "1", Caps: caps},
+		Backend: worlds{}, Keeper: keeperArgv0, Steps: supervisor.Steps((*world)(nil).Steps()),
+		Dir: dir, RunDir: run, Cgroups: caps.MemoryLimit || caps.CPULimit, Cgroup: groups, Spare: true,
+	}
+}
+
+func reopen(t testing.TB, opts supervised.Options) *supervised.Provider {
+	t.Helper()
+	p, err := supervised.New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened.Store(p, opts)
+	return p
+}
+
+// opened remembers the options of each provider, for those who open it again. They
+// are supervised.Options by *supervised.Provider.
+var opened sync.Map
+
+func optionsOf(p atoll.Provider) supervised.Options {
+	opts, _ := opened.Load(p)
+	return opts.(supervised.Options)
+}
+
+// groups is what the names of this process's cgroups begin with: other tests run at
+// the same time.
+var groups = fmt.Sprintf("atoll-kept-%d-", os.Getpid())
+
+func cgroups(t *testing.T) (list []string) {
+	for _, pattern := range []string{"/sys/fs/cgroup/" + groups + "*", "/sys/fs/cgroup/*/" + groups + "*"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, found...)
+	}
+	return list
+}
+
+// makerEnv makes the test binary a program that makes a sandbox in those
+// directories, as described on its standard input, and waits to be killed.
+const makerEnv = "ATOLL_TEST_KEPT"
+
+func TestMain(m *testing.M) {
+	if dirs := os.Getenv(makerEnv); dirs != "" {
+		dir, run, _ := strings.Cut(dirs, ":")
+		p, err := supervised.New(options(dir, run))
+		if err == nil {
+			err = providertest.Make(p, os.Stdin, os.Stdout)
+		}
+		exit(err)
+	}
+	os.Exit(m.Run())
+}
+
+// What keepers and their providers promise does not depend on what sandboxes run on:
+// here all that is known of processes and files is known inside, as in a machine.
+func TestConformance(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	if probe := (worlds{}).Probe(t.Context()); !probe.OK {
+		t.Skipf("no worlds here: %s; %s", probe.Reason, probe.Fix)
+	}
+	groups := []string{"birth", "memory", "crash", "watch", "death"}
+	if !testing.Short() { // as with the race detector, which takes more memory than limits leave
+		groups = append(groups, "steps", "exec", "expiry", "tty", "volumes", "errors", "truth", "limits", "dial", "faults")
+	}
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) },
+		providertest.Only(groups...),
+		providertest.Wire(), // the guest is gVisor's, which is run with all promises
+		providertest.Slow(3),
+		providertest.Leaks(cgroups),
+		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider { return reopen(t, optionsOf(p)) }),
+		providertest.Elsewhere(elsewhere),
+		providertest.Crash(crash),
+		providertest.Steps(func(t *testing.T, step func(name string) error) atoll.Provider {
+			return open(t, func(o *supervised.Options) { o.Step, o.Spare = step, false })
+		}),
+	)
+}
+
+// What a sandbox runs on can die alone: then it has failed, and says of what; and it
+// can be started again.
+func TestEngineThatDies(t *testing.T) {
+	testenv.Need(t, testenv.Root)
+	p := open(t)
+	defer p.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
+	defer cancel()
+	sb, err := p.Create(ctx, &atoll.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := sb.Remove(context.Background(), atoll.RemoveVolumes()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := atoll.WriteFile(ctx, sb, "file", []byte("kept"), 0); err != nil {
+		t.Fatal(err)
+	}
+	sleep, err := sb.Exec(ctx, &atoll.Command{Args: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := statedir.Dir(optionsOf(p).Dir)
+	who, err := dir.Keeper(sb.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", who.PID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest, err := strconv.Atoi(strings.TrimSpace(string(children)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(guest, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := sleep.Wait(ctx); err == nil && exit.Code != 137 || err != nil && atoll.KindOf(err) != atoll.ErrStopped {
+		t.Errorf("Wait: %v, %v", exit, err)
+	}
+	for st, want := (atoll.Status{}), "the world died: as all worlds do; see "+filepath.Join(dir.Sandbox(sb.ID()), supervisor.LogName); st.State != atoll.StateFailed; {
+		if st, err = sb.Status(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if st.State == atoll.StateFailed && st.Reason != want {
+			t.Errorf("it failed for %q, want %q", st.Reason, want)
+		}
+	}
+	log, err := os.ReadFile(filepath.Join(dir.Sandbox(sb.ID()), supervisor.LogName))
+	if err != nil || !strings.HasPrefix(string(log), "hello, world\n") || !strings.Contains(string(log), "the world died") {
+		t.Errorf("log: %s, %v", log, err)
+	}
+	if err := sb.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := atoll.Output(ctx, sb, &atoll.Command{Args: []string{"cat", "file"}}); string(out) != "kept" {
+		t.Errorf("the file holds %q, %v", out, err)
+	}
+}
+
+// elsewhere makes sandboxes by another process.
+func elsewhere(t *testing.T) (maker *exec.Cmd, again func() atoll.Provider) {
+	p := open(t)
+	opts := optionsOf(p)
+	p.Close()
+	maker = exec.Command(os.Args[0])
+	maker.Env = append(os.Environ(), makerEnv+"="+opts.Dir+":"+opts.RunDir)
+	return maker, func() atoll.Provider { return reopen(t, opts) }
+}
+
+// crash kills a sandbox's keeper, and with it all of the sandbox.
+func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
+	t.Helper()
+	who, err := statedir.Dir(optionsOf(p).Dir).Keeper(sb.ID())
+	if err == nil {
+		err = unix.Kill(who.PID, unix.SIGKILL)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,107 @@
+//go:build unix
+
+package supervisor
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/seed46cd37a8/atoll/internal/socket"
+)
+
+// removesItself says that a keeper can remove its own sandbox.
+const removesItself = true
+
+// jobFD is the descriptor of the socket on which the job comes and the reply
+// goes.
+const jobFD = 3
+
+// heldFD is what keeps the image from being removed as long as it is open, if
+// there is one: it stays so until this process ends.
+const heldFD = 4
+
+// Start starts cmd, which has nothing but its arguments and attributes, as a keeper that
+// inherits held, which may be nil.
+func Start(cmd *exec.Cmd, held *os.File) (Line, error) {
+	ours, theirs, err := socket.Pair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		ours.Close()
+		return nil, err
+	}
+	defer null.Close()
+	cmd.ExtraFiles = inherited([]*os.File{jobFD - 3: theirs, heldFD - 3: held}, null)
+	if err := cmd.Start(); err != nil {
+		ours.Close()
+		return nil, err
+	}
+	return line{ours}, nil
+}
+
+// adopt takes what this process was started with, and returns the line on which the
+// job comes.
+func adopt() (Line, error) {
+	unix.Umask(0o022) // what is shown inside has the modes that it is made with, whoever started us
+	if err := closeInherited(); err != nil {
+		return nil, err
+	}
+	for _, fd := range given {
+		unix.CloseOnExec(fd)
+	}
+	job := os.NewFile(jobFD, "job")
+	defer job.Close()
+	conn, err := net.FileConn(job)
+	if err != nil {
+		return nil, err
+	}
+	return line{conn.(*net.UnixConn)}, nil
+}
+
+// closeInherited closes what this process was given by accident: descriptors
+// that whoever started Atoll had left open, locks and secrets among them, and
+// that would otherwise stay so as long as the sandbox lives. Those of the Go
+// runtime are closed on exec, so they are not inherited ones.
+func closeInherited() error {
+	entries, err := os.ReadDir(descriptors)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd < jobFD || slices.Contains(given, fd) {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.Close(fd)
+		}
+	}
+	return nil
+}
+
+// A line is a socket.
+type line struct{ *net.UnixConn }
+
+// HungUp implements Line.
+func (l line) HungUp() bool {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return true // closed
+	}
+	silent := false
+	err = raw.Control(func(fd uintptr) {
+		_, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		silent = errors.Is(err, unix.EAGAIN)
+	})
+	return err != nil || !silent
+}

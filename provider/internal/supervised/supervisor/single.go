@@ -1,0 +1,48 @@
+package supervisor
+
+import (
+	"context"
+	"iter"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// single is the atoll.Provider of one sandbox, for the API to serve.
+type single struct{ box *Box }
+
+// Info describes the sandbox's provider.
+func (s single) Info() atoll.Info {
+	return atoll.Info{Name: s.box.record.Status.Provider, Isolation: s.box.isolation, Caps: s.box.Job.Caps}
+}
+
+// Create is not for a keeper.
+func (s single) Create(context.Context, *atoll.Spec) (atoll.Sandbox, error) {
+	return nil, atoll.Errorf("create", "", atoll.ErrUnsupported, "a keeper keeps one sandbox")
+}
+
+// Get finds the one sandbox.
+func (s single) Get(_ context.Context, id string) (atoll.Sandbox, error) {
+	if n, err := atoll.NormalizeID(id); err != nil || n != s.box.ID() {
+		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
+	}
+	return s.box, nil
+}
+
+// List returns the one sandbox.
+func (s single) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
+	st, err := s.box.Status(ctx)
+	if err != nil || !f.Match(st) {
+		return nil, err
+	}
+	return []atoll.Status{st}, nil
+}
+
+// Watch is not for a keeper: its provider watches the records.
+func (s single) Watch(context.Context) iter.Seq2[atoll.Event, error] {
+	return func(yield func(atoll.Event, error) bool) {
+		yield(atoll.Event{}, atoll.Errorf("watch", "", atoll.ErrUnsupported, "a keeper keeps one sandbox"))
+	}
+}
+
+// Close does nothing: the keeper ends with its sandbox.
+func (s single) Close() error { return nil }

@@ -1,0 +1,149 @@
+package supervised
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/cgroup"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
+	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
+)
+
+// sweep finishes what others began and could not end: creations and removals
+// that were killed half way, and sandboxes whose time came while they had no
+// keeper to notice. It touches only sandboxes whose lock is free, and returns when the
+// next one is due.
+func (p *Provider) sweep(ctx context.Context) (due time.Time) {
+	records, err1 := p.dir.IDs()
+	dirs, err2 := p.dir.Dirs()
+	errs := []error{err1, err2, p.dir.EmptyTrash(), p.dir.SweepSnapshots(), p.dir.SweepMarks(removeGroup)}
+	seen := map[string]bool{}
+	for _, id := range append(records, dirs...) {
+		if ctx.Err() != nil {
+			return due
+		}
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		waits, err := p.sweepSandbox(id)
+		errs = append(errs, err)
+		if waits {
+			due = time.Now()
+		}
+		if rec, err := p.dir.Read(id); err == nil {
+			due = sweeper.Sooner(due, dueTime(rec))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		p.log.Error("sweep", "err", err)
+	}
+	return due
+}
+
+// removeGroup removes the cgroup of a spare keeper that had no record yet.
+func removeGroup(path string) error { return cgroup.Open(cgroup.Root).Group(path).Remove() }
+
+// dueTime is when the sandbox's time is over; zero means never. One that stands idle is
+// its keeper's to remove.
+func dueTime(rec *statedir.Record) time.Time {
+	st := rec.Status
+	if live(st.State) {
+		st.Stopped = time.Time{}
+	}
+	return sweeper.Due(&st, false)
+}
+
+// sweepSandbox removes the sandbox if nobody will look after it any more. waits
+// says that it is to go, and that its keeper, or who removes it, is not done.
+func (p *Provider) sweepSandbox(id string) (waits bool, err error) {
+	rec, err := p.dir.Read(id)
+	if err == nil && !left(rec) && exists(p.dir.Sandbox(id)) {
+		return false, nil // as nearly always: no lock taken
+	}
+	removing := err == nil && rec.Removing != nil
+	lock, err := p.dir.TryLock(id)
+	gone := errors.Is(err, fs.ErrNotExist)
+	if gone {
+		if !exists(p.dir.Record(id)) {
+			return false, nil // removed meanwhile
+		}
+		lock, err = p.dir.Make(id) // lest somebody makes it while we remove what is left
+	}
+	if errors.Is(err, statedir.ErrBusy) || errors.Is(err, fs.ErrExist) {
+		return removing, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer lock.Release()
+	rec, err = p.dir.Read(id)
+	if errors.Is(err, fs.ErrNotExist) { // killed before it wrote the record, or after it removed it
+		if err := p.dir.Disown(id); err != nil {
+			return false, err
+		}
+		rec = &statedir.Record{Status: atoll.Status{ID: id}, Removing: &atoll.RemoveOptions{}}
+	} else if err != nil {
+		return false, err
+	}
+	if gone && rec.Removing == nil {
+		rec.Removing = &atoll.RemoveOptions{}
+	}
+	if !left(rec) || p.dir.Alive(id) {
+		return rec.Removing != nil || rec.Status.State == atoll.StateCreating, nil
+	}
+	p.log.Info("sweep", "sandbox", id, "state", rec.Status.State)
+	opts := atoll.RemoveOptions{Volumes: rec.Fresh || rec.Status.State != atoll.StateCreating}
+	if rec.Removing != nil {
+		opts = *rec.Removing
+	}
+	return false, p.delete(rec, opts)
+}
+
+// vacateTime is how long what is left of a sandbox may take to go: as a keeper
+// takes to notice that nobody wants its sandbox. One that another holds is taken
+// for one that is being made after busyTime.
+const (
+	vacateTime = 2 * time.Second
+	busyTime   = 200 * time.Millisecond
+)
+
+// vacated removes what is left of a sandbox that nobody looks after any more, or
+// waits while another does. It reports whether nothing is left.
+func (p *Provider) vacated(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, vacateTime)
+	defer cancel()
+	for idle := time.Now(); p.dir.Known(id); {
+		if _, err := p.sweepSandbox(id); err != nil {
+			return false
+		}
+		rec, err := p.dir.Read(id)
+		if err == nil && !left(rec) {
+			return false
+		}
+		if err != nil || rec.Removing != nil || !p.dir.Busy(id) {
+			idle = time.Now()
+		}
+		if time.Since(idle) > busyTime {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return true
+}
+
+// left reports whether nobody will look after the sandbox any more, if its lock
+// is free and it has no keeper: it was never finished, is being removed, its
+// time is over, or it was to go with a main process that its keeper took along.
+func left(rec *statedir.Record) bool {
+	st, due := &rec.Status, dueTime(rec)
+	return rec.Removing != nil || st.State == atoll.StateCreating || st.Spec.AutoRemove && live(st.State) ||
+		!due.IsZero() && !time.Now().Before(due)
+}

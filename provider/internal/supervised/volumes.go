@@ -1,0 +1,101 @@
+package supervised
+
+import (
+	"context"
+	"errors"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
+	"github.com/seed46cd37a8/atoll/provider/internal/volume"
+)
+
+// Volumes implements atoll.VolumeStore.
+func (p *Provider) Volumes(_ context.Context, project string) ([]atoll.Volume, error) {
+	if project != "" && !atoll.ValidName(project) {
+		return nil, atoll.Errorf("volumes", project, atoll.ErrInvalid, "no valid project name")
+	}
+	list, err := p.dir.Volumes().List(project)
+	if err != nil {
+		return nil, err
+	}
+	used, err := p.volumesInUse()
+	if err != nil {
+		return nil, err
+	}
+	for i, v := range list {
+		list[i].Provider, list[i].InUse = p.opts.Info.Name, used[p.dir.Volume(v.Project, v.Name)]
+	}
+	return list, nil
+}
+
+// volumesInUse returns the directories of the volumes that sandboxes mount.
+func (p *Provider) volumesInUse() (map[string]bool, error) {
+	all, err := p.List(context.Background(), atoll.Filter{})
+	if err != nil {
+		return nil, err
+	}
+	used := map[string]bool{}
+	for _, st := range all {
+		used[p.dir.Volume(st.Spec.Project, statedir.DataVolume(st.ID))] = true
+		for _, m := range st.Spec.Mounts {
+			if m.Type == atoll.MountVolume {
+				used[p.dir.Volume(st.Spec.Project, m.Source)] = true
+			}
+		}
+	}
+	return used, nil
+}
+
+// RemoveVolume implements atoll.VolumeStore.
+func (p *Provider) RemoveVolume(_ context.Context, project, name string) error {
+	if project == "" {
+		project = atoll.DefaultProject
+	}
+	if !atoll.ValidName(project) || !atoll.ValidName(name) {
+		return atoll.Errorf("remove volume", name, atoll.ErrInvalid, "no valid name")
+	}
+	return p.removeVolume(project, name)
+}
+
+// removeVolume deletes a volume unless a sandbox uses it. One that is being made
+// has its record before it makes volumes.
+func (p *Provider) removeVolume(project, name string) error {
+	return p.dir.Volumes().Remove(project, name, func() (bool, error) {
+		used, err := p.volumesInUse()
+		return used[p.dir.Volume(project, name)], err
+	})
+}
+
+// RemoveProject implements atoll.ProjectRemover: sandboxes, volumes and names.
+func (p *Provider) RemoveProject(ctx context.Context, project string) error {
+	if err := volume.RemoveProject(ctx, p, project); err != nil {
+		return err
+	}
+	if err := p.dir.DropNames(project); err != nil {
+		return atoll.E("remove project", project, atoll.KindOf(err), err)
+	}
+	return nil
+}
+
+// removeDataVolumes deletes the data volume that a removed sandbox has left,
+// whatever its project was, unless there is one of its id again.
+func (p *Provider) removeDataVolumes(id string) error {
+	all, err := p.dir.Volumes().List("")
+	if err != nil {
+		return atoll.E("remove", id, atoll.ErrInternal, err)
+	}
+	var errs []error
+	for _, v := range all {
+		if v.Sandbox != id {
+			continue
+		}
+		err := p.dir.Volumes().Remove(v.Project, v.Name, func() (bool, error) { return p.dir.Known(id), nil })
+		if atoll.KindOf(err) != atoll.ErrNotExist {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return atoll.E("remove", id, atoll.KindOf(err), err)
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+//go:build linux
+
+package providertest
+
+import (
+	"bufio"
+	"errors"
+	"io/fs"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+)
+
+// A census finds a grandchild, also after its parent has gone, and a process
+// that is nobody's child but in the namespace of one that is.
+func TestCensus(t *testing.T) {
+	c, err := newCensus()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "-c", "sleep 20 & echo $!; (sleep 20 & echo $!); read x; kill $!")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWUTS}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); errors.Is(err, fs.ErrPermission) {
+		t.Skipf("no namespaces here: %v", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	var pids []string
+	for lines := bufio.NewScanner(out); len(pids) < 2 && lines.Scan(); {
+		pids = append(pids, lines.Text())
+	}
+	c.take()
+	in.Close() // sh kills the grandchild, and dies
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	orphan := pids[1]
+	defer exec.Command("kill", orphan).Run()
+	err = eventually(testenv.Scale(10*time.Second), func() error {
+		left, err := c.alive()
+		if err == nil && (len(left) != 1 || !strings.HasPrefix(left[0], orphan+" (sleep")) {
+			err = errors.New("left are " + strings.Join(left, ", "))
+		}
+		return err
+	})
+	if err != nil {
+		t.Errorf("%v; want process %s alone", err, orphan)
+	}
+	again, err := newCensus()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left, err := again.alive(); err != nil || slices.ContainsFunc(left, func(s string) bool { return strings.HasPrefix(s, orphan) }) {
+		t.Errorf("a census that began later counts %v, %v", left, err)
+	}
+}

@@ -1,0 +1,130 @@
+package providertest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+)
+
+var limits = []promise{
+	{"the memory limit ends what exceeds it, inside, and nothing outside", []need{needMemory}, func(t *testing.T, h *harness) {
+		bystander := h.idle(t)
+		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
+		if code := h.code(t, sb, word("eat", 16)); code != 0 {
+			t.Errorf("16 MiB do not fit into 128 MiB: exit %d", code)
+		}
+		p, err := sb.Exec(h.ctx(t), word("eat", 512))
+		if err == nil {
+			var exit atoll.Exit
+			exit, err = p.Wait(h.ctx(t))
+			if err == nil && exit.Success() {
+				t.Error("512 MiB fit into 128 MiB")
+			}
+		}
+		if err != nil {
+			wantKind(t, "Exec and Wait", err, atoll.ErrStopped) // the whole sandbox was ended
+			if st := h.becomes(t, sb, atoll.StateFailed); st.Reason == "" {
+				t.Error("the sandbox failed without a reason")
+			}
+		}
+		h.output(t, bystander, program("echo", "unharmed"))
+	}},
+	{"what ended commands have printed does not use up the memory", []need{needMemory}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Memory: 128 << 20}})
+		var procs []atoll.Process
+		for range 100 {
+			p := h.start(t, sb, word("zeros", 1<<20))
+			h.wait(t, p)
+			procs = append(procs, p)
+		}
+		for _, i := range []int{0, 50, 99} {
+			p, err := sb.Process(h.ctx(t), procs[i].ID())
+			if err != nil {
+				t.Errorf("process %d of 100: %v", i, err)
+			} else if exit := h.wait(t, p); !exit.Success() {
+				t.Errorf("process %d of 100: %v", i, exit)
+			}
+		}
+	}},
+	{"the CPU limit holds for all processes together", []need{needCPU, needUsage}, func(t *testing.T, h *harness) {
+		const cpus, most = 0.5, 0.75
+		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{CPUs: cpus}})
+		for range 2 {
+			h.start(t, sb, word("spin"))
+		}
+		used := func() time.Duration {
+			u, err := atoll.UsageOf(h.ctx(t), sb)
+			if err != nil {
+				t.Fatalf("UsageOf: %v", err)
+			}
+			return time.Duration(u.CPU)
+		}
+		begin, before := time.Now(), used()
+		time.Sleep(min(max(time.Second, testenv.Scale(500*time.Millisecond)), 5*time.Second)) // a rate is measured: over ten periods of the scheduler at least
+		rate := (used() - before).Seconds() / time.Since(begin).Seconds()
+		if rate > most || rate <= 0 {
+			t.Errorf("two busy loops used %.2f CPUs, want %.1f at most", rate, cpus)
+		}
+	}},
+	{"the process limit holds", []need{needProcs}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Processes: 32}})
+		if got := h.output(t, sb, word("spawn", 4)); got != "all" {
+			t.Errorf("4 processes could not be started: %q", got)
+		}
+		cmd := word("spawn", 200)
+		cmd.Timeout = atoll.Duration(h.short())
+		if res := h.capture(t, sb, cmd); string(res.Stdout) == "all\n" {
+			t.Error("200 processes run where 32 may")
+		}
+		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+	}},
+	{"the disk limit holds for what is written outside of volumes", []need{needDisk}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Resources: atoll.Resources{Disk: 32 << 20}})
+		if code := h.code(t, sb, word("fill", "/var/tmp/small", 4)); code != 0 {
+			t.Errorf("4 MiB do not fit into 32 MiB: exit %d", code)
+		}
+		if code := h.code(t, sb, word("fill", "/var/tmp/big", 64)); code == 0 {
+			t.Error("64 MiB fit into 32 MiB")
+		}
+		h.output(t, sb, program("echo", "still there"))
+	}},
+	{"a read-only root cannot be written to, the work directory can", []need{needReadOnly}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{ReadOnlyRoot: true})
+		for _, name := range []string{"/usr/new", "/etc/new", "/new"} {
+			if h.code(t, sb, word("store", name, "x")) == 0 {
+				t.Errorf("the process could write %s", name)
+			}
+		}
+		if code := h.code(t, sb, word("store", "/work/new", "x")); code != 0 {
+			t.Errorf("the process could not write to the work directory: exit %d", code)
+		}
+	}},
+	{"Usage tells memory, CPU time and processes", []need{needUsage}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		before, err := atoll.UsageOf(h.ctx(t), sb)
+		if err != nil {
+			t.Fatalf("UsageOf: %v", err)
+		}
+		for range 3 {
+			h.started(t, sb, word("drip"))
+		}
+		h.poll(t, h.short(), func() error {
+			u, err := atoll.UsageOf(h.ctx(t), sb)
+			if err != nil || u.Processes < before.Processes+3 || u.CPU <= before.CPU || u.Memory <= 0 {
+				return errors.Join(err, fmt.Errorf("usage is %+v, was %+v before three processes", u, before))
+			}
+			return nil
+		})
+		if err := sb.Stop(h.ctx(t), 0); err != nil {
+			t.Fatalf("Stop: %v", err)
+		}
+		_, err = atoll.UsageOf(h.ctx(t), sb)
+		wantKind(t, "UsageOf a stopped one", err, atoll.ErrStopped)
+	}},
+}

@@ -1,0 +1,444 @@
+package providertest_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+)
+
+// claimants break promises about what a mock cannot do, or only by way of
+// options: each claims that it can.
+var claimants = []mutant{
+	breaks("keeps what was never started", "expiry/TTL removes a stopped one too, and one never started",
+		onMock(specs(func(s *atoll.Spec) {
+			if s.NoStart {
+				s.TTL = 0
+			}
+		}))),
+	breaks("gives no more time", "expiry/Extend gives it more time, or less", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+		return stingy{atoll.SandboxLayer{Sandbox: sb}}
+	})),
+	breaks("keeps the volume of what is removed", "volumes/RemoveVolumes deletes the data volume also when the sandbox was removed before",
+		sandboxes(func(sb atoll.Sandbox) atoll.Sandbox { return &once{SandboxLayer: atoll.SandboxLayer{Sandbox: sb}} })),
+	breaks("drops the volume when it fails", "volumes/a Create that fails, or whose context ends, leaves the data volume that was kept",
+		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider { return dropping{atoll.ProviderLayer{Provider: p}} })),
+	breaks("has no default grace", "patience/Stop with a negative grace gives the default one", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+		return hasty{atoll.SandboxLayer{Sandbox: sb}}
+	})),
+	breaks("writes on", "files/a Write whose context ends half way leaves the old file and nothing else", sandboxes(func(sb atoll.Sandbox) atoll.Sandbox {
+		return dogged{atoll.SandboxLayer{Sandbox: sb}}
+	})),
+	breaks("watches itself only", "memory/a Watch tells what another provider value does",
+		onMock(both(claiming(func(i *atoll.Info) { i.Caps.Survives = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {
+			return &vain{ProviderLayer: atoll.ProviderLayer{Provider: p}}
+		})),
+		providertest.Reopen(func(_ *testing.T, p atoll.Provider) atoll.Provider { return twin{p.(*vain).ProviderLayer} })),
+	breaks("uses all CPUs", "limits/the CPU limit holds for all processes together",
+		onMock(both(claiming(func(i *atoll.Info) { i.Caps.CPULimit, i.Caps.Usage = true, true }), with(func(sb atoll.Sandbox) atoll.Sandbox {
+			return greedy{atoll.SandboxLayer{Sandbox: sb}, time.Now()}
+		})))),
+	breaks("forgets commands", "limits/what ended commands have printed does not use up the memory",
+		onMock(both(claiming(func(i *atoll.Info) { i.Caps.MemoryLimit = true }), with(func(sb atoll.Sandbox) atoll.Sandbox {
+			return absent{atoll.SandboxLayer{Sandbox: sb}}
+		})))),
+	breaks("hangs while it is paused", "pause/nobody waits in vain for a paused sandbox", onMock(frozen(frost{dials: true}))),
+	breaks("does not say that the time was over", "pause/a time limit that is over while the sandbox is paused ends the command when it is resumed", onMock(frozen(frost{timeless: true}))),
+	breaks("resumes what it takes a snapshot of", "snapshot/a snapshot of a paused sandbox leaves it paused, or is ErrStopped", onMock(frozen(frost{thaws: true}))),
+	breaks("keeps a snapshot that nobody waits for", "snapshot/a TakeSnapshot whose context ends at any moment takes one or leaves nothing",
+		onMock(frozen(frost{keeps: true}))),
+	breaks("takes no snapshot of what is in use", "snapshot/files in use do not keep a snapshot from being taken", onMock(frozen(frost{shy: true}))),
+
+	breaks("has every network", "named/a named network that is not there is ErrNotExist, and named",
+		onMock(claiming(func(i *atoll.Info) { i.Caps.NetworkNamed = true }))),
+	breaks("publishes nothing", "named/a published port can be reached where Status says, as long as the sandbox runs",
+		onMock(claiming(func(i *atoll.Info) { i.Caps.NetworkNamed, i.Caps.Publish = true, true })),
+		providertest.Network("any", func(ctx context.Context, address string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		})),
+	breaks("shares no cache", "cache/a cache is shared in its project, outlives its sandboxes, and is no other project's",
+		onLocal(claiming(func(i *atoll.Info) { i.Caps.Cache = true }))),
+	breaks("ignores a wish for GPUs", "truth/each wish of a spec is refused exactly when its cap is missing",
+		onMock(specs(func(s *atoll.Spec) { s.Resources.GPUs = "" }))),
+	breaks("has workspaces in name only", "workspaces/a repository is cloned, and each sandbox has its files before it starts",
+		onMock(both(claiming(func(i *atoll.Info) { i.Caps.Workspaces = true }), func(_ *testing.T, p atoll.Provider) atoll.Provider {
+			return hollow{atoll.ProviderLayer{Provider: p}}
+		})), providertest.Repository("https://example.com/a.git", "f", "text")),
+
+	breaks("tells more than it says", "exec/a process that a signal killed exits with 128 and its number",
+		onMock(claiming(func(i *atoll.Info) { i.Caps.ExitSignal = false }))),
+	breaks("does not survive", "crash/a sandbox lives on when its maker is killed",
+		onMock(claiming(func(i *atoll.Info) { i.Caps.Survives = true })), providertest.Elsewhere(elsewhere)),
+	breaks("keeps no files when it is killed", "crash/a sandbox whose maker was killed has failed, and starts again with what Durable says",
+		onMock(claiming(func(i *atoll.Info) { i.Caps.Durable, i.Isolation = atoll.DurableCrash, atoll.IsolationKernel })), providertest.Elsewhere(elsewhere)),
+	breaks("has nothing happened", "crash/a sandbox that was killed has failed, and starts again with what Durable says",
+		onMock(claiming(func(*atoll.Info) {})), providertest.Crash(func(t *testing.T, _ atoll.Provider, sb atoll.Sandbox) {
+			main, err := sb.Process(t.Context(), atoll.MainProcess)
+			if err == nil {
+				err = main.Signal(t.Context(), atoll.SIGKILL) // which is no failure
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		})),
+	breaks("fetches late", "images/Prepare fetches all that Create needs",
+		onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider { return late{atoll.ProviderLayer{Provider: p}} }), imaginary()...),
+	breaks("has every image", "images/an image that cannot be fetched is refused, and nothing is left", onMock(specs(func(*atoll.Spec) {})), imaginary()...),
+	breaks("has images of every tag", "images/an image that its registry does not have is refused, and nothing is left", onMock(specs(func(*atoll.Spec) {})), imaginary()...),
+	breaks("has nothing in its images", "images/an image's files are those of its sandboxes, each of which changes its own",
+		onMock(specs(func(*atoll.Spec) {})), imaginary()...),
+	breaks("leaves what it failed to make", "steps/whichever step of a creation fails, nothing is left", leaf, stepwise()),
+	breaks("says nothing of a failed step", "steps/whichever step of a creation fails, the data volume that was kept stays", leaf, stepwise()),
+	breaks("starts in spite of a failed step", "steps/whichever step of a start fails, the sandbox is what it was and can be started again", leaf, stepwise()),
+}
+
+// crashDir makes the test binary a program that makes a sandbox there and waits
+// to be killed.
+const crashDir = "ATOLL_TEST_CRASH_DIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(crashDir); dir != "" {
+		p, err := mock.New(mock.Options{Dir: dir})
+		if err == nil {
+			err = providertest.Make(p, os.Stdin, os.Stdout)
+		}
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func elsewhere(t *testing.T) (*exec.Cmd, func() atoll.Provider) {
+	dir, maker := t.TempDir(), exec.Command(os.Args[0])
+	maker.Env = append(os.Environ(), crashDir+"="+dir)
+	return maker, func() atoll.Provider {
+		p, err := mock.New(mock.Options{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+}
+
+// both puts the second layer around the first.
+func both(inner, outer layer) layer {
+	return func(t *testing.T, p atoll.Provider) atoll.Provider { return outer(t, inner(t, p)) }
+}
+
+// with is the layer that changes sandboxes.
+func with(change func(atoll.Sandbox) atoll.Sandbox) layer {
+	return func(_ *testing.T, p atoll.Provider) atoll.Provider {
+		return changed{atoll.ProviderLayer{Provider: p}, change}
+	}
+}
+
+// specs is the layer that changes what is asked for.
+func specs(change func(*atoll.Spec)) layer {
+	return func(_ *testing.T, p atoll.Provider) atoll.Provider {
+		return asking{atoll.ProviderLayer{Provider: p}, change}
+	}
+}
+
+type asking struct {
+	atoll.ProviderLayer
+	change func(*atoll.Spec)
+}
+
+func (a asking) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	s := *spec
+	a.change(&s)
+	return a.Provider.Create(ctx, &s)
+}
+
+type dropping struct{ atoll.ProviderLayer }
+
+func (d dropping) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	sb, err := d.Provider.Create(ctx, spec)
+	if err != nil {
+		_ = d.RemoveVolume(context.WithoutCancel(ctx), atoll.DefaultProject, "data-"+spec.ID)
+	}
+	return sb, err
+}
+
+type once struct {
+	atoll.SandboxLayer
+	removed atomic.Bool
+}
+
+func (o *once) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
+	if o.removed.Swap(true) {
+		return nil
+	}
+	return o.Sandbox.Remove(ctx, opts...)
+}
+
+type hasty struct{ atoll.SandboxLayer }
+
+func (h hasty) Stop(ctx context.Context, grace time.Duration) error {
+	return h.Sandbox.Stop(ctx, max(grace, 0))
+}
+
+type dogged struct{ atoll.SandboxLayer }
+
+func (d dogged) Files() atoll.FS { return doggedFS{d.SandboxLayer.Files()} }
+
+type doggedFS struct{ atoll.FS }
+
+func (f doggedFS) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (atoll.FileInfo, error) {
+	return f.FS.Write(context.WithoutCancel(ctx), name, r, opts)
+}
+
+// A vain provider watches what it did itself.
+type vain struct {
+	atoll.ProviderLayer
+	mu   sync.Mutex
+	made []string
+}
+
+func (v *vain) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	sb, err := v.Provider.Create(ctx, spec)
+	if err == nil {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.made = append(v.made, sb.ID())
+	}
+	return sb, err
+}
+
+func (v *vain) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
+	return func(yield func(atoll.Event, error) bool) {
+		for ev, err := range v.Provider.Watch(ctx) {
+			v.mu.Lock()
+			own := ev.Type != atoll.EventState || slices.Contains(v.made, ev.Status.ID)
+			v.mu.Unlock()
+			if own && !yield(ev, err) {
+				return
+			}
+		}
+	}
+}
+
+// A twin is another value of the same provider.
+type twin struct{ atoll.ProviderLayer }
+
+func (twin) Close() error { return nil }
+
+type greedy struct {
+	atoll.SandboxLayer
+	begin time.Time
+}
+
+func (g greedy) Usage(context.Context) (atoll.Usage, error) {
+	return atoll.Usage{CPU: atoll.Duration(2 * time.Since(g.begin))}, nil
+}
+
+type absent struct{ atoll.SandboxLayer }
+
+func (a absent) Process(_ context.Context, id string) (atoll.Process, error) {
+	return nil, atoll.E("process", id, atoll.ErrNotExist, nil)
+}
+
+// A frost says what a provider that claims to pause, and to take snapshots,
+// does wrong.
+type frost struct {
+	dials, thaws, keeps, shy, timeless bool
+}
+
+func frozen(wrong frost) layer {
+	return func(t *testing.T, p atoll.Provider) atoll.Provider {
+		store := &pile{ProviderLayer: atoll.ProviderLayer{Provider: p}}
+		store.info = p.Info()
+		store.info.Caps.Pause, store.info.Caps.Snapshot = true, true
+		return with(func(sb atoll.Sandbox) atoll.Sandbox {
+			return &pausable{SandboxLayer: atoll.SandboxLayer{Sandbox: sb}, wrong: wrong, store: store}
+		})(t, store)
+	}
+}
+
+// A pile keeps snapshots that are none.
+type pile struct {
+	atoll.ProviderLayer
+	info atoll.Info
+	mu   sync.Mutex
+	kept []atoll.Snapshot
+}
+
+func (p *pile) Info() atoll.Info { return p.info }
+
+func (p *pile) Snapshots(context.Context) ([]atoll.Snapshot, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.kept), nil
+}
+
+func (p *pile) RemoveSnapshot(_ context.Context, id string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.kept)
+	p.kept = slices.DeleteFunc(p.kept, func(s atoll.Snapshot) bool { return s.ID == id })
+	if len(p.kept) == n {
+		return atoll.E("remove snapshot", id, atoll.ErrNotExist, nil)
+	}
+	return nil
+}
+
+type pausable struct {
+	atoll.SandboxLayer
+	wrong  frost
+	store  *pile
+	paused atomic.Bool
+	used   atomic.Bool // a file was opened for reading
+}
+
+func (p *pausable) Pause(context.Context) error  { p.paused.Store(true); return nil }
+func (p *pausable) Resume(context.Context) error { p.paused.Store(false); return nil }
+
+func (p *pausable) Status(ctx context.Context) (atoll.Status, error) {
+	st, err := p.Sandbox.Status(ctx)
+	if p.paused.Load() {
+		st.State, st.Ready = atoll.StatePaused, false
+	}
+	return st, err
+}
+
+func (p *pausable) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+	proc, err := p.Sandbox.Exec(ctx, cmd)
+	if err != nil {
+		return nil, err
+	}
+	return pausableProcess{atoll.ProcessLayer{Process: proc}, p}, nil
+}
+
+type pausableProcess struct {
+	atoll.ProcessLayer
+	p *pausable
+}
+
+func (p pausableProcess) Signal(ctx context.Context, sig atoll.Signal) error {
+	if p.p.paused.Load() {
+		return atoll.E("signal", p.ID(), atoll.ErrConflict, nil)
+	}
+	return p.Process.Signal(ctx, sig)
+}
+
+func (p pausableProcess) Wait(ctx context.Context) (atoll.Exit, error) {
+	exit, err := p.Process.Wait(ctx)
+	exit.TimedOut = exit.TimedOut && !p.p.wrong.timeless
+	return exit, err
+}
+
+func (p *pausable) Dial(ctx context.Context, port int) (net.Conn, error) {
+	if p.wrong.dials && p.paused.Load() {
+		time.Sleep(2 * time.Second)
+	}
+	return p.SandboxLayer.Dial(ctx, port)
+}
+
+func (p *pausable) Files() atoll.FS { return pausableFS{p.SandboxLayer.Files(), p} }
+
+type pausableFS struct {
+	atoll.FS
+	p *pausable
+}
+
+func (f pausableFS) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
+	f.p.used.Store(true)
+	return f.FS.Read(ctx, name, offset)
+}
+
+// Snapshot takes none, and says that it did.
+func (p *pausable) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
+	if p.wrong.shy && p.used.Load() {
+		return atoll.Snapshot{}, atoll.Errorf("snapshot", p.ID(), atoll.ErrInternal, "a file is in use")
+	}
+	snap := atoll.Snapshot{ID: atoll.NewID(), Sandbox: p.ID()}
+	if ctx.Err() == nil || p.wrong.keeps {
+		p.store.mu.Lock()
+		p.store.kept = append(p.store.kept, snap)
+		p.store.mu.Unlock()
+	}
+	if p.wrong.thaws {
+		p.paused.Store(false)
+	}
+	return snap, ctx.Err()
+}
+
+// imaginary is an image that a mock can fetch, as it can every one.
+func imaginary() []providertest.Option {
+	return []providertest.Option{
+		providertest.Pullable("docker.io/library/app:1"),
+		providertest.Source("/file", "text", func(t *testing.T) {}),
+	}
+}
+
+// A late provider fetches nothing ahead, and cannot when it has to.
+type late struct{ atoll.ProviderLayer }
+
+func (late) Prepare(context.Context, *atoll.Spec, func(atoll.Progress)) error { return nil }
+
+func (late) Create(_ context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	return nil, atoll.E("create", spec.Name, atoll.ErrUnavailable, nil)
+}
+
+// stepwise opens providers with steps that go wrong in all ways.
+func stepwise() providertest.Option {
+	return providertest.Steps(func(t *testing.T, step func(string) error) atoll.Provider {
+		return steps{atoll.ProviderLayer{Provider: leaf(t)}, step}
+	})
+}
+
+type steps struct {
+	atoll.ProviderLayer
+	step func(string) error
+}
+
+func (s steps) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	sb, err := s.Provider.Create(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.step("say so"); err != nil && spec.ID == "" {
+		return nil, err // and leave it
+	}
+	return stepSandbox{atoll.SandboxLayer{Sandbox: sb}, s.step}, nil
+}
+
+type stepSandbox struct {
+	atoll.SandboxLayer
+	step func(string) error
+}
+
+func (s stepSandbox) Start(ctx context.Context) error {
+	if err := s.Sandbox.Start(ctx); err != nil {
+		return err
+	}
+	return s.step("say so")
+}
+
+// hollow makes workspaces of nothing.
+type hollow struct{ atoll.ProviderLayer }
+
+func (h hollow) AddWorkspace(_ context.Context, spec *atoll.WorkspaceSpec, _ func(atoll.Progress)) (atoll.Workspace, error) {
+	return atoll.Workspace{
+		Project: atoll.DefaultProject, Name: spec.Name, Type: spec.Type(), Source: spec.Source,
+		State: atoll.WorkspaceReady, Commit: "0123456789012345678901234567890123456789", Created: time.Now(),
+	}, nil
+}
+
+func (h hollow) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	s := spec.Clone()
+	s.Workspace = atoll.WorkspaceRef{}
+	return h.Provider.Create(ctx, s)
+}

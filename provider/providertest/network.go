@@ -1,0 +1,241 @@
+package providertest
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+)
+
+var network = []promise{
+	{"without a network there is no way to the host", []need{needNoNet}, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		for _, addr := range listenEverywhere(t) {
+			h.unreachable(t, sb, addr)
+		}
+	}},
+	{"without a network there is no way out", []need{needNoNet}, func(t *testing.T, h *harness) {
+		addrs := outside(t)
+		sb := h.idle(t)
+		for _, addr := range addrs {
+			h.unreachable(t, sb, addr)
+		}
+	}},
+	{"without a network no name is known", []need{needNoNet}, func(t *testing.T, h *harness) {
+		name := knownName(t)
+		if ips := h.resolve(t, h.idle(t), name); len(ips) > 0 {
+			t.Errorf("%s is known to be %q", name, ips)
+		}
+	}},
+	{"with a network names are known", []need{needNet}, func(t *testing.T, h *harness) {
+		name := knownName(t)
+		sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
+		ips := h.resolve(t, sb, name)
+		if len(ips) == 0 {
+			t.Errorf("%s is not known", name)
+		}
+		for _, ip := range ips {
+			if _, err := netip.ParseAddr(ip); err != nil {
+				t.Errorf("%s is known to be %q", name, ip)
+			}
+		}
+	}},
+	{"with a network there is still no way to the host", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
+		sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}})
+		for _, addr := range append(listenEverywhere(t), "169.254.169.254:80") {
+			h.unreachable(t, sb, addr)
+		}
+	}},
+	{"with a network what is allowed can be reached, the host too", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
+		for _, addr := range listenOutside(t) {
+			sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.Addr().String()}}})
+			h.reachable(t, sb, addr)
+		}
+	}},
+	{"Stop waits for no server that does not read", []need{needNet, needWalls}, func(t *testing.T, h *harness) {
+		addr := listenOutside(t)[0] // nobody accepts
+		sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn, Allow: []string{addr.Addr().String()}}})
+		_, scr := h.started(t, sb, word("pour", addr.Addr().String(), int(addr.Port())))
+		if scr.shows("none\n", 0) {
+			t.Skip("the image has neither perl nor python3 to connect with")
+		}
+		scr.expect(t, h, "stuck\n")
+		within(t, h.short(), "Stop", func() {
+			if err := sb.Stop(h.ctx(t), 0); err != nil {
+				t.Errorf("Stop: %v", err)
+			}
+		})
+		h.becomes(t, sb, atoll.StateStopped)
+	}},
+	{"with an egress list what is on it can be reached, and nothing else", []need{needEgress, needWalls}, func(t *testing.T, h *harness) {
+		other := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{"198.51.100.7"}}})
+		for _, addr := range listenOutside(t) {
+			sb := h.create(t, atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkEgress, Allow: []string{addr.Addr().String()}}})
+			h.reachable(t, sb, addr)
+			h.unreachable(t, other, addr.String())
+		}
+	}},
+	{"loopback works without a network", nil, func(t *testing.T, h *harness) {
+		sb := h.idle(t)
+		port := h.serve(t, sb)
+		h.poll(t, h.short(), func() error { return h.connect(t, sb, "127.0.0.1", port) })
+	}},
+	{"one sandbox's loopback is not another's", []need{needWalls}, func(t *testing.T, h *harness) {
+		a, b := h.idle(t), h.idle(t)
+		port := h.serve(t, a)
+		h.poll(t, h.short(), func() error { return h.connect(t, a, "127.0.0.1", port) })
+		if h.connect(t, b, "127.0.0.1", port) == nil {
+			t.Error("the port of one sandbox can be reached from another")
+		}
+		if c, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port)); err == nil {
+			c.Close()
+			t.Error("the port of the sandbox can be reached on the host's loopback")
+		}
+	}},
+}
+
+// listenEverywhere listens on each address of this machine, and returns them.
+func listenEverywhere(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for _, ip := range addresses(t) {
+		out = append(out, listen(t, ip).String())
+	}
+	return out
+}
+
+// listenOutside listens on an address of this machine that is not loopback, for
+// each family that it has one of.
+func listenOutside(t *testing.T) []netip.AddrPort {
+	t.Helper()
+	var out []netip.AddrPort
+	families := map[bool]bool{}
+	for _, ip := range addresses(t) {
+		if !ip.IsLoopback() && !ip.IsLinkLocalUnicast() && !families[ip.Is4()] {
+			families[ip.Is4()] = true
+			out = append(out, listen(t, ip))
+		}
+	}
+	if len(out) == 0 {
+		t.Skip("this machine has no address but loopback")
+	}
+	return out
+}
+
+// listen listens on the address until the test ends.
+func listen(t *testing.T, ip netip.Addr) netip.AddrPort {
+	t.Helper()
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return netip.AddrPortFrom(ip, uint16(l.Addr().(*net.TCPAddr).Port))
+}
+
+// addresses lists those of this machine that need no zone to be reached.
+func addresses(t *testing.T) []netip.Addr {
+	t.Helper()
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []netip.Addr
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		if err == nil && !(p.Addr().Is6() && p.Addr().IsLinkLocalUnicast()) {
+			out = append(out, p.Addr())
+		}
+	}
+	return out
+}
+
+// outside lists addresses of others that can be reached from this machine: what
+// cannot be reached from here says nothing of a wall. There is one at most that
+// every machine with a network has, its name server's.
+func outside(t *testing.T) []string {
+	t.Helper()
+	conf, err := os.ReadFile("/etc/resolv.conf")
+	if err != nil {
+		t.Skipf("this machine has no name server: %v", err)
+	}
+	var out []string
+	for line := range strings.Lines(string(conf)) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != "nameserver" {
+			continue
+		}
+		addr := net.JoinHostPort(f[1], "53")
+		if c, err := net.DialTimeout("tcp", addr, 2*time.Second); err == nil {
+			c.Close()
+			out = append(out, addr)
+		}
+	}
+	if len(out) == 0 {
+		t.Skip("this machine can reach no name server itself")
+	}
+	return out
+}
+
+// knownName is a name that this machine's name servers know: that of the proxy
+// for Go modules, without which this test could hardly have been built.
+func knownName(t *testing.T) string {
+	t.Helper()
+	name := "proxy.golang.org"
+	first, _, _ := strings.Cut(os.Getenv("GOPROXY"), ",")
+	if u, err := url.Parse(first); err == nil && u.Hostname() != "" && net.ParseIP(u.Hostname()) == nil {
+		name = u.Hostname()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Scale(5*time.Second))
+	defer cancel()
+	r := net.Resolver{PreferGo: true}
+	if _, err := r.LookupNetIP(ctx, "ip", name+"."); err != nil {
+		t.Skipf("this machine's name servers do not know %s: %v", name, err)
+	}
+	return name
+}
+
+// resolve asks inside for the addresses of a name.
+func (h *harness) resolve(t *testing.T, sb atoll.Sandbox, name string) []string {
+	t.Helper()
+	cmd := word("resolve", name)
+	cmd.Timeout = atoll.Duration(h.short())
+	res := h.capture(t, sb, cmd)
+	if res.Code == 99 {
+		t.Skip("the image has neither getent nor nslookup nor python3 to ask with")
+	}
+	return strings.Fields(string(res.Stdout))
+}
+
+// reachable checks that a process inside can connect to addr.
+func (h *harness) reachable(t *testing.T, sb atoll.Sandbox, addr netip.AddrPort) {
+	t.Helper()
+	err := eventually(h.short(), func() error { return h.connect(t, sb, addr.Addr().String(), int(addr.Port())) })
+	if err != nil {
+		t.Errorf("%s: %v", addr, err)
+	}
+}
+
+// unreachable checks that a process inside cannot connect to addr.
+func (h *harness) unreachable(t *testing.T, sb atoll.Sandbox, addr string) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.connect(t, sb, host, n) == nil {
+		t.Errorf("%s can be reached", addr)
+	}
+}

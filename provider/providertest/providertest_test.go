@@ -1,0 +1,197 @@
+package providertest_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/provider/local"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+)
+
+// leaf is a provider that keeps its promises.
+func leaf(t *testing.T) atoll.Provider {
+	t.Helper()
+	p, err := mock.New(mock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// plain is a layer that changes nothing.
+type plain struct{ atoll.ProviderLayer }
+
+func TestLayer(t *testing.T) {
+	providertest.Layer(t, func(p atoll.Provider) atoll.Provider { return plain{atoll.ProviderLayer{Provider: p}} })
+}
+
+func TestFaulty(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) atoll.Provider {
+		return providertest.Faulty(leaf(t), providertest.FailCall(0))
+	}, providertest.Only("exec", "output", "time", "tree", "tty", "files", "sub", "watch", "errors", "truth", "dial"), providertest.Wire()) // it passes all on
+}
+
+func TestFailCall(t *testing.T) {
+	for nth := range 4 {
+		plan := providertest.FailCall(nth)
+		p := providertest.Faulty(leaf(t), plan)
+		defer p.Close()
+		for call := 1; call <= 3; call++ {
+			_, err := p.List(t.Context(), atoll.Filter{})
+			if got, want := atoll.KindOf(err) == atoll.ErrUnavailable, call == nth; got != want {
+				t.Errorf("FailCall(%d), call %d: error %v", nth, call, err)
+			}
+			if got, want := plan.Fired(), nth != 0 && call >= nth; got != want {
+				t.Errorf("FailCall(%d), after call %d: Fired() = %v", nth, call, got)
+			}
+		}
+		if want := []string{"Provider.List", "Provider.List", "Provider.List"}; !slices.Equal(plan.Calls(), want) {
+			t.Errorf("Calls() = %q, want %q", plan.Calls(), want)
+		}
+	}
+}
+
+func TestEachFault(t *testing.T) {
+	var failed [][]string
+	providertest.EachFault(t, func(t *testing.T, plan *providertest.Plan) {
+		p := providertest.Faulty(leaf(t), plan)
+		t.Cleanup(func() {
+			p.Close()
+			failed = append(failed, plan.Calls())
+		})
+		sb, err := p.Create(t.Context(), &atoll.Spec{})
+		if err != nil {
+			return
+		}
+		if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err == nil {
+			return
+		}
+		if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
+			t.Errorf("Remove, tried again: %v", err)
+		}
+	})
+	want := [][]string{
+		{"Provider.Create"},
+		{"Provider.Create", "Sandbox.Remove", "Sandbox.Remove"},
+		{"Provider.Create", "Sandbox.Remove"},
+	}
+	if !slices.EqualFunc(failed, want, slices.Equal) {
+		t.Errorf("the runs made the calls %q, want %q", failed, want)
+	}
+}
+
+func FuzzModel(f *testing.F) { providertest.FuzzModel(f, leaf) }
+
+// A counting provider counts what it makes.
+type counting struct {
+	atoll.ProviderLayer
+	made *atomic.Int64
+}
+
+func (c counting) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+	c.made.Add(1)
+	return c.ProviderLayer.Create(ctx, spec)
+}
+
+// A storeless provider leaves images to an orchestrator, which tells nobody what it
+// keeps.
+type storeless struct{ atoll.ProviderLayer }
+
+func (s storeless) Info() atoll.Info {
+	info := s.Provider.Info()
+	info.Caps.ImageStore = false
+	return info
+}
+
+func (storeless) Prepare(context.Context, *atoll.Spec, func(atoll.Progress)) error { return nil }
+
+func (storeless) Images(context.Context) ([]atoll.Image, error) {
+	return nil, atoll.E("images", "", atoll.ErrUnsupported, nil)
+}
+
+func (storeless) RemoveImage(_ context.Context, ref string, _ bool) error {
+	return atoll.E("remove image", ref, atoll.ErrUnsupported, nil)
+}
+
+func (storeless) PruneImages(context.Context, atoll.PruneOptions) (atoll.Pruned, error) {
+	return atoll.Pruned{}, atoll.E("prune images", "", atoll.ErrUnsupported, nil)
+}
+
+// Who takes images need not keep any.
+func TestWithoutImageStore(t *testing.T) {
+	providertest.Run(t, onMock(func(_ *testing.T, p atoll.Provider) atoll.Provider {
+		return storeless{atoll.ProviderLayer{Provider: p}}
+	}), providertest.Pullable("docker.io/library/app:1"), providertest.Only("images"), providertest.Rest("they do not ask for images"))
+}
+
+// Promises that share a sandbox are kept as others are, by far fewer sandboxes.
+func TestShared(t *testing.T) {
+	made := func(opts ...providertest.Option) int64 {
+		var n atomic.Int64
+		providertest.Run(t, func(t *testing.T) atoll.Provider {
+			p, err := local.New(local.Options{Dir: t.TempDir()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return counting{atoll.ProviderLayer{Provider: p}, &n}
+		}, append(opts, providertest.Only("output", "time"))...)
+		return n.Load()
+	}
+	alone, shared := made(), made(providertest.Shared("output", "time"))
+	t.Logf("%d sandboxes, and %d when they are shared", alone, shared)
+	if shared > alone/2 {
+		t.Errorf("%d sandboxes were made, and %d when they are shared", alone, shared)
+	}
+}
+
+// Promises that are kept beside one another are all kept, so many at once.
+func TestBeside(t *testing.T) {
+	var mu sync.Mutex
+	now, most := 0, 0
+	providertest.Run(t, func(t *testing.T) atoll.Provider {
+		count := func(by int) {
+			mu.Lock()
+			defer mu.Unlock()
+			now += by
+			most = max(most, now)
+		}
+		count(1)
+		t.Cleanup(func() { count(-1) })
+		p, err := local.New(local.Options{Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}, providertest.Only("exec"), providertest.Beside(3, "exec"))
+	if most != 3 {
+		t.Errorf("%d at once, want 3", most)
+	}
+}
+
+// Wire reduces the groups that it names to the promises about the wire, and no others.
+func TestWire(t *testing.T) {
+	names := func(opts ...providertest.Option) map[string][]string {
+		run := map[string][]string{}
+		providertest.Run(t, func(t *testing.T) atoll.Provider {
+			parts := strings.Split(t.Name(), "/")
+			group, _, _ := strings.Cut(parts[len(parts)-2], "#") // it is run twice here
+			run[group] = append(run[group], parts[len(parts)-1])
+			return leaf(t)
+		}, append(opts, providertest.Only("tty", "errors"))...)
+		return run
+	}
+	all, some := names(), names(providertest.Wire("tty", "exec"))
+	if !slices.Equal(some["errors"], all["errors"]) {
+		t.Errorf("of a group that Wire does not name it ran %q, of all %q", some["errors"], all["errors"])
+	}
+	want := []string{"Resize_arrives,_and_SIGWINCH_with_it", "^C_interrupts", "a_main_process_may_have_a_terminal"}
+	if !slices.Equal(some["tty"], want) || len(all["tty"]) <= len(want) || len(some["exec"]) > 0 {
+		t.Errorf("with Wire it ran %q, want %q; and %q", some["tty"], want, some["exec"])
+	}
+}

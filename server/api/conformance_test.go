@@ -1,0 +1,109 @@
+package api_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/provider/local"
+	"github.com/seed46cd37a8/atoll/provider/mock"
+	"github.com/seed46cd37a8/atoll/provider/providertest"
+	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/storage/store"
+)
+
+// overSocket serves p on a unix socket and returns a client of it. Both end
+// with the test, the client first.
+func overSocket(t testing.TB, p atoll.Provider) *api.Client {
+	t.Helper()
+	url := "unix://" + filepath.Join(t.TempDir(), "socket")
+	l, err := api.Listen(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := api.NewHandler(p, api.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- api.Serve(ctx, h, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// A client is a provider whose Close also closes what is behind it.
+type stack struct {
+	*api.Client
+	behind atoll.Provider
+}
+
+func (s stack) Close() error {
+	err := s.Client.Close()
+	if behind := s.behind.Close(); err == nil {
+		err = behind
+	}
+	return err
+}
+
+func openLocal(t *testing.T) atoll.Provider {
+	t.Helper()
+	p, err := local.New(local.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// openMock writes down its sandboxes, which makes it able to do all that the API
+// serves.
+func openMock(t *testing.T) atoll.Provider {
+	t.Helper()
+	dir := t.TempDir()
+	p, err := mock.New(mock.Options{Dir: filepath.Join(dir, "mock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return registry.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), registry.Options{Server: true})
+}
+
+// One hop keeps all promises. A second hop, in which a server is a client too, and processes of the host,
+// which end in other ways than mock's, keep those of the streams.
+func TestConformance(t *testing.T) {
+	streams := []string{"exec", "output", "time", "tty", "files", "watch", "errors", "dial"}
+	for _, tt := range []struct {
+		name string
+		open func(*testing.T) atoll.Provider
+		hops int
+		opts []providertest.Option
+	}{
+		{"mock", openMock, 1, []providertest.Option{providertest.Count(100), providertest.Beside(4, "expiry", "sessions"), providertest.Pullable("docker.io/library/app:1")}},
+		{"mock", openMock, 2, []providertest.Option{providertest.Only(streams...), providertest.Wire("files")}},
+		{"local", openLocal, 1, []providertest.Option{providertest.Only("exec", "output", "time", "tty", "dial")}},
+	} {
+		t.Run(fmt.Sprintf("%s/%d", tt.name, tt.hops), func(t *testing.T) {
+			if testing.Short() && tt.hops > 1 {
+				t.Skip("-short: one hop only")
+			}
+			providertest.Run(t, func(t *testing.T) atoll.Provider {
+				p := tt.open(t)
+				for range tt.hops {
+					p = stack{overSocket(t, p), p}
+				}
+				return p
+			}, tt.opts...)
+		})
+	}
+}

@@ -1,0 +1,53 @@
+package api_test
+
+import (
+	"context"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api"
+)
+
+// A keeper keeps something for projects.
+type keeper struct {
+	atoll.ProviderLayer
+	all []atoll.Project
+}
+
+func (k *keeper) Projects(context.Context) ([]atoll.Project, error) { return k.all, nil }
+
+// What is kept for projects is told as it is.
+func TestProjects(t *testing.T) {
+	p := openMock(t)
+	defer p.Close()
+	k := &keeper{ProviderLayer: atoll.ProviderLayer{Provider: p}}
+	h, err := api.NewHandler(k, api.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	server := httptest.NewServer(h)
+	defer server.Close()
+	c, err := api.NewClient(t.Context(), api.ClientOptions{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, want := range [][]atoll.Project{nil, {
+		{Name: "a", Provider: "vmdocker", Machine: atoll.StateRunning, Sandboxes: 2, Disk: 5 << 30}, {Name: "b", Provider: "vmdocker"},
+	}} {
+		k.all = want
+		if got, err := atoll.Projects(t.Context(), c); err != nil || !slices.Equal(got, want) {
+			t.Errorf("Projects: %+v, %v, want %+v", got, err, want)
+		}
+	}
+	k.all = nil
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/v1/projects", nil))
+	if got := strings.TrimSpace(w.Body.String()); got != `{"projects":[]}` {
+		t.Errorf("without any the answer is %s", got)
+	}
+}

@@ -1,0 +1,382 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/server/api"
+)
+
+// A desk is a server with one sandbox, and a token.
+type desk struct {
+	sb      atoll.Sandbox
+	handler *api.Handler
+	server  *httptest.Server
+}
+
+const deskToken = "a token, with / and spaces"
+
+func overDesks(t *testing.T, test func(t *testing.T, d *desk)) {
+	for name, open := range map[string]func(*testing.T) atoll.Provider{
+		"local": openLocal, "mock": openMock,
+		"over HTTP": func(t *testing.T) atoll.Provider { p := openLocal(t); return stack{overSocket(t, p), p} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := open(t)
+			t.Cleanup(func() { p.Close() })
+			sb, err := p.Create(t.Context(), &atoll.Spec{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, err := api.NewHandler(p, api.Options{Tokens: map[string]api.Account{deskToken: {}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := httptest.NewServer(h)
+			t.Cleanup(server.Close)
+			t.Cleanup(func() { h.Close() })
+			test(t, &desk{sb, h, server})
+		})
+	}
+}
+
+// sit connects as a browser would that shows a page of origin.
+func (d *desk) sit(t *testing.T, query url.Values, origin string, protocols ...string) (*websocket.Conn, *http.Response, error) {
+	t.Helper()
+	opts := &websocket.DialOptions{Subprotocols: protocols, HTTPHeader: http.Header{}}
+	if origin != "" {
+		opts.HTTPHeader.Set("Origin", origin)
+	}
+	ws, resp, err := websocket.Dial(t.Context(), d.server.URL+"/v1/sandboxes/"+d.sb.ID()+"/terminal?"+query.Encode(), opts)
+	if err == nil {
+		ws.SetReadLimit(1 << 20)
+		t.Cleanup(func() { ws.CloseNow() })
+	}
+	return ws, resp, err
+}
+
+func withToken(token string) []string {
+	return []string{api.Subprotocol, "atoll.token." + base64.RawURLEncoding.EncodeToString([]byte(token))}
+}
+
+// A seat is a connection to a terminal.
+type seat struct {
+	t       *testing.T
+	ws      *websocket.Conn
+	process string
+	shown   bytes.Buffer
+	said    []map[string]any
+}
+
+func (d *desk) seat(t *testing.T, query url.Values) *seat {
+	t.Helper()
+	ws, _, err := d.sit(t, query, d.server.URL, withToken(deskToken)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &seat{t: t, ws: ws}
+	first := s.next()
+	id, ok := first["process"].(string)
+	if !ok {
+		t.Fatalf("the first message is %v", first)
+	}
+	s.process = id
+	return s
+}
+
+// read reads one message; it is nil at the end.
+func (s *seat) read() map[string]any {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), testenv.Scale(10*time.Second))
+	defer cancel()
+	typ, data, err := s.ws.Read(ctx)
+	if ctx.Err() != nil {
+		s.t.Fatalf("nothing more comes; it shows %q and said %v", s.shown.String(), s.said)
+	}
+	if err != nil {
+		return nil
+	}
+	if typ == websocket.MessageBinary {
+		s.shown.Write(data)
+		return map[string]any{}
+	}
+	var m map[string]any
+	if err := json.Unmarshal(data, &m); err != nil {
+		s.t.Fatal(err)
+	}
+	s.said = append(s.said, m)
+	return m
+}
+
+// next is the next text message.
+func (s *seat) next() map[string]any {
+	s.t.Helper()
+	for {
+		if m := s.read(); m == nil || len(m) > 0 {
+			return m
+		}
+	}
+}
+
+// shows reads until the terminal shows text.
+func (s *seat) shows(text string) {
+	s.t.Helper()
+	for !strings.Contains(s.shown.String(), text) {
+		if s.read() == nil {
+			s.t.Fatalf("it ended, showing %q, not %q, and said %v", s.shown.String(), text, s.said)
+		}
+	}
+}
+
+func (s *seat) say(m map[string]any) {
+	s.t.Helper()
+	b, err := json.Marshal(m)
+	if err == nil {
+		err = s.ws.Write(s.t.Context(), websocket.MessageText, b)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *seat) types(text string) { s.say(map[string]any{"type": "input", "data": text}) }
+
+func (d *desk) proc(t *testing.T, id string) atoll.Process {
+	t.Helper()
+	p, err := d.sb.Process(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// lives reports whether the process goes on for a moment.
+func lives(t *testing.T, p atoll.Process) bool {
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err := p.Wait(ctx)
+	return err != nil
+}
+
+func TestTerminal(t *testing.T) {
+	overDesks(t, func(t *testing.T, d *desk) {
+		s := d.seat(t, url.Values{"rows": {"30"}, "cols": {"100"}})
+		s.types("stty size\r")
+		s.shows("30 100")
+		s.say(map[string]any{"type": "resize", "rows": 10, "cols": 40})
+		for i := 0; !strings.Contains(s.shown.String(), "10 40"); i++ { // it arrives some time
+			s.types(fmt.Sprintf("stty size; echo m''%d\r", i))
+			if s.shows("size"); i > 100 {
+				t.Fatalf("the size did not change: %q", s.shown.String())
+			}
+			time.Sleep(10 * time.Millisecond)
+			s.read()
+		}
+		if err := s.ws.Write(t.Context(), websocket.MessageBinary, []byte("echo in''binary\r")); err != nil {
+			t.Fatal(err)
+		}
+		s.shows("inbinary")
+		s.types("exit 5\r")
+		if m := s.next(); m["type"] != "exit" || m["code"] != 5.0 {
+			t.Errorf("the last message is %v", m)
+		}
+		if m := s.next(); m != nil {
+			t.Errorf("after the last message: %v", m)
+		}
+	})
+}
+
+func TestTerminalSizes(t *testing.T) {
+	overDesks(t, func(t *testing.T, d *desk) {
+		for query, want := range map[string]string{"": "20 80", "rows=0&cols=0": "20 80", "rows=5&cols=200": "20 200", "rows=21&cols=79": "21 80"} {
+			q, _ := url.ParseQuery(query)
+			s := d.seat(t, q)
+			s.types("stty size\r")
+			s.shows(want)
+		}
+		for _, query := range []string{"rows=x", "rows=-1", "cols=65536", "from=1", "process=main&user=x", "root=true&user=bin", "keep=perhaps", "what=1"} {
+			q, _ := url.ParseQuery(query)
+			if _, resp, err := d.sit(t, q, "", withToken(deskToken)...); err == nil || resp == nil || resp.StatusCode != http.StatusBadRequest {
+				t.Errorf("%s: %v, %v; want status 400", query, resp, err)
+			}
+		}
+	})
+}
+
+func TestTerminalInputEnds(t *testing.T) {
+	overDesks(t, func(t *testing.T, d *desk) {
+		s := d.seat(t, nil)
+		last := "echo la''st\r"
+		if st, err := d.sb.Status(t.Context()); err == nil && st.Provider == "local" { // whose shell loses what is typed while it begins a line
+			s.types("exec sh -c 'echo rea''dy; exec cat'\r")
+			s.shows("ready")
+			last = "last\r"
+		}
+		s.types(last)
+		s.say(map[string]any{"type": "close_stdin"})
+		s.shows("last\r\n")
+		if m := s.next(); m["type"] != "exit" || m["code"] != 0.0 {
+			t.Errorf("the last message is %v", m)
+		}
+	})
+}
+
+func TestTerminalIsHungUpUnlessKept(t *testing.T) {
+	overDesks(t, func(t *testing.T, d *desk) {
+		for _, c := range []struct {
+			query url.Values
+			kept  bool
+		}{
+			{nil, false},
+			{url.Values{"keep": {"true"}}, true},
+			{url.Values{"keep": {"false"}}, false},
+		} {
+			s := d.seat(t, c.query)
+			s.types("echo be''gun\r")
+			s.shows("begun")
+			p := d.proc(t, s.process)
+			s.ws.CloseNow()
+			if !c.kept {
+				if exit, err := p.Wait(t.Context()); err != nil || exit.Signal != atoll.SIGHUP {
+					t.Errorf("%v: ended with %v, %v; want SIGHUP", c.query, exit, err)
+				}
+				continue
+			}
+			if !lives(t, p) {
+				t.Fatalf("%v: it was not kept", c.query)
+			}
+			again := d.seat(t, url.Values{"process": {s.process}})
+			again.shows("begun") // all of it, from the first byte
+			offset := s.shown.Len()
+			again.ws.CloseNow()
+			if !lives(t, p) {
+				t.Error("who only looked on has ended it")
+			}
+			later := d.seat(t, url.Values{"process": {s.process}, "from": {fmt.Sprint(offset)}, "keep": {"false"}})
+			later.types("echo mo''re\r")
+			later.shows("more")
+			if strings.Contains(later.shown.String(), "begun") {
+				t.Errorf("from offset %d it shows %q", offset, later.shown.String())
+			}
+			later.ws.CloseNow()
+			if exit, err := p.Wait(t.Context()); err != nil || exit.Signal != atoll.SIGHUP {
+				t.Errorf("ended with %v, %v; want SIGHUP", exit, err)
+			}
+		}
+	})
+}
+
+func TestTerminalErrors(t *testing.T) {
+	overDesks(t, func(t *testing.T, d *desk) {
+		for query, kind := range map[string]atoll.Kind{"process=nope": atoll.ErrNotExist, "user=nobody-of-that-name": ""} {
+			q, _ := url.ParseQuery(query)
+			ws, _, err := d.sit(t, q, "", withToken(deskToken)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := (&seat{t: t, ws: ws}).next()
+			if m["type"] != "error" || m["message"] == "" || kind != "" && m["kind"] != string(kind) {
+				t.Errorf("%s: %v, want an error of kind %s", query, m, kind)
+			}
+		}
+		for _, nonsense := range []string{"", "x", "{}", `{"type":"output"}`, `{"type":"resize"}`, `{"type":"resize","rows":0,"cols":1}`, `{"type":"input","what":1}`} {
+			s := d.seat(t, nil)
+			if err := s.ws.Write(t.Context(), websocket.MessageText, []byte(nonsense)); err != nil {
+				t.Fatal(err)
+			}
+			if m := s.next(); m["type"] != "error" || m["kind"] != "invalid" {
+				t.Errorf("%q: %v, want an error", nonsense, m)
+			}
+			_, _, err := s.ws.Read(t.Context())
+			if code := websocket.CloseStatus(err); code != websocket.StatusPolicyViolation {
+				t.Errorf("%q: closed with %d, %v", nonsense, code, err)
+			}
+			if exit, err := d.proc(t, s.process).Wait(t.Context()); err != nil || exit.Signal == atoll.SIGKILL {
+				t.Errorf("%q: ended with %v, %v; want it hung up on", nonsense, exit, err)
+			}
+		}
+	})
+}
+
+func TestTerminalOfAServerThatCloses(t *testing.T) {
+	overDesks(t, func(t *testing.T, d *desk) {
+		s := d.seat(t, nil)
+		p := d.proc(t, s.process)
+		closed := make(chan struct{})
+		go func() { d.handler.Close(); close(closed) }()
+		if m := s.next(); m["type"] != "error" || m["kind"] != "unavailable" {
+			t.Errorf("%v, want an error", m)
+		}
+		if _, _, err := s.ws.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusGoingAway {
+			t.Errorf("closed with %v", err)
+		}
+		<-closed
+		if !lives(t, p) {
+			t.Error("the process has ended with the server")
+		}
+	})
+}
+
+// Whose page it is counts, and who brings the token, wherever it is.
+func TestTerminalLetsIn(t *testing.T) {
+	overDesks(t, func(t *testing.T, d *desk) {
+		good := withToken(deskToken)
+		for _, c := range []struct {
+			what, origin string
+			protocols    []string
+			status       int
+		}{
+			{"a page of the server's own", d.server.URL, good, 101},
+			{"no page", "", good, 101},
+			{"the token alone", "", good[1:], 101},
+			{"the token first", "", []string{good[1], good[0]}, 101},
+			{"a page of somebody else's", "https://evil.example", good, 403},
+			{"a page from another port", "http://127.0.0.1:1", good, 403},
+			{"a page of nowhere", "null", good, 403},
+			{"no token", d.server.URL, []string{api.Subprotocol}, 401},
+			{"nothing", d.server.URL, nil, 401},
+			{"another token", d.server.URL, withToken("wrong"), 401},
+			{"an empty token", d.server.URL, withToken(""), 401},
+			{"no base64", d.server.URL, []string{api.Subprotocol, "atoll.token.***"}, 401},
+		} {
+			ws, resp, err := d.sit(t, nil, c.origin, c.protocols...)
+			if resp == nil || resp.StatusCode != c.status {
+				t.Errorf("%s: %v, %v; want status %d", c.what, resp, err, c.status)
+				continue
+			}
+			if err == nil && c.protocols[0] == api.Subprotocol && ws.Subprotocol() != api.Subprotocol {
+				t.Errorf("%s: the server speaks %q", c.what, ws.Subprotocol())
+			}
+			if strings.Contains(fmt.Sprint(resp.Header), "atoll.token") {
+				t.Errorf("%s: the answer repeats the token", c.what)
+			}
+		}
+		// The same way does for other WebSockets, and for nothing else.
+		req, err := http.NewRequestWithContext(t.Context(), "GET", d.server.URL+"/v1/sandboxes", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Sec-WebSocket-Protocol", strings.Join(good, ", "))
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("an ordinary request: status %d", resp.StatusCode)
+		}
+	})
+}

@@ -1,0 +1,24 @@
+package mcp
+
+import (
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seed46cd37a8/atoll/agent/tools"
+)
+
+// NewFixtures is a server that has, besides its tools, what add gives it.
+func NewFixtures(kit *tools.Kit, adapt func(*sdk.ServerOptions), add func(*sdk.Server)) (*Server, error) {
+	s, err := newServer(kit, Options{}, adapt)
+	if err == nil {
+		add(s.mcp)
+	}
+	return s, err
+}
+
+// Clients counts the MCP sessions that there are, used or not.
+func (s *Server) Clients() (n int) {
+	for range s.mcp.Sessions() {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,311 @@
+package mcp_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
+	"github.com/seed46cd37a8/atoll/server/mcp"
+)
+
+// accountHeader is how these tests say who makes a request: it stands for a token.
+const accountHeader = "X-Account"
+
+// serve serves s over HTTP.
+func serve(t *testing.T, s *mcp.Server) *httptest.Server {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.ServeHTTP(w, r.WithContext(atoll.WithAccount(r.Context(), atoll.Account{Name: r.Header.Get(accountHeader)})))
+	}))
+	t.Cleanup(func() {
+		server.CloseClientConnections() // streams that wait
+		server.Close()
+	})
+	return server
+}
+
+// headers adds headers to all requests.
+type headers map[string]string
+
+func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	for name, value := range h {
+		r.Header.Set(name, value)
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+func dialHTTP(t *testing.T, url string, h headers) *client {
+	t.Helper()
+	session, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).
+		Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: h}, MaxRetries: -1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { session.Close() })
+	return &client{ClientSession: session, t: t}
+}
+
+func TestHTTP(t *testing.T) {
+	p := testsession.Open(t)
+	s := newServer(t, p, tools.Options{}, mcp.Options{})
+	server := serve(t, s)
+	a, b := dialHTTP(t, server.URL, nil), dialHTTP(t, server.URL, nil)
+	a.is("sandbox_fs_write", m{"path": "f", "content": "a"})
+	b.is("sandbox_fs_list", m{}, "entries", "[]")
+	r, err := a.ListResources(t.Context(), nil)
+	if err != nil || len(r.Resources) != 1 {
+		t.Errorf("resources: %+v, %v", r, err)
+	}
+	if err := a.ClientSession.Close(); err != nil { // a DELETE
+		t.Error(err)
+	}
+	if got := sessions(t, p); len(got) != 1 {
+		t.Errorf("after a DELETE: %q", got)
+	}
+	b.is("sandbox_fs_list", m{}, "entries", "[]")
+	if err := dialHTTP(t, server.URL, nil).ClientSession.Close(); err != nil { // who has called nothing
+		t.Error(err)
+	}
+	for end := time.Now().Add(testenv.Scale(10 * time.Second)); s.Clients() != 1; time.Sleep(time.Millisecond) { // the SDK forgets a session a moment after its end
+		if time.Now().After(end) {
+			t.Fatalf("there are %d MCP sessions, want that of b", s.Clients())
+		}
+	}
+}
+
+// Who names a scope by headers or in the query has that, and it stays.
+func TestHTTPScope(t *testing.T) {
+	p := testsession.Open(t)
+	server := serve(t, newServer(t, p, tools.Options{}, mcp.Options{}))
+	a := dialHTTP(t, server.URL, headers{mcp.WorkflowHeader: "wf1", mcp.AgentRunHeader: "run1"})
+	a.is("sandbox_open", m{}, "session_id", "workflow_wf1_sandbox")
+	a.ClientSession.Close()
+	dialHTTP(t, server.URL+"?workflow=wf1", nil).is("sandbox_open", m{}, "session_id", "workflow_wf1_sandbox")
+	dialHTTP(t, server.URL+"?session=conversation/c1", nil).is("sandbox_open", m{}, "session_id", "conversation_c1_sandbox")
+	dialHTTP(t, server.URL, headers{mcp.AgentRunHeader: "run1"}).is("sandbox_open", m{}, "session_id", "agent_run1_sandbox")
+	if got := fmt.Sprint(sessions(t, p)); got != "[agent_run1_sandbox conversation_c1_sandbox workflow_wf1_sandbox]" {
+		t.Errorf("sessions: %s", got)
+	}
+	for _, query := range []string{"?workflow=a%20b", "?agent_run=-", "?session=x"} {
+		if status, body := post(t, server.URL+query, initialize, nil); status != 400 || body == "" {
+			t.Errorf("%s: %d %s", query, status, body)
+		}
+	}
+}
+
+const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+
+func post(t *testing.T, url, body string, h headers) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	host := h["Host"]
+	delete(h, "Host")
+	req.Host = host
+	resp, err := (&http.Client{Transport: h}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var text bytes.Buffer
+	if _, err := text.ReadFrom(resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, text.String()
+}
+
+// Pages in a browser that are not the server's own are refused, whatever name they
+// have given to this machine.
+func TestOrigin(t *testing.T) {
+	server := serve(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}))
+	host := strings.TrimPrefix(server.URL, "http://")
+	for _, tt := range []struct {
+		h    headers
+		want int
+	}{
+		{headers{}, 200},
+		{headers{"Origin": server.URL}, 200},
+		{headers{"Sec-Fetch-Site": "same-origin"}, 200},
+		{headers{"Origin": "https://evil.example"}, 403},
+		{headers{"Origin": "null"}, 403},
+		{headers{"Origin": "http://localhost:1"}, 403},
+		{headers{"Sec-Fetch-Site": "cross-site"}, 403},
+		{headers{"Host": "evil.example"}, 403},
+		{headers{"Host": "evil.example", "Origin": "http://evil.example"}, 403},
+		{headers{"Host": "localhost:" + host[strings.LastIndex(host, ":")+1:]}, 200},
+	} {
+		name := fmt.Sprint(tt.h)
+		if status, body := post(t, server.URL, initialize, tt.h); status != tt.want {
+			t.Errorf("%s: %d %s, want %d", name, status, body, tt.want)
+		}
+	}
+	if status, _ := post(t, server.URL, strings.Repeat(" ", 64<<20), nil); status != 413 {
+		t.Errorf("a body without an end: %d", status)
+	}
+}
+
+// An MCP session is its account's.
+func TestHTTPAccount(t *testing.T) {
+	p := testsession.Open(t)
+	whose := make(chan string, 10)
+	s := newServer(t, p, tools.Options{URL: func(ctx context.Context, _ atoll.Sandbox, _ int) (string, error) {
+		whose <- atoll.AccountFrom(ctx).Name
+		return "http://x", nil
+	}}, mcp.Options{})
+	server := serve(t, s)
+	a := dialHTTP(t, server.URL, headers{accountHeader: "ali"})
+	a.is("sandbox_port", m{"port": 1}, "url", "http://x")
+	if got := <-whose; got != "ali" {
+		t.Errorf("the call is %s's", got)
+	}
+	for _, method := range []string{"GET", "POST", "DELETE"} {
+		req, err := http.NewRequestWithContext(t.Context(), method, server.URL, strings.NewReader(`{"jsonrpc":"2.0","id":9,"method":"tools/list"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range map[string]string{accountHeader: "eve", "Mcp-Session-Id": a.ID(), "Content-Type": "application/json", "Accept": "application/json, text/event-stream"} {
+			req.Header.Set(name, value)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 403 {
+			t.Errorf("%s by another account: %d", method, resp.StatusCode)
+		}
+	}
+	a.is("sandbox_exec", m{"command": "echo still here"}, "stdout", "still here\n")
+}
+
+// What runs for a client ends when that cancels it, goes away in the middle of its
+// request, or ends the session.
+func TestHTTPCancel(t *testing.T) {
+	p := testsession.Open(t)
+	s := newServer(t, p, tools.Options{}, mcp.Options{})
+	server := serve(t, s)
+	c := dialHTTP(t, server.URL, headers{mcp.WorkflowHeader: "wf1"})
+	ctx, cancel := context.WithCancel(t.Context())
+	pid, ended := c.begin(ctx)
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the call: %v", err)
+	}
+	c.gone(pid)
+
+	c.is("sandbox_exec", m{"command": "mkfifo begun"})
+	req, err := http.NewRequestWithContext(t.Context(), "POST", server.URL, strings.NewReader(
+		`{"jsonrpc":"2.0","id":99,"method":"tools/call","params":{"name":"sandbox_exec","arguments":{"command":"echo $$ > begun; sleep 1000"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		mcp.WorkflowHeader: "wf1", "Mcp-Session-Id": c.ID(), "Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Protocol-Version": "2025-06-18",
+	} {
+		req.Header.Set(name, value)
+	}
+	transport := &http.Transport{}
+	gone := make(chan struct{})
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() {
+		defer close(gone)
+		if resp, err := (&http.Client{Transport: transport}).Do(req.WithContext(ctx)); err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+	}()
+	pid = strings.TrimSpace(c.call("sandbox_exec", m{"command": "cat begun; rm begun"})["stdout"].(string))
+	cancel()
+	<-gone
+	transport.CloseIdleConnections()
+	c.gone(pid)
+
+	pid, ended = c.begin(t.Context())
+	del, err := http.NewRequestWithContext(t.Context(), "DELETE", server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	del.Header.Set("Mcp-Session-Id", c.ID())
+	resp, err := http.DefaultClient.Do(del)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusNoContent {
+		t.Errorf("the DELETE: %d", resp.StatusCode)
+	}
+	<-ended
+	dialHTTP(t, server.URL, headers{mcp.WorkflowHeader: "wf1"}).gone(pid)
+}
+
+func TestHTTPIdle(t *testing.T) {
+	p := testsession.Open(t)
+	idle := max(time.Second, testenv.Scale(750*time.Millisecond)) // within which a client makes its next call
+	sleep := func(idles float64) string { return fmt.Sprintf("sleep %.2f", idles*idle.Seconds()) }
+	server := serve(t, newServer(t, p, tools.Options{IdleTimeout: atoll.Duration(2 * idle)}, mcp.Options{IdleTimeout: idle}))
+	silent := server.Config.Handler
+	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodDelete { // with which the client ends a session whose stream ends: not what this is about
+			silent.ServeHTTP(w, r)
+		}
+	})
+	c := dialHTTP(t, server.URL, nil)
+	c.is("sandbox_exec", m{"command": sleep(1.5)}, "exit_code", 0) // that is use
+	c.is("sandbox_exec", m{"command": sleep(5), "background": true})
+	busy := time.Now().Add(idle * 9 / 2)
+	for end := time.Now().Add(testenv.Scale(20 * time.Second)); len(sessions(t, p)) > 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the session is still there")
+		}
+	}
+	if time.Now().Before(busy) {
+		t.Error("the sandbox has gone while a command ran in the background")
+	}
+	if _, err := c.ListTools(t.Context(), nil); err == nil {
+		t.Error("a session that has ended answers")
+	}
+}
+
+// Close ends what is in progress, and leaves nothing of the sessions.
+func TestClose(t *testing.T) {
+	p := testsession.Open(t)
+	s := newServer(t, p, tools.Options{}, mcp.Options{})
+	server := serve(t, s)
+	a, b := dialHTTP(t, server.URL, nil), dial(t, s, nil)
+	b.is("sandbox_open", m{})
+	_, ended := a.begin(t.Context())
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	<-ended
+	if err := <-b.run; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if got := sessions(t, p); len(got) > 0 {
+		t.Errorf("left: %q", got)
+	}
+	if status, body := post(t, server.URL, initialize, nil); status != 503 {
+		t.Errorf("afterwards: %d %s", status, body)
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("again: %v", err)
+	}
+}

@@ -1,0 +1,489 @@
+package mcp_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent/frontmatter"
+	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
+	"github.com/seed46cd37a8/atoll/server/mcp"
+)
+
+func newServer(t *testing.T, p atoll.Provider, o tools.Options, opts mcp.Options) *mcp.Server {
+	t.Helper()
+	if o.URL == nil {
+		o.URL = func(_ context.Context, _ atoll.Sandbox, port int) (string, error) {
+			return fmt.Sprintf("http://127.0.0.1:%d", port), nil
+		}
+	}
+	if o.Images.Shortcuts == nil {
+		o.Images.Shortcuts = map[string]string{"linux": "host", "python": "host", "": "host"}
+	}
+	kit, err := tools.New(p, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := mcp.NewServer(kit, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(), kit.Close()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+// A client is that of one MCP session.
+type client struct {
+	*sdk.ClientSession
+	t        *testing.T
+	toServer io.Closer
+	run      chan error // of the server, when it is served over streams
+}
+
+// dial connects a client to s over streams.
+func dial(t *testing.T, s *mcp.Server, opts *sdk.ClientOptions) *client {
+	t.Helper()
+	fromClient, toServer := io.Pipe()
+	fromServer, toClient := io.Pipe()
+	c := &client{t: t, toServer: toServer, run: make(chan error, 1)}
+	go func() { c.run <- s.Run(context.WithoutCancel(t.Context()), fromClient, toClient) }()
+	var err error
+	c.ClientSession, err = sdk.NewClient(&sdk.Implementation{Name: "test"}, opts).
+		Connect(t.Context(), &sdk.IOTransport{Reader: fromServer, Writer: toServer}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.ClientSession.Close() })
+	return c
+}
+
+// hangUp ends the session, and waits until the server has noticed.
+func (c *client) hangUp() {
+	c.t.Helper()
+	if err := c.ClientSession.Close(); err != nil {
+		c.t.Error(err)
+	}
+	if err := <-c.run; err != nil {
+		c.t.Errorf("Run: %v", err)
+	}
+}
+
+type m map[string]any
+
+// call calls a tool, which has to work, and returns what it gives.
+func (c *client) call(name string, input m) map[string]any {
+	c.t.Helper()
+	r, err := c.CallTool(c.t.Context(), &sdk.CallToolParams{Name: name, Arguments: input})
+	if err != nil {
+		c.t.Fatalf("%s: %v", name, err)
+	}
+	if r.IsError {
+		c.t.Fatalf("%s: %s", name, textOf(r))
+	}
+	var text map[string]any
+	if err := json.Unmarshal([]byte(textOf(r)), &text); err != nil {
+		c.t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(r.StructuredContent), fmt.Sprint(text); got != want {
+		c.t.Errorf("%s: the structured output is %s, the text %s", name, got, want)
+	}
+	return text
+}
+
+func textOf(r *sdk.CallToolResult) string {
+	if len(r.Content) != 1 {
+		return fmt.Sprintf("%d contents", len(r.Content))
+	}
+	return r.Content[0].(*sdk.TextContent).Text
+}
+
+func (c *client) is(name string, input m, fields ...any) {
+	c.t.Helper()
+	out := c.call(name, input)
+	for i := 0; i < len(fields); i += 2 {
+		if got, want := fmt.Sprint(out[fields[i].(string)]), fmt.Sprint(fields[i+1]); got != want {
+			c.t.Errorf("%s: %s = %q, want %q; all is %v", name, fields[i], got, want, out)
+		}
+	}
+}
+
+func sessions(t *testing.T, p atoll.Provider) []string {
+	t.Helper()
+	all, err := atoll.Sessions(t.Context(), p, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := []string{}
+	for _, s := range all {
+		keys = append(keys, s.Key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func TestToolsList(t *testing.T) {
+	p := testsession.Open(t)
+	names := func(agent *frontmatter.Sandbox) (list []string) {
+		c := dial(t, newServer(t, p, tools.Options{Agent: agent}, mcp.Options{Version: "1.2.3"}), nil)
+		if got := c.InitializeResult(); got.ServerInfo.Name != "atoll" || got.ServerInfo.Version != "1.2.3" || !strings.Contains(got.Instructions, "sandbox") {
+			t.Errorf("the server says %+v", got)
+		}
+		for x, err := range c.Tools(t.Context(), nil) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, x.Name)
+			a := x.Annotations
+			if x.Title == "" || x.Description == "" || x.InputSchema == nil || x.OutputSchema == nil || a == nil || a.Title != x.Title || a.DestructiveHint == nil || a.OpenWorldHint == nil {
+				t.Errorf("%s is not complete: %+v, %+v", x.Name, x, a)
+			}
+			if a.ReadOnlyHint && *a.DestructiveHint || *a.OpenWorldHint {
+				t.Errorf("%s: hints %+v", x.Name, a)
+			}
+			if want := strings.HasPrefix(x.Name, "sandbox_fs_read"); want && !a.ReadOnlyHint {
+				t.Errorf("%s changes something", x.Name)
+			}
+		}
+		c.hangUp()
+		return list
+	}
+	if got := names(nil); len(got) != 15 || !slices.Contains(got, "sandbox_run") || !slices.Contains(got, "sandbox_exec") || !slices.Contains(got, "sandbox_port") {
+		t.Errorf("all tools are %q", got)
+	}
+	if got := names(&frontmatter.Sandbox{Mode: frontmatter.ModeCode, Limits: frontmatter.DefaultLimits()}); len(got) != 14 || slices.Contains(got, "sandbox_run") {
+		t.Errorf("in code mode they are %q", got)
+	}
+	if got := names(&frontmatter.Sandbox{Mode: frontmatter.ModeCompute, Limits: frontmatter.DefaultLimits()}); fmt.Sprint(got) != "[sandbox_run]" {
+		t.Errorf("in compute mode they are %q", got)
+	}
+}
+
+func TestOpenWorld(t *testing.T) {
+	c := dial(t, newServer(t, testsession.Open(t), tools.Options{Sandbox: atoll.Spec{Network: atoll.Network{Mode: atoll.NetworkOn}}}, mcp.Options{}), nil)
+	for x, err := range c.Tools(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := x.Name == "sandbox_exec" || x.Name == "sandbox_run" || x.Name == "sandbox_process_write"; *x.Annotations.OpenWorldHint != want {
+			t.Errorf("with a network, the openWorldHint of %s is %v", x.Name, !want)
+		}
+	}
+}
+
+// Every tool, as a client calls it.
+func TestCalls(t *testing.T) {
+	p := testsession.Open(t)
+	c := dial(t, newServer(t, p, tools.Options{}, mcp.Options{}), nil)
+	work := c.call("sandbox_open", m{})["workdir"].(string)
+	c.is("sandbox_fs_write", m{"path": "hello.py", "content": "print('Hello, World!')"}, "path", work+"/hello.py", "size_bytes", 22)
+	c.is("sandbox_fs_read", m{"path": "hello.py"}, "content", "print('Hello, World!')")
+	c.is("sandbox_fs_edit", m{"path": "hello.py", "old_text": "World", "new_text": "Atoll"}, "replacements", 1)
+	c.is("sandbox_fs_list", m{}, "entries", "[map[mode:0644 name:hello.py size_bytes:22 type:file]]")
+	c.is("sandbox_fs_search", m{"content": "Atoll"}, "matches", "[map[line:1 path:"+work+"/hello.py text:print('Hello, Atoll!')]]")
+	c.is("sandbox_exec", m{"command": "cat hello.py; exit 3"}, "exit_code", 3, "stdout", "print('Hello, Atoll!')")
+	id := c.call("sandbox_exec", m{"command": "read line; echo $line; read line", "background": true})["process_id"]
+	c.is("sandbox_process_write", m{"process_id": id, "input": "a\n"}, "written", 2)
+	c.is("sandbox_process_read", m{"process_id": id}, "running", true)
+	c.is("sandbox_process_kill", m{"process_id": id, "signal": "KILL"}, "signal", "SIGKILL")
+	c.is("sandbox_process_wait", m{"process_id": id}, "running", false, "exit_code", 137)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	c.is("sandbox_port", m{"port": port}, "url", fmt.Sprintf("http://127.0.0.1:%d", port))
+	c.is("sandbox_run", m{"runtime": "bash", "code": "echo $((6*7))"}, "ok", true, "stdout", "42\n")
+	c.is("sandbox_fs_delete", m{"path": "hello.py"}, "deleted", true)
+	c.is("sandbox_close", m{}, "closed", true)
+	c.hangUp()
+	if left := sessions(t, p); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// What a tool refuses is told to the model; only what is no call of a tool is an
+// error of the protocol.
+func TestErrors(t *testing.T) {
+	c := dial(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), nil)
+	for name, tt := range map[string]struct {
+		input m
+		words string
+	}{
+		"sandbox_exec":         {m{}, `sandbox_exec: the input "command" is missing`},
+		"sandbox_fs_read":      {m{"path": "none"}, "none does not exist: sandbox_fs_list shows what there is"},
+		"sandbox_fs_write":     {m{"path": "/etc/passwd", "content": ""}, "/etc/passwd is blocked"},
+		"sandbox_process_read": {m{"process_id": "none"}, "start one by sandbox_exec with background"},
+	} {
+		r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: name, Arguments: tt.input})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if !r.IsError || r.StructuredContent != nil || !strings.Contains(textOf(r), tt.words) {
+			t.Errorf("%s gives %+v, %q; want an error with %q", name, r, textOf(r), tt.words)
+		}
+	}
+	if r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "sandbox_fly"}); err == nil || !strings.Contains(err.Error(), "sandbox_fly") {
+		t.Errorf("an unknown tool: %+v, %v", r, err)
+	}
+}
+
+func TestProgress(t *testing.T) {
+	told := make(chan *sdk.ProgressNotificationParams, 100)
+	c := dial(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), &sdk.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, req *sdk.ProgressNotificationClientRequest) { told <- req.Params },
+	})
+	params := &sdk.CallToolParams{Name: "sandbox_exec", Arguments: m{"command": "echo working; sleep 2.5"}}
+	c.is("sandbox_exec", m{"command": "sleep 1.2"}) // without a token
+	if len(told) > 0 {
+		t.Error("a client that gave no token is told of progress")
+	}
+	params.SetProgressToken("tok")
+	if _, err := c.CallTool(t.Context(), params); err != nil {
+		t.Fatal(err)
+	}
+	last := 0.0
+	for range 2 {
+		p := <-told
+		if p.ProgressToken != "tok" || p.Progress <= last || p.Message != "working" {
+			t.Errorf("told %+v after %v", p, last)
+		}
+		last = p.Progress
+	}
+}
+
+// gone waits until a process has ended whose pid the command has written.
+func (c *client) gone(pid string) {
+	c.t.Helper()
+	for deadline := time.Now().Add(testenv.Scale(20 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
+		if c.call("sandbox_exec", m{"command": "kill -0 " + pid})["exit_code"] != 0.0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("process %s still runs", pid)
+		}
+	}
+}
+
+// begin calls a command that runs for long, and waits until it does.
+func (c *client) begin(ctx context.Context) (pid string, ended chan error) {
+	c.t.Helper()
+	c.is("sandbox_exec", m{"command": "mkfifo begun"}, "exit_code", 0)
+	ended = make(chan error, 1)
+	go func() {
+		_, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "sandbox_exec", Arguments: m{"command": "echo $$ > begun; sleep 1000 & wait"}})
+		ended <- err
+	}()
+	return strings.TrimSpace(c.call("sandbox_exec", m{"command": "cat begun; rm begun"})["stdout"].(string)), ended
+}
+
+func TestCancel(t *testing.T) {
+	c := dial(t, newServer(t, testsession.Open(t), tools.Options{}, mcp.Options{}), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	pid, ended := c.begin(ctx)
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the call: %v", err)
+	}
+	c.gone(pid)
+}
+
+// A client that goes away takes with it what it had begun.
+func TestClientGone(t *testing.T) {
+	p := testsession.Open(t)
+	s := newServer(t, p, tools.Options{}, mcp.Options{Caller: tools.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: "wf1"}}})
+	c := dial(t, s, nil)
+	pid, _ := c.begin(t.Context())
+	c.toServer.Close()
+	if err := <-c.run; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	other := dial(t, s, nil)
+	other.gone(pid)
+}
+
+// When ctx ends, so do calls in progress, and the session.
+func TestRunEnds(t *testing.T) {
+	p := testsession.Open(t)
+	s := newServer(t, p, tools.Options{}, mcp.Options{})
+	fromClient, toServer := io.Pipe()
+	fromServer, toClient := io.Pipe()
+	ctx, cancel := context.WithCancel(context.Background())
+	run := make(chan error, 1)
+	go func() { run <- s.Run(ctx, fromClient, toClient) }()
+	session, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.IOTransport{Reader: fromServer, Writer: toServer}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{ClientSession: session, t: t}
+	_, ended := c.begin(t.Context())
+	cancel()
+	if err := <-run; !errors.Is(err, context.Canceled) {
+		t.Errorf("Run: %v", err)
+	}
+	<-ended
+	session.Close()
+	if left := sessions(t, p); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+func TestResources(t *testing.T) {
+	p := testsession.Open(t)
+	c := dial(t, newServer(t, p, tools.Options{Agent: &frontmatter.Sandbox{
+		Mode: frontmatter.ModeCode, Session: frontmatter.SessionWorkflow, Limits: frontmatter.Limits{Timeout: time.Minute, MaxFileSize: 1000, MaxFiles: 10},
+	}}, mcp.Options{}), nil)
+	list := func() (uris []string) {
+		t.Helper()
+		r, err := c.ListResources(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range r.Resources {
+			uris = append(uris, x.URI)
+		}
+		return uris
+	}
+	if got := list(); len(got) > 0 || len(sessions(t, p)) > 0 {
+		t.Errorf("before a sandbox is open: %q, and there are %q", got, sessions(t, p))
+	}
+	if _, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "sandbox:///work/f"}); err == nil || len(sessions(t, p)) > 0 {
+		t.Errorf("reading before a sandbox is open: %v, and there are %q", err, sessions(t, p))
+	}
+	templates, err := c.ListResourceTemplates(t.Context(), nil)
+	if err != nil || len(templates.ResourceTemplates) != 1 || templates.ResourceTemplates[0].URITemplate != "sandbox:///{+path}" {
+		t.Errorf("templates: %+v, %v", templates, err)
+	}
+	c.is("sandbox_exec", m{"command": `mkdir d; echo deep > d/f; echo text > 'a b%&?#ü.txt'; printf '\000\377' > bin; head -c 1001 /dev/zero > large; ln -s /etc/hostname out; touch "$(printf 'x\377')"`}, "exit_code", 0)
+	work := c.call("sandbox_open", m{})["workdir"].(string)
+	if got, want := fmt.Sprint(list()), fmt.Sprintf("[sandbox://%s/a%%20b%%25&%%3F%%23%%C3%%BC.txt sandbox://%[1]s/bin sandbox://%[1]s/large]", work); got != want {
+		t.Errorf("resources %s, want %s", got, want)
+	}
+	read := func(uri string) (*sdk.ResourceContents, error) {
+		r, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
+		if err != nil {
+			return nil, err
+		}
+		return r.Contents[0], nil
+	}
+	for _, uri := range list()[:2] {
+		x, err := read(uri)
+		if err != nil {
+			t.Errorf("%s: %v", uri, err)
+		} else if got := x.Text + string(x.Blob); got != "text\n" && got != "\x00\xff" || x.MIMEType == "" || x.URI != uri {
+			t.Errorf("%s holds %+v", uri, x)
+		}
+	}
+	if x, err := read("sandbox://" + work + "/d/f"); err != nil || x.Text != "deep\n" {
+		t.Errorf("a file in a directory: %+v, %v", x, err)
+	}
+	for uri, words := range map[string]string{
+		"sandbox://" + work + "/none":        "not found",
+		"sandbox://" + work + "/large":       "sandbox_fs_read",
+		"sandbox://" + work + "/d":           "",
+		"sandbox://" + work + "/../../etc":   "",
+		"sandbox:///etc/passwd":              "blocked",
+		"sandbox://host/" + work + "/d/f":    "",
+		"file:///etc/passwd":                 "not found",
+		"sandbox://" + work + "/d%2ff?x=%00": "",
+	} {
+		if x, err := read(uri); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %+v, %v; want an error with %q", uri, x, err, words)
+		}
+	}
+	all, err := atoll.Sessions(t.Context(), p, "")
+	if err != nil || len(all) != 1 {
+		t.Fatalf("sessions: %+v, %v", all, err)
+	}
+	sb, err := p.Get(t.Context(), all[0].Sandbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Stop(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := list(); len(got) > 0 {
+		t.Errorf("of a sandbox that has stopped: %q", got)
+	}
+	if st, err := sb.Status(t.Context()); err != nil || st.State != atoll.StateStopped {
+		t.Errorf("listing has made it %+v, %v", st, err)
+	}
+	c.is("sandbox_close", m{}, "closed", true)
+	if got := list(); len(got) > 0 {
+		t.Errorf("after it was closed: %q", got)
+	}
+}
+
+// Each MCP session has a sandbox of its own, which ends with it.
+func TestSessionsAreApart(t *testing.T) {
+	p := testsession.Open(t)
+	s := newServer(t, p, tools.Options{}, mcp.Options{})
+	a, b := dial(t, s, nil), dial(t, s, nil)
+	a.is("sandbox_fs_write", m{"path": "f", "content": "a"})
+	b.is("sandbox_fs_list", m{}, "entries", "[]")
+	if got := sessions(t, p); len(got) != 2 || !strings.HasPrefix(got[0], "workflow_mcp_") {
+		t.Errorf("sessions: %q", got)
+	}
+	a.hangUp()
+	if got := sessions(t, p); len(got) != 1 {
+		t.Errorf("sessions after one has ended: %q", got)
+	}
+	b.is("sandbox_exec", m{"command": "echo still here"}, "stdout", "still here\n")
+	b.hangUp()
+	if got, err := p.List(t.Context(), atoll.Filter{}); err != nil || len(got) > 0 {
+		t.Errorf("sandboxes are left: %+v, %v", got, err)
+	}
+}
+
+// Those who name a workflow share its sandbox, which stays when they end. Agents
+// with a session of their own do not, and what was drawn for them ends.
+func TestGivenScope(t *testing.T) {
+	p := testsession.Open(t)
+	wf := tools.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: "wf1"}}
+	s := newServer(t, p, tools.Options{}, mcp.Options{Caller: wf})
+	a := dial(t, s, nil)
+	a.is("sandbox_fs_write", m{"path": "f", "content": "a"})
+	a.hangUp()
+	b := dial(t, s, nil)
+	b.is("sandbox_fs_read", m{"path": "f"}, "content", "a")
+	own := dial(t, newServer(t, p, tools.Options{Agent: &frontmatter.Sandbox{
+		Mode: frontmatter.ModeCode, Session: frontmatter.SessionAgent, Limits: frontmatter.DefaultLimits(),
+	}}, mcp.Options{Caller: wf}), nil)
+	own.is("sandbox_fs_list", m{}, "entries", "[]")
+	if got := sessions(t, p); len(got) != 2 || !strings.HasPrefix(got[0], "agent_mcp_") || got[1] != "workflow_wf1_sandbox" {
+		t.Errorf("sessions: %q", got)
+	}
+	own.hangUp()
+	b.hangUp()
+	named := dial(t, newServer(t, p, tools.Options{}, mcp.Options{Caller: tools.Caller{Scope: atoll.Scope{Kind: atoll.ScopeConversation, ID: "c1"}}}), nil)
+	named.is("sandbox_open", m{}, "session_id", "conversation_c1_sandbox")
+	named.hangUp()
+	if got := fmt.Sprint(sessions(t, p)); got != "[conversation_c1_sandbox workflow_wf1_sandbox]" {
+		t.Errorf("sessions at the end: %s", got)
+	}
+	kit, err := tools.New(p, tools.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kit.Close()
+	if _, err := mcp.NewServer(kit, mcp.Options{Caller: tools.Caller{Scope: atoll.Scope{Kind: "x", ID: "y"}}}); atoll.KindOf(err) != atoll.ErrInvalid {
+		t.Errorf("a scope that is none: %v", err)
+	}
+}

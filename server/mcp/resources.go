@@ -1,0 +1,151 @@
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"mime"
+	"net/url"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent/tools"
+)
+
+// fileURI is what the URIs of files are made from: the path is absolute.
+const (
+	fileScheme   = "sandbox"
+	fileTemplate = fileScheme + ":///{+path}"
+)
+
+func fileURI(abs string) string { return (&url.URL{Scheme: fileScheme, Path: abs}).String() }
+
+// hasResources reports whether there is a sandbox whose files can be read later.
+func (s *Server) hasResources() bool { return s.kit.Offers(toolRead) && s.kit.Offers(toolList) }
+
+func (s *Server) resourceCapabilities() *sdk.ResourceCapabilities {
+	if !s.hasResources() {
+		return nil
+	}
+	return &sdk.ResourceCapabilities{}
+}
+
+// addResources shows files of the sandbox that the session has open.
+func (s *Server) addResources() {
+	s.mcp.AddResourceTemplate(&sdk.ResourceTemplate{
+		Name: "file", Title: "A file of the sandbox", URITemplate: fileTemplate,
+		Description: "A file of the sandbox that is open, by its absolute path, as in sandbox:///work/report.md.",
+	}, s.readFile)
+	s.mcp.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+			result, err := next(ctx, method, req)
+			if list, ok := result.(*sdk.ListResourcesResult); ok && err == nil {
+				client, _ := req.GetSession().(*sdk.ServerSession)
+				var files []*sdk.Resource
+				files, err = s.listFiles(ctx, client, req.GetExtra())
+				list.Resources = append(list.Resources, files...)
+			}
+			if err != nil {
+				return nil, err
+			}
+			return result, nil
+		}
+	})
+}
+
+// listFiles lists the files in the work directory, none where no sandbox runs.
+func (s *Server) listFiles(ctx context.Context, client *sdk.ServerSession, extra *sdk.RequestExtra) ([]*sdk.Resource, error) {
+	var all []*sdk.Resource
+	ctx, caller, done, err := s.begin(ctx, client, extra)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if ok, err := s.kit.Running(ctx, caller); err != nil || !ok {
+		return all, err
+	}
+	var listed struct {
+		Path    string
+		Entries []struct {
+			Name, Type string
+			Size       int64 `json:"size_bytes"`
+		}
+	}
+	if err := s.ask(ctx, caller, toolList, struct{}{}, &listed); err != nil {
+		return nil, err
+	}
+	for _, e := range listed.Entries {
+		if e.Type != string(atoll.TypeFile) || strings.ContainsRune(e.Name, utf8.RuneError) {
+			continue // the latter has a name that JSON cannot hold
+		}
+		all = append(all, &sdk.Resource{URI: fileURI(path.Join(listed.Path, e.Name)), Name: e.Name, Size: e.Size, MIMEType: mime.TypeByExtension(path.Ext(e.Name))})
+	}
+	return all, nil
+}
+
+// ask calls a tool for ourselves.
+func (s *Server) ask(ctx context.Context, caller tools.Caller, name string, in, out any) error {
+	input, err := json.Marshal(in)
+	if err != nil {
+		return err
+	}
+	data, err := s.kit.Call(ctx, caller, name, input, nil)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, out)
+}
+
+// readFile reads a whole file, as far as the limits of sandbox_fs_read let it.
+func (s *Server) readFile(ctx context.Context, req *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+	ctx, caller, done, err := s.begin(ctx, req.Session, req.Extra)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	u, err := url.Parse(req.Params.URI)
+	if err != nil || u.Host != "" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, wrong("%q: write it like sandbox:///work/report.md", req.Params.URI)
+	}
+	if ok, err := s.kit.Running(ctx, caller); err != nil {
+		return nil, err
+	} else if !ok {
+		return nil, sdk.ResourceNotFoundError(req.Params.URI)
+	}
+	var file struct {
+		Path, Content, Encoding string
+		Truncated               bool
+		Size                    int64 `json:"size_bytes"`
+	}
+	err = s.ask(ctx, caller, toolRead, map[string]string{"path": u.Path}, &file)
+	switch kind := atoll.KindOf(err); {
+	case kind == atoll.ErrNotExist:
+		return nil, sdk.ResourceNotFoundError(req.Params.URI)
+	case kind == atoll.ErrDenied || kind == atoll.ErrInvalid:
+		return nil, wrong("%v", err)
+	case err != nil:
+		return nil, err
+	case file.Truncated:
+		return nil, wrong("%s is %d bytes, and %d can be read at once: read parts of it by %s", file.Path, file.Size, s.kit.Limits().MaxFileSize, toolRead)
+	}
+	c := &sdk.ResourceContents{URI: req.Params.URI, MIMEType: mime.TypeByExtension(path.Ext(u.Path)), Text: file.Content}
+	c.MIMEType = cmp.Or(c.MIMEType, "text/plain; charset=utf-8")
+	if file.Encoding == "base64" {
+		c.Text, c.MIMEType = "", cmp.Or(mime.TypeByExtension(path.Ext(u.Path)), "application/octet-stream")
+		if c.Blob, err = base64.StdEncoding.DecodeString(file.Content); err != nil {
+			return nil, err
+		}
+	}
+	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{c}}, nil
+}
+
+// wrong is an error of who asked.
+func wrong(format string, args ...any) error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: atoll.Errorf("", "", atoll.ErrInvalid, format, args...).Error()}
+}

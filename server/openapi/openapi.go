@@ -1,0 +1,302 @@
+// Package openapi describes the API of package api: an OpenAPI 3.1 document
+// made from its routes and their Go types, and a page to read it in. It is a
+// package of its own because what serves a single sandbox has no use for it
+// and must start fast.
+//
+//	handler, err := api.NewHandler(p, api.Options{Docs: openapi.Handler(version)})
+package openapi
+
+import (
+	"bytes"
+	_ "embed"
+	"html/template"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/api"
+)
+
+//go:embed intro.md
+var intro string
+
+const schemaPrefix = "#/components/schemas/"
+
+// proxied are the methods under which a route for any method is described.
+var proxied = []string{"GET", "POST", "PUT", "PATCH", "DELETE"}
+
+// Document describes the API of a server of the given version.
+func Document(version string) *huma.OpenAPI {
+	b := builder{schemas: huma.NewMapRegistry(schemaPrefix, schemaName)}
+	doc := &huma.OpenAPI{
+		OpenAPI:  "3.1.0",
+		Info:     &huma.Info{Title: "Atoll", Version: version, Description: intro},
+		Security: []map[string][]string{{"token": {}}},
+		Components: &huma.Components{
+			Schemas:         b.schemas,
+			SecuritySchemes: map[string]*huma.SecurityScheme{"token": {Type: "http", Scheme: "bearer"}},
+		},
+	}
+	for _, route := range api.Routes() {
+		if !hasTag(doc, route.Tag) {
+			doc.Tags = append(doc.Tags, &huma.Tag{Name: route.Tag})
+		}
+		if route.Method != "" {
+			doc.AddOperation(b.operation(route))
+			continue
+		}
+		for _, method := range proxied {
+			r := route
+			r.Method, r.Name = method, route.Name+method[:1]+strings.ToLower(method[1:])
+			doc.AddOperation(b.operation(r))
+		}
+	}
+	b.finish()
+	return doc
+}
+
+func hasTag(doc *huma.OpenAPI, name string) bool {
+	return slices.ContainsFunc(doc.Tags, func(t *huma.Tag) bool { return t.Name == name })
+}
+
+// schemaName is a Go type's name with a capital letter.
+func schemaName(t reflect.Type, hint string) string {
+	name := huma.DefaultSchemaNamer(t, hint)
+	switch name {
+	case "WireError":
+		return "Error"
+	case "Message":
+		if strings.HasSuffix(t.PkgPath(), "/api") { // and is none of a conversation's
+			return "StreamMessage"
+		}
+	}
+	return strings.ToUpper(name[:1]) + name[1:]
+}
+
+type builder struct{ schemas huma.Registry }
+
+func (b builder) operation(r api.Route) *huma.Operation {
+	op := &huma.Operation{
+		Method: r.Method, Path: strings.ReplaceAll(r.Path, "...}", "}"), OperationID: r.Name,
+		Tags: []string{r.Tag}, Summary: r.Summary, Description: r.Doc,
+		Responses: map[string]*huma.Response{},
+	}
+	if r.Public {
+		op.Security = []map[string][]string{{}}
+	}
+	for part := range strings.SplitSeq(op.Path, "/") {
+		if strings.HasPrefix(part, "{") {
+			op.Parameters = append(op.Parameters, pathParam(strings.Trim(part, "{}")))
+		}
+	}
+	for _, p := range r.Params {
+		op.Parameters = append(op.Parameters, queryParam(p))
+	}
+	if r.Body.Media != "" {
+		op.RequestBody = &huma.RequestBody{Required: true, Content: b.content(r.Body)}
+	}
+	status := r.Status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	ok := &huma.Response{Description: http.StatusText(status), Content: b.content(r.Reply)}
+	if r.Stream.Type != nil {
+		ref := b.schema(r.Stream.Type).Ref
+		ok.Description += ". Text messages are " + strings.TrimPrefix(ref, schemaPrefix) + " objects."
+	}
+	op.Responses[strconv.Itoa(status)] = ok
+	op.Responses["default"] = &huma.Response{Description: "An error", Content: b.content(api.ErrorContent())}
+	return op
+}
+
+func pathParam(name string) *huma.Param {
+	doc := map[string]string{
+		"id":             "of the sandbox, a UUID with or without hyphens, or of the snapshot",
+		"pid":            "of the process; that of a sandbox's own command is `main`",
+		"port":           "a TCP port inside",
+		"path":           "the path on that port; it may hold slashes",
+		"conversationId": "of the conversation: a UUID or a name, which the client chooses",
+		"sandboxId":      "of the sandbox: a UUID or a name, which the client chooses",
+	}
+	return &huma.Param{Name: name, In: "path", Required: true, Description: doc[name], Schema: &huma.Schema{Type: huma.TypeString}}
+}
+
+func queryParam(p api.Param) *huma.Param {
+	schema := &huma.Schema{Type: p.Type}
+	if p.Many {
+		schema = &huma.Schema{Type: huma.TypeArray, Items: schema}
+	}
+	return &huma.Param{Name: p.Name, In: "query", Required: p.Required, Description: p.Doc, Schema: schema}
+}
+
+func (b builder) content(c api.Content) map[string]*huma.MediaType {
+	if c.Media == "" {
+		return nil
+	}
+	schema := &huma.Schema{Type: huma.TypeString, Format: "binary"}
+	if c.Type != nil {
+		schema = b.schema(c.Type)
+	}
+	return map[string]*huma.MediaType{c.Media: {Schema: schema}}
+}
+
+func (b builder) schema(t reflect.Type) *huma.Schema { return b.schemas.Schema(t, true, t.Name()) }
+
+// finish corrects what the Go types do not say.
+func (b builder) finish() {
+	for name, schema := range b.schemas.Map() {
+		schema.AdditionalProperties = nil // a newer server may say more
+		if name == "Error" {
+			for _, k := range atoll.Kinds() {
+				schema.Properties["kind"].Enum = append(schema.Properties["kind"].Enum, k)
+			}
+		}
+	}
+}
+
+// Handler serves /openapi.json and /docs. The document is made when it is
+// first asked for.
+func Handler(version string) http.Handler {
+	h := &handler{version: version}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, r *http.Request) {
+		h.serve(w, "application/json", func() []byte { return h.json })
+	})
+	mux.HandleFunc("GET /docs", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+		h.serve(w, "text/html; charset=utf-8", func() []byte { return h.html })
+	})
+	return mux
+}
+
+type handler struct {
+	version string
+
+	once       sync.Once
+	json, html []byte
+	err        error
+}
+
+func (h *handler) serve(w http.ResponseWriter, media string, body func() []byte) {
+	if h.once.Do(h.make); h.err != nil {
+		http.Error(w, h.err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", media)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body())))
+	_, _ = w.Write(body()) // the client has gone
+}
+
+func (h *handler) make() {
+	doc := Document(h.version)
+	if h.json, h.err = doc.MarshalJSON(); h.err != nil {
+		return
+	}
+	h.html, h.err = render(doc)
+}
+
+//go:embed page.html
+var page string
+
+// An operation is one line of the page.
+type operation struct {
+	*huma.Operation
+	Body   string // schema of the request
+	Reply  string // schema of the success
+	Status string
+}
+
+// render makes the page, which needs no script.
+func render(doc *huma.OpenAPI) ([]byte, error) {
+	t, err := template.New("page").Funcs(template.FuncMap{"fields": fields, "type": typeName}).Parse(page)
+	if err != nil {
+		return nil, err
+	}
+	type section struct {
+		Name       string
+		Operations []operation
+	}
+	var sections []section
+	for _, tag := range doc.Tags {
+		s := section{Name: tag.Name}
+		for _, path := range sortedKeys(doc.Paths) {
+			item := doc.Paths[path]
+			for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
+				if op != nil && op.Tags[0] == tag.Name {
+					s.Operations = append(s.Operations, describe(op))
+				}
+			}
+		}
+		sections = append(sections, s)
+	}
+	var out bytes.Buffer
+	err = t.Execute(&out, map[string]any{"Doc": doc, "Sections": sections, "Schemas": doc.Components.Schemas.Map()})
+	return out.Bytes(), err
+}
+
+func describe(op *huma.Operation) operation {
+	o := operation{Operation: op}
+	if op.RequestBody != nil {
+		o.Body = contentName(op.RequestBody.Content)
+	}
+	for status, resp := range op.Responses {
+		if status != "default" {
+			o.Status, o.Reply = status, contentName(resp.Content)
+		}
+	}
+	return o
+}
+
+func contentName(content map[string]*huma.MediaType) string {
+	for media, c := range content {
+		if name := strings.TrimPrefix(c.Schema.Ref, schemaPrefix); name != "" {
+			return name + " (" + media + ")"
+		}
+		return media
+	}
+	return "nothing"
+}
+
+// A field is one property of a schema.
+type field struct {
+	Name, Type string
+	Required   bool
+}
+
+func fields(s *huma.Schema) []field {
+	var list []field
+	for _, name := range sortedKeys(s.Properties) {
+		list = append(list, field{name, typeName(s.Properties[name]), slices.Contains(s.Required, name)})
+	}
+	return list
+}
+
+func typeName(s *huma.Schema) string {
+	switch {
+	case s.Ref != "":
+		return strings.TrimPrefix(s.Ref, schemaPrefix)
+	case s.Items != nil:
+		return "list of " + typeName(s.Items)
+	case s.Format != "" && s.Type == huma.TypeString:
+		return s.Format
+	case s.ContentEncoding != "":
+		return s.ContentEncoding
+	}
+	return s.Type
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

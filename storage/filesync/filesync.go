@@ -1,0 +1,176 @@
+// Package filesync synchronizes a directory of a sandbox with versions of it in object
+// storage; see decision 28. A state file in the directory, .sandbox-state, records the last
+// push or pull. Each version has such a file, too.
+//
+// An agent wrote the files, so the package trusts nothing about them: it checks names,
+// links, sizes and state files before it uses them, and changes the sandbox only through
+// the sandbox's own file API, confined to the directory.
+package filesync
+
+import (
+	"cmp"
+	"encoding/json"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/objectstore"
+)
+
+// Options are what a Remote gets. The zero value is ready.
+type Options struct {
+	// MaxFiles and MaxBytes bound a version: how many entries it may have, and how
+	// many bytes all of its files. 0 means DefaultMaxFiles and DefaultMaxBytes. What
+	// has more is ErrExhausted, and nothing is pushed or pulled.
+	MaxFiles int
+	MaxBytes int64
+	// Dir is where bytes are kept while they travel; "" means the system's.
+	Dir string
+	// Owner names this program to others who wait for it; "" means its host and
+	// process.
+	Owner string
+	// Log is told of what cannot be returned; nil discards.
+	Log *slog.Logger
+
+	step   func(name string) // for tests: called after each step, with its name
+	expire time.Duration     // for tests: how long a lock that does not change holds
+	now    func() time.Time  // for tests
+}
+
+// The bounds of versions unless Options say otherwise.
+const (
+	DefaultMaxFiles = 1_000_000
+	DefaultMaxBytes = 100 << 30
+)
+
+// A Remote is a place in a bucket that holds versions of one directory. It has no
+// state of its own: any number of programs may use one at once.
+type Remote struct {
+	bucket objectstore.Bucket
+	prefix string // ends in a slash, or is ""
+	opts   Options
+	log    *slog.Logger
+}
+
+// New returns the place below a prefix of a bucket, which stays the caller's. The
+// prefix begins and ends without a slash; "" is the whole bucket.
+func New(b objectstore.Bucket, prefix string, opts Options) (*Remote, error) {
+	if p := strings.Trim(prefix, "/"); p != "" {
+		if err := checkPath(p); err != nil {
+			return nil, atoll.Errorf("sync", prefix, atoll.ErrInvalid, "a prefix is a path without %q and %q: %w", ".", "..", err)
+		}
+		prefix = p + "/"
+	} else {
+		prefix = ""
+	}
+	opts.MaxFiles = cmp.Or(opts.MaxFiles, DefaultMaxFiles)
+	opts.MaxBytes = cmp.Or(opts.MaxBytes, DefaultMaxBytes)
+	opts.expire = cmp.Or(opts.expire, lockExpires)
+	opts.Owner = cmp.Or(opts.Owner, thisProgram())
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.step == nil {
+		opts.step = func(string) {}
+	}
+	if opts.now == nil {
+		opts.now = time.Now
+	}
+	return &Remote{bucket: b, prefix: prefix, opts: opts, log: opts.Log}, nil
+}
+
+// String is the URL of the place.
+func (r *Remote) String() string { return r.bucket.String() + "/" + strings.TrimSuffix(r.prefix, "/") }
+
+// fail is an error of an operation on this place.
+func (r *Remote) fail(op string, kind atoll.Kind, format string, args ...any) error {
+	return atoll.Errorf(op, r.String(), kind, format, args...)
+}
+
+// Keys below the prefix.
+func (r *Remote) latestKey() string { return r.prefix + "latest" }
+func (r *Remote) stateKey(v int64) string {
+	return r.prefix + strconv.FormatInt(v, 10) + "/" + StateName
+}
+func (r *Remote) objectKey(name string) string { return r.prefix + "objects/" + name }
+
+// isObject reports whether name is that of an object: the id of a push, and a number.
+func isObject(name string) bool {
+	id, n, ok := strings.Cut(name, "/")
+	if !ok || !isPush(id) || n == "" || len(n) > 9 || n[0] == '0' && n != "0" {
+		return false
+	}
+	return strings.Trim(n, "0123456789") == ""
+}
+
+// isPush reports whether id is that of a push.
+func isPush(id string) bool { return len(id) == 32 && strings.Trim(id, "0123456789abcdef") == "" }
+
+// Stats say what a push or a pull did.
+type Stats struct {
+	Version int64 `json:"version,omitempty"` // that there is now; 0 if there is none
+	// Replaced is the version that was the latest before a push, if it was never pushed
+	// from the directory or pulled: what others have changed in it the new one has not.
+	Replaced         int64         `json:"replaced,omitempty"`
+	FilesDownloaded  int           `json:"files_downloaded"`
+	FilesUploaded    int           `json:"files_uploaded"`
+	FilesDeleted     int           `json:"files_deleted"`
+	FilesSkipped     int           `json:"files_skipped"` // alike on both sides
+	BytesTransferred int64         `json:"bytes_transferred"`
+	Duration         time.Duration `json:"-"` // in JSON it is duration_ms
+	// Conflicts are files that were changed on both sides, or here and never pushed.
+	Conflicts []Conflict `json:"conflicts,omitempty"`
+	// Errors say which files could not be read or written, and why: all others were.
+	// At most MaxErrors are kept.
+	Errors []string `json:"errors,omitempty"`
+	Failed int      `json:"failed,omitempty"` // how many there were
+}
+
+// statsFields are Stats without methods.
+type statsFields Stats
+
+// A wireStats is Stats in JSON.
+type wireStats struct {
+	*statsFields
+	Millis int64 `json:"duration_ms"`
+}
+
+// MarshalJSON implements json.Marshaler. Of the duration whole milliseconds are written.
+func (s Stats) MarshalJSON() ([]byte, error) {
+	return json.Marshal(wireStats{(*statsFields)(&s), s.Duration.Milliseconds()})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *Stats) UnmarshalJSON(b []byte) error {
+	w := wireStats{statsFields: (*statsFields)(s)}
+	if err := json.Unmarshal(b, &w); err != nil {
+		return err
+	}
+	s.Duration = time.Duration(w.Millis) * time.Millisecond
+	return nil
+}
+
+// MaxErrors is how many errors and conflicts Stats list.
+const MaxErrors = 1000
+
+// problem notes a file's error.
+func (s *Stats) problem(path string, err error) {
+	s.Failed++
+	if len(s.Errors) < MaxErrors {
+		s.Errors = append(s.Errors, path+": "+err.Error())
+	}
+}
+
+// A Conflict is a file that both sides have changed.
+type Conflict struct {
+	Path string `json:"path"`
+	Kept Policy `json:"kept"`
+}
+
+// Progress is told how far a push or a pull is.
+type Progress struct {
+	Files, Bytes           int64 // done
+	TotalFiles, TotalBytes int64 // of those that travel, as far as known
+}

@@ -1,0 +1,127 @@
+package objectstore
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path"
+	"slices"
+	"strings"
+)
+
+// List holds the names of one directory in memory at a time, and of those above it.
+func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
+		below := prefix[:strings.LastIndexByte(prefix, '/')+1] // what all keys have
+		at := "."
+		if below != "" {
+			if CheckKey(strings.TrimSuffix(below, "/")) != nil {
+				return // no key begins like that
+			}
+			at = dirPath(below)
+		}
+		dir, err := d.root.OpenRoot(at)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && at != ".":
+			return
+		case err != nil:
+			yield(Object{}, d.fail("list", prefix, kindOf(err), err))
+			return
+		}
+		defer dir.Close()
+		l := &lister{ctx, prefix, yield}
+		if err := l.walk(dir, at, below); err != nil && err != errStop {
+			yield(Object{}, d.fail("list", prefix, kindOf(err), err))
+		}
+	}
+}
+
+// A lister walks through a Dir.
+type lister struct {
+	ctx    context.Context
+	prefix string
+	yield  func(Object, error) bool
+}
+
+// errStop says that whoever lists has seen enough.
+var errStop = errors.New("enough")
+
+// walk yields the objects in and below dir, which lies at a path and whose keys
+// begin with prefix.
+func (l *lister) walk(dir *os.Root, at, prefix string) error {
+	all, err := l.entries(dir, prefix)
+	if err != nil {
+		return err
+	}
+	for _, e := range all {
+		if err := l.ctx.Err(); err != nil {
+			return err
+		}
+		if e.object {
+			err = l.object(dir, path.Join(at, e.name), e)
+		} else {
+			err = l.below(dir, path.Join(at, e.name), e)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // gone meanwhile
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *lister) object(dir *os.Root, at string, e entry) error {
+	if CheckKey(e.key) != nil || objectPath(e.key) != at {
+		return nil // no name that we would give
+	}
+	file, o, err := openObject(dir, e.name, e.key)
+	if err != nil {
+		return err
+	}
+	file.Close()
+	if !l.yield(o, nil) {
+		return errStop
+	}
+	return nil
+}
+
+func (l *lister) below(dir *os.Root, at string, e entry) error {
+	sub, err := dir.OpenRoot(e.name)
+	if err != nil {
+		return err
+	}
+	defer sub.Close()
+	return l.walk(sub, at, e.key)
+}
+
+// entries are those of dir that may have keys we look for, sorted by their keys.
+func (l *lister) entries(dir *os.Root, prefix string) ([]entry, error) {
+	f, err := dir.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var all []entry
+	for {
+		some, err := f.ReadDir(1000)
+		for _, s := range some {
+			if !s.IsDir() && !s.Type().IsRegular() {
+				continue
+			}
+			e, ok := newEntry(prefix, s.Name(), s.IsDir())
+			if ok && (strings.HasPrefix(e.key, l.prefix) || !e.object && strings.HasPrefix(l.prefix, e.key)) {
+				all = append(all, e)
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(all, func(a, b entry) int { return strings.Compare(a.order, b.order) })
+	return all, nil
+}

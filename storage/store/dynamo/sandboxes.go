@@ -1,0 +1,141 @@
+package dynamo
+
+import (
+	"context"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
+)
+
+// Attributes of a sandbox.
+const (
+	attrExternal = "external_id"
+	attrMeta     = "meta_data"
+	attrDeleted  = "deleted"
+	attrLive     = "live" // its id, while it is not deleted; for the index
+)
+
+// Attributes of its meta.
+const (
+	attrLastSync         = "last_s3_sync"
+	attrSyncStats        = "sync_stats"
+	attrSyncError        = "sync_error"
+	attrVersion          = "version"
+	attrFilesDownloaded  = "files_downloaded"
+	attrFilesUploaded    = "files_uploaded"
+	attrFilesDeleted     = "files_deleted"
+	attrFilesSkipped     = "files_skipped"
+	attrBytesTransferred = "bytes_transferred"
+	attrDuration         = "duration_ms"
+	attrConflicts        = "conflicts"
+	attrFailed           = "failed"
+)
+
+func sandboxRef(account, id string) ref { return ref{sandboxesTable, account, id} }
+
+func sandboxItem(x *store.AgentSandbox) item {
+	meta := item{attrSyncError: textOf(x.Meta.SyncError), attrLastSync: numberOf(x.Meta.LastSync)}
+	if s := x.Meta.SyncStats; s != nil {
+		meta[attrSyncStats] = mapOf(item{
+			attrVersion: numberOf(s.Version), attrFilesDownloaded: numberOf(int64(s.FilesDownloaded)), attrFilesUploaded: numberOf(int64(s.FilesUploaded)),
+			attrFilesDeleted: numberOf(int64(s.FilesDeleted)), attrFilesSkipped: numberOf(int64(s.FilesSkipped)), attrBytesTransferred: numberOf(s.BytesTransferred),
+			attrDuration: numberOf(s.Duration), attrConflicts: numberOf(int64(s.Conflicts)), attrFailed: numberOf(int64(s.Failed)),
+		})
+	}
+	it := item{
+		attrOrganization: textOf(x.Organization), attrAgent: textOf(x.Agent), attrTemplate: textOf(x.Template), attrExternal: textOf(x.External),
+		attrConversationID: textOf(x.Conversation), attrMeta: mapOf(meta), attrCreated: timeOf(x.Created), attrDeleted: timeOf(x.Deleted), attrLive: nil,
+	}
+	if x.Deleted.IsZero() {
+		it[attrLive] = textOf(x.ID)
+	}
+	return it
+}
+
+func readSandbox(f fields) (*store.AgentSandbox, error) {
+	meta := f.sub(attrMeta)
+	x := &store.AgentSandbox{
+		AgentSandbox: atoll.AgentSandbox{
+			ID: f.text(attrID), Account: f.text(attrAccount), Organization: f.text(attrOrganization), Agent: f.text(attrAgent), Template: f.text(attrTemplate),
+			External: f.text(attrExternal), Conversation: f.text(attrConversationID),
+			Meta:    atoll.SandboxMeta{LastSync: meta.number(attrLastSync), SyncError: meta.text(attrSyncError)},
+			Created: f.time(attrCreated), Deleted: f.time(attrDeleted),
+		},
+		Rev: f.number(attrRev),
+	}
+	if meta.has(attrSyncStats) {
+		s := meta.sub(attrSyncStats)
+		count := func(name string) int { return int(s.number(name)) }
+		x.Meta.SyncStats = &atoll.SyncStats{
+			Version: s.number(attrVersion), FilesDownloaded: count(attrFilesDownloaded), FilesUploaded: count(attrFilesUploaded),
+			FilesDeleted: count(attrFilesDeleted), FilesSkipped: count(attrFilesSkipped), BytesTransferred: s.number(attrBytesTransferred),
+			Duration: s.number(attrDuration), Conflicts: count(attrConflicts), Failed: count(attrFailed),
+		}
+	}
+	return x, *f.err
+}
+
+// InsertSandbox implements store.Conversations.
+func (s *Store) InsertSandbox(ctx context.Context, x *store.AgentSandbox) error {
+	const op = "insert sandbox"
+	if err := store.CheckSandbox(op, x); err != nil {
+		return err
+	}
+	rev, err := s.insert(ctx, sandboxRef(x.Account, x.ID), sandboxItem(x))
+	if err != nil {
+		return s.fail(ctx, op, x.ID, err)
+	}
+	x.Rev = rev
+	return nil
+}
+
+// UpdateSandbox implements store.Conversations.
+func (s *Store) UpdateSandbox(ctx context.Context, x *store.AgentSandbox) error {
+	const op = "update sandbox"
+	if err := store.CheckSandbox(op, x); err != nil {
+		return err
+	}
+	var e expr
+	e.setAll(sandboxItem(x))
+	if err := s.change(ctx, sandboxRef(x.Account, x.ID), x.Rev, &e); err != nil {
+		return s.fail(ctx, op, x.ID, err)
+	}
+	x.Rev++
+	return nil
+}
+
+// DeleteSandbox implements store.Conversations.
+func (s *Store) DeleteSandbox(ctx context.Context, x *store.AgentSandbox) error {
+	return s.fail(ctx, "delete sandbox", x.ID, s.erase(ctx, sandboxRef(x.Account, x.ID), x.Rev, attrLive))
+}
+
+// FindSandbox implements store.Conversations.
+func (s *Store) FindSandbox(ctx context.Context, account, id string) (*store.AgentSandbox, error) {
+	const op = "find sandbox"
+	it, err := s.find(ctx, sandboxRef(account, id))
+	if err == nil && it == nil {
+		err = atoll.Errorf("", "", atoll.ErrNotExist, "no such sandbox is written down")
+	}
+	if err != nil {
+		return nil, s.fail(ctx, op, id, err)
+	}
+	x, err := readSandbox(fieldsOf(it))
+	return x, s.fail(ctx, op, id, err)
+}
+
+// Sandboxes implements store.Conversations.
+func (s *Store) Sandboxes(ctx context.Context, account string, page store.Page) (all []*store.AgentSandbox, err error) {
+	const op = "sandboxes"
+	if err := store.CheckPage(op, page); err != nil {
+		return nil, err
+	}
+	err = s.list(ctx, sandboxesTable, liveIndex, account, page, func(f fields) error {
+		x, err := readSandbox(f)
+		all = append(all, x)
+		return err
+	})
+	if err != nil {
+		return nil, s.fail(ctx, op, "", err)
+	}
+	return all, nil
+}

@@ -1,0 +1,221 @@
+package postgres
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/storage/store"
+)
+
+// writerURL makes the test binary a program that writes to the store at that URL until it
+// is killed. It prints the name of its holder, and the id of each record that it has
+// written.
+const writerURL = "ATOLL_TEST_WRITER_URL"
+
+// calmLease is for what is not to end, though the machine may have much else to do.
+var calmLease = term(max(4*time.Second, testenv.Scale(3*time.Second)))
+
+func writeForever(url string) error {
+	server, err := New(Options{URL: url})
+	if err != nil {
+		return err
+	}
+	server.lease = calmLease
+	s, ctx := server.Store(), context.Background()
+	name, err := s.Holder(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Println(name)
+	for {
+		r := record()
+		r.Holder = name
+		if _, err := s.Insert(ctx, r, r.ID, store.Room{}); err != nil {
+			return err
+		}
+		fmt.Println(r.ID)
+	}
+}
+
+func isAlive(t testing.TB, s *Store, name string) bool {
+	t.Helper()
+	is, err := s.Alive(t.Context(), name)
+	if err != nil {
+		t.Fatalf("Alive: %v", err)
+	}
+	return is
+}
+
+func calm(s *Server) { s.lease = calmLease }
+
+// Killed at any moment, a program has lost nothing of what it was told that is written,
+// also where many begin at once with a database that has no tables; and it is not taken
+// for alive for long.
+func TestKill(t *testing.T) {
+	url := testenv.Postgres(t).URL(schema(t, ""))
+	s, db := at(t, url, calm), sqlAt(t, url)
+	until := func(holder string) (end time.Time) {
+		if err := db.QueryRowContext(t.Context(), "SELECT until FROM holders WHERE id = $1", holder).Scan(&end); err != nil {
+			t.Errorf("the lease of one that runs: %v", err)
+		}
+		return end
+	}
+	var mu sync.Mutex
+	var told, holders []string
+	var all sync.WaitGroup
+	for range 4 {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env, cmd.Stderr = append(os.Environ(), writerURL+"="+url), os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			lines, mine, killed := bufio.NewScanner(out), "", false
+			var first time.Time
+			for n := 0; lines.Scan(); n++ {
+				mu.Lock()
+				if n == 0 {
+					mine = lines.Text()
+					first = until(mine)
+					holders = append(holders, mine)
+				} else {
+					told = append(told, lines.Text())
+				}
+				mu.Unlock()
+				if n > 20 && !killed && !until(mine).Equal(first) { // it has renewed its lease, or cannot
+					if is, err := s.Alive(t.Context(), mine); !is || err != nil {
+						t.Errorf("one that runs is alive: %v, %v", is, err)
+					}
+					killed = true
+					cmd.Process.Kill()
+				}
+			}
+			_ = cmd.Wait() // it was killed
+		})
+	}
+	all.Wait()
+	if len(holders) != 4 || len(told) < 80 {
+		t.Fatalf("%d programs have written %d", len(holders), len(told))
+	}
+	time.Sleep(time.Duration(calmLease) + 100*time.Millisecond)
+	for _, name := range holders {
+		for range 2 {
+			if isAlive(t, s, name) {
+				t.Errorf("%s was killed, and is alive", name)
+			}
+		}
+	}
+	for _, id := range told {
+		if raw, err := s.Secret(t.Context(), id); raw != id || err != nil {
+			t.Fatalf("of one that was written, the secret is %q, %v", raw, err)
+		}
+	}
+}
+
+// A lease is renewed as long as its program runs, and survives a break that is shorter.
+func TestRenewed(t *testing.T) {
+	p := newProxy(t, testenv.Postgres(t))
+	s, other := at(t, p.url(schema(t, "")), calm), at(t, testenv.Postgres(t).URL(schema(t, "")), calm)
+	name, err := s.Holder(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 6 {
+		time.Sleep(time.Duration(calmLease) / 4)
+		p.breakAll()
+		if !isAlive(t, other, name) {
+			t.Error("it is not alive")
+		}
+	}
+	if again, err := s.Holder(t.Context()); again != name || err != nil {
+		t.Errorf("Holder is %q and then %q, %v", name, again, err)
+	}
+}
+
+// held is the holder of a hasty store, however often it takes.
+func held(t testing.TB, s *Store) string {
+	t.Helper()
+	for end := time.Now().Add(testenv.Scale(time.Minute)); ; {
+		name, err := s.Holder(t.Context())
+		if err == nil {
+			return name
+		}
+		if time.Now().After(end) {
+			t.Fatalf("Holder: %v", err)
+		}
+	}
+}
+
+// Who cannot renew does not go on believing, and is not again what others have been told
+// is over.
+func TestLost(t *testing.T) {
+	on := testenv.Postgres(t)
+	p, name := newProxy(t, on), made(t, on)
+	s, other := at(t, p.url(name), calm, hasty), at(t, on.URL(name), calm)
+	name = held(t, s)
+	p.set(func(byte, string) fault { return stall })
+	p.breakAll()
+	for gone := time.Now(); isAlive(t, other, name); time.Sleep(20 * time.Millisecond) {
+		if time.Since(gone) > testenv.Scale(time.Minute) {
+			t.Fatal("it is alive for ever")
+		}
+	}
+	_, err := s.Holder(t.Context())
+	wantKind(t, "Holder of who is cut off", err, atoll.ErrUnavailable)
+	p.set(func(byte, string) fault { return pass })
+	again := held(t, s)
+	if again == name {
+		t.Errorf("Holder, when it is connected, is %q as before", again)
+	}
+	if isAlive(t, other, name) || !isAlive(t, other, again) {
+		t.Errorf("alive are %v and %v", isAlive(t, other, name), isAlive(t, other, again))
+	}
+	if err := s.Close(); err != nil || isAlive(t, other, again) {
+		t.Errorf("Close: %v, and it is alive: %v", err, isAlive(t, other, again))
+	}
+}
+
+// The clock of the machine that went to sleep stood still; that on the wall did not.
+func TestSlept(t *testing.T) {
+	l := &lease{until: time.Now().Add(time.Minute)}
+	if !l.sure() {
+		t.Error("a new lease is not sure")
+	}
+	l.until = time.Now().Round(0).Add(-time.Second)
+	if l.sure() {
+		t.Error("one that ended is sure")
+	}
+}
+
+func TestMessagesHaveNoPassword(t *testing.T) {
+	on := testenv.Postgres(t)
+	locked := "postgres://locked:%s@/atoll?host=" + on.Socket() + "&search_path=" + schema(t, "")
+	wrong := at(t, fmt.Sprintf(locked, "guess"))
+	_, err := wrong.Records(t.Context())
+	wantKind(t, "Records with a wrong password", err, atoll.ErrDenied, "look at the user and the password")
+	if strings.Contains(fmt.Sprintf("%v %+v %q", err, err, err), "guess") {
+		t.Errorf("the password is told: %v", err)
+	}
+	server, err := New(Options{URL: fmt.Sprintf(locked, "ignored"), Password: func() (string, error) { return testenv.LockedPassword, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := server.Store()
+	defer s.Close()
+	if _, err := s.Records(t.Context()); err != nil {
+		t.Errorf("Records with the password: %v", err)
+	}
+}

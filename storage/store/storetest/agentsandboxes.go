@@ -1,0 +1,128 @@
+package storetest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
+)
+
+// agentSandbox is one that says of everything something.
+func agentSandbox(account, id string) *store.AgentSandbox {
+	at := now()
+	return &store.AgentSandbox{AgentSandbox: atoll.AgentSandbox{
+		ID: id, Account: account, Organization: "o " + odd, Agent: "a " + odd, Template: "t " + odd, External: "x " + odd, Conversation: "c " + odd,
+		Meta: atoll.SandboxMeta{
+			LastSync: 1 << 40, SyncError: "e " + odd,
+			SyncStats: &atoll.SyncStats{
+				Version: 1 << 40, FilesDownloaded: 1, FilesUploaded: 2, FilesDeleted: 3, FilesSkipped: 4, BytesTransferred: 1 << 60, Duration: 5, Conflicts: 6, Failed: 7,
+			},
+		},
+		Created: at.Add(-time.Hour), Deleted: at,
+	}}
+}
+
+func insertSandbox(t *testing.T, s store.Conversations, x *store.AgentSandbox) *store.AgentSandbox {
+	t.Helper()
+	if err := s.InsertSandbox(t.Context(), x); err != nil {
+		t.Fatalf("InsertSandbox: %v", err)
+	}
+	return x
+}
+
+func wantSandbox(t *testing.T, what string, s store.Conversations, want *store.AgentSandbox) {
+	t.Helper()
+	got, err := s.FindSandbox(t.Context(), want.Account, want.ID)
+	if err != nil {
+		t.Errorf("FindSandbox of %s: %v", what, err)
+		return
+	}
+	equal(t, "FindSandbox of "+what, got, want)
+}
+
+func agentSandboxes(t *testing.T, open func(string) store.Conversations) {
+	a, b := open("a"), open("a")
+	_, err := a.FindSandbox(t.Context(), "acme", "box")
+	wantKind(t, "FindSandbox of none", err, atoll.ErrNotExist)
+	x := insertSandbox(t, a, agentSandbox("acme", "box"))
+	if x.Rev == 0 {
+		t.Error("InsertSandbox has not set Rev")
+	}
+	wantKind(t, "InsertSandbox again", b.InsertSandbox(t.Context(), agentSandbox("acme", "box")), atoll.ErrAlreadyExists)
+	wantSandbox(t, "one", b, x)
+	wantSandbox(t, "a bare one", a, insertSandbox(t, b, &store.AgentSandbox{AgentSandbox: atoll.AgentSandbox{ID: "bare", Account: "acme"}}))
+	stale := *x
+	for _, change := range []func(){
+		func() { x.Organization, x.Agent, x.Template, x.External, x.Conversation = "o2", "a2", "t2", "x2", "c2" },
+		func() { x.Deleted, x.Created = time.Time{}, x.Created.Add(time.Microsecond) },
+		func() { x.Meta.SyncStats = &atoll.SyncStats{} },
+		func() { x.Meta, x.External = atoll.SandboxMeta{}, "" },
+	} {
+		change()
+		rev := x.Rev
+		if err := b.UpdateSandbox(t.Context(), x); err != nil {
+			t.Fatalf("UpdateSandbox: %v", err)
+		}
+		if x.Rev == rev {
+			t.Error("UpdateSandbox has not raised Rev")
+		}
+		wantSandbox(t, "what was updated", a, x)
+	}
+	wantChanged(t, "UpdateSandbox of what has changed", a.UpdateSandbox(t.Context(), &stale))
+	wantChanged(t, "DeleteSandbox of what has changed", a.DeleteSandbox(t.Context(), &stale))
+	if err := a.DeleteSandbox(t.Context(), x); err != nil {
+		t.Fatalf("DeleteSandbox: %v", err)
+	}
+	_, err = b.FindSandbox(t.Context(), "acme", "box")
+	wantKind(t, "FindSandbox of what was deleted", err, atoll.ErrNotExist)
+	wantChanged(t, "UpdateSandbox of what was deleted", b.UpdateSandbox(t.Context(), x))
+	wantChanged(t, "DeleteSandbox of what was deleted", b.DeleteSandbox(t.Context(), x))
+	next := insertSandbox(t, b, agentSandbox("acme", "box"))
+	wantChanged(t, "UpdateSandbox of one that was before", a.UpdateSandbox(t.Context(), &stale))
+	wantChanged(t, "DeleteSandbox of one that was before", a.DeleteSandbox(t.Context(), &stale))
+	wantSandbox(t, "one that is new", a, next)
+}
+
+func agentSandboxPages(t *testing.T, open func(string) store.Conversations) {
+	s := open("a")
+	ids := []string{"0", "1a", "A", "a", "a-", "aa", "b"}
+	for i := range ids {
+		x := agentSandbox("acme", ids[(i*3)%len(ids)])
+		x.Deleted = time.Time{}
+		insertSandbox(t, s, x)
+	}
+	for _, id := range []string{"2", "ab", "z"} {
+		insertSandbox(t, s, agentSandbox("acme", id))
+	}
+	gone, err := s.FindSandbox(t.Context(), "acme", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Deleted = now()
+	if err := s.UpdateSandbox(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	ids = ids[:len(ids)-1]
+	for limit := 1; limit <= len(ids)+1; limit++ {
+		var got []string
+		for after := ""; ; {
+			page, err := s.Sandboxes(t.Context(), "acme", store.Page{After: after, Limit: limit})
+			if err != nil || len(page) > limit {
+				t.Fatalf("Sandboxes: %d of %d, %v", len(page), limit, err)
+			}
+			for _, x := range page {
+				after = x.ID
+				got = append(got, after)
+				wantSandbox(t, "one of a list", s, x)
+			}
+			if len(page) < limit {
+				break
+			}
+		}
+		if !slices.Equal(got, ids) {
+			t.Errorf("in pages of %d: %q, want %q", limit, got, ids)
+		}
+	}
+}

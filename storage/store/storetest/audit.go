@@ -1,0 +1,199 @@
+package storetest
+
+import (
+	"fmt"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
+)
+
+// RunAudit checks the implementations of store.Audit that open makes, as Run does
+// stores.
+func RunAudit(t *testing.T, open func(t *testing.T, name string) store.Audit) {
+	for _, tt := range []struct {
+		name  string
+		check func(t *testing.T, open func(name string) store.Audit)
+	}{
+		{"an event is read as it was written", auditWritten},
+		{"events are selected, in pages", auditPages},
+		{"who reads on misses none of many who write at once", auditFollowed},
+		{"old events are dropped", auditDropped},
+		{"where there is nothing there are no events", auditNone},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.check(t, func(name string) store.Audit {
+				s := open(t, name)
+				t.Cleanup(func() {
+					if err := s.Close(); err != nil {
+						t.Errorf("Close: %v", err)
+					}
+				})
+				return s
+			})
+		})
+	}
+}
+
+func event(at time.Time, project, sandbox string) atoll.AuditEvent {
+	return atoll.AuditEvent{
+		Time: at.UTC().Truncate(time.Millisecond), Server: "s", Account: "a " + project, Role: atoll.RoleAdmin, Key: "k", KeyName: "n",
+		Origin: atoll.Origin{Via: "http", Address: "192.0.2.1:7", Request: "r"}, Op: "exec", Project: project, Sandbox: sandbox, Target: "t",
+		Command: []string{"sh", "-c", "a\x00b"}, Kind: atoll.ErrStopped, Message: "m\x00",
+	}
+}
+
+func addEvents(t *testing.T, s store.Audit, events ...atoll.AuditEvent) {
+	t.Helper()
+	if err := s.AddEvents(t.Context(), events); err != nil {
+		t.Fatalf("AddEvents: %v", err)
+	}
+}
+
+func events(t *testing.T, s store.Audit, q atoll.AuditQuery) []atoll.AuditEvent {
+	t.Helper()
+	all, err := s.Events(t.Context(), q)
+	if err != nil {
+		t.Fatalf("Events: %v", err)
+	}
+	return all
+}
+
+func auditWritten(t *testing.T, open func(string) store.Audit) {
+	a, b := open("a"), open("a")
+	want := []atoll.AuditEvent{event(now(), "web", "x"), {Time: now().Truncate(time.Millisecond), Op: "reconcile"}}
+	addEvents(t, a, want...)
+	got := events(t, b, atoll.AuditQuery{})
+	if len(got) != 2 || got[0].ID <= 0 || got[1].ID <= got[0].ID {
+		t.Fatalf("%+v", got)
+	}
+	for i := range got {
+		if !got[i].Time.Equal(want[i].Time) {
+			t.Errorf("it was %v, want %v", got[i].Time, want[i].Time)
+		}
+		got[i].ID, got[i].Time = 0, want[i].Time
+		if !reflect.DeepEqual(got[i], want[i]) {
+			t.Errorf("%+v, want\n%+v", got[i], want[i])
+		}
+	}
+}
+
+func auditPages(t *testing.T, open func(string) store.Audit) {
+	s := open("a")
+	begin := now().Truncate(time.Millisecond)
+	for i := range 10 {
+		addEvents(t, s, event(begin.Add(time.Duration(i)*time.Second), []string{"web", "api"}[i%2], fmt.Sprint("s", i%3)))
+	}
+	all := events(t, s, atoll.AuditQuery{})
+	if len(all) != 10 {
+		t.Fatalf("%d events", len(all))
+	}
+	for name, tt := range map[string]struct {
+		q    atoll.AuditQuery
+		want []int
+	}{
+		"the newest":      {atoll.AuditQuery{Limit: 3}, []int{7, 8, 9}},
+		"before those":    {atoll.AuditQuery{Limit: 3, Before: all[7].ID}, []int{4, 5, 6}},
+		"after one":       {atoll.AuditQuery{Limit: 2, After: all[3].ID}, []int{4, 5}},
+		"between":         {atoll.AuditQuery{After: all[3].ID, Before: all[6].ID}, []int{4, 5}},
+		"of a project":    {atoll.AuditQuery{Project: "api"}, []int{1, 3, 5, 7, 9}},
+		"of a sandbox":    {atoll.AuditQuery{Sandbox: "s2"}, []int{2, 5, 8}},
+		"of an account":   {atoll.AuditQuery{Account: "a web", Limit: 1}, []int{8}},
+		"since":           {atoll.AuditQuery{Since: begin.Add(8 * time.Second)}, []int{8, 9}},
+		"of nobody":       {atoll.AuditQuery{Project: "x"}, nil},
+		"after the last":  {atoll.AuditQuery{After: all[9].ID}, nil},
+		"all of it twice": {atoll.AuditQuery{Project: "api", Sandbox: "s0", Since: begin}, []int{3, 9}},
+	} {
+		var got, want []int64
+		for _, e := range events(t, s, tt.q) {
+			got = append(got, e.ID)
+		}
+		for _, i := range tt.want {
+			want = append(want, all[i].ID)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
+func auditFollowed(t *testing.T, open func(string) store.Audit) {
+	const writers, each = 4, 15
+	reader := open("a")
+	addEvents(t, reader, event(now(), "first", ""))
+	var work sync.WaitGroup
+	for i := range writers {
+		s := open("a")
+		work.Go(func() {
+			for n := range each {
+				if err := s.AddEvents(t.Context(), []atoll.AuditEvent{event(now(), fmt.Sprint(i), fmt.Sprint(n)), event(now(), fmt.Sprint(i), fmt.Sprint(n))}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() {
+		work.Wait()
+		close(ended)
+	}()
+	last, seen := events(t, reader, atoll.AuditQuery{})[0].ID, 0
+	for over := false; ; {
+		some := events(t, reader, atoll.AuditQuery{After: last, Limit: 7})
+		seen += len(some)
+		if len(some) > 0 {
+			last = some[len(some)-1].ID
+			continue
+		}
+		if over {
+			break
+		}
+		select {
+		case <-ended:
+			over = true
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if seen != 2*writers*each {
+		t.Errorf("%d were seen, of %d", seen, 2*writers*each)
+	}
+}
+
+func auditDropped(t *testing.T, open func(string) store.Audit) {
+	s := open("a")
+	begin := now()
+	addEvents(t, s, event(begin.Add(-time.Hour), "old", ""), event(begin.Add(-3*time.Hour), "oldest", ""), event(begin.Add(-2*time.Hour), "older", ""), event(begin, "new", ""))
+	if n, err := s.DropEvents(t.Context(), begin.Add(-time.Minute), 2); n != 2 || err != nil {
+		t.Errorf("DropEvents of two: %d, %v", n, err)
+	}
+	if left := events(t, s, atoll.AuditQuery{}); len(left) != 2 || left[0].Project != "old" {
+		t.Errorf("without the two oldest ones there are %+v", left)
+	}
+	if n, err := s.DropEvents(t.Context(), begin.Add(-time.Minute), 2); n != 1 || err != nil {
+		t.Errorf("DropEvents of those that are left: %d, %v", n, err)
+	}
+	left := events(t, s, atoll.AuditQuery{})
+	if len(left) != 1 || left[0].Project != "new" {
+		t.Errorf("left is %+v", left)
+	}
+	if _, err := s.DropEvents(t.Context(), begin.Add(time.Hour), 2); err != nil {
+		t.Fatal(err)
+	}
+	addEvents(t, s, event(begin, "next", ""))
+	if all := events(t, s, atoll.AuditQuery{}); len(all) != 1 || all[0].ID <= left[0].ID {
+		t.Errorf("after the last was dropped: %+v, which is not after %d", all, left[0].ID)
+	}
+}
+
+func auditNone(t *testing.T, open func(string) store.Audit) {
+	s := open("a")
+	if all := events(t, s, atoll.AuditQuery{}); len(all) != 0 {
+		t.Errorf("Events: %+v", all)
+	}
+	if n, err := s.DropEvents(t.Context(), now(), 2); n != 0 || err != nil {
+		t.Errorf("DropEvents: %d, %v", n, err)
+	}
+}

@@ -1,0 +1,125 @@
+package storetest
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
+)
+
+// spare is stock of somebody.
+func spare(scope string) *store.Warm {
+	return &store.Warm{
+		ID: atoll.NewID(), Project: atoll.DefaultProject, Scope: scope, Pool: "small", Holder: "somebody", Made: time.Now().Truncate(time.Millisecond),
+	}
+}
+
+func insertWarm(t *testing.T, s store.Store, w *store.Warm) {
+	t.Helper()
+	if err := s.InsertWarm(t.Context(), w); err != nil {
+		t.Fatalf("InsertWarm: %v", err)
+	}
+}
+
+func sameWarm(t *testing.T, what string, got, want *store.Warm) {
+	t.Helper()
+	if got == nil || !got.Made.Equal(want.Made) || !got.Claimed.Equal(want.Claimed) {
+		t.Errorf("%s: %+v, want %+v", what, got, want)
+		return
+	}
+	g, w := *got, *want
+	g.Made, g.Claimed, w.Made, w.Claimed = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	if !reflect.DeepEqual(g, w) {
+		t.Errorf("%s:\n%+v, want\n%+v", what, g, w)
+	}
+}
+
+func stock(t *testing.T, open func(string) store.Store) {
+	a, b := open("a"), open("a")
+	w := spare("p")
+	_, err := a.FindWarm(t.Context(), w.ID)
+	wantKind(t, "FindWarm of none", err, atoll.ErrNotExist)
+	if all, err := a.Warm(t.Context(), "p"); err != nil || len(all) > 0 {
+		t.Errorf("Warm of none: %+v, %v", all, err)
+	}
+	if err := a.DropWarm(t.Context(), w.ID); err != nil {
+		t.Errorf("DropWarm of none: %v", err)
+	}
+	insertWarm(t, a, w)
+	wantKind(t, "InsertWarm again", b.InsertWarm(t.Context(), w), atoll.ErrAlreadyExists)
+	found, err := b.FindWarm(t.Context(), w.ID)
+	if err != nil {
+		t.Fatalf("FindWarm: %v", err)
+	}
+	sameWarm(t, "FindWarm", found, w)
+
+	c := *w
+	c.Name, c.Labels, c.TTL, c.Claimed = "web", map[string]string{"k": "ü\n"}, atoll.Duration(time.Hour), w.Made.Add(time.Second)
+	stranger := c
+	stranger.Holder = "somebody else"
+	refused := b.ClaimWarm(t.Context(), &stranger)
+	wantKind(t, "ClaimWarm of the stock of others", refused, atoll.ErrConflict)
+	if !errors.Is(refused, store.ErrChanged) {
+		t.Errorf("ClaimWarm: %v, want ErrChanged", refused)
+	}
+	first := c
+	if err := b.ClaimWarm(t.Context(), &c); err != nil || c.Holder != "" {
+		t.Fatalf("ClaimWarm: %v, and the holder is %q", err, c.Holder)
+	}
+	wantKind(t, "ClaimWarm again", a.ClaimWarm(t.Context(), &first), atoll.ErrConflict)
+	named, err := a.WarmNamed(t.Context(), c.Project, "web")
+	if err != nil {
+		t.Fatalf("WarmNamed: %v", err)
+	}
+	sameWarm(t, "WarmNamed", named, &c)
+	for _, at := range [][2]string{{"other", "web"}, {c.Project, "none"}, {c.Project, ""}} {
+		_, err := a.WarmNamed(t.Context(), at[0], at[1])
+		wantKind(t, "WarmNamed of none", err, atoll.ErrNotExist)
+	}
+
+	late, other := spare("p"), spare("q")
+	late.Made = late.Made.Add(time.Minute)
+	insertWarm(t, b, late)
+	insertWarm(t, a, other)
+	for scope, want := range map[string][]*store.Warm{"p": {&c, late}, "q": {other}, "none": nil} {
+		all, err := b.Warm(t.Context(), scope)
+		if err != nil || len(all) != len(want) {
+			t.Fatalf("Warm of %s: %+v, %v; want %+v", scope, all, err, want)
+		}
+		for i := range want {
+			sameWarm(t, "Warm", all[i], want[i])
+		}
+	}
+	next := *late
+	next.Name, next.Claimed = "web", late.Made
+	wantKind(t, "ClaimWarm with a name that is taken", a.ClaimWarm(t.Context(), &next), atoll.ErrAlreadyExists)
+	if err := a.DropWarm(t.Context(), c.ID); err != nil {
+		t.Errorf("DropWarm: %v", err)
+	}
+	_, err = b.FindWarm(t.Context(), c.ID)
+	wantKind(t, "FindWarm of what was dropped", err, atoll.ErrNotExist)
+	if err := a.ClaimWarm(t.Context(), &next); err != nil {
+		t.Errorf("ClaimWarm with a name that is free again: %v", err)
+	}
+}
+
+// claimedOnce gives one name to stock and to records of another scope at once.
+func claimedOnce(t *testing.T, open func(string) store.Store) {
+	insert(t, open("a"), record("scope", "box"), "")
+	taken := spare("p")
+	insertWarm(t, open("a"), taken)
+	taken.Name, taken.Claimed = "box", taken.Made
+	wantKind(t, "ClaimWarm with the name of a record", open("a").ClaimWarm(t.Context(), taken), atoll.ErrAlreadyExists)
+
+	var claims []func() error
+	for range 8 {
+		s, w := open("a"), spare("p")
+		insertWarm(t, s, w)
+		w.Name, w.Claimed = "web", w.Made
+		claims = append(claims, func() error { return s.ClaimWarm(t.Context(), w) })
+	}
+	oneWins(t, claims, atoll.ErrAlreadyExists)
+}
