@@ -36,7 +36,7 @@ func Example() {
 	p := session.New(boxes, store.NewSQLite(filepath.Join(dir, "atoll.db")), session.Options{})
 	defer p.Close()
 
-	agent, err := genkit.Load("../examples/agents/code-developer.md", p, tools.Options{
+	agent, err := genkit.Load("../../examples/agents/code-developer.md", p, tools.Options{
 		Images: frontmatter.Images{Shortcuts: map[string]string{"linux": "host"}},
 	}, genkit.Options{})
 	if err != nil {

@@ -6,7 +6,8 @@
 // is used up, it starts no further step and names the steps that did not run.
 //
 // "check quick" is `make check`, the quick tests of what changed, and "check stress" is
-// `make stress`, one test many times under load.
+// `make stress`, one test many times under load. "check prose" looks for habits of writing
+// that are to go.
 package main
 
 import (
@@ -47,6 +48,8 @@ func runCheck(args []string) error {
 		return runQuick(ctx, args[1:])
 	case len(args) > 0 && args[0] == "stress":
 		return runStress(ctx, args[1:])
+	case len(args) > 0 && args[0] == "prose":
+		return runProse(ctx, args[1:])
 	}
 	flags := flag.NewFlagSet("check", flag.ExitOnError)
 	list := flags.Bool("list", false, "list the steps and run nothing")
