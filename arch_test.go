@@ -77,13 +77,14 @@ var rooms = map[string]map[string]string{
 	"internal/testing/check":      {},
 	"internal/testing/testmodel":  {},
 	"internal/testing/testsession": {
-		"provider/local": "whose sandboxes they are",
-		"layer/session":  "whose sessions",
-		"storage/store":  "where they are written",
+		"storage/store/sqlite": "where records are on one machine",
+		"provider/local":       "whose sandboxes they are",
+		"layer/session":        "whose sessions",
 	},
 	"internal/testing/testagent": {},
 	"internal/testing/testenv":   {},
 	"internal/testing/teststore": {
+		"storage/store/sqlite":     "where records are on one machine",
 		"internal/testing/testenv": "where the server of PostgreSQL is",
 		"storage/store":            "what tests run over",
 		"storage/store/postgres":   "and what they run over once more",
@@ -277,7 +278,7 @@ var rooms = map[string]map[string]string{
 		"provider/secret":   "what it keeps for each sandbox",
 		"storage/store":     "where it writes",
 	},
-	"storage/store": {"internal/fsutil": "who holds a record has a lock"},
+	"storage/store": {},
 	"storage/store/storetest": {
 		"storage/store":            "whose promises it checks",
 		"internal/testing/testenv": "how slow the machine is",
@@ -286,7 +287,10 @@ var rooms = map[string]map[string]string{
 		"internal/awsclient": "how it asks a service",
 		"storage/store":      "whose promises it keeps",
 	},
-	"storage/store/postgres": {"storage/store": "whose tables it has"},
+	"storage/store/postgres": {
+		"storage/store/sqlstore": "the queries of its tables",
+		"storage/store":          "whose tables it has",
+	},
 	"server/api": {
 		"internal/fsutil":   "the token in a file",
 		"internal/socket":   "sockets with long paths",
@@ -402,6 +406,7 @@ var rooms = map[string]map[string]string{
 		"machine/vm/wsl2":                         "or this, on Windows",
 	},
 	"config": {
+		"storage/store/sqlite":         "where records are on one machine",
 		"agent/jobs":                   "what is behind sandbox_run",
 		"agent/jobs/dagger/settings":   "the settings of a program of its own",
 		"agent/jobs/remote":            "the one that is no provider",
@@ -492,6 +497,14 @@ var rooms = map[string]map[string]string{
 	"bench/runsc":       {},
 	"examples/library":  {"provider/gvisor": "what it shows"},
 	"examples/workflow": {},
+	"storage/store/sqlstore": {
+		"storage/store": "the records and their interfaces",
+	},
+	"storage/store/sqlite": {
+		"storage/store/sqlstore": "the queries of its tables",
+		"storage/store":          "the records and their interfaces",
+		"internal/fsutil":        "locks of files",
+	},
 }
 
 // guests says why each module of others is here, and which packages may use it;
@@ -548,7 +561,7 @@ var guests = map[string]struct {
 	"k8s.io/component-base":                   {"how Kubernetes's programs are run, in that module", []string{"internal/testing/testcluster/kube"}},
 	"k8s.io/kubectl":                          {"kubectl, in that module", []string{"internal/testing/testcluster/kube"}},
 	"k8s.io/kubernetes":                       {"a cluster's other programs, in that module", []string{"internal/testing/testcluster/kube"}},
-	"modernc.org/sqlite":                      {"a database in one file, without cgo", []string{"storage/store"}},
+	"modernc.org/sqlite":                      {"a database in one file, without cgo", []string{"storage/store/sqlite"}},
 	"gvisor.dev/gvisor": {"the application kernel, and its network stack", []string{
 		"bench/runsc", "internal/usernet", "provider/gvisor/internal/runsc", "provider/gvisor/internal/sentry",
 	}},

@@ -14,6 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 	"github.com/seed46cd37a8/atoll/storage/store"
 	"github.com/seed46cd37a8/atoll/storage/store/postgres"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 // Store says where it is written down which sandboxes there are meant to be, what is being
@@ -53,7 +54,7 @@ type database interface {
 // openStore opens nothing yet.
 func openStore(cfg *Config) database {
 	if cfg.server == nil {
-		return store.NewSQLite(filepath.Join(cfg.StateDir, "atoll.db"))
+		return sqlite.New(filepath.Join(cfg.StateDir, "atoll.db"))
 	}
 	return cfg.server.Store()
 }

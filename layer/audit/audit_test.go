@@ -21,7 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -49,8 +49,8 @@ func newLab(t *testing.T, opts Options) *lab {
 		t.Fatal(err)
 	}
 	opts.Server = "here"
-	l := &lab{log: NewLog(store.NewSQLite(path), opts), path: path}
-	stack := authz.New(session.New(p, store.NewSQLite(path), session.Options{}), authz.Options{Denied: l.log.Denied})
+	l := &lab{log: NewLog(sqlite.New(path), opts), path: path}
+	stack := authz.New(session.New(p, sqlite.New(path), session.Options{}), authz.Options{Denied: l.log.Denied})
 	l.Provider = New(stack, l.log)
 	t.Cleanup(func() {
 		if err := errors.Join(l.Provider.Close(), l.log.Close()); err != nil {
@@ -63,7 +63,7 @@ func newLab(t *testing.T, opts Options) *lab {
 // told is what the log has, in short.
 func told(t *testing.T, path string) []string {
 	t.Helper()
-	s := store.NewSQLite(path)
+	s := sqlite.New(path)
 	defer s.Close()
 	all, err := s.Events(t.Context(), atoll.AuditQuery{})
 	if err != nil {
@@ -144,7 +144,7 @@ func TestWhat(t *testing.T) {
 	if got := told(t, l.path); !reflect.DeepEqual(got, want) {
 		t.Errorf("the log is\n%q, want\n%q", got, want)
 	}
-	s := store.NewSQLite(l.path)
+	s := sqlite.New(l.path)
 	defer s.Close()
 	all, err := s.Events(t.Context(), atoll.AuditQuery{Account: "ann", Limit: 1})
 	if err != nil || len(all) != 1 || all[0].Key != "k" || all[0].KeyName != "ci" || all[0].Role != atoll.RoleProject || all[0].Address != "192.0.2.1:7" || all[0].Via != "http" {
@@ -177,7 +177,7 @@ func TestWhenItIsWritten(t *testing.T) {
 
 // broken is a store that cannot be written to, until it is mended.
 type broken struct {
-	*store.SQLite
+	*sqlite.Store
 	mended atomic.Bool
 }
 
@@ -185,7 +185,7 @@ func (b *broken) AddEvents(ctx context.Context, events []atoll.AuditEvent) error
 	if !b.mended.Load() {
 		return atoll.Errorf("audit", "", atoll.ErrUnavailable, "no disk")
 	}
-	return b.SQLite.AddEvents(ctx, events)
+	return b.Store.AddEvents(ctx, events)
 }
 
 // What cannot be written is kept for a while, and what there is no room for is counted
@@ -195,7 +195,7 @@ func TestBroken(t *testing.T) {
 	var mu sync.Mutex
 	var lost atomic.Int64
 	path := filepath.Join(t.TempDir(), "atoll.db")
-	b := &broken{SQLite: store.NewSQLite(path)}
+	b := &broken{Store: sqlite.New(path)}
 	log := NewLog(b, Options{
 		Server: "here", every: time.Millisecond, most: 5, Lost: func(n int) { lost.Add(int64(n)) },
 		Log: slog.New(slog.NewTextHandler(locked{&mu, &said}, nil)),
@@ -249,7 +249,7 @@ func TestMessages(t *testing.T) {
 
 // A dead store says that it is after a while, which nobody has for each of many events.
 type dead struct {
-	*store.SQLite
+	*sqlite.Store
 	asked atomic.Int64
 }
 
@@ -262,7 +262,7 @@ func (d *dead) AddEvents(context.Context, []atoll.AuditEvent) error {
 func TestCloseOfMany(t *testing.T) {
 	const many = 3*mostAtOnce + 1
 	var lost atomic.Int64
-	d := &dead{SQLite: store.NewSQLite(filepath.Join(t.TempDir(), "atoll.db"))}
+	d := &dead{Store: sqlite.New(filepath.Join(t.TempDir(), "atoll.db"))}
 	log := NewLog(d, Options{every: time.Hour, Lost: func(n int) { lost.Add(int64(n)) }})
 	for range many {
 		log.Note(t.Context(), atoll.AuditEvent{Op: "exec"}, false)
@@ -278,7 +278,7 @@ func TestCloseOfMany(t *testing.T) {
 // Old events go bit by bit, until there are none.
 func TestOldEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
-	s := store.NewSQLite(path)
+	s := sqlite.New(path)
 	defer s.Close()
 	var events []atoll.AuditEvent
 	for range 7 {
@@ -288,7 +288,7 @@ func TestOldEvents(t *testing.T) {
 	if err := s.AddEvents(t.Context(), events); err != nil {
 		t.Fatal(err)
 	}
-	log := NewLog(store.NewSQLite(path), Options{every: time.Millisecond, Keep: time.Hour, dropped: 2})
+	log := NewLog(sqlite.New(path), Options{every: time.Millisecond, Keep: time.Hour, dropped: 2})
 	defer log.Close()
 	for deadline := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
 		all, err := s.Events(t.Context(), atoll.AuditQuery{})
@@ -317,7 +317,7 @@ func TestMany(t *testing.T) {
 	var lines bytes.Buffer
 	var mu sync.Mutex
 	path := filepath.Join(t.TempDir(), "atoll.db")
-	log := NewLog(store.NewSQLite(path), Options{Server: "here", Lines: slog.New(slog.NewJSONHandler(locked{&mu, &lines}, nil))})
+	log := NewLog(sqlite.New(path), Options{Server: "here", Lines: slog.New(slog.NewJSONHandler(locked{&mu, &lines}, nil))})
 	var work sync.WaitGroup
 	for range 8 {
 		work.Go(func() {
@@ -330,7 +330,7 @@ func TestMany(t *testing.T) {
 	if err := log.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s := store.NewSQLite(path)
+	s := sqlite.New(path)
 	defer s.Close()
 	all, err := s.Events(t.Context(), atoll.AuditQuery{Limit: 1000})
 	if n := strings.Count(lines.String(), `"op":"exec"`); err != nil || len(all) != 800 || n != 800 {

@@ -17,7 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 	"github.com/seed46cd37a8/atoll/server/api"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -67,8 +67,8 @@ func TestConformance(t *testing.T) {
 	open := func(t *testing.T) atoll.Provider {
 		dir := t.TempDir()
 		file := filepath.Join(dir, "atoll.db")
-		var p atoll.Provider = registry.New(newMock(t, filepath.Join(dir, "mock")), store.NewSQLite(file), registry.Options{Server: true})
-		p = session.New(p, store.NewSQLite(file), session.Options{})
+		var p atoll.Provider = registry.New(newMock(t, filepath.Join(dir, "mock")), sqlite.New(file), registry.Options{Server: true})
+		p = session.New(p, sqlite.New(file), session.Options{})
 		return served(t, authz.New(p, authz.Options{}), of)
 	}
 	const admins = "is about all projects, or leads out of one: it is for admins"

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 // A clock is moved by hand.
@@ -34,7 +35,7 @@ func (c *clock) pass(d time.Duration) {
 
 // flaky is a store that fails when it is told to, and counts who reads keys.
 type flaky struct {
-	*store.SQLite
+	*sqlite.Store
 	mu    sync.Mutex
 	fails error
 	reads int
@@ -49,14 +50,14 @@ func (f *flaky) FindKey(ctx context.Context, id string) (*store.Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.SQLite.FindKey(ctx, id)
+	return f.Store.FindKey(ctx, id)
 }
 
 func (f *flaky) UseKey(ctx context.Context, id string, now time.Time) error {
 	f.mu.Lock()
 	f.uses++
 	f.mu.Unlock()
-	return f.SQLite.UseKey(ctx, id, now)
+	return f.Store.UseKey(ctx, id, now)
 }
 
 func (f *flaky) fail(err error) {
@@ -73,7 +74,7 @@ func rings(t *testing.T, n int) ([]*Ring, *clock, []*flaky) {
 	var all []*Ring
 	var stores []*flaky
 	for range n {
-		s := &flaky{SQLite: store.NewSQLite(path)}
+		s := &flaky{Store: sqlite.New(path)}
 		r := NewRing(s, RingOptions{now: c.now, Taken: []atoll.Account{{}, {Name: "ali", Role: "user"}}})
 		t.Cleanup(func() {
 			if err := r.Close(); err != nil {
@@ -169,7 +170,7 @@ func TestKeysThatAreRefused(t *testing.T) {
 func TestKeyWhoseAccountIsTaken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
 	with := func(taken ...atoll.Account) *Ring {
-		r := NewRing(store.NewSQLite(path), RingOptions{Taken: append(taken, atoll.Account{})})
+		r := NewRing(sqlite.New(path), RingOptions{Taken: append(taken, atoll.Account{})})
 		t.Cleanup(func() {
 			if err := r.Close(); err != nil {
 				t.Error(err)

@@ -20,7 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 	"github.com/seed46cd37a8/atoll/server/api"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 // mark is in all that belongs to the other project, and can be read of it.
@@ -41,10 +41,10 @@ type walk struct {
 func newWalk(t *testing.T) *walk {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "atoll.db")
-	var p atoll.Provider = registry.New(newMock(t, filepath.Join(dir, "mock")), store.NewSQLite(file), registry.Options{Server: true})
+	var p atoll.Provider = registry.New(newMock(t, filepath.Join(dir, "mock")), sqlite.New(file), registry.Options{Server: true})
 	p = workspace.New(p, workspace.Options{Dir: filepath.Join(dir, "workspaces")})
-	p = session.New(p, store.NewSQLite(file), session.Options{Server: true})
-	w := &walk{t: t, inner: p, ring: authz.NewRing(store.NewSQLite(file), authz.RingOptions{}), secrets: map[string]string{}}
+	p = session.New(p, sqlite.New(file), session.Options{Server: true})
+	w := &walk{t: t, inner: p, ring: authz.NewRing(sqlite.New(file), authz.RingOptions{}), secrets: map[string]string{}}
 	h, err := api.NewHandler(authz.New(p, authz.Options{}), api.Options{Verify: w.ring.Verify, Keys: w.ring, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, mark)
 	})})

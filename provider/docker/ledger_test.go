@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
 	"github.com/seed46cd37a8/atoll/layer/registry"
 	"github.com/seed46cd37a8/atoll/provider/secret"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 // A sandbox whose image's name stands for another image in the engine by now is
@@ -25,7 +25,7 @@ func TestRebuild(t *testing.T) {
 	push := func(text string) string {
 		return reg.Push("app:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("version", 0o644, text))))
 	}
-	l := registry.New(p, store.NewSQLite(filepath.Join(t.TempDir(), "atoll.db")), registry.Options{Server: true})
+	l := registry.New(p, sqlite.New(filepath.Join(t.TempDir(), "atoll.db")), registry.Options{Server: true})
 	defer l.Close()
 	ref := push("one")
 	made, err := l.Create(ctx, &atoll.Spec{Name: "web", Image: ref, Labels: map[string]string{"a": "b"}})

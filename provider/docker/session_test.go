@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/provider/docker"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 // Sessions keep their promises with containers: guests end those that are idle, and
@@ -21,7 +21,7 @@ func TestSessions(t *testing.T) {
 			needEngine(t)
 			files := map[*session.Provider]string{}
 			around := func(p atoll.Provider, file string) atoll.Provider {
-				s := session.New(p, store.NewSQLite(file), session.Options{})
+				s := session.New(p, sqlite.New(file), session.Options{})
 				files[s] = file
 				return s
 			}

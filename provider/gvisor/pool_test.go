@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/pool"
 	"github.com/seed46cd37a8/atoll/layer/registry"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 // Sandboxes that were running before anybody asked for them keep the promises of
@@ -24,7 +24,7 @@ func TestPool(t *testing.T) {
 	below := map[atoll.Provider]atoll.Provider{}
 	around := func(t *testing.T, p atoll.Provider, file string, o pool.Options) atoll.Provider {
 		t.Helper()
-		l, err := pool.New(registry.New(p, store.NewSQLite(file), registry.Options{Server: true}), store.NewSQLite(file), o)
+		l, err := pool.New(registry.New(p, sqlite.New(file), registry.Options{Server: true}), sqlite.New(file), o)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 	"github.com/seed46cd37a8/atoll/server/api"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 // overSocket serves p on a unix socket and returns a client of it. Both end
@@ -76,7 +76,7 @@ func openMock(t *testing.T) atoll.Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return registry.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), registry.Options{Server: true})
+	return registry.New(p, sqlite.New(filepath.Join(dir, "atoll.db")), registry.Options{Server: true})
 }
 
 // One hop keeps all promises. A second hop, in which a server is a client too, and processes of the host,

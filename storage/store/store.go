@@ -1,11 +1,10 @@
-// Package store keeps what must be known after every program that used it has
-// gone: which sandboxes there are meant to be, what is being done to them,
-// their secrets, sessions, stock, and conversations. It is shared by all programs that use a
-// state directory, and knows of no provider.
+// Package store has the interfaces and records of what outlives every program: desired
+// sandboxes, the changes in progress, secrets, sessions, warm sandboxes, conversations, keys
+// and the audit log. All programs that use a state directory share one store.
 //
-// SQLite is a Store and a Conversations in a file, for the programs of one machine;
-// package postgres has one for those of many, in the same tables. Package storetest holds
-// each to its promises.
+// Package sqlite stores them in a file, for the programs of one machine; package postgres
+// stores them in the same tables on a server, for programs on many machines; package dynamo
+// stores conversations in DynamoDB. Package storetest checks the promises.
 package store
 
 import (
@@ -236,4 +235,20 @@ type Holders interface {
 	// Alive reports whether a holder has the store open. "" never does, nor does one again
 	// that somebody was told of that it has not.
 	Alive(ctx context.Context, holder string) (bool, error)
+}
+
+// Audit keeps an audit log. All methods may be called at once from many goroutines and
+// many programs. Kinds, of all methods: those of a Store. What only reads makes no store
+// where there is none. Times are kept to the millisecond.
+type Audit interface {
+	// AddEvents adds events, all or none, in their order. Who reads on after one that
+	// is there misses none.
+	AddEvents(ctx context.Context, events []atoll.AuditEvent) error
+	// Events reads those that q selects, in the order of the log.
+	Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEvent, error)
+	// DropEvents deletes those from before a time, the oldest ones and most of them at
+	// once, and says how many: fewer if no others are left that nobody else deletes.
+	DropEvents(ctx context.Context, before time.Time, most int) (int64, error)
+	// Close gives up what is held. A second one does nothing.
+	Close() error
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/provider/local"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 // Open returns a provider of host processes with sessions, which is closed when the
@@ -20,7 +20,7 @@ func Open(t testing.TB) atoll.Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := session.New(p, store.NewSQLite(filepath.Join(dir, "atoll.db")), session.Options{})
+	s := session.New(p, sqlite.New(filepath.Join(dir, "atoll.db")), session.Options{})
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Errorf("Close: %v", err)

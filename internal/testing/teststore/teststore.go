@@ -15,6 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/storage/store"
 	"github.com/seed46cd37a8/atoll/storage/store/postgres"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 // urlVar holds the URL of the database, without the schema, in a test program that is to
@@ -43,7 +44,7 @@ func Open(dir string) Store { return OpenFor(dir, Lease) }
 func OpenFor(dir string, lease time.Duration) Store {
 	url := os.Getenv(urlVar)
 	if url == "" {
-		return store.NewSQLite(filepath.Join(dir, "atoll.db"))
+		return sqlite.New(filepath.Join(dir, "atoll.db"))
 	}
 	sum := sha256.Sum256([]byte(dir))
 	server, err := postgres.New(postgres.Options{URL: url + "t" + hex.EncodeToString(sum[:8]), Lease: lease})

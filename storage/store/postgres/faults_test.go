@@ -17,6 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
 // made makes the tables that a test has, and returns their schema: some tests are in more of
@@ -202,7 +203,7 @@ func TestManyCommitsWithoutAnswer(t *testing.T) {
 	var met atomic.Int32
 	for n := range 2 * connections {
 		all.Go(func() {
-			err := tables{s}.Write(t.Context(), func(ctx context.Context, tx store.Tx) error {
+			err := tables{s}.Write(t.Context(), func(ctx context.Context, tx sqlstore.Tx) error {
 				for met.Add(1); met.Load() < connections && ctx.Err() == nil; {
 					time.Sleep(time.Millisecond)
 				}
@@ -216,7 +217,7 @@ func TestManyCommitsWithoutAnswer(t *testing.T) {
 	}
 	all.Wait()
 	var n int
-	err := tables{s}.Read(t.Context(), func(ctx context.Context, db store.Querier) error {
+	err := tables{s}.Read(t.Context(), func(ctx context.Context, db sqlstore.Querier) error {
 		return db.QueryRowContext(ctx, "SELECT count(*) FROM places").Scan(&n)
 	})
 	if err != nil || n != 2*connections {
@@ -393,7 +394,7 @@ func TestDeadlock(t *testing.T) {
 	on := testenv.Postgres(t)
 	var begun, met atomic.Int32
 	lock := func(s *Store, first, second string) error {
-		return tables{s}.Write(t.Context(), func(ctx context.Context, tx store.Tx) error {
+		return tables{s}.Write(t.Context(), func(ctx context.Context, tx sqlstore.Tx) error {
 			begun.Add(1)
 			if err := tx.Lock(ctx, first); err != nil {
 				return err
@@ -426,7 +427,7 @@ func TestDeadlock(t *testing.T) {
 func TestRetriesEnd(t *testing.T) {
 	s := open(t, testenv.Postgres(t), "")
 	n := 0
-	err := tables{s}.Write(t.Context(), func(context.Context, store.Tx) error {
+	err := tables{s}.Write(t.Context(), func(context.Context, sqlstore.Tx) error {
 		n++
 		return &pgconn.PgError{Code: serialization}
 	})

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
 // A holder is a row that its program writes again and again, a lease. That may be late:
@@ -72,7 +72,7 @@ func (x *Store) Holder(ctx context.Context) (string, error) {
 func (x *Store) take(ctx context.Context) (*lease, error) {
 	l := &lease{name: atoll.NewID(), done: make(chan struct{})}
 	begun := time.Now()
-	err := tables{x}.Write(ctx, func(ctx context.Context, tx store.Tx) error {
+	err := tables{x}.Write(ctx, func(ctx context.Context, tx sqlstore.Tx) error {
 		// Nobody asks for one of those that is long gone.
 		if _, err := tx.ExecContext(ctx, "DELETE FROM holders WHERE until < clock_timestamp() - interval '1 day'"); err != nil {
 			return err
@@ -116,7 +116,7 @@ func (l *lease) keep(ctx context.Context, x *Store) {
 func (l *lease) renew(ctx context.Context, x *Store) error {
 	term, begun := x.server.lease, time.Now()
 	var n int64
-	err := tables{x}.Write(ctx, func(ctx context.Context, tx store.Tx) error {
+	err := tables{x}.Write(ctx, func(ctx context.Context, tx sqlstore.Tx) error {
 		res, err := tx.ExecContext(ctx, "UPDATE holders SET until = clock_timestamp() + make_interval(secs => ?) WHERE id = ? AND "+alive, term.seconds(), l.name, term.seconds())
 		if err == nil {
 			n, err = res.RowsAffected()
@@ -137,7 +137,7 @@ func (l *lease) renew(ctx context.Context, x *Store) error {
 }
 
 // forget removes the words of transactions of which nobody asks any longer.
-func forget(ctx context.Context, tx store.Tx) error {
+func forget(ctx context.Context, tx sqlstore.Tx) error {
 	_, err := tx.ExecContext(ctx, `DELETE FROM commits WHERE word IN
 		(SELECT word FROM commits WHERE since < clock_timestamp() - interval '10 minutes' FOR UPDATE SKIP LOCKED)`)
 	return err
@@ -178,14 +178,14 @@ func (x *Store) Alive(ctx context.Context, holder string) (is bool, err error) {
 		return false, nil
 	}
 	there, term := false, x.server.lease.seconds()
-	look := func(ctx context.Context, db store.Querier) error {
+	look := func(ctx context.Context, db sqlstore.Querier) error {
 		return db.QueryRowContext(ctx, "SELECT count(*) > 0, count(*) FILTER (WHERE "+alive+") > 0 FROM holders WHERE id = ?", term, holder).Scan(&there, &is)
 	}
 	t := tables{x}
 	err = t.Read(ctx, look)
 	if err == nil && there && !is {
 		// Nobody is told that it has ended before that is so for good.
-		err = t.Write(ctx, func(ctx context.Context, tx store.Tx) error {
+		err = t.Write(ctx, func(ctx context.Context, tx sqlstore.Tx) error {
 			_, err := tx.ExecContext(ctx, "DELETE FROM holders WHERE id = ? AND NOT "+alive, holder, term)
 			if err == nil {
 				err = look(ctx, tx)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
 // Each change of the schema is a file, in order. One that was released is never
@@ -76,7 +76,7 @@ func (s *Server) isReady() bool {
 func (s *Server) migrate(ctx context.Context, db *sql.DB, files []string) error {
 	ctx, cancel := context.WithTimeout(ctx, migrating)
 	defer cancel()
-	return s.transact(ctx, ctx, db, func(ctx context.Context, t store.Tx) error {
+	return s.transact(ctx, ctx, db, func(ctx context.Context, t sqlstore.Tx) error {
 		if _, err := t.ExecContext(ctx, "SET LOCAL statement_timeout = 0"); err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func (s *Server) version(ctx context.Context, db interface {
 }
 
 // first makes the schema, if the database's owner has not, and what counts its changes.
-func (s *Server) first(ctx context.Context, t store.Tx) error {
+func (s *Server) first(ctx context.Context, t sqlstore.Tx) error {
 	var have int
 	var encoding string
 	var there bool

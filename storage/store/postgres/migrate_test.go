@@ -9,7 +9,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
 func execAt(t testing.TB, url string, statements ...string) {
@@ -213,7 +213,7 @@ func TestDropSecretOfWhatIsBeingMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	dropped := make(chan error, 1)
-	err := tables{a}.Write(t.Context(), func(ctx context.Context, tx store.Tx) error {
+	err := tables{a}.Write(t.Context(), func(ctx context.Context, tx sqlstore.Tx) error {
 		// As Insert does.
 		if _, err := tx.ExecContext(ctx, `INSERT INTO sandboxes (id, scope, provider, project, name, spec, state, volumes, holder, reason, created, rev)
 			VALUES (?, '', '', '', '', '{}', '', false, '', '', 0, 1)`, r.ID); err != nil {
@@ -237,7 +237,7 @@ func TestDropSecretOfWhatIsBeingMade(t *testing.T) {
 }
 
 // waiting waits until somebody waits for this transaction.
-func waiting(ctx context.Context, tx store.Tx) error {
+func waiting(ctx context.Context, tx sqlstore.Tx) error {
 	for n := 0; n == 0; {
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))").Scan(&n); err != nil {
 			return err

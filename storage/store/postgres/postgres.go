@@ -29,6 +29,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
 // Options say which database.
@@ -169,13 +170,13 @@ func (s *Server) Where() string { return s.where }
 // Store returns what is in the database. It is opened when it is first needed.
 func (s *Server) Store() *Store {
 	x := &Store{server: s}
-	x.SQL = store.NewSQL(tables{x})
+	x.Store = sqlstore.New(tables{x})
 	return x
 }
 
 // Store is a store.Store, and a store.Conversations, in a database of PostgreSQL.
 type Store struct {
-	store.SQL
+	sqlstore.Store
 	server *Server
 
 	mu     sync.Mutex
@@ -195,7 +196,7 @@ func (x *Store) Exists() bool { return true }
 // are those of another place), and those of store.Store.
 func (x *Store) Settle(ctx context.Context, scope, place string) error {
 	t := tables{x}
-	return t.Failed("open", scope, t.Write(ctx, func(ctx context.Context, tx store.Tx) error {
+	return t.Failed("open", scope, t.Write(ctx, func(ctx context.Context, tx sqlstore.Tx) error {
 		var have string
 		err := tx.QueryRowContext(ctx, `INSERT INTO places (scope, place) VALUES (?, ?)
 			ON CONFLICT (scope) DO UPDATE SET place = places.place RETURNING place`, scope, place).Scan(&have)

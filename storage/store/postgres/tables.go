@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
 // tries is how often something is begun that others or broken connections were in the way
@@ -27,7 +27,7 @@ const tries = connections + 2
 type tables struct{ *Store }
 
 // Read implements store.Database.
-func (t tables) Read(ctx context.Context, f func(context.Context, store.Querier) error) error {
+func (t tables) Read(ctx context.Context, f func(context.Context, sqlstore.Querier) error) error {
 	within, cancel := context.WithTimeout(ctx, t.server.patience)
 	defer cancel()
 	db, err := t.prepared(ctx, within)
@@ -38,7 +38,7 @@ func (t tables) Read(ctx context.Context, f func(context.Context, store.Querier)
 }
 
 // Write implements store.Database.
-func (t tables) Write(ctx context.Context, f func(context.Context, store.Tx) error) error {
+func (t tables) Write(ctx context.Context, f func(context.Context, sqlstore.Tx) error) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.server.patience)
 	defer cancel()
 	db, err := t.prepared(ctx, within)
@@ -85,7 +85,7 @@ func (s *Server) inTime(ctx, within context.Context, err error) error {
 
 // A querier asks a database, or a connection, with arguments that are numbered, as
 // PostgreSQL wants them.
-type querier struct{ to store.Querier }
+type querier struct{ to sqlstore.Querier }
 
 func (q querier) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	return q.to.ExecContext(ctx, numbered(query), given(args)...)
@@ -116,7 +116,7 @@ func numbered(query string) string {
 // given are arguments as their columns want them.
 func given(args []any) []any {
 	for i, arg := range args {
-		if text, ok := arg.(store.Text); ok {
+		if text, ok := arg.(sqlstore.Text); ok {
 			args[i] = []byte(text)
 		}
 	}
@@ -144,7 +144,7 @@ func (tx) ForUpdate() string { return " FOR UPDATE" }
 // (READ COMMITTED): what has to be alone locks what it is about. Whoever waits for ctx can
 // give up until f has ended; then it is committed, as long as within lasts. That it was is
 // written down, but for the one that makes the table for that.
-func (s *Server) transact(ctx, within context.Context, db *sql.DB, f func(context.Context, store.Tx) error) error {
+func (s *Server) transact(ctx, within context.Context, db *sql.DB, f func(context.Context, sqlstore.Tx) error) error {
 	within, cancel := context.WithCancel(within)
 	defer cancel()
 	hold := context.AfterFunc(ctx, cancel)

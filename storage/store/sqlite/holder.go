@@ -1,23 +1,19 @@
-package store
+package sqlite
 
 import (
 	"context"
 	"errors"
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// A holder is a file that its program has locked: the kernel lets go of it
-// however that ends.
-
-func (s *SQLite) holderPath(name string) string { return filepath.Join(s.path+".holders", name) }
+func (s *Store) holderPath(name string) string { return filepath.Join(s.path+".holders", name) }
 
 // Holder implements Holders.
-func (s *SQLite) Holder(ctx context.Context) (string, error) {
+func (s *Store) Holder(ctx context.Context) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -42,7 +38,7 @@ func (s *SQLite) Holder(ctx context.Context) (string, error) {
 }
 
 // sweep removes the files of holders that were killed.
-func (s *SQLite) sweep(dir string) {
+func (s *Store) sweep(dir string) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return // what is left does no harm
@@ -55,7 +51,7 @@ func (s *SQLite) sweep(dir string) {
 }
 
 // Alive implements Holders.
-func (s *SQLite) Alive(ctx context.Context, holder string) (bool, error) {
+func (s *Store) Alive(ctx context.Context, holder string) (bool, error) {
 	if !isHolder(holder) {
 		return false, nil
 	}

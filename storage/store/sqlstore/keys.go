@@ -1,4 +1,4 @@
-package store
+package sqlstore
 
 import (
 	"context"
@@ -6,17 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
-
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
+	"time"
 )
 
 // keyColumns are those of a Key, in the order in which scanKey reads them.
 const keyColumns = "id, name, account, role, projects, hash, old_hash, old_until, created, rotated, expires, revoked, used"
 
 // scanKey reads one row.
-func scanKey(row row) (*Key, error) {
-	var k Key
+func scanKey(row row) (*store.Key, error) {
+	var k store.Key
 	var projects []byte
 	times := []*time.Time{&k.OldUntil, &k.Created, &k.Rotated, &k.Expires, &k.Revoked, &k.Used}
 	ms := make([]int64, len(times))
@@ -44,7 +44,7 @@ func milli(t time.Time) int64 {
 }
 
 // InsertKey implements Keys.
-func (s *SQL) InsertKey(ctx context.Context, k *Key) error {
+func (s *Store) InsertKey(ctx context.Context, k *store.Key) error {
 	const op = "create key"
 	projects, err := json.Marshal(k.Projects)
 	if err != nil {
@@ -78,7 +78,7 @@ func noKey(op, id string) error {
 }
 
 // FindKey implements Keys.
-func (s *SQL) FindKey(ctx context.Context, id string) (*Key, error) {
+func (s *Store) FindKey(ctx context.Context, id string) (*store.Key, error) {
 	if !s.db.Exists() {
 		return nil, noKey("find key", id)
 	}
@@ -86,7 +86,7 @@ func (s *SQL) FindKey(ctx context.Context, id string) (*Key, error) {
 }
 
 // Keys implements Keys.
-func (s *SQL) Keys(ctx context.Context) ([]*Key, error) {
+func (s *Store) Keys(ctx context.Context) ([]*store.Key, error) {
 	if !s.db.Exists() {
 		return nil, nil
 	}
@@ -94,7 +94,7 @@ func (s *SQL) Keys(ctx context.Context) ([]*Key, error) {
 }
 
 // RotateKey implements Keys.
-func (s *SQL) RotateKey(ctx context.Context, id, hash string, now, until time.Time) (k *Key, err error) {
+func (s *Store) RotateKey(ctx context.Context, id, hash string, now, until time.Time) (k *store.Key, err error) {
 	const op = "rotate key"
 	err = s.write(ctx, op, id, func(ctx context.Context, tx Tx) error {
 		err := s.changeKey(ctx, tx, op, id, "old_hash = hash, old_until = ?, hash = ?, rotated = ?", milli(until), hash, milli(now))
@@ -107,7 +107,7 @@ func (s *SQL) RotateKey(ctx context.Context, id, hash string, now, until time.Ti
 }
 
 // RevokeKey implements Keys.
-func (s *SQL) RevokeKey(ctx context.Context, id string, now time.Time) error {
+func (s *Store) RevokeKey(ctx context.Context, id string, now time.Time) error {
 	const op = "remove key"
 	return s.write(ctx, op, id, func(ctx context.Context, tx Tx) error {
 		return s.changeKey(ctx, tx, op, id, "revoked = ?", milli(now))
@@ -115,7 +115,7 @@ func (s *SQL) RevokeKey(ctx context.Context, id string, now time.Time) error {
 }
 
 // changeKey changes one that is not revoked.
-func (s *SQL) changeKey(ctx context.Context, tx Tx, op, id, set string, args ...any) error {
+func (s *Store) changeKey(ctx context.Context, tx Tx, op, id, set string, args ...any) error {
 	res, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE api_keys SET %s WHERE id = ? AND revoked = 0", set), append(args, id)...)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (s *SQL) changeKey(ctx context.Context, tx Tx, op, id, set string, args ...
 }
 
 // UseKey implements Keys.
-func (s *SQL) UseKey(ctx context.Context, id string, now time.Time) error {
+func (s *Store) UseKey(ctx context.Context, id string, now time.Time) error {
 	return s.write(ctx, "use key", id, func(ctx context.Context, tx Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE api_keys SET used = ? WHERE id = ? AND used < ?", milli(now), id, milli(now))
 		return err

@@ -1,20 +1,20 @@
-package store
+package sqlstore
 
 import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"time"
-
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
+	"time"
 )
 
 // columns are those of a Record, in the order in which scan reads them.
 const columns = "id, scope, provider, spec, state, volumes, holder, reason, created, rev"
 
 // scan reads one row.
-func scan(row row) (*Record, error) {
-	var r Record
+func scan(row row) (*store.Record, error) {
+	var r store.Record
 	var spec []byte
 	var created int64
 	err := row.Scan(&r.ID, &r.Scope, &r.Provider, &spec, &r.State, &r.Volumes, &r.Holder, &r.Reason, &created, &r.Rev)
@@ -29,7 +29,7 @@ func scan(row row) (*Record, error) {
 }
 
 // Insert implements Sandboxes.
-func (s *SQL) Insert(ctx context.Context, r *Record, secret string, room Room) (kept string, err error) {
+func (s *Store) Insert(ctx context.Context, r *store.Record, secret string, room store.Room) (kept string, err error) {
 	spec, err := json.Marshal(r.Spec)
 	if err != nil {
 		return "", atoll.E("create", r.ID, atoll.ErrInvalid, err)
@@ -72,8 +72,8 @@ func (s *SQL) Insert(ctx context.Context, r *Record, secret string, room Room) (
 // free is ErrAlreadyExists when r is about to be made with the name of another,
 // of whatever scope; nobody else gives the name away until the transaction ends. Of
 // one scope an index sees to it.
-func free(ctx context.Context, tx Tx, r *Record) error {
-	if r.Spec.Name == "" || r.State != Creating {
+func free(ctx context.Context, tx Tx, r *store.Record) error {
+	if r.Spec.Name == "" || r.State != store.Creating {
 		return nil
 	}
 	if err := tx.Lock(ctx, "name "+r.Spec.Project+"/"+r.Spec.Name); err != nil {
@@ -101,7 +101,7 @@ func roomFor(ctx context.Context, tx Tx, most int) error {
 		return err
 	}
 	if n > most {
-		return atoll.Errorf("create", "", atoll.ErrExhausted, "%d sandboxes are written down already: %w", n-1, ErrLimit)
+		return atoll.Errorf("create", "", atoll.ErrExhausted, "%d sandboxes are written down already: %w", n-1, store.ErrLimit)
 	}
 	return nil
 }
@@ -113,12 +113,12 @@ func keep(ctx context.Context, tx Tx, scope, id, secret string) (kept string, er
 	return kept, err
 }
 
-func taken(op string, r *Record) error {
+func taken(op string, r *store.Record) error {
 	return atoll.Errorf(op, r.ID, atoll.ErrAlreadyExists, "a sandbox with this id or name is written down already")
 }
 
 // Update implements Sandboxes.
-func (s *SQL) Update(ctx context.Context, r *Record) error {
+func (s *Store) Update(ctx context.Context, r *store.Record) error {
 	spec, err := json.Marshal(r.Spec)
 	if err != nil {
 		return atoll.E("update", r.ID, atoll.ErrInvalid, err)
@@ -143,7 +143,7 @@ func (s *SQL) Update(ctx context.Context, r *Record) error {
 }
 
 // Delete implements Sandboxes.
-func (s *SQL) Delete(ctx context.Context, r *Record, secret bool) error {
+func (s *Store) Delete(ctx context.Context, r *store.Record, secret bool) error {
 	return s.write(ctx, "delete", r.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM sandboxes WHERE id = ? AND rev = ?", r.ID, r.Rev)
 		if err := changed(res, err, "delete", r.ID); err != nil || !secret {
@@ -162,7 +162,7 @@ const remembered = 30 * 24 * time.Hour
 func since() int64 { return time.Now().Add(-remembered).UnixMilli() }
 
 // Forget implements Sandboxes.
-func (s *SQL) Forget(ctx context.Context, r *Record) error {
+func (s *Store) Forget(ctx context.Context, r *store.Record) error {
 	return s.write(ctx, "delete", r.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM sandboxes WHERE id = ? AND rev = ?", r.ID, r.Rev)
 		if err := changed(res, err, "delete", r.ID); err != nil {
@@ -177,33 +177,33 @@ func (s *SQL) Forget(ctx context.Context, r *Record) error {
 }
 
 // Forgotten implements Sandboxes.
-func (s *SQL) Forgotten(ctx context.Context, id string) (bool, error) {
+func (s *Store) Forgotten(ctx context.Context, id string) (bool, error) {
 	n, err := one(ctx, s, "find", id, nil, scanned[int], "SELECT count(*) FROM gone WHERE id = ? AND since >= ?", id, since())
 	return n > 0, err
 }
 
 // Find implements Sandboxes.
-func (s *SQL) Find(ctx context.Context, id string) (*Record, error) {
+func (s *Store) Find(ctx context.Context, id string) (*store.Record, error) {
 	return s.one(ctx, id, "SELECT "+columns+" FROM sandboxes WHERE id = ?", id)
 }
 
 // Named implements Sandboxes.
-func (s *SQL) Named(ctx context.Context, scope, project, name string) (*Record, error) {
+func (s *Store) Named(ctx context.Context, scope, project, name string) (*store.Record, error) {
 	return s.one(ctx, name, "SELECT "+columns+" FROM sandboxes WHERE project = ? AND name = ? AND name <> '' ORDER BY scope <> ?, created, id LIMIT 1",
 		project, name, scope)
 }
 
-func (s *SQL) one(ctx context.Context, what, query string, args ...any) (*Record, error) {
+func (s *Store) one(ctx context.Context, what, query string, args ...any) (*store.Record, error) {
 	return one(ctx, s, "find", what, atoll.E("find", what, atoll.ErrNotFound, nil), scan, query, args...)
 }
 
 // Records implements Sandboxes.
-func (s *SQL) Records(ctx context.Context) ([]*Record, error) {
+func (s *Store) Records(ctx context.Context) ([]*store.Record, error) {
 	return list(ctx, s, "list", scan, "SELECT "+columns+" FROM sandboxes ORDER BY created, id")
 }
 
 // InState implements Sandboxes.
-func (s *SQL) InState(ctx context.Context, scope string, state State) ([]*Record, error) {
+func (s *Store) InState(ctx context.Context, scope string, state store.State) ([]*store.Record, error) {
 	if !s.db.Exists() {
 		return nil, nil
 	}
@@ -211,14 +211,14 @@ func (s *SQL) InState(ctx context.Context, scope string, state State) ([]*Record
 }
 
 // Provider implements Sandboxes.
-func (s *SQL) Provider(ctx context.Context, id string) (name string, found bool, err error) {
+func (s *Store) Provider(ctx context.Context, id string) (name string, found bool, err error) {
 	name, err = one(ctx, s, "find", id, nil, scanned[string], "SELECT provider FROM sandboxes WHERE id = ? AND provider <> ''", id)
 	return name, name != "", err
 }
 
 // Identity implements Store.
-func (s *SQL) Identity(ctx context.Context) (Identity, error) {
-	scan := func(row row) (i Identity, err error) {
+func (s *Store) Identity(ctx context.Context) (store.Identity, error) {
+	scan := func(row row) (i store.Identity, err error) {
 		var born int64
 		err = row.Scan(&i.ID, &born)
 		i.Born = time.UnixMilli(born)

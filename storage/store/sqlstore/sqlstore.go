@@ -1,21 +1,23 @@
-package store
+// Package sqlstore implements store.Store and its neighbours over the tables of a SQL
+// database. Packages sqlite and postgres supply the database.
+package sqlstore
 
 import (
 	"context"
 	"database/sql"
 	"errors"
-
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// SQL is what Stores and Conversations have in common that are in the tables of a
-// database: all but Holders and Close.
-type SQL struct{ db Database }
+// A Store implements store.Store, except for Holders and Close, and store.Conversations,
+// store.Keys and store.Audit.
+type Store struct{ db Database }
 
-// NewSQL returns what is in the tables of db.
-func NewSQL(db Database) SQL { return SQL{db} }
+// New returns the store in the tables of db.
+func New(db Database) Store { return Store{db} }
 
-// A Database is where an SQL has its tables. Queries are in what SQLite and PostgreSQL
+// A Database holds the tables of a Store. Queries are in what SQLite and PostgreSQL
 // have in common, with ? for each argument.
 type Database interface {
 	// Exists reports whether the database is there; one that is not is made by the first
@@ -55,12 +57,12 @@ type Tx interface {
 type Text string
 
 // read runs f.
-func (s *SQL) read(ctx context.Context, op, id string, f func(ctx context.Context, db Querier) error) error {
+func (s *Store) read(ctx context.Context, op, id string, f func(ctx context.Context, db Querier) error) error {
 	return s.db.Failed(op, id, s.db.Read(ctx, f))
 }
 
 // write runs f in a transaction.
-func (s *SQL) write(ctx context.Context, op, id string, f func(ctx context.Context, tx Tx) error) error {
+func (s *Store) write(ctx context.Context, op, id string, f func(ctx context.Context, tx Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -71,7 +73,7 @@ func (s *SQL) write(ctx context.Context, op, id string, f func(ctx context.Conte
 type row interface{ Scan(...any) error }
 
 // one reads the row of a query; none is the error when there is none.
-func one[T any](ctx context.Context, s *SQL, op, id string, none error, scan func(row) (T, error), query string, args ...any) (x T, err error) {
+func one[T any](ctx context.Context, s *Store, op, id string, none error, scan func(row) (T, error), query string, args ...any) (x T, err error) {
 	err = s.read(ctx, op, id, func(ctx context.Context, db Querier) (err error) {
 		x, err = scan(db.QueryRowContext(ctx, query, args...))
 		if errors.Is(err, sql.ErrNoRows) {
@@ -83,7 +85,7 @@ func one[T any](ctx context.Context, s *SQL, op, id string, none error, scan fun
 }
 
 // list reads all rows of a query.
-func list[T any](ctx context.Context, s *SQL, op string, scan func(row) (T, error), query string, args ...any) (all []T, err error) {
+func list[T any](ctx context.Context, s *Store, op string, scan func(row) (T, error), query string, args ...any) (all []T, err error) {
 	err = s.read(ctx, op, "", func(ctx context.Context, db Querier) error {
 		all = nil
 		rows, err := db.QueryContext(ctx, query, args...)
@@ -116,7 +118,7 @@ func changed(res sql.Result, err error, op, id string) error {
 	}
 	n, err := res.RowsAffected()
 	if err == nil && n == 0 {
-		err = atoll.E(op, id, atoll.ErrConflict, ErrChanged)
+		err = atoll.E(op, id, atoll.ErrConflict, store.ErrChanged)
 	}
 	return err
 }

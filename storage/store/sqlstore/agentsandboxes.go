@@ -1,12 +1,12 @@
-package store
+package sqlstore
 
 import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"time"
-
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
+	"time"
 )
 
 // agentSandboxColumns are those of an AgentSandbox, in the order in which
@@ -14,8 +14,8 @@ import (
 const agentSandboxColumns = "account, id, organization, agent, template, external, conversation, meta, created, deleted, rev"
 
 // scanAgentSandbox reads one row.
-func scanAgentSandbox(row row) (*AgentSandbox, error) {
-	var x AgentSandbox
+func scanAgentSandbox(row row) (*store.AgentSandbox, error) {
+	var x store.AgentSandbox
 	var meta []byte
 	var created int64
 	var deleted sql.NullInt64
@@ -39,16 +39,16 @@ func orNull(t time.Time) sql.NullInt64 {
 }
 
 // InsertSandbox implements Conversations.
-func (s *SQL) InsertSandbox(ctx context.Context, x *AgentSandbox) error {
+func (s *Store) InsertSandbox(ctx context.Context, x *store.AgentSandbox) error {
 	const op = "insert sandbox"
-	if err := CheckSandbox(op, x); err != nil {
+	if err := store.CheckSandbox(op, x); err != nil {
 		return err
 	}
 	meta, err := json.Marshal(x.Meta)
 	if err != nil {
 		return atoll.E(op, x.ID, atoll.ErrInvalid, err)
 	}
-	rev := FirstRev()
+	rev := store.FirstRev()
 	err = s.write(ctx, op, x.ID, func(ctx context.Context, tx Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO agent_sandboxes ("+agentSandboxColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 			x.Account, x.ID, Text(x.Organization), Text(x.Agent), Text(x.Template), Text(x.External), Text(x.Conversation), string(meta), x.Created.UnixMicro(), orNull(x.Deleted), rev)
@@ -64,9 +64,9 @@ func (s *SQL) InsertSandbox(ctx context.Context, x *AgentSandbox) error {
 }
 
 // UpdateSandbox implements Conversations.
-func (s *SQL) UpdateSandbox(ctx context.Context, x *AgentSandbox) error {
+func (s *Store) UpdateSandbox(ctx context.Context, x *store.AgentSandbox) error {
 	const op = "update sandbox"
-	if err := CheckSandbox(op, x); err != nil {
+	if err := store.CheckSandbox(op, x); err != nil {
 		return err
 	}
 	meta, err := json.Marshal(x.Meta)
@@ -88,7 +88,7 @@ func (s *SQL) UpdateSandbox(ctx context.Context, x *AgentSandbox) error {
 }
 
 // DeleteSandbox implements Conversations.
-func (s *SQL) DeleteSandbox(ctx context.Context, x *AgentSandbox) error {
+func (s *Store) DeleteSandbox(ctx context.Context, x *store.AgentSandbox) error {
 	const op = "delete sandbox"
 	return s.write(ctx, op, x.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM agent_sandboxes WHERE account = ? AND id = ? AND rev = ?", x.Account, x.ID, x.Rev)
@@ -97,16 +97,16 @@ func (s *SQL) DeleteSandbox(ctx context.Context, x *AgentSandbox) error {
 }
 
 // FindSandbox implements Conversations.
-func (s *SQL) FindSandbox(ctx context.Context, account, id string) (*AgentSandbox, error) {
+func (s *Store) FindSandbox(ctx context.Context, account, id string) (*store.AgentSandbox, error) {
 	const op = "find sandbox"
 	none := atoll.Errorf(op, id, atoll.ErrNotExist, "no such sandbox is written down")
 	return one(ctx, s, op, id, none, scanAgentSandbox, "SELECT "+agentSandboxColumns+" FROM agent_sandboxes WHERE account = ? AND id = ?", account, id)
 }
 
 // Sandboxes implements Conversations.
-func (s *SQL) Sandboxes(ctx context.Context, account string, page Page) ([]*AgentSandbox, error) {
+func (s *Store) Sandboxes(ctx context.Context, account string, page store.Page) ([]*store.AgentSandbox, error) {
 	const op = "sandboxes"
-	if err := CheckPage(op, page); err != nil {
+	if err := store.CheckPage(op, page); err != nil {
 		return nil, err
 	}
 	return list(ctx, s, op, scanAgentSandbox, "SELECT "+agentSandboxColumns+` FROM agent_sandboxes

@@ -1,33 +1,16 @@
-package store
+package sqlstore
 
 import (
 	"context"
 	"encoding/json"
+	"github.com/seed46cd37a8/atoll"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/seed46cd37a8/atoll"
 )
 
-// Audit keeps an audit log. All methods may be called at once from many goroutines and
-// many programs. Kinds, of all methods: those of a Store. What only reads makes no store
-// where there is none. Times are kept to the millisecond.
-type Audit interface {
-	// AddEvents adds events, all or none, in their order. Who reads on after one that
-	// is there misses none.
-	AddEvents(ctx context.Context, events []atoll.AuditEvent) error
-	// Events reads those that q selects, in the order of the log.
-	Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEvent, error)
-	// DropEvents deletes those from before a time, the oldest ones and most of them at
-	// once, and says how many: fewer if no others are left that nobody else deletes.
-	DropEvents(ctx context.Context, before time.Time, most int) (int64, error)
-	// Close gives up what is held. A second one does nothing.
-	Close() error
-}
-
 // AddEvents implements Audit.
-func (s *SQL) AddEvents(ctx context.Context, events []atoll.AuditEvent) error {
+func (s *Store) AddEvents(ctx context.Context, events []atoll.AuditEvent) error {
 	return s.write(ctx, "audit", "", func(ctx context.Context, tx Tx) error {
 		// So that ids are given in the order of commits.
 		if err := tx.Lock(ctx, "audit"); err != nil {
@@ -53,7 +36,7 @@ func (s *SQL) AddEvents(ctx context.Context, events []atoll.AuditEvent) error {
 func plain(s string) string { return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?") }
 
 // Events implements Audit.
-func (s *SQL) Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEvent, error) {
+func (s *Store) Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEvent, error) {
 	if !s.db.Exists() {
 		return nil, nil
 	}
@@ -99,7 +82,7 @@ func scanEvent(row row) (e atoll.AuditEvent, err error) {
 }
 
 // DropEvents implements Audit.
-func (s *SQL) DropEvents(ctx context.Context, before time.Time, most int) (n int64, err error) {
+func (s *Store) DropEvents(ctx context.Context, before time.Time, most int) (n int64, err error) {
 	if !s.db.Exists() {
 		return 0, nil
 	}

@@ -1,4 +1,5 @@
-package store
+// Package sqlite is the store in a file, for the programs of one machine.
+package sqlite
 
 import (
 	"context"
@@ -6,18 +7,18 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 	"io/fs"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
-
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
-
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
 // Each change of the schema is a file, in order. One that was released is never
@@ -28,8 +29,8 @@ var migrations embed.FS
 
 // SQLite is a Store, and a Conversations, in one file, which it opens when it is first
 // needed.
-type SQLite struct {
-	SQL
+type Store struct {
+	sqlstore.Store
 	path string
 
 	mu     sync.Mutex
@@ -42,23 +43,23 @@ type SQLite struct {
 // NewSQLite returns the store in the file at path. It touches nothing: the file
 // is made, for this user only, by the first call that needs it, which fails if
 // that cannot be.
-func NewSQLite(path string) *SQLite {
-	s := &SQLite{path: path}
-	s.SQL = NewSQL(inFile{s})
+func New(path string) *Store {
+	s := &Store{path: path}
+	s.Store = sqlstore.New(inFile{s})
 	return s
 }
 
 // Path is that of the file.
-func (s *SQLite) Path() string { return s.path }
+func (s *Store) Path() string { return s.path }
 
 // Exists reports whether the file is there, without opening it.
-func (s *SQLite) Exists() bool {
+func (s *Store) Exists() bool {
 	_, err := os.Lstat(s.path)
 	return err == nil
 }
 
 // Close implements Store.
-func (s *SQLite) Close() error {
+func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
@@ -75,7 +76,7 @@ func (s *SQLite) Close() error {
 }
 
 // open returns the database, which is opened if it is not yet.
-func (s *SQLite) open(ctx context.Context) (*sql.DB, error) {
+func (s *Store) open(ctx context.Context) (*sql.DB, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -96,7 +97,7 @@ func (s *SQLite) open(ctx context.Context) (*sql.DB, error) {
 // What is committed is on the disk, not in a buffer of the kernel's.
 const pragmas = "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate"
 
-func (s *SQLite) connect(ctx context.Context) (*sql.DB, error) {
+func (s *Store) connect(ctx context.Context) (*sql.DB, error) {
 	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
 		return nil, err
 	}
@@ -183,7 +184,7 @@ func within(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 }
 
 // failed gives an error of the database its kind, and says what to do.
-func (s *SQLite) failed(op, id string, err error) error {
+func (s *Store) failed(op, id string, err error) error {
 	var known *atoll.Error
 	var e *sqlite.Error
 	switch {
@@ -215,10 +216,10 @@ func (s *SQLite) failed(op, id string, err error) error {
 }
 
 // inFile is a SQLite as the Database of its tables.
-type inFile struct{ *SQLite }
+type inFile struct{ *Store }
 
 // Read implements Database.
-func (f inFile) Read(ctx context.Context, do func(context.Context, Querier) error) error {
+func (f inFile) Read(ctx context.Context, do func(context.Context, sqlstore.Querier) error) error {
 	db, err := f.open(ctx)
 	if err != nil {
 		return err
@@ -227,7 +228,7 @@ func (f inFile) Read(ctx context.Context, do func(context.Context, Querier) erro
 }
 
 // Write implements Database. Once begun, it is not broken off at all.
-func (f inFile) Write(ctx context.Context, do func(context.Context, Tx) error) error {
+func (f inFile) Write(ctx context.Context, do func(context.Context, sqlstore.Tx) error) error {
 	ctx = context.WithoutCancel(ctx)
 	db, err := f.open(ctx)
 	if err != nil {
@@ -249,11 +250,12 @@ func (f inFile) Taken(err error) bool {
 type onlyTx struct{ *sql.Tx }
 
 func (onlyTx) Lock(context.Context, string) error { return nil }
-func (onlyTx) ForUpdate() string                  { return "" }
+
+func (onlyTx) ForUpdate() string { return "" }
 
 var (
-	_ Store         = (*SQLite)(nil)
-	_ Conversations = (*SQLite)(nil)
-	_ Keys          = (*SQLite)(nil)
-	_ Audit         = (*SQLite)(nil)
+	_ store.Store         = (*Store)(nil)
+	_ store.Conversations = (*Store)(nil)
+	_ store.Keys          = (*Store)(nil)
+	_ store.Audit         = (*Store)(nil)
 )

@@ -1,14 +1,14 @@
-package store
+package sqlstore
 
 import (
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
 	"math"
 	"slices"
-
-	"github.com/seed46cd37a8/atoll"
 )
 
 // messageColumns are those of a Message, in the order in which scanMessage reads
@@ -66,9 +66,9 @@ func parseToolCalls(text []byte) ([]atoll.MessageToolCall, error) {
 }
 
 // AddMessage implements Conversations.
-func (s *SQL) AddMessage(ctx context.Context, m *atoll.Message) error {
+func (s *Store) AddMessage(ctx context.Context, m *atoll.Message) error {
 	const op = "add message"
-	if err := CheckMessage(op, m); err != nil {
+	if err := store.CheckMessage(op, m); err != nil {
 		return err
 	}
 	calls, err := toolCallsJSON(m.ToolCalls)
@@ -123,9 +123,9 @@ func thereIs(ctx context.Context, db Querier, end, op, account, id string) error
 }
 
 // Messages implements Conversations.
-func (s *SQL) Messages(ctx context.Context, account, conversation string, page Page) ([]*atoll.Message, error) {
+func (s *Store) Messages(ctx context.Context, account, conversation string, page store.Page) ([]*atoll.Message, error) {
 	const op = "messages"
-	if err := CheckPage(op, page); err != nil {
+	if err := store.CheckPage(op, page); err != nil {
 		return nil, err
 	}
 	before := int64(math.MaxInt64)
@@ -149,7 +149,7 @@ func (s *SQL) Messages(ctx context.Context, account, conversation string, page P
 }
 
 // AddUsage implements Conversations.
-func (s *SQL) AddUsage(ctx context.Context, account, conversation string, turn int64, u atoll.TokenUsage) error {
+func (s *Store) AddUsage(ctx context.Context, account, conversation string, turn int64, u atoll.TokenUsage) error {
 	const op = "add usage"
 	return s.write(ctx, op, conversation, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE conversations SET input = input + ?, output = output + ?, cache = cache + ?, counted = ?

@@ -1,4 +1,4 @@
-package store_test
+package sqlite_test
 
 import (
 	"bufio"
@@ -6,6 +6,11 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
+	"github.com/seed46cd37a8/atoll/storage/store/storetest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,11 +20,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/fsutil"
-	"github.com/seed46cd37a8/atoll/storage/store"
-	"github.com/seed46cd37a8/atoll/storage/store/storetest"
 )
 
 // writerFile makes the test binary a program that writes to the store in that
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 }
 
 func writeForever(path string) error {
-	s, ctx := store.NewSQLite(path), context.Background()
+	s, ctx := sqlite.New(path), context.Background()
 	for {
 		r := &store.Record{ID: atoll.NewID(), State: store.Creating, Created: time.Now()}
 		if _, err := s.Insert(ctx, r, r.ID, store.Room{}); err != nil {
@@ -51,7 +51,7 @@ func TestStore(t *testing.T) {
 		if dirs[t.Name()] == "" {
 			dirs[t.Name()] = t.TempDir()
 		}
-		return store.NewSQLite(filepath.Join(dirs[t.Name()], name+".db"))
+		return sqlite.New(filepath.Join(dirs[t.Name()], name+".db"))
 	})
 }
 
@@ -61,7 +61,7 @@ func TestConversations(t *testing.T) {
 		if dirs[t.Name()] == "" {
 			dirs[t.Name()] = t.TempDir()
 		}
-		return store.NewSQLite(filepath.Join(dirs[t.Name()], name+".db"))
+		return sqlite.New(filepath.Join(dirs[t.Name()], name+".db"))
 	})
 }
 
@@ -71,7 +71,7 @@ func TestKeys(t *testing.T) {
 		if dirs[t.Name()] == "" {
 			dirs[t.Name()] = t.TempDir()
 		}
-		return store.NewSQLite(filepath.Join(dirs[t.Name()], name+".db"))
+		return sqlite.New(filepath.Join(dirs[t.Name()], name+".db"))
 	})
 }
 
@@ -81,7 +81,7 @@ func TestAudit(t *testing.T) {
 		if dirs[t.Name()] == "" {
 			dirs[t.Name()] = t.TempDir()
 		}
-		return store.NewSQLite(filepath.Join(dirs[t.Name()], name+".db"))
+		return sqlite.New(filepath.Join(dirs[t.Name()], name+".db"))
 	})
 }
 
@@ -118,7 +118,7 @@ func TestKill(t *testing.T) {
 		}
 		all.Wait()
 	}
-	s := store.NewSQLite(path)
+	s := sqlite.New(path)
 	defer s.Close()
 	if len(told) < 50 {
 		t.Errorf("only %d were written", len(told))
@@ -136,7 +136,7 @@ func TestKill(t *testing.T) {
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a b?c#d%e", "atoll.db") // characters that mean something in a URI
-	s := store.NewSQLite(path)
+	s := sqlite.New(path)
 	if _, err := os.Stat(filepath.Dir(path)); !os.IsNotExist(err) {
 		t.Errorf("opened before it was needed: %v", err)
 	}
@@ -186,7 +186,7 @@ func TestCannotBeOpened(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "atoll.db")
 			tt.spoil(t, path)
-			s := store.NewSQLite(path)
+			s := sqlite.New(path)
 			defer s.Close()
 			for range 2 {
 				_, err := s.Records(t.Context())
@@ -237,7 +237,7 @@ func TestOlder(t *testing.T) {
 		INSERT INTO sandboxes VALUES ('1', 'one', 'one', 'default', 'web', '{"id":"1","name":"web","project":"default"}', 'present', 0, '', 1000, 7);
 		INSERT INTO sandboxes VALUES ('2', 'two', 'two', 'default', 'web', '{"id":"2","name":"web","project":"default"}', 'present', 0, '', 2000, 7);
 		INSERT INTO secrets VALUES ('2', 'two', 'raw')`)
-	s := store.NewSQLite(path)
+	s := sqlite.New(path)
 	defer s.Close()
 	for scope, want := range map[string]string{"one": "1", "two": "2", "three": "1"} {
 		if r, err := s.Named(t.Context(), scope, "default", "web"); err != nil || r.ID != want || r.Rev != 7 || r.Reason != "" {
@@ -260,7 +260,7 @@ func TestOlder(t *testing.T) {
 // What has gone is not remembered for ever, and its secret is not kept.
 func TestLongForgotten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
-	s := store.NewSQLite(path)
+	s := sqlite.New(path)
 	defer s.Close()
 	forget := func() string {
 		t.Helper()
@@ -305,7 +305,7 @@ func countRows(t *testing.T, path, table string) (n int) {
 // reads does not wait.
 func TestAnotherProgramWrites(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
-	s := store.NewSQLite(path)
+	s := sqlite.New(path)
 	defer s.Close()
 	if _, err := s.Identity(t.Context()); err != nil {
 		t.Fatal(err)
@@ -324,7 +324,7 @@ func TestAnotherProgramWrites(t *testing.T) {
 		_, err := s.Insert(context.Background(), &store.Record{ID: atoll.NewID(), Created: time.Now()}, "", store.Room{})
 		done <- err
 	}()
-	other := store.NewSQLite(path)
+	other := sqlite.New(path)
 	defer other.Close()
 	if _, err := other.Records(t.Context()); err != nil {
 		t.Errorf("Records while another writes: %v", err)
@@ -357,7 +357,7 @@ func TestDeadHolder(t *testing.T) {
 	var all sync.WaitGroup
 	var alive atomic.Int32
 	for range 4 {
-		s := store.NewSQLite(path)
+		s := sqlite.New(path)
 		t.Cleanup(func() { s.Close() })
 		all.Go(func() {
 			for _, name := range names {
@@ -388,7 +388,7 @@ func TestStuckOpening(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		s := store.NewSQLite(path)
+		s := sqlite.New(path)
 		defer s.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -400,7 +400,7 @@ func TestStuckOpening(t *testing.T) {
 		}
 	})
 	lock.Release()
-	s := store.NewSQLite(path)
+	s := sqlite.New(path)
 	defer s.Close()
 	if _, err := s.Records(t.Context()); err != nil {
 		t.Errorf("Records, when it goes on: %v", err)

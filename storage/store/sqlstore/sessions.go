@@ -1,11 +1,11 @@
-package store
+package sqlstore
 
 import (
 	"context"
 	"encoding/json"
-	"time"
-
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
+	"time"
 )
 
 // sessionColumns are those of a Session, in the order in which scanSession reads
@@ -13,8 +13,8 @@ import (
 const sessionColumns = "spec, sandbox, state, holder, problem, created, opened, used, rev"
 
 // scanSession reads one row.
-func scanSession(row row) (*Session, error) {
-	var x Session
+func scanSession(row row) (*store.Session, error) {
+	var x store.Session
 	var spec []byte
 	var created, opened, used int64
 	err := row.Scan(&spec, &x.Sandbox, &x.State, &x.Holder, &x.Problem, &created, &opened, &used, &x.Rev)
@@ -29,7 +29,7 @@ func scanSession(row row) (*Session, error) {
 }
 
 // InsertSession implements Sessions.
-func (s *SQL) InsertSession(ctx context.Context, x *Session) error {
+func (s *Store) InsertSession(ctx context.Context, x *store.Session) error {
 	key := x.Spec.Scope.Key()
 	spec, err := json.Marshal(x.Spec)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *SQL) InsertSession(ctx context.Context, x *Session) error {
 }
 
 // UpdateSession implements Sessions.
-func (s *SQL) UpdateSession(ctx context.Context, x *Session) error {
+func (s *Store) UpdateSession(ctx context.Context, x *store.Session) error {
 	key := x.Spec.Scope.Key()
 	spec, err := json.Marshal(x.Spec)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *SQL) UpdateSession(ctx context.Context, x *Session) error {
 }
 
 // DeleteSession implements Sessions.
-func (s *SQL) DeleteSession(ctx context.Context, x *Session) error {
+func (s *Store) DeleteSession(ctx context.Context, x *store.Session) error {
 	key := x.Spec.Scope.Key()
 	return s.write(ctx, "close session", key, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE project = ? AND key = ? AND rev = ?", x.Spec.Project, key, x.Rev)
@@ -79,12 +79,12 @@ func (s *SQL) DeleteSession(ctx context.Context, x *Session) error {
 }
 
 // FindSession implements Sessions.
-func (s *SQL) FindSession(ctx context.Context, project, key string) (*Session, error) {
+func (s *Store) FindSession(ctx context.Context, project, key string) (*store.Session, error) {
 	none := atoll.Errorf("find", key, atoll.ErrNotExist, "project %s has no such session", project)
 	return one(ctx, s, "find", key, none, scanSession, "SELECT "+sessionColumns+" FROM sessions WHERE project = ? AND key = ?", project, key)
 }
 
 // Sessions implements Sessions.
-func (s *SQL) Sessions(ctx context.Context, project string) ([]*Session, error) {
+func (s *Store) Sessions(ctx context.Context, project string) ([]*store.Session, error) {
 	return list(ctx, s, "sessions", scanSession, "SELECT "+sessionColumns+" FROM sessions WHERE ? IN ('', project) ORDER BY created, key", project)
 }

@@ -1,12 +1,12 @@
-package store
+package sqlstore
 
 import (
 	"context"
 	"encoding/json"
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
 	"math"
 	"strconv"
-
-	"github.com/seed46cd37a8/atoll"
 )
 
 // asked is what a quota counts of a sandbox.
@@ -46,7 +46,7 @@ func number(n float64) string {
 
 // roomIn is ErrExhausted when the project of r, which is inserted, has more than q
 // allows.
-func roomIn(ctx context.Context, tx Tx, r *Record, q atoll.Quota) error {
+func roomIn(ctx context.Context, tx Tx, r *store.Record, q atoll.Quota) error {
 	if q == (atoll.Quota{}) {
 		return nil
 	}
@@ -76,7 +76,8 @@ func roomIn(ctx context.Context, tx Tx, r *Record, q atoll.Quota) error {
 	}
 	for _, l := range limits(used) {
 		if l.most > 0 && l.used+l.mine > l.most {
-			return atoll.E("create", "", atoll.ErrExhausted, &QuotaError{r.Spec.Project, l.name, l.text(l.used), l.text(l.mine), l.text(l.most)})
+			return atoll.E("create", "", atoll.ErrExhausted, &store.QuotaError{
+				Project: r.Spec.Project, Quota: l.name, Used: l.text(l.used), Asked: l.text(l.mine), Most: l.text(l.most)})
 		}
 	}
 	return nil
@@ -91,7 +92,7 @@ type limitOf struct {
 
 // usedBy is what all of r's project count for but r. Specs are read as they are: what
 // older programs have written counts as well.
-func usedBy(ctx context.Context, tx Tx, r *Record) (used asked, err error) {
+func usedBy(ctx context.Context, tx Tx, r *store.Record) (used asked, err error) {
 	rows, err := tx.QueryContext(ctx, "SELECT spec FROM sandboxes WHERE project = ? AND id <> ?", r.Spec.Project, r.ID)
 	if err != nil {
 		return used, err

@@ -1,11 +1,11 @@
-package store
+package sqlstore
 
 import (
 	"context"
 	"encoding/json"
-	"time"
-
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
+	"time"
 )
 
 // conversationColumns are those of a Conversation, in the order in which
@@ -14,8 +14,8 @@ const conversationColumns = `account, id, organization, agent, template, sandbox
 	turn, until, turns, created, CASE WHEN updated > saved THEN updated ELSE saved END, rev`
 
 // scanConversation reads one row.
-func scanConversation(row row) (*Conversation, error) {
-	var c Conversation
+func scanConversation(row row) (*store.Conversation, error) {
+	var c store.Conversation
 	var turn []byte
 	var until, created, updated int64
 	err := row.Scan(&c.Account, &c.ID, &c.Organization, &c.Agent, &c.Template, &c.Sandbox,
@@ -43,7 +43,7 @@ type keptTurn struct {
 }
 
 // turnJSON is how the turn of c is kept: nil if there is none.
-func turnJSON(c *Conversation) (any, error) {
+func turnJSON(c *store.Conversation) (any, error) {
 	if c.Turn == nil {
 		return nil, nil
 	}
@@ -54,16 +54,16 @@ func turnJSON(c *Conversation) (any, error) {
 }
 
 // InsertConversation implements Conversations.
-func (s *SQL) InsertConversation(ctx context.Context, c *Conversation) error {
+func (s *Store) InsertConversation(ctx context.Context, c *store.Conversation) error {
 	const op = "insert conversation"
-	if err := CheckConversation(op, c); err != nil {
+	if err := store.CheckConversation(op, c); err != nil {
 		return err
 	}
 	turn, err := turnJSON(c)
 	if err != nil {
 		return atoll.E(op, c.ID, atoll.ErrInvalid, err)
 	}
-	rev := FirstRev()
+	rev := store.FirstRev()
 	err = s.write(ctx, op, c.ID, func(ctx context.Context, tx Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO conversations (account, id, organization, agent, template, sandbox,
 				messages, input, output, cache, turn, until, turns, created, updated, saved, rev)
@@ -83,9 +83,9 @@ func (s *SQL) InsertConversation(ctx context.Context, c *Conversation) error {
 }
 
 // UpdateConversation implements Conversations.
-func (s *SQL) UpdateConversation(ctx context.Context, c *Conversation) error {
+func (s *Store) UpdateConversation(ctx context.Context, c *store.Conversation) error {
 	const op = "update conversation"
-	if err := CheckConversation(op, c); err != nil {
+	if err := store.CheckConversation(op, c); err != nil {
 		return err
 	}
 	turn, err := turnJSON(c)
@@ -107,7 +107,7 @@ func (s *SQL) UpdateConversation(ctx context.Context, c *Conversation) error {
 }
 
 // DeleteConversation implements Conversations.
-func (s *SQL) DeleteConversation(ctx context.Context, c *Conversation) error {
+func (s *Store) DeleteConversation(ctx context.Context, c *store.Conversation) error {
 	const op = "delete conversation"
 	return s.write(ctx, op, c.ID, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM conversations WHERE account = ? AND id = ? AND rev = ?", c.Account, c.ID, c.Rev)
@@ -120,7 +120,7 @@ func (s *SQL) DeleteConversation(ctx context.Context, c *Conversation) error {
 }
 
 // FindConversation implements Conversations.
-func (s *SQL) FindConversation(ctx context.Context, account, id string) (*Conversation, error) {
+func (s *Store) FindConversation(ctx context.Context, account, id string) (*store.Conversation, error) {
 	const op = "find conversation"
 	return one(ctx, s, op, id, noConversation(op, id), scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE account = ? AND id = ?", account, id)
 }
@@ -130,9 +130,9 @@ func noConversation(op, id string) error {
 }
 
 // Conversations implements Conversations.
-func (s *SQL) Conversations(ctx context.Context, account string, page Page) ([]*Conversation, error) {
+func (s *Store) Conversations(ctx context.Context, account string, page store.Page) ([]*store.Conversation, error) {
 	const op = "conversations"
-	if err := CheckPage(op, page); err != nil {
+	if err := store.CheckPage(op, page); err != nil {
 		return nil, err
 	}
 	return list(ctx, s, op, scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE account = ? AND id > ? ORDER BY id LIMIT ?",
@@ -140,6 +140,6 @@ func (s *SQL) Conversations(ctx context.Context, account string, page Page) ([]*
 }
 
 // RunningTurns implements Conversations. It misses none.
-func (s *SQL) RunningTurns(ctx context.Context) ([]*Conversation, error) {
+func (s *Store) RunningTurns(ctx context.Context) ([]*store.Conversation, error) {
 	return list(ctx, s, "conversations", scanConversation, "SELECT "+conversationColumns+" FROM conversations WHERE turn IS NOT NULL ORDER BY account, id")
 }

@@ -1,20 +1,20 @@
-package store
+package sqlstore
 
 import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"time"
-
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
+	"time"
 )
 
 // warmColumns are those of a Warm, in the order in which scanWarm reads them.
 const warmColumns = "id, scope, pool, project, holder, made, name, labels, ttl, claimed"
 
 // scanWarm reads one row.
-func scanWarm(row row) (*Warm, error) {
-	var w Warm
+func scanWarm(row row) (*store.Warm, error) {
+	var w store.Warm
 	var labels []byte
 	var made int64
 	var claimed sql.NullInt64
@@ -33,7 +33,7 @@ func scanWarm(row row) (*Warm, error) {
 }
 
 // InsertWarm implements Stock.
-func (s *SQL) InsertWarm(ctx context.Context, w *Warm) error {
+func (s *Store) InsertWarm(ctx context.Context, w *store.Warm) error {
 	return s.write(ctx, "make", w.ID, func(ctx context.Context, tx Tx) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO warm (id, scope, pool, project, holder, made, name, labels, ttl) VALUES (?, ?, ?, ?, ?, ?, '', 'null', 0)",
 			w.ID, w.Scope, w.Pool, w.Project, w.Holder, w.Made.UnixMilli())
@@ -45,13 +45,13 @@ func (s *SQL) InsertWarm(ctx context.Context, w *Warm) error {
 }
 
 // ClaimWarm implements Stock.
-func (s *SQL) ClaimWarm(ctx context.Context, w *Warm) error {
+func (s *Store) ClaimWarm(ctx context.Context, w *store.Warm) error {
 	labels, err := json.Marshal(w.Labels)
 	if err != nil {
 		return atoll.E("claim", w.ID, atoll.ErrInvalid, err)
 	}
 	err = s.write(ctx, "claim", w.ID, func(ctx context.Context, tx Tx) error {
-		if err := free(ctx, tx, &Record{ID: w.ID, Spec: atoll.Spec{Name: w.Name, Project: w.Project}, State: Creating}); err != nil {
+		if err := free(ctx, tx, &store.Record{ID: w.ID, Spec: atoll.Spec{Name: w.Name, Project: w.Project}, State: store.Creating}); err != nil {
 			return err
 		}
 		res, err := tx.ExecContext(ctx, "UPDATE warm SET holder = '', name = ?, labels = ?, ttl = ?, claimed = ? WHERE id = ? AND holder = ? AND claimed IS NULL",
@@ -68,7 +68,7 @@ func (s *SQL) ClaimWarm(ctx context.Context, w *Warm) error {
 }
 
 // DropWarm implements Stock.
-func (s *SQL) DropWarm(ctx context.Context, id string) error {
+func (s *Store) DropWarm(ctx context.Context, id string) error {
 	if !s.db.Exists() {
 		return nil
 	}
@@ -79,16 +79,16 @@ func (s *SQL) DropWarm(ctx context.Context, id string) error {
 }
 
 // FindWarm implements Stock.
-func (s *SQL) FindWarm(ctx context.Context, id string) (*Warm, error) {
+func (s *Store) FindWarm(ctx context.Context, id string) (*store.Warm, error) {
 	return s.oneWarm(ctx, id, "SELECT "+warmColumns+" FROM warm WHERE id = ?", id)
 }
 
 // WarmNamed implements Stock.
-func (s *SQL) WarmNamed(ctx context.Context, project, name string) (*Warm, error) {
+func (s *Store) WarmNamed(ctx context.Context, project, name string) (*store.Warm, error) {
 	return s.oneWarm(ctx, name, "SELECT "+warmColumns+" FROM warm WHERE project = ? AND name = ? AND name <> ''", project, name)
 }
 
-func (s *SQL) oneWarm(ctx context.Context, what, query string, args ...any) (*Warm, error) {
+func (s *Store) oneWarm(ctx context.Context, what, query string, args ...any) (*store.Warm, error) {
 	none := atoll.Errorf("find", what, atoll.ErrNotExist, "no such sandbox was made ahead of need")
 	if !s.db.Exists() {
 		return nil, none
@@ -97,7 +97,7 @@ func (s *SQL) oneWarm(ctx context.Context, what, query string, args ...any) (*Wa
 }
 
 // Warm implements Stock.
-func (s *SQL) Warm(ctx context.Context, scope string) ([]*Warm, error) {
+func (s *Store) Warm(ctx context.Context, scope string) ([]*store.Warm, error) {
 	if !s.db.Exists() {
 		return nil, nil
 	}

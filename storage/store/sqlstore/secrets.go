@@ -1,15 +1,14 @@
-package store
+package sqlstore
 
 import (
 	"context"
 	"database/sql"
 	"errors"
-
 	"github.com/seed46cd37a8/atoll"
 )
 
 // KeepSecret implements Secrets.
-func (s *SQL) KeepSecret(ctx context.Context, scope, id, secret string) (kept string, err error) {
+func (s *Store) KeepSecret(ctx context.Context, scope, id, secret string) (kept string, err error) {
 	err = s.write(ctx, "secret", id, func(ctx context.Context, tx Tx) error {
 		kept, err = keep(ctx, tx, scope, id, secret)
 		return err
@@ -18,13 +17,13 @@ func (s *SQL) KeepSecret(ctx context.Context, scope, id, secret string) (kept st
 }
 
 // Secret implements Secrets.
-func (s *SQL) Secret(ctx context.Context, id string) (raw string, err error) {
+func (s *Store) Secret(ctx context.Context, id string) (raw string, err error) {
 	none := atoll.Errorf("secret", id, atoll.ErrNotExist, "it was made without a secret")
 	return one(ctx, s, "secret", id, none, scanned[string], "SELECT raw FROM secrets WHERE id = ?", id)
 }
 
 // DropSecret implements Secrets.
-func (s *SQL) DropSecret(ctx context.Context, id string) error {
+func (s *Store) DropSecret(ctx context.Context, id string) error {
 	return s.write(ctx, "remove", id, func(ctx context.Context, tx Tx) error {
 		// Whoever is about to add a record, and to keep this secret for it, is waited for.
 		var raw string
@@ -41,7 +40,7 @@ func (s *SQL) DropSecret(ctx context.Context, id string) error {
 }
 
 // Abandoned implements Secrets.
-func (s *SQL) Abandoned(ctx context.Context, scope string) ([]string, error) {
+func (s *Store) Abandoned(ctx context.Context, scope string) ([]string, error) {
 	return list(ctx, s, "list", scanned[string], `SELECT id FROM secrets WHERE scope = ? AND id NOT IN (SELECT id FROM sandboxes)
 		AND id NOT IN (SELECT id FROM gone WHERE since >= ?) ORDER BY id`, scope, since())
 }
