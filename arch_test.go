@@ -219,21 +219,33 @@ var rooms = map[string]map[string]string{
 		"machine/vm":                "whose driver it is",
 		"machine/vm/internal/child": "its process",
 	},
-	"agent/output":      {},
-	"layer/trace":       {},
-	"layer/limit":       {},
-	"layer/authz":       {"storage/store": "where keys are"},
-	"layer/audit":       {"storage/store": "where events are"},
+	"agent/output": {
+		"agent": "the words of conversations",
+	},
+	"layer/trace": {},
+	"layer/limit": {},
+	"layer/authz": {
+		"server/auth":   "accounts and keys",
+		"storage/store": "where keys are",
+	},
+	"layer/audit": {
+		"server/auth":   "accounts and keys",
+		"storage/store": "where events are",
+	},
 	"layer/router":      {},
 	"layer/workspace":   {"internal/fsutil": "records, locks, removals"},
 	"provider/secret":   {},
 	"agent/frontmatter": {},
-	"agent/hooks":       {},
+	"agent/hooks": {
+		"agent": "the words of conversations",
+	},
 	"agent/template": {
 		"internal/suggest": "what was meant by a key, or by the name of a template",
 		"agent/hooks":      "what is done in its sandboxes when",
 	},
 	"agent/conversation": {
+		"server/auth":         "accounts and keys",
+		"agent":               "the words of conversations",
 		"storage/objectstore": "the history of turns is beside the versions of files",
 		"agent/output":        "what agents print",
 		"internal/keymutex":   "one at a time works on a sandbox",
@@ -268,22 +280,33 @@ var rooms = map[string]map[string]string{
 		"internal/fsutil":            "the guest's program, replaced as a whole, and locks of jobs",
 	},
 	"agent/tools": {
+		"server/auth":       "accounts and keys",
 		"agent/jobs":        "what runs the programs of sandbox_run",
 		"agent/frontmatter": "what the agent's file says",
 		"internal/keymutex": "one at a time changes a file",
 	},
-	"server/mcp": {"agent/tools": "what it shows"},
+	"server/mcp": {
+		"server/auth": "accounts and keys",
+		"agent/tools": "what it shows",
+	},
 	"layer/registry": {
+		"server/auth":       "accounts and keys",
 		"internal/keymutex": "one at a time works on a record",
 		"provider/secret":   "what it keeps for each sandbox",
 		"storage/store":     "where it writes",
 	},
-	"storage/store": {},
+	"storage/store": {
+		"server/auth": "accounts and keys",
+		"agent":       "the words of conversations",
+	},
 	"storage/store/storetest": {
+		"server/auth":              "accounts and keys",
+		"agent":                    "the words of conversations",
 		"storage/store":            "whose promises it checks",
 		"internal/testing/testenv": "how slow the machine is",
 	},
 	"storage/store/dynamo": {
+		"agent":              "the words of conversations",
 		"internal/awsclient": "how it asks a service",
 		"storage/store":      "whose promises it keeps",
 	},
@@ -292,11 +315,15 @@ var rooms = map[string]map[string]string{
 		"storage/store":          "whose tables it has",
 	},
 	"server/api": {
+		"storage/store":     "the records and their interfaces",
+		"server/auth":       "accounts and keys",
+		"agent":             "the words of conversations",
 		"internal/fsutil":   "the token in a file",
 		"internal/socket":   "sockets with long paths",
 		"internal/terminal": "what becomes of a terminal without a client",
 	},
 	"server/sshd": {
+		"server/auth":       "accounts and keys",
 		"internal/fsutil":   "the host key, and who may change the authorized ones",
 		"internal/terminal": "what becomes of a terminal without a client",
 	},
@@ -406,6 +433,7 @@ var rooms = map[string]map[string]string{
 		"machine/vm/wsl2":                         "or this, on Windows",
 	},
 	"config": {
+		"server/auth":                  "accounts and keys",
 		"storage/store/sqlite":         "where records are on one machine",
 		"agent/jobs":                   "what is behind sandbox_run",
 		"agent/jobs/dagger/settings":   "the settings of a program of its own",
@@ -458,6 +486,8 @@ var rooms = map[string]map[string]string{
 		"agent/tools":       "what it shows",
 	},
 	"cmd/atoll": {
+		"storage/store":        "the records and their interfaces",
+		"server/auth":          "accounts and keys",
 		"server/openapi":       "the pages that serve shows",
 		"server/api":           "the CLI is a client, and the server",
 		"config":               "what it runs on",
@@ -498,6 +528,7 @@ var rooms = map[string]map[string]string{
 	"examples/library":  {"provider/gvisor": "what it shows"},
 	"examples/workflow": {},
 	"storage/store/sqlstore": {
+		"agent":         "the words of conversations",
 		"storage/store": "the records and their interfaces",
 	},
 	"storage/store/sqlite": {
@@ -505,6 +536,8 @@ var rooms = map[string]map[string]string{
 		"storage/store":          "the records and their interfaces",
 		"internal/fsutil":        "locks of files",
 	},
+	"agent":       {},
+	"server/auth": {},
 }
 
 // guests says why each module of others is here, and which packages may use it;

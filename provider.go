@@ -224,13 +224,29 @@ func Resolve(ctx context.Context, p Provider, project, ref string) (Sandbox, err
 	return sb, err
 }
 
+type projectKey struct{}
+
+// WithDefaultProject returns a context in which Resolve looks for a name in project,
+// instead of in DefaultProject, if its caller names no project.
+func WithDefaultProject(ctx context.Context, project string) context.Context {
+	return context.WithValue(ctx, projectKey{}, project)
+}
+
+// defaultProject returns the project of names in a context.
+func defaultProject(ctx context.Context) string {
+	if project, ok := ctx.Value(projectKey{}).(string); ok {
+		return project
+	}
+	return DefaultProject
+}
+
 // named finds a sandbox by its name in a project.
 func named(ctx context.Context, p Provider, project, ref string) (Sandbox, error) {
 	if !ValidName(ref) {
 		return nil, E("get", ref, ErrNotFound, nil)
 	}
 	if project == "" {
-		project = AccountFrom(ctx).ProjectOr(DefaultProject)
+		project = defaultProject(ctx)
 	}
 	if r, ok := p.(Resolver); ok {
 		id, err := r.Resolve(ctx, project, ref)

@@ -6,16 +6,6 @@ import (
 	"time"
 )
 
-// A Quota is how much the sandboxes of one project may ask for together, running or
-// not. Zero is no quota.
-type Quota struct {
-	Sandboxes int     `json:"sandboxes,omitempty"`
-	Memory    Bytes   `json:"memory,omitempty"`
-	CPUs      float64 `json:"cpus,omitempty"`
-	Processes int     `json:"processes,omitempty"`
-	Disk      Bytes   `json:"disk,omitempty"`
-}
-
 // A waiting error knows when it may be worth trying again.
 type waiting interface{ RetryAfter() time.Duration }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/layer/audit"
 	"github.com/seed46cd37a8/atoll/layer/authz"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // guarded puts around p what shows callers who are bound to projects those only.
@@ -18,7 +19,7 @@ func (c *Config) guarded(p atoll.Provider, projects map[string]string, log *Audi
 			return nil
 		}
 		return atoll.Errorf("create", spec.Name, atoll.ErrDenied,
-			"sandboxes of the provider local are processes of the server's machine, with all that is on it: it takes the role %s", atoll.RoleAdmin)
+			"sandboxes of the provider local are processes of the server's machine, with all that is on it: it takes the role %s", auth.RoleAdmin)
 	}}
 	if log == nil {
 		return authz.New(p, opts)
@@ -34,7 +35,7 @@ func (c *Config) Keys(log *slog.Logger, noted *AuditLog) (*authz.Ring, error) {
 	if err != nil {
 		return nil, atoll.E("config", "accounts", atoll.ErrInvalid, err)
 	}
-	taken := []atoll.Account{{}} // whoever has the server's own token, or its socket
+	taken := []auth.Account{{}} // whoever has the server's own token, or its socket
 	for _, a := range accounts {
 		taken = append(taken, a.Account)
 	}

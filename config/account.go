@@ -5,12 +5,13 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // An Account is who may use the server over TCP, besides whoever has the
 // server's own token.
 type Account struct {
-	atoll.Account
+	auth.Account
 	Token Secret
 }
 
@@ -18,7 +19,7 @@ type Account struct {
 // the account's token.
 func parseAccount(text, home string) (Account, error) {
 	who, ref, ok := strings.Cut(text, "=")
-	account, err := atoll.ParseAccount(who)
+	account, err := auth.ParseAccount(who)
 	if !ok || err != nil {
 		return Account{}, fmt.Errorf("write it like NAME=env:VARIABLE, NAME:ROLE=file:/path or NAME:project:PROJECT+PROJECT=file:/path, names without spaces")
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 func TestAccounts(t *testing.T) {
@@ -84,7 +86,7 @@ func TestAccountOfProjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	ctx := atoll.WithAccount(t.Context(), alice)
+	ctx := auth.WithAccount(t.Context(), alice)
 	if _, err := p.Create(ctx, &atoll.Spec{}); atoll.KindOf(err) != atoll.ErrDenied || !strings.Contains(err.Error(), "provider local") {
 		t.Errorf("Create: %v", err)
 	}
@@ -108,10 +110,10 @@ func TestQuotas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := cfg.quota("api"), (atoll.Quota{Sandboxes: 3, Memory: 4 << 30}); got != want {
+	if got, want := cfg.quota("api"), (store.Quota{Sandboxes: 3, Memory: 4 << 30}); got != want {
 		t.Errorf("that of a project without its own is %+v, want %+v", got, want)
 	}
-	if got, want := cfg.quota("web"), (atoll.Quota{CPUs: 1.5}); got != want {
+	if got, want := cfg.quota("web"), (store.Quota{CPUs: 1.5}); got != want {
 		t.Errorf("that of web is %+v, want %+v", got, want)
 	}
 	for text, want := range map[string]string{

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
@@ -58,7 +59,7 @@ func TestOpenConversations(t *testing.T) {
 				if err != nil {
 					t.Fatalf("OpenConversations: %v", err)
 				}
-				c := &store.Conversation{Conversation: atoll.Conversation{ID: "one", Account: "acme"}}
+				c := &store.Conversation{Conversation: agent.Conversation{ID: "one", Account: "acme"}}
 				if err := s.InsertConversation(t.Context(), c); round == 0 && err != nil || round == 1 && atoll.KindOf(err) != atoll.ErrAlreadyExists {
 					t.Errorf("InsertConversation: %v", err)
 				}

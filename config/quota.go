@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // Quota is how much the sandboxes of one project may ask for together, running or not,
@@ -17,12 +18,12 @@ type Quota struct {
 }
 
 // quota is that of a project.
-func (c *Config) quota(project string) atoll.Quota {
+func (c *Config) quota(project string) store.Quota {
 	q := c.Quota
 	if own := c.Quotas[project]; own != nil {
 		q = *own
 	}
-	return atoll.Quota(q)
+	return store.Quota(q)
 }
 
 // checkQuotas calls bad with the key of each value that makes no sense.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/output"
 	"github.com/seed46cd37a8/atoll/agent/template"
 	"github.com/seed46cd37a8/atoll/storage/store"
@@ -99,7 +100,7 @@ func (t *turn) listen(box *box, p atoll.Process) (output.Summary, error) {
 // said is a message, and where it is in what the agent has printed.
 type said struct {
 	at      string
-	message *atoll.Message
+	message *agent.Message
 }
 
 // A talk is what an agent prints, line by line.
@@ -291,7 +292,7 @@ func (t *turn) finish(box *box, sum output.Summary, left error) {
 
 // used is what a turn has used. Codex counts all turns of its thread: what is known of
 // those before is taken off, unless it counts less, which a new thread does.
-func (t *turn) used(u atoll.TokenUsage) atoll.TokenUsage {
+func (t *turn) used(u agent.TokenUsage) agent.TokenUsage {
 	if t.template.Agent.Format != template.FormatCodex {
 		return u
 	}
@@ -305,7 +306,7 @@ func (t *turn) used(u atoll.TokenUsage) atoll.TokenUsage {
 	if u.Input < s.InputTokens || u.Output < s.OutputTokens || u.Cache < s.CacheTokens {
 		return u
 	}
-	return atoll.TokenUsage{Input: u.Input - s.InputTokens, Output: u.Output - s.OutputTokens, Cache: u.Cache - s.CacheTokens}
+	return agent.TokenUsage{Input: u.Input - s.InputTokens, Output: u.Output - s.OutputTokens, Cache: u.Cache - s.CacheTokens}
 }
 
 // resume finishes a turn that another program began, or an earlier run of this one. The
@@ -360,7 +361,7 @@ func (t *turn) recount(box *box) {
 }
 
 // asked is the prompt of a turn that another program began, if that could save it.
-func (t *turn) asked() *atoll.Message {
+func (t *turn) asked() *agent.Message {
 	for page := (store.Page{Limit: 10}); ; {
 		some, err := t.v.store.Messages(t.ctx, t.conversation.Account, t.conversation.ID, page)
 		if err != nil {

@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 	"github.com/seed46cd37a8/atoll/agent/template"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
@@ -18,14 +20,14 @@ import (
 type box struct {
 	v            *Service
 	template     *template.Template
-	conversation atoll.Conversation // that it is linked with; only its Account and Agent if it is with none
+	conversation agent.Conversation // that it is linked with; only its Account and Agent if it is with none
 	record       *store.AgentSandbox
 	sandbox      atoll.Sandbox // nil while it is not known
 	place        *Place        // nil if its files are kept nowhere
 	policy       template.Policy
 
 	turn int64            // the number of the turn that runs in it
-	said []*atoll.Message // in that, and not yet in its history
+	said []*agent.Message // in that, and not yet in its history
 	size int              // of said, in bytes
 	part int              // how many chapters there are of that turn
 
@@ -39,12 +41,12 @@ type books struct {
 }
 
 // AddUsage implements hooks.Messages.
-func (b books) AddUsage(ctx context.Context, account, conversation string, u atoll.TokenUsage) error {
+func (b books) AddUsage(ctx context.Context, account, conversation string, u agent.TokenUsage) error {
 	return b.Conversations.AddUsage(ctx, account, conversation, b.turn, u)
 }
 
 // open returns what belongs to the sandbox of a record, without the sandbox.
-func (v *Service) open(ctx context.Context, tpl *template.Template, c *atoll.Conversation, x *store.AgentSandbox) (*box, error) {
+func (v *Service) open(ctx context.Context, tpl *template.Template, c *agent.Conversation, x *store.AgentSandbox) (*box, error) {
 	b := &box{v: v, template: tpl, conversation: *c, record: x}
 	at, err := tpl.Place(b.names(), v.opts.Store)
 	if err != nil {
@@ -72,7 +74,7 @@ func (b *box) names() template.Names {
 
 // data is what hooks are told.
 func (b *box) data() *hooks.HookData {
-	info := b.record.AgentSandbox
+	info := b.record.Sandbox
 	d := &hooks.HookData{
 		ConversationID: b.conversation.ID, Account: b.conversation.Account, Agent: b.conversation.Agent, SandboxInfo: &info, Sandbox: b.sandbox,
 	}
@@ -91,10 +93,10 @@ func (b *box) tree() filesync.Tree {
 
 // Pull implements hooks.Files: it brings the latest version into the sandbox, or
 // nothing where its state is not stale.
-func (b *box) Pull(ctx context.Context) (*atoll.SyncStats, error) { return b.pull(ctx, 0) }
+func (b *box) Pull(ctx context.Context) (*agent.SyncStats, error) { return b.pull(ctx, 0) }
 
 // pull is Pull of a version, 0 for the latest one.
-func (b *box) pull(ctx context.Context, version int64) (*atoll.SyncStats, error) {
+func (b *box) pull(ctx context.Context, version int64) (*agent.SyncStats, error) {
 	o := filesync.PullOptions{Version: version}
 	if version == 0 {
 		o.IfStale = b.v.opts.Stale
@@ -105,7 +107,7 @@ func (b *box) pull(ctx context.Context, version int64) (*atoll.SyncStats, error)
 
 // Push implements hooks.Files: it makes what is in the sandbox the latest version,
 // and removes the versions that the template does not keep.
-func (b *box) Push(ctx context.Context) (*atoll.SyncStats, error) {
+func (b *box) Push(ctx context.Context) (*agent.SyncStats, error) {
 	st, err := b.place.Remote.Push(ctx, b.tree(), filesync.PushOptions{})
 	out, err := b.synced(ctx, st, err)
 	keep := filesync.Keep{Last: b.template.KeepVersions, Within: time.Duration(b.template.KeepDays) * 24 * time.Hour}
@@ -118,10 +120,10 @@ func (b *box) Push(ctx context.Context) (*atoll.SyncStats, error) {
 }
 
 // synced writes down what a push or a pull did.
-func (b *box) synced(ctx context.Context, st *filesync.Stats, err error) (*atoll.SyncStats, error) {
-	var out *atoll.SyncStats
+func (b *box) synced(ctx context.Context, st *filesync.Stats, err error) (*agent.SyncStats, error) {
+	var out *agent.SyncStats
 	if st != nil {
-		out = &atoll.SyncStats{
+		out = &agent.SyncStats{
 			Version: st.Version, FilesDownloaded: st.FilesDownloaded, FilesUploaded: st.FilesUploaded, FilesDeleted: st.FilesDeleted,
 			FilesSkipped: st.FilesSkipped, BytesTransferred: st.BytesTransferred, Duration: st.Duration.Milliseconds(),
 			Conflicts: len(st.Conflicts), Failed: st.Failed,
@@ -204,10 +206,10 @@ func (v *Service) ensure(ctx context.Context, t *turn) (b *box, err error) {
 
 // record returns what is known of the sandbox that a conversation is to have; one
 // without Rev is not known.
-func (v *Service) record(ctx context.Context, c *atoll.Conversation, ref string) (*store.AgentSandbox, error) {
+func (v *Service) record(ctx context.Context, c *agent.Conversation, ref string) (*store.AgentSandbox, error) {
 	x, err := v.store.FindSandbox(ctx, c.Account, ref)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
-		return &store.AgentSandbox{AgentSandbox: atoll.AgentSandbox{
+		return &store.AgentSandbox{Sandbox: agent.Sandbox{
 			ID: ref, Account: c.Account, Organization: c.Organization, Agent: c.Agent, Template: c.Template, Conversation: c.ID, Created: time.Now(),
 		}}, nil
 	}
@@ -263,7 +265,7 @@ func (b *box) bring(ctx context.Context) (undo func(), err error) {
 		return nil, err
 	}
 	owner, ours := st.Spec.Labels[LabelAccount]
-	if cmp.Or(owner, atoll.DefaultAccount) != b.conversation.Account { // the label is all that says whose one is
+	if cmp.Or(owner, auth.DefaultAccount) != b.conversation.Account { // the label is all that says whose one is
 		return nil, atoll.Errorf("send", b.record.ID, atoll.ErrNotExist, "there is no such sandbox of this account: one that was not made for a conversation needs the label %s=%s", LabelAccount, b.conversation.Account)
 	}
 	if ours && b.record.Rev != 0 && !b.record.Deleted.IsZero() { // it was not ready when its maker died
@@ -375,7 +377,7 @@ func (b *box) create(ctx context.Context) (_ func(), err error) {
 		undos = append(undos, func(ctx context.Context) error { return b.v.store.DeleteSandbox(ctx, x) })
 	}
 	b.v.opts.step("creating")
-	if b.sandbox, err = b.v.provider.Create(atoll.Vouch(ctx), spec); err != nil {
+	if b.sandbox, err = b.v.provider.Create(auth.Vouch(ctx), spec); err != nil {
 		return nil, err
 	}
 	undos = append(undos, func(ctx context.Context) error {
@@ -421,7 +423,7 @@ func (b *box) spec(ctx context.Context) (*atoll.Spec, error) {
 	spec.Labels[LabelAccount], spec.Labels[LabelTemplate] = b.conversation.Account, b.template.Name
 	spec.ID = b.record.External
 	if id, err := atoll.NormalizeID(b.record.ID); spec.ID == "" && err == nil { // one that is ready has another one
-		ready, err := atoll.Reserve(atoll.Vouch(ctx), b.v.provider, spec)
+		ready, err := atoll.Reserve(auth.Vouch(ctx), b.v.provider, spec)
 		if err != nil {
 			return nil, err
 		}

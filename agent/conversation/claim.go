@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -16,7 +18,7 @@ var errLost = atoll.Errorf("conversation", "", atoll.ErrUnavailable, "this serve
 
 // claim begins a turn of c, of which want has what is special, and has run do it. It is
 // ours until end is called. Kinds: ErrConflict.
-func (v *Service) claim(ctx context.Context, c *store.Conversation, want atoll.Turn, run func(*turn)) (*turn, error) {
+func (v *Service) claim(ctx context.Context, c *store.Conversation, want agent.Turn, run func(*turn)) (*turn, error) {
 	now := time.Now()
 	made := c.Rev == 0
 	if c.Turn != nil {
@@ -24,7 +26,7 @@ func (v *Service) claim(ctx context.Context, c *store.Conversation, want atoll.T
 	}
 	want.ID, want.Server, want.Started = atoll.NewID(), v.opts.Server, now
 	c.Turn = &want
-	c.Caller, c.Until, c.Turns = atoll.AccountFrom(ctx).Who(), now.Add(v.opts.lease), c.Turns+1
+	c.Caller, c.Until, c.Turns = auth.AccountFrom(ctx).Who(), now.Add(v.opts.lease), c.Turns+1
 	v.own(c.Turn.ID, true) // before anybody can find it and think that it was left
 	var err error
 	if made {
@@ -79,7 +81,7 @@ func (v *Service) adopt(ctx context.Context, c *store.Conversation, made bool, r
 		v: v, id: c.Turn.ID, raw: c.Turn.Raw, conversation: c.Conversation, turns: c.Turns, made: made, record: c, began: time.Now(),
 		stream: newStream(c.Turn.ID), ready: make(chan struct{}), done: make(chan struct{}), hidden: make(chan struct{}),
 	}
-	caller := atoll.WithOrigin(atoll.WithAccount(v.ctx, atoll.AccountFrom(ctx)), atoll.OriginFrom(ctx))
+	caller := auth.WithOrigin(auth.WithAccount(v.ctx, auth.AccountFrom(ctx)), auth.OriginFrom(ctx))
 	t.ctx, t.cancel = context.WithCancelCause(caller)
 	v.mu.Lock()
 	closed := v.closed
@@ -324,17 +326,17 @@ func (v *Service) takeOver(first bool) {
 			continue
 		}
 		v.own(c.Turn.ID, true)
-		ctx := atoll.WithAccount(v.ctx, callerOf(c))
+		ctx := auth.WithAccount(v.ctx, callerOf(c))
 		_, _ = v.adopt(ctx, c, false, (*turn).resume) // it fails when we are closing, and leaves it
 	}
 }
 
 // callerOf is for whom the turn of c runs. Of one that an older program has begun no more
 // is known than the name.
-func callerOf(c *store.Conversation) atoll.Account {
-	a, err := atoll.ParseAccount(c.Caller)
+func callerOf(c *store.Conversation) auth.Account {
+	a, err := auth.ParseAccount(c.Caller)
 	if err != nil || a.Name != c.Account {
-		return atoll.Account{Name: c.Account}
+		return auth.Account{Name: c.Account}
 	}
 	return a
 }

@@ -8,7 +8,7 @@
 // saved, whoever leaves. What must be known to finish it is written down before it is
 // needed, so that the turn of a program that was killed is finished by the next one.
 //
-// All calls are for the account of their context, see atoll.AccountFrom: what is
+// All calls are for the account of their context, see auth.AccountFrom: what is
 // another one's is not there.
 package conversation
 
@@ -21,9 +21,11 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 	"github.com/seed46cd37a8/atoll/agent/template"
 	"github.com/seed46cd37a8/atoll/internal/keymutex"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 	"github.com/seed46cd37a8/atoll/storage/store"
@@ -120,21 +122,21 @@ var errClosing = atoll.Errorf("conversation", "", atoll.ErrUnavailable, "the ser
 func key(account, id string) string { return account + "/" + id }
 
 // Conversation returns one. Kinds: ErrNotExist, ErrInvalid.
-func (v *Service) Conversation(ctx context.Context, id string) (atoll.Conversation, error) {
+func (v *Service) Conversation(ctx context.Context, id string) (agent.Conversation, error) {
 	c, err := v.find(ctx, id)
 	if err != nil {
-		return atoll.Conversation{}, err
+		return agent.Conversation{}, err
 	}
 	return c.Conversation, nil
 }
 
 // find reads a conversation of the caller's.
 func (v *Service) find(ctx context.Context, id string) (*store.Conversation, error) {
-	id, err := atoll.ConversationID(id)
+	id, err := agent.ConversationID(id)
 	if err != nil {
 		return nil, err
 	}
-	return v.store.FindConversation(ctx, atoll.AccountFrom(ctx).Name, id)
+	return v.store.FindConversation(ctx, auth.AccountFrom(ctx).Name, id)
 }
 
 // The bounds of lists.
@@ -156,16 +158,16 @@ func page(after string, limit int) (store.Page, error) {
 
 // Conversations lists those of the account, sorted by id, from the one after the one
 // with the id after. limit 0 means DefaultPage.
-func (v *Service) Conversations(ctx context.Context, after string, limit int) ([]atoll.Conversation, error) {
+func (v *Service) Conversations(ctx context.Context, after string, limit int) ([]agent.Conversation, error) {
 	p, err := page(after, limit)
 	if err != nil {
 		return nil, err
 	}
-	list, err := v.store.Conversations(ctx, atoll.AccountFrom(ctx).Name, p)
+	list, err := v.store.Conversations(ctx, auth.AccountFrom(ctx).Name, p)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]atoll.Conversation, len(list))
+	all := make([]agent.Conversation, len(list))
 	for i, c := range list {
 		all[i] = c.Conversation
 	}
@@ -178,7 +180,7 @@ const maxAnswer = 32 << 20
 // Messages returns the newest messages of a conversation, the oldest of them first:
 // those before the one with the key before, if that is given. limit 0 means DefaultPage.
 // There are fewer where they are long: none are only where there are no more.
-func (v *Service) Messages(ctx context.Context, id, before string, limit int) ([]*atoll.Message, error) {
+func (v *Service) Messages(ctx context.Context, id, before string, limit int) ([]*agent.Message, error) {
 	p, err := page(before, limit)
 	if err != nil {
 		return nil, err
@@ -188,7 +190,7 @@ func (v *Service) Messages(ctx context.Context, id, before string, limit int) ([
 	if err != nil {
 		return nil, err
 	}
-	var all []*atoll.Message
+	var all []*agent.Message
 	size := 0
 	for step := 16; len(all) < limit && size < maxAnswer; {
 		p.Limit = min(step, limit-len(all))
@@ -214,7 +216,7 @@ func (v *Service) Messages(ctx context.Context, id, before string, limit int) ([
 }
 
 // sizeOf is how long the texts of a message are.
-func sizeOf(m *atoll.Message) int {
+func sizeOf(m *agent.Message) int {
 	n := len(m.Body)
 	for i := range m.ToolCalls {
 		c := &m.ToolCalls[i]
@@ -248,7 +250,7 @@ func (v *Service) DeleteConversation(ctx context.Context, id string, terminate b
 }
 
 // part ends what a conversation has to do with its sandbox, or that sandbox.
-func (v *Service) part(ctx context.Context, c *atoll.Conversation, terminate bool) error {
+func (v *Service) part(ctx context.Context, c *agent.Conversation, terminate bool) error {
 	if !terminate {
 		return v.unlink(ctx, c, c.Sandbox)
 	}
@@ -263,7 +265,7 @@ func (v *Service) part(ctx context.Context, c *atoll.Conversation, terminate boo
 }
 
 // unlink frees the sandbox of a conversation.
-func (v *Service) unlink(ctx context.Context, c *atoll.Conversation, sandbox string) error {
+func (v *Service) unlink(ctx context.Context, c *agent.Conversation, sandbox string) error {
 	x, err := v.store.FindSandbox(ctx, c.Account, sandbox)
 	if atoll.KindOf(err) == atoll.ErrNotExist || err == nil && x.Conversation != c.ID {
 		return nil

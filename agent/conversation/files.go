@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // The bounds of files.
@@ -23,7 +24,7 @@ const (
 // Files lists files of a sandbox, a page of them. A page that there is not has none.
 // Kinds: ErrInvalid, ErrNotExist, ErrNotFound (the sandbox is gone), ErrUnsupported
 // (there is no object storage).
-func (v *Service) Files(ctx context.Context, id string, q atoll.AgentFileQuery) (p atoll.AgentFilePage, err error) {
+func (v *Service) Files(ctx context.Context, id string, q agent.FileQuery) (p agent.FilePage, err error) {
 	switch {
 	case q.Page < 1:
 		return p, badFiles(id, "page must be at least 1")
@@ -37,9 +38,9 @@ func (v *Service) Files(ctx context.Context, id string, q atoll.AgentFileQuery) 
 	if err := v.list(ctx, id, q, &w); err != nil {
 		return p, err
 	}
-	p = atoll.AgentFilePage{Files: w.files, Total: w.total, Page: q.Page, PerPage: q.PerPage, TotalPages: (w.total + q.PerPage - 1) / q.PerPage}
+	p = agent.FilePage{Files: w.files, Total: w.total, Page: q.Page, PerPage: q.PerPage, TotalPages: (w.total + q.PerPage - 1) / q.PerPage}
 	if p.Files == nil {
-		p.Files = []atoll.AgentFile{}
+		p.Files = []agent.File{}
 	}
 	return p, nil
 }
@@ -47,12 +48,12 @@ func (v *Service) Files(ctx context.Context, id string, q atoll.AgentFileQuery) 
 // A window keeps some of a list's files: there may be a million, with long names.
 type window struct {
 	from, most int
-	files      []atoll.AgentFile
+	files      []agent.File
 	total      int // how many there were
 }
 
 // add adds the next file of the list.
-func (w *window) add(f atoll.AgentFile) {
+func (w *window) add(f agent.File) {
 	if w.total >= w.from && len(w.files) < w.most {
 		w.files = append(w.files, f)
 	}
@@ -76,15 +77,15 @@ func filePath(id, p string) (string, error) {
 
 // sourceOf is where files are to be read.
 func sourceOf(id, source string) (string, error) {
-	source = cmp.Or(source, atoll.SourceVolume)
-	if source != atoll.SourceVolume && source != atoll.SourceS3 {
+	source = cmp.Or(source, agent.SourceVolume)
+	if source != agent.SourceVolume && source != agent.SourceS3 {
 		return "", badFiles(id, "source must be 'volume' or 's3'")
 	}
 	return source, nil
 }
 
 // list adds all files that are asked for to w, sorted by path.
-func (v *Service) list(ctx context.Context, id string, q atoll.AgentFileQuery, w *window) error {
+func (v *Service) list(ctx context.Context, id string, q agent.FileQuery, w *window) error {
 	dir, err := filePath(id, q.Path)
 	if err != nil {
 		return err
@@ -97,7 +98,7 @@ func (v *Service) list(ctx context.Context, id string, q atoll.AgentFileQuery, w
 	if err != nil {
 		return err
 	}
-	if source == atoll.SourceS3 {
+	if source == agent.SourceS3 {
 		return b.stored(ctx, dir, q.Flat, w)
 	}
 	fs, err := b.files(ctx)
@@ -132,7 +133,7 @@ func inVolume(ctx context.Context, fs atoll.FS, dir string, flat bool, w *window
 	prefix := strings.TrimSuffix(top.Path, "/") + "/"
 	for i := range all {
 		fi := &all[i]
-		w.add(atoll.AgentFile{
+		w.add(agent.File{
 			Name: fi.Name, Path: strings.TrimPrefix(fi.Path, prefix), Size: fi.Size, Modified: fi.Modified.Unix(),
 			Directory: fi.Type == atoll.TypeDirectory, Target: fi.Target,
 		})
@@ -157,7 +158,7 @@ func (b *box) stored(ctx context.Context, dir string, flat bool, w *window) erro
 			continue
 		}
 		found = true
-		file := atoll.AgentFile{
+		file := agent.File{
 			Name: path.Base(f.Path), Path: f.Path, Size: f.Size, Modified: f.Modified, Directory: f.Type == atoll.TypeDirectory, Target: f.Target,
 		}
 		if f.Type == "" || f.Type == atoll.TypeFile {
@@ -172,9 +173,9 @@ func (b *box) stored(ctx context.Context, dir string, flat bool, w *window) erro
 }
 
 // FileTree is all of Files as a tree. Kinds: also ErrExhausted (it has too many files).
-func (v *Service) FileTree(ctx context.Context, id, source, dir string) (*atoll.AgentFile, error) {
+func (v *Service) FileTree(ctx context.Context, id, source, dir string) (*agent.File, error) {
 	w := window{most: maxTree}
-	if err := v.list(ctx, id, atoll.AgentFileQuery{Source: source, Path: dir}, &w); err != nil {
+	if err := v.list(ctx, id, agent.FileQuery{Source: source, Path: dir}, &w); err != nil {
 		return nil, err
 	}
 	if w.total > maxTree {
@@ -189,10 +190,10 @@ func (v *Service) FileTree(ctx context.Context, id, source, dir string) (*atoll.
 
 // newTree makes a tree of a list. Directories that nobody has listed are made up: state
 // files of other programs have none.
-func newTree(top string, all []atoll.AgentFile) *atoll.AgentFile {
+func newTree(top string, all []agent.File) *agent.File {
 	known := map[string]bool{top: true}
-	below := map[string][]atoll.AgentFile{} // by directory
-	add := func(f atoll.AgentFile) {
+	below := map[string][]agent.File{} // by directory
+	add := func(f agent.File) {
 		below[path.Dir(f.Path)] = append(below[path.Dir(f.Path)], f)
 		known[f.Path] = true
 	}
@@ -201,14 +202,14 @@ func newTree(top string, all []atoll.AgentFile) *atoll.AgentFile {
 	}
 	for _, f := range all {
 		for dir := path.Dir(f.Path); !known[dir] && dir != "." && dir != "/"; dir = path.Dir(dir) {
-			add(atoll.AgentFile{Name: path.Base(dir), Path: dir, Directory: true})
+			add(agent.File{Name: path.Base(dir), Path: dir, Directory: true})
 		}
 	}
-	root := atoll.AgentFile{Name: path.Base(top), Path: top, Directory: true}
-	var grow func(f *atoll.AgentFile)
-	grow = func(f *atoll.AgentFile) {
+	root := agent.File{Name: path.Base(top), Path: top, Directory: true}
+	var grow func(f *agent.File)
+	grow = func(f *agent.File) {
 		f.Children = below[f.Path]
-		slices.SortFunc(f.Children, func(a, b atoll.AgentFile) int { return cmp.Compare(a.Name, b.Name) })
+		slices.SortFunc(f.Children, func(a, b agent.File) int { return cmp.Compare(a.Name, b.Name) })
 		for i := range f.Children {
 			if f.Children[i].Directory {
 				grow(&f.Children[i])
@@ -221,41 +222,41 @@ func newTree(top string, all []atoll.AgentFile) *atoll.AgentFile {
 
 // FileContent reads a file of a sandbox, which may have MaxContent bytes. The caller
 // closes the reader. Kinds: those of Files, ErrExhausted (it is too large).
-func (v *Service) FileContent(ctx context.Context, id, source, name string) (io.ReadCloser, atoll.AgentFile, error) {
+func (v *Service) FileContent(ctx context.Context, id, source, name string) (io.ReadCloser, agent.File, error) {
 	p, err := filePath(id, name)
 	if err == nil && p == "." {
 		err = badFiles(id, "file_path is missing")
 	}
 	if err != nil {
-		return nil, atoll.AgentFile{}, err
+		return nil, agent.File{}, err
 	}
 	if source, err = sourceOf(id, source); err != nil {
-		return nil, atoll.AgentFile{}, err
+		return nil, agent.File{}, err
 	}
 	b, err := v.peek(ctx, "files", id)
 	if err != nil {
-		return nil, atoll.AgentFile{}, err
+		return nil, agent.File{}, err
 	}
 	body, f, err := b.content(ctx, source, p)
 	if err == nil && f.Size > MaxContent {
 		body.Close()
-		return nil, atoll.AgentFile{}, atoll.Errorf("files", id, atoll.ErrExhausted, "%s has %d bytes, more than %d", name, f.Size, MaxContent)
+		return nil, agent.File{}, atoll.Errorf("files", id, atoll.ErrExhausted, "%s has %d bytes, more than %d", name, f.Size, MaxContent)
 	}
 	return body, f, err
 }
 
-func (b *box) content(ctx context.Context, source, p string) (io.ReadCloser, atoll.AgentFile, error) {
-	if source == atoll.SourceS3 {
+func (b *box) content(ctx context.Context, source, p string) (io.ReadCloser, agent.File, error) {
+	if source == agent.SourceS3 {
 		if b.place == nil {
-			return nil, atoll.AgentFile{}, errNoPlace("files", b.record.ID)
+			return nil, agent.File{}, errNoPlace("files", b.record.ID)
 		}
 		body, f, err := b.place.Remote.Open(ctx, 0, p, MaxContent)
-		return body, atoll.AgentFile{Name: path.Base(p), Path: p, Size: f.Size, Modified: f.Modified, Checksum: f.Checksum.String()}, err
+		return body, agent.File{Name: path.Base(p), Path: p, Size: f.Size, Modified: f.Modified, Checksum: f.Checksum.String()}, err
 	}
 	fs, err := b.files(ctx)
 	if err != nil {
-		return nil, atoll.AgentFile{}, err
+		return nil, agent.File{}, err
 	}
 	body, fi, err := fs.Read(ctx, p, 0)
-	return body, atoll.AgentFile{Name: fi.Name, Path: p, Size: fi.Size, Modified: fi.Modified.Unix()}, err
+	return body, agent.File{Name: fi.Name, Path: p, Size: fi.Size, Modified: fi.Modified.Unix()}, err
 }

@@ -10,7 +10,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/output"
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 	"github.com/seed46cd37a8/atoll/storage/store"
@@ -25,9 +25,9 @@ type chapter struct {
 	Number       int64              `json:"number"`
 	Part         int                `json:"part,omitempty"` // of the turn, from 0; the last one has the Usage
 	Ended        time.Time          `json:"ended"`
-	Conversation atoll.Conversation `json:"conversation"`
-	Usage        atoll.TokenUsage   `json:"usage"`
-	Messages     []*atoll.Message   `json:"messages"`
+	Conversation agent.Conversation `json:"conversation"`
+	Usage        agent.TokenUsage   `json:"usage"`
+	Messages     []*agent.Message   `json:"messages"`
 }
 
 // The bounds of chapters, in bytes: JSON may be six times as long as what it is of.
@@ -38,7 +38,7 @@ const (
 
 // historyPrefix is where the chapters of a conversation are, below the prefix of the
 // place: templates may have one place for many conversations, and for many accounts.
-func historyPrefix(c *atoll.Conversation) string { return "history/" + c.Account + "/" + c.ID + "/" }
+func historyPrefix(c *agent.Conversation) string { return "history/" + c.Account + "/" + c.ID + "/" }
 
 // archiving is how long writing one down may take.
 const archiving = time.Minute
@@ -54,7 +54,7 @@ func messageKey(turn, at string) string {
 
 // keep notes a message for the history. What is too much for one chapter becomes several,
 // which are the same whoever finishes the turn.
-func (t *turn) keep(b *box, m *atoll.Message) {
+func (t *turn) keep(b *box, m *agent.Message) {
 	if !b.pushes() {
 		return
 	}
@@ -121,12 +121,12 @@ func (t *turn) remember(ctx context.Context, b *box) error {
 }
 
 // erase deletes the history of a conversation that has a sandbox.
-func (v *Service) erase(ctx context.Context, c *atoll.Conversation) error {
+func (v *Service) erase(ctx context.Context, c *agent.Conversation) error {
 	tpl, err := v.opts.Templates.Get(c.Template, c.Agent)
 	if err != nil {
 		return err
 	}
-	b, err := v.open(ctx, tpl, c, &store.AgentSandbox{AgentSandbox: atoll.AgentSandbox{ID: c.Sandbox}})
+	b, err := v.open(ctx, tpl, c, &store.AgentSandbox{Sandbox: agent.Sandbox{ID: c.Sandbox}})
 	if err != nil || b.place == nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (t *turn) recall(ctx context.Context, c *chapter) error {
 			return err
 		}
 	}
-	if c.Usage != (atoll.TokenUsage{}) { // tokens of a turn are added once, and only its last part has them
+	if c.Usage != (agent.TokenUsage{}) { // tokens of a turn are added once, and only its last part has them
 		if err := t.v.store.AddUsage(ctx, t.conversation.Account, t.conversation.ID, c.Number, c.Usage); err != nil {
 			return err
 		}

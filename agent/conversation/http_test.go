@@ -10,8 +10,10 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/conversation"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // A site is a service behind HTTP, for two accounts: their tokens are their names.
@@ -23,7 +25,7 @@ type site struct {
 func serve(t testing.TB, l *lab, v *conversation.Service) *site {
 	t.Helper()
 	h, err := api.NewHandler(l.provider, api.Options{
-		Tokens: map[string]api.Account{"mine": {Name: "mine"}, "other": {Name: "other"}}, Conversations: v,
+		Tokens: map[string]auth.Account{"mine": {Name: "mine"}, "other": {Name: "other"}}, Conversations: v,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +177,7 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("sync: %d %s", status, text)
 	}
 	status, text, _ = s.do("POST", "/sandbox", `{"provider": "agent", "agent_id": "a"}`)
-	var made atoll.AgentSandbox
+	var made agent.Sandbox
 	if err := json.Unmarshal([]byte(text), &made); status != 201 || err != nil || made.State != atoll.StateRunning {
 		t.Errorf("POST /sandbox: %d %s", status, text)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/conversation"
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 	"github.com/seed46cd37a8/atoll/agent/template"
@@ -109,8 +110,8 @@ func (l *lab) openWith(o conversation.Options) *conversation.Service {
 }
 
 // ask is a prompt for the conversation "c" of tests.
-func ask(text string) atoll.Prompt {
-	return atoll.Prompt{Conversation: "c", Sandbox: sid, Template: "agent", Text: text}
+func ask(text string) agent.Prompt {
+	return agent.Prompt{Conversation: "c", Sandbox: sid, Template: "agent", Text: text}
 }
 
 // An event is what a client got.
@@ -128,7 +129,7 @@ type event struct {
 	Usage          struct{ InputTokens, OutputTokens, CachedInputTokens int64 }
 }
 
-func eventOf(t testing.TB, e atoll.TurnEvent) event {
+func eventOf(t testing.TB, e agent.TurnEvent) event {
 	t.Helper()
 	var ev event
 	if err := json.Unmarshal(e.Data, &ev); err != nil {
@@ -139,7 +140,7 @@ func eventOf(t testing.TB, e atoll.TurnEvent) event {
 }
 
 // read reads events to their end.
-func read(t testing.TB, events iter.Seq2[atoll.TurnEvent, error]) (all []event) {
+func read(t testing.TB, events iter.Seq2[agent.TurnEvent, error]) (all []event) {
 	t.Helper()
 	for e, err := range events {
 		if err != nil {
@@ -151,7 +152,7 @@ func read(t testing.TB, events iter.Seq2[atoll.TurnEvent, error]) (all []event) 
 }
 
 // send sends a prompt, and reads its turn to the end.
-func send(t testing.TB, v *conversation.Service, p atoll.Prompt) []event {
+func send(t testing.TB, v *conversation.Service, p agent.Prompt) []event {
 	t.Helper()
 	events, err := v.Send(t.Context(), p)
 	if err != nil {
@@ -263,14 +264,14 @@ func (c *cut) DeleteConversation(ctx context.Context, x *store.Conversation) err
 	return c.kept.DeleteConversation(ctx, x)
 }
 
-func (c *cut) AddMessage(ctx context.Context, m *atoll.Message) error {
+func (c *cut) AddMessage(ctx context.Context, m *agent.Message) error {
 	if c.off.Load() {
 		return errOff
 	}
 	return c.kept.AddMessage(ctx, m)
 }
 
-func (c *cut) AddUsage(ctx context.Context, account, conversation string, turn int64, u atoll.TokenUsage) error {
+func (c *cut) AddUsage(ctx context.Context, account, conversation string, turn int64, u agent.TokenUsage) error {
 	if c.off.Load() {
 		return errOff
 	}

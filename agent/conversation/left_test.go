@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/conversation"
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 	"github.com/seed46cd37a8/atoll/agent/template"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // Templates may have one place for several conversations, and for several accounts: what
@@ -27,13 +29,13 @@ func TestSharedPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := l.open()
-	mine := atoll.WithAccount(t.Context(), atoll.Account{Name: "mine"})
-	other := atoll.WithAccount(t.Context(), atoll.Account{Name: "other"})
+	mine := auth.WithAccount(t.Context(), auth.Account{Name: "mine"})
+	other := auth.WithAccount(t.Context(), auth.Account{Name: "other"})
 	for _, who := range []struct {
 		ctx               context.Context
 		conversation, box string
 	}{{mine, "c", "box1"}, {mine, "d", "box2"}, {other, "c", "box3"}} {
-		events, err := v.Send(who.ctx, atoll.Prompt{Conversation: who.conversation, Sandbox: who.box, Template: "shared", Text: "say " + who.box})
+		events, err := v.Send(who.ctx, agent.Prompt{Conversation: who.conversation, Sandbox: who.box, Template: "shared", Text: "say " + who.box})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +53,7 @@ func TestSharedPlace(t *testing.T) {
 	there.bucket, there.templates = l.bucket, l.templates
 	there.agent = l.agent
 	w := there.open()
-	events, err := w.Send(mine, atoll.Prompt{Conversation: "c", Sandbox: "box1", Template: "shared", Text: "say again"})
+	events, err := w.Send(mine, agent.Prompt{Conversation: "c", Sandbox: "box1", Template: "shared", Text: "say again"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +68,7 @@ func TestSharedPlace(t *testing.T) {
 func TestAgentLeavesProcess(t *testing.T) {
 	l := newLab(t)
 	v := l.open()
-	events, err := v.Send(t.Context(), atoll.Prompt{Conversation: "c", Sandbox: sid, Template: "shell", Text: "sleep 600 & echo begun"})
+	events, err := v.Send(t.Context(), agent.Prompt{Conversation: "c", Sandbox: sid, Template: "shell", Text: "sleep 600 & echo begun"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +95,7 @@ func TestManyMessages(t *testing.T) {
 	add := func(n, size int) {
 		t.Helper()
 		for i := range n {
-			m := &atoll.Message{Key: atoll.NewID(), Account: "default", Conversation: "c", Role: atoll.RoleTool, Body: fmt.Sprint(i) + strings.Repeat(".", size), Time: time.Now()}
+			m := &agent.Message{Key: atoll.NewID(), Account: "default", Conversation: "c", Role: agent.RoleTool, Body: fmt.Sprint(i) + strings.Repeat(".", size), Time: time.Now()}
 			if err := l.store.AddMessage(t.Context(), m); err != nil {
 				t.Fatal(err)
 			}
@@ -202,15 +204,15 @@ func TestAdoptOfAccount(t *testing.T) {
 		"labelled":     {map[string]string{"account": "mine"}, "mine", ""},
 		"another's":    {map[string]string{"account": "mine"}, "other", atoll.ErrNotExist},
 		"nobody's":     {nil, "mine", atoll.ErrNotExist},
-		"the default":  {nil, atoll.DefaultAccount, ""},
-		"default's":    {map[string]string{"account": atoll.DefaultAccount}, "mine", atoll.ErrNotExist},
-		"no default's": {map[string]string{"account": "mine"}, atoll.DefaultAccount, atoll.ErrNotExist},
+		"the default":  {nil, auth.DefaultAccount, ""},
+		"default's":    {map[string]string{"account": auth.DefaultAccount}, "mine", atoll.ErrNotExist},
+		"no default's": {map[string]string{"account": "mine"}, auth.DefaultAccount, atoll.ErrNotExist},
 	} {
 		sb, err := l.provider.Create(t.Context(), &atoll.Spec{Labels: test.labels})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx := atoll.WithAccount(t.Context(), atoll.Account{Name: test.taker})
+		ctx := auth.WithAccount(t.Context(), auth.Account{Name: test.taker})
 		p := ask("say hello")
 		p.Conversation, p.Sandbox = "c"+sb.ID(), sb.ID()
 		events, err := v.Send(ctx, p)

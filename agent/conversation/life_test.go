@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 	"github.com/seed46cd37a8/atoll/agent/template"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
@@ -106,7 +107,7 @@ func TestColdStartFails(t *testing.T) {
 		t.Errorf("Send: %v", err)
 	}
 	nothing("a hook that fails")
-	if _, err := v.CreateSandbox(t.Context(), atoll.AgentSandbox{ID: sid, Template: "agent"}); !errors.Is(err, failing) {
+	if _, err := v.CreateSandbox(t.Context(), agent.Sandbox{ID: sid, Template: "agent"}); !errors.Is(err, failing) {
 		t.Errorf("CreateSandbox: %v", err)
 	}
 	nothing("CreateSandbox")
@@ -249,7 +250,7 @@ func agents(l *lab) (all []string) {
 
 // settleHard waits until no turn is left that nobody runs.
 func settleHard(t testing.TB, v interface {
-	Conversation(ctx context.Context, id string) (atoll.Conversation, error)
+	Conversation(ctx context.Context, id string) (agent.Conversation, error)
 }) {
 	t.Helper()
 	for end := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
@@ -280,13 +281,13 @@ func TestAdopt(t *testing.T) {
 	}
 	// One that was made from a template is linked by the first prompt, which need not
 	// name the template.
-	x, err := v.CreateSandbox(t.Context(), atoll.AgentSandbox{ID: "box", Template: "agent"})
+	x, err := v.CreateSandbox(t.Context(), agent.Sandbox{ID: "box", Template: "agent"})
 	if err != nil || x.State != atoll.StateRunning || x.Conversation != "" {
 		t.Fatalf("CreateSandbox: %+v, %v", x, err)
 	}
-	_, err = v.CreateSandbox(t.Context(), atoll.AgentSandbox{ID: "box", Template: "agent"})
+	_, err = v.CreateSandbox(t.Context(), agent.Sandbox{ID: "box", Template: "agent"})
 	wantKind(t, "CreateSandbox once more", err, atoll.ErrAlreadyExists)
-	if got := send(t, v, atoll.Prompt{Conversation: "d", Sandbox: "box", Text: "say hello"}); said(got) != "hello" {
+	if got := send(t, v, agent.Prompt{Conversation: "d", Sandbox: "box", Text: "say hello"}); said(got) != "hello" {
 		t.Errorf("events: %+v", got)
 	}
 	if err := v.DeleteConversation(t.Context(), "d", false); err != nil {
@@ -295,7 +296,7 @@ func TestAdopt(t *testing.T) {
 	if x, err = v.Sandbox(t.Context(), "box"); err != nil || x.Conversation != "" {
 		t.Errorf("the sandbox after that: %+v, %v", x, err)
 	}
-	if got := send(t, v, atoll.Prompt{Conversation: "e", Sandbox: "box", Text: "say again"}); !strings.HasSuffix(said(got), "again") {
+	if got := send(t, v, agent.Prompt{Conversation: "e", Sandbox: "box", Text: "say again"}); !strings.HasSuffix(said(got), "again") {
 		t.Errorf("events: %+v", got)
 	}
 	if err := v.DeleteConversation(t.Context(), "e", true); err != nil {

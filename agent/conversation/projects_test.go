@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/conversation"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/layer/authz"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // A turn does what its caller may: its sandbox is in a project of his, and that of
@@ -21,7 +23,7 @@ func TestProjects(t *testing.T) {
 	inner := l.provider
 	l.provider = authz.New(inner, authz.Options{})
 	v := l.open()
-	ctx := atoll.WithAccount(t.Context(), atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: []string{"web"}})
+	ctx := auth.WithAccount(t.Context(), auth.Account{Name: "team", Role: auth.RoleProject, Projects: []string{"web"}})
 	events, err := v.Send(ctx, ask("echo hello"))
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +40,7 @@ func TestProjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	events, err = v.Send(ctx, atoll.Prompt{Conversation: "d", Sandbox: theirs.ID(), Template: "agent", Text: "echo hello"})
+	events, err = v.Send(ctx, agent.Prompt{Conversation: "d", Sandbox: theirs.ID(), Template: "agent", Text: "echo hello"})
 	if err == nil {
 		err = errorOf(t, read(t, events))
 	}
@@ -63,7 +65,7 @@ type witness struct {
 
 func (w *witness) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	w.mu.Lock()
-	w.who = append(w.who, atoll.AccountFrom(ctx).Who())
+	w.who = append(w.who, auth.AccountFrom(ctx).Who())
 	w.mu.Unlock()
 	return w.ProviderLayer.Get(ctx, id)
 }
@@ -73,8 +75,8 @@ func TestTakenOverInProject(t *testing.T) {
 	l := newLab(t)
 	w := &witness{ProviderLayer: atoll.ProviderLayer{Provider: l.provider}}
 	l.provider = authz.New(w, authz.Options{})
-	team := atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: []string{"web"}}
-	ctx := atoll.WithAccount(t.Context(), team)
+	team := auth.Account{Name: "team", Role: auth.RoleProject, Projects: []string{"web"}}
+	ctx := auth.WithAccount(t.Context(), team)
 	v, kill := l.killed(l.options())
 	if _, err := v.Send(ctx, ask("say one\nsleep 1s\nsay two")); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/template"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
@@ -17,40 +19,40 @@ import (
 // may be linked with it later. Its hook OnColdStart has run when it returns. Of want
 // count ID, Organization, Agent and Template; without an ID one is drawn. Kinds:
 // ErrInvalid, ErrAlreadyExists, and those of making a sandbox and of the hook.
-func (v *Service) CreateSandbox(ctx context.Context, want atoll.AgentSandbox) (atoll.AgentSandbox, error) {
+func (v *Service) CreateSandbox(ctx context.Context, want agent.Sandbox) (agent.Sandbox, error) {
 	id, err := sandboxRef(cmp.Or(want.ID, atoll.NewID()))
 	if err != nil {
-		return atoll.AgentSandbox{}, err
+		return agent.Sandbox{}, err
 	}
 	if want.Agent, err = agentRef("create", id, want.Agent); err != nil {
-		return atoll.AgentSandbox{}, err
+		return agent.Sandbox{}, err
 	}
-	c := atoll.Conversation{Account: atoll.AccountFrom(ctx).Name, Organization: want.Organization, Agent: want.Agent, Template: v.templateName(want.Template)}
+	c := agent.Conversation{Account: auth.AccountFrom(ctx).Name, Organization: want.Organization, Agent: want.Agent, Template: v.templateName(want.Template)}
 	tpl, err := v.opts.Templates.Get(c.Template, c.Agent)
 	if err != nil {
-		return atoll.AgentSandbox{}, err
+		return agent.Sandbox{}, err
 	}
 	unlock, err := v.locks.Lock(ctx, key(c.Account, id))
 	if err != nil {
-		return atoll.AgentSandbox{}, err
+		return agent.Sandbox{}, err
 	}
 	defer unlock()
 	x, err := v.record(ctx, &c, id)
 	if err != nil {
-		return atoll.AgentSandbox{}, err
+		return agent.Sandbox{}, err
 	}
 	if x.Rev != 0 {
-		return atoll.AgentSandbox{}, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "there is a sandbox of this id")
+		return agent.Sandbox{}, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "there is a sandbox of this id")
 	}
 	b, err := v.open(ctx, tpl, &c, x)
 	if err != nil {
-		return atoll.AgentSandbox{}, err
+		return agent.Sandbox{}, err
 	}
 	if sb, err := b.look(ctx); err != nil || sb != nil {
-		return atoll.AgentSandbox{}, cmp.Or(err, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "there is a sandbox of this id or name"))
+		return agent.Sandbox{}, cmp.Or(err, atoll.Errorf("create", id, atoll.ErrAlreadyExists, "there is a sandbox of this id or name"))
 	}
 	if _, err := b.create(ctx); err != nil {
-		return atoll.AgentSandbox{}, err
+		return agent.Sandbox{}, err
 	}
 	return v.described(ctx, x), nil
 }
@@ -64,8 +66,8 @@ func (v *Service) templateName(name string) string {
 }
 
 // described is what is known of a sandbox, with its state.
-func (v *Service) described(ctx context.Context, x *store.AgentSandbox) atoll.AgentSandbox {
-	a := x.AgentSandbox
+func (v *Service) described(ctx context.Context, x *store.AgentSandbox) agent.Sandbox {
+	a := x.Sandbox
 	if !a.Deleted.IsZero() || a.External == "" {
 		a.State = atoll.StateRemoved
 		return a
@@ -82,10 +84,10 @@ func (v *Service) described(ctx context.Context, x *store.AgentSandbox) atoll.Ag
 }
 
 // Sandbox returns what is known of a sandbox. Kinds: ErrNotExist.
-func (v *Service) Sandbox(ctx context.Context, id string) (atoll.AgentSandbox, error) {
+func (v *Service) Sandbox(ctx context.Context, id string) (agent.Sandbox, error) {
 	x, err := v.findSandbox(ctx, id)
 	if err != nil {
-		return atoll.AgentSandbox{}, err
+		return agent.Sandbox{}, err
 	}
 	return v.described(ctx, x), nil
 }
@@ -96,21 +98,21 @@ func (v *Service) findSandbox(ctx context.Context, id string) (*store.AgentSandb
 	if err != nil {
 		return nil, err
 	}
-	return v.store.FindSandbox(ctx, atoll.AccountFrom(ctx).Name, ref)
+	return v.store.FindSandbox(ctx, auth.AccountFrom(ctx).Name, ref)
 }
 
 // Sandboxes lists those of the account that are not deleted, sorted by id, from the one
 // after the one with the id after. limit 0 means DefaultPage.
-func (v *Service) Sandboxes(ctx context.Context, after string, limit int) ([]atoll.AgentSandbox, error) {
+func (v *Service) Sandboxes(ctx context.Context, after string, limit int) ([]agent.Sandbox, error) {
 	p, err := page(after, limit)
 	if err != nil {
 		return nil, err
 	}
-	list, err := v.store.Sandboxes(ctx, atoll.AccountFrom(ctx).Name, p)
+	list, err := v.store.Sandboxes(ctx, auth.AccountFrom(ctx).Name, p)
 	if err != nil {
 		return nil, err
 	}
-	all := make([]atoll.AgentSandbox, len(list))
+	all := make([]agent.Sandbox, len(list))
 	for i, x := range list {
 		all[i] = v.described(ctx, x)
 	}
@@ -136,7 +138,7 @@ func (v *Service) on(ctx context.Context, op, id string, live bool, do func(b *b
 	case err != nil:
 		return err
 	case c == nil:
-		c := atoll.Conversation{ID: x.Conversation, Account: x.Account, Organization: x.Organization, Agent: x.Agent, Template: x.Template}
+		c := agent.Conversation{ID: x.Conversation, Account: x.Account, Organization: x.Organization, Agent: x.Agent, Template: x.Template}
 		return v.with(context.WithoutCancel(ctx), op, &c, x, live, do)
 	}
 	return v.alone(ctx, c, x.ID, func(ctx context.Context, t *turn) error {
@@ -166,7 +168,7 @@ func (v *Service) linked(ctx context.Context, id string) (*store.AgentSandbox, *
 // does not wait for it, and do goes on.
 func (v *Service) alone(ctx context.Context, c *store.Conversation, sandbox string, do func(context.Context, *turn) error) error {
 	var failed error
-	t, err := v.claim(ctx, c, atoll.Turn{Sandbox: sandbox}, func(t *turn) {
+	t, err := v.claim(ctx, c, agent.Turn{Sandbox: sandbox}, func(t *turn) {
 		failed = do(context.WithoutCancel(ctx), t)
 		v.mu.Lock()
 		v.show(key(t.conversation.Account, t.conversation.ID), nil)
@@ -186,7 +188,7 @@ func (v *Service) alone(ctx context.Context, c *store.Conversation, sandbox stri
 }
 
 // with calls do with a sandbox.
-func (v *Service) with(ctx context.Context, op string, c *atoll.Conversation, x *store.AgentSandbox, live bool, do func(b *box, ctx context.Context) error) error {
+func (v *Service) with(ctx context.Context, op string, c *agent.Conversation, x *store.AgentSandbox, live bool, do func(b *box, ctx context.Context) error) error {
 	tpl, err := v.opts.Templates.Get(x.Template, x.Agent)
 	if err != nil && live {
 		return err
@@ -200,7 +202,7 @@ func (v *Service) with(ctx context.Context, op string, c *atoll.Conversation, x 
 }
 
 // use calls do with a sandbox that was made from a template.
-func (v *Service) use(ctx context.Context, op string, tpl *template.Template, c *atoll.Conversation, x *store.AgentSandbox, live bool, do func(b *box, ctx context.Context) error) error {
+func (v *Service) use(ctx context.Context, op string, tpl *template.Template, c *agent.Conversation, x *store.AgentSandbox, live bool, do func(b *box, ctx context.Context) error) error {
 	b, err := v.open(ctx, tpl, c, x)
 	if err != nil {
 		return err
@@ -221,8 +223,8 @@ func errNoPlace(op, id string) error {
 
 // SyncSandbox pushes what is in a sandbox. Kinds: ErrNotExist, ErrNotFound (the sandbox
 // is gone), ErrConflict (a turn runs), ErrUnsupported (there is no object storage).
-func (v *Service) SyncSandbox(ctx context.Context, id string) (*atoll.SyncStats, error) {
-	var out *atoll.SyncStats
+func (v *Service) SyncSandbox(ctx context.Context, id string) (*agent.SyncStats, error) {
+	var out *agent.SyncStats
 	err := v.on(ctx, "sync", id, true, func(b *box, ctx context.Context) (err error) {
 		if b.place == nil {
 			return errNoPlace("sync", id)
@@ -240,8 +242,8 @@ func (v *Service) SyncSandbox(ctx context.Context, id string) (*atoll.SyncStats,
 // before, so that nothing is lost. 0 is the version that was the latest then. It is done
 // to its end, also when ctx ends. Kinds: those of SyncSandbox; ErrNotExist (no such
 // version).
-func (v *Service) RestoreSandbox(ctx context.Context, id string, version int64) (*atoll.SyncStats, error) {
-	var out *atoll.SyncStats
+func (v *Service) RestoreSandbox(ctx context.Context, id string, version int64) (*agent.SyncStats, error) {
+	var out *agent.SyncStats
 	err := v.on(ctx, "restore", id, true, func(b *box, ctx context.Context) (err error) {
 		if b.place == nil {
 			return errNoPlace("restore", id)
@@ -277,7 +279,7 @@ func (b *box) latest(ctx context.Context) (int64, error) {
 
 // Versions lists the versions of a sandbox's files, the oldest first. Kinds: ErrNotExist,
 // ErrUnsupported.
-func (v *Service) Versions(ctx context.Context, id string) (all []atoll.SandboxVersion, err error) {
+func (v *Service) Versions(ctx context.Context, id string) (all []agent.SandboxVersion, err error) {
 	b, err := v.peek(ctx, "versions", id)
 	if err != nil {
 		return nil, err
@@ -289,7 +291,7 @@ func (v *Service) Versions(ctx context.Context, id string) (all []atoll.SandboxV
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, atoll.SandboxVersion{Version: i.Version, Latest: i.Latest, Pushed: i.Pushed})
+		all = append(all, agent.SandboxVersion{Version: i.Version, Latest: i.Latest, Pushed: i.Pushed})
 	}
 	return all, nil
 }
@@ -304,7 +306,7 @@ func (v *Service) peek(ctx context.Context, op, id string) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
-	return v.open(ctx, tpl, &atoll.Conversation{ID: x.Conversation, Account: x.Account, Agent: x.Agent}, x)
+	return v.open(ctx, tpl, &agent.Conversation{ID: x.Conversation, Account: x.Account, Agent: x.Agent}, x)
 }
 
 // DeleteSandbox pushes what is in a sandbox, if its template's policy is to, runs its hook

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // The bounds of a stream.
@@ -148,8 +149,8 @@ func (s *stream) position(id string) (int64, error) {
 
 // follow yields the events after number n, or fromOldest, until the stream ends, which with an error is
 // the last pair, or ctx does.
-func (s *stream) follow(ctx context.Context, n int64) iter.Seq2[atoll.TurnEvent, error] {
-	return func(yield func(atoll.TurnEvent, error) bool) {
+func (s *stream) follow(ctx context.Context, n int64) iter.Seq2[agent.TurnEvent, error] {
+	return func(yield func(agent.TurnEvent, error) bool) {
 		r := &reader{next: n + 1}
 		s.mu.Lock()
 		if n == fromOldest {
@@ -161,14 +162,14 @@ func (s *stream) follow(ctx context.Context, n int64) iter.Seq2[atoll.TurnEvent,
 		for {
 			batch, number, news, err := s.take(r)
 			for i, data := range batch {
-				if !yield(atoll.TurnEvent{ID: s.turn + ":" + strconv.FormatInt(number+int64(i), 10), Data: data}, nil) {
+				if !yield(agent.TurnEvent{ID: s.turn + ":" + strconv.FormatInt(number+int64(i), 10), Data: data}, nil) {
 					return
 				}
 				s.advance(r)
 			}
 			switch {
 			case err != nil:
-				yield(atoll.TurnEvent{}, err)
+				yield(agent.TurnEvent{}, err)
 				return
 			case len(batch) > 0:
 				continue
@@ -178,7 +179,7 @@ func (s *stream) follow(ctx context.Context, n int64) iter.Seq2[atoll.TurnEvent,
 			select {
 			case <-news:
 			case <-ctx.Done():
-				yield(atoll.TurnEvent{}, ctx.Err())
+				yield(agent.TurnEvent{}, ctx.Err())
 				return
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 	"github.com/seed46cd37a8/atoll/agent/template"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
@@ -250,7 +251,7 @@ func TestAdoptInPlaceOfUnfinished(t *testing.T) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		_, _ = v.CreateSandbox(ctx, atoll.AgentSandbox{ID: sid, Template: "agent"})
+		_, _ = v.CreateSandbox(ctx, agent.Sandbox{ID: sid, Template: "agent"})
 	}()
 	<-g.reached
 	x, err := l.store.FindSandbox(t.Context(), "default", sid)
@@ -410,18 +411,18 @@ func TestAgentOfSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := l.open()
-	if _, err := v.CreateSandbox(t.Context(), atoll.AgentSandbox{ID: sid, Template: "mine", Agent: "a"}); err != nil {
+	if _, err := v.CreateSandbox(t.Context(), agent.Sandbox{ID: sid, Template: "mine", Agent: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	send(t, v, atoll.Prompt{Conversation: "c", Sandbox: sid, Text: "run echo data > file"})
+	send(t, v, agent.Prompt{Conversation: "c", Sandbox: sid, Text: "run echo data > file"})
 	if c, err := v.Conversation(t.Context(), "c"); err != nil || c.Agent != "a" {
 		t.Errorf("the conversation: %+v, %v", c, err)
 	}
 	if err := v.DeleteConversation(t.Context(), "c", false); err != nil {
 		t.Fatal(err)
 	}
-	send(t, v, atoll.Prompt{Conversation: "d", Sandbox: sid, Agent: "b", Text: "run echo more > other"})
-	page, err := v.Files(t.Context(), sid, atoll.AgentFileQuery{Source: atoll.SourceS3, Page: 1, PerPage: 100, Flat: true})
+	send(t, v, agent.Prompt{Conversation: "d", Sandbox: sid, Agent: "b", Text: "run echo more > other"})
+	page, err := v.Files(t.Context(), sid, agent.FileQuery{Source: agent.SourceS3, Page: 1, PerPage: 100, Flat: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -440,7 +441,7 @@ func TestCloseWithSlowHooks(t *testing.T) {
 	l := newLab(t)
 	slow := make(chan struct{}, 100)
 	l.hooks.OnMessage = hooks.Then(func(ctx context.Context, d *hooks.HookData) error {
-		if d.Message.Role == atoll.RoleAssistant {
+		if d.Message.Role == agent.RoleAssistant {
 			slow <- struct{}{}
 			time.Sleep(time.Second)
 		}

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/output"
 	"github.com/seed46cd37a8/atoll/agent/template"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -21,7 +23,7 @@ import (
 type turn struct {
 	v            *Service
 	id           string
-	conversation atoll.Conversation // as it was when the turn began
+	conversation agent.Conversation // as it was when the turn began
 	turns        int64              // how many there were, with this one
 	made         bool               // the conversation with it
 	prompt       string
@@ -64,7 +66,7 @@ const maxPrompt = 1 << 20
 // otherwise); ErrNotExist (the sandbox is another account's); those of making a sandbox
 // and of the hook OnColdStart, after which a conversation and a sandbox that were not
 // there before are not there again.
-func (v *Service) Send(ctx context.Context, p atoll.Prompt) (iter.Seq2[atoll.TurnEvent, error], error) {
+func (v *Service) Send(ctx context.Context, p agent.Prompt) (iter.Seq2[agent.TurnEvent, error], error) {
 	c, err := v.asked(ctx, &p)
 	if err != nil {
 		return nil, err
@@ -76,7 +78,7 @@ func (v *Service) Send(ctx context.Context, p atoll.Prompt) (iter.Seq2[atoll.Tur
 	if err := tpl.Agent.CheckPrompt(p.Text); err != nil {
 		return nil, err
 	}
-	t, err := v.claim(ctx, c, atoll.Turn{Sandbox: p.Sandbox, Raw: p.Raw}, func(t *turn) {
+	t, err := v.claim(ctx, c, agent.Turn{Sandbox: p.Sandbox, Raw: p.Raw}, func(t *turn) {
 		t.prompt, t.template = p.Text, tpl
 		t.run()
 	})
@@ -102,7 +104,7 @@ func (v *Service) Send(ctx context.Context, p atoll.Prompt) (iter.Seq2[atoll.Tur
 // there is none. Kinds: ErrNotExist (no such conversation, or the turn of that event is
 // over and its events are gone), ErrInvalid, ErrUnavailable (another server runs the
 // turn).
-func (v *Service) Follow(ctx context.Context, id, after string) (iter.Seq2[atoll.TurnEvent, error], error) {
+func (v *Service) Follow(ctx context.Context, id, after string) (iter.Seq2[agent.TurnEvent, error], error) {
 	c, err := v.find(ctx, id)
 	if err != nil {
 		return nil, err
@@ -135,12 +137,12 @@ func (t *turn) refused() error {
 
 // asked checks a prompt, and returns the conversation that it is for: one without Rev
 // is to be made.
-func (v *Service) asked(ctx context.Context, p *atoll.Prompt) (*store.Conversation, error) {
+func (v *Service) asked(ctx context.Context, p *agent.Prompt) (*store.Conversation, error) {
 	const op = "send"
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf(op, p.Conversation, atoll.ErrInvalid, format, args...)
 	}
-	id, err := atoll.ConversationID(p.Conversation)
+	id, err := agent.ConversationID(p.Conversation)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +158,7 @@ func (v *Service) asked(ctx context.Context, p *atoll.Prompt) (*store.Conversati
 	if p.Agent, err = agentRef(op, id, p.Agent); err != nil {
 		return nil, err
 	}
-	account := atoll.AccountFrom(ctx).Name
+	account := auth.AccountFrom(ctx).Name
 	c, err := v.store.FindConversation(ctx, account, id)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
 		x, err := v.store.FindSandbox(ctx, account, p.Sandbox)
@@ -167,7 +169,7 @@ func (v *Service) asked(ctx context.Context, p *atoll.Prompt) (*store.Conversati
 			return nil, err
 		}
 		now := time.Now()
-		return &store.Conversation{Conversation: atoll.Conversation{
+		return &store.Conversation{Conversation: agent.Conversation{
 			ID: id, Account: account, Organization: p.Organization, Agent: p.Agent, Template: v.templateName(p.Template), Created: now, Updated: now,
 		}}, nil
 	}
@@ -186,13 +188,13 @@ func (v *Service) asked(ctx context.Context, p *atoll.Prompt) (*store.Conversati
 }
 
 // agentRef is the id of an agent in the form in which it is kept; "" is none.
-func agentRef(op, id, agent string) (string, error) {
-	if agent == "" {
+func agentRef(op, id, name string) (string, error) {
+	if name == "" {
 		return "", nil
 	}
-	plain, err := atoll.ConversationID(agent) // they have the form of those
+	plain, err := agent.ConversationID(name) // they have the form of those
 	if err != nil {
-		return "", atoll.Errorf(op, id, atoll.ErrInvalid, "agent_id %q: use a UUID, or a letter or digit and then up to 64 letters, digits, '-' or '_'", agent)
+		return "", atoll.Errorf(op, id, atoll.ErrInvalid, "agent_id %q: use a UUID, or a letter or digit and then up to 64 letters, digits, '-' or '_'", name)
 	}
 	return plain, nil
 }
@@ -303,7 +305,7 @@ func (t *turn) refuse(err error) {
 
 // start runs the agent.
 func (t *turn) start(box *box) error {
-	t.say(box, atPrompt, &atoll.Message{Role: atoll.RoleUser, Body: t.prompt})
+	t.say(box, atPrompt, &agent.Message{Role: agent.RoleUser, Body: t.prompt})
 	cmd, err := box.command(t.ctx, t.prompt, t.turns > 1)
 	if err != nil {
 		return err
@@ -341,7 +343,7 @@ func (t *turn) put(p atoll.Process) {
 // say has a message of this turn saved, by the hook for that. Its key follows from the
 // turn and from where it is in what the agent has printed, so that a turn which is
 // finished by another program says nothing twice.
-func (t *turn) say(box *box, at string, m *atoll.Message) {
+func (t *turn) say(box *box, at string, m *agent.Message) {
 	m.Key, m.Conversation, m.Account, m.Turn = messageKey(t.id, at), t.conversation.ID, t.conversation.Account, t.id
 	m.Time = time.Now()
 	t.keep(box, m)

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/conversation"
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 func TestTurn(t *testing.T) {
@@ -73,22 +75,22 @@ func TestBadPrompts(t *testing.T) {
 	v := l.open()
 	send(t, v, ask("say hello"))
 	for name, test := range map[string]struct {
-		change func(*atoll.Prompt)
+		change func(*agent.Prompt)
 		want   atoll.Kind
 		text   string
 	}{
-		"no prompt":         {func(p *atoll.Prompt) { p.Text = " \n" }, atoll.ErrInvalid, "the prompt is missing"},
-		"a huge prompt":     {func(p *atoll.Prompt) { p.Text = strings.Repeat("x", 2<<20) }, atoll.ErrInvalid, "bytes"},
-		"a long argument":   {func(p *atoll.Prompt) { p.Text = strings.Repeat("x", 200<<10) }, atoll.ErrInvalid, "stdin"},
-		"NUL":               {func(p *atoll.Prompt) { p.Text = "a\x00b" }, atoll.ErrInvalid, "NUL"},
-		"a bad id":          {func(p *atoll.Prompt) { p.Conversation = "../c" }, atoll.ErrInvalid, "id"},
-		"a bad sandbox":     {func(p *atoll.Prompt) { p.Sandbox = "a/b" }, atoll.ErrInvalid, "names no sandbox"},
-		"a bad agent":       {func(p *atoll.Prompt) { p.Conversation, p.Agent = "d", "a b" }, atoll.ErrInvalid, "agent_id"},
-		"no such template":  {func(p *atoll.Prompt) { p.Conversation, p.Template = "d", "none" }, atoll.ErrInvalid, "unsupported provider: none"},
-		"another template":  {func(p *atoll.Prompt) { p.Template = "shell" }, atoll.ErrConflict, "its provider is agent, not shell"},
-		"another agent":     {func(p *atoll.Prompt) { p.Agent = "b" }, atoll.ErrConflict, "it is with agent"},
-		"another sandbox":   {func(p *atoll.Prompt) { p.Sandbox = "box" }, atoll.ErrConflict, "its sandbox is " + sid},
-		"another's sandbox": {func(p *atoll.Prompt) { p.Conversation = "d" }, atoll.ErrConflict, "is that of conversation c"},
+		"no prompt":         {func(p *agent.Prompt) { p.Text = " \n" }, atoll.ErrInvalid, "the prompt is missing"},
+		"a huge prompt":     {func(p *agent.Prompt) { p.Text = strings.Repeat("x", 2<<20) }, atoll.ErrInvalid, "bytes"},
+		"a long argument":   {func(p *agent.Prompt) { p.Text = strings.Repeat("x", 200<<10) }, atoll.ErrInvalid, "stdin"},
+		"NUL":               {func(p *agent.Prompt) { p.Text = "a\x00b" }, atoll.ErrInvalid, "NUL"},
+		"a bad id":          {func(p *agent.Prompt) { p.Conversation = "../c" }, atoll.ErrInvalid, "id"},
+		"a bad sandbox":     {func(p *agent.Prompt) { p.Sandbox = "a/b" }, atoll.ErrInvalid, "names no sandbox"},
+		"a bad agent":       {func(p *agent.Prompt) { p.Conversation, p.Agent = "d", "a b" }, atoll.ErrInvalid, "agent_id"},
+		"no such template":  {func(p *agent.Prompt) { p.Conversation, p.Template = "d", "none" }, atoll.ErrInvalid, "unsupported provider: none"},
+		"another template":  {func(p *agent.Prompt) { p.Template = "shell" }, atoll.ErrConflict, "its provider is agent, not shell"},
+		"another agent":     {func(p *agent.Prompt) { p.Agent = "b" }, atoll.ErrConflict, "it is with agent"},
+		"another sandbox":   {func(p *agent.Prompt) { p.Sandbox = "box" }, atoll.ErrConflict, "its sandbox is " + sid},
+		"another's sandbox": {func(p *agent.Prompt) { p.Conversation = "d" }, atoll.ErrConflict, "is that of conversation c"},
 	} {
 		p := ask("say hello")
 		test.change(&p)
@@ -105,8 +107,8 @@ func TestBadPrompts(t *testing.T) {
 func TestAccounts(t *testing.T) {
 	l := newLab(t).withBucket()
 	v := l.open()
-	mine := atoll.WithAccount(t.Context(), atoll.Account{Name: "mine"})
-	other := atoll.WithAccount(t.Context(), atoll.Account{Name: "other"})
+	mine := auth.WithAccount(t.Context(), auth.Account{Name: "mine"})
+	other := auth.WithAccount(t.Context(), auth.Account{Name: "other"})
 	events, err := v.Send(mine, ask("run echo secret > file"))
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +126,7 @@ func TestAccounts(t *testing.T) {
 		"Versions":           func(ctx context.Context) error { _, err := v.Versions(ctx, sid); return err },
 		"DeleteSandbox":      func(ctx context.Context) error { return v.DeleteSandbox(ctx, sid) },
 		"Files": func(ctx context.Context) error {
-			_, err := v.Files(ctx, sid, atoll.AgentFileQuery{Page: 1, PerPage: 1})
+			_, err := v.Files(ctx, sid, agent.FileQuery{Page: 1, PerPage: 1})
 			return err
 		},
 		"FileTree":    func(ctx context.Context) error { _, err := v.FileTree(ctx, sid, "", ""); return err },

@@ -16,7 +16,7 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/provider/local"
-	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
 // An agent file, a workflow with one step, and its end. Package local does not
@@ -33,7 +33,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	p := session.New(boxes, store.NewSQLite(filepath.Join(dir, "atoll.db")), session.Options{})
+	p := session.New(boxes, sqlite.New(filepath.Join(dir, "atoll.db")), session.Options{})
 	defer p.Close()
 
 	agent, err := genkit.Load("../../examples/agents/code-developer.md", p, tools.Options{

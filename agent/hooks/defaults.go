@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // Default is what a template does that says nothing else.
@@ -56,7 +57,7 @@ func DefaultOnStreamFinish(ctx context.Context, data *HookData) error {
 
 func saveUsage(ctx context.Context, data *HookData) error {
 	u := data.TokenUsage
-	if u == nil || *u == (atoll.TokenUsage{}) {
+	if u == nil || *u == (agent.TokenUsage{}) {
 		return nil
 	}
 	if data.Messages == nil {
@@ -103,7 +104,7 @@ func Push(ctx context.Context, data *HookData) error {
 }
 
 // note writes down how a sync went.
-func (d *HookData) note(stats *atoll.SyncStats, err error) {
+func (d *HookData) note(stats *agent.SyncStats, err error) {
 	if d.SandboxInfo == nil {
 		return
 	}

@@ -9,33 +9,34 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // files counts what is done, and does as it is told.
 type files struct {
 	pulls, pushes int
-	stats         *atoll.SyncStats
+	stats         *agent.SyncStats
 	err           error
 }
 
-func (f *files) Pull(context.Context) (*atoll.SyncStats, error) { f.pulls++; return f.stats, f.err }
-func (f *files) Push(context.Context) (*atoll.SyncStats, error) { f.pushes++; return f.stats, f.err }
+func (f *files) Pull(context.Context) (*agent.SyncStats, error) { f.pulls++; return f.stats, f.err }
+func (f *files) Push(context.Context) (*agent.SyncStats, error) { f.pushes++; return f.stats, f.err }
 
 // messages keeps what it is given.
 type messages struct {
-	saved  []*atoll.Message
-	usage  atoll.TokenUsage
+	saved  []*agent.Message
+	usage  agent.TokenUsage
 	where  string
 	err    error
 	usages int
 }
 
-func (m *messages) AddMessage(_ context.Context, msg *atoll.Message) error {
+func (m *messages) AddMessage(_ context.Context, msg *agent.Message) error {
 	m.saved = append(m.saved, msg)
 	return m.err
 }
 
-func (m *messages) AddUsage(_ context.Context, account, conversation string, u atoll.TokenUsage) error {
+func (m *messages) AddUsage(_ context.Context, account, conversation string, u agent.TokenUsage) error {
 	m.usages++
 	m.where = account + "/" + conversation
 	m.usage.Add(u)
@@ -43,24 +44,24 @@ func (m *messages) AddUsage(_ context.Context, account, conversation string, u a
 }
 
 func TestDefaultOnColdStart(t *testing.T) {
-	some := &atoll.SyncStats{Version: 3, FilesDownloaded: 2}
+	some := &agent.SyncStats{Version: 3, FilesDownloaded: 2}
 	for _, tt := range []struct {
 		name  string
 		files *files
 		init  bool
 		pulls int
 		err   string
-		meta  atoll.SandboxMeta
+		meta  agent.SandboxMeta
 	}{
 		{name: "nothing to pull from", init: true},
 		{name: "not to be pulled", files: &files{stats: some}},
-		{name: "pulled", files: &files{stats: some}, init: true, pulls: 1, meta: atoll.SandboxMeta{SyncStats: some}},
-		{name: "fails", files: &files{err: errHook}, init: true, pulls: 1, err: "no way", meta: atoll.SandboxMeta{SyncError: errHook.Error()}},
-		{name: "fails in part", files: &files{stats: &atoll.SyncStats{Failed: 2}}, init: true, pulls: 1, err: "2 of the files",
-			meta: atoll.SandboxMeta{SyncError: "pull: 2 of the files that were kept could not be written"}},
+		{name: "pulled", files: &files{stats: some}, init: true, pulls: 1, meta: agent.SandboxMeta{SyncStats: some}},
+		{name: "fails", files: &files{err: errHook}, init: true, pulls: 1, err: "no way", meta: agent.SandboxMeta{SyncError: errHook.Error()}},
+		{name: "fails in part", files: &files{stats: &agent.SyncStats{Failed: 2}}, init: true, pulls: 1, err: "2 of the files",
+			meta: agent.SandboxMeta{SyncError: "pull: 2 of the files that were kept could not be written"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := &HookData{SandboxInfo: &atoll.AgentSandbox{}, Services: Services{InitFromS3: tt.init}}
+			d := &HookData{SandboxInfo: &agent.Sandbox{}, Services: Services{InitFromS3: tt.init}}
 			if tt.files != nil {
 				d.Files = tt.files
 			}
@@ -81,7 +82,7 @@ func TestDefaultOnColdStart(t *testing.T) {
 }
 
 // checkMeta compares what was written down of a sync. One that succeeded has the time.
-func checkMeta(t *testing.T, got, want atoll.SandboxMeta) {
+func checkMeta(t *testing.T, got, want agent.SandboxMeta) {
 	t.Helper()
 	if want.SyncStats != nil {
 		if age := time.Now().Unix() - got.LastSync; age < 0 || age > 60 {
@@ -100,7 +101,7 @@ func TestDefaultOnMessage(t *testing.T) {
 	if err := DefaultOnMessage(t.Context(), d); err != nil {
 		t.Errorf("no message: %v", err)
 	}
-	d.Message = &atoll.Message{Body: "hello"}
+	d.Message = &agent.Message{Body: "hello"}
 	if err := DefaultOnMessage(t.Context(), d); !errors.Is(err, atoll.ErrInvalid) {
 		t.Errorf("nowhere to save it: error %v, want invalid", err)
 	}
@@ -108,7 +109,7 @@ func TestDefaultOnMessage(t *testing.T) {
 	if err := DefaultOnMessage(t.Context(), d); err != nil {
 		t.Error(err)
 	}
-	if want := (&atoll.Message{Account: "acme", Conversation: "talk", Body: "hello"}); len(m.saved) != 1 || !reflect.DeepEqual(m.saved[0], want) {
+	if want := (&agent.Message{Account: "acme", Conversation: "talk", Body: "hello"}); len(m.saved) != 1 || !reflect.DeepEqual(m.saved[0], want) {
 		t.Errorf("saved %+v, want %+v", m.saved, want)
 	}
 	m.err = errHook
@@ -118,31 +119,31 @@ func TestDefaultOnMessage(t *testing.T) {
 }
 
 func TestDefaultOnStreamFinish(t *testing.T) {
-	pushed := &atoll.SyncStats{Version: 4, Failed: 1}
+	pushed := &agent.SyncStats{Version: 4, Failed: 1}
 	errUsage := errors.New("no database")
-	use := &atoll.TokenUsage{Input: 3, Output: 2, Cache: 1}
+	use := &agent.TokenUsage{Input: 3, Output: 2, Cache: 1}
 	for _, tt := range []struct {
 		name   string
 		files  *files
 		noPush bool
-		usage  *atoll.TokenUsage
+		usage  *agent.TokenUsage
 		store  *messages
 		pushes int
 		usages int
 		errs   []error
-		meta   atoll.SandboxMeta
+		meta   agent.SandboxMeta
 	}{
 		{name: "nothing to do"},
-		{name: "no tokens", usage: &atoll.TokenUsage{}},
-		{name: "both", files: &files{stats: pushed}, usage: use, store: &messages{}, pushes: 1, usages: 1, meta: atoll.SandboxMeta{SyncStats: pushed}},
+		{name: "no tokens", usage: &agent.TokenUsage{}},
+		{name: "both", files: &files{stats: pushed}, usage: use, store: &messages{}, pushes: 1, usages: 1, meta: agent.SandboxMeta{SyncStats: pushed}},
 		{name: "not to be pushed", files: &files{stats: pushed}, noPush: true, usage: use, store: &messages{}, usages: 1},
-		{name: "the push fails", files: &files{err: errHook}, usage: use, store: &messages{}, pushes: 1, usages: 1, errs: []error{errHook}, meta: atoll.SandboxMeta{SyncError: errHook.Error()}},
-		{name: "the tokens fail", files: &files{stats: pushed}, usage: use, store: &messages{err: errUsage}, pushes: 1, usages: 1, errs: []error{errUsage}, meta: atoll.SandboxMeta{SyncStats: pushed}},
-		{name: "both fail", files: &files{err: errHook}, usage: use, store: &messages{err: errUsage}, pushes: 1, usages: 1, errs: []error{errHook, errUsage}, meta: atoll.SandboxMeta{SyncError: errHook.Error()}},
+		{name: "the push fails", files: &files{err: errHook}, usage: use, store: &messages{}, pushes: 1, usages: 1, errs: []error{errHook}, meta: agent.SandboxMeta{SyncError: errHook.Error()}},
+		{name: "the tokens fail", files: &files{stats: pushed}, usage: use, store: &messages{err: errUsage}, pushes: 1, usages: 1, errs: []error{errUsage}, meta: agent.SandboxMeta{SyncStats: pushed}},
+		{name: "both fail", files: &files{err: errHook}, usage: use, store: &messages{err: errUsage}, pushes: 1, usages: 1, errs: []error{errHook, errUsage}, meta: agent.SandboxMeta{SyncError: errHook.Error()}},
 		{name: "nowhere to count", usage: use, errs: []error{atoll.ErrInvalid}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := &HookData{ConversationID: "talk", Account: "acme", SandboxInfo: &atoll.AgentSandbox{}, TokenUsage: tt.usage, Services: Services{NoPush: tt.noPush}}
+			d := &HookData{ConversationID: "talk", Account: "acme", SandboxInfo: &agent.Sandbox{}, TokenUsage: tt.usage, Services: Services{NoPush: tt.noPush}}
 			if tt.files != nil {
 				d.Files = tt.files
 			}
@@ -170,7 +171,7 @@ func TestDefaultOnStreamFinish(t *testing.T) {
 }
 
 func TestDefault(t *testing.T) {
-	store, dir := &messages{}, &files{stats: &atoll.SyncStats{}}
+	store, dir := &messages{}, &files{stats: &agent.SyncStats{}}
 	d := data()
 	d.Services = Services{Files: dir, InitFromS3: true, Messages: store}
 	r, hooks := New(Options{}), Default()

@@ -24,6 +24,7 @@ import (
 	"slices"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // The names of the hooks.
@@ -55,10 +56,10 @@ type HookData struct {
 	ConversationID string
 	Account        string
 	Agent          string
-	SandboxInfo    *atoll.AgentSandbox // what is known of the sandbox
-	Sandbox        atoll.Sandbox       // the sandbox
-	Message        *atoll.Message      // of OnMessage
-	TokenUsage     *atoll.TokenUsage   // of OnStreamFinish; nil if the agent did not say
+	SandboxInfo    *agent.Sandbox    // what is known of the sandbox
+	Sandbox        atoll.Sandbox     // the sandbox
+	Message        *agent.Message    // of OnMessage
+	TokenUsage     *agent.TokenUsage // of OnStreamFinish; nil if the agent did not say
 	Services
 }
 
@@ -81,18 +82,18 @@ type Services struct {
 type Files interface {
 	// Pull makes the directory hold what the version does that the sandbox is to start
 	// with.
-	Pull(ctx context.Context) (*atoll.SyncStats, error)
+	Pull(ctx context.Context) (*agent.SyncStats, error)
 	// Push makes a version of what the directory holds.
-	Push(ctx context.Context) (*atoll.SyncStats, error)
+	Push(ctx context.Context) (*agent.SyncStats, error)
 }
 
 // Messages is where those of conversations are kept.
 type Messages interface {
 	// AddMessage adds m to its conversation, and counts it there. One whose key is there
 	// already is not added again.
-	AddMessage(ctx context.Context, m *atoll.Message) error
+	AddMessage(ctx context.Context, m *agent.Message) error
 	// AddUsage adds u to the tokens of a conversation.
-	AddUsage(ctx context.Context, account, conversation string, u atoll.TokenUsage) error
+	AddUsage(ctx context.Context, account, conversation string, u agent.TokenUsage) error
 }
 
 // clone returns a copy that shares no data with d, only what d works with.

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,9 +26,9 @@ var errHook = atoll.Errorf("push", "", atoll.ErrUnavailable, "no way to the buck
 func data() *HookData {
 	return &HookData{
 		ConversationID: "talk", Account: "acme", Agent: "coder",
-		SandboxInfo: &atoll.AgentSandbox{ID: "box", Meta: atoll.SandboxMeta{SyncStats: &atoll.SyncStats{Version: 1}}},
-		Message:     &atoll.Message{Key: "m", Body: "hello", ToolCalls: []atoll.MessageToolCall{{Name: "ls", Input: []byte("{}")}}},
-		TokenUsage:  &atoll.TokenUsage{Input: 1},
+		SandboxInfo: &agent.Sandbox{ID: "box", Meta: agent.SandboxMeta{SyncStats: &agent.SyncStats{Version: 1}}},
+		Message:     &agent.Message{Key: "m", Body: "hello", ToolCalls: []agent.ToolCall{{Name: "ls", Input: []byte("{}")}}},
+		TokenUsage:  &agent.TokenUsage{Input: 1},
 	}
 }
 

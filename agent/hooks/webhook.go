@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // WebhookOptions say how a webhook is called. The zero value is ready.
@@ -61,15 +62,15 @@ const (
 // A Delivery is the JSON that a webhook is sent. There is nothing secret in it but what
 // was said.
 type Delivery struct {
-	ID           string              `json:"id"`   // the same for each try
-	Hook         string              `json:"hook"` // like "OnMessage"
-	Time         time.Time           `json:"time"` // of the first try
-	Conversation string              `json:"conversation_id"`
-	Account      string              `json:"account"`
-	Agent        string              `json:"agent_id,omitempty"`
-	Sandbox      *atoll.AgentSandbox `json:"sandbox,omitempty"`
-	Message      *atoll.Message      `json:"message,omitempty"`     // of OnMessage
-	TokenUsage   *atoll.TokenUsage   `json:"token_usage,omitempty"` // of OnStreamFinish
+	ID           string            `json:"id"`   // the same for each try
+	Hook         string            `json:"hook"` // like "OnMessage"
+	Time         time.Time         `json:"time"` // of the first try
+	Conversation string            `json:"conversation_id"`
+	Account      string            `json:"account"`
+	Agent        string            `json:"agent_id,omitempty"`
+	Sandbox      *agent.Sandbox    `json:"sandbox,omitempty"`
+	Message      *agent.Message    `json:"message,omitempty"`     // of OnMessage
+	TokenUsage   *agent.TokenUsage `json:"token_usage,omitempty"` // of OnStreamFinish
 }
 
 // Webhook returns a hook that POSTs a Delivery to a URL, and wants 2xx. What may pass is

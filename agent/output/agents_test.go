@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testmodel"
 )
@@ -64,7 +65,7 @@ func (r *realAgent) ask(t *testing.T, args ...string) (Step, Summary) {
 }
 
 // said is messages, each in a line; the names of tools and their inputs are the agent's.
-func said(messages []atoll.Message) []string {
+func said(messages []agent.Message) []string {
 	var all []string
 	for _, m := range messages {
 		line := string(m.Role) + " " + m.Body

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // claude reads the stream-json of Claude Code. Its subagents speak in between, each in
@@ -24,7 +25,7 @@ type claude struct {
 type lane struct {
 	parent  string           // the call that made the subagent; "" is the agent
 	id      string           // of the model's message
-	counted atoll.TokenUsage // which that message has said
+	counted agent.TokenUsage // which that message has said
 	blocks  []*streamed      // of that message
 }
 
@@ -70,8 +71,8 @@ type claudeUsage struct {
 	Read    float64 `json:"cache_read_input_tokens"`
 }
 
-func (u *claudeUsage) usage() atoll.TokenUsage {
-	return atoll.TokenUsage{Input: tokens(u.Input), Output: tokens(u.Output), Cache: tokens(u.Written) + tokens(u.Read)}
+func (u *claudeUsage) usage() agent.TokenUsage {
+	return agent.TokenUsage{Input: tokens(u.Input), Output: tokens(u.Output), Cache: tokens(u.Written) + tokens(u.Read)}
 }
 
 // Line implements Parser.
@@ -108,7 +109,7 @@ func (c *claude) read(l *claudeLine, whole []byte) {
 		c.over(whole)
 	case "usage_stats":
 		if c.reason == "" {
-			c.total = &atoll.TokenUsage{Input: tokens(l.Input), Output: tokens(l.Output), Cache: tokens(l.Cache)}
+			c.total = &agent.TokenUsage{Input: tokens(l.Input), Output: tokens(l.Output), Cache: tokens(l.Cache)}
 		}
 	}
 }
@@ -199,7 +200,7 @@ func (c *claude) keepResults(parent string, blocks []claudeBlock) {
 	if parent == "" {
 		c.flush() // blocks of the model's message may go on: tools run while it still speaks
 	}
-	var list []atoll.MessageToolCall
+	var list []agent.ToolCall
 	for _, b := range blocks {
 		res := claudeResult(&b)
 		res.id = c.known(b.Call)
@@ -322,7 +323,7 @@ func (c *claude) over(whole []byte) {
 	c.cost = max(0, end.Cost)
 	c.duration = time.Duration(tokens(end.Duration)) * time.Millisecond
 	c.stop = cmp.Or(end.Stop, c.stop)
-	if u := end.usage(); u != (atoll.TokenUsage{}) {
+	if u := end.usage(); u != (agent.TokenUsage{}) {
 		c.total = &u
 	}
 	for _, d := range end.Denials {
@@ -334,15 +335,15 @@ func (c *claude) over(whole []byte) {
 }
 
 // usage is the sum of the run: what it says, else that of all models.
-func (e *claudeEnd) usage() (u atoll.TokenUsage) {
+func (e *claudeEnd) usage() (u agent.TokenUsage) {
 	if e.Usage != nil {
 		u = e.Usage.usage()
 	}
-	if u != (atoll.TokenUsage{}) {
+	if u != (agent.TokenUsage{}) {
 		return u
 	}
 	for _, m := range e.Models {
-		u.Add(atoll.TokenUsage{Input: tokens(m.Input), Output: tokens(m.Output), Cache: tokens(m.Read) + tokens(m.Written)})
+		u.Add(agent.TokenUsage{Input: tokens(m.Input), Output: tokens(m.Output), Cache: tokens(m.Read) + tokens(m.Written)})
 	}
 	return u
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // codex reads the JSON lines of codex exec. What it does are items, which begin, change
@@ -99,7 +100,7 @@ func (c *codex) read(l *codexLine) {
 	case "turn.completed":
 		if u := l.Usage; u != nil {
 			cached := tokens(u.Cached)
-			c.count(beyond(atoll.TokenUsage{Input: max(0, tokens(u.Input)-cached), Output: tokens(u.Output), Cache: cached}, c.sum), true)
+			c.count(beyond(agent.TokenUsage{Input: max(0, tokens(u.Input)-cached), Output: tokens(u.Output), Cache: cached}, c.sum), true)
 		}
 		c.closeTexts()
 		c.flush()
@@ -205,7 +206,7 @@ func (c *codex) tool(i *codexItem, ended bool) {
 	res := i.result()
 	res.id, res.name = id, i.name()
 	c.flush()
-	c.results([]atoll.MessageToolCall{c.result("", res)})
+	c.results([]agent.ToolCall{c.result("", res)})
 }
 
 // name is what the tool of an item is called.
@@ -266,7 +267,7 @@ func (i *codexItem) result() result {
 	if bad {
 		return result{failed: cmp.Or(scrub(i.Error.Message), i.Status)}
 	}
-	return result{output: cmp.Or(scrub(cut(i.Status, maxID)), atoll.ToolCompleted)}
+	return result{output: cmp.Or(scrub(cut(i.Status, maxID)), agent.ToolCompleted)}
 }
 
 // End implements Parser.

@@ -3,7 +3,7 @@ package output
 import (
 	"encoding/json"
 
-	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // An Event is one event of a stream, as the AI SDK spells it (LanguageModelV2StreamPart).
@@ -91,7 +91,7 @@ type Usage struct {
 }
 
 // usageOf is u as the events have it.
-func usageOf(u atoll.TokenUsage) *Usage {
+func usageOf(u agent.TokenUsage) *Usage {
 	return &Usage{InputTokens: u.Input, OutputTokens: u.Output, TotalTokens: u.Input + u.Output + u.Cache, CachedInputTokens: u.Cache}
 }
 

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // The bounds. What is longer is cut, and says so.
@@ -62,7 +63,7 @@ type Step struct {
 	// the rest is the caller's to fill in. A message of the assistant comes when the next
 	// one begins, a tool's result comes, or the run ends; it is before the messages with
 	// the results of its calls. Thoughts, and what subagents say and do, are events only.
-	Messages []atoll.Message
+	Messages []agent.Message
 }
 
 // A Summary is what a run came to.
@@ -70,9 +71,9 @@ type Summary struct {
 	SessionID string // the agent's own
 	// Usage is what the agent says that the run used; until it says so, the sum of what
 	// its messages say. Of a thread that codex resumed, codex counts all turns.
-	Usage atoll.TokenUsage
+	Usage agent.TokenUsage
 	// Rest is what of Usage is in the Tokens of no message.
-	Rest         atoll.TokenUsage
+	Rest         agent.TokenUsage
 	CostUSD      float64
 	Duration     time.Duration
 	FinishReason FinishReason // "" before End

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 var update = flag.Bool("update", false, "write testdata/*.golden")
@@ -204,7 +205,7 @@ func check(t testing.TB, s Step, sum Summary) {
 	if n := len(s.Events); n == 0 || s.Events[n-1].Type != Finish || len(open) > 0 {
 		t.Fatalf("no finish, or open: %v", open)
 	}
-	var kept atoll.TokenUsage
+	var kept agent.TokenUsage
 	for i, m := range s.Messages {
 		kept.Add(m.Tokens)
 		size := len(m.Body)
@@ -214,7 +215,7 @@ func check(t testing.TB, s Step, sum Summary) {
 				t.Fatalf("message %d: call %+v", i, c)
 			}
 		}
-		if _, err := json.Marshal(m); err != nil || size > maxMessage+maxOpen*100 || m.Role != atoll.RoleAssistant && m.Role != atoll.RoleTool || m.Body == "" && len(m.ToolCalls) == 0 || strings.ContainsFunc(m.Body, control) {
+		if _, err := json.Marshal(m); err != nil || size > maxMessage+maxOpen*100 || m.Role != agent.RoleAssistant && m.Role != agent.RoleTool || m.Body == "" && len(m.ToolCalls) == 0 || strings.ContainsFunc(m.Body, control) {
 			t.Fatalf("message %d: %d bytes, %v, %+v", i, size, err, m)
 		}
 	}

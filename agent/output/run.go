@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // cutNote is what is written in place of what a message has no room for.
@@ -30,8 +31,8 @@ type run struct {
 	open  map[string]string // names of tools by the ids of calls that have no result
 
 	session   string
-	sum, kept atoll.TokenUsage // of the model's messages; of those that were handed out
-	total     *atoll.TokenUsage
+	sum, kept agent.TokenUsage // of the model's messages; of those that were handed out
+	total     *agent.TokenUsage
 	cost      float64
 	duration  time.Duration
 	text      string
@@ -68,8 +69,8 @@ type draft struct {
 	last   part
 	full   bool
 	size   int
-	calls  []atoll.MessageToolCall
-	tokens atoll.TokenUsage
+	calls  []agent.ToolCall
+	tokens agent.TokenUsage
 }
 
 // write adds to the body. Texts that follow each other are one text; around anything
@@ -238,7 +239,7 @@ func (r *run) endCall(id, name, parent, input string) {
 		d.size = min(d.size, maxMessage)
 	}
 	if len(d.calls) < maxOpen {
-		d.calls = append(d.calls, atoll.MessageToolCall{ID: id, Type: "function", Name: name, Input: json.RawMessage(input), Status: atoll.ToolCalled})
+		d.calls = append(d.calls, agent.ToolCall{ID: id, Type: "function", Name: name, Input: json.RawMessage(input), Status: agent.ToolCalled})
 	}
 }
 
@@ -253,7 +254,7 @@ type result struct {
 
 // result shows what a tool gave, and returns it as it is kept. A result without a call
 // gets one, so that clients can follow.
-func (r *run) result(parent string, res result) atoll.MessageToolCall {
+func (r *run) result(parent string, res result) agent.ToolCall {
 	r.closeRaw()
 	name, ok := r.open[res.id]
 	delete(r.open, res.id)
@@ -263,11 +264,11 @@ func (r *run) result(parent string, res result) atoll.MessageToolCall {
 	}
 	r.other(parent)
 	e := Event{Type: ToolResult, ToolCallID: res.id, ToolName: name, Result: res.value, ProviderExecuted: true, ParentToolCallID: parent}
-	c := atoll.MessageToolCall{ID: res.id, Type: "function", Name: name, Output: res.output, Status: atoll.ToolCompleted}
+	c := agent.ToolCall{ID: res.id, Type: "function", Name: name, Output: res.output, Status: agent.ToolCompleted}
 	switch {
 	case res.failed != "":
 		e.Type, e.Error, e.Result = ToolError, scrub(res.failed), nil
-		c.Status, c.Error = atoll.ToolFailed, cut(e.Error, maxError)
+		c.Status, c.Error = agent.ToolFailed, cut(e.Error, maxError)
 	case e.Result == nil:
 		e.Result = json.RawMessage(quote(res.output))
 	}
@@ -276,7 +277,7 @@ func (r *run) result(parent string, res result) atoll.MessageToolCall {
 }
 
 // results keeps what tools gave as one message.
-func (r *run) results(list []atoll.MessageToolCall) {
+func (r *run) results(list []agent.ToolCall) {
 	if len(list) == 0 {
 		return
 	}
@@ -289,11 +290,11 @@ func (r *run) results(list []atoll.MessageToolCall) {
 			room -= len(c.Output)
 		}
 	}
-	r.step.Messages = append(r.step.Messages, atoll.Message{Role: atoll.RoleTool, ToolCalls: list})
+	r.step.Messages = append(r.step.Messages, agent.Message{Role: agent.RoleTool, ToolCalls: list})
 }
 
 // count adds to the tokens of the model, and of its message if it is one to keep.
-func (r *run) count(u atoll.TokenUsage, keep bool) {
+func (r *run) count(u agent.TokenUsage, keep bool) {
 	r.sum.Add(u)
 	if keep {
 		r.draft.tokens.Add(u)
@@ -315,7 +316,7 @@ func (r *run) flush() {
 		r.text = body
 	}
 	r.kept.Add(d.tokens)
-	r.step.Messages = append(r.step.Messages, atoll.Message{Role: atoll.RoleAssistant, Body: body, Tokens: d.tokens, ToolCalls: d.calls})
+	r.step.Messages = append(r.step.Messages, agent.Message{Role: agent.RoleAssistant, Body: body, Tokens: d.tokens, ToolCalls: d.calls})
 	r.draft = draft{}
 }
 
@@ -387,8 +388,8 @@ func (r *run) now() Summary {
 }
 
 // beyond is what u has more than v.
-func beyond(u, v atoll.TokenUsage) atoll.TokenUsage {
-	return atoll.TokenUsage{Input: max(0, u.Input-v.Input), Output: max(0, u.Output-v.Output), Cache: max(0, u.Cache-v.Cache)}
+func beyond(u, v agent.TokenUsage) agent.TokenUsage {
+	return agent.TokenUsage{Input: max(0, u.Input-v.Input), Output: max(0, u.Output-v.Output), Cache: max(0, u.Cache-v.Cache)}
 }
 
 // tokens is a count that somebody printed: never negative, and sums do not overflow.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // Limits are those of its calls.
@@ -25,7 +26,7 @@ func (k *Kit) OpenWorld(t *Tool) bool {
 // project is that of the caller's sandboxes: the kit's, or if the caller may not use
 // that one of its own.
 func (k *Kit) project(ctx context.Context) string {
-	return atoll.AccountFrom(ctx).ProjectOr(k.opts.Project)
+	return auth.AccountFrom(ctx).ProjectOr(k.opts.Project)
 }
 
 // Scope is that of the session which the caller's calls use. Kinds: ErrInvalid.

@@ -8,6 +8,7 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
 	"github.com/seed46cd37a8/atoll/layer/authz"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // Callers of other projects have sandboxes there, under the same scope, and nothing of
@@ -24,21 +25,21 @@ func TestProjects(t *testing.T) {
 		}
 	})
 	caller := tools.Caller{Scope: atoll.Scope{Kind: atoll.ScopeSession, ID: "same"}}
-	call := func(a atoll.Account, name, input string) string {
+	call := func(a auth.Account, name, input string) string {
 		t.Helper()
-		out, err := k.Call(atoll.WithAccount(t.Context(), a), caller, name, []byte(input), nil)
+		out, err := k.Call(auth.WithAccount(t.Context(), a), caller, name, []byte(input), nil)
 		if err != nil {
 			t.Errorf("%s by %s: %v", name, a.Name, err)
 		}
 		return string(out)
 	}
-	admin := atoll.Account{}
-	web := atoll.Account{Name: "w", Role: atoll.RoleProject, Projects: []string{"web"}}
-	api := atoll.Account{Name: "a", Role: atoll.RoleProject, Projects: []string{"api", "configured"}}
+	admin := auth.Account{}
+	web := auth.Account{Name: "w", Role: auth.RoleProject, Projects: []string{"web"}}
+	api := auth.Account{Name: "a", Role: auth.RoleProject, Projects: []string{"api", "configured"}}
 	call(admin, "sandbox_fs_write", `{"path":"f","content":"of the admin"}`)
 	call(web, "sandbox_fs_write", `{"path":"f","content":"of web"}`)
 	for _, tt := range []struct {
-		account atoll.Account
+		account auth.Account
 		want    string
 	}{{admin, "of the admin"}, {web, "of web"}, {api, "of the admin"}} { // whose project it is, too
 		if out := call(tt.account, "sandbox_fs_read", `{"path":"f"}`); !strings.Contains(out, tt.want) {

@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 func newAudit(a *app) *cobra.Command {
-	var q atoll.AuditQuery
+	var q store.AuditQuery
 	var since time.Duration
 	var asJSON, follow bool
 	cmd := &cobra.Command{
@@ -30,8 +30,8 @@ With --project it is about that project. Events are kept for audit.keep.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if q.Limit < 1 || q.Limit > atoll.MaxAuditEvents {
-				return usagef("limit %d: must be within 1..%d", q.Limit, atoll.MaxAuditEvents)
+			if q.Limit < 1 || q.Limit > store.MaxAuditEvents {
+				return usagef("limit %d: must be within 1..%d", q.Limit, store.MaxAuditEvents)
 			}
 			if since > 0 {
 				q.Since = time.Now().Add(-since)
@@ -55,7 +55,7 @@ With --project it is about that project. Events are kept for audit.keep.`,
 // followEvery is how often it is asked for new events.
 const followEvery = time.Second
 
-func (a *app) showEvents(ctx context.Context, c *connection, q atoll.AuditQuery, follow, asJSON bool) error {
+func (a *app) showEvents(ctx context.Context, c *connection, q store.AuditQuery, follow, asJSON bool) error {
 	events, err := c.client.Events(ctx, q)
 	if err == nil {
 		err = a.printEvents(events, asJSON, true)
@@ -84,7 +84,7 @@ func (a *app) showEvents(ctx context.Context, c *connection, q atoll.AuditQuery,
 	}
 }
 
-func (a *app) printEvents(events []atoll.AuditEvent, asJSON, head bool) error {
+func (a *app) printEvents(events []store.AuditEvent, asJSON, head bool) error {
 	var rows [][]string
 	if head {
 		rows = append(rows, []string{"TIME", "ACCOUNT", "KEY", "OP", "PROJECT", "SANDBOX", "WHAT", "RESULT"})

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 func newKey(a *app) *cobra.Command {
@@ -27,7 +28,7 @@ it is kept. Servers that share a store know the same keys.`,
 }
 
 func newKeyCreate(a *app) *cobra.Command {
-	var spec atoll.KeySpec
+	var spec auth.KeySpec
 	var admin, asJSON bool
 	var ttl time.Duration
 	cmd := &cobra.Command{
@@ -48,9 +49,9 @@ projects, or default for an admin.`,
 			if admin == (len(spec.Projects) > 0) {
 				return usagef("name the projects with --for, or give --admin for all")
 			}
-			spec.Name, spec.Role, spec.TTL = args[0], atoll.RoleProject, atoll.Duration(ttl)
+			spec.Name, spec.Role, spec.TTL = args[0], auth.RoleProject, atoll.Duration(ttl)
 			if admin {
-				spec.Role = atoll.RoleAdmin
+				spec.Role = auth.RoleAdmin
 			}
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
 				made, err := c.client.CreateKey(ctx, spec)
@@ -70,7 +71,7 @@ projects, or default for an admin.`,
 }
 
 // printSecret prints the secret of a key, or all that is known of it.
-func (a *app) printSecret(made atoll.NewKey, asJSON bool) error {
+func (a *app) printSecret(made auth.NewKey, asJSON bool) error {
 	if asJSON {
 		return a.printJSON(made)
 	}
@@ -97,11 +98,11 @@ removed or have expired. USED is exact to ten minutes.`,
 				}
 				now := time.Now()
 				if !all {
-					keys = slices.DeleteFunc(keys, func(k atoll.Key) bool { return !k.Valid(now) })
+					keys = slices.DeleteFunc(keys, func(k auth.Key) bool { return !k.Valid(now) })
 				}
-				return printList(a, l, keys, func(k atoll.Key) string { return k.ID },
+				return printList(a, l, keys, func(k auth.Key) string { return k.ID },
 					[]string{"ID", "NAME", "ROLE", "PROJECTS", "ACCOUNT", "CREATED", "USED", "STATE"},
-					func(k atoll.Key) []string {
+					func(k auth.Key) []string {
 						return []string{
 							k.ID, k.Name, k.Role, cmp.Or(strings.Join(k.Projects, ","), "all"), k.Account, age(now, k.Created), age(now, k.Used), keyState(k, now),
 						}
@@ -123,7 +124,7 @@ func age(now, at time.Time) string {
 }
 
 // keyState says what becomes of a key.
-func keyState(k atoll.Key, now time.Time) string {
+func keyState(k auth.Key, now time.Time) string {
 	switch {
 	case !k.Revoked.IsZero():
 		return "removed"
@@ -162,7 +163,7 @@ five seconds.`,
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&grace, "grace", time.Duration(atoll.DefaultRotateGrace), "`time` that the old secret stays good, 0s for none")
+	cmd.Flags().DurationVar(&grace, "grace", time.Duration(auth.DefaultRotateGrace), "`time` that the old secret stays good, 0s for none")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll/config"
 	"github.com/seed46cd37a8/atoll/layer/trace"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/server/openapi"
 	"github.com/seed46cd37a8/atoll/server/sshd"
 )
@@ -168,7 +169,7 @@ func requestAttrs(ctx context.Context) []slog.Attr {
 }
 
 // A verifier knows whose a token is.
-type verifier = func(ctx context.Context, token string) (api.Account, error)
+type verifier = func(ctx context.Context, token string) (auth.Account, error)
 
 // serveOn serves until ctx ends, which is how it is meant to end, or until a
 // listener fails.
@@ -212,8 +213,8 @@ func (a *app) serveOn(ctx context.Context, stack atoll.Provider, ls *listeners, 
 type listeners struct {
 	own    []net.Listener
 	public []net.Listener
-	ssh    net.Listener           // nil unless it is asked for
-	tokens map[string]api.Account // for public
+	ssh    net.Listener            // nil unless it is asked for
+	tokens map[string]auth.Account // for public
 }
 
 func (ls *listeners) close() {
@@ -280,12 +281,12 @@ func (a *app) openSSH(cfg *config.Config, stack atoll.Provider, log *slog.Logger
 
 // serverTokens are the tokens that those who come by TCP may bring: the
 // server's own, and those of the accounts that are set.
-func (a *app) serverTokens(cfg *config.Config) (map[string]api.Account, error) {
+func (a *app) serverTokens(cfg *config.Config) (map[string]auth.Account, error) {
 	own, err := a.serverToken(cfg)
 	if err != nil {
 		return nil, err
 	}
-	tokens := map[string]api.Account{own: {}}
+	tokens := map[string]auth.Account{own: {}}
 	accounts, err := cfg.Tokens()
 	if err != nil {
 		return nil, err

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // noted are the calls that the layer notes.
@@ -32,7 +34,7 @@ func (p *provider) Info() atoll.Info { return p.Provider.Info() }
 
 // note writes down a call that is about no sandbox.
 func (p *provider) note(ctx context.Context, op, project, target string, err error) {
-	p.log.Note(ctx, outcome(atoll.AuditEvent{Op: op, Project: project, Target: target}, err), true)
+	p.log.Note(ctx, outcome(store.AuditEvent{Op: op, Project: project, Target: target}, err), true)
 }
 
 // mostKnown is of how many sandboxes the project is remembered.
@@ -66,7 +68,7 @@ func (p *provider) projectOf(ctx context.Context, sb atoll.Sandbox) string {
 // Create implements atoll.Provider.
 func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	sb, err := p.Provider.Create(ctx, spec)
-	e := atoll.AuditEvent{Op: "create", Project: spec.Project, Target: spec.Name, Command: spec.Cmd}
+	e := store.AuditEvent{Op: "create", Project: spec.Project, Target: spec.Name, Command: spec.Cmd}
 	if err == nil {
 		p.forget(sb.ID())
 		e.Sandbox, e.Project = sb.ID(), p.projectOf(ctx, sb)
@@ -103,7 +105,7 @@ func (p *provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (at
 	if err == nil && o.Opening == atoll.OpeningFound { // nothing was done
 		return o, nil
 	}
-	e := atoll.AuditEvent{Op: "open session", Project: spec.Project, Target: spec.Scope.Key()}
+	e := store.AuditEvent{Op: "open session", Project: spec.Project, Target: spec.Scope.Key()}
 	if err == nil {
 		e.Project, e.Sandbox, e.Target = o.Project, o.Sandbox, o.Key+" ("+string(o.Opening)+")"
 	}
@@ -179,7 +181,7 @@ func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
 // Reconcile implements atoll.Reconciler.
 func (p *provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
 	sum, err := p.ProviderLayer.Reconcile(ctx, opts)
-	if atoll.OriginFrom(ctx) != (atoll.Origin{}) { // else the server does it by itself, again and again
+	if auth.OriginFrom(ctx) != (auth.Origin{}) { // else the server does it by itself, again and again
 		p.note(ctx, "reconcile", "", "", err)
 	}
 	return sum, err
@@ -188,7 +190,7 @@ func (p *provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (
 // Secret implements atoll.SecretKeeper.
 func (p *provider) Secret(ctx context.Context, id string) (string, error) {
 	raw, err := p.ProviderLayer.Secret(ctx, id)
-	p.log.Note(ctx, outcome(atoll.AuditEvent{Op: "secret", Sandbox: id}, err), true)
+	p.log.Note(ctx, outcome(store.AuditEvent{Op: "secret", Sandbox: id}, err), true)
 	return raw, err
 }
 
@@ -199,7 +201,7 @@ type sandbox struct {
 
 // note writes down what was done to the sandbox.
 func (s *sandbox) note(ctx context.Context, op, project string, err error) {
-	s.p.log.Note(ctx, outcome(atoll.AuditEvent{Op: op, Project: project, Sandbox: s.ID()}, err), true)
+	s.p.log.Note(ctx, outcome(store.AuditEvent{Op: op, Project: project, Sandbox: s.ID()}, err), true)
 }
 
 // do notes a call that has no more to tell.
@@ -258,7 +260,7 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 // others soon after.
 func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	proc, err := s.SandboxLayer.Exec(ctx, cmd)
-	s.p.log.Note(ctx, outcome(atoll.AuditEvent{Op: "exec", Project: s.p.projectOf(ctx, s.Sandbox), Sandbox: s.ID(), Command: cmd.Args}, err), false)
+	s.p.log.Note(ctx, outcome(store.AuditEvent{Op: "exec", Project: s.p.projectOf(ctx, s.Sandbox), Sandbox: s.ID(), Command: cmd.Args}, err), false)
 	return proc, err
 }
 

@@ -21,6 +21,8 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
+	"github.com/seed46cd37a8/atoll/server/auth"
+	"github.com/seed46cd37a8/atoll/storage/store"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
@@ -65,7 +67,7 @@ func told(t *testing.T, path string) []string {
 	t.Helper()
 	s := sqlite.New(path)
 	defer s.Close()
-	all, err := s.Events(t.Context(), atoll.AuditQuery{})
+	all, err := s.Events(t.Context(), store.AuditQuery{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,8 +91,8 @@ func TestConformance(t *testing.T) {
 // Who has done what is there when the program has gone, and what was denied.
 func TestWhat(t *testing.T) {
 	l := newLab(t, Options{})
-	ctx := atoll.WithAccount(t.Context(), atoll.Account{Name: "ann", Role: atoll.RoleProject, Projects: []string{"web"}, Key: "k", KeyName: "ci"})
-	ctx = atoll.WithOrigin(ctx, atoll.Origin{Via: "http", Address: "192.0.2.1:7"})
+	ctx := auth.WithAccount(t.Context(), auth.Account{Name: "ann", Role: auth.RoleProject, Projects: []string{"web"}, Key: "k", KeyName: "ci"})
+	ctx = auth.WithOrigin(ctx, auth.Origin{Via: "http", Address: "192.0.2.1:7"})
 	theirs, err := l.Create(t.Context(), &atoll.Spec{Project: "theirs", Name: "x"})
 	if err != nil {
 		t.Fatal(err)
@@ -146,8 +148,8 @@ func TestWhat(t *testing.T) {
 	}
 	s := sqlite.New(l.path)
 	defer s.Close()
-	all, err := s.Events(t.Context(), atoll.AuditQuery{Account: "ann", Limit: 1})
-	if err != nil || len(all) != 1 || all[0].Key != "k" || all[0].KeyName != "ci" || all[0].Role != atoll.RoleProject || all[0].Address != "192.0.2.1:7" || all[0].Via != "http" {
+	all, err := s.Events(t.Context(), store.AuditQuery{Account: "ann", Limit: 1})
+	if err != nil || len(all) != 1 || all[0].Key != "k" || all[0].KeyName != "ci" || all[0].Role != auth.RoleProject || all[0].Address != "192.0.2.1:7" || all[0].Via != "http" {
 		t.Errorf("who it was: %+v, %v", all, err)
 	}
 	if data := strings.Join(told(t, l.path), "\n"); strings.Contains(data, "hunter2") || strings.Contains(data, "in-the-") {
@@ -181,7 +183,7 @@ type broken struct {
 	mended atomic.Bool
 }
 
-func (b *broken) AddEvents(ctx context.Context, events []atoll.AuditEvent) error {
+func (b *broken) AddEvents(ctx context.Context, events []store.AuditEvent) error {
 	if !b.mended.Load() {
 		return atoll.Errorf("audit", "", atoll.ErrUnavailable, "no disk")
 	}
@@ -201,7 +203,7 @@ func TestBroken(t *testing.T) {
 		Log: slog.New(slog.NewTextHandler(locked{&mu, &said}, nil)),
 	})
 	for range 8 {
-		log.Note(t.Context(), atoll.AuditEvent{Op: "create"}, true)
+		log.Note(t.Context(), store.AuditEvent{Op: "create"}, true)
 	}
 	if lost.Load() != 3 {
 		t.Errorf("%d are lost, want 3", lost.Load())
@@ -213,14 +215,14 @@ func TestBroken(t *testing.T) {
 		}
 	}
 	b.mended.Store(false)
-	log.Note(t.Context(), atoll.AuditEvent{Op: "remove"}, false)
+	log.Note(t.Context(), store.AuditEvent{Op: "remove"}, false)
 	if err := log.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if lost.Load() != 4 {
 		t.Errorf("%d are lost, want 4", lost.Load())
 	}
-	log.Note(t.Context(), atoll.AuditEvent{Op: "late"}, true)
+	log.Note(t.Context(), store.AuditEvent{Op: "late"}, true)
 	mu.Lock()
 	defer mu.Unlock()
 	for _, want := range []string{"events cannot be written", "no disk", "events are lost"} {
@@ -240,7 +242,7 @@ func TestMessages(t *testing.T) {
 		(&atoll.Spec{Env: []string{"API_KEY=hunter2\x00"}}).Validate(),
 		(&atoll.Command{Args: []string{"a"}, Env: []string{"hunter2"}}).Validate(),
 	} {
-		log.Note(t.Context(), outcome(atoll.AuditEvent{Op: "exec"}, err), true)
+		log.Note(t.Context(), outcome(store.AuditEvent{Op: "exec"}, err), true)
 	}
 	if text := lines.String(); strings.Contains(text, "hunter2") || !strings.Contains(text, "API_KEY") || !strings.Contains(text, "NUL byte") {
 		t.Errorf("the log says %s", text)
@@ -253,7 +255,7 @@ type dead struct {
 	asked atomic.Int64
 }
 
-func (d *dead) AddEvents(context.Context, []atoll.AuditEvent) error {
+func (d *dead) AddEvents(context.Context, []store.AuditEvent) error {
 	d.asked.Add(1)
 	return atoll.Errorf("audit", "", atoll.ErrUnavailable, "no answer")
 }
@@ -265,7 +267,7 @@ func TestCloseOfMany(t *testing.T) {
 	d := &dead{Store: sqlite.New(filepath.Join(t.TempDir(), "atoll.db"))}
 	log := NewLog(d, Options{every: time.Hour, Lost: func(n int) { lost.Add(int64(n)) }})
 	for range many {
-		log.Note(t.Context(), atoll.AuditEvent{Op: "exec"}, false)
+		log.Note(t.Context(), store.AuditEvent{Op: "exec"}, false)
 	}
 	if err := log.Close(); err != nil {
 		t.Fatal(err)
@@ -280,18 +282,18 @@ func TestOldEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
 	s := sqlite.New(path)
 	defer s.Close()
-	var events []atoll.AuditEvent
+	var events []store.AuditEvent
 	for range 7 {
-		events = append(events, atoll.AuditEvent{Server: "here", Op: "old", Time: time.Now().Add(-2 * time.Hour)})
+		events = append(events, store.AuditEvent{Server: "here", Op: "old", Time: time.Now().Add(-2 * time.Hour)})
 	}
-	events = append(events, atoll.AuditEvent{Server: "here", Op: "new", Time: time.Now()})
+	events = append(events, store.AuditEvent{Server: "here", Op: "new", Time: time.Now()})
 	if err := s.AddEvents(t.Context(), events); err != nil {
 		t.Fatal(err)
 	}
 	log := NewLog(sqlite.New(path), Options{every: time.Millisecond, Keep: time.Hour, dropped: 2})
 	defer log.Close()
 	for deadline := time.Now().Add(testenv.Scale(30 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
-		all, err := s.Events(t.Context(), atoll.AuditQuery{})
+		all, err := s.Events(t.Context(), store.AuditQuery{})
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("there are %+v, %v", all, err)
 		}
@@ -322,7 +324,7 @@ func TestMany(t *testing.T) {
 	for range 8 {
 		work.Go(func() {
 			for n := range 100 {
-				log.Note(t.Context(), atoll.AuditEvent{Op: "exec"}, n%10 == 0)
+				log.Note(t.Context(), store.AuditEvent{Op: "exec"}, n%10 == 0)
 			}
 		})
 	}
@@ -332,7 +334,7 @@ func TestMany(t *testing.T) {
 	}
 	s := sqlite.New(path)
 	defer s.Close()
-	all, err := s.Events(t.Context(), atoll.AuditQuery{Limit: 1000})
+	all, err := s.Events(t.Context(), store.AuditQuery{Limit: 1000})
 	if n := strings.Count(lines.String(), `"op":"exec"`); err != nil || len(all) != 800 || n != 800 {
 		t.Errorf("%d are written, %d as lines, %v; want 800", len(all), n, err)
 	}

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -62,7 +63,7 @@ type Log struct {
 	log   *slog.Logger
 
 	mu      sync.Mutex
-	pending []atoll.AuditEvent
+	pending []store.AuditEvent
 	written chan struct{} // closed when what is pending now has been tried
 	lost    int           // that nobody has been told of
 	closed  bool
@@ -110,9 +111,9 @@ func (l *Log) Close() error {
 
 // Note adds e, with who it was by as ctx says. With wait it returns when e is written,
 // or could not be; not because ctx ends, but after a few seconds.
-func (l *Log) Note(ctx context.Context, e atoll.AuditEvent, wait bool) {
-	a := atoll.AccountFrom(ctx)
-	e.Time, e.Server, e.Origin = time.Now().UTC(), l.opts.Server, atoll.OriginFrom(ctx)
+func (l *Log) Note(ctx context.Context, e store.AuditEvent, wait bool) {
+	a := auth.AccountFrom(ctx)
+	e.Time, e.Server, e.Origin = time.Now().UTC(), l.opts.Server, auth.OriginFrom(ctx)
 	e.Account, e.Role, e.Key, e.KeyName = a.Name, a.Role, a.Key, a.KeyName
 	e.Command = redacted(e.Command)
 	e.Message = cut(withoutSecrets(e.Message), mostText)
@@ -137,7 +138,7 @@ func (l *Log) Note(ctx context.Context, e atoll.AuditEvent, wait bool) {
 }
 
 // add has e wait to be written.
-func (l *Log) add(e atoll.AuditEvent) (written chan struct{}, ok bool) {
+func (l *Log) add(e store.AuditEvent) (written chan struct{}, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || len(l.pending) >= l.opts.most {
@@ -239,17 +240,17 @@ func (l *Log) Denied(ctx context.Context, op, project, id string) {
 	if noted[op] {
 		return // with its error, by the layer
 	}
-	l.Note(ctx, atoll.AuditEvent{Op: op, Project: project, Target: id, Kind: atoll.ErrDenied}, false)
+	l.Note(ctx, store.AuditEvent{Op: op, Project: project, Target: id, Kind: atoll.ErrDenied}, false)
 }
 
 // Refused notes what was refused before a provider was asked.
 func (l *Log) Refused(ctx context.Context, what string) {
-	l.Note(ctx, atoll.AuditEvent{Op: what, Kind: atoll.ErrDenied}, false)
+	l.Note(ctx, store.AuditEvent{Op: what, Kind: atoll.ErrDenied}, false)
 }
 
 // Key notes what was done to an API key.
-func (l *Log) Key(ctx context.Context, op string, key atoll.Key, err error) {
-	e := atoll.AuditEvent{Op: op, Target: key.Name}
+func (l *Log) Key(ctx context.Context, op string, key auth.Key, err error) {
+	e := store.AuditEvent{Op: op, Target: key.Name}
 	if key.ID != "" {
 		e.Target += " (" + key.ID + ")"
 	}
@@ -257,7 +258,7 @@ func (l *Log) Key(ctx context.Context, op string, key atoll.Key, err error) {
 }
 
 // outcome is e with what came of it.
-func outcome(e atoll.AuditEvent, err error) atoll.AuditEvent {
+func outcome(e store.AuditEvent, err error) store.AuditEvent {
 	if err != nil {
 		e.Kind, e.Message = atoll.KindOf(err), err.Error()
 	}
@@ -265,7 +266,7 @@ func outcome(e atoll.AuditEvent, err error) atoll.AuditEvent {
 }
 
 // Events reads the log. Kinds: ErrUnsupported (it is not in a store).
-func (l *Log) Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEvent, error) {
+func (l *Log) Events(ctx context.Context, q store.AuditQuery) ([]store.AuditEvent, error) {
 	if l.store == nil {
 		return nil, atoll.Errorf("audit", "", atoll.ErrUnsupported, "the audit log is not kept where it could be read: set audit.keep")
 	}

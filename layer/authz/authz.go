@@ -1,9 +1,9 @@
 // Package authz is a layer that limits callers to their projects. An account with
-// atoll.RoleProject finds the sandboxes of its projects and everything that belongs to
+// auth.RoleProject finds the sandboxes of its projects and everything that belongs to
 // them. It can't even learn that those of other projects exist.
 //
 //	p = authz.New(p, authz.Options{})
-//	sb, err := p.Get(atoll.WithAccount(ctx, account), id)
+//	sb, err := p.Get(auth.WithAccount(ctx, account), id)
 //
 // The context names the caller: front-ends store the account of a token or a key in it.
 // A context without an account is the program's own, which may do everything.
@@ -22,6 +22,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // Options configure the layer. The zero value is fine.
@@ -55,8 +56,8 @@ func New(p atoll.Provider, opts Options) atoll.Provider {
 func (p *provider) Info() atoll.Info { return p.Provider.Info() }
 
 // bound is the caller's account, if it is bound to projects.
-func bound(ctx context.Context) (a atoll.Account, ok bool) {
-	a = atoll.AccountFrom(ctx)
+func bound(ctx context.Context) (a auth.Account, ok bool) {
+	a = auth.AccountFrom(ctx)
 	return a, a.Bounded()
 }
 
@@ -77,7 +78,7 @@ func (p *provider) forAdmins(ctx context.Context, op, id, why string) error {
 	if _, ok := bound(ctx); !ok {
 		return nil
 	}
-	return p.deny(ctx, op, "", id, "%s: it takes the role %s", why, atoll.RoleAdmin)
+	return p.deny(ctx, op, "", id, "%s: it takes the role %s", why, auth.RoleAdmin)
 }
 
 // project is the one that a caller means who names it, or none.
@@ -237,7 +238,7 @@ func (p *provider) RemoveProject(ctx context.Context, project string) error {
 // Projects implements atoll.ProjectLister.
 func (p *provider) Projects(ctx context.Context) ([]atoll.Project, error) {
 	all, err := p.ProviderLayer.Projects(ctx)
-	return only(all, func(x atoll.Project) string { return x.Name }, atoll.AccountFrom(ctx).May), err
+	return only(all, func(x atoll.Project) string { return x.Name }, auth.AccountFrom(ctx).May), err
 }
 
 // Reconcile implements atoll.Reconciler.

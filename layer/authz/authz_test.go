@@ -17,6 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
@@ -32,9 +33,9 @@ func newMock(t testing.TB, dir string) atoll.Provider {
 }
 
 // served is p as the account sees it, over the wire. Its Close closes p.
-func served(t testing.TB, p atoll.Provider, account atoll.Account) atoll.Provider {
+func served(t testing.TB, p atoll.Provider, account auth.Account) atoll.Provider {
 	t.Helper()
-	h, err := api.NewHandler(p, api.Options{Tokens: map[string]api.Account{"token": account}})
+	h, err := api.NewHandler(p, api.Options{Tokens: map[string]auth.Account{"token": account}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +64,7 @@ func (w wired) Close() error { return errors.Join(w.Client.Close(), w.end()) }
 // projects share. Package authz changes specs and hides other projects. It wraps no sandbox, no process
 // and no file, so the suite leaves those groups out.
 func TestConformance(t *testing.T) {
-	of := atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: suiteProjects}
+	of := auth.Account{Name: "team", Role: auth.RoleProject, Projects: suiteProjects}
 	open := func(t *testing.T) atoll.Provider {
 		dir := t.TempDir()
 		file := filepath.Join(dir, "atoll.db")
@@ -92,7 +93,7 @@ func TestLayer(t *testing.T) {
 
 // as is ctx of an account that is bound to projects.
 func as(t testing.TB, projects ...string) context.Context {
-	return atoll.WithAccount(t.Context(), atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: projects})
+	return auth.WithAccount(t.Context(), auth.Account{Name: "team", Role: auth.RoleProject, Projects: projects})
 }
 
 func wantKind(t *testing.T, what string, err error, want atoll.Kind) {
@@ -214,13 +215,13 @@ func TestWhatLeadsOut(t *testing.T) {
 		if _, err := p.Create(t.Context(), &spec); atoll.KindOf(err) == atoll.ErrDenied {
 			t.Errorf("%s, by an admin: %v", what, err)
 		}
-		if _, err := p.Create(atoll.Vouch(ctx), &spec); atoll.KindOf(err) == atoll.ErrDenied {
+		if _, err := p.Create(auth.Vouch(ctx), &spec); atoll.KindOf(err) == atoll.ErrDenied {
 			t.Errorf("%s, vouched for: %v", what, err)
 		}
 	}
-	_, err := p.Create(atoll.Vouch(ctx), &atoll.Spec{Project: "theirs"})
+	_, err := p.Create(auth.Vouch(ctx), &atoll.Spec{Project: "theirs"})
 	wantKind(t, "another project, vouched for", err, atoll.ErrDenied)
-	_, err = p.Create(atoll.Vouch(ctx), &atoll.Spec{Provider: "local"})
+	_, err = p.Create(auth.Vouch(ctx), &atoll.Spec{Provider: "local"})
 	wantKind(t, "a provider that is refused", err, atoll.ErrDenied)
 	spec := network(atoll.NetworkEgress, "", "*.example.com")
 	if err := atoll.Prepare(ctx, p, &spec, nil); atoll.KindOf(err) == atoll.ErrDenied {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -43,11 +44,11 @@ const usedEvery = 10 * time.Minute
 type RingOptions struct {
 	// Taken are the accounts that come by other means than keys. No key gets one of
 	// them, or is good that has one, unless it may do the same.
-	Taken []atoll.Account
+	Taken []auth.Account
 	// Log is told of what cannot be returned; nil discards.
 	Log *slog.Logger
 	// Changed is told of each change of a key, and what came of it.
-	Changed func(ctx context.Context, op string, key atoll.Key, err error)
+	Changed func(ctx context.Context, op string, key auth.Key, err error)
 
 	now func() time.Time // for tests
 }
@@ -81,7 +82,7 @@ func NewRing(s store.Keys, opts RingOptions) *Ring {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	if opts.Changed == nil {
-		opts.Changed = func(context.Context, string, atoll.Key, error) {}
+		opts.Changed = func(context.Context, string, auth.Key, error) {}
 	}
 	if opts.now == nil {
 		opts.now = time.Now
@@ -105,32 +106,32 @@ var errUnknown = atoll.Errorf("", "", atoll.ErrDenied, "the token is not known h
 // Verify is whose secret it is. It goes by what it has read of a key for Fresh.
 // Kinds: ErrDenied (nobody's, or its account is by now that of others who may do
 // something else), ErrUnavailable (the store does not answer).
-func (r *Ring) Verify(ctx context.Context, secret string) (atoll.Account, error) {
+func (r *Ring) Verify(ctx context.Context, secret string) (auth.Account, error) {
 	m := secretForm.FindStringSubmatch(secret)
 	if m == nil {
-		return atoll.Account{}, errUnknown
+		return auth.Account{}, errUnknown
 	}
 	k, err := r.find(ctx, m[1])
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
-		return atoll.Account{}, atoll.E("", "", atoll.ErrUnavailable, err)
+		return auth.Account{}, atoll.E("", "", atoll.ErrUnavailable, err)
 	}
 	now := r.opts.now()
 	hash := hashOf(secret)
 	good := same(hash, k.Hash)
 	old := same(hash, k.OldHash) & after(k.OldUntil, now)
 	if err != nil || good|old != 1 || !k.Valid(now) {
-		return atoll.Account{}, errUnknown
+		return auth.Account{}, errUnknown
 	}
-	a := atoll.Account{Name: k.Account, Role: k.Role, Projects: k.Projects, Key: k.ID, KeyName: k.Name}
+	a := auth.Account{Name: k.Account, Role: k.Role, Projects: k.Projects, Key: k.ID, KeyName: k.Name}
 	if err := r.own(a); err != nil { // others were configured since the key was made
-		return atoll.Account{}, atoll.E("", "", atoll.ErrDenied, err)
+		return auth.Account{}, atoll.E("", "", atoll.ErrDenied, err)
 	}
 	r.noteUse(k.ID, now)
 	return a, nil
 }
 
 // own says what is wrong with a key's account: conversations are shared by all who have one.
-func (r *Ring) own(a atoll.Account) error {
+func (r *Ring) own(a auth.Account) error {
 	for _, other := range r.opts.Taken {
 		if other.WithDefaults().Name == a.Name && other.Who() != a.Who() {
 			return fmt.Errorf("the account %s is that of others who may do something else, and would share conversations with it: name another account", a.Name)
@@ -245,7 +246,7 @@ func newSecret(id string) string {
 // CreateKey makes a key. Kinds: ErrInvalid, ErrAlreadyExists (of the name),
 // ErrConflict (the account is that of others who may do something else), and those
 // of the store.
-func (r *Ring) CreateKey(ctx context.Context, spec atoll.KeySpec) (made atoll.NewKey, err error) {
+func (r *Ring) CreateKey(ctx context.Context, spec auth.KeySpec) (made auth.NewKey, err error) {
 	defer func() {
 		k := made.Key
 		k.Name = cmp.Or(k.Name, spec.Name)
@@ -255,31 +256,31 @@ func (r *Ring) CreateKey(ctx context.Context, spec atoll.KeySpec) (made atoll.Ne
 	if err != nil {
 		return made, err
 	}
-	if err := r.own(atoll.Account{Name: spec.Account, Role: spec.Role, Projects: spec.Projects}); err != nil {
+	if err := r.own(auth.Account{Name: spec.Account, Role: spec.Role, Projects: spec.Projects}); err != nil {
 		return made, atoll.E("create key", spec.Name, atoll.ErrConflict, err)
 	}
 	var id [8]byte
 	_, _ = rand.Read(id[:])
 	now := r.opts.now().Truncate(time.Millisecond)
-	made.Key = atoll.Key{ID: hex.EncodeToString(id[:]), Name: spec.Name, Account: spec.Account, Role: spec.Role, Projects: spec.Projects, Created: now}
+	made.Key = auth.Key{ID: hex.EncodeToString(id[:]), Name: spec.Name, Account: spec.Account, Role: spec.Role, Projects: spec.Projects, Created: now}
 	if spec.TTL > 0 {
 		made.Expires = now.Add(time.Duration(spec.TTL))
 	}
 	secret := newSecret(made.ID)
 	if err = r.store.InsertKey(ctx, &store.Key{Key: made.Key, Hash: hashOf(secret)}); err != nil {
-		return atoll.NewKey{}, err
+		return auth.NewKey{}, err
 	}
 	made.Secret = secret
 	return made, nil
 }
 
 // Keys lists all that there are, those that were revoked too, oldest first.
-func (r *Ring) Keys(ctx context.Context) ([]atoll.Key, error) {
+func (r *Ring) Keys(ctx context.Context) ([]auth.Key, error) {
 	all, err := r.store.Keys(ctx)
 	if err != nil {
 		return nil, err
 	}
-	keys := make([]atoll.Key, len(all))
+	keys := make([]auth.Key, len(all))
 	for i, k := range all {
 		keys[i] = k.Key
 	}
@@ -288,17 +289,17 @@ func (r *Ring) Keys(ctx context.Context) ([]atoll.Key, error) {
 
 // lookUp finds the key that is meant by its id, or by the name that it has while it is
 // not revoked.
-func (r *Ring) lookUp(ctx context.Context, op, ref string) (atoll.Key, error) {
+func (r *Ring) lookUp(ctx context.Context, op, ref string) (auth.Key, error) {
 	all, err := r.store.Keys(ctx)
 	if err != nil {
-		return atoll.Key{}, err
+		return auth.Key{}, err
 	}
 	i := slices.IndexFunc(all, func(k *store.Key) bool { return k.ID == ref && k.Revoked.IsZero() })
 	if i < 0 {
 		i = slices.IndexFunc(all, func(k *store.Key) bool { return k.Name == ref && k.Revoked.IsZero() })
 	}
 	if i < 0 {
-		return atoll.Key{}, atoll.Errorf(op, ref, atoll.ErrNotExist, "there is no such key, or it is revoked")
+		return auth.Key{}, atoll.Errorf(op, ref, atoll.ErrNotExist, "there is no such key, or it is revoked")
 	}
 	return all[i].Key, nil
 }
@@ -307,7 +308,7 @@ func (r *Ring) lookUp(ctx context.Context, op, ref string) (atoll.Key, error) {
 // good for grace from now, 0 for no longer, a negative one for DefaultRotateGrace;
 // one before that no longer. Servers that share the store go by it within Fresh.
 // Kinds: ErrNotExist, ErrConflict (it has expired), and those of the store.
-func (r *Ring) RotateKey(ctx context.Context, ref string, grace atoll.Duration) (made atoll.NewKey, err error) {
+func (r *Ring) RotateKey(ctx context.Context, ref string, grace atoll.Duration) (made auth.NewKey, err error) {
 	const op = "rotate key"
 	defer func() {
 		k := made.Key
@@ -315,7 +316,7 @@ func (r *Ring) RotateKey(ctx context.Context, ref string, grace atoll.Duration) 
 		r.opts.Changed(ctx, op, k, err)
 	}()
 	if grace < 0 {
-		grace = atoll.DefaultRotateGrace
+		grace = auth.DefaultRotateGrace
 	}
 	k, err := r.lookUp(ctx, op, ref)
 	if err != nil {
@@ -331,14 +332,14 @@ func (r *Ring) RotateKey(ctx context.Context, ref string, grace atoll.Duration) 
 		return made, err
 	}
 	r.keep(changed, r.opts.now())
-	return atoll.NewKey{Key: changed.Key, Secret: secret}, nil
+	return auth.NewKey{Key: changed.Key, Secret: secret}, nil
 }
 
 // RevokeKey ends a key, by its id or name, for good. Servers that share the store go
 // by it within Fresh. Kinds: ErrNotExist, and those of the store.
 func (r *Ring) RevokeKey(ctx context.Context, ref string) (err error) {
 	const op = "remove key"
-	k := atoll.Key{Name: ref}
+	k := auth.Key{Name: ref}
 	defer func() { r.opts.Changed(ctx, op, k, err) }()
 	found, err := r.lookUp(ctx, op, ref)
 	if err != nil {

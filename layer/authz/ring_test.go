@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
@@ -75,7 +76,7 @@ func rings(t *testing.T, n int) ([]*Ring, *clock, []*flaky) {
 	var stores []*flaky
 	for range n {
 		s := &flaky{Store: sqlite.New(path)}
-		r := NewRing(s, RingOptions{now: c.now, Taken: []atoll.Account{{}, {Name: "ali", Role: "user"}}})
+		r := NewRing(s, RingOptions{now: c.now, Taken: []auth.Account{{}, {Name: "ali", Role: "user"}}})
 		t.Cleanup(func() {
 			if err := r.Close(); err != nil {
 				t.Error(err)
@@ -86,7 +87,7 @@ func rings(t *testing.T, n int) ([]*Ring, *clock, []*flaky) {
 	return all, c, stores
 }
 
-func newKey(t *testing.T, r *Ring, spec atoll.KeySpec) atoll.NewKey {
+func newKey(t *testing.T, r *Ring, spec auth.KeySpec) auth.NewKey {
 	t.Helper()
 	made, err := r.CreateKey(t.Context(), spec)
 	if err != nil {
@@ -95,7 +96,7 @@ func newKey(t *testing.T, r *Ring, spec atoll.KeySpec) atoll.NewKey {
 	return made
 }
 
-func good(t *testing.T, what string, r *Ring, secret string) atoll.Account {
+func good(t *testing.T, what string, r *Ring, secret string) auth.Account {
 	t.Helper()
 	a, err := r.Verify(t.Context(), secret)
 	if err != nil {
@@ -114,7 +115,7 @@ func bad(t *testing.T, what string, r *Ring, secret string) {
 
 func TestKey(t *testing.T) {
 	all, _, _ := rings(t, 2)
-	made := newKey(t, all[0], atoll.KeySpec{Name: "ci", Projects: []string{"web", "api", "web"}})
+	made := newKey(t, all[0], auth.KeySpec{Name: "ci", Projects: []string{"web", "api", "web"}})
 	if !secretForm.MatchString(made.Secret) || made.Account != "project_api_web" {
 		t.Errorf("the key is %+v", made)
 	}
@@ -122,8 +123,8 @@ func TestKey(t *testing.T) {
 	if !a.Bounded() || !a.May("web") || !a.May("api") || a.May("default") || a.Key != made.ID || a.KeyName != "ci" || a.ProjectOr("default") != "web" {
 		t.Errorf("whose it is: %+v", a)
 	}
-	admin := newKey(t, all[1], atoll.KeySpec{Name: "ops", Role: atoll.RoleAdmin})
-	if a := good(t, "an admin's", all[0], admin.Secret); a.Bounded() || a.Name != atoll.DefaultAccount {
+	admin := newKey(t, all[1], auth.KeySpec{Name: "ops", Role: auth.RoleAdmin})
+	if a := good(t, "an admin's", all[0], admin.Secret); a.Bounded() || a.Name != auth.DefaultAccount {
 		t.Errorf("an admin is %+v", a)
 	}
 	last := made.Secret[len(made.Secret)-1]
@@ -142,22 +143,22 @@ func TestKey(t *testing.T) {
 
 func TestKeysThatAreRefused(t *testing.T) {
 	all, _, _ := rings(t, 1)
-	newKey(t, all[0], atoll.KeySpec{Name: "ci", Projects: []string{"web"}, Account: "team"})
+	newKey(t, all[0], auth.KeySpec{Name: "ci", Projects: []string{"web"}, Account: "team"})
 	for what, tt := range map[string]struct {
-		spec atoll.KeySpec
+		spec auth.KeySpec
 		want atoll.Kind
 	}{
-		"no name":                {atoll.KeySpec{Projects: []string{"web"}}, atoll.ErrInvalid},
-		"no project":             {atoll.KeySpec{Name: "x"}, atoll.ErrInvalid},
-		"an admin's project":     {atoll.KeySpec{Name: "x", Role: atoll.RoleAdmin, Projects: []string{"web"}}, atoll.ErrInvalid},
-		"an unknown role":        {atoll.KeySpec{Name: "x", Role: "user", Projects: []string{"web"}}, atoll.ErrInvalid},
-		"no project's name":      {atoll.KeySpec{Name: "x", Projects: []string{"../web"}}, atoll.ErrInvalid},
-		"a negative time":        {atoll.KeySpec{Name: "x", Projects: []string{"web"}, TTL: -1}, atoll.ErrInvalid},
-		"a name that is taken":   {atoll.KeySpec{Name: "ci", Projects: []string{"web"}}, atoll.ErrAlreadyExists},
-		"another's account":      {atoll.KeySpec{Name: "x", Projects: []string{"api"}, Account: "team"}, atoll.ErrConflict},
-		"the default account":    {atoll.KeySpec{Name: "x", Projects: []string{"web"}, Account: atoll.DefaultAccount}, atoll.ErrConflict},
-		"a configured account":   {atoll.KeySpec{Name: "x", Projects: []string{"web"}, Account: "ali"}, atoll.ErrConflict},
-		"an account of an admin": {atoll.KeySpec{Name: "x", Role: atoll.RoleAdmin, Account: "team"}, atoll.ErrConflict},
+		"no name":                {auth.KeySpec{Projects: []string{"web"}}, atoll.ErrInvalid},
+		"no project":             {auth.KeySpec{Name: "x"}, atoll.ErrInvalid},
+		"an admin's project":     {auth.KeySpec{Name: "x", Role: auth.RoleAdmin, Projects: []string{"web"}}, atoll.ErrInvalid},
+		"an unknown role":        {auth.KeySpec{Name: "x", Role: "user", Projects: []string{"web"}}, atoll.ErrInvalid},
+		"no project's name":      {auth.KeySpec{Name: "x", Projects: []string{"../web"}}, atoll.ErrInvalid},
+		"a negative time":        {auth.KeySpec{Name: "x", Projects: []string{"web"}, TTL: -1}, atoll.ErrInvalid},
+		"a name that is taken":   {auth.KeySpec{Name: "ci", Projects: []string{"web"}}, atoll.ErrAlreadyExists},
+		"another's account":      {auth.KeySpec{Name: "x", Projects: []string{"api"}, Account: "team"}, atoll.ErrConflict},
+		"the default account":    {auth.KeySpec{Name: "x", Projects: []string{"web"}, Account: auth.DefaultAccount}, atoll.ErrConflict},
+		"a configured account":   {auth.KeySpec{Name: "x", Projects: []string{"web"}, Account: "ali"}, atoll.ErrConflict},
+		"an account of an admin": {auth.KeySpec{Name: "x", Role: auth.RoleAdmin, Account: "team"}, atoll.ErrConflict},
 	} {
 		if _, err := all[0].CreateKey(t.Context(), tt.spec); atoll.KindOf(err) != tt.want {
 			t.Errorf("%s: %v, want %q", what, err, tt.want)
@@ -169,8 +170,8 @@ func TestKeysThatAreRefused(t *testing.T) {
 // that may do something else.
 func TestKeyWhoseAccountIsTaken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "atoll.db")
-	with := func(taken ...atoll.Account) *Ring {
-		r := NewRing(sqlite.New(path), RingOptions{Taken: append(taken, atoll.Account{})})
+	with := func(taken ...auth.Account) *Ring {
+		r := NewRing(sqlite.New(path), RingOptions{Taken: append(taken, auth.Account{})})
 		t.Cleanup(func() {
 			if err := r.Close(); err != nil {
 				t.Error(err)
@@ -178,15 +179,15 @@ func TestKeyWhoseAccountIsTaken(t *testing.T) {
 		})
 		return r
 	}
-	made := newKey(t, with(), atoll.KeySpec{Name: "ci", Projects: []string{"web"}, Account: "team"})
+	made := newKey(t, with(), auth.KeySpec{Name: "ci", Projects: []string{"web"}, Account: "team"})
 	for what, tt := range map[string]struct {
-		taken atoll.Account
+		taken auth.Account
 		fine  bool
 	}{
-		"another one":           {atoll.Account{Name: "ali", Role: atoll.RoleProject, Projects: []string{"api"}}, true},
-		"one that may the same": {atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: []string{"web"}}, true},
-		"an admin":              {atoll.Account{Name: "team"}, false},
-		"of another project":    {atoll.Account{Name: "team", Role: atoll.RoleProject, Projects: []string{"api"}}, false},
+		"another one":           {auth.Account{Name: "ali", Role: auth.RoleProject, Projects: []string{"api"}}, true},
+		"one that may the same": {auth.Account{Name: "team", Role: auth.RoleProject, Projects: []string{"web"}}, true},
+		"an admin":              {auth.Account{Name: "team"}, false},
+		"of another project":    {auth.Account{Name: "team", Role: auth.RoleProject, Projects: []string{"api"}}, false},
 	} {
 		_, err := with(tt.taken).Verify(t.Context(), made.Secret)
 		if tt.fine && err != nil || !tt.fine && (atoll.KindOf(err) != atoll.ErrDenied || !strings.Contains(err.Error(), "team")) {
@@ -199,7 +200,7 @@ func TestKeyWhoseAccountIsTaken(t *testing.T) {
 func TestKeysChange(t *testing.T) {
 	all, c, _ := rings(t, 2)
 	here, there := all[0], all[1]
-	first := newKey(t, here, atoll.KeySpec{Name: "ci", Projects: []string{"web"}})
+	first := newKey(t, here, auth.KeySpec{Name: "ci", Projects: []string{"web"}})
 	good(t, "there", there, first.Secret)
 	second, err := here.RotateKey(t.Context(), "ci", -1)
 	if err != nil {
@@ -210,7 +211,7 @@ func TestKeysChange(t *testing.T) {
 	c.pass(Fresh)
 	good(t, "the new one, there", there, second.Secret)
 	good(t, "the old one, there", there, first.Secret)
-	c.pass(time.Duration(atoll.DefaultRotateGrace) - Fresh)
+	c.pass(time.Duration(auth.DefaultRotateGrace) - Fresh)
 	bad(t, "the old one, after its grace", here, first.Secret)
 	bad(t, "the old one, after its grace, there", there, first.Secret)
 	third, err := there.RotateKey(t.Context(), second.ID, 0)
@@ -233,7 +234,7 @@ func TestKeysChange(t *testing.T) {
 	if err := here.RevokeKey(t.Context(), "ci"); atoll.KindOf(err) != atoll.ErrNotExist {
 		t.Errorf("RevokeKey of one that is revoked: %v", err)
 	}
-	short := newKey(t, here, atoll.KeySpec{Name: "ci", Projects: []string{"web"}, TTL: atoll.Duration(time.Minute)})
+	short := newKey(t, here, auth.KeySpec{Name: "ci", Projects: []string{"web"}, TTL: atoll.Duration(time.Minute)})
 	good(t, "one that expires", here, short.Secret)
 	c.pass(time.Minute)
 	bad(t, "one that has expired", here, short.Secret)
@@ -247,7 +248,7 @@ func TestKeysChange(t *testing.T) {
 func TestKeysWithoutTheirStore(t *testing.T) {
 	all, c, stores := rings(t, 1)
 	r := all[0]
-	made := newKey(t, r, atoll.KeySpec{Name: "ci", Projects: []string{"web"}})
+	made := newKey(t, r, auth.KeySpec{Name: "ci", Projects: []string{"web"}})
 	good(t, "at first", r, made.Secret)
 	stores[0].fail(atoll.Errorf("find key", "", atoll.ErrUnavailable, "no answer"))
 	c.pass(Fresh)
@@ -266,7 +267,7 @@ func TestKeysWithoutTheirStore(t *testing.T) {
 func TestKeysAreRemembered(t *testing.T) {
 	all, c, stores := rings(t, 1)
 	r := all[0]
-	made := newKey(t, r, atoll.KeySpec{Name: "ci", Projects: []string{"web"}})
+	made := newKey(t, r, auth.KeySpec{Name: "ci", Projects: []string{"web"}})
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {

@@ -20,6 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/layer/workspace"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
@@ -35,7 +36,7 @@ type walk struct {
 	sandbox atoll.Sandbox
 	process string
 	secrets map[string]string // of keys, by role
-	key     atoll.Key         // an admin's
+	key     auth.Key          // an admin's
 }
 
 func newWalk(t *testing.T) *walk {
@@ -58,12 +59,12 @@ func newWalk(t *testing.T) *walk {
 		}
 		w.server.Close()
 	})
-	for role, projects := range map[string][]string{atoll.RoleAdmin: nil, atoll.RoleProject: {"ours"}} {
-		made, err := w.ring.CreateKey(t.Context(), atoll.KeySpec{Name: role, Role: role, Projects: projects})
+	for role, projects := range map[string][]string{auth.RoleAdmin: nil, auth.RoleProject: {"ours"}} {
+		made, err := w.ring.CreateKey(t.Context(), auth.KeySpec{Name: role, Role: role, Projects: projects})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if w.secrets[role] = made.Secret; role == atoll.RoleAdmin {
+		if w.secrets[role] = made.Secret; role == auth.RoleAdmin {
 			w.key = made.Key
 		}
 	}
@@ -166,7 +167,7 @@ func TestRoutes(t *testing.T) {
 			}
 		})
 	}
-	if status, body := w.ask(w.secrets[atoll.RoleProject], "GET", "/metrics", ""); status != 403 || strings.Contains(body, mark) {
+	if status, body := w.ask(w.secrets[auth.RoleProject], "GET", "/metrics", ""); status != 403 || strings.Contains(body, mark) {
 		t.Errorf("/metrics: %d %s", status, body)
 	}
 	if after := w.state(); after != before {
@@ -177,7 +178,7 @@ func TestRoutes(t *testing.T) {
 // state is what there is of the other project's.
 func (w *walk) state() string {
 	ctx := w.t.Context()
-	c := client(w.t, w.server.URL, w.secrets[atoll.RoleAdmin])
+	c := client(w.t, w.server.URL, w.secrets[auth.RoleAdmin])
 	defer c.Close()
 	var text []string
 	all, err := c.List(ctx, atoll.Filter{Project: "theirs"})
@@ -286,7 +287,7 @@ func (w *walk) byID(route api.Route) {
 	if method == "" {
 		method = "GET"
 	}
-	ours, nobody := w.secrets[atoll.RoleProject], atoll.NewID()
+	ours, nobody := w.secrets[auth.RoleProject], atoll.NewID()
 	status, body := w.ask(ours, method, path(route, w.sandbox.ID(), w.process), bodies[route.Name])
 	missing, text := w.ask(ours, method, path(route, nobody, w.process), bodies[route.Name])
 	if status != http.StatusNotFound || status != missing || strings.ReplaceAll(body, w.sandbox.ID(), "ID") != strings.ReplaceAll(text, nobody, "ID") {
@@ -296,7 +297,7 @@ func (w *walk) byID(route api.Route) {
 		return
 	}
 	sb, process := w.theirs("")
-	if status, body := w.ask(w.secrets[atoll.RoleAdmin], method, path(route, sb.ID(), process), bodies[route.Name]); status == http.StatusNotFound || status == http.StatusBadRequest {
+	if status, body := w.ask(w.secrets[auth.RoleAdmin], method, path(route, sb.ID(), process), bodies[route.Name]); status == http.StatusNotFound || status == http.StatusBadRequest {
 		w.t.Errorf("an admin gets %d %s: what was asked makes no sense", status, body)
 	}
 	if err := sb.Remove(w.t.Context(), atoll.RemoveVolumes()); err != nil {
@@ -314,7 +315,7 @@ func (w *walk) byName(route api.Route) {
 	if v.query != "" {
 		p += "?" + v.query
 	}
-	status, body := w.ask(w.secrets[atoll.RoleProject], route.Method, p, v.body)
+	status, body := w.ask(w.secrets[auth.RoleProject], route.Method, p, v.body)
 	own := strings.ReplaceAll(body, `"id":"`+mark+`"`, "") // what was asked for is named in errors
 	own = strings.ReplaceAll(own, "POST /v1/tools/"+mark, "")
 	if status != v.status || strings.Contains(own, mark) || strings.Contains(own, w.sandbox.ID()) {
@@ -330,11 +331,11 @@ func (w *walk) byName(route api.Route) {
 func TestRoutesShowTheirs(t *testing.T) {
 	w := newWalk(t)
 	w.sandbox, w.process = w.theirs(mark)
-	made, err := w.ring.CreateKey(t.Context(), atoll.KeySpec{Name: "theirs", Projects: []string{"theirs"}})
+	made, err := w.ring.CreateKey(t.Context(), auth.KeySpec{Name: "theirs", Projects: []string{"theirs"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, secret := range []string{made.Secret, w.secrets[atoll.RoleAdmin]} {
+	for _, secret := range []string{made.Secret, w.secrets[auth.RoleAdmin]} {
 		for _, p := range []string{
 			"/v1/sandboxes", "/v1/volumes", "/v1/watch", "/v1/sandboxes/" + w.sandbox.ID(), "/v1/sandboxes/" + w.sandbox.ID() + "/files?path=" + mark,
 			"/v1/sandboxes/" + w.sandbox.ID() + "/processes/" + w.process + "/output",
@@ -352,7 +353,7 @@ func TestRevokedMeanwhile(t *testing.T) {
 		t.Skip("-short: it takes as long as keys are looked at again")
 	}
 	w := newWalk(t)
-	c := client(t, w.server.URL, w.secrets[atoll.RoleProject])
+	c := client(t, w.server.URL, w.secrets[auth.RoleProject])
 	defer c.Close()
 	began, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -367,7 +368,7 @@ func TestRevokedMeanwhile(t *testing.T) {
 		}
 	}()
 	<-began
-	if err := w.ring.RevokeKey(t.Context(), atoll.RoleProject); err != nil {
+	if err := w.ring.RevokeKey(t.Context(), auth.RoleProject); err != nil {
 		t.Fatal(err)
 	}
 	select {

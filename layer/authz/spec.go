@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // bounded is what is asked for in place of spec: its project is one of the caller's,
@@ -23,9 +24,9 @@ func (p *provider) bounded(ctx context.Context, op string, spec *atoll.Spec) (*a
 	}
 	c := *spec
 	c.Project = project
-	if !atoll.Vouched(ctx) {
+	if !auth.Vouched(ctx) {
 		if why := leadsOut(&c); why != "" {
-			return nil, p.deny(ctx, op, project, c.Name, "%s: it takes the role %s", why, atoll.RoleAdmin)
+			return nil, p.deny(ctx, op, project, c.Name, "%s: it takes the role %s", why, auth.RoleAdmin)
 		}
 	}
 	if err := p.opts.Refuse(ctx, &c); err != nil {
@@ -75,7 +76,7 @@ func leadsOut(s *atoll.Spec) string {
 
 // sources hides what is other projects' and that s is to be made from. That the data
 // volume of another project goes to nobody is for providers to see to.
-func (p *provider) sources(ctx context.Context, a atoll.Account, op string, s *atoll.Spec) error {
+func (p *provider) sources(ctx context.Context, a auth.Account, op string, s *atoll.Spec) error {
 	if s.Snapshot == "" {
 		return nil
 	}
@@ -84,7 +85,7 @@ func (p *provider) sources(ctx context.Context, a atoll.Account, op string, s *a
 }
 
 // snapshot finds one of the caller's.
-func (p *provider) snapshot(ctx context.Context, a atoll.Account, op, id string) (atoll.Snapshot, error) {
+func (p *provider) snapshot(ctx context.Context, a auth.Account, op, id string) (atoll.Snapshot, error) {
 	want := id
 	if n, err := atoll.NormalizeID(id); err == nil {
 		want = n
@@ -106,7 +107,7 @@ func (p *provider) snapshot(ctx context.Context, a atoll.Account, op, id string)
 // Snapshots implements atoll.SnapshotStore.
 func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	all, err := p.ProviderLayer.Snapshots(ctx)
-	return only(all, func(s atoll.Snapshot) string { return cmp.Or(s.Spec.Project, atoll.DefaultProject) }, atoll.AccountFrom(ctx).May), err
+	return only(all, func(s atoll.Snapshot) string { return cmp.Or(s.Spec.Project, atoll.DefaultProject) }, auth.AccountFrom(ctx).May), err
 }
 
 // RemoveSnapshot implements atoll.SnapshotStore.

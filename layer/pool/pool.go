@@ -1,7 +1,7 @@
 // Package pool is a layer that keeps sandboxes running ahead of need: whoever
 // creates one like them has it at once.
 //
-//	p, err := pool.New(p, store.NewSQLite(path), pool.Options{Server: true, Entries: []pool.Entry{
+//	p, err := pool.New(p, sqlite.New(path), pool.Options{Server: true, Entries: []pool.Entry{
 //		{Name: "python", Spec: atoll.Spec{Image: "python"}, Min: 5},
 //	}})
 //

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -95,7 +96,7 @@ func (l *Provider) full(ctx context.Context, r *store.Record, refused error) err
 	for _, other := range records[:min(len(records), shownHolders)] {
 		name := cmp.Or(other.Spec.Name, other.ID)
 		if other.Spec.Project != r.Spec.Project {
-			if atoll.AccountFrom(ctx).Bounded() { // nor is what other projects have
+			if auth.AccountFrom(ctx).Bounded() { // nor is what other projects have
 				continue
 			}
 			name = other.Spec.Project + "/" + name

@@ -12,6 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/teststore"
 	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // There are never more sandboxes than there may be, whichever program makes
@@ -97,11 +98,11 @@ func TestMostOfTheKilled(t *testing.T) {
 // theirs; and the error says what there is, who has it and when to come back.
 func TestQuota(t *testing.T) {
 	const most, tries = 3, 12
-	opts := registry.Options{Quota: func(project string) atoll.Quota {
+	opts := registry.Options{Quota: func(project string) store.Quota {
 		if project == "free" {
-			return atoll.Quota{}
+			return store.Quota{}
 		}
-		return atoll.Quota{Memory: most * atoll.DefaultMemory}
+		return store.Quota{Memory: most * atoll.DefaultMemory}
 	}}
 	l := newLab(t, opts)
 	s := teststore.Open(l.dir) // as another program opens it

@@ -1,7 +1,7 @@
 // Package registry is a layer that records the desired sandboxes in a store that
 // outlives every program.
 //
-//	p = registry.New(p, store.NewSQLite(path), registry.Options{Server: true})
+//	p = registry.New(p, sqlite.New(path), registry.Options{Server: true})
 //	found, err := atoll.Reconcile(ctx, p, atoll.ReconcileOptions{})
 //
 // The layer records each change of a sandbox before it asks the provider for it, and
@@ -39,7 +39,7 @@ type Options struct {
 	// Most is how many sandboxes may be written down; 0 means any number.
 	Most int
 	// Quota is that of a project, of what is written down; nil means that there is none.
-	Quota func(project string) atoll.Quota
+	Quota func(project string) store.Quota
 
 	// Server says that the program is there for long. Others do not write down
 	// sandboxes with AutoRemove, which go by themselves and with their command:
@@ -87,7 +87,7 @@ func New(p atoll.Provider, s store.Store, opts Options) *Provider {
 	opts.Failed = cmp.Or(opts.Failed, Keep)
 	opts.Outdated = cmp.Or(opts.Outdated, Rebuild)
 	if opts.Quota == nil {
-		opts.Quota = func(string) atoll.Quota { return atoll.Quota{} }
+		opts.Quota = func(string) store.Quota { return store.Quota{} }
 	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)

@@ -60,7 +60,7 @@ type Options struct {
 }
 
 // scope names this package to OpenTelemetry.
-const scope = "github.com/seed46cd37a8/atoll/trace"
+const scope = "github.com/seed46cd37a8/atoll/layer/trace"
 
 // New returns p with every call told. Its Close closes p.
 func New(p atoll.Provider, opts Options) atoll.Provider {

@@ -19,7 +19,7 @@ import (
 )
 
 // hostilePackage is the program that tries the walls.
-const hostilePackage = "github.com/seed46cd37a8/atoll/internal/hostile"
+const hostilePackage = "github.com/seed46cd37a8/atoll/internal/testing/hostile"
 
 // buildHostile builds it, once.
 var buildHostile = sync.OnceValues(func() ([]byte, error) {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 func agentSandboxRoutes(after, limit Param) []Route {
@@ -32,11 +33,11 @@ func agentSandboxRoutes(after, limit Param) []Route {
 		},
 		{
 			Method: "POST", Path: "/sandbox", Name: "createAgentSandbox", Tag: "agents", Summary: "Make a sandbox from a template",
-			Body: jsonOf[agentSandboxBody](), Status: http.StatusCreated, Reply: jsonOf[atoll.AgentSandbox](), serve: conversing((*Handler).serveCreateAgentSandbox),
+			Body: jsonOf[agentSandboxBody](), Status: http.StatusCreated, Reply: jsonOf[agent.Sandbox](), serve: conversing((*Handler).serveCreateAgentSandbox),
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}", Name: "getAgentSandbox", Tag: "agents", Summary: "Describe a sandbox that has a template",
-			Reply: jsonOf[atoll.AgentSandbox](), serve: conversing((*Handler).serveAgentSandbox),
+			Reply: jsonOf[agent.Sandbox](), serve: conversing((*Handler).serveAgentSandbox),
 		},
 		{
 			Method: "DELETE", Path: "/sandbox/{sandboxId}", Name: "deleteAgentSandbox", Tag: "agents", Summary: "Push what is in a sandbox, and remove it",
@@ -44,12 +45,12 @@ func agentSandboxRoutes(after, limit Param) []Route {
 		},
 		{
 			Method: "POST", Path: "/sandbox/{sandboxId}/sync", Name: "syncAgentSandbox", Tag: "agents", Summary: "Push what is in a sandbox to object storage",
-			Reply: jsonOf[atoll.SyncStats](), serve: conversing((*Handler).serveSyncAgentSandbox),
+			Reply: jsonOf[agent.SyncStats](), serve: conversing((*Handler).serveSyncAgentSandbox),
 		},
 		{
 			Method: "POST", Path: "/sandbox/{sandboxId}/restore", Name: "restoreAgentSandbox", Tag: "agents", Summary: "Bring a sandbox to what a version held",
 			Doc:  "What is in it is pushed before. Without a version it is brought to the latest one.",
-			Body: jsonOf[restoreBody](), Reply: jsonOf[atoll.SyncStats](), serve: conversing((*Handler).serveRestoreAgentSandbox),
+			Body: jsonOf[restoreBody](), Reply: jsonOf[agent.SyncStats](), serve: conversing((*Handler).serveRestoreAgentSandbox),
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}/versions", Name: "listAgentSandboxVersions", Tag: "agents", Summary: "List the versions of a sandbox's files, the oldest first",
@@ -57,7 +58,7 @@ func agentSandboxRoutes(after, limit Param) []Route {
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}/files", Name: "listAgentFiles", Tag: "agents", Summary: "List files, by pages",
-			Params: []Param{source, dir, recursive, page, perPage}, Reply: jsonOf[atoll.AgentFilePage](), serve: conversing((*Handler).serveAgentFiles),
+			Params: []Param{source, dir, recursive, page, perPage}, Reply: jsonOf[agent.FilePage](), serve: conversing((*Handler).serveAgentFiles),
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}/files/content", Name: "readAgentFile", Tag: "agents", Summary: "Read a file of up to 100 MiB",
@@ -66,13 +67,13 @@ func agentSandboxRoutes(after, limit Param) []Route {
 		},
 		{
 			Method: "GET", Path: "/sandbox/{sandboxId}/files/tree", Name: "treeOfAgentFiles", Tag: "agents", Summary: "All files as a tree",
-			Params: []Param{source, dir}, Reply: jsonOf[atoll.AgentFile](), serve: conversing((*Handler).serveAgentTree),
+			Params: []Param{source, dir}, Reply: jsonOf[agent.File](), serve: conversing((*Handler).serveAgentTree),
 		},
 	}
 }
 
 type agentSandboxesReply struct {
-	Sandboxes []atoll.AgentSandbox `json:"sandboxes"`
+	Sandboxes []agent.Sandbox `json:"sandboxes"`
 }
 
 // An agentSandboxBody says what sandbox is wanted.
@@ -88,7 +89,7 @@ type restoreBody struct {
 }
 
 type versionsReply struct {
-	Versions []atoll.SandboxVersion `json:"versions"`
+	Versions []agent.SandboxVersion `json:"versions"`
 }
 
 func (h *Handler) serveSendRaw(c Conversations, w http.ResponseWriter, r *http.Request) error {
@@ -97,7 +98,7 @@ func (h *Handler) serveSendRaw(c Conversations, w http.ResponseWriter, r *http.R
 		return err
 	}
 	sid := r.PathValue("sandboxId")
-	p := atoll.Prompt{
+	p := agent.Prompt{
 		Conversation: sid, Sandbox: sid, Agent: body.Agent, Organization: body.Organization, Template: string(body.Provider), Text: body.Prompt, Raw: true,
 	}
 	known, err := c.Sandbox(r.Context(), sid)
@@ -128,7 +129,7 @@ func (h *Handler) serveCreateAgentSandbox(c Conversations, w http.ResponseWriter
 	if err := h.body(w, r, &body, false); err != nil {
 		return err
 	}
-	made, err := c.CreateSandbox(r.Context(), atoll.AgentSandbox{ID: body.ID, Agent: body.Agent, Organization: body.Organization, Template: string(body.Provider)})
+	made, err := c.CreateSandbox(r.Context(), agent.Sandbox{ID: body.ID, Agent: body.Agent, Organization: body.Organization, Template: string(body.Provider)})
 	if err != nil {
 		return err
 	}
@@ -184,7 +185,7 @@ func (h *Handler) serveVersions(c Conversations, w http.ResponseWriter, r *http.
 		return err
 	}
 	if all == nil {
-		all = []atoll.SandboxVersion{}
+		all = []agent.SandboxVersion{}
 	}
 	writeJSON(w, http.StatusOK, versionsReply{all})
 	return nil
@@ -201,7 +202,7 @@ func (q *query) pageOf(name string, otherwise int) int {
 
 func (h *Handler) serveAgentFiles(c Conversations, w http.ResponseWriter, r *http.Request) error {
 	q := queryOf(r)
-	ask := atoll.AgentFileQuery{
+	ask := agent.FileQuery{
 		Source: q.str("source"), Path: q.str("path"), Flat: q.values.Has("recursive") && !q.bool("recursive"), Page: q.pageOf("page", 1), PerPage: q.pageOf("per_page", 100),
 	}
 	if q.err != nil {

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // An AuditLog tells who has done what. Package audit has one.
 type AuditLog interface {
-	Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEvent, error)
+	Events(ctx context.Context, q store.AuditQuery) ([]store.AuditEvent, error)
 }
 
 func auditRoutes() []Route {
@@ -33,7 +34,7 @@ func auditRoutes() []Route {
 }
 
 type auditReply struct {
-	Events []atoll.AuditEvent `json:"events"`
+	Events []store.AuditEvent `json:"events"`
 }
 
 func (h *Handler) serveAudit(w http.ResponseWriter, r *http.Request) error {
@@ -41,7 +42,7 @@ func (h *Handler) serveAudit(w http.ResponseWriter, r *http.Request) error {
 		return atoll.Errorf("", "", atoll.ErrUnsupported, "this server has no audit log")
 	}
 	q := queryOf(r)
-	query := atoll.AuditQuery{
+	query := store.AuditQuery{
 		Project: q.str("project"), Sandbox: q.str("sandbox"), Account: q.str("account"),
 		After: q.int("after", 0), Before: q.int("before", 0), Limit: int(q.int("limit", 0)),
 	}
@@ -52,8 +53,8 @@ func (h *Handler) serveAudit(w http.ResponseWriter, r *http.Request) error {
 		}
 		query.Since = at
 	}
-	if q.err == nil && (query.After < 0 || query.Before < 0 || query.Limit < 0 || query.Limit > atoll.MaxAuditEvents) {
-		q.fail(invalid("after, before: must not be negative; limit: must be within 1..%d", atoll.MaxAuditEvents))
+	if q.err == nil && (query.After < 0 || query.Before < 0 || query.Limit < 0 || query.Limit > store.MaxAuditEvents) {
+		q.fail(invalid("after, before: must not be negative; limit: must be within 1..%d", store.MaxAuditEvents))
 	}
 	if q.err != nil {
 		return q.err
@@ -63,7 +64,7 @@ func (h *Handler) serveAudit(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if all == nil {
-		all = []atoll.AuditEvent{}
+		all = []store.AuditEvent{}
 	}
 	writeJSON(w, http.StatusOK, auditReply{all})
 	return nil
@@ -71,7 +72,7 @@ func (h *Handler) serveAudit(w http.ResponseWriter, r *http.Request) error {
 
 // Events reads the audit log of the server. Kinds: ErrDenied, ErrUnsupported (it has
 // none).
-func (c *Client) Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEvent, error) {
+func (c *Client) Events(ctx context.Context, q store.AuditQuery) ([]store.AuditEvent, error) {
 	values := url.Values{}
 	for name, text := range map[string]string{"project": q.Project, "sandbox": q.Sandbox, "account": q.Account} {
 		if text != "" {

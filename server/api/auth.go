@@ -11,45 +11,29 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
-
-// An Account is on whose behalf a request is made. It is atoll.Account, under
-// the name by which those who configure a Handler know it, as are the constants
-// and functions below.
-type Account = atoll.Account
-
-// What an Account is when nothing is said.
-const (
-	DefaultAccount = atoll.DefaultAccount
-	DefaultRole    = atoll.DefaultRole
-)
-
-// AccountFrom is atoll.AccountFrom.
-func AccountFrom(ctx context.Context) Account { return atoll.AccountFrom(ctx) }
-
-// WithAccount is atoll.WithAccount.
-func WithAccount(ctx context.Context, a Account) context.Context { return atoll.WithAccount(ctx, a) }
 
 // tokenVerifier knows tokens by their digests, so that comparing takes the
 // same time whatever is right about a guess.
 type tokenVerifier []struct {
 	digest  [sha256.Size]byte
-	account Account
+	account auth.Account
 }
 
-func newTokenVerifier(tokens map[string]Account) tokenVerifier {
+func newTokenVerifier(tokens map[string]auth.Account) tokenVerifier {
 	v := make(tokenVerifier, 0, len(tokens))
 	for token, account := range tokens {
 		v = append(v, struct {
 			digest  [sha256.Size]byte
-			account Account
+			account auth.Account
 		}{sha256.Sum256([]byte(token)), account})
 	}
 	return v
 }
 
 // verify looks at every token, found or not.
-func (v tokenVerifier) verify(_ context.Context, token string) (Account, error) {
+func (v tokenVerifier) verify(_ context.Context, token string) (auth.Account, error) {
 	digest := sha256.Sum256([]byte(token))
 	found := -1
 	for i := range v {
@@ -58,7 +42,7 @@ func (v tokenVerifier) verify(_ context.Context, token string) (Account, error) 
 		}
 	}
 	if found < 0 {
-		return Account{}, atoll.Errorf("", "", atoll.ErrDenied, "the token is not known here")
+		return auth.Account{}, atoll.Errorf("", "", atoll.ErrDenied, "the token is not known here")
 	}
 	return v[found].account, nil
 }
@@ -92,11 +76,11 @@ func tokenOf(route Route, r *http.Request) string {
 
 // or returns a function that verifies tokens of v, and asks next about others, if it
 // is not nil.
-func (v tokenVerifier) or(next func(context.Context, string) (Account, error)) func(context.Context, string) (Account, error) {
+func (v tokenVerifier) or(next func(context.Context, string) (auth.Account, error)) func(context.Context, string) (auth.Account, error) {
 	if next == nil {
 		return v.verify
 	}
-	return func(ctx context.Context, token string) (Account, error) {
+	return func(ctx context.Context, token string) (auth.Account, error) {
 		if account, err := v.verify(ctx, token); err == nil {
 			return account, nil
 		}
@@ -105,17 +89,17 @@ func (v tokenVerifier) or(next func(context.Context, string) (Account, error)) f
 }
 
 // authenticate finds out who asks, and by which token.
-func (h *Handler) authenticate(route Route, r *http.Request) (Account, string, error) {
+func (h *Handler) authenticate(route Route, r *http.Request) (auth.Account, string, error) {
 	if h.verify == nil {
-		return AccountFrom(r.Context()), "", nil
+		return auth.AccountFrom(r.Context()), "", nil
 	}
 	token := tokenOf(route, r)
 	if token == "" {
-		return Account{}, "", unauthorized(atoll.Errorf("", "", atoll.ErrDenied, "a token is needed: send it as Authorization: Bearer ..."))
+		return auth.Account{}, "", unauthorized(atoll.Errorf("", "", atoll.ErrDenied, "a token is needed: send it as Authorization: Bearer ..."))
 	}
 	account, err := h.verify(r.Context(), token)
 	if err != nil && atoll.KindOf(err) != atoll.ErrUnavailable {
-		return Account{}, "", unauthorized(err)
+		return auth.Account{}, "", unauthorized(err)
 	}
 	return account.WithDefaults(), token, err
 }

@@ -11,31 +11,32 @@ import (
 	"strconv"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // Conversations keep conversations with agents, and the sandboxes in which these work.
 // Each call is for the account of its context. Package conversation has them.
 type Conversations interface {
-	Send(ctx context.Context, p atoll.Prompt) (iter.Seq2[atoll.TurnEvent, error], error)
-	Follow(ctx context.Context, id, after string) (iter.Seq2[atoll.TurnEvent, error], error)
+	Send(ctx context.Context, p agent.Prompt) (iter.Seq2[agent.TurnEvent, error], error)
+	Follow(ctx context.Context, id, after string) (iter.Seq2[agent.TurnEvent, error], error)
 	Cancel(ctx context.Context, id string) error
 
-	Conversation(ctx context.Context, id string) (atoll.Conversation, error)
-	Conversations(ctx context.Context, after string, limit int) ([]atoll.Conversation, error)
-	Messages(ctx context.Context, id, before string, limit int) ([]*atoll.Message, error)
+	Conversation(ctx context.Context, id string) (agent.Conversation, error)
+	Conversations(ctx context.Context, after string, limit int) ([]agent.Conversation, error)
+	Messages(ctx context.Context, id, before string, limit int) ([]*agent.Message, error)
 	DeleteConversation(ctx context.Context, id string, terminate bool) error
 
-	CreateSandbox(ctx context.Context, want atoll.AgentSandbox) (atoll.AgentSandbox, error)
-	Sandbox(ctx context.Context, id string) (atoll.AgentSandbox, error)
-	Sandboxes(ctx context.Context, after string, limit int) ([]atoll.AgentSandbox, error)
-	SyncSandbox(ctx context.Context, id string) (*atoll.SyncStats, error)
-	RestoreSandbox(ctx context.Context, id string, version int64) (*atoll.SyncStats, error)
-	Versions(ctx context.Context, id string) ([]atoll.SandboxVersion, error)
+	CreateSandbox(ctx context.Context, want agent.Sandbox) (agent.Sandbox, error)
+	Sandbox(ctx context.Context, id string) (agent.Sandbox, error)
+	Sandboxes(ctx context.Context, after string, limit int) ([]agent.Sandbox, error)
+	SyncSandbox(ctx context.Context, id string) (*agent.SyncStats, error)
+	RestoreSandbox(ctx context.Context, id string, version int64) (*agent.SyncStats, error)
+	Versions(ctx context.Context, id string) ([]agent.SandboxVersion, error)
 	DeleteSandbox(ctx context.Context, id string) error
 
-	Files(ctx context.Context, id string, q atoll.AgentFileQuery) (atoll.AgentFilePage, error)
-	FileTree(ctx context.Context, id, source, dir string) (*atoll.AgentFile, error)
-	FileContent(ctx context.Context, id, source, name string) (io.ReadCloser, atoll.AgentFile, error)
+	Files(ctx context.Context, id string, q agent.FileQuery) (agent.FilePage, error)
+	FileTree(ctx context.Context, id, source, dir string) (*agent.File, error)
+	FileContent(ctx context.Context, id, source, name string) (io.ReadCloser, agent.File, error)
 }
 
 // base is below which the paths of conversations are. Clients of the service that they
@@ -68,7 +69,7 @@ func conversationRoutes() []Route {
 		},
 		{
 			Method: "GET", Path: "/conversation/{conversationId}", Name: "getConversation", Tag: "conversations", Summary: "Describe a conversation",
-			Reply: jsonOf[atoll.Conversation](), serve: conversing((*Handler).serveConversation),
+			Reply: jsonOf[agent.Conversation](), serve: conversing((*Handler).serveConversation),
 		},
 		{
 			Method: "GET", Path: "/conversation/{conversationId}/messages", Name: "listMessages", Tag: "conversations", Summary: "The newest messages of a conversation, the oldest of them first",
@@ -96,11 +97,11 @@ func withoutBase(lists ...[]Route) (all []Route) {
 }
 
 type conversationsReply struct {
-	Conversations []atoll.Conversation `json:"conversations"`
+	Conversations []agent.Conversation `json:"conversations"`
 }
 
 type messagesReply struct {
-	Messages []*atoll.Message `json:"messages"`
+	Messages []*agent.Message `json:"messages"`
 }
 
 // A promptBody is what a client sends. Only Prompt must be there.
@@ -138,13 +139,13 @@ func (h *Handler) serveSend(c Conversations, w http.ResponseWriter, r *http.Requ
 	if err := h.body(w, r, &body, true); err != nil {
 		return err
 	}
-	return h.converse(c, w, r, atoll.Prompt{
+	return h.converse(c, w, r, agent.Prompt{
 		Conversation: r.PathValue("conversationId"), Sandbox: r.PathValue("sandboxId"), Agent: body.Agent, Organization: body.Organization, Template: string(body.Provider), Text: body.Prompt,
 	})
 }
 
 // converse sends a prompt, and answers with the events of its turn.
-func (h *Handler) converse(c Conversations, w http.ResponseWriter, r *http.Request, p atoll.Prompt) error {
+func (h *Handler) converse(c Conversations, w http.ResponseWriter, r *http.Request, p agent.Prompt) error {
 	ctx, done, err := h.stream(w, r)
 	if err != nil {
 		return err
@@ -158,7 +159,7 @@ func (h *Handler) converse(c Conversations, w http.ResponseWriter, r *http.Reque
 }
 
 // sendTurn answers with events.
-func sendTurn(ctx context.Context, w http.ResponseWriter, events iter.Seq2[atoll.TurnEvent, error], raw bool) error {
+func sendTurn(ctx context.Context, w http.ResponseWriter, events iter.Seq2[agent.TurnEvent, error], raw bool) error {
 	w.Header().Set("X-Accel-Buffering", "no") // of proxies
 	e := newEventWriter(ctx, w)
 	defer e.close()
@@ -259,7 +260,7 @@ func (h *Handler) serveMessages(c Conversations, w http.ResponseWriter, r *http.
 		return err
 	}
 	if all == nil {
-		all = []*atoll.Message{}
+		all = []*agent.Message{}
 	}
 	writeJSON(w, http.StatusOK, messagesReply{all})
 	return nil

@@ -14,17 +14,18 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // Options configure a Handler. The zero value lets everybody in, which is
 // right behind a unix socket only; see Serve.
 type Options struct {
 	// Tokens are the bearer tokens that are let in, and whose they are.
-	Tokens map[string]Account
+	Tokens map[string]auth.Account
 	// Verify is asked about those that Tokens does not have. Its errors are ErrDenied,
 	// unless they are ErrUnavailable. It is asked again while a request goes on that an
 	// API key has let in, which is broken off when the key is not good any more.
-	Verify func(ctx context.Context, token string) (Account, error)
+	Verify func(ctx context.Context, token string) (auth.Account, error)
 
 	// MaxBody is the largest JSON body, in bytes; 0 means DefaultMaxBody.
 	MaxBody int64
@@ -84,7 +85,7 @@ type Handler struct {
 	provider atoll.Provider
 	opts     Options
 	log      *slog.Logger
-	verify   func(ctx context.Context, token string) (Account, error)
+	verify   func(ctx context.Context, token string) (auth.Account, error)
 	mux      *http.ServeMux
 	ports    http.Handler // what the mux would change the paths of
 	proxy    *httputil.ReverseProxy
@@ -252,11 +253,11 @@ func (h *Handler) handle(route Route) http.Handler {
 		err := h.admit(route, w, r, func(admitted *http.Request) error {
 			r = admitted
 			if h.verify != nil && !route.Public {
-				who = AccountFrom(r.Context()).Name
+				who = auth.AccountFrom(r.Context()).Name
 			}
-			if route.Admin && AccountFrom(r.Context()).Bounded() {
+			if route.Admin && auth.AccountFrom(r.Context()).Bounded() {
 				h.opts.Denied(r.Context(), r.Method+" "+r.URL.Path)
-				return atoll.Errorf("", "", atoll.ErrDenied, "this takes the role %s", atoll.RoleAdmin)
+				return atoll.Errorf("", "", atoll.ErrDenied, "this takes the role %s", auth.RoleAdmin)
 			}
 			if err := route.check(r); err != nil {
 				return err
@@ -303,7 +304,7 @@ func (h *Handler) admit(route Route, w http.ResponseWriter, r *http.Request, ser
 	if h.verify == nil {
 		return serve(r)
 	}
-	ctx := WithAccount(r.Context(), account)
+	ctx := auth.WithAccount(r.Context(), account)
 	if account.Key != "" {
 		var stop func()
 		ctx, stop = h.whileGood(ctx, w, token)
@@ -312,13 +313,13 @@ func (h *Handler) admit(route Route, w http.ResponseWriter, r *http.Request, ser
 	return serve(r.WithContext(ctx))
 }
 
-// withOrigin is the ctx of r, for atoll.OriginFrom.
+// withOrigin is the ctx of r, for auth.OriginFrom.
 func withOrigin(r *http.Request) context.Context {
-	o := atoll.Origin{Via: "http", Request: RequestID(r.Context())}
+	o := auth.Origin{Via: "http", Request: RequestID(r.Context())}
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "tcp" {
 		o.Address = r.RemoteAddr
 	}
-	return atoll.WithOrigin(r.Context(), o)
+	return auth.WithOrigin(r.Context(), o)
 }
 
 // errAnswered is in the chain of what a route returns after it has begun to

@@ -5,15 +5,16 @@ import (
 	"net/http"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // Keys keep the API keys of a server. Package authz implements it.
 type Keys interface {
-	CreateKey(ctx context.Context, spec atoll.KeySpec) (atoll.NewKey, error)
-	Keys(ctx context.Context) ([]atoll.Key, error)
+	CreateKey(ctx context.Context, spec auth.KeySpec) (auth.NewKey, error)
+	Keys(ctx context.Context) ([]auth.Key, error)
 	// RotateKey and RevokeKey take the id of a key, or its name. A negative grace is
-	// atoll.DefaultRotateGrace.
-	RotateKey(ctx context.Context, ref string, grace atoll.Duration) (atoll.NewKey, error)
+	// auth.DefaultRotateGrace.
+	RotateKey(ctx context.Context, ref string, grace atoll.Duration) (auth.NewKey, error)
 	RevokeKey(ctx context.Context, ref string) error
 }
 
@@ -28,13 +29,13 @@ func keyRoutes() []Route {
 			Method: "POST", Path: "/v1/keys", Name: "createKey", Tag: "keys", Summary: "Make an API key", Admin: true,
 			Doc: "The answer has its secret, which is shown this once: it is the bearer token. A key with the role `project` may use what is in its projects, " +
 				"and finds nothing else; one with the role `admin` may do everything.",
-			Body: jsonOf[atoll.KeySpec](), Status: http.StatusCreated, Reply: jsonOf[atoll.NewKey](), serve: keyed((*Handler).serveCreateKey),
+			Body: jsonOf[auth.KeySpec](), Status: http.StatusCreated, Reply: jsonOf[auth.NewKey](), serve: keyed((*Handler).serveCreateKey),
 		},
 		{
 			Method: "POST", Path: "/v1/keys/{key}/rotate", Name: "rotateKey", Tag: "keys", Summary: "Give an API key another secret", Admin: true,
 			Doc: "`key` is an id or a name. The secret that it has stays good for `grace`, an hour unless it is said; the one before that does not. " +
 				"All servers that share a store go by it within 5 seconds.",
-			Body: jsonOf[rotateRequest](), Reply: jsonOf[atoll.NewKey](), serve: keyed((*Handler).serveRotateKey),
+			Body: jsonOf[rotateRequest](), Reply: jsonOf[auth.NewKey](), serve: keyed((*Handler).serveRotateKey),
 		},
 		{
 			Method: "DELETE", Path: "/v1/keys/{key}", Name: "revokeKey", Tag: "keys", Summary: "Revoke an API key", Admin: true,
@@ -46,7 +47,7 @@ func keyRoutes() []Route {
 
 type (
 	keysReply struct {
-		Keys []atoll.Key `json:"keys"`
+		Keys []auth.Key `json:"keys"`
 	}
 	rotateRequest struct {
 		// Grace is how long the old secret stays good; absent means an hour.
@@ -70,21 +71,21 @@ func (h *Handler) serveKeys(keys Keys, w http.ResponseWriter, r *http.Request) e
 		return err
 	}
 	if all == nil {
-		all = []atoll.Key{}
+		all = []auth.Key{}
 	}
 	writeJSON(w, http.StatusOK, keysReply{all})
 	return nil
 }
 
 // Keys lists the API keys of the server, revoked ones too, oldest first.
-func (c *Client) Keys(ctx context.Context) ([]atoll.Key, error) {
+func (c *Client) Keys(ctx context.Context) ([]auth.Key, error) {
 	var reply keysReply
 	err := c.call(ctx, call{op: "list keys", path: "/v1/keys", reply: &reply, most: maxListReply})
 	return reply.Keys, err
 }
 
 func (h *Handler) serveCreateKey(keys Keys, w http.ResponseWriter, r *http.Request) error {
-	var spec atoll.KeySpec
+	var spec auth.KeySpec
 	if err := h.body(w, r, &spec, true); err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func (h *Handler) serveCreateKey(keys Keys, w http.ResponseWriter, r *http.Reque
 }
 
 // showSecret answers with what nobody on the way is to keep.
-func showSecret(w http.ResponseWriter, status int, made atoll.NewKey) error {
+func showSecret(w http.ResponseWriter, status int, made auth.NewKey) error {
 	w.Header().Set("Cache-Control", "no-store")
 	writeJSON(w, status, made)
 	return nil
@@ -104,8 +105,8 @@ func showSecret(w http.ResponseWriter, status int, made atoll.NewKey) error {
 
 // CreateKey makes an API key. Kinds: ErrInvalid, ErrAlreadyExists (of the name),
 // ErrConflict (its account is that of others who may do something else), ErrDenied.
-func (c *Client) CreateKey(ctx context.Context, spec atoll.KeySpec) (atoll.NewKey, error) {
-	var made atoll.NewKey
+func (c *Client) CreateKey(ctx context.Context, spec auth.KeySpec) (auth.NewKey, error) {
+	var made auth.NewKey
 	err := c.call(ctx, call{op: "create key", id: spec.Name, method: "POST", path: "/v1/keys", body: spec, reply: &made})
 	return made, err
 }
@@ -129,11 +130,11 @@ func (h *Handler) serveRotateKey(keys Keys, w http.ResponseWriter, r *http.Reque
 }
 
 // RotateKey gives the API key of that id or name another secret. The one that it has
-// stays good for grace; a negative one is atoll.DefaultRotateGrace. Kinds:
+// stays good for grace; a negative one is auth.DefaultRotateGrace. Kinds:
 // ErrNotExist, ErrConflict (it has expired), ErrDenied.
-func (c *Client) RotateKey(ctx context.Context, ref string, grace atoll.Duration) (atoll.NewKey, error) {
+func (c *Client) RotateKey(ctx context.Context, ref string, grace atoll.Duration) (auth.NewKey, error) {
 	const op = "rotate key"
-	var made atoll.NewKey
+	var made auth.NewKey
 	if ref == "" {
 		return made, atoll.Errorf(op, ref, atoll.ErrNotExist, "no key given")
 	}

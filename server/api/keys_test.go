@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // When to come back crosses the wire, as a header too.
@@ -35,15 +36,15 @@ func TestRetryAfterCrossesTheWire(t *testing.T) {
 func TestTokensAndVerify(t *testing.T) {
 	var denied []string
 	h, err := NewHandler(newFake(), Options{
-		Tokens: map[string]Account{"own": {}, "held": {Name: "held", Role: atoll.RoleProject, Projects: []string{"web"}}},
-		Verify: func(_ context.Context, token string) (Account, error) {
+		Tokens: map[string]auth.Account{"own": {}, "held": {Name: "held", Role: auth.RoleProject, Projects: []string{"web"}}},
+		Verify: func(_ context.Context, token string) (auth.Account, error) {
 			if token == "key" {
-				return Account{Name: "k", Role: atoll.RoleProject, Projects: []string{"web"}, Key: "1"}, nil
+				return auth.Account{Name: "k", Role: auth.RoleProject, Projects: []string{"web"}, Key: "1"}, nil
 			}
-			return Account{}, atoll.Errorf("", "", atoll.ErrDenied, "the token is not known here")
+			return auth.Account{}, atoll.Errorf("", "", atoll.ErrDenied, "the token is not known here")
 		},
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }),
-		Denied:  func(ctx context.Context, what string) { denied = append(denied, AccountFrom(ctx).Name+" "+what) },
+		Denied:  func(ctx context.Context, what string) { denied = append(denied, auth.AccountFrom(ctx).Name+" "+what) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -78,12 +79,12 @@ func TestKeyThatEnds(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	h, err := NewHandler(f, Options{again: time.Millisecond, Verify: func(context.Context, string) (Account, error) {
+	h, err := NewHandler(f, Options{again: time.Millisecond, Verify: func(context.Context, string) (auth.Account, error) {
 		asked.Add(1)
 		if err := answer.Load(); err != nil {
-			return Account{}, *err
+			return auth.Account{}, *err
 		}
-		return Account{Name: "k", Key: "1"}, nil
+		return auth.Account{Name: "k", Key: "1"}, nil
 	}})
 	if err != nil {
 		t.Fatal(err)

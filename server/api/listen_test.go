@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/nettest"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 func TestSocketIsPrivateAndGoesWithItsListener(t *testing.T) {
@@ -143,7 +144,7 @@ func TestTCPNeedsAToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := NewToken()
-	if h, err = NewHandler(newFake(), Options{Tokens: map[string]Account{token: {}}}); err != nil {
+	if h, err = NewHandler(newFake(), Options{Tokens: map[string]auth.Account{token: {}}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -16,6 +16,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // inside makes every port of the rig's sandbox the server of h.
@@ -33,7 +34,7 @@ func (r *rig) inside(t *testing.T, h http.Handler) {
 }
 
 func TestProxy(t *testing.T) {
-	r := newRig(t, Options{Tokens: map[string]Account{"secret": {}}})
+	r := newRig(t, Options{Tokens: map[string]auth.Account{"secret": {}}})
 	r.inside(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/redirect":

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // ask makes a request without our client.
@@ -42,10 +43,10 @@ func (r *rig) ask(t *testing.T, method, path, body string, header ...string) (*h
 }
 
 func TestTokens(t *testing.T) {
-	r := newRig(t, Options{Tokens: map[string]Account{"sesame": {Name: "ali", Role: "user"}}})
-	var account Account
+	r := newRig(t, Options{Tokens: map[string]auth.Account{"sesame": {Name: "ali", Role: "user"}}})
+	var account auth.Account
 	r.list = func(ctx context.Context, _ atoll.Filter) ([]atoll.Status, error) {
-		account = AccountFrom(ctx)
+		account = auth.AccountFrom(ctx)
 		return nil, nil
 	}
 	if _, err := r.client.List(t.Context(), atoll.Filter{}); err != nil || account.Name != "ali" || account.Role != "user" || account.Bounded() {
@@ -81,14 +82,14 @@ func TestTokens(t *testing.T) {
 }
 
 func TestVerify(t *testing.T) {
-	verify := func(_ context.Context, token string) (Account, error) {
+	verify := func(_ context.Context, token string) (auth.Account, error) {
 		switch token {
 		case "good":
-			return Account{}, nil
+			return auth.Account{}, nil
 		case "later":
-			return Account{}, atoll.Errorf("verify", "", atoll.ErrUnavailable, "no database")
+			return auth.Account{}, atoll.Errorf("verify", "", atoll.ErrUnavailable, "no database")
 		}
-		return Account{}, errors.New("never seen")
+		return auth.Account{}, errors.New("never seen")
 	}
 	h, err := NewHandler(newFake(), Options{Verify: verify})
 	if err != nil {
@@ -103,13 +104,13 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	for name, opts := range map[string]Options{
-		"empty": {Tokens: map[string]Account{"": {}}},
+		"empty": {Tokens: map[string]auth.Account{"": {}}},
 	} {
 		if _, err := NewHandler(newFake(), opts); !errors.Is(err, atoll.ErrInvalid) {
 			t.Errorf("NewHandler with %s: %v", name, err)
 		}
 	}
-	if got := AccountFrom(context.Background()); got.Name != DefaultAccount || got.Role != DefaultRole || got.Bounded() {
+	if got := auth.AccountFrom(context.Background()); got.Name != auth.DefaultAccount || got.Role != auth.DefaultRole || got.Bounded() {
 		t.Errorf("nobody is %+v", got)
 	}
 }
@@ -471,7 +472,7 @@ func TestPrepareReportsProgress(t *testing.T) {
 
 func TestMetricsAreMounted(t *testing.T) {
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "up 1\n") })
-	r := newRig(t, Options{Metrics: metrics, Tokens: map[string]Account{"t": {}}})
+	r := newRig(t, Options{Metrics: metrics, Tokens: map[string]auth.Account{"t": {}}})
 	if resp, _ := r.ask(t, "GET", "/metrics", ""); resp.StatusCode != 401 {
 		t.Errorf("without a token: %d", resp.StatusCode)
 	}
@@ -484,7 +485,7 @@ func TestDocsAreMounted(t *testing.T) {
 	var log bytes.Buffer
 	docs := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path) })
 	r := newRig(t, Options{
-		Docs: docs, Tokens: map[string]Account{"t": {}},
+		Docs: docs, Tokens: map[string]auth.Account{"t": {}},
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	for _, path := range []string{"/docs", "/openapi.json"} {

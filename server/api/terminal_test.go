@@ -18,6 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // A desk is a server with one sandbox, and a token.
@@ -41,7 +42,7 @@ func overDesks(t *testing.T, test func(t *testing.T, d *desk)) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			h, err := api.NewHandler(p, api.Options{Tokens: map[string]api.Account{deskToken: {}}})
+			h, err := api.NewHandler(p, api.Options{Tokens: map[string]auth.Account{deskToken: {}}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // echoTools have one tool, which tells how it was called.
@@ -26,12 +27,12 @@ func (e *echoTools) CallTool(ctx context.Context, call ToolCall) (json.RawMessag
 	if call.Name != "echo" {
 		return nil, atoll.Errorf(call.Name, "", atoll.ErrNotExist, "there is no such tool: use echo")
 	}
-	return json.Marshal(map[string]string{"by": AccountFrom(ctx).Name, "base": BaseURL(ctx)})
+	return json.Marshal(map[string]string{"by": auth.AccountFrom(ctx).Name, "base": BaseURL(ctx)})
 }
 
 func TestTools(t *testing.T) {
 	tools := &echoTools{}
-	r := newRig(t, Options{Tools: tools, Tokens: map[string]Account{"sesame": {Name: "ali"}}})
+	r := newRig(t, Options{Tools: tools, Tokens: map[string]auth.Account{"sesame": {Name: "ali"}}})
 	ask := func(method, path, body string) (int, string) {
 		t.Helper()
 		resp, got := r.ask(t, method, path, body, "Authorization", "Bearer sesame")
@@ -86,9 +87,9 @@ func TestTools(t *testing.T) {
 func TestMCP(t *testing.T) {
 	begun := make(chan string, 1)
 	h, err := NewHandler(newFake(), Options{
-		Tokens: map[string]Account{"sesame": {Name: "ali"}},
+		Tokens: map[string]auth.Account{"sesame": {Name: "ali"}},
 		MCP: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			begun <- r.Method + " " + AccountFrom(r.Context()).Name + " " + r.URL.RawQuery + " " + BaseURL(r.Context())
+			begun <- r.Method + " " + auth.AccountFrom(r.Context()).Name + " " + r.URL.RawQuery + " " + BaseURL(r.Context())
 			w.WriteHeader(http.StatusAccepted)
 			_ = http.NewResponseController(w).Flush()
 			if r.Method == "GET" {

@@ -19,6 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/server/mcp"
 )
 
@@ -26,7 +27,7 @@ import (
 // of a proxy that adds it: the suite has none.
 func serveAPI(t *testing.T, s *mcp.Server) string {
 	t.Helper()
-	handler, err := api.NewHandler(testsession.Open(t), api.Options{MCP: s, Tokens: map[string]api.Account{"sesame": {}}})
+	handler, err := api.NewHandler(testsession.Open(t), api.Options{MCP: s, Tokens: map[string]auth.Account{"sesame": {}}})
 	if err != nil {
 		t.Fatal(err)
 	}

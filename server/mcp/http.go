@@ -6,11 +6,12 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/modelcontextprotocol/go-sdk/auth"
+	mcpauth "github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // The headers by which a request names whose sandbox it is about. The query can
@@ -52,11 +53,11 @@ func (s *Server) handler() http.Handler {
 	})
 	// Whoever is in front of us has looked at the token. This makes the SDK keep
 	// a session to the account that began it, and hand a visit to what is called.
-	known := func(ctx context.Context, _ string, r *http.Request) (*auth.TokenInfo, error) {
+	known := func(ctx context.Context, _ string, r *http.Request) (*mcpauth.TokenInfo, error) {
 		v, _ := ctx.Value(visitContextKey{}).(visit)
-		return &auth.TokenInfo{UserID: atoll.AccountFrom(ctx).Who(), Extra: map[string]any{visitKey: v}}, nil
+		return &mcpauth.TokenInfo{UserID: auth.AccountFrom(ctx).Who(), Extra: map[string]any{visitKey: v}}, nil
 	}
-	return auth.RequireBearerToken(known, &auth.RequireBearerTokenOptions{AllowMissingExpiration: true})(streamable)
+	return mcpauth.RequireBearerToken(known, &mcpauth.RequireBearerTokenOptions{AllowMissingExpiration: true})(streamable)
 }
 
 type visitContextKey struct{}
@@ -91,7 +92,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.http.ServeHTTP(w, r)
 		return
 	}
-	client := s.clientOf(r.Header.Get(sessionID), atoll.AccountFrom(ctx).Who())
+	client := s.clientOf(r.Header.Get(sessionID), auth.AccountFrom(ctx).Who())
 	if client != nil {
 		s.hangUp(client) // the SDK would wait for what is in progress
 		s.wait(ctx, client)

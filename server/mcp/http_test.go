@@ -18,6 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/server/mcp"
 )
 
@@ -28,7 +29,7 @@ const accountHeader = "X-Account"
 func serve(t *testing.T, s *mcp.Server) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.ServeHTTP(w, r.WithContext(atoll.WithAccount(r.Context(), atoll.Account{Name: r.Header.Get(accountHeader)})))
+		s.ServeHTTP(w, r.WithContext(auth.WithAccount(r.Context(), auth.Account{Name: r.Header.Get(accountHeader)})))
 	}))
 	t.Cleanup(func() {
 		server.CloseClientConnections() // streams that wait
@@ -167,7 +168,7 @@ func TestHTTPAccount(t *testing.T) {
 	p := testsession.Open(t)
 	whose := make(chan string, 10)
 	s := newServer(t, p, tools.Options{URL: func(ctx context.Context, _ atoll.Sandbox, _ int) (string, error) {
-		whose <- atoll.AccountFrom(ctx).Name
+		whose <- auth.AccountFrom(ctx).Name
 		return "http://x", nil
 	}}, mcp.Options{})
 	server := serve(t, s)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // A session is an MCP session that has called something.
@@ -19,7 +20,7 @@ type session struct {
 	first   context.Context // of the call: whose account it is
 	ctx     context.Context // ends with the session
 	cancel  context.CancelFunc
-	account string // see atoll.Account.Who
+	account string // see auth.Account.Who
 	ended   chan struct{}
 
 	mu      sync.Mutex
@@ -56,7 +57,7 @@ func (s *Server) session(ctx context.Context, client *sdk.ServerSession) (*sessi
 	if s.closed {
 		return nil, atoll.Errorf("mcp", "", atoll.ErrUnavailable, "the server is closing")
 	}
-	x := &session{first: context.WithoutCancel(ctx), account: atoll.AccountFrom(ctx).Who(), ended: make(chan struct{}), callers: map[tools.Caller]tools.Caller{}}
+	x := &session{first: context.WithoutCancel(ctx), account: auth.AccountFrom(ctx).Who(), ended: make(chan struct{}), callers: map[tools.Caller]tools.Caller{}}
 	x.ctx, x.cancel = context.WithCancel(x.first)
 	s.sessions[client] = x
 	s.work.Go(func() {

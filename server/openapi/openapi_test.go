@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/server/api"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/server/openapi"
 )
 
@@ -32,7 +33,7 @@ func get(t *testing.T, url string) (*http.Response, string) {
 // serve serves a handler that asks for a token, with documentation.
 func serve(t *testing.T) string {
 	t.Helper()
-	h, err := api.NewHandler(provider{}, api.Options{Tokens: map[string]api.Account{"secret": {}}, Docs: openapi.Handler("1.2.3")})
+	h, err := api.NewHandler(provider{}, api.Options{Tokens: map[string]auth.Account{"secret": {}}, Docs: openapi.Handler("1.2.3")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // A conn is a connection of somebody who has logged in.
@@ -39,7 +40,7 @@ func newConn(ctx context.Context, s *Server, sc *ssh.ServerConn) *conn {
 	}
 	c.spooled.left = s.opts.MaxUpload
 	c.spooled.limited = s.opts.MaxUpload > 0
-	c.ctx, c.cancel = context.WithCancel(atoll.WithOrigin(atoll.WithAccount(ctx, who.account), atoll.Origin{Via: "ssh", Address: sc.RemoteAddr().String()}))
+	c.ctx, c.cancel = context.WithCancel(auth.WithOrigin(auth.WithAccount(ctx, who.account), auth.Origin{Via: "ssh", Address: sc.RemoteAddr().String()}))
 	return c
 }
 

@@ -12,11 +12,12 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // A grant is what a key may do, and for whom.
 type grant struct {
-	account atoll.Account
+	account auth.Account
 	pty     bool // terminals
 	forward bool // connections to ports inside
 }
@@ -35,7 +36,7 @@ const maxKeys = 1 << 20
 // port-forwarding with or without "no-"; those for agents, X11 and user-rc, which
 // there are none of; and account="NAME", account="NAME:ROLE" or
 // account="NAME:project:PROJECT+PROJECT", which says on whose behalf the key is used,
-// the default account unless given; see atoll.Account. A line with any
+// the default account unless given; see auth.Account. A line with any
 // other one lets nobody in: what it would have forbidden is not known here.
 func CheckKeys(path string) error {
 	_, problems, err := readKeys(path)
@@ -104,7 +105,7 @@ func parseKey(line []byte) (ssh.PublicKey, grant, error) {
 	if _, ok := key.(*ssh.Certificate); ok {
 		return nil, grant{}, errors.New("it is a certificate: list the key itself")
 	}
-	g := grant{account: atoll.Account{}.WithDefaults(), pty: true, forward: true}
+	g := grant{account: auth.Account{}.WithDefaults(), pty: true, forward: true}
 	for _, option := range options {
 		if err := g.apply(option); err != nil {
 			return nil, grant{}, err
@@ -140,12 +141,12 @@ func (g *grant) apply(option string) error {
 	return nil
 }
 
-// parseAccount reads what atoll.ParseAccount does, in quotes or not.
-func parseAccount(value string) (atoll.Account, error) {
+// parseAccount reads what auth.ParseAccount does, in quotes or not.
+func parseAccount(value string) (auth.Account, error) {
 	if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = value[1 : len(value)-1]
 	}
-	a, err := atoll.ParseAccount(value)
+	a, err := auth.ParseAccount(value)
 	if err != nil {
 		return a, fmt.Errorf(`account %q: write it like account="NAME", account="NAME:ROLE" or account="NAME:project:PROJECT+PROJECT"`, value)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/provider/mock"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 func newMock(t *testing.T) atoll.Provider { return providers["mock"](t) }
@@ -84,7 +85,7 @@ func TestKeysAreReadAtEveryLogin(t *testing.T) {
 func TestKeyOptions(t *testing.T) {
 	signer := newSigner(t)
 	key := string(ssh.MarshalAuthorizedKey(signer.PublicKey()))
-	all := grant{account: atoll.Account{Name: "default", Role: "admin"}, pty: true, forward: true}
+	all := grant{account: auth.Account{Name: "default", Role: "admin"}, pty: true, forward: true}
 	with := func(change func(*grant)) grant { g := all; change(&g); return g }
 	for _, c := range []struct {
 		options string
@@ -99,9 +100,9 @@ func TestKeyOptions(t *testing.T) {
 		{"no-pty", with(func(g *grant) { g.pty = false }), ""},
 		{"no-port-forwarding,no-agent-forwarding,no-X11-forwarding,no-user-rc", with(func(g *grant) { g.forward = false }), ""},
 		{`account="ann"`, with(func(g *grant) { g.account.Name = "ann" }), ""},
-		{`account="ann:user",no-pty`, with(func(g *grant) { g.account, g.pty = atoll.Account{Name: "ann", Role: "user"}, false }), ""},
+		{`account="ann:user",no-pty`, with(func(g *grant) { g.account, g.pty = auth.Account{Name: "ann", Role: "user"}, false }), ""},
 		{`account="ann:project:web+api"`, with(func(g *grant) {
-			g.account = atoll.Account{Name: "ann", Role: atoll.RoleProject, Projects: []string{"web", "api"}}
+			g.account = auth.Account{Name: "ann", Role: auth.RoleProject, Projects: []string{"web", "api"}}
 		}), ""},
 		{`account="ann:project"`, grant{}, "write it like"},
 		{`account=ann`, with(func(g *grant) { g.account.Name = "ann" }), ""},
@@ -148,11 +149,11 @@ func TestKeysWithoutTerminals(t *testing.T) {
 // A witness is a provider that tells on whose behalf sandboxes are looked up.
 type witness struct {
 	atoll.ProviderLayer
-	seen chan atoll.Account
+	seen chan auth.Account
 }
 
 func (w witness) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
-	w.seen <- atoll.AccountFrom(ctx)
+	w.seen <- auth.AccountFrom(ctx)
 	return w.ProviderLayer.Get(ctx, id)
 }
 
@@ -161,7 +162,7 @@ func TestAccounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := make(chan atoll.Account, 100)
+	seen := make(chan auth.Account, 100)
 	r := newRig(t, witness{atoll.ProviderLayer{Provider: p}, seen}, nil)
 	r.authorize(t, r.line(`account="ann:user"`))
 	for len(seen) > 0 {
@@ -170,7 +171,7 @@ func TestAccounts(t *testing.T) {
 	if _, _, err := r.run(t, "web", "true"); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := <-seen, (atoll.Account{Name: "ann", Role: "user"}); !reflect.DeepEqual(got, want) {
+	if got, want := <-seen, (auth.Account{Name: "ann", Role: "user"}); !reflect.DeepEqual(got, want) {
 		t.Errorf("called for %+v, want %+v", got, want)
 	}
 	if log := r.log.String(); !strings.Contains(log, "account=ann") || !strings.Contains(log, "key="+ssh.FingerprintSHA256(r.signer.PublicKey())) || strings.Contains(log, "true ") {

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // MaxMessage is how large the texts of a message may be together, and MaxRecord those
@@ -22,7 +23,7 @@ const (
 // Kinds: ErrInvalid.
 func CheckConversation(op string, c *Conversation) error {
 	err := checkAccount(c.Account)
-	if plain, bad := atoll.ConversationID(c.ID); err == nil && (bad != nil || plain != c.ID) {
+	if plain, bad := agent.ConversationID(c.ID); err == nil && (bad != nil || plain != c.ID) {
 		err = fmt.Errorf("id %q: is not what ConversationID returns", c.ID)
 	}
 	if err == nil {
@@ -38,14 +39,14 @@ func CheckConversation(op string, c *Conversation) error {
 // CheckMessage says whether m can be kept: it has a role, a time, a valid name as its
 // key, texts in UTF-8, of MaxMessage together at most, and inputs of tools that are JSON.
 // Kinds: ErrInvalid.
-func CheckMessage(op string, m *atoll.Message) error {
+func CheckMessage(op string, m *agent.Message) error {
 	all := []string{m.Turn, m.Body}
 	var err error
 	switch {
 	case !atoll.ValidName(m.Key):
 		err = fmt.Errorf("key %q: use a UUID", m.Key)
-	case m.Role != atoll.RoleUser && m.Role != atoll.RoleAssistant && m.Role != atoll.RoleTool:
-		err = fmt.Errorf("role %q: there are %s, %s and %s", m.Role, atoll.RoleUser, atoll.RoleAssistant, atoll.RoleTool)
+	case m.Role != agent.RoleUser && m.Role != agent.RoleAssistant && m.Role != agent.RoleTool:
+		err = fmt.Errorf("role %q: there are %s, %s and %s", m.Role, agent.RoleUser, agent.RoleAssistant, agent.RoleTool)
 	case m.Time.IsZero():
 		err = errors.New("the message has no time")
 	}

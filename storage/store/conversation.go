@@ -4,16 +4,16 @@ import (
 	"context"
 	"time"
 
-	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 // A Conversation is what is known of one conversation.
 type Conversation struct {
-	atoll.Conversation
+	agent.Conversation
 	// Until is when the server that runs Turn has to have said again that it does. It
 	// is zero when there is no turn.
 	Until time.Time
-	// Caller is whose Turn is, as atoll.Account.Who says it, which is kept with that; "" of
+	// Caller is whose Turn is, as auth.Account.Who says it, which is kept with that; "" of
 	// one that an older program has begun.
 	Caller string
 	Turns  int64 // how many there were, with the one that runs
@@ -22,7 +22,7 @@ type Conversation struct {
 
 // An AgentSandbox is what is known of a sandbox with a template.
 type AgentSandbox struct {
-	atoll.AgentSandbox
+	agent.Sandbox
 	Rev int64 // which writing of it was read; the store's
 }
 
@@ -76,15 +76,15 @@ type Conversations interface {
 	// equal times are in the order in which they were added, and one from a machine whose
 	// clock is behind comes last. The Time of m is set to the one that it is kept with.
 	// Kinds: ErrNotExist (of the conversation).
-	AddMessage(ctx context.Context, m *atoll.Message) error
+	AddMessage(ctx context.Context, m *agent.Message) error
 	// Messages reads the newest ones of a conversation, the oldest of them first. Kinds:
 	// ErrNotExist (of the conversation, or of the message of page.After).
-	Messages(ctx context.Context, account, conversation string, page Page) ([]*atoll.Message, error)
+	Messages(ctx context.Context, account, conversation string, page Page) ([]*agent.Message, error)
 	// AddUsage adds u, which is what a turn used, to the tokens of a conversation; the
 	// number of the turn is its Turns. Those of a turn are added once: nothing is added
 	// for one that is not after the last one that was. Rev is not changed. Kinds:
 	// ErrNotExist.
-	AddUsage(ctx context.Context, account, conversation string, turn int64, u atoll.TokenUsage) error
+	AddUsage(ctx context.Context, account, conversation string, turn int64, u agent.TokenUsage) error
 
 	// InsertSandbox adds x, and sets its Rev. Kinds: ErrAlreadyExists.
 	InsertSandbox(ctx context.Context, x *AgentSandbox) error

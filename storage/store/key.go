@@ -4,12 +4,12 @@ import (
 	"context"
 	"time"
 
-	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 // A Key is what is kept of an API key: of its secrets, only hashes.
 type Key struct {
-	atoll.Key
+	auth.Key
 	Hash    string // of its secret
 	OldHash string // of the one before, "" for none, good until OldUntil
 }

@@ -83,8 +83,8 @@ var ErrLimit = errors.New("there may be no more")
 // Room says how much there may be with a record that is inserted, the zero one that
 // there may be any number.
 type Room struct {
-	Most  int         // records; 0 for any number
-	Quota atoll.Quota // of the record's project
+	Most  int   // records; 0 for any number
+	Quota Quota // of the record's project
 }
 
 // A QuotaError says which quota leaves no room.
@@ -237,18 +237,12 @@ type Holders interface {
 	Alive(ctx context.Context, holder string) (bool, error)
 }
 
-// Audit keeps an audit log. All methods may be called at once from many goroutines and
-// many programs. Kinds, of all methods: those of a Store. What only reads makes no store
-// where there is none. Times are kept to the millisecond.
-type Audit interface {
-	// AddEvents adds events, all or none, in their order. Who reads on after one that
-	// is there misses none.
-	AddEvents(ctx context.Context, events []atoll.AuditEvent) error
-	// Events reads those that q selects, in the order of the log.
-	Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEvent, error)
-	// DropEvents deletes those from before a time, the oldest ones and most of them at
-	// once, and says how many: fewer if no others are left that nobody else deletes.
-	DropEvents(ctx context.Context, before time.Time, most int) (int64, error)
-	// Close gives up what is held. A second one does nothing.
-	Close() error
+// A Quota is how much the sandboxes of one project may ask for together, running or
+// not. Zero is no quota.
+type Quota struct {
+	Sandboxes int         `json:"sandboxes,omitempty"`
+	Memory    atoll.Bytes `json:"memory,omitempty"`
+	CPUs      float64     `json:"cpus,omitempty"`
+	Processes int         `json:"processes,omitempty"`
+	Disk      atoll.Bytes `json:"disk,omitempty"`
 }

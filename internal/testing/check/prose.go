@@ -98,6 +98,9 @@ func (s *sources) under(paths []string) []string {
 				path = filepath.Clean(path)
 				return file == path || strings.HasPrefix(file, path+"/")
 			})
+			if _, err := os.Stat(file); err != nil { // removed, and git still lists it
+				continue
+			}
 			if read && below && !strings.Contains(file, "testdata/") {
 				seen[file] = true
 			}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/agent/output"
 	"github.com/seed46cd37a8/atoll/internal/testing/testagent/agenttest"
 )
@@ -34,7 +35,7 @@ func (b *bench) command(t *testing.T, args ...string) *exec.Cmd {
 }
 
 // ask runs the agent and has its dialect read.
-func (b *bench) ask(t *testing.T, prompt string, flags ...string) ([]output.Event, []atoll.Message, output.Summary) {
+func (b *bench) ask(t *testing.T, prompt string, flags ...string) ([]output.Event, []agent.Message, output.Summary) {
 	t.Helper()
 	args := slices.Concat([]string{"--dangerously-skip-permissions", "--verbose", "--output-format", "stream-json"}, flags, []string{"-p", prompt})
 	cmd := b.command(t, args...)
@@ -50,7 +51,7 @@ func (b *bench) ask(t *testing.T, prompt string, flags ...string) ([]output.Even
 		t.Fatal(err)
 	}
 	var events []output.Event
-	var messages []atoll.Message
+	var messages []agent.Message
 	add := func(s output.Step) {
 		events, messages = append(events, s.Events...), append(messages, s.Messages...)
 	}

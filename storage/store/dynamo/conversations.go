@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -70,10 +71,10 @@ func conversationItem(c *store.Conversation) item {
 func readConversation(f fields) (*store.Conversation, error) {
 	stats := f.sub(attrStats)
 	c := &store.Conversation{
-		Conversation: atoll.Conversation{
+		Conversation: agent.Conversation{
 			ID: f.text(attrID), Account: f.text(attrAccount), Organization: f.text(attrOrganization), Agent: f.text(attrAgent),
 			Template: f.text(attrTemplate), Sandbox: f.text(attrSandbox),
-			Stats: atoll.ConversationStats{
+			Stats: agent.Stats{
 				MessagesExchanged: stats.number(attrMessages), InputTokens: stats.number(attrTotalInput),
 				OutputTokens: stats.number(attrTotalOutput), CacheTokens: stats.number(attrTotalCache),
 			},
@@ -86,7 +87,7 @@ func readConversation(f fields) (*store.Conversation, error) {
 	}
 	if f.has(attrTurn) {
 		t := f.sub(attrTurn)
-		c.Turn = &atoll.Turn{ID: t.text(attrID), Server: t.text(attrServer), Sandbox: t.text(attrSandbox), Process: t.text(attrProcess), Raw: t.flag(attrRaw), Started: t.time(attrStarted)}
+		c.Turn = &agent.Turn{ID: t.text(attrID), Server: t.text(attrServer), Sandbox: t.text(attrSandbox), Process: t.text(attrProcess), Raw: t.flag(attrRaw), Started: t.time(attrStarted)}
 		c.Caller = t.text(attrCaller)
 	}
 	return c, *f.err
@@ -206,11 +207,11 @@ func (s *Store) RunningTurns(ctx context.Context) ([]*store.Conversation, error)
 }
 
 // AddUsage implements store.Conversations.
-func (s *Store) AddUsage(ctx context.Context, account, conversation string, turn int64, u atoll.TokenUsage) error {
+func (s *Store) AddUsage(ctx context.Context, account, conversation string, turn int64, u agent.TokenUsage) error {
 	return s.fail(ctx, "add usage", conversation, s.addUsage(ctx, refOf(account, conversation), turn, u))
 }
 
-func (s *Store) addUsage(ctx context.Context, r ref, turn int64, u atoll.TokenUsage) error {
+func (s *Store) addUsage(ctx context.Context, r ref, turn int64, u agent.TokenUsage) error {
 	if !r.valid() {
 		return cmp.Or(s.ask(ctx), errNoConversation())
 	}

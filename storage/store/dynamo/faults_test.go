@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
@@ -26,11 +27,11 @@ func wantKind(t testing.TB, what string, err error, want atoll.Kind) {
 }
 
 func conversation(id string) *store.Conversation {
-	return &store.Conversation{Conversation: atoll.Conversation{ID: id, Account: "acme", Turn: &atoll.Turn{ID: "turn", Server: "here"}}, Turns: 1}
+	return &store.Conversation{Conversation: agent.Conversation{ID: id, Account: "acme", Turn: &agent.Turn{ID: "turn", Server: "here"}}, Turns: 1}
 }
 
-func message(key, body string) *atoll.Message {
-	return &atoll.Message{Key: key, Account: "acme", Conversation: "one", Role: atoll.RoleUser, Body: body, Time: time.Unix(1_800_000_000, 0)}
+func message(key, body string) *agent.Message {
+	return &agent.Message{Key: key, Account: "acme", Conversation: "one", Role: agent.RoleUser, Body: body, Time: time.Unix(1_800_000_000, 0)}
 }
 
 func insert(t testing.TB, s *Store, id string) *store.Conversation {
@@ -115,7 +116,7 @@ func life(t *testing.T, s *Store) {
 	late := message("b", "b")
 	late.Time = late.Time.Add(time.Hour)
 	check("AddMessage", s.AddMessage(ctx, late))
-	check("AddUsage", s.AddUsage(ctx, "acme", "one", 1, atoll.TokenUsage{Input: 7}))
+	check("AddUsage", s.AddUsage(ctx, "acme", "one", 1, agent.TokenUsage{Input: 7}))
 	c.Turn = nil
 	check("UpdateConversation", s.UpdateConversation(ctx, c))
 	wantState(t, s, fmt.Sprint("a1 L", len(large), " b1"))
@@ -134,7 +135,7 @@ func life(t *testing.T, s *Store) {
 	if left := leftovers(t, s); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
-	x := &store.AgentSandbox{AgentSandbox: atoll.AgentSandbox{ID: "box", Account: "acme"}}
+	x := &store.AgentSandbox{Sandbox: agent.Sandbox{ID: "box", Account: "acme"}}
 	check("InsertSandbox", s.InsertSandbox(ctx, x))
 	x.Agent = "agent"
 	check("UpdateSandbox", s.UpdateSandbox(ctx, x))
@@ -226,7 +227,7 @@ func TestBusyForever(t *testing.T) {
 // all calls every method, each after before.
 func all(ctx context.Context, s *Store, before func()) map[string]error {
 	errs := map[string]error{}
-	x := &store.AgentSandbox{AgentSandbox: atoll.AgentSandbox{ID: "box", Account: "acme"}}
+	x := &store.AgentSandbox{Sandbox: agent.Sandbox{ID: "box", Account: "acme"}}
 	for what, try := range map[string]func() error{
 		"EnsureTables":       func() error { return s.EnsureTables(ctx) },
 		"InsertConversation": func() error { return s.InsertConversation(ctx, conversation("x")) },
@@ -237,7 +238,7 @@ func all(ctx context.Context, s *Store, before func()) map[string]error {
 		"RunningTurns":       func() error { _, err := s.RunningTurns(ctx); return err },
 		"AddMessage":         func() error { return s.AddMessage(ctx, message("k", "x")) },
 		"Messages":           func() error { _, err := s.Messages(ctx, "acme", "one", store.Page{Limit: 1}); return err },
-		"AddUsage":           func() error { return s.AddUsage(ctx, "acme", "x", 1, atoll.TokenUsage{}) },
+		"AddUsage":           func() error { return s.AddUsage(ctx, "acme", "x", 1, agent.TokenUsage{}) },
 		"InsertSandbox":      func() error { return s.InsertSandbox(ctx, x) },
 		"UpdateSandbox":      func() error { return s.UpdateSandbox(ctx, x) },
 		"DeleteSandbox":      func() error { return s.DeleteSandbox(ctx, x) },

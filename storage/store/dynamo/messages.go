@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -38,13 +39,13 @@ const (
 	attrError  = "error"
 )
 
-var roles = map[atoll.Role]int64{atoll.RoleUser: 1, atoll.RoleAssistant: 2, atoll.RoleTool: 3}
+var roles = map[agent.Role]int64{agent.RoleUser: 1, agent.RoleAssistant: 2, agent.RoleTool: 3}
 
 // collection is what all messages of a conversation have in common. Names have no slash.
 func collection(account, id, birth string) string { return account + "/" + id + "/" + birth }
 
 // messageItem is a message without its texts.
-func messageItem(m *atoll.Message, c claim, mark string) item {
+func messageItem(m *agent.Message, c claim, mark string) item {
 	return item{
 		attrConversation: textOf(collection(m.Account, m.Conversation, c.birth)), attrKey: textOf(m.Key), attrTimestamp: numberOf(c.time.UnixMicro()),
 		attrAccount: textOf(m.Account), attrConversationID: textOf(m.Conversation), attrTurnID: textOf(m.Turn), attrRole: numberOf(roles[m.Role]),
@@ -56,7 +57,7 @@ func messageItem(m *atoll.Message, c claim, mark string) item {
 }
 
 // setTexts adds the texts, for which there has to be room.
-func setTexts(it item, m *atoll.Message) {
+func setTexts(it item, m *agent.Message) {
 	it[attrBody] = textOf(m.Body)
 	if len(m.ToolCalls) == 0 {
 		return
@@ -72,12 +73,12 @@ func setTexts(it item, m *atoll.Message) {
 }
 
 // readMessage reads a message, without those texts that are in parts.
-func readMessage(f fields) (*atoll.Message, error) {
+func readMessage(f fields) (*agent.Message, error) {
 	tokens := f.sub(attrTokens)
-	m := &atoll.Message{
+	m := &agent.Message{
 		Key: f.text(attrKey), Conversation: f.text(attrConversationID), Account: f.text(attrAccount), Turn: f.text(attrTurnID),
 		Body: f.text(attrBody), Time: f.time(attrTimestamp),
-		Tokens: atoll.TokenUsage{Input: tokens.number(attrInputTokens), Output: tokens.number(attrOutputTokens), Cache: tokens.number(attrCacheTokens)},
+		Tokens: agent.TokenUsage{Input: tokens.number(attrInputTokens), Output: tokens.number(attrOutputTokens), Cache: tokens.number(attrCacheTokens)},
 	}
 	n := f.number(attrRole)
 	for role, number := range roles {
@@ -89,7 +90,7 @@ func readMessage(f fields) (*atoll.Message, error) {
 		f.bad(attrRole)
 	}
 	for _, c := range f.list(attrToolCalls) {
-		call := atoll.MessageToolCall{
+		call := agent.ToolCall{
 			ID: c.text(attrID), Type: c.text(attrType), Name: c.text(attrName), Output: c.text(attrOutput), Status: c.text(attrStatus), Error: c.text(attrError),
 		}
 		if c.has(attrInput) {
@@ -101,7 +102,7 @@ func readMessage(f fields) (*atoll.Message, error) {
 }
 
 // AddMessage implements store.Conversations.
-func (s *Store) AddMessage(ctx context.Context, m *atoll.Message) error {
+func (s *Store) AddMessage(ctx context.Context, m *agent.Message) error {
 	const op = "add message"
 	if err := store.CheckMessage(op, m); err != nil {
 		return err
@@ -115,7 +116,7 @@ func (s *Store) AddMessage(ctx context.Context, m *atoll.Message) error {
 }
 
 // addMessage returns the time with which the message is kept.
-func (s *Store) addMessage(ctx context.Context, m *atoll.Message) (time.Time, error) {
+func (s *Store) addMessage(ctx context.Context, m *agent.Message) (time.Time, error) {
 	r := refOf(m.Account, m.Conversation)
 	if !r.valid() {
 		return time.Time{}, cmp.Or(s.ask(ctx), errNoConversation())
@@ -150,7 +151,7 @@ func (s *Store) addMessage(ctx context.Context, m *atoll.Message) (time.Time, er
 
 // putMessage puts a message, unless there is one with its key, and returns the time of
 // the one that is there then.
-func (s *Store) putMessage(ctx context.Context, m *atoll.Message, c claim, mark string) (kept time.Time, err error) {
+func (s *Store) putMessage(ctx context.Context, m *agent.Message, c claim, mark string) (kept time.Time, err error) {
 	it := messageItem(m, c, mark)
 	parts, err := s.putTexts(ctx, it, m, c, mark)
 	if err != nil {
@@ -179,7 +180,7 @@ func (s *Store) putMessage(ctx context.Context, m *atoll.Message, c claim, mark 
 }
 
 // dropMessage removes a message that was put with mark.
-func (s *Store) dropMessage(ctx context.Context, m *atoll.Message, c claim, mark string) error {
+func (s *Store) dropMessage(ctx context.Context, m *agent.Message, c claim, mark string) error {
 	if err := s.remove(ctx, messagesTable, collection(m.Account, m.Conversation, c.birth), m.Key, attrWrite, mark); err != nil {
 		return err
 	}
@@ -212,7 +213,7 @@ func (s *Store) sweep(ctx context.Context, collection string) error {
 }
 
 // Messages implements store.Conversations.
-func (s *Store) Messages(ctx context.Context, account, conversation string, page store.Page) ([]*atoll.Message, error) {
+func (s *Store) Messages(ctx context.Context, account, conversation string, page store.Page) ([]*agent.Message, error) {
 	const op = "messages"
 	if err := store.CheckPage(op, page); err != nil {
 		return nil, err
@@ -224,7 +225,7 @@ func (s *Store) Messages(ctx context.Context, account, conversation string, page
 	return all, nil
 }
 
-func (s *Store) messages(ctx context.Context, r ref, page store.Page) ([]*atoll.Message, error) {
+func (s *Store) messages(ctx context.Context, r ref, page store.Page) ([]*agent.Message, error) {
 	it, err := s.find(ctx, r)
 	if err != nil {
 		return nil, err
@@ -245,7 +246,7 @@ func (s *Store) messages(ctx context.Context, r ref, page store.Page) ([]*atoll.
 		}
 		q.e.conds = append(q.e.conds, q.e.name(attrTimestamp)+" < "+q.e.value(after[attrTimestamp]))
 	}
-	var all []*atoll.Message
+	var all []*agent.Message
 	err = s.query(ctx, q, func(it item) error {
 		f := fieldsOf(it)
 		m, err := readMessage(f)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb/types"
 
-	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 )
 
 const (
@@ -29,12 +29,12 @@ type wholeText struct {
 
 // A wholeCall has the input to the byte, which JSON in JSON is not.
 type wholeCall struct {
-	atoll.MessageToolCall
+	agent.ToolCall
 	Input string `json:"input,omitempty"`
 }
 
 // textSize is how large the texts of a message are in its item.
-func textSize(m *atoll.Message) int {
+func textSize(m *agent.Message) int {
 	n := len(m.Body)
 	for _, c := range m.ToolCalls {
 		n += perCall + len(c.ID) + len(c.Type) + len(c.Name) + len(c.Input) + len(c.Output) + len(c.Status) + len(c.Error)
@@ -44,7 +44,7 @@ func textSize(m *atoll.Message) int {
 
 // putTexts adds the texts to the item of a message, or puts them into parts, of which
 // it returns the keys.
-func (s *Store) putTexts(ctx context.Context, it item, m *atoll.Message, c claim, mark string) (keys []string, err error) {
+func (s *Store) putTexts(ctx context.Context, it item, m *agent.Message, c claim, mark string) (keys []string, err error) {
 	if textSize(m) <= inItem {
 		setTexts(it, m)
 		return nil, nil
@@ -73,7 +73,7 @@ func (s *Store) putTexts(ctx context.Context, it item, m *atoll.Message, c claim
 	return keys, nil
 }
 
-func encodeTexts(m *atoll.Message) ([]byte, error) {
+func encodeTexts(m *agent.Message) ([]byte, error) {
 	whole := wholeText{Body: m.Body}
 	for _, c := range m.ToolCalls {
 		whole.Calls = append(whole.Calls, wholeCall{c, string(c.Input)})
@@ -85,7 +85,7 @@ func encodeTexts(m *atoll.Message) ([]byte, error) {
 func partKey(key, mark string, n int) string { return fmt.Sprintf("%s/%s/%06d", key, mark, n) }
 
 // partKeys are those of the parts of a message that was put with mark.
-func partKeys(m *atoll.Message, mark string) []string {
+func partKeys(m *agent.Message, mark string) []string {
 	if textSize(m) <= inItem {
 		return nil
 	}
@@ -101,12 +101,12 @@ func partKeys(m *atoll.Message, mark string) []string {
 }
 
 // dropParts removes the parts of a message that is not there.
-func (s *Store) dropParts(ctx context.Context, m *atoll.Message, c claim, keys []string) error {
+func (s *Store) dropParts(ctx context.Context, m *agent.Message, c claim, keys []string) error {
 	return s.removeAll(ctx, messagesTable, collection(m.Account, m.Conversation, c.birth), keys)
 }
 
 // readTexts reads the texts of a message that has them in parts.
-func (s *Store) readTexts(ctx context.Context, hash string, f fields, m *atoll.Message) error {
+func (s *Store) readTexts(ctx context.Context, hash string, f fields, m *agent.Message) error {
 	var q selection
 	q.table = messagesTable
 	q.e.equals(textOf(hash), attrConversation)
@@ -129,7 +129,7 @@ func (s *Store) readTexts(ctx context.Context, hash string, f fields, m *atoll.M
 	}
 	m.Body = whole.Body
 	for _, c := range whole.Calls {
-		call := c.MessageToolCall
+		call := c.ToolCall
 		if c.Input != "" {
 			call.Input = json.RawMessage(c.Input)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -55,10 +56,10 @@ func sandboxItem(x *store.AgentSandbox) item {
 func readSandbox(f fields) (*store.AgentSandbox, error) {
 	meta := f.sub(attrMeta)
 	x := &store.AgentSandbox{
-		AgentSandbox: atoll.AgentSandbox{
+		Sandbox: agent.Sandbox{
 			ID: f.text(attrID), Account: f.text(attrAccount), Organization: f.text(attrOrganization), Agent: f.text(attrAgent), Template: f.text(attrTemplate),
 			External: f.text(attrExternal), Conversation: f.text(attrConversationID),
-			Meta:    atoll.SandboxMeta{LastSync: meta.number(attrLastSync), SyncError: meta.text(attrSyncError)},
+			Meta:    agent.SandboxMeta{LastSync: meta.number(attrLastSync), SyncError: meta.text(attrSyncError)},
 			Created: f.time(attrCreated), Deleted: f.time(attrDeleted),
 		},
 		Rev: f.number(attrRev),
@@ -66,7 +67,7 @@ func readSandbox(f fields) (*store.AgentSandbox, error) {
 	if meta.has(attrSyncStats) {
 		s := meta.sub(attrSyncStats)
 		count := func(name string) int { return int(s.number(name)) }
-		x.Meta.SyncStats = &atoll.SyncStats{
+		x.Meta.SyncStats = &agent.SyncStats{
 			Version: s.number(attrVersion), FilesDownloaded: count(attrFilesDownloaded), FilesUploaded: count(attrFilesUploaded),
 			FilesDeleted: count(attrFilesDeleted), FilesSkipped: count(attrFilesSkipped), BytesTransferred: s.number(attrBytesTransferred),
 			Duration: s.number(attrDuration), Conflicts: count(attrConflicts), Failed: count(attrFailed),

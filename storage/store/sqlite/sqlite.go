@@ -7,18 +7,20 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/fsutil"
-	"github.com/seed46cd37a8/atoll/storage/store"
-	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 	"io/fs"
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
 	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlstore"
 )
 
 // Each change of the schema is a file, in order. One that was released is never
@@ -40,7 +42,7 @@ type Store struct {
 	name   string // of holder
 }
 
-// NewSQLite returns the store in the file at path. It touches nothing: the file
+// New returns the store in the file at path. It touches nothing: the file
 // is made, for this user only, by the first call that needs it, which fails if
 // that cannot be.
 func New(path string) *Store {

@@ -6,11 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/internal/fsutil"
-	"github.com/seed46cd37a8/atoll/storage/store"
-	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
-	"github.com/seed46cd37a8/atoll/storage/store/storetest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +15,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/storage/store"
+	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
+	"github.com/seed46cd37a8/atoll/storage/store/storetest"
 )
 
 // writerFile makes the test binary a program that writes to the store in that

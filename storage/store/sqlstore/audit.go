@@ -3,14 +3,15 @@ package sqlstore
 import (
 	"context"
 	"encoding/json"
-	"github.com/seed46cd37a8/atoll"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // AddEvents implements Audit.
-func (s *Store) AddEvents(ctx context.Context, events []atoll.AuditEvent) error {
+func (s *Store) AddEvents(ctx context.Context, events []store.AuditEvent) error {
 	return s.write(ctx, "audit", "", func(ctx context.Context, tx Tx) error {
 		// So that ids are given in the order of commits.
 		if err := tx.Lock(ctx, "audit"); err != nil {
@@ -36,7 +37,7 @@ func (s *Store) AddEvents(ctx context.Context, events []atoll.AuditEvent) error 
 func plain(s string) string { return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?") }
 
 // Events implements Audit.
-func (s *Store) Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEvent, error) {
+func (s *Store) Events(ctx context.Context, q store.AuditQuery) ([]store.AuditEvent, error) {
 	if !s.db.Exists() {
 		return nil, nil
 	}
@@ -64,14 +65,14 @@ func (s *Store) Events(ctx context.Context, q atoll.AuditQuery) ([]atoll.AuditEv
 	if query += " ORDER BY id"; q.After <= 0 {
 		query += " DESC"
 	}
-	all, err := list(ctx, s, "audit", scanEvent, query+" LIMIT ?", append(args, min(limit, atoll.MaxAuditEvents))...)
+	all, err := list(ctx, s, "audit", scanEvent, query+" LIMIT ?", append(args, min(limit, store.MaxAuditEvents))...)
 	if q.After <= 0 {
 		slices.Reverse(all)
 	}
 	return all, err
 }
 
-func scanEvent(row row) (e atoll.AuditEvent, err error) {
+func scanEvent(row row) (e store.AuditEvent, err error) {
 	var id int64
 	var text []byte
 	if err = row.Scan(&id, &text); err == nil {

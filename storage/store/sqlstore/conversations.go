@@ -3,9 +3,11 @@ package sqlstore
 import (
 	"context"
 	"encoding/json"
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/storage/store"
 	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // conversationColumns are those of a Conversation, in the order in which
@@ -38,7 +40,7 @@ func fromMicro(t int64) time.Time { return time.UnixMicro(t).UTC() }
 
 // A keptTurn is a turn as it is kept.
 type keptTurn struct {
-	atoll.Turn
+	agent.Turn
 	Caller string `json:"caller,omitempty"`
 }
 

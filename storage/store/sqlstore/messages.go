@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/storage/store"
 	"math"
 	"slices"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // messageColumns are those of a Message, in the order in which scanMessage reads
@@ -16,8 +18,8 @@ import (
 const messageColumns = "account, conversation, key, time, turn, role, body, input, output, cache, tool_calls"
 
 // scanMessage reads one row.
-func scanMessage(row row) (*atoll.Message, error) {
-	var m atoll.Message
+func scanMessage(row row) (*agent.Message, error) {
+	var m agent.Message
 	var time int64
 	var calls []byte
 	err := row.Scan(&m.Account, &m.Conversation, &m.Key, &time, &m.Turn, &m.Role, &m.Body, &m.Tokens.Input, &m.Tokens.Output, &m.Tokens.Cache, &calls)
@@ -34,11 +36,11 @@ func scanMessage(row row) (*atoll.Message, error) {
 // A toolCall is how a MessageToolCall is kept: its input to the byte, which JSON in
 // JSON is not.
 type toolCall struct {
-	atoll.MessageToolCall
+	agent.ToolCall
 	Input string `json:"input,omitempty"`
 }
 
-func toolCallsJSON(calls []atoll.MessageToolCall) (string, error) {
+func toolCallsJSON(calls []agent.ToolCall) (string, error) {
 	if len(calls) == 0 {
 		return "", nil
 	}
@@ -50,14 +52,14 @@ func toolCallsJSON(calls []atoll.MessageToolCall) (string, error) {
 	return string(text), err
 }
 
-func parseToolCalls(text []byte) ([]atoll.MessageToolCall, error) {
+func parseToolCalls(text []byte) ([]agent.ToolCall, error) {
 	var kept []toolCall
 	if err := json.Unmarshal(text, &kept); err != nil {
 		return nil, err
 	}
-	calls := make([]atoll.MessageToolCall, len(kept))
+	calls := make([]agent.ToolCall, len(kept))
 	for i, c := range kept {
-		calls[i] = c.MessageToolCall
+		calls[i] = c.ToolCall
 		if c.Input != "" {
 			calls[i].Input = json.RawMessage(c.Input)
 		}
@@ -66,7 +68,7 @@ func parseToolCalls(text []byte) ([]atoll.MessageToolCall, error) {
 }
 
 // AddMessage implements Conversations.
-func (s *Store) AddMessage(ctx context.Context, m *atoll.Message) error {
+func (s *Store) AddMessage(ctx context.Context, m *agent.Message) error {
 	const op = "add message"
 	if err := store.CheckMessage(op, m); err != nil {
 		return err
@@ -97,7 +99,7 @@ func (s *Store) AddMessage(ctx context.Context, m *atoll.Message) error {
 }
 
 // insertMessage adds m after all others, and returns the time that it is kept with.
-func insertMessage(ctx context.Context, tx Tx, m *atoll.Message, calls string) (kept int64, err error) {
+func insertMessage(ctx context.Context, tx Tx, m *agent.Message, calls string) (kept int64, err error) {
 	var next sql.NullInt64
 	err = tx.QueryRowContext(ctx, "SELECT max(time) + 1 FROM messages WHERE account = ? AND conversation = ?", m.Account, m.Conversation).Scan(&next)
 	if err != nil {
@@ -123,7 +125,7 @@ func thereIs(ctx context.Context, db Querier, end, op, account, id string) error
 }
 
 // Messages implements Conversations.
-func (s *Store) Messages(ctx context.Context, account, conversation string, page store.Page) ([]*atoll.Message, error) {
+func (s *Store) Messages(ctx context.Context, account, conversation string, page store.Page) ([]*agent.Message, error) {
 	const op = "messages"
 	if err := store.CheckPage(op, page); err != nil {
 		return nil, err
@@ -149,7 +151,7 @@ func (s *Store) Messages(ctx context.Context, account, conversation string, page
 }
 
 // AddUsage implements Conversations.
-func (s *Store) AddUsage(ctx context.Context, account, conversation string, turn int64, u atoll.TokenUsage) error {
+func (s *Store) AddUsage(ctx context.Context, account, conversation string, turn int64, u agent.TokenUsage) error {
 	const op = "add usage"
 	return s.write(ctx, op, conversation, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, `UPDATE conversations SET input = input + ?, output = output + ?, cache = cache + ?, counted = ?

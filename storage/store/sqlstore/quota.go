@@ -3,10 +3,11 @@ package sqlstore
 import (
 	"context"
 	"encoding/json"
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/storage/store"
 	"math"
 	"strconv"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // asked is what a quota counts of a sandbox.
@@ -46,8 +47,8 @@ func number(n float64) string {
 
 // roomIn is ErrExhausted when the project of r, which is inserted, has more than q
 // allows.
-func roomIn(ctx context.Context, tx Tx, r *store.Record, q atoll.Quota) error {
-	if q == (atoll.Quota{}) {
+func roomIn(ctx context.Context, tx Tx, r *store.Record, q store.Quota) error {
+	if q == (store.Quota{}) {
 		return nil
 	}
 	mine := askedBy(r.Spec.Resources)

@@ -6,17 +6,18 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // agentSandbox is one that says of everything something.
 func agentSandbox(account, id string) *store.AgentSandbox {
 	at := now()
-	return &store.AgentSandbox{AgentSandbox: atoll.AgentSandbox{
+	return &store.AgentSandbox{Sandbox: agent.Sandbox{
 		ID: id, Account: account, Organization: "o " + odd, Agent: "a " + odd, Template: "t " + odd, External: "x " + odd, Conversation: "c " + odd,
-		Meta: atoll.SandboxMeta{
+		Meta: agent.SandboxMeta{
 			LastSync: 1 << 40, SyncError: "e " + odd,
-			SyncStats: &atoll.SyncStats{
+			SyncStats: &agent.SyncStats{
 				Version: 1 << 40, FilesDownloaded: 1, FilesUploaded: 2, FilesDeleted: 3, FilesSkipped: 4, BytesTransferred: 1 << 60, Duration: 5, Conflicts: 6, Failed: 7,
 			},
 		},
@@ -52,13 +53,13 @@ func agentSandboxes(t *testing.T, open func(string) store.Conversations) {
 	}
 	wantKind(t, "InsertSandbox again", b.InsertSandbox(t.Context(), agentSandbox("acme", "box")), atoll.ErrAlreadyExists)
 	wantSandbox(t, "one", b, x)
-	wantSandbox(t, "a bare one", a, insertSandbox(t, b, &store.AgentSandbox{AgentSandbox: atoll.AgentSandbox{ID: "bare", Account: "acme"}}))
+	wantSandbox(t, "a bare one", a, insertSandbox(t, b, &store.AgentSandbox{Sandbox: agent.Sandbox{ID: "bare", Account: "acme"}}))
 	stale := *x
 	for _, change := range []func(){
 		func() { x.Organization, x.Agent, x.Template, x.External, x.Conversation = "o2", "a2", "t2", "x2", "c2" },
 		func() { x.Deleted, x.Created = time.Time{}, x.Created.Add(time.Microsecond) },
-		func() { x.Meta.SyncStats = &atoll.SyncStats{} },
-		func() { x.Meta, x.External = atoll.SandboxMeta{}, "" },
+		func() { x.Meta.SyncStats = &agent.SyncStats{} },
+		func() { x.Meta, x.External = agent.SandboxMeta{}, "" },
 	} {
 		change()
 		rev := x.Rev

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -38,22 +39,22 @@ func RunAudit(t *testing.T, open func(t *testing.T, name string) store.Audit) {
 	}
 }
 
-func event(at time.Time, project, sandbox string) atoll.AuditEvent {
-	return atoll.AuditEvent{
-		Time: at.UTC().Truncate(time.Millisecond), Server: "s", Account: "a " + project, Role: atoll.RoleAdmin, Key: "k", KeyName: "n",
-		Origin: atoll.Origin{Via: "http", Address: "192.0.2.1:7", Request: "r"}, Op: "exec", Project: project, Sandbox: sandbox, Target: "t",
+func event(at time.Time, project, sandbox string) store.AuditEvent {
+	return store.AuditEvent{
+		Time: at.UTC().Truncate(time.Millisecond), Server: "s", Account: "a " + project, Role: auth.RoleAdmin, Key: "k", KeyName: "n",
+		Origin: auth.Origin{Via: "http", Address: "192.0.2.1:7", Request: "r"}, Op: "exec", Project: project, Sandbox: sandbox, Target: "t",
 		Command: []string{"sh", "-c", "a\x00b"}, Kind: atoll.ErrStopped, Message: "m\x00",
 	}
 }
 
-func addEvents(t *testing.T, s store.Audit, events ...atoll.AuditEvent) {
+func addEvents(t *testing.T, s store.Audit, events ...store.AuditEvent) {
 	t.Helper()
 	if err := s.AddEvents(t.Context(), events); err != nil {
 		t.Fatalf("AddEvents: %v", err)
 	}
 }
 
-func events(t *testing.T, s store.Audit, q atoll.AuditQuery) []atoll.AuditEvent {
+func events(t *testing.T, s store.Audit, q store.AuditQuery) []store.AuditEvent {
 	t.Helper()
 	all, err := s.Events(t.Context(), q)
 	if err != nil {
@@ -64,9 +65,9 @@ func events(t *testing.T, s store.Audit, q atoll.AuditQuery) []atoll.AuditEvent 
 
 func auditWritten(t *testing.T, open func(string) store.Audit) {
 	a, b := open("a"), open("a")
-	want := []atoll.AuditEvent{event(now(), "web", "x"), {Time: now().Truncate(time.Millisecond), Op: "reconcile"}}
+	want := []store.AuditEvent{event(now(), "web", "x"), {Time: now().Truncate(time.Millisecond), Op: "reconcile"}}
 	addEvents(t, a, want...)
-	got := events(t, b, atoll.AuditQuery{})
+	got := events(t, b, store.AuditQuery{})
 	if len(got) != 2 || got[0].ID <= 0 || got[1].ID <= got[0].ID {
 		t.Fatalf("%+v", got)
 	}
@@ -87,25 +88,25 @@ func auditPages(t *testing.T, open func(string) store.Audit) {
 	for i := range 10 {
 		addEvents(t, s, event(begin.Add(time.Duration(i)*time.Second), []string{"web", "api"}[i%2], fmt.Sprint("s", i%3)))
 	}
-	all := events(t, s, atoll.AuditQuery{})
+	all := events(t, s, store.AuditQuery{})
 	if len(all) != 10 {
 		t.Fatalf("%d events", len(all))
 	}
 	for name, tt := range map[string]struct {
-		q    atoll.AuditQuery
+		q    store.AuditQuery
 		want []int
 	}{
-		"the newest":      {atoll.AuditQuery{Limit: 3}, []int{7, 8, 9}},
-		"before those":    {atoll.AuditQuery{Limit: 3, Before: all[7].ID}, []int{4, 5, 6}},
-		"after one":       {atoll.AuditQuery{Limit: 2, After: all[3].ID}, []int{4, 5}},
-		"between":         {atoll.AuditQuery{After: all[3].ID, Before: all[6].ID}, []int{4, 5}},
-		"of a project":    {atoll.AuditQuery{Project: "api"}, []int{1, 3, 5, 7, 9}},
-		"of a sandbox":    {atoll.AuditQuery{Sandbox: "s2"}, []int{2, 5, 8}},
-		"of an account":   {atoll.AuditQuery{Account: "a web", Limit: 1}, []int{8}},
-		"since":           {atoll.AuditQuery{Since: begin.Add(8 * time.Second)}, []int{8, 9}},
-		"of nobody":       {atoll.AuditQuery{Project: "x"}, nil},
-		"after the last":  {atoll.AuditQuery{After: all[9].ID}, nil},
-		"all of it twice": {atoll.AuditQuery{Project: "api", Sandbox: "s0", Since: begin}, []int{3, 9}},
+		"the newest":      {store.AuditQuery{Limit: 3}, []int{7, 8, 9}},
+		"before those":    {store.AuditQuery{Limit: 3, Before: all[7].ID}, []int{4, 5, 6}},
+		"after one":       {store.AuditQuery{Limit: 2, After: all[3].ID}, []int{4, 5}},
+		"between":         {store.AuditQuery{After: all[3].ID, Before: all[6].ID}, []int{4, 5}},
+		"of a project":    {store.AuditQuery{Project: "api"}, []int{1, 3, 5, 7, 9}},
+		"of a sandbox":    {store.AuditQuery{Sandbox: "s2"}, []int{2, 5, 8}},
+		"of an account":   {store.AuditQuery{Account: "a web", Limit: 1}, []int{8}},
+		"since":           {store.AuditQuery{Since: begin.Add(8 * time.Second)}, []int{8, 9}},
+		"of nobody":       {store.AuditQuery{Project: "x"}, nil},
+		"after the last":  {store.AuditQuery{After: all[9].ID}, nil},
+		"all of it twice": {store.AuditQuery{Project: "api", Sandbox: "s0", Since: begin}, []int{3, 9}},
 	} {
 		var got, want []int64
 		for _, e := range events(t, s, tt.q) {
@@ -129,7 +130,7 @@ func auditFollowed(t *testing.T, open func(string) store.Audit) {
 		s := open("a")
 		work.Go(func() {
 			for n := range each {
-				if err := s.AddEvents(t.Context(), []atoll.AuditEvent{event(now(), fmt.Sprint(i), fmt.Sprint(n)), event(now(), fmt.Sprint(i), fmt.Sprint(n))}); err != nil {
+				if err := s.AddEvents(t.Context(), []store.AuditEvent{event(now(), fmt.Sprint(i), fmt.Sprint(n)), event(now(), fmt.Sprint(i), fmt.Sprint(n))}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -140,9 +141,9 @@ func auditFollowed(t *testing.T, open func(string) store.Audit) {
 		work.Wait()
 		close(ended)
 	}()
-	last, seen := events(t, reader, atoll.AuditQuery{})[0].ID, 0
+	last, seen := events(t, reader, store.AuditQuery{})[0].ID, 0
 	for over := false; ; {
-		some := events(t, reader, atoll.AuditQuery{After: last, Limit: 7})
+		some := events(t, reader, store.AuditQuery{After: last, Limit: 7})
 		seen += len(some)
 		if len(some) > 0 {
 			last = some[len(some)-1].ID
@@ -169,13 +170,13 @@ func auditDropped(t *testing.T, open func(string) store.Audit) {
 	if n, err := s.DropEvents(t.Context(), begin.Add(-time.Minute), 2); n != 2 || err != nil {
 		t.Errorf("DropEvents of two: %d, %v", n, err)
 	}
-	if left := events(t, s, atoll.AuditQuery{}); len(left) != 2 || left[0].Project != "old" {
+	if left := events(t, s, store.AuditQuery{}); len(left) != 2 || left[0].Project != "old" {
 		t.Errorf("without the two oldest ones there are %+v", left)
 	}
 	if n, err := s.DropEvents(t.Context(), begin.Add(-time.Minute), 2); n != 1 || err != nil {
 		t.Errorf("DropEvents of those that are left: %d, %v", n, err)
 	}
-	left := events(t, s, atoll.AuditQuery{})
+	left := events(t, s, store.AuditQuery{})
 	if len(left) != 1 || left[0].Project != "new" {
 		t.Errorf("left is %+v", left)
 	}
@@ -183,14 +184,14 @@ func auditDropped(t *testing.T, open func(string) store.Audit) {
 		t.Fatal(err)
 	}
 	addEvents(t, s, event(begin, "next", ""))
-	if all := events(t, s, atoll.AuditQuery{}); len(all) != 1 || all[0].ID <= left[0].ID {
+	if all := events(t, s, store.AuditQuery{}); len(all) != 1 || all[0].ID <= left[0].ID {
 		t.Errorf("after the last was dropped: %+v, which is not after %d", all, left[0].ID)
 	}
 }
 
 func auditNone(t *testing.T, open func(string) store.Audit) {
 	s := open("a")
-	if all := events(t, s, atoll.AuditQuery{}); len(all) != 0 {
+	if all := events(t, s, store.AuditQuery{}); len(all) != 0 {
 		t.Errorf("Events: %+v", all)
 	}
 	if n, err := s.DropEvents(t.Context(), now(), 2); n != 0 || err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
@@ -71,10 +72,10 @@ func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 func conversation(account, id string) *store.Conversation {
 	at := now()
 	return &store.Conversation{
-		Conversation: atoll.Conversation{
+		Conversation: agent.Conversation{
 			ID: id, Account: account, Organization: "o " + odd, Agent: "a " + odd, Template: "t " + odd, Sandbox: "s " + odd,
-			Stats:   atoll.ConversationStats{MessagesExchanged: 1, InputTokens: 2, OutputTokens: 3, CacheTokens: 1 << 60},
-			Turn:    &atoll.Turn{ID: "i " + odd, Server: "v " + odd, Sandbox: "x " + odd, Process: "p " + odd, Raw: true, Started: at.Add(-time.Hour)},
+			Stats:   agent.Stats{MessagesExchanged: 1, InputTokens: 2, OutputTokens: 3, CacheTokens: 1 << 60},
+			Turn:    &agent.Turn{ID: "i " + odd, Server: "v " + odd, Sandbox: "x " + odd, Process: "p " + odd, Raw: true, Started: at.Add(-time.Hour)},
 			Created: at.Add(-time.Minute), Updated: at.Add(-time.Second),
 		},
 		Until: at.Add(time.Hour), Caller: "c " + odd, Turns: 1 << 50,
@@ -127,7 +128,7 @@ func conversations(t *testing.T, open func(string) store.Conversations) {
 	}
 	wantKind(t, "InsertConversation again", b.InsertConversation(t.Context(), conversation("acme", "one")), atoll.ErrAlreadyExists)
 	equal(t, "FindConversation", findConversation(t, b, "acme", "one"), full)
-	bare := insertConversation(t, b, &store.Conversation{Conversation: atoll.Conversation{ID: "bare", Account: "acme"}})
+	bare := insertConversation(t, b, &store.Conversation{Conversation: agent.Conversation{ID: "bare", Account: "acme"}})
 	equal(t, "FindConversation of a bare one", findConversation(t, a, "acme", "bare"), bare)
 
 	other := conversation("acme", "one")
@@ -142,7 +143,7 @@ func conversations(t *testing.T, open func(string) store.Conversations) {
 	}
 	equal(t, "FindConversation of what was updated", findConversation(t, a, "acme", "one"), other)
 	bare.Rev = other.Rev
-	*other = store.Conversation{Conversation: atoll.Conversation{ID: "one", Account: "acme", Stats: other.Stats}, Rev: other.Rev}
+	*other = store.Conversation{Conversation: agent.Conversation{ID: "one", Account: "acme", Stats: other.Stats}, Rev: other.Rev}
 	if err := b.UpdateConversation(t.Context(), other); err != nil {
 		t.Fatalf("UpdateConversation: %v", err)
 	}
@@ -207,7 +208,7 @@ func claimedTurn(t *testing.T, open func(string) store.Conversations) {
 			if err != nil {
 				return err
 			}
-			c.Turn, c.Turns = &atoll.Turn{ID: "turn", Server: server}, c.Turns+1
+			c.Turn, c.Turns = &agent.Turn{ID: "turn", Server: server}, c.Turns+1
 			err = s.UpdateConversation(t.Context(), c)
 			if err == nil {
 				won.Store(&server)
@@ -252,7 +253,7 @@ func runningTurns(t *testing.T, open func(string) store.Conversations) {
 	two := insertConversation(t, s, conversation("beta", "two"))
 	one := insertConversation(t, s, conversation("acme", "one"))
 	wantRunning("with two", one, two)
-	idle.Turn = &atoll.Turn{ID: "x"}
+	idle.Turn = &agent.Turn{ID: "x"}
 	if err := s.UpdateConversation(t.Context(), idle); err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +314,7 @@ func accounts(t *testing.T, open func(string) store.Conversations) {
 	foreign := message("beta", "one")
 	for what, err := range map[string]error{
 		"FindConversation": find, "FindSandbox": findSandbox, "Messages": read, "AddMessage": s.AddMessage(t.Context(), foreign),
-		"AddUsage": s.AddUsage(t.Context(), "beta", "one", 1, atoll.TokenUsage{Input: 1}),
+		"AddUsage": s.AddUsage(t.Context(), "beta", "one", 1, agent.TokenUsage{Input: 1}),
 	} {
 		wantKind(t, what+" of another account", err, atoll.ErrNotExist)
 	}
@@ -364,15 +365,15 @@ func refused(t *testing.T, open func(string) store.Conversations) {
 		wantKind(t, "InsertConversation with "+what, s.InsertConversation(t.Context(), c), atoll.ErrInvalid)
 		wantKind(t, "UpdateConversation with "+what, s.UpdateConversation(t.Context(), c), atoll.ErrInvalid)
 	}
-	for what, change := range map[string]func(*atoll.Message){
-		"no key":                 func(m *atoll.Message) { m.Key = "" },
-		"an odd key":             func(m *atoll.Message) { m.Key = "a/b" },
-		"no role":                func(m *atoll.Message) { m.Role = "" },
-		"no time":                func(m *atoll.Message) { m.Time = time.Time{} },
-		"bytes":                  func(m *atoll.Message) { m.Body = "\xff" },
-		"bytes in a tool's call": func(m *atoll.Message) { m.ToolCalls[0].Output = "\xff" },
-		"no JSON":                func(m *atoll.Message) { m.ToolCalls[0].Input = json.RawMessage("{") },
-		"too much text":          func(m *atoll.Message) { m.Body = string(make([]byte, store.MaxMessage)) },
+	for what, change := range map[string]func(*agent.Message){
+		"no key":                 func(m *agent.Message) { m.Key = "" },
+		"an odd key":             func(m *agent.Message) { m.Key = "a/b" },
+		"no role":                func(m *agent.Message) { m.Role = "" },
+		"no time":                func(m *agent.Message) { m.Time = time.Time{} },
+		"bytes":                  func(m *agent.Message) { m.Body = "\xff" },
+		"bytes in a tool's call": func(m *agent.Message) { m.ToolCalls[0].Output = "\xff" },
+		"no JSON":                func(m *agent.Message) { m.ToolCalls[0].Input = json.RawMessage("{") },
+		"too much text":          func(m *agent.Message) { m.Body = string(make([]byte, store.MaxMessage)) },
 	} {
 		m := message("acme", "one")
 		change(m)
@@ -404,7 +405,7 @@ func refused(t *testing.T, open func(string) store.Conversations) {
 			_, err2 := s.FindSandbox(t.Context(), account, id)
 			_, err3 := s.Messages(t.Context(), account, id, store.Page{Limit: 1})
 			m := message(account, id)
-			for _, err := range []error{err, err2, err3, s.AddMessage(t.Context(), m), s.AddUsage(t.Context(), account, id, 1, atoll.TokenUsage{})} {
+			for _, err := range []error{err, err2, err3, s.AddMessage(t.Context(), m), s.AddUsage(t.Context(), account, id, 1, agent.TokenUsage{})} {
 				wantKind(t, fmt.Sprintf("what has the id %q", id), err, atoll.ErrNotExist)
 			}
 			x, c := agentSandbox(account, id), conversation(account, id)
@@ -424,7 +425,7 @@ func conversationsClosed(t *testing.T, open func(string) store.Conversations) {
 	errs := map[string]error{
 		"UpdateConversation": s.UpdateConversation(t.Context(), c), "DeleteConversation": s.DeleteConversation(t.Context(), c),
 		"InsertConversation": s.InsertConversation(t.Context(), conversation("acme", "two")),
-		"AddMessage":         s.AddMessage(t.Context(), message("acme", "one")), "AddUsage": s.AddUsage(t.Context(), "acme", "one", 1, atoll.TokenUsage{}),
+		"AddMessage":         s.AddMessage(t.Context(), message("acme", "one")), "AddUsage": s.AddUsage(t.Context(), "acme", "one", 1, agent.TokenUsage{}),
 		"InsertSandbox": s.InsertSandbox(t.Context(), agentSandbox("acme", "two")), "UpdateSandbox": s.UpdateSandbox(t.Context(), x),
 		"DeleteSandbox": s.DeleteSandbox(t.Context(), x),
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -47,11 +48,11 @@ func RunKeys(t *testing.T, open func(t *testing.T, name string) store.Keys) {
 
 // apiKey is one that may use projects, or with none everything.
 func apiKey(name string, projects ...string) *store.Key {
-	k := &store.Key{Key: atoll.Key{
-		ID: atoll.NewID()[:16], Name: name, Account: atoll.DefaultAccount, Role: atoll.RoleAdmin, Projects: projects, Created: now().Truncate(time.Millisecond),
+	k := &store.Key{Key: auth.Key{
+		ID: atoll.NewID()[:16], Name: name, Account: auth.DefaultAccount, Role: auth.RoleAdmin, Projects: projects, Created: now().Truncate(time.Millisecond),
 	}, Hash: "hash of " + name}
 	if len(projects) > 0 {
-		k.Role, k.Account = atoll.RoleProject, "of_"+name
+		k.Role, k.Account = auth.RoleProject, "of_"+name
 	}
 	return k
 }
@@ -143,7 +144,7 @@ func keyAccounts(t *testing.T, open func(string) store.Keys) {
 	for what, change := range map[string]func(k *store.Key){
 		"other projects": func(k *store.Key) { k.Projects = []string{"api"} },
 		"more projects":  func(k *store.Key) { k.Projects = []string{"web", "api"} },
-		"another role":   func(k *store.Key) { k.Role, k.Projects = atoll.RoleAdmin, nil },
+		"another role":   func(k *store.Key) { k.Role, k.Projects = auth.RoleAdmin, nil },
 	} {
 		k := apiKey("next", "web")
 		k.Account = first.Account

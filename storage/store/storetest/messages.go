@@ -10,18 +10,19 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/agent"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // message is one that says of everything something.
-func message(account, conversation string) *atoll.Message {
-	return &atoll.Message{
-		Key: atoll.NewID(), Conversation: conversation, Account: account, Turn: "t " + odd, Role: atoll.RoleAssistant, Body: "b " + odd, Time: now(),
-		Tokens: atoll.TokenUsage{Input: 1, Output: 2, Cache: 1 << 60},
-		ToolCalls: []atoll.MessageToolCall{
+func message(account, conversation string) *agent.Message {
+	return &agent.Message{
+		Key: atoll.NewID(), Conversation: conversation, Account: account, Turn: "t " + odd, Role: agent.RoleAssistant, Body: "b " + odd, Time: now(),
+		Tokens: agent.TokenUsage{Input: 1, Output: 2, Cache: 1 << 60},
+		ToolCalls: []agent.ToolCall{
 			{
 				ID: "i " + odd, Type: "function", Name: "n " + odd, Input: json.RawMessage(`{ "b" : 1.0, "a": "<\u00fc>", "a": 12345678901234567890 }`),
-				Output: "o " + odd, Status: atoll.ToolFailed, Error: "e " + odd,
+				Output: "o " + odd, Status: agent.ToolFailed, Error: "e " + odd,
 			},
 			{},
 			{ID: "2", Input: json.RawMessage(`null`)},
@@ -30,13 +31,13 @@ func message(account, conversation string) *atoll.Message {
 }
 
 // text is a message of a user.
-func text(body string) *atoll.Message {
+func text(body string) *agent.Message {
 	m := message("acme", "one")
-	m.Role, m.Body, m.ToolCalls, m.Tokens, m.Turn = atoll.RoleUser, body, nil, atoll.TokenUsage{}, ""
+	m.Role, m.Body, m.ToolCalls, m.Tokens, m.Turn = agent.RoleUser, body, nil, agent.TokenUsage{}, ""
 	return m
 }
 
-func addMessage(t *testing.T, s store.Conversations, m *atoll.Message) *atoll.Message {
+func addMessage(t *testing.T, s store.Conversations, m *agent.Message) *agent.Message {
 	t.Helper()
 	if err := s.AddMessage(t.Context(), m); err != nil {
 		t.Fatalf("AddMessage: %v", err)
@@ -44,7 +45,7 @@ func addMessage(t *testing.T, s store.Conversations, m *atoll.Message) *atoll.Me
 	return m
 }
 
-func readMessages(t *testing.T, s store.Conversations, account, conversation, after string, limit int) []*atoll.Message {
+func readMessages(t *testing.T, s store.Conversations, account, conversation, after string, limit int) []*agent.Message {
 	t.Helper()
 	all, err := s.Messages(t.Context(), account, conversation, store.Page{After: after, Limit: limit})
 	if err != nil {
@@ -57,7 +58,7 @@ func readMessages(t *testing.T, s store.Conversations, account, conversation, af
 }
 
 // wantMessages checks all messages of a conversation.
-func wantMessages(t *testing.T, s store.Conversations, account, conversation string, want ...*atoll.Message) {
+func wantMessages(t *testing.T, s store.Conversations, account, conversation string, want ...*agent.Message) {
 	t.Helper()
 	got := readMessages(t, s, account, conversation, "", len(want)+1)
 	if len(got) != len(want) {
@@ -89,9 +90,9 @@ func messages(t *testing.T, open func(string) store.Conversations) {
 	full := *given
 	addMessage(t, a, &full)
 	equal(t, "what was given", &full, given)
-	bare := addMessage(t, b, &atoll.Message{Key: "bare", Account: "acme", Conversation: "one", Role: atoll.RoleUser, Time: now()})
+	bare := addMessage(t, b, &agent.Message{Key: "bare", Account: "acme", Conversation: "one", Role: agent.RoleUser, Time: now()})
 	tool := text("")
-	tool.Role = atoll.RoleTool
+	tool.Role = agent.RoleTool
 	addMessage(t, a, tool)
 	wantMessages(t, b, "acme", "one", &full, bare, tool)
 	wantCount(t, b, 3)
@@ -109,7 +110,7 @@ func messages(t *testing.T, open func(string) store.Conversations) {
 func largeMessages(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
 	insertConversation(t, s, conversation("acme", "one"))
-	var want []*atoll.Message
+	var want []*agent.Message
 	for _, size := range []int{100_000, 131_000, 200_000, 300_000, 399_000, 410_000, 1 << 20, 5_000_001} {
 		m := text(strings.Repeat("ü", size/2)) // more bytes in other ways to write it
 		m.ToolCalls = message("", "").ToolCalls
@@ -117,7 +118,7 @@ func largeMessages(t *testing.T, open func(string) store.Conversations) {
 	}
 	calls := text("calls")
 	for i := range 1000 {
-		calls.ToolCalls = append(calls.ToolCalls, atoll.MessageToolCall{
+		calls.ToolCalls = append(calls.ToolCalls, agent.ToolCall{
 			ID: fmt.Sprint(i), Type: "function", Name: "write", Input: json.RawMessage(`{"text": "` + strings.Repeat("\\n", 500) + `"}`), Output: strings.Repeat("\n", 500),
 		})
 	}
@@ -146,7 +147,7 @@ func messageTwice(t *testing.T, open func(string) store.Conversations) {
 	n := addMessage(t, a, text("second"))
 	before := findConversation(t, a, "acme", "one")
 	again := *m
-	again.Body, again.Role, again.Time = "changed", atoll.RoleTool, m.Time.Add(time.Hour)
+	again.Body, again.Role, again.Time = "changed", agent.RoleTool, m.Time.Add(time.Hour)
 	addMessage(t, b, &again)
 	if again.Time != m.Time {
 		t.Errorf("its time was set to %v, want %v", again.Time, m.Time)
@@ -201,7 +202,7 @@ func messageOrder(t *testing.T, open func(string) store.Conversations) {
 	s := open("a")
 	insertConversation(t, s, conversation("acme", "one"))
 	at := now()
-	var want []*atoll.Message
+	var want []*agent.Message
 	for i, offset := range []time.Duration{0, 0, 0, -time.Hour, 1, 999, time.Microsecond, time.Millisecond, 0, time.Second, -1} {
 		m := text(fmt.Sprint(i))
 		m.Time = at.Add(offset)
@@ -242,7 +243,7 @@ func messagesCrowded(t *testing.T, open func(string) store.Conversations) {
 				if err := s.AddMessage(t.Context(), m); err != nil {
 					t.Errorf("AddMessage: %v", err)
 				}
-				if err := s.AddUsage(t.Context(), "acme", "one", 1, atoll.TokenUsage{Input: 1, Output: 10, Cache: 100}); err != nil {
+				if err := s.AddUsage(t.Context(), "acme", "one", 1, agent.TokenUsage{Input: 1, Output: 10, Cache: 100}); err != nil {
 					t.Errorf("AddUsage: %v", err)
 				}
 			}
@@ -309,11 +310,11 @@ func besides(t *testing.T, open func(string) store.Conversations) {
 	want := *c
 	m := addMessage(t, s, text("hello"))
 	for _, turn := range []int64{2, 3, 3, 2, 1} {
-		if err := s.AddUsage(t.Context(), "acme", "one", turn, atoll.TokenUsage{Input: 2, Output: 3, Cache: -4}); err != nil {
+		if err := s.AddUsage(t.Context(), "acme", "one", turn, agent.TokenUsage{Input: 2, Output: 3, Cache: -4}); err != nil {
 			t.Fatalf("AddUsage: %v", err)
 		}
 	}
-	want.Stats = atoll.ConversationStats{MessagesExchanged: 2, InputTokens: 6, OutputTokens: 9, CacheTokens: 1<<60 - 8}
+	want.Stats = agent.Stats{MessagesExchanged: 2, InputTokens: 6, OutputTokens: 9, CacheTokens: 1<<60 - 8}
 	want.Updated = m.Time
 	equal(t, "the conversation", findConversation(t, s, "acme", "one"), &want)
 	// It was read before, and is written now.
@@ -329,7 +330,7 @@ func besides(t *testing.T, open func(string) store.Conversations) {
 	}
 	want.Updated, want.Rev = c.Updated, c.Rev
 	equal(t, "the conversation", findConversation(t, s, "acme", "one"), &want)
-	wantKind(t, "AddUsage of none", s.AddUsage(t.Context(), "acme", "two", 1, atoll.TokenUsage{}), atoll.ErrNotExist)
+	wantKind(t, "AddUsage of none", s.AddUsage(t.Context(), "acme", "two", 1, agent.TokenUsage{}), atoll.ErrNotExist)
 }
 
 func conversationDeleted(t *testing.T, open func(string) store.Conversations) {
@@ -337,7 +338,7 @@ func conversationDeleted(t *testing.T, open func(string) store.Conversations) {
 	for range 2 {
 		c := insertConversation(t, a, conversation("acme", "one"))
 		wantMessages(t, a, "acme", "one")
-		var first *atoll.Message
+		var first *agent.Message
 		for i := range 60 {
 			if m := addMessage(t, a, text(fmt.Sprint(i))); first == nil {
 				first = m
@@ -349,7 +350,7 @@ func conversationDeleted(t *testing.T, open func(string) store.Conversations) {
 		_, err := a.Messages(t.Context(), "acme", "one", store.Page{Limit: 1})
 		wantKind(t, "Messages of what was deleted", err, atoll.ErrNotExist)
 		wantKind(t, "AddMessage to what was deleted", a.AddMessage(t.Context(), first), atoll.ErrNotExist)
-		wantKind(t, "AddUsage of what was deleted", a.AddUsage(t.Context(), "acme", "one", 1, atoll.TokenUsage{}), atoll.ErrNotExist)
+		wantKind(t, "AddUsage of what was deleted", a.AddUsage(t.Context(), "acme", "one", 1, agent.TokenUsage{}), atoll.ErrNotExist)
 		all, err := a.Conversations(t.Context(), "acme", store.Page{Limit: 1})
 		if len(all) > 0 || err != nil {
 			t.Errorf("Conversations: %+v, %v", all, err)

@@ -20,7 +20,7 @@ func in(project string, r atoll.Resources) *store.Record {
 func quotas(t *testing.T, open func(name string) store.Store) {
 	const most, tries = 4, 16
 	stores := []store.Store{open("a"), open("a")}
-	room := store.Room{Quota: atoll.Quota{Memory: most << 30}}
+	room := store.Room{Quota: store.Quota{Memory: most << 30}}
 	var made, refused, others atomic.Int32
 	var work sync.WaitGroup
 	for i := range tries {
@@ -76,19 +76,19 @@ func quotaCounts(t *testing.T, open func(name string) store.Store) {
 	one := atoll.Resources{Memory: 1 << 30, CPUs: 0.5, Processes: 10, Disk: 1 << 30}
 	for _, tt := range []struct {
 		name  string
-		quota atoll.Quota
+		quota store.Quota
 		asked atoll.Resources
 		want  atoll.Kind
 		text  string
 	}{
-		{"sandboxes", atoll.Quota{Sandboxes: 2}, one, atoll.ErrExhausted, "may have 2 sandboxes, of which 2 are used, and this asks for 1"},
-		{"memory", atoll.Quota{Memory: 5 << 30}, one, atoll.ErrExhausted, "may have 5g memory, of which 5g are used, and this asks for 1g"},
-		{"cpus", atoll.Quota{CPUs: 2.75}, one, atoll.ErrExhausted, "may have 2.75 cpus, of which 2.5 are used, and this asks for 0.5"},
-		{"processes", atoll.Quota{Processes: 1130}, one, atoll.ErrExhausted, "may have 1130 processes, of which 1124 are used"},
-		{"disk", atoll.Quota{Disk: 5 << 30}, one, atoll.ErrExhausted, "may have 5g disk"},
-		{"any amount of memory", atoll.Quota{Memory: 99 << 30}, atoll.Resources{Memory: atoll.Unlimited}, atoll.ErrInvalid, "quota of memory: say how much"},
-		{"all CPUs", atoll.Quota{CPUs: 99}, atoll.Resources{}, atoll.ErrInvalid, "quota of cpus: say how much"},
-		{"just enough", atoll.Quota{Sandboxes: 3, Memory: 6 << 30, CPUs: 3, Processes: 1134, Disk: 6 << 30}, one, "", ""},
+		{"sandboxes", store.Quota{Sandboxes: 2}, one, atoll.ErrExhausted, "may have 2 sandboxes, of which 2 are used, and this asks for 1"},
+		{"memory", store.Quota{Memory: 5 << 30}, one, atoll.ErrExhausted, "may have 5g memory, of which 5g are used, and this asks for 1g"},
+		{"cpus", store.Quota{CPUs: 2.75}, one, atoll.ErrExhausted, "may have 2.75 cpus, of which 2.5 are used, and this asks for 0.5"},
+		{"processes", store.Quota{Processes: 1130}, one, atoll.ErrExhausted, "may have 1130 processes, of which 1124 are used"},
+		{"disk", store.Quota{Disk: 5 << 30}, one, atoll.ErrExhausted, "may have 5g disk"},
+		{"any amount of memory", store.Quota{Memory: 99 << 30}, atoll.Resources{Memory: atoll.Unlimited}, atoll.ErrInvalid, "quota of memory: say how much"},
+		{"all CPUs", store.Quota{CPUs: 99}, atoll.Resources{}, atoll.ErrInvalid, "quota of cpus: say how much"},
+		{"just enough", store.Quota{Sandboxes: 3, Memory: 6 << 30, CPUs: 3, Processes: 1134, Disk: 6 << 30}, one, "", ""},
 	} {
 		_, err := s.Insert(t.Context(), in("web", tt.asked), "", store.Room{Quota: tt.quota})
 		if atoll.KindOf(err) != tt.want || err != nil && !strings.Contains(err.Error(), tt.text) {
@@ -102,7 +102,7 @@ func quotaCounts(t *testing.T, open func(name string) store.Store) {
 	if _, err := s.Insert(t.Context(), in("odd", atoll.Resources{Memory: atoll.Unlimited}), "", store.Room{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Insert(t.Context(), in("odd", one), "", store.Room{Quota: atoll.Quota{Memory: 99 << 30}})
+	_, err := s.Insert(t.Context(), in("odd", one), "", store.Room{Quota: store.Quota{Memory: 99 << 30}})
 	if atoll.KindOf(err) != atoll.ErrExhausted || !strings.Contains(err.Error(), "any amount are used") {
 		t.Errorf("beside one without a limit: %v", err)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // program is the package of the test agent.
-const program = "github.com/seed46cd37a8/atoll/internal/testagent"
+const program = "github.com/seed46cd37a8/atoll/internal/testing/testagent"
 
 // build builds it, once.
 var build = sync.OnceValues(func() ([]byte, error) {

@@ -1,8 +1,10 @@
-package atoll
+package auth
 
 import (
 	"slices"
 	"time"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // A KeySpec says what an API key is to be. It is pure data.
@@ -17,7 +19,7 @@ type KeySpec struct {
 	// named after the projects.
 	Account string `json:"account,omitempty"`
 	// TTL is how long the key is good for; 0 means until it is revoked.
-	TTL Duration `json:"ttl,omitzero"`
+	TTL atoll.Duration `json:"ttl,omitzero"`
 }
 
 // A Key is what is known of an API key. Its secret is not: only a hash of that is
@@ -49,22 +51,22 @@ type NewKey struct {
 
 // DefaultRotateGrace is how long the old secret of a key stays good that is
 // rotated, unless it is said.
-const DefaultRotateGrace = Duration(time.Hour)
+const DefaultRotateGrace = atoll.Duration(time.Hour)
 
 // WithDefaults returns s with what is empty filled in, or what is wrong with it, as
 // ErrInvalid.
 func (s KeySpec) WithDefaults() (KeySpec, error) {
 	bad := func(format string, args ...any) (KeySpec, error) {
-		return KeySpec{}, Errorf("create key", s.Name, ErrInvalid, format, args...)
+		return KeySpec{}, atoll.Errorf("create key", s.Name, atoll.ErrInvalid, format, args...)
 	}
-	if !ValidName(s.Name) {
+	if !atoll.ValidName(s.Name) {
 		return bad("name %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", s.Name)
 	}
 	if s.Role == "" {
 		s.Role = RoleProject
 	}
 	for _, p := range s.Projects {
-		if !ValidName(p) {
+		if !atoll.ValidName(p) {
 			return bad("project %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", p)
 		}
 	}
@@ -95,7 +97,7 @@ func (s KeySpec) WithDefaults() (KeySpec, error) {
 			}
 		}
 	}
-	if !ValidName(s.Account) {
+	if !atoll.ValidName(s.Account) {
 		return bad("account %q: name one, with a letter or digit, then up to 64 letters, digits, '-' or '_'", s.Account)
 	}
 	return s, nil

@@ -1,42 +1,47 @@
-package atoll
+// Package agent has the vocabulary of agents and their conversations: conversations,
+// messages, turns, sandboxes of agents and their files. It is pure data, which the HTTP API,
+// stores and package conversation share.
+package agent
 
 import (
 	"encoding/json"
 	"strings"
 	"time"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // A Conversation is messages and token counts, tied to one sandbox. Its id is the
 // client's to choose; with its account that names it.
 type Conversation struct {
-	ID           string            `json:"id"` // see ConversationID
-	Account      string            `json:"account"`
-	Organization string            `json:"organization,omitempty"`
-	Agent        string            `json:"agent_id,omitempty"`   // that it is with; see ValidName
-	Template     string            `json:"provider"`             // the name of the template of its sandbox
-	Sandbox      string            `json:"sandbox_id,omitempty"` // that it is linked with
-	Stats        ConversationStats `json:"stats"`
-	Turn         *Turn             `json:"turn,omitempty"` // that runs now
-	Created      time.Time         `json:"created"`
-	Updated      time.Time         `json:"updated"` // when its last message was saved, or its link was changed
+	ID           string    `json:"id"` // see ConversationID
+	Account      string    `json:"account"`
+	Organization string    `json:"organization,omitempty"`
+	Agent        string    `json:"agent_id,omitempty"`   // that it is with; see ValidName
+	Template     string    `json:"provider"`             // the name of the template of its sandbox
+	Sandbox      string    `json:"sandbox_id,omitempty"` // that it is linked with
+	Stats        Stats     `json:"stats"`
+	Turn         *Turn     `json:"turn,omitempty"` // that runs now
+	Created      time.Time `json:"created"`
+	Updated      time.Time `json:"updated"` // when its last message was saved, or its link was changed
 }
 
 // ConversationID returns the id of a conversation in the form in which it is kept: a
 // UUID as 32 lower-case hex digits, any other name as it is. Kinds: ErrInvalid.
 func ConversationID(id string) (string, error) {
 	if len(id) == 36 && strings.Count(id, "-") == 4 {
-		if plain, err := NormalizeID(id); err == nil {
+		if plain, err := atoll.NormalizeID(id); err == nil {
 			return plain, nil
 		}
 	}
-	if !ValidName(id) {
-		return "", Errorf("conversation", id, ErrInvalid, "id %q: use a UUID, or a letter or digit and then up to 64 letters, digits, '-' or '_'", id)
+	if !atoll.ValidName(id) {
+		return "", atoll.Errorf("conversation", id, atoll.ErrInvalid, "id %q: use a UUID, or a letter or digit and then up to 64 letters, digits, '-' or '_'", id)
 	}
 	return id, nil
 }
 
-// ConversationStats add up over the messages of a conversation.
-type ConversationStats struct {
+// Stats add up over the messages of a conversation.
+type Stats struct {
 	MessagesExchanged int64 `json:"messages_exchanged"`
 	InputTokens       int64 `json:"total_input_tokens"`
 	OutputTokens      int64 `json:"total_output_tokens"`
@@ -69,20 +74,20 @@ const (
 
 // A Message is one message of a conversation.
 type Message struct {
-	Key          string            `json:"key"` // unique; a UUID
-	Conversation string            `json:"conversation_id"`
-	Account      string            `json:"-"`
-	Turn         string            `json:"turn_id,omitempty"` // that it was part of
-	Role         Role              `json:"role"`
-	Body         string            `json:"body"`
-	Time         time.Time         `json:"timestamp"` // to the microsecond; that of each is after the one before it
-	Tokens       TokenUsage        `json:"tokens,omitzero"`
-	ToolCalls    []MessageToolCall `json:"tool_calls,omitempty"`
+	Key          string     `json:"key"` // unique; a UUID
+	Conversation string     `json:"conversation_id"`
+	Account      string     `json:"-"`
+	Turn         string     `json:"turn_id,omitempty"` // that it was part of
+	Role         Role       `json:"role"`
+	Body         string     `json:"body"`
+	Time         time.Time  `json:"timestamp"` // to the microsecond; that of each is after the one before it
+	Tokens       TokenUsage `json:"tokens,omitzero"`
+	ToolCalls    []ToolCall `json:"tool_calls,omitempty"`
 }
 
-// A MessageToolCall is a tool's call in a message of the assistant, or what it gave in
+// A ToolCall is a tool's call in a message of the assistant, or what it gave in
 // one of a tool.
-type MessageToolCall struct {
+type ToolCall struct {
 	ID     string          `json:"id"`
 	Type   string          `json:"type"` // "function"
 	Name   string          `json:"name"`
@@ -92,7 +97,7 @@ type MessageToolCall struct {
 	Error  string          `json:"error,omitempty"`
 }
 
-// The Status of a MessageToolCall.
+// The Status of a ToolCall.
 const (
 	ToolCalled    = "called"
 	ToolCompleted = "completed"
@@ -127,9 +132,9 @@ type TurnEvent struct {
 	Data []byte // JSON in one line; of a raw one, the line
 }
 
-// An AgentSandbox is what is known of a sandbox that was made from a template, or that
+// A Sandbox is what is known of a sandbox that was made from a template, or that
 // a conversation was linked with, whether it is there or not.
-type AgentSandbox struct {
+type Sandbox struct {
 	ID           string      `json:"id"` // of the sandbox, also of one that takes its place
 	Account      string      `json:"account"`
 	Organization string      `json:"organization,omitempty"`
@@ -140,7 +145,7 @@ type AgentSandbox struct {
 	Meta         SandboxMeta `json:"meta_data"`
 	Created      time.Time   `json:"created"`
 	Deleted      time.Time   `json:"deleted,omitzero"` // when it was; what is known of it is kept
-	State        State       `json:"state,omitempty"`  // when it was asked for; StateRemoved when it is gone. It is not kept
+	State        atoll.State `json:"state,omitempty"`  // when it was asked for; StateRemoved when it is gone. It is not kept
 }
 
 // SandboxMeta says how the files of a sandbox were last synced.
@@ -163,14 +168,14 @@ type SyncStats struct {
 	Failed           int   `json:"failed,omitempty"`    // files that could not be read or written
 }
 
-// Where files of an AgentSandbox are read.
+// Where files of a Sandbox are read.
 const (
 	SourceVolume = "volume" // the sandbox itself
 	SourceS3     = "s3"     // the latest version in object storage, whether the sandbox is there or not
 )
 
-// An AgentFileQuery says which files are wanted.
-type AgentFileQuery struct {
+// A FileQuery says which files are wanted.
+type FileQuery struct {
 	Source  string // SourceVolume or SourceS3
 	Path    string // relative to the directory that is synced; "" is that
 	Flat    bool   // not what is in directories below
@@ -178,28 +183,28 @@ type AgentFileQuery struct {
 	PerPage int    // 1..1000
 }
 
-// An AgentFile is a file of an AgentSandbox.
-type AgentFile struct {
-	Name      string      `json:"name"`
-	Path      string      `json:"path"` // relative to the directory that is synced
-	Size      int64       `json:"size"`
-	Modified  int64       `json:"modified_at"` // in seconds since 1970
-	Directory bool        `json:"is_directory"`
-	Checksum  string      `json:"checksum,omitempty"` // MD5 in hex, of one in object storage
-	Target    string      `json:"target,omitempty"`   // of a link
-	Children  []AgentFile `json:"children,omitempty"` // in a tree only
+// A File is a file of a Sandbox.
+type File struct {
+	Name      string `json:"name"`
+	Path      string `json:"path"` // relative to the directory that is synced
+	Size      int64  `json:"size"`
+	Modified  int64  `json:"modified_at"` // in seconds since 1970
+	Directory bool   `json:"is_directory"`
+	Checksum  string `json:"checksum,omitempty"` // MD5 in hex, of one in object storage
+	Target    string `json:"target,omitempty"`   // of a link
+	Children  []File `json:"children,omitempty"` // in a tree only
 }
 
-// An AgentFilePage is a part of a list of files, sorted by path.
-type AgentFilePage struct {
-	Files      []AgentFile `json:"files"`
-	Total      int         `json:"total_count"`
-	Page       int         `json:"page"`
-	PerPage    int         `json:"per_page"`
-	TotalPages int         `json:"total_pages"`
+// A FilePage is a part of a list of files, sorted by path.
+type FilePage struct {
+	Files      []File `json:"files"`
+	Total      int    `json:"total_count"`
+	Page       int    `json:"page"`
+	PerPage    int    `json:"per_page"`
+	TotalPages int    `json:"total_pages"`
 }
 
-// A SandboxVersion is a version of the files of an AgentSandbox in object storage.
+// A SandboxVersion is a version of the files of a Sandbox in object storage.
 type SandboxVersion struct {
 	Version int64     `json:"version"`
 	Latest  bool      `json:"latest,omitempty"`

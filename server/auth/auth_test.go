@@ -1,4 +1,4 @@
-package atoll_test
+package auth_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
 func TestParseAccount(t *testing.T) {
@@ -26,7 +27,7 @@ func TestParseAccount(t *testing.T) {
 		"ann:user:web":            "",
 		"ann:project:web:and:web": "",
 	} {
-		a, err := atoll.ParseAccount(text)
+		a, err := auth.ParseAccount(text)
 		switch {
 		case want == "" && atoll.KindOf(err) != atoll.ErrInvalid:
 			t.Errorf("%q is %+v, %v, want an error", text, a, err)
@@ -37,16 +38,16 @@ func TestParseAccount(t *testing.T) {
 }
 
 func TestWhatAnAccountMay(t *testing.T) {
-	bounded := atoll.Account{Name: "ann", Role: atoll.RoleProject, Projects: []string{"web", "api"}}
-	lost := atoll.Account{Name: "ann", Role: atoll.RoleProject}
+	bounded := auth.Account{Name: "ann", Role: auth.RoleProject, Projects: []string{"web", "api"}}
+	lost := auth.Account{Name: "ann", Role: auth.RoleProject}
 	for _, tt := range []struct {
-		account atoll.Account
+		account auth.Account
 		project string
 		may     bool
 		or      string
 	}{
-		{atoll.Account{}, "web", true, "web"},
-		{atoll.Account{Role: "user"}, "web", true, "web"},
+		{auth.Account{}, "web", true, "web"},
+		{auth.Account{Role: "user"}, "web", true, "web"},
 		{bounded, "api", true, "api"},
 		{bounded, "other", false, "web"},
 		{bounded, "", false, "web"},
@@ -56,7 +57,7 @@ func TestWhatAnAccountMay(t *testing.T) {
 			t.Errorf("%+v may use %q: %v, else %q; want %v and %q", tt.account, tt.project, may, or, tt.may, tt.or)
 		}
 	}
-	if ctx := atoll.WithAccount(context.Background(), bounded); atoll.Vouched(ctx) || !atoll.Vouched(atoll.Vouch(ctx)) {
+	if ctx := auth.WithAccount(context.Background(), bounded); auth.Vouched(ctx) || !auth.Vouched(auth.Vouch(ctx)) {
 		t.Error("what is vouched for, and what is not")
 	}
 }

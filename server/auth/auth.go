@@ -1,10 +1,14 @@
-package atoll
+// Package auth identifies the callers of a server: accounts, their roles and projects, the
+// API keys by which they come, and where a call came from. The context of a call carries them.
+package auth
 
 import (
 	"context"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/seed46cd37a8/atoll"
 )
 
 // An Account is on whose behalf a call is made.
@@ -76,18 +80,18 @@ func (a Account) Who() string {
 // "NAME:project:PROJECT+PROJECT". Kinds: ErrInvalid.
 func ParseAccount(text string) (Account, error) {
 	bad := func() (Account, error) {
-		return Account{}, E("", "", ErrInvalid, fmt.Errorf("account %q: write it like NAME, NAME:ROLE or NAME:project:PROJECT+PROJECT", text))
+		return Account{}, atoll.E("", "", atoll.ErrInvalid, fmt.Errorf("account %q: write it like NAME, NAME:ROLE or NAME:project:PROJECT+PROJECT", text))
 	}
 	name, rest, withRole := strings.Cut(text, ":")
 	role, projects, withProjects := strings.Cut(rest, ":")
-	if !ValidName(name) || withRole && !ValidName(role) || withProjects != (role == RoleProject) {
+	if !atoll.ValidName(name) || withRole && !atoll.ValidName(role) || withProjects != (role == RoleProject) {
 		return bad()
 	}
 	a := Account{Name: name, Role: role}
 	if withProjects {
 		a.Projects = strings.Split(projects, "+")
 		for _, p := range a.Projects {
-			if !ValidName(p) {
+			if !atoll.ValidName(p) {
 				return bad()
 			}
 		}
@@ -105,8 +109,10 @@ func AccountFrom(ctx context.Context) Account {
 	return a.WithDefaults()
 }
 
-// WithAccount returns a ctx of which AccountFrom returns a.
+// WithAccount returns a context of which AccountFrom returns a. Names that its caller
+// gives without a project are those of a's project.
 func WithAccount(ctx context.Context, a Account) context.Context {
+	ctx = atoll.WithDefaultProject(ctx, a.WithDefaults().ProjectOr(atoll.DefaultProject))
 	return context.WithValue(ctx, accountKey{}, a)
 }
 
