@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -810,6 +811,132 @@ func TestOptionalInterfacesAreAssertedInHelpersOnly(t *testing.T) {
 			return true
 		})
 	}
+}
+
+// As passes a layer by that has only some of the methods of an optional interface, so a
+// layer has all of them or none.
+func TestLayersImplementWholeInterfaces(t *testing.T) {
+	all := sources(t, token.NewFileSet(), parser.SkipObjectResolution)
+	abilities := abilityMethods(all)
+	if len(abilities) < 10 {
+		t.Fatalf("found only %v", abilities)
+	}
+	embedded, methods := map[string][]string{}, map[string][]string{} // of each package and type
+	for _, s := range all {
+		for _, d := range s.ast.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Recv != nil {
+					typ := s.pkg + " " + typeName(d.Recv.List[0].Type)
+					methods[typ] = append(methods[typ], d.Name.Name)
+				}
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if spec, ok := spec.(*ast.TypeSpec); ok {
+						embedded[s.pkg+" "+spec.Name.Name] = embeddedIn(s.pkg, spec.Type)
+					}
+				}
+			}
+		}
+	}
+	// inspect returns the methods of a type but for those of the root's layers, and whether it is a layer.
+	var inspect func(typ string) (has []string, layer bool)
+	inspect = func(typ string) (has []string, layer bool) {
+		has = methods[typ]
+		for _, inner := range embedded[typ] {
+			if strings.HasPrefix(inner, "atoll.") {
+				layer = layer || strings.HasSuffix(inner, "Layer")
+				continue
+			}
+			more, is := inspect(inner)
+			has, layer = append(has[:len(has):len(has)], more...), layer || is
+		}
+		return has, layer
+	}
+	for layer := range embedded {
+		has, is := inspect(layer)
+		if !is {
+			continue
+		}
+		for ability, want := range abilities {
+			var lacks []string
+			for _, name := range want {
+				if !slices.Contains(has, name) {
+					lacks = append(lacks, name)
+				}
+			}
+			if len(lacks) > 0 && len(lacks) < len(want) {
+				t.Errorf("%s has some methods of %s, but not %s", layer, ability, strings.Join(lacks, ", "))
+			}
+		}
+	}
+}
+
+// The suite's Layer checks that a layer hides no ability, so it has to know all of them.
+func TestLayerKnowsEveryAbility(t *testing.T) {
+	text, err := os.ReadFile("provider/providertest/layer.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range abilityMethods(sources(t, token.NewFileSet(), parser.SkipObjectResolution)) {
+		if !strings.Contains(string(text), "."+name+"]") {
+			t.Errorf("provider/providertest/layer.go does not name %s", name)
+		}
+	}
+}
+
+// abilityMethods returns the methods of the optional interfaces, by the names of these.
+func abilityMethods(all []source) map[string][]string {
+	abilities := map[string][]string{}
+	for _, s := range all {
+		if s.file != "optional.go" && s.file != "session.go" {
+			continue
+		}
+		ast.Inspect(s.ast, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok {
+				if iface, ok := spec.Type.(*ast.InterfaceType); ok {
+					for _, m := range iface.Methods.List {
+						abilities[spec.Name.Name] = append(abilities[spec.Name.Name], m.Names[0].Name)
+					}
+				}
+			}
+			return true
+		})
+	}
+	return abilities
+}
+
+// typeName returns the name of a type of the package, "" if it is another's.
+func typeName(typ ast.Expr) string {
+	switch typ := typ.(type) {
+	case *ast.StarExpr:
+		return typeName(typ.X)
+	case *ast.IndexExpr:
+		return typeName(typ.X)
+	case *ast.Ident:
+		return typ.Name
+	}
+	return ""
+}
+
+// embeddedIn returns the types that a struct embeds: those of pkg as methods are listed, the root's as
+// "atoll.Name".
+func embeddedIn(pkg string, typ ast.Expr) (types []string) {
+	st, ok := typ.(*ast.StructType)
+	if !ok {
+		return nil
+	}
+	for _, f := range st.Fields.List {
+		if len(f.Names) > 0 {
+			continue
+		}
+		if sel, ok := f.Type.(*ast.SelectorExpr); ok {
+			types = append(types, "atoll."+sel.Sel.Name)
+		} else if name := typeName(f.Type); name != "" {
+			types = append(types, pkg+" "+name)
+		}
+	}
+	return types
 }
 
 // optionalInterfaces returns the names of the interfaces in optional.go and

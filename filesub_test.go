@@ -14,7 +14,7 @@ func TestSubFilesOfWhatCannot(t *testing.T) {
 	for what, f := range map[string]FS{
 		"another FS":  SubFiles(struct{ FS }{noFS{"x"}}, "/work"),
 		"no FS":       SubFiles(Files(bare), "/work"),
-		"a layer":     SubFiles(SandboxLayer{bare}.Files(), "/work"),
+		"a layer":     SubFiles(Files(SandboxLayer{bare}), "/work"),
 		"one of one":  SubFiles(SubFiles(struct{ FS }{noFS{"x"}}, "/work"), "a"),
 		"one of none": SubFiles(SubFiles(Files(bare), "/work"), "a"),
 	} {

@@ -34,7 +34,7 @@ type Member struct {
 // Members describes the providers that p is made of, the default one first. A
 // Provider that is no Combiner is the only one.
 func Members(ctx context.Context, p Provider) ([]Member, error) {
-	if c, ok := p.(Combiner); ok {
+	if c, ok := As[Combiner](p); ok {
 		return c.Members(ctx)
 	}
 	return []Member{{Info: p.Info(), InUse: true}}, nil
@@ -55,7 +55,7 @@ type Probe struct {
 
 // ProbeProvider asks p. A Provider that is no Prober is OK.
 func ProbeProvider(ctx context.Context, p Provider) Probe {
-	if pr, ok := p.(Prober); ok {
+	if pr, ok := As[Prober](p); ok {
 		return pr.Probe(ctx)
 	}
 	return Probe{OK: true}
@@ -81,7 +81,7 @@ type Progress struct {
 // Prepare does now what Create with spec would have to fetch. A Provider that
 // is no Preparer has nothing to do.
 func Prepare(ctx context.Context, p Provider, spec *Spec, progress func(Progress)) error {
-	if pr, ok := p.(Preparer); ok {
+	if pr, ok := As[Preparer](p); ok {
 		return pr.Prepare(ctx, spec, progress)
 	}
 	return nil
@@ -96,7 +96,7 @@ type ProjectRemover interface {
 // RemoveProject removes all that belongs to project. Where p is no
 // ProjectRemover, that is its sandboxes with their data volumes.
 func RemoveProject(ctx context.Context, p Provider, project string) error {
-	if pr, ok := p.(ProjectRemover); ok {
+	if pr, ok := As[ProjectRemover](p); ok {
 		return pr.RemoveProject(ctx, project)
 	}
 	all, err := p.List(ctx, Filter{Project: project})
@@ -136,7 +136,7 @@ type Project struct {
 // Projects lists the projects for which p keeps something that their sandboxes share,
 // sorted by name. Where p is no ProjectLister, there is none.
 func Projects(ctx context.Context, p Provider) ([]Project, error) {
-	if l, ok := p.(ProjectLister); ok {
+	if l, ok := As[ProjectLister](p); ok {
 		return l.Projects(ctx)
 	}
 	return nil, nil
@@ -166,7 +166,7 @@ type Volume struct {
 
 // Volumes lists the volumes of a project, or of all when it is "".
 func Volumes(ctx context.Context, p Provider, project string) ([]Volume, error) {
-	if v, ok := p.(VolumeStore); ok {
+	if v, ok := As[VolumeStore](p); ok {
 		return v.Volumes(ctx, project)
 	}
 	return nil, E("volumes", p.Info().Name, ErrUnsupported, nil)
@@ -174,7 +174,7 @@ func Volumes(ctx context.Context, p Provider, project string) ([]Volume, error) 
 
 // RemoveVolume deletes a volume of a project.
 func RemoveVolume(ctx context.Context, p Provider, project, name string) error {
-	if v, ok := p.(VolumeStore); ok {
+	if v, ok := As[VolumeStore](p); ok {
 		return v.RemoveVolume(ctx, project, name)
 	}
 	return E("remove volume", name, ErrUnsupported, nil)
@@ -231,7 +231,7 @@ type ImageStore interface {
 
 // Images lists the images that p keeps.
 func Images(ctx context.Context, p Provider) ([]Image, error) {
-	if s, ok := p.(ImageStore); ok {
+	if s, ok := As[ImageStore](p); ok {
 		return s.Images(ctx)
 	}
 	return nil, E("images", p.Info().Name, ErrUnsupported, nil)
@@ -239,7 +239,7 @@ func Images(ctx context.Context, p Provider) ([]Image, error) {
 
 // RemoveImage deletes an image, or one of its names.
 func RemoveImage(ctx context.Context, p Provider, ref string, force bool) error {
-	if s, ok := p.(ImageStore); ok {
+	if s, ok := As[ImageStore](p); ok {
 		return s.RemoveImage(ctx, ref, force)
 	}
 	return E("remove image", ref, ErrUnsupported, nil)
@@ -259,7 +259,7 @@ func PruneImages(ctx context.Context, p Provider, opts PruneOptions) (Pruned, er
 			return Pruned{}, Errorf("prune images", "", ErrInvalid, "provider %q not found", opts.Provider)
 		}
 	}
-	if s, ok := p.(ImageStore); ok {
+	if s, ok := As[ImageStore](p); ok {
 		return s.PruneImages(ctx, opts)
 	}
 	return Pruned{}, E("prune images", p.Info().Name, ErrUnsupported, nil)
@@ -276,7 +276,7 @@ type ImageResolver interface {
 // for images that have none, such as the host's. Kinds: ErrUnsupported,
 // ErrInvalid, ErrNotExist (it is not kept here).
 func ResolveImage(ctx context.Context, p Provider, ref string) (digest string, err error) {
-	if r, ok := p.(ImageResolver); ok {
+	if r, ok := As[ImageResolver](p); ok {
 		return r.ResolveImage(ctx, ref)
 	}
 	return "", E("resolve image", ref, ErrUnsupported, nil)
@@ -297,7 +297,7 @@ const SecretVar = "ATOLL_SECRET"
 // does one that is made again with the id and the data volume of a removed one.
 // Kinds: ErrUnsupported, ErrNotFound, ErrNotExist (it was made without one).
 func Secret(ctx context.Context, p Provider, id string) (string, error) {
-	if k, ok := p.(SecretKeeper); ok {
+	if k, ok := As[SecretKeeper](p); ok {
 		return k.Secret(ctx, id)
 	}
 	return "", E("secret", id, ErrUnsupported, nil)
@@ -311,7 +311,7 @@ type PoolKeeper interface {
 // Pools says what p keeps running ahead of need. A Provider that is no PoolKeeper
 // keeps nothing.
 func Pools(ctx context.Context, p Provider) (PoolReport, error) {
-	if k, ok := p.(PoolKeeper); ok {
+	if k, ok := As[PoolKeeper](p); ok {
 		return k.Pools(ctx)
 	}
 	return PoolReport{}, nil
@@ -331,7 +331,7 @@ type Reserver interface {
 // ReserveTime, or before the program ends that keeps it ready, is removed: then
 // Create makes one of that id. Kinds: those of Create with spec.
 func Reserve(ctx context.Context, p Provider, spec *Spec) (id string, err error) {
-	if r, ok := p.(Reserver); ok {
+	if r, ok := As[Reserver](p); ok {
 		return r.Reserve(ctx, spec)
 	}
 	return "", nil
@@ -353,7 +353,7 @@ type Reconciler interface {
 // Failed; the error is that of not knowing what there is. Kinds:
 // ErrUnsupported, ErrUnavailable.
 func Reconcile(ctx context.Context, p Provider, opts ReconcileOptions) (Reconciliation, error) {
-	if r, ok := p.(Reconciler); ok {
+	if r, ok := As[Reconciler](p); ok {
 		return r.Reconcile(ctx, opts)
 	}
 	return Reconciliation{}, E("reconcile", p.Info().Name, ErrUnsupported, nil)
@@ -383,7 +383,7 @@ type Snapshot struct {
 
 // Snapshots lists the snapshots that p keeps.
 func Snapshots(ctx context.Context, p Provider) ([]Snapshot, error) {
-	if s, ok := p.(SnapshotStore); ok {
+	if s, ok := As[SnapshotStore](p); ok {
 		return s.Snapshots(ctx)
 	}
 	return nil, E("snapshots", p.Info().Name, ErrUnsupported, nil)
@@ -391,7 +391,7 @@ func Snapshots(ctx context.Context, p Provider) ([]Snapshot, error) {
 
 // RemoveSnapshot deletes a snapshot.
 func RemoveSnapshot(ctx context.Context, p Provider, id string) error {
-	if s, ok := p.(SnapshotStore); ok {
+	if s, ok := As[SnapshotStore](p); ok {
 		return s.RemoveSnapshot(ctx, id)
 	}
 	return E("remove snapshot", id, ErrUnsupported, nil)
@@ -405,7 +405,7 @@ type Filer interface {
 // Files returns the sandbox's file system. That of a Sandbox which is no Filer
 // answers every call with ErrUnsupported.
 func Files(sb Sandbox) FS {
-	if f, ok := sb.(Filer); ok {
+	if f, ok := As[Filer](sb); ok {
 		return f.Files()
 	}
 	return noFS{sb.ID()}
@@ -421,7 +421,7 @@ type Dialer interface {
 // bounds the dialling only. Kinds: ErrUnsupported, ErrStopped, ErrInvalid,
 // ErrUnavailable (nobody listens there).
 func Dial(ctx context.Context, sb Sandbox, port int) (net.Conn, error) {
-	if d, ok := sb.(Dialer); ok {
+	if d, ok := As[Dialer](sb); ok {
 		return d.Dial(ctx, port)
 	}
 	return nil, E("dial", sb.ID(), ErrUnsupported, nil)
@@ -437,7 +437,7 @@ type Pauser interface {
 // Resume. Pausing a paused sandbox does nothing. Kinds: ErrUnsupported,
 // ErrStopped.
 func Pause(ctx context.Context, sb Sandbox) error {
-	if p, ok := sb.(Pauser); ok {
+	if p, ok := As[Pauser](sb); ok {
 		return p.Pause(ctx)
 	}
 	return E("pause", sb.ID(), ErrUnsupported, nil)
@@ -446,7 +446,7 @@ func Pause(ctx context.Context, sb Sandbox) error {
 // Resume undoes Pause. Resuming a running sandbox does nothing. Kinds:
 // ErrUnsupported, ErrStopped.
 func Resume(ctx context.Context, sb Sandbox) error {
-	if p, ok := sb.(Pauser); ok {
+	if p, ok := As[Pauser](sb); ok {
 		return p.Resume(ctx)
 	}
 	return E("resume", sb.ID(), ErrUnsupported, nil)
@@ -465,7 +465,7 @@ func Extend(ctx context.Context, sb Sandbox, ttl Duration) error {
 	if ttl <= 0 && ttl != Never {
 		return Errorf("extend", sb.ID(), ErrInvalid, "%s: must be positive, or never", ttl)
 	}
-	if e, ok := sb.(Extender); ok {
+	if e, ok := As[Extender](sb); ok {
 		return e.Extend(ctx, ttl)
 	}
 	return E("extend", sb.ID(), ErrUnsupported, nil)
@@ -479,7 +479,7 @@ type Snapshotter interface {
 // TakeSnapshot freezes the running sandbox for a moment and keeps a copy of
 // it; it then runs on. Kinds: ErrUnsupported, ErrStopped, ErrExhausted.
 func TakeSnapshot(ctx context.Context, sb Sandbox) (Snapshot, error) {
-	if s, ok := sb.(Snapshotter); ok {
+	if s, ok := As[Snapshotter](sb); ok {
 		return s.Snapshot(ctx)
 	}
 	return Snapshot{}, E("snapshot", sb.ID(), ErrUnsupported, nil)
@@ -499,7 +499,7 @@ type Usage struct {
 
 // UsageOf measures what the sandbox uses. Kinds: ErrUnsupported, ErrStopped.
 func UsageOf(ctx context.Context, sb Sandbox) (Usage, error) {
-	if m, ok := sb.(Meter); ok {
+	if m, ok := As[Meter](sb); ok {
 		return m.Usage(ctx)
 	}
 	return Usage{}, E("usage", sb.ID(), ErrUnsupported, nil)
@@ -514,7 +514,7 @@ type ProcessLister interface {
 // ended, oldest first; of one that has stopped, those that Sandbox.Process still
 // finds. Kinds: ErrUnsupported, ErrStopped (there are none of those either).
 func Processes(ctx context.Context, sb Sandbox) ([]ProcessStatus, error) {
-	if l, ok := sb.(ProcessLister); ok {
+	if l, ok := As[ProcessLister](sb); ok {
 		return l.Processes(ctx)
 	}
 	return nil, E("processes", sb.ID(), ErrUnsupported, nil)
@@ -528,7 +528,7 @@ type Resizer interface {
 // Resize changes the size of the process's terminal; the process is told by
 // SIGWINCH. Kinds: ErrUnsupported, ErrInvalid (it has no terminal), ErrStopped.
 func Resize(ctx context.Context, p Process, size Size) error {
-	if r, ok := p.(Resizer); ok {
+	if r, ok := As[Resizer](p); ok {
 		return r.Resize(ctx, size)
 	}
 	return E("resize", p.ID(), ErrUnsupported, nil)

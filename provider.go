@@ -224,6 +224,15 @@ func Resolve(ctx context.Context, p Provider, project, ref string) (Sandbox, err
 	return sb, err
 }
 
+// ResolveID returns the id of the sandbox that Resolve finds.
+func ResolveID(ctx context.Context, p Provider, project, ref string) (string, error) {
+	sb, err := Resolve(ctx, p, project, ref)
+	if err != nil {
+		return "", err
+	}
+	return sb.ID(), nil
+}
+
 type projectKey struct{}
 
 // WithDefaultProject returns a context in which Resolve looks for a name in project,
@@ -248,7 +257,7 @@ func named(ctx context.Context, p Provider, project, ref string) (Sandbox, error
 	if project == "" {
 		project = defaultProject(ctx)
 	}
-	if r, ok := p.(Resolver); ok {
+	if r, ok := As[Resolver](p); ok {
 		id, err := r.Resolve(ctx, project, ref)
 		if err != nil {
 			return nil, err

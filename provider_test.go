@@ -3,9 +3,6 @@ package atoll
 import (
 	"context"
 	"errors"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io"
 	"reflect"
 	"testing"
@@ -188,44 +185,6 @@ func TestHelpersAnswer(t *testing.T) {
 type plain struct{ Sandbox }
 
 func (*plain) ID() string { return "plain" }
-
-// TestLayersForwardEverything holds the layers to implement each interface
-// that is declared in optional.go.
-func TestLayersForwardEverything(t *testing.T) {
-	known := map[string]bool{}
-	for layer, optional := range map[any][]reflect.Type{
-		ProviderLayer{}: {
-			reflect.TypeFor[Resolver](), reflect.TypeFor[Combiner](), reflect.TypeFor[Prober](), reflect.TypeFor[Preparer](),
-			reflect.TypeFor[ProjectRemover](), reflect.TypeFor[ProjectLister](), reflect.TypeFor[VolumeStore](), reflect.TypeFor[ImageStore](),
-			reflect.TypeFor[SnapshotStore](), reflect.TypeFor[ImageResolver](),
-			reflect.TypeFor[SecretKeeper](), reflect.TypeFor[Reconciler](), reflect.TypeFor[WorkspaceStore](), reflect.TypeFor[PoolKeeper](), reflect.TypeFor[Reserver](),
-		},
-		SandboxLayer{}: {
-			reflect.TypeFor[Filer](), reflect.TypeFor[Dialer](), reflect.TypeFor[Pauser](),
-			reflect.TypeFor[Extender](), reflect.TypeFor[Snapshotter](), reflect.TypeFor[Meter](), reflect.TypeFor[ProcessLister](),
-		},
-		ProcessLayer{}: {reflect.TypeFor[Resizer]()},
-	} {
-		for _, i := range optional {
-			known[i.Name()] = true
-			if !reflect.TypeOf(layer).Implements(i) {
-				t.Errorf("%T does not implement %s", layer, i)
-			}
-		}
-	}
-	file, err := parser.ParseFile(token.NewFileSet(), "optional.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ast.Inspect(file, func(n ast.Node) bool {
-		if spec, ok := n.(*ast.TypeSpec); ok {
-			if _, ok := spec.Type.(*ast.InterfaceType); ok && !known[spec.Name.Name] {
-				t.Errorf("optional.go declares %s: forward it in a layer, and name it in this test", spec.Name)
-			}
-		}
-		return true
-	})
-}
 
 // able is a Sandbox with all abilities, each of which answers with an error of
 // its own.

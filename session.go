@@ -213,7 +213,7 @@ type SessionStore interface {
 
 // OpenSession returns the session of a scope, and its sandbox, which runs.
 func OpenSession(ctx context.Context, p Provider, spec *SessionSpec) (OpenedSession, error) {
-	if s, ok := p.(SessionStore); ok {
+	if s, ok := As[SessionStore](p); ok {
 		return s.OpenSession(ctx, spec)
 	}
 	return OpenedSession{}, E("open session", spec.Scope.ID, ErrUnsupported, nil)
@@ -221,7 +221,7 @@ func OpenSession(ctx context.Context, p Provider, spec *SessionSpec) (OpenedSess
 
 // Sessions lists the sessions of a project, or with "" of all.
 func Sessions(ctx context.Context, p Provider, project string) ([]Session, error) {
-	if s, ok := p.(SessionStore); ok {
+	if s, ok := As[SessionStore](p); ok {
 		return s.Sessions(ctx, project)
 	}
 	return nil, E("sessions", project, ErrUnsupported, nil)
@@ -229,7 +229,7 @@ func Sessions(ctx context.Context, p Provider, project string) ([]Session, error
 
 // CloseSession ends a session, and removes its sandbox.
 func CloseSession(ctx context.Context, p Provider, project, key string) error {
-	if s, ok := p.(SessionStore); ok {
+	if s, ok := As[SessionStore](p); ok {
 		return s.CloseSession(ctx, project, key)
 	}
 	return E("close session", key, ErrUnsupported, nil)

@@ -101,7 +101,7 @@ type WorkspaceRef struct {
 
 // Workspaces lists the workspaces of a project, or of all when it is "".
 func Workspaces(ctx context.Context, p Provider, project string) ([]Workspace, error) {
-	if s, ok := p.(WorkspaceStore); ok {
+	if s, ok := As[WorkspaceStore](p); ok {
 		return s.Workspaces(ctx, project)
 	}
 	return nil, E("workspaces", p.Info().Name, ErrUnsupported, nil)
@@ -109,7 +109,7 @@ func Workspaces(ctx context.Context, p Provider, project string) ([]Workspace, e
 
 // AddWorkspace makes a workspace.
 func AddWorkspace(ctx context.Context, p Provider, spec *WorkspaceSpec, progress func(Progress)) (Workspace, error) {
-	if s, ok := p.(WorkspaceStore); ok {
+	if s, ok := As[WorkspaceStore](p); ok {
 		return s.AddWorkspace(ctx, spec, progress)
 	}
 	return Workspace{}, E("add workspace", spec.Name, ErrUnsupported, nil)
@@ -117,7 +117,7 @@ func AddWorkspace(ctx context.Context, p Provider, spec *WorkspaceSpec, progress
 
 // UpdateWorkspace brings a workspace up to date.
 func UpdateWorkspace(ctx context.Context, p Provider, project, name string, progress func(Progress)) (Workspace, error) {
-	if s, ok := p.(WorkspaceStore); ok {
+	if s, ok := As[WorkspaceStore](p); ok {
 		return s.UpdateWorkspace(ctx, project, name, progress)
 	}
 	return Workspace{}, E("update workspace", name, ErrUnsupported, nil)
@@ -125,7 +125,7 @@ func UpdateWorkspace(ctx context.Context, p Provider, project, name string, prog
 
 // RemoveWorkspace forgets a workspace of a project.
 func RemoveWorkspace(ctx context.Context, p Provider, project, name string) error {
-	if s, ok := p.(WorkspaceStore); ok {
+	if s, ok := As[WorkspaceStore](p); ok {
 		return s.RemoveWorkspace(ctx, project, name)
 	}
 	return E("remove workspace", name, ErrUnsupported, nil)

@@ -199,7 +199,7 @@ type brokenSandbox struct {
 	p *broken
 }
 
-func (s brokenSandbox) Files() atoll.FS { return brokenFS{s.SandboxLayer.Files(), s.p} }
+func (s brokenSandbox) Files() atoll.FS { return brokenFS{atoll.Files(s.Sandbox), s.p} }
 
 type brokenFS struct {
 	atoll.FS

@@ -101,7 +101,7 @@ func (p *provider) wrap(sb atoll.Sandbox) atoll.Sandbox {
 
 // OpenSession implements atoll.SessionStore.
 func (p *provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
-	o, err := p.ProviderLayer.OpenSession(ctx, spec)
+	o, err := atoll.OpenSession(ctx, p.Provider, spec)
 	if err == nil && o.Opening == atoll.OpeningFound { // nothing was done
 		return o, nil
 	}
@@ -115,7 +115,7 @@ func (p *provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (at
 
 // CloseSession implements atoll.SessionStore.
 func (p *provider) CloseSession(ctx context.Context, project, key string) error {
-	err := p.ProviderLayer.CloseSession(ctx, project, key)
+	err := atoll.CloseSession(ctx, p.Provider, project, key)
 	if atoll.KindOf(err) != atoll.ErrNotExist { // as it mostly is, of scopes that end
 		p.note(ctx, "close session", project, key, err)
 	}
@@ -124,63 +124,63 @@ func (p *provider) CloseSession(ctx context.Context, project, key string) error 
 
 // RemoveProject implements atoll.ProjectRemover.
 func (p *provider) RemoveProject(ctx context.Context, project string) error {
-	err := p.ProviderLayer.RemoveProject(ctx, project)
+	err := atoll.RemoveProject(ctx, p.Provider, project)
 	p.note(ctx, "remove project", project, "", err)
 	return err
 }
 
 // RemoveVolume implements atoll.VolumeStore.
 func (p *provider) RemoveVolume(ctx context.Context, project, name string) error {
-	err := p.ProviderLayer.RemoveVolume(ctx, project, name)
+	err := atoll.RemoveVolume(ctx, p.Provider, project, name)
 	p.note(ctx, "remove volume", project, name, err)
 	return err
 }
 
 // AddWorkspace implements atoll.WorkspaceStore.
 func (p *provider) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
-	w, err := p.ProviderLayer.AddWorkspace(ctx, spec, progress)
+	w, err := atoll.AddWorkspace(ctx, p.Provider, spec, progress)
 	p.note(ctx, "add workspace", spec.Project, spec.Name, err)
 	return w, err
 }
 
 // UpdateWorkspace implements atoll.WorkspaceStore.
 func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
-	w, err := p.ProviderLayer.UpdateWorkspace(ctx, project, name, progress)
+	w, err := atoll.UpdateWorkspace(ctx, p.Provider, project, name, progress)
 	p.note(ctx, "update workspace", project, name, err)
 	return w, err
 }
 
 // RemoveWorkspace implements atoll.WorkspaceStore.
 func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) error {
-	err := p.ProviderLayer.RemoveWorkspace(ctx, project, name)
+	err := atoll.RemoveWorkspace(ctx, p.Provider, project, name)
 	p.note(ctx, "remove workspace", project, name, err)
 	return err
 }
 
 // RemoveImage implements atoll.ImageStore.
 func (p *provider) RemoveImage(ctx context.Context, ref string, force bool) error {
-	err := p.ProviderLayer.RemoveImage(ctx, ref, force)
+	err := atoll.RemoveImage(ctx, p.Provider, ref, force)
 	p.note(ctx, "remove image", "", ref, err)
 	return err
 }
 
 // PruneImages implements atoll.ImageStore.
 func (p *provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
-	pruned, err := p.ProviderLayer.PruneImages(ctx, opts)
+	pruned, err := atoll.PruneImages(ctx, p.Provider, opts)
 	p.note(ctx, "prune images", "", "", err)
 	return pruned, err
 }
 
 // RemoveSnapshot implements atoll.SnapshotStore.
 func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
-	err := p.ProviderLayer.RemoveSnapshot(ctx, id)
+	err := atoll.RemoveSnapshot(ctx, p.Provider, id)
 	p.note(ctx, "remove snapshot", "", id, err)
 	return err
 }
 
 // Reconcile implements atoll.Reconciler.
 func (p *provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
-	sum, err := p.ProviderLayer.Reconcile(ctx, opts)
+	sum, err := atoll.Reconcile(ctx, p.Provider, opts)
 	if auth.OriginFrom(ctx) != (auth.Origin{}) { // else the server does it by itself, again and again
 		p.note(ctx, "reconcile", "", "", err)
 	}
@@ -189,7 +189,7 @@ func (p *provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (
 
 // Secret implements atoll.SecretKeeper.
 func (p *provider) Secret(ctx context.Context, id string) (string, error) {
-	raw, err := p.ProviderLayer.Secret(ctx, id)
+	raw, err := atoll.Secret(ctx, p.Provider, id)
 	p.log.Note(ctx, outcome(store.AuditEvent{Op: "secret", Sandbox: id}, err), true)
 	return raw, err
 }
@@ -223,23 +223,23 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 
 // Pause implements atoll.Pauser.
 func (s *sandbox) Pause(ctx context.Context) error {
-	return s.do(ctx, "pause", func() error { return s.SandboxLayer.Pause(ctx) })
+	return s.do(ctx, "pause", func() error { return atoll.Pause(ctx, s.Sandbox) })
 }
 
 // Resume implements atoll.Pauser.
 func (s *sandbox) Resume(ctx context.Context) error {
-	return s.do(ctx, "resume", func() error { return s.SandboxLayer.Resume(ctx) })
+	return s.do(ctx, "resume", func() error { return atoll.Resume(ctx, s.Sandbox) })
 }
 
 // Extend implements atoll.Extender.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
-	return s.do(ctx, "extend", func() error { return s.SandboxLayer.Extend(ctx, ttl) })
+	return s.do(ctx, "extend", func() error { return atoll.Extend(ctx, s.Sandbox, ttl) })
 }
 
 // Snapshot implements atoll.Snapshotter.
 func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error) {
 	err = s.do(ctx, "snapshot", func() error {
-		snap, err = s.SandboxLayer.Snapshot(ctx)
+		snap, err = atoll.TakeSnapshot(ctx, s.Sandbox)
 		return err
 	})
 	return snap, err
@@ -262,6 +262,31 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	proc, err := s.SandboxLayer.Exec(ctx, cmd)
 	s.p.log.Note(ctx, outcome(store.AuditEvent{Op: "exec", Project: s.p.projectOf(ctx, s.Sandbox), Sandbox: s.ID(), Command: cmd.Args}, err), false)
 	return proc, err
+}
+
+// Sessions forwards.
+func (p *provider) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
+	return atoll.Sessions(ctx, p.Provider, project)
+}
+
+// Volumes forwards.
+func (p *provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
+	return atoll.Volumes(ctx, p.Provider, project)
+}
+
+// Workspaces forwards.
+func (p *provider) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
+	return atoll.Workspaces(ctx, p.Provider, project)
+}
+
+// Images forwards.
+func (p *provider) Images(ctx context.Context) ([]atoll.Image, error) {
+	return atoll.Images(ctx, p.Provider)
+}
+
+// Snapshots forwards.
+func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
+	return atoll.Snapshots(ctx, p.Provider)
 }
 
 var (

@@ -132,7 +132,7 @@ func (p *provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 	if err != nil {
 		return "", err
 	}
-	return p.ProviderLayer.Reserve(ctx, spec)
+	return atoll.Reserve(ctx, p.Provider, spec)
 }
 
 // Prepare implements atoll.Preparer.
@@ -141,7 +141,7 @@ func (p *provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	if err != nil {
 		return err
 	}
-	return p.ProviderLayer.Prepare(ctx, spec, progress)
+	return atoll.Prepare(ctx, p.Provider, spec, progress)
 }
 
 // Get implements atoll.Provider. For those who are bound to projects the sandbox is
@@ -175,7 +175,7 @@ func (p *provider) own(ctx context.Context, op, ref string, sb atoll.Sandbox, er
 // Resolve implements atoll.Resolver.
 func (p *provider) Resolve(ctx context.Context, project, name string) (string, error) {
 	if _, ok := bound(ctx); !ok {
-		return p.ProviderLayer.Resolve(ctx, project, name)
+		return atoll.ResolveID(ctx, p.Provider, project, name)
 	}
 	project, err := p.project(ctx, "get", project, name)
 	if err != nil {
@@ -224,7 +224,7 @@ func (p *provider) Secret(ctx context.Context, id string) (string, error) {
 			return "", err
 		}
 	}
-	return p.ProviderLayer.Secret(ctx, id)
+	return atoll.Secret(ctx, p.Provider, id)
 }
 
 // RemoveProject implements atoll.ProjectRemover.
@@ -232,12 +232,12 @@ func (p *provider) RemoveProject(ctx context.Context, project string) error {
 	if a, ok := bound(ctx); ok && !a.May(project) {
 		return p.deny(ctx, "remove project", project, project, "it is none of yours")
 	}
-	return p.ProviderLayer.RemoveProject(ctx, project)
+	return atoll.RemoveProject(ctx, p.Provider, project)
 }
 
 // Projects implements atoll.ProjectLister.
 func (p *provider) Projects(ctx context.Context) ([]atoll.Project, error) {
-	all, err := p.ProviderLayer.Projects(ctx)
+	all, err := atoll.Projects(ctx, p.Provider)
 	return only(all, func(x atoll.Project) string { return x.Name }, auth.AccountFrom(ctx).May), err
 }
 
@@ -246,13 +246,13 @@ func (p *provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (
 	if err := p.forAdmins(ctx, "reconcile", "", "it is about the sandboxes of all projects"); err != nil {
 		return atoll.Reconciliation{}, err
 	}
-	return p.ProviderLayer.Reconcile(ctx, opts)
+	return atoll.Reconcile(ctx, p.Provider, opts)
 }
 
 // Pools implements atoll.PoolKeeper. To those who are bound to projects it counts
 // what is theirs.
 func (p *provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
-	report, err := p.ProviderLayer.Pools(ctx)
+	report, err := atoll.Pools(ctx, p.Provider)
 	a, ok := bound(ctx)
 	if !ok {
 		return report, err
@@ -269,7 +269,7 @@ func (p *provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
 // Members implements atoll.Combiner. Why one could not be asked is for admins: it
 // may tell of machines of other projects.
 func (p *provider) Members(ctx context.Context) ([]atoll.Member, error) {
-	all, err := p.ProviderLayer.Members(ctx)
+	all, err := atoll.Members(ctx, p.Provider)
 	if _, ok := bound(ctx); ok {
 		all = slices.Clone(all)
 		for i := range all {

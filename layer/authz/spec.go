@@ -90,7 +90,7 @@ func (p *provider) snapshot(ctx context.Context, a auth.Account, op, id string) 
 	if n, err := atoll.NormalizeID(id); err == nil {
 		want = n
 	}
-	all, err := p.ProviderLayer.Snapshots(ctx)
+	all, err := atoll.Snapshots(ctx, p.Provider)
 	if err != nil {
 		return atoll.Snapshot{}, err
 	}
@@ -106,7 +106,7 @@ func (p *provider) snapshot(ctx context.Context, a auth.Account, op, id string) 
 
 // Snapshots implements atoll.SnapshotStore.
 func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
-	all, err := p.ProviderLayer.Snapshots(ctx)
+	all, err := atoll.Snapshots(ctx, p.Provider)
 	return only(all, func(s atoll.Snapshot) string { return cmp.Or(s.Spec.Project, atoll.DefaultProject) }, auth.AccountFrom(ctx).May), err
 }
 
@@ -117,7 +117,7 @@ func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	return p.ProviderLayer.RemoveSnapshot(ctx, id)
+	return atoll.RemoveSnapshot(ctx, p.Provider, id)
 }
 
 var _ atoll.SnapshotStore = (*provider)(nil)

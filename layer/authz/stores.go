@@ -12,7 +12,7 @@ func (p *provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 	if err != nil {
 		return nil, err
 	}
-	all, err := p.ProviderLayer.Volumes(ctx, project)
+	all, err := atoll.Volumes(ctx, p.Provider, project)
 	return only(all, func(v atoll.Volume) string { return v.Project }, own), err
 }
 
@@ -22,7 +22,7 @@ func (p *provider) RemoveVolume(ctx context.Context, project, name string) error
 	if err != nil {
 		return err
 	}
-	return p.ProviderLayer.RemoveVolume(ctx, project, name)
+	return atoll.RemoveVolume(ctx, p.Provider, project, name)
 }
 
 // Workspaces implements atoll.WorkspaceStore.
@@ -31,7 +31,7 @@ func (p *provider) Workspaces(ctx context.Context, project string) ([]atoll.Work
 	if err != nil {
 		return nil, err
 	}
-	all, err := p.ProviderLayer.Workspaces(ctx, project)
+	all, err := atoll.Workspaces(ctx, p.Provider, project)
 	return only(all, func(w atoll.Workspace) string { return w.Project }, own), err
 }
 
@@ -46,7 +46,7 @@ func (p *provider) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, 
 	if err := p.forAdmins(ctx, op, spec.Name, "what is cloned is what the server may read"); err != nil {
 		return atoll.Workspace{}, err
 	}
-	return p.ProviderLayer.AddWorkspace(ctx, spec, progress)
+	return atoll.AddWorkspace(ctx, p.Provider, spec, progress)
 }
 
 // UpdateWorkspace implements atoll.WorkspaceStore.
@@ -55,7 +55,7 @@ func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, pr
 	if err != nil {
 		return atoll.Workspace{}, err
 	}
-	return p.ProviderLayer.UpdateWorkspace(ctx, project, name, progress)
+	return atoll.UpdateWorkspace(ctx, p.Provider, project, name, progress)
 }
 
 // RemoveWorkspace implements atoll.WorkspaceStore.
@@ -64,13 +64,13 @@ func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) er
 	if err != nil {
 		return err
 	}
-	return p.ProviderLayer.RemoveWorkspace(ctx, project, name)
+	return atoll.RemoveWorkspace(ctx, p.Provider, project, name)
 }
 
 // OpenSession implements atoll.SessionStore.
 func (p *provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
 	if _, ok := bound(ctx); !ok {
-		return p.ProviderLayer.OpenSession(ctx, spec)
+		return atoll.OpenSession(ctx, p.Provider, spec)
 	}
 	const op = "open session"
 	project, err := p.project(ctx, op, spec.Project, spec.Scope.ID)
@@ -89,7 +89,7 @@ func (p *provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (at
 	c := *spec
 	c.Project, c.Sandbox = project, *made
 	c.Sandbox.Project = ""
-	return p.ProviderLayer.OpenSession(ctx, &c)
+	return atoll.OpenSession(ctx, p.Provider, &c)
 }
 
 // Sessions implements atoll.SessionStore.
@@ -98,7 +98,7 @@ func (p *provider) Sessions(ctx context.Context, project string) ([]atoll.Sessio
 	if err != nil {
 		return nil, err
 	}
-	all, err := p.ProviderLayer.Sessions(ctx, project)
+	all, err := atoll.Sessions(ctx, p.Provider, project)
 	return only(all, func(s atoll.Session) string { return s.Project }, own), err
 }
 
@@ -108,7 +108,7 @@ func (p *provider) CloseSession(ctx context.Context, project, key string) error 
 	if err != nil {
 		return err
 	}
-	return p.ProviderLayer.CloseSession(ctx, project, key)
+	return atoll.CloseSession(ctx, p.Provider, project, key)
 }
 
 // The images that a server has fetched are for all of its projects: which there are
@@ -120,7 +120,7 @@ func (p *provider) Images(ctx context.Context) ([]atoll.Image, error) {
 	if err := p.forAdmins(ctx, "images", "", imagesOfAll); err != nil {
 		return nil, err
 	}
-	return p.ProviderLayer.Images(ctx)
+	return atoll.Images(ctx, p.Provider)
 }
 
 // RemoveImage implements atoll.ImageStore.
@@ -128,7 +128,7 @@ func (p *provider) RemoveImage(ctx context.Context, ref string, force bool) erro
 	if err := p.forAdmins(ctx, "remove image", ref, imagesOfAll); err != nil {
 		return err
 	}
-	return p.ProviderLayer.RemoveImage(ctx, ref, force)
+	return atoll.RemoveImage(ctx, p.Provider, ref, force)
 }
 
 // PruneImages implements atoll.ImageStore.
@@ -136,7 +136,7 @@ func (p *provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 	if err := p.forAdmins(ctx, "prune images", "", imagesOfAll); err != nil {
 		return atoll.Pruned{}, err
 	}
-	return p.ProviderLayer.PruneImages(ctx, opts)
+	return atoll.PruneImages(ctx, p.Provider, opts)
 }
 
 // ResolveImage implements atoll.ImageResolver.
@@ -144,7 +144,7 @@ func (p *provider) ResolveImage(ctx context.Context, ref string) (string, error)
 	if err := p.forAdmins(ctx, "resolve image", ref, imagesOfAll); err != nil {
 		return "", err
 	}
-	return p.ProviderLayer.ResolveImage(ctx, ref)
+	return atoll.ResolveImage(ctx, p.Provider, ref)
 }
 
 var (

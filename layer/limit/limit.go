@@ -55,7 +55,7 @@ func (p *provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 	if err != nil {
 		return "", err
 	}
-	return p.ProviderLayer.Reserve(ctx, c)
+	return atoll.Reserve(ctx, p.Provider, c)
 }
 
 // limited is what is asked for in place of spec.
@@ -130,5 +130,5 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 		return atoll.Errorf("extend", s.ID(), atoll.ErrInvalid, "no sandbox may live for more than %s here: this one until %s at most",
 			s.lifetime, most.Format(time.RFC3339))
 	}
-	return s.SandboxLayer.Extend(ctx, ttl)
+	return atoll.Extend(ctx, s.Sandbox, ttl)
 }

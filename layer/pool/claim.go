@@ -89,7 +89,7 @@ func (l *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 
 // Resolve implements atoll.Resolver.
 func (l *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
-	id, err := l.ProviderLayer.Resolve(ctx, project, name)
+	id, err := atoll.ResolveID(ctx, l.Provider, project, name)
 	if err == nil {
 		_, hidden, err := l.standing(ctx, id) // name may be an id
 		if err == nil && hidden {
@@ -286,12 +286,12 @@ func (l *Provider) Secret(ctx context.Context, id string) (string, error) {
 			return "", cmp.Or(err, atoll.E("secret", id, atoll.ErrNotFound, nil))
 		}
 	}
-	return l.ProviderLayer.Secret(ctx, id)
+	return atoll.Secret(ctx, l.Provider, id)
 }
 
 // Volumes implements atoll.VolumeStore.
 func (l *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
-	all, err := l.ProviderLayer.Volumes(ctx, project)
+	all, err := atoll.Volumes(ctx, l.Provider, project)
 	if err != nil {
 		return nil, err
 	}
@@ -310,7 +310,7 @@ func (l *Provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 
 // Snapshots implements atoll.SnapshotStore.
 func (l *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
-	all, err := l.ProviderLayer.Snapshots(ctx)
+	all, err := atoll.Snapshots(ctx, l.Provider)
 	for i := range all {
 		c, _, err := l.standing(ctx, all[i].Sandbox)
 		if err != nil {
@@ -337,12 +337,12 @@ func (l *Provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (
 		_, hidden, err := l.standing(ctx, id)
 		return hidden || err != nil || except != nil && except(id) // who does not know leaves it alone
 	}
-	return l.ProviderLayer.Reconcile(ctx, opts)
+	return atoll.Reconcile(ctx, l.Provider, opts)
 }
 
 // RemoveProject implements atoll.ProjectRemover.
 func (l *Provider) RemoveProject(ctx context.Context, project string) error {
-	if err := l.ProviderLayer.RemoveProject(ctx, project); err != nil {
+	if err := atoll.RemoveProject(ctx, l.Provider, project); err != nil {
 		return err
 	}
 	all, err := l.store.Warm(ctx, l.scope)
@@ -389,7 +389,7 @@ func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 
 // Snapshot implements atoll.Snapshotter.
 func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
-	snap, err := s.SandboxLayer.Snapshot(ctx)
+	snap, err := atoll.TakeSnapshot(ctx, s.Sandbox)
 	if err == nil && s.current() {
 		s.c.dress(&snap.Spec)
 	}
@@ -402,6 +402,16 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 		return err
 	}
 	return s.l.forget(ctx, s.ID())
+}
+
+// RemoveSnapshot forwards.
+func (l *Provider) RemoveSnapshot(ctx context.Context, id string) error {
+	return atoll.RemoveSnapshot(ctx, l.Provider, id)
+}
+
+// RemoveVolume forwards.
+func (l *Provider) RemoveVolume(ctx context.Context, project, name string) error {
+	return atoll.RemoveVolume(ctx, l.Provider, project, name)
 }
 
 var (

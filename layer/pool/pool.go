@@ -227,7 +227,7 @@ func (l *Provider) Close() (err error) {
 
 // Pools implements atoll.PoolKeeper.
 func (l *Provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
-	report, err := l.ProviderLayer.Pools(ctx)
+	report, err := atoll.Pools(ctx, l.Provider)
 	if err != nil {
 		return report, err
 	}

@@ -29,7 +29,7 @@ func (l *Provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 	case err != nil:
 		return "", err
 	case sh == nil:
-		return l.ProviderLayer.Reserve(ctx, spec)
+		return atoll.Reserve(ctx, l.Provider, spec)
 	case spec.ID != "":
 		return "", nil
 	}

@@ -265,7 +265,7 @@ func (l *Provider) dispute(ctx context.Context, w *store.Warm) error {
 	if w.Name == "" {
 		return nil
 	}
-	other, err := l.ProviderLayer.Resolve(ctx, w.Project, w.Name)
+	other, err := atoll.ResolveID(ctx, l.Provider, w.Project, w.Name)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		return nil
 	}

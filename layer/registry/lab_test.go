@@ -56,7 +56,7 @@ func (e engine) release(version string) error {
 
 func (e engine) ResolveImage(ctx context.Context, ref string) (string, error) {
 	if ref != image {
-		return e.ProviderLayer.ResolveImage(ctx, ref)
+		return atoll.ResolveImage(ctx, e.Provider, ref)
 	}
 	b, err := os.ReadFile(filepath.Join(e.dir, "digest"))
 	if errors.Is(err, fs.ErrNotExist) {

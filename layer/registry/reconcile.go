@@ -337,7 +337,7 @@ func (l *Provider) dropSecrets(ctx context.Context) {
 		l.warn("secrets", err)
 		return
 	}
-	volumes, err := l.ProviderLayer.Volumes(ctx, "")
+	volumes, err := atoll.Volumes(ctx, l.Provider, "")
 	if err != nil { // there is no telling which are needed
 		if atoll.KindOf(err) != atoll.ErrUnsupported {
 			l.warn("secrets", err)

@@ -169,7 +169,7 @@ func (l *Provider) createLoose(ctx context.Context, spec *atoll.Spec) (atoll.San
 // hasNoData reports whether there is no data volume that another sandbox with the id of s
 // has left to it, as far as that can be known.
 func (l *Provider) hasNoData(ctx context.Context, s *atoll.Spec) bool {
-	all, err := l.ProviderLayer.Volumes(ctx, s.Project)
+	all, err := atoll.Volumes(ctx, l.Provider, s.Project)
 	return err == nil && !slices.ContainsFunc(all, func(v atoll.Volume) bool { return v.Sandbox == s.ID })
 }
 
@@ -306,7 +306,7 @@ func (l *Provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 // is gone and had the name is settled: whoever looks for it may be about to give
 // the name to one of another provider, which has to be free for that.
 func (l *Provider) Resolve(ctx context.Context, project, name string) (string, error) {
-	id, err := l.ProviderLayer.Resolve(ctx, project, name)
+	id, err := atoll.ResolveID(ctx, l.Provider, project, name)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		r, findErr := l.store.Named(ctx, l.scope, cmp.Or(project, atoll.DefaultProject), name)
 		switch {
@@ -375,7 +375,7 @@ func (l *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 
 // Snapshots implements atoll.SnapshotStore.
 func (l *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
-	all, err := l.ProviderLayer.Snapshots(ctx)
+	all, err := atoll.Snapshots(ctx, l.Provider)
 	for i := range all {
 		all[i].Spec.Env = unmarked(all[i].Spec.Env)
 	}
@@ -389,6 +389,11 @@ func (l *Provider) Secret(ctx context.Context, id string) (string, error) {
 		return "", err
 	}
 	return l.store.Secret(ctx, sb.ID())
+}
+
+// RemoveSnapshot forwards.
+func (l *Provider) RemoveSnapshot(ctx context.Context, id string) error {
+	return atoll.RemoveSnapshot(ctx, l.Provider, id)
 }
 
 var (

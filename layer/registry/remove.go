@@ -187,13 +187,13 @@ func (l *Provider) forget(ctx context.Context, r *store.Record, id string, volum
 
 // removeData deletes the data volume of a sandbox that is not there.
 func (l *Provider) removeData(ctx context.Context, id string) error {
-	all, err := l.ProviderLayer.Volumes(ctx, "")
+	all, err := atoll.Volumes(ctx, l.Provider, "")
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
 		return nil
 	}
 	for _, v := range all {
 		if v.Sandbox == id {
-			err = l.ProviderLayer.RemoveVolume(ctx, v.Project, v.Name)
+			err = atoll.RemoveVolume(ctx, l.Provider, v.Project, v.Name)
 		}
 	}
 	if atoll.KindOf(err) == atoll.ErrNotExist {
@@ -207,7 +207,7 @@ func (l *Provider) RemoveProject(ctx context.Context, project string) error {
 	if err := l.removeWritten(ctx, project); err != nil {
 		return err
 	}
-	return l.ProviderLayer.RemoveProject(ctx, project)
+	return atoll.RemoveProject(ctx, l.Provider, project)
 }
 
 // removeWritten removes the sandboxes of a project, one by one, that are written

@@ -45,7 +45,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 
 // Snapshot implements atoll.Snapshotter.
 func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
-	snap, err := s.SandboxLayer.Snapshot(ctx)
+	snap, err := atoll.TakeSnapshot(ctx, s.Sandbox)
 	snap.Spec.Env = unmarked(snap.Spec.Env)
 	return snap, err
 }

@@ -106,13 +106,13 @@ func (l *Provider) dropMade(ctx context.Context, r *store.Record) error {
 	if !r.Volumes {
 		return nil
 	}
-	all, err := l.ProviderLayer.Volumes(ctx, r.Spec.Project)
+	all, err := atoll.Volumes(ctx, l.Provider, r.Spec.Project)
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
 		return nil
 	}
 	for _, v := range all {
 		if v.Sandbox == r.ID && !v.InUse {
-			err = l.ProviderLayer.RemoveVolume(ctx, v.Project, v.Name)
+			err = atoll.RemoveVolume(ctx, l.Provider, v.Project, v.Name)
 		}
 	}
 	if atoll.KindOf(err) == atoll.ErrNotExist {

@@ -22,7 +22,11 @@ func (r *reader) Volumes(ctx context.Context, project string) ([]atoll.Volume, e
 	if r.mute {
 		return nil, atoll.E("volumes", "", atoll.ErrUnavailable, nil)
 	}
-	return r.engine.Volumes(ctx, project)
+	return atoll.Volumes(ctx, r.engine, project)
+}
+
+func (r *reader) RemoveVolume(ctx context.Context, project, name string) error {
+	return atoll.RemoveVolume(ctx, r.engine, project, name)
 }
 
 func (r *reader) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {

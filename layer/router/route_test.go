@@ -271,7 +271,7 @@ func (p *sickProvider) Resolve(ctx context.Context, project, name string) (strin
 	if err := p.s.call(ctx); err != nil {
 		return "", err
 	}
-	return p.ProviderLayer.Resolve(ctx, project, name)
+	return atoll.ResolveID(ctx, p.Provider, project, name)
 }
 
 func (p *sickProvider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {

@@ -125,7 +125,7 @@ func (r renamed) Info() atoll.Info {
 func (r renamed) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
 	s := *spec
 	s.Provider = ""
-	return r.ProviderLayer.Prepare(ctx, &s, progress)
+	return atoll.Prepare(ctx, r.Provider, &s, progress)
 }
 
 func (r renamed) Create(_ context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {

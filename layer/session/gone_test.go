@@ -400,7 +400,7 @@ func (s askedSandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, err
 			return nil, err
 		}
 	}
-	return s.SandboxLayer.Processes(ctx)
+	return atoll.Processes(ctx, s.Sandbox)
 }
 
 // Who is attached to the main process uses the sandbox.

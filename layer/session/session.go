@@ -98,7 +98,7 @@ func (l *Provider) Info() atoll.Info {
 
 // Members implements atoll.Combiner.
 func (l *Provider) Members(ctx context.Context) ([]atoll.Member, error) {
-	all, err := l.ProviderLayer.Members(ctx)
+	all, err := atoll.Members(ctx, l.Provider)
 	for i := range all {
 		all[i].Caps.Sessions = true
 	}
@@ -157,7 +157,7 @@ func (l *Provider) RemoveProject(ctx context.Context, project string) error {
 			return err
 		}
 	}
-	return l.ProviderLayer.RemoveProject(ctx, project)
+	return atoll.RemoveProject(ctx, l.Provider, project)
 }
 
 // Sessions implements atoll.SessionStore.

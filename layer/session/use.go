@@ -108,7 +108,7 @@ func (p *process) Wait(ctx context.Context) (atoll.Exit, error) {
 // Dial implements atoll.Dialer.
 func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	end := s.l.uses.begin(s.ID())
-	c, err := s.SandboxLayer.Dial(ctx, port)
+	c, err := atoll.Dial(ctx, s.Sandbox, port)
 	if err != nil {
 		end()
 		return nil, err
@@ -137,7 +137,7 @@ func (c *conn) CloseWrite() error {
 
 // Files implements atoll.Filer.
 func (s *sandbox) Files() atoll.FS {
-	return lazyfs.Noting(s.SandboxLayer.Files(), func() (end func()) { return s.l.uses.begin(s.ID()) })
+	return lazyfs.Noting(atoll.Files(s.Sandbox), func() (end func()) { return s.l.uses.begin(s.ID()) })
 }
 
 var (

@@ -68,40 +68,40 @@ func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 	return s.process(p), nil
 }
 
-func (s *sandbox) Files() atoll.FS { return &files{FS: s.SandboxLayer.Files(), sb: s} }
+func (s *sandbox) Files() atoll.FS { return &files{FS: atoll.Files(s.Sandbox), sb: s} }
 
 // Dial tells of the dialling only.
 func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	ctx, c := s.t.begin(ctx, "dial", s.ID(), "")
-	conn, err := s.SandboxLayer.Dial(ctx, port)
+	conn, err := atoll.Dial(ctx, s.Sandbox, port)
 	c.end(ctx, err, slog.Int("port", port))
 	return conn, err
 }
 
 func (s *sandbox) Pause(ctx context.Context) error {
 	ctx, c := s.t.event(ctx, "pause", s.ID())
-	err := s.SandboxLayer.Pause(ctx)
+	err := atoll.Pause(ctx, s.Sandbox)
 	c.end(ctx, err)
 	return err
 }
 
 func (s *sandbox) Resume(ctx context.Context) error {
 	ctx, c := s.t.event(ctx, "resume", s.ID())
-	err := s.SandboxLayer.Resume(ctx)
+	err := atoll.Resume(ctx, s.Sandbox)
 	c.end(ctx, err)
 	return err
 }
 
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	ctx, c := s.t.event(ctx, "extend", s.ID())
-	err := s.SandboxLayer.Extend(ctx, ttl)
+	err := atoll.Extend(ctx, s.Sandbox, ttl)
 	c.end(ctx, err, slog.String("ttl", ttl.String()))
 	return err
 }
 
 func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 	ctx, c := s.t.event(ctx, "snapshot", s.ID())
-	snap, err := s.SandboxLayer.Snapshot(ctx)
+	snap, err := atoll.TakeSnapshot(ctx, s.Sandbox)
 	c.id("snapshot", snap.ID)
 	c.end(ctx, err, slog.Int64("size", int64(snap.Size)))
 	return snap, err
@@ -109,14 +109,14 @@ func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 
 func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
 	ctx, c := s.t.begin(ctx, "usage", s.ID(), "")
-	u, err := s.SandboxLayer.Usage(ctx)
+	u, err := atoll.UsageOf(ctx, s.Sandbox)
 	c.end(ctx, err)
 	return u, err
 }
 
 func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	ctx, c := s.t.begin(ctx, "processes", s.ID(), "")
-	all, err := s.SandboxLayer.Processes(ctx)
+	all, err := atoll.Processes(ctx, s.Sandbox)
 	c.end(ctx, err, slog.Int("n", len(all)))
 	return all, err
 }
@@ -157,7 +157,7 @@ func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
 
 func (p *process) Resize(ctx context.Context, size atoll.Size) error {
 	ctx, c := p.begin(ctx, "resize")
-	err := p.ProcessLayer.Resize(ctx, size)
+	err := atoll.Resize(ctx, p.Process, size)
 	c.end(ctx, err, slog.Int("rows", int(size.Rows)), slog.Int("cols", int(size.Cols)))
 	return err
 }

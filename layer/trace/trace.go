@@ -349,7 +349,7 @@ func (p *provider) Close() error {
 
 func (p *provider) Resolve(ctx context.Context, project, name string) (string, error) {
 	ctx, c := p.t.begin(ctx, "resolve", "", "")
-	id, err := p.ProviderLayer.Resolve(ctx, project, name)
+	id, err := atoll.ResolveID(ctx, p.Provider, project, name)
 	c.id("sandbox", id)
 	c.end(ctx, err, slog.String("name", name))
 	return id, err
@@ -357,126 +357,126 @@ func (p *provider) Resolve(ctx context.Context, project, name string) (string, e
 
 func (p *provider) Members(ctx context.Context) ([]atoll.Member, error) {
 	ctx, c := p.t.begin(ctx, "members", "", "")
-	all, err := p.ProviderLayer.Members(ctx)
+	all, err := atoll.Members(ctx, p.Provider)
 	c.end(ctx, err, slog.Int("n", len(all)))
 	return all, err
 }
 
 func (p *provider) Probe(ctx context.Context) atoll.Probe {
 	ctx, c := p.t.begin(ctx, "probe", "", "")
-	probe := p.ProviderLayer.Probe(ctx)
+	probe := atoll.ProbeProvider(ctx, p.Provider)
 	c.end(ctx, nil, slog.Bool("ok", probe.OK), slog.String("reason", probe.Reason))
 	return probe
 }
 
 func (p *provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
 	ctx, c := p.t.begin(ctx, "prepare", "", "")
-	err := p.ProviderLayer.Prepare(ctx, spec, progress)
+	err := atoll.Prepare(ctx, p.Provider, spec, progress)
 	c.end(ctx, err, slog.String("image", spec.Image))
 	return err
 }
 
 func (p *provider) RemoveProject(ctx context.Context, project string) error {
 	ctx, c := p.t.event(ctx, "remove_project", "")
-	err := p.ProviderLayer.RemoveProject(ctx, project)
+	err := atoll.RemoveProject(ctx, p.Provider, project)
 	c.end(ctx, err, slog.String("project", project))
 	return err
 }
 
 func (p *provider) Projects(ctx context.Context) ([]atoll.Project, error) {
 	ctx, c := p.t.begin(ctx, "projects", "", "")
-	all, err := p.ProviderLayer.Projects(ctx)
+	all, err := atoll.Projects(ctx, p.Provider)
 	c.end(ctx, err, slog.Int("n", len(all)))
 	return all, err
 }
 
 func (p *provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
 	ctx, c := p.t.begin(ctx, "volumes", "", "")
-	all, err := p.ProviderLayer.Volumes(ctx, project)
+	all, err := atoll.Volumes(ctx, p.Provider, project)
 	c.end(ctx, err, slog.Int("n", len(all)))
 	return all, err
 }
 
 func (p *provider) RemoveVolume(ctx context.Context, project, name string) error {
 	ctx, c := p.t.event(ctx, "remove_volume", "")
-	err := p.ProviderLayer.RemoveVolume(ctx, project, name)
+	err := atoll.RemoveVolume(ctx, p.Provider, project, name)
 	c.end(ctx, err, slog.String("project", project), slog.String("name", name))
 	return err
 }
 
 func (p *provider) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
 	ctx, c := p.t.begin(ctx, "workspaces", "", "")
-	all, err := p.ProviderLayer.Workspaces(ctx, project)
+	all, err := atoll.Workspaces(ctx, p.Provider, project)
 	c.end(ctx, err, slog.Int("n", len(all)))
 	return all, err
 }
 
 func (p *provider) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
 	ctx, c := p.t.event(ctx, "add_workspace", "")
-	w, err := p.ProviderLayer.AddWorkspace(ctx, spec, progress)
+	w, err := atoll.AddWorkspace(ctx, p.Provider, spec, progress)
 	c.end(ctx, err, slog.String("project", spec.Project), slog.String("name", spec.Name), slog.String("commit", w.Commit))
 	return w, err
 }
 
 func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
 	ctx, c := p.t.event(ctx, "update_workspace", "")
-	w, err := p.ProviderLayer.UpdateWorkspace(ctx, project, name, progress)
+	w, err := atoll.UpdateWorkspace(ctx, p.Provider, project, name, progress)
 	c.end(ctx, err, slog.String("project", project), slog.String("name", name), slog.String("commit", w.Commit))
 	return w, err
 }
 
 func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) error {
 	ctx, c := p.t.event(ctx, "remove_workspace", "")
-	err := p.ProviderLayer.RemoveWorkspace(ctx, project, name)
+	err := atoll.RemoveWorkspace(ctx, p.Provider, project, name)
 	c.end(ctx, err, slog.String("project", project), slog.String("name", name))
 	return err
 }
 
 func (p *provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
 	ctx, c := p.t.event(ctx, "open_session", "")
-	o, err := p.ProviderLayer.OpenSession(ctx, spec)
+	o, err := atoll.OpenSession(ctx, p.Provider, spec)
 	c.end(ctx, err, slog.String("session", spec.Scope.Key()), slog.String("sandbox", o.Sandbox), slog.String("opening", string(o.Opening)))
 	return o, err
 }
 
 func (p *provider) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
 	ctx, c := p.t.begin(ctx, "sessions", "", "")
-	all, err := p.ProviderLayer.Sessions(ctx, project)
+	all, err := atoll.Sessions(ctx, p.Provider, project)
 	c.end(ctx, err, slog.Int("n", len(all)))
 	return all, err
 }
 
 func (p *provider) CloseSession(ctx context.Context, project, key string) error {
 	ctx, c := p.t.event(ctx, "close_session", "")
-	err := p.ProviderLayer.CloseSession(ctx, project, key)
+	err := atoll.CloseSession(ctx, p.Provider, project, key)
 	c.end(ctx, err, slog.String("project", project), slog.String("session", key))
 	return err
 }
 
 func (p *provider) Images(ctx context.Context) ([]atoll.Image, error) {
 	ctx, c := p.t.begin(ctx, "images", "", "")
-	all, err := p.ProviderLayer.Images(ctx)
+	all, err := atoll.Images(ctx, p.Provider)
 	c.end(ctx, err, slog.Int("n", len(all)))
 	return all, err
 }
 
 func (p *provider) RemoveImage(ctx context.Context, ref string, force bool) error {
 	ctx, c := p.t.event(ctx, "remove_image", "")
-	err := p.ProviderLayer.RemoveImage(ctx, ref, force)
+	err := atoll.RemoveImage(ctx, p.Provider, ref, force)
 	c.end(ctx, err, slog.String("image", ref), slog.Bool("force", force))
 	return err
 }
 
 func (p *provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
 	ctx, c := p.t.event(ctx, "prune_images", "")
-	pruned, err := p.ProviderLayer.PruneImages(ctx, opts)
+	pruned, err := atoll.PruneImages(ctx, p.Provider, opts)
 	c.end(ctx, err, slog.Int("n", len(pruned.Images)), slog.Int64("bytes", int64(pruned.Size)))
 	return pruned, err
 }
 
 func (p *provider) ResolveImage(ctx context.Context, ref string) (string, error) {
 	ctx, c := p.t.begin(ctx, "resolve_image", "", "")
-	digest, err := p.ProviderLayer.ResolveImage(ctx, ref)
+	digest, err := atoll.ResolveImage(ctx, p.Provider, ref)
 	c.end(ctx, err, slog.String("image", ref), slog.String("digest", digest))
 	return digest, err
 }
@@ -484,42 +484,42 @@ func (p *provider) ResolveImage(ctx context.Context, ref string) (string, error)
 // Secret tells that it was read, and not what it is.
 func (p *provider) Secret(ctx context.Context, id string) (string, error) {
 	ctx, c := p.t.event(ctx, "secret", id)
-	raw, err := p.ProviderLayer.Secret(ctx, id)
+	raw, err := atoll.Secret(ctx, p.Provider, id)
 	c.end(ctx, err)
 	return raw, err
 }
 
 func (p *provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
 	ctx, c := p.t.event(ctx, "reconcile", "")
-	found, err := p.ProviderLayer.Reconcile(ctx, opts)
+	found, err := atoll.Reconcile(ctx, p.Provider, opts)
 	c.end(ctx, err, slog.Int("healthy", found.Healthy), slog.Int("findings", len(found.Findings)), slog.Bool("dry_run", opts.DryRun))
 	return found, err
 }
 
 func (p *provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
 	ctx, c := p.t.begin(ctx, "pools", "", "")
-	report, err := p.ProviderLayer.Pools(ctx)
+	report, err := atoll.Pools(ctx, p.Provider)
 	c.end(ctx, err, slog.Int("n", len(report.Pools)))
 	return report, err
 }
 
 func (p *provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
 	ctx, c := p.t.begin(ctx, "reserve", "", "")
-	id, err := p.ProviderLayer.Reserve(ctx, spec)
+	id, err := atoll.Reserve(ctx, p.Provider, spec)
 	c.end(ctx, err, slog.String("id", id))
 	return id, err
 }
 
 func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	ctx, c := p.t.begin(ctx, "snapshots", "", "")
-	all, err := p.ProviderLayer.Snapshots(ctx)
+	all, err := atoll.Snapshots(ctx, p.Provider)
 	c.end(ctx, err, slog.Int("n", len(all)))
 	return all, err
 }
 
 func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
 	ctx, c := p.t.event(ctx, "remove_snapshot", "")
-	err := p.ProviderLayer.RemoveSnapshot(ctx, id)
+	err := atoll.RemoveSnapshot(ctx, p.Provider, id)
 	c.end(ctx, err, slog.String("snapshot", id))
 	return err
 }

@@ -192,7 +192,7 @@ func (s *sandbox) Status(ctx context.Context) (atoll.Status, error) {
 
 // Snapshot implements atoll.Snapshotter.
 func (s *sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
-	snap, err := s.SandboxLayer.Snapshot(ctx)
+	snap, err := atoll.TakeSnapshot(ctx, s.Sandbox)
 	reveal(&snap.Spec)
 	return snap, err
 }

@@ -211,7 +211,7 @@ func shown(st atoll.Status) atoll.Status {
 
 // Members implements atoll.Combiner.
 func (p *provider) Members(ctx context.Context) ([]atoll.Member, error) {
-	all, err := p.ProviderLayer.Members(ctx)
+	all, err := atoll.Members(ctx, p.Provider)
 	for i := range all {
 		all[i].Caps = caps(all[i].Caps)
 	}
@@ -255,7 +255,7 @@ func (p *provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 
 // Snapshots implements atoll.SnapshotStore.
 func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
-	all, err := p.ProviderLayer.Snapshots(ctx)
+	all, err := atoll.Snapshots(ctx, p.Provider)
 	for i := range all {
 		reveal(&all[i].Spec)
 	}
@@ -265,7 +265,7 @@ func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 // Prepare implements atoll.Preparer: it clones what Create would have to.
 func (p *provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
 	if spec.Workspace == (atoll.WorkspaceRef{}) || !p.info.Caps.Workspaces {
-		return p.ProviderLayer.Prepare(ctx, spec, progress)
+		return atoll.Prepare(ctx, p.Provider, spec, progress)
 	}
 	if err := spec.Validate(); err != nil {
 		return err
@@ -275,12 +275,12 @@ func (p *provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(
 	}
 	c := spec.Clone()
 	c.Workspace = atoll.WorkspaceRef{}
-	return p.ProviderLayer.Prepare(ctx, c, progress)
+	return atoll.Prepare(ctx, p.Provider, c, progress)
 }
 
 // Probe implements atoll.Prober.
 func (p *provider) Probe(ctx context.Context) atoll.Probe {
-	probe := p.ProviderLayer.Probe(ctx)
+	probe := atoll.ProbeProvider(ctx, p.Provider)
 	if _, err := exec.LookPath("git"); err != nil && probe.OK && copies(p.info.Caps) {
 		probe.Notes = append(probe.Notes, "git repositories cannot be workspaces: there is no git program (install git)")
 	}
@@ -290,7 +290,7 @@ func (p *provider) Probe(ctx context.Context) atoll.Probe {
 // RemoveProject implements atoll.ProjectRemover: the workspaces go after the
 // sandboxes. A directory that is used in place stays.
 func (p *provider) RemoveProject(ctx context.Context, project string) error {
-	if err := p.ProviderLayer.RemoveProject(ctx, project); err != nil || !p.info.Caps.Workspaces {
+	if err := atoll.RemoveProject(ctx, p.Provider, project); err != nil || !p.info.Caps.Workspaces {
 		return err
 	}
 	return p.store.removeProject(ctx, project)
@@ -299,7 +299,7 @@ func (p *provider) RemoveProject(ctx context.Context, project string) error {
 // Workspaces implements atoll.WorkspaceStore.
 func (p *provider) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
 	if !p.info.Caps.Workspaces {
-		return p.ProviderLayer.Workspaces(ctx, project)
+		return atoll.Workspaces(ctx, p.Provider, project)
 	}
 	used, err := p.used(ctx, project)
 	if err != nil {
@@ -328,7 +328,7 @@ func (p *provider) used(ctx context.Context, project string) (map[key]bool, erro
 // AddWorkspace implements atoll.WorkspaceStore.
 func (p *provider) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
 	if !p.info.Caps.Workspaces {
-		return p.ProviderLayer.AddWorkspace(ctx, spec, progress)
+		return atoll.AddWorkspace(ctx, p.Provider, spec, progress)
 	}
 	if err := spec.Validate(); err != nil {
 		return atoll.Workspace{}, err
@@ -345,7 +345,7 @@ func (p *provider) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, 
 // UpdateWorkspace implements atoll.WorkspaceStore.
 func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
 	if !p.info.Caps.Workspaces {
-		return p.ProviderLayer.UpdateWorkspace(ctx, project, name, progress)
+		return atoll.UpdateWorkspace(ctx, p.Provider, project, name, progress)
 	}
 	k, err := p.store.update(ctx, key{projectOf(project), name}, progress)
 	if err != nil {
@@ -360,7 +360,7 @@ func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, pr
 // RemoveWorkspace implements atoll.WorkspaceStore.
 func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) error {
 	if !p.info.Caps.Workspaces {
-		return p.ProviderLayer.RemoveWorkspace(ctx, project, name)
+		return atoll.RemoveWorkspace(ctx, p.Provider, project, name)
 	}
 	at := key{projectOf(project), name}
 	return p.store.remove(ctx, at, func() error {
@@ -383,6 +383,11 @@ func projectOf(project string) string {
 func below(dir, target string) bool {
 	target = path.Clean(target)
 	return target == dir || strings.HasPrefix(target, dir+"/")
+}
+
+// RemoveSnapshot forwards.
+func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
+	return atoll.RemoveSnapshot(ctx, p.Provider, id)
 }
 
 var (

@@ -64,175 +64,175 @@ func (f *faulty) Resolve(ctx context.Context, project, name string) (string, err
 	if err := f.plan.call("Provider.Resolve", name); err != nil {
 		return "", err
 	}
-	return f.ProviderLayer.Resolve(ctx, project, name)
+	return atoll.ResolveID(ctx, f.Provider, project, name)
 }
 
 func (f *faulty) Members(ctx context.Context) ([]atoll.Member, error) {
 	if err := f.plan.call("Provider.Members", ""); err != nil {
 		return nil, err
 	}
-	return f.ProviderLayer.Members(ctx)
+	return atoll.Members(ctx, f.Provider)
 }
 
 func (f *faulty) Probe(ctx context.Context) atoll.Probe {
 	if err := f.plan.call("Provider.Probe", ""); err != nil {
 		return atoll.Probe{Reason: err.Error()}
 	}
-	return f.ProviderLayer.Probe(ctx)
+	return atoll.ProbeProvider(ctx, f.Provider)
 }
 
 func (f *faulty) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
 	if err := f.plan.call("Provider.Prepare", spec.Name); err != nil {
 		return err
 	}
-	return f.ProviderLayer.Prepare(ctx, spec, progress)
+	return atoll.Prepare(ctx, f.Provider, spec, progress)
 }
 
 func (f *faulty) RemoveProject(ctx context.Context, project string) error {
 	if err := f.plan.call("Provider.RemoveProject", project); err != nil {
 		return err
 	}
-	return f.ProviderLayer.RemoveProject(ctx, project)
+	return atoll.RemoveProject(ctx, f.Provider, project)
 }
 
 func (f *faulty) Projects(ctx context.Context) ([]atoll.Project, error) {
 	if err := f.plan.call("Provider.Projects", ""); err != nil {
 		return nil, err
 	}
-	return f.ProviderLayer.Projects(ctx)
+	return atoll.Projects(ctx, f.Provider)
 }
 
 func (f *faulty) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
 	if err := f.plan.call("Provider.Volumes", project); err != nil {
 		return nil, err
 	}
-	return f.ProviderLayer.Volumes(ctx, project)
+	return atoll.Volumes(ctx, f.Provider, project)
 }
 
 func (f *faulty) RemoveVolume(ctx context.Context, project, name string) error {
 	if err := f.plan.call("Provider.RemoveVolume", name); err != nil {
 		return err
 	}
-	return f.ProviderLayer.RemoveVolume(ctx, project, name)
+	return atoll.RemoveVolume(ctx, f.Provider, project, name)
 }
 
 func (f *faulty) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
 	if err := f.plan.call("Provider.Workspaces", project); err != nil {
 		return nil, err
 	}
-	return f.ProviderLayer.Workspaces(ctx, project)
+	return atoll.Workspaces(ctx, f.Provider, project)
 }
 
 func (f *faulty) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
 	if err := f.plan.call("Provider.OpenSession", spec.Scope.ID); err != nil {
 		return atoll.OpenedSession{}, err
 	}
-	return f.ProviderLayer.OpenSession(ctx, spec)
+	return atoll.OpenSession(ctx, f.Provider, spec)
 }
 
 func (f *faulty) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
 	if err := f.plan.call("Provider.Sessions", project); err != nil {
 		return nil, err
 	}
-	return f.ProviderLayer.Sessions(ctx, project)
+	return atoll.Sessions(ctx, f.Provider, project)
 }
 
 func (f *faulty) CloseSession(ctx context.Context, project, key string) error {
 	if err := f.plan.call("Provider.CloseSession", key); err != nil {
 		return err
 	}
-	return f.ProviderLayer.CloseSession(ctx, project, key)
+	return atoll.CloseSession(ctx, f.Provider, project, key)
 }
 
 func (f *faulty) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
 	if err := f.plan.call("Provider.AddWorkspace", spec.Name); err != nil {
 		return atoll.Workspace{}, err
 	}
-	return f.ProviderLayer.AddWorkspace(ctx, spec, progress)
+	return atoll.AddWorkspace(ctx, f.Provider, spec, progress)
 }
 
 func (f *faulty) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
 	if err := f.plan.call("Provider.UpdateWorkspace", name); err != nil {
 		return atoll.Workspace{}, err
 	}
-	return f.ProviderLayer.UpdateWorkspace(ctx, project, name, progress)
+	return atoll.UpdateWorkspace(ctx, f.Provider, project, name, progress)
 }
 
 func (f *faulty) RemoveWorkspace(ctx context.Context, project, name string) error {
 	if err := f.plan.call("Provider.RemoveWorkspace", name); err != nil {
 		return err
 	}
-	return f.ProviderLayer.RemoveWorkspace(ctx, project, name)
+	return atoll.RemoveWorkspace(ctx, f.Provider, project, name)
 }
 
 func (f *faulty) Images(ctx context.Context) ([]atoll.Image, error) {
 	if err := f.plan.call("Provider.Images", ""); err != nil {
 		return nil, err
 	}
-	return f.ProviderLayer.Images(ctx)
+	return atoll.Images(ctx, f.Provider)
 }
 
 func (f *faulty) RemoveImage(ctx context.Context, ref string, force bool) error {
 	if err := f.plan.call("Provider.RemoveImage", ref); err != nil {
 		return err
 	}
-	return f.ProviderLayer.RemoveImage(ctx, ref, force)
+	return atoll.RemoveImage(ctx, f.Provider, ref, force)
 }
 
 func (f *faulty) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
 	if err := f.plan.call("Provider.PruneImages", ""); err != nil {
 		return atoll.Pruned{}, err
 	}
-	return f.ProviderLayer.PruneImages(ctx, opts)
+	return atoll.PruneImages(ctx, f.Provider, opts)
 }
 
 func (f *faulty) ResolveImage(ctx context.Context, ref string) (string, error) {
 	if err := f.plan.call("Provider.ResolveImage", ""); err != nil {
 		return "", err
 	}
-	return f.ProviderLayer.ResolveImage(ctx, ref)
+	return atoll.ResolveImage(ctx, f.Provider, ref)
 }
 
 func (f *faulty) Secret(ctx context.Context, id string) (string, error) {
 	if err := f.plan.call("Provider.Secret", id); err != nil {
 		return "", err
 	}
-	return f.ProviderLayer.Secret(ctx, id)
+	return atoll.Secret(ctx, f.Provider, id)
 }
 
 func (f *faulty) Pools(ctx context.Context) (atoll.PoolReport, error) {
 	if err := f.plan.call("Provider.Pools", ""); err != nil {
 		return atoll.PoolReport{}, err
 	}
-	return f.ProviderLayer.Pools(ctx)
+	return atoll.Pools(ctx, f.Provider)
 }
 
 func (f *faulty) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
 	if err := f.plan.call("Provider.Reserve", ""); err != nil {
 		return "", err
 	}
-	return f.ProviderLayer.Reserve(ctx, spec)
+	return atoll.Reserve(ctx, f.Provider, spec)
 }
 
 func (f *faulty) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
 	if err := f.plan.call("Provider.Reconcile", ""); err != nil {
 		return atoll.Reconciliation{}, err
 	}
-	return f.ProviderLayer.Reconcile(ctx, opts)
+	return atoll.Reconcile(ctx, f.Provider, opts)
 }
 
 func (f *faulty) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	if err := f.plan.call("Provider.Snapshots", ""); err != nil {
 		return nil, err
 	}
-	return f.ProviderLayer.Snapshots(ctx)
+	return atoll.Snapshots(ctx, f.Provider)
 }
 
 func (f *faulty) RemoveSnapshot(ctx context.Context, id string) error {
 	if err := f.plan.call("Provider.RemoveSnapshot", id); err != nil {
 		return err
 	}
-	return f.ProviderLayer.RemoveSnapshot(ctx, id)
+	return atoll.RemoveSnapshot(ctx, f.Provider, id)
 }
 
 type faultySandbox struct {
@@ -291,55 +291,55 @@ func (f *faultySandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) 
 	return f.Sandbox.Remove(ctx, opts...)
 }
 
-func (f *faultySandbox) Files() atoll.FS { return &faultyFS{f.SandboxLayer.Files(), f, nil} }
+func (f *faultySandbox) Files() atoll.FS { return &faultyFS{atoll.Files(f.Sandbox), f, nil} }
 
 func (f *faultySandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if err := f.call("Dial"); err != nil {
 		return nil, err
 	}
-	return f.SandboxLayer.Dial(ctx, port)
+	return atoll.Dial(ctx, f.Sandbox, port)
 }
 
 func (f *faultySandbox) Pause(ctx context.Context) error {
 	if err := f.call("Pause"); err != nil {
 		return err
 	}
-	return f.SandboxLayer.Pause(ctx)
+	return atoll.Pause(ctx, f.Sandbox)
 }
 
 func (f *faultySandbox) Resume(ctx context.Context) error {
 	if err := f.call("Resume"); err != nil {
 		return err
 	}
-	return f.SandboxLayer.Resume(ctx)
+	return atoll.Resume(ctx, f.Sandbox)
 }
 
 func (f *faultySandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	if err := f.call("Extend"); err != nil {
 		return err
 	}
-	return f.SandboxLayer.Extend(ctx, ttl)
+	return atoll.Extend(ctx, f.Sandbox, ttl)
 }
 
 func (f *faultySandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 	if err := f.call("Snapshot"); err != nil {
 		return atoll.Snapshot{}, err
 	}
-	return f.SandboxLayer.Snapshot(ctx)
+	return atoll.TakeSnapshot(ctx, f.Sandbox)
 }
 
 func (f *faultySandbox) Usage(ctx context.Context) (atoll.Usage, error) {
 	if err := f.call("Usage"); err != nil {
 		return atoll.Usage{}, err
 	}
-	return f.SandboxLayer.Usage(ctx)
+	return atoll.UsageOf(ctx, f.Sandbox)
 }
 
 func (f *faultySandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	if err := f.call("Processes"); err != nil {
 		return nil, err
 	}
-	return f.SandboxLayer.Processes(ctx)
+	return atoll.Processes(ctx, f.Sandbox)
 }
 
 type faultyProcess struct {
@@ -372,7 +372,7 @@ func (f *faultyProcess) Resize(ctx context.Context, size atoll.Size) error {
 	if err := f.plan.call("Process.Resize", f.ID()); err != nil {
 		return err
 	}
-	return f.ProcessLayer.Resize(ctx, size)
+	return atoll.Resize(ctx, f.Process, size)
 }
 
 type faultyFS struct {

@@ -24,7 +24,7 @@ var (
 		reflect.TypeFor[atoll.SessionStore](), reflect.TypeFor[atoll.PoolKeeper](), reflect.TypeFor[atoll.Reserver]())
 	sandboxAbilities = abilityTypes(
 		reflect.TypeFor[atoll.Sandbox](), reflect.TypeFor[atoll.Filer](), reflect.TypeFor[atoll.Dialer](),
-		reflect.TypeFor[atoll.Pauser](), reflect.TypeFor[atoll.Snapshotter](), reflect.TypeFor[atoll.Meter](),
+		reflect.TypeFor[atoll.Pauser](), reflect.TypeFor[atoll.Extender](), reflect.TypeFor[atoll.Snapshotter](), reflect.TypeFor[atoll.Meter](),
 		reflect.TypeFor[atoll.ProcessLister]())
 	processAbilities = abilityTypes(reflect.TypeFor[atoll.Process](), reflect.TypeFor[atoll.Resizer]())
 	fsAbilities      = abilityTypes(reflect.TypeFor[atoll.FS](), reflect.TypeFor[atoll.SubFS]())
@@ -70,14 +70,15 @@ func Layer(t *testing.T, wrap func(atoll.Provider) atoll.Provider, except ...str
 		{"FS", atoll.SubFiles(atoll.Files(sb), "x"), fsAbilities},
 	} {
 		for _, typ := range c.types {
-			if !reflect.TypeOf(c.value).Implements(typ) {
-				t.Errorf("the layer's %s does not implement %v", c.kind, typ)
+			ability := findAbility(c.value, typ)
+			if !ability.IsValid() {
+				t.Errorf("the layer's %s hides %v", c.kind, typ)
 				continue
 			}
 			for i := range typ.NumMethod() {
 				name := c.kind + "." + typ.Method(i).Name
 				if !slices.Contains(except, name) && !slices.Contains(unplanned, name) {
-					forwards(t, plan, name, reflect.ValueOf(c.value).MethodByName(typ.Method(i).Name))
+					forwards(t, plan, name, ability.MethodByName(typ.Method(i).Name))
 				}
 			}
 		}
@@ -89,6 +90,21 @@ func Layer(t *testing.T, wrap func(atoll.Provider) atoll.Provider, except ...str
 	}
 	if sb.ID() != bareID || proc.ID() == "" {
 		t.Errorf("the ids are %q and %q", sb.ID(), proc.ID())
+	}
+}
+
+// findAbility returns the value that atoll.As finds: value, or the first one that it wraps which
+// implements typ. It returns the zero Value if none does.
+func findAbility(value any, typ reflect.Type) reflect.Value {
+	for v := reflect.ValueOf(value); ; {
+		if v.Type().Implements(typ) {
+			return v
+		}
+		unwrap := v.MethodByName("Unwrap")
+		if !unwrap.IsValid() {
+			return reflect.Value{}
+		}
+		v = unwrap.Call(nil)[0].Elem()
 	}
 }
 
@@ -128,6 +144,8 @@ func argument(typ reflect.Type) reflect.Value {
 		return reflect.ValueOf(strings.NewReader(""))
 	case reflect.TypeFor[io.Writer]():
 		return reflect.ValueOf(io.Discard)
+	case reflect.TypeFor[atoll.Duration]():
+		return reflect.ValueOf(atoll.Duration(time.Second))
 	}
 	switch typ.Kind() {
 	case reflect.Pointer:

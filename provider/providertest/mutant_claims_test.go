@@ -167,7 +167,7 @@ type dropping struct{ atoll.ProviderLayer }
 func (d dropping) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	sb, err := d.Provider.Create(ctx, spec)
 	if err != nil {
-		_ = d.RemoveVolume(context.WithoutCancel(ctx), atoll.DefaultProject, "data-"+spec.ID)
+		_ = atoll.RemoveVolume(context.WithoutCancel(ctx), d.Provider, atoll.DefaultProject, "data-"+spec.ID)
 	}
 	return sb, err
 }
@@ -192,7 +192,7 @@ func (h hasty) Stop(ctx context.Context, grace time.Duration) error {
 
 type dogged struct{ atoll.SandboxLayer }
 
-func (d dogged) Files() atoll.FS { return doggedFS{d.SandboxLayer.Files()} }
+func (d dogged) Files() atoll.FS { return doggedFS{atoll.Files(d.Sandbox)} }
 
 type doggedFS struct{ atoll.FS }
 
@@ -343,10 +343,10 @@ func (p *pausable) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if p.wrong.dials && p.paused.Load() {
 		time.Sleep(2 * time.Second)
 	}
-	return p.SandboxLayer.Dial(ctx, port)
+	return atoll.Dial(ctx, p.Sandbox, port)
 }
 
-func (p *pausable) Files() atoll.FS { return pausableFS{p.SandboxLayer.Files(), p} }
+func (p *pausable) Files() atoll.FS { return pausableFS{atoll.Files(p.Sandbox), p} }
 
 type pausableFS struct {
 	atoll.FS
@@ -441,4 +441,19 @@ func (h hollow) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, er
 	s := spec.Clone()
 	s.Workspace = atoll.WorkspaceRef{}
 	return h.Provider.Create(ctx, s)
+}
+
+// Workspaces forwards.
+func (h hollow) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
+	return atoll.Workspaces(ctx, h.Provider, project)
+}
+
+// UpdateWorkspace forwards.
+func (h hollow) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
+	return atoll.UpdateWorkspace(ctx, h.Provider, project, name, progress)
+}
+
+// RemoveWorkspace forwards.
+func (h hollow) RemoveWorkspace(ctx context.Context, project, name string) error {
+	return atoll.RemoveWorkspace(ctx, h.Provider, project, name)
 }

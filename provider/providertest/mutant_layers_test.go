@@ -276,7 +276,7 @@ func (s ended) Start(context.Context) error {
 type careless struct{ atoll.ProviderLayer }
 
 func (c careless) RemoveImage(ctx context.Context, ref string, _ bool) error {
-	return c.ProviderLayer.RemoveImage(ctx, ref, true)
+	return atoll.RemoveImage(ctx, c.Provider, ref, true)
 }
 
 // obliging makes sandboxes whoever was asked for.
@@ -286,4 +286,14 @@ func (o obliging) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, 
 	s := *spec
 	s.Provider = ""
 	return o.Provider.Create(ctx, &s)
+}
+
+// Images forwards.
+func (c careless) Images(ctx context.Context) ([]atoll.Image, error) {
+	return atoll.Images(ctx, c.Provider)
+}
+
+// PruneImages forwards.
+func (c careless) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
+	return atoll.PruneImages(ctx, c.Provider, opts)
 }

@@ -67,9 +67,9 @@ type confiner struct {
 
 func (c confiner) Files() atoll.FS {
 	if c.sub == nil {
-		return struct{ atoll.FS }{c.SandboxLayer.Files()}
+		return struct{ atoll.FS }{atoll.Files(c.Sandbox)}
 	}
-	return confinedFS{c.SandboxLayer.Files(), c.sub}
+	return confinedFS{atoll.Files(c.Sandbox), c.sub}
 }
 
 type confinedFS struct {

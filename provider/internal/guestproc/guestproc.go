@@ -80,7 +80,7 @@ func (c *counter) Write(b []byte) (int, error) {
 
 // Resize implements atoll.Resizer.
 func (p *Process) Resize(ctx context.Context, size atoll.Size) error {
-	return p.Explain(ctx, "resize", p.ProcessLayer.Resize(ctx, size))
+	return p.Explain(ctx, "resize", atoll.Resize(ctx, p.Process, size))
 }
 
 var (

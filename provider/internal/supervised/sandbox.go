@@ -320,7 +320,7 @@ func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
 
 // Resize implements atoll.Resizer.
 func (p *process) Resize(ctx context.Context, size atoll.Size) error {
-	return p.s.explain(ctx, "resize", p.ProcessLayer.Resize(ctx, size))
+	return p.s.explain(ctx, "resize", atoll.Resize(ctx, p.Process, size))
 }
 
 // Processes implements atoll.ProcessLister.

@@ -163,7 +163,7 @@ func (p *inmate) Resize(ctx context.Context, size atoll.Size) error {
 	if err := p.in.Awake("resize"); err != nil {
 		return err
 	}
-	return p.in.Explain(ctx, "resize", p.ProcessLayer.Resize(ctx, size))
+	return p.in.Explain(ctx, "resize", atoll.Resize(ctx, p.Process, size))
 }
 
 // Attach implements atoll.Process: whoever reads what the main process has printed reads on
