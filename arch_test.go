@@ -85,6 +85,7 @@ var rooms = map[string]map[string]string{
 	"internal/testing/testagent": {},
 	"internal/testing/testenv":   {},
 	"internal/testing/teststore": {
+		"layer/session":            "sessions and scopes",
 		"storage/store/sqlite":     "where records are on one machine",
 		"internal/testing/testenv": "where the server of PostgreSQL is",
 		"storage/store":            "what tests run over",
@@ -223,17 +224,34 @@ var rooms = map[string]map[string]string{
 	"agent/output": {
 		"agent": "the words of conversations",
 	},
-	"layer/trace": {},
+	"layer/trace": {
+		"layer/workspace": "workspaces",
+		"layer/session":   "sessions and scopes",
+		"layer/registry":  "reconciliation",
+		"layer/pool":      "reports on pools",
+	},
 	"layer/limit": {},
 	"layer/authz": {
-		"server/auth":   "accounts and keys",
-		"storage/store": "where keys are",
+		"layer/workspace": "workspaces",
+		"layer/session":   "sessions and scopes",
+		"layer/registry":  "reconciliation",
+		"layer/pool":      "reports on pools",
+		"server/auth":     "accounts and keys",
+		"storage/store":   "where keys are",
 	},
 	"layer/audit": {
-		"server/auth":   "accounts and keys",
-		"storage/store": "where events are",
+		"layer/workspace": "workspaces",
+		"layer/session":   "sessions and scopes",
+		"layer/registry":  "reconciliation",
+		"server/auth":     "accounts and keys",
+		"storage/store":   "where events are",
 	},
-	"layer/router":      {},
+	"layer/router": {
+		"layer/workspace": "workspaces",
+		"layer/session":   "sessions and scopes",
+		"layer/registry":  "reconciliation",
+		"layer/pool":      "reports on pools",
+	},
 	"layer/workspace":   {"internal/fsutil": "records, locks, removals"},
 	"provider/secret":   {},
 	"agent/frontmatter": {},
@@ -256,6 +274,7 @@ var rooms = map[string]map[string]string{
 		"agent/template":      "what sandboxes and agents are made from",
 	},
 	"layer/pool": {
+		"layer/registry":    "reconciliation",
 		"internal/keymutex": "one at a time gives a name away",
 		"storage/store":     "where it writes",
 	},
@@ -281,14 +300,16 @@ var rooms = map[string]map[string]string{
 		"internal/fsutil":            "the guest's program, replaced as a whole, and locks of jobs",
 	},
 	"agent/tools": {
+		"layer/session":     "sessions and scopes",
 		"server/auth":       "accounts and keys",
 		"agent/jobs":        "what runs the programs of sandbox_run",
 		"agent/frontmatter": "what the agent's file says",
 		"internal/keymutex": "one at a time changes a file",
 	},
 	"server/mcp": {
-		"server/auth": "accounts and keys",
-		"agent/tools": "what it shows",
+		"layer/session": "sessions and scopes",
+		"server/auth":   "accounts and keys",
+		"agent/tools":   "what it shows",
 	},
 	"layer/registry": {
 		"server/auth":       "accounts and keys",
@@ -301,6 +322,7 @@ var rooms = map[string]map[string]string{
 		"agent":       "the words of conversations",
 	},
 	"storage/store/storetest": {
+		"layer/session":            "sessions and scopes",
 		"server/auth":              "accounts and keys",
 		"agent":                    "the words of conversations",
 		"storage/store":            "whose promises it checks",
@@ -316,6 +338,10 @@ var rooms = map[string]map[string]string{
 		"storage/store":          "whose tables it has",
 	},
 	"server/api": {
+		"layer/workspace":   "workspaces",
+		"layer/session":     "sessions and scopes",
+		"layer/registry":    "reconciliation",
+		"layer/pool":        "reports on pools",
 		"storage/store":     "the records and their interfaces",
 		"server/auth":       "accounts and keys",
 		"agent":             "the words of conversations",
@@ -403,6 +429,10 @@ var rooms = map[string]map[string]string{
 	"provider/gvisor/internal/overlay": {},
 
 	"provider/providertest": {
+		"layer/workspace":          "workspaces",
+		"layer/session":            "sessions and scopes",
+		"layer/registry":           "reconciliation",
+		"layer/pool":               "reports on pools",
 		"provider/secret":          "what a sandbox has of its secret is checked",
 		"internal/testing/testenv": "how slow the machine is",
 	},
@@ -418,6 +448,7 @@ var rooms = map[string]map[string]string{
 		"machine/vm/firecracker":                  "how its machines are jailed",
 	},
 	"provider/microvm/internal/vmengine": {
+		"layer/workspace":      "workspaces",
 		"server/api":           "what the guest serves is the API",
 		"machine/guest":        "what it is told",
 		"machine/image/bundle": "where a root archive has the guest",
@@ -483,10 +514,15 @@ var rooms = map[string]map[string]string{
 		"internal/suggest": "what was meant by a key",
 	},
 	"agent/genkit": {
+		"layer/session":     "sessions and scopes",
 		"agent/frontmatter": "agent files",
 		"agent/tools":       "what it shows",
 	},
 	"cmd/atoll": {
+		"layer/workspace":      "workspaces",
+		"layer/session":        "sessions and scopes",
+		"layer/registry":       "reconciliation",
+		"layer/pool":           "reports on pools",
 		"storage/store":        "the records and their interfaces",
 		"server/auth":          "accounts and keys",
 		"server/openapi":       "the pages that serve shows",
@@ -522,13 +558,16 @@ var rooms = map[string]map[string]string{
 	},
 	"cmd/atoll-guest": {"machine/guest": "it is the program of that"},
 	"bench": {
-		"server/api": "what is measured goes through the API", "storage/objectstore/s3": "memory is measured inside", "internal/dirfs": "memory is measured inside",
+		"layer/registry": "reconciliation",
+		"layer/pool":     "reports on pools",
+		"server/api":     "what is measured goes through the API", "storage/objectstore/s3": "memory is measured inside", "internal/dirfs": "memory is measured inside",
 		"storage/filesync": "memory is measured inside", "machine/image/bundle": "what a bare machine boots", "internal/mux": "its guest is greeted",
 	},
 	"bench/runsc":       {},
 	"examples/library":  {"provider/gvisor": "what it shows"},
 	"examples/workflow": {},
 	"storage/store/sqlstore": {
+		"layer/session": "sessions and scopes",
 		"agent":         "the words of conversations",
 		"storage/store": "the records and their interfaces",
 	},

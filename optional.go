@@ -180,32 +180,6 @@ func RemoveVolume(ctx context.Context, p Provider, project, name string) error {
 	return E("remove volume", name, ErrUnsupported, nil)
 }
 
-// A WorkspaceStore is a Provider with Caps.Workspaces: it keeps what the
-// sandboxes of a project work on, which Spec.Workspace names.
-type WorkspaceStore interface {
-	// Workspaces lists the workspaces of a project, or of all when it is "",
-	// sorted by project and name.
-	Workspaces(ctx context.Context, project string) ([]Workspace, error)
-
-	// AddWorkspace makes a workspace, and returns when it is ready. ctx bounds
-	// the call, and the cloning with it. One that fails stays, in the state
-	// WorkspaceError, until it is removed or added again. progress may be nil;
-	// it is called from one goroutine at a time. Kinds: ErrInvalid,
-	// ErrAlreadyExists, ErrNotExist (source or revision), ErrDenied (credentials
-	// are missing or wrong), ErrUnavailable, ErrExhausted, ErrTimeout.
-	AddWorkspace(ctx context.Context, spec *WorkspaceSpec, progress func(Progress)) (Workspace, error)
-
-	// UpdateWorkspace brings a workspace to the commit that its revision names
-	// by now, for sandboxes that are made from then on. When it fails the
-	// workspace stays as it is. Kinds: those of AddWorkspace.
-	UpdateWorkspace(ctx context.Context, project, name string, progress func(Progress)) (Workspace, error)
-
-	// RemoveWorkspace forgets a workspace, and deletes its clone. A directory
-	// that is used in place is not touched. Kinds: ErrNotExist, ErrConflict (a
-	// sandbox was made with it, or it is being cloned).
-	RemoveWorkspace(ctx context.Context, project, name string) error
-}
-
 // An ImageStore is a Provider with Caps.ImageStore: it keeps the images that Create
 // and Prepare have fetched. Where it is made of several providers, "NAME=REF" is
 // the image that the one called NAME keeps.
@@ -303,20 +277,6 @@ func Secret(ctx context.Context, p Provider, id string) (string, error) {
 	return "", E("secret", id, ErrUnsupported, nil)
 }
 
-// A PoolKeeper is a Provider that may keep sandboxes running ahead of need.
-type PoolKeeper interface {
-	Pools(ctx context.Context) (PoolReport, error)
-}
-
-// Pools says what p keeps running ahead of need. A Provider that is no PoolKeeper
-// keeps nothing.
-func Pools(ctx context.Context, p Provider) (PoolReport, error) {
-	if k, ok := As[PoolKeeper](p); ok {
-		return k.Pools(ctx)
-	}
-	return PoolReport{}, nil
-}
-
 // A Reserver is a Provider that may have sandboxes ready for who has to know an id
 // before the sandbox is theirs.
 type Reserver interface {
@@ -339,25 +299,6 @@ func Reserve(ctx context.Context, p Provider, spec *Spec) (id string, err error)
 
 // ReserveTime is how long a sandbox is kept for who has reserved it, at least.
 const ReserveTime = time.Minute
-
-// A Reconciler is a Provider that writes down which sandboxes there are meant to
-// be, and can make that true.
-type Reconciler interface {
-	Reconcile(ctx context.Context, opts ReconcileOptions) (Reconciliation, error)
-}
-
-// Reconcile compares the sandboxes that there are with those that are written
-// down, and does what has to be done about the difference. It removes nothing
-// because of an error: only what the provider proves not to be there is
-// forgotten. That something could not be done to one sandbox is a Finding that
-// Failed; the error is that of not knowing what there is. Kinds:
-// ErrUnsupported, ErrUnavailable.
-func Reconcile(ctx context.Context, p Provider, opts ReconcileOptions) (Reconciliation, error) {
-	if r, ok := As[Reconciler](p); ok {
-		return r.Reconcile(ctx, opts)
-	}
-	return Reconciliation{}, E("reconcile", p.Info().Name, ErrUnsupported, nil)
-}
 
 // A SnapshotStore is a Provider with Caps.Snapshot: it keeps snapshots, which
 // outlive the sandbox they were taken of. Create starts from one when

@@ -149,12 +149,11 @@ func TestHelpersAnswer(t *testing.T) {
 		_, prune := PruneImages(ctx, p, PruneOptions{})
 		_, resolve := ResolveImage(ctx, p, "i")
 		_, secret := Secret(ctx, p, NewID())
-		_, reconcile := Reconcile(ctx, p, ReconcileOptions{})
 		for what, err := range map[string]error{
 			"Volumes": volumes, "RemoveVolume": RemoveVolume(ctx, p, "", "v"),
 			"Images": images, "RemoveImage": RemoveImage(ctx, p, "i", false), "PruneImages": prune,
 			"Snapshots": snapshots, "RemoveSnapshot": RemoveSnapshot(ctx, p, "s"),
-			"ResolveImage": resolve, "Secret": secret, "Reconcile": reconcile,
+			"ResolveImage": resolve, "Secret": secret,
 		} {
 			if !errors.Is(err, ErrUnsupported) {
 				t.Errorf("%s of a %T: %v, want ErrUnsupported", what, p, err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/registry"
 )
 
 const (
@@ -83,7 +84,7 @@ func (b *bench) reconcile(ctx context.Context, s *server) error {
 	row := fmt.Sprintf("%d sandboxes", reconciled)
 	return b.compare(ctx, "containers: reconcile", []goal{{row: row, millis: 3000}}, []method{
 		{row, timed(func(ctx context.Context) error {
-			found, err := atoll.Reconcile(ctx, s, atoll.ReconcileOptions{})
+			found, err := registry.Reconcile(ctx, s, registry.ReconcileOptions{})
 			if err == nil && (found.Healthy != reconciled || len(found.Findings) > 0) {
 				err = fmt.Errorf("%d are healthy, of others %v", found.Healthy, found.Findings)
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
 // The rows of the comparison of pools.
@@ -49,7 +50,7 @@ func (b *bench) pool(ctx context.Context) (err error) {
 		{poolHit, create(false)}, {poolCold, create(false, "POOL=none")},
 		{poolHitFirst, create(true)}, {poolColdFirst, create(true, "POOL=none")},
 	})
-	report, statsErr := atoll.Pools(ctx, s)
+	report, statsErr := pool.ReportOf(ctx, s)
 	if want := int64(2 * (b.rounds + 1)); err == nil && statsErr == nil && (report.Total.WarmHits != want || report.Unmatched != want) {
 		err = fmt.Errorf("not what was to be measured: %+v", report)
 	}
@@ -76,7 +77,7 @@ func (s *server) createStocked(ctx context.Context, spec *atoll.Spec, first bool
 
 // stocked is an error as long as a pool lacks a sandbox.
 func (s *server) stocked(ctx context.Context) error {
-	report, err := atoll.Pools(ctx, s)
+	report, err := pool.ReportOf(ctx, s)
 	for _, p := range report.Pools {
 		if p.Warm < p.Min || p.Booting > 0 {
 			return fmt.Errorf("pool %s has %d of %d sandboxes: %s", p.Name, p.Warm, p.Min, p.Problem)

@@ -15,6 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/layer/trace"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
@@ -98,17 +99,17 @@ func TestWorkspacesAreTold(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "f"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "w", Source: dir}, nil); err != nil {
+	if _, err := workspace.Add(t.Context(), p, &workspace.Spec{Name: "w", Source: dir}, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err = atoll.UpdateWorkspace(t.Context(), p, "", "w", nil)
+	_, err = workspace.Update(t.Context(), p, "", "w", nil)
 	if atoll.KindOf(err) != atoll.ErrInvalid {
 		t.Errorf("UpdateWorkspace of a directory: %v", err)
 	}
-	if err := atoll.RemoveWorkspace(t.Context(), p, "", "w"); err != nil {
+	if err := workspace.Remove(t.Context(), p, "", "w"); err != nil {
 		t.Error(err)
 	}
-	_, err = atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "w", Source: "https://u:letmein@example.com/x.git"}, nil)
+	_, err = workspace.Add(t.Context(), p, &workspace.Spec{Name: "w", Source: "https://u:letmein@example.com/x.git"}, nil)
 	if atoll.KindOf(err) != atoll.ErrInvalid {
 		t.Errorf("AddWorkspace with a password: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
 // A virtual machine that has booted is had as any other sandbox, at once, and none is
@@ -63,7 +64,7 @@ func TestPoolOfMachines(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(out), "Linux ") {
 		t.Errorf("uname -a: %q, %v", out, err)
 	}
-	if r, err := atoll.Pools(ctx, p); err != nil || sb.ID() != id || r.Total.WarmHits != 1 || r.Total.Created != 1 {
+	if r, err := pool.ReportOf(ctx, p); err != nil || sb.ID() != id || r.Total.WarmHits != 1 || r.Total.Created != 1 {
 		t.Errorf("%s after %s; the report is %+v, %v", sb.ID(), took, r, err)
 	}
 	t.Logf("had after %s", took)
@@ -95,7 +96,7 @@ func TestPoolOfMachines(t *testing.T) {
 // full waits until the first pool has what it is to have.
 func full(ctx context.Context, p atoll.Provider) error {
 	for {
-		r, err := atoll.Pools(ctx, p)
+		r, err := pool.ReportOf(ctx, p)
 		if err != nil || r.Pools[0].Warm == r.Pools[0].Min {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
 // loadPools loads a file with pools.
@@ -158,7 +159,7 @@ func TestPoolsAreFilled(t *testing.T) {
 	}
 	defer p.Close()
 	for end := time.Now().Add(testenv.Scale(20 * time.Second)); ; time.Sleep(time.Millisecond) {
-		r, err := atoll.Pools(t.Context(), p)
+		r, err := pool.ReportOf(t.Context(), p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,10 +178,10 @@ func TestPoolsAreFilled(t *testing.T) {
 	if left := time.Until(st.Expires); err != nil || st.Spec.Name != "web" || left < 59*time.Minute || left > time.Hour || st.Spec.TTL != atoll.Duration(time.Hour) {
 		t.Errorf("the status is %+v, %v", st, err)
 	}
-	if r, err := atoll.Pools(t.Context(), p); err != nil || r.Total.WarmHits != 1 {
+	if r, err := pool.ReportOf(t.Context(), p); err != nil || r.Total.WarmHits != 1 {
 		t.Errorf("the report is %+v, %v", r, err)
 	}
-	if r, err := atoll.Pools(t.Context(), other); err != nil || len(r.Pools) > 0 {
+	if r, err := pool.ReportOf(t.Context(), other); err != nil || len(r.Pools) > 0 {
 		t.Errorf("another program has %+v, %v", r, err)
 	}
 }

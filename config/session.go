@@ -15,7 +15,7 @@ type Session struct {
 }
 
 func defaultSession() Session {
-	return Session{IdleTimeout: atoll.DefaultSessionIdleTimeout, MaxLifetime: atoll.DefaultSessionMaxLifetime}
+	return Session{IdleTimeout: session.DefaultIdleTimeout, MaxLifetime: session.DefaultMaxLifetime}
 }
 
 // check calls bad with the key of each value that makes no sense.

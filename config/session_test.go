@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // Variables of other programs that say the same count where ours do not.
@@ -46,7 +47,7 @@ func TestSessionLifetime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	o, err := atoll.OpenSession(t.Context(), p, &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w"}})
+	o, err := session.Open(t.Context(), p, &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: "w"}})
 	if err != nil {
 		t.Fatal(err)
 	}

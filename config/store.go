@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/storage/store"
 	"github.com/seed46cd37a8/atoll/storage/store/postgres"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
@@ -45,6 +46,7 @@ func (s Store) check(bad func(key string, err error)) {
 // A database is where all is written down.
 type database interface {
 	store.Store
+	session.Store
 	store.Conversations
 	store.Keys
 	store.Audit

@@ -8,6 +8,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
 	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // An Agent is what an agent file describes.
@@ -38,7 +39,7 @@ func Load(path string, p atoll.Provider, kit tools.Options, opts Options) (*Agen
 	if a.kit, err = tools.New(p, kit); err != nil {
 		return nil, err
 	}
-	opts.session = atoll.ScopeKind(file.Sandbox.Session)
+	opts.session = session.ScopeKind(file.Sandbox.Session)
 	opts.Caller.AgentName = cmp.Or(opts.Caller.AgentName, file.Name)
 	a.Tools = Tools(a.kit, opts)
 	return a, nil

@@ -45,8 +45,8 @@ func Example() {
 	defer agent.Close()
 
 	g := core.Init(ctx)
-	run := atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "wf_abc123"}
-	ctx = genkit.WithCaller(ctx, tools.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: run.ID}})
+	run := session.Scope{Kind: session.ScopeWorkflow, ID: "wf_abc123"}
+	ctx = genkit.WithCaller(ctx, tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: run.ID}})
 	resp, err := core.Generate(ctx, g,
 		ai.WithModel(echo(g)), ai.WithSystem(agent.Body), ai.WithPrompt("Say hello."),
 		ai.WithTools(agent.Tools...), ai.WithMaxTurns(50))
@@ -55,7 +55,7 @@ func Example() {
 	}
 	fmt.Print(resp.Text())
 
-	closed, err := atoll.EndScope(ctx, p, "", run)
+	closed, err := session.EndScope(ctx, p, "", run)
 	fmt.Println(closed, err)
 	// Output:
 	// hello

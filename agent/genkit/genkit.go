@@ -1,7 +1,7 @@
 // Package genkit shows the tools of package tool to agents that run on Genkit:
 //
 //	kit, err := tools.New(p, tools.Options{})
-//	ctx = genkit.WithCaller(ctx, tools.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: "wf_1"}})
+//	ctx = genkit.WithCaller(ctx, tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: "wf_1"}})
 //	resp, err := core.Generate(ctx, g, ai.WithTools(genkit.Tools(kit, genkit.Options{})...), ai.WithMaxTurns(50))
 //
 // where core is Genkit's own package of this name. [Load] reads an agent file, and
@@ -26,6 +26,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // Options say how tools are called. The zero value leaves that to the context.
@@ -37,7 +38,7 @@ type Options struct {
 	// its name and the context that it was called with.
 	Report func(ctx context.Context, name string, r tools.Report)
 
-	session atoll.ScopeKind // what the agent's file says, if there is one
+	session session.ScopeKind // what the agent's file says, if there is one
 }
 
 // runName is the tool that has a sandbox of its own, whoever calls it.
@@ -79,7 +80,7 @@ func (o Options) caller(ctx context.Context) tools.Caller {
 
 // check reports whether there is a session for c.
 func (o Options) check(c tools.Caller) error {
-	if c.Scope != (atoll.Scope{}) {
+	if c.Scope != (session.Scope{}) {
 		return c.Scope.Validate()
 	}
 	_, err := c.ExecutionContext.Scope(o.session)

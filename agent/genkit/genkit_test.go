@@ -24,6 +24,7 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -41,7 +42,7 @@ func newKit(t *testing.T, p atoll.Provider, opts tools.Options) *tools.Kit {
 }
 
 func workflow(ctx context.Context, id string) context.Context {
-	return genkit.WithCaller(ctx, tools.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: id}})
+	return genkit.WithCaller(ctx, tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: id}})
 }
 
 // A request is a tool that the scripted model asks for, and what it checks of the
@@ -261,7 +262,7 @@ func TestWorkflows(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if closed, err := atoll.EndScope(t.Context(), p, "", atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "wf_1"}); err != nil || len(closed) != 1 {
+	if closed, err := session.EndScope(t.Context(), p, "", session.Scope{Kind: session.ScopeWorkflow, ID: "wf_1"}); err != nil || len(closed) != 1 {
 		t.Errorf("closed %v, %v", closed, err)
 	}
 	script{
@@ -328,7 +329,7 @@ func TestCancel(t *testing.T) {
 func TestCaller(t *testing.T) {
 	p := testsession.Open(t)
 	kit := newKit(t, p, tools.Options{})
-	byDefault := tools.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: "wf_default", AgentName: "writer", Environment: "test"}}
+	byDefault := tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: "wf_default", AgentName: "writer", Environment: "test"}}
 	named := func(c tools.Caller) context.Context { return genkit.WithCaller(t.Context(), c) }
 	for _, tt := range []struct {
 		ctx     context.Context
@@ -338,12 +339,12 @@ func TestCaller(t *testing.T) {
 	}{
 		{ctx: t.Context(), want: "workflow_wf_default_sandbox", agent: "writer"},
 		{ctx: workflow(t.Context(), "wf_1"), want: "workflow_wf_1_sandbox", agent: "writer"},
-		{ctx: named(tools.Caller{ExecutionContext: atoll.ExecutionContext{AgentRunID: "run_1", AgentName: "tester"}}), want: "agent_run_1_sandbox", agent: "tester"},
-		{ctx: named(tools.Caller{Scope: atoll.Scope{Kind: atoll.ScopeConversation, ID: "c1"}}), want: "conversation_c1_sandbox", agent: "writer"},
+		{ctx: named(tools.Caller{ExecutionContext: session.ExecutionContext{AgentRunID: "run_1", AgentName: "tester"}}), want: "agent_run_1_sandbox", agent: "tester"},
+		{ctx: named(tools.Caller{Scope: session.Scope{Kind: atoll.ScopeConversation, ID: "c1"}}), want: "conversation_c1_sandbox", agent: "writer"},
 		// Who says who calls has said it all: nobody else's sandbox is used instead.
 		{ctx: named(tools.Caller{}), problem: "WithCaller"},
 		{ctx: workflow(t.Context(), "../x"), problem: "../x"},
-		{ctx: named(tools.Caller{Scope: atoll.Scope{Kind: "flow", ID: "c1"}}), problem: `"flow"`},
+		{ctx: named(tools.Caller{Scope: session.Scope{Kind: "flow", ID: "c1"}}), problem: `"flow"`},
 	} {
 		open := find(t, genkit.Tools(kit, genkit.Options{Caller: byDefault}), "sandbox_open")
 		out, err := open.RunRaw(tt.ctx, m{})
@@ -475,7 +476,7 @@ func TestLoad(t *testing.T) {
 	if a.Name != "coder" || a.Body != "You write code.\n" {
 		t.Errorf("the agent is %+v", a)
 	}
-	run := atoll.ExecutionContext{WorkflowRunID: "wf_1", AgentRunID: "run_1"}
+	run := session.ExecutionContext{WorkflowRunID: "wf_1", AgentRunID: "run_1"}
 	script{
 		{{tool: "sandbox_open", want: m{"session_id": "agent_run_1_sandbox"}}},
 		{{tool: "sandbox_fs_write", input: m{"path": "1", "content": ""}}},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/keymutex"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // A desk is what the kit knows of a session's sandbox.
@@ -37,26 +38,26 @@ type seat struct{ project, key string }
 const maxDesks = 1000
 
 // scope is whose session the caller uses.
-func (c *call) scope() (atoll.Scope, error) {
-	if c.caller.Scope != (atoll.Scope{}) {
+func (c *call) scope() (session.Scope, error) {
+	if c.caller.Scope != (session.Scope{}) {
 		return c.caller.Scope, c.caller.Scope.Validate()
 	}
-	want := atoll.ScopeWorkflow
+	want := session.ScopeWorkflow
 	if a := c.k.opts.Agent; a != nil {
-		want = atoll.ScopeKind(a.Session)
+		want = session.ScopeKind(a.Session)
 	}
 	return c.caller.ExecutionContext.Scope(want)
 }
 
 // open opens the caller's session, with an image if that is not "".
-func (c *call) open(ctx context.Context, image string) (*desk, atoll.OpenedSession, error) {
+func (c *call) open(ctx context.Context, image string) (*desk, session.Opened, error) {
 	scope, err := c.scope()
 	if err != nil {
-		return nil, atoll.OpenedSession{}, err
+		return nil, session.Opened{}, err
 	}
 	spec, err := c.k.spec(image)
 	if err != nil {
-		return nil, atoll.OpenedSession{}, err
+		return nil, session.Opened{}, err
 	}
 	for name, value := range map[string]string{"agent": c.caller.AgentName, "environment": c.caller.Environment} {
 		if value != "" {
@@ -69,13 +70,13 @@ func (c *call) open(ctx context.Context, image string) (*desk, atoll.OpenedSessi
 	}
 	project := c.k.project(ctx)
 	had := c.k.known(project, scope.Key())
-	s := atoll.SessionSpec{
+	s := session.Spec{
 		Project: project, Scope: scope, Sandbox: *spec, IdleTimeout: c.k.opts.IdleTimeout, MaxLifetime: c.k.opts.MaxLifetime,
 	}
-	if scope.Kind == atoll.ScopeAgent {
+	if scope.Kind == session.ScopeAgent {
 		s.Workflow = c.caller.WorkflowRunID
 	}
-	o, err := atoll.OpenSession(ctx, c.k.provider, &s)
+	o, err := session.Open(ctx, c.k.provider, &s)
 	if err != nil {
 		return nil, o, err
 	}
@@ -83,7 +84,7 @@ func (c *call) open(ctx context.Context, image string) (*desk, atoll.OpenedSessi
 	if err != nil {
 		return nil, o, err
 	}
-	if c.report != nil && o.Opening == atoll.OpeningMade {
+	if c.report != nil && o.Opening == session.OpeningMade {
 		c.report(Report{Message: "the sandbox is ready"})
 	}
 	if had != nil && had.sandbox.ID() != o.Sandbox && o.Note == "" {
@@ -126,11 +127,11 @@ func (k *Kit) workdir() string {
 }
 
 // desk is the one of an open session.
-func (k *Kit) desk(o *atoll.OpenedSession, sb atoll.Sandbox) *desk {
+func (k *Kit) desk(o *session.Opened, sb atoll.Sandbox) *desk {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	at := seat{o.Project, o.Key}
-	if d := k.desks[at]; d != nil && d.sandbox.ID() == o.Sandbox && o.Opening == atoll.OpeningFound {
+	if d := k.desks[at]; d != nil && d.sandbox.ID() == o.Sandbox && o.Opening == session.OpeningFound {
 		return d
 	}
 	for other, d := range k.desks {
@@ -295,7 +296,7 @@ func closeSession(ctx context.Context, c *call, _ struct{}) (closeOutput, error)
 	if d := c.k.known(project, scope.Key()); d != nil {
 		c.k.leave(d)
 	}
-	err = atoll.CloseSession(ctx, c.k.provider, project, scope.Key())
+	err = session.Close(ctx, c.k.provider, project, scope.Key())
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {
 		return closeOutput{}, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
@@ -30,7 +31,7 @@ func (k *Kit) project(ctx context.Context) string {
 }
 
 // Scope is that of the session which the caller's calls use. Kinds: ErrInvalid.
-func (k *Kit) Scope(caller Caller) (atoll.Scope, error) {
+func (k *Kit) Scope(caller Caller) (session.Scope, error) {
 	return (&call{k: k, caller: caller}).scope()
 }
 
@@ -46,11 +47,11 @@ func (k *Kit) Running(ctx context.Context, caller Caller) (bool, error) {
 			return ok, err
 		}
 	}
-	all, err := atoll.Sessions(ctx, k.provider, k.project(ctx))
+	all, err := session.List(ctx, k.provider, k.project(ctx))
 	if err != nil {
 		return false, err
 	}
-	i := slices.IndexFunc(all, func(s atoll.Session) bool { return s.Key == scope.Key() && s.State == atoll.SessionOpen })
+	i := slices.IndexFunc(all, func(s session.Session) bool { return s.Key == scope.Key() && s.State == session.StateOpen })
 	if i < 0 {
 		return false, nil
 	}
@@ -70,10 +71,10 @@ func (k *Kit) runs(ctx context.Context, id string) (bool, error) {
 	return err == nil && st.State == atoll.StateRunning, err
 }
 
-// End closes the session of a scope whose run has ended, as atoll.EndScope does.
-func (k *Kit) End(ctx context.Context, scope atoll.Scope) error {
+// End closes the session of a scope whose run has ended, as session.EndScope does.
+func (k *Kit) End(ctx context.Context, scope session.Scope) error {
 	project := k.project(ctx)
-	closed, err := atoll.EndScope(ctx, k.provider, project, scope)
+	closed, err := session.EndScope(ctx, k.provider, project, scope)
 	for _, key := range closed {
 		if d := k.known(project, key); d != nil {
 			k.leave(d)

@@ -4,10 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/tools"
 	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
 	"github.com/seed46cd37a8/atoll/layer/authz"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
@@ -24,7 +24,7 @@ func TestProjects(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	caller := tools.Caller{Scope: atoll.Scope{Kind: atoll.ScopeSession, ID: "same"}}
+	caller := tools.Caller{Scope: session.Scope{Kind: session.ScopeSession, ID: "same"}}
 	call := func(a auth.Account, name, input string) string {
 		t.Helper()
 		out, err := k.Call(auth.WithAccount(t.Context(), a), caller, name, []byte(input), nil)
@@ -47,7 +47,7 @@ func TestProjects(t *testing.T) {
 		}
 	}
 	call(web, "sandbox_close", `{}`)
-	all, err := atoll.Sessions(t.Context(), inner, "")
+	all, err := session.List(t.Context(), inner, "")
 	if err != nil || len(all) != 1 || all[0].Project != "configured" {
 		t.Errorf("left are %+v, %v", all, err)
 	}

@@ -2,10 +2,10 @@
 // implementations. Package mcp and every other front-end for agents serves these.
 //
 // In code mode the tools of one session share a sandbox that remains between calls; see
-// atoll.OpenSession. In compute mode each call of sandbox_run gets a sandbox of its own.
+// session.Open. In compute mode each call of sandbox_run gets a sandbox of its own.
 //
 //	kit, err := tools.New(p, tools.Options{})
-//	out, err := kit.Call(ctx, tools.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: "wf_1"}},
+//	out, err := kit.Call(ctx, tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: "wf_1"}},
 //		"sandbox_exec", []byte(`{"command": "make test"}`), nil)
 package tools
 
@@ -26,6 +26,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
 	"github.com/seed46cd37a8/atoll/agent/jobs"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // A Tool is one that agents can call. It is not changed.
@@ -53,7 +54,7 @@ type Options struct {
 	// Sandbox is what sandboxes are made from, besides what the agent's file and
 	// the call say.
 	Sandbox atoll.Spec
-	// IdleTimeout and MaxLifetime are those of sessions; see atoll.SessionSpec.
+	// IdleTimeout and MaxLifetime are those of sessions; see session.Spec.
 	IdleTimeout, MaxLifetime atoll.Duration
 	// Agent is what the agent's file says; nil means all tools, and the defaults. A
 	// limit of 0 is the default one.
@@ -95,9 +96,9 @@ func DefaultBlocked() []string { return []string{"/etc/passwd", "/etc/shadow", "
 
 // A Caller is for whom a tool is called.
 type Caller struct {
-	atoll.ExecutionContext
+	session.ExecutionContext
 	// Scope is that of the session, if it does not follow from the context.
-	Scope atoll.Scope
+	Scope session.Scope
 }
 
 // A Report tells how far a long call is.

@@ -19,6 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // A bench has tools on host processes.
@@ -46,7 +47,7 @@ func newBenchOn(t *testing.T, p atoll.Provider, opts tools.Options) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { k.Close() })
-	return &bench{k, t, p, tools.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: "wf_abc123", AgentRunID: "run_1"}}}
+	return &bench{k, t, p, tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: "wf_abc123", AgentRunID: "run_1"}}}
 }
 
 // A reply is what a tool gave, or its error.
@@ -155,11 +156,11 @@ func TestSharing(t *testing.T) {
 	own := newBenchOn(t, b.provider, tools.Options{Agent: &frontmatter.Sandbox{Mode: frontmatter.ModeCode, Session: frontmatter.SessionAgent, Limits: frontmatter.DefaultLimits()}})
 	own.call("sandbox_open", m{}).is("session_id", "agent_run_1_sandbox")
 	own.call("sandbox_fs_read", m{"path": "f"}).fails(atoll.ErrNotExist, "sandbox_fs_list")
-	own.caller = tools.Caller{Scope: atoll.Scope{Kind: atoll.ScopeConversation, ID: "c1"}}
+	own.caller = tools.Caller{Scope: session.Scope{Kind: session.ScopeConversation, ID: "c1"}}
 	own.call("sandbox_open", m{}).is("session_id", "conversation_c1_sandbox")
 	own.caller = tools.Caller{}
 	own.call("sandbox_open", m{}).fails(atoll.ErrInvalid, "neither a workflow run nor an agent run")
-	closed, err := atoll.EndScope(t.Context(), b.provider, "", atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "wf_abc123"})
+	closed, err := session.EndScope(t.Context(), b.provider, "", session.Scope{Kind: session.ScopeWorkflow, ID: "wf_abc123"})
 	if err != nil || len(closed) != 2 {
 		t.Errorf("EndScope closes %q, %v; want the workflow's and its agent's", closed, err)
 	}
@@ -215,7 +216,7 @@ func TestLostIsToldToAll(t *testing.T) {
 	}
 	id = b.call("sandbox_open", m{}).is("note", nil).out["sandbox_id"]
 	remove(id)
-	if all, err := atoll.Sessions(t.Context(), a.provider, ""); err != nil || len(all) > 0 { // which notices first, and says nothing
+	if all, err := session.List(t.Context(), a.provider, ""); err != nil || len(all) > 0 { // which notices first, and says nothing
 		t.Fatal(all, err)
 	}
 	r = b.call("sandbox_open", m{})

@@ -15,6 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
 	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/server/mcp"
 )
 
@@ -84,7 +85,7 @@ func (m *mcpCommand) read() (err error) {
 		if m.caller.WorkflowRunID != "" || m.caller.AgentRunID != "" {
 			return usagef("--session says whose the sandbox is: leave out --workflow and --agent-run")
 		}
-		if m.caller.Scope, err = atoll.ParseScope(m.session); err != nil {
+		if m.caller.Scope, err = session.ParseScope(m.session); err != nil {
 			return err
 		}
 	}
@@ -128,7 +129,7 @@ func (a *app) serveMCP(cmd *cobra.Command, m *mcpCommand) error {
 	}
 	return a.with(cmd, func(ctx context.Context, c *connection) (err error) {
 		maker := cmp.Or(c.maker, c.Info().Name)
-		if given := m.caller.Scope != (atoll.Scope{}) || m.caller.WorkflowRunID != "" || m.caller.AgentRunID != ""; given && !c.lives {
+		if given := m.caller.Scope != (session.Scope{}) || m.caller.WorkflowRunID != "" || m.caller.AgentRunID != ""; given && !c.lives {
 			a.say("sandboxes of the provider %s end with this command: to share one, start a server first, with atoll serve --provider %[1]s", maker)
 		}
 		door := &doorway{a: a}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
 func newPool(a *app) *cobra.Command {
@@ -37,13 +37,13 @@ shows.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				report, err := atoll.Pools(ctx, c.Provider)
+				report, err := pool.ReportOf(ctx, c.Provider)
 				if err != nil {
 					return err
 				}
-				return printList(a, l, report.Pools, func(p atoll.Pool) string { return p.Name },
+				return printList(a, l, report.Pools, func(p pool.Pool) string { return p.Name },
 					[]string{"NAME", "PROVIDER", "PROJECT", "IMAGE", "WARM", "BOOTING", "PROBLEM"},
-					func(p atoll.Pool) []string {
+					func(p pool.Pool) []string {
 						return []string{p.Name, p.Provider, p.Spec.Project, p.Spec.Image, fmt.Sprintf("%d/%d", p.Warm, p.Min), strconv.Itoa(p.Booting), p.Problem}
 					})
 			})
@@ -66,7 +66,7 @@ as UNMATCHED.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				report, err := atoll.Pools(ctx, c.Provider)
+				report, err := pool.ReportOf(ctx, c.Provider)
 				if err != nil {
 					return err
 				}
@@ -82,14 +82,14 @@ as UNMATCHED.`,
 	return cmd
 }
 
-func (a *app) printPoolStats(report atoll.PoolReport) error {
-	row := func(name string, s atoll.PoolStats, unmatched string) []string {
+func (a *app) printPoolStats(report pool.Report) error {
+	row := func(name string, s pool.Stats, unmatched string) []string {
 		count := func(n int64) string { return strconv.FormatInt(n, 10) }
 		return []string{name, count(s.WarmHits), count(s.ColdMisses), fmt.Sprintf("%.0f%%", s.HitRate), count(s.Created), count(s.Destroyed), unmatched}
 	}
 	rows := [][]string{{"NAME", "HITS", "MISSES", "RATE", "MADE", "UNUSED", "UNMATCHED"}}
 	for _, p := range report.Pools {
-		rows = append(rows, row(p.Name, p.PoolStats, ""))
+		rows = append(rows, row(p.Name, p.Stats, ""))
 	}
 	rows = append(rows, row("total", report.Total, strconv.FormatInt(report.Unmatched, 10)))
 	return a.printTable(rows)

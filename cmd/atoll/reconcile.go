@@ -11,10 +11,11 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/config"
+	"github.com/seed46cd37a8/atoll/layer/registry"
 )
 
 func newReconcile(a *app) *cobra.Command {
-	var opts atoll.ReconcileOptions
+	var opts registry.ReconcileOptions
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "reconcile [flags]",
@@ -35,7 +36,7 @@ The exit code is 1 when something could not be done.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				sum, err := atoll.Reconcile(ctx, c.Provider, opts)
+				sum, err := registry.Reconcile(ctx, c.Provider, opts)
 				if err != nil {
 					return err
 				}
@@ -58,7 +59,7 @@ The exit code is 1 when something could not be done.`,
 	return cmd
 }
 
-func anyFailed(sum atoll.Reconciliation) bool {
+func anyFailed(sum registry.Reconciliation) bool {
 	for _, f := range sum.Findings {
 		if f.Failed {
 			return true
@@ -67,7 +68,7 @@ func anyFailed(sum atoll.Reconciliation) bool {
 	return false
 }
 
-func (a *app) printFindings(sum atoll.Reconciliation) error {
+func (a *app) printFindings(sum registry.Reconciliation) error {
 	if len(sum.Findings) == 0 {
 		return nil
 	}
@@ -136,13 +137,13 @@ func (a *app) keepReconciled(ctx context.Context, p atoll.Provider, cfg *config.
 
 // reconcile is one round of a server.
 func reconcile(ctx context.Context, p atoll.Provider, cfg *config.Config, log *slog.Logger) {
-	sum, err := atoll.Reconcile(ctx, p, atoll.ReconcileOptions{})
+	sum, err := registry.Reconcile(ctx, p, registry.ReconcileOptions{})
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, atoll.ErrUnsupported) {
 		log.Error("reconcile", "err", err)
 	}
 	for _, f := range sum.Findings {
 		level := slog.LevelInfo
-		if f.Failed || f.Done == atoll.DoneNothing || f.Found == atoll.FoundMissing {
+		if f.Failed || f.Done == registry.DoneNothing || f.Found == registry.FoundMissing {
 			level = slog.LevelWarn
 		}
 		log.Log(ctx, level, "reconcile", "sandbox", f.ID, "name", f.Name, "found", f.Found, "done", f.Done, "failed", f.Failed, "reason", f.Reason)

@@ -18,6 +18,8 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/layer/pool"
+	"github.com/seed46cd37a8/atoll/layer/registry"
 )
 
 // A server is killed while sandboxes are made and removed: what was asked for by name is
@@ -78,7 +80,7 @@ func TestServerKilledAmidCreations(t *testing.T) {
 	}
 	var all []atoll.Status
 	f.awaitFor(testenv.Scale(5*time.Minute), "what was cut short is finished", func() bool { // the servers give a half-made sandbox a minute
-		sum, err := b.Reconcile(ctx, atoll.ReconcileOptions{DryRun: true})
+		sum, err := b.Reconcile(ctx, registry.ReconcileOptions{DryRun: true})
 		if err == nil {
 			all, err = b.List(ctx, atoll.Filter{})
 		}
@@ -104,7 +106,7 @@ func TestServerKilledAmidStock(t *testing.T) {
 	c := f.client(b)
 	stocked := func(containers int) func() bool {
 		return func() bool {
-			report, err := atoll.Pools(t.Context(), c)
+			report, err := pool.ReportOf(t.Context(), c)
 			return err == nil && len(report.Pools) == 1 && report.Pools[0].Warm == 2 && len(f.containers()) == containers
 		}
 	}

@@ -24,6 +24,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testengine"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testimage"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
@@ -276,7 +278,7 @@ func (f *fleet) nothingIsLeft() {
 	}
 	time.Sleep(time.Until(f.killed.Add(fleetLease + time.Second))) // until then, what it was doing is its own
 	f.await("all is as it should be", func() bool {
-		sum, err := c.Reconcile(ctx, atoll.ReconcileOptions{})
+		sum, err := c.Reconcile(ctx, registry.ReconcileOptions{})
 		return err == nil && len(sum.Findings) == 0 && sum.Healthy == 0
 	})
 	c.Close()
@@ -485,7 +487,7 @@ func (f *fleet) atOnce(clients ...*api.Client) {
 	ids, made := map[string]bool{}, 0
 	for i := range 10 {
 		all.Go(func() {
-			o, err := clients[i%len(clients)].OpenSession(ctx, &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w"}})
+			o, err := clients[i%len(clients)].OpenSession(ctx, &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: "w"}})
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -493,7 +495,7 @@ func (f *fleet) atOnce(clients ...*api.Client) {
 				return
 			}
 			ids[o.Sandbox] = true
-			if o.Opening == atoll.OpeningMade {
+			if o.Opening == session.OpeningMade {
 				made++
 			}
 		})
@@ -502,7 +504,7 @@ func (f *fleet) atOnce(clients ...*api.Client) {
 	if len(ids) != 1 || made != 1 {
 		f.t.Errorf("ten opened a session: %d sandboxes, %d were told that theirs was made; want 1 and 1", len(ids), made)
 	}
-	if closed, err := atoll.EndScope(ctx, clients[1], "", atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w"}); err != nil || len(closed) != 1 {
+	if closed, err := session.EndScope(ctx, clients[1], "", session.Scope{Kind: session.ScopeWorkflow, ID: "w"}); err != nil || len(closed) != 1 {
 		f.t.Errorf("EndScope at the other server: %v, %v", closed, err)
 	}
 }

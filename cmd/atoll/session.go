@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 func newSession(a *app) *cobra.Command {
@@ -29,7 +30,7 @@ workflow_ID_sandbox.`,
 
 func newSessionOpen(a *app) *cobra.Command {
 	var f specFlags
-	var spec atoll.SessionSpec
+	var spec session.Spec
 	cmd := &cobra.Command{
 		Use:   "open [flags] SCOPE",
 		Short: "Open a session, and print the id of its sandbox",
@@ -43,7 +44,7 @@ which is told on stderr.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
-			if spec.Scope, err = atoll.ParseScope(args[0]); err != nil {
+			if spec.Scope, err = session.ParseScope(args[0]); err != nil {
 				return err
 			}
 			box, err := f.build(a, nil)
@@ -77,7 +78,7 @@ func sessionTimes(flags *pflag.FlagSet, idle, lifetime *atoll.Duration) {
 // or sets itself.
 var sessionsOwn = []string{"id", "ttl", "idle-stop", "idle-remove"}
 
-func (a *app) openSession(cmd *cobra.Command, spec *atoll.SessionSpec, quiet bool) error {
+func (a *app) openSession(cmd *cobra.Command, spec *session.Spec, quiet bool) error {
 	return a.with(cmd, func(ctx context.Context, c *connection) error {
 		if err := c.mustLive(); err != nil {
 			return err
@@ -85,7 +86,7 @@ func (a *app) openSession(cmd *cobra.Command, spec *atoll.SessionSpec, quiet boo
 		if err := a.prepare(ctx, c, &spec.Sandbox, quiet); err != nil {
 			return err
 		}
-		o, err := atoll.OpenSession(ctx, c.Provider, spec)
+		o, err := session.Open(ctx, c.Provider, spec)
 		if err != nil {
 			return err
 		}
@@ -114,13 +115,13 @@ func newSessionLs(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				all, err := atoll.Sessions(ctx, c.Provider, project)
+				all, err := session.List(ctx, c.Provider, project)
 				if err != nil {
 					return err
 				}
-				return printList(a, l, all, func(s atoll.Session) string { return s.Key },
+				return printList(a, l, all, func(s session.Session) string { return s.Key },
 					[]string{"SESSION", "PROJECT", "SANDBOX", "STATE", "OPENED", "EXPIRES"},
-					func(s atoll.Session) []string {
+					func(s session.Session) []string {
 						return []string{s.Key, s.Project, s.Sandbox, sessionState(s), ago(time.Since(s.Opened)), until(s.Expires)}
 					})
 			})
@@ -131,7 +132,7 @@ func newSessionLs(a *app) *cobra.Command {
 }
 
 // sessionState is the state, and why it still is that.
-func sessionState(s atoll.Session) string {
+func sessionState(s session.Session) string {
 	if s.Problem == "" {
 		return string(s.State)
 	}
@@ -157,11 +158,11 @@ stays listed as closing, and is tried again.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
 				return a.each(args, func(name string) error {
-					scope, err := atoll.ParseScope(name)
+					scope, err := session.ParseScope(name)
 					if err != nil {
 						return err
 					}
-					return atoll.CloseSession(ctx, c.Provider, c.project, scope.Key())
+					return session.Close(ctx, c.Provider, c.project, scope.Key())
 				})
 			})
 		},
@@ -178,12 +179,12 @@ agents that were part of it. It is what a workflow calls at its end.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			scope, err := atoll.ParseScope(args[0])
+			scope, err := session.ParseScope(args[0])
 			if err != nil {
 				return err
 			}
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				closed, err := atoll.EndScope(ctx, c.Provider, c.project, scope)
+				closed, err := session.EndScope(ctx, c.Provider, c.project, scope)
 				for _, key := range closed {
 					fmt.Fprintln(a.stdout, key)
 				}
@@ -196,7 +197,7 @@ agents that were part of it. It is what a workflow calls at its end.`,
 // completeSessions offers the sessions of the project.
 func (a *app) completeSessions(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
-		all, err := atoll.Sessions(ctx, c.Provider, c.project)
+		all, err := session.List(ctx, c.Provider, c.project)
 		for _, s := range all {
 			names = append(names, s.Key)
 		}

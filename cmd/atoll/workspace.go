@@ -10,13 +10,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 func newWorkspace(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "workspace",
 		Short: "Keep what sandboxes work on: directories and git repositories",
-		Long: `A workspace is a directory, which sandboxes use in place (at ` + atoll.WorkspaceDir + `), or
+		Long: `A workspace is a directory, which sandboxes use in place (at ` + workspace.Dir + `), or
 a git repository, which is cloned once, and of which each sandbox has a check-out
 of its own (in ` + atoll.DefaultWorkdir + `): always of the same commit, until the workspace is updated.`,
 	}
@@ -25,7 +26,7 @@ of its own (in ` + atoll.DefaultWorkdir + `): always of the same commit, until t
 }
 
 func newWorkspaceAdd(a *app) *cobra.Command {
-	var spec atoll.WorkspaceSpec
+	var spec workspace.Spec
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "add [flags] NAME SOURCE",
@@ -43,9 +44,9 @@ password: a credential helper or an SSH agent has to know it.`,
 			if spec.Source, err = absSource(args[1]); err != nil {
 				return err
 			}
-			return a.onWorkspace(cmd, quiet, func(ctx context.Context, c *connection, progress func(atoll.Progress)) (atoll.Workspace, error) {
+			return a.onWorkspace(cmd, quiet, func(ctx context.Context, c *connection, progress func(atoll.Progress)) (workspace.Workspace, error) {
 				spec.Project = c.project
-				return atoll.AddWorkspace(ctx, c.Provider, &spec, progress)
+				return workspace.Add(ctx, c.Provider, &spec, progress)
 			})
 		},
 	}
@@ -63,8 +64,8 @@ func newWorkspaceUpdate(a *app) *cobra.Command {
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeWorkspaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.onWorkspace(cmd, quiet, func(ctx context.Context, c *connection, progress func(atoll.Progress)) (atoll.Workspace, error) {
-				return atoll.UpdateWorkspace(ctx, c.Provider, c.project, args[0], progress)
+			return a.onWorkspace(cmd, quiet, func(ctx context.Context, c *connection, progress func(atoll.Progress)) (workspace.Workspace, error) {
+				return workspace.Update(ctx, c.Provider, c.project, args[0], progress)
 			})
 		},
 	}
@@ -74,9 +75,9 @@ func newWorkspaceUpdate(a *app) *cobra.Command {
 
 // onWorkspace shows people the progress of do, and prints the commit that a
 // workspace has then, if it has one.
-func (a *app) onWorkspace(cmd *cobra.Command, quiet bool, do func(context.Context, *connection, func(atoll.Progress)) (atoll.Workspace, error)) error {
+func (a *app) onWorkspace(cmd *cobra.Command, quiet bool, do func(context.Context, *connection, func(atoll.Progress)) (workspace.Workspace, error)) error {
 	return a.with(cmd, func(ctx context.Context, c *connection) error {
-		w, err := a.showing(quiet, func(progress func(atoll.Progress)) (atoll.Workspace, error) { return do(ctx, c, progress) })
+		w, err := a.showing(quiet, func(progress func(atoll.Progress)) (workspace.Workspace, error) { return do(ctx, c, progress) })
 		if err != nil || w.Commit == "" {
 			return err
 		}
@@ -85,7 +86,7 @@ func (a *app) onWorkspace(cmd *cobra.Command, quiet bool, do func(context.Contex
 	})
 }
 
-func (a *app) showing(quiet bool, do func(func(atoll.Progress)) (atoll.Workspace, error)) (atoll.Workspace, error) {
+func (a *app) showing(quiet bool, do func(func(atoll.Progress)) (workspace.Workspace, error)) (workspace.Workspace, error) {
 	if quiet || !isTerminal(a.stderr) {
 		return do(nil)
 	}
@@ -108,13 +109,13 @@ func newWorkspaceLs(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				all, err := atoll.Workspaces(ctx, c.Provider, project)
+				all, err := workspace.List(ctx, c.Provider, project)
 				if err != nil {
 					return err
 				}
-				return printList(a, l, all, func(w atoll.Workspace) string { return w.Name },
+				return printList(a, l, all, func(w workspace.Workspace) string { return w.Name },
 					[]string{"NAME", "PROJECT", "SOURCE", "STATE", "COMMIT", "IN USE", "CREATED"},
-					func(w atoll.Workspace) []string {
+					func(w workspace.Workspace) []string {
 						return []string{w.Name, w.Project, w.Source, workspaceState(w), w.Commit[:min(12, len(w.Commit))], yesNo(w.InUse), ago(time.Since(w.Created))}
 					})
 			})
@@ -125,7 +126,7 @@ func newWorkspaceLs(a *app) *cobra.Command {
 }
 
 // workspaceState is the state, and why or how far.
-func workspaceState(w atoll.Workspace) string {
+func workspaceState(w workspace.Workspace) string {
 	state := string(w.State)
 	if more := strings.TrimSpace(w.Progress + " " + w.Error); more != "" {
 		state += " (" + more + ")"
@@ -141,7 +142,7 @@ func newWorkspaceRm(a *app) *cobra.Command {
 		ValidArgsFunction: a.completeWorkspaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, c *connection) error {
-				return a.each(args, func(name string) error { return atoll.RemoveWorkspace(ctx, c.Provider, c.project, name) })
+				return a.each(args, func(name string) error { return workspace.Remove(ctx, c.Provider, c.project, name) })
 			})
 		},
 	}
@@ -150,7 +151,7 @@ func newWorkspaceRm(a *app) *cobra.Command {
 // completeWorkspaces offers the workspaces of the project.
 func (a *app) completeWorkspaces(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(cmd, args, func(ctx context.Context, c *connection) (names []string, err error) {
-		all, err := atoll.Workspaces(ctx, c.Provider, c.project)
+		all, err := workspace.List(ctx, c.Provider, c.project)
 		for _, w := range all {
 			names = append(names, w.Name)
 		}

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 	"github.com/seed46cd37a8/atoll/server/auth"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
@@ -99,10 +102,10 @@ func (p *provider) wrap(sb atoll.Sandbox) atoll.Sandbox {
 	return &sandbox{atoll.SandboxLayer{Sandbox: sb}, p}
 }
 
-// OpenSession implements atoll.SessionStore.
-func (p *provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
-	o, err := atoll.OpenSession(ctx, p.Provider, spec)
-	if err == nil && o.Opening == atoll.OpeningFound { // nothing was done
+// OpenSession implements session.Manager.
+func (p *provider) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
+	o, err := session.Open(ctx, p.Provider, spec)
+	if err == nil && o.Opening == session.OpeningFound { // nothing was done
 		return o, nil
 	}
 	e := store.AuditEvent{Op: "open session", Project: spec.Project, Target: spec.Scope.Key()}
@@ -113,9 +116,9 @@ func (p *provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (at
 	return o, err
 }
 
-// CloseSession implements atoll.SessionStore.
+// CloseSession implements session.Manager.
 func (p *provider) CloseSession(ctx context.Context, project, key string) error {
-	err := atoll.CloseSession(ctx, p.Provider, project, key)
+	err := session.Close(ctx, p.Provider, project, key)
 	if atoll.KindOf(err) != atoll.ErrNotExist { // as it mostly is, of scopes that end
 		p.note(ctx, "close session", project, key, err)
 	}
@@ -136,23 +139,23 @@ func (p *provider) RemoveVolume(ctx context.Context, project, name string) error
 	return err
 }
 
-// AddWorkspace implements atoll.WorkspaceStore.
-func (p *provider) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
-	w, err := atoll.AddWorkspace(ctx, p.Provider, spec, progress)
+// AddWorkspace implements workspace.Manager.
+func (p *provider) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
+	w, err := workspace.Add(ctx, p.Provider, spec, progress)
 	p.note(ctx, "add workspace", spec.Project, spec.Name, err)
 	return w, err
 }
 
-// UpdateWorkspace implements atoll.WorkspaceStore.
-func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
-	w, err := atoll.UpdateWorkspace(ctx, p.Provider, project, name, progress)
+// UpdateWorkspace implements workspace.Manager.
+func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
+	w, err := workspace.Update(ctx, p.Provider, project, name, progress)
 	p.note(ctx, "update workspace", project, name, err)
 	return w, err
 }
 
-// RemoveWorkspace implements atoll.WorkspaceStore.
+// RemoveWorkspace implements workspace.Manager.
 func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) error {
-	err := atoll.RemoveWorkspace(ctx, p.Provider, project, name)
+	err := workspace.Remove(ctx, p.Provider, project, name)
 	p.note(ctx, "remove workspace", project, name, err)
 	return err
 }
@@ -178,9 +181,9 @@ func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
 	return err
 }
 
-// Reconcile implements atoll.Reconciler.
-func (p *provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
-	sum, err := atoll.Reconcile(ctx, p.Provider, opts)
+// Reconcile implements registry.Reconciler.
+func (p *provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
+	sum, err := registry.Reconcile(ctx, p.Provider, opts)
 	if auth.OriginFrom(ctx) != (auth.Origin{}) { // else the server does it by itself, again and again
 		p.note(ctx, "reconcile", "", "", err)
 	}
@@ -265,8 +268,8 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 }
 
 // Sessions forwards.
-func (p *provider) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
-	return atoll.Sessions(ctx, p.Provider, project)
+func (p *provider) Sessions(ctx context.Context, project string) ([]session.Session, error) {
+	return session.List(ctx, p.Provider, project)
 }
 
 // Volumes forwards.
@@ -275,8 +278,8 @@ func (p *provider) Volumes(ctx context.Context, project string) ([]atoll.Volume,
 }
 
 // Workspaces forwards.
-func (p *provider) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
-	return atoll.Workspaces(ctx, p.Provider, project)
+func (p *provider) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
+	return workspace.List(ctx, p.Provider, project)
 }
 
 // Images forwards.
@@ -290,14 +293,14 @@ func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 }
 
 var (
-	_ atoll.SessionStore   = (*provider)(nil)
+	_ session.Manager      = (*provider)(nil)
 	_ atoll.ProjectRemover = (*provider)(nil)
 	_ atoll.VolumeStore    = (*provider)(nil)
-	_ atoll.WorkspaceStore = (*provider)(nil)
+	_ workspace.Manager    = (*provider)(nil)
 	_ atoll.ImageStore     = (*provider)(nil)
 	_ atoll.SnapshotStore  = (*provider)(nil)
 	_ atoll.SecretKeeper   = (*provider)(nil)
-	_ atoll.Reconciler     = (*provider)(nil)
+	_ registry.Reconciler  = (*provider)(nil)
 
 	_ atoll.Pauser      = (*sandbox)(nil)
 	_ atoll.Extender    = (*sandbox)(nil)

@@ -118,12 +118,12 @@ func TestWhat(t *testing.T) {
 	if err := errors.Join(sb.Stop(ctx, 0), sb.Start(ctx), sb.Remove(ctx, atoll.RemoveVolumes())); err != nil {
 		t.Fatal(err)
 	}
-	o, err := atoll.OpenSession(ctx, l.Provider, &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeSession, ID: "s"}})
+	o, err := session.Open(ctx, l.Provider, &session.Spec{Scope: session.Scope{Kind: session.ScopeSession, ID: "s"}})
 	if err == nil {
-		_, err = atoll.OpenSession(ctx, l.Provider, &atoll.SessionSpec{Scope: o.Scope}) // which does nothing
+		_, err = session.Open(ctx, l.Provider, &session.Spec{Scope: o.Scope}) // which does nothing
 	}
 	if err == nil {
-		err = atoll.CloseSession(ctx, l.Provider, "web", o.Key)
+		err = session.Close(ctx, l.Provider, "web", o.Key)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,8 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/pool"
+	"github.com/seed46cd37a8/atoll/layer/registry"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
@@ -241,26 +243,26 @@ func (p *provider) Projects(ctx context.Context) ([]atoll.Project, error) {
 	return only(all, func(x atoll.Project) string { return x.Name }, auth.AccountFrom(ctx).May), err
 }
 
-// Reconcile implements atoll.Reconciler.
-func (p *provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
+// Reconcile implements registry.Reconciler.
+func (p *provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
 	if err := p.forAdmins(ctx, "reconcile", "", "it is about the sandboxes of all projects"); err != nil {
-		return atoll.Reconciliation{}, err
+		return registry.Reconciliation{}, err
 	}
-	return atoll.Reconcile(ctx, p.Provider, opts)
+	return registry.Reconcile(ctx, p.Provider, opts)
 }
 
-// Pools implements atoll.PoolKeeper. To those who are bound to projects it counts
+// Pools implements pool.Reporter. To those who are bound to projects it counts
 // what is theirs.
-func (p *provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
-	report, err := atoll.Pools(ctx, p.Provider)
+func (p *provider) Pools(ctx context.Context) (pool.Report, error) {
+	report, err := pool.ReportOf(ctx, p.Provider)
 	a, ok := bound(ctx)
 	if !ok {
 		return report, err
 	}
-	mine := atoll.PoolReport{}
+	mine := pool.Report{}
 	for _, pool := range report.Pools {
 		if a.May(pool.Spec.Project) {
-			mine.Pools, mine.Total = append(mine.Pools, pool), mine.Total.Add(pool.PoolStats)
+			mine.Pools, mine.Total = append(mine.Pools, pool), mine.Total.Add(pool.Stats)
 		}
 	}
 	return mine, err
@@ -288,7 +290,7 @@ var (
 	_ atoll.ProjectRemover = (*provider)(nil)
 	_ atoll.ProjectLister  = (*provider)(nil)
 	_ atoll.SecretKeeper   = (*provider)(nil)
-	_ atoll.Reconciler     = (*provider)(nil)
-	_ atoll.PoolKeeper     = (*provider)(nil)
+	_ registry.Reconciler  = (*provider)(nil)
+	_ pool.Reporter        = (*provider)(nil)
 	_ atoll.Reserver       = (*provider)(nil)
 )

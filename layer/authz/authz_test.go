@@ -14,6 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/authz"
 	"github.com/seed46cd37a8/atoll/layer/registry"
 	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 	"github.com/seed46cd37a8/atoll/server/api"
@@ -137,14 +138,14 @@ func TestOthers(t *testing.T) {
 		"RemoveProject of another":  atoll.RemoveProject(ctx, p, "theirs"),
 		"Volumes of another":        second(atoll.Volumes(ctx, p, "theirs")),
 		"RemoveVolume of another":   atoll.RemoveVolume(ctx, p, "theirs", "data-"+theirs.ID()),
-		"Workspaces of another":     second(atoll.Workspaces(ctx, p, "theirs")),
-		"AddWorkspace":              second(atoll.AddWorkspace(ctx, p, &atoll.WorkspaceSpec{Name: "w", Source: "/"}, nil)),
-		"Sessions of another":       second(atoll.Sessions(ctx, p, "theirs")),
-		"CloseSession of another":   atoll.CloseSession(ctx, p, "theirs", "session_x_sandbox"),
+		"Workspaces of another":     second(workspace.List(ctx, p, "theirs")),
+		"AddWorkspace":              second(workspace.Add(ctx, p, &workspace.Spec{Name: "w", Source: "/"}, nil)),
+		"Sessions of another":       second(session.List(ctx, p, "theirs")),
+		"CloseSession of another":   session.Close(ctx, p, "theirs", "session_x_sandbox"),
 		"Images":                    second(atoll.Images(ctx, p)),
 		"RemoveImage":               atoll.RemoveImage(ctx, p, "x", false),
 		"PruneImages":               second(atoll.PruneImages(ctx, p, atoll.PruneOptions{})),
-		"Reconcile":                 second(atoll.Reconcile(ctx, p, atoll.ReconcileOptions{})),
+		"Reconcile":                 second(registry.Reconcile(ctx, p, registry.ReconcileOptions{})),
 	} {
 		wantKind(t, what, err, atoll.ErrDenied)
 	}
@@ -210,7 +211,7 @@ func TestWhatLeadsOut(t *testing.T) {
 		_, err = atoll.Reserve(ctx, p, &spec)
 		wantKind(t, what+", reserved", err, atoll.ErrDenied)
 		wantKind(t, what+", prepared", atoll.Prepare(ctx, p, &spec, nil), atoll.ErrDenied)
-		_, err = atoll.OpenSession(ctx, p, &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeSession, ID: "x"}, Sandbox: spec})
+		_, err = session.Open(ctx, p, &session.Spec{Scope: session.Scope{Kind: session.ScopeSession, ID: "x"}, Sandbox: spec})
 		wantKind(t, what+", in a session", err, atoll.ErrDenied)
 		if _, err := p.Create(t.Context(), &spec); atoll.KindOf(err) == atoll.ErrDenied {
 			t.Errorf("%s, by an admin: %v", what, err)

@@ -143,10 +143,10 @@ func TestRoutes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(source, "x"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := atoll.AddWorkspace(t.Context(), w.inner, &atoll.WorkspaceSpec{Project: "theirs", Name: mark, Source: source}, nil); err != nil {
+	if _, err := workspace.Add(t.Context(), w.inner, &workspace.Spec{Project: "theirs", Name: mark, Source: source}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := atoll.OpenSession(t.Context(), w.inner, &atoll.SessionSpec{Project: "theirs", Scope: atoll.Scope{Kind: atoll.ScopeSession, ID: "s1"}, Sandbox: atoll.Spec{Env: []string{"E=" + mark}}}); err != nil {
+	if _, err := session.Open(t.Context(), w.inner, &session.Spec{Project: "theirs", Scope: session.Scope{Kind: session.ScopeSession, ID: "s1"}, Sandbox: atoll.Spec{Env: []string{"E=" + mark}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.inner.Create(t.Context(), &atoll.Spec{Project: "ours"}); err != nil {
@@ -189,11 +189,11 @@ func (w *walk) state() string {
 	for _, v := range volumes {
 		text = append(text, "volume "+v.Name)
 	}
-	workspaces, workspacesErr := atoll.Workspaces(ctx, c, "theirs")
+	workspaces, workspacesErr := workspace.List(ctx, c, "theirs")
 	for _, x := range workspaces {
 		text = append(text, "workspace "+x.Name+x.Updated.String())
 	}
-	sessions, sessionsErr := atoll.Sessions(ctx, c, "theirs")
+	sessions, sessionsErr := session.List(ctx, c, "theirs")
 	for _, x := range sessions {
 		text = append(text, "session "+x.Key+string(x.State))
 	}

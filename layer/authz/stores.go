@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 // Volumes implements atoll.VolumeStore.
@@ -25,90 +27,90 @@ func (p *provider) RemoveVolume(ctx context.Context, project, name string) error
 	return atoll.RemoveVolume(ctx, p.Provider, project, name)
 }
 
-// Workspaces implements atoll.WorkspaceStore.
-func (p *provider) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
+// Workspaces implements workspace.Manager.
+func (p *provider) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
 	project, own, err := p.listed(ctx, "workspaces", project)
 	if err != nil {
 		return nil, err
 	}
-	all, err := atoll.Workspaces(ctx, p.Provider, project)
-	return only(all, func(w atoll.Workspace) string { return w.Project }, own), err
+	all, err := workspace.List(ctx, p.Provider, project)
+	return only(all, func(w workspace.Workspace) string { return w.Project }, own), err
 }
 
-// AddWorkspace implements atoll.WorkspaceStore. It is for admins: the server reads
+// AddWorkspace implements workspace.Manager. It is for admins: the server reads
 // the source as itself, a directory of its machine or a repository that it has the
 // credentials for.
-func (p *provider) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
+func (p *provider) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	const op = "add workspace"
 	if _, err := p.project(ctx, op, spec.Project, spec.Name); err != nil {
-		return atoll.Workspace{}, err
+		return workspace.Workspace{}, err
 	}
 	if err := p.forAdmins(ctx, op, spec.Name, "what is cloned is what the server may read"); err != nil {
-		return atoll.Workspace{}, err
+		return workspace.Workspace{}, err
 	}
-	return atoll.AddWorkspace(ctx, p.Provider, spec, progress)
+	return workspace.Add(ctx, p.Provider, spec, progress)
 }
 
-// UpdateWorkspace implements atoll.WorkspaceStore.
-func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
+// UpdateWorkspace implements workspace.Manager.
+func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	project, err := p.project(ctx, "update workspace", project, name)
 	if err != nil {
-		return atoll.Workspace{}, err
+		return workspace.Workspace{}, err
 	}
-	return atoll.UpdateWorkspace(ctx, p.Provider, project, name, progress)
+	return workspace.Update(ctx, p.Provider, project, name, progress)
 }
 
-// RemoveWorkspace implements atoll.WorkspaceStore.
+// RemoveWorkspace implements workspace.Manager.
 func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) error {
 	project, err := p.project(ctx, "remove workspace", project, name)
 	if err != nil {
 		return err
 	}
-	return atoll.RemoveWorkspace(ctx, p.Provider, project, name)
+	return workspace.Remove(ctx, p.Provider, project, name)
 }
 
-// OpenSession implements atoll.SessionStore.
-func (p *provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
+// OpenSession implements session.Manager.
+func (p *provider) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
 	if _, ok := bound(ctx); !ok {
-		return atoll.OpenSession(ctx, p.Provider, spec)
+		return session.Open(ctx, p.Provider, spec)
 	}
 	const op = "open session"
 	project, err := p.project(ctx, op, spec.Project, spec.Scope.ID)
 	if err != nil {
-		return atoll.OpenedSession{}, err
+		return session.Opened{}, err
 	}
 	if err := spec.Validate(); err != nil { // the sandbox names no project of its own
-		return atoll.OpenedSession{}, err
+		return session.Opened{}, err
 	}
 	box := spec.Sandbox
 	box.Project = project
 	made, err := p.bounded(ctx, op, &box)
 	if err != nil {
-		return atoll.OpenedSession{}, err
+		return session.Opened{}, err
 	}
 	c := *spec
 	c.Project, c.Sandbox = project, *made
 	c.Sandbox.Project = ""
-	return atoll.OpenSession(ctx, p.Provider, &c)
+	return session.Open(ctx, p.Provider, &c)
 }
 
-// Sessions implements atoll.SessionStore.
-func (p *provider) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
+// Sessions implements session.Manager.
+func (p *provider) Sessions(ctx context.Context, project string) ([]session.Session, error) {
 	project, own, err := p.listed(ctx, "sessions", project)
 	if err != nil {
 		return nil, err
 	}
-	all, err := atoll.Sessions(ctx, p.Provider, project)
-	return only(all, func(s atoll.Session) string { return s.Project }, own), err
+	all, err := session.List(ctx, p.Provider, project)
+	return only(all, func(s session.Session) string { return s.Project }, own), err
 }
 
-// CloseSession implements atoll.SessionStore.
+// CloseSession implements session.Manager.
 func (p *provider) CloseSession(ctx context.Context, project, key string) error {
 	project, err := p.project(ctx, "close session", project, key)
 	if err != nil {
 		return err
 	}
-	return atoll.CloseSession(ctx, p.Provider, project, key)
+	return session.Close(ctx, p.Provider, project, key)
 }
 
 // The images that a server has fetched are for all of its projects: which there are
@@ -148,9 +150,9 @@ func (p *provider) ResolveImage(ctx context.Context, ref string) (string, error)
 }
 
 var (
-	_ atoll.VolumeStore    = (*provider)(nil)
-	_ atoll.WorkspaceStore = (*provider)(nil)
-	_ atoll.SessionStore   = (*provider)(nil)
-	_ atoll.ImageStore     = (*provider)(nil)
-	_ atoll.ImageResolver  = (*provider)(nil)
+	_ atoll.VolumeStore   = (*provider)(nil)
+	_ workspace.Manager   = (*provider)(nil)
+	_ session.Manager     = (*provider)(nil)
+	_ atoll.ImageStore    = (*provider)(nil)
+	_ atoll.ImageResolver = (*provider)(nil)
 )

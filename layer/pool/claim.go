@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/registry"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -323,10 +324,10 @@ func (l *Provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
 	return all, err
 }
 
-// Reconcile implements atoll.Reconciler. Stock is not counted: the layer looks after
+// Reconcile implements registry.Reconciler. Stock is not counted: the layer looks after
 // it. First it takes off the books what programs have left that have gone, so that what
 // they had half made is found, too.
-func (l *Provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
+func (l *Provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
 	if !opts.DryRun {
 		if err := l.sweep(ctx); err != nil && ctx.Err() == nil {
 			l.log.Warn("pool: what others have left is not removed yet", "err", err)
@@ -337,7 +338,7 @@ func (l *Provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (
 		_, hidden, err := l.standing(ctx, id)
 		return hidden || err != nil || except != nil && except(id) // who does not know leaves it alone
 	}
-	return atoll.Reconcile(ctx, l.Provider, opts)
+	return registry.Reconcile(ctx, l.Provider, opts)
 }
 
 // RemoveProject implements atoll.ProjectRemover.

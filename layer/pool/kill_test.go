@@ -138,7 +138,7 @@ func leave(dir, step string) error {
 	}
 	ctx := context.Background()
 	for {
-		r, err := atoll.Pools(ctx, p)
+		r, err := pool.ReportOf(ctx, p)
 		if err != nil {
 			return err
 		}
@@ -275,7 +275,7 @@ func TestSettle(t *testing.T) {
 	if w, err := s.FindWarm(t.Context(), sb.ID()); err != nil || w.Name != "web" {
 		t.Errorf("as long as it is written down as there: %+v, %v", w, err)
 	}
-	if _, err := atoll.Reconcile(t.Context(), p, atoll.ReconcileOptions{}); err != nil { // it is forgotten there
+	if _, err := registry.Reconcile(t.Context(), p, registry.ReconcileOptions{}); err != nil { // it is forgotten there
 		t.Fatal(err)
 	}
 	if err := pool.Sweep(p, t.Context()); err != nil {

@@ -32,6 +32,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/keymutex"
+	"github.com/seed46cd37a8/atoll/layer/registry"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
@@ -116,8 +117,8 @@ type shelf struct {
 	// Guarded by Provider.mu.
 	warm    []item // oldest first
 	births  int
-	popped  int             // somebody is about to get these, or has reserved them
-	stats   atoll.PoolStats // without HitRate
+	popped  int   // somebody is about to get these, or has reserved them
+	stats   Stats // without HitRate
 	problem string
 	rest    time.Duration // after the next failure
 	until   time.Time     // no birth before
@@ -225,9 +226,9 @@ func (l *Provider) Close() (err error) {
 	return err
 }
 
-// Pools implements atoll.PoolKeeper.
-func (l *Provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
-	report, err := atoll.Pools(ctx, l.Provider)
+// Pools implements pool.Reporter.
+func (l *Provider) Pools(ctx context.Context) (Report, error) {
+	report, err := ReportOf(ctx, l.Provider)
 	if err != nil {
 		return report, err
 	}
@@ -235,14 +236,14 @@ func (l *Provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
 	defer l.mu.Unlock()
 	report.Unmatched += l.unmatched
 	for _, sh := range l.shelves {
-		one := atoll.Pool{
+		one := Pool{
 			Name: sh.Name, Provider: l.scope, Spec: *sh.Spec.Clone(), Min: sh.Min, Warm: len(sh.warm), Booting: sh.births,
-			Stock: make([]string, 0, len(sh.warm)), Problem: sh.problem, PoolStats: sh.stats.Add(atoll.PoolStats{}),
+			Stock: make([]string, 0, len(sh.warm)), Problem: sh.problem, Stats: sh.stats.Add(Stats{}),
 		}
 		for _, it := range sh.warm {
 			one.Stock = append(one.Stock, it.sb.ID())
 		}
-		report.Pools, report.Total = append(report.Pools, one), report.Total.Add(one.PoolStats)
+		report.Pools, report.Total = append(report.Pools, one), report.Total.Add(one.Stats)
 	}
 	return report, nil
 }
@@ -250,11 +251,11 @@ func (l *Provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
 var (
 	_ atoll.Provider       = (*Provider)(nil)
 	_ atoll.Resolver       = (*Provider)(nil)
-	_ atoll.PoolKeeper     = (*Provider)(nil)
+	_ Reporter             = (*Provider)(nil)
 	_ atoll.Reserver       = (*Provider)(nil)
 	_ atoll.SecretKeeper   = (*Provider)(nil)
 	_ atoll.SnapshotStore  = (*Provider)(nil)
 	_ atoll.VolumeStore    = (*Provider)(nil)
-	_ atoll.Reconciler     = (*Provider)(nil)
+	_ registry.Reconciler  = (*Provider)(nil)
 	_ atoll.ProjectRemover = (*Provider)(nil)
 )

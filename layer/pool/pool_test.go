@@ -69,7 +69,7 @@ func openLocal(t testing.TB, dir string) atoll.Provider {
 func stocked[P atoll.Provider](t testing.TB, p P) P {
 	t.Helper()
 	eventually(t, func() error {
-		r, err := atoll.Pools(context.Background(), p)
+		r, err := pool.ReportOf(context.Background(), p)
 		for _, one := range r.Pools {
 			if one.Warm < one.Min || one.Booting > 0 {
 				return fmt.Errorf("pool %+v", one)

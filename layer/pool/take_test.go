@@ -28,9 +28,9 @@ func mustCreate(t testing.TB, p atoll.Provider, spec atoll.Spec) atoll.Sandbox {
 	return sb
 }
 
-func report(t testing.TB, p atoll.Provider) atoll.PoolReport {
+func report(t testing.TB, p atoll.Provider) pool.Report {
 	t.Helper()
-	r, err := atoll.Pools(context.Background(), p)
+	r, err := pool.ReportOf(context.Background(), p)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func dieAt(dir, step, in string) error {
 		err = sb.Remove(ctx, atoll.RemoveVolumes())
 	case "rebuild":
 		if err = e.release("2"); err == nil {
-			_, err = p.Reconcile(ctx, atoll.ReconcileOptions{})
+			_, err = p.Reconcile(ctx, registry.ReconcileOptions{})
 		}
 	}
 	return errors.Join(err, errors.New("nobody killed this program"))
@@ -116,11 +116,11 @@ func TestKilled(t *testing.T) {
 				t.Fatalf("Secret: %v", err)
 			}
 			found := map[string]string{killedID: tt.found}
-			l.reconcile(atoll.ReconcileOptions{DryRun: true}, 0, found)
+			l.reconcile(registry.ReconcileOptions{DryRun: true}, 0, found)
 			if got := l.written(killedID); got != tt.state {
 				t.Errorf("after a dry run it is written down as %q", got)
 			}
-			l.reconcile(atoll.ReconcileOptions{}, 0, found)
+			l.reconcile(registry.ReconcileOptions{}, 0, found)
 			if l.has(killedID) != tt.there || l.hasData(killedID) != tt.data {
 				t.Errorf("it is there: %v, its data: %v; want %v, %v", l.has(killedID), l.hasData(killedID), tt.there, tt.data)
 			}
@@ -311,8 +311,8 @@ func TestHalfMade(t *testing.T) {
 			if _, err := l.store.Insert(t.Context(), r, "", store.Room{}); err != nil {
 				t.Fatal(err)
 			}
-			sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
-			if removed := len(sum.Findings) == 1 && sum.Findings[0].Done == atoll.DoneRemoved; err != nil || removed != tt.removed || l.has(sb.ID()) == tt.removed {
+			sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
+			if removed := len(sum.Findings) == 1 && sum.Findings[0].Done == registry.DoneRemoved; err != nil || removed != tt.removed || l.has(sb.ID()) == tt.removed {
 				t.Errorf("Reconcile: %+v, %v; it is there: %v", sum, err, l.has(sb.ID()))
 			}
 		})

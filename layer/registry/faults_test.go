@@ -194,11 +194,11 @@ func (m *mess) unharmed(t *testing.T) {
 func (m *mess) settles(t *testing.T) {
 	t.Helper()
 	for range 2 {
-		if _, err := m.l.Reconcile(t.Context(), atoll.ReconcileOptions{}); err != nil {
+		if _, err := m.l.Reconcile(t.Context(), registry.ReconcileOptions{}); err != nil {
 			t.Errorf("Reconcile: %v", err)
 		}
 	}
-	m.l.reconcile(atoll.ReconcileOptions{}, 3, none)
+	m.l.reconcile(registry.ReconcileOptions{}, 3, none)
 	m.unharmed(t)
 	for _, sb := range []atoll.Sandbox{m.missing, m.orphan, m.removed} {
 		if m.l.has(sb.ID()) || m.l.written(sb.ID()) != "" {
@@ -215,7 +215,7 @@ func TestReconcileWhenTheProviderFails(t *testing.T) {
 		t.Run(fmt.Sprintf("call %d", n), func(t *testing.T) {
 			m := makeMess(t)
 			p := registry.New(providertest.Faulty(m.l.engine, plan), m.l.store, registry.Options{Server: true})
-			sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
+			sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
 			if calls := plan.Calls(); plan.Fired() && calls[n-1] == "Provider.List" {
 				if err == nil || len(sum.Findings) > 0 || !m.l.has(m.orphan.ID()) || !m.l.has(m.removed.ID()) || m.l.written(m.missing.ID()) == "" {
 					t.Errorf("although List failed: %+v, %v", sum, err)
@@ -238,7 +238,7 @@ func TestReconcileWhenTheStoreFails(t *testing.T) {
 			m := makeMess(t)
 			s := &brokenStore{Store: m.l.store, nth: n, err: atoll.Errorf("find", "", atoll.ErrUnavailable, "as planned")}
 			p := registry.New(m.l.engine, s, registry.Options{Server: true})
-			_, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
+			_, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
 			if err != nil && (!m.l.has(m.orphan.ID()) || !m.l.has(m.removed.ID())) {
 				t.Errorf("something was removed although there was no telling what there is: %v", err)
 			}
@@ -272,7 +272,7 @@ func TestFullDisk(t *testing.T) {
 	if err := again.Remove(t.Context(), atoll.RemoveVolumes()); err != nil || l.has(sb.ID()) || l.hasData(sb.ID()) {
 		t.Errorf("Remove: %v; it is there: %v", err, l.has(sb.ID()))
 	}
-	l.reconcile(atoll.ReconcileOptions{}, 0, map[string]string{sb.ID(): "missing forgotten"})
+	l.reconcile(registry.ReconcileOptions{}, 0, map[string]string{sb.ID(): "missing forgotten"})
 }
 
 // Whatever call fails while sandboxes are made and removed, nothing is left that

@@ -177,9 +177,9 @@ func (l *lab) written(id string) store.State {
 }
 
 // reconcile checks what is found and done, as "found done" by id.
-func (l *lab) reconcile(opts atoll.ReconcileOptions, healthy int, want map[string]string) {
+func (l *lab) reconcile(opts registry.ReconcileOptions, healthy int, want map[string]string) {
 	l.t.Helper()
-	sum, err := atoll.Reconcile(l.t.Context(), l, opts)
+	sum, err := registry.Reconcile(l.t.Context(), l, opts)
 	if err != nil {
 		l.t.Fatalf("Reconcile: %v", err)
 	}

@@ -75,7 +75,7 @@ func TestRebuildFails(t *testing.T) {
 	for _, why := range []string{"the engine is out of order", "the engine has no room", "one line; and another"} {
 		told := strings.ReplaceAll(why, "; ", "\n")
 		b.why.Store(&told)
-		sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
+		sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
 		if err != nil || len(sum.Findings) != 1 || !sum.Findings[0].Failed || !strings.Contains(sum.Findings[0].Reason, told) {
 			t.Errorf("Reconcile: %+v, %v; want a failure that says %q", sum, err, why)
 		}
@@ -120,7 +120,7 @@ func TestListWhileRebuilt(t *testing.T) {
 	}))
 	l.create(l, atoll.Spec{Image: image})
 	l.release("2")
-	if _, err := l.Reconcile(t.Context(), atoll.ReconcileOptions{}); err != nil || !looked {
+	if _, err := l.Reconcile(t.Context(), registry.ReconcileOptions{}); err != nil || !looked {
 		t.Errorf("Reconcile: %v; looked: %v", err, looked)
 	}
 }
@@ -162,8 +162,8 @@ func TestExecWhileFetched(t *testing.T) {
 				}
 			}}
 			p = registry.New(s, l.store, registry.Options{Server: true})
-			want := map[bool]atoll.Done{false: atoll.DoneRebuilt, true: atoll.DoneNothing}[stays]
-			sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
+			want := map[bool]registry.Done{false: registry.DoneRebuilt, true: registry.DoneNothing}[stays]
+			sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
 			if err != nil || len(sum.Findings) != 1 || sum.Findings[0].Done != want || sum.Findings[0].Failed || fetched != 1 {
 				t.Errorf("Reconcile: %+v, %v; want %s; fetched %d times", sum, err, want, fetched)
 			}

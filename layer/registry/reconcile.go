@@ -19,27 +19,27 @@ const atOnce = 8
 // goes on making: it may know that the data volume was made for it.
 const halfMade = time.Minute
 
-// Reconcile implements atoll.Reconciler. In one program there is one at a time.
-func (l *Provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
+// Reconcile implements registry.Reconciler. In one program there is one at a time.
+func (l *Provider) Reconcile(ctx context.Context, opts ReconcileOptions) (Reconciliation, error) {
 	select {
 	case l.rounds <- struct{}{}:
 	case <-ctx.Done():
-		return atoll.Reconciliation{}, ctx.Err()
+		return Reconciliation{}, ctx.Err()
 	}
 	defer func() { <-l.rounds }()
 	id, err := l.store.Identity(ctx)
 	if err != nil {
-		return atoll.Reconciliation{}, err
+		return Reconciliation{}, err
 	}
 	// First what there is, then what is written down: so what is made meanwhile
 	// is written down, for it is before it is made.
 	there, err := l.ProviderLayer.List(ctx, atoll.Filter{})
 	if err != nil {
-		return atoll.Reconciliation{}, err
+		return Reconciliation{}, err
 	}
 	records, err := l.store.Records(ctx)
 	if err != nil {
-		return atoll.Reconciliation{}, err
+		return Reconciliation{}, err
 	}
 	r := &round{l: l, opts: opts, identity: id, digests: map[string]string{}}
 	found := r.run(ctx, r.pair(records, there))
@@ -55,7 +55,7 @@ func (l *Provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (
 // A round is one Reconcile.
 type round struct {
 	l        *Provider
-	opts     atoll.ReconcileOptions
+	opts     ReconcileOptions
 	identity store.Identity
 
 	mu      sync.Mutex
@@ -92,9 +92,9 @@ func (r *round) pair(records []*store.Record, there []atoll.Status) []pair {
 }
 
 // run looks at each, several at once.
-func (r *round) run(ctx context.Context, all []pair) atoll.Reconciliation {
+func (r *round) run(ctx context.Context, all []pair) Reconciliation {
 	type result struct {
-		found   *atoll.Finding
+		found   *Finding
 		healthy bool
 	}
 	results := make([]result, len(all))
@@ -111,7 +111,7 @@ func (r *round) run(ctx context.Context, all []pair) atoll.Reconciliation {
 		})
 	}
 	work.Wait()
-	sum := atoll.Reconciliation{Findings: []atoll.Finding{}}
+	sum := Reconciliation{Findings: []Finding{}}
 	for _, res := range results {
 		if res.healthy {
 			sum.Healthy++
@@ -124,7 +124,7 @@ func (r *round) run(ctx context.Context, all []pair) atoll.Reconciliation {
 }
 
 // look looks at one; what is neither found nor healthy is not for us to judge.
-func (r *round) look(ctx context.Context, c pair) (found *atoll.Finding, healthy bool) {
+func (r *round) look(ctx context.Context, c pair) (found *Finding, healthy bool) {
 	id, spec := "", atoll.Spec{}
 	if c.r != nil {
 		id, spec = c.r.ID, c.r.Spec
@@ -154,11 +154,11 @@ func (r *round) look(ctx context.Context, c pair) (found *atoll.Finding, healthy
 	if err == nil && out.found == "" {
 		return nil, !out.gone
 	}
-	found = &atoll.Finding{ID: id, Name: spec.Name, Project: spec.Project, Found: out.found, Done: out.done, Reason: out.reason}
+	found = &Finding{ID: id, Name: spec.Name, Project: spec.Project, Found: out.found, Done: out.done, Reason: out.reason}
 	if busy, ok := errors.AsType[busyError](err); ok {
-		found.Done, found.Reason = atoll.DoneNothing, string(busy)
+		found.Done, found.Reason = DoneNothing, string(busy)
 	} else if err != nil {
-		found.Done, found.Reason, found.Failed = atoll.DoneNothing, err.Error(), true
+		found.Done, found.Reason, found.Failed = DoneNothing, err.Error(), true
 	}
 	return found, false
 }
@@ -173,12 +173,12 @@ func (r *round) written(ctx context.Context, c pair) (outcome, error) {
 		return outcome{gone: true}, nil
 	}
 	if err != nil {
-		return outcome{found: atoll.FoundUnfinished}, err
+		return outcome{found: FoundUnfinished}, err
 	}
 	if rec.Scope != r.l.scope && !r.opts.DryRun {
 		rec.Scope = r.l.scope
 		if err := r.l.store.Update(ctx, rec); err != nil {
-			return outcome{found: atoll.FoundUnknown}, err
+			return outcome{found: FoundUnknown}, err
 		}
 	}
 	if rec.State == store.Creating && c.st != nil && c.st.State == atoll.StateCreating && time.Since(rec.Created).Abs() < halfMade {
@@ -201,21 +201,21 @@ func (r *round) failed(ctx context.Context, rec *store.Record, st atoll.Status) 
 	if st.Spec.AutoRemove {
 		return outcome{}, nil
 	}
-	out := outcome{found: atoll.FoundFailed, done: atoll.DoneNothing, reason: st.Reason}
+	out := outcome{found: FoundFailed, done: DoneNothing, reason: st.Reason}
 	switch r.l.opts.Failed {
 	case Restart:
-		out.done = atoll.DoneRestarted
+		out.done = DoneRestarted
 	case Rebuild:
 		if st.Spec.TTL > 0 { // it would begin anew
 			out.reason = strings.TrimPrefix(out.reason+"; its time is limited, so it is not rebuilt", "; ")
 			break
 		}
-		out.done = atoll.DoneRebuilt
+		out.done = DoneRebuilt
 	}
 	switch {
-	case r.opts.DryRun || out.done == atoll.DoneNothing:
+	case r.opts.DryRun || out.done == DoneNothing:
 		return out, nil
-	case out.done == atoll.DoneRebuilt:
+	case out.done == DoneRebuilt:
 		return out, r.l.rebuild(ctx, rec, st, true)
 	}
 	sb, err := r.l.ProviderLayer.Get(ctx, rec.ID)
@@ -230,7 +230,7 @@ func (r *round) current(ctx context.Context, rec *store.Record, st atoll.Status)
 	if st.Spec.AutoRemove || st.Spec.TTL > 0 || st.State == atoll.StateCreating { // it goes by itself, or comes
 		return outcome{}, nil
 	}
-	out := outcome{found: atoll.FoundOutdated, done: atoll.DoneRebuilt}
+	out := outcome{found: FoundOutdated, done: DoneRebuilt}
 	digest, err := r.digest(ctx, rec.Spec.Image)
 	if err != nil {
 		return out, err
@@ -240,7 +240,7 @@ func (r *round) current(ctx context.Context, rec *store.Record, st atoll.Status)
 	}
 	out.reason = "its image is " + digest + " by now"
 	if r.l.opts.Outdated == Keep {
-		out.done = atoll.DoneNothing
+		out.done = DoneNothing
 		return out, nil
 	}
 	if r.opts.DryRun {
@@ -280,9 +280,9 @@ func (r *round) digest(ctx context.Context, ref string) (string, error) {
 // unwritten looks at a sandbox that is not written down.
 func (r *round) unwritten(ctx context.Context, st *atoll.Status) (outcome, error) {
 	l, ours := r.l, isOurs(r.identity, st.ID, st.Spec.Env)
-	out := outcome{found: atoll.FoundUnknown, done: atoll.DoneAdopted, reason: "it is older than what is written down"}
+	out := outcome{found: FoundUnknown, done: DoneAdopted, reason: "it is older than what is written down"}
 	if ours {
-		out.found, out.reason = atoll.FoundOrphan, "it is not written down"
+		out.found, out.reason = FoundOrphan, "it is not written down"
 	}
 	state, back := store.Present, false
 	var err error
@@ -295,7 +295,7 @@ func (r *round) unwritten(ctx context.Context, st *atoll.Status) (outcome, error
 	case back:
 		out.reason = "it had gone, and is back"
 	case ours && l.opts.Orphans == Remove && l.Info().Caps.Survives:
-		state, out.done, out.gone = store.Removing, atoll.DoneRemoved, true
+		state, out.done, out.gone = store.Removing, DoneRemoved, true
 	}
 	switch {
 	case st.Spec.AutoRemove, st.State == atoll.StateCreating, !ours && !st.Created.Before(r.identity.Born):

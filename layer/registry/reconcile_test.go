@@ -34,9 +34,9 @@ func TestMissing(t *testing.T) {
 		t.Errorf("Secret: %v, want ErrNotFound", err)
 	}
 	want := map[string]string{web.ID(): "missing forgotten"}
-	l.reconcile(atoll.ReconcileOptions{DryRun: true}, 1, want)
-	l.reconcile(atoll.ReconcileOptions{}, 1, want)
-	l.reconcile(atoll.ReconcileOptions{}, 1, none)
+	l.reconcile(registry.ReconcileOptions{DryRun: true}, 1, want)
+	l.reconcile(registry.ReconcileOptions{}, 1, want)
+	l.reconcile(registry.ReconcileOptions{}, 1, none)
 	if !l.has(other.ID()) {
 		t.Error("another sandbox has been removed")
 	}
@@ -75,15 +75,15 @@ func TestFailed(t *testing.T) {
 			if err := atoll.WriteFile(t.Context(), sb, "kept", []byte("x"), 0); err != nil {
 				t.Fatal(err)
 			}
-			l.reconcile(atoll.ReconcileOptions{DryRun: true}, 0, map[string]string{sb.ID(): want})
+			l.reconcile(registry.ReconcileOptions{DryRun: true}, 0, map[string]string{sb.ID(): want})
 			if state := l.state(sb); state != atoll.StateFailed {
 				t.Errorf("after a dry run the sandbox is %s", state)
 			}
-			l.reconcile(atoll.ReconcileOptions{}, 0, map[string]string{sb.ID(): want})
+			l.reconcile(registry.ReconcileOptions{}, 0, map[string]string{sb.ID(): want})
 			if policy == "" || policy == registry.Keep {
 				return
 			}
-			l.reconcile(atoll.ReconcileOptions{}, 1, none)
+			l.reconcile(registry.ReconcileOptions{}, 1, none)
 			l.sameAs(sb.ID(), raw, atoll.StateRunning)
 		})
 	}
@@ -128,8 +128,8 @@ func TestFailedWithLimitedTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{sb.ID(): "failed nothing"}
-	l.reconcile(atoll.ReconcileOptions{DryRun: true}, 0, want)
-	l.reconcile(atoll.ReconcileOptions{Force: true}, 0, want)
+	l.reconcile(registry.ReconcileOptions{DryRun: true}, 0, want)
+	l.reconcile(registry.ReconcileOptions{Force: true}, 0, want)
 	if after, err := sb.Status(t.Context()); err != nil || before.Expires.IsZero() || !after.Expires.Equal(before.Expires) {
 		t.Errorf("it expires at %v, %v; want %v", after.Expires, err, before.Expires)
 	}
@@ -175,15 +175,15 @@ func TestOutdated(t *testing.T) {
 		t.Fatal(err)
 	}
 	raw, hash := l.secretOf(idle.ID()), l.inside(idle)
-	l.reconcile(atoll.ReconcileOptions{}, 5, none)
+	l.reconcile(registry.ReconcileOptions{}, 5, none)
 
 	l.release("2")
 	want := map[string]string{idle.ID(): "outdated rebuilt", busy.ID(): "outdated nothing", stopped.ID(): "outdated rebuilt"}
-	l.reconcile(atoll.ReconcileOptions{DryRun: true}, 2, want)
+	l.reconcile(registry.ReconcileOptions{DryRun: true}, 2, want)
 	if l.inside(idle) != hash {
 		t.Error("a dry run has changed something")
 	}
-	l.reconcile(atoll.ReconcileOptions{}, 2, want)
+	l.reconcile(registry.ReconcileOptions{}, 2, want)
 	l.sameAs(idle.ID(), raw, atoll.StateRunning)
 	made, err := l.Get(t.Context(), stopped.ID())
 	if err != nil {
@@ -195,9 +195,9 @@ func TestOutdated(t *testing.T) {
 	if err := proc.Signal(t.Context(), atoll.SIGCONT); err != nil {
 		t.Errorf("the command has been ended: %v", err)
 	}
-	l.reconcile(atoll.ReconcileOptions{}, 4, map[string]string{busy.ID(): "outdated nothing"})
-	l.reconcile(atoll.ReconcileOptions{Force: true}, 4, map[string]string{busy.ID(): "outdated rebuilt"})
-	l.reconcile(atoll.ReconcileOptions{}, 5, none)
+	l.reconcile(registry.ReconcileOptions{}, 4, map[string]string{busy.ID(): "outdated nothing"})
+	l.reconcile(registry.ReconcileOptions{Force: true}, 4, map[string]string{busy.ID(): "outdated rebuilt"})
+	l.reconcile(registry.ReconcileOptions{}, 5, none)
 	for _, sb := range []atoll.Sandbox{brief, plain} {
 		if !l.has(sb.ID()) {
 			t.Error("one that was none of this is gone")
@@ -223,7 +223,7 @@ func TestExecWhileRebuilt(t *testing.T) {
 	}))
 	sb = l.create(l, atoll.Spec{Image: image})
 	l.release("2")
-	l.reconcile(atoll.ReconcileOptions{}, 0, map[string]string{sb.ID(): "outdated rebuilt"})
+	l.reconcile(registry.ReconcileOptions{}, 0, map[string]string{sb.ID(): "outdated rebuilt"})
 	during.Wait()
 }
 
@@ -247,11 +247,11 @@ func TestOrphans(t *testing.T) {
 			l.lose(orphan.ID())
 
 			found := map[string]string{before.ID(): "unknown adopted", orphan.ID(): want}
-			l.reconcile(atoll.ReconcileOptions{DryRun: true}, 1, found)
+			l.reconcile(registry.ReconcileOptions{DryRun: true}, 1, found)
 			if l.written(before.ID()) != "" || !l.has(orphan.ID()) {
 				t.Error("a dry run has changed something")
 			}
-			l.reconcile(atoll.ReconcileOptions{}, 1, found)
+			l.reconcile(registry.ReconcileOptions{}, 1, found)
 			for _, sb := range []atoll.Sandbox{before, after, theirs, healthy} {
 				if !l.has(sb.ID()) {
 					t.Errorf("%s, which is no orphan, was removed", sb.ID())
@@ -266,8 +266,8 @@ func TestOrphans(t *testing.T) {
 			if _, err := atoll.Secret(t.Context(), l, before.ID()); atoll.KindOf(err) != atoll.ErrNotExist {
 				t.Errorf("Secret of one that has none: %v, want ErrNotExist", err)
 			}
-			l.reconcile(atoll.ReconcileOptions{}, map[registry.Policy]int{"": 2, registry.Keep: 3}[policy], none)
-			if _, err := there.Reconcile(t.Context(), atoll.ReconcileOptions{}); err != nil {
+			l.reconcile(registry.ReconcileOptions{}, map[registry.Policy]int{"": 2, registry.Keep: 3}[policy], none)
+			if _, err := there.Reconcile(t.Context(), registry.ReconcileOptions{}); err != nil {
 				t.Error(err)
 			}
 			if !l.has(healthy.ID()) || !l.has(theirs.ID()) {
@@ -290,14 +290,14 @@ func TestAnotherBackend(t *testing.T) {
 	defer s.Close()
 	wrong := registry.New(openEngine(t, t.TempDir()), s, registry.Options{Server: true})
 	for range 2 {
-		if _, err := wrong.Reconcile(t.Context(), atoll.ReconcileOptions{}); err != nil {
+		if _, err := wrong.Reconcile(t.Context(), registry.ReconcileOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want := map[string]string{sb.ID(): "orphan adopted"}
-	l.reconcile(atoll.ReconcileOptions{DryRun: true}, 0, want)
-	l.reconcile(atoll.ReconcileOptions{}, 0, want)
-	l.reconcile(atoll.ReconcileOptions{}, 1, none)
+	l.reconcile(registry.ReconcileOptions{DryRun: true}, 0, want)
+	l.reconcile(registry.ReconcileOptions{}, 0, want)
+	l.reconcile(registry.ReconcileOptions{}, 1, none)
 	l.sameAs(sb.ID(), raw, atoll.StateRunning)
 }
 
@@ -315,7 +315,7 @@ func TestNothingOfTheExpired(t *testing.T) {
 			}
 		}
 	}
-	l.reconcile(atoll.ReconcileOptions{}, 0, none)
+	l.reconcile(registry.ReconcileOptions{}, 0, none)
 	for _, id := range ids {
 		if is, err := l.store.Forgotten(t.Context(), id); is || err != nil || l.written(id) != "" {
 			t.Errorf("it is written down as %q; its end is remembered: %v, %v", l.written(id), is, err)
@@ -358,8 +358,8 @@ func TestLostStore(t *testing.T) {
 	s, e := teststore.Open(t.TempDir()), openEngine(t, dir)
 	p := registry.New(e, s, registry.Options{Server: true})
 	defer p.Close()
-	sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
-	if err != nil || len(sum.Findings) != 1 || sum.Findings[0].Done != atoll.DoneAdopted || sum.Findings[0].Name != "web" {
+	sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
+	if err != nil || len(sum.Findings) != 1 || sum.Findings[0].Done != registry.DoneAdopted || sum.Findings[0].Name != "web" {
 		t.Errorf("Reconcile: %+v, %v", sum, err)
 	}
 	if _, err := p.Get(t.Context(), sb.ID()); err != nil {
@@ -381,7 +381,7 @@ func TestSecretsAreForgotten(t *testing.T) {
 	if err := atoll.RemoveVolume(t.Context(), l, atoll.DefaultProject, "data-"+dropped.ID()); err != nil {
 		t.Fatal(err)
 	}
-	l.reconcile(atoll.ReconcileOptions{}, 0, none)
+	l.reconcile(registry.ReconcileOptions{}, 0, none)
 	if _, err := l.store.Secret(t.Context(), kept.ID()); err != nil {
 		t.Errorf("the secret of a data volume that is kept: %v", err)
 	}
@@ -404,7 +404,7 @@ func TestSecretIsNotLogged(t *testing.T) {
 	}
 	hash := l.inside(sb)
 	l.release("2")
-	sum, err := atoll.Reconcile(t.Context(), p, atoll.ReconcileOptions{})
+	sum, err := registry.Reconcile(t.Context(), p, registry.ReconcileOptions{})
 	if err != nil {
 		t.Error(err)
 	}
@@ -437,16 +437,16 @@ func TestFifty(t *testing.T) {
 	}
 	all.Wait()
 	begun := time.Now()
-	l.reconcile(atoll.ReconcileOptions{}, 50, none)
+	l.reconcile(registry.ReconcileOptions{}, 50, none)
 	t.Logf("50 healthy ones: %v", time.Since(begun))
 	l.release("2")
 	begun = time.Now()
-	sum, err := l.Reconcile(t.Context(), atoll.ReconcileOptions{})
+	sum, err := l.Reconcile(t.Context(), registry.ReconcileOptions{})
 	if err != nil || len(sum.Findings) != 50 {
 		t.Errorf("Reconcile: %+v, %v", sum, err)
 	}
 	t.Logf("50 rebuilt: %v", time.Since(begun))
-	l.reconcile(atoll.ReconcileOptions{}, 50, none)
+	l.reconcile(registry.ReconcileOptions{}, 50, none)
 }
 
 // Two servers with one state directory do not do things twice.
@@ -465,14 +465,14 @@ func TestTwoReconcile(t *testing.T) {
 	var all sync.WaitGroup
 	for _, p := range []*registry.Provider{a.Provider, b} {
 		all.Go(func() {
-			sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
+			sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
 			if err != nil {
 				t.Errorf("Reconcile: %v", err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			for _, f := range sum.Findings {
-				if f.Done == atoll.DoneRebuilt {
+				if f.Done == registry.DoneRebuilt {
 					rebuilt[f.ID]++
 				}
 			}
@@ -484,5 +484,5 @@ func TestTwoReconcile(t *testing.T) {
 			t.Errorf("%s was rebuilt %d times; it is there: %v", id, rebuilt[id], a.has(id))
 		}
 	}
-	a.reconcile(atoll.ReconcileOptions{}, 10, none)
+	a.reconcile(registry.ReconcileOptions{}, 10, none)
 }

@@ -2,7 +2,7 @@
 // outlives every program.
 //
 //	p = registry.New(p, sqlite.New(path), registry.Options{Server: true})
-//	found, err := atoll.Reconcile(ctx, p, atoll.ReconcileOptions{})
+//	found, err := registry.Reconcile(ctx, p, registry.ReconcileOptions{})
 //
 // The layer records each change of a sandbox before it asks the provider for it, and
 // records the result afterwards. Another program finishes a change whose program has
@@ -401,6 +401,6 @@ var (
 	_ atoll.Resolver       = (*Provider)(nil)
 	_ atoll.SnapshotStore  = (*Provider)(nil)
 	_ atoll.SecretKeeper   = (*Provider)(nil)
-	_ atoll.Reconciler     = (*Provider)(nil)
+	_ Reconciler           = (*Provider)(nil)
 	_ atoll.ProjectRemover = (*Provider)(nil)
 )

@@ -12,8 +12,8 @@ import (
 
 // An outcome says what became of a record.
 type outcome struct {
-	found  atoll.Found // "" when it was as it should be
-	done   atoll.Done
+	found  Found // "" when it was as it should be
+	done   Done
 	reason string
 	gone   bool // it is no longer written down
 }
@@ -31,13 +31,13 @@ func (l *Provider) settle(ctx context.Context, r *store.Record, dry bool) (outco
 		return outcome{}, err
 	}
 	out := l.judge(r, sb != nil)
-	if out.done == atoll.DoneFinished && r.State == store.Creating {
+	if out.done == DoneFinished && r.State == store.Creating {
 		st, err := sb.Status(ctx)
 		if err != nil {
 			return outcome{}, err
 		}
 		if st.State == atoll.StateCreating { // nobody is left to go on with it
-			out.done, out.gone = atoll.DoneRemoved, true
+			out.done, out.gone = DoneRemoved, true
 		}
 	}
 	if out.done == "" || dry {
@@ -50,23 +50,23 @@ func (l *Provider) settle(ctx context.Context, r *store.Record, dry bool) (outco
 func (l *Provider) judge(r *store.Record, there bool) outcome {
 	switch {
 	case r.State == store.Removing:
-		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneFinished, reason: "its removal was cut short", gone: true}
+		return outcome{found: FoundUnfinished, done: DoneFinished, reason: "its removal was cut short", gone: true}
 	case r.State == store.Rebuilding && there:
-		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneFinished, reason: "its rebuild was cut short"}
+		return outcome{found: FoundUnfinished, done: DoneFinished, reason: "its rebuild was cut short"}
 	case r.State == store.Rebuilding && r.Reason != "":
-		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneRebuilt, reason: "its rebuild failed: " + r.Reason}
+		return outcome{found: FoundUnfinished, done: DoneRebuilt, reason: "its rebuild failed: " + r.Reason}
 	case r.State == store.Rebuilding:
-		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneRebuilt, reason: "its rebuild was cut short"}
+		return outcome{found: FoundUnfinished, done: DoneRebuilt, reason: "its rebuild was cut short"}
 	case r.State == store.Creating && there:
-		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneFinished, reason: "its creation was cut short"}
+		return outcome{found: FoundUnfinished, done: DoneFinished, reason: "its creation was cut short"}
 	case r.State == store.Creating:
-		return outcome{found: atoll.FoundUnfinished, done: atoll.DoneForgotten, reason: "its creation was cut short", gone: true}
+		return outcome{found: FoundUnfinished, done: DoneForgotten, reason: "its creation was cut short", gone: true}
 	case there:
 		return outcome{}
 	case r.Spec.IdleRemove || isOver(r):
-		return outcome{done: atoll.DoneForgotten, gone: true}
+		return outcome{done: DoneForgotten, gone: true}
 	}
-	return outcome{found: atoll.FoundMissing, done: atoll.DoneForgotten, reason: "the provider has it no longer", gone: true}
+	return outcome{found: FoundMissing, done: DoneForgotten, reason: "the provider has it no longer", gone: true}
 }
 
 // isOver reports whether a sandbox that is not there is so because its Spec says
@@ -79,18 +79,18 @@ func isOver(r *store.Record) bool {
 // finish does what judge said.
 func (l *Provider) finish(ctx context.Context, r *store.Record, sb atoll.Sandbox, out outcome) error {
 	switch {
-	case out.done == atoll.DoneForgotten && r.State == store.Present && !isOver(r):
+	case out.done == DoneForgotten && r.State == store.Present && !isOver(r):
 		return l.store.Forget(ctx, r) // it may be back, when the right backend is asked again
-	case out.done == atoll.DoneForgotten && r.State == store.Creating:
+	case out.done == DoneForgotten && r.State == store.Creating:
 		if err := l.dropMade(ctx, r); err != nil {
 			return err
 		}
 		return l.store.Delete(ctx, r, false)
-	case out.done == atoll.DoneForgotten:
+	case out.done == DoneForgotten:
 		return l.store.Delete(ctx, r, false) // a secret goes with the data volume
 	case out.gone:
 		return l.finishRemoval(ctx, r, sb)
-	case out.done == atoll.DoneRebuilt:
+	case out.done == DoneRebuilt:
 		return l.remake(ctx, r)
 	}
 	l.present(ctx, r, sb)

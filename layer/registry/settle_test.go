@@ -95,7 +95,7 @@ func TestDataOfCutShort(t *testing.T) {
 			if _, err := l.store.Insert(t.Context(), r, "", store.Room{}); err != nil {
 				t.Fatal(err)
 			}
-			l.reconcile(atoll.ReconcileOptions{}, 0, map[string]string{sb.ID(): "unfinished forgotten"})
+			l.reconcile(registry.ReconcileOptions{}, 0, map[string]string{sb.ID(): "unfinished forgotten"})
 			if l.hasData(sb.ID()) == own {
 				t.Errorf("its own: %v, written %s from now: the data is there: %v", own, skew, !own)
 			}

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/registry"
 )
 
 // ResolveImage implements atoll.ImageResolver: it is the default member's, which
@@ -43,14 +44,14 @@ func (p *Provider) Secret(ctx context.Context, id string) (string, error) {
 	return atoll.Secret(ctx, leaf, sb.ID())
 }
 
-// Reconcile implements atoll.Reconciler: each member that can be asked does it,
+// Reconcile implements registry.Reconciler: each member that can be asked does it,
 // and it fails if all do. Of the sandboxes of one that cannot be asked, nothing
 // is known and nothing done.
-func (p *Provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
+func (p *Provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
 	there := ask(ctx, p.members, func(ctx context.Context, leaf atoll.Provider) ([]atoll.Status, error) {
 		return leaf.List(ctx, atoll.Filter{})
 	})
-	answers := make([]answer[[]atoll.Finding], len(there))
+	answers := make([]answer[[]registry.Finding], len(there))
 	healthy := make([]int, len(there))
 	var all sync.WaitGroup
 	for i, t := range there {
@@ -61,16 +62,16 @@ func (p *Provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (
 		}
 		all.Go(func() {
 			leaf, err := t.m.provider()
-			var sum atoll.Reconciliation
+			var sum registry.Reconciliation
 			if err == nil {
-				sum, err = atoll.Reconcile(ctx, leaf, opts)
+				sum, err = registry.Reconcile(ctx, leaf, opts)
 			}
 			a.val, a.err, healthy[i] = sum.Findings, err, sum.Healthy
 		})
 	}
 	all.Wait()
 	findings, err := joined(ctx, answers)
-	sum := atoll.Reconciliation{Findings: findings}
+	sum := registry.Reconciliation{Findings: findings}
 	for i, a := range answers {
 		sum.Healthy += healthy[i]
 		if a.err != nil && there[i].err == nil && !isMissing(a.err) {
@@ -78,7 +79,7 @@ func (p *Provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (
 		}
 	}
 	if sum.Findings == nil {
-		sum.Findings = []atoll.Finding{}
+		sum.Findings = []registry.Finding{}
 	}
 	return sum, err
 }
@@ -86,5 +87,5 @@ func (p *Provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (
 var (
 	_ atoll.ImageResolver = (*Provider)(nil)
 	_ atoll.SecretKeeper  = (*Provider)(nil)
-	_ atoll.Reconciler    = (*Provider)(nil)
+	_ registry.Reconciler = (*Provider)(nil)
 )

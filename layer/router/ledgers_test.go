@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/registry"
 	"github.com/seed46cd37a8/atoll/layer/router"
 )
 
@@ -40,8 +41,8 @@ func (w written) Projects(context.Context) ([]atoll.Project, error) {
 	return []atoll.Project{{Name: "a", Provider: w.name}, {Name: "b", Provider: w.name}}, w.fails
 }
 
-func (w written) Reconcile(context.Context, atoll.ReconcileOptions) (atoll.Reconciliation, error) {
-	return atoll.Reconciliation{Healthy: 1, Findings: []atoll.Finding{{ID: w.name}}}, w.fails
+func (w written) Reconcile(context.Context, registry.ReconcileOptions) (registry.Reconciliation, error) {
+	return registry.Reconciliation{Healthy: 1, Findings: []registry.Finding{{ID: w.name}}}, w.fails
 }
 
 func TestLedgers(t *testing.T) {
@@ -57,7 +58,7 @@ func TestLedgers(t *testing.T) {
 	if got, err := p.ResolveImage(t.Context(), "app"); got != "one app" || err != nil {
 		t.Errorf("ResolveImage: %q, %v", got, err)
 	}
-	sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{})
+	sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{})
 	if err != nil || sum.Healthy != 2 || len(sum.Findings) != 2 || sum.Findings[0].ID != "one" || sum.Findings[1].ID != "two" {
 		t.Errorf("Reconcile: %+v, %v", sum, err)
 	}
@@ -69,13 +70,13 @@ func TestReconcileWithoutOne(t *testing.T) {
 	p := open(t, router.Options{}, ledgers(t, "one", nil), s.Member)
 	create(t, p, atoll.Spec{Provider: "mock"})
 	s.falls(errDown)
-	if sum, err := p.Reconcile(t.Context(), atoll.ReconcileOptions{}); err != nil || sum.Healthy != 1 || len(sum.Findings) != 1 {
+	if sum, err := p.Reconcile(t.Context(), registry.ReconcileOptions{}); err != nil || sum.Healthy != 1 || len(sum.Findings) != 1 {
 		t.Errorf("Reconcile: %+v, %v", sum, err)
 	}
 	s.recovers()
 	q := open(t, router.Options{}, ledgers(t, "one", errDown), mocks(t))
-	_, err := q.Reconcile(t.Context(), atoll.ReconcileOptions{})
+	_, err := q.Reconcile(t.Context(), registry.ReconcileOptions{})
 	wants(t, "Reconcile", err, atoll.ErrUnavailable, "the engine is down")
-	_, err = open(t, router.Options{}, mocks(t)).Reconcile(t.Context(), atoll.ReconcileOptions{})
+	_, err = open(t, router.Options{}, mocks(t)).Reconcile(t.Context(), registry.ReconcileOptions{})
 	wants(t, "Reconcile without a ledger", err, atoll.ErrUnsupported, "")
 }

@@ -4,11 +4,12 @@ import (
 	"context"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
-// Pools implements atoll.PoolKeeper. A member that is not open keeps none.
-func (p *Provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
-	var sum atoll.PoolReport
+// Pools implements pool.Reporter. A member that is not open keeps none.
+func (p *Provider) Pools(ctx context.Context) (pool.Report, error) {
+	var sum pool.Report
 	for _, m := range p.members {
 		m.mu.Lock()
 		leaf := m.leaf
@@ -16,9 +17,9 @@ func (p *Provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
 		if leaf == nil {
 			continue
 		}
-		report, err := atoll.Pools(ctx, leaf)
+		report, err := pool.ReportOf(ctx, leaf)
 		if err != nil {
-			return atoll.PoolReport{}, err
+			return pool.Report{}, err
 		}
 		sum = sum.Add(report)
 	}
@@ -44,6 +45,6 @@ func (p *Provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error
 }
 
 var (
-	_ atoll.PoolKeeper = (*Provider)(nil)
-	_ atoll.Reserver   = (*Provider)(nil)
+	_ pool.Reporter  = (*Provider)(nil)
+	_ atoll.Reserver = (*Provider)(nil)
 )

@@ -4,45 +4,46 @@ import (
 	"context"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 // Workspaces are what sandboxes of all members work on: a layer around a router
 // keeps them. A router itself has those of its default member.
 
-// Workspaces implements atoll.WorkspaceStore.
-func (p *Provider) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
+// Workspaces implements workspace.Manager.
+func (p *Provider) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
 	first, err := p.members[0].provider()
 	if err != nil {
 		return nil, err
 	}
-	return atoll.Workspaces(ctx, first, project)
+	return workspace.List(ctx, first, project)
 }
 
-// AddWorkspace implements atoll.WorkspaceStore.
-func (p *Provider) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
+// AddWorkspace implements workspace.Manager.
+func (p *Provider) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	first, err := p.members[0].provider()
 	if err != nil {
-		return atoll.Workspace{}, err
+		return workspace.Workspace{}, err
 	}
-	return atoll.AddWorkspace(ctx, first, spec, progress)
+	return workspace.Add(ctx, first, spec, progress)
 }
 
-// UpdateWorkspace implements atoll.WorkspaceStore.
-func (p *Provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
+// UpdateWorkspace implements workspace.Manager.
+func (p *Provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	first, err := p.members[0].provider()
 	if err != nil {
-		return atoll.Workspace{}, err
+		return workspace.Workspace{}, err
 	}
-	return atoll.UpdateWorkspace(ctx, first, project, name, progress)
+	return workspace.Update(ctx, first, project, name, progress)
 }
 
-// RemoveWorkspace implements atoll.WorkspaceStore.
+// RemoveWorkspace implements workspace.Manager.
 func (p *Provider) RemoveWorkspace(ctx context.Context, project, name string) error {
 	first, err := p.members[0].provider()
 	if err != nil {
 		return err
 	}
-	return atoll.RemoveWorkspace(ctx, first, project, name)
+	return workspace.Remove(ctx, first, project, name)
 }
 
-var _ atoll.WorkspaceStore = (*Provider)(nil)
+var _ workspace.Manager = (*Provider)(nil)

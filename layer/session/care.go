@@ -48,14 +48,14 @@ func (l *Provider) round(ctx context.Context) (pause time.Duration) {
 
 // lookAround looks at those sessions of which a list of sandboxes says that there is
 // something to see: it is one call, and they may be many.
-func (l *Provider) lookAround(ctx context.Context, all []*store.Session, pause *time.Duration) error {
+func (l *Provider) lookAround(ctx context.Context, all []*Record, pause *time.Duration) error {
 	sandboxes, listErr := l.Provider.List(ctx, atoll.Filter{})
 	byID := make(map[string]*atoll.Status, len(sandboxes))
 	for i := range sandboxes {
 		byID[sandboxes[i].ID] = &sandboxes[i]
 	}
 	for _, x := range all {
-		half := x.State == atoll.SessionOpening || x.State == atoll.SessionClosing
+		half := x.State == StateOpening || x.State == StateClosing
 		if !half && (listErr != nil || isFine(x, byID[x.Sandbox])) {
 			continue
 		}
@@ -86,15 +86,15 @@ const remembered = 7 * 24 * time.Hour
 
 // isFine reports whether nothing is to be done about a session, as far as st says, the
 // status of its sandbox; nil where that is not listed.
-func isFine(x *store.Session, st *atoll.Status) bool {
+func isFine(x *Record, st *atoll.Status) bool {
 	if st == nil {
-		return x.State == store.SessionGone && time.Since(x.Used) < remembered
+		return x.State == StateGone && time.Since(x.Used) < remembered
 	}
-	return x.State == atoll.SessionOpen && (st.Caps.IdleStop || x.Spec.IdleTimeout == atoll.Never)
+	return x.State == StateOpen && (st.Caps.IdleStop || x.Spec.IdleTimeout == atoll.Never)
 }
 
 // lookAt returns when to look again, 0 if that does not matter.
-func (l *Provider) lookAt(ctx context.Context, x *store.Session) (next time.Duration, err error) {
+func (l *Provider) lookAt(ctx context.Context, x *Record) (next time.Duration, err error) {
 	x, err = l.store.FindSession(ctx, x.Spec.Project, x.Spec.Scope.Key()) // since it was listed, it may have changed
 	if err != nil {
 		if atoll.KindOf(err) == atoll.ErrNotExist {
@@ -107,9 +107,9 @@ func (l *Provider) lookAt(ctx context.Context, x *store.Session) (next time.Dura
 		return 0, err
 	}
 	switch x.State {
-	case atoll.SessionOpening: // nobody waits for it
+	case StateOpening: // nobody waits for it
 		return 0, l.finish(ctx, x, x.Problem != "")
-	case atoll.SessionClosing:
+	case StateClosing:
 		return 0, l.finish(ctx, x, false)
 	}
 	sb, err := l.Provider.Get(ctx, x.Sandbox)
@@ -118,15 +118,15 @@ func (l *Provider) lookAt(ctx context.Context, x *store.Session) (next time.Dura
 		st, err = sb.Status(ctx)
 	}
 	switch gone := atoll.KindOf(err) == atoll.ErrNotFound; {
-	case gone && x.State != store.SessionGone:
+	case gone && x.State != StateGone:
 		_, err = l.forget(ctx, x)
 		return 0, err
 	case gone && time.Since(x.Used) >= remembered:
 		return 0, l.drop(ctx, x, false)
 	case gone:
 		return 0, nil
-	case err == nil && x.State == store.SessionGone: // it is back, as its backend is
-		x.State, x.Used = atoll.SessionOpen, time.Now()
+	case err == nil && x.State == StateGone: // it is back, as its backend is
+		x.State, x.Used = StateOpen, time.Now()
 		err = l.store.UpdateSession(ctx, x)
 	}
 	if err != nil || st.Caps.IdleStop || x.Spec.IdleTimeout == atoll.Never {
@@ -146,7 +146,7 @@ func (l *Provider) lookAt(ctx context.Context, x *store.Session) (next time.Dura
 
 // lastUse is when the sandbox was last used: now, if anything goes on in it, or
 // there is no telling.
-func (l *Provider) lastUse(ctx context.Context, x *store.Session, sb atoll.Sandbox) time.Time {
+func (l *Provider) lastUse(ctx context.Context, x *Record, sb atoll.Sandbox) time.Time {
 	all, err := atoll.Processes(ctx, sb)
 	if err != nil && atoll.KindOf(err) != atoll.ErrStopped {
 		return time.Now()

@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-// CloseSession implements atoll.SessionStore.
+// CloseSession implements session.Manager.
 func (l *Provider) CloseSession(ctx context.Context, project, key string) error {
 	project = cmp.Or(project, atoll.DefaultProject)
 	tried := false // and somebody else has finished it
@@ -30,12 +29,12 @@ func (l *Provider) CloseSession(ctx context.Context, project, key string) error 
 }
 
 // close is one attempt; again says that another program is at work.
-func (l *Provider) close(ctx context.Context, x *store.Session) (again bool, err error) {
+func (l *Provider) close(ctx context.Context, x *Record) (again bool, err error) {
 	other, err := l.heldByOther(ctx, x)
 	if err != nil {
 		return false, err
 	}
-	if other && x.State == atoll.SessionOpen {
+	if other && x.State == StateOpen {
 		return false, atoll.Errorf("close session", x.Spec.Scope.Key(), atoll.ErrConflict, "its sandbox is that of another program, with which it ends")
 	}
 	if other {
@@ -47,8 +46,8 @@ func (l *Provider) close(ctx context.Context, x *store.Session) (again bool, err
 // finish closes x, for which no other program is at work; with remember, that it was
 // there is not forgotten. What fails is written down, and tried again by whoever
 // comes next.
-func (l *Provider) finish(ctx context.Context, x *store.Session, remember bool) error {
-	x.State = atoll.SessionClosing
+func (l *Provider) finish(ctx context.Context, x *Record, remember bool) error {
+	x.State = StateClosing
 	if err := l.claim(ctx, x); err != nil {
 		return err
 	}
@@ -66,11 +65,11 @@ func (l *Provider) finish(ctx context.Context, x *store.Session, remember bool) 
 }
 
 // drop forgets x, whose sandbox is not there; with remember, its end only.
-func (l *Provider) drop(ctx context.Context, x *store.Session, remember bool) error {
+func (l *Provider) drop(ctx context.Context, x *Record, remember bool) error {
 	l.uses.forget(x.Sandbox)
 	if !remember {
 		return l.store.DeleteSession(ctx, x)
 	}
-	x.State, x.Holder, x.Problem, x.Used = store.SessionGone, "", "", time.Now()
+	x.State, x.Holder, x.Problem, x.Used = StateGone, "", "", time.Now()
 	return l.store.UpdateSession(ctx, x)
 }

@@ -34,13 +34,13 @@ func quickly(p atoll.Provider, dir string, o session.Options) *session.Provider 
 	return around(p, dir, o.WithLook(50*time.Millisecond))
 }
 
-func workflow(id string) *atoll.SessionSpec {
-	return &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: id}}
+func workflow(id string) *session.Spec {
+	return &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: id}}
 }
 
-func mustOpen(t *testing.T, p atoll.Provider, spec *atoll.SessionSpec) atoll.OpenedSession {
+func mustOpen(t *testing.T, p atoll.Provider, spec *session.Spec) session.Opened {
 	t.Helper()
-	o, err := atoll.OpenSession(t.Context(), p, spec)
+	o, err := session.Open(t.Context(), p, spec)
 	if err != nil {
 		t.Fatalf("OpenSession: %v", err)
 	}
@@ -49,7 +49,7 @@ func mustOpen(t *testing.T, p atoll.Provider, spec *atoll.SessionSpec) atoll.Ope
 
 // counts checks how many sessions and sandboxes there are.
 func counts(ctx context.Context, p atoll.Provider, sessions, sandboxes int) error {
-	all, err := atoll.Sessions(ctx, p, "")
+	all, err := session.List(ctx, p, "")
 	boxes, listErr := p.List(ctx, atoll.Filter{})
 	if err != nil || listErr != nil || len(all) != sessions || len(boxes) != sandboxes {
 		return fmt.Errorf("there are sessions %+v and sandboxes %+v, want %d and %d: %w", all, boxes, sessions, sandboxes, errors.Join(err, listErr))
@@ -111,11 +111,11 @@ func TestKilled(t *testing.T) {
 				defer p.Close()
 				switch next {
 				case "open":
-					o, want := mustOpen(t, p, workflow("w")), atoll.OpeningMade
+					o, want := mustOpen(t, p, workflow("w")), session.OpeningMade
 					if step == "replacing" { // whoever opened it before had another one
-						want = atoll.OpeningReplaced
+						want = session.OpeningReplaced
 					}
-					if o.State != atoll.SessionOpen || o.Opening != want || (o.Note != "") != (want == atoll.OpeningReplaced) {
+					if o.State != session.StateOpen || o.Opening != want || (o.Note != "") != (want == session.OpeningReplaced) {
 						t.Errorf("opened again it is %+v", o)
 					}
 					if err := counts(t.Context(), p, 1, 1); err != nil {
@@ -147,7 +147,7 @@ func TestOthersWait(t *testing.T) {
 	defer first.Close()
 	second := quickly(box, dir, session.Options{Server: true})
 	defer second.Close()
-	opened := make(chan atoll.OpenedSession, 2)
+	opened := make(chan session.Opened, 2)
 	for _, p := range []atoll.Provider{first, second} {
 		go func() { opened <- mustOpen(t, p, workflow("w")) }()
 		<-begun
@@ -188,7 +188,7 @@ func TestFailedClose(t *testing.T) {
 		t.Errorf("CloseSession: %v", err)
 	}
 	all, err := p.Sessions(t.Context(), "")
-	if err != nil || len(all) != 1 || all[0].State != atoll.SessionClosing || !strings.Contains(all[0].Problem, "the engine is away") {
+	if err != nil || len(all) != 1 || all[0].State != session.StateClosing || !strings.Contains(all[0].Problem, "the engine is away") {
 		t.Errorf("Sessions = %+v, %v; want one that is closing", all, err)
 	}
 	if _, err := p.OpenSession(t.Context(), workflow("w")); atoll.KindOf(err) != atoll.ErrUnavailable {
@@ -241,7 +241,7 @@ func TestSandboxOfAnother(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if again := mustOpen(t, b, workflow("w")); again.Opening != atoll.OpeningReplaced {
+	if again := mustOpen(t, b, workflow("w")); again.Opening != session.OpeningReplaced {
 		t.Errorf("when that has gone: %+v", again)
 	}
 }

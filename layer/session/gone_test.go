@@ -15,7 +15,6 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/provider/mock"
-	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // removeBehind removes the sandbox of a session without telling the layer.
@@ -31,10 +30,10 @@ func removeBehind(t *testing.T, box atoll.Provider, id string) {
 }
 
 // replaced checks that whoever opens the session again is told, and has the same.
-func replaced(t *testing.T, p atoll.Provider, before atoll.OpenedSession) atoll.OpenedSession {
+func replaced(t *testing.T, p atoll.Provider, before session.Opened) session.Opened {
 	t.Helper()
 	o := mustOpen(t, p, workflow(before.Scope.ID))
-	if o.Opening != atoll.OpeningReplaced || o.Sandbox == before.Sandbox || !strings.Contains(o.Note, "without the files") {
+	if o.Opening != session.OpeningReplaced || o.Sandbox == before.Sandbox || !strings.Contains(o.Note, "without the files") {
 		t.Errorf("opened again it is %s (%q), want it replaced", o.Opening, o.Note)
 	}
 	if !slices.Equal(o.Spec.Env, before.Spec.Env) {
@@ -45,10 +44,10 @@ func replaced(t *testing.T, p atoll.Provider, before atoll.OpenedSession) atoll.
 
 // Whoever opens a session whose sandbox has gone is told, whoever has noticed before.
 func TestGoneIsTold(t *testing.T) {
-	noticed := func(t *testing.T, s store.Store) {
+	noticed := func(t *testing.T, s session.Store) {
 		eventually(t, func() error {
 			x, err := s.FindSession(t.Context(), atoll.DefaultProject, "workflow_w_sandbox")
-			if err == nil && x.State != store.SessionGone {
+			if err == nil && x.State != session.StateGone {
 				err = fmt.Errorf("the session is %s", x.State)
 			}
 			return err
@@ -85,11 +84,11 @@ func TestGoneIsTold(t *testing.T) {
 			o = replaced(t, p, o)
 			removeBehind(t, box, o.Sandbox)
 			notice(t, box, dir)
-			scope := atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w"}
-			if _, err := atoll.EndScope(t.Context(), p, "", scope); err != nil {
+			scope := session.Scope{Kind: session.ScopeWorkflow, ID: "w"}
+			if _, err := session.EndScope(t.Context(), p, "", scope); err != nil {
 				t.Errorf("EndScope: %v", err)
 			}
-			if again := mustOpen(t, p, workflow("w")); again.Opening != atoll.OpeningMade || again.Note != "" || len(again.Spec.Env) > 0 {
+			if again := mustOpen(t, p, workflow("w")); again.Opening != session.OpeningMade || again.Note != "" || len(again.Spec.Env) > 0 {
 				t.Errorf("after the end of its scope it is %+v", again)
 			}
 		})
@@ -141,7 +140,7 @@ func TestForgotten(t *testing.T) {
 	age := func(days int) {
 		x, err := s.FindSession(t.Context(), o.Project, o.Key)
 		if err == nil {
-			x.State, x.Holder, x.Used = store.SessionGone, "", time.Now().Add(-time.Duration(days)*24*time.Hour)
+			x.State, x.Holder, x.Used = session.StateGone, "", time.Now().Add(-time.Duration(days)*24*time.Hour)
 			err = s.UpdateSession(t.Context(), x)
 		}
 		if err != nil {
@@ -193,19 +192,19 @@ func TestBack(t *testing.T) {
 		t.Errorf("Sessions = %+v, %v, want none", all, err)
 	}
 	box.away.Store(false)
-	if all, err := p.Sessions(t.Context(), ""); err != nil || len(all) != 1 || all[0].State != atoll.SessionOpen {
+	if all, err := p.Sessions(t.Context(), ""); err != nil || len(all) != 1 || all[0].State != session.StateOpen {
 		t.Errorf("Sessions = %+v, %v, want the one that is back", all, err)
 	}
-	if again := mustOpen(t, p, workflow("w")); again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound {
+	if again := mustOpen(t, p, workflow("w")); again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
 		t.Errorf("when it is back it is %+v", again)
 	}
 }
 
 // Nobody's files are thrown away for what may go away by itself.
 func TestStartFails(t *testing.T) {
-	for kind, want := range map[atoll.Kind]atoll.Opening{
+	for kind, want := range map[atoll.Kind]session.Opening{
 		atoll.ErrUnavailable: "", atoll.ErrExhausted: "", atoll.ErrConflict: "", atoll.ErrTimeout: "", atoll.ErrDenied: "",
-		atoll.ErrInternal: atoll.OpeningReplaced, atoll.ErrUnsupported: atoll.OpeningReplaced, atoll.ErrNotExist: atoll.OpeningReplaced,
+		atoll.ErrInternal: session.OpeningReplaced, atoll.ErrUnsupported: session.OpeningReplaced, atoll.ErrNotExist: session.OpeningReplaced,
 	} {
 		var broken atomic.Bool
 		p := around(backend(t, mock.Options{Before: func(_ context.Context, op string, _ int) error {
@@ -326,7 +325,7 @@ func TestManySessions(t *testing.T) {
 	dir := t.TempDir()
 	p := around(box, dir, session.Options{})
 	defer p.Close()
-	var gone atoll.OpenedSession
+	var gone session.Opened
 	for i := range many {
 		gone = mustOpen(t, p, workflow(fmt.Sprint("w", i)))
 	}
@@ -347,7 +346,7 @@ func TestManySessions(t *testing.T) {
 	s := openStore(dir)
 	defer s.Close()
 	eventually(t, func() error {
-		if all, err := s.Sessions(t.Context(), ""); err != nil || all[many-1].State != store.SessionGone {
+		if all, err := s.Sessions(t.Context(), ""); err != nil || all[many-1].State != session.StateGone {
 			return fmt.Errorf("nobody has noticed: %v", err)
 		}
 		return nil
@@ -367,7 +366,7 @@ func TestOpeningIsUse(t *testing.T) {
 		mustOpen(t, p, workflow("w"))
 	}
 	asked.ends.Store(true) // when it is asked again
-	if again := mustOpen(t, p, workflow("w")); again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningRestarted {
+	if again := mustOpen(t, p, workflow("w")); again.Sandbox != o.Sandbox || again.Opening != session.OpeningRestarted {
 		t.Errorf("one that has just ended is %+v", again)
 	}
 }
@@ -434,7 +433,7 @@ func TestAttached(t *testing.T) {
 func TestWorkflowIsNamedLater(t *testing.T) {
 	p := around(backend(t, mock.Options{}), t.TempDir(), session.Options{})
 	defer p.Close()
-	agent := &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeAgent, ID: "a"}}
+	agent := &session.Spec{Scope: session.Scope{Kind: session.ScopeAgent, ID: "a"}}
 	mustOpen(t, p, agent)
 	for _, id := range []string{"w", "another"} {
 		agent.Workflow = id
@@ -442,7 +441,7 @@ func TestWorkflowIsNamedLater(t *testing.T) {
 			t.Errorf("opened in %s its workflow is %q", id, o.Workflow)
 		}
 	}
-	closed, err := atoll.EndScope(t.Context(), p, "", atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w"})
+	closed, err := session.EndScope(t.Context(), p, "", session.Scope{Kind: session.ScopeWorkflow, ID: "w"})
 	if err != nil || !slices.Equal(closed, []string{"agent_a_sandbox"}) {
 		t.Errorf("EndScope closes %q, %v", closed, err)
 	}
@@ -472,11 +471,11 @@ func TestManyPrograms(t *testing.T) {
 		defer p.Close()
 		all = append(all, p)
 	}
-	for _, how := range []atoll.Opening{atoll.OpeningMade, atoll.OpeningReplaced} {
-		opened := make(chan atoll.OpenedSession)
+	for _, how := range []session.Opening{session.OpeningMade, session.OpeningReplaced} {
+		opened := make(chan session.Opened)
 		for _, p := range all {
 			go func() {
-				o, err := atoll.OpenSession(context.Background(), p, workflow("w"))
+				o, err := session.Open(context.Background(), p, workflow("w"))
 				if err != nil {
 					t.Errorf("OpenSession: %v", err)
 				}

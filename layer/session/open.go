@@ -15,10 +15,10 @@ import (
 // LabelSession is the label of a session's sandbox that holds its key.
 const LabelSession = "session"
 
-// OpenSession implements atoll.SessionStore.
-func (l *Provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
+// OpenSession implements session.Manager.
+func (l *Provider) OpenSession(ctx context.Context, spec *Spec) (Opened, error) {
 	if err := spec.Validate(); err != nil {
-		return atoll.OpenedSession{}, err
+		return Opened{}, err
 	}
 	s := *spec
 	s.Sandbox = *spec.Sandbox.Clone()
@@ -26,7 +26,7 @@ func (l *Provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (at
 	s.IdleTimeout = cmp.Or(s.IdleTimeout, l.opts.IdleTimeout)
 	s.MaxLifetime = cmp.Or(s.MaxLifetime, l.opts.MaxLifetime)
 	l.care()
-	var o atoll.OpenedSession
+	var o Opened
 	err := l.on(ctx, s.Project, s.Scope.Key(), func() (again bool, err error) {
 		o, again, err = l.open(ctx, &s)
 		return again, err
@@ -71,7 +71,7 @@ const maxPause = 200 * time.Millisecond
 var errRaced = errors.New("another program was faster")
 
 // open is one attempt; again says that another program is at work.
-func (l *Provider) open(ctx context.Context, spec *atoll.SessionSpec) (o atoll.OpenedSession, again bool, err error) {
+func (l *Provider) open(ctx context.Context, spec *Spec) (o Opened, again bool, err error) {
 	x, err := l.store.FindSession(ctx, spec.Project, spec.Scope.Key())
 	if atoll.KindOf(err) == atoll.ErrNotExist {
 		o, err = l.openNew(ctx, spec)
@@ -86,11 +86,11 @@ func (l *Provider) open(ctx context.Context, spec *atoll.SessionSpec) (o atoll.O
 	}
 	x.Spec.Workflow = cmp.Or(x.Spec.Workflow, spec.Workflow) // who came first may not have known it
 	switch {
-	case other && x.State != atoll.SessionOpen:
+	case other && x.State != StateOpen:
 		return o, true, nil
-	case x.State == atoll.SessionClosing:
+	case x.State == StateClosing:
 		return o, true, l.finish(ctx, x, false)
-	case x.State == atoll.SessionOpening:
+	case x.State == StateOpening:
 		if err := l.claim(ctx, x); err != nil {
 			return o, false, err
 		}
@@ -101,7 +101,7 @@ func (l *Provider) open(ctx context.Context, spec *atoll.SessionSpec) (o atoll.O
 		st, err = sb.Status(ctx)
 	}
 	switch {
-	case atoll.KindOf(err) == atoll.ErrNotFound && x.State == atoll.SessionOpening:
+	case atoll.KindOf(err) == atoll.ErrNotFound && x.State == StateOpening:
 		o, err = l.replace(ctx, x, x.Problem) // the id may be that of one that was ready, and goes with its program
 	case atoll.KindOf(err) == atoll.ErrNotFound && other:
 		err = atoll.Errorf("open session", x.Spec.Scope.Key(), atoll.ErrConflict,
@@ -115,21 +115,21 @@ func (l *Provider) open(ctx context.Context, spec *atoll.SessionSpec) (o atoll.O
 }
 
 // openNew makes a session that there is not.
-func (l *Provider) openNew(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
+func (l *Provider) openNew(ctx context.Context, spec *Spec) (Opened, error) {
 	me, err := l.store.Holder(ctx)
 	if err != nil {
-		return atoll.OpenedSession{}, err
+		return Opened{}, err
 	}
 	now := time.Now()
-	x := &store.Session{Spec: *spec, State: atoll.SessionOpening, Holder: me, Created: now, Opened: now, Used: now}
+	x := &Record{Spec: *spec, State: StateOpening, Holder: me, Created: now, Opened: now, Used: now}
 	if err := l.choose(ctx, x); err != nil {
-		return atoll.OpenedSession{}, err
+		return Opened{}, err
 	}
 	if err := l.store.InsertSession(ctx, x); err != nil {
 		if atoll.KindOf(err) == atoll.ErrAlreadyExists {
 			err = atoll.Errorf("open session", spec.Scope.Key(), atoll.ErrAlreadyExists, "%w", errRaced)
 		}
-		return atoll.OpenedSession{}, err
+		return Opened{}, err
 	}
 	l.opts.step("intent")
 	return l.make(ctx, x)
@@ -137,14 +137,14 @@ func (l *Provider) openNew(ctx context.Context, spec *atoll.SessionSpec) (atoll.
 
 // choose says which sandbox x is to have: one that is ready, or else one that is going
 // to be made. It does not have it before that is written down.
-func (l *Provider) choose(ctx context.Context, x *store.Session) error {
+func (l *Provider) choose(ctx context.Context, x *Record) error {
 	id, err := atoll.Reserve(ctx, l.Provider, wanted(x))
 	x.Sandbox = cmp.Or(id, atoll.NewID())
 	return err
 }
 
 // wanted is what the sandbox of x is made from, whichever id it has.
-func wanted(x *store.Session) *atoll.Spec {
+func wanted(x *Record) *atoll.Spec {
 	spec := x.Spec.Sandbox.Clone()
 	spec.Project = x.Spec.Project
 	if spec.Labels[LabelSession] == "" {
@@ -159,7 +159,7 @@ func wanted(x *store.Session) *atoll.Spec {
 }
 
 // ends says when sandboxes of x go by themselves.
-func ends(x *store.Session) string {
+func ends(x *Record) string {
 	var when []string
 	if d := x.Spec.IdleTimeout; d != atoll.Never {
 		when = append(when, "when nobody uses it for "+d.String())
@@ -174,7 +174,7 @@ func ends(x *store.Session) string {
 }
 
 // another says what is had in place of a sandbox.
-func another(x *store.Session) string {
+func another(x *Record) string {
 	text := "this is a new one, without the files of that"
 	if box := &x.Spec.Sandbox; len(box.Mounts) > 0 || box.Workspace != (atoll.WorkspaceRef{}) {
 		text += " but for what is mounted"
@@ -184,15 +184,15 @@ func another(x *store.Session) string {
 
 // making is how the sandbox of x, which is being opened, is come by: made, unless
 // there was another one before.
-func making(x *store.Session) (how atoll.Opening, note string) {
+func making(x *Record) (how Opening, note string) {
 	if x.Problem == "" {
-		return atoll.OpeningMade, ""
+		return OpeningMade, ""
 	}
-	return atoll.OpeningReplaced, x.Problem
+	return OpeningReplaced, x.Problem
 }
 
 // claim makes x this program's to work on.
-func (l *Provider) claim(ctx context.Context, x *store.Session) error {
+func (l *Provider) claim(ctx context.Context, x *Record) error {
 	me, err := l.store.Holder(ctx)
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func (l *Provider) claim(ctx context.Context, x *store.Session) error {
 
 // make makes the sandbox of x, which says that it is going to be. When that fails,
 // there is no session; that there was one before is remembered.
-func (l *Provider) make(ctx context.Context, x *store.Session) (atoll.OpenedSession, error) {
+func (l *Provider) make(ctx context.Context, x *Record) (Opened, error) {
 	spec := wanted(x)
 	spec.ID = x.Sandbox
 	sb, err := l.Provider.Create(ctx, spec)
@@ -215,42 +215,42 @@ func (l *Provider) make(ctx context.Context, x *store.Session) (atoll.OpenedSess
 		if err := l.drop(context.WithoutCancel(ctx), x, x.Problem != ""); err != nil {
 			l.log.Warn("open session: undo", "session", x.Spec.Scope.Key(), "err", err) // whoever finds it finishes it
 		}
-		return atoll.OpenedSession{}, err
+		return Opened{}, err
 	}
 	l.opts.step("made")
 	st, err := sb.Status(ctx)
 	if err != nil {
-		return atoll.OpenedSession{}, err // it is there, and written down
+		return Opened{}, err // it is there, and written down
 	}
 	how, note := making(x)
 	return l.opened(ctx, x, &st, how, note)
 }
 
 // opened writes down that x is open, with the sandbox of st running.
-func (l *Provider) opened(ctx context.Context, x *store.Session, st *atoll.Status, how atoll.Opening, note string) (atoll.OpenedSession, error) {
+func (l *Provider) opened(ctx context.Context, x *Record, st *atoll.Status, how Opening, note string) (Opened, error) {
 	ctx = context.WithoutCancel(ctx)
 	holder := ""
 	if !st.Caps.Survives {
 		var err error
 		if holder, err = l.store.Holder(ctx); err != nil {
-			return atoll.OpenedSession{}, err
+			return Opened{}, err
 		}
 	}
 	now := time.Now()
-	x.State, x.Holder, x.Opened, x.Used, x.Problem = atoll.SessionOpen, holder, now, now, ""
+	x.State, x.Holder, x.Opened, x.Used, x.Problem = StateOpen, holder, now, now, ""
 	if err := l.store.UpdateSession(ctx, x); err != nil {
-		return atoll.OpenedSession{}, err
+		return Opened{}, err
 	}
 	if !st.Caps.IdleStop && x.Spec.IdleTimeout != atoll.Never {
 		l.uses.of(x.Sandbox)
 	}
-	return atoll.OpenedSession{Session: session(x, st), Opening: how, Note: note}, nil
+	return Opened{Session: session(x, st), Opening: how, Note: note}, nil
 }
 
 // revive sees to it that the sandbox, which is there, runs.
-func (l *Provider) revive(ctx context.Context, x *store.Session, sb atoll.Sandbox, st *atoll.Status) (atoll.OpenedSession, error) {
-	how, note := atoll.OpeningFound, ""
-	opening := x.State == atoll.SessionOpening
+func (l *Provider) revive(ctx context.Context, x *Record, sb atoll.Sandbox, st *atoll.Status) (Opened, error) {
+	how, note := OpeningFound, ""
+	opening := x.State == StateOpening
 	if opening {
 		how, note = making(x)
 	}
@@ -258,7 +258,7 @@ func (l *Provider) revive(ctx context.Context, x *store.Session, sb atoll.Sandbo
 	switch st.State {
 	case atoll.StateRunning:
 		if err := l.touch(ctx, sb, st); err != nil {
-			return atoll.OpenedSession{}, err
+			return Opened{}, err
 		}
 		return l.opened(ctx, x, st, how, note)
 	case atoll.StatePaused:
@@ -267,14 +267,14 @@ func (l *Provider) revive(ctx context.Context, x *store.Session, sb atoll.Sandbo
 		err = atoll.Errorf("open session", x.Spec.Scope.Key(), atoll.ErrConflict, "its sandbox is being made again: try again in a moment")
 	default:
 		if !opening {
-			how, note = atoll.OpeningRestarted, fmt.Sprintf("the sandbox was %s and was started again: %s", stateOf(st), remains(st.Caps))
+			how, note = OpeningRestarted, fmt.Sprintf("the sandbox was %s and was started again: %s", stateOf(st), remains(st.Caps))
 		}
 		err = sb.Start(ctx)
 	}
 	switch kind := atoll.KindOf(err); {
 	case err == nil:
 	case ctx.Err() != nil, kind == atoll.ErrUnavailable, !opening && passing(kind):
-		return atoll.OpenedSession{}, err // that says nothing about the sandbox
+		return Opened{}, err // that says nothing about the sandbox
 	case opening: // cut short, and nobody has had it
 		return l.replace(ctx, x, note)
 	default:
@@ -282,7 +282,7 @@ func (l *Provider) revive(ctx context.Context, x *store.Session, sb atoll.Sandbo
 	}
 	again, err := sb.Status(ctx)
 	if err != nil {
-		return atoll.OpenedSession{}, err
+		return Opened{}, err
 	}
 	return l.opened(ctx, x, &again, how, note)
 }
@@ -338,21 +338,21 @@ func stateOf(st *atoll.Status) string {
 
 // replace gives the session another sandbox, in the place of one of no use. note
 // is what whoever opens it is told, "" if nobody has had that one.
-func (l *Provider) replace(ctx context.Context, x *store.Session, note string) (atoll.OpenedSession, error) {
+func (l *Provider) replace(ctx context.Context, x *Record, note string) (Opened, error) {
 	if err := l.remove(ctx, x.Sandbox); err != nil {
-		return atoll.OpenedSession{}, err
+		return Opened{}, err
 	}
 	me, err := l.store.Holder(ctx)
 	if err != nil {
-		return atoll.OpenedSession{}, err
+		return Opened{}, err
 	}
 	l.uses.forget(x.Sandbox)
-	x.State, x.Holder, x.Problem = atoll.SessionOpening, me, note
+	x.State, x.Holder, x.Problem = StateOpening, me, note
 	if err := l.choose(ctx, x); err != nil {
-		return atoll.OpenedSession{}, err
+		return Opened{}, err
 	}
 	if err := l.store.UpdateSession(ctx, x); err != nil {
-		return atoll.OpenedSession{}, err
+		return Opened{}, err
 	}
 	l.opts.step("replacing")
 	return l.make(ctx, x)

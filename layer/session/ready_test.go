@@ -7,19 +7,19 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/internal/testing/teststore"
 	"github.com/seed46cd37a8/atoll/layer/pool"
 	"github.com/seed46cd37a8/atoll/layer/registry"
 	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/provider/mock"
-	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // withStock is box with one sandbox ready for sessions that live for an hour at most.
 func withStock(t *testing.T, box atoll.Provider, dir string) (p *pool.Provider, stock string) {
 	t.Helper()
-	db := func() store.Store { return openStore(filepath.Join(dir, "pool")) }
+	db := func() teststore.Store { return teststore.Open(filepath.Join(dir, "pool")) }
 	p, err := pool.New(registry.New(box, db(), registry.Options{Server: true}), db(), pool.Options{Server: true, Entries: []pool.Entry{
-		{Name: "ready", Min: 1, Spec: atoll.Spec{IdleStop: atoll.Never, TTL: atoll.DefaultSessionMaxLifetime}},
+		{Name: "ready", Min: 1, Spec: atoll.Spec{IdleStop: atoll.Never, TTL: session.DefaultMaxLifetime}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -49,10 +49,10 @@ func TestReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err := sb.Status(t.Context())
-	if err != nil || o.Sandbox != stock || o.Opening != atoll.OpeningMade || st.Spec.Labels[session.LabelSession] != o.Key || st.Expires.IsZero() || !o.Expires.Equal(st.Expires) {
+	if err != nil || o.Sandbox != stock || o.Opening != session.OpeningMade || st.Spec.Labels[session.LabelSession] != o.Key || st.Expires.IsZero() || !o.Expires.Equal(st.Expires) {
 		t.Errorf("opened is %+v, %v; its sandbox is %+v, ready was %s", o, err, st, stock)
 	}
-	if again := mustOpen(t, p, workflow("w")); again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound {
+	if again := mustOpen(t, p, workflow("w")); again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
 		t.Errorf("opened again it is %+v", again)
 	}
 	if err := p.CloseSession(t.Context(), "", o.Key); err != nil {
@@ -89,7 +89,7 @@ func TestReadyAndCutShort(t *testing.T) {
 			p := around(below, dir, session.Options{IdleTimeout: atoll.Never})
 			defer p.Close()
 			o := mustOpen(t, p, workflow("w"))
-			if o.Note != "" || o.Opening == atoll.OpeningReplaced || (o.Sandbox == stock) != (step == "made") {
+			if o.Note != "" || o.Opening == session.OpeningReplaced || (o.Sandbox == stock) != (step == "made") {
 				t.Errorf("opened is %+v, ready was %s", o, stock)
 			}
 			if err := counts(t.Context(), p, 1, 1); err != nil {

@@ -27,8 +27,8 @@ import (
 
 // Options are what sessions get that say nothing of it.
 type Options struct {
-	IdleTimeout atoll.Duration // 0 means atoll.DefaultSessionIdleTimeout
-	MaxLifetime atoll.Duration // 0 means atoll.DefaultSessionMaxLifetime
+	IdleTimeout atoll.Duration // 0 means session.DefaultIdleTimeout
+	MaxLifetime atoll.Duration // 0 means session.DefaultMaxLifetime
 
 	// Server says that the program is there for long, and looks after sessions
 	// from its start. Others do once they have opened one.
@@ -43,7 +43,7 @@ type Options struct {
 // A Provider is the layer.
 type Provider struct {
 	atoll.ProviderLayer
-	store store.Store
+	store Store
 	opts  Options
 	log   *slog.Logger
 	locks keymutex.Locks // of sessions
@@ -60,9 +60,9 @@ type Provider struct {
 
 // New returns p with sessions, which are written down in s. It does not open s
 // unless it is for a server. Its Close closes p and s; the sessions stay.
-func New(p atoll.Provider, s store.Store, opts Options) *Provider {
-	opts.IdleTimeout = cmp.Or(opts.IdleTimeout, atoll.DefaultSessionIdleTimeout)
-	opts.MaxLifetime = cmp.Or(opts.MaxLifetime, atoll.DefaultSessionMaxLifetime)
+func New(p atoll.Provider, s Store, opts Options) *Provider {
+	opts.IdleTimeout = cmp.Or(opts.IdleTimeout, DefaultIdleTimeout)
+	opts.MaxLifetime = cmp.Or(opts.MaxLifetime, DefaultMaxLifetime)
 	opts.look = cmp.Or(opts.look, time.Minute)
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -160,8 +160,8 @@ func (l *Provider) RemoveProject(ctx context.Context, project string) error {
 	return atoll.RemoveProject(ctx, l.Provider, project)
 }
 
-// Sessions implements atoll.SessionStore.
-func (l *Provider) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
+// Sessions implements session.Manager.
+func (l *Provider) Sessions(ctx context.Context, project string) ([]Session, error) {
 	records, err := l.store.Sessions(ctx, project)
 	if err != nil || len(records) == 0 {
 		return nil, err
@@ -174,15 +174,15 @@ func (l *Provider) Sessions(ctx context.Context, project string) ([]atoll.Sessio
 	for i := range sandboxes {
 		byID[sandboxes[i].ID] = &sandboxes[i]
 	}
-	var all []atoll.Session
+	var all []Session
 	for _, x := range records {
 		st := byID[x.Sandbox]
 		switch {
-		case x.State == store.SessionGone && st == nil:
+		case x.State == StateGone && st == nil:
 			continue
-		case x.State == store.SessionGone: // it is back, as its backend is
-			x.State = atoll.SessionOpen
-		case x.State == atoll.SessionOpen && st == nil:
+		case x.State == StateGone: // it is back, as its backend is
+			x.State = StateOpen
+		case x.State == StateOpen && st == nil:
 			gone, err := l.forget(ctx, x)
 			if err != nil {
 				return nil, err
@@ -198,8 +198,8 @@ func (l *Provider) Sessions(ctx context.Context, project string) ([]atoll.Sessio
 
 // session is what x says, and what st does of its sandbox, which is nil where that
 // is not known.
-func session(x *store.Session, st *atoll.Status) atoll.Session {
-	s := atoll.Session{
+func session(x *Record, st *atoll.Status) Session {
+	s := Session{
 		Key: x.Spec.Scope.Key(), Project: x.Spec.Project, Scope: x.Spec.Scope, Workflow: x.Spec.Workflow,
 		State: x.State, Problem: x.Problem, Sandbox: x.Sandbox, Spec: x.Spec.Sandbox,
 		Created: x.Created, Opened: x.Opened, IdleTimeout: x.Spec.IdleTimeout,
@@ -211,7 +211,7 @@ func session(x *store.Session, st *atoll.Status) atoll.Session {
 }
 
 // forget writes down that the sandbox of a session is gone: what is proven so.
-func (l *Provider) forget(ctx context.Context, x *store.Session) (gone bool, err error) {
+func (l *Provider) forget(ctx context.Context, x *Record) (gone bool, err error) {
 	_, err = l.Provider.Get(ctx, x.Sandbox)
 	if atoll.KindOf(err) != atoll.ErrNotFound {
 		return false, nil // it may be in its making, or its provider does not answer
@@ -233,7 +233,7 @@ func (l *Provider) forget(ctx context.Context, x *store.Session) (gone bool, err
 		case err != nil || now.Sandbox != x.Sandbox:
 			return false, err
 		case now.State != x.State:
-			return now.State == store.SessionGone, nil
+			return now.State == StateGone, nil
 		}
 		x = now // when it was used was written down
 	}
@@ -241,7 +241,7 @@ func (l *Provider) forget(ctx context.Context, x *store.Session) (gone bool, err
 
 // heldByOther reports whether another program that runs works on a session, or has
 // its sandbox, which ends with that program.
-func (l *Provider) heldByOther(ctx context.Context, x *store.Session) (bool, error) {
+func (l *Provider) heldByOther(ctx context.Context, x *Record) (bool, error) {
 	if x.Holder == "" {
 		return false, nil
 	}
@@ -253,6 +253,6 @@ func (l *Provider) heldByOther(ctx context.Context, x *store.Session) (bool, err
 }
 
 var (
-	_ atoll.SessionStore   = (*Provider)(nil)
+	_ Manager              = (*Provider)(nil)
 	_ atoll.ProjectRemover = (*Provider)(nil)
 )

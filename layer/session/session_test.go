@@ -15,10 +15,9 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 	"github.com/seed46cd37a8/atoll/server/api"
-	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-func openStore(dir string) store.Store { return teststore.Open(dir) }
+func openStore(dir string) session.Store { return teststore.Open(dir) }
 
 // around is the layer around p, with its store in dir.
 func around(p atoll.Provider, dir string, o session.Options) *session.Provider {

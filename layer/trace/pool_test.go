@@ -6,15 +6,16 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/pool"
 	"github.com/seed46cd37a8/atoll/layer/trace"
 )
 
 // A keeper has two pools.
 type keeper struct{ atoll.ProviderLayer }
 
-func (keeper) Pools(context.Context) (atoll.PoolReport, error) {
-	return atoll.PoolReport{Pools: []atoll.Pool{
-		{Name: "small", Provider: "mock", Warm: 3, PoolStats: atoll.PoolStats{WarmHits: 7, ColdMisses: 2, Created: 11, Destroyed: 1}},
+func (keeper) Pools(context.Context) (pool.Report, error) {
+	return pool.Report{Pools: []pool.Pool{
+		{Name: "small", Provider: "mock", Warm: 3, Stats: pool.Stats{WarmHits: 7, ColdMisses: 2, Created: 11, Destroyed: 1}},
 		{Name: "big", Provider: "mock"},
 	}}, nil
 }

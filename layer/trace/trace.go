@@ -42,6 +42,10 @@ import (
 	nooptrace "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/pool"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 // Options say where to tell it; what is nil is not told.
@@ -154,7 +158,7 @@ func (t *tracer) gauge(m metric.Meter, p atoll.Provider) {
 	events, err := m.Int64ObservableCounter("atoll_pool", metric.WithDescription("What became of the sandboxes of pools, and of creations that could have had one."))
 	errs = errors.Join(errs, err)
 	poolReg, err := m.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
-		report, err := atoll.Pools(ctx, p)
+		report, err := pool.ReportOf(ctx, p)
 		for _, one := range report.Pools {
 			of := []attribute.KeyValue{attribute.String("provider", one.Provider), attribute.String("pool", one.Name)}
 			o.ObserveInt64(pools, int64(one.Warm), metric.WithAttributes(of...))
@@ -404,51 +408,51 @@ func (p *provider) RemoveVolume(ctx context.Context, project, name string) error
 	return err
 }
 
-func (p *provider) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
+func (p *provider) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
 	ctx, c := p.t.begin(ctx, "workspaces", "", "")
-	all, err := atoll.Workspaces(ctx, p.Provider, project)
+	all, err := workspace.List(ctx, p.Provider, project)
 	c.end(ctx, err, slog.Int("n", len(all)))
 	return all, err
 }
 
-func (p *provider) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
+func (p *provider) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	ctx, c := p.t.event(ctx, "add_workspace", "")
-	w, err := atoll.AddWorkspace(ctx, p.Provider, spec, progress)
+	w, err := workspace.Add(ctx, p.Provider, spec, progress)
 	c.end(ctx, err, slog.String("project", spec.Project), slog.String("name", spec.Name), slog.String("commit", w.Commit))
 	return w, err
 }
 
-func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
+func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	ctx, c := p.t.event(ctx, "update_workspace", "")
-	w, err := atoll.UpdateWorkspace(ctx, p.Provider, project, name, progress)
+	w, err := workspace.Update(ctx, p.Provider, project, name, progress)
 	c.end(ctx, err, slog.String("project", project), slog.String("name", name), slog.String("commit", w.Commit))
 	return w, err
 }
 
 func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) error {
 	ctx, c := p.t.event(ctx, "remove_workspace", "")
-	err := atoll.RemoveWorkspace(ctx, p.Provider, project, name)
+	err := workspace.Remove(ctx, p.Provider, project, name)
 	c.end(ctx, err, slog.String("project", project), slog.String("name", name))
 	return err
 }
 
-func (p *provider) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
+func (p *provider) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
 	ctx, c := p.t.event(ctx, "open_session", "")
-	o, err := atoll.OpenSession(ctx, p.Provider, spec)
+	o, err := session.Open(ctx, p.Provider, spec)
 	c.end(ctx, err, slog.String("session", spec.Scope.Key()), slog.String("sandbox", o.Sandbox), slog.String("opening", string(o.Opening)))
 	return o, err
 }
 
-func (p *provider) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
+func (p *provider) Sessions(ctx context.Context, project string) ([]session.Session, error) {
 	ctx, c := p.t.begin(ctx, "sessions", "", "")
-	all, err := atoll.Sessions(ctx, p.Provider, project)
+	all, err := session.List(ctx, p.Provider, project)
 	c.end(ctx, err, slog.Int("n", len(all)))
 	return all, err
 }
 
 func (p *provider) CloseSession(ctx context.Context, project, key string) error {
 	ctx, c := p.t.event(ctx, "close_session", "")
-	err := atoll.CloseSession(ctx, p.Provider, project, key)
+	err := session.Close(ctx, p.Provider, project, key)
 	c.end(ctx, err, slog.String("project", project), slog.String("session", key))
 	return err
 }
@@ -489,16 +493,16 @@ func (p *provider) Secret(ctx context.Context, id string) (string, error) {
 	return raw, err
 }
 
-func (p *provider) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
+func (p *provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
 	ctx, c := p.t.event(ctx, "reconcile", "")
-	found, err := atoll.Reconcile(ctx, p.Provider, opts)
+	found, err := registry.Reconcile(ctx, p.Provider, opts)
 	c.end(ctx, err, slog.Int("healthy", found.Healthy), slog.Int("findings", len(found.Findings)), slog.Bool("dry_run", opts.DryRun))
 	return found, err
 }
 
-func (p *provider) Pools(ctx context.Context) (atoll.PoolReport, error) {
+func (p *provider) Pools(ctx context.Context) (pool.Report, error) {
 	ctx, c := p.t.begin(ctx, "pools", "", "")
-	report, err := atoll.Pools(ctx, p.Provider)
+	report, err := pool.ReportOf(ctx, p.Provider)
 	c.end(ctx, err, slog.Int("n", len(report.Pools)))
 	return report, err
 }
@@ -532,15 +536,15 @@ var (
 	_ atoll.ProjectRemover = (*provider)(nil)
 	_ atoll.ProjectLister  = (*provider)(nil)
 	_ atoll.VolumeStore    = (*provider)(nil)
-	_ atoll.WorkspaceStore = (*provider)(nil)
-	_ atoll.SessionStore   = (*provider)(nil)
-	_ atoll.SessionStore   = (*sessions)(nil)
+	_ workspace.Manager    = (*provider)(nil)
+	_ session.Manager      = (*provider)(nil)
+	_ session.Manager      = (*sessions)(nil)
 	_ atoll.ImageStore     = (*provider)(nil)
 	_ atoll.SnapshotStore  = (*provider)(nil)
 	_ atoll.ImageResolver  = (*provider)(nil)
 	_ atoll.SecretKeeper   = (*provider)(nil)
-	_ atoll.Reconciler     = (*provider)(nil)
-	_ atoll.PoolKeeper     = (*provider)(nil)
+	_ registry.Reconciler  = (*provider)(nil)
+	_ pool.Reporter        = (*provider)(nil)
 	_ atoll.Reserver       = (*provider)(nil)
 )
 
@@ -550,15 +554,15 @@ type workspaces struct {
 	told *provider
 }
 
-func (w *workspaces) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
+func (w *workspaces) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
 	return w.told.Workspaces(ctx, project)
 }
 
-func (w *workspaces) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
+func (w *workspaces) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	return w.told.AddWorkspace(ctx, spec, progress)
 }
 
-func (w *workspaces) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
+func (w *workspaces) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	return w.told.UpdateWorkspace(ctx, project, name, progress)
 }
 
@@ -571,11 +575,11 @@ type sessions struct {
 	told *provider
 }
 
-func (s *sessions) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
+func (s *sessions) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
 	return s.told.OpenSession(ctx, spec)
 }
 
-func (s *sessions) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
+func (s *sessions) Sessions(ctx context.Context, project string) ([]session.Session, error) {
 	return s.told.Sessions(ctx, project)
 }
 

@@ -48,7 +48,7 @@ func TestCreateFails(t *testing.T) {
 	m, err := mock.New(mock.Options{Dir: t.TempDir()})
 	opts := workspace.Options{Dir: filepath.Join(t.TempDir(), "w")}
 	p := layered(t, m, err, opts)
-	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: url})
+	add(t, p, workspace.Spec{Name: "w", Source: url})
 	spec := use("w")
 	for n := 1; ; n++ {
 		plan := providertest.FailCall(n)
@@ -70,7 +70,7 @@ func TestCreateFails(t *testing.T) {
 func TestCreateFailsWithKeptVolume(t *testing.T) {
 	_, url := small(t)
 	p := onLocal(t, workspace.Options{})
-	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: url})
+	add(t, p, workspace.Spec{Name: "w", Source: url})
 	spec := use("w")
 	spec.ID = atoll.NewID()
 	sb := create(t, p, spec)
@@ -99,7 +99,7 @@ func TestCreateFailsWithKeptVolume(t *testing.T) {
 func TestRepair(t *testing.T) {
 	_, url := small(t)
 	p := onMock(t, workspace.Options{})
-	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: url})
+	add(t, p, workspace.Spec{Name: "w", Source: url})
 	for name, cut := range map[string]func(atoll.FS) error{
 		"before it began": func(files atoll.FS) error {
 			var errs []error

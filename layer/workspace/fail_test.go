@@ -54,8 +54,8 @@ func TestOverHTTP(t *testing.T) {
 	for _, plain := range []bool{false, true} {
 		p := onMock(t, workspace.Options{})
 		var said []string
-		spec := atoll.WorkspaceSpec{Name: "w", Source: r.serve(plain, nil)}
-		w, err := atoll.AddWorkspace(t.Context(), p, &spec, func(p atoll.Progress) { said = append(said, p.Item) })
+		spec := workspace.Spec{Name: "w", Source: r.serve(plain, nil)}
+		w, err := workspace.Add(t.Context(), p, &spec, func(p atoll.Progress) { said = append(said, p.Item) })
 		if err != nil || w.Commit != commit {
 			t.Fatalf("plain %v: AddWorkspace = %+v, %v, want commit %s", plain, w, err, commit)
 		}
@@ -134,8 +134,8 @@ func TestErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := onMock(t, workspace.Options{})
-			spec := atoll.WorkspaceSpec{Name: "w", Source: tt.source, Revision: tt.revision}
-			_, err := atoll.AddWorkspace(t.Context(), p, &spec, nil)
+			spec := workspace.Spec{Name: "w", Source: tt.source, Revision: tt.revision}
+			_, err := workspace.Add(t.Context(), p, &spec, nil)
 			wantKind(t, "AddWorkspace", err, tt.kind)
 			if err == nil {
 				return
@@ -143,15 +143,15 @@ func TestErrors(t *testing.T) {
 			if !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("the error is %q, want it to have %q", err, tt.says)
 			}
-			all, listErr := atoll.Workspaces(t.Context(), p, "")
+			all, listErr := workspace.List(t.Context(), p, "")
 			if tt.kind == atoll.ErrInvalid && len(all) == 0 {
 				return
 			}
-			if listErr != nil || len(all) != 1 || all[0].State != atoll.WorkspaceError || !strings.Contains(err.Error(), all[0].Error) || all[0].Error == "" {
+			if listErr != nil || len(all) != 1 || all[0].State != workspace.StateError || !strings.Contains(err.Error(), all[0].Error) || all[0].Error == "" {
 				t.Errorf("Workspaces = %+v, %v, want the error %q", all, listErr, err)
 			}
 			// It can be corrected.
-			if w := add(t, p, atoll.WorkspaceSpec{Name: "w", Source: "file://" + r.dir}); w.State != atoll.WorkspaceReady || w.Error != "" {
+			if w := add(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir}); w.State != workspace.StateReady || w.Error != "" {
 				t.Errorf("added again it is %+v", w)
 			}
 		})
@@ -167,7 +167,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 	}
 	t.Setenv("GIT_CONFIG_GLOBAL", global)
 	p := onMock(t, workspace.Options{})
-	_, err := atoll.AddWorkspace(r.t.(*testing.T).Context(), p, &atoll.WorkspaceSpec{Name: "w", Source: "https://example.com/x.git"}, nil)
+	_, err := workspace.Add(r.t.(*testing.T).Context(), p, &workspace.Spec{Name: "w", Source: "https://example.com/x.git"}, nil)
 	if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "127.0.0.1") {
 		t.Errorf("the error is %v", err)
 	}
@@ -186,18 +186,18 @@ func TestLimits(t *testing.T) {
 		}
 	})
 	p := onMock(t, workspace.Options{Timeout: 300 * time.Millisecond})
-	_, err := atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "slow", Source: url + "/x.git"}, nil)
+	_, err := workspace.Add(t.Context(), p, &workspace.Spec{Name: "slow", Source: url + "/x.git"}, nil)
 	wantKind(t, "AddWorkspace that takes too long", err, atoll.ErrTimeout)
 
 	// Whoever gives up leaves no error behind, and the next one clones.
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(100*time.Millisecond, cancel)
 	p = onMock(t, workspace.Options{})
-	_, err = atoll.AddWorkspace(ctx, p, &atoll.WorkspaceSpec{Name: "w", Source: url + "/x.git"}, nil)
+	_, err = workspace.Add(ctx, p, &workspace.Spec{Name: "w", Source: url + "/x.git"}, nil)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("AddWorkspace that is given up: %v", err)
 	}
-	if all, err := atoll.Workspaces(t.Context(), p, ""); err != nil || len(all) != 1 || all[0].State != atoll.WorkspaceInitializing {
+	if all, err := workspace.List(t.Context(), p, ""); err != nil || len(all) != 1 || all[0].State != workspace.StateInitializing {
 		t.Errorf("Workspaces = %+v, %v, want one that is initializing", all, err)
 	}
 
@@ -206,7 +206,7 @@ func TestLimits(t *testing.T) {
 	r.write("noise", string(noise))
 	r.commit()
 	p = onMock(t, workspace.Options{Limit: 1 << 20})
-	_, err = atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "large", Source: "file://" + r.dir}, nil)
+	_, err = workspace.Add(t.Context(), p, &workspace.Spec{Name: "large", Source: "file://" + r.dir}, nil)
 	wantKind(t, "AddWorkspace of what is too large", err, atoll.ErrExhausted)
 }
 
@@ -229,9 +229,9 @@ func TestLimitOfCheckOut(t *testing.T) {
 	source := "file://" + r.dir
 
 	p := onMock(t, workspace.Options{Limit: 30 << 20})
-	_, err := atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "large", Source: source, Revision: "large"}, nil)
+	_, err := workspace.Add(t.Context(), p, &workspace.Spec{Name: "large", Source: source, Revision: "large"}, nil)
 	wantKind(t, "AddWorkspace of a tree with 10000 files", err, atoll.ErrExhausted)
-	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: source})
+	add(t, p, workspace.Spec{Name: "w", Source: source})
 	spec := use("w")
 	spec.Workspace.Commit = large
 	_, err = p.Create(t.Context(), &spec)
@@ -239,15 +239,15 @@ func TestLimitOfCheckOut(t *testing.T) {
 	nothing(t, p)
 
 	p = onMock(t, workspace.Options{Limit: 64 << 20})
-	add(t, p, atoll.WorkspaceSpec{Name: "large", Source: source, Revision: "large"})
+	add(t, p, workspace.Spec{Name: "large", Source: source, Revision: "large"})
 }
 
 // cloneUntilKilled is a process that clones, and is killed meanwhile.
 func cloneUntilKilled(dir string) {
 	p, err := mock.New(mock.Options{Dir: filepath.Join(dir, "mock")})
 	if err == nil {
-		spec := atoll.WorkspaceSpec{Name: "w", Source: os.Getenv("ATOLL_TEST_SOURCE")}
-		_, err = atoll.AddWorkspace(context.Background(), workspace.New(p, workspace.Options{Dir: filepath.Join(dir, "w")}), &spec, nil)
+		spec := workspace.Spec{Name: "w", Source: os.Getenv("ATOLL_TEST_SOURCE")}
+		_, err = workspace.Add(context.Background(), workspace.New(p, workspace.Options{Dir: filepath.Join(dir, "w")}), &spec, nil)
 	}
 	fmt.Println("not killed:", err)
 	os.Exit(1)
@@ -313,25 +313,25 @@ func TestKilled(t *testing.T) {
 	}
 	<-begun
 	p := onMock(t, workspace.Options{Dir: filepath.Join(dir, "w")})
-	state := func() atoll.WorkspaceState {
+	state := func() workspace.State {
 		t.Helper()
-		all, err := atoll.Workspaces(t.Context(), p, "")
+		all, err := workspace.List(t.Context(), p, "")
 		if err != nil || len(all) != 1 {
 			t.Fatalf("Workspaces = %+v, %v", all, err)
 		}
 		return all[0].State
 	}
-	if got := state(); got != atoll.WorkspaceCloning {
+	if got := state(); got != workspace.StateCloning {
 		t.Errorf("while it is cloned its state is %s", got)
 	}
-	wantKind(t, "RemoveWorkspace while it is cloned", atoll.RemoveWorkspace(t.Context(), p, "", "w"), atoll.ErrConflict)
-	_, err := atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "w", Source: "file://" + r.dir}, nil)
+	wantKind(t, "RemoveWorkspace while it is cloned", workspace.Remove(t.Context(), p, "", "w"), atoll.ErrConflict)
+	_, err := workspace.Add(t.Context(), p, &workspace.Spec{Name: "w", Source: "file://" + r.dir}, nil)
 	wantKind(t, "AddWorkspace while it is cloned", err, atoll.ErrAlreadyExists)
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = child.Wait() // it was killed
-	if got := state(); got != atoll.WorkspaceInitializing {
+	if got := state(); got != workspace.StateInitializing {
 		t.Errorf("after its process was killed its state is %s", got)
 	}
 	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); runtime.GOOS == "linux" && cloning(t, dir); time.Sleep(10 * time.Millisecond) {

@@ -132,9 +132,9 @@ func onLocal(t testing.TB, opts workspace.Options) atoll.Provider {
 	return layered(t, p, err, opts)
 }
 
-func add(t testing.TB, p atoll.Provider, spec atoll.WorkspaceSpec) atoll.Workspace {
+func add(t testing.TB, p atoll.Provider, spec workspace.Spec) workspace.Workspace {
 	t.Helper()
-	w, err := atoll.AddWorkspace(t.Context(), p, &spec, nil)
+	w, err := workspace.Add(t.Context(), p, &spec, nil)
 	if err != nil {
 		t.Fatalf("AddWorkspace: %v", err)
 	}

@@ -204,7 +204,7 @@ func (s *sandbox) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	commit := variable(st.Spec.Env, atoll.WorkspaceCommitVar)
+	commit := variable(st.Spec.Env, CommitVar)
 	if commit == "" || st.State != atoll.StateCreated {
 		return s.Sandbox.Start(ctx)
 	}

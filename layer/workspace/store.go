@@ -37,7 +37,7 @@ const (
 
 // kept is what is remembered of a workspace.
 type kept struct {
-	atoll.WorkspaceSpec
+	Spec
 	Created time.Time `json:"created"`
 
 	Clone   string    `json:"clone,omitempty"` // the directory that has it; "" if there is none
@@ -75,11 +75,11 @@ func (s *store) read(at key) (*kept, error) {
 func (k *kept) write() error { return fsutil.SyncJSON(filepath.Join(k.dir, recordFile), k) }
 
 // add makes a workspace. One that is there and was never ready is replaced.
-func (s *store) add(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (*kept, error) {
+func (s *store) add(ctx context.Context, spec *Spec, progress func(atoll.Progress)) (*kept, error) {
 	const op = "add workspace"
 	at := key{spec.Project, spec.Name}
-	k := &kept{WorkspaceSpec: *spec, Created: time.Now(), dir: s.dir(at)}
-	if k.Type() == atoll.WorkspaceLocal {
+	k := &kept{Spec: *spec, Created: time.Now(), dir: s.dir(at)}
+	if k.Type() == TypeLocal {
 		if err := usable(op, k); err != nil {
 			return nil, err
 		}
@@ -92,14 +92,14 @@ func (s *store) add(ctx context.Context, spec *atoll.WorkspaceSpec, progress fun
 	if err := k.write(); err != nil {
 		return nil, err
 	}
-	if k.Type() == atoll.WorkspaceGit {
+	if k.Type() == TypeGit {
 		err = s.clone(ctx, op, k, progress)
 	}
 	return k, err
 }
 
 // made reports whether it has been ready.
-func (k *kept) made() bool { return k.Type() == atoll.WorkspaceLocal || k.Clone != "" }
+func (k *kept) made() bool { return k.Type() == TypeLocal || k.Clone != "" }
 
 // ready returns the workspace when it can be used. One that is not cloned yet is
 // cloned, by one for all who wait.
@@ -111,7 +111,7 @@ func (s *store) ready(ctx context.Context, at key, progress func(atoll.Progress)
 		switch {
 		case err != nil:
 			return nil, err
-		case k.Type() == atoll.WorkspaceLocal:
+		case k.Type() == TypeLocal:
 			return k, usable(op, k)
 		case k.Clone != "":
 			return k, nil
@@ -160,7 +160,7 @@ func (s *store) update(ctx context.Context, at key, progress func(atoll.Progress
 	if err != nil {
 		return nil, err
 	}
-	if k.Type() == atoll.WorkspaceLocal {
+	if k.Type() == TypeLocal {
 		return nil, atoll.Errorf(op, at.name, atoll.ErrInvalid, "it is a directory that is used in place: there is nothing to update")
 	}
 	lock, err := waitLock(ctx, filepath.Join(k.dir, lockFile), s.echo(k, progress))
@@ -316,12 +316,12 @@ func (s *store) names(elem ...string) ([]string, error) {
 }
 
 // list describes the workspaces of a project, or of all.
-func (s *store) list(ctx context.Context, project string) ([]atoll.Workspace, error) {
+func (s *store) list(ctx context.Context, project string) ([]Workspace, error) {
 	projects, err := s.names(s.Dir)
 	if err != nil {
 		return nil, err
 	}
-	all := []atoll.Workspace{}
+	all := []Workspace{}
 	for _, of := range projects {
 		if project != "" && of != project {
 			continue
@@ -342,7 +342,7 @@ func (s *store) list(ctx context.Context, project string) ([]atoll.Workspace, er
 			all = append(all, s.describe(k))
 		}
 	}
-	slices.SortFunc(all, func(a, b atoll.Workspace) int {
+	slices.SortFunc(all, func(a, b Workspace) int {
 		return cmp.Or(strings.Compare(a.Project, b.Project), strings.Compare(a.Name, b.Name))
 	})
 	return all, nil
@@ -361,14 +361,14 @@ func (s *store) bury(at key) {
 }
 
 // describe says how it is with a workspace.
-func (s *store) describe(k *kept) atoll.Workspace {
-	w := atoll.Workspace{
+func (s *store) describe(k *kept) Workspace {
+	w := Workspace{
 		Project: k.Project, Name: k.Name, Type: k.Type(), Source: k.Source, Revision: k.Revision, ReadOnly: k.ReadOnly,
-		State: atoll.WorkspaceReady, Commit: k.Commit, Error: k.Error, Created: k.Created, Updated: k.Updated,
+		State: StateReady, Commit: k.Commit, Error: k.Error, Created: k.Created, Updated: k.Updated,
 	}
-	if w.Type == atoll.WorkspaceLocal {
+	if w.Type == TypeLocal {
 		if err := usable("workspace", k); err != nil {
-			w.State, w.Error = atoll.WorkspaceError, cause(err).Error()
+			w.State, w.Error = StateError, cause(err).Error()
 		}
 		return w
 	}
@@ -379,11 +379,11 @@ func (s *store) describe(k *kept) atoll.Workspace {
 	switch {
 	case k.Clone != "":
 	case cloning:
-		w.State, w.Error = atoll.WorkspaceCloning, ""
+		w.State, w.Error = StateCloning, ""
 	case k.Error != "":
-		w.State = atoll.WorkspaceError
+		w.State = StateError
 	default:
-		w.State = atoll.WorkspaceInitializing
+		w.State = StateInitializing
 	}
 	return w
 }

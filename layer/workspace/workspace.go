@@ -46,7 +46,7 @@ const (
 
 // The environment of a sandbox that has a workspace, besides what its programs may know.
 const (
-	envPrefix = atoll.WorkspaceVar
+	envPrefix = Var
 	envName   = envPrefix + "_NAME"
 	envAsleep = envPrefix + "_ASLEEP" // of a clone: that Create was not to start it
 )
@@ -99,7 +99,7 @@ func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox,
 	if err != nil {
 		return nil, err
 	}
-	if k.Type() == atoll.WorkspaceLocal {
+	if k.Type() == TypeLocal {
 		return p.wrap(p.createInPlace(ctx, spec, k))
 	}
 	return p.wrap(p.createCopy(ctx, spec, k))
@@ -111,7 +111,7 @@ func (p *provider) use(ctx context.Context, spec *atoll.Spec, progress func(atol
 	ref, at := spec.Workspace, key{projectOf(spec.Project), spec.Workspace.Name}
 	if ref.Source != "" {
 		at.name = nameOf(ref.Source)
-		_, err := p.store.add(ctx, &atoll.WorkspaceSpec{Project: at.project, Name: at.name, Source: ref.Source}, progress)
+		_, err := p.store.add(ctx, &Spec{Project: at.project, Name: at.name, Source: ref.Source}, progress)
 		if err != nil && atoll.KindOf(err) != atoll.ErrAlreadyExists {
 			return nil, err
 		}
@@ -126,9 +126,9 @@ func (p *provider) use(ctx context.Context, spec *atoll.Spec, progress func(atol
 	switch {
 	case ref.Source != "" && (k.Source != ref.Source || k.Revision != ""):
 		return nil, bad(atoll.ErrConflict, "workspace %s has another source: name the workspace that you mean", at.name)
-	case k.Type() == atoll.WorkspaceLocal && ref.Commit != "":
+	case k.Type() == TypeLocal && ref.Commit != "":
 		return nil, bad(atoll.ErrInvalid, "workspace %s is a directory that is used in place: it has no commits", at.name)
-	case k.Type() == atoll.WorkspaceGit && ref.ReadOnly:
+	case k.Type() == TypeGit && ref.ReadOnly:
 		return nil, bad(atoll.ErrInvalid, "workspace %s is copied into each sandbox, which may write to it", at.name)
 	}
 	return k, nil
@@ -136,12 +136,12 @@ func (p *provider) use(ctx context.Context, spec *atoll.Spec, progress func(atol
 
 // createInPlace makes a sandbox to which the directory is mounted.
 func (p *provider) createInPlace(ctx context.Context, spec *atoll.Spec, k *kept) (atoll.Sandbox, error) {
-	c := with(spec, k, atoll.WorkspaceDir, "")
+	c := with(spec, k, Dir, "")
 	c.Mounts = append(c.Mounts, atoll.Mount{
-		Type: atoll.MountBind, Source: k.Source, Target: atoll.WorkspaceDir, ReadOnly: k.ReadOnly || spec.Workspace.ReadOnly,
+		Type: atoll.MountBind, Source: k.Source, Target: Dir, ReadOnly: k.ReadOnly || spec.Workspace.ReadOnly,
 	})
 	if c.Workdir == "" {
-		c.Workdir = atoll.WorkspaceDir
+		c.Workdir = Dir
 	}
 	sb, err := p.Provider.Create(ctx, c)
 	if atoll.KindOf(err) == atoll.ErrUnsupported {
@@ -156,9 +156,9 @@ func (p *provider) createInPlace(ctx context.Context, spec *atoll.Spec, k *kept)
 func with(spec *atoll.Spec, k *kept, dir, commit string) *atoll.Spec {
 	c := spec.Clone()
 	c.Workspace = atoll.WorkspaceRef{}
-	c.Env = append(c.Env, atoll.WorkspaceVar+"="+dir, envName+"="+k.Name, atoll.WorkspaceSourceVar+"="+k.Source)
+	c.Env = append(c.Env, Var+"="+dir, envName+"="+k.Name, SourceVar+"="+k.Source)
 	if commit != "" {
-		c.Env = append(c.Env, atoll.WorkspaceCommitVar+"="+commit)
+		c.Env = append(c.Env, CommitVar+"="+commit)
 	}
 	return c
 }
@@ -172,13 +172,13 @@ func reveal(spec *atoll.Spec) {
 	if name == "" {
 		return
 	}
-	spec.Workspace = atoll.WorkspaceRef{Name: name, Commit: variable(spec.Env, atoll.WorkspaceCommitVar)}
+	spec.Workspace = atoll.WorkspaceRef{Name: name, Commit: variable(spec.Env, CommitVar)}
 	if spec.Workspace.Commit != "" {
 		spec.NoStart = variable(spec.Env, envAsleep) != ""
 	}
 	var mounts []atoll.Mount
 	for _, m := range spec.Mounts {
-		if spec.Workspace.Commit == "" && m.Target == atoll.WorkspaceDir {
+		if spec.Workspace.Commit == "" && m.Target == Dir {
 			spec.Workspace.ReadOnly = m.ReadOnly
 			continue
 		}
@@ -296,10 +296,10 @@ func (p *provider) RemoveProject(ctx context.Context, project string) error {
 	return p.store.removeProject(ctx, project)
 }
 
-// Workspaces implements atoll.WorkspaceStore.
-func (p *provider) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
+// Workspaces implements workspace.Manager.
+func (p *provider) Workspaces(ctx context.Context, project string) ([]Workspace, error) {
 	if !p.info.Caps.Workspaces {
-		return atoll.Workspaces(ctx, p.Provider, project)
+		return List(ctx, p.Provider, project)
 	}
 	used, err := p.used(ctx, project)
 	if err != nil {
@@ -325,31 +325,31 @@ func (p *provider) used(ctx context.Context, project string) (map[key]bool, erro
 	return used, nil
 }
 
-// AddWorkspace implements atoll.WorkspaceStore.
-func (p *provider) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
+// AddWorkspace implements workspace.Manager.
+func (p *provider) AddWorkspace(ctx context.Context, spec *Spec, progress func(atoll.Progress)) (Workspace, error) {
 	if !p.info.Caps.Workspaces {
-		return atoll.AddWorkspace(ctx, p.Provider, spec, progress)
+		return Add(ctx, p.Provider, spec, progress)
 	}
 	if err := spec.Validate(); err != nil {
-		return atoll.Workspace{}, err
+		return Workspace{}, err
 	}
 	c := *spec
 	c.Project = projectOf(c.Project)
 	k, err := p.store.add(ctx, &c, progress)
 	if err != nil {
-		return atoll.Workspace{}, err
+		return Workspace{}, err
 	}
 	return p.store.describe(k), nil
 }
 
-// UpdateWorkspace implements atoll.WorkspaceStore.
-func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
+// UpdateWorkspace implements workspace.Manager.
+func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (Workspace, error) {
 	if !p.info.Caps.Workspaces {
-		return atoll.UpdateWorkspace(ctx, p.Provider, project, name, progress)
+		return Update(ctx, p.Provider, project, name, progress)
 	}
 	k, err := p.store.update(ctx, key{projectOf(project), name}, progress)
 	if err != nil {
-		return atoll.Workspace{}, err
+		return Workspace{}, err
 	}
 	w := p.store.describe(k)
 	used, err := p.used(ctx, w.Project)
@@ -357,10 +357,10 @@ func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, pr
 	return w, err
 }
 
-// RemoveWorkspace implements atoll.WorkspaceStore.
+// RemoveWorkspace implements workspace.Manager.
 func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) error {
 	if !p.info.Caps.Workspaces {
-		return atoll.RemoveWorkspace(ctx, p.Provider, project, name)
+		return Remove(ctx, p.Provider, project, name)
 	}
 	at := key{projectOf(project), name}
 	return p.store.remove(ctx, at, func() error {
@@ -391,6 +391,6 @@ func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
 }
 
 var (
-	_ atoll.WorkspaceStore = (*provider)(nil)
+	_ Manager              = (*provider)(nil)
 	_ atoll.ProjectRemover = (*provider)(nil)
 )

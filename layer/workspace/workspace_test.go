@@ -103,8 +103,8 @@ func TestCheckOut(t *testing.T) {
 	}
 	commit := r.commit()
 	p := onLocal(t, workspace.Options{})
-	w := add(t, p, atoll.WorkspaceSpec{Name: "w", Source: "file://" + r.dir})
-	if w.State != atoll.WorkspaceReady || w.Commit != commit || w.Type != atoll.WorkspaceGit || w.Updated.IsZero() || w.Created.IsZero() || w.InUse {
+	w := add(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
+	if w.State != workspace.StateReady || w.Commit != commit || w.Type != workspace.TypeGit || w.Updated.IsZero() || w.Created.IsZero() || w.InUse {
 		t.Errorf("the workspace is %+v, want it ready at %s", w, commit)
 	}
 	sb := create(t, p, use("w"))
@@ -155,7 +155,7 @@ func TestCloneNamesNobody(t *testing.T) {
 	t.Setenv("GIT_COMMITTER_NAME", "nobody to know")
 	t.Setenv("GIT_COMMITTER_EMAIL", "nobody@example.com")
 	p := onLocal(t, workspace.Options{})
-	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: "file://" + r.dir})
+	add(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
 	sb := create(t, p, use("w"))
 	if got := output(t, sb, "sh", "-c", "grep -rl nobody .git || true"); got != "" {
 		t.Errorf("it says in %q who has cloned it", got)
@@ -195,8 +195,8 @@ func TestNothingRuns(t *testing.T) {
 	t.Setenv("GIT_CONFIG_GLOBAL", global)
 	t.Setenv("GIT_DIR", filepath.Join(t.TempDir(), "elsewhere")) // as a hook has it that runs us
 	p := onMock(t, workspace.Options{})
-	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: r.dir, Revision: "main"})
-	if _, err := atoll.UpdateWorkspace(t.Context(), p, "", "w", nil); err != nil {
+	add(t, p, workspace.Spec{Name: "w", Source: r.dir, Revision: "main"})
+	if _, err := workspace.Update(t.Context(), p, "", "w", nil); err != nil {
 		t.Errorf("UpdateWorkspace: %v", err)
 	}
 	sb := create(t, p, use("w"))
@@ -222,7 +222,7 @@ func TestHostileTree(t *testing.T) {
 		tree := r.gitIn("100644 "+name+"\x00"+string(unhex(t, blob)), "hash-object", "-t", "tree", "-w", "--literally", "--stdin")
 		r.git("update-ref", "refs/heads/main", r.gitIn("", "-c", "user.name=t", "-c", "user.email=t@t", "commit-tree", "-m", "x", tree))
 		p := onMock(t, workspace.Options{})
-		_, err := atoll.AddWorkspace(t.Context(), p, &atoll.WorkspaceSpec{Name: "w", Source: "file://" + r.dir}, nil)
+		_, err := workspace.Add(t.Context(), p, &workspace.Spec{Name: "w", Source: "file://" + r.dir}, nil)
 		wantKind(t, "AddWorkspace of a tree with "+name, err, atoll.ErrInvalid)
 	}
 }
@@ -234,13 +234,13 @@ func TestSameCommit(t *testing.T) {
 	r.write("f", "one")
 	one := r.commit()
 	p := onMock(t, workspace.Options{})
-	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: "file://" + r.dir})
+	add(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
 	r.write("f", "two")
 	r.write("g", "new")
 	two := r.commit()
 	first := create(t, p, use("w"))
 	holds(t, first, "f", "one")
-	if w, err := atoll.UpdateWorkspace(t.Context(), p, "", "w", nil); err != nil || w.Commit != two || !w.InUse {
+	if w, err := workspace.Update(t.Context(), p, "", "w", nil); err != nil || w.Commit != two || !w.InUse {
 		t.Errorf("UpdateWorkspace = %+v, %v, want %s, in use", w, err, two)
 	}
 	second := create(t, p, use("w"))
@@ -262,10 +262,10 @@ func TestSameCommit(t *testing.T) {
 	if err := os.Rename(r.dir, r.dir+"-moved"); err != nil {
 		t.Fatal(err)
 	}
-	_, err = atoll.UpdateWorkspace(t.Context(), p, "", "w", nil)
+	_, err = workspace.Update(t.Context(), p, "", "w", nil)
 	wantKind(t, "UpdateWorkspace without the source", err, atoll.ErrNotExist)
-	all, err := atoll.Workspaces(t.Context(), p, "")
-	if err != nil || len(all) != 1 || all[0].State != atoll.WorkspaceReady || all[0].Commit != two || all[0].Error == "" {
+	all, err := workspace.List(t.Context(), p, "")
+	if err != nil || len(all) != 1 || all[0].State != workspace.StateReady || all[0].Commit != two || all[0].Error == "" {
 		t.Errorf("Workspaces = %+v, %v, want one that is ready, and the error", all, err)
 	}
 	holds(t, create(t, p, use("w")), "f", "two")
@@ -286,7 +286,7 @@ func TestRevisions(t *testing.T) {
 	for i, tt := range []struct{ revision, commit, branch string }{{"v1", one, "HEAD"}, {"side/line", side, "side/line"}, {one, one, "HEAD"}} {
 		name := "w" + string(rune('0'+i))
 		// With a revision the path of a repository is cloned.
-		if w := add(t, p, atoll.WorkspaceSpec{Name: name, Source: r.dir, Revision: tt.revision}); w.Commit != tt.commit || w.Type != atoll.WorkspaceGit {
+		if w := add(t, p, workspace.Spec{Name: name, Source: r.dir, Revision: tt.revision}); w.Commit != tt.commit || w.Type != workspace.TypeGit {
 			t.Errorf("%s: the workspace is %+v, want commit %s", tt.revision, w, tt.commit)
 		}
 		sb := create(t, p, use(name))
@@ -310,7 +310,7 @@ func TestInPlace(t *testing.T) {
 	p, err := mock.New(mock.Options{Dir: t.TempDir()})
 	w := layered(t, p, err, workspace.Options{})
 	add := func(name, source string, readOnly bool) error {
-		_, err := atoll.AddWorkspace(t.Context(), w, &atoll.WorkspaceSpec{Name: name, Source: source, ReadOnly: readOnly}, nil)
+		_, err := workspace.Add(t.Context(), w, &workspace.Spec{Name: name, Source: source, ReadOnly: readOnly}, nil)
 		return err
 	}
 	wantKind(t, "AddWorkspace of an empty directory", add("w", dir, false), atoll.ErrInvalid)
@@ -319,14 +319,14 @@ func TestInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantKind(t, "AddWorkspace of a file", add("w", dir+"/f", false), atoll.ErrInvalid)
-	if all, err := atoll.Workspaces(t.Context(), w, ""); err != nil || len(all) != 0 {
+	if all, err := workspace.List(t.Context(), w, ""); err != nil || len(all) != 0 {
 		t.Errorf("after failures there are %+v, %v", all, err)
 	}
 	if err := add("w", dir, false); err != nil {
 		t.Fatalf("AddWorkspace: %v", err)
 	}
 	wantKind(t, "AddWorkspace again", add("w", dir, false), atoll.ErrAlreadyExists)
-	_, err = atoll.UpdateWorkspace(t.Context(), w, "", "w", nil)
+	_, err = workspace.Update(t.Context(), w, "", "w", nil)
 	wantKind(t, "UpdateWorkspace", err, atoll.ErrInvalid)
 	_, err = w.Create(t.Context(), &atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "w", Commit: strings.Repeat("a", 40)}})
 	wantKind(t, "Create with a commit", err, atoll.ErrInvalid)
@@ -347,7 +347,7 @@ func TestInPlace(t *testing.T) {
 	}
 	_, err = w.Create(t.Context(), &spec)
 	wantKind(t, "Create with a pipe in its place", err, atoll.ErrInvalid)
-	if all, err := atoll.Workspaces(t.Context(), w, ""); err != nil || len(all) != 1 || all[0].State != atoll.WorkspaceError || all[0].Error == "" {
+	if all, err := workspace.List(t.Context(), w, ""); err != nil || len(all) != 1 || all[0].State != workspace.StateError || all[0].Error == "" {
 		t.Errorf("of one that is gone there is %+v, %v, want an error", all, err)
 	}
 }
@@ -357,7 +357,7 @@ func TestRefused(t *testing.T) {
 	r.write("f", "x")
 	r.commit()
 	p := onMock(t, workspace.Options{})
-	add(t, p, atoll.WorkspaceSpec{Name: "w", Source: "file://" + r.dir})
+	add(t, p, workspace.Spec{Name: "w", Source: "file://" + r.dir})
 	for name, spec := range map[string]atoll.Spec{
 		"its environment":     {Env: []string{"ATOLL_WORKSPACE_NAME=w"}},
 		"another workdir":     {Workdir: "/elsewhere", Workspace: atoll.WorkspaceRef{Name: "w"}},
@@ -372,7 +372,7 @@ func TestRefused(t *testing.T) {
 	spec := use("none")
 	_, err := p.Create(t.Context(), &spec)
 	wantKind(t, "a workspace that is not there", err, atoll.ErrNotExist)
-	wantKind(t, "RemoveWorkspace of a path", atoll.RemoveWorkspace(t.Context(), p, "..", "x"), atoll.ErrNotExist)
+	wantKind(t, "RemoveWorkspace of a path", workspace.Remove(t.Context(), p, "..", "x"), atoll.ErrNotExist)
 	nothing(t, p)
 }
 
@@ -389,32 +389,32 @@ func TestRemove(t *testing.T) {
 	opts := workspace.Options{Dir: filepath.Join(t.TempDir(), "w")}
 	p := onMock(t, opts)
 	for _, name := range []string{"one", "two"} {
-		add(t, p, atoll.WorkspaceSpec{Project: "p", Name: name, Source: "file://" + r.dir})
+		add(t, p, workspace.Spec{Project: "p", Name: name, Source: "file://" + r.dir})
 	}
-	add(t, p, atoll.WorkspaceSpec{Project: "p", Name: "here", Source: dir})
-	add(t, p, atoll.WorkspaceSpec{Project: "q", Name: "one", Source: "file://" + r.dir})
+	add(t, p, workspace.Spec{Project: "p", Name: "here", Source: dir})
+	add(t, p, workspace.Spec{Project: "q", Name: "one", Source: "file://" + r.dir})
 	spec := use("one")
 	spec.Project = "p"
 	sb := create(t, p, spec)
-	wantKind(t, "RemoveWorkspace in use", atoll.RemoveWorkspace(t.Context(), p, "p", "one"), atoll.ErrConflict)
+	wantKind(t, "RemoveWorkspace in use", workspace.Remove(t.Context(), p, "p", "one"), atoll.ErrConflict)
 	if err := sb.Stop(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	wantKind(t, "RemoveWorkspace of a stopped sandbox", atoll.RemoveWorkspace(t.Context(), p, "p", "one"), atoll.ErrConflict)
-	if err := atoll.RemoveWorkspace(t.Context(), p, "p", "two"); err != nil {
+	wantKind(t, "RemoveWorkspace of a stopped sandbox", workspace.Remove(t.Context(), p, "p", "one"), atoll.ErrConflict)
+	if err := workspace.Remove(t.Context(), p, "p", "two"); err != nil {
 		t.Errorf("RemoveWorkspace: %v", err)
 	}
-	wantKind(t, "RemoveWorkspace again", atoll.RemoveWorkspace(t.Context(), p, "p", "two"), atoll.ErrNotExist)
+	wantKind(t, "RemoveWorkspace again", workspace.Remove(t.Context(), p, "p", "two"), atoll.ErrNotExist)
 	for _, none := range []string{"", "..", ".", "p/one", "other"} {
 		_ = atoll.RemoveProject(t.Context(), p, none) // whatever the provider says
 	}
-	if all, err := atoll.Workspaces(t.Context(), p, ""); err != nil || len(all) != 3 {
+	if all, err := workspace.List(t.Context(), p, ""); err != nil || len(all) != 3 {
 		t.Fatalf("after RemoveProject of what is no project there are %+v, %v", all, err)
 	}
 	if err := atoll.RemoveProject(t.Context(), p, "p"); err != nil {
 		t.Errorf("RemoveProject: %v", err)
 	}
-	all, err := atoll.Workspaces(t.Context(), p, "")
+	all, err := workspace.List(t.Context(), p, "")
 	if err != nil || len(all) != 1 || all[0].Project != "q" || all[0].Name != "one" {
 		t.Errorf("after RemoveProject there are %+v, %v, want that of the other project", all, err)
 	}
@@ -445,7 +445,7 @@ func TestSource(t *testing.T) {
 	if !strings.HasPrefix(ref.Name, "project-") || ref.Source != "" {
 		t.Errorf("the sandbox has %+v, want the name of its workspace", ref)
 	}
-	if all, err := atoll.Workspaces(t.Context(), p, "default"); err != nil || len(all) != 1 || all[0].Name != ref.Name || !all[0].InUse {
+	if all, err := workspace.List(t.Context(), p, "default"); err != nil || len(all) != 1 || all[0].Name != ref.Name || !all[0].InUse {
 		t.Errorf("Workspaces = %+v, %v, want %s, in use", all, err, ref.Name)
 	}
 }

@@ -41,7 +41,7 @@ func TestRebuild(t *testing.T) {
 	}
 	healthy := func() {
 		t.Helper()
-		sum, err := l.Reconcile(ctx, atoll.ReconcileOptions{})
+		sum, err := l.Reconcile(ctx, registry.ReconcileOptions{})
 		if err != nil || sum.Healthy != 1 || len(sum.Findings) != 0 {
 			t.Errorf("Reconcile: %+v, %v", sum, err)
 		}
@@ -51,8 +51,8 @@ func TestRebuild(t *testing.T) {
 	push("two")
 	healthy() // nobody has pulled it
 	pull(t, ref)
-	sum, err := l.Reconcile(ctx, atoll.ReconcileOptions{})
-	if err != nil || len(sum.Findings) != 1 || sum.Findings[0].Done != atoll.DoneRebuilt {
+	sum, err := l.Reconcile(ctx, registry.ReconcileOptions{})
+	if err != nil || len(sum.Findings) != 1 || sum.Findings[0].Done != registry.DoneRebuilt {
 		t.Fatalf("Reconcile: %+v, %v", sum, err)
 	}
 	healthy()

@@ -47,7 +47,7 @@ func waitStocked(t *testing.T, p atoll.Provider) {
 	t.Helper()
 	var problem string
 	for end := time.Now().Add(testenv.Scale(time.Minute)); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		report, err := atoll.Pools(t.Context(), p)
+		report, err := pool.ReportOf(t.Context(), p)
 		if err != nil {
 			t.Fatal(err)
 		}

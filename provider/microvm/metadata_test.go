@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 	"github.com/seed46cd37a8/atoll/machine/vm"
 )
 
@@ -26,7 +27,7 @@ func testMetadata(t *testing.T, fresh maker, device string) {
 	agent := []string{"python3", "-c", "import socket; s = socket.create_server(('127.0.0.1', 3002))\nwhile True: s.accept()[0].sendall(b'here')"}
 	sb := l.create(atoll.Spec{
 		User: "nobody", Cmd: agent,
-		Env: []string{atoll.SecretVar + "=salt:hash", atoll.WorkspaceVar + "=/work", atoll.WorkspaceSourceVar + "=https://example.com/r.git", atoll.WorkspaceCommitVar + "=abc123"},
+		Env: []string{atoll.SecretVar + "=salt:hash", workspace.Var + "=/work", workspace.SourceVar + "=https://example.com/r.git", workspace.CommitVar + "=abc123"},
 	})
 	var got vm.Metadata
 	if err := json.Unmarshal([]byte(l.sh(sb, "cat "+vm.MetadataDir+"/"+vm.MetadataName)), &got); err != nil {

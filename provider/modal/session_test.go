@@ -19,10 +19,10 @@ func TestSessionGoesOn(t *testing.T) {
 	p := provider(t)
 	s := session.New(reopen(t, p), teststore.Open(t.TempDir()), session.Options{})
 	defer s.Close()
-	spec := &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w"}}
-	open := func(want atoll.Opening) (atoll.OpenedSession, atoll.Sandbox) {
+	spec := &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: "w"}}
+	open := func(want session.Opening) (session.Opened, atoll.Sandbox) {
 		t.Helper()
-		o, err := atoll.OpenSession(t.Context(), s, spec)
+		o, err := session.Open(t.Context(), s, spec)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,17 +35,17 @@ func TestSessionGoesOn(t *testing.T) {
 		}
 		return o, sb
 	}
-	before, sb := open(atoll.OpeningMade)
+	before, sb := open(session.OpeningMade)
 	says(t, sb, "echo work > /work/file; echo root > /file")
 	if err := theLab.server.Kill(life(t, p, sb.ID()), pb.GenericResult_GENERIC_STATUS_TERMINATED, ""); err != nil {
 		t.Fatal(err)
 	}
-	after, sb := open(atoll.OpeningRestarted)
+	after, sb := open(session.OpeningRestarted)
 	if after.Sandbox != before.Sandbox || !strings.Contains(after.Note, "the files of its work directory and volumes are there; all others, and what ran in it, are not") {
 		t.Errorf("it has sandbox %s (%s), and had %s", after.Sandbox, after.Note, before.Sandbox)
 	}
 	if got := says(t, sb, "cat /work/file; cat /file || echo gone"); got != "work\ngone\n" {
 		t.Errorf("it has %q", got)
 	}
-	open(atoll.OpeningFound)
+	open(session.OpeningFound)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 var death = []promise{
@@ -537,7 +538,7 @@ func (h *harness) quickCalls(sb atoll.Sandbox, p atoll.Process) []quickCall {
 		{"Get", func(ctx context.Context) error { return errOf(h.p.Get(ctx, sb.ID())) }},
 		{"List", func(ctx context.Context) error { return errOf(h.p.List(ctx, atoll.Filter{})) }},
 		{"Volumes", func(ctx context.Context) error { return errOf(atoll.Volumes(ctx, h.p, "")) }},
-		{"Workspaces", func(ctx context.Context) error { return errOf(atoll.Workspaces(ctx, h.p, "")) }},
+		{"Workspaces", func(ctx context.Context) error { return errOf(workspace.List(ctx, h.p, "")) }},
 		{"Snapshots", func(ctx context.Context) error { return errOf(atoll.Snapshots(ctx, h.p)) }},
 		{"Prepare", func(ctx context.Context) error { return atoll.Prepare(ctx, h.p, h.spec(atoll.Spec{}), nil) }},
 		{"List of files", func(ctx context.Context) error { return errOf(files.List(ctx, ".", true)) }},

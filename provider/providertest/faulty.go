@@ -8,6 +8,10 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/pool"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 // Faulty is a layer that lets p's calls fail as planned, before p sees them.
@@ -116,53 +120,53 @@ func (f *faulty) RemoveVolume(ctx context.Context, project, name string) error {
 	return atoll.RemoveVolume(ctx, f.Provider, project, name)
 }
 
-func (f *faulty) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
+func (f *faulty) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
 	if err := f.plan.call("Provider.Workspaces", project); err != nil {
 		return nil, err
 	}
-	return atoll.Workspaces(ctx, f.Provider, project)
+	return workspace.List(ctx, f.Provider, project)
 }
 
-func (f *faulty) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (atoll.OpenedSession, error) {
+func (f *faulty) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
 	if err := f.plan.call("Provider.OpenSession", spec.Scope.ID); err != nil {
-		return atoll.OpenedSession{}, err
+		return session.Opened{}, err
 	}
-	return atoll.OpenSession(ctx, f.Provider, spec)
+	return session.Open(ctx, f.Provider, spec)
 }
 
-func (f *faulty) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
+func (f *faulty) Sessions(ctx context.Context, project string) ([]session.Session, error) {
 	if err := f.plan.call("Provider.Sessions", project); err != nil {
 		return nil, err
 	}
-	return atoll.Sessions(ctx, f.Provider, project)
+	return session.List(ctx, f.Provider, project)
 }
 
 func (f *faulty) CloseSession(ctx context.Context, project, key string) error {
 	if err := f.plan.call("Provider.CloseSession", key); err != nil {
 		return err
 	}
-	return atoll.CloseSession(ctx, f.Provider, project, key)
+	return session.Close(ctx, f.Provider, project, key)
 }
 
-func (f *faulty) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
+func (f *faulty) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	if err := f.plan.call("Provider.AddWorkspace", spec.Name); err != nil {
-		return atoll.Workspace{}, err
+		return workspace.Workspace{}, err
 	}
-	return atoll.AddWorkspace(ctx, f.Provider, spec, progress)
+	return workspace.Add(ctx, f.Provider, spec, progress)
 }
 
-func (f *faulty) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
+func (f *faulty) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	if err := f.plan.call("Provider.UpdateWorkspace", name); err != nil {
-		return atoll.Workspace{}, err
+		return workspace.Workspace{}, err
 	}
-	return atoll.UpdateWorkspace(ctx, f.Provider, project, name, progress)
+	return workspace.Update(ctx, f.Provider, project, name, progress)
 }
 
 func (f *faulty) RemoveWorkspace(ctx context.Context, project, name string) error {
 	if err := f.plan.call("Provider.RemoveWorkspace", name); err != nil {
 		return err
 	}
-	return atoll.RemoveWorkspace(ctx, f.Provider, project, name)
+	return workspace.Remove(ctx, f.Provider, project, name)
 }
 
 func (f *faulty) Images(ctx context.Context) ([]atoll.Image, error) {
@@ -200,11 +204,11 @@ func (f *faulty) Secret(ctx context.Context, id string) (string, error) {
 	return atoll.Secret(ctx, f.Provider, id)
 }
 
-func (f *faulty) Pools(ctx context.Context) (atoll.PoolReport, error) {
+func (f *faulty) Pools(ctx context.Context) (pool.Report, error) {
 	if err := f.plan.call("Provider.Pools", ""); err != nil {
-		return atoll.PoolReport{}, err
+		return pool.Report{}, err
 	}
-	return atoll.Pools(ctx, f.Provider)
+	return pool.ReportOf(ctx, f.Provider)
 }
 
 func (f *faulty) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
@@ -214,11 +218,11 @@ func (f *faulty) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) 
 	return atoll.Reserve(ctx, f.Provider, spec)
 }
 
-func (f *faulty) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
+func (f *faulty) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
 	if err := f.plan.call("Provider.Reconcile", ""); err != nil {
-		return atoll.Reconciliation{}, err
+		return registry.Reconciliation{}, err
 	}
-	return atoll.Reconcile(ctx, f.Provider, opts)
+	return registry.Reconcile(ctx, f.Provider, opts)
 }
 
 func (f *faulty) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {

@@ -12,6 +12,10 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/pool"
+	"github.com/seed46cd37a8/atoll/layer/registry"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 // The interfaces that a layer has to forward, by what implements them.
@@ -20,8 +24,8 @@ var (
 		reflect.TypeFor[atoll.Provider](), reflect.TypeFor[atoll.Resolver](), reflect.TypeFor[atoll.Combiner](), reflect.TypeFor[atoll.Prober](),
 		reflect.TypeFor[atoll.Preparer](), reflect.TypeFor[atoll.ProjectRemover](), reflect.TypeFor[atoll.ProjectLister](),
 		reflect.TypeFor[atoll.VolumeStore](), reflect.TypeFor[atoll.ImageStore](), reflect.TypeFor[atoll.SnapshotStore](),
-		reflect.TypeFor[atoll.ImageResolver](), reflect.TypeFor[atoll.SecretKeeper](), reflect.TypeFor[atoll.Reconciler](), reflect.TypeFor[atoll.WorkspaceStore](),
-		reflect.TypeFor[atoll.SessionStore](), reflect.TypeFor[atoll.PoolKeeper](), reflect.TypeFor[atoll.Reserver]())
+		reflect.TypeFor[atoll.ImageResolver](), reflect.TypeFor[atoll.SecretKeeper](), reflect.TypeFor[registry.Reconciler](), reflect.TypeFor[workspace.Manager](),
+		reflect.TypeFor[session.Manager](), reflect.TypeFor[pool.Reporter](), reflect.TypeFor[atoll.Reserver]())
 	sandboxAbilities = abilityTypes(
 		reflect.TypeFor[atoll.Sandbox](), reflect.TypeFor[atoll.Filer](), reflect.TypeFor[atoll.Dialer](),
 		reflect.TypeFor[atoll.Pauser](), reflect.TypeFor[atoll.Extender](), reflect.TypeFor[atoll.Snapshotter](), reflect.TypeFor[atoll.Meter](),

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/registry"
 	pass "github.com/seed46cd37a8/atoll/provider/secret"
 )
 
@@ -88,8 +89,8 @@ var ledgers = []promise{
 	}},
 	{"Reconcile leaves what is as it should be", nil, func(t *testing.T, h *harness) {
 		sb := h.idle(t)
-		for _, opts := range []atoll.ReconcileOptions{{DryRun: true}, {}, {Force: true}} {
-			found, err := atoll.Reconcile(h.ctx(t), h.p, opts)
+		for _, opts := range []registry.ReconcileOptions{{DryRun: true}, {}, {Force: true}} {
+			found, err := registry.Reconcile(h.ctx(t), h.p, opts)
 			if atoll.KindOf(err) == atoll.ErrUnsupported {
 				t.Skip("the provider writes nothing down")
 			}

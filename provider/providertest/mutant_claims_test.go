@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 	"github.com/seed46cd37a8/atoll/provider/mock"
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
@@ -430,10 +431,10 @@ func (s stepSandbox) Start(ctx context.Context) error {
 // hollow makes workspaces of nothing.
 type hollow struct{ atoll.ProviderLayer }
 
-func (h hollow) AddWorkspace(_ context.Context, spec *atoll.WorkspaceSpec, _ func(atoll.Progress)) (atoll.Workspace, error) {
-	return atoll.Workspace{
+func (h hollow) AddWorkspace(_ context.Context, spec *workspace.Spec, _ func(atoll.Progress)) (workspace.Workspace, error) {
+	return workspace.Workspace{
 		Project: atoll.DefaultProject, Name: spec.Name, Type: spec.Type(), Source: spec.Source,
-		State: atoll.WorkspaceReady, Commit: "0123456789012345678901234567890123456789", Created: time.Now(),
+		State: workspace.StateReady, Commit: "0123456789012345678901234567890123456789", Created: time.Now(),
 	}, nil
 }
 
@@ -444,16 +445,16 @@ func (h hollow) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, er
 }
 
 // Workspaces forwards.
-func (h hollow) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
-	return atoll.Workspaces(ctx, h.Provider, project)
+func (h hollow) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
+	return workspace.List(ctx, h.Provider, project)
 }
 
 // UpdateWorkspace forwards.
-func (h hollow) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
-	return atoll.UpdateWorkspace(ctx, h.Provider, project, name, progress)
+func (h hollow) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
+	return workspace.Update(ctx, h.Provider, project, name, progress)
 }
 
 // RemoveWorkspace forwards.
 func (h hollow) RemoveWorkspace(ctx context.Context, project, name string) error {
-	return atoll.RemoveWorkspace(ctx, h.Provider, project, name)
+	return workspace.Remove(ctx, h.Provider, project, name)
 }

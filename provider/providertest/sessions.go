@@ -10,16 +10,17 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 var sessions = []promise{
 	{"of all who open a session at once, one makes its sandbox, and all have it", []need{needSessions}, func(t *testing.T, h *harness) {
 		const openers = 10
-		opened := make([]atoll.OpenedSession, openers)
+		opened := make([]session.Opened, openers)
 		var all sync.WaitGroup
 		for i := range openers {
 			all.Go(func() {
-				o, err := atoll.OpenSession(h.ctx(t), h.p, h.session("many"))
+				o, err := session.Open(h.ctx(t), h.p, h.session("many"))
 				if err != nil {
 					t.Errorf("OpenSession: %v", err)
 				}
@@ -31,12 +32,12 @@ var sessions = []promise{
 		h.kin.take()
 		made := 0
 		for _, o := range opened {
-			if o.Opening == atoll.OpeningMade {
+			if o.Opening == session.OpeningMade {
 				made++
-			} else if o.Opening != atoll.OpeningFound || o.Note != "" {
+			} else if o.Opening != session.OpeningFound || o.Note != "" {
 				t.Errorf("a session was %s (%q)", o.Opening, o.Note)
 			}
-			if o.Sandbox != opened[0].Sandbox || o.Key != "workflow_many_sandbox" || o.State != atoll.SessionOpen {
+			if o.Sandbox != opened[0].Sandbox || o.Key != "workflow_many_sandbox" || o.State != session.StateOpen {
 				t.Errorf("one has %+v, another %+v", o, opened[0])
 			}
 		}
@@ -64,7 +65,7 @@ var sessions = []promise{
 		}
 		spec.Sandbox.Env = nil
 		again, _ := h.open(t, spec)
-		if again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound || !slices.Equal(again.Spec.Env, []string{"COLOUR=blue"}) {
+		if again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound || !slices.Equal(again.Spec.Env, []string{"COLOUR=blue"}) {
 			t.Errorf("opened again it is %+v", again)
 		}
 		all := h.sessions(t, "")
@@ -78,15 +79,15 @@ var sessions = []promise{
 	}},
 	{"CloseSession removes the sandbox with its files, and the next one is new", []need{needSessions}, func(t *testing.T, h *harness) {
 		o, sb := h.open(t, h.session("one"))
-		if err := atoll.CloseSession(h.ctx(t), h.p, "", o.Key); err != nil {
+		if err := session.Close(h.ctx(t), h.p, "", o.Key); err != nil {
 			t.Fatalf("CloseSession: %v", err)
 		}
 		h.gone(t, sb, 0)
-		wantKind(t, "CloseSession again", atoll.CloseSession(h.ctx(t), h.p, atoll.DefaultProject, o.Key), atoll.ErrNotExist)
+		wantKind(t, "CloseSession again", session.Close(h.ctx(t), h.p, atoll.DefaultProject, o.Key), atoll.ErrNotExist)
 		if all := h.sessions(t, ""); len(all) > 0 {
 			t.Errorf("there is %+v", all)
 		}
-		if again, _ := h.open(t, h.session("one")); again.Sandbox == o.Sandbox || again.Opening != atoll.OpeningMade || again.Note != "" {
+		if again, _ := h.open(t, h.session("one")); again.Sandbox == o.Sandbox || again.Opening != session.OpeningMade || again.Note != "" {
 			t.Errorf("opened again it is %+v", again)
 		}
 	}},
@@ -97,7 +98,7 @@ var sessions = []promise{
 			t.Fatalf("Stop: %v", err)
 		}
 		again, sb := h.open(t, h.session("one"))
-		if again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningRestarted || again.Note == "" {
+		if again.Sandbox != o.Sandbox || again.Opening != session.OpeningRestarted || again.Note == "" {
 			t.Errorf("opened again it is %+v", again)
 		}
 		if h.keepsWork() {
@@ -110,7 +111,7 @@ var sessions = []promise{
 			t.Fatalf("Pause: %v", err)
 		}
 		again, sb := h.open(t, h.session("one"))
-		if again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound {
+		if again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
 			t.Errorf("opened again it is %+v", again)
 		}
 		h.output(t, sb, program("echo", "runs"))
@@ -121,7 +122,7 @@ var sessions = []promise{
 			t.Fatalf("Remove: %v", err)
 		}
 		again, sb := h.open(t, h.session("one"))
-		if again.Sandbox == o.Sandbox || again.Opening != atoll.OpeningReplaced || again.Note == "" {
+		if again.Sandbox == o.Sandbox || again.Opening != session.OpeningReplaced || again.Note == "" {
 			t.Errorf("opened again it is %+v", again)
 		}
 		h.output(t, sb, program("echo", "runs"))
@@ -135,7 +136,7 @@ var sessions = []promise{
 	{"a session whose sandbox cannot be made is none", []need{needSessions}, func(t *testing.T, h *harness) {
 		spec := h.session("one")
 		spec.Sandbox.Mounts = []atoll.Mount{{Type: atoll.MountBind, Source: "/none/none", Target: "/x"}}
-		if o, err := atoll.OpenSession(h.ctx(t), h.p, spec); err == nil {
+		if o, err := session.Open(h.ctx(t), h.p, spec); err == nil {
 			h.keep(o.Sandbox)
 			t.Error("OpenSession works with a mount that cannot be")
 		}
@@ -146,18 +147,18 @@ var sessions = []promise{
 	}},
 	{"EndScope ends what belongs to a run, and nothing else", []need{needSessions}, func(t *testing.T, h *harness) {
 		agent := h.session("a1")
-		agent.Scope.Kind, agent.Workflow = atoll.ScopeAgent, "w1"
+		agent.Scope.Kind, agent.Workflow = session.ScopeAgent, "w1"
 		other := h.session("w1")
-		other.Scope.Kind = atoll.ScopeConversation
-		for _, spec := range []*atoll.SessionSpec{h.session("w1"), h.session("w2"), agent, other} {
+		other.Scope.Kind = session.ScopeConversation
+		for _, spec := range []*session.Spec{h.session("w1"), h.session("w2"), agent, other} {
 			h.open(t, spec)
 		}
-		closed, err := atoll.EndScope(h.ctx(t), h.p, "", atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w1"})
+		closed, err := session.EndScope(h.ctx(t), h.p, "", session.Scope{Kind: session.ScopeWorkflow, ID: "w1"})
 		slices.Sort(closed)
 		if want := []string{"agent_a1_sandbox", "workflow_w1_sandbox"}; err != nil || !slices.Equal(closed, want) {
 			t.Errorf("EndScope = %q, %v; want %q", closed, err, want)
 		}
-		if again, err := atoll.EndScope(h.ctx(t), h.p, "", atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "w1"}); err != nil || len(again) > 0 {
+		if again, err := session.EndScope(h.ctx(t), h.p, "", session.Scope{Kind: session.ScopeWorkflow, ID: "w1"}); err != nil || len(again) > 0 {
 			t.Errorf("EndScope again = %q, %v", again, err)
 		}
 		if all := h.sessions(t, ""); len(all) != 2 || len(h.ids(t)) != 2 {
@@ -178,7 +179,7 @@ var sessions = []promise{
 			return nil
 		})
 		time.Sleep(idle) // as long again for the other one
-		if again, _ := h.open(t, busy); again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound {
+		if again, _ := h.open(t, busy); again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
 			t.Errorf("while a command ran, the session was %s: %s", again.Opening, again.Note)
 		}
 		if all := h.sessions(t, ""); len(all) != 1 || all[0].Key != o.Key {
@@ -191,7 +192,7 @@ var sessions = []promise{
 		spec.IdleTimeout = atoll.Duration(idle)
 		o, _ := h.open(t, spec)
 		for end := time.Now().Add(2 * idle); time.Now().Before(end); time.Sleep(idle / 4) {
-			if again, _ := h.open(t, spec); again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound {
+			if again, _ := h.open(t, spec); again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
 				t.Fatalf("opened again and again, it was %s: %s", again.Opening, again.Note)
 			}
 		}
@@ -204,18 +205,18 @@ var sessions = []promise{
 			t.Errorf("Exec: %v", err)
 		}
 		h.gone(t, sb, 2*h.short())
-		if again, _ := h.open(t, h.session("short")); again.Opening == atoll.OpeningFound {
+		if again, _ := h.open(t, h.session("short")); again.Opening == session.OpeningFound {
 			t.Errorf("opened again it is %+v", again)
 		}
 	}},
 	{"another provider value has the same sessions", []need{needSessions, needSurvives}, func(t *testing.T, h *harness) {
 		o, _ := h.open(t, h.session("one"))
 		p2 := h.reopen(t)
-		again, err := atoll.OpenSession(h.ctx(t), p2, h.session("one"))
-		if err != nil || again.Sandbox != o.Sandbox || again.Opening != atoll.OpeningFound {
+		again, err := session.Open(h.ctx(t), p2, h.session("one"))
+		if err != nil || again.Sandbox != o.Sandbox || again.Opening != session.OpeningFound {
 			t.Errorf("OpenSession there: %+v, %v", again, err)
 		}
-		if err := atoll.CloseSession(h.ctx(t), p2, "", o.Key); err != nil {
+		if err := session.Close(h.ctx(t), p2, "", o.Key); err != nil {
 			t.Errorf("CloseSession there: %v", err)
 		}
 		if all := h.sessions(t, ""); len(all) > 0 {
@@ -223,28 +224,28 @@ var sessions = []promise{
 		}
 	}},
 	{"what makes no sense is refused", []need{needSessions}, func(t *testing.T, h *harness) {
-		for what, change := range map[string]func(*atoll.SessionSpec){
-			"no kind":             func(s *atoll.SessionSpec) { s.Scope.Kind = "" },
-			"a kind that is none": func(s *atoll.SessionSpec) { s.Scope.Kind = "team" },
-			"no id":               func(s *atoll.SessionSpec) { s.Scope.ID = "" },
-			"an id that is none":  func(s *atoll.SessionSpec) { s.Scope.ID = "../x" },
-			"a project":           func(s *atoll.SessionSpec) { s.Project = "a b" },
-			"a workflow":          func(s *atoll.SessionSpec) { s.Workflow = "a b" },
-			"a sandbox's id":      func(s *atoll.SessionSpec) { s.Sandbox.ID = atoll.NewID() },
-			"a sandbox's time":    func(s *atoll.SessionSpec) { s.Sandbox.TTL = 1 },
-			"one that ends":       func(s *atoll.SessionSpec) { s.Sandbox.Cmd, s.Sandbox.AutoRemove = []string{"true"}, true },
-			"a sandbox":           func(s *atoll.SessionSpec) { s.Sandbox.Env = []string{"x"} },
-			"a time":              func(s *atoll.SessionSpec) { s.IdleTimeout = -2 },
-			"a lifetime":          func(s *atoll.SessionSpec) { s.MaxLifetime = -2 },
+		for what, change := range map[string]func(*session.Spec){
+			"no kind":             func(s *session.Spec) { s.Scope.Kind = "" },
+			"a kind that is none": func(s *session.Spec) { s.Scope.Kind = "team" },
+			"no id":               func(s *session.Spec) { s.Scope.ID = "" },
+			"an id that is none":  func(s *session.Spec) { s.Scope.ID = "../x" },
+			"a project":           func(s *session.Spec) { s.Project = "a b" },
+			"a workflow":          func(s *session.Spec) { s.Workflow = "a b" },
+			"a sandbox's id":      func(s *session.Spec) { s.Sandbox.ID = atoll.NewID() },
+			"a sandbox's time":    func(s *session.Spec) { s.Sandbox.TTL = 1 },
+			"one that ends":       func(s *session.Spec) { s.Sandbox.Cmd, s.Sandbox.AutoRemove = []string{"true"}, true },
+			"a sandbox":           func(s *session.Spec) { s.Sandbox.Env = []string{"x"} },
+			"a time":              func(s *session.Spec) { s.IdleTimeout = -2 },
+			"a lifetime":          func(s *session.Spec) { s.MaxLifetime = -2 },
 		} {
 			spec := h.session("one")
 			change(spec)
-			_, err := atoll.OpenSession(h.ctx(t), h.p, spec)
+			_, err := session.Open(h.ctx(t), h.p, spec)
 			wantKind(t, "OpenSession with "+what, err, atoll.ErrInvalid)
 		}
 		ctx, cancel := context.WithCancel(h.ctx(t))
 		cancel()
-		_, err := atoll.OpenSession(ctx, h.p, h.session("one"))
+		_, err := session.Open(ctx, h.p, h.session("one"))
 		wantCtx(t, "OpenSession", err, context.Canceled)
 		if all := h.sessions(t, ""); len(all) > 0 {
 			t.Errorf("there is %+v", all)
@@ -253,17 +254,17 @@ var sessions = []promise{
 }
 
 // session is the plainest of sessions, of a workflow.
-func (h *harness) session(id string) *atoll.SessionSpec {
-	return &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: id}, Sandbox: *h.spec(atoll.Spec{})}
+func (h *harness) session(id string) *session.Spec {
+	return &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: id}, Sandbox: *h.spec(atoll.Spec{})}
 }
 
 // idleTimeout is one that is long enough to begin something in the sandbox of a session.
 func (h *harness) idleTimeout() time.Duration { return min(h.short()/4, h.idleStop()) }
 
 // open opens a session, whose sandbox is removed at the end of the subtest.
-func (h *harness) open(t *testing.T, spec *atoll.SessionSpec) (atoll.OpenedSession, atoll.Sandbox) {
+func (h *harness) open(t *testing.T, spec *session.Spec) (session.Opened, atoll.Sandbox) {
 	t.Helper()
-	o, err := atoll.OpenSession(h.ctx(t), h.p, spec)
+	o, err := session.Open(h.ctx(t), h.p, spec)
 	if err != nil {
 		t.Fatalf("OpenSession: %v", err)
 	}
@@ -276,14 +277,14 @@ func (h *harness) open(t *testing.T, spec *atoll.SessionSpec) (atoll.OpenedSessi
 	return o, sb
 }
 
-func (h *harness) sessions(t *testing.T, project string) []atoll.Session {
+func (h *harness) sessions(t *testing.T, project string) []session.Session {
 	t.Helper()
-	all, err := atoll.Sessions(h.ctx(t), h.p, project)
+	all, err := session.List(h.ctx(t), h.p, project)
 	if err != nil {
 		t.Fatalf("Sessions: %v", err)
 	}
 	for _, s := range all {
-		if s.State != atoll.SessionOpen || s.Problem != "" {
+		if s.State != session.StateOpen || s.Problem != "" {
 			t.Errorf("session %s is %s (%s)", s.Key, s.State, s.Problem)
 		}
 	}

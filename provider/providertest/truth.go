@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 var truth = []promise{
@@ -36,27 +38,27 @@ var truth = []promise{
 		} else {
 			wantKind(t, "RemoveVolume", err, atoll.ErrUnsupported)
 		}
-		_, err = atoll.Workspaces(h.ctx(t), h.p, "")
+		_, err = workspace.List(h.ctx(t), h.p, "")
 		agrees(t, "Workspaces", caps.Workspaces, err)
-		err = atoll.RemoveWorkspace(h.ctx(t), h.p, atoll.DefaultProject, "none")
-		_, updateErr := atoll.UpdateWorkspace(h.ctx(t), h.p, atoll.DefaultProject, "none", nil)
+		err = workspace.Remove(h.ctx(t), h.p, atoll.DefaultProject, "none")
+		_, updateErr := workspace.Update(h.ctx(t), h.p, atoll.DefaultProject, "none", nil)
 		if caps.Workspaces {
 			wantKind(t, "RemoveWorkspace of none", err, atoll.ErrNotExist)
 			wantKind(t, "UpdateWorkspace of none", updateErr, atoll.ErrNotExist)
 		} else {
 			wantKind(t, "RemoveWorkspace", err, atoll.ErrUnsupported)
 			wantKind(t, "UpdateWorkspace", updateErr, atoll.ErrUnsupported)
-			_, err = atoll.AddWorkspace(h.ctx(t), h.p, &atoll.WorkspaceSpec{Name: "w", Source: "/"}, nil)
+			_, err = workspace.Add(h.ctx(t), h.p, &workspace.Spec{Name: "w", Source: "/"}, nil)
 			wantKind(t, "AddWorkspace", err, atoll.ErrUnsupported)
 		}
-		_, err = atoll.Sessions(h.ctx(t), h.p, "")
+		_, err = session.List(h.ctx(t), h.p, "")
 		agrees(t, "Sessions", caps.Sessions, err)
-		err = atoll.CloseSession(h.ctx(t), h.p, "", "workflow_none_sandbox")
+		err = session.Close(h.ctx(t), h.p, "", "workflow_none_sandbox")
 		if caps.Sessions {
 			wantKind(t, "CloseSession of none", err, atoll.ErrNotExist)
 		} else {
 			wantKind(t, "CloseSession", err, atoll.ErrUnsupported)
-			_, err = atoll.OpenSession(h.ctx(t), h.p, &atoll.SessionSpec{Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: "none"}})
+			_, err = session.Open(h.ctx(t), h.p, &session.Spec{Scope: session.Scope{Kind: session.ScopeWorkflow, ID: "none"}})
 			wantKind(t, "OpenSession", err, atoll.ErrUnsupported)
 		}
 		_, err = atoll.Images(h.ctx(t), h.p)

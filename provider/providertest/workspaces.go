@@ -4,12 +4,13 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 var workspaces = []promise{
 	{"a repository is cloned, and each sandbox has its files before it starts", needsRepo, func(t *testing.T, h *harness) {
 		w := h.addWorkspace(t, "", "w")
-		if w.Project != atoll.DefaultProject || w.Type != atoll.WorkspaceGit || w.State != atoll.WorkspaceReady || w.Commit == "" || w.InUse || w.Created.IsZero() {
+		if w.Project != atoll.DefaultProject || w.Type != workspace.TypeGit || w.State != workspace.StateReady || w.Commit == "" || w.InUse || w.Created.IsZero() {
 			t.Errorf("AddWorkspace = %+v", w)
 		}
 		spec := atoll.Spec{NoStart: true, Workspace: atoll.WorkspaceRef{Name: "w"}}
@@ -29,25 +30,25 @@ var workspaces = []promise{
 	}},
 	{"a workspace that a sandbox was made with is in use, running or not", needsRepo, func(t *testing.T, h *harness) {
 		h.addWorkspace(t, "", "w")
-		_, err := atoll.AddWorkspace(h.ctx(t), h.p, &atoll.WorkspaceSpec{Name: "w", Source: h.cfg.repo.source}, nil)
+		_, err := workspace.Add(h.ctx(t), h.p, &workspace.Spec{Name: "w", Source: h.cfg.repo.source}, nil)
 		wantKind(t, "AddWorkspace again", err, atoll.ErrAlreadyExists)
 		sb := h.create(t, atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "w"}})
-		wantKind(t, "RemoveWorkspace", atoll.RemoveWorkspace(h.ctx(t), h.p, "", "w"), atoll.ErrConflict)
+		wantKind(t, "RemoveWorkspace", workspace.Remove(h.ctx(t), h.p, "", "w"), atoll.ErrConflict)
 		if err := sb.Stop(h.ctx(t), 0); err != nil {
 			t.Fatalf("Stop: %v", err)
 		}
-		wantKind(t, "RemoveWorkspace of a stopped sandbox", atoll.RemoveWorkspace(h.ctx(t), h.p, "", "w"), atoll.ErrConflict)
-		if all, err := atoll.Workspaces(h.ctx(t), h.p, ""); err != nil || len(all) != 1 || !all[0].InUse {
+		wantKind(t, "RemoveWorkspace of a stopped sandbox", workspace.Remove(h.ctx(t), h.p, "", "w"), atoll.ErrConflict)
+		if all, err := workspace.List(h.ctx(t), h.p, ""); err != nil || len(all) != 1 || !all[0].InUse {
 			t.Errorf("Workspaces = %+v, %v, want one in use", all, err)
 		}
 		if err := sb.Remove(h.ctx(t), atoll.RemoveVolumes()); err != nil {
 			t.Fatalf("Remove: %v", err)
 		}
-		if err := atoll.RemoveWorkspace(h.ctx(t), h.p, "", "w"); err != nil {
+		if err := workspace.Remove(h.ctx(t), h.p, "", "w"); err != nil {
 			t.Errorf("RemoveWorkspace: %v", err)
 		}
-		wantKind(t, "RemoveWorkspace again", atoll.RemoveWorkspace(h.ctx(t), h.p, "", "w"), atoll.ErrNotExist)
-		if all, err := atoll.Workspaces(h.ctx(t), h.p, ""); err != nil || len(all) != 0 {
+		wantKind(t, "RemoveWorkspace again", workspace.Remove(h.ctx(t), h.p, "", "w"), atoll.ErrNotExist)
+		if all, err := workspace.List(h.ctx(t), h.p, ""); err != nil || len(all) != 0 {
 			t.Errorf("Workspaces = %+v, %v, want none", all, err)
 		}
 	}},
@@ -68,24 +69,24 @@ var workspaces = []promise{
 		if err := atoll.RemoveProject(h.ctx(t), h.p, "mine"); err != nil {
 			t.Fatalf("RemoveProject: %v", err)
 		}
-		if all, err := atoll.Workspaces(h.ctx(t), h.p, ""); err != nil || len(all) != 1 || all[0].Project != "other" {
+		if all, err := workspace.List(h.ctx(t), h.p, ""); err != nil || len(all) != 1 || all[0].Project != "other" {
 			t.Errorf("Workspaces = %+v, %v, want the other project's", all, err)
 		}
 	}},
 	{"a source that cannot be cloned is an error that can be seen", needsRepo, func(t *testing.T, h *harness) {
-		_, err := atoll.AddWorkspace(h.ctx(t), h.p, &atoll.WorkspaceSpec{Name: "w", Source: h.cfg.repo.source + "-none"}, nil)
+		_, err := workspace.Add(h.ctx(t), h.p, &workspace.Spec{Name: "w", Source: h.cfg.repo.source + "-none"}, nil)
 		if err == nil {
 			t.Fatal("AddWorkspace worked")
 		}
-		all, err := atoll.Workspaces(h.ctx(t), h.p, atoll.DefaultProject)
-		if err != nil || len(all) != 1 || all[0].State != atoll.WorkspaceError || all[0].Error == "" {
+		all, err := workspace.List(h.ctx(t), h.p, atoll.DefaultProject)
+		if err != nil || len(all) != 1 || all[0].State != workspace.StateError || all[0].Error == "" {
 			t.Errorf("Workspaces = %+v, %v, want one in error", all, err)
 		}
 		_, err = h.p.Create(h.ctx(t), h.spec(atoll.Spec{Workspace: atoll.WorkspaceRef{Name: "w"}}))
 		if err == nil {
 			t.Error("Create worked")
 		}
-		if err := atoll.RemoveWorkspace(h.ctx(t), h.p, "", "w"); err != nil {
+		if err := workspace.Remove(h.ctx(t), h.p, "", "w"); err != nil {
 			t.Errorf("RemoveWorkspace: %v", err)
 		}
 	}},
@@ -94,9 +95,9 @@ var workspaces = []promise{
 var needsRepo = []need{needSpaces, needFiles, needVolumes, needRestart, needRepo}
 
 // addWorkspace makes a workspace of the repository.
-func (h *harness) addWorkspace(t *testing.T, project, name string) atoll.Workspace {
+func (h *harness) addWorkspace(t *testing.T, project, name string) workspace.Workspace {
 	t.Helper()
-	w, err := atoll.AddWorkspace(h.ctx(t), h.p, &atoll.WorkspaceSpec{Project: project, Name: name, Source: h.cfg.repo.source}, nil)
+	w, err := workspace.Add(h.ctx(t), h.p, &workspace.Spec{Project: project, Name: name, Source: h.cfg.repo.source}, nil)
 	if err != nil {
 		t.Fatalf("AddWorkspace: %v", err)
 	}

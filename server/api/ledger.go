@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/registry"
 )
 
 func ledgerRoutes() []Route {
@@ -17,7 +18,7 @@ func ledgerRoutes() []Route {
 		{
 			Method: "POST", Path: "/v1/reconcile", Name: "reconcile", Tag: "server", Summary: "Compare the sandboxes that there are with those that there are meant to be",
 			Doc:  "Does what has to be done about the difference, and says what that was. The server does this by itself from time to time.",
-			Body: jsonOf[atoll.ReconcileOptions](), Reply: jsonOf[atoll.Reconciliation](), serve: (*Handler).serveReconcile,
+			Body: jsonOf[registry.ReconcileOptions](), Reply: jsonOf[registry.Reconciliation](), serve: (*Handler).serveReconcile,
 		},
 	}
 }
@@ -48,29 +49,29 @@ func (c *Client) Secret(ctx context.Context, id string) (string, error) {
 }
 
 func (h *Handler) serveReconcile(w http.ResponseWriter, r *http.Request) error {
-	var opts atoll.ReconcileOptions
+	var opts registry.ReconcileOptions
 	if err := h.body(w, r, &opts, false); err != nil {
 		return err
 	}
-	found, err := atoll.Reconcile(r.Context(), h.provider, opts)
+	found, err := registry.Reconcile(r.Context(), h.provider, opts)
 	if err != nil {
 		return err
 	}
 	if found.Findings == nil {
-		found.Findings = []atoll.Finding{}
+		found.Findings = []registry.Finding{}
 	}
 	writeJSON(w, http.StatusOK, found)
 	return nil
 }
 
-// Reconcile implements atoll.Reconciler.
-func (c *Client) Reconcile(ctx context.Context, opts atoll.ReconcileOptions) (atoll.Reconciliation, error) {
-	var found atoll.Reconciliation
+// Reconcile implements registry.Reconciler.
+func (c *Client) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
+	var found registry.Reconciliation
 	err := c.call(ctx, call{op: "reconcile", method: "POST", path: "/v1/reconcile", body: opts, reply: &found, most: maxListReply})
 	return found, err
 }
 
 var (
-	_ atoll.SecretKeeper = (*Client)(nil)
-	_ atoll.Reconciler   = (*Client)(nil)
+	_ atoll.SecretKeeper  = (*Client)(nil)
+	_ registry.Reconciler = (*Client)(nil)
 )

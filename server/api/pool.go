@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/pool"
 )
 
 func poolRoutes() []Route {
@@ -13,7 +14,7 @@ func poolRoutes() []Route {
 			Method: "GET", Path: "/v1/pools", Name: "pools", Tag: "server", Summary: "What sandboxes are kept running ahead of need, and what use they were",
 			Doc: "Whoever creates a sandbox like those of a pool gets one of them, at once. Until then they are in no list, and cannot be used by their ids. " +
 				"What is counted is since the server began.",
-			Reply: jsonOf[atoll.PoolReport](), serve: (*Handler).servePools,
+			Reply: jsonOf[pool.Report](), serve: (*Handler).servePools,
 		},
 		{
 			Method: "POST", Path: "/v1/pools/reserve", Name: "reserve", Tag: "server", Summary: "Set aside a sandbox that is ready",
@@ -38,20 +39,20 @@ func (h *Handler) serveReserve(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (h *Handler) servePools(w http.ResponseWriter, r *http.Request) error {
-	report, err := atoll.Pools(r.Context(), h.provider)
+	report, err := pool.ReportOf(r.Context(), h.provider)
 	if err != nil {
 		return err
 	}
 	if report.Pools == nil {
-		report.Pools = []atoll.Pool{}
+		report.Pools = []pool.Pool{}
 	}
 	writeJSON(w, http.StatusOK, report)
 	return nil
 }
 
-// Pools implements atoll.PoolKeeper.
-func (c *Client) Pools(ctx context.Context) (atoll.PoolReport, error) {
-	var report atoll.PoolReport
+// Pools implements pool.Reporter.
+func (c *Client) Pools(ctx context.Context) (pool.Report, error) {
+	var report pool.Report
 	err := c.call(ctx, call{op: "pools", path: "/v1/pools", reply: &report, most: maxListReply})
 	return report, err
 }
@@ -70,6 +71,6 @@ func (c *Client) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) 
 }
 
 var (
-	_ atoll.PoolKeeper = (*Client)(nil)
-	_ atoll.Reserver   = (*Client)(nil)
+	_ pool.Reporter  = (*Client)(nil)
+	_ atoll.Reserver = (*Client)(nil)
 )

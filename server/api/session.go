@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 func sessionRoutes() []Route {
@@ -18,7 +19,7 @@ func sessionRoutes() []Route {
 			Method: "POST", Path: "/v1/sessions", Name: "openSession", Tag: "sessions", Summary: "Open the session of a workflow, an agent or a conversation",
 			Doc: "Whoever opens the session of a scope has the same sandbox: made by the first, started again if it has stopped, replaced if it is gone; " +
 				"`opening` says which, and `note` what became of the one before.",
-			Body: jsonOf[atoll.SessionSpec](), Reply: jsonOf[atoll.OpenedSession](), serve: (*Handler).serveOpenSession,
+			Body: jsonOf[session.Spec](), Reply: jsonOf[session.Opened](), serve: (*Handler).serveOpenSession,
 		},
 		{
 			Method: "DELETE", Path: "/v1/sessions/{key}", Name: "closeSession", Tag: "sessions", Summary: "Close a session, and remove its sandbox",
@@ -33,7 +34,7 @@ func sessionRoutes() []Route {
 }
 
 type sessionsReply struct {
-	Sessions []atoll.Session `json:"sessions"`
+	Sessions []session.Session `json:"sessions"`
 }
 
 type endReply struct {
@@ -41,30 +42,30 @@ type endReply struct {
 }
 
 func (h *Handler) serveSessions(w http.ResponseWriter, r *http.Request) error {
-	all, err := atoll.Sessions(r.Context(), h.provider, queryOf(r).str("project"))
+	all, err := session.List(r.Context(), h.provider, queryOf(r).str("project"))
 	if err != nil {
 		return err
 	}
 	if all == nil {
-		all = []atoll.Session{}
+		all = []session.Session{}
 	}
 	writeJSON(w, http.StatusOK, sessionsReply{all})
 	return nil
 }
 
-// Sessions implements atoll.SessionStore.
-func (c *Client) Sessions(ctx context.Context, project string) ([]atoll.Session, error) {
+// Sessions implements session.Manager.
+func (c *Client) Sessions(ctx context.Context, project string) ([]session.Session, error) {
 	var reply sessionsReply
 	err := c.call(ctx, call{op: "sessions", path: "/v1/sessions", query: projectQuery(project), reply: &reply, most: maxListReply})
 	return reply.Sessions, err
 }
 
 func (h *Handler) serveOpenSession(w http.ResponseWriter, r *http.Request) error {
-	var spec atoll.SessionSpec
+	var spec session.Spec
 	if err := h.body(w, r, &spec, true); err != nil {
 		return err
 	}
-	o, err := atoll.OpenSession(r.Context(), h.provider, &spec)
+	o, err := session.Open(r.Context(), h.provider, &spec)
 	if err != nil {
 		return err
 	}
@@ -72,8 +73,8 @@ func (h *Handler) serveOpenSession(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-// OpenSession implements atoll.SessionStore.
-func (c *Client) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (o atoll.OpenedSession, err error) {
+// OpenSession implements session.Manager.
+func (c *Client) OpenSession(ctx context.Context, spec *session.Spec) (o session.Opened, err error) {
 	if err := spec.Validate(); err != nil { // the server would see what JSON makes of it
 		return o, err
 	}
@@ -82,14 +83,14 @@ func (c *Client) OpenSession(ctx context.Context, spec *atoll.SessionSpec) (o at
 }
 
 func (h *Handler) serveCloseSession(w http.ResponseWriter, r *http.Request) error {
-	if err := atoll.CloseSession(r.Context(), h.provider, queryOf(r).str("project"), r.PathValue("key")); err != nil {
+	if err := session.Close(r.Context(), h.provider, queryOf(r).str("project"), r.PathValue("key")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// CloseSession implements atoll.SessionStore.
+// CloseSession implements session.Manager.
 func (c *Client) CloseSession(ctx context.Context, project, key string) error {
 	const op = "close session"
 	if key == "" {
@@ -99,8 +100,8 @@ func (c *Client) CloseSession(ctx context.Context, project, key string) error {
 }
 
 func (h *Handler) serveEndScope(w http.ResponseWriter, r *http.Request) error {
-	scope := atoll.Scope{Kind: atoll.ScopeKind(r.PathValue("kind")), ID: r.PathValue("scope")}
-	closed, err := atoll.EndScope(r.Context(), h.provider, queryOf(r).str("project"), scope)
+	scope := session.Scope{Kind: session.ScopeKind(r.PathValue("kind")), ID: r.PathValue("scope")}
+	closed, err := session.EndScope(r.Context(), h.provider, queryOf(r).str("project"), scope)
 	if err != nil {
 		return err
 	}
@@ -111,4 +112,4 @@ func (h *Handler) serveEndScope(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-var _ atoll.SessionStore = (*Client)(nil)
+var _ session.Manager = (*Client)(nil)

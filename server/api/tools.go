@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // Tools are those of agents, which the handler shows as they are.
@@ -35,8 +36,8 @@ type ToolInfo struct {
 type ToolCall struct {
 	Name  string
 	Input json.RawMessage // empty means {}
-	atoll.ExecutionContext
-	Scope atoll.Scope // of the session, if it does not follow from the context
+	session.ExecutionContext
+	Scope session.Scope // of the session, if it does not follow from the context
 }
 
 func toolRoutes() []Route {
@@ -86,7 +87,7 @@ func (h *Handler) serveCallTool(w http.ResponseWriter, r *http.Request) error {
 	call.WorkflowRunID, call.AgentRunID = q.str("workflow"), q.str("agent_run")
 	var err error
 	if text := q.str("session"); text != "" {
-		if call.Scope, err = atoll.ParseScope(text); err != nil {
+		if call.Scope, err = session.ParseScope(text); err != nil {
 			return err
 		}
 		if call.WorkflowRunID != "" || call.AgentRunID != "" {

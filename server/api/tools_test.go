@@ -12,6 +12,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
@@ -45,10 +46,10 @@ func TestTools(t *testing.T) {
 	if status, got := ask("POST", "/v1/tools/echo?workflow=wf1&agent_run=run1", `{"a": 1}`); status != 200 || got != fmt.Sprintf(`{"base":%q,"by":"ali"}`, r.server.URL) {
 		t.Errorf("echo: %d %s", status, got)
 	}
-	if s := tools.seen; s.WorkflowRunID != "wf1" || s.AgentRunID != "run1" || s.Scope != (atoll.Scope{}) || string(s.Input) != `{"a": 1}` {
+	if s := tools.seen; s.WorkflowRunID != "wf1" || s.AgentRunID != "run1" || s.Scope != (session.Scope{}) || string(s.Input) != `{"a": 1}` {
 		t.Errorf("the tool is called with %+v", s)
 	}
-	if status, _ := ask("POST", "/v1/tools/echo?session=conversation/c1", ""); status != 200 || tools.seen.Scope != (atoll.Scope{Kind: atoll.ScopeConversation, ID: "c1"}) {
+	if status, _ := ask("POST", "/v1/tools/echo?session=conversation/c1", ""); status != 200 || tools.seen.Scope != (session.Scope{Kind: session.ScopeConversation, ID: "c1"}) {
 		t.Errorf("%d, the tool is called with %+v", status, tools.seen)
 	}
 	for _, tt := range []struct {

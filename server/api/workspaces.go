@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 func workspaceRoutes() []Route {
@@ -18,7 +19,7 @@ func workspaceRoutes() []Route {
 		},
 		{
 			Method: "POST", Path: "/v1/workspaces", Name: "addWorkspace", Tag: "workspaces", Summary: "Make a workspace of a directory or a git repository",
-			Doc: stream, Body: jsonOf[atoll.WorkspaceSpec](), Reply: eventsOf[workspaceEvent](), serve: (*Handler).serveAddWorkspace,
+			Doc: stream, Body: jsonOf[workspace.Spec](), Reply: eventsOf[workspaceEvent](), serve: (*Handler).serveAddWorkspace,
 		},
 		{
 			Method: "POST", Path: "/v1/workspaces/{name}/update", Name: "updateWorkspace", Tag: "workspaces", Summary: "Bring a workspace up to date",
@@ -33,69 +34,69 @@ func workspaceRoutes() []Route {
 }
 
 type workspacesReply struct {
-	Workspaces []atoll.Workspace `json:"workspaces"`
+	Workspaces []workspace.Workspace `json:"workspaces"`
 }
 
 // workspaceEvent is the data of an event on the way to a workspace.
 type workspaceEvent struct {
-	Progress  *atoll.Progress  `json:"progress,omitempty"`
-	Workspace *atoll.Workspace `json:"workspace,omitempty"` // of the last one
+	Progress  *atoll.Progress      `json:"progress,omitempty"`
+	Workspace *workspace.Workspace `json:"workspace,omitempty"` // of the last one
 }
 
 func (h *Handler) serveWorkspaces(w http.ResponseWriter, r *http.Request) error {
-	all, err := atoll.Workspaces(r.Context(), h.provider, queryOf(r).str("project"))
+	all, err := workspace.List(r.Context(), h.provider, queryOf(r).str("project"))
 	if err != nil {
 		return err
 	}
 	if all == nil {
-		all = []atoll.Workspace{}
+		all = []workspace.Workspace{}
 	}
 	writeJSON(w, http.StatusOK, workspacesReply{all})
 	return nil
 }
 
-// Workspaces implements atoll.WorkspaceStore.
-func (c *Client) Workspaces(ctx context.Context, project string) ([]atoll.Workspace, error) {
+// Workspaces implements workspace.Manager.
+func (c *Client) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
 	var reply workspacesReply
 	err := c.call(ctx, call{op: "workspaces", path: "/v1/workspaces", query: projectQuery(project), reply: &reply, most: maxListReply})
 	return reply.Workspaces, err
 }
 
 func (h *Handler) serveAddWorkspace(w http.ResponseWriter, r *http.Request) error {
-	var spec atoll.WorkspaceSpec
+	var spec workspace.Spec
 	if err := h.body(w, r, &spec, true); err != nil {
 		return err
 	}
-	return h.workOn(w, r, func(ctx context.Context, progress func(atoll.Progress)) (atoll.Workspace, error) {
-		return atoll.AddWorkspace(ctx, h.provider, &spec, progress)
+	return h.workOn(w, r, func(ctx context.Context, progress func(atoll.Progress)) (workspace.Workspace, error) {
+		return workspace.Add(ctx, h.provider, &spec, progress)
 	})
 }
 
-// AddWorkspace implements atoll.WorkspaceStore.
-func (c *Client) AddWorkspace(ctx context.Context, spec *atoll.WorkspaceSpec, progress func(atoll.Progress)) (atoll.Workspace, error) {
+// AddWorkspace implements workspace.Manager.
+func (c *Client) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	if err := spec.Validate(); err != nil { // the server would see what JSON makes of it
-		return atoll.Workspace{}, err
+		return workspace.Workspace{}, err
 	}
 	return c.workOn(ctx, call{op: "add workspace", id: spec.Name, path: "/v1/workspaces", body: spec}, progress)
 }
 
 func (h *Handler) serveUpdateWorkspace(w http.ResponseWriter, r *http.Request) error {
-	return h.workOn(w, r, func(ctx context.Context, progress func(atoll.Progress)) (atoll.Workspace, error) {
-		return atoll.UpdateWorkspace(ctx, h.provider, queryOf(r).str("project"), r.PathValue("name"), progress)
+	return h.workOn(w, r, func(ctx context.Context, progress func(atoll.Progress)) (workspace.Workspace, error) {
+		return workspace.Update(ctx, h.provider, queryOf(r).str("project"), r.PathValue("name"), progress)
 	})
 }
 
-// UpdateWorkspace implements atoll.WorkspaceStore.
-func (c *Client) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (atoll.Workspace, error) {
+// UpdateWorkspace implements workspace.Manager.
+func (c *Client) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
 	const op = "update workspace"
 	if name == "" {
-		return atoll.Workspace{}, atoll.Errorf(op, name, atoll.ErrNotExist, "no workspace given")
+		return workspace.Workspace{}, atoll.Errorf(op, name, atoll.ErrNotExist, "no workspace given")
 	}
 	return c.workOn(ctx, call{op: op, id: name, path: "/v1/workspaces/" + segment(name) + "/update", query: projectQuery(project)}, progress)
 }
 
 // workOn answers with the events of what work does.
-func (h *Handler) workOn(w http.ResponseWriter, r *http.Request, work func(context.Context, func(atoll.Progress)) (atoll.Workspace, error)) error {
+func (h *Handler) workOn(w http.ResponseWriter, r *http.Request, work func(context.Context, func(atoll.Progress)) (workspace.Workspace, error)) error {
 	ctx, done, err := h.stream(w, r)
 	if err != nil {
 		return err
@@ -111,7 +112,7 @@ func (h *Handler) workOn(w http.ResponseWriter, r *http.Request, work func(conte
 }
 
 // workOn follows the events to the last one.
-func (c *Client) workOn(ctx context.Context, q call, progress func(atoll.Progress)) (made atoll.Workspace, err error) {
+func (c *Client) workOn(ctx context.Context, q call, progress func(atoll.Progress)) (made workspace.Workspace, err error) {
 	q.method = "POST"
 	for event, err := range events[workspaceEvent](ctx, c, q) {
 		switch data := event.data; {
@@ -127,14 +128,14 @@ func (c *Client) workOn(ctx context.Context, q call, progress func(atoll.Progres
 }
 
 func (h *Handler) serveRemoveWorkspace(w http.ResponseWriter, r *http.Request) error {
-	if err := atoll.RemoveWorkspace(r.Context(), h.provider, queryOf(r).str("project"), r.PathValue("name")); err != nil {
+	if err := workspace.Remove(r.Context(), h.provider, queryOf(r).str("project"), r.PathValue("name")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// RemoveWorkspace implements atoll.WorkspaceStore.
+// RemoveWorkspace implements workspace.Manager.
 func (c *Client) RemoveWorkspace(ctx context.Context, project, name string) error {
 	const op = "remove workspace"
 	if name == "" {
@@ -143,4 +144,4 @@ func (c *Client) RemoveWorkspace(ctx context.Context, project, name string) erro
 	return c.call(ctx, call{op: op, id: name, method: "DELETE", path: "/v1/workspaces/" + segment(name), query: projectQuery(project)})
 }
 
-var _ atoll.WorkspaceStore = (*Client)(nil)
+var _ workspace.Manager = (*Client)(nil)

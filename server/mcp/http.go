@@ -11,6 +11,7 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
@@ -39,7 +40,7 @@ func CallerOf(h http.Header, query url.Values) (tools.Caller, error) {
 	}
 	if text := get(SessionHeader, "session"); text != "" {
 		var err error
-		if c.Scope, err = atoll.ParseScope(text); err != nil {
+		if c.Scope, err = session.ParseScope(text); err != nil {
 			return c, err
 		}
 	}

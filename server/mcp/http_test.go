@@ -51,13 +51,13 @@ func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func dialHTTP(t *testing.T, url string, h headers) *client {
 	t.Helper()
-	session, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).
+	conn, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).
 		Connect(t.Context(), &sdk.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: h}, MaxRetries: -1}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { session.Close() })
-	return &client{ClientSession: session, t: t}
+	t.Cleanup(func() { conn.Close() })
+	return &client{ClientSession: conn, t: t}
 }
 
 func TestHTTP(t *testing.T) {

@@ -2,7 +2,7 @@
 // Protocol: over a pair of streams, as the stdin and stdout of a program that the
 // agent has started, or over HTTP.
 //
-// What agents make is in the sandbox of a session; see atoll.OpenSession. Who names
+// What agents make is in the sandbox of a session; see session.Open. Who names
 // none, by Options.Caller or with a request, has one for as long as the MCP session:
 // when that ends, so does the sandbox. A session that was named stays.
 //
@@ -51,8 +51,8 @@ type Server struct {
 
 	mu       sync.Mutex
 	closed   bool
-	sessions map[*sdk.ServerSession]*session // that have called something
-	work     sync.WaitGroup                  // of each, until it has ended
+	sessions map[*sdk.ServerSession]*clientSession // that have called something
+	work     sync.WaitGroup                        // of each, until it has ended
 }
 
 // NewServer returns a server for the tools of kit, which stays the caller's. Kinds:
@@ -62,7 +62,7 @@ func NewServer(kit *tools.Kit, opts Options) (*Server, error) { return newServer
 // newServer is NewServer, but that a test may have its own say of what the server
 // can do.
 func newServer(kit *tools.Kit, opts Options, adapt func(*sdk.ServerOptions)) (*Server, error) {
-	s := &Server{kit: kit, opts: opts, log: opts.Log, sessions: map[*sdk.ServerSession]*session{}}
+	s := &Server{kit: kit, opts: opts, log: opts.Log, sessions: map[*sdk.ServerSession]*clientSession{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

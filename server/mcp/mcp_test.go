@@ -19,6 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 	"github.com/seed46cd37a8/atoll/internal/testing/testsession"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/server/mcp"
 )
 
@@ -125,7 +126,7 @@ func (c *client) is(name string, input m, fields ...any) {
 
 func sessions(t *testing.T, p atoll.Provider) []string {
 	t.Helper()
-	all, err := atoll.Sessions(t.Context(), p, "")
+	all, err := session.List(t.Context(), p, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +309,7 @@ func TestCancel(t *testing.T) {
 // A client that goes away takes with it what it had begun.
 func TestClientGone(t *testing.T) {
 	p := testsession.Open(t)
-	s := newServer(t, p, tools.Options{}, mcp.Options{Caller: tools.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: "wf1"}}})
+	s := newServer(t, p, tools.Options{}, mcp.Options{Caller: tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: "wf1"}}})
 	c := dial(t, s, nil)
 	pid, _ := c.begin(t.Context())
 	c.toServer.Close()
@@ -328,18 +329,18 @@ func TestRunEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	run := make(chan error, 1)
 	go func() { run <- s.Run(ctx, fromClient, toClient) }()
-	session, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.IOTransport{Reader: fromServer, Writer: toServer}, nil)
+	conn, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.IOTransport{Reader: fromServer, Writer: toServer}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &client{ClientSession: session, t: t}
+	c := &client{ClientSession: conn, t: t}
 	_, ended := c.begin(t.Context())
 	cancel()
 	if err := <-run; !errors.Is(err, context.Canceled) {
 		t.Errorf("Run: %v", err)
 	}
 	<-ended
-	session.Close()
+	conn.Close()
 	if left := sessions(t, p); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
@@ -408,7 +409,7 @@ func TestResources(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want an error with %q", uri, x, err, words)
 		}
 	}
-	all, err := atoll.Sessions(t.Context(), p, "")
+	all, err := session.List(t.Context(), p, "")
 	if err != nil || len(all) != 1 {
 		t.Fatalf("sessions: %+v, %v", all, err)
 	}
@@ -456,7 +457,7 @@ func TestSessionsAreApart(t *testing.T) {
 // with a session of their own do not, and what was drawn for them ends.
 func TestGivenScope(t *testing.T) {
 	p := testsession.Open(t)
-	wf := tools.Caller{ExecutionContext: atoll.ExecutionContext{WorkflowRunID: "wf1"}}
+	wf := tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: "wf1"}}
 	s := newServer(t, p, tools.Options{}, mcp.Options{Caller: wf})
 	a := dial(t, s, nil)
 	a.is("sandbox_fs_write", m{"path": "f", "content": "a"})
@@ -472,7 +473,7 @@ func TestGivenScope(t *testing.T) {
 	}
 	own.hangUp()
 	b.hangUp()
-	named := dial(t, newServer(t, p, tools.Options{}, mcp.Options{Caller: tools.Caller{Scope: atoll.Scope{Kind: atoll.ScopeConversation, ID: "c1"}}}), nil)
+	named := dial(t, newServer(t, p, tools.Options{}, mcp.Options{Caller: tools.Caller{Scope: session.Scope{Kind: session.ScopeConversation, ID: "c1"}}}), nil)
 	named.is("sandbox_open", m{}, "session_id", "conversation_c1_sandbox")
 	named.hangUp()
 	if got := fmt.Sprint(sessions(t, p)); got != "[conversation_c1_sandbox workflow_wf1_sandbox]" {
@@ -483,7 +484,7 @@ func TestGivenScope(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer kit.Close()
-	if _, err := mcp.NewServer(kit, mcp.Options{Caller: tools.Caller{Scope: atoll.Scope{Kind: "x", ID: "y"}}}); atoll.KindOf(err) != atoll.ErrInvalid {
+	if _, err := mcp.NewServer(kit, mcp.Options{Caller: tools.Caller{Scope: session.Scope{Kind: "x", ID: "y"}}}); atoll.KindOf(err) != atoll.ErrInvalid {
 		t.Errorf("a scope that is none: %v", err)
 	}
 }

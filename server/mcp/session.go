@@ -12,11 +12,12 @@ import (
 
 	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/tools"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// A session is an MCP session that has called something.
-type session struct {
+// A clientSession is an MCP session that has called something.
+type clientSession struct {
 	first   context.Context // of the call: whose account it is
 	ctx     context.Context // ends with the session
 	cancel  context.CancelFunc
@@ -26,29 +27,29 @@ type session struct {
 	mu      sync.Mutex
 	remote  bool                          // over HTTP
 	callers map[tools.Caller]tools.Caller // what stands for those that were given
-	drawn   []atoll.Scope                 // what ends with the session
+	drawn   []session.Scope               // what ends with the session
 }
 
 // draw gives a caller the ids that it lacks. The scope is the one that is the
 // caller's own then, if there is one.
-func draw(c tools.Caller) (tools.Caller, atoll.Scope) {
-	if c.Scope != (atoll.Scope{}) {
-		return c, atoll.Scope{}
+func draw(c tools.Caller) (tools.Caller, session.Scope) {
+	if c.Scope != (session.Scope{}) {
+		return c, session.Scope{}
 	}
 	id := "mcp_" + strings.ToLower(rand.Text()[:16])
-	own := atoll.Scope{}
+	own := session.Scope{}
 	if c.AgentRunID == "" {
 		if c.AgentRunID = id; c.WorkflowRunID == "" {
 			c.WorkflowRunID = id
-			return c, atoll.Scope{Kind: atoll.ScopeWorkflow, ID: id}
+			return c, session.Scope{Kind: session.ScopeWorkflow, ID: id}
 		}
-		own = atoll.Scope{Kind: atoll.ScopeAgent, ID: id}
+		own = session.Scope{Kind: session.ScopeAgent, ID: id}
 	}
 	return c, own
 }
 
 // session finds what is known of a client's session, from its first call on.
-func (s *Server) session(ctx context.Context, client *sdk.ServerSession) (*session, error) {
+func (s *Server) session(ctx context.Context, client *sdk.ServerSession) (*clientSession, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.sessions[client]; x != nil {
@@ -57,7 +58,7 @@ func (s *Server) session(ctx context.Context, client *sdk.ServerSession) (*sessi
 	if s.closed {
 		return nil, atoll.Errorf("mcp", "", atoll.ErrUnavailable, "the server is closing")
 	}
-	x := &session{first: context.WithoutCancel(ctx), account: auth.AccountFrom(ctx).Who(), ended: make(chan struct{}), callers: map[tools.Caller]tools.Caller{}}
+	x := &clientSession{first: context.WithoutCancel(ctx), account: auth.AccountFrom(ctx).Who(), ended: make(chan struct{}), callers: map[tools.Caller]tools.Caller{}}
 	x.ctx, x.cancel = context.WithCancel(x.first)
 	s.sessions[client] = x
 	s.work.Go(func() {
@@ -78,7 +79,7 @@ func (s *Server) session(ctx context.Context, client *sdk.ServerSession) (*sessi
 // silent reports whether x, which has just ended, has done so since its client has said
 // nothing for too long. A server that it has started may be in use, or a build go on:
 // what is idle about its sandbox, the idle timeout of that knows better.
-func (x *session) silent() bool {
+func (x *clientSession) silent() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.remote && x.ctx.Err() == nil
@@ -102,7 +103,7 @@ func (s *Server) wait(ctx context.Context, client *sdk.ServerSession) {
 const endTime = time.Minute
 
 // end closes the sessions of sandboxes that were made for this MCP session only.
-func (s *Server) end(x *session) {
+func (s *Server) end(x *clientSession) {
 	ctx, cancel := context.WithTimeout(x.first, endTime)
 	defer cancel()
 	x.mu.Lock()
@@ -116,14 +117,14 @@ func (s *Server) end(x *session) {
 }
 
 // caller is for whom a call is made, given what the request says of it.
-func (x *session) caller(given tools.Caller) tools.Caller {
+func (x *clientSession) caller(given tools.Caller) tools.Caller {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if c, ok := x.callers[given]; ok {
 		return c
 	}
 	c, own := draw(given)
-	if x.callers[given] = c; own != (atoll.Scope{}) {
+	if x.callers[given] = c; own != (session.Scope{}) {
 		x.drawn = append(x.drawn, own)
 	}
 	return c
@@ -172,7 +173,7 @@ func (s *Server) begin(ctx context.Context, client *sdk.ServerSession, extra *sd
 
 // over is what a request says of the caller, and for the rest what is configured.
 func over(c, base tools.Caller) tools.Caller {
-	if c.Scope == (atoll.Scope{}) && c.WorkflowRunID == "" && c.AgentRunID == "" {
+	if c.Scope == (session.Scope{}) && c.WorkflowRunID == "" && c.AgentRunID == "" {
 		c.Scope, c.WorkflowRunID, c.AgentRunID = base.Scope, base.WorkflowRunID, base.AgentRunID
 	}
 	c.AgentName, c.Environment = cmp.Or(c.AgentName, base.AgentName), cmp.Or(c.Environment, base.Environment)

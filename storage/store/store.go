@@ -24,7 +24,6 @@ import (
 // character that the implementation has no place for).
 type Store interface {
 	Sandboxes
-	Sessions
 	Stock
 	Secrets
 	Holders
@@ -137,44 +136,6 @@ type Sandboxes interface {
 	InState(ctx context.Context, scope string, state State) ([]*Record, error)
 	// Provider is who made a sandbox, as far as that is known.
 	Provider(ctx context.Context, id string) (name string, found bool, err error)
-}
-
-// A Session is what is known of one session.
-type Session struct {
-	// Spec is what it is made from, with its project. With its key that names it.
-	Spec    atoll.SessionSpec
-	Sandbox string // the id, drawn before the sandbox is made
-	State   atoll.SessionState
-	Holder  string // the program that opens or closes it
-	// Problem is why it could not be closed; of one that is being opened, what has
-	// become of the sandbox that it had before.
-	Problem string
-	// Created is when the record was, Opened when it was last opened, Used when
-	// its sandbox is last known to have been used: to the millisecond.
-	Created, Opened, Used time.Time
-
-	Rev int64 // how often it had been written when it was read; the store's
-}
-
-// SessionGone is the State of a session whose sandbox has gone. That it was there is
-// remembered for a while: whoever opens it again is to know, and to have the same.
-const SessionGone atoll.SessionState = "gone"
-
-// Sessions keeps those.
-type Sessions interface {
-	// InsertSession adds s. Kinds: ErrAlreadyExists (its project has one of its
-	// key).
-	InsertSession(ctx context.Context, s *Session) error
-	// UpdateSession writes s over what it was read as. Kinds: ErrConflict (it has
-	// been changed or deleted since).
-	UpdateSession(ctx context.Context, s *Session) error
-	// DeleteSession deletes what s was read as. Kinds: ErrConflict (it has been
-	// changed or deleted since).
-	DeleteSession(ctx context.Context, s *Session) error
-	// FindSession reads one. Kinds: ErrNotExist.
-	FindSession(ctx context.Context, project, key string) (*Session, error)
-	// Sessions reads those of a project, or with "" all, oldest first.
-	Sessions(ctx context.Context, project string) ([]*Session, error)
 }
 
 // A Warm is one sandbox that was made ahead of need.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/storage/store"
 	"github.com/seed46cd37a8/atoll/storage/store/postgres"
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
@@ -25,6 +26,7 @@ const urlVar = "ATOLL_TEST_STORE"
 // A Store is one that keeps all.
 type Store interface {
 	store.Store
+	session.Store
 	store.Conversations
 }
 

@@ -5,11 +5,10 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
-	"github.com/seed46cd37a8/atoll/storage/store"
 	"github.com/seed46cd37a8/atoll/storage/store/storetest"
 )
 
 func BenchmarkStore(b *testing.B) {
 	on := testenv.Postgres(b)
-	storetest.Benchmark(b, func(n int) store.Store { return at(b, on.URL(schema(b, fmt.Sprint(n)))) })
+	storetest.Benchmark(b, func(n int) storetest.Store { return at(b, on.URL(schema(b, fmt.Sprint(n)))) })
 }

@@ -68,7 +68,7 @@ func open(t testing.TB, on *testenv.PostgresServer, name string) *Store {
 
 func TestStore(t *testing.T) {
 	on := testenv.Postgres(t)
-	storetest.Run(t, func(t *testing.T, name string) store.Store { return open(t, on, name) })
+	storetest.Run(t, func(t *testing.T, name string) storetest.Store { return open(t, on, name) })
 }
 
 func TestConversations(t *testing.T) {

@@ -48,7 +48,7 @@ func writeForever(path string) error {
 
 func TestStore(t *testing.T) {
 	dirs := map[string]string{} // by subtest: all openings of one have the same
-	storetest.Run(t, func(t *testing.T, name string) store.Store {
+	storetest.Run(t, func(t *testing.T, name string) storetest.Store {
 		if dirs[t.Name()] == "" {
 			dirs[t.Name()] = t.TempDir()
 		}

@@ -3,9 +3,10 @@ package sqlstore
 import (
 	"context"
 	"encoding/json"
-	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/storage/store"
 	"time"
+
+	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
 // sessionColumns are those of a Session, in the order in which scanSession reads
@@ -13,8 +14,8 @@ import (
 const sessionColumns = "spec, sandbox, state, holder, problem, created, opened, used, rev"
 
 // scanSession reads one row.
-func scanSession(row row) (*store.Session, error) {
-	var x store.Session
+func scanSession(row row) (*session.Record, error) {
+	var x session.Record
 	var spec []byte
 	var created, opened, used int64
 	err := row.Scan(&spec, &x.Sandbox, &x.State, &x.Holder, &x.Problem, &created, &opened, &used, &x.Rev)
@@ -29,7 +30,7 @@ func scanSession(row row) (*store.Session, error) {
 }
 
 // InsertSession implements Sessions.
-func (s *Store) InsertSession(ctx context.Context, x *store.Session) error {
+func (s *Store) InsertSession(ctx context.Context, x *session.Record) error {
 	key := x.Spec.Scope.Key()
 	spec, err := json.Marshal(x.Spec)
 	if err != nil {
@@ -51,7 +52,7 @@ func (s *Store) InsertSession(ctx context.Context, x *store.Session) error {
 }
 
 // UpdateSession implements Sessions.
-func (s *Store) UpdateSession(ctx context.Context, x *store.Session) error {
+func (s *Store) UpdateSession(ctx context.Context, x *session.Record) error {
 	key := x.Spec.Scope.Key()
 	spec, err := json.Marshal(x.Spec)
 	if err != nil {
@@ -70,7 +71,7 @@ func (s *Store) UpdateSession(ctx context.Context, x *store.Session) error {
 }
 
 // DeleteSession implements Sessions.
-func (s *Store) DeleteSession(ctx context.Context, x *store.Session) error {
+func (s *Store) DeleteSession(ctx context.Context, x *session.Record) error {
 	key := x.Spec.Scope.Key()
 	return s.write(ctx, "close session", key, func(ctx context.Context, tx Tx) error {
 		res, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE project = ? AND key = ? AND rev = ?", x.Spec.Project, key, x.Rev)
@@ -79,12 +80,12 @@ func (s *Store) DeleteSession(ctx context.Context, x *store.Session) error {
 }
 
 // FindSession implements Sessions.
-func (s *Store) FindSession(ctx context.Context, project, key string) (*store.Session, error) {
+func (s *Store) FindSession(ctx context.Context, project, key string) (*session.Record, error) {
 	none := atoll.Errorf("find", key, atoll.ErrNotExist, "project %s has no such session", project)
 	return one(ctx, s, "find", key, none, scanSession, "SELECT "+sessionColumns+" FROM sessions WHERE project = ? AND key = ?", project, key)
 }
 
 // Sessions implements Sessions.
-func (s *Store) Sessions(ctx context.Context, project string) ([]*store.Session, error) {
+func (s *Store) Sessions(ctx context.Context, project string) ([]*session.Record, error) {
 	return list(ctx, s, "sessions", scanSession, "SELECT "+sessionColumns+" FROM sessions WHERE ? IN ('', project) ORDER BY created, key", project)
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Benchmark measures the stores that open makes: those of one number are one store.
-func Benchmark(b *testing.B, open func(n int) store.Store) {
+func Benchmark(b *testing.B, open func(n int) Store) {
 	n := 0
 	identify := func(b *testing.B) {
 		s := open(n)
@@ -78,7 +78,7 @@ func Benchmark(b *testing.B, open func(n int) store.Store) {
 }
 
 // life is that of a sandbox: four transactions.
-func life(b *testing.B, s store.Store) error {
+func life(b *testing.B, s Store) error {
 	r := &store.Record{ID: atoll.NewID(), Scope: "mock", State: store.Creating, Created: time.Now()}
 	if _, err := s.Insert(b.Context(), r, "raw", store.Room{Most: 1000}); err != nil {
 		return err

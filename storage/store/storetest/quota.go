@@ -17,9 +17,9 @@ func in(project string, r atoll.Resources) *store.Record {
 	return x
 }
 
-func quotas(t *testing.T, open func(name string) store.Store) {
+func quotas(t *testing.T, open func(name string) Store) {
 	const most, tries = 4, 16
-	stores := []store.Store{open("a"), open("a")}
+	stores := []Store{open("a"), open("a")}
 	room := store.Room{Quota: store.Quota{Memory: most << 30}}
 	var made, refused, others atomic.Int32
 	var work sync.WaitGroup
@@ -66,7 +66,7 @@ func quotas(t *testing.T, open func(name string) store.Store) {
 	}
 }
 
-func quotaCounts(t *testing.T, open func(name string) store.Store) {
+func quotaCounts(t *testing.T, open func(name string) Store) {
 	s := open("a")
 	for _, r := range []atoll.Resources{{Memory: 3 << 30, CPUs: 1.5, Processes: 100, Disk: 1 << 30}, {CPUs: 1}} { // the rest is the usual
 		if _, err := s.Insert(t.Context(), in("web", r), "", store.Room{}); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-func written(t *testing.T, open func(string) store.Store) {
+func written(t *testing.T, open func(string) Store) {
 	s := open("a")
 	r := record("scope", "web")
 	r.Spec.Labels = map[string]string{"odd 'key\"": "ü\n"}
@@ -50,7 +50,7 @@ func written(t *testing.T, open func(string) store.Store) {
 	}
 }
 
-func unique(t *testing.T, open func(string) store.Store) {
+func unique(t *testing.T, open func(string) Store) {
 	s := open("a")
 	r := record("scope", "web")
 	insert(t, s, r, "")
@@ -77,7 +77,7 @@ func unique(t *testing.T, open func(string) store.Store) {
 
 // apart inserts a name into two scopes. What is there already has it, of whatever
 // scope.
-func apart(t *testing.T, open func(string) store.Store) {
+func apart(t *testing.T, open func(string) Store) {
 	s := open("a")
 	first := record("scope", "web")
 	insert(t, s, first, "")
@@ -108,7 +108,7 @@ func apart(t *testing.T, open func(string) store.Store) {
 	wantKind(t, "Insert of a name that only another scope has", err, atoll.ErrAlreadyExists)
 }
 
-func changed(t *testing.T, open func(string) store.Store) {
+func changed(t *testing.T, open func(string) Store) {
 	a, b := open("a"), open("a")
 	r := record("scope", "")
 	insert(t, a, r, "")
@@ -133,7 +133,7 @@ func changed(t *testing.T, open func(string) store.Store) {
 	wantKind(t, "Delete of what was deleted", a.Delete(t.Context(), r, false), atoll.ErrConflict)
 }
 
-func raced(t *testing.T, open func(string) store.Store) {
+func raced(t *testing.T, open func(string) Store) {
 	r := record("scope", "")
 	insert(t, open("a"), r, "")
 	var claims []func() error
@@ -148,7 +148,7 @@ func raced(t *testing.T, open func(string) store.Store) {
 }
 
 // crowded lets the first openings of a store happen at once, too.
-func crowded(t *testing.T, open func(string) store.Store) {
+func crowded(t *testing.T, open func(string) Store) {
 	var all sync.WaitGroup
 	for i := range 6 {
 		s := open("a")
@@ -173,7 +173,7 @@ func crowded(t *testing.T, open func(string) store.Store) {
 	}
 }
 
-func claimed(t *testing.T, open func(string) store.Store) {
+func claimed(t *testing.T, open func(string) Store) {
 	var claims []func() error
 	for i := range 8 {
 		s := open("a")
@@ -186,9 +186,9 @@ func claimed(t *testing.T, open func(string) store.Store) {
 }
 
 // limited inserts more records than there may be, through two openings.
-func limited(t *testing.T, open func(name string) store.Store) {
+func limited(t *testing.T, open func(name string) Store) {
 	const most, tries = 5, 20
-	stores := []store.Store{open("a"), open("a")}
+	stores := []Store{open("a"), open("a")}
 	var made, refused atomic.Int32
 	var work sync.WaitGroup
 	for i := range tries {
@@ -220,7 +220,7 @@ func limited(t *testing.T, open func(name string) store.Store) {
 	}
 }
 
-func listed(t *testing.T, open func(string) store.Store) {
+func listed(t *testing.T, open func(string) Store) {
 	s := open("a")
 	if all, err := s.Records(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("a new store has %v, %v", all, err)
@@ -245,7 +245,7 @@ func listed(t *testing.T, open func(string) store.Store) {
 	}
 }
 
-func stated(t *testing.T, open func(string) store.Store) {
+func stated(t *testing.T, open func(string) Store) {
 	s := open("a")
 	if all, err := s.InState(t.Context(), "scope", store.Present); err != nil || len(all) != 0 {
 		t.Errorf("a store that nobody has made has %v, %v", all, err)
@@ -277,7 +277,7 @@ func stated(t *testing.T, open func(string) store.Store) {
 	}
 }
 
-func forgotten(t *testing.T, open func(string) store.Store) {
+func forgotten(t *testing.T, open func(string) Store) {
 	s := open("a")
 	r, other := record("scope", "web"), record("scope", "")
 	insert(t, s, r, "secret")

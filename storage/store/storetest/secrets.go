@@ -5,10 +5,9 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
-func secrets(t *testing.T, open func(string) store.Store) {
+func secrets(t *testing.T, open func(string) Store) {
 	s := open("a")
 	r := record("scope", "web")
 	_, err := s.Secret(t.Context(), r.ID)

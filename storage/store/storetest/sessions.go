@@ -7,26 +7,27 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
 
 // bound is a session of a workflow.
-func bound(project, id string) *store.Session {
+func bound(project, id string) *session.Record {
 	now := time.Now().Truncate(time.Millisecond)
-	return &store.Session{
-		Spec:    atoll.SessionSpec{Project: project, Scope: atoll.Scope{Kind: atoll.ScopeWorkflow, ID: id}},
-		Sandbox: atoll.NewID(), State: atoll.SessionOpening, Holder: "somebody", Created: now, Opened: now, Used: now,
+	return &session.Record{
+		Spec:    session.Spec{Project: project, Scope: session.Scope{Kind: session.ScopeWorkflow, ID: id}},
+		Sandbox: atoll.NewID(), State: session.StateOpening, Holder: "somebody", Created: now, Opened: now, Used: now,
 	}
 }
 
-func insertSession(t *testing.T, s store.Store, x *store.Session) {
+func insertSession(t *testing.T, s Store, x *session.Record) {
 	t.Helper()
 	if err := s.InsertSession(t.Context(), x); err != nil {
 		t.Fatalf("InsertSession: %v", err)
 	}
 }
 
-func sameSession(t *testing.T, what string, got, want *store.Session) {
+func sameSession(t *testing.T, what string, got, want *session.Record) {
 	t.Helper()
 	if got == nil || !got.Created.Equal(want.Created) || !got.Opened.Equal(want.Opened) || !got.Used.Equal(want.Used) {
 		t.Errorf("%s: %+v, want %+v", what, got, want)
@@ -39,7 +40,7 @@ func sameSession(t *testing.T, what string, got, want *store.Session) {
 	}
 }
 
-func sessions(t *testing.T, open func(string) store.Store) {
+func sessions(t *testing.T, open func(string) Store) {
 	a, b := open("a"), open("a")
 	x := bound("p", "one")
 	x.Spec.Sandbox = atoll.Spec{Image: "i", Labels: map[string]string{"k": "ü\n"}}
@@ -54,7 +55,7 @@ func sessions(t *testing.T, open func(string) store.Store) {
 		t.Fatalf("FindSession: %v", err)
 	}
 	sameSession(t, "FindSession", stale, x)
-	x.Sandbox, x.State, x.Holder, x.Problem = atoll.NewID(), atoll.SessionClosing, "", "why"
+	x.Sandbox, x.State, x.Holder, x.Problem = atoll.NewID(), session.StateClosing, "", "why"
 	x.Opened, x.Used = x.Opened.Add(time.Minute), x.Used.Add(time.Hour)
 	if err := a.UpdateSession(t.Context(), x); err != nil {
 		t.Fatalf("UpdateSession: %v", err)
@@ -69,7 +70,7 @@ func sessions(t *testing.T, open func(string) store.Store) {
 	late.Created = late.Created.Add(time.Minute)
 	insertSession(t, b, late)
 	insertSession(t, b, other)
-	for project, want := range map[string][]*store.Session{"p": {x, late}, "other": {other}, "none": nil} {
+	for project, want := range map[string][]*session.Record{"p": {x, late}, "other": {other}, "none": nil} {
 		all, err := a.Sessions(t.Context(), project)
 		if err != nil || len(all) != len(want) {
 			t.Fatalf("Sessions of %s: %+v, %v; want %+v", project, all, err, want)
@@ -90,7 +91,7 @@ func sessions(t *testing.T, open func(string) store.Store) {
 }
 
 // boundOnce opens one session many times at once.
-func boundOnce(t *testing.T, open func(string) store.Store) {
+func boundOnce(t *testing.T, open func(string) Store) {
 	var claims []func() error
 	for range 8 {
 		s := open("a")

@@ -1,4 +1,4 @@
-// Package storetest holds implementations of store.Store and store.Conversations to
+// Package storetest holds implementations of store.Store, session.Store and store.Conversations to
 // their promises.
 package storetest
 
@@ -11,16 +11,23 @@ import (
 	"time"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/session"
 	"github.com/seed46cd37a8/atoll/storage/store"
 )
+
+// A Store stores everything that the suite checks.
+type Store interface {
+	store.Store
+	session.Store
+}
 
 // Run checks the stores that open makes. Each call of open with the same name
 // opens the same store, as another program would; those with another name in the
 // same subtest, and in another one, are others. The suite closes what it opened.
-func Run(t *testing.T, open func(t *testing.T, name string) store.Store) {
+func Run(t *testing.T, open func(t *testing.T, name string) Store) {
 	for _, tt := range []struct {
 		name  string
-		check func(t *testing.T, open func(name string) store.Store)
+		check func(t *testing.T, open func(name string) Store)
 	}{
 		{"a record is read as it was written", written},
 		{"an id has one record, and so has a name in its scope and project", unique},
@@ -45,7 +52,7 @@ func Run(t *testing.T, open func(t *testing.T, name string) store.Store) {
 		{"what is closed refuses", closed},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.check(t, func(name string) store.Store {
+			tt.check(t, func(name string) Store {
 				s := open(t, name)
 				t.Cleanup(func() {
 					for range 2 {
@@ -69,7 +76,7 @@ func record(scope, name string) *store.Record {
 	}
 }
 
-func insert(t *testing.T, s store.Store, r *store.Record, secret string) string {
+func insert(t *testing.T, s Store, r *store.Record, secret string) string {
 	t.Helper()
 	kept, err := s.Insert(t.Context(), r, secret, store.Room{})
 	if err != nil {
@@ -120,7 +127,7 @@ func same(t *testing.T, what string, got, want *store.Record) {
 	}
 }
 
-func holders(t *testing.T, open func(string) store.Store) {
+func holders(t *testing.T, open func(string) Store) {
 	a, b := open("a"), open("a")
 	name, err := a.Holder(t.Context())
 	if err != nil || name == "" {
@@ -153,7 +160,7 @@ func holders(t *testing.T, open func(string) store.Store) {
 	}
 }
 
-func identity(t *testing.T, open func(string) store.Store) {
+func identity(t *testing.T, open func(string) Store) {
 	before := time.Now().Truncate(time.Millisecond)
 	a, err := open("a").Identity(t.Context())
 	if err != nil {
@@ -170,7 +177,7 @@ func identity(t *testing.T, open func(string) store.Store) {
 	}
 }
 
-func closed(t *testing.T, open func(string) store.Store) {
+func closed(t *testing.T, open func(string) Store) {
 	s := open("a")
 	r := record("scope", "")
 	insert(t, s, r, "")

@@ -17,7 +17,7 @@ func spare(scope string) *store.Warm {
 	}
 }
 
-func insertWarm(t *testing.T, s store.Store, w *store.Warm) {
+func insertWarm(t *testing.T, s Store, w *store.Warm) {
 	t.Helper()
 	if err := s.InsertWarm(t.Context(), w); err != nil {
 		t.Fatalf("InsertWarm: %v", err)
@@ -37,7 +37,7 @@ func sameWarm(t *testing.T, what string, got, want *store.Warm) {
 	}
 }
 
-func stock(t *testing.T, open func(string) store.Store) {
+func stock(t *testing.T, open func(string) Store) {
 	a, b := open("a"), open("a")
 	w := spare("p")
 	_, err := a.FindWarm(t.Context(), w.ID)
@@ -107,7 +107,7 @@ func stock(t *testing.T, open func(string) store.Store) {
 }
 
 // claimedOnce gives one name to stock and to records of another scope at once.
-func claimedOnce(t *testing.T, open func(string) store.Store) {
+func claimedOnce(t *testing.T, open func(string) Store) {
 	insert(t, open("a"), record("scope", "box"), "")
 	taken := spare("p")
 	insertWarm(t, open("a"), taken)

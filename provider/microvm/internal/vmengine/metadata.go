@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/workspace"
 	"github.com/seed46cd37a8/atoll/machine/vm"
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
@@ -81,7 +82,7 @@ func (e *engine) metadata() *vm.Metadata {
 	}
 	if e.workspace() != "" {
 		m.Workspace = &vm.MetadataWorkspace{
-			Path: e.variable(atoll.WorkspaceSourceVar), Commit: e.variable(atoll.WorkspaceCommitVar), MountPoint: vm.WorkspaceOrigin,
+			Path: e.variable(workspace.SourceVar), Commit: e.variable(workspace.CommitVar), MountPoint: vm.WorkspaceOrigin,
 		}
 	}
 	return m
@@ -89,7 +90,7 @@ func (e *engine) metadata() *vm.Metadata {
 
 // workspace is the directory inside with what is worked on, "" if there is none.
 func (e *engine) workspace() string {
-	if dir := e.variable(atoll.WorkspaceVar); path.IsAbs(dir) {
+	if dir := e.variable(workspace.Var); path.IsAbs(dir) {
 		return dir
 	}
 	return ""

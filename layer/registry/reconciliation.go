@@ -1,4 +1,29 @@
-package atoll
+package registry
+
+import (
+	"context"
+
+	"github.com/seed46cd37a8/atoll"
+)
+
+// A Reconciler is a Provider that writes down which sandboxes there are meant to
+// be, and can make that true.
+type Reconciler interface {
+	Reconcile(ctx context.Context, opts ReconcileOptions) (Reconciliation, error)
+}
+
+// Reconcile compares the sandboxes that there are with those that are written
+// down, and does what has to be done about the difference. It removes nothing
+// because of an error: only what the provider proves not to be there is
+// forgotten. That something could not be done to one sandbox is a Finding that
+// Failed; the error is that of not knowing what there is. Kinds:
+// ErrUnsupported, ErrUnavailable.
+func Reconcile(ctx context.Context, p atoll.Provider, opts ReconcileOptions) (Reconciliation, error) {
+	if r, ok := atoll.As[Reconciler](p); ok {
+		return r.Reconcile(ctx, opts)
+	}
+	return Reconciliation{}, atoll.E("reconcile", p.Info().Name, atoll.ErrUnsupported, nil)
+}
 
 // ReconcileOptions change what Reconcile does.
 type ReconcileOptions struct {
