@@ -796,7 +796,7 @@ func TestNoTestCodeInTheProduct(t *testing.T) {
 			t.Errorf("%s imports testing", pkg)
 		}
 	}
-	commands, err := filepath.Glob("cmd/*")
+	commands, err := filepath.Glob("cmd/atoll*")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1042,6 +1042,26 @@ func TestPackageDocIsInOneFile(t *testing.T) {
 	for pkg, files := range docs {
 		if len(files) != 1 {
 			t.Errorf("%s: documented in %d files %v, want one", pkg, len(files), files)
+		}
+	}
+}
+
+// The repository has sources only: no program, and nothing else of that size.
+func TestNoLargeFiles(t *testing.T) {
+	out, err := exec.Command("git", "ls-files", "-z").Output()
+	if err != nil {
+		t.Skipf("this is no clone: %v", err)
+	}
+	const most = 256 << 10
+	for _, name := range strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		info, err := os.Lstat(name)
+		if os.IsNotExist(err) {
+			continue // it is about to be removed
+		}
+		if err != nil {
+			t.Error(err)
+		} else if info.Size() > most {
+			t.Errorf("%s has %d bytes: what is built belongs into .gitignore", name, info.Size())
 		}
 	}
 }

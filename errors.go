@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 )
 
 // A Kind classifies an error. Kinds are few and stable: they are what travels
@@ -166,4 +167,31 @@ func KindOf(err error) Kind {
 		return ErrUnsupported
 	}
 	return ErrInternal
+}
+
+// A waiting error knows when it may be worth trying again.
+type waiting interface{ RetryAfter() time.Duration }
+
+// A later is an error that may be gone later.
+type later struct {
+	error
+	after time.Duration
+}
+
+func (l later) RetryAfter() time.Duration { return l.after }
+
+func (l later) Unwrap() error { return l.error }
+
+// WithRetryAfter returns err, as the cause of an ErrExhausted, with the time after
+// which it may be worth trying again.
+func WithRetryAfter(err error, after time.Duration) error { return later{err, after} }
+
+// RetryAfter is how long to wait before what failed with err is tried again, if that
+// is known: a guess, of whoever refused it.
+func RetryAfter(err error) (after time.Duration, known bool) {
+	var w waiting
+	if !errors.As(err, &w) {
+		return 0, false
+	}
+	return w.RetryAfter(), true
 }

@@ -248,3 +248,46 @@ func TestResourcesWithDefaults(t *testing.T) {
 		t.Errorf("what was set became %+v", got)
 	}
 }
+
+// A directory of the cache below another would be a link in what a link leads to.
+func TestCacheDirs(t *testing.T) {
+	dirs := CacheDirs()
+	for _, a := range dirs {
+		if !ValidCachePath(a) {
+			t.Errorf("%q is no cache path", a)
+		}
+		for _, b := range dirs {
+			if strings.HasPrefix(b, a+"/") {
+				t.Errorf("%q is below %q", b, a)
+			}
+		}
+	}
+	dirs[0] = "changed"
+	if CacheDirs()[0] == "changed" {
+		t.Error("a change of the list changed it for all")
+	}
+}
+
+func TestSpecWorkspace(t *testing.T) {
+	id := strings.Repeat("0a", 20)
+	for ref, want := range map[WorkspaceRef]bool{
+		{}:                                       true,
+		{Name: "w"}:                              true,
+		{Name: "w", Commit: id}:                  true,
+		{Name: "w", ReadOnly: true}:              true,
+		{Source: "/a"}:                           true,
+		{Name: "w", Source: "/a"}:                false,
+		{Commit: id}:                             false,
+		{ReadOnly: true}:                         false,
+		{Name: "a/b"}:                            false,
+		{Source: "relative"}:                     false,
+		{Name: "w", Commit: id[:7]}:              false,
+		{Name: "w", Commit: "--" + id[2:]}:       false,
+		{Name: "w", Commit: strings.ToUpper(id)}: false,
+	} {
+		err := (&Spec{Workspace: ref}).Validate()
+		if (err == nil) != want || err != nil && KindOf(err) != ErrInvalid {
+			t.Errorf("%+v: %v, want it valid: %v", ref, err, want)
+		}
+	}
+}

@@ -1,7 +1,11 @@
 package atoll
 
 import (
+	"encoding"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -95,3 +99,66 @@ func (b Bytes) String() string {
 	}
 	return strconv.FormatInt(int64(b), 10)
 }
+
+// GPUs says which GPUs of its machine a sandbox has: none (""), "all", so many
+// of them ("2"), or certain ones by their driver's ids ("device=0,GPU-3a23c669").
+// It is what docker's --gpus takes.
+type GPUs string
+
+// Devices returns how many GPUs are asked for, -1 being all, or else the ids of
+// those that are. It fails when g is none of the forms.
+func (g GPUs) Devices() (count int, ids []string, err error) {
+	switch g {
+	case "":
+		return 0, nil, nil
+	case "all":
+		return -1, nil, nil
+	}
+	if list, ok := strings.CutPrefix(string(g), "device="); ok {
+		ids = strings.Split(list, ",")
+		for _, id := range ids {
+			if id == "" || strings.Trim(id, gpuChars) != "" {
+				return 0, nil, fmt.Errorf("gpus %q: write the ids of devices like device=0,1", g)
+			}
+		}
+		return 0, ids, nil
+	}
+	n, err := strconv.ParseUint(string(g), 10, 16)
+	if err != nil || n == 0 {
+		return 0, nil, fmt.Errorf("gpus %q: write all, how many, or which, like device=0,1", g)
+	}
+	return int(n), nil, nil
+}
+
+// gpuChars are those of drivers' ids, as of "MIG-GPU-3a23c669/0/0".
+const gpuChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:"
+
+// UnmarshalJSON accepts a string, of what UnmarshalText accepts, and a number of
+// seconds.
+func (d *Duration) UnmarshalJSON(b []byte) error { return textFromJSON(b, d) }
+
+// UnmarshalJSON accepts a string, of what UnmarshalText accepts, and a number.
+func (s *Signal) UnmarshalJSON(b []byte) error { return textFromJSON(b, s) }
+
+// textFromJSON lets v be written as a string or as a number.
+func textFromJSON(b []byte, v encoding.TextUnmarshaler) error {
+	if len(b) > 0 && (b[0] == '-' || '0' <= b[0] && b[0] <= '9') {
+		return v.UnmarshalText(b)
+	}
+	var s *string
+	if err := json.Unmarshal(b, &s); err != nil {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			wrong.Type = reflect.TypeOf(v).Elem()
+		}
+		return err
+	}
+	if s == nil { // null says nothing
+		return nil
+	}
+	return v.UnmarshalText([]byte(*s))
+}
+
+var (
+	_ json.Unmarshaler = (*Duration)(nil)
+	_ json.Unmarshaler = (*Signal)(nil)
+)

@@ -10,7 +10,6 @@ import (
 	"github.com/firebase/genkit/go/ai"
 	core "github.com/firebase/genkit/go/genkit"
 
-	"github.com/seed46cd37a8/atoll"
 	"github.com/seed46cd37a8/atoll/agent/frontmatter"
 	"github.com/seed46cd37a8/atoll/agent/genkit"
 	"github.com/seed46cd37a8/atoll/agent/tools"

@@ -340,7 +340,7 @@ func TestCaller(t *testing.T) {
 		{ctx: t.Context(), want: "workflow_wf_default_sandbox", agent: "writer"},
 		{ctx: workflow(t.Context(), "wf_1"), want: "workflow_wf_1_sandbox", agent: "writer"},
 		{ctx: named(tools.Caller{ExecutionContext: session.ExecutionContext{AgentRunID: "run_1", AgentName: "tester"}}), want: "agent_run_1_sandbox", agent: "tester"},
-		{ctx: named(tools.Caller{Scope: session.Scope{Kind: atoll.ScopeConversation, ID: "c1"}}), want: "conversation_c1_sandbox", agent: "writer"},
+		{ctx: named(tools.Caller{Scope: session.Scope{Kind: session.ScopeConversation, ID: "c1"}}), want: "conversation_c1_sandbox", agent: "writer"},
 		// Who says who calls has said it all: nobody else's sandbox is used instead.
 		{ctx: named(tools.Caller{}), problem: "WithCaller"},
 		{ctx: workflow(t.Context(), "../x"), problem: "../x"},

@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 )
 
+// A holder is a file that its program has locked. The kernel releases the lock however the
+// program ends.
+
 func (s *Store) holderPath(name string) string { return filepath.Join(s.path+".holders", name) }
 
 // Holder implements Holders.

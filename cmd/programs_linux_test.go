@@ -1,4 +1,4 @@
-package atoll_test
+package cmd_test
 
 import (
 	"bytes"

@@ -1,4 +1,5 @@
-package atoll_test
+// Package cmd_test checks what the commands link, how large they are and what they do at start.
+package cmd_test
 
 import (
 	"bytes"
@@ -39,7 +40,7 @@ var programs = map[string]program{
 // Each program links what it needs.
 func TestProgramsLinkWhatTheyNeed(t *testing.T) {
 	for name, p := range programs {
-		out, err := exec.Command("go", "list", "-deps", "./cmd/"+name).Output()
+		out, err := exec.Command("go", "list", "-deps", "./"+name).Output()
 		if err != nil {
 			t.Fatalf("go list: %v", err)
 		}
@@ -59,7 +60,7 @@ func TestProgramsAreSmall(t *testing.T) {
 		t.Skip("-short: it builds all programs")
 	}
 	dir := t.TempDir()
-	build := exec.Command("make", "build", "BIN="+dir)
+	build := exec.Command("make", "-C", "..", "build", "BIN="+dir)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("make build: %v: %s", err, out)
 	}
@@ -102,24 +103,4 @@ func allocatedByInits(t *testing.T, path string) (n int64) {
 		t.Errorf("%s traces no initialiser: %s", path, trace.String())
 	}
 	return n
-}
-
-// The repository has sources only: no program, and nothing else of that size.
-func TestNoLargeFiles(t *testing.T) {
-	out, err := exec.Command("git", "ls-files", "-z").Output()
-	if err != nil {
-		t.Skipf("this is no clone: %v", err)
-	}
-	const most = 256 << 10
-	for _, name := range strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00") {
-		info, err := os.Lstat(name)
-		if os.IsNotExist(err) {
-			continue // it is about to be removed
-		}
-		if err != nil {
-			t.Error(err)
-		} else if info.Size() > most {
-			t.Errorf("%s has %d bytes: what is built belongs into .gitignore", name, info.Size())
-		}
-	}
 }

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package atoll_test
+package cmd_test
 
 import "testing"
 
