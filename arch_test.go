@@ -354,7 +354,13 @@ var rooms = map[string]map[string]string{
 		"internal/fsutil":   "the host key, and who may change the authorized ones",
 		"internal/terminal": "what becomes of a terminal without a client",
 	},
-	"server/openapi": {"server/api": "what it describes"},
+	"server/openapi": {
+		"layer/workspace": "workspaces",
+		"layer/session":   "sessions and scopes",
+		"layer/pool":      "reports on pools",
+		"agent":           "the words of conversations",
+		"server/api":      "what it describes",
+	},
 	"machine/guest": {
 		"agent/jobs":           "what it does with a job",
 		"server/api":           "what a guest serves is the API",
