@@ -471,6 +471,7 @@ var rooms = map[string]map[string]string{
 		"machine/vm/wsl2":                         "or this, on Windows",
 	},
 	"config": {
+		"layer":                        "layers embed it",
 		"server/auth":                  "accounts and keys",
 		"storage/store/sqlite":         "where records are on one machine",
 		"agent/jobs":                   "what is behind sandbox_run",
@@ -584,6 +585,7 @@ var rooms = map[string]map[string]string{
 	},
 	"agent":       {},
 	"server/auth": {},
+	"layer":       {},
 }
 
 // guests says why each module of others is here, and which packages may use it;

@@ -6,14 +6,13 @@ import (
 	"log/slog"
 
 	"github.com/seed46cd37a8/atoll"
-	"github.com/seed46cd37a8/atoll/layer/audit"
 	"github.com/seed46cd37a8/atoll/layer/authz"
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// guarded puts around p what shows callers who are bound to projects those only.
-// projects are the providers of some. What is done is noted in log, if it is not nil.
-func (c *Config) guarded(p atoll.Provider, projects map[string]string, log *AuditLog) atoll.Provider {
+// newAuthz wraps the layer around p that limits callers to their projects. projects has the
+// providers of some projects. The layer reports refused calls to log, unless that is nil.
+func (c *Config) newAuthz(p atoll.Provider, projects map[string]string, log *AuditLog) atoll.Provider {
 	opts := authz.Options{Refuse: func(_ context.Context, spec *atoll.Spec) error {
 		if cmp.Or(spec.Provider, projects[spec.Project], c.Provider) != "local" {
 			return nil
@@ -21,11 +20,10 @@ func (c *Config) guarded(p atoll.Provider, projects map[string]string, log *Audi
 		return atoll.Errorf("create", spec.Name, atoll.ErrDenied,
 			"sandboxes of the provider local are processes of the server's machine, with all that is on it: it takes the role %s", auth.RoleAdmin)
 	}}
-	if log == nil {
-		return authz.New(p, opts)
+	if log != nil {
+		opts.Denied = log.Denied
 	}
-	opts.Denied = log.Denied
-	return audit.New(authz.New(p, opts), log.Log)
+	return authz.New(p, opts)
 }
 
 // Keys opens the API keys that are written down where all else is. It opens no store

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer"
+	"github.com/seed46cd37a8/atoll/layer/audit"
 	"github.com/seed46cd37a8/atoll/layer/limit"
 	"github.com/seed46cd37a8/atoll/layer/router"
 	"github.com/seed46cd37a8/atoll/layer/trace"
@@ -28,15 +30,10 @@ type Options struct {
 	Server  bool                                  // the program serves others for long: it may prepare for the next sandbox
 }
 
-// Open builds the stack that cfg describes: of each provider, around it the
-// ledger in which its sandboxes are written down, the pool of those that a server
-// keeps ready, the limits of sandboxes that name none, and logs and metrics; around all, what finds the one that is meant,
-// workspaces, and sessions, each of these with logs and metrics of their own; and what
-// shows callers who are bound to projects those only, and what is written into the
-// audit log, which stays the caller's. Which provider
-// is the default one is decided by cfg.Choose, once, and told in the log where it is not
-// the preferred one. Closing
-// the result closes all of it, outside in; the metrics and traces stay the caller's.
+// Open builds the stack that cfg describes: each provider with the layers of layer.Each, a router
+// over all of them, and the layers of layer.All. It chooses the default provider once, with
+// cfg.Choose, and logs if that is not the preferred one. Closing the stack closes its layers from
+// the outside in, but not the audit log, the metrics and the traces, which remain the caller's.
 func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -71,8 +68,17 @@ func Open(cfg *Config, opts Options) (atoll.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	working := trace.Workspaces(workspace.New(p, cfg.workspaces()), opts.traced())
-	return cfg.guarded(trace.Sessions(newSessions(working, cfg, opts), opts.traced()), projects, opts.Audit), nil
+	wrappers := map[string]layer.Wrapper{
+		"workspace":        layer.Always(func(p atoll.Provider) atoll.Provider { return workspace.New(p, cfg.workspaces()) }),
+		"trace workspaces": layer.Always(func(p atoll.Provider) atoll.Provider { return trace.Workspaces(p, opts.traced()) }),
+		"session":          layer.Always(func(p atoll.Provider) atoll.Provider { return newSessions(p, cfg, opts) }),
+		"trace sessions":   layer.Always(func(p atoll.Provider) atoll.Provider { return trace.Sessions(p, opts.traced()) }),
+		"authz":            layer.Always(func(p atoll.Provider) atoll.Provider { return cfg.newAuthz(p, projects, opts.Audit) }),
+	}
+	if opts.Audit != nil {
+		wrappers["audit"] = layer.Always(func(p atoll.Provider) atoll.Provider { return audit.New(p, opts.Audit.Log) })
+	}
+	return layer.Wrap(p, layer.All, wrappers)
 }
 
 // traced is how calls are told.
@@ -95,11 +101,12 @@ func openMember(entry Entry, cfg *Config, opts Options, all []stock) (atoll.Prov
 	if err := cfg.settle(context.Background(), entry.Name, p); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	p, err = newPool(newLedger(p, openStore(cfg), cfg, opts), cfg, opts, all)
-	if err != nil {
-		return nil, err
-	}
-	return trace.New(limit.New(p, cfg.limits()), opts.traced()), nil
+	return layer.Wrap(p, layer.Each, map[string]layer.Wrapper{
+		"registry": layer.Always(func(p atoll.Provider) atoll.Provider { return newRegistry(p, openStore(cfg), cfg, opts) }),
+		"pool":     func(p atoll.Provider) (atoll.Provider, error) { return newPool(p, cfg, opts, all) },
+		"limit":    layer.Always(func(p atoll.Provider) atoll.Provider { return limit.New(p, cfg.limits()) }),
+		"trace":    layer.Always(func(p atoll.Provider) atoll.Provider { return trace.New(p, opts.traced()) }),
+	})
 }
 
 // find returns the provider called name: one of Atoll's, or that of a plugin.

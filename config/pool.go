@@ -205,15 +205,10 @@ func newPool(p atoll.Provider, cfg *Config, opts Options, all []stock) (atoll.Pr
 			continue
 		}
 		if s.entry.Spec.IdleRemove && !info.Caps.IdleStop {
-			err := atoll.Errorf("open", s.entry.Name, atoll.ErrInvalid, "pool %s: the provider %s cannot tell when nobody uses a sandbox, and so none is ready for %s", s.entry.Name, info.Name, cfg.Pools[s.entry.Name].For)
-			return nil, errors.Join(err, p.Close())
+			return nil, atoll.Errorf("open", s.entry.Name, atoll.ErrInvalid, "pool %s: the provider %s cannot tell when nobody uses a sandbox, and so none is ready for %s", s.entry.Name, info.Name, cfg.Pools[s.entry.Name].For)
 		}
 		limits.Fill(&s.entry.Spec, info.Caps)
 		o.Entries = append(o.Entries, s.entry)
 	}
-	l, err := pool.New(p, openStore(cfg), o)
-	if err != nil {
-		return nil, errors.Join(err, p.Close())
-	}
-	return l, nil
+	return pool.New(p, openStore(cfg), o)
 }

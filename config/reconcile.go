@@ -26,7 +26,8 @@ func defaultReconcile() Reconcile {
 	}
 }
 
-func newLedger(p atoll.Provider, s store.Store, cfg *Config, opts Options) atoll.Provider {
+// newRegistry wraps the layer around p that records the desired sandboxes in s.
+func newRegistry(p atoll.Provider, s store.Store, cfg *Config, opts Options) atoll.Provider {
 	return registry.New(p, s, registry.Options{
 		Orphans:  registry.Policy(cfg.Reconcile.Orphans),
 		Failed:   registry.Policy(cfg.Reconcile.Failed),
