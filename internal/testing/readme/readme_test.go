@@ -407,15 +407,39 @@ func TestLibraryProgram(t *testing.T) {
 	}
 }
 
-// Every file that README.md links to is there.
+// Every file that a document links to exists.
 func TestLinks(t *testing.T) {
-	for _, part := range strings.Split(read(t, readme), "](")[1:] {
-		target, _, _ := strings.Cut(part, ")")
-		if strings.Contains(target, "://") || strings.HasPrefix(target, "#") {
-			continue
+	const top = "../../../"
+	documents := []string{readme, top + "ARCHITECTURE.md", top + "CONTRIBUTING.md", top + "docs/adr/README.md"}
+	docs, err := filepath.Glob(top + "docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range append(documents, docs...) {
+		for _, part := range strings.Split(read(t, document), "](")[1:] {
+			target, _, _ := strings.Cut(part, ")")
+			target, _, _ = strings.Cut(target, "#")
+			if target == "" || strings.Contains(target, "://") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(filepath.Dir(document), target)); err != nil {
+				t.Errorf("%s links to %s: %v", document, target, err)
+			}
 		}
-		if _, err := os.Stat("../../../" + target); err != nil {
-			t.Errorf("README.md links to %s: %v", target, err)
+	}
+}
+
+// The index of the decisions has all of them.
+func TestDecisions(t *testing.T) {
+	const dir = "../../../docs/adr/"
+	index := read(t, dir+"README.md")
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if name := file.Name(); name != "README.md" && strings.Count(index, "]("+name+")") != 1 {
+			t.Errorf("docs/adr/README.md does not list %s once", name)
 		}
 	}
 }
