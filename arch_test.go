@@ -225,6 +225,7 @@ var rooms = map[string]map[string]string{
 		"agent": "the words of conversations",
 	},
 	"layer/trace": {
+		"layer/intercept": "it sees all calls",
 		"layer/workspace": "workspaces",
 		"layer/session":   "sessions and scopes",
 		"layer/registry":  "reconciliation",
@@ -240,9 +241,8 @@ var rooms = map[string]map[string]string{
 		"storage/store":   "where keys are",
 	},
 	"layer/audit": {
-		"layer/workspace": "workspaces",
+		"layer/intercept": "it sees all calls",
 		"layer/session":   "sessions and scopes",
-		"layer/registry":  "reconciliation",
 		"server/auth":     "accounts and keys",
 		"storage/store":   "where events are",
 	},
@@ -435,6 +435,7 @@ var rooms = map[string]map[string]string{
 	"provider/gvisor/internal/overlay": {},
 
 	"provider/providertest": {
+		"layer/intercept":          "it sees all calls",
 		"layer/workspace":          "workspaces",
 		"layer/session":            "sessions and scopes",
 		"layer/registry":           "reconciliation",
@@ -586,6 +587,12 @@ var rooms = map[string]map[string]string{
 	"agent":       {},
 	"server/auth": {},
 	"layer":       {},
+	"layer/intercept": {
+		"layer/workspace": "workspaces",
+		"layer/session":   "sessions and scopes",
+		"layer/registry":  "reconciliation",
+		"layer/pool":      "reports on pools",
+	},
 }
 
 // guests says why each module of others is here, and which packages may use it;

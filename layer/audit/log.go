@@ -237,7 +237,7 @@ func (l *Log) flush() {
 // Denied notes what was refused that is no event otherwise: looking at what is another
 // project's. It is Options.Denied of package authz.
 func (l *Log) Denied(ctx context.Context, op, project, id string) {
-	if noted[op] {
+	if recordsCall(op) {
 		return // with its error, by the layer
 	}
 	l.Note(ctx, store.AuditEvent{Op: op, Project: project, Target: id, Kind: atoll.ErrDenied}, false)

@@ -30,22 +30,18 @@ package trace
 import (
 	"context"
 	"errors"
-	"iter"
 	"log/slog"
-	"time"
+	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
 	noopmetric "go.opentelemetry.io/otel/metric/noop"
 	oteltrace "go.opentelemetry.io/otel/trace"
 	nooptrace "go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/intercept"
 	"github.com/seed46cd37a8/atoll/layer/pool"
-	"github.com/seed46cd37a8/atoll/layer/registry"
-	"github.com/seed46cd37a8/atoll/layer/session"
-	"github.com/seed46cd37a8/atoll/layer/workspace"
 )
 
 // Options say where to tell it; what is nil is not told.
@@ -66,27 +62,33 @@ type Options struct {
 // scope names this package to OpenTelemetry.
 const scope = "github.com/seed46cd37a8/atoll/layer/trace"
 
-// New returns p with every call told. Its Close closes p.
+// New returns p with every call traced. Its Close closes p.
 func New(p atoll.Provider, opts Options) atoll.Provider {
 	t, meter := newTracer(p.Info().Name, opts)
 	t.gauge(meter, p)
-	return &provider{atoll.ProviderLayer{Provider: p}, t}
+	return &provider{atoll.ProviderLayer{Provider: intercept.New(p, intercept.All, t.traceCall)}, t}
 }
 
-// Workspaces returns p with the calls told that are about workspaces, under the
-// name "workspace" in place of a provider's: for a layer that keeps them around
-// providers which are told of already. Its Close closes p.
+// Workspaces returns p with its calls about workspaces traced, under the name "workspace" in place
+// of a provider's: for a layer around providers that are traced themselves. Its Close closes p.
 func Workspaces(p atoll.Provider, opts Options) atoll.Provider {
-	t, _ := newTracer("workspace", opts)
-	layer := atoll.ProviderLayer{Provider: p}
-	return &workspaces{layer, &provider{layer, t}}
+	return traceOnly(p, "workspace", opts)
 }
 
-// Sessions is Workspaces for sessions, under the name "session".
+// Sessions does for sessions what Workspaces does for workspaces, under the name "session".
 func Sessions(p atoll.Provider, opts Options) atoll.Provider {
-	t, _ := newTracer("session", opts)
-	layer := atoll.ProviderLayer{Provider: p}
-	return &sessions{layer, &provider{layer, t}}
+	return traceOnly(p, "session", opts)
+}
+
+// traceOnly traces the provider's methods with object in their names.
+func traceOnly(p atoll.Provider, object string, opts Options) atoll.Provider {
+	t, _ := newTracer(object, opts)
+	return intercept.New(p, intercept.Providers, func(ctx context.Context, c *intercept.Call, next intercept.Next) error {
+		if !strings.Contains(strings.ToLower(c.Op), object) {
+			return next(ctx)
+		}
+		return t.traceCall(ctx, c, next)
+	})
 }
 
 func newTracer(name string, opts Options) (*tracer, metric.Meter) {
@@ -201,73 +203,6 @@ func countSandboxes(ctx context.Context, p atoll.Provider, report func(n int64, 
 	return nil
 }
 
-// A call is one that is being made.
-type call struct {
-	t     *tracer
-	op    string
-	level slog.Level // when it succeeds
-	begun time.Time
-	span  oteltrace.Span
-	attrs []slog.Attr
-}
-
-// begin starts to tell of a step, a call that changes no sandbox's life. An
-// empty id is left out. The caller calls end.
-func (t *tracer) begin(ctx context.Context, op, sandbox, process string) (context.Context, *call) {
-	ctx, span := t.otel.Start(ctx, "atoll."+op, oteltrace.WithAttributes(attribute.String("atoll.provider", t.name)))
-	c := &call{t: t, op: op, level: slog.LevelDebug, begun: time.Now(), span: span}
-	c.id("sandbox", sandbox)
-	c.id("process", process)
-	return ctx, c
-}
-
-// event is begin for what does change a sandbox's life.
-func (t *tracer) event(ctx context.Context, op, sandbox string) (context.Context, *call) {
-	ctx, c := t.begin(ctx, op, sandbox, "")
-	c.level = slog.LevelInfo
-	return ctx, c
-}
-
-// id adds the id of what the call is about to its log record and its span.
-func (c *call) id(key, id string) {
-	if id == "" {
-		return
-	}
-	c.attrs = append(c.attrs, slog.String(key, id))
-	c.span.SetAttributes(attribute.String("atoll."+key, id))
-}
-
-// end tells how the call ended. details are logged at level Debug only.
-func (c *call) end(ctx context.Context, err error, details ...slog.Attr) {
-	defer c.span.End()
-	dur, kind := time.Since(c.begun), kindOf(err)
-	ctx = context.WithoutCancel(ctx) // the telling outlives what it tells of
-	provider, op := attribute.String("provider", c.t.name), attribute.String("op", c.op)
-	c.t.calls.Add(ctx, 1, metric.WithAttributes(provider, op, attribute.String("kind", kind)))
-	c.t.seconds.Record(ctx, dur.Seconds(), metric.WithAttributes(provider, op))
-
-	attrs := append([]slog.Attr{slog.String("op", c.op)}, c.attrs...)
-	attrs = append(attrs, c.t.known(ctx)...)
-	if of := c.span.SpanContext(); of.HasTraceID() {
-		attrs = append(attrs, slog.String("trace", of.TraceID().String()))
-	}
-	attrs = append(attrs, slog.Duration("dur", dur))
-	level := c.level
-	if err != nil {
-		level = severity(err, level)
-		attrs = append(attrs, slog.String("kind", kind), slog.Any("err", err))
-		c.span.SetAttributes(attribute.String("atoll.kind", kind))
-		c.span.SetStatus(codes.Error, kind) // an error's text may hold names of files
-	}
-	if c.t.quiet(ctx) {
-		level = slog.LevelDebug
-	}
-	if c.t.log.Enabled(ctx, slog.LevelDebug) {
-		attrs = append(attrs, details...)
-	}
-	c.t.log.LogAttrs(ctx, level, c.op, attrs...)
-}
-
 // kindOf is the error's kind as a label.
 func kindOf(err error) string {
 	switch {
@@ -294,295 +229,13 @@ func severity(err error, level slog.Level) slog.Level {
 	return level
 }
 
-// provider is the layer.
+// A provider ends the metrics with its provider.
 type provider struct {
 	atoll.ProviderLayer
 	t *tracer
 }
 
-func (p *provider) Info() atoll.Info { return p.Provider.Info() }
-
-func (p *provider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
-	ctx, c := p.t.event(ctx, "create", "")
-	sb, err := p.Provider.Create(ctx, spec)
-	if err != nil {
-		c.id("sandbox", spec.ID)
-		c.end(ctx, err, slog.String("name", spec.Name))
-		return nil, err
-	}
-	c.id("sandbox", sb.ID())
-	c.end(ctx, nil, slog.String("name", spec.Name), slog.String("image", spec.Image), slog.Any("args", spec.Cmd))
-	return p.t.sandbox(sb), nil
-}
-
-func (p *provider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
-	ctx, c := p.t.begin(ctx, "get", id, "")
-	sb, err := p.Provider.Get(ctx, id)
-	c.end(ctx, err)
-	if err != nil {
-		return nil, err
-	}
-	return p.t.sandbox(sb), nil
-}
-
-func (p *provider) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
-	ctx, c := p.t.begin(ctx, "list", "", "")
-	all, err := p.Provider.List(ctx, f)
-	c.end(ctx, err, slog.Int("n", len(all)))
-	return all, err
-}
-
-// Watch tells of the whole watch when it ends.
-func (p *provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
-	return func(yield func(atoll.Event, error) bool) {
-		ctx, c := p.t.begin(ctx, "watch", "", "")
-		var last error
-		defer func() { c.end(ctx, last) }()
-		for ev, err := range p.Provider.Watch(ctx) {
-			last = err
-			if !yield(ev, err) {
-				return
-			}
-		}
-	}
-}
-
+// Close implements atoll.Provider.
 func (p *provider) Close() error {
 	return errors.Join(p.t.unregister(), p.Provider.Close())
-}
-
-func (p *provider) Resolve(ctx context.Context, project, name string) (string, error) {
-	ctx, c := p.t.begin(ctx, "resolve", "", "")
-	id, err := atoll.ResolveID(ctx, p.Provider, project, name)
-	c.id("sandbox", id)
-	c.end(ctx, err, slog.String("name", name))
-	return id, err
-}
-
-func (p *provider) Members(ctx context.Context) ([]atoll.Member, error) {
-	ctx, c := p.t.begin(ctx, "members", "", "")
-	all, err := atoll.Members(ctx, p.Provider)
-	c.end(ctx, err, slog.Int("n", len(all)))
-	return all, err
-}
-
-func (p *provider) Probe(ctx context.Context) atoll.Probe {
-	ctx, c := p.t.begin(ctx, "probe", "", "")
-	probe := atoll.ProbeProvider(ctx, p.Provider)
-	c.end(ctx, nil, slog.Bool("ok", probe.OK), slog.String("reason", probe.Reason))
-	return probe
-}
-
-func (p *provider) Prepare(ctx context.Context, spec *atoll.Spec, progress func(atoll.Progress)) error {
-	ctx, c := p.t.begin(ctx, "prepare", "", "")
-	err := atoll.Prepare(ctx, p.Provider, spec, progress)
-	c.end(ctx, err, slog.String("image", spec.Image))
-	return err
-}
-
-func (p *provider) RemoveProject(ctx context.Context, project string) error {
-	ctx, c := p.t.event(ctx, "remove_project", "")
-	err := atoll.RemoveProject(ctx, p.Provider, project)
-	c.end(ctx, err, slog.String("project", project))
-	return err
-}
-
-func (p *provider) Projects(ctx context.Context) ([]atoll.Project, error) {
-	ctx, c := p.t.begin(ctx, "projects", "", "")
-	all, err := atoll.Projects(ctx, p.Provider)
-	c.end(ctx, err, slog.Int("n", len(all)))
-	return all, err
-}
-
-func (p *provider) Volumes(ctx context.Context, project string) ([]atoll.Volume, error) {
-	ctx, c := p.t.begin(ctx, "volumes", "", "")
-	all, err := atoll.Volumes(ctx, p.Provider, project)
-	c.end(ctx, err, slog.Int("n", len(all)))
-	return all, err
-}
-
-func (p *provider) RemoveVolume(ctx context.Context, project, name string) error {
-	ctx, c := p.t.event(ctx, "remove_volume", "")
-	err := atoll.RemoveVolume(ctx, p.Provider, project, name)
-	c.end(ctx, err, slog.String("project", project), slog.String("name", name))
-	return err
-}
-
-func (p *provider) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
-	ctx, c := p.t.begin(ctx, "workspaces", "", "")
-	all, err := workspace.List(ctx, p.Provider, project)
-	c.end(ctx, err, slog.Int("n", len(all)))
-	return all, err
-}
-
-func (p *provider) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
-	ctx, c := p.t.event(ctx, "add_workspace", "")
-	w, err := workspace.Add(ctx, p.Provider, spec, progress)
-	c.end(ctx, err, slog.String("project", spec.Project), slog.String("name", spec.Name), slog.String("commit", w.Commit))
-	return w, err
-}
-
-func (p *provider) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
-	ctx, c := p.t.event(ctx, "update_workspace", "")
-	w, err := workspace.Update(ctx, p.Provider, project, name, progress)
-	c.end(ctx, err, slog.String("project", project), slog.String("name", name), slog.String("commit", w.Commit))
-	return w, err
-}
-
-func (p *provider) RemoveWorkspace(ctx context.Context, project, name string) error {
-	ctx, c := p.t.event(ctx, "remove_workspace", "")
-	err := workspace.Remove(ctx, p.Provider, project, name)
-	c.end(ctx, err, slog.String("project", project), slog.String("name", name))
-	return err
-}
-
-func (p *provider) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
-	ctx, c := p.t.event(ctx, "open_session", "")
-	o, err := session.Open(ctx, p.Provider, spec)
-	c.end(ctx, err, slog.String("session", spec.Scope.Key()), slog.String("sandbox", o.Sandbox), slog.String("opening", string(o.Opening)))
-	return o, err
-}
-
-func (p *provider) Sessions(ctx context.Context, project string) ([]session.Session, error) {
-	ctx, c := p.t.begin(ctx, "sessions", "", "")
-	all, err := session.List(ctx, p.Provider, project)
-	c.end(ctx, err, slog.Int("n", len(all)))
-	return all, err
-}
-
-func (p *provider) CloseSession(ctx context.Context, project, key string) error {
-	ctx, c := p.t.event(ctx, "close_session", "")
-	err := session.Close(ctx, p.Provider, project, key)
-	c.end(ctx, err, slog.String("project", project), slog.String("session", key))
-	return err
-}
-
-func (p *provider) Images(ctx context.Context) ([]atoll.Image, error) {
-	ctx, c := p.t.begin(ctx, "images", "", "")
-	all, err := atoll.Images(ctx, p.Provider)
-	c.end(ctx, err, slog.Int("n", len(all)))
-	return all, err
-}
-
-func (p *provider) RemoveImage(ctx context.Context, ref string, force bool) error {
-	ctx, c := p.t.event(ctx, "remove_image", "")
-	err := atoll.RemoveImage(ctx, p.Provider, ref, force)
-	c.end(ctx, err, slog.String("image", ref), slog.Bool("force", force))
-	return err
-}
-
-func (p *provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (atoll.Pruned, error) {
-	ctx, c := p.t.event(ctx, "prune_images", "")
-	pruned, err := atoll.PruneImages(ctx, p.Provider, opts)
-	c.end(ctx, err, slog.Int("n", len(pruned.Images)), slog.Int64("bytes", int64(pruned.Size)))
-	return pruned, err
-}
-
-func (p *provider) ResolveImage(ctx context.Context, ref string) (string, error) {
-	ctx, c := p.t.begin(ctx, "resolve_image", "", "")
-	digest, err := atoll.ResolveImage(ctx, p.Provider, ref)
-	c.end(ctx, err, slog.String("image", ref), slog.String("digest", digest))
-	return digest, err
-}
-
-// Secret tells that it was read, and not what it is.
-func (p *provider) Secret(ctx context.Context, id string) (string, error) {
-	ctx, c := p.t.event(ctx, "secret", id)
-	raw, err := atoll.Secret(ctx, p.Provider, id)
-	c.end(ctx, err)
-	return raw, err
-}
-
-func (p *provider) Reconcile(ctx context.Context, opts registry.ReconcileOptions) (registry.Reconciliation, error) {
-	ctx, c := p.t.event(ctx, "reconcile", "")
-	found, err := registry.Reconcile(ctx, p.Provider, opts)
-	c.end(ctx, err, slog.Int("healthy", found.Healthy), slog.Int("findings", len(found.Findings)), slog.Bool("dry_run", opts.DryRun))
-	return found, err
-}
-
-func (p *provider) Pools(ctx context.Context) (pool.Report, error) {
-	ctx, c := p.t.begin(ctx, "pools", "", "")
-	report, err := pool.ReportOf(ctx, p.Provider)
-	c.end(ctx, err, slog.Int("n", len(report.Pools)))
-	return report, err
-}
-
-func (p *provider) Reserve(ctx context.Context, spec *atoll.Spec) (string, error) {
-	ctx, c := p.t.begin(ctx, "reserve", "", "")
-	id, err := atoll.Reserve(ctx, p.Provider, spec)
-	c.end(ctx, err, slog.String("id", id))
-	return id, err
-}
-
-func (p *provider) Snapshots(ctx context.Context) ([]atoll.Snapshot, error) {
-	ctx, c := p.t.begin(ctx, "snapshots", "", "")
-	all, err := atoll.Snapshots(ctx, p.Provider)
-	c.end(ctx, err, slog.Int("n", len(all)))
-	return all, err
-}
-
-func (p *provider) RemoveSnapshot(ctx context.Context, id string) error {
-	ctx, c := p.t.event(ctx, "remove_snapshot", "")
-	err := atoll.RemoveSnapshot(ctx, p.Provider, id)
-	c.end(ctx, err, slog.String("snapshot", id))
-	return err
-}
-
-var (
-	_ atoll.Resolver       = (*provider)(nil)
-	_ atoll.Combiner       = (*provider)(nil)
-	_ atoll.Prober         = (*provider)(nil)
-	_ atoll.Preparer       = (*provider)(nil)
-	_ atoll.ProjectRemover = (*provider)(nil)
-	_ atoll.ProjectLister  = (*provider)(nil)
-	_ atoll.VolumeStore    = (*provider)(nil)
-	_ workspace.Manager    = (*provider)(nil)
-	_ session.Manager      = (*provider)(nil)
-	_ session.Manager      = (*sessions)(nil)
-	_ atoll.ImageStore     = (*provider)(nil)
-	_ atoll.SnapshotStore  = (*provider)(nil)
-	_ atoll.ImageResolver  = (*provider)(nil)
-	_ atoll.SecretKeeper   = (*provider)(nil)
-	_ registry.Reconciler  = (*provider)(nil)
-	_ pool.Reporter        = (*provider)(nil)
-	_ atoll.Reserver       = (*provider)(nil)
-)
-
-// workspaces is the layer that tells of nothing else.
-type workspaces struct {
-	atoll.ProviderLayer
-	told *provider
-}
-
-func (w *workspaces) Workspaces(ctx context.Context, project string) ([]workspace.Workspace, error) {
-	return w.told.Workspaces(ctx, project)
-}
-
-func (w *workspaces) AddWorkspace(ctx context.Context, spec *workspace.Spec, progress func(atoll.Progress)) (workspace.Workspace, error) {
-	return w.told.AddWorkspace(ctx, spec, progress)
-}
-
-func (w *workspaces) UpdateWorkspace(ctx context.Context, project, name string, progress func(atoll.Progress)) (workspace.Workspace, error) {
-	return w.told.UpdateWorkspace(ctx, project, name, progress)
-}
-
-func (w *workspaces) RemoveWorkspace(ctx context.Context, project, name string) error {
-	return w.told.RemoveWorkspace(ctx, project, name)
-}
-
-type sessions struct {
-	atoll.ProviderLayer
-	told *provider
-}
-
-func (s *sessions) OpenSession(ctx context.Context, spec *session.Spec) (session.Opened, error) {
-	return s.told.OpenSession(ctx, spec)
-}
-
-func (s *sessions) Sessions(ctx context.Context, project string) ([]session.Session, error) {
-	return s.told.Sessions(ctx, project)
-}
-
-func (s *sessions) CloseSession(ctx context.Context, project, key string) error {
-	return s.told.CloseSession(ctx, project, key)
 }

@@ -1,6 +1,7 @@
 package providertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/seed46cd37a8/atoll"
+	"github.com/seed46cd37a8/atoll/layer/intercept"
 )
 
 // A Plan says which call of a Faulty provider fails, and records the calls.
@@ -53,6 +55,19 @@ func (p *Plan) call(name, id string) error {
 	p.fired = true
 	_, method, _ := strings.Cut(name, ".")
 	return atoll.Errorf(strings.ToLower(method), id, atoll.ErrUnavailable, "call %d failed as planned", p.nth)
+}
+
+// Faulty is a layer that lets p's calls fail as planned, before p sees them.
+func Faulty(p atoll.Provider, plan *Plan) atoll.Provider {
+	plan.mu.Lock()
+	defer plan.mu.Unlock()
+	plan.provider = append(plan.provider, p)
+	return intercept.New(p, intercept.All, func(ctx context.Context, c *intercept.Call, next intercept.Next) error {
+		if err := plan.call(c.Op, cmp.Or(c.Process, c.Sandbox, c.Name, c.Project)); err != nil {
+			return err
+		}
+		return next(ctx)
+	})
 }
 
 // EachFault runs the scenario again and again, failing its first call, its
