@@ -13,16 +13,16 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// cleanup is how long what was begun may take to be undone, whatever became of
-// who began it.
-const cleanup = 30 * time.Second
+// cleanupTimeout bounds the removal of the scratch object, also when the caller's
+// context has ended.
+const cleanupTimeout = 30 * time.Second
 
-// rivals write one key at once, in CheckConditions.
+// rivals is the number of concurrent writers of one key in CheckConditions.
 const rivals = 8
 
-// CheckConditions sees whether the conditions of Put hold in b, on a scratch object
-// below prefix: there are services that say yes, and write whatever was asked.
-// ErrUnsupported if they do not hold. A dozen small requests; at the same time, as
+// CheckConditions tests whether b keeps the conditions of Put, on a scratch object
+// below prefix: some services report success and write regardless. It returns
+// ErrUnsupported if b doesn't. It makes a dozen small requests; and at the same time as
 // many again for a bucket that stores large objects in another way.
 func CheckConditions(ctx context.Context, b Bucket, prefix string) error {
 	parts, ok := b.(interface{ InParts() Bucket })
@@ -33,7 +33,7 @@ func CheckConditions(ctx context.Context, b Bucket, prefix string) error {
 	go func() { inParts <- checkConditions(ctx, parts.InParts(), prefix) }()
 	err, partsErr := checkConditions(ctx, b, prefix), <-inParts
 	if e, ok := errors.AsType[*atoll.Error](partsErr); ok && err == nil && e.Kind == atoll.ErrUnsupported {
-		return atoll.E("check conditions", b.String(), atoll.ErrUnsupported, fmt.Errorf("of objects in parts: %w", e.Err))
+		return atoll.E("check conditions", b.String(), atoll.ErrUnsupported, fmt.Errorf("multipart uploads: %w", e.Err))
 	}
 	return cmp.Or(err, partsErr)
 }
@@ -44,7 +44,7 @@ func checkConditions(ctx context.Context, b Bucket, prefix string) (err error) {
 		return atoll.E("check conditions", b.String(), atoll.ErrInvalid, err)
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		err = cmp.Or(err, b.Delete(ctx, key))
 	}()
@@ -52,40 +52,41 @@ func checkConditions(ctx context.Context, b Bucket, prefix string) (err error) {
 		o, err := b.Put(ctx, key, strings.NewReader(text), int64(len(text)), when)
 		return o.Tag, err
 	}
-	// must is a write that has to happen, mustNot one that has to be refused.
+	// must makes a write that has to succeed, mustNot one that the service has to
+	// refuse.
 	must := func(what, text string, when Condition) (string, error) {
 		tag, err := put(text, when)
 		if atoll.KindOf(err) == atoll.ErrConflict {
-			return "", unsupported(b, "it refuses to write %s", what)
+			return "", unsupportedError(b, "the service refuses to write %s", what)
 		}
 		return tag, err
 	}
 	mustNot := func(what string, when Condition) error {
 		switch _, err := put("wrong", when); {
 		case err == nil:
-			return unsupported(b, "it writes %s", what)
+			return unsupportedError(b, "the service writes %s", what)
 		case atoll.KindOf(err) != atoll.ErrConflict:
 			return err
 		}
 		return nil
 	}
 
-	first, err := oneWins(put)
+	first, err := racePut(put)
 	if err != nil {
 		return err
 	}
 	if first == "" {
-		return unsupported(b, "of %d who write an object at once if it is absent, not one wins, but none or several", rivals)
+		return unsupportedError(b, "of %d concurrent writes of an absent object, none or several succeeded instead of one", rivals)
 	}
-	if err := mustNot("an object that is there, if it is absent", Condition{Absent: true}); err != nil {
+	if err := mustNot("an existing object on the condition that it is absent", Condition{Absent: true}); err != nil {
 		return err
 	}
-	second, err := must("over an object, without a condition", "other", Condition{})
+	second, err := must("over an object without a condition", "other", Condition{})
 	if err != nil {
 		return err
 	}
 	if second == first || second == "" {
-		return unsupported(b, "its objects have no tags that change with them")
+		return unsupportedError(b, "the tag of an object doesn't change with its content")
 	}
 	if err := mustNot("over an object that has changed since", Condition{Tag: first}); err != nil {
 		return err
@@ -94,7 +95,7 @@ func checkConditions(ctx context.Context, b Bucket, prefix string) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := holds(ctx, b, key, third, "third"); err != nil {
+	if err := checkContent(ctx, b, key, third, "third"); err != nil {
 		return err
 	}
 	if err := b.Delete(ctx, key); err != nil {
@@ -103,9 +104,9 @@ func checkConditions(ctx context.Context, b Bucket, prefix string) (err error) {
 	return mustNot("over an object that is gone", Condition{Tag: third})
 }
 
-// oneWins has many write at once what may be written once, and returns the tag of
-// what was; "" if more than one was told that it has.
-func oneWins(put func(string, Condition) (string, error)) (string, error) {
+// racePut writes one absent object from many goroutines at once and returns the tag of
+// the one write that succeeded; "" if none did or more than one.
+func racePut(put func(string, Condition) (string, error)) (string, error) {
 	var tags [rivals]string
 	var errs [rivals]error
 	var all sync.WaitGroup
@@ -128,8 +129,9 @@ func oneWins(put func(string, Condition) (string, error)) (string, error) {
 	return tag, nil
 }
 
-// holds sees that the object is the one that was written last.
-func holds(ctx context.Context, b Bucket, key, tag, text string) error {
+// checkContent returns an error unless the object holds the text and has the tag that
+// were written last.
+func checkContent(ctx context.Context, b Bucket, key, tag, text string) error {
 	r, o, err := b.Get(ctx, key, 0, -1)
 	if err != nil {
 		return err
@@ -140,19 +142,19 @@ func holds(ctx context.Context, b Bucket, key, tag, text string) error {
 		return err
 	}
 	if string(got) != text || o.Tag != tag {
-		return unsupported(b, "it has not what was written last")
+		return unsupportedError(b, "an object doesn't hold what was written last")
 	}
 	return nil
 }
 
-func unsupported(b Bucket, format string, args ...any) error {
+func unsupportedError(b Bucket, format string, args ...any) error {
 	return atoll.E("check conditions", b.String(), atoll.ErrUnsupported,
-		fmt.Errorf(format+": two who write there at once would undo each other's work, use another service", args...))
+		fmt.Errorf(format+": concurrent writers would overwrite each other's work; use another service", args...))
 }
 
-// Sweep removes what writers below prefix left that were cut short more than age
-// ago, such as parts of objects that were never put together: no list shows them,
-// and services charge for them. Others' work that is younger goes on.
+// Sweep removes unfinished writes below prefix that are older than age, such as the
+// parts of multipart uploads that were never completed: no list shows them, and
+// services charge for them. Younger writes of other programs continue.
 func Sweep(ctx context.Context, b Bucket, prefix string, age time.Duration) error {
 	if s, ok := b.(interface {
 		Sweep(ctx context.Context, prefix string, age time.Duration) error

@@ -12,28 +12,28 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// A changed bucket breaks a promise.
-type changed struct {
+// A changed bucket breaks a promise of Put.
+type changedBucket struct {
 	objectstore.Bucket
 	put func(b objectstore.Bucket, ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error)
 }
 
-func (c changed) Put(ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
+func (c changedBucket) Put(ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
 	return c.put(c.Bucket, ctx, key, r, size, when)
 }
 
-// A parted one breaks it for objects in parts.
-type parted struct {
+// A parted bucket has another bucket for multipart uploads.
+type partedBucket struct {
 	objectstore.Bucket
 	parts objectstore.Bucket
 }
 
-func (p parted) InParts() objectstore.Bucket { return p.parts }
+func (p partedBucket) InParts() objectstore.Bucket { return p.parts }
 
 func TestCheckConditions(t *testing.T) {
-	dir := open(t, t.TempDir())
+	dir := openDir(t, t.TempDir())
 	with := func(change func(*objectstore.Condition)) objectstore.Bucket {
-		return changed{dir, func(b objectstore.Bucket, ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
+		return changedBucket{dir, func(b objectstore.Bucket, ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
 			change(&when)
 			return b.Put(ctx, key, r, size, when)
 		}}
@@ -41,16 +41,16 @@ func TestCheckConditions(t *testing.T) {
 	unconditional := with(func(when *objectstore.Condition) { *when = objectstore.Condition{} })
 	for what, tt := range map[string]struct {
 		b    objectstore.Bucket
-		says string // "" is that it holds
+		says string // "" if the conditions hold
 	}{
 		"a good one":     {dir, ""},
-		"no conditions":  {unconditional, "at once"},
+		"no conditions":  {unconditional, "concurrent writes"},
 		"no tags":        {with(func(when *objectstore.Condition) { when.Tag = "" }), "changed since"},
 		"gone":           {with(func(when *objectstore.Condition) { when.Absent = when.Absent || when.Tag != ""; when.Tag = "" }), "refuses to write"},
-		"the same tag":   {sameTag{dir}, "tags"},
-		"parts":          {parted{dir, unconditional}, "in parts"},
-		"good parts":     {parted{dir, dir}, ""},
-		"says, not does": {changed{dir, says}, "not what was written"},
+		"the same tag":   {sameTag{dir}, "tag of an object"},
+		"parts":          {partedBucket{dir, unconditional}, "multipart"},
+		"good parts":     {partedBucket{dir, dir}, ""},
+		"says, not does": {changedBucket{dir, claimWrite}, "what was written last"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			err := objectstore.CheckConditions(t.Context(), tt.b, "p/")
@@ -67,8 +67,8 @@ func TestCheckConditions(t *testing.T) {
 	wantKind(t, "CheckConditions, cancelled", objectstore.CheckConditions(ctx, dir, ""), atoll.ErrUnavailable)
 }
 
-// says does not write over what has a tag, and says that it has.
-func says(b objectstore.Bucket, ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
+// claimWrite doesn't overwrite an object with a tag, and reports success.
+func claimWrite(b objectstore.Bucket, ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
 	if when.Tag == "" {
 		return b.Put(ctx, key, r, size, when)
 	}
@@ -79,7 +79,7 @@ func says(b objectstore.Bucket, ctx context.Context, key string, r io.ReadSeeker
 	return o, atoll.ErrConflict
 }
 
-// All objects of a sameTag have one tag.
+// A sameTag bucket gives all objects one tag.
 type sameTag struct{ objectstore.Bucket }
 
 func (s sameTag) Put(ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {

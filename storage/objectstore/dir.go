@@ -22,22 +22,23 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// stripes is how many locks a Dir has: each is that of some of the keys.
-const stripes = 64
+// lockCount is the number of locks of a Dir; each guards a share of the keys.
+const lockCount = 64
 
-// A Dir is a bucket that is a directory of this machine, for its owner only. An
-// object is a file that has its bytes and, behind them, its tag. Many programs may
-// have one open at once, on a system that has flock(2); on others, one program, once.
-// No link in it leads out of it.
+// A Dir is a bucket in a directory of this machine, for its owner only. An object is a
+// file that holds its bytes and then its tag. On systems with flock(2) many programs
+// may have one open at once; on others only one program, once. Links in the directory
+// cannot lead out of it.
 type Dir struct {
 	root  *os.Root
 	url   string
-	swept atomic.Int64 // when leftovers were last looked for, in seconds
-	local [stripes]chan struct{}
+	swept atomic.Int64 // when tidy last removed leftovers, in Unix seconds
+	local [lockCount]chan struct{}
 }
 
-// OpenDir opens the directory, which is made if only it is missing, and not what it
-// is in: a disk that is not mounted is no empty bucket. Close it.
+// OpenDir opens the directory. It creates the directory itself, but not its parent: the
+// mount point of a missing disk must not look like an empty bucket. The caller closes
+// it.
 func OpenDir(name string) (*Dir, error) {
 	name, err := filepath.Abs(name)
 	if err != nil {
@@ -49,7 +50,7 @@ func OpenDir(name string) (*Dir, error) {
 	}
 	root, err := os.OpenRoot(name)
 	if info, statErr := os.Stat(name); statErr == nil && !info.IsDir() {
-		return nil, atoll.Errorf("open bucket", where, atoll.ErrInvalid, "it is no directory")
+		return nil, atoll.Errorf("open bucket", where, atoll.ErrInvalid, "not a directory")
 	}
 	if err != nil {
 		return nil, atoll.E("open bucket", where, kindOf(err), err)
@@ -58,56 +59,56 @@ func OpenDir(name string) (*Dir, error) {
 	for i := range d.local {
 		d.local[i] = make(chan struct{}, 1)
 	}
-	d.tidy()
+	d.removeLeftovers()
 	return d, nil
 }
 
-// String is the directory's URL.
+// String returns the directory's URL.
 func (d *Dir) String() string { return d.url }
 
-// Put writes the object beside its place, waits until it is on the disk, and moves it
-// there.
+// Put writes a temporary file, waits until it is on disk, and moves it to the object's
+// path.
 func (d *Dir) Put(ctx context.Context, key string, r io.ReadSeeker, size int64, when Condition) (Object, error) {
 	if err := CheckPut(key, size, when); err != nil {
-		return Object{}, d.fail("put", key, atoll.ErrInvalid, err)
+		return Object{}, d.wrapError("put", key, atoll.ErrInvalid, err)
 	}
-	temp, err := d.temporary()
+	temp, err := d.newTempFile()
 	if err != nil {
-		return Object{}, d.fail("put", key, kindOf(err), err)
+		return Object{}, d.wrapError("put", key, kindOf(err), err)
 	}
 	defer temp.discard()
 	o := Object{Key: key, Size: size, Tag: newTag()}
 	if err := temp.write(ctx, r, o); err != nil {
-		return Object{}, d.fail("put", key, kindOf(err), err)
+		return Object{}, d.wrapError("put", key, kindOf(err), err)
 	}
 	info, err := temp.file.Stat()
 	if err == nil {
 		o.Modified = info.ModTime()
-		err = d.commit(ctx, temp, key, when)
+		err = d.commitObject(ctx, temp, key, when)
 	}
 	if err != nil {
-		return Object{}, d.fail("put", key, kindOf(err), err)
+		return Object{}, d.wrapError("put", key, kindOf(err), err)
 	}
 	if time.Since(time.Unix(d.swept.Load(), 0)) > time.Hour {
-		d.tidy()
+		d.removeLeftovers()
 	}
 	return o, nil
 }
 
-// commit moves a file to the place of key, if the condition holds.
-func (d *Dir) commit(ctx context.Context, temp *temporary, key string, when Condition) error {
-	unlock, err := d.lock(ctx, key)
+// commitObject moves a temporary file to the path of key, if the condition holds.
+func (d *Dir) commitObject(ctx context.Context, temp *tempFile, key string, when Condition) error {
+	unlock, err := d.lockKey(ctx, key)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	if when != (Condition{}) {
-		if err := d.check(key, when); err != nil {
+		if err := d.checkCondition(key, when); err != nil {
 			return err
 		}
 	}
 	place := objectPath(key)
-	for range 1000 { // a Delete elsewhere removes directories that are empty
+	for range 1000 { // a concurrent Delete removes empty directories
 		if err = d.root.MkdirAll(path.Dir(place), 0o700); err == nil || errors.Is(err, fs.ErrNotExist) {
 			if err = d.root.Rename(temp.name, place); !errors.Is(err, fs.ErrNotExist) {
 				break
@@ -120,48 +121,49 @@ func (d *Dir) commit(ctx context.Context, temp *temporary, key string, when Cond
 	if err != nil {
 		return cmp.Or(ctx.Err(), err)
 	}
-	temp.name = "" // it is the object now
+	temp.name = "" // the file is the object now
 	unlock()
-	return d.sync(path.Dir(place))
+	return d.syncPath(path.Dir(place))
 }
 
-// check sees whether a condition holds. The caller has the lock of key.
-func (d *Dir) check(key string, when Condition) error {
-	file, o, err := d.open(key)
+// checkCondition returns ErrConflict if the condition doesn't hold. The caller holds
+// the lock of key.
+func (d *Dir) checkCondition(key string, when Condition) error {
+	file, o, err := d.openKey(key)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && when.Absent:
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return atoll.Errorf("", "", atoll.ErrConflict, "there is no such object any more")
+		return atoll.Errorf("", "", atoll.ErrConflict, "the object no longer exists")
 	case err != nil:
 		return err
 	}
 	file.Close()
 	switch {
 	case when.Absent:
-		return atoll.Errorf("", "", atoll.ErrConflict, "there is an object of that key")
+		return atoll.Errorf("", "", atoll.ErrConflict, "an object with this key exists")
 	case when.Tag != o.Tag:
-		return atoll.Errorf("", "", atoll.ErrConflict, "the object has been changed")
+		return atoll.Errorf("", "", atoll.ErrConflict, "the object has changed since it was read")
 	}
 	return nil
 }
 
-// Get reads the file as it is when it is called: writing the object anew makes
-// another one.
+// Get reads the file that exists at the time of the call; a later Put makes another
+// file.
 func (d *Dir) Get(ctx context.Context, key string, offset, length int64) (io.ReadCloser, Object, error) {
 	if err := CheckKey(key); err != nil {
-		return nil, Object{}, d.fail("get", key, atoll.ErrInvalid, err)
+		return nil, Object{}, d.wrapError("get", key, atoll.ErrInvalid, err)
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, Object{}, d.fail("get", key, kindOf(err), err)
+		return nil, Object{}, d.wrapError("get", key, kindOf(err), err)
 	}
-	file, o, err := d.open(key)
+	file, o, err := d.openKey(key)
 	if err != nil {
-		return nil, Object{}, d.fail("get", key, kindOf(err), err)
+		return nil, Object{}, d.wrapError("get", key, kindOf(err), err)
 	}
 	if offset < 0 || offset > o.Size {
 		file.Close()
-		return nil, Object{}, d.fail("get", key, atoll.ErrInvalid, fmt.Errorf("offset %d: the object has %d bytes", offset, o.Size))
+		return nil, Object{}, d.wrapError("get", key, atoll.ErrInvalid, fmt.Errorf("offset %d beyond the end of the object (%d bytes)", offset, o.Size))
 	}
 	left := o.Size - offset
 	if length >= 0 {
@@ -170,7 +172,7 @@ func (d *Dir) Get(ctx context.Context, key string, offset, length int64) (io.Rea
 	return &dirReader{ctx, d, key, file, offset, left}, o, nil
 }
 
-// A dirReader reads some bytes of an object.
+// A dirReader reads a range of an object.
 type dirReader struct {
 	ctx          context.Context
 	dir          *Dir
@@ -181,7 +183,7 @@ type dirReader struct {
 
 func (r *dirReader) Read(b []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
-		return 0, r.dir.fail("get", r.key, kindOf(err), err)
+		return 0, r.dir.wrapError("get", r.key, kindOf(err), err)
 	}
 	if r.left == 0 {
 		return 0, io.EOF
@@ -195,71 +197,72 @@ func (r *dirReader) Read(b []byte) (int, error) {
 	case err == io.EOF:
 		err = io.ErrUnexpectedEOF
 	}
-	return n, r.dir.fail("get", r.key, kindOf(err), err)
+	return n, r.dir.wrapError("get", r.key, kindOf(err), err)
 }
 
 func (r *dirReader) Close() error { return r.file.Close() }
 
-// Stat reads what is behind the bytes.
+// Stat reads the tag from the end of the file.
 func (d *Dir) Stat(ctx context.Context, key string) (Object, error) {
 	if err := CheckKey(key); err != nil {
-		return Object{}, d.fail("stat", key, atoll.ErrInvalid, err)
+		return Object{}, d.wrapError("stat", key, atoll.ErrInvalid, err)
 	}
 	err := ctx.Err()
 	if err == nil {
 		var file *os.File
 		var o Object
-		if file, o, err = d.open(key); err == nil {
+		if file, o, err = d.openKey(key); err == nil {
 			file.Close()
 			return o, nil
 		}
 	}
-	return Object{}, d.fail("stat", key, kindOf(err), err)
+	return Object{}, d.wrapError("stat", key, kindOf(err), err)
 }
 
-// open opens the file of an object.
-func (d *Dir) open(key string) (*os.File, Object, error) {
+// openKey opens the file of the object with this key.
+func (d *Dir) openKey(key string) (*os.File, Object, error) {
 	return openObject(d.root, objectPath(key), key)
 }
 
-// Delete removes the files, and directories that are empty then.
+// Delete removes the files, and the directories that become empty.
 func (d *Dir) Delete(ctx context.Context, keys ...string) error {
 	for _, key := range keys {
 		if err := CheckKey(key); err != nil {
-			return d.fail("delete", key, atoll.ErrInvalid, err)
+			return d.wrapError("delete", key, atoll.ErrInvalid, err)
 		}
 	}
 	changed := map[string]bool{}
 	for _, key := range keys {
-		dir, err := d.remove(ctx, key)
+		dir, err := d.removeKey(ctx, key)
 		if err != nil {
-			return d.fail("delete", key, kindOf(err), err)
+			return d.wrapError("delete", key, kindOf(err), err)
 		}
 		if dir != "" {
 			changed[dir] = true
 		}
 	}
 	for dir := range changed {
-		if err := d.syncOne(dir); err != nil {
-			return d.fail("delete", "", kindOf(err), err)
+		if err := d.syncDirectory(dir); err != nil {
+			return d.wrapError("delete", "", kindOf(err), err)
 		}
 	}
 	return nil
 }
 
-// remove removes the file of key, and returns the directory that has changed.
-func (d *Dir) remove(ctx context.Context, key string) (string, error) {
+// removeKey removes the file of key and returns the directory that has changed, "" if
+// there was no file.
+func (d *Dir) removeKey(ctx context.Context, key string) (string, error) {
 	place := objectPath(key)
 	if _, err := d.root.Lstat(place); errors.Is(err, fs.ErrNotExist) {
 		return "", ctx.Err()
 	}
-	unlock, err := d.lock(ctx, key)
+	unlock, err := d.lockKey(ctx, key)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
 	if err := d.root.Remove(place); err != nil {
-		return "", unlessGone(err)
+		return "", ignoreNotExist(err)
 	}
 	dir := path.Dir(place)
 	for dir != "." && d.root.Remove(dir) == nil {
@@ -268,18 +271,18 @@ func (d *Dir) remove(ctx context.Context, key string) (string, error) {
 	return dir, nil
 }
 
-// Close lets go of the directory.
+// Close closes the directory.
 func (d *Dir) Close() error { return d.root.Close() }
 
-// lock takes the lock that key shares with others. The function that it returns may
-// be called twice.
-func (d *Dir) lock(ctx context.Context, key string) (unlock func(), err error) {
+// lockKey takes the lock that key shares with others. The returned function may be
+// called twice.
+func (d *Dir) lockKey(ctx context.Context, key string) (unlock func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	h := fnv.New32a()
 	h.Write([]byte(key))
-	n := h.Sum32() % stripes
+	n := h.Sum32() % lockCount
 	select {
 	case d.local[n] <- struct{}{}:
 	case <-ctx.Done():
@@ -300,11 +303,11 @@ func (d *Dir) lock(ctx context.Context, key string) (unlock func(), err error) {
 	}, nil
 }
 
-// lockFile waits for a lock that other programs may have. The kernel's own waiting
-// knows no contexts.
+// lockFile waits for a lock that other programs may hold. It polls, since flock(2)
+// doesn't end with a context.
 func (d *Dir) lockFile(ctx context.Context, name string) (*os.File, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		file, err := d.create(name, 0)
+		file, err := d.createFile(name, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -323,8 +326,9 @@ func (d *Dir) lockFile(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// create opens a file of ours, in a directory of ours, and makes both.
-func (d *Dir) create(name string, flags int) (*os.File, error) {
+// createFile opens or creates a file in lockDir or tempDir, and creates that directory
+// if needed.
+func (d *Dir) createFile(name string, flags int) (*os.File, error) {
 	flags |= os.O_RDWR | os.O_CREATE | nonblock
 	file, err := d.root.OpenFile(name, flags, 0o600)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -336,33 +340,33 @@ func (d *Dir) create(name string, flags int) (*os.File, error) {
 	return d.root.OpenFile(name, flags, 0o600)
 }
 
-// sync waits until what was moved into dir is on disk, and with it the directories
-// above, of which any may be as new.
-func (d *Dir) sync(dir string) error {
+// syncPath waits until dir and the directories above it are on disk, since any of them
+// may be new.
+func (d *Dir) syncPath(dir string) error {
 	for ; ; dir = path.Dir(dir) {
-		if err := d.syncOne(dir); err != nil || dir == "." {
+		if err := d.syncDirectory(dir); err != nil || dir == "." {
 			return err
 		}
 	}
 }
 
-func (d *Dir) syncOne(dir string) error {
+func (d *Dir) syncDirectory(dir string) error {
 	f, err := d.root.Open(dir)
 	if err != nil {
-		return unlessGone(err) // by a Delete
+		return ignoreNotExist(err) // a Delete removed it
 	}
 	return cmp.Or(syncDir(f), f.Close())
 }
 
-// fail is an error of a method.
-func (d *Dir) fail(op, key string, kind atoll.Kind, err error) error {
+// wrapError returns the error of a method, with the URL of the object.
+func (d *Dir) wrapError(op, key string, kind atoll.Kind, err error) error {
 	if key == "" {
 		return atoll.E(op, d.url, kind, err)
 	}
 	return atoll.E(op, d.url+"/"+key, kind, err)
 }
 
-// kindOf is the kind of an error of the file system.
+// kindOf returns the kind of an error of the file system.
 func kindOf(err error) atoll.Kind {
 	switch {
 	case fsutil.IsFull(err), errors.Is(err, syscall.EFBIG):
@@ -377,7 +381,7 @@ func kindOf(err error) atoll.Kind {
 	return atoll.KindOf(err)
 }
 
-func unlessGone(err error) error {
+func ignoreNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

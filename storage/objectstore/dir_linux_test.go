@@ -13,7 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// A disk that is full, or may only be read, is said to be, and nothing is left on it.
+// Errors report a full disk and a read-only one, and failed writes leave nothing.
 func TestDisksThatRefuse(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	dir := t.TempDir()
@@ -25,9 +25,9 @@ func TestDisksThatRefuse(t *testing.T) {
 		_, err := b.Put(t.Context(), "k", strings.NewReader(strings.Repeat("x", size)), int64(size), objectstore.Condition{})
 		return err
 	}
-	b := open(t, dir)
+	b := openDir(t, dir)
 	wantKind(t, "Put on a full disk", write(b, 2<<20), atoll.ErrExhausted)
-	if got := names(t, filepath.Join(dir, "+temporary")); len(got) > 0 {
+	if got := fileNames(t, filepath.Join(dir, "+temporary")); len(got) > 0 {
 		t.Errorf("left: %q", got)
 	}
 	if err := write(b, 1000); err != nil {
@@ -36,7 +36,7 @@ func TestDisksThatRefuse(t *testing.T) {
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	b = open(t, dir)
+	b = openDir(t, dir)
 	wantKind(t, "Put on one that may only be read", write(b, 1), atoll.ErrDenied)
 	wantKind(t, "Delete", b.Delete(t.Context(), "k"), atoll.ErrDenied)
 	if o, err := b.Stat(t.Context(), "k"); err != nil || o.Size != 1000 {

@@ -24,12 +24,12 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore/objectstoretest"
 )
 
-// programVar has the test binary be another program that uses a bucket.
+// programVar has the test binary act as another program that uses a bucket.
 const programVar = "ATOLL_TEST_BUCKET"
 
 func TestMain(m *testing.M) {
 	if what, dir, ok := strings.Cut(os.Getenv(programVar), " "); ok {
-		if err := program(what, dir); err != nil {
+		if err := runProgram(what, dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -38,8 +38,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// program counts in the object "count", or begins to write and waits to be killed.
-func program(what, dir string) error {
+// runProgram counts in the object "count", or begins to write and waits to be killed.
+func runProgram(what, dir string) error {
 	b, err := objectstore.OpenDir(dir)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func program(what, dir string) error {
 	defer b.Close()
 	ctx := context.Background()
 	if what == "hang" {
-		_, err := b.Put(ctx, "hung", &hanging{strings.NewReader(strings.Repeat("x", 1<<20))}, 1<<20, objectstore.Condition{})
+		_, err := b.Put(ctx, "hung", &hangingReader{strings.NewReader(strings.Repeat("x", 1<<20))}, 1<<20, objectstore.Condition{})
 		return err
 	}
 	for done := 0; done < 50; {
@@ -75,10 +75,10 @@ func program(what, dir string) error {
 	return nil
 }
 
-// hanging says so after half of its bytes.
-type hanging struct{ *strings.Reader }
+// A hanging reader prints a line after half of its bytes and blocks.
+type hangingReader struct{ *strings.Reader }
 
-func (h *hanging) Read(p []byte) (int, error) {
+func (h *hangingReader) Read(p []byte) (int, error) {
 	if h.Len() <= 1<<19 {
 		fmt.Println("hangs")
 		select {}
@@ -86,9 +86,11 @@ func (h *hanging) Read(p []byte) (int, error) {
 	return h.Reader.Read(p)
 }
 
-func (h *hanging) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, struct{ io.Reader }{h}) }
+func (h *hangingReader) WriteTo(w io.Writer) (int64, error) {
+	return io.Copy(w, struct{ io.Reader }{h})
+}
 
-func start(t *testing.T, what, dir string) (*exec.Cmd, io.Reader) {
+func startProgram(t *testing.T, what, dir string) (*exec.Cmd, io.Reader) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), programVar+"="+what+" "+dir)
@@ -101,13 +103,13 @@ func start(t *testing.T, what, dir string) (*exec.Cmd, io.Reader) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // if it is still there
+		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()
 	})
 	return cmd, out
 }
 
-func open(t testing.TB, dir string) *objectstore.Dir {
+func openDir(t testing.TB, dir string) *objectstore.Dir {
 	t.Helper()
 	b, err := objectstore.OpenDir(dir)
 	if err != nil {
@@ -121,7 +123,7 @@ func open(t testing.TB, dir string) *objectstore.Dir {
 	return b
 }
 
-func put(t testing.TB, b objectstore.Bucket, key, text string) objectstore.Object {
+func putText(t testing.TB, b objectstore.Bucket, key, text string) objectstore.Object {
 	t.Helper()
 	o, err := b.Put(context.Background(), key, strings.NewReader(text), int64(len(text)), objectstore.Condition{})
 	if err != nil {
@@ -137,8 +139,8 @@ func wantKind(t *testing.T, what string, err error, want atoll.Kind) {
 	}
 }
 
-// names lists the files in a directory, none if it is not there.
-func names(t *testing.T, dir string) []string {
+// fileNames lists the files in a directory, none if it doesn't exist.
+func fileNames(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -153,9 +155,9 @@ func names(t *testing.T, dir string) []string {
 
 func TestDir(t *testing.T) {
 	dir := t.TempDir()
-	objectstoretest.Run(t, func(t *testing.T) objectstore.Bucket { return open(t, dir) },
-		objectstoretest.Leftovers(func(t *testing.T, _ string) []string { return names(t, filepath.Join(dir, "+temporary")) }))
-	for _, name := range names(t, dir) {
+	objectstoretest.Run(t, func(t *testing.T) objectstore.Bucket { return openDir(t, dir) },
+		objectstoretest.Leftovers(func(t *testing.T, _ string) []string { return fileNames(t, filepath.Join(dir, "+temporary")) }))
+	for _, name := range fileNames(t, dir) {
 		if name != "+lock" && name != "+temporary" {
 			t.Errorf("the directory %s is left of what was removed", name)
 		}
@@ -165,11 +167,11 @@ func TestDir(t *testing.T) {
 func TestDirOfManyPrograms(t *testing.T) {
 	const programs = 4
 	dir := t.TempDir()
-	b := open(t, dir)
-	put(t, b, "count", "0")
+	b := openDir(t, dir)
+	putText(t, b, "count", "0")
 	var all sync.WaitGroup
 	for range programs {
-		cmd, _ := start(t, "count", dir)
+		cmd, _ := startProgram(t, "count", dir)
 		all.Go(func() {
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("program: %v", err)
@@ -189,13 +191,13 @@ func TestDirOfManyPrograms(t *testing.T) {
 
 func TestWhatTheKilledLeaveIsRemoved(t *testing.T) {
 	dir := t.TempDir()
-	cmd, out := start(t, "hang", dir)
+	cmd, out := startProgram(t, "hang", dir)
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatalf("%q, %v", line, err)
 	}
 	temp := filepath.Join(dir, "+temporary")
-	b := open(t, dir)
-	if got := names(t, temp); len(got) != 1 {
+	b := openDir(t, dir)
+	if got := fileNames(t, temp); len(got) != 1 {
 		t.Fatalf("a living writer has the files %q, want one", got)
 	}
 	for o, err := range b.List(t.Context(), "") {
@@ -205,8 +207,8 @@ func TestWhatTheKilledLeaveIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	open(t, dir)
-	if got := names(t, temp); len(got) > 0 {
+	openDir(t, dir)
+	if got := fileNames(t, temp); len(got) > 0 {
 		t.Errorf("a killed one has left %q", got)
 	}
 	_, err := b.Stat(t.Context(), "hung")
@@ -216,11 +218,11 @@ func TestWhatTheKilledLeaveIsRemoved(t *testing.T) {
 func TestOpenDir(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "a bucket")
-	b := open(t, dir)
+	b := openDir(t, dir)
 	if want := "file://" + filepath.ToSlash(parent) + "/a%20bucket"; b.String() != want {
 		t.Errorf("its URL is %s, want %s", b, want)
 	}
-	if got := names(t, dir); len(got) > 0 {
+	if got := fileNames(t, dir); len(got) > 0 {
 		t.Errorf("opening wrote %q", got)
 	}
 	_, err := objectstore.OpenDir(filepath.Join(parent, "none", "b"))
@@ -243,7 +245,7 @@ func TestOpenDir(t *testing.T) {
 
 func TestFilesOfADir(t *testing.T) {
 	dir := t.TempDir()
-	b := open(t, dir)
+	b := openDir(t, dir)
 	for key, want := range map[string]string{
 		"latest":                         "latest+object",
 		"1764/.state":                    "1764/.state+object",
@@ -255,7 +257,7 @@ func TestFilesOfADir(t *testing.T) {
 		strings.Repeat("l", 127) + "x/y": strings.Repeat("l", 126) + "+high/lx/y+object",
 		strings.Repeat("l", 126) + "-":   strings.Repeat("l", 126) + "+low/-+object",
 	} {
-		put(t, b, key, "x")
+		putText(t, b, key, "x")
 		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(want)))
 		if err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%.20q: %v, %v; want a file %s", key, info, err, want)
@@ -278,13 +280,13 @@ func TestFilesOfADir(t *testing.T) {
 	}
 }
 
-// What others have put there is not ours: it is left alone, and leads nowhere.
+// A Dir ignores files of other programs and follows no links of theirs.
 func TestStrangersInADir(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
-	b := open(t, dir)
-	put(t, b, "mine/x", "mine")
-	target := open(t, outside)
-	put(t, target, "x", "theirs")
+	b := openDir(t, dir)
+	putText(t, b, "mine/x", "mine")
+	target := openDir(t, outside)
+	putText(t, target, "x", "theirs")
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -320,7 +322,7 @@ func TestStrangersInADir(t *testing.T) {
 		}
 	}
 	_ = b.Delete(t.Context(), "link/x", "away")
-	if got := names(t, outside); len(got) != 3 {
+	if got := fileNames(t, outside); len(got) != 3 {
 		t.Errorf("outside there is %q", got)
 	}
 	if r, _, err := target.Get(t.Context(), "x", 0, -1); err != nil {
@@ -328,13 +330,13 @@ func TestStrangersInADir(t *testing.T) {
 	} else if text, _ := io.ReadAll(r); r.Close() != nil || string(text) != "theirs" {
 		t.Errorf("outside, there is %q", text)
 	}
-	put(t, b, "away", "here") // replaces the link, not what it leads to
+	putText(t, b, "away", "here") // replaces the link, not its target
 	if err := b.Delete(t.Context(), "mine/x", "away"); err != nil {
 		t.Error(err)
 	}
 }
 
-// A damaged file is said to be, and can be removed.
+// A Dir reports damaged files, and can delete them.
 func TestDamage(t *testing.T) {
 	for what, damage := range map[string]func(path string) error{
 		"cut":      func(path string) error { return os.Truncate(path, 5) },
@@ -344,8 +346,8 @@ func TestDamage(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
-			b := open(t, dir)
-			put(t, b, "k", "some text")
+			b := openDir(t, dir)
+			putText(t, b, "k", "some text")
 			if err := damage(filepath.Join(dir, "k+object")); err != nil {
 				t.Fatal(err)
 			}
@@ -357,7 +359,7 @@ func TestDamage(t *testing.T) {
 			if err := b.Delete(t.Context(), "k"); err != nil {
 				t.Errorf("Delete: %v", err)
 			}
-			put(t, b, "k", "new")
+			putText(t, b, "k", "new")
 		})
 	}
 }
@@ -371,11 +373,11 @@ func appendTo(path, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// An object that is cut while it is read has not ended.
+// An object that shrinks while it is read ends with an error.
 func TestCutWhileItIsRead(t *testing.T) {
 	dir := t.TempDir()
-	b := open(t, dir)
-	put(t, b, "k", strings.Repeat("x", 100_000))
+	b := openDir(t, dir)
+	putText(t, b, "k", strings.Repeat("x", 100_000))
 	r, _, err := b.Get(t.Context(), "k", 0, -1)
 	if err != nil {
 		t.Fatal(err)
@@ -389,13 +391,13 @@ func TestCutWhileItIsRead(t *testing.T) {
 	}
 }
 
-// Who waits for a lock that another program has does so as long as its context.
+// A caller waits for another program's lock only until its context ends.
 func TestLockedDir(t *testing.T) {
 	dir := t.TempDir()
-	b := open(t, dir)
-	put(t, b, "k", "x")
+	b := openDir(t, dir)
+	putText(t, b, "k", "x")
 	var held []interface{ Close() error }
-	for _, name := range names(t, filepath.Join(dir, "+lock")) {
+	for _, name := range fileNames(t, filepath.Join(dir, "+lock")) {
 		held = append(held, holdLock(t, filepath.Join(dir, "+lock", name)))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -407,7 +409,7 @@ func TestLockedDir(t *testing.T) {
 	if err := b.Delete(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Delete: %v", err)
 	}
-	if got := names(t, filepath.Join(dir, "+temporary")); len(got) > 0 {
+	if got := fileNames(t, filepath.Join(dir, "+temporary")); len(got) > 0 {
 		t.Errorf("left: %q", got)
 	}
 	time.AfterFunc(20*time.Millisecond, func() {
@@ -415,15 +417,15 @@ func TestLockedDir(t *testing.T) {
 			h.Close()
 		}
 	})
-	put(t, b, "k", "y")
+	putText(t, b, "k", "y")
 }
 
-// Directories come and go under writers and removers without harm to either.
+// Writers and deleters don't disturb each other while directories appear and vanish.
 func TestDirectoriesComeAndGo(t *testing.T) {
 	dir := t.TempDir()
 	var all sync.WaitGroup
 	for i := range 6 {
-		b := open(t, dir)
+		b := openDir(t, dir)
 		all.Go(func() {
 			for n := range 100 {
 				key := fmt.Sprintf("deep/down/here/%d", i)
@@ -441,11 +443,11 @@ func TestDirectoriesComeAndGo(t *testing.T) {
 	all.Wait()
 }
 
-// Lists are in order whatever the keys.
+// Lists are sorted for any keys.
 func TestOrderOfADir(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	letters := []string{"a", "B", "/", "-", "0", "~", "ü", "+", "%", ".", "lllllllllllllllllllllllllllllllllllllllll"}
-	b := open(t, t.TempDir())
+	b := openDir(t, t.TempDir())
 	var keys []string
 	for range 500 {
 		var key strings.Builder
@@ -454,7 +456,7 @@ func TestOrderOfADir(t *testing.T) {
 		}
 		if objectstore.CheckKey(key.String()) == nil && !slices.Contains(keys, key.String()) {
 			keys = append(keys, key.String())
-			put(t, b, key.String(), "x")
+			putText(t, b, key.String(), "x")
 		}
 	}
 	slices.Sort(keys)
@@ -474,14 +476,14 @@ func TestOrderOfADir(t *testing.T) {
 }
 
 func BenchmarkDir(b *testing.B) {
-	d := open(b, b.TempDir())
+	d := openDir(b, b.TempDir())
 	b.Run("Put", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
-			put(b, d, fmt.Sprintf("run/%d/x", i%100), "text")
+			putText(b, d, fmt.Sprintf("run/%d/x", i%100), "text")
 		}
 	})
 	b.Run("Stat", func(b *testing.B) {
-		put(b, d, "run/0/x", "text")
+		putText(b, d, "run/0/x", "text")
 		for b.Loop() {
 			if _, err := d.Stat(b.Context(), "run/0/x"); err != nil {
 				b.Fatal(err)

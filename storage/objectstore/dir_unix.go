@@ -9,19 +9,20 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// nonblock keeps who opens a pipe from waiting for its other end.
+// nonblock keeps the opening of a pipe from waiting for its other end.
 const nonblock = syscall.O_NONBLOCK
 
-// locksWork says that tryLock tells whether another program has the lock.
+// locksWork reports whether tryLock detects locks of other programs.
 const locksWork = true
 
-// tryLock locks a file until it is closed. It is fsutil.ErrLocked if another has it.
+// tryLock locks a file until it is closed, or returns fsutil.ErrLocked if another
+// program holds the lock.
 func tryLock(file *os.File) error { return fsutil.Flock(file, syscall.LOCK_EX|syscall.LOCK_NB) }
 
-// unlockFile lets go, also where a child on its way to its own program still has the
-// descriptor.
+// unlockFile unlocks and closes the file. It unlocks explicitly, since a child process
+// between fork and exec may still have the descriptor.
 func unlockFile(file *os.File) {
-	_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN) // closing does it else
+	_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN) // if this fails, closing unlocks
 	_ = file.Close()
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// holdLock has the lock until it is closed, as another program would.
+// holdLock holds the lock, as another program would, until the file is closed.
 func holdLock(t *testing.T, path string) *os.File {
 	t.Helper()
 	f, err := os.Open(path)
@@ -22,11 +22,11 @@ func holdLock(t *testing.T, path string) *os.File {
 	return f
 }
 
-// A pipe in the place of an object makes nobody wait.
+// A pipe in the place of an object blocks nobody.
 func TestPipesInADir(t *testing.T) {
 	dir := t.TempDir()
-	b := open(t, dir)
-	put(t, b, "k", "x")
+	b := openDir(t, dir)
+	putText(t, b, "k", "x")
 	for _, name := range []string{"pipe+object", "+temporary/pipe"} {
 		if err := syscall.Mkfifo(filepath.Join(dir, name), 0o600); err != nil {
 			t.Fatal(err)
@@ -35,8 +35,8 @@ func TestPipesInADir(t *testing.T) {
 	if _, _, err := b.Get(t.Context(), "pipe", 0, -1); err == nil {
 		t.Error("a pipe was read")
 	}
-	open(t, dir)
-	put(t, b, "pipe", "x")
+	openDir(t, dir)
+	putText(t, b, "pipe", "x")
 	if err := b.Delete(t.Context(), "pipe", "k"); err != nil {
 		t.Error(err)
 	}

@@ -15,18 +15,18 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// Behind the bytes of an object, its file has this and the tag. A file without it was
-// not written by us, or not to its end.
+// The foot of an object's file, behind the object's bytes, is magic and the tag. A file
+// without it is damaged, incomplete or not an object.
 const (
 	magic     = "\natoll-object-1 "
 	tagSize   = 32
 	footSize  = len(magic) + tagSize
-	abandoned = 24 * time.Hour // where nobody can tell whether a writer lives
+	abandoned = 24 * time.Hour // age of a temporary file that counts as left behind, where locks don't work
 )
 
-// openObject opens the file name in dir, which is that of the object of key.
+// openObject opens the file name in dir, which holds the object with this key.
 func openObject(dir *os.Root, name, key string) (_ *os.File, o Object, err error) {
-	file, err := dir.OpenFile(name, os.O_RDONLY|nonblock, 0) // a pipe makes nobody wait
+	file, err := dir.OpenFile(name, os.O_RDONLY|nonblock, 0) // opening a pipe must not block
 	if err != nil {
 		return nil, o, err
 	}
@@ -49,39 +49,39 @@ func openObject(dir *os.Root, name, key string) (_ *os.File, o Object, err error
 	text, ok := strings.CutPrefix(string(foot[:]), magic)
 	if !ok {
 		return nil, o, atoll.Errorf("", "", atoll.ErrInternal,
-			"the file %s is not one that was written here, or is damaged: remove it", file.Name())
+			"file %s is damaged or no object; remove it", file.Name())
 	}
 	return file, Object{Key: key, Size: size, Tag: text, Modified: info.ModTime()}, nil
 }
 
-// A temporary is a file that is to become an object. Who writes it has it locked: one
-// that is not is left by a writer that was killed.
-type temporary struct {
+// A tempFile is a file that becomes an object. Its writer holds a lock on it: an
+// unlocked file was left by a writer that was killed.
+type tempFile struct {
 	dir  *Dir
-	name string // "" when it has become one
+	name string // "" after the file has become an object
 	file *os.File
 }
 
-func (d *Dir) temporary() (*temporary, error) {
+func (d *Dir) newTempFile() (*tempFile, error) {
 	for {
 		name := path.Join(tempDir, atoll.NewID())
-		file, err := d.create(name, os.O_EXCL)
+		file, err := d.createFile(name, os.O_EXCL)
 		if err != nil {
 			return nil, err
 		}
 		if err = tryLock(file); err == nil {
-			return &temporary{d, name, file}, nil
+			return &tempFile{d, name, file}, nil
 		}
 		file.Close()
-		if !errors.Is(err, fsutil.ErrLocked) && !errors.Is(err, fs.ErrNotExist) { // taken for a leftover
+		if !errors.Is(err, fsutil.ErrLocked) && !errors.Is(err, fs.ErrNotExist) { // tidy took it for a leftover
 			return nil, errors.Join(err, d.root.Remove(name))
 		}
 	}
 }
 
-// write writes an object with the bytes of r.
-func (t *temporary) write(ctx context.Context, r io.Reader, o Object) error {
-	in := &bounded{ctx: ctx, r: r}
+// write writes the foot and o.Size bytes of r, which must not have more.
+func (t *tempFile) write(ctx context.Context, r io.Reader, o Object) error {
+	in := &ctxReader{ctx: ctx, r: r}
 	n, err := io.Copy(t.file, io.LimitReader(in, o.Size))
 	if err != nil {
 		return err
@@ -103,39 +103,39 @@ func (t *temporary) write(ctx context.Context, r io.Reader, o Object) error {
 	return t.file.Sync()
 }
 
-// ErrSize is the error of a Put whose reader has not the bytes that were said: it has
-// less, or one more at least.
+// ErrSize is the error of a Put whose reader doesn't have the declared size: it has
+// fewer bytes, or at least one more.
 func ErrSize(has, said int64) error {
 	if has > said {
-		return atoll.Errorf("", "", atoll.ErrInvalid, "the reader has more than the %d bytes that were to be written", said)
+		return atoll.Errorf("", "", atoll.ErrInvalid, "the reader has more than the declared %d bytes", said)
 	}
-	return atoll.Errorf("", "", atoll.ErrInvalid, "the reader has %d bytes, not the %d that were to be written", has, said)
+	return atoll.Errorf("", "", atoll.ErrInvalid, "the reader has %d bytes instead of the declared %d", has, said)
 }
 
-// discard removes the file, unless it is an object's.
-func (t *temporary) discard() {
+// discard closes the file and removes it, unless it has become an object.
+func (t *tempFile) discard() {
 	if t.name != "" {
-		_ = t.dir.root.Remove(t.name) // else the next who tidies up does
+		_ = t.dir.root.Remove(t.name) // if this fails, tidy removes it
 	}
 	_ = t.file.Close()
 }
 
-// A bounded reader ends with a context.
-type bounded struct {
+// A ctxReader fails once its context has ended.
+type ctxReader struct {
 	ctx context.Context
 	r   io.Reader
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *ctxReader) Read(p []byte) (int, error) {
 	if err := b.ctx.Err(); err != nil {
 		return 0, err
 	}
 	return b.r.Read(p)
 }
 
-// tidy removes the files of writers that were killed. What fails is tried again
-// later.
-func (d *Dir) tidy() {
+// removeLeftovers removes the files of writers that were killed. It ignores errors; the
+// next call tries again.
+func (d *Dir) removeLeftovers() {
 	d.swept.Store(time.Now().Unix())
 	dir, err := d.root.Open(tempDir)
 	if err != nil {
@@ -145,7 +145,7 @@ func (d *Dir) tidy() {
 	for {
 		names, err := dir.Readdirnames(1000)
 		for _, name := range names {
-			_ = d.tidyOne(path.Join(tempDir, name))
+			_ = d.removeLeftover(path.Join(tempDir, name))
 		}
 		if err != nil || len(names) == 0 {
 			return
@@ -153,7 +153,7 @@ func (d *Dir) tidy() {
 	}
 }
 
-func (d *Dir) tidyOne(name string) error {
+func (d *Dir) removeLeftover(name string) error {
 	file, err := d.root.OpenFile(name, os.O_RDWR|nonblock, 0)
 	if err != nil {
 		return err
@@ -164,10 +164,10 @@ func (d *Dir) tidyOne(name string) error {
 		return err
 	}
 	if !locksWork && time.Since(info.ModTime()) < abandoned {
-		return fmt.Errorf("%s: may be in use", name)
+		return fmt.Errorf("%s may be in use", name)
 	}
 	if err := tryLock(file); err != nil {
-		return err // somebody writes it
+		return err // its writer is alive
 	}
 	return d.root.Remove(name)
 }

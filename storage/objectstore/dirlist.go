@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// List holds the names of one directory in memory at a time, and of those above it.
+// List keeps the names of one directory and of its parents in memory at a time.
 func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
-		below := prefix[:strings.LastIndexByte(prefix, '/')+1] // what all keys have
+		below := prefix[:strings.LastIndexByte(prefix, '/')+1] // the part of prefix up to its last slash
 		at := "."
 		if below != "" {
 			if CheckKey(strings.TrimSuffix(below, "/")) != nil {
-				return // no key begins like that
+				return // no valid key begins like that
 			}
 			at = dirPath(below)
 		}
@@ -28,31 +28,31 @@ func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Object, error] 
 		case errors.Is(err, fs.ErrNotExist) && at != ".":
 			return
 		case err != nil:
-			yield(Object{}, d.fail("list", prefix, kindOf(err), err))
+			yield(Object{}, d.wrapError("list", prefix, kindOf(err), err))
 			return
 		}
 		defer dir.Close()
 		l := &lister{ctx, prefix, yield}
-		if err := l.walk(dir, at, below); err != nil && err != errStop {
-			yield(Object{}, d.fail("list", prefix, kindOf(err), err))
+		if err := l.walkDir(dir, at, below); err != nil && err != errStop {
+			yield(Object{}, d.wrapError("list", prefix, kindOf(err), err))
 		}
 	}
 }
 
-// A lister walks through a Dir.
+// A lister walks a Dir.
 type lister struct {
 	ctx    context.Context
 	prefix string
 	yield  func(Object, error) bool
 }
 
-// errStop says that whoever lists has seen enough.
-var errStop = errors.New("enough")
+// errStop ends a walk when the caller's loop has ended.
+var errStop = errors.New("list stopped")
 
-// walk yields the objects in and below dir, which lies at a path and whose keys
+// walkDir yields the objects in and below dir, which lies at path at and whose keys
 // begin with prefix.
-func (l *lister) walk(dir *os.Root, at, prefix string) error {
-	all, err := l.entries(dir, prefix)
+func (l *lister) walkDir(dir *os.Root, at, prefix string) error {
+	all, err := l.readEntries(dir, prefix)
 	if err != nil {
 		return err
 	}
@@ -61,20 +61,20 @@ func (l *lister) walk(dir *os.Root, at, prefix string) error {
 			return err
 		}
 		if e.object {
-			err = l.object(dir, path.Join(at, e.name), e)
+			err = l.yieldObject(dir, path.Join(at, e.name), e)
 		} else {
-			err = l.below(dir, path.Join(at, e.name), e)
+			err = l.walkBelow(dir, path.Join(at, e.name), e)
 		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // gone meanwhile
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // removed meanwhile
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *lister) object(dir *os.Root, at string, e entry) error {
+func (l *lister) yieldObject(dir *os.Root, at string, e entry) error {
 	if CheckKey(e.key) != nil || objectPath(e.key) != at {
-		return nil // no name that we would give
+		return nil // not a name that objectPath makes
 	}
 	file, o, err := openObject(dir, e.name, e.key)
 	if err != nil {
@@ -87,17 +87,18 @@ func (l *lister) object(dir *os.Root, at string, e entry) error {
 	return nil
 }
 
-func (l *lister) below(dir *os.Root, at string, e entry) error {
+func (l *lister) walkBelow(dir *os.Root, at string, e entry) error {
 	sub, err := dir.OpenRoot(e.name)
 	if err != nil {
 		return err
 	}
 	defer sub.Close()
-	return l.walk(sub, at, e.key)
+	return l.walkDir(sub, at, e.key)
 }
 
-// entries are those of dir that may have keys we look for, sorted by their keys.
-func (l *lister) entries(dir *os.Root, prefix string) ([]entry, error) {
+// readEntries returns the entries of dir that lead to keys with the wanted prefix,
+// sorted by key.
+func (l *lister) readEntries(dir *os.Root, prefix string) ([]entry, error) {
 	f, err := dir.Open(".")
 	if err != nil {
 		return nil, err

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// The files of a Dir. Each element of a key is a directory, the last one a file, and
-// a key's bytes stand for themselves only where every file system keeps them and
-// tells them apart: the others are %xx, capitals among them, and a name that Windows
-// has for a device begins with one. A "+" is in no name that is made of a key, so what
-// follows it says what a name is:
+// The files of a Dir. Each element of a key is a directory, the last one a file. Only
+// bytes that every file system keeps and distinguishes stand for themselves; the
+// others, capitals among them, are written as %xx, and so is the first byte of a name
+// that Windows reserves for a device. An encoded key contains no "+", so the part from
+// the "+" on tells the kind of a name:
 //
 //	runs/1764000000/%2e...    a directory has none: what is below it is below the element
 //	latest+object             an object
@@ -26,12 +26,12 @@ const (
 	tempDir    = "+temporary"
 )
 
-// pieceSize is how many bytes of a name are made of a key. File systems allow 255;
-// some that encrypt, 143.
+// pieceSize is the most bytes of a name that encode a key. File systems allow 255; some
+// that encrypt, 143.
 const pieceSize = 128
 
-// dirPath is where what is below prefix lies: keys' elements, each with the slash
-// behind it.
+// dirPath returns the path of the directory for keys that begin with prefix, which ends
+// in a slash.
 func dirPath(prefix string) string {
 	var names []string
 	for e := range strings.SplitSeq(strings.TrimSuffix(prefix, "/"), "/") {
@@ -40,18 +40,18 @@ func dirPath(prefix string) string {
 	return strings.Join(names, "/")
 }
 
-// objectPath is where the object of key lies.
+// objectPath returns the path of the file of the object with this key.
 func objectPath(key string) string { return dirPath(key) + objectMark }
 
-// appendNames appends the names that an element becomes: one, unless it is long.
+// appendNames appends the file names of a key's element: one, unless it is long.
 func appendNames(names []string, element string) []string {
 	for element != "" {
 		n, size := 0, 0
 		for n < len(element) && size <= pieceSize-len("%xx") {
-			size += width(element, n)
+			size += encodedWidth(element, n)
 			n++
 		}
-		name := encode(element[:n], n == len(element))
+		name := encodePiece(element[:n], n == len(element))
 		element = element[n:]
 		switch {
 		case element == "":
@@ -65,21 +65,21 @@ func appendNames(names []string, element string) []string {
 	return names
 }
 
-// width is how many bytes stand for the i-th of an element.
-func width(element string, i int) int {
-	if plain(element[i]) {
+// encodedWidth returns the number of bytes that encode byte i of an element.
+func encodedWidth(element string, i int) int {
+	if isPlain(element[i]) {
 		return 1
 	}
 	return len("%xx")
 }
 
-// encode is the name of a piece of an element. One that ends in a dot, some systems
-// take for one that does not.
-func encode(piece string, last bool) string {
+// encodePiece returns the file name of a piece of an element. It encodes a dot at the
+// end of an element, since some systems drop it.
+func encodePiece(piece string, last bool) string {
 	var b strings.Builder
 	for i := range len(piece) {
 		c := piece[i]
-		if plain(c) && !(last && i == len(piece)-1 && c == '.') && !(i == 0 && isDevice(piece)) {
+		if isPlain(c) && !(last && i == len(piece)-1 && c == '.') && !(i == 0 && isDevice(piece)) {
 			b.WriteByte(c)
 		} else {
 			fmt.Fprintf(&b, "%%%02x", c)
@@ -88,9 +88,9 @@ func encode(piece string, last bool) string {
 	return b.String()
 }
 
-// decode is the piece that a name stands for; that of what is no name is something
-// that encode makes another one of.
-func decode(name string) string {
+// decodePiece returns the piece that a name encodes. For a name that encodePiece
+// doesn't make, it returns a piece with another encoding.
+func decodePiece(name string) string {
 	if !strings.Contains(name, "%") {
 		return name
 	}
@@ -108,12 +108,12 @@ func decode(name string) string {
 	return b.String()
 }
 
-func plain(c byte) bool {
+func isPlain(c byte) bool {
 	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || strings.IndexByte("-_.", c) >= 0
 }
 
-// isDevice reports whether a file of that name is a device on Windows, whatever
-// follows a dot.
+// isDevice reports whether Windows takes a file of that name for a device; it ignores
+// an extension.
 func isDevice(name string) bool {
 	name, _, _ = strings.Cut(name, ".")
 	switch {
@@ -125,19 +125,20 @@ func isDevice(name string) bool {
 	return false
 }
 
-// An entry is a name in a directory of a Dir that stands for an object, or for the
-// keys that begin with a prefix.
+// An entry is a name in a directory of a Dir: an object, or a directory of the keys
+// that begin with a prefix.
 type entry struct {
 	name   string
-	key    string // of the object, or what the keys below begin with
+	key    string // of the object, or the prefix of the keys below
 	order  string // sorts entries by their keys
 	object bool
 }
 
-// newEntry is the entry of a name in the directory whose keys begin with prefix.
+// newEntry parses a name in the directory whose keys begin with prefix. It reports
+// false for other names.
 func newEntry(prefix, name string, isDir bool) (entry, bool) {
 	piece, mark, marked := strings.Cut(name, "+")
-	key := prefix + decode(piece)
+	key := prefix + decodePiece(piece)
 	switch {
 	case piece == "":
 	case !isDir && "+"+mark == objectMark:

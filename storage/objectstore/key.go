@@ -7,47 +7,47 @@ import (
 	"unicode/utf8"
 )
 
-// The longest that all can store.
+// The limits that all services share, in bytes.
 const (
 	maxKey     = 1024
 	maxElement = 255
 )
 
-// CheckKey says what is wrong with a key, nil if nothing. Keys are up to 1024 bytes
-// of UTF-8 without control characters: elements between slashes, none of them empty,
-// ".", ".." or longer than 255 bytes. There are services that cannot have an object
-// at a key and others below it, "a" and "a/b".
+// CheckKey returns an error if a key is invalid. Keys are up to 1024 bytes of UTF-8
+// without control characters: elements between slashes, none of them empty, ".", ".."
+// or longer than 255 bytes. Some services cannot have both an object "a" and objects
+// below it, such as "a/b".
 func CheckKey(key string) error {
 	switch {
 	case key == "":
-		return errors.New("a key may not be empty")
+		return errors.New("key is empty")
 	case len(key) > maxKey:
-		return fmt.Errorf("key %.40q...: longer than %d bytes", key, maxKey)
+		return fmt.Errorf("key %.40q... is longer than %d bytes", key, maxKey)
 	case !utf8.ValidString(key):
-		return fmt.Errorf("key %q: not UTF-8", key)
+		return fmt.Errorf("key %q is not UTF-8", key)
 	case strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return fmt.Errorf("key %q: has a control character", key)
+		return fmt.Errorf("key %q contains a control character", key)
 	}
 	for e := range strings.SplitSeq(key, "/") {
 		switch {
 		case e == "" || e == "." || e == "..":
-			return fmt.Errorf("key %q: %q may not stand between slashes", key, e)
+			return fmt.Errorf("key %q has an invalid element %q", key, e)
 		case len(e) > maxElement:
-			return fmt.Errorf("key %.40q...: more than %d bytes between slashes", key, maxElement)
+			return fmt.Errorf("key %.40q... has an element of more than %d bytes", key, maxElement)
 		}
 	}
 	return nil
 }
 
-// CheckPut says what is wrong with the arguments of a Put, nil if nothing.
+// CheckPut returns an error if the arguments of a Put are invalid.
 func CheckPut(key string, size int64, when Condition) error {
 	switch err := CheckKey(key); {
 	case err != nil:
 		return err
 	case size < 0:
-		return fmt.Errorf("size %d: may not be negative", size)
+		return fmt.Errorf("size %d is negative", size)
 	case when.Absent && when.Tag != "":
-		return errors.New("the object cannot be absent and have a tag")
+		return errors.New("conditions Absent and Tag exclude each other")
 	}
 	return nil
 }

@@ -13,61 +13,64 @@ import (
 	"time"
 )
 
-// A Bucket holds objects by key; CheckKey says what a key is. All methods may be
-// called at once, from many programs.
+// A Bucket holds objects by key; CheckKey tells which keys are valid. All methods may
+// be called concurrently, from many programs.
 //
-// An object is written as a whole: a reader has the old one or the new one, and
-// after a Put that returned nil everyone has the new one. What was cut short is in
-// no list, and is removed by the bucket later, or by Sweep.
+// A write replaces the whole object: a reader sees the old or the new one, and after a
+// Put that returned nil everyone sees the new one. No list shows interrupted writes;
+// the bucket removes their remains later, or Sweep does.
 //
-// Kinds, of all methods: ErrInvalid (a key that is none, settings that do not fit the
-// service), ErrDenied, ErrUnavailable (it cannot be reached, or says that it is busy,
-// after retries), ErrExhausted (it is full, or the object too large), ErrNotExist
-// (also: there is no such bucket), ErrUnsupported, ErrInternal (what is stored is
-// damaged). When a context ends, its error is in the chain.
+// All methods return these kinds of errors: ErrInvalid (an invalid key, or settings
+// that do not fit the service), ErrDenied, ErrUnavailable (the service is unreachable
+// or still busy after retries), ErrExhausted (the bucket is full or the object too
+// large), ErrNotExist (also: no such bucket), ErrUnsupported, ErrInternal (stored data
+// is damaged). When a context ends, its error is in the chain.
 type Bucket interface {
-	// Get reads length bytes from offset, or less when the object ends before; a
-	// negative length means to its end. The caller closes the reader, which ctx bounds,
-	// too. A Read that fails has not had the end: what is cut short is no io.EOF. The
-	// Object is that of the bytes. An offset behind the end is ErrInvalid. ErrNotExist.
+	// Get reads length bytes from offset, or fewer if the object ends before; a
+	// negative length means up to its end. The caller closes the reader; ctx bounds its
+	// reads, too. A Read returns io.EOF only at the end, never for a broken connection.
+	// The returned Object belongs to these bytes. An offset beyond the end is
+	// ErrInvalid; a missing object ErrNotExist.
 	Get(ctx context.Context, key string, offset, length int64) (io.ReadCloser, Object, error)
 
-	// Put stores size bytes from r, from where it stands. It may read them more than
-	// once, in any order; r stays the caller's, and is not used when Put has returned. A
-	// reader that has fewer or more bytes is ErrInvalid, and one that fails, its error;
-	// nothing is stored then. A condition that does not hold is ErrConflict. When the
-	// answer was lost, Put may return an error although the object is there.
+	// Put stores size bytes of r, from its current position. It may read them more than
+	// once, in any order; the caller keeps r, and Put doesn't use it after it has
+	// returned. A reader with fewer or more bytes is ErrInvalid, and the error of a
+	// failing reader is returned; both store nothing. A condition that does not hold is
+	// ErrConflict. If the answer of the service is lost, Put may return an error
+	// although the object is stored.
 	Put(ctx context.Context, key string, r io.ReadSeeker, size int64, when Condition) (Object, error)
 
-	// Stat describes the object. ErrNotExist.
+	// Stat describes the object; ErrNotExist if there is none.
 	Stat(ctx context.Context, key string) (Object, error)
 
-	// List yields the objects whose keys begin with prefix, which need not end at a
-	// slash, sorted by the bytes of their keys. An error is the last pair. It asks as it
-	// goes: what is written meanwhile may be yielded or not. What others have stored
-	// under names that are no keys is left out.
+	// List yields the objects whose keys begin with prefix, sorted by the bytes of
+	// their keys; the prefix need not end at a slash. An error is the last pair. List
+	// requests pages as it goes, so objects written meanwhile may be missing. It omits
+	// objects of other programs whose names are not valid keys.
 	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
 
-	// Delete removes objects. A key that is not there is no error. When it fails,
-	// some may have been removed.
+	// Delete removes objects. A key without an object is not an error. When Delete
+	// fails, it may have removed some.
 	Delete(ctx context.Context, keys ...string) error
 
-	// String is its URL, without credentials: "s3://name", "file:///path".
+	// String returns the bucket's URL, without credentials: "s3://name",
+	// "file:///path".
 	String() string
 }
 
-// An Object is what a bucket says of one.
+// An Object describes an object of a bucket.
 type Object struct {
 	Key      string
 	Size     int64
-	Tag      string    // another one for other bytes; opaque, and no checksum
-	Modified time.Time // by the clock of the bucket; zero from a Put that is not told
+	Tag      string    // changes with the bytes; opaque, and no checksum
+	Modified time.Time // by the clock of the bucket; zero after a Put if the service doesn't report it
 }
 
-// A Condition is what must hold for a Put. The zero value asks for nothing; both at
-// once is ErrInvalid. Of many who write one key at once on conditions that hold, one
-// succeeds.
+// A Condition must hold for a Put to write. The zero value always holds; both fields at
+// once are ErrInvalid. Of several concurrent Puts of one key whose conditions hold,
+// exactly one succeeds.
 type Condition struct {
-	Absent bool   // there is no object of that key
-	Tag    string // the object of that key has this Tag
+	Absent bool   // the key has no object
+	Tag    string // the object of the key has this Tag
 }

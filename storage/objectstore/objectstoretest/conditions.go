@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-func conditions(h *harness, b objectstore.Bucket) {
+func checkConditions(h *harness, b objectstore.Bucket) {
 	put := func(key, text string, when objectstore.Condition) (objectstore.Object, error) {
 		return b.Put(h.Context(), h.prefix+key, strings.NewReader(text), int64(len(text)), when)
 	}
@@ -52,18 +52,18 @@ func conditions(h *harness, b objectstore.Bucket) {
 	}
 }
 
-func checked(h *harness, b objectstore.Bucket) {
+func checkCheckConditions(h *harness, b objectstore.Bucket) {
 	if err := objectstore.CheckConditions(h.Context(), b, h.prefix); err != nil {
 		h.Error(err)
 	}
-	if got := h.list(b, ""); len(got) > 0 {
+	if got := h.listKeys(b, ""); len(got) > 0 {
 		h.Errorf("it leaves %q", got)
 	}
 	err := objectstore.CheckConditions(h.Context(), b, "/")
 	h.wantKind("CheckConditions of no prefix", err, atoll.ErrInvalid)
 }
 
-func claimed(h *harness, b objectstore.Bucket) {
+func checkRacingPuts(h *harness, b objectstore.Bucket) {
 	for round := range 10 {
 		key := fmt.Sprint("k", round)
 		var mu sync.Mutex
@@ -89,16 +89,16 @@ func claimed(h *harness, b objectstore.Bucket) {
 		}
 		all.Wait()
 		if len(winners) != 1 {
-			h.Fatalf("%q have been told that it is theirs", winners)
+			h.Fatalf("these writes all succeeded: %q", winners)
 		}
 		h.wantText(b, key, winners[0])
 	}
 }
 
-// counted has many count in one object.
-func counted(h *harness, b objectstore.Bucket) {
+// checkRacingUpdates has many count in one object.
+func checkRacingUpdates(h *harness, b objectstore.Bucket) {
 	const writers, each = 8, 10
-	h.put(b, "count", "0")
+	h.putText(b, "count", "0")
 	var all sync.WaitGroup
 	for i := range writers {
 		other := b
@@ -107,7 +107,7 @@ func counted(h *harness, b objectstore.Bucket) {
 		}
 		all.Go(func() {
 			for done := 0; done < each; {
-				text, o, err := h.part(other, "count", 0, -1)
+				text, o, err := h.getRange(other, "count", 0, -1)
 				if err != nil {
 					h.Errorf("Get: %v", err)
 					return

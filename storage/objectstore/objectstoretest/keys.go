@@ -9,8 +9,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-func invalid(h *harness, b objectstore.Bucket) {
-	h.put(b, "there", "x")
+func checkInvalidKeys(h *harness, b objectstore.Bucket) {
+	h.putText(b, "there", "x")
 	for _, key := range []string{
 		"", "/", "/a", "a/", "a//b", ".", "..", "a/../b", "a/.", "./a", "../a", "a\x00b", "a\nb", "a\x7f", "\xff",
 		strings.Repeat("a", 256), strings.Repeat("a/", 512) + "b",
@@ -53,15 +53,15 @@ func oddKeys() []string {
 	return keys
 }
 
-func odd(h *harness, b objectstore.Bucket) {
+func checkOddKeys(h *harness, b objectstore.Bucket) {
 	keys := oddKeys()
 	for _, key := range keys {
-		h.put(b, key, "of "+key)
+		h.putText(b, key, "of "+key)
 	}
 	for _, key := range keys {
 		h.wantText(b, key, "of "+key)
 	}
-	got := h.list(b, "")
+	got := h.listKeys(b, "")
 	for i := range max(len(got), len(keys)) {
 		if i >= len(got) || i >= len(keys) || got[i] != keys[i] {
 			h.Fatalf("List: from the %dth on %q, want %q", i, got[min(i, len(got)):], keys[min(i, len(keys)):])
@@ -69,7 +69,7 @@ func odd(h *harness, b objectstore.Bucket) {
 	}
 	for _, key := range keys { // each is a prefix, too
 		want := slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return !strings.HasPrefix(k, key) })
-		if got := h.list(b, key); !slices.Equal(got, want) {
+		if got := h.listKeys(b, key); !slices.Equal(got, want) {
 			h.Errorf("List of %q: %q, want %q", key, got, want)
 		}
 	}
@@ -86,12 +86,12 @@ func odd(h *harness, b objectstore.Bucket) {
 			h.Errorf("Delete: %v", err)
 		}
 	}
-	if got := h.list(b, ""); len(got) > 0 {
+	if got := h.listKeys(b, ""); len(got) > 0 {
 		h.Errorf("after Delete: %q", got)
 	}
 }
 
-func nested(h *harness, b objectstore.Bucket) {
+func checkNestedKeys(h *harness, b objectstore.Bucket) {
 	keys := []string{"a", "a-b", "a.b", "a/b", "a/b/c", "a/b0", "a0", "ab"}
 	long := strings.Repeat("l", 200)
 	for _, tail := range []string{"", "-", "-/x", "/x", "0", "0/x"} {
@@ -99,9 +99,9 @@ func nested(h *harness, b objectstore.Bucket) {
 	}
 	slices.Sort(keys)
 	for _, key := range keys {
-		h.put(b, key, key)
+		h.putText(b, key, key)
 	}
-	if got := h.list(b, ""); !slices.Equal(got, keys) {
+	if got := h.listKeys(b, ""); !slices.Equal(got, keys) {
 		h.Errorf("List: %q, want %q", got, keys)
 	}
 	if err := b.Delete(h.Context(), h.prefix+"a/b"); err != nil {

@@ -11,12 +11,10 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// mostMemory is what one large object may take, with all that the collector has not
-// got to.
-const mostMemory = 16 << 20
+// memoryLimit bounds the growth of the heap during one large object, garbage included.
+const memoryLimit = 16 << 20
 
-// A stream is bytes that are nowhere in memory. What they are depends on where they
-// are.
+// A stream generates bytes that depend on their offset, without holding them in memory.
 type stream struct {
 	size, pos int64
 	peak      *uint64
@@ -32,7 +30,7 @@ func (s *stream) Read(p []byte) (int, error) {
 		p[i] = byte(at ^ at>>8 ^ at>>16 ^ at>>24)
 	}
 	if s.pos>>20 != (s.pos+n)>>20 {
-		sample(s.peak)
+		sampleHeap(s.peak)
 	}
 	s.pos += n
 	return int(n), nil
@@ -52,21 +50,21 @@ func (s *stream) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-// sample notes how much memory is in use.
-func sample(peak *uint64) {
+// sampleHeap raises peak to the memory in use.
+func sampleHeap(peak *uint64) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	*peak = max(*peak, m.HeapAlloc)
 }
 
-func large(h *harness, b objectstore.Bucket) {
+func checkLargeObject(h *harness, b objectstore.Bucket) {
 	size := int64(100<<20 + 7)
 	if testing.Short() {
 		size = 40<<20 + 7
 	}
 	runtime.GC()
 	var before, peak uint64
-	sample(&before)
+	sampleHeap(&before)
 	start := time.Now()
 	put, err := b.Put(h.Context(), h.prefix+"large", &stream{size: size, peak: &peak}, size, objectstore.Condition{})
 	if err != nil {
@@ -82,23 +80,23 @@ func large(h *harness, b objectstore.Bucket) {
 	if o.Tag != put.Tag || o.Size != size {
 		h.Errorf("Get: %+v, Put: %+v", o, put)
 	}
-	same(h, r, &stream{size: size, peak: &peak})
+	compareBytes(h, r, &stream{size: size, peak: &peak})
 	h.Logf("%d MiB: written in %v, read in %v, %d MiB of memory at most", size>>20,
 		wrote.Round(time.Millisecond), time.Since(start).Round(time.Millisecond), (peak-min(before, peak))>>20)
-	if peak > before+mostMemory {
+	if peak > before+memoryLimit {
 		h.Errorf("it took %d MiB of memory", (peak-before)>>20)
 	}
 	for _, offset := range []int64{5<<20 - 1, 16<<20 - 3, size - 2} { // where parts meet
 		want := make([]byte, min(6, size-offset))
 		_, _ = (&stream{size: size, pos: offset, peak: &peak}).Read(want)
-		if got, _, err := h.part(b, "large", offset, 6); err != nil || got != string(want) {
+		if got, _, err := h.getRange(b, "large", offset, 6); err != nil || got != string(want) {
 			h.Errorf("Get from %d: %q, %v; want %q", offset, got, err, want)
 		}
 	}
 }
 
-// same reads both to their ends.
-func same(h *harness, r, want io.Reader) {
+// compareBytes reads both to their ends.
+func compareBytes(h *harness, r, want io.Reader) {
 	h.Helper()
 	var a, b [64 << 10]byte
 	for at := int64(0); ; {

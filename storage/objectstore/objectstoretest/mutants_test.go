@@ -20,7 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore/objectstoretest"
 )
 
-// mutantVar names the mutant that the test binary is to run the suite on.
+// mutantVar names the mutant on which the test binary runs the suite.
 const mutantVar = "ATOLL_TEST_MUTANT"
 
 // A mutant is a bucket that breaks a promise.
@@ -71,11 +71,11 @@ var mutants = map[string]struct {
 			return o, atoll.ErrConflict
 		}
 		return b.Put(ctx, key, r, size, objectstore.Condition{})
-	}}, "of many who write what is absent, one does"},
+	}}, "of many concurrent writers of an absent object, one succeeds"},
 	"forgets tags": {mutant{put: func(b objectstore.Bucket, ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
 		when.Tag = ""
 		return b.Put(ctx, key, r, size, when)
-	}}, "of many who change an object on its tag, none undoes another's work"},
+	}}, "concurrent updates on a tag lose no update"},
 	"reads all into memory": {mutant{put: func(b objectstore.Bucket, ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
 		all, err := io.ReadAll(r)
 		if err != nil {
@@ -99,7 +99,7 @@ var mutants = map[string]struct {
 	}}, "a reader that fails, or has fewer or more bytes, stores nothing"},
 	"goes on after its context": {mutant{put: func(b objectstore.Bucket, ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
 		return b.Put(context.WithoutCancel(ctx), key, r, size, when)
-	}}, "an ended context does nothing"},
+	}}, "calls with an ended context fail"},
 	"reads on when it has returned": {mutant{put: func(b objectstore.Bucket, ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
 		o, err := b.Put(ctx, key, r, size, when)
 		go func() {
@@ -138,7 +138,7 @@ var mutants = map[string]struct {
 				}
 			}
 		}
-	}}, "a list is sorted, and has all"},
+	}}, "a list is sorted and complete"},
 	"lists one page": {mutant{list: func(b objectstore.Bucket, ctx context.Context, prefix string) iter.Seq2[objectstore.Object, error] {
 		return func(yield func(objectstore.Object, error) bool) {
 			n := 0
@@ -148,7 +148,7 @@ var mutants = map[string]struct {
 				}
 			}
 		}
-	}}, "a list is sorted, and has all"},
+	}}, "a list is sorted and complete"},
 	"removes one page": {mutant{remove: func(b objectstore.Bucket, ctx context.Context, keys ...string) error {
 		return b.Delete(ctx, keys[:min(len(keys), 1000)]...)
 	}}, "many objects are removed at once"},
@@ -159,10 +159,10 @@ var mutants = map[string]struct {
 			}
 		}
 		return b.Delete(ctx, keys...)
-	}}, "what is not there does not exist, and can be removed"},
+	}}, "a missing object is ErrNotExist, and can be deleted"},
 }
 
-// lenient ends where it fails.
+// A lenient reader ends without an error where it fails.
 type lenient struct{ io.ReadCloser }
 
 func (l lenient) Read(p []byte) (int, error) {
@@ -173,7 +173,7 @@ func (l lenient) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// The suite finds what is broken.
+// The suite detects every mutant.
 func TestMutants(t *testing.T) {
 	for name, m := range mutants {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// An Option changes how Run goes about it.
+// An Option configures Run.
 type Option func(*config)
 
 type config struct {
@@ -25,20 +25,19 @@ type config struct {
 	left   func(t *testing.T, prefix string) []string
 }
 
-// Except skips the subtest called name, and prints reason. A name that is no
-// subtest's fails the run, so that exceptions do not outlive what they were made for.
+// Except skips the subtest with this name and prints reason. An unknown name fails the
+// run, so that exceptions do not outlive their cause.
 func Except(name, reason string) Option { return func(c *config) { c.except[name] = reason } }
 
-// Leftovers tells the suite how to list what writers below prefix left that were cut
-// short, and that no List shows. It is called at the end of each subtest, and there
-// may be none.
+// Leftovers tells the suite how to list the remains of interrupted writes below prefix,
+// which no List shows. The suite calls it at the end of each subtest and expects none.
 func Leftovers(list func(t *testing.T, prefix string) []string) Option {
 	return func(c *config) { c.left = list }
 }
 
-// Run checks a bucket. Each call of open opens the same one, as another program would,
-// and closes it when its test ends. The suite removes what it has stored, and keeps
-// to keys that begin with "t-".
+// Run checks a bucket. Each call of open opens the same bucket, as another program
+// would, and closes it when its test ends. The suite removes what it has stored, and
+// only uses keys that begin with "t-".
 func Run(t *testing.T, open func(t *testing.T) objectstore.Bucket, opts ...Option) {
 	cfg := &config{except: map[string]string{}}
 	for _, opt := range opts {
@@ -64,7 +63,7 @@ func Run(t *testing.T, open func(t *testing.T) objectstore.Bucket, opts ...Optio
 			})
 			h := &harness{T: t, open: open, prefix: "t-" + atoll.NewID() + "/"}
 			b := open(t)
-			defer h.clean(b, cfg)
+			defer h.cleanUp(b, cfg)
 			tt.check(h, b)
 		})
 	}
@@ -79,28 +78,28 @@ var promises = []struct {
 	name  string
 	check func(h *harness, b objectstore.Bucket)
 }{
-	{"an object is read as it was written, whole and in part", read},
-	{"an object may be empty", empty},
-	{"what is not there does not exist, and can be removed", absent},
-	{"what is no key is invalid", invalid},
-	{"keys may be odd", odd},
-	{"there can be an object at a key, and others below it", nested},
-	{"an object is written over as a whole, and has another tag", over},
-	{"a reader has the old object or the new one", whole},
-	{"a write starts where its reader stands", middle},
-	{"a reader that fails, or has fewer or more bytes, stores nothing", unread},
-	{"a reader is not used when the write has returned", returned},
-	{"conditions hold", conditions},
-	{"a writer can rely on conditions, says CheckConditions", checked},
-	{"of many who write what is absent, one does", claimed},
-	{"of many who change an object on its tag, none undoes another's work", counted},
-	{"a list is sorted, and has all", listed},
-	{"a list has what begins with the prefix, and can be left", prefixed},
-	{"many objects are removed at once", removed},
-	{"a write that is cancelled leaves nothing", cancelledPut},
-	{"a read that is cancelled ends", cancelledGet},
-	{"an ended context does nothing", ended},
-	{"a large object takes little memory", large},
+	{"an object is read as it was written, whole and in part", checkReads},
+	{"an object may be empty", checkEmptyObject},
+	{"a missing object is ErrNotExist, and can be deleted", checkMissingObject},
+	{"an invalid key is ErrInvalid", checkInvalidKeys},
+	{"keys may be odd", checkOddKeys},
+	{"there can be an object at a key, and others below it", checkNestedKeys},
+	{"an overwritten object is replaced as a whole, and has another tag", checkOverwrite},
+	{"a reader has the old object or the new one", checkAtomicReads},
+	{"a write starts where its reader stands", checkReaderPosition},
+	{"a reader that fails, or has fewer or more bytes, stores nothing", checkFailingReaders},
+	{"a reader is not used when the write has returned", checkReaderRelease},
+	{"conditions hold", checkConditions},
+	{"a writer can rely on conditions, says CheckConditions", checkCheckConditions},
+	{"of many concurrent writers of an absent object, one succeeds", checkRacingPuts},
+	{"concurrent updates on a tag lose no update", checkRacingUpdates},
+	{"a list is sorted and complete", checkListOrder},
+	{"a list has the keys that begin with the prefix, and can be stopped", checkListPrefix},
+	{"many objects are removed at once", checkManyDeletes},
+	{"a write that is cancelled leaves nothing", checkCancelledPut},
+	{"a read that is cancelled ends", checkCancelledGet},
+	{"calls with an ended context fail", checkEndedContext},
+	{"a large object takes little memory", checkLargeObject},
 }
 
 // A harness is one subtest.
@@ -110,8 +109,8 @@ type harness struct {
 	prefix string // of all its keys
 }
 
-// clean removes what the subtest has stored, and sees that nothing else is left.
-func (h *harness) clean(b objectstore.Bucket, cfg *config) {
+// cleanUp removes what the subtest has stored, and sees that nothing else is left.
+func (h *harness) cleanUp(b objectstore.Bucket, cfg *config) {
 	h.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testenv.Scale(time.Minute))
 	defer cancel()
@@ -133,7 +132,7 @@ func (h *harness) clean(b objectstore.Bucket, cfg *config) {
 	}
 }
 
-func (h *harness) put(b objectstore.Bucket, key, text string) objectstore.Object {
+func (h *harness) putText(b objectstore.Bucket, key, text string) objectstore.Object {
 	h.Helper()
 	o, err := b.Put(h.Context(), h.prefix+key, strings.NewReader(text), int64(len(text)), objectstore.Condition{})
 	if err != nil {
@@ -145,17 +144,17 @@ func (h *harness) put(b objectstore.Bucket, key, text string) objectstore.Object
 	return o
 }
 
-// get reads an object as it is.
-func (h *harness) get(b objectstore.Bucket, key string) (string, objectstore.Object) {
+// getText reads an object as it is.
+func (h *harness) getText(b objectstore.Bucket, key string) (string, objectstore.Object) {
 	h.Helper()
-	text, o, err := h.part(b, key, 0, -1)
+	text, o, err := h.getRange(b, key, 0, -1)
 	if err != nil {
 		h.Fatalf("Get: %v", err)
 	}
 	return text, o
 }
 
-func (h *harness) part(b objectstore.Bucket, key string, offset, length int64) (string, objectstore.Object, error) {
+func (h *harness) getRange(b objectstore.Bucket, key string, offset, length int64) (string, objectstore.Object, error) {
 	r, o, err := b.Get(h.Context(), h.prefix+key, offset, length)
 	if err != nil {
 		return "", o, err
@@ -165,8 +164,8 @@ func (h *harness) part(b objectstore.Bucket, key string, offset, length int64) (
 	return string(text), o, err
 }
 
-// list returns the keys without the subtest's prefix.
-func (h *harness) list(b objectstore.Bucket, prefix string) []string {
+// listKeys returns the keys without the subtest's prefix.
+func (h *harness) listKeys(b objectstore.Bucket, prefix string) []string {
 	h.Helper()
 	var keys []string
 	for o, err := range b.List(h.Context(), h.prefix+prefix) {
@@ -188,7 +187,7 @@ func (h *harness) wantKind(what string, err error, want atoll.Kind) {
 // wantText sees what an object holds; that it is not there, if want is "".
 func (h *harness) wantText(b objectstore.Bucket, key, want string) {
 	h.Helper()
-	got, _, err := h.part(b, key, 0, -1)
+	got, _, err := h.getRange(b, key, 0, -1)
 	if want == "" && atoll.KindOf(err) == atoll.ErrNotExist {
 		return
 	}
@@ -197,16 +196,16 @@ func (h *harness) wantText(b objectstore.Bucket, key, want string) {
 	}
 }
 
-func read(h *harness, b objectstore.Bucket) {
+func checkReads(h *harness, b objectstore.Bucket) {
 	const text = "0123456789"
 	before := time.Now().Add(-time.Minute)
-	put := h.put(b, "digits", text)
+	put := h.putText(b, "digits", text)
 	other := h.open(h.T)
 	stat, err := other.Stat(h.Context(), h.prefix+"digits")
 	if err != nil {
 		h.Fatalf("Stat: %v", err)
 	}
-	got, o := h.get(other, "digits")
+	got, o := h.getText(other, "digits")
 	if got != text {
 		h.Errorf("Get: %q, want %q", got, text)
 	}
@@ -222,40 +221,40 @@ func read(h *harness, b objectstore.Bucket) {
 		{0, 10, text}, {0, 1, "0"}, {9, 1, "9"}, {3, 4, "3456"}, {3, -1, "3456789"}, {3, 100, "3456789"}, {0, 1 << 62, text},
 		{5, 1<<63 - 1, "56789"}, {0, 0, ""}, {4, 0, ""}, {10, 0, ""}, {10, 5, ""}, {10, -1, ""},
 	} {
-		got, o, err := h.part(b, "digits", tt.offset, tt.length)
+		got, o, err := h.getRange(b, "digits", tt.offset, tt.length)
 		if err != nil || got != tt.want || o.Size != 10 || o.Tag != put.Tag {
 			h.Errorf("Get of %d from %d: %q, %+v, %v; want %q", tt.length, tt.offset, got, o, err, tt.want)
 		}
 	}
 	for _, offset := range []int64{-1, 11, 1 << 62} {
 		for _, length := range []int64{-1, 0, 5} {
-			_, _, err := h.part(b, "digits", offset, length)
+			_, _, err := h.getRange(b, "digits", offset, length)
 			h.wantKind(fmt.Sprintf("Get of %d from %d", length, offset), err, atoll.ErrInvalid)
 		}
 	}
 }
 
-func empty(h *harness, b objectstore.Bucket) {
-	h.put(b, "empty", "")
-	if got, o := h.get(b, "empty"); got != "" || o.Size != 0 {
+func checkEmptyObject(h *harness, b objectstore.Bucket) {
+	h.putText(b, "empty", "")
+	if got, o := h.getText(b, "empty"); got != "" || o.Size != 0 {
 		h.Errorf("Get: %q, %+v", got, o)
 	}
 	for _, length := range []int64{-1, 0, 5} {
-		if got, _, err := h.part(b, "empty", 0, length); got != "" || err != nil {
+		if got, _, err := h.getRange(b, "empty", 0, length); got != "" || err != nil {
 			h.Errorf("Get of %d: %q, %v", length, got, err)
 		}
-		_, _, err := h.part(b, "empty", 1, length)
+		_, _, err := h.getRange(b, "empty", 1, length)
 		h.wantKind("Get behind its end", err, atoll.ErrInvalid)
 	}
-	if got := h.list(b, ""); !slices.Equal(got, []string{"empty"}) {
+	if got := h.listKeys(b, ""); !slices.Equal(got, []string{"empty"}) {
 		h.Errorf("List: %q", got)
 	}
 }
 
-func absent(h *harness, b objectstore.Bucket) {
-	_, _, err := h.part(b, "none", 0, -1)
+func checkMissingObject(h *harness, b objectstore.Bucket) {
+	_, _, err := h.getRange(b, "none", 0, -1)
 	h.wantKind("Get", err, atoll.ErrNotExist)
-	_, _, err = h.part(b, "none", 3, 0)
+	_, _, err = h.getRange(b, "none", 3, 0)
 	h.wantKind("Get of nothing", err, atoll.ErrNotExist)
 	_, err = b.Stat(h.Context(), h.prefix+"none/below")
 	h.wantKind("Stat", err, atoll.ErrNotExist)
@@ -265,10 +264,10 @@ func absent(h *harness, b objectstore.Bucket) {
 	if err := b.Delete(h.Context()); err != nil {
 		h.Errorf("Delete of no keys: %v", err)
 	}
-	if got := h.list(b, ""); len(got) > 0 {
+	if got := h.listKeys(b, ""); len(got) > 0 {
 		h.Errorf("List: %q", got)
 	}
-	h.put(b, "there", "x")
+	h.putText(b, "there", "x")
 	for range 2 {
 		if err := b.Delete(h.Context(), h.prefix+"there", h.prefix+"none", h.prefix+"none/below"); err != nil {
 			h.Errorf("Delete: %v", err)

@@ -14,11 +14,11 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-func over(h *harness, b objectstore.Bucket) {
+func checkOverwrite(h *harness, b objectstore.Bucket) {
 	tags := map[string]bool{}
 	for _, text := range []string{"one", "two", "a longer one", "", "2"} {
-		tags[h.put(b, "k", text).Tag] = true
-		got, o := h.get(b, "k")
+		tags[h.putText(b, "k", text).Tag] = true
+		got, o := h.getText(b, "k")
 		if got != text || o.Size != int64(len(text)) || !tags[o.Tag] {
 			h.Errorf("Get: %q, %+v; want %q", got, o, text)
 		}
@@ -26,15 +26,15 @@ func over(h *harness, b objectstore.Bucket) {
 	if len(tags) != 5 {
 		h.Errorf("five objects had %d tags", len(tags))
 	}
-	if got := h.list(b, ""); !slices.Equal(got, []string{"k"}) {
+	if got := h.listKeys(b, ""); !slices.Equal(got, []string{"k"}) {
 		h.Errorf("List: %q", got)
 	}
 }
 
-// whole writes objects of one letter each.
-func whole(h *harness, b objectstore.Bucket) {
+// checkAtomicReads writes objects of one letter each.
+func checkAtomicReads(h *harness, b objectstore.Bucket) {
 	text := func(i int) string { return strings.Repeat(string(rune('a'+i)), 300_000+i*1000) }
-	h.put(b, "k", text(0))
+	h.putText(b, "k", text(0))
 	done := make(chan struct{})
 	var all sync.WaitGroup
 	for range 3 {
@@ -46,9 +46,9 @@ func whole(h *harness, b objectstore.Bucket) {
 					return
 				default:
 				}
-				got, o, err := h.part(other, "k", 0, -1)
-				if atoll.KindOf(err) == atoll.ErrUnavailable && strings.Contains(err.Error(), "anew") {
-					continue // said so, and stopped
+				got, o, err := h.getRange(other, "k", 0, -1)
+				if atoll.KindOf(err) == atoll.ErrUnavailable && strings.Contains(err.Error(), "replaced") {
+					continue // the read reported it and ended
 				}
 				if err != nil || got == "" || got != text(int(got[0]-'a')) || o.Size != int64(len(got)) {
 					h.Errorf("Get: %d bytes from %.10q to %.10q, %+v, %v", len(got), got, got[max(0, len(got)-10):], o, err)
@@ -58,8 +58,8 @@ func whole(h *harness, b objectstore.Bucket) {
 		})
 	}
 	for i := range 20 {
-		h.put(b, "k", text(i))
-		if got, _ := h.get(b, "k"); got != text(i) {
+		h.putText(b, "k", text(i))
+		if got, _ := h.getText(b, "k"); got != text(i) {
 			h.Errorf("what was read is not what was written just before")
 		}
 	}
@@ -67,7 +67,7 @@ func whole(h *harness, b objectstore.Bucket) {
 	all.Wait()
 }
 
-func middle(h *harness, b objectstore.Bucket) {
+func checkReaderPosition(h *harness, b objectstore.Bucket) {
 	r := strings.NewReader("0123456789")
 	if _, err := r.Seek(4, io.SeekStart); err != nil {
 		h.Fatal(err)
@@ -109,17 +109,17 @@ func (r *reader) Read(p []byte) (int, error) {
 // WriteTo hides that of bytes.Reader, which would not be Read.
 func (r *reader) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, struct{ io.Reader }{r}) }
 
-func (r *reader) uses() int {
+func (r *reader) useCount() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.used
 }
 
-// sizes are those of objects that are sent whole, and in parts.
+// sizes holds the sizes of an object sent in one request and of one sent in parts.
 var sizes = []int{100_000, 12 << 20}
 
-func unread(h *harness, b objectstore.Bucket) {
-	h.put(b, "old", "old")
+func checkFailingReaders(h *harness, b objectstore.Bucket) {
+	h.putText(b, "old", "old")
 	broken := errors.New("the disk is broken")
 	for _, size := range sizes {
 		for what, tt := range map[string]struct {
@@ -151,12 +151,12 @@ func unread(h *harness, b objectstore.Bucket) {
 	}
 	h.wantText(b, "new", "")
 	h.wantText(b, "old", "old")
-	if got := h.list(b, ""); !slices.Equal(got, []string{"old"}) {
+	if got := h.listKeys(b, ""); !slices.Equal(got, []string{"old"}) {
 		h.Errorf("List: %q", got)
 	}
 }
 
-func returned(h *harness, b objectstore.Bucket) {
+func checkReaderRelease(h *harness, b objectstore.Bucket) {
 	for _, size := range sizes {
 		ctx, cancel := context.WithCancel(h.Context())
 		for what, r := range map[string]*reader{
@@ -165,9 +165,9 @@ func returned(h *harness, b objectstore.Bucket) {
 			"that is stopped": newReader(size, size*3/2, func() error { cancel(); return nil }),
 		} {
 			_, _ = b.Put(ctx, h.prefix+"k", r, int64(size), objectstore.Condition{})
-			used := r.uses()
+			used := r.useCount()
 			time.Sleep(20 * time.Millisecond)
-			if now := r.uses(); now != used {
+			if now := r.useCount(); now != used {
 				h.Errorf("the reader of a Put %s was used after it", what)
 			}
 		}
@@ -175,8 +175,8 @@ func returned(h *harness, b objectstore.Bucket) {
 	}
 }
 
-func cancelledPut(h *harness, b objectstore.Bucket) {
-	h.put(b, "old", "old")
+func checkCancelledPut(h *harness, b objectstore.Bucket) {
+	h.putText(b, "old", "old")
 	for _, size := range sizes {
 		for _, when := range []int{0, size / 2, size * 3 / 2} { // the third where it is read twice
 			for _, key := range []string{"new", "old"} {
@@ -197,17 +197,17 @@ func cancelledPut(h *harness, b objectstore.Bucket) {
 				if err := b.Delete(h.Context(), h.prefix+"new"); err != nil {
 					h.Error(err)
 				}
-				h.put(b, "old", "old")
+				h.putText(b, "old", "old")
 			}
 		}
 	}
 	h.wantText(b, "old", "old")
-	if got := h.list(b, ""); !slices.Equal(got, []string{"old"}) {
+	if got := h.listKeys(b, ""); !slices.Equal(got, []string{"old"}) {
 		h.Errorf("List: %q", got)
 	}
 }
 
-func cancelledGet(h *harness, b objectstore.Bucket) {
+func checkCancelledGet(h *harness, b objectstore.Bucket) {
 	size := sizes[1]
 	if _, err := b.Put(h.Context(), h.prefix+"k", bytes.NewReader(make([]byte, size)), int64(size), objectstore.Condition{}); err != nil {
 		h.Fatalf("Put: %v", err)
@@ -232,8 +232,8 @@ func cancelledGet(h *harness, b objectstore.Bucket) {
 	}
 }
 
-func ended(h *harness, b objectstore.Bucket) {
-	h.put(b, "k", "x")
+func checkEndedContext(h *harness, b objectstore.Bucket) {
+	h.putText(b, "k", "x")
 	ctx, cancel := context.WithCancel(h.Context())
 	cancel()
 	_, put := b.Put(ctx, h.prefix+"k", strings.NewReader("new"), 3, objectstore.Condition{})

@@ -12,10 +12,10 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/awsclient"
 )
 
-// client is how the service is asked.
-func (o *Options) client() awsclient.Options {
+// clientOptions returns the options of the AWS client.
+func (o *Options) clientOptions() awsclient.Options {
 	c := awsclient.Options{
-		Region: o.Region, CA: o.CA, Attempts: o.Attempts, Backoff: o.Backoff, Stall: o.Stall, Retryable: retryable,
+		Region: o.Region, CA: o.CA, Attempts: o.Attempts, Backoff: o.Backoff, Stall: o.Stall, Retryable: isRetryable,
 	}
 	if o.Credentials != nil {
 		c.Credentials = func(ctx context.Context) (awsclient.Credentials, error) {
@@ -26,8 +26,8 @@ func (o *Options) client() awsclient.Options {
 	return c
 }
 
-// signBodies has the SHA-256 of what is sent signed over TLS, too, where the SDK leaves
-// it out.
+// signBodies has the AWS SDK sign the SHA-256 of request bodies over TLS, too, where it
+// would omit it.
 func signBodies(stack *middleware.Stack) error {
 	sum := &v4.ComputePayloadSHA256{}
 	if _, ok := stack.Finalize.Get(sum.ID()); !ok {
@@ -37,11 +37,14 @@ func signBodies(stack *middleware.Stack) error {
 	return err
 }
 
-// backoff is how long to wait after so many attempts.
-func backoff(attempt int, most time.Duration) time.Duration { return awsclient.Backoff(attempt, most) }
+// backoffDelay returns the wait after an attempt, at most most.
+func backoffDelay(attempt int, most time.Duration) time.Duration {
+	return awsclient.Backoff(attempt, most)
+}
 
-// retryable adds to what is so of all services.
-func retryable(err error) aws.Ternary {
+// isRetryable extends the SDK's rules: it never retries after an error of the caller's
+// reader, and does after a conflict with another writer.
+func isRetryable(err error) aws.Ternary {
 	var reader *readerError
 	if errors.As(err, &reader) {
 		return aws.FalseTernary

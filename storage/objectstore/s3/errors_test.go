@@ -23,18 +23,18 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// fake is a service that answers as f does.
-func fake(t *testing.T, f http.HandlerFunc) *Bucket {
+// openFake opens a bucket at a server that answers as f does.
+func openFake(t *testing.T, f http.HandlerFunc) *Bucket {
 	t.Helper()
 	server := httptest.NewServer(f)
 	t.Cleanup(server.Close)
-	opts := to(server.URL)
+	opts := testOptions(server.URL)
 	opts.Attempts = 2
-	return open(t, opts)
+	return openBucket(t, opts)
 }
 
-// all calls every method.
-func all(ctx context.Context, b *Bucket) map[string]error {
+// callAll calls every method and returns the errors.
+func callAll(ctx context.Context, b *Bucket) map[string]error {
 	errs := map[string]error{}
 	_, errs["Put"] = b.Put(ctx, "k", strings.NewReader("x"), 1, objectstore.Condition{})
 	_, errs["Put in parts"] = b.InParts().Put(ctx, "k", strings.NewReader("x"), 1, objectstore.Condition{})
@@ -60,18 +60,18 @@ func TestErrors(t *testing.T) {
 		{403, "InvalidAccessKeyId", "", atoll.ErrDenied, "access key"},
 		{403, "SignatureDoesNotMatch", "", atoll.ErrDenied, "secret key"},
 		{403, "RequestTimeTooSkewed", "", atoll.ErrDenied, "clocks"},
-		{400, "ExpiredToken", "", atoll.ErrDenied, "no longer valid"},
+		{400, "ExpiredToken", "", atoll.ErrDenied, "have expired"},
 		{301, "PermanentRedirect", "eu-west-1", atoll.ErrInvalid, "region eu-west-1"},
 		{400, "AuthorizationHeaderMalformed", "eu-west-1", atoll.ErrInvalid, "region eu-west-1"},
 		{307, "TemporaryRedirect", "", atoll.ErrInvalid, "its region"},
 		{503, "SlowDown", "", atoll.ErrUnavailable, "busy"},
 		{507, "XMinioStorageFull", "", atoll.ErrExhausted, "as planned"},
 		{400, "EntityTooLarge", "", atoll.ErrExhausted, "as planned"},
-		{501, "NotImplemented", "", atoll.ErrUnsupported, "cannot do this"},
+		{501, "NotImplemented", "", atoll.ErrUnsupported, "doesn't support this request"},
 		{418, "Teapot", "", atoll.ErrInvalid, "Teapot"},
 	} {
 		t.Run(tt.code, func(t *testing.T) {
-			b := fake(t, func(w http.ResponseWriter, r *http.Request) {
+			b := openFake(t, func(w http.ResponseWriter, r *http.Request) {
 				if tt.region != "" {
 					w.Header().Set("X-Amz-Bucket-Region", tt.region)
 				}
@@ -80,7 +80,7 @@ func TestErrors(t *testing.T) {
 				w.WriteHeader(tt.status)
 				fmt.Fprintf(w, `<?xml version="1.0"?><Error><Code>%s</Code><Message>as planned</Message></Error>`, tt.code)
 			})
-			for what, err := range all(t.Context(), b) {
+			for what, err := range callAll(t.Context(), b) {
 				wantKind(t, what, err, tt.want)
 				if err != nil && !strings.Contains(err.Error(), tt.says) {
 					t.Errorf("%s: %v, want something with %q", what, err, tt.says)
@@ -90,7 +90,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// What is no S3, or not reached, is said to be.
+// Errors tell that a server doesn't speak S3, or is unreachable.
 func TestEndpointsThatAreNone(t *testing.T) {
 	web := func(status int) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -99,15 +99,15 @@ func TestEndpointsThatAreNone(t *testing.T) {
 			fmt.Fprint(w, "<!doctype html><html><head><title>Welcome<br></head><body>")
 		}
 	}
-	// What says nothing that could be told from S3.
+	// Answers that don't show whether the server speaks S3.
 	vague := map[string]bool{
 		"Delete at a web site": true, "Delete at nothing": true, "Delete of many at nothing": true, "List at nothing": true, "Sweep at nothing": true,
 	}
 	for what, handler := range map[string]http.HandlerFunc{
 		"a web site": web(200), "one without such a page": web(404), "one of text": http.NotFound, "nothing": func(http.ResponseWriter, *http.Request) {},
 	} {
-		b := fake(t, handler)
-		for method, err := range all(t.Context(), b) {
+		b := openFake(t, handler)
+		for method, err := range callAll(t.Context(), b) {
 			method += " at " + what
 			if vague[method] {
 				continue
@@ -124,9 +124,9 @@ func TestEndpointsThatAreNone(t *testing.T) {
 	}
 	address := l.Addr().String()
 	l.Close()
-	opts := to("http://" + address)
+	opts := testOptions("http://" + address)
 	opts.Attempts = 2
-	for method, err := range all(t.Context(), open(t, opts)) {
+	for method, err := range callAll(t.Context(), openBucket(t, opts)) {
 		wantKind(t, method, err, atoll.ErrUnavailable)
 		if err != nil && !strings.Contains(err.Error(), "does not answer") {
 			t.Errorf("%s: %v", method, err)
@@ -135,19 +135,19 @@ func TestEndpointsThatAreNone(t *testing.T) {
 	plain := httptest.NewServer(web(200))
 	defer plain.Close()
 	opts.Endpoint = strings.Replace(plain.URL, "http:", "https:", 1)
-	_, err = open(t, opts).Stat(t.Context(), "k")
+	_, err = openBucket(t, opts).Stat(t.Context(), "k")
 	wantKind(t, "Stat by TLS where there is none", err, atoll.ErrUnavailable)
 	if err == nil || !strings.Contains(err.Error(), "does not speak TLS") {
 		t.Errorf("Stat by TLS where there is none: %v", err)
 	}
 	opts.Endpoint = "https://no-such-host.invalid"
-	_, err = open(t, opts).Stat(t.Context(), "k")
+	_, err = openBucket(t, opts).Stat(t.Context(), "k")
 	wantKind(t, "Stat of no host", err, atoll.ErrUnavailable)
 }
 
 func TestOpen(t *testing.T) {
 	change := func(f func(*Options)) Options {
-		o := to("https://s3.example.org")
+		o := testOptions("https://s3.example.org")
 		f(&o)
 		return o
 	}
@@ -158,12 +158,12 @@ func TestOpen(t *testing.T) {
 	for _, tt := range []struct {
 		what string
 		opts Options
-		says string // "" is that it is good
+		says string // "" if the options are valid
 	}{
 		{"all", change(func(*Options) {}), ""},
-		{"no name", change(func(o *Options) { o.Bucket = "" }), "name"},
+		{"invalid bucket name", change(func(o *Options) { o.Bucket = "" }), "name"},
 		{"a path", change(func(o *Options) { o.Bucket = "../x" }), "name"},
-		{"no region", Options{Bucket: "b-b", Credentials: keys}, "region"},
+		{"no region", Options{Bucket: "b-b", Credentials: testCredentials}, "region"},
 		{"a region", Options{Bucket: "b-b", Region: "eu-west-1"}, ""},
 		{"plain", change(func(o *Options) { o.Endpoint = "http://s3.example.org" }), "TLS"},
 		{"plain elsewhere", change(func(o *Options) { o.Endpoint = "http://10.0.0.1:9000" }), "TLS"},
@@ -175,7 +175,7 @@ func TestOpen(t *testing.T) {
 		{"no scheme", change(func(o *Options) { o.Endpoint = "s3.example.org" }), "https://"},
 		{"another", change(func(o *Options) { o.Endpoint = "ftp://s3.example.org" }), "https://"},
 		{"credentials in it", change(func(o *Options) { o.Endpoint = "https://a:b@s3.example.org" }), "credentials"},
-		{"small parts", change(func(o *Options) { o.PartSize = 1 << 20 }), "parts"},
+		{"small parts", change(func(o *Options) { o.PartSize = 1 << 20 }), "part size"},
 		{"no certificates", change(func(o *Options) { o.CA = none }), "certificates"},
 		{"no file", change(func(o *Options) { o.CA = none + "x" }), "certificates"},
 	} {
@@ -193,17 +193,17 @@ func TestOpen(t *testing.T) {
 	t.Setenv("AWS_ENDPOINT_URL", "http://s3.example.org")
 	_, err := Open(t.Context(), Options{Bucket: "b-b", Region: "eu-west-1"})
 	wantKind(t, "plain, of the environment", err, atoll.ErrInvalid)
-	if got := open(t, to("https://s3.example.org")).String(); got != "s3://"+tests3.Bucket {
+	if got := openBucket(t, testOptions("https://s3.example.org")).String(); got != "s3://"+tests3.Bucket {
 		t.Errorf("its URL is %s", got)
 	}
 }
 
 func TestCredentials(t *testing.T) {
 	endpoint := tests3.Versity(t)
-	opts := to(endpoint)
+	opts := testOptions(endpoint)
 	opts.Attempts = 2
 	opts.Credentials = nil
-	for method, err := range all(t.Context(), open(t, opts)) {
+	for method, err := range callAll(t.Context(), openBucket(t, opts)) {
 		wantKind(t, method+" without credentials", err, atoll.ErrDenied)
 		if err != nil && !strings.Contains(err.Error(), "AWS_ACCESS_KEY_ID") {
 			t.Errorf("%s: %v", method, err)
@@ -211,12 +211,12 @@ func TestCredentials(t *testing.T) {
 	}
 	lost := errors.New("the file is not there")
 	opts.Credentials = func(context.Context) (Credentials, error) { return Credentials{}, lost }
-	if _, err := open(t, opts).Stat(t.Context(), "k"); !errors.Is(err, lost) || atoll.KindOf(err) != atoll.ErrDenied {
+	if _, err := openBucket(t, opts).Stat(t.Context(), "k"); !errors.Is(err, lost) || atoll.KindOf(err) != atoll.ErrDenied {
 		t.Errorf("Stat with credentials that cannot be read: %v", err)
 	}
 	for says, c := range map[string]Credentials{"secret key": {AccessKey: "testak", SecretKey: "wrong-1"}, "access key": {AccessKey: "unknown", SecretKey: "testsecret1"}} {
 		opts.Credentials = func(context.Context) (Credentials, error) { return c, nil }
-		err := open(t, opts).Delete(t.Context(), "k")
+		err := openBucket(t, opts).Delete(t.Context(), "k")
 		wantKind(t, "Delete with a wrong "+says, err, atoll.ErrDenied)
 		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), c.SecretKey) {
 			t.Errorf("Delete with a wrong %s: %v", says, err)
@@ -225,18 +225,18 @@ func TestCredentials(t *testing.T) {
 	opts.Credentials = nil
 	t.Setenv("AWS_ACCESS_KEY_ID", "testak")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "testsecret1")
-	put(t, open(t, opts), "k", "x")
+	putText(t, openBucket(t, opts), "k", "x")
 	opts.Bucket = "another"
-	_, err := open(t, opts).Put(t.Context(), "k", strings.NewReader("x"), 1, objectstore.Condition{})
+	_, err := openBucket(t, opts).Put(t.Context(), "k", strings.NewReader("x"), 1, objectstore.Condition{})
 	wantKind(t, "Put into no bucket", err, atoll.ErrNotExist)
 	if err == nil || !strings.Contains(err.Error(), `"another"`) {
 		t.Errorf("Put into no bucket: %v", err)
 	}
-	_, err = open(t, opts).Stat(t.Context(), "k")
+	_, err = openBucket(t, opts).Stat(t.Context(), "k")
 	wantKind(t, "Stat in no bucket", err, atoll.ErrNotExist)
 }
 
-// Over TLS too, what is sent is what was signed, and nobody else's certificate will do.
+// Over TLS, too, bodies are signed, and only the right certificate is accepted.
 func TestTLS(t *testing.T) {
 	var signed, body string
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -246,8 +246,8 @@ func TestTLS(t *testing.T) {
 		w.Header().Set("ETag", `"tag"`)
 	}))
 	defer server.Close()
-	opts := to(server.URL)
-	_, err := open(t, opts).Stat(t.Context(), "k")
+	opts := testOptions(server.URL)
+	_, err := openBucket(t, opts).Stat(t.Context(), "k")
 	wantKind(t, "Stat", err, atoll.ErrUnavailable)
 	if err == nil || !strings.Contains(err.Error(), "CA") {
 		t.Errorf("Stat: %v", err)
@@ -258,25 +258,25 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts.CA = ca
-	put(t, open(t, opts), "k", "text")
+	putText(t, openBucket(t, opts), "k", "text")
 	sum := sha256.Sum256([]byte("text"))
 	if body != "text" || signed != hex.EncodeToString(sum[:]) {
 		t.Errorf("sent %q, signed as %q", body, signed)
 	}
 }
 
-// A service that does not say, or not truly, how much it sends.
+// A service may omit the length of a body, or lie about it.
 func TestAnswersThatDoNotFit(t *testing.T) {
 	var answer func(w http.ResponseWriter, r *http.Request)
-	b := fake(t, func(w http.ResponseWriter, r *http.Request) {
+	b := openFake(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `"tag"`)
 		answer(w, r)
 	})
-	answer = func(w http.ResponseWriter, r *http.Request) { // in chunks, of which one may be the last
+	answer = func(w http.ResponseWriter, r *http.Request) { // chunked, where any chunk may be the last
 		_ = http.NewResponseController(w).Flush()
 		fmt.Fprint(w, "text")
 	}
-	_, err := get(t, b, "k")
+	_, err := getText(t, b, "k")
 	wantKind(t, "Get of no length", err, atoll.ErrUnavailable)
 	answer = func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "all of the text") }
 	_, _, err = b.Get(t.Context(), "k", 2, 3)
@@ -292,7 +292,7 @@ func TestAnswersThatDoNotFit(t *testing.T) {
 		fmt.Fprint(w, "text")
 	}
 	start := time.Now()
-	got, err := get(t, b, "k")
+	got, err := getText(t, b, "k")
 	wantKind(t, "Get of less than was said", err, atoll.ErrUnavailable)
 	if got != "text" || errors.Is(err, io.EOF) || time.Since(start) > testenv.Scale(10*time.Second) {
 		t.Errorf("Get of less than was said: %q, %v", got, err)
@@ -319,11 +319,11 @@ func TestAnswersThatDoNotFit(t *testing.T) {
 	wantKind(t, "List that does not end", err, atoll.ErrUnavailable)
 }
 
-// What could not be removed just then is asked for again, and what cannot be is said.
+// Delete repeats keys that failed with a transient error, and reports permanent errors.
 func TestDeleteOfSome(t *testing.T) {
 	asked := 0
 	code := "SlowDown"
-	b := fake(t, func(w http.ResponseWriter, r *http.Request) {
+	b := openFake(t, func(w http.ResponseWriter, r *http.Request) {
 		asked++
 		text, _ := io.ReadAll(r.Body)
 		fmt.Fprint(w, `<?xml version="1.0"?><DeleteResult>`)

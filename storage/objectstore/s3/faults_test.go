@@ -20,7 +20,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-func put(t testing.TB, b objectstore.Bucket, key, text string) objectstore.Object {
+func putText(t testing.TB, b objectstore.Bucket, key, text string) objectstore.Object {
 	t.Helper()
 	o, err := b.Put(context.Background(), key, strings.NewReader(text), int64(len(text)), objectstore.Condition{})
 	if err != nil {
@@ -29,7 +29,7 @@ func put(t testing.TB, b objectstore.Bucket, key, text string) objectstore.Objec
 	return o
 }
 
-func get(t testing.TB, b objectstore.Bucket, key string) (string, error) {
+func getText(t testing.TB, b objectstore.Bucket, key string) (string, error) {
 	t.Helper()
 	r, _, err := b.Get(context.Background(), key, 0, -1)
 	if err != nil {
@@ -42,7 +42,7 @@ func get(t testing.TB, b objectstore.Bucket, key string) (string, error) {
 
 func wantText(t testing.TB, b objectstore.Bucket, key, want string) {
 	t.Helper()
-	if got, err := get(t, b, key); got != want || err != nil {
+	if got, err := getText(t, b, key); got != want || err != nil {
 		t.Errorf("%s holds %d bytes, %v; want %d", key, len(got), err, len(want))
 	}
 }
@@ -54,8 +54,8 @@ func wantKind(t testing.TB, what string, err error, want atoll.Kind) {
 	}
 }
 
-// random is text that no two places of are alike.
-func random(size int) string {
+// randomText returns text without repetitions.
+func randomText(size int) string {
 	seed := [32]byte{1}
 	text := make([]byte, size)
 	_, _ = rand.NewChaCha8(seed).Read(text)
@@ -63,14 +63,14 @@ func random(size int) string {
 }
 
 var (
-	small = random(300_000)
-	large = random(2*minPart + 12345)
+	small = randomText(300_000)
+	large = randomText(2*minPart + 12345)
 )
 
-// What fails at first is done again, and what is done is what was asked for.
+// Requests that fail at first are retried, and have the effect that was asked for.
 func TestFaultsAreGotOver(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
-	b := open(t, to(p.Endpoint))
+	b := openBucket(t, testOptions(p.Endpoint))
 	for what, f := range map[string]tests3.Fault{
 		"busy":          {Status: http.StatusServiceUnavailable},
 		"too many":      {Status: http.StatusTooManyRequests, Code: "TooManyRequests"},
@@ -113,27 +113,27 @@ func TestFaultsAreGotOver(t *testing.T) {
 		})
 	}
 	p.Set(nil)
-	// One whose creation was not answered is unknown to who asked for it: Sweep's.
+	// If the answer to CreateMultipartUpload is lost, only Sweep can remove the upload.
 	if err := b.Sweep(t.Context(), "", -time.Hour); err != nil {
 		t.Errorf("Sweep: %v", err)
 	}
-	if left := uploads(b)(t, ""); len(left) > 0 {
+	if left := listUploads(b)(t, ""); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
 }
 
 func TestBusyForever(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
-	opts := to(p.Endpoint)
+	opts := testOptions(p.Endpoint)
 	opts.Attempts = 3
-	b := open(t, opts)
+	b := openBucket(t, opts)
 	p.Set(func(*http.Request, int) tests3.Fault { return tests3.Fault{Status: http.StatusServiceUnavailable} })
 	for what, try := range map[string]func() error{
 		"Put": func() error {
 			_, err := b.Put(t.Context(), "k", strings.NewReader("x"), 1, objectstore.Condition{})
 			return err
 		},
-		"Get":    func() error { _, err := get(t, b, "k"); return err },
+		"Get":    func() error { _, err := getText(t, b, "k"); return err },
 		"Stat":   func() error { _, err := b.Stat(t.Context(), "k"); return err },
 		"Delete": func() error { return b.Delete(t.Context(), "k") },
 		"List": func() (err error) {
@@ -151,7 +151,7 @@ func TestBusyForever(t *testing.T) {
 	}
 	opts.Backoff = time.Hour
 	opts.Attempts = 20
-	b = open(t, opts)
+	b = openBucket(t, opts)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if _, err := b.Stat(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) {
@@ -159,13 +159,13 @@ func TestBusyForever(t *testing.T) {
 	}
 }
 
-// What is cut short is read on where it was, and never the end.
+// A broken download resumes, and never looks like the end of the object.
 func TestCutAnswers(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
-	opts := to(p.Endpoint)
+	opts := testOptions(p.Endpoint)
 	opts.Stall = testenv.Scale(300 * time.Millisecond)
-	b := open(t, opts)
-	put(t, b, "k", large)
+	b := openBucket(t, opts)
+	putText(t, b, "k", large)
 	for what, f := range map[string]tests3.Fault{
 		"a few times": {CutAnswer: 1 << 20},
 		"stalled":     {CutAnswer: 1 << 20, Stall: true},
@@ -186,7 +186,7 @@ func TestCutAnswers(t *testing.T) {
 	}
 	t.Run("always, after a while", func(t *testing.T) {
 		p.Set(func(*http.Request, int) tests3.Fault { return tests3.Fault{CutAnswer: 1 << 20} })
-		wantText(t, b, "k", large) // it gets on, each time
+		wantText(t, b, "k", large) // each attempt makes progress
 	})
 	t.Run("always, at once", func(t *testing.T) {
 		p.Set(func(_ *http.Request, n int) tests3.Fault {
@@ -195,41 +195,41 @@ func TestCutAnswers(t *testing.T) {
 			}
 			return tests3.Fault{Lose: true}
 		})
-		got, err := get(t, b, "k")
+		got, err := getText(t, b, "k")
 		wantKind(t, "Get", err, atoll.ErrUnavailable)
-		if len(got) == 0 || len(got) > 1<<20 { // a reset may take with it what has not been read
+		if len(got) == 0 || len(got) > 1<<20 { // a reset may discard bytes that were not read yet
 			t.Errorf("read %d bytes", len(got))
 		}
 	})
-	t.Run("written anew", func(t *testing.T) {
-		direct := open(t, to("http://"+p.Target.Host))
-		p.First(1, http.MethodGet, tests3.Fault{CutAnswer: 1 << 20, Then: func() { put(t, direct, "k", "new") }})
-		_, err := get(t, b, "k")
+	t.Run("was replaced", func(t *testing.T) {
+		direct := openBucket(t, testOptions("http://"+p.Target.Host))
+		p.First(1, http.MethodGet, tests3.Fault{CutAnswer: 1 << 20, Then: func() { putText(t, direct, "k", "new") }})
+		_, err := getText(t, b, "k")
 		wantKind(t, "Get", err, atoll.ErrUnavailable)
-		if err == nil || !strings.Contains(err.Error(), "anew") {
+		if err == nil || !strings.Contains(err.Error(), "replaced") {
 			t.Errorf("Get: %v", err)
 		}
-		put(t, direct, "k", large)
+		putText(t, direct, "k", large)
 	})
 	t.Run("removed", func(t *testing.T) {
-		direct := open(t, to("http://"+p.Target.Host))
+		direct := openBucket(t, testOptions("http://"+p.Target.Host))
 		p.First(1, http.MethodGet, tests3.Fault{CutAnswer: 1 << 20, Then: func() {
 			if err := direct.Delete(context.Background(), "k"); err != nil {
 				t.Error(err)
 			}
 		}})
-		_, err := get(t, b, "k")
+		_, err := getText(t, b, "k")
 		wantKind(t, "Get", err, atoll.ErrNotExist)
 	})
 }
 
-// A link may be slow, as long as something moves.
+// A slow link is fine as long as bytes move.
 func TestSlowLink(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
-	opts := to(p.Endpoint)
+	opts := testOptions(p.Endpoint)
 	opts.Stall = testenv.Scale(time.Second)
-	b := open(t, opts)
-	put(t, b, "k", small)
+	b := openBucket(t, opts)
+	putText(t, b, "k", small)
 	p.First(1, http.MethodGet, tests3.Fault{Slow: opts.Stall * 3 / 10})
 	start := time.Now()
 	wantText(t, b, "k", small)
@@ -252,13 +252,13 @@ func (s *slowReader) Read(p []byte) (int, error) {
 	return s.ReadSeeker.Read(p[:min(len(p), 10_000)])
 }
 
-// Whatever ends a write in parts, the parts are gone.
+// A failed multipart upload removes its parts, whatever the failure.
 func TestPartsOfWhatFailed(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
-	opts := to(p.Endpoint)
+	opts := testOptions(p.Endpoint)
 	opts.Attempts = 2
-	b := open(t, opts)
-	old := put(t, b, "k", "old")
+	b := openBucket(t, opts)
+	old := putText(t, b, "k", "old")
 	third := func(f tests3.Fault) func(*http.Request, int) tests3.Fault {
 		return func(r *http.Request, _ int) tests3.Fault {
 			if r.URL.Query().Get("partNumber") == "3" {
@@ -267,7 +267,7 @@ func TestPartsOfWhatFailed(t *testing.T) {
 			return tests3.Fault{}
 		}
 	}
-	noHead := func(r *http.Request, _ int) tests3.Fault { // which would tell before
+	noHead := func(r *http.Request, _ int) tests3.Fault { // which would detect it before the upload
 		if r.Method == http.MethodHead {
 			return tests3.Fault{Status: 403}
 		}
@@ -305,7 +305,7 @@ func TestPartsOfWhatFailed(t *testing.T) {
 			_, err := b.Put(tt.ctx, "k", strings.NewReader(large), int64(len(large)), tt.when)
 			wantKind(t, "Put", err, tt.want)
 			p.Set(nil)
-			if left := uploads(b)(t, ""); len(left) > 0 {
+			if left := listUploads(b)(t, ""); len(left) > 0 {
 				t.Errorf("left: %q", left)
 			}
 			wantText(t, b, "k", "old")
@@ -317,10 +317,10 @@ func TestPartsOfWhatFailed(t *testing.T) {
 		_, err := b.Put(t.Context(), "k", strings.NewReader(large), int64(len(large)), when)
 		wantKind(t, "Put", err, atoll.ErrConflict)
 		if n := p.Requests(); n != 1 {
-			t.Errorf("what could be told with one request took %d", n)
+			t.Errorf("took %d requests, want 1", n)
 		}
 	}
-	// Who was in the way once, need not be again.
+	// A conflict with another writer may be over at the next attempt.
 	busy := 0
 	p.Set(func(r *http.Request, _ int) tests3.Fault {
 		if r.Method == http.MethodPost && isPart(r, "uploadId") && busy == 0 {
@@ -336,7 +336,7 @@ func TestPartsOfWhatFailed(t *testing.T) {
 }
 
 func TestSweep(t *testing.T) {
-	b := open(t, to(tests3.Versity(t)))
+	b := openBucket(t, testOptions(tests3.Versity(t)))
 	var started []string
 	for _, key := range []string{"p/a", "p/b", "q/c"} {
 		out, err := b.client.CreateMultipartUpload(t.Context(), &s3.CreateMultipartUploadInput{Bucket: &b.name, Key: &key})
@@ -352,7 +352,7 @@ func TestSweep(t *testing.T) {
 		started = append(started, key+" "+*out.UploadId)
 	}
 	left := func() []string {
-		all := uploads(b)(t, "")
+		all := listUploads(b)(t, "")
 		slices.Sort(all)
 		return all
 	}
@@ -373,12 +373,12 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// Services that do not look at conditions are found out.
+// CheckConditions detects services that ignore conditions.
 func TestIgnoredConditions(t *testing.T) {
 	endpoint := tests3.Fake(t)
-	err := objectstore.CheckConditions(t.Context(), open(t, to(endpoint)), "p/")
+	err := objectstore.CheckConditions(t.Context(), openBucket(t, testOptions(endpoint)), "p/")
 	wantKind(t, "CheckConditions of what ignores them for parts", err, atoll.ErrUnsupported)
-	if err == nil || !strings.Contains(err.Error(), "in parts: of 8") {
+	if err == nil || !strings.Contains(err.Error(), "multipart uploads: of 8") {
 		t.Errorf("CheckConditions: %v", err)
 	}
 	p := tests3.NewProxy(t, endpoint)
@@ -386,7 +386,7 @@ func TestIgnoredConditions(t *testing.T) {
 		p.Set(func(*http.Request, int) tests3.Fault {
 			return tests3.Fault{Header: func(h http.Header) { h.Del(ignored) }}
 		})
-		b := open(t, to(p.Endpoint))
+		b := openBucket(t, testOptions(p.Endpoint))
 		err := objectstore.CheckConditions(t.Context(), b, "p/")
 		wantKind(t, "CheckConditions of what ignores "+ignored, err, atoll.ErrUnsupported)
 		t.Log(err)
@@ -396,10 +396,10 @@ func TestIgnoredConditions(t *testing.T) {
 	}
 }
 
-// A write that fails in the middle of its body has not written half of it.
+// A write that fails in the middle of its body stores nothing.
 func TestReadersOfFailedRequests(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
-	b := open(t, to(p.Endpoint))
+	b := openBucket(t, testOptions(p.Endpoint))
 	for range 20 {
 		p.First(2, http.MethodPut, tests3.Fault{CutRequest: int64(1 + rand.IntN(len(small)-1))})
 		r := bytes.NewReader([]byte(small))
@@ -410,12 +410,12 @@ func TestReadersOfFailedRequests(t *testing.T) {
 	}
 }
 
-// A service that finds in its way what another write has just put there may take it for a
-// directory: the object is written again, unless there really is one.
+// A service may mistake an object that another write has just stored for a directory:
+// Put then writes again, unless there really is a directory.
 func TestOutrun(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
-	b := open(t, to(p.Endpoint))
-	large := random(12 << 20)
+	b := openBucket(t, testOptions(p.Endpoint))
+	large := randomText(12 << 20)
 	inTheWay := func(times int) func(*http.Request, int) tests3.Fault {
 		return func(r *http.Request, _ int) tests3.Fault {
 			end := r.Method == http.MethodPut && !isPart(r, "partNumber") || r.Method == http.MethodPost && isPart(r, "uploadId")
@@ -429,13 +429,13 @@ func TestOutrun(t *testing.T) {
 	for what, text := range map[string]string{"whole": "new", "in parts": large} {
 		t.Run(what, func(t *testing.T) {
 			p.Set(nil)
-			old := put(t, b, "k", "old")
+			old := putText(t, b, "k", "old")
 			p.Set(inTheWay(1))
 			if _, err := b.Put(t.Context(), "k", strings.NewReader(text), int64(len(text)), objectstore.Condition{Tag: old.Tag}); err != nil {
 				t.Errorf("Put: %v", err)
 			}
 			wantText(t, b, "k", text)
-			p.Set(inTheWay(restarts))
+			p.Set(inTheWay(maxRestarts))
 			_, err := b.Put(t.Context(), "k", strings.NewReader(text), int64(len(text)), objectstore.Condition{})
 			wantKind(t, "Put, always outrun", err, atoll.ErrConflict)
 			p.Set(inTheWay(1))

@@ -15,43 +15,43 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// Get reads on where it was when the connection breaks, as long as the object is the
-// same.
+// Get resumes where it was when the connection breaks, as long as the object is
+// unchanged.
 func (b *Bucket) Get(ctx context.Context, key string, offset, length int64) (io.ReadCloser, objectstore.Object, error) {
 	err := objectstore.CheckKey(key)
 	if err == nil && offset < 0 {
-		err = fmt.Errorf("offset %d: may not be negative", offset)
+		err = fmt.Errorf("offset %d is negative", offset)
 	}
 	if err != nil {
 		return nil, objectstore.Object{}, atoll.E("get", b.String()+"/"+key, atoll.ErrInvalid, err)
 	}
 	r := &reader{ctx: ctx, b: b, offset: offset}
-	if length != 0 { // no range says nothing
-		if r.body, r.left, r.object, err = b.get(ctx, key, offset, length); err == nil {
+	if length != 0 { // an HTTP range cannot be empty
+		if r.body, r.left, r.object, err = b.getRange(ctx, key, offset, length); err == nil {
 			return r, r.object, nil
 		}
 		if statusOf(err) != http.StatusRequestedRangeNotSatisfiable {
-			return nil, objectstore.Object{}, b.fail(ctx, "get", key, err)
+			return nil, objectstore.Object{}, b.wrapError(ctx, "get", key, err)
 		}
 	}
-	// None of its bytes are asked for; or there are none there.
+	// The caller asked for no bytes, or the object ends before offset.
 	r.body = http.NoBody
 	if r.object, err = b.Stat(ctx, key); err != nil {
 		return nil, objectstore.Object{}, err
 	}
 	if offset > r.object.Size {
 		return nil, objectstore.Object{}, atoll.Errorf("get", b.String()+"/"+key, atoll.ErrInvalid,
-			"offset %d: the object has %d bytes", offset, r.object.Size)
+			"offset %d beyond the end of the object (%d bytes)", offset, r.object.Size)
 	}
 	return r, r.object, nil
 }
 
-// get asks once for some bytes, and returns how many there are.
-func (b *Bucket) get(ctx context.Context, key string, offset, length int64) (io.ReadCloser, int64, objectstore.Object, error) {
+// getRange makes one request for a range, and returns its body and length.
+func (b *Bucket) getRange(ctx context.Context, key string, offset, length int64) (io.ReadCloser, int64, objectstore.Object, error) {
 	in := &s3.GetObjectInput{Bucket: &b.name, Key: &key}
 	ranged := offset > 0 || length >= 0
 	switch last := offset + length - 1; {
-	case length >= 0 && last >= 0: // else more than there can be
+	case length >= 0 && last >= 0: // otherwise the end overflows
 		in.Range = aws.String(fmt.Sprintf("bytes=%d-%d", offset, last))
 	case ranged:
 		in.Range = aws.String(fmt.Sprintf("bytes=%d-", offset))
@@ -64,12 +64,12 @@ func (b *Bucket) get(ctx context.Context, key string, offset, length int64) (io.
 	tag := tagOf(out.ETag)
 	switch {
 	case tag == "" || out.ContentLength == nil:
-		err = errNotS3 // where its end is could not be told
+		err = errNotS3 // without a length the end cannot be detected
 	case ranged:
 		var first, last int64
 		_, err = fmt.Sscanf(aws.ToString(out.ContentRange), "bytes %d-%d/%d", &first, &last, &total)
 		if err != nil || first != offset || last-first+1 != n {
-			err = atoll.Errorf("", "", atoll.ErrUnsupported, "asked for a part of the object, %s sends another (%q)", b.where(), aws.ToString(out.ContentRange))
+			err = atoll.Errorf("", "", atoll.ErrUnsupported, "%s sent another range of the object than requested (%q)", b.serviceName(), aws.ToString(out.ContentRange))
 		}
 	}
 	if err != nil {
@@ -79,7 +79,7 @@ func (b *Bucket) get(ctx context.Context, key string, offset, length int64) (io.
 	return out.Body, n, objectstore.Object{Key: key, Size: total, Tag: tag, Modified: aws.ToTime(out.LastModified)}, nil
 }
 
-// A reader reads the bytes of one object, over several connections if it must.
+// A reader reads the bytes of one object, reconnecting when a connection breaks.
 type reader struct {
 	ctx      context.Context
 	b        *Bucket
@@ -87,7 +87,7 @@ type reader struct {
 	offset   int64
 	body     io.ReadCloser
 	left     int64
-	failures int // since something was read
+	failures int // since the last successful read
 	failed   error
 }
 
@@ -106,51 +106,52 @@ func (r *reader) Read(p []byte) (int, error) {
 		r.offset += int64(n)
 		if n > 0 {
 			r.failures = 0
-			return n, nil // an error comes again
+			return n, nil // a persistent error occurs again
 		}
 		if err == io.EOF {
 			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			r.failed = r.again(err)
+			r.failed = r.reconnect(err)
 		}
 	}
 }
 
-// again asks for what is left after err, and returns nil, or why that cannot be had.
-func (r *reader) again(err error) error {
+// reconnect requests the rest of the object after err. It returns nil, or the error
+// that ends the read.
+func (r *reader) reconnect(err error) error {
 	r.body.Close()
 	r.body = http.NoBody
 	key := r.object.Key
 	r.failures++
 	if r.ctx.Err() != nil || r.failures >= r.b.opts.Attempts {
-		return r.cut(err)
+		return r.cutError(err)
 	}
 	select {
-	case <-time.After(backoff(r.failures, r.b.opts.Backoff)):
+	case <-time.After(backoffDelay(r.failures, r.b.opts.Backoff)):
 	case <-r.ctx.Done():
-		return r.cut(err)
+		return r.cutError(err)
 	}
-	body, n, o, err := r.b.get(r.ctx, key, r.offset, r.left)
+	body, n, o, err := r.b.getRange(r.ctx, key, r.offset, r.left)
 	switch {
 	case err == nil && o.Tag == r.object.Tag && n == r.left:
 		r.body = body
 		return nil
 	case err == nil:
 		body.Close()
-	case statusOf(err) != http.StatusRequestedRangeNotSatisfiable: // as of one that is shorter
-		return r.b.fail(r.ctx, "get", key, err) // tried often enough
+	case statusOf(err) != http.StatusRequestedRangeNotSatisfiable: // 416: the object is shorter now
+		return r.b.wrapError(r.ctx, "get", key, err) // the client has already retried
 	}
-	return atoll.Errorf("get", r.b.String()+"/"+key, atoll.ErrUnavailable, "the object was written anew while it was read: read it again")
+	return atoll.Errorf("get", r.b.String()+"/"+key, atoll.ErrUnavailable, "the object was replaced while it was read: read it again")
 }
 
-// cut is the error of a body that ends too early.
-func (r *reader) cut(err error) error {
+// cutError returns the error of a body that ended too early.
+func (r *reader) cutError(err error) error {
 	if ended := r.ctx.Err(); ended != nil {
-		return r.b.fail(r.ctx, "get", r.object.Key, ended)
+		return r.b.wrapError(r.ctx, "get", r.object.Key, ended)
 	}
 	return atoll.E("get", r.b.String()+"/"+r.object.Key, atoll.ErrUnavailable,
-		fmt.Errorf("the connection broke with %d bytes left: %w", r.left, err))
+		fmt.Errorf("connection lost with %d bytes left: %w", r.left, err))
 }
 
 func (r *reader) Close() error {
@@ -165,16 +166,16 @@ func (b *Bucket) Stat(ctx context.Context, key string) (objectstore.Object, erro
 	}
 	out, err := b.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.name, Key: &key})
 	if err != nil {
-		return objectstore.Object{}, b.fail(ctx, "stat", key, err)
+		return objectstore.Object{}, b.wrapError(ctx, "stat", key, err)
 	}
-	o := headed(key, out)
+	o := headObject(key, out)
 	if o.Tag == "" || out.ContentLength == nil {
-		return objectstore.Object{}, b.fail(ctx, "stat", key, errNotS3)
+		return objectstore.Object{}, b.wrapError(ctx, "stat", key, errNotS3)
 	}
 	return o, nil
 }
 
-func headed(key string, out *s3.HeadObjectOutput) objectstore.Object {
+func headObject(key string, out *s3.HeadObjectOutput) objectstore.Object {
 	return objectstore.Object{
 		Key: key, Size: aws.ToInt64(out.ContentLength), Tag: tagOf(out.ETag), Modified: aws.ToTime(out.LastModified),
 	}

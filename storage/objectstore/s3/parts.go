@@ -14,10 +14,10 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// cleanup is how long it may take to remove parts, whatever became of who sent them.
-const cleanup = 30 * time.Second
+// cleanupTimeout bounds the removal of parts, also when the caller's context has ended.
+const cleanupTimeout = 30 * time.Second
 
-// putParts sends the object in parts. Unless it returns nil, it removes them.
+// putParts uploads the object in parts. If it returns an error, it has removed them.
 func (b *Bucket) putParts(ctx context.Context, key string, src *source, when objectstore.Condition, mark string) (tag string, err error) {
 	upload, err := b.client.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{
 		Bucket: &b.name, Key: &key, Metadata: map[string]string{markName: mark},
@@ -30,7 +30,7 @@ func (b *Bucket) putParts(ctx context.Context, key string, src *source, when obj
 	}
 	defer func() {
 		if err != nil && codeOf(err) != codeNoUpload {
-			_ = b.abort(ctx, key, upload.UploadId) // else Sweep does
+			_ = b.abortUpload(ctx, key, upload.UploadId) // if this fails, Sweep does
 		}
 	}()
 	parts, err := b.sendParts(ctx, key, upload.UploadId, src)
@@ -41,9 +41,9 @@ func (b *Bucket) putParts(ctx context.Context, key string, src *source, when obj
 		Bucket: &b.name, Key: &key, UploadId: upload.UploadId,
 		MultipartUpload: &types.CompletedMultipartUpload{Parts: parts},
 	}
-	in.IfNoneMatch, in.IfMatch = conditions(when)
+	in.IfNoneMatch, in.IfMatch = conditionHeaders(when)
 	out, err := b.client.CompleteMultipartUpload(ctx, in, func(o *s3.Options) {
-		o.Retryer = noBusy{o.Retryer} // the parts have to be sent again then
+		o.Retryer = noBusy{o.Retryer} // retrying alone doesn't help: putParts has to send the parts again
 	})
 	if err != nil {
 		return "", err
@@ -51,15 +51,15 @@ func (b *Bucket) putParts(ctx context.Context, key string, src *source, when obj
 	return tagOf(out.ETag), nil
 }
 
-// noBusy is a Retryer for what is not to be asked again while others write.
+// noBusy is a Retryer that doesn't retry requests that conflict with another writer.
 type noBusy struct{ aws.Retryer }
 
 func (r noBusy) IsErrorRetryable(err error) bool {
 	return codeOf(err) != codeBusy && r.Retryer.IsErrorRetryable(err)
 }
 
-// sendParts sends all parts, several at once, and returns when none is being sent
-// any more: one that arrives when the others have been removed would stay.
+// sendParts uploads all parts, several at once, and waits for every request: a part
+// that arrives after the upload was aborted would stay.
 func (b *Bucket) sendParts(ctx context.Context, key string, upload *string, src *source) ([]types.CompletedPart, error) {
 	size := partSize(b.opts.PartSize, src.size)
 	parts := make([]types.CompletedPart, (src.size+size-1)/size)
@@ -75,7 +75,7 @@ func (b *Bucket) sendParts(ctx context.Context, key string, upload *string, src 
 				number := int32(i + 1)
 				out, err := b.client.UploadPart(ctx, &s3.UploadPartInput{
 					Bucket: &b.name, Key: &key, UploadId: upload, PartNumber: &number,
-					Body: src.window(offset, n), ContentLength: &n,
+					Body: src.newWindow(offset, n), ContentLength: &n,
 				})
 				if err != nil {
 					stop(err)
@@ -98,43 +98,45 @@ feed:
 	return parts, context.Cause(failed)
 }
 
-// partSize is that of an object's parts: no more of them than there may be.
+// partSize returns the size of an object's parts, at least size, so that there are at
+// most maxParts of them.
 func partSize(size, total int64) int64 {
 	const unit = 1 << 20
 	least := (total + maxParts - 1) / maxParts
 	return max(size, (least+unit-1)/unit*unit)
 }
 
-// abort removes the parts of an object. The service may still be busy with one whose
-// request was given up: so it is asked until it knows of none.
-func (b *Bucket) abort(ctx context.Context, key string, upload *string) error {
+// abortUpload removes the parts of an object. If a request was cancelled, the service
+// may still be storing its part: abortUpload then repeats until the service no longer
+// knows the upload.
+func (b *Bucket) abortUpload(ctx context.Context, key string, upload *string) error {
 	given := ctx.Err() != nil
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	for pause := 20 * time.Millisecond; ; pause *= 2 {
 		_, err := b.client.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &b.name, Key: &key, UploadId: upload})
 		if codeOf(err) == codeNoUpload {
 			return nil
 		}
-		if !given || pause > time.Second { // what it says while it is busy may be anything
+		if !given || pause > time.Second { // a busy service may answer anything
 			return err
 		}
 		time.Sleep(pause)
 	}
 }
 
-// Sweep removes the parts of objects below prefix that were begun more than age ago
-// and not put together.
+// Sweep removes the parts of uploads below prefix that began more than age ago and were
+// never completed.
 func (b *Bucket) Sweep(ctx context.Context, prefix string, age time.Duration) error {
 	before := time.Now().Add(-age)
 	in := &s3.ListMultipartUploadsInput{Bucket: &b.name, Prefix: &prefix}
 	for {
 		out, err := b.client.ListMultipartUploads(ctx, in)
 		if codeOf(err) == codeNoUpload {
-			return nil // how some say that there are none
+			return nil // some services report an empty list like this
 		}
 		if err != nil {
-			return b.fail(ctx, "sweep", prefix, err)
+			return b.wrapError(ctx, "sweep", prefix, err)
 		}
 		slices.SortFunc(out.Uploads, func(x, y types.MultipartUpload) int {
 			return cmp.Compare(aws.ToString(x.Key), aws.ToString(y.Key))
@@ -143,8 +145,8 @@ func (b *Bucket) Sweep(ctx context.Context, prefix string, age time.Duration) er
 			if u.Initiated == nil || !u.Initiated.Before(before) {
 				continue
 			}
-			if err := b.abort(ctx, aws.ToString(u.Key), u.UploadId); err != nil {
-				return b.fail(ctx, "sweep", aws.ToString(u.Key), err)
+			if err := b.abortUpload(ctx, aws.ToString(u.Key), u.UploadId); err != nil {
+				return b.wrapError(ctx, "sweep", aws.ToString(u.Key), err)
 			}
 		}
 		if !aws.ToBool(out.IsTruncated) || aws.ToString(out.NextKeyMarker) == "" {

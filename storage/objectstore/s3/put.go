@@ -16,22 +16,22 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// markName is where an object says which write it is of, so that a writer who has not
-// heard whether it was done finds out.
+// markName is the metadata key of a write's random mark. A writer that lost the answer
+// finds out by it whether its write succeeded.
 const markName = "atoll-write"
 
-// restarts is how often an object is sent because others were writing it when its parts
-// were put together, or when it was to be put to its place.
-const restarts = 3
+// maxRestarts is the number of attempts to write an object while other writers
+// interfere as it is completed.
+const maxRestarts = 3
 
-// Put sends small objects whole, others in parts.
+// Put sends small objects in one request and larger ones in parts.
 func (b *Bucket) Put(ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
 	if err := objectstore.CheckPut(key, size, when); err != nil {
 		return objectstore.Object{}, atoll.E("put", b.String()+"/"+key, atoll.ErrInvalid, err)
 	}
 	src, err := newSource(ctx, r, size)
 	if err != nil {
-		return objectstore.Object{}, b.fail(ctx, "put", key, err)
+		return objectstore.Object{}, b.wrapError(ctx, "put", key, err)
 	}
 	defer src.close()
 	mark := atoll.NewID()
@@ -39,40 +39,40 @@ func (b *Bucket) Put(ctx context.Context, key string, r io.ReadSeeker, size int6
 	send, parts := b.putWhole, size > b.opts.PartSize || b.inParts && size > 0
 	if parts {
 		if err := b.precheck(ctx, key, when); err != nil {
-			return objectstore.Object{}, b.fail(ctx, "put", key, err)
+			return objectstore.Object{}, b.wrapError(ctx, "put", key, err)
 		}
 		send = b.putParts
 	}
-	for range restarts {
+	for range maxRestarts {
 		tag, err = send(ctx, key, src, when, mark)
-		if b.outrun(ctx, key, err) {
-			err = atoll.Errorf("", "", atoll.ErrConflict, "somebody else writes the object, again and again")
+		if b.lostRace(ctx, key, err) {
+			err = atoll.Errorf("", "", atoll.ErrConflict, "another client keeps writing the object")
 		} else if !parts || codeOf(err) != codeBusy {
 			break
 		}
 	}
 	if code := codeOf(err); code == codeBusy || code == codeChanged || code == codeNoUpload {
-		// It may be in its own way: what was done is asked for again when the answer
-		// was lost.
-		if mine, ok := b.written(ctx, key, mark); ok {
+		// The conflict may be with this very write: the SDK repeats a request when its
+		// answer was lost.
+		if mine, ok := b.findWrite(ctx, key, mark); ok {
 			return mine, nil
 		}
 	}
 	if when.Tag != "" && codeOf(err) == "NoSuchKey" {
-		err = atoll.Errorf("", "", atoll.ErrConflict, "there is no such object any more")
+		err = atoll.Errorf("", "", atoll.ErrConflict, "the object no longer exists")
 	}
 	if err != nil {
-		return objectstore.Object{}, b.fail(ctx, "put", key, err)
+		return objectstore.Object{}, b.wrapError(ctx, "put", key, err)
 	}
 	if tag == "" {
-		return objectstore.Object{}, b.fail(ctx, "put", key, errNotS3)
+		return objectstore.Object{}, b.wrapError(ctx, "put", key, errNotS3)
 	}
 	return objectstore.Object{Key: key, Size: size, Tag: tag}, nil
 }
 
 func (b *Bucket) putWhole(ctx context.Context, key string, src *source, when objectstore.Condition, mark string) (tag string, err error) {
-	in := &s3.PutObjectInput{Bucket: &b.name, Key: &key, Body: src.window(0, src.size), ContentLength: &src.size}
-	in.IfNoneMatch, in.IfMatch = conditions(when)
+	in := &s3.PutObjectInput{Bucket: &b.name, Key: &key, Body: src.newWindow(0, src.size), ContentLength: &src.size}
+	in.IfNoneMatch, in.IfMatch = conditionHeaders(when)
 	if when != (objectstore.Condition{}) {
 		in.Metadata = map[string]string{markName: mark}
 	}
@@ -83,8 +83,8 @@ func (b *Bucket) putWhole(ctx context.Context, key string, src *source, when obj
 	return tagOf(out.ETag), nil
 }
 
-// precheck saves sending what would be refused at its end. What it cannot tell, the
-// service will.
+// precheck spares the upload of an object whose condition doesn't hold already. If it
+// cannot tell, the service decides.
 func (b *Bucket) precheck(ctx context.Context, key string, when objectstore.Condition) error {
 	if when == (objectstore.Condition{}) {
 		return nil
@@ -94,18 +94,19 @@ func (b *Bucket) precheck(ctx context.Context, key string, when objectstore.Cond
 	case err != nil && statusOf(err) != http.StatusNotFound:
 		return nil
 	case err == nil && when.Absent:
-		return atoll.Errorf("", "", atoll.ErrConflict, "there is an object of that key")
+		return atoll.Errorf("", "", atoll.ErrConflict, "an object with this key exists")
 	case err != nil && when.Tag != "":
-		return atoll.Errorf("", "", atoll.ErrConflict, "there is no such object any more")
+		return atoll.Errorf("", "", atoll.ErrConflict, "the object no longer exists")
 	case err == nil && tagOf(out.ETag) != when.Tag:
-		return atoll.Errorf("", "", atoll.ErrConflict, "the object has been changed")
+		return atoll.Errorf("", "", atoll.ErrConflict, "the object has changed since it was read")
 	}
 	return nil
 }
 
-// outrun reports whether err, of a write, says that another one was quicker: services that
-// keep objects in directories may find what that has put there, and take it for one.
-func (b *Bucket) outrun(ctx context.Context, key string, err error) bool {
+// lostRace reports whether a write failed with err because another write was quicker:
+// services that keep objects in directories may mistake the other write's directory for
+// an object.
+func (b *Bucket) lostRace(ctx context.Context, key string, err error) bool {
 	if codeOf(err) != codeInTheWay {
 		return false
 	}
@@ -113,22 +114,22 @@ func (b *Bucket) outrun(ctx context.Context, key string, err error) bool {
 	return err == nil
 }
 
-// written reports whether the object is the one that was written with mark.
-func (b *Bucket) written(ctx context.Context, key, mark string) (objectstore.Object, bool) {
+// findWrite returns the object if the write with this mark made it.
+func (b *Bucket) findWrite(ctx context.Context, key, mark string) (objectstore.Object, bool) {
 	out, err := b.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &b.name, Key: &key})
 	if err != nil {
 		return objectstore.Object{}, false
 	}
 	for name, value := range out.Metadata { // some services change the case of names
 		if strings.EqualFold(name, markName) && value == mark {
-			return headed(key, out), true
+			return headObject(key, out), true
 		}
 	}
 	return objectstore.Object{}, false
 }
 
-// conditions are the headers of a condition.
-func conditions(when objectstore.Condition) (noneMatch, match *string) {
+// conditionHeaders returns the values of If-None-Match and If-Match.
+func conditionHeaders(when objectstore.Condition) (noneMatch, match *string) {
 	switch {
 	case when.Absent:
 		return aws.String("*"), nil
@@ -138,21 +139,21 @@ func conditions(when objectstore.Condition) (noneMatch, match *string) {
 	return nil, nil
 }
 
-// tagOf is an ETag without quotes: not all services have them in lists.
+// tagOf returns an ETag without quotes, which not all services put into lists.
 func tagOf(etag *string) string { return strings.Trim(aws.ToString(etag), `"`) }
 
-// A source is the reader of a Put, of which many windows may be read at once.
+// A source reads the reader of a Put through several windows at once.
 type source struct {
 	ctx         context.Context
 	start, size int64
 
 	mu     sync.Mutex
-	r      io.ReadSeeker // nil when the Put is over
-	at     int64         // where it stands, -1 where nobody knows
+	r      io.ReadSeeker // nil after the Put has ended
+	at     int64         // its position, -1 if unknown
 	failed error
 }
 
-// newSource sees that r has size bytes from where it stands.
+// newSource returns an error unless r has size bytes from its current position.
 func newSource(ctx context.Context, r io.ReadSeeker, size int64) (*source, error) {
 	start, err := r.Seek(0, io.SeekCurrent)
 	if err != nil {
@@ -168,14 +169,14 @@ func newSource(ctx context.Context, r io.ReadSeeker, size int64) (*source, error
 	return &source{ctx: ctx, start: start, size: size, r: r, at: -1}, nil
 }
 
-// read reads what is at offset. Once it has failed it always does.
-func (s *source) read(p []byte, offset int64) (int, error) {
+// readAt reads at offset. After an error of the reader it always fails.
+func (s *source) readAt(p []byte, offset int64) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.failed != nil:
 		return 0, s.failed
-	case s.ctx.Err() != nil: // nothing more is to be sent
+	case s.ctx.Err() != nil: // the request was given up
 		return 0, s.ctx.Err()
 	case s.r == nil:
 		return 0, errors.New("read after the end of the write")
@@ -193,7 +194,7 @@ func (s *source) read(p []byte, offset int64) (int, error) {
 		return 0, ended
 	}
 	if n > 0 {
-		return n, nil // an error comes again
+		return n, nil // a persistent error occurs again
 	}
 	if err == io.EOF {
 		err = objectstore.ErrSize(offset, s.size)
@@ -205,15 +206,15 @@ func (s *source) read(p []byte, offset int64) (int, error) {
 	return 0, err
 }
 
-// close keeps requests that are still being given up from reading.
+// close makes further reads of requests that are still ending fail.
 func (s *source) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.r = nil
 }
 
-// window is a part of it.
-func (s *source) window(offset, size int64) io.ReadSeeker { return &window{s, offset, size, 0} }
+// newWindow returns a reader of size bytes from offset.
+func (s *source) newWindow(offset, size int64) io.ReadSeeker { return &window{s, offset, size, 0} }
 
 type window struct {
 	src               *source
@@ -225,7 +226,7 @@ func (w *window) Read(p []byte) (int, error) {
 	if left <= 0 {
 		return 0, io.EOF
 	}
-	n, err := w.src.read(p[:min(int64(len(p)), left)], w.offset+w.pos)
+	n, err := w.src.readAt(p[:min(int64(len(p)), left)], w.offset+w.pos)
 	w.pos += int64(n)
 	return n, err
 }

@@ -1,20 +1,19 @@
-// Package s3 has the buckets of services that speak S3: AWS, and what one runs
-// oneself.
+// Package s3 implements buckets of services that speak S3: AWS and self-hosted ones.
 //
-// What is written is signed with its SHA-256, over TLS too, which every such service
-// checks: what arrives is what was sent. No other checksum is asked for, since not all
-// services know those.
+// Requests are signed with the SHA-256 of their body, also over TLS; every service
+// checks it, so stored bytes are the sent ones. The package requests no other
+// checksums, since not all services support them.
 //
-// A service has to look at If-Match and If-None-Match, also when it puts the parts of
-// a large object together. AWS says that it does, and so does versitygw; gofakes3 and
+// A service has to honour If-Match and If-None-Match, also when it completes a
+// multipart upload. AWS documents that it does, and versitygw does, too; gofakes3 and
 // rclone's server do not:
 //
 //	b, err := s3.Open(ctx, s3.Options{Bucket: "runs", Endpoint: "https://s3.example.org", PathStyle: true})
 //	...
 //	err = objectstore.CheckConditions(ctx, b, "atoll/")
 //
-// Services that keep objects in directories, as versitygw, refuse one at a key that
-// others are below.
+// Services that keep objects in directories, such as versitygw, refuse an object at a
+// key that has others below it.
 package s3
 
 import (
@@ -31,47 +30,47 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// Options say where a bucket is. What is left out is found as the tools of AWS find
-// it: in the environment, its configuration files, and the machine's role.
+// Options configure a bucket. Like AWS's tools, Open looks for missing settings in the
+// environment, AWS's configuration files and the machine's role.
 type Options struct {
 	Bucket   string // its name; required
-	Endpoint string // "https://host:port" of the service; "" is AWS
-	Region   string // where it is; with an endpoint, us-east-1 unless told
-	// PathStyle has the bucket's name in the path and not in the host's name, as most
-	// services want it that one runs oneself.
+	Endpoint string // "https://host:port" of the service; "" means AWS
+	Region   string // of the bucket; with an endpoint the default is us-east-1
+	// PathStyle puts the bucket's name into the path instead of the host name, as most
+	// self-hosted services need it.
 	PathStyle bool
-	// PlainHTTP allows an endpoint on another machine without TLS: who is on the way
-	// reads all that is stored, and answers what he likes. Those on the loopback
-	// interface always may be.
+	// PlainHTTP allows an endpoint on another machine without TLS: everyone on the
+	// network path can read all objects and forge answers. Endpoints on the loopback
+	// interface are always allowed.
 	PlainHTTP bool
-	// CA is a file with certificates in PEM, one of which has signed the service's;
-	// "" is those of the system.
+	// CA is a PEM file of certificates, one of which has signed the service's; "" means
+	// those of the system.
 	CA string
-	// Credentials returns what to sign requests with, and is asked again every few
-	// minutes. Nil is what AWS's tools would use.
+	// Credentials returns the credentials for requests; the client calls it every few
+	// minutes. Nil means those that AWS's tools would use.
 	Credentials func(context.Context) (Credentials, error)
 
-	Attempts    int           // of each request, while the service is busy or cannot be reached; 7, which go on for eight seconds at least
-	Backoff     time.Duration // the longest wait between two; 10 s
-	Stall       time.Duration // a connection on which nothing moves for so long is given up; two minutes
-	PartSize    int64         // objects that are larger are sent in parts of this size, at least 5 MiB; 16 MiB
-	Concurrency int           // parts of one object at once; 4
+	Attempts    int           // per request, while the service is busy or unreachable; default 7, which take at least eight seconds
+	Backoff     time.Duration // the longest wait between two attempts; default 10 s
+	Stall       time.Duration // the time without traffic after which a connection is given up; default two minutes
+	PartSize    int64         // of multipart uploads, for objects larger than this; at least 5 MiB, default 16 MiB
+	Concurrency int           // parts of one object sent at once; default 4
 }
 
-// Credentials sign requests.
+// Credentials are the keys that sign requests.
 type Credentials struct {
 	AccessKey, SecretKey string
-	SessionToken         string // of temporary ones
+	SessionToken         string // for temporary credentials
 }
 
-// A Bucket is one of a service.
+// A Bucket is a bucket of an S3 service.
 type Bucket struct {
 	name     string
 	client   *s3.Client
 	http     *http.Client
-	endpoint string // "" is AWS
+	endpoint string // "" means AWS
 	opts     Options
-	inParts  bool // however small objects are
+	inParts  bool // use multipart uploads for small objects, too
 }
 
 // minPart and maxParts are limits of all services.
@@ -80,27 +79,27 @@ const (
 	maxParts = 10_000
 )
 
-// bucketName allows those of AWS, and the older and the odd ones of other services, of
-// up to maxName bytes. The bound is not in it: that would take every program that has
-// this package more than a millisecond to start.
+// bucketName matches the names of AWS, and older and unusual ones of other services.
+// maxName bounds their length in bytes: a bound in the pattern would cost every program
+// that imports this package more than a millisecond at start.
 var bucketName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]+$`)
 
 const maxName = 255
 
-// Open makes a Bucket. It reads configuration, and does not ask the service anything.
-// Close it.
+// Open returns a Bucket. It reads configuration but sends no request. The caller closes
+// the Bucket.
 func Open(ctx context.Context, opts Options) (*Bucket, error) {
 	invalid := func(format string, args ...any) (*Bucket, error) {
 		return nil, atoll.Errorf("open bucket", "s3://"+opts.Bucket, atoll.ErrInvalid, format, args...)
 	}
-	opts.defaults()
+	opts.setDefaults()
 	switch {
 	case len(opts.Bucket) > maxName || !bucketName.MatchString(opts.Bucket):
-		return invalid("%q is no name of a bucket", opts.Bucket)
+		return invalid("invalid bucket name %q", opts.Bucket)
 	case opts.PartSize < minPart:
-		return invalid("parts of %d bytes: services want %d at least", opts.PartSize, minPart)
+		return invalid("part size %d is too small; use at least %d bytes", opts.PartSize, minPart)
 	}
-	cfg, client, err := awsclient.Load(ctx, opts.client())
+	cfg, client, err := awsclient.Load(ctx, opts.clientOptions())
 	if err != nil {
 		return invalid("%w", err)
 	}
@@ -125,12 +124,12 @@ func Open(ctx context.Context, opts Options) (*Bucket, error) {
 		}
 	}
 	if o.Region == "" {
-		return invalid("no region: set it, or AWS_REGION, to that of the bucket")
+		return invalid("no region: set region or AWS_REGION to the bucket's region")
 	}
 	return b, nil
 }
 
-func (o *Options) defaults() {
+func (o *Options) setDefaults() {
 	if o.Attempts <= 0 {
 		o.Attempts = 7
 	}
@@ -148,18 +147,18 @@ func (o *Options) defaults() {
 	}
 }
 
-// InParts is the same bucket, which writes every object as a large one, in parts:
-// services keep their promises for those in another way.
+// InParts returns the same bucket, but it writes every object with a multipart upload:
+// services implement conditions for those separately.
 func (b *Bucket) InParts() objectstore.Bucket {
 	c := *b
 	c.inParts = true
 	return &c
 }
 
-// String is the bucket's URL.
+// String returns the bucket's URL.
 func (b *Bucket) String() string { return "s3://" + b.name }
 
-// Close closes connections that nobody uses.
+// Close closes idle connections.
 func (b *Bucket) Close() error {
 	b.http.CloseIdleConnections()
 	return nil

@@ -17,22 +17,22 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	tests3.Isolate() // whatever this machine has for AWS is not for tests
+	tests3.Isolate() // the AWS configuration of this machine must not affect tests
 	goleak.VerifyTestMain(m)
 }
 
-func keys(context.Context) (Credentials, error) {
+func testCredentials(context.Context) (Credentials, error) {
 	return Credentials{AccessKey: tests3.AccessKey, SecretKey: tests3.SecretKey}, nil
 }
 
-// to is how tests open a bucket at endpoint.
-func to(endpoint string) Options {
+// testOptions returns the options to open the test bucket at endpoint.
+func testOptions(endpoint string) Options {
 	return Options{
-		Bucket: tests3.Bucket, Endpoint: endpoint, PathStyle: true, Credentials: keys, PartSize: minPart, Backoff: 10 * time.Millisecond,
+		Bucket: tests3.Bucket, Endpoint: endpoint, PathStyle: true, Credentials: testCredentials, PartSize: minPart, Backoff: 10 * time.Millisecond,
 	}
 }
 
-func open(t testing.TB, opts Options) *Bucket {
+func openBucket(t testing.TB, opts Options) *Bucket {
 	t.Helper()
 	b, err := Open(context.Background(), opts)
 	if err != nil {
@@ -42,12 +42,12 @@ func open(t testing.TB, opts Options) *Bucket {
 	return b
 }
 
-// uploads lists objects whose parts are there, and that are not.
-func uploads(b *Bucket) func(*testing.T, string) []string {
+// listUploads returns a function that lists the keys of unfinished uploads.
+func listUploads(b *Bucket) func(*testing.T, string) []string {
 	return func(t *testing.T, prefix string) []string {
 		t.Helper()
 		out, err := b.client.ListMultipartUploads(context.Background(), &s3.ListMultipartUploadsInput{Bucket: &b.name, Prefix: &prefix})
-		b.Close() // for who counts goroutines
+		b.Close() // for tests that count goroutines
 		if codeOf(err) == codeNoUpload {
 			return nil
 		}
@@ -66,44 +66,44 @@ func uploads(b *Bucket) func(*testing.T, string) []string {
 const nestedPromise = "there can be an object at a key, and others below it"
 
 func TestVersityGW(t *testing.T) {
-	opts := to(tests3.Versity(t))
-	objectstoretest.Run(t, func(t *testing.T) objectstore.Bucket { return open(t, opts) },
-		objectstoretest.Leftovers(uploads(open(t, opts))),
+	opts := testOptions(tests3.Versity(t))
+	objectstoretest.Run(t, func(t *testing.T) objectstore.Bucket { return openBucket(t, opts) },
+		objectstoretest.Leftovers(listUploads(openBucket(t, opts))),
 		objectstoretest.Except(nestedPromise, "it keeps objects in directories"))
 }
 
-// All objects in parts, and over a way that fails now and then.
+// All objects as multipart uploads, over a connection that fails now and then.
 func TestVersityGWInParts(t *testing.T) {
 	p := tests3.NewProxy(t, tests3.Versity(t))
-	opts := to(p.Endpoint)
+	opts := testOptions(p.Endpoint)
 	p.EveryNth(7, http.StatusServiceUnavailable)
-	objectstoretest.Run(t, func(t *testing.T) objectstore.Bucket { return open(t, opts).InParts() },
-		objectstoretest.Leftovers(uploads(open(t, opts))),
+	objectstoretest.Run(t, func(t *testing.T) objectstore.Bucket { return openBucket(t, opts).InParts() },
+		objectstoretest.Leftovers(listUploads(openBucket(t, opts))),
 		objectstoretest.Except(nestedPromise, "it keeps objects in directories"),
-		objectstoretest.Except("a list is sorted, and has all", "takes too long in parts"),
+		objectstoretest.Except("a list is sorted and complete", "takes too long in parts"),
 		objectstoretest.Except("many objects are removed at once", "takes too long in parts"))
 }
 
 func TestGoFakeS3(t *testing.T) {
-	opts := to(tests3.Fake(t))
+	opts := testOptions(tests3.Fake(t))
 	const why = "it does not look at conditions of objects in parts"
-	objectstoretest.Run(t, func(t *testing.T) objectstore.Bucket { return open(t, opts) },
-		objectstoretest.Leftovers(uploads(open(t, opts))),
+	objectstoretest.Run(t, func(t *testing.T) objectstore.Bucket { return openBucket(t, opts) },
+		objectstoretest.Leftovers(listUploads(openBucket(t, opts))),
 		objectstoretest.Except("conditions hold", why),
 		objectstoretest.Except("a large object takes little memory", "it has another tag when it has been put together than was said then"),
 		objectstoretest.Except("a writer can rely on conditions, says CheckConditions", why))
 }
 
 func BenchmarkVersityGW(b *testing.B) {
-	s := open(b, to(tests3.Versity(b)))
+	s := openBucket(b, testOptions(tests3.Versity(b)))
 	text := make([]byte, 4<<10)
 	b.Run("Put4K", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
-			put(b, s, fmt.Sprint("k", i%100), string(text))
+			putText(b, s, fmt.Sprint("k", i%100), string(text))
 		}
 	})
 	b.Run("Stat", func(b *testing.B) {
-		put(b, s, "k", "x")
+		putText(b, s, "k", "x")
 		for b.Loop() {
 			if _, err := s.Stat(b.Context(), "k"); err != nil {
 				b.Fatal(err)
@@ -112,7 +112,7 @@ func BenchmarkVersityGW(b *testing.B) {
 	})
 }
 
-// isPart reports whether a request is one of an object in parts.
+// isPart reports whether a request belongs to a multipart upload.
 func isPart(r *http.Request, query string) bool {
 	return r.URL.Query().Has(query) && !strings.Contains(r.URL.RawQuery, "list-type")
 }
