@@ -11,54 +11,54 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 )
 
-// closed is a file system of which some files and directories are closed to us.
-type closed struct {
+// A deniedFS denies access to some files and directories.
+type deniedFS struct {
 	atoll.FS
-	names map[string]bool // below the directory
+	names map[string]bool // relative to the directory
 }
 
-func (c closed) Sub(dir string) atoll.FS { return closed{atoll.SubFiles(c.FS, dir), c.names} }
+func (c deniedFS) Sub(dir string) atoll.FS { return deniedFS{atoll.SubFiles(c.FS, dir), c.names} }
 
-func (c closed) err(op, name string) error { return atoll.E(op, name, atoll.ErrDenied, nil) }
+func (c deniedFS) denyAccess(op, name string) error { return atoll.E(op, name, atoll.ErrDenied, nil) }
 
-func (c closed) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
+func (c deniedFS) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
 	if c.names[path.Clean(name)] {
-		return nil, atoll.FileInfo{}, c.err("read", name)
+		return nil, atoll.FileInfo{}, c.denyAccess("read", name)
 	}
 	return c.FS.Read(ctx, name, offset)
 }
 
-func (c closed) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
+func (c deniedFS) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
 	name = strings.TrimPrefix(path.Clean(name), "/work/")
 	if c.names[name] || recursive && len(c.names) > 0 {
-		return nil, c.err("list", name)
+		return nil, c.denyAccess("list", name)
 	}
 	return c.FS.List(ctx, name, recursive)
 }
 
-func (c closed) Remove(ctx context.Context, name string, recursive bool) error {
+func (c deniedFS) Remove(ctx context.Context, name string, recursive bool) error {
 	if c.names[path.Clean(name)] {
-		return c.err("remove", name)
+		return c.denyAccess("remove", name)
 	}
 	return c.FS.Remove(ctx, name, recursive)
 }
 
-// What is closed to us is told, each time, and stays what it was in the version before;
-// nothing else is held up.
+// Files without access are reported each time, and keep their state of the version
+// before; everything else is synced.
 func TestClosed(t *testing.T) {
 	r := newRemote(t, openBucket(t), filesync.Options{})
 	p, q := newPlace(t), newPlace(t)
 	for _, name := range []string{"file", "dir/file", "dir/below/file", "other", "sub/file"} {
-		p.write(name, "1")
+		p.writeText(name, "1")
 	}
 	p.push(r)
 	q.pull(r, filesync.PullOptions{})
-	p.write("file", "22")
-	p.write("new", "22")
-	p.write("other", "22")
-	p.write("dir/file", "22")
-	p.write("sub/file", "22")
-	p.Tree.FS = closed{p.Tree.FS, map[string]bool{"file": true, "new": true, "dir": true}}
+	p.writeText("file", "22")
+	p.writeText("new", "22")
+	p.writeText("other", "22")
+	p.writeText("dir/file", "22")
+	p.writeText("sub/file", "22")
+	p.Tree.FS = deniedFS{p.Tree.FS, map[string]bool{"file": true, "new": true, "dir": true}}
 	for range 2 {
 		st := p.push(r)
 		if st.Failed < 1 || len(st.Errors) != st.Failed || !strings.Contains(strings.Join(st.Errors, "\n"), "dir: ") {
@@ -69,40 +69,40 @@ func TestClosed(t *testing.T) {
 	if err != nil || strings.Join(st.Unread.Paths, " ") != "dir" || st.Removed.Count > 0 {
 		t.Errorf("Status: %+v, %v", st, err)
 	}
-	if q.pull(r, filesync.PullOptions{}); q.read("file") != "1" || q.read("dir/file") != "1" || q.read("dir/below/file") != "1" || q.read("other") != "22" || q.read("sub/file") != "22" {
-		t.Errorf("there are %q, %q, %q, %q", q.read("file"), q.read("dir/file"), q.read("other"), q.read("sub/file"))
+	if q.pull(r, filesync.PullOptions{}); q.readText("file") != "1" || q.readText("dir/file") != "1" || q.readText("dir/below/file") != "1" || q.readText("other") != "22" || q.readText("sub/file") != "22" {
+		t.Errorf("there are %q, %q, %q, %q", q.readText("file"), q.readText("dir/file"), q.readText("other"), q.readText("sub/file"))
 	}
-	if !strings.Contains(q.read("new"), "no such file") {
+	if !strings.Contains(q.readText("new"), "no such file") {
 		t.Error("new has come, which nobody could read")
 	}
 
-	// A pull leaves alone what it cannot look at, and what it may not remove.
-	q.write("dir/file", "333")
-	q.write("other", "333")
-	q.remove("sub")
+	// A pull leaves files alone that it cannot read or remove.
+	q.writeText("dir/file", "333")
+	q.writeText("other", "333")
+	q.removeFile("sub")
 	q.push(r)
-	p.Tree.FS = closed{p.Tree.FS.(closed).FS, map[string]bool{"dir": true, "sub/file": true}}
+	p.Tree.FS = deniedFS{p.Tree.FS.(deniedFS).FS, map[string]bool{"dir": true, "sub/file": true}}
 	got := p.pull(r, filesync.PullOptions{})
-	if got.Failed < 2 || p.read("dir/file") != "22" || p.read("other") != "333" || p.read("sub/file") != "22" {
-		t.Errorf("Pull: %+v; there are %q, %q, %q", got, p.read("dir/file"), p.read("other"), p.read("sub/file"))
+	if got.Failed < 2 || p.readText("dir/file") != "22" || p.readText("other") != "333" || p.readText("sub/file") != "22" {
+		t.Errorf("Pull: %+v; there are %q, %q, %q", got, p.readText("dir/file"), p.readText("other"), p.readText("sub/file"))
 	}
-	p.Tree.FS = p.Tree.FS.(closed).FS
-	if got := p.pull(r, filesync.PullOptions{}); got.Failed > 0 || p.read("dir/file") != "22" {
-		t.Errorf("Pull: %+v; dir/file is %q, as it was changed here", got, p.read("dir/file"))
+	p.Tree.FS = p.Tree.FS.(deniedFS).FS
+	if got := p.pull(r, filesync.PullOptions{}); got.Failed > 0 || p.readText("dir/file") != "22" {
+		t.Errorf("Pull: %+v; dir/file is %q, as it was changed here", got, p.readText("dir/file"))
 	}
 }
 
-// A state file of another program, in no order, is as good as ours.
+// An unsorted state file of another program works as well as ours.
 func TestForeignStateFile(t *testing.T) {
 	b := openBucket(t)
 	r := newRemote(t, b, filesync.Options{})
 	p := newPlace(t)
-	put(t, b, "5/.sandbox-state", `{"version":"1.0","last_synced_at":5,"files":[`+entry("b")+","+entry("a")+`]}`)
-	put(t, b, "5/a", "x")
-	put(t, b, "5/b", "x")
+	putText(t, b, "5/.sandbox-state", `{"version":"1.0","last_synced_at":5,"files":[`+entryOf("b")+","+entryOf("a")+`]}`)
+	putText(t, b, "5/a", "x")
+	putText(t, b, "5/b", "x")
 	p.pull(r, filesync.PullOptions{Version: 5})
-	p.write(filesync.StateName, `{"last_synced_at":1704067200,"files":[`+entry("gone")+","+entry("b")+","+entry("a")+`],"version":"1.0"}`)
-	p.write("a", "changed")
+	p.writeText(filesync.StateName, `{"last_synced_at":1704067200,"files":[`+entryOf("gone")+","+entryOf("b")+","+entryOf("a")+`],"version":"1.0"}`)
+	p.writeText("a", "changed")
 	st, err := r.Status(t.Context(), p.Tree)
 	if err != nil || strings.Join(st.Changed.Paths, " ") != "a" || strings.Join(st.Removed.Paths, " ") != "gone" || st.Added.Count > 0 {
 		t.Errorf("Status: %+v, %v", st, err)
@@ -110,18 +110,18 @@ func TestForeignStateFile(t *testing.T) {
 	q := newPlace(t)
 	p.push(r)
 	q.pull(r, filesync.PullOptions{})
-	alike(t, p, q)
+	checkEqual(t, p, q)
 }
 
-// hung never ends a Write of the state file, but with its context.
-type hung struct {
+// A hangingFS ends a Write of the state file only when its context ends.
+type hangingFS struct {
 	atoll.FS
 	began chan struct{}
 }
 
-func (h hung) Sub(dir string) atoll.FS { return hung{atoll.SubFiles(h.FS, dir), h.began} }
+func (h hangingFS) Sub(dir string) atoll.FS { return hangingFS{atoll.SubFiles(h.FS, dir), h.began} }
 
-func (h hung) Write(ctx context.Context, name string, r io.Reader, o atoll.WriteOptions) (atoll.FileInfo, error) {
+func (h hangingFS) Write(ctx context.Context, name string, r io.Reader, o atoll.WriteOptions) (atoll.FileInfo, error) {
 	if name != filesync.StateName {
 		return h.FS.Write(ctx, name, r, o)
 	}
@@ -130,18 +130,19 @@ func (h hung) Write(ctx context.Context, name string, r io.Reader, o atoll.Write
 	return atoll.FileInfo{}, ctx.Err()
 }
 
-// A sandbox that does not answer any more holds nobody who has given up.
+// A sandbox that has stopped answering doesn't hold up a caller whose context has
+// ended.
 func TestStateFileHangs(t *testing.T) {
 	for _, verb := range []string{"push", "pull"} {
 		t.Run(verb, func(t *testing.T) {
 			b := openBucket(t)
 			r := newRemote(t, b, filesync.Options{}.WithExpire(expire))
 			p := newPlace(t)
-			p.write("file", "1")
+			p.writeText("file", "1")
 			p.push(r)
-			p.write("file", "22")
+			p.writeText("file", "22")
 			ctx, cancel := context.WithCancel(t.Context())
-			h := hung{p.FS, make(chan struct{})}
+			h := hangingFS{p.FS, make(chan struct{})}
 			go func() {
 				<-h.began
 				cancel()
@@ -152,19 +153,19 @@ func TestStateFileHangs(t *testing.T) {
 			} else {
 				_, err = r.Pull(ctx, filesync.Tree{FS: h, Dir: p.Dir}, filesync.PullOptions{})
 			}
-			if err == nil || !strings.Contains(err.Error(), "all is done but for the state file") {
+			if err == nil || !strings.Contains(err.Error(), "everything is synced, but the directory") {
 				t.Errorf("%s: %v", verb, err)
 			}
 		})
 	}
 }
 
-// Rules that are too long are refused, and not cut into others.
+// Rules that are too long are refused, not truncated.
 func TestLongRules(t *testing.T) {
 	r := newRemote(t, openBucket(t), filesync.Options{})
 	p := newPlace(t)
-	p.write("file", "1")
-	p.write(filesync.IgnoreName, strings.Repeat("# no rule at all\n", 5000))
+	p.writeText("file", "1")
+	p.writeText(filesync.IgnoreName, strings.Repeat("# no rule at all\n", 5000))
 	if _, err := r.Push(t.Context(), p.Tree, filesync.PushOptions{}); atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "64 KiB") {
 		t.Errorf("Push: %v, want one that says how long they may be", err)
 	}

@@ -2,15 +2,15 @@ package filesync
 
 import "time"
 
-// A Diff is what is to be done to make a directory hold what a bucket does.
+// A Diff lists the actions that make a directory equal to a version in the bucket.
 type Diff struct {
-	Download []File   // they are not there, or differ
-	Delete   []string // they are there only
-	Skip     []File   // they are alike
+	Download []File   // missing in the directory, or different
+	Delete   []string // only in the directory
+	Skip     []File   // equal
 }
 
-// Compare compares two states, of which nil is an empty one. It looks at checksums,
-// not at times, and takes time in proportion to the entries.
+// Compare compares two states; nil is an empty one. It compares checksums, not times,
+// and takes linear time.
 func Compare(local, remote *State) Diff {
 	var d Diff
 	here := map[string]*File{}
@@ -24,7 +24,7 @@ func Compare(local, remote *State) Diff {
 			r := &remote.Files[i]
 			l := here[r.Path]
 			delete(here, r.Path)
-			if l != nil && l.same(r) {
+			if l != nil && l.sameEntry(r) {
 				d.Skip = append(d.Skip, *r)
 			} else {
 				d.Download = append(d.Download, *r)
@@ -32,7 +32,7 @@ func Compare(local, remote *State) Diff {
 		}
 	}
 	if local != nil {
-		for i := range local.Files { // in their order
+		for i := range local.Files { // keeps their order
 			if here[local.Files[i].Path] != nil {
 				d.Delete = append(d.Delete, local.Files[i].Path)
 			}
@@ -41,12 +41,12 @@ func Compare(local, remote *State) Diff {
 	return d
 }
 
-// DefaultStale is the threshold of SANDBOX_SYNC_STALE_THRESHOLD when it says nothing.
+// DefaultStale is the default of SANDBOX_SYNC_STALE_THRESHOLD.
 const DefaultStale = time.Hour
 
-// Stale reports whether the state is older than threshold at a time: one exactly as
-// old is not. No state, or one that was never synced, is stale. One of the future is
-// not.
+// Stale reports whether the state is older than threshold at time now; a state exactly
+// that old isn't. A nil state and one that was never synced are stale. A state from the
+// future isn't.
 func (s *State) Stale(now time.Time, threshold time.Duration) bool {
 	return s == nil || s.LastSynced == 0 || now.Sub(time.Unix(s.LastSynced, 0)) > threshold
 }

@@ -13,23 +13,23 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A cursor goes through the entries of a state, in order, beside others.
+// A cursor iterates over the entries of a state in order, in step with other cursors.
 type cursor struct {
 	head State
 	next func() (File, error) // io.EOF at the end
-	file *File                // where it is; nil at the end
+	file *File                // the current entry; nil at the end
 	err  error
 }
 
-// newCursor begins at the first entry.
+// newCursor returns a cursor at the first entry.
 func newCursor(head State, next func() (File, error)) *cursor {
 	c := &cursor{head: head, next: next}
 	c.advance()
 	return c
 }
 
-// none is a cursor over nothing.
-func none() *cursor {
+// emptyCursor returns a cursor without entries.
+func emptyCursor() *cursor {
 	return newCursor(State{}, func() (File, error) { return File{}, io.EOF })
 }
 
@@ -49,9 +49,9 @@ func (c *cursor) advance() {
 	}
 }
 
-// at returns the entry of a path, if there is one, and goes behind it. What comes
-// before is given to passed.
-func (c *cursor) at(path string, passed func(*File)) *File {
+// takeEntry returns the entry of a path, if there is one, and moves behind it. It
+// passes the entries before it to passed, unless that is nil.
+func (c *cursor) takeEntry(path string, passed func(*File)) *File {
 	for c.file != nil && c.file.Path < path {
 		if passed != nil {
 			passed(c.file)
@@ -66,8 +66,8 @@ func (c *cursor) at(path string, passed func(*File)) *File {
 	return f
 }
 
-// rest gives what is left to passed.
-func (c *cursor) rest(passed func(*File)) {
+// skipRest passes the remaining entries to passed, unless that is nil.
+func (c *cursor) skipRest(passed func(*File)) {
 	for c.file != nil {
 		if passed != nil {
 			passed(c.file)
@@ -76,8 +76,8 @@ func (c *cursor) rest(passed func(*File)) {
 	}
 }
 
-// ofState goes through a state in memory.
-func ofState(s *State) *cursor {
+// newStateCursor iterates over a state in memory.
+func newStateCursor(s *State) *cursor {
 	i := 0
 	return newCursor(*s, func() (File, error) {
 		if i == len(s.Files) {
@@ -88,9 +88,10 @@ func ofState(s *State) *cursor {
 	})
 }
 
-// local opens the state file of a directory. One that is not there, or is of no use, is
-// as if it were empty: then the files say all. It is read as it is needed, until close.
-func (r *Remote) local(ctx context.Context, fs atoll.FS) (c *cursor, end func(), err error) {
+// openLocalState opens the state file of a directory. A missing or unusable file counts
+// as empty: then only the files tell what changed. The cursor reads the file as it
+// goes, until the caller calls end.
+func (r *Remote) openLocalState(ctx context.Context, fs atoll.FS) (c *cursor, end func(), err error) {
 	open := func() (io.ReadCloser, *stateReader, error) {
 		body, _, err := fs.Read(ctx, StateName, 0)
 		if err != nil {
@@ -104,20 +105,20 @@ func (r *Remote) local(ctx context.Context, fs atoll.FS) (c *cursor, end func(),
 	}
 	body, in, err := open()
 	if atoll.KindOf(err) == atoll.ErrNotExist {
-		return none(), func() {}, nil
+		return emptyCursor(), func() {}, nil
 	}
 	if err == nil && in.head.Sorted && in.head.Version != "" {
-		c := newCursor(in.head, in.next)
-		return c, func() { body.Close(); r.unsound(c.err) }, nil
+		c := newCursor(in.head, in.nextEntry)
+		return c, func() { body.Close(); r.warnUnusable(c.err) }, nil
 	}
-	if err == nil { // of another program: in no order, perhaps
+	if err == nil { // from another program, perhaps unsorted
 		body.Close()
 		body, _, err = fs.Read(ctx, StateName, 0)
 		if err == nil {
 			defer body.Close()
 			var s *State
-			if s, _, err = Parse(io.LimitReader(body, maxForeign)); err == nil {
-				return ofState(s), func() {}, nil
+			if s, _, err = Parse(io.LimitReader(body, maxUnsorted)); err == nil {
+				return newStateCursor(s), func() {}, nil
 			}
 		}
 	}
@@ -127,30 +128,31 @@ func (r *Remote) local(ctx context.Context, fs atoll.FS) (c *cursor, end func(),
 	if kind := atoll.KindOf(err); kind == atoll.ErrStopped || kind == atoll.ErrNotFound || kind == atoll.ErrUnavailable || kind == atoll.ErrUnsupported {
 		return nil, nil, err
 	}
-	r.unsound(err)
-	return none(), func() {}, nil
+	r.warnUnusable(err)
+	return emptyCursor(), func() {}, nil
 }
 
-// maxForeign is how many bytes of a state file are read that is not in order, and has
-// to be held in memory.
-const maxForeign = 256 << 20
+// maxUnsorted is the most bytes of an unsorted state file that are read, since sorting
+// holds them in memory.
+const maxUnsorted = 256 << 20
 
-// unsound tells that a local state file was of no use from somewhere on.
-func (r *Remote) unsound(err error) {
+// warnUnusable logs that the local state file is unusable from some entry on.
+func (r *Remote) warnUnusable(err error) {
 	if err != nil {
-		r.log.Warn("sync: the state file of the directory cannot be used, and is made anew", "at", r.String(), "err", err)
+		r.log.Warn("sync: the directory's state file is unusable; writing a new one", "at", r.String(), "err", err)
 	}
 }
 
-// writeLocal writes a state file into the directory, as that of a push. Who gives up
-// meanwhile waits a little: without it, the next push reads every file.
+// writeLocal writes a state file into the directory, as that of the given push. After
+// ctx has ended, it goes on for a short while: without the file, the next push reads
+// every file.
 func (r *Remote) writeLocal(ctx context.Context, fs atoll.FS, state io.Reader, push string) error {
 	in := bufio.NewReaderSize(state, 64<<10)
-	head, err := in.ReadString('\n') // of the writer of state files
+	head, err := in.ReadString('\n') // stateWriter writes the head as one line
 	if err != nil {
 		return err
 	}
-	// Where nothing had changed, the state is of the push that was there.
+	// If nothing has changed, the state to write names the existing push.
 	if i := strings.Index(head, `"push":"`); i >= 0 {
 		i += len(`"push":"`)
 		head = head[:i] + push + head[i+len(push):]
@@ -165,18 +167,19 @@ func (r *Remote) writeLocal(ctx context.Context, fs atoll.FS, state io.Reader, p
 		}
 	})()
 	if _, err = fs.Write(write, StateName, io.MultiReader(strings.NewReader(head), in), atoll.WriteOptions{Mode: 0o644, Sync: true}); err != nil {
-		return atoll.E("sync", r.String(), atoll.KindOf(err), errors.Join(errors.New("all is done but for the state file of the directory, which could not be written"), err))
+		return atoll.E("sync", r.String(), atoll.KindOf(err), errors.Join(errors.New("everything is synced, but the directory's state file could not be written"), err))
 	}
 	return nil
 }
 
-// A spool is a file of ours, gone when it is closed or the program ends.
+// A spool is a temporary file of this program. It vanishes when it is closed or the
+// program ends.
 type spool struct {
 	*os.File
-	left bool // it has its name still: not every system can do without
+	left bool // it still has a name, since the system cannot remove open files
 }
 
-func (r *Remote) spool() (*spool, error) {
+func (r *Remote) newSpool() (*spool, error) {
 	f, err := os.CreateTemp(r.opts.Dir, "atoll-sync-")
 	if err != nil {
 		return nil, atoll.E("sync", r.String(), atoll.ErrUnavailable, err)
@@ -184,16 +187,16 @@ func (r *Remote) spool() (*spool, error) {
 	return &spool{f, os.Remove(f.Name()) != nil}, nil
 }
 
-// Write says whose disk is full.
+// Write tells in its error which disk is full.
 func (s *spool) Write(b []byte) (int, error) {
 	n, err := s.File.Write(b)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		err = atoll.Errorf("sync", "", atoll.ErrExhausted, "no room for bytes on their way: make some, or set TMPDIR to a directory that has it: %w", err)
+		err = atoll.Errorf("sync", "", atoll.ErrExhausted, "no space for temporary files: free some, or set TMPDIR to a directory with more space: %w", err)
 	}
 	return n, err
 }
 
-// Close closes and removes it.
+// Close closes and removes the file.
 func (s *spool) Close() error {
 	err := s.File.Close()
 	if s.left {

@@ -10,32 +10,32 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An object is one that a pull needs, or part of it.
+// An object is a range of a bucket's object that a pull needs.
 type object struct {
 	key      string
-	from, to int64 // the bytes that are needed
-	files    int   // that need it, and have not had it
+	from, to int64 // the needed range
+	files    int   // number of files that still need it
 	order    int
 
-	ready chan struct{} // closed when the following is there; nil before anybody asked for it
+	ready chan struct{} // closed when the fields below are set; nil before the download is requested
 	spool *spool
-	sum   SHA256 // of the bytes that are needed
+	sum   SHA256 // of the needed bytes
 	err   error
 }
 
-// need notes what a file needs.
-func (p *pull) need(f *File) {
+// addDownload counts a file that the pull writes, and requests its object.
+func (p *pull) addDownload(f *File) {
 	p.done.TotalFiles++
-	if !f.regular() {
+	if !f.isRegular() {
 		return
 	}
 	p.done.TotalBytes += f.Size
-	p.fetched(f)
+	p.needObject(f)
 }
 
-// fetched has the object of a file downloaded.
-func (p *pull) fetched(f *File) {
-	if !f.regular() || f.Size == 0 {
+// needObject adds the object of a file to the downloads.
+func (p *pull) needObject(f *File) {
+	if !f.isRegular() || f.Size == 0 {
 		return
 	}
 	key := p.r.keyOf(p.number, f)
@@ -47,26 +47,27 @@ func (p *pull) fetched(f *File) {
 	o.from, o.to, o.files = min(o.from, f.Offset), max(o.to, f.Offset+f.Size), o.files+1
 }
 
-// loaders is how many objects are downloaded at once, ahead of their use; ahead is how
-// many bytes may lie here that have not been used, when there is a choice.
+// maxDownloads is the number of objects downloaded at once, ahead of their use.
+// maxAhead bounds the bytes that are downloaded and not used yet, as far as the order
+// of use permits.
 const (
-	loaders = 8
-	ahead   = 256 << 20
+	maxDownloads = 8
+	maxAhead     = 256 << 20
 )
 
-// A loader downloads the objects in the order in which they are needed.
+// A loader downloads objects in the order of their use.
 type loader struct {
 	p      *pull
 	ctx    context.Context
 	cancel context.CancelFunc
 	order  []*object
-	next   int   // to be asked for
-	held   int64 // bytes asked for and not done with
+	next   int   // index of the next object to request
+	held   int64 // bytes requested and not released
 	slots  chan struct{}
 }
 
-func (p *pull) loader(ctx context.Context) *loader {
-	l := &loader{p: p, order: make([]*object, len(p.objects)), slots: make(chan struct{}, loaders)}
+func (p *pull) newLoader(ctx context.Context) *loader {
+	l := &loader{p: p, order: make([]*object, len(p.objects)), slots: make(chan struct{}, maxDownloads)}
 	l.ctx, l.cancel = context.WithCancel(ctx)
 	for _, o := range p.objects {
 		l.order[o.order] = o
@@ -74,9 +75,9 @@ func (p *pull) loader(ctx context.Context) *loader {
 	return l
 }
 
-// fetch asks for objects ahead, and for all up to one.
-func (l *loader) fetch(upTo *object) {
-	for l.next < len(l.order) && (l.next <= upTo.order || l.held < ahead && l.next <= upTo.order+2*loaders) {
+// startDownloads starts the downloads of all objects up to upTo, and of some ahead.
+func (l *loader) startDownloads(upTo *object) {
+	for l.next < len(l.order) && (l.next <= upTo.order || l.held < maxAhead && l.next <= upTo.order+2*maxDownloads) {
 		o := l.order[l.next]
 		l.next++
 		l.held += o.to - o.from
@@ -86,7 +87,7 @@ func (l *loader) fetch(upTo *object) {
 			select {
 			case l.slots <- struct{}{}:
 				defer func() { <-l.slots }()
-				o.err = l.load(o)
+				o.err = l.downloadObject(o)
 			case <-l.ctx.Done():
 				o.err = l.ctx.Err()
 			}
@@ -94,18 +95,18 @@ func (l *loader) fetch(upTo *object) {
 	}
 }
 
-func (l *loader) load(o *object) error {
+func (l *loader) downloadObject(o *object) error {
 	body, _, err := l.p.r.bucket.Get(l.ctx, o.key, o.from, o.to-o.from)
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	s, err := l.p.r.spool()
+	s, err := l.p.r.newSpool()
 	if err != nil {
 		return err
 	}
-	hash := sha256.New() // here, where many come at once
-	if err := transfer(io.MultiWriter(s, hash), body); err != nil {
+	hash := sha256.New() // hash now, in parallel with other downloads
+	if err := copyBytes(io.MultiWriter(s, hash), body); err != nil {
 		s.Close()
 		return err
 	}
@@ -113,58 +114,58 @@ func (l *loader) load(o *object) error {
 	return nil
 }
 
-// holds checks that bytes are those of a file.
-func (o *object) holds(f *File, bytes io.ReadSeeker) error {
+// verifyFile returns an error unless the bytes match a file's entry.
+func (o *object) verifyFile(f *File, bytes io.ReadSeeker) error {
 	sum := o.sum
 	if f.SHA256 == (SHA256{}) || o.from != f.Offset || o.to != f.Offset+f.Size {
 		d := newDigest()
-		if err := transfer(d, bytes); err != nil {
+		if err := copyBytes(d, bytes); err != nil {
 			return err
 		}
 		is := *f
-		if d.into(&is); !is.sameBytes(f) {
-			return &badBytes{fmt.Sprintf("its bytes in the bucket are not its own: %d of them with the MD5 %s", is.Size, is.Checksum)}
+		if d.fillFile(&is); !is.sameBytes(f) {
+			return &contentError{fmt.Sprintf("content in the bucket is damaged: %d bytes with MD5 %s", is.Size, is.Checksum)}
 		}
 		_, err := bytes.Seek(0, io.SeekStart)
 		return err
 	}
 	if sum != f.SHA256 {
-		return &badBytes{fmt.Sprintf("its bytes in the bucket are not its own: they have the SHA-256 %s", sum)}
+		return &contentError{fmt.Sprintf("content in the bucket is damaged: its SHA-256 is %s", sum)}
 	}
 	return nil
 }
 
-// badBytes is why a file cannot be had although the bucket answers.
-type badBytes struct{ text string }
+// A contentError tells why a file's content is unusable although the bucket answers.
+type contentError struct{ text string }
 
-func (b *badBytes) Error() string { return b.text }
+func (b *contentError) Error() string { return b.text }
 
-// open returns the bytes of a file, which are its: their checksum was looked at. They
-// are there until done.
-func (l *loader) open(f *File) (body io.Reader, done func(), err error) {
+// openFile returns the bytes of a file after it has verified their checksum. They are
+// available until done is called.
+func (l *loader) openFile(f *File) (body io.Reader, done func(), err error) {
 	if f.Size == 0 {
 		return strings.NewReader(""), func() {}, nil
 	}
 	o := l.p.objects[l.p.r.keyOf(l.p.number, f)]
-	l.fetch(o)
+	l.startDownloads(o)
 	<-o.ready
 	if kind := atoll.KindOf(o.err); kind == atoll.ErrNotExist || kind == atoll.ErrInvalid {
-		return nil, nil, &badBytes{"its bytes are not in the bucket: " + o.err.Error()}
+		return nil, nil, &contentError{"content is missing in the bucket: " + o.err.Error()}
 	}
 	if o.err != nil {
 		return nil, nil, o.err
 	}
-	done = func() { l.used(o) }
+	done = func() { l.releaseObject(o) }
 	bytes := io.NewSectionReader(o.spool, f.Offset-o.from, f.Size)
-	if err := o.holds(f, bytes); err != nil {
+	if err := o.verifyFile(f, bytes); err != nil {
 		done()
 		return nil, nil, err
 	}
 	return bytes, done, nil
 }
 
-// used notes that a file has had its bytes of an object, which goes with the last.
-func (l *loader) used(o *object) {
+// releaseObject drops an object after the last file that needs it has been written.
+func (l *loader) releaseObject(o *object) {
 	if o.files--; o.files > 0 {
 		return
 	}
@@ -173,7 +174,7 @@ func (l *loader) used(o *object) {
 	o.spool = nil
 }
 
-// close ends all downloads, and drops what came.
+// close cancels all downloads and removes their files.
 func (l *loader) close() {
 	l.cancel()
 	for _, o := range l.order[:l.next] {

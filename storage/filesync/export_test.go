@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// WithStep has step called after each step.
+// WithStep calls step after each step.
 func (o Options) WithStep(step func(name string)) Options {
 	o.step = step
 	return o
 }
 
-// WithExpire has locks that do not change hold for d.
+// WithExpire sets the lifetime of unrenewed locks to d.
 func (o Options) WithExpire(d time.Duration) Options {
 	o.expire = d
 	return o
@@ -23,8 +23,8 @@ func (o Options) WithNow(now func() time.Time) Options {
 	return o
 }
 
-// Ignores reports whether rules, as in IgnoreName, leave a path out.
+// Ignores reports whether rules, as in IgnoreName, exclude a path.
 func Ignores(rules, path string, dir bool) (bool, error) {
 	i, err := newIgnore(nil, strings.NewReader(rules))
-	return err == nil && i.match(path, dir), err
+	return err == nil && i.matchPath(path, dir), err
 }

@@ -17,37 +17,37 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// errFault is what a call returns that is to fail.
+// errFault is the error of a failing call.
 var errFault = atoll.Errorf("fault", "", atoll.ErrUnavailable, "no way there")
 
-// A fault lets the nth call of all fail that it is asked about, and no other.
+// A fault makes only the nth of the calls that ask it fail.
 type fault struct {
 	at    int64
 	calls atomic.Int64
 }
 
-func (f *fault) next() error {
+func (f *fault) countCall() error {
 	if f.calls.Add(1) == f.at {
 		return errFault
 	}
 	return nil
 }
 
-// hit reports whether there were as many calls.
-func (f *fault) hit() bool { return f.calls.Load() >= f.at }
+// reached reports whether there were as many calls.
+func (f *fault) wasReached() bool { return f.calls.Load() >= f.at }
 
-// faultyBucket is a bucket of which one call fails, or the reading of one object.
+// A faultyBucket fails in one call, or while one object is read.
 type faultyBucket struct {
 	objectstore.Bucket
 	*fault
 }
 
 func (b faultyBucket) Get(ctx context.Context, key string, offset, length int64) (io.ReadCloser, objectstore.Object, error) {
-	if err := b.next(); err != nil {
+	if err := b.countCall(); err != nil {
 		return nil, objectstore.Object{}, err
 	}
 	r, o, err := b.Bucket.Get(ctx, key, offset, length)
-	if err == nil && b.next() != nil {
+	if err == nil && b.countCall() != nil {
 		r = brokenReader{r}
 	}
 	return r, o, err
@@ -59,38 +59,38 @@ type brokenReader struct{ io.Closer }
 func (brokenReader) Read([]byte) (int, error) { return 0, errFault }
 
 func (b faultyBucket) Put(ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
-	if err := b.next(); err != nil {
+	if err := b.countCall(); err != nil {
 		return objectstore.Object{}, err
 	}
 	o, err := b.Bucket.Put(ctx, key, r, size, when)
-	if err == nil && b.next() != nil {
+	if err == nil && b.countCall() != nil {
 		return objectstore.Object{}, errFault // the answer was lost
 	}
 	return o, err
 }
 
 func (b faultyBucket) Stat(ctx context.Context, key string) (objectstore.Object, error) {
-	if err := b.next(); err != nil {
+	if err := b.countCall(); err != nil {
 		return objectstore.Object{}, err
 	}
 	return b.Bucket.Stat(ctx, key)
 }
 
 func (b faultyBucket) List(ctx context.Context, prefix string) iter.Seq2[objectstore.Object, error] {
-	if err := b.next(); err != nil {
+	if err := b.countCall(); err != nil {
 		return func(yield func(objectstore.Object, error) bool) { yield(objectstore.Object{}, err) }
 	}
 	return b.Bucket.List(ctx, prefix)
 }
 
 func (b faultyBucket) Delete(ctx context.Context, keys ...string) error {
-	if err := b.next(); err != nil {
+	if err := b.countCall(); err != nil {
 		return err
 	}
 	return b.Bucket.Delete(ctx, keys...)
 }
 
-// faultyFS is a file system of which one call fails.
+// A faultyFS fails in one call.
 type faultyFS struct {
 	atoll.FS
 	*fault
@@ -99,72 +99,73 @@ type faultyFS struct {
 func (f faultyFS) Sub(dir string) atoll.FS { return faultyFS{atoll.SubFiles(f.FS, dir), f.fault} }
 
 func (f faultyFS) Read(ctx context.Context, name string, offset int64) (io.ReadCloser, atoll.FileInfo, error) {
-	if err := f.next(); err != nil {
+	if err := f.countCall(); err != nil {
 		return nil, atoll.FileInfo{}, err
 	}
 	return f.FS.Read(ctx, name, offset)
 }
 
 func (f faultyFS) Write(ctx context.Context, name string, r io.Reader, o atoll.WriteOptions) (atoll.FileInfo, error) {
-	if err := f.next(); err != nil {
+	if err := f.countCall(); err != nil {
 		return atoll.FileInfo{}, err
 	}
 	return f.FS.Write(ctx, name, r, o)
 }
 
 func (f faultyFS) Stat(ctx context.Context, name string) (atoll.FileInfo, error) {
-	if err := f.next(); err != nil {
+	if err := f.countCall(); err != nil {
 		return atoll.FileInfo{}, err
 	}
 	return f.FS.Stat(ctx, name)
 }
 
 func (f faultyFS) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
-	if err := f.next(); err != nil {
+	if err := f.countCall(); err != nil {
 		return nil, err
 	}
 	return f.FS.List(ctx, name, recursive)
 }
 
 func (f faultyFS) Mkdir(ctx context.Context, name string, mode uint32) error {
-	if err := f.next(); err != nil {
+	if err := f.countCall(); err != nil {
 		return err
 	}
 	return f.FS.Mkdir(ctx, name, mode)
 }
 
 func (f faultyFS) Rename(ctx context.Context, from, to string) error {
-	if err := f.next(); err != nil {
+	if err := f.countCall(); err != nil {
 		return err
 	}
 	return f.FS.Rename(ctx, from, to)
 }
 
 func (f faultyFS) Remove(ctx context.Context, name string, recursive bool) error {
-	if err := f.next(); err != nil {
+	if err := f.countCall(); err != nil {
 		return err
 	}
 	return f.FS.Remove(ctx, name, recursive)
 }
 
 func (f faultyFS) WriteTar(ctx context.Context, name string, w io.Writer) error {
-	if err := f.next(); err != nil {
+	if err := f.countCall(); err != nil {
 		return err
 	}
 	return f.FS.WriteTar(ctx, name, w)
 }
 
 func (f faultyFS) ReadTar(ctx context.Context, name string, r io.Reader) error {
-	if err := f.next(); err != nil {
+	if err := f.countCall(); err != nil {
 		return err
 	}
 	return f.FS.ReadTar(ctx, name, r)
 }
 
-// Whichever call fails, versions that are there stay whole, no file is lost, and the next
-// try does what the failed one was to do.
+// Whichever call fails, existing versions stay intact, no file is lost, and the next
+// attempt does what the failed one should have done.
 func TestEachFault(t *testing.T) {
-	// What a failed one has locked is free soon, and no second passes between two pushes.
+	// Locks of failed calls expire soon, and less than a second passes between two
+	// pushes.
 	now := time.Now()
 	brief := filesync.Options{}.WithExpire(time.Second).WithNow(func() time.Time { return now })
 	type attempt func(ctx context.Context, r *filesync.Remote, tree filesync.Tree) error
@@ -179,39 +180,39 @@ func TestEachFault(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		do    attempt
-		check func(t *testing.T, b objectstore.Bucket, here *place, was string)
+		check func(t *testing.T, b objectstore.Bucket, here *testDir, was string)
 	}{
-		{"push", push, func(t *testing.T, b objectstore.Bucket, here *place, was string) {
+		{"push", push, func(t *testing.T, b objectstore.Bucket, here *testDir, was string) {
 			r, q := newRemote(t, b, brief), newPlace(t)
 			q.pull(r, filesync.PullOptions{})
 			if got := q.content(); got != was && got != here.content() {
-				t.Errorf("the latest version is neither the one before nor the new one:\n%s", difference(was, got))
+				t.Errorf("the latest version is neither the one before nor the new one:\n%s", firstDifference(was, got))
 			}
 			here.push(r)
 			q.pull(r, filesync.PullOptions{})
-			alike(t, here, q)
+			checkEqual(t, here, q)
 		}},
-		{"pull", pull, func(t *testing.T, b objectstore.Bucket, here *place, was string) {
+		{"pull", pull, func(t *testing.T, b objectstore.Bucket, here *testDir, was string) {
 			r, q := newRemote(t, b, brief), newPlace(t)
 			q.pull(r, filesync.PullOptions{})
 			if q.content() != was {
-				t.Errorf("the version has changed:\n%s", difference(was, q.content()))
+				t.Errorf("the version has changed:\n%s", firstDifference(was, q.content()))
 			}
 			here.pull(r, filesync.PullOptions{Conflicts: filesync.KeepRemote})
-			if here.read("untracked") != "mine" {
-				t.Errorf("a file that was never pushed is %q", here.read("untracked"))
+			if here.readText("untracked") != "mine" {
+				t.Errorf("a file that was never pushed is %q", here.readText("untracked"))
 			}
-			here.remove("untracked")
-			alike(t, here, q)
+			here.removeFile("untracked")
+			checkEqual(t, here, q)
 		}},
 		{"prune", func(ctx context.Context, r *filesync.Remote, _ filesync.Tree) error {
 			_, err := r.Prune(ctx, filesync.Keep{Last: 1})
 			return err
-		}, func(t *testing.T, b objectstore.Bucket, _ *place, was string) {
+		}, func(t *testing.T, b objectstore.Bucket, _ *testDir, was string) {
 			r, q := newRemote(t, b, brief), newPlace(t)
 			q.pull(r, filesync.PullOptions{})
 			if q.content() != was {
-				t.Errorf("the latest version has changed:\n%s", difference(was, q.content()))
+				t.Errorf("the latest version has changed:\n%s", firstDifference(was, q.content()))
 			}
 			if _, err := r.Prune(t.Context(), filesync.Keep{Last: 1}); err != nil {
 				t.Errorf("the next prune: %v", err)
@@ -230,7 +231,7 @@ func TestEachFault(t *testing.T) {
 		{"status", func(ctx context.Context, r *filesync.Remote, tree filesync.Tree) error {
 			_, err := r.Status(ctx, tree)
 			return err
-		}, func(t *testing.T, b objectstore.Bucket, here *place, was string) {}},
+		}, func(t *testing.T, b objectstore.Bucket, here *testDir, was string) {}},
 		{"files", func(ctx context.Context, r *filesync.Remote, _ filesync.Tree) error {
 			for _, err := range r.Files(ctx, 0) {
 				if err != nil {
@@ -238,7 +239,7 @@ func TestEachFault(t *testing.T) {
 				}
 			}
 			return nil
-		}, func(t *testing.T, b objectstore.Bucket, here *place, was string) {}},
+		}, func(t *testing.T, b objectstore.Bucket, here *testDir, was string) {}},
 		{"open", func(ctx context.Context, r *filesync.Remote, _ filesync.Tree) error {
 			in, _, err := r.Open(ctx, 0, "dir/new", 1<<20)
 			if err == nil {
@@ -246,7 +247,7 @@ func TestEachFault(t *testing.T) {
 				in.Close()
 			}
 			return err
-		}, func(t *testing.T, b objectstore.Bucket, here *place, was string) {}},
+		}, func(t *testing.T, b objectstore.Bucket, here *testDir, was string) {}},
 		{"versions", func(ctx context.Context, r *filesync.Remote, _ filesync.Tree) error {
 			for _, err := range r.Versions(ctx) {
 				if err != nil {
@@ -254,34 +255,34 @@ func TestEachFault(t *testing.T) {
 				}
 			}
 			return nil
-		}, func(t *testing.T, b objectstore.Bucket, here *place, was string) {}},
+		}, func(t *testing.T, b objectstore.Bucket, here *testDir, was string) {}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			for at := int64(1); ; at++ {
 				b := openBucket(t)
 				r, maker, here := newRemote(t, b, brief), newPlace(t), newPlace(t)
-				maker.write("a", "one")
-				maker.write("dir/b", "one")
-				maker.write("gone/c", "one")
-				maker.write(filesync.IgnoreName, "*.tmp\n")
+				maker.writeText("a", "one")
+				maker.writeText("dir/b", "one")
+				maker.writeText("gone/c", "one")
+				maker.writeText(filesync.IgnoreName, "*.tmp\n")
 				maker.push(r)
 				here.pull(r, filesync.PullOptions{})
-				maker.write("a", "a longer one")
-				maker.write("dir/new", strings.Repeat("new", 1000))
-				maker.remove("gone")
+				maker.writeText("a", "a longer one")
+				maker.writeText("dir/new", strings.Repeat("new", 1000))
+				maker.removeFile("gone")
 				maker.push(r)
 				was := maker.content()
 				if tt.name == "pull" {
-					here.write("untracked", "mine")
+					here.writeText("untracked", "mine")
 				} else {
 					here = maker
-					here.write("dir/b", "two, and longer")
-					here.write("later", "later")
+					here.writeText("dir/b", "two, and longer")
+					here.writeText("later", "later")
 				}
 				f := &fault{at: at}
 				err := tt.do(t.Context(), newRemote(t, faultyBucket{b, f}, brief), filesync.Tree{FS: faultyFS{here.FS, f}, Dir: here.Dir})
-				if !f.hit() {
+				if !f.wasReached() {
 					if err != nil {
 						t.Errorf("without a fault: %v", err)
 					}
@@ -302,33 +303,33 @@ func TestEachFault(t *testing.T) {
 	}
 }
 
-// closedFS cannot list all at once, nor one directory.
-type closedFS struct {
+// A closedListFS cannot list everything at once, nor one directory.
+type closedListFS struct {
 	atoll.FS
 	closed string
 	kind   atoll.Kind
 }
 
-func (f closedFS) Sub(dir string) atoll.FS {
-	return closedFS{atoll.SubFiles(f.FS, dir), f.closed, f.kind}
+func (f closedListFS) Sub(dir string) atoll.FS {
+	return closedListFS{atoll.SubFiles(f.FS, dir), f.closed, f.kind}
 }
 
-func (f closedFS) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
+func (f closedListFS) List(ctx context.Context, name string, recursive bool) ([]atoll.FileInfo, error) {
 	if recursive || name == f.closed {
 		return nil, atoll.E("list", name, f.kind, nil)
 	}
 	return f.FS.List(ctx, name, recursive)
 }
 
-// What cannot be listed stays in the version as it was there.
+// Files in a directory that cannot be listed stay in the version.
 func TestClosedDirectory(t *testing.T) {
 	r, p := newRemote(t, openBucket(t), filesync.Options{}), newPlace(t)
-	p.write("open/a", "one")
-	p.write("closed/b", "one")
+	p.writeText("open/a", "one")
+	p.writeText("closed/b", "one")
 	p.push(r)
-	was := p.read("closed/b")
-	p.write("open/a", "two, and longer")
-	closed := filesync.Tree{FS: closedFS{p.FS, "closed", atoll.ErrDenied}, Dir: p.Dir}
+	was := p.readText("closed/b")
+	p.writeText("open/a", "two, and longer")
+	closed := filesync.Tree{FS: closedListFS{p.FS, "closed", atoll.ErrDenied}, Dir: p.Dir}
 	st, err := r.Push(t.Context(), closed, filesync.PushOptions{})
 	if err != nil || st.Failed != 1 || len(st.Errors) != 1 || !strings.HasPrefix(st.Errors[0], "closed: ") {
 		t.Errorf("Push: %+v, %v; want one error, of the directory", st, err)
@@ -338,21 +339,21 @@ func TestClosedDirectory(t *testing.T) {
 	}
 	q := newPlace(t)
 	q.pull(r, filesync.PullOptions{})
-	if q.read("closed/b") != was || q.read("open/a") != "two, and longer" {
-		t.Errorf("closed/b is %q, open/a %q", q.read("closed/b"), q.read("open/a"))
+	if q.readText("closed/b") != was || q.readText("open/a") != "two, and longer" {
+		t.Errorf("closed/b is %q, open/a %q", q.readText("closed/b"), q.readText("open/a"))
 	}
-	alike(t, p, q)
-	// A list that is too long is made in parts.
-	many := filesync.Tree{FS: closedFS{p.FS, "", atoll.ErrExhausted}, Dir: p.Dir}
+	checkEqual(t, p, q)
+	// If a recursive list is too long, directories are listed one by one.
+	many := filesync.Tree{FS: closedListFS{p.FS, "", atoll.ErrExhausted}, Dir: p.Dir}
 	if st, err := r.Push(t.Context(), many, filesync.PushOptions{}); err != nil || st.Failed > 0 {
 		t.Errorf("Push: %+v, %v", st, err)
 	}
-	if _, err := r.Push(t.Context(), filesync.Tree{FS: closedFS{p.FS, ".", atoll.ErrDenied}, Dir: p.Dir}, filesync.PushOptions{}); !errors.Is(err, atoll.ErrDenied) {
+	if _, err := r.Push(t.Context(), filesync.Tree{FS: closedListFS{p.FS, ".", atoll.ErrDenied}, Dir: p.Dir}, filesync.PushOptions{}); !errors.Is(err, atoll.ErrDenied) {
 		t.Errorf("of a directory that is closed itself: %v, want denied", err)
 	}
 }
 
-// A latest version that was damaged cannot be pulled, and a push replaces all of it.
+// A damaged latest version cannot be pulled, and a push replaces all of it.
 func TestDamagedVersionIsNotRead(t *testing.T) {
 	for name, text := range map[string]string{
 		"other bytes":    `{"version":"1.0","last_synced_at":1,"files":[]}`,
@@ -364,16 +365,16 @@ func TestDamagedVersionIsNotRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := openBucket(t)
 			r, p, q := newRemote(t, b, filesync.Options{}), newPlace(t), newPlace(t)
-			p.write("a", "one")
+			p.writeText("a", "one")
 			v := p.push(r).Version
-			put(t, b, strconv.FormatInt(v, 10)+"/"+filesync.StateName, text)
+			putText(t, b, strconv.FormatInt(v, 10)+"/"+filesync.StateName, text)
 			want := error(filesync.ErrDamaged)
 			if text == "" {
 				want = atoll.ErrNotExist
 			}
 			for verb, err := range map[string]error{
-				"Pull": second(r.Pull(t.Context(), q.Tree, filesync.PullOptions{})),
-				"Open": third(r.Open(t.Context(), 0, "a", 10)),
+				"Pull": secondResult(r.Pull(t.Context(), q.Tree, filesync.PullOptions{})),
+				"Open": thirdResult(r.Open(t.Context(), 0, "a", 10)),
 			} {
 				if !errors.Is(err, want) {
 					t.Errorf("%s: %v, want %v", verb, err, want)
@@ -390,15 +391,15 @@ func TestDamagedVersionIsNotRead(t *testing.T) {
 				t.Errorf("Push: %+v, want a new version with all of it", st)
 			}
 			q.pull(r, filesync.PullOptions{})
-			alike(t, p, q)
+			checkEqual(t, p, q)
 		})
 	}
 }
 
-func second[T any](_ T, err error) error        { return err }
-func third[T, U any](_ T, _ U, err error) error { return err }
+func secondResult[T any](_ T, err error) error        { return err }
+func thirdResult[T, U any](_ T, _ U, err error) error { return err }
 
-// unreadableFS cannot read one file.
+// An unreadableFS cannot read one file.
 type unreadableFS struct {
 	atoll.FS
 	name string
@@ -416,14 +417,14 @@ func (f unreadableFS) Read(ctx context.Context, name string, offset int64) (io.R
 	return f.FS.Read(ctx, name, offset)
 }
 
-// A file that cannot be read stays what it was in the version; one that is gone is gone;
-// and a sandbox that does not answer is no reason to take its files for gone.
+// An unreadable file keeps its state of the version before; a removed file is removed;
+// files of a sandbox that doesn't answer don't count as removed.
 func TestUnreadableFile(t *testing.T) {
 	for _, tt := range []struct {
 		kind   atoll.Kind
 		fails  bool
 		failed int
-		old    string // what the version then has of the old one
+		old    string // the old file's content in the new version
 	}{
 		{atoll.ErrDenied, false, 1, "one"},
 		{atoll.ErrInternal, false, 1, "one"},
@@ -434,10 +435,10 @@ func TestUnreadableFile(t *testing.T) {
 		for _, name := range []string{"old", "new"} {
 			t.Run(string(tt.kind)+" "+name, func(t *testing.T) {
 				r, p, q := newRemote(t, openBucket(t), filesync.Options{}), newPlace(t), newPlace(t)
-				p.write("old", "one")
+				p.writeText("old", "one")
 				p.push(r)
-				p.write("old", "two, and longer")
-				p.write("new", strings.Repeat("new", 100))
+				p.writeText("old", "two, and longer")
+				p.writeText("new", strings.Repeat("new", 100))
 				st, err := r.Push(t.Context(), filesync.Tree{FS: unreadableFS{p.FS, name, tt.kind}, Dir: p.Dir}, filesync.PushOptions{})
 				if tt.fails {
 					if !errors.Is(err, tt.kind) {
@@ -451,10 +452,10 @@ func TestUnreadableFile(t *testing.T) {
 				if name == "new" && !tt.fails {
 					old = "two, and longer"
 				}
-				if got := q.read("old"); old != "" && got != old || old == "" && !strings.Contains(got, "no such file") {
+				if got := q.readText("old"); old != "" && got != old || old == "" && !strings.Contains(got, "no such file") {
 					t.Errorf("old is %q, want %q", got, old)
 				}
-				if got := q.read("new"); strings.HasPrefix(got, "new") != (name == "old" && !tt.fails) {
+				if got := q.readText("new"); strings.HasPrefix(got, "new") != (name == "old" && !tt.fails) {
 					t.Errorf("new is %.20q", got)
 				}
 			})

@@ -19,34 +19,35 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// Options are what a Remote gets. The zero value is ready.
+// Options configure a Remote. The zero value is ready to use.
 type Options struct {
-	// MaxFiles and MaxBytes bound a version: how many entries it may have, and how
-	// many bytes all of its files. 0 means DefaultMaxFiles and DefaultMaxBytes. What
-	// has more is ErrExhausted, and nothing is pushed or pulled.
+	// MaxFiles and MaxBytes bound the entries of a version and the bytes of all its
+	// files. 0 means DefaultMaxFiles and DefaultMaxBytes. A larger version is
+	// ErrExhausted, and nothing is pushed or pulled.
 	MaxFiles int
 	MaxBytes int64
-	// Dir is where bytes are kept while they travel; "" means the system's.
+	// Dir is the directory of temporary files for content in transit; "" means the
+	// system's.
 	Dir string
-	// Owner names this program to others who wait for it; "" means its host and
-	// process.
+	// Owner names this program to others that wait for it; "" means its host and
+	// process id.
 	Owner string
-	// Log is told of what cannot be returned; nil discards.
+	// Log receives warnings that no call returns; nil discards them.
 	Log *slog.Logger
 
-	step   func(name string) // for tests: called after each step, with its name
-	expire time.Duration     // for tests: how long a lock that does not change holds
+	step   func(name string) // for tests: called with the name of each completed step
+	expire time.Duration     // for tests: the time after which an unrenewed lock expires
 	now    func() time.Time  // for tests
 }
 
-// The bounds of versions unless Options say otherwise.
+// The default bounds of versions.
 const (
 	DefaultMaxFiles = 1_000_000
 	DefaultMaxBytes = 100 << 30
 )
 
-// A Remote is a place in a bucket that holds versions of one directory. It has no
-// state of its own: any number of programs may use one at once.
+// A Remote is a place in a bucket that holds versions of one directory. It has no state
+// of its own: any number of programs may use one at once.
 type Remote struct {
 	bucket objectstore.Bucket
 	prefix string // ends in a slash, or is ""
@@ -54,12 +55,12 @@ type Remote struct {
 	log    *slog.Logger
 }
 
-// New returns the place below a prefix of a bucket, which stays the caller's. The
+// New returns the place below a prefix of a bucket. The caller keeps the bucket. The
 // prefix begins and ends without a slash; "" is the whole bucket.
 func New(b objectstore.Bucket, prefix string, opts Options) (*Remote, error) {
 	if p := strings.Trim(prefix, "/"); p != "" {
 		if err := checkPath(p); err != nil {
-			return nil, atoll.Errorf("sync", prefix, atoll.ErrInvalid, "a prefix is a path without %q and %q: %w", ".", "..", err)
+			return nil, atoll.Errorf("sync", prefix, atoll.ErrInvalid, "prefix must be a path without %q and %q: %w", ".", "..", err)
 		}
 		prefix = p + "/"
 	} else {
@@ -81,11 +82,11 @@ func New(b objectstore.Bucket, prefix string, opts Options) (*Remote, error) {
 	return &Remote{bucket: b, prefix: prefix, opts: opts, log: opts.Log}, nil
 }
 
-// String is the URL of the place.
+// String returns the URL of the place.
 func (r *Remote) String() string { return r.bucket.String() + "/" + strings.TrimSuffix(r.prefix, "/") }
 
-// fail is an error of an operation on this place.
-func (r *Remote) fail(op string, kind atoll.Kind, format string, args ...any) error {
+// newError returns an error of an operation on this place.
+func (r *Remote) newError(op string, kind atoll.Kind, format string, args ...any) error {
 	return atoll.Errorf(op, r.String(), kind, format, args...)
 }
 
@@ -96,7 +97,8 @@ func (r *Remote) stateKey(v int64) string {
 }
 func (r *Remote) objectKey(name string) string { return r.prefix + "objects/" + name }
 
-// isObject reports whether name is that of an object: the id of a push, and a number.
+// isObject reports whether name is the name of an object: the id of a push, and a
+// number.
 func isObject(name string) bool {
 	id, n, ok := strings.Cut(name, "/")
 	if !ok || !isPush(id) || n == "" || len(n) > 9 || n[0] == '0' && n != "0" {
@@ -105,39 +107,41 @@ func isObject(name string) bool {
 	return strings.Trim(n, "0123456789") == ""
 }
 
-// isPush reports whether id is that of a push.
+// isPush reports whether id is the id of a push.
 func isPush(id string) bool { return len(id) == 32 && strings.Trim(id, "0123456789abcdef") == "" }
 
-// Stats say what a push or a pull did.
+// Stats describe the outcome of a push or a pull.
 type Stats struct {
-	Version int64 `json:"version,omitempty"` // that there is now; 0 if there is none
-	// Replaced is the version that was the latest before a push, if it was never pushed
-	// from the directory or pulled: what others have changed in it the new one has not.
+	Version int64 `json:"version,omitempty"` // the latest version afterwards; 0 if there is none
+	// Replaced is the version that was the latest before a push, if this directory
+	// never pushed or pulled it: the new version lacks the changes that others made in
+	// it.
 	Replaced         int64         `json:"replaced,omitempty"`
 	FilesDownloaded  int           `json:"files_downloaded"`
 	FilesUploaded    int           `json:"files_uploaded"`
 	FilesDeleted     int           `json:"files_deleted"`
-	FilesSkipped     int           `json:"files_skipped"` // alike on both sides
+	FilesSkipped     int           `json:"files_skipped"` // equal on both sides
 	BytesTransferred int64         `json:"bytes_transferred"`
 	Duration         time.Duration `json:"-"` // in JSON it is duration_ms
-	// Conflicts are files that were changed on both sides, or here and never pushed.
+	// Conflicts are files changed on both sides, or changed in the directory and never
+	// pushed.
 	Conflicts []Conflict `json:"conflicts,omitempty"`
-	// Errors say which files could not be read or written, and why: all others were.
-	// At most MaxErrors are kept.
+	// Errors tell which files could not be read or written, and why; the other files
+	// were synced. It holds at most MaxErrors.
 	Errors []string `json:"errors,omitempty"`
-	Failed int      `json:"failed,omitempty"` // how many there were
+	Failed int      `json:"failed,omitempty"` // the number of errors, listed or not
 }
 
-// statsFields are Stats without methods.
+// statsFields is Stats without its methods.
 type statsFields Stats
 
-// A wireStats is Stats in JSON.
+// wireStats is the JSON form of Stats.
 type wireStats struct {
 	*statsFields
 	Millis int64 `json:"duration_ms"`
 }
 
-// MarshalJSON implements json.Marshaler. Of the duration whole milliseconds are written.
+// MarshalJSON implements json.Marshaler. It writes the duration in whole milliseconds.
 func (s Stats) MarshalJSON() ([]byte, error) {
 	return json.Marshal(wireStats{(*statsFields)(&s), s.Duration.Milliseconds()})
 }
@@ -152,11 +156,11 @@ func (s *Stats) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// MaxErrors is how many errors and conflicts Stats list.
+// MaxErrors is the most errors, and the most conflicts, that Stats list.
 const MaxErrors = 1000
 
-// problem notes a file's error.
-func (s *Stats) problem(path string, err error) {
+// addError records a file's error.
+func (s *Stats) addError(path string, err error) {
 	s.Failed++
 	if len(s.Errors) < MaxErrors {
 		s.Errors = append(s.Errors, path+": "+err.Error())
@@ -169,8 +173,8 @@ type Conflict struct {
 	Kept Policy `json:"kept"`
 }
 
-// Progress is told how far a push or a pull is.
+// Progress reports how far a push or a pull is.
 type Progress struct {
 	Files, Bytes           int64 // done
-	TotalFiles, TotalBytes int64 // of those that travel, as far as known
+	TotalFiles, TotalBytes int64 // of the files to transfer, as far as known
 }

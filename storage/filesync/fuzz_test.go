@@ -18,13 +18,13 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// texts is a bucket to read from, in memory.
-type texts struct {
+// A textBucket is a read-only bucket in memory.
+type textBucket struct {
 	objectstore.Bucket
 	objects map[string]string
 }
 
-func (b texts) Get(_ context.Context, key string, offset, length int64) (io.ReadCloser, objectstore.Object, error) {
+func (b textBucket) Get(_ context.Context, key string, offset, length int64) (io.ReadCloser, objectstore.Object, error) {
 	text, ok := b.objects[key]
 	switch {
 	case !ok:
@@ -38,14 +38,14 @@ func (b texts) Get(_ context.Context, key string, offset, length int64) (io.Read
 	return io.NopCloser(body), objectstore.Object{Key: key, Size: int64(len(text)), Tag: "1"}, nil
 }
 
-func (b texts) String() string { return "mem://" }
+func (b textBucket) String() string { return "mem://" }
 
-// Whatever a version says, nothing of it is outside of the directory, and what is there
-// already is so still.
+// Whatever a version contains, a pull writes nothing outside the directory, and leaves
+// files there unchanged.
 func FuzzVersion(f *testing.F) {
-	f.Add([]byte(`{"version":"1.0","files":[`+entry("a/b")+`]}`), "link")
-	f.Add([]byte(`{"version":"1.0","sorted":true,"files":[{"path":"l","type":"symlink","target":"..","checksum":"`+md5OfX+`"},`+entry("l/x")+`]}`), "l")
-	f.Add([]byte(`{"version":"1.0","files":[{"path":"../x","type":"directory","checksum":"`+md5OfX+`"},`+entry("link/x")+`]}`), "../link")
+	f.Add([]byte(`{"version":"1.0","files":[`+entryOf("a/b")+`]}`), "link")
+	f.Add([]byte(`{"version":"1.0","sorted":true,"files":[{"path":"l","type":"symlink","target":"..","checksum":"`+md5OfX+`"},`+entryOf("l/x")+`]}`), "l")
+	f.Add([]byte(`{"version":"1.0","files":[{"path":"../x","type":"directory","checksum":"`+md5OfX+`"},`+entryOf("link/x")+`]}`), "../link")
 	f.Fuzz(func(t *testing.T, state []byte, link string) {
 		base := t.TempDir()
 		dir, outside := filepath.Join(base, "in", "work"), filepath.Join(base, "outside")
@@ -62,7 +62,7 @@ func FuzzVersion(f *testing.F) {
 		if fs.ValidPath(link) && !strings.Contains(link, "/") && !strings.ContainsRune(link, 0) {
 			_ = os.Symlink(outside, filepath.Join(dir, link))
 		}
-		b := texts{objects: map[string]string{prefix + "/5/.sandbox-state": string(state)}}
+		b := textBucket{objects: map[string]string{prefix + "/5/.sandbox-state": string(state)}}
 		for _, name := range []string{"a/b", "l/x", "link/x"} {
 			b.objects[prefix+"/5/"+name] = "x"
 		}
@@ -75,7 +75,7 @@ func FuzzVersion(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = r.Pull(t.Context(), filesync.Tree{FS: fsys, Dir: "/work"}, filesync.PullOptions{Version: 5}) // it may fail as it likes
+		_, _ = r.Pull(t.Context(), filesync.Tree{FS: fsys, Dir: "/work"}, filesync.PullOptions{Version: 5}) // it may fail
 		var all []string
 		for _, top := range []string{outside, filepath.Join(base, "in")} {
 			entries, err := os.ReadDir(top)
@@ -97,7 +97,7 @@ func FuzzVersion(f *testing.F) {
 	})
 }
 
-// Rules come from a sandbox: whatever they say, they are read in no time.
+// Rules come from a sandbox: reading any of them takes little time.
 func FuzzIgnore(f *testing.F) {
 	f.Add("*.log\n!keep\n/build/\n", "a/b.log")
 	f.Add("a/**/b\n[a-\n\\\n**\n", "a/x/b")

@@ -8,46 +8,47 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A pull decides by what a scan has seen, and that may be minutes ago when it comes to
-// a file which somebody has changed meanwhile. So it glances at the directory before it
-// writes or removes there.
+// A pull decides by a scan that may be minutes old when it reaches a file which another
+// program has changed meanwhile. So it lists a directory again just before it writes or
+// removes there.
 
-// glanceHolds is how long a glance is believed: longer where it takes its time.
-const glanceHolds = time.Second
+// listingTTL is the time for which a listing is trusted. It is longer where listing is
+// slow.
+const listingTTL = time.Second
 
-// A glance is what there was in a directory a moment ago.
-type glance struct {
+// A listing is the recent content of a directory.
+type listing struct {
 	dir   string
 	until time.Time
 	files map[string]*atoll.FileInfo // by name
 }
 
-// present returns what is at a path, nil if nothing is. Paths are asked for in order,
-// of which those below a directory come one after the other.
-func (p *pull) present(at string) (*atoll.FileInfo, error) {
+// currentInfo returns the file at a path now, nil if there is none. Callers ask for
+// paths in order, so that those below a directory follow one another.
+func (p *pull) currentInfo(at string) (*atoll.FileInfo, error) {
 	dir, name := path.Split(at)
 	dir = path.Clean(dir)
-	for n := len(p.glances); n > 0; n = len(p.glances) {
-		g := p.glances[n-1]
+	for n := len(p.listings); n > 0; n = len(p.listings) {
+		g := p.listings[n-1]
 		if g.dir == dir && time.Now().Before(g.until) {
 			return g.files[name], nil
 		}
 		if g.dir != dir && (g.dir == "." || strings.HasPrefix(dir, g.dir+"/")) {
 			break
 		}
-		p.glances = p.glances[:n-1]
+		p.listings = p.listings[:n-1]
 	}
 	begin := time.Now()
 	list, err := p.fs.List(p.ctx, dir, false)
 	switch kind := atoll.KindOf(err); {
 	case err == nil:
-		g := glance{dir, time.Now().Add(max(glanceHolds, 10*time.Since(begin))), make(map[string]*atoll.FileInfo, len(list))}
+		g := listing{dir, time.Now().Add(max(listingTTL, 10*time.Since(begin))), make(map[string]*atoll.FileInfo, len(list))}
 		for i := range list {
 			g.files[path.Base(list[i].Path)] = &list[i]
 		}
-		p.glances = append(p.glances, g)
+		p.listings = append(p.listings, g)
 		return g.files[name], nil
-	case kind == atoll.ErrNotExist, kind == atoll.ErrInvalid: // there is no such directory any more
+	case kind == atoll.ErrNotExist, kind == atoll.ErrInvalid: // the directory no longer exists
 		return nil, nil
 	case kind != atoll.ErrDenied && kind != atoll.ErrExhausted:
 		return nil, err
@@ -63,16 +64,16 @@ func (p *pull) present(at string) (*atoll.FileInfo, error) {
 	return &fi, nil
 }
 
-// meanwhile reports whether what is at a path is not what the scan has seen there, but
-// something that was made or written since.
-func (p *pull) meanwhile(at string) (bool, error) {
-	was := p.scan.find(at)
+// changedSinceScan reports whether the file at a path was created or changed after the
+// scan.
+func (p *pull) changedSinceScan(at string) (bool, error) {
+	was := p.scan.findPath(at)
 	if was == nil {
-		if dir := path.Dir(at); dir != "." && p.scan.find(dir) == nil {
-			return false, nil // the pull makes that itself
+		if dir := path.Dir(at); dir != "." && p.scan.findPath(dir) == nil {
+			return false, nil // the pull creates that directory itself
 		}
 	}
-	is, err := p.present(at)
+	is, err := p.currentInfo(at)
 	switch {
 	case err != nil || is == nil:
 		return false, err
@@ -84,23 +85,23 @@ func (p *pull) meanwhile(at string) (bool, error) {
 	return is.Type != was.Type || is.Size != was.Size || !is.Modified.Equal(was.Modified) || is.Target != was.Target, nil
 }
 
-// stays reports whether a path is to be left alone after all, because somebody has
-// written there meanwhile: a conflict. f is what the pull was to write, nil if it was to
-// remove what is there.
-func (p *pull) stays(at string, f *File) (bool, error) {
-	changed, err := p.meanwhile(at)
+// keepsLateChange reports whether the pull has to leave a path alone, since another
+// program has changed it after the scan; it records the conflict. f is the file that
+// the pull would write, nil if it would remove the path.
+func (p *pull) keepsLateChange(at string, f *File) (bool, error) {
+	changed, err := p.changedSinceScan(at)
 	if err != nil || !changed {
 		return false, err
 	}
-	if is, err := p.present(at); err != nil || f != nil && is != nil && is.Type == atoll.TypeDirectory && f.kind() == is.Type {
-		return false, err // both make the same directory
+	if is, err := p.currentInfo(at); err != nil || f != nil && is != nil && is.Type == atoll.TypeDirectory && f.fileType() == is.Type {
+		return false, err // both create the same directory
 	}
-	p.conflict(at, p.opts.Conflicts)
+	p.addConflict(at, p.opts.Conflicts)
 	if p.opts.Conflicts == KeepRemote {
 		return false, nil
 	}
-	if f != nil || p.verdicts[at] == write {
-		p.verdicts[at] = keep
+	if f != nil || p.actions[at] == writeFile {
+		p.actions[at] = keepFile
 	}
 	return true, nil
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 )
 
-// What somebody writes while a pull is at work is not lost: it is a conflict, like what
-// was written before.
+// Files that another program writes during a pull aren't lost: they are conflicts, like
+// files written before.
 func TestEditsDuringPull(t *testing.T) {
 	for _, policy := range []filesync.Policy{filesync.KeepLocal, filesync.KeepRemote} {
 		for _, step := range []string{"judged", "removed"} {
@@ -19,24 +19,24 @@ func TestEditsDuringPull(t *testing.T) {
 				r := newRemote(t, b, filesync.Options{})
 				p, q := newPlace(t), newPlace(t)
 				for _, name := range []string{"dir/both", "dir/there", "gone", "sub/x"} {
-					p.write(name, "1")
+					p.writeText(name, "1")
 				}
 				p.push(r)
 				q.pull(r, filesync.PullOptions{})
-				p.write("dir/both", "22")
-				p.write("dir/there", "22")
-				p.write("dir/new", "22")
-				p.write("fresh/new", "22")
-				p.remove("gone")
+				p.writeText("dir/both", "22")
+				p.writeText("dir/there", "22")
+				p.writeText("dir/new", "22")
+				p.writeText("fresh/new", "22")
+				p.removeFile("gone")
 				p.push(r)
 				slow := newRemote(t, b, filesync.Options{}.WithStep(func(name string) {
 					if name != step {
 						return
 					}
-					q.write("dir/both", "mine")
-					q.write("dir/new", "mine")
+					q.writeText("dir/both", "mine")
+					q.writeText("dir/new", "mine")
 					if step == "judged" {
-						q.write("gone", "mine")
+						q.writeText("gone", "mine")
 					}
 				}))
 				st := q.pull(slow, filesync.PullOptions{Conflicts: policy})
@@ -52,7 +52,7 @@ func TestEditsDuringPull(t *testing.T) {
 					}
 				}
 				for name, text := range want {
-					if got := q.read(name); got != text {
+					if got := q.readText(name); got != text {
 						t.Errorf("%s is %q, want %q", name, got, text)
 					}
 				}
@@ -70,7 +70,7 @@ func TestEditsDuringPull(t *testing.T) {
 				q.push(r)
 				c := newPlace(t)
 				c.pull(r, filesync.PullOptions{})
-				alike(t, q, c)
+				checkEqual(t, q, c)
 			})
 		}
 	}

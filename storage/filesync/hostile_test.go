@@ -16,8 +16,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// put writes an object below the prefix.
-func put(t *testing.T, b objectstore.Bucket, key, text string) {
+// putText writes an object below the prefix.
+func putText(t *testing.T, b objectstore.Bucket, key, text string) {
 	t.Helper()
 	if _, err := b.Put(t.Context(), prefix+"/"+key, strings.NewReader(text), int64(len(text)), objectstore.Condition{}); err != nil {
 		t.Fatal(err)
@@ -26,86 +26,86 @@ func put(t *testing.T, b objectstore.Bucket, key, text string) {
 
 const md5OfX = "9dd4e461268c8034f5c8564e155c67a6" // of "x"
 
-// entry is one of a state file, as other programs write them.
-func entry(path string) string {
+// entryOf returns an entry of a state file, as other programs write it.
+func entryOf(path string) string {
 	text, _ := json.Marshal(path)
 	return fmt.Sprintf(`{"path":%s,"checksum":%q,"size":1,"modified_at":1704067100}`, text, md5OfX)
 }
 
-// A version of another program's is a state file, and beside it the files.
+// Other programs write a version as a state file with the files beside it.
 func TestForeignVersion(t *testing.T) {
 	b := openBucket(t)
 	r := newRemote(t, b, filesync.Options{})
-	put(t, b, "1704067200/.sandbox-state", `{"files":[`+entry("z/y")+","+entry("a")+`],"last_synced_at":1704067200,"version":"1.0","extra":{"a":[1,2]}}`)
-	put(t, b, "1704067200/a", "x")
-	put(t, b, "1704067200/z/y", "x")
+	putText(t, b, "1704067200/.sandbox-state", `{"files":[`+entryOf("z/y")+","+entryOf("a")+`],"last_synced_at":1704067200,"version":"1.0","extra":{"a":[1,2]}}`)
+	putText(t, b, "1704067200/a", "x")
+	putText(t, b, "1704067200/z/y", "x")
 	p := newPlace(t)
 	st := p.pull(r, filesync.PullOptions{Version: 1704067200})
-	if p.read("a") != "x" || p.read("z/y") != "x" || st.FilesDownloaded != 2 || st.Failed > 0 {
-		t.Errorf("%+v: %q %q", st, p.read("a"), p.read("z/y"))
+	if p.readText("a") != "x" || p.readText("z/y") != "x" || st.FilesDownloaded != 2 || st.Failed > 0 {
+		t.Errorf("%+v: %q %q", st, p.readText("a"), p.readText("z/y"))
 	}
-	if info, err := os.Stat(p.at("a")); err != nil || info.ModTime().Unix() != 1704067100 {
+	if info, err := os.Stat(p.filePath("a")); err != nil || info.ModTime().Unix() != 1704067100 {
 		t.Errorf("modified %v, %v", info.ModTime(), err)
 	}
 	p.push(r)
 	q := newPlace(t)
 	q.pull(r, filesync.PullOptions{})
-	alike(t, p, q)
+	checkEqual(t, p, q)
 }
 
-// Paths of a state file lead nowhere else, however they are written, and its checksums
-// and sizes are believed only when the bytes are so.
+// Paths of a state file never lead outside, however they are written, and its checksums
+// and sizes are verified.
 func TestHostileVersion(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside")
 	for name, bad := range map[string]string{
-		"up":             entry("../out"),
-		"up from below":  entry("a/../../out"),
-		"absolute":       entry(outside),
-		"nothing":        entry(""),
-		"dot":            entry("."),
-		"twice a slash":  entry("a//b"),
-		"slash":          entry("a/"),
-		"NUL":            entry("a\x00b"),
-		"long":           entry(strings.Repeat("a/", 3000) + "a"),
-		"long element":   entry(strings.Repeat("a", 256)),
-		"state":          entry(".sandbox-state"),
-		"state's own":    entry(".sandbox-state.tmp"),
-		"below state":    entry(".sandbox-state/a"),
-		"no MD5":         strings.Replace(entry("a"), md5OfX, "xyz", 1),
-		"short MD5":      strings.Replace(entry("a"), md5OfX, md5OfX[:30], 1),
-		"negative":       strings.Replace(entry("a"), `"size":1`, `"size":-1`, 1),
-		"huge":           strings.Replace(entry("a"), `"size":1`, `"size":9223372036854775807`, 1),
-		"text for size":  strings.Replace(entry("a"), `"size":1`, `"size":"1"`, 1),
-		"no base64":      strings.Replace(entry("a"), `{`, `{"path_b64":"?",`, 1),
-		"base64 up":      strings.Replace(entry("a"), `{`, `{"path_b64":"Li4vb3V0",`, 1),
-		"type":           strings.Replace(entry("a"), `{`, `{"type":"other",`, 1),
-		"no target":      strings.Replace(entry("a"), `{`, `{"type":"symlink",`, 1),
-		"object up":      strings.Replace(entry("a"), `{`, `{"object":"../../../x",`, 1),
-		"object":         strings.Replace(entry("a"), `{`, `{"object":"`+strings.Repeat("0", 32)+`/0",`, 1),
-		"other bytes":    strings.Replace(entry("other"), md5OfX, strings.Repeat("0", 32), 1),
-		"another length": strings.Replace(entry("other"), `"size":1`, `"size":2`, 1),
+		"up":             entryOf("../out"),
+		"up from below":  entryOf("a/../../out"),
+		"absolute":       entryOf(outside),
+		"nothing":        entryOf(""),
+		"dot":            entryOf("."),
+		"twice a slash":  entryOf("a//b"),
+		"slash":          entryOf("a/"),
+		"NUL":            entryOf("a\x00b"),
+		"long":           entryOf(strings.Repeat("a/", 3000) + "a"),
+		"long element":   entryOf(strings.Repeat("a", 256)),
+		"state":          entryOf(".sandbox-state"),
+		"state's own":    entryOf(".sandbox-state.tmp"),
+		"below state":    entryOf(".sandbox-state/a"),
+		"no MD5":         strings.Replace(entryOf("a"), md5OfX, "xyz", 1),
+		"short MD5":      strings.Replace(entryOf("a"), md5OfX, md5OfX[:30], 1),
+		"negative":       strings.Replace(entryOf("a"), `"size":1`, `"size":-1`, 1),
+		"huge":           strings.Replace(entryOf("a"), `"size":1`, `"size":9223372036854775807`, 1),
+		"text for size":  strings.Replace(entryOf("a"), `"size":1`, `"size":"1"`, 1),
+		"no base64":      strings.Replace(entryOf("a"), `{`, `{"path_b64":"?",`, 1),
+		"base64 up":      strings.Replace(entryOf("a"), `{`, `{"path_b64":"Li4vb3V0",`, 1),
+		"type":           strings.Replace(entryOf("a"), `{`, `{"type":"other",`, 1),
+		"no target":      strings.Replace(entryOf("a"), `{`, `{"type":"symlink",`, 1),
+		"object up":      strings.Replace(entryOf("a"), `{`, `{"object":"../../../x",`, 1),
+		"object":         strings.Replace(entryOf("a"), `{`, `{"object":"`+strings.Repeat("0", 32)+`/0",`, 1),
+		"other bytes":    strings.Replace(entryOf("other"), md5OfX, strings.Repeat("0", 32), 1),
+		"another length": strings.Replace(entryOf("other"), `"size":1`, `"size":2`, 1),
 		"number":         `17`,
 		"null":           `null`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := openBucket(t)
 			r := newRemote(t, b, filesync.Options{MaxBytes: 1 << 20})
-			put(t, b, "5/.sandbox-state", `{"version":"1.0","last_synced_at":5,"files":[`+bad+","+entry("good")+`]}`)
-			put(t, b, "5/good", "x")
-			put(t, b, "5/other", "y")
+			putText(t, b, "5/.sandbox-state", `{"version":"1.0","last_synced_at":5,"files":[`+bad+","+entryOf("good")+`]}`)
+			putText(t, b, "5/good", "x")
+			putText(t, b, "5/other", "y")
 			p := newPlace(t)
 			st, err := r.Pull(t.Context(), p.Tree, filesync.PullOptions{Version: 5})
-			if name == "huge" { // beyond the bounds, or no size at all
+			if name == "huge" { // beyond the limit, or negative
 				if err == nil && st.Failed != 1 {
 					t.Errorf("Pull: %+v", st)
 				}
 				return
 			}
-			if err != nil || st.Failed != 1 || st.FilesDownloaded != 1 || p.read("good") != "x" {
+			if err != nil || st.Failed != 1 || st.FilesDownloaded != 1 || p.readText("good") != "x" {
 				t.Errorf("Pull: %+v, %v", st, err)
 			}
 			all, _ := filepath.Glob(filepath.Join(p.dir, "*"))
-			if len(all) != 2 { // the state file, too
+			if len(all) != 2 { // including the state file
 				t.Errorf("there are %q", all)
 			}
 			if _, err := os.Lstat(filepath.Join(filepath.Dir(p.dir), "out")); err == nil {
@@ -115,16 +115,16 @@ func TestHostileVersion(t *testing.T) {
 	}
 }
 
-// Links stay links, and lead no pull out of the directory.
+// Links stay links, and lead no pull outside the directory.
 func TestLinksLeadNowhere(t *testing.T) {
 	b := openBucket(t)
 	r := newRemote(t, b, filesync.Options{})
 	outside := t.TempDir()
-	put(t, b, "5/.sandbox-state", `{"version":"1.0","files":[{"path":"d","type":"symlink","target":"`+outside+`","checksum":"`+md5OfX+`"},`+entry("d/file")+`,`+entry("e/file")+`]}`)
-	put(t, b, "5/d/file", "x")
-	put(t, b, "5/e/file", "x")
+	putText(t, b, "5/.sandbox-state", `{"version":"1.0","files":[{"path":"d","type":"symlink","target":"`+outside+`","checksum":"`+md5OfX+`"},`+entryOf("d/file")+`,`+entryOf("e/file")+`]}`)
+	putText(t, b, "5/d/file", "x")
+	putText(t, b, "5/e/file", "x")
 	p := newPlace(t)
-	if err := os.Symlink(outside, p.at("e")); err != nil {
+	if err := os.Symlink(outside, p.filePath("e")); err != nil {
 		t.Fatal(err)
 	}
 	st, err := r.Pull(t.Context(), p.Tree, filesync.PullOptions{Version: 5, Conflicts: filesync.KeepRemote})
@@ -137,15 +137,15 @@ func TestLinksLeadNowhere(t *testing.T) {
 	})
 }
 
-// A state file in the directory that is of no use is made anew, and nothing is lost.
+// An unusable state file in the directory is replaced, and nothing is lost.
 func TestStateFileOfNoUse(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty":           "",
 		"no JSON":         "#!/bin/sh\n",
-		"cut":             `{"version":"1.0","last_synced_at":5,"sorted":true,"files":[` + entry("file"),
+		"cut":             `{"version":"1.0","last_synced_at":5,"sorted":true,"files":[` + entryOf("file"),
 		"another version": `{"version":"2.0","files":[]}`,
 		"no version":      `{"files":[]}`,
-		"out of order":    `{"version":"1.0","sorted":true,"files":[` + entry("z") + "," + entry("file") + `]}`,
+		"out of order":    `{"version":"1.0","sorted":true,"files":[` + entryOf("z") + "," + entryOf("file") + `]}`,
 		"huge entry":      `{"version":"1.0","files":[{"path":"` + strings.Repeat("a", 1<<20) + `"}]}`,
 		"deep":            `{"version":"1.0","a":` + strings.Repeat("[", 1<<17),
 		"array":           `[]`,
@@ -153,64 +153,64 @@ func TestStateFileOfNoUse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			r := newRemote(t, openBucket(t), filesync.Options{Log: logTo(&log)})
+			r := newRemote(t, openBucket(t), filesync.Options{Log: textLog(&log)})
 			p, q := newPlace(t), newPlace(t)
-			p.write("file", "1")
-			p.write("other", "1")
+			p.writeText("file", "1")
+			p.writeText("other", "1")
 			p.push(r)
 			q.pull(r, filesync.PullOptions{})
-			q.write(filesync.StateName, text)
-			q.write("file", "2")
+			q.writeText(filesync.StateName, text)
+			q.writeText("file", "2")
 			st := q.pull(r, filesync.PullOptions{})
-			if q.read("file") != "2" || q.read("other") != "1" || len(st.Conflicts) != 1 {
-				t.Errorf("Pull: %+v; file is %q", st, q.read("file"))
+			if q.readText("file") != "2" || q.readText("other") != "1" || len(st.Conflicts) != 1 {
+				t.Errorf("Pull: %+v; file is %q", st, q.readText("file"))
 			}
-			if !strings.Contains(log.String(), "made anew") {
+			if !strings.Contains(log.String(), "state file is unusable") {
 				t.Errorf("the log has %q", log.String())
 			}
-			q.write(filesync.StateName, text)
+			q.writeText(filesync.StateName, text)
 			q.push(r)
 			p.pull(r, filesync.PullOptions{})
-			alike(t, p, q)
+			checkEqual(t, p, q)
 		})
 	}
 }
 
-// What cannot be read is told, and stays what it was in the version before.
+// Unreadable files are reported, and keep their state of the version before.
 func TestUnreadable(t *testing.T) {
 	if os.Getuid() == 0 {
 		t.Skip("root reads everything: TestUnreadableAsUser does it as somebody else")
 	}
-	unreadable(t)
+	testUnreadable(t)
 }
 
-func unreadable(t *testing.T) {
+func testUnreadable(t *testing.T) {
 	r := newRemote(t, openBucket(t), filesync.Options{})
 	p := newPlace(t)
-	p.write("file", "1")
-	p.write("dir/file", "1")
-	p.write("other", "1")
+	p.writeText("file", "1")
+	p.writeText("dir/file", "1")
+	p.writeText("other", "1")
 	p.push(r)
-	p.write("file", "22")
-	p.write("other", "22")
-	p.write("new", "22")
+	p.writeText("file", "22")
+	p.writeText("other", "22")
+	p.writeText("new", "22")
 	for _, name := range []string{"file", "dir", "new"} {
-		if err := os.Chmod(p.at(name), 0); err != nil {
+		if err := os.Chmod(p.filePath(name), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() { os.Chmod(p.at("dir"), 0o755) })
+	t.Cleanup(func() { os.Chmod(p.filePath("dir"), 0o755) })
 	st, err := r.Push(t.Context(), p.Tree, filesync.PushOptions{})
 	if err != nil || st.Failed != 3 || len(st.Errors) != 3 {
 		t.Fatalf("Push: %+v, %v; want errors about file, dir and new", st, err)
 	}
 	q := newPlace(t)
 	q.pull(r, filesync.PullOptions{})
-	if err := os.Chmod(q.at("dir"), 0o755); err != nil { // it is as closed as there
+	if err := os.Chmod(q.filePath("dir"), 0o755); err != nil { // unreadable again, as in the version
 		t.Fatal(err)
 	}
-	if q.read("file") != "1" || q.read("dir/file") != "1" || q.read("other") != "22" {
-		t.Errorf("there are %q, %q, %q", q.read("file"), q.read("dir/file"), q.read("other"))
+	if q.readText("file") != "1" || q.readText("dir/file") != "1" || q.readText("other") != "22" {
+		t.Errorf("there are %q, %q, %q", q.readText("file"), q.readText("dir/file"), q.readText("other"))
 	}
 	if st := p.pull(r, filesync.PullOptions{}); st.FilesDeleted > 0 {
 		t.Errorf("Pull: %+v", st)
@@ -221,7 +221,7 @@ func TestBounds(t *testing.T) {
 	b := openBucket(t)
 	p, q := newPlace(t), newPlace(t)
 	for i := range 11 {
-		p.write(fmt.Sprint(i), "0123456789")
+		p.writeText(fmt.Sprint(i), "0123456789")
 	}
 	p.push(newRemote(t, b, filesync.Options{}))
 	for _, o := range []filesync.Options{{MaxFiles: 10}, {MaxBytes: 100}} {
@@ -241,24 +241,24 @@ func TestBounds(t *testing.T) {
 func TestIgnore(t *testing.T) {
 	r := newRemote(t, openBucket(t), filesync.Options{})
 	p, q := newPlace(t), newPlace(t)
-	p.write(".atollignore", "# comment\n*.log\n!keep.log\n/build/\ndeep/**/tmp\n")
+	p.writeText(".atollignore", "# comment\n*.log\n!keep.log\n/build/\ndeep/**/tmp\n")
 	for _, name := range []string{"a.log", "keep.log", "build/x", "src/build/x", "deep/a/b/tmp/x", "deep/a/x", "x/a.log"} {
-		p.write(name, "1")
+		p.writeText(name, "1")
 	}
 	p.push(r)
 	q.pull(r, filesync.PullOptions{})
 	for name, want := range map[string]bool{"a.log": false, "keep.log": true, "build/x": false, "src/build/x": true, "deep/a/b/tmp/x": false, "deep/a/x": true, "x/a.log": false, ".atollignore": true} {
-		if _, err := os.Stat(q.at(name)); (err == nil) != want {
+		if _, err := os.Stat(q.filePath(name)); (err == nil) != want {
 			t.Errorf("%s: %v, want it there: %v", name, err, want)
 		}
 	}
-	// What is ignored from now on goes from the versions, and from nobody's directory.
-	q.write(".atollignore", "*.log\n")
+	// Files ignored from now on vanish from new versions, but from no directory.
+	q.writeText(".atollignore", "*.log\n")
 	q.push(r)
 	p.pull(r, filesync.PullOptions{})
 	for _, name := range []string{"a.log", "keep.log", "build/x"} {
-		if p.read(name) != "1" {
-			t.Errorf("%s: %s", name, p.read(name))
+		if p.readText(name) != "1" {
+			t.Errorf("%s: %s", name, p.readText(name))
 		}
 	}
 }
@@ -282,16 +282,16 @@ func TestStale(t *testing.T) {
 	b := openBucket(t)
 	r := newRemote(t, b, filesync.Options{})
 	p, q := newPlace(t), newPlace(t)
-	p.write("file", "1")
+	p.writeText("file", "1")
 	p.push(r)
 	q.pull(r, filesync.PullOptions{IfStale: time.Hour})
-	p.write("file", "22")
+	p.writeText("file", "22")
 	p.push(r)
-	if q.pull(r, filesync.PullOptions{IfStale: time.Hour}); q.read("file") != "1" {
+	if q.pull(r, filesync.PullOptions{IfStale: time.Hour}); q.readText("file") != "1" {
 		t.Error("one that was fresh was pulled")
 	}
 	later := newRemote(t, b, filesync.Options{}.WithNow(func() time.Time { return time.Now().Add(2 * time.Hour) }))
-	if q.pull(later, filesync.PullOptions{IfStale: time.Hour}); q.read("file") != "22" {
+	if q.pull(later, filesync.PullOptions{IfStale: time.Hour}); q.readText("file") != "22" {
 		t.Error("one that was stale was not pulled")
 	}
 }
@@ -303,9 +303,9 @@ func TestPrune(t *testing.T) {
 	var versions []int64
 	was := map[int64]string{}
 	for i := range 6 {
-		p.write("changes", fmt.Sprint(i))
-		p.write("big", strings.Repeat(fmt.Sprint(i), 300<<10))
-		p.write("stays", strings.Repeat("x", 300<<10))
+		p.writeText("changes", fmt.Sprint(i))
+		p.writeText("big", strings.Repeat(fmt.Sprint(i), 300<<10))
+		p.writeText("stays", strings.Repeat("x", 300<<10))
 		v := p.push(r).Version
 		versions, was[v] = append(versions, v), p.content()
 	}
@@ -317,7 +317,7 @@ func TestPrune(t *testing.T) {
 		q := newPlace(t)
 		q.pull(r, filesync.PullOptions{Version: v})
 		if q.content() != was[v] {
-			t.Errorf("version %d: %s", v, difference(was[v], q.content()))
+			t.Errorf("version %d: %s", v, firstDifference(was[v], q.content()))
 		}
 	}
 	if _, err := r.Pull(t.Context(), newPlace(t).Tree, filesync.PullOptions{Version: versions[0]}); atoll.KindOf(err) != atoll.ErrNotExist {
@@ -332,11 +332,11 @@ func TestPrune(t *testing.T) {
 	}
 	q := newPlace(t)
 	q.pull(r, filesync.PullOptions{})
-	alike(t, p, q)
+	checkEqual(t, p, q)
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(`{"version":"1.0","last_synced_at":5,"files":[` + entry("a/b") + `]}`))
+	f.Add([]byte(`{"version":"1.0","last_synced_at":5,"files":[` + entryOf("a/b") + `]}`))
 	f.Add([]byte(`{"files":null,"version":"1.0"}`))
 	f.Add([]byte(`{"version":"1.0","sorted":true,"files":[{"path":"../a"},{"path_b64":"/w=="}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -11,22 +11,22 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// IgnoreName is the file, at the top of a directory, that says what is not pushed, in
-// the syntax of gitignore.
+// IgnoreName is the file at the top of a directory that lists paths not to push, in the
+// syntax of gitignore.
 const IgnoreName = ".atollignore"
 
-// maxIgnore is how many bytes it may have.
+// maxIgnore is the most bytes of that file.
 const maxIgnore = 64 << 10
 
-// ignore knows what is not kept in step.
+// ignore matches paths that are not synchronized.
 type ignore struct{ matcher gitignore.Matcher }
 
-// match reports whether path, or a directory that it is in, is ignored.
-func (i *ignore) match(path string, dir bool) bool {
+// matchPath reports whether path, or a directory above it, is ignored.
+func (i *ignore) matchPath(path string, dir bool) bool {
 	return i != nil && i.matcher != nil && i.matcher.Match(strings.Split(path, "/"), dir)
 }
 
-// readIgnore reads the rules of a directory, and adds others, which come first.
+// readIgnore returns the rules in more, followed by those of the directory's file.
 func readIgnore(ctx context.Context, fs atoll.FS, more []string) (*ignore, error) {
 	body, _, err := fs.Read(ctx, IgnoreName, 0)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
@@ -39,7 +39,7 @@ func readIgnore(ctx context.Context, fs atoll.FS, more []string) (*ignore, error
 	return newIgnore(more, body)
 }
 
-// newIgnore reads rules, after others.
+// newIgnore returns the rules in more, followed by those read from r.
 func newIgnore(more []string, r io.Reader) (*ignore, error) {
 	var patterns []gitignore.Pattern
 	add := func(line string) {
@@ -58,7 +58,7 @@ func newIgnore(more []string, r io.Reader) (*ignore, error) {
 		add(lines.Text())
 	}
 	if in.N <= 0 {
-		return nil, atoll.Errorf("sync", IgnoreName, atoll.ErrInvalid, "it has more than %d KiB: what is cut off a rule may be another one", maxIgnore>>10)
+		return nil, atoll.Errorf("sync", IgnoreName, atoll.ErrInvalid, "file is larger than %d KiB: shorten it, since a truncated rule could match other paths", maxIgnore>>10)
 	}
 	if err := lines.Err(); err != nil {
 		return nil, atoll.Errorf("sync", IgnoreName, atoll.ErrInvalid, "%w", err)

@@ -18,37 +18,37 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// A cord is a bucket whose connection is cut after some calls. What the last one wanted
-// is done or not, and what was being read ends too early. When it is cut for good, it
-// is as if the program had been killed, but for the files that it leaves open.
+// A cord is a bucket whose connection is cut after some calls. The last call may or may
+// not have succeeded, and reads end too early. A cord that doesn't heal simulates a
+// killed program, except for the files it leaves open.
 type cord struct {
 	objectstore.Bucket
-	left  atomic.Int64 // calls
-	done  bool         // what the last one wanted
-	heals bool         // the next ones are answered
+	left  atomic.Int64 // remaining calls
+	done  bool         // the last call succeeds
+	heals bool         // later calls succeed
 }
 
 var errCut = atoll.E("bucket", "", atoll.ErrUnavailable, errors.New("the connection is cut"))
 
-func (c *cord) cut() (last, cut bool) {
+func (c *cord) nextCall() (last, cut bool) {
 	left := c.left.Add(-1)
 	return left == 0, left < 0 && !c.heals
 }
 
 func (c *cord) Get(ctx context.Context, key string, offset, length int64) (io.ReadCloser, objectstore.Object, error) {
-	last, cut := c.cut()
+	last, cut := c.nextCall()
 	if cut {
 		return nil, objectstore.Object{}, errCut
 	}
 	body, o, err := c.Bucket.Get(ctx, key, offset, length)
 	if err == nil && last {
-		body = &torn{ReadCloser: body, left: o.Size / 2}
+		body = &tornReader{ReadCloser: body, left: o.Size / 2}
 	}
 	return body, o, err
 }
 
 func (c *cord) Put(ctx context.Context, key string, r io.ReadSeeker, size int64, when objectstore.Condition) (objectstore.Object, error) {
-	last, cut := c.cut()
+	last, cut := c.nextCall()
 	if cut || last && !c.done {
 		return objectstore.Object{}, errCut
 	}
@@ -60,7 +60,7 @@ func (c *cord) Put(ctx context.Context, key string, r io.ReadSeeker, size int64,
 }
 
 func (c *cord) Delete(ctx context.Context, keys ...string) error {
-	last, cut := c.cut()
+	last, cut := c.nextCall()
 	if cut {
 		return errCut
 	}
@@ -74,19 +74,19 @@ func (c *cord) Delete(ctx context.Context, keys ...string) error {
 }
 
 func (c *cord) List(ctx context.Context, prefix string) iter.Seq2[objectstore.Object, error] {
-	if last, cut := c.cut(); last || cut {
+	if last, cut := c.nextCall(); last || cut {
 		return func(yield func(objectstore.Object, error) bool) { yield(objectstore.Object{}, errCut) }
 	}
 	return c.Bucket.List(ctx, prefix)
 }
 
-// torn fails half way.
-type torn struct {
+// A tornReader fails half way.
+type tornReader struct {
 	io.ReadCloser
 	left int64
 }
 
-func (t *torn) Read(p []byte) (int, error) {
+func (t *tornReader) Read(p []byte) (int, error) {
 	if t.left <= 0 {
 		return 0, errCut
 	}
@@ -95,8 +95,8 @@ func (t *torn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// entries are the files and links in what content returns, by path.
-func entries(content string) map[string]string {
+// fileEntries returns the files and links in a result of content, by path.
+func fileEntries(content string) map[string]string {
 	all := map[string]string{}
 	for line := range strings.Lines(content) {
 		quoted, err := strconv.QuotedPrefix(line)
@@ -116,22 +116,22 @@ type world struct {
 	rnd     *rand.Rand
 	store   objectstore.Bucket
 	remote  *filesync.Remote
-	was     map[int64]string // what versions hold
+	was     map[int64]string // content of versions
 	last    int64
 	editors [2]*editor
 	steps   []string
 }
 
-// An editor is a directory, and what it is known to have in common with the versions.
+// An editor is a directory with the files that it is known to share with the versions.
 type editor struct {
-	*place
+	*testDir
 	base map[string]string
 }
 
-// edited are the files that were changed, here, since.
-func (e *editor) edited() map[string]string {
+// editedFiles returns the files changed in the directory since.
+func (e *editor) editedFiles() map[string]string {
 	mine := map[string]string{}
-	for path, is := range entries(e.content()) {
+	for path, is := range fileEntries(e.content()) {
 		if e.base[path] != is {
 			mine[path] = is
 		}
@@ -139,8 +139,8 @@ func (e *editor) edited() map[string]string {
 	return mine
 }
 
-// through is the remote by a connection that is, perhaps, cut after some calls.
-func (w *world) through() *filesync.Remote {
+// cutRemote returns the remote through a connection that may be cut after some calls.
+func (w *world) cutRemote() *filesync.Remote {
 	c := &cord{Bucket: w.store, done: w.rnd.IntN(2) == 0, heals: w.rnd.IntN(2) == 0}
 	c.left.Store(1 << 40)
 	if w.rnd.IntN(3) > 0 {
@@ -149,25 +149,25 @@ func (w *world) through() *filesync.Remote {
 	return newRemote(w.t, c, filesync.Options{}.WithExpire(20*time.Millisecond))
 }
 
-// push pushes, and notes which version there is now.
+// push pushes, and records the latest version.
 func (w *world) push(e *editor) {
 	content := e.content()
-	st, err := w.through().Push(w.t.Context(), e.Tree, filesync.PushOptions{})
+	st, err := w.cutRemote().Push(w.t.Context(), e.Tree, filesync.PushOptions{})
 	w.steps = append(w.steps, fmt.Sprint("push ", err))
-	now := newest(w.t, w.remote)
+	now := newestVersion(w.t, w.remote)
 	switch {
 	case err != nil && atoll.KindOf(err) != atoll.ErrUnavailable:
 		w.t.Errorf("Push: %v", err)
 	case err == nil && st.Version != now:
 		w.t.Errorf("Push: version %d, and %d is the latest", st.Version, now)
 	case err == nil:
-		e.base = entries(content)
+		e.base = fileEntries(content)
 	}
 	if now < w.last {
 		w.t.Errorf("version %d after %d", now, w.last)
 	}
 	if old, ok := w.was[now]; ok && err == nil && old != content {
-		w.t.Errorf("version %d: %s", now, difference(old, content))
+		w.t.Errorf("version %d: %s", now, firstDifference(old, content))
 	}
 	if now != w.last {
 		w.was[now] = content
@@ -175,13 +175,13 @@ func (w *world) push(e *editor) {
 	}
 }
 
-// pull pulls, and sees that what was edited here is as it was.
+// pull pulls, and checks that edited files are unchanged.
 func (w *world) pull(e *editor) {
-	mine := e.edited()
-	st, err := w.through().Pull(w.t.Context(), e.Tree, filesync.PullOptions{})
+	mine := e.editedFiles()
+	st, err := w.cutRemote().Pull(w.t.Context(), e.Tree, filesync.PullOptions{})
 	w.steps = append(w.steps, fmt.Sprint("pull ", err))
 	content := e.content()
-	now := entries(content)
+	now := fileEntries(content)
 	for path, was := range mine {
 		if now[path] != was {
 			w.t.Errorf("%s was edited here, and the pull has made it %.80q of %.80q", path, now[path], was)
@@ -193,7 +193,7 @@ func (w *world) pull(e *editor) {
 		}
 		return
 	}
-	version := entries(w.was[st.Version])
+	version := fileEntries(w.was[st.Version])
 	for path, is := range now {
 		if was, edited := mine[path]; !edited || version[path] == was {
 			e.base[path] = is
@@ -201,21 +201,21 @@ func (w *world) pull(e *editor) {
 	}
 }
 
-// restored checks that a version can be had.
-func (w *world) restored(version int64) {
+// checkVersion checks that a version can be pulled.
+func (w *world) checkVersion(version int64) {
 	fresh := newPlace(w.t)
 	st, err := w.remote.Pull(w.t.Context(), fresh.Tree, filesync.PullOptions{Version: version})
 	if err != nil || st.Failed > 0 || len(st.Conflicts) > 0 {
 		w.t.Errorf("version %d: %+v, %v", version, st, err)
 	}
 	if got := fresh.content(); got != w.was[version] {
-		w.t.Errorf("version %d: %s", version, difference(w.was[version], got))
+		w.t.Errorf("version %d: %s", version, firstDifference(w.was[version], got))
 	}
 }
 
-// Whatever both sides edit, and wherever pushes, pulls and prunes are cut short: the
-// version that was completed last can be had, bit for bit, and so can all before it;
-// and no pull changes what was edited here.
+// Whatever both sides edit, and wherever pushes, pulls and prunes are interrupted, the
+// last completed version and all before it can be pulled, bit for bit, and no pull
+// changes edited files.
 func TestInterrupted(t *testing.T) {
 	rounds := 20
 	if testing.Short() {
@@ -238,18 +238,18 @@ func testInterrupted(t *testing.T, rounds int, open func(testing.TB) objectstore
 				switch w.rnd.IntN(7) {
 				case 0, 1:
 					for range w.rnd.IntN(6) {
-						e.edit(w.rnd)
+						e.editFile(w.rnd)
 					}
 				case 2, 3:
 					w.push(e)
 				case 4, 5:
 					w.pull(e)
 				case 6:
-					_, err := w.through().Prune(t.Context(), filesync.Keep{})
+					_, err := w.cutRemote().Prune(t.Context(), filesync.Keep{})
 					w.steps = append(w.steps, fmt.Sprint("prune ", err))
 				}
 				if w.last > 0 {
-					w.restored(w.last)
+					w.checkVersion(w.last)
 				}
 				if t.Failed() {
 					t.Fatalf("after\n%s", strings.Join(w.steps, "\n"))
@@ -257,7 +257,7 @@ func testInterrupted(t *testing.T, rounds int, open func(testing.TB) objectstore
 			}
 			for version := range w.was {
 				if version > 0 {
-					w.restored(version)
+					w.checkVersion(version)
 				}
 			}
 		})

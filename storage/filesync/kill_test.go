@@ -19,21 +19,21 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 )
 
-// killedEnv makes this program one that pushes, pulls or prunes, and kills itself at a
-// step: "verb step nth bucket directory". With "-" for the step it does not; "pushes"
-// then makes n versions of its own, and prints which.
+// killedEnv makes this program push, pull or prune, and kill itself at a step: "verb
+// step nth bucket directory". With "-" for the step it doesn't kill itself; "pushes"
+// then makes n versions of its own, and prints them.
 const killedEnv = "ATOLL_STATESYNC_TEST_KILLED"
 
 func TestMain(m *testing.M) {
 	tests3.Isolate()
 	if job := os.Getenv(killedEnv); job != "" {
-		fmt.Fprintln(os.Stderr, killed(job))
+		fmt.Fprintln(os.Stderr, runJob(job))
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
 
-func killed(job string) error {
+func runJob(job string) error {
 	var verb, step, store, dir string
 	var nth int64
 	if _, err := fmt.Sscan(job, &verb, &step, &nth, &store, &dir); err != nil {
@@ -50,7 +50,7 @@ func killed(job string) error {
 			if err == nil {
 				err = self.Kill()
 			}
-			time.Sleep(time.Hour) // until it is dead
+			time.Sleep(time.Hour) // until the kill
 			panic(err)
 		}
 	}))
@@ -70,35 +70,35 @@ func killed(job string) error {
 	case "prune":
 		_, err = r.Prune(context.Background(), filesync.Keep{Last: 1})
 	case "pushes":
-		return pushes(r, tree, dir, nth)
+		return pushTimes(r, tree, dir, nth)
 	}
 	return fmt.Errorf("not killed: %v", err)
 }
 
-// kill has another process do it, which kills itself at a step.
-func kill(t *testing.T, verb, step string, nth int, store, dir string) {
+// runKilled has another process do it, which kills itself at a step.
+func runKilled(t *testing.T, verb, step string, nth int, store, dir string) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %d %s %s", killedEnv, verb, step, nth, store, dir), "TMPDIR="+t.TempDir()) // in which it may leave a file without a byte
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %d %s %s", killedEnv, verb, step, nth, store, dir), "TMPDIR="+t.TempDir()) // it may leave an empty file there
 	out, err := cmd.CombinedOutput()
 	if err == nil || strings.Contains(string(out), "not killed") {
 		t.Fatalf("%s at %s: %v: %s", verb, step, err, out)
 	}
 }
 
-// expire is how long locks hold that were left behind, in tests that wait for it.
+// expire is the lifetime of abandoned locks in tests that wait for it.
 const expire = 300 * time.Millisecond
 
-// scene is a bucket with two versions, of which an editor has pushed the second.
+// A scene is a bucket with two versions; an editor has pushed the second.
 type scene struct {
 	store  string
 	remote *filesync.Remote
-	editor *place
-	was    map[int64]string // what the versions hold
+	editor *testDir
+	was    map[int64]string // content of the versions
 }
 
 func newScene(t *testing.T, store string) *scene {
@@ -106,18 +106,18 @@ func newScene(t *testing.T, store string) *scene {
 	s.remote = newRemote(t, openStore(t, store), filesync.Options{}.WithExpire(expire))
 	for i := range 2 {
 		for n := range 20 {
-			s.editor.write(fmt.Sprintf("dir %d/file %d", n%3, n), fmt.Sprint(i, n))
+			s.editor.writeText(fmt.Sprintf("dir %d/file %d", n%3, n), fmt.Sprint(i, n))
 		}
-		s.editor.write(fmt.Sprintf("only in %d", i), "x")
-		s.editor.remove(fmt.Sprintf("only in %d", i-1))
-		s.editor.write("big", strings.Repeat(fmt.Sprint(i), 400<<10))
+		s.editor.writeText(fmt.Sprintf("only in %d", i), "x")
+		s.editor.removeFile(fmt.Sprintf("only in %d", i-1))
+		s.editor.writeText("big", strings.Repeat(fmt.Sprint(i), 400<<10))
 		s.was[s.editor.push(s.remote).Version] = s.editor.content()
 	}
 	return s
 }
 
-// whole checks that each version can be had.
-func (s *scene) whole(t *testing.T) {
+// checkVersions checks that each version can be pulled.
+func (s *scene) checkVersions(t *testing.T) {
 	t.Helper()
 	var all []int64
 	for v, err := range s.remote.Versions(t.Context()) {
@@ -130,7 +130,7 @@ func (s *scene) whole(t *testing.T) {
 			t.Errorf("version %d: %+v", v.Version, st)
 		}
 		if want, ok := s.was[v.Version]; ok && fresh.content() != want {
-			t.Errorf("version %d: %s", v.Version, difference(want, fresh.content()))
+			t.Errorf("version %d: %s", v.Version, firstDifference(want, fresh.content()))
 		}
 	}
 	if len(all) == 0 || !slices.IsSorted(all) {
@@ -138,8 +138,8 @@ func (s *scene) whole(t *testing.T) {
 	}
 }
 
-// A push that is killed at any step leaves the version before, or is done; and the next
-// one is not in the way of it.
+// A push that is killed at any step leaves the version before, or has succeeded; and it
+// doesn't hinder the next one.
 func TestKilledPush(t *testing.T) { testKilledPush(t, testing.TB.TempDir) }
 
 func testKilledPush(t *testing.T, store func(testing.TB) string) {
@@ -150,37 +150,37 @@ func testKilledPush(t *testing.T, store func(testing.TB) string) {
 	}{{"locked", 1, false}, {"object", 1, false}, {"object", 2, false}, {"state", 1, false}, {"committed", 1, true}} {
 		t.Run(fmt.Sprint(at.step, at.nth), func(t *testing.T) {
 			s := newScene(t, store(t))
-			before := newest(t, s.remote)
-			s.editor.write("dir 1/file 1", "changed")
-			s.editor.write("big", strings.Repeat("z", 500<<10))
+			before := newestVersion(t, s.remote)
+			s.editor.writeText("dir 1/file 1", "changed")
+			s.editor.writeText("big", strings.Repeat("z", 500<<10))
 			content := s.editor.content()
-			kill(t, "push", at.step, at.nth, s.store, s.editor.dir)
+			runKilled(t, "push", at.step, at.nth, s.store, s.editor.dir)
 			fresh := newPlace(t)
 			st := fresh.pull(s.remote, filesync.PullOptions{})
 			switch {
 			case at.done && (st.Version == before || fresh.content() != content):
-				t.Errorf("version %d, before %d: %s", st.Version, before, difference(content, fresh.content()))
+				t.Errorf("version %d, before %d: %s", st.Version, before, firstDifference(content, fresh.content()))
 			case !at.done && (st.Version != before || fresh.content() != s.was[before]):
-				t.Errorf("version %d, before %d: %s", st.Version, before, difference(s.was[before], fresh.content()))
+				t.Errorf("version %d, before %d: %s", st.Version, before, firstDifference(s.was[before], fresh.content()))
 			}
-			s.whole(t)
+			s.checkVersions(t)
 			next := s.editor.push(s.remote) // waits for the lock to expire
 			s.was[next.Version] = content
 			fresh.pull(s.remote, filesync.PullOptions{})
-			alike(t, fresh, s.editor)
-			s.whole(t)
+			checkEqual(t, fresh, s.editor)
+			s.checkVersions(t)
 			if _, err := s.remote.Prune(t.Context(), filesync.Keep{}); err != nil {
 				t.Error(err)
 			}
-			s.whole(t)
-			if n := len(objects(t, s.store)); n > 6 {
-				t.Errorf("%d objects are left: %v", n, objects(t, s.store))
+			s.checkVersions(t)
+			if n := len(objectKeys(t, s.store)); n > 6 {
+				t.Errorf("%d objects are left: %v", n, objectKeys(t, s.store))
 			}
 		})
 	}
 }
 
-func newest(t *testing.T, r *filesync.Remote) (latest int64) {
+func newestVersion(t *testing.T, r *filesync.Remote) (latest int64) {
 	t.Helper()
 	for v, err := range r.Versions(t.Context()) {
 		if err != nil {
@@ -191,8 +191,8 @@ func newest(t *testing.T, r *filesync.Remote) (latest int64) {
 	return latest
 }
 
-// objects lists what is in a bucket below objects.
-func objects(t *testing.T, store string) (keys []string) {
+// objectKeys lists the keys of a bucket below objects.
+func objectKeys(t *testing.T, store string) (keys []string) {
 	t.Helper()
 	for o, err := range openStore(t, store).List(t.Context(), prefix+"/objects/") {
 		if err != nil {
@@ -216,40 +216,40 @@ func testKilledPull(t *testing.T, store func(testing.TB) string) {
 				versions = append(versions, v)
 			}
 			other.pull(s.remote, filesync.PullOptions{Version: slices.Min(versions)})
-			other.write("mine", "untracked")
-			other.write("dir 1/file 1", "mine")
-			kill(t, "pull", step, 1, s.store, other.dir)
+			other.writeText("mine", "untracked")
+			other.writeText("dir 1/file 1", "mine")
+			runKilled(t, "pull", step, 1, s.store, other.dir)
 			st := other.pull(s.remote, filesync.PullOptions{})
 			if st.Failed > 0 || len(st.Conflicts) != 1 || st.Conflicts[0].Path != "dir 1/file 1" {
 				t.Errorf("Pull: %+v", st)
 			}
-			if other.read("mine") != "untracked" || other.read("dir 1/file 1") != "mine" {
+			if other.readText("mine") != "untracked" || other.readText("dir 1/file 1") != "mine" {
 				t.Error("what was changed here is lost")
 			}
-			other.remove("mine")
-			other.write("dir 1/file 1", s.editor.read("dir 1/file 1"))
-			alike(t, other, s.editor)
+			other.removeFile("mine")
+			other.writeText("dir 1/file 1", s.editor.readText("dir 1/file 1"))
+			checkEqual(t, other, s.editor)
 		})
 	}
 }
 
-// A prune that is killed leaves whole versions, and the next one does the rest.
+// A killed prune leaves intact versions, and the next one finishes.
 func TestKilledPrune(t *testing.T) { testKilledPrune(t, testing.TB.TempDir) }
 
 func testKilledPrune(t *testing.T, store func(testing.TB) string) {
 	for _, step := range []string{"chosen", "version"} {
 		t.Run(step, func(t *testing.T) {
 			s := newScene(t, store(t))
-			latest := newest(t, s.remote)
-			kill(t, "prune", step, 1, s.store, s.editor.dir)
-			s.whole(t)
+			latest := newestVersion(t, s.remote)
+			runKilled(t, "prune", step, 1, s.store, s.editor.dir)
+			s.checkVersions(t)
 			p, err := s.remote.Prune(t.Context(), filesync.Keep{Last: 1})
 			if err != nil || p.Objects == 0 {
 				t.Errorf("Prune: %+v, %v", p, err)
 			}
-			s.whole(t)
-			if newest(t, s.remote) != latest {
-				t.Errorf("the latest version is %d, was %d", newest(t, s.remote), latest)
+			s.checkVersions(t)
+			if newestVersion(t, s.remote) != latest {
+				t.Errorf("the latest version is %d, was %d", newestVersion(t, s.remote), latest)
 			}
 			if p, err := s.remote.Prune(t.Context(), filesync.Keep{Last: 1}); err != nil || p.Objects > 0 || len(p.Versions) > 0 {
 				t.Errorf("Prune once more: %+v, %v", p, err)
@@ -258,7 +258,8 @@ func testKilledPrune(t *testing.T, store func(testing.TB) string) {
 	}
 }
 
-// Whoever pushes waits for others: versions are each of one, and none is lost.
+// Concurrent pushes wait for each other: each version is of one of them, and none is
+// lost.
 func TestPushesAtOnce(t *testing.T) {
 	store := t.TempDir()
 	var mu sync.Mutex
@@ -270,7 +271,7 @@ func TestPushesAtOnce(t *testing.T) {
 		all.Go(func() {
 			for n := range 5 {
 				for f := range 10 {
-					p.write(fmt.Sprint("file ", f), fmt.Sprint(i, n, f))
+					p.writeText(fmt.Sprint("file ", f), fmt.Sprint(i, n, f))
 				}
 				st, err := r.Push(t.Context(), p.Tree, filesync.PushOptions{})
 				if err != nil {
@@ -288,13 +289,13 @@ func TestPushesAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	s := &scene{store: store, remote: r, was: was}
-	s.whole(t)
+	s.checkVersions(t)
 	if len(was) != 20 {
 		t.Errorf("%d versions of 20", len(was))
 	}
 }
 
-// Who is held up for so long that another takes over commits nothing.
+// A push that is held up until another program takes over commits nothing.
 func TestTakenOver(t *testing.T) {
 	s := newScene(t, t.TempDir())
 	b := openStore(t, s.store)
@@ -306,28 +307,28 @@ func TestTakenOver(t *testing.T) {
 		}
 	}))
 	other := newPlace(t)
-	other.write("of", "the slow one")
+	other.writeText("of", "the slow one")
 	done := make(chan error)
 	go func() {
 		_, err := slow.Push(t.Context(), other.Tree, filesync.PushOptions{})
 		done <- err
 	}()
 	<-held
-	s.editor.write("of", "the quick one")
+	s.editor.writeText("of", "the quick one")
 	st := s.editor.push(s.remote)
 	s.was[st.Version] = s.editor.content()
 	close(goOn)
 	if err := <-done; !errors.Is(err, filesync.ErrLost) || atoll.KindOf(err) != atoll.ErrConflict {
 		t.Errorf("the slow push: %v", err)
 	}
-	s.whole(t)
-	if newest(t, s.remote) != st.Version {
-		t.Errorf("the latest is %d, want %d", newest(t, s.remote), st.Version)
+	s.checkVersions(t)
+	if newestVersion(t, s.remote) != st.Version {
+		t.Errorf("the latest is %d, want %d", newestVersion(t, s.remote), st.Version)
 	}
-	s.editor.write("of", "once more")
+	s.editor.writeText("of", "once more")
 	st = s.editor.push(s.remote)
 	s.was[st.Version] = s.editor.content()
-	s.whole(t)
+	s.checkVersions(t)
 	if len(s.was) != 4 {
 		t.Errorf("versions: %d", len(s.was))
 	}
@@ -341,7 +342,7 @@ func TestClockJumps(t *testing.T) {
 	var last int64
 	for i, jump := range []time.Duration{0, -48 * time.Hour, 48 * time.Hour, -time.Second, 0} {
 		r := newRemote(t, b, filesync.Options{}.WithNow(func() time.Time { return now.Add(jump) }))
-		p.write("file", fmt.Sprint(i))
+		p.writeText("file", fmt.Sprint(i))
 		st := p.push(r)
 		if st.Version <= last {
 			t.Errorf("version %d after %d", st.Version, last)

@@ -15,53 +15,53 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// latest is the object of that name: which version is the latest one, and who is at
-// work. It is only ever written on the condition that it is as it was read.
-type latest struct {
-	Version int64  `json:"version,omitempty"` // 0: none yet
-	Push    string `json:"push,omitempty"`    // that made it
+// latestRecord is the content of the object "latest": the number of the latest version,
+// and the current lock. Every write of it is conditional on the content that was read.
+type latestRecord struct {
+	Version int64  `json:"version,omitempty"` // 0: no version yet
+	Push    string `json:"push,omitempty"`    // the push that made it
 	SHA256  string `json:"sha256,omitempty"`  // of its state file
-	Size    int64  `json:"size,omitempty"`    // of that, in bytes
-	// Used is the last number that is void, if that is beyond Version: no version can
-	// have it any more.
+	Size    int64  `json:"size,omitempty"`    // of its state file, in bytes
+	// Used is the last void number beyond Version: no version can have it any more.
 	Used int64 `json:"used,omitempty"`
 	Lock *lock `json:"lock,omitempty"`
 
-	tag string // of the object; "" of none
+	tag string // of the object; "" if there is none
 }
 
-// A lock says who is at work.
+// A lock names the program that is changing the place.
 type lock struct {
-	ID    string `json:"id"`    // drawn by each who takes it
+	ID    string `json:"id"`    // random for each holder
 	Owner string `json:"owner"` // for people
-	Until int64  `json:"until"` // seconds since 1970, by the owner's clock
-	Beat  int64  `json:"beat"`  // counts renewals, so that each writes something else
-	// Version is the one that it may be making, and Void are those that programs were
-	// making whose locks were left behind: they are to become void, lest anybody
-	// takes them for versions.
+	Until int64  `json:"until"` // Unix seconds, by the owner's clock
+	Beat  int64  `json:"beat"`  // counts renewals, so that each writes different bytes
+	// Version is the number that the holder may be making. Void lists the numbers that
+	// holders of earlier, expired locks were making: this holder has to void them, so
+	// that they are never taken for versions.
 	Version int64   `json:"version"`
 	Void    []int64 `json:"void,omitempty"`
 }
 
-// lockExpires is how long a lock holds after its last renewal, which comes three times
-// as often. Nobody's clock is trusted with that: who waits looks on for as long.
+// lockExpires is the lifetime of a lock after its last renewal; the holder renews it
+// three times as often. Clocks of other programs don't matter: a waiting program
+// watches the lock for that long.
 const lockExpires = 30 * time.Second
 
-// lockForgotten is how long after the end that it names a lock is taken for left
-// behind without looking on, whatever the clocks.
-const lockForgotten = time.Hour
+// lockAbandoned is the time after a lock's own end, by any clock, at which it counts as
+// abandoned without watching it.
+const lockAbandoned = time.Hour
 
-// maxLatest is how many bytes latest may have.
+// maxLatest is the most bytes of the object.
 const maxLatest = 64 << 10
 
-// errNoLatest is for a latest that cannot be read.
-var errNoLatest = errors.New("the object latest is damaged: remove it, and a push makes it anew")
+// errNoLatest is the error for an unreadable object.
+var errNoLatest = errors.New("object latest is damaged: remove it; the next push creates it again")
 
-// readLatest returns what there is; one without a version if there is nothing.
-func (r *Remote) readLatest(ctx context.Context) (*latest, error) {
+// readLatest returns the record; one without a version if there is no object.
+func (r *Remote) readLatest(ctx context.Context) (*latestRecord, error) {
 	body, object, err := r.bucket.Get(ctx, r.latestKey(), 0, -1)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
-		return &latest{}, nil
+		return &latestRecord{}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -71,17 +71,17 @@ func (r *Remote) readLatest(ctx context.Context) (*latest, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &latest{}
+	l := &latestRecord{}
 	if err := json.Unmarshal(b, l); err != nil || l.Version < 0 || l.Version > 0 && !isPush(l.Push) {
-		return nil, r.fail("sync", atoll.ErrInternal, "%w", errors.Join(errNoLatest, err))
+		return nil, r.newError("sync", atoll.ErrInternal, "%w", errors.Join(errNoLatest, err))
 	}
 	l.tag = object.Tag
 	return l, nil
 }
 
-// writeLatest writes l if the object is as it was read, or as who has the lock of that
-// id has left it.
-func (r *Remote) writeLatest(ctx context.Context, l *latest, id string) error {
+// writeLatest writes l if the object is unchanged since it was read, or was last
+// written by the holder of the lock with that id.
+func (r *Remote) writeLatest(ctx context.Context, l *latestRecord, id string) error {
 	b, err := json.Marshal(l)
 	if err != nil {
 		return err
@@ -99,44 +99,44 @@ func (r *Remote) writeLatest(ctx context.Context, l *latest, id string) error {
 		switch {
 		case readErr != nil || now.tag == l.tag:
 			return err
-		case same(now, b): // it was written all the same, and only the answer lost
+		case equalsJSON(now, b): // the write succeeded, but its answer was lost
 			l.tag = now.tag
 			return nil
 		case again || atoll.KindOf(err) != atoll.ErrConflict || now.Lock == nil || now.Lock.ID != id:
 			return err
 		}
-		l.tag = now.tag // of a renewal whose answer was lost: nobody else writes that lock
+		l.tag = now.tag // after a renewal whose answer was lost: nobody else writes that lock
 	}
 }
 
-func same(l *latest, written []byte) bool {
+func equalsJSON(l *latestRecord, written []byte) bool {
 	b, err := json.Marshal(l)
 	return err == nil && bytes.Equal(b, written)
 }
 
-// A claim is the right to change what is below the prefix.
-type claim struct {
+// A lease is the exclusive right to change objects below the prefix.
+type lease struct {
 	r      *Remote
-	ctx    context.Context // ends when the claim is lost; its cause says why
+	ctx    context.Context // ends when the lease is lost; its cause tells why
 	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when nobody renews it any more
+	done   chan struct{} // closed when renewal has stopped
 
-	mu     sync.Mutex
-	latest *latest   // as it was written last
-	beaten time.Time // when that was, by a clock that goes on while this program is stopped
-	tried  bool      // there may be a state file of the version that the lock names
+	mu        sync.Mutex
+	latest    *latestRecord // as last written
+	renewedAt time.Time     // time of that write, by a clock that continues while this program is stopped
+	attempted bool          // a state file of the lock's version may exist
 }
 
-// ErrLost is in the chain of the error of a push or a prune that was held up for so long
-// that another program took its place.
-var ErrLost = errors.New("another program has taken over, for this one did not answer for too long")
+// ErrLost is in the chain of the error of a push or a prune that was held up for so
+// long that another program took over.
+var ErrLost = errors.New("another program has taken over, since this one did not renew its lock in time")
 
-func (r *Remote) lost() error { return r.fail("sync", atoll.ErrConflict, "%w", ErrLost) }
+func (r *Remote) lostError() error { return r.newError("sync", atoll.ErrConflict, "%w", ErrLost) }
 
-// take waits until nobody else changes what is below the prefix, and keeps others from
-// it until release. The claim's context is made from ctx. l is latest as it was read
-// before, which is not read once more then, or nil.
-func (r *Remote) take(ctx context.Context, l *latest) (_ *claim, err error) {
+// acquireLease waits until no other program changes objects below the prefix, and keeps
+// others from doing so until the lease is released. The lease's context derives from
+// ctx. l is the record if the caller has just read it, else nil.
+func (r *Remote) acquireLease(ctx context.Context, l *latestRecord) (_ *lease, err error) {
 	var seen string // tag
 	var since time.Time
 	for ; ; l = nil {
@@ -148,7 +148,7 @@ func (r *Remote) take(ctx context.Context, l *latest) (_ *claim, err error) {
 		if l.tag != seen {
 			seen, since = l.tag, time.Now()
 		}
-		if l.tag == "" { // the first push: later ones rely on what it finds
+		if l.tag == "" { // the first push checks the service; later ones rely on its result
 			if err := objectstore.CheckConditions(ctx, r.bucket, r.prefix); err != nil {
 				return nil, err
 			}
@@ -156,46 +156,47 @@ func (r *Remote) take(ctx context.Context, l *latest) (_ *claim, err error) {
 				return nil, err
 			}
 		}
-		free := l.Lock == nil || time.Since(since) >= r.opts.expire || r.opts.now().After(time.Unix(l.Lock.Until, 0).Add(lockForgotten))
+		free := l.Lock == nil || time.Since(since) >= r.opts.expire || r.opts.now().After(time.Unix(l.Lock.Until, 0).Add(lockAbandoned))
 		if free {
-			err := r.seize(ctx, l)
+			err := r.seizeLock(ctx, l)
 			if err == nil {
-				return r.hold(ctx, l), nil
+				return r.keepLease(ctx, l), nil
 			}
 			if atoll.KindOf(err) != atoll.ErrConflict {
 				return nil, err
 			}
-			continue // somebody was faster
+			continue // another program was faster
 		}
 		select {
-		case <-time.After(lockLook):
+		case <-time.After(lockPoll):
 		case <-ctx.Done():
-			return nil, r.fail("sync", atoll.ErrConflict, "%s is at work there: %w", l.Lock.Owner, ctx.Err())
+			return nil, r.newError("sync", atoll.ErrConflict, "waiting for %s: %w", l.Lock.Owner, ctx.Err())
 		}
 	}
 }
 
-// lastNumber is the greatest that is taken, where no latest says it: somebody may have
-// removed that, or other programs may have written versions.
+// lastNumber returns the greatest version number in use, for a place without a latest
+// record: somebody may have removed it, or other programs may have written versions.
 func (r *Remote) lastNumber(ctx context.Context) (last int64, err error) {
-	for v, err := range r.versions(ctx) {
+	for v, err := range r.listVersions(ctx) {
 		if err != nil {
 			return 0, err
 		}
-		if v.Version < maxNumber { // numbers that no clock has shown are not to be outdone
+		if v.Version < maxNumber { // a number beyond any clock would leave no greater one
 			last = max(last, v.Version)
 		}
 	}
 	return last, nil
 }
 
-// maxNumber is far beyond those of versions, and not of all that a key may have.
+// maxNumber is far beyond the numbers of versions, and below the greatest number that
+// fits into a key.
 const maxNumber = 1 << 53
 
-// seize writes a lock of this program into l, in the place of one that was left behind.
-// What its owner had begun is made void: a state file without bytes, which is none, and
-// in whose place no other can be put.
-func (r *Remote) seize(ctx context.Context, l *latest) error {
+// seizeLock writes a lock of this program into l, replacing an abandoned one. It voids
+// the version that the former holder may have begun: it writes an empty state file,
+// which is no version and keeps the former holder from writing one in its place.
+func (r *Remote) seizeLock(ctx context.Context, l *latestRecord) error {
 	mine := &lock{ID: atoll.NewID(), Owner: r.opts.Owner, Version: max(r.opts.now().Unix(), l.Version+1, l.Used+1)}
 	if left := l.Lock; left != nil {
 		mine.Void = left.Void
@@ -207,36 +208,36 @@ func (r *Remote) seize(ctx context.Context, l *latest) error {
 		}
 	}
 	l.Lock = mine
-	if err := r.beat(ctx, l); err != nil {
+	if err := r.renewLock(ctx, l); err != nil {
 		return err
 	}
 	for _, v := range mine.Void {
-		if err := r.void(ctx, v); err != nil {
-			return err // the lock is left behind, with what is to be done
+		if err := r.voidVersion(ctx, v); err != nil {
+			return err // the lock stays, and records the numbers to void
 		}
 	}
 	return nil
 }
 
-// void has a number be that of no version, for good.
-func (r *Remote) void(ctx context.Context, version int64) error {
+// voidVersion makes sure that a number never becomes a version.
+func (r *Remote) voidVersion(ctx context.Context, version int64) error {
 	_, err := r.bucket.Put(ctx, r.stateKey(version), bytes.NewReader(nil), 0, objectstore.Condition{})
 	return err
 }
 
-// lockLook is how often who waits for a lock looks at it.
-const lockLook = 200 * time.Millisecond
+// lockPoll is the interval at which a waiting program reads the lock.
+const lockPoll = 200 * time.Millisecond
 
-// beat writes a lock once more.
-func (r *Remote) beat(ctx context.Context, l *latest) error {
+// renewLock writes the lock with a new expiry.
+func (r *Remote) renewLock(ctx context.Context, l *latestRecord) error {
 	l.Lock.Until = r.opts.now().Add(r.opts.expire).Unix()
 	l.Lock.Beat++
 	return r.writeLatest(ctx, l, l.Lock.ID)
 }
 
-// hold renews what was taken.
-func (r *Remote) hold(ctx context.Context, l *latest) *claim {
-	c := &claim{r: r, done: make(chan struct{}), latest: l, beaten: r.opts.now()}
+// keepLease starts the renewal of a lock that this program has just taken.
+func (r *Remote) keepLease(ctx context.Context, l *latestRecord) *lease {
+	c := &lease{r: r, done: make(chan struct{}), latest: l, renewedAt: r.opts.now()}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	go func() {
 		defer close(c.done)
@@ -247,62 +248,63 @@ func (r *Remote) hold(ctx context.Context, l *latest) *claim {
 			case <-c.ctx.Done():
 				return
 			}
-			err := c.renew()
+			err := c.renewLease()
 			switch {
 			case err == nil:
 				renewed = time.Now()
-			case c.ctx.Err() != nil: // the claim has ended, or another has taken over
+			case c.ctx.Err() != nil: // the lease has ended, or another program has taken over
 			case time.Since(renewed) >= r.opts.expire:
-				c.cancel(r.fail("sync", atoll.ErrUnavailable, "%w: %w", ErrLost, err))
+				c.cancel(r.newError("sync", atoll.ErrUnavailable, "%w: %w", ErrLost, err))
 			}
 		}
 	}()
 	return c
 }
 
-// current is what is written in latest.
-func (c *claim) current() latest {
+// currentRecord returns a copy of the record as last written.
+func (c *lease) currentRecord() latestRecord {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return *c.latest
 }
 
-func (c *claim) renew() error {
+func (c *lease) renewLease() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ctx.Err() != nil {
 		return nil
 	}
-	return c.beat(c.ctx)
+	return c.renewHeld(c.ctx)
 }
 
-// beat renews the lock, with mu held. It ends the claim if another has taken over.
-func (c *claim) beat(ctx context.Context) error {
-	err := c.r.beat(ctx, c.latest)
+// renewHeld renews the lock; the caller holds mu. It ends the lease if another program
+// has taken over.
+func (c *lease) renewHeld(ctx context.Context) error {
+	err := c.r.renewLock(ctx, c.latest)
 	switch {
 	case err == nil:
-		c.beaten = c.r.opts.now()
+		c.renewedAt = c.r.opts.now()
 	case atoll.KindOf(err) == atoll.ErrConflict:
-		c.cancel(c.r.lost())
+		c.cancel(c.r.lostError())
 	}
 	return err
 }
 
-// commit writes that there is another version, and gives the claim up. When it fails,
-// it may yet have been written: nobody can tell whose connection is cut.
-func (c *claim) commit(version int64, push string, sum SHA256, size int64) error {
+// commitVersion writes the record of a new version, and ends the lease. If it returns
+// an error, the record may still have been written: a lost connection cannot tell.
+func (c *lease) commitVersion(version int64, push string, sum SHA256, size int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ctx.Err() != nil {
 		return context.Cause(c.ctx)
 	}
-	l := latest{Version: version, Push: push, SHA256: sum.String(), Size: size, tag: c.latest.tag}
-	err := c.end(&l)
+	l := latestRecord{Version: version, Push: push, SHA256: sum.String(), Size: size, tag: c.latest.tag}
+	err := c.writeFinal(&l)
 	if err == nil {
 		return nil
 	}
-	// Who waited may have begun before this one could ask what became of its write.
-	ctx, cancel := c.ending()
+	// A waiting program may have taken the lock before this one could check its write.
+	ctx, cancel := c.cleanupContext()
 	defer cancel()
 	if now, readErr := c.r.readLatest(ctx); readErr == nil && now.Push == push {
 		c.cancel(errEnded)
@@ -311,32 +313,31 @@ func (c *claim) commit(version int64, push string, sum SHA256, size int64) error
 	return err
 }
 
-// try notes that the state file of the version that the lock names is about to be
-// written. Who was stopped, perhaps for days, first asks whether it still may be: what
-// was void may have been removed since, and not be in the way any more.
-func (c *claim) try() error {
+// beginAttempt notes that the holder is about to write the state file of the lock's
+// version. If the program was stopped for long, perhaps for days, it renews the lock
+// first: the void file that kept its place may have been removed since.
+func (c *lease) beginAttempt() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ctx.Err() != nil {
 		return context.Cause(c.ctx)
 	}
-	if away := c.r.opts.now().Round(0).Sub(c.beaten.Round(0)); away < 0 || away >= c.r.opts.expire {
-		if err := c.beat(c.ctx); err != nil {
+	if away := c.r.opts.now().Round(0).Sub(c.renewedAt.Round(0)); away < 0 || away >= c.r.opts.expire {
+		if err := c.renewHeld(c.ctx); err != nil {
 			return err
 		}
 	}
-	c.tried = true
+	c.attempted = true
 	return nil
 }
 
-// release gives the claim up, if that has not been done, and waits until nothing of it
-// goes on.
-func (c *claim) release() {
+// release ends the lease, if it hasn't ended, and waits until renewal has stopped.
+func (c *lease) release() {
 	c.mu.Lock()
 	cause := context.Cause(c.ctx)
 	if !errors.Is(cause, errEnded) && !errors.Is(cause, ErrLost) {
-		if err := c.abandon(); err != nil {
-			c.r.log.Warn("sync: the lock is left to expire", "at", c.r.String(), "err", err)
+		if err := c.abandonVersion(); err != nil {
+			c.r.log.Warn("sync: could not release the lock; it will expire", "at", c.r.String(), "err", err)
 		}
 	}
 	c.cancel(errEnded)
@@ -344,44 +345,45 @@ func (c *claim) release() {
 	<-c.done
 }
 
-var errEnded = errors.New("the claim has ended")
+var errEnded = errors.New("the lease has ended")
 
-// abandon gives the claim up without another version.
-func (c *claim) abandon() error {
+// abandonVersion ends the lease without a new version.
+func (c *lease) abandonVersion() error {
 	l := *c.latest
 	for _, v := range l.Lock.Void {
 		l.Used = max(l.Used, v)
 	}
-	if c.tried {
+	if c.attempted {
 		l.Used = max(l.Used, l.Lock.Version)
-		ctx, cancel := c.ending()
+		ctx, cancel := c.cleanupContext()
 		defer cancel()
-		// Only who could renew the lock knows that the version has not been committed,
-		// and will not be by what is still on its way.
-		if err := c.beat(ctx); err != nil {
+		// Only a successful renewal proves that the version has not been committed, and
+		// that no request in flight will commit it.
+		if err := c.renewHeld(ctx); err != nil {
 			return err
 		}
-		if err := c.r.void(ctx, l.Lock.Version); err != nil {
+		if err := c.r.voidVersion(ctx, l.Lock.Version); err != nil {
 			return err
 		}
 		l.tag = c.latest.tag
 	}
 	l.Lock = nil
-	return c.end(&l)
+	return c.writeFinal(&l)
 }
 
-// ending is the context of how a claim ends, although the caller may have given up.
-func (c *claim) ending() (context.Context, context.CancelFunc) {
+// cleanupContext returns the context for ending a lease, also after the caller's
+// context has ended.
+func (c *lease) cleanupContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(c.ctx), lockExpires)
 }
 
-// end writes l, which has no lock.
-func (c *claim) end(l *latest) error {
-	ctx, cancel := c.ending()
+// writeFinal writes l, which has no lock, and ends the lease.
+func (c *lease) writeFinal(l *latestRecord) error {
+	ctx, cancel := c.cleanupContext()
 	defer cancel()
 	err := c.r.writeLatest(ctx, l, c.latest.Lock.ID)
 	if atoll.KindOf(err) == atoll.ErrConflict {
-		err = c.r.lost()
+		err = c.r.lostError()
 	}
 	if err == nil {
 		c.latest = l
@@ -390,11 +392,11 @@ func (c *claim) end(l *latest) error {
 	return err
 }
 
-// thisProgram names it for people.
+// thisProgram names this program for people.
 func thisProgram() string {
 	host, err := os.Hostname()
 	if err != nil {
-		host = "a machine without a name"
+		host = "an unnamed machine"
 	}
 	return fmt.Sprintf("process %d of %s", os.Getpid(), host)
 }

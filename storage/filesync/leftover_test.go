@@ -9,18 +9,17 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 )
 
-// What a writer that was killed has left half written is pushed by nobody, and removed
-// by a pull when it is old.
+// A push ignores temporary files of killed writers, and a pull removes old ones.
 func TestLeftovers(t *testing.T) {
 	r := newRemote(t, openBucket(t), filesync.Options{})
 	p, q := newPlace(t), newPlace(t)
-	p.write("dir/file", "1")
+	p.writeText("dir/file", "1")
 	fresh, old := "dir/"+atoll.TempName(), atoll.TempName()
-	p.write(fresh, "half a f")
-	p.write(old, "half a f")
-	p.write(".atoll-tmp-notes", "a user's")
+	p.writeText(fresh, "half a f")
+	p.writeText(old, "half a f")
+	p.writeText(".atoll-tmp-notes", "a user's")
 	past := time.Now().Add(-48 * time.Hour)
-	if err := os.Chtimes(p.at(old), past, past); err != nil {
+	if err := os.Chtimes(p.filePath(old), past, past); err != nil {
 		t.Fatal(err)
 	}
 	if st := p.push(r); st.FilesUploaded != 2 {
@@ -32,10 +31,10 @@ func TestLeftovers(t *testing.T) {
 	p.pull(r, filesync.PullOptions{})
 	q.pull(r, filesync.PullOptions{})
 	for name, want := range map[string]bool{fresh: true, old: false, ".atoll-tmp-notes": true} {
-		if _, err := os.Stat(p.at(name)); (err == nil) != want {
+		if _, err := os.Stat(p.filePath(name)); (err == nil) != want {
 			t.Errorf("%s: %v, want it there: %v", name, err, want)
 		}
 	}
-	p.remove(fresh)
-	alike(t, p, q)
+	p.removeFile(fresh)
+	checkEqual(t, p, q)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// Where the marker is gone, no prune takes the bytes of versions for bytes that none
-// needs, and the next push makes it anew, with a number that is beyond theirs.
+// Without the marker, no prune removes content of versions, and the next push creates
+// it again, with a greater number than theirs.
 func TestMarkerGone(t *testing.T) {
 	for name, ahead := range map[string]time.Duration{"": 0, "clock behind": time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -27,11 +27,11 @@ func TestMarkerGone(t *testing.T) {
 			p := newPlace(t)
 			early := newRemote(t, b, filesync.Options{}.WithNow(func() time.Time { return now.Add(ahead) }))
 			for i := range 3 {
-				p.write("file", fmt.Sprint(i))
-				p.write("big", strings.Repeat(fmt.Sprint(i), 300<<10))
+				p.writeText("file", fmt.Sprint(i))
+				p.writeText("big", strings.Repeat(fmt.Sprint(i), 300<<10))
 				was[p.push(early).Version] = p.content()
 			}
-			last := newest(t, early)
+			last := newestVersion(t, early)
 			if err := b.Delete(t.Context(), prefix+"/latest"); err != nil {
 				t.Fatal(err)
 			}
@@ -39,7 +39,7 @@ func TestMarkerGone(t *testing.T) {
 			if _, err := r.Prune(t.Context(), filesync.Keep{Last: 1}); atoll.KindOf(err) != atoll.ErrInternal || !strings.Contains(err.Error(), "push") {
 				t.Errorf("Prune: %v, want one that says to push", err)
 			}
-			p.write("file", "after")
+			p.writeText("file", "after")
 			st := p.push(r)
 			if st.Version <= last {
 				t.Errorf("version %d after %d", st.Version, last)
@@ -51,17 +51,17 @@ func TestMarkerGone(t *testing.T) {
 			for version, want := range was {
 				q := newPlace(t)
 				if st, err := r.Pull(t.Context(), q.Tree, filesync.PullOptions{Version: version}); err != nil || st.Failed > 0 || q.content() != want {
-					t.Errorf("version %d: %+v, %v: %s", version, st, err, difference(want, q.content()))
+					t.Errorf("version %d: %+v, %v: %s", version, st, err, firstDifference(want, q.content()))
 				}
 			}
 		})
 	}
 }
 
-// A markerBucket has something else happen when its marker is written or read.
+// A markerBucket calls hooks when the marker is written or read.
 type markerBucket struct {
 	objectstore.Bucket
-	put func(now string, do func() error) error // what is to be written
+	put func(now string, do func() error) error // now is the content to write
 	get func() error
 }
 
@@ -89,8 +89,8 @@ func (b *markerBucket) Get(ctx context.Context, key string, offset, length int64
 	return b.Bucket.Get(ctx, key, offset, length)
 }
 
-// A push is done although the answer to its last write was lost, and another has begun
-// before it could ask.
+// A push succeeds although the answer to its last write was lost, and another has begun
+// before it could check.
 func TestCommitUnanswered(t *testing.T) {
 	b := openBucket(t)
 	p, q := newPlace(t), newPlace(t)
@@ -106,7 +106,7 @@ func TestCommitUnanswered(t *testing.T) {
 		if err != nil || strings.Contains(now, `"lock"`) {
 			return err
 		}
-		q.write("file", "of another")
+		q.writeText("file", "of another")
 		go func() {
 			_, err := quick.Push(t.Context(), q.Tree, filesync.PushOptions{})
 			done <- err
@@ -114,10 +114,10 @@ func TestCommitUnanswered(t *testing.T) {
 		<-locked
 		return atoll.E("put", "", atoll.ErrConflict, nil) // as a service that was asked twice
 	}}, filesync.Options{})
-	p.write("file", "mine")
+	p.writeText("file", "mine")
 	st, err := r.Push(t.Context(), p.Tree, filesync.PushOptions{})
-	if err != nil || st.Version != newest(t, r) {
-		t.Errorf("Push: %+v, %v; the latest version is %d", st, err, newest(t, r))
+	if err != nil || st.Version != newestVersion(t, r) {
+		t.Errorf("Push: %+v, %v; the latest version is %d", st, err, newestVersion(t, r))
 	}
 	close(goOn)
 	if err := <-done; err != nil {
@@ -125,13 +125,13 @@ func TestCommitUnanswered(t *testing.T) {
 	}
 }
 
-// Who has renewed a lock and heard no answer has it still.
+// A holder that renewed its lock without an answer still holds it.
 func TestRenewalUnanswered(t *testing.T) {
 	b := openBucket(t)
 	p := newPlace(t)
-	p.write("file", "1")
+	p.writeText("file", "1")
 	p.push(newRemote(t, b, filesync.Options{}))
-	p.write("file", "22")
+	p.writeText("file", "22")
 	var mu sync.Mutex
 	n := 0
 	lost := make(chan struct{})
@@ -159,13 +159,13 @@ func TestRenewalUnanswered(t *testing.T) {
 			<-lost
 		}
 	}))
-	if st, err := r.Push(t.Context(), p.Tree, filesync.PushOptions{}); err != nil || st.Version != newest(t, r) {
-		t.Errorf("Push: %+v, %v; the latest version is %d", st, err, newest(t, r))
+	if st, err := r.Push(t.Context(), p.Tree, filesync.PushOptions{}); err != nil || st.Version != newestVersion(t, r) {
+		t.Errorf("Push: %+v, %v; the latest version is %d", st, err, newestVersion(t, r))
 	}
 }
 
 // A push that was stopped for days writes nothing that looks like a version, although
-// others have pruned what kept its place.
+// others have pruned the void file in its place.
 func TestStoppedForDays(t *testing.T) {
 	b := openBucket(t)
 	const days = 72 * time.Hour
@@ -179,7 +179,7 @@ func TestStoppedForDays(t *testing.T) {
 		}
 	}))
 	p, q := newPlace(t), newPlace(t)
-	p.write("of", "the slow one")
+	p.writeText("of", "the slow one")
 	done := make(chan error)
 	go func() {
 		_, err := slow.Push(t.Context(), p.Tree, filesync.PushOptions{})
@@ -188,7 +188,7 @@ func TestStoppedForDays(t *testing.T) {
 	<-held
 	away.Store(int64(days))
 	quick := newRemote(t, b, filesync.Options{}.WithNow(clock))
-	q.write("of", "the quick one")
+	q.writeText("of", "the quick one")
 	want := q.push(quick).Version
 	if _, err := quick.Prune(t.Context(), filesync.Keep{}); err != nil {
 		t.Fatal(err)

@@ -12,17 +12,17 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// names are what random edits work on: few, so that they meet, and such that
-// directories and files take each other's places.
+// names holds the paths of random edits: few, so that they collide, and such that
+// directories and files replace each other.
 var names = []string{
 	"a", "a-b", "a/b", "a/b/c", "a/d", "b", "b/ x", "b/-rf", "c'\"", "d\ne", "d\ne/f", "\xff", "\xff/g", "e.txt", "long/" + string(make128()),
 }
 
 func make128() []byte { return []byte(fmt.Sprintf("%0128d", 0)) }
 
-// edit changes something, and leaves whatever cannot be changed.
-func (p *place) edit(r *rand.Rand) {
-	name := p.at(names[r.IntN(len(names))])
+// editFile makes a random change; some changes are impossible and do nothing.
+func (p *testDir) editFile(r *rand.Rand) {
+	name := p.filePath(names[r.IntN(len(names))])
 	switch r.IntN(10) {
 	case 0, 1:
 		os.RemoveAll(name)
@@ -34,7 +34,7 @@ func (p *place) edit(r *rand.Rand) {
 		os.MkdirAll(filepath.Dir(name), 0o755)
 		os.Symlink(names[r.IntN(len(names))], name)
 	case 4:
-		other := p.at(names[r.IntN(len(names))])
+		other := p.filePath(names[r.IntN(len(names))])
 		os.Rename(name, other)
 	case 5:
 		if info, err := os.Lstat(name); err == nil && info.Mode()&os.ModeSymlink == 0 {
@@ -54,8 +54,8 @@ func (p *place) edit(r *rand.Rand) {
 	}
 }
 
-// Whatever is done to a directory, each push can be had again, byte for byte; and a
-// place that only pulls is like the one that pushes.
+// Whatever happens to a directory, each push can be pulled again, byte for byte; and a
+// place that only pulls equals the one that pushes.
 func TestRandomEdits(t *testing.T) {
 	rounds := 30
 	if testing.Short() {
@@ -73,7 +73,7 @@ func testRandomEdits(t *testing.T, rounds int, open func(t testing.TB) objectsto
 			was := map[int64]string{}
 			for range 8 {
 				for range rnd.IntN(12) {
-					a.edit(rnd)
+					a.editFile(rnd)
 				}
 				st := a.push(r)
 				if st.Failed > 0 {
@@ -81,14 +81,14 @@ func testRandomEdits(t *testing.T, rounds int, open func(t testing.TB) objectsto
 				}
 				content := a.content()
 				if old, ok := was[st.Version]; ok && old != content {
-					t.Fatalf("there were changes, and no version: %s", difference(old, content))
+					t.Fatalf("there were changes, and no version: %s", firstDifference(old, content))
 				}
 				was[st.Version] = content
 				if rnd.IntN(2) == 0 {
 					if st := mirror.pull(r, filesync.PullOptions{}); st.Failed > 0 || len(st.Conflicts) > 0 {
 						t.Fatalf("Pull: %+v", st)
 					}
-					alike(t, a, mirror)
+					checkEqual(t, a, mirror)
 				}
 			}
 			for version, content := range was {
@@ -97,34 +97,34 @@ func testRandomEdits(t *testing.T, rounds int, open func(t testing.TB) objectsto
 					t.Fatalf("Pull: %+v", st)
 				}
 				if got := fresh.content(); got != content {
-					t.Errorf("version %d: %s", version, difference(content, got))
+					t.Errorf("version %d: %s", version, firstDifference(content, got))
 				}
 			}
-			for _, version := range slices.Sorted(maps(was)) { // one after the other, in one place
+			for _, version := range slices.Sorted(mapKeys(was)) { // one after the other, in one place
 				mirror.pull(r, filesync.PullOptions{Version: version})
 				if got := mirror.content(); got != was[version] {
-					t.Errorf("version %d after others: %s", version, difference(was[version], got))
+					t.Errorf("version %d after others: %s", version, firstDifference(was[version], got))
 				}
 			}
 		})
 	}
 }
 
-// Two places that edit, push and pull as they like lose nothing that they did not
-// change themselves, and what they report as pushed can be had again.
+// Two places that edit, push and pull at random lose nothing that they did not change
+// themselves, and reported pushes can be pulled again.
 func TestTwoEditors(t *testing.T) {
 	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 2))
 			r := newRemote(t, openBucket(t), filesync.Options{})
-			places := []*place{newPlace(t), newPlace(t)}
+			places := []*testDir{newPlace(t), newPlace(t)}
 			was := map[int64]string{}
 			for range 20 {
 				p := places[rnd.IntN(2)]
 				switch rnd.IntN(3) {
 				case 0:
 					for range rnd.IntN(6) {
-						p.edit(rnd)
+						p.editFile(rnd)
 					}
 				case 1:
 					st := p.push(r)
@@ -137,14 +137,14 @@ func TestTwoEditors(t *testing.T) {
 				fresh := newPlace(t)
 				fresh.pull(r, filesync.PullOptions{Version: version})
 				if got := fresh.content(); version > 0 && got != content {
-					t.Errorf("version %d: %s", version, difference(content, got))
+					t.Errorf("version %d: %s", version, firstDifference(content, got))
 				}
 			}
 		})
 	}
 }
 
-func maps(m map[int64]string) func(func(int64) bool) {
+func mapKeys(m map[int64]string) func(func(int64) bool) {
 	return func(yield func(int64) bool) {
 		for k := range m {
 			if !yield(k) {

@@ -11,43 +11,44 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// Keep says which versions stay: the latest does, and each that one of these names.
-// With neither, all do, and only what pushes have left behind is removed.
+// Keep selects the versions that stay: the latest, and each that one of the fields
+// selects. Without any, all versions stay, and Prune only removes remains of failed
+// pushes.
 type Keep struct {
-	Last   int           // the newest ones; 0 names none
-	Within time.Duration // those that are no older; 0 names none
+	Last   int           // this many of the newest; 0 selects none
+	Within time.Duration // those no older than this; 0 selects none
 }
 
-// Pruned is what a Prune removed.
+// Pruned counts what a Prune removed.
 type Pruned struct {
 	Versions []int64 `json:"versions"`
 	Objects  int     `json:"objects"`
 	Bytes    int64   `json:"bytes"` // of the objects
 }
 
-// Prune removes versions, and objects that none needs any more. It waits for others
-// that push or prune there. When it fails, the versions that are there are whole, and
-// the next one removes the rest. A pull of a version that it removes fails.
+// Prune removes versions, and objects that no version needs any more. It waits for
+// other pushes and prunes. If it fails, the remaining versions are intact, and the next
+// Prune removes the rest. A pull of a version that it removes fails.
 func (r *Remote) Prune(ctx context.Context, keep Keep) (p Pruned, err error) {
 	if keep.Last < 0 || keep.Within < 0 {
-		return p, r.fail("prune", atoll.ErrInvalid, "what is kept is counted from 0")
+		return p, r.newError("prune", atoll.ErrInvalid, "keep counts must not be negative")
 	}
-	c, err := r.take(ctx, nil)
+	c, err := r.acquireLease(ctx, nil)
 	if err != nil {
 		return p, err
 	}
 	defer c.release()
-	p, err = r.prune(c, keep)
+	p, err = r.pruneVersions(c, keep)
 	if cause := context.Cause(c.ctx); err != nil && errors.Is(cause, ErrLost) {
 		err = cause
 	}
 	return p, err
 }
 
-func (r *Remote) prune(c *claim, keep Keep) (p Pruned, err error) {
-	now := c.current()
+func (r *Remote) pruneVersions(c *lease, keep Keep) (p Pruned, err error) {
+	now := c.currentRecord()
 	var all, beyond []Info
-	for v, err := range r.versions(c.ctx) {
+	for v, err := range r.listVersions(c.ctx) {
 		switch {
 		case err != nil:
 			return p, err
@@ -55,25 +56,26 @@ func (r *Remote) prune(c *claim, keep Keep) (p Pruned, err error) {
 			all = append(all, v)
 		case v.Size > 0:
 			beyond = append(beyond, v)
-		} // else it is what others have left, and stays void for a while
+		} // an empty file of another program's push stays void for a while
 	}
 	if now.Version == 0 && len(beyond) > 0 {
-		return p, r.fail("prune", atoll.ErrInternal, "there are %d versions, and the object latest does not say which is the last: push, which makes it anew, and prune then", len(beyond))
+		return p, r.newError("prune", atoll.ErrInternal, "the object latest is missing, but there are %d versions: push to create it again, then prune", len(beyond))
 	}
-	kept, gone := r.choose(all, now.Version, keep)
-	kept = append(kept, beyond...) // nobody knows why they are there: their bytes stay
-	// What there is comes before what is needed, and the lock last: while it holds,
-	// nobody adds objects, and what it then has seen unneeded nobody will need.
-	objects, err := r.objects(c.ctx)
+	kept, gone := r.chooseVersions(all, now.Version, keep)
+	kept = append(kept, beyond...) // their origin is unknown, so their content stays
+	// List the objects before reading what versions need, and renew the lock last:
+	// while this program holds it, nobody adds objects, so an object that is unneeded
+	// now stays unneeded.
+	objects, err := r.listObjects(c.ctx)
 	if err != nil {
 		return p, err
 	}
 	for _, v := range kept {
-		if err := r.needs(c.ctx, v.Version, objects); err != nil {
+		if err := r.dropNeeded(c.ctx, v.Version, objects); err != nil {
 			return p, err
 		}
 	}
-	if err := c.renew(); err != nil {
+	if err := c.renewLease(); err != nil {
 		return p, err
 	}
 	r.opts.step("chosen")
@@ -99,12 +101,13 @@ func (r *Remote) prune(c *claim, keep Keep) (p Pruned, err error) {
 	return p, objectstore.Sweep(c.ctx, r.bucket, r.prefix, voidFor*time.Second)
 }
 
-// voidFor is how many seconds something void stays in the place of a version: for as
-// long as its writer might yet come back and write it.
+// voidFor is the time in seconds for which a void file stays in the place of a version:
+// as long as its writer might still come back and write it.
 const voidFor = 24 * 60 * 60
 
-// choose parts the versions, which are sorted.
-func (r *Remote) choose(all []Info, latest int64, keep Keep) (kept, gone []Info) {
+// chooseVersions splits the versions, which are sorted, into those to keep and those to
+// remove.
+func (r *Remote) chooseVersions(all []Info, latest int64, keep Keep) (kept, gone []Info) {
 	left := 0 // versions from here on
 	for _, v := range all {
 		if v.Size > 0 {
@@ -129,8 +132,8 @@ func (r *Remote) choose(all []Info, latest int64, keep Keep) (kept, gone []Info)
 	return kept, gone
 }
 
-// objects lists all that there are, with their sizes.
-func (r *Remote) objects(ctx context.Context) (map[string]int64, error) {
+// listObjects returns the keys and sizes of all objects.
+func (r *Remote) listObjects(ctx context.Context) (map[string]int64, error) {
 	all := map[string]int64{}
 	for o, err := range r.bucket.List(ctx, r.objectKey("")) {
 		if err != nil {
@@ -143,17 +146,17 @@ func (r *Remote) objects(ctx context.Context) (map[string]int64, error) {
 	return all, nil
 }
 
-// needs takes from objects what a version needs.
-func (r *Remote) needs(ctx context.Context, n int64, objects map[string]int64) error {
-	v, err := r.fetch(ctx, n, "", nil)
+// dropNeeded deletes from objects those that a version needs.
+func (r *Remote) dropNeeded(ctx context.Context, n int64, objects map[string]int64) error {
+	v, err := r.fetchState(ctx, n, "", nil)
 	if err != nil {
-		return err // what it needs cannot be told, so that nothing may be removed
+		return err // without the list of needed objects nothing may be removed
 	}
 	defer v.close()
 	if len(v.bad) > 0 {
-		return r.damaged(n, v.bad[0])
+		return r.damagedError(n, v.bad[0])
 	}
-	c, err := v.cursor()
+	c, err := v.openCursor()
 	if err != nil {
 		return err
 	}

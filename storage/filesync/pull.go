@@ -11,49 +11,49 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Policy says what becomes of a file that both sides have changed.
+// Policy decides about a file that both sides have changed.
 type Policy string
 
 // The policies.
 const (
-	KeepLocal  Policy = "local"  // it stays as it is here; a push makes it the latest version's
-	KeepRemote Policy = "remote" // the version's takes its place
+	KeepLocal  Policy = "local"  // keeps the directory's file; a push makes it part of the latest version
+	KeepRemote Policy = "remote" // replaces it by the version's file
 )
 
-// PullOptions are what a pull gets.
+// PullOptions configure a pull.
 type PullOptions struct {
-	// Version is the one to pull; 0 means the latest.
+	// Version is the version to pull; 0 means the latest.
 	Version int64
-	// IfStale has nothing done, and nothing asked, when the directory was pushed or
-	// pulled no longer ago than that; 0 means always to pull.
+	// IfStale skips the pull, without a request, if the directory was pushed or pulled
+	// within this time; 0 means always to pull.
 	IfStale time.Duration
-	// Conflicts is what becomes of files that both sides have changed; "" is KeepLocal.
+	// Conflicts decides about files that both sides have changed; "" is KeepLocal.
 	Conflicts Policy
 	Progress  func(Progress) // called now and then, by one goroutine at a time
 }
 
-// Pull makes a directory hold what a version does: files that are not there, or that
-// the version has otherwise, are written; files that were pushed or pulled before, and
-// that the version has no more, are removed. What was changed here since is kept as the
-// Options say, and in Stats.Conflicts if the version has it otherwise; what was removed
-// here comes back. What was never pushed or pulled is never removed, nor what IgnoreName
-// names. What is closed to us is in Stats.Errors, and stays as it is; what is written here
-// while the pull is at work counts as changed.
+// Pull makes a directory equal to a version. It writes files that are missing or differ
+// from the version, and removes files that were pushed or pulled before and are not in
+// the version. It keeps files changed in the directory since, as the options say, and
+// lists them in Stats.Conflicts if the version differs; files removed from the
+// directory come back. It never removes files that were never pushed or pulled, nor
+// those that IgnoreName lists. Files without access are listed in Stats.Errors and stay
+// unchanged. Files written during the pull count as changed.
 //
-// Without any version there is nothing to do: Stats.Version is 0. A pull that was cut
-// short has written some files and not others; the next one finishes it.
+// Without any version, Pull does nothing, and Stats.Version is 0. An interrupted pull
+// has written some files; the next one finishes it.
 //
-// Kinds: those of the bucket and of the file system; ErrNotExist (there is no such
-// version); ErrExhausted (the version is beyond the bounds of the Options).
+// Kinds: those of the bucket and of the file system; ErrNotExist (no such version);
+// ErrExhausted (the version exceeds the bounds of the Options).
 func (r *Remote) Pull(ctx context.Context, t Tree, o PullOptions) (st *Stats, err error) {
 	begin := time.Now()
 	if o.Conflicts == "" {
 		o.Conflicts = KeepLocal
 	}
-	p := &pull{r: r, ctx: ctx, fs: t.confined(), opts: o, stats: &Stats{}, verdicts: map[string]verdict{}, swaps: map[string]bool{}, ways: map[string]bool{}, objects: map[string]*object{}}
+	p := &pull{r: r, ctx: ctx, fs: t.confinedFS(), opts: o, stats: &Stats{}, actions: map[string]action{}, replacedDirs: map[string]bool{}, dirChecks: map[string]bool{}, objects: map[string]*object{}}
 	defer func() { p.stats.Duration = time.Since(begin) }()
 	if o.IfStale > 0 {
-		l, end, err := r.local(ctx, p.fs)
+		l, end, err := r.openLocalState(ctx, p.fs)
 		if err != nil {
 			return nil, err
 		}
@@ -72,7 +72,7 @@ func (r *Remote) Pull(ctx context.Context, t Tree, o PullOptions) (st *Stats, er
 			return p.stats, nil
 		}
 	}
-	v, err := r.fetch(ctx, n, sum, nil)
+	v, err := r.fetchState(ctx, n, sum, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -81,23 +81,23 @@ func (r *Remote) Pull(ctx context.Context, t Tree, o PullOptions) (st *Stats, er
 	if err := p.fs.Mkdir(ctx, ".", 0o755); err != nil && atoll.KindOf(err) != atoll.ErrNotExist && atoll.KindOf(err) != atoll.ErrDenied {
 		return nil, err
 	}
-	if p.scan, err = t.scan(ctx, nil); err != nil {
+	if p.scan, err = t.scanFiles(ctx, nil); err != nil {
 		return nil, err
 	}
-	return p.stats, p.run()
+	return p.stats, p.runPull()
 }
 
-// A verdict is what a pull does with a path.
-type verdict int
+// An action tells what a pull does with a path.
+type action int
 
 const (
-	leave  verdict = iota // it is as the version says
-	write                 // the version's is written
-	keep                  // it is otherwise, and stays so
-	remove                // it is removed
+	skipFile   action = iota // it is equal to the version's
+	writeFile                // write the version's file
+	keepFile                 // it differs, and stays
+	removeFile               // remove it
 )
 
-// A pull is one at work.
+// A pull is a running Pull.
 type pull struct {
 	r       *Remote
 	ctx     context.Context
@@ -109,26 +109,26 @@ type pull struct {
 	rules   *ignore // of the version
 	stats   *Stats
 
-	verdicts map[string]verdict // of paths of the version, where it is not leave
-	read     map[string]File    // files here that had to be read, as they are
-	removals []string
-	swaps    map[string]bool    // directories that are to become something else, if they are empty
-	ways     map[string]bool    // directories of the version: whether one can be here
-	objects  map[string]*object // that are needed
-	glances  []glance           // at directories, each in the one before
-	done     Progress
-	packed   string // path of the last entry in the stream
-	after    string // path behind which the stream begins
+	actions      map[string]action // of paths of the version, where it is not skipFile
+	read         map[string]File   // the directory's files that the pull had to read, as they are
+	removals     []string
+	replacedDirs map[string]bool    // directories that become something else, if they are empty
+	dirChecks    map[string]bool    // directories of the version: whether the tree can have them
+	objects      map[string]*object // the needed ones
+	listings     []listing          // each of a directory below the one before
+	done         Progress
+	packed       string // path of the last entry in the stream
+	after        string // the stream starts after this path
 }
 
-func (p *pull) run() error {
+func (p *pull) runPull() error {
 	for _, bad := range p.version.bad {
-		p.stats.problem("version", bad)
+		p.stats.addError("version", bad)
 	}
 	if err := p.readRules(); err != nil {
 		return err
 	}
-	if err := p.judge(); err != nil {
+	if err := p.planActions(); err != nil {
 		return err
 	}
 	p.r.opts.step("judged")
@@ -139,26 +139,26 @@ func (p *pull) run() error {
 		return err
 	}
 	p.r.opts.step("removed")
-	if err := p.unpack(); err != nil {
+	if err := p.unpackFiles(); err != nil {
 		return err
 	}
 	p.r.opts.step("written")
-	return p.leaveState()
+	return p.writeState()
 }
 
-// readRules reads what the version says is not to be kept in step.
+// readRules reads the version's own ignore rules.
 func (p *pull) readRules() error {
-	c, err := p.version.cursor()
+	c, err := p.version.openCursor()
 	if err != nil {
 		return err
 	}
-	f := c.at(IgnoreName, nil)
-	if f == nil || !f.regular() || f.Size == 0 || f.Size > maxIgnore {
+	f := c.takeEntry(IgnoreName, nil)
+	if f == nil || !f.isRegular() || f.Size == 0 || f.Size > maxIgnore {
 		return c.err
 	}
 	body, _, err := p.r.bucket.Get(p.ctx, p.r.keyOf(p.number, f), f.Offset, f.Size)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
-		return nil // as the pull will say
+		return nil // the pull itself reports that
 	}
 	if err != nil {
 		return err
@@ -168,24 +168,24 @@ func (p *pull) readRules() error {
 	return err
 }
 
-// judge goes through the version, the files and what was known of them, in order, and
-// decides.
-func (p *pull) judge() error {
-	local, end, err := p.r.local(p.ctx, p.fs)
+// planActions walks the version, the directory's files and the local state in order,
+// and decides about each path.
+func (p *pull) planActions() error {
+	local, end, err := p.r.openLocalState(p.ctx, p.fs)
 	if err != nil {
 		return err
 	}
 	defer end()
-	remote, err := p.version.cursor()
+	remote, err := p.version.openCursor()
 	if err != nil {
 		return err
 	}
 	i := 0
-	// here goes through what is here and not in the version, as far as a path.
+	// here walks files that are not in the version, up to a path.
 	here := func(path string, all bool) (*atoll.FileInfo, error) {
 		for ; i < len(p.scan.files); i++ {
 			fi := &p.scan.files[i]
-			at := p.scan.path(fi)
+			at := p.scan.relPath(fi)
 			if !all && at >= path {
 				if at == path {
 					i++
@@ -193,7 +193,7 @@ func (p *pull) judge() error {
 				}
 				return nil, nil
 			}
-			if err := p.judgeGone(fi, at, local.at(at, nil), &local.head); err != nil {
+			if err := p.planRemoval(fi, at, local.takeEntry(at, nil), &local.head); err != nil {
 				return nil, err
 			}
 		}
@@ -205,40 +205,40 @@ func (p *pull) judge() error {
 		if err != nil {
 			return err
 		}
-		l := local.at(f.Path, nil)
-		v, err := p.judgeOne(f, fi, l, &local.head)
+		l := local.takeEntry(f.Path, nil)
+		v, err := p.planFile(f, fi, l, &local.head)
 		if err != nil {
 			return err
 		}
 		switch v {
-		case leave:
+		case skipFile:
 			p.stats.FilesSkipped++
-		case write:
-			p.verdicts[f.Path] = v
-			p.need(f)
+		case writeFile:
+			p.actions[f.Path] = v
+			p.addDownload(f)
 		default:
-			p.verdicts[f.Path] = v
+			p.actions[f.Path] = v
 		}
 	}
 	if _, err := here("", true); err != nil {
 		return err
 	}
-	local.rest(nil)
+	local.skipRest(nil)
 	return remote.err
 }
 
-// judgeGone decides about what is here and not in the version.
-func (p *pull) judgeGone(fi *atoll.FileInfo, path string, l *File, head *State) error {
-	if l == nil || p.rules.match(path, fi.Type == atoll.TypeDirectory) {
-		return nil // it was never pushed or pulled, or is not to be any more
+// planRemoval decides about a file that is not in the version.
+func (p *pull) planRemoval(fi *atoll.FileInfo, path string, l *File, head *State) error {
+	if l == nil || p.rules.matchPath(path, fi.Type == atoll.TypeDirectory) {
+		return nil // it was never pushed or pulled, or is ignored now
 	}
-	if fi.Type != atoll.TypeDirectory && !l.untouched(fi, head) {
-		same, err := p.holds(fi, path, l)
+	if fi.Type != atoll.TypeDirectory && !l.seemsUnchanged(fi, head) {
+		same, err := p.matchesFile(fi, path, l)
 		if err != nil {
 			return err
 		}
 		if !same {
-			p.conflict(path, p.opts.Conflicts)
+			p.addConflict(path, p.opts.Conflicts)
 			if p.opts.Conflicts == KeepLocal {
 				return nil
 			}
@@ -248,124 +248,126 @@ func (p *pull) judgeGone(fi *atoll.FileInfo, path string, l *File, head *State) 
 	return nil
 }
 
-// judgeOne decides about a path of the version. fi is what is here, l what was known
-// of that; nil if there is none.
-func (p *pull) judgeOne(f *File, fi *atoll.FileInfo, l *File, head *State) (verdict, error) {
+// planFile decides about a path of the version. fi is the directory's file, l its entry
+// in the local state; either may be nil.
+func (p *pull) planFile(f *File, fi *atoll.FileInfo, l *File, head *State) (action, error) {
 	switch {
-	case p.scan.hidden(f.Path):
-		p.stats.problem(f.Path, errors.New("it is in a directory that cannot be read"))
-		return keep, nil
-	case p.scan.rules.match(f.Path, f.kind() == atoll.TypeDirectory), f.regular() && atoll.IsTempName(path.Base(f.Path)):
-		return keep, nil
-	case !p.way(path.Dir(f.Path)): // a file is where its directory should be
-		p.conflict(f.Path, KeepLocal)
-		return keep, nil
+	case p.scan.isHidden(f.Path):
+		p.stats.addError(f.Path, errors.New("its directory cannot be read"))
+		return keepFile, nil
+	case p.scan.rules.matchPath(f.Path, f.fileType() == atoll.TypeDirectory), f.isRegular() && atoll.IsTempName(path.Base(f.Path)):
+		return keepFile, nil
+	case !p.canHaveDir(path.Dir(f.Path)): // a file is in the place of its directory
+		p.addConflict(f.Path, KeepLocal)
+		return keepFile, nil
 	case fi == nil:
-		return write, nil
+		return writeFile, nil
 	}
-	known := l != nil && l.untouched(fi, head)
-	if known && l.same(f) {
-		return leave, nil
+	known := l != nil && l.seemsUnchanged(fi, head)
+	if known && l.sameEntry(f) {
+		return skipFile, nil
 	}
-	if known { // changed there only
-		return p.over(f, fi), nil
+	if known { // changed in the version only
+		return p.planOverwrite(f, fi), nil
 	}
-	same, err := p.holds(fi, f.Path, f)
+	same, err := p.matchesFile(fi, f.Path, f)
 	if err != nil || same {
-		return leave, err
+		return skipFile, err
 	}
 	switch {
-	case l != nil && l.same(f): // changed here only
-		return keep, nil
-	case l == nil && fi.Type == atoll.TypeDirectory && f.kind() == fi.Type: // of another mode
-		return keep, nil
-	case l != nil && l.regular() && fi.Type == atoll.TypeFile:
-		if same, err = p.holds(fi, f.Path, l); err != nil {
-			return keep, err
+	case l != nil && l.sameEntry(f): // changed in the directory only
+		return keepFile, nil
+	case l == nil && fi.Type == atoll.TypeDirectory && f.fileType() == fi.Type: // with another mode
+		return keepFile, nil
+	case l != nil && l.isRegular() && fi.Type == atoll.TypeFile:
+		if same, err = p.matchesFile(fi, f.Path, l); err != nil {
+			return keepFile, err
 		}
-		if same { // it was only touched
-			return p.over(f, fi), nil
+		if same { // only its time has changed
+			return p.planOverwrite(f, fi), nil
 		}
 	}
-	p.conflict(f.Path, p.opts.Conflicts)
+	p.addConflict(f.Path, p.opts.Conflicts)
 	if p.opts.Conflicts == KeepRemote {
-		return p.over(f, fi), nil
+		return p.planOverwrite(f, fi), nil
 	}
-	return keep, nil
+	return keepFile, nil
 }
 
-// over has what is here written over. A directory must be empty for that.
-func (p *pull) over(f *File, fi *atoll.FileInfo) verdict {
-	if fi.Type == atoll.TypeDirectory && f.kind() != fi.Type {
+// planOverwrite replaces the directory's file by the version's. It replaces a directory
+// only if that is empty.
+func (p *pull) planOverwrite(f *File, fi *atoll.FileInfo) action {
+	if fi.Type == atoll.TypeDirectory && f.fileType() != fi.Type {
 		p.removals = append(p.removals, f.Path)
-		p.swaps[f.Path] = true
+		p.replacedDirs[f.Path] = true
 	}
-	return write
+	return writeFile
 }
 
-// way reports whether there is, or can be, a directory: nothing else that stays is in
-// its place, or in that of one above it.
-func (p *pull) way(dir string) bool {
+// canHaveDir reports whether a directory exists or can be created: nothing else that
+// stays is in its place, or above it.
+func (p *pull) canHaveDir(dir string) bool {
 	if dir == "." {
 		return true
 	}
-	if ok, known := p.ways[dir]; known {
+	if ok, known := p.dirChecks[dir]; known {
 		return ok
 	}
-	ok := p.way(path.Dir(dir))
-	if fi := p.scan.find(dir); ok && fi != nil && fi.Type != atoll.TypeDirectory {
-		ok = p.verdicts[dir] == write // which makes a directory, or else nothing would be below it
+	ok := p.canHaveDir(path.Dir(dir))
+	if fi := p.scan.findPath(dir); ok && fi != nil && fi.Type != atoll.TypeDirectory {
+		ok = p.actions[dir] == writeFile // it becomes a directory, since the version has files below
 	}
-	p.ways[dir] = ok
+	p.dirChecks[dir] = ok
 	return ok
 }
 
-// conflict notes one.
-func (p *pull) conflict(path string, kept Policy) {
+// addConflict records a conflict.
+func (p *pull) addConflict(path string, kept Policy) {
 	if len(p.stats.Conflicts) < MaxErrors {
 		p.stats.Conflicts = append(p.stats.Conflicts, Conflict{path, kept})
 	}
 }
 
-// holds reports whether what is here is as the entry says, reading it if need be.
-func (p *pull) holds(fi *atoll.FileInfo, path string, f *File) (bool, error) {
+// matchesFile reports whether the directory's file equals the entry; it reads the file
+// if needed.
+func (p *pull) matchesFile(fi *atoll.FileInfo, path string, f *File) (bool, error) {
 	is := fileOf(fi, path)
-	if !is.regular() || !f.regular() {
-		return is.same(f), nil
+	if !is.isRegular() || !f.isRegular() {
+		return is.sameEntry(f), nil
 	}
 	if is.Size != f.Size || !is.sameMode(f.Mode) {
 		return false, nil
 	}
 	if had, ok := p.read[path]; ok {
-		return had.same(f), nil
+		return had.sameEntry(f), nil
 	}
 	body, now, err := p.fs.Read(p.ctx, path, 0)
 	if err == nil {
 		d := newDigest()
 		_, err = io.Copy(d, body)
 		body.Close()
-		d.into(&is)
+		d.fillFile(&is)
 		is.Modified, is.Nanos = now.Modified.Unix(), int64(now.Modified.Nanosecond())
 	}
 	switch kind := atoll.KindOf(err); {
 	case err == nil:
 	case p.ctx.Err() != nil || kind == atoll.ErrStopped || kind == atoll.ErrNotFound || kind == atoll.ErrUnavailable:
 		return false, err
-	default: // whatever it is, it is not that
+	default: // it is not the file of the entry
 		return false, nil
 	}
 	if p.read == nil {
 		p.read = map[string]File{}
 	}
 	p.read[path] = is
-	return is.same(f), nil
+	return is.sameEntry(f), nil
 }
 
-// removeGone removes what the version has no more, the innermost first.
+// removeGone removes files that are not in the version, innermost first.
 func (p *pull) removeGone() error {
 	slices.Sort(p.removals)
 	for _, path := range slices.Backward(p.removals) {
-		if stays, err := p.stays(path, nil); err != nil {
+		if stays, err := p.keepsLateChange(path, nil); err != nil {
 			return err
 		} else if stays {
 			continue
@@ -373,40 +375,40 @@ func (p *pull) removeGone() error {
 		err := p.fs.Remove(p.ctx, path, false)
 		switch kind := atoll.KindOf(err); {
 		case err == nil:
-			if !p.swaps[path] {
+			if !p.replacedDirs[path] {
 				p.stats.FilesDeleted++
 			}
 		case kind == atoll.ErrNotExist:
 		case p.ctx.Err() != nil || kind == atoll.ErrStopped || kind == atoll.ErrNotFound || kind == atoll.ErrUnavailable:
 			return err
-		case kind != atoll.ErrDenied && p.scan.find(path).Type == atoll.TypeDirectory: // something in it stays
-			if p.swaps[path] {
-				p.conflict(path, KeepLocal)
-				p.verdicts[path] = keep
+		case kind != atoll.ErrDenied && p.scan.findPath(path).Type == atoll.TypeDirectory: // something in it stays
+			if p.replacedDirs[path] {
+				p.addConflict(path, KeepLocal)
+				p.actions[path] = keepFile
 			}
 		default:
-			p.stats.problem(path, err)
-			delete(p.swaps, path)
-			if p.verdicts[path] == write {
-				p.verdicts[path] = keep
+			p.stats.addError(path, err)
+			delete(p.replacedDirs, path)
+			if p.actions[path] == writeFile {
+				p.actions[path] = keepFile
 			}
 		}
 	}
 	return nil
 }
 
-// abandoned is how old a file is, at least, that somebody has left half written.
-const abandoned = 24 * time.Hour
+// tempFileAge is the minimum age of a temporary file that counts as left behind.
+const tempFileAge = 24 * time.Hour
 
-// removeTemps removes files that were on their way when their writer was killed, and
-// that nobody else would. One that cannot be removed takes room, and nothing else.
+// removeTemps removes temporary files whose writers were killed, since nobody else
+// would. A failure is harmless but for the space they take.
 func (p *pull) removeTemps() error {
 	for i := range p.scan.temps {
 		fi := &p.scan.temps[i]
-		if p.scan.at.Sub(fi.Modified) < abandoned {
+		if p.scan.at.Sub(fi.Modified) < tempFileAge {
 			continue
 		}
-		if err := p.fs.Remove(p.ctx, p.scan.path(fi), false); err != nil && p.ctx.Err() != nil {
+		if err := p.fs.Remove(p.ctx, p.scan.relPath(fi), false); err != nil && p.ctx.Err() != nil {
 			return err
 		}
 	}

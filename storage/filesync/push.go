@@ -16,25 +16,24 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// PushOptions are what a push gets.
+// PushOptions configure a push.
 type PushOptions struct {
-	Ignore []string // more rules, before those of IgnoreName
-	// Full has every file read, and not only those whose size or time say that they
-	// may have changed.
+	Ignore []string // additional rules, before those of IgnoreName
+	// Full reads every file, not only those whose size or time suggests a change.
 	Full     bool
 	Progress func(Progress) // called now and then, by one goroutine at a time
 }
 
-// Push makes what is in the directory the latest version, unless that is alike, and
-// writes the directory's state file. It waits for others that push or prune there.
+// Push makes the directory's content the latest version, unless that is equal, and
+// writes the directory's state file. It waits for other pushes and prunes.
 //
-// When it fails, the latest version is what it was before; when the state file alone
-// could not be written, the version is there, and the error says so. Files that cannot
-// be read are in Stats.Errors, and stay what they were in the version before.
+// If it fails, the latest version is unchanged; if only the state file could not be
+// written, the version exists, and the error says so. Unreadable files are listed in
+// Stats.Errors, and keep their state of the version before.
 //
-// Kinds: those of the bucket and of the file system; ErrConflict when another program
-// has taken over (ErrLost); ErrExhausted when there are more files, or bytes, than the
-// Options allow.
+// Kinds: those of the bucket and of the file system; ErrConflict if another program has
+// taken over (ErrLost); ErrExhausted if the directory exceeds the bounds of the
+// Options.
 func (r *Remote) Push(ctx context.Context, t Tree, o PushOptions) (st *Stats, err error) {
 	begin := time.Now()
 	defer func() {
@@ -42,59 +41,59 @@ func (r *Remote) Push(ctx context.Context, t Tree, o PushOptions) (st *Stats, er
 			st.Duration = time.Since(begin)
 		}
 	}()
-	fs := t.confined()
+	fs := t.confinedFS()
 	now, err := r.readLatest(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s, err := t.scan(ctx, o.Ignore)
+	s, err := t.scanFiles(ctx, o.Ignore)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.bounded(s); err != nil {
+	if err := r.checkBounds(s); err != nil {
 		return nil, err
 	}
 	if !o.Full && now.Version > 0 {
-		alike, err := r.alike(ctx, fs, s, now.Push)
+		alike, err := r.isUnchanged(ctx, fs, s, now.Push)
 		if err != nil {
 			return nil, err
 		}
 		if alike {
 			st := &Stats{Version: now.Version, FilesSkipped: len(s.files)}
-			s.report(st)
+			s.reportUnread(st)
 			return st, nil
 		}
 	}
-	c, err := r.take(ctx, now)
+	c, err := r.acquireLease(ctx, now)
 	if err != nil {
 		return nil, err
 	}
 	defer c.release()
-	p := &push{r: r, ctx: c.ctx, fs: fs, scan: s, opts: o, stats: &Stats{}, id: atoll.NewID(), large: map[SHA256]place{}}
-	st, err = p.run(c)
+	p := &push{r: r, ctx: c.ctx, fs: fs, scan: s, opts: o, stats: &Stats{}, id: atoll.NewID(), large: map[SHA256]location{}}
+	st, err = p.runPush(c)
 	if cause := context.Cause(c.ctx); err != nil && errors.Is(cause, ErrLost) {
 		err = cause
 	}
 	if err != nil {
 		return nil, err
 	}
-	c.release() // others need not wait for the directory
-	return st, p.leave(ctx)
+	c.release() // other programs need not wait for the directory
+	return st, p.writeLocalState(ctx)
 }
 
-// bounded refuses what is too much for a version.
-func (r *Remote) bounded(s *scan) error {
-	bytes := s.total().TotalBytes
+// checkBounds returns ErrExhausted for a directory that is too large for a version.
+func (r *Remote) checkBounds(s *scan) error {
+	bytes := s.totals().TotalBytes
 	if len(s.files) > r.opts.MaxFiles || bytes > r.opts.MaxBytes {
-		return r.fail("push", atoll.ErrExhausted, "the directory has %d files of %d bytes, more than %d or %d bytes, which are the bounds: name what is not to be pushed in %s",
+		return r.newError("push", atoll.ErrExhausted, "the directory has %d files of %d bytes, more than the limits of %d files and %d bytes: exclude files in %s",
 			len(s.files), bytes, r.opts.MaxFiles, r.opts.MaxBytes, IgnoreName)
 	}
 	return nil
 }
 
-// alike reports whether nothing seems to have changed since a push.
-func (r *Remote) alike(ctx context.Context, fs atoll.FS, s *scan, push string) (bool, error) {
-	l, end, err := r.local(ctx, fs)
+// isUnchanged reports whether nothing seems to have changed since a push.
+func (r *Remote) isUnchanged(ctx context.Context, fs atoll.FS, s *scan, push string) (bool, error) {
+	l, end, err := r.openLocalState(ctx, fs)
 	if err != nil {
 		return false, err
 	}
@@ -105,22 +104,22 @@ func (r *Remote) alike(ctx context.Context, fs atoll.FS, s *scan, push string) (
 	gone := false
 	for i := range s.files {
 		fi := &s.files[i]
-		f := l.at(s.path(fi), func(*File) { gone = true })
-		if gone || f == nil || !f.untouched(fi, &l.head) {
+		f := l.takeEntry(s.relPath(fi), func(*File) { gone = true })
+		if gone || f == nil || !f.seemsUnchanged(fi, &l.head) {
 			return false, nil
 		}
 	}
 	return l.file == nil && l.err == nil, nil
 }
 
-// untouched reports whether the file is as the entry of a state says, as far as can be
-// told without reading it.
-func (f *File) untouched(fi *atoll.FileInfo, head *State) bool {
-	if !f.looks(fi) || !f.regular() {
-		return f.looks(fi)
+// seemsUnchanged reports whether the file equals its entry in a state, as far as its
+// metadata can tell.
+func (f *File) seemsUnchanged(fi *atoll.FileInfo, head *State) bool {
+	if !f.matchesInfo(fi) || !f.isRegular() {
+		return f.matchesInfo(fi)
 	}
-	// What was written while the state was made may have been written once more since,
-	// within one tick of the clock.
+	// A file written while the state was made may have been written again within the
+	// same tick of the clock.
 	tick := clockTick
 	if f.Nanos <= 0 {
 		tick = time.Second
@@ -128,33 +127,33 @@ func (f *File) untouched(fi *atoll.FileInfo, head *State) bool {
 	return fi.Modified.Add(tick).Before(time.Unix(head.LastSynced, head.SyncedNanos))
 }
 
-// looks reports whether the file looks as the entry says.
-func (f *File) looks(fi *atoll.FileInfo) bool {
-	if f.kind() != fi.Type || !f.sameMode(fi.Mode) || f.Target != fi.Target {
+// matchesInfo reports whether the file's metadata equals the entry.
+func (f *File) matchesInfo(fi *atoll.FileInfo) bool {
+	if f.fileType() != fi.Type || !f.sameMode(fi.Mode) || f.Target != fi.Target {
 		return false
 	}
-	return !f.regular() || f.Size == fi.Size && f.Modified == fi.Modified.Unix() &&
+	return !f.isRegular() || f.Size == fi.Size && f.Modified == fi.Modified.Unix() &&
 		(f.Nanos == unknownNanos || f.Nanos == int64(fi.Modified.Nanosecond()))
 }
 
-// clockTick is more than the time between two ticks of a kernel's clock, by which
-// files are dated.
+// clockTick is more than the interval between ticks of a kernel's clock, which dates
+// files.
 const clockTick = 20 * time.Millisecond
 
-// report notes what the scan could not see.
-func (s *scan) report(st *Stats) {
+// reportUnread adds the directories that the scan could not list to the errors.
+func (s *scan) reportUnread(st *Stats) {
 	for _, u := range s.unread {
-		st.problem(u.path, u.err)
+		st.addError(u.path, u.err)
 	}
 }
 
-// A place is where bytes are in the bucket.
-type place struct {
+// A location tells where bytes are in the bucket.
+type location struct {
 	object string
 	offset int64
 }
 
-// A push is one at work.
+// A push is a running Push.
 type push struct {
 	r    *Remote
 	ctx  context.Context
@@ -163,41 +162,42 @@ type push struct {
 	opts PushOptions
 	id   string
 
-	was     string           // the push of the latest version
-	unseen  bool             // the directory is of another
-	large   map[SHA256]place // files of the latest version that have objects of their own
-	changed atomic.Bool      // something is not as in that
-	state   *spool           // the state file that is made
-	packer  *packer
+	latestPush string              // the push of the latest version
+	otherPush  bool                // the local state is of another push
+	large      map[SHA256]location // files of the latest version in objects of their own
+	changed    atomic.Bool         // something differs from the latest version
+	state      *spool              // the new state file
+	packer     *packer
 
 	mu    sync.Mutex
 	stats *Stats
 }
 
-// count changes the Stats.
-func (p *push) count(change func(*Stats)) {
+// updateStats changes the Stats.
+func (p *push) updateStats(change func(*Stats)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(p.stats)
 }
 
-// problem notes a file's error.
-func (p *push) problem(path string, err error) {
-	p.count(func(st *Stats) { st.problem(path, err) })
+// addError records a file's error.
+func (p *push) addError(path string, err error) {
+	p.updateStats(func(st *Stats) { st.addError(path, err) })
 }
 
-// run makes the version. The spool with its state file stays open for leave.
-func (p *push) run(c *claim) (st *Stats, err error) {
+// runPush makes the version. The spool of its state file stays open for
+// writeLocalState.
+func (p *push) runPush(c *lease) (st *Stats, err error) {
 	p.r.opts.step("locked")
-	p.scan.report(p.stats)
-	now := c.current()
-	p.was = now.Push
-	remote, err := p.latest(&now)
+	p.scan.reportUnread(p.stats)
+	now := c.currentRecord()
+	p.latestPush = now.Push
+	remote, err := p.openLatest(&now)
 	if err != nil {
 		return nil, err
 	}
-	defer remote.end()
-	if p.state, err = p.r.spool(); err != nil {
+	defer remote.close()
+	if p.state, err = p.r.newSpool(); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -205,7 +205,7 @@ func (p *push) run(c *claim) (st *Stats, err error) {
 			p.state.Close()
 		}
 	}()
-	if err := p.write(remote); err != nil {
+	if err := p.writeState(remote); err != nil {
 		return nil, err
 	}
 	p.stats.Version = now.Version
@@ -213,26 +213,26 @@ func (p *push) run(c *claim) (st *Stats, err error) {
 		p.id = now.Push
 		return p.stats, nil
 	}
-	sum, size, err := p.finish()
+	sum, size, err := p.sumState()
 	if err != nil {
 		return nil, err
 	}
 	version := now.Lock.Version
-	if err := c.try(); err != nil {
+	if err := c.beginAttempt(); err != nil {
 		return nil, err
 	}
 	if _, err := p.r.bucket.Put(p.ctx, p.r.stateKey(version), p.state, size, objectstore.Condition{Absent: true}); err != nil {
-		if atoll.KindOf(err) == atoll.ErrConflict { // who takes over makes it void
-			_ = c.renew() // which finds out
+		if atoll.KindOf(err) == atoll.ErrConflict { // the program that takes over has made it void
+			_ = c.renewLease() // which detects that
 		}
 		return nil, err
 	}
 	p.r.opts.step("state")
-	if err := c.commit(version, p.id, sum, size); err != nil {
+	if err := c.commitVersion(version, p.id, sum, size); err != nil {
 		return nil, err
 	}
 	p.r.opts.step("committed")
-	if p.unseen {
+	if p.otherPush {
 		p.stats.Replaced = now.Version
 	}
 	p.stats.Version = version
@@ -245,34 +245,34 @@ type base struct {
 	version *version
 }
 
-func (b *base) end() {
+func (b *base) close() {
 	if b.version != nil {
 		b.version.close()
 	}
 }
 
-// latest opens the latest version. A damaged one is left alone, and nothing of it used.
-func (p *push) latest(now *latest) (*base, error) {
+// openLatest opens the latest version. If it is damaged, the push uses nothing of it.
+func (p *push) openLatest(now *latestRecord) (*base, error) {
 	if now.Version == 0 {
-		return &base{cursor: none()}, nil
+		return &base{cursor: emptyCursor()}, nil
 	}
-	v, err := p.r.fetch(p.ctx, now.Version, now.SHA256, func(f *File) {
-		if f.Size > packed && f.Object != "" && f.SHA256 != (SHA256{}) {
-			p.large[f.SHA256] = place{f.Object, f.Offset} // moved files need not travel again
+	v, err := p.r.fetchState(p.ctx, now.Version, now.SHA256, func(f *File) {
+		if f.Size > maxPackedSize && f.Object != "" && f.SHA256 != (SHA256{}) {
+			p.large[f.SHA256] = location{f.Object, f.Offset} // moved files need not be uploaded again
 		}
 	})
 	if errors.Is(err, ErrDamaged) || atoll.KindOf(err) == atoll.ErrNotExist {
 		clear(p.large)
-		p.r.log.Warn("push: the latest version cannot be used, and all files are pushed anew", "at", p.r.String(), "err", err)
-		return &base{cursor: none()}, nil
+		p.r.log.Warn("push: the latest version is unusable; pushing all files again", "at", p.r.String(), "err", err)
+		return &base{cursor: emptyCursor()}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	for _, bad := range v.bad {
-		p.r.log.Warn("push: an entry of the latest version cannot be used", "at", p.r.String(), "err", bad)
+		p.r.log.Warn("push: ignoring a bad entry of the latest version", "at", p.r.String(), "err", bad)
 	}
-	c, err := v.cursor()
+	c, err := v.openCursor()
 	if err != nil {
 		v.close()
 		return nil, err
@@ -280,37 +280,38 @@ func (p *push) latest(now *latest) (*base, error) {
 	return &base{c, v}, nil
 }
 
-// A slot is an entry of the new state in its place, before all of it is known.
-type slot struct {
+// A pendingEntry is an entry of the new state, in order, that may still lack its
+// content.
+type pendingEntry struct {
 	file   File
 	before *File         // in the latest version
-	ready  chan struct{} // closed when file is known; nil if it is
-	gone   bool          // there is no such file any more
+	ready  chan struct{} // closed when file is complete; nil if it is
+	gone   bool          // the file no longer exists
 }
 
-// window is how many entries may wait for those before them.
-const window = 1024
+// maxPending is the most entries that wait for earlier ones.
+const maxPending = 1024
 
-// readers is how many files are read, or large ones uploaded, at once.
-const readers = 16
+// maxReaders is the number of files read, or large ones uploaded, at once.
+const maxReaders = 16
 
-// write writes the state file, uploading what the bucket does not have.
-func (p *push) write(remote *base) error {
+// writeState writes the state file, and uploads content that the bucket lacks.
+func (p *push) writeState(remote *base) error {
 	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
 	p.packer = newPacker(ctx, p)
 	defer p.packer.close()
 	work, ctx := errgroup.WithContext(p.packer.ctx)
-	slots, jobs := make(chan *slot, window), make(chan *slot)
+	slots, jobs := make(chan *pendingEntry, maxPending), make(chan *pendingEntry)
 	work.Go(func() error {
 		defer close(slots)
 		defer close(jobs)
-		return p.plan(ctx, remote, slots, jobs)
+		return p.planEntries(ctx, remote, slots, jobs)
 	})
-	for range readers {
+	for range maxReaders {
 		work.Go(func() error {
 			for s := range jobs {
-				if err := p.load(ctx, s); err != nil {
+				if err := p.loadFile(ctx, s); err != nil {
 					return err
 				}
 				close(s.ready)
@@ -318,10 +319,10 @@ func (p *push) write(remote *base) error {
 			return nil
 		})
 	}
-	work.Go(func() error { return p.emit(ctx, slots) })
+	work.Go(func() error { return p.writeEntries(ctx, slots) })
 	err := work.Wait()
 	if err == nil {
-		p.packer.flush()
+		p.packer.flushObject()
 	} else {
 		cancel()
 	}
@@ -331,15 +332,16 @@ func (p *push) write(remote *base) error {
 	return err
 }
 
-// plan goes through the files, in order, beside what is known of them.
-func (p *push) plan(ctx context.Context, remote *base, slots, jobs chan<- *slot) error {
-	local, end, err := p.r.local(ctx, p.fs)
+// planEntries walks the files in order, in step with the local state and the latest
+// version.
+func (p *push) planEntries(ctx context.Context, remote *base, slots, jobs chan<- *pendingEntry) error {
+	local, end, err := p.r.openLocalState(ctx, p.fs)
 	if err != nil {
 		return err
 	}
 	defer end()
-	p.unseen = local.head.Push != p.was
-	send := func(s *slot, job bool) error {
+	p.otherPush = local.head.Push != p.latestPush
+	send := func(s *pendingEntry, job bool) error {
 		if job {
 			s.ready = make(chan struct{})
 		}
@@ -358,43 +360,43 @@ func (p *push) plan(ctx context.Context, remote *base, slots, jobs chan<- *slot)
 		return nil
 	}
 	var sendErr error
-	passed := func(f *File) { // not here any more
+	passed := func(f *File) { // no longer in the directory
 		switch {
-		case !p.scan.hidden(f.Path):
+		case !p.scan.isHidden(f.Path):
 			p.changed.Store(true)
-			p.count(func(st *Stats) { st.FilesDeleted++ })
+			p.updateStats(func(st *Stats) { st.FilesDeleted++ })
 		case sendErr == nil:
-			sendErr = send(&slot{file: *f, before: f}, false)
+			sendErr = send(&pendingEntry{file: *f, before: f}, false)
 		}
 	}
 	for i := range p.scan.files {
 		fi := &p.scan.files[i]
-		path := p.scan.path(fi)
-		l := local.at(path, nil)
-		before := remote.at(path, passed)
+		path := p.scan.relPath(fi)
+		l := local.takeEntry(path, nil)
+		before := remote.takeEntry(path, passed)
 		if sendErr != nil {
 			return sendErr
 		}
 		if err := checkPath(path); err != nil {
-			p.problem(path, err)
+			p.addError(path, err)
 			continue
 		}
-		s := &slot{file: fileOf(fi, path), before: before}
-		known := !s.file.regular()
-		if !known && !p.opts.Full && l != nil && before != nil && l.untouched(fi, &local.head) && l.sameBytes(before) && before.regular() && (before.Object != "" || before.Size == 0) {
-			s.file.take(before)
+		s := &pendingEntry{file: fileOf(fi, path), before: before}
+		known := !s.file.isRegular()
+		if !known && !p.opts.Full && l != nil && before != nil && l.seemsUnchanged(fi, &local.head) && l.sameBytes(before) && before.isRegular() && (before.Object != "" || before.Size == 0) {
+			s.file.copyContent(before)
 			known = true
 		}
 		if err := send(s, !known); err != nil {
 			return err
 		}
 	}
-	remote.rest(passed)
-	local.rest(nil)
+	remote.skipRest(passed)
+	local.skipRest(nil)
 	return errors.Join(sendErr, remote.err)
 }
 
-// fileOf is the entry of a file whose bytes are not known yet.
+// fileOf returns the entry of a file without its content.
 func fileOf(fi *atoll.FileInfo, path string) File {
 	f := File{
 		Path: path, Modified: fi.Modified.Unix(), Nanos: int64(fi.Modified.Nanosecond()), Type: fi.Type, Mode: fi.Mode, Target: fi.Target,
@@ -409,15 +411,15 @@ func fileOf(fi *atoll.FileInfo, path string) File {
 	return f
 }
 
-// take gives f the bytes of another entry.
-func (f *File) take(g *File) {
+// copyContent copies the content's description from another entry.
+func (f *File) copyContent(g *File) {
 	f.Size, f.Checksum, f.SHA256, f.Object, f.Offset = g.Size, g.Checksum, g.SHA256, g.Object, g.Offset
 }
 
-// emit writes the entries in order.
-func (p *push) emit(ctx context.Context, slots <-chan *slot) error {
+// writeEntries writes the entries in order.
+func (p *push) writeEntries(ctx context.Context, slots <-chan *pendingEntry) error {
 	out := newStateWriter(p.state, State{Push: p.id, LastSynced: p.scan.at.Unix(), SyncedNanos: int64(p.scan.at.Nanosecond())})
-	done := p.scan.total()
+	done := p.scan.totals()
 	for s := range slots {
 		if s.ready != nil {
 			select {
@@ -432,12 +434,12 @@ func (p *push) emit(ctx context.Context, slots <-chan *slot) error {
 			}
 			continue
 		}
-		if s.before == nil || !s.before.same(&s.file) {
+		if s.before == nil || !s.before.sameEntry(&s.file) {
 			p.changed.Store(true)
 		} else {
-			p.count(func(st *Stats) { st.FilesSkipped++ })
+			p.updateStats(func(st *Stats) { st.FilesSkipped++ })
 		}
-		if err := out.put(&s.file); err != nil {
+		if err := out.writeEntry(&s.file); err != nil {
 			return err
 		}
 		if done.Files++; p.opts.Progress != nil {
@@ -448,8 +450,8 @@ func (p *push) emit(ctx context.Context, slots <-chan *slot) error {
 	return out.close()
 }
 
-// finish waits for the state file to be whole, and returns its checksum and size.
-func (p *push) finish() (sum SHA256, size int64, err error) {
+// sumState returns the checksum and size of the finished state file.
+func (p *push) sumState() (sum SHA256, size int64, err error) {
 	if _, err := p.state.Seek(0, io.SeekStart); err != nil {
 		return sum, 0, err
 	}
@@ -461,8 +463,8 @@ func (p *push) finish() (sum SHA256, size int64, err error) {
 	return SHA256(hash.Sum(nil)), size, err
 }
 
-// leave writes the state file into the directory.
-func (p *push) leave(ctx context.Context) error {
+// writeLocalState writes the state file into the directory.
+func (p *push) writeLocalState(ctx context.Context) error {
 	defer p.state.Close()
 	if _, err := p.state.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -470,8 +472,8 @@ func (p *push) leave(ctx context.Context) error {
 	return p.r.writeLocal(ctx, p.fs, p.state, p.id)
 }
 
-// add adds sizes, which somebody may have made up.
-func add(a, b int64) int64 {
+// addSizes adds two sizes without overflow, since a sandbox may have made them up.
+func addSizes(a, b int64) int64 {
 	if b > 1<<62-a {
 		return 1 << 62
 	}

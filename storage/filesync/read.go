@@ -10,12 +10,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Files yields the entries of a version, sorted by path; 0 is the latest one, and there
-// are none where there is no version. An error is the last pair. Kinds: ErrNotExist (no
+// Files yields the entries of a version, sorted by path; 0 means the latest, and it
+// yields none if there is no version. An error is the last pair. Kinds: ErrNotExist (no
 // such version), ErrInternal (ErrDamaged).
 func (r *Remote) Files(ctx context.Context, version int64) iter.Seq2[File, error] {
 	return func(yield func(File, error) bool) {
-		v, _, err := r.read(ctx, version)
+		v, _, err := r.openVersion(ctx, version)
 		if err != nil || v == nil {
 			if err != nil {
 				yield(File{}, err)
@@ -23,7 +23,7 @@ func (r *Remote) Files(ctx context.Context, version int64) iter.Seq2[File, error
 			return
 		}
 		defer v.close()
-		c, err := v.cursor()
+		c, err := v.openCursor()
 		if err != nil {
 			yield(File{}, err)
 			return
@@ -43,9 +43,9 @@ func (r *Remote) Files(ctx context.Context, version int64) iter.Seq2[File, error
 	}
 }
 
-// read fetches version n, 0 for the latest one, and returns its number; there is none
-// where there is no latest one.
-func (r *Remote) read(ctx context.Context, n int64) (*version, int64, error) {
+// openVersion fetches version n, 0 for the latest, and returns its number; nil if there
+// is no latest version.
+func (r *Remote) openVersion(ctx context.Context, n int64) (*version, int64, error) {
 	sum := ""
 	if n == 0 {
 		l, err := r.readLatest(ctx)
@@ -54,49 +54,49 @@ func (r *Remote) read(ctx context.Context, n int64) (*version, int64, error) {
 		}
 		n, sum = l.Version, l.SHA256
 	}
-	v, err := r.fetch(ctx, n, sum, nil)
+	v, err := r.fetchState(ctx, n, sum, nil)
 	return v, n, err
 }
 
-// Open reads a file of a version, 0 for the latest one. Its bytes are the file's own:
-// their checksum was looked at. The caller closes the reader. Kinds: ErrNotExist (no such
-// version, no such file, or its bytes are not there), ErrInvalid (it is no file),
-// ErrExhausted (it has more than most bytes), ErrInternal (its bytes are not its own).
+// Open reads a file of a version, 0 for the latest, after verifying its checksum. The
+// caller closes the reader. Kinds: ErrNotExist (no such version or file, or its content
+// is missing), ErrInvalid (not a regular file), ErrExhausted (more than most bytes),
+// ErrInternal (its content is damaged).
 func (r *Remote) Open(ctx context.Context, version int64, path string, most int64) (io.ReadCloser, File, error) {
-	v, n, err := r.read(ctx, version)
+	v, n, err := r.openVersion(ctx, version)
 	if err != nil {
 		return nil, File{}, err
 	}
 	if v == nil {
-		return nil, File{}, r.fail("read", atoll.ErrNotExist, "there is no version")
+		return nil, File{}, r.newError("read", atoll.ErrNotExist, "no version has been pushed")
 	}
 	defer v.close()
-	c, err := v.cursor()
+	c, err := v.openCursor()
 	if err != nil {
 		return nil, File{}, err
 	}
-	f := c.at(path, func(*File) {})
+	f := c.takeEntry(path, func(*File) {})
 	switch {
 	case c.err != nil:
 		return nil, File{}, c.err
 	case f == nil:
-		return nil, File{}, atoll.Errorf("read", path, atoll.ErrNotExist, "there is no such file in %s", r)
-	case !f.regular():
-		return nil, File{}, atoll.Errorf("read", path, atoll.ErrInvalid, "is a %s", f.kind())
+		return nil, File{}, atoll.Errorf("read", path, atoll.ErrNotExist, "no such file in %s", r)
+	case !f.isRegular():
+		return nil, File{}, atoll.Errorf("read", path, atoll.ErrInvalid, "is a %s, not a file", f.fileType())
 	case f.Size > most:
-		return nil, File{}, atoll.Errorf("read", path, atoll.ErrExhausted, "has %d bytes, more than %d", f.Size, most)
+		return nil, File{}, atoll.Errorf("read", path, atoll.ErrExhausted, "has %d bytes, more than the limit of %d", f.Size, most)
 	}
 	file := *f
-	body, err := r.open(ctx, n, &file)
+	body, err := r.openFile(ctx, n, &file)
 	return body, file, err
 }
 
-// open returns the bytes of a file, which are its.
-func (r *Remote) open(ctx context.Context, n int64, f *File) (io.ReadCloser, error) {
+// openFile returns the verified bytes of a file.
+func (r *Remote) openFile(ctx context.Context, n int64, f *File) (io.ReadCloser, error) {
 	if f.Size == 0 {
 		return io.NopCloser(strings.NewReader("")), nil
 	}
-	s, err := r.spool()
+	s, err := r.newSpool()
 	if err != nil {
 		return nil, err
 	}
@@ -115,19 +115,19 @@ func (r *Remote) fillSpool(ctx context.Context, o *object, f *File) error {
 	}
 	defer body.Close()
 	d := newDigest()
-	if err := transfer(io.MultiWriter(o.spool, d), body); err != nil {
+	if err := copyBytes(io.MultiWriter(o.spool, d), body); err != nil {
 		return err
 	}
 	is := *f
-	if d.into(&is); !is.sameBytes(f) {
-		return atoll.Errorf("read", f.Path, atoll.ErrInternal, "its bytes in the bucket are not its own")
+	if d.fillFile(&is); !is.sameBytes(f) {
+		return atoll.Errorf("read", f.Path, atoll.ErrInternal, "content in the bucket is damaged")
 	}
 	_, err = o.spool.Seek(0, io.SeekStart)
 	return err
 }
 
-// keyOf is the key of the object which holds the file's bytes. An entry of another
-// program's names none: they lie beside its state file.
+// keyOf returns the key of the object with the file's bytes. Entries of other programs
+// name no object: their bytes are beside the state file.
 func (r *Remote) keyOf(n int64, f *File) string {
 	if f.Object != "" {
 		return r.objectKey(f.Object)

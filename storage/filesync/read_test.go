@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 )
 
-// What a version holds can be read without a directory to pull it into.
+// A version can be read without pulling it into a directory.
 func TestRead(t *testing.T) {
 	b, p := openBucket(t), newPlace(t)
 	r := newRemote(t, b, filesync.Options{})
@@ -22,14 +22,14 @@ func TestRead(t *testing.T) {
 	if _, _, err := r.Open(t.Context(), 0, "a", 10); atoll.KindOf(err) != atoll.ErrNotExist {
 		t.Errorf("Open without a version: %v", err)
 	}
-	p.write("a", "one")
-	p.write("d/empty", "")
-	p.write("large", strings.Repeat("x", 300<<10))
-	if err := os.Symlink("a", p.at("link")); err != nil {
+	p.writeText("a", "one")
+	p.writeText("d/empty", "")
+	p.writeText("large", strings.Repeat("x", 300<<10))
+	if err := os.Symlink("a", p.filePath("link")); err != nil {
 		t.Fatal(err)
 	}
 	first := p.push(r)
-	p.write("a", "two, and more")
+	p.writeText("a", "two, and more")
 	p.push(r)
 
 	list := func(version int64) string {
@@ -71,7 +71,7 @@ func TestRead(t *testing.T) {
 		}
 	}
 
-	// Bytes that are not the file's own are not given for them.
+	// Damaged content is never returned.
 	objects, err := filepath.Glob(filepath.Join(strings.TrimPrefix(b.String(), "file://"), "agents/a/objects/*/*"))
 	if err != nil || len(objects) == 0 {
 		t.Fatal(objects, err)

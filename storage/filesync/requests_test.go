@@ -13,7 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// A countingBucket counts what it is asked.
+// A countingBucket counts requests.
 type countingBucket struct {
 	objectstore.Bucket
 	mu         sync.Mutex
@@ -34,8 +34,8 @@ func (c *countingBucket) Put(ctx context.Context, key string, r io.ReadSeeker, s
 	return c.Bucket.Put(ctx, key, r, size, when)
 }
 
-// Pushes and pulls of many files make few requests, one after the other: each is a way
-// to the service and back.
+// Pushes and pulls of many files make few consecutive requests: each costs a round
+// trip.
 func TestRequests(t *testing.T) {
 	b := &countingBucket{Bucket: openBucket(t)}
 	r := newRemote(t, b, filesync.Options{})
@@ -43,20 +43,20 @@ func TestRequests(t *testing.T) {
 	past := time.Now().Add(-time.Hour)
 	for i := range 100 {
 		name := fmt.Sprintf("dir/file %d", i)
-		p.write(name, fmt.Sprint(i))
-		if err := os.Chtimes(p.at(name), past, past); err != nil {
+		p.writeText(name, fmt.Sprint(i))
+		if err := os.Chtimes(p.filePath(name), past, past); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p.push(r) // also tries the conditions
+	p.push(r) // also checks the conditions
 	for _, test := range []struct {
 		what       string
 		do         func()
 		gets, puts int
 	}{
-		{"a push of nothing new", func() { p.push(r) }, 1, 0},                   // the marker
-		{"a push of one file", func() { p.write("one", "1"); p.push(r) }, 2, 4}, // marker, state; lock, object, state, marker
-		{"the first pull", func() { q.pull(r, filesync.PullOptions{}) }, 4, 0},  // marker, state; two objects
+		{"a push of nothing new", func() { p.push(r) }, 1, 0},                       // the marker
+		{"a push of one file", func() { p.writeText("one", "1"); p.push(r) }, 2, 4}, // marker, state; lock, object, state, marker
+		{"the first pull", func() { q.pull(r, filesync.PullOptions{}) }, 4, 0},      // marker, state; two objects
 		{"a pull of nothing new", func() { q.pull(r, filesync.PullOptions{}) }, 2, 0},
 	} {
 		b.gets, b.puts = 0, 0

@@ -11,8 +11,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 )
 
-// tiny mounts a file system of a few bytes over a directory.
-func tiny(t *testing.T, dir, options string) {
+// mountTiny mounts a file system of a few bytes over a directory.
+func mountTiny(t *testing.T, dir, options string) {
 	t.Helper()
 	if err := syscall.Mount("none", dir, "tmpfs", 0, options); err != nil {
 		t.Skipf("tmpfs cannot be mounted here: %v", err)
@@ -24,13 +24,13 @@ func tiny(t *testing.T, dir, options string) {
 	})
 }
 
-// A disk that is full is told, with whose it is; when there is room all goes on.
+// An error names the full disk; after space was freed, the sync continues.
 func TestNoRoom(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	r := newRemote(t, openBucket(t), filesync.Options{})
 	a := newPlace(t)
-	a.write("big", strings.Repeat("0123456789", 100<<10))
-	a.write("small", "1")
+	a.writeText("big", strings.Repeat("0123456789", 100<<10))
+	a.writeText("small", "1")
 	a.push(r)
 	wants := func(what string, err error, text string) {
 		t.Helper()
@@ -40,18 +40,18 @@ func TestNoRoom(t *testing.T) {
 	}
 	func() {
 		dir := t.TempDir()
-		tiny(t, dir, "size=512k")
+		mountTiny(t, dir, "size=512k")
 		full := placeAt(t, dir)
 		_, err := r.Pull(t.Context(), full.Tree, filesync.PullOptions{})
-		wants("a pull", err, "make some and pull again")
-		if _, err := os.Stat(full.at("big")); err == nil {
+		wants("a pull", err, "free some and pull again")
+		if _, err := os.Stat(full.filePath("big")); err == nil {
 			t.Error("there is a part of what did not fit")
 		}
 		if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT, "size=20m"); err != nil {
 			t.Fatal(err)
 		}
 		full.pull(r, filesync.PullOptions{})
-		alike(t, a, full)
+		checkEqual(t, a, full)
 		if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -68,39 +68,39 @@ func TestNoRoom(t *testing.T) {
 		}
 	}()
 	ours := t.TempDir()
-	tiny(t, ours, "size=512k")
+	mountTiny(t, ours, "size=512k")
 	before := newRemote(t, openBucket(t), filesync.Options{Dir: ours})
 	_, err := before.Push(t.Context(), a.Tree, filesync.PushOptions{})
 	wants("a push without room for what is on its way", err, "set TMPDIR")
 	store := t.TempDir()
-	tiny(t, store, "size=512k")
+	mountTiny(t, store, "size=512k")
 	_, err = newRemote(t, openStore(t, store), filesync.Options{}).Push(t.Context(), a.Tree, filesync.PushOptions{})
 	wants("a push without room in the store", err, store)
 }
 
-// Where a part of a directory cannot be written, the rest of a version comes all the
-// same, and what could not is told.
+// If a part of a directory is read-only, a pull writes the rest of the version and
+// reports that part.
 func TestPartlyReadOnly(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	r := newRemote(t, openBucket(t), filesync.Options{})
 	p, q := newPlace(t), newPlace(t)
 	for _, name := range []string{"a", "sub/1", "sub/2", "sub/below/3", "sub/below/4", "z/5"} {
-		p.write(name, name)
+		p.writeText(name, name)
 	}
-	p.write("z/big", strings.Repeat("x", 300<<10))
+	p.writeText("z/big", strings.Repeat("x", 300<<10))
 	p.push(r)
-	dir := q.at("sub")
+	dir := q.filePath("sub")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	tiny(t, dir, "size=512k,ro")
+	mountTiny(t, dir, "size=512k,ro")
 	for _, written := range []int{3, 0} {
 		st := q.pull(r, filesync.PullOptions{})
 		if st.Failed != 5 || st.FilesDownloaded != written || !strings.Contains(strings.Join(st.Errors, "\n"), "sub/2: ") {
 			t.Errorf("Pull: %+v, want errors about all that is in sub, and %d files", st, written)
 		}
-		if q.read("a") != "a" || q.read("z/5") != "z/5" || q.read("z/big") != p.read("z/big") {
-			t.Errorf("there are %q, %q", q.read("a"), q.read("z/5"))
+		if q.readText("a") != "a" || q.readText("z/5") != "z/5" || q.readText("z/big") != p.readText("z/big") {
+			t.Errorf("there are %q, %q", q.readText("a"), q.readText("z/5"))
 		}
 	}
 	if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT, ""); err != nil {
@@ -110,7 +110,7 @@ func TestPartlyReadOnly(t *testing.T) {
 	if st.Failed > 0 || st.FilesDownloaded != 4 || st.BytesTransferred != int64(len("sub/1sub/2sub/below/3sub/below/4")) {
 		t.Errorf("Pull: %+v, want the four files that could not be written", st)
 	}
-	if q.read("sub/below/4") != "sub/below/4" {
-		t.Errorf("there is %q", q.read("sub/below/4"))
+	if q.readText("sub/below/4") != "sub/below/4" {
+		t.Errorf("there is %q", q.readText("sub/below/4"))
 	}
 }

@@ -10,25 +10,25 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Tree is a directory that is kept in step: FS is its file system, and Dir where it
-// is there, absolute. What is below it is confined to it with atoll.SubFiles.
+// A Tree is a directory to synchronize: FS is its file system, and Dir its absolute
+// path there. Atoll confines all access to it with atoll.SubFiles.
 type Tree struct {
 	FS  atoll.FS
 	Dir string
 }
 
-// confined is the tree's file system, of which no call leads out of the directory.
-func (t Tree) confined() atoll.FS { return atoll.SubFiles(t.FS, t.Dir) }
+// confinedFS returns the tree's file system, confined to the directory.
+func (t Tree) confinedFS() atoll.FS { return atoll.SubFiles(t.FS, t.Dir) }
 
-// A scan is what there is in a directory.
+// A scan is the content of a directory.
 type scan struct {
-	files  []atoll.FileInfo // sorted by path, without what is not kept in step
-	at     time.Time        // when it began, by the clock of the files; zero if nobody asked
+	files  []atoll.FileInfo // sorted by path, without ignored files
+	at     time.Time        // when it began, by the clock of the files; zero if unknown
 	unread []unread         // directories that could not be listed, sorted
-	other  int              // how many devices, sockets and pipes
-	temps  []atoll.FileInfo // files on their way, or left by who was killed
+	other  int              // number of devices, sockets and pipes
+	temps  []atoll.FileInfo // temporary files, in use or left by killed writers
 	rules  *ignore
-	prefix int // how many bytes of paths are the directory's
+	prefix int // length of the directory's path and slash, in bytes
 }
 
 type unread struct {
@@ -36,30 +36,30 @@ type unread struct {
 	err  error
 }
 
-// path is that of a file below the directory.
-func (s *scan) path(fi *atoll.FileInfo) string { return fi.Path[s.prefix:] }
+// relPath returns a file's path relative to the directory.
+func (s *scan) relPath(fi *atoll.FileInfo) string { return fi.Path[s.prefix:] }
 
-// total is how much there is to go through.
-func (s *scan) total() Progress {
+// totals returns the number and bytes of the files.
+func (s *scan) totals() Progress {
 	p := Progress{TotalFiles: int64(len(s.files))}
 	for i := range s.files {
-		p.TotalBytes = add(p.TotalBytes, s.files[i].Size)
+		p.TotalBytes = addSizes(p.TotalBytes, s.files[i].Size)
 	}
 	return p
 }
 
-// find returns what is at a path, or nil.
-func (s *scan) find(path string) *atoll.FileInfo {
-	i, ok := slices.BinarySearchFunc(s.files, path, func(fi atoll.FileInfo, path string) int { return strings.Compare(s.path(&fi), path) })
+// findPath returns the file at a path, or nil.
+func (s *scan) findPath(path string) *atoll.FileInfo {
+	i, ok := slices.BinarySearchFunc(s.files, path, func(fi atoll.FileInfo, path string) int { return strings.Compare(s.relPath(&fi), path) })
 	if !ok {
 		return nil
 	}
 	return &s.files[i]
 }
 
-// hidden reports whether path is in a directory that could not be listed: nobody can
-// tell whether it is there.
-func (s *scan) hidden(path string) bool {
+// isHidden reports whether path is in a directory that could not be listed, so that it
+// may or may not exist.
+func (s *scan) isHidden(path string) bool {
 	for _, u := range s.unread {
 		if strings.HasPrefix(path, u.path+"/") {
 			return true
@@ -68,13 +68,14 @@ func (s *scan) hidden(path string) bool {
 	return false
 }
 
-// scan lists the directory, which is to have a state file made of that.
-func (t Tree) scan(ctx context.Context, more []string) (*scan, error) {
-	at, err := t.clock(ctx)
+// scanFiles lists the directory and notes the time, so that a state file can be made of
+// it.
+func (t Tree) scanFiles(ctx context.Context, more []string) (*scan, error) {
+	at, err := t.readClock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s, err := t.look(ctx, more)
+	s, err := t.listFiles(ctx, more)
 	if err != nil {
 		return nil, err
 	}
@@ -82,12 +83,13 @@ func (t Tree) scan(ctx context.Context, more []string) (*scan, error) {
 	return s, nil
 }
 
-// clock is that of the machine which the files are on, which need not be this one's.
-func (t Tree) clock(ctx context.Context) (time.Time, error) {
-	fs := t.confined()
+// readClock returns the time of the machine that holds the files, which may differ from
+// this machine's.
+func (t Tree) readClock(ctx context.Context) (time.Time, error) {
+	fs := t.confinedFS()
 	now, err := fs.Write(ctx, stateTmpName, strings.NewReader(""), atoll.WriteOptions{Mode: 0o600})
 	if kind := atoll.KindOf(err); kind == atoll.ErrDenied || kind == atoll.ErrExhausted {
-		return time.Time{}, atoll.Errorf("sync", t.Dir, kind, "the directory has to have a state file, which cannot be written: make room, or the directory writable: %w", err)
+		return time.Time{}, atoll.Errorf("sync", t.Dir, kind, "cannot write the state file: free space or make the directory writable: %w", err)
 	}
 	if err != nil {
 		return time.Time{}, err
@@ -95,9 +97,9 @@ func (t Tree) clock(ctx context.Context) (time.Time, error) {
 	return now.Modified, fs.Remove(ctx, stateTmpName, false)
 }
 
-// look lists the directory, and writes nothing.
-func (t Tree) look(ctx context.Context, more []string) (*scan, error) {
-	fs := t.confined()
+// listFiles lists the directory without writing to it.
+func (t Tree) listFiles(ctx context.Context, more []string) (*scan, error) {
+	fs := t.confinedFS()
 	rules, err := readIgnore(ctx, fs, more)
 	if err != nil {
 		return nil, err
@@ -109,18 +111,18 @@ func (t Tree) look(ctx context.Context, more []string) (*scan, error) {
 	s := &scan{prefix: len(strings.TrimSuffix(top.Path, "/")) + 1, rules: rules}
 	all, err := fs.List(ctx, ".", true)
 	if kind := atoll.KindOf(err); kind == atoll.ErrDenied || kind == atoll.ErrExhausted {
-		all, err = s.walk(ctx, fs)
+		all, err = s.listDirs(ctx, fs)
 	}
 	if err != nil {
 		return nil, err
 	}
-	s.files = s.kept(all)
+	s.files = s.filterFiles(all)
 	return s, nil
 }
 
-// walk lists directory by directory: some may be closed to us, or all of them too many
-// for one answer.
-func (s *scan) walk(ctx context.Context, fs atoll.FS) (all []atoll.FileInfo, err error) {
+// listDirs lists directory by directory: some may be unreadable, or all of them too
+// many for one answer.
+func (s *scan) listDirs(ctx context.Context, fs atoll.FS) (all []atoll.FileInfo, err error) {
 	for below := []string{"."}; len(below) > 0; {
 		dir := below[len(below)-1]
 		below = below[:len(below)-1]
@@ -133,7 +135,7 @@ func (s *scan) walk(ctx context.Context, fs atoll.FS) (all []atoll.FileInfo, err
 			return nil, err
 		}
 		for i := range list {
-			if p := s.path(&list[i]); list[i].Type == atoll.TypeDirectory && !s.rules.match(p, true) {
+			if p := s.relPath(&list[i]); list[i].Type == atoll.TypeDirectory && !s.rules.matchPath(p, true) {
 				below = append(below, p)
 			}
 		}
@@ -143,15 +145,15 @@ func (s *scan) walk(ctx context.Context, fs atoll.FS) (all []atoll.FileInfo, err
 	return all, nil
 }
 
-// kept leaves out what is not kept in step.
-func (s *scan) kept(all []atoll.FileInfo) []atoll.FileInfo {
-	skipped := map[string]bool{} // directories that are ignored, with all below them
+// filterFiles removes ignored files, and sorts out temporary and special ones.
+func (s *scan) filterFiles(all []atoll.FileInfo) []atoll.FileInfo {
+	skipped := map[string]bool{} // ignored directories, with all below them
 	return slices.DeleteFunc(all, func(fi atoll.FileInfo) bool {
-		p := s.path(&fi)
+		p := s.relPath(&fi)
 		if p == StateName || p == stateTmpName {
 			return true
 		}
-		if len(skipped) > 0 && skipped[path.Dir(p)] || s.rules.match(p, fi.Type == atoll.TypeDirectory) {
+		if len(skipped) > 0 && skipped[path.Dir(p)] || s.rules.matchPath(p, fi.Type == atoll.TypeDirectory) {
 			if fi.Type == atoll.TypeDirectory {
 				skipped[p] = true
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/filesync"
 )
 
-// Stats as JSON are those that conversations keep.
+// Conversations store the JSON form of Stats.
 func TestStatsJSON(t *testing.T) {
 	st := filesync.Stats{
 		Version: 7, FilesDownloaded: 1, FilesUploaded: 2, FilesDeleted: 3, FilesSkipped: 4, BytesTransferred: 5, Duration: 1234567 * time.Microsecond,

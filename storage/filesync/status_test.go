@@ -18,10 +18,10 @@ import (
 func TestStatus(t *testing.T) {
 	r := newRemote(t, openBucket(t), filesync.Options{})
 	p, q := newPlace(t), newPlace(t)
-	p.write("changes", "1")
-	p.write("goes", "1")
-	p.write("stays", "1")
-	status := func(p *place) *filesync.Status {
+	p.writeText("changes", "1")
+	p.writeText("goes", "1")
+	p.writeText("stays", "1")
+	status := func(p *testDir) *filesync.Status {
 		t.Helper()
 		st, err := r.Status(t.Context(), p.Tree, "*.log")
 		if err != nil {
@@ -37,25 +37,25 @@ func TestStatus(t *testing.T) {
 	if st := status(q); st.Latest != version || st.Behind || st.Synced.IsZero() || st.Added.Count+st.Changed.Count+st.Removed.Count > 0 {
 		t.Errorf("after a pull: %+v", st)
 	}
-	q.write("changes", "22")
-	q.remove("goes")
-	q.write("new", "1")
-	q.write("new.log", "1")
-	p.write("stays", "22")
+	q.writeText("changes", "22")
+	q.removeFile("goes")
+	q.writeText("new", "1")
+	q.writeText("new.log", "1")
+	p.writeText("stays", "22")
 	p.push(r)
 	st := status(q)
 	if got := fmt.Sprint(st.Behind, st.Added.Paths, st.Changed.Paths, st.Removed.Paths, st.Unread.Paths); got != "true [new] [changes] [goes] []" {
 		t.Errorf("after changes on both sides: %s", got)
 	}
 	for i := range filesync.MaxErrors + 5 {
-		q.write(fmt.Sprint("many/", i), "")
+		q.writeText(fmt.Sprint("many/", i), "")
 	}
 	if st := status(q); st.Added.Count != filesync.MaxErrors+7 || len(st.Added.Paths) != filesync.MaxErrors {
 		t.Errorf("of many there are %d, and %d paths", st.Added.Count, len(st.Added.Paths))
 	}
 }
 
-// Compare is what the seed's comparison is.
+// Compare follows the specified comparison.
 func TestCompare(t *testing.T) {
 	state := func(files ...string) *filesync.State { // "path sum"
 		s := &filesync.State{}
@@ -90,17 +90,17 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// A latest version that is damaged is told by a pull; a push makes a whole one anew.
+// A pull reports a damaged latest version; a push replaces it.
 func TestDamagedVersion(t *testing.T) {
 	for _, text := range []string{"", "no JSON", `{"version":"1.0","files":[]}`, `{"version":"9.0","files":[]}`} {
 		b := openBucket(t)
 		var log strings.Builder
-		r := newRemote(t, b, filesync.Options{Log: logTo(&log)})
+		r := newRemote(t, b, filesync.Options{Log: textLog(&log)})
 		p := newPlace(t)
-		p.write("file", "1")
-		p.write("big", strings.Repeat("x", 300<<10))
+		p.writeText("file", "1")
+		p.writeText("big", strings.Repeat("x", 300<<10))
 		old := p.push(r).Version
-		put(t, b, fmt.Sprint(old, "/.sandbox-state"), text)
+		putText(t, b, fmt.Sprint(old, "/.sandbox-state"), text)
 		q := newPlace(t)
 		_, err := r.Pull(t.Context(), q.Tree, filesync.PullOptions{})
 		if want := text != ""; err == nil || errors.Is(err, filesync.ErrDamaged) != want {
@@ -109,35 +109,35 @@ func TestDamagedVersion(t *testing.T) {
 		if _, err := r.Prune(t.Context(), filesync.Keep{}); text != "" && text[0] != '{' && err == nil {
 			t.Errorf("%q: a prune that cannot tell what is needed was done", text)
 		}
-		p.write("file", "2")
+		p.writeText("file", "2")
 		if st := p.push(r); st.Version <= old {
 			t.Errorf("%q: version %d after %d", text, st.Version, old)
 		}
-		if !strings.Contains(log.String(), "pushed anew") {
+		if !strings.Contains(log.String(), "pushing all files again") {
 			t.Errorf("%q: the log has %s", text, log.String())
 		}
 		q.pull(r, filesync.PullOptions{})
-		alike(t, p, q)
+		checkEqual(t, p, q)
 	}
 	b := openBucket(t)
-	put(t, b, "latest", "nothing")
+	putText(t, b, "latest", "nothing")
 	p := newPlace(t)
 	_, err := newRemote(t, b, filesync.Options{}).Push(t.Context(), p.Tree, filesync.PushOptions{})
-	if atoll.KindOf(err) != atoll.ErrInternal || !strings.Contains(err.Error(), "remove it, and a push makes it anew") {
+	if atoll.KindOf(err) != atoll.ErrInternal || !strings.Contains(err.Error(), "remove it; the next push creates it again") {
 		t.Errorf("Push: %v", err)
 	}
 }
 
-// Bytes in the bucket that are not a file's are told, and the file is not written.
+// A pull reports damaged content, and doesn't write the file.
 func TestDamagedBytes(t *testing.T) {
 	store := t.TempDir()
 	b := openStore(t, store)
 	r := newRemote(t, b, filesync.Options{})
 	p := newPlace(t)
-	p.write("good", strings.Repeat("g", 300<<10))
-	p.write("wrong", strings.Repeat("w", 301<<10))
+	p.writeText("good", strings.Repeat("g", 300<<10))
+	p.writeText("wrong", strings.Repeat("w", 301<<10))
 	p.push(r)
-	for _, key := range objects(t, store) {
+	for _, key := range objectKeys(t, store) {
 		if o, err := b.Stat(t.Context(), key); err == nil && o.Size == 301<<10 {
 			text := strings.Repeat("x", 301<<10)
 			if _, err := b.Put(t.Context(), key, strings.NewReader(text), int64(len(text)), objectstore.Condition{}); err != nil {
@@ -147,27 +147,27 @@ func TestDamagedBytes(t *testing.T) {
 	}
 	q := newPlace(t)
 	st := q.pull(r, filesync.PullOptions{})
-	if st.Failed != 1 || !strings.Contains(st.Errors[0], "wrong: its bytes in the bucket are not its own") || st.FilesDownloaded != 1 {
+	if st.Failed != 1 || !strings.Contains(st.Errors[0], "wrong: content in the bucket is damaged") || st.FilesDownloaded != 1 {
 		t.Errorf("Pull: %+v", st)
 	}
-	if got := q.read("wrong"); !strings.Contains(got, "no such file") {
+	if got := q.readText("wrong"); !strings.Contains(got, "no such file") {
 		t.Errorf("wrong is there: %.20s", got)
 	}
 }
 
-// A file whose time alone is another in the version that was pulled has not changed.
+// A file that differs from the pulled version only by its time is unchanged.
 func TestStatusAfterTouch(t *testing.T) {
 	r := newRemote(t, openBucket(t), filesync.Options{})
 	p, q := newPlace(t), newPlace(t)
-	p.write("touched", "1")
-	p.write("other", "1")
+	p.writeText("touched", "1")
+	p.writeText("other", "1")
 	p.push(r)
 	q.pull(r, filesync.PullOptions{})
 	past := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(p.at("touched"), past, past); err != nil {
+	if err := os.Chtimes(p.filePath("touched"), past, past); err != nil {
 		t.Fatal(err)
 	}
-	p.write("other", "22")
+	p.writeText("other", "22")
 	p.push(r)
 	q.pull(r, filesync.PullOptions{})
 	st, err := r.Status(t.Context(), q.Tree)
@@ -176,12 +176,12 @@ func TestStatusAfterTouch(t *testing.T) {
 	}
 }
 
-// readOnly is a file system that nothing can be written to.
-type readOnly struct{ atoll.FS }
+// A readOnlyFS refuses all writes.
+type readOnlyFS struct{ atoll.FS }
 
-func (f readOnly) Sub(dir string) atoll.FS { return readOnly{atoll.SubFiles(f.FS, dir)} }
+func (f readOnlyFS) Sub(dir string) atoll.FS { return readOnlyFS{atoll.SubFiles(f.FS, dir)} }
 
-func (readOnly) Write(_ context.Context, name string, _ io.Reader, _ atoll.WriteOptions) (atoll.FileInfo, error) {
+func (readOnlyFS) Write(_ context.Context, name string, _ io.Reader, _ atoll.WriteOptions) (atoll.FileInfo, error) {
 	return atoll.FileInfo{}, atoll.E("write", name, atoll.ErrDenied, nil)
 }
 
@@ -189,10 +189,10 @@ func (readOnly) Write(_ context.Context, name string, _ io.Reader, _ atoll.Write
 func TestStatusWritesNothing(t *testing.T) {
 	r := newRemote(t, openBucket(t), filesync.Options{})
 	p := newPlace(t)
-	p.write("file", "1")
+	p.writeText("file", "1")
 	p.push(r)
-	p.write("file", "22")
-	st, err := r.Status(t.Context(), filesync.Tree{FS: readOnly{p.FS}, Dir: p.Dir})
+	p.writeText("file", "22")
+	st, err := r.Status(t.Context(), filesync.Tree{FS: readOnlyFS{p.FS}, Dir: p.Dir})
 	if err != nil || strings.Join(st.Changed.Paths, " ") != "file" {
 		t.Errorf("Status: %+v, %v, want that the file has changed", st, err)
 	}

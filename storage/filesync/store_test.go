@@ -22,7 +22,8 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore/s3"
 )
 
-// openAt opens a store of tests: a directory, or the bucket of a server at an endpoint.
+// openAt opens a store for tests: a directory, or the bucket of a server at an
+// endpoint.
 func openAt(store string) (objectstore.Bucket, io.Closer, error) {
 	if !strings.HasPrefix(store, "http://") {
 		b, err := objectstore.OpenDir(store)
@@ -52,13 +53,13 @@ func openVersity(t testing.TB) objectstore.Bucket {
 	return openStore(t, tests3.Versity(t))
 }
 
-// inOne hides that a bucket stores large objects in another way.
-type inOne struct{ objectstore.Bucket }
+// hideParts hides that a bucket stores large objects in another way.
+type hideParts struct{ objectstore.Bucket }
 
 func TestPushAndPullOnS3(t *testing.T) {
 	t.Run("versitygw", func(t *testing.T) { testPushAndPull(t, openVersity(t)) })
-	// It keeps conditions of small objects only: of those that are written on any.
-	t.Run("gofakes3", func(t *testing.T) { testPushAndPull(t, inOne{openStore(t, tests3.Fake(t))}) })
+	// It keeps only conditions of small objects.
+	t.Run("gofakes3", func(t *testing.T) { testPushAndPull(t, hideParts{openStore(t, tests3.Fake(t))}) })
 }
 
 func TestRandomEditsOnS3(t *testing.T) {
@@ -68,16 +69,16 @@ func TestRandomEditsOnS3(t *testing.T) {
 	}
 	t.Run("versitygw", func(t *testing.T) { testRandomEdits(t, rounds, openVersity) })
 	t.Run("gofakes3", func(t *testing.T) {
-		testRandomEdits(t, rounds, func(t testing.TB) objectstore.Bucket { return inOne{openStore(t, tests3.Fake(t))} })
+		testRandomEdits(t, rounds, func(t testing.TB) objectstore.Bucket { return hideParts{openStore(t, tests3.Fake(t))} })
 	})
 }
 
-// A service that does not keep to conditions gets no version at all.
+// A service that ignores conditions never gets a version.
 func TestStoreWithoutConditions(t *testing.T) {
 	b := openStore(t, tests3.Fake(t))
 	r := newRemote(t, b, filesync.Options{})
 	p := newPlace(t)
-	p.write("file", "1")
+	p.writeText("file", "1")
 	_, err := r.Push(t.Context(), p.Tree, filesync.PushOptions{})
 	if atoll.KindOf(err) != atoll.ErrUnsupported || !strings.Contains(err.Error(), "use another service") {
 		t.Errorf("Push: %v", err)
@@ -91,8 +92,8 @@ func TestKilledPushOnS3(t *testing.T)  { testKilledPush(t, tests3.Versity) }
 func TestKilledPullOnS3(t *testing.T)  { testKilledPull(t, tests3.Versity) }
 func TestKilledPruneOnS3(t *testing.T) { testKilledPrune(t, tests3.Versity) }
 
-// child is this program, with a job of its own.
-func child(t *testing.T, verb string, nth int, store, dir string) *exec.Cmd {
+// childCommand returns this program with a job of its own.
+func childCommand(t *testing.T, verb string, nth int, store, dir string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -103,8 +104,8 @@ func child(t *testing.T, verb string, nth int, store, dir string) *exec.Cmd {
 	return cmd
 }
 
-// A push or a pull that is killed in the middle of any of its requests leaves whole
-// versions, and the next one finishes it.
+// A push or a pull that is killed during any of its requests leaves intact versions,
+// and the next one finishes.
 func TestKilledInRequests(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: a process for each request")
@@ -118,14 +119,14 @@ func TestKilledInRequests(t *testing.T) {
 				t.Fatalf("%s: it makes more than 60 requests", verb)
 			}
 			if verb == "push" {
-				s.editor.write("dir 1/file 1", fmt.Sprint("changed ", nth))
-				s.editor.write("big", strings.Repeat(fmt.Sprint(nth), 300<<10))
+				s.editor.writeText("dir 1/file 1", fmt.Sprint("changed ", nth))
+				s.editor.writeText("big", strings.Repeat(fmt.Sprint(nth), 300<<10))
 			}
 			other := newPlace(t)
 			dir := map[string]string{"push": s.editor.dir, "pull": other.dir}[verb]
-			killed = killIn(t, proxy, child(t, verb, 1, proxy.Endpoint, dir), nth)
+			killed = killDuring(t, proxy, childCommand(t, verb, 1, proxy.Endpoint, dir), nth)
 			content := s.editor.content()
-			s.whole(t)
+			s.checkVersions(t)
 			switch verb {
 			case "push":
 				next := s.editor.push(s.remote) // waits for the lock to expire
@@ -134,19 +135,19 @@ func TestKilledInRequests(t *testing.T) {
 				if st := other.pull(s.remote, filesync.PullOptions{}); st.Failed > 0 || len(st.Conflicts) > 0 {
 					t.Errorf("killed in request %d: Pull: %+v", nth, st)
 				}
-				alike(t, other, s.editor)
+				checkEqual(t, other, s.editor)
 			}
 			if t.Failed() {
 				t.Fatalf("%s was killed in request %d", verb, nth)
 			}
 		}
 	}
-	s.whole(t)
+	s.checkVersions(t)
 }
 
-// killIn runs a program that is killed in the middle of its nth request: while its
-// bytes are on their way, or those of the answer. It reports whether it came to that.
-func killIn(t *testing.T, proxy *tests3.Proxy, cmd *exec.Cmd, nth int) bool {
+// killDuring runs a program that is killed during its nth request: while it sends, or
+// receives the answer. It reports whether there was such a request.
+func killDuring(t *testing.T, proxy *tests3.Proxy, cmd *exec.Cmd, nth int) bool {
 	t.Helper()
 	var begun atomic.Bool
 	die := func() { begun.Store(true); _ = cmd.Process.Kill() }
@@ -157,7 +158,7 @@ func killIn(t *testing.T, proxy *tests3.Proxy, cmd *exec.Cmd, nth int) bool {
 		case r.Method == http.MethodGet:
 			return tests3.Fault{CutAnswer: 10, Then: die}
 		case n%2 == 0:
-			return tests3.Fault{Lose: true, Then: die} // what it asked for is done
+			return tests3.Fault{Lose: true, Then: die} // the request succeeds
 		}
 		return tests3.Fault{CutRequest: 10, Then: die}
 	})
@@ -168,10 +169,10 @@ func killIn(t *testing.T, proxy *tests3.Proxy, cmd *exec.Cmd, nth int) bool {
 	return begun.Load()
 }
 
-// pushes edits and pushes as often as is told, and prints what it has pushed.
-func pushes(r *filesync.Remote, tree filesync.Tree, dir string, times int64) error {
+// pushTimes edits and pushes n times, and prints the versions.
+func pushTimes(r *filesync.Remote, tree filesync.Tree, dir string, times int64) error {
 	for n := range int(times) {
-		if err := edition(dir, os.Getpid(), n); err != nil {
+		if err := writeEdition(dir, os.Getpid(), n); err != nil {
 			return err
 		}
 		st, err := r.Push(context.Background(), tree, filesync.PushOptions{})
@@ -183,8 +184,8 @@ func pushes(r *filesync.Remote, tree filesync.Tree, dir string, times int64) err
 	return nil
 }
 
-// edition fills a directory with what a process has pushed for the nth time.
-func edition(dir string, pid, n int) error {
+// writeEdition fills a directory with the content of a process's nth push.
+func writeEdition(dir string, pid, n int) error {
 	for f := range 10 {
 		if err := os.WriteFile(fmt.Sprintf("%s/file %d", dir, f), fmt.Appendf(nil, "%d %d %d", pid, n, f), 0o644); err != nil {
 			return err
@@ -193,15 +194,15 @@ func edition(dir string, pid, n int) error {
 	return os.WriteFile(dir+"/big", []byte(strings.Repeat(fmt.Sprintf("%d %d ", pid, n), 40<<10)), 0o644)
 }
 
-// Programs that push one prefix at once wait for each other: each version is of one of
-// them, whole, and none is lost.
+// Programs that push to one prefix at once wait for each other: each version is
+// complete and of one of them, and none is lost.
 func TestProgramsAtOnce(t *testing.T) {
 	const programs, times = 3, 5
 	store := tests3.Versity(t)
 	var all sync.WaitGroup
 	outs := make([][]byte, programs)
 	for i := range programs {
-		cmd := child(t, "pushes", times, store, t.TempDir())
+		cmd := childCommand(t, "pushes", times, store, t.TempDir())
 		cmd.Stderr = os.Stderr
 		all.Go(func() { outs[i], _ = cmd.Output() })
 	}
@@ -224,16 +225,16 @@ func TestProgramsAtOnce(t *testing.T) {
 			}
 			versions[version] = true
 			want, got := newPlace(t), newPlace(t)
-			if err := edition(want.dir, pid, n); err != nil {
+			if err := writeEdition(want.dir, pid, n); err != nil {
 				t.Fatal(err)
 			}
 			got.pull(r, filesync.PullOptions{Version: version})
-			alike(t, want, got)
+			checkEqual(t, want, got)
 		}
 	}
 }
 
-// Pushes and pulls get over what networks do, or fail and leave the version before.
+// Pushes and pulls survive network faults, or fail and leave the version before.
 func TestBadNetwork(t *testing.T) {
 	endpoint := tests3.Versity(t)
 	s := newScene(t, endpoint)
@@ -245,7 +246,7 @@ func TestBadNetwork(t *testing.T) {
 		{Slow: 10 * time.Millisecond},
 	}
 	rnd := rand.New(rand.NewPCG(7, 7))
-	plan := func(share float64, end int) { // from some request on there is no network
+	plan := func(share float64, end int) { // from the request end on there is no network
 		proxy.Set(func(_ *http.Request, n int) tests3.Fault {
 			switch {
 			case n > end:
@@ -261,12 +262,12 @@ func TestBadNetwork(t *testing.T) {
 	for i := range 12 {
 		plan([]float64{0.3, 0.7, 0.1}[i%3], []int{1000, 1000, i}[i%3])
 		for range 5 {
-			s.editor.write(fmt.Sprint("file ", rnd.IntN(20)), fmt.Sprint(rnd.Uint64()))
+			s.editor.writeText(fmt.Sprint("file ", rnd.IntN(20)), fmt.Sprint(rnd.Uint64()))
 		}
-		s.editor.write("big", strings.Repeat(fmt.Sprint(i), 300<<10))
-		before, content := newest(t, s.remote), s.editor.content()
+		s.editor.writeText("big", strings.Repeat(fmt.Sprint(i), 300<<10))
+		before, content := newestVersion(t, s.remote), s.editor.content()
 		st, err := through.Push(t.Context(), s.editor.Tree, filesync.PushOptions{})
-		switch now := newest(t, s.remote); {
+		switch now := newestVersion(t, s.remote); {
 		case err == nil:
 			s.was[st.Version] = content
 		case now != before: // the answer to the last request was lost
@@ -278,7 +279,7 @@ func TestBadNetwork(t *testing.T) {
 		if _, err := through.Pull(t.Context(), other.Tree, filesync.PullOptions{}); err != nil {
 			failures++
 		}
-		s.whole(t)
+		s.checkVersions(t)
 	}
 	t.Logf("%d failures", failures)
 	if failures < 4 || failures > 20 {
@@ -287,17 +288,17 @@ func TestBadNetwork(t *testing.T) {
 	proxy.Set(nil)
 	s.editor.push(through)
 	other.pull(through, filesync.PullOptions{})
-	alike(t, other, s.editor)
+	checkEqual(t, other, s.editor)
 	if _, err := s.remote.Prune(t.Context(), filesync.Keep{Last: 1}); err != nil {
 		t.Error(err)
 	}
-	s.whole(t)
-	if n := len(objects(t, endpoint)); n > 30 {
+	s.checkVersions(t)
+	if n := len(objectKeys(t, endpoint)); n > 30 {
 		t.Errorf("%d objects are left", n)
 	}
 }
 
-// A network that is gone for a while holds a push up, and no more.
+// A network that is down for a while only delays a push.
 func TestNetworkCut(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it takes seconds")
@@ -305,7 +306,7 @@ func TestNetworkCut(t *testing.T) {
 	endpoint := tests3.Versity(t)
 	s := newScene(t, endpoint)
 	proxy := tests3.NewProxy(t, endpoint)
-	b, err := s3.Open(t.Context(), s3.Options{ // with the usual patience
+	b, err := s3.Open(t.Context(), s3.Options{ // with the default retries
 		Bucket: tests3.Bucket, Endpoint: proxy.Endpoint, PathStyle: true,
 		Credentials: func(context.Context) (s3.Credentials, error) {
 			return s3.Credentials{AccessKey: tests3.AccessKey, SecretKey: tests3.SecretKey}, nil
@@ -327,7 +328,7 @@ func TestNetworkCut(t *testing.T) {
 		return tests3.Fault{}
 	})
 	for n := range 20 {
-		s.editor.write(fmt.Sprintf("large %d", n), strings.Repeat(fmt.Sprint(n), 300<<10))
+		s.editor.writeText(fmt.Sprintf("large %d", n), strings.Repeat(fmt.Sprint(n), 300<<10))
 	}
 	begin := time.Now()
 	st := s.editor.push(newRemote(t, b, filesync.Options{}))
@@ -335,11 +336,11 @@ func TestNetworkCut(t *testing.T) {
 		t.Errorf("it took %v, and the network was gone for %v", took, gone)
 	}
 	s.was[st.Version] = s.editor.content()
-	s.whole(t)
+	s.checkVersions(t)
 }
 
-// Clocks of programs that push do what they like, also while they push: versions
-// increase, and each is whole.
+// Versions increase and are intact, even if clocks of pushing programs jump during a
+// push.
 func TestClocksOnS3(t *testing.T) {
 	s := newScene(t, tests3.Versity(t))
 	var all sync.WaitGroup
@@ -355,11 +356,11 @@ func TestClocksOnS3(t *testing.T) {
 		}))
 		all.Go(func() {
 			for n := range 6 {
-				if err := edition(p.dir, i, n); err != nil {
+				if err := writeEdition(p.dir, i, n); err != nil {
 					t.Error(err)
 				}
 				st, err := r.Push(t.Context(), p.Tree, filesync.PushOptions{})
-				if err != nil { // another took it for one that was left behind two days ago
+				if err != nil { // another program took its lock for one abandoned two days ago
 					if atoll.KindOf(err) != atoll.ErrConflict {
 						t.Errorf("Push: %v", err)
 					}
@@ -375,13 +376,13 @@ func TestClocksOnS3(t *testing.T) {
 		})
 	}
 	all.Wait()
-	s.whole(t)
+	s.checkVersions(t)
 	if len(s.was) < 5 {
 		t.Errorf("of 18 pushes %d were done", len(s.was)-2)
 	}
 }
 
-// A large file goes up in parts, and comes back as it was, with an MD5 of its own.
+// A large file is uploaded in parts, and comes back unchanged, with an MD5 of its own.
 func TestLargeFile(t *testing.T) {
 	const size = 64 << 20
 	endpoint := tests3.Versity(t)
@@ -397,7 +398,7 @@ func TestLargeFile(t *testing.T) {
 	a, b := newPlace(t), newPlace(t)
 	bytes := make([]byte, size)
 	rand.NewChaCha8([32]byte{7}).Read(bytes)
-	if err := os.WriteFile(a.at("large"), bytes, 0o644); err != nil {
+	if err := os.WriteFile(a.filePath("large"), bytes, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf("%x", md5.Sum(bytes))
@@ -410,7 +411,7 @@ func TestLargeFile(t *testing.T) {
 	if st := b.pull(r, filesync.PullOptions{}); st.BytesTransferred != size || st.Failed > 0 {
 		t.Errorf("Pull: %+v", st)
 	}
-	file, err := os.Open(b.at("large"))
+	file, err := os.Open(b.filePath("large"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -422,8 +423,8 @@ func TestLargeFile(t *testing.T) {
 	if got := fmt.Sprintf("%x", sum.Sum(nil)); got != want {
 		t.Errorf("it came back with the MD5 %s, want %s", got, want)
 	}
-	for _, p := range []*place{a, b} {
-		state, err := os.Open(p.at(filesync.StateName))
+	for _, p := range []*testDir{a, b} {
+		state, err := os.Open(p.filePath(filesync.StateName))
 		if err != nil {
 			t.Fatal(err)
 		}

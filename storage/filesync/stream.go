@@ -13,13 +13,13 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A BadEntry is an entry of a state file that cannot be used. The others can.
+// A BadEntry is an unusable entry of a state file. The other entries are usable.
 type BadEntry struct {
 	Index int // of the entry, from 0
 	Err   error
 }
 
-// Error says which, and why.
+// Error names the entry and the cause.
 func (e *BadEntry) Error() string {
 	return fmt.Sprintf("entry %d of the state file: %v", e.Index, e.Err)
 }
@@ -28,11 +28,11 @@ func (e *BadEntry) Error() string {
 func (e *BadEntry) Unwrap() error { return e.Err }
 
 // ErrVersion is in the chain of an error about a state file of an unknown version.
-var ErrVersion = errors.New("not a version of state files that this program knows")
+var ErrVersion = errors.New("unsupported version of the state file")
 
-// Parse reads a state file. Entries that cannot be used are left out and returned as
-// bad; those of the State have clean paths, each another, in order. An error says
-// that it is no state file, or one of another version (ErrVersion), or that r failed.
+// Parse reads a state file. It omits unusable entries and returns them as bad; the
+// others have clean, distinct paths, and are sorted. It returns an error for input that
+// is no state file or one of another version (ErrVersion), and for errors of r.
 func Parse(r io.Reader) (s *State, bad []*BadEntry, err error) {
 	in, err := newStateReader(r)
 	if err != nil {
@@ -41,7 +41,7 @@ func Parse(r io.Reader) (s *State, bad []*BadEntry, err error) {
 	s = &State{}
 	index := map[string]int{}
 	for {
-		f, err := in.next()
+		f, err := in.nextEntry()
 		if err == io.EOF {
 			break
 		}
@@ -53,7 +53,7 @@ func Parse(r io.Reader) (s *State, bad []*BadEntry, err error) {
 			return nil, bad, err
 		}
 		if _, twice := index[f.Path]; twice {
-			bad = append(bad, &BadEntry{in.index - 1, fmt.Errorf("%q is there twice", f.Path)})
+			bad = append(bad, &BadEntry{in.index - 1, fmt.Errorf("%q occurs twice", f.Path)})
 			continue
 		}
 		index[f.Path] = len(s.Files)
@@ -64,7 +64,7 @@ func Parse(r io.Reader) (s *State, bad []*BadEntry, err error) {
 	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	var above nesting
 	s.Sorted, s.Files = true, slices.DeleteFunc(files, func(f File) bool {
-		if !above.hold(&f) {
+		if !above.isBelowFile(&f) {
 			return false
 		}
 		bad = append(bad, &BadEntry{index[f.Path], errBelow(f.Path)})
@@ -73,14 +73,14 @@ func Parse(r io.Reader) (s *State, bad []*BadEntry, err error) {
 	return s, bad, nil
 }
 
-// A nesting goes through entries in order, and finds those that are below what is no
-// directory.
+// A nesting detects entries below something that is not a directory; it takes the
+// entries in order.
 type nesting struct {
-	files []string // that what comes may be below: each begins with the one before
+	files []string // files that the next entries may be below: each path begins with the one before
 }
 
-// hold reports whether the next entry is below another file.
-func (n *nesting) hold(f *File) bool {
+// isBelowFile reports whether the next entry is below another file.
+func (n *nesting) isBelowFile(f *File) bool {
 	for len(n.files) > 0 && !strings.HasPrefix(f.Path, n.files[len(n.files)-1]) {
 		n.files = n.files[:len(n.files)-1]
 	}
@@ -89,27 +89,29 @@ func (n *nesting) hold(f *File) bool {
 			return true
 		}
 	}
-	if f.kind() != atoll.TypeDirectory {
+	if f.fileType() != atoll.TypeDirectory {
 		n.files = append(n.files, f.Path)
 	}
 	return false
 }
 
-func errBelow(path string) error { return fmt.Errorf("%q is below what is no directory", path) }
+func errBelow(path string) error {
+	return fmt.Errorf("%q is below a file that is not a directory", path)
+}
 
-// maxEntry is how many bytes of a state file may be read for one entry: paths and
-// targets of 4 KiB, in text and in base64, with room for what others write beside.
+// maxEntry is the most bytes of a state file that are read for one entry: paths and
+// targets of 4 KiB, as text and in base64, with room for fields of other programs.
 const maxEntry = 256 << 10
 
 // A stateReader reads a state file entry by entry.
 type stateReader struct {
-	head  State // without Files; what comes after those is known at the end
+	head  State // without Files; fields after those are set at the end
 	dec   *json.Decoder
-	in    *allowance
+	in    *limitedReader
 	index int    // of the next entry
 	last  string // path
 	above nesting
-	state int // what comes next: see the constants
+	state int // one of the constants below: the next thing to read
 }
 
 const (
@@ -118,38 +120,38 @@ const (
 	atEnd
 )
 
-// newStateReader reads r as far as the first entry.
+// newStateReader reads r up to the first entry.
 func newStateReader(r io.Reader) (*stateReader, error) {
-	in := &allowance{r: r}
+	in := &limitedReader{r: r}
 	s := &stateReader{dec: json.NewDecoder(in), in: in}
 	in.left = maxEntry
-	if err := s.delim('{'); err != nil {
+	if err := s.readDelim('{'); err != nil {
 		return nil, err
 	}
-	return s, s.fields()
+	return s, s.readFields()
 }
 
-func (s *stateReader) delim(want json.Delim) error {
+func (s *stateReader) readDelim(want json.Delim) error {
 	t, err := s.dec.Token()
 	if err != nil {
 		return notJSON(err)
 	}
 	if t != want {
-		return fmt.Errorf("no state file: %v where %v should be", t, want)
+		return fmt.Errorf("not a state file: found %v instead of %v", t, want)
 	}
 	return nil
 }
 
-// notJSON explains an error of the decoder; an end comes too soon, always.
+// notJSON wraps an error of the decoder. io.EOF always comes too early.
 func notJSON(err error) error {
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
 	}
-	return fmt.Errorf("no state file: %w", err)
+	return fmt.Errorf("not a state file: %w", err)
 }
 
-// fields reads fields until entries come, or the end.
-func (s *stateReader) fields() error {
+// readFields reads fields up to the entries, or to the end.
+func (s *stateReader) readFields() error {
 	for s.dec.More() {
 		s.in.left = maxEntry
 		key, err := s.dec.Token()
@@ -157,7 +159,7 @@ func (s *stateReader) fields() error {
 			return notJSON(err)
 		}
 		if key == "files" {
-			return s.begin()
+			return s.beginFiles()
 		}
 		var skipped json.RawMessage
 		into := any(&skipped)
@@ -177,33 +179,33 @@ func (s *stateReader) fields() error {
 			return notJSON(err)
 		}
 	}
-	if err := s.delim('}'); err != nil {
+	if err := s.readDelim('}'); err != nil {
 		return err
 	}
 	s.state = atEnd
-	if err := s.known(); err != nil {
+	if err := s.checkVersion(); err != nil {
 		return err
 	}
 	if _, err := s.dec.Token(); err != io.EOF {
-		return errors.New("no state file: something follows it")
+		return errors.New("not a state file: trailing data")
 	}
 	return nil
 }
 
-func (s *stateReader) known() error {
+func (s *stateReader) checkVersion() error {
 	if s.head.Version != Version {
 		return fmt.Errorf("%w: %.40q", ErrVersion, s.head.Version)
 	}
 	return nil
 }
 
-// begin begins the entries. Whoever writes them first has no version yet.
-func (s *stateReader) begin() error {
+// beginFiles starts reading the entries. Files may come before the version field.
+func (s *stateReader) beginFiles() error {
 	if s.index > 0 {
-		return errors.New("no state file: two lists of files")
+		return errors.New("not a state file: two lists of files")
 	}
 	if s.head.Version != "" {
-		if err := s.known(); err != nil {
+		if err := s.checkVersion(); err != nil {
 			return err
 		}
 	}
@@ -212,25 +214,25 @@ func (s *stateReader) begin() error {
 		return notJSON(err)
 	}
 	switch t {
-	case nil: // no list is an empty one
-		return s.fields()
+	case nil: // null is an empty list
+		return s.readFields()
 	case json.Delim('['):
 		s.state = inFiles
 		return nil
 	}
-	return fmt.Errorf("no state file: its files are %v", t)
+	return fmt.Errorf("not a state file: its files are %v", t)
 }
 
-// next returns the next entry, a *BadEntry instead of one that cannot be used, after
-// which others follow, or io.EOF; any other error is the last.
-func (s *stateReader) next() (f File, err error) {
+// nextEntry returns the next entry, or a *BadEntry for an unusable one, after which
+// others follow, or io.EOF; any other error is the last.
+func (s *stateReader) nextEntry() (f File, err error) {
 	if s.state == inFiles && !s.dec.More() {
 		s.state = inHead
 		s.in.left = maxEntry
-		if err := s.delim(']'); err != nil {
+		if err := s.readDelim(']'); err != nil {
 			return f, err
 		}
-		if err := s.fields(); err != nil {
+		if err := s.readFields(); err != nil {
 			return f, err
 		}
 	}
@@ -238,47 +240,47 @@ func (s *stateReader) next() (f File, err error) {
 		return f, io.EOF
 	}
 	s.in.left = maxEntry
-	var w wireFile // not a File, whose own decoding would look at each byte twice
+	var w wireFile // not a File, whose own decoding would parse each byte twice
 	err = s.dec.Decode(&w)
 	if err != nil && !isEntry(err) {
 		return f, notJSON(err)
 	}
 	s.index++
 	if err == nil {
-		err = f.of(&w)
+		err = f.fromWire(&w)
 	}
 	if err != nil {
 		return f, &BadEntry{s.index - 1, err}
 	}
 	if s.head.Sorted && s.index > 1 && f.Path <= s.last {
-		return f, fmt.Errorf("no state file: %q is out of order", f.Path)
+		return f, fmt.Errorf("not a state file: %q is out of order", f.Path)
 	}
 	s.last = f.Path
-	if s.head.Sorted && s.above.hold(&f) {
+	if s.head.Sorted && s.above.isBelowFile(&f) {
 		return f, &BadEntry{s.index - 1, errBelow(f.Path)}
 	}
 	return f, nil
 }
 
-// isEntry reports whether the decoder's error is about JSON that makes no entry: it goes
-// on behind that.
+// isEntry reports whether the decoder's error is about a JSON value that is no entry:
+// the decoder can continue behind it.
 func isEntry(err error) bool {
 	_, kind := errors.AsType[*json.UnmarshalTypeError](err)
 	_, bytes := errors.AsType[base64.CorruptInputError](err)
 	return kind || bytes
 }
 
-// An allowance reads no more than is left of it.
-type allowance struct {
+// A limitedReader fails after it has read left bytes.
+type limitedReader struct {
 	r    io.Reader
 	left int
 }
 
-var errEntry = fmt.Errorf("an entry of more than %d KiB", maxEntry>>10)
+var errEntrySize = fmt.Errorf("entry is larger than %d KiB", maxEntry>>10)
 
-func (a *allowance) Read(p []byte) (int, error) {
+func (a *limitedReader) Read(p []byte) (int, error) {
 	if a.left <= 0 {
-		return 0, errEntry
+		return 0, errEntrySize
 	}
 	n, err := a.r.Read(p[:min(len(p), a.left)])
 	a.left -= n
@@ -292,7 +294,7 @@ type stateWriter struct {
 	err   error
 }
 
-// newStateWriter writes the head of a state file, whose entries follow in order.
+// newStateWriter writes the head of a state file. The caller adds entries in order.
 func newStateWriter(w io.Writer, head State) *stateWriter {
 	head.Version, head.Sorted, head.Files = Version, true, nil
 	s := &stateWriter{w: bufio.NewWriterSize(w, 64<<10)}
@@ -300,43 +302,43 @@ func newStateWriter(w io.Writer, head State) *stateWriter {
 	s.err = err
 	text, ok := strings.CutSuffix(string(b), "null}")
 	if !ok && err == nil {
-		s.err = errors.New("the files of a state are not its last field")
+		s.err = errors.New("the files are not the last field of a state")
 	}
-	s.write(text + "[")
+	s.writeText(text + "[")
 	return s
 }
 
-func (s *stateWriter) write(text string) {
+func (s *stateWriter) writeText(text string) {
 	if s.err == nil {
 		_, s.err = s.w.WriteString(text)
 	}
 }
 
-// put writes the next entry.
-func (s *stateWriter) put(f *File) error {
+// writeEntry writes the next entry.
+func (s *stateWriter) writeEntry(f *File) error {
 	b, err := f.MarshalJSON()
 	if s.err == nil {
 		s.err = err
 	}
 	if s.wrote {
-		s.write(",")
+		s.writeText(",")
 	}
 	s.wrote = true
-	s.write("\n")
-	s.write(string(b))
+	s.writeText("\n")
+	s.writeText(string(b))
 	return s.err
 }
 
-// close writes the end, and what is buffered.
+// close writes the end and flushes the buffer.
 func (s *stateWriter) close() error {
-	s.write("\n]}\n")
+	s.writeText("\n]}\n")
 	if s.err == nil {
 		s.err = s.w.Flush()
 	}
 	return s.err
 }
 
-// WriteTo writes the state, sorted, as a state file. The paths must be each another.
+// WriteTo writes the state, sorted, as a state file. The paths must be distinct.
 func (s *State) WriteTo(w io.Writer) (int64, error) {
 	files := slices.Clone(s.Files)
 	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
@@ -347,16 +349,16 @@ func (s *State) WriteTo(w io.Writer) (int64, error) {
 			return n.n, err
 		}
 		if i > 0 && files[i].Path == files[i-1].Path {
-			return n.n, fmt.Errorf("%q is there twice", files[i].Path)
+			return n.n, fmt.Errorf("%q occurs twice", files[i].Path)
 		}
-		if err := out.put(&files[i]); err != nil {
+		if err := out.writeEntry(&files[i]); err != nil {
 			return n.n, err
 		}
 	}
 	return n.n, out.close()
 }
 
-// A counter counts what is written through it.
+// A counter counts the bytes written through it.
 type counter struct {
 	w io.Writer
 	n int64

@@ -16,13 +16,13 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/objectstore"
 )
 
-// openBucket makes a bucket that is a directory.
+// openBucket opens a bucket that is a directory.
 func openBucket(t testing.TB) objectstore.Bucket {
 	t.Helper()
 	return openStore(t, t.TempDir())
 }
 
-// prefix is where versions are in the buckets of tests.
+// prefix is the place of versions in test buckets.
 const prefix = "agents/a"
 
 func newRemote(t testing.TB, b objectstore.Bucket, o filesync.Options) *filesync.Remote {
@@ -34,58 +34,57 @@ func newRemote(t testing.TB, b objectstore.Bucket, o filesync.Options) *filesync
 	return r
 }
 
-// A place is a directory of this machine.
-type place struct {
+// A testDir is a directory of this machine.
+type testDir struct {
 	t   testing.TB
 	dir string
 	filesync.Tree
 }
 
-func newPlace(t testing.TB) *place {
+func newPlace(t testing.TB) *testDir {
 	t.Helper()
 	return placeAt(t, t.TempDir())
 }
 
-func placeAt(t testing.TB, dir string) *place {
+func placeAt(t testing.TB, dir string) *testDir {
 	t.Helper()
 	f, err := dirfs.New("/work", dir, dirfs.Options{UID: -1, GID: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	return &place{t, dir, filesync.Tree{FS: f, Dir: "/work"}}
+	return &testDir{t, dir, filesync.Tree{FS: f, Dir: "/work"}}
 }
 
-func (p *place) at(name string) string { return filepath.Join(p.dir, filepath.FromSlash(name)) }
+func (p *testDir) filePath(name string) string { return filepath.Join(p.dir, filepath.FromSlash(name)) }
 
-func (p *place) write(name, text string) {
+func (p *testDir) writeText(name, text string) {
 	p.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(p.at(name)), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(p.filePath(name)), 0o755); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := os.WriteFile(p.at(name), []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(p.filePath(name), []byte(text), 0o644); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-func (p *place) read(name string) string {
-	b, err := os.ReadFile(p.at(name))
+func (p *testDir) readText(name string) string {
+	b, err := os.ReadFile(p.filePath(name))
 	if err != nil {
 		return err.Error()
 	}
 	return string(b)
 }
 
-func (p *place) remove(name string) {
+func (p *testDir) removeFile(name string) {
 	p.t.Helper()
-	if err := os.RemoveAll(p.at(name)); err != nil {
+	if err := os.RemoveAll(p.filePath(name)); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-// content lists what is in a directory, as text; two that are equal are alike, byte for
-// byte.
-func (p *place) content() string {
+// content lists a directory as text; equal texts mean equal directories, byte for byte.
+func (p *testDir) content() string {
 	p.t.Helper()
 	var all strings.Builder
 	err := filepath.WalkDir(p.dir, func(name string, d fs.DirEntry, err error) error {
@@ -121,7 +120,7 @@ func (p *place) content() string {
 	return all.String()
 }
 
-func (p *place) push(r *filesync.Remote) *filesync.Stats {
+func (p *testDir) push(r *filesync.Remote) *filesync.Stats {
 	p.t.Helper()
 	st, err := r.Push(p.t.Context(), p.Tree, filesync.PushOptions{})
 	if err != nil {
@@ -130,7 +129,7 @@ func (p *place) push(r *filesync.Remote) *filesync.Stats {
 	return st
 }
 
-func (p *place) pull(r *filesync.Remote, o filesync.PullOptions) *filesync.Stats {
+func (p *testDir) pull(r *filesync.Remote, o filesync.PullOptions) *filesync.Stats {
 	p.t.Helper()
 	st, err := r.Pull(p.t.Context(), p.Tree, o)
 	if err != nil {
@@ -139,15 +138,15 @@ func (p *place) pull(r *filesync.Remote, o filesync.PullOptions) *filesync.Stats
 	return st
 }
 
-// alike checks that two directories are.
-func alike(t testing.TB, a, b *place) {
+// checkEqual compares two directories.
+func checkEqual(t testing.TB, a, b *testDir) {
 	t.Helper()
 	if x, y := a.content(), b.content(); x != y {
-		t.Errorf("the directories differ:\n%s", difference(x, y))
+		t.Errorf("the directories differ:\n%s", firstDifference(x, y))
 	}
 }
 
-func difference(x, y string) string {
+func firstDifference(x, y string) string {
 	in := map[string]int{}
 	for line := range strings.Lines(x) {
 		in[line]++
@@ -172,24 +171,24 @@ func testPushAndPull(t *testing.T, store objectstore.Bucket) {
 	if st := a.pull(r, filesync.PullOptions{}); st.Version != 0 {
 		t.Errorf("a pull of nothing: %+v", st)
 	}
-	a.write("src/main.py", "print(1)\n")
-	a.write("src/empty", "")
-	a.write("-odd name 'with' \"quotes\"\nand a line", "odd")
-	a.write("\xff\xfe", "no text")
+	a.writeText("src/main.py", "print(1)\n")
+	a.writeText("src/empty", "")
+	a.writeText("-odd name 'with' \"quotes\"\nand a line", "odd")
+	a.writeText("\xff\xfe", "no text")
 	big := make([]byte, 3<<20)
 	rand.Read(big)
-	a.write("big", string(big))
+	a.writeText("big", string(big))
 	for _, dir := range []string{"empty dir", "a", "a-b", "a/b"} {
-		if err := os.MkdirAll(a.at(dir), 0o750); err != nil {
+		if err := os.MkdirAll(a.filePath(dir), 0o750); err != nil {
 			t.Fatal(err)
 		}
 	}
-	a.write("a/b/c", "c")
-	if err := os.Chmod(a.at("src/main.py"), 0o755); err != nil {
+	a.writeText("a/b/c", "c")
+	if err := os.Chmod(a.filePath("src/main.py"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for name, target := range map[string]string{"link": "src/main.py", "out": "/etc/passwd", "dangling": "nowhere"} {
-		if err := os.Symlink(target, a.at(name)); err != nil {
+		if err := os.Symlink(target, a.filePath(name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -200,7 +199,7 @@ func testPushAndPull(t *testing.T, store objectstore.Bucket) {
 	if st := b.pull(r, filesync.PullOptions{}); st.FilesDownloaded != 6 || st.Failed > 0 || len(st.Conflicts) > 0 {
 		t.Errorf("Pull: %+v", st)
 	}
-	alike(t, a, b)
+	checkEqual(t, a, b)
 	for range 2 {
 		if st := a.push(r); st.Version != first.Version || st.FilesUploaded > 0 {
 			t.Errorf("a push of nothing new: %+v", st)
@@ -209,10 +208,10 @@ func testPushAndPull(t *testing.T, store objectstore.Bucket) {
 			t.Errorf("a pull of nothing new: %+v", st)
 		}
 	}
-	b.write("src/main.py", "print(2)\n")
-	b.remove("a/b")
-	b.write("moved", string(big))
-	b.remove("big")
+	b.writeText("src/main.py", "print(2)\n")
+	b.removeFile("a/b")
+	b.writeText("moved", string(big))
+	b.removeFile("big")
 	second := b.push(r)
 	if second.Version <= first.Version || second.FilesUploaded != 1 {
 		t.Errorf("Push of a change: %+v", second)
@@ -220,13 +219,13 @@ func testPushAndPull(t *testing.T, store objectstore.Bucket) {
 	if st := a.pull(r, filesync.PullOptions{}); st.FilesDeleted != 3 || len(st.Conflicts) > 0 {
 		t.Errorf("Pull of a change: %+v", st)
 	}
-	alike(t, a, b)
+	checkEqual(t, a, b)
 	c := newPlace(t)
 	c.pull(r, filesync.PullOptions{Version: first.Version})
 	a.pull(r, filesync.PullOptions{Version: first.Version})
-	alike(t, a, c)
-	if a.read("src/main.py") != "print(1)\n" {
-		t.Errorf("the first version has %q", a.read("src/main.py"))
+	checkEqual(t, a, c)
+	if a.readText("src/main.py") != "print(1)\n" {
+		t.Errorf("the first version has %q", a.readText("src/main.py"))
 	}
 	var versions []filesync.Info
 	for v, err := range r.Versions(t.Context()) {
@@ -240,107 +239,107 @@ func testPushAndPull(t *testing.T, store objectstore.Bucket) {
 	}
 }
 
-// What was changed here is kept, unless the caller wants it otherwise.
+// Changed files are kept, unless the caller wants otherwise.
 func TestConflicts(t *testing.T) {
 	for _, policy := range []filesync.Policy{filesync.KeepLocal, filesync.KeepRemote} {
 		t.Run(string(policy), func(t *testing.T) {
 			r := newRemote(t, openBucket(t), filesync.Options{})
 			a, b := newPlace(t), newPlace(t)
 			for _, name := range []string{"both", "here", "there", "gone", "removed here", "same"} {
-				a.write(name, "old")
+				a.writeText(name, "old")
 			}
 			a.push(r)
 			b.pull(r, filesync.PullOptions{})
-			a.write("both", "theirs")
-			a.write("there", "theirs")
-			a.write("same", "new")
-			a.write("new", "theirs")
-			a.remove("gone")
+			a.writeText("both", "theirs")
+			a.writeText("there", "theirs")
+			a.writeText("same", "new")
+			a.writeText("new", "theirs")
+			a.removeFile("gone")
 			a.push(r)
-			b.write("both", "mine")
-			b.write("here", "mine")
-			b.write("same", "new")
-			b.write("new", "mine")
-			b.write("gone", "mine")
-			b.write("untracked", "mine")
-			b.remove("removed here")
+			b.writeText("both", "mine")
+			b.writeText("here", "mine")
+			b.writeText("same", "new")
+			b.writeText("new", "mine")
+			b.writeText("gone", "mine")
+			b.writeText("untracked", "mine")
+			b.removeFile("removed here")
 			st := b.pull(r, filesync.PullOptions{Conflicts: policy})
 			want := map[string]string{"both": "mine", "here": "mine", "there": "theirs", "same": "new", "new": "mine", "gone": "mine", "untracked": "mine", "removed here": "old"}
 			if policy == filesync.KeepRemote {
 				want["both"], want["new"] = "theirs", "theirs"
 				delete(want, "gone")
-				if _, err := os.Stat(b.at("gone")); err == nil {
+				if _, err := os.Stat(b.filePath("gone")); err == nil {
 					t.Error("gone is there")
 				}
 			}
 			for name, text := range want {
-				if got := b.read(name); got != text {
+				if got := b.readText(name); got != text {
 					t.Errorf("%s is %q, want %q", name, got, text)
 				}
 			}
 			if len(st.Conflicts) != 3 {
 				t.Errorf("conflicts: %+v, want both, gone and new", st.Conflicts)
 			}
-			// Nothing is reported twice, and what was kept is what a push brings.
+			// Conflicts are reported once, and a push contains the kept files.
 			if st := b.pull(r, filesync.PullOptions{}); len(st.Conflicts) > 0 {
 				t.Errorf("conflicts once more: %+v", st.Conflicts)
 			}
 			b.push(r)
 			c := newPlace(t)
 			c.pull(r, filesync.PullOptions{})
-			alike(t, b, c)
+			checkEqual(t, b, c)
 		})
 	}
 }
 
-// A push says which version it replaces that it has not seen.
+// A push reports the version that it replaces without having seen it.
 func TestPushOverOthers(t *testing.T) {
 	r := newRemote(t, openBucket(t), filesync.Options{})
 	p, q := newPlace(t), newPlace(t)
-	p.write("file", "1")
+	p.writeText("file", "1")
 	if st := p.push(r); st.Replaced != 0 {
 		t.Errorf("the first Push: %+v", st)
 	}
 	q.pull(r, filesync.PullOptions{})
-	p.write("theirs", "22")
+	p.writeText("theirs", "22")
 	unseen := p.push(r)
 	if unseen.Replaced != 0 {
-		t.Errorf("Push of who has seen all: %+v", unseen)
+		t.Errorf("Push after seeing the latest version: %+v", unseen)
 	}
-	q.write("mine", "22")
+	q.writeText("mine", "22")
 	if st := q.push(r); st.Replaced != unseen.Version {
 		t.Errorf("Push: %+v, want that it replaces %d", st, unseen.Version)
 	}
-	q.write("mine", "333")
+	q.writeText("mine", "333")
 	if st := q.push(r); st.Replaced != 0 {
 		t.Errorf("the next Push: %+v", st)
 	}
 }
 
-// Files take the places of directories, and directories those of files.
+// Files replace directories, and directories files.
 func TestKindsChange(t *testing.T) {
 	r := newRemote(t, openBucket(t), filesync.Options{})
 	a, b := newPlace(t), newPlace(t)
-	a.write("dir/file", "1")
-	a.write("full/file", "1")
-	a.write("file", "1")
-	a.write("kept", "1")
+	a.writeText("dir/file", "1")
+	a.writeText("full/file", "1")
+	a.writeText("file", "1")
+	a.writeText("kept", "1")
 	a.push(r)
 	b.pull(r, filesync.PullOptions{})
-	a.remove("dir")
-	a.write("dir", "a file")
-	a.remove("full")
-	a.write("full", "a file")
-	a.remove("file")
-	a.write("file/below", "2")
-	a.remove("kept")
-	a.write("kept/below", "2")
+	a.removeFile("dir")
+	a.writeText("dir", "a file")
+	a.removeFile("full")
+	a.writeText("full", "a file")
+	a.removeFile("file")
+	a.writeText("file/below", "2")
+	a.removeFile("kept")
+	a.writeText("kept/below", "2")
 	a.push(r)
-	b.write("full/mine", "mine")
-	b.write("kept", "mine")
+	b.writeText("full/mine", "mine")
+	b.writeText("kept", "mine")
 	st := b.pull(r, filesync.PullOptions{})
 	for name, want := range map[string]string{"dir": "a file", "full/mine": "mine", "file/below": "2", "kept": "mine"} {
-		if got := b.read(name); got != want {
+		if got := b.readText(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
 	}
@@ -348,13 +347,13 @@ func TestKindsChange(t *testing.T) {
 		t.Errorf("Pull: %+v, want conflicts about full and kept", st)
 	}
 	c := newPlace(t)
-	c.write("dir/mine", "untracked")
-	c.write("file", "untracked")
+	c.writeText("dir/mine", "untracked")
+	c.writeText("file", "untracked")
 	c.pull(r, filesync.PullOptions{})
-	if c.read("dir/mine") != "untracked" || c.read("file") != "untracked" {
+	if c.readText("dir/mine") != "untracked" || c.readText("file") != "untracked" {
 		t.Error("what was never pushed has gone")
 	}
 }
 
-// logTo is a log as text.
-func logTo(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+// textLog returns a log that writes text.
+func textLog(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }

@@ -12,10 +12,10 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// unpack writes what is to be written. What the file system refuses is told, and the
-// rest written.
-func (p *pull) unpack() error {
-	if len(p.verdicts) == 0 {
+// unpackFiles writes the files to write. It records files that the file system refuses
+// as errors, and writes the others.
+func (p *pull) unpackFiles() error {
+	if len(p.actions) == 0 {
 		return nil
 	}
 	closed := map[string]bool{} // directories in which something was refused
@@ -26,22 +26,22 @@ func (p *pull) unpack() error {
 			return err
 		}
 		at := path.Clean(e.ID)
-		if p.verdicts[at] != write {
-			return err // of no file
+		if p.actions[at] != writeFile {
+			return err // not about a file
 		}
 		dir := path.Dir(at)
-		if err := p.refused(at, err, closed[dir]); err != nil {
+		if err := p.skipRefused(at, err, closed[dir]); err != nil {
 			return err
 		}
 		closed[dir] = true
 	}
 }
 
-// refused has a path and what is below it, and all others in its directory if all is
-// said, stay what they are, and has the stream begin anew behind it: nothing of what
-// followed has been written.
-func (p *pull) refused(at string, why error, all bool) error {
-	remote, err := p.version.cursor()
+// skipRefused keeps a path and everything below it as it is, and all others in its
+// directory, too, if all is set. It restarts the stream behind the path, since nothing
+// behind it has been written.
+func (p *pull) skipRefused(at string, why error, all bool) error {
+	remote, err := p.version.openCursor()
 	if err != nil {
 		return err
 	}
@@ -49,31 +49,31 @@ func (p *pull) refused(at string, why error, all bool) error {
 	p.objects = map[string]*object{}
 	for ; remote.file != nil; remote.advance() {
 		f := remote.file
-		if f.Path < at || p.verdicts[f.Path] != write {
+		if f.Path < at || p.actions[f.Path] != writeFile {
 			continue
 		}
 		if f.Path <= packed {
-			p.sent(f, -1)
+			p.countSent(f, -1)
 		}
 		if f.Path == at || strings.HasPrefix(f.Path, at+"/") || all && path.Dir(f.Path) == dir {
-			p.stats.problem(f.Path, why)
-			p.verdicts[f.Path] = keep
+			p.stats.addError(f.Path, why)
+			p.actions[f.Path] = keepFile
 			continue
 		}
-		p.fetched(f)
+		p.needObject(f)
 	}
 	p.after, p.packed = at, at
 	return remote.err
 }
 
-// unpackRest writes what comes after what has been written, as one tar stream.
+// unpackRest writes the files that are not written yet, as one tar stream.
 func (p *pull) unpackRest() error {
 	ctx, cancel := context.WithCancel(p.ctx)
 	defer cancel()
 	in, out := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := p.pack(ctx, tar.NewWriter(out))
+		err := p.packFiles(ctx, tar.NewWriter(out))
 		out.CloseWithError(err)
 		packed <- err
 	}()
@@ -84,32 +84,32 @@ func (p *pull) unpackRest() error {
 		return packErr
 	}
 	if atoll.KindOf(err) == atoll.ErrExhausted {
-		return p.r.fail("pull", atoll.ErrExhausted, "there is no room for all of version %d: make some and pull again, which goes on from here: %w", p.number, err)
+		return p.r.newError("pull", atoll.ErrExhausted, "no space for all of version %d: free some and pull again to continue: %w", p.number, err)
 	}
 	return err
 }
 
-var errUnpacked = errors.New("nobody unpacks any more")
+var errUnpacked = errors.New("unpacking has ended")
 
-// pack writes the stream.
-func (p *pull) pack(ctx context.Context, w *tar.Writer) error {
-	remote, err := p.version.cursor()
+// packFiles writes the tar stream.
+func (p *pull) packFiles(ctx context.Context, w *tar.Writer) error {
+	remote, err := p.version.openCursor()
 	if err != nil {
 		return err
 	}
-	l := p.loader(ctx)
+	l := p.newLoader(ctx)
 	defer l.close()
 	for ; remote.file != nil; remote.advance() {
 		f := remote.file
-		if p.verdicts[f.Path] != write || f.Path <= p.after {
+		if p.actions[f.Path] != writeFile || f.Path <= p.after {
 			continue
 		}
-		if stays, err := p.stays(f.Path, f); err != nil {
+		if stays, err := p.keepsLateChange(f.Path, f); err != nil {
 			return err
 		} else if stays {
 			continue
 		}
-		if err := p.packOne(w, l, f); err != nil {
+		if err := p.packFile(w, l, f); err != nil {
 			return err
 		}
 		if p.opts.Progress != nil {
@@ -119,22 +119,22 @@ func (p *pull) pack(ctx context.Context, w *tar.Writer) error {
 	return errors.Join(remote.err, w.Close())
 }
 
-func (p *pull) packOne(w *tar.Writer, l *loader, f *File) error {
-	h := &tar.Header{Name: f.Path, Mode: int64(f.mode()), ModTime: f.time(), Format: tar.FormatPAX}
-	switch f.kind() {
+func (p *pull) packFile(w *tar.Writer, l *loader, f *File) error {
+	h := &tar.Header{Name: f.Path, Mode: int64(f.writeMode()), ModTime: f.modTime(), Format: tar.FormatPAX}
+	switch f.fileType() {
 	case atoll.TypeDirectory:
 		h.Typeflag, h.Name = tar.TypeDir, f.Path+"/"
-		p.sent(f, 1)
+		p.countSent(f, 1)
 		return w.WriteHeader(h)
 	case atoll.TypeSymlink:
 		h.Typeflag, h.Linkname = tar.TypeSymlink, f.Target
-		p.sent(f, 1)
+		p.countSent(f, 1)
 		return w.WriteHeader(h)
 	}
-	body, done, err := l.open(f)
-	if bad, ok := errors.AsType[*badBytes](err); ok {
-		p.stats.problem(f.Path, bad)
-		p.verdicts[f.Path] = keep
+	body, done, err := l.openFile(f)
+	if bad, ok := errors.AsType[*contentError](err); ok {
+		p.stats.addError(f.Path, bad)
+		p.actions[f.Path] = keepFile
 		return nil
 	}
 	if err != nil {
@@ -145,47 +145,47 @@ func (p *pull) packOne(w *tar.Writer, l *loader, f *File) error {
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
-	if err := transfer(w, body); err != nil {
+	if err := copyBytes(w, body); err != nil {
 		return err
 	}
-	p.sent(f, 1)
+	p.countSent(f, 1)
 	return nil
 }
 
-// sent counts an entry that has gone into the stream, or with -1 one that is to go once
-// more.
-func (p *pull) sent(f *File, n int) {
+// countSent counts an entry written to the stream, or with -1 one that the stream has
+// to repeat.
+func (p *pull) countSent(f *File, n int) {
 	p.packed = f.Path
 	p.done.Files += int64(n)
-	if f.regular() {
+	if f.isRegular() {
 		p.stats.FilesDownloaded += n
 		p.stats.BytesTransferred += int64(n) * f.Size
 		p.done.Bytes += int64(n) * f.Size
 	}
 }
 
-// mode is the one that a file is written with.
-func (f *File) mode() uint32 {
+// writeMode returns the mode with which a file is written.
+func (f *File) writeMode() uint32 {
 	switch {
 	case f.Mode != unknownMode:
 		return f.Mode
-	case f.kind() == atoll.TypeDirectory:
+	case f.fileType() == atoll.TypeDirectory:
 		return 0o755
 	}
 	return 0o644
 }
 
-// time is when it was modified.
-func (f *File) time() time.Time { return time.Unix(f.Modified, max(f.Nanos, 0)) }
+// modTime returns the time of the last modification.
+func (f *File) modTime() time.Time { return time.Unix(f.Modified, max(f.Nanos, 0)) }
 
-// leaveState writes the state file of the directory: that of the version, but that
-// what is otherwise here is known to be.
-func (p *pull) leaveState() error {
-	remote, err := p.version.cursor()
+// writeState writes the directory's state file: the version's, with the times of the
+// directory's files and a mark on those that differ.
+func (p *pull) writeState() error {
+	remote, err := p.version.openCursor()
 	if err != nil {
 		return err
 	}
-	state, err := p.r.spool()
+	state, err := p.r.newSpool()
 	if err != nil {
 		return err
 	}
@@ -194,8 +194,8 @@ func (p *pull) leaveState() error {
 	out := newStateWriter(state, State{Push: push, LastSynced: p.scan.at.Unix(), SyncedNanos: int64(p.scan.at.Nanosecond())})
 	for ; remote.file != nil; remote.advance() {
 		f := *remote.file
-		p.date(&f)
-		if err := out.put(&f); err != nil {
+		p.setModified(&f)
+		if err := out.writeEntry(&f); err != nil {
 			return err
 		}
 	}
@@ -208,16 +208,16 @@ func (p *pull) leaveState() error {
 	return p.r.writeLocal(p.ctx, p.fs, state, push)
 }
 
-// date has the entry of the version say when the file that is here was modified: as
-// far as it is the version's.
-func (p *pull) date(f *File) {
-	switch p.verdicts[f.Path] {
-	case keep:
-		f.Modified, f.Nanos = 0, unknownNanos // no file's: it was changed here
-	case leave:
+// setModified sets the entry's time to that of the directory's file, if its content is
+// the version's.
+func (p *pull) setModified(f *File) {
+	switch p.actions[f.Path] {
+	case keepFile:
+		f.Modified, f.Nanos = 0, unknownNanos // no file's time: it was changed in the directory
+	case skipFile:
 		if is, ok := p.read[f.Path]; ok {
 			f.Modified, f.Nanos = is.Modified, is.Nanos
-		} else if fi := p.scan.find(f.Path); fi != nil {
+		} else if fi := p.scan.findPath(f.Path); fi != nil {
 			f.Modified, f.Nanos = fi.Modified.Unix(), int64(fi.Modified.Nanosecond())
 		}
 	}

@@ -17,35 +17,37 @@ import (
 )
 
 const (
-	// packed is the size, in bytes, up to which files share objects.
-	packed = 256 << 10
-	// packSize is how many bytes an object of many files has, at least, before another is begun.
+	// maxPackedSize is the size, in bytes, up to which files share objects.
+	maxPackedSize = 256 << 10
+	// packSize is the minimum size in bytes of a shared object before another is begun.
 	packSize = 8 << 20
-	// packers is how many such objects are uploaded at once.
-	packers = 4
+	// maxPackUploads is the number of shared objects uploaded at once.
+	maxPackUploads = 4
 )
 
-// load finds out what is in a file, and uploads it if the bucket does not have it.
-func (p *push) load(ctx context.Context, s *slot) error {
+// loadFile reads a file, and uploads it if the bucket lacks its content.
+func (p *push) loadFile(ctx context.Context, s *pendingEntry) error {
 	f := &s.file
 	body, fi, err := p.fs.Read(ctx, f.Path, 0)
 	if err == nil {
 		f.Modified, f.Nanos = fi.Modified.Unix(), int64(fi.Modified.Nanosecond())
-		if fi.Size <= packed && f.Size <= packed {
+		if fi.Size <= maxPackedSize && f.Size <= maxPackedSize {
 			err = p.loadSmall(ctx, s, body)
 		} else {
 			err = p.loadLarge(ctx, s, body)
 		}
 		body.Close()
 	}
-	return p.unread(ctx, s, err)
+	return p.handleReadError(ctx, s, err)
 }
 
-// A bucketError is one of the bucket's, or of ours: not the file's.
+// A bucketError is an error of the bucket or of a temporary file, not of the pushed
+// file.
 type bucketError struct{ error }
 
-// unread decides what an error of a file means: all others can be pushed.
-func (p *push) unread(ctx context.Context, s *slot, err error) error {
+// handleReadError decides about a file that could not be read: usually the push goes on
+// with the others.
+func (p *push) handleReadError(ctx context.Context, s *pendingEntry, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -56,13 +58,13 @@ func (p *push) unread(ctx context.Context, s *slot, err error) error {
 		return ctx.Err()
 	}
 	switch atoll.KindOf(err) {
-	case atoll.ErrNotExist, atoll.ErrInvalid: // gone, or no file any more
+	case atoll.ErrNotExist, atoll.ErrInvalid: // removed, or not a file any more
 		s.gone = true
 		return nil
 	case atoll.ErrStopped, atoll.ErrNotFound, atoll.ErrUnavailable, atoll.ErrTimeout, atoll.ErrUnsupported:
 		return err
 	}
-	p.problem(s.file.Path, err)
+	p.addError(s.file.Path, err)
 	if s.before == nil {
 		s.gone = true
 		return nil
@@ -71,7 +73,7 @@ func (p *push) unread(ctx context.Context, s *slot, err error) error {
 	return nil
 }
 
-// digest hashes what is written.
+// A digest hashes the bytes written to it.
 type digest struct {
 	n   int64
 	md5 interface {
@@ -84,11 +86,11 @@ type digest struct {
 	}
 }
 
-// buffers are those that bytes are copied through.
+// buffers holds buffers for copying.
 var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// transfer is io.Copy with one of them.
-func transfer(w io.Writer, r io.Reader) error {
+// copyBytes is io.Copy with a pooled buffer.
+func copyBytes(w io.Writer, r io.Reader) error {
 	buffer := buffers.Get().(*[64 << 10]byte)
 	defer buffers.Put(buffer)
 	_, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, buffer[:])
@@ -104,18 +106,18 @@ func (d *digest) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// into puts down what it has seen.
-func (d *digest) into(f *File) {
+// fillFile sets the size and checksums of f.
+func (d *digest) fillFile(f *File) {
 	f.Size, f.Checksum, f.SHA256 = d.n, MD5(d.md5.Sum(nil)), SHA256(d.sha.Sum(nil))
 }
 
-// has reports whether the version before has these bytes, and takes them from there.
-func (p *push) has(s *slot) bool {
+// hasContent reports whether the latest version has these bytes, and refers s to them.
+func (p *push) hasContent(s *pendingEntry) bool {
 	if s.file.Size == 0 {
 		return true
 	}
-	if b := s.before; b != nil && b.regular() && b.SHA256 == s.file.SHA256 && b.sameBytes(&s.file) && b.Object != "" {
-		s.file.take(b)
+	if b := s.before; b != nil && b.isRegular() && b.SHA256 == s.file.SHA256 && b.sameBytes(&s.file) && b.Object != "" {
+		s.file.copyContent(b)
 		return true
 	}
 	if at, ok := p.large[s.file.SHA256]; ok {
@@ -125,21 +127,21 @@ func (p *push) has(s *slot) bool {
 	return false
 }
 
-func (p *push) loadSmall(ctx context.Context, s *slot, body io.Reader) error {
-	b, err := io.ReadAll(io.LimitReader(body, packed+1))
+func (p *push) loadSmall(ctx context.Context, s *pendingEntry, body io.Reader) error {
+	b, err := io.ReadAll(io.LimitReader(body, maxPackedSize+1))
 	if err != nil {
 		return err
 	}
-	if len(b) > packed { // it has grown
+	if len(b) > maxPackedSize { // it has grown
 		return p.loadLarge(ctx, s, io.MultiReader(bytes.NewReader(b), body))
 	}
 	d := newDigest()
 	d.Write(b)
-	d.into(&s.file)
-	if p.has(s) {
+	d.fillFile(&s.file)
+	if p.hasContent(s) {
 		return nil
 	}
-	at, err := p.packer.add(b)
+	at, err := p.packer.addFile(b)
 	if err != nil {
 		return bucketError{err}
 	}
@@ -147,31 +149,31 @@ func (p *push) loadSmall(ctx context.Context, s *slot, body io.Reader) error {
 	return nil
 }
 
-func (p *push) loadLarge(ctx context.Context, s *slot, body io.Reader) error {
-	file, err := p.r.spool()
+func (p *push) loadLarge(ctx context.Context, s *pendingEntry, body io.Reader) error {
+	file, err := p.r.newSpool()
 	if err != nil {
 		return bucketError{err}
 	}
 	defer file.Close()
 	d := newDigest()
-	if _, err := io.Copy(io.MultiWriter(&ours{w: file}, d), &limited{body, p.r.opts.MaxBytes}); err != nil {
+	if _, err := io.Copy(io.MultiWriter(&spoolWriter{w: file}, d), &boundedReader{body, p.r.opts.MaxBytes}); err != nil {
 		return err
 	}
-	d.into(&s.file)
-	if p.has(s) {
+	d.fillFile(&s.file)
+	if p.hasContent(s) {
 		return nil
 	}
-	name := p.packer.name()
-	if err := p.upload(ctx, name, file, d.n); err != nil {
+	name := p.packer.nextName()
+	if err := p.uploadObject(ctx, name, file, d.n); err != nil {
 		return bucketError{err}
 	}
 	s.file.Object, s.file.Offset = name, 0
-	p.sent(d.n)
+	p.countUpload(d.n)
 	return nil
 }
 
-// upload writes an object, from its beginning.
-func (p *push) upload(ctx context.Context, name string, file *spool, size int64) error {
+// uploadObject writes an object from the start of the file.
+func (p *push) uploadObject(ctx context.Context, name string, file *spool, size int64) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
@@ -180,10 +182,10 @@ func (p *push) upload(ctx context.Context, name string, file *spool, size int64)
 	return err
 }
 
-// ours marks errors of a file of ours.
-type ours struct{ w io.Writer }
+// spoolWriter marks errors of a temporary file.
+type spoolWriter struct{ w io.Writer }
 
-func (o *ours) Write(p []byte) (int, error) {
+func (o *spoolWriter) Write(p []byte) (int, error) {
 	n, err := o.w.Write(p)
 	if err != nil {
 		err = bucketError{err}
@@ -191,90 +193,91 @@ func (o *ours) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// limited fails when a file grows for ever.
-type limited struct {
+// boundedReader fails when a file grows beyond the bound of a version.
+type boundedReader struct {
 	r    io.Reader
 	left int64
 }
 
-func (b *limited) Read(p []byte) (int, error) {
+func (b *boundedReader) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if b.left -= int64(n); b.left < 0 {
-		return n, atoll.Errorf("push", "", atoll.ErrExhausted, "it has more bytes than a version may have")
+		return n, atoll.Errorf("push", "", atoll.ErrExhausted, "file is larger than the limit of a version")
 	}
 	return n, err
 }
 
-// A packer puts small files into objects.
+// A packer packs small files into objects.
 type packer struct {
 	p     *push
 	ctx   context.Context // ends with the first upload that fails
 	loads *errgroup.Group // uploads
-	n     atomic.Int64    // objects that have names
+	n     atomic.Int64    // number of names given
 
 	mu   sync.Mutex
-	file *spool // the object that is filled; nil before its first file
-	at   place  // where the next file comes
+	file *spool   // the current object; nil before its first file
+	at   location // location of the next file
 }
 
 func newPacker(ctx context.Context, p *push) *packer {
 	k := &packer{p: p}
 	k.loads, k.ctx = errgroup.WithContext(ctx)
-	k.loads.SetLimit(packers)
+	k.loads.SetLimit(maxPackUploads)
 	return k
 }
 
-// name draws the name of the next object.
-func (k *packer) name() string { return k.p.id + "/" + strconv.FormatInt(k.n.Add(1)-1, 10) }
+// nextName returns the name of the next object.
+func (k *packer) nextName() string { return k.p.id + "/" + strconv.FormatInt(k.n.Add(1)-1, 10) }
 
-// sent counts a file that travels.
-func (p *push) sent(bytes int64) {
-	p.count(func(st *Stats) { st.FilesUploaded++; st.BytesTransferred += bytes })
+// countUpload counts an uploaded file.
+func (p *push) countUpload(bytes int64) {
+	p.updateStats(func(st *Stats) { st.FilesUploaded++; st.BytesTransferred += bytes })
 }
 
-// add puts a file into an object, and returns where.
-func (k *packer) add(b []byte) (place, error) {
+// addFile packs a file and returns its location.
+func (k *packer) addFile(b []byte) (location, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.file == nil {
-		file, err := k.p.r.spool()
+		file, err := k.p.r.newSpool()
 		if err != nil {
-			return place{}, err
+			return location{}, err
 		}
-		k.file, k.at = file, place{k.name(), 0}
+		k.file, k.at = file, location{k.nextName(), 0}
 	}
 	at := k.at
 	if _, err := k.file.Write(b); err != nil {
 		return at, err
 	}
 	k.at.offset += int64(len(b))
-	k.p.sent(int64(len(b)))
+	k.p.countUpload(int64(len(b)))
 	if k.at.offset >= packSize {
-		k.upload()
+		k.startUpload()
 	}
 	return at, nil
 }
 
-// flush uploads what is left.
-func (k *packer) flush() {
+// flushObject uploads the last, partly filled object.
+func (k *packer) flushObject() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.file != nil {
-		k.upload()
+		k.startUpload()
 	}
 }
 
-// upload hands the object over; it waits while as many as may are on their way.
-func (k *packer) upload() {
+// startUpload uploads the current object in the background; it blocks while
+// maxPackUploads are running.
+func (k *packer) startUpload() {
 	file, at := k.file, k.at
 	k.file = nil
 	k.loads.Go(func() error {
 		defer file.Close()
-		return k.p.upload(k.ctx, at.object, file, at.offset)
+		return k.p.uploadObject(k.ctx, at.object, file, at.offset)
 	})
 }
 
-// close drops what was not uploaded.
+// close removes an object that was not uploaded.
 func (k *packer) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

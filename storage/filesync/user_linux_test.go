@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestUnreadableAsUser has TestUnreadable done by somebody who cannot read everything.
+// TestUnreadableAsUser runs TestUnreadable as a user who cannot read everything.
 func TestUnreadableAsUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("TestUnreadable does it")
@@ -22,7 +22,7 @@ func TestUnreadableAsUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	dir, err := os.MkdirTemp("", "") // with nothing above it that is closed to others
+	dir, err := os.MkdirTemp("", "") // whose parents are readable for all
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestUnreadableAsUser(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("/proc/self/fd/3", "-test.run=^TestUnreadable$", "-test.v") // whose directory may be closed to others
+	cmd := exec.Command("/proc/self/fd/3", "-test.run=^TestUnreadable$", "-test.v") // whose directory may be closed to other users
 	cmd.ExtraFiles, cmd.Dir, cmd.Env = []*os.File{file}, "/", append(os.Environ(), "TMPDIR="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.CombinedOutput()

@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An Info is what is known of a version without reading it.
+// An Info describes a version as far as the bucket's list tells.
 type Info struct {
 	Version int64     `json:"version"`
 	Latest  bool      `json:"latest,omitempty"`
@@ -30,13 +30,13 @@ func (r *Remote) Versions(ctx context.Context) iter.Seq2[Info, error] {
 			yield(Info{}, err)
 			return
 		}
-		for v, err := range r.versions(ctx) {
+		for v, err := range r.listVersions(ctx) {
 			if err != nil {
 				yield(Info{}, err)
 				return
 			}
 			if v.Version > l.Version || v.Size == 0 {
-				continue // being made, or void
+				continue // incomplete, or void
 			}
 			v.Latest = v.Version == l.Version
 			if !yield(v, nil) {
@@ -46,8 +46,9 @@ func (r *Remote) Versions(ctx context.Context) iter.Seq2[Info, error] {
 	}
 }
 
-// versions yields all that look like versions.
-func (r *Remote) versions(ctx context.Context) iter.Seq2[Info, error] {
+// listVersions yields everything that looks like a version, in the order of the keys'
+// digits.
+func (r *Remote) listVersions(ctx context.Context) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		for o, err := range r.bucket.List(ctx, r.prefix) {
 			if err != nil {
@@ -55,7 +56,7 @@ func (r *Remote) versions(ctx context.Context) iter.Seq2[Info, error] {
 				return
 			}
 			key := strings.TrimPrefix(o.Key, r.prefix)
-			if key > "9~" { // what follows has other names: digits come first
+			if key > "9~" { // other names follow: digits sort first
 				return
 			}
 			digits, ok := strings.CutSuffix(key, "/"+StateName)
@@ -70,7 +71,7 @@ func (r *Remote) versions(ctx context.Context) iter.Seq2[Info, error] {
 	}
 }
 
-// A version is the state of one, held in a file.
+// A version is the state of a version, held in a temporary file.
 type version struct {
 	spool *spool
 	head  State
@@ -82,8 +83,9 @@ type version struct {
 
 func (v *version) close() { v.spool.Close() }
 
-// cursor goes through it from its beginning. One at a time can.
-func (v *version) cursor() (*cursor, error) {
+// openCursor returns a cursor at the first entry. Only one cursor can be in use at a
+// time.
+func (v *version) openCursor() (*cursor, error) {
 	if _, err := v.spool.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
@@ -91,69 +93,69 @@ func (v *version) cursor() (*cursor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newCursor(in.head, in.next), nil
+	return newCursor(in.head, in.nextEntry), nil
 }
 
-// fetch reads the state of a version; sum is its checksum in hexadecimal, or "". It is
-// whole, in order, and within bounds when fetch returns. Meanwhile each is called with
-// each entry, unless it is nil.
-func (r *Remote) fetch(ctx context.Context, n int64, sum string, each func(*File)) (*version, error) {
+// fetchState reads the state of a version; sum is its checksum in hexadecimal, or "".
+// The returned state is complete, sorted and within bounds. Meanwhile fetchState calls
+// each with each entry, unless it is nil.
+func (r *Remote) fetchState(ctx context.Context, n int64, sum string, each func(*File)) (*version, error) {
 	body, _, err := r.bucket.Get(ctx, r.stateKey(n), 0, -1)
 	if atoll.KindOf(err) == atoll.ErrNotExist {
-		return nil, r.fail("sync", atoll.ErrNotExist, "there is no version %d", n)
+		return nil, r.newError("sync", atoll.ErrNotExist, "no version %d", n)
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
-	file, err := r.spool()
+	file, err := r.newSpool()
 	if err != nil {
 		return nil, err
 	}
 	v := &version{spool: file, each: each}
-	if err := r.fill(v, n, sum, body); err != nil {
+	if err := r.fillVersion(v, n, sum, body); err != nil {
 		v.close()
 		return nil, err
 	}
 	return v, nil
 }
 
-// fill reads a state file into v, and checks it.
-func (r *Remote) fill(v *version, n int64, sum string, body io.Reader) error {
+// fillVersion reads a state file into v, and checks it.
+func (r *Remote) fillVersion(v *version, n int64, sum string, body io.Reader) error {
 	hash := sha256.New()
 	size, err := io.Copy(io.MultiWriter(v.spool, hash), io.LimitReader(body, maxState+1))
 	switch {
 	case err != nil:
 		return err
 	case size == 0:
-		return r.fail("sync", atoll.ErrNotExist, "there is no version %d", n)
+		return r.newError("sync", atoll.ErrNotExist, "no version %d", n)
 	case size > maxState:
-		return r.fail("sync", atoll.ErrExhausted, "the state file of version %d has more than %d MiB", n, maxState>>20)
+		return r.newError("sync", atoll.ErrExhausted, "the state file of version %d is larger than %d MiB", n, maxState>>20)
 	case sum != "" && SHA256(hash.Sum(nil)).String() != sum:
-		return r.damaged(n, errors.New("its checksum is another one"))
+		return r.damagedError(n, errors.New("checksum mismatch"))
 	}
-	if err := v.check(); err != nil {
-		return r.damaged(n, err)
+	if err := v.checkState(); err != nil {
+		return r.damagedError(n, err)
 	}
 	if v.files > r.opts.MaxFiles || v.bytes > r.opts.MaxBytes {
-		return r.fail("sync", atoll.ErrExhausted, "version %d has %d files of %d bytes, more than %d or %d bytes, which are the bounds",
+		return r.newError("sync", atoll.ErrExhausted, "version %d has %d files of %d bytes, more than the limits of %d files and %d bytes",
 			n, v.files, v.bytes, r.opts.MaxFiles, r.opts.MaxBytes)
 	}
 	return nil
 }
 
-// maxState is how many bytes the state file of a version may have.
+// maxState is the most bytes of the state file of a version.
 const maxState = 4 << 30
 
-// ErrDamaged is in the chain of an error about a version whose state file is not whole.
+// ErrDamaged is in the chain of an error about a version with a damaged state file.
 var ErrDamaged = errors.New("the state file is damaged")
 
-func (r *Remote) damaged(n int64, err error) error {
-	return r.fail("sync", atoll.ErrInternal, "version %d: %w: %w", n, ErrDamaged, err)
+func (r *Remote) damagedError(n int64, err error) error {
+	return r.newError("sync", atoll.ErrInternal, "version %d: %w: %w", n, ErrDamaged, err)
 }
 
-// check goes through all of it, once, and sorts one that is in no order.
-func (v *version) check() error {
+// checkState reads the state file once, and sorts it if needed.
+func (v *version) checkState() error {
 	if _, err := v.spool.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
@@ -162,13 +164,13 @@ func (v *version) check() error {
 		return err
 	}
 	if !in.head.Sorted || in.head.Version == "" {
-		return v.sort()
+		return v.rewriteSorted()
 	}
 	v.head = in.head
 	for {
-		f, err := in.next()
+		f, err := in.nextEntry()
 		if b, ok := errors.AsType[*BadEntry](err); ok {
-			v.note(b)
+			v.addBad(b)
 			continue
 		}
 		if err == io.EOF {
@@ -177,35 +179,35 @@ func (v *version) check() error {
 		if err != nil {
 			return err
 		}
-		v.count(&f)
+		v.addEntry(&f)
 	}
 }
 
-// count notes an entry that can be used.
-func (v *version) count(f *File) {
-	v.files, v.bytes = v.files+1, add(v.bytes, f.Size)
+// addEntry counts a usable entry.
+func (v *version) addEntry(f *File) {
+	v.files, v.bytes = v.files+1, addSizes(v.bytes, f.Size)
 	if v.each != nil {
 		v.each(f)
 	}
 }
 
-func (v *version) note(b *BadEntry) {
+func (v *version) addBad(b *BadEntry) {
 	if len(v.bad) < MaxErrors {
 		v.bad = append(v.bad, b)
 	}
 }
 
-// sort writes it anew, in order.
-func (v *version) sort() error {
+// rewriteSorted sorts the entries and writes the file again.
+func (v *version) rewriteSorted() error {
 	if _, err := v.spool.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	s, bad, err := Parse(io.LimitReader(v.spool, maxForeign))
+	s, bad, err := Parse(io.LimitReader(v.spool, maxUnsorted))
 	if err != nil {
 		return err
 	}
 	for _, b := range bad {
-		v.note(b)
+		v.addBad(b)
 	}
 	if err := v.spool.Truncate(0); err != nil {
 		return err
@@ -219,7 +221,7 @@ func (v *version) sort() error {
 	v.head = *s
 	v.head.Files = nil
 	for i := range s.Files {
-		v.count(&s.Files[i])
+		v.addEntry(&s.Files[i])
 	}
 	return nil
 }
