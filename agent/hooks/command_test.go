@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/local"
 )
 
-// sandbox returns one of host processes.
-func sandbox(t *testing.T) atoll.Sandbox {
+// newSandbox returns a sandbox of host processes.
+func newSandbox(t *testing.T) atoll.Sandbox {
 	t.Helper()
 	p, err := local.New(local.Options{Dir: filepath.Join(t.TempDir(), "local")})
 	if err != nil {
@@ -34,14 +34,14 @@ func sandbox(t *testing.T) atoll.Sandbox {
 }
 
 func TestCommand(t *testing.T) {
-	sb := sandbox(t)
+	sb := newSandbox(t)
 	for _, tt := range []struct {
 		name string
 		args []string
 		opts CommandOptions
 		kind atoll.Kind
-		text string // the error's end
-		not  string // what the error does not have
+		text string // the error contains it
+		not  string // the error doesn't contain it
 	}{
 		{name: "succeeds", args: []string{"true"}},
 		{name: "has env and dir", args: []string{"sh", "-c", `test "$A" = b && test "$(basename "$PWD")" = there`}, opts: CommandOptions{Env: []string{"A=b"}, Dir: "there"}},

@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 )
 
-// Default is what a template does that says nothing else.
+// Default returns the hooks of a template that configures none.
 func Default() Hooks {
 	return Hooks{
 		OnColdStart:    DefaultOnColdStart,
@@ -20,7 +20,7 @@ func Default() Hooks {
 	}
 }
 
-// DefaultOnColdStart does what Pull does if data.InitFromS3, and else nothing.
+// DefaultOnColdStart calls Pull if data.InitFromS3, and else does nothing.
 func DefaultOnColdStart(ctx context.Context, data *HookData) error {
 	if !data.InitFromS3 {
 		return nil
@@ -29,14 +29,14 @@ func DefaultOnColdStart(ctx context.Context, data *HookData) error {
 }
 
 // DefaultOnMessage saves the message, which counts it in messages_exchanged. Without a
-// message there is nothing to do. Kinds: those of data.Messages; ErrInvalid (there is
-// none).
+// message it does nothing. Kinds: those of data.Messages; ErrInvalid (data.Messages is
+// nil).
 func DefaultOnMessage(ctx context.Context, data *HookData) error {
 	if data.Message == nil {
 		return nil
 	}
 	if data.Messages == nil {
-		return atoll.Errorf("", "", atoll.ErrInvalid, "the message is not saved: give HookData.Messages")
+		return atoll.Errorf("", "", atoll.ErrInvalid, "cannot save the message: set HookData.Messages")
 	}
 	m := *data.Message
 	m.Account = cmp.Or(m.Account, data.Account)
@@ -44,9 +44,9 @@ func DefaultOnMessage(ctx context.Context, data *HookData) error {
 	return data.Messages.AddMessage(ctx, &m)
 }
 
-// DefaultOnStreamFinish does what Push does, unless data.NoPush, and adds the tokens to
-// those of the conversation. It tries each, whatever became of the other. Kinds: those
-// of data.Files and data.Messages; ErrInvalid (there are tokens, and no Messages).
+// DefaultOnStreamFinish calls Push, unless data.NoPush, and adds the tokens to those of
+// the conversation. It does both even if one fails. Kinds: those of data.Files and
+// data.Messages; ErrInvalid (there are tokens, and data.Messages is nil).
 func DefaultOnStreamFinish(ctx context.Context, data *HookData) error {
 	var pushed error
 	if !data.NoPush {
@@ -61,7 +61,7 @@ func saveUsage(ctx context.Context, data *HookData) error {
 		return nil
 	}
 	if data.Messages == nil {
-		return atoll.Errorf("", "", atoll.ErrInvalid, "the tokens are not counted: give HookData.Messages")
+		return atoll.Errorf("", "", atoll.ErrInvalid, "cannot count tokens: set HookData.Messages")
 	}
 	return data.Messages.AddUsage(ctx, data.Account, data.ConversationID, *u)
 }
@@ -69,9 +69,9 @@ func saveUsage(ctx context.Context, data *HookData) error {
 // DefaultOnTerminate does nothing.
 func DefaultOnTerminate(context.Context, *HookData) error { return nil }
 
-// Pull brings the sandbox's directory to what object storage has of it, and notes that
-// in data.SandboxInfo.Meta. Without data.Files it does nothing. A file that could not be
-// written is an error too: the sandbox would start with less than was kept of it.
+// Pull makes the sandbox's directory equal to its version in object storage, and
+// records that in data.SandboxInfo.Meta. Without data.Files it does nothing. A file
+// that could not be written is an error, too, since the sandbox would start incomplete.
 //
 // Kinds: those of data.Files; ErrUnavailable (some files could not be written).
 func Pull(ctx context.Context, data *HookData) error {
@@ -80,15 +80,15 @@ func Pull(ctx context.Context, data *HookData) error {
 	}
 	stats, err := data.Files.Pull(ctx)
 	if err == nil && stats != nil && stats.Failed > 0 {
-		err = atoll.Errorf("pull", "", atoll.ErrUnavailable, "%d of the files that were kept could not be written", stats.Failed)
+		err = atoll.Errorf("pull", "", atoll.ErrUnavailable, "%d files of the version could not be written", stats.Failed)
 	}
-	data.note(stats, err)
+	data.recordSync(stats, err)
 	return err
 }
 
-// Push makes a version of the sandbox's directory in object storage, and notes that in
-// data.SandboxInfo.Meta. Without data.Files it does nothing. Files that could not be read
-// are counted there, and logged; all others are in the version.
+// Push makes a version of the sandbox's directory in object storage, and records that
+// in data.SandboxInfo.Meta. Without data.Files it does nothing. It counts unreadable
+// files there, and logs them; the version contains all others.
 //
 // Kinds: those of data.Files.
 func Push(ctx context.Context, data *HookData) error {
@@ -97,14 +97,14 @@ func Push(ctx context.Context, data *HookData) error {
 	}
 	stats, err := data.Files.Push(ctx)
 	if err == nil && stats != nil && stats.Failed > 0 {
-		data.logger().Warn("files were not pushed, because they could not be read", "n", stats.Failed)
+		data.logger().Warn("some files were not pushed, since they could not be read", "n", stats.Failed)
 	}
-	data.note(stats, err)
+	data.recordSync(stats, err)
 	return err
 }
 
-// note writes down how a sync went.
-func (d *HookData) note(stats *agent.SyncStats, err error) {
+// recordSync records the result of a sync.
+func (d *HookData) recordSync(stats *agent.SyncStats, err error) {
 	if d.SandboxInfo == nil {
 		return
 	}
@@ -116,22 +116,22 @@ func (d *HookData) note(stats *agent.SyncStats, err error) {
 	meta.LastSync, meta.SyncStats, meta.SyncError = time.Now().Unix(), stats, ""
 }
 
-// All returns a hook that runs all of hooks, one after the other, whatever becomes of
-// them, a panic included, and returns their errors joined. nil ones are left out.
+// All returns a hook that runs all hooks in order, even if some fail or panic, and
+// returns their joined errors. It skips nil hooks.
 func All(hooks ...HookFunc) HookFunc {
 	return func(ctx context.Context, data *HookData) error {
 		var errs []error
 		for _, hook := range hooks {
 			if hook != nil {
-				errs = append(errs, guard(ctx, hook, data))
+				errs = append(errs, callHook(ctx, hook, data))
 			}
 		}
 		return errors.Join(errs...)
 	}
 }
 
-// Then returns a hook that runs hooks one after the other until one fails, whose error
-// it returns, or ctx has ended. nil ones are left out.
+// Then returns a hook that runs hooks in order until one fails, whose error it returns,
+// or ctx ends. It skips nil hooks.
 func Then(hooks ...HookFunc) HookFunc {
 	return func(ctx context.Context, data *HookData) error {
 		for _, hook := range hooks {

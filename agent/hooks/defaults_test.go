@@ -12,18 +12,21 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 )
 
-// files counts what is done, and does as it is told.
-type files struct {
+// A filesStub counts calls and returns fixed results.
+type filesStub struct {
 	pulls, pushes int
 	stats         *agent.SyncStats
 	err           error
 }
 
-func (f *files) Pull(context.Context) (*agent.SyncStats, error) { f.pulls++; return f.stats, f.err }
-func (f *files) Push(context.Context) (*agent.SyncStats, error) { f.pushes++; return f.stats, f.err }
+func (f *filesStub) Pull(context.Context) (*agent.SyncStats, error) { f.pulls++; return f.stats, f.err }
+func (f *filesStub) Push(context.Context) (*agent.SyncStats, error) {
+	f.pushes++
+	return f.stats, f.err
+}
 
-// messages keeps what it is given.
-type messages struct {
+// A messagesStub records its messages.
+type messagesStub struct {
 	saved  []*agent.Message
 	usage  agent.TokenUsage
 	where  string
@@ -31,12 +34,12 @@ type messages struct {
 	usages int
 }
 
-func (m *messages) AddMessage(_ context.Context, msg *agent.Message) error {
+func (m *messagesStub) AddMessage(_ context.Context, msg *agent.Message) error {
 	m.saved = append(m.saved, msg)
 	return m.err
 }
 
-func (m *messages) AddUsage(_ context.Context, account, conversation string, u agent.TokenUsage) error {
+func (m *messagesStub) AddUsage(_ context.Context, account, conversation string, u agent.TokenUsage) error {
 	m.usages++
 	m.where = account + "/" + conversation
 	m.usage.Add(u)
@@ -47,18 +50,18 @@ func TestDefaultOnColdStart(t *testing.T) {
 	some := &agent.SyncStats{Version: 3, FilesDownloaded: 2}
 	for _, tt := range []struct {
 		name  string
-		files *files
+		files *filesStub
 		init  bool
 		pulls int
 		err   string
 		meta  agent.SandboxMeta
 	}{
 		{name: "nothing to pull from", init: true},
-		{name: "not to be pulled", files: &files{stats: some}},
-		{name: "pulled", files: &files{stats: some}, init: true, pulls: 1, meta: agent.SandboxMeta{SyncStats: some}},
-		{name: "fails", files: &files{err: errHook}, init: true, pulls: 1, err: "no way", meta: agent.SandboxMeta{SyncError: errHook.Error()}},
-		{name: "fails in part", files: &files{stats: &agent.SyncStats{Failed: 2}}, init: true, pulls: 1, err: "2 of the files",
-			meta: agent.SandboxMeta{SyncError: "pull: 2 of the files that were kept could not be written"}},
+		{name: "not to be pulled", files: &filesStub{stats: some}},
+		{name: "pulled", files: &filesStub{stats: some}, init: true, pulls: 1, meta: agent.SandboxMeta{SyncStats: some}},
+		{name: "fails", files: &filesStub{err: errHook}, init: true, pulls: 1, err: "no way", meta: agent.SandboxMeta{SyncError: errHook.Error()}},
+		{name: "fails in part", files: &filesStub{stats: &agent.SyncStats{Failed: 2}}, init: true, pulls: 1, err: "2 files of the version",
+			meta: agent.SandboxMeta{SyncError: "pull: 2 files of the version could not be written"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := &HookData{SandboxInfo: &agent.Sandbox{}, Services: Services{InitFromS3: tt.init}}
@@ -75,13 +78,13 @@ func TestDefaultOnColdStart(t *testing.T) {
 			checkMeta(t, d.SandboxInfo.Meta, tt.meta)
 		})
 	}
-	d := &HookData{Services: Services{InitFromS3: true, Files: &files{stats: some}}}
+	d := &HookData{Services: Services{InitFromS3: true, Files: &filesStub{stats: some}}}
 	if err := DefaultOnColdStart(t.Context(), d); err != nil {
 		t.Errorf("without SandboxInfo: %v", err)
 	}
 }
 
-// checkMeta compares what was written down of a sync. One that succeeded has the time.
+// checkMeta compares the records of a sync. A successful one has a time.
 func checkMeta(t *testing.T, got, want agent.SandboxMeta) {
 	t.Helper()
 	if want.SyncStats != nil {
@@ -96,7 +99,7 @@ func checkMeta(t *testing.T, got, want agent.SandboxMeta) {
 }
 
 func TestDefaultOnMessage(t *testing.T) {
-	m := &messages{}
+	m := &messagesStub{}
 	d := &HookData{ConversationID: "talk", Account: "acme"}
 	if err := DefaultOnMessage(t.Context(), d); err != nil {
 		t.Errorf("no message: %v", err)
@@ -124,10 +127,10 @@ func TestDefaultOnStreamFinish(t *testing.T) {
 	use := &agent.TokenUsage{Input: 3, Output: 2, Cache: 1}
 	for _, tt := range []struct {
 		name   string
-		files  *files
+		files  *filesStub
 		noPush bool
 		usage  *agent.TokenUsage
-		store  *messages
+		store  *messagesStub
 		pushes int
 		usages int
 		errs   []error
@@ -135,11 +138,11 @@ func TestDefaultOnStreamFinish(t *testing.T) {
 	}{
 		{name: "nothing to do"},
 		{name: "no tokens", usage: &agent.TokenUsage{}},
-		{name: "both", files: &files{stats: pushed}, usage: use, store: &messages{}, pushes: 1, usages: 1, meta: agent.SandboxMeta{SyncStats: pushed}},
-		{name: "not to be pushed", files: &files{stats: pushed}, noPush: true, usage: use, store: &messages{}, usages: 1},
-		{name: "the push fails", files: &files{err: errHook}, usage: use, store: &messages{}, pushes: 1, usages: 1, errs: []error{errHook}, meta: agent.SandboxMeta{SyncError: errHook.Error()}},
-		{name: "the tokens fail", files: &files{stats: pushed}, usage: use, store: &messages{err: errUsage}, pushes: 1, usages: 1, errs: []error{errUsage}, meta: agent.SandboxMeta{SyncStats: pushed}},
-		{name: "both fail", files: &files{err: errHook}, usage: use, store: &messages{err: errUsage}, pushes: 1, usages: 1, errs: []error{errHook, errUsage}, meta: agent.SandboxMeta{SyncError: errHook.Error()}},
+		{name: "both", files: &filesStub{stats: pushed}, usage: use, store: &messagesStub{}, pushes: 1, usages: 1, meta: agent.SandboxMeta{SyncStats: pushed}},
+		{name: "not to be pushed", files: &filesStub{stats: pushed}, noPush: true, usage: use, store: &messagesStub{}, usages: 1},
+		{name: "the push fails", files: &filesStub{err: errHook}, usage: use, store: &messagesStub{}, pushes: 1, usages: 1, errs: []error{errHook}, meta: agent.SandboxMeta{SyncError: errHook.Error()}},
+		{name: "the tokens fail", files: &filesStub{stats: pushed}, usage: use, store: &messagesStub{err: errUsage}, pushes: 1, usages: 1, errs: []error{errUsage}, meta: agent.SandboxMeta{SyncStats: pushed}},
+		{name: "both fail", files: &filesStub{err: errHook}, usage: use, store: &messagesStub{err: errUsage}, pushes: 1, usages: 1, errs: []error{errHook, errUsage}, meta: agent.SandboxMeta{SyncError: errHook.Error()}},
 		{name: "nowhere to count", usage: use, errs: []error{atoll.ErrInvalid}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -171,8 +174,8 @@ func TestDefaultOnStreamFinish(t *testing.T) {
 }
 
 func TestDefault(t *testing.T) {
-	store, dir := &messages{}, &files{stats: &agent.SyncStats{}}
-	d := data()
+	store, dir := &messagesStub{}, &filesStub{stats: &agent.SyncStats{}}
+	d := newHookData()
 	d.Services = Services{Files: dir, InitFromS3: true, Messages: store}
 	r, hooks := New(Options{}), Default()
 	if err := r.ColdStart(t.Context(), hooks, d); err != nil {

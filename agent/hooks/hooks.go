@@ -1,5 +1,5 @@
-// Package hooks has the hooks of sandboxes that agents work in: code that runs at four
-// moments. The moment decides what an error of a hook does.
+// Package hooks implements the hooks of agents' sandboxes: code that runs at four
+// moments. The moment decides the effect of a hook's error.
 //
 //	hook             when                                  an error
 //	OnColdStart      after a sandbox is made, before use   fails the creation, which leaves nothing behind
@@ -35,12 +35,12 @@ const (
 	OnTerminate    = "OnTerminate"
 )
 
-// A HookFunc is what a hook does. It has to return soon after ctx has ended; a Runner
-// leaves one behind that does not. It may be called at once for many sandboxes. nil
-// does nothing.
+// A HookFunc is the code of a hook. It has to return soon after ctx has ended; a Runner
+// abandons one that doesn't. It may be called concurrently for many sandboxes. A nil
+// HookFunc does nothing.
 type HookFunc func(ctx context.Context, data *HookData) error
 
-// Hooks are those of a template. The zero Hooks do nothing.
+// Hooks are the hooks of a template. The zero Hooks do nothing.
 type Hooks struct {
 	OnColdStart    HookFunc
 	OnMessage      HookFunc
@@ -48,55 +48,54 @@ type Hooks struct {
 	OnTerminate    HookFunc
 }
 
-// HookData is what a hook is told. It belongs to the hook while that runs, as does all
-// that SandboxInfo, Message and TokenUsage point to; what the hook changes in
-// SandboxInfo, and nothing else, is its caller's when it has returned.
+// HookData is the input of a hook. While the hook runs, it owns the data, and
+// everything that SandboxInfo, Message and TokenUsage point to. When it returns, the
+// caller gets its changes of SandboxInfo, and no other changes.
 type HookData struct {
-	Hook           string // which one it is; the Runner's to set
+	Hook           string // the hook's name; set by the Runner
 	ConversationID string
 	Account        string
 	Agent          string
-	SandboxInfo    *agent.Sandbox    // what is known of the sandbox
+	SandboxInfo    *agent.Sandbox    // the sandbox's record
 	Sandbox        atoll.Sandbox     // the sandbox
 	Message        *agent.Message    // of OnMessage
-	TokenUsage     *agent.TokenUsage // of OnStreamFinish; nil if the agent did not say
+	TokenUsage     *agent.TokenUsage // of OnStreamFinish; nil if the agent reported none
 	Services
 }
 
-// Services are what the default hooks work with.
+// Services are used by the default hooks.
 type Services struct {
-	// Files keeps the synced directory in step with object storage; nil where nothing
-	// does.
+	// Files synchronizes the sandbox's directory with object storage; nil if there is
+	// no sync.
 	Files Files
-	// InitFromS3 has OnColdStart pull.
+	// InitFromS3 makes OnColdStart pull.
 	InitFromS3 bool
-	// NoPush has OnStreamFinish not push: what the sandbox does is not kept.
+	// NoPush keeps OnStreamFinish from pushing: changes in the sandbox are not kept.
 	NoPush bool
-	// Messages is where messages and tokens are written down.
+	// Messages stores messages and token counts.
 	Messages Messages
 	// Log is never nil in a hook that a Runner runs.
 	Log *slog.Logger
 }
 
-// Files is a directory in a sandbox, and where its versions are.
+// Files synchronizes a directory in a sandbox with its versions.
 type Files interface {
-	// Pull makes the directory hold what the version does that the sandbox is to start
-	// with.
+	// Pull makes the directory equal to the version with which the sandbox starts.
 	Pull(ctx context.Context) (*agent.SyncStats, error)
-	// Push makes a version of what the directory holds.
+	// Push makes a version of the directory.
 	Push(ctx context.Context) (*agent.SyncStats, error)
 }
 
-// Messages is where those of conversations are kept.
+// Messages stores the messages of conversations.
 type Messages interface {
-	// AddMessage adds m to its conversation, and counts it there. One whose key is there
-	// already is not added again.
+	// AddMessage adds m to its conversation, and counts it there. It doesn't add a
+	// message whose key exists.
 	AddMessage(ctx context.Context, m *agent.Message) error
 	// AddUsage adds u to the tokens of a conversation.
 	AddUsage(ctx context.Context, account, conversation string, u agent.TokenUsage) error
 }
 
-// clone returns a copy that shares no data with d, only what d works with.
+// clone returns a copy that shares no data with d, only its services.
 func (d *HookData) clone() *HookData {
 	c := *d
 	if d.SandboxInfo != nil {
@@ -122,7 +121,7 @@ func (d *HookData) clone() *HookData {
 	return &c
 }
 
-// sandboxID is the sandbox's, "" if there is none.
+// sandboxID returns the sandbox's id, "" if there is none.
 func (d *HookData) sandboxID() string {
 	switch {
 	case d.SandboxInfo != nil:
@@ -133,7 +132,7 @@ func (d *HookData) sandboxID() string {
 	return ""
 }
 
-// logger is d.Log, or one that discards.
+// logger returns d.Log, or a logger that discards.
 func (d *HookData) logger() *slog.Logger {
 	if d.Log == nil {
 		return slog.New(slog.DiscardHandler)

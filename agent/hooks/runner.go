@@ -16,42 +16,42 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Options are what a Runner gets. The zero value is ready.
+// Options configure a Runner. The zero value is ready to use.
 type Options struct {
-	// Timeout is how long a hook may take; 0 means DefaultTimeout. Then its context ends.
+	// Timeout bounds a hook; 0 means DefaultTimeout. Then its context ends.
 	Timeout time.Duration
-	// Grace is how long a hook is waited for once its context has ended; 0 means
-	// DefaultGrace. One that still runs is left behind: its goroutine cannot be ended.
+	// Grace is the time to wait for a hook after its context has ended; 0 means
+	// DefaultGrace. A hook that still runs then is abandoned: its goroutine cannot be
+	// ended.
 	Grace time.Duration
-	// MaxLeft is how many hooks may be left behind and still run; 0 means DefaultMaxLeft.
-	// While there are so many no other hook is run.
+	// MaxLeft is the most abandoned hooks that may still run; 0 means DefaultMaxLeft.
+	// At this number the Runner runs no other hook.
 	MaxLeft int
-	// Log is told when each hook begins and ends, how long it took and what its error
-	// was; nil discards.
+	// Log receives the start and end of each hook, with its duration and error; nil
+	// discards them.
 	Log *slog.Logger
-	// Observe is told of each hook, once it has returned, was left behind or was not run,
-	// for metrics; nil is told nothing. It may be called at once by many goroutines.
+	// Observe receives the outcome of each hook for metrics, after it has returned, was
+	// abandoned or was not run; nil means no metrics. It may be called concurrently.
 	Observe func(hook string, took time.Duration, err error)
 }
 
-// The bounds of hooks unless Options say otherwise.
+// The default bounds of hooks.
 const (
 	DefaultTimeout = 10 * time.Minute
 	DefaultGrace   = 5 * time.Second
 	DefaultMaxLeft = 16
 )
 
-// A Runner runs hooks. Its methods may be called at once by many goroutines.
+// A Runner runs hooks. Its methods may be called concurrently.
 type Runner struct {
 	opts Options
 	log  *slog.Logger
 
-	mu   sync.Mutex
-	left map[chan struct{}]string // hooks that were left behind, and what to call each; closed when it has ended
+	mu        sync.Mutex
+	abandoned map[chan struct{}]string // names of abandoned hooks, by a channel that is closed when the hook has ended
 }
 
-// New returns a Runner. It holds nothing but the hooks that it has left behind, for
-// which Wait waits.
+// New returns a Runner. It only holds abandoned hooks; Wait waits for them.
 func New(opts Options) *Runner {
 	opts.Timeout = cmp.Or(opts.Timeout, DefaultTimeout)
 	opts.Grace = cmp.Or(opts.Grace, DefaultGrace)
@@ -62,40 +62,40 @@ func New(opts Options) *Runner {
 	if opts.Observe == nil {
 		opts.Observe = func(string, time.Duration, error) {}
 	}
-	return &Runner{opts: opts, log: opts.Log, left: map[chan struct{}]string{}}
+	return &Runner{opts: opts, log: opts.Log, abandoned: map[chan struct{}]string{}}
 }
 
 // ColdStart runs OnColdStart. Its error must fail the creation of the sandbox: the
-// caller takes away all that was made, and returns it.
+// caller removes everything it has created, and returns the error.
 func (r *Runner) ColdStart(ctx context.Context, hooks Hooks, data *HookData) error {
 	return r.ExecuteHook(ctx, OnColdStart, hooks.OnColdStart, data)
 }
 
-// Message runs OnMessage, also when ctx has ended: what was said was said. Its error is
-// logged.
+// Message runs OnMessage, even if ctx has ended, since the message has been sent. It
+// logs the error.
 func (r *Runner) Message(ctx context.Context, hooks Hooks, data *HookData) {
 	_ = r.ExecuteHook(context.WithoutCancel(ctx), OnMessage, hooks.OnMessage, data)
 }
 
-// StreamFinish runs OnStreamFinish, also when ctx has ended: it is for turns that have
-// failed, and those whose client has gone, as for any other. Its error is logged.
+// StreamFinish runs OnStreamFinish, even if ctx has ended, so also for failed turns and
+// those whose client has gone. It logs the error.
 func (r *Runner) StreamFinish(ctx context.Context, hooks Hooks, data *HookData) {
 	_ = r.ExecuteHook(context.WithoutCancel(ctx), OnStreamFinish, hooks.OnStreamFinish, data)
 }
 
-// Terminate runs OnTerminate, also when ctx has ended. Whatever it returns, the caller
-// ends the sandbox, and then returns it beside its own error.
+// Terminate runs OnTerminate, even if ctx has ended. The caller ends the sandbox in any
+// case, and then returns the error joined with its own.
 func (r *Runner) Terminate(ctx context.Context, hooks Hooks, data *HookData) error {
 	return r.ExecuteHook(context.WithoutCancel(ctx), OnTerminate, hooks.OnTerminate, data)
 }
 
-// ExecuteHook runs a hook, on a copy of data, and logs that it did; nil does nothing.
-// It returns within the Timeout and the Grace of the Options, and no more than the Grace
-// after ctx has ended.
+// ExecuteHook runs a hook on a copy of data, and logs it; a nil hook does nothing. It
+// returns within the Timeout and the Grace of the Options, and at most the Grace after
+// ctx has ended.
 //
-// Kinds: those of the hook; ErrTimeout (it took longer than it may); ErrInternal (it
-// panicked, the stack being logged); ErrExhausted (it was not run, because too many
-// others have been left behind).
+// Kinds: those of the hook; ErrTimeout (it exceeded the timeout); ErrInternal (it
+// panicked; the stack is logged); ErrExhausted (it was not run, since too many
+// abandoned hooks are running).
 func (r *Runner) ExecuteHook(ctx context.Context, name string, hook HookFunc, data *HookData) error {
 	if hook == nil {
 		return nil
@@ -103,7 +103,7 @@ func (r *Runner) ExecuteHook(ctx context.Context, name string, hook HookFunc, da
 	log := r.log.With("hook", name, "conversation", data.ConversationID, "sandbox", data.sandboxID())
 	log.Debug("hook begins")
 	begin := time.Now()
-	err := r.run(ctx, name, hook, data, log)
+	err := r.runHook(ctx, name, hook, data, log)
 	took := time.Since(begin)
 	if err == nil {
 		log.Info("hook", "dur", took)
@@ -118,8 +118,8 @@ func (r *Runner) ExecuteHook(ctx context.Context, name string, hook HookFunc, da
 // errGoexit is the error of a hook that neither returned nor panicked.
 var errGoexit = errors.New("the hook ended its goroutine instead of returning")
 
-func (r *Runner) run(ctx context.Context, name string, hook HookFunc, data *HookData, log *slog.Logger) error {
-	if err := r.room(); err != nil {
+func (r *Runner) runHook(ctx context.Context, name string, hook HookFunc, data *HookData, log *slog.Logger) error {
+	if err := r.checkCapacity(); err != nil {
 		return err
 	}
 	within, cancel := context.WithTimeout(ctx, r.opts.Timeout)
@@ -136,28 +136,28 @@ func (r *Runner) run(ctx context.Context, name string, hook HookFunc, data *Hook
 		defer func() {
 			result <- err
 			close(ended)
-			r.forget(ended, log)
+			r.forgetHook(ended, log)
 		}()
-		err = guard(within, hook, own)
+		err = callHook(within, hook, own)
 	}()
-	err, ok := r.await(within, result)
-	if !ok && !r.leave(ended, name+" of "+data.ConversationID) {
-		err, ok = <-result, true // it ended just now
+	err, ok := r.awaitResult(within, result)
+	if !ok && !r.abandonHook(ended, name+" of "+data.ConversationID) {
+		err, ok = <-result, true // it has just ended
 	}
 	if ok && info != nil {
 		*data.SandboxInfo = *info
 	}
 	switch {
 	case !ok:
-		return atoll.Errorf("", "", atoll.ErrTimeout, "it still ran %s after it was told to end, and is left behind: a hook has to return when its context ends", r.opts.Grace)
+		return atoll.Errorf("", "", atoll.ErrTimeout, "hook still running %s after its context ended; abandoned it: a hook has to return when its context ends", r.opts.Grace)
 	case err != nil && ctx.Err() == nil && within.Err() != nil:
-		return atoll.Errorf("", "", atoll.ErrTimeout, "took longer than %s: %w", r.opts.Timeout, err)
+		return atoll.Errorf("", "", atoll.ErrTimeout, "hook took longer than %s: %w", r.opts.Timeout, err)
 	}
 	return err
 }
 
-// await returns what a hook has returned, and false if it does not return.
-func (r *Runner) await(ctx context.Context, result <-chan error) (error, bool) {
+// awaitResult returns the hook's result, and false if the hook does not return in time.
+func (r *Runner) awaitResult(ctx context.Context, result <-chan error) (error, bool) {
 	select {
 	case err := <-result:
 		return err, true
@@ -173,8 +173,8 @@ func (r *Runner) await(ctx context.Context, result <-chan error) (error, bool) {
 	}
 }
 
-// guard calls a hook, and makes a panic an error.
-func guard(ctx context.Context, hook HookFunc, data *HookData) (err error) {
+// callHook calls a hook, and turns a panic into an error.
+func callHook(ctx context.Context, hook HookFunc, data *HookData) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			data.logger().Error("panic in a hook", "hook", data.Hook, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -184,23 +184,23 @@ func guard(ctx context.Context, hook HookFunc, data *HookData) (err error) {
 	return hook(ctx, data)
 }
 
-// room reports whether another hook may be run.
-func (r *Runner) room() error {
+// checkCapacity returns ErrExhausted if too many abandoned hooks are running.
+func (r *Runner) checkCapacity() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.left) >= r.opts.MaxLeft {
-		return atoll.Errorf("", "", atoll.ErrExhausted, "it is not run: hooks that do not end when they are told to are still running (%s)", r.names())
+	if len(r.abandoned) >= r.opts.MaxLeft {
+		return atoll.Errorf("", "", atoll.ErrExhausted, "hook not run: too many hooks are still running after their contexts ended (%s)", r.abandonedNames())
 	}
 	return nil
 }
 
-// names says which hooks are left behind. The caller holds mu.
-func (r *Runner) names() string {
-	return strings.Join(slices.Sorted(maps.Values(r.left)), ", ")
+// abandonedNames returns the names of abandoned hooks. The caller holds mu.
+func (r *Runner) abandonedNames() string {
+	return strings.Join(slices.Sorted(maps.Values(r.abandoned)), ", ")
 }
 
-// leave notes that a hook is left behind, and reports false if it has ended.
-func (r *Runner) leave(ended chan struct{}, what string) bool {
+// abandonHook records an abandoned hook, and reports false if it has ended.
+func (r *Runner) abandonHook(ended chan struct{}, what string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
@@ -208,27 +208,27 @@ func (r *Runner) leave(ended chan struct{}, what string) bool {
 		return false
 	default:
 	}
-	r.left[ended] = what
+	r.abandoned[ended] = what
 	return true
 }
 
-// forget notes that a hook has ended.
-func (r *Runner) forget(ended chan struct{}, log *slog.Logger) {
+// forgetHook removes a hook that has ended from the abandoned ones.
+func (r *Runner) forgetHook(ended chan struct{}, log *slog.Logger) {
 	r.mu.Lock()
-	_, was := r.left[ended]
-	delete(r.left, ended)
+	_, was := r.abandoned[ended]
+	delete(r.abandoned, ended)
 	r.mu.Unlock()
 	if was {
-		log.Warn("a hook that was left behind has ended")
+		log.Warn("an abandoned hook has ended")
 	}
 }
 
-// Wait returns when no hook that was left behind runs any more. Those that others run
-// meanwhile are theirs to wait for. Kinds: ErrTimeout (ctx has ended first; it says
-// which still run).
+// Wait returns when all hooks abandoned before the call have ended. Hooks abandoned
+// during the call are left to their callers. Kinds: ErrTimeout (ctx ended first; the
+// error names the running hooks).
 func (r *Runner) Wait(ctx context.Context) error {
 	r.mu.Lock()
-	all := slices.Collect(maps.Keys(r.left))
+	all := slices.Collect(maps.Keys(r.abandoned))
 	r.mu.Unlock()
 	for _, ended := range all {
 		select {
@@ -236,7 +236,7 @@ func (r *Runner) Wait(ctx context.Context) error {
 		case <-ctx.Done():
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			return atoll.Errorf("hooks", "", atoll.ErrTimeout, "still running: %s: %w", r.names(), ctx.Err())
+			return atoll.Errorf("hooks", "", atoll.ErrTimeout, "still running: %s: %w", r.abandonedNames(), ctx.Err())
 		}
 	}
 	return nil

@@ -22,8 +22,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errHook = atoll.Errorf("push", "", atoll.ErrUnavailable, "no way to the bucket")
 
-// data is that of a hook, with all that it points to.
-func data() *HookData {
+// newHookData returns the data of a hook, with everything that it points to.
+func newHookData() *HookData {
 	return &HookData{
 		ConversationID: "talk", Account: "acme", Agent: "coder",
 		SandboxInfo: &agent.Sandbox{ID: "box", Meta: agent.SandboxMeta{SyncStats: &agent.SyncStats{Version: 1}}},
@@ -32,8 +32,8 @@ func data() *HookData {
 	}
 }
 
-// A seen is what Observe was told.
-type seen struct {
+// An observation is a call of Observe.
+type observation struct {
 	hook string
 	took time.Duration
 	kind atoll.Kind
@@ -63,25 +63,25 @@ func TestExecuteHook(t *testing.T) {
 			kind: atoll.ErrTimeout, text: "took longer than 1m0s: push: no way to the bucket", took: time.Minute},
 		{name: "succeeds late", hook: func(ctx context.Context, _ *HookData) error { <-ctx.Done(); time.Sleep(time.Second); return nil }, took: time.Minute + time.Second},
 		{name: "does not look at its context", hook: func(context.Context, *HookData) error { time.Sleep(time.Hour); return nil },
-			kind: atoll.ErrTimeout, text: "still ran 2s after it was told to end", took: time.Minute + 2*time.Second},
+			kind: atoll.ErrTimeout, text: "still running 2s after its context ended", took: time.Minute + 2*time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				var told []seen
+				var told []observation
 				r := New(Options{
 					Timeout: time.Minute, Grace: 2 * time.Second,
 					Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 					Observe: func(hook string, took time.Duration, err error) {
-						told = append(told, seen{hook, took, atoll.KindOf(err)})
+						told = append(told, observation{hook, took, atoll.KindOf(err)})
 					},
 				})
-				err := r.ExecuteHook(t.Context(), OnMessage, tt.hook, data())
+				err := r.ExecuteHook(t.Context(), OnMessage, tt.hook, newHookData())
 				if atoll.KindOf(err) != tt.kind || err != nil && !strings.Contains(err.Error(), tt.text) {
 					t.Errorf("error %v of kind %q, want %q of kind %q", err, atoll.KindOf(err), tt.text, tt.kind)
 				}
-				if want := []seen{{OnMessage, tt.took, tt.kind}}; !reflect.DeepEqual(told, want) {
-					t.Errorf("Observe was told %v, want %v", told, want)
+				if want := []observation{{OnMessage, tt.took, tt.kind}}; !reflect.DeepEqual(told, want) {
+					t.Errorf("Observe got %v, want %v", told, want)
 				}
 				for _, want := range tt.logs {
 					if !strings.Contains(log.String(), want) {
@@ -96,8 +96,7 @@ func TestExecuteHook(t *testing.T) {
 	}
 }
 
-// What a hook changes in SandboxInfo comes back, and nothing else; of one that was left
-// behind nothing does.
+// Only changes of SandboxInfo come back from a hook, and none from an abandoned one.
 func TestHooksWorkOnACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Options{Timeout: time.Minute})
@@ -109,7 +108,7 @@ func TestHooksWorkOnACopy(t *testing.T) {
 			d.ConversationID = "changed"
 		}
 		for _, fails := range []error{nil, errHook} {
-			d, want := data(), data()
+			d, want := newHookData(), newHookData()
 			want.SandboxInfo.Meta.LastSync, want.SandboxInfo.Meta.SyncStats.Version = 7, 7
 			stats := d.SandboxInfo.Meta.SyncStats
 			_ = r.ExecuteHook(t.Context(), OnStreamFinish, func(_ context.Context, own *HookData) error {
@@ -123,7 +122,7 @@ func TestHooksWorkOnACopy(t *testing.T) {
 				t.Errorf("after a hook with the error %v: %+v, want %+v", fails, d, want)
 			}
 		}
-		d := data()
+		d := newHookData()
 		if err := r.ExecuteHook(t.Context(), OnStreamFinish, func(_ context.Context, own *HookData) error {
 			time.Sleep(time.Hour)
 			change(own)
@@ -131,25 +130,25 @@ func TestHooksWorkOnACopy(t *testing.T) {
 		}, d); !errors.Is(err, atoll.ErrTimeout) {
 			t.Errorf("error %v, want a timeout", err)
 		}
-		if err := r.Wait(t.Context()); err != nil || !reflect.DeepEqual(d, data()) {
-			t.Errorf("Wait: %v; after a hook that was left behind: %+v, want %+v", err, d, data())
+		if err := r.Wait(t.Context()); err != nil || !reflect.DeepEqual(d, newHookData()) {
+			t.Errorf("Wait: %v; after a hook that was left behind: %+v, want %+v", err, d, newHookData())
 		}
 	})
 }
 
-// There is a bound to how many hooks are left behind, and Wait waits for them.
+// The number of abandoned hooks is bounded, and Wait waits for them.
 func TestLeftBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(Options{Timeout: time.Second, MaxLeft: 2})
 		stuck := func(context.Context, *HookData) error { time.Sleep(time.Hour); return nil }
 		for range 2 {
-			if err := r.ColdStart(t.Context(), Hooks{OnColdStart: stuck}, data()); !errors.Is(err, atoll.ErrTimeout) {
+			if err := r.ColdStart(t.Context(), Hooks{OnColdStart: stuck}, newHookData()); !errors.Is(err, atoll.ErrTimeout) {
 				t.Errorf("error %v, want a timeout", err)
 			}
 		}
 		ran := false
 		run := Hooks{OnColdStart: func(context.Context, *HookData) error { ran = true; return nil }}
-		err := r.ColdStart(t.Context(), run, data())
+		err := r.ColdStart(t.Context(), run, newHookData())
 		if !errors.Is(err, atoll.ErrExhausted) || !strings.Contains(err.Error(), "OnColdStart of talk, OnColdStart of talk") || ran {
 			t.Errorf("error %v, ran %t; want exhausted, and not to run", err, ran)
 		}
@@ -162,13 +161,13 @@ func TestLeftBehind(t *testing.T) {
 			t.Errorf("Wait: %v", err)
 		}
 		synctest.Wait()
-		if err := r.ColdStart(t.Context(), run, data()); err != nil || !ran {
+		if err := r.ColdStart(t.Context(), run, newHookData()); err != nil || !ran {
 			t.Errorf("once they have ended: error %v, ran %t", err, ran)
 		}
 	})
 }
 
-// Each of the four moments has its own way with errors, and with callers that go away.
+// Each of the four moments handles errors and vanished callers in its own way.
 func TestCriticality(t *testing.T) {
 	type moment struct {
 		name     string
@@ -178,18 +177,18 @@ func TestCriticality(t *testing.T) {
 	}
 	for _, m := range []moment{
 		{OnColdStart, func(r *Runner, ctx context.Context, h HookFunc) error {
-			return r.ColdStart(ctx, Hooks{OnColdStart: h}, data())
+			return r.ColdStart(ctx, Hooks{OnColdStart: h}, newHookData())
 		}, true, false},
 		{OnMessage, func(r *Runner, ctx context.Context, h HookFunc) error {
-			r.Message(ctx, Hooks{OnMessage: h}, data())
+			r.Message(ctx, Hooks{OnMessage: h}, newHookData())
 			return nil
 		}, false, true},
 		{OnStreamFinish, func(r *Runner, ctx context.Context, h HookFunc) error {
-			r.StreamFinish(ctx, Hooks{OnStreamFinish: h}, data())
+			r.StreamFinish(ctx, Hooks{OnStreamFinish: h}, newHookData())
 			return nil
 		}, false, true},
 		{OnTerminate, func(r *Runner, ctx context.Context, h HookFunc) error {
-			return r.Terminate(ctx, Hooks{OnTerminate: h}, data())
+			return r.Terminate(ctx, Hooks{OnTerminate: h}, newHookData())
 		}, true, true},
 	} {
 		t.Run(m.name, func(t *testing.T) {

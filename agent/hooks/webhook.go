@@ -22,49 +22,50 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 )
 
-// WebhookOptions say how a webhook is called. The zero value is ready.
+// WebhookOptions configure a webhook. The zero value is ready to use.
 type WebhookOptions struct {
-	// Token gives the bearer token, and Key what requests are signed with; nil means
-	// none. They are asked for each time, so that secrets can be changed, and are kept no
-	// longer than that takes.
+	// Token returns the bearer token, and Key the key that signs requests; nil means
+	// none. Each delivery calls them again, so secrets can change, and forgets the
+	// results afterwards.
 	Token, Key func() (string, error)
-	// Timeout bounds each try; 0 means DefaultWebhookTimeout.
+	// Timeout bounds each attempt; 0 means DefaultWebhookTimeout.
 	Timeout time.Duration
-	// Tries is how often it is tried; 0 means DefaultWebhookTries.
+	// Tries is the number of attempts; 0 means DefaultWebhookTries.
 	Tries int
-	// Backoff is waited for, about, after the first try that failed, and twice as long
-	// after each other; 0 means DefaultWebhookBackoff.
+	// Backoff is the approximate wait after the first failed attempt; it doubles after
+	// each further one. 0 means DefaultWebhookBackoff.
 	Backoff time.Duration
-	// PlainHTTP allows http to other machines than this one: all who are on the way can
-	// read the messages.
+	// PlainHTTP allows http to other machines: everyone on the network path can read
+	// the messages.
 	PlainHTTP bool
-	// Transport is how requests get there; nil means http.DefaultTransport.
+	// Transport sends the requests; nil means http.DefaultTransport.
 	Transport http.RoundTripper
 }
 
-// The bounds of webhooks unless WebhookOptions say otherwise.
+// The default bounds of webhooks.
 const (
 	DefaultWebhookTimeout = 10 * time.Second
 	DefaultWebhookTries   = 3
 	DefaultWebhookBackoff = 250 * time.Millisecond
 )
 
-// maxWebhookBackoff is the longest pause between two tries.
+// maxWebhookBackoff is the longest wait between two attempts.
 const maxWebhookBackoff = 10 * time.Second
 
-// Headers of webhooks. The signature is "t=SECONDS,v1=HEX", HEX being the HMAC-SHA256
-// of SECONDS, a dot and the body. The delivery is the same for each try of one.
+// Headers of webhooks. The signature is "t=SECONDS,v1=HEX", where HEX is the
+// HMAC-SHA256 of SECONDS, a dot and the body. All attempts of a delivery have the same
+// delivery id.
 const (
 	SignatureHeader = "Atoll-Signature"
 	DeliveryHeader  = "Atoll-Delivery"
 )
 
-// A Delivery is the JSON that a webhook is sent. There is nothing secret in it but what
-// was said.
+// A Delivery is the JSON body of a webhook. It contains no secrets besides the
+// messages.
 type Delivery struct {
-	ID           string            `json:"id"`   // the same for each try
+	ID           string            `json:"id"`   // the same for each attempt
 	Hook         string            `json:"hook"` // like "OnMessage"
-	Time         time.Time         `json:"time"` // of the first try
+	Time         time.Time         `json:"time"` // of the first attempt
 	Conversation string            `json:"conversation_id"`
 	Account      string            `json:"account"`
 	Agent        string            `json:"agent_id,omitempty"`
@@ -73,34 +74,35 @@ type Delivery struct {
 	TokenUsage   *agent.TokenUsage `json:"token_usage,omitempty"` // of OnStreamFinish
 }
 
-// Webhook returns a hook that POSTs a Delivery to a URL, and wants 2xx. What may pass is
-// tried again: a connection that fails, a timeout, 429 and 5xx. A receiver that has seen
-// the id of a delivery already should answer 2xx and do nothing. Redirects are followed
-// on the same host only, and only those that repeat the request (307 and 308).
+// Webhook returns a hook that POSTs a Delivery to a URL, and expects 2xx. It tries
+// again after errors that may pass: a failed connection, a timeout, 429 and 5xx. A
+// receiver that has already seen the id of a delivery should answer 2xx and do nothing.
+// It follows redirects on the same host only, and only those that repeat the request
+// (307 and 308).
 //
-// Errors, here and of the hook, name the host and nothing else of the URL, which may be
-// a secret itself. Kinds: ErrInvalid (the URL; of the hook: the receiver refused it);
-// of the hook: ErrDenied (401 and 403), ErrExhausted (429), ErrTimeout, ErrUnavailable
-// (another failure that may pass), those of the secrets.
+// Errors, here and of the hook, name only the host of the URL, since the URL may be a
+// secret itself. Kinds: ErrInvalid (the URL; of the hook: the receiver refused it); of
+// the hook: ErrDenied (401 and 403), ErrExhausted (429), ErrTimeout, ErrUnavailable
+// (another failure that may pass), and those of the secrets.
 func Webhook(to string, opts WebhookOptions) (HookFunc, error) {
 	u, err := url.Parse(to)
 	if err != nil {
-		return nil, atoll.Errorf("webhook", "", atoll.ErrInvalid, "the URL is not one: write it like https://host/path")
+		return nil, atoll.Errorf("webhook", "", atoll.ErrInvalid, "invalid URL: use one like https://host/path")
 	}
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.Fragment != "":
-		return nil, atoll.Errorf("webhook", u.Host, atoll.ErrInvalid, "write the URL like https://host/path")
+		return nil, atoll.Errorf("webhook", u.Host, atoll.ErrInvalid, "invalid URL: use one like https://host/path")
 	case u.User != nil:
-		return nil, atoll.Errorf("webhook", u.Host, atoll.ErrInvalid, "a URL has no user or password: give a token, or a key to sign with")
+		return nil, atoll.Errorf("webhook", u.Host, atoll.ErrInvalid, "the URL must not contain a user or password: set a token, or a key to sign with")
 	case u.Scheme == "http" && !opts.PlainHTTP && !isLoopback(u.Hostname()):
-		return nil, atoll.Errorf("webhook", u.Host, atoll.ErrInvalid, "http to another machine can be read on the way: write https, or allow it (plain_http)")
+		return nil, atoll.Errorf("webhook", u.Host, atoll.ErrInvalid, "http to another machine is not encrypted: use https, or allow it with plain_http")
 	case opts.Tries < 0 || opts.Timeout < 0 || opts.Backoff < 0:
 		return nil, atoll.Errorf("webhook", u.Host, atoll.ErrInvalid, "tries and times must be positive")
 	}
 	opts.Timeout = cmp.Or(opts.Timeout, DefaultWebhookTimeout)
 	opts.Tries = cmp.Or(opts.Tries, DefaultWebhookTries)
 	opts.Backoff = cmp.Or(opts.Backoff, DefaultWebhookBackoff)
-	w := &webhook{url: u, opts: opts, client: &http.Client{Transport: opts.Transport, CheckRedirect: sameRequest}}
+	w := &webhook{url: u, opts: opts, client: &http.Client{Transport: opts.Transport, CheckRedirect: checkRedirect}}
 	return w.deliver, nil
 }
 
@@ -109,16 +111,16 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// sameRequest lets a redirect through that is the same request to the same host.
-func sameRequest(req *http.Request, via []*http.Request) error {
+// checkRedirect allows a redirect that repeats the request to the same host.
+func checkRedirect(req *http.Request, via []*http.Request) error {
 	first := via[0]
 	switch {
 	case req.Method != first.Method:
-		return errors.New("redirected in a way that loses the request: only 307 and 308 are followed")
+		return errors.New("redirect would lose the request body: only 307 and 308 are followed")
 	case req.URL.Host != first.URL.Host || req.URL.Scheme != first.URL.Scheme:
-		return errors.New("redirected to another host: write that one's URL")
+		return errors.New("redirected to another host: use that host's URL")
 	case len(via) > 3:
-		return errors.New("redirected too often")
+		return errors.New("too many redirects")
 	}
 	return nil
 }
@@ -140,20 +142,20 @@ func (w *webhook) deliver(ctx context.Context, data *HookData) error {
 		return atoll.E("webhook", w.url.Host, atoll.ErrInvalid, err)
 	}
 	for try := 1; ; try++ {
-		again, err := w.try(ctx, d.ID, body)
+		again, err := w.sendOnce(ctx, d.ID, body)
 		if err == nil || !again || try >= w.opts.Tries || ctx.Err() != nil {
 			return err
 		}
-		data.logger().Debug("webhook is tried again", "host", w.url.Host, "try", try, "err", err)
-		if pause(ctx, w.opts.Backoff, try) != nil {
-			return err // it says more than that time is up
+		data.logger().Debug("retrying webhook", "host", w.url.Host, "try", try, "err", err)
+		if waitBackoff(ctx, w.opts.Backoff, try) != nil {
+			return err // more specific than the end of ctx
 		}
 	}
 }
 
-// pause waits for longer after each try; somewhat differently, so that many do not come
-// back together.
-func pause(ctx context.Context, backoff time.Duration, try int) error {
+// waitBackoff waits longer after each attempt, with jitter, so that many clients do not
+// come back together.
+func waitBackoff(ctx context.Context, backoff time.Duration, try int) error {
 	d := min(backoff<<min(try-1, 16), maxWebhookBackoff)
 	t := time.NewTimer(d/2 + rand.N(d/2+1))
 	defer t.Stop()
@@ -165,11 +167,11 @@ func pause(ctx context.Context, backoff time.Duration, try int) error {
 	}
 }
 
-// try sends the request once. again means that another try may succeed.
-func (w *webhook) try(ctx context.Context, id string, body []byte) (again bool, err error) {
+// sendOnce sends the request once. again means that another attempt may succeed.
+func (w *webhook) sendOnce(ctx context.Context, id string, body []byte) (again bool, err error) {
 	within, cancel := context.WithTimeout(ctx, w.opts.Timeout)
 	defer cancel()
-	req, err := w.request(within, id, body)
+	req, err := w.newRequest(within, id, body)
 	if err != nil {
 		return false, err
 	}
@@ -189,12 +191,12 @@ func (w *webhook) try(ctx context.Context, id string, body []byte) (again bool, 
 		return true, atoll.E("webhook", w.url.Host, atoll.ErrUnavailable, err)
 	}
 	defer res.Body.Close()
-	_, _ = io.CopyN(io.Discard, res.Body, 64<<10) // so that the connection can be used again
-	return w.judge(res.StatusCode)
+	_, _ = io.CopyN(io.Discard, res.Body, 64<<10) // so that the connection can be reused
+	return w.checkStatus(res.StatusCode)
 }
 
-// request makes a request, with the secrets that belong to it.
-func (w *webhook) request(ctx context.Context, id string, body []byte) (*http.Request, error) {
+// newRequest returns a request with a signature and the bearer token.
+func (w *webhook) newRequest(ctx context.Context, id string, body []byte) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.url.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, atoll.E("webhook", w.url.Host, atoll.ErrInvalid, err)
@@ -219,7 +221,7 @@ func (w *webhook) request(ctx context.Context, id string, body []byte) (*http.Re
 	return req, nil
 }
 
-// Sign is the signature of a body that is sent at a time, for those who check it.
+// Sign returns the signature of a body sent at a time, so that receivers can check it.
 func Sign(key string, at time.Time, body []byte) string {
 	seconds := strconv.FormatInt(at.Unix(), 10)
 	mac := hmac.New(sha256.New, []byte(key))
@@ -228,7 +230,7 @@ func Sign(key string, at time.Time, body []byte) string {
 	return "t=" + seconds + ",v1=" + hex.EncodeToString(mac.Sum(nil))
 }
 
-func (w *webhook) judge(status int) (again bool, err error) {
+func (w *webhook) checkStatus(status int) (again bool, err error) {
 	kind := atoll.ErrInvalid
 	switch {
 	case status/100 == 2:
@@ -240,5 +242,5 @@ func (w *webhook) judge(status int) (again bool, err error) {
 	case status/100 == 5:
 		kind, again = atoll.ErrUnavailable, true
 	}
-	return again, atoll.E("webhook", w.url.Host, kind, fmt.Errorf("it answered %d %s", status, http.StatusText(status)))
+	return again, atoll.E("webhook", w.url.Host, kind, fmt.Errorf("server answered %d %s", status, http.StatusText(status)))
 }

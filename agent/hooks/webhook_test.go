@@ -29,8 +29,8 @@ func TestWebhookURL(t *testing.T) {
 		{url: "http://127.0.0.1/"},
 		{url: "http://[::1]:7/"},
 		{url: "http://hooks.example.com/x", opts: WebhookOptions{PlainHTTP: true}},
-		{url: "http://hooks.example.com/secret", text: "write https"},
-		{url: "https://user:secret@hooks.example.com/", text: "no user or password"},
+		{url: "http://hooks.example.com/secret", text: "use https"},
+		{url: "https://user:secret@hooks.example.com/", text: "must not contain a user or password"},
 		{url: "https:///secret", text: "like https://host/path"},
 		{url: "https://host/#secret", text: "like https://host/path"},
 		{url: "ftp://host/secret", text: "like https://host/path"},
@@ -52,7 +52,7 @@ func TestWebhookURL(t *testing.T) {
 	}
 }
 
-func given(secret string) func() (string, error) {
+func fixedSecret(secret string) func() (string, error) {
 	return func() (string, error) { return secret, nil }
 }
 
@@ -65,12 +65,12 @@ func TestWebhookRequest(t *testing.T) {
 		w.WriteHeader(http.StatusNoContent)
 	}))
 	defer srv.Close()
-	hook, err := Webhook(srv.URL+"/in?q=1", WebhookOptions{Token: given("letmein"), Key: given("sign"), Transport: srv.Client().Transport})
+	hook, err := Webhook(srv.URL+"/in?q=1", WebhookOptions{Token: fixedSecret("letmein"), Key: fixedSecret("sign"), Transport: srv.Client().Transport})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := data()
-	d.Services = Services{Files: &files{}, Messages: &messages{}}
+	d := newHookData()
+	d.Services = Services{Files: &filesStub{}, Messages: &messagesStub{}}
 	if err := New(Options{}).ExecuteHook(t.Context(), OnMessage, hook, d); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestWebhookRequest(t *testing.T) {
 	}
 }
 
-// Sign is written out, for those who check it in another language.
+// The signature is spelt out for readers who verify it in another language.
 func TestSign(t *testing.T) {
 	const want = "t=1700000000,v1=9d713ed406bb7076d4123f0dc2c39d2df5c654ed4b0cd56b52c8b4c940bd63ae"
 	if got := Sign("key", time.Unix(1700000000, 0), []byte("{}")); got != want {
@@ -107,8 +107,7 @@ func TestSign(t *testing.T) {
 	}
 }
 
-// A server answers each request with the next of its statuses, the last ones with the
-// last.
+// A server answers each request with its next status, and further ones with the last.
 type server struct {
 	statuses []int
 	requests []string // the id of each delivery
@@ -135,22 +134,22 @@ func TestWebhookTries(t *testing.T) {
 		requests int
 		kind     atoll.Kind
 		text     string
-		most     time.Duration // it takes at most
+		most     time.Duration // upper bound of the duration
 	}{
 		{name: "taken", statuses: []int{200}, requests: 1},
 		{name: "accepted", statuses: []int{202}, requests: 1},
 		{name: "taken at last", statuses: []int{503, 0, 200}, requests: 3, most: 750 * time.Millisecond},
-		{name: "failing", statuses: []int{500}, requests: 3, kind: atoll.ErrUnavailable, text: "webhook host: it answered 500 Internal Server Error", most: 750 * time.Millisecond},
+		{name: "failing", statuses: []int{500}, requests: 3, kind: atoll.ErrUnavailable, text: "webhook host: server answered 500 Internal Server Error", most: 750 * time.Millisecond},
 		{name: "not there", statuses: []int{0}, requests: 3, kind: atoll.ErrUnavailable, text: "webhook host: connection refused", most: 750 * time.Millisecond},
 		{name: "busy", statuses: []int{429}, requests: 3, kind: atoll.ErrExhausted, text: "429", most: 750 * time.Millisecond},
 		{name: "silent", statuses: []int{-1}, requests: 3, kind: atoll.ErrTimeout, text: "no answer within 10s", most: 30*time.Second + 750*time.Millisecond},
 		{name: "silent for once", statuses: []int{-1, 200}, requests: 2, most: 11 * time.Second},
-		{name: "refused", statuses: []int{400}, requests: 1, kind: atoll.ErrInvalid, text: "it answered 400 Bad Request"},
+		{name: "refused", statuses: []int{400}, requests: 1, kind: atoll.ErrInvalid, text: "server answered 400 Bad Request"},
 		{name: "denied", statuses: []int{401}, requests: 1, kind: atoll.ErrDenied, text: "401"},
 		{name: "forbidden", statuses: []int{403}, requests: 1, kind: atoll.ErrDenied, text: "403"},
 		{name: "tried once", statuses: []int{500}, opts: WebhookOptions{Tries: 1}, requests: 1, kind: atoll.ErrUnavailable, text: "500"},
 		{name: "tried often", statuses: []int{500}, opts: WebhookOptions{Tries: 30, Backoff: time.Second}, requests: 30, kind: atoll.ErrUnavailable, text: "500", most: 15*time.Second + 26*maxWebhookBackoff},
-		{name: "redirected for ever", statuses: []int{307}, requests: 4, kind: atoll.ErrInvalid, text: "redirected too often"},
+		{name: "redirected for ever", statuses: []int{307}, requests: 4, kind: atoll.ErrInvalid, text: "too many redirects"},
 		{name: "redirected to GET", statuses: []int{302, 200}, requests: 1, kind: atoll.ErrInvalid, text: "only 307 and 308"},
 		{name: "redirected", statuses: []int{308, 200}, requests: 2},
 		{name: "no token", statuses: []int{200}, opts: WebhookOptions{Token: func() (string, error) { return "", errHook }}, kind: atoll.ErrUnavailable, text: "no way"},
@@ -182,7 +181,7 @@ func TestWebhookTries(t *testing.T) {
 	}
 }
 
-// A webhook ends with its context, while it waits for an answer or for another try.
+// A webhook ends with its context, while it waits for an answer or for another attempt.
 func TestWebhookContext(t *testing.T) {
 	for _, status := range []int{-1, 500} {
 		synctest.Test(t, func(t *testing.T) {
@@ -200,7 +199,7 @@ func TestWebhookContext(t *testing.T) {
 	}
 }
 
-// A redirect to another host is not followed, and what is secret does not get there.
+// A webhook follows no redirect to another host, and sends no secret there.
 func TestWebhookElsewhere(t *testing.T) {
 	reached := false
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached = true }))
@@ -209,23 +208,23 @@ func TestWebhookElsewhere(t *testing.T) {
 		http.Redirect(w, r, other.URL+"/", http.StatusTemporaryRedirect)
 	}))
 	defer srv.Close()
-	hook, err := Webhook(srv.URL, WebhookOptions{Token: given("letmein"), Transport: srv.Client().Transport})
+	hook, err := Webhook(srv.URL, WebhookOptions{Token: fixedSecret("letmein"), Transport: srv.Client().Transport})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := hook(t.Context(), data()); !errors.Is(err, atoll.ErrInvalid) || !strings.Contains(err.Error(), "another host") || reached {
+	if err := hook(t.Context(), newHookData()); !errors.Is(err, atoll.ErrInvalid) || !strings.Contains(err.Error(), "another host") || reached {
 		t.Errorf("error %v, reached %t; want it to be invalid, and not to be followed", err, reached)
 	}
 }
 
-// What cannot be JSON is an error, and not sent.
+// Data without a JSON form is an error, and isn't sent.
 func TestWebhookBadData(t *testing.T) {
 	s := &server{statuses: []int{200}}
 	hook, err := Webhook("https://host/", WebhookOptions{Transport: s})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := data()
+	d := newHookData()
 	d.Message.ToolCalls[0].Input = []byte("{")
 	if err := hook(t.Context(), d); !errors.Is(err, atoll.ErrInvalid) || len(s.requests) != 0 {
 		t.Errorf("error %v, %d requests; want it to be invalid, and none", err, len(s.requests))

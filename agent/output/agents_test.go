@@ -19,10 +19,10 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testmodel"
 )
 
-// A realAgent is a program that somebody else wrote, with a model that follows a script.
+// A realAgent is a released agent program, with a model that follows a script.
 type realAgent struct {
 	format string
-	dir    string // where it works
+	dir    string // its work directory
 	model  *testmodel.Model
 	env    []string
 }
@@ -37,14 +37,14 @@ func newRealAgent(t *testing.T, format string, replies ...testmodel.Reply) (agen
 	server := httptest.NewServer(r.model)
 	t.Cleanup(server.Close)
 	r.env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
-	for _, name := range []string{"TMPDIR", "CLAUDE_CODE_TMPDIR"} { // else claude leaves a directory in /tmp
+	for _, name := range []string{"TMPDIR", "CLAUDE_CODE_TMPDIR"} { // otherwise claude leaves a directory in /tmp
 		r.env = append(r.env, name+"="+t.TempDir())
 	}
 	return r, server.URL
 }
 
-// ask runs the program, and has its dialect read.
-func (r *realAgent) ask(t *testing.T, args ...string) (Step, Summary) {
+// runAgent runs the program, and parses its output.
+func (r *realAgent) runAgent(t *testing.T, args ...string) (Step, Summary) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(2*time.Minute))
 	defer cancel()
@@ -59,13 +59,14 @@ func (r *realAgent) ask(t *testing.T, args ...string) (Step, Summary) {
 		t.Fatalf("%v, stderr %s", err, &stderr)
 	}
 	lines := bytes.Split(bytes.TrimSuffix(out, []byte("\n")), []byte("\n"))
-	step, sum := read(t, r.format, lines, ending{exit: atoll.Exit{Code: cmd.ProcessState.ExitCode()}, stderr: stderr.String()})
-	check(t, step, sum)
+	step, sum := parseLines(t, r.format, lines, runEnd{exit: atoll.Exit{Code: cmd.ProcessState.ExitCode()}, stderr: stderr.String()})
+	checkStep(t, step, sum)
 	return step, sum
 }
 
-// said is messages, each in a line; the names of tools and their inputs are the agent's.
-func said(messages []agent.Message) []string {
+// summarize returns messages, each as a line; the names of tools and their inputs are
+// the agent's.
+func summarize(messages []agent.Message) []string {
 	var all []string
 	for _, m := range messages {
 		line := string(m.Role) + " " + m.Body
@@ -77,7 +78,7 @@ func said(messages []agent.Message) []string {
 	return all
 }
 
-// workScript is what the model says in these tests, in two turns.
+// workScript holds the model's replies in these tests, in two turns.
 var workScript = []testmodel.Reply{
 	{Think: "A file is wanted.", Text: "Let me write it, Jürgen.", Run: "echo made > made.txt; cat made.txt"},
 	{Text: "And one that fails.", Run: "echo oops; exit 3"},
@@ -85,7 +86,7 @@ var workScript = []testmodel.Reply{
 	{Text: "I remember."},
 }
 
-func (r *realAgent) wrote(t *testing.T) {
+func (r *realAgent) checkFile(t *testing.T) {
 	t.Helper()
 	if data, err := os.ReadFile(filepath.Join(r.dir, "made.txt")); err != nil || string(data) != "made\n" {
 		t.Errorf("made.txt: %q, %v", data, err)
@@ -96,30 +97,30 @@ func TestRealClaude(t *testing.T) {
 	for name, flags := range map[string][]string{"whole": nil, "in pieces": {"--include-partial-messages"}} {
 		t.Run(name, func(t *testing.T) {
 			r, url := newRealAgent(t, "claude", workScript...)
-			r.env = append(r.env, "ANTHROPIC_BASE_URL="+url, "ANTHROPIC_API_KEY="+testmodel.Key, "IS_SANDBOX=1", // as root, too
+			r.env = append(r.env, "ANTHROPIC_BASE_URL="+url, "ANTHROPIC_API_KEY="+testmodel.Key, "IS_SANDBOX=1", // also as root
 				"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1")
 			args := slices.Concat([]string{"--dangerously-skip-permissions", "--verbose", "--output-format", "stream-json"}, flags)
-			step, sum := r.ask(t, slices.Concat(args, []string{"-p", "Make a file, please."})...)
+			step, sum := r.runAgent(t, slices.Concat(args, []string{"-p", "Make a file, please."})...)
 			want := []string{
 				"assistant Let me write it, Jürgen. [called]", "tool  [completed made]",
 				"assistant And one that fails. [called]", "tool  [failed Exit code 3\noops]", "assistant It is done.",
 			}
-			if got := said(step.Messages); !slices.Equal(got, want) {
+			if got := summarize(step.Messages); !slices.Equal(got, want) {
 				t.Errorf("got\n%q\nwant\n%q", got, want)
 			}
 			thought := slices.ContainsFunc(step.Events, func(e Event) bool { return e.Type == ReasoningDelta })
 			if u := sum.Usage; u.Input != 300 || u.Cache != 90 || u.Output == 0 || sum.FinishReason != FinishStop || !thought || len(sum.SessionID) != 36 || sum.Text != "It is done." {
 				t.Errorf("got %+v, thought %v", sum, thought)
 			}
-			r.wrote(t)
-			step, next := r.ask(t, slices.Concat(args, []string{"-c", "-p", "And now?"})...)
-			if got := said(step.Messages); len(got) != 1 || got[0] != "assistant I remember." || next.SessionID != sum.SessionID {
+			r.checkFile(t)
+			step, next := r.runAgent(t, slices.Concat(args, []string{"-c", "-p", "And now?"})...)
+			if got := summarize(step.Messages); len(got) != 1 || got[0] != "assistant I remember." || next.SessionID != sum.SessionID {
 				t.Errorf("with -c: got %q in session %s after %s", got, next.SessionID, sum.SessionID)
 			}
 			if asked := r.model.Asked(); !strings.Contains(asked[len(asked)-1], "Make a file, please.") {
 				t.Error("with -c: the model was not told of the first prompt")
 			}
-			if _, over := r.ask(t, slices.Concat(args, []string{"-p", "More."})...); over.FinishReason != FinishError || !strings.Contains(over.Error, "the script is over") {
+			if _, over := r.runAgent(t, slices.Concat(args, []string{"-p", "More."})...); over.FinishReason != FinishError || !strings.Contains(over.Error, "the script is over") {
 				t.Errorf("an error of the API: got %+v", over)
 			}
 		})
@@ -136,26 +137,26 @@ func TestRealCodex(t *testing.T) {
 		t.Fatal(err)
 	}
 	flags := []string{"--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"}
-	step, sum := r.ask(t, slices.Concat([]string{"exec"}, flags, []string{"Make a file, please."})...)
+	step, sum := r.runAgent(t, slices.Concat([]string{"exec"}, flags, []string{"Make a file, please."})...)
 	want := []string{
 		"assistant Let me write it, Jürgen. [called]", "tool  [completed made]",
 		"assistant And one that fails. [called]", "tool  [failed oops]", "assistant It is done.",
 	}
-	if got := said(step.Messages); !slices.Equal(got, want) {
+	if got := summarize(step.Messages); !slices.Equal(got, want) {
 		t.Errorf("got\n%q\nwant\n%q", got, want)
 	}
 	if u := sum.Usage; u.Input != 300 || u.Cache != 60 || u.Output == 0 || sum.FinishReason != FinishStop || len(sum.SessionID) != 36 {
 		t.Errorf("got %+v", sum)
 	}
-	r.wrote(t)
-	step, next := r.ask(t, slices.Concat([]string{"exec", "resume", "--last"}, flags, []string{"And now?"})...)
-	if got := said(step.Messages); len(got) != 1 || got[0] != "assistant I remember." || next.SessionID != sum.SessionID {
+	r.checkFile(t)
+	step, next := r.runAgent(t, slices.Concat([]string{"exec", "resume", "--last"}, flags, []string{"And now?"})...)
+	if got := summarize(step.Messages); len(got) != 1 || got[0] != "assistant I remember." || next.SessionID != sum.SessionID {
 		t.Errorf("resumed: got %q in thread %s after %s", got, next.SessionID, sum.SessionID)
 	}
 	if next.Usage.Input != 400 {
 		t.Errorf("resumed: got %+v, want the tokens of both turns", next.Usage)
 	}
-	if _, over := r.ask(t, slices.Concat([]string{"exec"}, flags, []string{"More."})...); over.FinishReason != FinishError || !strings.Contains(over.Error, "the script is over") {
+	if _, over := r.runAgent(t, slices.Concat([]string{"exec"}, flags, []string{"More."})...); over.FinishReason != FinishError || !strings.Contains(over.Error, "the script is over") {
 		t.Errorf("an error of the API: got %+v", over)
 	}
 }

@@ -12,26 +12,27 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 )
 
-// claude reads the stream-json of Claude Code. Its subagents speak in between, each in
-// its lane; what they do is shown, and the result of the call that made them is kept.
+// claude parses the stream-json of Claude Code. The output of subagents is interleaved,
+// so each agent has a thread; their events are emitted, and messages keep only the
+// result of the call that started them.
 type claude struct {
 	run
-	lanes     []*lane // the first is the agent itself
-	stop      string  // why the model stopped last
-	streaming int     // bytes of inputs that are not complete
+	threads   []*thread // the first is the main agent
+	stop      string    // the model's last stop reason
+	streaming int       // bytes of incomplete inputs
 }
 
-// A lane is one who speaks: the agent, or one of its subagents.
-type lane struct {
-	parent  string           // the call that made the subagent; "" is the agent
-	id      string           // of the model's message
-	counted agent.TokenUsage // which that message has said
-	blocks  []*streamed      // of that message
+// A thread is the output of the main agent or of one subagent.
+type thread struct {
+	parent  string           // the call that started the subagent; "" for the main agent
+	id      string           // of the current message
+	counted agent.TokenUsage // already counted for that message
+	blocks  []*streamedBlock // of that message
 }
 
-func newClaude() *claude { return &claude{lanes: []*lane{{}}} }
+func newClaude() *claude { return &claude{threads: []*thread{{}}} }
 
-// A claudeLine is one line of any type.
+// A claudeLine is a line of any type.
 type claudeLine struct {
 	Type    string  `json:"type"`
 	Subtype string  `json:"subtype"`
@@ -45,7 +46,7 @@ type claudeLine struct {
 	} `json:"message"`
 	Event json.RawMessage `json:"event"`
 
-	// Of usage_stats, what a former version printed.
+	// Fields of usage_stats, which an earlier version printed.
 	Input  float64 `json:"input_tokens"`
 	Output float64 `json:"output_tokens"`
 	Cache  float64 `json:"cache_read_tokens"`
@@ -71,8 +72,8 @@ type claudeUsage struct {
 	Read    float64 `json:"cache_read_input_tokens"`
 }
 
-func (u *claudeUsage) usage() agent.TokenUsage {
-	return agent.TokenUsage{Input: tokens(u.Input), Output: tokens(u.Output), Cache: tokens(u.Written) + tokens(u.Read)}
+func (u *claudeUsage) tokenUsage() agent.TokenUsage {
+	return agent.TokenUsage{Input: tokenCount(u.Input), Output: tokenCount(u.Output), Cache: tokenCount(u.Written) + tokenCount(u.Read)}
 }
 
 // Line implements Parser.
@@ -80,100 +81,100 @@ func (c *claude) Line(b []byte) Step {
 	if c.ended {
 		return Step{}
 	}
-	b = valid(b)
+	b = toValidUTF8(b)
 	var l claudeLine
-	if o := object(b); o == nil || decode(o, &l) != nil || l.Type == "" {
-		c.line(b, true)
+	if o := trimObject(b); o == nil || decodeJSON(o, &l) != nil || l.Type == "" {
+		c.emitLine(b, true)
 	} else {
-		c.read(&l, o)
+		c.readLine(&l, o)
 	}
-	return c.take()
+	return c.takeStep()
 }
 
-func (c *claude) read(l *claudeLine, whole []byte) {
+func (c *claude) readLine(l *claudeLine, whole []byte) {
 	if l.Session != "" {
-		c.session = cut(scrub(l.Session), maxID)
+		c.session = cutHead(scrub(l.Session), maxID)
 	}
 	parent := ""
 	if l.Parent != nil {
-		parent = cut(scrub(*l.Parent), maxID)
+		parent = cutHead(scrub(*l.Parent), maxID)
 	}
 	switch l.Type {
 	case "assistant":
-		c.assistant(c.lane(parent), parent, l)
+		c.readAssistant(c.threadOf(parent), parent, l)
 	case "user":
-		c.user(parent, l)
+		c.readUser(parent, l)
 	case "stream_event":
-		c.streamEvent(c.lane(parent), parent, l.Event)
+		c.streamEvent(c.threadOf(parent), parent, l.Event)
 	case "result":
-		c.over(whole)
+		c.readEnd(whole)
 	case "usage_stats":
 		if c.reason == "" {
-			c.total = &agent.TokenUsage{Input: tokens(l.Input), Output: tokens(l.Output), Cache: tokens(l.Cache)}
+			c.total = &agent.TokenUsage{Input: tokenCount(l.Input), Output: tokenCount(l.Output), Cache: tokenCount(l.Cache)}
 		}
 	}
 }
 
-// lane returns that of a subagent, "" for the agent itself. When there are too many,
-// they share one.
-func (c *claude) lane(parent string) *lane {
-	for _, l := range c.lanes {
+// threadOf returns the thread of a subagent, "" for the main agent. Too many subagents
+// share one.
+func (c *claude) threadOf(parent string) *thread {
+	for _, l := range c.threads {
 		if l.parent == parent {
 			return l
 		}
 	}
-	if len(c.lanes) > maxLanes {
-		return c.lanes[maxLanes]
+	if len(c.threads) > maxThreads {
+		return c.threads[maxThreads]
 	}
-	l := &lane{parent: parent}
-	c.lanes = append(c.lanes, l)
+	l := &thread{parent: parent}
+	c.threads = append(c.threads, l)
 	return l
 }
 
-// next makes id the message that is being read in the lane.
-func (c *claude) next(l *lane, id string) {
+// beginMessage makes id the current message of the thread.
+func (c *claude) beginMessage(l *thread, id string) {
 	if id != "" && id == l.id {
 		return
 	}
 	c.closeBlocks(l)
 	if l.parent == "" {
-		c.flush()
+		c.flushMessage()
 	}
-	*l = lane{parent: l.parent, id: id}
+	*l = thread{parent: l.parent, id: id}
 }
 
-// countUsage counts what a message says that it used. It says so more than once.
-func (c *claude) countUsage(l *lane, u *claudeUsage) {
+// countUsage counts the usage of a message, which reports it more than once.
+func (c *claude) countUsage(l *thread, u *claudeUsage) {
 	if u == nil {
 		return
 	}
-	more := beyond(u.usage(), l.counted)
+	more := excessTokens(u.tokenUsage(), l.counted)
 	l.counted.Add(more)
-	c.count(more, l.parent == "")
+	c.countTokens(more, l.parent == "")
 }
 
-// assistant reads a message of a model, or a part of one.
-func (c *claude) assistant(l *lane, parent string, line *claudeLine) {
+// readAssistant reads a message of a model, or a part of one.
+func (c *claude) readAssistant(l *thread, parent string, line *claudeLine) {
 	m := &line.Message
-	c.next(l, cut(m.ID, maxID))
+	c.beginMessage(l, cutHead(m.ID, maxID))
 	c.countUsage(l, m.Usage)
 	if parent == "" && m.Stop != "" {
 		c.stop = m.Stop
 	}
 	for _, b := range blocksOf(m.Content) {
-		if c.confirm(l, &b) {
+		if c.confirmBlock(l, &b) {
 			continue
 		}
 		switch {
 		case b.Type == "text":
-			c.say(parent, b.Text)
+			c.emitText(parent, b.Text)
 		case b.Type == "thinking" || b.Type == "redacted_thinking":
-			c.think(parent, b.Thinking)
+			c.emitThought(parent, b.Thinking)
 		case isCall(b.Type):
-			if id := c.known(b.ID); c.inStream(id) == nil {
-				c.call(id, b.Name, parent, b.Input)
+			if id := c.callID(b.ID); c.streamedCall(id) == nil {
+				c.emitCall(id, b.Name, parent, b.Input)
 			}
-		case isResult(b.Type): // of a tool which the model's service runs
+		case isResult(b.Type): // of a tool that the model's service runs
 			c.keepResults(parent, []claudeBlock{b})
 		}
 	}
@@ -187,8 +188,9 @@ func isResult(kind string) bool {
 	return kind == "tool_result" || strings.HasSuffix(kind, "_tool_result")
 }
 
-// user reads what tools gave. Anything else in it is not the agent's.
-func (c *claude) user(parent string, line *claudeLine) {
+// readUser reads results of tools. Other blocks of user messages aren't the agent's
+// output.
+func (c *claude) readUser(parent string, line *claudeLine) {
 	blocks := slices.DeleteFunc(blocksOf(line.Message.Content), func(b claudeBlock) bool { return !isResult(b.Type) })
 	c.keepResults(parent, blocks)
 }
@@ -198,48 +200,48 @@ func (c *claude) keepResults(parent string, blocks []claudeBlock) {
 		return
 	}
 	if parent == "" {
-		c.flush() // blocks of the model's message may go on: tools run while it still speaks
+		c.flushMessage() // the model's message may continue: tools run while it is streamed
 	}
 	var list []agent.ToolCall
 	for _, b := range blocks {
 		res := claudeResult(&b)
-		res.id = c.known(b.Call)
-		c.dropLane(res.id)
-		if b := c.inStream(res.id); b != nil {
+		res.id = c.callID(b.Call)
+		c.dropThread(res.id)
+		if b := c.streamedCall(res.id); b != nil {
 			c.breakOff(b)
 		}
-		kept := c.result(parent, res)
+		kept := c.emitResult(parent, res)
 		if parent == "" {
 			list = append(list, kept)
 		}
 	}
-	c.results(list)
+	c.addResults(list)
 }
 
-// dropLane forgets a subagent whose call has its result.
-func (c *claude) dropLane(id string) {
-	for i, l := range c.lanes {
+// dropThread removes the thread of a subagent whose call has its result.
+func (c *claude) dropThread(id string) {
+	for i, l := range c.threads {
 		if i > 0 && l.parent == id {
 			c.closeBlocks(l)
-			c.lanes = slices.Delete(c.lanes, i, i+1)
+			c.threads = slices.Delete(c.threads, i, i+1)
 			return
 		}
 	}
 }
 
-// claudeResult is what a block says that a tool gave: a text, blocks, or an object.
+// claudeResult parses the result in a block: a text, blocks, or an object.
 func claudeResult(b *claudeBlock) result {
 	var r result
 	var s string
 	switch content := bytes.TrimSpace(b.Content); {
 	case len(content) == 0 || json.Unmarshal(content, &s) == nil:
-		r.output = plain([]byte(s))
+		r.output = plainText([]byte(s))
 	case content[0] == '[':
 		r.output, r.value = blocksResult(content)
 	default:
 		r.output, r.value = inputOf(content), b.Content
 		var inner claudeBlock
-		_ = decode(content, &inner) // of what is no object nothing is known
+		_ = decodeJSON(content, &inner) // a value that is no object has no type
 		b.IsError = b.IsError || strings.HasSuffix(inner.Type, "_error")
 	}
 	if b.IsError {
@@ -248,14 +250,15 @@ func claudeResult(b *claudeBlock) result {
 	return r
 }
 
-// blocksResult is the text of blocks, and the blocks if they are more than text: an
-// image has no place among messages. Blocks that are not known are kept as they are.
+// blocksResult returns the text of blocks, and the blocks themselves if they contain
+// more than text, since messages don't store images. It returns unknown blocks
+// unchanged.
 func blocksResult(content json.RawMessage) (output string, value json.RawMessage) {
 	var texts []string
 	for _, b := range blocksOf(content) {
 		switch b.Type {
 		case "text":
-			texts = append(texts, plain([]byte(b.Text)))
+			texts = append(texts, plainText([]byte(b.Text)))
 		case "image", "document":
 			value = content
 			texts = append(texts, "["+b.Type+"]")
@@ -266,7 +269,7 @@ func blocksResult(content json.RawMessage) (output string, value json.RawMessage
 	return strings.Join(texts, "\n"), value
 }
 
-// blocksOf reads content: blocks, or one text.
+// blocksOf parses content: blocks, or a single text.
 func blocksOf(content json.RawMessage) []claudeBlock {
 	var s string
 	if json.Unmarshal(content, &s) == nil && s != "" {
@@ -279,13 +282,13 @@ func blocksOf(content json.RawMessage) []claudeBlock {
 	blocks := make([]claudeBlock, 0, len(raw))
 	for _, b := range raw {
 		var block claudeBlock
-		_ = decode(b, &block) // what is no object has no type
+		_ = decodeJSON(b, &block) // a value that is no object has no type
 		blocks = append(blocks, block)
 	}
 	return blocks
 }
 
-// A claudeEnd is what the line of the type result says.
+// A claudeEnd is a line of type result.
 type claudeEnd struct {
 	Subtype  string       `json:"subtype"`
 	IsError  bool         `json:"is_error"`
@@ -306,24 +309,24 @@ type claudeEnd struct {
 	} `json:"permission_denials"`
 }
 
-// over reads the line that ends a run. What it has as the result was said already,
-// unless nothing was.
-func (c *claude) over(whole []byte) {
+// readEnd reads the line that ends a run. Its result repeats text that was already
+// streamed, unless there was none.
+func (c *claude) readEnd(whole []byte) {
 	var end claudeEnd
-	if decode(whole, &end) != nil {
-		return // it was read before
+	if decodeJSON(whole, &end) != nil {
+		return // unreachable: Line has decoded it
 	}
-	for _, l := range c.lanes {
+	for _, l := range c.threads {
 		c.closeBlocks(l)
 	}
 	if c.text == "" && c.draft.body.Len() == 0 && end.Result != "" {
-		c.say("", end.Result)
+		c.emitText("", end.Result)
 	}
-	c.flush()
+	c.flushMessage()
 	c.cost = max(0, end.Cost)
-	c.duration = time.Duration(tokens(end.Duration)) * time.Millisecond
+	c.duration = time.Duration(tokenCount(end.Duration)) * time.Millisecond
 	c.stop = cmp.Or(end.Stop, c.stop)
-	if u := end.usage(); u != (agent.TokenUsage{}) {
+	if u := end.totalUsage(); u != (agent.TokenUsage{}) {
 		c.total = &u
 	}
 	for _, d := range end.Denials {
@@ -331,25 +334,27 @@ func (c *claude) over(whole []byte) {
 			c.denied = append(c.denied, name)
 		}
 	}
-	c.reason, c.failure = end.verdict(c.stop)
+	c.reason, c.failure = end.endReason(c.stop)
 }
 
-// usage is the sum of the run: what it says, else that of all models.
-func (e *claudeEnd) usage() (u agent.TokenUsage) {
+// totalUsage returns the tokens of the run: the reported sum, else the sum over all
+// models.
+func (e *claudeEnd) totalUsage() (u agent.TokenUsage) {
 	if e.Usage != nil {
-		u = e.Usage.usage()
+		u = e.Usage.tokenUsage()
 	}
 	if u != (agent.TokenUsage{}) {
 		return u
 	}
 	for _, m := range e.Models {
-		u.Add(agent.TokenUsage{Input: tokens(m.Input), Output: tokens(m.Output), Cache: tokens(m.Read) + tokens(m.Written)})
+		u.Add(agent.TokenUsage{Input: tokenCount(m.Input), Output: tokenCount(m.Output), Cache: tokenCount(m.Read) + tokenCount(m.Written)})
 	}
 	return u
 }
 
-// verdict is how the agent says that it ended.
-func (e *claudeEnd) verdict(stop string) (reason FinishReason, failure string) {
+// endReason returns the reason of the run's end as the agent reports it, and its
+// failure.
+func (e *claudeEnd) endReason(stop string) (reason FinishReason, failure string) {
 	if e.Subtype == "success" && !e.IsError || e.Subtype == "" && !e.IsError {
 		return cmp.Or(claudeReason(stop), FinishStop), ""
 	}
@@ -360,12 +365,12 @@ func (e *claudeEnd) verdict(stop string) (reason FinishReason, failure string) {
 	case "error_max_budget_usd":
 		return FinishLength, cmp.Or(said, "the agent had no more money left")
 	case "success", "":
-		return FinishError, cut(cmp.Or(scrub(strings.TrimSpace(e.Result)), said, "the agent failed"), maxError)
+		return FinishError, cutHead(cmp.Or(scrub(strings.TrimSpace(e.Result)), said, "the agent failed"), maxError)
 	}
-	return FinishError, cut(cmp.Or(said, scrub(strings.TrimSpace(e.Result)), "the agent failed: "+scrub(e.Subtype)), maxError)
+	return FinishError, cutHead(cmp.Or(said, scrub(strings.TrimSpace(e.Result)), "the agent failed: "+scrub(e.Subtype)), maxError)
 }
 
-// claudeReason is what a model's reason to stop stands for; "" if it has given none.
+// claudeReason maps a model's stop reason; "" if it has given none.
 func claudeReason(stop string) FinishReason {
 	switch stop {
 	case "":
@@ -384,13 +389,13 @@ func claudeReason(stop string) FinishReason {
 
 // End implements Parser.
 func (c *claude) End(exit atoll.Exit, stderr string, err error) Step {
-	for _, l := range c.lanes {
+	for _, l := range c.threads {
 		c.closeBlocks(l)
 	}
 	if c.reason == "" && c.failure == "" {
 		c.reason = claudeReason(c.stop)
 	}
-	return c.end(exit, stderr, err)
+	return c.finishRun(exit, stderr, err)
 }
 
 var _ Parser = (*claude)(nil)

@@ -5,9 +5,10 @@ import (
 	"strings"
 )
 
-// A streamed is a block of content that comes piece by piece. The whole block follows
-// in a line of its own, before the line that says that it ended; it is not shown again.
-type streamed struct {
+// A streamedBlock is a block of content that arrives in pieces. The complete block
+// follows in a line of its own, before the line that ends the block; it is not shown
+// again.
+type streamedBlock struct {
 	index     int
 	kind      EventType // TextStart, ReasoningStart or ToolInputStart
 	id, name  string
@@ -15,7 +16,7 @@ type streamed struct {
 	shown     int // bytes of a text
 	input     strings.Builder
 	closed    bool
-	confirmed bool // the whole one has come
+	confirmed bool // the complete block has arrived
 }
 
 // A claudeEvent is an event of the model's API.
@@ -38,23 +39,23 @@ type claudeEvent struct {
 }
 
 // streamEvent reads an event of the model's API.
-func (c *claude) streamEvent(l *lane, parent string, raw json.RawMessage) {
+func (c *claude) streamEvent(l *thread, parent string, raw json.RawMessage) {
 	var e claudeEvent
-	if decode(raw, &e) != nil {
-		return // there is none
+	if decodeJSON(raw, &e) != nil {
+		return // raw is no object
 	}
 	switch e.Type {
 	case "message_start":
-		c.next(l, cut(e.Message.ID, maxID))
+		c.beginMessage(l, cutHead(e.Message.ID, maxID))
 		c.countUsage(l, e.Message.Usage)
 	case "content_block_start":
 		c.beginStreamed(l, parent, &e)
 	case "content_block_delta":
-		if b := l.piecemeal(e.Index); b != nil {
-			c.more(b, &e)
+		if b := l.openBlock(e.Index); b != nil {
+			c.appendDelta(b, &e)
 		}
 	case "content_block_stop":
-		if b := l.piecemeal(e.Index); b != nil {
+		if b := l.openBlock(e.Index); b != nil {
 			c.closeBlock(b)
 		}
 	case "message_delta":
@@ -65,8 +66,8 @@ func (c *claude) streamEvent(l *lane, parent string, raw json.RawMessage) {
 	}
 }
 
-// piecemeal returns the open block with the index.
-func (l *lane) piecemeal(index int) *streamed {
+// openBlock returns the open block with the index.
+func (l *thread) openBlock(index int) *streamedBlock {
 	for _, b := range l.blocks {
 		if b.index == index && !b.closed {
 			return b
@@ -75,28 +76,28 @@ func (l *lane) piecemeal(index int) *streamed {
 	return nil
 }
 
-// beginStreamed opens a block. One that is not known, or one too many, is shown when
-// the whole one comes.
-func (c *claude) beginStreamed(l *lane, parent string, e *claudeEvent) {
-	if b := l.piecemeal(e.Index); b != nil {
+// beginStreamed opens a block. An unknown block, or one beyond the limit, is shown when
+// the complete one arrives.
+func (c *claude) beginStreamed(l *thread, parent string, e *claudeEvent) {
+	if b := l.openBlock(e.Index); b != nil {
 		c.closeBlock(b)
 	}
 	if len(l.blocks) >= maxBlocks {
 		return
 	}
-	b := &streamed{index: e.Index, parent: parent}
+	b := &streamedBlock{index: e.Index, parent: parent}
 	switch {
 	case e.Block.Type == "text":
 		b.kind = TextStart
-		b.id = c.begin(TextStart, parent)
+		b.id = c.beginText(TextStart, parent)
 		c.showText(b, e.Block.Text)
 	case e.Block.Type == "thinking" || e.Block.Type == "redacted_thinking":
 		b.kind = ReasoningStart
-		b.id = c.begin(ReasoningStart, parent)
+		b.id = c.beginText(ReasoningStart, parent)
 		c.showText(b, e.Block.Thinking)
 	case isCall(e.Block.Type):
-		b.kind, b.id, b.name = ToolInputStart, c.known(e.Block.ID), toolName(e.Block.Name)
-		if _, twice := c.open[b.id]; twice || c.inStream(b.id) != nil {
+		b.kind, b.id, b.name = ToolInputStart, c.callID(e.Block.ID), toolName(e.Block.Name)
+		if _, twice := c.open[b.id]; twice || c.streamedCall(b.id) != nil {
 			return
 		}
 		c.beginCall(b.id, b.name, parent)
@@ -106,9 +107,10 @@ func (c *claude) beginStreamed(l *lane, parent string, e *claudeEvent) {
 	l.blocks = append(l.blocks, b)
 }
 
-// inStream returns the call that is being streamed, by whomever; nil if it is not.
-func (c *claude) inStream(id string) *streamed {
-	for _, l := range c.lanes {
+// streamedCall returns the call that is being streamed in any thread; nil if there is
+// none.
+func (c *claude) streamedCall(id string) *streamedBlock {
+	for _, l := range c.threads {
 		for _, b := range l.blocks {
 			if b.kind == ToolInputStart && b.id == id && !b.closed {
 				return b
@@ -118,66 +120,66 @@ func (c *claude) inStream(id string) *streamed {
 	return nil
 }
 
-// more adds a piece to a block.
-func (c *claude) more(b *streamed, e *claudeEvent) {
+// appendDelta adds a piece to a block.
+func (c *claude) appendDelta(b *streamedBlock, e *claudeEvent) {
 	switch {
 	case b.kind == TextStart && e.Delta.Type == "text_delta":
 		c.showText(b, e.Delta.Text)
 	case b.kind == ReasoningStart && e.Delta.Type == "thinking_delta":
 		c.showText(b, e.Delta.Thinking)
 	case b.kind == ToolInputStart && e.Delta.Type == "input_json_delta":
-		piece := cut(e.Delta.JSON, maxMessage-c.streaming)
+		piece := cutHead(e.Delta.JSON, maxMessage-c.streaming)
 		c.streaming += len(piece)
 		b.input.WriteString(piece)
-		c.delta(ToolInputDelta, b.id, b.parent, piece)
+		c.emitDelta(ToolInputDelta, b.id, b.parent, piece)
 	}
 }
 
-// showText shows more of a text, and keeps it if it is one to keep.
-func (c *claude) showText(b *streamed, s string) {
+// showText emits a piece of text, and adds it to the message if messages keep it.
+func (c *claude) showText(b *streamedBlock, s string) {
 	s = scrub(s)
 	b.shown += len(s)
 	if b.kind == ReasoningStart {
-		c.delta(ReasoningDelta, b.id, b.parent, s)
-		c.other(b.parent)
+		c.emitDelta(ReasoningDelta, b.id, b.parent, s)
+		c.separateText(b.parent)
 		return
 	}
-	c.delta(TextDelta, b.id, b.parent, s)
+	c.emitDelta(TextDelta, b.id, b.parent, s)
 	if b.parent == "" && s != "" {
-		c.draft.write(textPart, s)
+		c.draft.writePart(textPart, s)
 	}
 }
 
-// closeBlock ends a block. A call whose input came in full is made.
-func (c *claude) closeBlock(b *streamed) {
+// closeBlock ends a block. It emits a call whose input is complete.
+func (c *claude) closeBlock(b *streamedBlock) {
 	b.closed = true
 	switch b.kind {
 	case TextStart:
 		c.closeRaw()
-		c.emit(Event{Type: TextEnd, ID: b.id, ParentToolCallID: b.parent})
+		c.emitEvent(Event{Type: TextEnd, ID: b.id, ParentToolCallID: b.parent})
 	case ReasoningStart:
 		c.closeRaw()
-		c.emit(Event{Type: ReasoningEnd, ID: b.id, ParentToolCallID: b.parent})
+		c.emitEvent(Event{Type: ReasoningEnd, ID: b.id, ParentToolCallID: b.parent})
 	case ToolInputStart:
 		input := c.takeInput(b)
 		if input != "" && !json.Valid([]byte(input)) {
-			input = quote(input) // what there is of it
+			input = quoteJSON(input) // the part that arrived
 		}
 		c.endCall(b.id, b.name, b.parent, inputOf(json.RawMessage(input)))
 	}
 }
 
-// takeInput returns what came of an input, and makes room for others.
-func (c *claude) takeInput(b *streamed) string {
+// takeInput returns the input so far, and frees its share of the limit.
+func (c *claude) takeInput(b *streamedBlock) string {
 	input := b.input.String()
 	b.input.Reset()
 	c.streaming -= len(input)
 	return input
 }
 
-// breakOff ends a block that does not go on. A call of which only a part has come is
-// not made: its input is ended. Should it come as a whole after all, it is.
-func (c *claude) breakOff(b *streamed) {
+// breakOff ends a block that won't continue. For an incomplete call it ends the input
+// without emitting the call; if the complete call still arrives, that is emitted.
+func (c *claude) breakOff(b *streamedBlock) {
 	if b.kind != ToolInputStart || json.Valid([]byte(b.input.String())) {
 		c.closeBlock(b)
 		return
@@ -185,11 +187,11 @@ func (c *claude) breakOff(b *streamed) {
 	b.closed, b.confirmed = true, true
 	c.takeInput(b)
 	c.closeRaw()
-	c.emit(Event{Type: ToolInputEnd, ID: b.id, ParentToolCallID: b.parent})
+	c.emitEvent(Event{Type: ToolInputEnd, ID: b.id, ParentToolCallID: b.parent})
 }
 
-// closeBlocks breaks off all open blocks of a lane.
-func (c *claude) closeBlocks(l *lane) {
+// closeBlocks breaks off all open blocks of a thread.
+func (c *claude) closeBlocks(l *thread) {
 	for _, b := range l.blocks {
 		if !b.closed {
 			c.breakOff(b)
@@ -197,15 +199,15 @@ func (c *claude) closeBlocks(l *lane) {
 	}
 }
 
-// confirm reports whether a whole block is one that was streamed. If it was not at its
-// end yet, the rest is shown.
-func (c *claude) confirm(l *lane, whole *claudeBlock) bool {
+// confirmBlock reports whether a complete block has been streamed. If the streamed
+// block was incomplete, it emits the rest.
+func (c *claude) confirmBlock(l *thread, whole *claudeBlock) bool {
 	kind := map[string]EventType{"text": TextStart, "thinking": ReasoningStart, "redacted_thinking": ReasoningStart}[whole.Type]
 	if isCall(whole.Type) {
 		kind = ToolInputStart
 	}
 	for _, b := range l.blocks {
-		if b.confirmed || b.kind != kind || kind == ToolInputStart && b.id != cut(scrub(whole.ID), maxID) {
+		if b.confirmed || b.kind != kind || kind == ToolInputStart && b.id != cutHead(scrub(whole.ID), maxID) {
 			continue
 		}
 		b.confirmed = true
@@ -224,8 +226,8 @@ func (c *claude) confirm(l *lane, whole *claudeBlock) bool {
 	return false
 }
 
-// unshown is what of a text did not come in pieces.
-func unshown(b *streamed, text string) string {
+// unshown returns the part of a text that was not streamed.
+func unshown(b *streamedBlock, text string) string {
 	if b.shown >= len(text) {
 		return ""
 	}

@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// object returns the JSON object that a line is, without what a terminal puts around
-// it; nil if it is none. Whether it is well formed, its reader finds out.
-func object(line []byte) []byte {
+// trimObject returns the JSON object in a line, without escape sequences of a terminal
+// around it; nil if there is none. It doesn't check the syntax.
+func trimObject(line []byte) []byte {
 	line = bytes.TrimSpace(unescape(line))
 	if len(line) == 0 || line[0] != '{' {
 		return nil
@@ -20,10 +20,10 @@ func object(line []byte) []byte {
 	return line[:end+1]
 }
 
-// unescape cuts escape sequences, space and controls off the front.
+// unescape cuts escape sequences, space and control characters off the front.
 func unescape(b []byte) []byte {
 	for len(b) > 0 {
-		if n := sequence(b); n > 0 {
+		if n := escapeLen(b); n > 0 {
 			b = b[n:]
 			continue
 		}
@@ -35,14 +35,14 @@ func unescape(b []byte) []byte {
 	return b
 }
 
-// sequence is the length of the escape sequence that b begins with; 0 if it begins with
-// none. One that does not end is as long as what could be one.
-func sequence(b []byte) int {
+// escapeLen returns the length of the escape sequence at the start of b; 0 if there is
+// none. An unterminated one extends as far as its bytes are valid.
+func escapeLen(b []byte) int {
 	if len(b) < 2 || b[0] != 0x1b {
 		return 0
 	}
 	switch b[1] {
-	case '[': // CSI: parameters, then one byte that ends it
+	case '[': // CSI: parameters and a final byte
 		for i := 2; i < len(b); i++ {
 			if b[i] >= 0x40 && b[i] <= 0x7e {
 				return i + 1
@@ -52,7 +52,7 @@ func sequence(b []byte) int {
 			}
 		}
 		return len(b)
-	case ']', 'P', '^', '_', 'X': // a string, until BEL or ST
+	case ']', 'P', '^', '_', 'X': // a string, up to BEL or ST
 		for i := 2; i < len(b); i++ {
 			switch {
 			case b[i] == 0x07:
@@ -63,7 +63,7 @@ func sequence(b []byte) int {
 				return i
 			}
 		}
-		return 2 // without an end it would take the rest of the line along
+		return 2 // unterminated: don't drop the rest of the line
 	}
 	n := 1
 	for n < len(b) && b[n] >= 0x20 && b[n] <= 0x2f {
@@ -75,12 +75,12 @@ func sequence(b []byte) int {
 	return n
 }
 
-// plain is what b shows: without the escape sequences of a terminal, and without
-// controls but for tab and the ends of lines.
-func plain(b []byte) string {
+// plainText returns the visible text of b: without escape sequences, and without
+// control characters except tab and line ends.
+func plainText(b []byte) string {
 	var out strings.Builder
 	for len(b) > 0 {
-		if n := sequence(b); n > 0 {
+		if n := escapeLen(b); n > 0 {
 			b = b[n:]
 			continue
 		}
@@ -91,41 +91,41 @@ func plain(b []byte) string {
 		out.Write(b[:next])
 		b = b[next:]
 	}
-	if clean(out.String()) {
+	if isClean(out.String()) {
 		return out.String()
 	}
 	return strings.Map(func(r rune) rune {
-		if control(r) {
+		if isControl(r) {
 			return -1
 		}
 		return r
 	}, out.String())
 }
 
-// scrub replaces what is not UTF-8, and control characters but for tab and the ends of
-// lines: whoever prints it on a terminal is safe.
+// scrub replaces invalid UTF-8 and control characters, except tab and line ends, so
+// that the text is safe to print on a terminal.
 func scrub(s string) string {
-	if clean(s) {
+	if isClean(s) {
 		return s
 	}
 	return strings.Map(func(r rune) rune {
-		if control(r) {
+		if isControl(r) {
 			return utf8.RuneError
 		}
-		return r // also for a byte that is not UTF-8
+		return r // also for an invalid byte
 	}, s)
 }
 
-func clean(s string) bool {
-	return utf8.ValidString(s) && strings.IndexFunc(s, control) < 0
+func isClean(s string) bool {
+	return utf8.ValidString(s) && strings.IndexFunc(s, isControl) < 0
 }
 
-func control(r rune) bool {
+func isControl(r rune) bool {
 	return r < 0x20 && r != '\t' && r != '\n' && r != '\r' || r >= 0x7f && r < 0xa0
 }
 
-// cut is s up to n bytes, without half a character.
-func cut(s string, n int) string {
+// cutHead returns at most the first n bytes of s, without splitting a character.
+func cutHead(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
@@ -135,8 +135,8 @@ func cut(s string, n int) string {
 	return s[:n]
 }
 
-// tail is the end of s, at most n bytes of it, without half a character.
-func tail(s string, n int) string {
+// cutTail returns at most the last n bytes of s, without splitting a character.
+func cutTail(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

@@ -11,15 +11,15 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 )
 
-// codex reads the JSON lines of codex exec. What it does are items, which begin, change
-// and end; tools are called as their items are.
+// codex parses the JSON lines of codex exec. Its output consists of items, which begin,
+// change and end; those of tools become tool calls.
 type codex struct {
 	run
-	items []*codexText // texts that have begun
-	trys  string       // what it said last of what went wrong, and may have been overcome
+	items     []*codexText // texts that have begun
+	lastError string       // the last error it reported, which it may have recovered from
 }
 
-// A codexText is a text or a thought that has not ended.
+// A codexText is an unfinished text or thought.
 type codexText struct {
 	item  string
 	kind  EventType
@@ -39,7 +39,7 @@ type codexLine struct {
 	} `json:"error"`
 	Usage *struct {
 		Input  float64 `json:"input_tokens"`
-		Cached float64 `json:"cached_input_tokens"` // which are part of Input
+		Cached float64 `json:"cached_input_tokens"` // included in Input
 		Output float64 `json:"output_tokens"`
 	} `json:"usage"`
 }
@@ -77,105 +77,105 @@ func (c *codex) Line(b []byte) Step {
 	if c.ended {
 		return Step{}
 	}
-	b = valid(b)
+	b = toValidUTF8(b)
 	var l codexLine
-	if o := object(b); o == nil || decode(o, &l) != nil || l.Type == "" {
-		c.line(b, true)
+	if o := trimObject(b); o == nil || decodeJSON(o, &l) != nil || l.Type == "" {
+		c.emitLine(b, true)
 	} else {
-		c.read(&l)
+		c.readLine(&l)
 	}
-	return c.take()
+	return c.takeStep()
 }
 
-func (c *codex) read(l *codexLine) {
+func (c *codex) readLine(l *codexLine) {
 	switch l.Type {
 	case "thread.started":
-		c.session = cut(scrub(l.Thread), maxID)
+		c.session = cutHead(scrub(l.Thread), maxID)
 	case "turn.started":
 		c.reason, c.failure = "", ""
 	case "item.started", "item.updated":
-		c.item(&l.Item, false)
+		c.readItem(&l.Item, false)
 	case "item.completed":
-		c.item(&l.Item, true)
+		c.readItem(&l.Item, true)
 	case "turn.completed":
 		if u := l.Usage; u != nil {
-			cached := tokens(u.Cached)
-			c.count(beyond(agent.TokenUsage{Input: max(0, tokens(u.Input)-cached), Output: tokens(u.Output), Cache: cached}, c.sum), true)
+			cached := tokenCount(u.Cached)
+			c.countTokens(excessTokens(agent.TokenUsage{Input: max(0, tokenCount(u.Input)-cached), Output: tokenCount(u.Output), Cache: cached}, c.sum), true)
 		}
 		c.closeTexts()
-		c.flush()
+		c.flushMessage()
 		c.reason = FinishStop
 	case "turn.failed":
 		c.closeTexts()
-		c.flush()
+		c.flushMessage()
 		c.reason = ""
-		c.failure = cut(cmp.Or(scrub(l.Error.Message), c.trys, "the agent failed"), maxError)
-	case "error": // also of what it tries again
-		c.trys = cut(scrub(l.Message), maxError)
+		c.failure = cutHead(cmp.Or(scrub(l.Error.Message), c.lastError, "the agent failed"), maxError)
+	case "error": // also for errors it recovers from
+		c.lastError = cutHead(scrub(l.Message), maxError)
 	}
 }
 
-// item reads what there is of an item.
-func (c *codex) item(i *codexItem, ended bool) {
-	i.ID = cut(scrub(i.ID), maxID)
+// readItem reads the current state of an item.
+func (c *codex) readItem(i *codexItem, ended bool) {
+	i.ID = cutHead(scrub(i.ID), maxID)
 	switch i.Type {
 	case "agent_message", "plan":
-		c.text(i, TextStart, ended)
+		c.readText(i, TextStart, ended)
 	case "reasoning":
-		c.text(i, ReasoningStart, ended)
+		c.readText(i, ReasoningStart, ended)
 	case "error": // a warning
-		c.trys = cut(scrub(i.Message), maxError)
+		c.lastError = cutHead(scrub(i.Message), maxError)
 		if ended {
-			c.think("", i.Message)
+			c.emitThought("", i.Message)
 		}
 	case "command_execution", "file_change", "mcp_tool_call", "web_search", "todo_list", "collab_tool_call":
-		c.tool(i, ended)
+		c.readTool(i, ended)
 	}
 }
 
-// text shows what is new of a text or a thought. One that was changed, and not only
-// continued, is shown again.
-func (c *codex) text(i *codexItem, kind EventType, ended bool) {
+// readText emits the new part of a text or a thought. If the text was changed, not only
+// continued, it is emitted again.
+func (c *codex) readText(i *codexItem, kind EventType, ended bool) {
 	at := slices.IndexFunc(c.items, func(t *codexText) bool { return t.item == i.ID && t.kind == kind })
 	text := scrub(i.Text)
 	if at < 0 && ended {
 		if kind == TextStart {
-			c.say("", text)
+			c.emitText("", text)
 		} else {
-			c.think("", text)
+			c.emitThought("", text)
 		}
 		return
 	}
 	if at >= 0 && !strings.HasPrefix(text, c.items[at].shown) {
 		c.closeText(at)
-		c.other("")
+		c.separateText("")
 		at = -1
 	}
 	if at < 0 {
 		if len(c.items) >= maxTexts {
 			c.closeText(0)
 		}
-		c.items = append(c.items, &codexText{item: i.ID, kind: kind, id: c.begin(kind, "")})
+		c.items = append(c.items, &codexText{item: i.ID, kind: kind, id: c.beginText(kind, "")})
 		at = len(c.items) - 1
 	}
-	c.grow(c.items[at], text)
+	c.showRest(c.items[at], text)
 	if ended {
 		c.closeText(at)
 	}
 }
 
-// grow shows the rest of a text.
-func (c *codex) grow(t *codexText, text string) {
+// showRest emits the rest of a text.
+func (c *codex) showRest(t *codexText, text string) {
 	more := text[len(t.shown):]
 	t.shown = text
 	if t.kind == ReasoningStart {
-		c.delta(ReasoningDelta, t.id, "", more)
-		c.other("")
+		c.emitDelta(ReasoningDelta, t.id, "", more)
+		c.separateText("")
 		return
 	}
-	c.delta(TextDelta, t.id, "", more)
+	c.emitDelta(TextDelta, t.id, "", more)
 	if more != "" {
-		c.draft.write(textPart, more)
+		c.draft.writePart(textPart, more)
 	}
 }
 
@@ -187,7 +187,7 @@ func (c *codex) closeText(at int) {
 	if t.kind == ReasoningStart {
 		end = ReasoningEnd
 	}
-	c.emit(Event{Type: end, ID: t.id})
+	c.emitEvent(Event{Type: end, ID: t.id})
 }
 
 func (c *codex) closeTexts() {
@@ -196,21 +196,21 @@ func (c *codex) closeTexts() {
 	}
 }
 
-// tool reads the call of a tool, and what it gave.
-func (c *codex) tool(i *codexItem, ended bool) {
-	id := c.known(i.ID)
-	c.call(id, i.name(), "", i.input())
+// readTool reads the call of a tool, and its result.
+func (c *codex) readTool(i *codexItem, ended bool) {
+	id := c.callID(i.ID)
+	c.emitCall(id, i.toolName(), "", i.toolInput())
 	if !ended {
 		return
 	}
-	res := i.result()
-	res.id, res.name = id, i.name()
-	c.flush()
-	c.results([]agent.ToolCall{c.result("", res)})
+	res := i.toolResult()
+	res.id, res.name = id, i.toolName()
+	c.flushMessage()
+	c.addResults([]agent.ToolCall{c.emitResult("", res)})
 }
 
-// name is what the tool of an item is called.
-func (i *codexItem) name() string {
+// toolName returns the name of the item's tool.
+func (i *codexItem) toolName() string {
 	if i.Type == "mcp_tool_call" {
 		return "mcp__" + i.Server + "__" + i.Tool
 	}
@@ -220,14 +220,14 @@ func (i *codexItem) name() string {
 	return i.Type
 }
 
-// input is what the tool of an item was given.
-func (i *codexItem) input() json.RawMessage {
+// toolInput returns the input of the item's tool.
+func (i *codexItem) toolInput() json.RawMessage {
 	field, value := "", json.RawMessage(nil)
 	switch i.Type {
 	case "mcp_tool_call":
 		return i.Arguments
 	case "command_execution":
-		field, value = "command", json.RawMessage(quote(i.Command))
+		field, value = "command", json.RawMessage(quoteJSON(i.Command))
 	case "file_change":
 		field, value = "changes", i.Changes
 	case "web_search":
@@ -243,12 +243,12 @@ func (i *codexItem) input() json.RawMessage {
 	return slices.Concat([]byte(`{"`+field+`":`), value, []byte("}"))
 }
 
-// result is what the tool of an item gave.
-func (i *codexItem) result() result {
+// toolResult returns the result of the item's tool.
+func (i *codexItem) toolResult() result {
 	bad := i.Status == "failed" || i.Status == "declined"
 	switch i.Type {
 	case "command_execution":
-		r := result{output: plain([]byte(i.Output))}
+		r := result{output: plainText([]byte(i.Output))}
 		if bad || i.Exit != nil && *i.Exit != 0 {
 			r.failed = cmp.Or(strings.TrimSpace(r.output), scrub(i.Status))
 			if i.Exit != nil {
@@ -260,23 +260,23 @@ func (i *codexItem) result() result {
 		if message := scrub(i.Error.Message); message != "" || bad {
 			return result{failed: cmp.Or(message, "failed")}
 		}
-		return claudeResult(&claudeBlock{Content: i.Result.Content}) // both have the blocks of MCP
+		return claudeResult(&claudeBlock{Content: i.Result.Content}) // both use the blocks of MCP
 	case "todo_list":
 		return result{output: inputOf(i.Items), value: json.RawMessage(inputOf(i.Items))}
 	}
 	if bad {
 		return result{failed: cmp.Or(scrub(i.Error.Message), i.Status)}
 	}
-	return result{output: cmp.Or(scrub(cut(i.Status, maxID)), agent.ToolCompleted)}
+	return result{output: cmp.Or(scrub(cutHead(i.Status, maxID)), agent.ToolCompleted)}
 }
 
 // End implements Parser.
 func (c *codex) End(exit atoll.Exit, stderr string, err error) Step {
 	c.closeTexts()
 	if c.reason == "" && c.failure == "" && !exit.Success() {
-		c.failure = c.trys
+		c.failure = c.lastError
 	}
-	return c.end(exit, stderr, err)
+	return c.finishRun(exit, stderr, err)
 }
 
 var _ Parser = (*codex)(nil)

@@ -6,8 +6,8 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 )
 
-// An Event is one event of a stream, as the AI SDK spells it (LanguageModelV2StreamPart).
-// Its JSON has the fields that its type has, and no others:
+// An Event is one event of a stream, in the format of the AI SDK
+// (LanguageModelV2StreamPart). Its JSON has the fields of its type, and no others:
 //
 //	stream-start      warnings; the caller's to send, no parser gives it
 //	text-start        id
@@ -23,8 +23,8 @@ import (
 //	error             error
 //	finish            finishReason, usage, metadata
 //
-// Those of tools also have providerExecuted, which tells clients to leave the tools to
-// the agent. What a subagent does has the call which made it in parentToolCallId.
+// Events of tools also have providerExecuted, which tells clients to leave the tools to
+// the agent. Events of a subagent have the call that started it in parentToolCallId.
 type Event struct {
 	Type     EventType `json:"type"`
 	Warnings []string  `json:"warnings,omitzero"`
@@ -35,7 +35,7 @@ type Event struct {
 	ToolCallID       string          `json:"toolCallId,omitempty"`
 	ToolName         string          `json:"toolName,omitempty"`
 	Input            string          `json:"input,omitempty"`  // JSON, as text
-	Result           json.RawMessage `json:"result,omitempty"` // a string, or what the tool gave
+	Result           json.RawMessage `json:"result,omitempty"` // a string, or the tool's value
 	ProviderExecuted bool            `json:"providerExecuted,omitempty"`
 	ParentToolCallID string          `json:"parentToolCallId,omitempty"`
 
@@ -68,34 +68,34 @@ const (
 	Finish         EventType = "finish"
 )
 
-// A FinishReason is why a run ended.
+// A FinishReason tells why a run ended.
 type FinishReason string
 
 // The reasons.
 const (
-	FinishStop          FinishReason = "stop"           // the agent was done
+	FinishStop          FinishReason = "stop"           // the agent finished
 	FinishLength        FinishReason = "length"         // a limit of tokens, turns or money
 	FinishToolCalls     FinishReason = "tool-calls"     // it waits for a tool that nobody runs
 	FinishContentFilter FinishReason = "content-filter" // the model refused
 	FinishError         FinishReason = "error"
-	FinishCancelled     FinishReason = "cancelled" // not one of the AI SDK's
-	FinishOther         FinishReason = "other"     // it ended well without saying why
+	FinishCancelled     FinishReason = "cancelled" // not a reason of the AI SDK
+	FinishOther         FinishReason = "other"     // it succeeded without a reason
 )
 
-// Usage is what a run used, in tokens.
+// Usage is the number of tokens of a run.
 type Usage struct {
-	InputTokens       int64 `json:"inputTokens"` // without those of the cache
+	InputTokens       int64 `json:"inputTokens"` // without cached ones
 	OutputTokens      int64 `json:"outputTokens"`
-	TotalTokens       int64 `json:"totalTokens"`       // of all three
+	TotalTokens       int64 `json:"totalTokens"`       // sum of all three
 	CachedInputTokens int64 `json:"cachedInputTokens"` // read from a cache, or written to it
 }
 
-// usageOf is u as the events have it.
+// usageOf returns u in the format of events.
 func usageOf(u agent.TokenUsage) *Usage {
 	return &Usage{InputTokens: u.Input, OutputTokens: u.Output, TotalTokens: u.Input + u.Output + u.Cache, CachedInputTokens: u.Cache}
 }
 
-// Metadata is what else is known of a run at its end.
+// Metadata describes a finished run.
 type Metadata struct {
 	SessionID  string   `json:"sessionId,omitempty"`
 	CostUSD    float64  `json:"costUsd"`

@@ -10,8 +10,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// fuzz holds a dialect to its promises, whatever is printed.
-func fuzz(f *testing.F, format string) {
+// fuzzFormat checks the promises of a format for any output.
+func fuzzFormat(f *testing.F, format string) {
 	files, err := filepath.Glob("testdata/*.jsonl")
 	if err != nil {
 		f.Fatal(err)
@@ -26,10 +26,10 @@ func fuzz(f *testing.F, format string) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte, code int) {
 		lines := bytes.Split(data, []byte("\n"))
-		end := ending{exit: atoll.Exit{Code: code}}
-		step, sum := read(t, format, lines, end)
-		check(t, step, sum)
-		if again, s := read(t, format, lines, end); golden(t, again, s) != golden(t, step, sum) {
+		end := runEnd{exit: atoll.Exit{Code: code}}
+		step, sum := parseLines(t, format, lines, end)
+		checkStep(t, step, sum)
+		if again, s := parseLines(t, format, lines, end); formatGolden(t, again, s) != formatGolden(t, step, sum) {
 			t.Fatal("the same lines gave something else")
 		}
 		var texts strings.Builder
@@ -39,14 +39,14 @@ func fuzz(f *testing.F, format string) {
 			}
 		}
 		for _, line := range lines {
-			s := plain(bytes.TrimSuffix(valid(line), []byte("\r")))
-			if object(valid(line)) == nil && strings.TrimSpace(s) != "" && !strings.Contains(texts.String(), s+"\n") {
+			s := plainText(bytes.TrimSuffix(toValidUTF8(line), []byte("\r")))
+			if trimObject(toValidUTF8(line)) == nil && strings.TrimSpace(s) != "" && !strings.Contains(texts.String(), s+"\n") {
 				t.Fatalf("lost: %q", line)
 			}
 		}
 	})
 }
 
-func FuzzClaude(f *testing.F) { fuzz(f, "claude") }
+func FuzzClaude(f *testing.F) { fuzzFormat(f, "claude") }
 
-func FuzzCodex(f *testing.F) { fuzz(f, "codex") }
+func FuzzCodex(f *testing.F) { fuzzFormat(f, "codex") }

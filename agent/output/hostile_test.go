@@ -11,13 +11,13 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Whatever order the lines come in, clients can follow.
+// Clients can follow the events for lines in any order.
 func TestShuffled(t *testing.T) {
 	claude := []string{"claude-tools", "claude-partial", "claude-cut", "claude-subagent", "claude-server-tools", "claude-hostile", "claude-max-turns"}
 	for format, names := range map[string][]string{"claude": claude, "codex": {"codex-tools", "codex-failed", "codex-broken"}} {
 		var all [][]byte
 		for _, name := range names {
-			all = append(all, lines(t, name)...)
+			all = append(all, readLines(t, name)...)
 		}
 		for seed := range uint64(60) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
@@ -25,18 +25,18 @@ func TestShuffled(t *testing.T) {
 			for i := range some {
 				some[i] = all[rnd.IntN(len(all))]
 			}
-			end := ending{exit: atoll.Exit{Code: rnd.IntN(2)}}
-			step, sum := read(t, format, some, end)
-			check(t, step, sum)
-			if again, s := read(t, format, some, end); golden(t, again, s) != golden(t, step, sum) {
+			end := runEnd{exit: atoll.Exit{Code: rnd.IntN(2)}}
+			step, sum := parseLines(t, format, some, end)
+			checkStep(t, step, sum)
+			if again, s := parseLines(t, format, some, end); formatGolden(t, again, s) != formatGolden(t, step, sum) {
 				t.Fatalf("%s, seed %d: the same lines gave something else", format, seed)
 			}
 		}
 	}
 }
 
-// assistant is a line of claude with one block.
-func assistant(id string, block map[string]any) []byte {
+// assistantLine returns a line of claude with one block.
+func assistantLine(id string, block map[string]any) []byte {
 	line, err := json.Marshal(map[string]any{"type": "assistant", "message": map[string]any{"id": id, "content": []any{block}}})
 	if err != nil {
 		panic(err)
@@ -46,9 +46,9 @@ func assistant(id string, block map[string]any) []byte {
 
 func TestMessagesAreBounded(t *testing.T) {
 	megabyte := strings.Repeat("ä", 1<<19)
-	textLine := assistant("m", map[string]any{"type": "text", "text": megabyte})
+	textLine := assistantLine("m", map[string]any{"type": "text", "text": megabyte})
 	callLine := func(i int) []byte {
-		return assistant("m", map[string]any{"type": "tool_use", "id": fmt.Sprint("t", i), "name": "Write", "input": map[string]any{"content": megabyte}})
+		return assistantLine("m", map[string]any{"type": "tool_use", "id": fmt.Sprint("t", i), "name": "Write", "input": map[string]any{"content": megabyte}})
 	}
 	results := map[string]any{"type": "user", "message": map[string]any{"content": []any{
 		map[string]any{"type": "tool_result", "tool_use_id": "t0", "content": strings.Repeat(megabyte, 7)},
@@ -64,16 +64,16 @@ func TestMessagesAreBounded(t *testing.T) {
 		in = append(in, textLine)
 	}
 	in = append(in, callLine(0), callLine(1), callLine(2), resultLine, []byte("stray"))
-	step, sum := read(t, "claude", in, ending{})
-	check(t, step, sum)
+	step, sum := parseLines(t, "claude", in, runEnd{})
+	checkStep(t, step, sum)
 	if len(step.Messages) != 3 {
 		t.Fatalf("got %d messages", len(step.Messages))
 	}
 	m := step.Messages[0]
 	if want := strings.Repeat(megabyte, 8) + cutNote; m.Body != want {
-		t.Errorf("the body has %d bytes and ends with %q, want %d", len(m.Body), tail(m.Body, 60), len(want))
+		t.Errorf("the body has %d bytes and ends with %q, want %d", len(m.Body), cutTail(m.Body, 60), len(want))
 	}
-	if len(m.ToolCalls) != 3 || string(m.ToolCalls[2].Input) != quote(strings.TrimSpace(cutNote)) {
+	if len(m.ToolCalls) != 3 || string(m.ToolCalls[2].Input) != quoteJSON(strings.TrimSpace(cutNote)) {
 		t.Errorf("%d calls, the last with %.80s", len(m.ToolCalls), m.ToolCalls[len(m.ToolCalls)-1].Input)
 	}
 	out := step.Messages[1].ToolCalls
@@ -91,7 +91,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// What is streamed and never ends is kept up to the bound, by all who stream together.
+// Blocks that are streamed without an end share one bound.
 func TestStreamedInputsAreBounded(t *testing.T) {
 	p := newClaude()
 	piece := strings.Repeat("x", 1<<20)
@@ -106,10 +106,10 @@ func TestStreamedInputsAreBounded(t *testing.T) {
 		}
 		p.Line(fmt.Appendf(nil, `{"type":"stream_event","parent_tool_use_id":%q,"event":{"type":"content_block_delta","index":3,"delta":{"type":"input_json_delta","partial_json":"%s"}}}`, parent, piece))
 	}
-	if p.streaming != maxMessage || len(p.lanes) != maxLanes+1 {
-		t.Errorf("%d bytes in %d lanes", p.streaming, len(p.lanes))
+	if p.streaming != maxMessage || len(p.threads) != maxThreads+1 {
+		t.Errorf("%d bytes in %d lanes", p.streaming, len(p.threads))
 	}
-	for _, l := range p.lanes {
+	for _, l := range p.threads {
 		if len(l.blocks) > maxBlocks {
 			t.Errorf("%d blocks", len(l.blocks))
 		}
@@ -120,14 +120,14 @@ func TestStreamedInputsAreBounded(t *testing.T) {
 	}
 }
 
-// Calls without results are forgotten when they are too many, and still have names.
+// Of too many calls without results some are forgotten, but they still have names.
 func TestCallsWithoutResults(t *testing.T) {
 	var in [][]byte
 	for i := range 3 * maxOpen {
-		in = append(in, assistant("m", map[string]any{"type": "tool_use", "id": fmt.Sprint("t", i), "name": "Bash"}))
+		in = append(in, assistantLine("m", map[string]any{"type": "tool_use", "id": fmt.Sprint("t", i), "name": "Bash"}))
 	}
-	step, sum := read(t, "claude", in, ending{})
-	check(t, step, sum)
+	step, sum := parseLines(t, "claude", in, runEnd{})
+	checkStep(t, step, sum)
 	if n := len(step.Messages[0].ToolCalls); n != maxOpen {
 		t.Errorf("got %d calls, want %d", n, maxOpen)
 	}
@@ -135,8 +135,8 @@ func TestCallsWithoutResults(t *testing.T) {
 	for i := range 3 * maxTexts {
 		in = append(in, fmt.Appendf(nil, `{"type":"item.started","item":{"id":"i%d","type":"agent_message","text":"a"}}`, i))
 	}
-	step, sum = read(t, "codex", in, ending{})
-	check(t, step, sum)
+	step, sum = parseLines(t, "codex", in, runEnd{})
+	checkStep(t, step, sum)
 	if want := strings.Repeat("a", 3*maxTexts); sum.Text != want {
 		t.Errorf("got %q, want %q", sum.Text, want)
 	}
@@ -158,8 +158,8 @@ func TestDeepAndInvalid(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			step, sum := read(t, "claude", [][]byte{[]byte(test.line)}, ending{})
-			check(t, step, sum)
+			step, sum := parseLines(t, "claude", [][]byte{[]byte(test.line)}, runEnd{})
+			checkStep(t, step, sum)
 			if sum.Text != test.want {
 				t.Errorf("got %.80q, want %.80q", sum.Text, test.want)
 			}
@@ -167,23 +167,23 @@ func TestDeepAndInvalid(t *testing.T) {
 	}
 }
 
-// A tool may give its result while the model still speaks.
+// A result may arrive while the model's message is still streamed.
 func TestResultsWhileStreaming(t *testing.T) {
 	event := func(e string) []byte { return []byte(`{"type":"stream_event","event":` + e + `}`) }
-	step, sum := read(t, "claude", [][]byte{
+	step, sum := parseLines(t, "claude", [][]byte{
 		event(`{"type":"message_start","message":{"id":"m"}}`),
 		event(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"Bash"}}`),
-		assistant("m", map[string]any{"type": "tool_use", "id": "a", "name": "Bash", "input": map[string]any{"n": 1}}),
+		assistantLine("m", map[string]any{"type": "tool_use", "id": "a", "name": "Bash", "input": map[string]any{"n": 1}}),
 		event(`{"type":"content_block_stop","index":0}`),
 		event(`{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"b","name":"Bash"}}`),
 		event(`{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\"n\""}}`),
 		[]byte(`{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"a","content":"one"}]}}`),
 		event(`{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":":2}"}}`),
-		assistant("m", map[string]any{"type": "tool_use", "id": "b", "name": "Bash", "input": map[string]any{"n": 2}}),
+		assistantLine("m", map[string]any{"type": "tool_use", "id": "b", "name": "Bash", "input": map[string]any{"n": 2}}),
 		event(`{"type":"content_block_stop","index":1}`),
 		[]byte(`{"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"b","content":"two"}]}}`),
-	}, ending{})
-	check(t, step, sum)
+	}, runEnd{})
+	checkStep(t, step, sum)
 	var got []string
 	for _, m := range step.Messages {
 		for _, c := range m.ToolCalls {

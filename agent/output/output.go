@@ -22,77 +22,78 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 )
 
-// The bounds. What is longer is cut, and says so.
+// Bounds, in bytes or numbers. Longer values are cut, with a note.
 const (
-	maxMessage = 8 << 20 // of the text of a message, and of its tool calls; of inputs that are being streamed
-	maxError   = 4 << 10 // of what stderr says of a failure
-	maxOpen    = 1024    // tool calls without a result, of which names are known
-	maxLanes   = 64      // subagents at a time
-	maxBlocks  = 64      // blocks of one message that are being streamed
-	maxTexts   = 8       // texts of codex that have begun, which are kept to see what is new
-	maxID      = 256     // of an id, or of a name
+	maxMessage = 8 << 20 // text of a message, and of its tool calls; and inputs being streamed
+	maxError   = 4 << 10 // stderr in an error
+	maxOpen    = 1024    // tool calls without a result whose names are known
+	maxThreads = 64      // concurrent subagents
+	maxBlocks  = 64      // streamed blocks of one message
+	maxTexts   = 8       // unfinished texts of codex, kept to find the new part
+	maxID      = 256     // an id, or a name
 )
 
-// A Parser reads what one run of an agent prints. It keeps no goroutine and needs no
-// closing. It must not be used by several goroutines at once.
+// A Parser parses the output of one run of an agent. It starts no goroutine and needs
+// no closing. It must not be used concurrently.
 //
-// The same lines give the same events, ids and messages: a stream can be made again
-// from what was printed. Ids of blocks are unique in a run, not in a conversation.
+// Equal lines give equal events, ids and messages, so a stream can be reproduced from
+// the output. Ids of blocks are unique in a run, not in a conversation.
 type Parser interface {
-	// Line reads one line, without its end; a \r at its end, and escape sequences of a
-	// terminal around it, do not matter. A line that is not of the dialect is text, which
-	// is shown and kept. The line is not kept.
+	// Line parses one line, without its newline; it ignores a \r at its end and escape
+	// sequences of a terminal around it. A line in another format becomes text, which
+	// is shown and kept. Line doesn't retain the slice.
 	Line(line []byte) Step
 
-	// End says how the run ended: what the process left, what it printed on stderr, and
-	// an error of the caller's, if it did not come to an end by itself. An error with
-	// context.Canceled in its chain is that somebody did not want it any longer.
+	// End takes the end of the run: the exit of the process, its stderr, and the
+	// caller's error if the run didn't end by itself. An error with context.Canceled in
+	// its chain means that somebody cancelled the run.
 	//
-	// It ends open blocks, completes the last message, gives an error event if the run
-	// failed, and as the last one finish. It is called once, and Line not again.
+	// End closes open blocks, completes the last message, adds an error event if the
+	// run failed, and finally a finish event. It is called once, and Line not again.
 	End(exit atoll.Exit, stderr string, err error) Step
 
-	// Summary is what is known so far; after End it is final.
+	// Summary returns the state so far; after End it is final.
 	Summary() Summary
 }
 
-// A Step is what a line was good for. It is the caller's.
+// A Step is the result of a line. The caller owns it.
 type Step struct {
 	Events []Event
-	// Messages are those that are complete now, with Role, Body, Tokens and ToolCalls;
-	// the rest is the caller's to fill in. A message of the assistant comes when the next
-	// one begins, a tool's result comes, or the run ends; it is before the messages with
-	// the results of its calls. Thoughts, and what subagents say and do, are events only.
+	// Messages are the messages completed by the line, with Role, Body, Tokens and
+	// ToolCalls; the caller fills in the rest. A message of the assistant is complete
+	// when the next one begins, a tool's result comes, or the run ends; it precedes the
+	// messages with the results of its calls. Thoughts, and output of subagents, only
+	// become events.
 	Messages []agent.Message
 }
 
-// A Summary is what a run came to.
+// A Summary describes a run.
 type Summary struct {
 	SessionID string // the agent's own
-	// Usage is what the agent says that the run used; until it says so, the sum of what
-	// its messages say. Of a thread that codex resumed, codex counts all turns.
+	// Usage is the run's usage as reported by the agent; before that, the sum over its
+	// messages. For a resumed thread, codex counts all turns.
 	Usage agent.TokenUsage
-	// Rest is what of Usage is in the Tokens of no message.
+	// Rest is the part of Usage that is in the Tokens of no message.
 	Rest         agent.TokenUsage
 	CostUSD      float64
 	Duration     time.Duration
 	FinishReason FinishReason // "" before End
-	Text         string       // the body of the last message of the assistant that has one
-	Error        string       // why it failed; "" if it did not, or was cancelled
-	Denied       []string     // tools which the agent was not allowed to use
+	Text         string       // the last non-empty body of an assistant's message
+	Error        string       // the reason of a failure; "" if the run succeeded or was cancelled
+	Denied       []string     // tools that the agent was not allowed to use
 }
 
-// formats makes a parser for each dialect.
+// formats creates a parser for each format.
 var formats = map[string]func() Parser{
 	"claude": func() Parser { return newClaude() },
 	"codex":  func() Parser { return newCodex() },
 	"text":   func() Parser { return newText() },
 }
 
-// Formats are the names that New knows, sorted.
+// Formats returns the names that New accepts, sorted.
 func Formats() []string { return []string{"claude", "codex", "text"} }
 
-// New returns a parser for one run of an agent that prints in the format. Kinds:
+// New returns a parser for one run of an agent with the given output format. Kinds:
 // ErrInvalid (no such format).
 func New(format string) (Parser, error) {
 	parser, ok := formats[format]

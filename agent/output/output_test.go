@@ -20,8 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/*.golden")
 
-// lines reads a transcript.
-func lines(t testing.TB, name string) [][]byte {
+// readLines reads a transcript.
+func readLines(t testing.TB, name string) [][]byte {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata", name+".jsonl"))
 	if err != nil {
@@ -30,8 +30,8 @@ func lines(t testing.TB, name string) [][]byte {
 	return bytes.Split(bytes.TrimSuffix(data, []byte("\n")), []byte("\n"))
 }
 
-// parser returns a new one.
-func parser(t testing.TB, format string) Parser {
+// newParser returns a new parser.
+func newParser(t testing.TB, format string) Parser {
 	t.Helper()
 	p, err := New(format)
 	if err != nil {
@@ -40,22 +40,22 @@ func parser(t testing.TB, format string) Parser {
 	return p
 }
 
-// An ending is what End is told.
-type ending struct {
+// A runEnd holds the arguments of End.
+type runEnd struct {
 	exit   atoll.Exit
 	stderr string
 	err    error
 }
 
-// read has a parser read all lines, and returns what it made of them.
-func read(t testing.TB, format string, lines [][]byte, end ending) (Step, Summary) {
+// parseLines parses all lines, and returns the results.
+func parseLines(t testing.TB, format string, lines [][]byte, end runEnd) (Step, Summary) {
 	t.Helper()
-	p := parser(t, format)
+	p := newParser(t, format)
 	var all Step
 	for _, line := range lines {
 		lent := slices.Clone(line)
 		step := p.Line(lent)
-		clear(lent) // it is the caller's again
+		clear(lent) // the parser must not retain it
 		all.Events = append(all.Events, step.Events...)
 		all.Messages = append(all.Messages, step.Messages...)
 	}
@@ -65,8 +65,8 @@ func read(t testing.TB, format string, lines [][]byte, end ending) (Step, Summar
 	return all, p.Summary()
 }
 
-// golden is a step as the golden files have it.
-func golden(t testing.TB, s Step, sum Summary) string {
+// formatGolden formats a step as in the golden files.
+func formatGolden(t testing.TB, s Step, sum Summary) string {
 	t.Helper()
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
@@ -96,33 +96,33 @@ func golden(t testing.TB, s Step, sum Summary) string {
 }
 
 func TestGolden(t *testing.T) {
-	failed := ending{exit: atoll.Exit{Code: 1, Duration: atoll.Duration(1500 * time.Millisecond)}}
+	failed := runEnd{exit: atoll.Exit{Code: 1, Duration: atoll.Duration(1500 * time.Millisecond)}}
 	tests := []struct {
 		name string
-		end  ending
+		end  runEnd
 	}{
-		{"claude-tools", ending{}},
-		{"claude-partial", ending{}},
-		{"claude-cut", ending{exit: atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: "out of memory"}}},
-		{"claude-subagent", ending{}},
-		{"claude-server-tools", ending{}},
+		{"claude-tools", runEnd{}},
+		{"claude-partial", runEnd{}},
+		{"claude-cut", runEnd{exit: atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: "out of memory"}}},
+		{"claude-subagent", runEnd{}},
+		{"claude-server-tools", runEnd{}},
 		{"claude-login", failed},
 		{"claude-not-logged-in", failed},
 		{"claude-max-turns", failed},
-		{"claude-terminal", ending{}},
-		{"claude-slash", ending{}},
+		{"claude-terminal", runEnd{}},
+		{"claude-slash", runEnd{}},
 		{"claude-hostile", failed},
-		{"codex-tools", ending{}},
+		{"codex-tools", runEnd{}},
 		{"codex-failed", failed},
 		{"codex-broken", failed},
-		{"text-lines", ending{}},
+		{"text-lines", runEnd{}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			format, _, _ := strings.Cut(test.name, "-")
-			step, sum := read(t, format, lines(t, test.name), test.end)
-			check(t, step, sum)
-			got, path := golden(t, step, sum), filepath.Join("testdata", test.name+".golden")
+			step, sum := parseLines(t, format, readLines(t, test.name), test.end)
+			checkStep(t, step, sum)
+			got, path := formatGolden(t, step, sum), filepath.Join("testdata", test.name+".golden")
 			if *update {
 				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -135,7 +135,7 @@ func TestGolden(t *testing.T) {
 			if got != string(want) {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
-			if again, sum := read(t, format, lines(t, test.name), test.end); golden(t, again, sum) != got {
+			if again, sum := parseLines(t, format, readLines(t, test.name), test.end); formatGolden(t, again, sum) != got {
 				t.Error("the same lines gave something else")
 			}
 		})
@@ -146,12 +146,12 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// check holds a run to what clients may count on, whatever was printed.
-func check(t testing.TB, s Step, sum Summary) {
+// checkStep checks the guarantees that clients rely on for any output.
+func checkStep(t testing.TB, s Step, sum Summary) {
 	t.Helper()
 	open, used, calls := map[string]EventType{}, map[string]bool{}, map[string]bool{}
 	for i, e := range s.Events {
-		if len(e.Delta)+len(e.Input)+len(e.Result) < 64<<10 { // of larger ones it takes too long
+		if len(e.Delta)+len(e.Input)+len(e.Result) < 64<<10 { // checking larger ones takes too long
 			data, err := json.Marshal(e)
 			var back Event
 			if err != nil || json.Unmarshal(data, &back) != nil || back.Type != e.Type {
@@ -163,7 +163,7 @@ func check(t testing.TB, s Step, sum Summary) {
 		if e.Type != ToolInputDelta {
 			shown += e.Delta // inputs are data
 		}
-		if strings.ContainsFunc(shown, control) {
+		if strings.ContainsFunc(shown, isControl) {
 			t.Fatalf("event %d has control characters: %+v", i, e)
 		}
 		switch e.Type {
@@ -215,11 +215,11 @@ func check(t testing.TB, s Step, sum Summary) {
 				t.Fatalf("message %d: call %+v", i, c)
 			}
 		}
-		if _, err := json.Marshal(m); err != nil || size > maxMessage+maxOpen*100 || m.Role != agent.RoleAssistant && m.Role != agent.RoleTool || m.Body == "" && len(m.ToolCalls) == 0 || strings.ContainsFunc(m.Body, control) {
+		if _, err := json.Marshal(m); err != nil || size > maxMessage+maxOpen*100 || m.Role != agent.RoleAssistant && m.Role != agent.RoleTool || m.Body == "" && len(m.ToolCalls) == 0 || strings.ContainsFunc(m.Body, isControl) {
 			t.Fatalf("message %d: %d bytes, %v, %+v", i, size, err, m)
 		}
 	}
-	if rest := beyond(sum.Usage, kept); rest != sum.Rest {
+	if rest := excessTokens(sum.Usage, kept); rest != sum.Rest {
 		t.Fatalf("rest: got %v, want %v", sum.Rest, rest)
 	}
 }
@@ -229,7 +229,7 @@ func TestNewRefusesUnknown(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	for _, format := range Formats() {
-		if parser(t, format) == nil || len(Formats()) != len(formats) || !slices.IsSorted(Formats()) {
+		if newParser(t, format) == nil || len(Formats()) != len(formats) || !slices.IsSorted(Formats()) {
 			t.Errorf("%s of %v", format, Formats())
 		}
 	}
@@ -240,39 +240,39 @@ func TestEnd(t *testing.T) {
 	bad := `{"type":"result","subtype":"%s","is_error":true,"result":"%s"}`
 	tests := []struct {
 		name, format, line string
-		end                ending
+		end                runEnd
 		reason             FinishReason
 		failure            string
 	}{
-		{"text", "text", "x", ending{}, FinishStop, ""},
-		{"text fails", "text", "oh no", ending{exit: atoll.Exit{Code: 2}}, FinishError, "exited with code 2: oh no"},
-		{"nothing at all", "claude", "", ending{}, FinishOther, ""},
-		{"nothing but an exit", "claude", "", ending{exit: atoll.Exit{Code: 3}}, FinishError, "exited with code 3"},
-		{"stderr", "claude", "x", ending{exit: atoll.Exit{Code: 1}, stderr: "\x1b[31mNo conversation found to continue\x1b[0m\n"}, FinishError, "exited with code 1: No conversation found to continue"},
-		{"long stderr", "text", "", ending{exit: atoll.Exit{Code: 1}, stderr: strings.Repeat("ü", 5000) + "!"}, FinishError, "exited with code 1: " + strings.Repeat("ü", 2047) + "!"},
-		{"killed", "codex", "", ending{exit: atoll.Exit{Code: 124, TimedOut: true}}, FinishError, "timed out"},
-		{"cancelled", "claude", fmt.Sprintf(bad, "error_during_execution", ""), ending{exit: atoll.Exit{Code: 143}, err: fmt.Errorf("turn: %w", context.Canceled)}, FinishCancelled, ""},
-		{"error", "claude", fmt.Sprintf(ok, "end_turn"), ending{err: errors.New("sandbox is gone\x07")}, FinishError, "sandbox is gone\uFFFD"},
-		{"stop", "claude", fmt.Sprintf(ok, "end_turn"), ending{}, FinishStop, ""},
-		{"stop, no reason", "claude", fmt.Sprintf(ok, ""), ending{}, FinishStop, ""},
-		{"length", "claude", fmt.Sprintf(ok, "max_tokens"), ending{}, FinishLength, ""},
-		{"tool", "claude", fmt.Sprintf(ok, "tool_use"), ending{}, FinishToolCalls, ""},
-		{"refusal", "claude", fmt.Sprintf(ok, "refusal"), ending{}, FinishContentFilter, ""},
-		{"pause", "claude", fmt.Sprintf(ok, "pause_turn"), ending{}, FinishOther, ""},
-		{"well said, then failed", "claude", fmt.Sprintf(ok, "end_turn"), ending{exit: atoll.Exit{Code: 1}}, FinishError, "exited with code 1"},
-		{"API error", "claude", fmt.Sprintf(bad, "success", "API Error: 529"), ending{exit: atoll.Exit{Code: 1}}, FinishError, "API Error: 529"},
-		{"error without words", "claude", fmt.Sprintf(bad, "", ""), ending{}, FinishError, "the agent failed"},
-		{"execution", "claude", fmt.Sprintf(bad, "error_during_execution", ""), ending{}, FinishError, "the agent failed: error_during_execution"},
-		{"turns", "claude", fmt.Sprintf(bad, "error_max_turns", ""), ending{}, FinishLength, "the agent had no more turns left"},
-		{"money", "claude", fmt.Sprintf(bad, "error_max_budget_usd", ""), ending{}, FinishLength, "the agent had no more money left"},
-		{"a turn failed", "codex", `{"type":"turn.failed","error":{}}`, ending{}, FinishError, "the agent failed"},
-		{"a turn failed after one", "codex", `{"type":"turn.completed"}` + "\n" + `{"type":"turn.failed","error":{"message":"x"}}`, ending{}, FinishError, "x"},
-		{"overcome", "codex", `{"type":"error","message":"again"}` + "\n" + `{"type":"turn.completed"}`, ending{}, FinishStop, ""},
+		{"text", "text", "x", runEnd{}, FinishStop, ""},
+		{"text fails", "text", "oh no", runEnd{exit: atoll.Exit{Code: 2}}, FinishError, "exited with code 2: oh no"},
+		{"nothing at all", "claude", "", runEnd{}, FinishOther, ""},
+		{"nothing but an exit", "claude", "", runEnd{exit: atoll.Exit{Code: 3}}, FinishError, "exited with code 3"},
+		{"stderr", "claude", "x", runEnd{exit: atoll.Exit{Code: 1}, stderr: "\x1b[31mNo conversation found to continue\x1b[0m\n"}, FinishError, "exited with code 1: No conversation found to continue"},
+		{"long stderr", "text", "", runEnd{exit: atoll.Exit{Code: 1}, stderr: strings.Repeat("ü", 5000) + "!"}, FinishError, "exited with code 1: " + strings.Repeat("ü", 2047) + "!"},
+		{"killed", "codex", "", runEnd{exit: atoll.Exit{Code: 124, TimedOut: true}}, FinishError, "timed out"},
+		{"cancelled", "claude", fmt.Sprintf(bad, "error_during_execution", ""), runEnd{exit: atoll.Exit{Code: 143}, err: fmt.Errorf("turn: %w", context.Canceled)}, FinishCancelled, ""},
+		{"error", "claude", fmt.Sprintf(ok, "end_turn"), runEnd{err: errors.New("sandbox is gone\x07")}, FinishError, "sandbox is gone\uFFFD"},
+		{"stop", "claude", fmt.Sprintf(ok, "end_turn"), runEnd{}, FinishStop, ""},
+		{"stop, no reason", "claude", fmt.Sprintf(ok, ""), runEnd{}, FinishStop, ""},
+		{"length", "claude", fmt.Sprintf(ok, "max_tokens"), runEnd{}, FinishLength, ""},
+		{"tool", "claude", fmt.Sprintf(ok, "tool_use"), runEnd{}, FinishToolCalls, ""},
+		{"refusal", "claude", fmt.Sprintf(ok, "refusal"), runEnd{}, FinishContentFilter, ""},
+		{"pause", "claude", fmt.Sprintf(ok, "pause_turn"), runEnd{}, FinishOther, ""},
+		{"well said, then failed", "claude", fmt.Sprintf(ok, "end_turn"), runEnd{exit: atoll.Exit{Code: 1}}, FinishError, "exited with code 1"},
+		{"API error", "claude", fmt.Sprintf(bad, "success", "API Error: 529"), runEnd{exit: atoll.Exit{Code: 1}}, FinishError, "API Error: 529"},
+		{"error without words", "claude", fmt.Sprintf(bad, "", ""), runEnd{}, FinishError, "the agent failed"},
+		{"execution", "claude", fmt.Sprintf(bad, "error_during_execution", ""), runEnd{}, FinishError, "the agent failed: error_during_execution"},
+		{"turns", "claude", fmt.Sprintf(bad, "error_max_turns", ""), runEnd{}, FinishLength, "the agent had no more turns left"},
+		{"money", "claude", fmt.Sprintf(bad, "error_max_budget_usd", ""), runEnd{}, FinishLength, "the agent had no more money left"},
+		{"a turn failed", "codex", `{"type":"turn.failed","error":{}}`, runEnd{}, FinishError, "the agent failed"},
+		{"a turn failed after one", "codex", `{"type":"turn.completed"}` + "\n" + `{"type":"turn.failed","error":{"message":"x"}}`, runEnd{}, FinishError, "x"},
+		{"overcome", "codex", `{"type":"error","message":"again"}` + "\n" + `{"type":"turn.completed"}`, runEnd{}, FinishStop, ""},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			step, sum := read(t, test.format, bytes.Split([]byte(test.line), []byte("\n")), test.end)
-			check(t, step, sum)
+			step, sum := parseLines(t, test.format, bytes.Split([]byte(test.line), []byte("\n")), test.end)
+			checkStep(t, step, sum)
 			if sum.FinishReason != test.reason || sum.Error != test.failure {
 				t.Errorf("got %s %q, want %s %q", sum.FinishReason, sum.Error, test.reason, test.failure)
 			}
@@ -282,7 +282,7 @@ func TestEnd(t *testing.T) {
 
 func TestNothingAfterEnd(t *testing.T) {
 	for _, format := range Formats() {
-		p := parser(t, format)
+		p := newParser(t, format)
 		p.Line([]byte("hello"))
 		p.End(atoll.Exit{}, "", nil)
 		if s := p.Line([]byte("late")); len(s.Events)+len(s.Messages) > 0 {

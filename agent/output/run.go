@@ -14,56 +14,56 @@ import (
 	"github.com/seed46cd37a8/atoll/agent"
 )
 
-// cutNote is what is written in place of what a message has no room for.
+// cutNote replaces the part of a message beyond the limit.
 const cutNote = "\n[cut: a message has no more than 8 MiB]"
 
-// A run is what the parsers have in common: it makes events and messages.
+// A run holds the state that all parsers share: it builds events and messages.
 type run struct {
 	step   Step
-	blocks int // begun so far, for their ids
-	calls  int // without an id so far, for theirs
+	blocks int // number of blocks, for their ids
+	calls  int // number of calls without an id, for theirs
 
-	raw    string // the id of the block of lines that are not of the dialect; "" when none is open
-	blanks int    // lines at its end that are blank
+	raw    string // id of the block of lines in another format; "" if none is open
+	blanks int    // blank lines at its end
 	last   string // the last such line that is not blank
 
-	draft draft             // the assistant's message that is not complete
-	open  map[string]string // names of tools by the ids of calls that have no result
+	draft draft             // the assistant's incomplete message
+	open  map[string]string // names of tools by the ids of calls without a result
 
 	session   string
-	sum, kept agent.TokenUsage // of the model's messages; of those that were handed out
+	sum, kept agent.TokenUsage // of the model's messages; of completed messages
 	total     *agent.TokenUsage
 	cost      float64
 	duration  time.Duration
 	text      string
 	denied    []string
 
-	reason  FinishReason // what the agent says of its end; "" if nothing
-	failure string       // what it says of its failure
-	summary Summary      // after End
+	reason  FinishReason // the agent's own reason; "" if none
+	failure string       // the agent's own failure
+	summary Summary      // set by End
 	ended   bool
 }
 
-// take hands out what there is.
-func (r *run) take() Step {
+// takeStep returns the pending events and messages.
+func (r *run) takeStep() Step {
 	s := r.step
 	r.step = Step{}
 	return s
 }
 
-func (r *run) emit(e Event) { r.step.Events = append(r.step.Events, e) }
+func (r *run) emitEvent(e Event) { r.step.Events = append(r.step.Events, e) }
 
-// A part is a kind of what messages are made of.
+// A part is a kind of a message's content.
 type part int
 
 const (
-	nothing part = iota
+	noPart part = iota
 	textPart
 	rawPart
 	otherPart
 )
 
-// A draft is a message of the assistant that is not complete.
+// A draft is an incomplete message of the assistant.
 type draft struct {
 	body   strings.Builder
 	last   part
@@ -73,28 +73,28 @@ type draft struct {
 	tokens agent.TokenUsage
 }
 
-// write adds to the body. Texts that follow each other are one text; around anything
-// else there is an empty line, and lines that the agent did not mean stay lines.
-func (d *draft) write(kind part, s string) {
+// writePart appends to the body. Consecutive texts are joined, other parts are
+// separated by an empty line, and consecutive raw lines stay lines.
+func (d *draft) writePart(kind part, s string) {
 	switch {
 	case d.last == rawPart && kind == rawPart:
-		d.add("\n")
+		d.appendBody("\n")
 	case d.body.Len() > 0 && d.last != kind:
 		for range 2 {
 			if !strings.HasSuffix(d.body.String(), "\n\n") {
-				d.add("\n")
+				d.appendBody("\n")
 			}
 		}
 	}
 	d.last = kind
-	d.add(s)
+	d.appendBody(s)
 }
 
-func (d *draft) add(s string) {
+func (d *draft) appendBody(s string) {
 	if d.full || s == "" {
 		return
 	}
-	part := cut(s, maxMessage-d.size)
+	part := cutHead(s, maxMessage-d.size)
 	d.body.WriteString(part)
 	d.size += len(part)
 	if len(part) < len(s) {
@@ -103,8 +103,8 @@ func (d *draft) add(s string) {
 	}
 }
 
-// begin opens a block.
-func (r *run) begin(kind EventType, parent string) string {
+// beginText opens a block of text or thought.
+func (r *run) beginText(kind EventType, parent string) string {
 	r.closeRaw()
 	return r.beginBlock(kind, parent)
 }
@@ -116,51 +116,51 @@ func (r *run) beginBlock(kind EventType, parent string) string {
 		id = "reasoning-"
 	}
 	id += strconv.Itoa(r.blocks)
-	r.emit(Event{Type: kind, ID: id, ParentToolCallID: parent})
+	r.emitEvent(Event{Type: kind, ID: id, ParentToolCallID: parent})
 	return id
 }
 
-// delta adds to an open block, if there is anything to add.
-func (r *run) delta(kind EventType, id, parent, s string) {
+// emitDelta adds to an open block, unless s is empty.
+func (r *run) emitDelta(kind EventType, id, parent, s string) {
 	if s == "" {
 		return
 	}
 	r.closeRaw()
-	r.emit(Event{Type: kind, ID: id, Delta: s, ParentToolCallID: parent})
+	r.emitEvent(Event{Type: kind, ID: id, Delta: s, ParentToolCallID: parent})
 }
 
-// say is a whole text.
-func (r *run) say(parent, s string) {
+// emitText emits a complete text.
+func (r *run) emitText(parent, s string) {
 	if s = scrub(s); s == "" {
 		return
 	}
-	id := r.begin(TextStart, parent)
-	r.delta(TextDelta, id, parent, s)
-	r.emit(Event{Type: TextEnd, ID: id, ParentToolCallID: parent})
+	id := r.beginText(TextStart, parent)
+	r.emitDelta(TextDelta, id, parent, s)
+	r.emitEvent(Event{Type: TextEnd, ID: id, ParentToolCallID: parent})
 	if parent == "" {
-		r.draft.write(textPart, s)
+		r.draft.writePart(textPart, s)
 	}
 }
 
-// think is a whole thought, which is shown and not kept.
-func (r *run) think(parent, s string) {
-	id := r.begin(ReasoningStart, parent)
-	r.delta(ReasoningDelta, id, parent, scrub(s))
-	r.emit(Event{Type: ReasoningEnd, ID: id, ParentToolCallID: parent})
-	r.other(parent)
+// emitThought emits a complete thought, which messages don't keep.
+func (r *run) emitThought(parent, s string) {
+	id := r.beginText(ReasoningStart, parent)
+	r.emitDelta(ReasoningDelta, id, parent, scrub(s))
+	r.emitEvent(Event{Type: ReasoningEnd, ID: id, ParentToolCallID: parent})
+	r.separateText(parent)
 }
 
-// other notes that something came between texts.
-func (r *run) other(parent string) {
+// separateText notes that something came between two texts.
+func (r *run) separateText(parent string) {
 	if parent == "" {
 		r.draft.last = otherPart
 	}
 }
 
-// line is a line that is not of the dialect. Such lines that follow each other are one
-// block. With between, blank ones count between others only.
-func (r *run) line(b []byte, between bool) {
-	s := plain(bytes.TrimSuffix(b, []byte("\r")))
+// emitLine emits a line in another format; consecutive ones form one block. With
+// between, blank lines only count between others.
+func (r *run) emitLine(b []byte, between bool) {
+	s := plainText(bytes.TrimSuffix(b, []byte("\r")))
 	blank := strings.TrimSpace(s) == ""
 	if blank && between {
 		r.blanks = min(r.blanks+1, maxBlocks)
@@ -173,14 +173,14 @@ func (r *run) line(b []byte, between bool) {
 		r.raw, r.blanks = r.beginBlock(TextStart, ""), 0
 	}
 	for ; r.blanks > 0; r.blanks-- {
-		r.rawLine("")
+		r.emitRawLine("")
 	}
-	r.rawLine(s)
+	r.emitRawLine(s)
 }
 
-func (r *run) rawLine(s string) {
-	r.emit(Event{Type: TextDelta, ID: r.raw, Delta: s + "\n"})
-	r.draft.write(rawPart, s)
+func (r *run) emitRawLine(s string) {
+	r.emitEvent(Event{Type: TextDelta, ID: r.raw, Delta: s + "\n"})
+	r.draft.writePart(rawPart, s)
 }
 
 // closeRaw ends the block of such lines.
@@ -188,40 +188,41 @@ func (r *run) closeRaw() {
 	if r.raw == "" {
 		return
 	}
-	r.emit(Event{Type: TextEnd, ID: r.raw})
+	r.emitEvent(Event{Type: TextEnd, ID: r.raw})
 	r.raw = ""
 }
 
-// known is id as it is used, one of its own if there is none.
-func (r *run) known(id string) string {
-	if id = cut(scrub(id), maxID); id != "" {
+// callID returns the cleaned id of a call, or a new one if it has none.
+func (r *run) callID(id string) string {
+	if id = cutHead(scrub(id), maxID); id != "" {
 		return id
 	}
 	r.calls++
 	return "call-" + strconv.Itoa(r.calls)
 }
 
-// call is a whole call of a tool. One that waits for its result is not made again.
-func (r *run) call(id, name, parent string, input json.RawMessage) {
+// emitCall emits a complete call of a tool, unless it is already waiting for its
+// result.
+func (r *run) emitCall(id, name, parent string, input json.RawMessage) {
 	if _, twice := r.open[id]; twice {
 		return
 	}
 	name, text := toolName(name), inputOf(input)
 	r.beginCall(id, name, parent)
-	r.emit(Event{Type: ToolInputDelta, ID: id, Delta: text, ParentToolCallID: parent})
+	r.emitEvent(Event{Type: ToolInputDelta, ID: id, Delta: text, ParentToolCallID: parent})
 	r.endCall(id, name, parent, text)
 }
 
 func (r *run) beginCall(id, name, parent string) {
 	r.closeRaw()
-	r.emit(Event{Type: ToolInputStart, ID: id, ToolName: name, ProviderExecuted: true, ParentToolCallID: parent})
+	r.emitEvent(Event{Type: ToolInputStart, ID: id, ToolName: name, ProviderExecuted: true, ParentToolCallID: parent})
 }
 
-// endCall ends the input of a call, and makes it.
+// endCall ends the input of a call, and emits the call.
 func (r *run) endCall(id, name, parent, input string) {
 	r.closeRaw()
-	r.emit(Event{Type: ToolInputEnd, ID: id, ParentToolCallID: parent})
-	r.emit(Event{Type: ToolCall, ToolCallID: id, ToolName: name, Input: input, ProviderExecuted: true, ParentToolCallID: parent})
+	r.emitEvent(Event{Type: ToolInputEnd, ID: id, ParentToolCallID: parent})
+	r.emitEvent(Event{Type: ToolCall, ToolCallID: id, ToolName: name, Input: input, ProviderExecuted: true, ParentToolCallID: parent})
 	if r.open == nil {
 		r.open = map[string]string{}
 	}
@@ -231,11 +232,11 @@ func (r *run) endCall(id, name, parent, input string) {
 	if parent != "" {
 		return
 	}
-	r.other(parent)
+	r.separateText(parent)
 	d := &r.draft
 	if d.size += len(input) + len(id) + len(name); d.size > maxMessage {
 		d.size -= len(input)
-		input = quote(strings.TrimSpace(cutNote))
+		input = quoteJSON(strings.TrimSpace(cutNote))
 		d.size = min(d.size, maxMessage)
 	}
 	if len(d.calls) < maxOpen {
@@ -243,48 +244,48 @@ func (r *run) endCall(id, name, parent, input string) {
 	}
 }
 
-// A result is what a tool gave.
+// A result is the result of a tool.
 type result struct {
 	id     string
-	name   string // of the tool, if the call is not known
+	name   string // of the tool, if the call is unknown
 	output string
-	value  json.RawMessage // what clients get; nil is output
-	failed string          // why; "" if it did not
+	value  json.RawMessage // for clients; nil means output
+	failed string          // the reason; "" if it succeeded
 }
 
-// result shows what a tool gave, and returns it as it is kept. A result without a call
-// gets one, so that clients can follow.
-func (r *run) result(parent string, res result) agent.ToolCall {
+// emitResult emits the result of a tool, and returns it for the message. A result
+// without a call gets one, since clients expect it.
+func (r *run) emitResult(parent string, res result) agent.ToolCall {
 	r.closeRaw()
 	name, ok := r.open[res.id]
 	delete(r.open, res.id)
 	if !ok {
 		name = toolName(res.name)
-		r.emit(Event{Type: ToolCall, ToolCallID: res.id, ToolName: name, Input: "{}", ProviderExecuted: true, ParentToolCallID: parent})
+		r.emitEvent(Event{Type: ToolCall, ToolCallID: res.id, ToolName: name, Input: "{}", ProviderExecuted: true, ParentToolCallID: parent})
 	}
-	r.other(parent)
+	r.separateText(parent)
 	e := Event{Type: ToolResult, ToolCallID: res.id, ToolName: name, Result: res.value, ProviderExecuted: true, ParentToolCallID: parent}
 	c := agent.ToolCall{ID: res.id, Type: "function", Name: name, Output: res.output, Status: agent.ToolCompleted}
 	switch {
 	case res.failed != "":
 		e.Type, e.Error, e.Result = ToolError, scrub(res.failed), nil
-		c.Status, c.Error = agent.ToolFailed, cut(e.Error, maxError)
+		c.Status, c.Error = agent.ToolFailed, cutHead(e.Error, maxError)
 	case e.Result == nil:
-		e.Result = json.RawMessage(quote(res.output))
+		e.Result = json.RawMessage(quoteJSON(res.output))
 	}
-	r.emit(e)
+	r.emitEvent(e)
 	return c
 }
 
-// results keeps what tools gave as one message.
-func (r *run) results(list []agent.ToolCall) {
+// addResults adds results of tools as one message.
+func (r *run) addResults(list []agent.ToolCall) {
 	if len(list) == 0 {
 		return
 	}
 	room := maxMessage
 	for i := range list {
 		if c := &list[i]; len(c.Output) > room {
-			c.Output = cut(c.Output, room) + cutNote
+			c.Output = cutHead(c.Output, room) + cutNote
 			room = 0
 		} else {
 			room -= len(c.Output)
@@ -293,16 +294,16 @@ func (r *run) results(list []agent.ToolCall) {
 	r.step.Messages = append(r.step.Messages, agent.Message{Role: agent.RoleTool, ToolCalls: list})
 }
 
-// count adds to the tokens of the model, and of its message if it is one to keep.
-func (r *run) count(u agent.TokenUsage, keep bool) {
+// countTokens adds to the tokens of the model, and with keep to those of the message.
+func (r *run) countTokens(u agent.TokenUsage, keep bool) {
 	r.sum.Add(u)
 	if keep {
 		r.draft.tokens.Add(u)
 	}
 }
 
-// flush completes the message of the assistant, if there is anything in it.
-func (r *run) flush() {
+// flushMessage completes the assistant's message, unless it is empty.
+func (r *run) flushMessage() {
 	r.closeRaw()
 	d := &r.draft
 	body := d.body.String()
@@ -320,30 +321,30 @@ func (r *run) flush() {
 	r.draft = draft{}
 }
 
-// end is the end of all parsers; open blocks but for raw lines are ended.
-func (r *run) end(exit atoll.Exit, stderr string, err error) Step {
+// finishRun ends a run; the caller has closed all blocks except raw lines.
+func (r *run) finishRun(exit atoll.Exit, stderr string, err error) Step {
 	if r.ended {
 		return Step{}
 	}
-	r.flush()
-	reason, failure := r.verdict(exit, stderr, err)
+	r.flushMessage()
+	reason, failure := r.endReason(exit, stderr, err)
 	if r.duration == 0 {
 		r.duration = max(0, time.Duration(exit.Duration))
 	}
-	r.summary = r.now()
+	r.summary = r.currentSummary()
 	r.summary.FinishReason, r.summary.Error = reason, failure
 	r.ended = true
 	if failure != "" {
-		r.emit(Event{Type: Error, Error: failure})
+		r.emitEvent(Event{Type: Error, Error: failure})
 	}
-	r.emit(Event{Type: Finish, FinishReason: reason, Usage: usageOf(r.summary.Usage), Metadata: &Metadata{
+	r.emitEvent(Event{Type: Finish, FinishReason: reason, Usage: usageOf(r.summary.Usage), Metadata: &Metadata{
 		SessionID: r.session, CostUSD: r.cost, DurationMS: r.duration.Milliseconds(), Denied: r.denied,
 	}})
-	return r.take()
+	return r.takeStep()
 }
 
-// verdict is how the run ended.
-func (r *run) verdict(exit atoll.Exit, stderr string, err error) (FinishReason, string) {
+// endReason returns the reason of the run's end, and its failure.
+func (r *run) endReason(exit atoll.Exit, stderr string, err error) (FinishReason, string) {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return FinishCancelled, ""
@@ -355,10 +356,10 @@ func (r *run) verdict(exit atoll.Exit, stderr string, err error) (FinishReason, 
 		return FinishError, r.failure
 	case !exit.Success():
 		failure := exit.String()
-		if why := strings.TrimSpace(plain([]byte(tail(stderr, maxError)))); why != "" {
+		if why := strings.TrimSpace(plainText([]byte(cutTail(stderr, maxError)))); why != "" {
 			failure += ": " + why
 		} else if why := strings.TrimSpace(r.last); why != "" {
-			failure += ": " + cut(why, maxError)
+			failure += ": " + cutHead(why, maxError)
 		}
 		return FinishError, failure
 	case r.reason != "":
@@ -367,15 +368,15 @@ func (r *run) verdict(exit atoll.Exit, stderr string, err error) (FinishReason, 
 	return FinishOther, ""
 }
 
-// Summary is that of a Parser.
+// Summary implements Parser.
 func (r *run) Summary() Summary {
 	if r.ended {
 		return r.summary
 	}
-	return r.now()
+	return r.currentSummary()
 }
 
-func (r *run) now() Summary {
+func (r *run) currentSummary() Summary {
 	s := Summary{
 		SessionID: r.session, Usage: r.sum, CostUSD: r.cost, Duration: r.duration,
 		Text: r.text, Denied: r.denied,
@@ -383,23 +384,24 @@ func (r *run) now() Summary {
 	if r.total != nil {
 		s.Usage = *r.total
 	}
-	s.Rest = beyond(s.Usage, r.kept)
+	s.Rest = excessTokens(s.Usage, r.kept)
 	return s
 }
 
-// beyond is what u has more than v.
-func beyond(u, v agent.TokenUsage) agent.TokenUsage {
+// excessTokens returns the part of u that exceeds v.
+func excessTokens(u, v agent.TokenUsage) agent.TokenUsage {
 	return agent.TokenUsage{Input: max(0, u.Input-v.Input), Output: max(0, u.Output-v.Output), Cache: max(0, u.Cache-v.Cache)}
 }
 
-// tokens is a count that somebody printed: never negative, and sums do not overflow.
-func tokens(n float64) int64 {
+// tokenCount converts a printed count: never negative, and small enough that sums do
+// not overflow.
+func tokenCount(n float64) int64 {
 	return int64(min(max(n, 0), 1e15))
 }
 
-// decode reads what there is of v in b. Values of other types than they should be are
-// left out; anything else that is wrong is an error.
-func decode(b []byte, v any) error {
+// decodeJSON parses b into v. It ignores values of a wrong type; other errors are
+// returned.
+func decodeJSON(b []byte, v any) error {
 	err := json.Unmarshal(b, v)
 	var typ *json.UnmarshalTypeError
 	if errors.As(err, &typ) {
@@ -408,7 +410,7 @@ func decode(b []byte, v any) error {
 	return err
 }
 
-// inputOf is the input of a tool as JSON without space.
+// inputOf returns the input of a tool as compact JSON.
 func inputOf(input json.RawMessage) string {
 	var out bytes.Buffer
 	if err := json.Compact(&out, input); err != nil || out.Len() == 0 || out.String() == "null" {
@@ -417,25 +419,25 @@ func inputOf(input json.RawMessage) string {
 	return out.String()
 }
 
-// quote is s as JSON.
-func quote(s string) string {
+// quoteJSON returns s as JSON.
+func quoteJSON(s string) string {
 	b, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // there are no strings that JSON has not
+		panic(err) // every string has a JSON form
 	}
 	return string(b)
 }
 
-// toolName is name as it is used.
+// toolName returns a cleaned name.
 func toolName(name string) string {
-	if name = cut(scrub(name), maxID); name != "" {
+	if name = cutHead(scrub(name), maxID); name != "" {
 		return name
 	}
 	return "unknown"
 }
 
-// valid is line without what is not UTF-8.
-func valid(line []byte) []byte {
+// toValidUTF8 replaces invalid UTF-8 in a line.
+func toValidUTF8(line []byte) []byte {
 	if utf8.Valid(line) {
 		return line
 	}

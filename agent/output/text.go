@@ -2,7 +2,7 @@ package output
 
 import "github.com/seed46cd37a8/atoll"
 
-// text reads what any program prints.
+// text passes on the output of any program.
 type text struct{ run }
 
 func newText() *text { return &text{} }
@@ -12,14 +12,14 @@ func (t *text) Line(line []byte) Step {
 	if t.ended {
 		return Step{}
 	}
-	t.line(line, false)
-	return t.take()
+	t.emitLine(line, false)
+	return t.takeStep()
 }
 
 // End implements Parser.
 func (t *text) End(exit atoll.Exit, stderr string, err error) Step {
-	t.reason = FinishStop // it says nothing but its exit
-	return t.end(exit, stderr, err)
+	t.reason = FinishStop // its exit alone tells whether it failed
+	return t.finishRun(exit, stderr, err)
 }
 
 var _ Parser = (*text)(nil)
