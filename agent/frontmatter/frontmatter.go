@@ -1,5 +1,5 @@
-// Package frontmatter reads agent files: Markdown that begins with YAML between
-// two lines ---, of which the key sandbox says what the agent runs commands in.
+// Package frontmatter parses agent files: Markdown that begins with YAML between two
+// lines ---. Its key sandbox configures the sandbox that runs the agent's commands.
 //
 //	---
 //	model: openai/gpt-4o
@@ -22,10 +22,10 @@
 //	npm_packages   a list, for node
 //	limits         a table: timeout_seconds (300), max_file_size_bytes (10485760), max_files (100)
 //
-// Below sandbox everything must be known and right. Other keys belong to other
-// programs, and may hold anything that is YAML.
+// Below sandbox all keys must be known and valid. Other keys belong to other programs,
+// and may hold any YAML.
 //
-// [Images] turns runtimes into images, and says which are allowed.
+// [Images] maps runtimes to images, and checks which are allowed.
 package frontmatter
 
 import (
@@ -44,17 +44,17 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// maxFile is far more than any sensible file has.
+// maxFile is the most bytes of a file, far more than any sensible one has.
 const maxFile = 1 << 20
 
-// An Agent is what an agent file says.
+// An Agent is the content of an agent file.
 type Agent struct {
 	Name    string   // metadata.name, else the file's name without directory and extension
-	Sandbox *Sandbox // nil when there is no key sandbox, or nothing in it
-	Body    string   // what follows the front matter, as it stands; without one the whole file
+	Sandbox *Sandbox // nil if the key sandbox is missing or empty
+	Body    string   // the text behind the front matter, unchanged; without front matter the whole file
 }
 
-// Load parses the file at path. One that is not there is ErrNotExist.
+// Load parses the file at path. A missing file is ErrNotExist.
 func Load(path string) (*Agent, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -62,30 +62,29 @@ func Load(path string) (*Agent, error) {
 	}
 	defer f.Close()
 	if fi, err := f.Stat(); err == nil && fi.IsDir() {
-		return nil, atoll.Errorf("agent", "", atoll.ErrInvalid, "%s: a directory: name the file in it", path)
+		return nil, atoll.Errorf("agent", "", atoll.ErrInvalid, "%s is a directory: use a file in it", path)
 	}
 	return Parse(path, f)
 }
 
-// Parse reads an agent file from r; name is what errors call it. Whatever is
-// wrong with the file is ErrInvalid, and all that is wrong below sandbox is
-// reported at once, each with its line.
+// Parse reads an agent file from r; name is its name in errors. Any error of the file
+// is ErrInvalid, and all errors below sandbox are reported at once, each with its line.
 //
-// A file whose first line that is not blank is anything else than --- has no
-// front matter. An error of r is returned with its own kind.
+// A file whose first non-blank line isn't --- has no front matter. An error of r is
+// returned with its own kind.
 func Parse(name string, r io.Reader) (*Agent, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
 		return nil, atoll.Errorf("agent", "", atoll.KindOf(err), "%s: %w", name, err)
 	}
-	a, err := parse(name, data)
+	a, err := parseFile(name, data)
 	if err != nil {
 		return nil, atoll.E("agent", "", atoll.ErrInvalid, err)
 	}
 	return a, nil
 }
 
-func parse(name string, data []byte) (*Agent, error) {
+func parseFile(name string, data []byte) (*Agent, error) {
 	if len(data) > maxFile {
 		return nil, fmt.Errorf("%s: larger than %d bytes: keep what the agent works on in files of their own", name, maxFile)
 	}
@@ -93,7 +92,7 @@ func parse(name string, data []byte) (*Agent, error) {
 	if !utf8.Valid(data) {
 		return nil, fmt.Errorf("%s:%d: not UTF-8: save the file in that encoding", name, 1+strings.Count(validPart(data), "\n"))
 	}
-	head, body, open, err := split(string(data))
+	head, body, open, err := splitFile(string(data))
 	if err != nil {
 		return nil, fmt.Errorf("%s:%d: %w", name, open, err)
 	}
@@ -102,16 +101,16 @@ func parse(name string, data []byte) (*Agent, error) {
 	if open == 0 {
 		return a, nil
 	}
-	top, err := decode(name, head, open)
+	top, err := decodeHead(name, head, open)
 	if err != nil || top == nil {
 		return a, err
 	}
 	rd := &reader{name: name}
-	rd.agent(top, a)
-	return a, rd.join()
+	rd.readAgent(top, a)
+	return a, rd.joinErrors()
 }
 
-// validPart is what stands before the first byte that is not UTF-8.
+// validPart returns the part before the first byte that is not UTF-8.
 func validPart(data []byte) string {
 	n := 0
 	for n < len(data) {
@@ -124,10 +123,10 @@ func validPart(data []byte) string {
 	return string(data[:n])
 }
 
-// split cuts text at the two lines ---. The head has empty lines in place of
-// what is in front of it, so that its lines count like those of the file. open
-// is the line of the first ---, 0 when there is no front matter.
-func split(text string) (head, body string, open int, err error) {
+// splitFile cuts text at the two lines ---. The head begins with empty lines in place
+// of the lines before it, so that its line numbers are those of the file. open is the
+// line of the first ---, 0 if there is no front matter.
+func splitFile(text string) (head, body string, open int, err error) {
 	start, line := 0, 0
 	for at := 0; at < len(text); {
 		line++
@@ -152,8 +151,8 @@ func split(text string) (head, body string, open int, err error) {
 	return "", text, 0, nil
 }
 
-// decode gives the table at the top of head, nil when there is none.
-func decode(name, head string, open int) (*yaml.Node, error) {
+// decodeHead returns the table at the top of head, nil if there is none.
+func decodeHead(name, head string, open int) (*yaml.Node, error) {
 	dec := yaml.NewDecoder(strings.NewReader(head))
 	var doc, more yaml.Node
 	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
@@ -166,7 +165,7 @@ func decode(name, head string, open int) (*yaml.Node, error) {
 	} else if !errors.Is(err, io.EOF) {
 		return nil, syntaxError(name, head, open, err)
 	}
-	top := follow(doc.Content[0])
+	top := resolveAlias(doc.Content[0])
 	switch {
 	case isNull(top):
 		return nil, nil
@@ -176,15 +175,15 @@ func decode(name, head string, open int) (*yaml.Node, error) {
 	return top, nil
 }
 
-// syntaxError says where the YAML library stopped, and has words for what it has
-// none for: a tab, which editors hide, or an early end.
+// syntaxError tells where the YAML library stopped. It adds hints for errors that the
+// library explains badly: a tab, which editors hide, or an early end.
 func syntaxError(name, head string, open int, err error) error {
-	line, text := message(err)
+	line, text := splitMessage(err)
 	switch {
 	case strings.HasPrefix(text, "did not find expected ',' or"):
-		line++ // where the brackets begin, which is counted from 0
+		line++ // the start of the brackets, counted from 0
 	case line == 0, strings.HasPrefix(text, "did not find expected"):
-		line = cmp.Or(firstBad(head, text), open) // else it is where the whole table begins
+		line = cmp.Or(findError(head, text), open) // otherwise it is the start of the whole table
 	}
 	hint := ""
 	for i, l := range strings.Split(head, "\n") {
@@ -201,8 +200,8 @@ func syntaxError(name, head string, open int, err error) error {
 	return fmt.Errorf("%s:%d: the front matter is not YAML: %s%s", name, line, text, hint)
 }
 
-// message is what the YAML library says, and of which line; 0 when it does not know.
-func message(err error) (line int, text string) {
+// splitMessage returns the YAML library's message, and its line; 0 if unknown.
+func splitMessage(err error) (line int, text string) {
 	text = strings.TrimPrefix(err.Error(), "yaml: ")
 	if _, bad := fmt.Sscanf(text, "line %d:", &line); bad == nil {
 		_, text, _ = strings.Cut(text, ": ")
@@ -210,15 +209,15 @@ func message(err error) (line int, text string) {
 	return line, text
 }
 
-// How much of a head is searched for a mistake, each time from its beginning.
+// Bounds of the search for a mistake in a head: each step parses it from its start.
 const (
 	maxSearched      = 16 << 10
 	maxSearchedLines = 300
 )
 
-// firstBad is the line of head with which the library begins to say text, 0 if that is
-// not found.
-func firstBad(head, text string) int {
+// findError returns the first line of head for which the library reports text, 0 if
+// there is none.
+func findError(head, text string) int {
 	if len(head) > maxSearched {
 		return 0
 	}
@@ -239,7 +238,7 @@ func firstBad(head, text string) int {
 		if err == nil || errors.Is(err, io.EOF) {
 			continue
 		}
-		if _, said := message(err); said == text {
+		if _, said := splitMessage(err); said == text {
 			return line
 		}
 	}

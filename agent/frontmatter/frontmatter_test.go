@@ -16,8 +16,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// box is a Sandbox with its defaults and what change sets.
-func box(mode Mode, runtime string, change ...func(*Sandbox)) *Sandbox {
+// newSandbox returns a Sandbox with its defaults, modified by change.
+func newSandbox(mode Mode, runtime string, change ...func(*Sandbox)) *Sandbox {
 	s := &Sandbox{Mode: mode, Runtime: runtime, Session: SessionWorkflow, Limits: Limits{300 * time.Second, 10485760, 100}}
 	for _, c := range change {
 		c(s)
@@ -29,11 +29,11 @@ func TestExamples(t *testing.T) {
 	dir := filepath.Join("..", "..", "examples", "agents")
 	for file, want := range map[string]*Agent{
 		"code-developer.md": {
-			Name: "Code Developer", Sandbox: box(ModeCode, "linux"),
+			Name: "Code Developer", Sandbox: newSandbox(ModeCode, "linux"),
 			Body: "\nYou are a developer with access to a full Linux sandbox. You can install packages,\ncompile code, run scripts, and execute any shell commands.\n",
 		},
 		"data-analyst.md": {
-			Name: "data-analyst", Sandbox: box(ModeCompute, "python", func(s *Sandbox) {
+			Name: "data-analyst", Sandbox: newSandbox(ModeCompute, "python", func(s *Sandbox) {
 				s.AllowNetwork, s.PipPackages = true, []string{"pandas", "requests>=2"}
 			}),
 			Body: "\nYou answer questions about data. Compute what you say with sandbox_run.\n",
@@ -74,46 +74,46 @@ func TestSandbox(t *testing.T) {
 		{"sandbox: &a\nother: *a", nil},
 
 		// a runtime
-		{"sandbox: python", box(ModeCompute, "python")},
-		{"sandbox: 'node'", box(ModeCompute, "node")},
-		{"sandbox: bash", box(ModeCompute, "bash")},
-		{"sandbox: linux", box(ModeCompute, "bash")},
-		{"sandbox: shell", box(ModeCompute, "bash")},
-		{"sandbox: golang:1.22", box(ModeCompute, "golang:1.22")},
-		{"sandbox: host", box(ModeCompute, "host")},
-		{"sandbox: >-\n  ghcr.io/acme/tools:1", box(ModeCompute, "ghcr.io/acme/tools:1")},
+		{"sandbox: python", newSandbox(ModeCompute, "python")},
+		{"sandbox: 'node'", newSandbox(ModeCompute, "node")},
+		{"sandbox: bash", newSandbox(ModeCompute, "bash")},
+		{"sandbox: linux", newSandbox(ModeCompute, "bash")},
+		{"sandbox: shell", newSandbox(ModeCompute, "bash")},
+		{"sandbox: golang:1.22", newSandbox(ModeCompute, "golang:1.22")},
+		{"sandbox: host", newSandbox(ModeCompute, "host")},
+		{"sandbox: >-\n  ghcr.io/acme/tools:1", newSandbox(ModeCompute, "ghcr.io/acme/tools:1")},
 
 		// a table
-		{"sandbox: {}", box(ModeCompute, "python")},
-		{"sandbox: {runtime: }", box(ModeCompute, "python")},
-		{"sandbox: {runtime: python}", box(ModeCompute, "python")},
-		{"sandbox: {runtime: linux, mode: compute}", box(ModeCompute, "bash")},
-		{"sandbox: {mode: code}", box(ModeCode, "linux")},
-		{"sandbox: {mode: code, runtime: ''}", box(ModeCode, "linux")},
-		{"sandbox: {runtime: shell, mode: code}", box(ModeCode, "shell")},
-		{"sandbox: {mode: code, runtime: python, session: workflow}", box(ModeCode, "python")},
-		{"sandbox: {mode: code, session: agent}", box(ModeCode, "linux", func(s *Sandbox) { s.Session = SessionAgent })},
-		{"sandbox: {mode: , session: , limits: , allow_network: , pip_packages: , npm_packages: }", box(ModeCompute, "python")},
-		{"sandbox: {limits: {timeout_seconds: }}", box(ModeCompute, "python")},
-		{"sandbox: {limits: {timeout_seconds: 1}}", box(ModeCompute, "python", func(s *Sandbox) { s.Limits.Timeout = time.Second })},
+		{"sandbox: {}", newSandbox(ModeCompute, "python")},
+		{"sandbox: {runtime: }", newSandbox(ModeCompute, "python")},
+		{"sandbox: {runtime: python}", newSandbox(ModeCompute, "python")},
+		{"sandbox: {runtime: linux, mode: compute}", newSandbox(ModeCompute, "bash")},
+		{"sandbox: {mode: code}", newSandbox(ModeCode, "linux")},
+		{"sandbox: {mode: code, runtime: ''}", newSandbox(ModeCode, "linux")},
+		{"sandbox: {runtime: shell, mode: code}", newSandbox(ModeCode, "shell")},
+		{"sandbox: {mode: code, runtime: python, session: workflow}", newSandbox(ModeCode, "python")},
+		{"sandbox: {mode: code, session: agent}", newSandbox(ModeCode, "linux", func(s *Sandbox) { s.Session = SessionAgent })},
+		{"sandbox: {mode: , session: , limits: , allow_network: , pip_packages: , npm_packages: }", newSandbox(ModeCompute, "python")},
+		{"sandbox: {limits: {timeout_seconds: }}", newSandbox(ModeCompute, "python")},
+		{"sandbox: {limits: {timeout_seconds: 1}}", newSandbox(ModeCompute, "python", func(s *Sandbox) { s.Limits.Timeout = time.Second })},
 		{"sandbox: {limits: {timeout_seconds: 86400, max_file_size_bytes: 1073741824, max_files: 1000000}}",
-			box(ModeCompute, "python", func(s *Sandbox) { s.Limits = Limits{24 * time.Hour, 1 << 30, 1e6} })},
-		{"sandbox: {allow_network: true}", box(ModeCompute, "python", func(s *Sandbox) { s.AllowNetwork = true })},
-		{"sandbox: {allow_network: False}", box(ModeCompute, "python")},
-		{"sandbox: {pip_packages: []}", box(ModeCompute, "python")},
+			newSandbox(ModeCompute, "python", func(s *Sandbox) { s.Limits = Limits{24 * time.Hour, 1 << 30, 1e6} })},
+		{"sandbox: {allow_network: true}", newSandbox(ModeCompute, "python", func(s *Sandbox) { s.AllowNetwork = true })},
+		{"sandbox: {allow_network: False}", newSandbox(ModeCompute, "python")},
+		{"sandbox: {pip_packages: []}", newSandbox(ModeCompute, "python")},
 		{"sandbox: {runtime: node, npm_packages: ['@scope/a@^1', left-pad]}",
-			box(ModeCompute, "node", func(s *Sandbox) { s.NPMPackages = []string{"@scope/a@^1", "left-pad"} })},
+			newSandbox(ModeCompute, "node", func(s *Sandbox) { s.NPMPackages = []string{"@scope/a@^1", "left-pad"} })},
 
-		// what else YAML has
-		{"? sandbox\n: python", box(ModeCompute, "python")},
-		{`"sandbox": python`, box(ModeCompute, "python")},
-		{"one: &one python\nsandbox: *one", box(ModeCompute, "python")},
-		{"one: &one {mode: code}\nsandbox: *one", box(ModeCode, "linux")},
-		{"one: &k sandbox\n*k : python", box(ModeCompute, "python")},
-		{"one: &one {model: x}\n<<: *one\nsandbox: python", box(ModeCompute, "python")},
+		// other YAML syntax
+		{"? sandbox\n: python", newSandbox(ModeCompute, "python")},
+		{`"sandbox": python`, newSandbox(ModeCompute, "python")},
+		{"one: &one python\nsandbox: *one", newSandbox(ModeCompute, "python")},
+		{"one: &one {mode: code}\nsandbox: *one", newSandbox(ModeCode, "linux")},
+		{"one: &k sandbox\n*k : python", newSandbox(ModeCompute, "python")},
+		{"one: &one {model: x}\n<<: *one\nsandbox: python", newSandbox(ModeCompute, "python")},
 
-		// keys of others
-		{"model: x\nmodel: y\nmetadata: [1, 2]\ntools: {a: {b: !c d}}\n? [1, 2]\n: 3\n7: 8\nsandbox: python", box(ModeCompute, "python")},
+		// keys of other programs
+		{"model: x\nmodel: y\nmetadata: [1, 2]\ntools: {a: {b: !c d}}\n? [1, 2]\n: 3\n7: 8\nsandbox: python", newSandbox(ModeCompute, "python")},
 		{"Sandbox: [not, ours]", nil},
 	} {
 		a, err := Parse("a.md", strings.NewReader("---\n"+tt.yaml+"\n---\nbody"))
@@ -195,7 +195,7 @@ func TestErrors(t *testing.T) {
 	const image = "write linux, python, node, or a name like golang:1.22 or registry.example.com/team/app:1, in lower case"
 	const runtime = "write linux, python, node, bash or an image like golang:1.22; for no sandbox leave the key sandbox out"
 	for _, tt := range []struct{ yaml, want string }{
-		// what sandbox is
+		// types of sandbox
 		{"sandbox: false", `a.md:2: sandbox: "false": ` + runtime},
 		{"sandbox: no", `a.md:2: sandbox: "no": ` + runtime},
 		{"sandbox: None", `a.md:2: sandbox: "None": ` + runtime},
@@ -205,8 +205,8 @@ func TestErrors(t *testing.T) {
 		{"sandbox: Python", `a.md:2: sandbox: "Python": not an image: ` + image},
 		{"sandbox: python\nsandbox: node", "a.md:3: sandbox is set twice, first in line 2: keep one"},
 		{"sandbox:\nsandbox: node", "a.md:3: sandbox is set twice, first in line 2: keep one"},
-		{"x: &x {sandbox: python}\n<<: *x", "a.md:3: sandbox: not taken from <<: write it into the front matter itself"},
-		{"x: &x {sandbox: python}\n<<: [{a: b}, *x]", "a.md:3: sandbox: not taken from <<: write it into the front matter itself"},
+		{"x: &x {sandbox: python}\n<<: *x", "a.md:3: sandbox: not supported in <<: write it into the front matter itself"},
+		{"x: &x {sandbox: python}\n<<: [{a: b}, *x]", "a.md:3: sandbox: not supported in <<: write it into the front matter itself"},
 
 		// runtime
 		{"sandbox: {runtime: [python]}", "a.md:2: sandbox.runtime: a list: " + runtime},
@@ -244,12 +244,12 @@ func TestErrors(t *testing.T) {
 
 		// packages
 		{"sandbox: {pip_packages: pandas}", `a.md:2: sandbox.pip_packages: "pandas": write a list, like [first, second]`},
-		{"sandbox: {pip_packages: [a, '--index-url=http://x']}", `a.md:2: sandbox.pip_packages[1]: "--index-url=http://x": write the name of a package, in quotes if need be; options are not taken`},
-		{"sandbox: {npm_packages: [\"a\\nb\"]}", `a.md:2: sandbox.npm_packages[0]: "a\nb": write the name of a package, in quotes if need be; options are not taken`},
-		{"sandbox: {npm_packages: [1]}", `a.md:2: sandbox.npm_packages[0]: "1": write the name of a package, in quotes if need be; options are not taken`},
-		{"sandbox: {npm_packages: ['']}", `a.md:2: sandbox.npm_packages[0]: "": write the name of a package, in quotes if need be; options are not taken`},
-		{"sandbox: {npm_packages: [' a']}", `a.md:2: sandbox.npm_packages[0]: " a": write the name of a package, in quotes if need be; options are not taken`},
-		{"sandbox: {npm_packages: [[a]]}", `a.md:2: sandbox.npm_packages[0]: a list: write the name of a package, in quotes if need be; options are not taken`},
+		{"sandbox: {pip_packages: [a, '--index-url=http://x']}", `a.md:2: sandbox.pip_packages[1]: "--index-url=http://x": write the name of a package, in quotes if need be; options are not allowed`},
+		{"sandbox: {npm_packages: [\"a\\nb\"]}", `a.md:2: sandbox.npm_packages[0]: "a\nb": write the name of a package, in quotes if need be; options are not allowed`},
+		{"sandbox: {npm_packages: [1]}", `a.md:2: sandbox.npm_packages[0]: "1": write the name of a package, in quotes if need be; options are not allowed`},
+		{"sandbox: {npm_packages: ['']}", `a.md:2: sandbox.npm_packages[0]: "": write the name of a package, in quotes if need be; options are not allowed`},
+		{"sandbox: {npm_packages: [' a']}", `a.md:2: sandbox.npm_packages[0]: " a": write the name of a package, in quotes if need be; options are not allowed`},
+		{"sandbox: {npm_packages: [[a]]}", `a.md:2: sandbox.npm_packages[0]: a list: write the name of a package, in quotes if need be; options are not allowed`},
 		{"sandbox: {npm_packages: [" + strings.Repeat("a,", 201) + "]}", `a.md:2: sandbox.npm_packages: 201 packages: at most 200; make an image that has them`},
 
 		// the file

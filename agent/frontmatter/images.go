@@ -12,31 +12,30 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Images says which image stands for a runtime. The zero value has the usual
-// ones, and allows every image of a registry:
+// Images maps runtimes to images. The zero value has these shortcuts, and allows every
+// image of a registry:
 //
 //	linux, bash, shell, ""  ubuntu:22.04
 //	python                  python:3.11-slim
 //	node                    node:20-slim
 //
-// Anything else is an image itself. One that is called like a shortcut is
-// written with its tag: node:latest.
+// Any other runtime is an image itself. An image with the name of a shortcut needs its
+// tag: node:latest.
 type Images struct {
-	// Shortcuts are images by name, in place of the usual ones and besides
-	// them: "linux": "host". Names are taken as they are written; bash, shell
-	// and "" are those of linux unless they are there themselves.
+	// Shortcuts maps names to images, replacing and extending the default shortcuts:
+	// "linux": "host". Names must match exactly; bash, shell and "" mean linux unless
+	// they are listed.
 	Shortcuts map[string]string
 
-	// Allow lists the images that may be used, or what their names begin with,
-	// followed by "*": python:3.11-slim, ghcr.io/acme/*. It is compared with
-	// what a shortcut stands for, and by whole names: docker.io/library/golang:1
-	// is golang:1. The tag of an image that has a digest too does not count.
-	// Empty means every image but paths of this machine: those must stand here
-	// as they are, or be what a shortcut stands for.
+	// Allow lists the allowed images, or prefixes of their names followed by "*":
+	// python:3.11-slim, ghcr.io/acme/*. It applies to the image of a shortcut, and to
+	// full names: docker.io/library/golang:1 is golang:1. The tag of an image that also
+	// has a digest is ignored. Empty allows every image except paths of this machine:
+	// those must be listed here literally, or be the image of a shortcut.
 	Allow []string
 }
 
-// Check reports all shortcuts and patterns that make no sense, as ErrInvalid.
+// Check returns all invalid shortcuts and patterns, as ErrInvalid.
 func (im Images) Check() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(im.Shortcuts)) {
@@ -55,11 +54,10 @@ func (im Images) Check() error {
 	return nil
 }
 
-// Resolve gives the image for a runtime, as it is to be asked for. What can be
-// none is ErrInvalid; what is not allowed is ErrDenied, and the error lists
-// what is.
+// Resolve returns the image for a runtime. An invalid image is ErrInvalid; one that
+// isn't allowed is ErrDenied, and the error lists the allowed ones.
 func (im Images) Resolve(runtime string) (string, error) {
-	ref, short := im.shortcut(runtime)
+	ref, short := im.findShortcut(runtime)
 	if !short {
 		ref = runtime
 		if err := checkReference(ref); err != nil {
@@ -67,7 +65,7 @@ func (im Images) Resolve(runtime string) (string, error) {
 		}
 	}
 	switch {
-	case len(im.Allow) > 0 && !slices.ContainsFunc(im.Allow, func(p string) bool { return matches(p, ref) }):
+	case len(im.Allow) > 0 && !slices.ContainsFunc(im.Allow, func(p string) bool { return matchPattern(p, ref) }):
 		return "", atoll.Errorf("image", "", atoll.ErrDenied, "%s: not allowed here: use one of %s", ref, strings.Join(im.Allow, ", "))
 	case len(im.Allow) == 0 && !short && isPath(ref):
 		return "", atoll.Errorf("image", "", atoll.ErrDenied, "%s: paths of this machine are not allowed here: use linux, python, node or an image of a registry", ref)
@@ -75,13 +73,13 @@ func (im Images) Resolve(runtime string) (string, error) {
 	return ref, nil
 }
 
-func (im Images) shortcut(runtime string) (ref string, ok bool) {
+func (im Images) findShortcut(runtime string) (ref string, ok bool) {
 	if ref, ok := im.Shortcuts[runtime]; ok {
 		return ref, true
 	}
 	switch runtime {
 	case "", "bash", "shell":
-		return im.shortcut("linux")
+		return im.findShortcut("linux")
 	case "linux":
 		return "ubuntu:22.04", true
 	case "python":
@@ -93,37 +91,35 @@ func (im Images) shortcut(runtime string) (ref string, ok bool) {
 }
 
 const (
-	hostImage   = "host"         // this machine's programs, where the provider can show them
-	localPrefix = "atoll-local/" // begins the names of images that no registry has
+	hostImage   = "host"         // this machine's programs, if the provider supports it
+	localPrefix = "atoll-local/" // prefix of images that exist in no registry
 	hub         = "docker.io"
 )
 
-// A reference is the name of an image in a registry, in its parts.
+// A reference is the parsed name of an image in a registry.
 type reference struct {
 	host, path, tag, digest string
 }
 
 var (
-	hostForm   = form(`^(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?$`)
-	pathForm   = form(`^[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*)*$`)
-	tagForm    = form(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-	digestForm = form(`^(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`)
-	idForm     = form(`^[0-9a-f]{64}$`)
+	hostForm   = lazyRegexp(`^(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?$`)
+	pathForm   = lazyRegexp(`^[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*)*$`)
+	tagForm    = lazyRegexp(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+	digestForm = lazyRegexp(`^(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$`)
+	idForm     = lazyRegexp(`^[0-9a-f]{64}$`)
 )
 
-// form compiles an expression when it is first used: most programs that import this
-// package never do.
-func form(expr string) func() *regexp.Regexp {
+// lazyRegexp compiles an expression on first use: most programs that import this
+// package never use one.
+func lazyRegexp(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
-// maxName is the length of a whole name without tag and digest that registries
-// take.
+// maxName is the most bytes of a name, without tag and digest, that registries accept.
 const maxName = 255
 
-// parseReference splits the name of an image as registries' clients do: what
-// stands before the first slash is a host when no part of a path could look
-// like it.
+// parseReference splits the name of an image as registry clients do: the part before
+// the first slash is a host if it cannot be part of a path.
 func parseReference(text string) (reference, bool) {
 	var ref reference
 	rest, digest, digested := strings.Cut(text, "@")
@@ -141,7 +137,7 @@ func parseReference(text string) (reference, bool) {
 		(ref.host == "" || hostForm().MatchString(ref.host)) && pathForm().MatchString(ref.path) &&
 		(!tagged || tagForm().MatchString(ref.tag)) &&
 		(!digested || digestForm().MatchString(ref.digest)) &&
-		!idForm().MatchString(rest) // which engines take for an image's id
+		!idForm().MatchString(rest) // engines take it for an image's id
 	return ref, ok
 }
 
@@ -149,12 +145,12 @@ func isHost(first string) bool {
 	return strings.ContainsAny(first, ".:") || first == "localhost" || strings.ToLower(first) != first
 }
 
-// full is the one way to write what ref means.
-func (ref reference) full() string {
+// fullName returns the canonical form of ref.
+func (ref reference) fullName() string {
 	name := fullName(ref.host, ref.path)
 	switch {
 	case ref.digest != "":
-		return name + "@" + ref.digest // the tag is not looked at then
+		return name + "@" + ref.digest // the tag is ignored then
 	case ref.tag != "":
 		return name + ":" + ref.tag
 	}
@@ -171,13 +167,13 @@ func fullName(host, path string) string {
 	return host + "/" + path
 }
 
-// OfMachine reports whether an image is this machine's alone: its own programs, those in
-// a directory or an archive, and what was only given a name here.
+// OfMachine reports whether an image only exists on this machine: its own programs, an
+// image in a directory or an archive, or one with a local name.
 func OfMachine(ref string) bool {
 	return ref == hostImage || isPath(ref) || strings.HasPrefix(ref, localPrefix)
 }
 
-// isPath reports whether ref is that of an image in a directory or an archive.
+// isPath reports whether ref names an image in a directory or an archive.
 func isPath(ref string) bool {
 	for _, scheme := range []string{"/", "dir:/", "oci:/", "docker-archive:/"} {
 		if strings.HasPrefix(ref, scheme) {
@@ -187,7 +183,7 @@ func isPath(ref string) bool {
 	return false
 }
 
-// checkReference says what to write instead of what cannot be an image.
+// checkReference returns an error with advice if ref is no image.
 func checkReference(ref string) error {
 	if ref == hostImage || digestForm().MatchString(ref) || isPath(ref) && !strings.ContainsAny(ref, "\x00\n\r") {
 		return nil
@@ -201,8 +197,8 @@ func checkReference(ref string) error {
 	return nil
 }
 
-// checkPattern says what to write instead of a pattern that cannot mean
-// anything, or not what it looks like.
+// checkPattern returns an error with advice for a pattern that matches nothing, or
+// something else than it seems to.
 func checkPattern(pattern string) error {
 	prefix, open := strings.CutSuffix(pattern, "*")
 	if !open {
@@ -223,32 +219,32 @@ func checkPattern(pattern string) error {
 	return nil
 }
 
-// matches reports whether pattern is ref, or the beginning of it. Both are
-// compared in full, so that what looks like a name on Docker Hub ("python:*")
-// does not let in a registry that is called so ("python:5000/x").
-func matches(pattern, ref string) bool {
+// matchPattern reports whether pattern allows ref. It compares full names, so that a
+// pattern for Docker Hub ("python:*") doesn't allow a registry of that name
+// ("python:5000/x").
+func matchPattern(pattern, ref string) bool {
 	prefix, open := strings.CutSuffix(pattern, "*")
 	switch {
 	case checkPattern(pattern) != nil:
 		return false
 	case !open:
-		return normal(pattern) == normal(ref)
+		return normalName(pattern) == normalName(ref)
 	case isPath(ref):
 		return false
 	case prefix == "":
 		return true
 	case ref == hostImage, digestForm().MatchString(ref):
-		return false // neither has a registry
+		return false // neither belongs to a registry
 	}
-	return strings.HasPrefix(normal(ref), normalPrefix(prefix))
+	return strings.HasPrefix(normalName(ref), normalPrefix(prefix))
 }
 
-func normal(ref string) string {
+func normalName(ref string) string {
 	if ref == hostImage || isPath(ref) || digestForm().MatchString(ref) {
 		return ref
 	}
 	r, _ := parseReference(ref)
-	full := r.full()
+	full := r.fullName()
 	if strings.HasPrefix(ref, localPrefix) {
 		return strings.TrimPrefix(full, hub+"/")
 	}

@@ -22,7 +22,7 @@ func TestResolve(t *testing.T) {
 		want    string
 		kind    atoll.Kind
 	}{
-		// the usual ones
+		// the shortcuts
 		{Images{}, "linux", "ubuntu:22.04", ""},
 		{Images{}, "bash", "ubuntu:22.04", ""},
 		{Images{}, "shell", "ubuntu:22.04", ""},
@@ -36,7 +36,7 @@ func TestResolve(t *testing.T) {
 		{Images{}, "atoll-local/mine", "atoll-local/mine", ""},
 		{Images{}, "localhost:5000/team/app@" + sum, "localhost:5000/team/app@" + sum, ""},
 
-		// others
+		// other images
 		{Images{Shortcuts: house}, "linux", "host", ""},
 		{Images{Shortcuts: house}, "bash", "host", ""},
 		{Images{Shortcuts: house}, "", "host", ""},
@@ -48,7 +48,7 @@ func TestResolve(t *testing.T) {
 		{Images{Shortcuts: map[string]string{"": "host", "shell": "alpine:3.19"}}, "shell", "alpine:3.19", ""},
 		{Images{Shortcuts: map[string]string{"": "host", "shell": "alpine:3.19"}}, "linux", "ubuntu:22.04", ""},
 
-		// what is no image
+		// invalid images
 		{Images{}, "Python", "", atoll.ErrInvalid},
 		{Images{}, "a b", "", atoll.ErrInvalid},
 		{Images{}, "docker://alpine", "", atoll.ErrInvalid},
@@ -68,7 +68,7 @@ func TestResolve(t *testing.T) {
 		{Images{Allow: []string{"dir:/srv/a"}}, "dir:/srv/a", "dir:/srv/a", ""},
 		{Images{Allow: []string{"dir:/srv/a"}}, "dir:/srv/a/../..", "", atoll.ErrDenied},
 
-		// shortcuts are looked up before
+		// shortcuts take precedence
 		{Images{Allow: []string{"python:3.11-slim"}}, "python", "python:3.11-slim", ""},
 		{Images{Allow: []string{"python:3.11-slim"}}, "linux", "", atoll.ErrDenied},
 		{Images{Allow: []string{"python"}}, "python", "", atoll.ErrDenied},
@@ -114,7 +114,7 @@ func TestAllow(t *testing.T) {
 		{"*", []string{"golang", "ghcr.io/x", "host", sum, "atoll-local/x"}, []string{"/srv", "oci:/srv"}},
 		{sum, []string{sum}, []string{"x@" + sum, longer}},
 		{"sha*", []string{"shawn"}, []string{sum}},
-		{"gol*g:*", nil, []string{"golang:1", "gol*g:1"}}, // makes no sense, so it allows nothing
+		{"gol*g:*", nil, []string{"golang:1", "gol*g:1"}}, // an invalid pattern allows nothing
 	} {
 		im := Images{Allow: []string{tt.pattern}}
 		for _, ref := range tt.yes {
@@ -164,10 +164,10 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// meaning is what docker understands by ref, "" when it is no image to it.
-func meaning(ref string) string {
+// dockerName returns docker's canonical name for ref, "" if docker rejects it.
+func dockerName(ref string) string {
 	named, err := docker.ParseNormalizedNamed(ref)
-	if err != nil || docker.Domain(named) == "" { // as that of "a.b_c/d", where no host can be called so
+	if err != nil || docker.Domain(named) == "" { // docker also accepts names such as a.b_c/d, whose host is invalid
 		return ""
 	}
 	name := docker.Domain(named) + "/" + docker.Path(named)
@@ -177,8 +177,8 @@ func meaning(ref string) string {
 	return name + ":" + docker.TagNameOnly(named).(docker.Tagged).Tag()
 }
 
-// What is allowed is decided by the name in full: it must be the one that
-// docker has for the same words.
+// Whether an image is allowed depends on its full name, which must be docker's
+// canonical name.
 func FuzzReference(f *testing.F) {
 	for _, ref := range []string{
 		"a", "a:1", "a/b", "a.b/c", "a:5000/b", "a:5000/b:1", "localhost/a", "localhost", "A/b", "[::1]:5000/a", "a@" + sum, "a:1@" + sum,
@@ -189,18 +189,18 @@ func FuzzReference(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, ref string) {
 		r, ok := parseReference(ref)
-		want := meaning(ref)
-		if ok && r.full() != want {
-			t.Errorf("%q is %q, want %q", ref, r.full(), want)
+		want := dockerName(ref)
+		if ok && r.fullName() != want {
+			t.Errorf("%q is %q, want %q", ref, r.fullName(), want)
 		}
-		// docker knows more digests, and more room in a name
+		// docker accepts more digests and longer names
 		if !ok && want != "" && !strings.Contains(ref, "@") && len(ref) <= 200 && !idForm().MatchString(strings.Split(ref, ":")[0]) {
 			t.Errorf("%q is no image, want %q", ref, want)
 		}
 		for pattern, prefix := range map[string]string{"ghcr.io/acme/*": "ghcr.io/acme/", "a:*": "docker.io/library/a:", "docker.io/*": "docker.io/", "a/*": "docker.io/a/"} {
 			got, err := Images{Allow: []string{pattern}}.Resolve(ref)
-			if err == nil && !strings.HasPrefix(meaning(got), prefix) {
-				t.Errorf("%q allows %q, which is %q", pattern, got, meaning(got))
+			if err == nil && !strings.HasPrefix(dockerName(got), prefix) {
+				t.Errorf("%q allows %q, which is %q", pattern, got, dockerName(got))
 			}
 		}
 	})

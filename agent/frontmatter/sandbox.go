@@ -2,7 +2,7 @@ package frontmatter
 
 import "time"
 
-// A Mode says how long a sandbox lives.
+// A Mode is the lifetime of a sandbox.
 type Mode string
 
 // The modes.
@@ -11,7 +11,7 @@ const (
 	ModeCode    Mode = "code"    // from call to call
 )
 
-// A Session says who shares a sandbox of ModeCode.
+// A Session tells which calls share a sandbox of ModeCode.
 type Session string
 
 // The sessions.
@@ -20,41 +20,40 @@ const (
 	SessionAgent    Session = "agent"    // the calls of one run of an agent
 )
 
-// A Sandbox is the value of the key sandbox. What the file does not say has its
-// default.
+// A Sandbox is the value of the key sandbox, with defaults for missing keys.
 type Sandbox struct {
-	// Runtime is for [Images.Resolve]. In ModeCompute it is python, node, bash,
-	// which linux and shell stand for, or an image.
+	// Runtime is the argument of [Images.Resolve]. In ModeCompute it is python, node,
+	// bash (also for linux and shell), or an image.
 	Runtime      string
 	Mode         Mode
 	Session      Session
 	Limits       Limits
 	AllowNetwork bool
-	PipPackages  []string // as pip takes them, like "requests>=2"; none begins with "-"
-	NPMPackages  []string // as npm takes them, like "left-pad@1"; none begins with "-"
+	PipPackages  []string // in pip's syntax, like "requests>=2"; none begins with "-"
+	NPMPackages  []string // in npm's syntax, like "left-pad@1"; none begins with "-"
 }
 
-// Limits are what tools may take and do.
+// Limits bound the agent's tools.
 type Limits struct {
 	Timeout     time.Duration // of one command
 	MaxFileSize int64         // bytes
-	MaxFiles    int           // written with the tools
+	MaxFiles    int           // number of files written with the tools
 }
 
-// DefaultLimits are those of an agent whose file names none.
+// DefaultLimits returns the limits of an agent whose file sets none.
 func DefaultLimits() Limits {
 	return Limits{Timeout: 300 * time.Second, MaxFileSize: 10 << 20, MaxFiles: 100}
 }
 
-// The most that a file may ask for: beyond it is a mistake.
+// Upper bounds of the limits in a file; larger values are mistakes.
 const (
 	maxTimeout  = 24 * time.Hour
 	maxFileSize = 1 << 30
 	maxFiles    = 1_000_000
 )
 
-// settle gives the runtime the one name that the mode has for it.
-func (s *Sandbox) settle() {
+// normalizeRuntime sets the runtime to the mode's canonical name for it.
+func (s *Sandbox) normalizeRuntime() {
 	switch {
 	case s.Runtime == "" && s.Mode == ModeCode:
 		s.Runtime = "linux"

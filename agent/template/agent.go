@@ -12,49 +12,50 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// An Agent is a program that is given a prompt each turn. The zero Agent is none.
+// An Agent is a program that gets one prompt per turn. The zero Agent runs none.
 type Agent struct {
-	// Command is the program and its arguments. The argument "{prompt}" stands for the
-	// prompt, "{continue}" for those of Continue when there is something to go on with.
+	// Command is the program and its arguments. The argument "{prompt}" is replaced by
+	// the prompt, "{continue}" by the arguments in Continue if there is a conversation
+	// to continue.
 	Command []string `yaml:"command"`
-	// Continue are the arguments with which the program goes on where it was, and not
-	// begins anew: when its conversation had a turn before, and ContinueIf, a path below
-	// the template's Dir, is there. An empty ContinueIf is always there.
+	// Continue are the arguments with which the program continues its conversation
+	// instead of beginning a new one. They are used if the conversation had a turn
+	// before and ContinueIf, a path below the template's Dir, exists. An empty
+	// ContinueIf always counts as existing.
 	Continue   []string `yaml:"continue"`
 	ContinueIf string   `yaml:"continue_if"`
-	// Stdin has the program read the prompt from its standard input, not from its
-	// arguments.
+	// Stdin passes the prompt on standard input instead of in the arguments.
 	Stdin bool `yaml:"stdin"`
-	// Format is what it prints; "" means FormatText.
+	// Format is the format of its output; "" means FormatText.
 	Format Format `yaml:"format"`
-	// User runs it; "" means the sandbox's own.
+	// User runs it; "" means the sandbox's default user.
 	User string `yaml:"user"`
 	// Env holds "KEY=value" pairs, in which {dir} stands for the template's Dir.
 	Env []string `yaml:"env"`
-	// Secrets are more of them, the values of which are read when a turn begins, and are
-	// in the environment of the agent and nowhere else.
+	// Secrets are further variables. Their values are read when a turn begins, and only
+	// appear in the environment of the agent.
 	Secrets map[string]Secret `yaml:"secrets"`
 	// TTY gives it a terminal.
 	TTY bool `yaml:"tty"`
-	// Timeout is how long a turn may take; 0 means for ever.
+	// Timeout bounds a turn; 0 means no limit.
 	Timeout atoll.Duration `yaml:"timeout"`
-	// Setup are commands that root runs in the sandbox before the first turn, in which
-	// {dir} stands for the template's Dir and {user} for User.
+	// Setup are commands that root runs in the sandbox before the first turn; {dir}
+	// stands for the template's Dir and {user} for User.
 	Setup [][]string `yaml:"setup"`
 }
 
-// Format is how an agent prints what it does.
+// Format is the format of an agent's output.
 type Format string
 
 // The formats.
 const (
-	FormatClaude Format = "claude" // JSON, an event on each line, as claude --output-format stream-json prints it
-	FormatCodex  Format = "codex"  // JSON, an event on each line, as codex exec --json prints it
-	FormatText   Format = "text"   // what it prints is what it says
+	FormatClaude Format = "claude" // a JSON event per line, as printed by claude --output-format stream-json
+	FormatCodex  Format = "codex"  // a JSON event per line, as printed by codex exec --json
+	FormatText   Format = "text"   // the output is the agent's answer
 )
 
-// MaxPrompt is how many bytes a prompt may have that is an argument: Linux takes no
-// longer ones (MAX_ARG_STRLEN, with its NUL).
+// MaxPrompt is the most bytes of a prompt in an argument: Linux takes no longer ones
+// (MAX_ARG_STRLEN, including its NUL).
 const MaxPrompt = 128<<10 - 1
 
 const (
@@ -62,9 +63,9 @@ const (
 	continueWord = "{continue}"
 )
 
-// Args returns the command of a turn. continued says that there is something to go on
-// with; see Continue. A prompt that begins with '-' gets a space in front, so that it is
-// not taken for an option. CheckPrompt says which prompts can be an argument.
+// Args returns the command of a turn. continued tells that there is a conversation to
+// continue; see Continue. A prompt that begins with '-' gets a leading space, so that
+// it isn't parsed as an option. CheckPrompt tells which prompts can be an argument.
 func (a *Agent) Args(prompt string, continued bool) []string {
 	var args []string
 	for _, arg := range a.Command {
@@ -83,39 +84,39 @@ func (a *Agent) Args(prompt string, continued bool) []string {
 	return args
 }
 
-// CheckPrompt reports a prompt that the agent cannot be given, as ErrInvalid.
+// CheckPrompt returns ErrInvalid for a prompt that the agent cannot take.
 func (a *Agent) CheckPrompt(prompt string) error {
 	bad := func(format string, args ...any) error {
 		return atoll.Errorf("prompt", "", atoll.ErrInvalid, format, args...)
 	}
 	switch {
 	case strings.TrimSpace(prompt) == "":
-		return bad("it is empty")
+		return bad("prompt is empty")
 	case a.Stdin:
 		return nil
 	case len(prompt) > MaxPrompt, len(prompt) == MaxPrompt && prompt[0] == '-':
-		return bad("it is %d bytes, and an argument has at most %d: put what it is about into a file of the sandbox, or use an agent that reads prompts from stdin (stdin: true in the template)", len(prompt), MaxPrompt)
+		return bad("prompt has %d bytes, more than the %d of an argument: put details into a file of the sandbox, or use an agent that reads prompts from stdin (stdin: true in the template)", len(prompt), MaxPrompt)
 	case strings.ContainsRune(prompt, 0):
-		return bad("it has a NUL byte, which no argument can hold")
+		return bad("prompt contains a NUL byte, which no argument can hold")
 	}
 	return nil
 }
 
-// Turn returns what runs the agent for one turn, with its secrets revealed: it must not
-// be logged. continued says that the conversation had a turn before, and that the
-// Agent's ContinueIf is there.
+// Turn returns the command of one turn, which contains secrets and must not be logged.
+// continued tells that the conversation had a turn before, and that the Agent's
+// ContinueIf exists.
 //
 // Kinds: ErrInvalid (the prompt; see CheckPrompt), ErrUnsupported (the template has no
-// agent), ErrUnavailable (a secret is not there).
+// agent), ErrUnavailable (a secret is missing).
 func (t *Template) Turn(prompt string, continued bool) (*atoll.Command, error) {
 	a := &t.Agent
 	if len(a.Command) == 0 {
-		return nil, atoll.Errorf("template", t.Name, atoll.ErrUnsupported, "it has no agent: use one that has, or give it agent.command")
+		return nil, atoll.Errorf("template", t.Name, atoll.ErrUnsupported, "template has no agent: use another template, or set agent.command")
 	}
 	if err := a.CheckPrompt(prompt); err != nil {
 		return nil, err
 	}
-	env, err := t.env()
+	env, err := t.environment()
 	if err != nil {
 		return nil, err
 	}
@@ -129,11 +130,11 @@ func (t *Template) Turn(prompt string, continued bool) (*atoll.Command, error) {
 	return cmd, nil
 }
 
-// env is the agent's environment, with its secrets.
-func (t *Template) env() ([]string, error) {
+// environment returns the agent's environment, including its secrets.
+func (t *Template) environment() ([]string, error) {
 	var env []string
 	for _, kv := range t.Agent.Env {
-		env = append(env, t.fill(kv))
+		env = append(env, t.expandWords(kv))
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.Agent.Secrets)) {
 		value, err := t.Agent.Secrets[name].Reveal()
@@ -147,20 +148,21 @@ func (t *Template) env() ([]string, error) {
 	return env, nil
 }
 
-// Setup returns the commands of the Agent's Setup, for root to run.
+// Setup returns the commands of the Agent's Setup; the caller runs them as root.
 func (t *Template) Setup() []*atoll.Command {
 	var all []*atoll.Command
 	for _, args := range t.Agent.Setup {
 		cmd := &atoll.Command{User: "root", Dir: t.WorkDir()}
 		for _, arg := range args {
-			cmd.Args = append(cmd.Args, t.fill(arg))
+			cmd.Args = append(cmd.Args, t.expandWords(arg))
 		}
 		all = append(all, cmd)
 	}
 	return all
 }
 
-// ContinuePath is the Agent's ContinueIf as a path in the sandbox; "" if it has none.
+// ContinuePath returns the Agent's ContinueIf as a path in the sandbox; "" if it has
+// none.
 func (t *Template) ContinuePath() string {
 	if t.Agent.ContinueIf == "" {
 		return ""
@@ -168,14 +170,14 @@ func (t *Template) ContinuePath() string {
 	return path.Join(t.WorkDir(), t.Agent.ContinueIf)
 }
 
-// fill puts in what {dir} and {user} stand for.
-func (t *Template) fill(text string) string {
+// expandWords replaces {dir} and {user}.
+func (t *Template) expandWords(text string) string {
 	return strings.NewReplacer("{dir}", t.WorkDir(), "{user}", t.Agent.User).Replace(text)
 }
 
-// validate says what to write in place of the first thing that makes no sense.
+// validate returns the first invalid setting, with advice.
 func (a *Agent) validate() error {
-	if err := a.validCommand(); err != nil {
+	if err := a.checkCommand(); err != nil {
 		return err
 	}
 	if a.ContinueIf != "" && (!fs.ValidPath(a.ContinueIf) || a.ContinueIf == ".") {
@@ -214,8 +216,8 @@ func (a *Agent) validate() error {
 	return nil
 }
 
-// validCommand checks where the prompt and the words to go on are put in.
-func (a *Agent) validCommand() error {
+// checkCommand checks the places of the prompt and the Continue arguments.
+func (a *Agent) checkCommand() error {
 	count := func(word string) (n int) {
 		for _, arg := range a.Command {
 			if arg == word {
@@ -227,19 +229,19 @@ func (a *Agent) validCommand() error {
 	prompts, places := count(promptWord), count(continueWord)
 	switch {
 	case len(a.Command) == 0 && (len(a.Continue) > 0 || a.Stdin || a.TTY || a.Format != ""):
-		return errors.New("there is no command to run")
+		return errors.New("command is missing")
 	case len(a.Command) == 0:
 		return nil
 	case a.Command[0] == promptWord || a.Command[0] == continueWord:
 		return errors.New("command: must begin with a program")
 	case a.Stdin && prompts > 0:
-		return errors.New("command: with stdin leave {prompt} out")
+		return errors.New("command: {prompt} is not allowed with stdin")
 	case !a.Stdin && prompts != 1:
-		return errors.New("command: needs {prompt} once, as an argument of its own; or set stdin")
+		return errors.New("command: use {prompt} once, as an argument of its own; or set stdin")
 	case places > 1:
-		return errors.New("command: {continue} is there twice")
+		return errors.New("command: {continue} occurs twice")
 	case places == 0 && (len(a.Continue) > 0 || a.ContinueIf != ""):
-		return errors.New("continue: say where, with the argument {continue} in command")
+		return errors.New("continue: put the argument {continue} into command")
 	case places == 1 && len(a.Continue) == 0:
 		return errors.New("command: {continue} needs continue, the arguments to put there")
 	}

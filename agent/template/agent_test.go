@@ -44,12 +44,12 @@ func TestCheckPrompt(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		prompt string
-		arg    string // in the error where it is an argument; "" for none
+		arg    string // in the error for a prompt as an argument; "" if there is none
 		stdin  string
 	}{
 		{"short", "hi", "", ""},
-		{"empty", "", "it is empty", "it is empty"},
-		{"blank", " \n", "it is empty", "it is empty"},
+		{"empty", "", "prompt is empty", "prompt is empty"},
+		{"blank", " \n", "prompt is empty", "prompt is empty"},
 		{"the longest", strings.Repeat("x", MaxPrompt), "", ""},
 		{"one more", strings.Repeat("x", MaxPrompt+1), "stdin: true", ""},
 		{"the longest, with a space in front", strings.Repeat("-", MaxPrompt), "stdin: true", ""},
@@ -83,7 +83,7 @@ func TestTurn(t *testing.T) {
 	}
 	tpl.Agent.Secrets["C"] = Secret{ref: "env:TEST_NO_KEY"}
 	_, err = tpl.Turn("hi", false)
-	if want := "template t: the agent's C: secret env:TEST_NO_KEY: it is empty or not there: it belongs to where atoll runs"; !errors.Is(err, atoll.ErrUnavailable) || err.Error() != want {
+	if want := "template t: the agent's C: secret env:TEST_NO_KEY: secret is empty or missing on the machine that runs atoll"; !errors.Is(err, atoll.ErrUnavailable) || err.Error() != want {
 		t.Errorf("without a secret: %v, want %q", err, want)
 	}
 	if _, err := (&Template{Name: "t"}).Turn("hi", false); !errors.Is(err, atoll.ErrUnsupported) {
@@ -112,12 +112,12 @@ func TestSecret(t *testing.T) {
 	}{
 		{ref: "env:TEST_KEY", want: "key"},
 		{ref: "env:TEST_KEY", optional: true, want: "key"},
-		{ref: "env:TEST_EMPTY", bad: "it is empty or not there"},
+		{ref: "env:TEST_EMPTY", bad: "empty or missing"},
 		{ref: "env:TEST_EMPTY", optional: true},
 		{ref: file("lines", "a\nb\r\n"), want: "a\nb"},
-		{ref: file("none", ""), bad: "it is empty or not there"},
+		{ref: file("none", ""), bad: "empty or missing"},
 		{ref: file("none", ""), optional: true},
-		{ref: file("blank", "\n"), bad: "it is empty or not there"},
+		{ref: file("blank", "\n"), bad: "empty or missing"},
 		{ref: file("long", strings.Repeat("x", maxSecret+1)), optional: true, bad: "larger than 65536 bytes"},
 		{ref: file("nul", "a\x00"), bad: "NUL"},
 		{ref: "file:" + dir, optional: true, bad: "is a directory"},
@@ -139,7 +139,7 @@ func TestSecret(t *testing.T) {
 	}
 }
 
-// A secret is masked in every way that it can be printed.
+// Every way to print a secret masks it.
 func TestSecretIsMasked(t *testing.T) {
 	s := Secret{ref: "env:TEST_KEY"}
 	tpl := Template{Agent: Agent{Secrets: map[string]Secret{"K": s}}}

@@ -7,38 +7,38 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 )
 
-// Names of the templates that every Set has.
+// Names of the built-in templates.
 const (
 	ClaudeCode = "claude-code"
 	Codex      = "codex"
 	Shell      = "shell"
 )
 
-// builtins makes each template that every Set has.
+// builtins returns the functions that make the built-in templates, by name.
 func builtins() map[string]func(agentID string) (*Template, error) {
 	all := map[string]func(string) (*Template, error){}
-	for _, t := range []func() *Template{claudeCode, codex, shell} {
+	for _, t := range []func() *Template{newClaudeCode, newCodex, newShell} {
 		all[t().Name] = func(string) (*Template, error) { return t(), nil }
 	}
 	return all
 }
 
-// aliases are other names of templates: numbers, as older clients have them.
+// aliases maps other names of templates: numbers, which older clients use.
 var aliases = map[string]string{"1": ClaudeCode}
 
-// What the agents remember of a conversation is kept in the synced directory, so that it
-// goes where that goes. The images are public ones, which have the agent and a user of
-// that name besides root. (Tried with claude 2.1 and codex 0.169, 2026-11.)
+// The agents keep their own memory of a conversation in the synced directory, so that
+// it moves with the files. The public images contain the agent and a user of this name
+// besides root. (Tested with claude 2.1 and codex 0.169, 2026-11.)
 const (
 	claudeHome = ".agent/claude"
 	codexHome  = ".agent/codex"
 	agentUser  = "agent"
 )
 
-// claudeCode is not run by root because it then refuses to run without questions.
-// Releases differ in whether -c fails where there is nothing to go on with, so it is
-// only given where there is.
-func claudeCode() *Template {
+// newClaudeCode doesn't run the agent as root, since it then insists on asking for
+// permissions. Some releases fail if -c finds no conversation, so -c is only passed if
+// there is one.
+func newClaudeCode() *Template {
 	key, _ := NewSecret("env:ANTHROPIC_API_KEY", false)
 	return &Template{
 		Name:       ClaudeCode,
@@ -55,16 +55,16 @@ func claudeCode() *Template {
 			Secrets:    map[string]Secret{"ANTHROPIC_API_KEY": key},
 			TTY:        true,
 			Timeout:    atoll.Duration(time.Hour),
-			Setup:      setup(claudeHome),
+			Setup:      setupCommands(claudeHome),
 		},
 		Hooks: hooks.Default(),
 	}
 }
 
-// codex reads the prompt from stdin, since its first argument may be the name of a
-// command of its own. Its snapshots of the shell are off because they hold the
-// environment, key included, in a file that would be synced.
-func codex() *Template {
+// newCodex passes the prompt on stdin, since a first argument might be parsed as a
+// subcommand. It disables shell snapshots: they write the environment, including the
+// key, to a file that would be synced.
+func newCodex() *Template {
 	key, _ := NewSecret("env:CODEX_API_KEY", false)
 	return &Template{
 		Name:       Codex,
@@ -81,19 +81,20 @@ func codex() *Template {
 			Env:        []string{"CODEX_HOME={dir}/" + codexHome},
 			Secrets:    map[string]Secret{"CODEX_API_KEY": key},
 			Timeout:    atoll.Duration(time.Hour),
-			Setup:      setup(codexHome),
+			Setup:      setupCommands(codexHome),
 		},
 		Hooks: hooks.Default(),
 	}
 }
 
-// setup makes the directory an agent's that root has made, and its home in it. Links are
-// not followed: the files may be anybody's.
-func setup(home string) [][]string {
+// setupCommands returns commands that create the agent's home below the directory, and
+// make the directory the agent's. They follow no links, since anybody may have made the
+// files.
+func setupCommands(home string) [][]string {
 	return [][]string{{"mkdir", "-p", "{dir}/" + home}, {"chown", "-Rh", "{user}", "{dir}"}}
 }
 
-func shell() *Template {
+func newShell() *Template {
 	return &Template{
 		Name:       Shell,
 		Doc:        "a shell that runs each prompt as a script, to try things without a model",

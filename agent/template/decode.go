@@ -17,19 +17,18 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/suggest"
 )
 
-// maxErrors is how many mistakes of a file are told of at once.
+// maxErrors is the most mistakes of a file that are reported at once.
 const maxErrors = 20
 
-// A decoder puts what stands in a file over what a template has already: values and lists
-// take the place of others, tables are gone into, and what is not there is left alone. It
-// collects all that is wrong.
+// A decoder merges a file into a template: values and lists replace those of the
+// template, tables are merged, and missing keys change nothing. It collects all errors.
 type decoder struct {
 	file string
 	errs []error
 	more int // beyond maxErrors
 }
 
-func (d *decoder) badf(n *yaml.Node, format string, args ...any) {
+func (d *decoder) reportf(n *yaml.Node, format string, args ...any) {
 	if len(d.errs) == maxErrors {
 		d.more++
 		return
@@ -37,7 +36,7 @@ func (d *decoder) badf(n *yaml.Node, format string, args ...any) {
 	d.errs = append(d.errs, fmt.Errorf("%s:%d: "+format, append([]any{d.file, n.Line}, args...)...))
 }
 
-func (d *decoder) join() error {
+func (d *decoder) joinErrors() error {
 	errs := d.errs
 	if d.more > 0 {
 		errs = append(errs, fmt.Errorf("%s: and %d more", d.file, d.more))
@@ -48,8 +47,8 @@ func (d *decoder) join() error {
 	return atoll.E("template", "", atoll.ErrInvalid, errors.Join(errs...))
 }
 
-// unknown reports a name that nothing has.
-func (d *decoder) unknown(at string, n *yaml.Node, name, what, near string, known []string) {
+// reportUnknown reports an unknown name.
+func (d *decoder) reportUnknown(at string, n *yaml.Node, name, what, near string, known []string) {
 	hint := "the known ones are " + strings.Join(known, ", ")
 	if near != "" {
 		hint = "the nearest known one is " + near
@@ -57,7 +56,7 @@ func (d *decoder) unknown(at string, n *yaml.Node, name, what, near string, know
 	if at != "" {
 		at += ": "
 	}
-	d.badf(n, "%sunknown %s %.60q: %s", at, what, name, hint)
+	d.reportf(n, "%sunknown %s %.60q: %s", at, what, name, hint)
 }
 
 // A nodeReader reads its own part of a file.
@@ -65,20 +64,24 @@ type nodeReader interface {
 	readNode(d *decoder, at string, n *yaml.Node)
 }
 
-// top reads the table that the file is into f.
-func (d *decoder) top(n *yaml.Node, f *form) { d.table("", n, f) }
+// readTop reads the top table of the file into f.
+func (d *decoder) readTop(n *yaml.Node, f *form) { d.readTable("", n, f) }
 
-// table reads a table into the struct that p points to.
-func (d *decoder) table(at string, n *yaml.Node, p any) { d.fields(at, n, reflect.ValueOf(p).Elem()) }
+// readTable reads a table into the struct that p points to.
+func (d *decoder) readTable(at string, n *yaml.Node, p any) {
+	d.readFields(at, n, reflect.ValueOf(p).Elem())
+}
 
-// text reads a word into the string that p points to.
-func (d *decoder) text(at string, n *yaml.Node, p *string) { d.value(at, n, reflect.ValueOf(p).Elem()) }
+// readText reads a string into the string that p points to.
+func (d *decoder) readText(at string, n *yaml.Node, p *string) {
+	d.readValue(at, n, reflect.ValueOf(p).Elem())
+}
 
-// value reads n into v. A key without a value counts as not written.
-func (d *decoder) value(at string, n *yaml.Node, v reflect.Value) {
+// readValue reads n into v. It ignores a key without a value.
+func (d *decoder) readValue(at string, n *yaml.Node, v reflect.Value) {
 	switch {
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
-		d.badf(n, "%s: write it out: & and * are not taken", at)
+		d.reportf(n, "%s: write it out: & and * are not supported", at)
 		return
 	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null":
 		return
@@ -95,32 +98,32 @@ func (d *decoder) value(at string, n *yaml.Node, v reflect.Value) {
 	}
 	switch v.Kind() {
 	case reflect.Struct:
-		d.fields(at, n, v)
+		d.readFields(at, n, v)
 	case reflect.Map:
-		d.entries(at, n, v)
+		d.readEntries(at, n, v)
 	case reflect.Slice:
 		if n.Kind != yaml.SequenceNode {
-			d.badf(n, "%s: write a list, like [a, b]", at)
+			d.reportf(n, "%s: write a list, like [a, b]", at)
 			return
 		}
 		list := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 		for i, c := range n.Content {
-			d.value(fmt.Sprintf("%s[%d]", at, i), c, list.Index(i))
+			d.readValue(fmt.Sprintf("%s[%d]", at, i), c, list.Index(i))
 		}
 		v.Set(list)
 	default:
 		if n.Kind != yaml.ScalarNode {
-			d.badf(n, "%s: want one value, not a list or table", at)
-		} else if err := scalar(n.Value, v); err != nil {
-			d.badf(n, "%s: %w", at, err)
+			d.reportf(n, "%s: want one value, not a list or table", at)
+		} else if err := parseScalar(n.Value, v); err != nil {
+			d.reportf(n, "%s: %w", at, err)
 		}
 	}
 }
 
-// keys hands each key of a table, which no other may have, and its value to take.
-func (d *decoder) keys(at string, n *yaml.Node, take func(k, v *yaml.Node)) {
+// eachKey passes each key of a table and its value to take. It reports repeated keys.
+func (d *decoder) eachKey(at string, n *yaml.Node, take func(k, v *yaml.Node)) {
 	if n.Kind != yaml.MappingNode {
-		d.badf(n, "%s: write keys and values below it", at)
+		d.reportf(n, "%s: write keys and values below it", at)
 		return
 	}
 	first := map[string]int{}
@@ -129,9 +132,9 @@ func (d *decoder) keys(at string, n *yaml.Node, take func(k, v *yaml.Node)) {
 		line, twice := first[k.Value]
 		switch {
 		case k.Kind != yaml.ScalarNode || k.ShortTag() == "!!merge":
-			d.badf(k, "%s: a key must be a word", cmp.Or(at, "the file"))
+			d.reportf(k, "%s: a key must be a word", cmp.Or(at, "the file"))
 		case twice:
-			d.badf(k, "%q is set twice, first in line %d", below(at, k.Value), line)
+			d.reportf(k, "%q is set twice, first in line %d", joinPath(at, k.Value), line)
 		default:
 			first[k.Value] = k.Line
 			take(k, v)
@@ -139,29 +142,29 @@ func (d *decoder) keys(at string, n *yaml.Node, take func(k, v *yaml.Node)) {
 	}
 }
 
-// fields reads a table into the struct v.
-func (d *decoder) fields(at string, n *yaml.Node, v reflect.Value) {
+// readFields reads a table into the struct v.
+func (d *decoder) readFields(at string, n *yaml.Node, v reflect.Value) {
 	fields := map[string]reflect.Value{}
 	fieldsOf(v, fields)
 	known := slices.Sorted(maps.Keys(fields))
-	d.keys(at, n, func(k, val *yaml.Node) {
+	d.eachKey(at, n, func(k, val *yaml.Node) {
 		if field, ok := fields[k.Value]; ok {
-			d.value(below(at, k.Value), val, field)
+			d.readValue(joinPath(at, k.Value), val, field)
 			return
 		}
 		if at == "" {
-			if in := belongs(k.Value); in != "" {
-				d.badf(k, "unknown key %q: it belongs below %s", k.Value, in)
+			if in := parentOf(k.Value); in != "" {
+				d.reportf(k, "unknown key %q: it belongs below %s", k.Value, in)
 				return
 			}
 		}
-		d.unknown(at, k, k.Value, "key", suggest.Of(k.Value, known), known)
+		d.reportUnknown(at, k, k.Value, "key", suggest.Of(k.Value, known), known)
 	})
 }
 
-// belongs names the table that a key should have been put into; "" if that is none, or
-// can be several.
-func belongs(key string) string {
+// parentOf returns the table that a misplaced key belongs to; "" if there is none, or
+// more than one.
+func parentOf(key string) string {
 	in := ""
 	for name, v := range map[string]any{"spec": &atoll.Spec{}, "agent": &Agent{}, "hooks": &hooksForm{}} {
 		fields := map[string]reflect.Value{}
@@ -177,8 +180,7 @@ func belongs(key string) string {
 	return in
 }
 
-// fieldsOf collects the fields of the struct v by the names that they have in YAML, or
-// else in JSON.
+// fieldsOf collects the fields of the struct v by their names in YAML, or else in JSON.
 func fieldsOf(v reflect.Value, fields map[string]reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -196,27 +198,27 @@ func fieldsOf(v reflect.Value, fields map[string]reflect.Value) {
 	}
 }
 
-// entries reads a table into the map v, beside what that has.
-func (d *decoder) entries(at string, n *yaml.Node, v reflect.Value) {
-	d.keys(at, n, func(k, val *yaml.Node) {
+// readEntries reads a table into the map v, keeping its other entries.
+func (d *decoder) readEntries(at string, n *yaml.Node, v reflect.Value) {
+	d.eachKey(at, n, func(k, val *yaml.Node) {
 		if v.IsNil() {
 			v.Set(reflect.MakeMap(v.Type()))
 		}
 		elem := reflect.New(v.Type().Elem()).Elem()
-		d.value(below(at, k.Value), val, elem)
+		d.readValue(joinPath(at, k.Value), val, elem)
 		v.SetMapIndex(reflect.ValueOf(k.Value), elem)
 	})
 }
 
-func below(at, key string) string {
+func joinPath(at, key string) string {
 	if at == "" {
 		return key
 	}
 	return at + "." + key
 }
 
-// scalar stores the value that text spells.
-func scalar(text string, v reflect.Value) error {
+// parseScalar parses text into v.
+func parseScalar(text string, v reflect.Value) error {
 	switch p := v.Addr().Interface().(type) {
 	case encoding.TextUnmarshaler:
 		return p.UnmarshalText([]byte(text))
@@ -252,7 +254,7 @@ func scalar(text string, v reflect.Value) error {
 		}
 		v.SetInt(n)
 	default:
-		panic(fmt.Sprintf("template: nothing of type %s can be written in a file", v.Type()))
+		panic(fmt.Sprintf("template: cannot decode values of type %s", v.Type()))
 	}
 	return nil
 }
@@ -264,13 +266,13 @@ func (s *Secret) readNode(d *decoder, at string, n *yaml.Node) {
 		Optional bool   `yaml:"optional"`
 	}
 	if n.Kind == yaml.ScalarNode {
-		d.text(at, n, &f.From)
+		d.readText(at, n, &f.From)
 	} else {
-		d.table(at, n, &f)
+		d.readTable(at, n, &f)
 	}
 	secret, err := NewSecret(f.From, f.Optional)
 	if err != nil {
-		d.badf(n, "%s: %w", at, err)
+		d.reportf(n, "%s: %w", at, err)
 	}
 	*s = secret
 }

@@ -18,20 +18,20 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 )
 
-// Bounds of files, far beyond what is sensible.
+// Bounds of files, far beyond sensible ones.
 const (
 	maxFile  = 1 << 20
 	maxFiles = 1000
 )
 
-// LoadDir adds the templates of a directory: one in each file that ends in .yaml or .yml
-// and does not begin with a dot, which has the name of the file without that end unless
-// it says another. Directories in it are left alone. A template that extends another
-// begins as that; one that has the name of one that every Set has takes its place, and
-// may extend it.
+// LoadDir adds the templates of a directory: one from each file that ends in .yaml or
+// .yml and doesn't begin with a dot. A template has the name of its file without the
+// ending, unless the file sets another. LoadDir ignores subdirectories. A template that
+// extends another starts as a copy of it; one with the name of a built-in template
+// replaces that, and may extend it.
 //
-// All that is wrong is reported at once, with file and line, and then none is added.
-// Kinds: ErrInvalid; ErrNotExist (there is no directory); ErrAlreadyExists (two templates
+// LoadDir reports all errors at once, with file and line, and then adds no template.
+// Kinds: ErrInvalid; ErrNotExist (no such directory); ErrAlreadyExists (two templates
 // have one name); those of reading files.
 func (s *Set) LoadDir(dir string) error {
 	entries, err := os.ReadDir(dir)
@@ -56,14 +56,14 @@ func (s *Set) LoadDir(dir string) error {
 	if len(files) > maxFiles {
 		return atoll.Errorf("template", "", atoll.ErrInvalid, "%s: more than %d templates", dir, maxFiles)
 	}
-	return s.add(files)
+	return s.addSources(files)
 }
 
-// Parse adds the template that stands in a YAML document, as LoadDir does; name is what
-// errors call it, and the template if it does not say. Kinds: ErrInvalid,
+// Parse adds the template in a YAML document, as LoadDir does; name is its name in
+// errors, and that of the template unless the document sets one. Kinds: ErrInvalid,
 // ErrAlreadyExists.
 func (s *Set) Parse(name string, data []byte) error {
-	return s.add([]source{{path: name, name: name, data: data}})
+	return s.addSources([]source{{path: name, name: name, data: data}})
 }
 
 func readLimited(path string) ([]byte, error) {
@@ -78,14 +78,14 @@ func readLimited(path string) ([]byte, error) {
 // A source is a file with one template.
 type source struct {
 	path string
-	name string // of the template, in the end
+	name string // of the template, after readHead
 	data []byte
 
 	top     *yaml.Node
-	extends string // "" for none
+	extends string // "" if none
 }
 
-// A form is what can stand in a file.
+// A form lists the keys of a file.
 type form struct {
 	Name      string `yaml:"name"`
 	Extends   string `yaml:"extends"`
@@ -93,8 +93,8 @@ type form struct {
 	Hooks     hooksForm `yaml:"hooks"`
 }
 
-// add adds the templates of files, or none.
-func (s *Set) add(files []source) error {
+// addSources adds the templates of files, or none.
+func (s *Set) addSources(files []source) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all, hooks := maps.Clone(s.entries), maps.Clone(s.hooks)
@@ -102,16 +102,16 @@ func (s *Set) add(files []source) error {
 	made := map[string]*source{}
 	for i := range files {
 		f := &files[i]
-		if err := f.head(); err != nil {
+		if err := f.readHead(); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		e := &entry{from: f.path}
-		if err := put(all, f.name, e); err != nil {
+		if err := putEntry(all, f.name, e); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		e.make = func(agentID string) (*Template, error) { return f.template(e, all, hooks, agentID) }
+		e.make = func(agentID string) (*Template, error) { return f.makeTemplate(e, all, hooks, agentID) }
 		made[f.name] = f
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -122,12 +122,12 @@ func (s *Set) add(files []source) error {
 		return atoll.E("template", "", kind, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(made)) {
-		if err := extendable(made[name], made, all); err != nil {
+		if err := checkExtends(made[name], made, all); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		_, err := all[name].template(name, "")
-		if err != nil && !strings.Contains(err.Error(), made[name].path) { // what Validate says has no file
+		_, err := all[name].makeTemplate(name, "")
+		if err != nil && !strings.Contains(err.Error(), made[name].path) { // errors of Validate don't name the file
 			err = fmt.Errorf("%s: %w", made[name].path, err)
 		}
 		errs = append(errs, err)
@@ -139,15 +139,16 @@ func (s *Set) add(files []source) error {
 	return nil
 }
 
-// head reads what is to be known of a file before others: its name, and what it extends.
-func (f *source) head() error {
+// readHead parses a file and reads the keys that other files depend on: its name, and
+// the template that it extends.
+func (f *source) readHead() error {
 	if len(f.data) > maxFile {
 		return fmt.Errorf("%s: larger than %d bytes", f.path, maxFile)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(f.data))
 	var doc, more yaml.Node
 	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: there is nothing in it: write keys like extends and agent", f.path)
+		return fmt.Errorf("%s: file is empty: write keys like extends and agent", f.path)
 	} else if err != nil {
 		return fmt.Errorf("%s: %s", f.path, strings.TrimPrefix(err.Error(), "yaml: "))
 	}
@@ -164,7 +165,7 @@ func (f *source) head() error {
 		case k.Value == "name":
 			f.name = cmp.Or(v.Value, f.name)
 		case k.Value == "extends":
-			f.extends = plain(v.Value)
+			f.extends = resolveAlias(v.Value)
 		}
 	}
 	if !atoll.ValidName(f.name) {
@@ -173,42 +174,43 @@ func (f *source) head() error {
 	return nil
 }
 
-// extendable reports that what a file extends is not there, or is itself in the end.
-func extendable(f *source, files map[string]*source, all map[string]*entry) error {
+// checkExtends returns an error if the template that a file extends is missing, or the
+// chain is a cycle.
+func checkExtends(f *source, files map[string]*source, all map[string]*entry) error {
 	chain := []string{f.name}
 	for at := f; at != nil && at.extends != ""; at = files[at.extends] {
 		next := at.extends
 		switch {
-		case next == at.name && all[next].under != nil: // the one whose place it takes
+		case next == at.name && all[next].replaced != nil: // extends the one that it replaces
 			return nil
 		case all[next] == nil:
-			return fmt.Errorf("%s: extends: %w", at.path, unsupported(next, all))
+			return fmt.Errorf("%s: extends: %w", at.path, unknownTemplate(next, all))
 		case slices.Contains(chain, next):
-			return fmt.Errorf("%s: extends: it is made of itself: %s", f.path, strings.Join(append(chain, next), ", "))
+			return fmt.Errorf("%s: extends: cycle: %s", f.path, strings.Join(append(chain, next), ", "))
 		}
 		chain = append(chain, next)
 	}
 	return nil
 }
 
-// template makes the template of a file, whose entry is e, for an agent. all and hooks
-// are what it can name.
-func (f *source) template(e *entry, all map[string]*entry, known map[string]hooks.HookFunc, agentID string) (*Template, error) {
+// makeTemplate makes the template of a file, whose entry is e, for an agent. The file
+// can name the templates in all and the hooks in known.
+func (f *source) makeTemplate(e *entry, all map[string]*entry, known map[string]hooks.HookFunc, agentID string) (*Template, error) {
 	t := &Template{Hooks: hooks.Default()}
 	if f.extends != "" {
 		base := all[f.extends]
 		if f.extends == f.name {
-			base = e.under
+			base = e.replaced
 		}
 		var err error
-		if t, err = base.template(f.extends, agentID); err != nil {
+		if t, err = base.makeTemplate(f.extends, agentID); err != nil {
 			return nil, err
 		}
 	}
 	d := &decoder{file: f.path}
 	form := form{Template: t}
-	d.top(f.top, &form)
+	d.readTop(f.top, &form)
 	t.Name = f.name
 	form.Hooks.apply(d, t, known)
-	return t, d.join()
+	return t, d.joinErrors()
 }

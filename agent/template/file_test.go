@@ -94,11 +94,11 @@ hooks:
 	}
 }
 
-// What is written takes the place of what a template has that is extended; that itself,
-// and what others make of it, stay as they are.
+// A file changes a copy of the template that it extends; that itself, and other
+// extensions of it, stay unchanged.
 func TestExtends(t *testing.T) {
 	s := NewSet()
-	dir := write(t, map[string]string{
+	dir := writeFiles(t, map[string]string{
 		"a.yaml":           "extends: b\nagent: {timeout: 5m}",
 		"b.yml":            "extends: claude-code\nspec: {image: mine}\nagent: {secrets: {EXTRA: env:EXTRA}}\nhooks: {on_message: []}",
 		"claude-code.yaml": "extends: 1\nspec: {idle_stop: 5m}",
@@ -127,7 +127,7 @@ func TestExtends(t *testing.T) {
 	if c, err := s.Get("1", ""); err != nil || c.Spec.IdleStop != atoll.Duration(5*time.Minute) || c.Spec.Image == "mine" || len(c.Agent.Secrets) != 1 {
 		t.Errorf("claude-code is %+v, %v", c, err)
 	}
-	// What is added later can extend what was there, and what it extended cannot be changed.
+	// Later templates can extend earlier ones, and can't change them.
 	if err := s.Parse("late", []byte("extends: a\ndoc: late")); err != nil {
 		t.Error(err)
 	}
@@ -139,7 +139,7 @@ func TestExtends(t *testing.T) {
 func TestBadFiles(t *testing.T) {
 	many := strings.Repeat("  - {x: 1}\n", maxErrors+5)
 	for _, tt := range []struct{ name, yaml, want string }{
-		{"nothing", "", "x.yaml: there is nothing in it"},
+		{"nothing", "", "x.yaml: file is empty"},
 		{"not YAML", "a: [", "x.yaml: line 1"},
 		{"two documents", "doc: a\n---\ndoc: b", "x.yaml: more than one document"},
 		{"a list", "- a", "x.yaml:1: want a table of keys"},
@@ -170,13 +170,13 @@ func TestBadFiles(t *testing.T) {
 		{"no size", "spec: {resources: {memory: much}}", `x.yaml:1: spec.resources.memory: size "much"`},
 		{"what a Spec refuses", "spec: {network: {mode: of}}", `x.yaml: template x: spec: create: network mode "of"`},
 		{"a sandbox's own", "spec: {name: a}", "spec.name: leave it out"},
-		{"an agent that makes no sense", "agent: {command: [a]}", "x.yaml: template x: agent: command: needs {prompt} once"},
+		{"an agent that makes no sense", "agent: {command: [a]}", "x.yaml: template x: agent: command: use {prompt} once"},
 		{"a secret", "agent: {secrets: {KEY: sk-12345}}", "x.yaml:1: agent.secrets.KEY: write a reference, env:NAME or file:/path, not the secret itself"},
 		{"a secret with a path", "agent: {secrets: {KEY: {from: file:key}}}", "write a reference"},
 		{"a secret of a list", "agent: {secrets: {KEY: [a]}}", "x.yaml:1: agent.secrets.KEY: write keys"},
 		{"an unknown template", "extends: claude", "x.yaml: extends: unsupported provider: claude: known are claude-code, codex, shell"},
-		{"itself", "extends: x", "x.yaml: extends: it is made of itself: x, x"},
-		{"another name of one", `name: "1"`, "that is another name of claude-code"},
+		{"itself", "extends: x", "x.yaml: extends: cycle: x, x"},
+		{"another name of one", `name: "1"`, "name is an alias of claude-code"},
 
 		{"an unknown hook", "hooks: {on_message: [defualt]}", `x.yaml:1: hooks.on_message: unknown hook "defualt": the nearest known one is default`},
 		{"a hook unlike any", "hooks: {on_message: restart}", `unknown hook "restart": the known ones are base, default, pull, push, setup`},
@@ -194,7 +194,7 @@ func TestBadFiles(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := NewSet()
-			err := s.LoadDir(write(t, map[string]string{"x.yaml": tt.yaml}))
+			err := s.LoadDir(writeFiles(t, map[string]string{"x.yaml": tt.yaml}))
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Fatalf("error %v, want %q", err, tt.want)
 			}
@@ -211,7 +211,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// All that is wrong with all files is said at once, and then none is added.
+// All errors in all files are reported at once, and then no template is added.
 func TestBadDir(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -219,16 +219,16 @@ func TestBadDir(t *testing.T) {
 		kind  atoll.Kind
 		want  []string
 	}{
-		{"two of one name", map[string]string{"a.yaml": "doc: x", "b.yaml": "name: a"}, atoll.ErrAlreadyExists, []string{"there are two of that name: one from ", "/a.yaml, one from ", "/b.yaml"}},
+		{"two of one name", map[string]string{"a.yaml": "doc: x", "b.yaml": "name: a"}, atoll.ErrAlreadyExists, []string{"two templates have this name: one from ", "/a.yaml, one from ", "/b.yaml"}},
 		{"two ends of one name", map[string]string{"a.yaml": "doc: x", "a.yml": "doc: x"}, atoll.ErrAlreadyExists, []string{"/a.yaml, one from ", "/a.yml"}},
 		{"two mistakes", map[string]string{"a.yaml": "dco: x", "b.yaml": "dir: here", "c.yaml": "doc: good"}, atoll.ErrInvalid, []string{"a.yaml:1: unknown key", "b.yaml: template b: dir \"here\""}},
-		{"a circle", map[string]string{"a.yaml": "extends: b", "b.yaml": "extends: c", "c.yaml": "extends: a"}, atoll.ErrInvalid, []string{"a.yaml: extends: it is made of itself: a, b, c, a"}},
+		{"a circle", map[string]string{"a.yaml": "extends: b", "b.yaml": "extends: c", "c.yaml": "extends: a"}, atoll.ErrInvalid, []string{"a.yaml: extends: cycle: a, b, c, a"}},
 		{"a lost base", map[string]string{"a.yaml": "extends: b", "b.yaml": "extends: nope"}, atoll.ErrInvalid, []string{"b.yaml: extends: unsupported provider: nope"}},
 		{"a name that none can have", map[string]string{"-.yaml": "doc: x"}, atoll.ErrInvalid, []string{`-.yaml: name "-"`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := NewSet()
-			err := s.LoadDir(write(t, tt.files))
+			err := s.LoadDir(writeFiles(t, tt.files))
 			if atoll.KindOf(err) != tt.kind {
 				t.Errorf("error %v of kind %q, want %q", err, atoll.KindOf(err), tt.kind)
 			}
@@ -261,13 +261,13 @@ func TestBadDir(t *testing.T) {
 		for i := range maxFiles + 1 {
 			files[strings.Repeat("a", 1+i%60)+strings.Repeat("b", i/60)+".yaml"] = "doc: x"
 		}
-		if err := NewSet().LoadDir(write(t, files)); !errors.Is(err, atoll.ErrInvalid) || !strings.Contains(err.Error(), "more than 1000") {
+		if err := NewSet().LoadDir(writeFiles(t, files)); !errors.Is(err, atoll.ErrInvalid) || !strings.Contains(err.Error(), "more than 1000") {
 			t.Errorf("error %v, want invalid", err)
 		}
 	})
 }
 
-// Hooks of files do what they say, in order.
+// Hooks of files run in order.
 func TestFileHooks(t *testing.T) {
 	var log []string
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -310,7 +310,7 @@ hooks:
 	}{
 		{"on_cold_start stops at an error", top.Hooks.OnColdStart, []string{"one", "bad"}, failed},
 		{"on_message goes on", top.Hooks.OnMessage, []string{"bad", "/hook Bearer letmein t="}, failed},
-		{"on_stream_finish is that of the base", top.Hooks.OnStreamFinish, nil, nil},
+		{"on_stream_finish comes from the base", top.Hooks.OnStreamFinish, nil, nil},
 		{"on_terminate has that of the base in it", top.Hooks.OnTerminate, []string{"two", "one"}, atoll.ErrInvalid}, // there is no sandbox for the command
 	} {
 		log = nil
@@ -323,21 +323,21 @@ hooks:
 	}
 }
 
-// A box is a sandbox that notes what it is to run.
-type box struct {
-	atoll.Sandbox // nil: nothing else is called
+// A fakeSandbox records the commands of Exec.
+type fakeSandbox struct {
+	atoll.Sandbox // nil: no other method is called
 	ran           []string
 }
 
-func (b *box) Exec(_ context.Context, cmd *atoll.Command) (atoll.Process, error) {
+func (b *fakeSandbox) Exec(_ context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	b.ran = append(b.ran, cmd.User+" "+cmd.Dir+" "+strings.Join(cmd.Args, " "))
-	return ended{}, nil
+	return endedProcess{}, nil
 }
 
-// ended is a process that has.
-type ended struct{ atoll.Process }
+// An endedProcess has exited.
+type endedProcess struct{ atoll.Process }
 
-func (ended) Wait(context.Context) (atoll.Exit, error) { return atoll.Exit{}, nil }
+func (endedProcess) Wait(context.Context) (atoll.Exit, error) { return atoll.Exit{}, nil }
 
 func TestCommandsOfFiles(t *testing.T) {
 	s := NewSet()
@@ -348,7 +348,7 @@ func TestCommandsOfFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{}
+	b := &fakeSandbox{}
 	if err := x.Hooks.OnColdStart(t.Context(), &hooks.HookData{Sandbox: b}); err != nil {
 		t.Error(err)
 	}

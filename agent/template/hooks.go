@@ -12,13 +12,12 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/suggest"
 )
 
-// hookNames are the hooks that files can name: what is done unless they say otherwise,
-// what the template does that is extended, the halves of the former, and the Setup of the
-// agent, for hooks that need it done.
+// hookNames are the built-in hooks that files can name: the default hook, the hook of
+// the extended template, the two halves of the default hooks, and the agent's Setup,
+// for hooks that depend on it.
 var hookNames = []string{"default", "base", "pull", "push", "setup"}
 
-// A hooksForm is what a file says of hooks. A list that is not there leaves a hook as it
-// is.
+// A hooksForm is the hooks table of a file. A missing list leaves a hook unchanged.
 type hooksForm struct {
 	OnColdStart    *hookList `yaml:"on_cold_start"`
 	OnMessage      *hookList `yaml:"on_message"`
@@ -26,7 +25,7 @@ type hooksForm struct {
 	OnTerminate    *hookList `yaml:"on_terminate"`
 }
 
-// A hookList is what is done at one moment.
+// A hookList lists the hooks of one moment.
 type hookList struct {
 	items []hookItem
 }
@@ -43,11 +42,11 @@ type hookForm struct {
 	User    string         `yaml:"user"`
 	Dir     string         `yaml:"dir"`
 	Env     []string       `yaml:"env"`
-	Timeout atoll.Duration `yaml:"timeout"` // of the command, or of each try
+	Timeout atoll.Duration `yaml:"timeout"` // of the command, or of each attempt
 
 	Webhook   string `yaml:"webhook"`
 	Token     Secret `yaml:"token"`
-	Secret    Secret `yaml:"secret"` // what is signed with
+	Secret    Secret `yaml:"secret"` // the key that signs requests
 	Tries     int    `yaml:"tries"`
 	PlainHTTP bool   `yaml:"plain_http"`
 }
@@ -61,15 +60,15 @@ func (l *hookList) readNode(d *decoder, at string, n *yaml.Node) {
 	for _, c := range items {
 		item := hookItem{node: c}
 		if c.Kind == yaml.ScalarNode {
-			d.text(at, c, &item.name)
+			d.readText(at, c, &item.name)
 		} else {
-			d.table(at, c, &item.hookForm)
+			d.readTable(at, c, &item.hookForm)
 		}
 		l.items = append(l.items, item)
 	}
 }
 
-// apply gives t the hooks of f. named are those that the program has given names.
+// apply sets the hooks of t. named holds hooks registered by the program.
 func (f *hooksForm) apply(d *decoder, t *Template, named map[string]hooks.HookFunc) {
 	usual := hooks.Default()
 	for _, m := range []struct {
@@ -79,7 +78,7 @@ func (f *hooksForm) apply(d *decoder, t *Template, named map[string]hooks.HookFu
 		usual hooks.HookFunc
 		join  func(...hooks.HookFunc) hooks.HookFunc
 	}{
-		// An error ends a creation, so what comes after it is not tried.
+		// An error ends a creation, so the hooks behind it don't run.
 		{"hooks.on_cold_start", f.OnColdStart, &t.Hooks.OnColdStart, usual.OnColdStart, hooks.Then},
 		{"hooks.on_message", f.OnMessage, &t.Hooks.OnMessage, usual.OnMessage, hooks.All},
 		{"hooks.on_stream_finish", f.OnStreamFinish, &t.Hooks.OnStreamFinish, usual.OnStreamFinish, hooks.All},
@@ -88,13 +87,13 @@ func (f *hooksForm) apply(d *decoder, t *Template, named map[string]hooks.HookFu
 		if m.list == nil {
 			continue
 		}
-		known := map[string]hooks.HookFunc{"default": m.usual, "base": *m.hook, "pull": hooks.Pull, "push": hooks.Push, "setup": t.setup()}
+		known := map[string]hooks.HookFunc{"default": m.usual, "base": *m.hook, "pull": hooks.Pull, "push": hooks.Push, "setup": t.setupHook()}
 		for name, hook := range named {
 			known[name] = hook
 		}
 		var list []hooks.HookFunc
 		for _, item := range m.list.items {
-			list = append(list, item.hook(d, m.key, t, known))
+			list = append(list, item.newHook(d, m.key, t, known))
 		}
 		*m.hook = nil
 		if len(list) > 0 {
@@ -103,8 +102,8 @@ func (f *hooksForm) apply(d *decoder, t *Template, named map[string]hooks.HookFu
 	}
 }
 
-// setup is a hook that does what the agent's Setup says.
-func (t *Template) setup() hooks.HookFunc {
+// setupHook returns a hook that runs the agent's Setup.
+func (t *Template) setupHook() hooks.HookFunc {
 	var list []hooks.HookFunc
 	for _, cmd := range t.Setup() {
 		list = append(list, hooks.Command(cmd.Args, hooks.CommandOptions{User: cmd.User, Dir: cmd.Dir}))
@@ -112,8 +111,8 @@ func (t *Template) setup() hooks.HookFunc {
 	return hooks.Then(list...)
 }
 
-// hook makes the hook of an item, or reports what is wrong with it.
-func (i *hookItem) hook(d *decoder, at string, t *Template, known map[string]hooks.HookFunc) hooks.HookFunc {
+// newHook returns the hook of an item, or reports an error.
+func (i *hookItem) newHook(d *decoder, at string, t *Template, known map[string]hooks.HookFunc) hooks.HookFunc {
 	switch {
 	case i.name != "":
 		hook, ok := known[i.name]
@@ -123,38 +122,38 @@ func (i *hookItem) hook(d *decoder, at string, t *Template, known map[string]hoo
 				names = append(names, name)
 			}
 			slices.Sort(names)
-			d.unknown(at, i.node, i.name, "hook", suggest.Of(i.name, names), names)
+			d.reportUnknown(at, i.node, i.name, "hook", suggest.Of(i.name, names), names)
 		}
 		return hook
 	case len(i.Run) > 0 && i.Webhook != "":
-		d.badf(i.node, "%s: run and webhook: write each as a hook of its own", at)
+		d.reportf(i.node, "%s: run and webhook: write each as a hook of its own", at)
 	case len(i.Run) > 0:
-		return i.command(d, at, t)
+		return i.newCommand(d, at, t)
 	case i.Webhook != "":
-		return i.webhook(d, at)
+		return i.newWebhook(d, at)
 	default:
-		d.badf(i.node, "%s: write the name of a hook, or a table with run or webhook", at)
+		d.reportf(i.node, "%s: write the name of a hook, or a table with run or webhook", at)
 	}
 	return nil
 }
 
-func (i *hookItem) command(d *decoder, at string, t *Template) hooks.HookFunc {
+func (i *hookItem) newCommand(d *decoder, at string, t *Template) hooks.HookFunc {
 	if !i.Token.IsZero() || !i.Secret.IsZero() || i.Tries != 0 || i.PlainHTTP {
-		d.badf(i.node, "%s: token, secret, tries and plain_http are for webhooks", at)
+		d.reportf(i.node, "%s: token, secret, tries and plain_http are for webhooks", at)
 	}
 	dir := cmp.Or(i.Dir, t.WorkDir())
 	if err := (&atoll.Command{Args: i.Run, User: i.User, Dir: dir, Env: i.Env, Timeout: i.Timeout}).Validate(); err != nil {
-		d.badf(i.node, "%s: %w", at, err)
+		d.reportf(i.node, "%s: %w", at, err)
 	}
 	return hooks.Command(i.Run, hooks.CommandOptions{User: i.User, Dir: dir, Env: i.Env, Timeout: time.Duration(i.Timeout)})
 }
 
-func (i *hookItem) webhook(d *decoder, at string) hooks.HookFunc {
+func (i *hookItem) newWebhook(d *decoder, at string) hooks.HookFunc {
 	if i.User != "" || i.Dir != "" || len(i.Env) > 0 {
-		d.badf(i.node, "%s: user, dir and env are for commands", at)
+		d.reportf(i.node, "%s: user, dir and env are for commands", at)
 	}
 	if i.Token.optional || i.Secret.optional {
-		d.badf(i.node, "%s: the token and the secret of a webhook cannot be optional: leave them out, or see that they are there", at)
+		d.reportf(i.node, "%s: the token and the secret of a webhook cannot be optional: leave them out, or provide them", at)
 	}
 	opts := hooks.WebhookOptions{Timeout: time.Duration(i.Timeout), Tries: i.Tries, PlainHTTP: i.PlainHTTP}
 	if !i.Token.IsZero() {
@@ -165,7 +164,7 @@ func (i *hookItem) webhook(d *decoder, at string) hooks.HookFunc {
 	}
 	hook, err := hooks.Webhook(i.Webhook, opts)
 	if err != nil {
-		d.badf(i.node, "%s: %w", at, err)
+		d.reportf(i.node, "%s: %w", at, err)
 	}
 	return hook
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Names are what the words in patterns stand for: {account}, {agent}, {conversation} and
-// {sandbox}. Each must be a valid name if it is used; see atoll.ValidName. So none leads
-// out of its place, whoever has chosen it.
+// Names are the values of the words in patterns: {account}, {agent}, {conversation} and
+// {sandbox}. A used one must be a valid name (see atoll.ValidName), so that no caller
+// can choose one that leads outside its place.
 type Names struct {
 	Account, Agent, Conversation, Sandbox string
 }
 
-func (n Names) of(word string) string {
+func (n Names) lookUp(word string) string {
 	return map[string]string{"account": n.Account, "agent": n.Agent, "conversation": n.Conversation, "sandbox": n.Sandbox}[word]
 }
 
@@ -26,7 +26,7 @@ var words = []string{"account", "agent", "conversation", "sandbox"}
 
 var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
 
-// placeholders are the words in a pattern.
+// placeholders returns the words in a pattern.
 func placeholders(pattern string) []string {
 	var all []string
 	for _, p := range placeholder.FindAllString(pattern, -1) {
@@ -35,11 +35,11 @@ func placeholders(pattern string) []string {
 	return all
 }
 
-// checkPattern refuses words that stand for nothing, and braces without one.
+// checkPattern returns an error for unknown words, and for braces without a word.
 func checkPattern(key, pattern string) error {
 	for _, word := range placeholders(pattern) {
 		if !slices.Contains(words, word) {
-			return fmt.Errorf("%s: {%s} stands for nothing: use {%s}", key, word, strings.Join(words, "}, {"))
+			return fmt.Errorf("%s: unknown word {%s}: use {%s}", key, word, strings.Join(words, "}, {"))
 		}
 	}
 	if rest := placeholder.ReplaceAllString(pattern, ""); strings.ContainsAny(rest, "{}") {
@@ -48,12 +48,12 @@ func checkPattern(key, pattern string) error {
 	return nil
 }
 
-// checkParts refuses paths that two can share who do not have the same names: those of
-// "{account}-{agent}" are the same for a-b and c as for a and b-c.
+// checkParts returns an error for patterns in which different names can give the same
+// path: "{account}-{agent}" is the same for a-b and c as for a and b-c.
 func checkParts(key, pattern string) error {
 	for segment := range strings.SplitSeq(pattern, "/") {
 		if len(placeholders(segment)) > 1 {
-			return fmt.Errorf("%s %q: put a / into %s, so that no two are the same", key, pattern, segment)
+			return fmt.Errorf("%s %q: put a / into %s, so that different names give different paths", key, pattern, segment)
 		}
 	}
 	return checkPattern(key, pattern)
@@ -79,8 +79,8 @@ func keyRune(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("._=-", r)
 }
 
-// checkOwner refuses patterns in which another account can have the same names: those of
-// agents, conversations and sandboxes are its own to choose.
+// checkOwner returns an error for patterns in which another account can use the same
+// names: accounts choose the names of their agents, conversations and sandboxes.
 func checkOwner(key, pattern string) error {
 	used := placeholders(pattern)
 	if len(used) > 0 && !slices.Contains(used, "account") {
@@ -89,16 +89,16 @@ func checkOwner(key, pattern string) error {
 	return nil
 }
 
-// expand puts names into a pattern that was checked.
-func expand(pattern string, n Names) (string, error) {
+// expandPattern replaces the words of a checked pattern.
+func expandPattern(pattern string, n Names) (string, error) {
 	var bad error
 	text := placeholder.ReplaceAllStringFunc(pattern, func(p string) string {
 		word := strings.Trim(p, "{}")
-		value := n.of(word)
+		value := n.lookUp(word)
 		switch {
 		case bad != nil:
 		case value == "":
-			bad = fmt.Errorf("%q needs a name for %s, and there is none", pattern, p)
+			bad = fmt.Errorf("%q needs a value for %s", pattern, p)
 		case !atoll.ValidName(value):
 			bad = fmt.Errorf("%.100q as %s: use a letter or digit, then up to 64 letters, digits, '-' or '_'", value, p)
 		}
@@ -110,18 +110,18 @@ func expand(pattern string, n Names) (string, error) {
 	return text, nil
 }
 
-// volumeName puts names into the pattern of a volume's name. What is made of several
-// names, or is too long, ends in a hash of them, because nothing can stand between names
-// that may not be in them.
+// volumeName expands the pattern of a volume's name. A result made of several names, or
+// too long, ends in a hash of them, since every character between two names could also
+// be part of a name.
 func volumeName(pattern string, n Names) (string, error) {
-	name, err := expand(pattern, n)
+	name, err := expandPattern(pattern, n)
 	if err != nil {
 		return "", err
 	}
 	if used := placeholders(pattern); len(used) > 1 || len(used) == 1 && len(name) > maxName {
 		h := sha256.New()
 		for _, word := range used {
-			h.Write([]byte(n.of(word) + "\x00"))
+			h.Write([]byte(n.lookUp(word) + "\x00"))
 		}
 		sum := hex.EncodeToString(h.Sum(nil)[:12])
 		name = name[:min(len(name), maxName-1-len(sum))] + "-" + sum
@@ -132,5 +132,5 @@ func volumeName(pattern string, n Names) (string, error) {
 	return name, nil
 }
 
-// maxName is how long a valid name may be.
+// maxName is the most bytes of a valid name.
 const maxName = 65

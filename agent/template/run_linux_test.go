@@ -10,8 +10,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/local"
 )
 
-// What Turn returns runs, with the longest prompt too; and MaxPrompt is where the kernel
-// says so.
+// The command of Turn runs, also with the longest prompt; and the kernel rejects one
+// byte more than MaxPrompt.
 func TestTurnRuns(t *testing.T) {
 	p, err := local.New(local.Options{Dir: filepath.Join(t.TempDir(), "local")})
 	if err != nil {
@@ -22,7 +22,7 @@ func TestTurnRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec, err := tpl.SpecFor(names)
+	spec, err := tpl.SpecFor(testNames)
 	if err != nil {
 		t.Fatal(err)
 	}

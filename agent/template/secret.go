@@ -12,19 +12,21 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Secret is where a secret is: env:NAME, a variable of the program that runs Atoll, or
-// file:/path, a file of its machine. It never holds the secret itself, and prints as •••
-// whatever the verb. The zero Secret is none.
+// A Secret refers to a secret: env:NAME, a variable of the program that runs Atoll, or
+// file:/path, a file of its machine. It never holds the secret itself, and every verb
+// prints it as •••. The zero Secret refers to none.
 type Secret struct {
 	ref      string
 	optional bool
 }
 
-// maxSecret is far more than any key has, and less than a variable may.
+// maxSecret is the most bytes of a secret: more than any key, and less than the limit
+// of a variable.
 const maxSecret = 64 << 10
 
-// NewSecret reads a reference. An optional one may refer to what is not there. Kinds:
-// ErrInvalid (it is none; it is not repeated, since it may be the secret).
+// NewSecret parses a reference. An optional one may refer to a missing secret. Kinds:
+// ErrInvalid (invalid reference; the error doesn't repeat it, since it may be the
+// secret itself).
 func NewSecret(ref string, optional bool) (Secret, error) {
 	scheme, rest, _ := strings.Cut(ref, ":")
 	switch {
@@ -36,7 +38,7 @@ func NewSecret(ref string, optional bool) (Secret, error) {
 	return Secret{ref, optional}, nil
 }
 
-// validVariable reports whether s can name an environment variable.
+// validVariable reports whether s is a valid name of an environment variable.
 func validVariable(s string) bool {
 	for i, c := range []byte(s) {
 		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_'
@@ -47,23 +49,23 @@ func validVariable(s string) bool {
 	return s != ""
 }
 
-// IsZero reports whether there is no secret.
+// IsZero reports whether s refers to no secret.
 func (s Secret) IsZero() bool { return s.ref == "" }
 
-// Reveal reads the secret; a file's last newline does not belong to it. It is "" if it
-// is optional and not there. Kinds: ErrUnavailable (it is not there, or cannot be used;
-// the reference is named).
+// Reveal reads the secret, without the last newline of a file. It returns "" if an
+// optional secret is missing. Kinds: ErrUnavailable (missing or unusable; the error
+// names the reference).
 func (s Secret) Reveal() (string, error) {
-	value, err := s.read()
+	value, err := s.readValue()
 	if err != nil && (!s.optional || !errors.Is(err, errNoSecret)) {
 		return "", atoll.Errorf("secret", s.ref, atoll.ErrUnavailable, "%w", err)
 	}
 	return value, nil
 }
 
-var errNoSecret = errors.New("it is empty or not there: it belongs to where atoll runs")
+var errNoSecret = errors.New("secret is empty or missing on the machine that runs atoll")
 
-func (s Secret) read() (string, error) {
+func (s Secret) readValue() (string, error) {
 	scheme, rest, _ := strings.Cut(s.ref, ":")
 	value := ""
 	switch scheme {
@@ -88,14 +90,14 @@ func (s Secret) read() (string, error) {
 	case value == "":
 		return "", errNoSecret
 	case len(value) > maxSecret:
-		return "", fmt.Errorf("it is larger than %d bytes", maxSecret)
+		return "", fmt.Errorf("secret is larger than %d bytes", maxSecret)
 	case strings.ContainsRune(value, 0):
-		return "", errors.New("it has a NUL byte, which no variable can hold")
+		return "", errors.New("secret contains a NUL byte, which no variable can hold")
 	}
 	return value, nil
 }
 
-// masked is what a Secret prints as.
+// masked is the printed form of a Secret.
 const masked = "•••"
 
 // String masks the secret.

@@ -13,34 +13,34 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/suggest"
 )
 
-// A Set knows templates by name. Its methods may be called at once from many goroutines.
+// A Set holds templates by name. Its methods may be called concurrently.
 type Set struct {
-	mu      sync.RWMutex
-	entries map[string]*entry         // replaced as a whole: what was made from files reads it later
-	hooks   map[string]hooks.HookFunc // that files can name
-	normal  string                    // the template of those who name none
+	mu          sync.RWMutex
+	entries     map[string]*entry         // replaced as a whole, since templates from files read it later
+	hooks       map[string]hooks.HookFunc // that files can name
+	defaultName string                    // the default template
 }
 
 // An entry is one template.
 type entry struct {
-	from  string // where it is from, for people; "" for those that every Set has
-	make  func(agentID string) (*Template, error)
-	under *entry // of that name before; nil if there was none
+	from     string // origin for errors; "" for built-in templates
+	make     func(agentID string) (*Template, error)
+	replaced *entry // the replaced entry of that name; nil if there was none
 }
 
-// NewSet returns a Set of claude-code, codex and shell. claude-code is also called 1, and
-// is the template of those who name none.
+// NewSet returns a Set of claude-code, codex and shell. claude-code has the alias 1,
+// and is the default.
 func NewSet() *Set {
-	s := &Set{entries: map[string]*entry{}, hooks: map[string]hooks.HookFunc{}, normal: ClaudeCode}
+	s := &Set{entries: map[string]*entry{}, hooks: map[string]hooks.HookFunc{}, defaultName: ClaudeCode}
 	for name, make := range builtins() {
 		s.entries[name] = &entry{make: make}
 	}
 	return s
 }
 
-// Register adds a template. make is called each time that one is asked for, with the id
-// of the agent, which may be "", and returns one that is the caller's own; it must not
-// call the Set. One of the templates that every Set has can be replaced so.
+// Register adds a template. Each Get calls make with the id of the agent, which may be
+// "", and make returns a new template; it must not call the Set. A built-in template
+// can be replaced this way.
 //
 // Kinds: ErrInvalid (the name), ErrAlreadyExists.
 func (s *Set) Register(name string, make func(agentID string) (*Template, error)) error {
@@ -50,23 +50,23 @@ func (s *Set) Register(name string, make func(agentID string) (*Template, error)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := maps.Clone(s.entries)
-	if err := put(all, name, &entry{from: "the program itself", make: make}); err != nil {
+	if err := putEntry(all, name, &entry{from: "the program itself", make: make}); err != nil {
 		return err
 	}
 	s.entries = all
 	return nil
 }
 
-// put adds an entry to entries.
-func put(entries map[string]*entry, name string, e *entry) error {
+// putEntry adds an entry to entries.
+func putEntry(entries map[string]*entry, name string, e *entry) error {
 	if of, taken := aliases[name]; taken {
-		return atoll.Errorf("template", name, atoll.ErrAlreadyExists, "that is another name of %s", of)
+		return atoll.Errorf("template", name, atoll.ErrAlreadyExists, "name is an alias of %s", of)
 	}
 	have := entries[name]
 	if have != nil && have.from != "" {
-		return atoll.Errorf("template", name, atoll.ErrAlreadyExists, "there are two of that name: one from %s, one from %s", have.from, e.from)
+		return atoll.Errorf("template", name, atoll.ErrAlreadyExists, "two templates have this name: one from %s, one from %s", have.from, e.from)
 	}
-	e.under = have
+	e.replaced = have
 	entries[name] = e
 	return nil
 }
@@ -75,75 +75,74 @@ func put(entries map[string]*entry, name string, e *entry) error {
 // ErrAlreadyExists.
 func (s *Set) RegisterHook(name string, hook hooks.HookFunc) error {
 	if !atoll.ValidName(name) || hook == nil {
-		return atoll.Errorf("template", name, atoll.ErrInvalid, "a hook needs a name of letters, digits, '-' or '_', and something to do")
+		return atoll.Errorf("template", name, atoll.ErrInvalid, "a hook needs a function, and a name of letters, digits, '-' or '_'")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hooks[name] != nil || slices.Contains(hookNames, name) {
-		return atoll.Errorf("template", name, atoll.ErrAlreadyExists, "there is a hook of that name")
+		return atoll.Errorf("template", name, atoll.ErrAlreadyExists, "a hook with this name exists")
 	}
 	s.hooks[name] = hook
 	return nil
 }
 
-// SetDefault says which template is that of those who name none. Kinds: ErrInvalid (there
-// is none of that name).
+// SetDefault sets the default template. Kinds: ErrInvalid (no such template).
 func (s *Set) SetDefault(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.entries[plain(name)] == nil {
-		return unsupported(name, s.entries)
+	if s.entries[resolveAlias(name)] == nil {
+		return unknownTemplate(name, s.entries)
 	}
-	s.normal = plain(name)
+	s.defaultName = resolveAlias(name)
 	return nil
 }
 
-// Names are those of all templates, sorted.
+// Names returns the names of all templates, sorted.
 func (s *Set) Names() []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.Sorted(maps.Keys(s.entries))
 }
 
-// Get returns a template, made for an agent ("" for none); "" is the default one. It
-// is valid; see Validate. Kinds: ErrInvalid (there is none of that name: the known ones
-// are named), those of the function that makes it.
+// Get returns a template made for an agent ("" for none); the name "" means the default
+// template. The template is valid; see Validate. Kinds: ErrInvalid (no such template;
+// the error lists the known ones), and those of the function that makes it.
 func (s *Set) Get(name, agentID string) (*Template, error) {
 	if agentID != "" && !atoll.ValidName(agentID) {
 		return nil, atoll.Errorf("template", "", atoll.ErrInvalid, "agent %.100q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", agentID)
 	}
 	s.mu.RLock()
-	name = plain(cmp.Or(name, s.normal))
+	name = resolveAlias(cmp.Or(name, s.defaultName))
 	e := s.entries[name]
 	var err error
 	if e == nil {
-		err = unsupported(name, s.entries)
+		err = unknownTemplate(name, s.entries)
 	}
 	s.mu.RUnlock()
 	if err != nil {
 		return nil, err
 	}
-	return e.template(name, agentID)
+	return e.makeTemplate(name, agentID)
 }
 
-// template makes the template of an entry that is called name.
-func (e *entry) template(name, agentID string) (*Template, error) {
+// makeTemplate makes the template of an entry under the given name.
+func (e *entry) makeTemplate(name, agentID string) (*Template, error) {
 	t, err := e.make(agentID)
 	if err != nil {
 		return nil, err
 	}
 	if t == nil {
-		return nil, atoll.Errorf("template", name, atoll.ErrInternal, "what is registered for it made none")
+		return nil, atoll.Errorf("template", name, atoll.ErrInternal, "its function returned no template")
 	}
 	t.Name = name
 	return t, t.Validate()
 }
 
-// plain is the name that a template is known by.
-func plain(name string) string { return cmp.Or(aliases[name], name) }
+// resolveAlias returns the name of a template for an alias or a name.
+func resolveAlias(name string) string { return cmp.Or(aliases[name], name) }
 
-// unsupported is the error of a name that none of entries has.
-func unsupported(name string, entries map[string]*entry) error {
+// unknownTemplate returns the error for an unknown name.
+func unknownTemplate(name string, entries map[string]*entry) error {
 	known := slices.Sorted(maps.Keys(entries))
 	shown := name
 	if !atoll.ValidName(name) {

@@ -97,7 +97,7 @@ func TestBuiltins(t *testing.T) {
 	}
 }
 
-func mine(string) (*Template, error) {
+func makeMine(string) (*Template, error) {
 	return &Template{Agent: Agent{Command: []string{"mine", "{prompt}"}}}, nil
 }
 
@@ -109,14 +109,14 @@ func TestRegister(t *testing.T) {
 		text string
 	}{
 		{"mine", nil, ""},
-		{"mine", atoll.ErrAlreadyExists, "two of that name: one from the program itself"},
-		{"shell", nil, ""}, // the place of one that every Set has can be taken, once
-		{"shell", atoll.ErrAlreadyExists, "two of that name"},
-		{"1", atoll.ErrAlreadyExists, "another name of claude-code"},
+		{"mine", atoll.ErrAlreadyExists, "two templates have this name: one from the program itself"},
+		{"shell", nil, ""}, // a built-in template can be replaced once
+		{"shell", atoll.ErrAlreadyExists, "two templates have this name"},
+		{"1", atoll.ErrAlreadyExists, "an alias of claude-code"},
 		{"", atoll.ErrInvalid, "use a letter"},
 		{"../x", atoll.ErrInvalid, "use a letter"},
 	} {
-		err := s.Register(tt.name, mine)
+		err := s.Register(tt.name, makeMine)
 		if (err == nil) != (tt.kind == nil) || err != nil && (!errors.Is(err, tt.kind) || !strings.Contains(err.Error(), tt.text)) {
 			t.Errorf("Register(%q): %v, want %q of kind %v", tt.name, err, tt.text, tt.kind)
 		}
@@ -132,7 +132,7 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// A function is told of the agent, and what it makes is checked.
+// A registered function gets the agent's id, and its template is validated.
 func TestMadeForAgents(t *testing.T) {
 	s := NewSet()
 	broken := errors.New("broken")
@@ -169,7 +169,7 @@ func TestUnknown(t *testing.T) {
 		"\x1b[2J":           `unsupported provider: "\x1b[2J": known are claude-code, codex, shell`,
 		"no-such-thing-yet": "unsupported provider: no-such-thing-yet: known are claude-code, codex, shell",
 	} {
-		for _, err := range []error{second(s.Get(name, "")), s.SetDefault(name)} {
+		for _, err := range []error{secondResult(s.Get(name, "")), s.SetDefault(name)} {
 			if !errors.Is(err, atoll.ErrInvalid) || err.Error() != want {
 				t.Errorf("%q: %v, want %q", name, err, want)
 			}
@@ -177,7 +177,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
+func secondResult[T any](_ T, err error) error { return err }
 
 func TestDefault(t *testing.T) {
 	s := NewSet()
@@ -220,7 +220,7 @@ func TestRegisterHook(t *testing.T) {
 	}
 }
 
-// A Set may be read and added to at once.
+// A Set may be read and extended concurrently.
 func TestAtOnce(t *testing.T) {
 	s := NewSet()
 	var all sync.WaitGroup
@@ -228,7 +228,7 @@ func TestAtOnce(t *testing.T) {
 		all.Go(func() {
 			name := fmt.Sprint("t", i)
 			if i%2 == 0 {
-				if err := s.Register(name, mine); err != nil {
+				if err := s.Register(name, makeMine); err != nil {
 					t.Error(err)
 				}
 			} else if err := s.Parse(name, []byte("extends: codex\nhooks: {on_message: []}")); err != nil {
@@ -284,8 +284,8 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// write makes a directory of files.
-func write(t *testing.T, files map[string]string) string {
+// writeFiles makes a directory of files.
+func writeFiles(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range files {

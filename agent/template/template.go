@@ -1,9 +1,9 @@
-// Package template has the recipes of sandboxes that agents work in: what the sandbox is
-// made from, which of its directories is kept in object storage and where, how the agent
-// is run, and what else is done when ([hooks.Hooks]).
+// Package template describes sandboxes for agents: the sandbox's spec, the directory
+// that is synced with object storage, the place of its versions, the agent's command,
+// and the hooks ([hooks.Hooks]).
 //
-// A [Set] knows them by name. It begins with claude-code, codex and shell, and gets more
-// from Go and from YAML:
+// A [Set] holds templates by name. It starts with claude-code, codex and shell; Go code
+// and YAML files add others:
 //
 //	set := template.NewSet()
 //	err := set.Register("mine", func(agentID string) (*template.Template, error) {
@@ -19,7 +19,7 @@
 //	err = set.LoadDir("/etc/atoll/templates")
 //	t, err := set.Get("mine", agentID)
 //
-// examples/templates/reviewer.yaml shows and explains what can stand in a file.
+// examples/templates/reviewer.yaml shows and explains the keys of a file.
 package template
 
 import (
@@ -33,70 +33,69 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/hooks"
 )
 
-// A Template is a recipe of sandboxes. What Set.Get returns is the caller's own.
+// A Template is a recipe of sandboxes. The caller owns the result of Set.Get.
 type Template struct {
-	Name string `yaml:"-"` // the Set's to give
+	Name string `yaml:"-"` // set by the Set
 	Doc  string `yaml:"doc"`
 
 	// Provider makes the sandboxes; "" means the default one.
 	Provider string `yaml:"provider"`
-	// Spec is what they are made from. What belongs to one sandbox alone, as ID and Name
-	// do, must not be in it.
+	// Spec is the spec of the sandboxes. It must not set fields of a single sandbox,
+	// such as ID and Name.
 	Spec atoll.Spec `yaml:"spec"`
-	// Volume is a pattern for the name of a volume of the project that is mounted at Dir.
-	// "" means that Dir is in the sandbox's own data volume, if it is the work directory.
+	// Volume is a pattern for the name of a volume of the project that is mounted at
+	// Dir. "" puts Dir into the sandbox's own data volume, if it is the work directory.
 	Volume string `yaml:"volume"`
-	// Dir is the directory that the agent works in, and that is synced; "" means the
-	// Spec's Workdir, or else atoll.DefaultWorkdir.
+	// Dir is the agent's work directory, which is synced; "" means the Spec's Workdir,
+	// or else atoll.DefaultWorkdir.
 	Dir string `yaml:"dir"`
 
-	// Bucket is a pattern for where versions of Dir are kept, in the forms of sync.store;
-	// "" means there.
+	// Bucket is a pattern for the store of versions of Dir, in the forms of sync.store;
+	// "" means sync.store itself.
 	Bucket string `yaml:"bucket"`
-	// KeyPrefix is a pattern for what their keys begin with; "" means DefaultKeyPrefix.
+	// KeyPrefix is a pattern for the prefix of their keys; "" means DefaultKeyPrefix.
 	KeyPrefix string `yaml:"key_prefix"`
-	// InitFromS3 has sandboxes begin with the latest version.
+	// InitFromS3 starts sandboxes with the latest version.
 	InitFromS3 bool `yaml:"init_from_s3"`
-	// Policy says what outlives a sandbox; see PolicyFor.
+	// Policy tells what outlives a sandbox; see PolicyFor.
 	Policy Policy `yaml:"policy"`
-	// KeepVersions and KeepDays say which versions stay when old ones are removed: the
-	// newest ones, and those that are no older. With neither all of them do.
+	// KeepVersions and KeepDays select the versions that stay when old ones are
+	// removed: the newest, and those no older. If both are 0, all stay.
 	KeepVersions int `yaml:"keep_versions"`
 	KeepDays     int `yaml:"keep_days"`
 
 	Agent Agent `yaml:"agent"`
-	// Hooks are run at the four moments of a sandbox's life; none are by default, so
-	// whoever makes a Template in Go begins with hooks.Default.
+	// Hooks run at the four moments of a sandbox's life. The default is none, so a
+	// Template made in Go usually starts with hooks.Default.
 	Hooks hooks.Hooks `yaml:"-"`
 }
 
-// DefaultKeyPrefix is the KeyPrefix of a Template that has none.
+// DefaultKeyPrefix is the KeyPrefix of a Template without one.
 const DefaultKeyPrefix = "docs/{account}/{conversation}"
 
-// Policy says what outlives a sandbox.
+// Policy tells what outlives a sandbox.
 type Policy string
 
 // The policies.
 const (
-	// PolicyEphemeral keeps nothing: the sandbox's end removes its data volume too, and
-	// nothing is pushed at any time.
+	// PolicyEphemeral keeps nothing: the end of the sandbox also removes its data
+	// volume, and nothing is ever pushed.
 	PolicyEphemeral Policy = "ephemeral"
-	// PolicyPersistent keeps volumes: the sandbox's end leaves its data volume, which the
-	// next sandbox of its id has again. What is in object storage is not changed.
+	// PolicyPersistent keeps volumes: the end of the sandbox leaves its data volume for
+	// the next sandbox with its id. It doesn't change object storage.
 	PolicyPersistent Policy = "persistent"
-	// PolicySynced keeps versions: Dir is pushed after each turn, and once more when the
-	// sandbox is to end. That removes its data volume only if the last push did not fail.
-	// Volumes with a name stay always.
+	// PolicySynced keeps versions: Dir is pushed after each turn, and before the
+	// sandbox ends. The end only removes its data volume if the last push succeeded.
+	// Named volumes always stay.
 	PolicySynced Policy = "synced"
 )
 
-// PolicyFor returns the Policy, or what it is where none is set: PolicySynced where
-// there is a place for versions, else PolicyPersistent. Kinds: ErrInvalid (it is
-// PolicySynced, and there is no place).
+// PolicyFor returns the Policy, or the default: PolicySynced if there is a store for
+// versions, else PolicyPersistent. Kinds: ErrInvalid (PolicySynced without a store).
 func (t *Template) PolicyFor(stored bool) (Policy, error) {
 	switch {
 	case t.Policy == PolicySynced && !stored:
-		return "", t.bad("policy synced: there is no place for versions: give the template a bucket, or set sync.store")
+		return "", t.invalid("policy synced: no store for versions: set the template's bucket or sync.store")
 	case t.Policy != "":
 		return t.Policy, nil
 	case stored:
@@ -105,13 +104,13 @@ func (t *Template) PolicyFor(stored bool) (Policy, error) {
 	return PolicyPersistent, nil
 }
 
-// WorkDir is the Dir, or what it is where none is set.
+// WorkDir returns the Dir, or its default.
 func (t *Template) WorkDir() string {
 	return path.Clean(cmp.Or(t.Dir, t.Spec.Workdir, atoll.DefaultWorkdir))
 }
 
-// SpecFor returns what a sandbox is made from: the Spec, made by the Provider, with the
-// Volume. Kinds: ErrInvalid (the Volume cannot be named after n).
+// SpecFor returns the spec of a sandbox: the Spec with the Provider and the Volume.
+// Kinds: ErrInvalid (n doesn't give a valid Volume name).
 func (t *Template) SpecFor(n Names) (*atoll.Spec, error) {
 	spec := t.Spec.Clone()
 	spec.Provider = t.Provider
@@ -120,23 +119,24 @@ func (t *Template) SpecFor(n Names) (*atoll.Spec, error) {
 	}
 	volume, err := volumeName(t.Volume, n)
 	if err != nil {
-		return nil, t.bad("volume: %w", err)
+		return nil, t.invalid("volume: %w", err)
 	}
 	spec.Mounts = append(spec.Mounts, atoll.Mount{Type: atoll.MountVolume, Source: volume, Target: t.WorkDir()})
 	return spec, nil
 }
 
-// Place returns where versions of a directory are kept, in the forms of sync.store,
-// which store is. It is "" if neither that nor the Bucket is set. No two accounts have
-// the same place if their names are in it. Kinds: ErrInvalid (it cannot be named after n).
+// Place returns the URL of a directory's versions, in the forms of sync.store; store is
+// the value of that. It is "" if neither store nor the Bucket is set. Accounts have
+// different places if {account} is in a pattern. Kinds: ErrInvalid (n doesn't give a
+// valid place).
 func (t *Template) Place(n Names, store string) (string, error) {
-	bucket, err := expand(t.Bucket, n)
+	bucket, err := expandPattern(t.Bucket, n)
 	if err != nil {
-		return "", t.bad("bucket: %w", err)
+		return "", t.invalid("bucket: %w", err)
 	}
-	prefix, err := expand(strings.Trim(cmp.Or(t.KeyPrefix, DefaultKeyPrefix), "/"), n)
+	prefix, err := expandPattern(strings.Trim(cmp.Or(t.KeyPrefix, DefaultKeyPrefix), "/"), n)
 	if err != nil {
-		return "", t.bad("key_prefix: %w", err)
+		return "", t.invalid("key_prefix: %w", err)
 	}
 	if bucket = cmp.Or(bucket, store); bucket == "" {
 		return "", nil
@@ -144,45 +144,44 @@ func (t *Template) Place(n Names, store string) (string, error) {
 	return strings.TrimRight(bucket, "/") + "/" + prefix, nil
 }
 
-// bad is an error of this template.
-func (t *Template) bad(format string, args ...any) error {
+// invalid returns an ErrInvalid about this template.
+func (t *Template) invalid(format string, args ...any) error {
 	return atoll.Errorf("template", t.Name, atoll.ErrInvalid, format, args...)
 }
 
-// Validate reports the first thing in t that makes no sense, as an ErrInvalid that says
-// what to write instead.
+// Validate returns the first invalid setting as an ErrInvalid with advice.
 func (t *Template) Validate() error {
 	if !atoll.ValidName(t.Name) {
-		return t.bad("name %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", t.Name)
+		return t.invalid("name %q: use a letter or digit, then up to 64 letters, digits, '-' or '_'", t.Name)
 	}
 	if t.Provider != "" && !atoll.ValidName(t.Provider) {
-		return t.bad("provider %q: use the name of one, like gvisor", t.Provider)
+		return t.invalid("provider %q: use the name of one, like gvisor", t.Provider)
 	}
-	if err := t.validSpec(); err != nil {
+	if err := t.checkSpec(); err != nil {
 		return err
 	}
 	if t.Dir != "" && (!path.IsAbs(t.Dir) || path.Clean(t.Dir) == "/" || strings.ContainsRune(t.Dir, 0)) {
-		return t.bad("dir %q: must be an absolute path other than /", t.Dir)
+		return t.invalid("dir %q: must be an absolute path other than /", t.Dir)
 	}
-	if err := t.validPatterns(); err != nil {
-		return t.bad("%w", err)
+	if err := t.checkPatterns(); err != nil {
+		return t.invalid("%w", err)
 	}
 	switch t.Policy {
 	case "", PolicyEphemeral, PolicyPersistent, PolicySynced:
 	default:
-		return t.bad("policy %q: use ephemeral, persistent or synced", t.Policy)
+		return t.invalid("policy %q: use ephemeral, persistent or synced", t.Policy)
 	}
 	if t.KeepVersions < 0 || t.KeepDays < 0 {
-		return t.bad("keep_versions and keep_days must be positive, or 0 for all")
+		return t.invalid("keep_versions and keep_days must be positive, or 0 for all")
 	}
 	if err := t.Agent.validate(); err != nil {
-		return t.bad("agent: %w", err)
+		return t.invalid("agent: %w", err)
 	}
 	return nil
 }
 
-// validSpec refuses what is one sandbox's alone.
-func (t *Template) validSpec() error {
+// checkSpec returns an error for fields of a single sandbox.
+func (t *Template) checkSpec() error {
 	s := &t.Spec
 	for _, own := range []struct {
 		key string
@@ -196,20 +195,20 @@ func (t *Template) validSpec() error {
 		{"auto_remove", s.AutoRemove, "a sandbox outlives its turns"},
 	} {
 		if own.set {
-			return t.bad("spec.%s: leave it out: %s", own.key, own.why)
+			return t.invalid("spec.%s: leave it out: %s", own.key, own.why)
 		}
 	}
 	if err := s.Validate(); err != nil {
-		return t.bad("spec: %w", err)
+		return t.invalid("spec: %w", err)
 	}
 	mounted := func(m atoll.Mount) bool { return path.Clean(m.Target) == t.WorkDir() }
 	if t.Volume != "" && slices.ContainsFunc(s.Mounts, mounted) {
-		return t.bad("volume: %s has another mount", t.WorkDir())
+		return t.invalid("volume: %s has another mount", t.WorkDir())
 	}
 	return nil
 }
 
-func (t *Template) validPatterns() error {
+func (t *Template) checkPatterns() error {
 	if t.Volume != "" {
 		if err := checkPattern("volume", t.Volume); err != nil {
 			return err

@@ -13,7 +13,7 @@ func TestValidate(t *testing.T) {
 	run := []string{"a", "{prompt}"}
 	for _, tt := range []struct {
 		t    Template
-		want string // in the error; "" for none
+		want string // in the error; "" if valid
 	}{
 		{Template{Name: "t"}, ""},
 		{Template{}, `name ""`},
@@ -36,7 +36,7 @@ func TestValidate(t *testing.T) {
 		{Template{Name: "t", Volume: "shared"}, ""},
 		{Template{Name: "t", Volume: "{account}-{agent}"}, ""},
 		{Template{Name: "t", Volume: "a b"}, "volume: \"a b\": volumes are named by"},
-		{Template{Name: "t", Volume: "{user}"}, "volume: {user} stands for nothing: use {account}, {agent}, {conversation}, {sandbox}"},
+		{Template{Name: "t", Volume: "{user}"}, "volume: unknown word {user}: use {account}, {agent}, {conversation}, {sandbox}"},
 		{Template{Name: "t", Volume: "{account"}, "write words in braces"},
 		{Template{Name: "t", Volume: "{agent}"}, "volume: {agent} needs {account} too"},
 		{Template{Name: "t", Volume: "v", Spec: atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountTmpfs, Target: "/work/"}}}}, "volume: /work has another mount"},
@@ -50,27 +50,27 @@ func TestValidate(t *testing.T) {
 		{Template{Name: "t", KeyPrefix: "./{account}"}, "without empty parts"},
 		{Template{Name: "t", KeyPrefix: "docs/{account}-{agent}"}, "put a / into {account}-{agent}"},
 		{Template{Name: "t", KeyPrefix: "docs/{conversation}"}, "{conversation} needs {account} too"},
-		{Template{Name: "t", KeyPrefix: "docs/{x}"}, "{x} stands for nothing"},
+		{Template{Name: "t", KeyPrefix: "docs/{x}"}, "unknown word {x}"},
 		{Template{Name: "t", KeyPrefix: "docs/{{account}}"}, "write words in braces"},
 		{Template{Name: "t", KeyPrefix: "docs?{account}"}, "use letters, digits"},
 		{Template{Name: "t", Bucket: "b-{account}", KeyPrefix: "{conversation}"}, ""},
-		{Template{Name: "t", Bucket: "b-{agent}"}, ""}, // the usual prefix has the account
+		{Template{Name: "t", Bucket: "b-{agent}"}, ""}, // the default prefix contains the account
 		{Template{Name: "t", Bucket: "{account}{agent}"}, "put a / into {account}{agent}"},
-		{Template{Name: "t", Bucket: "b-{x}"}, "bucket: {x} stands for nothing"},
+		{Template{Name: "t", Bucket: "b-{x}"}, "bucket: unknown word {x}"},
 
 		{Template{Name: "t", Agent: Agent{Command: run}}, ""},
 		{Template{Name: "t", Agent: Agent{Command: []string{"a", "{continue}", "{prompt}"}, Continue: []string{"-c"}, ContinueIf: ".a/b"}}, ""},
-		{Template{Name: "t", Agent: Agent{TTY: true}}, "there is no command"},
+		{Template{Name: "t", Agent: Agent{TTY: true}}, "command is missing"},
 		{Template{Name: "t", Agent: Agent{Command: []string{"a"}, Stdin: true}}, ""},
 		{Template{Name: "t", Agent: Agent{Command: []string{"{prompt}"}}}, "must begin with a program"},
 		{Template{Name: "t", Agent: Agent{Command: []string{"{continue}", "{prompt}"}, Continue: []string{"c"}}}, "must begin with a program"},
-		{Template{Name: "t", Agent: Agent{Command: run, Stdin: true}}, "with stdin leave {prompt} out"},
-		{Template{Name: "t", Agent: Agent{Command: []string{"a"}}}, "needs {prompt} once"},
-		{Template{Name: "t", Agent: Agent{Command: []string{"a", "{prompt}", "{prompt}"}}}, "needs {prompt} once"},
+		{Template{Name: "t", Agent: Agent{Command: run, Stdin: true}}, "{prompt} is not allowed with stdin"},
+		{Template{Name: "t", Agent: Agent{Command: []string{"a"}}}, "use {prompt} once"},
+		{Template{Name: "t", Agent: Agent{Command: []string{"a", "{prompt}", "{prompt}"}}}, "use {prompt} once"},
 		{Template{Name: "t", Agent: Agent{Command: []string{"a", "-p={prompt}", "{prompt}"}}}, "must be arguments of their own"},
-		{Template{Name: "t", Agent: Agent{Command: []string{"a", "{continue}", "{continue}", "{prompt}"}, Continue: []string{"c"}}}, "is there twice"},
-		{Template{Name: "t", Agent: Agent{Command: run, Continue: []string{"c"}}}, "say where"},
-		{Template{Name: "t", Agent: Agent{Command: run, ContinueIf: "a"}}, "say where"},
+		{Template{Name: "t", Agent: Agent{Command: []string{"a", "{continue}", "{continue}", "{prompt}"}, Continue: []string{"c"}}}, "occurs twice"},
+		{Template{Name: "t", Agent: Agent{Command: run, Continue: []string{"c"}}}, "put the argument {continue}"},
+		{Template{Name: "t", Agent: Agent{Command: run, ContinueIf: "a"}}, "put the argument {continue}"},
 		{Template{Name: "t", Agent: Agent{Command: []string{"a", "{continue}", "{prompt}"}}}, "needs continue"},
 		{Template{Name: "t", Agent: Agent{Command: []string{"a", "{continue}", "{prompt}"}, Continue: []string{"{prompt}"}}}, "belong into command"},
 		{Template{Name: "t", Agent: Agent{Command: []string{"a", "{continue}", "{prompt}"}, Continue: []string{"c"}, ContinueIf: "../a"}}, `continue_if "../a"`},
@@ -94,7 +94,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-var names = Names{Account: "acme", Agent: "coder", Conversation: "talk", Sandbox: "box"}
+var testNames = Names{Account: "acme", Agent: "coder", Conversation: "talk", Sandbox: "box"}
 
 func TestPlace(t *testing.T) {
 	long := strings.Repeat("x", 65)
@@ -103,21 +103,21 @@ func TestPlace(t *testing.T) {
 		names                 Names
 		want, bad             string
 	}{
-		{names: names},
-		{store: "s3://b/base/", names: names, want: "s3://b/base/docs/acme/talk"},
+		{names: testNames},
+		{store: "s3://b/base/", names: testNames, want: "s3://b/base/docs/acme/talk"},
 		{store: "b", prefix: "/shared/", want: "b/shared"},
-		{bucket: "mine", store: "s3://b", names: names, want: "mine/docs/acme/talk"},
-		{bucket: "s3://b-{account}", prefix: "{agent}/x{sandbox}", names: names, want: "s3://b-acme/coder/xbox"},
-		{bucket: "file:///srv", names: names, want: "file:///srv/docs/acme/talk"},
+		{bucket: "mine", store: "s3://b", names: testNames, want: "mine/docs/acme/talk"},
+		{bucket: "s3://b-{account}", prefix: "{agent}/x{sandbox}", names: testNames, want: "s3://b-acme/coder/xbox"},
+		{bucket: "file:///srv", names: testNames, want: "file:///srv/docs/acme/talk"},
 		{store: "b", names: Names{Account: long, Conversation: long}, want: "b/docs/" + long + "/" + long},
-		{store: "b", names: Names{Account: "acme"}, bad: "needs a name for {conversation}"},
+		{store: "b", names: Names{Account: "acme"}, bad: "needs a value for {conversation}"},
 		{store: "b", names: Names{Account: "acme", Conversation: ".."}, bad: `".." as {conversation}: use a letter`},
 		{store: "b", names: Names{Account: "acme", Conversation: "a/../../b"}, bad: `"a/../../b" as {conversation}`},
 		{store: "b", names: Names{Account: "acme", Conversation: long + "x"}, bad: "as {conversation}"},
 		{store: "b", names: Names{Account: "a%2f", Conversation: "talk"}, bad: `"a%2f" as {account}`},
 		{store: "b", names: Names{Account: "{agent}", Conversation: "talk"}, bad: `"{agent}" as {account}`},
 		{bucket: "s3://{account}", names: Names{Account: "a@b", Conversation: "talk"}, bad: `bucket: "a@b" as {account}`},
-		{names: Names{Account: "acme", Conversation: "?"}, bad: `"?" as {conversation}`}, // also where nothing is kept
+		{names: Names{Account: "acme", Conversation: "?"}, bad: `"?" as {conversation}`}, // even without a store
 	} {
 		tpl := Template{Name: "t", Bucket: tt.bucket, KeyPrefix: tt.prefix}
 		got, err := tpl.Place(tt.names, tt.store)
@@ -129,13 +129,13 @@ func TestPlace(t *testing.T) {
 
 func TestSpecFor(t *testing.T) {
 	tpl := Template{Name: "t", Provider: "docker", Spec: atoll.Spec{Image: "debian", Workdir: "/src", Env: []string{"A=b"}}}
-	got, err := tpl.SpecFor(names)
+	got, err := tpl.SpecFor(testNames)
 	if want := (&atoll.Spec{Provider: "docker", Image: "debian", Workdir: "/src", Env: []string{"A=b"}}); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 	got.Env[0] = "changed"
 	tpl.Volume = "vol-{account}"
-	got, err = tpl.SpecFor(names)
+	got, err = tpl.SpecFor(testNames)
 	want := &atoll.Spec{Provider: "docker", Image: "debian", Workdir: "/src", Env: []string{"A=b"}, Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "vol-acme", Target: "/src"}}}
 	if err != nil || !reflect.DeepEqual(got, want) || len(tpl.Spec.Mounts) != 0 || got.Validate() != nil {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
@@ -145,7 +145,7 @@ func TestSpecFor(t *testing.T) {
 	}
 }
 
-// No two have the same volume who do not have the same names.
+// Different names never give the same volume.
 func TestVolumeNames(t *testing.T) {
 	long := strings.Repeat("x", 65)
 	seen := map[string]Names{}
