@@ -24,11 +24,11 @@ func (u *Use) Counts(next http.Handler) http.Handler {
 
 // Begin counts as use until end is called, once.
 func (u *Use) Begin() (end func()) {
-	u.add(1)
-	return func() { u.add(-1) }
+	u.countCall(1)
+	return func() { u.countCall(-1) }
 }
 
-func (u *Use) add(n int) {
+func (u *Use) countCall(n int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.calls += n
@@ -45,9 +45,9 @@ func (u *Use) Latest() time.Time {
 	return u.last
 }
 
-// looks is how often, within a time limit, it is looked whether something runs
+// looksPerLimit is how often, within a time limit, it is looked whether something runs
 // that no call has started, such as a daemon.
-const looks = 10
+const looksPerLimit = 10
 
 // Step is the time from one look to the next, a minute at most.
-func Step(limit time.Duration) time.Duration { return min(limit/looks, time.Minute) }
+func Step(limit time.Duration) time.Duration { return min(limit/looksPerLimit, time.Minute) }

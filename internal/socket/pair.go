@@ -12,7 +12,7 @@ import (
 // Files returns two ends of a kind of socket, syscall.SOCK_STREAM or SOCK_DGRAM, neither of
 // which blocks: what Pair does for who speaks to them as files. The caller closes both.
 func Files(kind int) (ours, theirs *os.File, err error) {
-	fds, err := pair(kind)
+	fds, err := makePair(kind)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -25,7 +25,7 @@ func Files(kind int) (ours, theirs *os.File, err error) {
 // Pair returns two ends of a stream: one for us, one for another process to
 // inherit or to be given. The caller closes both.
 func Pair() (ours *net.UnixConn, theirs *os.File, err error) {
-	fds, err := pair(syscall.SOCK_STREAM)
+	fds, err := makePair(syscall.SOCK_STREAM)
 	if err != nil {
 		return nil, nil, err
 	}

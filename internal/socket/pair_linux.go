@@ -2,6 +2,6 @@ package socket
 
 import "golang.org/x/sys/unix"
 
-func pair(kind int) ([2]int, error) {
+func makePair(kind int) ([2]int, error) {
 	return unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 }

@@ -2,4 +2,4 @@
 
 package socket
 
-func pair(kind int) ([2]int, error) { return pairUnforked(kind) }
+func makePair(kind int) ([2]int, error) { return makePairLocked(kind) }

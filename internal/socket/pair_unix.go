@@ -4,9 +4,9 @@ package socket
 
 import "syscall"
 
-// pairUnforked is a pair of sockets that no process inherits by accident, where
+// makePairLocked is a pair of sockets that no process inherits by accident, where
 // the system cannot make such: nothing is forked until they are.
-func pairUnforked(kind int) ([2]int, error) {
+func makePairLocked(kind int) ([2]int, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, kind, 0)

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shorten reaches the socket through a descriptor of its directory.
-func shorten(path string, use func(short string) error) error {
+// useShortPath reaches the socket through a descriptor of its directory.
+func useShortPath(path string, use func(short string) error) error {
 	dir, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err

@@ -2,4 +2,4 @@
 
 package socket
 
-func shorten(path string, use func(short string) error) error { return byLink(path, use) }
+func useShortPath(path string, use func(short string) error) error { return useLink(path, use) }

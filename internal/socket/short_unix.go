@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// byLink reaches the socket through a link to its directory, which is there as long
+// useLink reaches the socket through a link to its directory, which is there as long
 // as use takes, and for this user only.
-func byLink(path string, use func(short string) error) error {
+func useLink(path string, use func(short string) error) error {
 	dir, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {
 		return err

@@ -2,7 +2,7 @@ package socket
 
 import "fmt"
 
-// shorten fails: there is no other way to what is at path.
-func shorten(path string, _ func(short string) error) error {
-	return fmt.Errorf("%s: the path of a socket has %d bytes at most: choose a shorter --state-dir", path, longest)
+// useShortPath fails: there is no other way to what is at path.
+func useShortPath(path string, _ func(short string) error) error {
+	return fmt.Errorf("%s: the path of a socket has %d bytes at most: choose a shorter --state-dir", path, maxAddressLen)
 }

@@ -41,7 +41,7 @@ func TestPair(t *testing.T) {
 
 // Nobody inherits an end that he was not given, by either way to make them.
 func TestPairIsNotInherited(t *testing.T) {
-	for name, make := range map[string]func(int) ([2]int, error){"this system's": pair, "other systems'": pairUnforked} {
+	for name, make := range map[string]func(int) ([2]int, error){"this system's": makePair, "other systems'": makePairLocked} {
 		fds, err := make(syscall.SOCK_STREAM)
 		if err != nil {
 			t.Fatal(err)
@@ -68,7 +68,7 @@ func TestShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(dir)
-	for name, way := range map[string]func(string, func(string) error) error{"this system's": Short, "other systems'": byLink} {
+	for name, way := range map[string]func(string, func(string) error) error{"this system's": Short, "other systems'": useLink} {
 		for _, path := range []string{filepath.Join(dir, "s"), "s"} {
 			var short string
 			var l *net.UnixListener
@@ -77,7 +77,7 @@ func TestShort(t *testing.T) {
 				l, err = net.ListenUnix("unix", &net.UnixAddr{Name: s, Net: "unix"})
 				return err
 			})
-			if err != nil || len(short) > longest {
+			if err != nil || len(short) > maxAddressLen {
 				t.Fatalf("%s: listen on %s (%d bytes): %v", name, short, len(short), err)
 			}
 			l.SetUnlinkOnClose(false)

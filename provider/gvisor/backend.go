@@ -52,7 +52,7 @@ func (b *backend) Image(ctx context.Context, rec *statedir.Record) error {
 		return atoll.Errorf("create", st.ID, atoll.ErrUnsupported,
 			"image %s runs as user %q, and only root exists without privileges: set the user to root, or run Atoll as root", im.Ref, im.User)
 	}
-	st.Image = pinned(im)
+	st.Image = pinnedRef(im)
 	rec.Image, rec.Digest, rec.Env, rec.User = im.Root, im.Digest, im.Env, im.User
 	return nil
 }
@@ -62,9 +62,9 @@ func isHost(image string) bool { return image == "" || image == hostImage }
 
 const hostImage = "host"
 
-// pinned is the name by which the image can be got again: with its digest, unless
+// pinnedRef is the name by which the image can be got again: with its digest, unless
 // it is a path ("oci:/lay"), which cannot be asked for one.
-func pinned(im *image.Image) string {
+func pinnedRef(im *image.Image) string {
 	if im.Digest == "" || im.Ref == im.Digest || strings.Contains(im.Ref, ":/") {
 		return im.Ref
 	}

@@ -109,7 +109,7 @@ func TestSnapshotCutShort(t *testing.T) {
 		if got := l.sh(sb, "cat /root/file"); got != "works" {
 			t.Errorf("the sandbox afterwards: %q", got)
 		}
-		nothing(t, l) // nor when the keeper is done with it
+		nothing(t, l) // nor when the supervisor is done with it
 	})
 	t.Run("provider", func(t *testing.T) {
 		l := openLab(t, l.opts)
@@ -126,25 +126,25 @@ func TestSnapshotCutShort(t *testing.T) {
 		l.must("snapshot", err)
 		l.must("remove snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
 	})
-	t.Run("keeper", func(t *testing.T) {
+	t.Run("supervisor", func(t *testing.T) {
 		l := openLab(t, l.opts)
 		sb := busy(t, l)
 		done := begin(func() error { _, err := atoll.TakeSnapshot(l.ctx(), sb); return err })
 		begun(t, l)
-		l.must("kill", unix.Kill(l.keeperOf(sb), unix.SIGKILL))
-		wantKind(t, "snapshot", <-done, atoll.ErrStopped, "keeper process died")
+		l.must("kill", unix.Kill(l.supervisorOf(sb), unix.SIGKILL))
+		wantKind(t, "snapshot", <-done, atoll.ErrStopped, "supervisor process died")
 		if left := entries(t, dir); len(left) > 0 { // no sweep is needed
 			t.Errorf("left of the snapshot: %v", left)
 		}
 	})
-	t.Run("provider and keeper", func(t *testing.T) {
+	t.Run("provider and supervisor", func(t *testing.T) {
 		l := openLab(t, l.opts)
 		sb := busy(t, l)
 		cmd := l.other("snapshot", sb.ID())
 		begun(t, l)
-		keeper := l.keeperOf(sb)
+		supervisor := l.supervisorOf(sb)
 		kill(cmd)
-		l.must("kill", unix.Kill(keeper, unix.SIGKILL))
+		l.must("kill", unix.Kill(supervisor, unix.SIGKILL))
 		l.remove(sb)
 		if left := entries(t, dir); len(left) > 0 { // it goes with its sandbox
 			t.Errorf("left of the snapshot: %v", left)
@@ -185,7 +185,7 @@ func makeProgram(args []string) error {
 		if i%2 == 0 {
 			spec.Cmd, spec.AutoRemove = []string{"sleep", "1000"}, true
 		}
-		if _, err := p.Create(context.Background(), spec); err != nil && !errors.Is(err, atoll.ErrInternal) { // its keeper was killed
+		if _, err := p.Create(context.Background(), spec); err != nil && !errors.Is(err, atoll.ErrInternal) { // its supervisor was killed
 			return err
 		}
 	}
@@ -253,7 +253,7 @@ func TestCreateCutShort(t *testing.T) {
 	t.Logf("%d cuts; %d sandboxes were whole", cuts, made)
 }
 
-// A keeper that was started ahead and died does not fail the next Create, and
+// A supervisor that was started ahead and died does not fail the next Create, and
 // leaves nothing.
 func TestSpareThatDied(t *testing.T) {
 	l := newLab(t, func(o *gvisor.Options) { o.Cgroup += "spare-" })
@@ -262,7 +262,7 @@ func TestSpareThatDied(t *testing.T) {
 		l.poll(func() error {
 			if spare = l.alive(); len(spare) == 0 {
 				l.remove(l.create(atoll.Spec{})) // after which another one is started
-				return errors.New("there is no spare keeper")
+				return errors.New("there is no spare supervisor")
 			}
 			return nil
 		})
@@ -283,7 +283,7 @@ func TestSpareThatDied(t *testing.T) {
 	}
 }
 
-// However many sandboxes are made while a keeper is started ahead, it is one.
+// However many sandboxes are made while a supervisor is started ahead, it is one.
 func TestOneSpare(t *testing.T) {
 	need(t)
 	var started atomic.Int32
@@ -303,13 +303,13 @@ func TestOneSpare(t *testing.T) {
 	free()
 	l.poll(func() error {
 		if len(l.alive()) == 0 {
-			return errors.New("there is no spare keeper")
+			return errors.New("there is no spare supervisor")
 		}
 		return nil
 	})
 	l.must("close", l.Close())
 	if n := started.Load(); n != 1 {
-		t.Errorf("%d keepers were started ahead, want 1", n)
+		t.Errorf("%d supervisors were started ahead, want 1", n)
 	}
 }
 
@@ -336,7 +336,7 @@ func TestRemoveTakesTheCgroup(t *testing.T) {
 }
 
 // alive lists the processes on the host of the lab's sandboxes: each has the
-// name of a cgroup or of the run directory among its arguments, but for a keeper
+// name of a cgroup or of the run directory among its arguments, but for a supervisor
 // without a cgroup, which is a child of ours.
 func (l *lab) alive() map[int]string {
 	l.t.Helper()

@@ -21,7 +21,7 @@ func says(text string) atoll.Spec {
 	return atoll.Spec{Cmd: []string{"sh", "-c", "echo " + text + "; exec sleep 600"}}
 }
 
-// endedPath is where a keeper leaves the main process of its sandbox.
+// endedPath is where a supervisor leaves the main process of its sandbox.
 func (l *lab) endedPath(sb atoll.Sandbox) string {
 	return filepath.Join(l.opts.Dir, "sandboxes", sb.ID(), "main.ended")
 }
@@ -48,9 +48,9 @@ func (l *lab) mainIsLost(sb atoll.Sandbox) {
 	wantKind(l.t, "processes", err, atoll.ErrStopped)
 }
 
-// A keeper that is killed takes along what it held, and what is served then is
+// A supervisor that is killed takes along what it held, and what is served then is
 // not that of a life before.
-func TestMainIsLostWithItsKeeper(t *testing.T) {
+func TestMainIsLostWithItsSupervisor(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(says("once"))
 	l.said(sb)
@@ -61,7 +61,7 @@ func TestMainIsLostWithItsKeeper(t *testing.T) {
 	l.must("start", sb.Start(l.ctx()))
 	main, err := sb.Process(l.ctx(), atoll.MainProcess)
 	l.must("process", err)
-	l.must("kill", syscall.Kill(l.keeperOf(sb), syscall.SIGKILL))
+	l.must("kill", syscall.Kill(l.supervisorOf(sb), syscall.SIGKILL))
 	l.becomes(sb, atoll.StateFailed)
 	l.mainIsLost(sb)
 	_, err = main.Wait(l.ctx())
@@ -85,7 +85,7 @@ func TestMainThatCannotBeKept(t *testing.T) {
 	l.must("start", sb.Start(l.ctx()))
 }
 
-// What is removed soon anyway is kept by its keeper alone.
+// What is removed soon anyway is kept by its supervisor alone.
 func TestMainOfAutoRemoveIsNotKept(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{Cmd: []string{"echo", "out"}, AutoRemove: true})

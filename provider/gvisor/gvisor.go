@@ -5,7 +5,7 @@
 // neither root, nor KVM, nor a daemon, nor an image is needed.
 //
 // The binary must be linked statically (CGO_ENABLED=0): it executes itself
-// again as the keeper of each sandbox, as gVisor's sentry and as its gofer.
+// again as the supervisor of each sandbox, as gVisor's sentry and as its gofer.
 // Importing this package is all that this takes; such a process is taken over
 // before main.
 package gvisor
@@ -34,12 +34,12 @@ type Options struct {
 	// is this user's, else /run for root, else /run/user/UID if there is one,
 	// else the temporary directory.
 	RunDir string
-	// Helper is the static binary that is executed as keeper. Default: this
+	// Helper is the static binary that is executed as supervisor. Default: this
 	// binary.
 	Helper string
 	// Platform is gVisor's: "systrap" (default) or "kvm".
 	Platform string
-	// Spare keeps one keeper process started ahead of the next Create, which then
+	// Spare keeps one supervisor process started ahead of the next Create, which then
 	// need not wait for that: for servers, not for programs that make one sandbox.
 	Spare bool
 	// HostPaths are absolute paths of the host that the image "host" shows,
@@ -76,10 +76,10 @@ func New(opts Options) (*Provider, error) {
 	if opts.Platform == "" {
 		opts.Platform = "systrap"
 	}
-	info := atoll.Info{Name: "gvisor", Isolation: atoll.IsolationKernel, Version: Version(), Caps: caps()}
+	info := atoll.Info{Name: "gvisor", Isolation: atoll.IsolationKernel, Version: Version(), Caps: detectCaps()}
 	b := &backend{opts: opts, caps: info.Caps}
 	p, err := supervised.New(supervised.Options{
-		Info: info, Backend: b, Keeper: sentry.Argv0, Steps: sentry.Steps(),
+		Info: info, Backend: b, Supervisor: sentry.Argv0, Steps: sentry.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Log: opts.Log, Step: opts.step,
 		Cgroups: info.Caps.MemoryLimit || info.Caps.CPULimit, Cgroup: opts.Cgroup,
 	})

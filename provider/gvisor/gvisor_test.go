@@ -139,7 +139,7 @@ func need(t testing.TB) {
 	}
 }
 
-// helper is the binary to run as keeper: this test, if it is static, else one
+// helper is the binary to run as supervisor: this test, if it is static, else one
 // built for it, as the race detector needs cgo and gVisor does not bear it.
 func helper(t testing.TB) string {
 	out, err := buildHelper()

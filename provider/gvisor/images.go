@@ -41,7 +41,7 @@ func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) erro
 	if err != nil {
 		return err
 	}
-	return p.backend.images.Remove(ctx, ref, keep(ref, users))
+	return p.backend.images.Remove(ctx, ref, keepUsed(ref, users))
 }
 
 // PruneImages implements atoll.ImageStore.
@@ -51,7 +51,7 @@ func (p *Provider) PruneImages(ctx context.Context, opts atoll.PruneOptions) (at
 		return atoll.Pruned{}, err
 	}
 	pruned, err := p.backend.images.Prune(ctx, image.PruneOptions{
-		Unused: time.Duration(opts.UnusedFor), Unnamed: !opts.All, Keep: keep("", users),
+		Unused: time.Duration(opts.UnusedFor), Unnamed: !opts.All, Keep: keepUsed("", users),
 	})
 	return atoll.Pruned{Images: pruned.Images, Size: pruned.Bytes}, err
 }
@@ -64,8 +64,8 @@ func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error)
 	return p.backend.images.Digest(ref)
 }
 
-// keep has the images stay that have users.
-func keep(ref string, users map[string]string) image.Keep {
+// keepUsed has the images stay that have users.
+func keepUsed(ref string, users map[string]string) image.Keep {
 	return func(digest string) error {
 		if user, ok := users[digest]; ok {
 			return atoll.Errorf("remove image", ref, atoll.ErrConflict, "%s was made from it: remove that first, or use force", user)

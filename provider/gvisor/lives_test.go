@@ -39,13 +39,13 @@ func (l *lab) record(sb atoll.Sandbox) record {
 	return r
 }
 
-// keeperOf returns the PID of the sandbox's keeper.
-func (l *lab) keeperOf(sb atoll.Sandbox) int {
+// supervisorOf returns the PID of the sandbox's supervisor.
+func (l *lab) supervisorOf(sb atoll.Sandbox) int {
 	l.t.Helper()
-	keeper, _ := l.record(sb)["keeper"].(map[string]any)
-	pid, _ := keeper["pid"].(float64)
+	supervisor, _ := l.record(sb)["supervisor"].(map[string]any)
+	pid, _ := supervisor["pid"].(float64)
 	if pid <= 1 {
-		l.t.Fatalf("no keeper in the record: %v", keeper)
+		l.t.Fatalf("no supervisor in the record: %v", supervisor)
 	}
 	return int(pid)
 }
@@ -68,7 +68,7 @@ func (l *lab) gone(pids map[string]int) {
 // again with its work.
 func TestKilledFromOutside(t *testing.T) {
 	for _, tt := range []struct{ victim, reason string }{
-		{"keeper", "keeper process died"},
+		{"supervisor", "supervisor process died"},
 		{"runsc-sandbox", "sentry died"},
 	} {
 		t.Run(tt.victim, func(t *testing.T) {
@@ -79,12 +79,12 @@ func TestKilledFromOutside(t *testing.T) {
 			p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sleep", "1000"}})
 			l.must("exec", err)
 			for _, sb := range []atoll.Sandbox{sb, other} {
-				keeper := l.keeperOf(sb)
-				pids := children(t, keeper)
+				supervisor := l.supervisorOf(sb)
+				pids := children(t, supervisor)
 				if pids["runsc-sandbox"] == 0 || pids["runsc-gofer"] == 0 {
-					t.Fatalf("processes of the keeper: %v", pids)
+					t.Fatalf("processes of the supervisor: %v", pids)
 				}
-				pids["keeper"] = keeper
+				pids["supervisor"] = supervisor
 				l.must("kill", unix.Kill(pids[tt.victim], unix.SIGKILL))
 				st := l.becomes(sb, atoll.StateFailed)
 				if !strings.Contains(st.Reason, tt.reason) || st.Ready {
@@ -108,15 +108,15 @@ func TestKilledFromOutside(t *testing.T) {
 	}
 }
 
-// A record can name a process that is not the keeper any more, after a reboot
+// A record can name a process that is not the supervisor any more, after a reboot
 // or when its number was given to another: that one is left alone.
-func TestStrangerWithTheKeepersNumber(t *testing.T) {
+func TestStrangerWithTheSupervisorsNumber(t *testing.T) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ name, boot, reason string }{
-		{"number reused", strings.TrimSpace(string(boot)), "keeper process died"},
+		{"number reused", strings.TrimSpace(string(boot)), "supervisor process died"},
 		{"rebooted", "00000000-0000-0000-0000-000000000000", "restarted"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestStrangerWithTheKeepersNumber(t *testing.T) {
 			sb := l.create(atoll.Spec{NoStart: true})
 			r := l.record(sb)
 			r["status"].(map[string]any)["state"] = "running"
-			r["keeper"] = map[string]any{"pid": stranger.Process.Pid, "start": "1", "boot": tt.boot}
+			r["supervisor"] = map[string]any{"pid": stranger.Process.Pid, "start": "1", "boot": tt.boot}
 			data, err := json.Marshal(r)
 			l.must("marshal", err)
 			l.must("forge", os.WriteFile(l.recordPath(sb), data, 0o600))
@@ -195,7 +195,7 @@ func TestDiskLimit(t *testing.T) {
 	}
 }
 
-// A sandbox's time ends also when nobody looks: its keeper minds it while it
+// A sandbox's time ends also when nobody looks: its supervisor minds it while it
 // runs, and the next provider when it does not.
 func TestTimeEndsWithoutProvider(t *testing.T) {
 	l := newLab(t)
@@ -257,15 +257,15 @@ func TestUpgrade(t *testing.T) {
 	for _, replace := range []func(){func() { l.must("remove", os.Remove(path)) }, install} {
 		replace()
 		l.sh(sb, "cat /root/file")
-		// A guest is the keeper's own program, started afresh.
+		// A guest is the supervisor's own program, started afresh.
 		if got, err := atoll.ReadFile(l.ctx(), sb, "/root/file"); string(got) != "before\n" || err != nil {
 			t.Errorf("read: %q, %v", got, err)
 		}
 		l.sh(sb, "for p in /proc/[0-9]*; do case $(tr '\\0' ' ' < $p/cmdline) in atoll-guest*) kill -9 ${p#/proc/};; esac; done")
 	}
-	keeper := l.keeperOf(sb)
-	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", keeper)); !strings.HasSuffix(exe, " (deleted)") || err != nil {
-		t.Errorf("the keeper runs %s, %v", exe, err)
+	supervisor := l.supervisorOf(sb)
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", supervisor)); !strings.HasSuffix(exe, " (deleted)") || err != nil {
+		t.Errorf("the supervisor runs %s, %v", exe, err)
 	}
 	next := l.create(atoll.Spec{})
 	for _, sb := range []atoll.Sandbox{sb, next} {
@@ -276,8 +276,8 @@ func TestUpgrade(t *testing.T) {
 		l.must("start", sb.Start(l.ctx()))
 	}
 	for _, sb := range []atoll.Sandbox{sb, next} {
-		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", l.keeperOf(sb))); exe != path || err != nil {
-			t.Errorf("the keeper runs %s, %v, want %s", exe, err, path)
+		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", l.supervisorOf(sb))); exe != path || err != nil {
+			t.Errorf("the supervisor runs %s, %v, want %s", exe, err, path)
 		}
 	}
 	if got := l.sh(sb, "cat /root/file"); got != "before" {

@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
 
-// caps are what sandboxes can do on this machine as this user.
-func caps() atoll.Caps {
+// detectCaps are what sandboxes can do on this machine as this user.
+func detectCaps() atoll.Caps {
 	root := os.Geteuid() == 0
 	memory, cpu := cgroup.Open(cgroup.Root).Can()
 	return atoll.Caps{
@@ -45,7 +45,7 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	low := func(format string, args ...any) error {
 		return atoll.Errorf("create", s.Name, atoll.ErrInvalid, format, args...)
 	}
-	needsCgroups := "needs a writable cgroup: " + forCgroups() + ", or leave it out"
+	needsCgroups := "needs a writable cgroup: " + cgroupAdvice() + ", or leave it out"
 	switch {
 	case r.Memory > 0 && !c.MemoryLimit:
 		return no("a memory limit %s", needsCgroups)
@@ -77,8 +77,8 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	return nil
 }
 
-// forCgroups says what it takes to have cgroups.
-func forCgroups() string {
+// cgroupAdvice says what it takes to have cgroups.
+func cgroupAdvice() string {
 	if os.Geteuid() == 0 {
 		return "mount /sys/fs/cgroup read-write here"
 	}
@@ -93,7 +93,7 @@ func (b *backend) Probe(ctx context.Context) atoll.Probe {
 	}
 	probe := supervised.Try(ctx, helper, sentry.ProbeArgv0)
 	if probe.OK && !b.caps.MemoryLimit {
-		probe.Notes = append(probe.Notes, "memory and CPU limits are not enforced: no writable cgroup ("+forCgroups()+")")
+		probe.Notes = append(probe.Notes, "memory and CPU limits are not enforced: no writable cgroup ("+cgroupAdvice()+")")
 	}
 	return probe
 }

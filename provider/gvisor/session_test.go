@@ -12,7 +12,7 @@ import (
 )
 
 // Sessions keep their promises with sandboxes that outlive all programs, and that
-// keepers end when they are idle.
+// supervisors end when they are idle.
 func TestSessions(t *testing.T) {
 	need(t)
 	files := map[*session.Provider]string{}

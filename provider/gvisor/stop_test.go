@@ -40,15 +40,15 @@ func (l *lab) beats(sb atoll.Sandbox) {
 	})
 }
 
-// processes returns the keeper, the sentry and the gofer of the sandbox.
+// processes returns the supervisor, the sentry and the gofer of the sandbox.
 func (l *lab) processes(sb atoll.Sandbox) map[string]int {
 	l.t.Helper()
-	keeper := l.keeperOf(sb)
-	pids := children(l.t, keeper)
+	supervisor := l.supervisorOf(sb)
+	pids := children(l.t, supervisor)
 	if pids["runsc-sandbox"] == 0 || pids["runsc-gofer"] == 0 {
-		l.t.Fatalf("processes of the keeper: %v", pids)
+		l.t.Fatalf("processes of the supervisor: %v", pids)
 	}
-	pids["keeper"] = keeper
+	pids["supervisor"] = supervisor
 	return pids
 }
 
@@ -220,23 +220,23 @@ func (l *lab) freeze(pid int) {
 	})
 }
 
-// A keeper that does not answer could still save its sandbox's files: a stop
+// A supervisor that does not answer could still save its sandbox's files: a stop
 // fails and names it, and succeeds when it answers again. One whose sandbox is
 // to be removed is ended.
-func TestKeeperThatHangs(t *testing.T) {
+func TestSupervisorThatHangs(t *testing.T) {
 	l := newLab(t)
 	sb, other := l.create(atoll.Spec{}), l.create(atoll.Spec{})
 	l.sh(sb, "echo kept > /root/file")
-	keeper, pids := l.keeperOf(sb), l.processes(other)
-	for _, pid := range []int{keeper, pids["keeper"]} {
+	supervisor, pids := l.supervisorOf(sb), l.processes(other)
+	for _, pid := range []int{supervisor, pids["supervisor"]} {
 		l.freeze(pid)
 	}
 	removed := begin(func() error { return other.Remove(l.ctx(), atoll.RemoveVolumes()) })
 	err := sb.Stop(l.ctx(), 0)
-	wantKind(t, "stop", err, atoll.ErrUnavailable, fmt.Sprint(keeper), "does not answer")
+	wantKind(t, "stop", err, atoll.ErrUnavailable, fmt.Sprint(supervisor), "does not answer")
 	l.must("remove", <-removed)
 	l.removed(other, pids)
-	l.must("thaw", unix.Kill(keeper, unix.SIGCONT))
+	l.must("thaw", unix.Kill(supervisor, unix.SIGCONT))
 	l.must("stop", sb.Stop(l.ctx(), 0))
 	l.must("start", sb.Start(l.ctx()))
 	if got := l.sh(sb, "cat /root/file"); got != "kept" {

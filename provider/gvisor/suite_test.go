@@ -57,7 +57,7 @@ func suiteProgram(args []string) error {
 	return providertest.Make(p, os.Stdin, os.Stdout)
 }
 
-// stepwise opens a provider whose steps can fail. It starts every keeper itself.
+// stepwise opens a provider whose steps can fail. It starts every supervisor itself.
 func stepwise(t *testing.T, step func(name string) error) atoll.Provider {
 	opts := fresh(t).WithStep(step)
 	opts.Spare = false
@@ -68,9 +68,9 @@ func stepwise(t *testing.T, step func(name string) error) atoll.Provider {
 	return p
 }
 
-// crash kills a sandbox's keeper, and with it all of the sandbox.
+// crash kills a sandbox's supervisor, and with it all of the sandbox.
 func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	t.Helper()
 	l := &lab{p.(*gvisor.Provider), optionsOf(p), t}
-	l.must("kill", unix.Kill(l.keeperOf(sb), unix.SIGKILL))
+	l.must("kill", unix.Kill(l.supervisorOf(sb), unix.SIGKILL))
 }

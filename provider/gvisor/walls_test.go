@@ -45,8 +45,8 @@ func TestHostIsOutOfSight(t *testing.T) {
 	for _, file := range []string{"/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/machine-id", "/etc/environment", "/usr/local/etc/npmrc", "/usr/etc/npmrc", "/proc/kcore", "/dev/mem", "/dev/kvm", "/dev/vda", "/.dockerenv"} {
 		l.fails(sb, "cat "+file)
 	}
-	if got := l.sh(sb, `find / -path /usr -prune -o -path /proc -prune -o '(' -type s -o -name 'keeper.*' -o -name 'runsc-*' ')' -print`); got != "" {
-		t.Errorf("sockets and what belongs to the keeper are there inside: %s", got)
+	if got := l.sh(sb, `find / -path /usr -prune -o -path /proc -prune -o '(' -type s -o -name 'supervisor.*' -o -name 'runsc-*' ')' -print`); got != "" {
+		t.Errorf("sockets and what belongs to the supervisor are there inside: %s", got)
 	}
 	for _, name := range []string{"/proc/*/environ", "/proc/*/cmdline", "/proc/mounts", "/proc/self/mountinfo", "/proc/cmdline"} {
 		got := l.sh(sb, "cat "+name+" 2>/dev/null | tr '\\0' ' '")
@@ -169,7 +169,7 @@ func TestRootInsideIsPowerless(t *testing.T) {
 	}
 }
 
-// What commands print costs the keeper memory, which is the sandbox's: it must
+// What commands print costs the supervisor memory, which is the sandbox's: it must
 // not be what the kernel kills for it.
 func TestOutputCostsNobodysLife(t *testing.T) {
 	l := newLab(t)

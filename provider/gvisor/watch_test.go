@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Whoever watches does not hold up a keeper that ends.
+// Whoever watches does not hold up a supervisor that ends.
 func TestWatchDoesNotDelay(t *testing.T) {
 	l := newLab(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -24,7 +24,7 @@ func TestWatchDoesNotDelay(t *testing.T) {
 		}
 	}()
 	defer func() { cancel(); <-done }()
-	const tries, cutOff = 5, 1900 * time.Millisecond // a keeper waits for 2 s before it cuts off a connection
+	const tries, cutOff = 5, 1900 * time.Millisecond // a supervisor waits for 2 s before it cuts off a connection
 	stop := func(sb atoll.Sandbox) time.Duration {
 		begun := time.Now()
 		l.must("stop", sb.Stop(l.ctx(), 0))

@@ -115,7 +115,7 @@ func (l *lab) must(what string, err error) {
 // keeperOf returns the process id of a sandbox's keeper.
 func keeperOf(t testing.TB, p atoll.Provider, sb atoll.Sandbox) int {
 	t.Helper()
-	who, err := statedir.Dir(optionsOf(p).Dir).Keeper(sb.ID())
+	who, err := statedir.Dir(optionsOf(p).Dir).Supervisor(sb.ID())
 	if err != nil {
 		t.Fatalf("keeper: %v", err)
 	}

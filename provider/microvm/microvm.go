@@ -98,7 +98,7 @@ func New(opts Options) (*Provider, error) {
 	info := atoll.Info{Name: "microvm", Isolation: atoll.IsolationVM, Caps: caps(b.able)}
 	b.parts = info.Caps.CPULimit
 	p, err := supervised.New(supervised.Options{
-		Info: info, Backend: b, Keeper: vmengine.Argv0, Steps: vmengine.Steps(),
+		Info: info, Backend: b, Supervisor: vmengine.Argv0, Steps: vmengine.Steps(),
 		Dir: opts.Dir, RunDir: opts.RunDir, Spare: opts.Spare, Log: opts.Log, Step: opts.step,
 		Cgroups: cgroups(), Cgroup: opts.Cgroup,
 	})

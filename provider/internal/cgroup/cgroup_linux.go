@@ -40,17 +40,17 @@ func writeFile(file, value string) error { return os.WriteFile(file, []byte(valu
 // is not to be found out otherwise.
 func (h Hierarchy) Can() (memory, cpu bool) {
 	if !h.v2 {
-		return writable(filepath.Join(h.root, "memory")), writable(filepath.Join(h.root, "cpu"))
+		return isWritable(filepath.Join(h.root, "memory")), isWritable(filepath.Join(h.root, "cpu"))
 	}
-	if !writable(h.root) {
+	if !isWritable(h.root) {
 		return false, false
 	}
-	return h.enabled("memory"), h.enabled("cpu")
+	return h.enableController("memory"), h.enableController("cpu")
 }
 
-// enabled reports whether the groups of v2 have the controller, now if not
+// enableController reports whether the groups of v2 have the controller, now if not
 // before.
-func (h Hierarchy) enabled(controller string) bool {
+func (h Hierarchy) enableController(controller string) bool {
 	has := func(file string) bool {
 		data, err := os.ReadFile(filepath.Join(h.root, file))
 		return err == nil && slices.Contains(strings.Fields(string(data)), controller)
@@ -61,7 +61,7 @@ func (h Hierarchy) enabled(controller string) bool {
 	return has("cgroup.controllers") && h.write(filepath.Join(h.root, "cgroup.subtree_control"), "+"+controller) == nil
 }
 
-func writable(path string) bool { return unix.Access(path, unix.W_OK) == nil }
+func isWritable(path string) bool { return unix.Access(path, unix.W_OK) == nil }
 
 // A Group is the cgroup of one sandbox. The zero Group has no effect.
 type Group struct {
@@ -77,8 +77,8 @@ func (h Hierarchy) Group(path string) Group {
 	return Group{h, path}
 }
 
-// dirs are the group's directories: one on v2, one for each controller on v1.
-func (g Group) dirs() []string {
+// groupDirs are the group's directories: one on v2, one for each controller on v1.
+func (g Group) groupDirs() []string {
 	if g.path == "" {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (g Group) dirs() []string {
 	}
 	var dirs []string
 	for _, name := range v1Controllers {
-		if writable(filepath.Join(g.h.root, name)) {
+		if isWritable(filepath.Join(g.h.root, name)) {
 			dirs = append(dirs, filepath.Join(g.h.root, name, g.path))
 		}
 	}
@@ -102,11 +102,11 @@ func (g Group) Make(l Limits) (err error) {
 		}
 	}()
 	if g.path != "" && g.h.v2 {
-		if err := g.delegate(); err != nil {
+		if err := g.enableControllers(); err != nil {
 			return err
 		}
 	}
-	for _, dir := range g.dirs() {
+	for _, dir := range g.groupDirs() {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (g Group) Make(l Limits) (err error) {
 // Limit changes the limits of a group that was made. A limit of 0 leaves what
 // is.
 func (g Group) Limit(l Limits) error {
-	for _, s := range g.settings(l) {
+	for _, s := range g.limitSettings(l) {
 		if err := g.h.write(s.file, s.value); err != nil {
 			return fmt.Errorf("limit: %w", err)
 		}
@@ -125,8 +125,8 @@ func (g Group) Limit(l Limits) error {
 	return nil
 }
 
-// delegate enables the controllers for the group, from the root down.
-func (g Group) delegate() error {
+// enableControllers enables the controllers for the group, from the root down.
+func (g Group) enableControllers() error {
 	dir := g.h.root
 	for _, name := range strings.Split(strings.Trim(g.path, "/"), "/") {
 		for _, controller := range []string{"+memory", "+cpu"} {
@@ -150,8 +150,8 @@ const cpuPeriod = 100_000
 // A setting is a file that holds a limit, and what to write to it.
 type setting struct{ file, value string }
 
-// settings are those that make up the limits, in the order to write them in.
-func (g Group) settings(l Limits) []setting {
+// limitSettings are those that make up the limits, in the order to write them in.
+func (g Group) limitSettings(l Limits) []setting {
 	var set []setting
 	if l.Memory > 0 && g.path != "" {
 		set = g.memorySettings(l.Memory)
@@ -159,9 +159,9 @@ func (g Group) settings(l Limits) []setting {
 	if l.CPUs > 0 && g.path != "" {
 		quota := strconv.FormatInt(int64(math.Ceil(l.CPUs*cpuPeriod)), 10)
 		if g.h.v2 {
-			set = append(set, setting{g.file("", "cpu.max"), quota + " " + strconv.Itoa(cpuPeriod)})
+			set = append(set, setting{g.filePath("", "cpu.max"), quota + " " + strconv.Itoa(cpuPeriod)})
 		} else {
-			set = append(set, setting{g.file("cpu", "cpu.cfs_quota_us"), quota})
+			set = append(set, setting{g.filePath("cpu", "cpu.cfs_quota_us"), quota})
 		}
 	}
 	return set
@@ -172,31 +172,31 @@ func (g Group) settings(l Limits) []setting {
 func (g Group) memorySettings(limit int64) []setting {
 	memory := strconv.FormatInt(limit, 10)
 	if g.h.v2 {
-		set := []setting{{g.file("", "memory.max"), memory}}
-		if swap := g.file("", "memory.swap.max"); exists(swap) {
+		set := []setting{{g.filePath("", "memory.max"), memory}}
+		if swap := g.filePath("", "memory.swap.max"); pathExists(swap) {
 			set = append(set, setting{swap, "0"})
 		}
 		return set
 	}
-	set := []setting{{g.file("memory", "memory.limit_in_bytes"), memory}}
-	if both := g.file("memory", "memory.memsw.limit_in_bytes"); exists(both) { // memory and swap together
+	set := []setting{{g.filePath("memory", "memory.limit_in_bytes"), memory}}
+	if both := g.filePath("memory", "memory.memsw.limit_in_bytes"); pathExists(both) { // memory and swap together
 		set = append(set, setting{both, memory})
-		if number(both) < limit { // it must never be less than the limit of memory alone
+		if readNumber(both) < limit { // it must never be less than the limit of memory alone
 			slices.Reverse(set)
 		}
 	}
 	return set
 }
 
-// file is one of the group's files; the controller counts on v1 only.
-func (g Group) file(controller, name string) string {
+// filePath is one of the group's files; the controller counts on v1 only.
+func (g Group) filePath(controller, name string) string {
 	if g.h.v2 {
 		return filepath.Join(g.h.root, g.path, name)
 	}
 	return filepath.Join(g.h.root, controller, g.path, name)
 }
 
-func exists(path string) bool {
+func pathExists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
@@ -212,7 +212,7 @@ func (g Group) Dir() (*os.File, error) {
 
 // Join moves the process into the group.
 func (g Group) Join(pid int) error {
-	for _, dir := range g.dirs() {
+	for _, dir := range g.groupDirs() {
 		if err := g.h.write(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(pid)); err != nil {
 			return fmt.Errorf("join cgroup: %w", err)
 		}
@@ -229,23 +229,23 @@ func (g Group) Leave() error {
 	return Group{g.h, "."}.Join(os.Getpid())
 }
 
-// removeWait is how long Remove waits for the last processes, which are in
+// removeTimeout is how long Remove waits for the last processes, which are in
 // their group until they have given back their memory, at the pace of the
 // group's CPU quota.
-const removeWait = 5 * time.Second
+const removeTimeout = 5 * time.Second
 
 // Remove removes the group, which must have no process left but such as have
 // been killed. One that is not there is no error.
 func (g Group) Remove() error {
 	var errs []error
-	for _, dir := range g.dirs() {
-		errs = append(errs, remove(dir))
+	for _, dir := range g.groupDirs() {
+		errs = append(errs, removeDir(dir))
 	}
 	return errors.Join(errs...)
 }
 
-func remove(dir string) error {
-	deadline := time.Now().Add(removeWait)
+func removeDir(dir string) error {
+	deadline := time.Now().Add(removeTimeout)
 	for delay := time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
 		err := unix.Rmdir(dir)
 		if err == nil || errors.Is(err, unix.ENOENT) {
@@ -260,13 +260,13 @@ func remove(dir string) error {
 
 // keeperOOM, in thousandths of the memory that there is, is enough with the 500
 // of a sentry: whatever the two use, the sentry is taken first.
-const keeperOOM = -500
+const supervisorOOMScore = -500
 
 // Protect lets the kernel take other processes before this one when memory is
 // used up, as far as it may: it takes CAP_SYS_RESOURCE, without which it does
 // nothing. Children that the process starts later inherit it.
 func Protect(pid int) error {
-	err := writeFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), strconv.Itoa(keeperOOM))
+	err := writeFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), strconv.Itoa(supervisorOOMScore))
 	if errors.Is(err, fs.ErrPermission) {
 		return nil
 	}
@@ -276,9 +276,9 @@ func Protect(pid int) error {
 // OOMKilled reports whether the kernel has killed a process of the group for
 // want of memory.
 func (g Group) OOMKilled() bool {
-	for _, dir := range g.dirs() {
+	for _, dir := range g.groupDirs() {
 		for _, file := range []string{"memory.events", "memory.oom_control"} {
-			if value(filepath.Join(dir, file), "oom_kill") > 0 {
+			if readKey(filepath.Join(dir, file), "oom_kill") > 0 {
 				return true
 			}
 		}
@@ -292,13 +292,13 @@ func (g Group) Usage() (memory int64, cpu time.Duration, ok bool) {
 	case g.path == "":
 		return 0, 0, false
 	case g.h.v2:
-		return number(g.file("", "memory.current")), time.Duration(value(g.file("", "cpu.stat"), "usage_usec")) * time.Microsecond, true
+		return readNumber(g.filePath("", "memory.current")), time.Duration(readKey(g.filePath("", "cpu.stat"), "usage_usec")) * time.Microsecond, true
 	}
-	return number(g.file("memory", "memory.usage_in_bytes")), time.Duration(number(g.file("cpuacct", "cpuacct.usage"))), true
+	return readNumber(g.filePath("memory", "memory.usage_in_bytes")), time.Duration(readNumber(g.filePath("cpuacct", "cpuacct.usage"))), true
 }
 
-// number reads a file that holds one number; 0 when it cannot.
-func number(path string) int64 {
+// readNumber reads a file that holds one number; 0 when it cannot.
+func readNumber(path string) int64 {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0
@@ -307,8 +307,8 @@ func number(path string) int64 {
 	return n
 }
 
-// value reads a "key number" line of a file; 0 when there is none.
-func value(path, key string) int64 {
+// readKey reads a "key number" line of a file; 0 when there is none.
+func readKey(path, key string) int64 {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0

@@ -271,7 +271,7 @@ func TestRealGroup(t *testing.T) {
 			t.Error(err)
 		}
 		for _, s := range g.memorySettings(memory) {
-			if got := number(s.file); strconv.FormatInt(got, 10) != s.value {
+			if got := readNumber(s.file); strconv.FormatInt(got, 10) != s.value {
 				t.Errorf("%s = %d, want %s", s.file, got, s.value)
 			}
 		}

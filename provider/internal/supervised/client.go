@@ -10,9 +10,9 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A keeperClient speaks to the keeper of one sandbox, or to none if it has
-// none. It outlives the keepers of a sandbox that is stopped and started.
-type keeperClient struct {
+// A keeperClient speaks to the supervisor of one sandbox, or to none if it has
+// none. It outlives the supervisors of a sandbox that is stopped and started.
+type supervisorClient struct {
 	id, dir string
 	info    atoll.Info
 
@@ -21,48 +21,48 @@ type keeperClient struct {
 	err    error
 }
 
-// keeper returns the client for a sandbox's keeper. It does not connect yet.
-func (p *Provider) keeper(id string) *keeperClient {
+// clientFor returns the client for a sandbox's supervisor. It does not connect yet.
+func (p *Provider) clientFor(id string) *supervisorClient {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	k := p.keepers[id]
-	if k == nil {
-		k = &keeperClient{id: id, dir: p.dir.Sandbox(id), info: p.opts.Info}
-		p.keepers[id] = k
+	c := p.clients[id]
+	if c == nil {
+		c = &supervisorClient{id: id, dir: p.dir.Sandbox(id), info: p.opts.Info}
+		p.clients[id] = c
 	}
-	return k
+	return c
 }
 
-// forget drops the client of a removed sandbox.
-func (p *Provider) forget(id string) {
+// dropClient drops the client of a removed sandbox.
+func (p *Provider) dropClient(id string) {
 	p.mu.Lock()
-	k := p.keepers[id]
-	delete(p.keepers, id)
+	c := p.clients[id]
+	delete(p.clients, id)
 	p.mu.Unlock()
-	if k != nil {
-		k.close()
+	if c != nil {
+		c.close()
 	}
 }
 
-// sandbox is the sandbox as the keeper serves it. Without a keeper its calls
+// remoteSandbox is the sandbox as the supervisor serves it. Without a supervisor its calls
 // are ErrUnavailable.
-func (k *keeperClient) sandbox() atoll.Sandbox {
-	k.once.Do(func() {
-		k.client, k.err = api.NewClient(context.Background(), api.ClientOptions{Dial: k.dial, Info: &k.info})
+func (c *supervisorClient) remoteSandbox() atoll.Sandbox {
+	c.once.Do(func() {
+		c.client, c.err = api.NewClient(context.Background(), api.ClientOptions{Dial: c.dialSupervisor, Info: &c.info})
 	})
-	if k.err != nil {
-		panic("kept: client for a known provider: " + k.err.Error()) // it does not connect, so it cannot fail
+	if c.err != nil {
+		panic("kept: client for a known provider: " + c.err.Error()) // it does not connect, so it cannot fail
 	}
-	return k.client.Sandbox(k.id)
+	return c.client.Sandbox(c.id)
 }
 
-func (k *keeperClient) dial(ctx context.Context) (net.Conn, error) {
-	return supervisor.Dial(ctx, k.dir)
+func (c *supervisorClient) dialSupervisor(ctx context.Context) (net.Conn, error) {
+	return supervisor.Dial(ctx, c.dir)
 }
 
-func (k *keeperClient) close() {
-	k.once.Do(func() {})
-	if k.client != nil {
-		_ = k.client.Close() // drops idle connections
+func (c *supervisorClient) close() {
+	c.once.Do(func() {})
+	if c.client != nil {
+		_ = c.client.Close() // drops idle connections
 	}
 }

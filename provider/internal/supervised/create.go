@@ -16,42 +16,42 @@ import (
 // A creation is one Create in progress. Its steps can each fail; undo takes
 // back those that were made.
 type creation struct {
-	p       *Provider
-	rec     *statedir.Record
-	lock    *fsutil.Lock // held until Create returns; nil before the first step
-	volumes []string     // those of its mounts that were not there
+	p          *Provider
+	rec        *statedir.Record
+	lock       *fsutil.Lock // held until Create returns; nil before the first step
+	newVolumes []string     // those of its mounts that were not there
 }
 
-// step is where a test lets something fail.
-func (p *Provider) step(name string) error {
+// checkStep is where a test lets something fail.
+func (p *Provider) checkStep(name string) error {
 	if p.opts.Step == nil {
 		return nil
 	}
 	return p.opts.Step(name)
 }
 
-// undo takes back what was made. What it fails to take back has a record, by
+// undoCreation takes back what was made. What it fails to take back has a record, by
 // which a sweep finds it.
-func (c *creation) undo() {
+func (c *creation) undoCreation() {
 	if c.lock == nil {
 		return
 	}
-	if err := c.p.delete(c.rec, atoll.RemoveOptions{Volumes: c.rec.Fresh}); err != nil {
+	if err := c.p.deleteSandbox(c.rec, atoll.RemoveOptions{Volumes: c.rec.Fresh}); err != nil {
 		c.p.log.Error("create: undo", "sandbox", c.rec.Status.ID, "err", err)
 	}
-	for _, name := range c.volumes {
+	for _, name := range c.newVolumes {
 		_ = c.p.removeVolume(c.rec.Status.Spec.Project, name) // unless another sandbox uses it by now
 	}
 }
 
-// reserve takes the id, the name and the record.
-func (c *creation) reserve(ctx context.Context) (err error) {
+// reserveID takes the id, the name and the record.
+func (c *creation) reserveID(ctx context.Context) (err error) {
 	st, dir := &c.rec.Status, c.p.dir
-	if err := c.p.step("id"); err != nil {
+	if err := c.p.checkStep("id"); err != nil {
 		return err
 	}
 	c.lock, err = dir.Make(st.ID)
-	if errors.Is(err, fs.ErrExist) && c.p.vacated(ctx, st.ID) {
+	if errors.Is(err, fs.ErrExist) && c.p.clearRemains(ctx, st.ID) {
 		c.lock, err = dir.Make(st.ID)
 	}
 	if err != nil {
@@ -61,14 +61,14 @@ func (c *creation) reserve(ctx context.Context) (err error) {
 		return atoll.E("create", st.ID, diskKind(err), err)
 	}
 	c.rec.Run = filepath.Join(c.p.opts.RunDir, st.ID)
-	c.rec.Cgroup = c.p.cgroup(st.ID)
+	c.rec.Cgroup = c.p.cgroupPath(st.ID)
 	if name := st.Spec.Name; name != "" {
-		if err := c.p.step("name"); err != nil {
+		if err := c.p.checkStep("name"); err != nil {
 			return err
 		}
-		err := dir.Claim(st.Spec.Project, name, st.ID)
-		if owner, _ := dir.Owner(st.Spec.Project, name); errors.Is(err, fs.ErrExist) && c.p.vacated(ctx, owner) {
-			err = dir.Claim(st.Spec.Project, name, st.ID)
+		err := dir.ClaimName(st.Spec.Project, name, st.ID)
+		if owner, _ := dir.NameOwner(st.Spec.Project, name); errors.Is(err, fs.ErrExist) && c.p.clearRemains(ctx, owner) {
+			err = dir.ClaimName(st.Spec.Project, name, st.ID)
 		}
 		if errors.Is(err, fs.ErrExist) {
 			return atoll.Errorf("create", name, atoll.ErrAlreadyExists, "a sandbox named %q is there already in project %q", name, st.Spec.Project)
@@ -77,23 +77,23 @@ func (c *creation) reserve(ctx context.Context) (err error) {
 			return atoll.E("create", st.ID, diskKind(err), err)
 		}
 	}
-	return c.write()
+	return c.writeRecord()
 }
 
-func (c *creation) write() error {
-	if err := c.p.step("record"); err != nil {
+func (c *creation) writeRecord() error {
+	if err := c.p.checkStep("record"); err != nil {
 		return err
 	}
 	if err := c.p.dir.Write(c.rec); err != nil {
 		return atoll.E("create", c.rec.Status.ID, diskKind(err), err)
 	}
-	c.p.events.changed(c.rec.Status.ID)
+	c.p.events.publishChanges(c.rec.Status.ID)
 	return nil
 }
 
-// image finds what the sandbox starts from.
-func (c *creation) image(ctx context.Context) error {
-	if err := c.p.step("image"); err != nil {
+// resolveImage finds what the sandbox starts from.
+func (c *creation) resolveImage(ctx context.Context) error {
+	if err := c.p.checkStep("image"); err != nil {
 		return err
 	}
 	st := &c.rec.Status
@@ -103,9 +103,9 @@ func (c *creation) image(ctx context.Context) error {
 	return c.p.opts.Backend.Image(ctx, c.rec)
 }
 
-// mounts makes the volumes and checks what is bound. The record is there, so
+// prepareMounts makes the volumes and checks what is bound. The record is there, so
 // that they count as being in use.
-func (c *creation) mounts(context.Context) error {
+func (c *creation) prepareMounts(context.Context) error {
 	st, volumes := &c.rec.Status, c.p.dir.Volumes()
 	data := statedir.DataVolume(st.ID)
 	var names []string
@@ -114,7 +114,7 @@ func (c *creation) mounts(context.Context) error {
 		c.rec.Fresh = !volumes.Has(st.Spec.Project, data)
 	}
 	if c.rec.Fresh {
-		if err := c.write(); err != nil { // before it is made, lest it be forgotten
+		if err := c.writeRecord(); err != nil { // before it is made, lest it be forgotten
 			return err
 		}
 	}
@@ -123,17 +123,17 @@ func (c *creation) mounts(context.Context) error {
 		case atoll.MountVolume:
 			names = append(names, m.Source)
 		case atoll.MountBind:
-			if err := bindable(m.Source); err != nil {
+			if err := checkBindSource(m.Source); err != nil {
 				return err
 			}
 		}
 	}
 	for _, name := range names {
-		if err := c.p.step("volume"); err != nil {
+		if err := c.p.checkStep("volume"); err != nil {
 			return err
 		}
 		if name != data && !volumes.Has(st.Spec.Project, name) {
-			c.volumes = append(c.volumes, name)
+			c.newVolumes = append(c.newVolumes, name)
 		}
 		if err := volumes.Make(st.Spec.Project, name); err != nil {
 			return atoll.E("create", st.ID, atoll.KindOf(err), err)
@@ -142,8 +142,8 @@ func (c *creation) mounts(context.Context) error {
 	return nil
 }
 
-// bindable checks that a bind mount's source is there and can be shown.
-func bindable(source string) error {
+// checkBindSource checks that a bind mount's source is there and can be shown.
+func checkBindSource(source string) error {
 	info, err := os.Stat(source)
 	if errors.Is(err, fs.ErrNotExist) {
 		return atoll.Errorf("create", "", atoll.ErrNotExist, "mount source %s does not exist", source)
@@ -161,9 +161,9 @@ func bindable(source string) error {
 	return f.Close()
 }
 
-// present checks that what was mounted when the sandbox was made is still there.
+// checkMountSources checks that what was mounted when the sandbox was made is still there.
 // What it may be used for by now is for those inside to find out.
-func (p *Provider) present(st *atoll.Status) error {
+func (p *Provider) checkMountSources(st *atoll.Status) error {
 	for _, m := range p.jobMounts(st) {
 		if m.Source == "" { // a tmpfs
 			continue
@@ -180,23 +180,23 @@ func (p *Provider) present(st *atoll.Status) error {
 	return nil
 }
 
-// start launches the keeper, unless the sandbox is only to be made.
-func (c *creation) start(ctx context.Context) error {
+// startSandbox launches the supervisor, unless the sandbox is only to be made.
+func (c *creation) startSandbox(ctx context.Context) error {
 	st := &c.rec.Status
 	if st.Spec.NoStart {
 		st.State = atoll.StateCreated
 		defer c.p.sweeper.Rouse()
-		return c.write()
+		return c.writeRecord()
 	}
-	return c.p.launch(ctx, c.rec)
+	return c.p.launchSupervisor(ctx, c.rec)
 }
 
 // lockWait is how long an operation waits for another one on the same sandbox,
 // when its ctx allows more.
 const lockWait = time.Minute
 
-// locked runs fn with the sandbox's lock held, on its record as it is then.
-func (p *Provider) locked(ctx context.Context, op, id string, fn func(*statedir.Record) error) error {
+// withLock runs fn with the sandbox's lock held, on its record as it is then.
+func (p *Provider) withLock(ctx context.Context, op, id string, fn func(*statedir.Record) error) error {
 	wait, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
 	lock, err := p.dir.Lock(wait, id)
@@ -209,7 +209,7 @@ func (p *Provider) locked(ctx context.Context, op, id string, fn func(*statedir.
 	case err != nil:
 		return atoll.Errorf(op, id, atoll.ErrConflict, "another operation on this sandbox is in progress")
 	}
-	rec, err := p.read(op, id)
+	rec, err := p.readRecord(op, id)
 	if err != nil {
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// ended is endedMain for the process id, which may be another one.
-func (s *sandbox) ended(id string) atoll.Process {
+// endedProcess is endedMain for the process id, which may be another one.
+func (s *sandbox) endedProcess(id string) atoll.Process {
 	if id != atoll.MainProcess {
 		return nil
 	}
@@ -18,11 +18,11 @@ func (s *sandbox) ended(id string) atoll.Process {
 }
 
 // endedMain is the main process of a sandbox that has come to its end, as its
-// keeper left it; nil if it left none, or if the sandbox runs. The record knows
-// which: a keeper that lingers answers until it does not.
+// supervisor left it; nil if it left none, or if the sandbox runs. The record knows
+// which: a supervisor that lingers answers until it does not.
 func (s *sandbox) endedMain() (atoll.Process, atoll.ProcessStatus) {
-	rec, err := s.p.read("process", s.id)
-	if err != nil || live(rec.Status.State) {
+	rec, err := s.p.readRecord("process", s.id)
+	if err != nil || isLive(rec.Status.State) {
 		return nil, atoll.ProcessStatus{}
 	}
 	p, st, err := supervisor.LoadMain(s.p.dir.Sandbox(s.id))

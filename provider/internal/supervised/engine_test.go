@@ -30,8 +30,8 @@ import (
 // system of its own, in which a guest starts all others. It is to a virtual machine
 // what a sentry is not: all that is known of processes and files is known inside.
 type world struct {
-	*supervisor.Inside
-	box   *supervisor.Box
+	*supervisor.GuestProcesses
+	box   *supervisor.Sandbox
 	about about
 	root  string
 
@@ -50,18 +50,18 @@ type about struct {
 
 // The argv[0]s of this program in its other parts.
 const (
-	keeperArgv0 = "atoll-kept"
-	probeArgv0  = "atoll-kept-probe"
-	guestArgv0  = "atoll-kept-guest"
+	supervisorArgv0 = "atoll-kept"
+	probeArgv0      = "atoll-kept-probe"
+	guestArgv0      = "atoll-kept-guest"
 )
 
 func init() {
-	supervisor.TakeOver(supervisor.Kind{Argv0: keeperArgv0, Isolation: atoll.IsolationContainer, New: newWorld})
+	supervisor.TakeOver(supervisor.Kind{Argv0: supervisorArgv0, Isolation: atoll.IsolationContainer, New: newWorld})
 	switch {
 	case os.Args[0] == probeArgv0:
 		exit(supervisor.TryMounts())
 	case os.Args[0] == guestArgv0:
-		exit(live(os.Args[1]))
+		exit(isLive(os.Args[1]))
 	case len(os.Args) == 3 && os.Args[0] == selfName && os.Args[1] == "files":
 		exit(guest.ServeFiles(os.Args[2]))
 	}
@@ -75,9 +75,9 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-func newWorld(b *supervisor.Box, log io.Writer) (supervisor.Engine, error) {
+func newWorld(b *supervisor.Sandbox, log io.Writer) (supervisor.Engine, error) {
 	exited := make(chan struct{})
-	w := &world{Inside: supervisor.NewInside(b, exited), box: b, root: filepath.Join(b.Job.Run, "root"), exited: exited}
+	w := &world{GuestProcesses: supervisor.NewGuestProcesses(b, exited), box: b, root: filepath.Join(b.Job.Run, "root"), exited: exited}
 	if err := json.Unmarshal(b.Job.Engine, &w.about); err != nil {
 		return nil, err
 	}
@@ -257,8 +257,8 @@ func (w *world) tell(o order) error {
 
 var errGone = errors.New("the guest has gone")
 
-// live is the guest.
-func live(text string) error {
+// isLive is the guest.
+func isLive(text string) error {
 	var config guest.Config
 	if err := json.Unmarshal([]byte(text), &config); err != nil {
 		return err
@@ -325,7 +325,7 @@ func loopback() error {
 
 func (w *world) Exited() <-chan struct{} { return w.exited }
 
-func (w *world) Fate() string { return "as all worlds do" }
+func (w *world) DeathReason() string { return "as all worlds do" }
 
 func (w *world) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
 	if id == atoll.MainProcess {
@@ -338,7 +338,7 @@ func (w *world) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.
 	if err != nil {
 		return nil, w.Explain(ctx, "exec", err)
 	}
-	return w.Inmate(p), nil
+	return w.WrapProcess(p), nil
 }
 
 func (w *world) Process(ctx context.Context, id string) (atoll.Process, error) {
@@ -349,7 +349,7 @@ func (w *world) Process(ctx context.Context, id string) (atoll.Process, error) {
 	if err != nil {
 		return nil, w.Explain(ctx, "process", err)
 	}
-	return w.Inmate(p), nil
+	return w.WrapProcess(p), nil
 }
 
 func (w *world) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
@@ -357,7 +357,7 @@ func (w *world) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	if left := w.Left(); left != nil {
 		return left.List(), nil
 	}
-	return w.Inmates(ctx, list, err)
+	return w.WrapList(ctx, list, err)
 }
 
 // Running implements supervisor.Engine: all but the guest itself, and those of it that

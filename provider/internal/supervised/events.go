@@ -20,11 +20,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
-// events tells of changes, whichever process made them: every change of a
+// eventWatcher tells of changes, whichever process made them: every change of a
 // sandbox's state is a new record, and the records are one watched directory.
-// A keeper that dies writes none, so each one's socket is held open while
-// somebody watches: it ends with the keeper.
-type events struct {
+// A supervisor that dies writes none, so each one's socket is held open while
+// somebody watches: it ends with the supervisor.
+type eventWatcher struct {
 	p    *Provider
 	hub  *watchhub.Hub
 	work sync.WaitGroup
@@ -34,24 +34,26 @@ type events struct {
 	start   sync.Mutex // held while beginning to watch
 	running atomic.Bool
 
-	mu    sync.Mutex
-	last  map[string]atoll.Status // what was told of each sandbox
-	pulse map[string]net.Conn     // to the keepers
+	mu        sync.Mutex
+	published map[string]atoll.Status // what was told of each sandbox
+	conns     map[string]net.Conn     // to the supervisors
 }
 
-func newEvents(p *Provider) *events {
-	e := &events{p: p, last: map[string]atoll.Status{}, pulse: map[string]net.Conn{}}
+func newEvents(p *Provider) *eventWatcher {
+	e := &eventWatcher{p: p, published: map[string]atoll.Status{}, conns: map[string]net.Conn{}}
 	e.ctx, e.quit = context.WithCancel(context.Background())
-	e.hub = watchhub.New(e.list)
+	e.hub = watchhub.New(e.listSandboxes)
 	return e
 }
 
-func (e *events) list() ([]atoll.Status, error) { return e.p.List(e.ctx, atoll.Filter{}) }
+func (e *eventWatcher) listSandboxes() ([]atoll.Status, error) {
+	return e.p.List(e.ctx, atoll.Filter{})
+}
 
 // Watch implements atoll.Provider.
 func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
-		if err := p.events.run(); err != nil {
+		if err := p.events.startWatching(); err != nil {
 			yield(atoll.Event{}, err)
 			return
 		}
@@ -63,8 +65,8 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// run begins to watch the records, for the first who wants to know of changes.
-func (e *events) run() error {
+// startWatching begins to watch the records, for the first who wants to know of changes.
+func (e *eventWatcher) startWatching() error {
 	e.start.Lock()
 	defer e.start.Unlock()
 	if e.running.Load() || e.ctx.Err() != nil {
@@ -77,7 +79,7 @@ func (e *events) run() error {
 	err = w.Add(filepath.Dir(e.p.dir.Record("x")))
 	if err == nil {
 		e.running.Store(true)
-		err = e.all()
+		err = e.publishAllChanges()
 	}
 	if err != nil {
 		e.running.Store(false)
@@ -86,23 +88,23 @@ func (e *events) run() error {
 	}
 	e.work.Go(func() {
 		defer w.Close()
-		e.follow(w)
+		e.followRecords(w)
 	})
 	return nil
 }
 
-// follow looks at what changes until the provider is closed.
-func (e *events) follow(w *fsnotify.Watcher) {
+// followRecords looks at what changes until the provider is closed.
+func (e *eventWatcher) followRecords(w *fsnotify.Watcher) {
 	for {
 		select {
 		case ev := <-w.Events:
 			if id, ok := strings.CutSuffix(filepath.Base(ev.Name), ".json"); ok {
-				e.changed(id)
+				e.publishChanges(id)
 			}
 		case err := <-w.Errors:
 			e.p.log.Warn("watch", "err", err)
 			if errors.Is(err, fsnotify.ErrEventOverflow) {
-				err = e.all()
+				err = e.publishAllChanges()
 			}
 			if err != nil {
 				e.hub.Interrupt(err)
@@ -113,9 +115,9 @@ func (e *events) follow(w *fsnotify.Watcher) {
 	}
 }
 
-// all looks at every sandbox, after events were lost.
-func (e *events) all() error {
-	list, err := e.list()
+// publishAllChanges looks at every sandbox, after events were lost.
+func (e *eventWatcher) publishAllChanges() error {
+	list, err := e.listSandboxes()
 	if err != nil {
 		return err
 	}
@@ -124,30 +126,30 @@ func (e *events) all() error {
 		ids[st.ID] = true
 	}
 	e.mu.Lock()
-	for id := range e.last {
+	for id := range e.published {
 		ids[id] = true
 	}
 	e.mu.Unlock()
 	for id := range ids {
-		e.changed(id)
+		e.publishChanges(id)
 	}
 	return nil
 }
 
-// changed looks at the sandbox and tells what is new. Looking and telling are
+// publishChanges looks at the sandbox and tells what is new. Looking and telling are
 // one step, so that states are told in the order in which they were; whoever
 // in this process changes one calls it, so that none is missed for being short.
-func (e *events) changed(id string) {
+func (e *eventWatcher) publishChanges(id string) {
 	if !e.running.Load() {
 		return
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	rec, err := e.p.read("watch", id)
+	rec, err := e.p.readRecord("watch", id)
 	if atoll.KindOf(err) == atoll.ErrNotFound {
-		if last, known := e.last[id]; known {
+		if last, known := e.published[id]; known {
 			last.State, last.Ready, last.Reason = atoll.StateRemoved, false, ""
-			delete(e.last, id)
+			delete(e.published, id)
 			e.hub.Publish(last)
 		}
 		return
@@ -160,19 +162,19 @@ func (e *events) changed(id string) {
 	if rec.Removing != nil && e.p.dir.Busy(id) {
 		return // that it is removed is all there is to tell, soon
 	}
-	e.tell(rec.Status)
-	if live(rec.Status.State) && e.pulse[id] == nil {
-		e.feel(id, rec.Keeper)
+	e.publishStatus(rec.Status)
+	if isLive(rec.Status.State) && e.conns[id] == nil {
+		e.watchSupervisor(id, rec.Supervisor)
 	}
 }
 
-// tell publishes the status, and what led to it, unless it is the one told last.
+// publishStatus publishes the status, and what led to it, unless it is the one told last.
 // e.mu is held.
-func (e *events) tell(st atoll.Status) {
-	last, known := e.last[st.ID]
-	e.last[st.ID] = st
+func (e *eventWatcher) publishStatus(st atoll.Status) {
+	last, known := e.published[st.ID]
+	e.published[st.ID] = st
 	if known {
-		for _, missed := range between(last, st) {
+		for _, missed := range missedStates(last, st) {
 			e.hub.Publish(missed)
 		}
 	}
@@ -181,15 +183,15 @@ func (e *events) tell(st atoll.Status) {
 	}
 }
 
-// between returns what a sandbox went through from one look to the next, when
+// missedStates returns what a sandbox went through from one look to the next, when
 // others were quicker than that: since it was started in between, it ran, and
 // before that did not.
-func between(last, now atoll.Status) []atoll.Status {
+func missedStates(last, now atoll.Status) []atoll.Status {
 	if last.Started.Equal(now.Started) {
 		return nil
 	}
 	var missed []atoll.Status
-	if live(last.State) {
+	if isLive(last.State) {
 		last.State, last.Ready, last.Stopped = atoll.StateStopped, false, now.Started
 		missed = append(missed, last)
 	}
@@ -200,10 +202,10 @@ func between(last, now atoll.Status) []atoll.Status {
 	return missed
 }
 
-// feel connects to the sandbox's keeper and looks at the sandbox when that has
+// watchSupervisor connects to the sandbox's supervisor and looks at the sandbox when that has
 // ended. e.mu is held.
-func (e *events) feel(id string, who statedir.Identity) {
-	conn, err := e.p.hail(id)
+func (e *eventWatcher) watchSupervisor(id string, who statedir.Identity) {
+	conn, err := e.p.dialSupervisor(id)
 	if err != nil {
 		return // it has ended, of which there is a record, or comes up
 	}
@@ -211,24 +213,24 @@ func (e *events) feel(id string, who statedir.Identity) {
 		conn.Close()
 		return
 	}
-	e.pulse[id] = conn
+	e.conns[id] = conn
 	e.work.Go(func() {
-		_, _ = io.Copy(io.Discard, conn) // ends with the keeper
+		_, _ = io.Copy(io.Discard, conn) // ends with the supervisor
 		conn.Close()
 		e.mu.Lock()
-		delete(e.pulse, id)
+		delete(e.conns, id)
 		e.mu.Unlock()
-		if e.outlives(id, who) {
-			e.changed(id)
+		if e.awaitSupervisorEnd(id, who) {
+			e.publishChanges(id)
 		}
 	})
 }
 
-// hail connects to the sandbox's keeper and says something. A connection on
-// which nothing was said yet counts as busy for seconds, for which a keeper that
+// dialSupervisor connects to the sandbox's supervisor and says something. A connection on
+// which nothing was said yet counts as busy for seconds, for which a supervisor that
 // ends would wait; of this the sandbox's API does not hear, so that it does not
 // count as use of the sandbox.
-func (p *Provider) hail(id string) (net.Conn, error) {
+func (p *Provider) dialSupervisor(id string) (net.Conn, error) {
 	conn, err := supervisor.Dial(context.Background(), p.dir.Sandbox(id))
 	if err != nil {
 		return nil, err
@@ -240,11 +242,11 @@ func (p *Provider) hail(id string) (net.Conn, error) {
 	return conn, nil
 }
 
-// outlives waits until that keeper of the sandbox has gone, or another one has
+// awaitSupervisorEnd waits until that supervisor of the sandbox has gone, or another one has
 // taken its place; false if the provider is closed before that.
-func (e *events) outlives(id string, who statedir.Identity) bool {
+func (e *eventWatcher) awaitSupervisorEnd(id string, who statedir.Identity) bool {
 	for delay := time.Millisecond; e.ctx.Err() == nil && e.p.dir.Alive(id); delay = min(2*delay, 20*time.Millisecond) {
-		if rec, err := e.p.dir.Read(id); err != nil || rec.Keeper != who {
+		if rec, err := e.p.dir.Read(id); err != nil || rec.Supervisor != who {
 			break
 		}
 		select {
@@ -256,13 +258,13 @@ func (e *events) outlives(id string, who statedir.Identity) bool {
 }
 
 // close ends all watches and waits for what they use.
-func (e *events) close() {
+func (e *eventWatcher) close() {
 	e.hub.Close()
 	e.start.Lock() // nobody is about to begin
 	e.quit()
 	e.start.Unlock()
 	e.mu.Lock()
-	for _, conn := range e.pulse {
+	for _, conn := range e.conns {
 		conn.Close()
 	}
 	e.mu.Unlock()

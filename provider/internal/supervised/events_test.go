@@ -21,7 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// A stage is a state directory on which a test plays what keepers and other
+// A stage is a state directory on which a test plays what supervisors and other
 // providers do.
 type stage struct {
 	t  *testing.T
@@ -55,21 +55,21 @@ func (s *stage) must(err error) {
 // epoch is when the sandbox was started for the first time.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// becomes writes the sandbox's record: run counts its keepers.
+// becomes writes the sandbox's record: run counts its supervisors.
 func (s *stage) becomes(state atoll.State, run int) {
 	s.t.Helper()
 	st := atoll.Status{ID: s.id, Spec: atoll.Spec{ID: s.id}, State: state, Ready: state == atoll.StateRunning}
 	if run > 0 {
 		st.Started = epoch.Add(time.Duration(run) * time.Hour)
 	}
-	s.must(s.p.dir.Write(&statedir.Record{Status: st, Keeper: statedir.Identity{PID: run}}))
+	s.must(s.p.dir.Write(&statedir.Record{Status: st, Supervisor: statedir.Identity{PID: run}}))
 }
 
-// keeper takes the lock that says that a keeper lives, and serves its socket.
+// supervisor takes the lock that says that a supervisor lives, and serves its socket.
 // What it returns tells of each connection, once it was served.
-func (s *stage) keeper() (served <-chan net.Conn) {
+func (s *stage) supervisor() (served <-chan net.Conn) {
 	s.t.Helper()
-	lock, err := s.p.dir.LockKeeper(s.id)
+	lock, err := s.p.dir.LockSupervisor(s.id)
 	s.must(err)
 	var l net.Listener
 	s.must(socket.Short(filepath.Join(s.p.dir.Sandbox(s.id), supervisor.SocketName), func(short string) (err error) {
@@ -157,11 +157,11 @@ func TestEventsBetweenLooks(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newStage(t)
-			s.keeper()
+			s.supervisor()
 			s.becomes(tt.first.state, tt.first.run)
 			states := s.watch()
 			s.becomes(tt.next.state, tt.next.run)
-			s.p.events.changed(s.id)
+			s.p.events.publishChanges(s.id)
 			s.must(os.Remove(s.p.dir.Record(s.id)))
 			var got []string
 			for st := range states {
@@ -179,11 +179,11 @@ func TestEventsBetweenLooks(t *testing.T) {
 	}
 }
 
-// A keeper that closed its connection may take a while to end: its end is
+// A supervisor that closed its connection may take a while to end: its end is
 // waited for, but neither as long as the next one lives, nor after Close.
-func TestEventsOfKeepersThatLinger(t *testing.T) {
+func TestEventsOfSupervisorsThatLinger(t *testing.T) {
 	s := newStage(t)
-	served := s.keeper()
+	served := s.supervisor()
 	s.becomes(atoll.StateRunning, 1)
 	states := s.watch()
 	first := receive(t, "a connection", served)
@@ -195,7 +195,7 @@ func TestEventsOfKeepersThatLinger(t *testing.T) {
 	if st := receive(t, "the next", states); st.State != atoll.StateRunning || !st.Started.After(epoch.Add(time.Hour)) {
 		t.Errorf("the next: %s, started %v", st.State, st.Started)
 	}
-	second := receive(t, "a connection to the next keeper", served)
+	second := receive(t, "a connection to the next supervisor", served)
 	s.must(second.Close()) // and it lives on
 	closed := make(chan struct{})
 	go func() { defer close(closed); s.p.events.close() }()

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Self is a path by which this program can be executed as keeper, also when its file
+// Self is a path by which this program can be executed as supervisor, also when its file
 // has been replaced by another.
 func Self() (string, error) { return "/proc/self/exe", nil }
 
-// keeperAttr are the session and namespaces of a keeper: a mount namespace and,
+// supervisorAttr are the session and namespaces of a supervisor: a mount namespace and,
 // unless we are root, a user namespace in which it is. group is the directory of the
 // cgroup that it is cloned into, nil for none.
-func keeperAttr(group *os.File) *syscall.SysProcAttr {
+func supervisorAttr(group *os.File) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNS}
 	if uid := os.Geteuid(); uid != 0 {
 		attr.Cloneflags |= unix.CLONE_NEWUSER

@@ -13,8 +13,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Try finds out whether a keeper could be started, by starting a process in its
-// place, with that argv[0], which only tries what a keeper needs (see
+// Try finds out whether a supervisor could be started, by starting a process in its
+// place, with that argv[0], which only tries what a supervisor needs (see
 // supervisor.TryMounts): it ends well, or prints why it cannot.
 func Try(ctx context.Context, helper, argv0 string) atoll.Probe {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -22,7 +22,7 @@ func Try(ctx context.Context, helper, argv0 string) atoll.Probe {
 	cmd := exec.CommandContext(ctx, helper)
 	cmd.Args[0] = argv0
 	cmd.Env = []string{}
-	cmd.SysProcAttr = keeperAttr(nil)
+	cmd.SysProcAttr = supervisorAttr(nil)
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		return atoll.Probe{OK: true}
@@ -31,20 +31,20 @@ func Try(ctx context.Context, helper, argv0 string) atoll.Probe {
 	if reason == "" {
 		reason = err.Error()
 	}
-	return atoll.Probe{Reason: "cannot make namespaces: " + reason, Fix: thisMachine().namespaceFix(err)}
+	return atoll.Probe{Reason: "cannot make namespaces: " + reason, Fix: readHostFacts().namespaceFix(err)}
 }
 
 // A machine is what is looked at to find out why namespaces are denied.
-type machine struct {
+type hostFacts struct {
 	root, admin bool                     // this process is root, may make namespaces
 	container   bool                     // this is one of docker's
 	setting     func(path string) string // of the kernel; "" when there is none
 }
 
-// thisMachine is the one that this process runs on.
-func thisMachine() machine {
-	return machine{
-		root: os.Geteuid() == 0, admin: hasSysAdmin(), container: exists("/.dockerenv"),
+// readHostFacts is the one that this process runs on.
+func readHostFacts() hostFacts {
+	return hostFacts{
+		root: os.Geteuid() == 0, admin: hasSysAdmin(), container: pathExists("/.dockerenv"),
 		setting: func(path string) string {
 			data, _ := os.ReadFile(path)
 			return strings.TrimSpace(string(data))
@@ -53,7 +53,7 @@ func thisMachine() machine {
 }
 
 // namespaceFix says what to do on a machine that denies namespaces with err.
-func (m machine) namespaceFix(err error) string {
+func (m hostFacts) namespaceFix(err error) string {
 	switch {
 	case m.root && !m.admin:
 		return "run the container with --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined, or outside of one"

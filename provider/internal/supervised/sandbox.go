@@ -18,7 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
-// A sandbox is a handle: what runs is asked through its keeper, what does not
+// A sandbox is a handle: what runs is asked through its supervisor, what does not
 // is read from disk.
 type sandbox struct {
 	p  *Provider
@@ -30,7 +30,7 @@ func (s *sandbox) ID() string { return s.id }
 
 // Status implements atoll.Sandbox.
 func (s *sandbox) Status(context.Context) (atoll.Status, error) {
-	rec, err := s.p.read("status", s.id)
+	rec, err := s.p.readRecord("status", s.id)
 	if err != nil {
 		return atoll.Status{}, err
 	}
@@ -39,7 +39,7 @@ func (s *sandbox) Status(context.Context) (atoll.Status, error) {
 
 // Start implements atoll.Sandbox.
 func (s *sandbox) Start(ctx context.Context) error {
-	return s.p.locked(ctx, "start", s.id, func(rec *statedir.Record) error {
+	return s.p.withLock(ctx, "start", s.id, func(rec *statedir.Record) error {
 		if rec.Damaged {
 			return atoll.Errorf("start", s.id, atoll.ErrInternal, "%s", rec.Status.Reason)
 		}
@@ -51,53 +51,53 @@ func (s *sandbox) Start(ctx context.Context) error {
 		case atoll.StateCreating:
 			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted: remove it")
 		}
-		// A keeper whose main process has ended stays a while.
+		// A supervisor whose main process has ended stays a while.
 		stop := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }
-		if err := s.p.dismiss(ctx, rec, ending{ask: stop, force: true}); err != nil {
+		if err := s.p.endSupervisor(ctx, rec, shutdown{call: stop, force: true}); err != nil {
 			return err
 		}
-		if err := s.p.group(rec).Remove(); err != nil { // of its life before
+		if err := s.p.sandboxCgroup(rec).Remove(); err != nil { // of its life before
 			return atoll.E("start", s.id, atoll.ErrInternal, err)
 		}
-		if err := s.p.launch(ctx, rec); err != nil {
+		if err := s.p.launchSupervisor(ctx, rec); err != nil {
 			return err
 		}
-		s.p.events.changed(s.id)
+		s.p.events.publishChanges(s.id)
 		return nil
 	})
 }
 
 // Stop implements atoll.Sandbox.
 func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
-	defer s.p.events.changed(s.id)
+	defer s.p.events.publishChanges(s.id)
 	defer s.p.sweeper.Rouse()
-	return s.p.locked(ctx, "stop", s.id, func(rec *statedir.Record) error {
+	return s.p.withLock(ctx, "stop", s.id, func(rec *statedir.Record) error {
 		stop := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, grace) }
-		return s.p.dismiss(ctx, rec, ending{ask: stop})
+		return s.p.endSupervisor(ctx, rec, shutdown{call: stop})
 	})
 }
 
 // Remove implements atoll.Sandbox. Once it has begun to, ctx does not stop it.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
-	defer s.p.events.changed(s.id) // if only to tell that it failed
+	defer s.p.events.publishChanges(s.id) // if only to tell that it failed
 	how := atoll.RemoveOpts(opts...)
-	err := s.p.locked(ctx, "remove", s.id, func(rec *statedir.Record) error {
+	err := s.p.withLock(ctx, "remove", s.id, func(rec *statedir.Record) error {
 		remove := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Remove(ctx, opts...) }
-		if err := s.p.dismiss(ctx, rec, ending{ask: remove, force: true, removal: &how}); err != nil {
+		if err := s.p.endSupervisor(ctx, rec, shutdown{call: remove, force: true, removal: &how}); err != nil {
 			return err
 		}
-		return s.p.delete(rec, how)
+		return s.p.deleteSandbox(rec, how)
 	})
 	if atoll.KindOf(err) == atoll.ErrNotFound {
-		return s.removeLeft(ctx, opts...)
+		return s.removeRemains(ctx, opts...)
 	}
 	return err
 }
 
-// removeLeft does what is left to do for a sandbox that is removed already, or
+// removeRemains does what is left to do for a sandbox that is removed already, or
 // all but its record: a data volume that was kept can still be dropped.
-func (s *sandbox) removeLeft(ctx context.Context, opts ...atoll.RemoveOption) error {
-	if !s.p.vacated(ctx, s.id) && ctx.Err() != nil {
+func (s *sandbox) removeRemains(ctx context.Context, opts ...atoll.RemoveOption) error {
+	if !s.p.clearRemains(ctx, s.id) && ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if !atoll.RemoveOpts(opts...).Volumes {
@@ -106,8 +106,8 @@ func (s *sandbox) removeLeft(ctx context.Context, opts ...atoll.RemoveOption) er
 	return s.p.removeDataVolumes(s.id)
 }
 
-// delete removes what a sandbox that does not run has on the machine.
-func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error {
+// deleteSandbox removes what a sandbox that does not run has on the machine.
+func (p *Provider) deleteSandbox(rec *statedir.Record, opts atoll.RemoveOptions) error {
 	// First of all it is said: who wants its id or its name waits for what is being
 	// removed, and gives up on what is being made.
 	if err := p.dir.BeginRemoval(rec, opts); err != nil {
@@ -117,8 +117,8 @@ func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error 
 	// runs, and the record is what reminds us of it. Whatever the record says,
 	// there may be one by the sandbox's id, and a run directory.
 	rec.Run = cmp.Or(rec.Run, filepath.Join(p.opts.RunDir, rec.Status.ID))
-	own := cgroup.Open(cgroup.Root).Group(p.cgroup(rec.Status.ID))
-	err := errors.Join(p.group(rec).Remove(), own.Remove())
+	own := cgroup.Open(cgroup.Root).Group(p.cgroupPath(rec.Status.ID))
+	err := errors.Join(p.sandboxCgroup(rec).Remove(), own.Remove())
 	if err == nil {
 		err = p.dir.Delete(rec, opts)
 	}
@@ -126,33 +126,33 @@ func (p *Provider) delete(rec *statedir.Record, opts atoll.RemoveOptions) error 
 		return atoll.E("remove", rec.Status.ID, atoll.ErrInternal, err)
 	}
 	p.dir.TidyRun(filepath.Dir(rec.Run))
-	p.forget(rec.Status.ID)
-	p.events.changed(rec.Status.ID)
+	p.dropClient(rec.Status.ID)
+	p.events.publishChanges(rec.Status.ID)
 	return nil
 }
 
-// An ending is how a keeper is to end its sandbox.
-type ending struct {
-	ask     func(context.Context, atoll.Sandbox) error
-	force   bool                 // there is nothing that only the keeper could save
+// An ending is how a supervisor is to end its sandbox.
+type shutdown struct {
+	call    func(context.Context, atoll.Sandbox) error
+	force   bool                 // there is nothing that only the supervisor could save
 	removal *atoll.RemoveOptions // what for, if it is: that is finished once it has begun
 }
 
-// dismiss asks the sandbox's keeper, if there is one, to end the sandbox, and
-// waits until it has gone. With force a keeper that cannot do it, does not answer
+// endSupervisor asks the sandbox's supervisor, if there is one, to end the sandbox, and
+// waits until it has gone. With force a supervisor that cannot do it, does not answer
 // or does not go is killed. Without, only one that has done it is, because with
 // another the sandbox's files would be lost: that is an error, and the sandbox
 // goes on. The caller holds the sandbox's lock.
-func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, end ending) error {
+func (p *Provider) endSupervisor(ctx context.Context, rec *statedir.Record, end shutdown) error {
 	id := rec.Status.ID
 	if !p.dir.Alive(id) {
 		return nil
 	}
-	if who, err := p.dir.Keeper(id); err == nil {
-		rec.Keeper = who // of which the record does not know before the sandbox runs
+	if who, err := p.dir.Supervisor(id); err == nil {
+		rec.Supervisor = who // of which the record does not know before the sandbox runs
 	}
-	sb := p.keeper(id).sandbox()
-	err := p.answers(ctx, sb)
+	sb := p.clientFor(id).remoteSandbox()
+	err := p.pingSupervisor(ctx, sb)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -162,58 +162,58 @@ func (p *Provider) dismiss(ctx context.Context, rec *statedir.Record, end ending
 	switch {
 	case err != nil:
 		err = atoll.Errorf("stop", id, atoll.ErrUnavailable,
-			"its keeper, process %d, does not answer, and only it can save what is not on volumes: try again, or end that process (%w)", rec.Keeper.PID, err)
+			"its supervisor, process %d, does not answer, and only it can save what is not on volumes: try again, or end that process (%w)", rec.Supervisor.PID, err)
 	case end.force:
-		bounded, cancel := context.WithTimeout(ctx, forceTime)
+		bounded, cancel := context.WithTimeout(ctx, forceTimeout)
 		defer cancel()
-		err = end.ask(bounded, sb)
+		err = end.call(bounded, sb)
 	default:
-		err = end.ask(ctx, sb) // saving can take as long as it wants
+		err = end.call(ctx, sb) // saving can take as long as it wants
 	}
 	hangs := errors.Is(err, context.DeadlineExceeded)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil && !end.force {
-		return p.refused(ctx, rec, err)
+		return p.explainRefusal(ctx, rec, err)
 	}
 	if err != nil {
-		p.log.Debug("keeper", "sandbox", id, "err", err)
+		p.log.Debug("supervisor", "sandbox", id, "err", err)
 	}
-	if !hangs && p.goneWithin(ctx, id, keeperGrace) {
+	if !hangs && p.awaitGoneWithin(ctx, id, supervisorGrace) {
 		return nil
 	}
-	p.log.Warn("keeper does not end and is killed", "sandbox", id, "pid", rec.Keeper.PID)
+	p.log.Warn("supervisor does not end and is killed", "sandbox", id, "pid", rec.Supervisor.PID)
 	if end.removal != nil {
 		if err := p.dir.BeginRemoval(rec, *end.removal); err != nil {
 			return atoll.E("remove", id, atoll.ErrInternal, err)
 		}
 	}
-	return p.kill(ctx, rec)
+	return p.killSupervisor(ctx, rec)
 }
 
-// kill ends the sandbox's keeper.
-func (p *Provider) kill(ctx context.Context, rec *statedir.Record) error {
+// killSupervisor ends the sandbox's supervisor.
+func (p *Provider) killSupervisor(ctx context.Context, rec *statedir.Record) error {
 	id := rec.Status.ID
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), keeperGrace)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), supervisorGrace)
 	defer cancel()
-	if err := rec.Keeper.Kill(bounded); err != nil {
+	if err := rec.Supervisor.Kill(bounded); err != nil {
 		return atoll.E("stop", id, atoll.ErrInternal, err)
 	}
-	if !p.goneWithin(ctx, id, keeperGrace) {
-		return atoll.Errorf("stop", id, atoll.ErrInternal, "keeper %d cannot be ended", rec.Keeper.PID)
+	if !p.awaitGoneWithin(ctx, id, supervisorGrace) {
+		return atoll.Errorf("stop", id, atoll.ErrInternal, "supervisor %d cannot be ended", rec.Supervisor.PID)
 	}
 	return nil
 }
 
-// refused is what it means that the keeper has not said that it ended the
+// explainRefusal is what it means that the supervisor has not said that it ended the
 // sandbox: it goes on, or it died, with or without having done what it was to.
-func (p *Provider) refused(ctx context.Context, rec *statedir.Record, err error) error {
+func (p *Provider) explainRefusal(ctx context.Context, rec *statedir.Record, err error) error {
 	id := rec.Status.ID
-	if atoll.KindOf(err) != atoll.ErrUnavailable || !p.goneWithin(ctx, id, time.Second) {
+	if atoll.KindOf(err) != atoll.ErrUnavailable || !p.awaitGoneWithin(ctx, id, time.Second) {
 		return err
 	}
-	now, readErr := p.read("stop", id)
+	now, readErr := p.readRecord("stop", id)
 	if readErr != nil {
 		return readErr
 	}
@@ -223,24 +223,24 @@ func (p *Provider) refused(ctx context.Context, rec *statedir.Record, err error)
 	return nil
 }
 
-// answerTime is how long a keeper may take to answer what it has in memory; one
+// answerTimeout is how long a supervisor may take to answer what it has in memory; one
 // that takes longer hangs.
-const answerTime = 10 * time.Second
+const answerTimeout = 10 * time.Second
 
-// forceTime is how long a keeper may take to end a sandbox of which nothing is
+// forceTimeout is how long a supervisor may take to end a sandbox of which nothing is
 // to be saved.
-const forceTime = 15 * time.Second
+const forceTimeout = 15 * time.Second
 
-// answers reports whether the sandbox's keeper is able to do what it is asked.
-func (p *Provider) answers(ctx context.Context, sb atoll.Sandbox) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+// pingSupervisor reports whether the sandbox's supervisor is able to do what it is asked.
+func (p *Provider) pingSupervisor(ctx context.Context, sb atoll.Sandbox) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	_, err := sb.Status(ctx)
 	return err
 }
 
-// gone waits until the sandbox has no keeper.
-func (p *Provider) gone(ctx context.Context, id string) bool {
+// awaitGone waits until the sandbox has no supervisor.
+func (p *Provider) awaitGone(ctx context.Context, id string) bool {
 	for delay := time.Millisecond; p.dir.Alive(id); delay = min(2*delay, 20*time.Millisecond) {
 		select {
 		case <-ctx.Done():
@@ -251,11 +251,11 @@ func (p *Provider) gone(ctx context.Context, id string) bool {
 	return true
 }
 
-// goneWithin is gone for so long at most, whether or not ctx has ended.
-func (p *Provider) goneWithin(ctx context.Context, id string, wait time.Duration) bool {
+// awaitGoneWithin is gone for so long at most, whether or not ctx has ended.
+func (p *Provider) awaitGoneWithin(ctx context.Context, id string, wait time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait)
 	defer cancel()
-	return p.gone(ctx, id)
+	return p.awaitGone(ctx, id)
 }
 
 // Exec implements atoll.Sandbox.
@@ -263,31 +263,31 @@ func (s *sandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	if err := cmd.Validate(); err != nil {
 		return nil, err
 	}
-	p, err := s.inside().Exec(ctx, cmd)
-	return s.process(p), s.explain(ctx, "exec", err)
+	p, err := s.remoteSandbox().Exec(ctx, cmd)
+	return s.wrapProcess(p), s.explainError(ctx, "exec", err)
 }
 
 // Process implements atoll.Sandbox.
 func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error) {
-	if p := s.ended(id); p != nil {
+	if p := s.endedProcess(id); p != nil {
 		return p, nil
 	}
-	p, err := s.inside().Process(ctx, id)
-	if err = s.explain(ctx, "process", err); atoll.KindOf(err) == atoll.ErrStopped {
-		if p := s.ended(id); p != nil { // it has just stopped
+	p, err := s.remoteSandbox().Process(ctx, id)
+	if err = s.explainError(ctx, "process", err); atoll.KindOf(err) == atoll.ErrStopped {
+		if p := s.endedProcess(id); p != nil { // it has just stopped
 			return p, nil
 		}
 	}
-	return s.process(p), err
+	return s.wrapProcess(p), err
 }
 
-// A process is one that the keeper knows, until it is gone with it.
+// A process is one that the supervisor knows, until it is gone with it.
 type process struct {
 	atoll.ProcessLayer
 	s *sandbox
 }
 
-func (s *sandbox) process(p atoll.Process) atoll.Process {
+func (s *sandbox) wrapProcess(p atoll.Process) atoll.Process {
 	if p == nil {
 		return nil
 	}
@@ -297,8 +297,8 @@ func (s *sandbox) process(p atoll.Process) atoll.Process {
 // Wait implements atoll.Process.
 func (p *process) Wait(ctx context.Context) (atoll.Exit, error) {
 	exit, err := p.ProcessLayer.Wait(ctx)
-	if err = p.s.explain(ctx, "wait", err); atoll.KindOf(err) == atoll.ErrStopped {
-		if ended := p.s.ended(p.ID()); ended != nil {
+	if err = p.s.explainError(ctx, "wait", err); atoll.KindOf(err) == atoll.ErrStopped {
+		if ended := p.s.endedProcess(p.ID()); ended != nil {
 			return ended.Wait(ctx)
 		}
 	}
@@ -307,26 +307,26 @@ func (p *process) Wait(ctx context.Context) (atoll.Exit, error) {
 
 // Signal implements atoll.Process.
 func (p *process) Signal(ctx context.Context, sig atoll.Signal) error {
-	return p.s.explain(ctx, "signal", p.ProcessLayer.Signal(ctx, sig))
+	return p.s.explainError(ctx, "signal", p.ProcessLayer.Signal(ctx, sig))
 }
 
 // Attach implements atoll.Process.
 func (p *process) Attach(ctx context.Context, a *atoll.Attachment) error {
-	if ended := p.s.ended(p.ID()); ended != nil {
+	if ended := p.s.endedProcess(p.ID()); ended != nil {
 		return ended.Attach(ctx, a)
 	}
-	return p.s.explain(ctx, "attach", p.ProcessLayer.Attach(ctx, a))
+	return p.s.explainError(ctx, "attach", p.ProcessLayer.Attach(ctx, a))
 }
 
 // Resize implements atoll.Resizer.
 func (p *process) Resize(ctx context.Context, size atoll.Size) error {
-	return p.s.explain(ctx, "resize", atoll.Resize(ctx, p.Process, size))
+	return p.s.explainError(ctx, "resize", atoll.Resize(ctx, p.Process, size))
 }
 
 // Processes implements atoll.ProcessLister.
 func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
-	list, err := atoll.Processes(ctx, s.inside())
-	if err = s.explain(ctx, "processes", err); atoll.KindOf(err) == atoll.ErrStopped {
+	list, err := atoll.Processes(ctx, s.remoteSandbox())
+	if err = s.explainError(ctx, "processes", err); atoll.KindOf(err) == atoll.ErrStopped {
 		if p, st := s.endedMain(); p != nil {
 			return []atoll.ProcessStatus{st}, nil
 		}
@@ -336,20 +336,20 @@ func (s *sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) 
 
 // Pause implements atoll.Pauser.
 func (s *sandbox) Pause(ctx context.Context) error {
-	return s.explain(ctx, "pause", atoll.Pause(ctx, s.inside()))
+	return s.explainError(ctx, "pause", atoll.Pause(ctx, s.remoteSandbox()))
 }
 
 // Resume implements atoll.Pauser.
 func (s *sandbox) Resume(ctx context.Context) error {
-	return s.explain(ctx, "resume", atoll.Resume(ctx, s.inside()))
+	return s.explainError(ctx, "resume", atoll.Resume(ctx, s.remoteSandbox()))
 }
 
-// Extend implements atoll.Extender: a keeper minds the time of its sandbox.
+// Extend implements atoll.Extender: a supervisor minds the time of its sandbox.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	defer s.p.sweeper.Rouse()
-	return s.p.locked(ctx, "extend", s.id, func(rec *statedir.Record) error {
+	return s.p.withLock(ctx, "extend", s.id, func(rec *statedir.Record) error {
 		if s.p.dir.Alive(s.id) {
-			return atoll.Extend(ctx, s.inside(), ttl)
+			return atoll.Extend(ctx, s.remoteSandbox(), ttl)
 		}
 		st, err := rec.Status.Extended(ttl, time.Now())
 		if err != nil {
@@ -365,59 +365,59 @@ func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 
 // Usage implements atoll.Meter.
 func (s *sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
-	u, err := atoll.UsageOf(ctx, s.inside())
-	return u, s.explain(ctx, "usage", err)
+	u, err := atoll.UsageOf(ctx, s.remoteSandbox())
+	return u, s.explainError(ctx, "usage", err)
 }
 
 // Dial implements atoll.Dialer.
 func (s *sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
-	conn, err := atoll.Dial(ctx, s.inside(), port)
-	return conn, s.explain(ctx, "dial", err)
+	conn, err := atoll.Dial(ctx, s.remoteSandbox(), port)
+	return conn, s.explainError(ctx, "dial", err)
 }
 
 // Files implements atoll.Filer.
 func (s *sandbox) Files() atoll.FS {
-	return lazyfs.Noting(files.New(s.view), func() (end func()) { return s.p.dir.Using(s.id) })
+	return lazyfs.Noting(files.New(s.fileView), func() (end func()) { return s.p.dir.Using(s.id) })
 }
 
-// inside is the sandbox as its keeper serves it.
-func (s *sandbox) inside() atoll.Sandbox { return s.p.keeper(s.id).sandbox() }
+// remoteSandbox is the sandbox as its supervisor serves it.
+func (s *sandbox) remoteSandbox() atoll.Sandbox { return s.p.clientFor(s.id).remoteSandbox() }
 
-// lastMoment is how long a keeper that closed a connection may take to be gone.
-const lastMoment = 200 * time.Millisecond
+// disconnectGrace is how long a supervisor that closed a connection may take to be gone.
+const disconnectGrace = 200 * time.Millisecond
 
-// explain turns the error of a keeper that cannot be reached into what it
+// explainError turns the error of a supervisor that cannot be reached into what it
 // means: there is none, because the sandbox is stopped, or removed.
-func (s *sandbox) explain(ctx context.Context, op string, err error) error {
+func (s *sandbox) explainError(ctx context.Context, op string, err error) error {
 	if k := atoll.KindOf(err); err == nil || k != atoll.ErrUnavailable && k != atoll.ErrNotFound || ctx.Err() != nil {
 		return err
 	}
-	// A keeper that dies lets go of its connections a moment before its lock.
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || cutOff(err) {
-		_ = s.p.goneWithin(ctx, s.id, lastMoment)
+	// A supervisor that dies lets go of its connections a moment before its lock.
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || isConnCut(err) {
+		_ = s.p.awaitGoneWithin(ctx, s.id, disconnectGrace)
 	}
-	rec, readErr := s.p.read(op, s.id)
+	rec, readErr := s.p.readRecord(op, s.id)
 	switch {
 	case readErr != nil:
 		return readErr
 	case rec.Status.State == atoll.StateFailed:
 		return atoll.Errorf(op, s.id, atoll.ErrStopped, "sandbox has failed: %s", rec.Status.Reason)
-	case !live(rec.Status.State):
+	case !isLive(rec.Status.State):
 		return atoll.E(op, s.id, atoll.ErrStopped, nil)
 	}
 	return err
 }
 
-// view is what the sandbox's files are made of now: its volumes and other
-// mounts directly, all else by way of its keeper, if it has one.
-func (s *sandbox) view() (files.View, error) {
-	rec, err := s.p.read("files", s.id)
+// fileView is what the sandbox's files are made of now: its volumes and other
+// mounts directly, all else by way of its supervisor, if it has one.
+func (s *sandbox) fileView() (files.View, error) {
+	rec, err := s.p.readRecord("files", s.id)
 	if err != nil {
 		return files.View{}, err
 	}
 	spec := &rec.Status.Spec
 	v := files.View{Workdir: spec.Workdir, Root: os.Geteuid(), UID: -1, GID: -1}
-	running, plain := live(rec.Status.State), userdb.IsRoot(cmp.Or(spec.User, rec.User))
+	running, plain := isLive(rec.Status.State), userdb.IsRoot(cmp.Or(spec.User, rec.User))
 	v.Inside = func(context.Context) (atoll.FS, error) {
 		if !running && !rec.Status.Caps.Volumes {
 			return nil, atoll.E("files", s.id, atoll.ErrStopped, nil)
@@ -425,13 +425,13 @@ func (s *sandbox) view() (files.View, error) {
 		if !running {
 			return nil, atoll.Errorf("files", s.id, atoll.ErrStopped, "sandbox is stopped: only its work directory and volumes can be reached")
 		}
-		return atoll.Files(s.inside()), nil
+		return atoll.Files(s.remoteSandbox()), nil
 	}
 	if running && !plain {
 		return v, nil // only inside it is known what the user may do
 	}
 	if !plain {
-		v.UID, v.GID = ownerOf(s.p.dir.Volume(spec.Project, statedir.DataVolume(s.id)))
+		v.UID, v.GID = volumeOwner(s.p.dir.Volume(spec.Project, statedir.DataVolume(s.id)))
 	}
 	for _, m := range s.p.jobMounts(&rec.Status) {
 		v.Mounts = append(v.Mounts, files.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})

@@ -23,26 +23,26 @@ type snapshotRecord struct {
 
 // Snapshot implements atoll.Snapshotter.
 func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error) {
-	err = s.p.locked(ctx, "snapshot", s.id, func(rec *statedir.Record) error {
-		if !live(rec.Status.State) {
+	err = s.p.withLock(ctx, "snapshot", s.id, func(rec *statedir.Record) error {
+		if !isLive(rec.Status.State) {
 			return atoll.E("snapshot", s.id, atoll.ErrStopped, nil)
 		}
-		if snap, err = s.p.snapshot(ctx, rec); err == nil {
+		if snap, err = s.p.takeSnapshot(ctx, rec); err == nil {
 			return nil
 		}
 		if dropErr := s.p.dir.DropSnapshots(s.id); dropErr != nil { // a sweep tries again
 			s.p.log.Error("snapshot: undo", "sandbox", s.id, "err", dropErr)
 		}
-		return s.explain(ctx, "snapshot", err)
+		return s.explainError(ctx, "snapshot", err)
 	})
 	return snap, err
 }
 
-// snapshot has the keeper write what only it can, and completes it with what is
+// takeSnapshot has the supervisor write what only it can, and completes it with what is
 // needed to start from it. The caller holds the sandbox's lock.
-func (p *Provider) snapshot(ctx context.Context, rec *statedir.Record) (atoll.Snapshot, error) {
+func (p *Provider) takeSnapshot(ctx context.Context, rec *statedir.Record) (atoll.Snapshot, error) {
 	id := rec.Status.ID
-	taken, err := atoll.TakeSnapshot(ctx, p.keeper(id).sandbox())
+	taken, err := atoll.TakeSnapshot(ctx, p.clientFor(id).remoteSandbox())
 	if err != nil {
 		return atoll.Snapshot{}, err
 	}

@@ -7,7 +7,7 @@
 //
 //	type Provider struct{ *supervised.Provider }
 //
-//	p, err := supervised.New(supervised.Options{Info: info, Backend: &backend{}, Keeper: Argv0, Dir: dir})
+//	p, err := supervised.New(supervised.Options{Info: info, Backend: &backend{}, Supervisor: Argv0, Dir: dir})
 package supervised
 
 import (
@@ -48,28 +48,28 @@ type Backend interface {
 	// Restores refuses a spec for which it could not go on where the snapshot was taken.
 	Restores(snap *atoll.Snapshot, spec *atoll.Spec) error
 	// Hold sees to it that what rec.Image names is there, and stays as long as
-	// anybody has the file open that it returns, which the keeper inherits. nil: there
+	// anybody has the file open that it returns, which the supervisor inherits. nil: there
 	// is nothing to see to.
 	Hold(ctx context.Context, rec *statedir.Record) (*os.File, error)
 
-	// Helper is the path of the binary to execute as keeper.
+	// Helper is the path of the binary to execute as supervisor.
 	Helper() (string, error)
-	// Limits are those of a keeper and all that it starts, for a sandbox that has r.
+	// Limits are those of a supervisor and all that it starts, for a sandbox that has r.
 	Limits(r atoll.Resources) cgroup.Limits
-	// Job changes what the keeper is told where that is not all of it, and returns, to
+	// Job changes what the supervisor is told where that is not all of it, and returns, to
 	// be given to the engine as JSON, what that has to know besides.
 	Job(job *supervisor.Job) (any, error)
 }
 
-// Options configure the provider. Info, Backend, Keeper and Dir are required; other
+// Options configure the provider. Info, Backend, Supervisor and Dir are required; other
 // zero fields mean defaults.
 type Options struct {
 	// Info describes the provider. Its name is in the errors of New.
 	Info    atoll.Info
 	Backend Backend
-	// Keeper is the argv[0] of its keepers.
-	Keeper string
-	// Steps are the names of what a keeper does to start a sandbox. See Step.
+	// Supervisor is the argv[0] of its supervisors.
+	Supervisor string
+	// Steps are the names of what a supervisor does to start a sandbox. See Step.
 	Steps []string
 
 	// Dir keeps sandboxes, volumes and snapshots; it is made when missing, and must
@@ -79,34 +79,34 @@ type Options struct {
 	// RunDir keeps what must not survive a reboot, and must be this user's alone; it
 	// is made when missing. Default: see statedir.Dir.DefaultRun.
 	RunDir string
-	// Cgroups says that there can be cgroups here, and that each keeper gets one.
+	// Cgroups says that there can be cgroups here, and that each supervisor gets one.
 	Cgroups bool
 	// Cgroup is what their names begin with. Default: "atoll-", and what tells Dir
 	// from other directories: callers choose ids, and may choose the same for
 	// sandboxes of several.
 	Cgroup string
-	// Spare keeps one keeper process started ahead of the next Create, which then
+	// Spare keeps one supervisor process started ahead of the next Create, which then
 	// need not wait for that: for servers, not for programs that make one sandbox.
 	Spare bool
 	// Log receives what the provider has to say. Default: nowhere.
 	Log *slog.Logger
 
 	// Step is asked before each step of making and starting a sandbox, and fails it:
-	// for tests. Those of Steps are called "keeper: ...".
+	// for tests. Those of Steps are called "supervisor: ...".
 	Step func(name string) error
 }
 
-// A Provider makes sandboxes that have keepers.
+// A Provider makes sandboxes that have supervisors.
 type Provider struct {
 	opts   Options
 	dir    statedir.Dir
 	log    *slog.Logger
-	events *events
+	events *eventWatcher
 
 	mu      sync.Mutex
-	keepers map[string]*keeperClient // by sandbox id
+	clients map[string]*supervisorClient // by sandbox id
 
-	spare   *spare
+	spare   *spareSlot
 	sweeper *sweeper.Sweeper
 	work    sync.WaitGroup
 	closing sync.Once
@@ -142,11 +142,11 @@ func New(opts Options) (*Provider, error) {
 	if err := opts.Backend.Open(state); err != nil {
 		return nil, err
 	}
-	p := &Provider{opts: opts, dir: state, log: opts.Log, keepers: map[string]*keeperClient{}, sweeper: sweeper.New()}
+	p := &Provider{opts: opts, dir: state, log: opts.Log, clients: map[string]*supervisorClient{}, sweeper: sweeper.New()}
 	p.events = newEvents(p)
-	p.spare = &spare{p: p, quit: make(chan struct{})}
-	p.spare.refill(0)
-	p.sweeper.Start(p.sweep)
+	p.spare = &spareSlot{p: p, quit: make(chan struct{})}
+	p.spare.scheduleRefill(0)
+	p.sweeper.Start(p.sweepAll)
 	return p, nil
 }
 
@@ -165,10 +165,10 @@ func (p *Provider) Close() error {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		for _, k := range p.keepers {
-			k.close()
+		for _, c := range p.clients {
+			c.close()
 		}
-		clear(p.keepers)
+		clear(p.clients)
 	})
 	return nil
 }
@@ -196,11 +196,11 @@ func (p *Provider) Create(ctx context.Context, spec *atoll.Spec) (_ atoll.Sandbo
 	}
 	defer func() {
 		if err != nil {
-			c.undo()
+			c.undoCreation()
 		}
 		c.lock.Release()
 	}()
-	for _, step := range []func(context.Context) error{c.reserve, c.image, c.mounts, c.start} {
+	for _, step := range []func(context.Context) error{c.reserveID, c.resolveImage, c.prepareMounts, c.startSandbox} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -214,7 +214,7 @@ func (p *Provider) Get(_ context.Context, id string) (atoll.Sandbox, error) {
 	if err != nil || n == "" {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
-	if _, err := p.read("get", n); err != nil {
+	if _, err := p.readRecord("get", n); err != nil {
 		return nil, err
 	}
 	return &sandbox{p, n}, nil
@@ -222,14 +222,14 @@ func (p *Provider) Get(_ context.Context, id string) (atoll.Sandbox, error) {
 
 // Resolve finds the id for a name without reading every record.
 func (p *Provider) Resolve(_ context.Context, project, name string) (string, error) {
-	id, err := p.dir.Owner(project, name)
+	id, err := p.dir.NameOwner(project, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", atoll.E("get", name, atoll.ErrNotFound, nil)
 	}
 	if err != nil {
 		return "", atoll.E("get", name, atoll.ErrInternal, err)
 	}
-	if _, err := p.read("get", id); err != nil {
+	if _, err := p.readRecord("get", id); err != nil {
 		return "", atoll.E("get", name, atoll.ErrNotFound, nil)
 	}
 	return id, nil
@@ -243,7 +243,7 @@ func (p *Provider) List(_ context.Context, f atoll.Filter) ([]atoll.Status, erro
 	}
 	list := make([]atoll.Status, 0, len(ids))
 	for _, id := range ids {
-		rec, err := p.read("list", id)
+		rec, err := p.readRecord("list", id)
 		if atoll.KindOf(err) == atoll.ErrNotFound {
 			continue // removed meanwhile
 		}
@@ -258,9 +258,9 @@ func (p *Provider) List(_ context.Context, f atoll.Filter) ([]atoll.Status, erro
 	return list, nil
 }
 
-// read returns the sandbox's record as it is now: what the record says, unless
+// readRecord returns the sandbox's record as it is now: what the record says, unless
 // it says that something runs and nothing does.
-func (p *Provider) read(op, id string) (*statedir.Record, error) {
+func (p *Provider) readRecord(op, id string) (*statedir.Record, error) {
 	rec, err := p.dir.Read(id)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, atoll.E(op, id, atoll.ErrNotFound, nil)
@@ -275,29 +275,29 @@ func (p *Provider) read(op, id string) (*statedir.Record, error) {
 		st.Provider, st.Caps = p.opts.Info.Name, p.opts.Info.Caps
 		return rec, nil
 	case rec.Removing != nil:
-		p.leaves(st)
+		p.describeRemoval(st)
 		return rec, nil
 	case st.State == atoll.StateCreating && !p.dir.Busy(id):
 		p.sweeper.Rouse() // who made it has died
 		return rec, nil
 	}
-	if live(st.State) && !p.dir.Alive(id) {
-		// The keeper may have ended properly between the two looks.
+	if isLive(st.State) && !p.dir.Alive(id) {
+		// The supervisor may have ended properly between the two looks.
 		again, err := p.dir.Read(id)
-		if err == nil && live(again.Status.State) && again.Keeper == rec.Keeper {
-			st.State, st.Ready, st.Reason = atoll.StateFailed, false, deathOf(rec)
+		if err == nil && isLive(again.Status.State) && again.Supervisor == rec.Supervisor {
+			st.State, st.Ready, st.Reason = atoll.StateFailed, false, describeDeath(rec)
 			return rec, nil
 		}
-		return p.read(op, id)
+		return p.readRecord(op, id)
 	}
 	return rec, nil
 }
 
-// leaves makes st that of a sandbox whose removal has begun.
-func (p *Provider) leaves(st *atoll.Status) {
+// describeRemoval makes st that of a sandbox whose removal has begun.
+func (p *Provider) describeRemoval(st *atoll.Status) {
 	st.Ready = false
 	if p.dir.Busy(st.ID) {
-		if live(st.State) {
+		if isLive(st.State) {
 			st.State = atoll.StateStopped
 		}
 		st.Reason = "it is being removed"
@@ -307,15 +307,15 @@ func (p *Provider) leaves(st *atoll.Status) {
 	p.sweeper.Rouse() // most likely it need not be asked for
 }
 
-// live reports whether a sandbox in that state has a keeper.
-func live(s atoll.State) bool { return s == atoll.StateRunning || s == atoll.StatePaused }
+// isLive reports whether a sandbox in that state has a supervisor.
+func isLive(s atoll.State) bool { return s == atoll.StateRunning || s == atoll.StatePaused }
 
-// deathOf says what became of a keeper that left a running record behind.
-func deathOf(rec *statedir.Record) string {
-	if me, err := statedir.Identify(os.Getpid()); err == nil && rec.Keeper.Boot != "" && me.Boot != rec.Keeper.Boot {
+// describeDeath says what became of a supervisor that left a running record behind.
+func describeDeath(rec *statedir.Record) string {
+	if me, err := statedir.Identify(os.Getpid()); err == nil && rec.Supervisor.Boot != "" && me.Boot != rec.Supervisor.Boot {
 		return "the machine was restarted; start it again to go on with its work directory and volumes"
 	}
-	return "its keeper process died; start it again to go on with its work directory and volumes"
+	return "its supervisor process died; start it again to go on with its work directory and volumes"
 }
 
 // Probe implements atoll.Prober.

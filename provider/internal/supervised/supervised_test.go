@@ -102,7 +102,7 @@ func open(t testing.TB, change ...func(*supervised.Options)) *supervised.Provide
 func options(dir, run string) supervised.Options {
 	return supervised.Options{
 		Info:    atoll.Info{Name: "worlds", Isolation: atoll.IsolationContainer, Version: "1", Caps: caps},
-		Backend: worlds{}, Keeper: keeperArgv0, Steps: supervisor.Steps((*world)(nil).Steps()),
+		Backend: worlds{}, Supervisor: supervisorArgv0, Steps: supervisor.Steps((*world)(nil).Steps()),
 		Dir: dir, RunDir: run, Cgroups: caps.MemoryLimit || caps.CPULimit, Cgroup: groups, Spare: true,
 	}
 }
@@ -157,7 +157,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What keepers and their providers promise does not depend on what sandboxes run on:
+// What supervisors and their providers promise does not depend on what sandboxes run on:
 // here all that is known of processes and files is known inside, as in a machine.
 func TestConformance(t *testing.T) {
 	testenv.Need(t, testenv.Root)
@@ -207,7 +207,7 @@ func TestEngineThatDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := statedir.Dir(optionsOf(p).Dir)
-	who, err := dir.Keeper(sb.ID())
+	who, err := dir.Supervisor(sb.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,10 +255,10 @@ func elsewhere(t *testing.T) (maker *exec.Cmd, again func() atoll.Provider) {
 	return maker, func() atoll.Provider { return reopen(t, opts) }
 }
 
-// crash kills a sandbox's keeper, and with it all of the sandbox.
+// crash kills a sandbox's supervisor, and with it all of the sandbox.
 func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	t.Helper()
-	who, err := statedir.Dir(optionsOf(p).Dir).Keeper(sb.ID())
+	who, err := statedir.Dir(optionsOf(p).Dir).Supervisor(sb.ID())
 	if err == nil {
 		err = unix.Kill(who.PID, unix.SIGKILL)
 	}

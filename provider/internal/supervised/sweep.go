@@ -12,14 +12,14 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 )
 
-// sweep finishes what others began and could not end: creations and removals
+// sweepAll finishes what others began and could not end: creations and removals
 // that were killed half way, and sandboxes whose time came while they had no
-// keeper to notice. It touches only sandboxes whose lock is free, and returns when the
+// supervisor to notice. It touches only sandboxes whose lock is free, and returns when the
 // next one is due.
-func (p *Provider) sweep(ctx context.Context) (due time.Time) {
+func (p *Provider) sweepAll(ctx context.Context) (due time.Time) {
 	records, err1 := p.dir.IDs()
 	dirs, err2 := p.dir.Dirs()
-	errs := []error{err1, err2, p.dir.EmptyTrash(), p.dir.SweepSnapshots(), p.dir.SweepMarks(removeGroup)}
+	errs := []error{err1, err2, p.dir.EmptyTrash(), p.dir.SweepSnapshots(), p.dir.SweepMarks(removeCgroup)}
 	seen := map[string]bool{}
 	for _, id := range append(records, dirs...) {
 		if ctx.Err() != nil {
@@ -44,31 +44,31 @@ func (p *Provider) sweep(ctx context.Context) (due time.Time) {
 	return due
 }
 
-// removeGroup removes the cgroup of a spare keeper that had no record yet.
-func removeGroup(path string) error { return cgroup.Open(cgroup.Root).Group(path).Remove() }
+// removeCgroup removes the cgroup of a spare supervisor that had no record yet.
+func removeCgroup(path string) error { return cgroup.Open(cgroup.Root).Group(path).Remove() }
 
 // dueTime is when the sandbox's time is over; zero means never. One that stands idle is
-// its keeper's to remove.
+// its supervisor's to remove.
 func dueTime(rec *statedir.Record) time.Time {
 	st := rec.Status
-	if live(st.State) {
+	if isLive(st.State) {
 		st.Stopped = time.Time{}
 	}
 	return sweeper.Due(&st, false)
 }
 
 // sweepSandbox removes the sandbox if nobody will look after it any more. waits
-// says that it is to go, and that its keeper, or who removes it, is not done.
+// says that it is to go, and that its supervisor, or who removes it, is not done.
 func (p *Provider) sweepSandbox(id string) (waits bool, err error) {
 	rec, err := p.dir.Read(id)
-	if err == nil && !left(rec) && exists(p.dir.Sandbox(id)) {
+	if err == nil && !isAbandoned(rec) && pathExists(p.dir.Sandbox(id)) {
 		return false, nil // as nearly always: no lock taken
 	}
 	removing := err == nil && rec.Removing != nil
 	lock, err := p.dir.TryLock(id)
 	gone := errors.Is(err, fs.ErrNotExist)
 	if gone {
-		if !exists(p.dir.Record(id)) {
+		if !pathExists(p.dir.Record(id)) {
 			return false, nil // removed meanwhile
 		}
 		lock, err = p.dir.Make(id) // lest somebody makes it while we remove what is left
@@ -82,7 +82,7 @@ func (p *Provider) sweepSandbox(id string) (waits bool, err error) {
 	defer lock.Release()
 	rec, err = p.dir.Read(id)
 	if errors.Is(err, fs.ErrNotExist) { // killed before it wrote the record, or after it removed it
-		if err := p.dir.Disown(id); err != nil {
+		if err := p.dir.ReleaseNames(id); err != nil {
 			return false, err
 		}
 		rec = &statedir.Record{Status: atoll.Status{ID: id}, Removing: &atoll.RemoveOptions{}}
@@ -92,7 +92,7 @@ func (p *Provider) sweepSandbox(id string) (waits bool, err error) {
 	if gone && rec.Removing == nil {
 		rec.Removing = &atoll.RemoveOptions{}
 	}
-	if !left(rec) || p.dir.Alive(id) {
+	if !isAbandoned(rec) || p.dir.Alive(id) {
 		return rec.Removing != nil || rec.Status.State == atoll.StateCreating, nil
 	}
 	p.log.Info("sweep", "sandbox", id, "state", rec.Status.State)
@@ -100,34 +100,34 @@ func (p *Provider) sweepSandbox(id string) (waits bool, err error) {
 	if rec.Removing != nil {
 		opts = *rec.Removing
 	}
-	return false, p.delete(rec, opts)
+	return false, p.deleteSandbox(rec, opts)
 }
 
-// vacateTime is how long what is left of a sandbox may take to go: as a keeper
+// vacateTime is how long what is left of a sandbox may take to go: as a supervisor
 // takes to notice that nobody wants its sandbox. One that another holds is taken
 // for one that is being made after busyTime.
 const (
-	vacateTime = 2 * time.Second
-	busyTime   = 200 * time.Millisecond
+	clearTimeout = 2 * time.Second
+	busyTimeout  = 200 * time.Millisecond
 )
 
-// vacated removes what is left of a sandbox that nobody looks after any more, or
+// clearRemains removes what is left of a sandbox that nobody looks after any more, or
 // waits while another does. It reports whether nothing is left.
-func (p *Provider) vacated(ctx context.Context, id string) bool {
-	ctx, cancel := context.WithTimeout(ctx, vacateTime)
+func (p *Provider) clearRemains(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(ctx, clearTimeout)
 	defer cancel()
 	for idle := time.Now(); p.dir.Known(id); {
 		if _, err := p.sweepSandbox(id); err != nil {
 			return false
 		}
 		rec, err := p.dir.Read(id)
-		if err == nil && !left(rec) {
+		if err == nil && !isAbandoned(rec) {
 			return false
 		}
 		if err != nil || rec.Removing != nil || !p.dir.Busy(id) {
 			idle = time.Now()
 		}
-		if time.Since(idle) > busyTime {
+		if time.Since(idle) > busyTimeout {
 			return false
 		}
 		select {
@@ -139,11 +139,11 @@ func (p *Provider) vacated(ctx context.Context, id string) bool {
 	return true
 }
 
-// left reports whether nobody will look after the sandbox any more, if its lock
-// is free and it has no keeper: it was never finished, is being removed, its
-// time is over, or it was to go with a main process that its keeper took along.
-func left(rec *statedir.Record) bool {
+// isAbandoned reports whether nobody will look after the sandbox any more, if its lock
+// is free and it has no supervisor: it was never finished, is being removed, its
+// time is over, or it was to go with a main process that its supervisor took along.
+func isAbandoned(rec *statedir.Record) bool {
 	st, due := &rec.Status, dueTime(rec)
-	return rec.Removing != nil || st.State == atoll.StateCreating || st.Spec.AutoRemove && live(st.State) ||
+	return rec.Removing != nil || st.State == atoll.StateCreating || st.Spec.AutoRemove && isLive(st.State) ||
 		!due.IsZero() && !time.Now().Before(due)
 }

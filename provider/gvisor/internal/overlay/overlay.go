@@ -56,7 +56,7 @@ func Pack(w io.Writer, index io.Reader, store io.ReaderAt, limit int64) error {
 			return errors.Join(p.out.WriteHeader(end), p.out.Close())
 		}
 		if err == nil {
-			err = p.entry(h)
+			err = p.packEntry(h)
 		}
 		if err != nil {
 			return fmt.Errorf("save the root file system: %w", err)
@@ -71,7 +71,7 @@ type packer struct {
 	left  int64
 }
 
-func (p *packer) entry(h *tar.Header) error {
+func (p *packer) packEntry(h *tar.Header) error {
 	out := &tar.Header{
 		Typeflag: h.Typeflag, Name: h.Name, Linkname: h.Linkname, Mode: h.Mode, Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime,
 		Devmajor: h.Devmajor, Devminor: h.Devminor, PAXRecords: map[string]string{}, Format: tar.FormatPAX,
@@ -82,7 +82,7 @@ func (p *packer) entry(h *tar.Header) error {
 		}
 	}
 	if h.Typeflag == tar.TypeReg {
-		return p.file(h, out)
+		return p.packFile(h, out)
 	}
 	return p.out.WriteHeader(out)
 }
@@ -93,8 +93,8 @@ type segment struct{ Start, End, At uint64 }
 
 const segmentSize = 24 // bytes
 
-// file writes a regular file with the data that its segments lead to.
-func (p *packer) file(h, out *tar.Header) error {
+// packFile writes a regular file with the data that its segments lead to.
+func (p *packer) packFile(h, out *tar.Header) error {
 	size, segments, err := readSegments(p.in, h.Size)
 	if err != nil {
 		return fmt.Errorf("%s: %w", h.Name, err)

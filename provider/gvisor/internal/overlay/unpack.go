@@ -35,24 +35,24 @@ func Unpack(root string, r io.Reader) error {
 			err = io.ErrUnexpectedEOF
 		}
 		if err == nil && h.Typeflag == tar.TypeXGlobalHeader && h.PAXRecords[endRecord] != "" {
-			return u.finishDirs()
+			return u.setDirMetadata()
 		}
 		if err != nil {
 			return fmt.Errorf("saved root file system: %w", err)
 		}
-		if err := u.entry(h, in); err != nil {
+		if err := u.unpackEntry(h, in); err != nil {
 			return fmt.Errorf("restore %s: %w", h.Name, err)
 		}
 	}
 }
 
 type unpacker struct {
-	root   string
-	device uint64 // of the tree's directories; one that is on another is a mount
-	dirs   []*tar.Header
-	mounts []string // names of directories, with a slash at the end, that are left alone
-	gone   map[string]bool
-	buffer []byte
+	root    string
+	device  uint64 // of the tree's directories; one that is on another is a mount
+	dirs    []*tar.Header
+	mounts  []string // names of directories, with a slash at the end, that are left alone
+	removed map[string]bool
+	buffer  []byte
 }
 
 func newUnpacker(root string) (*unpacker, error) {
@@ -60,86 +60,86 @@ func newUnpacker(root string) (*unpacker, error) {
 	if err := unix.Lstat(root, &st); err != nil {
 		return nil, &fs.PathError{Op: "lstat", Path: root, Err: err}
 	}
-	return &unpacker{root: root, device: uint64(st.Dev), gone: map[string]bool{}, buffer: make([]byte, 1<<20)}, nil
+	return &unpacker{root: root, device: uint64(st.Dev), removed: map[string]bool{}, buffer: make([]byte, 1<<20)}, nil
 }
 
-func (u *unpacker) path(name string) string { return filepath.Join(u.root, name) }
+func (u *unpacker) pathOf(name string) string { return filepath.Join(u.root, name) }
 
-// entry applies one entry. Those of directories come before those of what is in
+// unpackEntry applies one entry. Those of directories come before those of what is in
 // them.
-func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
+func (u *unpacker) unpackEntry(h *tar.Header, r io.Reader) error {
 	if slices.ContainsFunc(u.mounts, func(dir string) bool { return strings.HasPrefix(h.Name, dir) }) {
 		return nil
 	}
-	path := u.path(h.Name)
+	path := u.pathOf(h.Name)
 	switch {
 	case h.Typeflag == tar.TypeDir:
-		return u.dir(path, h)
+		return u.unpackDir(path, h)
 	case h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0:
-		u.gone[h.Name] = true
-		return u.remove(path)
-	case h.Typeflag == tar.TypeLink && u.gone[h.Linkname]: // gVisor has one such device for all
-		return u.remove(path)
+		u.removed[h.Name] = true
+		return u.removeTree(path)
+	case h.Typeflag == tar.TypeLink && u.removed[h.Linkname]: // gVisor has one such device for all
+		return u.removeTree(path)
 	}
-	err := u.make(path, h, r)
+	err := u.makeEntry(path, h, r)
 	if errors.Is(err, fs.ErrExist) {
-		err = u.remove(path)
+		err = u.removeTree(path)
 		if errors.Is(err, unix.EBUSY) { // a file that is mounted
 			return nil
 		}
 		if err == nil {
-			err = u.make(path, h, r)
+			err = u.makeEntry(path, h, r)
 		}
 	}
 	return err
 }
 
-// make makes what is not a directory; that something is there already it says
+// makeEntry makes what is not a directory; that something is there already it says
 // before it reads.
-func (u *unpacker) make(path string, h *tar.Header, r io.Reader) error {
+func (u *unpacker) makeEntry(path string, h *tar.Header, r io.Reader) error {
 	var err error
 	switch h.Typeflag {
 	case tar.TypeReg:
-		err = u.file(path, h, r)
+		err = u.unpackFile(path, h, r)
 	case tar.TypeSymlink:
 		err = os.Symlink(h.Linkname, path)
 	case tar.TypeLink:
-		return os.Link(u.path(h.Linkname), path)
+		return os.Link(u.pathOf(h.Linkname), path)
 	case tar.TypeFifo:
-		err = mknod(path, unix.S_IFIFO, 0)
+		err = makeNode(path, unix.S_IFIFO, 0)
 	case tar.TypeChar:
-		err = mknod(path, unix.S_IFCHR, unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor)))
+		err = makeNode(path, unix.S_IFCHR, unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor)))
 	case tar.TypeBlock:
-		err = mknod(path, unix.S_IFBLK, unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor)))
+		err = makeNode(path, unix.S_IFBLK, unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor)))
 	default:
 		err = fmt.Errorf("unknown type %q", h.Typeflag)
 	}
 	if err != nil {
 		return err
 	}
-	return finish(path, h)
+	return setMetadata(path, h)
 }
 
-func mknod(path string, kind uint32, device uint64) error {
+func makeNode(path string, kind uint32, device uint64) error {
 	if err := unix.Mknod(path, kind|0o600, int(device)); err != nil {
 		return &fs.PathError{Op: "mknod", Path: path, Err: err}
 	}
 	return nil
 }
 
-func (u *unpacker) file(path string, h *tar.Header, r io.Reader) error {
+func (u *unpacker) unpackFile(path string, h *tar.Header, r io.Reader) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	return errors.Join(u.fill(f, h, r), f.Close())
+	return errors.Join(u.fillFile(f, h, r), f.Close())
 }
 
-// fill writes the file's data, and leaves holes where it had holes.
-func (u *unpacker) fill(f *os.File, h *tar.Header, r io.Reader) error {
+// fillFile writes the file's data, and leaves holes where it had holes.
+func (u *unpacker) fillFile(f *os.File, h *tar.Header, r io.Reader) error {
 	sparse, ok := h.PAXRecords[sparseRecord]
 	if !ok {
-		_, err := u.copy(f, r)
+		_, err := u.copyData(f, r)
 		return err
 	}
 	size, err := strconv.ParseInt(sparse, 10, 64)
@@ -151,7 +151,7 @@ func (u *unpacker) fill(f *os.File, h *tar.Header, r io.Reader) error {
 		return err
 	}
 	for _, e := range extents {
-		n, err := u.copy(io.NewOffsetWriter(f, e.Off), io.LimitReader(r, e.Len))
+		n, err := u.copyData(io.NewOffsetWriter(f, e.Off), io.LimitReader(r, e.Len))
 		if err == nil && n < e.Len {
 			err = io.ErrUnexpectedEOF
 		}
@@ -162,14 +162,14 @@ func (u *unpacker) fill(f *os.File, h *tar.Header, r io.Reader) error {
 	return f.Truncate(size)
 }
 
-// copy is io.Copy with a larger buffer: each write is a system call inside.
-func (u *unpacker) copy(w io.Writer, r io.Reader) (int64, error) {
+// copyData is io.Copy with a larger buffer: each write is a system call inside.
+func (u *unpacker) copyData(w io.Writer, r io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, u.buffer)
 }
 
-// dir makes or takes over a directory, whose owner, mode and time are set at
+// unpackDir makes or takes over a directory, whose owner, mode and time are set at
 // the end.
-func (u *unpacker) dir(path string, h *tar.Header) error {
+func (u *unpacker) unpackDir(path string, h *tar.Header) error {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
 	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
@@ -182,7 +182,7 @@ func (u *unpacker) dir(path string, h *tar.Header) error {
 		u.mounts = append(u.mounts, h.Name)
 		return nil
 	case !isDir || h.PAXRecords[xattrPrefix+opaqueXattr] != "":
-		if err = u.remove(path); err == nil {
+		if err = u.removeTree(path); err == nil {
 			err = os.Mkdir(path, 0o700)
 		}
 	}
@@ -192,20 +192,20 @@ func (u *unpacker) dir(path string, h *tar.Header) error {
 	return err
 }
 
-// finishDirs gives the directories what they have, the deepest first: before,
+// setDirMetadata gives the directories what they have, the deepest first: before,
 // a mode might be in the way, and times would change.
-func (u *unpacker) finishDirs() error {
+func (u *unpacker) setDirMetadata() error {
 	for _, h := range slices.Backward(u.dirs) {
-		if err := finish(u.path(h.Name), h); err != nil {
+		if err := setMetadata(u.pathOf(h.Name), h); err != nil {
 			return fmt.Errorf("restore %s: %w", h.Name, err)
 		}
 	}
 	return nil
 }
 
-// remove removes the tree at path, if there is one, but nothing that is
+// removeTree removes the tree at path, if there is one, but nothing that is
 // mounted in it.
-func (u *unpacker) remove(path string) error {
+func (u *unpacker) removeTree(path string) error {
 	err := os.Remove(path)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -222,16 +222,16 @@ func (u *unpacker) remove(path string) error {
 		return err
 	}
 	for _, e := range entries {
-		if err := u.remove(filepath.Join(path, e.Name())); err != nil {
+		if err := u.removeTree(filepath.Join(path, e.Name())); err != nil {
 			return err
 		}
 	}
 	return os.Remove(path)
 }
 
-// finish sets owner, mode, attributes and time, in the order in which none
+// setMetadata sets owner, mode, attributes and time, in the order in which none
 // takes another one away.
-func finish(path string, h *tar.Header) error {
+func setMetadata(path string, h *tar.Header) error {
 	if err := os.Lchown(path, h.Uid, h.Gid); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 // Dial implements supervisor.Engine, by way of the guest: gVisor's own port forwarding
 // drops what is still on its way when one side closes for writing.
 func (e *engine) Dial(ctx context.Context, port int) (net.Conn, error) {
-	g, err := e.files.connect(ctx, "dial")
+	g, err := e.files.connectGuest(ctx, "dial")
 	if err != nil {
 		return nil, err
 	}
@@ -23,14 +23,14 @@ func (e *engine) Dial(ctx context.Context, port int) (net.Conn, error) {
 
 // Usage implements supervisor.Engine.
 func (e *engine) Usage(context.Context) (atoll.Usage, error) {
-	u, err := e.sentry.usage()
+	u, err := e.sentry.readUsage()
 	if err != nil {
-		return atoll.Usage{}, atoll.E("usage", e.box.ID(), atoll.ErrInternal, err)
+		return atoll.Usage{}, atoll.E("usage", e.sandbox.ID(), atoll.ErrInternal, err)
 	}
 	return u, nil
 }
 
-func (s *sentry) usage() (atoll.Usage, error) {
+func (s *sentry) readUsage() (atoll.Usage, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	event, err := s.c.Event()
@@ -48,13 +48,13 @@ func (s *sentry) usage() (atoll.Usage, error) {
 // Snapshot implements supervisor.Engine: it writes a checkpoint.
 func (e *engine) Snapshot(ctx context.Context, dir string) error {
 	// The guest's program is an open file of this process, which cannot be saved.
-	if err := e.files.dismiss(ctx); err != nil {
-		return atoll.E("snapshot", e.box.ID(), atoll.KindOf(err), err)
+	if err := e.files.endGuest(ctx); err != nil {
+		return atoll.E("snapshot", e.sandbox.ID(), atoll.KindOf(err), err)
 	}
-	return e.sentry.checkpoint(dir)
+	return e.sentry.writeCheckpoint(dir)
 }
 
-func (s *sentry) checkpoint(dir string) error {
+func (s *sentry) writeCheckpoint(dir string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.c.Checkpoint(s.conf, dir, sandbox.CheckpointOpts{Resume: true, ExcludeCommittedZeroPages: true})

@@ -19,8 +19,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// steps are those of a start, in their order.
-var steps = []struct {
+// startSteps are those of a start, in their order.
+var startSteps = []struct {
 	name string
 	do   func(e *engine, undo *supervisor.Undo) error
 }{
@@ -28,24 +28,24 @@ var steps = []struct {
 	{"root", (*engine).makeRoot},
 	{"sentry", (*engine).startSentry},
 	{"upper layer", func(e *engine, _ *supervisor.Undo) error { return e.restoreUpper() }},
-	{"data volume", func(e *engine, _ *supervisor.Undo) error { return e.giveVolume() }},
+	{"data volume", func(e *engine, _ *supervisor.Undo) error { return e.chownDataVolume() }},
 	{"work directory", func(e *engine, _ *supervisor.Undo) error { return e.makeWorkdir() }},
 }
 
 // Steps implements supervisor.Engine.
 func (e *engine) Steps() []supervisor.Step {
-	all := make([]supervisor.Step, len(steps))
-	for i, s := range steps {
+	all := make([]supervisor.Step, len(startSteps))
+	for i, s := range startSteps {
 		all[i] = supervisor.Step{Name: s.name, Do: func(_ context.Context, undo *supervisor.Undo) error { return s.do(e, undo) }}
 	}
 	return all
 }
 
-// Steps are the names of what a keeper does to start a sandbox, in their order.
+// Steps are the names of what a supervisor does to start a sandbox, in their order.
 func Steps() []string { return supervisor.Steps((*engine)(nil).Steps()) }
 
 func (e *engine) makeNetwork(undo *supervisor.Undo) (err error) {
-	if e.network, err = newNetwork(e.job.Spec.Network, e.box.Log); err != nil {
+	if e.network, err = newNetwork(e.job.Spec.Network, e.sandbox.Log); err != nil {
 		return err
 	}
 	undo.Add(func() { _ = e.network.close() })
@@ -57,7 +57,7 @@ func (e *engine) makeRoot(*supervisor.Undo) (err error) {
 	if e.root, err = e.prepareRoot(); err != nil {
 		return err
 	}
-	return e.makePlaces(e.root)
+	return e.prepareMountTargets(e.root)
 }
 
 func (e *engine) startSentry(undo *supervisor.Undo) (err error) {
@@ -66,17 +66,17 @@ func (e *engine) startSentry(undo *supervisor.Undo) (err error) {
 		return err
 	}
 	if e.sentry, err = startSentry(e.job, e.root, e.network.path); err != nil {
-		return e.lastWords(err)
+		return e.withLogLine(err)
 	}
 	undo.Add(func() { _ = e.sentry.destroy() })
 	e.files = newFiles(e)
-	e.box.Watch()
+	e.sandbox.Watch()
 	return nil
 }
 
-// lastWords adds to err what the sentry or the gofer said before it died: all
+// withLogLine adds to err what the sentry or the gofer said before it died: all
 // that gVisor itself reports of that is an end of file.
-func (e *engine) lastWords(err error) error {
+func (e *engine) withLogLine(err error) error {
 	data, readErr := os.ReadFile(filepath.Join(e.job.Dir, logName))
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
 	if readErr != nil || lines[0] == "" {
@@ -85,18 +85,18 @@ func (e *engine) lastWords(err error) error {
 	return fmt.Errorf("%w: %s", err, lines[0])
 }
 
-// giveVolume gives a data volume that is still root's to the default user, who
+// chownDataVolume gives a data volume that is still root's to the default user, who
 // is to work in it: a new one with all that was written to it before the first
 // start.
-func (e *engine) giveVolume() error {
+func (e *engine) chownDataVolume() error {
 	cred, err := e.resolveUser(context.Background(), e.defaultUser())
 	if err != nil {
-		return atoll.E("start", e.box.ID(), atoll.ErrInvalid, err)
+		return atoll.E("start", e.sandbox.ID(), atoll.ErrInvalid, err)
 	}
 	if cred.UID == 0 {
 		return nil
 	}
-	volume := statedir.Dir(e.job.State).Volume(e.job.Spec.Project, statedir.DataVolume(e.box.ID()))
+	volume := statedir.Dir(e.job.State).Volume(e.job.Spec.Project, statedir.DataVolume(e.sandbox.ID()))
 	info, err := os.Stat(volume)
 	if err != nil {
 		return err
@@ -126,20 +126,20 @@ func (e *engine) prepareRoot() (string, error) {
 		return "", err
 	}
 	root := base
-	if err := e.layOut(&root); err != nil {
+	if err := e.layOutRoot(&root); err != nil {
 		return "", err
 	}
 	// And nothing that the host mounts later is seen in the sandbox.
 	if err := unix.Mount("", base, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return "", fmt.Errorf("make mounts private: %w", err)
 	}
-	return root, furnish(root, netFiles(hostname(&e.job.Spec), e.network.resolver))
+	return root, addSandboxFiles(root, netFiles(sandboxHostname(&e.job.Spec), e.network.resolver))
 }
 
-// layOut makes the root file system at root, or below it.
-func (e *engine) layOut(root *string) (err error) {
+// layOutRoot makes the root file system at root, or below it.
+func (e *engine) layOutRoot(root *string) (err error) {
 	if e.job.Record.Image == "" {
-		if err := hostRoot(*root, e.job.HostPaths); err != nil {
+		if err := layOutHostRoot(*root, e.job.HostPaths); err != nil {
 			return fmt.Errorf("host root file system: %w", err)
 		}
 		return nil
@@ -157,7 +157,7 @@ const diskName = "disk"
 
 func (e *engine) mountDisk() error {
 	if strings.ContainsAny(e.job.Run, ",:=") {
-		return atoll.Errorf("start", e.box.ID(), atoll.ErrInvalid, "run directory %s: its path must not contain ',', ':' or '='", e.job.Run)
+		return atoll.Errorf("start", e.sandbox.ID(), atoll.ErrInvalid, "run directory %s: its path must not contain ',', ':' or '='", e.job.Run)
 	}
 	disk := filepath.Join(e.job.Run, diskName)
 	if err := os.Mkdir(disk, 0o700); err != nil && !errors.Is(err, os.ErrExist) {

@@ -19,16 +19,16 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// capabilities are those of root inside, which exist in the sentry only: the
+// rootCapabilities are those of root inside, which exist in the sentry only: the
 // sentry itself holds none on the host. They are what package managers and
 // daemons need to change owners and users of files; users other than root have
 // none.
-var capabilities = []string{
+var rootCapabilities = []string{
 	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL",
 	"CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 }
 
-// sentryOOM makes the sentry, and not its keeper, the first to go when the
+// sentryOOM makes the sentry, and not its supervisor, the first to go when the
 // sandbox's memory is used up, so that somebody is left to say so.
 var sentryOOM = 500
 
@@ -81,13 +81,13 @@ func ociSpec(job *job, root, netns string) *specs.Spec {
 	s := &specs.Spec{
 		Version:  specs.Version,
 		Root:     &specs.Root{Path: root, Readonly: job.Spec.ReadOnlyRoot},
-		Hostname: hostname(&job.Spec),
+		Hostname: sandboxHostname(&job.Spec),
 		Process: &specs.Process{
 			Args:            []string{idleDir + "/" + idleName},
 			Cwd:             "/",
 			NoNewPrivileges: true,
 			OOMScoreAdj:     &sentryOOM,
-			Capabilities:    ociCaps(capabilities),
+			Capabilities:    ociCaps(rootCapabilities),
 			Rlimits:         []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 1 << 20, Hard: 1 << 20}},
 		},
 		Linux: &specs.Linux{
@@ -133,8 +133,8 @@ func ociCaps(names []string) *specs.LinuxCapabilities {
 	return &specs.LinuxCapabilities{Bounding: names, Effective: names, Permitted: names}
 }
 
-// hostname is the sandbox's own: its name, else the beginning of its id.
-func hostname(spec *atoll.Spec) string {
+// sandboxHostname is the sandbox's own: its name, else the beginning of its id.
+func sandboxHostname(spec *atoll.Spec) string {
 	if spec.Name != "" {
 		return strings.ReplaceAll(spec.Name, "_", "-")
 	}

@@ -45,16 +45,16 @@ const (
 
 // An engine is the supervisor.Engine over the sentry that this process owns.
 type engine struct {
-	box     *supervisor.Box
+	sandbox *supervisor.Sandbox
 	job     *job
 	root    string // of the sandbox's file system
 	sentry  *sentry
 	table   *process.Table
-	files   *boxFiles
+	files   *sandboxFiles
 	network *network
 }
 
-func newEngine(b *supervisor.Box, log io.Writer) (supervisor.Engine, error) {
+func newEngine(b *supervisor.Sandbox, log io.Writer) (supervisor.Engine, error) {
 	job := &job{Job: b.Job}
 	if err := json.Unmarshal(b.Job.Engine, &job.Plan); err != nil {
 		return nil, fmt.Errorf("read job: %w", err)
@@ -73,13 +73,13 @@ func newEngine(b *supervisor.Box, log io.Writer) (supervisor.Engine, error) {
 		runtime.GOMAXPROCS(1)
 	}
 	table := process.NewTable()
-	table.EndedOutput = endedOutput(job.Spec.Resources.Memory)
-	return &engine{box: b, job: job, table: table}, nil
+	table.EndedOutput = endedOutputLimit(job.Spec.Resources.Memory)
+	return &engine{sandbox: b, job: job, table: table}, nil
 }
 
-// endedOutput is how much output of commands that have ended is kept: this
+// endedOutputLimit is how much output of commands that have ended is kept: this
 // process shares the sandbox's memory, of which a part has to do.
-func endedOutput(memory atoll.Bytes) int64 {
+func endedOutputLimit(memory atoll.Bytes) int64 {
 	if memory <= 0 {
 		return process.DefaultEndedOutput
 	}
@@ -97,11 +97,11 @@ func (e *engine) Exited() <-chan struct{} {
 	return e.sentry.exited
 }
 
-// Fate implements supervisor.Engine: the log says more, if there is any.
-func (e *engine) Fate() string { return "" }
+// DeathReason implements supervisor.Engine: the log says more, if there is any.
+func (e *engine) DeathReason() string { return "" }
 
 // Lost implements supervisor.Engine.
-func (e *engine) Lost(err error) bool { return e.sentry.lost(err) }
+func (e *engine) Lost(err error) bool { return e.sentry.isLost(err) }
 
 // Process implements supervisor.Engine.
 func (e *engine) Process(_ context.Context, id string) (atoll.Process, error) {
@@ -118,8 +118,8 @@ func (e *engine) Running(context.Context) (int, error) {
 	if n := e.table.Running(); n > 0 {
 		return n, nil
 	}
-	n, err := e.sentry.count()
-	return n - e.files.guests() - 1, err // the idle init is always there
+	n, err := e.sentry.countProcesses()
+	return n - e.files.guestCount() - 1, err // the idle init is always there
 }
 
 // Files implements supervisor.Engine.
@@ -128,11 +128,11 @@ func (e *engine) Files() atoll.FS { return e.files }
 // Pause implements supervisor.Engine. The guest is not needed before Resume, and while
 // it is frozen it could not be ended.
 func (e *engine) Pause(ctx context.Context) error {
-	if err := e.files.dismiss(ctx); err != nil {
-		return atoll.E("pause", e.box.ID(), atoll.KindOf(err), err)
+	if err := e.files.endGuest(ctx); err != nil {
+		return atoll.E("pause", e.sandbox.ID(), atoll.KindOf(err), err)
 	}
 	if err := e.sentry.pause(func() bool { return true }); err != nil {
-		return atoll.E("pause", e.box.ID(), atoll.ErrInternal, err)
+		return atoll.E("pause", e.sandbox.ID(), atoll.ErrInternal, err)
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func (e *engine) Pause(ctx context.Context) error {
 // Resume implements supervisor.Engine.
 func (e *engine) Resume(context.Context) error {
 	if err := e.sentry.resume(); err != nil {
-		return atoll.E("resume", e.box.ID(), atoll.ErrInternal, err)
+		return atoll.E("resume", e.sandbox.ID(), atoll.ErrInternal, err)
 	}
 	return nil
 }
@@ -148,14 +148,14 @@ func (e *engine) Resume(context.Context) error {
 // Frozen implements supervisor.Engine.
 func (e *engine) Frozen() bool { return e.sentry.paused.Load() }
 
-// patience is how long the sentry may take to answer what it has in memory; one
+// answerTimeout is how long the sentry may take to answer what it has in memory; one
 // that takes longer hangs.
-const patience = 10 * time.Second
+const answerTimeout = 10 * time.Second
 
-// answered returns what f, which asks the sentry, returns, or after limit and
+// awaitAnswer returns what f, which asks the sentry, returns, or after limit and
 // some patience that the sentry hangs: then f is not wanted any longer, and
 // should it succeed all the same, undo takes it back.
-func (e *engine) answered(limit time.Duration, f func(wanted func() bool) error, undo func()) error {
+func (e *engine) awaitAnswer(limit time.Duration, f func(wanted func() bool) error, undo func()) error {
 	done, gaveUp := make(chan error), make(chan struct{})
 	wanted := func() bool {
 		select {
@@ -178,30 +178,30 @@ func (e *engine) answered(limit time.Duration, f func(wanted func() bool) error,
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(limit + patience):
+	case <-time.After(limit + answerTimeout):
 		close(gaveUp)
-		return atoll.Errorf("stop", e.box.ID(), atoll.ErrTimeout, "gVisor's sentry does not answer: wait, or remove the sandbox")
+		return atoll.Errorf("stop", e.sandbox.ID(), atoll.ErrTimeout, "gVisor's sentry does not answer: wait, or remove the sandbox")
 	}
 }
 
 // Terminate implements supervisor.Engine. Its error says that the sentry hangs.
 func (e *engine) Terminate(grace time.Duration) error {
-	return e.answered(grace, func(wanted func() bool) error { e.terminateAll(wanted, grace); return nil }, func() {})
+	return e.awaitAnswer(grace, func(wanted func() bool) error { e.terminateAll(wanted, grace); return nil }, func() {})
 }
 
 func (e *engine) terminateAll(wanted func() bool, grace time.Duration) {
 	if err := e.sentry.resume(); err != nil || grace == 0 {
 		return
 	}
-	if _, err := e.sentry.count(); err != nil || !wanted() { // it answers, and in time
+	if _, err := e.sentry.countProcesses(); err != nil || !wanted() { // it answers, and in time
 		return
 	}
 	if err := e.sentry.signalAll(atoll.SIGTERM); err != nil {
-		e.box.Log.Warn("stop", "err", err)
+		e.sandbox.Log.Warn("stop", "err", err)
 		return
 	}
 	for deadline := time.Now().Add(grace); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		n, err := e.sentry.count()
+		n, err := e.sentry.countProcesses()
 		if err != nil || n <= 1 { // the idle init stays
 			return
 		}
@@ -214,7 +214,7 @@ func (e *engine) Kill() { e.sentry.kill() }
 // Destroy implements supervisor.Engine.
 func (e *engine) Destroy() error {
 	err := e.sentry.destroy() // first: whatever waits for the sentry is free then
-	e.files.close()
+	e.files.closeGuest()
 	return errors.Join(err, e.network.close(), e.table.Close())
 }
 

@@ -27,7 +27,7 @@ import (
 // Exec implements supervisor.Engine.
 func (e *engine) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
 	if len(cmd.Args) == 0 {
-		shell, err := e.shell(ctx, cmd)
+		shell, err := e.detectShell(ctx, cmd)
 		if err != nil {
 			return nil, err
 		}
@@ -43,10 +43,10 @@ func (e *engine) execIn(ctx context.Context, table *process.Table, id string, cm
 	if err != nil {
 		return nil, err
 	}
-	return table.StartHeld(ctx, id, cmd, e.hold(id), func(stdio process.Stdio) (process.Handle, error) {
+	return table.StartHeld(ctx, id, cmd, e.outputHold(id), func(stdio process.Stdio) (process.Handle, error) {
 		args.FilePayload = control.NewFilePayload(map[int]*os.File{0: stdio.Stdin, 1: stdio.Stdout, 2: stdio.Stderr}, nil)
 		started := time.Now()
-		pid, err := e.sentry.exec(ctx, args)
+		pid, err := e.sentry.execProgram(ctx, args)
 		if err != nil && ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -57,30 +57,30 @@ func (e *engine) execIn(ctx context.Context, table *process.Table, id string, cm
 	})
 }
 
-// shell is the shell of a terminal for which no command was given.
-func (e *engine) shell(ctx context.Context, cmd *atoll.Command) (string, error) {
+// detectShell is the shell of a terminal for which no command was given.
+func (e *engine) detectShell(ctx context.Context, cmd *atoll.Command) (string, error) {
 	table := process.NewTable()
 	defer table.Close()
-	return atoll.DetectShell(ctx, scout{e.box, e, table}, cmd.User, cmd.Env)
+	return atoll.DetectShell(ctx, shellProber{e.sandbox, e, table}, cmd.User, cmd.Env)
 }
 
 // A scout is the sandbox for those who look around in it before a process starts:
 // what they run is in a table of their own, not among the processes that
 // callers list and find.
-type scout struct {
-	*supervisor.Box
+type shellProber struct {
+	*supervisor.Sandbox
 	engine *engine
 	table  *process.Table
 }
 
 // Exec starts a command.
-func (s scout) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
+func (s shellProber) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
 	return s.engine.execIn(ctx, s.table, atoll.NewID()[:12], cmd)
 }
 
-// hold is how long a process's output is kept for its first reader: that of a
+// outputHold is how long a process's output is kept for its first reader: that of a
 // main process which is all that its sandbox is for comes after it was started.
-func (e *engine) hold(id string) time.Duration {
+func (e *engine) outputHold(id string) time.Duration {
 	if id == atoll.MainProcess && e.job.Spec.AutoRemove {
 		return atoll.AutoRemoveLinger
 	}
@@ -94,20 +94,20 @@ func (e *engine) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*
 		user = e.defaultUser()
 	}
 	if plain := userdb.IsRoot(user); !plain && !e.job.Caps.Users {
-		return nil, atoll.Errorf("exec", e.box.ID(), atoll.ErrUnsupported, "user %q: only root exists without privileges; run Atoll as root for other users", user)
+		return nil, atoll.Errorf("exec", e.sandbox.ID(), atoll.ErrUnsupported, "user %q: only root exists without privileges; run Atoll as root for other users", user)
 	}
 	cred, err := e.resolveUser(ctx, user)
 	if err != nil {
-		return nil, atoll.E("exec", e.box.ID(), userKind(err), err)
+		return nil, atoll.E("exec", e.sandbox.ID(), userKind(err), err)
 	}
-	env := e.environ(cred, id, cmd)
+	env := e.buildEnv(cred, id, cmd)
 	dir := cmd.Dir
 	if !path.IsAbs(dir) {
 		dir = path.Join(e.job.Spec.Workdir, dir)
 	}
 	args, err := credArgs(cred)
 	if err != nil {
-		return nil, atoll.E("exec", e.box.ID(), atoll.ErrInternal, err)
+		return nil, atoll.E("exec", e.sandbox.ID(), atoll.ErrInternal, err)
 	}
 	// gVisor asks only that it exists; the dot makes it look for a directory that
 	// the user may enter.
@@ -118,7 +118,7 @@ func (e *engine) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*
 // credArgs are the arguments of a program that runs as cred: nobody but root
 // has capabilities, and nobody gains any.
 func credArgs(cred userdb.User) (*control.ExecArgs, error) {
-	caps, err := specutils.Capabilities(false, ociCaps(capabilities))
+	caps, err := specutils.Capabilities(false, ociCaps(rootCapabilities))
 	if err != nil {
 		return nil, err
 	}
@@ -136,10 +136,10 @@ func credArgs(cred userdb.User) (*control.ExecArgs, error) {
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// environ merges, each later one winning: what every process needs, the
+// buildEnv merges, each later one winning: what every process needs, the
 // image's, the spec's, the command's.
-func (e *engine) environ(cred userdb.User, id string, cmd *atoll.Command) []string {
-	env := []string{"PATH=" + defaultPath, "HOME=" + cred.Home, "HOSTNAME=" + hostname(&e.job.Spec)}
+func (e *engine) buildEnv(cred userdb.User, id string, cmd *atoll.Command) []string {
+	env := []string{"PATH=" + defaultPath, "HOME=" + cred.Home, "HOSTNAME=" + sandboxHostname(&e.job.Spec)}
 	if cmd.TTY != nil {
 		env = append(env, "TERM=xterm-256color")
 	}
@@ -159,31 +159,31 @@ func (e *engine) resolveUser(ctx context.Context, user string) (userdb.User, err
 	if userdb.IsRoot(user) {
 		return userdb.Root(), nil
 	}
-	accounts, err := e.accounts(ctx, "/etc/passwd")
+	accounts, err := e.readAccounts(ctx, "/etc/passwd")
 	if err != nil {
 		return userdb.User{}, err
 	}
-	groups, err := e.accounts(ctx, "/etc/group")
+	groups, err := e.readAccounts(ctx, "/etc/group")
 	if err != nil {
 		return userdb.User{}, err
 	}
 	return userdb.Find(user, accounts, groups)
 }
 
-// accountsTime is how long a file of accounts may take to be read.
-const accountsTime = 5 * time.Second
+// accountsTimeout is how long a file of accounts may take to be read.
+const accountsTimeout = 5 * time.Second
 
-// accounts reads a file of accounts: nothing if it cannot be, because an image
+// readAccounts reads a file of accounts: nothing if it cannot be, because an image
 // without any has users that are numbers.
-func (e *engine) accounts(ctx context.Context, name string) ([]byte, error) {
-	bounded, cancel := context.WithTimeout(ctx, accountsTime)
+func (e *engine) readAccounts(ctx context.Context, name string) ([]byte, error) {
+	bounded, cancel := context.WithTimeout(ctx, accountsTimeout)
 	defer cancel()
 	data, err := e.sentry.readFile(bounded, name, accountsLimit)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 	if bounded.Err() != nil {
-		return nil, fmt.Errorf("%s of the sandbox cannot be read within %s: is it a file?", name, accountsTime)
+		return nil, fmt.Errorf("%s of the sandbox cannot be read within %s: is it a file?", name, accountsTimeout)
 	}
 	if err != nil {
 		return nil, nil
@@ -204,8 +204,8 @@ const accountsLimit = 1 << 20 // bytes of a passwd or group file that are read
 // execError turns what gVisor says about a failed start, which is text only,
 // into a kind.
 func (e *engine) execError(args *control.ExecArgs, err error) error {
-	if e.box.Ended() || e.sentry.lost(err) {
-		return atoll.E("exec", e.box.ID(), atoll.ErrStopped, nil)
+	if e.sandbox.Ended() || e.sentry.isLost(err) {
+		return atoll.E("exec", e.sandbox.ID(), atoll.ErrStopped, nil)
 	}
 	name, text := args.Argv[0], err.Error()
 	has := func(parts ...string) bool {
@@ -219,15 +219,15 @@ func (e *engine) execError(args *control.ExecArgs, err error) error {
 		} else if has("permission denied") {
 			problem = "may not be entered by the user"
 		}
-		return atoll.Errorf("exec", e.box.ID(), atoll.ErrExecFailed, "workdir %q %s", dir, problem)
+		return atoll.Errorf("exec", e.sandbox.ID(), atoll.ErrExecFailed, "workdir %q %s", dir, problem)
 	case has("no such file", "not found", "not a directory"):
-		return atoll.Errorf("exec", e.box.ID(), atoll.ErrCommandNotFound, "%q: command not found in the sandbox", name)
+		return atoll.Errorf("exec", e.sandbox.ID(), atoll.ErrCommandNotFound, "%q: command not found in the sandbox", name)
 	case has("permission denied", "exec format", "is a directory"):
-		return atoll.Errorf("exec", e.box.ID(), atoll.ErrExecFailed, "%q: not executable in the sandbox", name)
+		return atoll.Errorf("exec", e.sandbox.ID(), atoll.ErrExecFailed, "%q: not executable in the sandbox", name)
 	case has("too many", "resource temporarily unavailable", "try again"):
-		return atoll.E("exec", e.box.ID(), atoll.ErrExhausted, err)
+		return atoll.E("exec", e.sandbox.ID(), atoll.ErrExhausted, err)
 	}
-	return atoll.E("exec", e.box.ID(), atoll.ErrExecFailed, err)
+	return atoll.E("exec", e.sandbox.ID(), atoll.ErrExecFailed, err)
 }
 
 // A program is a process.Handle for what gVisor's Execute started.
@@ -245,32 +245,32 @@ func (p *program) PID() int { return int(p.pid) }
 
 // Wait blocks until the program has ended, or the sentry with it.
 func (p *program) Wait() atoll.Exit {
-	status, err := p.engine.sentry.wait(p.pid)
+	status, err := p.engine.sentry.waitProgram(p.pid)
 	exit := exitOf(status)
 	if err != nil {
-		exit = atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: p.engine.cause()}
+		exit = atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: p.engine.killReason()}
 	}
 	exit.Duration = atoll.Duration(time.Since(p.started))
 	return exit
 }
 
-// cause says why a program ended whose exit cannot be known any longer.
-func (e *engine) cause() string {
-	if e.box.Ending() && !e.box.Group.OOMKilled() {
+// killReason says why a program ended whose exit cannot be known any longer.
+func (e *engine) killReason() string {
+	if e.sandbox.Ending() && !e.sandbox.Group.OOMKilled() {
 		return "killed with its sandbox"
 	}
-	return e.box.Fate()
+	return e.sandbox.DeathReason()
 }
 
 // Signal sends sig to the program alone; but SIGHUP also to what its terminal has
 // in the foreground: the sentry, unlike Linux, does not tell that when a program
 // whose terminal it is ends.
 func (p *program) Signal(sig atoll.Signal) error {
-	if p.engine.box.Paused() {
+	if p.engine.sandbox.Paused() {
 		return atoll.Errorf("signal", p.id, atoll.ErrConflict, "the sandbox is paused: resume it first")
 	}
 	heard := p.tty && sig == atoll.SIGHUP && p.engine.sentry.signalForeground(p.pid, sig) == nil
-	if err := p.engine.sentry.signal(p.pid, sig); err != nil && !heard { // else it was among them, and has ended
+	if err := p.engine.sentry.signalProcess(p.pid, sig); err != nil && !heard { // else it was among them, and has ended
 		return atoll.E("signal", p.id, atoll.ErrStopped, err)
 	}
 	return nil
@@ -278,11 +278,11 @@ func (p *program) Signal(sig atoll.Signal) error {
 
 // Kill ends the program and all that it started.
 func (p *program) Kill() error {
-	if p.engine.box.Ended() {
+	if p.engine.sandbox.Ended() {
 		return nil
 	}
 	err := p.engine.sentry.killTree(p.pid, p.id)
-	if err != nil && p.engine.box.Ended() {
+	if err != nil && p.engine.sandbox.Ended() {
 		return nil // the end of a main process takes the sandbox away under our hands
 	}
 	return err

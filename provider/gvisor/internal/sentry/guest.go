@@ -24,46 +24,46 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/files"
 )
 
-// boxFiles is the sandbox's file system as it is seen from inside, by a guest that
+// sandboxFiles is the sandbox's file system as it is seen from inside, by a guest that
 // is started when it is first needed. What lies on directories of the host the
 // provider reads and writes itself.
-type boxFiles struct {
+type sandboxFiles struct {
 	*files.FS
 	engine *engine
 
 	mu    sync.Mutex
-	guest *visitor // nil when there is none
+	guest *runningGuest // nil when there is none
 }
 
 // A visitor is a guest that runs.
-type visitor struct {
+type runningGuest struct {
 	client *guest.Client
 	pid    int32
 	exited chan struct{} // closed when its process has ended
 }
 
-func newFiles(e *engine) *boxFiles {
-	f := &boxFiles{engine: e}
+func newFiles(e *engine) *sandboxFiles {
+	f := &sandboxFiles{engine: e}
 	f.FS = files.New(func() (files.View, error) {
-		return files.View{Workdir: e.job.Spec.Workdir, Inside: f.inside}, nil
+		return files.View{Workdir: e.job.Spec.Workdir, Inside: f.guestFS}, nil
 	})
 	return f
 }
 
-// inside returns the guest's file system.
-func (f *boxFiles) inside(ctx context.Context) (atoll.FS, error) {
-	g, err := f.connect(ctx, "files")
+// guestFS returns the guest's file system.
+func (f *sandboxFiles) guestFS(ctx context.Context) (atoll.FS, error) {
+	g, err := f.connectGuest(ctx, "files")
 	if err != nil {
 		return nil, err
 	}
 	return atoll.Files(g), nil
 }
 
-// connect returns, for op, the sandbox as the guest sees it, starting the guest
+// connectGuest returns, for op, the sandbox as the guest sees it, starting the guest
 // if it is not there, or no longer: it is a process inside, which whoever is root
 // there can kill.
-func (f *boxFiles) connect(ctx context.Context, op string) (atoll.Sandbox, error) {
-	if err := f.engine.box.MustRun(op); err != nil {
+func (f *sandboxFiles) connectGuest(ctx context.Context, op string) (atoll.Sandbox, error) {
+	if err := f.engine.sandbox.MustRun(op); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
@@ -71,16 +71,16 @@ func (f *boxFiles) connect(ctx context.Context, op string) (atoll.Sandbox, error
 	if f.guest == nil || f.guest.client.Closed() {
 		g, err := f.engine.startGuest(ctx)
 		if err != nil {
-			return nil, atoll.E(op, f.engine.box.ID(), atoll.ErrUnavailable, err)
+			return nil, atoll.E(op, f.engine.sandbox.ID(), atoll.ErrUnavailable, err)
 		}
 		f.guest = g
 	}
 	return f.guest.client.Sandbox(), nil
 }
 
-// take returns the guest that runs, if any, and forgets it: the next call that
+// takeGuest returns the guest that runs, if any, and forgets it: the next call that
 // needs one starts another.
-func (f *boxFiles) take() *visitor {
+func (f *sandboxFiles) takeGuest() *runningGuest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	g := f.guest
@@ -88,8 +88,8 @@ func (f *boxFiles) take() *visitor {
 	return g
 }
 
-// guests is how many guests run: one or none.
-func (f *boxFiles) guests() int {
+// guestCount is how many guests run: one or none.
+func (f *sandboxFiles) guestCount() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.guest == nil || f.guest.client.Closed() {
@@ -98,33 +98,33 @@ func (f *boxFiles) guests() int {
 	return 1
 }
 
-// dismissTime is how long a guest may take to die.
-const dismissTime = 5 * time.Second
+// guestEndTimeout is how long a guest may take to die.
+const guestEndTimeout = 5 * time.Second
 
-// dismiss ends the guest, if there is one, and waits for its end.
-func (f *boxFiles) dismiss(ctx context.Context) error {
-	g := f.take()
+// endGuest ends the guest, if there is one, and waits for its end.
+func (f *sandboxFiles) endGuest(ctx context.Context) error {
+	g := f.takeGuest()
 	if g == nil {
 		return nil
 	}
 	_ = g.client.Close()
 	// Whoever is root inside may have stopped it.
-	if err := f.engine.sentry.signal(g.pid, atoll.SIGKILL); err != nil {
-		f.engine.box.Log.Debug("guest", "err", err) // it has ended by itself
+	if err := f.engine.sentry.signalProcess(g.pid, atoll.SIGKILL); err != nil {
+		f.engine.sandbox.Log.Debug("guest", "err", err) // it has ended by itself
 	}
 	select {
 	case <-g.exited:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(dismissTime):
-		return atoll.Errorf("guest", f.engine.box.ID(), atoll.ErrTimeout, "the guest does not end")
+	case <-time.After(guestEndTimeout):
+		return atoll.Errorf("guest", f.engine.sandbox.ID(), atoll.ErrTimeout, "the guest does not end")
 	}
 }
 
-// close gives up what is held for the files of a sandbox that has ended.
-func (f *boxFiles) close() {
-	if g := f.take(); g != nil {
+// closeGuest gives up what is held for the files of a sandbox that has ended.
+func (f *sandboxFiles) closeGuest() {
+	if g := f.takeGuest(); g != nil {
 		_ = g.client.Close()
 	}
 }
@@ -134,7 +134,7 @@ const GuestArgv0 = "atoll-guest"
 
 // startGuest executes this binary as the sandbox's default user's guest, with a
 // socket as its stdin.
-func (e *engine) startGuest(ctx context.Context) (*visitor, error) {
+func (e *engine) startGuest(ctx context.Context) (*runningGuest, error) {
 	conn, theirs, err := socket.Pair()
 	if err != nil {
 		return nil, err
@@ -152,13 +152,13 @@ func (e *engine) startGuest(ctx context.Context) (*visitor, error) {
 	exited := make(chan struct{})
 	go func() {
 		defer close(exited)
-		_, _ = e.sentry.wait(pid) // reaps it
+		_, _ = e.sentry.waitProgram(pid) // reaps it
 	}()
-	client, err := guest.Connect(ctx, conn, e.box.ID()) // which closes conn when it fails, so that the guest ends
+	client, err := guest.Connect(ctx, conn, e.sandbox.ID()) // which closes conn when it fails, so that the guest ends
 	if err != nil {
 		return nil, err
 	}
-	return &visitor{client, pid, exited}, nil
+	return &runningGuest{client, pid, exited}, nil
 }
 
 // execSelf executes this binary inside, given to the sentry as an open file.
@@ -180,7 +180,7 @@ func (e *engine) execSelf(ctx context.Context, cred userdb.User, stdin, stderr *
 	}
 	args.Argv, args.WorkingDirectory = argv, "/"
 	args.FilePayload = control.NewFilePayload(map[int]*os.File{0: cmp.Or(stdin, null), 1: null, 2: cmp.Or(stderr, null)}, self)
-	return e.sentry.exec(ctx, args)
+	return e.sentry.execProgram(ctx, args)
 }
 
 // errSelf is the error of a program of ours that did not do what it was to do.
@@ -199,7 +199,7 @@ func (e *engine) runSelf(stdin *os.File, argv ...string) error {
 	if err != nil {
 		return err
 	}
-	status, err := e.sentry.wait(pid)
+	status, err := e.sentry.waitProgram(pid)
 	if err != nil {
 		return err
 	}
@@ -220,14 +220,14 @@ func (e *engine) makeWorkdir() error {
 	}
 	cred, err := e.resolveUser(context.Background(), e.defaultUser())
 	if err != nil {
-		return atoll.E("start", e.box.ID(), atoll.ErrInvalid, err)
+		return atoll.E("start", e.sandbox.ID(), atoll.ErrInvalid, err)
 	}
 	err = e.runSelf(nil, GuestArgv0, "mkdir", dir, fmt.Sprint(cred.UID), fmt.Sprint(cred.GID))
 	if errors.Is(err, errSelf) {
-		return atoll.Errorf("start", e.box.ID(), atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", dir, err)
+		return atoll.Errorf("start", e.sandbox.ID(), atoll.ErrInvalid, "workdir %q cannot be made in the sandbox: %w", dir, err)
 	}
 	if err != nil {
-		return atoll.E("start", e.box.ID(), atoll.ErrInternal, err)
+		return atoll.E("start", e.sandbox.ID(), atoll.ErrInternal, err)
 	}
 	return nil
 }

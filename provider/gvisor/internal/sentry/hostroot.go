@@ -54,10 +54,10 @@ var (
 	}
 )
 
-// hostRoot lays out the host's root file system at dir, which becomes a small
+// layOutHostRoot lays out the host's root file system at dir, which becomes a small
 // tmpfs with read-only bind mounts. It must run in a mount namespace of its
 // own. extra names more absolute paths to show.
-func hostRoot(dir string, extra []string) error {
+func layOutHostRoot(dir string, extra []string) error {
 	mounts, err := mountPoints()
 	if err != nil {
 		return err
@@ -154,17 +154,17 @@ func (h *hostView) showMatches(dir string, patterns []string) error {
 
 func (h *hostView) showAll(paths []string) error {
 	for _, path := range paths {
-		if err := h.show(path); err != nil {
+		if err := h.showPath(path); err != nil {
 			return fmt.Errorf("show %s: %w", path, err)
 		}
 	}
 	return nil
 }
 
-// show makes path visible: links are copied as links, small files as files,
+// showPath makes path visible: links are copied as links, small files as files,
 // directories by a read-only bind mount. What is not there, or what the caller
 // may not read, is left out.
-func (h *hostView) show(path string) error {
+func (h *hostView) showPath(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return nil
@@ -231,16 +231,16 @@ func (h *hostView) hideBelow(path string) error {
 		if !strings.HasPrefix(hidden, path+"/") {
 			continue
 		}
-		if err := h.empty(hidden[1:]); err != nil {
+		if err := h.emptyPath(hidden[1:]); err != nil {
 			return fmt.Errorf("hide %s: %w", hidden, err)
 		}
 	}
 	return nil
 }
 
-// empty mounts nothing over a directory, in which others can then be made, or
+// emptyPath mounts nothing over a directory, in which others can then be made, or
 // over a file. What is not there is no error.
-func (h *hostView) empty(name string) error {
+func (h *hostView) emptyPath(name string) error {
 	info, err := h.root.Lstat(name)
 	target := filepath.Join(h.root.Name(), name)
 	switch {

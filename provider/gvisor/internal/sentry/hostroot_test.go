@@ -128,7 +128,7 @@ func TestHostRoot(t *testing.T) {
 		if err := decorate(t); err != nil {
 			return err
 		}
-		if err := hostRoot(dir, nil); err != nil {
+		if err := layOutHostRoot(dir, nil); err != nil {
 			return err
 		}
 		checkView(t, dir, hostRootShows)
@@ -139,7 +139,7 @@ func TestHostRoot(t *testing.T) {
 
 // engineOf is the engine for a job, of which nothing runs.
 func engineOf(j *supervisor.Job) *engine {
-	return &engine{box: &supervisor.Box{Job: j}, job: &job{Job: j}}
+	return &engine{sandbox: &supervisor.Sandbox{Job: j}, job: &job{Job: j}}
 }
 
 // checkOpenUp checks that something can be made in directories of what hostRoot
@@ -151,7 +151,7 @@ func checkOpenUp(t *testing.T, dir string, names ...string) {
 		e.job.Mounts = append(e.job.Mounts, supervisor.Mount{Source: t.TempDir(), Target: "/" + name + "/made/here"})
 	}
 	before, err := os.Stat(filepath.Join(dir, names[0]))
-	if err = errors.Join(err, e.makePlaces(dir)); err != nil {
+	if err = errors.Join(err, e.prepareMountTargets(dir)); err != nil {
 		t.Error(err)
 		return
 	}
@@ -187,7 +187,7 @@ func TestHostRootShowsWhatIsNamed(t *testing.T) {
 			return err
 		}
 		named := []string{"/usr/local/lib/deep", "/usr/src/app/config", "/usr/local/tool", "/usr/bin/env", "/usr/local/var", big}
-		if err := hostRoot(dir, named); err != nil {
+		if err := layOutHostRoot(dir, named); err != nil {
 			return err
 		}
 		for _, path := range named {
@@ -201,7 +201,7 @@ func TestHostRootShowsWhatIsNamed(t *testing.T) {
 			"usr/src/app/config": true, "usr/etc/npmrc": false,
 		})
 		dir = t.TempDir()
-		if err := hostRoot(dir, []string{"/usr/local"}); err != nil {
+		if err := layOutHostRoot(dir, []string{"/usr/local"}); err != nil {
 			return err
 		}
 		checkView(t, dir, map[string]bool{
@@ -219,13 +219,13 @@ const viewEnv = "ATOLL_TEST_VIEW"
 // directory be shown without what is mounted below it: it is covered.
 func TestHostRootInUserNamespace(t *testing.T) {
 	if dir := os.Getenv(viewEnv); dir != "" {
-		if err := hostRoot(dir, nil); err != nil {
+		if err := layOutHostRoot(dir, nil); err != nil {
 			t.Fatal(err)
 		}
 		checkView(t, dir, hostRootShows)
 		checkOpenUp(t, dir, "usr/local/bin")
 		e := engineOf(&supervisor.Job{Mounts: []supervisor.Mount{{Source: dir, Target: "/usr/none"}}})
-		if err := e.makePlaces(dir); atoll.KindOf(err) != atoll.ErrUnsupported || !strings.Contains(err.Error(), " /usr ") {
+		if err := e.prepareMountTargets(dir); atoll.KindOf(err) != atoll.ErrUnsupported || !strings.Contains(err.Error(), " /usr ") {
 			t.Errorf("a place above what is covered: %v, want unsupported, with /usr in it", err)
 		}
 		return

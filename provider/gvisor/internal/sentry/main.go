@@ -6,7 +6,7 @@
 // processes and their output, terminals and network; when it dies, the kernel kills
 // the sentry and the gofer with it.
 //
-// Any binary that imports this package can serve as keeper, and as the guest inside
+// Any binary that imports this package can serve as supervisor, and as the guest inside
 // a sandbox: it takes over in init, like package runsc.
 package sentry
 
@@ -17,7 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// Argv0 is the argv[0] of a keeper.
+// Argv0 is the argv[0] of a supervisor.
 const Argv0 = "atoll-keeper"
 
 func init() {
@@ -27,7 +27,7 @@ func init() {
 	}
 	switch os.Args[0] {
 	case ProbeArgv0:
-		os.Exit(probe())
+		os.Exit(runProbe())
 	case GuestArgv0:
 		os.Exit(runGuest(os.Args[1:]))
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// ProbeArgv0 is the argv[0] of a process that only tries what a keeper needs:
+// ProbeArgv0 is the argv[0] of a process that only tries what a supervisor needs:
 // its exit code tells, and what it prints says why not.
 const ProbeArgv0 = "atoll-probe"
 
-func probe() int {
+func runProbe() int {
 	if err := tryNamespaces(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

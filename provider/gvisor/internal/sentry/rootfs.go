@@ -22,22 +22,22 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// makePlaces sees to it that every mount has a place in the root file system:
+// prepareMountTargets sees to it that every mount has a place in the root file system:
 // what is there is of the mount's type, and what is not can be made. Of either,
 // gVisor would only say that its gofer died.
-func (e *engine) makePlaces(root string) error {
+func (e *engine) prepareMountTargets(root string) error {
 	var closed []string
 	for i, m := range e.job.Mounts {
-		dir, err := isDir(m)
+		dir, err := mountsDir(m)
 		if err == nil && !dir && m.Target == path.Clean(e.job.Spec.Workdir) {
 			err = fmt.Errorf("it is where processes start, and %s is a file", m.Source)
 		}
 		var in string
 		if err == nil {
-			in, err = findPlace(root, e.job.Mounts[:i], m, dir)
+			in, err = findMountTarget(root, e.job.Mounts[:i], m, dir)
 		}
 		if err != nil {
-			return atoll.Errorf("start", e.box.ID(), atoll.ErrInvalid, "%s cannot be mounted: %w", m.Target, err)
+			return atoll.Errorf("start", e.sandbox.ID(), atoll.ErrInvalid, "%s cannot be mounted: %w", m.Target, err)
 		}
 		if in != "" && unix.Access(in, unix.W_OK) != nil {
 			closed = append(closed, in)
@@ -47,8 +47,8 @@ func (e *engine) makePlaces(root string) error {
 	// the most.
 	slices.Sort(closed)
 	for _, dir := range slices.Backward(slices.Compact(closed)) {
-		if err := openUp(dir); err != nil {
-			return atoll.Errorf("start", e.box.ID(), atoll.ErrUnsupported,
+		if err := makeWritable(dir); err != nil {
+			return atoll.Errorf("start", e.sandbox.ID(), atoll.ErrUnsupported,
 				"the place of a mount cannot be made in %s here, which is read-only: mount it elsewhere, as below /opt, or use an image that has the place: %w",
 				strings.TrimPrefix(dir, root), err)
 		}
@@ -56,8 +56,8 @@ func (e *engine) makePlaces(root string) error {
 	return nil
 }
 
-// isDir reports whether a directory is mounted, not a file.
-func isDir(m supervisor.Mount) (bool, error) {
+// mountsDir reports whether a directory is mounted, not a file.
+func mountsDir(m supervisor.Mount) (bool, error) {
 	if m.Source == "" {
 		return true, nil
 	}
@@ -65,10 +65,10 @@ func isDir(m supervisor.Mount) (bool, error) {
 	return err == nil && info.IsDir(), err
 }
 
-// findPlace checks the place of a mount, a directory or a file, which comes
+// findMountTarget checks the place of a mount, a directory or a file, which comes
 // after those before. If it is not there, it returns the directory of the root
 // file system in which it has to be made.
-func findPlace(root string, before []supervisor.Mount, m supervisor.Mount, dir bool) (string, error) {
+func findMountTarget(root string, before []supervisor.Mount, m supervisor.Mount, dir bool) (string, error) {
 	base, name := root, m.Target
 	for _, b := range before {
 		if rest, ok := strings.CutPrefix(m.Target, b.Target+"/"); ok && b.Source != "" {
@@ -108,10 +108,10 @@ func findPlace(root string, before []supervisor.Mount, m supervisor.Mount, dir b
 	return "", nil
 }
 
-// openUp lays an overlay over a directory that is shown read-only, for the places
+// makeWritable lays an overlay over a directory that is shown read-only, for the places
 // of mounts. What is mounted below stays there: some of it hides what is not to
 // be seen.
-func openUp(dir string) error {
+func makeWritable(dir string) error {
 	dir, err := filepath.EvalSymlinks(dir) // as mountPoints names it
 	if err != nil {
 		return err
@@ -218,9 +218,9 @@ func mountOverlay(lower *os.File, dir, path string) error {
 	return nil
 }
 
-// furnish puts into the root file system what every sandbox has: the idle init,
+// addSandboxFiles puts into the root file system what every sandbox has: the idle init,
 // the names of the machine, and a /tmp of its own.
-func furnish(dir string, etc map[string]string) error {
+func addSandboxFiles(dir string, etc map[string]string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -230,26 +230,26 @@ func furnish(dir string, etc map[string]string) error {
 	if err != nil {
 		return err
 	}
-	err = within(root, idleDir[1:], 0o755, func(d *os.Root) error { return place(d, idleName, init, 0o755) })
+	err = withDir(root, idleDir[1:], 0o755, func(d *os.Root) error { return placeFile(d, idleName, init, 0o755) })
 	if err != nil {
 		return err
 	}
-	err = within(root, "etc", 0o755, func(d *os.Root) error {
+	err = withDir(root, "etc", 0o755, func(d *os.Root) error {
 		var errs []error
 		for name, text := range etc {
-			errs = append(errs, place(d, name, []byte(text), 0o644))
+			errs = append(errs, placeFile(d, name, []byte(text), 0o644))
 		}
 		return errors.Join(errs...)
 	})
 	if err != nil {
 		return err
 	}
-	return within(root, "tmp", 0o777|fs.ModeSticky, func(d *os.Root) error { return d.MkdirAll(keepTmp, 0o755) })
+	return withDir(root, "tmp", 0o777|fs.ModeSticky, func(d *os.Root) error { return d.MkdirAll(keepTmp, 0o755) })
 }
 
-// within calls fn with a directory of the root file system, which is made if
+// withDir calls fn with a directory of the root file system, which is made if
 // there is none. A link is followed as it is inside.
-func within(root *os.Root, name string, mode fs.FileMode, fn func(*os.Root) error) error {
+func withDir(root *os.Root, name string, mode fs.FileMode, fn func(*os.Root) error) error {
 	dir, err := root.Open(".")
 	if err != nil {
 		return err
@@ -276,8 +276,8 @@ func within(root *os.Root, name string, mode fs.FileMode, fn func(*os.Root) erro
 	return fn(d)
 }
 
-// place writes a file, in place of one or of a link that is there.
-func place(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
+// placeFile writes a file, in place of one or of a link that is there.
+func placeFile(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
 	if err := dir.RemoveAll(name); err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A sentry is one running gVisor container. The keeper is the only caller of
+// A sentry is one running gVisor container. The supervisor is the only caller of
 // gVisor's packages for it: they move the calling process between cgroups and
 // namespaces, allow one waiter a process, and are not safe for concurrent use
 // where they change state.
@@ -71,20 +71,20 @@ func startSentry(job *job, root, netns string) (*sentry, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Destroy(), s.process.Close())
 	}
-	go s.watch()
+	go s.watchExit()
 	return s, nil
 }
 
-// watch closes exited when the sentry has ended, for whatever reason.
-func (s *sentry) watch() {
+// watchExit closes exited when the sentry has ended, for whatever reason.
+func (s *sentry) watchExit() {
 	_, _ = s.sb.Wait(s.c.ID) // how it ended is read from the cgroup and the log
 	close(s.exited)
 }
 
-// exec starts a program and returns its PID in the sandbox. What is inside
+// execProgram starts a program and returns its PID in the sandbox. What is inside
 // decides how long that takes: a program that is a named pipe is opened when
 // somebody writes to it. ctx bounds it; what starts later than that is killed.
-func (s *sentry) exec(ctx context.Context, args *control.ExecArgs) (int32, error) {
+func (s *sentry) execProgram(ctx context.Context, args *control.ExecArgs) (int32, error) {
 	type outcome struct {
 		pid int32
 		err error
@@ -103,21 +103,21 @@ func (s *sentry) exec(ctx context.Context, args *control.ExecArgs) (int32, error
 	}
 	go func() {
 		if o := <-done; o.err == nil {
-			_ = s.signal(o.pid, atoll.SIGKILL) // it may have ended
-			_, _ = s.wait(o.pid)
+			_ = s.signalProcess(o.pid, atoll.SIGKILL) // it may have ended
+			_, _ = s.waitProgram(o.pid)
 		}
 	}()
 	return 0, ctx.Err()
 }
 
-// wait returns how the program with that PID, started by exec, ended. It must
+// waitProgram returns how the program with that PID, started by exec, ended. It must
 // be called once. When the sentry ends first, so does wait.
-func (s *sentry) wait(pid int32) (syscall.WaitStatus, error) {
+func (s *sentry) waitProgram(pid int32) (syscall.WaitStatus, error) {
 	status, err := s.sb.WaitPID(s.c.ID, pid)
 	return syscall.WaitStatus(status), err
 }
 
-func (s *sentry) signal(pid int32, sig atoll.Signal) error {
+func (s *sentry) signalProcess(pid int32, sig atoll.Signal) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.c.SignalProcess(unix.Signal(sig), pid)
@@ -196,43 +196,43 @@ func (s *sentry) readFile(ctx context.Context, name string, limit int64) ([]byte
 	return data, err
 }
 
-// processes returns a picture of every process inside, environment included,
+// dumpProcesses returns a picture of every process inside, environment included,
 // which can be large.
-func (s *sentry) processes() ([]proc, error) {
+func (s *sentry) dumpProcesses() ([]processInfo, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	dump, err := s.sb.ProcfsDump()
 	if err != nil {
 		return nil, err
 	}
-	procs := make([]proc, 0, len(dump))
+	procs := make([]processInfo, 0, len(dump))
 	for _, d := range dump {
-		procs = append(procs, proc{
+		procs = append(procs, processInfo{
 			pid: d.Status.PID, ppid: d.Status.PPID, sid: d.Stat.SID, env: d.Env,
 		})
 	}
 	return procs, nil
 }
 
-// family returns every process inside with its parent only, which costs little
+// listProcesses returns every process inside with its parent only, which costs little
 // however much they hold.
-func (s *sentry) family() ([]proc, error) {
+func (s *sentry) listProcesses() ([]processInfo, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	list, err := s.sb.Processes(s.c.ID)
 	if err != nil {
 		return nil, err
 	}
-	procs := make([]proc, 0, len(list))
+	procs := make([]processInfo, 0, len(list))
 	for _, p := range list {
-		procs = append(procs, proc{pid: int32(p.PID), ppid: int32(p.PPID)})
+		procs = append(procs, processInfo{pid: int32(p.PID), ppid: int32(p.PPID)})
 	}
 	return procs, nil
 }
 
-// count returns how many processes there are inside.
-func (s *sentry) count() (int, error) {
-	procs, err := s.family()
+// countProcesses returns how many processes there are inside.
+func (s *sentry) countProcesses() (int, error) {
+	procs, err := s.listProcesses()
 	return len(procs), err
 }
 
@@ -242,9 +242,9 @@ func (s *sentry) kill() {
 	_ = unix.PidfdSendSignal(int(s.process.Fd()), unix.SIGKILL, nil, 0) // fails when it has ended
 }
 
-// lost reports whether err, of a call to the sentry, says that it has ended,
+// isLost reports whether err, of a call to the sentry, says that it has ended,
 // which is seen a moment later than that the connection broke.
-func (s *sentry) lost(err error) bool {
+func (s *sentry) isLost(err error) bool {
 	broken := slices.ContainsFunc([]error{io.EOF, unix.ECONNRESET, unix.EPIPE, unix.ECONNREFUSED}, func(e error) bool {
 		return errors.Is(err, e) || strings.HasSuffix(err.Error(), e.Error()) // gVisor's errors are text
 	})
@@ -273,23 +273,23 @@ func (s *sentry) destroy() error {
 	return err
 }
 
-// proc is a process inside.
-type proc struct {
+// processInfo is a process inside.
+type processInfo struct {
 	pid, ppid, sid int32
 	env            []string
 }
 
-// orphan reports whether the process has lost its parent: who started it cannot
+// isReparented reports whether the process has lost its parent: who started it cannot
 // be told by parentage.
-func orphan(p proc) bool { return p.ppid == 1 }
+func isReparented(p processInfo) bool { return p.ppid == 1 }
 
 // processEnv marks the processes that one Exec started, and what they start in
 // turn, so that they are found again when their parents have gone.
 const processEnv = "ATOLL_PROCESS"
 
-// descendants returns the PIDs of all that the program with that PID and mark
+// findDescendants returns the PIDs of all that the program with that PID and mark
 // started, itself included: by parentage, and by the mark in the environment.
-func descendants(procs []proc, pid int32, mark string) []int32 {
+func findDescendants(procs []processInfo, pid int32, mark string) []int32 {
 	ours := map[int32]bool{pid: true}
 	for _, p := range procs {
 		for _, kv := range p.env {
@@ -313,7 +313,7 @@ func descendants(procs []proc, pid int32, mark string) []int32 {
 			pids = append(pids, p.pid)
 		}
 	}
-	if slices.ContainsFunc(procs, func(p proc) bool { return p.pid == pid }) {
+	if slices.ContainsFunc(procs, func(p processInfo) bool { return p.pid == pid }) {
 		pids = slices.Insert(pids, 0, pid) // before its children: it must not see them die, and exit by itself
 	}
 	return pids
@@ -326,22 +326,22 @@ const killTimeout = 5 * time.Second
 // again until nothing is left, because what runs can start more meanwhile.
 func (s *sentry) killTree(pid int32, mark string) error {
 	for deadline := time.Now().Add(killTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		procs, err := s.family()
+		procs, err := s.listProcesses()
 		if err != nil {
 			return err
 		}
-		pids := descendants(procs, pid, mark)
-		if len(pids) == 0 && slices.ContainsFunc(procs, orphan) {
-			if procs, err = s.processes(); err != nil {
+		pids := findDescendants(procs, pid, mark)
+		if len(pids) == 0 && slices.ContainsFunc(procs, isReparented) {
+			if procs, err = s.dumpProcesses(); err != nil {
 				return err
 			}
-			pids = descendants(procs, pid, mark)
+			pids = findDescendants(procs, pid, mark)
 		}
 		if len(pids) == 0 {
 			return nil
 		}
 		for _, p := range pids {
-			if err := s.signal(p, atoll.SIGKILL); err != nil && !strings.Contains(err.Error(), "no such process") {
+			if err := s.signalProcess(p, atoll.SIGKILL); err != nil && !strings.Contains(err.Error(), "no such process") {
 				return err
 			}
 		}

@@ -84,7 +84,7 @@ func TestIdleIgnoresSignals(t *testing.T) {
 
 func TestDescendants(t *testing.T) {
 	mark := []string{"A=1", processEnv + "=web"}
-	procs := []proc{
+	procs := []processInfo{
 		{pid: 1},
 		{pid: 2, ppid: 0, sid: 2},            // what Exec started; it has dropped its environment
 		{pid: 3, ppid: 2, sid: 2},            // its child
@@ -95,7 +95,7 @@ func TestDescendants(t *testing.T) {
 		{pid: 8, ppid: 0, sid: 8},            // another Exec's
 		{pid: 9, ppid: 1, sid: 8, env: []string{processEnv + "=other"}},
 	}
-	got := descendants(procs, 2, "web")
+	got := findDescendants(procs, 2, "web")
 	slices.Sort(got)
 	if want := []int32{2, 3, 4, 5, 6, 7}; !slices.Equal(got, want) {
 		t.Errorf("descendants = %v, want %v", got, want)

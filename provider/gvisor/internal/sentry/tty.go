@@ -35,7 +35,7 @@ func (p *program) Input(master *os.File, data []byte) error {
 				return err
 			}
 		}
-		interrupt(master, echo)
+		interruptTerminal(master, echo)
 		_ = p.engine.sentry.signalForeground(p.pid, sig) // nobody is left to hear it
 		data = data[n:]
 	}
@@ -58,9 +58,9 @@ func (p *program) typedSignal(master *os.File, data []byte) (n int, sig atoll.Si
 	return n, sig, echo
 }
 
-// interrupt does to the terminal what a signal does: what was typed and not
+// interruptTerminal does to the terminal what a signal does: what was typed and not
 // read is dropped, and its character is shown.
-func interrupt(master *os.File, echo string) {
+func interruptTerminal(master *os.File, echo string) {
 	_ = onTerminal(master, func(fd int) error {
 		// It must not become this process's own terminal, nor block.
 		replica, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC)

@@ -26,7 +26,7 @@ func (e *engine) Keep() error {
 		return nil
 	}
 	// Nothing may write while it is being saved.
-	if err := e.answered(0, e.sentry.pause, func() { _ = e.sentry.resume() }); err != nil {
+	if err := e.awaitAnswer(0, e.sentry.pause, func() { _ = e.sentry.resume() }); err != nil {
 		return err
 	}
 	limit := int64(e.job.Spec.Resources.Disk)
@@ -46,7 +46,7 @@ func (e *engine) Keep() error {
 func (s *sentry) saveUpper(path string, limit int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	index, err := unnamed(filepath.Dir(path))
+	index, err := createUnnamed(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (s *sentry) saveUpper(path string, limit int64) error {
 	if _, err := index.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	return replace(path, func(w io.Writer) error { return overlay.Pack(w, bufio.NewReader(index), store, limit) })
+	return replaceFile(path, func(w io.Writer) error { return overlay.Pack(w, bufio.NewReader(index), store, limit) })
 }
 
 // saveIndex has the sentry write to f what a checkpoint says of the root file
@@ -73,7 +73,7 @@ func (s *sentry) saveIndex(f *os.File) error {
 		return err
 	}
 	defer null.Close()
-	conn, err := s.connect()
+	conn, err := s.connectControl()
 	if err != nil {
 		return fmt.Errorf("reach the sentry: %w", err)
 	}
@@ -83,10 +83,10 @@ func (s *sentry) saveIndex(f *os.File) error {
 	return conn.Call(boot.ContMgrFSSave, &args, nil)
 }
 
-// connect opens a connection to the sentry, for what gVisor's own packages do
+// connectControl opens a connection to the sentry, for what gVisor's own packages do
 // not ask of it. A path can be longer than what a socket address holds; a
 // descriptor is not.
-func (s *sentry) connect() (*urpc.Client, error) {
+func (s *sentry) connectControl() (*urpc.Client, error) {
 	socket, err := os.OpenFile(s.sb.GetControlSocketPath(), unix.O_PATH, 0)
 	if err != nil {
 		return nil, err
@@ -112,8 +112,8 @@ func (s *sentry) openStore() (*os.File, error) {
 	return nil, errors.New("the sentry has no file for its upper layer")
 }
 
-// unnamed opens a new file in dir that goes when it is closed.
-func unnamed(dir string) (*os.File, error) {
+// createUnnamed opens a new file in dir that goes when it is closed.
+func createUnnamed(dir string) (*os.File, error) {
 	f, err := os.CreateTemp(dir, ".index-*")
 	if err != nil {
 		return nil, err
@@ -125,9 +125,9 @@ func unnamed(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// replace writes the file at path with fill, complete or not at all.
-func replace(path string, fill func(io.Writer) error) error {
-	temp := path + ".new" // always the same: a keeper that dies leaves one at most
+// replaceFile writes the file at path with fill, complete or not at all.
+func replaceFile(path string, fill func(io.Writer) error) error {
+	temp := path + ".new" // always the same: a supervisor that dies leaves one at most
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

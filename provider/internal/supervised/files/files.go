@@ -40,8 +40,8 @@ type View struct {
 
 // An FS is an atoll.FS that holds no resources between calls.
 type FS struct {
-	view  func() (View, error)
-	below []string // what it is confined to, each below the one before
+	view       func() (View, error)
+	confinedTo []string // what it is confined to, each below the one before
 }
 
 // New returns a file system that looks, for each call, at what view then
@@ -49,13 +49,13 @@ type FS struct {
 func New(view func() (View, error)) *FS { return &FS{view: view} }
 
 // A part is the file system that some names are on.
-type part struct {
+type routedFS struct {
 	atoll.FS
 	root int
 }
 
-// owner translates the owner of a file of the host.
-func (p part) owner(info *atoll.FileInfo) {
+// mapOwner translates the owner of a file of the host.
+func (p routedFS) mapOwner(info *atoll.FileInfo) {
 	if p.root != 0 && info.UID == p.root {
 		info.UID, info.GID = 0, 0
 	}
@@ -74,24 +74,24 @@ var (
 	tree   = extent{tree: true, follow: true}
 )
 
-// do calls fn with the file system that names are on, and with the names made
+// withFS calls fn with the file system that names are on, and with the names made
 // absolute: that of the host directory that has all of them, or else the inside,
 // also if it turns out that a name leads there.
-func (f *FS) do(ctx context.Context, op string, e extent, names []string, fn func(p part, names []string) error) error {
+func (f *FS) withFS(ctx context.Context, op string, e extent, names []string, fn func(p routedFS, names []string) error) error {
 	v, err := f.view()
 	if err != nil {
 		return err
 	}
-	if len(f.below) > 0 {
-		return f.confined(ctx, op, &v, e, names, fn)
+	if len(f.confinedTo) > 0 {
+		return f.withConfinedFS(ctx, op, &v, e, names, fn)
 	}
 	abs := make([]string, len(names))
 	for i, name := range names {
-		abs[i] = absolute(v.Workdir, name)
+		abs[i] = absolutePath(v.Workdir, name)
 	}
-	if d, _ := v.outside(ctx, e, abs); d != nil {
+	if d, _ := v.openHostDir(ctx, e, abs); d != nil {
 		defer d.Close()
-		if err := fn(part{d, v.Root}, abs); !leadsOut(err) {
+		if err := fn(routedFS{d, v.Root}, abs); !leadsOut(err) {
 			return err
 		}
 	}
@@ -99,7 +99,7 @@ func (f *FS) do(ctx context.Context, op string, e extent, names []string, fn fun
 	if err != nil {
 		return err
 	}
-	return fn(part{FS: inside}, abs)
+	return fn(routedFS{FS: inside}, abs)
 }
 
 // leadsOut reports whether the name itself leads out of the host directory, of
@@ -109,24 +109,24 @@ func leadsOut(err error) bool {
 	return errors.Is(err, dirfs.ErrEscapes) && atoll.KindOf(err) == atoll.ErrDenied
 }
 
-// absolute makes name, which may be relative to dir, absolute and clean.
-func absolute(dir, name string) string {
+// absolutePath makes name, which may be relative to dir, absolute and clean.
+func absolutePath(dir, name string) string {
 	if !path.IsAbs(name) {
 		name = path.Join(dir, name)
 	}
 	return path.Clean(name)
 }
 
-// outside opens the host directory that has all names, or returns nil.
-func (v *View) outside(ctx context.Context, e extent, names []string) (d *dirfs.FS, on *Mount) {
+// openHostDir opens the host directory that has all names, or returns nil.
+func (v *View) openHostDir(ctx context.Context, e extent, names []string) (d *dirfs.FS, on *Mount) {
 	for i, name := range names {
-		m := v.mount(name)
-		if m == nil || m.Source == "" || i > 0 && m != on || e.tree && v.mounted(name) {
+		m := v.mountOf(name)
+		if m == nil || m.Source == "" || i > 0 && m != on || e.tree && v.hasMountBelow(name) {
 			return nil, nil
 		}
 		on = m
 	}
-	d, err := v.open(on)
+	d, err := v.openMount(on)
 	if err != nil {
 		return nil, nil // a file, or one that is gone
 	}
@@ -134,7 +134,7 @@ func (v *View) outside(ctx context.Context, e extent, names []string) (d *dirfs.
 		if !e.follow {
 			name = path.Dir(name)
 		}
-		if v.mounted(on.Target) && linked(ctx, d, on.Target, name) { // maybe to what is mounted there
+		if v.hasMountBelow(on.Target) && hasLink(ctx, d, on.Target, name) { // maybe to what is mounted there
 			d.Close()
 			return nil, nil
 		}
@@ -142,13 +142,13 @@ func (v *View) outside(ctx context.Context, e extent, names []string) (d *dirfs.
 	return d, on
 }
 
-// open opens a directory of the host.
-func (v *View) open(m *Mount) (*dirfs.FS, error) {
+// openMount opens a directory of the host.
+func (v *View) openMount(m *Mount) (*dirfs.FS, error) {
 	return dirfs.New(m.Target, m.Source, dirfs.Options{Workdir: v.Workdir, UID: v.UID, GID: v.GID, ReadOnly: m.ReadOnly})
 }
 
-// mount returns the one that name is on, or nil.
-func (v *View) mount(name string) *Mount {
+// mountOf returns the one that name is on, or nil.
+func (v *View) mountOf(name string) *Mount {
 	var on *Mount
 	for i := range v.Mounts {
 		m := &v.Mounts[i]
@@ -159,26 +159,26 @@ func (v *View) mount(name string) *Mount {
 	return on
 }
 
-// mounted reports whether something is mounted below dir.
-func (v *View) mounted(dir string) bool {
+// hasMountBelow reports whether something is mounted below dir.
+func (v *View) hasMountBelow(dir string) bool {
 	for _, m := range v.Mounts {
-		if below(m.Target, dir) {
+		if isBelow(m.Target, dir) {
 			return true
 		}
 	}
 	return false
 }
 
-// below reports whether name is in the tree under dir, and not dir itself.
-func below(name, dir string) bool {
+// isBelow reports whether name is in the tree under dir, and not dir itself.
+func isBelow(name, dir string) bool {
 	return name != dir && strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
 }
 
-func atOrBelow(name, dir string) bool { return name == dir || below(name, dir) }
+func atOrBelow(name, dir string) bool { return name == dir || isBelow(name, dir) }
 
-// linked reports whether a symbolic link is on the way from top to name.
-func linked(ctx context.Context, d atoll.FS, top, name string) bool {
-	for ; below(name, top); name = path.Dir(name) {
+// hasLink reports whether a symbolic link is on the way from top to name.
+func hasLink(ctx context.Context, d atoll.FS, top, name string) bool {
+	for ; isBelow(name, top); name = path.Dir(name) {
 		if info, err := d.Stat(ctx, name); err == nil && info.Type == atoll.TypeSymlink || leadsOut(err) {
 			return true
 		}
@@ -188,9 +188,9 @@ func linked(ctx context.Context, d atoll.FS, top, name string) bool {
 
 // Read implements atoll.FS.
 func (f *FS) Read(ctx context.Context, name string, offset int64) (r io.ReadCloser, info atoll.FileInfo, err error) {
-	err = f.do(ctx, "read", file, []string{name}, func(p part, names []string) (err error) {
+	err = f.withFS(ctx, "read", file, []string{name}, func(p routedFS, names []string) (err error) {
 		r, info, err = p.Read(ctx, names[0], offset)
-		p.owner(&info)
+		p.mapOwner(&info)
 		return err
 	})
 	return r, info, err
@@ -198,9 +198,9 @@ func (f *FS) Read(ctx context.Context, name string, offset int64) (r io.ReadClos
 
 // Write implements atoll.FS.
 func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.WriteOptions) (info atoll.FileInfo, err error) {
-	err = f.do(ctx, "write", file, []string{name}, func(p part, names []string) (err error) {
+	err = f.withFS(ctx, "write", file, []string{name}, func(p routedFS, names []string) (err error) {
 		info, err = p.Write(ctx, names[0], r, opts)
-		p.owner(&info)
+		p.mapOwner(&info)
 		return err
 	})
 	return info, err
@@ -208,9 +208,9 @@ func (f *FS) Write(ctx context.Context, name string, r io.Reader, opts atoll.Wri
 
 // Stat implements atoll.FS.
 func (f *FS) Stat(ctx context.Context, name string) (info atoll.FileInfo, err error) {
-	err = f.do(ctx, "stat", entry, []string{name}, func(p part, names []string) (err error) {
+	err = f.withFS(ctx, "stat", entry, []string{name}, func(p routedFS, names []string) (err error) {
 		info, err = p.Stat(ctx, names[0])
-		p.owner(&info)
+		p.mapOwner(&info)
 		return err
 	})
 	return info, err
@@ -218,10 +218,10 @@ func (f *FS) Stat(ctx context.Context, name string) (info atoll.FileInfo, err er
 
 // List implements atoll.FS.
 func (f *FS) List(ctx context.Context, name string, recursive bool) (list []atoll.FileInfo, err error) {
-	err = f.do(ctx, "list", tree, []string{name}, func(p part, names []string) (err error) {
+	err = f.withFS(ctx, "list", tree, []string{name}, func(p routedFS, names []string) (err error) {
 		list, err = p.List(ctx, names[0], recursive)
 		for i := range list {
-			p.owner(&list[i])
+			p.mapOwner(&list[i])
 		}
 		return err
 	})
@@ -230,28 +230,28 @@ func (f *FS) List(ctx context.Context, name string, recursive bool) (list []atol
 
 // Mkdir implements atoll.FS.
 func (f *FS) Mkdir(ctx context.Context, name string, mode uint32) error {
-	return f.do(ctx, "mkdir", file, []string{name}, func(p part, names []string) error {
+	return f.withFS(ctx, "mkdir", file, []string{name}, func(p routedFS, names []string) error {
 		return p.Mkdir(ctx, names[0], mode)
 	})
 }
 
 // Rename implements atoll.FS.
 func (f *FS) Rename(ctx context.Context, from, to string) error {
-	return f.do(ctx, "rename", branch, []string{from, to}, func(p part, names []string) error {
+	return f.withFS(ctx, "rename", branch, []string{from, to}, func(p routedFS, names []string) error {
 		return p.Rename(ctx, names[0], names[1])
 	})
 }
 
 // Remove implements atoll.FS.
 func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
-	return f.do(ctx, "remove", branch, []string{name}, func(p part, names []string) error {
+	return f.withFS(ctx, "remove", branch, []string{name}, func(p routedFS, names []string) error {
 		return p.Remove(ctx, names[0], recursive)
 	})
 }
 
 // WriteTar implements atoll.FS.
 func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
-	return f.do(ctx, "read", tree, []string{name}, func(p part, names []string) error {
+	return f.withFS(ctx, "read", tree, []string{name}, func(p routedFS, names []string) error {
 		return p.WriteTar(ctx, names[0], w)
 	})
 }
@@ -260,7 +260,7 @@ func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
 // begun again inside, so a directory with mounts below it is unpacked inside
 // from the first.
 func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
-	return f.do(ctx, "write", tree, []string{name}, func(p part, names []string) error {
+	return f.withFS(ctx, "write", tree, []string{name}, func(p routedFS, names []string) error {
 		return p.ReadTar(ctx, names[0], r)
 	})
 }
@@ -268,7 +268,7 @@ func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
 // Watch implements atoll.FS.
 func (f *FS) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[atoll.FileEvent, error] {
 	return func(yield func(atoll.FileEvent, error) bool) {
-		err := f.do(ctx, "watch", tree, []string{name}, func(p part, names []string) error {
+		err := f.withFS(ctx, "watch", tree, []string{name}, func(p routedFS, names []string) error {
 			for event, err := range p.Watch(ctx, names[0], recursive) {
 				if err != nil {
 					return err // which is the last pair

@@ -4,5 +4,5 @@ package statedir
 
 import "os"
 
-func hold(f *os.File) error { return holdAlone(f) }
-func held(f *os.File) bool  { return heldAlone(f) }
+func takeLock(f *os.File) error { return takeLockAlone(f) }
+func isLocked(f *os.File) bool  { return isLockedAlone(f) }

@@ -15,5 +15,5 @@ func (i Identity) Kill(ctx context.Context) error {
 	if i.PID <= 1 {
 		return nil
 	}
-	return i.kill(ctx)
+	return i.killProcess(ctx)
 }

@@ -28,4 +28,4 @@ func Identify(pid int) (Identity, error) {
 	return Identity{PID: pid, Start: fmt.Sprintf("%d.%06d", start.Sec, start.Usec), Boot: boot}, nil
 }
 
-func (i Identity) kill(ctx context.Context) error { return i.killByPID(ctx) }
+func (i Identity) killProcess(ctx context.Context) error { return i.killByPID(ctx) }

@@ -30,7 +30,7 @@ func Identify(pid int) (Identity, error) {
 	return Identity{PID: pid, Start: fields[19], Boot: strings.TrimSpace(string(boot))}, nil
 }
 
-func (i Identity) kill(ctx context.Context) error {
+func (i Identity) killProcess(ctx context.Context) error {
 	fd, err := unix.PidfdOpen(i.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil

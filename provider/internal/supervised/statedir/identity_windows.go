@@ -13,16 +13,16 @@ import (
 // Identify returns the identity of a running process. Its start is a time of the
 // clock, which no process before a reboot has.
 func Identify(pid int) (Identity, error) {
-	handle, err := process(pid, windows.PROCESS_QUERY_LIMITED_INFORMATION)
+	handle, err := openProcess(pid, windows.PROCESS_QUERY_LIMITED_INFORMATION)
 	if err != nil {
 		return Identity{}, fmt.Errorf("process %d: %w", pid, err)
 	}
 	defer windows.CloseHandle(handle)
-	return identify(pid, handle)
+	return identifyHandle(pid, handle)
 }
 
-// process opens a process.
-func process(pid int, access uint32) (windows.Handle, error) {
+// openProcess opens a process.
+func openProcess(pid int, access uint32) (windows.Handle, error) {
 	handle, err := windows.OpenProcess(access, false, uint32(pid))
 	if errors.Is(err, windows.ERROR_INVALID_PARAMETER) {
 		err = fs.ErrNotExist
@@ -30,25 +30,25 @@ func process(pid int, access uint32) (windows.Handle, error) {
 	return handle, err
 }
 
-// identify fails if the process has ended, also when somebody still has it open.
-func identify(pid int, handle windows.Handle) (Identity, error) {
+// identifyHandle fails if the process has ended, also when somebody still has it open.
+func identifyHandle(pid int, handle windows.Handle) (Identity, error) {
 	var start, exit, kernel, user windows.Filetime
 	if err := windows.GetProcessTimes(handle, &start, &exit, &kernel, &user); err != nil {
 		return Identity{}, fmt.Errorf("process %d: %w", pid, err)
 	}
 	var code uint32
-	if err := windows.GetExitCodeProcess(handle, &code); err != nil || code != running {
+	if err := windows.GetExitCodeProcess(handle, &code); err != nil || code != stillActive {
 		return Identity{}, fmt.Errorf("process %d: %w", pid, errors.Join(err, fs.ErrNotExist))
 	}
 	return Identity{PID: pid, Start: strconv.FormatInt(start.Nanoseconds(), 10)}, nil
 }
 
-// running is the exit code of a process that has none yet (STILL_ACTIVE).
-const running = 259
+// stillActive is the exit code of a process that has none yet (STILL_ACTIVE).
+const stillActive = 259
 
-// kill has the process open, so that its number stays its own.
-func (i Identity) kill(ctx context.Context) error {
-	handle, err := process(i.PID, windows.PROCESS_QUERY_LIMITED_INFORMATION|windows.PROCESS_TERMINATE|windows.SYNCHRONIZE)
+// killProcess has the process open, so that its number stays its own.
+func (i Identity) killProcess(ctx context.Context) error {
+	handle, err := openProcess(i.PID, windows.PROCESS_QUERY_LIMITED_INFORMATION|windows.PROCESS_TERMINATE|windows.SYNCHRONIZE)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -56,7 +56,7 @@ func (i Identity) kill(ctx context.Context) error {
 		return fmt.Errorf("process %d: %w", i.PID, err)
 	}
 	defer windows.CloseHandle(handle)
-	if now, err := identify(i.PID, handle); err != nil || now != i {
+	if now, err := identifyHandle(i.PID, handle); err != nil || now != i {
 		return nil
 	}
 	if err := windows.TerminateProcess(handle, 1); err != nil {

@@ -20,21 +20,21 @@ var ErrBusy = fsutil.ErrLocked
 // long as ctx lasts. It is fs.ErrNotExist when the sandbox has no directory,
 // also when it lost it while we waited.
 func (d Dir) Lock(ctx context.Context, id string) (*fsutil.Lock, error) {
-	l, err := fsutil.AwaitLock(ctx, d.lock(id))
-	return d.guards(id, l, err)
+	l, err := fsutil.AwaitLock(ctx, d.lockPath(id))
+	return d.checkLock(id, l, err)
 }
 
 // TryLock is Lock without waiting: it is ErrBusy when the lock is held.
 func (d Dir) TryLock(id string) (*fsutil.Lock, error) {
-	l, err := fsutil.TryLock(d.lock(id))
-	return d.guards(id, l, err)
+	l, err := fsutil.TryLock(d.lockPath(id))
+	return d.checkLock(id, l, err)
 }
 
 // Busy reports whether somebody holds the sandbox's lock, or its directory is
 // gone. To find out, it takes the lock for a moment.
 func (d Dir) Busy(id string) bool {
-	l, err := fsutil.TryLockExisting(d.lock(id))
-	l, err = d.guards(id, l, err)
+	l, err := fsutil.TryLockExisting(d.lockPath(id))
+	l, err = d.checkLock(id, l, err)
 	defer l.Release()
 	return errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist)
 }
@@ -44,7 +44,7 @@ func (d Dir) Busy(id string) bool {
 func (d Dir) Make(id string) (l *fsutil.Lock, err error) {
 	const tries = 100 // a sweep may take what is not locked yet for what was given up, again and again on a busy machine
 	for range tries {
-		l, err = d.make(id)
+		l, err = d.makeSandbox(id)
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrBusy) {
 			break
 		}
@@ -52,32 +52,32 @@ func (d Dir) Make(id string) (l *fsutil.Lock, err error) {
 	return l, err
 }
 
-// A KeeperLock is held by a keeper as long as it lives. It is of another kind
-// than others: one that can be looked at while a keeper starts.
-type KeeperLock struct{ f *os.File }
+// A KeeperLock is held by a supervisor as long as it lives. It is of another kind
+// than others: one that can be looked at while a supervisor starts.
+type SupervisorLock struct{ f *os.File }
 
 // Release lets go of the lock.
-func (l *KeeperLock) Release() { l.f.Close() }
+func (l *SupervisorLock) Release() { l.f.Close() }
 
-// LockKeeper takes the keeper's lock for this process. ErrBusy means that the
+// LockSupervisor takes the supervisor's lock for this process. ErrBusy means that the
 // sandbox has one.
-func (d Dir) LockKeeper(id string) (*KeeperLock, error) {
-	f, err := os.OpenFile(d.keeperLock(id), os.O_CREATE|os.O_RDWR, 0o600)
+func (d Dir) LockSupervisor(id string) (*SupervisorLock, error) {
+	f, err := os.OpenFile(d.supervisorLockPath(id), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err = hold(f); err == nil {
-		err = sign(f)
+	if err = takeLock(f); err == nil {
+		err = writeHolder(f)
 	}
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
-	return &KeeperLock{f}, nil
+	return &SupervisorLock{f}, nil
 }
 
-// sign writes to the lock who holds it.
-func sign(f *os.File) error {
+// writeHolder writes to the lock who holds it.
+func writeHolder(f *os.File) error {
 	me, err := Identify(os.Getpid())
 	if err != nil {
 		return err
@@ -93,25 +93,25 @@ func sign(f *os.File) error {
 	return err
 }
 
-// Keeper is who holds, or last held, the keeper's lock: from the first moment on,
+// Supervisor is who holds, or last held, the supervisor's lock: from the first moment on,
 // when no record names it yet.
-func (d Dir) Keeper(id string) (who Identity, err error) {
-	text, err := os.ReadFile(d.keeperLock(id))
+func (d Dir) Supervisor(id string) (who Identity, err error) {
+	text, err := os.ReadFile(d.supervisorLockPath(id))
 	if err == nil {
 		err = json.Unmarshal(text, &who)
 	}
 	return who, err
 }
 
-// Alive reports whether the sandbox has a keeper. Nobody who looks keeps one from
+// Alive reports whether the sandbox has a supervisor. Nobody who looks keeps one from
 // starting.
 func (d Dir) Alive(id string) bool {
-	f, err := os.Open(d.keeperLock(id))
+	f, err := os.Open(d.supervisorLockPath(id))
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	return held(f)
+	return isLocked(f)
 }
 
-func (d Dir) keeperLock(id string) string { return filepath.Join(d.Sandbox(id), "keeper.lock") }
+func (d Dir) supervisorLockPath(id string) string { return filepath.Join(d.Sandbox(id), "keeper.lock") }

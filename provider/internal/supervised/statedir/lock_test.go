@@ -93,7 +93,7 @@ func TestLockOfNothing(t *testing.T) {
 	wantErr(t, "TryLock", err, fs.ErrNotExist)
 	_, err = d.Lock(t.Context(), atoll.NewID())
 	wantErr(t, "Lock", err, fs.ErrNotExist)
-	_, err = d.LockKeeper(atoll.NewID())
+	_, err = d.LockSupervisor(atoll.NewID())
 	wantErr(t, "LockKeeper", err, fs.ErrNotExist)
 	if d.Alive(atoll.NewID()) {
 		t.Error("Alive")
@@ -136,7 +136,7 @@ func TestLockOfTheRemoved(t *testing.T) {
 		l.Release()
 		waiting <- err
 	}()
-	must(t, "discard", discard(d.Sandbox(id)))
+	must(t, "discard", discardDir(d.Sandbox(id)))
 	held.Release()
 	wantErr(t, "lock", <-waiting, fs.ErrNotExist)
 }
@@ -167,7 +167,7 @@ func TestOneHolder(t *testing.T) {
 				held.Add(1)
 				holders.Add(-1)
 				if i%2 == 0 {
-					if err := discard(d.Sandbox(id)); err != nil {
+					if err := discardDir(d.Sandbox(id)); err != nil {
 						t.Error(err)
 					}
 				}
@@ -181,13 +181,13 @@ func TestOneHolder(t *testing.T) {
 	}
 }
 
-// A keeper's lock tells that it lives, as long as it does. Nobody who looks
-// holds it for a moment: a keeper that starts just then would give up.
-func TestKeeperLock(t *testing.T) {
+// A supervisor's lock tells that it lives, as long as it does. Nobody who looks
+// holds it for a moment: a supervisor that starts just then would give up.
+func TestSupervisorLock(t *testing.T) {
 	d := open(t)
 	id := made(t, d)
 	if d.Alive(id) {
-		t.Error("alive before there was a keeper")
+		t.Error("alive before there was a supervisor")
 	}
 	looking, stop := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -202,15 +202,15 @@ func TestKeeperLock(t *testing.T) {
 		}
 	}()
 	for range 1000 {
-		l, err := d.LockKeeper(id)
+		l, err := d.LockSupervisor(id)
 		must(t, "lock", err)
 		if !d.Alive(id) {
 			t.Fatal("not alive while it is held")
 		}
-		_, err = d.LockKeeper(id)
-		wantErr(t, "a second keeper", err, ErrBusy)
-		if who, err := d.Keeper(id); err != nil || who.PID != os.Getpid() {
-			t.Fatalf("its keeper is %+v, %v", who, err)
+		_, err = d.LockSupervisor(id)
+		wantErr(t, "a second supervisor", err, ErrBusy)
+		if who, err := d.Supervisor(id); err != nil || who.PID != os.Getpid() {
+			t.Fatalf("its supervisor is %+v, %v", who, err)
 		}
 		l.Release()
 		if d.Alive(id) {
@@ -228,12 +228,12 @@ func TestHoldAlone(t *testing.T) {
 		f, err := os.Open(path)
 		must(t, "open", err)
 		defer f.Close()
-		return heldAlone(f)
+		return isLockedAlone(f)
 	}
 	holds := func() (*os.File, error) {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 		must(t, "open", err)
-		return f, holdAlone(f)
+		return f, takeLockAlone(f)
 	}
 	first, err := holds()
 	must(t, "lock", err)
@@ -276,7 +276,7 @@ func TestHoldAlone(t *testing.T) {
 	must(t, "lock", err)
 	defer f.Close()
 	must(t, "remove", os.Remove(path))
-	wantErr(t, "of what was removed", holdAlone(f), fs.ErrNotExist)
+	wantErr(t, "of what was removed", takeLockAlone(f), fs.ErrNotExist)
 }
 
 // Locks end with their process, however it ends.
@@ -298,18 +298,18 @@ func TestLocksOfTheKilled(t *testing.T) {
 	other, err := os.Open(otherLock(d, id))
 	must(t, "open", err)
 	defer other.Close()
-	if !d.Alive(id) || !heldAlone(other) {
-		t.Error("the keeper's lock is free")
+	if !d.Alive(id) || !isLockedAlone(other) {
+		t.Error("the supervisor's lock is free")
 	}
-	_, err = d.LockKeeper(id)
-	wantErr(t, "keeper's lock", err, ErrBusy)
+	_, err = d.LockSupervisor(id)
+	wantErr(t, "supervisor's lock", err, ErrBusy)
 	must(t, "kill", cmd.Process.Kill())
 	_ = cmd.Wait() // killed
 	l, err := d.TryLock(id)
 	must(t, "lock of the dead", err)
 	l.Release()
-	if d.Alive(id) || heldAlone(other) {
-		t.Error("a dead keeper is alive")
+	if d.Alive(id) || isLockedAlone(other) {
+		t.Error("a dead supervisor is alive")
 	}
 }
 
@@ -320,14 +320,14 @@ func again(test string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// otherLock is one as other systems have them for keepers.
+// otherLock is one as other systems have them for supervisors.
 func otherLock(d Dir, id string) string { return filepath.Join(d.Sandbox(id), "other.lock") }
 
 func holdLocks(d Dir, id string) {
 	_, err1 := d.TryLock(id)
-	_, err2 := d.LockKeeper(id)
+	_, err2 := d.LockSupervisor(id)
 	other, err3 := os.Create(otherLock(d, id))
-	if err := errors.Join(err1, err2, err3, holdAlone(other)); err != nil {
+	if err := errors.Join(err1, err2, err3, takeLockAlone(other)); err != nil {
 		os.Exit(1)
 	}
 	os.Stdout.Write([]byte{'x'})

@@ -13,14 +13,14 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// lock is the lock of the sandbox, which goes with its directory.
-func (d Dir) lock(id string) string { return filepath.Join(d.Sandbox(id), "lock") }
+// lockPath is the lock of the sandbox, which goes with its directory.
+func (d Dir) lockPath(id string) string { return filepath.Join(d.Sandbox(id), "lock") }
 
-// guards is what is known of the lock when it was tried.
-func (d Dir) guards(_ string, l *fsutil.Lock, err error) (*fsutil.Lock, error) { return l, err }
+// checkLock is what is known of the lock when it was tried.
+func (d Dir) checkLock(_ string, l *fsutil.Lock, err error) (*fsutil.Lock, error) { return l, err }
 
-func (d Dir) make(id string) (*fsutil.Lock, error) {
-	begun := d.Sandbox(fresh + atoll.NewID())
+func (d Dir) makeSandbox(id string) (*fsutil.Lock, error) {
+	begun := d.Sandbox(newPrefix + atoll.NewID())
 	if err := os.Mkdir(begun, 0o700); err != nil {
 		return nil, err
 	}

@@ -10,29 +10,29 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// lock is the lock of the sandbox. It lies outside of its directory, which could not be
+// lockPath is the lock of the sandbox. It lies outside of its directory, which could not be
 // renamed with an open file in it.
-func (d Dir) lock(id string) string { return filepath.Join(string(d), "locks", id) }
+func (d Dir) lockPath(id string) string { return filepath.Join(string(d), "locks", id) }
 
-// guards is what is known of the lock when it was tried: one of a sandbox without a
+// checkLock is what is known of the lock when it was tried: one of a sandbox without a
 // directory guards nothing, and is removed.
-func (d Dir) guards(id string, l *fsutil.Lock, err error) (*fsutil.Lock, error) {
-	if err != nil || exists(d.Sandbox(id)) {
+func (d Dir) checkLock(id string, l *fsutil.Lock, err error) (*fsutil.Lock, error) {
+	if err != nil || pathExists(d.Sandbox(id)) {
 		return l, err
 	}
 	return nil, errors.Join(fs.ErrNotExist, l.Remove())
 }
 
-func (d Dir) make(id string) (*fsutil.Lock, error) {
-	if err := os.MkdirAll(filepath.Dir(d.lock(id)), 0o700); err != nil {
+func (d Dir) makeSandbox(id string) (*fsutil.Lock, error) {
+	if err := os.MkdirAll(filepath.Dir(d.lockPath(id)), 0o700); err != nil {
 		return nil, err
 	}
-	if exists(d.Sandbox(id)) {
+	if pathExists(d.Sandbox(id)) {
 		return nil, fs.ErrExist
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookTime) // for who looks, or is about to have removed one
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout) // for who looks, or is about to have removed one
 	defer cancel()
-	l, err := fsutil.AwaitLock(ctx, d.lock(id))
+	l, err := fsutil.AwaitLock(ctx, d.lockPath(id))
 	if ctx.Err() != nil {
 		err = ErrBusy
 	}
@@ -51,16 +51,16 @@ func (d Dir) make(id string) (*fsutil.Lock, error) {
 func sweepBegun(string) error { return nil }
 
 // dropLock removes the lock of a sandbox that was removed, which is held.
-func (d Dir) dropLock(id string) error { return remove(d.lock(id)) }
+func (d Dir) dropLock(id string) error { return removeFile(d.lockPath(id)) }
 
 // sweepLocks removes locks that were left without a directory.
 func (d Dir) sweepLocks() error {
-	ids, err := d.list("locks", "")
+	ids, err := d.listIDs("locks", "")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, id := range ids {
-		if exists(d.Sandbox(id)) {
+		if pathExists(d.Sandbox(id)) {
 			continue
 		}
 		if l, lockErr := d.TryLock(id); lockErr == nil { // somebody has just made it

@@ -17,12 +17,12 @@ type Mark struct {
 	path string
 }
 
-// marked is what the names of marks begin with, in the directory of the sandboxes.
-const marked = ".mark-"
+// markPrefix is what the names of marks begin with, in the directory of the sandboxes.
+const markPrefix = ".mark-"
 
 // Mark makes a mark that says what is going to be made.
 func (d Dir) Mark(what string) (*Mark, error) {
-	path := d.Sandbox(marked + atoll.NewID())
+	path := d.Sandbox(markPrefix + atoll.NewID())
 	l, err := fsutil.TryLock(path)
 	if err != nil {
 		return nil, err
@@ -39,9 +39,9 @@ func (m *Mark) Remove() error {
 	return os.Remove(m.path)
 }
 
-// Give makes the mark a note of the sandbox's: it says what cgroup the sandbox
+// AssignTo makes the mark a note of the sandbox's: it says what cgroup the sandbox
 // has, for those who cannot read its record.
-func (m *Mark) Give(d Dir, id string) error {
+func (m *Mark) AssignTo(d Dir, id string) error {
 	defer m.lock.Release()
 	return os.Rename(m.path, d.cgroupNote(id))
 }
@@ -54,7 +54,7 @@ func (m *Mark) Release() { m.lock.Release() }
 // SweepMarks calls clear with what each mark says whose maker has gone. Those
 // that are cleared without an error are removed.
 func (d Dir) SweepMarks(clear func(what string) error) error {
-	paths, err := d.begins("sandboxes", marked)
+	paths, err := d.listPrefixed("sandboxes", markPrefix)
 	errs := []error{err}
 	for _, path := range paths {
 		l, err := fsutil.TryLockExisting(path)

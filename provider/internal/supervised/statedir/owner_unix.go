@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// owned says why the directory is not one that this user alone can write to; ""
+// ownershipFault says why the directory is not one that this user alone can write to; ""
 // if it is.
-func owned(_ string, info fs.FileInfo) string {
+func ownershipFault(_ string, info fs.FileInfo) string {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !ok || !info.IsDir():
@@ -24,10 +24,10 @@ func owned(_ string, info fs.FileInfo) string {
 	return ""
 }
 
-// sheltering says why others could replace what this user has in the directory;
+// shelterFault says why others could replace what this user has in the directory;
 // "" if it is not everyone's to write to, or one where each can only move his
 // own. What groups may do is up to those who manage the machine.
-func sheltering(_ string, info fs.FileInfo) string {
+func shelterFault(_ string, info fs.FileInfo) string {
 	if info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
 		return "can be written to by everyone"
 	}

@@ -6,17 +6,17 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// owned says why the directory is not one that this user alone can write to; ""
+// ownershipFault says why the directory is not one that this user alone can write to; ""
 // if it is. The system and its administrators can write to all.
-func owned(path string, info fs.FileInfo) string {
+func ownershipFault(path string, info fs.FileInfo) string {
 	if !info.IsDir() {
 		return "is not a directory"
 	}
 	return fsutil.Allowed(path, fsutil.MayChange, true)
 }
 
-// sheltering says why others could replace what this user has in the directory;
+// shelterFault says why others could replace what this user has in the directory;
 // "" if they cannot.
-func sheltering(path string, _ fs.FileInfo) string {
+func shelterFault(path string, _ fs.FileInfo) string {
 	return fsutil.Allowed(path, fsutil.MayReplace, false)
 }

@@ -21,8 +21,8 @@ import (
 // else on Linux /run for root, or /run/user/UID, if there is one; else the temporary
 // directory. Its path is short, because that of a socket must be.
 func (d Dir) DefaultRun() string {
-	base := runBase()
-	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) && alone(xdg) {
+	base := defaultRunBase()
+	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) && isOwnDir(xdg) {
 		base = filepath.Join(xdg, "atoll")
 	}
 	return filepath.Join(base, d.ShortName())
@@ -35,19 +35,19 @@ func (d Dir) ShortName() string {
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// alone reports whether there is such a directory, and it is this user's alone.
-func alone(dir string) bool {
+// isOwnDir reports whether there is such a directory, and it is this user's alone.
+func isOwnDir(dir string) bool {
 	info, err := os.Stat(dir)
-	return err == nil && owned(dir, info) == ""
+	return err == nil && ownershipFault(dir, info) == ""
 }
 
-func exists(path string) bool {
+func pathExists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
 // MakeRun makes the directory run/id for such state of a sandbox, with what
-// is missing above it. What a killed keeper has left in it is removed, unread:
+// is missing above it. What a killed supervisor has left in it is removed, unread:
 // the numbers of processes in there may be those of others by now.
 //
 // It is fs.ErrPermission, and nothing is made or removed there, if others could
@@ -70,13 +70,13 @@ func (d Dir) MakeRun(run, id string) (path string, err error) {
 // are missing. Each is looked at before anything is made in it: once it is found
 // to be ours alone, own, nobody else can replace it.
 func (d Dir) makeLevel(dir string, own bool) error {
-	made := own && d.made(dir) // then so is the one above
+	made := own && d.isDefaultRun(dir) // then so is the one above
 	if parent := filepath.Dir(dir); parent != dir {
 		if err := d.makeLevel(parent, made); err != nil {
 			return err
 		}
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !exists(dir) {
+	if err := os.Mkdir(dir, 0o700); err != nil && !pathExists(dir) {
 		return err
 	}
 	if own {
@@ -84,20 +84,20 @@ func (d Dir) makeLevel(dir string, own bool) error {
 		if err != nil {
 			return err
 		}
-		return denied(dir, owned(dir, info))
+		return runDirError(dir, ownershipFault(dir, info))
 	}
 	info, err := os.Stat(dir)
 	if err != nil {
 		return err
 	}
-	return denied(dir, sheltering(dir, info))
+	return runDirError(dir, shelterFault(dir, info))
 }
 
-// made reports whether run has the name that DefaultRun gives: then the
+// isDefaultRun reports whether run has the name that DefaultRun gives: then the
 // directory above it is ours too.
-func (d Dir) made(run string) bool { return filepath.Base(run) == d.ShortName() }
+func (d Dir) isDefaultRun(run string) bool { return filepath.Base(run) == d.ShortName() }
 
-func denied(dir, fault string) error {
+func runDirError(dir, fault string) error {
 	if fault == "" {
 		return nil
 	}
@@ -112,7 +112,7 @@ func RemoveRun(path string) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrPermission) {
 		return nil
 	}
-	if err != nil || owned(dir, info) != "" {
+	if err != nil || ownershipFault(dir, info) != "" {
 		return err
 	}
 	run, err := os.OpenRoot(dir)
@@ -133,7 +133,7 @@ func RemoveRun(path string) error {
 // TidyRun removes the run directory, and the one above it, as far as they are
 // empty and were not given to us; MakeRun makes them again.
 func (d Dir) TidyRun(run string) {
-	if d.made(run) && os.Remove(run) == nil {
+	if d.isDefaultRun(run) && os.Remove(run) == nil {
 		_ = os.Remove(filepath.Dir(run)) // others may use it
 	}
 }

@@ -156,7 +156,7 @@ func TestRemoveRun(t *testing.T) {
 			must(t, "change", tt.do(filepath.Dir(path)))
 			must(t, "remove", RemoveRun(path))
 			must(t, "remove again", RemoveRun(path))
-			if got := exists(path); got != tt.stays {
+			if got := pathExists(path); got != tt.stays {
 				t.Errorf("it is there: %v, want %v", got, tt.stays)
 			}
 		})
@@ -174,7 +174,7 @@ func TestTidyRun(t *testing.T) {
 		path, err := d.MakeRun(run, atoll.NewID())
 		must(t, "make", err)
 		d.TidyRun(run)
-		if !exists(path) {
+		if !pathExists(path) {
 			t.Errorf("%s was removed and is not empty", run)
 		}
 		must(t, "remove", RemoveRun(path))
@@ -196,7 +196,7 @@ func TestDefaultRun(t *testing.T) {
 	switch {
 	case uid == 0:
 		other = "/run/atoll"
-	case alone("/run/user/" + strconv.Itoa(uid)):
+	case isOwnDir("/run/user/" + strconv.Itoa(uid)):
 		other = "/run/user/" + strconv.Itoa(uid) + "/atoll"
 	}
 	open := filepath.Join(tmp, "open")

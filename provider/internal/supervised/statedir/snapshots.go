@@ -20,7 +20,7 @@ func (d Dir) Snapshot(id string) string { return filepath.Join(string(d), "snaps
 // NewSnapshot is the directory in which a snapshot is written until it is
 // complete. Its name says whose it is, for those who find it after a crash.
 func (d Dir) NewSnapshot(sandbox, id string) string {
-	return filepath.Join(string(d), "snapshots", fresh+sandbox+"-"+id)
+	return filepath.Join(string(d), "snapshots", newPrefix+sandbox+"-"+id)
 }
 
 // FinishSnapshot gives a complete snapshot its name, under which it is found.
@@ -34,7 +34,7 @@ func (d Dir) FinishSnapshot(sandbox, id string) error {
 }
 
 // SnapshotIDs lists the complete snapshots.
-func (d Dir) SnapshotIDs() ([]string, error) { return d.list("snapshots", "") }
+func (d Dir) SnapshotIDs() ([]string, error) { return d.listIDs("snapshots", "") }
 
 // RemoveSnapshot deletes a complete snapshot, for others at once; fs.ErrNotExist
 // when there is none.
@@ -43,14 +43,14 @@ func (d Dir) RemoveSnapshot(id string) error {
 	if _, err := os.Lstat(dir); err != nil {
 		return err
 	}
-	return discard(dir)
+	return discardDir(dir)
 }
 
 // DropSnapshots deletes what was begun of the sandbox's snapshots and is not
 // complete. The caller holds the sandbox's lock, so that nobody completes one;
-// a keeper that nobody waits for may still be writing one, to no end.
+// a supervisor that nobody waits for may still be writing one, to no end.
 func (d Dir) DropSnapshots(sandbox string) error {
-	unfinished, err := d.unfinished()
+	unfinished, err := d.listUnfinished()
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (d Dir) DropSnapshots(sandbox string) error {
 // SweepSnapshots deletes the unfinished snapshots of all sandboxes whose lock is
 // free.
 func (d Dir) SweepSnapshots() error {
-	unfinished, err := d.unfinished()
+	unfinished, err := d.listUnfinished()
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (d Dir) SweepSnapshots() error {
 	for sandbox, paths := range unfinished {
 		errs = append(errs, d.sweepSnapshots(sandbox, paths))
 	}
-	return errors.Join(append(errs, d.sweepHalves())...)
+	return errors.Join(append(errs, d.sweepIncomplete())...)
 }
 
 // sweepSnapshots deletes unfinished snapshots of one sandbox. They were listed
@@ -94,24 +94,24 @@ func (d Dir) sweepSnapshots(sandbox string, paths []string) error {
 	return errors.Join(errs...)
 }
 
-// unfinished lists the directories of unfinished snapshots by sandbox.
-func (d Dir) unfinished() (map[string][]string, error) {
-	paths, err := d.begins("snapshots", fresh)
+// listUnfinished lists the directories of unfinished snapshots by sandbox.
+func (d Dir) listUnfinished() (map[string][]string, error) {
+	paths, err := d.listPrefixed("snapshots", newPrefix)
 	list := map[string][]string{}
 	for _, path := range paths {
-		sandbox, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), fresh), "-")
+		sandbox, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), newPrefix), "-")
 		list[sandbox] = append(list[sandbox], path)
 	}
 	return list, err
 }
 
-// halfAge is how long nothing may have been written to a snapshot without
+// abandonedAge is how long nothing may have been written to a snapshot without
 // SnapshotMeta until it is taken for one that was given up.
-const halfAge = time.Hour
+const abandonedAge = time.Hour
 
-// sweepHalves deletes what was given up of snapshots by versions that wrote them
+// sweepIncomplete deletes what was given up of snapshots by versions that wrote them
 // under their names from the first.
-func (d Dir) sweepHalves() error {
+func (d Dir) sweepIncomplete() error {
 	ids, err := d.SnapshotIDs()
 	if err != nil {
 		return err
@@ -122,15 +122,15 @@ func (d Dir) sweepHalves() error {
 		if _, err := os.Lstat(filepath.Join(dir, SnapshotMeta)); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if age, err := idle(dir); err == nil && age > halfAge {
-			errs = append(errs, discard(dir))
+		if age, err := idleTime(dir); err == nil && age > abandonedAge {
+			errs = append(errs, discardDir(dir))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// idle returns for how long nothing in the directory was changed.
-func idle(dir string) (time.Duration, error) {
+// idleTime returns for how long nothing in the directory was changed.
+func idleTime(dir string) (time.Duration, error) {
 	var last time.Time
 	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {

@@ -84,7 +84,7 @@ func TestRemoveSnapshot(t *testing.T) {
 	a, b := finished(t, d, atoll.NewID()), finished(t, d, atoll.NewID())
 	must(t, "remove", d.RemoveSnapshot(a))
 	wantErr(t, "remove again", d.RemoveSnapshot(a), fs.ErrNotExist)
-	must(t, "interrupted", os.Rename(d.Snapshot(b), filepath.Join(filepath.Dir(d.Snapshot(b)), trash+"x")))
+	must(t, "interrupted", os.Rename(d.Snapshot(b), filepath.Join(filepath.Dir(d.Snapshot(b)), trashPrefix+"x")))
 	if ids, err := d.SnapshotIDs(); len(ids) > 0 || err != nil {
 		t.Errorf("snapshots %v, %v", ids, err)
 	}
@@ -112,7 +112,7 @@ func TestSweepHalves(t *testing.T) {
 	must(t, "age", os.Chtimes(d.Snapshot(whole), ago, ago))
 	must(t, "sweep", d.SweepSnapshots())
 	for id, want := range map[string]bool{whole: true, young: true, old: false} {
-		if got := exists(d.Snapshot(id)); got != want {
+		if got := pathExists(d.Snapshot(id)); got != want {
 			t.Errorf("%s is there: %v, want %v", id, got, want)
 		}
 	}
@@ -135,7 +135,7 @@ func TestMarks(t *testing.T) {
 	must(t, "mark", err)
 	must(t, "remove", done.Remove())
 	gone.Release()
-	must(t, "write", os.WriteFile(d.Sandbox(marked+"early"), nil, 0o600)) // its maker died at once
+	must(t, "write", os.WriteFile(d.Sandbox(markPrefix+"early"), nil, 0o600)) // its maker died at once
 
 	failure := errors.New("busy")
 	wantErr(t, "a sweep that fails", sweep(failure), failure)
@@ -156,12 +156,12 @@ func TestMarks(t *testing.T) {
 	id := made(t, d)
 	given, err := d.Mark("/atoll-given")
 	must(t, "mark", err)
-	must(t, "give", given.Give(d, id))
+	must(t, "give", given.AssignTo(d, id))
 	must(t, "damage", os.WriteFile(d.Record(id), nil, 0o600))
 	if r, err := d.Read(id); err != nil || r.Cgroup != "/atoll-given" {
 		t.Errorf("without its record the sandbox has %+v, %v, want the cgroup that it was given", r, err)
 	}
-	must(t, "discard", discard(d.Sandbox(id)))
+	must(t, "discard", discardDir(d.Sandbox(id)))
 	if ids, err := d.Dirs(); len(ids) > 0 || err != nil {
 		t.Errorf("sandboxes %v, %v", ids, err)
 	}

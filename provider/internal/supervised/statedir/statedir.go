@@ -1,5 +1,5 @@
 // Package statedir is the layout of a state directory, which a provider and its
-// keepers share without talking to each other:
+// supervisors share without talking to each other:
 //
 //	sandboxes/{id}/           lock, keeper.lock, keeper.sock, keeper.log, main.ended, cgroup, what its provider needs
 //	sandboxes/.mark-{id}      what is made before there is a record of it
@@ -12,7 +12,7 @@
 //	images/                   the image store
 //
 // A sandbox's "lock" is held by whoever changes its life: create, start, stop,
-// remove, sweep. Its "keeper.lock" is held by its keeper as long as that
+// remove, sweep. Its "keeper.lock" is held by its supervisor as long as that
 // lives, so that a free keeper.lock is the proof that nothing runs.
 package statedir
 
@@ -38,14 +38,14 @@ type Dir string
 
 // A Record is what is known of a sandbox on disk.
 type Record struct {
-	Status atoll.Status `json:"status"`
-	Image  string       `json:"image,omitempty"`  // root file system directory; "" for the host's
-	Digest string       `json:"digest,omitempty"` // the image's; "" for a directory that is used in place
-	Env    []string     `json:"env,omitempty"`    // the image's
-	User   string       `json:"user,omitempty"`   // the image's
-	Keeper Identity     `json:"keeper,omitzero"`  // of the latest keeper
-	Run    string       `json:"run,omitempty"`    // what must not outlive a reboot
-	Cgroup string       `json:"cgroup,omitempty"` // to be removed with the sandbox
+	Status     atoll.Status `json:"status"`
+	Image      string       `json:"image,omitempty"`  // root file system directory; "" for the host's
+	Digest     string       `json:"digest,omitempty"` // the image's; "" for a directory that is used in place
+	Env        []string     `json:"env,omitempty"`    // the image's
+	User       string       `json:"user,omitempty"`   // the image's
+	Supervisor Identity     `json:"keeper,omitzero"`  // of the latest supervisor
+	Run        string       `json:"run,omitempty"`    // what must not outlive a reboot
+	Cgroup     string       `json:"cgroup,omitempty"` // to be removed with the sandbox
 
 	// Fresh says that the creation made the data volume: it goes with one that
 	// fails, and is the default user's as a whole from the first start on.
@@ -71,7 +71,7 @@ func Open(path string) (Dir, error) {
 		if err != nil {
 			return "", err
 		}
-		if fault := owned(dir, info); fault != "" {
+		if fault := ownershipFault(dir, info); fault != "" {
 			return "", fmt.Errorf("state directory %s %s: it must be this user's alone; choose another with --state-dir or XDG_STATE_HOME (%w)", dir, fault, fs.ErrPermission)
 		}
 	}
@@ -96,7 +96,7 @@ func DataVolume(id string) string { return volume.DataName(id) }
 // Images is the directory of the image store.
 func (d Dir) Images() string { return filepath.Join(string(d), "images") }
 
-func (d Dir) name(project, name string) string {
+func (d Dir) namePath(project, name string) string {
 	return filepath.Join(string(d), "names", project, name)
 }
 
@@ -105,8 +105,8 @@ func (d Dir) name(project, name string) string {
 // with Damaged set: one bad file must not keep anybody from all others.
 func (d Dir) Read(id string) (*Record, error) {
 	data, err := fsutil.ReadFile(d.Record(id))
-	if unreadable(err) {
-		return d.salvage(id, err), nil
+	if isUnreadable(err) {
+		return d.salvageRecord(id, err), nil
 	}
 	if err != nil {
 		return nil, err
@@ -114,16 +114,16 @@ func (d Dir) Read(id string) (*Record, error) {
 	var r Record
 	err = json.Unmarshal(data, &r)
 	if err == nil {
-		err = r.check(id)
+		err = r.checkRecord(id)
 	}
 	if err != nil {
-		return d.salvage(id, err), nil
+		return d.salvageRecord(id, err), nil
 	}
 	return &r, nil
 }
 
-// unreadable reports whether the file will not be read at the next try either.
-func unreadable(err error) bool {
+// isUnreadable reports whether the file will not be read at the next try either.
+func isUnreadable(err error) bool {
 	for _, no := range []error{fs.ErrPermission, syscall.EIO, unclean, syscall.EISDIR} {
 		if errors.Is(err, no) {
 			return true
@@ -132,9 +132,9 @@ func unreadable(err error) bool {
 	return false
 }
 
-// check fails on a record that is not the sandbox's, or would make paths that
+// checkRecord fails on a record that is not the sandbox's, or would make paths that
 // lead elsewhere.
-func (r *Record) check(id string) error {
+func (r *Record) checkRecord(id string) error {
 	st := &r.Status
 	if st.ID != id {
 		return errors.New("it is not that of this sandbox")
@@ -151,8 +151,8 @@ func (r *Record) check(id string) error {
 	return nil
 }
 
-// salvage is what is known of a sandbox without its record: what carries its id.
-func (d Dir) salvage(id string, why error) *Record {
+// salvageRecord is what is known of a sandbox without its record: what carries its id.
+func (d Dir) salvageRecord(id string, why error) *Record {
 	r := &Record{Damaged: true, Status: atoll.Status{ID: id, Spec: atoll.Spec{ID: id}, State: atoll.StateFailed}}
 	st := &r.Status
 	st.Reason = fmt.Sprintf("its record cannot be read (%v): copy what you need from its work directory, then remove it", why)
@@ -186,8 +186,8 @@ func (d Dir) Write(r *Record) error {
 	return fsutil.SyncJSON(d.Record(r.Status.ID), r)
 }
 
-// remove is os.Remove where nothing to remove is no error.
-func remove(path string) error {
+// removeFile is os.Remove where nothing to remove is no error.
+func removeFile(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -195,12 +195,12 @@ func remove(path string) error {
 }
 
 // IDs lists the sandboxes that have a record.
-func (d Dir) IDs() ([]string, error) { return d.list("records", ".json") }
+func (d Dir) IDs() ([]string, error) { return d.listIDs("records", ".json") }
 
 // Dirs lists the sandboxes that have a directory, with or without a record.
-func (d Dir) Dirs() ([]string, error) { return d.list("sandboxes", "") }
+func (d Dir) Dirs() ([]string, error) { return d.listIDs("sandboxes", "") }
 
-func (d Dir) list(sub, suffix string) ([]string, error) {
+func (d Dir) listIDs(sub, suffix string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(string(d), sub))
 	if err != nil {
 		return nil, err
@@ -214,19 +214,19 @@ func (d Dir) list(sub, suffix string) ([]string, error) {
 	return ids, nil
 }
 
-// Claim makes name stand for the sandbox id in project. It fails with
+// ClaimName makes name stand for the sandbox id in project. It fails with
 // fs.ErrExist when the name stands for another sandbox that has a record or
 // whose creation is in progress.
-func (d Dir) Claim(project, name, id string) error {
+func (d Dir) ClaimName(project, name, id string) error {
 	unlock, err := fsutil.WaitLock(filepath.Join(string(d), "names.lock"))
 	if err != nil {
 		return err
 	}
 	defer unlock.Release()
-	if owner, err := d.Owner(project, name); err == nil && owner != id && d.Known(owner) {
+	if owner, err := d.NameOwner(project, name); err == nil && owner != id && d.Known(owner) {
 		return fs.ErrExist
 	}
-	path := d.name(project, name)
+	path := d.namePath(project, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
@@ -235,7 +235,7 @@ func (d Dir) Claim(project, name, id string) error {
 
 // Known reports whether the sandbox has a record, or its creation is in progress.
 func (d Dir) Known(id string) bool {
-	return isID(id) && (exists(d.Record(id)) || exists(d.Sandbox(id)))
+	return isID(id) && (pathExists(d.Record(id)) || pathExists(d.Sandbox(id)))
 }
 
 // isID reports whether it is an id, in the one form in which it is a name here.
@@ -244,35 +244,35 @@ func isID(id string) bool {
 	return err == nil && n == id && id != ""
 }
 
-// Owner returns the id that name stands for in project, or fs.ErrNotExist.
-func (d Dir) Owner(project, name string) (string, error) {
-	data, err := os.ReadFile(d.name(project, name))
+// NameOwner returns the id that name stands for in project, or fs.ErrNotExist.
+func (d Dir) NameOwner(project, name string) (string, error) {
+	data, err := os.ReadFile(d.namePath(project, name))
 	if err != nil {
 		return "", err
 	}
 	return string(data), nil
 }
 
-// Release frees the name if it stands for the sandbox id.
-func (d Dir) Release(project, name, id string) error {
+// ReleaseName frees the name if it stands for the sandbox id.
+func (d Dir) ReleaseName(project, name, id string) error {
 	unlock, err := fsutil.WaitLock(filepath.Join(string(d), "names.lock"))
 	if err != nil {
 		return err
 	}
 	defer unlock.Release()
-	owner, err := d.Owner(project, name)
+	owner, err := d.NameOwner(project, name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && owner != id {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return os.Remove(d.name(project, name))
+	return os.Remove(d.namePath(project, name))
 }
 
-// Disown frees all names that stand for the sandbox id, of which nobody knows
+// ReleaseNames frees all names that stand for the sandbox id, of which nobody knows
 // any more whether it had one, and what was left of a Claim.
-func (d Dir) Disown(id string) error {
+func (d Dir) ReleaseNames(id string) error {
 	unlock, err := fsutil.WaitLock(filepath.Join(string(d), "names.lock"))
 	if err != nil {
 		return err
@@ -280,7 +280,7 @@ func (d Dir) Disown(id string) error {
 	defer unlock.Release()
 	return d.eachName(func(project, name, owner string) error {
 		if owner == id || strings.HasSuffix(name, fsutil.Temporary) {
-			return remove(d.name(project, name))
+			return removeFile(d.namePath(project, name))
 		}
 		return nil
 	})
@@ -339,16 +339,16 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 		}
 	}
 	if st.Spec.Name != "" {
-		errs = append(errs, d.Release(st.Spec.Project, st.Spec.Name, st.ID))
+		errs = append(errs, d.ReleaseName(st.Spec.Project, st.Spec.Name, st.ID))
 	}
 	errs = append(errs, d.DropSnapshots(st.ID))
 	if err := errors.Join(errs...); err != nil {
 		return err // with the directory its lock would go, which the next try needs
 	}
-	if err := discard(d.Sandbox(st.ID)); err != nil {
+	if err := discardDir(d.Sandbox(st.ID)); err != nil {
 		return err
 	}
-	return errors.Join(remove(d.Record(st.ID)+fsutil.Temporary), remove(d.Record(st.ID)), d.dropLock(st.ID))
+	return errors.Join(removeFile(d.Record(st.ID)+fsutil.Temporary), removeFile(d.Record(st.ID)), d.dropLock(st.ID))
 }
 
 // DropNames forgets the project's names, but those of sandboxes that are there.
@@ -358,15 +358,15 @@ func (d Dir) DropNames(project string) error {
 		return err
 	}
 	defer unlock.Release()
-	dir := filepath.Dir(d.name(project, "x"))
+	dir := filepath.Dir(d.namePath(project, "x"))
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	errs := []error{err}
 	for _, e := range entries {
-		if owner, err := d.Owner(project, e.Name()); err != nil || !d.Known(owner) {
-			errs = append(errs, os.Remove(d.name(project, e.Name())))
+		if owner, err := d.NameOwner(project, e.Name()); err != nil || !d.Known(owner) {
+			errs = append(errs, os.Remove(d.namePath(project, e.Name())))
 		}
 	}
 	_ = os.Remove(dir) // if none is left
@@ -376,15 +376,15 @@ func (d Dir) DropNames(project string) error {
 // What the names of directories begin with that are no sandboxes or snapshots
 // yet, or any more.
 const (
-	fresh = ".new-"
-	trash = ".trash-"
+	newPrefix   = ".new-"
+	trashPrefix = ".trash-"
 )
 
-// discard deletes a directory at once for all others, by renaming it first:
+// discardDir deletes a directory at once for all others, by renaming it first:
 // nobody can open a lock in it, or add a file, while it is being emptied. One
 // that is not there is no error.
-func discard(path string) error {
-	gone := filepath.Join(filepath.Dir(path), trash+atoll.NewID())
+func discardDir(path string) error {
+	gone := filepath.Join(filepath.Dir(path), trashPrefix+atoll.NewID())
 	err := fsutil.Rename(path, gone)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -398,9 +398,9 @@ func discard(path string) error {
 // EmptyTrash removes what interrupted deletions, and creations that had hardly
 // begun, have left.
 func (d Dir) EmptyTrash() error {
-	sandboxes, err1 := d.begins("sandboxes", trash)
-	snapshots, err2 := d.begins("snapshots", trash)
-	begun, err3 := d.begins("sandboxes", fresh)
+	sandboxes, err1 := d.listPrefixed("sandboxes", trashPrefix)
+	snapshots, err2 := d.listPrefixed("snapshots", trashPrefix)
+	begun, err3 := d.listPrefixed("sandboxes", newPrefix)
 	errs := []error{err1, err2, err3, d.Volumes().EmptyTrash(), d.sweepLocks()}
 	for _, path := range begun {
 		errs = append(errs, sweepBegun(path))
@@ -411,8 +411,8 @@ func (d Dir) EmptyTrash() error {
 	return errors.Join(errs...)
 }
 
-// begins lists the paths in a directory whose names begin with prefix.
-func (d Dir) begins(sub, prefix string) ([]string, error) {
+// listPrefixed lists the paths in a directory whose names begin with prefix.
+func (d Dir) listPrefixed(sub, prefix string) ([]string, error) {
 	dir := filepath.Join(string(d), sub)
 	entries, err := os.ReadDir(dir)
 	var paths []string

@@ -26,7 +26,7 @@ func record(t *testing.T, d Dir, name string) *Record {
 	run := filepath.Join(t.TempDir(), "run")
 	path, err := d.MakeRun(run, id)
 	must(t, "make run directory", err)
-	must(t, "claim", d.Claim("p", name, id))
+	must(t, "claim", d.ClaimName("p", name, id))
 	for _, dir := range []string{d.Volume("p", DataVolume(id)), d.NewSnapshot(id, atoll.NewID()), filepath.Join(path, "disk")} {
 		must(t, "mkdir", os.MkdirAll(filepath.Join(dir, "below"), 0o755))
 	}
@@ -43,14 +43,14 @@ func left(t *testing.T, d Dir, r *Record) string {
 	for _, part := range []struct{ what, path string }{
 		{"directory", d.Sandbox(id)}, {"record", d.Record(id)}, {"volume", d.Volume(project, DataVolume(id))}, {"run", r.Run},
 	} {
-		if exists(part.path) {
+		if pathExists(part.path) {
 			all = append(all, part.what)
 		}
 	}
-	if owner, err := d.Owner(project, name); err == nil && owner == id {
+	if owner, err := d.NameOwner(project, name); err == nil && owner == id {
 		all = append(all, "name")
 	}
-	unfinished, err := d.unfinished()
+	unfinished, err := d.listUnfinished()
 	must(t, "list snapshots", err)
 	if len(unfinished[id]) > 0 {
 		all = append(all, "snapshot")
@@ -107,7 +107,7 @@ func TestRecord(t *testing.T) {
 	wantErr(t, "read nothing", err, fs.ErrNotExist)
 	want := &Record{
 		Status: atoll.Status{ID: id, State: atoll.StateRunning}, Image: "/image", Env: []string{"A=1"},
-		Keeper: Identity{PID: 7, Start: "8", Boot: "9"}, Cgroup: "/atoll-x", Removing: &atoll.RemoveOptions{Volumes: true},
+		Supervisor: Identity{PID: 7, Start: "8", Boot: "9"}, Cgroup: "/atoll-x", Removing: &atoll.RemoveOptions{Volumes: true},
 	}
 	must(t, "write", d.Write(want))
 	if got, err := d.Read(id); !reflect.DeepEqual(got, want) || err != nil {
@@ -161,7 +161,7 @@ func TestUnreadable(t *testing.T) {
 	for err, want := range map[error]bool{
 		unix.EACCES: true, unix.EIO: true, unix.EMFILE: false, unix.ENOMEM: false, unix.ENOENT: false, nil: false,
 	} {
-		if got := unreadable(err); got != want {
+		if got := isUnreadable(err); got != want {
 			t.Errorf("unreadable(%v) = %v, want %v", err, got, want)
 		}
 	}
@@ -171,7 +171,7 @@ func TestUnreadable(t *testing.T) {
 func TestLists(t *testing.T) {
 	d := open(t)
 	a, b := made(t, d), record(t, d, "b").Status.ID
-	for _, name := range []string{fresh + atoll.NewID(), trash + atoll.NewID(), marked + atoll.NewID(), "README", strings.ToUpper(atoll.NewID())} {
+	for _, name := range []string{newPrefix + atoll.NewID(), trashPrefix + atoll.NewID(), markPrefix + atoll.NewID(), "README", strings.ToUpper(atoll.NewID())} {
 		must(t, "mkdir", os.Mkdir(d.Sandbox(name), 0o700))
 	}
 	for _, name := range []string{b + ".json.tmp", "x.json", a} {
@@ -190,31 +190,31 @@ func TestLists(t *testing.T) {
 func TestClaim(t *testing.T) {
 	d := open(t)
 	a, b := made(t, d), made(t, d)
-	must(t, "claim", d.Claim("p", "web", a))
-	must(t, "claim again", d.Claim("p", "web", a))
-	wantErr(t, "claim for another", d.Claim("p", "web", b), fs.ErrExist)
-	must(t, "claim in another project", d.Claim("q", "web", b))
-	if owner, err := d.Owner("p", "web"); owner != a || err != nil {
+	must(t, "claim", d.ClaimName("p", "web", a))
+	must(t, "claim again", d.ClaimName("p", "web", a))
+	wantErr(t, "claim for another", d.ClaimName("p", "web", b), fs.ErrExist)
+	must(t, "claim in another project", d.ClaimName("q", "web", b))
+	if owner, err := d.NameOwner("p", "web"); owner != a || err != nil {
 		t.Errorf("owner %s, %v, want %s", owner, err, a)
 	}
-	must(t, "release for another", d.Release("p", "web", b))
-	wantErr(t, "claim for another", d.Claim("p", "web", b), fs.ErrExist)
+	must(t, "release for another", d.ReleaseName("p", "web", b))
+	wantErr(t, "claim for another", d.ClaimName("p", "web", b), fs.ErrExist)
 
 	// A record alone holds the name, until that is removed as well.
 	must(t, "write", d.Write(&Record{Status: atoll.Status{ID: a}}))
-	must(t, "discard", discard(d.Sandbox(a)))
-	wantErr(t, "claim for another", d.Claim("p", "web", b), fs.ErrExist)
+	must(t, "discard", discardDir(d.Sandbox(a)))
+	wantErr(t, "claim for another", d.ClaimName("p", "web", b), fs.ErrExist)
 	must(t, "remove", os.Remove(d.Record(a)))
-	must(t, "claim from one that has gone", d.Claim("p", "web", b))
-	must(t, "cut the power", os.WriteFile(d.name("p", "web"), nil, 0o600))
-	must(t, "claim what stands for nothing", d.Claim("p", "web", b))
-	must(t, "release for the one that has gone", d.Release("p", "web", a))
-	if owner, err := d.Owner("p", "web"); owner != b || err != nil {
+	must(t, "claim from one that has gone", d.ClaimName("p", "web", b))
+	must(t, "cut the power", os.WriteFile(d.namePath("p", "web"), nil, 0o600))
+	must(t, "claim what stands for nothing", d.ClaimName("p", "web", b))
+	must(t, "release for the one that has gone", d.ReleaseName("p", "web", a))
+	if owner, err := d.NameOwner("p", "web"); owner != b || err != nil {
 		t.Errorf("owner %s, %v, want %s", owner, err, b)
 	}
-	must(t, "release", d.Release("p", "web", b))
-	must(t, "release again", d.Release("p", "web", b))
-	_, err := d.Owner("p", "web")
+	must(t, "release", d.ReleaseName("p", "web", b))
+	must(t, "release again", d.ReleaseName("p", "web", b))
+	_, err := d.NameOwner("p", "web")
 	wantErr(t, "owner", err, fs.ErrNotExist)
 }
 
@@ -226,13 +226,13 @@ func TestClaimRace(t *testing.T) {
 	for range cap(won) {
 		id := made(t, d)
 		work.Go(func() {
-			if d.Claim("p", "web", id) == nil {
+			if d.ClaimName("p", "web", id) == nil {
 				won <- id
 			}
 		})
 	}
 	work.Wait()
-	if owner, err := d.Owner("p", "web"); len(won) != 1 || err != nil || owner != <-won {
+	if owner, err := d.NameOwner("p", "web"); len(won) != 1 || err != nil || owner != <-won {
 		t.Errorf("%d have got the name, which stands for %s (%v)", len(won), owner, err)
 	}
 }
@@ -327,12 +327,12 @@ func TestTrash(t *testing.T) {
 	stuck := filepath.Join(d.Sandbox(id), "rootfs")
 	must(t, "mkdir", os.Mkdir(stuck, 0o700))
 	must(t, "mount", unix.Mount("atoll-test", stuck, "tmpfs", 0, ""))
-	wantErr(t, "discard", discard(d.Sandbox(id)), unix.EBUSY)
+	wantErr(t, "discard", discardDir(d.Sandbox(id)), unix.EBUSY)
 	l, err := d.Make(id) // its place is free
 	must(t, "make", err)
 	l.Release()
 
-	trashed, err := d.begins("sandboxes", trash)
+	trashed, err := d.listPrefixed("sandboxes", trashPrefix)
 	if len(trashed) != 1 || err != nil {
 		t.Fatalf("trash: %v, %v", trashed, err)
 	}
@@ -342,13 +342,13 @@ func TestTrash(t *testing.T) {
 	if got := names(t, string(d), "sandboxes"); got != id {
 		t.Errorf("sandboxes: %s, want %s", got, id)
 	}
-	must(t, "discard what is not there", discard(d.Sandbox(atoll.NewID())))
+	must(t, "discard what is not there", discardDir(d.Sandbox(atoll.NewID())))
 }
 
 // What somebody is just making is not trash, unless he has died.
 func TestTrashOfCreations(t *testing.T) {
 	d := open(t)
-	dying, empty := d.Sandbox(fresh+"dying"), d.Sandbox(fresh+"empty")
+	dying, empty := d.Sandbox(newPrefix+"dying"), d.Sandbox(newPrefix+"empty")
 	for _, dir := range []string{dying, empty} {
 		must(t, "mkdir", os.Mkdir(dir, 0o700))
 	}
@@ -400,9 +400,9 @@ func TestMakeUnderSweeps(t *testing.T) {
 func TestDropNames(t *testing.T) {
 	d := open(t)
 	r, other := record(t, d, "web"), made(t, d)
-	must(t, "claim", d.Claim("q", "web", other))
-	must(t, "claim", d.Claim("p", "old", atoll.NewID()))
-	must(t, "interrupted", os.WriteFile(d.name("p", "new")+fsutil.Temporary, nil, 0o600))
+	must(t, "claim", d.ClaimName("q", "web", other))
+	must(t, "claim", d.ClaimName("p", "old", atoll.NewID()))
+	must(t, "interrupted", os.WriteFile(d.namePath("p", "new")+fsutil.Temporary, nil, 0o600))
 	must(t, "drop", d.DropNames("p"))
 	if got := names(t, string(d), "names", "p"); got != "web" {
 		t.Errorf("names %s, want that of the sandbox", got)

@@ -17,14 +17,14 @@ func renameNew(from, to string) error {
 	return unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
 }
 
-// runBase is where run directories are that no variable places.
-func runBase() string {
+// defaultRunBase is where run directories are that no variable places.
+func defaultRunBase() string {
 	uid := strconv.Itoa(os.Geteuid())
 	own := filepath.Join("/run/user", uid)
 	switch {
 	case uid == "0":
 		return "/run/atoll"
-	case alone(own):
+	case isOwnDir(own):
 		return filepath.Join(own, "atoll")
 	}
 	return filepath.Join(os.TempDir(), "atoll-"+uid)

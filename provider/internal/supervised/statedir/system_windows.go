@@ -10,6 +10,6 @@ import (
 // unclean is the error of a file system that is damaged.
 const unclean = windows.ERROR_FILE_CORRUPT
 
-// runBase is where run directories are that no variable places: the directory for
+// defaultRunBase is where run directories are that no variable places: the directory for
 // temporary files is the user's own.
-func runBase() string { return filepath.Join(os.TempDir(), "atoll") }
+func defaultRunBase() string { return filepath.Join(os.TempDir(), "atoll") }

@@ -9,9 +9,9 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// try takes the lock on the file, alone or with others, and never waits: it is
+// tryFileLock takes the lock on the file, alone or with others, and never waits: it is
 // ErrBusy when somebody is in the way.
-func try(f *os.File, alone bool) error {
+func tryFileLock(f *os.File, alone bool) error {
 	how := syscall.LOCK_SH
 	if alone {
 		how = syscall.LOCK_EX
@@ -19,5 +19,5 @@ func try(f *os.File, alone bool) error {
 	return fsutil.Flock(f, how|syscall.LOCK_NB)
 }
 
-// letGo gives it back.
-func letGo(f *os.File) { _ = fsutil.Flock(f, syscall.LOCK_UN) }
+// unlockFile gives it back.
+func unlockFile(f *os.File) { _ = fsutil.Flock(f, syscall.LOCK_UN) }

@@ -7,23 +7,23 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// try takes the lock on the file, alone or with others, and never waits: it is
+// tryFileLock takes the lock on the file, alone or with others, and never waits: it is
 // ErrBusy when somebody is in the way.
-func try(f *os.File, alone bool) error {
+func tryFileLock(f *os.File, alone bool) error {
 	flags := uint32(windows.LOCKFILE_FAIL_IMMEDIATELY)
 	if alone {
 		flags |= windows.LOCKFILE_EXCLUSIVE_LOCK
 	}
-	err := windows.LockFileEx(windows.Handle(f.Fd()), flags, 0, 1, 0, behind())
+	err := windows.LockFileEx(windows.Handle(f.Fd()), flags, 0, 1, 0, lockedByte())
 	if errors.Is(err, windows.ERROR_LOCK_VIOLATION) || errors.Is(err, windows.ERROR_IO_PENDING) {
 		return ErrBusy
 	}
 	return err
 }
 
-// letGo gives it back.
-func letGo(f *os.File) { _ = windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, behind()) }
+// unlockFile gives it back.
+func unlockFile(f *os.File) { _ = windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, lockedByte()) }
 
-// behind is the byte that is locked, behind all that is in the file: nobody else can
+// lockedByte is the byte that is locked, behind all that is in the file: nobody else can
 // read a locked one.
-func behind() *windows.Overlapped { return &windows.Overlapped{OffsetHigh: 0x7fffffff} }
+func lockedByte() *windows.Overlapped { return &windows.Overlapped{OffsetHigh: 0x7fffffff} }

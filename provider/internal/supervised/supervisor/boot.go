@@ -13,85 +13,85 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// What a keeper does to start a sandbox, before and after the steps of its engine.
+// What a supervisor does to start a sandbox, before and after the steps of its engine.
 var (
-	first = []step{
-		{"lock", (*keeper).takeLock},
+	firstSteps = []step{
+		{"lock", (*supervisor).takeLock},
 	}
-	last = []step{
-		{"socket", (*keeper).listen},
-		{"main process", (*keeper).runMain},
-		{"record", (*keeper).saveRecord},
+	lastSteps = []step{
+		{"socket", (*supervisor).startServing},
+		{"main process", (*supervisor).startMain},
+		{"record", (*supervisor).saveRecord},
 	}
 )
 
 type step struct {
 	name string
-	do   func(k *keeper, undo *Undo) error
+	do   func(sv *supervisor, undo *Undo) error
 }
 
-// steps are all those of a start, in their order, around those of an engine.
-func steps(engine []Step) []step {
-	all := slices.Clone(first)
+// allSteps are all those of a start, in their order, around those of an engine.
+func allSteps(engine []Step) []step {
+	all := slices.Clone(firstSteps)
 	for _, s := range engine {
-		all = append(all, step{s.Name, func(k *keeper, undo *Undo) error { return s.Do(k.wanted, undo) }})
+		all = append(all, step{s.Name, func(sv *supervisor, undo *Undo) error { return s.Do(sv.wanted, undo) }})
 	}
-	return append(all, last...)
+	return append(all, lastSteps...)
 }
 
-// Steps are the names of what a keeper does to start a sandbox, in their order,
+// Steps are the names of what a supervisor does to start a sandbox, in their order,
 // around those of its engine: what Job.Fail can name.
 func Steps(engine []Step) []string {
 	var names []string
-	for _, s := range steps(engine) {
+	for _, s := range allSteps(engine) {
 		names = append(names, s.name)
 	}
 	return names
 }
 
-// boot takes the steps, as long as somebody wants the sandbox. When it fails,
+// bootSandbox takes the steps, as long as somebody wants the sandbox. When it fails,
 // nothing is left.
-func (k *keeper) boot() error {
+func (sv *supervisor) bootSandbox() error {
 	if err := detachMounts(); err != nil {
-		return k.box.bootError(err)
+		return sv.sandbox.bootError(err)
 	}
 	var undo Undo
-	for _, s := range steps(k.box.engine.Steps()) {
-		err := k.planned(s.name)
-		if err == nil && k.conn.HungUp() {
-			err = atoll.Errorf("start", k.box.ID(), atoll.ErrInternal, "whoever wanted the sandbox has gone")
+	for _, s := range allSteps(sv.sandbox.engine.Steps()) {
+		err := sv.plannedFailure(s.name)
+		if err == nil && sv.conn.HungUp() {
+			err = atoll.Errorf("start", sv.sandbox.ID(), atoll.ErrInternal, "whoever wanted the sandbox has gone")
 		}
 		if err == nil {
-			err = s.do(k, &undo)
+			err = s.do(sv, &undo)
 		}
 		if err != nil {
-			_, _ = k.box.waitToEnd(context.Background()) // or its end would be noticed by those who watch, as a death
-			undo.run()
-			return k.box.bootError(err)
+			_, _ = sv.sandbox.awaitBeginEnd(context.Background()) // or its end would be noticed by those who watch, as a death
+			undo.runAll()
+			return sv.sandbox.bootError(err)
 		}
 	}
 	return nil
 }
 
 // bootError is err, or what it means if only the engine or the system has told.
-func (b *Box) bootError(err error) error {
+func (s *Sandbox) bootError(err error) error {
 	if e := (*atoll.Error)(nil); errors.As(err, &e) {
 		return err
 	}
-	return atoll.E("start", b.ID(), bootKind(err), err)
+	return atoll.E("start", s.ID(), bootKind(err), err)
 }
 
-// planned is the failure that a test has planned for that step, if any.
-func (k *keeper) planned(step string) error {
-	if k.box.Job.Fail != step {
+// plannedFailure is the failure that a test has planned for that step, if any.
+func (sv *supervisor) plannedFailure(step string) error {
+	if sv.sandbox.Job.Fail != step {
 		return nil
 	}
-	return atoll.Errorf("start", k.box.ID(), atoll.ErrUnavailable, "step %q failed as planned", step)
+	return atoll.Errorf("start", sv.sandbox.ID(), atoll.ErrUnavailable, "step %q failed as planned", step)
 }
 
-func (k *keeper) takeLock(*Undo) (err error) {
-	if k.lock, err = k.box.dir.LockKeeper(k.box.ID()); err != nil {
-		return atoll.E("start", k.box.ID(), atoll.ErrConflict, err)
+func (sv *supervisor) takeLock(*Undo) (err error) {
+	if sv.lock, err = sv.sandbox.dir.LockSupervisor(sv.sandbox.ID()); err != nil {
+		return atoll.E("start", sv.sandbox.ID(), atoll.ErrConflict, err)
 	}
 	return nil // it goes with the process, after all else that it holds
 }
@@ -112,45 +112,45 @@ func bootKind(err error) atoll.Kind {
 	return atoll.ErrInternal
 }
 
-// listen serves the API of the one sandbox.
-func (k *keeper) listen(undo *Undo) error {
-	l, err := listen(k.box.Job.Dir)
+// startServing serves the API of the one sandbox.
+func (sv *supervisor) startServing(undo *Undo) error {
+	l, err := listenSocket(sv.sandbox.Job.Dir)
 	if err != nil {
 		return err
 	}
-	k.handler, err = api.NewHandler(single{k.box}, api.Options{Log: k.box.Log})
+	sv.handler, err = api.NewHandler(single{sv.sandbox}, api.Options{Log: sv.sandbox.Log})
 	if err != nil {
 		l.Close()
 		return err
 	}
-	k.server = &http.Server{Handler: k.box.use.Counts(k.handler), ErrorLog: slog.NewLogLogger(k.box.Log.Handler(), slog.LevelError)}
-	go func() { k.failed <- k.server.Serve(l) }()
-	undo.Add(k.close)
-	go k.box.watchTTL()
-	go k.box.watchIdle()
+	sv.server = &http.Server{Handler: sv.sandbox.use.Counts(sv.handler), ErrorLog: slog.NewLogLogger(sv.sandbox.Log.Handler(), slog.LevelError)}
+	go func() { sv.failed <- sv.server.Serve(l) }()
+	undo.Add(sv.closeServer)
+	go sv.sandbox.watchTTL()
+	go sv.sandbox.watchIdle()
 	return nil
 }
 
-func (k *keeper) runMain(undo *Undo) error {
-	dir := k.box.Job.Dir
-	if err := asideMain(dir); err != nil {
+func (sv *supervisor) startMain(undo *Undo) error {
+	dir := sv.sandbox.Job.Dir
+	if err := putMainAside(dir); err != nil {
 		return err
 	}
-	undo.Add(func() { _ = backMain(dir) })
-	return k.box.runMain(context.Background())
+	undo.Add(func() { _ = restoreMain(dir) })
+	return sv.sandbox.startMain(context.Background())
 }
 
 // saveRecord is not undone: from now on the sandbox is there, whatever becomes of
 // who wanted it.
-func (k *keeper) saveRecord(*Undo) error {
-	b := k.box
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.save(); err != nil {
+func (sv *supervisor) saveRecord(*Undo) error {
+	s := sv.sandbox
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.saveRecord(); err != nil {
 		return err
 	}
-	if err := dropMain(b.Job.Dir); err != nil {
-		b.Log.Warn("the main process of the last life is still known", "err", err)
+	if err := dropMainAside(s.Job.Dir); err != nil {
+		s.Log.Warn("the main process of the last life is still known", "err", err)
 	}
 	return nil
 }

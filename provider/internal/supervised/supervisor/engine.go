@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A Kind is what the keepers of one provider have of their own.
+// A Kind is what the supervisors of one provider have of their own.
 type Kind struct {
 	// Argv0 is the argv[0] by which a process knows that it is one of them.
 	Argv0 string
@@ -17,10 +17,10 @@ type Kind struct {
 	Isolation atoll.Isolation
 	// New returns the engine of the sandbox, of which nothing runs yet. What it has
 	// to say may be appended to log, and outlives it there.
-	New func(b *Box, log io.Writer) (Engine, error)
+	New func(s *Sandbox, log io.Writer) (Engine, error)
 }
 
-// An Engine is what one sandbox runs on in one keeper: gVisor's sentry, say, or a
+// An Engine is what one sandbox runs on in one supervisor: gVisor's sentry, say, or a
 // virtual machine. It lives once, from its Steps to Destroy. All other methods may be
 // called at once, and, but for its end, only when the steps have been taken; what they
 // answer when it has ended is an error, but where they promise more.
@@ -34,8 +34,8 @@ type Engine interface {
 	// Exited is closed when it has ended, whoever ended it; it may be nil before it
 	// runs.
 	Exited() <-chan struct{}
-	// Fate says why it has ended by itself; "" if nothing is known but that.
-	Fate() string
+	// DeathReason says why it has ended by itself; "" if nothing is known but that.
+	DeathReason() string
 	// Lost reports whether err, which it returned, means that it has ended.
 	Lost(err error) bool
 
@@ -110,7 +110,7 @@ type Undo []func()
 // Add adds what takes back the step that is being made.
 func (u *Undo) Add(f func()) { *u = append(*u, f) }
 
-func (u *Undo) run() {
+func (u *Undo) runAll() {
 	for i := len(*u) - 1; i >= 0; i-- {
 		(*u)[i]()
 	}

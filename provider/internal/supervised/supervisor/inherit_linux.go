@@ -8,13 +8,13 @@ import "os"
 // table larger. gVisor's sentry would have to, with its 64th descriptor.
 const highFD = 255
 
-// given are the descriptors that a keeper is given on purpose, and descriptors is
+// inheritedFDs are the descriptors that a supervisor is given on purpose, and descriptors is
 // the directory that shows all that a process has.
-var given = []int{jobFD, heldFD, highFD}
+var inheritedFDs = []int{jobFD, heldFD, highFD}
 
-const descriptors = "/proc/self/fd"
+const descriptorDir = "/proc/self/fd"
 
-func inherited(files []*os.File, null *os.File) []*os.File {
+func inheritedFiles(files []*os.File, null *os.File) []*os.File {
 	all := make([]*os.File, highFD-2)
 	copy(all, files)
 	all[highFD-3] = null

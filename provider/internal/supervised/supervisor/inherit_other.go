@@ -4,10 +4,10 @@ package supervisor
 
 import "os"
 
-// given are the descriptors that a keeper is given on purpose, and descriptors is
+// inheritedFDs are the descriptors that a supervisor is given on purpose, and descriptors is
 // the directory that shows all that a process has.
-var given = []int{jobFD, heldFD}
+var inheritedFDs = []int{jobFD, heldFD}
 
-const descriptors = "/dev/fd"
+const descriptorDir = "/dev/fd"
 
-func inherited(files []*os.File, _ *os.File) []*os.File { return files }
+func inheritedFiles(files []*os.File, _ *os.File) []*os.File { return files }

@@ -8,12 +8,12 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
-// A Job is what a provider asks a keeper to do: run one sandbox. All paths are
+// A Job is what a provider asks a supervisor to do: run one sandbox. All paths are
 // absolute paths of the host; the provider has made and checked them.
 type Job struct {
 	Spec   atoll.Spec      `json:"spec"` // defaults filled in
 	Caps   atoll.Caps      `json:"caps"`
-	Record statedir.Record `json:"record"` // what the keeper goes on to keep
+	Record statedir.Record `json:"record"` // what the supervisor goes on to keep
 
 	State string `json:"state"` // the provider's state directory
 	Dir   string `json:"dir"`   // the sandbox's own directory: socket, log, what its engine needs and keeps
@@ -37,7 +37,7 @@ type Mount struct {
 	Size     atoll.Bytes `json:"size,omitzero"` // of a tmpfs
 }
 
-// A Reply is what the keeper answers once the sandbox runs, or could not be
+// A Reply is what the supervisor answers once the sandbox runs, or could not be
 // made to.
 type Reply struct {
 	Op      string       `json:"op,omitempty"`
@@ -50,13 +50,13 @@ type Reply struct {
 // Names of the files in Job.Dir.
 const (
 	SocketName = "keeper.sock" // serves the API of this one sandbox
-	LockName   = "keeper.lock" // held by the keeper as long as it lives
+	LockName   = "keeper.lock" // held by the supervisor as long as it lives
 	LogName    = "keeper.log"
 	MainName   = "main.ended" // what the main process printed, and its exit; see LoadMain
 )
 
-// failure is the Reply that carries err.
-func failure(err error) Reply {
+// failureReply is the Reply that carries err.
+func failureReply(err error) Reply {
 	r := Reply{Op: "start", Kind: atoll.KindOf(err), Message: err.Error()}
 	var e *atoll.Error
 	if errors.As(err, &e) {

@@ -32,7 +32,7 @@ func detachMounts() error {
 	return nil
 }
 
-// TryMounts tries, in a process that is started as a keeper would be and in its
+// TryMounts tries, in a process that is started as a supervisor would be and in its
 // place, whether it could mount what it needs to.
 func TryMounts() error {
 	if err := OwnMounts(); err != nil {

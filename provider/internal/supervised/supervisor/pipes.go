@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// pipes are a Line of two pipes, for systems on which no socket is inherited.
-type pipes struct {
+// pipeConn are a Line of two pipes, for systems on which no socket is inherited.
+type pipeConn struct {
 	in, out *os.File
 
 	mu    sync.Mutex
@@ -16,16 +16,16 @@ type pipes struct {
 	more  *sync.Cond
 }
 
-// newPipes returns the Line that hears what comes from in, and says what goes to out.
-func newPipes(in, out *os.File) *pipes {
-	p := &pipes{in: in, out: out}
+// newPipeConn returns the Line that hears what comes from in, and says what goes to out.
+func newPipeConn(in, out *os.File) *pipeConn {
+	p := &pipeConn{in: in, out: out}
 	p.more = sync.NewCond(&p.mu)
-	go p.hear()
+	go p.readAhead()
 	return p
 }
 
-// hear reads ahead: that the other end has gone is known at once.
-func (p *pipes) hear() {
+// readAhead reads ahead: that the other end has gone is known at once.
+func (p *pipeConn) readAhead() {
 	buf := make([]byte, 4<<10)
 	for {
 		n, err := p.in.Read(buf)
@@ -40,7 +40,7 @@ func (p *pipes) hear() {
 }
 
 // Read implements Line.
-func (p *pipes) Read(b []byte) (int, error) {
+func (p *pipeConn) Read(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.heard) == 0 && !p.ended {
@@ -55,24 +55,24 @@ func (p *pipes) Read(b []byte) (int, error) {
 }
 
 // Write implements Line.
-func (p *pipes) Write(b []byte) (int, error) { return p.out.Write(b) }
+func (p *pipeConn) Write(b []byte) (int, error) { return p.out.Write(b) }
 
 // CloseWrite implements Line. It does not wait for who writes, and he not for ever: the
 // other end reads, or is ended.
-func (p *pipes) CloseWrite() error {
+func (p *pipeConn) CloseWrite() error {
 	go p.out.Close()
 	return nil
 }
 
 // HungUp implements Line.
-func (p *pipes) HungUp() bool {
+func (p *pipeConn) HungUp() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ended
 }
 
 // Close implements Line. What still comes is heard by nobody.
-func (p *pipes) Close() error {
+func (p *pipeConn) Close() error {
 	go p.in.Close() // as CloseWrite
 	return p.CloseWrite()
 }

@@ -16,8 +16,8 @@ func TestPipes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ours, theirs := newPipes(hear[0], say[0]), newPipes(hear[1], say[1])
-	var lines = []Line{ours, theirs}
+	ours, theirs := newPipeConn(hear[0], say[0]), newPipeConn(hear[1], say[1])
+	var lines = []Conn{ours, theirs}
 	if _, err := ours.Write([]byte("a job")); err != nil {
 		t.Fatal(err)
 	}

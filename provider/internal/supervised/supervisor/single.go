@@ -8,41 +8,41 @@ import (
 )
 
 // single is the atoll.Provider of one sandbox, for the API to serve.
-type single struct{ box *Box }
+type single struct{ sandbox *Sandbox }
 
 // Info describes the sandbox's provider.
 func (s single) Info() atoll.Info {
-	return atoll.Info{Name: s.box.record.Status.Provider, Isolation: s.box.isolation, Caps: s.box.Job.Caps}
+	return atoll.Info{Name: s.sandbox.record.Status.Provider, Isolation: s.sandbox.isolation, Caps: s.sandbox.Job.Caps}
 }
 
-// Create is not for a keeper.
+// Create is not for a supervisor.
 func (s single) Create(context.Context, *atoll.Spec) (atoll.Sandbox, error) {
-	return nil, atoll.Errorf("create", "", atoll.ErrUnsupported, "a keeper keeps one sandbox")
+	return nil, atoll.Errorf("create", "", atoll.ErrUnsupported, "a supervisor keeps one sandbox")
 }
 
 // Get finds the one sandbox.
 func (s single) Get(_ context.Context, id string) (atoll.Sandbox, error) {
-	if n, err := atoll.NormalizeID(id); err != nil || n != s.box.ID() {
+	if n, err := atoll.NormalizeID(id); err != nil || n != s.sandbox.ID() {
 		return nil, atoll.E("get", id, atoll.ErrNotFound, nil)
 	}
-	return s.box, nil
+	return s.sandbox, nil
 }
 
 // List returns the one sandbox.
 func (s single) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error) {
-	st, err := s.box.Status(ctx)
+	st, err := s.sandbox.Status(ctx)
 	if err != nil || !f.Match(st) {
 		return nil, err
 	}
 	return []atoll.Status{st}, nil
 }
 
-// Watch is not for a keeper: its provider watches the records.
+// Watch is not for a supervisor: its provider watches the records.
 func (s single) Watch(context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
-		yield(atoll.Event{}, atoll.Errorf("watch", "", atoll.ErrUnsupported, "a keeper keeps one sandbox"))
+		yield(atoll.Event{}, atoll.Errorf("watch", "", atoll.ErrUnsupported, "a supervisor keeps one sandbox"))
 	}
 }
 
-// Close does nothing: the keeper ends with its sandbox.
+// Close does nothing: the supervisor ends with its sandbox.
 func (s single) Close() error { return nil }

@@ -53,12 +53,12 @@ const (
 
 // An engine is the supervisor.Engine over the machine that this process owns.
 type engine struct {
-	*supervisor.Inside // its processes are the guest's
-	box                *supervisor.Box
-	job                *supervisor.Job
-	plan               Plan
-	driver             vm.Driver
-	caps               vm.Caps // of its machines
+	*supervisor.GuestProcesses // its processes are the guest's
+	box                        *supervisor.Sandbox
+	job                        *supervisor.Job
+	plan                       Plan
+	driver                     vm.Driver
+	caps                       vm.Caps // of its machines
 
 	machine  vm.Machine // nil before it is started
 	network  *usernet.Network
@@ -74,9 +74,9 @@ type engine struct {
 	hung string // why the machine was killed, "" if it was not for that
 }
 
-func newEngine(b *supervisor.Box, _ io.Writer) (supervisor.Engine, error) {
+func newEngine(b *supervisor.Sandbox, _ io.Writer) (supervisor.Engine, error) {
 	exited := make(chan struct{})
-	e := &engine{Inside: supervisor.NewInside(b, exited), box: b, job: b.Job, exited: exited}
+	e := &engine{GuestProcesses: supervisor.NewGuestProcesses(b, exited), box: b, job: b.Job, exited: exited}
 	if err := json.Unmarshal(b.Job.Engine, &e.plan); err != nil {
 		return nil, fmt.Errorf("read job: %w", err)
 	}
@@ -95,8 +95,8 @@ func (e *engine) Exited() <-chan struct{} {
 	return e.exited
 }
 
-// Fate implements supervisor.Engine.
-func (e *engine) Fate() string {
+// DeathReason implements supervisor.Engine.
+func (e *engine) DeathReason() string {
 	select {
 	case <-e.exited:
 		e.mu.Lock()
@@ -165,7 +165,7 @@ func (e *engine) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll
 	if err != nil {
 		return nil, e.Explain(ctx, "exec", err)
 	}
-	return e.Inmate(p), nil
+	return e.WrapProcess(p), nil
 }
 
 // Process implements supervisor.Engine.
@@ -180,7 +180,7 @@ func (e *engine) Process(ctx context.Context, id string) (atoll.Process, error) 
 	if err != nil {
 		return nil, e.Explain(ctx, "process", err)
 	}
-	return e.Inmate(p), nil
+	return e.WrapProcess(p), nil
 }
 
 // Processes implements supervisor.Engine.
@@ -192,7 +192,7 @@ func (e *engine) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 		return nil, err
 	}
 	list, err := atoll.Processes(ctx, e.sandbox())
-	return e.Inmates(ctx, list, err)
+	return e.WrapList(ctx, list, err)
 }
 
 // Running implements supervisor.Engine.

@@ -148,7 +148,7 @@ func TestSentryThatHangs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t)
 			sb := l.create(atoll.Spec{})
-			sentry := children(t, l.keeperOf(sb))["runsc-sandbox"]
+			sentry := children(t, l.supervisorOf(sb))["runsc-sandbox"]
 			l.must("stop the sentry", unix.Kill(sentry, unix.SIGSTOP))
 			tt.before(l, sb)
 			time.Sleep(100 * time.Millisecond) // which is enough for it to hang as well
@@ -195,13 +195,13 @@ func TestNothingBesideTheHelperIsRun(t *testing.T) {
 }
 
 // What the caller has open by accident is not kept open by the sandbox.
-func TestKeeperInheritsNothing(t *testing.T) {
+func TestSupervisorInheritsNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var fds [8]int
-	for i := range fds { // so that some are above those that a keeper is given
+	for i := range fds { // so that some are above those that a supervisor is given
 		fd, err := unix.Open(path, unix.O_RDONLY, 0) // not closed on exec
 		if err != nil {
 			t.Fatal(err)
@@ -210,9 +210,9 @@ func TestKeeperInheritsNothing(t *testing.T) {
 		fds[i] = fd
 	}
 	l := newLab(t)
-	keeper := l.keeperOf(l.create(atoll.Spec{}))
-	pids := children(t, keeper)
-	pids["keeper"] = keeper
+	supervisor := l.supervisorOf(l.create(atoll.Spec{}))
+	pids := children(t, supervisor)
+	pids["supervisor"] = supervisor
 	for name, pid := range pids {
 		dir := fmt.Sprintf("/proc/%d/fd", pid)
 		for _, fd := range entries(t, dir) {
@@ -247,18 +247,18 @@ func TestHostMountsAreNotHeld(t *testing.T) {
 	}
 	mount(device)
 	l := newLab(t)
-	keeper := l.keeperOf(l.create(atoll.Spec{}))
+	supervisor := l.supervisorOf(l.create(atoll.Spec{}))
 	mounts := func() string {
-		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", keeper))
-		l.must("mounts of the keeper", err)
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", supervisor))
+		l.must("mounts of the supervisor", err)
 		return string(data)
 	}
 	if !strings.Contains(mounts(), " "+device+" ") {
-		t.Fatal("it was not mounted in the keeper: this test shows nothing")
+		t.Fatal("it was not mounted in the supervisor: this test shows nothing")
 	}
 	l.must("unmount", unix.Unmount(device, 0))
 	if strings.Contains(mounts(), " "+device+" ") {
-		t.Error("it is still mounted in the keeper")
+		t.Error("it is still mounted in the supervisor")
 	}
 }
 

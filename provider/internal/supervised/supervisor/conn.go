@@ -2,9 +2,9 @@ package supervisor
 
 import "io"
 
-// A Line is what a provider and the keeper that it starts have in common: the job
+// A Line is what a provider and the supervisor that it starts have in common: the job
 // comes on it, and the reply goes.
-type Line interface {
+type Conn interface {
 	io.ReadWriteCloser
 	// CloseWrite says that no more is to be said, and leaves what is to be heard.
 	CloseWrite() error

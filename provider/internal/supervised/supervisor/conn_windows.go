@@ -8,15 +8,15 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// removesItself is false: a keeper has files of its sandbox's directory open, which
-// cannot be renamed then. The sweep of a provider removes what a keeper has left.
-const removesItself = false
+// canRemoveItself is false: a supervisor has files of its sandbox's directory open, which
+// cannot be renamed then. The sweep of a provider removes what a supervisor has left.
+const canRemoveItself = false
 
-// Start starts cmd, which has nothing but its arguments and attributes, as a keeper. It
+// Start starts cmd, which has nothing but its arguments and attributes, as a supervisor. It
 // can inherit nothing that is to be held.
-func Start(cmd *exec.Cmd, held *os.File) (Line, error) {
+func Start(cmd *exec.Cmd, held *os.File) (Conn, error) {
 	if held != nil {
-		return nil, atoll.Errorf("start", "", atoll.ErrUnsupported, "a keeper cannot hold %s on this system", held.Name())
+		return nil, atoll.Errorf("start", "", atoll.ErrUnsupported, "a supervisor cannot hold %s on this system", held.Name())
 	}
 	theirIn, ourOut, err := os.Pipe()
 	if err != nil {
@@ -33,17 +33,17 @@ func Start(cmd *exec.Cmd, held *os.File) (Line, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(err, ourIn.Close(), ourOut.Close())
 	}
-	return newPipes(ourIn, ourOut), nil
+	return newPipeConn(ourIn, ourOut), nil
 }
 
-// adopt takes what this process was started with, and returns the line on which the
+// openJobConn takes what this process was started with, and returns the line on which the
 // job comes. Nothing else gets at its ends.
-func adopt() (Line, error) {
+func openJobConn() (Conn, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
-	l := newPipes(os.Stdin, os.Stdout)
+	l := newPipeConn(os.Stdin, os.Stdout)
 	os.Stdin, os.Stdout = null, null
 	return l, nil
 }

@@ -13,19 +13,21 @@ import (
 // An Inside is for engines whose processes are another program's, inside of what the
 // engine runs, and end with that: it says what their errors mean then, and knows what is
 // left of the main process.
-type Inside struct {
-	box    *Box
-	exited <-chan struct{} // the engine's
+type GuestProcesses struct {
+	sandbox *Sandbox
+	exited  <-chan struct{} // the engine's
 
 	mu   sync.Mutex
 	main *process.Table
 }
 
-// NewInside returns that of an engine of b, which closes exited when it has ended.
-func NewInside(b *Box, exited <-chan struct{}) *Inside { return &Inside{box: b, exited: exited} }
+// NewGuestProcesses returns that of an engine of b, which closes exited when it has ended.
+func NewGuestProcesses(s *Sandbox, exited <-chan struct{}) *GuestProcesses {
+	return &GuestProcesses{sandbox: s, exited: exited}
+}
 
 // Ended reports whether the engine has.
-func (i *Inside) Ended() bool {
+func (i *GuestProcesses) Ended() bool {
 	select {
 	case <-i.exited:
 		return true
@@ -34,11 +36,11 @@ func (i *Inside) Ended() bool {
 	}
 }
 
-// lastMoment is how long it takes at most to know why a connection to the inside is broken.
-const lastMoment = time.Second
+// disconnectGrace is how long it takes at most to know why a connection to the inside is broken.
+const disconnectGrace = time.Second
 
 // Lost is Engine.Lost: a connection breaks a moment before the engine has ended.
-func (i *Inside) Lost(err error) bool {
+func (i *GuestProcesses) Lost(err error) bool {
 	switch kind := atoll.KindOf(err); {
 	case i.Ended():
 		return true
@@ -48,61 +50,61 @@ func (i *Inside) Lost(err error) bool {
 	select {
 	case <-i.exited:
 		return true
-	case <-time.After(lastMoment):
+	case <-time.After(disconnectGrace):
 		return false
 	}
 }
 
-// outlived reports whether err, of a call to the inside, is due to the end of the engine.
-func (i *Inside) outlived(ctx context.Context, err error) bool {
+// causedByEnd reports whether err, of a call to the inside, is due to the end of the engine.
+func (i *GuestProcesses) causedByEnd(ctx context.Context, err error) bool {
 	return err != nil && ctx.Err() == nil && i.Lost(err)
 }
 
 // Explain is what err, of a call to the inside, means: ErrStopped if the engine has ended.
-func (i *Inside) Explain(ctx context.Context, op string, err error) error {
-	if i.outlived(ctx, err) {
-		return atoll.E(op, i.box.ID(), atoll.ErrStopped, nil)
+func (i *GuestProcesses) Explain(ctx context.Context, op string, err error) error {
+	if i.causedByEnd(ctx, err) {
+		return atoll.E(op, i.sandbox.ID(), atoll.ErrStopped, nil)
 	}
 	return err
 }
 
 // Awake is the error of what the inside has to answer, and cannot while it is paused or
 // stands still.
-func (i *Inside) Awake(op string) error {
-	if i.box.engine.Frozen() {
-		return atoll.Errorf(op, i.box.ID(), atoll.ErrConflict, "the sandbox is paused: resume it first")
+func (i *GuestProcesses) Awake(op string) error {
+	if i.sandbox.engine.Frozen() {
+		return atoll.Errorf(op, i.sandbox.ID(), atoll.ErrConflict, "the sandbox is paused: resume it first")
 	}
-	if s, ok := i.box.engine.(Staller); ok {
+	if s, ok := i.sandbox.engine.(Staller); ok {
 		if why := s.Stalled(); why != "" {
-			return atoll.Errorf(op, i.box.ID(), atoll.ErrExhausted, "%s", why)
+			return atoll.Errorf(op, i.sandbox.ID(), atoll.ErrExhausted, "%s", why)
 		}
 	}
 	return nil
 }
 
 // Remember notes what is left of the main process, for when the engine has ended.
-func (i *Inside) Remember(main *process.Table) {
+func (i *GuestProcesses) Remember(main *process.Table) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.main = main
 }
 
 // Left is what Remember has noted, nil before.
-func (i *Inside) Left() *process.Table {
+func (i *GuestProcesses) Left() *process.Table {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.main
 }
 
-// Inmate is p, which is a process inside, as long as the engine runs and when it has ended.
-func (i *Inside) Inmate(p atoll.Process) atoll.Process {
-	return &inmate{atoll.ProcessLayer{Process: p}, i}
+// WrapProcess is p, which is a process inside, as long as the engine runs and when it has ended.
+func (i *GuestProcesses) WrapProcess(p atoll.Process) atoll.Process {
+	return &guestProcess{atoll.ProcessLayer{Process: p}, i}
 }
 
-// Inmates is the list of processes, for which the inside was asked: when the engine has
+// WrapList is the list of processes, for which the inside was asked: when the engine has
 // ended it is what is left.
-func (i *Inside) Inmates(ctx context.Context, list []atoll.ProcessStatus, err error) ([]atoll.ProcessStatus, error) {
-	if !i.outlived(ctx, err) {
+func (i *GuestProcesses) WrapList(ctx context.Context, list []atoll.ProcessStatus, err error) ([]atoll.ProcessStatus, error) {
+	if !i.causedByEnd(ctx, err) {
 		return list, err
 	}
 	if left := i.Left(); left != nil {
@@ -112,14 +114,14 @@ func (i *Inside) Inmates(ctx context.Context, list []atoll.ProcessStatus, err er
 }
 
 // An inmate is a process that ends with the engine.
-type inmate struct {
+type guestProcess struct {
 	atoll.ProcessLayer
-	in *Inside
+	guest *GuestProcesses
 }
 
-// main is what is left of it when the engine has ended: nil, but for the main process.
-func (p *inmate) main() atoll.Process {
-	left := p.in.Left()
+// endedMain is what is left of it when the engine has ended: nil, but for the main process.
+func (p *guestProcess) endedMain() atoll.Process {
+	left := p.guest.Left()
 	if left == nil || p.ID() != atoll.MainProcess {
 		return nil
 	}
@@ -131,44 +133,44 @@ func (p *inmate) main() atoll.Process {
 }
 
 // Wait implements atoll.Process.
-func (p *inmate) Wait(ctx context.Context) (atoll.Exit, error) {
+func (p *guestProcess) Wait(ctx context.Context) (atoll.Exit, error) {
 	exit, err := p.ProcessLayer.Wait(ctx)
-	if !p.in.outlived(ctx, err) {
+	if !p.guest.causedByEnd(ctx, err) {
 		return exit, err
 	}
-	if main := p.main(); main != nil {
+	if main := p.endedMain(); main != nil {
 		return main.Wait(ctx)
 	}
 	reason := "killed with its sandbox"
-	if !p.in.box.Ending() {
-		reason = p.in.box.Fate()
+	if !p.guest.sandbox.Ending() {
+		reason = p.guest.sandbox.DeathReason()
 	}
 	return atoll.Exit{Code: 137, Signal: atoll.SIGKILL, Reason: reason}, nil
 }
 
 // Signal implements atoll.Process.
-func (p *inmate) Signal(ctx context.Context, sig atoll.Signal) error {
-	if err := p.in.Awake("signal"); err != nil {
+func (p *guestProcess) Signal(ctx context.Context, sig atoll.Signal) error {
+	if err := p.guest.Awake("signal"); err != nil {
 		return err
 	}
-	err := p.in.Explain(ctx, "signal", p.ProcessLayer.Signal(ctx, sig))
-	if sig == atoll.SIGKILL && atoll.KindOf(err) == atoll.ErrStopped && p.in.Ended() {
+	err := p.guest.Explain(ctx, "signal", p.ProcessLayer.Signal(ctx, sig))
+	if sig == atoll.SIGKILL && atoll.KindOf(err) == atoll.ErrStopped && p.guest.Ended() {
 		return nil // it has done its work: with the main process the sandbox goes
 	}
 	return err
 }
 
 // Resize implements atoll.Resizer.
-func (p *inmate) Resize(ctx context.Context, size atoll.Size) error {
-	if err := p.in.Awake("resize"); err != nil {
+func (p *guestProcess) Resize(ctx context.Context, size atoll.Size) error {
+	if err := p.guest.Awake("resize"); err != nil {
 		return err
 	}
-	return p.in.Explain(ctx, "resize", atoll.Resize(ctx, p.Process, size))
+	return p.guest.Explain(ctx, "resize", atoll.Resize(ctx, p.Process, size))
 }
 
 // Attach implements atoll.Process: whoever reads what the main process has printed reads on
 // from what was kept of it.
-func (p *inmate) Attach(ctx context.Context, a *atoll.Attachment) error {
+func (p *guestProcess) Attach(ctx context.Context, a *atoll.Attachment) error {
 	counted := *a
 	out, errs := counter{Writer: a.Stdout}, counter{Writer: a.Stderr}
 	if a.Stdout != nil {
@@ -178,10 +180,10 @@ func (p *inmate) Attach(ctx context.Context, a *atoll.Attachment) error {
 		counted.Stderr = &errs
 	}
 	err := p.ProcessLayer.Attach(ctx, &counted)
-	if !p.in.outlived(ctx, err) {
+	if !p.guest.causedByEnd(ctx, err) {
 		return err
 	}
-	main := p.main()
+	main := p.endedMain()
 	if main == nil || a.StdoutFrom < 0 || a.StderrFrom < 0 {
 		return atoll.E("attach", p.ID(), atoll.ErrStopped, nil)
 	}

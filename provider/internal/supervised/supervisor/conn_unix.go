@@ -15,8 +15,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/socket"
 )
 
-// removesItself says that a keeper can remove its own sandbox.
-const removesItself = true
+// canRemoveItself says that a supervisor can remove its own sandbox.
+const canRemoveItself = true
 
 // jobFD is the descriptor of the socket on which the job comes and the reply
 // goes.
@@ -26,9 +26,9 @@ const jobFD = 3
 // there is one: it stays so until this process ends.
 const heldFD = 4
 
-// Start starts cmd, which has nothing but its arguments and attributes, as a keeper that
+// Start starts cmd, which has nothing but its arguments and attributes, as a supervisor that
 // inherits held, which may be nil.
-func Start(cmd *exec.Cmd, held *os.File) (Line, error) {
+func Start(cmd *exec.Cmd, held *os.File) (Conn, error) {
 	ours, theirs, err := socket.Pair()
 	if err != nil {
 		return nil, err
@@ -40,22 +40,22 @@ func Start(cmd *exec.Cmd, held *os.File) (Line, error) {
 		return nil, err
 	}
 	defer null.Close()
-	cmd.ExtraFiles = inherited([]*os.File{jobFD - 3: theirs, heldFD - 3: held}, null)
+	cmd.ExtraFiles = inheritedFiles([]*os.File{jobFD - 3: theirs, heldFD - 3: held}, null)
 	if err := cmd.Start(); err != nil {
 		ours.Close()
 		return nil, err
 	}
-	return line{ours}, nil
+	return socketConn{ours}, nil
 }
 
-// adopt takes what this process was started with, and returns the line on which the
+// openJobConn takes what this process was started with, and returns the line on which the
 // job comes.
-func adopt() (Line, error) {
+func openJobConn() (Conn, error) {
 	unix.Umask(0o022) // what is shown inside has the modes that it is made with, whoever started us
 	if err := closeInherited(); err != nil {
 		return nil, err
 	}
-	for _, fd := range given {
+	for _, fd := range inheritedFDs {
 		unix.CloseOnExec(fd)
 	}
 	job := os.NewFile(jobFD, "job")
@@ -64,7 +64,7 @@ func adopt() (Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	return line{conn.(*net.UnixConn)}, nil
+	return socketConn{conn.(*net.UnixConn)}, nil
 }
 
 // closeInherited closes what this process was given by accident: descriptors
@@ -72,13 +72,13 @@ func adopt() (Line, error) {
 // that would otherwise stay so as long as the sandbox lives. Those of the Go
 // runtime are closed on exec, so they are not inherited ones.
 func closeInherited() error {
-	entries, err := os.ReadDir(descriptors)
+	entries, err := os.ReadDir(descriptorDir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
 		fd, err := strconv.Atoi(e.Name())
-		if err != nil || fd < jobFD || slices.Contains(given, fd) {
+		if err != nil || fd < jobFD || slices.Contains(inheritedFDs, fd) {
 			continue
 		}
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
@@ -90,10 +90,10 @@ func closeInherited() error {
 }
 
 // A line is a socket.
-type line struct{ *net.UnixConn }
+type socketConn struct{ *net.UnixConn }
 
 // HungUp implements Line.
-func (l line) HungUp() bool {
+func (l socketConn) HungUp() bool {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return true // closed
