@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// A Use tells when a sandbox was last used from outside. The zero Use never was.
+// A Use records when a sandbox was last used from outside. The zero Use was never used.
 type Use struct {
 	mu    sync.Mutex
 	calls int // in progress
 	last  time.Time
 }
 
-// Counts returns a handler that does what next does, and counts as use.
+// Counts returns a handler that calls next, and counts each call as use.
 func (u *Use) Counts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer u.Begin()()
@@ -22,7 +22,7 @@ func (u *Use) Counts(next http.Handler) http.Handler {
 	})
 }
 
-// Begin counts as use until end is called, once.
+// Begin begins a use, which lasts until end is called, once.
 func (u *Use) Begin() (end func()) {
 	u.countCall(1)
 	return func() { u.countCall(-1) }
@@ -35,7 +35,8 @@ func (u *Use) countCall(n int) {
 	u.last = time.Now()
 }
 
-// Latest is when the last call ended: now while there is one.
+// Latest returns the time at which the last use ended: now during a use; the zero time if
+// there was none.
 func (u *Use) Latest() time.Time {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -45,9 +46,9 @@ func (u *Use) Latest() time.Time {
 	return u.last
 }
 
-// looksPerLimit is how often, within a time limit, it is looked whether something runs
-// that no call has started, such as a daemon.
+// looksPerLimit is the number of times, within an idle limit, that a watcher looks for
+// running processes that no call has started, such as daemons.
 const looksPerLimit = 10
 
-// Step is the time from one look to the next, a minute at most.
+// Step returns the time from one look to the next, a minute at most.
 func Step(limit time.Duration) time.Duration { return min(limit/looksPerLimit, time.Minute) }

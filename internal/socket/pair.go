@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// Files returns two ends of a kind of socket, syscall.SOCK_STREAM or SOCK_DGRAM, neither of
-// which blocks: what Pair does for who speaks to them as files. The caller closes both.
+// Files returns the two non-blocking ends of a pair of sockets, as files. kind is
+// syscall.SOCK_STREAM or SOCK_DGRAM. The caller closes both.
 func Files(kind int) (ours, theirs *os.File, err error) {
 	fds, err := makePair(kind)
 	if err != nil {
@@ -22,8 +22,8 @@ func Files(kind int) (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs"), nil
 }
 
-// Pair returns two ends of a stream: one for us, one for another process to
-// inherit or to be given. The caller closes both.
+// Pair returns the two ends of a stream: one for this process, one that another process
+// inherits or is given. The caller closes both.
 func Pair() (ours *net.UnixConn, theirs *os.File, err error) {
 	fds, err := makePair(syscall.SOCK_STREAM)
 	if err != nil {

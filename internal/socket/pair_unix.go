@@ -4,8 +4,9 @@ package socket
 
 import "syscall"
 
-// makePairLocked is a pair of sockets that no process inherits by accident, where
-// the system cannot make such: nothing is forked until they are.
+// makePairLocked makes a pair of sockets on a system that cannot make them close-on-exec at
+// once. It holds the fork lock until they are, so that no process inherits them by
+// accident.
 func makePairLocked(kind int) ([2]int, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is the PID of the process at the other end when that was connected, or
-// began to listen; 0 for one that no PID namespace of this process's shows.
+// Peer returns the PID of the process that connected, or listened at, the other end; 0 if
+// this process's PID namespace does not contain it.
 func Peer(conn *net.UnixConn) (pid int, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

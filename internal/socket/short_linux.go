@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// useShortPath reaches the socket through a descriptor of its directory.
+// useShortPath calls use with a path through a descriptor of the socket's directory.
 func useShortPath(path string, use func(short string) error) error {
 	dir, err := os.OpenFile(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -7,14 +7,14 @@ import (
 	"path/filepath"
 )
 
-// useLink reaches the socket through a link to its directory, which is there as long
-// as use takes, and for this user only.
+// useLink calls use with a path through a symbolic link to the socket's directory. The link
+// exists only during the call, and only for this user.
 func useLink(path string, use func(short string) error) error {
 	dir, err := filepath.Abs(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	way, err := os.MkdirTemp("/tmp", "atoll-") // that of the environment can be long
+	way, err := os.MkdirTemp("/tmp", "atoll-") // $TMPDIR can be long
 	if err != nil {
 		return err
 	}

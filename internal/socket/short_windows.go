@@ -2,7 +2,7 @@ package socket
 
 import "fmt"
 
-// useShortPath fails: there is no other way to what is at path.
+// useShortPath returns an error: Windows has no shorter way to path.
 func useShortPath(path string, _ func(short string) error) error {
-	return fmt.Errorf("%s: the path of a socket has %d bytes at most: choose a shorter --state-dir", path, maxAddressLen)
+	return fmt.Errorf("socket path %s is longer than %d bytes; choose a shorter --state-dir", path, maxAddressLen)
 }

@@ -60,7 +60,7 @@ func TestVolumeThatVanished(t *testing.T) {
 	for target, volume := range map[string]string{"/cache": "cache", "/work": "data-" + sb.ID()} {
 		path := filepath.Join(l.opts.Dir, "volumes", "default", volume)
 		l.must("move", os.Rename(path, path+".away"))
-		wantKind(t, "start", sb.Start(l.ctx()), atoll.ErrNotExist, path, target, "put it back")
+		wantKind(t, "start", sb.Start(l.ctx()), atoll.ErrNotExist, path, target, "restore it")
 		l.must("move back", os.Rename(path+".away", path))
 	}
 	l.must("start", sb.Start(l.ctx()))

@@ -16,17 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// v1Controllers are the hierarchies of v1 that a group uses.
+// v1Controllers lists the hierarchies of v1 that a group uses.
 var v1Controllers = []string{"memory", "cpu", "cpuacct"}
 
 // A Hierarchy is a mounted cgroup file system.
 type Hierarchy struct {
 	root  string
 	v2    bool
-	write func(file, value string) error // a kernel's answer, which tests imitate
+	write func(file, value string) error // tests replace it to imitate a kernel
 }
 
-// Open looks at what is mounted at root, which is Root but in tests.
+// Open returns the hierarchy that is mounted at root: Root, except in tests.
 func Open(root string) Hierarchy {
 	_, err := os.Stat(filepath.Join(root, "cgroup.controllers"))
 	return Hierarchy{root, err == nil, writeFile}
@@ -34,10 +34,9 @@ func Open(root string) Hierarchy {
 
 func writeFile(file, value string) error { return os.WriteFile(file, []byte(value), 0o644) }
 
-// Can reports whether this process may limit memory and CPUs. On v2 it enables
-// what is not enabled yet, as Make would: a kernel that would refuse that, for
-// instance because the processes of a container are in the root that it sees,
-// is not to be found out otherwise.
+// Can reports whether this process may limit memory and CPUs. On v2 it enables the missing
+// controllers, as Make would: this is the only way to find out whether the kernel refuses
+// that, for instance because the processes of a container are in the root that it sees.
 func (h Hierarchy) Can() (memory, cpu bool) {
 	if !h.v2 {
 		return isWritable(filepath.Join(h.root, "memory")), isWritable(filepath.Join(h.root, "cpu"))
@@ -48,8 +47,8 @@ func (h Hierarchy) Can() (memory, cpu bool) {
 	return h.enableController("memory"), h.enableController("cpu")
 }
 
-// enableController reports whether the groups of v2 have the controller, now if not
-// before.
+// enableController reports whether the groups of v2 have the controller, and enables it if
+// necessary.
 func (h Hierarchy) enableController(controller string) bool {
 	has := func(file string) bool {
 		data, err := os.ReadFile(filepath.Join(h.root, file))
@@ -77,7 +76,7 @@ func (h Hierarchy) Group(path string) Group {
 	return Group{h, path}
 }
 
-// groupDirs are the group's directories: one on v2, one for each controller on v1.
+// groupDirs returns the group's directories: one on v2, one for each controller on v1.
 func (g Group) groupDirs() []string {
 	if g.path == "" {
 		return nil
@@ -94,7 +93,7 @@ func (g Group) groupDirs() []string {
 	return dirs
 }
 
-// Make makes the group with its limits. What a failed Make has made is removed.
+// Make makes the group with its limits. If it fails, it removes what it made.
 func (g Group) Make(l Limits) (err error) {
 	defer func() {
 		if err != nil {
@@ -114,8 +113,7 @@ func (g Group) Make(l Limits) (err error) {
 	return g.Limit(l)
 }
 
-// Limit changes the limits of a group that was made. A limit of 0 leaves what
-// is.
+// Limit changes the limits of a group that was made. A limit of 0 leaves the present one.
 func (g Group) Limit(l Limits) error {
 	for _, s := range g.limitSettings(l) {
 		if err := g.h.write(s.file, s.value); err != nil {
@@ -143,14 +141,13 @@ func (g Group) enableControllers() error {
 	return nil
 }
 
-// cpuPeriod is the period of the CPU quota, in microseconds: the kernel's
-// default.
+// cpuPeriod is the period of the CPU quota, in microseconds: the kernel's default.
 const cpuPeriod = 100_000
 
-// A setting is a file that holds a limit, and what to write to it.
+// A setting is a file that holds a limit, and the value to write to it.
 type setting struct{ file, value string }
 
-// limitSettings are those that make up the limits, in the order to write them in.
+// limitSettings returns the settings for the limits, in the order in which to write them.
 func (g Group) limitSettings(l Limits) []setting {
 	var set []setting
 	if l.Memory > 0 && g.path != "" {
@@ -167,8 +164,8 @@ func (g Group) limitSettings(l Limits) []setting {
 	return set
 }
 
-// memorySettings leave no swap on top of the memory, where swap is accounted
-// for at all.
+// memorySettings returns the settings for a memory limit. They leave no swap on top of the
+// memory, if the kernel accounts for swap at all.
 func (g Group) memorySettings(limit int64) []setting {
 	memory := strconv.FormatInt(limit, 10)
 	if g.h.v2 {
@@ -188,7 +185,7 @@ func (g Group) memorySettings(limit int64) []setting {
 	return set
 }
 
-// filePath is one of the group's files; the controller counts on v1 only.
+// filePath returns the path of one of the group's files; it uses controller on v1 only.
 func (g Group) filePath(controller, name string) string {
 	if g.h.v2 {
 		return filepath.Join(g.h.root, g.path, name)
@@ -201,8 +198,8 @@ func pathExists(path string) bool {
 	return err == nil
 }
 
-// Dir opens the directory that a process can be cloned into; nil on v1, where
-// it must Join.
+// Dir opens the directory that a process can be cloned into; nil on v1, where the process
+// must Join.
 func (g Group) Dir() (*os.File, error) {
 	if g.path == "" || !g.h.v2 {
 		return nil, nil
@@ -220,8 +217,8 @@ func (g Group) Join(pid int) error {
 	return nil
 }
 
-// Leave moves this process to the root of the hierarchies, so that its group
-// can be removed.
+// Leave moves this process to the root of the hierarchies, so that its group can be
+// removed.
 func (g Group) Leave() error {
 	if g.path == "" {
 		return nil
@@ -229,13 +226,12 @@ func (g Group) Leave() error {
 	return Group{g.h, "."}.Join(os.Getpid())
 }
 
-// removeTimeout is how long Remove waits for the last processes, which are in
-// their group until they have given back their memory, at the pace of the
-// group's CPU quota.
+// removeTimeout is the time that Remove waits for the last processes, which stay in their
+// group until they have given back their memory, at the pace of the group's CPU quota.
 const removeTimeout = 5 * time.Second
 
-// Remove removes the group, which must have no process left but such as have
-// been killed. One that is not there is no error.
+// Remove removes the group. All its processes must have ended or been killed. It returns
+// nil if there is no such group.
 func (g Group) Remove() error {
 	var errs []error
 	for _, dir := range g.groupDirs() {
@@ -258,13 +254,14 @@ func removeDir(dir string) error {
 	}
 }
 
-// keeperOOM, in thousandths of the memory that there is, is enough with the 500
-// of a sentry: whatever the two use, the sentry is taken first.
+// supervisorOOMScore is the oom_score_adj of a supervisor, in thousandths of the available
+// memory. Together with the 500 of a sentry it suffices: whatever the two use, the kernel
+// kills the sentry first.
 const supervisorOOMScore = -500
 
-// Protect lets the kernel take other processes before this one when memory is
-// used up, as far as it may: it takes CAP_SYS_RESOURCE, without which it does
-// nothing. Children that the process starts later inherit it.
+// Protect makes the kernel kill other processes before this one when memory is used up. It
+// needs CAP_SYS_RESOURCE, without which it does nothing. Children that the process starts
+// later inherit it.
 func Protect(pid int) error {
 	err := writeFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), strconv.Itoa(supervisorOOMScore))
 	if errors.Is(err, fs.ErrPermission) {
@@ -273,8 +270,8 @@ func Protect(pid int) error {
 	return err
 }
 
-// OOMKilled reports whether the kernel has killed a process of the group for
-// want of memory.
+// OOMKilled reports whether the kernel has killed a process of the group for lack of
+// memory.
 func (g Group) OOMKilled() bool {
 	for _, dir := range g.groupDirs() {
 		for _, file := range []string{"memory.events", "memory.oom_control"} {
@@ -286,7 +283,8 @@ func (g Group) OOMKilled() bool {
 	return false
 }
 
-// Usage is what the group uses; ok is false for the zero Group.
+// Usage returns the memory, in bytes, and the CPU time that the group uses; ok is false for
+// the zero Group.
 func (g Group) Usage() (memory int64, cpu time.Duration, ok bool) {
 	switch {
 	case g.path == "":
@@ -297,7 +295,7 @@ func (g Group) Usage() (memory int64, cpu time.Duration, ok bool) {
 	return readNumber(g.filePath("memory", "memory.usage_in_bytes")), time.Duration(readNumber(g.filePath("cpuacct", "cpuacct.usage"))), true
 }
 
-// readNumber reads a file that holds one number; 0 when it cannot.
+// readNumber reads a file that holds one number; 0 if it cannot.
 func readNumber(path string) int64 {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -307,7 +305,7 @@ func readNumber(path string) int64 {
 	return n
 }
 
-// readKey reads a "key number" line of a file; 0 when there is none.
+// readKey reads a "key number" line of a file; 0 if there is none.
 func readKey(path, key string) int64 {
 	f, err := os.Open(path)
 	if err != nil {

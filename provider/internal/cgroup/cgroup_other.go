@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// A Hierarchy is that of a system without cgroups.
+// A Hierarchy stands for the cgroups of a system that has none.
 type Hierarchy struct{}
 
-// Open returns it.
+// Open returns the Hierarchy.
 func Open(string) Hierarchy { return Hierarchy{} }
 
-// Can reports that nothing can be limited.
+// Can returns false.
 func (Hierarchy) Can() (memory, cpu bool) { return false, false }
 
 // A Group has no effect.
@@ -22,7 +22,7 @@ type Group struct{}
 // Group returns the zero Group.
 func (Hierarchy) Group(string) Group { return Group{} }
 
-// What can be asked of a group does nothing, as of the zero Group anywhere.
+// The methods of a Group do nothing, like those of the zero Group on Linux.
 
 func (Group) Make(Limits) error                                 { return nil }
 func (Group) Limit(Limits) error                                { return nil }
@@ -33,6 +33,6 @@ func (Group) Remove() error                                     { return nil }
 func (Group) OOMKilled() bool                                   { return false }
 func (Group) Usage() (memory int64, cpu time.Duration, ok bool) { return 0, 0, false }
 
-// Protect does nothing: no system but Linux is told which processes to take when
+// Protect does nothing: only Linux lets programs choose the first processes to kill when
 // memory is used up.
 func Protect(int) error { return nil }

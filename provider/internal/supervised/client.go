@@ -10,8 +10,8 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A keeperClient speaks to the supervisor of one sandbox, or to none if it has
-// none. It outlives the supervisors of a sandbox that is stopped and started.
+// A supervisorClient speaks to the supervisor of one sandbox. It outlives the supervisors
+// of a sandbox that is stopped and started again.
 type supervisorClient struct {
 	id, dir string
 	info    atoll.Info
@@ -33,7 +33,7 @@ func (p *Provider) clientFor(id string) *supervisorClient {
 	return c
 }
 
-// dropClient drops the client of a removed sandbox.
+// dropClient closes and forgets the client of a removed sandbox.
 func (p *Provider) dropClient(id string) {
 	p.mu.Lock()
 	c := p.clients[id]
@@ -44,14 +44,14 @@ func (p *Provider) dropClient(id string) {
 	}
 }
 
-// remoteSandbox is the sandbox as the supervisor serves it. Without a supervisor its calls
-// are ErrUnavailable.
+// remoteSandbox returns the sandbox as the supervisor serves it. Without a supervisor its
+// calls return ErrUnavailable.
 func (c *supervisorClient) remoteSandbox() atoll.Sandbox {
 	c.once.Do(func() {
 		c.client, c.err = api.NewClient(context.Background(), api.ClientOptions{Dial: c.dialSupervisor, Info: &c.info})
 	})
 	if c.err != nil {
-		panic("kept: client for a known provider: " + c.err.Error()) // it does not connect, so it cannot fail
+		panic("supervised: client for a known provider: " + c.err.Error()) // it does not connect, so it cannot fail
 	}
 	return c.client.Sandbox(c.id)
 }

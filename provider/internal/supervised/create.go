@@ -13,16 +13,16 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
-// A creation is one Create in progress. Its steps can each fail; undo takes
-// back those that were made.
+// A creation is one Create in progress. Each of its steps can fail; undoCreation takes back
+// those that were done.
 type creation struct {
 	p          *Provider
 	rec        *statedir.Record
 	lock       *fsutil.Lock // held until Create returns; nil before the first step
-	newVolumes []string     // those of its mounts that were not there
+	newVolumes []string     // named volumes that did not exist before
 }
 
-// checkStep is where a test lets something fail.
+// checkStep returns the error that a test planned for the step with that name, if any.
 func (p *Provider) checkStep(name string) error {
 	if p.opts.Step == nil {
 		return nil
@@ -30,8 +30,8 @@ func (p *Provider) checkStep(name string) error {
 	return p.opts.Step(name)
 }
 
-// undoCreation takes back what was made. What it fails to take back has a record, by
-// which a sweep finds it.
+// undoCreation removes everything that the creation made. If it fails, a record remains, by
+// which a sweep finds the rest.
 func (c *creation) undoCreation() {
 	if c.lock == nil {
 		return
@@ -44,7 +44,7 @@ func (c *creation) undoCreation() {
 	}
 }
 
-// reserveID takes the id, the name and the record.
+// reserveID reserves the id and the name, and writes the record.
 func (c *creation) reserveID(ctx context.Context) (err error) {
 	st, dir := &c.rec.Status, c.p.dir
 	if err := c.p.checkStep("id"); err != nil {
@@ -56,7 +56,7 @@ func (c *creation) reserveID(ctx context.Context) (err error) {
 	}
 	if err != nil {
 		if errors.Is(err, fs.ErrExist) {
-			return atoll.Errorf("create", st.ID, atoll.ErrAlreadyExists, "a sandbox with the id %s is there already", st.ID)
+			return atoll.Errorf("create", st.ID, atoll.ErrAlreadyExists, "sandbox %s already exists", st.ID)
 		}
 		return atoll.E("create", st.ID, diskKind(err), err)
 	}
@@ -71,7 +71,7 @@ func (c *creation) reserveID(ctx context.Context) (err error) {
 			err = dir.ClaimName(st.Spec.Project, name, st.ID)
 		}
 		if errors.Is(err, fs.ErrExist) {
-			return atoll.Errorf("create", name, atoll.ErrAlreadyExists, "a sandbox named %q is there already in project %q", name, st.Spec.Project)
+			return atoll.Errorf("create", name, atoll.ErrAlreadyExists, "a sandbox named %q already exists in project %q", name, st.Spec.Project)
 		}
 		if err != nil {
 			return atoll.E("create", st.ID, diskKind(err), err)
@@ -91,7 +91,7 @@ func (c *creation) writeRecord() error {
 	return nil
 }
 
-// resolveImage finds what the sandbox starts from.
+// resolveImage finds the image or the snapshot that the sandbox starts with.
 func (c *creation) resolveImage(ctx context.Context) error {
 	if err := c.p.checkStep("image"); err != nil {
 		return err
@@ -103,8 +103,8 @@ func (c *creation) resolveImage(ctx context.Context) error {
 	return c.p.opts.Backend.Image(ctx, c.rec)
 }
 
-// prepareMounts makes the volumes and checks what is bound. The record is there, so
-// that they count as being in use.
+// prepareMounts makes the volumes and checks the sources of bind mounts. The record exists
+// by then, so the volumes count as in use.
 func (c *creation) prepareMounts(context.Context) error {
 	st, volumes := &c.rec.Status, c.p.dir.Volumes()
 	data := statedir.DataVolume(st.ID)
@@ -114,7 +114,7 @@ func (c *creation) prepareMounts(context.Context) error {
 		c.rec.Fresh = !volumes.Has(st.Spec.Project, data)
 	}
 	if c.rec.Fresh {
-		if err := c.writeRecord(); err != nil { // before it is made, lest it be forgotten
+		if err := c.writeRecord(); err != nil { // before the volume is made, or a crash would leave it behind
 			return err
 		}
 	}
@@ -142,7 +142,7 @@ func (c *creation) prepareMounts(context.Context) error {
 	return nil
 }
 
-// checkBindSource checks that a bind mount's source is there and can be shown.
+// checkBindSource checks that the source of a bind mount exists and can be mounted.
 func checkBindSource(source string) error {
 	info, err := os.Stat(source)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -161,8 +161,8 @@ func checkBindSource(source string) error {
 	return f.Close()
 }
 
-// checkMountSources checks that what was mounted when the sandbox was made is still there.
-// What it may be used for by now is for those inside to find out.
+// checkMountSources checks that all sources of the sandbox's mounts still exist. It does
+// not check their permissions, which processes inside will notice.
 func (p *Provider) checkMountSources(st *atoll.Status) error {
 	for _, m := range p.jobMounts(st) {
 		if m.Source == "" { // a tmpfs
@@ -171,7 +171,7 @@ func (p *Provider) checkMountSources(st *atoll.Status) error {
 		_, err := os.Stat(m.Source)
 		if errors.Is(err, fs.ErrNotExist) {
 			return atoll.Errorf("start", st.ID, atoll.ErrNotExist,
-				"%s, which is mounted at %s, does not exist any more: put it back, or remove the sandbox", m.Source, m.Target)
+				"mount source %s of %s no longer exists: restore it, or remove the sandbox", m.Source, m.Target)
 		}
 		if err != nil {
 			return atoll.E("start", st.ID, diskKind(err), err)
@@ -180,7 +180,8 @@ func (p *Provider) checkMountSources(st *atoll.Status) error {
 	return nil
 }
 
-// startSandbox launches the supervisor, unless the sandbox is only to be made.
+// startSandbox launches the supervisor, unless the spec asks only for the sandbox's
+// creation.
 func (c *creation) startSandbox(ctx context.Context) error {
 	st := &c.rec.Status
 	if st.Spec.NoStart {
@@ -191,11 +192,12 @@ func (c *creation) startSandbox(ctx context.Context) error {
 	return c.p.launchSupervisor(ctx, c.rec)
 }
 
-// lockWait is how long an operation waits for another one on the same sandbox,
-// when its ctx allows more.
+// lockWait is the longest time that an operation waits for another one on the same sandbox,
+// if its ctx allows that much.
 const lockWait = time.Minute
 
-// withLock runs fn with the sandbox's lock held, on its record as it is then.
+// withLock runs fn with the sandbox's lock held, on the record as it is then. It returns
+// ErrConflict if another operation holds the lock for longer than lockWait.
 func (p *Provider) withLock(ctx context.Context, op, id string, fn func(*statedir.Record) error) error {
 	wait, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()

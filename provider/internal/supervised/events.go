@@ -20,10 +20,10 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/watchhub"
 )
 
-// eventWatcher tells of changes, whichever process made them: every change of a
-// sandbox's state is a new record, and the records are one watched directory.
-// A supervisor that dies writes none, so each one's socket is held open while
-// somebody watches: it ends with the supervisor.
+// An eventWatcher publishes changes of sandboxes, whichever process made them: every change
+// of a sandbox's state writes a new record, and all records are in one watched directory. A
+// supervisor that dies writes none, so while anybody watches, the eventWatcher holds a
+// connection to each supervisor open, which ends with the supervisor.
 type eventWatcher struct {
 	p    *Provider
 	hub  *watchhub.Hub
@@ -31,11 +31,11 @@ type eventWatcher struct {
 	ctx  context.Context // ends with the provider
 	quit context.CancelFunc
 
-	start   sync.Mutex // held while beginning to watch
+	start   sync.Mutex // held by startWatching
 	running atomic.Bool
 
 	mu        sync.Mutex
-	published map[string]atoll.Status // what was told of each sandbox
+	published map[string]atoll.Status // the last published status of each sandbox
 	conns     map[string]net.Conn     // to the supervisors
 }
 
@@ -65,7 +65,7 @@ func (p *Provider) Watch(ctx context.Context) iter.Seq2[atoll.Event, error] {
 	}
 }
 
-// startWatching begins to watch the records, for the first who wants to know of changes.
+// startWatching begins to watch the records when Watch is called for the first time.
 func (e *eventWatcher) startWatching() error {
 	e.start.Lock()
 	defer e.start.Unlock()
@@ -93,7 +93,7 @@ func (e *eventWatcher) startWatching() error {
 	return nil
 }
 
-// followRecords looks at what changes until the provider is closed.
+// followRecords publishes the changes of records until the provider is closed.
 func (e *eventWatcher) followRecords(w *fsnotify.Watcher) {
 	for {
 		select {
@@ -115,7 +115,7 @@ func (e *eventWatcher) followRecords(w *fsnotify.Watcher) {
 	}
 }
 
-// publishAllChanges looks at every sandbox, after events were lost.
+// publishAllChanges checks every sandbox, after the operating system dropped events.
 func (e *eventWatcher) publishAllChanges() error {
 	list, err := e.listSandboxes()
 	if err != nil {
@@ -136,9 +136,10 @@ func (e *eventWatcher) publishAllChanges() error {
 	return nil
 }
 
-// publishChanges looks at the sandbox and tells what is new. Looking and telling are
-// one step, so that states are told in the order in which they were; whoever
-// in this process changes one calls it, so that none is missed for being short.
+// publishChanges reads the sandbox's record and publishes what is new. Reading and
+// publishing are one step, so that states are published in their order. Code in this
+// process that changes a state calls publishChanges itself, so that no short-lived state is
+// missed.
 func (e *eventWatcher) publishChanges(id string) {
 	if !e.running.Load() {
 		return
@@ -160,7 +161,7 @@ func (e *eventWatcher) publishChanges(id string) {
 		return
 	}
 	if rec.Removing != nil && e.p.dir.Busy(id) {
-		return // that it is removed is all there is to tell, soon
+		return // the end of the removal will be published soon
 	}
 	e.publishStatus(rec.Status)
 	if isLive(rec.Status.State) && e.conns[id] == nil {
@@ -168,8 +169,8 @@ func (e *eventWatcher) publishChanges(id string) {
 	}
 }
 
-// publishStatus publishes the status, and what led to it, unless it is the one told last.
-// e.mu is held.
+// publishStatus publishes the status, and the states that led to it, unless it was
+// published last. e.mu is held.
 func (e *eventWatcher) publishStatus(st atoll.Status) {
 	last, known := e.published[st.ID]
 	e.published[st.ID] = st
@@ -183,9 +184,8 @@ func (e *eventWatcher) publishStatus(st atoll.Status) {
 	}
 }
 
-// missedStates returns what a sandbox went through from one look to the next, when
-// others were quicker than that: since it was started in between, it ran, and
-// before that did not.
+// missedStates returns the states that a sandbox went through between two looks, if other
+// processes were quicker: when it was started in between, it ran, and before that did not.
 func missedStates(last, now atoll.Status) []atoll.Status {
 	if last.Started.Equal(now.Started) {
 		return nil
@@ -202,12 +202,12 @@ func missedStates(last, now atoll.Status) []atoll.Status {
 	return missed
 }
 
-// watchSupervisor connects to the sandbox's supervisor and looks at the sandbox when that has
-// ended. e.mu is held.
+// watchSupervisor connects to the sandbox's supervisor, and publishes the sandbox's changes
+// when the supervisor has ended. e.mu is held.
 func (e *eventWatcher) watchSupervisor(id string, who statedir.Identity) {
 	conn, err := e.p.dialSupervisor(id)
 	if err != nil {
-		return // it has ended, of which there is a record, or comes up
+		return // it has ended, and wrote a record, or is not listening yet
 	}
 	if e.ctx.Err() != nil {
 		conn.Close()
@@ -226,10 +226,10 @@ func (e *eventWatcher) watchSupervisor(id string, who statedir.Identity) {
 	})
 }
 
-// dialSupervisor connects to the sandbox's supervisor and says something. A connection on
-// which nothing was said yet counts as busy for seconds, for which a supervisor that
-// ends would wait; of this the sandbox's API does not hear, so that it does not
-// count as use of the sandbox.
+// dialSupervisor connects to the sandbox's supervisor and sends a request. The supervisor's
+// HTTP server would count a silent connection as busy for some seconds, and wait for it
+// when it ends. The request does not reach the sandbox's API, so it does not count as use
+// of the sandbox.
 func (p *Provider) dialSupervisor(id string) (net.Conn, error) {
 	conn, err := supervisor.Dial(context.Background(), p.dir.Sandbox(id))
 	if err != nil {
@@ -242,8 +242,8 @@ func (p *Provider) dialSupervisor(id string) (net.Conn, error) {
 	return conn, nil
 }
 
-// awaitSupervisorEnd waits until that supervisor of the sandbox has gone, or another one has
-// taken its place; false if the provider is closed before that.
+// awaitSupervisorEnd waits until that supervisor of the sandbox has gone, or another one
+// has taken its place. It returns false if the provider is closed first.
 func (e *eventWatcher) awaitSupervisorEnd(id string, who statedir.Identity) bool {
 	for delay := time.Millisecond; e.ctx.Err() == nil && e.p.dir.Alive(id); delay = min(2*delay, 20*time.Millisecond) {
 		if rec, err := e.p.dir.Read(id); err != nil || rec.Supervisor != who {
@@ -257,10 +257,10 @@ func (e *eventWatcher) awaitSupervisorEnd(id string, who statedir.Identity) bool
 	return e.ctx.Err() == nil
 }
 
-// close ends all watches and waits for what they use.
+// close ends all watches and waits for their goroutines.
 func (e *eventWatcher) close() {
 	e.hub.Close()
-	e.start.Lock() // nobody is about to begin
+	e.start.Lock() // wait for a startWatching in progress
 	e.quit()
 	e.start.Unlock()
 	e.mu.Lock()

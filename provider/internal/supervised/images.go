@@ -8,8 +8,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// ImageUsers tells for the digest of each image that is in use who uses it: a
-// sandbox, whether it runs or not, or a snapshot.
+// ImageUsers returns, by digest, a user of each image that is in use: a sandbox, running or
+// not, or a snapshot.
 func ImageUsers(p *Provider) (map[string]string, error) {
 	users := map[string]string{}
 	snapshots, err := p.dir.SnapshotIDs()
@@ -17,7 +17,7 @@ func ImageUsers(p *Provider) (map[string]string, error) {
 		return nil, atoll.E("images", "", atoll.ErrInternal, err)
 	}
 	for _, id := range snapshots {
-		if r, err := p.readSnapshot(id); err == nil { // else it is gone, or nothing can start from it
+		if r, err := p.readSnapshot(id); err == nil { // else it was removed, or nothing can start from it
 			users[r.Record.Digest] = "snapshot " + id
 		}
 	}

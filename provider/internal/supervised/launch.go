@@ -22,7 +22,8 @@ import (
 )
 
 // launchSupervisor starts a supervisor for the sandbox and waits until the sandbox runs. On
-// success rec is what the supervisor wrote. The caller holds the sandbox's lock.
+// success rec has the status that the supervisor wrote. The caller holds the sandbox's
+// lock.
 func (p *Provider) launchSupervisor(ctx context.Context, rec *statedir.Record) error {
 	helper, err := p.opts.Backend.Helper()
 	if err != nil {
@@ -38,9 +39,9 @@ func (p *Provider) launchSupervisor(ctx context.Context, rec *statedir.Record) e
 	if err != nil {
 		return err
 	}
-	defer held.Close() // may be nil; the supervisor has it as long as it lives
+	defer held.Close() // may be nil; the supervisor has it open as long as it lives
 	defer p.spare.scheduleRefill(spareDelay)
-	if held == nil { // an image's lock is inherited when the supervisor is started
+	if held == nil { // a spare supervisor started before it could inherit the image's lock
 		err := p.launchSpare(ctx, rec)
 		if !errors.Is(err, errNoSupervisor) {
 			return err
@@ -53,11 +54,11 @@ func (p *Provider) launchSupervisor(ctx context.Context, rec *statedir.Record) e
 	return p.runJob(ctx, proc, rec)
 }
 
-// errNoSupervisor says that there was no supervisor, or not for long.
+// errNoSupervisor says that there was no supervisor, or that it ended without an answer.
 var errNoSupervisor = errors.New("no answer")
 
-// runJob gives the supervisor its job and waits until that is done. A supervisor that
-// cannot do it has ended afterwards.
+// runJob gives the supervisor its job and waits until the sandbox runs. If the supervisor
+// fails, runJob ends and reaps it.
 func (p *Provider) runJob(ctx context.Context, proc *supervisorProcess, rec *statedir.Record) error {
 	id, group := rec.Status.ID, p.sandboxCgroup(rec)
 	data, err := p.buildJob(rec)
@@ -75,17 +76,17 @@ func (p *Provider) runJob(ctx context.Context, proc *supervisorProcess, rec *sta
 		return nil
 	}
 	proc.killAndReap()
-	_ = group.Remove() // also done by whoever removes the sandbox
+	_ = group.Remove() // otherwise the removal of the sandbox removes it
 	switch {
 	case ctx.Err() != nil: // most likely why the supervisor gave up
 		return ctx.Err()
 	case err == nil:
 		return reply.Err()
 	}
-	return atoll.Errorf("start", id, atoll.ErrInternal, "supervisor died: %w; see %s", err, filepath.Join(p.dir.Sandbox(id), supervisor.LogName))
+	return atoll.Errorf("start", id, atoll.ErrInternal, "supervisor process died: %w; see %s", err, filepath.Join(p.dir.Sandbox(id), supervisor.LogName))
 }
 
-// buildJob describes the sandbox for its supervisor.
+// buildJob returns the supervisor's job for the sandbox, as JSON.
 func (p *Provider) buildJob(rec *statedir.Record) ([]byte, error) {
 	st := &rec.Status
 	job := &supervisor.Job{
@@ -108,8 +109,8 @@ func (p *Provider) buildJob(rec *statedir.Record) ([]byte, error) {
 	return json.Marshal(job)
 }
 
-// plannedFailure names the step of the supervisor that a test lets fail: the first, as
-// each is asked for ahead.
+// plannedFailure returns the name of the first supervisor step that a test wants to fail;
+// "" for none. It calls the test's hook for each step ahead of time.
 func (p *Provider) plannedFailure() string {
 	for _, name := range p.opts.Steps {
 		if p.checkStep("supervisor: "+name) != nil {
@@ -124,8 +125,8 @@ func pathExists(path string) bool {
 	return err == nil
 }
 
-// jobMounts are the directories of the host that the sandbox sees, parents
-// before what is mounted below them. One without volumes has its work directory inside.
+// jobMounts returns the host directories that the sandbox mounts, parents before what is
+// mounted below them. A provider without volumes has the work directory inside the sandbox.
 func (p *Provider) jobMounts(st *atoll.Status) []supervisor.Mount {
 	var mounts []supervisor.Mount
 	spec := &st.Spec
@@ -146,15 +147,15 @@ func (p *Provider) jobMounts(st *atoll.Status) []supervisor.Mount {
 	return mounts
 }
 
-// A spawned supervisor, before it is on its own.
+// A supervisorProcess is a supervisor that was started and has not been detached yet.
 type supervisorProcess struct {
 	cmd  *exec.Cmd
 	conn supervisor.Conn // to it
 }
 
-// spawnSupervisor executes the helper as supervisor: in a session of its own, with nothing on
-// its standard streams, in the cgroup at path, and on Linux in namespaces of its
-// own. It inherits held, which may be nil.
+// spawnSupervisor executes the helper as supervisor: in a session of its own, with nothing
+// on its standard streams, in the cgroup at path, and on Linux in namespaces of its own.
+// The process inherits held, which may be nil.
 func (p *Provider) spawnSupervisor(helper, path string, held *os.File, args ...string) (*supervisorProcess, error) {
 	group := cgroup.Open(cgroup.Root).Group(path)
 	dir, err := group.Dir()
@@ -165,7 +166,7 @@ func (p *Provider) spawnSupervisor(helper, path string, held *os.File, args ...s
 
 	cmd := exec.Command(helper)
 	cmd.Args = append([]string{p.opts.Supervisor, path}, args...)
-	cmd.Env = []string{} // nothing of the caller's environment goes in
+	cmd.Env = []string{} // nothing of the caller's environment leaks into the sandbox
 	cmd.Dir = "/"
 	cmd.SysProcAttr = supervisorAttr(dir)
 	conn, err := supervisor.Start(cmd, held)
@@ -174,8 +175,8 @@ func (p *Provider) spawnSupervisor(helper, path string, held *os.File, args ...s
 	}
 	s := &supervisorProcess{cmd, conn}
 	err = cgroup.Protect(cmd.Process.Pid)
-	if err == nil && dir == nil {
-		err = group.Join(cmd.Process.Pid) // while it starts up: it gets its job only after that
+	if err == nil && dir == nil { // cgroup v1: the process is not cloned into its group
+		err = group.Join(cmd.Process.Pid) // while it starts up: it gets its job afterwards
 	}
 	if err != nil {
 		s.killAndReap()
@@ -184,12 +185,12 @@ func (p *Provider) spawnSupervisor(helper, path string, held *os.File, args ...s
 	return s, nil
 }
 
-// cgroupLimits are those of the sandbox's cgroup.
+// cgroupLimits returns the limits of the sandbox's cgroup.
 func (p *Provider) cgroupLimits(rec *statedir.Record) cgroup.Limits {
 	return p.opts.Backend.Limits(rec.Status.Spec.Resources.WithDefaults())
 }
 
-// cgroupPath is the path of the sandbox's cgroup, "" where none can be made.
+// cgroupPath returns the path of the sandbox's cgroup; "" where none can be made.
 func (p *Provider) cgroupPath(id string) string {
 	if !p.opts.Cgroups {
 		return ""
@@ -197,30 +198,30 @@ func (p *Provider) cgroupPath(id string) string {
 	return "/" + p.opts.Cgroup + id
 }
 
-// sandboxCgroup is the sandbox's cgroup.
+// sandboxCgroup returns the cgroup that the sandbox's record names.
 func (p *Provider) sandboxCgroup(rec *statedir.Record) cgroup.Group {
 	return cgroup.Open(cgroup.Root).Group(rec.Cgroup)
 }
 
-// checkAlive fails if the supervisor has ended, although nobody asked it to.
+// checkAlive returns an error if the supervisor has ended unasked.
 func (s *supervisorProcess) checkAlive() error {
 	if s.conn.HungUp() {
-		return errors.New("it has died")
+		return errors.New("the supervisor process has died")
 	}
 	return nil
 }
 
-// exchangeJob sends the job and waits for the reply. It is errNoKeeper when none comes.
-// When ctx ends it tells the supervisor, which takes back what it has done, unless
-// the sandbox is just there.
+// exchangeJob sends the job and waits for the reply. It returns errNoSupervisor if none
+// comes. When ctx ends, it tells the supervisor, which takes back what it has done, unless
+// the sandbox is just ready.
 func (s *supervisorProcess) exchangeJob(ctx context.Context, job []byte) (*supervisor.Reply, error) {
 	done := make(chan struct{})
 	defer close(done)
 	stop := context.AfterFunc(ctx, func() {
-		_ = s.conn.CloseWrite() // no sandbox is wanted any more; an answer can still be read
+		_ = s.conn.CloseWrite() // the supervisor shall give up; its answer can still be read
 		select {
 		case <-done:
-		case <-time.After(supervisorGrace): // it had its time to take all back
+		case <-time.After(supervisorGrace): // it had enough time to undo its steps
 			_ = s.cmd.Process.Kill()
 		}
 	})
@@ -245,24 +246,25 @@ func (s *supervisorProcess) killAndReap() {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.cmd.Wait() }()
 	select {
-	case <-done: // it ends by itself once it has answered or lost us
+	case <-done: // it ends by itself once it has answered or the connection is closed
 	case <-time.After(supervisorGrace):
 		_ = s.cmd.Process.Kill()
 		<-done
 	}
 }
 
-// supervisorGrace is how long a supervisor that lost its provider may take to clean up.
+// supervisorGrace is the time that a supervisor which lost its provider gets to clean up.
 const supervisorGrace = 5 * time.Second
 
-// detachProcess lets the supervisor go on by itself; it is reaped when it ends while we
-// still run.
+// detachProcess lets the supervisor run by itself. If it ends while this process still
+// runs, it is reaped.
 func (s *supervisorProcess) detachProcess() {
 	s.conn.Close()
 	go func() { _ = s.cmd.Wait() }()
 }
 
-// spawnError says what keeps a supervisor from being started.
+// spawnError returns the error of a supervisor that could not be started; if sandboxes do
+// not work here at all, it says why and how to fix that.
 func (p *Provider) spawnError(ctx context.Context, id string, err error) error {
 	if probe := p.opts.Backend.Probe(ctx); !probe.OK {
 		return atoll.Errorf("start", id, atoll.ErrUnavailable, "%s; %s", probe.Reason, probe.Fix)

@@ -5,9 +5,10 @@ import (
 	"syscall"
 )
 
-// Self is a path by which this program can be executed as supervisor, as long as its file
-// is where it was.
+// Self returns a path by which this program can be executed as supervisor, as long as its
+// file stays where it was.
 func Self() (string, error) { return os.Executable() }
 
-// supervisorAttr are the session of a supervisor; here are no namespaces and no cgroups.
+// supervisorAttr gives a supervisor a session of its own; macOS has no namespaces and no
+// cgroups.
 func supervisorAttr(*os.File) *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Self is a path by which this program can be executed as supervisor, also when its file
-// has been replaced by another.
+// Self returns a path by which this program can be executed as supervisor, even if another
+// file has replaced its own.
 func Self() (string, error) { return "/proc/self/exe", nil }
 
-// supervisorAttr are the session and namespaces of a supervisor: a mount namespace and,
-// unless we are root, a user namespace in which it is. group is the directory of the
-// cgroup that it is cloned into, nil for none.
+// supervisorAttr gives a supervisor its session and namespaces: a mount namespace and,
+// unless this process is root, a user namespace in which the supervisor is root. group is
+// the directory of the cgroup that it is cloned into; nil for none.
 func supervisorAttr(group *os.File) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNS}
 	if uid := os.Geteuid(); uid != 0 {

@@ -13,9 +13,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Try finds out whether a supervisor could be started, by starting a process in its
-// place, with that argv[0], which only tries what a supervisor needs (see
-// supervisor.TryMounts): it ends well, or prints why it cannot.
+// Try finds out whether a supervisor could be started. It starts a process in its place,
+// with the given argv[0], which only tries what a supervisor needs (see
+// supervisor.TryMounts): that process exits with 0, or prints the reason why it cannot.
 func Try(ctx context.Context, helper, argv0 string) atoll.Probe {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -34,14 +34,14 @@ func Try(ctx context.Context, helper, argv0 string) atoll.Probe {
 	return atoll.Probe{Reason: "cannot make namespaces: " + reason, Fix: readHostFacts().namespaceFix(err)}
 }
 
-// A machine is what is looked at to find out why namespaces are denied.
+// hostFacts holds the facts that decide why a machine denies namespaces.
 type hostFacts struct {
 	root, admin bool                     // this process is root, may make namespaces
-	container   bool                     // this is one of docker's
-	setting     func(path string) string // of the kernel; "" when there is none
+	container   bool                     // this process runs in a Docker container
+	setting     func(path string) string // reads a kernel setting; "" if there is none
 }
 
-// readHostFacts is the one that this process runs on.
+// readHostFacts returns the facts of this process and its machine.
 func readHostFacts() hostFacts {
 	return hostFacts{
 		root: os.Geteuid() == 0, admin: hasSysAdmin(), container: pathExists("/.dockerenv"),
@@ -52,7 +52,7 @@ func readHostFacts() hostFacts {
 	}
 }
 
-// namespaceFix says what to do on a machine that denies namespaces with err.
+// namespaceFix says how to make namespaces work on a machine that denies them with err.
 func (m hostFacts) namespaceFix(err error) string {
 	switch {
 	case m.root && !m.admin:

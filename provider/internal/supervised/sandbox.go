@@ -18,8 +18,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
-// A sandbox is a handle: what runs is asked through its supervisor, what does not
-// is read from disk.
+// A sandbox is a handle: it asks the supervisor of a running sandbox, and reads the state
+// of a stopped one from disk.
 type sandbox struct {
 	p  *Provider
 	id string
@@ -51,12 +51,12 @@ func (s *sandbox) Start(ctx context.Context) error {
 		case atoll.StateCreating:
 			return atoll.Errorf("start", s.id, atoll.ErrConflict, "its creation was interrupted: remove it")
 		}
-		// A supervisor whose main process has ended stays a while.
+		// A supervisor lingers for a while after its main process has ended.
 		stop := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Stop(ctx, 0) }
 		if err := s.p.endSupervisor(ctx, rec, shutdown{call: stop, force: true}); err != nil {
 			return err
 		}
-		if err := s.p.sandboxCgroup(rec).Remove(); err != nil { // of its life before
+		if err := s.p.sandboxCgroup(rec).Remove(); err != nil { // from the previous run
 			return atoll.E("start", s.id, atoll.ErrInternal, err)
 		}
 		if err := s.p.launchSupervisor(ctx, rec); err != nil {
@@ -77,9 +77,9 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	})
 }
 
-// Remove implements atoll.Sandbox. Once it has begun to, ctx does not stop it.
+// Remove implements atoll.Sandbox. Once the removal has begun, it ignores the end of ctx.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
-	defer s.p.events.publishChanges(s.id) // if only to tell that it failed
+	defer s.p.events.publishChanges(s.id) // even if only to report a failure
 	how := atoll.RemoveOpts(opts...)
 	err := s.p.withLock(ctx, "remove", s.id, func(rec *statedir.Record) error {
 		remove := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Remove(ctx, opts...) }
@@ -94,8 +94,8 @@ func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 	return err
 }
 
-// removeRemains does what is left to do for a sandbox that is removed already, or
-// all but its record: a data volume that was kept can still be dropped.
+// removeRemains finishes the removal of a sandbox that has gone, or of which only the
+// record is left: it can still delete a data volume that an earlier removal retained.
 func (s *sandbox) removeRemains(ctx context.Context, opts ...atoll.RemoveOption) error {
 	if !s.p.clearRemains(ctx, s.id) && ctx.Err() != nil {
 		return ctx.Err()
@@ -106,16 +106,16 @@ func (s *sandbox) removeRemains(ctx context.Context, opts ...atoll.RemoveOption)
 	return s.p.removeDataVolumes(s.id)
 }
 
-// deleteSandbox removes what a sandbox that does not run has on the machine.
+// deleteSandbox removes everything that a sandbox which does not run has on the machine.
 func (p *Provider) deleteSandbox(rec *statedir.Record, opts atoll.RemoveOptions) error {
-	// First of all it is said: who wants its id or its name waits for what is being
-	// removed, and gives up on what is being made.
+	// First the record says so: a Create with the same id or name waits for a sandbox that is being
+	// removed, but fails at once on one that is being made.
 	if err := p.dir.BeginRemoval(rec, opts); err != nil {
 		return atoll.E("remove", rec.Status.ID, atoll.ErrInternal, err)
 	}
-	// Then the cgroup goes: while it cannot, something of the sandbox still
-	// runs, and the record is what reminds us of it. Whatever the record says,
-	// there may be one by the sandbox's id, and a run directory.
+	// Then the cgroup goes: while it cannot be removed, some process of the sandbox still
+	// runs, and only the record reminds a sweep of it. Whatever the record says,
+	// there may be a cgroup named after the sandbox's id, and a run directory.
 	rec.Run = cmp.Or(rec.Run, filepath.Join(p.opts.RunDir, rec.Status.ID))
 	own := cgroup.Open(cgroup.Root).Group(p.cgroupPath(rec.Status.ID))
 	err := errors.Join(p.sandboxCgroup(rec).Remove(), own.Remove())
@@ -131,25 +131,25 @@ func (p *Provider) deleteSandbox(rec *statedir.Record, opts atoll.RemoveOptions)
 	return nil
 }
 
-// An ending is how a supervisor is to end its sandbox.
+// A shutdown describes how a supervisor should end its sandbox.
 type shutdown struct {
 	call    func(context.Context, atoll.Sandbox) error
-	force   bool                 // there is nothing that only the supervisor could save
-	removal *atoll.RemoveOptions // what for, if it is: that is finished once it has begun
+	force   bool                 // nothing is lost if the supervisor is killed
+	removal *atoll.RemoveOptions // set for a removal, which ignores the end of ctx once it has begun
 }
 
 // endSupervisor asks the sandbox's supervisor, if there is one, to end the sandbox, and
-// waits until it has gone. With force a supervisor that cannot do it, does not answer
-// or does not go is killed. Without, only one that has done it is, because with
-// another the sandbox's files would be lost: that is an error, and the sandbox
-// goes on. The caller holds the sandbox's lock.
+// waits until the supervisor has gone. With force, it kills a supervisor that fails, does
+// not answer or does not go. Without force, it kills only a supervisor that has saved the
+// sandbox's files; in all other cases it returns an error and the sandbox keeps running,
+// because its files would be lost. The caller holds the sandbox's lock.
 func (p *Provider) endSupervisor(ctx context.Context, rec *statedir.Record, end shutdown) error {
 	id := rec.Status.ID
 	if !p.dir.Alive(id) {
 		return nil
 	}
 	if who, err := p.dir.Supervisor(id); err == nil {
-		rec.Supervisor = who // of which the record does not know before the sandbox runs
+		rec.Supervisor = who // the record names it only once the sandbox runs
 	}
 	sb := p.clientFor(id).remoteSandbox()
 	err := p.pingSupervisor(ctx, sb)
@@ -162,13 +162,13 @@ func (p *Provider) endSupervisor(ctx context.Context, rec *statedir.Record, end 
 	switch {
 	case err != nil:
 		err = atoll.Errorf("stop", id, atoll.ErrUnavailable,
-			"its supervisor, process %d, does not answer, and only it can save what is not on volumes: try again, or end that process (%w)", rec.Supervisor.PID, err)
+			"supervisor process %d does not answer, and only it can save the files that are not on volumes: try again, or kill that process (%w)", rec.Supervisor.PID, err)
 	case end.force:
 		bounded, cancel := context.WithTimeout(ctx, forceTimeout)
 		defer cancel()
 		err = end.call(bounded, sb)
 	default:
-		err = end.call(ctx, sb) // saving can take as long as it wants
+		err = end.call(ctx, sb) // saving has no time limit
 	}
 	hangs := errors.Is(err, context.DeadlineExceeded)
 	if ctx.Err() != nil {
@@ -183,7 +183,7 @@ func (p *Provider) endSupervisor(ctx context.Context, rec *statedir.Record, end 
 	if !hangs && p.awaitGoneWithin(ctx, id, supervisorGrace) {
 		return nil
 	}
-	p.log.Warn("supervisor does not end and is killed", "sandbox", id, "pid", rec.Supervisor.PID)
+	p.log.Warn("killing a supervisor that does not end", "sandbox", id, "pid", rec.Supervisor.PID)
 	if end.removal != nil {
 		if err := p.dir.BeginRemoval(rec, *end.removal); err != nil {
 			return atoll.E("remove", id, atoll.ErrInternal, err)
@@ -192,7 +192,7 @@ func (p *Provider) endSupervisor(ctx context.Context, rec *statedir.Record, end 
 	return p.killSupervisor(ctx, rec)
 }
 
-// killSupervisor ends the sandbox's supervisor.
+// killSupervisor kills the sandbox's supervisor and waits for its end.
 func (p *Provider) killSupervisor(ctx context.Context, rec *statedir.Record) error {
 	id := rec.Status.ID
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), supervisorGrace)
@@ -201,13 +201,14 @@ func (p *Provider) killSupervisor(ctx context.Context, rec *statedir.Record) err
 		return atoll.E("stop", id, atoll.ErrInternal, err)
 	}
 	if !p.awaitGoneWithin(ctx, id, supervisorGrace) {
-		return atoll.Errorf("stop", id, atoll.ErrInternal, "supervisor %d cannot be ended", rec.Supervisor.PID)
+		return atoll.Errorf("stop", id, atoll.ErrInternal, "supervisor process %d cannot be killed", rec.Supervisor.PID)
 	}
 	return nil
 }
 
-// explainRefusal is what it means that the supervisor has not said that it ended the
-// sandbox: it goes on, or it died, with or without having done what it was to.
+// explainRefusal interprets err of a supervisor that did not confirm that it ended the
+// sandbox: it is nil if the supervisor died after it had done so, and an error if it still
+// runs, or died before.
 func (p *Provider) explainRefusal(ctx context.Context, rec *statedir.Record, err error) error {
 	id := rec.Status.ID
 	if atoll.KindOf(err) != atoll.ErrUnavailable || !p.awaitGoneWithin(ctx, id, time.Second) {
@@ -218,20 +219,20 @@ func (p *Provider) explainRefusal(ctx context.Context, rec *statedir.Record, err
 		return readErr
 	}
 	if now.Status.State == atoll.StateFailed {
-		return atoll.Errorf("stop", id, atoll.ErrInternal, "it failed before its files were saved: %s", now.Status.Reason)
+		return atoll.Errorf("stop", id, atoll.ErrInternal, "the sandbox failed before its files were saved: %s", now.Status.Reason)
 	}
 	return nil
 }
 
-// answerTimeout is how long a supervisor may take to answer what it has in memory; one
-// that takes longer hangs.
+// answerTimeout is the time within which a supervisor must answer a question that it
+// answers from memory; a slower one hangs.
 const answerTimeout = 10 * time.Second
 
-// forceTimeout is how long a supervisor may take to end a sandbox of which nothing is
-// to be saved.
+// forceTimeout is the time within which a supervisor must end a sandbox whose files need
+// not be saved.
 const forceTimeout = 15 * time.Second
 
-// pingSupervisor reports whether the sandbox's supervisor is able to do what it is asked.
+// pingSupervisor returns an error if the sandbox's supervisor does not answer in time.
 func (p *Provider) pingSupervisor(ctx context.Context, sb atoll.Sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -239,7 +240,8 @@ func (p *Provider) pingSupervisor(ctx context.Context, sb atoll.Sandbox) error {
 	return err
 }
 
-// awaitGone waits until the sandbox has no supervisor.
+// awaitGone waits until the sandbox has no supervisor, or ctx ends. It reports whether the
+// supervisor has gone.
 func (p *Provider) awaitGone(ctx context.Context, id string) bool {
 	for delay := time.Millisecond; p.dir.Alive(id); delay = min(2*delay, 20*time.Millisecond) {
 		select {
@@ -251,7 +253,7 @@ func (p *Provider) awaitGone(ctx context.Context, id string) bool {
 	return true
 }
 
-// awaitGoneWithin is gone for so long at most, whether or not ctx has ended.
+// awaitGoneWithin is awaitGone with a time limit in place of the end of ctx.
 func (p *Provider) awaitGoneWithin(ctx context.Context, id string, wait time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait)
 	defer cancel()
@@ -274,19 +276,21 @@ func (s *sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 	}
 	p, err := s.remoteSandbox().Process(ctx, id)
 	if err = s.explainError(ctx, "process", err); atoll.KindOf(err) == atoll.ErrStopped {
-		if p := s.endedProcess(id); p != nil { // it has just stopped
+		if p := s.endedProcess(id); p != nil { // the sandbox has just stopped
 			return p, nil
 		}
 	}
 	return s.wrapProcess(p), err
 }
 
-// A process is one that the supervisor knows, until it is gone with it.
+// A process is a process that the supervisor knows; when the supervisor has gone, only the
+// ended main process is left.
 type process struct {
 	atoll.ProcessLayer
 	s *sandbox
 }
 
+// wrapProcess returns p with errors that say what happened to its sandbox; nil if p is nil.
 func (s *sandbox) wrapProcess(p atoll.Process) atoll.Process {
 	if p == nil {
 		return nil
@@ -344,7 +348,7 @@ func (s *sandbox) Resume(ctx context.Context) error {
 	return s.explainError(ctx, "resume", atoll.Resume(ctx, s.remoteSandbox()))
 }
 
-// Extend implements atoll.Extender: a supervisor minds the time of its sandbox.
+// Extend implements atoll.Extender: the supervisor of a running sandbox watches its expiry.
 func (s *sandbox) Extend(ctx context.Context, ttl atoll.Duration) error {
 	defer s.p.sweeper.Rouse()
 	return s.p.withLock(ctx, "extend", s.id, func(rec *statedir.Record) error {
@@ -380,19 +384,19 @@ func (s *sandbox) Files() atoll.FS {
 	return lazyfs.Noting(files.New(s.fileView), func() (end func()) { return s.p.dir.Using(s.id) })
 }
 
-// remoteSandbox is the sandbox as its supervisor serves it.
+// remoteSandbox returns the sandbox as its supervisor serves it.
 func (s *sandbox) remoteSandbox() atoll.Sandbox { return s.p.clientFor(s.id).remoteSandbox() }
 
-// disconnectGrace is how long a supervisor that closed a connection may take to be gone.
+// disconnectGrace is the time that a supervisor which closed a connection gets to end.
 const disconnectGrace = 200 * time.Millisecond
 
-// explainError turns the error of a supervisor that cannot be reached into what it
-// means: there is none, because the sandbox is stopped, or removed.
+// explainError replaces the error of a supervisor that cannot be reached by its cause: the
+// sandbox is stopped, has failed, or was removed. It returns all other errors unchanged.
 func (s *sandbox) explainError(ctx context.Context, op string, err error) error {
 	if k := atoll.KindOf(err); err == nil || k != atoll.ErrUnavailable && k != atoll.ErrNotFound || ctx.Err() != nil {
 		return err
 	}
-	// A supervisor that dies lets go of its connections a moment before its lock.
+	// A dying supervisor closes its connections a moment before it releases its lock.
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || isConnCut(err) {
 		_ = s.p.awaitGoneWithin(ctx, s.id, disconnectGrace)
 	}
@@ -408,8 +412,8 @@ func (s *sandbox) explainError(ctx context.Context, op string, err error) error 
 	return err
 }
 
-// fileView is what the sandbox's files are made of now: its volumes and other
-// mounts directly, all else by way of its supervisor, if it has one.
+// fileView returns the current composition of the sandbox's files: volumes and other mounts
+// are accessed directly, all else through its supervisor, if it has one.
 func (s *sandbox) fileView() (files.View, error) {
 	rec, err := s.p.readRecord("files", s.id)
 	if err != nil {
@@ -428,7 +432,7 @@ func (s *sandbox) fileView() (files.View, error) {
 		return atoll.Files(s.remoteSandbox()), nil
 	}
 	if running && !plain {
-		return v, nil // only inside it is known what the user may do
+		return v, nil // only the sandbox itself knows what the user may do
 	}
 	if !plain {
 		v.UID, v.GID = volumeOwner(s.p.dir.Volume(spec.Project, statedir.DataVolume(s.id)))

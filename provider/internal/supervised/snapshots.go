@@ -15,7 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
-// snapshotRecord is what statedir.SnapshotMeta holds.
+// A snapshotRecord is the content of the file statedir.SnapshotMeta.
 type snapshotRecord struct {
 	Snapshot atoll.Snapshot  `json:"snapshot"`
 	Record   statedir.Record `json:"record"` // of the sandbox, for its image
@@ -38,8 +38,8 @@ func (s *sandbox) Snapshot(ctx context.Context) (snap atoll.Snapshot, err error)
 	return snap, err
 }
 
-// takeSnapshot has the supervisor write what only it can, and completes it with what is
-// needed to start from it. The caller holds the sandbox's lock.
+// takeSnapshot has the supervisor write the sandbox's state, and adds what is needed to
+// start from it. The caller holds the sandbox's lock.
 func (p *Provider) takeSnapshot(ctx context.Context, rec *statedir.Record) (atoll.Snapshot, error) {
 	id := rec.Status.ID
 	taken, err := atoll.TakeSnapshot(ctx, p.clientFor(id).remoteSandbox())
@@ -86,7 +86,7 @@ func (p *Provider) Snapshots(context.Context) ([]atoll.Snapshot, error) {
 	}
 	list := make([]atoll.Snapshot, 0, len(ids))
 	for _, id := range ids {
-		if r, err := p.readSnapshot(id); err == nil { // gone meanwhile
+		if r, err := p.readSnapshot(id); err == nil { // else it was removed meanwhile
 			list = append(list, r.Snapshot)
 		}
 	}
@@ -132,8 +132,8 @@ func noSnapshot(op, id, snapshot string) error {
 	return atoll.Errorf(op, id, atoll.ErrNotExist, "no snapshot %q", snapshot)
 }
 
-// fromSnapshot takes the image, and what else decides whether it can be
-// restored, from the snapshot that the spec names.
+// fromSnapshot copies the image, and what else decides whether it can be restored, from the
+// snapshot that the spec names.
 func (c *creation) fromSnapshot() error {
 	st := &c.rec.Status
 	r, err := c.p.readSnapshot(st.Spec.Snapshot)

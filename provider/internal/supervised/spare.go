@@ -14,31 +14,30 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// A spare is a supervisor that was started before there is a sandbox for it: it
-// waits for its job, in namespaces and a cgroup of its own, and so takes its
-// start-up time off the way of the next Create. There is one at the most, also of
-// those on their way. When its provider dies it finds its socket closed, and ends
-// as if it had never been.
+// A spareSlot holds at most one supervisor that was started before there is a sandbox for
+// it, including one that is just being started. It waits for its job in namespaces and a
+// cgroup of its own, which saves the next Create its start-up time. When its provider dies,
+// it finds its socket closed, and ends without a trace.
 type spareSlot struct {
 	p *Provider
 
 	mu      sync.Mutex
 	ready   *spareSupervisor // nil while there is none
-	pending bool             // one is on its way
+	pending bool             // one is being started
 	closed  bool
-	quit    chan struct{} // closed with it
+	quit    chan struct{} // closed by close
 	work    sync.WaitGroup
 }
 
-// A readyKeeper waits for its job in the cgroup at path. Until a record names
-// that path, the mark reminds a sweep of it, should we die.
+// A spareSupervisor waits for its job in the cgroup at path. Until a record names that
+// path, the mark tells a sweep about it, in case this process dies.
 type spareSupervisor struct {
 	*supervisorProcess
 	path string
 	mark *statedir.Mark
 }
 
-// killAndRemove ends the supervisor and removes what it has.
+// killAndRemove ends the supervisor and removes its cgroup and its mark.
 func (r *spareSupervisor) killAndRemove() error {
 	r.killAndReap()
 	err := cgroup.Open(cgroup.Root).Group(r.path).Remove()
@@ -49,7 +48,8 @@ func (r *spareSupervisor) killAndRemove() error {
 	return r.mark.Remove()
 }
 
-// takeSupervisor hands out the spare supervisor, limited as asked, or nil if there is none.
+// takeSupervisor returns the spare supervisor with the limits l applied, or nil if there is
+// none.
 func (s *spareSlot) takeSupervisor(l cgroup.Limits) *spareSupervisor {
 	s.mu.Lock()
 	r := s.ready
@@ -69,13 +69,12 @@ func (s *spareSlot) takeSupervisor(l cgroup.Limits) *spareSupervisor {
 	return r
 }
 
-// spareDelay is how long after a sandbox was made the next supervisor is started:
-// the first command in that sandbox comes first.
+// spareDelay is the delay between a sandbox's start and that of the next spare supervisor:
+// the first command in the sandbox comes first.
 const spareDelay = 200 * time.Millisecond
 
-// scheduleRefill starts another one, in the background and after a while. A spare that
-// cannot be had is no error: Create then starts its supervisor itself, and says
-// what is wrong.
+// scheduleRefill starts another spare supervisor in the background after a delay. A failure
+// is only logged: Create then starts its own supervisor, and reports the cause.
 func (s *spareSlot) scheduleRefill(after time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,6 +104,7 @@ func (s *spareSlot) scheduleRefill(after time.Duration) {
 	})
 }
 
+// startSupervisor starts a spare supervisor in the cgroup named after id.
 func (s *spareSlot) startSupervisor(id string) (*spareSupervisor, error) {
 	if err := s.p.checkStep("spare"); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (s *spareSlot) startSupervisor(id string) (*spareSupervisor, error) {
 	return r, nil
 }
 
-// close ends the spare supervisor and waits for it.
+// close ends the spare supervisor and waits for its end.
 func (s *spareSlot) close() {
 	s.mu.Lock()
 	s.closed = true
@@ -143,8 +143,8 @@ func (s *spareSlot) close() {
 	s.work.Wait()
 }
 
-// launchSpare is launch with the spare supervisor. It is errNoKeeper if there is
-// none that will do, which may turn out late.
+// launchSpare is launchSupervisor with the spare supervisor. It returns errNoSupervisor if
+// there is no spare one, or if it turns out to have died.
 func (p *Provider) launchSpare(ctx context.Context, rec *statedir.Record) error {
 	r := p.spare.takeSupervisor(p.cgroupLimits(rec))
 	if r == nil {
@@ -185,9 +185,8 @@ func (p *Provider) startSupervisor(ctx context.Context, helper string, held *os.
 	return proc, nil
 }
 
-// prepareRunDir makes the sandbox's run directory. Before that, the record on disk says
-// where it and the cgroup will be, so that whoever comes after a crash finds
-// them.
+// prepareRunDir makes the sandbox's run directory. Before that, it records where the run
+// directory and the cgroup will be, so that a sweep finds them after a crash.
 func (p *Provider) prepareRunDir(rec *statedir.Record, group string) error {
 	before := rec.Run
 	run := filepath.Join(p.opts.RunDir, rec.Status.ID)
@@ -197,7 +196,7 @@ func (p *Provider) prepareRunDir(rec *statedir.Record, group string) error {
 			return err
 		}
 	}
-	if before != run { // made by one with another run directory
+	if before != run { // a provider with another RunDir made it
 		if err := statedir.RemoveRun(before); err != nil {
 			return err
 		}

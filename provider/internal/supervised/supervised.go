@@ -30,34 +30,35 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/volume"
 )
 
-// A Backend is what the sandboxes of one provider have of their own. All methods but
-// Open and Close may be called at once.
+// A Backend holds the parts that differ between providers. All methods except Open and
+// Close may be called concurrently.
 type Backend interface {
-	// Open opens what it keeps besides sandboxes in the state directory, before
-	// anything else is asked of it. Close closes that.
+	// Open opens the backend's own data in the state directory, such as an image store,
+	// before any other call. Close closes it.
 	Open(dir statedir.Dir) error
 	Close() error
 	// Probe finds out whether sandboxes work here; see Try.
 	Probe(ctx context.Context) atoll.Probe
-	// Supports refuses what a valid spec asks for and cannot be done here.
+	// Supports rejects a valid spec that asks for something this provider cannot do.
 	Supports(spec *atoll.Spec) error
 
-	// Image finds what a sandbox starts from that is not made from a snapshot, and says
-	// in rec what that is.
+	// Image finds the image of a sandbox that is not made from a snapshot, and records it
+	// in rec.
 	Image(ctx context.Context, rec *statedir.Record) error
-	// Restores refuses a spec for which it could not go on where the snapshot was taken.
+	// Restores rejects a spec with which the snapshot cannot be restored.
 	Restores(snap *atoll.Snapshot, spec *atoll.Spec) error
-	// Hold sees to it that what rec.Image names is there, and stays as long as
-	// anybody has the file open that it returns, which the supervisor inherits. nil: there
-	// is nothing to see to.
+	// Hold makes sure that the image named by rec.Image exists, and keeps it for as long as
+	// any process has the returned file open; the supervisor inherits that file. A nil file
+	// means that there is nothing to hold.
 	Hold(ctx context.Context, rec *statedir.Record) (*os.File, error)
 
-	// Helper is the path of the binary to execute as supervisor.
+	// Helper returns the path of the binary to execute as supervisor.
 	Helper() (string, error)
-	// Limits are those of a supervisor and all that it starts, for a sandbox that has r.
+	// Limits returns the limits of a supervisor and of all that it starts, for a sandbox
+	// with the resources r.
 	Limits(r atoll.Resources) cgroup.Limits
-	// Job changes what the supervisor is told where that is not all of it, and returns, to
-	// be given to the engine as JSON, what that has to know besides.
+	// Job adapts the supervisor's job where the provider differs, and returns additional
+	// data for the engine, which is passed on as JSON.
 	Job(job *supervisor.Job) (any, error)
 }
 
@@ -67,32 +68,33 @@ type Options struct {
 	// Info describes the provider. Its name is in the errors of New.
 	Info    atoll.Info
 	Backend Backend
-	// Supervisor is the argv[0] of its supervisors.
+	// Supervisor is the argv[0] of the provider's supervisors.
 	Supervisor string
-	// Steps are the names of what a supervisor does to start a sandbox. See Step.
+	// Steps lists the names of the steps with which a supervisor starts a sandbox. See
+	// Step.
 	Steps []string
 
-	// Dir keeps sandboxes, volumes and snapshots; it is made when missing, and must
-	// be this user's alone. Many providers of one kind, in many processes, may use one
-	// directory.
+	// Dir holds sandboxes, volumes and snapshots. New makes it if it is missing; it must
+	// belong to this user alone. Many providers of one kind, in many processes, may share
+	// one directory.
 	Dir string
-	// RunDir keeps what must not survive a reboot, and must be this user's alone; it
-	// is made when missing. Default: see statedir.Dir.DefaultRun.
+	// RunDir holds data that must not survive a reboot, and must belong to this user alone.
+	// New makes it if it is missing. Default: see statedir.Dir.DefaultRun.
 	RunDir string
-	// Cgroups says that there can be cgroups here, and that each supervisor gets one.
+	// Cgroups gives each supervisor a cgroup of its own; set it only where cgroups work.
 	Cgroups bool
-	// Cgroup is what their names begin with. Default: "atoll-", and what tells Dir
-	// from other directories: callers choose ids, and may choose the same for
-	// sandboxes of several.
+	// Cgroup is the prefix of the cgroups' names. Default: "atoll-" and a hash of Dir,
+	// because callers choose ids, and sandboxes in two state directories may have the same
+	// id.
 	Cgroup string
-	// Spare keeps one supervisor process started ahead of the next Create, which then
-	// need not wait for that: for servers, not for programs that make one sandbox.
+	// Spare keeps one supervisor process started ahead of the next Create, which then saves
+	// that time: for servers, not for programs that make one sandbox.
 	Spare bool
-	// Log receives what the provider has to say. Default: nowhere.
+	// Log receives log messages. Default: they are discarded.
 	Log *slog.Logger
 
-	// Step is asked before each step of making and starting a sandbox, and fails it:
-	// for tests. Those of Steps are called "supervisor: ...".
+	// Step is a test hook: it is called before each step of making and starting a sandbox,
+	// and its error fails that step. The names of Steps get the prefix "supervisor: ".
 	Step func(name string) error
 }
 
@@ -112,8 +114,8 @@ type Provider struct {
 	closing sync.Once
 }
 
-// New opens the state directory. It does not check whether sandboxes work
-// here: Probe does, and Create says so.
+// New opens the state directory. It does not check whether sandboxes work here: Probe does,
+// and Create reports it.
 func New(opts Options) (*Provider, error) {
 	name := opts.Info.Name
 	if opts.Dir == "" {
@@ -153,7 +155,7 @@ func New(opts Options) (*Provider, error) {
 // Info implements atoll.Provider.
 func (p *Provider) Info() atoll.Info { return p.opts.Info }
 
-// Close implements atoll.Provider. Sandboxes live on.
+// Close implements atoll.Provider. Sandboxes keep running.
 func (p *Provider) Close() error {
 	p.closing.Do(func() {
 		p.sweeper.Close()
@@ -258,8 +260,8 @@ func (p *Provider) List(_ context.Context, f atoll.Filter) ([]atoll.Status, erro
 	return list, nil
 }
 
-// readRecord returns the sandbox's record as it is now: what the record says, unless
-// it says that something runs and nothing does.
+// readRecord returns the sandbox's record with its actual state: a record that says that
+// the sandbox runs, although it does not, is returned as failed.
 func (p *Provider) readRecord(op, id string) (*statedir.Record, error) {
 	rec, err := p.dir.Read(id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -278,11 +280,11 @@ func (p *Provider) readRecord(op, id string) (*statedir.Record, error) {
 		p.describeRemoval(st)
 		return rec, nil
 	case st.State == atoll.StateCreating && !p.dir.Busy(id):
-		p.sweeper.Rouse() // who made it has died
+		p.sweeper.Rouse() // its maker has died
 		return rec, nil
 	}
 	if isLive(st.State) && !p.dir.Alive(id) {
-		// The supervisor may have ended properly between the two looks.
+		// The supervisor may have ended properly between reading the record and checking the lock.
 		again, err := p.dir.Read(id)
 		if err == nil && isLive(again.Status.State) && again.Supervisor == rec.Supervisor {
 			st.State, st.Ready, st.Reason = atoll.StateFailed, false, describeDeath(rec)
@@ -293,7 +295,7 @@ func (p *Provider) readRecord(op, id string) (*statedir.Record, error) {
 	return rec, nil
 }
 
-// describeRemoval makes st that of a sandbox whose removal has begun.
+// describeRemoval changes st to the status of a sandbox whose removal has begun.
 func (p *Provider) describeRemoval(st *atoll.Status) {
 	st.Ready = false
 	if p.dir.Busy(st.ID) {
@@ -304,24 +306,24 @@ func (p *Provider) describeRemoval(st *atoll.Status) {
 		return
 	}
 	st.State, st.Reason = atoll.StateFailed, "its removal was interrupted: remove it again"
-	p.sweeper.Rouse() // most likely it need not be asked for
+	p.sweeper.Rouse() // most likely the sweep finishes the removal before the user asks again
 }
 
 // isLive reports whether a sandbox in that state has a supervisor.
 func isLive(s atoll.State) bool { return s == atoll.StateRunning || s == atoll.StatePaused }
 
-// describeDeath says what became of a supervisor that left a running record behind.
+// describeDeath says why a supervisor left a record behind that says that its sandbox runs.
 func describeDeath(rec *statedir.Record) string {
 	if me, err := statedir.Identify(os.Getpid()); err == nil && rec.Supervisor.Boot != "" && me.Boot != rec.Supervisor.Boot {
-		return "the machine was restarted; start it again to go on with its work directory and volumes"
+		return "the machine was restarted; start the sandbox again to continue with its work directory and volumes"
 	}
-	return "its supervisor process died; start it again to go on with its work directory and volumes"
+	return "its supervisor process died; start the sandbox again to continue with its work directory and volumes"
 }
 
 // Probe implements atoll.Prober.
 func (p *Provider) Probe(ctx context.Context) atoll.Probe { return p.opts.Backend.Probe(ctx) }
 
-// diskKind is the kind of an error of the state directory.
+// diskKind returns the kind of an error of the state directory.
 func diskKind(err error) atoll.Kind {
 	if fsutil.IsFull(err) {
 		return atoll.ErrExhausted

@@ -12,10 +12,10 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/sweeper"
 )
 
-// sweepAll finishes what others began and could not end: creations and removals
-// that were killed half way, and sandboxes whose time came while they had no
-// supervisor to notice. It touches only sandboxes whose lock is free, and returns when the
-// next one is due.
+// sweepAll finishes what others began and could not end: creations and removals that were
+// killed half way, and sandboxes that expired while they had no supervisor to notice. It
+// changes only sandboxes whose lock is free, and returns the time at which the next one is
+// due.
 func (p *Provider) sweepAll(ctx context.Context) (due time.Time) {
 	records, err1 := p.dir.IDs()
 	dirs, err2 := p.dir.Dirs()
@@ -47,8 +47,8 @@ func (p *Provider) sweepAll(ctx context.Context) (due time.Time) {
 // removeCgroup removes the cgroup of a spare supervisor that had no record yet.
 func removeCgroup(path string) error { return cgroup.Open(cgroup.Root).Group(path).Remove() }
 
-// dueTime is when the sandbox's time is over; zero means never. One that stands idle is
-// its supervisor's to remove.
+// dueTime returns the time at which a sandbox without a supervisor has to be removed; the
+// zero time means never. The supervisor of a running sandbox removes an idle one itself.
 func dueTime(rec *statedir.Record) time.Time {
 	st := rec.Status
 	if isLive(st.State) {
@@ -57,12 +57,12 @@ func dueTime(rec *statedir.Record) time.Time {
 	return sweeper.Due(&st, false)
 }
 
-// sweepSandbox removes the sandbox if nobody will look after it any more. waits
-// says that it is to go, and that its supervisor, or who removes it, is not done.
+// sweepSandbox removes the sandbox if nobody else will. waits reports that the sandbox has
+// to go, but that its supervisor, or another process that removes it, is not done.
 func (p *Provider) sweepSandbox(id string) (waits bool, err error) {
 	rec, err := p.dir.Read(id)
 	if err == nil && !isAbandoned(rec) && pathExists(p.dir.Sandbox(id)) {
-		return false, nil // as nearly always: no lock taken
+		return false, nil // the usual case: no lock taken
 	}
 	removing := err == nil && rec.Removing != nil
 	lock, err := p.dir.TryLock(id)
@@ -71,7 +71,7 @@ func (p *Provider) sweepSandbox(id string) (waits bool, err error) {
 		if !pathExists(p.dir.Record(id)) {
 			return false, nil // removed meanwhile
 		}
-		lock, err = p.dir.Make(id) // lest somebody makes it while we remove what is left
+		lock, err = p.dir.Make(id) // so that nobody makes it while we remove the rest
 	}
 	if errors.Is(err, statedir.ErrBusy) || errors.Is(err, fs.ErrExist) {
 		return removing, nil
@@ -103,16 +103,16 @@ func (p *Provider) sweepSandbox(id string) (waits bool, err error) {
 	return false, p.deleteSandbox(rec, opts)
 }
 
-// vacateTime is how long what is left of a sandbox may take to go: as a supervisor
-// takes to notice that nobody wants its sandbox. One that another holds is taken
-// for one that is being made after busyTime.
+// clearTimeout bounds the wait for the rest of a sandbox to be removed: a supervisor may
+// take that long to notice that nobody wants its sandbox. After busyTimeout, a sandbox
+// whose lock is held counts as one that is being made.
 const (
 	clearTimeout = 2 * time.Second
 	busyTimeout  = 200 * time.Millisecond
 )
 
-// clearRemains removes what is left of a sandbox that nobody looks after any more, or
-// waits while another does. It reports whether nothing is left.
+// clearRemains removes the rest of a sandbox that nobody owns any more, or waits while
+// another process does. It reports whether nothing is left.
 func (p *Provider) clearRemains(ctx context.Context, id string) bool {
 	ctx, cancel := context.WithTimeout(ctx, clearTimeout)
 	defer cancel()
@@ -139,9 +139,9 @@ func (p *Provider) clearRemains(ctx context.Context, id string) bool {
 	return true
 }
 
-// isAbandoned reports whether nobody will look after the sandbox any more, if its lock
-// is free and it has no supervisor: it was never finished, is being removed, its
-// time is over, or it was to go with a main process that its supervisor took along.
+// isAbandoned reports whether a sandbox whose lock is free and that has no supervisor has
+// to be removed: its creation never finished, its removal has begun, it has expired, or it
+// should have gone with a main process that died with its supervisor.
 func isAbandoned(rec *statedir.Record) bool {
 	st, due := &rec.Status, dueTime(rec)
 	return rec.Removing != nil || st.State == atoll.StateCreating || st.Spec.AutoRemove && isLive(st.State) ||

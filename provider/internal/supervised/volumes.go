@@ -12,7 +12,7 @@ import (
 // Volumes implements atoll.VolumeStore.
 func (p *Provider) Volumes(_ context.Context, project string) ([]atoll.Volume, error) {
 	if project != "" && !atoll.ValidName(project) {
-		return nil, atoll.Errorf("volumes", project, atoll.ErrInvalid, "no valid project name")
+		return nil, atoll.Errorf("volumes", project, atoll.ErrInvalid, "project name %q is not valid", project)
 	}
 	list, err := p.dir.Volumes().List(project)
 	if err != nil {
@@ -52,13 +52,13 @@ func (p *Provider) RemoveVolume(_ context.Context, project, name string) error {
 		project = atoll.DefaultProject
 	}
 	if !atoll.ValidName(project) || !atoll.ValidName(name) {
-		return atoll.Errorf("remove volume", name, atoll.ErrInvalid, "no valid name")
+		return atoll.Errorf("remove volume", name, atoll.ErrInvalid, "project %q or volume name %q is not valid", project, name)
 	}
 	return p.removeVolume(project, name)
 }
 
-// removeVolume deletes a volume unless a sandbox uses it. One that is being made
-// has its record before it makes volumes.
+// removeVolume deletes a volume unless a sandbox uses it. A sandbox that is being made has
+// its record before it makes volumes.
 func (p *Provider) removeVolume(project, name string) error {
 	return p.dir.Volumes().Remove(project, name, func() (bool, error) {
 		used, err := p.volumesInUse()
@@ -77,8 +77,8 @@ func (p *Provider) RemoveProject(ctx context.Context, project string) error {
 	return nil
 }
 
-// removeDataVolumes deletes the data volume that a removed sandbox has left,
-// whatever its project was, unless there is one of its id again.
+// removeDataVolumes deletes the data volumes of a removed sandbox in all projects, unless a
+// sandbox with that id exists again.
 func (p *Provider) removeDataVolumes(id string) error {
 	all, err := p.dir.Volumes().List("")
 	if err != nil {

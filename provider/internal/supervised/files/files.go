@@ -1,10 +1,10 @@
-// Package files is the file system of a kept sandbox seen from the host.
+// Package files implements the file system of a supervised sandbox from the host's side.
 //
-// What is on a volume or another directory of the host is read and written
-// there directly, which is fast and works while the sandbox is stopped. All
-// else exists inside only and is reached through a guest. A
-// symbolic link that leads out of a host directory means something inside
-// only, so such a name is the guest's business too; but not where the FS is
+// It reads and writes files on volumes and on other directories of the host
+// directly, which is fast and works while the sandbox is stopped. All
+// other files exist inside only, and it reaches them through a guest. A
+// symbolic link that leads out of a host directory has a meaning inside
+// only, so such a name is the guest's business, too; but not if the FS is
 // confined to a directory (sub.go).
 package files
 
@@ -20,21 +20,21 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/dirfs"
 )
 
-// A Mount is what the sandbox sees at Target, a clean absolute path.
+// A Mount is a mount of the sandbox at Target, a clean absolute path.
 type Mount struct {
-	Source   string // directory or file of the host; "" for what exists inside only
+	Source   string // directory or file of the host; "" if it exists inside only
 	Target   string
 	ReadOnly bool
 }
 
-// A View is what a sandbox's files are made of at one moment.
+// A View is the composition of a sandbox's files at one moment.
 type View struct {
 	Workdir  string // base of relative names
 	Mounts   []Mount
-	Root     int // the host's id, of user and group, of who is root inside; 0 for itself
-	UID, GID int // the host's ids of who owns what is made; -1 leaves it to the system
-	// Inside returns the file system as it is seen from inside. Its error is
-	// that of every call that needs it.
+	Root     int // uid and gid on the host of the root user inside; 0 if they are the same
+	UID, GID int // owner on the host of new files; -1 leaves it to the system
+	// Inside returns the file system as the inside sees it. Its error is the error of every
+	// call that needs it.
 	Inside func(ctx context.Context) (atoll.FS, error)
 }
 
@@ -44,27 +44,27 @@ type FS struct {
 	confinedTo []string // what it is confined to, each below the one before
 }
 
-// New returns a file system that looks, for each call, at what view then
-// returns. The error of view is that of the call.
+// New returns a file system that calls view for each call and works on the result. The
+// error of view is the error of the call.
 func New(view func() (View, error)) *FS { return &FS{view: view} }
 
-// A part is the file system that some names are on.
+// A routedFS is the file system that some names are on.
 type routedFS struct {
 	atoll.FS
 	root int
 }
 
-// mapOwner translates the owner of a file of the host.
+// mapOwner translates the owner of a file on the host to that inside.
 func (p routedFS) mapOwner(info *atoll.FileInfo) {
 	if p.root != 0 && info.UID == p.root {
 		info.UID, info.GID = 0, 0
 	}
 }
 
-// An extent is what of its names a call concerns.
+// An extent says which files a call concerns besides its names.
 type extent struct {
-	tree   bool // all below them too: a directory with another mount below it is not enough
-	follow bool // what is at the end, if they are links
+	tree   bool // all files below the names: a directory with another mount below it is not enough
+	follow bool // if the names are links, their targets
 }
 
 var (
@@ -74,9 +74,9 @@ var (
 	tree   = extent{tree: true, follow: true}
 )
 
-// withFS calls fn with the file system that names are on, and with the names made
-// absolute: that of the host directory that has all of them, or else the inside,
-// also if it turns out that a name leads there.
+// withFS calls fn with the file system that the names are on, and with the names made
+// absolute: the host directory that has all of them, or else the inside, also if it turns
+// out that a name leads there.
 func (f *FS) withFS(ctx context.Context, op string, e extent, names []string, fn func(p routedFS, names []string) error) error {
 	v, err := f.view()
 	if err != nil {
@@ -102,14 +102,14 @@ func (f *FS) withFS(ctx context.Context, op string, e extent, names []string, fn
 	return fn(routedFS{FS: inside}, abs)
 }
 
-// leadsOut reports whether the name itself leads out of the host directory, of
-// which dirfs tells before it reads or writes anything; an entry of an archive
-// that does is ErrInvalid, here as inside.
+// leadsOut reports whether a name itself leads out of the host directory, which dirfs
+// reports before it reads or writes anything. An archive entry that leads out is
+// ErrInvalid, here as inside.
 func leadsOut(err error) bool {
 	return errors.Is(err, dirfs.ErrEscapes) && atoll.KindOf(err) == atoll.ErrDenied
 }
 
-// absolutePath makes name, which may be relative to dir, absolute and clean.
+// absolutePath returns name, which may be relative to dir, absolute and clean.
 func absolutePath(dir, name string) string {
 	if !path.IsAbs(name) {
 		name = path.Join(dir, name)
@@ -117,7 +117,7 @@ func absolutePath(dir, name string) string {
 	return path.Clean(name)
 }
 
-// openHostDir opens the host directory that has all names, or returns nil.
+// openHostDir opens the host directory that has all names; nil if there is none.
 func (v *View) openHostDir(ctx context.Context, e extent, names []string) (d *dirfs.FS, on *Mount) {
 	for i, name := range names {
 		m := v.mountOf(name)
@@ -128,13 +128,13 @@ func (v *View) openHostDir(ctx context.Context, e extent, names []string) (d *di
 	}
 	d, err := v.openMount(on)
 	if err != nil {
-		return nil, nil // a file, or one that is gone
+		return nil, nil // the mount is a file, or has gone
 	}
 	for _, name := range names {
 		if !e.follow {
 			name = path.Dir(name)
 		}
-		if v.hasMountBelow(on.Target) && hasLink(ctx, d, on.Target, name) { // maybe to what is mounted there
+		if v.hasMountBelow(on.Target) && hasLink(ctx, d, on.Target, name) { // the link may lead to another mount
 			d.Close()
 			return nil, nil
 		}
@@ -142,12 +142,12 @@ func (v *View) openHostDir(ctx context.Context, e extent, names []string) (d *di
 	return d, on
 }
 
-// openMount opens a directory of the host.
+// openMount opens the host directory of a mount.
 func (v *View) openMount(m *Mount) (*dirfs.FS, error) {
 	return dirfs.New(m.Target, m.Source, dirfs.Options{Workdir: v.Workdir, UID: v.UID, GID: v.GID, ReadOnly: m.ReadOnly})
 }
 
-// mountOf returns the one that name is on, or nil.
+// mountOf returns the mount that name is on, or nil.
 func (v *View) mountOf(name string) *Mount {
 	var on *Mount
 	for i := range v.Mounts {
@@ -159,7 +159,7 @@ func (v *View) mountOf(name string) *Mount {
 	return on
 }
 
-// hasMountBelow reports whether something is mounted below dir.
+// hasMountBelow reports whether there is a mount below dir.
 func (v *View) hasMountBelow(dir string) bool {
 	for _, m := range v.Mounts {
 		if isBelow(m.Target, dir) {
@@ -256,9 +256,9 @@ func (f *FS) WriteTar(ctx context.Context, name string, w io.Writer) error {
 	})
 }
 
-// ReadTar implements atoll.FS. A stream that was begun on the host cannot be
-// begun again inside, so a directory with mounts below it is unpacked inside
-// from the first.
+// ReadTar implements atoll.FS. A stream that has been read from cannot be unpacked again
+// inside, so an archive for a directory with mounts below it goes to the inside from the
+// start.
 func (f *FS) ReadTar(ctx context.Context, name string, r io.Reader) error {
 	return f.withFS(ctx, "write", tree, []string{name}, func(p routedFS, names []string) error {
 		return p.ReadTar(ctx, names[0], r)
@@ -271,7 +271,7 @@ func (f *FS) Watch(ctx context.Context, name string, recursive bool) iter.Seq2[a
 		err := f.withFS(ctx, "watch", tree, []string{name}, func(p routedFS, names []string) error {
 			for event, err := range p.Watch(ctx, names[0], recursive) {
 				if err != nil {
-					return err // which is the last pair
+					return err // the last pair
 				}
 				if !yield(event, nil) {
 					return nil

@@ -13,16 +13,16 @@ func (f *FS) Sub(dir string) atoll.FS {
 	return &FS{f.view, append(slices.Clip(f.confinedTo), dir)}
 }
 
-// withConfinedFS is do for an FS that is confined to a directory. If that is one of
-// the host's, what leads out of it is not looked for inside; else the inside
-// finds it, and confines itself. Where something is mounted below a directory of
-// the host, the inside alone knows what is where, at any moment.
+// withConfinedFS is withFS for an FS that is confined to a directory. If that is a
+// directory of the host, names that lead out of it are not looked up inside; else the
+// inside finds it, and confines itself. If there are mounts below a directory of the host,
+// only the inside knows, at any moment, what is where.
 func (f *FS) withConfinedFS(ctx context.Context, op string, v *View, e extent, names []string, fn func(p routedFS, names []string) error) error {
 	top := absolutePath(v.Workdir, f.confinedTo[0])
 	m := v.mountOf(top)
 	plain := m != nil && m.Source != "" && !v.hasMountBelow(m.Target)
 	if plain {
-		if d, err := v.openMount(m); err == nil { // no file, and not gone
+		if d, err := v.openMount(m); err == nil { // else the mount is a file, or has gone
 			defer d.Close()
 			sub, err := d.Confine(ctx, op, top)
 			if err == nil {
@@ -44,7 +44,7 @@ func (f *FS) withConfinedFS(ctx context.Context, op string, v *View, e extent, n
 	return f.withStoppedFS(ctx, op, v, e, names, fn, err)
 }
 
-// confineTo confines a file system to each of dirs, below the one before.
+// confineTo confines a file system to each of dirs, each below the one before.
 func confineTo(fs atoll.FS, dirs []string) atoll.FS {
 	for _, dir := range dirs {
 		fs = atoll.SubFiles(fs, dir)
@@ -52,8 +52,9 @@ func confineTo(fs atoll.FS, dirs []string) atoll.FS {
 	return fs
 }
 
-// withStoppedFS is confined where nobody is inside, for the reason why: no mount and no
-// link changes, so that each name is on the mount that it says.
+// withStoppedFS is withConfinedFS for a sandbox whose inside is not available, for the
+// reason why: no mount and no link changes, so each name is on the mount that its path
+// says.
 func (f *FS) withStoppedFS(ctx context.Context, op string, v *View, e extent, names []string, fn func(p routedFS, names []string) error, why error) error {
 	var dirs, abs []string
 	base := v.Workdir
@@ -75,7 +76,7 @@ func (f *FS) withStoppedFS(ctx context.Context, op string, v *View, e extent, na
 		return why
 	}
 	defer d.Close()
-	// All of a mount is below the directories that it is mounted below.
+	// Directories above the mount point contain all of the mount: they need no confinement.
 	dirs = slices.DeleteFunc(dirs, func(dir string) bool { return !atOrBelow(dir, on.Target) })
 	return fn(routedFS{confineTo(d, dirs), v.Root}, abs)
 }

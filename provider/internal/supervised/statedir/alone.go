@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// Where the state of a lock cannot be asked for, whoever looks shares the lock with
-// others who do, for a moment. A supervisor has it alone, and waits for that moment.
+// Where the system does not tell the state of a lock, a process that looks shares the lock with
+// others that look, for a moment. A supervisor holds it alone, and waits for that moment.
 
-// lookTimeout is how long a supervisor waits for those who look: one may be stopped just then.
+// lookTimeout is the time that a supervisor waits for processes that look: one of them may
+// have been suspended just then.
 const lookTimeout = 5 * time.Second
 
-// takeLockAlone is hold by a lock that can be shared.
+// takeLockAlone is takeLock with a lock that can be shared.
 func takeLockAlone(f *os.File) error {
 	for deadline := time.Now().Add(lookTimeout); ; {
 		err := tryFileLock(f, true)
@@ -26,12 +27,12 @@ func takeLockAlone(f *os.File) error {
 	}
 }
 
-// isLockedAlone is held by a lock that can be shared.
+// isLockedAlone is isLocked with a lock that can be shared.
 func isLockedAlone(f *os.File) bool {
 	err := tryFileLock(f, false)
 	if errors.Is(err, ErrBusy) {
 		return true
 	}
-	unlockFile(f) // closing does it else, but not where a child is just being forked
+	unlockFile(f) // closing f is not enough while a child process is just being forked
 	return false
 }

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// takeLock takes the supervisor's lock, which is on the file, until that is closed. It is
-// ErrBusy if another has it.
+// takeLock takes the supervisor's lock on the file, which lasts until the file is closed.
+// It returns ErrBusy if another process has the lock.
 func takeLock(f *os.File) error {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &whole)
@@ -18,8 +18,8 @@ func takeLock(f *os.File) error {
 	return err
 }
 
-// isLocked reports whether somebody has the supervisor's lock. It asks for the lock's
-// state and never takes it.
+// isLocked reports whether any process has the supervisor's lock. It asks for the lock's
+// state and never takes the lock.
 func isLocked(f *os.File) bool {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &whole)

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// zombie is the state of a process that has ended and is not waited for yet.
+// zombie is the state of a process that has ended and whose parent has not waited for it
+// yet.
 const zombie = 5
 
 // Identify returns the identity of a running process.

@@ -39,7 +39,7 @@ func (i Identity) killProcess(ctx context.Context) error {
 		return fmt.Errorf("pidfd of %d: %w", i.PID, err)
 	}
 	defer unix.Close(fd)
-	// The pidfd pins whoever has the number now; only then is it looked at.
+	// The pidfd pins the process that has the number now, so check its identity only afterwards.
 	if now, err := Identify(i.PID); err != nil || now != i {
 		return nil
 	}

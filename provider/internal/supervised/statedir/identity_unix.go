@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// killByPID is kill where nothing pins a process: between the look and the signal
-// another one could get the number, if all numbers were used meanwhile.
+// killByPID is killProcess for systems where nothing pins a process: between the check and
+// the signal, another process could get the number, if all numbers were used meanwhile.
 func (i Identity) killByPID(ctx context.Context) error {
 	for sent := false; ctx.Err() == nil; sent = true {
 		if now, err := Identify(i.PID); err != nil || now != i {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// Identify returns the identity of a running process. Its start is a time of the
-// clock, which no process before a reboot has.
+// Identify returns the identity of a running process. Its start time is wall-clock time,
+// which no process before a reboot has.
 func Identify(pid int) (Identity, error) {
 	handle, err := openProcess(pid, windows.PROCESS_QUERY_LIMITED_INFORMATION)
 	if err != nil {
@@ -21,7 +21,7 @@ func Identify(pid int) (Identity, error) {
 	return identifyHandle(pid, handle)
 }
 
-// openProcess opens a process.
+// openProcess opens a process; fs.ErrNotExist if there is none with that number.
 func openProcess(pid int, access uint32) (windows.Handle, error) {
 	handle, err := windows.OpenProcess(access, false, uint32(pid))
 	if errors.Is(err, windows.ERROR_INVALID_PARAMETER) {
@@ -30,7 +30,8 @@ func openProcess(pid int, access uint32) (windows.Handle, error) {
 	return handle, err
 }
 
-// identifyHandle fails if the process has ended, also when somebody still has it open.
+// identifyHandle returns the identity of an open process. It fails if the process has
+// ended, even while handles to it are open.
 func identifyHandle(pid int, handle windows.Handle) (Identity, error) {
 	var start, exit, kernel, user windows.Filetime
 	if err := windows.GetProcessTimes(handle, &start, &exit, &kernel, &user); err != nil {
@@ -43,10 +44,11 @@ func identifyHandle(pid int, handle windows.Handle) (Identity, error) {
 	return Identity{PID: pid, Start: strconv.FormatInt(start.Nanoseconds(), 10)}, nil
 }
 
-// stillActive is the exit code of a process that has none yet (STILL_ACTIVE).
+// stillActive is the exit code of a process that still runs (STILL_ACTIVE).
 const stillActive = 259
 
-// killProcess has the process open, so that its number stays its own.
+// killProcess opens the process, so that no other one can get its number meanwhile, and
+// kills it.
 func (i Identity) killProcess(ctx context.Context) error {
 	handle, err := openProcess(i.PID, windows.PROCESS_QUERY_LIMITED_INFORMATION|windows.PROCESS_TERMINATE|windows.SYNCHRONIZE)
 	if errors.Is(err, fs.ErrNotExist) {

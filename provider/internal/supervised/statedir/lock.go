@@ -12,26 +12,24 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// ErrBusy says that another process, or another goroutine of this one, holds
-// the lock.
+// ErrBusy says that another process, or another goroutine of this one, holds the lock.
 var ErrBusy = fsutil.ErrLocked
 
-// Lock takes the lock that guards the life of the sandbox, waiting for it as
-// long as ctx lasts. It is fs.ErrNotExist when the sandbox has no directory,
-// also when it lost it while we waited.
+// Lock takes the lock that guards the life of the sandbox, and waits for it until ctx ends.
+// It returns fs.ErrNotExist if the sandbox has no directory, or loses it meanwhile.
 func (d Dir) Lock(ctx context.Context, id string) (*fsutil.Lock, error) {
 	l, err := fsutil.AwaitLock(ctx, d.lockPath(id))
 	return d.checkLock(id, l, err)
 }
 
-// TryLock is Lock without waiting: it is ErrBusy when the lock is held.
+// TryLock is Lock without waiting: it returns ErrBusy if the lock is held.
 func (d Dir) TryLock(id string) (*fsutil.Lock, error) {
 	l, err := fsutil.TryLock(d.lockPath(id))
 	return d.checkLock(id, l, err)
 }
 
-// Busy reports whether somebody holds the sandbox's lock, or its directory is
-// gone. To find out, it takes the lock for a moment.
+// Busy reports whether anybody holds the sandbox's lock, or its directory is gone. To find
+// out, it takes the lock for a moment.
 func (d Dir) Busy(id string) bool {
 	l, err := fsutil.TryLockExisting(d.lockPath(id))
 	l, err = d.checkLock(id, l, err)
@@ -39,10 +37,10 @@ func (d Dir) Busy(id string) bool {
 	return errors.Is(err, ErrBusy) || errors.Is(err, fs.ErrNotExist)
 }
 
-// Make makes the sandbox's directory with its lock taken, so that nobody ever
-// sees it unlocked; fs.ErrExist when it is there.
+// Make makes the sandbox's directory with its lock taken, so that nobody ever sees it
+// unlocked; fs.ErrExist if it exists.
 func (d Dir) Make(id string) (l *fsutil.Lock, err error) {
-	const tries = 100 // a sweep may take what is not locked yet for what was given up, again and again on a busy machine
+	const tries = 100 // a sweep may mistake a directory without a lock for an abandoned one, repeatedly on a busy machine
 	for range tries {
 		l, err = d.makeSandbox(id)
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrBusy) {
@@ -52,15 +50,15 @@ func (d Dir) Make(id string) (l *fsutil.Lock, err error) {
 	return l, err
 }
 
-// A KeeperLock is held by a supervisor as long as it lives. It is of another kind
-// than others: one that can be looked at while a supervisor starts.
+// A SupervisorLock is held by a supervisor as long as it lives. Unlike other locks, it can
+// be inspected while a supervisor starts.
 type SupervisorLock struct{ f *os.File }
 
-// Release lets go of the lock.
+// Release releases the lock.
 func (l *SupervisorLock) Release() { l.f.Close() }
 
 // LockSupervisor takes the supervisor's lock for this process. ErrBusy means that the
-// sandbox has one.
+// sandbox has a supervisor.
 func (d Dir) LockSupervisor(id string) (*SupervisorLock, error) {
 	f, err := os.OpenFile(d.supervisorLockPath(id), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -76,7 +74,7 @@ func (d Dir) LockSupervisor(id string) (*SupervisorLock, error) {
 	return &SupervisorLock{f}, nil
 }
 
-// writeHolder writes to the lock who holds it.
+// writeHolder writes the identity of this process to the lock that it holds.
 func writeHolder(f *os.File) error {
 	me, err := Identify(os.Getpid())
 	if err != nil {
@@ -93,8 +91,8 @@ func writeHolder(f *os.File) error {
 	return err
 }
 
-// Supervisor is who holds, or last held, the supervisor's lock: from the first moment on,
-// when no record names it yet.
+// Supervisor returns the process that holds, or last held, the supervisor's lock: from its
+// first moment on, when no record names it yet.
 func (d Dir) Supervisor(id string) (who Identity, err error) {
 	text, err := os.ReadFile(d.supervisorLockPath(id))
 	if err == nil {
@@ -103,8 +101,8 @@ func (d Dir) Supervisor(id string) (who Identity, err error) {
 	return who, err
 }
 
-// Alive reports whether the sandbox has a supervisor. Nobody who looks keeps one from
-// starting.
+// Alive reports whether the sandbox has a supervisor. Looking does not keep a supervisor
+// from starting.
 func (d Dir) Alive(id string) bool {
 	f, err := os.Open(d.supervisorLockPath(id))
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// lockPath is the lock of the sandbox, which goes with its directory.
+// lockPath returns the path of the sandbox's lock, which goes with its directory.
 func (d Dir) lockPath(id string) string { return filepath.Join(d.Sandbox(id), "lock") }
 
-// checkLock is what is known of the lock when it was tried.
+// checkLock returns l and err: a lock in the sandbox's directory needs no check.
 func (d Dir) checkLock(_ string, l *fsutil.Lock, err error) (*fsutil.Lock, error) { return l, err }
 
 func (d Dir) makeSandbox(id string) (*fsutil.Lock, error) {
@@ -35,9 +35,9 @@ func (d Dir) makeSandbox(id string) (*fsutil.Lock, error) {
 	return l, nil
 }
 
-// sweepBegun removes a directory that make has given up. While it has no lock
-// it can only be removed empty, so that whoever is just making one tries again
-// with another.
+// sweepBegun removes a directory that makeSandbox has given up. While it has no lock, it
+// can only be removed empty, so that a makeSandbox in progress tries again with another
+// one.
 func sweepBegun(path string) error {
 	l, err := fsutil.TryLockExisting(filepath.Join(path, "lock"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,8 +52,8 @@ func sweepBegun(path string) error {
 	return err
 }
 
-// dropLock does nothing: it has gone with the directory.
+// dropLock does nothing: the lock goes with the directory.
 func (d Dir) dropLock(string) error { return nil }
 
-// sweepLocks does nothing: no lock is left without a directory.
+// sweepLocks does nothing: no lock outlives its directory.
 func (d Dir) sweepLocks() error { return nil }

@@ -10,12 +10,12 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// lockPath is the lock of the sandbox. It lies outside of its directory, which could not be
-// renamed with an open file in it.
+// lockPath returns the path of the sandbox's lock. It lies outside of the sandbox's
+// directory, which could not be renamed with an open file in it.
 func (d Dir) lockPath(id string) string { return filepath.Join(string(d), "locks", id) }
 
-// checkLock is what is known of the lock when it was tried: one of a sandbox without a
-// directory guards nothing, and is removed.
+// checkLock returns l and err, unless the sandbox has no directory: then it removes the
+// lock, which guards nothing, and returns fs.ErrNotExist.
 func (d Dir) checkLock(id string, l *fsutil.Lock, err error) (*fsutil.Lock, error) {
 	if err != nil || pathExists(d.Sandbox(id)) {
 		return l, err
@@ -30,7 +30,7 @@ func (d Dir) makeSandbox(id string) (*fsutil.Lock, error) {
 	if pathExists(d.Sandbox(id)) {
 		return nil, fs.ErrExist
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout) // for who looks, or is about to have removed one
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout) // for a process that looks, or is just removing one
 	defer cancel()
 	l, err := fsutil.AwaitLock(ctx, d.lockPath(id))
 	if ctx.Err() != nil {
@@ -40,7 +40,7 @@ func (d Dir) makeSandbox(id string) (*fsutil.Lock, error) {
 		l.Release()
 		return nil, err
 	}
-	if err := os.Mkdir(d.Sandbox(id), 0o700); err != nil { // somebody was faster
+	if err := os.Mkdir(d.Sandbox(id), 0o700); err != nil { // another process was faster
 		l.Release()
 		return nil, err
 	}
@@ -50,10 +50,10 @@ func (d Dir) makeSandbox(id string) (*fsutil.Lock, error) {
 // sweepBegun does nothing: no directory is begun under another name.
 func sweepBegun(string) error { return nil }
 
-// dropLock removes the lock of a sandbox that was removed, which is held.
+// dropLock removes the lock of a removed sandbox; the caller holds it.
 func (d Dir) dropLock(id string) error { return removeFile(d.lockPath(id)) }
 
-// sweepLocks removes locks that were left without a directory.
+// sweepLocks removes locks that have no directory.
 func (d Dir) sweepLocks() error {
 	ids, err := d.listIDs("locks", "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +63,7 @@ func (d Dir) sweepLocks() error {
 		if pathExists(d.Sandbox(id)) {
 			continue
 		}
-		if l, lockErr := d.TryLock(id); lockErr == nil { // somebody has just made it
+		if l, lockErr := d.TryLock(id); lockErr == nil { // another process has just made the directory
 			l.Release()
 		}
 	}

@@ -10,17 +10,17 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// A Mark tells those who come after a crash of something outside of the state
-// directory that is in no record yet. It is held as long as its maker lives.
+// A Mark tells a sweep after a crash about something outside of the state directory that is
+// in no record yet. Its maker holds it as long as it lives.
 type Mark struct {
 	lock *fsutil.Lock
 	path string
 }
 
-// markPrefix is what the names of marks begin with, in the directory of the sandboxes.
+// markPrefix begins the names of marks in the directory of the sandboxes.
 const markPrefix = ".mark-"
 
-// Mark makes a mark that says what is going to be made.
+// Mark makes a mark that names what is about to be made.
 func (d Dir) Mark(what string) (*Mark, error) {
 	path := d.Sandbox(markPrefix + atoll.NewID())
 	l, err := fsutil.TryLock(path)
@@ -33,14 +33,14 @@ func (d Dir) Mark(what string) (*Mark, error) {
 	return &Mark{l, path}, nil
 }
 
-// Remove takes the mark away: there is a record now, or nothing left.
+// Remove removes the mark: a record names the thing now, or nothing is left of it.
 func (m *Mark) Remove() error {
 	defer m.lock.Release()
 	return os.Remove(m.path)
 }
 
-// AssignTo makes the mark a note of the sandbox's: it says what cgroup the sandbox
-// has, for those who cannot read its record.
+// AssignTo turns the mark into a note in the sandbox's directory: it names the sandbox's
+// cgroup for programs that cannot read its record.
 func (m *Mark) AssignTo(d Dir, id string) error {
 	defer m.lock.Release()
 	return os.Rename(m.path, d.cgroupNote(id))
@@ -48,11 +48,11 @@ func (m *Mark) AssignTo(d Dir, id string) error {
 
 func (d Dir) cgroupNote(id string) string { return filepath.Join(d.Sandbox(id), "cgroup") }
 
-// Release leaves the mark for a sweep.
+// Release leaves the mark to a sweep.
 func (m *Mark) Release() { m.lock.Release() }
 
-// SweepMarks calls clear with what each mark says whose maker has gone. Those
-// that are cleared without an error are removed.
+// SweepMarks calls clear with the content of each mark whose maker has gone. It removes the
+// marks that clear handles without an error.
 func (d Dir) SweepMarks(clear func(what string) error) error {
 	paths, err := d.listPrefixed("sandboxes", markPrefix)
 	errs := []error{err}
@@ -66,7 +66,7 @@ func (d Dir) SweepMarks(clear func(what string) error) error {
 			continue
 		}
 		what, err := os.ReadFile(path)
-		if err == nil && len(what) > 0 { // else its maker died before he made anything
+		if err == nil && len(what) > 0 { // else its maker died before it made anything
 			err = clear(string(what))
 		}
 		if err == nil {

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// ownershipFault says why the directory is not one that this user alone can write to; ""
-// if it is.
+// ownershipFault says why users other than this one can write to the directory; "" if none
+// can.
 func ownershipFault(_ string, info fs.FileInfo) string {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {
@@ -19,17 +19,17 @@ func ownershipFault(_ string, info fs.FileInfo) string {
 	case int(st.Uid) != os.Geteuid():
 		return fmt.Sprintf("belongs to user %d", st.Uid)
 	case info.Mode().Perm()&0o022 != 0:
-		return "can be written to by others"
+		return "is writable by others"
 	}
 	return ""
 }
 
-// shelterFault says why others could replace what this user has in the directory;
-// "" if it is not everyone's to write to, or one where each can only move his
-// own. What groups may do is up to those who manage the machine.
+// shelterFault says why others could replace this user's files in the directory; "" if it
+// is not writable by everyone, or sticky, so that each user can only move their own files.
+// The permissions of groups are the administrator's business.
 func shelterFault(_ string, info fs.FileInfo) string {
 	if info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
-		return "can be written to by everyone"
+		return "is writable by everyone"
 	}
 	return ""
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// ownershipFault says why the directory is not one that this user alone can write to; ""
-// if it is. The system and its administrators can write to all.
+// ownershipFault says why users other than this one can write to the directory; "" if none
+// can, apart from the system and its administrators, who can write to everything.
 func ownershipFault(path string, info fs.FileInfo) string {
 	if !info.IsDir() {
 		return "is not a directory"
@@ -15,8 +15,8 @@ func ownershipFault(path string, info fs.FileInfo) string {
 	return fsutil.Allowed(path, fsutil.MayChange, true)
 }
 
-// shelterFault says why others could replace what this user has in the directory;
-// "" if they cannot.
+// shelterFault says why others could replace this user's files in the directory; "" if they
+// cannot.
 func shelterFault(path string, _ fs.FileInfo) string {
 	return fsutil.Allowed(path, fsutil.MayReplace, false)
 }

@@ -11,15 +11,15 @@ import (
 	"syscall"
 )
 
-// What must not outlive a reboot, gVisor's own state for instance, does not lie in
-// the state directory but in a run directory, of each sandbox in a directory of its
-// own. Sockets by which sandboxes are ruled lie there as well, so whoever could
-// write to it, or put another one in its place, would rule them.
+// State that must not outlive a reboot, gVisor's own for instance, does not lie in
+// the state directory but in a run directory, in which each sandbox has a directory of its
+// own. Sockets that control sandboxes lie there as well, so a user who could
+// write to it, or replace it, would control the sandboxes.
 
-// DefaultRun is the run directory for this state directory and user: below
-// $XDG_RUNTIME_DIR, if that is there and this user's, which it is not after su;
-// else on Linux /run for root, or /run/user/UID, if there is one; else the temporary
-// directory. Its path is short, because that of a socket must be.
+// DefaultRun returns the run directory for this state directory and user: below
+// $XDG_RUNTIME_DIR, if it exists and belongs to this user (after su it does not); else on
+// Linux below /run for root, or below /run/user/UID, if it exists; else below the temporary
+// directory. Its path is short, because a socket's path must be.
 func (d Dir) DefaultRun() string {
 	base := defaultRunBase()
 	if xdg := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(xdg) && isOwnDir(xdg) {
@@ -28,14 +28,15 @@ func (d Dir) DefaultRun() string {
 	return filepath.Join(base, d.ShortName())
 }
 
-// ShortName tells state directories apart, for what belongs to one and is not in it.
+// ShortName returns a hash that distinguishes state directories, for things that belong to
+// one and are not in it.
 func (d Dir) ShortName() string {
 	h := fnv.New32a()
 	h.Write([]byte(d))
 	return fmt.Sprintf("%08x", h.Sum32())
 }
 
-// isOwnDir reports whether there is such a directory, and it is this user's alone.
+// isOwnDir reports whether dir is a directory that belongs to this user alone.
 func isOwnDir(dir string) bool {
 	info, err := os.Stat(dir)
 	return err == nil && ownershipFault(dir, info) == ""
@@ -46,12 +47,12 @@ func pathExists(path string) bool {
 	return err == nil
 }
 
-// MakeRun makes the directory run/id for such state of a sandbox, with what
-// is missing above it. What a killed supervisor has left in it is removed, unread:
-// the numbers of processes in there may be those of others by now.
+// MakeRun makes the directory run/id for state of a sandbox that must not outlive a reboot,
+// and missing directories above it. It removes, unread, what a killed supervisor has left
+// in it: the process numbers in there may belong to others by now.
 //
-// It is fs.ErrPermission, and nothing is made or removed there, if others could
-// write to run, or replace it.
+// It returns fs.ErrPermission, and makes and removes nothing, if others could write to run,
+// or replace it.
 func (d Dir) MakeRun(run, id string) (path string, err error) {
 	path = filepath.Join(run, id)
 	const tries = 10 // others may tidy up at the same moment
@@ -66,9 +67,9 @@ func (d Dir) MakeRun(run, id string) (path string, err error) {
 	return path, err
 }
 
-// makeLevel makes the directory and those above it, from the top, as far as they
-// are missing. Each is looked at before anything is made in it: once it is found
-// to be ours alone, own, nobody else can replace it.
+// makeLevel makes the directory and missing ones above it, from the top. It checks each
+// before it makes anything in it: once a directory is found to belong to this user alone,
+// and own says that it must, nobody else can replace it.
 func (d Dir) makeLevel(dir string, own bool) error {
 	made := own && d.isDefaultRun(dir) // then so is the one above
 	if parent := filepath.Dir(dir); parent != dir {
@@ -93,19 +94,19 @@ func (d Dir) makeLevel(dir string, own bool) error {
 	return runDirError(dir, shelterFault(dir, info))
 }
 
-// isDefaultRun reports whether run has the name that DefaultRun gives: then the
-// directory above it is ours too.
+// isDefaultRun reports whether run has the name that DefaultRun gives: then the directory
+// above it belongs to this user, too.
 func (d Dir) isDefaultRun(run string) bool { return filepath.Base(run) == d.ShortName() }
 
 func runDirError(dir, fault string) error {
 	if fault == "" {
 		return nil
 	}
-	return fmt.Errorf("run directory %s %s: set XDG_RUNTIME_DIR to a directory of your own (%w)", dir, fault, fs.ErrPermission)
+	return fmt.Errorf("run directory %s %s; set XDG_RUNTIME_DIR to a directory of your own (%w)", dir, fault, fs.ErrPermission)
 }
 
-// RemoveRun removes what MakeRun made for a sandbox. Where that has become
-// somebody else's, it is left alone.
+// RemoveRun removes what MakeRun made for a sandbox. If the run directory belongs to others
+// by now, it leaves it alone.
 func RemoveRun(path string) error {
 	dir := filepath.Dir(path)
 	info, err := os.Lstat(dir)
@@ -123,15 +124,15 @@ func RemoveRun(path string) error {
 		return err
 	}
 	defer run.Close()
-	// What was opened is what was looked at, whatever the path leads to by now.
+	// Make sure that the opened directory is the checked one: the path may lead elsewhere by now.
 	if now, err := run.Stat("."); err != nil || !os.SameFile(now, info) {
 		return err
 	}
 	return run.RemoveAll(filepath.Base(path))
 }
 
-// TidyRun removes the run directory, and the one above it, as far as they are
-// empty and were not given to us; MakeRun makes them again.
+// TidyRun removes the run directory, and the one above it, if they are empty and have the
+// default name; MakeRun makes them again.
 func (d Dir) TidyRun(run string) {
 	if d.isDefaultRun(run) && os.Remove(run) == nil {
 		_ = os.Remove(filepath.Dir(run)) // others may use it

@@ -60,19 +60,19 @@ func TestRunDirectoryOfOthers(t *testing.T) {
 		{"in one of others", []level{{"tmp/theirs", 0o755, stranger, ""}}, "theirs/mine", ""},
 
 		{"base of another", []level{{"tmp/atoll", 0o755, stranger, ""}}, "atoll/" + hash, "tmp/atoll belongs to user 54321"},
-		{"base for everyone", []level{{"tmp/atoll", 0o777, 0, ""}}, "atoll/" + hash, "tmp/atoll can be written to by others"},
-		{"base for everyone, sticky", []level{{"tmp/atoll", sticky, 0, ""}}, "atoll/" + hash, "tmp/atoll can be written to by others"},
-		{"base for the group", []level{{"tmp/atoll", 0o770, 0, ""}}, "atoll/" + hash, "tmp/atoll can be written to by others"},
+		{"base for everyone", []level{{"tmp/atoll", 0o777, 0, ""}}, "atoll/" + hash, "tmp/atoll is writable by others"},
+		{"base for everyone, sticky", []level{{"tmp/atoll", sticky, 0, ""}}, "atoll/" + hash, "tmp/atoll is writable by others"},
+		{"base for the group", []level{{"tmp/atoll", 0o770, 0, ""}}, "atoll/" + hash, "tmp/atoll is writable by others"},
 		{"base of another for everyone", []level{{"tmp/atoll", 0o777, stranger, ""}}, "atoll/" + hash, "tmp/atoll belongs to user 54321"},
 		{"base is a link", []level{{"tmp/real", 0o700, 0, ""}, {"tmp/atoll", 0, 0, "tmp/real"}}, "atoll/" + hash, "tmp/atoll is not a directory"},
 		{"base is a link to nothing", []level{{"tmp/atoll", 0, 0, "tmp/nothing"}}, "atoll/" + hash, "tmp/atoll is not a directory"},
 		{"run of another", []level{{"tmp/atoll", 0o700, 0, ""}, {"tmp/atoll/" + hash, 0o700, stranger, ""}}, "atoll/" + hash, hash + " belongs to user 54321"},
-		{"run for everyone", []level{{"tmp/atoll", 0o700, 0, ""}, {"tmp/atoll/" + hash, 0o777, 0, ""}}, "atoll/" + hash, hash + " can be written to by others"},
+		{"run for everyone", []level{{"tmp/atoll", 0o700, 0, ""}, {"tmp/atoll/" + hash, 0o777, 0, ""}}, "atoll/" + hash, hash + " is writable by others"},
 		{"run is a link", []level{{"tmp/real", 0o700, 0, ""}, {"tmp/atoll", 0o700, 0, ""}, {"tmp/atoll/" + hash, 0, 0, "tmp/real"}}, "atoll/" + hash, hash + " is not a directory"},
 		{"given, of another", []level{{"tmp/mine", 0o700, stranger, ""}}, "mine", "tmp/mine belongs to user 54321"},
 		{"given, a link", []level{{"tmp/real", 0o700, 0, ""}, {"tmp/mine", 0, 0, "tmp/real"}}, "mine", "tmp/mine is not a directory"},
-		{"given, below one for everyone", []level{{"tmp/all", 0o777, 0, ""}}, "all/mine", "tmp/all can be written to by everyone"},
-		{"given, far below one for everyone", []level{{"tmp/all", 0o777, 0, ""}, {"tmp/all/a", 0o755, 0, ""}}, "all/a/b/mine", "tmp/all can be written to by everyone"},
+		{"given, below one for everyone", []level{{"tmp/all", 0o777, 0, ""}}, "all/mine", "tmp/all is writable by everyone"},
+		{"given, far below one for everyone", []level{{"tmp/all", 0o777, 0, ""}, {"tmp/all/a", 0o755, 0, ""}}, "all/a/b/mine", "tmp/all is writable by everyone"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, l := range tt.levels {

@@ -11,20 +11,20 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// SnapshotMeta is the file in a snapshot's directory that says what it is.
+// SnapshotMeta is the name of the file in a snapshot's directory that describes it.
 const SnapshotMeta = "snapshot.json"
 
-// Snapshot is the directory of a complete snapshot.
+// Snapshot returns the directory of a complete snapshot.
 func (d Dir) Snapshot(id string) string { return filepath.Join(string(d), "snapshots", id) }
 
-// NewSnapshot is the directory in which a snapshot is written until it is
-// complete. Its name says whose it is, for those who find it after a crash.
+// NewSnapshot returns the directory in which a snapshot is written until it is complete.
+// Its name contains the sandbox's id, for a sweep after a crash.
 func (d Dir) NewSnapshot(sandbox, id string) string {
 	return filepath.Join(string(d), "snapshots", newPrefix+sandbox+"-"+id)
 }
 
-// FinishSnapshot gives a complete snapshot its name, under which it is found.
-// What has that name is whole, also after a loss of power.
+// FinishSnapshot gives a complete snapshot its final name. A directory with a final name is
+// whole, even after a loss of power.
 func (d Dir) FinishSnapshot(sandbox, id string) error {
 	dir := d.NewSnapshot(sandbox, id)
 	if err := fsutil.Sync(dir); err != nil {
@@ -36,8 +36,8 @@ func (d Dir) FinishSnapshot(sandbox, id string) error {
 // SnapshotIDs lists the complete snapshots.
 func (d Dir) SnapshotIDs() ([]string, error) { return d.listIDs("snapshots", "") }
 
-// RemoveSnapshot deletes a complete snapshot, for others at once; fs.ErrNotExist
-// when there is none.
+// RemoveSnapshot deletes a complete snapshot, for others at once; fs.ErrNotExist if there
+// is none.
 func (d Dir) RemoveSnapshot(id string) error {
 	dir := d.Snapshot(id)
 	if _, err := os.Lstat(dir); err != nil {
@@ -46,9 +46,9 @@ func (d Dir) RemoveSnapshot(id string) error {
 	return discardDir(dir)
 }
 
-// DropSnapshots deletes what was begun of the sandbox's snapshots and is not
-// complete. The caller holds the sandbox's lock, so that nobody completes one;
-// a supervisor that nobody waits for may still be writing one, to no end.
+// DropSnapshots deletes the sandbox's incomplete snapshots. The caller holds the sandbox's
+// lock, so that nobody completes one; a supervisor that nobody waits for may still be
+// writing one, in vain.
 func (d Dir) DropSnapshots(sandbox string) error {
 	unfinished, err := d.listUnfinished()
 	if err != nil {
@@ -61,8 +61,7 @@ func (d Dir) DropSnapshots(sandbox string) error {
 	return errors.Join(errs...)
 }
 
-// SweepSnapshots deletes the unfinished snapshots of all sandboxes whose lock is
-// free.
+// SweepSnapshots deletes the unfinished snapshots of all sandboxes whose lock is free.
 func (d Dir) SweepSnapshots() error {
 	unfinished, err := d.listUnfinished()
 	if err != nil {
@@ -75,9 +74,9 @@ func (d Dir) SweepSnapshots() error {
 	return errors.Join(append(errs, d.sweepIncomplete())...)
 }
 
-// sweepSnapshots deletes unfinished snapshots of one sandbox. They were listed
-// before its lock is looked at: if that is gone, or free now, then nobody
-// completes them.
+// sweepSnapshots deletes unfinished snapshots of one sandbox. The caller listed them before
+// this function checks the sandbox's lock: if that is gone, or free now, nobody completes
+// them.
 func (d Dir) sweepSnapshots(sandbox string, paths []string) error {
 	lock, err := d.TryLock(sandbox)
 	if errors.Is(err, ErrBusy) {
@@ -105,12 +104,12 @@ func (d Dir) listUnfinished() (map[string][]string, error) {
 	return list, err
 }
 
-// abandonedAge is how long nothing may have been written to a snapshot without
-// SnapshotMeta until it is taken for one that was given up.
+// abandonedAge is the time without a write after which a snapshot without SnapshotMeta
+// counts as abandoned.
 const abandonedAge = time.Hour
 
-// sweepIncomplete deletes what was given up of snapshots by versions that wrote them
-// under their names from the first.
+// sweepIncomplete deletes abandoned snapshots of versions that wrote snapshots under their
+// final names from the start.
 func (d Dir) sweepIncomplete() error {
 	ids, err := d.SnapshotIDs()
 	if err != nil {
@@ -129,7 +128,7 @@ func (d Dir) sweepIncomplete() error {
 	return errors.Join(errs...)
 }
 
-// idleTime returns for how long nothing in the directory was changed.
+// idleTime returns the time since the last change in the directory.
 func idleTime(dir string) (time.Duration, error) {
 	var last time.Time
 	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {

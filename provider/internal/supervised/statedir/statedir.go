@@ -1,19 +1,19 @@
-// Package statedir is the layout of a state directory, which a provider and its
-// supervisors share without talking to each other:
+// Package statedir implements the layout of a state directory, which a provider and its
+// supervisors share without communicating:
 //
-//	sandboxes/{id}/           lock, keeper.lock, keeper.sock, keeper.log, main.ended, cgroup, what its provider needs
-//	sandboxes/.mark-{id}      what is made before there is a record of it
+//	sandboxes/{id}/           lock, keeper.lock, keeper.sock, keeper.log, main.ended, cgroup, files of its provider
+//	sandboxes/.mark-{id}      names a thing that is made before a record names it
 //	records/{id}.json         the sandbox's Record; one directory, so that one watch sees all
 //	locks/{id}                on Windows the sandbox's "lock", which elsewhere is in its directory
-//	names/{project}/{name}    holds the id that the name stands for
+//	names/{project}/{name}    holds the id of the sandbox with that name
 //	volumes/{project}/{name}/ data volumes ("data-{id}") and named volumes
-//	snapshots/{id}/           snapshot.json and what its provider restores
+//	snapshots/{id}/           snapshot.json and the files that its provider restores
 //	snapshots/.new-{id}-{id}/ a sandbox's snapshot until it is complete
 //	images/                   the image store
 //
-// A sandbox's "lock" is held by whoever changes its life: create, start, stop,
-// remove, sweep. Its "keeper.lock" is held by its supervisor as long as that
-// lives, so that a free keeper.lock is the proof that nothing runs.
+// A process holds a sandbox's "lock" while it changes its life: create, start, stop,
+// remove, sweep. The supervisor holds the sandbox's "keeper.lock" as long as it
+// lives, so a free keeper.lock proves that nothing runs.
 package statedir
 
 import (
@@ -36,31 +36,31 @@ import (
 // A Dir is a state directory.
 type Dir string
 
-// A Record is what is known of a sandbox on disk.
+// A Record is the state of a sandbox on disk.
 type Record struct {
 	Status     atoll.Status `json:"status"`
 	Image      string       `json:"image,omitempty"`  // root file system directory; "" for the host's
 	Digest     string       `json:"digest,omitempty"` // the image's; "" for a directory that is used in place
 	Env        []string     `json:"env,omitempty"`    // the image's
 	User       string       `json:"user,omitempty"`   // the image's
-	Supervisor Identity     `json:"keeper,omitzero"`  // of the latest supervisor
-	Run        string       `json:"run,omitempty"`    // what must not outlive a reboot
-	Cgroup     string       `json:"cgroup,omitempty"` // to be removed with the sandbox
+	Supervisor Identity     `json:"keeper,omitzero"`  // the latest supervisor
+	Run        string       `json:"run,omitempty"`    // the sandbox's run directory
+	Cgroup     string       `json:"cgroup,omitempty"` // path of its cgroup, removed with the sandbox
 
-	// Fresh says that the creation made the data volume: it goes with one that
-	// fails, and is the default user's as a whole from the first start on.
+	// Fresh says that the creation made the data volume: a failed creation removes it, and
+	// the first start gives all of it to the default user.
 	Fresh bool `json:"fresh,omitempty"`
-	// Removing, once set, is being carried out: there is no way back.
+	// Removing, once set, means that the removal is in progress: there is no way back.
 	Removing *atoll.RemoveOptions `json:"removing,omitempty"`
 
-	// Damaged says that this is all that is known. See Read.
+	// Damaged says that the record could not be read, and this is all that is known. See
+	// Read.
 	Damaged bool `json:"-"`
 }
 
-// Open makes the directories that are missing, for their owner only. It is
-// fs.ErrPermission if others own one of them or can write to it: records say
-// what is deleted, killed and shown to programs, and that with root's rights if
-// root reads them.
+// Open makes the missing directories, for their owner only. It returns fs.ErrPermission if
+// other users own one of them or can write to it: records decide about deletions, kills and
+// mounts, with root's rights if root reads them.
 func Open(path string) (Dir, error) {
 	for _, sub := range []string{"", "sandboxes", "records", "names", "volumes", "snapshots"} {
 		dir := filepath.Join(path, sub)
@@ -72,37 +72,37 @@ func Open(path string) (Dir, error) {
 			return "", err
 		}
 		if fault := ownershipFault(dir, info); fault != "" {
-			return "", fmt.Errorf("state directory %s %s: it must be this user's alone; choose another with --state-dir or XDG_STATE_HOME (%w)", dir, fault, fs.ErrPermission)
+			return "", fmt.Errorf("state directory %s %s, but must belong to this user alone; choose another with --state-dir or XDG_STATE_HOME (%w)", dir, fault, fs.ErrPermission)
 		}
 	}
 	return Dir(path), nil
 }
 
-// Sandbox is the sandbox's own directory.
+// Sandbox returns the sandbox's own directory.
 func (d Dir) Sandbox(id string) string { return filepath.Join(string(d), "sandboxes", id) }
 
-// Record is the file that holds the sandbox's Record.
+// Record returns the path of the sandbox's Record.
 func (d Dir) Record(id string) string { return filepath.Join(string(d), "records", id+".json") }
 
-// Volumes is where volumes are kept.
+// Volumes returns the store of the volumes.
 func (d Dir) Volumes() volume.Store { return volume.Store(filepath.Join(string(d), "volumes")) }
 
-// Volume is the directory of a volume.
+// Volume returns the directory of a volume.
 func (d Dir) Volume(project, name string) string { return d.Volumes().Path(project, name) }
 
-// DataVolume is the name of a sandbox's own volume.
+// DataVolume returns the name of a sandbox's data volume.
 func DataVolume(id string) string { return volume.DataName(id) }
 
-// Images is the directory of the image store.
+// Images returns the directory of the image store.
 func (d Dir) Images() string { return filepath.Join(string(d), "images") }
 
 func (d Dir) namePath(project, name string) string {
 	return filepath.Join(string(d), "names", project, name)
 }
 
-// Read returns the sandbox's record, or fs.ErrNotExist. Instead of one that is
-// damaged, or that this user may not read, it returns what is known without it,
-// with Damaged set: one bad file must not keep anybody from all others.
+// Read returns the sandbox's record, or fs.ErrNotExist. Instead of a damaged record, or one
+// that this user may not read, it returns what is known without it, with Damaged set: one
+// bad file must not block access to all others.
 func (d Dir) Read(id string) (*Record, error) {
 	data, err := fsutil.ReadFile(d.Record(id))
 	if isUnreadable(err) {
@@ -122,7 +122,7 @@ func (d Dir) Read(id string) (*Record, error) {
 	return &r, nil
 }
 
-// isUnreadable reports whether the file will not be read at the next try either.
+// isUnreadable reports whether reading the file will fail again.
 func isUnreadable(err error) bool {
 	for _, no := range []error{fs.ErrPermission, syscall.EIO, unclean, syscall.EISDIR} {
 		if errors.Is(err, no) {
@@ -132,26 +132,27 @@ func isUnreadable(err error) bool {
 	return false
 }
 
-// checkRecord fails on a record that is not the sandbox's, or would make paths that
-// lead elsewhere.
+// checkRecord returns an error if the record belongs to another sandbox, or contains paths
+// that lead elsewhere.
 func (r *Record) checkRecord(id string) error {
 	st := &r.Status
 	if st.ID != id {
-		return errors.New("it is not that of this sandbox")
+		return errors.New("it belongs to another sandbox")
 	}
 	for _, name := range []string{st.Spec.Project, st.Spec.Name} {
 		if name != "" && !atoll.ValidName(name) {
-			return fmt.Errorf("%q: not a valid name", name)
+			return fmt.Errorf("name %q is not valid", name)
 		}
 	}
-	// Which directory it is in differs with the environment of who made it.
+	// The directory above it depends on its maker's environment.
 	if r.Run != "" && (!filepath.IsAbs(r.Run) || filepath.Base(r.Run) != id) {
 		return fmt.Errorf("%s: not the sandbox's run directory", r.Run)
 	}
 	return nil
 }
 
-// salvageRecord is what is known of a sandbox without its record: what carries its id.
+// salvageRecord returns what is known of a sandbox without its record: everything that
+// carries its id.
 func (d Dir) salvageRecord(id string, why error) *Record {
 	r := &Record{Damaged: true, Status: atoll.Status{ID: id, Spec: atoll.Spec{ID: id}, State: atoll.StateFailed}}
 	st := &r.Status
@@ -159,9 +160,9 @@ func (d Dir) salvageRecord(id string, why error) *Record {
 	if info, err := os.Stat(d.Record(id)); err == nil {
 		st.Created = info.ModTime()
 	}
-	group, _ := os.ReadFile(d.cgroupNote(id)) // few sandboxes have it
+	group, _ := os.ReadFile(d.cgroupNote(id)) // few sandboxes have one
 	r.Cgroup = string(group)
-	volumes, _ := d.Volumes().List("") // without it, less is known
+	volumes, _ := d.Volumes().List("") // on an error, less is known
 	for _, v := range volumes {
 		if v.Sandbox == id {
 			st.Spec.Project = v.Project
@@ -177,16 +178,16 @@ func (d Dir) salvageRecord(id string, why error) *Record {
 	return r
 }
 
-// Write replaces the sandbox's record as a whole. A power cut can damage that of
-// a creation in progress, of which there is nothing to save, but no other.
+// Write replaces the sandbox's record atomically. A power cut can damage the record of a
+// creation in progress, of which nothing is worth saving, but no other.
 func (d Dir) Write(r *Record) error {
 	if r.Status.State == atoll.StateCreating {
-		return fsutil.WriteJSON(d.Record(r.Status.ID), r) // on the way of each creation
+		return fsutil.WriteJSON(d.Record(r.Status.ID), r) // no sync: it would slow down each creation
 	}
 	return fsutil.SyncJSON(d.Record(r.Status.ID), r)
 }
 
-// removeFile is os.Remove where nothing to remove is no error.
+// removeFile is os.Remove that accepts a missing file.
 func removeFile(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -214,9 +215,8 @@ func (d Dir) listIDs(sub, suffix string) ([]string, error) {
 	return ids, nil
 }
 
-// ClaimName makes name stand for the sandbox id in project. It fails with
-// fs.ErrExist when the name stands for another sandbox that has a record or
-// whose creation is in progress.
+// ClaimName gives the name in project to the sandbox id. It returns fs.ErrExist if another
+// sandbox has the name, and that sandbox has a record or is being created.
 func (d Dir) ClaimName(project, name, id string) error {
 	unlock, err := fsutil.WaitLock(filepath.Join(string(d), "names.lock"))
 	if err != nil {
@@ -233,18 +233,18 @@ func (d Dir) ClaimName(project, name, id string) error {
 	return fsutil.WriteFile(path, []byte(id)) // a valid name has no dot
 }
 
-// Known reports whether the sandbox has a record, or its creation is in progress.
+// Known reports whether the sandbox has a record, or is being created.
 func (d Dir) Known(id string) bool {
 	return isID(id) && (pathExists(d.Record(id)) || pathExists(d.Sandbox(id)))
 }
 
-// isID reports whether it is an id, in the one form in which it is a name here.
+// isID reports whether id is a sandbox's id, in the one form that file names have here.
 func isID(id string) bool {
 	n, err := atoll.NormalizeID(id)
 	return err == nil && n == id && id != ""
 }
 
-// NameOwner returns the id that name stands for in project, or fs.ErrNotExist.
+// NameOwner returns the id of the sandbox with that name in project, or fs.ErrNotExist.
 func (d Dir) NameOwner(project, name string) (string, error) {
 	data, err := os.ReadFile(d.namePath(project, name))
 	if err != nil {
@@ -253,7 +253,7 @@ func (d Dir) NameOwner(project, name string) (string, error) {
 	return string(data), nil
 }
 
-// ReleaseName frees the name if it stands for the sandbox id.
+// ReleaseName frees the name if the sandbox id has it.
 func (d Dir) ReleaseName(project, name, id string) error {
 	unlock, err := fsutil.WaitLock(filepath.Join(string(d), "names.lock"))
 	if err != nil {
@@ -270,8 +270,8 @@ func (d Dir) ReleaseName(project, name, id string) error {
 	return os.Remove(d.namePath(project, name))
 }
 
-// ReleaseNames frees all names that stand for the sandbox id, of which nobody knows
-// any more whether it had one, and what was left of a Claim.
+// ReleaseNames frees all names of the sandbox id, whose record is lost, and removes the
+// remains of an interrupted ClaimName.
 func (d Dir) ReleaseNames(id string) error {
 	unlock, err := fsutil.WaitLock(filepath.Join(string(d), "names.lock"))
 	if err != nil {
@@ -286,8 +286,7 @@ func (d Dir) ReleaseNames(id string) error {
 	})
 }
 
-// eachName calls f with all names and the ids that they stand for, as long as it
-// succeeds.
+// eachName calls f with all names and their sandboxes' ids, until f fails.
 func (d Dir) eachName(f func(project, name, owner string) error) error {
 	return filepath.WalkDir(filepath.Join(string(d), "names"), func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) || err == nil && e.IsDir() {
@@ -304,9 +303,9 @@ func (d Dir) eachName(f func(project, name, owner string) error) error {
 	})
 }
 
-// BeginRemoval writes, unless r says so, that the sandbox is being removed: from
-// then on whoever finds it finishes that. It comes before anything of the
-// sandbox is lost.
+// BeginRemoval records, unless r says so, that the sandbox is being removed: from then on
+// any process that finds it finishes the removal. Call it before anything of the sandbox is
+// lost.
 func (d Dir) BeginRemoval(r *Record, opts atoll.RemoveOptions) error {
 	if r.Removing != nil && (r.Removing.Volumes || !opts.Volumes) {
 		return nil
@@ -314,15 +313,15 @@ func (d Dir) BeginRemoval(r *Record, opts atoll.RemoveOptions) error {
 	r.Removing = &opts
 	err := d.Write(r)
 	if fsutil.IsFull(err) {
-		return nil // on a full disk, removing is what helps
+		return nil // on a full disk, the removal itself helps
 	}
 	return err
 }
 
-// Delete removes all that the sandbox left on disk: its run directory, with
-// opts.Volumes its data volume, its name, its directory, and last its record,
-// which first says that it is being removed: an interrupted Delete is finished
-// by the next one. Nothing of it may run. The caller holds its lock.
+// Delete removes everything that the sandbox left on disk: its run directory, with
+// opts.Volumes its data volume, its name, its directory, and last its record, which first
+// says that it is being removed: the next Delete finishes an interrupted one. Nothing of
+// the sandbox may run. The caller holds its lock.
 func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	st := &r.Status
 	if err := d.BeginRemoval(r, opts); err != nil {
@@ -343,7 +342,7 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	}
 	errs = append(errs, d.DropSnapshots(st.ID))
 	if err := errors.Join(errs...); err != nil {
-		return err // with the directory its lock would go, which the next try needs
+		return err // the next try needs the lock, which goes with the directory
 	}
 	if err := discardDir(d.Sandbox(st.ID)); err != nil {
 		return err
@@ -351,7 +350,7 @@ func (d Dir) Delete(r *Record, opts atoll.RemoveOptions) error {
 	return errors.Join(removeFile(d.Record(st.ID)+fsutil.Temporary), removeFile(d.Record(st.ID)), d.dropLock(st.ID))
 }
 
-// DropNames forgets the project's names, but those of sandboxes that are there.
+// DropNames frees the project's names, except those of existing sandboxes.
 func (d Dir) DropNames(project string) error {
 	unlock, err := fsutil.WaitLock(filepath.Join(string(d), "names.lock"))
 	if err != nil {
@@ -373,16 +372,16 @@ func (d Dir) DropNames(project string) error {
 	return errors.Join(errs...)
 }
 
-// What the names of directories begin with that are no sandboxes or snapshots
-// yet, or any more.
+// Prefixes of the names of directories that are not sandboxes or snapshots yet, or not any
+// more.
 const (
 	newPrefix   = ".new-"
 	trashPrefix = ".trash-"
 )
 
-// discardDir deletes a directory at once for all others, by renaming it first:
-// nobody can open a lock in it, or add a file, while it is being emptied. One
-// that is not there is no error.
+// discardDir deletes a directory, for all others at once, by renaming it first: nobody can
+// open a lock in it, or add a file, while it is being emptied. It returns nil if there is
+// no such directory.
 func discardDir(path string) error {
 	gone := filepath.Join(filepath.Dir(path), trashPrefix+atoll.NewID())
 	err := fsutil.Rename(path, gone)
@@ -395,8 +394,8 @@ func discardDir(path string) error {
 	return fsutil.RemoveAll(gone)
 }
 
-// EmptyTrash removes what interrupted deletions, and creations that had hardly
-// begun, have left.
+// EmptyTrash removes what interrupted deletions, and creations that had hardly begun, have
+// left.
 func (d Dir) EmptyTrash() error {
 	sandboxes, err1 := d.listPrefixed("sandboxes", trashPrefix)
 	snapshots, err2 := d.listPrefixed("snapshots", trashPrefix)

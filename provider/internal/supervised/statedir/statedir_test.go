@@ -122,9 +122,9 @@ func TestDamagedRecord(t *testing.T) {
 		{"empty, after a power cut", "", "unexpected end of JSON"},
 		{"half", `{"status":{"id"`, "unexpected end of JSON"},
 		{"of zeros", "\x00\x00\x00", "invalid character"},
-		{"of no sandbox", "null", "not that of this sandbox"},
-		{"of another sandbox", `{"status":{"id":"` + atoll.NewID() + `"}}`, "not that of this sandbox"},
-		{"with a name that leads elsewhere", `{"status":{"id":"ID","spec":{"project":"../.."}}}`, "not a valid name"},
+		{"of no sandbox", "null", "belongs to another sandbox"},
+		{"of another sandbox", `{"status":{"id":"` + atoll.NewID() + `"}}`, "belongs to another sandbox"},
+		{"with a name that leads elsewhere", `{"status":{"id":"ID","spec":{"project":"../.."}}}`, "is not valid"},
 		{"with the run directory of another", `{"status":{"id":"ID"},"run":"/precious"}`, "/precious: not the sandbox's run directory"},
 		{"with no run directory", `{"status":{"id":"ID"},"run":"ID"}`, "not the sandbox's run directory"},
 	} {

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unclean is the error of a file system that is damaged.
+// unclean is the error of a damaged file system.
 const unclean = syscall.EIO
 
-// renameNew gives a directory a name that nothing has: else it is fs.ErrExist.
+// renameNew renames a directory to a name that nothing has; else it returns fs.ErrExist.
 func renameNew(from, to string) error { return unix.RenamexNp(from, to, unix.RENAME_EXCL) }
 
-// defaultRunBase is where run directories are that no variable places: not in the user's
-// own directory for temporary files, whose path alone is half of what a socket's
-// may have.
+// defaultRunBase returns the directory of run directories without XDG_RUNTIME_DIR. It is
+// not in the user's own temporary directory, whose path alone takes half of a socket's
+// address.
 func defaultRunBase() string { return "/tmp/atoll-" + strconv.Itoa(os.Geteuid()) }

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unclean is the error of a file system that is damaged.
+// unclean is the error of a damaged file system.
 const unclean = syscall.EUCLEAN
 
-// renameNew gives a directory a name that nothing has: else it is fs.ErrExist.
+// renameNew renames a directory to a name that nothing has; else it returns fs.ErrExist.
 func renameNew(from, to string) error {
 	return unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
 }
 
-// defaultRunBase is where run directories are that no variable places.
+// defaultRunBase returns the directory of run directories without XDG_RUNTIME_DIR.
 func defaultRunBase() string {
 	uid := strconv.Itoa(os.Geteuid())
 	own := filepath.Join("/run/user", uid)

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// unclean is the error of a file system that is damaged.
+// unclean is the error of a damaged file system.
 const unclean = windows.ERROR_FILE_CORRUPT
 
-// defaultRunBase is where run directories are that no variable places: the directory for
-// temporary files is the user's own.
+// defaultRunBase returns the directory of run directories without XDG_RUNTIME_DIR: the
+// temporary directory, which is the user's own.
 func defaultRunBase() string { return filepath.Join(os.TempDir(), "atoll") }

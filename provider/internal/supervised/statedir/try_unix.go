@@ -9,8 +9,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// tryFileLock takes the lock on the file, alone or with others, and never waits: it is
-// ErrBusy when somebody is in the way.
+// tryFileLock takes the lock on the file, alone or shared, and never waits: it returns
+// ErrBusy if another process has a conflicting lock.
 func tryFileLock(f *os.File, alone bool) error {
 	how := syscall.LOCK_SH
 	if alone {
@@ -19,5 +19,5 @@ func tryFileLock(f *os.File, alone bool) error {
 	return fsutil.Flock(f, how|syscall.LOCK_NB)
 }
 
-// unlockFile gives it back.
+// unlockFile releases the lock.
 func unlockFile(f *os.File) { _ = fsutil.Flock(f, syscall.LOCK_UN) }

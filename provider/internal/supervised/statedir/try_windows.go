@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// tryFileLock takes the lock on the file, alone or with others, and never waits: it is
-// ErrBusy when somebody is in the way.
+// tryFileLock takes the lock on the file, alone or shared, and never waits: it returns
+// ErrBusy if another process has a conflicting lock.
 func tryFileLock(f *os.File, alone bool) error {
 	flags := uint32(windows.LOCKFILE_FAIL_IMMEDIATELY)
 	if alone {
@@ -21,9 +21,9 @@ func tryFileLock(f *os.File, alone bool) error {
 	return err
 }
 
-// unlockFile gives it back.
+// unlockFile releases the lock.
 func unlockFile(f *os.File) { _ = windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, lockedByte()) }
 
-// lockedByte is the byte that is locked, behind all that is in the file: nobody else can
-// read a locked one.
+// lockedByte returns the position of the byte that is locked, behind the file's content:
+// nobody else can read a locked byte.
 func lockedByte() *windows.Overlapped { return &windows.Overlapped{OffsetHigh: 0x7fffffff} }

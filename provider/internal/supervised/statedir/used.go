@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Using notes that the sandbox is being used, until end is called, for its supervisor
-// to see, which is not asked for everything. A sandbox that is gone is none of its
-// business.
+// Using records, until end is called, that the sandbox is in use, for its supervisor, which
+// does not see all calls. It does nothing for a sandbox that is gone.
 func (d Dir) Using(id string) (end func()) {
 	d.noteUse(id)
 	done := make(chan struct{})
@@ -30,16 +29,18 @@ func (d Dir) Using(id string) (end func()) {
 	}
 }
 
-// useInterval is how often the use of a sandbox is noted that lasts: more often than
-// any supervisor looks that has more than seconds to wait.
+// useInterval is the interval at which a lasting use is recorded: more often than any
+// supervisor with an idle limit of more than some seconds looks.
 const useInterval = time.Second
 
+// noteUse sets the time of the sandbox's last use to now.
 func (d Dir) noteUse(id string) {
 	now := time.Now()
 	_ = os.Chtimes(d.usePath(id), now, now)
 }
 
-// Used is when the sandbox was last used so, or when it was made.
+// Used returns the time at which Using last recorded a use of the sandbox, or at which the
+// sandbox was made.
 func (d Dir) Used(id string) (time.Time, error) {
 	info, err := os.Stat(d.usePath(id))
 	if err != nil {
@@ -48,6 +49,6 @@ func (d Dir) Used(id string) (time.Time, error) {
 	return info.ModTime(), nil
 }
 
-// usePath is the file whose time is the time of the last use: one that is there
-// anyhow and is never written to.
+// usePath returns the file whose modification time is the time of the last use: one that
+// exists anyway and whose content rarely changes.
 func (d Dir) usePath(id string) string { return filepath.Join(d.Sandbox(id), "keeper.lock") }

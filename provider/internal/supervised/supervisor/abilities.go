@@ -17,7 +17,7 @@ func (s *Sandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return s.engine.Dial(ctx, port)
 }
 
-// Usage measures what the sandbox uses.
+// Usage measures the resources that the sandbox uses.
 func (s *Sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
 	if s.Ended() {
 		return atoll.Usage{}, atoll.E("usage", s.ID(), atoll.ErrStopped, nil)
@@ -26,14 +26,14 @@ func (s *Sandbox) Usage(ctx context.Context) (atoll.Usage, error) {
 	if err != nil {
 		return atoll.Usage{}, atoll.E("usage", s.ID(), atoll.KindOf(err), err)
 	}
-	if memory, cpu, ok := s.Group.Usage(); ok { // what it costs the host, engine and supervisor included
+	if memory, cpu, ok := s.Group.Usage(); ok { // the whole cost for the host, engine and supervisor included
 		u.Memory, u.CPU = atoll.Bytes(memory), atoll.Duration(cpu)
 	}
 	return u, nil
 }
 
-// Snapshot has the engine write what is needed to go on from here. The provider
-// adds what makes it complete; if it does not wait for that, nothing is left of it.
+// Snapshot has the engine write a state to continue from. The provider completes it; if the
+// provider stops waiting, nothing is left of the snapshot.
 func (s *Sandbox) Snapshot(ctx context.Context) (atoll.Snapshot, error) {
 	if s.Ended() {
 		return atoll.Snapshot{}, atoll.E("snapshot", s.ID(), atoll.ErrStopped, nil)

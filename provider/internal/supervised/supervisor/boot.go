@@ -13,7 +13,8 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// What a supervisor does to start a sandbox, before and after the steps of its engine.
+// The steps of a supervisor that starts a sandbox, before and after the steps of its
+// engine.
 var (
 	firstSteps = []step{
 		{"lock", (*supervisor).takeLock},
@@ -25,12 +26,13 @@ var (
 	}
 )
 
+// A step of a start. It can fail, and adds its undoing to undo.
 type step struct {
 	name string
 	do   func(sv *supervisor, undo *Undo) error
 }
 
-// allSteps are all those of a start, in their order, around those of an engine.
+// allSteps returns all steps of a start, in their order, around those of an engine.
 func allSteps(engine []Step) []step {
 	all := slices.Clone(firstSteps)
 	for _, s := range engine {
@@ -39,8 +41,8 @@ func allSteps(engine []Step) []step {
 	return append(all, lastSteps...)
 }
 
-// Steps are the names of what a supervisor does to start a sandbox, in their order,
-// around those of its engine: what Job.Fail can name.
+// Steps returns the names of the steps with which a supervisor starts a sandbox, in their
+// order, around those of its engine: the names that Job.Fail can have.
 func Steps(engine []Step) []string {
 	var names []string
 	for _, s := range allSteps(engine) {
@@ -49,8 +51,8 @@ func Steps(engine []Step) []string {
 	return names
 }
 
-// bootSandbox takes the steps, as long as somebody wants the sandbox. When it fails,
-// nothing is left.
+// bootSandbox takes the steps, as long as the provider wants the sandbox. If it fails, it
+// undoes all of them.
 func (sv *supervisor) bootSandbox() error {
 	if err := detachMounts(); err != nil {
 		return sv.sandbox.bootError(err)
@@ -59,13 +61,13 @@ func (sv *supervisor) bootSandbox() error {
 	for _, s := range allSteps(sv.sandbox.engine.Steps()) {
 		err := sv.plannedFailure(s.name)
 		if err == nil && sv.conn.HungUp() {
-			err = atoll.Errorf("start", sv.sandbox.ID(), atoll.ErrInternal, "whoever wanted the sandbox has gone")
+			err = atoll.Errorf("start", sv.sandbox.ID(), atoll.ErrInternal, "the provider that started the sandbox has gone")
 		}
 		if err == nil {
 			err = s.do(sv, &undo)
 		}
 		if err != nil {
-			_, _ = sv.sandbox.awaitBeginEnd(context.Background()) // or its end would be noticed by those who watch, as a death
+			_, _ = sv.sandbox.awaitBeginEnd(context.Background()) // or Watch would report the undoing as a death
 			undo.runAll()
 			return sv.sandbox.bootError(err)
 		}
@@ -73,7 +75,7 @@ func (sv *supervisor) bootSandbox() error {
 	return nil
 }
 
-// bootError is err, or what it means if only the engine or the system has told.
+// bootError returns err, with a kind if the engine or the system returned it without one.
 func (s *Sandbox) bootError(err error) error {
 	if e := (*atoll.Error)(nil); errors.As(err, &e) {
 		return err
@@ -81,7 +83,7 @@ func (s *Sandbox) bootError(err error) error {
 	return atoll.E("start", s.ID(), bootKind(err), err)
 }
 
-// plannedFailure is the failure that a test has planned for that step, if any.
+// plannedFailure returns the error that a test planned for that step, if any.
 func (sv *supervisor) plannedFailure(step string) error {
 	if sv.sandbox.Job.Fail != step {
 		return nil
@@ -93,10 +95,10 @@ func (sv *supervisor) takeLock(*Undo) (err error) {
 	if sv.lock, err = sv.sandbox.dir.LockSupervisor(sv.sandbox.ID()); err != nil {
 		return atoll.E("start", sv.sandbox.ID(), atoll.ErrConflict, err)
 	}
-	return nil // it goes with the process, after all else that it holds
+	return nil // the lock is released with the process, after all else that it holds
 }
 
-// bootKind finds the kind of an error that an engine may have given as text.
+// bootKind finds the kind of an error that an engine may have returned as text.
 func bootKind(err error) atoll.Kind {
 	if k := atoll.KindOf(err); k != atoll.ErrInternal {
 		return k
@@ -112,7 +114,8 @@ func bootKind(err error) atoll.Kind {
 	return atoll.ErrInternal
 }
 
-// startServing serves the API of the one sandbox.
+// startServing serves the API of the sandbox on its socket, and begins to watch its limits
+// of time.
 func (sv *supervisor) startServing(undo *Undo) error {
 	l, err := listenSocket(sv.sandbox.Job.Dir)
 	if err != nil {
@@ -131,6 +134,7 @@ func (sv *supervisor) startServing(undo *Undo) error {
 	return nil
 }
 
+// startMain starts the main process, with the file of the previous one put aside.
 func (sv *supervisor) startMain(undo *Undo) error {
 	dir := sv.sandbox.Job.Dir
 	if err := putMainAside(dir); err != nil {
@@ -140,8 +144,8 @@ func (sv *supervisor) startMain(undo *Undo) error {
 	return sv.sandbox.startMain(context.Background())
 }
 
-// saveRecord is not undone: from now on the sandbox is there, whatever becomes of
-// who wanted it.
+// saveRecord writes the record. Nothing undoes it: from now on the sandbox exists, even if
+// the provider that wanted it has gone.
 func (sv *supervisor) saveRecord(*Undo) error {
 	s := sv.sandbox
 	s.mu.Lock()
@@ -150,7 +154,7 @@ func (sv *supervisor) saveRecord(*Undo) error {
 		return err
 	}
 	if err := dropMainAside(s.Job.Dir); err != nil {
-		s.Log.Warn("the main process of the last life is still known", "err", err)
+		s.Log.Warn("cannot forget the main process of the previous run", "err", err)
 	}
 	return nil
 }

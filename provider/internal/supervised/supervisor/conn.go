@@ -2,13 +2,13 @@ package supervisor
 
 import "io"
 
-// A Line is what a provider and the supervisor that it starts have in common: the job
-// comes on it, and the reply goes.
+// A Conn connects a provider with the supervisor that it starts: the job comes on it, and
+// the reply goes back.
 type Conn interface {
 	io.ReadWriteCloser
-	// CloseWrite says that no more is to be said, and leaves what is to be heard.
+	// CloseWrite ends the sent data and leaves received data readable.
 	CloseWrite() error
-	// HungUp reports whether the other end, whose turn it is not to say anything, is
-	// not just silent: most likely it has died.
+	// HungUp reports whether the other end, whose turn it is not to send anything, is more
+	// than just silent: most likely it has died.
 	HungUp() bool
 }

@@ -18,16 +18,15 @@ import (
 // canRemoveItself says that a supervisor can remove its own sandbox.
 const canRemoveItself = true
 
-// jobFD is the descriptor of the socket on which the job comes and the reply
-// goes.
+// jobFD is the descriptor of the socket on which the job comes and the reply goes back.
 const jobFD = 3
 
-// heldFD is what keeps the image from being removed as long as it is open, if
-// there is one: it stays so until this process ends.
+// heldFD is the descriptor of a file whose being open keeps the image from being removed,
+// if the sandbox has an image. It stays open until this process ends.
 const heldFD = 4
 
-// Start starts cmd, which has nothing but its arguments and attributes, as a supervisor that
-// inherits held, which may be nil.
+// Start starts cmd, which sets only arguments and attributes, as a supervisor that inherits
+// held, which may be nil.
 func Start(cmd *exec.Cmd, held *os.File) (Conn, error) {
 	ours, theirs, err := socket.Pair()
 	if err != nil {
@@ -48,10 +47,10 @@ func Start(cmd *exec.Cmd, held *os.File) (Conn, error) {
 	return socketConn{ours}, nil
 }
 
-// openJobConn takes what this process was started with, and returns the line on which the
-// job comes.
+// openJobConn cleans up what this process inherited, and returns the connection on which
+// the job comes.
 func openJobConn() (Conn, error) {
-	unix.Umask(0o022) // what is shown inside has the modes that it is made with, whoever started us
+	unix.Umask(0o022) // files that the sandbox sees get the modes they are made with, whatever the caller's umask
 	if err := closeInherited(); err != nil {
 		return nil, err
 	}
@@ -67,10 +66,10 @@ func openJobConn() (Conn, error) {
 	return socketConn{conn.(*net.UnixConn)}, nil
 }
 
-// closeInherited closes what this process was given by accident: descriptors
-// that whoever started Atoll had left open, locks and secrets among them, and
-// that would otherwise stay so as long as the sandbox lives. Those of the Go
-// runtime are closed on exec, so they are not inherited ones.
+// closeInherited closes descriptors that this process inherited by accident: files that the
+// program which started Atoll had left open, locks and secrets among them, and that would
+// stay open as long as the sandbox lives. The Go runtime's own descriptors are
+// close-on-exec, so it leaves them open.
 func closeInherited() error {
 	entries, err := os.ReadDir(descriptorDir)
 	if err != nil {
@@ -89,10 +88,10 @@ func closeInherited() error {
 	return nil
 }
 
-// A line is a socket.
+// A socketConn is a Conn over a Unix socket.
 type socketConn struct{ *net.UnixConn }
 
-// HungUp implements Line.
+// HungUp implements Conn.
 func (l socketConn) HungUp() bool {
 	raw, err := l.SyscallConn()
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// canRemoveItself is false: a supervisor has files of its sandbox's directory open, which
-// cannot be renamed then. The sweep of a provider removes what a supervisor has left.
+// canRemoveItself is false: a supervisor has files of its sandbox's directory open, and
+// Windows cannot rename such a directory. The sweep of a provider removes it later.
 const canRemoveItself = false
 
-// Start starts cmd, which has nothing but its arguments and attributes, as a supervisor. It
-// can inherit nothing that is to be held.
+// Start starts cmd, which sets only arguments and attributes, as a supervisor. held must be
+// nil: on Windows a supervisor cannot inherit a file.
 func Start(cmd *exec.Cmd, held *os.File) (Conn, error) {
 	if held != nil {
 		return nil, atoll.Errorf("start", "", atoll.ErrUnsupported, "a supervisor cannot hold %s on this system", held.Name())
@@ -36,8 +36,8 @@ func Start(cmd *exec.Cmd, held *os.File) (Conn, error) {
 	return newPipeConn(ourIn, ourOut), nil
 }
 
-// openJobConn takes what this process was started with, and returns the line on which the
-// job comes. Nothing else gets at its ends.
+// openJobConn returns the connection on which the job comes: the process's standard
+// streams, which nothing else can use afterwards.
 func openJobConn() (Conn, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

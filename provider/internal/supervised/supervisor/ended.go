@@ -10,34 +10,34 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
-// saveMain keeps what the main process printed, and its exit, for who asks when
-// this supervisor has gone. That of an AutoRemove sandbox is to be read while it
-// lingers. A stop that was to free a full disk, for one, must not fail for it.
+// saveMain saves the output and the exit of the main process for readers that come after
+// this supervisor has gone. Those of an AutoRemove sandbox must be read while it lingers. A
+// failure is only logged, because a stop may be needed to free a full disk.
 func (s *Sandbox) saveMain() {
 	if len(s.Job.Spec.Cmd) == 0 || s.Job.Spec.AutoRemove {
 		return
 	}
 	err := s.engine.SaveMain(filepath.Join(s.Job.Dir, MainName))
 	if err != nil && !errors.Is(err, atoll.ErrNotExist) { // it may never have been started
-		s.Log.Warn("the output of the main process is lost", "err", err)
+		s.Log.Warn("cannot save the output of the main process", "err", err)
 	}
 }
 
-// asideSuffix is what the file about the main process of the sandbox's last life ends
-// with, until it is certain that there is a new one.
+// asideSuffix ends the name of the file with the main process of the previous run, until a
+// new main process runs.
 const asideSuffix = ".before"
 
-// putMainAside puts aside what is known of the last main process.
+// putMainAside renames the file of the previous main process.
 func putMainAside(dir string) error {
 	return ignoreNotExist(os.Rename(filepath.Join(dir, MainName), filepath.Join(dir, MainName+asideSuffix)))
 }
 
-// restoreMain takes asideMain back.
+// restoreMain undoes putMainAside.
 func restoreMain(dir string) error {
 	return ignoreNotExist(os.Rename(filepath.Join(dir, MainName+asideSuffix), filepath.Join(dir, MainName)))
 }
 
-// dropMainAside forgets what was put aside.
+// dropMainAside deletes the renamed file.
 func dropMainAside(dir string) error {
 	return ignoreNotExist(os.Remove(filepath.Join(dir, MainName+asideSuffix)))
 }
@@ -49,8 +49,8 @@ func ignoreNotExist(err error) error {
 	return err
 }
 
-// LoadMain returns what the last supervisor saved of the main process of a sandbox
-// that has ended, in its own directory dir; fs.ErrNotExist if it saved nothing.
+// LoadMain returns the main process of an ended sandbox, as its last supervisor saved it in
+// the sandbox's directory dir; fs.ErrNotExist if it saved nothing.
 func LoadMain(dir string) (atoll.Process, atoll.ProcessStatus, error) {
 	table, err := process.Load(filepath.Join(dir, MainName))
 	if err != nil {

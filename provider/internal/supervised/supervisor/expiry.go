@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Extend changes when the sandbox expires.
+// Extend changes the sandbox's expiry.
 func (s *Sandbox) Extend(_ context.Context, ttl atoll.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -30,14 +30,14 @@ func (s *Sandbox) Extend(_ context.Context, ttl atoll.Duration) error {
 	return nil
 }
 
-// expiresAt is when the sandbox's time is over; the zero time is never.
+// expiresAt returns the sandbox's expiry; the zero time means never.
 func (s *Sandbox) expiresAt() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.record.Status.Expires
 }
 
-// watchTTL removes the sandbox when its time is over.
+// watchTTL removes the sandbox when it expires.
 func (s *Sandbox) watchTTL() {
 	for expires := s.expiresAt(); !expires.IsZero(); expires = s.expiresAt() {
 		if left := time.Until(expires); left > 0 {
@@ -64,13 +64,14 @@ func (s *Sandbox) endAndRemove(reason string) {
 	s.finishServing()
 }
 
-// removeTimeout is how long a supervisor waits to remove its sandbox; less than a
-// provider, which may hold the lock, waits for the supervisor to end.
+// removeTimeout is the time that a supervisor waits for the lock to remove its sandbox; it
+// is shorter than the time that a provider, which may hold the lock, waits for the
+// supervisor to end.
 const removeTimeout = time.Second
 
-// removeSelf deletes the stopped sandbox from disk, with volumes its data volume
-// too, unless somebody else is changing its life for as long as wait: then he
-// will, or a sweep.
+// removeSelf deletes the stopped sandbox from disk; if volumes is true, with its data
+// volume. If another process holds the sandbox's lock for longer than wait, removeSelf
+// leaves the removal to it or to a sweep.
 func (s *Sandbox) removeSelf(volumes bool, wait time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
@@ -89,7 +90,7 @@ func (s *Sandbox) removeSelf(volumes bool, wait time.Duration) {
 	}
 	if err := errors.Join(s.engine.Unmount(), s.Group.Leave(), s.Group.Remove()); err != nil {
 		s.Log.Error("remove", "err", err)
-		return // what is still mounted would be deleted too
+		return // deleting the directory would delete what is still mounted in it
 	}
 	if err := s.dir.Delete(s.record, opts); err != nil {
 		s.Log.Error("remove", "err", err)

@@ -4,8 +4,8 @@ package supervisor
 
 import "os"
 
-// inheritedFDs are the descriptors that a supervisor is given on purpose, and descriptors is
-// the directory that shows all that a process has.
+// inheritedFDs are the descriptors that a supervisor gets on purpose; descriptorDir is the
+// directory that lists all descriptors of this process.
 var inheritedFDs = []int{jobFD, heldFD}
 
 const descriptorDir = "/dev/fd"

@@ -8,25 +8,25 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
-// A Job is what a provider asks a supervisor to do: run one sandbox. All paths are
-// absolute paths of the host; the provider has made and checked them.
+// A Job asks a supervisor to run one sandbox. All paths are absolute paths of the host; the
+// provider has made and checked them.
 type Job struct {
 	Spec   atoll.Spec      `json:"spec"` // defaults filled in
 	Caps   atoll.Caps      `json:"caps"`
-	Record statedir.Record `json:"record"` // what the supervisor goes on to keep
+	Record statedir.Record `json:"record"` // the supervisor updates it from now on
 
 	State string `json:"state"` // the provider's state directory
 	Dir   string `json:"dir"`   // the sandbox's own directory: socket, log, what its engine needs and keeps
 	Run   string `json:"run"`   // what must not survive a reboot
 
 	Mounts []Mount `json:"mounts,omitempty"` // work directory, volumes and binds, parents first
-	// Unattended says that calls are no use of it: what runs inside is, and what a
-	// provider notes. Something else may look at it all the time.
+	// Unattended says that calls to the supervisor do not count as use; running processes do, and
+	// use that a provider notes. Set it if something polls the sandbox all the time.
 	Unattended bool   `json:"unattended,omitempty"`
-	Snapshot   string `json:"snapshot,omitempty"` // directory of what Engine.Snapshot wrote, to go on from; "" for none
+	Snapshot   string `json:"snapshot,omitempty"` // directory that Engine.Snapshot wrote, to restore; "" for none
 
-	Engine json.RawMessage `json:"engine,omitempty"` // what the engine has to know besides
-	Fail   string          `json:"fail,omitempty"`   // one of Steps, which a test lets fail
+	Engine json.RawMessage `json:"engine,omitempty"` // additional data for the engine
+	Fail   string          `json:"fail,omitempty"`   // the name of the step that a test lets fail
 }
 
 // A Mount shows a directory or file of the host inside the sandbox.
@@ -37,8 +37,7 @@ type Mount struct {
 	Size     atoll.Bytes `json:"size,omitzero"` // of a tmpfs
 }
 
-// A Reply is what the supervisor answers once the sandbox runs, or could not be
-// made to.
+// A Reply is the supervisor's answer once the sandbox runs, or could not be started.
 type Reply struct {
 	Op      string       `json:"op,omitempty"`
 	ID      string       `json:"id,omitempty"`
@@ -50,12 +49,12 @@ type Reply struct {
 // Names of the files in Job.Dir.
 const (
 	SocketName = "keeper.sock" // serves the API of this one sandbox
-	LockName   = "keeper.lock" // held by the supervisor as long as it lives
+	LockName   = "keeper.lock" // the supervisor holds it as long as it lives
 	LogName    = "keeper.log"
-	MainName   = "main.ended" // what the main process printed, and its exit; see LoadMain
+	MainName   = "main.ended" // output and exit of the main process; see LoadMain
 )
 
-// failureReply is the Reply that carries err.
+// failureReply returns the Reply that carries err.
 func failureReply(err error) Reply {
 	r := Reply{Op: "start", Kind: atoll.KindOf(err), Message: err.Error()}
 	var e *atoll.Error
@@ -68,7 +67,7 @@ func failureReply(err error) Reply {
 	return r
 }
 
-// Err is the error that the Reply carries, or nil.
+// Err returns the error that the Reply carries, or nil.
 func (r *Reply) Err() error {
 	if r.Kind == "" {
 		return nil

@@ -1,4 +1,4 @@
-// Package supervisor is the process that owns one running sandbox, as a shim owns a
+// Package supervisor implements the process that owns one running sandbox, as a shim owns a
 // container.
 //
 // A provider (see package supervised) starts it by executing its own binary again with
@@ -36,13 +36,13 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// Spare is the second argument of a supervisor whose cgroup, the path of which is the
-// first, is its own and not that of a sandbox.
+// Spare is the second argument of a supervisor that has a cgroup of its own, not yet that
+// of a sandbox. The first argument is the cgroup's path.
 const Spare = "spare"
 
-// TakeOver is the whole life of this process if it was started as a supervisor of that
-// kind, and does nothing if not. It is called in init, on the main thread, before
-// anything is initialised that a supervisor does not need: each sandbox waits for that.
+// TakeOver runs this process as a supervisor and never returns, if it was started as one of
+// that kind; else it does nothing. Call it in init, on the main thread, before anything is
+// initialised that a supervisor does not need: each sandbox waits for that.
 func TakeOver(kind Kind) {
 	if argumentAt(0) != kind.Argv0 {
 		return
@@ -61,29 +61,29 @@ func runSupervisor(kind Kind) int {
 	sv, err := startSupervisor(kind, conn)
 	if err != nil {
 		heard := sendReply(conn, failureReply(err)) == nil
-		if !heard && sv != nil && sv.lock != nil { // who wanted it has died, and nobody else has it
+		if !heard && sv != nil && sv.lock != nil { // the provider has died, and no other supervisor has the sandbox
 			sv.sandbox.removeUnfinished()
 		}
 		runtime.KeepAlive(sv) // and its lock
 		return 1
 	}
 	st, _ := sv.sandbox.Status(context.Background()) // never fails
-	_ = sendReply(conn, Reply{Status: st})           // who does not hear it finds the record
+	_ = sendReply(conn, Reply{Status: st})           // if the provider has died, the record says the same
 	sv.serveUntilEnd()
 	return 0
 }
 
-// removeUnfinished removes a sandbox that could not be made, for one who was killed
-// meanwhile: all but a data volume that was there before. One that could not be
-// started is as it was.
+// removeUnfinished removes a sandbox that could not be made, for a provider that was killed
+// meanwhile. A data volume that existed before stays. A sandbox that could not be started
+// is left as it was.
 func (s *Sandbox) removeUnfinished() {
 	if s.Job.Record.Status.State == atoll.StateCreating {
 		s.removeSelf(s.Job.Record.Fresh, abandonTimeout)
 	}
 }
 
-// abandonTimeout is how long a supervisor waits for the lock of one who was killed, who
-// let go of it at the moment when he stopped to listen.
+// abandonTimeout is the time that a supervisor waits for the lock of a killed provider,
+// which the system released at the moment when the connection to the provider broke.
 const abandonTimeout = 50 * time.Millisecond
 
 func sendReply(w io.WriteCloser, r Reply) error {
@@ -91,11 +91,11 @@ func sendReply(w io.WriteCloser, r Reply) error {
 	return json.NewEncoder(w).Encode(r)
 }
 
-// A supervisor is a box and what serves it.
+// A supervisor is a Sandbox and the server of its API.
 type supervisor struct {
 	sandbox *Sandbox
 	conn    Conn            // to the provider that wants the sandbox
-	wanted  context.Context // ends when that has gone, or has its answer
+	wanted  context.Context // ends when the provider has gone, or has its answer
 	lock    *statedir.SupervisorLock
 	handler *api.Handler
 	server  *http.Server
@@ -110,8 +110,8 @@ func startSupervisor(kind Kind, conn Conn) (*supervisor, error) {
 	var job Job
 	dec := json.NewDecoder(conn)
 	if err := dec.Decode(&job); err != nil {
-		// The provider has ended. The cgroup of a sandbox is left for whoever
-		// removes what else there is of it, or has done so and makes it again.
+		// The provider has ended. A sandbox's cgroup is left for the process that
+		// removes the rest of the sandbox, or has removed it and makes it again.
 		err = fmt.Errorf("read job: %w", err)
 		if argumentAt(2) == Spare {
 			group := cgroup.Open(cgroup.Root).Group(argumentAt(1))
@@ -134,14 +134,14 @@ func startSupervisor(kind Kind, conn Conn) (*supervisor, error) {
 	return sv, sv.bootSandbox()
 }
 
-// bootGrace is how long the step of a start that a supervisor is at may still take when
-// nobody wants the sandbox any more, of which that is told. Then it takes back what
-// it did.
+// bootGrace is the time that the current step of a start may still take when nobody wants
+// the sandbox any more; the step's ctx has ended then. After the step, the supervisor
+// undoes what it did.
 const bootGrace = 10 * time.Second
 
-// exitWithProvider ends this process if the provider at the other end of conn dies and
-// the sandbox is not booted in time: what is restored can make that hang, and
-// nobody else would look after it.
+// exitWithProvider ends this process if the provider at the other end of conn dies and the
+// sandbox does not boot in time: a restored sandbox can make the engine hang, and nobody
+// else would look after it.
 func exitWithProvider(conn io.Reader, booted <-chan struct{}, unwanted func()) {
 	_, _ = io.Copy(io.Discard, conn) // until it dies, or conn is closed
 	unwanted()
@@ -152,7 +152,7 @@ func exitWithProvider(conn io.Reader, booted <-chan struct{}, unwanted func()) {
 	}
 }
 
-// argumentAt is the i-th of the command line, "" if there are not so many.
+// argumentAt returns the i-th argument of the command line, "" if there is none.
 func argumentAt(i int) string {
 	if i < len(os.Args) {
 		return os.Args[i]
@@ -160,24 +160,24 @@ func argumentAt(i int) string {
 	return ""
 }
 
-// serveUntilEnd returns when the sandbox has come to its end and whoever ended it has
-// his answer.
+// serveUntilEnd returns when the sandbox has ended and the client that ended it has its
+// answer.
 func (sv *supervisor) serveUntilEnd() {
 	select {
 	case <-sv.sandbox.done:
 	case err := <-sv.failed:
 		sv.sandbox.Log.Error("serve", "err", err)
 		if won, _ := sv.sandbox.awaitBeginEnd(context.Background()); won {
-			_ = sv.sandbox.recordEnd(atoll.StateFailed, "its supervisor could not serve: "+err.Error(), nil) // logged
+			_ = sv.sandbox.recordEnd(atoll.StateFailed, "its supervisor could not serve the API: "+err.Error(), nil) // logged
 		}
 	}
 	sv.closeServer()
-	// The lock goes with the process, after all else that it holds: who waits
-	// for it may take that all for free.
+	// The lock is released with the process, after all else that it holds: a process that waits
+	// for the lock may rely on that.
 	runtime.KeepAlive(sv.lock)
 }
 
-// shutdownGrace is how long answers in progress may take at the end.
+// shutdownGrace is the time that answers in progress get at the end.
 const shutdownGrace = 2 * time.Second
 
 func (sv *supervisor) closeServer() {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OwnMounts checks that this process has a mount namespace of its own: what it
-// is about to do to its mounts must never happen to the machine's.
+// OwnMounts returns an error unless this process has a mount namespace of its own: the
+// mounts that it is about to make must never happen to the machine's namespace.
 func OwnMounts() error {
 	ours, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
@@ -17,14 +17,13 @@ func OwnMounts() error {
 	}
 	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", os.Getppid()))
 	if err == nil && ours == theirs {
-		return errors.New("this is a helper process of Atoll: it must be started by it, in a mount namespace of its own")
+		return errors.New("this is a helper process of Atoll: only Atoll may start it, in a mount namespace of its own")
 	}
 	return nil
 }
 
-// detachMounts lets nothing that is mounted here be seen outside; what is
-// unmounted there goes here too, or devices of the host would be busy as long as a
-// sandbox lives.
+// detachMounts hides mounts made here from the outside. Unmounts outside still take effect
+// here: otherwise devices of the host would be busy as long as a sandbox lives.
 func detachMounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("detach mounts: %w", err)
@@ -32,8 +31,8 @@ func detachMounts() error {
 	return nil
 }
 
-// TryMounts tries, in a process that is started as a supervisor would be and in its
-// place, whether it could mount what it needs to.
+// TryMounts tries whether a supervisor could mount what it needs, in a process that is
+// started like a supervisor, in its place.
 func TryMounts() error {
 	if err := OwnMounts(); err != nil {
 		return err

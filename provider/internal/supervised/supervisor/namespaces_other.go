@@ -2,7 +2,8 @@
 
 package supervisor
 
-// OwnMounts does nothing: there are no mount namespaces, and nothing is mounted.
+// OwnMounts returns nil: this system has no mount namespaces, and supervisors mount
+// nothing.
 func OwnMounts() error { return nil }
 
 func detachMounts() error { return nil }

@@ -6,17 +6,18 @@ import (
 	"sync"
 )
 
-// pipeConn are a Line of two pipes, for systems on which no socket is inherited.
+// A pipeConn is a Conn over two pipes, for systems on which a process cannot inherit a
+// socket.
 type pipeConn struct {
 	in, out *os.File
 
 	mu    sync.Mutex
-	heard []byte // and not read yet
-	ended bool   // no more comes
+	heard []byte // received, and not read yet
+	ended bool   // the other end has closed its pipe
 	more  *sync.Cond
 }
 
-// newPipeConn returns the Line that hears what comes from in, and says what goes to out.
+// newPipeConn returns a Conn that receives from in and sends to out.
 func newPipeConn(in, out *os.File) *pipeConn {
 	p := &pipeConn{in: in, out: out}
 	p.more = sync.NewCond(&p.mu)
@@ -24,7 +25,7 @@ func newPipeConn(in, out *os.File) *pipeConn {
 	return p
 }
 
-// readAhead reads ahead: that the other end has gone is known at once.
+// readAhead reads ahead, so that HungUp knows at once that the other end has gone.
 func (p *pipeConn) readAhead() {
 	buf := make([]byte, 4<<10)
 	for {
@@ -39,7 +40,7 @@ func (p *pipeConn) readAhead() {
 	}
 }
 
-// Read implements Line.
+// Read implements Conn.
 func (p *pipeConn) Read(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,25 +55,25 @@ func (p *pipeConn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Write implements Line.
+// Write implements Conn.
 func (p *pipeConn) Write(b []byte) (int, error) { return p.out.Write(b) }
 
-// CloseWrite implements Line. It does not wait for who writes, and he not for ever: the
-// other end reads, or is ended.
+// CloseWrite implements Conn. It does not wait for a Write in progress, which does not last
+// for ever: the other end reads, or is killed.
 func (p *pipeConn) CloseWrite() error {
 	go p.out.Close()
 	return nil
 }
 
-// HungUp implements Line.
+// HungUp implements Conn.
 func (p *pipeConn) HungUp() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ended
 }
 
-// Close implements Line. What still comes is heard by nobody.
+// Close implements Conn. It discards data that still arrives.
 func (p *pipeConn) Close() error {
-	go p.in.Close() // as CloseWrite
+	go p.in.Close() // does not wait, like CloseWrite
 	return p.CloseWrite()
 }

@@ -10,23 +10,24 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/process"
 )
 
-// An Inside is for engines whose processes are another program's, inside of what the
-// engine runs, and end with that: it says what their errors mean then, and knows what is
-// left of the main process.
+// A GuestProcesses serves engines whose processes belong to another program, the guest
+// inside, and end with the engine. It interprets the errors of calls to the guest, and
+// holds what remains of the main process.
 type GuestProcesses struct {
 	sandbox *Sandbox
-	exited  <-chan struct{} // the engine's
+	exited  <-chan struct{} // closed when the engine has ended
 
 	mu   sync.Mutex
 	main *process.Table
 }
 
-// NewGuestProcesses returns that of an engine of b, which closes exited when it has ended.
+// NewGuestProcesses returns the GuestProcesses of an engine of s, which closes exited when
+// it has ended.
 func NewGuestProcesses(s *Sandbox, exited <-chan struct{}) *GuestProcesses {
 	return &GuestProcesses{sandbox: s, exited: exited}
 }
 
-// Ended reports whether the engine has.
+// Ended reports whether the engine has ended.
 func (i *GuestProcesses) Ended() bool {
 	select {
 	case <-i.exited:
@@ -36,16 +37,18 @@ func (i *GuestProcesses) Ended() bool {
 	}
 }
 
-// disconnectGrace is how long it takes at most to know why a connection to the inside is broken.
+// disconnectGrace is the longest time between a broken connection to the guest and the
+// engine's end.
 const disconnectGrace = time.Second
 
-// Lost is Engine.Lost: a connection breaks a moment before the engine has ended.
+// Lost implements Engine: it waits for a moment, because a connection breaks before the
+// engine has ended.
 func (i *GuestProcesses) Lost(err error) bool {
 	switch kind := atoll.KindOf(err); {
 	case i.Ended():
 		return true
 	case kind != atoll.ErrUnavailable && kind != atoll.ErrInternal && kind != atoll.ErrStopped:
-		return false // an answer, or none within the time that there was
+		return false // the guest answered, or ctx ended
 	}
 	select {
 	case <-i.exited:
@@ -55,12 +58,13 @@ func (i *GuestProcesses) Lost(err error) bool {
 	}
 }
 
-// causedByEnd reports whether err, of a call to the inside, is due to the end of the engine.
+// causedByEnd reports whether err, of a call to the guest, is due to the end of the engine.
 func (i *GuestProcesses) causedByEnd(ctx context.Context, err error) bool {
 	return err != nil && ctx.Err() == nil && i.Lost(err)
 }
 
-// Explain is what err, of a call to the inside, means: ErrStopped if the engine has ended.
+// Explain returns ErrStopped if err, of a call to the guest, is due to the end of the
+// engine, else err.
 func (i *GuestProcesses) Explain(ctx context.Context, op string, err error) error {
 	if i.causedByEnd(ctx, err) {
 		return atoll.E(op, i.sandbox.ID(), atoll.ErrStopped, nil)
@@ -68,8 +72,8 @@ func (i *GuestProcesses) Explain(ctx context.Context, op string, err error) erro
 	return err
 }
 
-// Awake is the error of what the inside has to answer, and cannot while it is paused or
-// stands still.
+// Awake returns the error of a call that the guest cannot answer because the sandbox is
+// paused or stalled; nil if it can.
 func (i *GuestProcesses) Awake(op string) error {
 	if i.sandbox.engine.Frozen() {
 		return atoll.Errorf(op, i.sandbox.ID(), atoll.ErrConflict, "the sandbox is paused: resume it first")
@@ -82,27 +86,28 @@ func (i *GuestProcesses) Awake(op string) error {
 	return nil
 }
 
-// Remember notes what is left of the main process, for when the engine has ended.
+// Remember stores what remains of the main process for the time after the engine's end.
 func (i *GuestProcesses) Remember(main *process.Table) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.main = main
 }
 
-// Left is what Remember has noted, nil before.
+// Left returns what Remember stored; nil before.
 func (i *GuestProcesses) Left() *process.Table {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.main
 }
 
-// WrapProcess is p, which is a process inside, as long as the engine runs and when it has ended.
+// WrapProcess returns p, a process inside, in a form that works while the engine runs and
+// after it has ended.
 func (i *GuestProcesses) WrapProcess(p atoll.Process) atoll.Process {
 	return &guestProcess{atoll.ProcessLayer{Process: p}, i}
 }
 
-// WrapList is the list of processes, for which the inside was asked: when the engine has
-// ended it is what is left.
+// WrapList returns list and err, the guest's answer, unless the engine has ended: then it
+// returns what remains of the main process.
 func (i *GuestProcesses) WrapList(ctx context.Context, list []atoll.ProcessStatus, err error) ([]atoll.ProcessStatus, error) {
 	if !i.causedByEnd(ctx, err) {
 		return list, err
@@ -110,16 +115,17 @@ func (i *GuestProcesses) WrapList(ctx context.Context, list []atoll.ProcessStatu
 	if left := i.Left(); left != nil {
 		return left.List(), nil
 	}
-	return nil, nil // nobody knows any more
+	return nil, nil // the list went with the guest
 }
 
-// An inmate is a process that ends with the engine.
+// A guestProcess is a process that ends with the engine.
 type guestProcess struct {
 	atoll.ProcessLayer
 	guest *GuestProcesses
 }
 
-// endedMain is what is left of it when the engine has ended: nil, but for the main process.
+// endedMain returns what remains of the process when the engine has ended: nil unless it is
+// the main process.
 func (p *guestProcess) endedMain() atoll.Process {
 	left := p.guest.Left()
 	if left == nil || p.ID() != atoll.MainProcess {
@@ -155,7 +161,7 @@ func (p *guestProcess) Signal(ctx context.Context, sig atoll.Signal) error {
 	}
 	err := p.guest.Explain(ctx, "signal", p.ProcessLayer.Signal(ctx, sig))
 	if sig == atoll.SIGKILL && atoll.KindOf(err) == atoll.ErrStopped && p.guest.Ended() {
-		return nil // it has done its work: with the main process the sandbox goes
+		return nil // the signal worked: the sandbox ended with its main process
 	}
 	return err
 }
@@ -168,8 +174,8 @@ func (p *guestProcess) Resize(ctx context.Context, size atoll.Size) error {
 	return p.guest.Explain(ctx, "resize", atoll.Resize(ctx, p.Process, size))
 }
 
-// Attach implements atoll.Process: whoever reads what the main process has printed reads on
-// from what was kept of it.
+// Attach implements atoll.Process: a reader of the main process's output continues, after
+// the engine's end, with the output that was saved.
 func (p *guestProcess) Attach(ctx context.Context, a *atoll.Attachment) error {
 	counted := *a
 	out, errs := counter{Writer: a.Stdout}, counter{Writer: a.Stderr}
@@ -192,7 +198,7 @@ func (p *guestProcess) Attach(ctx context.Context, a *atoll.Attachment) error {
 	return main.Attach(ctx, &rest)
 }
 
-// A counter counts what is written to it.
+// A counter counts the bytes that are written to it.
 type counter struct {
 	io.Writer
 	n int64

@@ -18,34 +18,34 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/statedir"
 )
 
-// A Box is the supervisor's sandbox: the atoll.Sandbox over the engine that this
-// process owns. It is the only writer of the sandbox's record while it lives. The
-// engine reads its exported fields.
+// A Sandbox implements atoll.Sandbox over the engine that this process owns. While it
+// lives, it is the only writer of the sandbox's record. The engine reads its exported
+// fields.
 type Sandbox struct {
 	Job   *Job
-	Log   *slog.Logger // the supervisor's own, in the sandbox's directory
-	Group cgroup.Group // that this process is in, and all that it starts
+	Log   *slog.Logger // writes to the supervisor's log in the sandbox's directory
+	Group cgroup.Group // the cgroup of this process and all that it starts
 
 	dir       statedir.Dir
 	isolation atoll.Isolation
 	engine    Engine
 	use       idletracker.Use
 
-	freezing sync.Mutex // while it is paused or resumed, the engine and the record
+	freezing sync.Mutex // held while the engine is paused or resumed and the record is updated
 
 	mu     sync.Mutex
 	record *statedir.Record
-	ending chan struct{} // no more Exec: being stopped, removed, or dead; nil while it lives, closed when it goes on
+	ending chan struct{} // not nil while the sandbox is being ended: no more Exec; closed if its end is cancelled
 
-	renewed  chan struct{} // capacity 1: Extend has changed when the sandbox expires
-	over     chan struct{} // closed when the sandbox has come to its end
+	renewed  chan struct{} // capacity 1: Extend has changed the expiry
+	over     chan struct{} // closed when the sandbox has ended
 	done     chan struct{} // closed when the supervisor has nothing left to serve
 	doneOnce sync.Once
 }
 
 func newSandbox(job *Job, isolation atoll.Isolation, log *slog.Logger) *Sandbox {
 	record := job.Record
-	record.Supervisor, _ = statedir.Identify(os.Getpid()) // without it, the lock still tells
+	record.Supervisor, _ = statedir.Identify(os.Getpid()) // on failure, the lock still shows that we live
 	st := &record.Status
 	st.State, st.Ready, st.Reason, st.Exit = atoll.StateRunning, true, "", nil
 	st.Started, st.Stopped = time.Now(), time.Time{}
@@ -56,20 +56,20 @@ func newSandbox(job *Job, isolation atoll.Isolation, log *slog.Logger) *Sandbox 
 	}
 }
 
-// ID is the sandbox's id.
+// ID returns the sandbox's id.
 func (s *Sandbox) ID() string { return s.Job.Spec.ID }
 
-// Status is what the record says.
+// Status returns the record's status. It never fails.
 func (s *Sandbox) Status(context.Context) (atoll.Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.record.Status.Clone(), nil
 }
 
-// Start does nothing: a supervisor is there only while its sandbox runs.
+// Start does nothing: a supervisor exists only while its sandbox runs.
 func (s *Sandbox) Start(context.Context) error { return s.MustRun("start") }
 
-// MustRun is the error of an operation that needs a running sandbox.
+// MustRun returns ErrStopped if the sandbox does not run, for an operation that needs that.
 func (s *Sandbox) MustRun(op string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *Sandbox) MustRun(op string) error {
 	return nil
 }
 
-// Ended reports whether the engine has gone, or is about to.
+// Ended reports whether the engine has ended, or is about to.
 func (s *Sandbox) Ended() bool {
 	select {
 	case <-s.engine.Exited():
@@ -119,21 +119,22 @@ func (s *Sandbox) Process(ctx context.Context, id string) (atoll.Process, error)
 	return s.engine.Process(ctx, id)
 }
 
-// Processes lists them.
+// Processes lists the processes of this run of the sandbox.
 func (s *Sandbox) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	return s.engine.Processes(ctx)
 }
 
-// Pause freezes what is inside.
+// Pause freezes the processes inside.
 func (s *Sandbox) Pause(ctx context.Context) error {
 	return s.changePaused(ctx, "pause", s.engine.Pause, atoll.StatePaused)
 }
 
-// Resume lets it run on.
+// Resume lets the processes inside continue.
 func (s *Sandbox) Resume(ctx context.Context) error {
 	return s.changePaused(ctx, "resume", s.engine.Resume, atoll.StateRunning)
 }
 
+// changePaused pauses or resumes the engine by calling do, and records the state.
 func (s *Sandbox) changePaused(ctx context.Context, op string, do func(context.Context) error, state atoll.State) error {
 	s.freezing.Lock()
 	defer s.freezing.Unlock()
@@ -153,7 +154,7 @@ func (s *Sandbox) changePaused(ctx context.Context, op string, do func(context.C
 	return s.saveRecord()
 }
 
-// Paused reports whether nothing in the sandbox runs on.
+// Paused reports whether the sandbox is paused.
 func (s *Sandbox) Paused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,9 +164,9 @@ func (s *Sandbox) Paused() bool {
 // saveRecord writes the record; s.mu is held.
 func (s *Sandbox) saveRecord() error { return s.dir.Write(s.record) }
 
-// beginEnd ends the sandbox's life in this supervisor once; it reports whether the
-// caller is the one to do it, and if not, what is closed when the one that is has
-// given up.
+// beginEnd begins the end of the sandbox's run, once. won reports whether the caller has to
+// carry it out. If not, other is a channel that is closed if the caller that does cancels
+// it.
 func (s *Sandbox) beginEnd() (won bool, other <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,8 +177,8 @@ func (s *Sandbox) beginEnd() (won bool, other <-chan struct{}) {
 	return true, nil
 }
 
-// awaitBeginEnd is toEnd that waits while another tries. won is false when the
-// sandbox has come to its end.
+// awaitBeginEnd is beginEnd that waits while another caller tries. won is false when the
+// sandbox has ended.
 func (s *Sandbox) awaitBeginEnd(ctx context.Context) (won bool, err error) {
 	for {
 		won, other := s.beginEnd()
@@ -187,17 +188,17 @@ func (s *Sandbox) awaitBeginEnd(ctx context.Context) (won bool, err error) {
 		select {
 		case <-s.over:
 			return false, nil
-		case <-other: // and the sandbox goes on
+		case <-other: // the end was cancelled: the sandbox keeps running
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
 	}
 }
 
-// killAndBeginEnd is waitToEnd that does not wait for who has something to save: it kills
-// the engine.
+// killAndBeginEnd is awaitBeginEnd that kills the engine first, and so does not wait for a
+// caller that is saving files.
 func (s *Sandbox) killAndBeginEnd(ctx context.Context) (won bool, err error) {
-	won, _ = s.beginEnd() // so that whoever loses the engine knows why
+	won, _ = s.beginEnd() // first, so that failing calls to the engine report the reason
 	s.engine.Kill()
 	if won {
 		return true, nil
@@ -205,8 +206,8 @@ func (s *Sandbox) killAndBeginEnd(ctx context.Context) (won bool, err error) {
 	return s.awaitBeginEnd(ctx)
 }
 
-// Stop ends every process, saves what is to be kept, and then ends the engine and
-// this supervisor. Start makes a new one.
+// Stop ends every process, saves the files that the next start needs, and then ends the
+// engine and this supervisor. Start makes new ones.
 func (s *Sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	if grace < 0 {
 		grace = atoll.DefaultStopGrace
@@ -218,32 +219,32 @@ func (s *Sandbox) Stop(ctx context.Context, grace time.Duration) error {
 	if won {
 		return s.stopEngine(grace, "") // without ctx, which must not leave it half done
 	}
-	s.finishServing() // whoever stops it has read what he wanted to
+	s.finishServing() // a caller that stops it needs no more output
 	return nil
 }
 
-// stopEngine does what Stop does, for the reason given. The caller won toEnd, which is
-// taken back when the files cannot be saved.
+// stopEngine carries out Stop, for the reason given. The caller won beginEnd, which is
+// cancelled if the files cannot be saved.
 func (s *Sandbox) stopEngine(grace time.Duration, reason string) error {
 	err := s.engine.Terminate(grace)
 	if err == nil {
 		err = s.engine.Keep()
 	}
 	if err != nil && s.engine.Lost(err) {
-		s.cancelEnd("") // to its end, which Watch sees to
-		return atoll.Errorf("stop", s.ID(), atoll.ErrInternal, "%s died while its files were being saved, and they are lost: %w", s.engine.Name(), err)
+		s.cancelEnd("") // Watch then records the engine's death
+		return atoll.Errorf("stop", s.ID(), atoll.ErrInternal, "%s died while saving the sandbox's files; they are lost: %w", s.engine.Name(), err)
 	}
 	if err != nil {
 		s.cancelEnd("")
-		return atoll.Errorf("stop", s.ID(), bootKind(err), "its files could not be saved, so it still runs: %w", err)
+		return atoll.Errorf("stop", s.ID(), bootKind(err), "the sandbox still runs, because its files could not be saved: %w", err)
 	}
 	err = s.recordEnd(atoll.StateStopped, reason, nil)
 	s.finishServing()
 	return err
 }
 
-// Remove ends everything and saves nothing, also when a Stop is in progress; the
-// provider deletes what is on disk when this supervisor has gone.
+// Remove ends everything and saves nothing, even if a Stop is in progress. The provider
+// deletes the files when this supervisor has gone.
 func (s *Sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	s.mu.Lock()
 	err := s.dir.BeginRemoval(s.record, atoll.RemoveOpts(opts...))
@@ -265,8 +266,7 @@ func (s *Sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error 
 // finishServing lets the supervisor's main function return.
 func (s *Sandbox) finishServing() { s.doneOnce.Do(func() { close(s.done) }) }
 
-// cancelEnd takes back toEnd. The record says then whether what is inside runs, and
-// reason.
+// cancelEnd undoes beginEnd. It records whether the sandbox runs or is paused, and reason.
 func (s *Sandbox) cancelEnd(reason string) {
 	frozen := s.engine.Frozen()
 	s.mu.Lock()
@@ -286,12 +286,12 @@ func (s *Sandbox) cancelEnd(reason string) {
 	s.ending = nil
 }
 
-// recordEnd takes the sandbox down and records how it ended. The caller won toEnd.
+// recordEnd destroys the engine and records how the sandbox ended. The caller won beginEnd.
 func (s *Sandbox) recordEnd(state atoll.State, reason string, exit *atoll.Exit) error {
 	defer close(s.over)
 	var errs []error
 	errs = append(errs, s.engine.Destroy())
-	s.saveMain() // before the record says that there is something to look for
+	s.saveMain() // before the record sends readers to the file
 	if exit == nil {
 		exit = s.mainExit()
 	}
@@ -308,11 +308,11 @@ func (s *Sandbox) recordEnd(state atoll.State, reason string, exit *atoll.Exit) 
 	return nil
 }
 
-// mainExit is how the main process ended, if there was one.
+// mainExit returns the exit of the main process; nil if there was none.
 func (s *Sandbox) mainExit() *atoll.Exit {
 	list, err := s.engine.Processes(context.Background())
 	if err != nil {
-		s.Log.Warn("how the main process ended is not known", "err", err)
+		s.Log.Warn("cannot read the exit of the main process", "err", err)
 	}
 	for _, st := range list {
 		if st.ID == atoll.MainProcess {
@@ -322,8 +322,8 @@ func (s *Sandbox) mainExit() *atoll.Exit {
 	return nil
 }
 
-// Watch begins to wait for an end of the engine that nobody asked for, which is
-// the sandbox's.
+// Watch begins to wait for the engine to end unasked, and then records the end of the
+// sandbox.
 func (s *Sandbox) Watch() {
 	go func() {
 		<-s.engine.Exited()
@@ -349,7 +349,7 @@ func (s *Sandbox) DeathReason() string {
 	return died + "; see " + filepath.Join(s.Job.Dir, LogName)
 }
 
-// startMain starts the main process, whose end is the sandbox's.
+// startMain starts the main process; the sandbox ends with it.
 func (s *Sandbox) startMain(ctx context.Context) error {
 	spec := &s.Job.Spec
 	if len(spec.Cmd) == 0 {
@@ -363,11 +363,11 @@ func (s *Sandbox) startMain(ctx context.Context) error {
 	return nil
 }
 
-// saveRetryDelay is how long after files could not be saved that is tried again.
+// saveRetryDelay is the delay between two attempts to save files that could not be saved.
 const saveRetryDelay = 10 * time.Second
 
-// watchMain ends the sandbox when its main process has ended. While its files
-// cannot be saved, because the disk is full, they are kept where they are.
+// watchMain ends the sandbox when its main process has ended. While its files cannot be
+// saved, because the disk is full, the engine keeps them.
 func (s *Sandbox) watchMain(p atoll.Process) {
 	exit, err := p.Wait(context.Background())
 	if err != nil {
@@ -397,7 +397,7 @@ func (s *Sandbox) watchMain(p atoll.Process) {
 		reason = "main process " + exit.String()
 	}
 	_ = s.recordEnd(exit.State(), reason, &exit) // logged
-	// Its last output is still to be read.
+	// Readers still want the last output.
 	select {
 	case <-s.done:
 	case <-time.After(atoll.AutoRemoveLinger):
@@ -408,7 +408,7 @@ func (s *Sandbox) watchMain(p atoll.Process) {
 	}
 }
 
-// Files is the sandbox's file system.
+// Files returns the sandbox's file system.
 func (s *Sandbox) Files() atoll.FS { return s.engine.Files() }
 
 // listenSocket opens the socket that serves the API of this sandbox.
@@ -425,7 +425,7 @@ func listenSocket(dir string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // it goes with the directory
+	l.SetUnlinkOnClose(false) // it is removed with the directory
 	return l, os.Chmod(path, 0o600)
 }
 

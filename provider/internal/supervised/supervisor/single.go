@@ -7,7 +7,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// single is the atoll.Provider of one sandbox, for the API to serve.
+// single implements atoll.Provider with one sandbox, for the API to serve.
 type single struct{ sandbox *Sandbox }
 
 // Info describes the sandbox's provider.
@@ -15,9 +15,9 @@ func (s single) Info() atoll.Info {
 	return atoll.Info{Name: s.sandbox.record.Status.Provider, Isolation: s.sandbox.isolation, Caps: s.sandbox.Job.Caps}
 }
 
-// Create is not for a supervisor.
+// Create returns ErrUnsupported.
 func (s single) Create(context.Context, *atoll.Spec) (atoll.Sandbox, error) {
-	return nil, atoll.Errorf("create", "", atoll.ErrUnsupported, "a supervisor keeps one sandbox")
+	return nil, atoll.Errorf("create", "", atoll.ErrUnsupported, "a supervisor owns one sandbox only")
 }
 
 // Get finds the one sandbox.
@@ -37,10 +37,10 @@ func (s single) List(ctx context.Context, f atoll.Filter) ([]atoll.Status, error
 	return []atoll.Status{st}, nil
 }
 
-// Watch is not for a supervisor: its provider watches the records.
+// Watch returns ErrUnsupported: the provider watches the records.
 func (s single) Watch(context.Context) iter.Seq2[atoll.Event, error] {
 	return func(yield func(atoll.Event, error) bool) {
-		yield(atoll.Event{}, atoll.Errorf("watch", "", atoll.ErrUnsupported, "a supervisor keeps one sandbox"))
+		yield(atoll.Event{}, atoll.Errorf("watch", "", atoll.ErrUnsupported, "a supervisor does not watch sandboxes"))
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/idletracker"
 )
 
-// watchIdle stops the sandbox when nobody uses it any more.
+// watchIdle stops or removes the sandbox when it has been idle for too long.
 func (s *Sandbox) watchIdle() {
 	limit := time.Duration(s.Job.Spec.IdleStop)
 	if limit <= 0 {
@@ -27,7 +27,7 @@ func (s *Sandbox) watchIdle() {
 		if time.Since(used) < limit {
 			continue
 		}
-		reason := "nobody used it for " + s.Job.Spec.IdleStop.String()
+		reason := "it was idle for " + s.Job.Spec.IdleStop.String()
 		if s.Job.Spec.IdleRemove {
 			s.endAndRemove(reason)
 			return
@@ -37,16 +37,17 @@ func (s *Sandbox) watchIdle() {
 		}
 		if err := s.stopEngine(atoll.DefaultStopGrace, reason); err != nil {
 			s.Log.Error("idle stop", "err", err)
-			used = time.Now() // and once more when as much time has passed
+			used = time.Now() // try again after the same time
 		}
 	}
 }
 
-// answerTimeout is how long an engine may take to answer what it has in memory.
+// answerTimeout is the time within which an engine must answer a question that it answers
+// from memory.
 const answerTimeout = 10 * time.Second
 
-// lastUsed is when the sandbox was last used; now when it is, or it cannot be
-// known.
+// lastUsed returns the time at which the sandbox was last used; now while it is in use, or
+// if that is not known.
 func (s *Sandbox) lastUsed() time.Time {
 	now := time.Now()
 	st, _ := s.Status(context.Background()) // never fails
@@ -67,7 +68,7 @@ func (s *Sandbox) lastUsed() time.Time {
 	if !s.Job.Unattended {
 		latest = s.use.Latest()
 	}
-	if t, err := s.dir.Used(s.ID()); err == nil && t.After(latest) { // by a provider, without asking us
+	if t, err := s.dir.Used(s.ID()); err == nil && t.After(latest) { // a provider used it without a call to the supervisor
 		latest = t
 	}
 	for _, p := range list {
