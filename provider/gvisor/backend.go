@@ -21,7 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// A backend is the supervised.Backend of sandboxes on gVisor.
+// A backend implements supervised.Backend for sandboxes on gVisor.
 type backend struct {
 	opts   Options
 	caps   atoll.Caps
@@ -62,8 +62,8 @@ func isHost(image string) bool { return image == "" || image == hostImage }
 
 const hostImage = "host"
 
-// pinnedRef is the name by which the image can be got again: with its digest, unless
-// it is a path ("oci:/lay"), which cannot be asked for one.
+// pinnedRef returns the reference by which the same image can be fetched again: with its
+// digest, unless it is a path ("oci:/lay"), which cannot have one.
 func pinnedRef(im *image.Image) string {
 	if im.Digest == "" || im.Ref == im.Digest || strings.Contains(im.Ref, ":/") {
 		return im.Ref
@@ -72,10 +72,9 @@ func pinnedRef(im *image.Image) string {
 	return name + "@" + im.Digest
 }
 
-// Hold implements supervised.Backend: it keeps the sandbox's image in the store until the
-// file that it returns is closed by all who have it; nil for the host's file system.
-// An image that was removed while the sandbox did not run is fetched again, if it can
-// still be had.
+// Hold implements supervised.Backend: it keeps the sandbox's image in the store until all
+// holders of the returned file have closed it; nil for the host's file system. It fetches
+// an image again that was removed while the sandbox was stopped.
 func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, error) {
 	if rec.Image == "" {
 		return nil, nil
@@ -87,10 +86,10 @@ func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, err
 	}
 	im, getErr := b.images.Get(ctx, rec.Status.Image, nil)
 	if getErr != nil {
-		return nil, atoll.Errorf("start", rec.Status.ID, atoll.KindOf(getErr), "image %s was removed, and cannot be got again: %w", rec.Status.Image, getErr)
+		return nil, atoll.Errorf("start", rec.Status.ID, atoll.KindOf(getErr), "image %s was removed, and cannot be fetched again: %w", rec.Status.Image, getErr)
 	}
 	if im.Digest != rec.Digest {
-		return nil, atoll.Errorf("start", rec.Status.ID, atoll.ErrNotExist, "image %s was removed, and %s is another one now", rec.Digest, im.Ref)
+		return nil, atoll.Errorf("start", rec.Status.ID, atoll.ErrNotExist, "image %s was removed, and %s has another digest now", rec.Digest, im.Ref)
 	}
 	return im.Hold()
 }
@@ -99,18 +98,18 @@ func (b *backend) Hold(ctx context.Context, rec *statedir.Record) (*os.File, err
 func (b *backend) Restores(snap *atoll.Snapshot, spec *atoll.Spec) error {
 	if snap.Version != Version() {
 		return atoll.Errorf("create", spec.ID, atoll.ErrUnsupported,
-			"snapshot %s was taken with gVisor %s and this is %s: memory can only be restored by the same version",
+			"snapshot %s was taken with gVisor %s and this is %s: only the same version can restore memory",
 			snap.ID, snap.Version, Version())
 	}
 	if !sameShape(&snap.Spec, spec) {
 		return atoll.Errorf("create", spec.ID, atoll.ErrInvalid,
-			"snapshot %s was taken with other mounts, or another read_only_root: name the same mount targets", snap.ID)
+			"snapshot %s was taken with other mounts, or another read_only_root; use the same mount targets", snap.ID)
 	}
 	return nil
 }
 
-// sameShape reports whether memory that was saved with one spec has the same
-// mounts around it with the other; what is mounted may differ.
+// sameShape reports whether both specs have the same mount targets and options, as restored
+// memory requires; the mounted sources may differ.
 func sameShape(a, b *atoll.Spec) bool {
 	targets := func(s *atoll.Spec) map[string]string {
 		m := map[string]string{}
@@ -122,8 +121,8 @@ func sameShape(a, b *atoll.Spec) bool {
 	return a.ReadOnlyRoot == b.ReadOnlyRoot && maps.Equal(targets(a), targets(b))
 }
 
-// Helper implements supervised.Backend. The binary must be static: built with cgo, the
-// sentry dies when it unmaps what libc needs.
+// Helper implements supervised.Backend. The binary must be static: if it is built with cgo,
+// the sentry dies when it unmaps memory that libc needs.
 func (b *backend) Helper() (string, error) {
 	path := b.opts.Helper
 	if path == "" {
@@ -135,14 +134,14 @@ func (b *backend) Helper() (string, error) {
 	return path, nil
 }
 
-// Limits implements supervised.Backend. The number of processes is not among them: the
-// host sees the sentry's threads, not the processes inside.
+// Limits implements supervised.Backend. It does not limit the number of processes: the host
+// sees the sentry's threads, not the processes inside.
 func (b *backend) Limits(r atoll.Resources) cgroup.Limits {
 	return cgroup.Limits{Memory: max(int64(r.Memory), 0), CPUs: max(r.CPUs, 0)}
 }
 
-// Job implements supervised.Backend. A sandbox that was stopped goes on with its files
-// where it was, and not with the memory of the snapshot that it was made from.
+// Job implements supervised.Backend. A sandbox that was stopped starts with its saved
+// files, not with the memory of the snapshot that it was made from.
 func (b *backend) Job(job *supervisor.Job) (any, error) {
 	plan := sentry.Plan{HostPaths: b.opts.HostPaths, Platform: b.opts.Platform, Rootless: os.Geteuid() != 0, Debug: b.opts.Debug}
 	upper := filepath.Join(job.Dir, sentry.UpperName)

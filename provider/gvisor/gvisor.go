@@ -4,9 +4,9 @@
 // written in Go, which is compiled in: there is nothing to install, and
 // neither root, nor KVM, nor a daemon, nor an image is needed.
 //
-// The binary must be linked statically (CGO_ENABLED=0): it executes itself
+// The binary must be linked statically (CGO_ENABLED=0), because it executes itself
 // again as the supervisor of each sandbox, as gVisor's sentry and as its gofer.
-// Importing this package is all that this takes; such a process is taken over
+// Importing this package suffices: it takes over such a process
 // before main.
 package gvisor
 
@@ -25,38 +25,37 @@ import (
 
 // Options configure the provider. Dir is required; zero fields mean defaults.
 type Options struct {
-	// Dir keeps sandboxes, volumes, snapshots and images; it is made when
-	// missing, and must be this user's alone. Many providers, in many processes,
-	// may use one directory.
+	// Dir holds sandboxes, volumes, snapshots and images. New makes it if it is missing; it
+	// must belong to this user alone. Many providers, in many processes, may share one
+	// directory.
 	Dir string
-	// RunDir keeps what must not survive a reboot, and must be this user's
-	// alone; it is made when missing. Default: below $XDG_RUNTIME_DIR, if that
-	// is this user's, else /run for root, else /run/user/UID if there is one,
-	// else the temporary directory.
+	// RunDir holds data that must not survive a reboot, and must belong to this user alone.
+	// New makes it if it is missing. Default: below $XDG_RUNTIME_DIR, if that belongs to
+	// this user, else /run for root, else /run/user/UID if it exists, else the temporary
+	// directory.
 	RunDir string
-	// Helper is the static binary that is executed as supervisor. Default: this
-	// binary.
+	// Helper is the static binary that is executed as supervisor. Default: this binary.
 	Helper string
-	// Platform is gVisor's: "systrap" (default) or "kvm".
+	// Platform is gVisor's platform: "systrap" (default) or "kvm".
 	Platform string
-	// Spare keeps one supervisor process started ahead of the next Create, which then
-	// need not wait for that: for servers, not for programs that make one sandbox.
+	// Spare keeps one supervisor process started ahead of the next Create, which then saves
+	// that time: for servers, not for programs that make one sandbox.
 	Spare bool
-	// HostPaths are absolute paths of the host that the image "host" shows,
-	// read-only, besides the system's programs and libraries.
+	// HostPaths are absolute paths of the host that the image "host" shows, read-only, in
+	// addition to the system's programs and libraries.
 	HostPaths []string
 	// Image configures the image store.
 	Image image.Options
-	// Cgroup is what the names of the sandboxes' cgroups begin with. Default:
-	// "atoll-", and what tells Dir from other directories: callers choose ids, and
-	// may choose the same for sandboxes of several.
+	// Cgroup is the prefix of the names of the sandboxes' cgroups. Default: "atoll-" and a
+	// hash of Dir, because callers choose ids, and sandboxes in two state directories may
+	// have the same id.
 	Cgroup string
 	// Debug makes gVisor write its own logs into the sandbox's directory.
 	Debug bool
-	// Log receives what the provider has to say. Default: nowhere.
+	// Log receives log messages. Default: they are discarded.
 	Log *slog.Logger
 
-	step func(name string) error // asked before each step of making and starting a sandbox, and fails it: for tests
+	step func(name string) error // test hook: called before each step of making and starting a sandbox, may fail it
 }
 
 // A Provider makes gVisor sandboxes.
@@ -65,8 +64,8 @@ type Provider struct {
 	backend *backend
 }
 
-// New opens the state directory. It does not check whether sandboxes work
-// here: Probe does, and Create says so.
+// New opens the state directory. It does not check whether sandboxes work here: Probe does,
+// and Create reports it.
 func New(opts Options) (*Provider, error) {
 	for _, path := range opts.HostPaths {
 		if !filepath.IsAbs(path) || filepath.Clean(path) == "/" {
@@ -89,7 +88,7 @@ func New(opts Options) (*Provider, error) {
 	return &Provider{p, b}, nil
 }
 
-// Version is that of the gVisor module that is compiled in.
+// Version returns the version of the gVisor module that is compiled in.
 func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, dep := range info.Deps {

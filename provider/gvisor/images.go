@@ -34,7 +34,7 @@ func (p *Provider) Images(ctx context.Context) ([]atoll.Image, error) {
 
 // RemoveImage implements atoll.ImageStore.
 func (p *Provider) RemoveImage(ctx context.Context, ref string, force bool) error {
-	if force { // what runs holds its image all the same
+	if force { // a running sandbox still holds its image
 		return p.backend.images.Remove(ctx, ref, nil)
 	}
 	users, err := supervised.ImageUsers(p.Provider)
@@ -64,7 +64,7 @@ func (p *Provider) ResolveImage(ctx context.Context, ref string) (string, error)
 	return p.backend.images.Digest(ref)
 }
 
-// keepUsed has the images stay that have users.
+// keepUsed returns a function that refuses to remove images that have users.
 func keepUsed(ref string, users map[string]string) image.Keep {
 	return func(digest string) error {
 		if user, ok := users[digest]; ok {

@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised"
 )
 
-// detectCaps are what sandboxes can do on this machine as this user.
+// detectCaps returns what sandboxes can do on this machine as this user.
 func detectCaps() atoll.Caps {
 	root := os.Geteuid() == 0
 	memory, cpu := cgroup.Open(cgroup.Root).Can()
@@ -27,9 +27,9 @@ func detectCaps() atoll.Caps {
 	}
 }
 
-// The least limits with which a sandbox still starts and runs a command: the
-// memory and processes of gVisor, its gofer and our own helpers count, and the
-// kernel knows no quota of less than a millisecond in a period of 100.
+// The lowest limits with which a sandbox still starts and runs a command: gVisor, its gofer
+// and Atoll's helpers use memory and processes, and the kernel allows no quota below a
+// millisecond in a period of 100.
 const (
 	leastMemory    atoll.Bytes = 32 << 20
 	leastCPUs                  = 0.01
@@ -50,7 +50,7 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	case r.Memory > 0 && !c.MemoryLimit:
 		return no("a memory limit %s", needsCgroups)
 	case r.Memory > 0 && r.Memory < leastMemory:
-		return low("memory limit %s: gVisor itself needs some, use at least %s", r.Memory, leastMemory)
+		return low("memory limit %s is too low for gVisor; use at least %s", r.Memory, leastMemory)
 	case r.CPUs > 0 && r.CPUs < leastCPUs:
 		return low("CPU limit %g: use at least %g", r.CPUs, leastCPUs)
 	case r.Processes > 0 && r.Processes < leastProcesses:
@@ -58,13 +58,13 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	case r.CPUs > 0 && !c.CPULimit:
 		return no("a CPU limit %s", needsCgroups)
 	case s.Workspace != (atoll.WorkspaceRef{}):
-		return no("workspaces: package workspace is the layer that has them")
+		return no("workspaces: use the layer of package workspace")
 	case s.Network.Mode == atoll.NetworkOn && !c.NetworkOn:
 		return no("network on: not available here")
 	case s.Network.Mode == atoll.NetworkEgress && !c.Egress:
 		return no("network egress lists: not available here")
 	case s.Network.Mode == atoll.NetworkNamed:
-		return no("network %q: gVisor's sandboxes have networks of their own only, use mode on or egress", s.Network.Name)
+		return no("network %q: sandboxes on gVisor cannot join networks; use mode on or egress", s.Network.Name)
 	case s.Publishes():
 		return no("published ports: dial instead, which needs no network (atoll port-forward)")
 	case s.Cache:
@@ -77,7 +77,7 @@ func (b *backend) Supports(s *atoll.Spec) error {
 	return nil
 }
 
-// cgroupAdvice says what it takes to have cgroups.
+// cgroupAdvice says how to get a writable cgroup.
 func cgroupAdvice() string {
 	if os.Geteuid() == 0 {
 		return "mount /sys/fs/cgroup read-write here"

@@ -9,15 +9,15 @@ import (
 	"sync"
 )
 
-// Static checks that an executable can serve as Helper: that it is linked
-// statically. What is once known of a path is not looked at again.
+// Static returns an error unless an executable is linked statically, as a Helper must be.
+// It checks each path only once.
 func Static(path string) error {
 	if err, ok := checked.Load(path); ok {
 		err, _ := err.(error)
 		return err
 	}
 	err := checkStatic(path)
-	if err == nil || err == errDynamic { // else it may go better the next time
+	if err == nil || err == errDynamic { // another error may be temporary
 		checked.Store(path, err)
 	}
 	return err

@@ -295,10 +295,10 @@ func TestAccountsThatAreAPipe(t *testing.T) {
 	sb := l.create(atoll.Spec{User: "nobody"})
 	l.must("exec", atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"sh", "-c", "rm /etc/passwd; mkfifo /etc/passwd"}, User: "root"}))
 	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"true"}})
-	wantKind(t, "exec", err, atoll.ErrInvalid, "/etc/passwd", "is it a file?")
+	wantKind(t, "exec", err, atoll.ErrInvalid, "/etc/passwd", "is it a regular file?")
 	l.must("exec as root", atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"true"}, User: "root"}))
 	l.must("pause", atoll.Pause(l.ctx(), sb))
 	l.must("resume", atoll.Resume(l.ctx(), sb))
 	l.must("stop", sb.Stop(l.ctx(), 0))
-	wantKind(t, "start", sb.Start(l.ctx()), atoll.ErrInvalid, "/etc/passwd", "is it a file?")
+	wantKind(t, "start", sb.Start(l.ctx()), atoll.ErrInvalid, "/etc/passwd", "is it a regular file?")
 }

@@ -123,7 +123,7 @@ func TestPlacesOfMounts(t *testing.T) {
 		mounts []atoll.Mount
 		says   []string
 	}{
-		{[]atoll.Mount{bind(file, "/bin")}, []string{"/bin cannot be mounted", file, "/usr/bin"}},
+		{[]atoll.Mount{bind(file, "/bin")}, []string{"cannot mount /bin", file, "/usr/bin"}},
 		{[]atoll.Mount{bind(dir, "/etc/passwd")}, []string{dir, "/etc/passwd"}},
 		{[]atoll.Mount{bind(dir, "/data"), bind(sub, "/data/file")}, []string{sub, "/data/file"}},
 		{[]atoll.Mount{bind(dir, "/data"), bind(sub, "/data/file/below")}, []string{"/data/file is not a directory"}},

@@ -27,10 +27,10 @@ const (
 	// xattrPrefix begins the names of extended attributes in PAX records, as in
 	// every tar program.
 	xattrPrefix = "SCHILY.xattr."
-	// opaqueXattr says that nothing is seen of what lies below a directory.
+	// opaqueXattr hides a directory's content in the lower layers.
 	opaqueXattr = "trusted.overlay.opaque"
-	// sparseRecord holds the size of a file with holes. What the stream has of
-	// it are its extents: their number, where each begins and how long it is,
+	// sparseRecord holds the size of a file with holes. The stream contains
+	// its extents: their number, where each begins and how long it is,
 	// in 64 bits each, little-endian; then their data, one after the other.
 	sparseRecord = "ATOLL.sparse"
 	// endRecord is in a global header at the end: without it, a stream that was
@@ -41,12 +41,12 @@ const (
 // An extent is a part of a file that has data.
 type extent struct{ Off, Len int64 }
 
-// ErrLimit is what Pack returns when there is more data than there may be.
+// ErrLimit says that the layer has more data than the limit of Pack.
 var ErrLimit = errors.New("more data than the disk limit allows")
 
-// Pack writes the layer to w. index is gVisor's own checkpoint of it: a tar
-// stream in which a regular file is a list of where in store its parts are.
-// Neither is trusted: more than limit bytes of data are ErrLimit.
+// Pack writes the layer to w. index is gVisor's own checkpoint of it: a tar stream in which
+// a regular file is a list of the positions of its parts in store. Pack trusts neither, and
+// returns ErrLimit for more than limit bytes of data.
 func Pack(w io.Writer, index io.Reader, store io.ReaderAt, limit int64) error {
 	p := packer{in: tar.NewReader(index), out: tar.NewWriter(w), store: store, left: limit}
 	for {
@@ -71,6 +71,7 @@ type packer struct {
 	left  int64
 }
 
+// packEntry writes one entry of the index to the stream.
 func (p *packer) packEntry(h *tar.Header) error {
 	out := &tar.Header{
 		Typeflag: h.Typeflag, Name: h.Name, Linkname: h.Linkname, Mode: h.Mode, Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime,
@@ -87,13 +88,13 @@ func (p *packer) packEntry(h *tar.Header) error {
 	return p.out.WriteHeader(out)
 }
 
-// A segment is a part of a regular file as gVisor has it: the bytes from Start
-// to End are in the store at At.
+// A segment is a part of a regular file in gVisor's format: the bytes from Start to End are
+// in the store at At.
 type segment struct{ Start, End, At uint64 }
 
 const segmentSize = 24 // bytes
 
-// packFile writes a regular file with the data that its segments lead to.
+// packFile writes a regular file with the data of its segments.
 func (p *packer) packFile(h, out *tar.Header) error {
 	size, segments, err := readSegments(p.in, h.Size)
 	if err != nil {
@@ -130,8 +131,8 @@ func (p *packer) packFile(h, out *tar.Header) error {
 	return nil
 }
 
-// readSegments reads what gVisor says of a regular file: its size, and where
-// its parts are, in order, none of which is empty or beyond the end.
+// readSegments reads gVisor's description of a regular file: its size, and its parts, in
+// order, none of which is empty or beyond the end.
 func readSegments(r io.Reader, n int64) (size int64, segments []segment, err error) {
 	var usize uint64
 	if n < 8 || (n-8)%segmentSize != 0 {
@@ -141,7 +142,7 @@ func readSegments(r io.Reader, n int64) (size int64, segments []segment, err err
 		return 0, nil, err
 	}
 	if usize > math.MaxInt64 {
-		return 0, nil, fmt.Errorf("size %d is not possible", usize)
+		return 0, nil, fmt.Errorf("size %d is out of range", usize)
 	}
 	end := uint64(0)
 	for range (n - 8) / segmentSize {
@@ -161,7 +162,7 @@ func readSegments(r io.Reader, n int64) (size int64, segments []segment, err err
 	return int64(usize), segments, nil
 }
 
-// extentsOf joins the segments that follow each other in the file.
+// extentsOf joins adjacent segments.
 func extentsOf(segments []segment) []extent {
 	var extents []extent
 	for _, s := range segments {
@@ -182,7 +183,7 @@ func writeExtents(w io.Writer, extents []extent) error {
 	return binary.Write(w, binary.LittleEndian, extents)
 }
 
-// readExtents reads what writeExtents wrote, of a file of that size.
+// readExtents reads what writeExtents wrote for a file of that size.
 func readExtents(r io.Reader, size int64) ([]extent, error) {
 	var n uint64
 	if err := binary.Read(r, binary.LittleEndian, &n); err != nil {

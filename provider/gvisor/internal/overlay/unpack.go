@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unpack applies the layer that r holds to the tree at root, which is as it was
-// when the layer began to grow. What is mounted in the tree is left alone.
+// Unpack applies the layer that r holds to the tree at root, which must be as it was when
+// the layer was empty. It leaves mounts in the tree alone.
 //
-// It trusts the stream, as far as names go: nothing else than the tree may be
-// within reach of the process.
+// It trusts the names in the stream: the process must be able to reach nothing but the
+// tree.
 func Unpack(root string, r io.Reader) error {
 	u, err := newUnpacker(root)
 	if err != nil {
@@ -48,9 +48,9 @@ func Unpack(root string, r io.Reader) error {
 
 type unpacker struct {
 	root    string
-	device  uint64 // of the tree's directories; one that is on another is a mount
+	device  uint64 // device of the tree; a directory on another one is a mount
 	dirs    []*tar.Header
-	mounts  []string // names of directories, with a slash at the end, that are left alone
+	mounts  []string // names of mounted directories, with a slash at the end, which are left alone
 	removed map[string]bool
 	buffer  []byte
 }
@@ -65,8 +65,8 @@ func newUnpacker(root string) (*unpacker, error) {
 
 func (u *unpacker) pathOf(name string) string { return filepath.Join(u.root, name) }
 
-// unpackEntry applies one entry. Those of directories come before those of what is in
-// them.
+// unpackEntry applies one entry. The entry of a directory comes before those of its
+// content.
 func (u *unpacker) unpackEntry(h *tar.Header, r io.Reader) error {
 	if slices.ContainsFunc(u.mounts, func(dir string) bool { return strings.HasPrefix(h.Name, dir) }) {
 		return nil
@@ -84,7 +84,7 @@ func (u *unpacker) unpackEntry(h *tar.Header, r io.Reader) error {
 	err := u.makeEntry(path, h, r)
 	if errors.Is(err, fs.ErrExist) {
 		err = u.removeTree(path)
-		if errors.Is(err, unix.EBUSY) { // a file that is mounted
+		if errors.Is(err, unix.EBUSY) { // the file is a mount
 			return nil
 		}
 		if err == nil {
@@ -94,8 +94,8 @@ func (u *unpacker) unpackEntry(h *tar.Header, r io.Reader) error {
 	return err
 }
 
-// makeEntry makes what is not a directory; that something is there already it says
-// before it reads.
+// makeEntry makes a file that is not a directory. It returns fs.ErrExist before it reads
+// from r.
 func (u *unpacker) makeEntry(path string, h *tar.Header, r io.Reader) error {
 	var err error
 	switch h.Typeflag {
@@ -135,7 +135,7 @@ func (u *unpacker) unpackFile(path string, h *tar.Header, r io.Reader) error {
 	return errors.Join(u.fillFile(f, h, r), f.Close())
 }
 
-// fillFile writes the file's data, and leaves holes where it had holes.
+// fillFile writes the file's data, and leaves holes where the file had holes.
 func (u *unpacker) fillFile(f *os.File, h *tar.Header, r io.Reader) error {
 	sparse, ok := h.PAXRecords[sparseRecord]
 	if !ok {
@@ -167,8 +167,7 @@ func (u *unpacker) copyData(w io.Writer, r io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, u.buffer)
 }
 
-// unpackDir makes or takes over a directory, whose owner, mode and time are set at
-// the end.
+// unpackDir makes or takes over a directory. Its owner, mode and time are set at the end.
 func (u *unpacker) unpackDir(path string, h *tar.Header) error {
 	var st unix.Stat_t
 	err := unix.Lstat(path, &st)
@@ -192,8 +191,8 @@ func (u *unpacker) unpackDir(path string, h *tar.Header) error {
 	return err
 }
 
-// setDirMetadata gives the directories what they have, the deepest first: before,
-// a mode might be in the way, and times would change.
+// setDirMetadata sets the metadata of the directories, the deepest first. Earlier, a mode
+// might block access, and times would change again.
 func (u *unpacker) setDirMetadata() error {
 	for _, h := range slices.Backward(u.dirs) {
 		if err := setMetadata(u.pathOf(h.Name), h); err != nil {
@@ -203,8 +202,7 @@ func (u *unpacker) setDirMetadata() error {
 	return nil
 }
 
-// removeTree removes the tree at path, if there is one, but nothing that is
-// mounted in it.
+// removeTree removes the tree at path, if there is one, but no mounts in it.
 func (u *unpacker) removeTree(path string) error {
 	err := os.Remove(path)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -229,8 +227,8 @@ func (u *unpacker) removeTree(path string) error {
 	return os.Remove(path)
 }
 
-// setMetadata sets owner, mode, attributes and time, in the order in which none
-// takes another one away.
+// setMetadata sets owner, mode, attributes and time, in an order in which none resets
+// another one.
 func setMetadata(path string, h *tar.Header) error {
 	if err := os.Lchown(path, h.Uid, h.Gid); err != nil {
 		return err
@@ -256,8 +254,8 @@ func setMetadata(path string, h *tar.Header) error {
 	return nil
 }
 
-// aclPrefix begins the names of access control lists, which gVisor encodes:
-// they are not text.
+// aclPrefix begins the names of access control lists, which gVisor encodes because they are
+// not text.
 const aclPrefix = "system.posix_acl_"
 
 func setXattr(path, name, value string) error {

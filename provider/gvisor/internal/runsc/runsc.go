@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package runsc lets any binary that imports it serve as gVisor's own helper
+// Package runsc lets every binary that imports it serve as gVisor's own helper
 // processes.
 //
 // gVisor starts a sandbox by executing /proc/self/exe again, as the sentry
@@ -37,7 +37,7 @@ func init() {
 	os.Exit(0)
 }
 
-// isHelper reports whether args are those that gVisor gives its helpers.
+// isHelper reports whether args are the arguments that gVisor gives its helpers.
 func isHelper(args []string) bool {
 	if len(args) == 0 {
 		return false

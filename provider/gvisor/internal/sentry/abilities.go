@@ -11,8 +11,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Dial implements supervisor.Engine, by way of the guest: gVisor's own port forwarding
-// drops what is still on its way when one side closes for writing.
+// Dial implements supervisor.Engine through the guest: gVisor's own port forwarding drops
+// data in transit when one side closes for writing.
 func (e *engine) Dial(ctx context.Context, port int) (net.Conn, error) {
 	g, err := e.files.connectGuest(ctx, "dial")
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *sentry) readUsage() (atoll.Usage, error) {
 
 // Snapshot implements supervisor.Engine: it writes a checkpoint.
 func (e *engine) Snapshot(ctx context.Context, dir string) error {
-	// The guest's program is an open file of this process, which cannot be saved.
+	// A snapshot cannot contain the guest: its program is an open file of this process.
 	if err := e.files.endGuest(ctx); err != nil {
 		return atoll.E("snapshot", e.sandbox.ID(), atoll.KindOf(err), err)
 	}

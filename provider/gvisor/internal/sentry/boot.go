@@ -19,7 +19,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// startSteps are those of a start, in their order.
+// startSteps are the steps of a start, in their order.
 var startSteps = []struct {
 	name string
 	do   func(e *engine, undo *supervisor.Undo) error
@@ -41,7 +41,8 @@ func (e *engine) Steps() []supervisor.Step {
 	return all
 }
 
-// Steps are the names of what a supervisor does to start a sandbox, in their order.
+// Steps returns the names of the steps with which a supervisor starts a sandbox, in their
+// order.
 func Steps() []string { return supervisor.Steps((*engine)(nil).Steps()) }
 
 func (e *engine) makeNetwork(undo *supervisor.Undo) (err error) {
@@ -52,7 +53,7 @@ func (e *engine) makeNetwork(undo *supervisor.Undo) (err error) {
 	return nil
 }
 
-// makeRoot needs no undoing: all its mounts are this process's own.
+// makeRoot needs no undoing: all its mounts are in this process's own namespace.
 func (e *engine) makeRoot(*supervisor.Undo) (err error) {
 	if e.root, err = e.prepareRoot(); err != nil {
 		return err
@@ -61,7 +62,7 @@ func (e *engine) makeRoot(*supervisor.Undo) (err error) {
 }
 
 func (e *engine) startSentry(undo *supervisor.Undo) (err error) {
-	// What is in it was said by processes of an earlier life.
+	// The old log comes from processes of an earlier run.
 	if err := os.Remove(filepath.Join(e.job.Dir, logName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -74,8 +75,8 @@ func (e *engine) startSentry(undo *supervisor.Undo) (err error) {
 	return nil
 }
 
-// withLogLine adds to err what the sentry or the gofer said before it died: all
-// that gVisor itself reports of that is an end of file.
+// withLogLine adds to err what the sentry or the gofer logged before it died: all that
+// gVisor itself reports is an end of file.
 func (e *engine) withLogLine(err error) error {
 	data, readErr := os.ReadFile(filepath.Join(e.job.Dir, logName))
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
@@ -85,9 +86,8 @@ func (e *engine) withLogLine(err error) error {
 	return fmt.Errorf("%w: %s", err, lines[0])
 }
 
-// chownDataVolume gives a data volume that is still root's to the default user, who
-// is to work in it: a new one with all that was written to it before the first
-// start.
+// chownDataVolume gives a data volume that still belongs to root to the default user, who
+// will work in it: a new one with all files that were written to it before the first start.
 func (e *engine) chownDataVolume() error {
 	cred, err := e.resolveUser(context.Background(), e.defaultUser())
 	if err != nil {
@@ -115,8 +115,8 @@ func (e *engine) chownDataVolume() error {
 	})
 }
 
-// prepareRoot lays out the root file system in this process's own mount
-// namespace and returns its path.
+// prepareRoot lays out the root file system in this process's own mount namespace and
+// returns its path.
 func (e *engine) prepareRoot() (string, error) {
 	if err := e.mountDisk(); err != nil {
 		return "", err
@@ -129,14 +129,14 @@ func (e *engine) prepareRoot() (string, error) {
 	if err := e.layOutRoot(&root); err != nil {
 		return "", err
 	}
-	// And nothing that the host mounts later is seen in the sandbox.
+	// The sandbox must not see what the host mounts later.
 	if err := unix.Mount("", base, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return "", fmt.Errorf("make mounts private: %w", err)
 	}
 	return root, addSandboxFiles(root, netFiles(sandboxHostname(&e.job.Spec), e.network.resolver))
 }
 
-// layOutRoot makes the root file system at root, or below it.
+// layOutRoot makes the root file system at root, or below it, and then changes root.
 func (e *engine) layOutRoot(root *string) (err error) {
 	if e.job.Record.Image == "" {
 		if err := layOutHostRoot(*root, e.job.HostPaths); err != nil {
@@ -150,9 +150,9 @@ func (e *engine) layOutRoot(root *string) (err error) {
 	return nil
 }
 
-// diskName is where, in Job.Run, the sandbox's own directory is mounted for
-// gVisor to keep the overlay's upper layer in: on disk, and under a path that
-// has none of the characters that separate gVisor's options.
+// diskName is the directory in Job.Run at which the sandbox's own directory is mounted for
+// gVisor to keep the overlay's upper layer in: on disk, and under a path without the
+// characters that separate gVisor's options.
 const diskName = "disk"
 
 func (e *engine) mountDisk() error {

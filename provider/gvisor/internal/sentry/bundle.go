@@ -19,20 +19,19 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// rootCapabilities are those of root inside, which exist in the sentry only: the
-// sentry itself holds none on the host. They are what package managers and
-// daemons need to change owners and users of files; users other than root have
-// none.
+// rootCapabilities are the capabilities of root inside, which exist in the sentry only: the
+// sentry itself holds none on the host. Package managers and daemons need them to change
+// owners and users of files; users other than root have none.
 var rootCapabilities = []string{
 	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL",
 	"CAP_NET_BIND_SERVICE", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 }
 
-// sentryOOM makes the sentry, and not its supervisor, the first to go when the
-// sandbox's memory is used up, so that somebody is left to say so.
+// sentryOOM makes the kernel kill the sentry, and not its supervisor, first when the
+// sandbox's memory is used up, so that the supervisor can report it.
 var sentryOOM = 500
 
-// runscConfig is gVisor's configuration for a job.
+// runscConfig returns gVisor's configuration for a job.
 func runscConfig(job *job, netns string) (*config.Config, error) {
 	fs := runscflag.NewFlagSet("keeper", flag.ContinueOnError)
 	config.RegisterFlags(fs)
@@ -75,8 +74,8 @@ func runscConfig(job *job, netns string) (*config.Config, error) {
 	return conf, nil
 }
 
-// ociSpec is the container that gVisor runs: the idle init on the sandbox's
-// root file system. Commands are executed in it later.
+// ociSpec returns the container that gVisor runs: the idle init on the sandbox's root file
+// system. Commands are executed in it later.
 func ociSpec(job *job, root, netns string) *specs.Spec {
 	s := &specs.Spec{
 		Version:  specs.Version,
@@ -133,7 +132,7 @@ func ociCaps(names []string) *specs.LinuxCapabilities {
 	return &specs.LinuxCapabilities{Bounding: names, Effective: names, Permitted: names}
 }
 
-// sandboxHostname is the sandbox's own: its name, else the beginning of its id.
+// sandboxHostname returns the sandbox's hostname: its name, else the beginning of its id.
 func sandboxHostname(spec *atoll.Spec) string {
 	if spec.Name != "" {
 		return strings.ReplaceAll(spec.Name, "_", "-")

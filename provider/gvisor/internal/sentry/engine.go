@@ -20,9 +20,9 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// A Plan is what a job says of a sandbox on gVisor besides.
+// A Plan is the part of a job that is specific to gVisor.
 type Plan struct {
-	HostPaths []string `json:"host_paths,omitempty"` // what the host's file system shows besides its allow-list
+	HostPaths []string `json:"host_paths,omitempty"` // paths that the host's file system shows in addition to its allow-list
 	Upper     string   `json:"upper,omitempty"`      // tar of the upper layer to start from; "" for none
 
 	Platform string `json:"platform"`
@@ -30,8 +30,8 @@ type Plan struct {
 	Debug    bool   `json:"debug,omitempty"` // gVisor's own logs into Dir
 }
 
-// A job is all of it. The root file system is that of its Record.Image; "" means the
-// host's, by allow-list.
+// A job is a complete job. Its root file system is Record.Image; "" means the host's, by
+// allow-list.
 type job struct {
 	*supervisor.Job
 	Plan
@@ -39,15 +39,15 @@ type job struct {
 
 // Names of files in Job.Dir.
 const (
-	UpperName = "upper.tar"  // what a clean stop saved of the root file system
-	logName   = "sentry.log" // what gVisor's processes said when they died
+	UpperName = "upper.tar"  // changes of the root file system, saved by a clean stop
+	logName   = "sentry.log" // last messages of gVisor's processes
 )
 
-// An engine is the supervisor.Engine over the sentry that this process owns.
+// An engine implements supervisor.Engine over the sentry that this process owns.
 type engine struct {
 	sandbox *supervisor.Sandbox
 	job     *job
-	root    string // of the sandbox's file system
+	root    string // path of the sandbox's root file system
 	sentry  *sentry
 	table   *process.Table
 	files   *sandboxFiles
@@ -59,17 +59,17 @@ func newEngine(b *supervisor.Sandbox, log io.Writer) (supervisor.Engine, error) 
 	if err := json.Unmarshal(b.Job.Engine, &job.Plan); err != nil {
 		return nil, fmt.Errorf("read job: %w", err)
 	}
-	// gVisor runs parts of itself from files beside the executable, if they are
-	// there, unseen whose they are and of what version. They must not be.
+	// gVisor runs parts of itself from files beside the executable, if they
+	// exist, whatever their owner and version. Make sure that it finds none.
 	if err := os.Setenv("GVISOR_SIDECAR_BINARIES_DIR", filepath.Join(job.Run, "none")); err != nil {
 		return nil, err
 	}
 	gvisorlog.SetTarget(&gvisorlog.GoogleEmitter{Writer: &gvisorlog.Writer{Next: log}})
 	gvisorlog.SetLevel(gvisorlog.Warning)
 	if job.Spec.Network.Mode == atoll.NetworkNone {
-		// It moves no packets, and one thread at a time is enough for all else: a
-		// second one is woken for naught most times, and takes its CPU from the
-		// sentry. Commands end 5 % sooner for it.
+		// This process moves no packets, and one thread at a time is enough for all else: a
+		// second one is mostly woken for nothing, and takes CPU time from the
+		// sentry. Commands end 5 % sooner with one.
 		runtime.GOMAXPROCS(1)
 	}
 	table := process.NewTable()
@@ -77,8 +77,8 @@ func newEngine(b *supervisor.Sandbox, log io.Writer) (supervisor.Engine, error) 
 	return &engine{sandbox: b, job: job, table: table}, nil
 }
 
-// endedOutputLimit is how much output of commands that have ended is kept: this
-// process shares the sandbox's memory, of which a part has to do.
+// endedOutputLimit returns how many bytes of output of ended commands are kept: only a part
+// of the sandbox's memory, which this process shares.
 func endedOutputLimit(memory atoll.Bytes) int64 {
 	if memory <= 0 {
 		return process.DefaultEndedOutput
@@ -97,7 +97,7 @@ func (e *engine) Exited() <-chan struct{} {
 	return e.sentry.exited
 }
 
-// DeathReason implements supervisor.Engine: the log says more, if there is any.
+// DeathReason implements supervisor.Engine: the log says more, if anything.
 func (e *engine) DeathReason() string { return "" }
 
 // Lost implements supervisor.Engine.
@@ -125,8 +125,8 @@ func (e *engine) Running(context.Context) (int, error) {
 // Files implements supervisor.Engine.
 func (e *engine) Files() atoll.FS { return e.files }
 
-// Pause implements supervisor.Engine. The guest is not needed before Resume, and while
-// it is frozen it could not be ended.
+// Pause implements supervisor.Engine. It ends the guest, which is not needed before Resume
+// and could not be ended while it is frozen.
 func (e *engine) Pause(ctx context.Context) error {
 	if err := e.files.endGuest(ctx); err != nil {
 		return atoll.E("pause", e.sandbox.ID(), atoll.KindOf(err), err)
@@ -148,13 +148,13 @@ func (e *engine) Resume(context.Context) error {
 // Frozen implements supervisor.Engine.
 func (e *engine) Frozen() bool { return e.sentry.paused.Load() }
 
-// answerTimeout is how long the sentry may take to answer what it has in memory; one
-// that takes longer hangs.
+// answerTimeout is the time within which the sentry must answer a question that it answers
+// from memory; a slower one hangs.
 const answerTimeout = 10 * time.Second
 
-// awaitAnswer returns what f, which asks the sentry, returns, or after limit and
-// some patience that the sentry hangs: then f is not wanted any longer, and
-// should it succeed all the same, undo takes it back.
+// awaitAnswer returns the result of f, which asks the sentry, or, after limit and
+// answerTimeout, an error that says that the sentry hangs. Then wanted returns false to f,
+// and if f still succeeds, undo takes that back.
 func (e *engine) awaitAnswer(limit time.Duration, f func(wanted func() bool) error, undo func()) error {
 	done, gaveUp := make(chan error), make(chan struct{})
 	wanted := func() bool {
@@ -193,7 +193,7 @@ func (e *engine) terminateAll(wanted func() bool, grace time.Duration) {
 	if err := e.sentry.resume(); err != nil || grace == 0 {
 		return
 	}
-	if _, err := e.sentry.countProcesses(); err != nil || !wanted() { // it answers, and in time
+	if _, err := e.sentry.countProcesses(); err != nil || !wanted() { // make sure that it answers in time
 		return
 	}
 	if err := e.sentry.signalAll(atoll.SIGTERM); err != nil {
@@ -213,7 +213,7 @@ func (e *engine) Kill() { e.sentry.kill() }
 
 // Destroy implements supervisor.Engine.
 func (e *engine) Destroy() error {
-	err := e.sentry.destroy() // first: whatever waits for the sentry is free then
+	err := e.sentry.destroy() // first: it ends all calls that wait for the sentry
 	e.files.closeGuest()
 	return errors.Join(err, e.network.close(), e.table.Close())
 }

@@ -57,16 +57,15 @@ func (e *engine) execIn(ctx context.Context, table *process.Table, id string, cm
 	})
 }
 
-// detectShell is the shell of a terminal for which no command was given.
+// detectShell returns the shell for a terminal without a command.
 func (e *engine) detectShell(ctx context.Context, cmd *atoll.Command) (string, error) {
 	table := process.NewTable()
 	defer table.Close()
 	return atoll.DetectShell(ctx, shellProber{e.sandbox, e, table}, cmd.User, cmd.Env)
 }
 
-// A scout is the sandbox for those who look around in it before a process starts:
-// what they run is in a table of their own, not among the processes that
-// callers list and find.
+// A shellProber runs commands that look around in the sandbox before a process starts. They
+// have a table of their own, so that callers neither list nor find them.
 type shellProber struct {
 	*supervisor.Sandbox
 	engine *engine
@@ -78,8 +77,8 @@ func (s shellProber) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Proces
 	return s.engine.execIn(ctx, s.table, atoll.NewID()[:12], cmd)
 }
 
-// outputHold is how long a process's output is kept for its first reader: that of a
-// main process which is all that its sandbox is for comes after it was started.
+// outputHold returns the time for which a process's output is kept for its first reader.
+// The reader of the main process of an AutoRemove sandbox connects after that was started.
 func (e *engine) outputHold(id string) time.Duration {
 	if id == atoll.MainProcess && e.job.Spec.AutoRemove {
 		return atoll.AutoRemoveLinger
@@ -87,7 +86,7 @@ func (e *engine) outputHold(id string) time.Duration {
 	return 0
 }
 
-// execArgs translates cmd, over the sandbox's own defaults, for gVisor.
+// execArgs translates cmd, with the sandbox's own defaults, for gVisor.
 func (e *engine) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*control.ExecArgs, error) {
 	user := cmd.User
 	if user == "" {
@@ -109,14 +108,14 @@ func (e *engine) execArgs(ctx context.Context, id string, cmd *atoll.Command) (*
 	if err != nil {
 		return nil, atoll.E("exec", e.sandbox.ID(), atoll.ErrInternal, err)
 	}
-	// gVisor asks only that it exists; the dot makes it look for a directory that
+	// gVisor only checks that it exists; the dot makes it look for a directory that
 	// the user may enter.
 	args.Argv, args.Envv, args.WorkingDirectory, args.StdioIsPty = cmd.Args, env, dir+"/.", cmd.TTY != nil
 	return args, nil
 }
 
-// credArgs are the arguments of a program that runs as cred: nobody but root
-// has capabilities, and nobody gains any.
+// credArgs returns the arguments of a program that runs as cred: only root has
+// capabilities, and nobody gains any.
 func credArgs(cred userdb.User) (*control.ExecArgs, error) {
 	caps, err := specutils.Capabilities(false, ociCaps(rootCapabilities))
 	if err != nil {
@@ -136,7 +135,7 @@ func credArgs(cred userdb.User) (*control.ExecArgs, error) {
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// buildEnv merges, each later one winning: what every process needs, the
+// buildEnv merges environments, each later one winning: what every process needs, the
 // image's, the spec's, the command's.
 func (e *engine) buildEnv(cred userdb.User, id string, cmd *atoll.Command) []string {
 	env := []string{"PATH=" + defaultPath, "HOME=" + cred.Home, "HOSTNAME=" + sandboxHostname(&e.job.Spec)}
@@ -153,8 +152,8 @@ func (e *engine) defaultUser() string {
 	return e.job.Record.User
 }
 
-// resolveUser looks user up in the sandbox as it is now. Plain root needs no
-// look-up: it is what nearly every command runs as.
+// resolveUser looks user up in the sandbox as it is now. Plain root, as which nearly every
+// command runs, needs no look-up.
 func (e *engine) resolveUser(ctx context.Context, user string) (userdb.User, error) {
 	if userdb.IsRoot(user) {
 		return userdb.Root(), nil
@@ -170,11 +169,11 @@ func (e *engine) resolveUser(ctx context.Context, user string) (userdb.User, err
 	return userdb.Find(user, accounts, groups)
 }
 
-// accountsTimeout is how long a file of accounts may take to be read.
+// accountsTimeout bounds the time of reading a file of accounts.
 const accountsTimeout = 5 * time.Second
 
-// readAccounts reads a file of accounts: nothing if it cannot be, because an image
-// without any has users that are numbers.
+// readAccounts reads a file of accounts. It returns nil if there is none, because users in
+// an image without accounts are numbers.
 func (e *engine) readAccounts(ctx context.Context, name string) ([]byte, error) {
 	bounded, cancel := context.WithTimeout(ctx, accountsTimeout)
 	defer cancel()
@@ -183,7 +182,7 @@ func (e *engine) readAccounts(ctx context.Context, name string) ([]byte, error) 
 		return nil, ctx.Err()
 	}
 	if bounded.Err() != nil {
-		return nil, fmt.Errorf("%s of the sandbox cannot be read within %s: is it a file?", name, accountsTimeout)
+		return nil, fmt.Errorf("%s in the sandbox cannot be read within %s: is it a regular file?", name, accountsTimeout)
 	}
 	if err != nil {
 		return nil, nil
@@ -191,7 +190,7 @@ func (e *engine) readAccounts(ctx context.Context, name string) ([]byte, error) 
 	return data, nil
 }
 
-// userKind is the kind of an error of resolveUser.
+// userKind returns the kind of an error of resolveUser.
 func userKind(err error) atoll.Kind {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return atoll.KindOf(err)
@@ -201,8 +200,7 @@ func userKind(err error) atoll.Kind {
 
 const accountsLimit = 1 << 20 // bytes of a passwd or group file that are read
 
-// execError turns what gVisor says about a failed start, which is text only,
-// into a kind.
+// execError finds the kind of a failed start, which gVisor reports as text only.
 func (e *engine) execError(args *control.ExecArgs, err error) error {
 	if e.sandbox.Ended() || e.sentry.isLost(err) {
 		return atoll.E("exec", e.sandbox.ID(), atoll.ErrStopped, nil)
@@ -230,7 +228,7 @@ func (e *engine) execError(args *control.ExecArgs, err error) error {
 	return atoll.E("exec", e.sandbox.ID(), atoll.ErrExecFailed, err)
 }
 
-// A program is a process.Handle for what gVisor's Execute started.
+// A program is the process.Handle of a program that gVisor's Execute started.
 type program struct {
 	engine  *engine
 	id      string
@@ -240,10 +238,10 @@ type program struct {
 	keys    keyboard
 }
 
-// PID is the program's number inside.
+// PID returns the program's PID inside.
 func (p *program) PID() int { return int(p.pid) }
 
-// Wait blocks until the program has ended, or the sentry with it.
+// Wait blocks until the program, or the sentry, has ended.
 func (p *program) Wait() atoll.Exit {
 	status, err := p.engine.sentry.waitProgram(p.pid)
 	exit := exitOf(status)
@@ -254,7 +252,7 @@ func (p *program) Wait() atoll.Exit {
 	return exit
 }
 
-// killReason says why a program ended whose exit cannot be known any longer.
+// killReason says why a program ended whose exit status is lost.
 func (e *engine) killReason() string {
 	if e.sandbox.Ending() && !e.sandbox.Group.OOMKilled() {
 		return "killed with its sandbox"
@@ -262,15 +260,15 @@ func (e *engine) killReason() string {
 	return e.sandbox.DeathReason()
 }
 
-// Signal sends sig to the program alone; but SIGHUP also to what its terminal has
-// in the foreground: the sentry, unlike Linux, does not tell that when a program
-// whose terminal it is ends.
+// Signal sends sig to the program alone, but SIGHUP also to its terminal's foreground:
+// unlike Linux, the sentry does not send that to the foreground when the program that owns
+// the terminal ends.
 func (p *program) Signal(sig atoll.Signal) error {
 	if p.engine.sandbox.Paused() {
 		return atoll.Errorf("signal", p.id, atoll.ErrConflict, "the sandbox is paused: resume it first")
 	}
 	heard := p.tty && sig == atoll.SIGHUP && p.engine.sentry.signalForeground(p.pid, sig) == nil
-	if err := p.engine.sentry.signalProcess(p.pid, sig); err != nil && !heard { // else it was among them, and has ended
+	if err := p.engine.sentry.signalProcess(p.pid, sig); err != nil && !heard { // else the foreground included it, and it has ended
 		return atoll.E("signal", p.id, atoll.ErrStopped, err)
 	}
 	return nil
@@ -283,7 +281,7 @@ func (p *program) Kill() error {
 	}
 	err := p.engine.sentry.killTree(p.pid, p.id)
 	if err != nil && p.engine.sandbox.Ended() {
-		return nil // the end of a main process takes the sandbox away under our hands
+		return nil // meanwhile the sandbox ended with its main process
 	}
 	return err
 }

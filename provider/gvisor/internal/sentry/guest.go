@@ -24,9 +24,9 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/files"
 )
 
-// sandboxFiles is the sandbox's file system as it is seen from inside, by a guest that
-// is started when it is first needed. What lies on directories of the host the
-// provider reads and writes itself.
+// sandboxFiles is the sandbox's file system as the inside sees it, through a guest that
+// starts when it is first needed. The provider itself reads and writes files in directories
+// of the host.
 type sandboxFiles struct {
 	*files.FS
 	engine *engine
@@ -35,7 +35,7 @@ type sandboxFiles struct {
 	guest *runningGuest // nil when there is none
 }
 
-// A visitor is a guest that runs.
+// A runningGuest is a guest that runs.
 type runningGuest struct {
 	client *guest.Client
 	pid    int32
@@ -59,9 +59,8 @@ func (f *sandboxFiles) guestFS(ctx context.Context) (atoll.FS, error) {
 	return atoll.Files(g), nil
 }
 
-// connectGuest returns, for op, the sandbox as the guest sees it, starting the guest
-// if it is not there, or no longer: it is a process inside, which whoever is root
-// there can kill.
+// connectGuest returns, for op, the sandbox as the guest sees it, and starts the guest if
+// it does not run, or no longer: it is a process inside, which root there can kill.
 func (f *sandboxFiles) connectGuest(ctx context.Context, op string) (atoll.Sandbox, error) {
 	if err := f.engine.sandbox.MustRun(op); err != nil {
 		return nil, err
@@ -78,8 +77,8 @@ func (f *sandboxFiles) connectGuest(ctx context.Context, op string) (atoll.Sandb
 	return f.guest.client.Sandbox(), nil
 }
 
-// takeGuest returns the guest that runs, if any, and forgets it: the next call that
-// needs one starts another.
+// takeGuest returns the running guest, if any, and forgets it: the next call that needs one
+// starts another.
 func (f *sandboxFiles) takeGuest() *runningGuest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +87,7 @@ func (f *sandboxFiles) takeGuest() *runningGuest {
 	return g
 }
 
-// guestCount is how many guests run: one or none.
+// guestCount returns the number of guests that run: one or none.
 func (f *sandboxFiles) guestCount() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,17 +97,17 @@ func (f *sandboxFiles) guestCount() int {
 	return 1
 }
 
-// guestEndTimeout is how long a guest may take to die.
+// guestEndTimeout is the time that a guest gets to die.
 const guestEndTimeout = 5 * time.Second
 
-// endGuest ends the guest, if there is one, and waits for its end.
+// endGuest kills the guest, if there is one, and waits for its end.
 func (f *sandboxFiles) endGuest(ctx context.Context) error {
 	g := f.takeGuest()
 	if g == nil {
 		return nil
 	}
 	_ = g.client.Close()
-	// Whoever is root inside may have stopped it.
+	// Root inside may have suspended it, so closing the connection is not enough.
 	if err := f.engine.sentry.signalProcess(g.pid, atoll.SIGKILL); err != nil {
 		f.engine.sandbox.Log.Debug("guest", "err", err) // it has ended by itself
 	}
@@ -122,7 +121,7 @@ func (f *sandboxFiles) endGuest(ctx context.Context) error {
 	}
 }
 
-// closeGuest gives up what is held for the files of a sandbox that has ended.
+// closeGuest closes the connection to the guest of a sandbox that has ended.
 func (f *sandboxFiles) closeGuest() {
 	if g := f.takeGuest(); g != nil {
 		_ = g.client.Close()
@@ -132,8 +131,8 @@ func (f *sandboxFiles) closeGuest() {
 // GuestArgv0 is the argv[0] of this binary as a guest inside a sandbox.
 const GuestArgv0 = "atoll-guest"
 
-// startGuest executes this binary as the sandbox's default user's guest, with a
-// socket as its stdin.
+// startGuest executes this binary as a guest of the sandbox's default user, with a socket
+// as its stdin.
 func (e *engine) startGuest(ctx context.Context) (*runningGuest, error) {
 	conn, theirs, err := socket.Pair()
 	if err != nil {
@@ -154,15 +153,15 @@ func (e *engine) startGuest(ctx context.Context) (*runningGuest, error) {
 		defer close(exited)
 		_, _ = e.sentry.waitProgram(pid) // reaps it
 	}()
-	client, err := guest.Connect(ctx, conn, e.sandbox.ID()) // which closes conn when it fails, so that the guest ends
+	client, err := guest.Connect(ctx, conn, e.sandbox.ID()) // on failure it closes conn, so that the guest ends
 	if err != nil {
 		return nil, err
 	}
 	return &runningGuest{client, pid, exited}, nil
 }
 
-// execSelf executes this binary inside, given to the sentry as an open file.
-// stdin and stderr may be nil.
+// execSelf executes this binary inside, which the sentry gets as an open file. stdin and
+// stderr may be nil.
 func (e *engine) execSelf(ctx context.Context, cred userdb.User, stdin, stderr *os.File, argv ...string) (int32, error) {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -183,11 +182,11 @@ func (e *engine) execSelf(ctx context.Context, cred userdb.User, stdin, stderr *
 	return e.sentry.execProgram(ctx, args)
 }
 
-// errSelf is the error of a program of ours that did not do what it was to do.
+// errSelf says that this binary, executed inside, failed.
 var errSelf = errors.New("a helper in the sandbox failed")
 
-// runSelf executes this binary inside as root and waits for its end. When it
-// fails, the error is errSelf and holds what it said.
+// runSelf executes this binary inside as root and waits for its end. If it fails, the error
+// is errSelf and contains its stderr.
 func (e *engine) runSelf(stdin *os.File, argv ...string) error {
 	fd, err := unix.MemfdCreate("stderr", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -210,9 +209,9 @@ func (e *engine) runSelf(stdin *os.File, argv ...string) error {
 	return errors.Join(fmt.Errorf("%w: %s", errSelf, bytes.TrimSpace(says)), err)
 }
 
-// makeWorkdir makes the directory that processes start in, unless it is the
-// data volume: inside and as root, because only there it is known what is a
-// directory, a link or a mount.
+// makeWorkdir makes the directory in which processes start, unless it is the data volume.
+// It works inside and as root, because only the inside knows what is a directory, a link or
+// a mount.
 func (e *engine) makeWorkdir() error {
 	dir := path.Clean(e.job.Spec.Workdir)
 	if dir == atoll.DefaultWorkdir || e.job.Snapshot != "" {

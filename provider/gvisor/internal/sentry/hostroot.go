@@ -17,20 +17,19 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/userdb"
 )
 
-// The host's root file system is shown by an allow-list. Nothing enumerates
-// every token, socket and database below "/", so nothing but what is named
-// here is there at all; the rest is empty directories.
+// The host's root file system is shown by an allow-list. No list could name
+// every token, socket and database below "/", so sandboxes see only what is named
+// here; the rest is empty directories.
 var (
 	// hostTrees are shown as they are: the machine's programs and libraries.
 	hostTrees = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 
-	// hostHidden is what of them is not shown, unless it is named itself:
-	// configuration, data and sources, which are the machine's own.
+	// hostHidden are the parts of hostTrees that are not shown, unless they are named
+	// themselves: configuration, data and sources, which belong to the machine.
 	hostHidden = []string{"/usr/etc", "/usr/local/etc", "/usr/local/var", "/usr/src"}
 
-	// hostEtc is what programs need of the machine's configuration to start, find
-	// their libraries, check certificates and print names. No account data, keys
-	// or tokens.
+	// hostEtc lists the configuration that programs need to start, find their libraries,
+	// check certificates and print names. It contains no account data, keys or tokens.
 	hostEtc = []string{
 		"alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version",
 		"fonts", "gai.conf", "host.conf", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime",
@@ -39,11 +38,11 @@ var (
 		"rpc", "services", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
 	}
 
-	// hostJava is that of each java-* there: a runtime does not start without
-	// some, and may have passwords under management.
+	// hostJava lists the files shown of each java-* in hostEtcs: a runtime does not start
+	// without some of them, and may have passwords under management.
 	hostJava = []string{"*.cfg", "*.properties", "jfr", "management/management.properties", "psfont.properties.*", "security"}
 
-	// hostEtcs are where it is looked for.
+	// hostEtcs are the directories that may contain hostEtc and hostJava.
 	hostEtcs = []string{"/etc", "/usr/etc", "/usr/local/etc"}
 
 	// emptyDirs exist, empty and writable as usual.
@@ -54,9 +53,9 @@ var (
 	}
 )
 
-// layOutHostRoot lays out the host's root file system at dir, which becomes a small
-// tmpfs with read-only bind mounts. It must run in a mount namespace of its
-// own. extra names more absolute paths to show.
+// layOutHostRoot lays out the host's root file system at dir, which becomes a small tmpfs
+// with read-only bind mounts. It must run in a mount namespace of its own. extra names more
+// absolute paths to show.
 func layOutHostRoot(dir string, extra []string) error {
 	mounts, err := mountPoints()
 	if err != nil {
@@ -91,7 +90,7 @@ func layOutHostRoot(dir string, extra []string) error {
 			return err
 		}
 	}
-	h.hidden, h.flags = hidden, unix.MS_REC // what is mounted there belongs to what was asked for
+	h.hidden, h.flags = hidden, unix.MS_REC // the user asked for these paths with all mounts below them
 	for _, path := range extra {
 		if _, err := os.Lstat(path); err != nil {
 			return err
@@ -110,19 +109,18 @@ func mountTmpfs(dir string) error {
 	return nil
 }
 
-// A hostView is the host's root file system as it is being laid out. What is
-// made in it is made by way of root: links are those of the host, and an
-// absolute one would lead there.
+// A hostView is the host's root file system while it is being laid out. Files must be made
+// through root: links are those of the host, and an absolute one would lead there.
 type hostView struct {
 	root   *os.Root
-	hidden []string // what is empty of directories that are shown; without links, parents first
+	hidden []string // paths below shown directories that are left empty; without links, parents first
 	flags  uintptr  // of bind mounts
 }
 
-// showEtc shows what hostEtc and hostJava name of a directory.
+// showEtc shows the files of a directory that hostEtc and hostJava name.
 func (h *hostView) showEtc(etc string) error {
 	if real, err := filepath.EvalSymlinks(etc); err != nil || real != etc {
-		return nil // not there, or seen elsewhere if at all
+		return nil // it does not exist, or is a link, whose target is shown elsewhere if at all
 	}
 	if err := h.showMatches(etc, hostEtc); err != nil {
 		return err
@@ -161,9 +159,8 @@ func (h *hostView) showAll(paths []string) error {
 	return nil
 }
 
-// showPath makes path visible: links are copied as links, small files as files,
-// directories by a read-only bind mount. What is not there, or what the caller
-// may not read, is left out.
+// showPath makes path visible: links are copied as links, small files as files, directories
+// are mounted read-only. It leaves out what does not exist or the caller may not read.
 func (h *hostView) showPath(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
@@ -200,8 +197,7 @@ func (h *hostView) showPath(path string) error {
 	return nil // sockets, pipes and devices are never shown
 }
 
-// showFile copies a small file, and mounts what is large or is to take the
-// place of another.
+// showFile copies a small file, and mounts a large one, or one that replaces another.
 func (h *hostView) showFile(path, name string, info fs.FileInfo) error {
 	small := info.Size() <= 1<<20
 	var data []byte
@@ -225,7 +221,7 @@ func (h *hostView) showFile(path, name string, info fs.FileInfo) error {
 	return bindReadOnly(path, filepath.Join(h.root.Name(), name), 0)
 }
 
-// hideBelow empties what is hidden of a directory that was just shown.
+// hideBelow empties the hidden parts of a directory that was just shown.
 func (h *hostView) hideBelow(path string) error {
 	for _, hidden := range h.hidden {
 		if !strings.HasPrefix(hidden, path+"/") {
@@ -238,8 +234,8 @@ func (h *hostView) hideBelow(path string) error {
 	return nil
 }
 
-// emptyPath mounts nothing over a directory, in which others can then be made, or
-// over a file. What is not there is no error.
+// emptyPath covers a directory with an empty one, in which others can then be made, or a
+// file with an empty file. It returns nil if there is nothing at name.
 func (h *hostView) emptyPath(name string) error {
 	info, err := h.root.Lstat(name)
 	target := filepath.Join(h.root.Name(), name)
@@ -251,16 +247,16 @@ func (h *hostView) emptyPath(name string) error {
 	case info.IsDir():
 		return mountTmpfs(target)
 	}
-	const blank = "proc/.blank" // out of sight, as /proc is mounted there; what was deleted could not be mounted once more
+	const blank = "proc/.blank" // hidden below the mount of /proc; a deleted file could not be mounted again
 	if err := h.root.WriteFile(blank, nil, 0o644); err != nil {
 		return err
 	}
 	return bindReadOnly(filepath.Join(h.root.Name(), blank), target, 0)
 }
 
-// bindReadOnly mounts source at target, with flags MS_REC also what is mounted
-// below it, read-only, without devices or set-user-ID programs. What the
-// machine mounts there later does not appear.
+// bindReadOnly mounts source at target, with the flag MS_REC also the mounts below it,
+// read-only, without devices or set-user-ID programs. Later mounts of the machine do not
+// appear there.
 func bindReadOnly(source, target string, flags uintptr) error {
 	err := unix.Mount(source, target, "", unix.MS_BIND|flags, "")
 	if errors.Is(err, unix.EINVAL) { // a user namespace may not look below mounts that it did not make
@@ -274,12 +270,12 @@ func bindReadOnly(source, target string, flags uintptr) error {
 		Propagation: unix.MS_PRIVATE,
 	}
 	if err := unix.MountSetattr(unix.AT_FDCWD, target, unix.AT_RECURSIVE, &attr); err != nil {
-		return fmt.Errorf("make %s read-only: %w; Linux has to be 5.12 or later", source, err)
+		return fmt.Errorf("make %s read-only: %w; needs Linux 5.12 or later", source, err)
 	}
 	return nil
 }
 
-// mountPoints are where something is mounted, as this thread sees it.
+// mountPoints returns the mount points that this thread sees.
 func mountPoints() ([]string, error) {
 	data, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
@@ -295,8 +291,8 @@ func mountPoints() ([]string, error) {
 	return points, nil
 }
 
-// hostAccounts writes passwd and group with the host's system accounts only:
-// the names of its people are nobody's business.
+// hostAccounts writes passwd and group with the host's system accounts only: the names of
+// its people are private.
 func hostAccounts(etc string) error {
 	files := map[string]string{
 		"passwd": "root:x:0:0:root:/root:/bin/sh\n",
@@ -316,9 +312,9 @@ func hostAccounts(etc string) error {
 	return nil
 }
 
-// systemAccounts returns the lines of a passwd or group file whose id belongs
-// to the system (below 1000, or nobody), without passwords, members, comments
-// or foreign home directories.
+// systemAccounts returns the lines of a passwd or group file whose id belongs to the system
+// (below 1000, or nobody), without passwords, members, comments or foreign home
+// directories.
 func systemAccounts(name string, data []byte) string {
 	var out strings.Builder
 	fields := 7

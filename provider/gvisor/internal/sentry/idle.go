@@ -8,10 +8,10 @@ import (
 	"fmt"
 )
 
-// The idle init is what runs as PID 1 of every sandbox: it ignores every
+// The idle init runs as PID 1 of every sandbox: it ignores every
 // signal, which also makes the kernel reap orphans for it, and sleeps for
-// ever. It must exist in images that have no program at all, and it is on the
-// way of every start, so it is not a program of the image but an ELF executable
+// ever. It must work in images that have no program at all, and every start
+// waits for it, so it is not a program of the image but an ELF executable
 // of a few dozen instructions, assembled here.
 
 // idleCode is position independent: for every signal n from 31 down to 1,
@@ -85,7 +85,7 @@ func idleELF(arch string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// idleDir is where the sandbox sees the idle init. It is a file, although
-// gVisor could execute an open descriptor: what is mapped from one cannot be
-// saved in a snapshot.
+// idleDir is the directory in which the sandbox sees the idle init. It is a file, although
+// gVisor could execute an open descriptor, because a snapshot cannot save memory that is
+// mapped from one.
 const idleDir, idleName = "/.atoll", "init"

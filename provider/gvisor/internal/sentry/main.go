@@ -1,12 +1,12 @@
 //go:build linux
 
-// Package sentry is what sandboxes on gVisor have of their own, in the process that
-// keeps one of them: the engine of package supervisor over gVisor's sentry. It is the
-// only caller of gVisor's packages but package runsc. It holds the sandbox's
+// Package sentry implements the engine of package supervisor over gVisor's sentry, in the
+// process that owns one sandbox. Besides package runsc, it is the
+// only caller of gVisor's packages. It holds the sandbox's
 // processes and their output, terminals and network; when it dies, the kernel kills
 // the sentry and the gofer with it.
 //
-// Any binary that imports this package can serve as supervisor, and as the guest inside
+// Every binary that imports this package can serve as supervisor, and as the guest inside
 // a sandbox: it takes over in init, like package runsc.
 package sentry
 

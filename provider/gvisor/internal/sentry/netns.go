@@ -15,10 +15,10 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/usernet"
 )
 
-// A network is a sandbox's network namespace, and whatever answers at the
-// other end of its interface.
+// A network is a sandbox's network namespace, and the gateway at the other end of its
+// interface, if it has one.
 type network struct {
-	path     string // of the namespace, for gVisor
+	path     string // path of the namespace, for gVisor
 	resolver string // address of the DNS server; "" for none
 	closers  []func() error
 }

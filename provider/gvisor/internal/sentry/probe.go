@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// ProbeArgv0 is the argv[0] of a process that only tries what a supervisor needs:
-// its exit code tells, and what it prints says why not.
+// ProbeArgv0 is the argv[0] of a process that only tries what a supervisor needs: it exits
+// with 0, or prints the reason why it cannot.
 const ProbeArgv0 = "atoll-probe"
 
 func runProbe() int {
@@ -39,7 +39,7 @@ func tryNamespaces() error {
 
 // runGuest is the main function of this binary inside a sandbox.
 func runGuest(args []string) int {
-	err := errors.New("this is a helper process of Atoll: it must be started by it, in a sandbox")
+	err := errors.New("this is a helper process of Atoll: only Atoll may start it, in a sandbox")
 	switch {
 	case len(args) == 2 && args[0] == "serve":
 		err = serveFiles(args[1])
@@ -55,7 +55,7 @@ func runGuest(args []string) int {
 	return 0
 }
 
-// serveFiles serves the file system around it on the socket that is its stdin.
+// serveFiles serves the file system of the sandbox on the socket that is its stdin.
 func serveFiles(workdir string) error {
 	conn, err := net.FileConn(os.Stdin)
 	if err != nil {
@@ -64,8 +64,8 @@ func serveFiles(workdir string) error {
 	return guest.Serve(conn, dirfs.Options{Workdir: workdir, UID: -1, GID: -1})
 }
 
-// makeDir makes a directory with its parents and, if it was not there, gives it
-// to its user.
+// makeDir makes a directory with its parents and, if it did not exist, gives it to its
+// user.
 func makeDir(dir, uid, gid string) error {
 	if info, err := os.Stat(dir); err == nil && info.IsDir() {
 		return nil

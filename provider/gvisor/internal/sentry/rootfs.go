@@ -22,22 +22,22 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// prepareMountTargets sees to it that every mount has a place in the root file system:
-// what is there is of the mount's type, and what is not can be made. Of either,
-// gVisor would only say that its gofer died.
+// prepareMountTargets makes sure that every mount has a target in the root file system: an
+// existing target must be of the mount's type, and a missing one must be possible to make.
+// In either case, gVisor would only report that its gofer died.
 func (e *engine) prepareMountTargets(root string) error {
 	var closed []string
 	for i, m := range e.job.Mounts {
 		dir, err := mountsDir(m)
 		if err == nil && !dir && m.Target == path.Clean(e.job.Spec.Workdir) {
-			err = fmt.Errorf("it is where processes start, and %s is a file", m.Source)
+			err = fmt.Errorf("processes start there, but %s is a file", m.Source)
 		}
 		var in string
 		if err == nil {
 			in, err = findMountTarget(root, e.job.Mounts[:i], m, dir)
 		}
 		if err != nil {
-			return atoll.Errorf("start", e.sandbox.ID(), atoll.ErrInvalid, "%s cannot be mounted: %w", m.Target, err)
+			return atoll.Errorf("start", e.sandbox.ID(), atoll.ErrInvalid, "cannot mount %s: %w", m.Target, err)
 		}
 		if in != "" && unix.Access(in, unix.W_OK) != nil {
 			closed = append(closed, in)
@@ -49,14 +49,14 @@ func (e *engine) prepareMountTargets(root string) error {
 	for _, dir := range slices.Backward(slices.Compact(closed)) {
 		if err := makeWritable(dir); err != nil {
 			return atoll.Errorf("start", e.sandbox.ID(), atoll.ErrUnsupported,
-				"the place of a mount cannot be made in %s here, which is read-only: mount it elsewhere, as below /opt, or use an image that has the place: %w",
+				"cannot make a mount target in %s, which is read-only here; mount it elsewhere, such as below /opt, or use an image that has the target: %w",
 				strings.TrimPrefix(dir, root), err)
 		}
 	}
 	return nil
 }
 
-// mountsDir reports whether a directory is mounted, not a file.
+// mountsDir reports whether the mount's source is a directory, not a file.
 func mountsDir(m supervisor.Mount) (bool, error) {
 	if m.Source == "" {
 		return true, nil
@@ -65,8 +65,8 @@ func mountsDir(m supervisor.Mount) (bool, error) {
 	return err == nil && info.IsDir(), err
 }
 
-// findMountTarget checks the place of a mount, a directory or a file, which comes
-// after those before. If it is not there, it returns the directory of the root
+// findMountTarget checks the target of a mount of a directory or a file, with the mounts
+// that come before it. If the target does not exist, it returns the directory of the root
 // file system in which it has to be made.
 func findMountTarget(root string, before []supervisor.Mount, m supervisor.Mount, dir bool) (string, error) {
 	base, name := root, m.Target
@@ -84,14 +84,14 @@ func findMountTarget(root string, before []supervisor.Mount, m supervisor.Mount,
 		return "", err
 	}
 	if base != root && at != filepath.Join(base, name) {
-		return "", nil // a link in what is mounted: where it leads is not known here
+		return "", nil // there is a link in a mounted directory: only the inside knows where it leads
 	}
 	info, err := os.Lstat(at)
 	switch {
 	case err == nil && info.IsDir() && !dir:
-		return "", fmt.Errorf("%s is a file, and %s a directory", m.Source, inside(at))
+		return "", fmt.Errorf("%s is a file, but %s is a directory", m.Source, inside(at))
 	case err == nil && !info.IsDir() && dir:
-		return "", fmt.Errorf("%s is a directory, and %s a file", cmp.Or(m.Source, "a tmpfs"), inside(at))
+		return "", fmt.Errorf("%s is a directory, but %s is a file", cmp.Or(m.Source, "a tmpfs"), inside(at))
 	case err == nil || m.Source == "": // a tmpfs is mounted by the sentry, which makes any place
 		return "", nil
 	}
@@ -103,14 +103,14 @@ func findMountTarget(root string, before []supervisor.Mount, m supervisor.Mount,
 		return at, err
 	}
 	if err := unix.Access(at, unix.W_OK); err != nil {
-		return "", fmt.Errorf("its place cannot be made in %s: %w", at, err)
+		return "", fmt.Errorf("its target cannot be made in %s: %w", at, err)
 	}
 	return "", nil
 }
 
-// makeWritable lays an overlay over a directory that is shown read-only, for the places
-// of mounts. What is mounted below stays there: some of it hides what is not to
-// be seen.
+// makeWritable lays an overlay over a directory that is shown read-only, so that mount
+// targets can be made there. Mounts below it stay: some of them hide what must not be
+// visible.
 func makeWritable(dir string) error {
 	dir, err := filepath.EvalSymlinks(dir) // as mountPoints names it
 	if err != nil {
@@ -157,7 +157,7 @@ func makeWritable(dir string) error {
 	return nil
 }
 
-// netFiles are the files of /etc that describe the network from inside.
+// netFiles returns the files of /etc that describe the network from inside.
 func netFiles(hostname, resolver string) map[string]string {
 	files := map[string]string{
 		"hostname": hostname + "\n",
@@ -169,9 +169,9 @@ func netFiles(hostname, resolver string) map[string]string {
 	return files
 }
 
-// imageRoot mounts the image, which is shared and read-only, below dir with a
-// layer of its own on top, for what every sandbox has and for the places of its
-// mounts, and returns where. It must run in a mount namespace of its own.
+// imageRoot mounts the image, which is shared and read-only, below dir with a writable
+// layer on top, for the files that every sandbox has and for the targets of its mounts, and
+// returns its path. It must run in a mount namespace of its own.
 func imageRoot(dir, image string) (string, error) {
 	lower, err := os.Open(image)
 	if err != nil {
@@ -188,8 +188,8 @@ func imageRoot(dir, image string) (string, error) {
 	return root, mountOverlay(lower, dir, root)
 }
 
-// mountOverlay mounts a directory at a path with a layer of its own on top, for
-// which dir, a tmpfs, has room.
+// mountOverlay mounts a directory at path with a writable layer on top, which it makes in
+// dir, a tmpfs.
 func mountOverlay(lower *os.File, dir, path string) error {
 	info, err := lower.Stat()
 	if err != nil {
@@ -200,9 +200,9 @@ func mountOverlay(lower *os.File, dir, path string) error {
 		return err
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		_ = os.Chown(upper, int(st.Uid), int(st.Gid)) // who is nobody in a user namespace can own nothing
+		_ = os.Chown(upper, int(st.Uid), int(st.Gid)) // fails in a user namespace for owners without a mapping
 	}
-	if err := os.Chmod(upper, info.Mode()); err != nil { // is that of the directory
+	if err := os.Chmod(upper, info.Mode()); err != nil { // it becomes the mode of the directory
 		return err
 	}
 	layer, err := os.Open(dir)
@@ -210,7 +210,7 @@ func mountOverlay(lower *os.File, dir, path string) error {
 		return err
 	}
 	defer layer.Close()
-	// By descriptors: a path could hold what separates mount options.
+	// By descriptors: a path could contain characters that separate mount options.
 	opts := fmt.Sprintf("lowerdir=/proc/self/fd/%d,upperdir=/proc/self/fd/%d/upper,workdir=/proc/self/fd/%[2]d/work", lower.Fd(), layer.Fd())
 	if err := unix.Mount("atoll", path, "overlay", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
 		return fmt.Errorf("mount overlay: %w", err)
@@ -218,8 +218,8 @@ func mountOverlay(lower *os.File, dir, path string) error {
 	return nil
 }
 
-// addSandboxFiles puts into the root file system what every sandbox has: the idle init,
-// the names of the machine, and a /tmp of its own.
+// addSandboxFiles adds to the root file system what every sandbox has: the idle init, the
+// files of /etc in etc, and a /tmp of its own.
 func addSandboxFiles(dir string, etc map[string]string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -247,8 +247,8 @@ func addSandboxFiles(dir string, etc map[string]string) error {
 	return withDir(root, "tmp", 0o777|fs.ModeSticky, func(d *os.Root) error { return d.MkdirAll(keepTmp, 0o755) })
 }
 
-// withDir calls fn with a directory of the root file system, which is made if
-// there is none. A link is followed as it is inside.
+// withDir calls fn with a directory of the root file system, which it makes if there is
+// none. It follows links as the inside does.
 func withDir(root *os.Root, name string, mode fs.FileMode, fn func(*os.Root) error) error {
 	dir, err := root.Open(".")
 	if err != nil {
@@ -276,7 +276,7 @@ func withDir(root *os.Root, name string, mode fs.FileMode, fn func(*os.Root) err
 	return fn(d)
 }
 
-// placeFile writes a file, in place of one or of a link that is there.
+// placeFile writes a file, and replaces a file or a link with that name.
 func placeFile(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
 	if err := dir.RemoveAll(name); err != nil {
 		return err
@@ -284,6 +284,6 @@ func placeFile(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
 	return dir.WriteFile(name, data, mode)
 }
 
-// keepTmp is a directory in /tmp. gVisor mounts a tmpfs on an empty /tmp, which
-// no stop would save and no limit of the disk would hold.
+// keepTmp is a directory in /tmp. gVisor mounts a tmpfs on an empty /tmp, which no stop
+// would save and no disk limit would bound.
 const keepTmp = ".atoll"

@@ -24,25 +24,23 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A sentry is one running gVisor container. The supervisor is the only caller of
-// gVisor's packages for it: they move the calling process between cgroups and
-// namespaces, allow one waiter a process, and are not safe for concurrent use
-// where they change state.
+// A sentry is one running gVisor container. All calls of gVisor's packages for it go
+// through this type: they move the calling process between cgroups and namespaces, allow
+// one waiter per process, and are not safe for concurrent use where they change state.
 type sentry struct {
 	conf *config.Config
 	c    *container.Container
-	sb   *sandbox.Sandbox // of c, which forgets it when it is destroyed
+	sb   *sandbox.Sandbox // c.Sandbox, which c forgets when it is destroyed
 
 	mu     sync.RWMutex // write: pause, resume, snapshot, destroy; read: all else
 	paused atomic.Bool  // changed with mu held
 
-	process *os.File      // a pidfd: never somebody else's process
+	process *os.File      // a pidfd: it never refers to another process
 	exited  chan struct{} // closed when the sentry's process has ended
 }
 
-// startSentry starts the sandbox that the bundle in job.Dir describes. It must be
-// called on the main thread: the sentry and the gofer are killed by the kernel
-// when the thread that started them ends.
+// startSentry starts the sandbox that the bundle in job.Dir describes. Call it on the main
+// thread: the kernel kills the sentry and the gofer when the thread that started them ends.
 func startSentry(job *job, root, netns string) (*sentry, error) {
 	conf, err := runscConfig(job, netns)
 	if err != nil {
@@ -77,13 +75,13 @@ func startSentry(job *job, root, netns string) (*sentry, error) {
 
 // watchExit closes exited when the sentry has ended, for whatever reason.
 func (s *sentry) watchExit() {
-	_, _ = s.sb.Wait(s.c.ID) // how it ended is read from the cgroup and the log
+	_, _ = s.sb.Wait(s.c.ID) // the cgroup and the log say how it ended
 	close(s.exited)
 }
 
-// execProgram starts a program and returns its PID in the sandbox. What is inside
-// decides how long that takes: a program that is a named pipe is opened when
-// somebody writes to it. ctx bounds it; what starts later than that is killed.
+// execProgram starts a program and returns its PID in the sandbox. The sandbox decides how
+// long that takes: gVisor waits with a program that is a named pipe until somebody writes
+// to it. ctx bounds the wait; a program that starts later is killed.
 func (s *sentry) execProgram(ctx context.Context, args *control.ExecArgs) (int32, error) {
 	type outcome struct {
 		pid int32
@@ -110,8 +108,8 @@ func (s *sentry) execProgram(ctx context.Context, args *control.ExecArgs) (int32
 	return 0, ctx.Err()
 }
 
-// waitProgram returns how the program with that PID, started by exec, ended. It must
-// be called once. When the sentry ends first, so does wait.
+// waitProgram returns the wait status of the program with that PID, started by execProgram.
+// Call it once. It returns an error if the sentry ends first.
 func (s *sentry) waitProgram(pid int32) (syscall.WaitStatus, error) {
 	status, err := s.sb.WaitPID(s.c.ID, pid)
 	return syscall.WaitStatus(status), err
@@ -123,23 +121,23 @@ func (s *sentry) signalProcess(pid int32, sig atoll.Signal) error {
 	return s.c.SignalProcess(unix.Signal(sig), pid)
 }
 
-// signalForeground signals the foreground process group of the terminal that
-// the program with that PID was started on.
+// signalForeground signals the foreground process group of the terminal on which the
+// program with that PID was started.
 func (s *sentry) signalForeground(pid int32, sig atoll.Signal) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.sb.SignalProcess(s.c.ID, pid, unix.Signal(sig), true)
 }
 
-// signalAll signals every process but the idle init, which ignores all
-// signals except SIGKILL.
+// signalAll signals every process except the idle init, which ignores all signals except
+// SIGKILL.
 func (s *sentry) signalAll(sig atoll.Signal) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.c.SignalContainer(unix.Signal(sig), true)
 }
 
-// pause freezes everything, unless that is not wanted any more once it is done.
+// pause freezes everything, unless wanted returns false once it is done.
 func (s *sentry) pause(wanted func() bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,8 +164,8 @@ func (s *sentry) resume() error {
 	return err
 }
 
-// readFile returns a file of the sandbox's file system, at most limit bytes. It
-// waits as long as ctx for one that is a named pipe.
+// readFile returns a file of the sandbox's file system, at most limit bytes. If it is a
+// named pipe, it waits until ctx ends.
 func (s *sentry) readFile(ctx context.Context, name string, limit int64) ([]byte, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -196,8 +194,7 @@ func (s *sentry) readFile(ctx context.Context, name string, limit int64) ([]byte
 	return data, err
 }
 
-// dumpProcesses returns a picture of every process inside, environment included,
-// which can be large.
+// dumpProcesses returns every process inside with its environment, which can be large.
 func (s *sentry) dumpProcesses() ([]processInfo, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -214,8 +211,8 @@ func (s *sentry) dumpProcesses() ([]processInfo, error) {
 	return procs, nil
 }
 
-// listProcesses returns every process inside with its parent only, which costs little
-// however much they hold.
+// listProcesses returns every process inside with its parent only, which is cheap, however
+// much memory the processes hold.
 func (s *sentry) listProcesses() ([]processInfo, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -230,20 +227,19 @@ func (s *sentry) listProcesses() ([]processInfo, error) {
 	return procs, nil
 }
 
-// countProcesses returns how many processes there are inside.
+// countProcesses returns the number of processes inside.
 func (s *sentry) countProcesses() (int, error) {
 	procs, err := s.listProcesses()
 	return len(procs), err
 }
 
-// kill ends the sentry, however it is doing, and with it every call to it that
-// is in progress.
+// kill ends the sentry, even if it hangs, and with it every call to it that is in progress.
 func (s *sentry) kill() {
 	_ = unix.PidfdSendSignal(int(s.process.Fd()), unix.SIGKILL, nil, 0) // fails when it has ended
 }
 
-// isLost reports whether err, of a call to the sentry, says that it has ended,
-// which is seen a moment later than that the connection broke.
+// isLost reports whether err, of a call to the sentry, is due to the sentry's end. It waits
+// for a moment, because the connection breaks before the end is visible.
 func (s *sentry) isLost(err error) bool {
 	broken := slices.ContainsFunc([]error{io.EOF, unix.ECONNRESET, unix.EPIPE, unix.ECONNREFUSED}, func(e error) bool {
 		return errors.Is(err, e) || strings.HasSuffix(err.Error(), e.Error()) // gVisor's errors are text
@@ -261,7 +257,7 @@ func (s *sentry) isLost(err error) bool {
 
 // destroy kills everything and frees what gVisor holds on the host.
 func (s *sentry) destroy() error {
-	s.kill() // before the lock, which a call to a sentry that hangs would hold for ever
+	s.kill() // before taking the lock, which a call to a hanging sentry would hold for ever
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.c.Destroy()
@@ -273,22 +269,22 @@ func (s *sentry) destroy() error {
 	return err
 }
 
-// processInfo is a process inside.
+// A processInfo describes a process inside.
 type processInfo struct {
 	pid, ppid, sid int32
 	env            []string
 }
 
-// isReparented reports whether the process has lost its parent: who started it cannot
-// be told by parentage.
+// isReparented reports whether the process has lost its parent, so that parentage does not
+// tell who started it.
 func isReparented(p processInfo) bool { return p.ppid == 1 }
 
-// processEnv marks the processes that one Exec started, and what they start in
-// turn, so that they are found again when their parents have gone.
+// processEnv marks the processes that one Exec started, and their descendants, so that they
+// are found when their parents have gone.
 const processEnv = "ATOLL_PROCESS"
 
-// findDescendants returns the PIDs of all that the program with that PID and mark
-// started, itself included: by parentage, and by the mark in the environment.
+// findDescendants returns the PIDs of the program with that PID and mark and of all that it
+// started: by parentage, and by the mark in the environment.
 func findDescendants(procs []processInfo, pid int32, mark string) []int32 {
 	ours := map[int32]bool{pid: true}
 	for _, p := range procs {
@@ -319,11 +315,11 @@ func findDescendants(procs []processInfo, pid int32, mark string) []int32 {
 	return pids
 }
 
-// killTimeout is how long killTree chases processes that start others.
+// killTimeout is the time for which killTree chases processes that start others.
 const killTimeout = 5 * time.Second
 
-// killTree kills the program with that PID and all that it started. It looks
-// again until nothing is left, because what runs can start more meanwhile.
+// killTree kills the program with that PID and all that it started. It repeats until
+// nothing is left, because the processes can start more meanwhile.
 func (s *sentry) killTree(pid int32, mark string) error {
 	for deadline := time.Now().Add(killTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		procs, err := s.listProcesses()

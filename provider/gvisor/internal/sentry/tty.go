@@ -12,15 +12,15 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A terminal is a PTY of the host whose replica is donated to the sentry. The
-// host's line discipline does the echoing and editing, but it has nobody to
-// send signals to: the processes of its session live in another kernel. So the
-// characters that stand for signals do not go there. They are echoed and raised
-// here, to the foreground process group that the sentry knows.
+// A terminal is a PTY of the host whose replica is given to the sentry. The
+// host's line discipline echoes and edits input, but it cannot
+// send signals: the processes of its session live in another kernel. So the
+// characters that stand for signals do not go there. This process echoes and raises
+// them, to the foreground process group that the sentry knows.
 //
-// Giving them to the host as well would go wrong now and then: it looks at them
-// at a later time, at which it throws away output, and the signalled programs
-// have printed some by then.
+// Passing them to the host as well would fail now and then: it reads them
+// later, and then discards output; the signalled programs
+// may have printed some by then.
 
 // Input implements process.Terminal.
 func (p *program) Input(master *os.File, data []byte) error {
@@ -36,14 +36,14 @@ func (p *program) Input(master *os.File, data []byte) error {
 			}
 		}
 		interruptTerminal(master, echo)
-		_ = p.engine.sentry.signalForeground(p.pid, sig) // nobody is left to hear it
+		_ = p.engine.sentry.signalForeground(p.pid, sig) // it fails if the foreground has ended
 		data = data[n:]
 	}
 	return nil
 }
 
-// typedSignal is that of the keyboard for the mode that the terminal is in; echo
-// is what shows the character.
+// typedSignal returns the first signal in data in the terminal's current mode, the number
+// of bytes up to it, and the text that echoes its character.
 func (p *program) typedSignal(master *os.File, data []byte) (n int, sig atoll.Signal, echo string) {
 	_ = onTerminal(master, func(fd int) error { // whose failure the write meets as well
 		t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -58,8 +58,8 @@ func (p *program) typedSignal(master *os.File, data []byte) (n int, sig atoll.Si
 	return n, sig, echo
 }
 
-// interruptTerminal does to the terminal what a signal does: what was typed and not
-// read is dropped, and its character is shown.
+// interruptTerminal does to the terminal what a signal does: it drops typed input that was
+// not read, and echoes the signal's character.
 func interruptTerminal(master *os.File, echo string) {
 	_ = onTerminal(master, func(fd int) error {
 		// It must not become this process's own terminal, nor block.
@@ -68,7 +68,7 @@ func interruptTerminal(master *os.File, echo string) {
 			return errno
 		}
 		defer unix.Close(int(replica))
-		err1 := unix.IoctlSetInt(fd, unix.TCFLSH, unix.TCOFLUSH) // what is on its way to the line discipline
+		err1 := unix.IoctlSetInt(fd, unix.TCFLSH, unix.TCOFLUSH) // input on its way to the line discipline
 		err2 := unix.IoctlSetInt(int(replica), unix.TCFLSH, unix.TCIFLUSH)
 		_, err3 := unix.Write(int(replica), []byte(echo))
 		return errors.Join(err1, err2, err3)
@@ -84,16 +84,15 @@ func onTerminal(f *os.File, fn func(fd int) error) error {
 	return errors.Join(ctlErr, err)
 }
 
-// A keyboard remembers whether the next character is quoted: it may come alone.
+// A keyboard remembers whether the next character is quoted, because it may arrive alone.
 type keyboard struct {
 	mu     sync.Mutex
-	mode   unix.Termios // of the terminal, when it was last typed at
+	mode   unix.Termios // the terminal's mode at the last input
 	quoted bool
 }
 
-// typedSignal returns the first signal that a character in data stands for when
-// it is typed in mode t, and how many bytes end with that one; 0 when there is
-// none.
+// typedSignal returns the first signal for which a character in data stands in mode t, and
+// the number of bytes up to and including that character; 0 if there is none.
 func (k *keyboard) typedSignal(t *unix.Termios, data []byte) (n int, sig atoll.Signal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -25,7 +25,7 @@ func (e *engine) Keep() error {
 	if e.job.Spec.ReadOnlyRoot {
 		return nil
 	}
-	// Nothing may write while it is being saved.
+	// No process may write meanwhile.
 	if err := e.awaitAnswer(0, e.sentry.pause, func() { _ = e.sentry.resume() }); err != nil {
 		return err
 	}
@@ -36,13 +36,13 @@ func (e *engine) Keep() error {
 	return errors.Join(e.sentry.saveUpper(filepath.Join(e.job.Dir, UpperName), limit), e.sentry.resume())
 }
 
-// saveUpper writes what was changed in the root file system, limit bytes at
-// most, to path, complete or not at all. The sentry is paused.
+// saveUpper writes the changes of the root file system, limit bytes at most, to path,
+// completely or not at all. The sentry is paused.
 //
-// gVisor would write the whole layer as a tar stream, but takes each file into
-// memory for it, holes included. Of its checkpoint of the file system only the
-// index is used, which is quickly made; the data is read from the file that
-// backs the layer.
+// gVisor itself would write the whole layer as a tar stream, but reads each file into
+// memory for that, holes included. Therefore saveUpper uses only the index of gVisor's
+// checkpoint of the file system, which is quickly made, and reads the data from the file
+// that backs the layer.
 func (s *sentry) saveUpper(path string, limit int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,8 +65,8 @@ func (s *sentry) saveUpper(path string, limit int64) error {
 	return replaceFile(path, func(w io.Writer) error { return overlay.Pack(w, bufio.NewReader(index), store, limit) })
 }
 
-// saveIndex has the sentry write to f what a checkpoint says of the root file
-// system's upper layer, data left out.
+// saveIndex has the sentry write a checkpoint of the root file system's upper layer to f,
+// without the data.
 func (s *sentry) saveIndex(f *os.File) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *sentry) saveIndex(f *os.File) error {
 	defer null.Close()
 	conn, err := s.connectControl()
 	if err != nil {
-		return fmt.Errorf("reach the sentry: %w", err)
+		return fmt.Errorf("connect to the sentry: %w", err)
 	}
 	defer conn.Close()
 	// In this order: manifest, index, page numbers, pages.
@@ -83,9 +83,9 @@ func (s *sentry) saveIndex(f *os.File) error {
 	return conn.Call(boot.ContMgrFSSave, &args, nil)
 }
 
-// connectControl opens a connection to the sentry, for what gVisor's own packages do
-// not ask of it. A path can be longer than what a socket address holds; a
-// descriptor is not.
+// connectControl connects to the sentry's control socket, for calls that gVisor's own
+// packages do not make. It uses a descriptor, because the path can be longer than a socket
+// address.
 func (s *sentry) connectControl() (*urpc.Client, error) {
 	socket, err := os.OpenFile(s.sb.GetControlSocketPath(), unix.O_PATH, 0)
 	if err != nil {
@@ -95,8 +95,8 @@ func (s *sentry) connectControl() (*urpc.Client, error) {
 	return client.ConnectTo(fmt.Sprintf("/proc/self/fd/%d", socket.Fd()))
 }
 
-// openStore opens the file in which the sentry keeps the data of the upper
-// layer. It has no name any more: the sentry's descriptor leads to it.
+// openStore opens the file in which the sentry keeps the data of the upper layer. The file
+// has no name any more, so it is opened through the sentry's descriptor.
 func (s *sentry) openStore() (*os.File, error) {
 	dir := fmt.Sprintf("/proc/%d/fd", s.sb.Getpid())
 	entries, err := os.ReadDir(dir)
@@ -112,7 +112,7 @@ func (s *sentry) openStore() (*os.File, error) {
 	return nil, errors.New("the sentry has no file for its upper layer")
 }
 
-// createUnnamed opens a new file in dir that goes when it is closed.
+// createUnnamed opens a new file in dir that vanishes when it is closed.
 func createUnnamed(dir string) (*os.File, error) {
 	f, err := os.CreateTemp(dir, ".index-*")
 	if err != nil {
@@ -125,9 +125,9 @@ func createUnnamed(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// replaceFile writes the file at path with fill, complete or not at all.
+// replaceFile writes the file at path with fill, completely or not at all.
 func replaceFile(path string, fill func(io.Writer) error) error {
-	temp := path + ".new" // always the same: a supervisor that dies leaves one at most
+	temp := path + ".new" // always the same name: supervisors that die leave one file at most
 	f, err := os.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -143,8 +143,8 @@ func replaceFile(path string, fill func(io.Writer) error) error {
 	return os.Rename(temp, path)
 }
 
-// restoreUpper gives the root file system what was saved of it when the
-// sandbox was stopped. It is unpacked inside, as a stream.
+// restoreUpper restores the changes of the root file system that the last stop saved. A
+// guest unpacks them inside, as a stream.
 func (e *engine) restoreUpper() error {
 	if e.job.Upper == "" {
 		return nil
@@ -155,10 +155,10 @@ func (e *engine) restoreUpper() error {
 	}
 	defer f.Close()
 	if err := e.runSelf(f, GuestArgv0, "unpack"); err != nil {
-		return fmt.Errorf("its saved files could not be restored: %w", err)
+		return fmt.Errorf("restore the saved files: %w", err)
 	}
 	return nil
 }
 
-// unpackUpper is what a guest does with the layer that is its stdin.
+// unpackUpper unpacks, as the guest, the layer that is its stdin.
 func unpackUpper() error { return overlay.Unpack("/", bufio.NewReaderSize(os.Stdin, 1<<20)) }
