@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A call is use as long as it lasts, and until it ended.
+// A call counts as use as long as it lasts.
 func TestUse(t *testing.T) {
 	var u Use
 	if !u.Latest().IsZero() {

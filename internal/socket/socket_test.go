@@ -39,7 +39,7 @@ func TestPair(t *testing.T) {
 	}
 }
 
-// Nobody inherits an end that he was not given, by either way to make them.
+// No process inherits an end that it was not given, whichever way the pair was made.
 func TestPairIsNotInherited(t *testing.T) {
 	for name, make := range map[string]func(int) ([2]int, error){"this system's": makePair, "other systems'": makePairLocked} {
 		fds, err := make(syscall.SOCK_STREAM)
@@ -53,7 +53,7 @@ func TestPairIsNotInherited(t *testing.T) {
 			t.Fatal(err)
 		}
 		theirs.Close()
-		if data, err := io.ReadAll(ours); len(data) > 0 || err != nil { // waits for as long as another has it
+		if data, err := io.ReadAll(ours); len(data) > 0 || err != nil { // waits while another process has the other end
 			t.Errorf("%s: read %q, %v", name, data, err)
 		}
 		_ = cmd.Process.Kill()
@@ -61,7 +61,7 @@ func TestPairIsNotInherited(t *testing.T) {
 	}
 }
 
-// A socket can be reached however long its path is, and nothing is left of the way.
+// A socket can be reached however long its path is, and no link is left behind.
 func TestShort(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -81,24 +81,24 @@ func TestShort(t *testing.T) {
 				t.Fatalf("%s: listen on %s (%d bytes): %v", name, short, len(short), err)
 			}
 			l.SetUnlinkOnClose(false)
-			if err := way(path, dial); err != nil {
+			if err := way(path, dialUnix); err != nil {
 				t.Errorf("%s: dial: %v", name, err)
 			}
 			l.Close()
 			if _, err := os.Lstat(filepath.Dir(short)); path != short && !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%s: %s is still there: %v", name, short, err)
 			}
-			if err := os.Remove(path); err != nil { // it is where it should be
+			if err := os.Remove(path); err != nil { // the socket is at path
 				t.Error(err)
 			}
 		}
-		if err := way(filepath.Join(dir, "nothing", "s"), dial); !errors.Is(err, fs.ErrNotExist) {
+		if err := way(filepath.Join(dir, "nothing", "s"), dialUnix); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: dial in no directory: %v", name, err)
 		}
 	}
 }
 
-func dial(path string) error {
+func dialUnix(path string) error {
 	conn, err := net.Dial("unix", path)
 	if err != nil {
 		return err

@@ -28,20 +28,20 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
-// other starts one of the programs, as another provider of the same sandboxes.
-func (l *lab) other(name string, args ...string) *exec.Cmd {
+// startProvider starts one of the programs, as another provider of the same sandboxes.
+func (l *lab) startProvider(name string, args ...string) *exec.Cmd {
 	l.t.Helper()
-	return onHost(l.t, name, append([]string{l.opts.Dir, l.opts.RunDir, l.opts.Helper, l.opts.Cgroup}, args...)...)
+	return startOnHost(l.t, name, append([]string{l.opts.Dir, l.opts.RunDir, l.opts.Helper, l.opts.Cgroup}, args...)...)
 }
 
-// kill kills it, and waits until it has gone.
-func kill(cmd *exec.Cmd) {
+// killAndWait kills a program and waits for its end.
+func killAndWait(cmd *exec.Cmd) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 }
 
-// begin calls f in the background and returns where its result will be.
-func begin(f func() error) <-chan error {
+// runAsync calls f in the background and returns a channel that gets its result.
+func runAsync(f func() error) <-chan error {
 	c := make(chan error, 1)
 	go func() { c <- f() }()
 	return c
@@ -62,7 +62,7 @@ func snapshotProgram(args []string) error {
 	return err
 }
 
-// A snapshot is there as a whole or not at all, whoever of those who make it is
+// A snapshot exists as a whole or not at all, whichever of the processes that make it is
 // killed half way.
 func TestSnapshotCutShort(t *testing.T) {
 	l := newLab(t)
@@ -76,7 +76,7 @@ func TestSnapshotCutShort(t *testing.T) {
 	begun := func(t *testing.T, l *lab) {
 		t.Helper()
 		l.poll(func() error {
-			if size := sizeOf(dir); size < 1<<20 {
+			if size := treeSize(dir); size < 1<<20 {
 				return fmt.Errorf("%d bytes of a snapshot", size)
 			}
 			return nil
@@ -88,7 +88,7 @@ func TestSnapshotCutShort(t *testing.T) {
 	nothing := func(t *testing.T, l *lab) {
 		t.Helper()
 		l.poll(func() error {
-			if left := entries(t, dir); len(left) > 0 {
+			if left := dirEntries(t, dir); len(left) > 0 {
 				return fmt.Errorf("left of the snapshot: %v", left)
 			}
 			return nil
@@ -99,7 +99,7 @@ func TestSnapshotCutShort(t *testing.T) {
 		l := openLab(t, l.opts)
 		sb := busy(t, l)
 		ctx, cancel := context.WithCancel(t.Context())
-		done := begin(func() error { _, err := atoll.TakeSnapshot(ctx, sb); return err })
+		done := runAsync(func() error { _, err := atoll.TakeSnapshot(ctx, sb); return err })
 		begun(t, l)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -109,14 +109,14 @@ func TestSnapshotCutShort(t *testing.T) {
 		if got := l.sh(sb, "cat /root/file"); got != "works" {
 			t.Errorf("the sandbox afterwards: %q", got)
 		}
-		nothing(t, l) // nor when the supervisor is done with it
+		nothing(t, l) // nor when the supervisor has finished it
 	})
 	t.Run("provider", func(t *testing.T) {
 		l := openLab(t, l.opts)
 		sb := busy(t, l)
-		cmd := l.other("snapshot", sb.ID())
+		cmd := l.startProvider("snapshot", sb.ID())
 		begun(t, l)
-		kill(cmd)
+		killAndWait(cmd)
 		if got := l.sh(sb, "cat /root/file"); got != "works" { // once it is written
 			t.Errorf("the sandbox afterwards: %q", got)
 		}
@@ -129,38 +129,38 @@ func TestSnapshotCutShort(t *testing.T) {
 	t.Run("supervisor", func(t *testing.T) {
 		l := openLab(t, l.opts)
 		sb := busy(t, l)
-		done := begin(func() error { _, err := atoll.TakeSnapshot(l.ctx(), sb); return err })
+		done := runAsync(func() error { _, err := atoll.TakeSnapshot(l.ctx(), sb); return err })
 		begun(t, l)
 		l.must("kill", unix.Kill(l.supervisorOf(sb), unix.SIGKILL))
 		wantKind(t, "snapshot", <-done, atoll.ErrStopped, "supervisor process died")
-		if left := entries(t, dir); len(left) > 0 { // no sweep is needed
+		if left := dirEntries(t, dir); len(left) > 0 { // no sweep is needed
 			t.Errorf("left of the snapshot: %v", left)
 		}
 	})
 	t.Run("provider and supervisor", func(t *testing.T) {
 		l := openLab(t, l.opts)
 		sb := busy(t, l)
-		cmd := l.other("snapshot", sb.ID())
+		cmd := l.startProvider("snapshot", sb.ID())
 		begun(t, l)
 		supervisor := l.supervisorOf(sb)
-		kill(cmd)
+		killAndWait(cmd)
 		l.must("kill", unix.Kill(supervisor, unix.SIGKILL))
 		l.remove(sb)
-		if left := entries(t, dir); len(left) > 0 { // it goes with its sandbox
+		if left := dirEntries(t, dir); len(left) > 0 { // it goes with its sandbox
 			t.Errorf("left of the snapshot: %v", left)
 		}
 	})
 }
 
-// Who is killed while he makes a sandbox keeps nobody from making it again, at
-// once.
+// A process that is killed while it makes a sandbox does not keep others from making it
+// again, at once.
 func TestCreateAfterAKill(t *testing.T) {
 	l := newLab(t)
 	for i := range 30 {
 		spec := atoll.Spec{ID: atoll.NewID(), Name: "taken"}
-		cmd := l.other("create", spec.ID)
+		cmd := l.startProvider("create", spec.ID)
 		time.Sleep(time.Duration(3*i) * time.Millisecond)
-		kill(cmd)
+		killAndWait(cmd)
 		sb, err := l.Create(l.ctx(), &spec)
 		if atoll.KindOf(err) == atoll.ErrAlreadyExists {
 			if sb, err = l.Get(l.ctx(), spec.ID); err == nil && l.status(sb).State != atoll.StateRunning {
@@ -172,8 +172,8 @@ func TestCreateAfterAKill(t *testing.T) {
 	}
 }
 
-// makeProgram makes sandboxes with limits, one after the other and half of them
-// to be removed by themselves, until it is killed.
+// makeProgram makes sandboxes with limits, one after the other, half of them with
+// AutoRemove, until it is killed.
 func makeProgram(args []string) error {
 	p, _, err := openProgram(args, func(o *gvisor.Options) { o.Spare = true })
 	if err != nil {
@@ -191,8 +191,8 @@ func makeProgram(args []string) error {
 	}
 }
 
-// A creation that is cut short leaves nothing, whoever of those who take part is
-// killed, and whenever.
+// A creation that is cut short leaves nothing, whichever of its processes is killed, and
+// whenever.
 func TestCreateCutShort(t *testing.T) {
 	testenv.Need(t, testenv.Cgroups)
 	l := newLab(t, func(o *gvisor.Options) { o.Cgroup += "cut-" })
@@ -204,16 +204,16 @@ func TestCreateCutShort(t *testing.T) {
 	const seed = 13
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range cuts {
-		cmd := l.other("make")
+		cmd := l.startProvider("make")
 		time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
-		victims := slices.Collect(maps.Keys(l.alive()))
+		victims := slices.Collect(maps.Keys(l.liveProcesses()))
 		slices.Sort(victims)
 		random.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
 		for _, pid := range victims[:random.IntN(len(victims)+1)] {
 			_ = unix.Kill(pid, unix.SIGKILL) // may have ended
 		}
 		time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
-		kill(cmd)
+		killAndWait(cmd)
 	}
 	made := 0
 	l.poll(func() error {
@@ -242,7 +242,7 @@ func TestCreateCutShort(t *testing.T) {
 		if err := p.Close(); err != nil {
 			return err
 		}
-		if alive, left := l.alive(), cgroups(t, l.opts.Cgroup); len(alive)+len(left) > 0 {
+		if alive, left := l.liveProcesses(), listCgroups(t, l.opts.Cgroup); len(alive)+len(left) > 0 {
 			return fmt.Errorf("after %d cuts (seed %d) there are left: %v %v", cuts, seed, alive, left)
 		}
 		if left := leftOnDisk(t, l.opts); len(left) > 0 {
@@ -253,15 +253,14 @@ func TestCreateCutShort(t *testing.T) {
 	t.Logf("%d cuts; %d sandboxes were whole", cuts, made)
 }
 
-// A supervisor that was started ahead and died does not fail the next Create, and
-// leaves nothing.
+// A spare supervisor that died does not fail the next Create, and leaves nothing.
 func TestSpareThatDied(t *testing.T) {
 	l := newLab(t, func(o *gvisor.Options) { o.Cgroup += "spare-" })
 	for range 3 {
 		var spare map[int]string
 		l.poll(func() error {
-			if spare = l.alive(); len(spare) == 0 {
-				l.remove(l.create(atoll.Spec{})) // after which another one is started
+			if spare = l.liveProcesses(); len(spare) == 0 {
+				l.remove(l.create(atoll.Spec{})) // then another spare starts
 				return errors.New("there is no spare supervisor")
 			}
 			return nil
@@ -270,7 +269,7 @@ func TestSpareThatDied(t *testing.T) {
 			l.must("kill", unix.Kill(pid, unix.SIGKILL))
 		}
 		l.poll(func() error {
-			if left := l.alive(); len(left) > 0 {
+			if left := l.liveProcesses(); len(left) > 0 {
 				return fmt.Errorf("%v does not die", left)
 			}
 			return nil
@@ -278,18 +277,18 @@ func TestSpareThatDied(t *testing.T) {
 	}
 	l.remove(l.create(atoll.Spec{}))
 	l.must("close", l.Close())
-	if left := cgroups(t, l.opts.Cgroup); len(left) > 0 {
+	if left := listCgroups(t, l.opts.Cgroup); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }
 
-// However many sandboxes are made while a supervisor is started ahead, it is one.
+// There is only one spare supervisor, however many sandboxes are made meanwhile.
 func TestOneSpare(t *testing.T) {
-	need(t)
+	needGVisor(t)
 	var started atomic.Int32
 	release := make(chan struct{})
 	free := sync.OnceFunc(func() { close(release) })
-	l := openLab(t, fresh(t).WithStep(func(name string) error {
+	l := openLab(t, freshOptions(t).WithStep(func(name string) error {
 		if name == "spare" {
 			started.Add(1)
 			<-release
@@ -302,7 +301,7 @@ func TestOneSpare(t *testing.T) {
 	}
 	free()
 	l.poll(func() error {
-		if len(l.alive()) == 0 {
+		if len(l.liveProcesses()) == 0 {
 			return errors.New("there is no spare supervisor")
 		}
 		return nil
@@ -313,7 +312,7 @@ func TestOneSpare(t *testing.T) {
 	}
 }
 
-// The cgroup that has a sandbox's name goes with it, whatever the record says.
+// The cgroup that has a sandbox's name is removed with it, whatever the record says.
 func TestRemoveTakesTheCgroup(t *testing.T) {
 	testenv.Need(t, testenv.Cgroups)
 	l := newLab(t)
@@ -323,22 +322,22 @@ func TestRemoveTakesTheCgroup(t *testing.T) {
 		group = filepath.Join("/sys/fs/cgroup/memory", l.opts.Cgroup+sb.ID())
 	}
 	l.must("mkdir", os.Mkdir(group, 0o755))
-	r := l.record(sb)
+	r := l.readRecord(sb)
 	r["cgroup"] = "/" + l.opts.Cgroup + "another"
 	data, err := json.Marshal(r)
 	l.must("marshal", err)
 	l.must("forge", os.WriteFile(l.recordPath(sb), data, 0o600))
 	l.remove(sb)
-	if left := cgroups(t, l.opts.Cgroup+sb.ID()); len(left) > 0 {
+	if left := listCgroups(t, l.opts.Cgroup+sb.ID()); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 		_ = os.Remove(group)
 	}
 }
 
-// alive lists the processes on the host of the lab's sandboxes: each has the
-// name of a cgroup or of the run directory among its arguments, but for a supervisor
-// without a cgroup, which is a child of ours.
-func (l *lab) alive() map[int]string {
+// liveProcesses lists the processes on the host of the lab's sandboxes: each has the name
+// of a cgroup or of the run directory among its arguments, except a supervisor without a
+// cgroup, which is a child of this process.
+func (l *lab) liveProcesses() map[int]string {
 	l.t.Helper()
 	found := map[int]string{}
 	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -355,8 +354,8 @@ func (l *lab) alive() map[int]string {
 	return found
 }
 
-// sizeOf is the size of all files below dir.
-func sizeOf(dir string) (size int64) {
+// treeSize returns the size of all files below dir.
+func treeSize(dir string) (size int64) {
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() {
 			if info, err := e.Info(); err == nil {

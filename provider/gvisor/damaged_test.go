@@ -12,9 +12,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// One record that cannot be read, as a power cut or a bad disk leaves it, is the
-// end of one sandbox, which says so and can be removed. Its work is still there,
-// and nothing else is in the way of anybody.
+// An unreadable record, left by a power cut or a bad disk, breaks one sandbox only, which
+// reports it and can be removed. Its work is still there.
 func TestDamagedRecord(t *testing.T) {
 	l := newLab(t)
 	bad, good := l.create(atoll.Spec{Name: "bad"}), l.create(atoll.Spec{Name: "good"})
@@ -83,7 +82,7 @@ func TestDamagedRecord(t *testing.T) {
 	l.must("remove project", atoll.RemoveProject(l.ctx(), l, atoll.DefaultProject))
 	l.must("close", l.Close())
 	l.must("close", again.Close())
-	if left := cgroups(t, l.opts.Cgroup); len(left) > 0 {
+	if left := listCgroups(t, l.opts.Cgroup); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }

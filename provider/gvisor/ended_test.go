@@ -17,17 +17,17 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-func says(text string) atoll.Spec {
+func sayingSpec(text string) atoll.Spec {
 	return atoll.Spec{Cmd: []string{"sh", "-c", "echo " + text + "; exec sleep 600"}}
 }
 
-// endedPath is where a supervisor leaves the main process of its sandbox.
+// endedPath returns the file in which a supervisor saves the main process of its sandbox.
 func (l *lab) endedPath(sb atoll.Sandbox) string {
 	return filepath.Join(l.opts.Dir, "sandboxes", sb.ID(), "main.ended")
 }
 
-// said waits until the main process has printed something.
-func (l *lab) said(sb atoll.Sandbox) {
+// awaitOutput waits until the main process has printed something.
+func (l *lab) awaitOutput(sb atoll.Sandbox) {
 	l.t.Helper()
 	l.poll(func() error {
 		all, err := atoll.Processes(l.ctx(), sb)
@@ -38,9 +38,9 @@ func (l *lab) said(sb atoll.Sandbox) {
 	})
 }
 
-// mainIsLost checks that nothing is said about the main process but that its
-// sandbox does not run.
-func (l *lab) mainIsLost(sb atoll.Sandbox) {
+// checkMainLost checks that calls about the main process only report that its sandbox does
+// not run.
+func (l *lab) checkMainLost(sb atoll.Sandbox) {
 	l.t.Helper()
 	_, err := sb.Process(l.ctx(), atoll.MainProcess)
 	wantKind(l.t, "process", err, atoll.ErrStopped)
@@ -48,12 +48,12 @@ func (l *lab) mainIsLost(sb atoll.Sandbox) {
 	wantKind(l.t, "processes", err, atoll.ErrStopped)
 }
 
-// A supervisor that is killed takes along what it held, and what is served then is
-// not that of a life before.
+// A supervisor that is killed takes its main process's output along, and the file of an
+// earlier run is not served in its place.
 func TestMainIsLostWithItsSupervisor(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(says("once"))
-	l.said(sb)
+	sb := l.create(sayingSpec("once"))
+	l.awaitOutput(sb)
 	l.must("stop", sb.Stop(l.ctx(), 0))
 	if _, err := sb.Process(l.ctx(), atoll.MainProcess); err != nil {
 		t.Errorf("process after a stop: %v", err)
@@ -62,34 +62,36 @@ func TestMainIsLostWithItsSupervisor(t *testing.T) {
 	main, err := sb.Process(l.ctx(), atoll.MainProcess)
 	l.must("process", err)
 	l.must("kill", syscall.Kill(l.supervisorOf(sb), syscall.SIGKILL))
-	l.becomes(sb, atoll.StateFailed)
-	l.mainIsLost(sb)
+	l.awaitState(sb, atoll.StateFailed)
+	l.checkMainLost(sb)
 	_, err = main.Wait(l.ctx())
 	wantKind(t, "wait", err, atoll.ErrStopped, "sandbox has failed")
 	wantKind(t, "attach", main.Attach(l.ctx(), &atoll.Attachment{Stdout: io.Discard}), atoll.ErrStopped, "sandbox has failed")
 }
 
-// Neither a stop nor a start fails because it cannot be kept, or is damaged.
+// Neither a stop nor a start fails because the main process cannot be saved, or its file is
+// damaged.
 func TestMainThatCannotBeKept(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(says("something"))
-	l.said(sb)
+	sb := l.create(sayingSpec("something"))
+	l.awaitOutput(sb)
 	l.must("be in the way", os.Mkdir(l.endedPath(sb)+".tmp", 0o700))
 	l.must("stop", sb.Stop(l.ctx(), 0))
-	l.becomes(sb, atoll.StateStopped)
-	l.mainIsLost(sb)
+	l.awaitState(sb, atoll.StateStopped)
+	l.checkMainLost(sb)
 	l.must("start", sb.Start(l.ctx()))
 	l.must("stop", sb.Stop(l.ctx(), 0))
 	l.must("truncate", os.Truncate(l.endedPath(sb), 10))
-	l.mainIsLost(sb)
+	l.checkMainLost(sb)
 	l.must("start", sb.Start(l.ctx()))
 }
 
-// What is removed soon anyway is kept by its supervisor alone.
+// Only the supervisor keeps the main process of a sandbox with AutoRemove, which goes soon
+// anyway.
 func TestMainOfAutoRemoveIsNotKept(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{Cmd: []string{"echo", "out"}, AutoRemove: true})
-	l.becomes(sb, atoll.StateStopped)
+	l.awaitState(sb, atoll.StateStopped)
 	main, err := sb.Process(l.ctx(), atoll.MainProcess)
 	l.must("process", err)
 	var out strings.Builder
@@ -101,11 +103,11 @@ func TestMainOfAutoRemoveIsNotKept(t *testing.T) {
 	}
 }
 
-// The API says of a sandbox that does not run what it says of one that does.
+// The API gives the same answers about a stopped sandbox as about a running one.
 func TestMainOverHTTP(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{Cmd: []string{"sh", "-c", "head -c 1048576 /dev/zero; echo the end; echo err >&2; exit 3"}})
-	l.becomes(sb, atoll.StateFailed)
+	l.awaitState(sb, atoll.StateFailed)
 	h, err := api.NewHandler(l.Provider, api.Options{})
 	l.must("handler", err)
 	defer h.Close()

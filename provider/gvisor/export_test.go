@@ -2,7 +2,7 @@
 
 package gvisor
 
-// WithStep makes step fail the steps of making and starting sandboxes.
+// WithStep lets step fail the steps of making and starting sandboxes.
 func (o Options) WithStep(step func(name string) error) Options {
 	o.step = step
 	return o

@@ -13,8 +13,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// Files and the programs inside see the same, whatever is mounted below the work
-// directory, and wherever links lead.
+// Files and the programs inside see the same, whatever is mounted below the work directory,
+// and wherever links lead.
 func TestFilesAgreeWithInside(t *testing.T) {
 	conf := filepath.Join(t.TempDir(), "conf")
 	if err := os.WriteFile(conf, []byte("of the host"), 0o644); err != nil {
@@ -50,7 +50,7 @@ func TestFilesAgreeWithInside(t *testing.T) {
 		names = append(names, info.Path)
 	}
 	if got, want := strings.Join(names, "\n"), l.sh(sb, "find /work -mindepth 1 | LC_ALL=C sort"); got != want {
-		t.Errorf("the list:\n%s", difference(want, got))
+		t.Errorf("the list:\n%s", diffLines(want, got))
 	}
 	if data, err := os.ReadFile(conf); string(data) != "from inside to tmp/up\n" || err != nil {
 		t.Errorf("the file of the host: %q, %v", data, err)
@@ -65,7 +65,7 @@ func TestFilesAgreeWithInside(t *testing.T) {
 	}
 }
 
-// What is made in a stopped sandbox belongs to its user.
+// Files that are made in a stopped sandbox belong to its user.
 func TestFilesOfAStoppedUser(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	l := newLab(t)
@@ -78,8 +78,8 @@ func TestFilesOfAStoppedUser(t *testing.T) {
 	}
 }
 
-// What is written to the work directory before the first start is the user's who
-// then works there.
+// Files written to the work directory before the first start belong to the user who then
+// works there.
 func TestFilesBeforeTheFirstStart(t *testing.T) {
 	testenv.Need(t, testenv.Root) // others have no users
 	l := newLab(t)

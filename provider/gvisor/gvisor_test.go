@@ -18,28 +18,28 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	need(t)
-	providertest.Run(t, open, append(append(options(), providertest.Count(100), providertest.Steps(stepwise)), pullable(t)...)...)
+	needGVisor(t)
+	providertest.Run(t, openProvider, append(append(suiteOptions(), providertest.Count(100), providertest.Steps(openStepwise)), pullableImage(t)...)...)
 }
 
 func BenchmarkGVisor(b *testing.B) {
-	need(b)
-	providertest.Bench(b, func(b *testing.B) atoll.Provider { return open(b) }, options()...)
+	needGVisor(b)
+	providertest.Bench(b, func(b *testing.B) atoll.Provider { return openProvider(b) }, suiteOptions()...)
 }
 
-func options() []providertest.Option {
+func suiteOptions() []providertest.Option {
 	return []providertest.Option{
 		providertest.Slow(3),
-		providertest.Leaks(leaks),
-		providertest.Reopen(reopened),
-		providertest.Elsewhere(elsewhere),
-		providertest.Crash(crash),
+		providertest.Leaks(listLeaks),
+		providertest.Reopen(reopen),
+		providertest.Elsewhere(makeElsewhere),
+		providertest.Crash(crashSandbox),
 		providertest.Debian(func(t *testing.T) string { return testimage.Serve(t).Push("debian:1", testimage.Debian(t)) }),
 	}
 }
 
-// reopened is another provider over the state of p.
-func reopened(t *testing.T, p atoll.Provider) atoll.Provider {
+// reopen returns another provider over the state of p.
+func reopen(t *testing.T, p atoll.Provider) atoll.Provider {
 	again, err := gvisor.New(optionsOf(p))
 	if err != nil {
 		t.Fatal(err)
@@ -47,46 +47,46 @@ func reopened(t *testing.T, p atoll.Provider) atoll.Provider {
 	return again
 }
 
-// opened remembers the options of each provider, for those who open it again.
-// They are gvisor.Options by *gvisor.Provider.
-var opened sync.Map
+// openedOptions holds the options of each provider, to open its state again: gvisor.Options
+// by *gvisor.Provider.
+var openedOptions sync.Map
 
 func optionsOf(p atoll.Provider) gvisor.Options {
-	opts, _ := opened.Load(p.(*gvisor.Provider))
+	opts, _ := openedOptions.Load(p.(*gvisor.Provider))
 	return opts.(gvisor.Options)
 }
 
-// open makes a provider over directories of its own.
-func open[T testing.TB](t T) atoll.Provider {
-	opts := fresh(t)
+// openProvider makes a provider over directories of its own.
+func openProvider[T testing.TB](t T) atoll.Provider {
+	opts := freshOptions(t)
 	p, err := gvisor.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	opened.Store(p, opts)
+	openedOptions.Store(p, opts)
 	return p
 }
 
-// fresh returns options for a provider over directories of its own, which must
-// be empty again in the end.
-func fresh(t testing.TB) gvisor.Options {
+// freshOptions returns options for a provider over directories of its own, which must be
+// empty again in the end.
+func freshOptions(t testing.TB) gvisor.Options {
 	opts := gvisor.Options{
-		Dir: filepath.Join(t.TempDir(), "state"), RunDir: runDir(t), Helper: helper(t), Cgroup: groups, Spare: true,
+		Dir: filepath.Join(t.TempDir(), "state"), RunDir: shortDir(t), Helper: helperPath(t), Cgroup: cgroupPrefix, Spare: true,
 		Debug: os.Getenv("ATOLL_TEST_GVISOR_DEBUG") != "",
 	}
-	t.Cleanup(func() { nothingLeft(t, opts) })
+	t.Cleanup(func() { checkNothingLeft(t, opts) })
 	return opts
 }
 
-// nothingLeft checks that the directories in opts are empty.
-func nothingLeft(t testing.TB, opts gvisor.Options) {
+// checkNothingLeft checks that the directories in opts are empty.
+func checkNothingLeft(t testing.TB, opts gvisor.Options) {
 	t.Helper()
 	if left := leftOnDisk(t, opts); len(left) > 0 {
 		t.Errorf("left behind: %s", strings.Join(left, " "))
 	}
 }
 
-// leftOnDisk lists what is in the directories in opts.
+// leftOnDisk lists the content of the directories in opts.
 func leftOnDisk(t testing.TB, opts gvisor.Options) (left []string) {
 	t.Helper()
 	dirs := []string{opts.RunDir}
@@ -94,19 +94,19 @@ func leftOnDisk(t testing.TB, opts gvisor.Options) (left []string) {
 		dirs = append(dirs, filepath.Join(opts.Dir, sub))
 	}
 	for _, dir := range dirs {
-		for _, e := range entries(t, dir) {
+		for _, e := range dirEntries(t, dir) {
 			left = append(left, filepath.Join(dir, e))
 		}
 	}
 	return left
 }
 
-// groups is what the names of this process's cgroups begin with: other tests
-// run at the same time.
-var groups = fmt.Sprintf("atoll-test-%d-", os.Getpid())
+// cgroupPrefix begins the names of this process's cgroups: other tests run at the same
+// time.
+var cgroupPrefix = fmt.Sprintf("atoll-test-%d-", os.Getpid())
 
-// runDir is a short directory: sockets lie in it.
-func runDir(t testing.TB) string {
+// shortDir returns a new directory with a short path, for sockets.
+func shortDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "atoll")
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func runDir(t testing.TB) string {
 	return dir
 }
 
-func entries(t testing.TB, dir string) []string {
+func dirEntries(t testing.TB, dir string) []string {
 	list, err := os.ReadDir(dir)
 	if err != nil && !os.IsNotExist(err) {
 		t.Error(err)
@@ -127,9 +127,9 @@ func entries(t testing.TB, dir string) []string {
 	return names
 }
 
-// need skips where gVisor cannot work, with the reason; in CI that is a failure.
-func need(t testing.TB) {
-	p, err := gvisor.New(gvisor.Options{Dir: filepath.Join(t.TempDir(), "state"), RunDir: t.TempDir(), Helper: helper(t)})
+// needGVisor skips where gVisor cannot work, with the reason; in CI that is a failure.
+func needGVisor(t testing.TB) {
+	p, err := gvisor.New(gvisor.Options{Dir: filepath.Join(t.TempDir(), "state"), RunDir: t.TempDir(), Helper: helperPath(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,9 +139,9 @@ func need(t testing.TB) {
 	}
 }
 
-// helper is the binary to run as supervisor: this test, if it is static, else one
-// built for it, as the race detector needs cgo and gVisor does not bear it.
-func helper(t testing.TB) string {
+// helperPath returns the binary to run as supervisor: this test if it is static, else one
+// built for it, because the race detector needs cgo, and gVisor does not work with it.
+func helperPath(t testing.TB) string {
 	out, err := buildHelper()
 	if err != nil {
 		t.Fatal(err)
@@ -178,12 +178,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leaks lists what gVisor sandboxes have on this machine besides what the suite
-// itself looks for, which includes their processes.
-func leaks(t *testing.T) []string { return cgroups(t, groups) }
+// listLeaks lists the sandboxes' cgroups on this machine. The suite itself looks for other
+// leaks, such as processes.
+func listLeaks(t *testing.T) []string { return listCgroups(t, cgroupPrefix) }
 
-// cgroups lists those whose names begin with prefix.
-func cgroups(t testing.TB, prefix string) []string {
+// listCgroups lists the cgroups whose names begin with prefix.
+func listCgroups(t testing.TB, prefix string) []string {
 	t.Helper()
 	var list []string
 	for _, pattern := range []string{"/sys/fs/cgroup/" + prefix + "*", "/sys/fs/cgroup/*/" + prefix + "*"} {

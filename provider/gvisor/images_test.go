@@ -29,20 +29,20 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// TestConformanceOnImage keeps the promises that have to do with the root file
-// system on an OCI image, too. Commands and files do not depend on it.
+// TestConformanceOnImage runs the promises that concern the root file system on an OCI
+// image, too. Commands and files do not depend on it.
 func TestConformanceOnImage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("much of the suite once more, on another root file system: too long for -short")
 	}
-	need(t)
+	needGVisor(t)
 	ref := testimage.Serve(t).Push("busybox:1", testimage.WithSockets(t))
-	providertest.Run(t, open, append(options(), providertest.Image(ref),
+	providertest.Run(t, openProvider, append(suiteOptions(), providertest.Image(ref),
 		providertest.Only("volumes", "images", "limits", "walls", "escape", "snapshot"))...)
 }
 
-// An image's environment and user hold; its entrypoint and command do not: what
-// a sandbox runs is its maker's to say.
+// A sandbox uses an image's environment and user, but not its entrypoint and command: its
+// maker decides what it runs.
 func TestImageConfiguration(t *testing.T) {
 	busybox := testimage.Busybox(t)
 	layers, err := busybox.Layers()
@@ -75,7 +75,7 @@ func TestImageConfiguration(t *testing.T) {
 	wantKind(t, "a user that the image does not have", err, atoll.ErrInvalid, "nobody-there")
 }
 
-// scratchProgram is all that there is in an image from scratch.
+// scratchProgram is the only file of an image from scratch.
 const scratchProgram = `package main
 
 import (
@@ -109,8 +109,8 @@ func main() {
 }
 `
 
-// An image that holds one program and nothing else, no shell, no passwd and no
-// /etc, can do all that a sandbox can.
+// A sandbox can do everything on an image that holds one program and nothing else, no
+// shell, no passwd and no /etc.
 func TestImageFromScratch(t *testing.T) {
 	ref := testimage.Serve(t).Push("scratch:1", testimage.Program(t, scratchProgram))
 	l := newLab(t)
@@ -153,8 +153,8 @@ func TestImageFromScratch(t *testing.T) {
 	}
 }
 
-// An image that cannot be had fails Create with a kind that tells whose fault
-// it is, and nothing is left.
+// An image that cannot be fetched fails Create with a kind that names the cause, and
+// nothing is left.
 func TestImageThatCannotBeHad(t *testing.T) {
 	registry := testimage.Serve(t)
 	good := registry.Push("good:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.Dir("bin", 0o755))))
@@ -198,7 +198,7 @@ func TestImageThatCannotBeHad(t *testing.T) {
 	}
 }
 
-// Create gives up when its ctx ends, though the registry does not answer.
+// Create gives up when its ctx ends, even if the registry does not answer.
 func TestImagePullIsCancelled(t *testing.T) {
 	registry := testimage.Serve(t)
 	ref := registry.Push("slow:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.Dir("bin", 0o755))))
@@ -225,9 +225,8 @@ func TestImagePullIsCancelled(t *testing.T) {
 	}
 }
 
-// What runs on an image keeps it: no Prune takes it away, though the provider
-// that made the sandbox is gone. What does not run lets go of it, and fetches it
-// again when it starts.
+// A running sandbox holds its image: Prune does not remove it, even if the provider that
+// made the sandbox is gone. A stopped one does not, and fetches it again when it starts.
 func TestImageInUseIsHeld(t *testing.T) {
 	registry := testimage.Serve(t)
 	ref := registry.Push("busybox:1", testimage.Busybox(t))
@@ -281,7 +280,7 @@ func TestImageInUseIsHeld(t *testing.T) {
 	l.must("remove snapshot", atoll.RemoveSnapshot(t.Context(), again, snap.ID))
 }
 
-// An image that came from a path is got from there again, if it is the same.
+// An image that came from a path is fetched from there again, if it is the same.
 func TestImageFromPathIsGotAgain(t *testing.T) {
 	dir := t.TempDir()
 	path, err := layout.Write(filepath.Join(dir, "layout"), empty.Index)
@@ -326,7 +325,7 @@ func TestImageFromPathIsGotAgain(t *testing.T) {
 		if err := docker.WriteToFile(filepath.Join(dir, "save.tar"), tag, testimage.New(t, v1.Config{})); err != nil {
 			t.Fatal(err)
 		}
-		wantKind(t, "start on another image", sb.Start(l.ctx()), atoll.ErrNotExist, "was removed", "another one", ref)
+		wantKind(t, "start on another image", sb.Start(l.ctx()), atoll.ErrNotExist, "was removed", "another digest", ref)
 		l.must("write the first again", docker.WriteToFile(filepath.Join(dir, "save.tar"), tag, busybox))
 	}
 }
@@ -341,13 +340,13 @@ func TestImageIsDirectory(t *testing.T) {
 	layer := testimage.Tar(t, testimage.Dir("bin", 0o755),
 		testimage.Entry{Header: tar.Header{Typeflag: tar.TypeReg, Name: "bin/busybox", Mode: 0o755}, Body: program},
 		testimage.Symlink("bin/sh", "busybox"), testimage.Symlink("bin/cat", "busybox"), testimage.File("motd", 0o644, "hello\n"))
-	unpack(t, dir, layer)
+	unpackTar(t, dir, layer)
 	l := newLab(t)
 	sb := l.create(atoll.Spec{Image: "dir:" + dir})
 	if got := l.sh(sb, "cat /motd; echo changed > /motd; cat /motd; echo > /new"); got != "hello\nchanged" {
 		t.Errorf("inside: %q", got)
 	}
-	if got := strings.Join(entries(t, dir), " "); got != "bin motd" {
+	if got := strings.Join(dirEntries(t, dir), " "); got != "bin motd" {
 		t.Errorf("the directory holds %s", got)
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "motd")); string(got) != "hello\n" || err != nil {
@@ -355,8 +354,8 @@ func TestImageIsDirectory(t *testing.T) {
 	}
 }
 
-// unpack writes the directories, files and links of a tar stream below dir.
-func unpack(t *testing.T, dir string, stream []byte) {
+// unpackTar writes the directories, files and links of a tar stream below dir.
+func unpackTar(t *testing.T, dir string, stream []byte) {
 	t.Helper()
 	for r := tar.NewReader(bytes.NewReader(stream)); ; {
 		h, err := r.Next()
@@ -384,12 +383,12 @@ func unpack(t *testing.T, dir string, stream []byte) {
 	}
 }
 
-// A disk that is full says so, and takes the image when there is space again.
+// A full disk is reported as such, and takes the image when there is space again.
 func TestImageOnFullDisk(t *testing.T) {
 	testenv.Need(t, testenv.Root)
-	need(t)
+	needGVisor(t)
 	ref := testimage.Serve(t).Push("busybox:1", testimage.Busybox(t))
-	opts := fresh(t)
+	opts := freshOptions(t)
 	images := filepath.Join(opts.Dir, "images")
 	if err := os.MkdirAll(images, 0o700); err != nil {
 		t.Fatal(err)
@@ -415,8 +414,8 @@ func TestImageOnFullDisk(t *testing.T) {
 	}
 }
 
-// Who uses an image is told by name; a snapshot does, too, when its sandbox is
-// gone. With the last of them the image may go, and what was fetched for it.
+// Errors name the users of an image, including a snapshot whose sandbox is gone. When the
+// last of them has gone, the image can be removed, with everything that was fetched for it.
 func TestImageUsers(t *testing.T) {
 	ref := testimage.Serve(t).Push("busybox:1", testimage.Busybox(t))
 	l := newLab(t)

@@ -17,23 +17,23 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
-// patience is how long a test waits for what is bound to happen.
-var patience = testenv.Scale(20 * time.Second)
+// waitLimit is the time that a test waits for something that is bound to happen.
+var waitLimit = testenv.Scale(20 * time.Second)
 
-// A lab is a provider for one test, with the steps that its tests are made of.
-// Each step fails the test when it does not succeed.
+// A lab is a provider for one test, with the test's steps as methods. A step that does not
+// succeed fails the test.
 type lab struct {
 	*gvisor.Provider
 	opts gvisor.Options
 	t    testing.TB
 }
 
-// newLab opens a provider that is closed when the test ends; what is left then
-// is an error.
+// newLab opens a provider that is closed when the test ends; anything left then is an
+// error.
 func newLab(t testing.TB, change ...func(*gvisor.Options)) *lab {
 	t.Helper()
-	need(t)
-	opts := fresh(t)
+	needGVisor(t)
+	opts := freshOptions(t)
 	for _, f := range change {
 		f(&opts)
 	}
@@ -51,9 +51,9 @@ func openLab(t testing.TB, opts gvisor.Options) *lab {
 	return &lab{p, opts, t}
 }
 
-// ctx ends with the test, or when it takes too long.
+// ctx returns a context that ends with the test, or when the test takes too long.
 func (l *lab) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(l.t.Context(), 4*patience)
+	ctx, cancel := context.WithTimeout(l.t.Context(), 4*waitLimit)
 	l.t.Cleanup(cancel)
 	return ctx
 }
@@ -71,7 +71,7 @@ func (l *lab) create(spec atoll.Spec) atoll.Sandbox {
 
 func (l *lab) remove(sb atoll.Sandbox) {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
 		l.t.Errorf("remove: %v", err)
@@ -87,8 +87,8 @@ func (l *lab) status(sb atoll.Sandbox) atoll.Status {
 	return st
 }
 
-// becomes waits until the sandbox is in that state.
-func (l *lab) becomes(sb atoll.Sandbox, want atoll.State) (st atoll.Status) {
+// awaitState waits until the sandbox is in that state.
+func (l *lab) awaitState(sb atoll.Sandbox, want atoll.State) (st atoll.Status) {
 	l.t.Helper()
 	l.poll(func() error {
 		if st = l.status(sb); st.State != want {
@@ -102,7 +102,7 @@ func (l *lab) becomes(sb atoll.Sandbox, want atoll.State) (st atoll.Status) {
 // poll calls f until it succeeds.
 func (l *lab) poll(f func() error) {
 	l.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitLimit)
 	for {
 		err := f()
 		if err == nil {
@@ -133,8 +133,8 @@ func (l *lab) run(sb atoll.Sandbox, args ...string) string {
 	return strings.TrimSuffix(string(out), "\n")
 }
 
-// fails runs a script that must fail and returns all that it printed.
-func (l *lab) fails(sb atoll.Sandbox, script string) string {
+// failSh runs a script that must fail and returns everything that it printed.
+func (l *lab) failSh(sb atoll.Sandbox, script string) string {
 	l.t.Helper()
 	var out bytes.Buffer
 	err := atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out})
@@ -144,7 +144,7 @@ func (l *lab) fails(sb atoll.Sandbox, script string) string {
 	return out.String()
 }
 
-// must is for steps that only return an error.
+// must checks a step that only returns an error.
 func (l *lab) must(what string, err error) {
 	l.t.Helper()
 	if err != nil {
@@ -152,7 +152,7 @@ func (l *lab) must(what string, err error) {
 	}
 }
 
-// wantKind checks the kind of an error, and that it says what it is about.
+// wantKind checks the kind of an error, and that its text contains says.
 func wantKind(t testing.TB, what string, err error, want atoll.Kind, says ...string) {
 	t.Helper()
 	if got := atoll.KindOf(err); got != want {
@@ -166,7 +166,7 @@ func wantKind(t testing.TB, what string, err error, want atoll.Kind, says ...str
 	}
 }
 
-// A screen keeps what is written to it for those who wait for it.
+// A screen stores what is written to it for tests that wait for it.
 type screen struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -186,16 +186,16 @@ func (s *screen) String() string {
 	return s.text.String()
 }
 
-// expect waits until the text has appeared, and returns all before its end.
+// expect waits until the text has appeared, and returns everything up to its end.
 func (s *screen) expect(t testing.TB, want string) string {
 	t.Helper()
 	return s.expectAfter(t, 0, want)
 }
 
-// expectAfter is expect for what comes at that offset or later.
+// expectAfter is expect for text at that offset or later.
 func (s *screen) expectAfter(t testing.TB, from int, want string) string {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(waitLimit); ; time.Sleep(time.Millisecond) {
 		text := s.String()
 		if i := strings.Index(text[min(from, len(text)):], want); i >= 0 {
 			return text[:from+i+len(want)]

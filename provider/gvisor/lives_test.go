@@ -23,14 +23,14 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
-// record is the part of a sandbox's record on disk that tests look at or forge.
+// A record is the part of a sandbox's record on disk that tests read or forge.
 type record map[string]any
 
 func (l *lab) recordPath(sb atoll.Sandbox) string {
 	return filepath.Join(l.opts.Dir, "records", sb.ID()+".json")
 }
 
-func (l *lab) record(sb atoll.Sandbox) record {
+func (l *lab) readRecord(sb atoll.Sandbox) record {
 	l.t.Helper()
 	data, err := os.ReadFile(l.recordPath(sb))
 	l.must("read record", err)
@@ -42,7 +42,7 @@ func (l *lab) record(sb atoll.Sandbox) record {
 // supervisorOf returns the PID of the sandbox's supervisor.
 func (l *lab) supervisorOf(sb atoll.Sandbox) int {
 	l.t.Helper()
-	supervisor, _ := l.record(sb)["supervisor"].(map[string]any)
+	supervisor, _ := l.readRecord(sb)["supervisor"].(map[string]any)
 	pid, _ := supervisor["pid"].(float64)
 	if pid <= 1 {
 		l.t.Fatalf("no supervisor in the record: %v", supervisor)
@@ -50,12 +50,12 @@ func (l *lab) supervisorOf(sb atoll.Sandbox) int {
 	return int(pid)
 }
 
-// gone waits until the processes have ended.
-func (l *lab) gone(pids map[string]int) {
+// awaitGone waits until the processes have ended.
+func (l *lab) awaitGone(pids map[string]int) {
 	l.t.Helper()
 	l.poll(func() error {
 		for name, pid := range pids {
-			if running(pid) {
+			if isRunning(pid) {
 				return fmt.Errorf("%s %d is left", name, pid)
 			}
 		}
@@ -63,9 +63,9 @@ func (l *lab) gone(pids map[string]int) {
 	})
 }
 
-// When one of a sandbox's processes on the host is killed, the sandbox has
-// failed and says why, nothing of it runs on, and it can be removed, or started
-// again with its work.
+// When one of a sandbox's processes on the host is killed, the sandbox has failed and says
+// why, no process of it keeps running, and it can be removed, or started again with its
+// work.
 func TestKilledFromOutside(t *testing.T) {
 	for _, tt := range []struct{ victim, reason string }{
 		{"supervisor", "supervisor process died"},
@@ -86,11 +86,11 @@ func TestKilledFromOutside(t *testing.T) {
 				}
 				pids["supervisor"] = supervisor
 				l.must("kill", unix.Kill(pids[tt.victim], unix.SIGKILL))
-				st := l.becomes(sb, atoll.StateFailed)
+				st := l.awaitState(sb, atoll.StateFailed)
 				if !strings.Contains(st.Reason, tt.reason) || st.Ready {
 					t.Errorf("ready %v, reason %q", st.Ready, st.Reason)
 				}
-				l.gone(pids)
+				l.awaitGone(pids)
 			}
 			_, err = p.Wait(l.ctx())
 			wantKind(t, "wait", err, atoll.ErrStopped)
@@ -108,8 +108,8 @@ func TestKilledFromOutside(t *testing.T) {
 	}
 }
 
-// A record can name a process that is not the supervisor any more, after a reboot
-// or when its number was given to another: that one is left alone.
+// If a record names a process that is not the supervisor any more, after a reboot or
+// because its number was reused, that process is left alone.
 func TestStrangerWithTheSupervisorsNumber(t *testing.T) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -127,7 +127,7 @@ func TestStrangerWithTheSupervisorsNumber(t *testing.T) {
 			defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
 			l := newLab(t)
 			sb := l.create(atoll.Spec{NoStart: true})
-			r := l.record(sb)
+			r := l.readRecord(sb)
 			r["status"].(map[string]any)["state"] = "running"
 			r["supervisor"] = map[string]any{"pid": stranger.Process.Pid, "start": "1", "boot": tt.boot}
 			data, err := json.Marshal(r)
@@ -139,14 +139,14 @@ func TestStrangerWithTheSupervisorsNumber(t *testing.T) {
 			l.must("stop", sb.Stop(l.ctx(), 0))
 			l.must("start", sb.Start(l.ctx()))
 			l.remove(sb)
-			if !running(stranger.Process.Pid) {
+			if !isRunning(stranger.Process.Pid) {
 				t.Error("a stranger was killed")
 			}
 		})
 	}
 }
 
-// What memory a sandbox wants beyond its limit is its own end, and says so.
+// A sandbox that wants more memory than its limit dies alone, and says why.
 func TestOutOfMemory(t *testing.T) {
 	testenv.Need(t, testenv.Cgroups)
 	l := newLab(t)
@@ -156,7 +156,7 @@ func TestOutOfMemory(t *testing.T) {
 	if exit, err := p.Wait(l.ctx()); err == nil && exit.Success() {
 		t.Errorf("the hog ended well: %v", exit)
 	}
-	st := l.becomes(sb, atoll.StateFailed)
+	st := l.awaitState(sb, atoll.StateFailed)
 	if !strings.HasPrefix(st.Reason, "out of memory") || !strings.Contains(st.Reason, "128m") {
 		t.Errorf("reason %q", st.Reason)
 	}
@@ -164,19 +164,19 @@ func TestOutOfMemory(t *testing.T) {
 	l.sh(sb, "true")
 }
 
-// The limit of the disk holds inside, where the disk is then full, and bounds
-// what the sandbox takes from the host.
+// The disk limit holds inside, where the disk is then full, and bounds the space that the
+// sandbox takes on the host.
 func TestDiskLimit(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{Resources: atoll.Resources{Disk: 32 << 20}})
 	for _, dir := range []string{"/root", "/tmp", "/usr", "/var/lib"} {
-		out := l.fails(sb, "head -c 50000000 /dev/zero > "+dir+"/big")
+		out := l.failSh(sb, "head -c 50000000 /dev/zero > "+dir+"/big")
 		if !strings.Contains(out, "No space left") {
 			t.Errorf("in %s: %s", dir, out)
 		}
 		l.sh(sb, "rm "+dir+"/big; echo small > "+dir+"/small")
 	}
-	l.fails(sb, "head -c 50000000 /dev/zero > /root/big")
+	l.failSh(sb, "head -c 50000000 /dev/zero > /root/big")
 	var used int64
 	err := filepath.WalkDir(filepath.Join(l.opts.Dir, "sandboxes", sb.ID()), func(path string, _ os.DirEntry, err error) error {
 		var st unix.Stat_t
@@ -195,8 +195,8 @@ func TestDiskLimit(t *testing.T) {
 	}
 }
 
-// A sandbox's time ends also when nobody looks: its supervisor minds it while it
-// runs, and the next provider when it does not.
+// A sandbox expires without any provider: its supervisor removes it while it runs, and the
+// next provider when it does not.
 func TestTimeEndsWithoutProvider(t *testing.T) {
 	l := newLab(t)
 	ttl := atoll.Duration(testenv.Scale(3 * time.Second)) // in which one is made and stopped
@@ -229,10 +229,10 @@ func TestTimeEndsWithoutProvider(t *testing.T) {
 	})
 }
 
-// The program that runs a sandbox can be replaced: what runs goes on with the
-// old one, and what starts takes the new one.
+// The program that runs a sandbox can be replaced: running sandboxes keep the old one, and
+// new ones use the new one.
 func TestUpgrade(t *testing.T) {
-	old := helper(t)
+	old := helperPath(t)
 	if old == "" {
 		old = "/proc/self/exe"
 	}
@@ -251,7 +251,7 @@ func TestUpgrade(t *testing.T) {
 		}
 	}
 	install()
-	l := newLab(t, func(o *gvisor.Options) { o.Helper, o.Spare = path, false }) // a spare would be of the version before
+	l := newLab(t, func(o *gvisor.Options) { o.Helper, o.Spare = path, false }) // a spare would be of the previous version
 	sb := l.create(atoll.Spec{})
 	l.sh(sb, "echo before > /root/file")
 	for _, replace := range []func(){func() { l.must("remove", os.Remove(path)) }, install} {
@@ -285,8 +285,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// A process that dies at any moment of a sandbox's life leaves it in a state
-// that the next one can go on from, and nothing behind.
+// A process that dies at any moment of a sandbox's life leaves it in a state from which the
+// next one can continue, and leaves nothing behind.
 func TestProviderKilledAnywhere(t *testing.T) {
 	l := newLab(t)
 	ids := []string{atoll.NewID(), atoll.NewID()}
@@ -296,13 +296,13 @@ func TestProviderKilledAnywhere(t *testing.T) {
 	}
 	states := map[atoll.State]int{}
 	for i := range kills {
-		cmd := l.other("churn", append([]string{"1000"}, ids...)...)
+		cmd := l.startProvider("churn", append([]string{"1000"}, ids...)...)
 		time.Sleep(time.Duration(20+11*i) * time.Millisecond) // another moment each time
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		next := openLab(t, l.opts)
 		for _, id := range ids {
-			states[next.settled(id)]++
+			states[next.awaitSettled(id)]++
 		}
 		l.must("close", next.Close())
 	}
@@ -317,9 +317,9 @@ func TestProviderKilledAnywhere(t *testing.T) {
 	}
 }
 
-// settled waits until the sandbox is in a state that lasts and is what it says,
-// and returns it.
-func (l *lab) settled(id string) (state atoll.State) {
+// awaitSettled waits until the sandbox is in a lasting state that is its actual one, and
+// returns it.
+func (l *lab) awaitSettled(id string) (state atoll.State) {
 	l.t.Helper()
 	l.poll(func() error {
 		sb, err := l.Get(l.ctx(), id)
@@ -348,8 +348,8 @@ func (l *lab) settled(id string) (state atoll.State) {
 	return state
 }
 
-// Two processes that lead the same sandboxes through their lives at once get
-// in each other's way and do no harm.
+// Two processes that create, use and remove the same sandboxes at once get in each other's
+// way but do no harm.
 func TestTwoProcessesAtOnce(t *testing.T) {
 	l := newLab(t)
 	rounds := 20
@@ -357,9 +357,9 @@ func TestTwoProcessesAtOnce(t *testing.T) {
 		rounds = 6
 	}
 	args := []string{strconv.Itoa(rounds), atoll.NewID(), atoll.NewID()}
-	others := []*exec.Cmd{l.other("churn", args...), l.other("churn", args...)}
+	others := []*exec.Cmd{l.startProvider("churn", args...), l.startProvider("churn", args...)}
 	for i := range rounds {
-		l.must("churn", churn(l.Provider, args[1+i%2]))
+		l.must("churn", churnSandbox(l.Provider, args[1+i%2]))
 	}
 	for _, cmd := range others {
 		l.must("the other process", cmd.Wait())
@@ -373,8 +373,8 @@ func TestTwoProcessesAtOnce(t *testing.T) {
 	}
 }
 
-// A program whose provider was killed goes on, and is found again with all that
-// it has printed.
+// A program whose provider was killed continues, and is found again with everything that it
+// has printed.
 func TestExecSurvivesItsProvider(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})

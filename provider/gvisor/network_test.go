@@ -16,8 +16,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// hostServer sends the text to whoever connects to an address of this machine
-// that is not loopback, which it returns.
+// hostServer sends the text to every client that connects to an address of this machine
+// that is not loopback, and returns that address.
 func hostServer(t *testing.T, text []byte) *net.TCPAddr {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()
@@ -52,9 +52,9 @@ func hostServer(t *testing.T, text []byte) *net.TCPAddr {
 	return nil
 }
 
-// A sandbox with a network reaches what it is allowed to, as long as it lives:
-// also after a stop and a start, and in what a snapshot is restored to. The
-// rest of the host answers at once that there is no way.
+// A sandbox with a network reaches what its policy allows, as long as it lives: also after
+// a stop and a start, and after a snapshot is restored. The rest of the host is unreachable
+// at once.
 func TestNetworkOn(t *testing.T) {
 	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<20)
 	addr := hostServer(t, text)
@@ -65,12 +65,12 @@ func TestNetworkOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			spec := atoll.Spec{Network: network, Mounts: []atoll.Mount{shelved(t)}}
+			spec := atoll.Spec{Network: network, Mounts: []atoll.Mount{programMount(t)}}
 			sb := l.create(spec)
 			check := func(when string, sb atoll.Sandbox) {
 				t.Helper()
 				sum := sha256.New()
-				cmd := program("dial", "tcp", addr.String())
+				cmd := programCommand("dial", "tcp", addr.String())
 				cmd.Stdout = sum
 				begun := time.Now()
 				if err := atoll.Run(l.ctx(), sb, cmd); err != nil || fmt.Sprintf("%x", sum.Sum(nil)) != want {
@@ -81,7 +81,7 @@ func TestNetworkOn(t *testing.T) {
 			check("created", sb)
 			for _, refused := range []string{"127.0.0.1:1", "169.254.169.254:80", "10.255.255.1:80", "[::1]:80"} {
 				begun := time.Now()
-				err := atoll.Run(l.ctx(), sb, program("dial", "tcp", refused))
+				err := atoll.Run(l.ctx(), sb, programCommand("dial", "tcp", refused))
 				if took := time.Since(begun); err == nil || took > testenv.Scale(10*time.Second) {
 					t.Errorf("%s: %v after %v", refused, err, took)
 				}
@@ -103,16 +103,16 @@ func TestNetworkOn(t *testing.T) {
 	}
 }
 
-// Without a network there is an interface for oneself, and no other.
+// Without a network a sandbox has a loopback interface, and no other.
 func TestNetworkNone(t *testing.T) {
 	addr := hostServer(t, []byte("secret"))
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{shelved(t)}})
+	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{programMount(t)}})
 	if got := l.sh(sb, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' \\n'"); got != "lo" {
 		t.Errorf("interfaces: %s", got)
 	}
 	out := newScreen()
-	cmd := program("dial", "tcp", addr.String())
+	cmd := programCommand("dial", "tcp", addr.String())
 	cmd.Stdout, cmd.Stderr = out, io.Discard
 	if err := atoll.Run(l.ctx(), sb, cmd); err == nil || out.String() != "" {
 		t.Errorf("the host is reachable: %q, %v", out, err)

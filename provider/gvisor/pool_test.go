@@ -15,11 +15,11 @@ import (
 	"github.com/seed46cd37a8/atoll/storage/store/sqlite"
 )
 
-// Sandboxes that were running before anybody asked for them keep the promises of
-// those that are made. They differ from those of mock, over which
-// package pool runs the suite: they outlive the program, and one can pause and snapshot them.
+// Warm sandboxes keep the promises of sandboxes that are made on demand. Unlike those of
+// mock, over which package pool runs the suite, they outlive the program, and can be paused
+// and snapshot.
 func TestPool(t *testing.T) {
-	need(t)
+	needGVisor(t)
 	files := map[atoll.Provider]string{}
 	below := map[atoll.Provider]atoll.Provider{}
 	around := func(t *testing.T, p atoll.Provider, file string, o pool.Options) atoll.Provider {
@@ -32,17 +32,17 @@ func TestPool(t *testing.T) {
 		return l
 	}
 	providertest.Run(t, func(t *testing.T) atoll.Provider {
-		l := around(t, open(t), t.TempDir()+"/atoll.db", pool.Options{Server: true, Entries: []pool.Entry{{Name: "plain", Min: 2}}})
+		l := around(t, openProvider(t), t.TempDir()+"/atoll.db", pool.Options{Server: true, Entries: []pool.Entry{{Name: "plain", Min: 2}}})
 		waitStocked(t, l)
 		return l
-	}, providertest.Slow(3), providertest.Leaks(leaks), providertest.Count(10),
+	}, providertest.Slow(3), providertest.Leaks(listLeaks), providertest.Count(10),
 		providertest.Only("birth", "memory", "pause", "snapshot", "ledger"),
 		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
-			return around(t, reopened(t, below[p]), files[p], pool.Options{})
+			return around(t, reopen(t, below[p]), files[p], pool.Options{})
 		}))
 }
 
-// waitStocked waits until a pool has what it is to have.
+// waitStocked waits until a pool is full.
 func waitStocked(t *testing.T, p atoll.Provider) {
 	t.Helper()
 	var problem string

@@ -15,8 +15,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
-// A helper that gVisor cannot run as is refused before anything is made, with
-// what to do.
+// A helper as which gVisor cannot run is refused before anything is made, with advice.
 func TestHelperThatCannotServe(t *testing.T) {
 	dynamic := dynamicProgram(t)
 	text := filepath.Join(t.TempDir(), "text")
@@ -28,7 +27,7 @@ func TestHelperThatCannotServe(t *testing.T) {
 		{text, text},
 		{"/nowhere/atoll", "/nowhere/atoll"},
 	} {
-		opts := fresh(t)
+		opts := freshOptions(t)
 		opts.Helper = tt.helper
 		l := openLab(t, opts)
 		_, err := l.Create(l.ctx(), &atoll.Spec{Name: "web"})
@@ -55,7 +54,7 @@ func dynamicProgram(t *testing.T) string {
 	return ""
 }
 
-// Where gVisor works the probe says so, and what it goes without.
+// Where gVisor works the probe says so, and which abilities are missing.
 func TestProbe(t *testing.T) {
 	l := newLab(t)
 	probe := atoll.ProbeProvider(l.ctx(), l)
@@ -67,7 +66,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// A helper that is not there yet, or cannot be opened just now, may serve later.
+// A helper that does not exist yet, or cannot be opened just now, may serve later.
 func TestStaticLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "helper")
 	if err := gvisor.Static(path); !errors.Is(err, fs.ErrNotExist) {

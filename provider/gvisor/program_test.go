@@ -23,11 +23,11 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
-// programEnv makes this test's binary run one of its programs instead: inside a
-// sandbox, where it is mounted, or on the host as a process to be killed.
+// programEnv makes this test's binary run one of its programs instead: inside a sandbox,
+// where it is mounted, or on the host, as a process to be killed.
 const programEnv = "ATOLL_TEST_PROGRAM"
 
-// programs are those of this binary, by name.
+// programs holds the programs of this binary, by name.
 var programs = map[string]func(args []string) error{
 	"dial":     dialProgram,
 	"flip":     flipProgram,
@@ -43,7 +43,7 @@ var programs = map[string]func(args []string) error{
 	"xattr":    xattrProgram,
 }
 
-// runProgram runs the program that the environment asks for, if it does.
+// runProgram runs the program that the environment asks for, if any.
 func runProgram() {
 	name := os.Getenv(programEnv)
 	if name == "" {
@@ -56,26 +56,26 @@ func runProgram() {
 	os.Exit(0)
 }
 
-// shelf is where a sandbox sees this binary.
-const shelf = "/shelf"
+// programDir is the directory in which a sandbox sees this binary.
+const programDir = "/shelf"
 
-// shelved is the mount of this binary.
-func shelved(t testing.TB) atoll.Mount {
+// programMount returns the mount of this binary.
+func programMount(t testing.TB) atoll.Mount {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return atoll.Mount{Type: atoll.MountBind, Source: exe, Target: shelf + "/program", ReadOnly: true}
+	return atoll.Mount{Type: atoll.MountBind, Source: exe, Target: programDir + "/program", ReadOnly: true}
 }
 
-// program is the command that runs one of the programs inside.
-func program(name string, args ...string) *atoll.Command {
-	return &atoll.Command{Args: append([]string{shelf + "/program"}, args...), Env: []string{programEnv + "=" + name}}
+// programCommand returns the command that runs one of the programs inside.
+func programCommand(name string, args ...string) *atoll.Command {
+	return &atoll.Command{Args: append([]string{programDir + "/program"}, args...), Env: []string{programEnv + "=" + name}}
 }
 
-// onHost starts one of the programs as a process of its own.
-func onHost(t testing.TB, name string, args ...string) *exec.Cmd {
+// startOnHost starts one of the programs as a process of its own.
+func startOnHost(t testing.TB, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -90,7 +90,7 @@ func onHost(t testing.TB, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// dialProgram connects to a network and address and prints what it hears.
+// dialProgram connects to a network and address and prints what it receives.
 func dialProgram(args []string) error {
 	conn, err := net.DialTimeout(args[0], args[1], 2*time.Minute)
 	if err != nil {
@@ -101,8 +101,8 @@ func dialProgram(args []string) error {
 	return err
 }
 
-// flipProgram makes the name args[0] by turns a directory and a link to each of
-// the other arguments, until it is killed.
+// flipProgram makes the name args[0] by turns a directory and a link to each of the other
+// arguments, until it is killed.
 func flipProgram(args []string) error {
 	name := args[0]
 	dir := name + ".dir"
@@ -132,7 +132,7 @@ func flipProgram(args []string) error {
 	}
 }
 
-// openProgram opens the provider of lab.other, and returns what follows in args.
+// openProgram opens the provider of lab.startProvider, and returns the rest of args.
 func openProgram(args []string, change ...func(*gvisor.Options)) (*gvisor.Provider, []string, error) {
 	opts := gvisor.Options{Dir: args[0], RunDir: args[1], Helper: args[2], Cgroup: args[3]}
 	for _, f := range change {
@@ -142,8 +142,8 @@ func openProgram(args []string, change ...func(*gvisor.Options)) (*gvisor.Provid
 	return p, args[4:], err
 }
 
-// churnProgram makes, uses, stops, starts and removes the sandboxes args[1:]
-// again and again, until it is killed or has done args[0] rounds.
+// churnProgram makes, uses, stops, starts and removes the sandboxes args[1:] again and
+// again, until it is killed or has done args[0] rounds.
 func churnProgram(args []string) error {
 	p, args, err := openProgram(args)
 	if err != nil {
@@ -156,17 +156,17 @@ func churnProgram(args []string) error {
 	}
 	fmt.Println("churning")
 	for i := range rounds {
-		if err := churn(p, args[1+i%len(args[1:])]); err != nil {
+		if err := churnSandbox(p, args[1+i%len(args[1:])]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// churn leads one sandbox through its life, in the course of which others may
-// do the same: what they get in the way of is no error.
-func churn(p atoll.Provider, id string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+// churnSandbox leads one sandbox through its life, while others may do the same: an error
+// that is due to them is none.
+func churnSandbox(p atoll.Provider, id string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*waitLimit)
 	defer cancel()
 	expected := func(err error) bool {
 		switch atoll.KindOf(err) {
@@ -224,8 +224,8 @@ func children(t testing.TB, pid int) map[string]int {
 	return found
 }
 
-// running reports whether there is a process pid.
-func running(pid int) bool { return unix.Kill(pid, 0) == nil }
+// isRunning reports whether there is a process pid.
+func isRunning(pid int) bool { return unix.Kill(pid, 0) == nil }
 
 // parentOf returns the parent of a process; 0 when it has gone.
 func parentOf(pid int) int {

@@ -19,8 +19,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// A sandbox whose removal failed half way says so, in its status and to those
-// who watch, and can be removed again.
+// A sandbox whose removal failed half way says so, in its status and to watchers, and can
+// be removed again.
 func TestRemovalInterrupted(t *testing.T) {
 	testenv.Need(t, testenv.Root) // for a directory that cannot be removed
 	l := newLab(t)
@@ -43,7 +43,7 @@ func TestRemovalInterrupted(t *testing.T) {
 		select {
 		case ev := <-events:
 			return ev
-		case <-time.After(patience):
+		case <-time.After(waitLimit):
 			t.Fatal("waited for an event in vain")
 			panic("unreachable")
 		}
@@ -69,12 +69,12 @@ func TestRemovalInterrupted(t *testing.T) {
 	}
 }
 
-// Of a removal that was cut short at the very end a record is left, which the
-// next Remove takes along.
+// A removal that was cut short at the very end leaves a record, which the next Remove
+// removes.
 func TestRemovalAtItsEnd(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{NoStart: true})
-	r := l.record(sb)
+	r := l.readRecord(sb)
 	r["removing"] = map[string]any{}
 	data, err := json.Marshal(r)
 	l.must("marshal", err)
@@ -88,7 +88,7 @@ func TestRemovalAtItsEnd(t *testing.T) {
 	}
 }
 
-// While a sandbox is being removed it has not failed: nobody is told that it has.
+// A sandbox that is being removed has not failed, and watchers see no failure.
 func TestRemovalInProgress(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
@@ -108,7 +108,7 @@ func TestRemovalInProgress(t *testing.T) {
 		}
 	}()
 	<-synced
-	removed := begin(func() error { return sb.Remove(l.ctx(), atoll.RemoveVolumes()) })
+	removed := runAsync(func() error { return sb.Remove(l.ctx(), atoll.RemoveVolumes()) })
 	for st, err := sb.Status(l.ctx()); err == nil; st, err = sb.Status(l.ctx()) {
 		if st.State == atoll.StateFailed {
 			t.Errorf("status: %s (%s)", st.State, st.Reason)
@@ -140,18 +140,17 @@ func removeProgram(args []string) error {
 	return sb.Remove(context.Background(), atoll.RemoveVolumes())
 }
 
-// A provider that dies at any moment of a removal leaves the sandbox as it was,
-// or one that the next provider removes: never one that can be started again
-// without its files.
+// A provider that dies at any moment of a removal leaves the sandbox as it was, or one that
+// the next provider removes: never one that can be started again without its files.
 func TestProviderKilledWhileItRemoves(t *testing.T) {
 	l := newLab(t)
 	ends := map[string]int{}
 	for i := range 24 {
 		sb := l.create(atoll.Spec{})
 		l.sh(sb, "echo kept > /root/file")
-		cmd := l.other("remove", sb.ID())
+		cmd := l.startProvider("remove", sb.ID())
 		time.Sleep(time.Duration(2*i) * time.Millisecond)
-		kill(cmd)
+		killAndWait(cmd)
 		next := openLab(t, l.opts)
 		l.poll(func() error {
 			st, err := sb.Status(l.ctx())
@@ -166,7 +165,7 @@ func TestProviderKilledWhileItRemoves(t *testing.T) {
 			got, err := atoll.Output(l.ctx(), sb, &atoll.Command{Args: []string{"cat", "/root/file"}})
 			exit := (*atoll.ExitError)(nil)
 			if k := atoll.KindOf(err); k == atoll.ErrStopped || k == atoll.ErrNotFound || errors.As(err, &exit) && exit.Exit.Reason != "" {
-				return err // it was just being removed, perhaps with what we ran in it
+				return err // it was just being removed, perhaps with the process inside
 			}
 			if string(got) != "kept\n" || err != nil {
 				t.Errorf("its file holds %q, %v", got, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// stranger is a user that no machine knows.
+// stranger is a uid that no machine knows.
 const stranger = 54321
 
 // asUser is the list of tests that an ordinary user runs as well.
@@ -36,7 +36,7 @@ func TestRootless(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	self := filepath.Join(dir, "tests") // which this user may not be able to reach where it is
+	self := filepath.Join(dir, "tests") // the user may not be able to reach the original
 	for _, step := range []func() error{
 		func() error { return copyFile(self, "/proc/self/exe") },
 		func() error { return os.Mkdir(filepath.Join(dir, "tmp"), 0o700) },
@@ -84,7 +84,7 @@ func copyFile(to, from string) error {
 	return w.Close()
 }
 
-// An ordinary user's sandboxes can do what he can, and their Caps say the rest.
+// An ordinary user's sandboxes can do what the user can, and their Caps tell the rest.
 func TestAsUser(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("this is root")

@@ -18,11 +18,11 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// Who made the directory first in which the sockets of another user's sandboxes
-// would lie gets none of them.
+// A user who makes, in advance, the directory for the sockets of another user's sandboxes
+// gets none of them.
 func TestRunDirectoryOfAnother(t *testing.T) {
 	testenv.Need(t, testenv.Root)
-	need(t)
+	needGVisor(t)
 	dir, err := os.MkdirTemp("/tmp", "atoll-user")
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestRunDirectoryOfAnother(t *testing.T) {
 		}
 	}
 	create := func() (string, error) {
-		cmd := exec.Command(self, filepath.Join(home, "state"), "", helper(t), groups, atoll.NewID())
+		cmd := exec.Command(self, filepath.Join(home, "state"), "", helperPath(t), cgroupPrefix, atoll.NewID())
 		cmd.Dir = dir
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, programEnv + "=once"}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
@@ -64,7 +64,7 @@ func TestRunDirectoryOfAnother(t *testing.T) {
 			t.Errorf("%q does not say %q", says, want)
 		}
 	}
-	if left := entries(t, base); len(left) > 0 {
+	if left := dirEntries(t, base); len(left) > 0 {
 		t.Errorf("made in the directory of another: %v", left)
 	}
 	if err := os.Remove(base); err != nil {
@@ -74,7 +74,7 @@ func TestRunDirectoryOfAnother(t *testing.T) {
 		t.Errorf("without it: %v: %s", err, says)
 	}
 	for _, dir := range []string{filepath.Join(home, "state", "records"), filepath.Join(home, "state", "sandboxes"), tmp} {
-		if left := entries(t, dir); len(left) > 0 {
+		if left := dirEntries(t, dir); len(left) > 0 {
 			t.Errorf("left in %s: %v", dir, left)
 		}
 	}

@@ -12,18 +12,18 @@ import (
 )
 
 // Sessions keep their promises with sandboxes that outlive all programs, and that
-// supervisors end when they are idle.
+// supervisors stop when they are idle.
 func TestSessions(t *testing.T) {
-	need(t)
+	needGVisor(t)
 	files := map[*session.Provider]string{}
 	around := func(p atoll.Provider, file string) atoll.Provider {
 		s := session.New(p, sqlite.New(file), session.Options{})
 		files[s] = file
 		return s
 	}
-	opts := append(options(), providertest.Only("sessions"), providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
+	opts := append(suiteOptions(), providertest.Only("sessions"), providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider {
 		s := p.(*session.Provider)
-		return around(reopened(t, s.ProviderLayer.Provider), files[s])
+		return around(reopen(t, s.ProviderLayer.Provider), files[s])
 	}))
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return around(open(t), t.TempDir()+"/atoll.db") }, opts...)
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return around(openProvider(t), t.TempDir()+"/atoll.db") }, opts...)
 }

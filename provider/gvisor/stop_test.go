@@ -17,11 +17,11 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// beat is a program that shows that its sandbox runs: the file grows.
-const beat = "while :; do echo >> /work/beat; sleep 0.02; done"
+// beatScript shows that its sandbox runs: it appends to a file.
+const beatScript = "while :; do echo >> /work/beat; sleep 0.02; done"
 
-// beats waits until that program has done something more.
-func (l *lab) beats(sb atoll.Sandbox) {
+// awaitBeat waits until beatScript has appended something more.
+func (l *lab) awaitBeat(sb atoll.Sandbox) {
 	l.t.Helper()
 	path := filepath.Join(l.opts.Dir, "volumes", "default", "data-"+sb.ID(), "beat")
 	size := func() int64 {
@@ -40,8 +40,8 @@ func (l *lab) beats(sb atoll.Sandbox) {
 	})
 }
 
-// processes returns the supervisor, the sentry and the gofer of the sandbox.
-func (l *lab) processes(sb atoll.Sandbox) map[string]int {
+// sandboxProcesses returns the supervisor, the sentry and the gofer of the sandbox.
+func (l *lab) sandboxProcesses(sb atoll.Sandbox) map[string]int {
 	l.t.Helper()
 	supervisor := l.supervisorOf(sb)
 	pids := children(l.t, supervisor)
@@ -52,35 +52,34 @@ func (l *lab) processes(sb atoll.Sandbox) map[string]int {
 	return pids
 }
 
-// removed removes the sandbox and checks that it has left nothing running and
-// no cgroup; what it left on disk is found when the test ends.
-func (l *lab) removed(sb atoll.Sandbox, pids map[string]int) {
+// checkRemoved removes the sandbox and checks that it has left nothing running and no
+// cgroup; the end of the test checks the disk.
+func (l *lab) checkRemoved(sb atoll.Sandbox, pids map[string]int) {
 	l.t.Helper()
 	l.remove(sb)
-	l.gone(pids)
-	if left := cgroups(l.t, l.opts.Cgroup+sb.ID()); len(left) > 0 {
+	l.awaitGone(pids)
+	if left := listCgroups(l.t, l.opts.Cgroup+sb.ID()); len(left) > 0 {
 		l.t.Errorf("left behind: %v", left)
 	}
 }
 
-// A stop that finds no space for the files of the root file system fails, and
-// the sandbox goes on with them. It can be removed, or stopped when there is
-// space again.
+// A stop without space for the files of the root file system fails, and the sandbox keeps
+// running with them. It can be removed, or stopped when there is space again.
 func TestStopOnFullDisk(t *testing.T) {
 	testenv.Need(t, testenv.Root)
-	need(t)
-	opts := fresh(t)
-	onDisk(t, opts.Dir, "64m")
+	needGVisor(t)
+	opts := freshOptions(t)
+	mountDisk(t, opts.Dir, "64m")
 	l := openLab(t, opts)
 	sb := l.create(atoll.Spec{})
 	full := l.create(atoll.Spec{})
 	for _, sb := range []atoll.Sandbox{sb, full} {
 		l.sh(sb, "echo kept > /root/file; head -c 5000000 /dev/urandom > /root/much; md5sum /root/much > /root/sum")
-		_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", beat}})
+		_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", beatScript}})
 		l.must("exec", err)
-		l.beats(sb)
+		l.awaitBeat(sb)
 	}
-	l.fails(sb, "head -c 100000000 /dev/zero > /work/big")
+	l.failSh(sb, "head -c 100000000 /dev/zero > /work/big")
 	err := sb.Stop(l.ctx(), 0)
 	wantKind(t, "stop", err, atoll.ErrExhausted, "could not be saved", "no space left")
 	if st := l.status(sb); st.State != atoll.StateRunning || !st.Ready {
@@ -89,27 +88,27 @@ func TestStopOnFullDisk(t *testing.T) {
 	if got := l.sh(sb, "cat /root/file; md5sum -c /root/sum"); got != "kept\n/root/much: OK" {
 		t.Errorf("its files: %q", got)
 	}
-	l.removed(full, l.processes(full))
+	l.checkRemoved(full, l.sandboxProcesses(full))
 	l.must("make space", os.Remove(filepath.Join(opts.Dir, "volumes", "default", "data-"+sb.ID(), "big")))
-	l.beats(sb)
+	l.awaitBeat(sb)
 	l.must("stop", sb.Stop(l.ctx(), 0))
 	l.must("start", sb.Start(l.ctx()))
 	if got := l.sh(sb, "cat /root/file; md5sum -c /root/sum"); got != "kept\n/root/much: OK" {
 		t.Errorf("its files after stop and start: %q", got)
 	}
-	l.fails(sb, "head -c 100000000 /dev/zero > /work/big")
-	l.removed(sb, l.processes(sb))
+	l.failSh(sb, "head -c 100000000 /dev/zero > /work/big")
+	l.checkRemoved(sb, l.sandboxProcesses(sb))
 	l.must("close", l.Close())
-	nothingLeft(t, opts) // now, before the disk is gone
+	checkNothingLeft(t, opts) // now, before the disk is gone
 }
 
-// A main process that has ended, and whose sandbox's files cannot be saved, ends
-// its sandbox when there is space again, and not before.
+// A sandbox whose main process has ended, but whose files cannot be saved, ends when there
+// is space again, and not before.
 func TestMainEndsOnFullDisk(t *testing.T) {
 	testenv.Need(t, testenv.Root)
-	need(t)
-	opts := fresh(t)
-	onDisk(t, opts.Dir, "64m")
+	needGVisor(t)
+	opts := freshOptions(t)
+	mountDisk(t, opts.Dir, "64m")
 	l := openLab(t, opts)
 	sb := l.create(atoll.Spec{Cmd: []string{"sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"}})
 	l.sh(sb, "echo kept > /root/file; head -c 5000000 /dev/urandom > /root/much")
@@ -122,7 +121,7 @@ func TestMainEndsOnFullDisk(t *testing.T) {
 		t.Errorf("after a stop that failed: %s (%s)", st.State, st.Reason)
 	}
 	l.must("make space", os.Remove(ballast))
-	if st := l.becomes(sb, atoll.StateStopped); st.Exit == nil || st.Exit.Code != 0 || st.Reason != "" {
+	if st := l.awaitState(sb, atoll.StateStopped); st.Exit == nil || st.Exit.Code != 0 || st.Reason != "" {
 		t.Errorf("its exit is %v (%s)", st.Exit, st.Reason)
 	}
 	l.must("start", sb.Start(l.ctx()))
@@ -131,37 +130,37 @@ func TestMainEndsOnFullDisk(t *testing.T) {
 	}
 	l.remove(sb)
 	l.must("close", l.Close())
-	nothingLeft(t, opts) // now, before the disk is gone
+	checkNothingLeft(t, opts) // now, before the disk is gone
 }
 
-// A stop that fails because the sentry does not answer does nothing later either,
-// when it answers again.
+// A stop that fails because the sentry does not answer does nothing later, either, when it
+// answers again.
 func TestStopThatComesTooLate(t *testing.T) {
 	l := newLab(t)
 	var stopped []<-chan error
 	var all []atoll.Sandbox
 	for _, grace := range []time.Duration{0, time.Second} {
 		sb := l.create(atoll.Spec{})
-		_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", beat}})
+		_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", beatScript}})
 		l.must("exec", err)
-		l.beats(sb)
-		sentry := l.processes(sb)["runsc-sandbox"]
-		l.freeze(sentry)
+		l.awaitBeat(sb)
+		sentry := l.sandboxProcesses(sb)["runsc-sandbox"]
+		l.suspendProcess(sentry)
 		defer func() { _ = unix.Kill(sentry, unix.SIGCONT) }()
-		all, stopped = append(all, sb), append(stopped, begin(func() error { return sb.Stop(l.ctx(), grace) }))
+		all, stopped = append(all, sb), append(stopped, runAsync(func() error { return sb.Stop(l.ctx(), grace) }))
 	}
 	for i, sb := range all {
 		wantKind(t, "stop", <-stopped[i], atoll.ErrTimeout, "does not answer")
-		l.must("go on", unix.Kill(l.processes(sb)["runsc-sandbox"], unix.SIGCONT))
-		l.beats(sb)
+		l.must("go on", unix.Kill(l.sandboxProcesses(sb)["runsc-sandbox"], unix.SIGCONT))
+		l.awaitBeat(sb)
 		if got := l.run(sb, "echo", "works"); got != "works" {
 			t.Errorf("afterwards: %q", got)
 		}
 	}
 }
 
-// onDisk makes dir a file system of that size.
-func onDisk(t *testing.T, dir, size string) {
+// mountDisk makes dir a file system of that size.
+func mountDisk(t *testing.T, dir, size string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -176,19 +175,19 @@ func onDisk(t *testing.T, dir, size string) {
 	})
 }
 
-// When gVisor's own state was deleted beneath a sandbox, what runs in it goes
-// on, and a stop, which can then reach nothing to save, fails rather than lose
-// its files. It can be removed.
+// If gVisor's own state is deleted beneath a sandbox, its processes keep running, and a
+// stop, which then cannot save files, fails rather than lose them. The sandbox can be
+// removed.
 func TestRunDirectoryDeleted(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
 	l.sh(sb, "echo kept > /root/file; echo work > /work/file")
-	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", beat}})
+	_, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", beatScript}})
 	l.must("exec", err)
-	pids := l.processes(sb)
+	pids := l.sandboxProcesses(sb)
 	l.must("delete", os.RemoveAll(filepath.Join(l.opts.RunDir, sb.ID())))
 	stop := func() error { return sb.Stop(l.ctx(), 0) }
-	for _, stopped := range []<-chan error{begin(stop), begin(stop), begin(stop)} {
+	for _, stopped := range []<-chan error{runAsync(stop), runAsync(stop), runAsync(stop)} {
 		if err := <-stopped; err == nil || !strings.Contains(err.Error(), "could not be saved") {
 			t.Errorf("one of three stops: %v", err)
 		}
@@ -196,15 +195,15 @@ func TestRunDirectoryDeleted(t *testing.T) {
 	if st := l.status(sb); st.State != atoll.StateRunning {
 		t.Errorf("after a stop that failed: %s (%s)", st.State, st.Reason)
 	}
-	l.beats(sb)
+	l.awaitBeat(sb)
 	if got, err := atoll.ReadFile(l.ctx(), sb, "/work/file"); string(got) != "work\n" || err != nil {
 		t.Errorf("its work directory: %q, %v", got, err)
 	}
-	l.removed(sb, pids)
+	l.checkRemoved(sb, pids)
 }
 
-// freeze stops a process, and returns when it does nothing more.
-func (l *lab) freeze(pid int) {
+// suspendProcess stops a process, and returns when it does nothing more.
+func (l *lab) suspendProcess(pid int) {
 	l.t.Helper()
 	l.must("freeze", unix.Kill(pid, unix.SIGSTOP))
 	l.poll(func() error {
@@ -220,22 +219,21 @@ func (l *lab) freeze(pid int) {
 	})
 }
 
-// A supervisor that does not answer could still save its sandbox's files: a stop
-// fails and names it, and succeeds when it answers again. One whose sandbox is
-// to be removed is ended.
+// A supervisor that does not answer could still save its sandbox's files: a stop fails and
+// names the process, and succeeds when it answers again. A removal kills it.
 func TestSupervisorThatHangs(t *testing.T) {
 	l := newLab(t)
 	sb, other := l.create(atoll.Spec{}), l.create(atoll.Spec{})
 	l.sh(sb, "echo kept > /root/file")
-	supervisor, pids := l.supervisorOf(sb), l.processes(other)
+	supervisor, pids := l.supervisorOf(sb), l.sandboxProcesses(other)
 	for _, pid := range []int{supervisor, pids["supervisor"]} {
-		l.freeze(pid)
+		l.suspendProcess(pid)
 	}
-	removed := begin(func() error { return other.Remove(l.ctx(), atoll.RemoveVolumes()) })
+	removed := runAsync(func() error { return other.Remove(l.ctx(), atoll.RemoveVolumes()) })
 	err := sb.Stop(l.ctx(), 0)
 	wantKind(t, "stop", err, atoll.ErrUnavailable, fmt.Sprint(supervisor), "does not answer")
 	l.must("remove", <-removed)
-	l.removed(other, pids)
+	l.checkRemoved(other, pids)
 	l.must("thaw", unix.Kill(supervisor, unix.SIGCONT))
 	l.must("stop", sb.Stop(l.ctx(), 0))
 	l.must("start", sb.Start(l.ctx()))

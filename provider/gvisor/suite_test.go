@@ -17,8 +17,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/providertest"
 )
 
-// pullable is an image for the suite: no program is in it, one file is.
-func pullable(t *testing.T) []providertest.Option {
+// pullableImage is an image for the suite: it contains one file, and no program.
+func pullableImage(t *testing.T) []providertest.Option {
 	t.Helper()
 	reg := testimage.Serve(t)
 	ref := reg.Push("tiny:1", testimage.New(t, v1.Config{}, testimage.Layer(t, testimage.File("file", 0o644, "text"))))
@@ -29,9 +29,9 @@ func pullable(t *testing.T) []providertest.Option {
 	return []providertest.Option{providertest.Pullable(ref), providertest.Source("/file", "text", unplug)}
 }
 
-// elsewhere makes sandboxes by another process.
-func elsewhere(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider) {
-	opts := fresh(t)
+// makeElsewhere makes sandboxes in another process.
+func makeElsewhere(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider) {
+	opts := freshOptions(t)
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func elsewhere(t *testing.T) (maker *exec.Cmd, open func() atoll.Provider) {
 	}
 }
 
-// suiteProgram is that process.
+// suiteProgram is the program of that process.
 func suiteProgram(args []string) error {
 	p, _, err := openProgram(args)
 	if err != nil {
@@ -57,9 +57,9 @@ func suiteProgram(args []string) error {
 	return providertest.Make(p, os.Stdin, os.Stdout)
 }
 
-// stepwise opens a provider whose steps can fail. It starts every supervisor itself.
-func stepwise(t *testing.T, step func(name string) error) atoll.Provider {
-	opts := fresh(t).WithStep(step)
+// openStepwise opens a provider whose steps can fail. It starts every supervisor itself.
+func openStepwise(t *testing.T, step func(name string) error) atoll.Provider {
+	opts := freshOptions(t).WithStep(step)
 	opts.Spare = false
 	p, err := gvisor.New(opts)
 	if err != nil {
@@ -68,8 +68,8 @@ func stepwise(t *testing.T, step func(name string) error) atoll.Provider {
 	return p
 }
 
-// crash kills a sandbox's supervisor, and with it all of the sandbox.
-func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
+// crashSandbox kills a sandbox's supervisor, and with it all of the sandbox.
+func crashSandbox(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	t.Helper()
 	l := &lab{p.(*gvisor.Provider), optionsOf(p), t}
 	l.must("kill", unix.Kill(l.supervisorOf(sb), unix.SIGKILL))

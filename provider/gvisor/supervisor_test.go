@@ -20,8 +20,8 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
-// Whoever starts a sandbox and is killed before he knows that it runs takes
-// nothing of it along: not the sandbox, nor the data that was there before.
+// A process that is killed while it starts a sandbox takes nothing of the sandbox along:
+// neither the sandbox, nor its existing data.
 func TestStartCutShort(t *testing.T) {
 	const cuts = 6
 	l := newLab(t)
@@ -29,20 +29,20 @@ func TestStartCutShort(t *testing.T) {
 	l.sh(sb, "echo kept > file; echo kept > /root/file")
 	for i := range cuts {
 		l.must("stop", sb.Stop(l.ctx(), 0))
-		cmd := l.other("start", sb.ID())
-		time.Sleep(time.Duration(10+10*i) * time.Millisecond) // wherever it is by then
-		kill(cmd)
+		cmd := l.startProvider("start", sb.ID())
+		time.Sleep(time.Duration(10+10*i) * time.Millisecond) // at any point of the start
+		killAndWait(cmd)
 		l.poll(func() error { return sb.Start(l.ctx()) })
 		if got := l.sh(sb, "cat file /root/file"); got != "kept\nkept" {
 			t.Fatalf("after a start that was cut short: %q", got)
 		}
 	}
-	l.must("remove", sb.Remove(l.ctx())) // the data volume is kept
+	l.must("remove", sb.Remove(l.ctx())) // the data volume stays
 	for i := range cuts {
-		cmd := l.other("create", sb.ID())
+		cmd := l.startProvider("create", sb.ID())
 		time.Sleep(time.Duration(10+10*i) * time.Millisecond)
-		kill(cmd)
-		l.poll(func() error { // until nobody is at it any more
+		killAndWait(cmd)
+		l.poll(func() error { // until the killed creation is gone
 			made, err := l.Get(l.ctx(), sb.ID())
 			if err == nil {
 				err = made.Remove(l.ctx())
@@ -88,18 +88,18 @@ func createProgram(args []string) error {
 	return err
 }
 
-// within fails the test if f takes so long that something must hang.
-func (l *lab) within(what string, f func() error) {
+// runInTime fails the test if f takes so long that something must hang.
+func (l *lab) runInTime(what string, f func() error) {
 	l.t.Helper()
 	select {
-	case err := <-begin(f):
+	case err := <-runAsync(f):
 		l.must(what, err)
 	case <-time.After(testenv.Scale(30 * time.Second)):
 		l.t.Fatalf("%s hangs", what)
 	}
 }
 
-// Root inside can stop the guest, and nothing waits for it.
+// Root inside can suspend the guest, and nothing waits for it.
 func TestGuestThatIsStopped(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
@@ -108,16 +108,16 @@ func TestGuestThatIsStopped(t *testing.T) {
 	}
 	visit()
 	l.sh(sb, `for p in /proc/[0-9]*; do if tr '\0' ' ' < $p/cmdline | grep -q ^atoll-guest; then kill -STOP ${p#/proc/}; fi; done`)
-	l.within("snapshot", func() error {
+	l.runInTime("snapshot", func() error {
 		snap, err := atoll.TakeSnapshot(l.ctx(), sb)
 		if err != nil {
 			return err
 		}
 		return atoll.RemoveSnapshot(l.ctx(), l, snap.ID)
 	})
-	visit() // by another
+	visit() // with another guest
 	l.must("pause", atoll.Pause(l.ctx(), sb))
-	l.within("snapshot of a paused one", func() error {
+	l.runInTime("snapshot of a paused one", func() error {
 		snap, err := atoll.TakeSnapshot(l.ctx(), sb)
 		if err != nil {
 			return err
@@ -127,8 +127,8 @@ func TestGuestThatIsStopped(t *testing.T) {
 	l.must("resume", atoll.Resume(l.ctx(), sb))
 	visit()
 	l.sh(sb, `for p in /proc/[0-9]*; do if tr '\0' ' ' < $p/cmdline | grep -q ^atoll-guest; then kill -STOP ${p#/proc/}; fi; done`)
-	l.within("stop", func() error { return sb.Stop(l.ctx(), 0) })
-	l.within("remove", func() error { return sb.Remove(l.ctx()) })
+	l.runInTime("stop", func() error { return sb.Stop(l.ctx(), 0) })
+	l.runInTime("remove", func() error { return sb.Remove(l.ctx()) })
 }
 
 // A sentry that hangs, with calls to it in progress, can be removed.
@@ -139,10 +139,10 @@ func TestSentryThatHangs(t *testing.T) {
 	}{
 		{"idle", func(l *lab, sb atoll.Sandbox) {}},
 		{"exec in flight", func(l *lab, sb atoll.Sandbox) {
-			_ = begin(func() error { return atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"true"}}) })
+			_ = runAsync(func() error { return atoll.Run(l.ctx(), sb, &atoll.Command{Args: []string{"true"}}) })
 		}},
 		{"stop in flight", func(l *lab, sb atoll.Sandbox) {
-			_ = begin(func() error { return sb.Stop(l.ctx(), 0) })
+			_ = runAsync(func() error { return sb.Stop(l.ctx(), 0) })
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -151,20 +151,20 @@ func TestSentryThatHangs(t *testing.T) {
 			sentry := children(t, l.supervisorOf(sb))["runsc-sandbox"]
 			l.must("stop the sentry", unix.Kill(sentry, unix.SIGSTOP))
 			tt.before(l, sb)
-			time.Sleep(100 * time.Millisecond) // which is enough for it to hang as well
-			other := openLab(t, l.opts)        // as another process: in this one a stop holds the lock
+			time.Sleep(100 * time.Millisecond) // long enough for it to hang as well
+			other := openLab(t, l.opts)        // like another process: in this one a stop holds the lock
 			same, err := other.Get(l.ctx(), sb.ID())
 			l.must("get", err)
 			if tt.name == "stop in flight" {
 				same = sb
 			}
-			l.within("remove", func() error { return same.Remove(l.ctx(), atoll.RemoveVolumes()) })
-			l.gone(map[string]int{"sentry": sentry})
+			l.runInTime("remove", func() error { return same.Remove(l.ctx(), atoll.RemoveVolumes()) })
+			l.awaitGone(map[string]int{"sentry": sentry})
 		})
 	}
 }
 
-// What lies beside the executable is not run in the place of what is in it.
+// gVisor does not run files beside the executable in place of its own parts.
 func TestNothingBesideTheHelperIsRun(t *testing.T) {
 	dir := t.TempDir()
 	ran := filepath.Join(dir, "ran")
@@ -194,14 +194,14 @@ func TestNothingBesideTheHelperIsRun(t *testing.T) {
 	}
 }
 
-// What the caller has open by accident is not kept open by the sandbox.
+// The sandbox does not keep open what the caller has open by accident.
 func TestSupervisorInheritsNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var fds [8]int
-	for i := range fds { // so that some are above those that a supervisor is given
+	for i := range fds { // so that some are above those that a supervisor inherits on purpose
 		fd, err := unix.Open(path, unix.O_RDONLY, 0) // not closed on exec
 		if err != nil {
 			t.Fatal(err)
@@ -215,7 +215,7 @@ func TestSupervisorInheritsNothing(t *testing.T) {
 	pids["supervisor"] = supervisor
 	for name, pid := range pids {
 		dir := fmt.Sprintf("/proc/%d/fd", pid)
-		for _, fd := range entries(t, dir) {
+		for _, fd := range dirEntries(t, dir) {
 			if to, err := os.Readlink(filepath.Join(dir, fd)); err == nil && to == path {
 				t.Errorf("%s has %s open as %s", name, to, fd)
 			}
@@ -223,8 +223,8 @@ func TestSupervisorInheritsNothing(t *testing.T) {
 	}
 }
 
-// What the host unmounts is not kept mounted by the sandboxes that live, and
-// what it mounts does not appear in them.
+// Running sandboxes do not keep mounted what the host unmounts, and what the host mounts
+// does not appear in them.
 func TestHostMountsAreNotHeld(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount")
@@ -262,8 +262,8 @@ func TestHostMountsAreNotHeld(t *testing.T) {
 	}
 }
 
-// A program that is a named pipe is opened when somebody writes to it, which may
-// be never: its caller waits as long as he wants to, and a removal for nobody.
+// A program that is a named pipe starts when somebody writes to it, perhaps never: its
+// caller waits as long as its ctx allows, and a removal does not wait.
 func TestProgramThatIsAPipe(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
@@ -285,10 +285,10 @@ func TestProgramThatIsAPipe(t *testing.T) {
 	if err := run(); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("exec: %v", err)
 	}
-	l.within("remove", func() error { return sb.Remove(l.ctx(), atoll.RemoveVolumes()) })
+	l.runInTime("remove", func() error { return sb.Remove(l.ctx(), atoll.RemoveVolumes()) })
 }
 
-// Accounts that are a named pipe keep nobody from anything but to be found there.
+// Accounts that are a named pipe block nothing but the look-up of users.
 func TestAccountsThatAreAPipe(t *testing.T) {
 	testenv.Need(t, testenv.Root) // others have no users
 	l := newLab(t)

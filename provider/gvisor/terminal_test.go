@@ -13,16 +13,16 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// A terminal is one program on a terminal, typed at by a test.
+// A terminal is one program on a terminal at which a test types.
 type terminal struct {
 	l       *lab
 	p       atoll.Process
 	keys    *io.PipeWriter
 	screen  *screen
-	skipped int // of the screen, seen before
+	skipped int // length of the screen's content that was seen before
 }
 
-func (l *lab) terminal(sb atoll.Sandbox, size atoll.Size, args ...string) *terminal {
+func (l *lab) openTerminal(sb atoll.Sandbox, size atoll.Size, args ...string) *terminal {
 	l.t.Helper()
 	r, w := io.Pipe()
 	t := &terminal{l: l, keys: w, screen: newScreen()}
@@ -33,124 +33,123 @@ func (l *lab) terminal(sb atoll.Sandbox, size atoll.Size, args ...string) *termi
 	return t
 }
 
-// types sends keys.
-func (t *terminal) types(keys string) {
+// typeKeys sends keys.
+func (t *terminal) typeKeys(keys string) {
 	t.l.t.Helper()
 	_, err := io.WriteString(t.keys, keys)
 	t.l.must("type", err)
 }
 
-// sees waits for what was not on the screen before.
-func (t *terminal) sees(want string) {
+// awaitText waits for text that was not on the screen before.
+func (t *terminal) awaitText(want string) {
 	t.l.t.Helper()
 	t.skipped = len(t.screen.expectAfter(t.l.t, t.skipped, want))
 }
 
-// ends waits for the program's end.
-func (t *terminal) ends() atoll.Exit {
+// awaitExit waits for the program's end.
+func (t *terminal) awaitExit() atoll.Exit {
 	t.l.t.Helper()
 	exit, err := t.p.Wait(t.l.ctx())
 	t.l.must("wait", err)
 	return exit
 }
 
-// runs waits until the command runs inside: until then what is typed is the
-// shell's, which has the terminal in a mode of its own.
-func (t *terminal) runs(sb atoll.Sandbox, command string) {
+// awaitCommand waits until the command runs inside: until then the shell, which has the
+// terminal in a mode of its own, gets the keys.
+func (t *terminal) awaitCommand(sb atoll.Sandbox, command string) {
 	t.l.t.Helper()
 	t.l.poll(func() error {
-		if !t.running(sb, command) {
+		if !t.isRunning(sb, command) {
 			return fmt.Errorf("%s does not run; the screen:\n%s", command, t.screen)
 		}
 		return nil
 	})
 }
 
-func (t *terminal) running(sb atoll.Sandbox, command string) bool {
+func (t *terminal) isRunning(sb atoll.Sandbox, command string) bool {
 	t.l.t.Helper()
 	return t.l.sh(sb, "for p in /proc/[0-9]*; do case $(tr '\\0' ' ' 2>/dev/null < $p/cmdline) in '"+command+" ') echo $p;; esac; done") != ""
 }
 
-// bash is an interactive shell with job control; it has said its prompt.
-func (l *lab) bash(sb atoll.Sandbox) *terminal {
+// openBash starts an interactive shell with job control, and waits for its prompt.
+func (l *lab) openBash(sb atoll.Sandbox) *terminal {
 	l.t.Helper()
 	testenv.Need(l.t, testenv.Program("bash", "bash"))
-	t := l.terminal(sb, atoll.Size{Rows: 24, Cols: 80}, "bash", "--norc", "--noprofile", "-i")
-	t.sees("> ")
+	t := l.openTerminal(sb, atoll.Size{Rows: 24, Cols: 80}, "bash", "--norc", "--noprofile", "-i")
+	t.awaitText("> ")
 	return t
 }
 
-// A terminal has its size from the first moment, and a new one when it is given
-// one, of which the programs hear.
+// A terminal has its size from the start, and programs notice a new one.
 func TestTerminalSize(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
-	if got := l.terminal(sb, atoll.Size{Rows: 33, Cols: 111}, "stty", "size"); true {
-		got.sees("33 111")
-		got.ends()
+	if got := l.openTerminal(sb, atoll.Size{Rows: 33, Cols: 111}, "stty", "size"); true {
+		got.awaitText("33 111")
+		got.awaitExit()
 	}
-	term := l.terminal(sb, atoll.Size{Rows: 10, Cols: 20}, "sh", "-c", `trap 'echo told; stty size' WINCH; echo ready; while :; do sleep 0.05; done`)
-	term.sees("ready")
+	term := l.openTerminal(sb, atoll.Size{Rows: 10, Cols: 20}, "sh", "-c", `trap 'echo told; stty size' WINCH; echo ready; while :; do sleep 0.05; done`)
+	term.awaitText("ready")
 	for _, size := range []atoll.Size{{Rows: 50, Cols: 200}, {Rows: 1, Cols: 1}} {
 		l.must("resize", atoll.Resize(l.ctx(), term.p, size))
-		term.sees("told")
-		term.sees(fmt.Sprintf("%d %d", size.Rows, size.Cols))
+		term.awaitText("told")
+		term.awaitText(fmt.Sprintf("%d %d", size.Rows, size.Cols))
 	}
-	term.types("\x03")
-	if exit := term.ends(); exit.Code != 130 {
+	term.typeKeys("\x03")
+	if exit := term.awaitExit(); exit.Code != 130 {
 		t.Errorf("after ^C: %v", exit)
 	}
 }
 
-// The keys that make signals reach what is in the foreground, and nothing else.
+// The keys that make signals reach the foreground, and nothing else.
 func TestTerminalKeys(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
-	term := l.bash(sb)
-	term.types("sleep 1000\r")
-	term.runs(sb, "sleep 1000")
-	term.types("\x03")
-	term.sees("^C")
-	term.types("echo code $?\r")
-	term.sees("code 130")
+	term := l.openBash(sb)
+	term.typeKeys("sleep 1000\r")
+	term.awaitCommand(sb, "sleep 1000")
+	term.typeKeys("\x03")
+	term.awaitText("^C")
+	term.typeKeys("echo code $?\r")
+	term.awaitText("code 130")
 
-	term.types("sleep 1001; echo after $?\r")
-	term.runs(sb, "sleep 1001")
-	term.types("\x1c") // ^\
-	term.sees("after 131")
+	term.typeKeys("sleep 1001; echo after $?\r")
+	term.awaitCommand(sb, "sleep 1001")
+	term.typeKeys("\x1c") // ^\
+	term.awaitText("after 131")
 
-	term.types("cat > /root/typed\r")
-	term.runs(sb, "cat")
-	term.types("line one\rline two\r\x04")
-	term.sees("> ")
-	term.types("wc -l < /root/typed\r")
-	term.sees("2\r\n")
+	term.typeKeys("cat > /root/typed\r")
+	term.awaitCommand(sb, "cat")
+	term.typeKeys("line one\rline two\r\x04")
+	term.awaitText("> ")
+	term.typeKeys("wc -l < /root/typed\r")
+	term.awaitText("2\r\n")
 
-	// What was typed before the signal is gone with it, alone or in one go.
+	// A signal drops what was typed before it, alone or in one go.
 	for _, keys := range [][]string{{"half a line", "\x03"}, {"half a line\x03"}} {
-		term.types("cat\r")
-		term.runs(sb, "cat")
+		term.typeKeys("cat\r")
+		term.awaitCommand(sb, "cat")
 		for _, k := range keys {
-			term.types(k)
+			term.typeKeys(k)
 		}
-		term.types("echo clean $?\r")
-		term.sees("clean 130")
+		term.typeKeys("echo clean $?\r")
+		term.awaitText("clean 130")
 	}
 
-	// One that is quoted is like any other, also when it comes alone.
-	term.types("cat > /root/quoted\r")
-	term.runs(sb, "cat")
-	term.types("\x16")
-	term.sees("^\b")
-	term.types("\x03")
-	term.sees("^C")
-	term.types("\r\x04")
-	term.sees("> ")
-	term.types("od -An -tx1 /root/quoted\r")
-	term.sees("03 0a")
+	// A quoted key is like any other, even if it comes alone.
+	term.typeKeys("cat > /root/quoted\r")
+	term.awaitCommand(sb, "cat")
+	term.typeKeys("\x16")
+	term.awaitText("^\b")
+	term.typeKeys("\x03")
+	term.awaitText("^C")
+	term.typeKeys("\r\x04")
+	term.awaitText("> ")
+	term.typeKeys("od -An -tx1 /root/quoted\r")
+	term.awaitText("03 0a")
 
-	term.types("exit 7\r")
-	if exit := term.ends(); exit.Code != 7 {
+	term.typeKeys("exit 7\r")
+	if exit := term.awaitExit(); exit.Code != 7 {
 		t.Errorf("exit: %v", exit)
 	}
 }
@@ -159,73 +158,72 @@ func TestTerminalKeys(t *testing.T) {
 func TestTerminalJobs(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
-	term := l.bash(sb)
+	term := l.openBash(sb)
 	if text := term.screen.String(); strings.Contains(text, "no job control") {
 		t.Fatalf("bash says:\n%s", text)
 	}
-	term.types("sleep 1002\r")
-	term.runs(sb, "sleep 1002")
-	term.types("\x1a") // ^Z
-	term.sees("Stopped")
-	term.types("jobs\r")
-	term.sees("Stopped")
-	term.types("bg\r")
-	term.sees("sleep 1002 &")
-	term.types("fg\r")
-	term.sees("sleep 1002")
-	l.poll(func() error { // bash says what it is about to put into the foreground
-		term.types("\x03")
-		if term.running(sb, "sleep 1002") {
+	term.typeKeys("sleep 1002\r")
+	term.awaitCommand(sb, "sleep 1002")
+	term.typeKeys("\x1a") // ^Z
+	term.awaitText("Stopped")
+	term.typeKeys("jobs\r")
+	term.awaitText("Stopped")
+	term.typeKeys("bg\r")
+	term.awaitText("sleep 1002 &")
+	term.typeKeys("fg\r")
+	term.awaitText("sleep 1002")
+	l.poll(func() error { // bash prints the command before it is in the foreground
+		term.typeKeys("\x03")
+		if term.isRunning(sb, "sleep 1002") {
 			return errors.New("^C does not end the job")
 		}
 		return nil
 	})
-	term.types("echo interrupted $?\r")
-	term.sees("interrupted 130")
-	// A shell that ends leaves its jobs to end as well, or to go on as they
+	term.typeKeys("echo interrupted $?\r")
+	term.awaitText("interrupted 130")
+	// When a shell ends, its jobs may end as well, or continue as they
 	// wish; either way it does not hang.
-	term.types("sleep 1003 &\r")
-	term.sees("> ")
-	term.types("exit\r")
-	if exit := term.ends(); exit.Code != 0 && exit.Code != 130 {
+	term.typeKeys("sleep 1003 &\r")
+	term.awaitText("> ")
+	term.typeKeys("exit\r")
+	if exit := term.awaitExit(); exit.Code != 0 && exit.Code != 130 {
 		t.Errorf("exit with a job: %v", exit)
 	}
 }
 
 // /dev/tty is the terminal, whatever the standard streams are. It has no name, but
-// those that are made inside do.
+// terminals that are made inside have one.
 func TestTerminalDevice(t *testing.T) {
 	testenv.Need(t, testenv.Program("script", "bsdutils"))
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
-	term := l.terminal(sb, atoll.Size{Rows: 24, Cols: 80}, "sh", "-c", "tty; script -qc tty /dev/null; echo to the device > /dev/tty; read x < /dev/tty; echo got $x > /dev/tty; test -t 0 && test -t 1 && test -t 2 && echo all")
-	term.sees("not a tty")
-	term.sees("/dev/pts/0")
-	term.sees("to the device")
-	term.types("answer\r")
-	term.sees("got answer")
-	term.sees("all")
-	if exit := term.ends(); exit.Code != 0 {
+	term := l.openTerminal(sb, atoll.Size{Rows: 24, Cols: 80}, "sh", "-c", "tty; script -qc tty /dev/null; echo to the device > /dev/tty; read x < /dev/tty; echo got $x > /dev/tty; test -t 0 && test -t 1 && test -t 2 && echo all")
+	term.awaitText("not a tty")
+	term.awaitText("/dev/pts/0")
+	term.awaitText("to the device")
+	term.typeKeys("answer\r")
+	term.awaitText("got answer")
+	term.awaitText("all")
+	if exit := term.awaitExit(); exit.Code != 0 {
 		t.Errorf("%v", exit)
 	}
-	if out := l.fails(sb, "echo x > /dev/tty"); strings.Contains(out, "x\n") && !strings.Contains(out, "/dev/tty") {
+	if out := l.failSh(sb, "echo x > /dev/tty"); strings.Contains(out, "x\n") && !strings.Contains(out, "/dev/tty") {
 		t.Errorf("without a terminal: %q", out)
 	}
 }
 
-// A program that takes the keys raw, as editors do, gets them all and makes no
-// signals of them.
+// A program that reads keys raw, as editors do, gets them all, and none makes a signal.
 func TestTerminalRaw(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
-	term := l.terminal(sb, atoll.Size{Rows: 24, Cols: 80}, "sh", "-c", `saved=$(stty -g); stty raw -echo; echo ready; head -c 5 | od -An -tx1; stty "$saved"; stty -a | grep -c -w -- 'icanon'; echo back; read line; echo "$line"`)
-	term.sees("ready")
-	term.types("\x03\x1a\x1b[\r")
-	term.sees("03 1a 1b 5b 0d")
-	term.sees("back")
-	term.types("typed\r")
-	term.sees("typed\r\ntyped")
-	if exit := term.ends(); exit.Code != 0 {
+	term := l.openTerminal(sb, atoll.Size{Rows: 24, Cols: 80}, "sh", "-c", `saved=$(stty -g); stty raw -echo; echo ready; head -c 5 | od -An -tx1; stty "$saved"; stty -a | grep -c -w -- 'icanon'; echo back; read line; echo "$line"`)
+	term.awaitText("ready")
+	term.typeKeys("\x03\x1a\x1b[\r")
+	term.awaitText("03 1a 1b 5b 0d")
+	term.awaitText("back")
+	term.typeKeys("typed\r")
+	term.awaitText("typed\r\ntyped")
+	if exit := term.awaitExit(); exit.Code != 0 {
 		t.Errorf("%v", exit)
 	}
 }

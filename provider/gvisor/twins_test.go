@@ -9,7 +9,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/gvisor"
 )
 
-// Sandboxes of one id, in two state directories, have nothing to do with each other.
+// Sandboxes with the same id, in two state directories, are independent.
 func TestSameIDTwice(t *testing.T) {
 	var boxes []atoll.Sandbox
 	for range 2 {

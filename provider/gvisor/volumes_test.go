@@ -13,8 +13,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A sandbox that is made has its volume as long as it is there, however eagerly
-// others remove it.
+// A sandbox has its volume as long as it exists, however eagerly others remove the volume.
 func TestVolumeRemovedWhileUsersCome(t *testing.T) {
 	l := newLab(t)
 	t.Cleanup(func() { _ = atoll.RemoveVolume(context.Background(), l, "", "cache") }) // as a rule it is gone
@@ -50,8 +49,8 @@ func TestVolumeRemovedWhileUsersCome(t *testing.T) {
 	removers.Wait()
 }
 
-// A volume that was taken away by hand is missed by its name, and not made anew:
-// what was in it would be forgotten in silence.
+// A start reports a volume that was deleted by hand, and does not make it anew: the loss of
+// its content would go unnoticed.
 func TestVolumeThatVanished(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{Name: "web", Mounts: []atoll.Mount{{Type: atoll.MountVolume, Source: "cache", Target: "/cache"}}})
@@ -71,8 +70,7 @@ func TestVolumeThatVanished(t *testing.T) {
 	l.must("remove the volume", l.RemoveVolume(l.ctx(), "default", "cache"))
 }
 
-// A sandbox that was made when it could still have another's data volume starts
-// again.
+// A sandbox that was made when it could still mount another's data volume starts again.
 func TestMountOfADataVolume(t *testing.T) {
 	l := newLab(t)
 	t.Cleanup(func() { _ = atoll.RemoveVolume(context.Background(), l, "", "cache") })
@@ -90,8 +88,8 @@ func TestMountOfADataVolume(t *testing.T) {
 	}
 }
 
-// A mount has its place, by way of links as they are inside and in other mounts,
-// or it is said what is wrong with it.
+// A mount has its target, through links as they are inside and in other mounts, or an error
+// says what is wrong with it.
 func TestPlacesOfMounts(t *testing.T) {
 	dir := t.TempDir()
 	sub, file := filepath.Join(dir, "sub"), filepath.Join(dir, "file")

@@ -43,7 +43,7 @@ func TestHostIsOutOfSight(t *testing.T) {
 		}
 	}
 	for _, file := range []string{"/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/machine-id", "/etc/environment", "/usr/local/etc/npmrc", "/usr/etc/npmrc", "/proc/kcore", "/dev/mem", "/dev/kvm", "/dev/vda", "/.dockerenv"} {
-		l.fails(sb, "cat "+file)
+		l.failSh(sb, "cat "+file)
 	}
 	if got := l.sh(sb, `find / -path /usr -prune -o -path /proc -prune -o '(' -type s -o -name 'supervisor.*' -o -name 'runsc-*' ')' -print`); got != "" {
 		t.Errorf("sockets and what belongs to the supervisor are there inside: %s", got)
@@ -68,7 +68,7 @@ func TestHostIsOutOfSight(t *testing.T) {
 	}
 }
 
-// What runs the sandbox's programs is not the host's kernel.
+// The sandbox's programs do not run on the host's kernel.
 func TestKernelIsGVisor(t *testing.T) {
 	l := newLab(t)
 	sb := l.create(atoll.Spec{})
@@ -84,9 +84,9 @@ func TestKernelIsGVisor(t *testing.T) {
 	}
 }
 
-// powers are what root of a machine can do and root of a sandbox cannot. None
-// would do harm if it could.
-var powers = map[string]func() error{
+// forbiddenActions are actions that root of a machine may do and root of a sandbox may not.
+// None would do harm if it succeeded.
+var forbiddenActions = map[string]func() error{
 	"mount":   func() error { return unix.Mount("none", "/mnt", "tmpfs", 0, "") },
 	"bind":    func() error { return unix.Mount("/etc", "/mnt", "", unix.MS_BIND, "") },
 	"remount": func() error { return unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_BIND, "") },
@@ -123,10 +123,10 @@ var powers = map[string]func() error{
 	},
 }
 
-// powerProgram tries one of powers and says whether it was denied: to this
-// user, or as a thing that this kernel does not have.
+// powerProgram tries one of forbiddenActions and says whether it was denied: to this user,
+// or because this kernel does not have it.
 func powerProgram(args []string) error {
-	err := powers[args[0]]()
+	err := forbiddenActions[args[0]]()
 	switch {
 	case err == nil:
 		return nil
@@ -137,16 +137,16 @@ func powerProgram(args []string) error {
 	return err
 }
 
-// Root inside has no power over the host, nor over what surrounds the sandbox.
+// Root inside has no power over the host, nor over the sandbox's surroundings.
 func TestRootInsideIsPowerless(t *testing.T) {
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{shelved(t)}})
+	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{programMount(t)}})
 	if got := l.sh(sb, "id -u"); got != "0" {
 		t.Fatalf("uid %s", got)
 	}
-	for name := range powers {
+	for name := range forbiddenActions {
 		var said bytes.Buffer
-		cmd := program("power", name)
+		cmd := programCommand("power", name)
 		cmd.Stderr = &said
 		err := atoll.Run(l.ctx(), sb, cmd)
 		if exit, ok := errors.AsType[*atoll.ExitError](err); !ok || exit.Exit.Code != 1 || !strings.Contains(said.String(), "denied: ") {
@@ -154,10 +154,10 @@ func TestRootInsideIsPowerless(t *testing.T) {
 		}
 	}
 	for _, script := range []string{"echo 1 > /proc/sys/kernel/panic", "echo b > /proc/sysrq-trigger"} {
-		l.fails(sb, script)
+		l.failSh(sb, script)
 	}
-	l.sh(sb, "true") // it lives
-	// What is written to the machine's directories stays inside.
+	l.sh(sb, "true") // it still works
+	// Writes to the machine's directories stay inside.
 	l.sh(sb, "echo x > /usr/bin/atoll-was-here; echo x > /etc/atoll-was-here; rm -f /usr/bin/env; cat /usr/bin/atoll-was-here")
 	for _, path := range []string{"/usr/bin/atoll-was-here", "/etc/atoll-was-here"} {
 		if _, err := os.Lstat(path); err == nil {
@@ -169,8 +169,8 @@ func TestRootInsideIsPowerless(t *testing.T) {
 	}
 }
 
-// What commands print costs the supervisor memory, which is the sandbox's: it must
-// not be what the kernel kills for it.
+// The output of commands costs the supervisor memory, which is the sandbox's: the kernel
+// must not kill the supervisor for it.
 func TestOutputCostsNobodysLife(t *testing.T) {
 	l := newLab(t)
 	if !l.Info().Caps.MemoryLimit {
@@ -178,7 +178,7 @@ func TestOutputCostsNobodysLife(t *testing.T) {
 	}
 	sb := l.create(atoll.Spec{Resources: atoll.Resources{Memory: 64 << 20}})
 	const runs = 45
-	for range runs { // of which each leaves a MiB, and all of them less than is there
+	for range runs { // each leaves a MiB, and all of them less than the limit
 		p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"head", "-c", "1000000", "/dev/zero"}})
 		l.must("exec", err)
 		_, err = p.Wait(l.ctx())
@@ -197,10 +197,10 @@ func TestOutputCostsNobodysLife(t *testing.T) {
 	}
 }
 
-// A socket of the host that lies in a shared directory leads nowhere, and
-// neither does an abstract one.
+// A socket of the host in a shared directory leads nowhere, and neither does an abstract
+// one.
 func TestSocketsOfTheHost(t *testing.T) {
-	dir := runDir(t)
+	dir := shortDir(t)
 	abstract := fmt.Sprintf("@atoll-test-%d", os.Getpid())
 	for _, addr := range []string{filepath.Join(dir, "sock"), abstract} {
 		s, err := net.Listen("unix", addr)
@@ -220,18 +220,18 @@ func TestSocketsOfTheHost(t *testing.T) {
 		}()
 	}
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/shared"}, shelved(t)}})
+	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/shared"}, programMount(t)}})
 	for _, addr := range []string{"/shared/sock", abstract} {
-		out, err := atoll.Output(l.ctx(), sb, program("dial", "unix", addr))
+		out, err := atoll.Output(l.ctx(), sb, programCommand("dial", "unix", addr))
 		if err == nil || len(out) > 0 {
 			t.Errorf("%s is reachable: %q, %v", addr, out, err)
 		}
 	}
 }
 
-// Nor does a pipe of the host, or one made inside, connect the two.
+// Neither does a pipe of the host, or one made inside, connect the two.
 func TestPipesOfTheHost(t *testing.T) {
-	dir := runDir(t)
+	dir := shortDir(t)
 	name := filepath.Join(dir, "pipe")
 	if err := unix.Mkfifo(name, 0o666); err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestPipesOfTheHost(t *testing.T) {
 	defer pipe.Close()
 	l := newLab(t)
 	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{{Type: atoll.MountBind, Source: dir, Target: "/shared"}}})
-	l.fails(sb, "timeout 2 sh -c 'echo x > /shared/pipe'")
+	l.failSh(sb, "timeout 2 sh -c 'echo x > /shared/pipe'")
 	if err := pipe.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestPipesOfTheHost(t *testing.T) {
 	}
 }
 
-// A read-only mount is that for programs inside and for Files.
+// A read-only mount is read-only for programs inside and for Files.
 func TestReadOnlyMount(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("as it was"), 0o666); err != nil {
@@ -278,7 +278,7 @@ func TestReadOnlyMount(t *testing.T) {
 		"echo x > /shared/file", "echo x >> /single", "rm /shared/file", "touch /shared/new", "mv /shared/file /shared/moved",
 		"chmod 0 /shared/file", "mount -o remount,rw /shared", "ln /shared/file /shared/link",
 	} {
-		l.fails(sb, script)
+		l.failSh(sb, script)
 	}
 	for _, name := range []string{"/shared/file", "/shared/new"} {
 		wantKind(t, "write "+name, atoll.WriteFile(l.ctx(), sb, name, []byte("x"), 0), atoll.ErrDenied)
@@ -289,13 +289,12 @@ func TestReadOnlyMount(t *testing.T) {
 	if got := l.sh(sb, "cat /shared/file /single"); got != "as it wasas it was" {
 		t.Errorf("inside: %q", got)
 	}
-	if got := strings.Join(entries(t, dir), " "); got != "file" {
+	if got := strings.Join(dirEntries(t, dir), " "); got != "file" {
 		t.Errorf("on the host: %s", got)
 	}
 }
 
-// A link means inside what it means there, also when it is followed from the
-// host.
+// A link has its meaning inside, even when it is followed from the host.
 func TestLinksAreThoseOfTheSandbox(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(outside, []byte("of the host"), 0o644); err != nil {
@@ -318,14 +317,14 @@ func TestLinksAreThoseOfTheSandbox(t *testing.T) {
 	if data, err := os.ReadFile("/etc/motd"); err == nil && string(data) == "changed\n" {
 		t.Error("/etc/motd of the host was written")
 	}
-	// Stopped, nothing knows what such a link means.
+	// In a stopped sandbox, nothing knows what such a link means.
 	l.must("stop", sb.Stop(l.ctx(), 0))
 	_, err = atoll.ReadFile(l.ctx(), sb, "abs")
 	wantKind(t, "read a link out of /work while stopped", err, atoll.ErrStopped)
 }
 
-// Whatever a process inside does to a directory while the host works in it,
-// nothing outside of the sandbox is read or touched.
+// Whatever a process inside does to a directory while the host works in it, nothing outside
+// of the sandbox is read or touched.
 func TestLinkRace(t *testing.T) {
 	victim := filepath.Join(t.TempDir(), "victim")
 	if err := os.MkdirAll(filepath.Join(victim, "sub"), 0o777); err != nil {
@@ -338,19 +337,19 @@ func TestLinkRace(t *testing.T) {
 		}
 	}
 	l := newLab(t)
-	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{shelved(t)}})
+	sb := l.create(atoll.Spec{Mounts: []atoll.Mount{programMount(t)}})
 	volume := filepath.Join(l.opts.Dir, "volumes", "default", "data-"+sb.ID())
 	relative, err := filepath.Rel(volume, victim)
 	l.must("rel", err)
 	ready := newScreen()
-	flip := program("flip", "/work/dir", victim, relative, "../../../records", "/proc/self/root"+victim)
+	flip := programCommand("flip", "/work/dir", victim, relative, "../../../records", "/proc/self/root"+victim)
 	flip.Stdout = ready
 	_, err = sb.Exec(l.ctx(), flip)
 	l.must("exec", err)
 	ready.expect(t, "flipping")
 
 	files := atoll.Files(sb)
-	packed := tarball(t, "entry", "sub/file", "made")
+	packed := makeTar(t, "entry", "sub/file", "made")
 	ctx, cancel := context.WithTimeout(l.ctx(), 5*time.Second)
 	if testing.Short() {
 		cancel()
@@ -365,7 +364,7 @@ func TestLinkRace(t *testing.T) {
 			"remove":  files.Remove(ctx, "dir/file", false),
 			"rename":  files.Rename(ctx, "dir/entry", "dir/gone"),
 			"untar":   files.ReadTar(ctx, "dir", bytes.NewReader(packed)),
-			"tar":     files.WriteTar(ctx, "dir", deaf(t, "canary")),
+			"tar":     files.WriteTar(ctx, "dir", newSecretChecker(t, "canary")),
 			"removal": files.Remove(ctx, "dir/sub", true),
 		} {
 			if err == nil {
@@ -384,15 +383,15 @@ func TestLinkRace(t *testing.T) {
 			t.Errorf("%s on the host: %q, %v", name, got, err)
 		}
 	}
-	if got := strings.Join(entries(t, victim), " "); got != "entry file sub" {
+	if got := strings.Join(dirEntries(t, victim), " "); got != "entry file sub" {
 		t.Errorf("on the host: %s", got)
 	}
-	if got := strings.Join(entries(t, filepath.Join(l.opts.Dir, "records")), " "); got != sb.ID()+".json" {
+	if got := strings.Join(dirEntries(t, filepath.Join(l.opts.Dir, "records")), " "); got != sb.ID()+".json" {
 		t.Errorf("records: %s", got)
 	}
 }
 
-func tarball(t *testing.T, names ...string) []byte {
+func makeTar(t *testing.T, names ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -410,22 +409,22 @@ func tarball(t *testing.T, names ...string) []byte {
 	return b.Bytes()
 }
 
-// deaf is a writer that must not hear of secret.
-func deaf(t *testing.T, secret string) io.Writer { return &deafWriter{t, secret} }
+// newSecretChecker returns a writer that fails the test if secret is written to it.
+func newSecretChecker(t *testing.T, secret string) io.Writer { return &secretChecker{t, secret} }
 
-type deafWriter struct {
+type secretChecker struct {
 	t      *testing.T
 	secret string
 }
 
-func (w *deafWriter) Write(p []byte) (int, error) {
+func (w *secretChecker) Write(p []byte) (int, error) {
 	if bytes.Contains(p, []byte(w.secret)) {
 		w.t.Errorf("%q came out", w.secret)
 	}
 	return len(p), nil
 }
 
-// Options.HostPaths are shown, read-only, besides the system's own.
+// Options.HostPaths are shown, read-only, in addition to the system's own paths.
 func TestHostPaths(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "tool"), []byte("shown"), 0o644); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Whoever watches does not hold up a supervisor that ends.
+// A watcher does not hold up a supervisor that ends.
 func TestWatchDoesNotDelay(t *testing.T) {
 	l := newLab(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -37,7 +37,7 @@ func TestWatchDoesNotDelay(t *testing.T) {
 			id = <-running
 		}
 		watched = min(watched, stop(sb))
-		if watched > cutOff { // the machine may be slow: a stop that nobody watches tells
+		if watched > cutOff { // the machine may be slow: compare with a stop that nobody watches
 			took := stop(newLab(t).create(atoll.Spec{}))
 			if alone == 0 || took < alone {
 				alone = took

@@ -36,7 +36,7 @@ func xattrProgram(args []string) error {
 	return err
 }
 
-// makeWork leaves traces of every kind in the root file system.
+// makeWork is a script that leaves traces of every kind in the root file system.
 const makeWork = `set -e
 umask 022
 mkdir -p /root/dir/empty /opt/app/bin /tmp/t
@@ -62,7 +62,7 @@ echo changed >> /etc/profile
 mv /opt/app/bin /opt/app/moved
 `
 
-// seeWork prints all of that. The size of a directory says nothing.
+// seeWork is a script that prints all of them. The size of a directory does not matter.
 const seeWork = `
 find /root /opt /tmp /etc ! -type d -exec stat -c '%n|%F|%a|%u:%g|%s|%h' {} + | sort
 find /root /opt /tmp /etc -type d -exec stat -c '%n|%F|%a|%u:%g|%h' {} + | sort
@@ -73,8 +73,8 @@ cat /root/dir/hard /opt/app/elsewhere /tmp/t/file /etc/profile; /opt/app/moved/t
 tail -c 4 /root/sparse
 true`
 
-// A clean stop keeps every kind of file of the root file system, whatever it
-// was there before.
+// A clean stop saves every kind of file of the root file system, whatever it was there
+// before.
 func TestStopKeepsFiles(t *testing.T) {
 	images := map[string]string{"host": ""}
 	if os.Geteuid() == 0 { // others cannot keep owners
@@ -83,7 +83,7 @@ func TestStopKeepsFiles(t *testing.T) {
 	for name, ref := range images {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			spec := atoll.Spec{Image: ref, Mounts: []atoll.Mount{shelved(t)}}
+			spec := atoll.Spec{Image: ref, Mounts: []atoll.Mount{programMount(t)}}
 			script := makeWork
 			if ref != "" {
 				script = "mkdir -p /etc /opt; touch /etc/profile\n" + script
@@ -94,17 +94,17 @@ func TestStopKeepsFiles(t *testing.T) {
 			sb := l.create(spec)
 			l.sh(sb, script)
 			xattr := func(args ...string) string {
-				out, err := atoll.Output(l.ctx(), sb, program("xattr", args...))
+				out, err := atoll.Output(l.ctx(), sb, programCommand("xattr", args...))
 				l.must("xattr", err)
 				return strings.TrimSpace(string(out))
 			}
 			xattr("/root/dir/file", "user.colour", "blue")
 			want := l.sh(sb, seeWork)
-			for range 2 { // the second time from what the first has saved
+			for range 2 { // the second time from the files that the first has saved
 				l.must("stop", sb.Stop(l.ctx(), -1))
 				l.must("start", sb.Start(l.ctx()))
 				if got := l.sh(sb, seeWork); got != want {
-					t.Errorf("after stop and start:\n%s", difference(want, got))
+					t.Errorf("after stop and start:\n%s", diffLines(want, got))
 				}
 				if got := xattr("/root/dir/file", "user.colour"); got != "blue" {
 					t.Errorf("extended attribute: %q", got)
@@ -115,8 +115,8 @@ func TestStopKeepsFiles(t *testing.T) {
 	}
 }
 
-// difference lists the lines that only one of the texts has.
-func difference(want, got string) string {
+// diffLines lists the lines that only one of the texts has.
+func diffLines(want, got string) string {
 	var out []string
 	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for _, line := range w {
@@ -132,7 +132,7 @@ func difference(want, got string) string {
 	return strings.Join(out, "\n")
 }
 
-// Much work takes time to keep, but is kept, also what does not fit in memory.
+// Much work takes time to save, but is saved, even if it does not fit into memory.
 func TestStopKeepsMuchWork(t *testing.T) {
 	size := 200
 	if testing.Short() {
@@ -161,9 +161,9 @@ func TestStopKeepsMuchWork(t *testing.T) {
 	}
 }
 
-// A snapshot holds the files of that moment, for as many sandboxes as start
-// from it, each apart from the others and from the first one, which goes on.
-// gVisor ends what Exec started, daemons too, in the ones that start from it.
+// A snapshot holds the files of that moment, for any number of sandboxes, each apart from
+// the others and from the first one, which continues. gVisor ends processes that Exec
+// started, daemons too, in sandboxes that start from the snapshot.
 func TestSnapshotForks(t *testing.T) {
 	images := map[string]string{"host": "", "image": testimage.Serve(t).Push("busybox:1", testimage.Busybox(t))}
 	for name, ref := range images {
@@ -171,7 +171,7 @@ func TestSnapshotForks(t *testing.T) {
 			l := newLab(t)
 			sb := l.create(atoll.Spec{Image: ref})
 			l.sh(sb, "echo common > /root/file; echo tmp > /tmp/file; echo work > /work/file")
-			// One that was stopped before can be taken as well as a fresh one.
+			// A snapshot of a sandbox that was stopped before works like one of a fresh sandbox.
 			l.must("stop", sb.Stop(l.ctx(), 0))
 			l.must("start", sb.Start(l.ctx()))
 			l.sh(sb, `setsid sh -c 'n=0; while :; do n=$((n+1)); echo $n > /root/beat; sleep 0.02; done' < /dev/null > /dev/null 2>&1 &`)
@@ -215,7 +215,7 @@ func TestSnapshotForks(t *testing.T) {
 				}
 				return nil
 			})
-			// A restored one is a sandbox like any other.
+			// A restored sandbox is like any other.
 			l.must("stop", all[1].Stop(l.ctx(), 0))
 			l.must("start", all[1].Start(l.ctx()))
 			if got := l.sh(all[1], "cat /root/file"); got != "1" {
@@ -225,7 +225,7 @@ func TestSnapshotForks(t *testing.T) {
 	}
 }
 
-// What a snapshot cannot be restored to is refused, in words.
+// A spec to which a snapshot cannot be restored is refused, with the reason.
 func TestSnapshotThatDoesNotFit(t *testing.T) {
 	l := newLab(t)
 	volume := []atoll.Mount{{Type: atoll.MountVolume, Source: "data", Target: "/data"}}
@@ -261,8 +261,8 @@ func TestSnapshotThatDoesNotFit(t *testing.T) {
 	l.must("remove snapshot", atoll.RemoveSnapshot(l.ctx(), l, snap.ID))
 }
 
-// Whoever made the sandbox, with whatever umask, all users inside can read what
-// all can on the machine.
+// All users inside can read what all users on the machine can, whatever the umask of the
+// sandbox's maker.
 func TestHostFilesAreReadable(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	l := newLab(t, func(o *gvisor.Options) { o.Spare = false })

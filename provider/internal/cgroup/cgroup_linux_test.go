@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fake makes a directory that looks like a cgroup file system: real ones of
-// version 2 with controllers are not to be had on every machine.
-func fake(t *testing.T, files map[string]string) Hierarchy {
+// fakeHierarchy makes a directory that looks like a cgroup file system: not every machine
+// has a real one of version 2 with controllers.
+func fakeHierarchy(t *testing.T, files map[string]string) Hierarchy {
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range files {
@@ -32,7 +32,7 @@ func fake(t *testing.T, files map[string]string) Hierarchy {
 	return Open(root)
 }
 
-func content(t *testing.T, h Hierarchy, name string) string {
+func readFile(t *testing.T, h Hierarchy, name string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(h.root, name))
 	if err != nil {
@@ -65,7 +65,7 @@ func TestCan(t *testing.T) {
 		"nothing":        {nil, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			memory, cpu := fake(t, test.files).Can()
+			memory, cpu := fakeHierarchy(t, test.files).Can()
 			if memory != test.memory || cpu != test.cpu {
 				t.Errorf("Can() = %v, %v, want %v, %v", memory, cpu, test.memory, test.cpu)
 			}
@@ -73,9 +73,9 @@ func TestCan(t *testing.T) {
 	}
 }
 
-// In a container with a cgroup namespace of its own, all looks writable, but its
-// processes are in the root that it sees: the kernel enables nothing there. The
-// kernel is what is imitated.
+// In a container with a cgroup namespace of its own, everything looks writable, but its
+// processes are in the root that it sees: the kernel enables nothing there. The test
+// imitates the kernel.
 func TestCanIsTried(t *testing.T) {
 	for name, test := range map[string]struct {
 		enabled     string // before
@@ -88,7 +88,7 @@ func TestCanIsTried(t *testing.T) {
 		"enabled by another": {"memory cpu", "+memory +cpu", true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := fake(t, map[string]string{"cgroup.controllers": "cpu memory", "cgroup.subtree_control": test.enabled})
+			h := fakeHierarchy(t, map[string]string{"cgroup.controllers": "cpu memory", "cgroup.subtree_control": test.enabled})
 			h.write = func(file, value string) error {
 				if filepath.Base(file) == "cgroup.subtree_control" && strings.Contains(test.busy, value) {
 					return &fs.PathError{Op: "write", Path: file, Err: unix.EBUSY}
@@ -103,8 +103,8 @@ func TestCanIsTried(t *testing.T) {
 	}
 }
 
-// No swap comes on top of the memory. On v1 the limit of both together must
-// never be less than that of memory alone, or the kernel refuses it.
+// A memory limit allows no additional swap. On v1 the limit of both together must never be
+// less than that of memory alone, or the kernel refuses it.
 func TestSwap(t *testing.T) {
 	memory, both := "memory/box/memory.limit_in_bytes", "memory/box/memory.memsw.limit_in_bytes"
 	for name, test := range map[string]struct {
@@ -121,7 +121,7 @@ func TestSwap(t *testing.T) {
 			if test.before != "" {
 				files[both] = test.before
 			}
-			h := fake(t, files)
+			h := fakeHierarchy(t, files)
 			var order []string
 			h.write = func(file, value string) error {
 				order = append(order, strings.TrimPrefix(file, h.root+"/"))
@@ -134,7 +134,7 @@ func TestSwap(t *testing.T) {
 				t.Errorf("wrote %q, want %q", order, test.want)
 			}
 			for _, file := range order {
-				if got := content(t, h, file); got != "67108864" {
+				if got := readFile(t, h, file); got != "67108864" {
 					t.Errorf("%s = %q", file, got)
 				}
 			}
@@ -152,12 +152,12 @@ func TestLimits(t *testing.T) {
 		"v1": {v1Files, map[string]string{"memory/box/memory.limit_in_bytes": "1073741824", "cpu/box/cpu.cfs_quota_us": "150000"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := fake(t, test.files)
+			h := fakeHierarchy(t, test.files)
 			if err := h.Group("/box").Make(limits); err != nil {
 				t.Fatal(err)
 			}
 			for file, want := range test.want {
-				if got := content(t, h, file); got != want {
+				if got := readFile(t, h, file); got != want {
 					t.Errorf("%s = %q, want %q", file, got, want)
 				}
 			}
@@ -166,7 +166,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestJoin(t *testing.T) {
-	h := fake(t, v1Files)
+	h := fakeHierarchy(t, v1Files)
 	g := h.Group("/box")
 	if err := g.Make(Limits{}); err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, controller := range v1Controllers {
-		if got := content(t, h, controller+"/box/cgroup.procs"); got != "123" {
+		if got := readFile(t, h, controller+"/box/cgroup.procs"); got != "123" {
 			t.Errorf("%s: joined %q, want 123", controller, got)
 		}
 	}
@@ -195,7 +195,7 @@ func TestUsage(t *testing.T) {
 		"v1": {v1Files, 8192, 2 * time.Second, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := fake(t, test.files).Group("/box")
+			g := fakeHierarchy(t, test.files).Group("/box")
 			memory, cpu, ok := g.Usage()
 			if memory != test.memory || cpu != test.cpu || !ok {
 				t.Errorf("Usage() = %d, %v, %v, want %d, %v, true", memory, cpu, ok, test.memory, test.cpu)
@@ -234,7 +234,7 @@ func TestProtect(t *testing.T) {
 	}()
 	file := fmt.Sprintf("/proc/%d/oom_score_adj", sleep.Process.Pid)
 	want := "-500\n"
-	if os.WriteFile(file, []byte("-500"), 0) != nil { // we may not
+	if os.WriteFile(file, []byte("-500"), 0) != nil { // not allowed here
 		own, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -251,7 +251,7 @@ func TestProtect(t *testing.T) {
 	}
 }
 
-// TestRealGroup limits this machine's own cgroups, where we may.
+// TestRealGroup limits this machine's own cgroups, if it may.
 func TestRealGroup(t *testing.T) {
 	h := Open(Root)
 	if memory, _ := h.Can(); !memory {

@@ -26,29 +26,29 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// A world is the engine of these tests: a process in namespaces and a root file
-// system of its own, in which a guest starts all others. It is to a virtual machine
-// what a sentry is not: all that is known of processes and files is known inside.
+// A world is the engine of these tests: a process in namespaces and a root file system of
+// its own, in which a guest starts all other processes. Like a virtual machine, and unlike
+// a sentry, it knows of processes and files only inside.
 type world struct {
 	*supervisor.GuestProcesses
 	box   *supervisor.Sandbox
-	about about
+	about plan
 	root  string
 
 	cmd    *exec.Cmd
-	line   io.Closer     // to the guest, for what the API has no words for
-	orders *json.Encoder // to the guest
-	heard  *json.Decoder // from it
+	line   io.Closer     // connection to the guest for calls that the API does not have
+	orders *json.Encoder // sends to the guest
+	heard  *json.Decoder // receives from it
 	guest  *guest.Client
 	exited chan struct{} // closed when the guest has ended
 }
 
-// about is what a job says of a world besides.
-type about struct {
+// A plan is the part of a job that is specific to a world.
+type plan struct {
 	Greeting string `json:"greeting"`
 }
 
-// The argv[0]s of this program in its other parts.
+// The argv[0]s of this program's other roles.
 const (
 	supervisorArgv0 = "atoll-kept"
 	probeArgv0      = "atoll-kept-probe"
@@ -59,15 +59,15 @@ func init() {
 	supervisor.TakeOver(supervisor.Kind{Argv0: supervisorArgv0, Isolation: atoll.IsolationContainer, New: newWorld})
 	switch {
 	case os.Args[0] == probeArgv0:
-		exit(supervisor.TryMounts())
+		exitWith(supervisor.TryMounts())
 	case os.Args[0] == guestArgv0:
-		exit(isLive(os.Args[1]))
+		exitWith(runGuest(os.Args[1]))
 	case len(os.Args) == 3 && os.Args[0] == selfName && os.Args[1] == "files":
-		exit(guest.ServeFiles(os.Args[2]))
+		exitWith(guest.ServeFiles(os.Args[2]))
 	}
 }
 
-func exit(err error) {
+func exitWith(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -91,9 +91,9 @@ func (w *world) Steps() []supervisor.Step {
 	return []supervisor.Step{{Name: "root", Do: w.makeRoot}, {Name: "guest", Do: w.startGuest}}
 }
 
-// What a world has of the machine, and where it finds this program and its guest's
-// socket.
-var shown = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"}
+// hostDirs are the machine's directories in a world; selfName and socketName are the paths
+// of this program and of its guest's socket there.
+var hostDirs = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"}
 
 const selfName, socketName = "/self", "/socket"
 
@@ -112,7 +112,7 @@ func (w *world) makeRoot(context.Context, *supervisor.Undo) error {
 	if err := os.Chmod(filepath.Join(w.root, "tmp"), 0o1777); err != nil {
 		return err
 	}
-	for _, path := range shown {
+	for _, path := range hostDirs {
 		info, err := os.Lstat(path)
 		if err != nil {
 			continue
@@ -124,12 +124,12 @@ func (w *world) makeRoot(context.Context, *supervisor.Undo) error {
 			}
 			continue
 		}
-		if err := w.bind(path, path, true); err != nil {
+		if err := w.bindMount(path, path, true); err != nil {
 			return err
 		}
 	}
 	for _, device := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
-		if err := w.bind("/dev/"+device, "/dev/"+device, false); err != nil {
+		if err := w.bindMount("/dev/"+device, "/dev/"+device, false); err != nil {
 			return err
 		}
 	}
@@ -144,7 +144,7 @@ func (w *world) makeRoot(context.Context, *supervisor.Undo) error {
 			if err := errors.Join(os.MkdirAll(w.root+m.Target, 0o755), unix.Mount("tmpfs", w.root+m.Target, "tmpfs", 0, fmt.Sprintf("mode=1777,size=%d", cmp.Or(m.Size, 64<<20)))); err != nil {
 				return err
 			}
-		} else if err := w.bind(m.Source, m.Target, m.ReadOnly); err != nil {
+		} else if err := w.bindMount(m.Source, m.Target, m.ReadOnly); err != nil {
 			return err
 		}
 	}
@@ -152,11 +152,11 @@ func (w *world) makeRoot(context.Context, *supervisor.Undo) error {
 	if err != nil {
 		return err
 	}
-	return w.bind(self, selfName, true)
+	return w.bindMount(self, selfName, true)
 }
 
-// bind shows what is at source.
-func (w *world) bind(source, target string, readOnly bool) error {
+// bindMount mounts source at target.
+func (w *world) bindMount(source, target string, readOnly bool) error {
 	info, err := os.Stat(source)
 	if err != nil {
 		return err
@@ -210,7 +210,7 @@ func (w *world) startGuest(_ context.Context, undo *supervisor.Undo) error {
 		close(w.exited)
 	}()
 	undo.Add(func() { _ = w.Destroy() })
-	if _, err := w.answer(); err != nil { // it is up
+	if _, err := w.readAnswer(); err != nil { // waits until the guest is up
 		return err
 	}
 	conn, err := net.Dial("unix", w.root+socketName)
@@ -227,15 +227,15 @@ func (w *world) startGuest(_ context.Context, undo *supervisor.Undo) error {
 	return nil
 }
 
-// An order is what a guest is told, and its answer.
+// An order is a request to a guest, and its answer.
 type order struct {
-	Stop  bool          `json:"stop,omitempty"` // else to start the main process
+	Stop  bool          `json:"stop,omitempty"` // else start the main process
 	Grace time.Duration `json:"grace,omitempty"`
 	Kind  atoll.Kind    `json:"kind,omitempty"` // "" if it was done
 	Text  string        `json:"text,omitempty"`
 }
 
-func (w *world) answer() (order, error) {
+func (w *world) readAnswer() (order, error) {
 	var o order
 	if err := w.heard.Decode(&o); err != nil {
 		return o, fmt.Errorf("%w: %w", errGone, err)
@@ -246,19 +246,19 @@ func (w *world) answer() (order, error) {
 	return o, nil
 }
 
-// tell gives the guest an order and waits until that is done.
-func (w *world) tell(o order) error {
+// sendOrder sends the guest an order and waits until it is carried out.
+func (w *world) sendOrder(o order) error {
 	if err := w.orders.Encode(o); err != nil {
 		return fmt.Errorf("%w: %w", errGone, err)
 	}
-	_, err := w.answer()
+	_, err := w.readAnswer()
 	return err
 }
 
 var errGone = errors.New("the guest has gone")
 
-// isLive is the guest.
-func isLive(text string) error {
+// runGuest is the guest's main function.
+func runGuest(text string) error {
 	var config guest.Config
 	if err := json.Unmarshal([]byte(text), &config); err != nil {
 		return err
@@ -266,7 +266,7 @@ func isLive(text string) error {
 	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
-	if err := loopback(); err != nil {
+	if err := bringUpLoopback(); err != nil {
 		return err
 	}
 	answer := json.NewEncoder(os.Stdin) // a socket
@@ -308,8 +308,8 @@ func isLive(text string) error {
 	}
 }
 
-// loopback brings up the only interface that there is.
-func loopback() error {
+// bringUpLoopback brings up the loopback interface, the only one.
+func bringUpLoopback() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -329,7 +329,7 @@ func (w *world) DeathReason() string { return "as all worlds do" }
 
 func (w *world) Exec(ctx context.Context, id string, cmd *atoll.Command) (atoll.Process, error) {
 	if id == atoll.MainProcess {
-		if err := w.tell(order{}); err != nil {
+		if err := w.sendOrder(order{}); err != nil {
 			return nil, err
 		}
 		return w.Process(ctx, id)
@@ -360,8 +360,8 @@ func (w *world) Processes(ctx context.Context) ([]atoll.ProcessStatus, error) {
 	return w.WrapList(ctx, list, err)
 }
 
-// Running implements supervisor.Engine: all but the guest itself, and those of it that
-// serve files.
+// Running implements supervisor.Engine: it counts all processes except the guest itself and
+// those of its processes that serve files.
 func (w *world) Running(context.Context) (n int, err error) {
 	us, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", w.cmd.Process.Pid))
 	if err != nil {
@@ -370,7 +370,7 @@ func (w *world) Running(context.Context) (n int, err error) {
 	entries, err := os.ReadDir("/proc")
 	for _, e := range entries {
 		ns, _ := os.Readlink("/proc/" + e.Name() + "/ns/pid")
-		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline") // none of what has ended
+		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline") // empty for a process that has ended
 		if ns == us && len(args) > 0 && !bytes.HasPrefix(args, []byte(guestArgv0)) && !bytes.HasPrefix(args, []byte(selfName)) {
 			n++
 		}
@@ -399,23 +399,23 @@ func (w *world) Terminate(grace time.Duration) error {
 	if grace == 0 {
 		return nil
 	}
-	return w.tell(order{Stop: true, Grace: grace})
+	return w.sendOrder(order{Stop: true, Grace: grace})
 }
 
-// Keep implements supervisor.Engine: only what is on volumes is kept.
+// Keep implements supervisor.Engine: a world saves only volumes.
 func (w *world) Keep() error { return nil }
 
 func (w *world) Kill() { _ = w.cmd.Process.Kill() }
 
-// memory is how long it may take to ask a guest for its main process, and how much
-// of what that has printed is kept.
-var memory, printed = testenv.Scale(2 * time.Second), 1 << 20
+// mainTimeout bounds the time of asking a guest for its main process; keptOutput is the
+// number of bytes of output that are kept of it.
+var mainTimeout, keptOutput = testenv.Scale(2 * time.Second), 1 << 20
 
-// Destroy implements supervisor.Engine. What is known of the main process is known
-// inside: it is asked for that first.
+// Destroy implements supervisor.Engine. Only the inside knows the main process, so it is
+// asked first.
 func (w *world) Destroy() error {
 	if w.guest != nil && !w.Ended() {
-		w.remember()
+		w.rememberMain()
 	}
 	w.Kill()
 	<-w.exited
@@ -425,13 +425,13 @@ func (w *world) Destroy() error {
 	return w.line.Close()
 }
 
-func (w *world) remember() {
+func (w *world) rememberMain() {
 	if len(w.box.Job.Spec.Cmd) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), memory)
+	ctx, cancel := context.WithTimeout(context.Background(), mainTimeout)
 	defer cancel()
-	_ = w.tell(order{Stop: true}) // so that its end is known, too
+	_ = w.sendOrder(order{Stop: true}) // so that it has an exit, too
 	p, err := w.guest.Sandbox().Process(ctx, atoll.MainProcess)
 	if err != nil {
 		return
@@ -453,12 +453,12 @@ func (w *world) remember() {
 	}
 }
 
-// A tail is the last that was written to it.
+// A tail stores the last bytes that were written to it.
 type tail struct{ last []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.last = append(t.last, p...)
-	t.last = t.last[max(0, len(t.last)-printed):]
+	t.last = t.last[max(0, len(t.last)-keptOutput):]
 	return len(p), nil
 }
 

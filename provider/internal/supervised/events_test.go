@@ -21,8 +21,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// A stage is a state directory on which a test plays what supervisors and other
-// providers do.
+// A stage is a state directory on which a test acts as supervisors and other providers.
 type stage struct {
 	t  *testing.T
 	p  *Provider
@@ -52,22 +51,22 @@ func (s *stage) must(err error) {
 	}
 }
 
-// epoch is when the sandbox was started for the first time.
-var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+// firstStart is the time at which the sandbox was started for the first time.
+var firstStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// becomes writes the sandbox's record: run counts its supervisors.
-func (s *stage) becomes(state atoll.State, run int) {
+// writeState writes the sandbox's record: run counts its supervisors.
+func (s *stage) writeState(state atoll.State, run int) {
 	s.t.Helper()
 	st := atoll.Status{ID: s.id, Spec: atoll.Spec{ID: s.id}, State: state, Ready: state == atoll.StateRunning}
 	if run > 0 {
-		st.Started = epoch.Add(time.Duration(run) * time.Hour)
+		st.Started = firstStart.Add(time.Duration(run) * time.Hour)
 	}
 	s.must(s.p.dir.Write(&statedir.Record{Status: st, Supervisor: statedir.Identity{PID: run}}))
 }
 
-// supervisor takes the lock that says that a supervisor lives, and serves its socket.
-// What it returns tells of each connection, once it was served.
-func (s *stage) supervisor() (served <-chan net.Conn) {
+// serveAsSupervisor takes the lock that says that a supervisor lives, and serves its
+// socket. The returned channel gets each connection once it was served.
+func (s *stage) serveAsSupervisor() (served <-chan net.Conn) {
 	s.t.Helper()
 	lock, err := s.p.dir.LockSupervisor(s.id)
 	s.must(err)
@@ -97,9 +96,8 @@ func (s *stage) supervisor() (served <-chan net.Conn) {
 	return idle
 }
 
-// watch returns where the states of the sandbox will be, from the first on that
-// is not part of the replay.
-func (s *stage) watch() <-chan atoll.Status {
+// watchStates returns a channel with the states of the sandbox that come after the replay.
+func (s *stage) watchStates() <-chan atoll.Status {
 	s.t.Helper()
 	states, synced := make(chan atoll.Status, 100), make(chan bool)
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -122,20 +120,20 @@ func (s *stage) watch() <-chan atoll.Status {
 	return states
 }
 
-var patience = testenv.Scale(20 * time.Second)
+var waitLimit = testenv.Scale(20 * time.Second)
 
 func receive[T any](t *testing.T, what string, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		t.Fatalf("waited for %s in vain", what)
 	}
 	return v
 }
 
-// What others did between two looks is told as well: a sandbox that was started
-// has run, and one that was started again has stopped before.
+// Changes of other processes between two looks are published as well: a sandbox that was
+// started has run, and one that was started again was stopped before.
 func TestEventsBetweenLooks(t *testing.T) {
 	type look struct {
 		state atoll.State
@@ -157,10 +155,10 @@ func TestEventsBetweenLooks(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newStage(t)
-			s.supervisor()
-			s.becomes(tt.first.state, tt.first.run)
-			states := s.watch()
-			s.becomes(tt.next.state, tt.next.run)
+			s.serveAsSupervisor()
+			s.writeState(tt.first.state, tt.first.run)
+			states := s.watchStates()
+			s.writeState(tt.next.state, tt.next.run)
 			s.p.events.publishChanges(s.id)
 			s.must(os.Remove(s.p.dir.Record(s.id)))
 			var got []string
@@ -179,34 +177,34 @@ func TestEventsBetweenLooks(t *testing.T) {
 	}
 }
 
-// A supervisor that closed its connection may take a while to end: its end is
-// waited for, but neither as long as the next one lives, nor after Close.
+// A supervisor that closed its connection may take a while to end: the watcher waits for
+// its end, but neither while the next one lives, nor after Close.
 func TestEventsOfSupervisorsThatLinger(t *testing.T) {
 	s := newStage(t)
-	served := s.supervisor()
-	s.becomes(atoll.StateRunning, 1)
-	states := s.watch()
+	served := s.serveAsSupervisor()
+	s.writeState(atoll.StateRunning, 1)
+	states := s.watchStates()
 	first := receive(t, "a connection", served)
 	s.must(first.Close())
-	s.becomes(atoll.StateRunning, 2) // the next has come up before anybody saw that there was none
+	s.writeState(atoll.StateRunning, 2) // the next one starts before anybody saw that there was none
 	if st := receive(t, "the end of the first", states); st.State != atoll.StateStopped || st.Stopped.IsZero() {
 		t.Errorf("the end of the first: %s, stopped %v", st.State, st.Stopped)
 	}
-	if st := receive(t, "the next", states); st.State != atoll.StateRunning || !st.Started.After(epoch.Add(time.Hour)) {
+	if st := receive(t, "the next", states); st.State != atoll.StateRunning || !st.Started.After(firstStart.Add(time.Hour)) {
 		t.Errorf("the next: %s, started %v", st.State, st.Started)
 	}
 	second := receive(t, "a connection to the next supervisor", served)
-	s.must(second.Close()) // and it lives on
+	s.must(second.Close()) // it still lives
 	closed := make(chan struct{})
 	go func() { defer close(closed); s.p.events.close() }()
 	receive(t, "Close", closed)
 }
 
-// Records that cannot be listed are not none.
+// An error of the list of records is not an empty list.
 func TestWatchWithoutList(t *testing.T) {
 	s := newStage(t)
-	s.becomes(atoll.StateCreated, 0)
-	s.watch()
+	s.writeState(atoll.StateCreated, 0)
+	s.watchStates()
 	records := filepath.Dir(s.p.dir.Record(s.id))
 	s.must(os.Rename(records, records+".gone"))
 	n := 0
@@ -220,7 +218,7 @@ func TestWatchWithoutList(t *testing.T) {
 	}
 }
 
-// What keeps a Watch from beginning may be over at the next try.
+// A Watch may succeed after another one failed to begin.
 func TestWatchTriesAgain(t *testing.T) {
 	s := newStage(t)
 	records := filepath.Dir(s.p.dir.Record(s.id))
@@ -231,5 +229,5 @@ func TestWatchTriesAgain(t *testing.T) {
 		}
 	}
 	s.must(os.Rename(records+".gone", records))
-	s.watch()
+	s.watchStates()
 }

@@ -36,7 +36,7 @@ func (worlds) Image(_ context.Context, rec *statedir.Record) error {
 	return nil
 }
 func (worlds) Helper() (string, error)          { return supervised.Self() }
-func (worlds) Job(*supervisor.Job) (any, error) { return about{Greeting: "hello, world"}, nil }
+func (worlds) Job(*supervisor.Job) (any, error) { return plan{Greeting: "hello, world"}, nil }
 
 func (worlds) Hold(context.Context, *statedir.Record) (*os.File, error) { return nil, nil }
 
@@ -50,7 +50,7 @@ func (worlds) Limits(r atoll.Resources) cgroup.Limits {
 	return cgroup.Limits{Memory: max(int64(r.Memory), 0), CPUs: max(r.CPUs, 0)}
 }
 
-// Supports refuses all but what the caps say.
+// Supports refuses everything that the caps do not allow.
 func (worlds) Supports(s *atoll.Spec) error {
 	r, bind := s.Resources, func(m atoll.Mount) bool { return m.Type == atoll.MountBind }
 	for what, asked := range map[string]bool{
@@ -66,7 +66,7 @@ func (worlds) Supports(s *atoll.Spec) error {
 	return nil
 }
 
-// caps are those of worlds: their limits are the host's to enforce.
+// caps are the caps of worlds: the host enforces their limits.
 var caps = func() atoll.Caps {
 	memory, cpu := cgroup.Open(cgroup.Root).Can()
 	return atoll.Caps{
@@ -76,14 +76,15 @@ var caps = func() atoll.Caps {
 	}
 }()
 
-// open makes a provider over directories of its own, which must be empty in the end.
-func open(t testing.TB, change ...func(*supervised.Options)) *supervised.Provider {
+// openProvider makes a provider over directories of its own, which must be empty in the
+// end.
+func openProvider(t testing.TB, change ...func(*supervised.Options)) *supervised.Provider {
 	t.Helper()
 	run, err := os.MkdirTemp("", "atoll")
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := options(filepath.Join(t.TempDir(), "state"), run)
+	opts := newOptions(filepath.Join(t.TempDir(), "state"), run)
 	for _, f := range change {
 		f(&opts)
 	}
@@ -99,11 +100,11 @@ func open(t testing.TB, change ...func(*supervised.Options)) *supervised.Provide
 	return reopen(t, opts)
 }
 
-func options(dir, run string) supervised.Options {
+func newOptions(dir, run string) supervised.Options {
 	return supervised.Options{
 		Info:    atoll.Info{Name: "worlds", Isolation: atoll.IsolationContainer, Version: "1", Caps: caps},
 		Backend: worlds{}, Supervisor: supervisorArgv0, Steps: supervisor.Steps((*world)(nil).Steps()),
-		Dir: dir, RunDir: run, Cgroups: caps.MemoryLimit || caps.CPULimit, Cgroup: groups, Spare: true,
+		Dir: dir, RunDir: run, Cgroups: caps.MemoryLimit || caps.CPULimit, Cgroup: cgroupPrefix, Spare: true,
 	}
 }
 
@@ -113,25 +114,25 @@ func reopen(t testing.TB, opts supervised.Options) *supervised.Provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opened.Store(p, opts)
+	openedOptions.Store(p, opts)
 	return p
 }
 
-// opened remembers the options of each provider, for those who open it again. They
-// are supervised.Options by *supervised.Provider.
-var opened sync.Map
+// openedOptions holds the options of each provider, to open its state again:
+// supervised.Options by *supervised.Provider.
+var openedOptions sync.Map
 
 func optionsOf(p atoll.Provider) supervised.Options {
-	opts, _ := opened.Load(p)
+	opts, _ := openedOptions.Load(p)
 	return opts.(supervised.Options)
 }
 
-// groups is what the names of this process's cgroups begin with: other tests run at
-// the same time.
-var groups = fmt.Sprintf("atoll-kept-%d-", os.Getpid())
+// cgroupPrefix begins the names of this process's cgroups: other tests run at the same
+// time.
+var cgroupPrefix = fmt.Sprintf("atoll-kept-%d-", os.Getpid())
 
-func cgroups(t *testing.T) (list []string) {
-	for _, pattern := range []string{"/sys/fs/cgroup/" + groups + "*", "/sys/fs/cgroup/*/" + groups + "*"} {
+func listCgroups(t *testing.T) (list []string) {
+	for _, pattern := range []string{"/sys/fs/cgroup/" + cgroupPrefix + "*", "/sys/fs/cgroup/*/" + cgroupPrefix + "*"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -141,52 +142,51 @@ func cgroups(t *testing.T) (list []string) {
 	return list
 }
 
-// makerEnv makes the test binary a program that makes a sandbox in those
-// directories, as described on its standard input, and waits to be killed.
+// makerEnv makes the test binary a program that makes a sandbox in those directories, as
+// described on its standard input, and waits to be killed.
 const makerEnv = "ATOLL_TEST_KEPT"
 
 func TestMain(m *testing.M) {
 	if dirs := os.Getenv(makerEnv); dirs != "" {
 		dir, run, _ := strings.Cut(dirs, ":")
-		p, err := supervised.New(options(dir, run))
+		p, err := supervised.New(newOptions(dir, run))
 		if err == nil {
 			err = providertest.Make(p, os.Stdin, os.Stdout)
 		}
-		exit(err)
+		exitWith(err)
 	}
 	os.Exit(m.Run())
 }
 
-// What supervisors and their providers promise does not depend on what sandboxes run on:
-// here all that is known of processes and files is known inside, as in a machine.
+// The promises of supervisors and their providers do not depend on the engine: here only
+// the inside knows of processes and files, as in a virtual machine.
 func TestConformance(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	if probe := (worlds{}).Probe(t.Context()); !probe.OK {
 		t.Skipf("no worlds here: %s; %s", probe.Reason, probe.Fix)
 	}
 	groups := []string{"birth", "memory", "crash", "watch", "death"}
-	if !testing.Short() { // as with the race detector, which takes more memory than limits leave
+	if !testing.Short() { // as with the race detector, which needs more memory than the limits allow
 		groups = append(groups, "steps", "exec", "expiry", "tty", "volumes", "errors", "truth", "limits", "dial", "faults")
 	}
-	providertest.Run(t, func(t *testing.T) atoll.Provider { return open(t) },
+	providertest.Run(t, func(t *testing.T) atoll.Provider { return openProvider(t) },
 		providertest.Only(groups...),
-		providertest.Wire(), // the guest is gVisor's, which is run with all promises
+		providertest.Wire(), // the guest is gVisor's, whose tests run all promises
 		providertest.Slow(3),
-		providertest.Leaks(cgroups),
+		providertest.Leaks(listCgroups),
 		providertest.Reopen(func(t *testing.T, p atoll.Provider) atoll.Provider { return reopen(t, optionsOf(p)) }),
-		providertest.Elsewhere(elsewhere),
-		providertest.Crash(crash),
+		providertest.Elsewhere(makeElsewhere),
+		providertest.Crash(crashSandbox),
 		providertest.Steps(func(t *testing.T, step func(name string) error) atoll.Provider {
-			return open(t, func(o *supervised.Options) { o.Step, o.Spare = step, false })
+			return openProvider(t, func(o *supervised.Options) { o.Step, o.Spare = step, false })
 		}),
 	)
 }
 
-// What a sandbox runs on can die alone: then it has failed, and says of what; and it
-// can be started again.
+// An engine can die alone: then the sandbox has failed, says why, and can be started again.
 func TestEngineThatDies(t *testing.T) {
 	testenv.Need(t, testenv.Root)
-	p := open(t)
+	p := openProvider(t)
 	defer p.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Scale(time.Minute))
 	defer cancel()
@@ -245,9 +245,9 @@ func TestEngineThatDies(t *testing.T) {
 	}
 }
 
-// elsewhere makes sandboxes by another process.
-func elsewhere(t *testing.T) (maker *exec.Cmd, again func() atoll.Provider) {
-	p := open(t)
+// makeElsewhere makes sandboxes in another process.
+func makeElsewhere(t *testing.T) (maker *exec.Cmd, again func() atoll.Provider) {
+	p := openProvider(t)
 	opts := optionsOf(p)
 	p.Close()
 	maker = exec.Command(os.Args[0])
@@ -255,8 +255,8 @@ func elsewhere(t *testing.T) (maker *exec.Cmd, again func() atoll.Provider) {
 	return maker, func() atoll.Provider { return reopen(t, opts) }
 }
 
-// crash kills a sandbox's supervisor, and with it all of the sandbox.
-func crash(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
+// crashSandbox kills a sandbox's supervisor, and with it all of the sandbox.
+func crashSandbox(t *testing.T, p atoll.Provider, sb atoll.Sandbox) {
 	t.Helper()
 	who, err := statedir.Dir(optionsOf(p).Dir).Supervisor(sb.ID())
 	if err == nil {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A layer is built as gVisor would: an index, and a store that holds the data.
+// A layer is built as gVisor would build it: an index, and a store that holds the data.
 type layer struct {
 	t     *testing.T
 	index bytes.Buffer
@@ -26,7 +26,7 @@ type layer struct {
 	store bytes.Buffer
 }
 
-var then = time.Date(2001, 2, 3, 4, 5, 6, 7e6, time.UTC)
+var modTime = time.Date(2001, 2, 3, 4, 5, 6, 7e6, time.UTC)
 
 func newLayer(t *testing.T) *layer {
 	l := &layer{t: t}
@@ -34,9 +34,9 @@ func newLayer(t *testing.T) *layer {
 	return l
 }
 
-func (l *layer) add(h tar.Header, content []byte) {
+func (l *layer) addEntry(h tar.Header, content []byte) {
 	l.t.Helper()
-	h.Size, h.ModTime = int64(len(content)), then
+	h.Size, h.ModTime = int64(len(content)), modTime
 	if h.Mode == 0 {
 		h.Mode = 0o755
 	}
@@ -50,19 +50,21 @@ func (l *layer) add(h tar.Header, content []byte) {
 	}
 }
 
-func (l *layer) dir(name string) { l.add(tar.Header{Typeflag: tar.TypeDir, Name: "./" + name}, nil) }
-
-func (l *layer) opaque(name string) {
-	l.add(tar.Header{Typeflag: tar.TypeDir, Name: "./" + name, PAXRecords: map[string]string{"SCHILY.xattr.trusted.overlay.opaque": "y"}}, nil)
+func (l *layer) addDir(name string) {
+	l.addEntry(tar.Header{Typeflag: tar.TypeDir, Name: "./" + name}, nil)
 }
 
-func (l *layer) gone(name string) {
-	l.add(tar.Header{Typeflag: tar.TypeChar, Name: "./" + name}, nil)
+func (l *layer) addOpaque(name string) {
+	l.addEntry(tar.Header{Typeflag: tar.TypeDir, Name: "./" + name, PAXRecords: map[string]string{"SCHILY.xattr.trusted.overlay.opaque": "y"}}, nil)
 }
 
-// file adds a file of that size that holds each text at its offset, in whole
-// pages, as gVisor keeps them.
-func (l *layer) file(name string, size int64, at ...any) {
+func (l *layer) addWhiteout(name string) {
+	l.addEntry(tar.Header{Typeflag: tar.TypeChar, Name: "./" + name}, nil)
+}
+
+// addFile adds a file of that size that holds each text at its offset, in whole pages, as
+// gVisor stores them.
+func (l *layer) addFile(name string, size int64, at ...any) {
 	content := binary.LittleEndian.AppendUint64(nil, uint64(size))
 	for i := 0; i < len(at); i += 2 {
 		start := uint64(at[i].(int))
@@ -73,10 +75,10 @@ func (l *layer) file(name string, size int64, at ...any) {
 		}
 		l.store.Write(page)
 	}
-	l.add(tar.Header{Typeflag: tar.TypeReg, Name: "./" + name, Mode: 0o640}, content)
+	l.addEntry(tar.Header{Typeflag: tar.TypeReg, Name: "./" + name, Mode: 0o640}, content)
 }
 
-func (l *layer) pack(limit int64) ([]byte, error) {
+func (l *layer) packLayer(limit int64) ([]byte, error) {
 	l.t.Helper()
 	if err := l.w.Close(); err != nil {
 		l.t.Fatal(err)
@@ -86,7 +88,7 @@ func (l *layer) pack(limit int64) ([]byte, error) {
 	return packed.Bytes(), err
 }
 
-// unpackOver packs the layer and unpacks it over a tree that has lower's files.
+// unpackOver packs the layer and unpacks it over a tree that has the files in lower.
 func (l *layer) unpackOver(lower ...string) string {
 	l.t.Helper()
 	root := l.t.TempDir()
@@ -99,7 +101,7 @@ func (l *layer) unpackOver(lower ...string) string {
 			l.t.Fatal(err)
 		}
 	}
-	packed, err := l.pack(math.MaxInt64)
+	packed, err := l.packLayer(math.MaxInt64)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -109,8 +111,8 @@ func (l *layer) unpackOver(lower ...string) string {
 	return root
 }
 
-// tree is what is below root: each name with the beginning of what it holds.
-func tree(t *testing.T, root string) string {
+// listTree lists the tree below root: each name with the beginning of its content.
+func listTree(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder
 	err := filepath.Walk(root, func(path string, info os.FileInfo, err error) error {
@@ -146,20 +148,20 @@ func tree(t *testing.T, root string) string {
 
 func TestALayerIsAppliedToWhatLiesBelow(t *testing.T) {
 	l := newLayer(t)
-	l.dir("")
-	l.dir("etc/")
-	l.file("etc/changed", 5, 0, "upper")
-	l.gone("etc/gone")
-	l.gone("etc/never")
-	l.add(tar.Header{Typeflag: tar.TypeLink, Name: "./tree", Linkname: "./etc/gone"}, nil)
-	l.opaque("anew/")
-	l.file("anew/only", 3, 0, "one")
-	l.dir("was-file/")
-	l.file("was-file/in", 2, 0, "in")
-	l.file("was-dir", 4, 0, "file")
-	l.add(tar.Header{Typeflag: tar.TypeLink, Name: "./hard", Linkname: "./was-dir"}, nil)
-	l.add(tar.Header{Typeflag: tar.TypeSymlink, Name: "./soft", Linkname: "../out"}, nil)
-	l.add(tar.Header{Typeflag: tar.TypeFifo, Name: "./pipe"}, nil)
+	l.addDir("")
+	l.addDir("etc/")
+	l.addFile("etc/changed", 5, 0, "upper")
+	l.addWhiteout("etc/gone")
+	l.addWhiteout("etc/never")
+	l.addEntry(tar.Header{Typeflag: tar.TypeLink, Name: "./tree", Linkname: "./etc/gone"}, nil)
+	l.addOpaque("anew/")
+	l.addFile("anew/only", 3, 0, "one")
+	l.addDir("was-file/")
+	l.addFile("was-file/in", 2, 0, "in")
+	l.addFile("was-dir", 4, 0, "file")
+	l.addEntry(tar.Header{Typeflag: tar.TypeLink, Name: "./hard", Linkname: "./was-dir"}, nil)
+	l.addEntry(tar.Header{Typeflag: tar.TypeSymlink, Name: "./soft", Linkname: "../out"}, nil)
+	l.addEntry(tar.Header{Typeflag: tar.TypeFifo, Name: "./pipe"}, nil)
 	root := l.unpackOver("etc/changed", "etc/gone", "etc/kept", "tree/a/b", "anew/old", "anew/deep/old", "was-file", "was-dir/x", "soft")
 	want := `anew/
 anew/only one
@@ -173,7 +175,7 @@ was-dir file
 was-file/
 was-file/in in
 `
-	if got := tree(t, root); got != want {
+	if got := listTree(t, root); got != want {
 		t.Errorf("the tree is\n%swant\n%s", got, want)
 	}
 	a, _ := os.Stat(filepath.Join(root, "hard"))
@@ -185,11 +187,11 @@ was-file/in in
 
 func TestModesAndTimesAreKept(t *testing.T) {
 	l := newLayer(t)
-	l.add(tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o711}, nil)
-	l.add(tar.Header{Typeflag: tar.TypeDir, Name: "./locked/", Mode: 0o500}, nil)
-	l.file("locked/file", 1, 0, "x")
-	l.add(tar.Header{Typeflag: tar.TypeDir, Name: "./sticky/", Mode: 0o1777}, nil)
-	l.add(tar.Header{Typeflag: tar.TypeFifo, Name: "./pipe", Mode: 0o4755}, nil)
+	l.addEntry(tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o711}, nil)
+	l.addEntry(tar.Header{Typeflag: tar.TypeDir, Name: "./locked/", Mode: 0o500}, nil)
+	l.addFile("locked/file", 1, 0, "x")
+	l.addEntry(tar.Header{Typeflag: tar.TypeDir, Name: "./sticky/", Mode: 0o1777}, nil)
+	l.addEntry(tar.Header{Typeflag: tar.TypeFifo, Name: "./pipe", Mode: 0o4755}, nil)
 	root := l.unpackOver()
 	defer os.Chmod(filepath.Join(root, "locked"), 0o700)
 	for name, want := range map[string]uint32{".": 0o711, "locked": 0o500, "locked/file": 0o640, "sticky": 0o1777, "pipe": 0o4755} {
@@ -197,8 +199,8 @@ func TestModesAndTimesAreKept(t *testing.T) {
 		if err := unix.Lstat(filepath.Join(root, name), &st); err != nil {
 			t.Fatal(err)
 		}
-		if st.Mode&^unix.S_IFMT != want || time.Unix(st.Mtim.Unix()).Compare(then) != 0 {
-			t.Errorf("%s has mode %o and time %v, want %o and %v", name, st.Mode&^unix.S_IFMT, time.Unix(st.Mtim.Unix()), want, then)
+		if st.Mode&^unix.S_IFMT != want || time.Unix(st.Mtim.Unix()).Compare(modTime) != 0 {
+			t.Errorf("%s has mode %o and time %v, want %o and %v", name, st.Mode&^unix.S_IFMT, time.Unix(st.Mtim.Unix()), want, modTime)
 		}
 	}
 }
@@ -206,11 +208,11 @@ func TestModesAndTimesAreKept(t *testing.T) {
 func TestHolesStayHoles(t *testing.T) {
 	const size = 1 << 40
 	l := newLayer(t)
-	l.dir("")
-	l.file("disk", size, 0, "first", 4096, "second", 1<<39, "middle", size-4096, "last")
-	l.file("hole", 1<<30)
-	l.file("empty", 0)
-	packed, err := l.pack(4 * 4096)
+	l.addDir("")
+	l.addFile("disk", size, 0, "first", 4096, "second", 1<<39, "middle", size-4096, "last")
+	l.addFile("hole", 1<<30)
+	l.addFile("empty", 0)
+	packed, err := l.packLayer(4 * 4096)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,8 +248,8 @@ func TestHolesStayHoles(t *testing.T) {
 
 func TestExtendedAttributesAreKept(t *testing.T) {
 	l := newLayer(t)
-	l.dir("")
-	l.add(tar.Header{Typeflag: tar.TypeReg, Name: "./f", PAXRecords: map[string]string{
+	l.addDir("")
+	l.addEntry(tar.Header{Typeflag: tar.TypeReg, Name: "./f", PAXRecords: map[string]string{
 		"SCHILY.xattr.user.color": "red", "ATOLL.unknown": "x",
 	}}, binary.LittleEndian.AppendUint64(nil, 0))
 	root := l.unpackOver()
@@ -266,11 +268,11 @@ func TestWhatIsMountedIsLeftAlone(t *testing.T) {
 		t.Skip("only root can mount")
 	}
 	l := newLayer(t)
-	l.dir("")
-	l.dir("work/")
-	l.file("work/below", 5, 0, "upper")
-	l.gone("gone")
-	packed, err := l.pack(math.MaxInt64)
+	l.addDir("")
+	l.addDir("work/")
+	l.addFile("work/below", 5, 0, "upper")
+	l.addWhiteout("gone")
+	packed, err := l.packLayer(math.MaxInt64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +294,7 @@ func TestWhatIsMountedIsLeftAlone(t *testing.T) {
 		t.Errorf("a layer that removes a mount: %v, want %v", err, unix.EBUSY)
 	}
 	want := "gone/\ngone/deep/\ngone/deep/mine \nwork/\nwork/mine \n"
-	if got := tree(t, root); got != want {
+	if got := listTree(t, root); got != want {
 		t.Errorf("the tree is\n%swant\n%s", got, want)
 	}
 }
@@ -317,27 +319,27 @@ func TestPackTrustsNobody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLayer(t)
 			l.store.Write(make([]byte, 4096))
-			l.add(tar.Header{Typeflag: tar.TypeReg, Name: "./f"}, content)
-			if _, err := l.pack(1 << 20); err == nil {
+			l.addEntry(tar.Header{Typeflag: tar.TypeReg, Name: "./f"}, content)
+			if _, err := l.packLayer(1 << 20); err == nil {
 				t.Error("it was packed")
 			}
 		})
 	}
 	l := newLayer(t)
 	for range 3 { // the same pages again and again
-		l.file("f", 4096, 0, "x")
+		l.addFile("f", 4096, 0, "x")
 	}
-	if _, err := l.pack(2 * 4096); !errors.Is(err, ErrLimit) {
+	if _, err := l.packLayer(2 * 4096); !errors.Is(err, ErrLimit) {
 		t.Errorf("more than the limit: %v, want %v", err, ErrLimit)
 	}
 }
 
 func TestALayerThatIsCutOffIsAnError(t *testing.T) {
 	l := newLayer(t)
-	l.dir("")
-	l.file("sparse", 1<<20, 8192, "data")
-	l.file("plain", 4096, 0, "data")
-	packed, err := l.pack(math.MaxInt64)
+	l.addDir("")
+	l.addFile("sparse", 1<<20, 8192, "data")
+	l.addFile("plain", 4096, 0, "data")
+	packed, err := l.packLayer(math.MaxInt64)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,9 +21,9 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/internal/supervised/supervisor"
 )
 
-// inMounts calls f in a mount namespace of its own, in which it can mount what
-// it likes, also over the machine's directories. What this machine does not let
-// root do is ErrUnsupported.
+// inMounts calls f in a mount namespace of its own, in which it can mount anything, also
+// over the machine's directories. Errors of a machine that does not let root do that are
+// ErrUnsupported.
 func inMounts(t *testing.T, f func() error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -49,32 +49,32 @@ func inMounts(t *testing.T, f func() error) {
 	}
 }
 
-// mounted mounts a tmpfs with these files at dir.
-func mounted(dir string, files ...string) error {
+// mountFiles mounts a tmpfs with these files at dir.
+func mountFiles(dir string, files ...string) error {
 	if err := unix.Mount("test", dir, "tmpfs", 0, ""); err != nil {
 		return err
 	}
 	for _, name := range files {
-		if err := store(filepath.Join(dir, name), "of the host"); err != nil {
+		if err := writeText(filepath.Join(dir, name), "of the host"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func store(path, text string) error {
+func writeText(path, text string) error {
 	return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644))
 }
 
-// decorate gives this mount namespace's /usr what a machine can have there.
-func decorate(t *testing.T) error {
+// mountExtras adds mounts to this mount namespace's /usr that a machine can have there.
+func mountExtras(t *testing.T) error {
 	over := t.TempDir()
 	for name, text := range map[string]string{
 		"src/app/config": "secret", "etc/npmrc": "token", "local/etc/npmrc": "token", "local/var/db": "data", "lib/one/token": "", "lib/one/lib.so": "code",
 		"local/etc/java-1/jvm.cfg": "needed", "local/etc/java-1/management/jmxremote.password": "secret", "local/etc/java-1/security/java.security": "needed",
 		"etc/services": "ssh 22", "local/etc/fonts/local.conf": "fonts", "local/tool": "tool", "local/lib/deep/hole": "",
 	} {
-		if err := store(filepath.Join(over, "upper", name), text); err != nil {
+		if err := writeText(filepath.Join(over, "upper", name), text); err != nil {
 			return err
 		}
 	}
@@ -86,8 +86,8 @@ func decorate(t *testing.T) error {
 		return fmt.Errorf("mount overlay: %w (%w)", err, errors.ErrUnsupported)
 	}
 	return errors.Join(
-		mounted("/usr/local/lib", "mounted", "deep/er"),
-		mounted("/usr/local/lib/deep", "below"),
+		mountFiles("/usr/local/lib", "mounted", "deep/er"),
+		mountFiles("/usr/local/lib/deep", "below"),
 		unix.Mount(filepath.Join(over, "upper/etc/npmrc"), "/usr/lib/one/token", "", unix.MS_BIND, ""),
 	)
 }
@@ -102,7 +102,7 @@ var hostRootShows = map[string]bool{
 	"usr/local/etc/java-1/management/jmxremote.password": false, "usr/local/lib/mounted": false, "usr/local/lib/deep": false, "etc/shadow": false, "home/user": false, ".blank": false,
 }
 
-// checkView checks what hostRoot made at dir.
+// checkView checks the root that layOutHostRoot made at dir.
 func checkView(t *testing.T, dir string, shows map[string]bool) {
 	t.Helper()
 	for name, want := range shows {
@@ -125,28 +125,28 @@ func checkView(t *testing.T, dir string, shows map[string]bool) {
 func TestHostRoot(t *testing.T) {
 	inMounts(t, func() error {
 		dir := t.TempDir()
-		if err := decorate(t); err != nil {
+		if err := mountExtras(t); err != nil {
 			return err
 		}
 		if err := layOutHostRoot(dir, nil); err != nil {
 			return err
 		}
 		checkView(t, dir, hostRootShows)
-		checkOpenUp(t, dir, "usr", "usr/local/bin")
+		checkWritable(t, dir, "usr", "usr/local/bin")
 		return nil
 	})
 }
 
-// engineOf is the engine for a job, of which nothing runs.
-func engineOf(j *supervisor.Job) *engine {
+// newTestEngine returns the engine for a job, of which nothing runs.
+func newTestEngine(j *supervisor.Job) *engine {
 	return &engine{sandbox: &supervisor.Sandbox{Job: j}, job: &job{Job: j}}
 }
 
-// checkOpenUp checks that something can be made in directories of what hostRoot
-// made at dir, and nothing else has changed.
-func checkOpenUp(t *testing.T, dir string, names ...string) {
+// checkWritable checks that files can be made in directories of the root that
+// layOutHostRoot made at dir, and that nothing else has changed.
+func checkWritable(t *testing.T, dir string, names ...string) {
 	t.Helper()
-	e := engineOf(&supervisor.Job{Spec: atoll.Spec{ID: atoll.NewID(), Workdir: atoll.DefaultWorkdir}})
+	e := newTestEngine(&supervisor.Job{Spec: atoll.Spec{ID: atoll.NewID(), Workdir: atoll.DefaultWorkdir}})
 	for _, name := range names {
 		e.job.Mounts = append(e.job.Mounts, supervisor.Mount{Source: t.TempDir(), Target: "/" + name + "/made/here"})
 	}
@@ -175,15 +175,15 @@ func checkOpenUp(t *testing.T, dir string, names ...string) {
 	}
 }
 
-// What is named is shown, with what is mounted there, though it is hidden, or
-// below what is, or seen already.
+// Named paths are shown, with the mounts below them, even if they are hidden, or below a
+// hidden path, or shown already.
 func TestHostRootShowsWhatIsNamed(t *testing.T) {
 	inMounts(t, func() error {
 		big, dir := filepath.Join(t.TempDir(), "big"), t.TempDir()
 		if err := os.WriteFile(big, make([]byte, 2<<20), 0o644); err != nil {
 			return err
 		}
-		if err := decorate(t); err != nil {
+		if err := mountExtras(t); err != nil {
 			return err
 		}
 		named := []string{"/usr/local/lib/deep", "/usr/src/app/config", "/usr/local/tool", "/usr/bin/env", "/usr/local/var", big}
@@ -211,27 +211,27 @@ func TestHostRootShowsWhatIsNamed(t *testing.T) {
 	})
 }
 
-// viewEnv names the directory at which a process that this test starts lays out
-// the host's root.
+// viewEnv names the directory at which a process that this test starts lays out the host's
+// root.
 const viewEnv = "ATOLL_TEST_VIEW"
 
-// In a user namespace, what the machine has mounted cannot be taken off, nor a
-// directory be shown without what is mounted below it: it is covered.
+// In a user namespace, the machine's mounts cannot be removed, nor can a directory be shown
+// without the mounts below it: they are covered.
 func TestHostRootInUserNamespace(t *testing.T) {
 	if dir := os.Getenv(viewEnv); dir != "" {
 		if err := layOutHostRoot(dir, nil); err != nil {
 			t.Fatal(err)
 		}
 		checkView(t, dir, hostRootShows)
-		checkOpenUp(t, dir, "usr/local/bin")
-		e := engineOf(&supervisor.Job{Mounts: []supervisor.Mount{{Source: dir, Target: "/usr/none"}}})
+		checkWritable(t, dir, "usr/local/bin")
+		e := newTestEngine(&supervisor.Job{Mounts: []supervisor.Mount{{Source: dir, Target: "/usr/none"}}})
 		if err := e.prepareMountTargets(dir); atoll.KindOf(err) != atoll.ErrUnsupported || !strings.Contains(err.Error(), " /usr ") {
 			t.Errorf("a place above what is covered: %v, want unsupported, with /usr in it", err)
 		}
 		return
 	}
 	inMounts(t, func() error {
-		if err := decorate(t); err != nil {
+		if err := mountExtras(t); err != nil {
 			return err
 		}
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestHostRootInUserNamespace$", "-test.v")

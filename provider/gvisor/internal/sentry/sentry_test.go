@@ -59,7 +59,7 @@ func TestIdleIgnoresSignals(t *testing.T) {
 	}
 	defer func() { _ = p.Kill(); _, _ = p.Wait() }()
 	status := filepath.Join("/proc", strconv.Itoa(p.Pid), "status")
-	const all = 0x7ffbfeff // 1 to 31 but SIGKILL and SIGSTOP; it may inherit more
+	const all = 0x7ffbfeff // 1 to 31 except SIGKILL and SIGSTOP; it may inherit more
 	for deadline := time.Now().Add(testenv.Scale(10 * time.Second)); ; time.Sleep(time.Millisecond) {
 		data, err := os.ReadFile(status)
 		if err != nil {
@@ -125,8 +125,8 @@ func TestTypedSignal(t *testing.T) {
 	}
 }
 
-// What ^V quotes may come later, but not when the mode has changed; where lines
-// are not edited, it quotes nothing.
+// A character that ^V quotes may come later, but not after a change of the mode; without
+// line editing, ^V quotes nothing.
 func TestQuotedSignal(t *testing.T) {
 	const lines, noLines = unix.ISIG | unix.ICANON | unix.IEXTEN, unix.ISIG | unix.IEXTEN
 	var k keyboard

@@ -19,16 +19,16 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// A world is a sandbox's files, on the host and inside. Each directory has a
-// file "here" that says which one it is.
+// A world is a sandbox's files, on the host and inside. Each directory has a file "here"
+// that names the directory.
 type world struct {
 	*FS
 	view View
-	dir  string // of all the host's directories, and of the inside's
+	dir  string // holds all directories, of the host and of the inside
 }
 
-// newWorld makes one with these mounts, whose sources are names in its dir.
-// Inside, all names are there, below "inside".
+// newWorld makes a world with these mounts, whose sources are names in its dir. The inside
+// has all names, below "inside".
 func newWorld(t *testing.T, mounts ...Mount) *world {
 	t.Helper()
 	w := &world{dir: t.TempDir(), view: View{Workdir: "/work", UID: -1, GID: -1}}
@@ -59,7 +59,7 @@ func newWorld(t *testing.T, mounts ...Mount) *world {
 
 var errStopped = errors.New("nobody is inside")
 
-func (w *world) stop() {
+func (w *world) stopInside() {
 	w.view.Inside = func(context.Context) (atoll.FS, error) { return nil, errStopped }
 }
 
@@ -70,7 +70,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func (w *world) read(name string) (string, error) {
+func (w *world) readFile(name string) (string, error) {
 	r, _, err := w.Read(context.Background(), name, 0)
 	if err != nil {
 		return "", err
@@ -80,8 +80,8 @@ func (w *world) read(name string) (string, error) {
 	return string(data), err
 }
 
-// where says in which directories the file is.
-func (w *world) where(t *testing.T, name string) string {
+// findCopies returns the directories in which the file exists.
+func (w *world) findCopies(t *testing.T, name string) string {
 	t.Helper()
 	var all []string
 	must(t, filepath.WalkDir(w.dir, func(path string, _ fs.DirEntry, err error) error {
@@ -102,7 +102,7 @@ var nested = []Mount{
 	{Source: "data", Target: "/data", ReadOnly: true},
 }
 
-// A name is on the mount that is nearest above it.
+// A name is on the nearest mount above it.
 func TestNestedMounts(t *testing.T) {
 	w := newWorld(t, nested...)
 	for name, want := range map[string]string{
@@ -110,7 +110,7 @@ func TestNestedMounts(t *testing.T) {
 		"deep/cache/here": "cache", "/work/deep/cache/../../here": "work",
 		"tmp/here": "inside", "/data/here": "data", "/here": "inside", "/work/../here": "inside", "../../../../here": "inside",
 	} {
-		if got, err := w.read(name); got != want || err != nil {
+		if got, err := w.readFile(name); got != want || err != nil {
 			t.Errorf("read %s: %q, %v, want that of %s", name, got, err, want)
 		}
 	}
@@ -122,18 +122,17 @@ func TestNestedMounts(t *testing.T) {
 		if err != nil || !strings.HasSuffix(info.Path, name) {
 			t.Errorf("write %s: %+v, %v", name, info, err)
 		}
-		if got := w.where(t, filepath.Base(name)); got != want {
+		if got := w.findCopies(t, filepath.Base(name)); got != want {
 			t.Errorf("%s was written to %s, want %s", name, got, want)
 		}
 		must(t, w.Mkdir(t.Context(), name+"dir", 0))
-		if got := w.where(t, filepath.Base(name)+"dir"); got != want+"dir" {
+		if got := w.findCopies(t, filepath.Base(name)+"dir"); got != want+"dir" {
 			t.Errorf("%sdir was made as %s, want %sdir", name, got, want)
 		}
 	}
 }
 
-// What concerns a whole tree is done where all of it is: inside, if something
-// else is mounted in it.
+// A call that concerns a whole tree works inside if there is another mount in the tree.
 func TestTrees(t *testing.T) {
 	w := newWorld(t, nested...)
 	for dir, want := range map[string]string{"/work": "inside", "/work/deep": "inside", "/work/deep/cache": "cache", "/work/tmp": "inside", "/": "inside", "/data": "data"} {
@@ -157,7 +156,7 @@ func TestTrees(t *testing.T) {
 			must(t, w.ReadTar(t.Context(), dir+"/copy", &packed))
 		}
 	}
-	if got, err := w.read("deep/cache/copy/here"); got != "cache" || err != nil {
+	if got, err := w.readFile("deep/cache/copy/here"); got != "cache" || err != nil {
 		t.Errorf("unpacked on a mount: %q, %v", got, err)
 	}
 	must(t, os.MkdirAll(filepath.Join(w.dir, "work/deep/only"), 0o755))
@@ -169,8 +168,8 @@ func TestTrees(t *testing.T) {
 	}
 }
 
-// A link that leads out of a directory of the host, or to what is mounted in
-// it, means something inside only.
+// A link that leads out of a directory of the host, or to a mount in it, has a meaning
+// inside only.
 func TestLinks(t *testing.T) {
 	w := newWorld(t, nested...)
 	links := map[string]string{ // the same on the host and inside
@@ -181,7 +180,7 @@ func TestLinks(t *testing.T) {
 		must(t, os.Symlink(target, filepath.Join(w.dir, "inside/work", name)))
 	}
 	for _, name := range []string{"up", "abs", "dir/here", "mnt/here", "vol/here", "near", "absnear"} {
-		if got, err := w.read(name); got != "inside" || err != nil {
+		if got, err := w.readFile(name); got != "inside" || err != nil {
 			t.Errorf("read %s: %q, %v, want that of the inside", name, got, err)
 		}
 	}
@@ -194,42 +193,41 @@ func TestLinks(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(w.dir, "here")); err == nil {
 		t.Errorf("written outside of all mounts: %q", got)
 	}
-	if got, err := w.read("/here"); got != "written" || err != nil {
+	if got, err := w.readFile("/here"); got != "written" || err != nil {
 		t.Errorf("written through a link: %q, %v", got, err)
 	}
 
-	w.stop()
+	w.stopInside()
 	for _, name := range []string{"abs", "dir/here", "mnt/here", "/here", "tmp/here"} {
-		if _, err := w.read(name); !errors.Is(err, errStopped) {
+		if _, err := w.readFile(name); !errors.Is(err, errStopped) {
 			t.Errorf("read %s while nobody is inside: %v", name, err)
 		}
 	}
-	if got, err := w.read("here"); got != "work" || err != nil {
+	if got, err := w.readFile("here"); got != "work" || err != nil {
 		t.Errorf("read on the host while nobody is inside: %q, %v", got, err)
 	}
-	must(t, w.Rename(t.Context(), "up", "upper")) // the link itself is there
+	must(t, w.Rename(t.Context(), "up", "upper")) // the link itself is on the host
 	must(t, w.Remove(t.Context(), "upper", false))
-	if got := w.where(t, "up"); got != "inside/work/up" {
+	if got := w.findCopies(t, "up"); got != "inside/work/up" {
 		t.Errorf("the link was removed, and is left in %s", got)
 	}
 }
 
-// Without another mount below, links within a directory of the host are
-// followed there.
+// Without another mount below, links within a directory of the host are followed there.
 func TestLinksWithinADirectory(t *testing.T) {
 	w := newWorld(t, Mount{Source: "work", Target: "/work"})
-	w.stop()
+	w.stopInside()
 	must(t, os.Symlink("here", filepath.Join(w.dir, "work/rel")))
 	must(t, os.Symlink("/work/here", filepath.Join(w.dir, "work/abs")))
 	for _, name := range []string{"rel", "abs"} {
-		if got, err := w.read(name); got != "work" || err != nil {
+		if got, err := w.readFile(name); got != "work" || err != nil {
 			t.Errorf("read %s: %q, %v", name, got, err)
 		}
 	}
 }
 
-// What is mounted may be a file, or be gone: both are the inside's, and hide
-// what the directory of the host has in their place.
+// A mount may be a file, or have gone: both are the inside's business, and hide the name in
+// the directory of the host.
 func TestMountsThatAreNoDirectory(t *testing.T) {
 	w := newWorld(t, Mount{Source: "work", Target: "/work"}, Mount{Source: "gone", Target: "/work/gone"})
 	must(t, os.RemoveAll(filepath.Join(w.dir, "gone")))
@@ -238,13 +236,13 @@ func TestMountsThatAreNoDirectory(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(w.dir, "inside/work/conf"), []byte("inside"), 0o644))
 	w.view.Mounts = append(w.view.Mounts, Mount{Source: filepath.Join(w.dir, "conf"), Target: "/work/conf"})
 	for _, name := range []string{"conf", "gone/here"} {
-		if got, err := w.read(name); got != "inside" || err != nil {
+		if got, err := w.readFile(name); got != "inside" || err != nil {
 			t.Errorf("read %s: %q, %v", name, got, err)
 		}
 	}
 }
 
-// Files of who runs the rootless sandbox are root's inside.
+// Files of the user who runs the rootless sandbox belong to root inside.
 func TestOwners(t *testing.T) {
 	w := newWorld(t, Mount{Source: "work", Target: "/work"})
 	uid := os.Geteuid()
@@ -269,7 +267,7 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// What is made for a default user other than root belongs to him.
+// New files belong to the default user, if that is not root.
 func TestOwnerOfWhatIsMade(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	w := newWorld(t, Mount{Source: "work", Target: "/work"})
@@ -294,17 +292,17 @@ func TestReadOnly(t *testing.T) {
 			t.Errorf("%s: %v, want %s", op, err, atoll.ErrDenied)
 		}
 	}
-	if got := w.where(t, "here"); !strings.Contains(got, "data/here") {
+	if got := w.findCopies(t, "here"); !strings.Contains(got, "data/here") {
 		t.Errorf("left: %s", got)
 	}
 }
 
-// Within a directory of the host a file is moved there. From one mount to
-// another the inside does it, or rather refuses to.
+// Within a directory of the host a file is moved there. From one mount to another the
+// inside moves it, or rather refuses to.
 func TestRename(t *testing.T) {
 	w := newWorld(t, Mount{Source: "work", Target: "/work"}, Mount{Source: "cache", Target: "/cache"})
 	must(t, w.Rename(t.Context(), "here", "sub/../there"))
-	if got := w.where(t, "there"); got != "work/there" {
+	if got := w.findCopies(t, "there"); got != "work/there" {
 		t.Errorf("moved to %s", got)
 	}
 	var asked []string
@@ -323,7 +321,7 @@ func TestRename(t *testing.T) {
 	if err := w.Remove(t.Context(), "/work", true); atoll.KindOf(err) != atoll.ErrInvalid {
 		t.Errorf("remove a mount: %v, want %s", err, atoll.ErrInvalid)
 	}
-	if got := w.where(t, "there"); got != "work/there" {
+	if got := w.findCopies(t, "there"); got != "work/there" {
 		t.Errorf("afterwards it is in %s", got)
 	}
 }
@@ -338,7 +336,7 @@ func (r renamer) Rename(_ context.Context, from, to string) error {
 	return nil
 }
 
-// A watch is where the tree is, and follows a link that leads out.
+// A watch works where the tree is, and follows a link that leads out.
 func TestWatch(t *testing.T) {
 	w := newWorld(t, nested...)
 	must(t, os.Symlink("/", filepath.Join(w.dir, "data", "out")))
@@ -370,7 +368,7 @@ func TestWatch(t *testing.T) {
 	for range w.Watch(t.Context(), "/data", true) {
 		break // at once
 	}
-	w.stop()
+	w.stopInside()
 	for _, err := range w.Watch(t.Context(), "/work", true) {
 		if !errors.Is(err, errStopped) {
 			t.Errorf("watch while nobody is inside: %v", err)
@@ -378,7 +376,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// The error of who knows what is mounted is that of every call.
+// The error of view is the error of every call.
 func TestNoView(t *testing.T) {
 	gone := atoll.E("files", "x", atoll.ErrNotFound, nil)
 	f := New(func() (View, error) { return View{}, gone })
@@ -400,7 +398,7 @@ func TestNoView(t *testing.T) {
 	}
 }
 
-// No call keeps a descriptor, but for the file that Read returns.
+// No call leaves a descriptor open, except the file that Read returns.
 func TestNothingStaysOpen(t *testing.T) {
 	w := newWorld(t, nested...)
 	must(t, os.Symlink("..", filepath.Join(w.dir, "work/out")))
@@ -411,7 +409,7 @@ func TestNothingStaysOpen(t *testing.T) {
 	}
 	before := open()
 	for _, name := range []string{"here", "/here", "deep/cache/here", "out/here", "nothing", "/data/here"} {
-		_, _ = w.read(name)
+		_, _ = w.readFile(name)
 		_, _ = w.Stat(t.Context(), name)
 		_, _ = w.List(t.Context(), name, true)
 		_ = w.Rename(t.Context(), name, "/data/x")

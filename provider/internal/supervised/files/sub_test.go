@@ -13,8 +13,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// below is the world's file system confined to dirs, each below the one before.
-func (w *world) below(dirs ...string) *world {
+// confine returns the world's file system confined to dirs, each below the one before.
+func (w *world) confine(dirs ...string) *world {
 	fs := atoll.FS(w.FS)
 	for _, dir := range dirs {
 		fs = atoll.SubFiles(fs, dir)
@@ -22,8 +22,8 @@ func (w *world) below(dirs ...string) *world {
 	return &world{fs.(*FS), w.view, w.dir}
 }
 
-// A directory of the host is served there, and nothing that leads out of it is
-// looked for inside; one that is inside is confined there.
+// A directory of the host is served there, and no name that leads out of it is looked up
+// inside; a directory inside is confined there.
 func TestSub(t *testing.T) {
 	w := newWorld(t, Mount{Source: "work", Target: "/work"}, Mount{Source: "data", Target: "/data"})
 	for _, dir := range []string{"work", "inside/work"} {
@@ -43,40 +43,40 @@ func TestSub(t *testing.T) {
 		{"in", "sub/here", ""}, {"in", "abs", ""}, {"in", "data", ""}, {"in", "root/here", ""}, {"in", "../here", ""}, {"in", "/here", ""},
 		{"/data", "../here", ""}, {"out", "../here", ""}, {"out", "/here", ""}, {"/srv", "/work/here", ""},
 	} {
-		got, err := w.below(c.dir).read(c.name)
+		got, err := w.confine(c.dir).readFile(c.name)
 		if c.want != "" && (got != c.want || err != nil) || c.want == "" && atoll.KindOf(err) != atoll.ErrDenied {
 			t.Errorf("%s below %s: %q, %v; want that of %q", c.name, c.dir, got, err, c.want)
 		}
 	}
-	if got, err := w.below(".", "in").read("f"); got != "work" || err != nil {
+	if got, err := w.confine(".", "in").readFile("f"); got != "work" || err != nil {
 		t.Errorf("below two: %q, %v", got, err)
 	}
-	if _, err := w.below("in", "/work").read("here"); atoll.KindOf(err) != atoll.ErrDenied {
+	if _, err := w.confine("in", "/work").readFile("here"); atoll.KindOf(err) != atoll.ErrDenied {
 		t.Errorf("below one that is not below the first: %v", err)
 	}
-	w.stop()
+	w.stopInside()
 	for dir, want := range map[string]error{"in": nil, "out": errStopped, "/srv": errStopped, "no": atoll.ErrNotExist} {
-		if _, err := w.below(dir).read("f"); !errors.Is(err, want) {
+		if _, err := w.confine(dir).readFile("f"); !errors.Is(err, want) {
 			t.Errorf("below %s while nobody is inside: %v, want %v", dir, err, want)
 		}
 	}
 }
 
-// Where something is mounted below it, the inside knows what is where. When
-// nobody is there, names are on the mount that they say.
+// If there are mounts below the directory, the inside knows what is where. In a stopped
+// sandbox, names are on the mount that their path says.
 func TestSubWithMounts(t *testing.T) {
 	w := newWorld(t, nested...)
 	for _, c := range []struct{ dir, name, want string }{
 		{"/work", "here", "inside"}, {"deep/cache", "here", "cache"}, {"/work", "deep/cache/here", "inside"}, {"deep/cache", "../here", ""},
 	} {
-		got, err := w.below(c.dir).read(c.name)
+		got, err := w.confine(c.dir).readFile(c.name)
 		if c.want != "" && (got != c.want || err != nil) || c.want == "" && atoll.KindOf(err) != atoll.ErrDenied {
 			t.Errorf("%s below %s: %q, %v; want that of %q", c.name, c.dir, got, err, c.want)
 		}
 	}
 	must(t, os.Symlink("tmp", filepath.Join(w.dir, "work/t")))
 	must(t, os.Symlink("/", filepath.Join(w.dir, "cache/root")))
-	w.stop()
+	w.stopInside()
 	for _, c := range []struct {
 		dirs []string
 		name string
@@ -97,33 +97,33 @@ func TestSubWithMounts(t *testing.T) {
 		{[]string{"/work", "deep"}, "/work/here", "", atoll.ErrDenied},
 		{[]string{"deep/cache"}, "root/here", "", atoll.ErrDenied},
 	} {
-		got, err := w.below(c.dirs...).read(c.name)
+		got, err := w.confine(c.dirs...).readFile(c.name)
 		if got != c.want || !errors.Is(err, c.kind) {
 			t.Errorf("%s below %v while nobody is inside: %q, %v; want %q, %v", c.name, c.dirs, got, err, c.want, c.kind)
 		}
 	}
-	if err := w.below("/work").Rename(t.Context(), "here", "deep/cache/there"); !errors.Is(err, errStopped) {
+	if err := w.confine("/work").Rename(t.Context(), "here", "deep/cache/there"); !errors.Is(err, errStopped) {
 		t.Errorf("rename to another mount: %v", err)
 	}
 }
 
-// What the inside cannot confine is not done unconfined.
+// A call fails if the inside cannot confine it.
 func TestSubOfAnInsideWithout(t *testing.T) {
 	w := newWorld(t)
 	w.view.Mounts = nil
 	inside, err := w.view.Inside(t.Context())
 	must(t, err)
 	w.view.Inside = func(context.Context) (atoll.FS, error) { return struct{ atoll.FS }{inside}, nil }
-	if got, err := w.read("/here"); got != "inside" || err != nil {
+	if got, err := w.readFile("/here"); got != "inside" || err != nil {
 		t.Errorf("read: %q, %v", got, err)
 	}
-	if got, err := w.below("/").read("here"); atoll.KindOf(err) != atoll.ErrUnsupported {
+	if got, err := w.confine("/").readFile("here"); atoll.KindOf(err) != atoll.ErrUnsupported {
 		t.Errorf("read below /: %q, %v, want %s", got, err, atoll.ErrUnsupported)
 	}
-	if _, err := w.below("/").Write(t.Context(), "new", strings.NewReader(""), atoll.WriteOptions{}); atoll.KindOf(err) != atoll.ErrUnsupported {
+	if _, err := w.confine("/").Write(t.Context(), "new", strings.NewReader(""), atoll.WriteOptions{}); atoll.KindOf(err) != atoll.ErrUnsupported {
 		t.Errorf("write below /: %v, want %s", err, atoll.ErrUnsupported)
 	}
-	if got := w.where(t, "new"); got != "" {
+	if got := w.findCopies(t, "new"); got != "" {
 		t.Errorf("written to %s", got)
 	}
 }

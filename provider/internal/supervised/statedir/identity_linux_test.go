@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A process may call itself what it likes: "x) S 1 1" is a name.
+// A process may have any name, even "x) S 1 1".
 func TestIdentityOfOddNames(t *testing.T) {
 	sleep, err := exec.LookPath("sleep")
 	must(t, "sleep", err)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Only the very process that was identified is killed.
+// Kill kills only the identified process.
 func TestIdentity(t *testing.T) {
 	if os.Getenv("ATOLL_TEST_WAIT") != "" {
 		_, _ = os.Stdout.Write([]byte{'x'})
@@ -19,7 +19,7 @@ func TestIdentity(t *testing.T) {
 }
 
 func testKill(t *testing.T, kill func(Identity, context.Context) error) {
-	cmd := again("TestIdentity", "ATOLL_TEST_WAIT=1")
+	cmd := rerunTest("TestIdentity", "ATOLL_TEST_WAIT=1")
 	out, err := cmd.StdoutPipe()
 	must(t, "pipe", err)
 	must(t, "start", cmd.Start())

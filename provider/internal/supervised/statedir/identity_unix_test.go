@@ -4,5 +4,5 @@ package statedir
 
 import "testing"
 
-// It is so, too, on systems that have no hold on a process.
+// The same holds on systems without handles of processes.
 func TestKillByPID(t *testing.T) { testKill(t, Identity.killByPID) }

@@ -18,8 +18,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// open makes a state directory for the test.
-func open(t *testing.T) Dir {
+// openDir makes a state directory for the test.
+func openDir(t *testing.T) Dir {
 	t.Helper()
 	d, err := Open(filepath.Join(t.TempDir(), "state [1]")) // not a pattern
 	if err != nil {
@@ -28,8 +28,8 @@ func open(t *testing.T) Dir {
 	return d
 }
 
-// made makes the directory of a sandbox and lets go of its lock.
-func made(t *testing.T, d Dir) (id string) {
+// makeUnlocked makes the directory of a sandbox and releases its lock.
+func makeUnlocked(t *testing.T, d Dir) (id string) {
 	t.Helper()
 	id = atoll.NewID()
 	l, err := d.Make(id)
@@ -54,8 +54,8 @@ func wantErr(t *testing.T, what string, err, want error) {
 	}
 }
 
-// names lists what is in a directory.
-func names(t *testing.T, elem ...string) string {
+// listNames lists the content of a directory.
+func listNames(t *testing.T, elem ...string) string {
 	t.Helper()
 	list, err := os.ReadDir(filepath.Join(elem...))
 	must(t, "read directory", err)
@@ -67,7 +67,7 @@ func names(t *testing.T, elem ...string) string {
 }
 
 func TestMakeIsLocked(t *testing.T) {
-	d, id := open(t), atoll.NewID()
+	d, id := openDir(t), atoll.NewID()
 	l, err := d.Make(id)
 	must(t, "make", err)
 	_, err = d.TryLock(id)
@@ -82,13 +82,13 @@ func TestMakeIsLocked(t *testing.T) {
 	l, err = d.TryLock(id)
 	must(t, "lock", err)
 	l.Release()
-	if got := names(t, string(d), "sandboxes"); got != id {
+	if got := listNames(t, string(d), "sandboxes"); got != id {
 		t.Errorf("sandboxes: %s, want %s", got, id)
 	}
 }
 
 func TestLockOfNothing(t *testing.T) {
-	d := open(t)
+	d := openDir(t)
 	_, err := d.TryLock(atoll.NewID())
 	wantErr(t, "TryLock", err, fs.ErrNotExist)
 	_, err = d.Lock(t.Context(), atoll.NewID())
@@ -100,10 +100,10 @@ func TestLockOfNothing(t *testing.T) {
 	}
 }
 
-// Lock waits for the one who holds it, as long as its ctx lasts.
+// Lock waits for the holder, until ctx ends.
 func TestLockWaits(t *testing.T) {
-	d := open(t)
-	id := made(t, d)
+	d := openDir(t)
+	id := makeUnlocked(t, d)
 	synctest.Test(t, func(t *testing.T) {
 		held, err := d.TryLock(id)
 		must(t, "lock", err)
@@ -123,11 +123,11 @@ func TestLockWaits(t *testing.T) {
 	})
 }
 
-// Who waits for the lock of a sandbox that is removed meanwhile gets none:
-// what he would hold guards nothing.
+// A waiter for the lock of a sandbox that is removed meanwhile does not get it: it would
+// guard nothing.
 func TestLockOfTheRemoved(t *testing.T) {
-	d := open(t)
-	id := made(t, d)
+	d := openDir(t)
+	id := makeUnlocked(t, d)
 	held, err := d.TryLock(id)
 	must(t, "lock", err)
 	waiting := make(chan error, 1)
@@ -141,10 +141,10 @@ func TestLockOfTheRemoved(t *testing.T) {
 	wantErr(t, "lock", <-waiting, fs.ErrNotExist)
 }
 
-// There is one holder at the most, however often the sandbox is removed and made
-// anew: a lock on the file of one that was removed is none.
+// There is at most one holder, however often the sandbox is removed and made anew: a lock
+// on the file of a removed one does not count.
 func TestOneHolder(t *testing.T) {
-	d, id := open(t), atoll.NewID()
+	d, id := openDir(t), atoll.NewID()
 	var holders, held atomic.Int32
 	var work sync.WaitGroup
 	for i := range 4 {
@@ -181,11 +181,11 @@ func TestOneHolder(t *testing.T) {
 	}
 }
 
-// A supervisor's lock tells that it lives, as long as it does. Nobody who looks
-// holds it for a moment: a supervisor that starts just then would give up.
+// A supervisor's lock says that it lives, as long as it does. Looking never takes the lock:
+// a supervisor that starts just then would give up.
 func TestSupervisorLock(t *testing.T) {
-	d := open(t)
-	id := made(t, d)
+	d := openDir(t)
+	id := makeUnlocked(t, d)
 	if d.Alive(id) {
 		t.Error("alive before there was a supervisor")
 	}
@@ -221,7 +221,7 @@ func TestSupervisorLock(t *testing.T) {
 	<-looking
 }
 
-// So does the lock of systems that do not tell the state of one.
+// The same holds for the lock of systems that do not tell a lock's state.
 func TestHoldAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	looks := func() bool {
@@ -269,7 +269,7 @@ func TestHoldAlone(t *testing.T) {
 	close(stop)
 	looking.Wait()
 	if runtime.GOOS == "windows" {
-		return // nobody can remove what is open
+		return // Windows cannot remove open files
 	}
 	must(t, "remove", os.Remove(path))
 	f, err := holds()
@@ -284,9 +284,9 @@ func TestLocksOfTheKilled(t *testing.T) {
 	if id := os.Getenv("ATOLL_TEST_LOCK"); id != "" {
 		holdLocks(Dir(os.Getenv("ATOLL_TEST_DIR")), id)
 	}
-	d := open(t)
-	id := made(t, d)
-	cmd := again("TestLocksOfTheKilled", "ATOLL_TEST_LOCK="+id, "ATOLL_TEST_DIR="+string(d))
+	d := openDir(t)
+	id := makeUnlocked(t, d)
+	cmd := rerunTest("TestLocksOfTheKilled", "ATOLL_TEST_LOCK="+id, "ATOLL_TEST_DIR="+string(d))
 	out, err := cmd.StdoutPipe()
 	must(t, "pipe", err)
 	must(t, "start", cmd.Start())
@@ -313,14 +313,15 @@ func TestLocksOfTheKilled(t *testing.T) {
 	}
 }
 
-// again is this program, which runs one test once more, with more variables.
-func again(test string, env ...string) *exec.Cmd {
+// rerunTest returns a command that runs one test of this program again, with more
+// variables.
+func rerunTest(test string, env ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$")
 	cmd.Env = append(os.Environ(), env...)
 	return cmd
 }
 
-// otherLock is one as other systems have them for supervisors.
+// otherLock returns the path of a lock as other systems have it for supervisors.
 func otherLock(d Dir, id string) string { return filepath.Join(d.Sandbox(id), "other.lock") }
 
 func holdLocks(d Dir, id string) {

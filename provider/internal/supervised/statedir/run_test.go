@@ -16,8 +16,8 @@ import (
 
 const stranger = 54321
 
-// tree makes directories, each with mode, owner 0 for this user's own, and, if
-// target is not empty, as a link.
+// A level is a directory with a mode and an owner, 0 for this user; with a target it is a
+// link.
 type level struct {
 	path   string
 	mode   fs.FileMode
@@ -25,7 +25,7 @@ type level struct {
 	target string
 }
 
-func lay(t *testing.T, base string, levels []level) {
+func makeLevels(t *testing.T, base string, levels []level) {
 	t.Helper()
 	for _, l := range levels {
 		path := filepath.Join(base, l.path)
@@ -41,11 +41,11 @@ func lay(t *testing.T, base string, levels []level) {
 	}
 }
 
-// Whoever could write to a run directory, or to one above it in which it can be
-// replaced, would rule the sandboxes: nothing is made there.
+// A user who can write to a run directory, or to one above it in which it can be replaced,
+// would control the sandboxes: nothing is made there.
 func TestRunDirectoryOfOthers(t *testing.T) {
 	const sticky = fs.ModeSticky | 0o777
-	d := open(t)
+	d := openDir(t)
 	hash := d.ShortName()
 	for _, tt := range []struct {
 		name   string
@@ -81,8 +81,8 @@ func TestRunDirectoryOfOthers(t *testing.T) {
 				}
 			}
 			base := t.TempDir()
-			lay(t, base, append([]level{{"tmp", sticky, 0, ""}}, tt.levels...))
-			before := all(t, base)
+			makeLevels(t, base, append([]level{{"tmp", sticky, 0, ""}}, tt.levels...))
+			before := listTree(t, base)
 			id := atoll.NewID()
 			path, err := d.MakeRun(filepath.Join(base, "tmp", tt.run), id)
 			if tt.says == "" {
@@ -99,15 +99,15 @@ func TestRunDirectoryOfOthers(t *testing.T) {
 					t.Errorf("%q does not say %q", err, says)
 				}
 			}
-			if after := all(t, base); after != before {
+			if after := listTree(t, base); after != before {
 				t.Errorf("there was %s\nand now is %s", before, after)
 			}
 		})
 	}
 }
 
-// all lists all names in the tree.
-func all(t *testing.T, dir string) string {
+// listTree lists all names in the tree.
+func listTree(t *testing.T, dir string) string {
 	t.Helper()
 	var list []string
 	must(t, "walk", filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -117,20 +117,20 @@ func all(t *testing.T, dir string) string {
 	return strings.Join(list, " ")
 }
 
-// What was in a sandbox's run directory is gone when it is made.
+// MakeRun deletes the former content of a sandbox's run directory.
 func TestMakeRunEmpties(t *testing.T) {
-	d, run, id := open(t), filepath.Join(t.TempDir(), "run"), atoll.NewID()
+	d, run, id := openDir(t), filepath.Join(t.TempDir(), "run"), atoll.NewID()
 	for range 2 {
 		path, err := d.MakeRun(run, id)
 		must(t, "make", err)
-		if got := names(t, path); got != "" {
+		if got := listNames(t, path); got != "" {
 			t.Errorf("it holds %s", got)
 		}
 		must(t, "write", os.WriteFile(filepath.Join(path, "state"), nil, 0o600))
 	}
 }
 
-// A run directory that has become somebody else's is left alone.
+// RemoveRun leaves a run directory alone that belongs to others by now.
 func TestRemoveRun(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	for _, tt := range []struct {
@@ -149,7 +149,7 @@ func TestRemoveRun(t *testing.T) {
 		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d, id := open(t), atoll.NewID()
+			d, id := openDir(t), atoll.NewID()
 			path, err := d.MakeRun(filepath.Join(t.TempDir(), "run"), id)
 			must(t, "make", err)
 			must(t, "mkdir", os.Mkdir(filepath.Join(path, "disk"), 0o700))
@@ -164,10 +164,9 @@ func TestRemoveRun(t *testing.T) {
 	must(t, "remove nothing", RemoveRun(filepath.Join(t.TempDir(), "a", "b")))
 }
 
-// What was made of run directories goes when it is empty; what was given to us
-// stays.
+// TidyRun removes default run directories that are empty, and leaves configured ones.
 func TestTidyRun(t *testing.T) {
-	d := open(t)
+	d := openDir(t)
 	base := t.TempDir()
 	made, given := filepath.Join(base, "atoll", d.ShortName()), filepath.Join(base, "given")
 	for _, run := range []string{made, given} {
@@ -180,14 +179,14 @@ func TestTidyRun(t *testing.T) {
 		must(t, "remove", RemoveRun(path))
 		d.TidyRun(run)
 	}
-	if got := names(t, base); got != "given" {
+	if got := listNames(t, base); got != "given" {
 		t.Errorf("left: %s, want what was given", got)
 	}
 }
 
-// The default is the first directory that this user can have for himself.
+// The default is the first directory that this user can have alone.
 func TestDefaultRun(t *testing.T) {
-	d := open(t)
+	d := openDir(t)
 	tmp, xdg := t.TempDir(), t.TempDir()
 	must(t, "chmod", os.Chmod(xdg, 0o700))
 	t.Setenv("TMPDIR", tmp)
@@ -200,7 +199,7 @@ func TestDefaultRun(t *testing.T) {
 		other = "/run/user/" + strconv.Itoa(uid) + "/atoll"
 	}
 	open := filepath.Join(tmp, "open")
-	lay(t, tmp, []level{{"open", 0o777, 0, ""}})
+	makeLevels(t, tmp, []level{{"open", 0o777, 0, ""}})
 	for _, tt := range []struct{ xdg, want string }{
 		{xdg, filepath.Join(xdg, "atoll")},
 		{"", other},
@@ -218,7 +217,7 @@ func TestDefaultRun(t *testing.T) {
 	}
 }
 
-// Sockets lie in it, whose paths must be short.
+// It holds sockets, whose paths must be short.
 func TestDefaultRunIsShort(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", "")
 	t.Setenv("TMPDIR", "")

@@ -15,8 +15,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/fsutil"
 )
 
-// unfinished begins a snapshot of the sandbox.
-func unfinished(t *testing.T, d Dir, sandbox string) (id string) {
+// beginSnapshot begins a snapshot of the sandbox.
+func beginSnapshot(t *testing.T, d Dir, sandbox string) (id string) {
 	t.Helper()
 	id = atoll.NewID()
 	dir := d.NewSnapshot(sandbox, id)
@@ -25,63 +25,63 @@ func unfinished(t *testing.T, d Dir, sandbox string) (id string) {
 	return id
 }
 
-// finished makes a whole snapshot.
-func finished(t *testing.T, d Dir, sandbox string) (id string) {
+// makeSnapshot makes a complete snapshot.
+func makeSnapshot(t *testing.T, d Dir, sandbox string) (id string) {
 	t.Helper()
-	id = unfinished(t, d, sandbox)
+	id = beginSnapshot(t, d, sandbox)
 	must(t, "write", fsutil.WriteJSON(filepath.Join(d.NewSnapshot(sandbox, id), SnapshotMeta), "whole"))
 	must(t, "finish", d.FinishSnapshot(sandbox, id))
 	return id
 }
 
-// Only whole snapshots are listed, and what is not whole is deleted when nobody
-// can complete it: its sandbox's lock is free, or there is no such sandbox.
+// Only complete snapshots are listed, and incomplete ones are deleted when nobody can
+// complete them: their sandbox's lock is free, or the sandbox has gone.
 func TestSweepSnapshots(t *testing.T) {
-	d := open(t)
-	free, busy, removed := made(t, d), made(t, d), atoll.NewID()
-	whole := finished(t, d, removed)
+	d := openDir(t)
+	free, busy, removed := makeUnlocked(t, d), makeUnlocked(t, d), atoll.NewID()
+	whole := makeSnapshot(t, d, removed)
 	lock, err := d.TryLock(busy)
 	must(t, "lock", err)
-	pending := unfinished(t, d, busy)
-	unfinished(t, d, free)
-	unfinished(t, d, free)
-	unfinished(t, d, removed)
+	pending := beginSnapshot(t, d, busy)
+	beginSnapshot(t, d, free)
+	beginSnapshot(t, d, free)
+	beginSnapshot(t, d, removed)
 	if ids, err := d.SnapshotIDs(); strings.Join(ids, " ") != whole || err != nil {
 		t.Errorf("snapshots %v, %v, want %s", ids, err, whole)
 	}
 	must(t, "sweep", d.SweepSnapshots())
 	want := filepath.Base(d.NewSnapshot(busy, pending)) + " " + whole
-	if got := names(t, string(d), "snapshots"); got != want {
+	if got := listNames(t, string(d), "snapshots"); got != want {
 		t.Errorf("after a sweep: %s, want %s", got, want)
 	}
 	lock.Release()
 	must(t, "sweep", d.SweepSnapshots())
-	if got := names(t, string(d), "snapshots"); got != whole {
+	if got := listNames(t, string(d), "snapshots"); got != whole {
 		t.Errorf("after another: %s, want %s", got, whole)
 	}
-	if got := names(t, string(d), "sandboxes"); strings.Contains(got, removed) {
+	if got := listNames(t, string(d), "sandboxes"); strings.Contains(got, removed) {
 		t.Error("a sweep has made a sandbox's directory")
 	}
 }
 
 func TestDropSnapshots(t *testing.T) {
-	d := open(t)
-	a, b := made(t, d), made(t, d)
-	whole, other := finished(t, d, a), unfinished(t, d, b)
-	unfinished(t, d, a)
+	d := openDir(t)
+	a, b := makeUnlocked(t, d), makeUnlocked(t, d)
+	whole, other := makeSnapshot(t, d, a), beginSnapshot(t, d, b)
+	beginSnapshot(t, d, a)
 	must(t, "drop", d.DropSnapshots(a))
 	must(t, "drop nothing", d.DropSnapshots(a))
 	want := filepath.Base(d.NewSnapshot(b, other)) + " " + whole
-	if got := names(t, string(d), "snapshots"); got != want {
+	if got := listNames(t, string(d), "snapshots"); got != want {
 		t.Errorf("left: %s, want %s", got, want)
 	}
 }
 
-// A removal that was interrupted is finished by EmptyTrash, and till then there
-// is no such snapshot.
+// EmptyTrash finishes a removal that was interrupted, and until then the snapshot does not
+// exist.
 func TestRemoveSnapshot(t *testing.T) {
-	d := open(t)
-	a, b := finished(t, d, atoll.NewID()), finished(t, d, atoll.NewID())
+	d := openDir(t)
+	a, b := makeSnapshot(t, d, atoll.NewID()), makeSnapshot(t, d, atoll.NewID())
 	must(t, "remove", d.RemoveSnapshot(a))
 	wantErr(t, "remove again", d.RemoveSnapshot(a), fs.ErrNotExist)
 	must(t, "interrupted", os.Rename(d.Snapshot(b), filepath.Join(filepath.Dir(d.Snapshot(b)), trashPrefix+"x")))
@@ -89,15 +89,15 @@ func TestRemoveSnapshot(t *testing.T) {
 		t.Errorf("snapshots %v, %v", ids, err)
 	}
 	must(t, "empty", d.EmptyTrash())
-	if got := names(t, string(d), "snapshots"); got != "" {
+	if got := listNames(t, string(d), "snapshots"); got != "" {
 		t.Errorf("left: %s", got)
 	}
 }
 
-// What an earlier version has left half done under a snapshot's own name goes
-// when nothing was written to it for long; till then it can be removed by id.
+// A snapshot that an earlier version left incomplete under its final name is deleted when
+// it has not been written to for long; until then it can be removed by id.
 func TestSweepHalves(t *testing.T) {
-	d := open(t)
+	d := openDir(t)
 	half := func(age time.Duration) (id string) {
 		id = atoll.NewID()
 		file := filepath.Join(d.Snapshot(id), "checkpoint.img")
@@ -107,7 +107,7 @@ func TestSweepHalves(t *testing.T) {
 		must(t, "age", errors.Join(os.Chtimes(file, then, then), os.Chtimes(d.Snapshot(id), then, then)))
 		return id
 	}
-	whole, young, old := finished(t, d, atoll.NewID()), half(time.Minute), half(2*time.Hour)
+	whole, young, old := makeSnapshot(t, d, atoll.NewID()), half(time.Minute), half(2*time.Hour)
 	ago := time.Now().Add(-2 * time.Hour)
 	must(t, "age", os.Chtimes(d.Snapshot(whole), ago, ago))
 	must(t, "sweep", d.SweepSnapshots())
@@ -119,9 +119,9 @@ func TestSweepHalves(t *testing.T) {
 	must(t, "remove", d.RemoveSnapshot(young))
 }
 
-// A mark reminds of what its maker left, once that has gone.
+// A mark tells what its maker left, once that has gone.
 func TestMarks(t *testing.T) {
-	d := open(t)
+	d := openDir(t)
 	var cleared []string
 	sweep := func(err error) error {
 		cleared = nil
@@ -148,12 +148,12 @@ func TestMarks(t *testing.T) {
 	if len(cleared) > 0 {
 		t.Errorf("cleared %v once more", cleared)
 	}
-	if got := names(t, string(d), "sandboxes"); got != filepath.Base(held.path) {
+	if got := listNames(t, string(d), "sandboxes"); got != filepath.Base(held.path) {
 		t.Errorf("left: %s, want the mark that is held", got)
 	}
 	must(t, "remove", held.Remove())
 
-	id := made(t, d)
+	id := makeUnlocked(t, d)
 	given, err := d.Mark("/atoll-given")
 	must(t, "mark", err)
 	must(t, "give", given.AssignTo(d, id))

@@ -19,10 +19,10 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// record makes a sandbox with all that it can have on disk.
-func record(t *testing.T, d Dir, name string) *Record {
+// makeRecord makes a sandbox with everything that it can have on disk.
+func makeRecord(t *testing.T, d Dir, name string) *Record {
 	t.Helper()
-	id := made(t, d)
+	id := makeUnlocked(t, d)
 	run := filepath.Join(t.TempDir(), "run")
 	path, err := d.MakeRun(run, id)
 	must(t, "make run directory", err)
@@ -35,8 +35,8 @@ func record(t *testing.T, d Dir, name string) *Record {
 	return r
 }
 
-// left lists what there is of the sandbox.
-func left(t *testing.T, d Dir, r *Record) string {
+// listRemains lists what is left of the sandbox.
+func listRemains(t *testing.T, d Dir, r *Record) string {
 	t.Helper()
 	id, project, name := r.Status.ID, r.Status.Spec.Project, r.Status.Spec.Name
 	var all []string
@@ -59,7 +59,7 @@ func left(t *testing.T, d Dir, r *Record) string {
 }
 
 func TestOpen(t *testing.T) {
-	d := open(t)
+	d := openDir(t)
 	if _, err := Open(string(d)); err != nil {
 		t.Errorf("open again: %v", err)
 	}
@@ -75,11 +75,11 @@ func TestOpen(t *testing.T) {
 	wantErr(t, "open a file", err, unix.ENOTDIR)
 }
 
-// Whoever can write records has what their reader may do done.
+// A user who can write records could make their reader do anything.
 func TestOpenOfAnother(t *testing.T) {
 	for _, sub := range []string{"", "records", "volumes"} {
 		t.Run("directory "+sub, func(t *testing.T) {
-			dir := string(open(t))
+			dir := string(openDir(t))
 			path := filepath.Join(dir, sub)
 			must(t, "chmod", os.Chmod(path, 0o770))
 			_, err := Open(dir)
@@ -101,7 +101,7 @@ func TestOpenOfAnother(t *testing.T) {
 }
 
 func TestRecord(t *testing.T) {
-	d := open(t)
+	d := openDir(t)
 	id := atoll.NewID()
 	_, err := d.Read(id)
 	wantErr(t, "read nothing", err, fs.ErrNotExist)
@@ -115,8 +115,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// Of a sandbox whose record is damaged there is what carries its id, and it can
-// be removed by it. Others are not concerned.
+// Of a sandbox whose record is damaged, everything that carries its id is known, and it can
+// be removed by its id. Other sandboxes are not affected.
 func TestDamagedRecord(t *testing.T) {
 	for _, tt := range []struct{ name, content, says string }{
 		{"empty, after a power cut", "", "unexpected end of JSON"},
@@ -129,9 +129,9 @@ func TestDamagedRecord(t *testing.T) {
 		{"with no run directory", `{"status":{"id":"ID"},"run":"ID"}`, "not the sandbox's run directory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := open(t)
-			r, other := record(t, d, "web"), record(t, d, "other")
-			want := left(t, d, other)
+			d := openDir(t)
+			r, other := makeRecord(t, d, "web"), makeRecord(t, d, "other")
+			want := listRemains(t, d, other)
 			content := strings.ReplaceAll(tt.content, "ID", r.Status.ID)
 			must(t, "damage", os.WriteFile(d.Record(r.Status.ID), []byte(content), 0o600))
 			got, err := d.Read(r.Status.ID)
@@ -143,20 +143,20 @@ func TestDamagedRecord(t *testing.T) {
 			if st.ID != r.Status.ID || st.Spec.ID != st.ID || st.Spec.Project != "p" || st.Spec.Name != "web" {
 				t.Errorf("it is sandbox %s, named %s, of project %s", st.Spec.ID, st.Spec.Name, st.Spec.Project)
 			}
-			got.Run = r.Run // for the provider to know
+			got.Run = r.Run // the provider knows it
 			must(t, "delete", d.Delete(got, atoll.RemoveOptions{Volumes: true}))
-			if got := left(t, d, r); got != "" {
+			if got := listRemains(t, d, r); got != "" {
 				t.Errorf("left: %s", got)
 			}
-			if got := left(t, d, other); got != want {
+			if got := listRemains(t, d, other); got != want {
 				t.Errorf("of another sandbox: %s, want %s", got, want)
 			}
 		})
 	}
 }
 
-// A record that nobody may read is like a damaged one; an error that goes away
-// says nothing about the record.
+// A record that nobody may read is like a damaged one; a temporary error says nothing about
+// the record.
 func TestUnreadable(t *testing.T) {
 	for err, want := range map[error]bool{
 		unix.EACCES: true, unix.EIO: true, unix.EMFILE: false, unix.ENOMEM: false, unix.ENOENT: false, nil: false,
@@ -167,10 +167,10 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// What is listed are sandboxes, and not what is on its way there or gone.
+// The lists contain sandboxes, but not directories that are being made or removed.
 func TestLists(t *testing.T) {
-	d := open(t)
-	a, b := made(t, d), record(t, d, "b").Status.ID
+	d := openDir(t)
+	a, b := makeUnlocked(t, d), makeRecord(t, d, "b").Status.ID
 	for _, name := range []string{newPrefix + atoll.NewID(), trashPrefix + atoll.NewID(), markPrefix + atoll.NewID(), "README", strings.ToUpper(atoll.NewID())} {
 		must(t, "mkdir", os.Mkdir(d.Sandbox(name), 0o700))
 	}
@@ -186,10 +186,10 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// A name stands for one sandbox: one that has a directory or a record.
+// A name belongs to one sandbox, which has a directory or a record.
 func TestClaim(t *testing.T) {
-	d := open(t)
-	a, b := made(t, d), made(t, d)
+	d := openDir(t)
+	a, b := makeUnlocked(t, d), makeUnlocked(t, d)
 	must(t, "claim", d.ClaimName("p", "web", a))
 	must(t, "claim again", d.ClaimName("p", "web", a))
 	wantErr(t, "claim for another", d.ClaimName("p", "web", b), fs.ErrExist)
@@ -218,13 +218,13 @@ func TestClaim(t *testing.T) {
 	wantErr(t, "owner", err, fs.ErrNotExist)
 }
 
-// Of many who want a name at once, one gets it.
+// One of many concurrent claims of a name succeeds.
 func TestClaimRace(t *testing.T) {
-	d := open(t)
+	d := openDir(t)
 	var work sync.WaitGroup
 	won := make(chan string, 20)
 	for range cap(won) {
-		id := made(t, d)
+		id := makeUnlocked(t, d)
 		work.Go(func() {
 			if d.ClaimName("p", "web", id) == nil {
 				won <- id
@@ -247,27 +247,26 @@ func TestDelete(t *testing.T) {
 		{"but the volume", atoll.RemoveOptions{}, "volume"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := open(t)
-			r, other := record(t, d, "web"), record(t, d, "other")
-			want := left(t, d, other)
+			d := openDir(t)
+			r, other := makeRecord(t, d, "web"), makeRecord(t, d, "other")
+			want := listRemains(t, d, other)
 			must(t, "delete", d.Delete(r, tt.opts))
-			if got := left(t, d, r); got != tt.want {
+			if got := listRemains(t, d, r); got != tt.want {
 				t.Errorf("left: %s, want %s", got, tt.want)
 			}
 			must(t, "delete again", d.Delete(r, tt.opts))
-			if got := left(t, d, other); got != want {
+			if got := listRemains(t, d, other); got != want {
 				t.Errorf("of another sandbox: %s, want %s", got, want)
 			}
 		})
 	}
 }
 
-// A deletion that is interrupted is finished by the next, with the options of
-// the first.
+// The next deletion finishes an interrupted one, with the options of the first.
 func TestDeleteResumed(t *testing.T) {
 	testenv.Need(t, testenv.Root) // for a directory that cannot be removed
-	d := open(t)
-	r := record(t, d, "web")
+	d := openDir(t)
+	r := makeRecord(t, d, "web")
 	stuck := filepath.Join(r.Run, "disk")
 	must(t, "mount", unix.Mount("atoll-test", stuck, "tmpfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(stuck, unix.MNT_DETACH) })
@@ -280,24 +279,24 @@ func TestDeleteResumed(t *testing.T) {
 	}
 	must(t, "unmount", unix.Unmount(stuck, 0))
 	must(t, "delete", d.Delete(again, atoll.RemoveOptions{}))
-	if got := left(t, d, r); got != "" {
+	if got := listRemains(t, d, r); got != "" {
 		t.Errorf("left: %s", got)
 	}
 }
 
-// A second deletion may take more than the first, never less.
+// A second deletion may delete more than the first, never less.
 func TestDeleteTakesMore(t *testing.T) {
-	d := open(t)
-	r := record(t, d, "web")
+	d := openDir(t)
+	r := makeRecord(t, d, "web")
 	r.Removing = &atoll.RemoveOptions{}
 	must(t, "write", d.Write(r))
 	must(t, "delete", d.Delete(r, atoll.RemoveOptions{Volumes: true}))
-	if got := left(t, d, r); got != "" {
+	if got := listRemains(t, d, r); got != "" {
 		t.Errorf("left: %s", got)
 	}
 }
 
-// On a disk that is full, deleting helps.
+// Deleting works on a full disk.
 func TestDeleteOnFullDisk(t *testing.T) {
 	testenv.Need(t, testenv.Root)
 	dir := t.TempDir()
@@ -305,7 +304,7 @@ func TestDeleteOnFullDisk(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	d, err := Open(filepath.Join(dir, "state"))
 	must(t, "open", err)
-	r := record(t, d, "web")
+	r := makeRecord(t, d, "web")
 	big := filepath.Join(d.Volume("p", DataVolume(r.Status.ID)), "big")
 	wantErr(t, "fill the disk", os.WriteFile(big, make([]byte, 1<<20), 0o600), unix.ENOSPC)
 	wantErr(t, "write a record", d.Write(r), unix.ENOSPC)
@@ -313,22 +312,22 @@ func TestDeleteOnFullDisk(t *testing.T) {
 		t.Errorf("the record that could not be replaced: %v", err)
 	}
 	must(t, "delete", d.Delete(r, atoll.RemoveOptions{Volumes: true}))
-	if got := left(t, d, r) + names(t, string(d), "sandboxes") + names(t, string(d), "records"); got != "" {
+	if got := listRemains(t, d, r) + listNames(t, string(d), "sandboxes") + listNames(t, string(d), "records"); got != "" {
 		t.Errorf("left: %s", got)
 	}
 }
 
-// A discarded directory is out of sight at once, though it cannot be emptied;
-// EmptyTrash does it when it can be.
+// A discarded directory is out of sight at once, even if it cannot be emptied; EmptyTrash
+// empties it as soon as that is possible.
 func TestTrash(t *testing.T) {
 	testenv.Need(t, testenv.Root)
-	d := open(t)
-	id := made(t, d)
+	d := openDir(t)
+	id := makeUnlocked(t, d)
 	stuck := filepath.Join(d.Sandbox(id), "rootfs")
 	must(t, "mkdir", os.Mkdir(stuck, 0o700))
 	must(t, "mount", unix.Mount("atoll-test", stuck, "tmpfs", 0, ""))
 	wantErr(t, "discard", discardDir(d.Sandbox(id)), unix.EBUSY)
-	l, err := d.Make(id) // its place is free
+	l, err := d.Make(id) // the id is free
 	must(t, "make", err)
 	l.Release()
 
@@ -339,15 +338,15 @@ func TestTrash(t *testing.T) {
 	wantErr(t, "empty", d.EmptyTrash(), unix.EBUSY)
 	must(t, "unmount", unix.Unmount(filepath.Join(trashed[0], "rootfs"), 0))
 	must(t, "empty", d.EmptyTrash())
-	if got := names(t, string(d), "sandboxes"); got != id {
+	if got := listNames(t, string(d), "sandboxes"); got != id {
 		t.Errorf("sandboxes: %s, want %s", got, id)
 	}
 	must(t, "discard what is not there", discardDir(d.Sandbox(atoll.NewID())))
 }
 
-// What somebody is just making is not trash, unless he has died.
+// A directory that is just being made is not trash, unless its maker has died.
 func TestTrashOfCreations(t *testing.T) {
-	d := open(t)
+	d := openDir(t)
 	dying, empty := d.Sandbox(newPrefix+"dying"), d.Sandbox(newPrefix+"empty")
 	for _, dir := range []string{dying, empty} {
 		must(t, "mkdir", os.Mkdir(dir, 0o700))
@@ -355,19 +354,19 @@ func TestTrashOfCreations(t *testing.T) {
 	l, err := fsutil.TryLock(filepath.Join(dying, "lock"))
 	must(t, "lock", err)
 	must(t, "empty", d.EmptyTrash())
-	if got := names(t, string(d), "sandboxes"); got != filepath.Base(dying) {
+	if got := listNames(t, string(d), "sandboxes"); got != filepath.Base(dying) {
 		t.Errorf("left: %s, want the one whose maker lives", got)
 	}
 	l.Release()
 	must(t, "empty", d.EmptyTrash())
-	if got := names(t, string(d), "sandboxes"); got != "" {
+	if got := listNames(t, string(d), "sandboxes"); got != "" {
 		t.Errorf("left: %s", got)
 	}
 }
 
-// A sweep at any moment keeps nobody from making a sandbox.
+// A sweep at any moment does not keep others from making a sandbox.
 func TestMakeUnderSweeps(t *testing.T) {
-	d := open(t)
+	d := openDir(t)
 	stop := make(chan struct{})
 	var sweeps sync.WaitGroup
 	sweeps.Go(func() {
@@ -396,21 +395,21 @@ func TestMakeUnderSweeps(t *testing.T) {
 	}
 }
 
-// A project's names are forgotten, but for those of sandboxes that are there.
+// DropNames frees a project's names, except those of existing sandboxes.
 func TestDropNames(t *testing.T) {
-	d := open(t)
-	r, other := record(t, d, "web"), made(t, d)
+	d := openDir(t)
+	r, other := makeRecord(t, d, "web"), makeUnlocked(t, d)
 	must(t, "claim", d.ClaimName("q", "web", other))
 	must(t, "claim", d.ClaimName("p", "old", atoll.NewID()))
 	must(t, "interrupted", os.WriteFile(d.namePath("p", "new")+fsutil.Temporary, nil, 0o600))
 	must(t, "drop", d.DropNames("p"))
-	if got := names(t, string(d), "names", "p"); got != "web" {
+	if got := listNames(t, string(d), "names", "p"); got != "web" {
 		t.Errorf("names %s, want that of the sandbox", got)
 	}
 	must(t, "delete", d.Delete(r, atoll.RemoveOptions{}))
 	must(t, "drop", d.DropNames("p"))
 	must(t, "drop again", d.DropNames("p"))
-	if got := names(t, string(d), "names"); got != "q" {
+	if got := listNames(t, string(d), "names"); got != "q" {
 		t.Errorf("names of %s, want q", got)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Two pipes are a line as a socket is one.
+// Two pipes are a connection like a socket.
 func TestPipes(t *testing.T) {
 	hear, say := make([]*os.File, 2), make([]*os.File, 2)
 	for i := range 2 {
