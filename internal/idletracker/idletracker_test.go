@@ -11,7 +11,7 @@ import (
 func TestUse(t *testing.T) {
 	var u Use
 	if !u.Latest().IsZero() {
-		t.Error("what nobody has used was used")
+		t.Error("the zero Use was used")
 	}
 	begun, end := make(chan struct{}), make(chan struct{})
 	h := u.Counts(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -25,7 +25,7 @@ func TestUse(t *testing.T) {
 	}()
 	<-begun
 	if before := time.Now(); u.Latest().Before(before) {
-		t.Error("while a call lasts, it is not used now")
+		t.Error("not in use during a call")
 	}
 	close(end)
 	<-served

@@ -154,7 +154,7 @@ func TestOutOfMemory(t *testing.T) {
 	p, err := sb.Exec(l.ctx(), &atoll.Command{Args: []string{"sh", "-c", "head -c 1000000000 /dev/zero | tail"}})
 	l.must("exec", err)
 	if exit, err := p.Wait(l.ctx()); err == nil && exit.Success() {
-		t.Errorf("the hog ended well: %v", exit)
+		t.Errorf("the program that used too much memory succeeded: %v", exit)
 	}
 	st := l.awaitState(sb, atoll.StateFailed)
 	if !strings.HasPrefix(st.Reason, "out of memory") || !strings.Contains(st.Reason, "128m") {

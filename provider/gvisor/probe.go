@@ -39,40 +39,40 @@ const (
 // Supports implements supervised.Backend.
 func (b *backend) Supports(s *atoll.Spec) error {
 	c, r := b.caps, s.Resources
-	no := func(format string, args ...any) error {
+	unsupported := func(format string, args ...any) error {
 		return atoll.Errorf("create", s.Name, atoll.ErrUnsupported, format, args...)
 	}
-	low := func(format string, args ...any) error {
+	tooLow := func(format string, args ...any) error {
 		return atoll.Errorf("create", s.Name, atoll.ErrInvalid, format, args...)
 	}
 	needsCgroups := "needs a writable cgroup: " + cgroupAdvice() + ", or leave it out"
 	switch {
 	case r.Memory > 0 && !c.MemoryLimit:
-		return no("a memory limit %s", needsCgroups)
+		return unsupported("a memory limit %s", needsCgroups)
 	case r.Memory > 0 && r.Memory < leastMemory:
-		return low("memory limit %s is too low for gVisor; use at least %s", r.Memory, leastMemory)
+		return tooLow("memory limit %s is too low for gVisor; use at least %s", r.Memory, leastMemory)
 	case r.CPUs > 0 && r.CPUs < leastCPUs:
-		return low("CPU limit %g: use at least %g", r.CPUs, leastCPUs)
+		return tooLow("CPU limit %g: use at least %g", r.CPUs, leastCPUs)
 	case r.Processes > 0 && r.Processes < leastProcesses:
-		return low("process limit %d: use at least %d", r.Processes, leastProcesses)
+		return tooLow("process limit %d: use at least %d", r.Processes, leastProcesses)
 	case r.CPUs > 0 && !c.CPULimit:
-		return no("a CPU limit %s", needsCgroups)
+		return unsupported("a CPU limit %s", needsCgroups)
 	case s.Workspace != (atoll.WorkspaceRef{}):
-		return no("workspaces: use the layer of package workspace")
+		return unsupported("workspaces: use the layer of package workspace")
 	case s.Network.Mode == atoll.NetworkOn && !c.NetworkOn:
-		return no("network on: not available here")
+		return unsupported("network on: not available here")
 	case s.Network.Mode == atoll.NetworkEgress && !c.Egress:
-		return no("network egress lists: not available here")
+		return unsupported("network egress lists: not available here")
 	case s.Network.Mode == atoll.NetworkNamed:
-		return no("network %q: sandboxes on gVisor cannot join networks; use mode on or egress", s.Network.Name)
+		return unsupported("network %q: sandboxes on gVisor cannot join networks; use mode on or egress", s.Network.Name)
 	case s.Publishes():
-		return no("published ports: dial instead, which needs no network (atoll port-forward)")
+		return unsupported("published ports: dial instead, which needs no network (atoll port-forward)")
 	case s.Cache:
-		return no("a project's cache: use a named volume")
+		return unsupported("a project's cache: use a named volume")
 	case r.GPUs != "":
-		return no("GPUs: not available here")
+		return unsupported("GPUs: not available here")
 	case !c.Users && !userdb.IsRoot(s.User):
-		return no("user %q: only root exists without privileges; run as root for other users", s.User)
+		return unsupported("user %q: only root exists without privileges; run as root for other users", s.User)
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func TestRemovalInterrupted(t *testing.T) {
 		case ev := <-events:
 			return ev
 		case <-time.After(waitLimit):
-			t.Fatal("waited for an event in vain")
+			t.Fatal("no event came in time")
 			panic("unreachable")
 		}
 	}

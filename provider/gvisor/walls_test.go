@@ -38,7 +38,7 @@ func TestHostIsOutOfSight(t *testing.T) {
 		}
 		for _, e := range onHost {
 			if slices.Contains(inside, e.Name()) && !(dir == "/var/lib" && e.Name() == "dpkg") {
-				t.Errorf("%s/%s of the host is there inside", dir, e.Name())
+				t.Errorf("%s/%s of the host is visible inside", dir, e.Name())
 			}
 		}
 	}
@@ -46,7 +46,7 @@ func TestHostIsOutOfSight(t *testing.T) {
 		l.failSh(sb, "cat "+file)
 	}
 	if got := l.sh(sb, `find / -path /usr -prune -o -path /proc -prune -o '(' -type s -o -name 'supervisor.*' -o -name 'runsc-*' ')' -print`); got != "" {
-		t.Errorf("sockets and what belongs to the supervisor are there inside: %s", got)
+		t.Errorf("sockets or files of the supervisor are visible inside: %s", got)
 	}
 	for _, name := range []string{"/proc/*/environ", "/proc/*/cmdline", "/proc/mounts", "/proc/self/mountinfo", "/proc/cmdline"} {
 		got := l.sh(sb, "cat "+name+" 2>/dev/null | tr '\\0' ' '")
@@ -64,7 +64,7 @@ func TestHostIsOutOfSight(t *testing.T) {
 	}
 	host, err := os.Hostname()
 	if got := l.sh(sb, "hostname || cat /etc/hostname"); err == nil && got == host {
-		t.Errorf("hostname is that of the host")
+		t.Errorf("the hostname is the host's")
 	}
 }
 
@@ -193,7 +193,7 @@ func TestOutputCostsNobodysLife(t *testing.T) {
 		kept += st.Stdout.Written - st.Stdout.Kept
 	}
 	if last := list[runs-1].Stdout; last.Kept != 0 || kept > 64<<20/16 || kept < 2_000_000 {
-		t.Errorf("%d bytes are kept of all, of the last all but %d", kept, last.Kept)
+		t.Errorf("%d bytes of all output are kept, and all but %d of the last", kept, last.Kept)
 	}
 }
 
@@ -258,7 +258,7 @@ func TestPipesOfTheHost(t *testing.T) {
 	}
 	if l.sh(sb, "mkfifo /shared/made && echo made || true") == "made" {
 		if info, err := os.Lstat(filepath.Join(dir, "made")); err == nil && info.Mode().Type() == fs.ModeNamedPipe {
-			t.Error("a pipe made inside is one of the host")
+			t.Error("a pipe made inside works as one of the host")
 		}
 	}
 }

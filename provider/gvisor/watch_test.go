@@ -45,6 +45,6 @@ func TestWatchDoesNotDelay(t *testing.T) {
 		}
 	}
 	if watched > alone+cutOff {
-		t.Errorf("while somebody watches, a stop takes %v at least, and %v while nobody does", watched, alone)
+		t.Errorf("with a watcher, a stop takes at least %v, and %v without", watched, alone)
 	}
 }

@@ -272,6 +272,6 @@ func TestHostFilesAreReadable(t *testing.T) {
 	l.must("create", err)
 	t.Cleanup(func() { l.remove(sb) })
 	if got := l.sh(sb, `for f in /etc /etc/passwd /etc/group /etc/hosts /etc/nsswitch.conf /etc/ld.so.cache /etc/profile /etc/ssl /etc/ssl/certs /usr /tmp; do test ! -e $f || test -r $f || echo $f; done`); got != "" {
-		t.Errorf("these cannot be read:\n%s", got)
+		t.Errorf("unreadable files:\n%s", got)
 	}
 }

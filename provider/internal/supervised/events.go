@@ -204,7 +204,7 @@ func missedStates(last, now atoll.Status) []atoll.Status {
 
 // watchSupervisor connects to the sandbox's supervisor, and publishes the sandbox's changes
 // when the supervisor has ended. e.mu is held.
-func (e *eventWatcher) watchSupervisor(id string, who statedir.Identity) {
+func (e *eventWatcher) watchSupervisor(id string, identity statedir.Identity) {
 	conn, err := e.p.dialSupervisor(id)
 	if err != nil {
 		return // it has ended, and wrote a record, or is not listening yet
@@ -220,7 +220,7 @@ func (e *eventWatcher) watchSupervisor(id string, who statedir.Identity) {
 		e.mu.Lock()
 		delete(e.conns, id)
 		e.mu.Unlock()
-		if e.awaitSupervisorEnd(id, who) {
+		if e.awaitSupervisorEnd(id, identity) {
 			e.publishChanges(id)
 		}
 	})
@@ -244,9 +244,9 @@ func (p *Provider) dialSupervisor(id string) (net.Conn, error) {
 
 // awaitSupervisorEnd waits until that supervisor of the sandbox has gone, or another one
 // has taken its place. It returns false if the provider is closed first.
-func (e *eventWatcher) awaitSupervisorEnd(id string, who statedir.Identity) bool {
+func (e *eventWatcher) awaitSupervisorEnd(id string, identity statedir.Identity) bool {
 	for delay := time.Millisecond; e.ctx.Err() == nil && e.p.dir.Alive(id); delay = min(2*delay, 20*time.Millisecond) {
-		if rec, err := e.p.dir.Read(id); err != nil || rec.Supervisor != who {
+		if rec, err := e.p.dir.Read(id); err != nil || rec.Supervisor != identity {
 			break
 		}
 		select {

@@ -127,7 +127,7 @@ func receive[T any](t *testing.T, what string, c <-chan T) (v T) {
 	select {
 	case v = <-c:
 	case <-time.After(waitLimit):
-		t.Fatalf("waited for %s in vain", what)
+		t.Fatalf("%s did not come in time", what)
 	}
 	return v
 }

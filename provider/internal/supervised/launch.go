@@ -99,11 +99,11 @@ func (p *Provider) buildJob(rec *statedir.Record) ([]byte, error) {
 	if st.Spec.Snapshot != "" {
 		job.Snapshot = p.dir.Snapshot(st.Spec.Snapshot)
 	}
-	besides, err := p.opts.Backend.Job(job)
+	engineData, err := p.opts.Backend.Job(job)
 	if err != nil {
 		return nil, err
 	}
-	if job.Engine, err = json.Marshal(besides); err != nil {
+	if job.Engine, err = json.Marshal(engineData); err != nil {
 		return nil, err
 	}
 	return json.Marshal(job)

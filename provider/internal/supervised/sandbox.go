@@ -80,13 +80,13 @@ func (s *sandbox) Stop(ctx context.Context, grace time.Duration) error {
 // Remove implements atoll.Sandbox. Once the removal has begun, it ignores the end of ctx.
 func (s *sandbox) Remove(ctx context.Context, opts ...atoll.RemoveOption) error {
 	defer s.p.events.publishChanges(s.id) // even if only to report a failure
-	how := atoll.RemoveOpts(opts...)
+	options := atoll.RemoveOpts(opts...)
 	err := s.p.withLock(ctx, "remove", s.id, func(rec *statedir.Record) error {
 		remove := func(ctx context.Context, sb atoll.Sandbox) error { return sb.Remove(ctx, opts...) }
-		if err := s.p.endSupervisor(ctx, rec, shutdown{call: remove, force: true, removal: &how}); err != nil {
+		if err := s.p.endSupervisor(ctx, rec, shutdown{call: remove, force: true, removal: &options}); err != nil {
 			return err
 		}
-		return s.p.deleteSandbox(rec, how)
+		return s.p.deleteSandbox(rec, options)
 	})
 	if atoll.KindOf(err) == atoll.ErrNotFound {
 		return s.removeRemains(ctx, opts...)
@@ -109,7 +109,7 @@ func (s *sandbox) removeRemains(ctx context.Context, opts ...atoll.RemoveOption)
 // deleteSandbox removes everything that a sandbox which does not run has on the machine.
 func (p *Provider) deleteSandbox(rec *statedir.Record, opts atoll.RemoveOptions) error {
 	// First the record says so: a Create with the same id or name waits for a sandbox that is being
-	// removed, but fails at once on one that is being made.
+	// removed, and soon gives up on one that is being made.
 	if err := p.dir.BeginRemoval(rec, opts); err != nil {
 		return atoll.E("remove", rec.Status.ID, atoll.ErrInternal, err)
 	}
@@ -148,8 +148,8 @@ func (p *Provider) endSupervisor(ctx context.Context, rec *statedir.Record, end 
 	if !p.dir.Alive(id) {
 		return nil
 	}
-	if who, err := p.dir.Supervisor(id); err == nil {
-		rec.Supervisor = who // the record names it only once the sandbox runs
+	if identity, err := p.dir.Supervisor(id); err == nil {
+		rec.Supervisor = identity // the record names it only once the sandbox runs
 	}
 	sb := p.clientFor(id).remoteSandbox()
 	err := p.pingSupervisor(ctx, sb)

@@ -86,8 +86,8 @@ func (e *engine) withLogLine(err error) error {
 	return fmt.Errorf("%w: %s", err, lines[0])
 }
 
-// chownDataVolume gives a data volume that still belongs to root to the default user, who
-// will work in it: a new one with all files that were written to it before the first start.
+// chownDataVolume gives a data volume that still belongs to root to the default user; a new
+// one with all files that were written to it before the first start.
 func (e *engine) chownDataVolume() error {
 	cred, err := e.resolveUser(context.Background(), e.defaultUser())
 	if err != nil {

@@ -267,8 +267,8 @@ func (p *program) Signal(sig atoll.Signal) error {
 	if p.engine.sandbox.Paused() {
 		return atoll.Errorf("signal", p.id, atoll.ErrConflict, "the sandbox is paused: resume it first")
 	}
-	heard := p.tty && sig == atoll.SIGHUP && p.engine.sentry.signalForeground(p.pid, sig) == nil
-	if err := p.engine.sentry.signalProcess(p.pid, sig); err != nil && !heard { // else the foreground included it, and it has ended
+	inForeground := p.tty && sig == atoll.SIGHUP && p.engine.sentry.signalForeground(p.pid, sig) == nil
+	if err := p.engine.sentry.signalProcess(p.pid, sig); err != nil && !inForeground { // else the foreground included it, and it has ended
 		return atoll.E("signal", p.id, atoll.ErrStopped, err)
 	}
 	return nil

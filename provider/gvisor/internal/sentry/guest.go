@@ -205,8 +205,8 @@ func (e *engine) runSelf(stdin *os.File, argv ...string) error {
 	if status.ExitStatus() == 0 {
 		return nil
 	}
-	says, err := io.ReadAll(io.NewSectionReader(stderr, 0, 4<<10))
-	return errors.Join(fmt.Errorf("%w: %s", errSelf, bytes.TrimSpace(says)), err)
+	output, err := io.ReadAll(io.NewSectionReader(stderr, 0, 4<<10))
+	return errors.Join(fmt.Errorf("%w: %s", errSelf, bytes.TrimSpace(output)), err)
 }
 
 // makeWorkdir makes the directory in which processes start, unless it is the data volume.

@@ -226,7 +226,7 @@ func TestHostRootInUserNamespace(t *testing.T) {
 		checkWritable(t, dir, "usr/local/bin")
 		e := newTestEngine(&supervisor.Job{Mounts: []supervisor.Mount{{Source: dir, Target: "/usr/none"}}})
 		if err := e.prepareMountTargets(dir); atoll.KindOf(err) != atoll.ErrUnsupported || !strings.Contains(err.Error(), " /usr ") {
-			t.Errorf("a place above what is covered: %v, want unsupported, with /usr in it", err)
+			t.Errorf("a target above a covered mount: %v, want unsupported, with /usr in it", err)
 		}
 		return
 	}

@@ -255,14 +255,14 @@ func withDir(root *os.Root, name string, mode fs.FileMode, fn func(*os.Root) err
 		return err
 	}
 	defer dir.Close()
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT}
-	fd, err := unix.Openat2(int(dir.Fd()), name, &how)
+	openHow := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT}
+	fd, err := unix.Openat2(int(dir.Fd()), name, &openHow)
 	if errors.Is(err, unix.ENOENT) {
 		_ = root.Remove(name) // a link that leads nowhere
 		if err := errors.Join(root.Mkdir(name, 0o755), root.Chmod(name, mode)); err != nil {
 			return err
 		}
-		fd, err = unix.Openat2(int(dir.Fd()), name, &how)
+		fd, err = unix.Openat2(int(dir.Fd()), name, &openHow)
 	}
 	if err != nil {
 		return fmt.Errorf("/%s: %w", name, err)

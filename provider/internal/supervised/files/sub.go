@@ -53,9 +53,9 @@ func confineTo(fs atoll.FS, dirs []string) atoll.FS {
 }
 
 // withStoppedFS is withConfinedFS for a sandbox whose inside is not available, for the
-// reason why: no mount and no link changes, so each name is on the mount that its path
+// given reason: no mount and no link changes, so each name is on the mount that its path
 // says.
-func (f *FS) withStoppedFS(ctx context.Context, op string, v *View, e extent, names []string, fn func(p routedFS, names []string) error, why error) error {
+func (f *FS) withStoppedFS(ctx context.Context, op string, v *View, e extent, names []string, fn func(p routedFS, names []string) error, reason error) error {
 	var dirs, abs []string
 	base := v.Workdir
 	for i, dir := range f.confinedTo {
@@ -73,7 +73,7 @@ func (f *FS) withStoppedFS(ctx context.Context, op string, v *View, e extent, na
 	}
 	d, on := v.openHostDir(ctx, e, abs)
 	if d == nil {
-		return why
+		return reason
 	}
 	defer d.Close()
 	// Directories above the mount point contain all of the mount: they need no confinement.

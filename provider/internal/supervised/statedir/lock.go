@@ -93,12 +93,12 @@ func writeHolder(f *os.File) error {
 
 // Supervisor returns the process that holds, or last held, the supervisor's lock: from its
 // first moment on, when no record names it yet.
-func (d Dir) Supervisor(id string) (who Identity, err error) {
+func (d Dir) Supervisor(id string) (holder Identity, err error) {
 	text, err := os.ReadFile(d.supervisorLockPath(id))
 	if err == nil {
-		err = json.Unmarshal(text, &who)
+		err = json.Unmarshal(text, &holder)
 	}
-	return who, err
+	return holder, err
 }
 
 // Alive reports whether the sandbox has a supervisor. Looking does not keep a supervisor

@@ -21,13 +21,13 @@ type Mark struct {
 const markPrefix = ".mark-"
 
 // Mark makes a mark that names what is about to be made.
-func (d Dir) Mark(what string) (*Mark, error) {
+func (d Dir) Mark(content string) (*Mark, error) {
 	path := d.Sandbox(markPrefix + atoll.NewID())
 	l, err := fsutil.TryLock(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(path, []byte(what), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		return nil, errors.Join(err, (&Mark{l, path}).Remove())
 	}
 	return &Mark{l, path}, nil
@@ -51,9 +51,9 @@ func (d Dir) cgroupNote(id string) string { return filepath.Join(d.Sandbox(id), 
 // Release leaves the mark to a sweep.
 func (m *Mark) Release() { m.lock.Release() }
 
-// SweepMarks calls clear with the content of each mark whose maker has gone. It removes the
-// marks that clear handles without an error.
-func (d Dir) SweepMarks(clear func(what string) error) error {
+// SweepMarks calls clearMarked with the content of each mark whose maker has gone. It
+// removes the marks that clearMarked handles without an error.
+func (d Dir) SweepMarks(clearMarked func(content string) error) error {
 	paths, err := d.listPrefixed("sandboxes", markPrefix)
 	errs := []error{err}
 	for _, path := range paths {
@@ -65,9 +65,9 @@ func (d Dir) SweepMarks(clear func(what string) error) error {
 			errs = append(errs, err)
 			continue
 		}
-		what, err := os.ReadFile(path)
-		if err == nil && len(what) > 0 { // else its maker died before it made anything
-			err = clear(string(what))
+		content, err := os.ReadFile(path)
+		if err == nil && len(content) > 0 { // else its maker died before it made anything
+			err = clearMarked(string(content))
 		}
 		if err == nil {
 			err = os.Remove(path)

@@ -7,7 +7,7 @@ import (
 )
 
 // ownershipFault says why users other than this one can write to the directory; "" if none
-// can, apart from the system and its administrators, who can write to everything.
+// can. The system and its administrators do not count: they can write to everything.
 func ownershipFault(path string, info fs.FileInfo) string {
 	if !info.IsDir() {
 		return "is not a directory"

@@ -141,7 +141,7 @@ func TestMarks(t *testing.T) {
 	wantErr(t, "a sweep that fails", sweep(failure), failure)
 	for range 2 {
 		if got := strings.Join(cleared, " "); got != "gone" {
-			t.Errorf("cleared %q, want what has gone", got)
+			t.Errorf("cleared %q, want the marks whose makers have gone", got)
 		}
 		must(t, "sweep", sweep(nil))
 	}
@@ -159,7 +159,7 @@ func TestMarks(t *testing.T) {
 	must(t, "give", given.AssignTo(d, id))
 	must(t, "damage", os.WriteFile(d.Record(id), nil, 0o600))
 	if r, err := d.Read(id); err != nil || r.Cgroup != "/atoll-given" {
-		t.Errorf("without its record the sandbox has %+v, %v, want the cgroup that it was given", r, err)
+		t.Errorf("without its record the sandbox has %+v, %v, want the cgroup of its mark", r, err)
 	}
 	must(t, "discard", discardDir(d.Sandbox(id)))
 	if ids, err := d.Dirs(); len(ids) > 0 || err != nil {

@@ -124,8 +124,8 @@ func (d Dir) Read(id string) (*Record, error) {
 
 // isUnreadable reports whether reading the file will fail again.
 func isUnreadable(err error) bool {
-	for _, no := range []error{fs.ErrPermission, syscall.EIO, unclean, syscall.EISDIR} {
-		if errors.Is(err, no) {
+	for _, permanent := range []error{fs.ErrPermission, syscall.EIO, unclean, syscall.EISDIR} {
+		if errors.Is(err, permanent) {
 			return true
 		}
 	}
@@ -153,10 +153,10 @@ func (r *Record) checkRecord(id string) error {
 
 // salvageRecord returns what is known of a sandbox without its record: everything that
 // carries its id.
-func (d Dir) salvageRecord(id string, why error) *Record {
+func (d Dir) salvageRecord(id string, cause error) *Record {
 	r := &Record{Damaged: true, Status: atoll.Status{ID: id, Spec: atoll.Spec{ID: id}, State: atoll.StateFailed}}
 	st := &r.Status
-	st.Reason = fmt.Sprintf("its record cannot be read (%v): copy what you need from its work directory, then remove it", why)
+	st.Reason = fmt.Sprintf("its record cannot be read (%v): copy what you need from its work directory, then remove it", cause)
 	if info, err := os.Stat(d.Record(id)); err == nil {
 		st.Created = info.ModTime()
 	}

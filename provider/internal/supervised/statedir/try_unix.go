@@ -12,11 +12,11 @@ import (
 // tryFileLock takes the lock on the file, alone or shared, and never waits: it returns
 // ErrBusy if another process has a conflicting lock.
 func tryFileLock(f *os.File, alone bool) error {
-	how := syscall.LOCK_SH
+	flags := syscall.LOCK_SH
 	if alone {
-		how = syscall.LOCK_EX
+		flags = syscall.LOCK_EX
 	}
-	return fsutil.Flock(f, how|syscall.LOCK_NB)
+	return fsutil.Flock(f, flags|syscall.LOCK_NB)
 }
 
 // unlockFile releases the lock.

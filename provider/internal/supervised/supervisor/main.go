@@ -60,8 +60,8 @@ func runSupervisor(kind Kind) int {
 	}
 	sv, err := startSupervisor(kind, conn)
 	if err != nil {
-		heard := sendReply(conn, failureReply(err)) == nil
-		if !heard && sv != nil && sv.lock != nil { // the provider has died, and no other supervisor has the sandbox
+		delivered := sendReply(conn, failureReply(err)) == nil
+		if !delivered && sv != nil && sv.lock != nil { // the provider has died, and no other supervisor has the sandbox
 			sv.sandbox.removeUnfinished()
 		}
 		runtime.KeepAlive(sv) // and its lock

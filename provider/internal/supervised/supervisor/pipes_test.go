@@ -27,7 +27,7 @@ func TestPipes(t *testing.T) {
 	}
 	for _, l := range lines {
 		if l.HungUp() {
-			t.Error("hung up, and is there")
+			t.Error("HungUp on an open connection")
 		}
 	}
 	if err := ours.CloseWrite(); err != nil {
@@ -49,7 +49,7 @@ func TestPipes(t *testing.T) {
 		t.Errorf("heard %q, %v", data, err)
 	}
 	if !ours.HungUp() {
-		t.Error("not hung up")
+		t.Error("not HungUp after Close")
 	}
 	_ = ours.Close() // half of it is closed
 }

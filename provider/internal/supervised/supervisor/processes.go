@@ -79,8 +79,8 @@ func (i *GuestProcesses) Awake(op string) error {
 		return atoll.Errorf(op, i.sandbox.ID(), atoll.ErrConflict, "the sandbox is paused: resume it first")
 	}
 	if s, ok := i.sandbox.engine.(Staller); ok {
-		if why := s.Stalled(); why != "" {
-			return atoll.Errorf(op, i.sandbox.ID(), atoll.ErrExhausted, "%s", why)
+		if reason := s.Stalled(); reason != "" {
+			return atoll.Errorf(op, i.sandbox.ID(), atoll.ErrExhausted, "%s", reason)
 		}
 	}
 	return nil

@@ -343,8 +343,8 @@ func (s *Sandbox) DeathReason() string {
 		return "out of memory: the sandbox used more than " + s.Job.Spec.Resources.Memory.String()
 	}
 	died := s.engine.Name() + " died"
-	if why := s.engine.DeathReason(); why != "" {
-		died += ": " + why
+	if reason := s.engine.DeathReason(); reason != "" {
+		died += ": " + reason
 	}
 	return died + "; see " + filepath.Join(s.Job.Dir, LogName)
 }
