@@ -27,7 +27,7 @@ func (s *Sandbox) watchIdle() {
 		if time.Since(used) < limit {
 			continue
 		}
-		reason := "it was idle for " + s.Job.Spec.IdleStop.String()
+		reason := "nobody used it for " + s.Job.Spec.IdleStop.String()
 		if s.Job.Spec.IdleRemove {
 			s.endAndRemove(reason)
 			return
