@@ -12,7 +12,7 @@ import (
 // Volumes implements atoll.VolumeStore.
 func (p *Provider) Volumes(_ context.Context, project string) ([]atoll.Volume, error) {
 	if project != "" && !atoll.ValidName(project) {
-		return nil, atoll.Errorf("volumes", project, atoll.ErrInvalid, "project name %q is not valid", project)
+		return nil, atoll.Errorf("volumes", project, atoll.ErrInvalid, "not a valid project name")
 	}
 	list, err := p.dir.Volumes().List(project)
 	if err != nil {
@@ -52,7 +52,7 @@ func (p *Provider) RemoveVolume(_ context.Context, project, name string) error {
 		project = atoll.DefaultProject
 	}
 	if !atoll.ValidName(project) || !atoll.ValidName(name) {
-		return atoll.Errorf("remove volume", name, atoll.ErrInvalid, "project %q or volume name %q is not valid", project, name)
+		return atoll.Errorf("remove volume", name, atoll.ErrInvalid, "not a valid project or volume name")
 	}
 	return p.removeVolume(project, name)
 }
