@@ -26,7 +26,7 @@ var rooms = map[string]map[string]string{
 	"provider/internal/cgroup": {},
 	"provider/internal/supervised": {
 		"provider/internal/sweeper":               "what falls due",
-		"server/api":                              "it is the client of its keepers",
+		"server/api":                              "it is the client of its supervisors",
 		"provider/internal/cgroup":                "limits that the host enforces",
 		"internal/fsutil":                         "records of snapshots, the lock of a creation",
 		"provider/internal/watchhub":              "its Watch",
@@ -39,7 +39,7 @@ var rooms = map[string]map[string]string{
 	},
 	"provider/internal/supervised/files": {"internal/dirfs": "directories of the host"},
 	"provider/internal/supervised/supervisor": {
-		"server/api":                            "a keeper serves the API of its sandbox",
+		"server/api":                            "a supervisor serves the API of its sandbox",
 		"provider/internal/cgroup":              "usage, and what ran out of memory",
 		"internal/idletracker":                  "when it was last used",
 		"provider/internal/supervised/statedir": "its sandbox's record and locks",
@@ -412,12 +412,12 @@ var rooms = map[string]map[string]string{
 	"provider/gvisor": {
 		"machine/image":                           "images become root file systems",
 		"provider/internal/cgroup":                "limits that the host enforces",
-		"provider/internal/supervised":            "its sandboxes have keepers",
+		"provider/internal/supervised":            "its sandboxes have supervisors",
 		"provider/internal/supervised/supervisor": "the jobs it completes",
 		"provider/internal/supervised/statedir":   "what a record says of an image",
 		"internal/userdb":                         "which users are root",
 		"provider/gvisor/internal/runsc":          "so that every importer can serve as sentry and gofer",
-		"provider/gvisor/internal/sentry":         "what is gVisor's in its keepers",
+		"provider/gvisor/internal/sentry":         "what is gVisor's in its supervisors",
 	},
 	"provider/gvisor/internal/sentry": {
 		"machine/guest":                           "reaches the files that only the sandbox sees",
@@ -447,10 +447,10 @@ var rooms = map[string]map[string]string{
 	"provider/microvm": {
 		"machine/image/bundle":                    "what machines boot",
 		"provider/internal/cgroup":                "limits that the host enforces",
-		"provider/internal/supervised":            "its sandboxes have keepers",
+		"provider/internal/supervised":            "its sandboxes have supervisors",
 		"provider/internal/supervised/supervisor": "the jobs it completes",
 		"provider/internal/supervised/statedir":   "what a record says of an image",
-		"provider/microvm/internal/vmengine":      "what is a machine's in its keepers",
+		"provider/microvm/internal/vmengine":      "what is a machine's in its supervisors",
 		"machine/vm":                              "how large machines can be",
 		"machine/vm/firecracker":                  "how its machines are jailed",
 	},

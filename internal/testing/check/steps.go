@@ -46,7 +46,7 @@ var steps = []step{
 	{name: "docker", about: "the whole conformance suite on a Docker Engine", packages: []string{"provider/docker"}, run: "^TestConformance$", minutes: 4.8, builds: []string{"debian"}, uses: programs, first: true},
 
 	{name: "gvisor-own", about: "the tests of gVisor alone", packages: []string{"provider/gvisor/..."}, skip: "^TestConformance$", minutes: 5.7, builds: []string{"debian"}, uses: programs},
-	{name: "keeper", about: "the processes that own sandboxes", packages: []string{"provider/internal/supervised/..."}, minutes: 1.3},
+	{name: "supervisor", about: "the processes that own sandboxes", packages: []string{"provider/internal/supervised/..."}, minutes: 1.3},
 	{name: "docker-own", about: "the tests of docker alone", packages: []string{"provider/docker"}, skip: "^TestConformance$", minutes: 5.6, builds: []string{"debian"}, uses: programs},
 	{name: "cli", about: "the command line, MCP and SSH by their clients", packages: []string{"cmd/...", "server/mcp", "server/sshd", "agent/tools/..."}, minutes: 6, builds: []string{"node", "debian", "kube"}, uses: programs},
 	{name: "docs", about: "the command blocks of README.md", packages: []string{"internal/testing/readme", "examples/..."}, skip: "^TestFirstCommand$", minutes: 0.8, builds: []string{"s3"}, uses: programs},
