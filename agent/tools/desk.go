@@ -15,30 +15,30 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
-// A desk is what the kit knows of a session's sandbox.
-type desk struct {
-	of      seat
+// A sandboxState holds the kit's state of a session's sandbox.
+type sandboxState struct {
+	key     sessionKey
 	sandbox atoll.Sandbox
 	image   string
 	workdir string
 
-	changing keymutex.Locks // of files, by path
+	editLocks keymutex.Locks // of files, by path
 
 	mu      sync.Mutex
-	shell   string              // which shell the image has; "" before it is known
-	written map[string]struct{} // files that the tools have written
-	stdins  map[string]*stdin   // of commands in the background
+	shell   string                // the image's shell; "" if not known yet
+	written map[string]struct{}   // files written by the tools
+	stdins  map[string]*stdinPipe // of background commands, by process id
 }
 
-// A seat is where a desk is: a session, by its project and key.
-type seat struct{ project, key string }
+// A sessionKey identifies a session by its project and key.
+type sessionKey struct{ project, key string }
 
-// maxDesks is how many sessions are remembered: what is forgotten is asked for
-// again.
-const maxDesks = 1000
+// maxStates is the number of sessions whose state the kit keeps; it opens other
+// sessions again on use.
+const maxStates = 1000
 
-// scope is whose session the caller uses.
-func (c *call) scope() (session.Scope, error) {
+// callScope returns the scope of the caller's session.
+func (c *call) callScope() (session.Scope, error) {
 	if c.caller.Scope != (session.Scope{}) {
 		return c.caller.Scope, c.caller.Scope.Validate()
 	}
@@ -49,13 +49,14 @@ func (c *call) scope() (session.Scope, error) {
 	return c.caller.ExecutionContext.Scope(want)
 }
 
-// open opens the caller's session, with an image if that is not "".
-func (c *call) open(ctx context.Context, image string) (*desk, session.Opened, error) {
-	scope, err := c.scope()
+// openSession opens the caller's session; image is the wanted image, "" for the
+// default.
+func (c *call) openSession(ctx context.Context, image string) (*sandboxState, session.Opened, error) {
+	scope, err := c.callScope()
 	if err != nil {
 		return nil, session.Opened{}, err
 	}
-	spec, err := c.k.spec(image)
+	spec, err := c.k.sandboxSpec(image)
 	if err != nil {
 		return nil, session.Opened{}, err
 	}
@@ -68,8 +69,8 @@ func (c *call) open(ctx context.Context, image string) (*desk, session.Opened, e
 			spec.Labels[name] = value
 		}
 	}
-	project := c.k.project(ctx)
-	had := c.k.known(project, scope.Key())
+	project := c.k.projectOf(ctx)
+	had := c.k.findState(project, scope.Key())
 	s := session.Spec{
 		Project: project, Scope: scope, Sandbox: *spec, IdleTimeout: c.k.opts.IdleTimeout, MaxLifetime: c.k.opts.MaxLifetime,
 	}
@@ -88,22 +89,22 @@ func (c *call) open(ctx context.Context, image string) (*desk, session.Opened, e
 		c.report(Report{Message: "the sandbox is ready"})
 	}
 	if had != nil && had.sandbox.ID() != o.Sandbox && o.Note == "" {
-		o.Note = "the sandbox was replaced meanwhile: this is another one, without the files of that"
+		o.Note = "the sandbox was replaced meanwhile: this is another one, without the files of the old one"
 	}
-	o.Note = sentence(o.Note)
-	if o.Spec.Workdir == "" && o.Spec.Workspace != (atoll.WorkspaceRef{}) { // it is the workspace's to say
+	o.Note = toSentence(o.Note)
+	if o.Spec.Workdir == "" && o.Spec.Workspace != (atoll.WorkspaceRef{}) { // the workspace decides
 		st, err := sb.Status(ctx)
 		if err != nil {
 			return nil, o, err
 		}
 		o.Spec.Workdir = st.Spec.Workdir
 	}
-	return c.k.desk(&o, sb), o, nil
+	return c.k.stateOf(&o, sb), o, nil
 }
 
-// spec is what a sandbox of an image is made from. "" is the agent's, or the one of
-// those who name none.
-func (k *Kit) spec(image string) (*atoll.Spec, error) {
+// sandboxSpec returns the spec of a sandbox with an image; "" means the agent's image
+// or the default one.
+func (k *Kit) sandboxSpec(image string) (*atoll.Spec, error) {
 	spec := k.opts.Sandbox.Clone()
 	spec.Name = ""
 	agent := k.opts.Agent
@@ -114,85 +115,86 @@ func (k *Kit) spec(image string) (*atoll.Spec, error) {
 		image = agent.Runtime
 	}
 	if _, ok := k.opts.Images.Shortcuts[""]; image == "" && !ok {
-		return spec, nil // the provider's own
+		return spec, nil // the provider's default image
 	}
 	ref, err := k.opts.Images.Resolve(image)
 	spec.Image = ref
 	return spec, err
 }
 
-// workdir is that of sandboxes that are made.
-func (k *Kit) workdir() string {
+// defaultWorkdir returns the work directory of new sandboxes.
+func (k *Kit) defaultWorkdir() string {
 	return path.Clean(cmp.Or(k.opts.Sandbox.Workdir, atoll.DefaultWorkdir))
 }
 
-// desk is the one of an open session.
-func (k *Kit) desk(o *session.Opened, sb atoll.Sandbox) *desk {
+// stateOf returns the state of an open session.
+func (k *Kit) stateOf(o *session.Opened, sb atoll.Sandbox) *sandboxState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	at := seat{o.Project, o.Key}
-	if d := k.desks[at]; d != nil && d.sandbox.ID() == o.Sandbox && o.Opening == session.OpeningFound {
+	at := sessionKey{o.Project, o.Key}
+	if d := k.states[at]; d != nil && d.sandbox.ID() == o.Sandbox && o.Opening == session.OpeningFound {
 		return d
 	}
-	for other, d := range k.desks {
-		if len(k.desks) >= maxDesks && !d.types() {
-			delete(k.desks, other)
+	for other, d := range k.states {
+		if len(k.states) >= maxStates && !d.hasStdin() {
+			delete(k.states, other)
 		}
 	}
-	d := &desk{
-		of: at, sandbox: sb, image: cmp.Or(o.Spec.Image, "default"), workdir: cmp.Or(o.Spec.Workdir, atoll.DefaultWorkdir),
-		written: map[string]struct{}{}, stdins: map[string]*stdin{},
+	d := &sandboxState{
+		key: at, sandbox: sb, image: cmp.Or(o.Spec.Image, "default"), workdir: cmp.Or(o.Spec.Workdir, atoll.DefaultWorkdir),
+		written: map[string]struct{}{}, stdins: map[string]*stdinPipe{},
 	}
-	k.desks[at] = d
+	k.states[at] = d
 	return d
 }
 
-func (k *Kit) known(project, key string) *desk {
+func (k *Kit) findState(project, key string) *sandboxState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.desks[seat{project, key}]
+	return k.states[sessionKey{project, key}]
 }
 
-func (k *Kit) forget(d *desk) {
+func (k *Kit) dropState(d *sandboxState) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.desks[d.of] == d {
-		delete(k.desks, d.of)
+	if k.states[d.key] == d {
+		delete(k.states, d.key)
 	}
 }
 
-// leave forgets a desk whose session is closed, and lets go of what runs there.
-func (k *Kit) leave(d *desk) {
-	k.forget(d)
-	d.endStdins()
+// releaseState drops the state of a closed session, and closes the stdins of its
+// commands.
+func (k *Kit) releaseState(d *sandboxState) {
+	k.dropState(d)
+	d.closeStdins()
 }
 
-// on calls do with the desk of the caller's session. A sandbox that has gone since,
-// or has stopped, is had again, once; note says what has become of it, or the error
-// does: nobody will say it again.
-func (c *call) on(ctx context.Context, do func(d *desk) error) (note string, err error) {
-	scope, err := c.scope()
+// withSandbox calls do with the state of the caller's session. If the sandbox has
+// vanished or stopped since, withSandbox opens the session once more; note tells that,
+// or the error does, since no later call reports it.
+func (c *call) withSandbox(ctx context.Context, do func(d *sandboxState) error) (note string, err error) {
+	scope, err := c.callScope()
 	if err != nil {
 		return "", err
 	}
-	d := c.k.known(c.k.project(ctx), scope.Key())
+	d := c.k.findState(c.k.projectOf(ctx), scope.Key())
 	if d != nil {
-		if err = do(d); !c.lost(ctx, d, err) {
+		if err = do(d); !c.isLost(ctx, d, err) {
 			return "", err
 		}
 	}
-	d, o, err := c.open(ctx, "")
+	d, o, err := c.openSession(ctx, "")
 	if err != nil {
 		return "", err
 	}
 	if err = do(d); err != nil && o.Note != "" {
-		err = refuse(atoll.KindOf(err), "%s In it: %w", o.Note, err)
+		err = refusef(atoll.KindOf(err), "%s In it: %w", o.Note, err)
 	}
 	return o.Note, err
 }
 
-// lost reports whether err is that of a sandbox which does not run.
-func (c *call) lost(ctx context.Context, d *desk, err error) bool {
+// isLost reports whether err comes from a sandbox that no longer runs.
+func (c *call) isLost(ctx context.Context, d *sandboxState, err error) bool {
 	if k := atoll.KindOf(err); k != atoll.ErrNotFound && k != atoll.ErrStopped || ctx.Err() != nil {
 		return false
 	}
@@ -200,11 +202,11 @@ func (c *call) lost(ctx context.Context, d *desk, err error) bool {
 	return atoll.KindOf(err) == atoll.ErrNotFound || err == nil && st.State != atoll.StateRunning
 }
 
-// shells are those that commands are given to, the preferred one first.
+// shells lists the shells for commands, the preferred one first.
 var shells = []string{"/bin/bash", "/bin/sh"}
 
-// start starts a command line in the first shell that the image has.
-func (d *desk) start(ctx context.Context, line string, cmd *atoll.Command, begin func(*atoll.Command) error) error {
+// startCommand starts a command line with the first shell that the image has.
+func (d *sandboxState) startCommand(ctx context.Context, line string, cmd *atoll.Command, begin func(*atoll.Command) error) error {
 	d.mu.Lock()
 	known := d.shell
 	d.mu.Unlock()
@@ -223,20 +225,20 @@ func (d *desk) start(ctx context.Context, line string, cmd *atoll.Command, begin
 		d.mu.Unlock()
 		return err
 	}
-	return refuse(atoll.ErrCommandNotFound, "the image has no shell (%s): open a sandbox with another image", strings.Join(shells, ", "))
+	return refusef(atoll.ErrCommandNotFound, "the image has no shell (%s): open a sandbox with another image", strings.Join(shells, ", "))
 }
 
-// A note is in what many tools give.
+// A note is part of the output of many tools.
 type note struct {
 	Note string `json:"note,omitempty" jsonschema:"what else there is to know"`
 }
 
-// add adds a sentence, before what is there already: what has become of the sandbox
-// comes before what was done in it.
-func (n *note) add(text string) { n.Note = strings.TrimSpace(text + " " + n.Note) }
+// addNote puts a sentence in front of the note: events of the sandbox precede results
+// of the call.
+func (n *note) addNote(text string) { n.Note = strings.TrimSpace(text + " " + n.Note) }
 
-// sentence is text as one among others.
-func sentence(text string) string {
+// toSentence formats text as a sentence.
+func toSentence(text string) string {
 	if text == "" {
 		return ""
 	}
@@ -263,38 +265,38 @@ type closeOutput struct {
 
 func sessionTools() []*Tool {
 	return []*Tool{
-		with(Tool{
+		newTool(Tool{
 			Name: "sandbox_open", Title: "Open the sandbox", Idempotent: true,
 			Description: "Get the persistent Linux sandbox of this workflow, made if there is none. Its files, packages and processes stay from call to call, " +
 				"and are shared by all agents of the workflow. The other tools open it by themselves; call this to choose the image.",
-		}, open),
-		with(Tool{
+		}, openSandbox),
+		newTool(Tool{
 			Name: "sandbox_close", Title: "Close the sandbox", Destructive: true, Idempotent: true,
 			Description: "Remove the sandbox of this workflow, with all its files and processes. It is not needed: the sandbox ends with the workflow.",
-		}, closeSession),
+		}, closeSandbox),
 	}
 }
 
-func open(ctx context.Context, c *call, in openInput) (openOutput, error) {
-	d, o, err := c.open(ctx, in.Image)
+func openSandbox(ctx context.Context, c *call, in openInput) (openOutput, error) {
+	d, o, err := c.openSession(ctx, in.Image)
 	if err != nil {
 		return openOutput{}, err
 	}
 	out := openOutput{SessionID: o.Key, Image: d.image, Workdir: d.workdir, Status: "ready", Sandbox: o.Sandbox, note: note{o.Note}}
-	if wanted, err := c.k.spec(in.Image); err == nil && in.Image != "" && wanted.Image != o.Spec.Image {
+	if wanted, err := c.k.sandboxSpec(in.Image); err == nil && in.Image != "" && wanted.Image != o.Spec.Image {
 		out.Note = strings.TrimSpace(fmt.Sprintf("%s The sandbox is of %s and keeps that: to have %s, call sandbox_close first, which removes its files.", o.Note, d.image, wanted.Image))
 	}
 	return out, nil
 }
 
-func closeSession(ctx context.Context, c *call, _ struct{}) (closeOutput, error) {
-	scope, err := c.scope()
+func closeSandbox(ctx context.Context, c *call, _ struct{}) (closeOutput, error) {
+	scope, err := c.callScope()
 	if err != nil {
 		return closeOutput{}, err
 	}
-	project := c.k.project(ctx)
-	if d := c.k.known(project, scope.Key()); d != nil {
-		c.k.leave(d)
+	project := c.k.projectOf(ctx)
+	if d := c.k.findState(project, scope.Key()); d != nil {
+		c.k.releaseState(d)
 	}
 	err = session.Close(ctx, c.k.provider, project, scope.Key())
 	if err != nil && atoll.KindOf(err) != atoll.ErrNotExist {

@@ -14,7 +14,7 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/jobs"
 )
 
-// defaultTimeout is that of a command which names none, in seconds.
+// defaultTimeout is the default time limit of a command, in seconds.
 const defaultTimeout = 60
 
 type execInput struct {
@@ -38,28 +38,30 @@ type execOutput struct {
 
 func execTools(k *Kit) []*Tool {
 	most := int(k.limits.Timeout / time.Second)
-	return []*Tool{with(Tool{
+	return []*Tool{newTool(Tool{
 		Name: "sandbox_exec", Title: "Run a command", Destructive: true,
 		Description: fmt.Sprintf("Run a shell command in the sandbox: install packages, compile, run tests, anything. It is killed after timeout_seconds "+
 			"(%d unless given, at most %d); for servers and long work use background. Files and packages stay for the next call; variables and the current directory do not.",
 			min(defaultTimeout, most), most),
-	}, execute).limited(func(p map[string]*jsonschema.Schema) { timeouts(p["timeout_seconds"], min(defaultTimeout, most)) })}
+	}, execCommand).refineInput(func(p map[string]*jsonschema.Schema) {
+		setTimeoutSchema(p["timeout_seconds"], min(defaultTimeout, most))
+	})}
 }
 
-// timeouts completes the schema of a time limit.
-func timeouts(s *jsonschema.Schema, byDefault int) {
+// setTimeoutSchema completes the schema of a time limit.
+func setTimeoutSchema(s *jsonschema.Schema, byDefault int) {
 	s.Minimum, s.Maximum = jsonschema.Ptr(1.0), jsonschema.Ptr(float64(maxTimeout))
 	s.Default = fmt.Appendf(nil, "%d", byDefault)
 }
 
-// maxTimeout is the longest that can be asked for, in seconds; what is allowed may be
-// less.
+// maxTimeout is the upper bound of time limits in the schema, in seconds; the agent's
+// limit may be lower.
 const maxTimeout = 86400
 
-// timeout is the time limit of a call that asks for so many seconds.
-func (k *Kit) timeout(seconds, byDefault int) (time.Duration, error) {
+// timeLimit returns the time limit of a call that asks for this many seconds.
+func (k *Kit) timeLimit(seconds, byDefault int) (time.Duration, error) {
 	if seconds < 0 || seconds > maxTimeout {
-		return 0, refuse(atoll.ErrInvalid, "timeout_seconds %d: must be from 1 to %d", seconds, int(k.limits.Timeout/time.Second))
+		return 0, refusef(atoll.ErrInvalid, "timeout_seconds %d: must be from 1 to %d", seconds, int(k.limits.Timeout/time.Second))
 	}
 	if seconds == 0 {
 		seconds = byDefault
@@ -67,15 +69,15 @@ func (k *Kit) timeout(seconds, byDefault int) (time.Duration, error) {
 	return min(time.Duration(seconds)*time.Second, k.limits.Timeout), nil
 }
 
-func execute(ctx context.Context, c *call, in execInput) (out execOutput, err error) {
+func execCommand(ctx context.Context, c *call, in execInput) (out execOutput, err error) {
 	if strings.TrimSpace(in.Command) == "" {
-		return out, refuse(atoll.ErrInvalid, "the command is empty: say what to run")
+		return out, refusef(atoll.ErrInvalid, "command is empty: set a command line")
 	}
-	limit, err := c.k.timeout(in.TimeoutSeconds, defaultTimeout)
+	limit, err := c.k.timeLimit(in.TimeoutSeconds, defaultTimeout)
 	if err != nil {
 		return out, err
 	}
-	env, err := environ(in.Env)
+	env, err := makeEnv(in.Env)
 	if err != nil {
 		return out, err
 	}
@@ -84,44 +86,44 @@ func execute(ctx context.Context, c *call, in execInput) (out execOutput, err er
 		if in.TimeoutSeconds == 0 {
 			cmd.Timeout = 0
 		}
-		said, err := c.on(ctx, func(d *desk) (err error) {
-			out.ProcessID, err = c.k.background(ctx, d, in.Command, cmd)
+		said, err := c.withSandbox(ctx, func(d *sandboxState) (err error) {
+			out.ProcessID, err = c.k.startBackground(ctx, d, in.Command, cmd)
 			return err
 		})
-		out.add(said)
+		out.addNote(said)
 		return out, err
 	}
-	said, err := c.on(ctx, func(d *desk) error {
-		return d.start(ctx, in.Command, cmd, func(cmd *atoll.Command) (err error) {
-			ran, err := c.run(ctx, d.sandbox, cmd)
-			out.ran(ran)
+	said, err := c.withSandbox(ctx, func(d *sandboxState) error {
+		return d.startCommand(ctx, in.Command, cmd, func(cmd *atoll.Command) (err error) {
+			ran, err := c.runForeground(ctx, d.sandbox, cmd)
+			out.setResult(ran)
 			return err
 		})
 	})
-	out.add(said)
+	out.addNote(said)
 	return out, err
 }
 
-// environ is env in the form of a Command, in order.
-func environ(env map[string]string) (list []string, err error) {
+// makeEnv returns env as the sorted variables of a Command.
+func makeEnv(env map[string]string) (list []string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(env[name], 0) {
-			return nil, refuse(atoll.ErrInvalid, "env %q: a variable has a name without =, and there are no NUL bytes", name)
+			return nil, refusef(atoll.ErrInvalid, "env %q: names must not be empty or contain =, and no NUL bytes are allowed", name)
 		}
 		list = append(list, name+"="+env[name])
 	}
 	return list, nil
 }
 
-// ran takes over what came of a command.
-func (o *execOutput) ran(r jobs.Ran) {
+// setResult copies the result of a command.
+func (o *execOutput) setResult(r jobs.Ran) {
 	o.ExitCode, o.Stdout, o.Stderr = &r.Exit.Code, r.Stdout.String(), r.Stderr.String()
 	o.DurationMS, o.TimedOut, o.Truncated = r.Took.Milliseconds(), r.Exit.TimedOut, r.Stdout.Cut || r.Stderr.Cut
-	o.note.Note = said(r)
+	o.note.Note = resultNote(r)
 }
 
-// said is what to do about how it ended.
-func said(r jobs.Ran) string {
+// resultNote returns advice about the way a command ended.
+func resultNote(r jobs.Ran) string {
 	switch {
 	case r.Exit.TimedOut:
 		return fmt.Sprintf("The time was over after %s, and the command was killed. Run what takes longer in the background.", r.Took.Round(time.Second))
@@ -133,13 +135,14 @@ func said(r jobs.Ran) string {
 	return ""
 }
 
-// run runs a command to its end. When ctx ends first, the command is killed.
-func (c *call) run(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command) (jobs.Ran, error) {
-	return jobs.Run(ctx, sb, cmd, c.k.opts.MaxOutput, c.reports())
+// runForeground runs a command to its end. When ctx ends first, the command is killed.
+func (c *call) runForeground(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command) (jobs.Ran, error) {
+	return jobs.Run(ctx, sb, cmd, c.k.opts.MaxOutput, c.progressFunc())
 }
 
-// reports is what tells the caller how far a long call is, nil if he does not want to know.
-func (c *call) reports() func(time.Duration, string) {
+// progressFunc returns a function that reports progress to the caller, nil if nobody
+// listens.
+func (c *call) progressFunc() func(time.Duration, string) {
 	if c.report == nil {
 		return nil
 	}

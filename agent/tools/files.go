@@ -19,21 +19,21 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/jobs"
 )
 
-// A place is a file, as the file tools reach it: from below one of their roots.
-type place struct {
+// A fileRef is a file in the confined file system of one of the file tools' roots.
+type fileRef struct {
 	atoll.FS
 	root string
 	path string // absolute
 }
 
-// place finds out where a path leads. It refuses what is none of the tools' business;
-// links are for the FS to follow, within the root.
-func (c *call) place(d *desk, name string) (place, error) {
+// resolvePath resolves a path. It returns an error for blocked paths and those outside
+// the roots; the FS follows links within the root.
+func (c *call) resolvePath(d *sandboxState, name string) (fileRef, error) {
 	if name == "" {
-		return place{}, refuse(atoll.ErrInvalid, "the path is empty: name a file, like src/main.py")
+		return fileRef{}, refusef(atoll.ErrInvalid, "path is empty: name a file, like src/main.py")
 	}
 	if strings.ContainsRune(name, 0) {
-		return place{}, refuse(atoll.ErrInvalid, "path %q: contains a NUL byte", name)
+		return fileRef{}, refusef(atoll.ErrInvalid, "path %q: contains a NUL byte", name)
 	}
 	abs := name
 	if !path.IsAbs(abs) {
@@ -41,24 +41,24 @@ func (c *call) place(d *desk, name string) (place, error) {
 	}
 	abs = path.Clean(abs)
 	for _, b := range c.k.opts.Blocked {
-		if below(b, abs) {
-			return place{}, refuse(atoll.ErrDenied, "%s is blocked: the file tools do not touch %s", abs, path.Clean(b))
+		if isBelow(b, abs) {
+			return fileRef{}, refusef(atoll.ErrDenied, "%s is blocked: the file tools do not touch %s", abs, path.Clean(b))
 		}
 	}
-	roots := c.k.roots(d.workdir)
+	roots := c.k.fileRoots(d.workdir)
 	for _, root := range roots {
-		if below(root, abs) {
-			if b := c.k.blockedIn(root); b != "" { // somebody else has made the sandbox
-				return place{}, refuse(atoll.ErrDenied, "%s has %s in it, which is blocked: the file tools do not work there, use sandbox_exec", root, b)
+		if isBelow(root, abs) {
+			if b := c.k.blockedIn(root); b != "" { // another program has made the sandbox
+				return fileRef{}, refusef(atoll.ErrDenied, "%s has %s in it, which is blocked: the file tools do not work there, use sandbox_exec", root, b)
 			}
-			return place{atoll.SubFiles(atoll.Files(d.sandbox), root), root, abs}, nil
+			return fileRef{atoll.SubFiles(atoll.Files(d.sandbox), root), root, abs}, nil
 		}
 	}
-	return place{}, refuse(atoll.ErrDenied, "%s is outside of %s, where the file tools work: use sandbox_exec for other places", abs, strings.Join(roots, ", "))
+	return fileRef{}, refusef(atoll.ErrDenied, "%s is outside of %s, where the file tools work: use sandbox_exec for other places", abs, strings.Join(roots, ", "))
 }
 
-// roots are where the file tools work, in a sandbox with that work directory.
-func (k *Kit) roots(workdir string) []string {
+// fileRoots returns the roots of the file tools, in a sandbox with that work directory.
+func (k *Kit) fileRoots(workdir string) []string {
 	if len(k.opts.Roots) == 0 {
 		return []string{path.Clean(workdir)}
 	}
@@ -69,60 +69,61 @@ func (k *Kit) roots(workdir string) []string {
 	return roots
 }
 
-// blockedIn is what is blocked in a directory, and what links could lead to; "" if
-// there is nothing.
+// blockedIn returns the blocked path in a directory, to which links could lead; "" if
+// there is none.
 func (k *Kit) blockedIn(dir string) string {
 	for _, b := range k.opts.Blocked {
-		if below(dir, b) {
+		if isBelow(dir, b) {
 			return path.Clean(b)
 		}
 	}
 	return ""
 }
 
-// explain says what to do about an error of the FS; the tools' own say it already.
-func (p place) explain(err error) error {
+// explainError adds advice to an error of the FS; errors of the tools already contain
+// it.
+func (p fileRef) explainError(err error) error {
 	e, ok := errors.AsType[*atoll.Error](err)
 	if ok && e.Op == "" {
 		return err
 	}
 	switch atoll.KindOf(err) {
 	case atoll.ErrInvalid:
-		return refuse(atoll.ErrInvalid, "%s: %v: sandbox_fs_list shows what there is", p.path, cause(err))
+		return refusef(atoll.ErrInvalid, "%s: %v: use sandbox_fs_list to see existing files", p.path, errorCause(err))
 	case atoll.ErrExhausted:
-		if ok && e.Op == "list" { // not the disk is full
-			return refuse(atoll.ErrExhausted, "%s: %v", p.path, cause(err))
+		if ok && e.Op == "list" { // not a full disk
+			return refusef(atoll.ErrExhausted, "%s: %v", p.path, errorCause(err))
 		}
 	case atoll.ErrDenied:
-		return refuse(atoll.ErrDenied, "%s cannot be used by the file tools: it leads out of %s, or its owner does not let you (%v)", p.path, p.root, cause(err))
+		return refusef(atoll.ErrDenied, "%s cannot be used by the file tools: it leads out of %s, or its owner does not let you (%v)", p.path, p.root, errorCause(err))
 	case atoll.ErrNotExist:
-		return refuse(atoll.ErrNotExist, "%s does not exist: sandbox_fs_list shows what there is", p.path)
+		return refusef(atoll.ErrNotExist, "%s does not exist: use sandbox_fs_list to see existing files", p.path)
 	case atoll.ErrUnsupported:
-		return refuse(atoll.ErrUnsupported, "this sandbox has no file tools: use sandbox_exec")
+		return refusef(atoll.ErrUnsupported, "this sandbox has no file tools: use sandbox_exec")
 	}
 	return err
 }
 
-// cause is what an error is about, without who says so.
-func cause(err error) error {
+// errorCause returns the cause of an error without its operation.
+func errorCause(err error) error {
 	if e, ok := errors.AsType[*atoll.Error](err); ok && e.Err != nil {
 		return e.Err
 	}
 	return err
 }
 
-// at calls do with the place of a path.
-func (c *call) at(ctx context.Context, name string, do func(d *desk, p place) error) (note string, err error) {
-	return c.on(ctx, func(d *desk) error {
-		p, err := c.place(d, name)
+// withFile calls do with the file at a path.
+func (c *call) withFile(ctx context.Context, name string, do func(d *sandboxState, p fileRef) error) (note string, err error) {
+	return c.withSandbox(ctx, func(d *sandboxState) error {
+		p, err := c.resolvePath(d, name)
 		if err != nil {
 			return err
 		}
-		return p.explain(do(d, p))
+		return p.explainError(do(d, p))
 	})
 }
 
-// The encodings of what a file holds.
+// The encodings of file content.
 const (
 	encodingText   = "text"
 	encodingBase64 = "base64"
@@ -203,7 +204,7 @@ type editOutput struct {
 	note
 }
 
-// maxEntries is how many entries of a directory are returned.
+// maxEntries is the most entries of a directory that are returned.
 const maxEntries = 5000
 
 func fileTools(k *Kit) []*Tool {
@@ -212,26 +213,26 @@ func fileTools(k *Kit) []*Tool {
 		p["encoding"].Enum, p["encoding"].Default = []any{encodingText, encodingBase64}, []byte(`"text"`)
 	}
 	return []*Tool{
-		with(Tool{
+		newTool(Tool{
 			Name: "sandbox_fs_write", Title: "Write a file", Destructive: true, Idempotent: true,
 			Description: fmt.Sprintf("Write a file in the sandbox, with its missing directories; one that is there is replaced as a whole. At most %s.", size),
-		}, writeFile).limited(encodings),
-		with(Tool{
+		}, writeFile).refineInput(encodings),
+		newTool(Tool{
 			Name: "sandbox_fs_read", Title: "Read a file", ReadOnly: true, Idempotent: true,
 			Description: fmt.Sprintf("Read a file of the sandbox, at most %s of it in one call.", size),
-		}, readFile).limited(func(p map[string]*jsonschema.Schema) {
+		}, readFile).refineInput(func(p map[string]*jsonschema.Schema) {
 			encodings(p)
 			p["offset"].Minimum, p["max_bytes"].Minimum = jsonschema.Ptr(0.0), jsonschema.Ptr(1.0)
 		}),
-		with(Tool{
+		newTool(Tool{
 			Name: "sandbox_fs_list", Title: "List a directory", ReadOnly: true, Idempotent: true,
 			Description: "List a directory of the sandbox, with recursive all below it.",
 		}, listFiles),
-		with(Tool{
+		newTool(Tool{
 			Name: "sandbox_fs_delete", Title: "Delete a file", Destructive: true,
 			Description: "Delete a file of the sandbox, or with recursive a directory.",
 		}, deleteFile),
-		with(Tool{
+		newTool(Tool{
 			Name: "sandbox_fs_edit", Title: "Edit a file", Destructive: true,
 			Description: "Replace text in a file of the sandbox: old_text must be in it exactly as given, and once, unless replace_all is set.",
 		}, editFile),
@@ -242,7 +243,7 @@ func checkEncoding(encoding string) error {
 	if encoding == "" || encoding == encodingText || encoding == encodingBase64 {
 		return nil
 	}
-	return refuse(atoll.ErrInvalid, "encoding %q: use text or base64", encoding)
+	return refusef(atoll.ErrInvalid, "encoding %q: use text or base64", encoding)
 }
 
 func writeFile(ctx context.Context, c *call, in writeFileInput) (out fileOutput, err error) {
@@ -252,37 +253,37 @@ func writeFile(ctx context.Context, c *call, in writeFileInput) (out fileOutput,
 	data := []byte(in.Content)
 	if in.Encoding == encodingBase64 {
 		if data, err = base64.StdEncoding.DecodeString(in.Content); err != nil {
-			return out, refuse(atoll.ErrInvalid, "the content is no base64: %w", err)
+			return out, refusef(atoll.ErrInvalid, "content is not valid base64: %w", err)
 		}
 	}
 	var mode uint32
 	if in.Mode != "" {
 		bits, err := strconv.ParseUint(strings.TrimPrefix(in.Mode, "0o"), 8, 32)
 		if err != nil || bits == 0 || bits > 0o777 {
-			return out, refuse(atoll.ErrInvalid, "mode %q: write it in octal, like 0644 or 0755", in.Mode)
+			return out, refusef(atoll.ErrInvalid, "mode %q: write it in octal, like 0644 or 0755", in.Mode)
 		}
 		mode = uint32(bits)
 	}
-	said, err := c.at(ctx, in.Path, func(d *desk, p place) error {
-		unlock, err := d.changing.Lock(ctx, p.path)
+	said, err := c.withFile(ctx, in.Path, func(d *sandboxState, p fileRef) error {
+		unlock, err := d.editLocks.Lock(ctx, p.path)
 		if err != nil {
 			return err
 		}
 		defer unlock()
-		info, err := c.write(ctx, d, p, data, mode)
+		info, err := c.writeLimited(ctx, d, p, data, mode)
 		out.Path, out.SizeBytes = info.Path, info.Size
 		return err
 	})
-	out.add(said)
+	out.addNote(said)
 	return out, err
 }
 
-// write writes a file, within the limits of size and number.
-func (c *call) write(ctx context.Context, d *desk, p place, data []byte, mode uint32) (atoll.FileInfo, error) {
+// writeLimited writes a file, within the limits of size and number.
+func (c *call) writeLimited(ctx context.Context, d *sandboxState, p fileRef, data []byte, mode uint32) (atoll.FileInfo, error) {
 	if most := c.k.limits.MaxFileSize; int64(len(data)) > most {
 		return atoll.FileInfo{}, tooLarge(int64(len(data)), most)
 	}
-	done, err := d.count(p.path, c.k.limits.MaxFiles)
+	done, err := d.reserveFile(p.path, c.k.limits.MaxFiles)
 	if err != nil {
 		return atoll.FileInfo{}, err
 	}
@@ -292,36 +293,36 @@ func (c *call) write(ctx context.Context, d *desk, p place, data []byte, mode ui
 }
 
 func tooLarge(size, most int64) error {
-	return refuse(atoll.ErrInvalid, "the content is %d bytes: a file may have %d at most; write it in parts by sandbox_exec", size, most)
+	return refusef(atoll.ErrInvalid, "the content is %d bytes: a file may have %d at most; write it in parts by sandbox_exec", size, most)
 }
 
-// count makes room for a file among those that may be written; done says whether it
-// was.
-func (d *desk) count(name string, most int) (done func(written bool), err error) {
+// reserveFile counts a file against the limit of written files; done tells whether it
+// was written.
+func (d *sandboxState) reserveFile(name string, most int) (done func(written bool), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, ok := d.written[name]; ok {
 		return func(bool) {}, nil
 	}
 	if len(d.written) >= most {
-		return nil, refuse(atoll.ErrExhausted, "%d files were written with this tool already, which is the limit: delete some by sandbox_fs_delete, or have sandbox_exec make what is missing", most)
+		return nil, refusef(atoll.ErrExhausted, "%d files were written with this tool already, which is the limit: delete some by sandbox_fs_delete, or have sandbox_exec make what is missing", most)
 	}
 	d.written[name] = struct{}{}
 	return func(written bool) {
 		if !written {
 			d.mu.Lock()
-			delete(d.written, name) // it alone: it may be the name of a directory
+			delete(d.written, name) // only this name: it may be a directory
 			d.mu.Unlock()
 		}
 	}, nil
 }
 
-// deleted forgets a file that was written, and all below it.
-func (d *desk) deleted(name string) {
+// forgetFiles stops counting a written file, and all below it.
+func (d *sandboxState) forgetFiles(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for file := range d.written {
-		if below(name, file) {
+		if isBelow(name, file) {
 			delete(d.written, file)
 		}
 	}
@@ -332,26 +333,26 @@ func readFile(ctx context.Context, c *call, in readFileInput) (out readFileOutpu
 		return out, err
 	}
 	if in.Offset < 0 || in.MaxBytes < 0 {
-		return out, refuse(atoll.ErrInvalid, "offset and max_bytes must not be negative")
+		return out, refusef(atoll.ErrInvalid, "offset and max_bytes must not be negative")
 	}
 	most := c.k.limits.MaxFileSize
 	if in.MaxBytes > 0 {
 		most = min(most, in.MaxBytes)
 	}
-	said, err := c.at(ctx, in.Path, func(_ *desk, p place) error {
-		data, info, err := p.read(ctx, in.Offset, most)
+	said, err := c.withFile(ctx, in.Path, func(_ *sandboxState, p fileRef) error {
+		data, info, err := p.readRange(ctx, in.Offset, most)
 		if err != nil {
 			return err
 		}
 		out.Path, out.SizeBytes = p.path, info.Size
-		if len(data) > 0 { // it may have grown meanwhile
+		if len(data) > 0 { // the file may have grown meanwhile
 			out.SizeBytes = max(info.Size, in.Offset+int64(len(data)))
 		}
 		out.Truncated = in.Offset+int64(len(data)) < out.SizeBytes
 		if in.Encoding != encodingBase64 {
 			chars := data
 			if out.Truncated {
-				chars = data[:jobs.Whole(data)] // the rest of a character comes with the next call
+				chars = data[:jobs.Whole(data)] // the next call returns the rest of a character
 			}
 			if utf8.Valid(chars) && (len(chars) > 0 || len(data) == 0) {
 				data, out.Encoding = chars, encodingText
@@ -367,13 +368,13 @@ func readFile(ctx context.Context, c *call, in readFileInput) (out readFileOutpu
 		}
 		return nil
 	})
-	out.add(said)
+	out.addNote(said)
 	return out, err
 }
 
-// read reads most bytes of a file, and no more.
-func (p place) read(ctx context.Context, offset, most int64) ([]byte, atoll.FileInfo, error) {
-	ctx, cancel := context.WithCancel(ctx) // what is not read is not waited for
+// readRange reads up to most bytes of a file.
+func (p fileRef) readRange(ctx context.Context, offset, most int64) ([]byte, atoll.FileInfo, error) {
+	ctx, cancel := context.WithCancel(ctx) // don't wait for the rest
 	defer cancel()
 	r, info, err := p.Read(ctx, p.path, offset)
 	if err != nil {
@@ -388,7 +389,7 @@ func listFiles(ctx context.Context, c *call, in listInput) (out listOutput, err 
 	if in.Path == "" {
 		in.Path = "."
 	}
-	said, err := c.at(ctx, in.Path, func(_ *desk, p place) error {
+	said, err := c.withFile(ctx, in.Path, func(_ *sandboxState, p fileRef) error {
 		all, err := p.List(ctx, p.path, in.Recursive)
 		if err != nil {
 			return err
@@ -403,7 +404,7 @@ func listFiles(ctx context.Context, c *call, in listInput) (out listOutput, err 
 		}
 		return nil
 	})
-	out.add(said)
+	out.addNote(said)
 	if out.Truncated {
 		out.Note = strings.TrimSpace(fmt.Sprintf("%s These are the first %d: list a directory below, or search by name.", out.Note, maxEntries))
 	}
@@ -420,30 +421,30 @@ func entryOf(dir string, f atoll.FileInfo) listEntry {
 }
 
 func deleteFile(ctx context.Context, c *call, in deleteInput) (out deleteOutput, err error) {
-	said, err := c.at(ctx, in.Path, func(d *desk, p place) error {
-		if below(p.path, d.workdir) || slices.Contains(c.k.opts.Roots, p.path) || p.path == p.root {
-			return refuse(atoll.ErrDenied, "%s has all that there is: delete what is in it, one by one", p.path)
+	said, err := c.withFile(ctx, in.Path, func(d *sandboxState, p fileRef) error {
+		if isBelow(p.path, d.workdir) || slices.Contains(c.k.opts.Roots, p.path) || p.path == p.root {
+			return refusef(atoll.ErrDenied, "%s has all that there is: delete what is in it, one by one", p.path)
 		}
-		err := p.remove(ctx, in.Recursive)
+		err := p.removeFile(ctx, in.Recursive)
 		if err == nil || atoll.KindOf(err) == atoll.ErrNotExist { // a command may have been faster
-			d.deleted(p.path)
+			d.forgetFiles(p.path)
 		}
 		out.Deleted, out.Path = err == nil, p.path
 		return err
 	})
-	out.add(said)
+	out.addNote(said)
 	return out, err
 }
 
-// remove removes a file, or with recursive also a directory.
-func (p place) remove(ctx context.Context, recursive bool) error {
+// removeFile removes a file, or with recursive also a directory.
+func (p fileRef) removeFile(ctx context.Context, recursive bool) error {
 	if !recursive {
 		info, err := p.Stat(ctx, p.path)
 		if err != nil {
 			return err
 		}
 		if info.Type == atoll.TypeDirectory {
-			return refuse(atoll.ErrInvalid, "%s is a directory: set recursive to delete it with all in it", p.path)
+			return refusef(atoll.ErrInvalid, "%s is a directory: set recursive to delete it with all in it", p.path)
 		}
 	}
 	return p.Remove(ctx, p.path, recursive)
@@ -451,38 +452,38 @@ func (p place) remove(ctx context.Context, recursive bool) error {
 
 func editFile(ctx context.Context, c *call, in editInput) (out editOutput, err error) {
 	if in.OldText == "" {
-		return out, refuse(atoll.ErrInvalid, "old_text is empty: give what is to be replaced, or write the file by sandbox_fs_write")
+		return out, refusef(atoll.ErrInvalid, "old_text is empty: set the text to replace, or write the file with sandbox_fs_write")
 	}
-	said, err := c.at(ctx, in.Path, func(d *desk, p place) error {
-		unlock, err := d.changing.Lock(ctx, p.path) // or one of two edits at once would be lost
+	said, err := c.withFile(ctx, in.Path, func(d *sandboxState, p fileRef) error {
+		unlock, err := d.editLocks.Lock(ctx, p.path) // otherwise one of two concurrent edits would be lost
 		if err != nil {
 			return err
 		}
 		defer unlock()
 		most := c.k.limits.MaxFileSize
-		data, info, err := p.read(ctx, 0, most+1)
+		data, info, err := p.readRange(ctx, 0, most+1)
 		if err != nil {
 			return err
 		}
 		if int64(len(data)) > most {
-			return refuse(atoll.ErrInvalid, "%s is larger than the %d bytes that the file tools work on: use sandbox_exec", p.path, most)
+			return refusef(atoll.ErrInvalid, "%s is larger than the %d bytes that the file tools work on: use sandbox_exec", p.path, most)
 		}
 		old := []byte(in.OldText)
 		n := bytes.Count(data, old)
 		switch {
 		case n == 0:
-			return refuse(atoll.ErrInvalid, "%s does not have that old_text: read it, and give what stands there, with spaces and line ends", p.path)
+			return refusef(atoll.ErrInvalid, "%s does not have that old_text: read it, and give what stands there, with spaces and line ends", p.path)
 		case n > 1 && !in.ReplaceAll:
-			return refuse(atoll.ErrInvalid, "%s has that old_text %d times: give more of what is around it, or set replace_all", p.path, n)
+			return refusef(atoll.ErrInvalid, "%s has that old_text %d times: give more of what is around it, or set replace_all", p.path, n)
 		}
-		if size := int64(len(data)) + int64(n)*int64(len(in.NewText)-len(old)); size > most { // before it takes that much memory
+		if size := int64(len(data)) + int64(n)*int64(len(in.NewText)-len(old)); size > most { // before allocating it
 			return tooLarge(size, most)
 		}
 		changed := bytes.ReplaceAll(data, old, []byte(in.NewText))
-		info, err = c.write(ctx, d, p, changed, info.Mode&0o777)
+		info, err = c.writeLimited(ctx, d, p, changed, info.Mode&0o777)
 		out.Path, out.Replacements, out.SizeBytes = p.path, n, info.Size
 		return err
 	})
-	out.add(said)
+	out.addNote(said)
 	return out, err
 }

@@ -17,17 +17,17 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-func schema[T any]() *jsonschema.Schema {
+func schemaFor[T any]() *jsonschema.Schema {
 	s, err := jsonschema.For[T](nil)
 	if err != nil {
-		panic(err) // of our own types
+		panic(err) // our own types are valid
 	}
 	neverNull(s)
 	return s
 }
 
-// neverNull takes null out of the types of s: some models' services refuse a whole
-// request for one, and what is not there is left out.
+// neverNull removes null from the types of s: some model services reject it, and
+// missing values are omitted anyway.
 func neverNull(s *jsonschema.Schema) {
 	if s == nil {
 		return
@@ -41,19 +41,19 @@ func neverNull(s *jsonschema.Schema) {
 	}
 }
 
-// decode reads input, strictly: what a model gets wrong it has to be told.
-func decode(s *jsonschema.Schema, input []byte, in any) error {
+// decodeInput decodes input strictly, so that a model learns of its mistakes.
+func decodeInput(s *jsonschema.Schema, input []byte, in any) error {
 	if len(bytes.TrimSpace(input)) == 0 {
 		input = []byte("{}")
 	}
 	bad := func(format string, args ...any) error { return atoll.Errorf("", "", atoll.ErrInvalid, format, args...) }
-	if !utf8.Valid(input) { // the decoder would replace what is none
+	if !utf8.Valid(input) { // the decoder would replace invalid bytes
 		return bad("the input is not UTF-8: send what is no text as base64")
 	}
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(input, &given); err != nil {
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return bad("the input is %s: it must be a JSON object", article(wrong.Value))
+			return bad("the input is %s: it must be a JSON object", withArticle(wrong.Value))
 		}
 		return bad("the input is not a JSON object: %w", err)
 	}
@@ -64,7 +64,7 @@ func decode(s *jsonschema.Schema, input []byte, in any) error {
 			return bad("there is no input %q: it takes %s", name, strings.Join(s.PropertyOrder, ", "))
 		}
 		if n, err := strconv.ParseFloat(string(text), 64); p.Type == "integer" && err == nil && n == math.Trunc(n) && math.Abs(n) < 1<<53 {
-			given[name], changed = strconv.AppendInt(nil, int64(n), 10), true // 60.0 and 6e1 are integers as well
+			given[name], changed = strconv.AppendInt(nil, int64(n), 10), true // 60.0 and 6e1 are integers, too
 		}
 	}
 	for _, name := range s.Required {
@@ -73,19 +73,19 @@ func decode(s *jsonschema.Schema, input []byte, in any) error {
 		}
 	}
 	if changed {
-		input, _ = json.Marshal(given) // which it was made from
+		input, _ = json.Marshal(given) // it was unmarshalled above
 	}
 	if err := json.Unmarshal(input, in); err != nil {
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return bad("%s is %s: it must be %s", inputOf(s, wrong), article(wrong.Value), jsonType(wrong.Type))
+			return bad("%s is %s: it must be %s", inputOf(s, wrong), withArticle(wrong.Value), jsonType(wrong.Type))
 		}
 		return bad("the input: %w", err)
 	}
 	return nil
 }
 
-// inputOf names what has the wrong type: without the Go structs that are embedded on
-// the way, and as a part of an input that is a table or a list.
+// inputOf names the input with the wrong type, without embedded Go structs; for a table
+// or a list it tells that the wrong value is inside.
 func inputOf(s *jsonschema.Schema, wrong *json.UnmarshalTypeError) string {
 	for name := range strings.SplitSeq(wrong.Field, ".") {
 		p := s.Properties[name]
@@ -100,14 +100,14 @@ func inputOf(s *jsonschema.Schema, wrong *json.UnmarshalTypeError) string {
 	return "the input"
 }
 
-func article(noun string) string {
+func withArticle(noun string) string {
 	if strings.HasPrefix(noun, "array") || strings.HasPrefix(noun, "object") {
 		return "an " + noun
 	}
 	return "a " + noun
 }
 
-// jsonType is what a value of a Go type is called in JSON.
+// jsonType describes the JSON value of a Go type.
 func jsonType(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:

@@ -17,14 +17,14 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/tools"
 )
 
-// limited is an agent's file with limits of its own.
-func limited(set func(l *frontmatter.Limits)) *frontmatter.Sandbox {
+// agentWithLimits returns an agent's file with limits of its own.
+func agentWithLimits(set func(l *frontmatter.Limits)) *frontmatter.Sandbox {
 	l := frontmatter.DefaultLimits()
 	set(&l)
 	return &frontmatter.Sandbox{Mode: frontmatter.ModeCode, Session: frontmatter.SessionWorkflow, Limits: l}
 }
 
-// A limit that nobody has set is the default, and not none.
+// An unset limit is the default.
 func TestLimitsOfZero(t *testing.T) {
 	b := newBench(t, tools.Options{Agent: &frontmatter.Sandbox{Mode: frontmatter.ModeCode, Limits: frontmatter.Limits{MaxFiles: 2}}})
 	if got, want := b.Limits(), (frontmatter.Limits{Timeout: 300 * time.Second, MaxFileSize: 10 << 20, MaxFiles: 2}); got != want {
@@ -32,64 +32,64 @@ func TestLimitsOfZero(t *testing.T) {
 	}
 }
 
-// Files that were written count until they are deleted, whatever else is tried.
+// Written files count until they are deleted, whatever else happens.
 func TestFilesAreCounted(t *testing.T) {
-	b := newBench(t, tools.Options{Agent: limited(func(l *frontmatter.Limits) { l.MaxFiles = 2 })})
-	b.call("sandbox_fs_write", m{"path": "a/1", "content": ""}).is()
-	b.call("sandbox_fs_write", m{"path": "a", "content": ""}).fails(atoll.ErrInvalid)
-	b.call("sandbox_fs_write", m{"path": ".", "content": ""}).fails(atoll.ErrInvalid)
-	b.call("sandbox_fs_write", m{"path": "a/2", "content": ""}).is()
-	b.call("sandbox_fs_write", m{"path": "a/3", "content": ""}).fails(atoll.ErrExhausted)
-	b.call("sandbox_exec", m{"command": "rm a/1; echo x > b"}).is("exit_code", 0)
-	b.call("sandbox_fs_edit", m{"path": "b", "old_text": "x", "new_text": "y"}).fails(atoll.ErrExhausted, "sandbox_fs_delete")
-	b.call("sandbox_fs_delete", m{"path": "a/1"}).fails(atoll.ErrNotExist)
-	b.call("sandbox_fs_edit", m{"path": "b", "old_text": "x", "new_text": "y"}).is("replacements", 1)
+	b := newBench(t, tools.Options{Agent: agentWithLimits(func(l *frontmatter.Limits) { l.MaxFiles = 2 })})
+	b.call("sandbox_fs_write", m{"path": "a/1", "content": ""}).wantFields()
+	b.call("sandbox_fs_write", m{"path": "a", "content": ""}).wantError(atoll.ErrInvalid)
+	b.call("sandbox_fs_write", m{"path": ".", "content": ""}).wantError(atoll.ErrInvalid)
+	b.call("sandbox_fs_write", m{"path": "a/2", "content": ""}).wantFields()
+	b.call("sandbox_fs_write", m{"path": "a/3", "content": ""}).wantError(atoll.ErrExhausted)
+	b.call("sandbox_exec", m{"command": "rm a/1; echo x > b"}).wantFields("exit_code", 0)
+	b.call("sandbox_fs_edit", m{"path": "b", "old_text": "x", "new_text": "y"}).wantError(atoll.ErrExhausted, "sandbox_fs_delete")
+	b.call("sandbox_fs_delete", m{"path": "a/1"}).wantError(atoll.ErrNotExist)
+	b.call("sandbox_fs_edit", m{"path": "b", "old_text": "x", "new_text": "y"}).wantFields("replacements", 1)
 }
 
-// What an edit would make is measured before it is made.
+// The result of an edit is measured before it is written.
 func TestEditThatIsTooLarge(t *testing.T) {
-	b := newBench(t, tools.Options{Agent: limited(func(l *frontmatter.Limits) { l.MaxFileSize = 1 << 20 })})
-	b.call("sandbox_fs_write", m{"path": "f", "content": strings.Repeat("a", 1<<20)}).is()
+	b := newBench(t, tools.Options{Agent: agentWithLimits(func(l *frontmatter.Limits) { l.MaxFileSize = 1 << 20 })})
+	b.call("sandbox_fs_write", m{"path": "f", "content": strings.Repeat("a", 1<<20)}).wantFields()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "a", "new_text": strings.Repeat("b", 200), "replace_all": true}).fails(atoll.ErrInvalid, "209715200 bytes", "1048576")
+	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "a", "new_text": strings.Repeat("b", 200), "replace_all": true}).wantError(atoll.ErrInvalid, "209715200 bytes", "1048576")
 	runtime.ReadMemStats(&after)
 	if used := after.TotalAlloc - before.TotalAlloc; used > 100<<20 {
 		t.Errorf("it takes %s to refuse that", atoll.Bytes(used))
 	}
 }
 
-// Of several edits at once none is lost.
+// No concurrent edit is lost.
 func TestEditsAtOnce(t *testing.T) {
 	b := newBench(t, tools.Options{})
 	var lines []string
 	for i := range 30 {
 		lines = append(lines, fmt.Sprintf("old %02d\n", i))
 	}
-	b.call("sandbox_fs_write", m{"path": "f", "content": strings.Join(lines, "")}).is()
+	b.call("sandbox_fs_write", m{"path": "f", "content": strings.Join(lines, "")}).wantFields()
 	var all sync.WaitGroup
 	for i := range lines {
 		all.Go(func() {
-			b.call("sandbox_fs_edit", m{"path": "f", "old_text": fmt.Sprintf("old %02d", i), "new_text": fmt.Sprintf("new %02d", i)}).is("replacements", 1)
+			b.call("sandbox_fs_edit", m{"path": "f", "old_text": fmt.Sprintf("old %02d", i), "new_text": fmt.Sprintf("new %02d", i)}).wantFields("replacements", 1)
 		})
 	}
 	all.Wait()
-	b.call("sandbox_fs_read", m{"path": "f"}).is("content", strings.ReplaceAll(strings.Join(lines, ""), "old", "new"))
+	b.call("sandbox_fs_read", m{"path": "f"}).wantFields("content", strings.ReplaceAll(strings.Join(lines, ""), "old", "new"))
 }
 
-// A file that is read in pieces comes together again, whatever it holds.
+// A file read in pieces is complete, whatever its content.
 func TestReadInPieces(t *testing.T) {
 	b := newBench(t, tools.Options{})
 	for name, data := range map[string][]byte{
 		"text":   []byte("aäб€😀z"),
 		"binary": {0xff, 0xc3, 0xe2, 0x82, 0, 0xf0, 0x9f, 0xc3, 0xa4, 'x', 0xf0},
 	} {
-		b.call("sandbox_fs_write", m{"path": name, "content": base64.StdEncoding.EncodeToString(data), "encoding": "base64"}).is("size_bytes", len(data))
+		b.call("sandbox_fs_write", m{"path": name, "content": base64.StdEncoding.EncodeToString(data), "encoding": "base64"}).wantFields("size_bytes", len(data))
 		for size := 1; size <= len(data); size++ {
 			var got []byte
 			offset := 0
 			for range 2 * len(data) {
-				r := b.call("sandbox_fs_read", m{"path": name, "offset": offset, "max_bytes": size}).is("size_bytes", len(data))
+				r := b.call("sandbox_fs_read", m{"path": name, "offset": offset, "max_bytes": size}).wantFields("size_bytes", len(data))
 				if r.err != nil {
 					break
 				}
@@ -111,35 +111,35 @@ func TestReadInPieces(t *testing.T) {
 				t.Errorf("%s in pieces of %d bytes: %q, want %q", name, size, got, data)
 			}
 		}
-		b.call("sandbox_fs_read", m{"path": name, "offset": 1000}).is("content", "", "size_bytes", len(data), "truncated", nil)
+		b.call("sandbox_fs_read", m{"path": name, "offset": 1000}).wantFields("content", "", "size_bytes", len(data), "truncated", nil)
 	}
 }
 
 func TestModes(t *testing.T) {
 	b := newBench(t, tools.Options{})
 	for mode, want := range map[string]string{"0o755": "755", "755": "755", "0600": "600"} {
-		b.call("sandbox_fs_write", m{"path": "f" + mode, "content": "", "mode": mode}).is()
-		b.call("sandbox_exec", m{"command": "stat -c %a f" + mode}).is("stdout", want+"\n")
+		b.call("sandbox_fs_write", m{"path": "f" + mode, "content": "", "mode": mode}).wantFields()
+		b.call("sandbox_exec", m{"command": "stat -c %a f" + mode}).wantFields("stdout", want+"\n")
 	}
 	for _, mode := range []string{"755x", "7 5 5", "0", "0000", "01777", "-1", "+x", "0x1ff", "8", ""} {
 		if mode != "" {
-			b.call("sandbox_fs_write", m{"path": "f", "content": "", "mode": mode}).fails(atoll.ErrInvalid, "octal")
+			b.call("sandbox_fs_write", m{"path": "f", "content": "", "mode": mode}).wantError(atoll.ErrInvalid, "octal")
 		}
 	}
 }
 
-// A work directory is no way to what is blocked.
+// A work directory gives no access to blocked paths.
 func TestBlockedInTheWorkDirectory(t *testing.T) {
 	opts := tools.Options{Blocked: []string{"/work/secret"}}
 	_, err := tools.New(nil, opts)
-	if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "/work/secret, which is blocked") {
-		t.Errorf("a work directory with what is blocked: %v", err)
+	if atoll.KindOf(err) != atoll.ErrInvalid || !strings.Contains(err.Error(), "blocked path /work/secret") {
+		t.Errorf("a work directory with a blocked path: %v", err)
 	}
 	if _, err = tools.New(nil, tools.Options{Blocked: []string{"secret"}}); atoll.KindOf(err) != atoll.ErrInvalid {
 		t.Errorf("a relative path: %v", err)
 	}
 	b := newBench(t, tools.Options{})
-	b.call("sandbox_exec", m{"command": "mkdir secret; echo hidden > secret/f; ln -s secret/f link"}).is("exit_code", 0) // in a sandbox of somebody else
+	b.call("sandbox_exec", m{"command": "mkdir secret; echo hidden > secret/f; ln -s secret/f link"}).wantFields("exit_code", 0) // in a sandbox of another program
 	opts.Sandbox.Workdir = "/elsewhere"
 	b = newBenchOn(t, b.provider, opts)
 	for name, in := range map[string]m{
@@ -147,29 +147,29 @@ func TestBlockedInTheWorkDirectory(t *testing.T) {
 		"sandbox_fs_edit": {"path": "link", "old_text": "hidden", "new_text": "x"}, "sandbox_fs_write": {"path": "link", "content": "x"},
 		"sandbox_fs_delete": {"path": "secret", "recursive": true},
 	} {
-		b.call(name, in).fails(atoll.ErrDenied, "/work/secret", "blocked")
+		b.call(name, in).wantError(atoll.ErrDenied, "/work/secret", "blocked")
 	}
-	b.call("sandbox_exec", m{"command": "cat link"}).is("stdout", "hidden\n")
+	b.call("sandbox_exec", m{"command": "cat link"}).wantFields("stdout", "hidden\n")
 }
 
-// Errors of files say what to do.
+// File errors contain advice.
 func TestErrorsOfFiles(t *testing.T) {
-	p := &broken{ProviderLayer: atoll.ProviderLayer{Provider: newBench(t, tools.Options{}).provider}}
+	p := &brokenProvider{ProviderLayer: atoll.ProviderLayer{Provider: newBench(t, tools.Options{}).provider}}
 	p.list = func() error { return atoll.Errorf("list", ".", atoll.ErrExhausted, "too many: ask for less") }
 	b := newBenchOn(t, p, tools.Options{})
-	b.call("sandbox_exec", m{"command": "mkdir d; mkfifo pipe; echo x > f; ln -s loop loop"}).is("exit_code", 0)
+	b.call("sandbox_exec", m{"command": "mkdir d; mkfifo pipe; echo x > f; ln -s loop loop"}).wantFields("exit_code", 0)
 	for _, tt := range []struct {
 		tool string
 		in   m
 		want string
 	}{
-		{"sandbox_fs_read", m{"path": "d"}, "sandbox_fs_read: /work/d: is a directory: sandbox_fs_list shows what there is"},
-		{"sandbox_fs_read", m{"path": "pipe"}, "sandbox_fs_read: /work/pipe: not a regular file: sandbox_fs_list shows what there is"},
-		{"sandbox_fs_read", m{"path": "loop"}, "sandbox_fs_read: /work/loop: too many levels of symbolic links: sandbox_fs_list shows what there is"},
-		{"sandbox_fs_write", m{"path": "d", "content": ""}, "sandbox_fs_write: /work/d: is a directory: sandbox_fs_list shows what there is"},
-		{"sandbox_fs_write", m{"path": "pipe", "content": ""}, "sandbox_fs_write: /work/pipe: not a regular file: sandbox_fs_list shows what there is"},
-		{"sandbox_fs_write", m{"path": "f/x", "content": ""}, "sandbox_fs_write: /work/f/x: not a directory: sandbox_fs_list shows what there is"},
-		{"sandbox_fs_edit", m{"path": "pipe", "old_text": "x", "new_text": ""}, "sandbox_fs_edit: /work/pipe: not a regular file: sandbox_fs_list shows what there is"},
+		{"sandbox_fs_read", m{"path": "d"}, "sandbox_fs_read: /work/d: is a directory: use sandbox_fs_list to see existing files"},
+		{"sandbox_fs_read", m{"path": "pipe"}, "sandbox_fs_read: /work/pipe: not a regular file: use sandbox_fs_list to see existing files"},
+		{"sandbox_fs_read", m{"path": "loop"}, "sandbox_fs_read: /work/loop: too many levels of symbolic links: use sandbox_fs_list to see existing files"},
+		{"sandbox_fs_write", m{"path": "d", "content": ""}, "sandbox_fs_write: /work/d: is a directory: use sandbox_fs_list to see existing files"},
+		{"sandbox_fs_write", m{"path": "pipe", "content": ""}, "sandbox_fs_write: /work/pipe: not a regular file: use sandbox_fs_list to see existing files"},
+		{"sandbox_fs_write", m{"path": "f/x", "content": ""}, "sandbox_fs_write: /work/f/x: not a directory: use sandbox_fs_list to see existing files"},
+		{"sandbox_fs_edit", m{"path": "pipe", "old_text": "x", "new_text": ""}, "sandbox_fs_edit: /work/pipe: not a regular file: use sandbox_fs_list to see existing files"},
 		{"sandbox_fs_list", m{}, "sandbox_fs_list: /work: too many: ask for less"},
 	} {
 		if r := b.call(tt.tool, tt.in); r.err == nil || r.err.Error() != tt.want {
@@ -178,32 +178,32 @@ func TestErrorsOfFiles(t *testing.T) {
 	}
 }
 
-// A broken provider has sandboxes whose files cannot all be had.
-type broken struct {
+// A brokenProvider has sandboxes with partly unreadable files.
+type brokenProvider struct {
 	atoll.ProviderLayer
 	list, tar func() error
 }
 
-func (p *broken) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
+func (p *brokenProvider) Create(ctx context.Context, spec *atoll.Spec) (atoll.Sandbox, error) {
 	sb, err := p.Provider.Create(ctx, spec)
 	return brokenSandbox{atoll.SandboxLayer{Sandbox: sb}, p}, err
 }
 
-func (p *broken) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+func (p *brokenProvider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	sb, err := p.Provider.Get(ctx, id)
 	return brokenSandbox{atoll.SandboxLayer{Sandbox: sb}, p}, err
 }
 
 type brokenSandbox struct {
 	atoll.SandboxLayer
-	p *broken
+	p *brokenProvider
 }
 
 func (s brokenSandbox) Files() atoll.FS { return brokenFS{atoll.Files(s.Sandbox), s.p} }
 
 type brokenFS struct {
 	atoll.FS
-	p *broken
+	p *brokenProvider
 }
 
 func (f brokenFS) Sub(dir string) atoll.FS { return brokenFS{atoll.SubFiles(f.FS, dir), f.p} }
@@ -219,7 +219,7 @@ func (f brokenFS) WriteTar(ctx context.Context, name string, w io.Writer) error 
 	return f.FS.WriteTar(ctx, name, &brokenWriter{w, f.p.tar})
 }
 
-// A brokenWriter breaks at the second file that it is to pass on.
+// A brokenWriter fails at the second file.
 type brokenWriter struct {
 	io.Writer
 	fail func() error

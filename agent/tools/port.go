@@ -19,21 +19,21 @@ type portOutput struct {
 }
 
 func portTools() []*Tool {
-	return []*Tool{with(Tool{
+	return []*Tool{newTool(Tool{
 		Name: "sandbox_port", Title: "Show a port", Idempotent: true,
 		Description: "Get the URL by which the user reaches a server that runs in the sandbox, as one that sandbox_exec has started in the background.",
-	}, port).limited(func(p map[string]*jsonschema.Schema) {
+	}, showPort).refineInput(func(p map[string]*jsonschema.Schema) {
 		p["port"].Minimum, p["port"].Maximum = jsonschema.Ptr(1.0), jsonschema.Ptr(65535.0)
 	})}
 }
 
-func port(ctx context.Context, c *call, in portInput) (out portOutput, err error) {
+func showPort(ctx context.Context, c *call, in portInput) (out portOutput, err error) {
 	if in.Port < 1 || in.Port > 65535 {
-		return out, refuse(atoll.ErrInvalid, "port %d: must be from 1 to 65535", in.Port)
+		return out, refusef(atoll.ErrInvalid, "port %d: must be from 1 to 65535", in.Port)
 	}
 	out.Port = in.Port
 	var after string
-	said, err := c.on(ctx, func(d *desk) error {
+	said, err := c.withSandbox(ctx, func(d *sandboxState) error {
 		conn, err := atoll.Dial(ctx, d.sandbox, in.Port)
 		switch {
 		case err == nil:
@@ -46,9 +46,9 @@ func port(ctx context.Context, c *call, in portInput) (out portOutput, err error
 		out.URL, err = c.k.opts.URL(ctx, d.sandbox, in.Port)
 		return err
 	})
-	out.add(said)
+	out.addNote(said)
 	if err == nil && after != "" {
-		out.add(after)
+		out.addNote(after)
 	}
 	return out, err
 }

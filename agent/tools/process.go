@@ -14,10 +14,10 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/jobs"
 )
 
-// background starts a command line that goes on when the call has ended.
-func (k *Kit) background(ctx context.Context, d *desk, line string, cmd *atoll.Command) (id string, err error) {
+// startBackground starts a command line that continues after the call has ended.
+func (k *Kit) startBackground(ctx context.Context, d *sandboxState, line string, cmd *atoll.Command) (id string, err error) {
 	cmd.OpenStdin, cmd.OutputLimit = true, atoll.Bytes(min(k.opts.MaxOutput, atoll.MaxOutputLimit))
-	err = d.start(ctx, line, cmd, func(cmd *atoll.Command) error {
+	err = d.startCommand(ctx, line, cmd, func(cmd *atoll.Command) error {
 		p, err := d.sandbox.Exec(ctx, cmd)
 		if err == nil {
 			id = p.ID()
@@ -76,41 +76,41 @@ type killOutput struct {
 func processTools(k *Kit) []*Tool {
 	wait := min(defaultTimeout, int(k.limits.Timeout/time.Second))
 	return []*Tool{
-		with(Tool{
+		newTool(Tool{
 			Name: "sandbox_process_read", Title: "Read what a command has printed", ReadOnly: true, Idempotent: true,
 			Description: "Read what a command in the background has printed so far, from any offset, and whether it still runs.",
-		}, readProcess).limited(offsets),
-		with(Tool{
+		}, readProcess).refineInput(limitOffsets),
+		newTool(Tool{
 			Name: "sandbox_process_wait", Title: "Wait for a command", ReadOnly: true, Idempotent: true,
 			Description: "Wait until a command in the background has ended, or for timeout_seconds, and read what it has printed.",
-		}, waitProcess).limited(func(p map[string]*jsonschema.Schema) {
-			offsets(p)
-			timeouts(p["timeout_seconds"], wait)
+		}, waitProcess).refineInput(func(p map[string]*jsonschema.Schema) {
+			limitOffsets(p)
+			setTimeoutSchema(p["timeout_seconds"], wait)
 		}),
-		with(Tool{
+		newTool(Tool{
 			Name: "sandbox_process_write", Title: "Type into a command",
 			Description: "Send text to the stdin of a command in the background.",
 		}, writeProcess),
-		with(Tool{
+		newTool(Tool{
 			Name: "sandbox_process_kill", Title: "End a command", Destructive: true,
 			Description: "Send a signal to a command in the background: TERM unless given.",
 		}, killProcess),
 	}
 }
 
-func offsets(p map[string]*jsonschema.Schema) {
+func limitOffsets(p map[string]*jsonschema.Schema) {
 	p["stdout_offset"].Minimum, p["stderr_offset"].Minimum = jsonschema.Ptr(0.0), jsonschema.Ptr(0.0)
 }
 
-// process finds a command of the caller's sandbox.
-func (c *call) process(ctx context.Context, id string, do func(d *desk, p atoll.Process) error) (note string, err error) {
-	return c.on(ctx, func(d *desk) error {
+// withProcess calls do with a process of the caller's sandbox.
+func (c *call) withProcess(ctx context.Context, id string, do func(d *sandboxState, p atoll.Process) error) (note string, err error) {
+	return c.withSandbox(ctx, func(d *sandboxState) error {
 		p, err := d.sandbox.Process(ctx, id)
 		if k := atoll.KindOf(err); k == atoll.ErrNotExist || k == atoll.ErrNotFound || k == atoll.ErrInvalid {
-			if c.lost(ctx, d, atoll.E("", "", atoll.ErrNotFound, nil)) {
+			if c.isLost(ctx, d, atoll.E("", "", atoll.ErrNotFound, nil)) {
 				return err
 			}
-			return c.noProcess(ctx, d, id)
+			return c.noProcessError(ctx, d, id)
 		}
 		if err != nil {
 			return err
@@ -119,7 +119,7 @@ func (c *call) process(ctx context.Context, id string, do func(d *desk, p atoll.
 	})
 }
 
-func (c *call) noProcess(ctx context.Context, d *desk, id string) error {
+func (c *call) noProcessError(ctx context.Context, d *sandboxState, id string) error {
 	all, err := atoll.Processes(ctx, d.sandbox)
 	if err != nil {
 		return err
@@ -131,34 +131,34 @@ func (c *call) noProcess(ctx context.Context, d *desk, id string) error {
 		}
 	}
 	if len(ids) == 0 {
-		return refuse(atoll.ErrNotExist, "there is no process %q, and no other: start one by sandbox_exec with background", id)
+		return refusef(atoll.ErrNotExist, "there is no process %q, and no other: start one by sandbox_exec with background", id)
 	}
-	return refuse(atoll.ErrNotExist, "there is no process %q: there are %s", id, strings.Join(ids, ", "))
+	return refusef(atoll.ErrNotExist, "there is no process %q: there are %s", id, strings.Join(ids, ", "))
 }
 
 func readProcess(ctx context.Context, c *call, in processInput) (out processOutput, err error) {
-	said, err := c.process(ctx, in.ProcessID, func(d *desk, p atoll.Process) error { return c.read(ctx, d, p, in, &out) })
-	out.add(said)
+	said, err := c.withProcess(ctx, in.ProcessID, func(d *sandboxState, p atoll.Process) error { return c.readOutput(ctx, d, p, in, &out) })
+	out.addNote(said)
 	return out, err
 }
 
-// read reads what p has printed, from the offsets of in.
-func (c *call) read(ctx context.Context, d *desk, p atoll.Process, in processInput, out *processOutput) error {
+// readOutput reads p's output from the offsets of in.
+func (c *call) readOutput(ctx context.Context, d *sandboxState, p atoll.Process, in processInput, out *processOutput) error {
 	if in.StdoutOffset < 0 || in.StderrOffset < 0 {
-		return refuse(atoll.ErrInvalid, "an offset is negative: use what the last answer gave, or 0")
+		return refusef(atoll.ErrInvalid, "an offset is negative: use what the last answer gave, or 0")
 	}
-	st, err := statusOf(ctx, d, p.ID()) // before the output: all of an ended one is there
+	st, err := statusOf(ctx, d, p.ID()) // before the output, so that an ended process's output is complete
 	if err != nil {
 		return err
 	}
 	if in.StdoutOffset > st.Stdout.Written || in.StderrOffset > st.Stderr.Written {
-		return refuse(atoll.ErrInvalid, "process %s has printed %d bytes on stdout and %d on stderr so far: use the offsets that the last answer gave, or 0",
+		return refusef(atoll.ErrInvalid, "process %s has printed %d bytes on stdout and %d on stderr so far: use the offsets that the last answer gave, or 0",
 			p.ID(), st.Stdout.Written, st.Stderr.Written)
 	}
 	out.ProcessID, out.Running = p.ID(), st.Exit == nil
 	if st.Exit != nil {
 		out.ExitCode, out.TimedOut = &st.Exit.Code, st.Exit.TimedOut
-		d.endStdin(p.ID())
+		d.closeStdin(p.ID())
 	}
 	stdout, stderr := jobs.NewStream(c.k.opts.MaxOutput), jobs.NewStream(c.k.opts.MaxOutput)
 	out.StdoutOffset, out.StderrOffset = in.StdoutOffset, in.StderrOffset
@@ -182,7 +182,7 @@ func (c *call) read(ctx context.Context, d *desk, p atoll.Process, in processInp
 		offset *int64
 	}{{stdout.End(), &out.Stdout, &out.StdoutOffset}, {stderr.End(), &out.Stderr, &out.StderrOffset}} {
 		n := len(s.text.Data)
-		if s.text.Cut || out.Running { // the rest of a character comes with the next call
+		if s.text.Cut || out.Running { // the next call returns the rest of a character
 			n = jobs.Whole(s.text.Data)
 		}
 		*s.to, *s.offset = jobs.Text{Data: s.text.Data[:n]}.String(), *s.offset+int64(n)
@@ -191,7 +191,7 @@ func (c *call) read(ctx context.Context, d *desk, p atoll.Process, in processInp
 	return nil
 }
 
-func statusOf(ctx context.Context, d *desk, id string) (atoll.ProcessStatus, error) {
+func statusOf(ctx context.Context, d *sandboxState, id string) (atoll.ProcessStatus, error) {
 	all, err := atoll.Processes(ctx, d.sandbox)
 	if err != nil {
 		return atoll.ProcessStatus{}, err
@@ -201,40 +201,40 @@ func statusOf(ctx context.Context, d *desk, id string) (atoll.ProcessStatus, err
 			return p, nil
 		}
 	}
-	return atoll.ProcessStatus{}, refuse(atoll.ErrNotExist, "process %q has ended, and was forgotten since", id)
+	return atoll.ProcessStatus{}, refusef(atoll.ErrNotExist, "process %q has ended, and its record was removed", id)
 }
 
 func waitProcess(ctx context.Context, c *call, in waitInput) (out processOutput, err error) {
-	limit, err := c.k.timeout(in.TimeoutSeconds, defaultTimeout)
+	limit, err := c.k.timeLimit(in.TimeoutSeconds, defaultTimeout)
 	if err != nil {
 		return out, err
 	}
-	said, err := c.process(ctx, in.ProcessID, func(d *desk, p atoll.Process) error {
+	said, err := c.withProcess(ctx, in.ProcessID, func(d *sandboxState, p atoll.Process) error {
 		within, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		stop := jobs.Reporting(within, time.Now(), jobs.NewStream(0), c.reports())
+		stop := jobs.Reporting(within, time.Now(), jobs.NewStream(0), c.progressFunc())
 		_, err := p.Wait(within)
 		stop()
 		if err != nil && (within.Err() == nil || ctx.Err() != nil) {
 			return err
 		}
-		return c.read(ctx, d, p, in.processInput, &out)
+		return c.readOutput(ctx, d, p, in.processInput, &out)
 	})
-	out.add(said)
+	out.addNote(said)
 	return out, err
 }
 
 func writeProcess(ctx context.Context, c *call, in writeInput) (out writeOutput, err error) {
-	_, err = c.process(ctx, in.ProcessID, func(d *desk, p atoll.Process) error { // of which a new sandbox has none
+	_, err = c.withProcess(ctx, in.ProcessID, func(d *sandboxState, p atoll.Process) error { // a replaced sandbox has no such process
 		st, err := statusOf(ctx, d, p.ID())
 		if err != nil {
 			return err
 		}
 		if st.Exit != nil {
-			return refuse(atoll.ErrConflict, "process %s has ended with code %d: nobody reads what you write", p.ID(), st.Exit.Code)
+			return refusef(atoll.ErrConflict, "process %s has ended with code %d: nobody reads what you write", p.ID(), st.Exit.Code)
 		}
 		out = writeOutput{ProcessID: p.ID(), Written: len(in.Input)}
-		taken, err := c.k.feed(ctx, d, p, in.Input, in.Close)
+		taken, err := c.k.sendInput(ctx, d, p, in.Input, in.Close)
 		if err == nil && !taken {
 			out.Note = "The process has not read all of that yet: it gets the rest when it does. Do not send it again."
 		}
@@ -243,25 +243,25 @@ func writeProcess(ctx context.Context, c *call, in writeInput) (out writeOutput,
 	return out, err
 }
 
-// feedTime is how long a process may take to read what is sent to it, until the call
-// ends without that.
+// feedTime is the time that a call waits for a process to read its input.
 const feedTime = 2 * time.Second
 
-// A stdin is the way to that of a command in the background.
-type stdin struct {
+// A stdinPipe leads to the stdin of a background command.
+type stdinPipe struct {
 	*io.PipeWriter
-	turn chan struct{} // holds whose text is being sent
+	turn chan struct{} // held while text is sent
 }
 
-// feed sends text to the stdin of p, which stays open for the next call unless it is
-// to be closed. taken is false if the process does not read: it will get the rest.
-func (k *Kit) feed(ctx context.Context, d *desk, p atoll.Process, text string, last bool) (taken bool, err error) {
-	w := d.stdin(k, p)
+// sendInput sends text to the stdin of p. It leaves stdin open for the next call unless
+// last is set. taken is false if the process hasn't read all of it: it gets the rest
+// later.
+func (k *Kit) sendInput(ctx context.Context, d *sandboxState, p atoll.Process, text string, last bool) (taken bool, err error) {
+	w := d.stdinOf(k, p)
 	late := time.After(feedTime)
 	select {
 	case w.turn <- struct{}{}:
 	case <-late:
-		return false, refuse(atoll.ErrConflict, "process %s has not read yet what was sent to it before, and gets no more until it does", p.ID())
+		return false, refusef(atoll.ErrConflict, "process %s has not read yet what was sent to it before, and gets no more until it does", p.ID())
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
@@ -269,7 +269,7 @@ func (k *Kit) feed(ctx context.Context, d *desk, p atoll.Process, text string, l
 	go func() { // ends with the process, or the kit
 		_, err := io.WriteString(w, text)
 		if err == nil {
-			_, err = w.Write(nil) // which waits until that was passed on
+			_, err = w.Write(nil) // waits until the text was passed on
 		}
 		if err == nil && last {
 			err = w.Close()
@@ -283,9 +283,9 @@ func (k *Kit) feed(ctx context.Context, d *desk, p atoll.Process, text string, l
 			return true, err
 		}
 		if st, err := statusOf(ctx, d, p.ID()); err == nil && st.Exit != nil {
-			return true, nil // it has read what it wanted
+			return true, nil // it exited without reading the rest
 		}
-		return false, refuse(atoll.ErrConflict, "the stdin of process %s is closed", p.ID())
+		return false, refusef(atoll.ErrConflict, "the stdin of process %s is closed", p.ID())
 	case <-late:
 		return false, nil
 	case <-ctx.Done():
@@ -293,20 +293,20 @@ func (k *Kit) feed(ctx context.Context, d *desk, p atoll.Process, text string, l
 	}
 }
 
-// stdin is the way to the stdin of p. It stays open: what ends closes the process's
-// stdin, too.
-func (d *desk) stdin(k *Kit, p atoll.Process) *stdin {
+// stdinOf returns the pipe to the stdin of p. The pipe stays open, since closing it
+// also closes the process's stdin.
+func (d *sandboxState) stdinOf(k *Kit, p atoll.Process) *stdinPipe {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if w := d.stdins[p.ID()]; w != nil {
 		return w
 	}
 	r, pw := io.Pipe()
-	w := &stdin{pw, make(chan struct{}, 1)}
+	w := &stdinPipe{pw, make(chan struct{}, 1)}
 	d.stdins[p.ID()] = w
 	k.work.Go(func() {
 		err := p.Attach(k.ctx, &atoll.Attachment{Stdin: r})
-		if err == nil { // it was closed, and stays so
+		if err == nil { // it was closed, and stays closed
 			r.CloseWithError(io.ErrClosedPipe)
 			return
 		}
@@ -318,14 +318,14 @@ func (d *desk) stdin(k *Kit, p atoll.Process) *stdin {
 	return w
 }
 
-// types reports whether anything is typed into a command.
-func (d *desk) types() bool {
+// hasStdin reports whether a command has an open stdin pipe.
+func (d *sandboxState) hasStdin() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.stdins) > 0
 }
 
-func (d *desk) endStdins() {
+func (d *sandboxState) closeStdins() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, w := range d.stdins {
@@ -334,7 +334,7 @@ func (d *desk) endStdins() {
 	clear(d.stdins)
 }
 
-func (d *desk) endStdin(id string) {
+func (d *sandboxState) closeStdin(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if w := d.stdins[id]; w != nil {
@@ -347,13 +347,13 @@ func killProcess(ctx context.Context, c *call, in killInput) (out killOutput, er
 	sig := atoll.SIGTERM
 	if in.Signal != "" {
 		if sig, err = atoll.ParseSignal(in.Signal); err != nil {
-			return out, refuse(atoll.ErrInvalid, "%w: use TERM, KILL, INT, HUP, USR1 or USR2", err)
+			return out, refusef(atoll.ErrInvalid, "%w: use TERM, KILL, INT, HUP, USR1 or USR2", err)
 		}
 	}
-	_, err = c.process(ctx, in.ProcessID, func(d *desk, p atoll.Process) error {
+	_, err = c.withProcess(ctx, in.ProcessID, func(d *sandboxState, p atoll.Process) error {
 		err := p.Signal(ctx, sig)
-		if atoll.KindOf(err) == atoll.ErrStopped && !c.lost(ctx, d, err) {
-			return refuse(atoll.ErrConflict, "process %s has ended already", p.ID())
+		if atoll.KindOf(err) == atoll.ErrStopped && !c.isLost(ctx, d, err) {
+			return refusef(atoll.ErrConflict, "process %s has ended already", p.ID())
 		}
 		return err
 	})

@@ -11,8 +11,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/auth"
 )
 
-// Callers of other projects have sandboxes there, under the same scope, and nothing of
-// each other's.
+// Callers of different projects have separate sandboxes, under the same scope.
 func TestProjects(t *testing.T) {
 	inner := testsession.Open(t)
 	k, err := tools.New(authz.New(inner, authz.Options{}), tools.Options{Project: "configured"})
@@ -41,7 +40,7 @@ func TestProjects(t *testing.T) {
 	for _, tt := range []struct {
 		account auth.Account
 		want    string
-	}{{admin, "of the admin"}, {web, "of web"}, {api, "of the admin"}} { // whose project it is, too
+	}{{admin, "of the admin"}, {web, "of web"}, {api, "of the admin"}} { // the project that it belongs to
 		if out := call(tt.account, "sandbox_fs_read", `{"path":"f"}`); !strings.Contains(out, tt.want) {
 			t.Errorf("%s reads %s, want %s", tt.account.Name, out, tt.want)
 		}

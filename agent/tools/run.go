@@ -19,19 +19,19 @@ import (
 	"github.com/seed46cd37a8/atoll/agent/jobs"
 )
 
-// What sandbox_run takes, besides the limits; timeouts are in seconds.
+// Time limits of sandbox_run in seconds, besides the agent's limits.
 const (
 	runTimeout    = 120
 	maxRunTimeout = 3600
 )
 
-// A runtime is what sandbox_run can run: the name of the file that the code lands in,
-// how that is run, and how packages are installed.
+// A runtime is a language of sandbox_run: the file for the code, the command that runs
+// it, and the command that installs packages.
 type runtime struct {
 	name    string
 	file    string
 	args    []string
-	install []string // the packages follow
+	install []string // followed by the packages
 }
 
 var runtimes = []runtime{
@@ -78,10 +78,10 @@ type runOutput struct {
 
 func runTools(k *Kit) []*Tool {
 	byDefault := min(runTimeout, int(k.limits.Timeout/time.Second))
-	return []*Tool{with(Tool{
+	return []*Tool{newTool(Tool{
 		Name: runName, Title: "Run a program",
 		Description: "Run a program in a fresh sandbox of its own, with the files given, and return what it prints and which files it makes. Nothing stays for the next call.",
-	}, run).limited(func(p map[string]*jsonschema.Schema) {
+	}, runProgram).refineInput(func(p map[string]*jsonschema.Schema) {
 		for _, r := range runtimes {
 			p["runtime"].Examples = append(p["runtime"].Examples, r.name)
 		}
@@ -92,12 +92,12 @@ func runTools(k *Kit) []*Tool {
 	})}
 }
 
-func run(ctx context.Context, c *call, in runInput) (runOutput, error) {
+func runProgram(ctx context.Context, c *call, in runInput) (runOutput, error) {
 	out := runOutput{Runtime: in.Runtime, ExitCode: -1, Limits: runLimits{MaxStdoutBytes: c.k.opts.MaxOutput}}
 	if in.TimeoutSeconds < 0 || in.TimeoutSeconds > maxRunTimeout {
-		return out, refuse(atoll.ErrInvalid, "timeout_seconds %d: must be from 1 to %d", in.TimeoutSeconds, maxRunTimeout)
+		return out, refusef(atoll.ErrInvalid, "timeout_seconds %d: must be from 1 to %d", in.TimeoutSeconds, maxRunTimeout)
 	}
-	limit, err := c.k.timeout(in.TimeoutSeconds, runTimeout)
+	limit, err := c.k.timeLimit(in.TimeoutSeconds, runTimeout)
 	if err != nil {
 		return out, err
 	}
@@ -110,14 +110,14 @@ func run(ctx context.Context, c *call, in runInput) (runOutput, error) {
 	if err := c.checkFiles(in, runtimes[i].file); err != nil {
 		return out, err
 	}
-	env, err := environ(in.Env)
+	env, err := makeEnv(in.Env)
 	if err != nil {
 		return out, err
 	}
-	for _, image := range c.images(runtimes[i]) {
+	for _, image := range c.candidateImages(runtimes[i]) {
 		err = c.runOn(ctx, image, runtimes[i], in, env, limit, &out)
 		if out.Error != "" && atoll.KindOf(err) == atoll.ErrUnsupported {
-			err = nil // there are no images but the one that has been tried
+			err = nil // the provider has no other images
 		}
 		if !errors.Is(err, atoll.ErrCommandNotFound) {
 			return out, err
@@ -127,11 +127,12 @@ func run(ctx context.Context, c *call, in runInput) (runOutput, error) {
 	return out, nil
 }
 
-// images are those that may have what runs a program: the first that has it does.
-func (c *call) images(r runtime) []string {
+// candidateImages returns the images that may contain the runtime; the first that has
+// it is used.
+func (c *call) candidateImages(r runtime) []string {
 	agent := c.k.opts.Agent
 	if agent != nil && agent.Mode == frontmatter.ModeCompute && !slices.ContainsFunc(runtimes, func(r runtime) bool { return r.name == agent.Runtime }) {
-		return []string{agent.Runtime} // an image of the agent's, which is to have all runtimes
+		return []string{agent.Runtime} // the agent's own image has to contain all runtimes
 	}
 	if _, set := c.k.opts.Images.Shortcuts[r.name]; set || agent != nil || !c.k.opts.OwnPrograms {
 		return []string{r.name}
@@ -139,24 +140,24 @@ func (c *call) images(r runtime) []string {
 	return []string{"", r.name}
 }
 
-// runOn runs a program in a container of an image. ErrCommandNotFound is in the chain of
-// its error when the image has nothing to run it.
+// runOn runs a program in a container of an image. ErrCommandNotFound is in the chain
+// of its error if the image lacks the runtime.
 func (c *call) runOn(ctx context.Context, image string, r runtime, in runInput, env []string, limit time.Duration, out *runOutput) error {
-	spec, err := c.k.spec(image)
+	spec, err := c.k.sandboxSpec(image)
 	if err != nil {
 		return err
 	}
-	spec.Project, spec.Workspace = c.k.project(ctx), atoll.WorkspaceRef{} // what is in use is not the program's to change
-	spec.TTL = atoll.Duration(2*c.k.limits.Timeout + runSlack)            // packages have as long as the program
+	spec.Project, spec.Workspace = c.k.projectOf(ctx), atoll.WorkspaceRef{} // a program must not change a workspace in use
+	spec.TTL = atoll.Duration(2*c.k.limits.Timeout + runSlack)              // installing packages may take as long as the program
 	job := &jobs.Job{
-		Spec: *spec, Files: files(r.file, in), Args: slices.Concat(r.args, []string{r.file}, in.Args), Env: env, Timeout: atoll.Duration(limit),
+		Spec: *spec, Files: jobFiles(r.file, in), Args: slices.Concat(r.args, []string{r.file}, in.Args), Env: env, Timeout: atoll.Duration(limit),
 		MaxOutput: c.k.opts.MaxOutput, MaxFiles: c.k.limits.MaxFiles, MaxFileSize: c.k.limits.MaxFileSize, MaxContent: maxArtifacts,
-		Report: c.reports(),
+		Report: c.progressFunc(),
 	}
 	if r.name == "bash" {
 		job.Else = "sh"
 	}
-	packages := c.packages(r)
+	packages := c.agentPackages(r)
 	if len(packages) > 0 {
 		job.Install = slices.Concat(r.install, packages)
 	}
@@ -165,7 +166,7 @@ func (c *call) runOn(ctx context.Context, image string, r runtime, in runInput, 
 		return err
 	}
 	out.Error = ""
-	out.take(result)
+	out.setResult(result)
 	if result.NotInstalled {
 		out.Error = fmt.Sprintf("packages could not be installed (%s): %s", strings.Join(packages, " "), result.Exit)
 		if spec.Network.Mode != atoll.NetworkOn {
@@ -173,17 +174,17 @@ func (c *call) runOn(ctx context.Context, image string, r runtime, in runInput, 
 		}
 	}
 	if result.More {
-		out.add(fmt.Sprintf("It made more files than the %d that are returned: have it pack them into one.", job.MaxFiles))
+		out.addNote(fmt.Sprintf("It made more files than the %d that are returned: have it pack them into one.", job.MaxFiles))
 	}
 	return nil
 }
 
-// runSlack is how much longer than its program a sandbox may live, for what comes
-// before and after: nobody may be left to remove it.
+// runSlack is the time beyond the program's limit that a sandbox lives, for the work
+// before and after: if this process dies, the TTL removes the sandbox.
 const runSlack = 10 * time.Minute
 
-// files are those of the work directory, the code being one.
-func files(code string, in runInput) []jobs.File {
+// jobFiles returns the files of the work directory, including the code.
+func jobFiles(code string, in runInput) []jobs.File {
 	all := []jobs.File{{Name: code, Data: []byte(in.Code)}}
 	for _, name := range slices.Sorted(maps.Keys(in.Files)) {
 		all = append(all, jobs.File{Name: name, Data: []byte(in.Files[name])})
@@ -191,16 +192,16 @@ func files(code string, in runInput) []jobs.File {
 	return all
 }
 
-// packages are those that the agent's file names.
-func (c *call) packages(r runtime) []string {
+// agentPackages returns the packages in the agent's file.
+func (c *call) agentPackages(r runtime) []string {
 	if a := c.k.opts.Agent; a != nil {
 		return map[string][]string{"python": a.PipPackages, "node": a.NPMPackages}[r.name]
 	}
 	return nil
 }
 
-// take takes over what came of a program.
-func (o *runOutput) take(r *jobs.Result) {
+// setResult copies the result of a program.
+func (o *runOutput) setResult(r *jobs.Result) {
 	o.DurationMS, o.Stdout, o.Stderr = r.Took.Milliseconds(), r.Stdout.String(), r.Stderr.String()
 	if r.NotInstalled {
 		return
@@ -220,32 +221,32 @@ func (o *runOutput) take(r *jobs.Result) {
 		o.Artifacts = append(o.Artifacts, a)
 	}
 	if r.Unread != "" {
-		o.add(fmt.Sprintf("Not all files that it made can be returned: %s.", r.Unread))
+		o.addNote(fmt.Sprintf("Not all files that it made can be returned: %s.", r.Unread))
 	}
 }
 
-// maxArtifacts is how much of all artifacts together is returned.
+// maxArtifacts is the most bytes of all artifacts together.
 const maxArtifacts = 10 << 20
 
-// checkFiles refuses files that are too many or too large, or that would land
-// elsewhere, or where the code does.
+// checkFiles returns an error for files that are too many or too large, outside the
+// work directory, or in the place of the code.
 func (c *call) checkFiles(in runInput, code string) error {
 	if len(in.Files)+1 > c.k.limits.MaxFiles {
-		return refuse(atoll.ErrInvalid, "there are %d files: there may be %d, the code being one", len(in.Files), c.k.limits.MaxFiles)
+		return refusef(atoll.ErrInvalid, "%d files are too many: at most %d are allowed, including the code", len(in.Files), c.k.limits.MaxFiles)
 	}
 	if len(in.Code) > int(c.k.limits.MaxFileSize) {
-		return refuse(atoll.ErrInvalid, "the code is %d bytes: it may be %d", len(in.Code), c.k.limits.MaxFileSize)
+		return refusef(atoll.ErrInvalid, "the code has %d bytes: at most %d are allowed", len(in.Code), c.k.limits.MaxFileSize)
 	}
 	for name, content := range in.Files {
 		clean := path.Clean(name)
 		if name == "" || path.IsAbs(name) || clean == "." || clean == ".." || strings.HasPrefix(clean, "../") || strings.ContainsRune(name, 0) {
-			return refuse(atoll.ErrInvalid, "file %q: must be a path in the work directory, like data/in.csv", name)
+			return refusef(atoll.ErrInvalid, "file %q: must be a path in the work directory, like data/in.csv", name)
 		}
 		if clean == code {
-			return refuse(atoll.ErrInvalid, "file %q: is where the code lands, give it another name", name)
+			return refusef(atoll.ErrInvalid, "file %q has the name of the code's file: use another name", name)
 		}
 		if int64(len(content)) > c.k.limits.MaxFileSize {
-			return refuse(atoll.ErrInvalid, "file %s is %d bytes: it may be %d", name, len(content), c.k.limits.MaxFileSize)
+			return refusef(atoll.ErrInvalid, "file %s has %d bytes: at most %d are allowed", name, len(content), c.k.limits.MaxFileSize)
 		}
 	}
 	return nil

@@ -42,52 +42,52 @@ type searchOutput struct {
 	note
 }
 
-// What a search looks at, and gives.
+// Bounds of searches.
 const (
 	defaultResults = 100
 	mostResults    = 1000
 	maxLine        = 500       // bytes of a line that are returned
-	maxSearched    = 16 << 20  // larger files are not searched for what they hold
-	binaryLook     = 8 << 10   // a file with a NUL byte at its beginning is no text
+	maxSearched    = 16 << 20  // size in bytes up to which the content of files is searched
+	binaryLook     = 8 << 10   // a file with a NUL byte in this many first bytes is binary
 	maxExpr        = 4 << 10   // bytes of a regular expression
-	maxProgram     = 10_000    // instructions that it becomes
-	maxSteps       = 128 << 20 // instructions times bytes of a line: more can be broken off
+	maxProgram     = 10_000    // its instructions
+	maxSteps       = 128 << 20 // instructions times bytes of a line; longer matches check the context
 )
 
-// searchTime is how long a search may take.
+// searchTime is the most time that a search takes.
 const searchTime = time.Minute
 
 func searchTools() []*Tool {
-	return []*Tool{with(Tool{
+	return []*Tool{newTool(Tool{
 		Name: "sandbox_fs_search", Title: "Search files", ReadOnly: true, Idempotent: true,
 		Description: "Find files of the sandbox by name, by the lines that they hold, or both. What is in .git is left out, and what is no text.",
-	}, search).limited(func(p map[string]*jsonschema.Schema) {
+	}, searchFiles).refineInput(func(p map[string]*jsonschema.Schema) {
 		p["max_results"].Minimum, p["max_results"].Maximum, p["max_results"].Default = jsonschema.Ptr(1.0), jsonschema.Ptr(float64(mostResults)), []byte("100")
 	})}
 }
 
-// A wanted is what a search looks for.
-type wanted struct {
+// A query is a parsed search.
+type query struct {
 	name    string
-	content *regexp.Regexp // nil: any
-	program int            // how many instructions that has
+	content *regexp.Regexp // nil matches all
+	program int            // its number of instructions
 	most    int
 }
 
-func (in searchInput) parse() (w wanted, err error) {
-	w = wanted{name: in.Name, most: in.MaxResults}
+func (in searchInput) parseQuery() (w query, err error) {
+	w = query{name: in.Name, most: in.MaxResults}
 	if w.most == 0 {
 		w.most = defaultResults
 	}
 	if w.most < 1 || w.most > mostResults {
-		return w, refuse(atoll.ErrInvalid, "max_results %d: must be from 1 to %d", w.most, mostResults)
+		return w, refusef(atoll.ErrInvalid, "max_results %d: must be from 1 to %d", w.most, mostResults)
 	}
 	if in.Name == "" && in.Content == "" {
-		return w, refuse(atoll.ErrInvalid, "say what to look for: a name like *.go, a regular expression for content, or both")
+		return w, refusef(atoll.ErrInvalid, "set what to look for: a name like *.go, a regular expression for content, or both")
 	}
 	for part := range strings.SplitSeq(in.Name, "/") {
 		if _, err := path.Match(part, ""); err != nil {
-			return w, refuse(atoll.ErrInvalid, "name %q: no pattern; use *, **, ? and [a-z]", in.Name)
+			return w, refusef(atoll.ErrInvalid, "name %q is not a valid pattern: use *, **, ? and [a-z]", in.Name)
 		}
 	}
 	if in.Content == "" {
@@ -97,33 +97,33 @@ func (in searchInput) parse() (w wanted, err error) {
 	if in.IgnoreCase {
 		expr = "(?i)" + expr
 	}
-	w.content, w.program, err = compile(expr)
+	w.content, w.program, err = compileRegexp(expr)
 	return w, err
 }
 
-// compile compiles a regular expression, and says how many instructions it has. To
-// match takes time for each of these and each byte.
-func compile(expr string) (re *regexp.Regexp, instructions int, err error) {
+// compileRegexp compiles a regular expression, and returns its number of instructions.
+// Matching takes time proportional to these times the bytes of a line.
+func compileRegexp(expr string) (re *regexp.Regexp, instructions int, err error) {
 	if len(expr) > maxExpr {
-		return nil, 0, refuse(atoll.ErrInvalid, "content: the regular expression is %d bytes: it may be %d", len(expr), maxExpr)
+		return nil, 0, refusef(atoll.ErrInvalid, "content: the regular expression has %d bytes: at most %d are allowed", len(expr), maxExpr)
 	}
 	parsed, err := syntax.Parse(expr, syntax.Perl)
 	if err != nil {
-		return nil, 0, refuse(atoll.ErrInvalid, "content: no regular expression of RE2: %w", err)
+		return nil, 0, refusef(atoll.ErrInvalid, "content: not a regular expression of RE2: %w", err)
 	}
 	program, err := syntax.Compile(parsed.Simplify())
 	if err != nil || len(program.Inst) > maxProgram {
-		return nil, 0, refuse(atoll.ErrInvalid, "content: the regular expression repeats too much: use smaller numbers in {}, or * and +")
+		return nil, 0, refusef(atoll.ErrInvalid, "content: the regular expression repeats too much: use smaller numbers in {}, or * and +")
 	}
 	re, err = regexp.Compile(expr)
 	return re, len(program.Inst), err
 }
 
-// errEnough ends a search that has found all that it may give.
+// errEnough ends a search that has found its maximum of results.
 var errEnough = errors.New("enough")
 
-func search(ctx context.Context, c *call, in searchInput) (out searchOutput, err error) {
-	w, err := in.parse()
+func searchFiles(ctx context.Context, c *call, in searchInput) (out searchOutput, err error) {
+	w, err := in.parseQuery()
 	if err != nil {
 		return out, err
 	}
@@ -131,11 +131,11 @@ func search(ctx context.Context, c *call, in searchInput) (out searchOutput, err
 		in.Path = "."
 	}
 	limit := min(searchTime, c.k.limits.Timeout)
-	said, err := c.at(ctx, in.Path, func(_ *desk, p place) error {
+	said, err := c.withFile(ctx, in.Path, func(_ *sandboxState, p fileRef) error {
 		out = searchOutput{Matches: []searchMatch{}}
 		within, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		begun, err := w.search(within, p, &out)
+		begun, err := w.searchTree(within, p, &out)
 		switch k := atoll.KindOf(err); {
 		case err == nil:
 			return nil
@@ -146,48 +146,48 @@ func search(ctx context.Context, c *call, in searchInput) (out searchOutput, err
 			out.Note = fmt.Sprintf("The time for a search (%s) was over: search in directories below.", limit)
 		case !begun:
 			return err
-		default: // a file that may not be read, or that is just being changed
-			out.Note = fmt.Sprintf("The search ended early (%v): search in other directories by themselves.", cause(err))
+		default: // an unreadable file, or one that is changing
+			out.Note = fmt.Sprintf("The search ended early (%v): search in other directories by themselves.", errorCause(err))
 		}
 		out.Truncated = true
 		return nil
 	})
-	out.add(said)
+	out.addNote(said)
 	return out, err
 }
 
-// search adds to out what there is at p and below. begun is whether it has seen
-// anything.
-func (w wanted) search(ctx context.Context, p place, out *searchOutput) (begun bool, err error) {
+// searchTree adds the matches at p and below to out. begun tells whether it has seen
+// any file.
+func (w query) searchTree(ctx context.Context, p fileRef, out *searchOutput) (begun bool, err error) {
 	all, err := p.List(ctx, p.path, true)
 	switch atoll.KindOf(err) {
 	case "":
-		files, alone := w.of(p.path, all)
+		files, alone := w.selectFiles(p.path, all)
 		switch {
 		case w.content == nil:
-			return true, w.list(files, out)
+			return true, w.addFiles(files, out)
 		case alone:
-			return true, w.each(ctx, p, files, out)
+			return true, w.grepFiles(ctx, p, files, out)
 		}
-	case atoll.ErrInvalid, atoll.ErrExhausted, atoll.ErrDenied: // a file, too many, or not all may be seen: a stream has what it can
+	case atoll.ErrInvalid, atoll.ErrExhausted, atoll.ErrDenied: // a single file, too many files, or unreadable ones: a tar stream contains the readable ones
 	default:
 		return false, err
 	}
-	err = p.walk(ctx, func(hdr *tar.Header, r io.Reader) error {
+	err = p.walkTar(ctx, func(hdr *tar.Header, r io.Reader) error {
 		begun = true
-		return w.look(ctx, p.path, hdr, r, out)
+		return w.matchEntry(ctx, p.path, hdr, r, out)
 	})
 	return begun, err
 }
 
-// of is what is wanted, by name and size, of all that is in dir. alone says that to
-// read these alone is better than a stream of all: they are few, or small beside the
-// rest.
-func (w wanted) of(dir string, all []atoll.FileInfo) (files []atoll.FileInfo, alone bool) {
+// selectFiles returns the files in all that match by name and size. alone tells that
+// reading only these is better than a stream of everything: they are few, or small
+// compared with the rest.
+func (w query) selectFiles(dir string, all []atoll.FileInfo) (files []atoll.FileInfo, alone bool) {
 	var size, rest int64
 	for _, f := range all {
 		name := strings.TrimPrefix(strings.TrimPrefix(f.Path, dir), "/")
-		if inGit(name) || !w.named(dir, name) || w.content != nil && (f.Type != atoll.TypeFile || f.Size > maxSearched) {
+		if inGit(name) || !w.matchName(dir, name) || w.content != nil && (f.Type != atoll.TypeFile || f.Size > maxSearched) {
 			rest += f.Size
 			continue
 		}
@@ -197,29 +197,27 @@ func (w wanted) of(dir string, all []atoll.FileInfo) (files []atoll.FileInfo, al
 	return files, len(files) <= fewFiles || rest > size+muchRest
 }
 
-// When files are read one by one: when there are so few, or when so many bytes are
-// not wanted.
+// Files are read one by one if they are few, or if the rest has many bytes.
 const (
 	fewFiles = 50
 	muchRest = 64 << 20
 )
 
-// list adds files to out.
-func (w wanted) list(files []atoll.FileInfo, out *searchOutput) error {
+// addFiles adds files to out.
+func (w query) addFiles(files []atoll.FileInfo, out *searchOutput) error {
 	for _, f := range files {
-		if err := w.add(out, searchMatch{Path: f.Path, Type: string(f.Type)}); err != nil {
+		if err := w.addMatch(out, searchMatch{Path: f.Path, Type: string(f.Type)}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// each adds to out the lines that match of files, one by one. Those that cannot be
-// read are left out.
-func (w wanted) each(ctx context.Context, p place, files []atoll.FileInfo, out *searchOutput) error {
+// grepFiles adds matching lines of files to out. It skips unreadable files.
+func (w query) grepFiles(ctx context.Context, p fileRef, files []atoll.FileInfo, out *searchOutput) error {
 	refused := 0
 	for _, f := range files {
-		err := w.one(ctx, p, f.Path, out)
+		err := w.grepFile(ctx, p, f.Path, out)
 		switch k := atoll.KindOf(err); {
 		case err == nil, k == atoll.ErrNotExist:
 		case k == atoll.ErrDenied, k == atoll.ErrInvalid:
@@ -234,19 +232,19 @@ func (w wanted) each(ctx context.Context, p place, files []atoll.FileInfo, out *
 	return nil
 }
 
-func (w wanted) one(ctx context.Context, p place, name string, out *searchOutput) error {
-	ctx, cancel := context.WithCancel(ctx) // what is not read is not waited for
+func (w query) grepFile(ctx context.Context, p fileRef, name string, out *searchOutput) error {
+	ctx, cancel := context.WithCancel(ctx) // don't wait for the rest
 	defer cancel()
 	r, _, err := p.Read(ctx, name, 0)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	return w.grep(ctx, name, io.LimitReader(r, maxSearched), out)
+	return w.grepReader(ctx, name, io.LimitReader(r, maxSearched), out)
 }
 
-// walk calls visit with all below p, in one stream.
-func (p place) walk(ctx context.Context, visit func(hdr *tar.Header, r io.Reader) error) error {
+// walkTar calls visit with everything below p, in one stream.
+func (p fileRef) walkTar(ctx context.Context, visit func(hdr *tar.Header, r io.Reader) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r, w := io.Pipe()
@@ -270,10 +268,10 @@ func (p place) walk(ctx context.Context, visit func(hdr *tar.Header, r io.Reader
 	}
 }
 
-// look adds to out what is wanted of one file below dir.
-func (w wanted) look(ctx context.Context, dir string, hdr *tar.Header, r io.Reader, out *searchOutput) error {
+// matchEntry adds the matches of one tar entry below dir to out.
+func (w query) matchEntry(ctx context.Context, dir string, hdr *tar.Header, r io.Reader, out *searchOutput) error {
 	name := path.Clean(strings.TrimPrefix(hdr.Name, "./"))
-	if inGit(name) || !w.named(dir, name) {
+	if inGit(name) || !w.matchName(dir, name) {
 		return nil
 	}
 	full := path.Join(dir, name)
@@ -281,17 +279,17 @@ func (w wanted) look(ctx context.Context, dir string, hdr *tar.Header, r io.Read
 		if name == "." && hdr.Typeflag == tar.TypeDir {
 			return nil
 		}
-		return w.add(out, searchMatch{Path: full, Type: typeOf(hdr)})
+		return w.addMatch(out, searchMatch{Path: full, Type: typeOf(hdr)})
 	}
 	if hdr.Typeflag != tar.TypeReg || hdr.Size > maxSearched {
 		return nil
 	}
-	return w.grep(ctx, full, r, out)
+	return w.grepReader(ctx, full, r, out)
 }
 
-// named reports whether a file's name matches, or its path does if the pattern has a
+// matchName reports whether a file's name matches, or its path if the pattern has a
 // slash.
-func (w wanted) named(dir, name string) bool {
+func (w query) matchName(dir, name string) bool {
 	if w.name == "" {
 		return true
 	}
@@ -301,13 +299,13 @@ func (w wanted) named(dir, name string) bool {
 	if !strings.Contains(w.name, "/") {
 		name = path.Base(name)
 	}
-	return globbed(strings.Split(w.name, "/"), strings.Split(name, "/"))
+	return matchGlob(strings.Split(w.name, "/"), strings.Split(name, "/"))
 }
 
-// globbed is path.Match for the parts of a path, of which a part ** of the pattern
-// matches any number.
-func globbed(pattern, parts []string) bool {
-	var after, from []string // where the last ** is tried with one part more
+// matchGlob is path.Match for the elements of a path; an element ** of the pattern
+// matches any number of elements.
+func matchGlob(pattern, parts []string) bool {
+	var after, from []string // where the last ** resumes, with one more element
 	again := false
 	for len(pattern) > 0 || len(parts) > 0 {
 		if len(pattern) > 0 && pattern[0] == "**" {
@@ -316,7 +314,7 @@ func globbed(pattern, parts []string) bool {
 			continue
 		}
 		if len(pattern) > 0 && len(parts) > 0 {
-			if ok, _ := path.Match(pattern[0], parts[0]); ok { // the pattern is a good one
+			if ok, _ := path.Match(pattern[0], parts[0]); ok { // the pattern is valid
 				pattern, parts = pattern[1:], parts[1:]
 				continue
 			}
@@ -330,30 +328,30 @@ func globbed(pattern, parts []string) bool {
 	return true
 }
 
-// matches reports whether a line matches. It gives up a long one when ctx ends.
-func (w wanted) matches(ctx context.Context, line []byte) bool {
+// matchLine reports whether a line matches. It gives up on a long line when ctx ends.
+func (w query) matchLine(ctx context.Context, line []byte) bool {
 	if len(line) <= maxSteps/w.program {
 		return w.content.Match(line)
 	}
-	// What is cut short may match where the whole line does not.
-	return w.content.MatchReader(&runes{Reader: bytes.NewReader(line), ctx: ctx}) && ctx.Err() == nil
+	// A truncated line may match although the whole line doesn't.
+	return w.content.MatchReader(&lineReader{Reader: bytes.NewReader(line), ctx: ctx}) && ctx.Err() == nil
 }
 
-// runes are those of a line, as long as ctx has not ended.
-type runes struct {
+// A lineReader reads the runes of a line until ctx ends.
+type lineReader struct {
 	*bytes.Reader
 	ctx context.Context
 	n   int
 }
 
-func (r *runes) ReadRune() (c rune, size int, err error) {
+func (r *lineReader) ReadRune() (c rune, size int, err error) {
 	if r.n++; r.n%64 == 0 && r.ctx.Err() != nil {
 		return 0, 0, io.EOF
 	}
 	return r.Reader.ReadRune()
 }
 
-func (w wanted) grep(ctx context.Context, name string, r io.Reader, out *searchOutput) error {
+func (w query) grepReader(ctx context.Context, name string, r io.Reader, out *searchOutput) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	if head, _ := in.Peek(binaryLook); bytes.IndexByte(head, 0) >= 0 {
 		return nil
@@ -364,8 +362,8 @@ func (w wanted) grep(ctx context.Context, name string, r io.Reader, out *searchO
 			return err
 		}
 		text = bytes.TrimRight(text, "\r\n")
-		if (len(text) > 0 || err == nil) && w.matches(ctx, text) {
-			if err := w.add(out, searchMatch{Path: name, Line: line, Text: excerpt(text)}); err != nil {
+		if (len(text) > 0 || err == nil) && w.matchLine(ctx, text) {
+			if err := w.addMatch(out, searchMatch{Path: name, Line: line, Text: cutLine(text)}); err != nil {
 				return err
 			}
 		}
@@ -378,7 +376,7 @@ func (w wanted) grep(ctx context.Context, name string, r io.Reader, out *searchO
 	}
 }
 
-func (w wanted) add(out *searchOutput, m searchMatch) error {
+func (w query) addMatch(out *searchOutput, m searchMatch) error {
 	if len(out.Matches) == w.most {
 		return errEnough
 	}
@@ -387,7 +385,7 @@ func (w wanted) add(out *searchOutput, m searchMatch) error {
 	return nil
 }
 
-func excerpt(line []byte) string {
+func cutLine(line []byte) string {
 	if len(line) > maxLine {
 		return jobs.Text{Data: line[:maxLine], Cut: true}.String() + "..."
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// hits are the paths of what a search finds, and lines.
-func (r reply) hits() string {
+// paths returns the paths and lines that a search found.
+func (r reply) paths() string {
 	var all []string
 	list, _ := r.out["matches"].([]any)
 	for _, x := range list {
@@ -31,7 +31,7 @@ func (r reply) hits() string {
 
 func TestSearchBelow(t *testing.T) {
 	b := newBench(t, tools.Options{})
-	b.call("sandbox_exec", m{"command": "mkdir -p src/a/b lib; touch top.go src/1.go src/a/2.go src/a/b/3.go lib/4.go src/a/x; mkfifo src/pipe"}).is("exit_code", 0)
+	b.call("sandbox_exec", m{"command": "mkdir -p src/a/b lib; touch top.go src/1.go src/a/2.go src/a/b/3.go lib/4.go src/a/x; mkfifo src/pipe"}).wantFields("exit_code", 0)
 	for name, want := range map[string]string{
 		"**/*.go":      "lib/4.go src/1.go src/a/2.go src/a/b/3.go top.go",
 		"src/**/*.go":  "src/1.go src/a/2.go src/a/b/3.go",
@@ -42,29 +42,29 @@ func TestSearchBelow(t *testing.T) {
 		"**/none/**":   "",
 		"p*":           "src/pipe",
 	} {
-		if r := b.call("sandbox_fs_search", m{"name": name}); r.err != nil || r.hits() != want {
-			t.Errorf("%s finds %q (%v), want %q", name, r.hits(), r.err, want)
+		if r := b.call("sandbox_fs_search", m{"name": name}); r.err != nil || r.paths() != want {
+			t.Errorf("%s finds %q (%v), want %q", name, r.paths(), r.err, want)
 		}
 	}
-	b.call("sandbox_fs_search", m{"name": "src/[/x"}).fails(atoll.ErrInvalid, "pattern")
+	b.call("sandbox_fs_search", m{"name": "src/[/x"}).wantError(atoll.ErrInvalid, "pattern")
 }
 
-// What is not looked at costs nothing, and a pattern no more than its time.
+// Skipped files cost nothing, and a pattern has a time limit.
 func TestSearchThatIsSlow(t *testing.T) {
-	b := newBench(t, tools.Options{Agent: limited(func(l *frontmatter.Limits) { l.Timeout = testenv.Scale(3 * time.Second).Round(time.Second) })})
-	b.call("sandbox_exec", m{"command": "truncate -s 1T huge; mkdir d; echo needle > d/f; yes ab | tr -d '\\n' | head -c 8000000 > line"}).is("exit_code", 0)
+	b := newBench(t, tools.Options{Agent: agentWithLimits(func(l *frontmatter.Limits) { l.Timeout = testenv.Scale(3 * time.Second).Round(time.Second) })})
+	b.call("sandbox_exec", m{"command": "truncate -s 1T huge; mkdir d; echo needle > d/f; yes ab | tr -d '\\n' | head -c 8000000 > line"}).wantFields("exit_code", 0)
 	for _, in := range []m{{"name": "f"}, {"content": "needle"}} {
-		if r := b.call("sandbox_fs_search", in).is("truncated", nil); !strings.HasPrefix(r.hits(), "d/f") {
-			t.Errorf("%v finds %q", in, r.hits())
+		if r := b.call("sandbox_fs_search", in).wantFields("truncated", nil); !strings.HasPrefix(r.paths(), "d/f") {
+			t.Errorf("%v finds %q", in, r.paths())
 		}
 	}
 	began := time.Now()
-	r := b.call("sandbox_fs_search", m{"content": "(a?b?){500}(b?a?){500}c", "path": "line"}).is("truncated", true, "matches", "[]")
+	r := b.call("sandbox_fs_search", m{"content": "(a?b?){500}(b?a?){500}c", "path": "line"}).wantFields("truncated", true, "matches", "[]")
 	if took := time.Since(began); took > testenv.Scale(10*time.Second) || !strings.Contains(fmt.Sprint(r.out["note"]), "was over") {
 		t.Errorf("after %s: %v", took, r.out)
 	}
-	b.call("sandbox_fs_search", m{"content": strings.Repeat("(a?){1000}", 100)}).fails(atoll.ErrInvalid, "repeats too much")
-	b.call("sandbox_fs_search", m{"content": strings.Repeat("a", 5000)}).fails(atoll.ErrInvalid, "5000 bytes")
+	b.call("sandbox_fs_search", m{"content": strings.Repeat("(a?){1000}", 100)}).wantError(atoll.ErrInvalid, "repeats too much")
+	b.call("sandbox_fs_search", m{"content": strings.Repeat("a", 5000)}).wantError(atoll.ErrInvalid, "5000 bytes")
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(500*time.Millisecond, cancel)
 	began = time.Now()
@@ -74,18 +74,18 @@ func TestSearchThatIsSlow(t *testing.T) {
 	}
 }
 
-// A file that may not be read costs a search no more than what comes after it.
+// After an unreadable file a search continues.
 func TestSearchThatBreaks(t *testing.T) {
-	p := &broken{ProviderLayer: atoll.ProviderLayer{Provider: newBench(t, tools.Options{}).provider}}
+	p := &brokenProvider{ProviderLayer: atoll.ProviderLayer{Provider: newBench(t, tools.Options{}).provider}}
 	p.list = func() error { return atoll.E("list", ".", atoll.ErrDenied, nil) }
 	p.tar = func() error { return atoll.Errorf("read", "z-last", atoll.ErrConflict, "the file shrank") }
 	b := newBenchOn(t, p, tools.Options{})
-	b.call("sandbox_exec", m{"command": "echo needle | tee a-first > z-last"}).is("exit_code", 0)
+	b.call("sandbox_exec", m{"command": "echo needle | tee a-first > z-last"}).wantFields("exit_code", 0)
 	for _, in := range []m{{"content": "needle"}, {"name": "*-*"}} {
-		r := b.call("sandbox_fs_search", in).is("truncated", true)
-		if note := fmt.Sprint(r.out["note"]); !strings.HasPrefix(r.hits(), "a-first") || !strings.Contains(note, "ended early") || !strings.Contains(note, "the file shrank") {
+		r := b.call("sandbox_fs_search", in).wantFields("truncated", true)
+		if note := fmt.Sprint(r.out["note"]); !strings.HasPrefix(r.paths(), "a-first") || !strings.Contains(note, "ended early") || !strings.Contains(note, "the file shrank") {
 			t.Errorf("%v: %v, %v", in, r.out, r.err)
 		}
 	}
-	b.call("sandbox_fs_search", m{"content": "x", "path": "none"}).fails(atoll.ErrNotExist)
+	b.call("sandbox_fs_search", m{"content": "x", "path": "none"}).wantError(atoll.ErrNotExist)
 }

@@ -1,5 +1,5 @@
-// Package tools has the tools by which agents use sandboxes: their names, schemas and
-// implementations. Package mcp and every other front-end for agents serves these.
+// Package tools implements the tools with which agents use sandboxes: names, schemas
+// and calls. Package mcp and other front ends serve them.
 //
 // In code mode the tools of one session share a sandbox that remains between calls; see
 // session.Open. In compute mode each call of sandbox_run gets a sandbox of its own.
@@ -29,7 +29,7 @@ import (
 	"github.com/seed46cd37a8/atoll/layer/session"
 )
 
-// A Tool is one that agents can call. It is not changed.
+// A Tool is a tool that agents can call. It is immutable.
 type Tool struct {
 	Name        string
 	Title       string // for people
@@ -37,78 +37,77 @@ type Tool struct {
 
 	Input, Output *jsonschema.Schema
 
-	// What those who allow it want to know.
-	ReadOnly    bool // it changes nothing
-	Destructive bool // it may undo what others have done
+	// Hints for clients that ask for permission.
+	ReadOnly    bool // changes nothing
+	Destructive bool // may undo work of others
 	Idempotent  bool // a second call with the same input changes nothing more
 
 	call func(ctx context.Context, c *call, input []byte) (any, error)
 }
 
-// Options say what the tools of a Kit do. The zero value has all of them, with the
-// limits of package frontmatter.
+// Options configure a Kit. The zero value offers all tools, with the limits of package
+// frontmatter.
 type Options struct {
-	// Project is that of the sandboxes, of callers who may use it; those of others
-	// have the first of their own. Empty means atoll.DefaultProject.
+	// Project is the project of the sandboxes. Callers who may not use it get the first
+	// project of their own. Empty means atoll.DefaultProject.
 	Project string
-	// Sandbox is what sandboxes are made from, besides what the agent's file and
-	// the call say.
+	// Sandbox is the base of the sandboxes' specs; the agent's file and the call add to
+	// it.
 	Sandbox atoll.Spec
-	// IdleTimeout and MaxLifetime are those of sessions; see session.Spec.
+	// IdleTimeout and MaxLifetime apply to sessions; see session.Spec.
 	IdleTimeout, MaxLifetime atoll.Duration
-	// Agent is what the agent's file says; nil means all tools, and the defaults. A
-	// limit of 0 is the default one.
+	// Agent is the sandbox section of the agent's file; nil means all tools and the
+	// defaults. A limit of 0 means its default.
 	Agent *frontmatter.Sandbox
-	// Images says what the images that calls name stand for. Its shortcut "" is
-	// the image of calls that name none; without it that is the provider's.
+	// Images maps the names in calls to images. Its shortcut "" is the image of calls
+	// without one; if it is missing, the provider's default.
 	Images frontmatter.Images
 
-	// OwnPrograms says that a program of sandbox_run runs in the image of calls that
-	// name none, if that has what runs it. Otherwise, and if Images has a shortcut for
-	// the runtime, it runs in the one of Images.
+	// OwnPrograms runs programs of sandbox_run in the default image, if that has the
+	// runtime. Otherwise, and if Images has a shortcut for the runtime, they run in the
+	// image from Images.
 	OwnPrograms bool
 
-	// Compute runs the programs of sandbox_run, and stays the caller's; nil means in
+	// Compute runs the programs of sandbox_run; the caller keeps it. Nil means
 	// sandboxes of the provider.
 	Compute jobs.Backend
 
-	// Roots are the directories that the file tools work in; empty means the work
-	// directory. Paths are relative to that.
+	// Roots are the directories of the file tools; empty means the work directory.
+	// Relative paths start there.
 	Roots []string
-	// Blocked are files and directories that they do not touch, nor anything
-	// below; nil means DefaultBlocked. None may be below a root.
+	// Blocked are files and directories that the file tools never touch, including
+	// everything below; nil means DefaultBlocked. None may be below a root.
 	Blocked []string
 
-	// MaxOutput is how much of each stream of a command is returned; 0 means
+	// MaxOutput is the most bytes of each output stream that are returned; 0 means
 	// atoll.DefaultOutputLimit.
 	MaxOutput int64
 
-	// URL returns the address of a port inside of a sandbox, for whoever reads the
-	// answer. nil means that there is no sandbox_port.
+	// URL returns the address of a port in a sandbox, as reachable by the caller. Nil
+	// disables sandbox_port.
 	URL func(ctx context.Context, sb atoll.Sandbox, port int) (string, error)
 
-	// Log is told of what cannot be returned; nil discards.
+	// Log receives errors that cannot be returned; nil discards them.
 	Log *slog.Logger
 }
 
-// DefaultBlocked are the paths that the file tools do not touch.
+// DefaultBlocked returns the paths that the file tools don't touch by default.
 func DefaultBlocked() []string { return []string{"/etc/passwd", "/etc/shadow", "/root"} }
 
-// A Caller is for whom a tool is called.
+// A Caller identifies the agent that calls a tool.
 type Caller struct {
 	session.ExecutionContext
-	// Scope is that of the session, if it does not follow from the context.
+	// Scope is the scope of the session, if it isn't derived from the context.
 	Scope session.Scope
 }
 
-// A Report tells how far a long call is.
+// A Report tells the progress of a long call.
 type Report struct {
-	Seconds float64 // since it began
-	Message string  // the last line that was printed
+	Seconds float64 // since the start
+	Message string  // the last printed line
 }
 
-// A Kit is a set of tools for one provider. Its methods may be called at once from
-// many goroutines.
+// A Kit is a set of tools for one provider. Its methods may be called concurrently.
 type Kit struct {
 	provider atoll.Provider
 	compute  jobs.Backend
@@ -121,11 +120,11 @@ type Kit struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	mu    sync.Mutex
-	desks map[seat]*desk
+	mu     sync.Mutex
+	states map[sessionKey]*sandboxState
 }
 
-// New returns the tools for p, which stays the caller's. Kinds: ErrInvalid.
+// New returns the tools for p; the caller keeps p. Kinds: ErrInvalid.
 func New(p atoll.Provider, opts Options) (*Kit, error) {
 	if err := opts.Images.Check(); err != nil {
 		return nil, err
@@ -149,7 +148,7 @@ func New(p atoll.Provider, opts Options) (*Kit, error) {
 			return nil, atoll.Errorf("tools", "", atoll.ErrInvalid, "root %q: must be an absolute path", root)
 		}
 	}
-	k := &Kit{provider: p, opts: opts, limits: frontmatter.DefaultLimits(), log: opts.Log, desks: map[seat]*desk{}}
+	k := &Kit{provider: p, opts: opts, limits: frontmatter.DefaultLimits(), log: opts.Log, states: map[sessionKey]*sandboxState{}}
 	if opts.Agent != nil {
 		given := opts.Agent.Limits
 		k.limits = frontmatter.Limits{
@@ -158,9 +157,9 @@ func New(p atoll.Provider, opts Options) (*Kit, error) {
 			MaxFiles:    cmp.Or(given.MaxFiles, k.limits.MaxFiles),
 		}
 	}
-	for _, root := range k.roots(k.workdir()) {
-		if b := k.blockedIn(root); b != "" && (b != root || len(opts.Roots) > 0) { // a work directory that is blocked is of use to commands
-			return nil, atoll.Errorf("tools", "", atoll.ErrInvalid, "root %s: %s, which is blocked, is below: name directories without it", root, b)
+	for _, root := range k.fileRoots(k.defaultWorkdir()) {
+		if b := k.blockedIn(root); b != "" && (b != root || len(opts.Roots) > 0) { // commands can use a blocked work directory
+			return nil, atoll.Errorf("tools", "", atoll.ErrInvalid, "root %s contains the blocked path %s: use directories without it", root, b)
 		}
 	}
 	if k.log == nil {
@@ -170,31 +169,31 @@ func New(p atoll.Provider, opts Options) (*Kit, error) {
 		k.compute = jobs.Sandboxes(p, k.log)
 	}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
-	for _, t := range k.all() {
-		if k.offers(t.Name) {
+	for _, t := range k.allTools() {
+		if k.offersTool(t.Name) {
 			k.tools = append(k.tools, t)
 		}
 	}
 	return k, nil
 }
 
-// Close lets go of what runs in the background, which runs on.
+// Close detaches from background commands, which continue.
 func (k *Kit) Close() error {
 	k.cancel()
 	k.work.Wait()
 	return nil
 }
 
-// all are the tools, in the order in which they are shown.
-func (k *Kit) all() []*Tool {
+// allTools returns the tools in display order.
+func (k *Kit) allTools() []*Tool {
 	return slices.Concat(sessionTools(), execTools(k), processTools(k), fileTools(k), searchTools(), portTools(), runTools(k))
 }
 
 // runName is the tool of compute mode.
 const runName = "sandbox_run"
 
-// offers reports whether the agent is to have the tool.
-func (k *Kit) offers(name string) bool {
+// offersTool reports whether the agent gets the tool.
+func (k *Kit) offersTool(name string) bool {
 	switch {
 	case name == "sandbox_port" && k.opts.URL == nil:
 		return false
@@ -204,28 +203,28 @@ func (k *Kit) offers(name string) bool {
 	return (name == runName) == (k.opts.Agent.Mode == frontmatter.ModeCompute)
 }
 
-// Tools lists them.
+// Tools returns the tools.
 func (k *Kit) Tools() []*Tool { return slices.Clone(k.tools) }
 
-// Call calls a tool, and returns what it gives as JSON. The error's text is for the
-// model: it says what to do. report, if it is not nil, is called now and then, from
-// one goroutine. When ctx ends, so does what the call has started, but for what it
-// was to start in the background.
+// Call calls a tool, and returns its output as JSON. The error's text is written for
+// the model, with advice. If report is not nil, Call reports progress now and then,
+// from one goroutine. When ctx ends, so does everything that the call has started,
+// except background commands.
 func (k *Kit) Call(ctx context.Context, caller Caller, name string, input []byte, report func(Report)) (json.RawMessage, error) {
 	i := slices.IndexFunc(k.tools, func(t *Tool) bool { return t.Name == name })
 	if i < 0 {
-		return nil, atoll.Errorf(name, "", atoll.ErrNotExist, "there is no such tool: use one of %s", strings.Join(k.names(), ", "))
+		return nil, atoll.Errorf(name, "", atoll.ErrNotExist, "no such tool: use one of %s", strings.Join(k.toolNames(), ", "))
 	}
 	out, err := k.tools[i].call(ctx, &call{k: k, caller: caller, report: report}, input)
 	if err != nil {
-		return nil, explained(name, err)
+		return nil, explainError(name, err)
 	}
-	return marshal(out)
+	return marshalPlain(out)
 }
 
-// marshal is json.Marshal, but that it leaves <, > and & as they are: models read
-// this as it stands, and it is code.
-func marshal(v any) (json.RawMessage, error) {
+// marshalPlain is json.Marshal without escaping <, > and &: models read the text
+// unchanged, and it often is code.
+func marshalPlain(v any) (json.RawMessage, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -233,7 +232,7 @@ func marshal(v any) (json.RawMessage, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-func (k *Kit) names() []string {
+func (k *Kit) toolNames() []string {
 	var names []string
 	for _, t := range k.tools {
 		names = append(names, t.Name)
@@ -241,19 +240,19 @@ func (k *Kit) names() []string {
 	return names
 }
 
-// A call is one in progress.
+// A call is a call in progress.
 type call struct {
 	k      *Kit
 	caller Caller
 	report func(Report)
 }
 
-// with completes t by what it takes and gives, and by what it does.
-func with[In, Out any](t Tool, do func(ctx context.Context, c *call, in In) (Out, error)) *Tool {
-	t.Input, t.Output = schema[In](), schema[Out]()
+// newTool completes t with the schemas of its input and output, and its function.
+func newTool[In, Out any](t Tool, do func(ctx context.Context, c *call, in In) (Out, error)) *Tool {
+	t.Input, t.Output = schemaFor[In](), schemaFor[Out]()
 	t.call = func(ctx context.Context, c *call, input []byte) (any, error) {
 		var in In
-		if err := decode(t.Input, input, &in); err != nil {
+		if err := decodeInput(t.Input, input, &in); err != nil {
 			return nil, err
 		}
 		return do(ctx, c, in)
@@ -261,18 +260,18 @@ func with[In, Out any](t Tool, do func(ctx context.Context, c *call, in In) (Out
 	return &t
 }
 
-// limited is with, for an input whose schema limits refine completes.
-func (t *Tool) limited(refine func(properties map[string]*jsonschema.Schema)) *Tool {
+// refineInput changes the input's schema with refine.
+func (t *Tool) refineInput(refine func(properties map[string]*jsonschema.Schema)) *Tool {
 	refine(t.Input.Properties)
 	return t
 }
 
-// explained is err as a sentence that says what to do next.
-func explained(tool string, err error) error {
+// explainError adds advice to an error, for the model.
+func explainError(tool string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return atoll.Errorf(tool, "", atoll.KindOf(err), "the call was broken off, and what it had started was ended: %w", err)
 	}
-	if e, ok := errors.AsType[*atoll.Error](err); ok && e.Err != nil && e.Op == "" { // ours, which say it
+	if e, ok := errors.AsType[*atoll.Error](err); ok && e.Err != nil && e.Op == "" { // errors of the tools contain advice
 		return atoll.Errorf(tool, "", e.Kind, "%w", e.Err)
 	}
 	text, advice := err.Error(), ""
@@ -290,12 +289,12 @@ func explained(tool string, err error) error {
 	return atoll.Errorf(tool, "", atoll.KindOf(err), "%s", text)
 }
 
-// below reports whether name is dir or in it; both are clean.
-func below(dir, name string) bool {
+// isBelow reports whether name is dir or below it; both are cleaned.
+func isBelow(dir, name string) bool {
 	dir, name = path.Clean(dir), path.Clean(name)
 	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
 }
 
-func refuse(kind atoll.Kind, format string, args ...any) error {
+func refusef(kind atoll.Kind, format string, args ...any) error {
 	return atoll.Errorf("", "", kind, format, args...)
 }

@@ -50,14 +50,14 @@ func newBenchOn(t *testing.T, p atoll.Provider, opts tools.Options) *bench {
 	return &bench{k, t, p, tools.Caller{ExecutionContext: session.ExecutionContext{WorkflowRunID: "wf_abc123", AgentRunID: "run_1"}}}
 }
 
-// A reply is what a tool gave, or its error.
+// A reply is the output of a tool, or its error.
 type reply struct {
 	t   *testing.T
 	out map[string]any
 	err error
 }
 
-// call calls a tool with an input of any type that is JSON.
+// call calls a tool with any input that has a JSON form.
 func (b *bench) call(name string, input any) reply {
 	b.t.Helper()
 	in, ok := input.(string)
@@ -74,13 +74,13 @@ func (b *bench) call(name string, input any) reply {
 		if err := json.Unmarshal(data, &r.out); err != nil {
 			b.t.Fatalf("%s gave %s: %v", name, data, err)
 		}
-		b.fits(name, r.out)
+		b.checkSchema(name, r.out)
 	}
 	return r
 }
 
-// fits checks what a tool gives by its schema.
-func (b *bench) fits(name string, out map[string]any) {
+// checkSchema validates the output of a tool.
+func (b *bench) checkSchema(name string, out map[string]any) {
 	b.t.Helper()
 	for _, x := range b.Tools() {
 		if x.Name != name {
@@ -96,8 +96,8 @@ func (b *bench) fits(name string, out map[string]any) {
 	}
 }
 
-// is checks fields: name, value, and so on.
-func (r reply) is(fields ...any) reply {
+// wantFields checks fields: name, value, and so on.
+func (r reply) wantFields(fields ...any) reply {
 	r.t.Helper()
 	if r.err != nil {
 		r.t.Errorf("error: %v", r.err)
@@ -111,8 +111,8 @@ func (r reply) is(fields ...any) reply {
 	return r
 }
 
-// fails checks the kind of an error, and words in it.
-func (r reply) fails(kind atoll.Kind, words ...string) {
+// wantError checks the kind of an error, and words in it.
+func (r reply) wantError(kind atoll.Kind, words ...string) {
 	r.t.Helper()
 	if atoll.KindOf(r.err) != kind {
 		r.t.Errorf("error %v (%v), want %q", r.err, r.out, kind)
@@ -127,50 +127,50 @@ func (r reply) fails(kind atoll.Kind, words ...string) {
 
 type m map[string]any
 
-// What the seed shows: every tool's input and output.
+// Every tool's input and output in the specification's examples.
 func TestCodeMode(t *testing.T) {
 	b := newBench(t, tools.Options{})
-	work := b.call("sandbox_open", m{}).is("session_id", "workflow_wf_abc123_sandbox", "status", "ready").out["workdir"].(string)
-	b.call("sandbox_fs_write", m{"path": "hello.py", "content": "print('Hello, World!')", "encoding": "text"}).is("path", work+"/hello.py", "size_bytes", 22)
-	b.call("sandbox_fs_read", m{"path": "hello.py"}).is("path", work+"/hello.py", "content", "print('Hello, World!')", "size_bytes", 22, "encoding", "text")
+	work := b.call("sandbox_open", m{}).wantFields("session_id", "workflow_wf_abc123_sandbox", "status", "ready").out["workdir"].(string)
+	b.call("sandbox_fs_write", m{"path": "hello.py", "content": "print('Hello, World!')", "encoding": "text"}).wantFields("path", work+"/hello.py", "size_bytes", 22)
+	b.call("sandbox_fs_read", m{"path": "hello.py"}).wantFields("path", work+"/hello.py", "content", "print('Hello, World!')", "size_bytes", 22, "encoding", "text")
 	b.call("sandbox_exec", m{"command": "cat hello.py; echo oops >&2; exit 3", "timeout_seconds": 60}).
-		is("exit_code", 3, "stdout", "print('Hello, World!')", "stderr", "oops\n", "truncated", nil, "note", nil)
-	b.call("sandbox_exec", m{"command": "mkdir data && cd data && basename $PWD"}).is("exit_code", 0, "stdout", "data\n")
-	b.call("sandbox_exec", m{"command": "basename $PWD; echo $COLOUR", "workdir": "data", "env": m{"COLOUR": "blue"}}).is("stdout", "data\nblue\n")
+		wantFields("exit_code", 3, "stdout", "print('Hello, World!')", "stderr", "oops\n", "truncated", nil, "note", nil)
+	b.call("sandbox_exec", m{"command": "mkdir data && cd data && basename $PWD"}).wantFields("exit_code", 0, "stdout", "data\n")
+	b.call("sandbox_exec", m{"command": "basename $PWD; echo $COLOUR", "workdir": "data", "env": m{"COLOUR": "blue"}}).wantFields("stdout", "data\nblue\n")
 	entries := b.call("sandbox_fs_list", m{"path": ".", "recursive": false}).out["entries"]
 	if got, want := fmt.Sprint(entries), "[map[mode:0755 name:data type:directory] map[mode:0644 name:hello.py size_bytes:22 type:file]]"; got != want {
 		t.Errorf("entries = %s, want %s", got, want)
 	}
-	b.call("sandbox_fs_delete", m{"path": "hello.py", "recursive": false}).is("deleted", true, "path", work+"/hello.py")
-	b.call("sandbox_close", m{}).is("closed", true, "session_id", "workflow_wf_abc123_sandbox")
-	b.call("sandbox_close", "").is("closed", false)
-	b.call("sandbox_fs_list", m{}).is("entries", "[]")
+	b.call("sandbox_fs_delete", m{"path": "hello.py", "recursive": false}).wantFields("deleted", true, "path", work+"/hello.py")
+	b.call("sandbox_close", m{}).wantFields("closed", true, "session_id", "workflow_wf_abc123_sandbox")
+	b.call("sandbox_close", "").wantFields("closed", false)
+	b.call("sandbox_fs_list", m{}).wantFields("entries", "[]")
 }
 
-// Agents of one workflow share a sandbox; one with a session of its own does not.
+// Agents of one workflow share a sandbox; an agent with a session of its own doesn't.
 func TestSharing(t *testing.T) {
 	b := newBench(t, tools.Options{})
-	b.call("sandbox_fs_write", m{"path": "f", "content": "x"}).is()
+	b.call("sandbox_fs_write", m{"path": "f", "content": "x"}).wantFields()
 	b.caller.AgentRunID = "run_2"
-	b.call("sandbox_fs_read", m{"path": "f"}).is("content", "x")
+	b.call("sandbox_fs_read", m{"path": "f"}).wantFields("content", "x")
 	own := newBenchOn(t, b.provider, tools.Options{Agent: &frontmatter.Sandbox{Mode: frontmatter.ModeCode, Session: frontmatter.SessionAgent, Limits: frontmatter.DefaultLimits()}})
-	own.call("sandbox_open", m{}).is("session_id", "agent_run_1_sandbox")
-	own.call("sandbox_fs_read", m{"path": "f"}).fails(atoll.ErrNotExist, "sandbox_fs_list")
+	own.call("sandbox_open", m{}).wantFields("session_id", "agent_run_1_sandbox")
+	own.call("sandbox_fs_read", m{"path": "f"}).wantError(atoll.ErrNotExist, "sandbox_fs_list")
 	own.caller = tools.Caller{Scope: session.Scope{Kind: session.ScopeConversation, ID: "c1"}}
-	own.call("sandbox_open", m{}).is("session_id", "conversation_c1_sandbox")
+	own.call("sandbox_open", m{}).wantFields("session_id", "conversation_c1_sandbox")
 	own.caller = tools.Caller{}
-	own.call("sandbox_open", m{}).fails(atoll.ErrInvalid, "neither a workflow run nor an agent run")
+	own.call("sandbox_open", m{}).wantError(atoll.ErrInvalid, "neither a workflow run nor an agent run")
 	closed, err := session.EndScope(t.Context(), b.provider, "", session.Scope{Kind: session.ScopeWorkflow, ID: "wf_abc123"})
 	if err != nil || len(closed) != 2 {
 		t.Errorf("EndScope closes %q, %v; want the workflow's and its agent's", closed, err)
 	}
 }
 
-// A sandbox that has gone or stopped between calls is had again, and it is told.
+// A sandbox that vanished or stopped between calls is opened again, with a note.
 func TestSandboxThatIsLost(t *testing.T) {
 	b := newBench(t, tools.Options{})
 	id := b.call("sandbox_open", m{}).out["sandbox_id"].(string)
-	b.call("sandbox_fs_write", m{"path": "f", "content": "x"}).is()
+	b.call("sandbox_fs_write", m{"path": "f", "content": "x"}).wantFields()
 	sb, err := b.provider.Get(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
@@ -178,21 +178,21 @@ func TestSandboxThatIsLost(t *testing.T) {
 	if err := sb.Stop(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
-	r := b.call("sandbox_exec", m{"command": "cat f"}).is("exit_code", 0, "stdout", "x")
+	r := b.call("sandbox_exec", m{"command": "cat f"}).wantFields("exit_code", 0, "stdout", "x")
 	if note := fmt.Sprint(r.out["note"]); !strings.Contains(note, "started again") {
 		t.Errorf("the note is %q", note)
 	}
 	if err := sb.Remove(t.Context(), atoll.RemoveVolumes()); err != nil {
 		t.Fatal(err)
 	}
-	r = b.call("sandbox_fs_list", m{}).is("entries", "[]")
+	r = b.call("sandbox_fs_list", m{}).wantFields("entries", "[]")
 	if note := fmt.Sprint(r.out["note"]); !strings.Contains(note, "gone") {
 		t.Errorf("the note is %q", note)
 	}
-	b.call("sandbox_process_read", m{"process_id": "none"}).fails(atoll.ErrNotExist, "background")
+	b.call("sandbox_process_read", m{"process_id": "none"}).wantError(atoll.ErrNotExist, "background")
 }
 
-// That a sandbox has gone is told whatever the next call does, to all who had it.
+// The next call of each user of a vanished sandbox reports that, whatever it does.
 func TestLostIsToldToAll(t *testing.T) {
 	a := newBench(t, tools.Options{})
 	b := newBenchOn(t, a.provider, tools.Options{})
@@ -206,17 +206,17 @@ func TestLostIsToldToAll(t *testing.T) {
 		}
 	}
 	id := a.call("sandbox_open", m{}).out["sandbox_id"]
-	a.call("sandbox_fs_write", m{"path": "f", "content": "x"}).is()
-	b.call("sandbox_fs_read", m{"path": "f"}).is("content", "x")
+	a.call("sandbox_fs_write", m{"path": "f", "content": "x"}).wantFields()
+	b.call("sandbox_fs_read", m{"path": "f"}).wantFields("content", "x")
 	remove(id)
-	a.call("sandbox_fs_read", m{"path": "f"}).fails(atoll.ErrNotExist, "The sandbox was gone", "without the files", "sandbox_fs_list")
+	a.call("sandbox_fs_read", m{"path": "f"}).wantError(atoll.ErrNotExist, "The sandbox was gone", "without the files", "sandbox_fs_list")
 	r := b.call("sandbox_exec", m{"command": "sleep 5", "timeout_seconds": 1})
 	if note := fmt.Sprint(r.out["note"]); !strings.HasPrefix(note, "The sandbox was replaced") || !strings.Contains(note, ". The time was over") {
 		t.Errorf("the note is %q", note)
 	}
-	id = b.call("sandbox_open", m{}).is("note", nil).out["sandbox_id"]
+	id = b.call("sandbox_open", m{}).wantFields("note", nil).out["sandbox_id"]
 	remove(id)
-	if all, err := session.List(t.Context(), a.provider, ""); err != nil || len(all) > 0 { // which notices first, and says nothing
+	if all, err := session.List(t.Context(), a.provider, ""); err != nil || len(all) > 0 { // Sessions notices first, and reports nothing
 		t.Fatal(all, err)
 	}
 	r = b.call("sandbox_open", m{})
@@ -225,21 +225,20 @@ func TestLostIsToldToAll(t *testing.T) {
 	}
 }
 
-// A dying provider's sandboxes stop while their next command runs, whose exit nobody
-// sees.
-type dying struct {
+// A dyingProvider's sandboxes stop while their next command runs, without its exit.
+type dyingProvider struct {
 	atoll.ProviderLayer
 	next atomic.Bool
 }
 
-func (p *dying) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
+func (p *dyingProvider) Get(ctx context.Context, id string) (atoll.Sandbox, error) {
 	sb, err := p.Provider.Get(ctx, id)
 	return dyingSandbox{atoll.SandboxLayer{Sandbox: sb}, p}, err
 }
 
 type dyingSandbox struct {
 	atoll.SandboxLayer
-	p *dying
+	p *dyingProvider
 }
 
 func (s dyingSandbox) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, error) {
@@ -266,14 +265,14 @@ func (p dyingProcess) Wait(ctx context.Context) (atoll.Exit, error) {
 	return atoll.Exit{}, err
 }
 
-// A command whose sandbox ends is not run a second time.
+// A command whose sandbox ends isn't run again.
 func TestSandboxThatEndsMeanwhile(t *testing.T) {
-	p := &dying{ProviderLayer: atoll.ProviderLayer{Provider: newBench(t, tools.Options{}).provider}}
+	p := &dyingProvider{ProviderLayer: atoll.ProviderLayer{Provider: newBench(t, tools.Options{}).provider}}
 	b := newBenchOn(t, p, tools.Options{})
-	b.call("sandbox_open", m{}).is()
+	b.call("sandbox_open", m{}).wantFields()
 	p.next.Store(true)
-	b.call("sandbox_exec", m{"command": "echo ran >> f"}).fails(atoll.ErrConflict, "run it again")
-	b.call("sandbox_exec", m{"command": "cat f"}).is("stdout", "ran\n")
+	b.call("sandbox_exec", m{"command": "echo ran >> f"}).wantError(atoll.ErrConflict, "run it again")
+	b.call("sandbox_exec", m{"command": "cat f"}).wantFields("stdout", "ran\n")
 }
 
 func TestTimeout(t *testing.T) {
@@ -281,21 +280,21 @@ func TestTimeout(t *testing.T) {
 	limits.Timeout = testenv.Scale(2 * time.Second).Round(time.Second)
 	b := newBench(t, tools.Options{Agent: &frontmatter.Sandbox{Mode: frontmatter.ModeCode, Session: frontmatter.SessionWorkflow, Limits: limits}})
 	b.call("sandbox_exec", m{"command": "echo begun > f; (while sleep 0.1; do echo late >> f; done) & sleep 1000", "timeout_seconds": 600}).
-		is("exit_code", 124, "timed_out", true, "note", fmt.Sprintf("The time was over after %s, and the command was killed. Run what takes longer in the background.", limits.Timeout))
+		wantFields("exit_code", 124, "timed_out", true, "note", fmt.Sprintf("The time was over after %s, and the command was killed. Run what takes longer in the background.", limits.Timeout))
 	// Nothing that the command has started writes any more.
-	b.call("sandbox_exec", m{"command": "sleep 0.3; cat f > then; sleep 0.5; cmp then f && head -n 1 f"}).is("exit_code", 0, "stdout", "begun\n")
+	b.call("sandbox_exec", m{"command": "sleep 0.3; cat f > then; sleep 0.5; cmp then f && head -n 1 f"}).wantFields("exit_code", 0, "stdout", "begun\n")
 	for _, seconds := range []any{-1, 86401, 1.5, "ten"} {
-		b.call("sandbox_exec", m{"command": "true", "timeout_seconds": seconds}).fails(atoll.ErrInvalid, "timeout_seconds")
+		b.call("sandbox_exec", m{"command": "true", "timeout_seconds": seconds}).wantError(atoll.ErrInvalid, "timeout_seconds")
 	}
 }
 
 func TestOutput(t *testing.T) {
 	b := newBench(t, tools.Options{MaxOutput: 10})
-	b.call("sandbox_exec", m{"command": "printf 'äääää'; printf 1234567890 >&2"}).is("stdout", "äääää", "stderr", "1234567890", "truncated", nil)
-	b.call("sandbox_exec", m{"command": "printf 'xääääää'"}).is("stdout", "xääää", "truncated", true)
-	b.call("sandbox_exec", m{"command": `printf 'a\377b'`}).is("stdout", "a\ufffdb", "truncated", nil)
+	b.call("sandbox_exec", m{"command": "printf 'äääää'; printf 1234567890 >&2"}).wantFields("stdout", "äääää", "stderr", "1234567890", "truncated", nil)
+	b.call("sandbox_exec", m{"command": "printf 'xääääää'"}).wantFields("stdout", "xääää", "truncated", true)
+	b.call("sandbox_exec", m{"command": `printf 'a\377b'`}).wantFields("stdout", "a\ufffdb", "truncated", nil)
 	b.call("sandbox_exec", m{"command": "head -c 50000000 /dev/zero | tr '\\0' x"}).
-		is("stdout", "xxxxxxxxxx", "truncated", true, "note", "More was printed than is returned: have it written to a file, and read parts of that.")
+		wantFields("stdout", "xxxxxxxxxx", "truncated", true, "note", "More was printed than is returned: have it written to a file, and read parts of that.")
 }
 
 func TestInput(t *testing.T) {
@@ -316,7 +315,7 @@ func TestInput(t *testing.T) {
 		{"sandbox_fs_write", `{"path": "f", "content": "", "mode": "rwx"}`, []string{"octal"}},
 		{"sandbox_fs_write", `{"path": "", "content": ""}`, []string{"empty"}},
 		{"sandbox_fs_edit", `{"path": "f", "old_text": "", "new_text": ""}`, []string{"empty"}},
-		{"sandbox_fs_search", `{}`, []string{"say what to look for"}},
+		{"sandbox_fs_search", `{}`, []string{"set what to look for"}},
 		{"sandbox_fs_search", `{"content": "("}`, []string{"regular expression"}},
 		{"sandbox_fs_search", `{"name": "["}`, []string{"pattern"}},
 		{"sandbox_port", `{"port": 0}`, []string{"65535"}},
@@ -325,72 +324,71 @@ func TestInput(t *testing.T) {
 		{"sandbox_run", `{"runtime": "python", "code": "", "timeout_seconds": 3601}`, []string{"3600"}},
 		{"sandbox_run", `{"runtime": "bash", "code": "", "files": {"../x": ""}}`, []string{"work directory"}},
 	} {
-		b.call(tt.tool, tt.input).fails(atoll.ErrInvalid, tt.words...)
+		b.call(tt.tool, tt.input).wantError(atoll.ErrInvalid, tt.words...)
 	}
-	b.call("sandbox_fly", m{}).fails(atoll.ErrNotExist, "sandbox_exec")
+	b.call("sandbox_fly", m{}).wantError(atoll.ErrNotExist, "sandbox_exec")
 }
 
 func TestFiles(t *testing.T) {
 	limits := frontmatter.DefaultLimits()
 	limits.MaxFileSize, limits.MaxFiles = 100, 3
 	b := newBench(t, tools.Options{Agent: &frontmatter.Sandbox{Mode: frontmatter.ModeCode, Session: frontmatter.SessionWorkflow, Limits: limits}})
-	b.call("sandbox_fs_write", m{"path": "a/b/c", "content": "AAH/", "encoding": "base64", "mode": "0755"}).is("size_bytes", 3)
-	b.call("sandbox_fs_read", m{"path": "a/b/c"}).is("content", "AAH/", "encoding", "base64", "size_bytes", 3)
-	b.call("sandbox_exec", m{"command": "stat -c %a a/b/c"}).is("stdout", "755\n")
-	b.call("sandbox_fs_write", m{"path": "large", "content": strings.Repeat("x", 101)}).fails(atoll.ErrInvalid, "100")
-	b.call("sandbox_fs_write", m{"path": "full", "content": strings.Repeat("ä", 50)}).is("size_bytes", 100)
-	b.call("sandbox_fs_read", m{"path": "full", "max_bytes": 5}).is("content", "ää", "truncated", true, "next_offset", 4, "size_bytes", 100)
-	b.call("sandbox_fs_read", m{"path": "full", "offset": 98}).is("content", "ä", "truncated", nil)
-	b.call("sandbox_fs_write", m{"path": "full", "content": "again"}).is("size_bytes", 5)
-	b.call("sandbox_fs_write", m{"path": "third", "content": ""}).is("size_bytes", 0)
-	b.call("sandbox_fs_write", m{"path": "fourth", "content": ""}).fails(atoll.ErrExhausted, "3 files", "sandbox_fs_delete")
-	b.call("sandbox_exec", m{"command": "touch 1 2 3 4 5 6"}).is("exit_code", 0)
-	b.call("sandbox_fs_delete", m{"path": "a"}).fails(atoll.ErrInvalid, "recursive")
-	b.call("sandbox_fs_delete", m{"path": "a", "recursive": true}).is("deleted", true)
-	b.call("sandbox_fs_write", m{"path": "fourth", "content": ""}).is("size_bytes", 0)
+	b.call("sandbox_fs_write", m{"path": "a/b/c", "content": "AAH/", "encoding": "base64", "mode": "0755"}).wantFields("size_bytes", 3)
+	b.call("sandbox_fs_read", m{"path": "a/b/c"}).wantFields("content", "AAH/", "encoding", "base64", "size_bytes", 3)
+	b.call("sandbox_exec", m{"command": "stat -c %a a/b/c"}).wantFields("stdout", "755\n")
+	b.call("sandbox_fs_write", m{"path": "large", "content": strings.Repeat("x", 101)}).wantError(atoll.ErrInvalid, "100")
+	b.call("sandbox_fs_write", m{"path": "full", "content": strings.Repeat("ä", 50)}).wantFields("size_bytes", 100)
+	b.call("sandbox_fs_read", m{"path": "full", "max_bytes": 5}).wantFields("content", "ää", "truncated", true, "next_offset", 4, "size_bytes", 100)
+	b.call("sandbox_fs_read", m{"path": "full", "offset": 98}).wantFields("content", "ä", "truncated", nil)
+	b.call("sandbox_fs_write", m{"path": "full", "content": "again"}).wantFields("size_bytes", 5)
+	b.call("sandbox_fs_write", m{"path": "third", "content": ""}).wantFields("size_bytes", 0)
+	b.call("sandbox_fs_write", m{"path": "fourth", "content": ""}).wantError(atoll.ErrExhausted, "3 files", "sandbox_fs_delete")
+	b.call("sandbox_exec", m{"command": "touch 1 2 3 4 5 6"}).wantFields("exit_code", 0)
+	b.call("sandbox_fs_delete", m{"path": "a"}).wantError(atoll.ErrInvalid, "recursive")
+	b.call("sandbox_fs_delete", m{"path": "a", "recursive": true}).wantFields("deleted", true)
+	b.call("sandbox_fs_write", m{"path": "fourth", "content": ""}).wantFields("size_bytes", 0)
 	r := b.call("sandbox_fs_delete", m{"path": ".", "recursive": true})
-	r.fails(atoll.ErrDenied, "one by one")
+	r.wantError(atoll.ErrDenied, "one by one")
 	if strings.Contains(r.err.Error(), "leads out") {
 		t.Errorf("the work directory: %v", r.err)
 	}
-	b.call("sandbox_fs_delete", m{"path": "none"}).fails(atoll.ErrNotExist)
-	b.call("sandbox_fs_read", m{"path": "."}).fails(atoll.ErrInvalid)
-	b.call("sandbox_exec", m{"command": "ln -s full link"}).is("exit_code", 0)
+	b.call("sandbox_fs_delete", m{"path": "none"}).wantError(atoll.ErrNotExist)
+	b.call("sandbox_fs_read", m{"path": "."}).wantError(atoll.ErrInvalid)
+	b.call("sandbox_exec", m{"command": "ln -s full link"}).wantFields("exit_code", 0)
 	r = b.call("sandbox_fs_list", m{"recursive": true})
 	if got := fmt.Sprint(r.out["entries"]); !strings.Contains(got, "name:link target:full type:symlink") {
 		t.Errorf("entries = %s", got)
 	}
 }
 
-// The file tools stay below the work directory, whatever they are told, and whatever
-// is in it.
+// The file tools stay below the work directory, whatever the path and its links.
 func TestEscapes(t *testing.T) {
 	b := newBench(t, tools.Options{})
 	outside := t.TempDir()
 	if err := os.WriteFile(filepath.Join(outside, "file"), []byte("secret"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	b.call("sandbox_exec", m{"command": `echo x > f; ln -s f in; ln -s "$OUT/file" out; ln -s "$OUT" dir; ln -s "$OUT/new" dangling; ln -s dir chain`, "env": m{"OUT": outside}}).is("exit_code", 0)
-	b.call("sandbox_fs_read", m{"path": "in"}).is("content", "x\n")
+	b.call("sandbox_exec", m{"command": `echo x > f; ln -s f in; ln -s "$OUT/file" out; ln -s "$OUT" dir; ln -s "$OUT/new" dangling; ln -s dir chain`, "env": m{"OUT": outside}}).wantFields("exit_code", 0)
+	b.call("sandbox_fs_read", m{"path": "in"}).wantFields("content", "x\n")
 	for _, path := range []string{"out", "dir/file", "chain/file", "../../../../../../../../etc/hostname", "/etc/hostname", outside + "/file"} {
-		b.call("sandbox_fs_read", m{"path": path}).fails(atoll.ErrDenied)
-		b.call("sandbox_fs_edit", m{"path": path, "old_text": "secret", "new_text": "x"}).fails(atoll.ErrDenied)
+		b.call("sandbox_fs_read", m{"path": path}).wantError(atoll.ErrDenied)
+		b.call("sandbox_fs_edit", m{"path": path, "old_text": "secret", "new_text": "x"}).wantError(atoll.ErrDenied)
 	}
 	for _, path := range []string{"out", "dangling", "dir/new", "chain/new", outside + "/new", "../new"} {
-		b.call("sandbox_fs_write", m{"path": path, "content": "x"}).fails(atoll.ErrDenied)
+		b.call("sandbox_fs_write", m{"path": path, "content": "x"}).wantError(atoll.ErrDenied)
 	}
 	for _, path := range []string{"dir", "chain", "..", "/", outside} {
-		b.call("sandbox_fs_list", m{"path": path}).fails(atoll.ErrDenied)
-		b.call("sandbox_fs_search", m{"path": path, "name": "*"}).fails(atoll.ErrDenied)
+		b.call("sandbox_fs_list", m{"path": path}).wantError(atoll.ErrDenied)
+		b.call("sandbox_fs_search", m{"path": path, "name": "*"}).wantError(atoll.ErrDenied)
 	}
-	b.call("sandbox_fs_delete", m{"path": "dir/file"}).fails(atoll.ErrDenied)
+	b.call("sandbox_fs_delete", m{"path": "dir/file"}).wantError(atoll.ErrDenied)
 	for _, path := range []string{"/etc/passwd", "/root", "/root/.ssh/id", "/etc/../etc/passwd"} {
-		b.call("sandbox_fs_read", m{"path": path}).fails(atoll.ErrDenied, "blocked")
+		b.call("sandbox_fs_read", m{"path": path}).wantError(atoll.ErrDenied, "blocked")
 	}
 	if r := b.call("sandbox_fs_search", m{"content": "secret"}); fmt.Sprint(r.out["matches"]) != "[]" {
 		t.Errorf("a search follows links: %v, %v", r.out, r.err)
 	}
-	b.call("sandbox_fs_delete", m{"path": "dir"}).is("deleted", true) // the link itself
+	b.call("sandbox_fs_delete", m{"path": "dir"}).wantFields("deleted", true) // the link itself
 	if data, err := os.ReadFile(filepath.Join(outside, "file")); string(data) != "secret" {
 		t.Errorf("outside: %q, %v", data, err)
 	}
@@ -405,13 +403,13 @@ func TestEscapes(t *testing.T) {
 
 func TestEdit(t *testing.T) {
 	b := newBench(t, tools.Options{})
-	b.call("sandbox_fs_write", m{"path": "f", "content": "one\ntwo\ntwo\n", "mode": "0700"}).is()
-	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "three", "new_text": "x"}).fails(atoll.ErrInvalid, "read it")
-	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "two", "new_text": "x"}).fails(atoll.ErrInvalid, "2 times", "replace_all")
-	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "one\n", "new_text": ""}).is("replacements", 1)
-	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "two", "new_text": "2", "replace_all": true}).is("replacements", 2, "size_bytes", 4)
-	b.call("sandbox_exec", m{"command": "stat -c %a f; cat f"}).is("stdout", "700\n2\n2\n")
-	b.call("sandbox_fs_edit", m{"path": "none", "old_text": "x", "new_text": ""}).fails(atoll.ErrNotExist)
+	b.call("sandbox_fs_write", m{"path": "f", "content": "one\ntwo\ntwo\n", "mode": "0700"}).wantFields()
+	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "three", "new_text": "x"}).wantError(atoll.ErrInvalid, "read it")
+	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "two", "new_text": "x"}).wantError(atoll.ErrInvalid, "2 times", "replace_all")
+	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "one\n", "new_text": ""}).wantFields("replacements", 1)
+	b.call("sandbox_fs_edit", m{"path": "f", "old_text": "two", "new_text": "2", "replace_all": true}).wantFields("replacements", 2, "size_bytes", 4)
+	b.call("sandbox_exec", m{"command": "stat -c %a f; cat f"}).wantFields("stdout", "700\n2\n2\n")
+	b.call("sandbox_fs_edit", m{"path": "none", "old_text": "x", "new_text": ""}).wantError(atoll.ErrNotExist)
 }
 
 func TestSearch(t *testing.T) {
@@ -419,7 +417,7 @@ func TestSearch(t *testing.T) {
 	for name, content := range map[string]string{
 		"src/main.go": "package main\n\nfunc Main() {}\n", "src/deep/er.go": "package er // Main\n", "README.md": "main\nMAIN", ".git/HEAD": "main\n", "bin": "main\x00main",
 	} {
-		b.call("sandbox_fs_write", m{"path": name, "content": content}).is()
+		b.call("sandbox_fs_write", m{"path": name, "content": content}).wantFields()
 	}
 	work := b.call("sandbox_open", m{}).out["workdir"].(string)
 	for _, tt := range []struct {
@@ -452,17 +450,17 @@ func TestSearch(t *testing.T) {
 			t.Errorf("%v finds %q, want %q", tt.in, got, tt.want)
 		}
 	}
-	b.call("sandbox_fs_search", m{"name": "*", "max_results": 2}).is("truncated", true)
-	b.call("sandbox_fs_search", m{"name": "*", "path": "none"}).fails(atoll.ErrNotExist)
+	b.call("sandbox_fs_search", m{"name": "*", "max_results": 2}).wantFields("truncated", true)
+	b.call("sandbox_fs_search", m{"name": "*", "path": "none"}).wantError(atoll.ErrNotExist)
 }
 
 func TestBackground(t *testing.T) {
 	b := newBench(t, tools.Options{})
-	id := b.call("sandbox_exec", m{"command": `echo begun; while read line; do echo "got $line"; done; echo end >&2; exit 4`, "background": true}).is("exit_code", nil).out["process_id"]
+	id := b.call("sandbox_exec", m{"command": `echo begun; while read line; do echo "got $line"; done; echo end >&2; exit 4`, "background": true}).wantFields("exit_code", nil).out["process_id"]
 	wait := func(words string) (offset any) {
 		t.Helper()
 		for deadline := time.Now().Add(testenv.Scale(20 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
-			r := b.call("sandbox_process_read", m{"process_id": id}).is("running", true)
+			r := b.call("sandbox_process_read", m{"process_id": id}).wantFields("running", true)
 			if r.out["stdout"] == words {
 				return r.out["stdout_offset"]
 			}
@@ -472,25 +470,25 @@ func TestBackground(t *testing.T) {
 		}
 	}
 	wait("begun\n")
-	b.call("sandbox_process_write", m{"process_id": id, "input": "a\n"}).is("written", 2)
+	b.call("sandbox_process_write", m{"process_id": id, "input": "a\n"}).wantFields("written", 2)
 	offset := wait("begun\ngot a\n")
-	b.call("sandbox_process_wait", m{"process_id": id, "timeout_seconds": 1, "stdout_offset": offset}).is("running", true, "stdout", "")
-	b.call("sandbox_process_write", m{"process_id": id, "input": "b\n", "close": true}).is("written", 2)
-	b.call("sandbox_process_wait", m{"process_id": id, "stdout_offset": offset}).is("running", false, "exit_code", 4, "stdout", "got b\n", "stderr", "end\n")
-	b.call("sandbox_process_write", m{"process_id": id, "input": "c"}).fails(atoll.ErrConflict, "ended with code 4")
-	b.call("sandbox_process_kill", m{"process_id": id}).fails(atoll.ErrConflict, "ended already")
-	b.call("sandbox_process_read", m{"process_id": "none"}).fails(atoll.ErrNotExist, fmt.Sprint(id))
+	b.call("sandbox_process_wait", m{"process_id": id, "timeout_seconds": 1, "stdout_offset": offset}).wantFields("running", true, "stdout", "")
+	b.call("sandbox_process_write", m{"process_id": id, "input": "b\n", "close": true}).wantFields("written", 2)
+	b.call("sandbox_process_wait", m{"process_id": id, "stdout_offset": offset}).wantFields("running", false, "exit_code", 4, "stdout", "got b\n", "stderr", "end\n")
+	b.call("sandbox_process_write", m{"process_id": id, "input": "c"}).wantError(atoll.ErrConflict, "ended with code 4")
+	b.call("sandbox_process_kill", m{"process_id": id}).wantError(atoll.ErrConflict, "ended already")
+	b.call("sandbox_process_read", m{"process_id": "none"}).wantError(atoll.ErrNotExist, fmt.Sprint(id))
 
 	id = b.call("sandbox_exec", m{"command": "sleep 1000", "background": true}).out["process_id"]
-	b.call("sandbox_process_kill", m{"process_id": id, "signal": "KILL"}).is("signal", "SIGKILL")
-	b.call("sandbox_process_wait", m{"process_id": id}).is("running", false, "exit_code", 137)
+	b.call("sandbox_process_kill", m{"process_id": id, "signal": "KILL"}).wantFields("signal", "SIGKILL")
+	b.call("sandbox_process_wait", m{"process_id": id}).wantFields("running", false, "exit_code", 137)
 	id = b.call("sandbox_exec", m{"command": "sleep 1000", "background": true, "timeout_seconds": 1}).out["process_id"]
-	b.call("sandbox_process_wait", m{"process_id": id}).is("exit_code", 124, "timed_out", true)
+	b.call("sandbox_process_wait", m{"process_id": id}).wantFields("exit_code", 124, "timed_out", true)
 }
 
 func TestCancel(t *testing.T) {
 	b := newBench(t, tools.Options{})
-	b.call("sandbox_open", m{}).is()
+	b.call("sandbox_open", m{}).wantFields()
 	ctx, cancel := context.WithCancel(t.Context())
 	reports := make(chan tools.Report, 100)
 	_, err := b.Call(ctx, b.caller, "sandbox_exec", []byte(`{"command": "echo $$ > pid; echo working; sleep 1000"}`), func(r tools.Report) {
@@ -503,7 +501,7 @@ func TestCancel(t *testing.T) {
 	if r := <-reports; r.Message != "working" || r.Seconds < 0.5 {
 		t.Errorf("the report is %+v", r)
 	}
-	b.call("sandbox_exec", m{"command": "kill -0 $(cat pid)"}).is("exit_code", 1)
+	b.call("sandbox_exec", m{"command": "kill -0 $(cat pid)"}).wantFields("exit_code", 1)
 }
 
 func TestPort(t *testing.T) {
@@ -522,7 +520,7 @@ func TestPort(t *testing.T) {
 			c.Close()
 		}
 	}()
-	r := b.call("sandbox_port", m{"port": port}).is("note", nil)
+	r := b.call("sandbox_port", m{"port": port}).wantFields("note", nil)
 	if url := fmt.Sprint(r.out["url"]); !strings.HasSuffix(url, fmt.Sprintf(".example/%d", port)) {
 		t.Errorf("the url is %q", url)
 	}
@@ -537,26 +535,26 @@ func TestRun(t *testing.T) {
 	r := b.call("sandbox_run", m{
 		"runtime": "bash", "code": `echo "$1 $COLOUR"; cat data/in; echo out > made; echo changed >> data/in; printf '\377' > bytes; exit 5`,
 		"args": []string{"a b"}, "env": m{"COLOUR": "blue"}, "files": m{"data/in": "in\n", "same": "same"},
-	}).is("ok", false, "runtime", "bash", "exit_code", 5, "stdout", "a b blue\nin\n", "error", "exited with code 5", "limits", "map[max_stdout_bytes:1000 timeout_seconds:120]")
+	}).wantFields("ok", false, "runtime", "bash", "exit_code", 5, "stdout", "a b blue\nin\n", "error", "exited with code 5", "limits", "map[max_stdout_bytes:1000 timeout_seconds:120]")
 	want := "[map[content:/w== encoding:base64 path:bytes size_bytes:1] map[content:in\nchanged\n encoding:text path:data/in size_bytes:11] map[content:out\n encoding:text path:made size_bytes:4]]"
 	if got := fmt.Sprint(r.out["artifacts"]); got != want {
 		t.Errorf("artifacts = %s, want %s", got, want)
 	}
 	b.call("sandbox_run", m{"runtime": "python", "code": "import sys; print(sys.argv[1:], open('main.py').read()[:6])", "args": []string{"x"}}).
-		is("ok", true, "exit_code", 0, "stdout", "['x'] import\n", "artifacts", nil, "error", nil)
-	b.call("sandbox_run", m{"runtime": "ruby", "code": "x"}).is("ok", false, "exit_code", -1, "error", `runtime "ruby" is not in allowed list: use python, node or bash`)
-	b.call("sandbox_run", m{"runtime": "bash", "code": "sleep 1000", "timeout_seconds": 1}).is("ok", false, "exit_code", 124, "timed_out", true)
+		wantFields("ok", true, "exit_code", 0, "stdout", "['x'] import\n", "artifacts", nil, "error", nil)
+	b.call("sandbox_run", m{"runtime": "ruby", "code": "x"}).wantFields("ok", false, "exit_code", -1, "error", `runtime "ruby" is not in allowed list: use python, node or bash`)
+	b.call("sandbox_run", m{"runtime": "bash", "code": "sleep 1000", "timeout_seconds": 1}).wantFields("ok", false, "exit_code", 124, "timed_out", true)
 	if all, err := b.provider.List(t.Context(), atoll.Filter{}); err != nil || len(all) > 0 {
 		t.Errorf("sandboxes are left: %+v, %v", all, err)
 	}
 }
 
-// What a machine has itself comes before images of a registry, unless somebody has
-// said which image it is to be.
+// The machine's own programs take precedence over images of a registry, unless the
+// configuration sets an image.
 func TestRunOwnPrograms(t *testing.T) {
 	images := frontmatter.Images{Shortcuts: map[string]string{"": "host"}}
 	own := newBench(t, tools.Options{OwnPrograms: true, Images: images})
-	own.call("sandbox_run", m{"runtime": "bash", "code": "echo mine"}).is("ok", true, "stdout", "mine\n")
+	own.call("sandbox_run", m{"runtime": "bash", "code": "echo mine"}).wantFields("ok", true, "stdout", "mine\n")
 	if r := newBench(t, tools.Options{Images: images}).call("sandbox_run", m{"runtime": "bash", "code": "echo mine"}); r.err == nil {
 		t.Errorf("without them it ran: %v", r.out)
 	}
@@ -566,7 +564,7 @@ func TestRunOwnPrograms(t *testing.T) {
 	}
 	delete(images.Shortcuts, "bash")
 	none := newBench(t, tools.Options{OwnPrograms: true, Images: images, Sandbox: atoll.Spec{Env: []string{"PATH=/nowhere"}}})
-	none.call("sandbox_run", m{"runtime": "python", "code": "1"}).is("ok", false, "exit_code", -1, "error", "the image has no python3: use another runtime, or have an image set for this one")
+	none.call("sandbox_run", m{"runtime": "python", "code": "1"}).wantFields("ok", false, "exit_code", -1, "error", "the image has no python3: use another runtime, or have an image set for this one")
 	if all, err := none.provider.List(t.Context(), atoll.Filter{}); err != nil || len(all) > 0 {
 		t.Errorf("sandboxes are left: %+v, %v", all, err)
 	}
@@ -598,7 +596,7 @@ func TestOffers(t *testing.T) {
 
 var update = flag.Bool("update", false, "write testdata/tools.json")
 
-// The schemas are what others have read: they change on purpose only.
+// Clients depend on the schemas, so they only change on purpose.
 func TestSchemas(t *testing.T) {
 	type shown struct {
 		Name, Description string

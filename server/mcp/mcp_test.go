@@ -228,7 +228,7 @@ func TestErrors(t *testing.T) {
 		words string
 	}{
 		"sandbox_exec":         {m{}, `sandbox_exec: the input "command" is missing`},
-		"sandbox_fs_read":      {m{"path": "none"}, "none does not exist: sandbox_fs_list shows what there is"},
+		"sandbox_fs_read":      {m{"path": "none"}, "none does not exist: use sandbox_fs_list to see existing files"},
 		"sandbox_fs_write":     {m{"path": "/etc/passwd", "content": ""}, "/etc/passwd is blocked"},
 		"sandbox_process_read": {m{"process_id": "none"}, "start one by sandbox_exec with background"},
 	} {
