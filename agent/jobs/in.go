@@ -13,9 +13,8 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// In runs a job in a sandbox that is there, which has what the job's Spec says, and which
-// nobody else uses. It is what a Backend's Run does inside of its container. Kinds:
-// as of Backend.Run.
+// In runs a job in an existing sandbox that fulfils the job's Spec and that nobody else
+// uses. Backends call it inside their containers. Kinds: those of Backend.Run.
 func In(ctx context.Context, sb atoll.Sandbox, job *Job) (*Result, error) {
 	for _, f := range job.Files {
 		if err := atoll.WriteFile(ctx, sb, f.Name, f.Data, 0); err != nil {
@@ -31,7 +30,7 @@ func In(ctx context.Context, sb atoll.Sandbox, job *Job) (*Result, error) {
 			return &Result{Ran: ran, NotInstalled: true}, nil
 		}
 	}
-	before, err := listing(ctx, sb)
+	before, err := listFiles(ctx, sb)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +44,7 @@ func In(ctx context.Context, sb atoll.Sandbox, job *Job) (*Result, error) {
 		return nil, err
 	}
 	result := &Result{Ran: ran}
-	if err := result.collect(ctx, sb, job, before); err != nil { // it has run, and that counts
+	if err := result.collectArtifacts(ctx, sb, job, before); err != nil { // the program has run, so it has a result
 		if ctx.Err() != nil {
 			return nil, err
 		}
@@ -54,8 +53,8 @@ func In(ctx context.Context, sb atoll.Sandbox, job *Job) (*Result, error) {
 	return result, nil
 }
 
-// listing is what is in the work directory.
-func listing(ctx context.Context, sb atoll.Sandbox) (map[string]atoll.FileInfo, error) {
+// listFiles returns the files in the work directory by path.
+func listFiles(ctx context.Context, sb atoll.Sandbox) (map[string]atoll.FileInfo, error) {
 	all, err := atoll.Files(sb).List(ctx, ".", true)
 	if err != nil {
 		return nil, err
@@ -67,9 +66,9 @@ func listing(ctx context.Context, sb atoll.Sandbox) (map[string]atoll.FileInfo, 
 	return byPath, nil
 }
 
-// collect adds the files that are not as they were.
-func (r *Result) collect(ctx context.Context, sb atoll.Sandbox, job *Job, before map[string]atoll.FileInfo) error {
-	after, err := listing(ctx, sb)
+// collectArtifacts adds the files that are new or have changed.
+func (r *Result) collectArtifacts(ctx context.Context, sb atoll.Sandbox, job *Job, before map[string]atoll.FileInfo) error {
+	after, err := listFiles(ctx, sb)
 	if err != nil {
 		return err
 	}
@@ -77,7 +76,7 @@ func (r *Result) collect(ctx context.Context, sb atoll.Sandbox, job *Job, before
 	room := job.MaxContent
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		f := after[name]
-		if old, ok := before[name]; f.Type != atoll.TypeFile || ok && old.Size == f.Size && old.Modified.Equal(f.Modified) || cached(name) {
+		if old, ok := before[name]; f.Type != atoll.TypeFile || ok && old.Size == f.Size && old.Modified.Equal(f.Modified) || isCache(name) {
 			continue
 		}
 		if len(r.Artifacts) == job.MaxFiles {
@@ -86,9 +85,9 @@ func (r *Result) collect(ctx context.Context, sb atoll.Sandbox, job *Job, before
 		}
 		a := Artifact{Path: strings.TrimPrefix(name, workdir+"/"), Size: f.Size}
 		if f.Size <= min(room, job.MaxFileSize) {
-			a.Data, err = read(ctx, sb, name, f.Size)
+			a.Data, err = readFile(ctx, sb, name, f.Size)
 			if k := atoll.KindOf(err); k == atoll.ErrNotExist || k == atoll.ErrInvalid {
-				continue // something that it has left behind goes on
+				continue // a process left behind has changed it
 			}
 			if err != nil {
 				return err
@@ -101,9 +100,9 @@ func (r *Result) collect(ctx context.Context, sb atoll.Sandbox, job *Job, before
 	return nil
 }
 
-// read reads most bytes of a file, and no more.
-func read(ctx context.Context, sb atoll.Sandbox, name string, most int64) ([]byte, error) {
-	ctx, cancel := context.WithCancel(ctx) // what is not read is not waited for
+// readFile reads up to most bytes of a file.
+func readFile(ctx context.Context, sb atoll.Sandbox, name string, most int64) ([]byte, error) {
+	ctx, cancel := context.WithCancel(ctx) // don't wait for the rest
 	defer cancel()
 	r, _, err := atoll.Files(sb).Read(ctx, name, 0)
 	if err != nil {
@@ -113,7 +112,7 @@ func read(ctx context.Context, sb atoll.Sandbox, name string, most int64) ([]byt
 	return io.ReadAll(io.LimitReader(r, most))
 }
 
-// cached reports whether a file is what a runtime keeps for itself.
-func cached(name string) bool {
+// isCache reports whether a file belongs to a runtime's cache.
+func isCache(name string) bool {
 	return strings.Contains(name, "/__pycache__/") || strings.Contains(name, "/node_modules/")
 }

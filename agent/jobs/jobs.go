@@ -15,80 +15,81 @@ import (
 
 // A Backend runs programs, any number at once.
 type Backend interface {
-	// Run runs a job in a container of its own, from the job's image, and removes
-	// it. It blocks until the program has ended, all that it has started has been
-	// killed, and the container is gone. When ctx ends first, the program is killed
-	// and ctx's error returned. A program that ran has a Result, whatever its exit.
+	// Run runs a job in a container of its own, from the job's image, and removes it.
+	// It blocks until the program has ended, its descendants have been killed, and the
+	// container is gone. When ctx ends first, the program is killed and ctx's error
+	// returned. A program that ran has a Result, whatever its exit.
 	//
-	// Kinds: ErrCommandNotFound (the image has no such program), ErrUnsupported
-	// (the spec asks for what the backend cannot do: nothing has run), ErrInvalid,
-	// ErrNotExist (no such image), ErrDenied (the registry's answer), ErrUnavailable, ErrExhausted, ErrConflict (the
-	// container ended while the program ran), ErrTimeout (not of the program, which has a
-	// Result then, but of all around it).
+	// Kinds: ErrCommandNotFound (the image has no such program), ErrUnsupported (the
+	// backend cannot fulfil the spec; nothing has run), ErrInvalid, ErrNotExist (no
+	// such image), ErrDenied (by the registry), ErrUnavailable, ErrExhausted,
+	// ErrConflict (the container ended while the program ran), ErrTimeout (of the
+	// container, not of the program, which has a Result).
 	Run(ctx context.Context, job *Job) (*Result, error)
 
-	// Close lets go of what the backend itself has, not of a provider that it was
-	// given. Jobs that run are to have ended.
+	// Close releases the backend's own resources, not those of a provider that it was
+	// given. Jobs must have ended before.
 	Close() error
 }
 
-// A Job is a program and what it runs in. Whoever runs it does not change it.
+// A Job is a program and its environment. Backends don't change it.
 type Job struct {
-	// Spec is of the container: its image, network, resources, variables. Its work
-	// directory is where the program starts, with Files. Its TTL, which is to be longer
-	// than all that may take, ends what nobody is left to remove.
+	// Spec describes the container: its image, network, resources, variables. The
+	// program starts in its work directory, which contains Files. Its TTL has to exceed
+	// the duration of the job; it removes containers that nobody else removes.
 	Spec  atoll.Spec `json:"spec"`
 	Files []File     `json:"files,omitempty"`
 
-	// Install, unless empty, is run first. When it fails, the program is not run.
+	// Install, unless empty, runs first. If it fails, the program doesn't run.
 	Install []string `json:"install,omitempty"`
 
 	Args []string `json:"args"`
-	// Else is what to run in place of Args[0] where there is none; "" for nothing.
+	// Else replaces Args[0] if that doesn't exist; "" means no replacement.
 	Else string   `json:"else,omitempty"`
-	Env  []string `json:"env,omitempty"` // besides the container's
+	Env  []string `json:"env,omitempty"` // added to the container's
 
 	Timeout atoll.Duration `json:"timeout"` // of the program, and of Install
 
-	// MaxOutput is how much of each stream is kept. Of the files that the program
-	// makes, MaxFiles are told of, and each has its content that is not larger than
-	// MaxFileSize, while all together are not larger than MaxContent.
+	// MaxOutput is the most bytes kept of each output stream. At most MaxFiles of the
+	// program's files are listed. A file's content is included if it is not larger than
+	// MaxFileSize, up to a total of MaxContent.
 	MaxOutput   int64 `json:"max_output"`
 	MaxFiles    int   `json:"max_files"`
 	MaxFileSize int64 `json:"max_file_size"`
 	MaxContent  int64 `json:"max_content"`
 
-	// Report, if it is not nil, is called now and then from one goroutine while
-	// something runs, with the last line that it has printed. A backend that does not
-	// see that before the end does not call it.
+	// Report, if not nil, is called now and then from one goroutine while a command
+	// runs, with the last line that it has printed. A backend that only sees output at
+	// the end never calls it.
 	Report func(took time.Duration, line string) `json:"-"`
 }
 
-// A File is one that the program finds.
+// A File is an input file of the program.
 type File struct {
 	Name string `json:"name"` // relative to the work directory
 	Data []byte `json:"data"`
 }
 
-// A Result is what came of a program.
+// A Result is the outcome of a program.
 type Result struct {
 	Ran
-	// NotInstalled says that this is of Install, which failed: the program did not run.
+	// NotInstalled tells that Install failed: this is its result, and the program
+	// didn't run.
 	NotInstalled bool `json:"not_installed,omitempty"`
 
 	// Artifacts are the files in the work directory that the program has made or
-	// changed, in order; those that a runtime keeps for itself are not among them.
+	// changed, sorted; caches of runtimes are omitted.
 	Artifacts []Artifact `json:"artifacts,omitempty"`
-	// More says that there are more than MaxFiles of them.
+	// More tells that there are more than MaxFiles of them.
 	More bool `json:"more,omitempty"`
-	// Unread says why Artifacts are not all, "" if they are.
+	// Unread tells why Artifacts is incomplete, "" if it isn't.
 	Unread string `json:"unread,omitempty"`
 }
 
-// An Artifact is a file that a program has left.
+// An Artifact is a file that a program has made or changed.
 type Artifact struct {
 	Path string `json:"path"` // relative to the work directory
 	Size int64  `json:"size"`
-	Read bool   `json:"read,omitempty"` // Data is its content; else it is too large
+	Read bool   `json:"read,omitempty"` // Data is its content; otherwise it is too large
 	Data []byte `json:"data,omitempty"`
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Ran is what came of a command.
+// Ran is the result of a command.
 type Ran struct {
 	Exit   atoll.Exit    `json:"exit"`
 	Took   time.Duration `json:"took"`
@@ -33,7 +33,7 @@ func Run(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command, max int64, r
 	box := &starter{Sandbox: sb}
 	err := atoll.Run(ctx, box, &with)
 	stop()
-	if k := atoll.KindOf(err); box.started && (k == atoll.ErrStopped || k == atoll.ErrNotFound) { // whoever calls us must not run it once more
+	if k := atoll.KindOf(err); box.started && (k == atoll.ErrStopped || k == atoll.ErrNotFound) { // callers must not run it again
 		err = Interrupted(nil)
 	}
 	r := Ran{Stdout: stdout.End(), Stderr: stderr.End(), Took: time.Since(began)}
@@ -43,18 +43,18 @@ func Run(ctx context.Context, sb atoll.Sandbox, cmd *atoll.Command, max int64, r
 	return r, err
 }
 
-// Interrupted is the error of a command whose sandbox, or container, ended while it ran:
-// nobody is to run it once more without a look at what it has done. cause may be nil.
+// Interrupted returns the error of a command whose sandbox, or container, ended while
+// it ran: callers must not run it again without checking its effects. cause may be nil.
 // Kind: ErrConflict.
 func Interrupted(cause error) error {
 	why := ""
 	if cause != nil {
 		why = fmt.Sprintf(" (%v)", cause)
 	}
-	return atoll.Errorf("", "", atoll.ErrConflict, "the sandbox ended while the command ran%s, which may have done a part of its work: look at that, and run it again if need be", why)
+	return atoll.Errorf("", "", atoll.ErrConflict, "the sandbox ended while the command ran%s, which may have done a part of its work: check its effects, and run it again if needed", why)
 }
 
-// A starter notes whether a command was started.
+// A starter records whether a command was started.
 type starter struct {
 	atoll.Sandbox
 	started bool
@@ -66,7 +66,7 @@ func (s *starter) Exec(ctx context.Context, cmd *atoll.Command) (atoll.Process, 
 	return p, err
 }
 
-// reportEvery is how often whoever waits is told.
+// reportEvery is the interval of reports.
 const reportEvery = time.Second
 
 // Reporting calls report, if it is not nil, every second with the last line of out,
@@ -97,20 +97,20 @@ func Reporting(ctx context.Context, began time.Time, out *Stream, report func(ti
 	}
 }
 
-// A Stream keeps the beginning of what is written to it, and the end.
+// A Stream keeps the beginning and the end of its input.
 type Stream struct {
 	limit int64
 
 	mu    sync.Mutex
 	head  []byte
-	tail  []byte // of all
+	tail  []byte // of everything
 	cut   bool
 	ended bool
 }
 
 const tailSize = 200
 
-// NewStream returns one that keeps the first limit bytes.
+// NewStream returns a Stream that keeps the first limit bytes.
 func NewStream(limit int64) *Stream { return &Stream{limit: limit} }
 
 // Write implements io.Writer, and never fails.
@@ -118,7 +118,7 @@ func (s *Stream) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return len(b), nil // nobody waits for it any more
+		return len(b), nil // End was called
 	}
 	keep := max(0, min(int64(len(b)), s.limit-int64(len(s.head))))
 	s.head, s.cut = append(s.head, b[:keep]...), s.cut || keep < int64(len(b))
@@ -127,7 +127,7 @@ func (s *Stream) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// lastLine is the last one that is not empty.
+// lastLine returns the last non-empty line.
 func (s *Stream) lastLine() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *Stream) lastLine() string {
 	return strings.TrimSpace(lines[len(lines)-1])
 }
 
-// End is all that is kept; nothing is from now on.
+// End returns the kept beginning, and stops keeping input.
 func (s *Stream) End() Text {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,14 +143,14 @@ func (s *Stream) End() Text {
 	return Text{s.head, s.cut}
 }
 
-// A Text is output, of which more may have been cut off.
+// A Text is output that may be truncated.
 type Text struct {
 	Data []byte `json:"data,omitempty"`
 	Cut  bool   `json:"cut,omitempty"`
 }
 
-// String is what is whole of it as UTF-8: what was cut in the middle of a character
-// ends before that, and what is none is replaced.
+// String returns the text as UTF-8: without an incomplete character at a truncated end,
+// and with invalid bytes replaced.
 func (t Text) String() string {
 	data := t.Data
 	if t.Cut {
@@ -159,7 +159,7 @@ func (t Text) String() string {
 	return strings.ToValidUTF8(string(data), "\ufffd")
 }
 
-// Whole is the length of data without a character at its end that is not complete.
+// Whole returns the length of data without an incomplete character at its end.
 func Whole(data []byte) int {
 	for i := 1; i <= min(utf8.UTFMax, len(data)); i++ {
 		if b := data[len(data)-i]; utf8.RuneStart(b) {

@@ -9,8 +9,9 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// Sandboxes is the Backend whose containers are sandboxes of a provider, which stays
-// the caller's. log is told of sandboxes that cannot be removed; nil discards.
+// Sandboxes returns a Backend whose containers are sandboxes of a provider, which the
+// caller keeps. log receives errors of sandboxes that cannot be removed; nil discards
+// them.
 func Sandboxes(p atoll.Provider, log *slog.Logger) Backend {
 	return sandboxes{p, cmp.Or(log, slog.New(slog.DiscardHandler))}
 }
@@ -20,7 +21,7 @@ type sandboxes struct {
 	log      *slog.Logger
 }
 
-// disposeTime is how long it may take to remove a sandbox.
+// disposeTime bounds the removal of a sandbox.
 const disposeTime = time.Minute
 
 // Run implements Backend.
@@ -29,15 +30,15 @@ func (s sandboxes) Run(ctx context.Context, job *Job) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.dispose(ctx, sb)
+	defer s.removeSandbox(ctx, sb)
 	return In(ctx, sb, job)
 }
 
-func (s sandboxes) dispose(ctx context.Context, sb atoll.Sandbox) {
+func (s sandboxes) removeSandbox(ctx context.Context, sb atoll.Sandbox) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), disposeTime)
 	defer cancel()
 	if err := sb.Remove(ctx, atoll.RemoveVolumes()); err != nil {
-		s.log.Warn("sandbox of one program: remove", "sandbox", sb.ID(), "err", err) // its time to live does it
+		s.log.Warn("sandbox of one program: remove", "sandbox", sb.ID(), "err", err) // its TTL removes it
 	}
 }
 

@@ -16,13 +16,13 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// cliVar has a test be a program that waits for the CLI at that path.
+// cliVar makes the test binary wait for the CLI at that path.
 const cliVar = "ATOLL_TEST_DAGGER_CLI"
 
-// A CLI that is not connected ends with whoever has started it, however that ends.
+// An unconnected CLI ends with the process that started it, however that ends.
 func TestCLIEndsWithUs(t *testing.T) {
 	if cli := os.Getenv(cliVar); cli != "" {
-		_, err := dagger.New(dagger.Options{CLI: cli, Guest: guest, Dir: filepath.Dir(cli), Patience: testenv.Scale(time.Minute)}).Run(t.Context(), jobOf(atoll.Spec{Image: "busybox"}))
+		_, err := dagger.New(dagger.Options{CLI: cli, Guest: guestHeader, Dir: filepath.Dir(cli), Patience: testenv.Scale(time.Minute)}).Run(t.Context(), jobOf(atoll.Spec{Image: "busybox"}))
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -41,7 +41,7 @@ func TestCLIEndsWithUs(t *testing.T) {
 		text = string(read)
 	}
 	_ = us.Process.Kill()
-	_ = us.Wait() // with the signal
+	_ = us.Wait() // killed by the signal
 	pid, err := strconv.Atoi(strings.TrimSpace(text))
 	if err != nil {
 		t.Fatal(err)

@@ -7,8 +7,8 @@ import (
 	"os/exec"
 )
 
-// alone leaves cmd as it is.
-func alone(*exec.Cmd) {}
+// isolateProcess leaves cmd unchanged.
+func isolateProcess(*exec.Cmd) {}
 
-// kill ends the CLI.
-func kill(p *os.Process) { _ = p.Kill() } // it may have ended
+// killProcess ends the CLI.
+func killProcess(p *os.Process) { _ = p.Kill() } // it may have ended

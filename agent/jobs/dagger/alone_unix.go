@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// alone gives cmd a session of its own, which has no terminal to ask at.
-func alone(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
+// isolateProcess gives cmd a session of its own, without a terminal for prompts.
+func isolateProcess(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }

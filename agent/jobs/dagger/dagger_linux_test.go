@@ -33,19 +33,19 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/mock"
 )
 
-// registry is where the engine's machine has the images of its tests.
+// registry is the address of the test images on the engine's machine.
 const registry = "127.0.0.1:5000"
 
-// An engine is one that runs for a test, with an image.
+// An engine is a test engine with an image.
 type engine struct {
 	*testengine.Engine
 	*dagger.Backend
 	registry *testimage.Registry
 	spec     atoll.Spec
-	dir      string // the backend's
+	dir      string // of the backend
 }
 
-func start(t *testing.T, set func(*dagger.Options)) *engine {
+func startEngine(t *testing.T, set func(*dagger.Options)) *engine {
 	t.Helper()
 	e := testengine.Dagger(t, registry)
 	images := e.Registry(t, registry)
@@ -57,29 +57,29 @@ func start(t *testing.T, set func(*dagger.Options)) *engine {
 	return &engine{e, dagger.New(opts), images, atoll.Spec{Image: ref}, opts.Dir}
 }
 
-// A test engine serves the suite, and then what is Dagger's own.
+// A test engine passes the suite, and tests of Dagger's own features.
 func TestEngine(t *testing.T) {
-	e := start(t, func(o *dagger.Options) { o.OpenNetwork = true })
-	e.answer(t, "0.0.0.0:5001")
+	e := startEngine(t, func(o *dagger.Options) { o.OpenNetwork = true })
+	e.acceptConnections(t, "0.0.0.0:5001")
 	on := e.spec
 	on.Network.Mode = atoll.NetworkOn
 	t.Run("Conformance", func(t *testing.T) {
-		jobstest.Run(t, e, jobstest.Options{Spec: e.spec, NoImage: e.none(), SpecOn: on, Reach: testengine.DaggerGateway + ":5001", Held: e.held})
+		jobstest.Run(t, e, jobstest.Options{Spec: e.spec, NoImage: e.missingImage(), SpecOn: on, Reach: testengine.DaggerGateway + ":5001", Held: e.heldResources})
 	})
-	t.Run("User", e.user)
-	t.Run("NoImage", e.noImage)
-	t.Run("NoSockets", e.noSockets)
-	t.Run("Forged", e.forged)
-	t.Run("Probe", e.probe)
-	t.Run("Tool", e.tool)
-	t.Run("Session", e.session)
+	t.Run("User", e.testUser)
+	t.Run("NoImage", e.testNoImage)
+	t.Run("NoSockets", e.testNoSockets)
+	t.Run("Forged", e.testForgedOutcome)
+	t.Run("Probe", e.testProbe)
+	t.Run("Tool", e.testTool)
+	t.Run("Session", e.testSession)
 }
 
-// What has begun is not said to be worth a retry: when the CLI ends meanwhile, the guest,
-// or the engine.
+// The error of a job that has begun never suggests a retry: if the CLI, the guest or
+// the engine ends meanwhile.
 func TestInterrupted(t *testing.T) {
 	var pidFile string
-	e := start(t, func(o *dagger.Options) {
+	e := startEngine(t, func(o *dagger.Options) {
 		dir := t.TempDir()
 		pidFile = filepath.Join(dir, "pid")
 		script := fmt.Sprintf("#!/bin/sh\necho $$ >%s\necho some trouble >&2\nexec %s \"$@\"\n", pidFile, o.CLI)
@@ -93,9 +93,9 @@ func TestInterrupted(t *testing.T) {
 		victim     func() int
 	}{
 		{"CLI", "some trouble", func() int { return pidIn(t, pidFile) }},
-		{"Guest", "ended with code 137", func() int { return e.process(t, "guest\x00job") }},
+		{"Guest", "ended with code 137", func() int { return e.findProcess(t, "guest\x00job") }},
 		{"Engine", "", func() int {
-			if err := os.WriteFile(e.At("end"), nil, 0o600); err != nil { // or it is started again
+			if err := os.WriteFile(e.At("end"), nil, 0o600); err != nil { // otherwise it is restarted
 				t.Fatal(err)
 			}
 			return childOf(t, e.Pid, "engine")
@@ -108,7 +108,7 @@ func TestInterrupted(t *testing.T) {
 			var err error
 			var work sync.WaitGroup
 			work.Go(func() { r, err = e.Run(t.Context(), job) })
-			e.waits(t, "sleep\x00611", true)
+			e.waitFor(t, "sleep\x00611", true)
 			if pid := tt.victim(); pid <= 1 || syscall.Kill(pid, syscall.SIGKILL) != nil {
 				t.Fatalf("%d cannot be killed", pid)
 			}
@@ -116,19 +116,20 @@ func TestInterrupted(t *testing.T) {
 			if atoll.KindOf(err) != atoll.ErrConflict || !strings.Contains(err.Error(), "may have done a part of its work") || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("it says %+v, %v, want it to name %q", r, err, tt.want)
 			}
-			for end := time.Now().Add(testenv.Scale(30 * time.Second)); tt.name != "Engine" && len(e.held(t)) > 0; time.Sleep(20 * time.Millisecond) {
+			for end := time.Now().Add(testenv.Scale(30 * time.Second)); tt.name != "Engine" && len(e.heldResources(t)) > 0; time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(end) {
-					t.Fatalf("the engine still has %v", e.held(t))
+					t.Fatalf("the engine still has %v", e.heldResources(t))
 				}
 			}
 		})
 	}
 }
 
-// process is one of the engine's containers that was started like that, 0 if there is none.
-func (e *engine) process(t *testing.T, like string) int {
+// findProcess returns the pid of a process in the engine's containers whose command
+// line contains like, 0 if there is none.
+func (e *engine) findProcess(t *testing.T, like string) int {
 	t.Helper()
-	for _, held := range e.held(t) {
+	for _, held := range e.heldResources(t) {
 		for _, pid := range strings.Fields(strings.TrimPrefix(held, "processes ")) {
 			args, _ := os.ReadFile(filepath.Join("/proc", pid, "cmdline")) // it may have ended
 			if n, err := strconv.Atoi(pid); err == nil && strings.Contains(string(args), like) {
@@ -152,7 +153,7 @@ func pidIn(t *testing.T, name string) int {
 	return pid
 }
 
-// childOf is the process that is called so, of those that pid has started.
+// childOf returns the pid of a child of pid with that name.
 func childOf(t *testing.T, pid int, name string) int {
 	t.Helper()
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
@@ -168,8 +169,8 @@ func childOf(t *testing.T, pid int, name string) int {
 	return 0
 }
 
-// answer has somebody listen on the engine's machine.
-func (e *engine) answer(t *testing.T, address string) {
+// acceptConnections listens on the engine's machine.
+func (e *engine) acceptConnections(t *testing.T, address string) {
 	t.Helper()
 	var l net.Listener
 	err := e.Inside(func() (err error) {
@@ -192,8 +193,8 @@ func (e *engine) answer(t *testing.T, address string) {
 	}()
 }
 
-// held lists the processes of its containers, and the jobs that the backend has.
-func (e *engine) held(t *testing.T) (held []string) {
+// heldResources lists the processes of the engine's containers, and the backend's jobs.
+func (e *engine) heldResources(t *testing.T) (held []string) {
 	t.Helper()
 	jobs, err := filepath.Glob(filepath.Join(e.dir, "jobs", "*"))
 	if err != nil {
@@ -209,7 +210,7 @@ func (e *engine) held(t *testing.T) (held []string) {
 	for _, root := range append(roots, "/sys/fs/cgroup/"+filepath.Base(e.Dir)) {
 		_ = filepath.WalkDir(root, func(name string, _ fs.DirEntry, err error) error {
 			if err != nil {
-				return nil // it is just removed, or of the other version
+				return nil // just removed, or of the other cgroup version
 			}
 			if procs, _ := os.ReadFile(filepath.Join(name, "cgroup.procs")); len(procs) > 0 {
 				held = append(held, "processes "+strings.TrimSpace(string(procs)))
@@ -220,7 +221,7 @@ func (e *engine) held(t *testing.T) (held []string) {
 	return held
 }
 
-func (e *engine) prints(t *testing.T, spec atoll.Spec, script, want string) {
+func (e *engine) wantOutput(t *testing.T, spec atoll.Spec, script, want string) {
 	t.Helper()
 	job := jobOf(spec)
 	job.Args = []string{"sh", "-c", script}
@@ -230,21 +231,21 @@ func (e *engine) prints(t *testing.T, spec atoll.Spec, script, want string) {
 	}
 }
 
-// The program has the image's user, or the one that is named, and the work directory is
-// his; the guest is root's.
-func (e *engine) user(t *testing.T) {
+// The program runs as the image's user, or the one in the spec, and owns the work
+// directory; the guest runs as root.
+func (e *engine) testUser(t *testing.T) {
 	spec := e.spec
 	spec.User = "user"
 	const script = `id -u; echo x >f && cat f; echo $HOME; cat /.atoll/job/job.json 2>/dev/null`
-	e.prints(t, spec, script, "1000\nx\n/home/user\n")
+	e.wantOutput(t, spec, script, "1000\nx\n/home/user\n")
 	config := v1.Config{User: "1000", Env: []string{"PATH=/bin", "FROM=image", "HOME=/app", "OTEL_SERVICE_NAME=its own"}}
-	spec = atoll.Spec{Image: e.registry.Push("ofuser:1", testimage.New(t, config, layers(t, testimage.Busybox(t))...)), Workdir: "/elsewhere/work", Env: []string{"MORE=spec"}}
-	e.prints(t, spec, `id -u; pwd; : >f; echo $FROM $MORE $HOME $OTEL_SERVICE_NAME; env | grep -c OTEL_`, "1000\n/elsewhere/work\nimage spec /app its own\n1\n")
+	spec = atoll.Spec{Image: e.registry.Push("ofuser:1", testimage.New(t, config, imageLayers(t, testimage.Busybox(t))...)), Workdir: "/elsewhere/work", Env: []string{"MORE=spec"}}
+	e.wantOutput(t, spec, `id -u; pwd; : >f; echo $FROM $MORE $HOME $OTEL_SERVICE_NAME; env | grep -c OTEL_`, "1000\n/elsewhere/work\nimage spec /app its own\n1\n")
 	spec.Env = append(spec.Env, "HOME=/mine", "FROM=spec")
-	e.prints(t, spec, `echo $FROM $HOME`, "spec /mine\n")
+	e.wantOutput(t, spec, `echo $FROM $HOME`, "spec /mine\n")
 }
 
-func layers(t *testing.T, img v1.Image) []v1.Layer {
+func imageLayers(t *testing.T, img v1.Image) []v1.Layer {
 	t.Helper()
 	all, err := img.Layers()
 	if err != nil {
@@ -253,14 +254,16 @@ func layers(t *testing.T, img v1.Image) []v1.Layer {
 	return all
 }
 
-// none is an image that there is not, by the side of one that there is.
-func (e *engine) none() string { return strings.Replace(e.spec.Image, "busybox:1", "busybox:none", 1) }
+// missingImage returns the name of a missing image in the same registry.
+func (e *engine) missingImage() string {
+	return strings.Replace(e.spec.Image, "busybox:1", "busybox:none", 1)
+}
 
-func (e *engine) noImage(t *testing.T) {
+func (e *engine) testNoImage(t *testing.T) {
 	for ref, want := range map[string]atoll.Kind{
-		e.none(): atoll.ErrNotExist,
+		e.missingImage(): atoll.ErrNotExist,
 		strings.Replace(e.spec.Image, "busybox:1", "none:1", 1): atoll.ErrNotExist,
-		"127.0.0.1:5009/busybox:1":                              atoll.ErrUnavailable, // where nobody listens
+		"127.0.0.1:5009/busybox:1":                              atoll.ErrUnavailable, // nobody listens there
 	} {
 		if _, err := e.Run(t.Context(), jobOf(atoll.Spec{Image: ref})); atoll.KindOf(err) != want || !strings.Contains(err.Error(), ref) {
 			t.Errorf("%s: %v, want %q", ref, err, want)
@@ -278,27 +281,26 @@ func (e *engine) noImage(t *testing.T) {
 	e.registry.Fault(nil)
 }
 
-// A program without a network cannot make a socket of one, by whichever call.
-func (e *engine) noSockets(t *testing.T) {
-	e.prints(t, e.spec, `nc -w 1 127.0.0.1 1 2>&1 | grep -c 'not supported'; ping -c 1 127.0.0.1 2>&1 | grep -cE 'not (supported|permitted)'`, "1\n1\n")
+// A program without a network cannot create network sockets, by any system call.
+func (e *engine) testNoSockets(t *testing.T) {
+	e.wantOutput(t, e.spec, `nc -w 1 127.0.0.1 1 2>&1 | grep -c 'not supported'; ping -c 1 127.0.0.1 2>&1 | grep -cE 'not (supported|permitted)'`, "1\n1\n")
 }
 
-// What a program writes where its outcome is to be does not become it, nor does what it has
-// left in the background go on to.
-func (e *engine) forged(t *testing.T) {
-	e.prints(t, e.spec, `cd /.atoll/job && echo '{"kind":"not_found"}' >outcome.json; mkdir -p /tmp/x; echo real`, "real\n")
-	e.prints(t, e.spec, `cd /.atoll/job && mkdir -p outcome.json/full && ln -s /etc/passwd link; echo real`, "real\n")
-	e.prints(t, e.spec, `cd /.atoll/job && for i in 1 2 3; do setsid sh -c 'trap "" TERM HUP; while :; do echo "{\"kind\":\"not_found\"}" >outcome.json; done' >/dev/null 2>&1 & done; echo real`, "real\n")
+// A program cannot forge its outcome, nor can its background processes.
+func (e *engine) testForgedOutcome(t *testing.T) {
+	e.wantOutput(t, e.spec, `cd /.atoll/job && echo '{"kind":"not_found"}' >outcome.json; mkdir -p /tmp/x; echo real`, "real\n")
+	e.wantOutput(t, e.spec, `cd /.atoll/job && mkdir -p outcome.json/full && ln -s /etc/passwd link; echo real`, "real\n")
+	e.wantOutput(t, e.spec, `cd /.atoll/job && for i in 1 2 3; do setsid sh -c 'trap "" TERM HUP; while :; do echo "{\"kind\":\"not_found\"}" >outcome.json; done' >/dev/null 2>&1 & done; echo real`, "real\n")
 }
 
-func (e *engine) probe(t *testing.T) {
+func (e *engine) testProbe(t *testing.T) {
 	if p := e.Probe(t.Context()); !p.OK || !strings.Contains(strings.Join(p.Notes, "\n"), "engine v0.16.0") {
 		t.Errorf("it says %+v", p)
 	}
 }
 
-// The tool of agents in compute mode needs no provider that works.
-func (e *engine) tool(t *testing.T) {
+// The tool of agents in compute mode needs no working provider.
+func (e *engine) testTool(t *testing.T) {
 	p, err := mock.New(mock.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -327,8 +329,8 @@ func (e *engine) tool(t *testing.T) {
 	}
 }
 
-// A program that was started in a session has its jobs there, and leaves that as it is.
-func (e *engine) session(t *testing.T) {
+// A program started in a session runs its jobs there, and leaves the session unchanged.
+func (e *engine) testSession(t *testing.T) {
 	cli := exec.Command(testenv.Dagger(t, "dagger"), "session")
 	cli.Env = append(os.Environ(), "_EXPERIMENTAL_DAGGER_RUNNER_HOST="+e.Host, "DO_NOT_TRACK=1")
 	stdin, err := cli.StdinPipe()
@@ -363,7 +365,7 @@ func (e *engine) session(t *testing.T) {
 		t.Errorf("it says %+v", p)
 	}
 	for range 2 {
-		inside.prints(t, e.spec, "echo inside", "inside\n")
+		inside.wantOutput(t, e.spec, "echo inside", "inside\n")
 	}
 	ports, err := os.ReadFile("/proc/self/net/tcp")
 	if err != nil {
@@ -378,19 +380,19 @@ func (e *engine) session(t *testing.T) {
 	var work sync.WaitGroup
 	work.Go(func() {
 		if r, err := inside.Run(ctx, job); !errors.Is(err, context.Canceled) {
-			t.Errorf("who breaks off has %+v, %v", r, err)
+			t.Errorf("a cancelled Run returned %+v, %v", r, err)
 		}
 	})
-	e.waits(t, "sleep\x00612", true)
+	e.waitFor(t, "sleep\x00612", true)
 	cancel()
 	work.Wait()
-	e.waits(t, "sleep\x00612", false)
+	e.waitFor(t, "sleep\x00612", false)
 }
 
-// waits waits until a process that was started like that is there, or none is.
-func (e *engine) waits(t *testing.T, like string, there bool) {
+// waitFor waits until a process with that command line exists, or none does.
+func (e *engine) waitFor(t *testing.T, like string, there bool) {
 	t.Helper()
-	for end := time.Now().Add(testenv.Scale(30 * time.Second)); (e.process(t, like) != 0) != there; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(testenv.Scale(30 * time.Second)); (e.findProcess(t, like) != 0) != there; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("process %q: want it there: %v", like, there)
 		}

@@ -30,10 +30,10 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// guest is the header of a program for this machine: nothing comes so far as to run it.
-func guest() ([]byte, error) { return elfHeader(runtime.GOARCH), nil }
+// guestHeader returns the header of a program for this machine; no test runs it.
+func guestHeader() ([]byte, error) { return elfHeader(runtime.GOARCH), nil }
 
-// elfHeader is that of a program.
+// elfHeader returns the header of a program.
 func elfHeader(arch string) []byte {
 	header := make([]byte, 64)
 	copy(header, "\x7fELF\x02\x01\x01")
@@ -42,15 +42,16 @@ func elfHeader(arch string) []byte {
 	return header
 }
 
-// jobOf is a job of a sandbox that is like that.
+// jobOf returns a job with that spec.
 func jobOf(spec atoll.Spec) *jobs.Job {
 	return &jobs.Job{Spec: spec, Args: []string{"sh", "-c", "true"}, Timeout: atoll.Duration(time.Minute), MaxOutput: 1000, MaxFiles: 1, MaxFileSize: 1000, MaxContent: 1000}
 }
 
-// What a container of Dagger's cannot be is refused before there is one, and not left out.
+// Specs that a container of Dagger cannot fulfil are refused early, not ignored in
+// part.
 func TestRefuses(t *testing.T) {
-	b := dagger.New(dagger.Options{CLI: filepath.Join(t.TempDir(), "none"), Guest: guest, Dir: t.TempDir()})
-	open := dagger.New(dagger.Options{CLI: filepath.Join(t.TempDir(), "none"), Guest: guest, Dir: t.TempDir(), OpenNetwork: true})
+	b := dagger.New(dagger.Options{CLI: filepath.Join(t.TempDir(), "none"), Guest: guestHeader, Dir: t.TempDir()})
+	open := dagger.New(dagger.Options{CLI: filepath.Join(t.TempDir(), "none"), Guest: guestHeader, Dir: t.TempDir(), OpenNetwork: true})
 	for _, tt := range []struct {
 		backend *dagger.Backend
 		set     func(*atoll.Spec)
@@ -61,15 +62,15 @@ func TestRefuses(t *testing.T) {
 		{b, func(s *atoll.Spec) { s.Mounts = []atoll.Mount{{Type: atoll.MountVolume, Source: "v", Target: "/v"}} }, atoll.ErrUnsupported, "mounts"},
 		{b, func(s *atoll.Spec) { s.ReadOnlyRoot, s.Cache = true, true }, atoll.ErrUnsupported, "cache, read_only_root"},
 		{b, func(s *atoll.Spec) { s.Workdir = "relative" }, atoll.ErrInvalid, "relative"},
-		{b, func(s *atoll.Spec) { s.Image = "" }, atoll.ErrUnsupported, "name one"},
+		{b, func(s *atoll.Spec) { s.Image = "" }, atoll.ErrUnsupported, "no default image"},
 		{b, func(s *atoll.Spec) { s.Network.Mode = atoll.NetworkOn }, atoll.ErrUnsupported, "dagger.open_network"},
-		{b, func(s *atoll.Spec) { s.Image = "host" }, atoll.ErrUnsupported, "image host is on this machine alone"},
+		{b, func(s *atoll.Spec) { s.Image = "host" }, atoll.ErrUnsupported, "image host only exists on this machine"},
 		{b, func(s *atoll.Spec) { s.Image = "/srv/root" }, atoll.ErrUnsupported, "tools.images"},
 		{b, func(s *atoll.Spec) { s.Image = "atoll-local/base:1" }, atoll.ErrUnsupported, "of a registry"},
-		{open, func(s *atoll.Spec) { s.Network.Mode, s.Network.Allow = atoll.NetworkEgress, []string{"example.com"} }, atoll.ErrUnsupported, "none or all"},
-		{open, func(s *atoll.Spec) { s.Network.Mode, s.Network.Allow = atoll.NetworkOn, []string{"10.0.0.1"} }, atoll.ErrUnsupported, "none or all"},
-		{open, func(s *atoll.Spec) { s.Network.Mode, s.Network.Name = atoll.NetworkNamed, "n" }, atoll.ErrUnsupported, "none or all"},
-		{open, func(s *atoll.Spec) { s.Network.Mode = atoll.NetworkOn }, atoll.ErrUnavailable, "no CLI"}, // it would
+		{open, func(s *atoll.Spec) { s.Network.Mode, s.Network.Allow = atoll.NetworkEgress, []string{"example.com"} }, atoll.ErrUnsupported, "network none or on"},
+		{open, func(s *atoll.Spec) { s.Network.Mode, s.Network.Allow = atoll.NetworkOn, []string{"10.0.0.1"} }, atoll.ErrUnsupported, "network none or on"},
+		{open, func(s *atoll.Spec) { s.Network.Mode, s.Network.Name = atoll.NetworkNamed, "n" }, atoll.ErrUnsupported, "network none or on"},
+		{open, func(s *atoll.Spec) { s.Network.Mode = atoll.NetworkOn }, atoll.ErrUnavailable, "no CLI"}, // the spec is accepted
 		{b, func(s *atoll.Spec) { s.Name, s.Project, s.Env = "n", "p", []string{"A=1"} }, atoll.ErrUnavailable, "no CLI"},
 	} {
 		spec := atoll.Spec{Image: "busybox"}
@@ -80,13 +81,13 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// Without a CLI and a session, it says what to do, and fetches none.
+// Without a CLI and a session, the error contains advice, and nothing is downloaded.
 func TestNoCLI(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	b := dagger.New(dagger.Options{Guest: guest, Dir: t.TempDir()})
-	want := "install Dagger's, or set dagger.cli"
+	b := dagger.New(dagger.Options{Guest: guestHeader, Dir: t.TempDir()})
+	want := "install Dagger's CLI, or set dagger.cli"
 	if p := b.Probe(t.Context()); p.OK || !strings.Contains(p.Reason, want) || !strings.Contains(p.Fix, "dagger.cli") {
 		t.Errorf("the probe says %+v", p)
 	}
@@ -96,7 +97,7 @@ func TestNoCLI(t *testing.T) {
 	if fetched, _ := os.ReadDir(os.Getenv("XDG_CACHE_HOME")); len(fetched) > 0 {
 		t.Errorf("it has fetched %v", fetched)
 	}
-	t.Setenv("DAGGER_SESSION_PORT", "1") // where nobody listens
+	t.Setenv("DAGGER_SESSION_PORT", "1") // nobody listens there
 	if p := b.Probe(t.Context()); p.OK || !strings.Contains(p.Reason, "DAGGER_SESSION_TOKEN") {
 		t.Errorf("of a session without a token, the probe says %+v", p)
 	}
@@ -109,11 +110,10 @@ func TestNoCLI(t *testing.T) {
 	}
 }
 
-// What a CLI says when it has no engine is passed on, and one that says nothing is not
-// waited for any longer than it is to be.
+// Errors that the CLI prints are passed on, and a silent CLI has a time limit.
 func TestCLIWithoutEngine(t *testing.T) {
 	cli := filepath.Join(t.TempDir(), "cli")
-	t.Setenv("DAGGER_SESSION_PORT", "1") // of which it is not to hear
+	t.Setenv("DAGGER_SESSION_PORT", "1") // must not reach the CLI
 	t.Setenv("DAGGER_SESSION_TOKEN", "t")
 	for script, want := range map[string]string{
 		"echo no engine at $_EXPERIMENTAL_DAGGER_RUNNER_HOST, $DO_NOT_TRACK $DAGGER_SESSION_PORT$DAGGER_SESSION_TOKEN. >&2; exit 1": "no engine at tcp://nowhere, 1 .",
@@ -123,9 +123,9 @@ func TestCLIWithoutEngine(t *testing.T) {
 		if err := os.WriteFile(cli, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		b := dagger.New(dagger.Options{CLI: cli, Engine: "tcp://nowhere", Guest: guest, Dir: t.TempDir(), Patience: 200 * time.Millisecond})
+		b := dagger.New(dagger.Options{CLI: cli, Engine: "tcp://nowhere", Guest: guestHeader, Dir: t.TempDir(), Patience: 200 * time.Millisecond})
 		if strings.Contains(script, "echo") {
-			b = dagger.New(dagger.Options{CLI: cli, Engine: "tcp://nowhere", Guest: guest, Dir: t.TempDir()})
+			b = dagger.New(dagger.Options{CLI: cli, Engine: "tcp://nowhere", Guest: guestHeader, Dir: t.TempDir()})
 		}
 		_, err := b.Run(t.Context(), jobOf(atoll.Spec{Image: "busybox"}))
 		if atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(err.Error(), want) {
@@ -134,12 +134,12 @@ func TestCLIWithoutEngine(t *testing.T) {
 	}
 }
 
-// A CLI that is not connected is killed with all that it has started, at once: when its
-// time is over, and when nobody waits for it any more.
+// An unconnected CLI is killed at once with all its children: after the time limit, and
+// when the caller gives up.
 func TestKillsCLI(t *testing.T) {
 	dir := t.TempDir()
 	cli, child := filepath.Join(dir, "cli"), filepath.Join(dir, "child")
-	hold := filepath.Join(dir, "hold") // what has left its session, and holds its output, ends with the test
+	hold := filepath.Join(dir, "hold") // a process in another session, which holds the output; it ends with the test
 	if err := syscall.Mkfifo(hold, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestKillsCLI(t *testing.T) {
 		text, err := os.ReadFile(child)
 		return err == nil && strings.HasSuffix(string(text), "\n")
 	}
-	brief := max(5*time.Second, testenv.Scale(3*time.Second)) // which is enough to start it
+	brief := max(5*time.Second, testenv.Scale(3*time.Second)) // enough time to start it
 	for _, tt := range []struct {
 		patience, timeout time.Duration
 		cancel            bool
@@ -180,7 +180,7 @@ func TestKillsCLI(t *testing.T) {
 		}()
 		job := jobOf(atoll.Spec{Image: "busybox"})
 		job.Timeout = atoll.Duration(tt.timeout)
-		_, err := dagger.New(dagger.Options{CLI: cli, Engine: "tcp://nowhere", Guest: guest, Dir: dir, Patience: tt.patience}).Run(ctx, job)
+		_, err := dagger.New(dagger.Options{CLI: cli, Engine: "tcp://nowhere", Guest: guestHeader, Dir: dir, Patience: tt.patience}).Run(ctx, job)
 		if !errors.Is(err, tt.want) || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("after %s it says %v, want %v", tt.patience, err, tt.want)
 		}
@@ -203,8 +203,7 @@ func TestKillsCLI(t *testing.T) {
 	}
 }
 
-// Who only asks has no engine started, which a CLI does that is told of none, and is not
-// told that there is one that works.
+// A Probe doesn't make the CLI start an engine, and doesn't claim that one works.
 func TestProbeStartsNone(t *testing.T) {
 	dir, with, without := t.TempDir(), t.TempDir(), t.TempDir()
 	cli, asked := filepath.Join(dir, "cli"), filepath.Join(dir, "asked")
@@ -214,7 +213,7 @@ func TestProbeStartsNone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const starts, none = "no engine was asked", "PATH has nothing that the CLI starts one with"
+	const starts, none = "not checked", "PATH has no program to start one with"
 	for _, tt := range []struct {
 		engine, path string
 		asked, ok    bool
@@ -224,8 +223,8 @@ func TestProbeStartsNone(t *testing.T) {
 		{"docker-image://registry.example.com/engine:v0.16.0", with, false, true, starts},
 		{"", without, false, false, none},
 		{"docker-image://registry.example.com/engine:v0.16.0", without, false, false, none},
-		{"tcp://nowhere", with, true, false, "has no session"},
-		{"docker-container://none", with, true, false, "has no session"},
+		{"tcp://nowhere", with, true, false, "opened no session"},
+		{"docker-container://none", with, true, false, "opened no session"},
 	} {
 		t.Setenv("PATH", tt.path)
 		p := dagger.New(dagger.Options{CLI: cli, Engine: tt.engine}).Probe(t.Context())
@@ -237,10 +236,10 @@ func TestProbeStartsNone(t *testing.T) {
 	}
 }
 
-// An engine on a machine that the guest is not for is of no use, nor one that says nothing:
-// that is known before there is a program, and in a session of others, too.
+// An engine that doesn't answer, or on another platform than the guest's, is an error
+// before the job starts, also in an outer session.
 func TestEngineOfNoUse(t *testing.T) {
-	var platform atomic.Value // "" for no answer
+	var platform atomic.Value // "" means no answer
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		if platform.Load() == "" {
@@ -258,12 +257,12 @@ func TestEngineOfNoUse(t *testing.T) {
 		patience time.Duration
 		want     string
 	}{
-		{"", 200 * time.Millisecond, "the engine does not answer: it has not after 200ms"},
-		{"linux/s390x", time.Minute, "the engine is on linux/s390x, and this machine"},
-		{"linux/" + runtime.GOARCH + "x", time.Minute, "the engine is on linux/" + runtime.GOARCH + "x"},
-		{"windows/" + runtime.GOARCH, time.Minute, "the engine is on windows"},
+		{"", 200 * time.Millisecond, "the engine does not answer: timed out after 200ms"},
+		{"linux/s390x", time.Minute, "the engine runs on linux/s390x, and the guest"},
+		{"linux/" + runtime.GOARCH + "x", time.Minute, "the engine runs on linux/" + runtime.GOARCH + "x"},
+		{"windows/" + runtime.GOARCH, time.Minute, "the engine runs on windows"},
 	} {
-		b := dagger.New(dagger.Options{Guest: guest, Dir: t.TempDir(), Patience: tt.patience})
+		b := dagger.New(dagger.Options{Guest: guestHeader, Dir: t.TempDir(), Patience: tt.patience})
 		platform.Store(tt.platform)
 		if _, err := b.Run(t.Context(), jobOf(atoll.Spec{Image: "busybox"})); atoll.KindOf(err) != atoll.ErrUnavailable || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("a job on %q: %v, want it to say %q", tt.platform, err, tt.want)
@@ -278,9 +277,9 @@ func TestEngineOfNoUse(t *testing.T) {
 	}
 }
 
-// What those have left who were killed is removed, and nothing that somebody uses.
+// Leftovers of killed programs are removed, and files in use stay.
 func TestTidies(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "a[b]*") // no pattern
+	dir := filepath.Join(t.TempDir(), "a[b]*") // not a pattern
 	old := time.Now().Add(-30 * 24 * time.Hour)
 	for name, modified := range map[string]time.Time{
 		"jobs/left/job.json": old, "jobs/left.lock": old, "jobs/used/job.json": old, "jobs/used.lock": old,
@@ -296,7 +295,7 @@ func TestTidies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Release()
-	b := dagger.New(dagger.Options{CLI: filepath.Join(dir, "none"), Guest: guest, Dir: dir})
+	b := dagger.New(dagger.Options{CLI: filepath.Join(dir, "none"), Guest: guestHeader, Dir: dir})
 	run := func() {
 		t.Helper()
 		if _, err := b.Run(t.Context(), jobOf(atoll.Spec{Image: "busybox"})); atoll.KindOf(err) != atoll.ErrUnavailable {
@@ -318,14 +317,14 @@ func TestTidies(t *testing.T) {
 		t.Errorf("before there is a job there is %q, want %q", got, want)
 	}
 	run()
-	program, _ := guest()
+	program, _ := guestHeader()
 	sum := fmt.Sprintf("guest-%.12x", sha256.Sum256(program))
 	want := []string{sum, "guest-new", "jobs", "new-new", "other", "jobs/used", "jobs/used.lock"}
 	slices.Sort(want[:2])
 	if got := all(); !slices.Equal(got, want) {
 		t.Errorf("there is %q, want %q", got, want)
 	}
-	// A guest that is used says so, and is made again if somebody has removed it.
+	// A used guest is marked, and written again if somebody has removed it.
 	own := filepath.Join(dir, sum)
 	if err := os.Chtimes(own, old, old); err != nil {
 		t.Fatal(err)
@@ -343,8 +342,7 @@ func TestTidies(t *testing.T) {
 	}
 }
 
-// A guest that cannot be had, or is for other machines, is an error before anything is
-// connected.
+// A missing guest, or one for other machines, is an error before a session starts.
 func TestNoGuest(t *testing.T) {
 	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]
 	for want, guest := range map[string]func() ([]byte, error){

@@ -18,12 +18,12 @@ import (
 	"github.com/seed46cd37a8/atoll/machine/guest"
 )
 
-// program is the path of the guest's program, which sessions send to the engine. It
-// writes it if it is not there. Kinds: ErrUnavailable.
-func (b *Backend) program() (string, error) {
+// guestProgram returns the path of the guest's program, which sessions send to the
+// engine. It writes the file if it is missing. Kinds: ErrUnavailable.
+func (b *Backend) guestProgram() (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.guest != "" && inUse(b.guest) {
+	if b.guest != "" && touchGuest(b.guest) {
 		return b.guest, nil
 	}
 	program, err := b.opts.Guest()
@@ -34,8 +34,8 @@ func (b *Backend) program() (string, error) {
 		return "", atoll.E("run", "", atoll.ErrUnavailable, err)
 	}
 	path := filepath.Join(b.opts.Dir, fmt.Sprintf(guestPrefix+"%.12x", sha256.Sum256(program)))
-	if !inUse(path) {
-		if err := write(path, program); err != nil {
+	if !touchGuest(path) {
+		if err := writeProgram(path, program); err != nil {
 			return "", atoll.E("run", "", atoll.ErrUnavailable, err)
 		}
 	}
@@ -47,13 +47,13 @@ const (
 	jobsDir     = "jobs"
 	lockSuffix  = ".lock"
 	guestPrefix = "guest-"
-	newPrefix   = "new-"             // of what is to be one
-	keepTime    = 7 * 24 * time.Hour // of guests that nobody has used
+	newPrefix   = "new-"             // of unfinished files
+	keepTime    = 7 * 24 * time.Hour // of unused guests
 )
 
-// inUse reports whether a guest is there, and says in its time that it is used: not at
-// each use, or the engine would be sent it again.
-func inUse(path string) bool {
+// touchGuest reports whether a guest exists, and marks it as used by its time: not at
+// each use, since the engine would upload it again.
+func touchGuest(path string) bool {
 	info, err := os.Stat(path)
 	if err == nil && time.Since(info.ModTime()) > keepTime/7 {
 		err = os.Chtimes(path, time.Time{}, time.Now())
@@ -61,13 +61,14 @@ func inUse(path string) bool {
 	return err == nil
 }
 
-// tidy removes what those have left who were killed, jobs with code and variables in them,
-// and guests of other versions. What cannot be removed stays for the next one.
-func tidy(dir string) {
+// removeLeftovers removes files of killed programs: jobs, which contain code and
+// variables, and guests of other versions. It ignores errors; the next program tries
+// again.
+func removeLeftovers(dir string) {
 	jobs, _ := os.ReadDir(filepath.Join(dir, jobsDir))
 	for _, e := range jobs {
 		if job, ok := strings.CutSuffix(filepath.Join(dir, jobsDir, e.Name()), lockSuffix); ok {
-			tidyJob(job)
+			removeJob(job)
 		}
 	}
 	files, _ := os.ReadDir(dir)
@@ -81,11 +82,11 @@ func tidy(dir string) {
 	}
 }
 
-// tidyJob removes a job that nobody runs any more.
-func tidyJob(job string) {
+// removeJob removes a job that nobody runs any more.
+func removeJob(job string) {
 	lock, err := fsutil.TryLockExisting(job + lockSuffix)
 	if err != nil {
-		return // it is in use
+		return // in use
 	}
 	if err := fsutil.RemoveAll(job); err != nil {
 		lock.Release()
@@ -94,8 +95,8 @@ func tidyJob(job string) {
 	_ = lock.Remove()
 }
 
-// write writes a program, which others see as a whole and executable.
-func write(path string, program []byte) error {
+// writeProgram writes an executable file atomically.
+func writeProgram(path string, program []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
@@ -114,10 +115,11 @@ func write(path string, program []byte) error {
 	return err
 }
 
-// pack makes a directory in parent with what the guest is told, which is locked until
-// unpack removes it: see tidy. It says a number that none has said before, so that nothing
-// is ever the same as what the engine has executed already.
-func pack(parent string, job *jobs.Job, image *imageConfig) (dir string, unpack func(), err error) {
+// packJob makes a directory in parent with the guest's input. The directory is locked
+// until the caller calls unpack, which removes it: see removeLeftovers. The input
+// contains a unique id, so that the engine never takes it for a command that it has
+// executed already.
+func packJob(parent string, job *jobs.Job, image *imageConfig) (dir string, unpack func(), err error) {
 	var env []string
 	for _, v := range image.Env {
 		env = append(env, v.Name+"="+v.Value)
@@ -143,7 +145,7 @@ func pack(parent string, job *jobs.Job, image *imageConfig) (dir string, unpack 
 	}
 	unpack = func() {
 		if err := fsutil.RemoveAll(dir); err != nil {
-			lock.Release() // for tidy to try
+			lock.Release() // removeLeftovers tries again
 			return
 		}
 		_ = lock.Remove()

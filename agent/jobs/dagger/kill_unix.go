@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// kill ends the CLI and what it has started.
-func kill(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) } // it may have ended
+// killProcess ends the CLI and its child processes.
+func killProcess(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) } // it may have ended

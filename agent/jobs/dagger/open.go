@@ -12,7 +12,7 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/plugin"
 )
 
-// Open serves the backend that the settings of a configuration describe, for package plugin.
+// Open serves the backend with the settings of a configuration, for package plugin.
 func Open(_ context.Context, r plugin.Request) (plugin.Service, error) {
 	d := settings.Default()
 	if err := plugin.DecodeSettings(r.Settings, &d); err != nil {

@@ -25,16 +25,16 @@ import (
 	"github.com/seed46cd37a8/atoll"
 )
 
-// A session is a client, and what it reaches the engine by.
+// A session is a client, and its connection to the engine.
 type session struct {
-	client *dagger.Client
-	by     string       // for people
-	said   func() error // what the CLI has said of its troubles, nil if nothing
+	client   *dagger.Client
+	connName string       // the connection's name for people
+	cliError func() error // the errors that the CLI has printed, nil if none
 }
 
-func (s *session) close() { _ = s.client.Close() } // what it ran has ended
+func (s *session) close() { _ = s.client.Close() } // its jobs have ended
 
-// The variables that Dagger's programs agree on.
+// Environment variables that Dagger's programs share.
 const (
 	portVar   = "DAGGER_SESSION_PORT"
 	tokenVar  = "DAGGER_SESSION_TOKEN"
@@ -44,78 +44,78 @@ const (
 
 // connect opens a session. It blocks until the engine answers. Kinds: ErrUnavailable.
 func (b *Backend) connect(ctx context.Context) (*session, error) {
-	s, err := b.open(ctx)
+	s, err := b.openSession(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.fits(ctx, b.opts.Patience); err != nil {
+	if err := s.checkPlatform(ctx, b.opts.Patience); err != nil {
 		s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// fits asks the engine what its machine is, for so long at most: the guest's program is to
-// run there, and by an emulator it has no filter of system calls.
-func (s *session) fits(ctx context.Context, patience time.Duration) error {
+// checkPlatform asks the engine for its platform, for at most patience: the guest's
+// program runs there, and under emulation it has no filter of system calls.
+func (s *session) checkPlatform(ctx context.Context, patience time.Duration) error {
 	patient, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	is, err := s.client.DefaultPlatform(patient)
 	if err != nil {
-		if ctx.Err() == nil && patient.Err() != nil { // a limit of ours, and not the caller's
-			err = fmt.Errorf("it has not after %s", patience)
+		if ctx.Err() == nil && patient.Err() != nil { // our limit, not the caller's
+			err = fmt.Errorf("timed out after %s", patience)
 		}
-		return unavailable("the engine does not answer: %w", with(err, s.said()))
+		return unavailablef("the engine does not answer: %w", withOutput(err, s.cliError()))
 	}
 	if !strings.HasPrefix(string(is)+"/", string(platform)+"/") { // a variant may follow
-		return unavailable("the engine is on %s, and this machine, whose guest is to run there, is %s: use an engine on a machine like this one", is, platform)
+		return unavailablef("the engine runs on %s, and the guest's program is for %s: use an engine on the platform of this machine", is, platform)
 	}
 	return nil
 }
 
-// open is connect without a word from the engine.
-func (b *Backend) open(ctx context.Context) (*session, error) {
+// openSession is connect without a request to the engine.
+func (b *Backend) openSession(ctx context.Context) (*session, error) {
 	if b.inSession() {
-		c, err := outer()
+		c, err := outerSession()
 		if err != nil {
 			return nil, err
 		}
 		return newSession(ctx, c, "the session that this program is in", func() error { return nil })
 	}
-	cli, err := b.cli()
+	cli, err := b.findCLI()
 	if err != nil {
 		return nil, err
 	}
-	c, err := start(ctx, cli, b.opts.Engine, b.opts.Patience)
+	c, err := startCLI(ctx, cli, b.opts.Engine, b.opts.Patience)
 	if err != nil {
 		return nil, err
 	}
-	return newSession(ctx, c, cli, c.stderr.err)
+	return newSession(ctx, c, cli, c.stderr.outputError)
 }
 
-// inSession reports whether the session is used that this program was started in.
+// inSession reports whether jobs use the session in which this program was started.
 func (b *Backend) inSession() bool {
 	return b.opts.CLI == "" && b.opts.Engine == "" && os.Getenv(portVar) != ""
 }
 
-// startsEngine reports whether the CLI starts an engine for itself: where it is named by
-// none but an image, as it is when nobody has named one.
+// startsEngine reports whether the CLI starts an engine itself: if no engine is
+// configured, or only an image.
 func (b *Backend) startsEngine() bool {
-	scheme := b.scheme()
+	scheme := b.engineScheme()
 	return !b.inSession() && (scheme == "" || strings.Contains(scheme, "image"))
 }
 
-// scheme is that of the engine's URL, "" if it has none.
-func (b *Backend) scheme() string {
+// engineScheme returns the scheme of the engine's URL, "" if it has none.
+func (b *Backend) engineScheme() string {
 	scheme, _, _ := strings.Cut(cmp.Or(b.opts.Engine, os.Getenv(engineVar)), "://")
 	return scheme
 }
 
-// canStart is an error if the CLI has nothing to start an engine with. Old ones know
-// docker alone, which is not to be told from here.
+// canStart returns an error if the CLI lacks a program to start an engine with. Old
+// CLIs only support docker, but canStart cannot tell their version.
 func (b *Backend) canStart() error {
 	engines := []string{"docker", "podman", "nerdctl", "finch", "container"}
-	if b.scheme() == "docker-image" {
+	if b.engineScheme() == "docker-image" {
 		engines = engines[:1]
 	}
 	for _, name := range engines {
@@ -123,35 +123,35 @@ func (b *Backend) canStart() error {
 			return nil
 		}
 	}
-	return unavailable("dagger.engine names no engine that runs, and PATH has nothing that the CLI starts one with, like docker")
+	return unavailablef("dagger.engine names no running engine, and PATH has no program to start one with, such as docker")
 }
 
 func newSession(ctx context.Context, c engineconn.EngineConn, by string, said func() error) (*session, error) {
 	client, err := dagger.Connect(ctx, dagger.WithConn(c))
 	if err != nil {
-		return nil, errors.Join(unavailable("%w", err), c.Close())
+		return nil, errors.Join(unavailablef("%w", err), c.Close())
 	}
 	return &session{client, by, said}, nil
 }
 
-// cli finds the CLI. The SDK would fetch one that it does not find.
-func (b *Backend) cli() (string, error) {
+// findCLI returns the path of the CLI. The SDK would download a missing one.
+func (b *Backend) findCLI() (string, error) {
 	name := cmp.Or(b.opts.CLI, os.Getenv(cliVar), "dagger")
 	path, err := exec.LookPath(name)
 	if err == nil {
 		return path, nil
 	}
 	if name != "dagger" {
-		return "", unavailable("no CLI: %w", err)
+		return "", unavailablef("no CLI: %w", err)
 	}
-	return "", unavailable("there is no session (%s), and no CLI: install Dagger's, or set dagger.cli to its path", portVar)
+	return "", unavailablef("no session (%s) and no CLI: install Dagger's CLI, or set dagger.cli to its path", portVar)
 }
 
-func unavailable(format string, args ...any) error {
+func unavailablef(format string, args ...any) error {
 	return atoll.Errorf("run", "", atoll.ErrUnavailable, "dagger: "+format, args...)
 }
 
-// A conn is the way into a session, at a port of this machine.
+// A conn is a connection to a session at a port of this machine.
 type conn struct {
 	transport *http.Transport
 	token     string
@@ -164,15 +164,15 @@ func newConn(params engineconn.ConnectParams) *conn {
 	}}, params.SessionToken}
 }
 
-// outer leads into the session that this program was started in.
-func outer() (*conn, error) {
+// outerSession connects to the session in which this program was started.
+func outerSession() (*conn, error) {
 	port, err := strconv.ParseUint(os.Getenv(portVar), 10, 16)
 	if err != nil {
-		return nil, unavailable("%s: %w", portVar, err)
+		return nil, unavailablef("%s: %w", portVar, err)
 	}
 	token := os.Getenv(tokenVar)
 	if token == "" {
-		return nil, unavailable("%s is set, and %s is not: set both, as dagger run does, or none", portVar, tokenVar)
+		return nil, unavailablef("%s is set, but %s is not: set both, as dagger run does, or none", portVar, tokenVar)
 	}
 	return newConn(engineconn.ConnectParams{Port: int(port), SessionToken: token}), nil
 }
@@ -186,104 +186,105 @@ func (c *conn) Do(r *http.Request) (*http.Response, error) {
 // Host implements engineconn.EngineConn.
 func (c *conn) Host() string { return "dagger" }
 
-// Close implements engineconn.EngineConn. The session stays.
+// Close implements engineconn.EngineConn. The session continues.
 func (c *conn) Close() error {
 	c.transport.CloseIdleConnections()
 	return nil
 }
 
-// A child is a session that a CLI of ours has, and the way into it. It is not left to the
-// SDK, which finds a CLI by this program's environment alone, and waits for one that does
-// not answer for minutes.
+// A child is a CLI process with its session, and the connection to it. The SDK could
+// start the CLI, but finds it by environment variables only, and waits minutes for one
+// that doesn't answer.
 type child struct {
-	*conn  // nil until it is connected
+	*conn  // nil before it is connected
 	cmd    *exec.Cmd
 	stdin  io.Closer
 	stdout firstLine
-	stderr printed
+	stderr lastOutput
 	ended  chan struct{}
 }
 
 const (
-	endTime = 15 * time.Second // how long a CLI may take to end its session
-	drain   = 2 * time.Second  // and what it has printed to arrive, once it has ended: what it has started may hold the other end
+	endTime = 15 * time.Second // time for a CLI to end its session
+	drain   = 2 * time.Second  // time for its output to arrive after its end, since its children may hold the other end
 )
 
-// start starts a CLI, and waits until it is connected to the engine.
-func start(ctx context.Context, cli, engine string, patience time.Duration) (*child, error) {
+// startCLI starts a CLI, and waits until it is connected to the engine.
+func startCLI(ctx context.Context, cli, engine string, patience time.Duration) (*child, error) {
 	c := &child{cmd: exec.Command(cli, "session", "--label", "dagger.io/sdk.name:go"), ended: make(chan struct{})}
-	c.cmd.Env = slices.DeleteFunc(os.Environ(), ofSession) // it would not have one of its own
+	c.cmd.Env = slices.DeleteFunc(os.Environ(), isSessionVar) // otherwise it would join that session
 	c.cmd.Env = append(c.cmd.Env, "DO_NOT_TRACK=1", "DAGGER_NO_NAG=1", "NO_COLOR=1")
 	if engine != "" {
 		c.cmd.Env = append(c.cmd.Env, engineVar+"="+engine)
 	}
 	c.stdout.whole = make(chan struct{})
 	c.cmd.Stdout, c.cmd.Stderr, c.cmd.WaitDelay = &c.stdout, &c.stderr, drain
-	stdin, err := c.cmd.StdinPipe() // it ends its session when this is closed, and so when we are killed
+	stdin, err := c.cmd.StdinPipe() // closing stdin ends the CLI's session, also when we are killed
 	if err != nil {
 		return nil, err
 	}
 	c.stdin = stdin
 	started := make(chan error)
-	go c.run(started)
+	go c.runCLI(started)
 	if err := <-started; err != nil {
-		return nil, unavailable("%w", err)
+		return nil, unavailablef("%w", err)
 	}
 	patient, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	params, err := c.connected(patient)
+	params, err := c.awaitParams(patient)
 	if err != nil {
 		_ = c.Close()
-		if ctx.Err() == nil && patient.Err() != nil { // a limit of ours, and not the caller's
-			err = fmt.Errorf("it is not connected after %s", patience)
+		if ctx.Err() == nil && patient.Err() != nil { // our limit, not the caller's
+			err = fmt.Errorf("not connected after %s", patience)
 		}
-		return nil, unavailable("%s has no session: %w", cli, with(err, c.stderr.err()))
+		return nil, unavailablef("%s opened no session: %w", cli, withOutput(err, c.stderr.outputError()))
 	}
 	c.conn = newConn(params)
 	return c, nil
 }
 
-// ofSession reports whether a variable says which session a program is in.
-func ofSession(kv string) bool { return strings.HasPrefix(kv, "DAGGER_SESSION_") }
+// isSessionVar reports whether a variable names the session of a program.
+func isSessionVar(kv string) bool { return strings.HasPrefix(kv, "DAGGER_SESSION_") }
 
-// run starts the CLI and waits for it on one thread, with whose end some systems end it.
-func (c *child) run(started chan<- error) {
+// runCLI starts the CLI and waits for it on one thread, since some systems kill it when
+// that thread ends.
+func (c *child) runCLI(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	alone(c.cmd)
+	isolateProcess(c.cmd)
 	err := c.cmd.Start()
 	started <- err
 	if err != nil {
 		return
 	}
-	_ = c.cmd.Wait() // what came of the session, others know
+	_ = c.cmd.Wait() // others report the outcome of the session
 	close(c.ended)
 }
 
-// connected is what the CLI prints when it is connected.
-func (c *child) connected(ctx context.Context) (params engineconn.ConnectParams, err error) {
+// awaitParams returns the parameters that the CLI prints when it is connected.
+func (c *child) awaitParams(ctx context.Context) (params engineconn.ConnectParams, err error) {
 	select {
 	case <-c.stdout.whole:
 	case <-c.ended:
 	case <-ctx.Done():
 		return params, ctx.Err()
 	}
-	line := c.stdout.bytes()
+	line := c.stdout.lineBytes()
 	if len(line) == 0 {
-		return params, errors.New("it has ended")
+		return params, errors.New("it has exited")
 	}
 	return params, json.Unmarshal(line, &params)
 }
 
-// with is err, and what the CLI has said to it, which may be nil.
-func with(err, said error) error {
+// withOutput adds the errors printed by the CLI to err; said may be nil.
+func withOutput(err, said error) error {
 	if said == nil {
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, said)
 }
 
-// A firstLine is what is printed before the first end of line, after which whole is closed.
+// A firstLine keeps the first line of output, and then closes whole.
 type firstLine struct {
 	whole chan struct{}
 
@@ -292,7 +293,7 @@ type firstLine struct {
 	done bool
 }
 
-// maxLine is how much is kept of it: more it cannot be.
+// maxLine bounds the kept part of the line; a valid line is shorter.
 const maxLine = 64 << 10
 
 // Write implements io.Writer, and never fails.
@@ -310,31 +311,31 @@ func (l *firstLine) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (l *firstLine) bytes() []byte {
+func (l *firstLine) lineBytes() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.text)
 }
 
-// printed is the end of what a CLI has said.
-type printed struct {
+// A lastOutput keeps the end of a CLI's output.
+type lastOutput struct {
 	mu   sync.Mutex
 	tail atoll.Tail
 }
 
-// maxPrinted is how much of it is of use.
+// maxPrinted is the most bytes of it that are kept.
 const maxPrinted = 4 << 10
 
 // Write implements io.Writer, and never fails.
-func (p *printed) Write(b []byte) (int, error) {
+func (p *lastOutput) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.tail.Limit = maxPrinted
 	return p.tail.Write(b)
 }
 
-// err is that, nil if it is nothing.
-func (p *printed) err() error {
+// outputError returns the output as an error, nil if there is none.
+func (p *lastOutput) outputError() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if text := strings.TrimSpace(strings.ToValidUTF8(string(p.tail.Bytes()), "")); text != "" {
@@ -343,11 +344,11 @@ func (p *printed) err() error {
 	return nil
 }
 
-// Close implements engineconn.EngineConn. It ends the session, and what runs in it.
+// Close implements engineconn.EngineConn. It ends the session and its jobs.
 func (c *child) Close() error {
 	_ = c.stdin.Close()
-	if c.conn == nil { // a CLI that is not connected goes on trying, for minutes
-		kill(c.cmd.Process)
+	if c.conn == nil { // an unconnected CLI would retry for minutes
+		killProcess(c.cmd.Process)
 		<-c.ended
 		return nil
 	}
@@ -355,7 +356,7 @@ func (c *child) Close() error {
 	select {
 	case <-c.ended:
 	case <-time.After(endTime):
-		kill(c.cmd.Process)
+		killProcess(c.cmd.Process)
 		<-c.ended
 	}
 	return nil

@@ -17,22 +17,24 @@ import (
 	"github.com/seed46cd37a8/atoll/internal/testing/testenv"
 )
 
-// Options say what the suite may expect of a backend.
+// Options tell the suite the properties of a backend.
 type Options struct {
 	// Spec has an image with a shell, sh, and the usual small programs.
 	Spec atoll.Spec
-	// NoImage is an image that does not exist; "" where images are not looked for.
+	// NoImage is the name of a missing image; "" if the backend doesn't look for
+	// images.
 	NoImage string
 	// Reach is an address, HOST:PORT, that accepts connections, for programs with a
-	// network; "" where there is none. SpecOn is Spec with a network.
+	// network; "" if there is none. SpecOn is Spec with a network.
 	Reach  string
 	SpecOn atoll.Spec
-	// Open says that containers do not isolate: programs see the machine's files, and may
-	// do what whoever starts them may.
+	// Open tells that containers do not isolate: programs see the machine's files, and
+	// have the permissions of the user who starts them.
 	Open bool
-	// Loopback says that programs without a network have a loopback device.
+	// Loopback tells that programs without a network have a loopback device.
 	Loopback bool
-	// Held lists what the backend has of programs that have ended; nil if it cannot be told.
+	// Held lists the backend's resources of ended programs; nil if they cannot be
+	// listed.
 	Held func(t *testing.T) []string
 }
 
@@ -43,11 +45,11 @@ type bench struct {
 	opts    Options
 }
 
-// Run runs the suite. The backend stays the caller's.
+// Run runs the suite. The caller keeps the backend.
 func Run(t *testing.T, b jobs.Backend, opts Options) {
 	for name, test := range map[string]func(*bench){
-		"Program": program, "Exits": exits, "Timeout": timeout, "Output": output, "Artifacts": artifacts, "Limits": limits, "Install": install,
-		"Absent": absent, "Refused": refused, "Network": network, "Cancel": cancel, "Apart": apart, "ManyAtOnce": many, "Privileges": privileges,
+		"Program": checkProgram, "Exits": checkExits, "Timeout": checkTimeout, "Output": checkOutput, "Artifacts": checkArtifacts, "Limits": checkLimits, "Install": checkInstall,
+		"Absent": checkMissingProgram, "Refused": checkInvalidJobs, "Network": checkNetwork, "Cancel": checkCancel, "Apart": checkIsolation, "ManyAtOnce": checkConcurrency, "Privileges": checkPrivileges,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -68,16 +70,16 @@ func Run(t *testing.T, b jobs.Backend, opts Options) {
 	})
 }
 
-// job is a shell's script as a job, with limits that are enough.
-func (b *bench) job(script string, args ...string) *jobs.Job {
+// newJob returns a shell script as a job with sufficient limits.
+func (b *bench) newJob(script string, args ...string) *jobs.Job {
 	return &jobs.Job{
 		Spec: b.opts.Spec, Files: []jobs.File{{Name: "main.sh", Data: []byte(script)}}, Args: append([]string{"sh", "main.sh"}, args...),
 		Timeout: atoll.Duration(time.Minute), MaxOutput: 64 << 10, MaxFiles: 10, MaxFileSize: 64 << 10, MaxContent: 256 << 10,
 	}
 }
 
-// run runs a job that has a result.
-func (b *bench) run(job *jobs.Job) *jobs.Result {
+// runJob runs a job that has a result.
+func (b *bench) runJob(job *jobs.Job) *jobs.Result {
 	b.Helper()
 	r, err := b.backend.Run(b.Context(), job)
 	if err != nil {
@@ -86,21 +88,21 @@ func (b *bench) run(job *jobs.Job) *jobs.Result {
 	return r
 }
 
-// prints checks what a script prints when all goes well.
-func (b *bench) prints(job *jobs.Job, want string) *jobs.Result {
+// wantOutput checks the output of a script that succeeds.
+func (b *bench) wantOutput(job *jobs.Job, want string) *jobs.Result {
 	b.Helper()
-	r := b.run(job)
+	r := b.runJob(job)
 	if got := string(r.Stdout.Data); got != want || !r.Exit.Success() || r.NotInstalled {
 		b.Errorf("it printed %q and ended with %s, want %q; stderr %q", got, r.Exit, want, r.Stderr.Data)
 	}
 	return r
 }
 
-func program(b *bench) {
-	job := b.job(`cat data/in; printf '%s,' "$@"; echo "$COLOUR" "$EMPTY".; echo oops >&2`, "a b", "", "$HOME", "ä")
+func checkProgram(b *bench) {
+	job := b.newJob(`cat data/in; printf '%s,' "$@"; echo "$COLOUR" "$EMPTY".; echo oops >&2`, "a b", "", "$HOME", "ä")
 	job.Files = append(job.Files, jobs.File{Name: "data/in", Data: []byte("first\x00\xff\n")})
 	job.Env = []string{"COLOUR=blue green", "EMPTY="}
-	r := b.prints(job, "first\x00\xff\na b,,$HOME,ä,blue green .\n")
+	r := b.wantOutput(job, "first\x00\xff\na b,,$HOME,ä,blue green .\n")
 	if got := string(r.Stderr.Data); got != "oops\n" {
 		b.Errorf("stderr is %q", got)
 	}
@@ -108,15 +110,15 @@ func program(b *bench) {
 		b.Errorf("it has left %+v, more: %v, unread: %q", r.Artifacts, r.More, r.Unread)
 	}
 	if !b.opts.Open {
-		b.prints(b.job("pwd"), atoll.DefaultWorkdir+"\n")
+		b.wantOutput(b.newJob("pwd"), atoll.DefaultWorkdir+"\n")
 	}
-	job = b.job(`echo "$COLOUR $SIZE"`)
+	job = b.newJob(`echo "$COLOUR $SIZE"`)
 	job.Spec.Env, job.Env = append(job.Spec.Env, "COLOUR=red", "SIZE=1"), []string{"COLOUR=blue"}
-	b.prints(job, "blue 1\n")
-	b.prints(b.job(`[ -t 0 ] && echo tty; cat; env | grep -iE '^(otel|dagger|trace)' ; true`), "") // nobody is at the other end
+	b.wantOutput(job, "blue 1\n")
+	b.wantOutput(b.newJob(`[ -t 0 ] && echo tty; cat; env | grep -iE '^(otel|dagger|trace)' ; true`), "") // stdin is empty
 }
 
-func exits(b *bench) {
+func checkExits(b *bench) {
 	for script, want := range map[string]atoll.Exit{
 		"exit 0":           {},
 		"exit 3":           {Code: 3},
@@ -125,25 +127,25 @@ func exits(b *bench) {
 		"kill -KILL $$":    {Code: 137, Signal: atoll.SIGKILL},
 		"sh -c 'exit 124'": {Code: 124},
 	} {
-		got := b.run(b.job(script)).Exit
+		got := b.runJob(b.newJob(script)).Exit
 		if got.Reason = ""; got.Code != want.Code || got.TimedOut {
 			b.Errorf("%s: %+v, want %+v", script, got, want)
 		}
 	}
 }
 
-// When its time is over, a program is killed with all that it has started, whatever that
-// does with signals.
-func timeout(b *bench) {
-	job := b.job(`trap '' TERM INT HUP; sh -c 'trap "" TERM; sleep 300; echo late' & (setsid sh -c 'trap "" TERM HUP; sleep 300' &) ; echo begun; echo half >f; sleep 300`)
-	limit := 5 * time.Second // which is enough to begin, except on a busy machine
+// A program that exceeds its time limit is killed with all its descendants, whatever
+// they do with signals.
+func checkTimeout(b *bench) {
+	job := b.newJob(`trap '' TERM INT HUP; sh -c 'trap "" TERM; sleep 300; echo late' & (setsid sh -c 'trap "" TERM HUP; sleep 300' &) ; echo begun; echo half >f; sleep 300`)
+	limit := 5 * time.Second // enough time to start, except on a busy machine
 	job.Timeout = atoll.Duration(limit)
 	began := time.Now()
-	r := b.run(job)
-	for r.Exit.TimedOut && len(r.Artifacts) == 0 && limit < time.Minute { // it has not come to the file: it is given more time
+	r := b.runJob(job)
+	for r.Exit.TimedOut && len(r.Artifacts) == 0 && limit < time.Minute { // it has not written the file yet: allow more time
 		limit *= 4
 		job.Timeout, began = atoll.Duration(limit), time.Now()
-		r = b.run(job)
+		r = b.runJob(job)
 	}
 	if !r.Exit.TimedOut || r.Exit.Code != 124 || string(r.Stdout.Data) != "begun\n" || r.Took < limit || r.Took > limit+testenv.Scale(time.Minute) {
 		b.Errorf("it ended with %+v after %s, and printed %q", r.Exit, r.Took, r.Stdout.Data)
@@ -156,10 +158,10 @@ func timeout(b *bench) {
 	}
 }
 
-func output(b *bench) {
-	job := b.job(`i=0; while [ $i -lt 300 ]; do printf '\000\377\303'; i=$((i+1)); done; head -c 100000 /dev/zero >&2; exit 7`)
+func checkOutput(b *bench) {
+	job := b.newJob(`i=0; while [ $i -lt 300 ]; do printf '\000\377\303'; i=$((i+1)); done; head -c 100000 /dev/zero >&2; exit 7`)
 	job.MaxOutput = 1000
-	r := b.run(job)
+	r := b.runJob(job)
 	if r.Exit.Code != 7 || !bytes.Equal(r.Stdout.Data, bytes.Repeat([]byte("\x00\xff\xc3"), 300)) || r.Stdout.Cut {
 		b.Errorf("it ended with %s and printed %d bytes, cut: %v", r.Exit, len(r.Stdout.Data), r.Stdout.Cut)
 	}
@@ -168,8 +170,8 @@ func output(b *bench) {
 	}
 }
 
-// left lists what a program has left, as NAME=CONTENT or NAME:SIZE.
-func left(r *jobs.Result) (list []string) {
+// listArtifacts lists a program's files, as NAME=CONTENT or NAME:SIZE.
+func listArtifacts(r *jobs.Result) (list []string) {
 	for _, a := range r.Artifacts {
 		if a.Read {
 			list = append(list, a.Path+"="+string(a.Data))
@@ -180,48 +182,48 @@ func left(r *jobs.Result) (list []string) {
 	return list
 }
 
-func (b *bench) leaves(job *jobs.Job, want ...string) *jobs.Result {
+func (b *bench) wantArtifacts(job *jobs.Job, want ...string) *jobs.Result {
 	b.Helper()
-	r := b.run(job)
-	if got := fmt.Sprintf("%q", left(r)); got != fmt.Sprintf("%q", want) || !r.Exit.Success() {
+	r := b.runJob(job)
+	if got := fmt.Sprintf("%q", listArtifacts(r)); got != fmt.Sprintf("%q", want) || !r.Exit.Success() {
 		b.Errorf("it ended with %s and has left %s, want %q; stderr %q", r.Exit, got, want, r.Stderr.Data)
 	}
 	return r
 }
 
-func artifacts(b *bench) {
-	job := b.job(`mkdir -p sub/deep __pycache__ && printf 'x\000\377' >sub/deep/made && echo more >>changed && : >empty && rm gone
+func checkArtifacts(b *bench) {
+	job := b.newJob(`mkdir -p sub/deep __pycache__ && printf 'x\000\377' >sub/deep/made && echo more >>changed && : >empty && rm gone
 		echo c >__pycache__/c && ln -s /etc/passwd link && ln -s changed link2 && ln -s nowhere link3 && mkfifo pipe && echo '` + "ü" + `' >'sub/ü x'`)
 	for _, name := range []string{"kept", "changed", "gone"} {
 		job.Files = append(job.Files, jobs.File{Name: name, Data: []byte(name + "\n")})
 	}
-	b.leaves(job, "changed=changed\nmore\n", "empty=", "sub/deep/made=x\x00\xff", "sub/ü x=ü\n")
+	b.wantArtifacts(job, "changed=changed\nmore\n", "empty=", "sub/deep/made=x\x00\xff", "sub/ü x=ü\n")
 }
 
-func limits(b *bench) {
-	job := b.job(`head -c 101 /dev/zero | tr '\0' a >large; head -c 100 /dev/zero | tr '\0' b >most; head -c 60 /dev/zero | tr '\0' c >no_room; echo d >small; echo e >too_many; echo f >too_many2`)
+func checkLimits(b *bench) {
+	job := b.newJob(`head -c 101 /dev/zero | tr '\0' a >large; head -c 100 /dev/zero | tr '\0' b >most; head -c 60 /dev/zero | tr '\0' c >no_room; echo d >small; echo e >too_many; echo f >too_many2`)
 	job.MaxFileSize, job.MaxContent, job.MaxFiles = 100, 150, 4
-	if r := b.leaves(job, "large:101", "most="+strings.Repeat("b", 100), "no_room:60", "small=d\n"); !r.More || r.Unread != "" {
+	if r := b.wantArtifacts(job, "large:101", "most="+strings.Repeat("b", 100), "no_room:60", "small=d\n"); !r.More || r.Unread != "" {
 		b.Errorf("it has left more: %v, unread: %q", r.More, r.Unread)
 	}
 }
 
-// Packages are installed first, with what they need; what was installed is the
-// program's to use, and none of what it has made.
-func install(b *bench) {
-	job := b.job(`cat package`)
+// Packages are installed first; the program can use them, and they aren't among its
+// artifacts.
+func checkInstall(b *bench) {
+	job := b.newJob(`cat package`)
 	job.Install = []string{"sh", "-c", "echo installing; echo installed >package"}
-	if r := b.prints(job, "installed\n"); len(r.Artifacts) != 0 {
-		b.Errorf("it has left %q", left(r))
+	if r := b.wantOutput(job, "installed\n"); len(r.Artifacts) != 0 {
+		b.Errorf("it has left %q", listArtifacts(r))
 	}
-	job = b.job(`echo run >&2`)
+	job = b.newJob(`echo run >&2`)
 	job.Install = []string{"sh", "-c", "echo cannot >&2; exit 9"}
-	if r := b.run(job); !r.NotInstalled || r.Exit.Code != 9 || string(r.Stderr.Data) != "cannot\n" || len(r.Artifacts) != 0 {
-		b.Errorf("what could not be installed: %+v", r)
+	if r := b.runJob(job); !r.NotInstalled || r.Exit.Code != 9 || string(r.Stderr.Data) != "cannot\n" || len(r.Artifacts) != 0 {
+		b.Errorf("a failed installation: %+v", r)
 	}
 }
 
-func (b *bench) fails(job *jobs.Job, want atoll.Kind) {
+func (b *bench) wantError(job *jobs.Job, want atoll.Kind) {
 	b.Helper()
 	r, err := b.backend.Run(b.Context(), job)
 	if atoll.KindOf(err) != want {
@@ -229,92 +231,92 @@ func (b *bench) fails(job *jobs.Job, want atoll.Kind) {
 	}
 }
 
-func absent(b *bench) {
-	job := b.job("")
+func checkMissingProgram(b *bench) {
+	job := b.newJob("")
 	job.Args = []string{"no-such-program"}
-	b.fails(job, atoll.ErrCommandNotFound)
+	b.wantError(job, atoll.ErrCommandNotFound)
 	job.Args, job.Else = []string{"no-such-program", "-c", "echo instead"}, "sh"
-	b.prints(job, "instead\n")
+	b.wantOutput(job, "instead\n")
 	job.Args, job.Install = []string{"sh", "main.sh"}, []string{"no-such-installer"}
-	b.fails(job, atoll.ErrCommandNotFound)
+	b.wantError(job, atoll.ErrCommandNotFound)
 }
 
-// What cannot be has an error of its own, and is no sandbox that has gone.
-func refused(b *bench) {
-	job := b.job("")
+// Impossible jobs have errors of their own, different from a vanished sandbox.
+func checkInvalidJobs(b *bench) {
+	job := b.newJob("")
 	job.Spec.Workdir = "relative"
-	b.fails(job, atoll.ErrInvalid)
+	b.wantError(job, atoll.ErrInvalid)
 	if b.opts.NoImage == "" {
-		b.Skip("images are not looked for")
+		b.Skip("the backend doesn't look for images")
 	}
-	job = b.job("")
+	job = b.newJob("")
 	job.Spec.Image = b.opts.NoImage
-	b.fails(job, atoll.ErrNotExist)
+	b.wantError(job, atoll.ErrNotExist)
 }
 
-func network(b *bench) {
+func checkNetwork(b *bench) {
 	if b.opts.Reach == "" {
-		b.Skip("nothing can be reached")
+		b.Skip("there is no address to reach")
 	}
 	host, port, _ := strings.Cut(b.opts.Reach, ":")
 	try := fmt.Sprintf(`nc -w 5 %s %s </dev/null >/dev/null 2>&1 && echo reached || echo not`, host, port)
-	b.prints(b.job(try), "not\n")
+	b.wantOutput(b.newJob(try), "not\n")
 	if b.opts.Loopback {
-		b.prints(b.job(`ping -c 1 127.0.0.1 >/dev/null 2>&1; (nc -l -p 4000 >got & sleep 1; echo hello | nc -w 2 127.0.0.1 4000); cat got`), "hello\n")
+		b.wantOutput(b.newJob(`ping -c 1 127.0.0.1 >/dev/null 2>&1; (nc -l -p 4000 >got & sleep 1; echo hello | nc -w 2 127.0.0.1 4000); cat got`), "hello\n")
 	}
-	job := b.job(try)
+	job := b.newJob(try)
 	job.Spec = b.opts.SpecOn
-	b.prints(job, "reached\n")
+	b.wantOutput(job, "reached\n")
 }
 
-// Who breaks off has his program killed, and is not kept waiting.
-func cancel(b *bench) {
+// Cancelling a job kills its program, and returns soon.
+func checkCancel(b *bench) {
 	ctx, stop := context.WithTimeout(b.Context(), 4*time.Second)
 	defer stop()
 	began := time.Now()
-	r, err := b.backend.Run(ctx, b.job(`sleep 300`))
+	r, err := b.backend.Run(ctx, b.newJob(`sleep 300`))
 	if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > testenv.Scale(2*time.Minute) {
 		b.Errorf("%+v, %v after %s", r, err, time.Since(began))
 	}
 	ended, end := context.WithCancel(b.Context())
 	end()
-	if r, err := b.backend.Run(ended, b.job(`true`)); !errors.Is(err, context.Canceled) {
+	if r, err := b.backend.Run(ended, b.newJob(`true`)); !errors.Is(err, context.Canceled) {
 		b.Errorf("%+v, %v", r, err)
 	}
 }
 
-// Nothing stays for the next one, and the same program runs as often as it is called.
-func apart(b *bench) {
-	job := b.job(`cat kept 2>/dev/null; cat /proc/sys/kernel/random/uuid | tee kept`)
+// Jobs share no files, and equal programs run as often as they are called.
+func checkIsolation(b *bench) {
+	job := b.newJob(`cat kept 2>/dev/null; cat /proc/sys/kernel/random/uuid | tee kept`)
 	if !b.opts.Open {
-		job = b.job(`cat /tmp/kept kept 2>/dev/null; date >/tmp/kept; cat /proc/sys/kernel/random/uuid | tee kept`)
+		job = b.newJob(`cat /tmp/kept kept 2>/dev/null; date >/tmp/kept; cat /proc/sys/kernel/random/uuid | tee kept`)
 	}
 	seen := map[string]bool{}
 	for range 3 {
-		r := b.run(job)
+		r := b.runJob(job)
 		text := string(r.Stdout.Data)
 		if len(text) != 37 || seen[text] || len(r.Artifacts) != 1 {
-			b.Errorf("it printed %q, after %v, and has left %q", text, seen, left(r))
+			b.Errorf("it printed %q, after %v, and has left %q", text, seen, listArtifacts(r))
 		}
 		seen[text] = true
 	}
 }
 
-func many(b *bench) {
+func checkConcurrency(b *bench) {
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
-			b.prints(b.job(`echo "$1" >mine; sleep 0.1; cat mine; ls | wc -l`, fmt.Sprint(i)), fmt.Sprintf("%d\n2\n", i))
+			b.wantOutput(b.newJob(`echo "$1" >mine; sleep 0.1; cat mine; ls | wc -l`, fmt.Sprint(i)), fmt.Sprintf("%d\n2\n", i))
 		})
 	}
 	all.Wait()
 }
 
-// A program has no privileges, and cannot get at who has.
-func privileges(b *bench) {
+// A program has no privileges, and no access to privileged processes.
+func checkPrivileges(b *bench) {
 	if b.opts.Open {
-		b.Skip("it has those of whoever starts it")
+		b.Skip("programs have the privileges of the user who starts them")
 	}
-	b.prints(b.job(`grep -E '^(CapPrm|CapEff|CapBnd|NoNewPrivs)' /proc/self/status | tr -d '\t'`),
+	b.wantOutput(b.newJob(`grep -E '^(CapPrm|CapEff|CapBnd|NoNewPrivs)' /proc/self/status | tr -d '\t'`),
 		"CapPrm:0000000000000000\nCapEff:0000000000000000\nCapBnd:0000000000000000\nNoNewPrivs:1\n")
 }

@@ -1,8 +1,4 @@
-// Package remote runs jobs by a Backend that is in another program, over HTTP.
-//
-// POST /jobs/{id} takes a jobs.Job and answers with lines of JSON: reports, and at the end a
-// result or an error. DELETE /jobs/{id} kills the job, whose answer then ends. A job whose
-// request is broken off is killed, too. GET /probe answers with an atoll.Probe.
+// Package remote runs jobs with a Backend in another program, over HTTP.
 package remote
 
 import (
@@ -22,7 +18,7 @@ import (
 	"github.com/seed46cd37a8/atoll/server/api"
 )
 
-// A Backend is a jobs.Backend that can say whether it works.
+// A Backend is a jobs.Backend that can report whether it works.
 type Backend interface {
 	jobs.Backend
 	Probe(ctx context.Context) atoll.Probe
@@ -53,12 +49,12 @@ func Handler(b Backend) http.Handler {
 	return mux
 }
 
-// A server is a Handler.
+// A server is the state of a Handler.
 type server struct {
 	backend Backend
 
 	mu   sync.Mutex
-	jobs map[string]context.CancelFunc // those that run
+	jobs map[string]context.CancelFunc // running jobs, by id
 }
 
 // serveJob runs the job in the request's body.
@@ -107,7 +103,7 @@ func (s *server) cancelJob(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// A Client is the Backend that a Handler serves elsewhere.
+// A Client is a Backend that uses the Handler of another program.
 type Client struct {
 	http  *http.Client
 	close func() error
@@ -129,14 +125,14 @@ func (c *Client) Run(ctx context.Context, job *jobs.Job) (*jobs.Result, error) {
 		return nil, atoll.E("run", "", atoll.ErrInvalid, err)
 	}
 	path := "/jobs/" + rand.Text()
-	life, end := context.WithCancel(context.WithoutCancel(ctx)) // of the request, which tells when the job is gone
+	life, end := context.WithCancel(context.WithoutCancel(ctx)) // of the request, which ends when the job is gone
 	defer end()
 	stop := context.AfterFunc(ctx, func() {
 		late := time.AfterFunc(killTime, end)
 		defer late.Stop()
-		if resp, err := c.send(life, http.MethodDelete, path, nil); err == nil {
+		if resp, err := c.sendRequest(life, http.MethodDelete, path, nil); err == nil {
 			resp.Body.Close()
-			<-life.Done() // the answer has come, or is late
+			<-life.Done() // the answer has arrived, or killTime is over
 			return
 		}
 		end()
@@ -149,9 +145,9 @@ func (c *Client) Run(ctx context.Context, job *jobs.Job) (*jobs.Result, error) {
 	return result, err
 }
 
-// runJob sends a job and reads what comes of it.
+// runJob sends a job and reads its answer.
 func (c *Client) runJob(ctx context.Context, path string, body []byte, tell func(took time.Duration, line string)) (*jobs.Result, error) {
-	resp, err := c.send(ctx, http.MethodPost, path, bytes.NewReader(body))
+	resp, err := c.sendRequest(ctx, http.MethodPost, path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -172,9 +168,9 @@ func (c *Client) runJob(ctx context.Context, path string, body []byte, tell func
 	}
 }
 
-// Probe reports whether the backend works. One that cannot be reached does not.
+// Probe reports whether the backend works. An unreachable one doesn't.
 func (c *Client) Probe(ctx context.Context) atoll.Probe {
-	resp, err := c.send(ctx, http.MethodGet, "/probe", nil)
+	resp, err := c.sendRequest(ctx, http.MethodGet, "/probe", nil)
 	if err != nil {
 		return atoll.Probe{Reason: err.Error()}
 	}
@@ -186,8 +182,9 @@ func (c *Client) Probe(ctx context.Context) atoll.Probe {
 	return p
 }
 
-// send sends a request. Its errors are those of the program's start, or ErrUnavailable.
-func (c *Client) send(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+// sendRequest sends a request. It returns errors of the program's start, or
+// ErrUnavailable.
+func (c *Client) sendRequest(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://backend"+path, body)
 	if err != nil {
 		return nil, err

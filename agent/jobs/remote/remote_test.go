@@ -17,15 +17,15 @@ import (
 	"github.com/seed46cd37a8/atoll/provider/local"
 )
 
-// A probing is a Backend that says that it works.
+// A probing Backend reports that it works.
 type probing struct{ jobs.Backend }
 
 func (probing) Probe(context.Context) atoll.Probe {
 	return atoll.Probe{OK: true, Notes: []string{"as ever"}}
 }
 
-// serve returns a client of b, which is served over HTTP.
-func serve(t *testing.T, b remote.Backend) (*remote.Client, *httptest.Server) {
+// serveBackend serves b over HTTP, and returns a client.
+func serveBackend(t *testing.T, b remote.Backend) (*remote.Client, *httptest.Server) {
 	t.Helper()
 	server := httptest.NewServer(remote.Handler(b))
 	t.Cleanup(server.Close)
@@ -42,14 +42,14 @@ func serve(t *testing.T, b remote.Backend) (*remote.Client, *httptest.Server) {
 	return c, server
 }
 
-// A program comes to the same when its backend is in another program.
+// Results are equal when the backend is in another program.
 func TestConformance(t *testing.T) {
 	p, err := local.New(local.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	c, _ := serve(t, probing{jobs.Sandboxes(p, nil)})
+	c, _ := serveBackend(t, probing{jobs.Sandboxes(p, nil)})
 	jobstest.Run(t, c, jobstest.Options{
 		Open: true,
 		Held: func(t *testing.T) (held []string) {
@@ -65,7 +65,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// A waiting is a Backend whose programs report, and end when they are killed.
+// A waiting Backend runs programs that report, and end when they are killed.
 type waiting struct{ killed chan struct{} }
 
 func (w waiting) Run(ctx context.Context, job *jobs.Job) (*jobs.Result, error) {
@@ -77,10 +77,10 @@ func (w waiting) Run(ctx context.Context, job *jobs.Job) (*jobs.Result, error) {
 func (waiting) Close() error                      { return nil }
 func (waiting) Probe(context.Context) atoll.Probe { return atoll.Probe{Reason: "it waits"} }
 
-// Reports arrive while a program runs, which is gone when a cancelled Run returns.
+// Reports arrive while a program runs; a cancelled Run returns after its end.
 func TestReportsAndCancel(t *testing.T) {
 	w := waiting{make(chan struct{})}
-	c, _ := serve(t, w)
+	c, _ := serveBackend(t, w)
 	ctx, cancel := context.WithCancel(t.Context())
 	var told []string
 	_, err := c.Run(ctx, &jobs.Job{Report: func(took time.Duration, line string) {
@@ -103,10 +103,10 @@ func TestReportsAndCancel(t *testing.T) {
 	}
 }
 
-// A program that is gone is ErrUnavailable, in the middle of a job and after it.
+// If the program vanishes, during a job or after it, the error is ErrUnavailable.
 func TestServerIsGone(t *testing.T) {
 	w := waiting{make(chan struct{})}
-	c, server := serve(t, w)
+	c, server := serveBackend(t, w)
 	_, err := c.Run(t.Context(), &jobs.Job{Report: func(time.Duration, string) { server.CloseClientConnections() }})
 	if !errors.Is(err, atoll.ErrUnavailable) {
 		t.Errorf("Run: %v, want ErrUnavailable", err)

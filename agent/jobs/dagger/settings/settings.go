@@ -1,5 +1,5 @@
-// Package settings has the settings of the backend dagger, without Dagger's own client: atoll
-// reads them, and the program atoll-dagger uses them.
+// Package settings defines the settings of the dagger backend, without Dagger's own
+// client: atoll reads them, and the program atoll-dagger uses them.
 package settings
 
 import (
@@ -23,7 +23,7 @@ type Settings struct {
 // Default returns the default settings.
 func Default() Settings { return Settings{Patience: atoll.Duration(DefaultPatience)} }
 
-// Check calls bad with the key of each value that makes no sense.
+// Check calls bad with the key of each invalid value.
 func (d *Settings) Check(bad func(key string, err error)) {
 	if d.Patience <= 0 {
 		bad("dagger.patience", fmt.Errorf("%s: must be positive", d.Patience))
